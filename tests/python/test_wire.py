@@ -215,6 +215,29 @@ def test_malformed_bson_is_an_error_and_the_connection_lives(wire, what, element
     lives(wire)
 
 
+@pytest.mark.parametrize("filler", [10, 1 << 20])
+def test_malformed_bson_in_a_compressed_message(wire, filler):
+    """A long one is decompressed, and validated, by a worker alone."""
+    body = document(PING, DB, b"\x02f\0" + struct.pack("<i", filler + 1) + b"x" * filler + b"\0", b"\x20s\0\0\0\0\0")
+    plain = struct.pack("<I", 0) + b"\0" + body
+    wire.send(wire.message(OP_COMPRESSED, struct.pack("<iiB", OP_MSG, len(plain), 2) + zlib.compress(plain)))
+    op_code, _, payload = wire.receive()
+    reply = zlib.decompress(payload[9:]) if op_code == OP_COMPRESSED else payload
+    expect_error(bson.decode(reply[5:]), 22, "InvalidBSON")
+    lives(wire)
+
+
+def test_a_batch_that_a_worker_takes_over(wire):
+    """The loop has validated it, and finds that it is too large; another sequence of the same connection is not trusted."""
+    docs = [bson.encode({"_id": i, "s": "text"}) for i in range(200)]
+    assert wire.command({"insert": "taken", "$db": NAMESPACE}, sequences=[("documents", docs)])["n"] == 200
+    bad = bytearray(docs[-1])
+    bad[-8] = 200
+    reply = wire.command({"insert": "taken", "$db": NAMESPACE}, sequences=[("documents", docs[:-1] + [bytes(bad)])])
+    expect_error(reply, 22, "InvalidBSON")
+    assert wire.command({"count": "taken", "$db": NAMESPACE})["n"] == 200
+
+
 def test_malformed_document_in_a_sequence(wire):
     bad = bytearray(bson.encode({"_id": 1, "s": "text"}))
     bad[-8] = 200

@@ -66,6 +66,8 @@ pub(crate) struct Executed {
     pub head: Option<Head>,
     /// The service panicked: its state for this thread must not be used again.
     pub panicked: bool,
+    /// The service has seen the message, so its BSON is valid.
+    pub served: bool,
 }
 
 impl Executed {
@@ -74,6 +76,7 @@ impl Executed {
             outcome,
             head: None,
             panicked: false,
+            served: false,
         }
     }
 }
@@ -123,7 +126,9 @@ impl<S: Service> Runner<S> {
     }
 
     /// Runs a complete `message`. `respond_to` is the message that the reply answers, when that is
-    /// not `message` itself; `resumed`: the reads that its last run needed.
+    /// not `message` itself; `resumed`: what the service has kept of its last run. Who gives it
+    /// vouches that the service has seen this message ([`Executed::served`]): its documents are not
+    /// validated again.
     pub fn execute(
         &mut self,
         client: &Client<S::State>,
@@ -132,10 +137,14 @@ impl<S: Service> Runner<S> {
         resumed: Option<Resumed<'_>>,
         out: &mut Vec<u8>,
     ) -> Executed {
+        let documents = match resumed {
+            None => Documents::Unknown,
+            Some(_) => Documents::Valid,
+        };
         let (header, compressed) = match wire::parse(message) {
             Ok((header, Message::Compressed(c))) => (header, c),
             parsed => {
-                let incoming = understand(message, parsed);
+                let incoming = understand(message, parsed, documents);
                 return self.run(client, incoming, respond_to, resumed, out);
             }
         };
@@ -148,7 +157,7 @@ impl<S: Service> Runner<S> {
         let mut plain = std::mem::take(&mut self.plain);
         let executed = match self.codec.decompress(&header, &compressed, &mut plain) {
             Ok(()) => {
-                let mut incoming = understand(&plain, wire::parse(&plain));
+                let mut incoming = understand(&plain, wire::parse(&plain), documents);
                 incoming.compressor = Some(compressed.compressor);
                 self.run(client, incoming, respond_to, resumed, out)
             }
@@ -181,6 +190,7 @@ impl<S: Service> Runner<S> {
             compressor: None,
             checksum: incoming.flags & wire::CHECKSUM_PRESENT != 0,
         };
+        let mut served = false;
         let (outcome, panicked) = match incoming.content {
             Err(fault) if fault.fatal => {
                 log_close(client.id, &fault.error);
@@ -191,6 +201,7 @@ impl<S: Service> Runner<S> {
                 (Outcome::Reply, false)
             }
             Ok(content) => {
+                served = true;
                 head.begin(out, wire::reply_flags::AWAIT_CAPABLE);
                 let request = Request {
                     body: content.body,
@@ -212,6 +223,7 @@ impl<S: Service> Runner<S> {
                 outcome,
                 head: Some(head),
                 panicked,
+                served,
             };
         }
         out.clear();
@@ -222,6 +234,7 @@ impl<S: Service> Runner<S> {
             },
             head: None,
             panicked,
+            served,
         }
     }
 
@@ -346,7 +359,28 @@ impl<S: Service> Runner<S> {
     }
 }
 
-fn understand<'a>(message: &'a [u8], parsed: Result<(Header, Message<'a>), Fault>) -> Incoming<'a> {
+/// What is known of the documents of a message.
+#[derive(Clone, Copy)]
+enum Documents {
+    Unknown,
+    /// The message was run before.
+    Valid,
+}
+
+impl Documents {
+    fn read(self, bytes: &[u8]) -> Result<Doc<'_>, Fault> {
+        match (self, Doc::new(bytes)) {
+            (Documents::Valid, Some(doc)) => Ok(doc),
+            _ => validated(bytes),
+        }
+    }
+}
+
+fn understand<'a>(
+    message: &'a [u8],
+    parsed: Result<(Header, Message<'a>), Fault>,
+    documents: Documents,
+) -> Incoming<'a> {
     let header = Header::read(message).unwrap_or(Header {
         length: 0,
         request_id: 0,
@@ -363,15 +397,19 @@ fn understand<'a>(message: &'a [u8], parsed: Result<(Header, Message<'a>), Fault
         legacy,
         flags,
         compressor: None,
-        content: parsed.and_then(|(_, message)| content_of(message, header.op_code)),
+        content: parsed.and_then(|(_, message)| content_of(message, header.op_code, documents)),
         header,
     }
 }
 
-fn content_of(message: Message<'_>, op_code: i32) -> Result<Content<'_>, Fault> {
+fn content_of(
+    message: Message<'_>,
+    op_code: i32,
+    documents: Documents,
+) -> Result<Content<'_>, Fault> {
     match message {
         Message::Msg(msg) => {
-            let body = validated(msg.body)?;
+            let body = documents.read(msg.body)?;
             for sequence in &msg.sequences {
                 if body.contains(sequence.name) {
                     return Err(Fault::answer(err!(
@@ -380,8 +418,10 @@ fn content_of(message: Message<'_>, op_code: i32) -> Result<Content<'_>, Fault> 
                         sequence.name
                     )));
                 }
-                for document in sequence.iter() {
-                    validated(document)?;
+                if let Documents::Unknown = documents {
+                    for document in sequence.iter() {
+                        validated(document)?;
+                    }
                 }
             }
             Ok(Content {
@@ -395,7 +435,7 @@ fn content_of(message: Message<'_>, op_code: i32) -> Result<Content<'_>, Fault> 
                 .command_db()
                 .ok_or_else(|| wire::removed(wire::op::QUERY))?;
             Ok(Content {
-                body: validated(query.command()?)?,
+                body: documents.read(query.command()?)?,
                 sequences: SmallVec::new(),
                 legacy_db: Some(db),
             })

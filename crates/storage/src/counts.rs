@@ -16,8 +16,8 @@ use crate::engine::Engine;
 use crate::store::Committed;
 use crate::view::{Direction, View};
 use errors::{Result, err};
+use foldhash::{HashMap, HashMapExt};
 use parking_lot::RwLock;
-use std::collections::HashMap;
 use std::sync::Arc;
 
 const PREFIX: [u8; 13] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4];

@@ -3,9 +3,10 @@
 
 use crate::monitoring::latency::{Class, Latency};
 use executor::Updated;
+use foldhash::HashMap;
+use foldhash::fast::FixedState;
 use parking_lot::Mutex;
-use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hasher};
+use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -181,7 +182,8 @@ impl Top {
 }
 
 fn hash_of(db: &str, coll: &str) -> u64 {
-    let mut hasher = DefaultHasher::new();
+    // All threads' counters name a namespace alike.
+    let mut hasher = FixedState::default().build_hasher();
     hasher.write(db.as_bytes());
     hasher.write_u8(b'.');
     hasher.write(coll.as_bytes());

@@ -5,13 +5,13 @@
 //! an index cannot be maintained by one kind of write and forgotten by another.
 
 use crate::records;
+use crate::write::taken_keys::TakenKeys;
 use bson::Doc;
 use catalog::{Collection, Index};
 use errors::Result;
 use query::index_keys::KeySet;
 use query::update::Update;
 use std::cmp::Ordering;
-use std::collections::HashSet;
 use std::ops::Range;
 use storage::{Effect, View};
 
@@ -56,9 +56,6 @@ struct IndexChange {
     key_end: usize,
     end: usize,
 }
-
-/// The unique keys that a batch has taken so far: position of the index, and key.
-pub(crate) type TakenKeys<'c> = HashSet<(usize, &'c [u8])>;
 
 impl IndexChanges {
     pub fn clear(&mut self) {
@@ -183,10 +180,10 @@ impl IndexChanges {
         &self,
         coll: &Collection,
         range: Range<usize>,
-        taken: &TakenKeys<'_>,
+        taken: &[TakenKeys<'_>],
     ) -> Result<()> {
         self.unique_additions(coll, range)
-            .find(|(i, key, _)| taken.contains(&(*i, *key)))
+            .find(|(i, key, _)| taken.get(*i).is_some_and(|t| t.contains(key)))
             .map_or(Ok(()), |(i, key, types)| {
                 Err(records::duplicate(coll, &coll.indexes[i], key, types).into())
             })
@@ -197,12 +194,18 @@ impl IndexChanges {
         &'c self,
         coll: &'c Collection,
         range: Range<usize>,
-        taken: &mut TakenKeys<'c>,
+        taken: &mut [TakenKeys<'c>],
     ) {
-        taken.extend(
-            self.unique_additions(coll, range)
-                .map(|(i, key, _)| (i, key)),
-        );
+        for (i, key, _) in self.unique_additions(coll, range) {
+            taken[i].insert(key);
+        }
+    }
+
+    /// For each index of the collection: the unique keys that a batch has taken, none yet.
+    pub fn none_taken(&self, coll: &Collection) -> Vec<TakenKeys<'_>> {
+        let has_unique = coll.indexes.iter().any(|index| index.info.unique);
+        let indexes = if has_unique { coll.indexes.len() } else { 0 };
+        (0..indexes).map(|_| TakenKeys::default()).collect()
     }
 
     /// Adds the effects of a record's changes. `record_key` is the store's key of the record.

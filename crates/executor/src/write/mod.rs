@@ -17,6 +17,7 @@ mod locked;
 mod new_records;
 pub(crate) mod record_write;
 mod retry;
+mod taken_keys;
 mod update;
 mod validation;
 

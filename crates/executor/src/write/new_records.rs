@@ -4,13 +4,13 @@
 use crate::op::OpCtx;
 use crate::records::{self, duplicate_id, latch_hash};
 use crate::write::capped::{self, Placement};
-use crate::write::index_changes::{TakenKeys, Versions};
+use crate::write::index_changes::Versions;
 use crate::write::locked::LockedCollection;
 use crate::write::record_write::RecordWrite;
 use crate::write::retry::{Retry, StmtResult};
+use crate::write::taken_keys::TakenKeys;
 use bson::DocBuf;
 use errors::{Code, Error, Result, Stop};
-use std::collections::HashSet;
 use std::ops::Range;
 use storage::{Effect, View};
 
@@ -151,9 +151,12 @@ fn refuse_duplicates(
     chunk: &mut Vec<NewRecord>,
     ordered: bool,
 ) -> Result<()> {
-    let mut ids: HashSet<&[u8]> = HashSet::new();
-    let mut taken = TakenKeys::new();
+    let mut ids = TakenKeys::default();
     let many = chunk.len() > 1;
+    let mut taken = match many {
+        true => write.changes.none_taken(write.coll()),
+        false => Vec::new(),
+    };
     let mut refused: Vec<(usize, Error)> = Vec::new();
     for (i, new) in chunk.iter().enumerate() {
         if new.refused.is_none() {
@@ -187,12 +190,12 @@ fn check(
     view: &View,
     write: &RecordWrite,
     new: &NewRecord,
-    ids: &HashSet<&[u8]>,
-    taken: &TakenKeys<'_>,
+    ids: &TakenKeys<'_>,
+    taken: &[TakenKeys<'_>],
 ) -> Result<()> {
     let coll = write.coll();
     // Where records lie under numbers, the index on `_id` is one of the unique ones.
-    if !coll.is_numbered() && (ids.contains(new.key.as_slice()) || view.exists(&new.key)?) {
+    if !coll.is_numbered() && (ids.contains(&new.key) || view.exists(&new.key)?) {
         return Err(duplicate_id(coll, records::id_of(new.doc.as_doc())?).into());
     }
     view.check_first_writer(&new.key)?;

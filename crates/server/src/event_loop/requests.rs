@@ -94,7 +94,12 @@ impl<S: Service> EventLoop<S> {
             self.commit();
             self.runner.reset();
         }
-        let Executed { outcome, head, .. } = executed;
+        let Executed {
+            outcome,
+            head,
+            served,
+            ..
+        } = executed;
         let suspension = match outcome {
             Outcome::Suspended(suspension) => suspension,
             outcome => {
@@ -105,6 +110,9 @@ impl<S: Service> EventLoop<S> {
             }
         };
         c.output.clear();
+        if !served {
+            return Ran::ToWorker;
+        }
         let resume = Resume {
             kept: suspension.kept,
             since: earlier.map_or_else(Instant::now, |e| e.resumed.since),
