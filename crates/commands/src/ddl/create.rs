@@ -427,54 +427,75 @@ fn check_expiry(o: &Options<'_>) -> Result<()> {
     Ok(())
 }
 
+idl::arguments! {
+    /// The argument `idIndex` as it is written.
+    struct IdIndex<'a> {
+        "key" => key: Option<Doc<'a>> = read_id_key,
+        "name" => name: Option<&'a str> = read_id_name,
+    }
+    checked: "v" => check_id_version, "collation" => check_id_collation;
+    ignored: "ns";
+}
+
+fn read_id_key<'a>(_within: &str, e: Elem<'a>) -> Result<Option<Doc<'a>>> {
+    match e.val.as_doc() {
+        Some(key) => Ok(Some(key)),
+        None => bail!(
+            TypeMismatch,
+            "The field 'key' must be an object, but got {}",
+            e.val.type_name()
+        ),
+    }
+}
+
+fn read_id_name<'a>(_within: &str, e: Elem<'a>) -> Result<Option<&'a str>> {
+    match e.val.as_str() {
+        Some("") => bail!(CannotCreateIndex, "The index name cannot be empty"),
+        Some(name) => Ok(Some(name)),
+        None => bail!(
+            TypeMismatch,
+            "The field 'name' must be a string, but got {}",
+            e.val.type_name()
+        ),
+    }
+}
+
+fn check_id_version(_within: &str, e: Elem<'_>) -> Result<()> {
+    match e.val.to_i64_exact() {
+        Some(1 | 2) => Ok(()),
+        Some(_) => bail!(CannotCreateIndex, "Invalid index version {}", e.val),
+        None if e.val.is_number() => bail!(
+            BadValue,
+            "Index version must be representable as a 32-bit integer, but got {}",
+            e.val
+        ),
+        None => bail!(
+            TypeMismatch,
+            "The field 'v' must be a number, but got {}",
+            e.val.type_name()
+        ),
+    }
+}
+
+fn check_id_collation(_within: &str, e: Elem<'_>) -> Result<()> {
+    match idl::doc("create.idIndex", e)? {
+        Some(c) => collation::complete(c).map(|_| ()),
+        None => Ok(()),
+    }
+}
+
 fn check_id_index(d: Doc<'_>) -> Result<()> {
-    let (mut key, mut name) = (None, None);
+    let mut index = IdIndex::default();
     for e in d {
-        match e.name {
-            "key" => match e.val.as_doc() {
-                Some(k) => key = Some(k),
-                None => bail!(
-                    TypeMismatch,
-                    "The field 'key' must be an object, but got {}",
-                    e.val.type_name()
-                ),
-            },
-            "name" => match e.val.as_str() {
-                Some("") => bail!(CannotCreateIndex, "The index name cannot be empty"),
-                Some(n) => name = Some(n),
-                None => bail!(
-                    TypeMismatch,
-                    "The field 'name' must be a string, but got {}",
-                    e.val.type_name()
-                ),
-            },
-            "v" => match e.val.to_i64_exact() {
-                Some(1 | 2) => {}
-                Some(_) => bail!(CannotCreateIndex, "Invalid index version {}", e.val),
-                None if e.val.is_number() => bail!(
-                    BadValue,
-                    "Index version must be representable as a 32-bit integer, but got {}",
-                    e.val
-                ),
-                None => bail!(
-                    TypeMismatch,
-                    "The field 'v' must be a number, but got {}",
-                    e.val.type_name()
-                ),
-            },
-            "ns" => {}
-            "collation" => {
-                if let Some(c) = idl::doc("create.idIndex", e)? {
-                    collation::complete(c)?;
-                }
-            }
-            other => bail!(
+        if !index.read("create.idIndex", e)? {
+            bail!(
                 InvalidIndexSpecificationOption,
-                "The field '{other}' is not valid for an _id index specification."
-            ),
+                "The field '{}' is not valid for an _id index specification.",
+                e.name
+            );
         }
     }
-    let (Some(key), Some(_)) = (key, name) else {
+    let (Some(key), Some(_)) = (index.key, index.name) else {
         bail!(
             FailedToParse,
             "The 'key' and 'name' fields are required properties of an index specification"

@@ -2,7 +2,7 @@
 
 use crate::request::idl;
 use bson::{Doc, DocBuf, Elem, Val, Writer, order, tag};
-use errors::{Error, Result, bail, err};
+use errors::{Error, Result, Stop, bail, err};
 use query::collation::Collation;
 use query::expr::ParseEnv;
 use query::filter::Filter;
@@ -631,12 +631,6 @@ fn expiry(v: Val<'_>) -> Result<i64> {
 
 /// Fails on operators that a partial index cannot be defined with.
 fn check_partial(filter: Doc<'_>, depth: usize) -> Result<()> {
-    let refuse = |what: &str| -> Error {
-        err!(
-            CannotCreateIndex,
-            "Expression not supported in partial index: {what}"
-        )
-    };
     for e in filter {
         match e.name {
             "$and" | "$or" => {
@@ -656,40 +650,45 @@ fn check_partial(filter: Doc<'_>, depth: usize) -> Result<()> {
                 "$expr is not allowed in this context"
             ),
             "$where" | "$text" => bail!(BadValue, "{} is not allowed in this context", e.name),
-            name if name.starts_with('$') => return Err(refuse(name).into()),
-            _ => {
-                let Some(ops) = e.val.as_doc() else {
-                    if e.val.tag == tag::REGEX {
-                        return Err(refuse("$regex").into());
-                    }
-                    continue;
-                };
-                if !ops.first().is_some_and(|o| o.name.starts_with('$')) {
-                    continue;
-                }
-                for op in ops {
-                    match op.name {
-                        "$eq" | "$gt" | "$gte" | "$lt" | "$lte" | "$type" | "$all"
-                        | "$geoWithin" | "$within" | "$geoIntersects" => {}
-                        "$in" => {
-                            let regex = op
-                                .val
-                                .as_array()
-                                .unwrap_or(Doc::EMPTY)
-                                .values()
-                                .any(|v| v.tag == tag::REGEX);
-                            if regex {
-                                return Err(refuse("$in with a regular expression").into());
-                            }
-                        }
-                        "$exists" if op.val.truthy() => {}
-                        other => return Err(refuse(other).into()),
-                    }
-                }
-            }
+            name if name.starts_with('$') => return Err(not_in_partial(name)),
+            _ => check_partial_field(e.val)?,
         }
     }
     Ok(())
+}
+
+/// What a partial index asks of one field: a value or operators.
+fn check_partial_field(v: Val<'_>) -> Result<()> {
+    if v.tag == tag::REGEX {
+        return Err(not_in_partial("$regex"));
+    }
+    let operators = v.as_doc().filter(|ops| {
+        let first = ops.first();
+        first.is_some_and(|o| o.name.starts_with('$'))
+    });
+    for op in operators.into_iter().flatten() {
+        match op.name {
+            "$eq" | "$gt" | "$gte" | "$lt" | "$lte" | "$type" | "$all" | "$geoWithin"
+            | "$within" | "$geoIntersects" => {}
+            "$in" => {
+                let mut items = op.val.as_array().unwrap_or(Doc::EMPTY).values();
+                if items.any(|v| v.tag == tag::REGEX) {
+                    return Err(not_in_partial("$in with a regular expression"));
+                }
+            }
+            "$exists" if op.val.truthy() => {}
+            other => return Err(not_in_partial(other)),
+        }
+    }
+    Ok(())
+}
+
+fn not_in_partial(what: &str) -> Stop {
+    err!(
+        CannotCreateIndex,
+        "Expression not supported in partial index: {what}"
+    )
+    .into()
 }
 
 #[cfg(test)]

@@ -267,6 +267,33 @@ pub fn append_unmet(unmet: &Unmet, w: &mut Writer) {
         .close();
 }
 
+idl::arguments! {
+    /// A read concern as it is written.
+    struct ReadConcern<'a> {
+        "level" => level: Option<&'a str> = idl::string,
+        "afterClusterTime" => after: bool = is_cluster_time,
+        "atClusterTime" => at: bool = is_cluster_time,
+    }
+    checked: "provenance" => check_provenance;
+    ignored: "afterOpTime" | "allowTransactionTableSnapshot" | "waitLastStableRecoveryTimestamp";
+}
+
+/// Checks a time; it was given.
+fn is_cluster_time(within: &str, e: Elem<'_>) -> Result<bool> {
+    if e.val.tag != tag::TIMESTAMP {
+        return Err(idl::mismatch(within, e.name, e.val, &["timestamp"]));
+    }
+    // Without seconds it is none, whatever its count.
+    if e.val.as_timestamp().unwrap_or(0) >> 32 == 0 {
+        bail!(
+            InvalidOptions,
+            "{within} {} cannot be a null timestamp",
+            e.name
+        );
+    }
+    Ok(true)
+}
+
 /// Checks a `readConcern`; on one node every level reads the newest state. `supported`: the command
 /// takes other levels than local.
 pub fn read_concern(v: Val<'_>, topology: &Topology, command: &str, supported: bool) -> Result<()> {
@@ -280,35 +307,28 @@ pub fn read_concern(v: Val<'_>, topology: &Topology, command: &str, supported: b
             v.type_name()
         );
     };
-    let (mut level, mut after, mut at) = (None, false, false);
-    for e in d {
-        match e.name {
-            "level" => level = idl::string("readConcern", e)?,
-            "afterClusterTime" | "atClusterTime" => {
-                if e.val.tag != tag::TIMESTAMP {
-                    return Err(idl::mismatch("readConcern", e.name, e.val, &["timestamp"]));
-                }
-                // Without seconds it is none, whatever its count.
-                if e.val.as_timestamp().unwrap_or(0) >> 32 == 0 {
-                    bail!(
-                        InvalidOptions,
-                        "readConcern {} cannot be a null timestamp",
-                        e.name
-                    );
-                }
-                if e.name == "atClusterTime" {
-                    at = true
-                } else {
-                    after = true
-                }
-            }
-            "afterOpTime" | "allowTransactionTableSnapshot" | "waitLastStableRecoveryTimestamp" => {
-            }
-            "provenance" => check_provenance("readConcern", e)?,
-            name => return Err(idl::unknown("readConcern", name)),
-        }
+    let concern = ReadConcern::parse("readConcern", d)?;
+    check_level(concern.level, command, supported)?;
+    if topology.set_name().is_none() {
+        check_standalone(&concern)?;
     }
-    let standalone = topology.set_name().is_none();
+    if concern.at && concern.level != Some("snapshot") {
+        bail!(
+            InvalidOptions,
+            "readConcern atClusterTime can only be set when level is 'snapshot'"
+        );
+    }
+    if concern.after && matches!(concern.level, Some("linearizable" | "available")) {
+        bail!(
+            InvalidOptions,
+            "afterClusterTime field can be set only if level is equal to majority, local, or snapshot"
+        );
+    }
+    Ok(())
+}
+
+/// Checks the level by itself, and whether the command takes it.
+fn check_level(level: Option<&str>, command: &str, supported: bool) -> Result<()> {
     match level {
         None | Some("local" | "available" | "majority" | "linearizable" | "snapshot") => {}
         Some(other) => bail!(
@@ -328,30 +348,21 @@ pub fn read_concern(v: Val<'_>, topology: &Topology, command: &str, supported: b
             "Command count does not support {{ readConcern: {{ level: \"snapshot\" }} }}"
         );
     }
-    if standalone {
-        if let Some(l @ ("snapshot" | "linearizable")) = level {
-            bail!(
-                NotAReplicaSet,
-                "node needs to be a replica set member to use readConcern '{l}'"
-            );
-        }
-        if after || at {
-            bail!(
-                IllegalOperation,
-                "Cannot specify afterClusterTime or atClusterTime in readConcern on a standalone"
-            );
-        }
-    }
-    if at && level != Some("snapshot") {
+    Ok(())
+}
+
+/// Checks what a server that is in no set takes.
+fn check_standalone(concern: &ReadConcern<'_>) -> Result<()> {
+    if let Some(l @ ("snapshot" | "linearizable")) = concern.level {
         bail!(
-            InvalidOptions,
-            "readConcern atClusterTime can only be set when level is 'snapshot'"
+            NotAReplicaSet,
+            "node needs to be a replica set member to use readConcern '{l}'"
         );
     }
-    if after && matches!(level, Some("linearizable" | "available")) {
+    if concern.after || concern.at {
         bail!(
-            InvalidOptions,
-            "afterClusterTime field can be set only if level is equal to majority, local, or snapshot"
+            IllegalOperation,
+            "Cannot specify afterClusterTime or atClusterTime in readConcern on a standalone"
         );
     }
     Ok(())
