@@ -217,6 +217,9 @@ fn studies_launch_clusters_for_themselves() {
         for s in &report.steps {
             assert_eq!(s.repeats.len(), 2);
             assert!(targets.contains(s.target.as_ref().unwrap()));
+            // Of a cluster's processes only the router's is known, which is not all of it.
+            let cluster = s.target.as_ref() == Some(&targets[1]);
+            assert_eq!(s.server_cpu_us.is_none(), cluster);
         }
         assert_eq!(report.steps.len(), 4);
         let said = lab::verdict::of(&report);

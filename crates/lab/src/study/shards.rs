@@ -313,7 +313,7 @@ pub fn is_router(url: &str) -> Result<bool> {
     Ok(url.starts_with("mongodb") && Address::parse(url)?.connect()?.is_router())
 }
 
-/// Names a router by the shards behind it: its product and version are those of one process too.
+/// Makes a router's description one of the cluster behind it: product and version are those of one process too.
 pub fn name_cluster(info: &mut TargetInfo, router: &mut Connection) {
     let listed = router.try_command("admin", doc! {"listShards": 1}.as_doc());
     let shards = listed.ok().and_then(|l| {
@@ -322,6 +322,9 @@ pub fn name_cluster(info: &mut TargetInfo, router: &mut Connection) {
     });
     let shards = shards.map_or_else(|| "shards".into(), |n| format!("{n} shards"));
     info.product = format!("{shards} of {}", info.product);
+    // Nothing is told of the shards' processes: what the router alone spends and holds would pass for all of it.
+    info.pid = None;
+    info.more_pids.clear();
 }
 
 /// What `collStats` says of each shard.
