@@ -57,6 +57,9 @@ def test_secondaries_refuse_writes_and_read_where_the_client_allows_it(three):
     with secondary.wire() as wire:
         reply = wire.command({"insert": "c", "documents": [{"_id": 2}], "$db": "t"})
         assert reply["code"] == 10107 and reply["codeName"] == "NotWritablePrimary"
+        # MongoDB writes through the primary here.
+        out = {"aggregate": "c", "pipeline": [{"$out": "o"}], "cursor": {}, "$readPreference": {"mode": "secondary"}, "$db": "t"}
+        assert wire.command(out)["code"] == 10107
         reply = wire.command({"find": "c", "$db": "t"})
         assert reply["code"] == 13435 and reply["codeName"] == "NotPrimaryNoSecondaryOk"
         reply = wire.command({"find": "c", "$db": "t", "$readPreference": {"mode": "secondary"}})
@@ -309,3 +312,22 @@ def test_members_that_do_not_stand_vote_for_others(three):
     other = members[1] if primary is members[0] else members[0]
     with other.client() as client:
         until("the third votes for it", lambda: client.admin.command("hello")["isWritablePrimary"])
+
+
+def test_a_member_whose_program_is_too_old_says_so(three):
+    three.initiate()
+    with three.secondaries()[0].wire() as wire:
+        reply = wire.command({"pandoReplicate": 1, "version": 99, "set": "rs", "$db": "admin"})
+        assert reply["codeName"] == "IncompatibleServerVersion", reply
+        assert "too old" in reply["errmsg"] and "99" in reply["errmsg"]
+
+
+def test_the_configuration_is_a_collection_too(three):
+    three.initiate()
+    with three.client() as client:
+        config = client.admin.command("replSetGetConfig")["config"]
+        stored = client.local["system.replset"]
+        assert stored.find_one() == config == stored.find_one({"_id": "rs"})
+        assert stored.find_one({"_id": "other"}) is None
+        assert stored.count_documents({}) == 1 and client.local.command("count", "system.replset")["n"] == 1
+        assert list(stored.aggregate([{"$unwind": "$members"}, {"$count": "n"}])) == [{"n": 3}]

@@ -232,6 +232,11 @@ impl Commands {
         Ok(driver.run()?)
     }
 
+    /// All figures of the server, in the text form that Prometheus reads.
+    pub fn figures(&self) -> Fallible<String> {
+        monitoring::figures::text(self)
+    }
+
     /// Whether nobody can log in yet, although everybody has to.
     pub fn lacks_users(&self) -> bool {
         self.security.enabled && self.security.is_exceptional(&self.engine).unwrap_or(false)

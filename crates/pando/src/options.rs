@@ -168,6 +168,12 @@ pub const FLAGS: &[Flag] = &[
         Value("N"),
         "Threads that serve connections [default: as many as cores]",
     ),
+    own(
+        &["metrics"],
+        "pando.metrics",
+        Value("ADDRESS"),
+        "Serve figures for Prometheus on http://ADDRESS/metrics; a port alone is one on loopback [default: none]",
+    ),
     own(&["quiet"], "systemLog.quiet", Switch, "Log no connections"),
     own(
         &["fork"],

@@ -315,6 +315,7 @@ impl Sender {
         let (name, config) = &*set;
         let mut w = Writer::new();
         w.i32("pandoReplicate", 1)
+            .i32("version", message::VERSION)
             .str("set", &name.name)
             .oid("setId", ObjectId(name.id))
             .i64("founder", name.founder as i64)

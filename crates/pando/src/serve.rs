@@ -234,10 +234,22 @@ fn run(launch: Launch, ready: Option<Ready>) -> Result<ExitCode, Failure> {
     }
     let served = match config.role {
         Role::Router => {
+            if config.metrics.is_some() {
+                tracing::warn!(target: "NETWORK", "A router serves no figures: ask the members of its shards");
+            }
             let router = Arc::new(route::router(&config, commands));
             server::serve(listeners, router, Arc::clone(&control), limits)
         }
-        _ => server::serve(listeners, Arc::new(commands), Arc::clone(&control), limits),
+        _ => {
+            let commands = Arc::new(commands);
+            let figures = serve_figures(&config, &commands).map_err(|says| Failure {
+                code: CANNOT_LISTEN,
+                says,
+            })?;
+            let served = server::serve(listeners, commands, Arc::clone(&control), limits);
+            drop(figures);
+            served
+        }
     };
     if let Some(replica) = &replica {
         replica.stop();
@@ -257,6 +269,21 @@ fn run(launch: Launch, ready: Option<Ready>) -> Result<ExitCode, Failure> {
         Some(says) => Err(Failure { code: 1, says }),
         None => leave(0),
     }
+}
+
+/// The page of figures, where one is wanted, for as long as the value lives.
+fn serve_figures(
+    config: &ServerConfig,
+    commands: &Arc<Commands>,
+) -> Result<Option<Arc<impl Fn() -> Result<String, String> + use<>>>, String> {
+    let Some(address) = config.metrics else {
+        return Ok(None);
+    };
+    let commands = Arc::clone(commands);
+    let page = Arc::new(move || commands.figures().map_err(errors::Error::into_message));
+    let bound = server::figures_page::serve(address, Arc::downgrade(&page))?;
+    tracing::info!(target: "NETWORK", address = %bound, "Figures are served over HTTP");
+    Ok(Some(page))
 }
 
 /// A log is trimmed by whole segments: a small window has small ones.

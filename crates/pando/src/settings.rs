@@ -1,6 +1,6 @@
 //! From options to a configuration: values are read, defaults filled in, and contradictions refused.
 
-use std::net::{IpAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -99,6 +99,7 @@ pub fn launch(
         },
         verbosity: verbosity(&o)?,
         quiet: o.switch("systemLog.quiet")?.unwrap_or(false),
+        metrics: metrics(&o)?,
         argv: without_passwords(argv),
         parsed: nested(options),
     };
@@ -130,6 +131,25 @@ pub fn launch(
         handicap,
         warnings,
     })
+}
+
+/// Where figures are served: whoever reaches it may read them, so beyond this machine it has to be wanted.
+fn metrics(o: &Reader<'_>) -> Result<Option<SocketAddr>, String> {
+    let Some(text) = o.text("pando.metrics") else {
+        return Ok(None);
+    };
+    let address = match text.parse::<u16>() {
+        Ok(port) => SocketAddr::from((Ipv4Addr::LOCALHOST, port)),
+        Err(_) => text.parse().map_err(|_| {
+            format!("--metrics wants a port, or an address as 127.0.0.1:9216, not '{text}'")
+        })?,
+    };
+    if !address.ip().is_loopback() && !o.switch("pando.allowInsecureBind")?.unwrap_or(false) {
+        return Err(format!(
+            "figures on {address} could be read by everybody who reaches it: give --metrics an address of this machine, or --allow-insecure-bind"
+        ));
+    }
+    Ok(Some(address))
 }
 
 struct Reader<'a>(&'a Options);

@@ -13,6 +13,10 @@ use protobuf::ProtobufEnum;
 pub use raft::eraftpb::Message;
 use raft::eraftpb::{Entry, EntryType, MessageType};
 
+/// The newest version of what members send each other that this program understands. Each batch says
+/// in which it is written (`docs/decisions/2026-11-25-rolling-upgrades.md`).
+pub const VERSION: i32 = 1;
+
 fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
     out.extend_from_slice(bytes);

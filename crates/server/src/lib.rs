@@ -21,6 +21,7 @@ mod acceptor;
 mod connection;
 mod establishment;
 mod event_loop;
+pub mod figures_page;
 mod handshakes;
 mod inbox;
 mod net;

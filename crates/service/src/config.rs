@@ -218,6 +218,8 @@ pub struct ServerConfig {
     /// The command line, for `getCmdLineOpts`.
     pub argv: Vec<String>,
     /// The options in effect that were given, nested as in mongod's configuration file, for
+    /// Where figures are served over HTTP.
+    pub metrics: Option<std::net::SocketAddr>,
     /// `getCmdLineOpts`.
     pub parsed: serde_json::Value,
 }
@@ -256,6 +258,7 @@ impl Default for ServerConfig {
             log_reopen: false,
             verbosity: 0,
             quiet: false,
+            metrics: None,
             argv: Vec::new(),
             parsed: serde_json::Value::Object(Default::default()),
         }

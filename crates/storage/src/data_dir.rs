@@ -20,7 +20,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const STAMP: &str = "PANDO";
 const LOCK: &str = "pando.lock";
-const FORMAT: u32 = 4;
+/// The form of data files and log entries; one number for both.
+pub const FORMAT: u32 = 4;
 
 /// The directory, locked until the value is dropped.
 pub(crate) struct DataDir {

@@ -1,5 +1,6 @@
 //! `setFeatureCompatibilityVersion`: kept across restarts and told by `getParameter`. No behaviour
-//! depends on it: data has one form, and clients that upgrade a server set it as the last step.
+//! depends on it yet: there is one data format, and one version of what members send each other. What it
+//! will decide is in `docs/decisions/2026-11-25-rolling-upgrades.md`.
 
 use crate::request::idl;
 use crate::request::{CommandContext, Done};

@@ -3,6 +3,7 @@
 use super::cursor::{self, Keep};
 use super::explain::Verbosity;
 use super::{change_stream, explain, moment, shape, variables};
+use crate::replication::stored_config;
 use crate::request::args::Args;
 use crate::request::collation::{self, CollationArgument};
 use crate::request::idl;
@@ -106,6 +107,12 @@ fn parse(cx: &CommandContext<'_, '_>) -> Result<Aggregate> {
     if cx.args.generic.api.strict {
         check_strict(pipeline)?;
     }
+    let documents = stored_config::stage(cx, &ns);
+    let with_documents = documents.as_ref().map(|d| behind(d.as_doc(), pipeline));
+    let (coll, pipeline) = match &with_documents {
+        Some(stages) => (None, stages.get("pipeline").unwrap_or(Val::NULL)),
+        None => (coll, pipeline),
+    };
     check_read_concern(cx, pipeline)?;
     if cx.transaction.is_some() {
         transaction::check_stages(pipeline)?;
@@ -147,6 +154,18 @@ fn parse(cx: &CommandContext<'_, '_>) -> Result<Aggregate> {
         batch: a.cursor.flatten().unwrap_or(cursor::FIRST_BATCH),
         bypass_validation: a.bypass_validation,
     })
+}
+
+/// A pipeline with a stage before it.
+fn behind(first: Doc<'_>, pipeline: Val<'_>) -> DocBuf {
+    let mut w = Writer::new();
+    w.open_array("pipeline");
+    w.open_doc("").extend(first).close();
+    for stage in pipeline.as_array().unwrap_or(Doc::EMPTY).values() {
+        w.push(stage);
+    }
+    w.close();
+    w.finish()
 }
 
 /// Stages that tell about this server take no read concern but local, and those that write not

@@ -1,7 +1,7 @@
 //! `count`.
 
 use super::{on_view, variables};
-use crate::replication::oplog;
+use crate::replication::{oplog, stored_config};
 use crate::request::collation::{self, CollationArgument};
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
@@ -42,6 +42,9 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let a = Arguments::parse("count", cx.args.fields.iter().copied())?;
     if a.limit == i64::MIN {
         bail!(BadValue, "Limit value for count cannot be -2^63");
+    }
+    if stored_config::stage(cx, &ns).is_some() {
+        return on_view::count(cx);
     }
     if oplog::is_it(cx, &ns) {
         let n = oplog::count(cx, a.query)?.saturating_sub(a.skip.unwrap_or(0));

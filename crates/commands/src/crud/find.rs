@@ -2,7 +2,7 @@
 
 use super::cursor::{self, Keep};
 use super::{moment, on_view, shape, variables};
-use crate::replication::oplog;
+use crate::replication::{oplog, stored_config};
 use crate::request::collation::{self, CollationArgument};
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
@@ -209,6 +209,9 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         if !limits {
             find.request.hint = hint;
         }
+    }
+    if stored_config::stage(cx, &find.ns).is_some() {
+        return on_view::find(cx);
     }
     if oplog::is_it(cx, &find.ns) {
         return oplog::find(cx, find);

@@ -3,6 +3,7 @@
 use super::cursor::{self, Keep};
 use super::explain::Verbosity;
 use super::{aggregate, variables};
+use crate::replication::stored_config;
 use crate::request::collation;
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
@@ -79,6 +80,9 @@ fn check_find(cx: &CommandContext<'_, '_>) -> Result<()> {
 fn stages(cx: &CommandContext<'_, '_>, command: &str) -> Result<DocBuf> {
     let mut w = Writer::new();
     w.open_array("pipeline");
+    if let Some(documents) = stored_config::stage(cx, &cx.args.namespace()?) {
+        w.open_doc("").extend(documents.as_doc()).close();
+    }
     let mut stage = |name: &str, v: Val<'_>| {
         w.open_doc("").val(name, v).close();
     };
@@ -120,10 +124,14 @@ pub fn request(cx: &CommandContext<'_, '_>, command: &str) -> Result<AggregateRe
     let (ns, given_collation) = (cx.args.namespace()?, collation(cx)?);
     let (env, vars) = variables::variables(cx, &ns, &given_collation, doc(cx, "let"))?;
     let coll = cx.args.first.as_str().unwrap_or("");
+    let (coll, parsed_for) = match stored_config::stage(cx, &ns) {
+        Some(_) => ("$cmd.aggregate", None),
+        None => (coll, Some(coll)),
+    };
     let pipeline = stages.get("pipeline").unwrap_or(Val::NULL);
     Ok(AggregateRequest {
         ns: Namespace::new(cx.args.db, coll),
-        pipeline: Pipeline::parse(pipeline, &ParseCtx::new(cx.args.db, Some(coll), env))?,
+        pipeline: Pipeline::parse(pipeline, &ParseCtx::new(cx.args.db, parsed_for, env))?,
         vars,
         hint: match given(cx, "hint") {
             Some(h) => variables::hint(h)?,

@@ -1,8 +1,8 @@
 //! `pandoReplicate`: what members of a set send each other.
 //!
 //! ```text
-//! {pandoReplicate: 1, set: <name>, setId: <ObjectId>, founder: <long>, to: <long>, messages: <bytes>, more: <bool>}
-//! {pandoReplicate: 1, set, setId, founder, to, config: <document>}          to a member that knows of no set yet
+//! {pandoReplicate: 1, version: <int>, set: <name>, setId: <ObjectId>, founder: <long>, to: <long>, messages: <bytes>, more: <bool>}
+//! {pandoReplicate: 1, version, set, setId, founder, to, config: <document>}          to a member that knows of no set yet
 //! ```
 //! The reply says `lacks: true` where the member knows of no set: the sender introduces it then.
 //! Bytes that are longer than a document may be come in parts, all but the last with `more`.
@@ -52,10 +52,25 @@ fn parse<'a>(cx: &CommandContext<'_, 'a>) -> Result<Batch<'a>> {
     })
 }
 
+/// A member of a later release may write what this program does not understand.
+fn check_version(cx: &CommandContext<'_, '_>) -> Result<()> {
+    let version = cx.args.field("version").and_then(|v| v.to_i64_exact());
+    let newest = i64::from(message::VERSION);
+    match version {
+        Some(version) if version > newest => bail!(
+            IncompatibleServerVersion,
+            "this member's program is too old for its set: members send version {version} of their messages, and it understands \
+             up to {newest}; install the release that the others have"
+        ),
+        _ => Ok(()),
+    }
+}
+
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let Some(driver) = cx.app.replica.clone() else {
         bail!(NoReplicationEnabled, "not running with --replSet");
     };
+    check_version(cx)?;
     let batch = parse(cx)?;
     if batch.set != driver.set_name() {
         bail!(

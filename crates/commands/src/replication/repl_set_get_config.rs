@@ -3,22 +3,26 @@
 use super::set_name;
 use crate::request::{CommandContext, Done};
 use crate::topology::member::{election_id, host, term};
+use bson::{DocBuf, Writer};
 use errors::{Result, bail};
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
-    let (name, host, term) = (set_name(cx)?, host(cx), term(cx));
+    set_name(cx)?;
+    let Some(config) = config(cx) else {
+        bail!(NotYetInitialized, "no replset config has been received");
+    };
+    cx.w.doc("config", config.as_doc());
+    Ok(Done::Reply)
+}
+
+/// The configuration of this server's set; `None` where it has none.
+pub fn config(cx: &CommandContext<'_, '_>) -> Option<DocBuf> {
+    let (name, host, term) = (set_name(cx).ok()?, host(cx), term(cx));
     if let Some(driver) = &cx.app.replica {
-        let Some(config) = driver.status().config.clone() else {
-            bail!(NotYetInitialized, "no replset config has been received");
-        };
-        cx.w.doc("config", config.to_doc().as_doc());
-        return Ok(Done::Reply);
+        return Some(driver.status().config.as_ref()?.to_doc());
     }
-    let w = &mut cx.w;
-    w.open_doc("config")
-        .str("_id", &name)
-        .i32("version", 1)
-        .i64("term", term);
+    let mut w = Writer::new();
+    w.str("_id", &name).i32("version", 1).i64("term", term);
     w.open_array("members").open_doc("");
     w.i32("_id", 0)
         .str("host", &host)
@@ -46,6 +50,6 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         .i32("wtimeout", 0)
         .close();
     w.oid("replicaSetId", election_id(1));
-    w.close().close();
-    Ok(Done::Reply)
+    w.close();
+    Some(w.finish())
 }

@@ -38,6 +38,8 @@ pub struct CopyFile {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Offer {
     pub id: ObjectId,
+    /// [`storage::DATA_FORMAT`] of the files.
+    pub format: u32,
     /// Names the database that the files are of. Files of one database with one name are the same.
     pub identity: String,
     /// The last entry that is in the files for sure, and its term.
@@ -53,6 +55,7 @@ impl Offer {
     pub fn to_doc(&self) -> DocBuf {
         let mut w = Writer::new();
         w.oid("id", self.id)
+            .int("format", i64::from(self.format))
             .str("identity", &self.identity)
             .i64("index", self.index as i64)
             .i64("term", self.term as i64)
@@ -98,6 +101,7 @@ impl Offer {
         });
         Some(Offer {
             id: d.get("id")?.as_oid()?,
+            format: u32::try_from(number(d, "format")?).ok()?,
             identity: d.get("identity")?.as_str()?.into(),
             index: number(d, "index")?,
             term: number(d, "term")?,
@@ -218,6 +222,7 @@ mod tests {
     fn offer(file: &str) -> Offer {
         Offer {
             id: ObjectId([1; 12]),
+            format: 4,
             identity: "x".into(),
             index: 7,
             term: 2,

@@ -59,6 +59,14 @@ pub fn receive(source: &mut dyn Source, data_dir: &Path, progress: &Progress) ->
     let dir = data_dir.join(DIR);
     let before = load(&dir.join(OFFER));
     let offer = source.begin(before.as_ref().map(|o| o.id))?;
+    if offer.format != storage::DATA_FORMAT {
+        return Err(err!(
+            IncompatibleServerVersion,
+            "the files of that member have data format {}, and this program reads format {}: install the release that it has",
+            offer.format,
+            storage::DATA_FORMAT
+        ));
+    }
     let engine = dir.join("engine");
     if before.is_some_and(|b| b.identity != offer.identity) {
         // Of another database: files of one name would be others.
@@ -216,6 +224,7 @@ mod tests {
         fn begin(&mut self, _: Option<ObjectId>) -> Result<Offer> {
             Ok(Offer {
                 id: ObjectId([1; 12]),
+                format: storage::DATA_FORMAT,
                 identity: self.identity.into(),
                 index: 5,
                 term: 2,

@@ -146,6 +146,7 @@ impl Copies {
             std::fs::read_to_string(&identity).map_err(|e| failed("read", &identity, &e))?;
         Ok(Offer {
             id,
+            format: storage::DATA_FORMAT,
             identity: identity.trim().into(),
             index,
             term: self.term_of(store, index)?,
@@ -206,16 +207,18 @@ impl Copies {
             .iter_mut()
             .find(|c| c.offer.id == id)
             .ok_or_else(gone)?;
-        copy.touched = Instant::now();
         copy.read_bytes += len;
         let due = match rate {
             0 => Duration::ZERO,
             rate => Duration::from_secs_f64(copy.read_bytes as f64 / rate as f64),
         };
+        let wait = due.saturating_sub(copy.begun.elapsed());
+        // Its patience begins when it may ask again.
+        copy.touched = Instant::now() + wait;
         Ok(Part {
             bytes: if whole { bytes } else { Vec::new() },
             checksum,
-            wait: due.saturating_sub(copy.begun.elapsed()),
+            wait,
         })
     }
 
@@ -240,7 +243,6 @@ impl Copies {
         };
         self.forget(|c| match c.ended {
             Some((at, end)) => at.elapsed() > CATCH_UP || reached(c.member) >= end,
-            // A reader that waits as it was told is heard of late.
             None => c.touched.elapsed() > patience,
         });
     }
