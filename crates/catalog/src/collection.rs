@@ -96,6 +96,9 @@ pub struct Collection {
     /// The collation of commands that give none.
     pub collation: Option<Collation>,
     pub index_filters: Arc<IndexFilters>,
+    /// Of a time series: set for its measurements, which are a view, and for its buckets.
+    pub time_series: Option<Arc<::time_series::Options>>,
+    pub young: Arc<crate::time_series::Young>,
     pub(crate) lock: Arc<RwLock<()>>,
 }
 
@@ -119,6 +122,8 @@ impl Collection {
             validator: None,
             collation,
             index_filters: Arc::default(),
+            time_series: None,
+            young: Arc::default(),
             indexes: Vec::new(),
             highest_index: 0,
             usable: Vec::new(),
@@ -170,6 +175,7 @@ impl Collection {
         self.lock = before.lock.clone();
         self.id_index_accesses = before.id_index_accesses.clone();
         self.index_filters = before.index_filters.clone();
+        self.young = before.young.clone();
         if let (Some(now), Some(then)) = (&mut self.capped, &before.capped) {
             now.tail = then.tail.clone();
         }
@@ -187,6 +193,7 @@ impl Collection {
     pub(crate) fn set_options(&mut self, options: DocBuf) {
         self.view = ViewDefinition::of(self.db(), options.as_doc()).map(Arc::new);
         self.validator = Validator::of(options.as_doc()).map(Arc::new);
+        self.time_series = ::time_series::Options::of_collection(options.as_doc()).map(Arc::new);
         self.options = options;
     }
 
@@ -295,6 +302,12 @@ impl Collection {
 
     pub fn option(&self, name: &str) -> Option<bson::Val<'_>> {
         self.options.get(name)
+    }
+
+    /// What it says of itself as a time series, where it shows measurements (its buckets are another
+    /// collection, [`time_series::buckets_of`](::time_series::buckets_of)).
+    pub fn measurements(&self) -> Option<&Arc<::time_series::Options>> {
+        self.time_series.as_ref().filter(|_| self.is_view())
     }
 
     #[inline]

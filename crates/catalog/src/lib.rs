@@ -24,6 +24,7 @@ mod names;
 mod namespace;
 pub mod numbers;
 mod record;
+pub mod time_series;
 mod validator;
 pub mod view_definition;
 mod zones;

@@ -15,8 +15,9 @@ use bson::{Doc, DocBuf, Val, Writer, key};
 use errors::{Result, bail};
 use query::collation::Collation;
 use query::expr::ParseEnv;
-use query::pipeline::{Namespace, ParseCtx, Pipeline};
+use query::pipeline::{Namespace, ParseCtx, Pipeline, Unpack};
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use storage::Effect;
 
 /// How many views may stand on each other.
@@ -44,6 +45,12 @@ pub struct ResolvedView {
 impl ViewDefinition {
     pub(crate) fn of(db: &str, options: Doc<'_>) -> Option<ViewDefinition> {
         let on = options.get("viewOn")?.as_str()?;
+        if let Some(series) = ::time_series::Options::of_collection(options) {
+            return Some(ViewDefinition {
+                on: on.to_string(),
+                pipeline: measurements(series, options.get("collation")),
+            });
+        }
         let none = bson::Value::array(DocBuf::new());
         let stages = options.get("pipeline").unwrap_or(none.as_val());
         Some(ViewDefinition {
@@ -51,6 +58,18 @@ impl ViewDefinition {
             pipeline: parse(db, on, stages, options.get("collation")),
         })
     }
+}
+
+/// What a time series shows of its buckets.
+fn measurements(series: ::time_series::Options, collation: Option<Val<'_>>) -> Result<Pipeline> {
+    let collation = match collation.and_then(|v| v.as_doc()) {
+        Some(c) => Collation::new(c)?,
+        None => None,
+    };
+    Ok(Pipeline::of_measurements(Unpack {
+        options: Arc::new(series),
+        collation,
+    }))
 }
 
 fn parse(db: &str, on: &str, stages: Val<'_>, collation: Option<Val<'_>>) -> Result<Pipeline> {
@@ -283,6 +302,11 @@ fn document(c: &Collection) -> DocBuf {
             w.val(name, v);
         }
     }
+    if let Some(series) = c.measurements() {
+        w.open_array("pipeline").open_doc("");
+        w.doc("$_internalUnpackBucket", series.to_doc().as_doc());
+        w.close().close();
+    }
     w.finish()
 }
 
@@ -290,7 +314,6 @@ fn document(c: &Collection) -> DocBuf {
 mod tests {
     use super::*;
     use bson::json;
-    use std::sync::Arc;
 
     fn with(views: &[(&str, &str)]) -> Snapshot {
         let mut s = Snapshot::default();

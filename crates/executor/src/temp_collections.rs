@@ -19,6 +19,7 @@ pub fn of_convert_to_capped(db: &str) -> String {
 
 fn is_one(ns: &str) -> bool {
     let name = catalog::collection_of(ns);
+    let name = name.strip_prefix(time_series::BUCKETS).unwrap_or(name);
     let number = name.strip_prefix(OUT).or_else(|| {
         let rest = name.strip_prefix("tmp")?;
         rest.strip_suffix(CAPPED)

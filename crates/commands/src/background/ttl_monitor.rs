@@ -125,7 +125,12 @@ impl Expirer {
             }
             let (batch, index) = (Instant::now(), target.index.as_deref());
             let mut op = OpCtx::worker(&engine);
-            match executor::expire(&mut op, &target.coll, index, before, BATCH) {
+            let expired = match target.coll.measurements() {
+                None => executor::expire(&mut op, &target.coll, index, before, BATCH),
+                Some(_) => executor::expire_measurements(&mut op, &target.coll, before, BATCH)
+                    .map(|(deleted, done)| executor::Expired { deleted, done }),
+            };
+            match expired {
                 Ok(e) => {
                     deleted += e.deleted;
                     self.figures.deleted.fetch_add(e.deleted, Relaxed);
@@ -153,7 +158,7 @@ impl Expirer {
 fn targets(engine: &Engine) -> Vec<Target> {
     let mut all = Vec::new();
     for coll in engine.catalog.snapshot().all() {
-        let clustered = coll.option("clusteredIndex").is_some();
+        let clustered = coll.option("clusteredIndex").is_some() || coll.measurements().is_some();
         if let Some(seconds) = coll
             .option("expireAfterSeconds")
             .filter(|_| clustered)

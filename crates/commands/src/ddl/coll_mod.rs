@@ -126,6 +126,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         bail!(NamespaceNotFound, "ns does not exist: {ns}")
     };
     match &coll.view {
+        _ if let Some(series) = coll.measurements() => change_series(cx, &coll, series, &a)?,
         Some(old) => change_view(cx, &coll, &old.on, &a)?,
         None => change_collection(cx, &coll, &a)?,
     }
@@ -135,6 +136,53 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     }
     changed(cx);
     Ok(Done::Reply)
+}
+
+/// Changes a time series.
+fn change_series(
+    cx: &mut CommandContext<'_, '_>,
+    coll: &Collection,
+    series: &Arc<time_series::Options>,
+    a: &Arguments<'_>,
+) -> Result<()> {
+    let ns = &coll.ns;
+    if a.is_of_capped() || a.dry_run || a.changes_options() || a.is_of_view() {
+        bail!(
+            InvalidOptions,
+            "option is not supported on a time-series collection: {ns}"
+        );
+    }
+    let expire = match a.expire {
+        None => None,
+        Some(v) => Some(clustered_expiry(v)?),
+    };
+    let catalog = &cx.app.engine.catalog;
+    super::time_series::change(catalog, coll, series, a.timeseries, expire)?;
+    let Some(change) = &a.index else {
+        return Ok(());
+    };
+    let buckets = catalog.get(&time_series::buckets_of(ns));
+    let Some(buckets) = buckets else {
+        bail!(NamespaceNotFound, "ns does not exist: {ns}");
+    };
+    let key = change
+        .key
+        .map(|k| super::time_series::dropped(series, &buckets, k.as_val()));
+    let named = match &key {
+        Some(name) => IndexChange {
+            name: name.as_val().as_str(),
+            key: name.as_val().as_doc(),
+            ..*change
+        },
+        None => IndexChange { ..*change },
+    };
+    if change.unique.is_some() || change.prepare_unique.is_some() {
+        bail!(
+            InvalidOptions,
+            "Unique indexes are not supported on time-series collections: {ns}"
+        );
+    }
+    change_index(cx, &buckets, &named, false)
 }
 
 /// Changes a view, whose source is `on`.

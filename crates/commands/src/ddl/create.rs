@@ -3,7 +3,7 @@
 //! What is checked is what MongoDB checks; an option that would change how documents are kept or
 //! found, and that this version does not have, is refused rather than ignored.
 
-use super::{changed, encrypted_fields, engine_options, unsupported};
+use super::{changed, encrypted_fields, engine_options, time_series};
 use crate::request::collation;
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
@@ -60,8 +60,8 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
             "Encrypted collections are not supported on standalone"
         );
     }
-    if o.view_on.is_none() && o.timeseries.is_some() {
-        return unsupported("time-series collections");
+    if let Some(d) = o.timeseries.filter(|_| o.view_on.is_none()) {
+        return create_time_series(cx, &ns, &o, d);
     }
     if let Some(v) = o.validator {
         super::validator::check(&ns, v)?;
@@ -93,6 +93,39 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         .filter(|_| cx.op.transaction.is_none())
         .is_some_and(|c| same_options(c.options.as_doc(), options.as_doc()));
     if !same {
+        bail!(NamespaceExists, "Collection {ns} already exists.");
+    }
+    Ok(Done::Reply)
+}
+
+/// Creates a time series, with the collection of its buckets.
+fn create_time_series(
+    cx: &mut CommandContext<'_, '_>,
+    ns: &str,
+    o: &Options<'_>,
+    d: Doc<'_>,
+) -> Result<Done> {
+    if cx.op.transaction.is_some() {
+        bail!(
+            OperationNotSupportedInTransaction,
+            "Cannot create a time-series collection in a multi-document transaction."
+        );
+    }
+    let series = time_series::options(d)?;
+    let mut w = Writer::new();
+    write_collation(&mut w, o.collation)?;
+    let w = w.finish();
+    let collation = w.get("collation").and_then(|v| v.as_doc());
+    let shown =
+        catalog::time_series::options_of_measurements(ns, &series, o.expire_after, collation);
+    let buckets = catalog::time_series::options_of_buckets(&series, collation);
+    let catalog = &cx.app.engine.catalog;
+    if catalog.create_time_series(ns, shown.clone(), buckets)? {
+        changed(cx);
+        return Ok(Done::Reply);
+    }
+    let same = catalog.get(ns);
+    if !same.is_some_and(|c| same_options(c.options.as_doc(), shown.as_doc())) {
         bail!(NamespaceExists, "Collection {ns} already exists.");
     }
     Ok(Done::Reply)
@@ -169,7 +202,7 @@ fn read_index_defaults<'a>(within: &str, e: Elem<'a>) -> Result<Option<Doc<'a>>>
 fn read_timeseries<'a>(within: &str, e: Elem<'a>) -> Result<Option<Doc<'a>>> {
     let d = idl::doc(within, e)?;
     if let Some(d) = d {
-        check_timeseries(d)?;
+        time_series::options(d)?;
     }
     Ok(d)
 }
@@ -210,34 +243,6 @@ pub fn images(within: &str, e: Elem<'_>) -> Result<Option<bool>> {
         }
     }
     idl::required(&at, "enabled", enabled).map(Some)
-}
-
-fn check_timeseries(d: Doc<'_>) -> Result<()> {
-    let at = "create.timeseries";
-    let mut time = None;
-    for e in d {
-        match e.name {
-            "timeField" => time = idl::string(at, e)?,
-            "metaField" => {
-                idl::string(at, e)?;
-            }
-            "granularity" => {
-                enumerated(at, e, &["seconds", "minutes", "hours"])?;
-            }
-            "bucketMaxSpanSeconds" | "bucketRoundingSeconds" => {
-                if idl::int(at, e)?.is_some_and(|n| !(1..=31_536_000).contains(&n)) {
-                    bail!(
-                        BadValue,
-                        "BSON field '{}' value must be >= 1 and <= 31536000, actual value '{}'",
-                        e.name,
-                        e.val
-                    );
-                }
-            }
-            name => return Err(idl::unknown(at, name)),
-        }
-    }
-    idl::required(at, "timeField", time).map(|_| ())
 }
 
 /// The argument `clusteredIndex`, completed; `Some(None)` for false.

@@ -39,6 +39,11 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let pending = pending.and_then(|t| t.created(&ns).cloned());
     let existing = pending.or_else(|| catalog.get(&ns));
     let created = existing.is_none();
+    if let Some(c) = &existing
+        && let Some(series) = c.measurements().cloned()
+    {
+        return on_time_series(cx, &ns, &series, &specs);
+    }
     let (before, new) = missing(&ns, existing.as_deref(), &specs)?;
     let n = new.len();
     if cx.op.transaction.is_some() {
@@ -98,6 +103,38 @@ fn missing(
         );
     }
     Ok((before, new))
+}
+
+/// On a time series: the indexes are made on its buckets.
+fn on_time_series(
+    cx: &mut CommandContext<'_, '_>,
+    ns: &str,
+    series: &::time_series::Options,
+    specs: &[IndexSpec],
+) -> Result<Done> {
+    if cx.op.transaction.is_some() {
+        bail!(
+            OperationNotSupportedInTransaction,
+            "Cannot create new indexes on existing collection {ns} in a multi-document transaction."
+        );
+    }
+    let below = ::time_series::buckets_of(ns);
+    let Some(buckets) = cx.app.engine.catalog.get(&below) else {
+        bail!(NamespaceNotFound, "ns does not exist: {below}");
+    };
+    let new = super::time_series::new_indexes(&buckets, series, specs)?;
+    let before = buckets.secondary().count() + usize::from(series.meta.is_some());
+    if !new.is_empty() {
+        executor::build::create_indexes(&mut cx.op, &below, &new)?;
+        changed(cx);
+    }
+    cx.w.i32("numIndexesBefore", before as i32)
+        .i32("numIndexesAfter", (before + new.len()) as i32)
+        .bool("createdCollectionAutomatically", false);
+    if new.is_empty() {
+        cx.w.str("note", "all indexes already exist");
+    }
+    Ok(Done::Reply)
 }
 
 /// In a transaction indexes are made on collections that it has made itself and that are empty.

@@ -28,6 +28,9 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     super::create::check_uuid(&engine.catalog, &ns, uuid)?;
     match engine.catalog.drop_collection(&ns) {
         Ok(c) => {
+            if c.measurements().is_some() {
+                drop_buckets(engine, &ns)?;
+            }
             if !c.is_view() {
                 cx.w.i32("nIndexesWas", c.secondary().count() as i32 + 1);
             }
@@ -42,6 +45,17 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         Err(e) => return Err(e),
     }
     Ok(Done::Reply)
+}
+
+/// The buckets of a time series that was dropped.
+fn drop_buckets(engine: &executor::Engine, ns: &str) -> Result<()> {
+    match engine
+        .catalog
+        .drop_collection(&::time_series::buckets_of(ns))
+    {
+        Err(e) if !e.is(Code::NamespaceNotFound) => Err(e),
+        _ => Ok(()),
+    }
 }
 
 fn check_droppable(ns: &str) -> Result<()> {

@@ -8,7 +8,7 @@ use catalog::Collection;
 use errors::{Error, Result, bail, err};
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
-    let ns = cx.args.namespace()?;
+    let mut ns = cx.args.namespace()?;
     let mut index = None;
     let mut uuid = None;
     for e in cx.args.fields.clone() {
@@ -23,9 +23,24 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     check_type(index)?;
     let catalog = &cx.app.engine.catalog;
     super::create::check_uuid(catalog, &ns, uuid)?;
-    let Some(coll) = catalog.get(&ns) else {
+    let Some(mut coll) = catalog.get(&ns) else {
         bail!(NamespaceNotFound, "ns not found {ns}")
     };
+    let mut own = usize::from(coll.option("clusteredIndex").is_none());
+    let translated;
+    let mut index = index;
+    if let Some(series) = coll.measurements().cloned() {
+        ns = ::time_series::buckets_of(&ns);
+        let Some(buckets) = catalog.get(&ns) else {
+            bail!(NamespaceNotFound, "ns not found {ns}")
+        };
+        translated = super::time_series::dropped(&series, &buckets, index);
+        (index, own, coll) = (
+            translated.as_val(),
+            usize::from(series.meta.is_some()),
+            buckets,
+        );
+    }
     if coll.is_view() {
         bail!(
             CommandNotSupportedOnView,
@@ -33,7 +48,6 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         );
     }
     let names = named(&coll, index)?;
-    let own = usize::from(coll.option("clusteredIndex").is_none());
     let (was, all) = (coll.secondary().count() + own, index.as_str() == Some("*"));
     for name in &names {
         let i = coll.index_named(name);

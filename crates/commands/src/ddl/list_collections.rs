@@ -59,12 +59,19 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
 /// A collection as this command shows it.
 pub fn describe(c: &Collection, name_only: bool) -> DocBuf {
     let mut w = Writer::with_capacity(200);
-    let kind = if c.is_view() { "view" } else { "collection" };
+    let series = c.measurements().is_some();
+    let kind = match c.is_view() {
+        _ if series => "timeseries",
+        true => "view",
+        false => "collection",
+    };
     w.str("name", c.name()).str("type", kind);
     if !name_only {
-        w.doc("options", c.options.as_doc())
-            .open_doc("info")
-            .bool("readOnly", c.is_view());
+        match series {
+            true => w.doc("options", super::time_series::shown_options(c).as_doc()),
+            false => w.doc("options", c.options.as_doc()),
+        };
+        w.open_doc("info").bool("readOnly", c.is_view() && !series);
         if !c.is_view() {
             w.binary("uuid", 4, &c.uuid);
         }

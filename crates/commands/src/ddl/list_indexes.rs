@@ -29,6 +29,11 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let Some(coll) = cx.app.engine.catalog.get(&ns) else {
         bail!(NamespaceNotFound, "ns does not exist: {ns}");
     };
+    if let Some(series) = coll.measurements() {
+        let docs = super::time_series::indexes(&cx.app.engine.catalog, &coll, series);
+        listing::reply(cx, &ns, docs, batch_size)?;
+        return Ok(Done::Reply);
+    }
     if coll.is_view() {
         bail!(
             CommandNotSupportedOnView,

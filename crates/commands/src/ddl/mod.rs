@@ -19,6 +19,7 @@ pub mod re_index;
 pub mod rename_collection;
 pub mod search_indexes;
 pub mod set_index_commit_quorum;
+mod time_series;
 pub mod validate_db_metadata;
 mod validator;
 mod view;

@@ -7,6 +7,7 @@ use crate::request::{CommandContext, Done};
 use bson::Writer;
 use catalog::{Collection, IndexState};
 use errors::{Result, bail};
+use std::sync::Arc;
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let ns = cx.args.namespace()?;
@@ -25,6 +26,16 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         );
     }
     let coll = cx.app.engine.catalog.get(&ns);
+    let below = |c: &Arc<Collection>| c.measurements().map(|_| time_series::buckets_of(&c.ns));
+    if let Some(buckets) = coll.as_ref().and_then(below) {
+        cx.w.str("ns", &ns);
+        let catalog = &cx.app.engine.catalog;
+        match catalog.get(&buckets) {
+            Some(c) => append_series(&mut cx.w, &c, &sizes(&cx.app.engine, &c), scale),
+            None => append_nothing(&mut cx.w, scale),
+        }
+        return Ok(Done::Reply);
+    }
     if coll.as_ref().is_some_and(|c| c.is_view()) {
         bail!(
             CommandNotSupportedOnView,
@@ -54,6 +65,16 @@ pub fn append_nothing(w: &mut Writer, scale: i64) {
         .open_doc("indexSizes")
         .close();
     w.int("scaleFactor", scale);
+}
+
+/// The statistics of a time series, whose buckets these are.
+pub fn append_series(w: &mut Writer, buckets: &Collection, s: &Sizes, scale: i64) {
+    w.open_doc("timeseries")
+        .str("bucketsNs", &buckets.ns)
+        .int("bucketCount", s.count as i64)
+        .int("avgBucketSize", s.average() as i64)
+        .close();
+    append(w, buckets, s, scale);
 }
 
 /// The statistics of a collection, sizes divided by `scale`: also `storageStats` of `$collStats`.

@@ -79,7 +79,11 @@ fn coll_stats_row(
     let ns = format!("{}.{}", stage.ns.db, stage.ns.coll);
     let spec = stage.spec.as_doc();
     let wanted = |name: &str| spec.get(name).and_then(|v| v.as_doc());
-    let coll = engine.catalog.get(&ns);
+    let mut coll = engine.catalog.get(&ns);
+    let series = coll.as_ref().is_some_and(|c| c.measurements().is_some());
+    if series {
+        coll = engine.catalog.get(&time_series::buckets_of(&ns));
+    }
     for name in ["storageStats", "count", "queryExecStats"] {
         if wanted(name).is_none() {
             continue;
@@ -122,7 +126,10 @@ fn coll_stats_row(
                 .unwrap_or(1)
                 .clamp(1, i64::from(i32::MAX));
             w.open_doc("storageStats");
-            coll_stats::append(&mut w, c, &s, scale);
+            match series {
+                true => coll_stats::append_series(&mut w, c, &s, scale),
+                false => coll_stats::append(&mut w, c, &s, scale),
+            }
             w.close();
         }
         if wanted("count").is_some() {

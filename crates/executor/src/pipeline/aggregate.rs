@@ -7,6 +7,7 @@ use crate::pipeline::explain;
 use crate::pipeline::geo_near;
 use crate::pipeline::idle::Idle;
 use crate::pipeline::merge_into::MergeInto;
+use crate::pipeline::series_out;
 use crate::read::find::{FindCursor, FindRequest};
 use crate::read::request::ReadRequest;
 use crate::read::text;
@@ -76,6 +77,34 @@ pub(crate) struct Outside<'a, 'c> {
     /// Set when the pipeline is explained: nothing is written.
     pub watch: Option<&'a mut StageProfiler>,
     pub under_way: usize,
+}
+
+impl Outside<'_, '_> {
+    /// Inserts all that `input` gives.
+    pub(super) fn fill(&mut self, into: &str, input: &mut dyn Source) -> Result<()> {
+        let mut batch: Vec<DocBuf> = Vec::new();
+        let mut bytes = 0;
+        loop {
+            let more = input.advance(self)?;
+            if more {
+                let d = input.doc();
+                bytes += d.len();
+                batch.push(d.to_buf());
+            }
+            if batch.len() >= 500 || bytes > 4 << 20 || !more {
+                let docs: Vec<Doc> = batch.iter().map(|d| d.as_doc()).collect();
+                let done = crate::write::insert(self.ctx, into, &docs, true, None)?;
+                if let Some((_, e)) = done.errors.into_iter().next() {
+                    return Err(e.context("PlanExecutor error during aggregation").into());
+                }
+                batch.clear();
+                bytes = 0;
+            }
+            if !more {
+                return Ok(());
+            }
+        }
+    }
 }
 
 /// The stack use of running a pipeline for each document of another, counted in stages.
@@ -191,6 +220,7 @@ fn open(
     let full = ns.to_string();
     if let Some(r) = ctx.catalog().resolve(&full)? {
         let whole = r.pipeline.then(pipeline);
+        let hint = series_out::hint_of_buckets(ctx, &full, hint);
         let opened = open(ctx, &r.on, &whole, vars, hint, watch)?;
         // The cursor belongs to the view: the collection below may be dropped.
         return Ok((opened.0, None));
@@ -401,14 +431,12 @@ impl PipelineHost for Outside<'_, '_> {
         self.ctx.need_worker()?;
         self.ctx.pass_gate()?;
         let target = spec.target.to_string();
-        if spec.timeseries.is_some() {
-            bail!(
-                NotImplemented,
-                "PandoDB does not support time-series collections yet"
-            );
-        }
         let engine = self.ctx.engine.clone();
         let before = engine.catalog.get(&target);
+        let series = before.as_ref().is_some_and(|c| c.measurements().is_some());
+        if spec.timeseries.is_some() || series {
+            return series_out::run(self, spec, before, input);
+        }
         if before.as_ref().is_some_and(|c| c.is_view()) {
             bail!(
                 CommandNotSupportedOnView,
@@ -440,28 +468,7 @@ impl PipelineHost for Outside<'_, '_> {
                     crate::write::build::create_indexes(self.ctx, &aside, &new)?;
                 }
             }
-            let mut batch: Vec<DocBuf> = Vec::new();
-            let mut bytes = 0;
-            loop {
-                let more = input.advance(self)?;
-                if more {
-                    let d = input.doc();
-                    bytes += d.len();
-                    batch.push(d.to_buf());
-                }
-                if batch.len() >= 500 || bytes > 4 << 20 || !more {
-                    let docs: Vec<Doc> = batch.iter().map(|d| d.as_doc()).collect();
-                    let done = crate::write::insert(self.ctx, &aside, &docs, true, None)?;
-                    if let Some((_, e)) = done.errors.into_iter().next() {
-                        return Err(e.context("PlanExecutor error during aggregation").into());
-                    }
-                    batch.clear();
-                    bytes = 0;
-                }
-                if !more {
-                    return Ok(());
-                }
-            }
+            self.fill(&aside, input)
         })();
         let result = filled.and_then(|()| engine.catalog.rename(&aside, &target, true));
         if result.is_err() {
@@ -486,7 +493,14 @@ impl PipelineHost for Outside<'_, '_> {
 
     fn rows(&mut self, stage: &RowsStage) -> Result<Vec<DocBuf>> {
         if stage.kind == RowsKind::IndexStats {
-            let coll = self.ctx.engine.catalog.get(&stage.ns.to_string());
+            let mut coll = self.ctx.engine.catalog.get(&stage.ns.to_string());
+            if coll.as_ref().is_some_and(|c| c.measurements().is_some()) {
+                let below = time_series::buckets_of(&stage.ns.to_string());
+                coll = self.ctx.engine.catalog.get(&below);
+                return Ok(coll
+                    .map(|c| series_out::index_stats(&c))
+                    .unwrap_or_default());
+            }
             if coll.as_ref().is_some_and(|c| c.is_view()) {
                 bail!(
                     CommandNotSupportedOnView,
@@ -524,7 +538,7 @@ impl PipelineHost for Outside<'_, '_> {
     }
 }
 
-fn index_stats(c: &Collection) -> Vec<DocBuf> {
+pub(super) fn index_stats(c: &Collection) -> Vec<DocBuf> {
     use std::sync::atomic::Ordering::Relaxed;
     let row = |name: &str, key: Doc<'_>, spec: Doc<'_>, ops: u64, since: i64| {
         let mut w = Writer::new();

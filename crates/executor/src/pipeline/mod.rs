@@ -7,6 +7,7 @@ pub(crate) mod explain;
 pub(crate) mod geo_near;
 mod idle;
 pub(crate) mod merge_into;
+mod series_out;
 
 pub use aggregate::{AggregateRequest, PipelineCursor, ServerRows};
 pub use distinct::{distinct, distinct_of, distinct_plan};

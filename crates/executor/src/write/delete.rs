@@ -8,6 +8,7 @@ use crate::write::candidate::{Candidate, CandidateBatches};
 use crate::write::locked::LockedCollection;
 use crate::write::record_write::{ATTEMPTS, Decision, RecordChange, RecordWrite, Statement};
 use crate::write::retry::{Retry, StmtResult};
+use crate::write::time_series;
 use bson::{Doc, DocBuf};
 use catalog::Collection;
 use errors::{Result, bail};
@@ -55,6 +56,9 @@ pub fn delete(
         return delete(ctx, ns, &bound, at, retry);
     }
     ctx.flush_own();
+    if let Some(series) = time_series::of(ctx, ns) {
+        return time_series::delete(ctx, &series, req, at, retry);
+    }
     if req.multi {
         return delete_many(ctx, ns, req);
     }

@@ -5,6 +5,7 @@ use crate::records;
 use crate::write::locked::LockedCollection;
 use crate::write::new_records::{NewRecord, insert_chunk};
 use crate::write::retry::{Retry, StmtResult};
+use crate::write::time_series;
 use crate::write::validation;
 use bson::{Doc, Val, tag};
 use catalog::Collection;
@@ -38,6 +39,9 @@ pub fn insert(
     let total: usize = docs.iter().map(|d| d.len()).sum();
     if docs.len() > INLINE_DOCS || total > INLINE_BYTES {
         ctx.need_worker()?;
+    }
+    if let Some(series) = time_series::of(ctx, ns) {
+        return time_series::insert(ctx, &series, docs, ordered, retry);
     }
     let mut out = Inserted::default();
     let mut rest = docs;
@@ -120,6 +124,9 @@ fn prepare(ctx: &OpCtx, target: &LockedCollection, at: usize, doc: Doc<'_>) -> R
     let prepared = records::prepare(doc, || ctx.engine.next_stamp())?;
     validation::check(ctx, coll, prepared.as_doc(), None)?;
     check_clustered_key(coll, records::id_of(prepared.as_doc())?)?;
+    if coll.time_series.is_some() {
+        time_series::check_bucket(coll, prepared.as_doc())?;
+    }
     NewRecord::new(target, at, prepared)
 }
 

@@ -18,9 +18,11 @@ mod new_records;
 pub(crate) mod record_write;
 mod retry;
 mod taken_keys;
+mod time_series;
 mod update;
 mod validation;
 
+pub use self::time_series::expire_measurements;
 pub use delete::{DeleteRequest, Deleted, delete};
 pub use duplicates::duplicates;
 pub use expire::{Expired, expire};

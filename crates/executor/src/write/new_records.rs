@@ -18,6 +18,8 @@ use storage::{Effect, View};
 pub(crate) struct NewRecord {
     /// Position in the command.
     at: usize,
+    /// Positions of others that are in the same document: a bucket of measurements.
+    with: Vec<usize>,
     doc: DocBuf,
     /// The store's key of the record. Empty where records lie under numbers, until it has one.
     key: Vec<u8>,
@@ -36,11 +38,18 @@ impl NewRecord {
         };
         Ok(NewRecord {
             at,
+            with: Vec::new(),
             doc,
             key,
             changed: 0..0,
             refused: None,
         })
+    }
+
+    /// The record of a bucket that holds what is at these positions.
+    pub fn holding(mut self, with: Vec<usize>) -> NewRecord {
+        self.with = with;
+        self
     }
 
     pub fn size(&self) -> usize {
@@ -93,12 +102,15 @@ pub(crate) fn insert_chunk(
         }
         None => true,
     });
-    out.n = chunk.len();
+    out.n = chunk.iter().map(|new| 1 + new.with.len()).sum();
     if chunk.is_empty() {
         return Ok(out);
     }
     let at: Vec<usize> = match retry {
-        Some(_) => chunk.iter().map(|new| new.at).collect(),
+        Some(_) => chunk
+            .iter()
+            .flat_map(|new| std::iter::once(new.at).chain(new.with.iter().copied()))
+            .collect(),
         None => Vec::new(),
     };
     stage(&mut write, chunk, placement);

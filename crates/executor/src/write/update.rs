@@ -10,6 +10,7 @@ use crate::write::locked::LockedCollection;
 use crate::write::new_records::{NewRecord, insert_chunk};
 use crate::write::record_write::{ATTEMPTS, Decision, RecordChange, RecordWrite, Statement};
 use crate::write::retry::{Retry, StmtResult};
+use crate::write::time_series;
 use crate::write::validation;
 use bson::{Doc, DocBuf, Value};
 use catalog::Collection;
@@ -71,6 +72,10 @@ pub fn update(
         };
         return update(ctx, ns, &bound, at, retry);
     }
+    if let Some(series) = time_series::of(ctx, ns) {
+        return time_series::update(ctx, &series, req);
+    }
+    time_series::refuse_buckets(ctx, ns)?;
     let mut stmt = Statement { at, retry };
     let mut duplicate = None;
     for _ in 0..ATTEMPTS {
@@ -223,7 +228,7 @@ fn apply(
     Ok(applied)
 }
 
-fn update_ctx<'a>(ctx: &OpCtx, req: &UpdateRequest<'a>) -> UpdateCtx<'a> {
+pub(crate) fn update_ctx<'a>(ctx: &OpCtx, req: &UpdateRequest<'a>) -> UpdateCtx<'a> {
     let stamp = ctx.engine.stamp_at(req.now_millis);
     UpdateCtx::new(req.vars, req.now_millis, stamp)
 }

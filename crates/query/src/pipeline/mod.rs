@@ -39,6 +39,7 @@ mod spill;
 mod stage_memory;
 mod stream;
 mod union_with;
+mod unpack;
 mod unwind;
 mod window;
 mod window_function;
@@ -59,6 +60,7 @@ pub use pushdown::{GroupPushdown, Pushdown, filter_paths};
 pub use rows::{RowsKind, RowsStage};
 pub use spill::{Merge, Runs, SpillFile, SpillTarget};
 pub use stage_memory::{Share, StageMemory};
+pub use unpack::Unpack;
 pub use write::{Matched, MergeSpec, NotMatched, OutSpec};
 
 use crate::expr::{Expression, Vars};
@@ -248,6 +250,7 @@ pub(crate) enum Op {
     Merge(Arc<MergeSpec>),
     Rows(Arc<RowsStage>),
     GeoNear(Arc<geo_near::GeoNear>),
+    Unpack(Arc<unpack::Unpack>),
 }
 
 impl Stage {
@@ -293,6 +296,21 @@ impl Pipeline {
     /// The pipeline that filters only.
     pub fn from_filter(filter: Filter) -> Pipeline {
         Pipeline::default().after(filter)
+    }
+
+    /// The pipeline that gives the measurements of buckets.
+    pub fn of_measurements(unpack: Unpack) -> Pipeline {
+        Pipeline {
+            stages: vec![unpack.stage()],
+        }
+    }
+
+    /// What it begins with, where it reads the buckets of a time series.
+    pub(crate) fn unpack(&self) -> Option<&Arc<Unpack>> {
+        match self.stages.first().map(|s| &s.op) {
+            Some(Op::Unpack(u)) => Some(u),
+            _ => None,
+        }
     }
 
     /// This pipeline behind a filter.
@@ -434,7 +452,13 @@ impl Pipeline {
         let built = self.stages.iter().skip(from).any(builds);
         let mut meta = self.geo_near().is_some_and(|g| g.meta);
         let mut out = self.narrowed(from, source);
-        for s in self.stages.iter().skip(from) {
+        for (at, s) in self.stages.iter().enumerate().skip(from) {
+            if let Op::Unpack(u) = &s.op {
+                let behind = self.stages.split_at(at + 1).1;
+                let needed = self.needed(at + 1);
+                out = Box::new(unpack::Run::new(out, u.clone(), behind, needed));
+                continue;
+            }
             if built && matches!(s.op, Op::Out(_) | Op::Merge(_)) {
                 out = Box::new(stream::Shallow { input: out });
             }
@@ -517,6 +541,7 @@ impl Op {
             Op::Merge(m) => Box::new(write::Merge::new(input, m.clone(), vars)),
             Op::Rows(r) => Box::new(rows::Run::new(r.clone())),
             Op::GeoNear(g) => Box::new(geo_near::Run::new(input, g.clone())),
+            Op::Unpack(u) => Box::new(unpack::Run::new(input, u.clone(), &[], None)),
         }
     }
 }

@@ -87,9 +87,14 @@ impl Pipeline {
     pub fn pushdown(&self) -> Pushdown {
         let mut filters: Vec<&Arc<Filter>> = Vec::new();
         let (mut sort, mut skip, mut limit) = (None, 0u64, None::<u64>);
-        if let Some(g) = self.geo_near() {
+        let before = match (self.geo_near(), self.unpack()) {
+            (Some(g), _) => Some(g.filter()),
+            (_, Some(u)) => Some(u.filter(self.stages.split_at(1).1)),
+            _ => None,
+        };
+        if let Some(filter) = before {
             return Pushdown {
-                filter: g.filter(),
+                filter,
                 sort: None,
                 skip: 0,
                 limit: None,

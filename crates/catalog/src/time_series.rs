@@ -1,0 +1,122 @@
+//! Time series in the catalog: a collection of measurements is a view of the collection that holds
+//! their buckets, whose name begins with `system.buckets.`. Both have the option `timeseries`.
+//!
+//! [`Young`] counts the measurements that lie as they came, by meta value, so that whoever writes
+//! knows when there are enough of them to be packed. It is a hint: what it has forgotten is packed
+//! later, or stays as it is.
+
+use crate::Catalog;
+use ::time_series::{Options, PACKED_ROWS};
+use bson::{DocBuf, Writer};
+use errors::Result;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+
+/// Of so many meta values it counts; then it begins anew.
+const MOST_METAS: usize = 100_000;
+
+#[derive(Debug, Default)]
+pub struct Young {
+    counts: Mutex<HashMap<Vec<u8>, Count>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Count {
+    rows: usize,
+    from: i64,
+    to: i64,
+}
+
+impl Young {
+    /// Notes measurements of one meta value, whose key this is, between two times. Gives the times
+    /// between which there are enough to be packed.
+    pub fn add(
+        &self,
+        meta: &[u8],
+        rows: usize,
+        times: (i64, i64),
+        span: i64,
+    ) -> Option<(i64, i64)> {
+        let mut counts = self.counts.lock();
+        if counts.len() >= MOST_METAS && !counts.contains_key(meta) {
+            counts.clear();
+        }
+        // Of one that is new here, some may have been left by a process before.
+        let count = counts.entry(meta.to_vec()).or_insert(Count {
+            rows: 0,
+            from: times.0.saturating_sub(span),
+            to: times.1,
+        });
+        count.rows += rows;
+        count.from = count.from.min(times.0);
+        count.to = count.to.max(times.1);
+        if count.rows < PACKED_ROWS {
+            return None;
+        }
+        let range = (count.from, count.to);
+        *count = Count {
+            rows: 0,
+            from: i64::MAX,
+            to: i64::MIN,
+        };
+        Some(range)
+    }
+}
+
+/// The options of the collection of buckets.
+pub fn options_of_buckets(options: &Options, collation: Option<bson::Doc<'_>>) -> DocBuf {
+    let mut w = Writer::new();
+    w.bool("clusteredIndex", true)
+        .doc("timeseries", options.to_doc().as_doc());
+    if let Some(c) = collation {
+        w.doc("collation", c);
+    }
+    w.finish()
+}
+
+/// The options of the view that shows the measurements.
+pub fn options_of_measurements(
+    ns: &str,
+    options: &Options,
+    expire_after_seconds: Option<i64>,
+    collation: Option<bson::Doc<'_>>,
+) -> DocBuf {
+    let mut w = Writer::new();
+    w.doc("timeseries", options.to_doc().as_doc());
+    if let Some(n) = expire_after_seconds {
+        w.int("expireAfterSeconds", n);
+    }
+    if let Some(c) = collation {
+        w.doc("collation", c);
+    }
+    if options.array_metas {
+        w.bool("arrayMetas", true);
+    }
+    let buckets = ::time_series::buckets_of(ns);
+    w.str("viewOn", crate::collection_of(&buckets));
+    w.finish()
+}
+
+impl Catalog {
+    /// Creates a time series; false when there is something of that name. Its buckets come first, so
+    /// that whoever sees it finds them.
+    pub fn create_time_series(&self, ns: &str, shown: DocBuf, buckets: DocBuf) -> Result<bool> {
+        if self.get(ns).is_some() {
+            return Ok(false);
+        }
+        let below = ::time_series::buckets_of(ns);
+        // Left by a process that ended between the two.
+        if self.get(&below).is_some() {
+            self.drop_collection(&below)?;
+        }
+        crate::check_collection_name(&below)?;
+        self.create(&below, buckets)?;
+        match self.create(ns, shown) {
+            Ok(Some(_)) => Ok(true),
+            other => {
+                self.drop_collection(&below)?;
+                other.map(|_| false)
+            }
+        }
+    }
+}

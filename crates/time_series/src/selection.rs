@@ -1,0 +1,165 @@
+//! What a query of measurements says of buckets: a range of times, and a filter of bucket documents.
+
+use crate::Options;
+use bson::{Doc, DocBuf, Elem, Val, Value, Writer, tag};
+
+/// The buckets that may hold what a query matches, and the times that it may match.
+#[derive(Clone, Debug)]
+pub struct Selection {
+    /// A query over bucket documents.
+    pub filter: DocBuf,
+    /// Both included.
+    pub times: (i64, i64),
+}
+
+/// What the conjuncts of a query say.
+struct Found {
+    times: (i64, i64),
+    /// Conjuncts on the meta field, with the name that buckets have for it.
+    meta: Vec<DocBuf>,
+    /// The one value that the whole meta field must equal.
+    equal: Option<Value>,
+}
+
+impl Selection {
+    /// `queries` are all to match. With a collation strings are not in the order of their bytes.
+    pub fn of(options: &Options, queries: &[Doc<'_>], collated: bool) -> Selection {
+        let mut found = Found {
+            times: (i64::MIN, i64::MAX),
+            meta: Vec::new(),
+            equal: None,
+        };
+        for q in queries {
+            found.conjuncts(options, *q, 0);
+        }
+        found.selection(options, collated)
+    }
+
+    pub fn everything() -> Selection {
+        Selection {
+            filter: DocBuf::new(),
+            times: (i64::MIN, i64::MAX),
+        }
+    }
+}
+
+/// Operators that mean something else behind another stage, or that say nothing of a whole bucket.
+fn stays_behind(v: Val<'_>) -> bool {
+    let Some(d) = v.as_container() else {
+        return false;
+    };
+    d.iter().any(|e| {
+        matches!(
+            e.name,
+            "$near" | "$nearSphere" | "$text" | "$where" | "$expr"
+        ) || stays_behind(e.val)
+    })
+}
+
+impl Found {
+    fn conjuncts(&mut self, options: &Options, query: Doc<'_>, depth: usize) {
+        for e in query {
+            if e.name == "$and" && depth < 20 {
+                let list = e.val.as_array().unwrap_or(Doc::EMPTY);
+                for q in list.values().filter_map(|v| v.as_doc()) {
+                    self.conjuncts(options, q, depth + 1);
+                }
+            } else if e.name == options.time {
+                self.time(e.val);
+            } else if let Some(meta) = &options.meta {
+                self.meta(meta, e);
+            }
+        }
+    }
+
+    fn time(&mut self, v: Val<'_>) {
+        if let Some(t) = v.as_date() {
+            self.within(t, t);
+            return;
+        }
+        for e in v.as_doc().unwrap_or(Doc::EMPTY) {
+            let Some(t) = e.val.as_date() else { continue };
+            match e.name {
+                "$eq" => self.within(t, t),
+                "$gt" | "$gte" => self.within(t, i64::MAX),
+                "$lt" | "$lte" => self.within(i64::MIN, t),
+                _ => {}
+            }
+        }
+    }
+
+    fn within(&mut self, low: i64, high: i64) {
+        self.times = (self.times.0.max(low), self.times.1.min(high));
+    }
+
+    fn meta(&mut self, meta: &str, e: Elem<'_>) {
+        let below = e.name.strip_prefix(meta);
+        let Some(below) = below.filter(|b| b.is_empty() || b.starts_with('.')) else {
+            return;
+        };
+        if stays_behind(e.val) {
+            return;
+        }
+        let mut w = Writer::new();
+        w.val(&format!("meta{below}"), e.val);
+        self.meta.push(w.finish());
+        let equal = match e.val.as_doc() {
+            Some(d) if d.first().is_some_and(|f| f.name == "$eq") && d.count() == 1 => d.get("$eq"),
+            Some(d) if d.first().is_some_and(|f| f.name.starts_with('$')) => None,
+            _ => Some(e.val),
+        };
+        let plain = |v: &Val<'_>| {
+            !v.is_nullish() && !matches!(v.tag, tag::ARRAY | tag::REGEX | tag::UNDEFINED)
+        };
+        if below.is_empty()
+            && let Some(v) = equal.filter(plain)
+        {
+            self.equal = Some(v.to_value());
+        }
+    }
+
+    fn selection(self, options: &Options, collated: bool) -> Selection {
+        let (low, high) = self.times;
+        let mut w = Writer::new();
+        let ordered = !collated && !options.array_metas;
+        let meta = match (&self.equal, &options.meta) {
+            (Some(v), _) if ordered => Some(v.as_val()),
+            (_, None) => Some(Val::NULL),
+            _ => None,
+        };
+        if let Some(m) = meta {
+            // A bucket may begin up to its span before the first of its measurements that counts.
+            w.open_doc("_id").open_doc("$gte").val("m", m);
+            if low > i64::MIN {
+                w.date("t", low.saturating_sub(options.span_millis()));
+            }
+            w.close().open_doc("$lte").val("m", m);
+            match high < i64::MAX {
+                true => w.date("t", high).val("o", Val::MAX_KEY),
+                false => w.val("t", Val::MAX_KEY),
+            };
+            w.close().close();
+        }
+        if low > i64::MIN {
+            w.open_doc(&format!("control.max.{}", options.time))
+                .date("$gte", low)
+                .close();
+        }
+        if high < i64::MAX {
+            w.open_doc(&format!("control.min.{}", options.time))
+                .date("$lte", high)
+                .close();
+        }
+        if !self.meta.is_empty() {
+            w.open_array("$and");
+            self.meta.iter().for_each(|d| {
+                w.push(d.as_doc().as_val());
+            });
+            w.close();
+        }
+        Selection {
+            filter: w.finish(),
+            times: self.times,
+        }
+    }
+}

@@ -1,0 +1,343 @@
+"""Time-series collections: definition, inserts, queries, what may be changed, indexes, expiry, $out."""
+
+import datetime
+import random
+import time
+
+import pytest
+from bson import Int64
+from pymongo.errors import BulkWriteError, OperationFailure, WriteError
+
+START = datetime.datetime(2025, 3, 1)
+
+
+def at(seconds):
+    return START + datetime.timedelta(seconds=seconds)
+
+
+def series(db, name="m", meta="d", **options):
+    spec = {"timeField": "t"} | ({"metaField": meta} if meta else {})
+    db.command("create", name, timeseries=spec | options.pop("timeseries", {}), **options)
+    return db[name]
+
+
+def fails(code, f):
+    with pytest.raises((OperationFailure, WriteError)) as e:
+        f()
+    assert e.value.code == code, e.value
+    return e.value
+
+
+def listed(db, name):
+    return next(c for c in db.list_collections() if c["name"] == name)
+
+
+def test_definition(db):
+    series(db)
+    shown = listed(db, "m")
+    assert shown["type"] == "timeseries"
+    assert shown["options"] == {
+        "timeseries": {
+            "timeField": "t",
+            "metaField": "d",
+            "granularity": "seconds",
+            "bucketMaxSpanSeconds": 3600,
+        }
+    }
+    assert listed(db, "system.buckets.m")["type"] == "collection"
+    # The same again is no error, another is.
+    series(db)
+    fails(48, lambda: series(db, meta="other"))
+    series(db, "r", timeseries={"bucketMaxSpanSeconds": 10, "bucketRoundingSeconds": 10})
+    assert listed(db, "r")["options"]["timeseries"]["bucketRoundingSeconds"] == 10
+    db.drop_collection("m")
+    assert db.list_collection_names(filter={"name": {"$regex": "m$"}}) == []
+
+
+@pytest.mark.parametrize(
+    "spec, code",
+    [
+        ({}, 40414),
+        ({"timeField": 1}, 14),
+        ({"timeField": "a.b"}, 72),
+        ({"timeField": "t", "metaField": "_id"}, 72),
+        ({"timeField": "t", "metaField": "t"}, 72),
+        ({"timeField": "t", "granularity": "days"}, 2),
+        ({"timeField": "t", "bucketMaxSpanSeconds": 10}, 72),
+        ({"timeField": "t", "bucketMaxSpanSeconds": 0, "bucketRoundingSeconds": 0}, 2),
+        ({"timeField": "t", "more": 1}, 40415),
+    ],
+)
+def test_bad_definitions(db, spec, code):
+    fails(code, lambda: db.command("create", "x", timeseries=spec))
+    assert db.list_collection_names() == []
+
+
+def test_a_measurement_needs_its_time(db):
+    c = series(db)
+    for bad in [{"d": 1}, {"t": 5}, {"t": None, "d": 1}]:
+        with pytest.raises(WriteError) as e:
+            c.insert_one(dict(bad))
+        assert e.value.code == 2
+    with pytest.raises(BulkWriteError) as e:
+        c.insert_many([{"t": at(0)}, {"x": 1}, {"t": at(1)}], ordered=False)
+    assert [w["index"] for w in e.value.details["writeErrors"]] == [1]
+    assert c.count_documents({}) == 2
+    with pytest.raises(BulkWriteError):
+        c.insert_many([{"t": at(2)}, {"x": 1}, {"t": at(3)}])
+    assert c.count_documents({}) == 3
+
+
+def test_queries_against_a_plain_collection(db):
+    """Random measurements and random queries, beside the same documents in a plain collection."""
+    seed = random.randrange(1 << 30)
+    print("seed", seed)
+    rng = random.Random(seed)
+    c, plain = series(db), db.plain
+    metas = ["a", "b", {"x": 1, "y": "k"}, {"x": 2}, 7, None]
+    docs = []
+    for i in range(1500):
+        d = {"_id": i, "t": at(rng.randrange(20_000)), "v": round(rng.random() * 100, 2)}
+        meta = rng.choice(metas)
+        if meta is not None or rng.random() < 0.5:
+            d["d"] = meta
+        if rng.random() < 0.3:
+            d["w"] = rng.choice([1, 2.5, "s", [1, 2, 3], {"z": i}, None, Int64(1 << 40)])
+        docs.append(d)
+    while docs:
+        n = rng.choice([1, 3, 50, 400])
+        batch, docs = docs[:n], docs[n:]
+        c.insert_many([dict(d) for d in batch])
+        plain.insert_many(batch)
+
+    def moment():
+        return at(rng.randrange(20_000))
+
+    def ids(coll, q):
+        return sorted(d["_id"] for d in coll.find(q))
+
+    queries = [{}]
+    for _ in range(150):
+        a, b = sorted([moment(), moment()])
+        queries.append(
+            rng.choice(
+                [
+                    {"d": rng.choice(metas), "t": {"$gte": a, "$lt": b}},
+                    {"t": {"$gt": a}, "v": {"$lt": rng.random() * 100}},
+                    {"d.x": rng.choice([1, 2])},
+                    {"d": {"$in": ["a", 7]}, "t": {"$lte": b}},
+                    {"$and": [{"d": "b"}, {"t": {"$gte": a}}, {"t": {"$lte": b}}]},
+                    {"$or": [{"d": "a"}, {"t": a}]},
+                    {"d": {"$exists": False}},
+                    {"d": {"$ne": "a"}, "w": {"$exists": True}},
+                    {"w": 2},
+                    {"t": a},
+                ]
+            )
+        )
+    for q in queries:
+        assert ids(c, q) == ids(plain, q), q
+        assert c.count_documents(q) == plain.count_documents(q), q
+    group = [{"$group": {"_id": "$d", "n": {"$sum": 1}, "v": {"$max": "$v"}}}]
+    key = lambda d: repr(d)
+    assert sorted(c.aggregate(group), key=key) == sorted(plain.aggregate(group), key=key)
+    assert sorted(map(repr, c.distinct("d.x"))) == sorted(map(repr, plain.distinct("d.x")))
+    for d in plain.find().limit(60):
+        assert c.find_one({"_id": d["_id"]}) == d
+    assert [d["_id"] for d in c.find().sort({"t": 1, "_id": 1}).limit(20)] == [
+        d["_id"] for d in plain.find().sort({"t": 1, "_id": 1}).limit(20)
+    ]
+
+
+def test_a_value_of_the_meta_field_may_become_an_array(db):
+    c = series(db)
+    c.insert_one({"t": at(0), "d": "a"})
+    assert c.count_documents({"d": "a"}) == 1
+    c.insert_one({"t": at(1), "d": ["a", "b"]})
+    assert c.count_documents({"d": "a"}) == 2
+    assert c.count_documents({"d": "b"}) == 1
+
+
+def test_many_small_inserts_are_packed(db):
+    c = series(db)
+    n = 600
+    for i in range(n):
+        c.insert_many([{"t": at(i), "d": d, "v": i / 10} for d in "ab"])
+    buckets = db["system.buckets.m"].count_documents({})
+    assert buckets < 300, buckets
+    assert c.count_documents({"d": "a"}) == n
+    assert [d["v"] for d in c.find({"d": "b"}).sort("t")] == [i / 10 for i in range(n)]
+    stats = db.command("collStats", "m")
+    assert stats["timeseries"]["bucketsNs"] == f"{db.name}.system.buckets.m"
+    assert stats["timeseries"]["bucketCount"] == buckets
+
+
+def test_a_device_and_an_hour_read_few_buckets(db):
+    c = series(db)
+    docs = [{"t": at(s), "d": d, "v": s} for d in range(20) for s in range(0, 36_000, 20)]
+    c.insert_many(docs)
+    q = {"d": 7, "t": {"$gte": at(7200), "$lt": at(10_800)}}
+    explained = c.find(q).explain()
+    said = repr(explained)
+    assert "$_internalUnpackBucket" in said
+    examined = [
+        int(s.split(":")[1].split(",")[0].strip(" }"))
+        for s in said.replace("'", "").split("totalDocsExamined")[1:]
+    ]
+    assert examined and max(examined) <= 4, explained
+    assert c.count_documents(q) == 180
+
+
+def test_updates_change_the_meta_value_only(db):
+    c = series(db)
+    c.insert_many([{"t": at(i), "d": {"s": "ab"[i % 2], "n": i % 2}, "v": i} for i in range(6)])
+    r = c.update_many({"d.s": "a"}, {"$set": {"d.s": "x"}})
+    assert (r.matched_count, r.modified_count) == (3, 3)
+    assert c.update_many({}, {"$inc": {"d.n": 10}}).modified_count == 6
+    assert sorted({d["d"]["n"] for d in c.find()}) == [10, 11]
+    assert c.count_documents({"d": {"s": "x", "n": 10}}) == 3
+    for f in [
+        lambda: c.update_one({"d.s": "x"}, {"$set": {"d.s": "y"}}),
+        lambda: c.update_many({"v": 1}, {"$set": {"d.s": "y"}}),
+        lambda: c.update_many({}, {"$set": {"v": 1}}),
+        lambda: c.update_many({}, [{"$set": {"d": 1}}]),
+        lambda: c.update_many({"d": 5}, {"$set": {"d": 1}}, upsert=True),
+        lambda: c.update_many({}, {"$rename": {"d": "e"}}),
+        lambda: c.find_one_and_update({}, {"$set": {"d": 1}}),
+        lambda: c.replace_one({}, {"t": at(1)}),
+    ]:
+        fails(72, f)
+    assert c.update_many({}, {"$unset": {"d": ""}}).modified_count == 6
+    assert c.count_documents({"d": {"$exists": False}}) == 6
+
+
+def test_deletes(db):
+    c = series(db)
+    c.insert_many([{"_id": i, "t": at(i), "d": i % 3, "v": i} for i in range(600)])
+    assert c.delete_many({"v": {"$lt": 10}}).deleted_count == 10
+    assert c.delete_one({"v": 11}).deleted_count == 1
+    assert c.delete_many({"d": 2}).deleted_count == 196
+    assert c.find_one_and_delete({"_id": 12})["v"] == 12
+    left = [i for i in range(600) if i >= 10 and i % 3 != 2 and i != 12]
+    assert sorted(d["_id"] for d in c.find()) == left
+    assert c.delete_many({}).deleted_count == len(left)
+    assert db["system.buckets.m"].count_documents({}) == 0
+
+
+def test_indexes(db):
+    c = series(db)
+    assert [i["name"] for i in c.list_indexes()] == ["d_1_t_1"]
+    c.create_index("d.x")
+    c.create_index([("t", -1)])
+    c.create_index("v", partialFilterExpression={"v": {"$gt": 5}})
+    shown = {i["name"]: i for i in c.list_indexes()}
+    assert set(shown) == {"d_1_t_1", "d.x_1", "t_-1", "v_1"}
+    assert shown["v_1"]["partialFilterExpression"] == {"v": {"$gt": 5}}
+    c.insert_many([{"t": at(i), "d": {"x": i % 50}, "v": i} for i in range(1000)])
+    said = repr(c.find({"d.x": 3}).explain())
+    assert "IXSCAN" in said and "meta.x" in said
+    assert c.count_documents({"d.x": 3}) == 20
+    assert c.count_documents({"t": {"$gte": at(990)}}) == 10
+    assert len(list(c.find({"d.x": 3}).hint("d.x_1"))) == 20
+    assert len(list(c.find({"d.x": 3}).hint([("d", 1), ("t", 1)]))) == 20
+    for options, code in [
+        (dict(keys="v", unique=True), 72),
+        (dict(keys="v", sparse=True), 72),
+        (dict(keys=[("v", "hashed")]), 67),
+        (dict(keys=[("v", "text")]), 72),
+        (dict(keys="t", expireAfterSeconds=5), 72),
+    ]:
+        fails(code, lambda: c.create_index(**options))
+    c.drop_index([("t", -1)])
+    c.drop_index("v_1")
+    assert {i["name"] for i in c.list_indexes()} == {"d_1_t_1", "d.x_1"}
+
+
+def test_coll_mod(db):
+    series(db)
+    mod = lambda **o: db.command("collMod", "m", **o)
+    mod(timeseries={"granularity": "minutes"})
+    assert listed(db, "m")["options"]["timeseries"]["bucketMaxSpanSeconds"] == 86_400
+    fails(72, lambda: mod(timeseries={"granularity": "seconds"}))
+    fails(40415, lambda: mod(timeseries={"timeField": "x"}))
+    fails(72, lambda: mod(validator={"v": 1}))
+    mod(expireAfterSeconds=3600)
+    assert listed(db, "m")["options"]["expireAfterSeconds"] == 3600
+    mod(expireAfterSeconds="off")
+    assert "expireAfterSeconds" not in listed(db, "m")["options"]
+
+
+def test_measurements_expire(new_server):
+    db = new_server("--setParameter", "ttlMonitorSleepSecs=1").client().x
+    c = series(db, expireAfterSeconds=600)
+    now = datetime.datetime.now(datetime.timezone.utc)
+    c.insert_many([{"t": now - datetime.timedelta(hours=5), "d": i} for i in range(5)])
+    c.insert_many([{"t": now, "d": i} for i in range(5)])
+    deadline = time.monotonic() + 60
+    while c.count_documents({}) > 5 and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert c.count_documents({}) == 5
+
+
+def test_out(db):
+    db.plain.insert_many([{"t": at(i), "d": i % 5, "v": i} for i in range(500)])
+    out = {"$out": {"db": db.name, "coll": "o", "timeseries": {"timeField": "t", "metaField": "d"}}}
+    db.plain.aggregate([out])
+    assert listed(db, "o")["type"] == "timeseries"
+    assert db.o.count_documents({"d": 3}) == 100
+    db.plain.aggregate([{"$match": {"d": 1}}, {"$out": "o"}])
+    assert db.o.count_documents({}) == 100
+    fails(7268700, lambda: db.plain.aggregate([out | {"$out": out["$out"] | {"coll": "plain"}}]))
+    assert not [n for n in db.list_collection_names() if "tmp" in n]
+    fails(2, lambda: db.plain.aggregate([{"$project": {"t": 0}}, out]))
+    assert db.o.count_documents({}) == 100
+
+
+def test_not_in_a_transaction(db):
+    c = series(db)
+    for f in [lambda s: c.insert_one({"t": at(0)}, session=s), lambda s: c.delete_many({}, session=s)]:
+        with db.client.start_session() as s:
+            s.start_transaction()
+            fails(263, lambda: f(s))
+            s.abort_transaction()
+
+
+def test_buckets_are_read_and_not_changed(db):
+    c = series(db)
+    c.insert_many([{"t": at(i), "d": 1, "v": i} for i in range(10)])
+    buckets = db["system.buckets.m"]
+    one = buckets.find_one()
+    assert one["meta"] == 1 and one["control"]["count"] == 10
+    fails(20, lambda: buckets.update_many({}, {"$set": {"data": b"x"}}))
+    fails(121, lambda: buckets.insert_one({"_id": 1, "data": b"\x01\x05"}))
+    # A bucket of another collection, as a restored dump brings it.
+    other = series(db, "n")
+    db["system.buckets.n"].insert_one(one)
+    assert sorted(d["v"] for d in other.find()) == list(range(10))
+
+
+def test_retries_insert_once(db):
+    c = series(db)
+    with db.client.start_session() as s:
+        command = {
+            "insert": "m",
+            "documents": [{"_id": i, "t": at(i), "d": 1} for i in range(5)],
+            "lsid": s.session_id,
+            "txnNumber": Int64(1),
+        }
+        for _ in range(2):
+            assert db.command(command)["n"] == 5
+    assert c.count_documents({}) == 5
+
+
+def test_they_outlive_a_restart(new_server):
+    s = new_server()
+    c = series(s.client().x)
+    c.insert_many([{"t": at(i), "d": i % 2, "v": i} for i in range(100)])
+    s.restart()
+    c = s.client().x.m
+    for i in range(128):
+        c.insert_one({"t": at(100 + i), "d": 0, "v": i})
+    assert c.count_documents({"d": 0}) == 178
+    # What lay there from before is packed with what came.
+    assert s.client().x["system.buckets.m"].count_documents({}) == 2
