@@ -84,7 +84,7 @@ pub fn options_of_measurements(
     let mut w = Writer::new();
     w.doc("timeseries", options.to_doc().as_doc());
     if let Some(n) = expire_after_seconds {
-        w.int("expireAfterSeconds", n);
+        w.i64("expireAfterSeconds", n);
     }
     if let Some(c) = collation {
         w.doc("collation", c);

@@ -48,7 +48,9 @@ impl ViewDefinition {
         if let Some(series) = ::time_series::Options::of_collection(options) {
             return Some(ViewDefinition {
                 on: on.to_string(),
-                pipeline: measurements(series, options.get("collation")),
+                pipeline: Ok(Pipeline::of_measurements(Unpack {
+                    options: Arc::new(series),
+                })),
             });
         }
         let none = bson::Value::array(DocBuf::new());
@@ -58,18 +60,6 @@ impl ViewDefinition {
             pipeline: parse(db, on, stages, options.get("collation")),
         })
     }
-}
-
-/// What a time series shows of its buckets.
-fn measurements(series: ::time_series::Options, collation: Option<Val<'_>>) -> Result<Pipeline> {
-    let collation = match collation.and_then(|v| v.as_doc()) {
-        Some(c) => Collation::new(c)?,
-        None => None,
-    };
-    Ok(Pipeline::of_measurements(Unpack {
-        options: Arc::new(series),
-        collation,
-    }))
 }
 
 fn parse(db: &str, on: &str, stages: Val<'_>, collation: Option<Val<'_>>) -> Result<Pipeline> {
@@ -116,7 +106,8 @@ impl Snapshot {
         collation: Option<&Collation>,
     ) -> Result<()> {
         for ns in read {
-            let view = self.get(&ns.to_string()).filter(|c| c.is_view());
+            let view = self.get(&ns.to_string());
+            let view = view.filter(|c| c.is_view() && c.measurements().is_none());
             if view.is_some_and(|v| v.collation.as_ref() != collation) {
                 bail!(
                     OptionNotSupportedOnView,

@@ -133,7 +133,7 @@ const PLACES: u8 = 9;
 fn scaled(v: f64, places: u8) -> Option<i64> {
     let power = 10f64.powi(i32::from(places));
     let n = (v * power).round();
-    if !(n.abs() < 9e15) {
+    if n.is_nan() || n.abs() >= 9e15 {
         return None;
     }
     let back = n as i64 as f64 / power;

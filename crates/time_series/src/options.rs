@@ -78,11 +78,8 @@ impl Options {
             if field.contains('\0') {
                 bail!(BadValue, "'{name}' must not contain a null byte");
             }
-            if field.contains('.') || field.starts_with('$') || field.is_empty() {
-                bail!(
-                    InvalidOptions,
-                    "'{name}' cannot contain '.', start with '$' or be empty"
-                );
+            if field.contains('.') {
+                bail!(InvalidOptions, "'{name}' cannot contain '.'");
             }
         }
         let numbers = match (span, rounding, granularity) {

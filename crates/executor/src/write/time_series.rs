@@ -110,9 +110,10 @@ impl Series {
 
     /// The buckets that may hold what a query of measurements matches.
     fn candidates(&self, ctx: &mut OpCtx, query: &Filter) -> Result<Option<CandidateBatches>> {
-        let collated = self.shown.collation.is_some();
-        let selected = Selection::of(&self.options, &[query.to_doc().as_doc()], collated);
-        let env = ParseEnv::new().collated(self.shown.collation.clone());
+        let collation = query.root().collation();
+        let asked = query.to_doc();
+        let selected = Selection::of(&self.options, &[asked.as_doc()], collation.is_some());
+        let env = ParseEnv::new().collated(collation);
         let filter =
             Filter::parse(selected.filter.as_doc(), &env).unwrap_or_else(|_| Filter::all());
         CandidateBatches::open(ctx, &self.buckets, &ReadRequest::new(&filter))

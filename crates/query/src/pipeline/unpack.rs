@@ -17,7 +17,6 @@ use time_series::{Options, Rows, Selection};
 #[derive(Debug)]
 pub struct Unpack {
     pub options: Arc<Options>,
-    pub collation: Option<Collation>,
 }
 
 impl Unpack {
@@ -43,16 +42,24 @@ impl Unpack {
             _ => None,
         });
         let queries: Vec<Doc<'_>> = matches.collect();
-        Selection::of(&self.options, &queries, self.collation.is_some())
+        Selection::of(&self.options, &queries, collation_of(behind).is_some())
     }
 
     /// The query over buckets that stands before this stage.
     pub(super) fn filter(&self, behind: &[Stage]) -> Filter {
-        let env = ParseEnv::new().collated(self.collation.clone());
+        let env = ParseEnv::new().collated(collation_of(behind));
         let selected = self.selection(behind);
         // What cannot be asked of buckets is asked of measurements all the same.
         Filter::parse(selected.filter.as_doc(), &env).unwrap_or_else(|_| Filter::all())
     }
+}
+
+/// Under which strings are compared in the filters that follow.
+fn collation_of(behind: &[Stage]) -> Option<Collation> {
+    behind.iter().find_map(|s| match &s.op {
+        Op::Match(f) => f.root().collation(),
+        _ => None,
+    })
 }
 
 pub(super) struct Run {
