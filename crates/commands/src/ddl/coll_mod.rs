@@ -146,7 +146,7 @@ fn change_series(
     a: &Arguments<'_>,
 ) -> Result<()> {
     let ns = &coll.ns;
-    if a.is_of_capped() || a.dry_run || a.changes_options() || a.is_of_view() {
+    if a.dry_run || a.changes_options() || a.is_of_view() {
         bail!(
             InvalidOptions,
             "option is not supported on a time-series collection: {ns}"

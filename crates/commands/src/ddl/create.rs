@@ -347,7 +347,8 @@ fn check_together(o: &Options<'_>) -> Result<()> {
             || o.validator.is_some()
             || o.level.is_some()
             || o.action.is_some()
-            || o.id_index.is_some())
+            || o.id_index.is_some()
+            || o.images.is_some())
     {
         bail!(InvalidOptions, "option is not supported with 'timeseries'");
     }

@@ -26,7 +26,10 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let Some(mut coll) = catalog.get(&ns) else {
         bail!(NamespaceNotFound, "ns not found {ns}")
     };
-    let mut own = usize::from(coll.option("clusteredIndex").is_none());
+    let mut own = match &coll.time_series {
+        Some(series) => usize::from(series.meta.is_some()),
+        None => usize::from(coll.option("clusteredIndex").is_none()),
+    };
     let translated;
     let mut index = index;
     if let Some(series) = coll.measurements().cloned() {

@@ -43,6 +43,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let docs = match coll.name() {
         // MongoDB makes it without an index of `_id`.
         "system.profile" => Vec::new(),
+        _ if coll.time_series.is_some() => coll.secondary().map(|i| i.spec.clone()).collect(),
         _ => specs(&coll, build_info),
     };
     listing::reply(cx, &ns, docs, batch_size)?;

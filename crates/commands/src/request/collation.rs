@@ -51,6 +51,7 @@ pub fn effective(
     };
     if let Some(c) = catalog.get(ns)
         && c.is_view()
+        && c.measurements().is_none()
         && c.collation != *given
     {
         bail!(

@@ -74,7 +74,14 @@ pub fn append_series(w: &mut Writer, buckets: &Collection, s: &Sizes, scale: i64
         .int("bucketCount", s.count as i64)
         .int("avgBucketSize", s.average() as i64)
         .close();
-    append(w, buckets, s, scale);
+    let mut all = Writer::new();
+    append(&mut all, buckets, s, scale);
+    // How many measurements there are is not known of buckets.
+    for e in all.finish().as_doc() {
+        if !matches!(e.name, "count" | "avgObjSize") {
+            w.val(e.name, e.val);
+        }
+    }
 }
 
 /// The statistics of a collection, sizes divided by `scale`: also `storageStats` of `$collStats`.

@@ -65,7 +65,9 @@ pub fn for_pipeline(cx: &CommandContext<'_, '_>) -> ServerRows {
                 Ok(Vec::new())
             }
             RowsKind::ListClusterCatalog => Ok(cluster_catalog(&engine, stage)),
-            RowsKind::IndexStats => Ok(Vec::new()),
+            RowsKind::IndexStats | RowsKind::QueryStats | RowsKind::SampledQueries => {
+                Ok(Vec::new())
+            }
         }
     })
 }

@@ -494,11 +494,12 @@ impl PipelineHost for Outside<'_, '_> {
     fn rows(&mut self, stage: &RowsStage) -> Result<Vec<DocBuf>> {
         if stage.kind == RowsKind::IndexStats {
             let mut coll = self.ctx.engine.catalog.get(&stage.ns.to_string());
-            if coll.as_ref().is_some_and(|c| c.measurements().is_some()) {
+            let shown = coll.clone();
+            if let Some(options) = shown.as_ref().and_then(|c| c.measurements()) {
                 let below = time_series::buckets_of(&stage.ns.to_string());
                 coll = self.ctx.engine.catalog.get(&below);
                 return Ok(coll
-                    .map(|c| series_out::index_stats(&c))
+                    .map(|c| series_out::index_stats(options, &c))
                     .unwrap_or_default());
             }
             if coll.as_ref().is_some_and(|c| c.is_view()) {

@@ -149,8 +149,9 @@ pub(super) fn hint_of_buckets(ctx: &OpCtx, ns: &str, hint: Option<Hint>) -> Opti
     }
 }
 
-/// `$indexStats` of a time series, by the indexes that were asked for.
-pub(super) fn index_stats(buckets: &Collection) -> Vec<DocBuf> {
+/// `$indexStats` of a time series, by the indexes that were asked for; the order of its buckets is
+/// the first.
+pub(super) fn index_stats(options: &Options, buckets: &Collection) -> Vec<DocBuf> {
     let own = |row: &DocBuf| {
         let spec = row.get("spec")?.as_doc()?.get("originalSpec")?.as_doc()?;
         let mut w = Writer::new();
@@ -163,8 +164,32 @@ pub(super) fn index_stats(buckets: &Collection) -> Vec<DocBuf> {
         }
         Some(w.finish())
     };
-    aggregate::index_stats(buckets)
-        .iter()
-        .filter_map(own)
+    let rows = aggregate::index_stats(buckets);
+    let by_order = |row: &DocBuf| {
+        let meta = options.meta.as_ref()?;
+        let name = format!("{meta}_1_{}_1", options.time);
+        let mut key = Writer::new();
+        key.i32(meta, 1).i32(&options.time, 1);
+        let key = key.finish();
+        let mut w = Writer::new();
+        for e in row.as_doc() {
+            match e.name {
+                "name" => w.str("name", &name),
+                "key" => w.doc("key", key.as_doc()),
+                "spec" => w
+                    .open_doc("spec")
+                    .i32("v", 2)
+                    .doc("key", key.as_doc())
+                    .str("name", &name)
+                    .close(),
+                _ => w.val(e.name, e.val),
+            };
+        }
+        Some(w.finish())
+    };
+    let first = rows.first().and_then(by_order);
+    first
+        .into_iter()
+        .chain(rows.iter().filter_map(own))
         .collect()
 }

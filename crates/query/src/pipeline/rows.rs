@@ -19,6 +19,9 @@ pub enum RowsKind {
     PlanCacheStats,
     QuerySettings,
     ListClusterCatalog,
+    /// Nothing is collected of queries, so there is nothing to tell.
+    QueryStats,
+    SampledQueries,
 }
 
 #[derive(Clone, Debug)]

@@ -131,6 +131,14 @@ impl OutSpec {
     }
 }
 
+/// Doubles are cut off, decimals rounded to even.
+fn whole_seconds(v: Val<'_>) -> Option<i64> {
+    match v.as_decimal() {
+        Some(_) => v.to_f64().map(|n| n.round_ties_even() as i64),
+        None => v.to_i64_truncated(),
+    }
+}
+
 fn check_timeseries(v: Val<'_>) -> Result<()> {
     const MERGE: &str = "$out.timeseries";
     let Some(d) = v.as_doc() else {
@@ -168,7 +176,7 @@ fn check_timeseries(v: Val<'_>) -> Result<()> {
         if !v.is_number() {
             return Err(wrong_type(MERGE, name, v, "[int, decimal, double, long]").into());
         }
-        let n = v.to_i64_truncated().unwrap_or(0);
+        let n = whole_seconds(v).unwrap_or(0);
         if !(1..=31_536_000).contains(&n) {
             bail!(
                 BadValue,
@@ -179,7 +187,7 @@ fn check_timeseries(v: Val<'_>) -> Result<()> {
     let custom = span.is_some() || rounding.is_some();
     if granularity.is_some() && custom
         || span.is_some() != rounding.is_some()
-        || span.and_then(Val::to_i64_truncated) != rounding.and_then(Val::to_i64_truncated)
+        || span.and_then(whole_seconds) != rounding.and_then(whole_seconds)
     {
         bail!(
             InvalidOptions,
