@@ -1,3 +1,5 @@
+//! Buckets against random measurements and bent bytes, and what queries and indexes mean for buckets.
+
 use crate::*;
 use bson::{Doc, DocBuf, ObjectId, Writer, doc, json};
 use rand::{Rng, SeedableRng};
