@@ -317,17 +317,19 @@ def test_buckets_are_read_and_not_changed(db):
     assert sorted(d["v"] for d in other.find()) == list(range(10))
 
 
-def test_retries_insert_once(db):
+def test_retries_insert_once(server, db):
     c = series(db)
-    # A session of its own: the driver would go on with the numbers of one from its pool.
+    # A session that no driver keeps.
     command = {
         "insert": "m",
         "documents": [{"_id": i, "t": at(i), "d": 1} for i in range(5)],
         "lsid": {"id": Binary.from_uuid(uuid.uuid4())},
         "txnNumber": Int64(1),
+        "$db": db.name,
     }
-    for _ in range(2):
-        assert db.command(command)["n"] == 5
+    with server.wire() as wire:
+        for _ in range(2):
+            assert wire.command(command)["n"] == 5
     assert c.count_documents({}) == 5
 
 
@@ -342,3 +344,24 @@ def test_they_outlive_a_restart(new_server):
     assert c.count_documents({"d": 0}) == 178
     # What lay there from before is packed with what came.
     assert s.client().x["system.buckets.m"].count_documents({}) == 2
+
+
+def test_stages_that_tell_of_queries_have_nothing_to_tell(client):
+    for stage in ["$queryStats", "$listSampledQueries"]:
+        assert list(client.admin.aggregate([{stage: {}}])) == []
+
+
+def test_its_indexes_are_counted(db):
+    c = series(db)
+    c.create_index("d.x")
+    names = [row["name"] for row in c.aggregate([{"$indexStats": {}}])]
+    assert names == ["d_1_t_1", "d.x_1"]
+
+
+def test_a_query_may_have_a_collation_of_its_own(db):
+    c = series(db)
+    c.insert_many([{"t": at(i), "d": d} for i, d in enumerate(["a", "A", "b"])])
+    fold = {"locale": "en", "strength": 2}
+    assert len(list(c.find({"d": "a"}))) == 1
+    assert len(list(c.find({"d": "a"}).collation(fold))) == 2
+    assert c.delete_many({"d": "a"}, collation=fold).deleted_count == 2
