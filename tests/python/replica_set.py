@@ -26,7 +26,10 @@ class ReplicaSet:
 
     def config(self, **settings):
         members = [{"_id": n, "host": m.address, **settings.get(f"m{n}", {})} for n, m in enumerate(self.members)]
-        return {"_id": self.name, "members": members}
+        out = {"_id": self.name, "members": members}
+        if "settings" in settings:
+            out["settings"] = settings["settings"]
+        return out
 
     def initiate(self, **settings):
         with self.members[0].client() as client:

@@ -2,8 +2,10 @@
 
 import threading
 import time
+import uuid
 
 import pytest
+from bson import Binary, Int64
 from harness import Server, until
 from pymongo import ReadPreference, WriteConcern
 from pymongo.errors import OperationFailure, PyMongoError
@@ -195,10 +197,60 @@ def test_write_concerns_of_several_members(three):
             coll.with_options(write_concern=WriteConcern(w=3, wtimeout=300)).insert_one({"_id": 3})
         assert "timed out" in str(failure.value)
         coll.insert_one({"_id": 4})
-        # `j: true` waits for a majority, which there is no more.
-        three.secondaries()[0].kill()
-        with pytest.raises(PyMongoError):
-            coll.with_options(write_concern=WriteConcern(w=1, j=True)).insert_one({"_id": 5})
+
+
+def test_one_member_and_its_disk_wait_for_nobody_else(three):
+    # So long a primary stays one that hears of nobody.
+    three.initiate(settings={"electionTimeoutMillis": 120_000})
+    primary = three.primary()
+    for secondary in three.secondaries():
+        secondary.kill()
+    with primary.client() as client:
+        coll = client.t.c
+        coll.with_options(write_concern=WriteConcern(w=1, j=True)).insert_one({"_id": 1})
+        with pytest.raises(PyMongoError) as failure:
+            coll.with_options(write_concern=WriteConcern("majority", wtimeout=300)).insert_one({"_id": 2})
+        assert "timed out" in str(failure.value)
+        last = client.admin.command("hello")["lastWrite"]
+        assert last["opTime"]["ts"] > last["majorityOpTime"]["ts"]
+        optimes = client.admin.command("replSetGetStatus")["optimes"]
+        assert optimes["appliedOpTime"]["ts"] == last["opTime"]["ts"]
+        assert optimes["lastCommittedOpTime"]["ts"] == last["majorityOpTime"]["ts"]
+
+
+def test_the_status_tells_of_each_member_what_it_has(three):
+    three.initiate()
+    with three.client() as client:
+        client.t.c.insert_many([{"_id": n} for n in range(100)])
+    stopped = three.secondaries()[0]
+    stopped.kill()
+    with three.client() as client:
+        client.t.c.insert_many([{"_id": n} for n in range(100, 200)])
+        behind = three.members.index(stopped)
+
+        def told():
+            status = client.admin.command("replSetGetStatus")
+            members = {m["_id"]: m for m in status["members"]}
+            there = [m["optime"]["ts"] for m in members.values() if m["health"] == 1]
+            return members if there.count(max(there)) == 2 and members[behind]["health"] == 0 else None
+
+        members = until("the other two have all", told)
+        newest = max(m["optime"]["ts"] for m in members.values())
+        assert members[behind]["optime"]["ts"] < newest
+        for member in members.values():
+            primary = member["stateStr"] == "PRIMARY"
+            assert ("lastHeartbeat" in member) != primary
+            assert (member["syncSourceHost"] == "") == primary
+        metrics = client.admin.command("replSetGetStatus")["electionCandidateMetrics"]
+        assert metrics["lastElectionReason"] == "electionTimeout"
+    secondary = next(m for m in three.secondaries())
+    with secondary.client() as client:
+        counts = client.admin.command("serverStatus")["opcountersRepl"]
+        assert counts["insert"] >= 200, counts
+    step_down(three.primary())
+    with three.client() as client:
+        metrics = client.admin.command("replSetGetStatus")["electionCandidateMetrics"]
+        assert metrics["lastElectionReason"] == "stepUpRequestSkipDryRun"
 
 
 def test_a_causal_session_sees_its_writes_on_a_secondary(three):
@@ -331,3 +383,96 @@ def test_the_configuration_is_a_collection_too(three):
         assert stored.find_one({"_id": "other"}) is None
         assert stored.count_documents({}) == 1 and client.local.command("count", "system.replset")["n"] == 1
         assert list(stored.aggregate([{"$unwind": "$members"}, {"$count": "n"}])) == [{"n": 3}]
+
+
+def step_down(member):
+    with member.client() as client:
+        client.admin.command("replSetStepDown", 1, secondaryCatchUpPeriodSecs=1)
+
+
+def changes_hands(three, member):
+    """Another member becomes primary."""
+    step_down(member)
+    new = three.primary()
+    assert new is not member
+    return new
+
+
+def test_a_primary_that_is_elected_again_goes_on_behind_what_others_wrote(three):
+    three.initiate(m2={"priority": 0})
+    first = three.primary()
+    with three.client() as client:
+        client.t.create_collection("capped", capped=True, size=1 << 20)
+
+    def write(part):
+        with three.client() as client:
+            # Such `_id`s lie under numbers, as records of capped collections do.
+            client.t.c.insert_many([{"_id": f"{part}-{n:060}"} for n in range(20)])
+            client.t.capped.insert_many([{"_id": f"{part}-{n}"} for n in range(20)])
+
+    write(1)
+    second = changes_hands(three, first)
+    write(2)
+    assert changes_hands(three, second) is first
+    write(3)
+    for member in three.members:
+        sees(member, {}, 60)
+        with member.client() as client:
+            until("the capped collection is there", lambda: client.t.capped.count_documents({}) == 60)
+            assert [d["_id"] for d in client.t.capped.find()] == [f"{p}-{n}" for p in (1, 2, 3) for n in range(20)]
+            for coll in ("c", "capped"):
+                assert client.t.command("validate", coll)["valid"]
+
+
+def test_a_write_decided_under_one_term_is_not_made_in_another(three):
+    three.initiate(m2={"priority": 0})
+    first = three.primary()
+    with three.client() as client:
+        client.t.c.insert_one({"_id": 1, "n": 0})
+    outcome = []
+
+    def slow():
+        script = "function(n) { const end = Date.now() + 4000; while (Date.now() < end) {} return n + 1 }"
+        n = {"$function": {"body": script, "args": ["$n"], "lang": "js"}}
+        with first.client(retryWrites=False) as client:
+            try:
+                outcome.append(client.t.c.update_one({"_id": 1}, [{"$set": {"n": n}}]).modified_count)
+            except PyMongoError as e:
+                outcome.append(e)
+
+    writer = threading.Thread(target=slow, daemon=True)
+    with first.client() as client:
+        writer.start()
+        until("the update runs", lambda: client.admin.command("currentOp", {"command.update": "c"})["inprog"])
+    second = changes_hands(three, first)
+    with three.client() as client:
+        client.t.c.update_one({"_id": 1}, {"$inc": {"n": 1}})
+    assert changes_hands(three, second) is first
+    writer.join(60)
+    acknowledged = 1 + (outcome == [1])
+    with three.client() as client:
+        assert client.t.c.find_one()["n"] == acknowledged, outcome
+
+
+def test_a_transaction_ends_with_its_primary(three):
+    three.initiate(m2={"priority": 0})
+    first = three.primary()
+    with three.client() as client:
+        client.t.c.insert_one({"_id": 1, "n": 0})
+    with first.wire() as wire:
+        transaction = {"lsid": {"id": Binary(uuid.uuid4().bytes, 4)}, "txnNumber": Int64(1), "autocommit": False}
+        update = {"update": "c", "updates": [{"q": {"_id": 1}, "u": {"$inc": {"n": 1}}}], "$db": "t"}
+        assert wire.command({**update, **transaction, "startTransaction": True})["ok"] == 1
+        second = changes_hands(three, first)
+        reply = wire.command({**update, **transaction})
+        assert reply["code"] == 10107 and reply["errorLabels"] == ["TransientTransactionError"], reply
+        with three.client() as client:
+            # Its locks are gone.
+            client.t.c.update_one({"_id": 1}, {"$inc": {"n": 1}})
+        assert changes_hands(three, second) is first
+        with three.client() as client:
+            client.t.c.update_one({"_id": 1}, {"$inc": {"n": 1}})
+        reply = wire.command({"commitTransaction": 1, **transaction, "$db": "admin"})
+        assert reply["code"] == 251 and reply["errorLabels"] == ["TransientTransactionError"], reply
+    with three.client() as client:
+        assert client.t.c.find_one()["n"] == 2

@@ -10,12 +10,12 @@ use crate::view_definition::{self, Row};
 use crate::{check_collection_name, record};
 use bson::{Doc, DocBuf, Value, Writer, doc};
 use errors::{Error, Result, Suspension, bail, err};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use query::collation::Collation;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
-use storage::{Direction, Effect, Entry, Op, Store, View};
+use storage::{Direction, Effect, Entry, Epoch, Op, Store, View};
 
 /// One immutable state of the catalog.
 #[derive(Default, Clone)]
@@ -119,6 +119,8 @@ pub struct Catalog {
     current: Arc<Published>,
     /// Held from reading what is to be changed until the change is applied.
     change: Mutex<()>,
+    /// When that began.
+    epoch: Mutex<Epoch>,
 }
 
 fn collection_key(uuid: &[u8; 16]) -> Vec<u8> {
@@ -156,6 +158,7 @@ impl Catalog {
             store,
             current,
             change: Mutex::new(()),
+            epoch: Mutex::default(),
         })
     }
 
@@ -216,8 +219,22 @@ impl Catalog {
         if let Some((tablet, records, bytes)) = count {
             entry.count(tablet, records, bytes);
         }
-        self.store.propose(vec![entry])?;
+        let epoch = *self.epoch.lock();
+        self.store.propose_in(epoch, vec![entry])?;
         Ok(())
+    }
+
+    /// Takes the catalog's mutex: what is read with it held is what is changed.
+    fn changing(&self) -> MutexGuard<'_, ()> {
+        let change = self.change.lock();
+        *self.epoch.lock() = self.store.epoch();
+        change
+    }
+
+    fn try_changing(&self) -> Option<MutexGuard<'_, ()>> {
+        let change = self.change.try_lock()?;
+        *self.epoch.lock() = self.store.epoch();
+        Some(change)
     }
 
     /// Creates a collection; `None` when there is one of that name already.
@@ -229,7 +246,7 @@ impl Catalog {
                 "cannot write to {ns}: it is a view of the log"
             );
         }
-        let _change = self.change.lock();
+        let _change = self.changing();
         if self.current.holder(ns)?.is_some() {
             return Ok(None);
         }
@@ -265,7 +282,7 @@ impl Catalog {
         options: DocBuf,
     ) -> Result<Option<(PendingCollection, Entry)>> {
         check_collection_name(ns)?;
-        let _change = self.change.lock();
+        let _change = self.changing();
         if self.current.holder(ns)?.is_some() {
             return Ok(None);
         }
@@ -322,7 +339,7 @@ impl Catalog {
                 .get(ns)
                 .ok_or_else(|| err!(NamespaceNotFound, "ns not found {ns}"))?;
             let _write = RwLock::write_arc(&c.lock);
-            let _change = self.change.lock();
+            let _change = self.changing();
             // It may have been dropped or replaced during the wait.
             match self.get(ns) {
                 Some(now) if now.uuid == c.uuid => return f(&now),
@@ -411,7 +428,7 @@ impl Catalog {
             } else {
                 target.as_ref().map(|t| RwLock::write_arc(&t.lock))
             };
-            let _change = self.change.lock();
+            let _change = self.changing();
             let now = self.get(from).filter(|c| c.uuid == source.uuid);
             let now = now.ok_or_else(|| {
                 err!(NamespaceNotFound, "Source collection {from} does not exist")
@@ -444,7 +461,7 @@ impl Catalog {
 
     /// Replaces a frozen collection, which is dropped, by another.
     pub fn replace(&self, with: &str, ns: &str, frozen: &Frozen) -> Result<()> {
-        let _change = self.change.lock();
+        let _change = self.changing();
         let (Some(new), Some(old)) = (self.get(with), self.get(ns)) else {
             bail!(NamespaceNotFound, "ns not found {ns}");
         };
@@ -618,10 +635,9 @@ impl Catalog {
         bits: u64,
         wait: bool,
     ) -> Result<Arc<Collection>> {
-        let _change = if wait {
-            self.change.lock()
-        } else {
-            self.change.try_lock().ok_or(Suspension::Worker)?
+        let _change = match wait {
+            true => self.changing(),
+            false => self.try_changing().ok_or(Suspension::Worker)?,
         };
         let c = self
             .get(ns)

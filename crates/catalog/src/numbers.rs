@@ -10,10 +10,12 @@
 //! value: it is found by its whole key.
 //!
 //! Invariant: a number is given to one record only while the process lives, and never to two that
-//! are there at once.
+//! are there at once. Another primary has counted on meanwhile: a later epoch looks again where the
+//! numbers stand.
 
 use errors::Result;
-use std::sync::atomic::{AtomicU64, Ordering};
+use parking_lot::Mutex;
+use storage::Epoch;
 
 /// The number of `_id_` among the indexes of a collection whose records lie under numbers.
 pub const ID_INDEX: u32 = planner::ID_INDEX;
@@ -24,21 +26,38 @@ pub const NUMBER: usize = 8;
 /// Where the numbers of a collection stand; shared by all its versions.
 #[derive(Default)]
 pub struct Numbers {
-    /// The next one; 0 until somebody has looked what the last one is.
-    next: AtomicU64,
+    at: Mutex<At>,
+}
+
+#[derive(Default)]
+struct At {
+    /// When somebody has looked what the last one is.
+    epoch: Epoch,
+    /// The next one; 0 until then.
+    next: u64,
 }
 
 impl Numbers {
     /// Takes so many numbers that follow each other, and gives the first. `last` looks for the
-    /// highest one that a record has: it is asked before the first number of the process is given,
-    /// when nobody can have put a record.
-    pub fn take(&self, many: u64, last: impl FnOnce() -> Result<Option<u64>>) -> Result<u64> {
-        if self.next.load(Ordering::Acquire) == 0 {
+    /// highest one that a record has: it is asked before the first number of an epoch is given, when
+    /// nobody can have put a record in it. `epoch`: when the insertion began; one of an earlier epoch
+    /// than others have numbers of is not going to be appended.
+    pub fn take(
+        &self,
+        many: u64,
+        epoch: Epoch,
+        last: impl FnOnce() -> Result<Option<u64>>,
+    ) -> Result<u64> {
+        let mut at = self.at.lock();
+        if at.next == 0 || at.epoch < epoch {
             let first = last()?.map_or(1, |n| n.saturating_add(1));
-            // Whoever comes second counts on from what the first has found.
-            let _ = (self.next).compare_exchange(0, first, Ordering::AcqRel, Ordering::Acquire);
+            // What this process has given before stays given: a cursor may have read up to it.
+            at.next = at.next.max(first);
+            at.epoch = epoch;
         }
-        Ok(self.next.fetch_add(many, Ordering::AcqRel))
+        let first = at.next;
+        at.next = first.saturating_add(many);
+        Ok(first)
     }
 }
 
@@ -59,9 +78,29 @@ mod tests {
     #[test]
     fn numbers_go_on_behind_the_last() {
         let n = Numbers::default();
-        assert_eq!(n.take(3, || Ok(Some(7))).unwrap(), 8);
-        assert_eq!(n.take(1, || panic!("asked twice")).unwrap(), 11);
-        assert_eq!(Numbers::default().take(1, || Ok(None)).unwrap(), 1);
+        assert_eq!(n.take(3, Epoch::default(), || Ok(Some(7))).unwrap(), 8);
+        assert_eq!(
+            n.take(1, Epoch::default(), || panic!("asked twice"))
+                .unwrap(),
+            11
+        );
+        assert_eq!(
+            Numbers::default()
+                .take(1, Epoch::default(), || Ok(None))
+                .unwrap(),
+            1
+        );
+    }
+
+    #[test]
+    fn another_primary_has_counted_on() {
+        let n = Numbers::default();
+        let terms = [2, 4].map(Epoch::of_term);
+        assert_eq!(n.take(3, terms[0], || Ok(Some(7))).unwrap(), 8);
+        assert_eq!(n.take(1, terms[1], || Ok(Some(50))).unwrap(), 51);
+        assert_eq!(n.take(1, terms[1], || panic!("asked twice")).unwrap(), 52);
+        // An insertion that is refused later takes nothing that is given already.
+        assert_eq!(n.take(1, terms[0], || panic!("asked twice")).unwrap(), 53);
     }
 
     #[test]
@@ -72,7 +111,7 @@ mod tests {
                 .map(|_| {
                     scope.spawn(|| {
                         (0..500)
-                            .map(|_| n.take(2, || Ok(None)).unwrap())
+                            .map(|_| n.take(2, Epoch::default(), || Ok(None)).unwrap())
                             .collect::<Vec<_>>()
                     })
                 })

@@ -59,7 +59,7 @@ use settings::fail_point::FailPoints;
 use settings::parameters::{self, Parameters};
 use settings::query_settings;
 use smallvec::SmallVec;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use storage::{Missing, Op, Store};
 
@@ -99,6 +99,8 @@ pub struct Commands {
     pub(crate) expired: Arc<background::ttl_monitor::TtlCounters>,
     /// The member's part in a replica set that was given a name.
     pub(crate) replica: Option<Driver>,
+    /// What it has applied of others' writes.
+    pub(crate) replicated: Option<Arc<monitoring::replicated::Replicated>>,
     pub(crate) topology: Arc<topology::monitor::TopologyMonitor>,
     pub(crate) security: Arc<security::Security>,
     /// What this shard has of sharded collections.
@@ -158,6 +160,12 @@ impl Commands {
         let no_scan = parameters.bool(parameters::NO_TABLE_SCAN);
         engine.no_table_scan.store(no_scan, Ordering::Relaxed);
         engine.scripting.store(config.scripting, Ordering::Relaxed);
+        let replicated = replica
+            .clone()
+            .map(|r| Arc::new(monitoring::replicated::Replicated::new(r)));
+        if let Some(replicated) = &replicated {
+            store.observe(replicated.clone())?;
+        }
         let profiler = Profiler::new(slow_ms);
         profiler.set_verbose(parameters.logs_commands());
         let commands = Commands {
@@ -182,6 +190,7 @@ impl Commands {
             connections: Arc::default(),
             expired: Arc::default(),
             replica,
+            replicated,
             topology: Arc::default(),
             security,
             ownerships,
@@ -202,17 +211,19 @@ impl Commands {
         let (topology, control) = (self.topology.clone(), self.control.clone());
         let retries = self.retries.clone();
         let (engine, member) = (self.engine.clone(), driver.clone());
-        let was_primary = AtomicBool::new(false);
-        driver.on_change(Box::new(move |changed| {
-            if changed == Changed::Topology {
-                retries.forget();
-                topology.changed(&control);
-                let is_primary = member.is_open();
-                if is_primary && !was_primary.swap(is_primary, Ordering::Relaxed) {
-                    resume_builds(&engine);
+        driver.on_change(Box::new(move |changed| match changed {
+            Changed::Topology => {
+                if !member.is_leading() {
+                    retries.abort_all(&engine.transactions.open());
+                    retries.forget();
                 }
-                was_primary.store(is_primary, Ordering::Relaxed);
+                topology.changed(&control);
             }
+            Changed::Opened => {
+                topology.changed(&control);
+                resume_builds(&engine);
+            }
+            Changed::CommitPoint => {}
         }));
         let engine = self.engine.clone();
         driver.before_ddl(Box::new(move |entry| {

@@ -29,7 +29,7 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use storage::View;
+use storage::{Epoch, View};
 
 /// Index entries and documents that an operation may examine on an event loop.
 pub const INLINE_BUDGET: u32 = 2_500;
@@ -76,6 +76,9 @@ pub struct OpCtx<'a> {
     /// The pinned snapshot to read; `None`: the newest state.
     pub moment: Option<Arc<PinnedSnapshot>>,
     staged: bool,
+    /// When it began: what it decides by what it has seen is refused once another member may have
+    /// written.
+    epoch: Epoch,
     /// A commit on a worker has failed: recorded results of its statements may not have happened.
     pub commit_failed: bool,
     /// The multi-document transaction that this operation belongs to.
@@ -121,6 +124,7 @@ impl<'a> OpCtx<'a> {
             remembered: REMEMBERED,
             moment: None,
             staged: false,
+            epoch: engine.store.epoch(),
             commit_failed: false,
             transaction: None,
             blocked: Vec::new(),
@@ -162,6 +166,11 @@ impl<'a> OpCtx<'a> {
         spent.used.iter().for_each(|accesses| self.uses(accesses));
         self.plan = spent.plan;
         self.examined = spent.examined;
+    }
+
+    /// When what it has seen was true.
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
     }
 
     /// The entries that it may still examine on an event loop.
@@ -291,6 +300,7 @@ impl<'a> OpCtx<'a> {
     /// Makes the operation a statement of a transaction.
     pub fn join(&mut self, transaction: Box<Transaction>) {
         self.moment = Some(transaction.snapshot().clone());
+        self.epoch = transaction.epoch();
         self.transaction = Some(transaction);
     }
 

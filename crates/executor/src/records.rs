@@ -7,7 +7,7 @@ use catalog::{Collection, Index};
 use errors::{Error, Result, bail, err};
 use query::index_keys::KeySet;
 use std::borrow::Cow;
-use storage::{Direction, Effect, View};
+use storage::{Direction, Effect, Epoch, View};
 
 /// A shorter document cannot be nested too deeply.
 const DEEP_BYTES: usize = 1024;
@@ -177,11 +177,16 @@ pub(crate) fn comes_in_no_order(id: Val<'_>) -> bool {
 
 /// The store's keys of `many` new records, in a collection that stores records under sequence
 /// numbers.
-pub(crate) fn new_keys(view: &View, coll: &Collection, many: usize) -> Result<Vec<Vec<u8>>> {
+pub(crate) fn new_keys(
+    newest: &View,
+    epoch: Epoch,
+    coll: &Collection,
+    many: usize,
+) -> Result<Vec<Vec<u8>>> {
     let numbers = coll.numbers.as_ref();
     let numbers = numbers
         .ok_or_else(|| Error::internal(format!("the records of {} have no numbers", coll.ns)))?;
-    let first = numbers.take(many as u64, || last_number(view, coll))?;
+    let first = numbers.take(many as u64, epoch, || last_number(newest, coll))?;
     let key = |n: u64| keyspace::join(&coll.record_prefix, &sequence_key(first.saturating_add(n)));
     Ok((0..many as u64).map(key).collect())
 }

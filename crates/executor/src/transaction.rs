@@ -12,6 +12,9 @@
 //! conflict. So the commit needs no check. A plain write that meets a locked key waits until the
 //! transaction has ended.
 //!
+//! Locks and snapshot are this member's own. So a transaction ends with the term in which it began:
+//! its entry is appended in no other epoch (`storage::Epoch`).
+//!
 //! Invariant: dropping a transaction releases all that it holds.
 
 use crate::engine::Engine;
@@ -26,7 +29,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
-use storage::{Entry, Op, View, WriteSet, write_conflict};
+use storage::{Entry, Epoch, Op, View, WriteSet, write_conflict};
 
 /// The state of a transaction before a statement, to roll the statement back.
 pub struct Savepoint {
@@ -39,6 +42,8 @@ pub struct Savepoint {
 pub struct Transaction {
     id: u64,
     engine: Arc<Engine>,
+    /// When it began.
+    epoch: Epoch,
     snapshot: Arc<PinnedSnapshot>,
     writes: WriteSet,
     /// The entries of its statements, in order: the parts of the log entry.
@@ -90,10 +95,13 @@ impl Transaction {
             operations: AtomicU64::new(0),
             bytes: AtomicUsize::new(0),
         });
+        // Before the snapshot is taken.
+        let epoch = engine.store.epoch();
         all.started.fetch_add(1, Ordering::Relaxed);
         all.open.lock().insert(id, told.clone());
         Transaction {
             id,
+            epoch,
             snapshot: snapshot.unwrap_or_else(|| PinnedSnapshot::now(engine)),
             engine: engine.clone(),
             writes: WriteSet::default(),
@@ -121,6 +129,16 @@ impl Transaction {
 
     pub fn told(&self) -> &OpenTransaction {
         &self.told
+    }
+
+    pub(crate) fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// Whether it can commit no more: another member may have written since it began, and its locks
+    /// kept nobody there from the keys.
+    pub fn is_overtaken(&self) -> bool {
+        self.epoch != self.engine.store.epoch()
     }
 
     pub fn snapshot(&self) -> &Arc<PinnedSnapshot> {

@@ -6,7 +6,7 @@
 use catalog::{Tail, WriteLock};
 use errors::{Error, Fallible};
 use std::sync::Arc;
-use storage::{Entry, LatchGuard, Store};
+use storage::{Entry, Epoch, LatchGuard, Store};
 
 /// The latches and locks that are held until a staged write is applied.
 #[derive(Default)]
@@ -34,6 +34,8 @@ impl Held {
 pub struct WriteGroup {
     entries: Vec<Entry>,
     held: Vec<Held>,
+    /// When the first of them was decided.
+    epoch: Epoch,
     failed: Option<Error>,
 }
 
@@ -43,7 +45,10 @@ impl WriteGroup {
     }
 
     /// Adds the entries of one write.
-    pub(crate) fn stage(&mut self, entries: Vec<Entry>, held: Held) {
+    pub(crate) fn stage(&mut self, epoch: Epoch, entries: Vec<Entry>, held: Held) {
+        if self.entries.is_empty() || epoch < self.epoch {
+            self.epoch = epoch;
+        }
         self.entries.extend(entries);
         self.held.push(held);
     }
@@ -54,7 +59,7 @@ impl WriteGroup {
             return;
         }
         let entries = std::mem::take(&mut self.entries);
-        match store.propose(entries) {
+        match store.propose_in(self.epoch, entries) {
             Ok(_) => {}
             Err(e) => self.failed = Some(e),
         }

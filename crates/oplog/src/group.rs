@@ -56,6 +56,11 @@ impl<'a> Group<'a> {
         }
     }
 
+    /// The term of entries that are added here.
+    pub fn term(&self) -> u64 {
+        self.tail.term
+    }
+
     /// Adds an entry. `fill` appends its payload to the given buffer.
     pub fn add(&mut self, fill: impl FnOnce(&mut Vec<u8>)) -> Stamp {
         self.add_behind(0, fill)

@@ -9,7 +9,7 @@
 //! Invariants:
 //! - Only this thread touches the member.
 //! - [`Status`] is what was true after the last input. Whoever waits for a change of it is woken.
-//! - Where the store takes writes (`admit`), this member was the primary of the term that the log is
+//! - Where the store takes writes (`Gate`), this member was the primary of the term that the log is
 //!   in; a write that loses the race with a deposition is taken back by the restart.
 
 use crate::config::Config;
@@ -17,27 +17,35 @@ use crate::initial_sync::receive::{adopt, complete, receive};
 use crate::initial_sync::source::Copies;
 use crate::initial_sync::{Offer, Progress, ProgressReport, Source};
 use crate::log_view::{FIRST_TERM, VoterChange};
-use crate::member::{ELECTION_TICKS, Member, MemberLog, MemberRole, News, raft_id};
+use crate::member::{ELECTION_TICKS, Member, MemberLog, MemberRole, News, OpTime, raft_id};
 use crate::state_file::{self, State};
 use errors::{Error, Fallible as Result, err};
 use parking_lot::{Condvar, Mutex, RwLock};
-use raft::eraftpb::Message;
+use raft::eraftpb::{Message, MessageType};
+use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use storage::{Appended, Entry, LogReader, Op, Record, Replicator, Store};
 
-/// A tick: a tenth of the election timeout.
+/// A tick, a tenth of the election timeout, where the configuration leaves MongoDB's default. That is
+/// ten seconds: long for a set whose members stand side by side.
 const TICK: Duration = Duration::from_millis(100);
+const DEFAULT_ELECTION_TIMEOUT_MS: i64 = 10_000;
+/// How often a primary looks at what the configuration asks for, and after how many such looks for a
+/// member that should be primary in its place.
+const LOOK: Duration = Duration::from_millis(100);
+const LOOKS_FOR_BETTER: u64 = 20;
+/// Bounds of a tick that the configuration asks for.
+const SHORTEST_TICK: Duration = Duration::from_millis(10);
+const LONGEST_TICK: Duration = Duration::from_secs(60);
 /// So many inputs are taken before what they cause is sent.
 const BATCH: usize = 256;
 
 /// After an initial sync that failed, before the next.
 const COPY_PAUSE: Duration = Duration::from_secs(1);
-
-const RETRYABLE: &str = "RetryableWriteError";
 
 /// Brings messages to other members, in order, and may lose them. It must not block.
 pub trait Transport: Send + Sync {
@@ -81,8 +89,16 @@ pub struct Status {
     pub progress: Vec<(u64, u64, bool)>,
     /// When this member became primary.
     pub elected_at: Option<SystemTime>,
-    /// A member that does not stand for election.
-    pub frozen: bool,
+    /// Why it stood for election then, as MongoDB says it.
+    pub elected_because: &'static str,
+    /// Of the commit point.
+    pub committed: OpTime,
+    /// Of the last entry on this member's disk, as of the last look.
+    pub durable: OpTime,
+    /// On the primary, as of the last look: number, and the last entry on that member's disk.
+    pub op_times: Vec<(u64, OpTime)>,
+    /// As of the last look: number, and when a message of that member came last.
+    pub heard: Vec<(u64, SystemTime)>,
 }
 
 impl Status {
@@ -105,7 +121,8 @@ impl Status {
     }
 }
 
-type Answer = Sender<Result<()>>;
+/// With the index of the entry.
+type Answer = Sender<Result<u64>>;
 
 enum Input {
     Received(Vec<Message>),
@@ -138,6 +155,7 @@ pub struct StoreLog {
     store: Weak<Store>,
     /// Finding an entry reads its segment from the start; members that are behind are sent one part after the other.
     readers: Arc<Readers>,
+    shared: Arc<Shared>,
     dir: PathBuf,
     before_ddl: Arc<OnceLock<BeforeDdl>>,
 }
@@ -229,6 +247,11 @@ impl MemberLog for StoreLog {
     fn set_term(&self, term: u64) -> Result<()> {
         self.store()?.set_term(term)
     }
+    fn close(&self) -> Result<()> {
+        self.shared.close();
+        self.store()?.between_appends();
+        Ok(())
+    }
     fn request_sync(&self) {
         if let Ok(store) = self.store() {
             store.request_sync();
@@ -248,8 +271,8 @@ struct Shared {
     inputs: Sender<Input>,
     status: RwLock<Arc<Status>>,
     commit: AtomicU64,
-    /// Writes are taken. Set and cleared by the thread; commands may clear it.
-    open: AtomicBool,
+    /// The term in which writes are taken; 0 where none are. Written by the thread.
+    open: AtomicU64,
     lock: Mutex<()>,
     changed: Condvar,
     /// Told after each change of role, primary, configuration or commit point.
@@ -260,9 +283,21 @@ struct Shared {
 /// What a listener is told of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Changed {
-    /// MemberRole, primary or configuration.
+    /// Role, primary or configuration. A new primary takes no writes yet.
     Topology,
+    /// A new primary takes writes from now on.
+    Opened,
     CommitPoint,
+}
+
+impl Shared {
+    fn close(&self) {
+        self.open.store(0, Ordering::Release);
+    }
+
+    fn is_open(&self) -> bool {
+        self.open.load(Ordering::Acquire) != 0
+    }
 }
 
 /// A member of a replica set, for the rest of the process.
@@ -270,7 +305,6 @@ pub enum Changed {
 pub struct Driver {
     shared: Arc<Shared>,
     set_name: String,
-    dir: PathBuf,
     before_ddl: Arc<OnceLock<BeforeDdl>>,
     copies: Arc<Copies>,
     not_begun: Arc<Mutex<Option<(Thread, Receiver<Input>, Option<State>)>>>,
@@ -280,12 +314,8 @@ pub struct Driver {
 struct Gate(Arc<Shared>);
 
 impl Replicator for Gate {
-    fn admit(&self) -> Result<()> {
-        match self.0.open.load(Ordering::Acquire) {
-            true => Ok(()),
-            // A driver sends a retryable write again, to the next primary.
-            false => Err(err!(NotWritablePrimary, "not primary").with_label(RETRYABLE)),
-        }
+    fn term(&self) -> u64 {
+        self.0.open.load(Ordering::Acquire)
     }
 
     fn appended(&self, entries: Vec<Appended>) {
@@ -312,7 +342,7 @@ impl Driver {
             inputs,
             status: RwLock::default(),
             commit: AtomicU64::new(0),
-            open: AtomicBool::new(false),
+            open: AtomicU64::new(0),
             lock: Mutex::new(()),
             changed: Condvar::new(),
             listeners: RwLock::default(),
@@ -329,7 +359,8 @@ impl Driver {
             log: StoreLog {
                 store: Arc::downgrade(store),
                 readers: Arc::default(),
-                dir: dir.clone(),
+                shared: shared.clone(),
+                dir,
                 before_ddl: before_ddl.clone(),
             },
             shared: shared.clone(),
@@ -337,7 +368,10 @@ impl Driver {
             transport,
             restart,
             elected_at: None,
-            told: SetName::default(),
+            asked_in: 0,
+            elected_because: BY_TIMEOUT,
+            looked: false,
+            heard: HashMap::new(),
             set_name: set_name.clone(),
             copying: false,
             left_behind: None,
@@ -346,7 +380,6 @@ impl Driver {
         Ok(Driver {
             shared,
             set_name,
-            dir,
             before_ddl,
             copies,
             not_begun: Arc::new(Mutex::new(Some((run, received, state)))),
@@ -385,11 +418,6 @@ impl Driver {
         &self.set_name
     }
 
-    /// The data directory, where the member's state lies.
-    pub fn dir(&self) -> &PathBuf {
-        &self.dir
-    }
-
     pub fn status(&self) -> Arc<Status> {
         self.shared.status.read().clone()
     }
@@ -401,7 +429,7 @@ impl Driver {
 
     /// Whether this member takes writes.
     pub fn is_open(&self) -> bool {
-        self.shared.open.load(Ordering::Acquire)
+        self.shared.is_open()
     }
 
     /// Whether it is primary, also one that takes no more writes and waits for a successor.
@@ -433,17 +461,27 @@ impl Driver {
 
     /// On the primary: writes a new configuration, and returns when a majority has it.
     pub fn reconfigure(&self, config: Config, patience: Duration) -> Result<()> {
+        let (until, version) = (Instant::now() + patience, config.version);
         let (answer, answered) = channel();
         let _ = self
             .shared
             .inputs
             .send(Input::Reconfigure(Box::new(config), answer));
-        answered.recv_timeout(patience).unwrap_or_else(|_| {
-            Err(err!(
+        let late = || {
+            err!(
                 ExceededTimeLimit,
                 "a majority of the members did not take the configuration in time"
-            ))
-        })
+            )
+        };
+        let index = answered.recv_timeout(patience).map_err(|_| late())??;
+        let is_in_force = |s: &Status| {
+            let config = s.config.as_ref();
+            s.commit_index >= index && config.is_some_and(|c| c.version >= version)
+        };
+        match self.wait(until, is_in_force) {
+            true => Ok(()),
+            false => Err(late()),
+        }
     }
 
     /// Takes no more writes, and has member `to` elected.
@@ -466,7 +504,7 @@ impl Driver {
     }
 
     /// Waits until `holds` of the status, for at most that long; whether it does.
-    pub fn wait(&self, until: Instant, holds: impl Fn(&Status) -> bool) -> bool {
+    pub fn wait(&self, until: Instant, mut holds: impl FnMut(&Status) -> bool) -> bool {
         loop {
             let mut lock = self.shared.lock.lock();
             if holds(&self.status()) {
@@ -480,6 +518,11 @@ impl Driver {
     }
 }
 
+/// Why members stand for election, in MongoDB's words: they hear of no primary; the primary asks them
+/// to take over.
+const BY_TIMEOUT: &str = "electionTimeout";
+const BY_REQUEST: &str = "stepUpRequestSkipDryRun";
+
 struct Thread {
     log: StoreLog,
     shared: Arc<Shared>,
@@ -487,7 +530,12 @@ struct Thread {
     transport: Arc<dyn Transport>,
     restart: Box<dyn Fn(&str) + Send + Sync>,
     elected_at: Option<SystemTime>,
-    told: SetName,
+    /// The term in which the primary asked this member to take over.
+    asked_in: u64,
+    elected_because: &'static str,
+    /// It is time for a status that tells what changes with each message.
+    looked: bool,
+    heard: HashMap<u64, SystemTime>,
     set_name: String,
     /// Files are copied.
     copying: bool,
@@ -507,7 +555,7 @@ impl Thread {
             Ok(Err(e)) => e.into_message(),
             Err(_) => "the thread of the replica set panicked".to_string(),
         };
-        self.shared.open.store(false, Ordering::Release);
+        self.shared.close();
         tracing::error!(target: "REPL", error = why.as_str(), "The member leaves its replica set");
         let status = Status::default();
         *self.shared.status.write() = Arc::new(status);
@@ -518,9 +566,11 @@ impl Thread {
         if let Some(state) = state {
             self.begin(state)?;
         }
-        let mut next_tick = Instant::now() + TICK;
+        let mut next_tick = Instant::now() + self.tick();
+        let (mut next_look, mut looks) = (Instant::now() + LOOK, 0u64);
         loop {
-            let wait = next_tick.saturating_duration_since(Instant::now());
+            let wait = next_tick.min(next_look);
+            let wait = wait.saturating_duration_since(Instant::now());
             match inputs.recv_timeout(wait) {
                 Ok(input) => {
                     let more = std::iter::from_fn(|| inputs.try_recv().ok()).take(BATCH);
@@ -534,13 +584,30 @@ impl Thread {
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
             }
             if Instant::now() >= next_tick {
-                next_tick = Instant::now() + TICK;
+                next_tick = Instant::now() + self.tick();
                 self.drive(Member::tick)?;
+            }
+            if Instant::now() >= next_look {
+                next_look = Instant::now() + LOOK;
+                looks += 1;
+                self.looked = true;
                 self.reopen();
                 self.reconcile()?;
-                self.prefer()?;
+                if looks.is_multiple_of(LOOKS_FOR_BETTER) {
+                    self.prefer()?;
+                }
             }
             self.publish();
+        }
+    }
+
+    /// How long a tick is.
+    fn tick(&self) -> Duration {
+        let config = self.member.as_ref().and_then(Member::config);
+        match config.map(|c| c.settings.election_timeout_ms) {
+            None | Some(DEFAULT_ELECTION_TIMEOUT_MS) => TICK,
+            Some(ms) => (Duration::from_millis(ms.unsigned_abs()) / ELECTION_TICKS as u32)
+                .clamp(SHORTEST_TICK, LONGEST_TICK),
         }
     }
 
@@ -549,6 +616,10 @@ impl Thread {
         match input {
             Input::Received(messages) => {
                 for message in messages {
+                    self.heard.insert(message.from, SystemTime::now());
+                    if message.get_msg_type() == MessageType::MsgTimeoutNow {
+                        self.asked_in = message.term;
+                    }
                     self.drive(|m| m.receive(message))?;
                 }
             }
@@ -560,7 +631,7 @@ impl Thread {
                     state_file::save(&self.log.dir, &state)?;
                     self.begin(*state)?;
                     if founds {
-                        self.drive(Member::found)?;
+                        self.drive(Member::campaign)?;
                     }
                 }
             }
@@ -568,8 +639,9 @@ impl Thread {
             Input::HandOver(to) => self.close_before(Input::HandOverNow(to)),
             Input::HandOverNow(to) => self.drive(|m| m.hand_over(to))?,
             Input::Freeze(length) => {
+                let tick = self.tick().as_millis();
                 if let Some(member) = &mut self.member {
-                    member.freeze(length.as_millis().div_ceil(TICK.as_millis()) as u64);
+                    member.freeze(length.as_millis().div_ceil(tick) as u64);
                 }
             }
             Input::StandDown => self.close_before(Input::StandDownNow),
@@ -588,7 +660,7 @@ impl Thread {
 
     /// Takes no more writes, and hands `then` in behind those that were taken.
     fn close_before(&self, then: Input) {
-        self.shared.open.store(false, Ordering::Release);
+        self.shared.close();
         if let Ok(store) = self.log.store() {
             store.between_groups();
         }
@@ -602,7 +674,7 @@ impl Thread {
             && !member.is_handing_over()
             && self.shared.status.read().is_primary()
         {
-            self.shared.open.store(true, Ordering::Release);
+            self.shared.open.store(member.term(), Ordering::Release);
         }
     }
 
@@ -618,8 +690,8 @@ impl Thread {
         };
         let news = f(member)?;
         if let Some(why) = &news.restart {
-            self.shared.open.store(false, Ordering::Release);
-            member.save()?;
+            self.shared.close();
+            // Nothing is saved: the commit point may be that of entries which are not in the log.
             tracing::warn!(target: "REPL", reason = why.as_str(), "Starting again to take back writes that no majority had");
             (self.restart)(why);
             return Err(Error::internal("the process could not be started again"));
@@ -634,7 +706,7 @@ impl Thread {
             let member_role = self.member.as_ref().map(Member::role);
             let opens = member_role == Some(MemberRole::Primary);
             if !opens {
-                self.shared.open.store(false, Ordering::Release);
+                self.shared.close();
             }
             self.introduce();
         }
@@ -714,8 +786,7 @@ impl Thread {
             .filter(|m| raft_id(m.id) != member.id())
             .map(|m| (raft_id(m.id), m.host.to_string()))
             .collect();
-        self.told = set;
-        self.transport.peers(&self.told, config, &peers);
+        self.transport.peers(&set, config, &peers);
     }
 
     /// Writes an entry through the store, as any write.
@@ -736,7 +807,7 @@ impl Thread {
         let (Some(change), Some(config)) = (member.next_change(), member.config()) else {
             return Ok(());
         };
-        if self.shared.open.load(Ordering::Acquire) {
+        if self.shared.is_open() {
             // A write that is refused now is tried again with the next tick.
             let _ = self.propose(config, Some(change));
         }
@@ -748,8 +819,7 @@ impl Thread {
         let Some(member) = &self.member else {
             return Ok(());
         };
-        if member.role() != MemberRole::Primary || member.ticks() % (2 * ELECTION_TICKS as u64) != 0
-        {
+        if member.role() != MemberRole::Primary {
             return Ok(());
         }
         let Some(config) = member.config() else {
@@ -773,22 +843,7 @@ impl Thread {
             Some(member) if member.role() == MemberRole::Primary => self.propose(&config, None),
             _ => Err(err!(NotWritablePrimary, "not primary")),
         };
-        match outcome {
-            Err(e) => {
-                let _ = answer.send(Err(e));
-            }
-            Ok(index) => {
-                let (shared, answer) = (self.shared.clone(), answer.clone());
-                std::thread::spawn(move || {
-                    let until = Instant::now() + Duration::from_secs(60);
-                    let mut lock = shared.lock.lock();
-                    while shared.commit.load(Ordering::Acquire) < index && Instant::now() < until {
-                        shared.changed.wait_for(&mut lock, TICK);
-                    }
-                    let _ = answer.send(Ok(()));
-                });
-            }
-        }
+        let _ = answer.send(outcome);
     }
 
     /// Makes known what is true now.
@@ -796,7 +851,13 @@ impl Thread {
         let Some(member) = &self.member else { return };
         let role = member.role();
         match (role, self.elected_at) {
-            (MemberRole::Primary, None) => self.elected_at = Some(SystemTime::now()),
+            (MemberRole::Primary, None) => {
+                self.elected_at = Some(SystemTime::now());
+                self.elected_because = match member.term() == self.asked_in + 1 {
+                    true => BY_REQUEST,
+                    false => BY_TIMEOUT,
+                };
+            }
             (MemberRole::Primary, _) => {}
             _ => self.elected_at = None,
         }
@@ -805,6 +866,28 @@ impl Thread {
         let config = match &before.config {
             Some(known) if Some(&**known) == member.config() => Some(known.clone()),
             _ => member.config().cloned().map(Arc::new),
+        };
+        let looked = std::mem::take(&mut self.looked);
+        let progress = match role {
+            MemberRole::Primary => member.progress(),
+            _ => Vec::new(),
+        };
+        let (durable, op_times, heard) = match looked {
+            false => (
+                before.durable,
+                before.op_times.clone(),
+                before.heard.clone(),
+            ),
+            true => {
+                let at = |p: &(u64, u64, bool)| (p.0, member.op_time(p.1).unwrap_or_default());
+                let durable = member.op_time(self.log.durable_index()).unwrap_or_default();
+                let heard = self.heard.iter().map(|(id, at)| (*id, *at)).collect();
+                (durable, progress.iter().map(at).collect(), heard)
+            }
+        };
+        let committed = match before.commit_index == commit && before.committed.ts != 0 {
+            true => before.committed,
+            false => member.op_time(commit).unwrap_or(before.committed),
         };
         let status = Status {
             role,
@@ -816,12 +899,13 @@ impl Thread {
             learners: member.voters().learners.clone(),
             is_copying: self.left_behind == Some(member.appends()),
             commit_index: commit,
-            progress: match role {
-                MemberRole::Primary => member.progress(),
-                _ => Vec::new(),
-            },
+            progress,
             elected_at: self.elected_at,
-            frozen: member.is_frozen(),
+            elected_because: self.elected_because,
+            committed,
+            durable,
+            op_times,
+            heard,
         };
         let topology = (before.role, before.term, before.primary, before.id)
             != (status.role, status.term, status.primary, status.id)
@@ -832,19 +916,21 @@ impl Thread {
             || (before.commit_index == 0) != (commit == 0);
         let moved = before.commit_index != commit || before.progress != status.progress;
         if !topology && !moved {
+            if looked {
+                *self.shared.status.write() = Arc::new(status);
+            }
             return;
         }
         if before.role != status.role {
             tracing::info!(target: "REPL", role = ?status.role, term = status.term, "The member's role has changed");
         }
-        let opens = role == MemberRole::Primary && before.role != MemberRole::Primary;
+        let opens = role == MemberRole::Primary
+            && (before.role, before.term) != (MemberRole::Primary, status.term);
+        let term = status.term;
         *self.shared.status.write() = Arc::new(status);
         self.shared.commit.store(commit, Ordering::Release);
         if let Ok(store) = self.log.store() {
             store.decided(commit);
-        }
-        if opens {
-            self.shared.open.store(true, Ordering::Release);
         }
         {
             let _lock = self.shared.lock.lock();
@@ -852,6 +938,10 @@ impl Thread {
         }
         if topology {
             self.tell(Changed::Topology);
+        }
+        if opens {
+            self.shared.open.store(term, Ordering::Release);
+            self.tell(Changed::Opened);
         }
         if moved {
             self.tell(Changed::CommitPoint);

@@ -13,7 +13,7 @@
 //! Invariant: entries that were made without a replica set have term 0 in the log, and term 1 here:
 //! raft-rs takes term 0 for "there is no such entry". Elections begin at term 2.
 
-use crate::member::MemberLog;
+use crate::member::{MemberLog, OpTime};
 use crate::state_file::State;
 use errors::Error;
 use protobuf::Message as _;
@@ -187,6 +187,21 @@ impl<L: MemberLog> LogView<L> {
             let gone = self.recent.pop_front();
             self.recent_bytes -= gone.as_ref().map_or(0, size);
         }
+    }
+
+    /// When the entry at an index was made.
+    pub fn op_time(&self, index: u64) -> Option<OpTime> {
+        if let Some(entry) = self.recent_at(index).and_then(|at| self.recent.get(at)) {
+            return to_record(entry).map(|r| OpTime::of(&r));
+        }
+        let mut time = None;
+        if index == 0 || index < self.log.first_index() || index > self.last {
+            return None;
+        }
+        let read = self
+            .log
+            .read(index, index + 1, 0, &mut |r| time = Some(OpTime::of(&r)));
+        read.ok().and(time)
     }
 
     fn forget_last(&mut self) {

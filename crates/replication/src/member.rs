@@ -11,6 +11,10 @@
 //!   by entries that are on their way here. They are handed in in the order of the log.
 //! - A member says that it has an entry, or that it votes, only after that is on disk.
 //! - A primary takes writes only after everything before its term is applied.
+//! - A deposed primary makes no more entries before it takes its successor's. So each entry bears the
+//!   term of the primary that made it.
+//! - The commit point that is saved is never beyond what the log holds of the same entries: a start
+//!   applies the log up to there.
 //! - An entry that is applied is never cut from the log: a member that would have to
 //!   ([`News::restart`]) starts again, and applies what a majority had.
 
@@ -20,7 +24,7 @@ use crate::state_file::State;
 use bson::Doc;
 use errors::{Error, Fallible as Result};
 use raft::eraftpb::{ConfState, Entry, Message, MessageType};
-use raft::{Ready, StateRole};
+use raft::{Ready, StateRole, Storage as _};
 use slog::{Discard, Logger, o};
 use std::collections::VecDeque;
 use storage::{Appended, Record};
@@ -48,6 +52,9 @@ pub trait MemberLog {
     fn apply(&self, entries: &[Record<'_>]) -> Result<()>;
     /// The term of entries that are made here from now on.
     fn set_term(&self, term: u64) -> Result<()>;
+    /// Takes no more entries that are made here: when it returns, [`MemberLog::last_index`] counts all
+    /// that were.
+    fn close(&self) -> Result<()>;
     fn request_sync(&self);
     /// Writes the state; it is on disk when this returns.
     fn save(&self, state: &State) -> Result<()>;
@@ -76,6 +83,26 @@ pub struct News {
     pub changed: bool,
     /// This member's log is too far back: the primary of this number says that it has to copy files.
     pub invited_by: Option<u64>,
+}
+
+/// When an entry was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpTime {
+    /// BSON Timestamp: seconds << 32 | increment.
+    pub ts: u64,
+    pub term: u64,
+    /// Milliseconds since 1970, by the clock of its primary.
+    pub wall_millis: i64,
+}
+
+impl OpTime {
+    pub(crate) fn of(record: &Record<'_>) -> OpTime {
+        OpTime {
+            ts: record.ts,
+            term: record.term,
+            wall_millis: record.wall_millis,
+        }
+    }
 }
 
 /// Ticks of an election timeout, and between heartbeats.
@@ -190,6 +217,11 @@ impl<L: MemberLog + Clone> Member<L> {
             .collect()
     }
 
+    /// When the entry at an index was made; `None`: the log does not hold it.
+    pub fn op_time(&self, index: u64) -> Option<OpTime> {
+        self.node.raft.raft_log.store.op_time(index)
+    }
+
     fn log(&self) -> &L {
         &self.node.raft.raft_log.store.log
     }
@@ -299,15 +331,10 @@ impl<L: MemberLog + Clone> Member<L> {
         Ok(news)
     }
 
-    /// Stands for election at once.
+    /// Stands for election at once: so the founder begins its set.
     pub fn campaign(&mut self) -> Result<News> {
         let _ = self.node.campaign();
         self.process()
-    }
-
-    /// The first configuration of a set: this member is its only voter until the others were heard of.
-    pub fn found(&mut self) -> Result<News> {
-        self.campaign()
     }
 
     /// Has another member elected in its place.
@@ -331,10 +358,6 @@ impl<L: MemberLog + Clone> Member<L> {
     /// It does not stand for election for so many ticks; 0 ends that.
     pub fn freeze(&mut self, ticks: u64) {
         self.frozen_until = self.ticks + ticks;
-    }
-
-    pub fn is_frozen(&self) -> bool {
-        self.ticks < self.frozen_until
     }
 
     /// On the primary: the next change of voters that brings them nearer to the configuration.
@@ -404,12 +427,17 @@ impl<L: MemberLog + Clone> Member<L> {
     }
 
     fn take(&mut self, mut ready: Ready, news: &mut News) -> Result<()> {
+        if let Some(why) = self.close_deposed()? {
+            news.restart = Some(why);
+            return Ok(());
+        }
         if let Some(hard) = ready.hs() {
             let votes = (hard.term, hard.vote) != (self.state.hard.term, self.state.hard.vote);
             self.state.hard = hard.clone();
             if votes {
+                // The commit point may be that of entries which are not in the log yet.
+                self.state.hard.commit = self.saved_commit;
                 self.log().save(&self.state)?;
-                self.saved_commit = self.state.hard.commit;
             }
         }
         let role_changed = ready.ss().is_some();
@@ -447,6 +475,17 @@ impl<L: MemberLog + Clone> Member<L> {
             self.follow_role(news)?;
         }
         Ok(())
+    }
+
+    /// A primary that was deposed takes no more writes. Gives the reason why it has to start again.
+    fn close_deposed(&mut self) -> Result<Option<String>> {
+        if self.role != MemberRole::Primary || self.node.raft.state == StateRole::Leader {
+            return Ok(None);
+        }
+        self.log().close()?;
+        let known = self.node.raft.raft_log.store.last_index().map_err(broken)?;
+        let ahead = self.log().last_index() > known;
+        Ok(ahead.then(|| "the primary was deposed with writes that nobody was sent".into()))
     }
 
     /// Appends what is not in the log yet. Gives the reason why the member has to start again.
@@ -582,13 +621,6 @@ impl<L: MemberLog + Clone> Member<L> {
         };
         if role == MemberRole::Primary && self.role != MemberRole::Primary {
             self.log().set_term(self.term())?;
-        }
-        if role != MemberRole::Primary && self.role == MemberRole::Primary {
-            let known = self.node.raft.raft_log.last_index();
-            if self.log().last_index() > known {
-                news.restart =
-                    Some("the primary was deposed with writes that nobody was sent".into());
-            }
         }
         news.changed = true;
         self.role = role;

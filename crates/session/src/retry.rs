@@ -4,6 +4,8 @@
 //! The record of a session travels in the log entry of the write itself, so record and write are
 //! there together or not at all, also after a restart. In memory it is known as soon as the write
 //! is staged; should the commit fail, everything is forgotten and read again ([`Retries::forget`]).
+//! It is read again, too, once another member may have written since (`storage::Epoch`): only a
+//! primary's own writes are known here.
 //!
 //! A command of many statements writes its record page by page, so that a statement costs as much
 //! at the end as in the beginning: a page that is full is not written again, and the next is read
@@ -26,7 +28,7 @@ use parking_lot::{ArcMutexGuard, Mutex, RawMutex};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use storage::{Direction, Effect, Entry, OpSession, Store};
+use storage::{Direction, Effect, Entry, Epoch, OpSession, Store};
 
 mod hand_over;
 
@@ -63,7 +65,8 @@ struct Done {
 /// What is known of a session in memory.
 #[derive(Default)]
 pub(crate) struct State {
-    loaded: bool,
+    /// When it was read; what it says holds in that epoch.
+    loaded: Option<Epoch>,
     /// The newest transaction number.
     pub(crate) txn: i64,
     /// The multi-document transaction of that number, if it is one.
@@ -192,6 +195,20 @@ impl State {
         Ok(())
     }
 
+    /// Reads a session again that is not known in the current epoch; returns that.
+    pub(crate) fn refresh(&mut self, ctx: &OpCtx, record: &RecordId) -> Result<Epoch> {
+        // Taken before the record is read.
+        let epoch = ctx.engine.store.epoch();
+        if self.loaded != Some(epoch) {
+            let latest = ctx.latest();
+            self.load(record, |page| {
+                Ok(latest.get(&key(record, page))?.map(|v| v.to_vec()))
+            })?;
+            self.loaded = Some(epoch);
+        }
+        Ok(epoch)
+    }
+
     /// Whether a transaction is open.
     pub(crate) fn has_open(&self) -> bool {
         matches!(self.phase, Phase::InProgress(_) | Phase::Running)
@@ -257,13 +274,7 @@ impl Retries {
         } else {
             Mutex::lock_arc(&state)
         };
-        if !state.loaded {
-            let latest = ctx.latest();
-            state.load(&record, |page| {
-                Ok(latest.get(&key(&record, page))?.map(|v| v.to_vec()))
-            })?;
-            state.loaded = true;
-        }
+        state.refresh(ctx, &record)?;
         Ok(SessionGuard {
             lsid,
             record,
@@ -317,9 +328,11 @@ impl Retries {
         })
     }
 
-    /// After a commit that failed: what is in memory may not have happened.
+    /// After a commit that failed: what is in memory may not have happened. Transactions in progress
+    /// stay: nothing is said to have come of them.
     pub fn forget(&self) {
-        self.sessions.lock().clear();
+        let in_progress = |s: &Arc<Mutex<State>>| s.try_lock().is_some_and(|s| s.has_open());
+        self.sessions.lock().retain(|_, s| in_progress(s));
     }
 
     /// Deletes the records of sessions that have not written since `before` (milliseconds since
@@ -350,7 +363,7 @@ impl Retries {
                 store.propose(vec![Entry::noop(effects)])?;
                 let mut sessions = self.sessions.lock();
                 for (record, mut hold) in held.drain(..) {
-                    hold.loaded = false;
+                    hold.loaded = None;
                     // A waiting request has its own reference, and continues with this state.
                     if Arc::strong_count(ArcMutexGuard::mutex(&hold)) == 2 {
                         sessions.remove(&record);
@@ -498,7 +511,7 @@ mod tests {
 
     fn hold() -> Retryable {
         let mut state = State {
-            loaded: true,
+            loaded: Some(Epoch::default()),
             ..State::default()
         };
         state.clear(7);

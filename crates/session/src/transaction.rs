@@ -6,6 +6,8 @@
 //!                     └─ abort, error, lifetime, a newer number ─► aborted
 //! ```
 //!
+//! A transaction ends where its primary is deposed: nobody else knows of it.
+//!
 //! Invariant: a commit and the record that says so are one log entry, so a commit that is sent
 //! again, also after a restart, is answered as the first one was.
 
@@ -157,6 +159,18 @@ impl Retries {
         Ok(TransactionHold { session, lifetime })
     }
 
+    /// Aborts the transactions that no request is at work on: this member is primary no more. One
+    /// that a request is at work on ends with its statement.
+    pub fn abort_all(&self, open: &[Arc<OpenTransaction>]) {
+        for told in open {
+            if let Some(mut session) = self.try_enter(told.lsid)
+                && session.state_ref().has_open()
+            {
+                session.state().phase = Phase::Aborted;
+            }
+        }
+    }
+
     /// Aborts transactions that have been open for longer than their lifetime and that no request
     /// is at work on.
     pub fn abort_expired(&self, open: &[Arc<OpenTransaction>], lifetime: Duration) {
@@ -210,7 +224,7 @@ impl TransactionHold {
     pub fn give_back(&mut self, transaction: Box<Transaction>, again: bool) {
         let told = transaction.told();
         told.active.store(false, Relaxed);
-        let expired = told.started.elapsed() > self.lifetime;
+        let expired = told.started.elapsed() > self.lifetime || transaction.is_overtaken();
         let state = self.session.state();
         state.starting &= again;
         state.phase = match expired {

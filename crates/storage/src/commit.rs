@@ -18,7 +18,8 @@
 //!   So the applied state is always a prefix of the log.
 //! - A proposal is in one group as a whole, and its entries are in their order.
 //! - A group that the engine refuses after it was appended is kept, and applied before any other
-//!   group is appended: nothing overtakes it. Until then its error is the answer to all.
+//!   group is appended: nothing overtakes it. Until then its error is the answer to all. What was
+//!   decided before that without having seen it is refused ([`Epoch`]).
 //! - After a panic between append and the end of apply the engine's state is unknown: nothing is
 //!   appended until a restart, which replays the log.
 //! - Every proposer gets an outcome, whatever happens to the leader. Leadership is handed over,
@@ -27,7 +28,8 @@
 //! Rejected: applying a group while later ones are written. It gains nothing while the engine
 //! applies a batch faster than the log writes one, and the applied state would have holes.
 
-use crate::{Committed, Entry};
+use crate::replicator::Epoch;
+use crate::{Committed, Entry, write_conflict};
 use errors::{Fallible as Result, err};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -48,7 +50,7 @@ pub(crate) trait CommitEnv: Send {
     fn admit(&mut self) -> Result<()>;
 
     /// Stamps the group's entries, writes them to the log as one, and pushes the place of each onto
-    /// `places`. After an error nothing of the group is in the log.
+    /// `places`. Fails where one was decided in another term than the log is in. After an error nothing of the group is in the log.
     fn append(&mut self, group: &Group<'_>, places: &mut Vec<Committed>) -> Result<()>;
 
     /// Returns when the group may be applied. After an error nothing of it is in the log any more.
@@ -62,6 +64,7 @@ pub(crate) trait CommitEnv: Send {
 /// The entries of a group: the leader's own proposal, and its followers'.
 pub(crate) struct Group<'a> {
     own: &'a [Entry],
+    epoch: Epoch,
     followers: &'a [Arc<Waiter>],
 }
 
@@ -70,6 +73,12 @@ impl Group<'_> {
     pub fn proposals(&self) -> impl Iterator<Item = &[Entry]> + Clone {
         let followers = self.followers.iter().map(|f| f.entries.as_slice());
         std::iter::once(self.own).chain(followers)
+    }
+
+    /// When each was decided.
+    pub fn epochs(&self) -> impl Iterator<Item = Epoch> + Clone {
+        let followers = self.followers.iter().map(|f| f.epoch);
+        std::iter::once(self.epoch).chain(followers)
     }
 
     pub fn entries(&self) -> impl Iterator<Item = &Entry> + Clone {
@@ -81,6 +90,7 @@ pub(crate) struct Waiter {
     thread: Thread,
     state: AtomicU8,
     entries: Vec<Entry>,
+    epoch: Epoch,
     bytes: usize,
     outcome: Mutex<Option<Result<Committed>>>,
 }
@@ -120,6 +130,7 @@ pub(crate) struct Committer<E> {
     /// Whether the last group failed.
     failing: AtomicBool,
     pipeline: Mutex<Pipeline<E>>,
+    applied_late: AtomicU64,
     applied_index: AtomicU64,
     applied_ts: AtomicU64,
 }
@@ -180,6 +191,7 @@ impl<E: CommitEnv> Committer<E> {
                 progress: Progress::Idle,
                 places: Vec::new(),
             }),
+            applied_late: AtomicU64::new(0),
             applied_index: AtomicU64::new(applied.index),
             applied_ts: AtomicU64::new(applied.ts),
         }
@@ -196,6 +208,11 @@ impl<E: CommitEnv> Committer<E> {
         }
     }
 
+    /// How many groups were applied after their proposers had their errors.
+    pub fn applied_late(&self) -> u64 {
+        self.applied_late.load(Ordering::Acquire)
+    }
+
     /// Runs `f` while no group is under way. Fails when one is in the log and not applied.
     pub fn between_groups<R>(&self, f: impl FnOnce(&mut E) -> R) -> Result<R> {
         let mut pipeline = self.pipeline.lock();
@@ -206,8 +223,8 @@ impl<E: CommitEnv> Committer<E> {
     }
 
     /// Appends and applies the entries, in one group with other proposals; returns the place of the
-    /// last of them.
-    pub fn propose(&self, entries: Vec<Entry>) -> Result<Committed> {
+    /// last of them. They were decided in `epoch`.
+    pub fn propose(&self, epoch: Epoch, entries: Vec<Entry>) -> Result<Committed> {
         if entries.is_empty() {
             return Ok(self.applied());
         }
@@ -218,6 +235,7 @@ impl<E: CommitEnv> Committer<E> {
                 state: AtomicU8::new(WAITING),
                 bytes: entries.iter().map(Entry::size_bound).sum(),
                 entries,
+                epoch,
                 outcome: Mutex::new(None),
             });
             queue.waiting.push_back(waiter.clone());
@@ -227,7 +245,7 @@ impl<E: CommitEnv> Committer<E> {
         queue.led = true;
         drop(queue);
         let _lead = Lead(&self.queue);
-        self.commit(&entries, &[])
+        self.commit(&entries, epoch, &[])
     }
 
     /// Applies entries that are in the log, at the places given: what a secondary does with those
@@ -250,6 +268,7 @@ impl<E: CommitEnv> Committer<E> {
         pipeline.progress = Progress::UnderWay;
         let group = Group {
             own: entries,
+            epoch: Epoch::default(),
             followers: &[],
         };
         let outcome = pipeline.env.apply(&group, places);
@@ -271,7 +290,7 @@ impl<E: CommitEnv> Committer<E> {
                 LEAD => {
                     let _lead = Lead(&self.queue);
                     let followers = Followers::take(&self.queue, waiter.bytes);
-                    return self.commit(&waiter.entries, &followers.0);
+                    return self.commit(&waiter.entries, waiter.epoch, &followers.0);
                 }
                 _ => {
                     return waiter.outcome.lock().take().unwrap_or_else(|| {
@@ -287,8 +306,8 @@ impl<E: CommitEnv> Committer<E> {
 
     /// Commits one group, gives the followers their outcome, and returns that of `own`. Logs when
     /// writes begin to fail, and when they succeed again.
-    fn commit(&self, own: &[Entry], followers: &[Arc<Waiter>]) -> Result<Committed> {
-        let outcome = self.commit_group(own, followers);
+    fn commit(&self, own: &[Entry], epoch: Epoch, followers: &[Arc<Waiter>]) -> Result<Committed> {
+        let outcome = self.commit_group(own, epoch, followers);
         match &outcome {
             Ok(_) => {
                 if self.failing.load(Ordering::Relaxed)
@@ -309,7 +328,12 @@ impl<E: CommitEnv> Committer<E> {
         outcome
     }
 
-    fn commit_group(&self, own: &[Entry], followers: &[Arc<Waiter>]) -> Result<Committed> {
+    fn commit_group(
+        &self,
+        own: &[Entry],
+        epoch: Epoch,
+        followers: &[Arc<Waiter>],
+    ) -> Result<Committed> {
         let mut pipeline = self.pipeline.lock();
         if !matches!(pipeline.progress, Progress::Idle) {
             self.finish_refused(&mut pipeline)?;
@@ -319,7 +343,16 @@ impl<E: CommitEnv> Committer<E> {
             progress,
             places,
         } = &mut *pipeline;
-        let group = Group { own, followers };
+        let group = Group {
+            own,
+            epoch,
+            followers,
+        };
+        let late = self.applied_late();
+        if group.epochs().any(|e| e.applied_late != late) {
+            // A group was applied that they could not see, and whose latches they may have taken.
+            return Err(write_conflict());
+        }
         env.admit()?;
         places.clear();
         env.append(&group, places)?;
@@ -358,10 +391,12 @@ impl<E: CommitEnv> Committer<E> {
         };
         let group = Group {
             own: entries,
+            epoch: Epoch::default(),
             followers: &[],
         };
         pipeline.env.apply(&group, places)?;
         self.set_applied(last_place(places));
+        self.applied_late.fetch_add(1, Ordering::AcqRel);
         pipeline.progress = Progress::Idle;
         Ok(())
     }

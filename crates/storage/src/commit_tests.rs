@@ -130,7 +130,9 @@ fn behind_a_leader(committer: &Arc<Committer<Fake>>, names: &[&[u8]]) -> Vec<Pro
     let mut proposers = Vec::new();
     for (n, names) in names.iter().enumerate() {
         let (committer2, entries) = (committer.clone(), names.iter().map(|n| entry(*n)).collect());
-        proposers.push(std::thread::spawn(move || committer2.propose(entries)));
+        proposers.push(std::thread::spawn(move || {
+            committer2.propose(Epoch::default(), entries)
+        }));
         let queued = || {
             let queue = committer.queue.lock();
             queue.led && queue.waiting.len() == n
@@ -153,13 +155,15 @@ fn outcomes(proposers: Vec<Proposer>) -> Vec<Result<u64, String>> {
 #[test]
 fn a_proposal_is_appended_decided_and_applied() {
     let (committer, fake) = start();
-    let at = committer.propose(vec![entry(1), entry(2)]).unwrap();
+    let at = committer
+        .propose(Epoch::default(), vec![entry(1), entry(2)])
+        .unwrap();
     assert_eq!((at.index, committer.applied()), (2, at));
     assert_eq!(
         fake.steps(),
         [Append(vec![1, 2]), Decide(2), Apply(vec![1, 2])]
     );
-    assert_eq!(committer.propose(vec![]).unwrap(), at);
+    assert_eq!(committer.propose(Epoch::default(), vec![]).unwrap(), at);
 }
 
 #[test]
@@ -195,7 +199,13 @@ fn a_log_that_fails_leaves_nothing_and_the_next_group_goes_on() {
     let failed = || Err("no append".to_string());
     assert_eq!(outcomes(proposers), [failed(), failed(), failed()]);
     assert_eq!(committer.applied(), Committed::default());
-    assert_eq!(committer.propose(vec![entry(4)]).unwrap().index, 1);
+    assert_eq!(
+        committer
+            .propose(Epoch::default(), vec![entry(4)])
+            .unwrap()
+            .index,
+        1
+    );
     assert_eq!(fake.steps(), [Append(vec![4]), Decide(1), Apply(vec![4])]);
 }
 
@@ -203,10 +213,18 @@ fn a_log_that_fails_leaves_nothing_and_the_next_group_goes_on() {
 fn what_is_decided_against_is_not_applied() {
     let (committer, fake) = start();
     fake.set(|w| w.failing_decisions = 1);
-    let e = committer.propose(vec![entry(1)]).unwrap_err();
+    let e = committer
+        .propose(Epoch::default(), vec![entry(1)])
+        .unwrap_err();
     assert_eq!(e.message, "no decision");
     assert_eq!(committer.applied(), Committed::default());
-    assert_eq!(committer.propose(vec![entry(2)]).unwrap().index, 1);
+    assert_eq!(
+        committer
+            .propose(Epoch::default(), vec![entry(2)])
+            .unwrap()
+            .index,
+        1
+    );
     assert_eq!(fake.steps().last(), Some(&Apply(vec![2])));
     assert!(!fake.steps().contains(&Apply(vec![1])));
 }
@@ -216,13 +234,23 @@ fn nothing_overtakes_a_group_that_the_engine_refused() {
     let (committer, fake) = start();
     fake.set(|w| w.failing_applies = 3);
     for name in 1..=3 {
-        let e = committer.propose(vec![entry(name)]).unwrap_err();
+        let e = committer
+            .propose(Epoch::default(), vec![entry(name)])
+            .unwrap_err();
         assert_eq!(e.message, "no apply");
         assert!(committer.between_groups(|_| ()).is_err());
     }
     assert_eq!(committer.applied(), Committed::default());
-    // Two were not even appended; the first is applied before the fourth is appended.
-    assert_eq!(committer.propose(vec![entry(4)]).unwrap().index, 2);
+    // Two were not even appended; the first is applied before the fourth is appended. What was decided
+    // before that without having seen it is refused.
+    let before = Epoch::default();
+    let e = committer.propose(before, vec![entry(3)]).unwrap_err();
+    assert_eq!(e.code, errors::Code::WriteConflict);
+    let now = Epoch {
+        applied_late: committer.applied_late(),
+        ..before
+    };
+    assert_eq!(committer.propose(now, vec![entry(4)]).unwrap().index, 2);
     let wanted = [
         Append(vec![1]),
         Decide(1),
@@ -268,7 +296,7 @@ fn followers_of_a_leader_that_panics_are_woken() {
         outcomes(proposers),
         [Ok(1), Err("panicked".into()), Err(lost())]
     );
-    assert!(committer.propose(vec![entry(4)]).is_err());
+    assert!(committer.propose(Epoch::default(), vec![entry(4)]).is_err());
 }
 
 #[test]
@@ -277,7 +305,8 @@ fn many_at_once_keep_the_order() {
     let threads = (0..8u8).map(|t| {
         let committer = committer.clone();
         std::thread::spawn(move || {
-            let places = (0..200).map(|_| committer.propose(vec![entry(t), entry(t)]));
+            let places =
+                (0..200).map(|_| committer.propose(Epoch::default(), vec![entry(t), entry(t)]));
             places.map(|at| at.unwrap().index).collect::<Vec<_>>()
         })
     });
@@ -303,7 +332,9 @@ fn many_at_once_keep_the_order() {
 #[test]
 fn what_is_applied_is_not_applied_again() {
     let (committer, fake) = start();
-    committer.propose(vec![entry(1), entry(2)]).unwrap();
+    committer
+        .propose(Epoch::default(), vec![entry(1), entry(2)])
+        .unwrap();
     let places: Vec<Committed> = (1..=3)
         .map(|index| Committed {
             index,

@@ -55,7 +55,7 @@ pub use latch::{LatchGuard, Latches};
 pub use nonblocking_read::{Block, Missing, without};
 pub use offline::{LogFindings, Offline, Unreadable};
 pub use oplog::{LogMark, LogReader, Record, Trimmed as LogTrimmed, Window as LogWindow};
-pub use replicator::{Appended, FlushGate, Replicator};
+pub use replicator::{Appended, Epoch, FlushGate, Replicator};
 pub use restore::{
     Completion, LogFiles, Moment, RestoreError, RestoreRequest, Restored, Until, log_files, restore,
 };

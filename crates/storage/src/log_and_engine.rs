@@ -15,15 +15,15 @@ use crate::engine::Engine;
 use crate::entry::MAX_ENTRY_BYTES;
 use crate::insert_order::{Arrival, Highest};
 use crate::record_cache::Writing;
-use crate::replicator::{Appended, Replicator};
+use crate::replicator::{Appended, Replicator, not_primary};
 use crate::watch::{Observer, Watches};
 use crate::write_throttle::Pace;
 use crate::{Committed, Effect, Entry, Op};
 use errors::{Fallible as Result, err};
 use oplog::Log;
 use smallvec::SmallVec;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// A larger batch buffer is freed after its group.
@@ -75,6 +75,8 @@ pub(crate) struct Shared {
     pub throttle: Arc<Pace>,
     pub arrival: Arc<Arrival>,
     pub stall: Arc<EngineStall>,
+    /// Where the log is one of several members'.
+    pub replicator: Arc<OnceLock<Arc<dyn Replicator>>>,
 }
 
 pub(crate) struct LogAndEngine {
@@ -83,8 +85,6 @@ pub(crate) struct LogAndEngine {
     shared: Shared,
     pub watches: Watches,
     pub observers: Vec<Arc<dyn Observer>>,
-    /// Where the log is one of several members'.
-    pub replicator: Option<Arc<dyn Replicator>>,
     batch: Batch,
     touched: Touched,
     writing: Writing,
@@ -101,7 +101,6 @@ impl LogAndEngine {
             shared,
             watches: Watches::default(),
             observers: Vec::new(),
-            replicator: None,
             touched: Touched::default(),
             writing: Writing::default(),
             highest: Highest::default(),
@@ -141,8 +140,8 @@ impl LogAndEngine {
 
 impl CommitEnv for LogAndEngine {
     fn admit(&mut self) -> Result<()> {
-        if let Some(replicator) = &self.replicator {
-            replicator.admit()?;
+        if self.shared.replicator.get().is_some_and(|r| r.term() == 0) {
+            return Err(not_primary());
         }
         if let Some(pause) = self.shared.throttle.pause() {
             std::thread::sleep(pause);
@@ -152,13 +151,22 @@ impl CommitEnv for LogAndEngine {
 
     fn append(&mut self, group: &Group<'_>, places: &mut Vec<Committed>) -> Result<()> {
         let mut appending = self.log.group();
+        let replicator = self.shared.replicator.get();
+        if let Some(replicator) = replicator {
+            // Nobody else appends from here on. A log that has entries of a later term is not ours.
+            let term = replicator.term();
+            let holds = term != 0 && term == appending.term();
+            if !holds || group.epochs().any(|e| e.term != term) {
+                return Err(not_primary());
+            }
+        }
         let mut sent = Vec::new();
         for entry in group.entries() {
             let mut payload = Vec::new();
             let stamp = appending.add_behind(entry.reserved(), |buf| {
                 let start = buf.len();
                 entry.encode(buf);
-                if self.replicator.is_some() {
+                if replicator.is_some() {
                     payload.extend_from_slice(buf.get(start..).unwrap_or_default());
                 }
             });
@@ -166,7 +174,7 @@ impl CommitEnv for LogAndEngine {
                 index: stamp.index,
                 ts: stamp.ts,
             });
-            if self.replicator.is_some() {
+            if replicator.is_some() {
                 sent.push(Appended {
                     index: stamp.index,
                     ts: stamp.ts,
@@ -177,7 +185,7 @@ impl CommitEnv for LogAndEngine {
             }
         }
         appending.write()?;
-        if let Some(replicator) = &self.replicator {
+        if let Some(replicator) = replicator {
             replicator.appended(sent);
         }
         Ok(())

@@ -8,10 +8,12 @@
 //!
 //! Invariants:
 //! - [`Replicator::appended`] is called under the commit lock, so in the order of the log.
+//! - What was decided in one [`Epoch`] is appended in no other. So no write rests on what it saw before
+//!   another member was primary, and no entry of an old term lies behind one of a new.
 //! - What the engine has on disk is never ahead of [`FlushGate::allow`]: memory tables with later
 //!   entries are not flushed. So a member that starts again can forget what no majority had.
 
-use errors::Fallible as Result;
+use errors::{Error, err};
 use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -28,13 +30,39 @@ pub struct Appended {
     pub payload: Vec<u8>,
 }
 
+/// For how long what a write has seen holds: taken before the first look at what it changes, and
+/// compared when it is appended. Another is a later one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Epoch {
+    /// The term in which this member is primary; 0 where it takes no writes, or is in no set.
+    pub(crate) term: u64,
+    /// How many groups were applied after their writers had let go of their latches.
+    pub(crate) applied_late: u64,
+}
+
+impl Epoch {
+    #[doc(hidden)]
+    pub fn of_term(term: u64) -> Epoch {
+        Epoch {
+            term,
+            applied_late: 0,
+        }
+    }
+}
+
 /// Is asked before entries are made here, and told of them.
 pub trait Replicator: Send + Sync {
-    /// Fails where this member may make none.
-    fn admit(&self) -> Result<()>;
+    /// The term in which entries may be made here now; 0 where none may.
+    fn term(&self) -> u64;
 
     /// Entries are in the log, and about to be applied. It holds all writers up: it must be quick.
     fn appended(&self, entries: Vec<Appended>);
+}
+
+/// What a write hears that this member does not take, or takes no more. A driver sends a retryable
+/// write again, to the next primary.
+pub(crate) fn not_primary() -> Error {
+    err!(NotWritablePrimary, "not primary").with_label("RetryableWriteError")
 }
 
 /// Holds back flushes of memory tables until what is in them may reach the disk.

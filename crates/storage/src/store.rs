@@ -12,7 +12,7 @@ use crate::maintenance::{self, Keeper};
 use crate::nonblocking_read::PageCacheRoom;
 use crate::record_cache::{Rows, Writing};
 use crate::replay::Replay;
-use crate::replicator::{FlushGate, Replicator};
+use crate::replicator::{Epoch, FlushGate, Replicator};
 use crate::restore::{BackupRecord, fingerprint};
 use crate::tuning::EngineOptions;
 use crate::{Effect, Entry, Latches, Observer, View, Watcher};
@@ -236,16 +236,15 @@ impl Store {
 
     /// Has `replicator` asked and told of every entry that is made here from now on.
     pub fn replicate(&self, replicator: Arc<dyn Replicator>) -> Result<()> {
-        self.committer
-            .between_groups(|env| env.replicator = Some(replicator))
+        self.committer.between_groups(|_| {
+            // There is one for the life of the process.
+            let _ = self.shared.replicator.set(replicator);
+        })
     }
 
     /// Whether entries come from elsewhere too.
     pub fn is_replicated(&self) -> bool {
-        let replicated = self
-            .committer
-            .between_groups(|env| env.replicator.is_some());
-        replicated.unwrap_or(true)
+        self.shared.replicator.get().is_some()
     }
 
     /// The term of entries that are made here from now on.
@@ -315,8 +314,27 @@ impl Store {
     /// log either, with two exceptions: the error says that the content of the log's files is
     /// unknown; or the engine failed in between, and they will be applied before any later write.
     pub fn propose(&self, entries: Vec<Entry>) -> Result<Committed> {
+        self.propose_in(self.epoch(), entries)
+    }
+
+    /// As [`Store::propose`], of what was decided by what was seen in `epoch`: refused where another
+    /// member may have written since.
+    pub fn propose_in(&self, epoch: Epoch, entries: Vec<Entry>) -> Result<Committed> {
         check_size(&entries)?;
-        self.committer.propose(entries)
+        self.committer.propose(epoch, entries)
+    }
+
+    /// The current epoch: to be taken before the first look at what a write changes.
+    pub fn epoch(&self) -> Epoch {
+        Epoch {
+            term: self.shared.replicator.get().map_or(0, |r| r.term()),
+            applied_late: self.committer.applied_late(),
+        }
+    }
+
+    /// Returns when no thread is between a look at its right to write and its entry in the log.
+    pub fn between_appends(&self) {
+        drop(self.log.group());
     }
 
     /// The last entry that is applied.

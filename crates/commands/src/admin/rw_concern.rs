@@ -99,8 +99,7 @@ impl Defaults {
         };
         WriteConcern {
             acknowledge,
-            unmet: None,
-            members: None,
+            ..WriteConcern::DEFAULT
         }
     }
 }

@@ -313,11 +313,10 @@ fn latencies(cx: &mut CommandContext<'_, '_>) {
 fn op_counters(cx: &mut CommandContext<'_, '_>, name: &str) {
     cx.w.open_doc(name);
     for (field, kind) in KINDS {
-        // Nothing is replicated from elsewhere.
-        let n = if name == "opcounters" {
-            cx.app.counters.get(kind)
-        } else {
-            0
+        let n = match (name, &cx.app.replicated) {
+            ("opcounters", _) => cx.app.counters.get(kind),
+            (_, Some(replicated)) => replicated.get(field),
+            _ => 0,
         };
         cx.w.i64(field, n as i64);
     }

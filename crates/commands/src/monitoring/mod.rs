@@ -6,3 +6,4 @@ pub mod latency;
 pub mod metrics;
 pub mod operations;
 pub mod profiler;
+pub mod replicated;

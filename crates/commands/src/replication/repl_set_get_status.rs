@@ -3,13 +3,14 @@
 use super::set_name;
 use crate::clock::now_millis;
 use crate::request::{CommandContext, Done};
-use crate::topology::member::{host, state, state_name};
+use crate::topology::member::{host, majority_ts, state, state_name};
 use bson::Writer;
 use errors::{Result, bail};
 use replication::Config;
 use replication::config::Member;
 use replication::driver::Status;
 use replication::initial_sync::ProgressReport;
+use replication::member::OpTime;
 use replication::member::raft_id;
 
 const ONLY_TERM: i64 = 1;
@@ -105,7 +106,6 @@ fn of_set(cx: &mut CommandContext<'_, '_>, name: &str, status: &Status) -> Resul
         bail!(NotYetInitialized, "no replset config has been received");
     };
     let ts = cx.app.store.last_ts();
-    let wall = (ts >> 32) as i64 * 1000;
     let term = status.term as i64;
     let uptime = cx.app.control.started.elapsed().as_secs() as i64;
     let driver = cx.app.replica.as_ref();
@@ -136,28 +136,10 @@ fn of_set(cx: &mut CommandContext<'_, '_>, name: &str, status: &Status) -> Resul
             "writableVotingMembersCount",
             config.writable_voters() as i64,
         );
-    w.open_doc("optimes");
-    for field in [
-        "lastCommittedOpTime",
-        "readConcernMajorityOpTime",
-        "appliedOpTime",
-        "durableOpTime",
-        "writtenOpTime",
-    ] {
-        w.open_doc(field).timestamp("ts", ts).i64("t", term).close();
-    }
-    for field in [
-        "lastCommittedWallTime",
-        "lastAppliedWallTime",
-        "lastDurableWallTime",
-        "lastWrittenWallTime",
-    ] {
-        w.date(field, wall);
-    }
-    w.close();
+    append_op_times(w, status, ts);
     if let Some(at) = status.elected_at {
         w.open_doc("electionCandidateMetrics")
-            .str("lastElectionReason", "electionTimeout")
+            .str("lastElectionReason", status.elected_because)
             .date("lastElectionDate", millis(at))
             .i64("electionTerm", term)
             .int("numVotesNeeded", config.majority_vote_count() as i64)
@@ -199,6 +181,51 @@ fn append_initial_sync(w: &mut Writer, report: &ProgressReport) {
     w.close();
 }
 
+/// This member's own times. `ts`: of the newest entry that is applied.
+fn append_op_times(w: &mut Writer, status: &Status, ts: u64) {
+    let committed = majority_ts(status, ts);
+    let durable = match status.durable.ts {
+        0 => ts,
+        durable => durable,
+    };
+    let term = status.committed.term.max(1) as i64;
+    let times = [
+        ("lastCommittedOpTime", "lastCommittedWallTime", committed),
+        ("appliedOpTime", "lastAppliedWallTime", ts),
+        ("durableOpTime", "lastDurableWallTime", durable),
+        ("writtenOpTime", "lastWrittenWallTime", ts.max(durable)),
+    ];
+    w.open_doc("optimes");
+    for (op_time, wall, ts) in times {
+        w.open_doc(op_time)
+            .timestamp("ts", ts)
+            .i64("t", term)
+            .close();
+        w.date(wall, (ts >> 32) as i64 * 1000);
+    }
+    w.open_doc("readConcernMajorityOpTime")
+        .timestamp("ts", committed)
+        .i64("t", term)
+        .close();
+    w.close();
+}
+
+/// The newest entry that a member is known to have; nothing where this server does not hear of it.
+fn known_of(status: &Status, id: u64, ts: u64) -> OpTime {
+    let told = status.op_times.iter().find(|t| t.0 == id);
+    match told {
+        _ if id == status.id => OpTime {
+            ts,
+            wall_millis: (ts >> 32) as i64 * 1000,
+            ..status.committed
+        },
+        Some((_, at)) => *at,
+        // A secondary hears of the primary only, and what is committed the primary has.
+        None if id == status.primary => status.committed,
+        None => OpTime::default(),
+    }
+}
+
 /// What is known of one member here. `at`: the newest timestamp, and for how many seconds this server
 /// has run. `copies`: it copies files from here now.
 fn append_member(
@@ -210,7 +237,6 @@ fn append_member(
     copies: bool,
 ) {
     let (ts, uptime) = at;
-    let (wall, term) = ((ts >> 32) as i64 * 1000, status.term as i64);
     let id = raft_id(member.id);
     let progress = status.progress.iter().find(|p| p.0 == id);
     let own = id == status.id;
@@ -235,11 +261,30 @@ fn append_member(
     if let Some((_, matched, _)) = progress {
         w.i64("lastIndexOnDisk", *matched as i64);
     }
-    w.open_doc("optime")
-        .timestamp("ts", ts)
-        .i64("t", term)
-        .close();
-    w.date("optimeDate", wall);
+    let known = known_of(status, id, ts);
+    for field in ["optime", "optimeDurable"] {
+        w.open_doc(field)
+            .timestamp("ts", known.ts)
+            .i64("t", if known.ts == 0 { -1 } else { known.term as i64 })
+            .close();
+    }
+    for field in ["optimeDate", "lastAppliedWallTime", "lastDurableWallTime"] {
+        w.date(field, known.wall_millis);
+    }
+    let heard_at = status.heard.iter().find(|h| h.0 == id);
+    if let (false, Some((_, at))) = (own, heard_at) {
+        w.date("lastHeartbeat", millis(*at))
+            .date("lastHeartbeatRecv", millis(*at));
+    }
+    // All others have their entries from the primary.
+    let source = status
+        .member(status.primary)
+        .filter(|_| id != status.primary);
+    w.str(
+        "syncSourceHost",
+        &source.map_or(String::new(), |m| m.host.to_string()),
+    )
+    .i32("syncSourceId", source.map_or(-1, |m| m.id));
     if let (true, Some(at)) = (own, status.elected_at) {
         let millis = millis(at);
         w.timestamp("electionTime", ((millis / 1000) as u64) << 32 | 1)

@@ -309,7 +309,7 @@ fn await_cluster_time(cx: &CommandContext<'_, '_>, driver: &Driver) -> Result<()
     Ok(())
 }
 
-fn not_primary() -> Error {
+pub(super) fn not_primary() -> Error {
     errors::err!(NotWritablePrimary, "not primary").with_label("RetryableWriteError")
 }
 

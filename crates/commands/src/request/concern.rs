@@ -42,6 +42,9 @@ pub struct WriteConcern {
     /// In a set of several members: those that must have the write, and for how long they are waited
     /// for at the most, in milliseconds. Waited for by the command itself, on a worker.
     pub members: Option<(Wanted, Option<u64>)>,
+    /// In such a set: it is to be on this member's disk, whatever the others have (`w: 1, j: true`).
+    /// Waited for in the same place.
+    pub own_disk: bool,
 }
 
 impl WriteConcern {
@@ -50,6 +53,7 @@ impl WriteConcern {
         acknowledge: Acknowledge::Durable,
         unmet: None,
         members: None,
+        own_disk: false,
     };
 }
 
@@ -190,7 +194,7 @@ fn count_of_members(v: Val<'_>, journal: Option<bool>, standalone: bool) -> Resu
             _ => Acknowledge::Written,
         },
         unmet: (n > 1).then_some(Unmet::TooManyMembers(n)),
-        members: None,
+        ..WriteConcern::DEFAULT
     })
 }
 
@@ -203,7 +207,13 @@ pub fn of_members(concern: &mut WriteConcern, v: Val<'_>, config: &Config) {
     let wanted = match d.get("w") {
         Some(w) if w.is_number() => match idl::whole(w).and_then(|n| usize::try_from(n).ok()) {
             Some(n) if n > 1 => Wanted::Members(n),
-            _ => return,
+            _ => {
+                if concern.acknowledge == Acknowledge::Durable {
+                    concern.acknowledge = Acknowledge::Written;
+                    concern.own_disk = true;
+                }
+                return;
+            }
         },
         Some(w) if w.as_str().is_some_and(|mode| mode != "majority") => {
             Wanted::WriteConcernMode(w.as_str().unwrap_or_default().into())

@@ -127,7 +127,7 @@ impl<'c, 'r> CommandContext<'c, 'r> {
                     );
                 }
             } else {
-                if wc.members.is_some() {
+                if wc.members.is_some() || wc.own_disk {
                     self.op.need_worker()?;
                 }
                 self.write_concern = wc;

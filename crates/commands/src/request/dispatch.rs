@@ -378,7 +378,7 @@ fn run(cx: &mut CommandContext<'_, '_>, start: usize, admission: &Admission) -> 
         cx.op.run_again();
     }
     if let Ok(Done::Reply | Done::ReplyMore) = done {
-        await_members(cx);
+        await_members(cx)?;
         confirm_primary(cx)?;
         append_concern_error(cx, admission.failure.as_ref());
         if cx.int_ok {
@@ -402,7 +402,8 @@ fn confirm_primary(cx: &CommandContext<'_, '_>) -> Result<()> {
         return Ok(());
     };
     let entry = storage::Entry::noop(Vec::new());
-    let index = cx.app.store.propose(vec![entry])?.index;
+    // In another term the read may have missed what was written between.
+    let index = cx.app.store.propose_in(cx.op.epoch(), vec![entry])?.index;
     let until = cx.op.deadline.unwrap_or(Instant::now() + LONGEST_WAIT);
     driver.wait(until, |s| s.commit_index >= index || !s.is_primary());
     if driver.commit_index() < index || !driver.is_leading() {
@@ -422,18 +423,25 @@ pub(super) fn is_linearizable(args: &Args<'_>) -> bool {
 }
 
 /// Waits until the members that the write concern asks for have what the command wrote.
-fn await_members(cx: &mut CommandContext<'_, '_>) {
-    let (Some((wanted, timeout)), Some(driver)) = (&cx.write_concern.members, &cx.app.replica)
-    else {
-        return;
+fn await_members(cx: &mut CommandContext<'_, '_>) -> Result<()> {
+    let wants = cx.write_concern.own_disk || cx.write_concern.members.is_some();
+    let Some(driver) = cx.app.replica.as_ref().filter(|_| wants) else {
+        return Ok(());
     };
     let index = match cx.op.last_index {
         // A write that changed nothing waits for what it has seen.
         0 => cx.app.store.last_index(),
         n => n,
     };
+    if cx.write_concern.own_disk {
+        cx.app.store.wait_durable(index)?;
+    }
+    let Some((wanted, timeout)) = &cx.write_concern.members else {
+        return Ok(());
+    };
     let longest = timeout.map_or(LONGEST_WAIT, Duration::from_millis);
-    let reached = driver.wait(Instant::now() + longest, |status| {
+    let mut reached = false;
+    driver.wait(Instant::now() + longest, |status| {
         let Some(config) = &status.config else {
             return false;
         };
@@ -441,11 +449,13 @@ fn await_members(cx: &mut CommandContext<'_, '_>) {
             let id = raft_id(member);
             status.progress.iter().any(|p| p.0 == id && p.1 >= index)
         };
-        !status.is_primary() || config.is_reached(wanted, &has)
+        reached = status.is_primary() && config.is_reached(wanted, &has);
+        reached || !status.is_primary()
     });
-    if !reached || !driver.is_leading() {
+    if !reached {
         cx.write_concern.unmet = Some(Unmet::TimedOut);
     }
+    Ok(())
 }
 
 /// What the server is to do about a command that did not fail.

@@ -19,6 +19,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+const TRANSIENT: &str = "TransientTransactionError";
+const RETRYABLE: &str = "RetryableWriteError";
+
 /// Whether the request belongs to a multi-document transaction.
 pub(crate) fn is_statement(args: &Args<'_>) -> bool {
     args.generic.autocommit == Some(false)
@@ -169,6 +172,10 @@ impl Commands {
         let (Some(lsid), Some(number)) = (g.lsid, g.txn_number) else {
             return Ok(None);
         };
+        // A secondary does not say what became of one: it may not know yet.
+        if self.replica.as_ref().is_some_and(|r| !r.is_open()) {
+            return Err(super::admission::not_primary().into());
+        }
         let lifetime = self.lifetime();
         if ends(call.command) {
             let hold = self.retries.find_transaction(op, lsid, number, lifetime)?;
@@ -268,13 +275,18 @@ fn has_write_errors(reply: &[u8]) -> bool {
 
 /// Adds the label that MongoDB gives an error of a statement: drivers begin the whole transaction
 /// again, or send the commit again.
-pub(super) fn with_label(e: Error, command: &Command, args: &Args<'_>) -> Error {
-    if !is_statement(args) || !e.labels.is_empty() {
+pub(super) fn with_label(mut e: Error, command: &Command, args: &Args<'_>) -> Error {
+    if !is_statement(args) {
         return e;
     }
     match label_of(e.code, command) {
-        Some(label) => e.with_label(label),
-        None => e,
+        // A statement is never sent again alone, whatever the write below it has said.
+        Some(TRANSIENT) => {
+            e.labels.retain(|l| !matches!(*l, TRANSIENT | RETRYABLE));
+            e.with_label(TRANSIENT)
+        }
+        Some(label) if e.labels.is_empty() => e.with_label(label),
+        _ => e,
     }
 }
 
@@ -293,8 +305,8 @@ pub(super) fn label_of(code: Code, command: &Command) -> Option<&'static str> {
     );
     let retryable = super::admission::retryable_code(code.0);
     match (ends(command), conflict, retryable) {
-        (_, true, _) | (false, _, true) => Some("TransientTransactionError"),
-        (true, _, true) => Some("RetryableWriteError"),
+        (_, true, _) | (false, _, true) => Some(TRANSIENT),
+        (true, _, true) => Some(RETRYABLE),
         _ => None,
     }
 }

@@ -109,9 +109,17 @@ pub fn append_hello(cx: &mut CommandContext<'_, '_>) {
             .str("info", "Does not have a valid replica set config");
         return;
     };
-    let majority_ts = cx.app.store.last_ts();
+    let majority_ts = majority_ts(&status, ts);
     append_configured(&mut cx.w, &name, &status, &config);
     append_last_write(&mut cx.w, ts, majority_ts, status.term as i64);
+}
+
+/// The timestamp of the newest entry that a majority has. `ts`: of the newest that is applied here.
+pub fn majority_ts(status: &Status, ts: u64) -> u64 {
+    match status.committed.ts {
+        0 => ts,
+        committed => committed.min(ts),
+    }
 }
 
 fn append_configured(w: &mut Writer, name: &str, status: &Status, config: &Arc<Config>) {

@@ -233,11 +233,11 @@ impl<'a> OpCtx<'a> {
         }
         match &mut self.group {
             Some(g) => {
-                g.stage(entries, held);
+                g.stage(self.epoch, entries, held);
                 self.staged = true;
             }
             None => {
-                let proposed = self.engine.store.propose(entries);
+                let proposed = self.engine.store.propose_in(self.epoch, entries);
                 self.commit_failed |= proposed.is_err();
                 let c = proposed?;
                 self.last_index = c.index;
@@ -254,6 +254,7 @@ impl<'a> OpCtx<'a> {
         mut transaction: Box<Transaction>,
         record: impl FnOnce(&mut Entry),
     ) -> Result<()> {
+        self.epoch = transaction.epoch();
         let mut entry = transaction.take_entry();
         record(&mut entry);
         let held = Held {

@@ -58,7 +58,7 @@ pub(crate) fn place(
         placement.dropped = dropped(capped, oldest.left, sizes);
     }
     // A number is never used twice, even if this insertion fails: a cursor may have read up to it.
-    placement.keys = records::new_keys(&ctx.newest(), coll, sizes.len())?;
+    placement.keys = records::new_keys(&ctx.newest(), ctx.epoch(), coll, sizes.len())?;
     Ok(Some(placement))
 }
 

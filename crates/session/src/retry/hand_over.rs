@@ -80,13 +80,7 @@ impl Retries {
     fn merge(&self, ctx: &OpCtx, store: &Store, record: [u8; 16], incoming: State) -> Result<()> {
         let state = self.sessions.lock().entry(record).or_default().clone();
         let mut state = Mutex::lock_arc(&state);
-        if !state.loaded {
-            let latest = ctx.latest();
-            state.load(&record, |page| {
-                Ok(latest.get(&key(&record, page))?.map(|v| v.to_vec()))
-            })?;
-            state.loaded = true;
-        }
+        let epoch = state.refresh(ctx, &record)?;
         let older = incoming.txn < state.txn;
         if older || !matches!(incoming.phase, Phase::None) || state.has_open() {
             return Ok(());
@@ -115,7 +109,7 @@ impl Retries {
         }
         (state.page, state.on_page) = last;
         state.used = now;
-        store.propose(vec![Entry::noop(effects)])?;
+        store.propose_in(epoch, vec![Entry::noop(effects)])?;
         Ok(())
     }
 }
