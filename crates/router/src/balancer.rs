@@ -13,7 +13,7 @@ use crate::transfer::move_range;
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use parking_lot::{Condvar, Mutex};
 use sharding::balance::{Load, choose};
-use sharding::zones::{Zone, of as zone_of};
+use sharding::zones::{Within, Zone, of as zone_of};
 use sharding::{Chunk, RoutingTable, split};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -120,9 +120,10 @@ fn plan(cluster: &Cluster, table: &RoutingTable, bytes: u64) -> Outcome<Option<D
     names.push(None);
     names.dedup();
     for zone in names {
+        let within = zone.map_or(Within::None, Within::Zone);
         let here = |c: &&Chunk| {
             let range = c.range(table.key());
-            range.is_ok_and(|r| zone_of(&zones, &r) == Ok(zone)) && !c.jumbo
+            range.is_ok_and(|r| zone_of(&zones, &r) == within) && !c.jumbo
         };
         let chunks: Vec<&Chunk> = table.chunks().iter().filter(here).collect();
         let mut loads = Vec::new();

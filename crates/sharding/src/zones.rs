@@ -43,20 +43,29 @@ pub fn check(zones: &[Zone], new: &PlaceRange) -> Result<()> {
     }
 }
 
-/// The zone that a chunk lies in; `Err` where a zone's end cuts it.
-pub fn of<'z>(zones: &'z [Zone], chunk: &PlaceRange) -> std::result::Result<Option<&'z str>, ()> {
-    for zone in zones.iter().filter(|z| z.range.overlaps(chunk)) {
-        let ends_inside = match (&zone.range.high, &chunk.high) {
-            (None, _) => true,
-            (Some(z), Some(c)) => c <= z,
-            (Some(_), None) => false,
-        };
-        return match zone.range.low <= chunk.low && ends_inside {
-            true => Ok(Some(&zone.name)),
-            false => Err(()),
-        };
+/// Where a chunk lies in regard to the zones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Within<'z> {
+    Zone(&'z str),
+    None,
+    /// A zone's end cuts it.
+    Several,
+}
+
+/// The zone that a chunk lies in.
+pub fn of<'z>(zones: &'z [Zone], chunk: &PlaceRange) -> Within<'z> {
+    let Some(zone) = zones.iter().find(|z| z.range.overlaps(chunk)) else {
+        return Within::None;
+    };
+    let ends_inside = match (&zone.range.high, &chunk.high) {
+        (None, _) => true,
+        (Some(z), Some(c)) => c <= z,
+        (Some(_), None) => false,
+    };
+    match zone.range.low <= chunk.low && ends_inside {
+        true => Within::Zone(&zone.name),
+        false => Within::Several,
     }
-    Ok(None)
 }
 
 #[cfg(test)]
@@ -73,10 +82,10 @@ mod tests {
         };
         let d = doc! {"tag": "eu", "min": doc! {"a": 10}, "max": doc! {"a": 20}};
         let zones = [Zone::parse(d.as_doc(), &key).unwrap()];
-        assert_eq!(of(&zones, &range(10, 15)), Ok(Some("eu")));
-        assert_eq!(of(&zones, &range(0, 10)), Ok(None));
-        assert_eq!(of(&zones, &range(0, 11)), Err(()));
-        assert_eq!(of(&zones, &PlaceRange::all()), Err(()));
+        assert_eq!(of(&zones, &range(10, 15)), Within::Zone("eu"));
+        assert_eq!(of(&zones, &range(0, 10)), Within::None);
+        assert_eq!(of(&zones, &range(0, 11)), Within::Several);
+        assert_eq!(of(&zones, &PlaceRange::all()), Within::Several);
         assert!(check(&zones, &range(15, 25)).is_err());
         assert!(check(&zones, &range(10, 20)).is_ok());
         assert!(check(&zones, &range(20, 25)).is_ok());
