@@ -100,6 +100,17 @@ pub fn handshake(address: &Address) -> Result<(Stream, DocBuf)> {
     Ok((c.stream, c.hello))
 }
 
+/// Reads once. A signal (the user's Ctrl-C) is no fault of the connection's: what is under way ends
+/// when it has its answer.
+pub(crate) fn read_some(stream: &mut impl Read, buf: &mut [u8]) -> std::io::Result<usize> {
+    loop {
+        match stream.read(buf) {
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            done => return done,
+        }
+    }
+}
+
 impl Connection {
     pub fn open(target: &MongoTarget) -> Result<Connection> {
         let mut c = Connection {
@@ -169,9 +180,7 @@ impl Connection {
                 }
                 Err(f) => return Err(Fault::Target(format!("the reply is not a message: {f}"))),
             }
-            let n = self
-                .stream
-                .read(&mut self.input[filled..])
+            let n = read_some(&mut self.stream, &mut self.input[filled..])
                 .map_err(target(format!("waiting for {}", self.shown)))?;
             if n == 0 {
                 return Err(Fault::Target(format!(

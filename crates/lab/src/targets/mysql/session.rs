@@ -2,12 +2,13 @@
 //! measured connection prepares.
 
 use super::packets::{ends_rows, number, numbered, payload, refused};
+use crate::connection::read_some;
 use crate::fault::{Fault, Result, target};
 use crate::targets::encryption::Route;
 use crate::targets::{Stream, Url};
 use sha1::Sha1;
 use sha2::{Digest, Sha256};
-use std::io::{Read, Write};
+use std::io::Write;
 
 mod capability {
     pub const FOUND_ROWS: u32 = 2;
@@ -205,10 +206,7 @@ impl My {
                 return Ok(body);
             }
             let mut chunk = [0; 8192];
-            let n = self
-                .stream
-                .read(&mut chunk)
-                .map_err(target("waiting for MySQL"))?;
+            let n = read_some(&mut self.stream, &mut chunk).map_err(target("waiting for MySQL"))?;
             if n == 0 {
                 return Err(Fault::Target("MySQL closed the connection".into()));
             }

@@ -2,6 +2,7 @@
 //! connection prepares.
 
 use super::messages::{cells, header, message, refused};
+use crate::connection::read_some;
 use crate::fault::{Fault, Result, target};
 use crate::targets::encryption::Route;
 use crate::targets::{Stream, Url};
@@ -143,9 +144,7 @@ impl Pg {
                 return Ok((kind, body));
             }
             let mut chunk = [0; 8192];
-            let n = self
-                .stream
-                .read(&mut chunk)
+            let n = read_some(&mut self.stream, &mut chunk)
                 .map_err(target("waiting for PostgreSQL"))?;
             if n == 0 {
                 return Err(Fault::Target("PostgreSQL closed the connection".into()));
