@@ -26,7 +26,6 @@ use crate::workers::Workers;
 
 /// After accepting failed (no more files, say), the next try.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-const LOOP_STACK_BYTES: usize = 8 << 20;
 
 /// Serves until [`Control::shutdown`]; returns when all is flushed and closed.
 pub fn serve<S: Service>(
@@ -138,7 +137,7 @@ fn start_loops<S: Service>(
         let alive = Alive(Arc::clone(&shared.control));
         std::thread::Builder::new()
             .name(format!("loop{i}"))
-            .stack_size(LOOP_STACK_BYTES)
+            .stack_size(crate::workers::STACK_BYTES)
             .spawn(move || {
                 let _alive = alive;
                 EventLoop::new(shared, inbox, poll).run()
