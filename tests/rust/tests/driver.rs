@@ -7,9 +7,12 @@ use std::time::{Duration, Instant};
 
 use futures_util::{StreamExt, TryStreamExt};
 use mongodb::bson::{Bson, Document, doc, oid::ObjectId};
-use mongodb::error::{ErrorKind, WriteFailure};
+use mongodb::error::{
+    Error, ErrorKind, Result, TRANSIENT_TRANSACTION_ERROR, UNKNOWN_TRANSACTION_COMMIT_RESULT,
+    WriteFailure,
+};
 use mongodb::options::{IndexOptions, ReturnDocument, WriteConcern};
-use mongodb::{Client, Collection, IndexModel};
+use mongodb::{Client, ClientSession, Collection, IndexModel};
 use serde::{Deserialize, Serialize};
 
 /// The server, killed when the test is over.
@@ -293,4 +296,146 @@ async fn many_tasks() {
         task.await.unwrap();
     }
     assert_eq!(things.count_documents(doc! {}).await.unwrap(), 32 * 20 + 1);
+}
+
+/// The accounts of two databases; the first has 100, the second nothing.
+async fn accounts(client: &Client) -> (Collection<Document>, Collection<Document>) {
+    let from: Collection<Document> = client.database("rust").collection("accounts");
+    let to: Collection<Document> = client.database("rust_other").collection("accounts");
+    from.insert_one(doc! { "_id": "a", "n": 100 })
+        .await
+        .unwrap();
+    to.insert_one(doc! { "_id": "b", "n": 0 }).await.unwrap();
+    (from, to)
+}
+
+/// Moves one from the first to the second, by a read and two updates.
+async fn transfer(
+    from: &Collection<Document>,
+    to: &Collection<Document>,
+    session: &mut ClientSession,
+) -> Result<()> {
+    let found = from
+        .find_one(doc! { "_id": "a" })
+        .session(&mut *session)
+        .await?;
+    let n = found.unwrap().get_i32("n").unwrap();
+    from.update_one(doc! { "_id": "a" }, doc! { "$set": { "n": n - 1 } })
+        .session(&mut *session)
+        .await?;
+    to.update_one(doc! { "_id": "b" }, doc! { "$inc": { "n": 1 } })
+        .session(session)
+        .await?;
+    Ok(())
+}
+
+/// A transaction as the manual has it for drivers without a call of its own for it: all of it again
+/// after a transient error, the commit alone again where nobody knows what became of it.
+async fn with_retries(
+    from: &Collection<Document>,
+    to: &Collection<Document>,
+    session: &mut ClientSession,
+) -> Result<()> {
+    loop {
+        session.start_transaction().await?;
+        if let Err(e) = transfer(from, to, session).await {
+            session.abort_transaction().await?;
+            if e.contains_label(TRANSIENT_TRANSACTION_ERROR) {
+                continue;
+            }
+            return Err(e);
+        }
+        loop {
+            match session.commit_transaction().await {
+                Err(e) if e.contains_label(UNKNOWN_TRANSACTION_COMMIT_RESULT) => {}
+                Err(e) if e.contains_label(TRANSIENT_TRANSACTION_ERROR) => break,
+                outcome => return outcome,
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn transactions() {
+    let server = Server::start().await;
+    let client = server.client("").await;
+    let (from, to) = accounts(&client).await;
+    let tasks: Vec<_> = (0..8)
+        .map(|n| {
+            let (client, from, to) = (client.clone(), from.clone(), to.clone());
+            tokio::spawn(async move {
+                let mut session = client.start_session().await?;
+                if n % 2 == 0 {
+                    return with_retries(&from, &to, &mut session).await;
+                }
+                let run = session.start_transaction();
+                run.and_run2(async move |session| transfer(&from, &to, session).await)
+                    .await
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap().unwrap();
+    }
+    let n = |found: Option<Document>| found.unwrap().get_i32("n").unwrap();
+    assert_eq!(n(from.find_one(doc! {}).await.unwrap()), 92);
+    assert_eq!(n(to.find_one(doc! {}).await.unwrap()), 8);
+
+    // The first writer wins, the other is told to begin again.
+    let mut first = client.start_session().await.unwrap();
+    let mut second = client.start_session().await.unwrap();
+    first.start_transaction().await.unwrap();
+    second.start_transaction().await.unwrap();
+    transfer(&from, &to, &mut first).await.unwrap();
+    let conflict = transfer(&from, &to, &mut second).await.unwrap_err();
+    assert!(conflict.contains_label(TRANSIENT_TRANSACTION_ERROR));
+    assert!(matches!(*conflict.kind, ErrorKind::Command(ref e) if e.code == 112));
+    second.abort_transaction().await.unwrap();
+    first.abort_transaction().await.unwrap();
+    assert_eq!(n(from.find_one(doc! {}).await.unwrap()), 92);
+
+    // An error of the application's own ends it, and nothing of it stays.
+    let things = from.clone();
+    let run = first.start_transaction();
+    let mine: Result<()> = run
+        .and_run2(async move |session| {
+            things
+                .insert_one(doc! { "_id": "x" })
+                .session(session)
+                .await?;
+            Err(Error::custom("mine"))
+        })
+        .await;
+    assert_eq!(mine.unwrap_err().get_custom::<&str>(), Some(&"mine"));
+    assert!(from.find_one(doc! { "_id": "x" }).await.unwrap().is_none());
+}
+
+/// A commit whose outcome the driver does not learn is sent again, and done once.
+#[tokio::test]
+async fn a_commit_is_sent_again() {
+    let server = Server::start().await;
+    let client = server.client("").await;
+    let (from, to) = accounts(&client).await;
+    let mut session = client.start_session().await.unwrap();
+    let admin = client.database("admin");
+    let fail =
+        doc! { "failCommands": ["commitTransaction"], "errorCode": 6, "closeConnection": false };
+    admin
+        .run_command(
+            doc! { "configureFailPoint": "failCommand", "mode": { "times": 2 }, "data": fail },
+        )
+        .await
+        .unwrap();
+    session.start_transaction().await.unwrap();
+    transfer(&from, &to, &mut session).await.unwrap();
+    let mut unknown = 0;
+    while let Err(e) = session.commit_transaction().await {
+        assert!(e.contains_label(UNKNOWN_TRANSACTION_COMMIT_RESULT), "{e}");
+        unknown += 1;
+    }
+    // The driver may have sent it again by itself.
+    assert!((1..=2).contains(&unknown), "{unknown}");
+    session.commit_transaction().await.unwrap();
+    let found = to.find_one(doc! { "n": 1 }).await.unwrap();
+    assert!(found.is_some());
 }
