@@ -280,7 +280,7 @@ def test_linearizable_reads_ask_a_majority(three):
 def test_change_streams_go_on_after_an_election(three):
     three.initiate()
     # The driver waits this long for the member that it had the cursor of.
-    with three.client(serverSelectionTimeoutMS=5000) as client:
+    with three.client(serverSelectionTimeoutMS=10_000) as client:
         coll = client.t.c
         with coll.watch() as stream:
             coll.insert_one({"_id": 1})
