@@ -108,16 +108,31 @@ impl Cursors {
 
 /// Puts another cursor number in the place of a reply's own.
 pub(crate) fn renumber(reply: DocBuf, id: i64) -> DocBuf {
+    with_cursor_field(reply, "id", |w| {
+        w.i64("id", id);
+    })
+}
+
+/// Puts another namespace in the place of a cursor's own.
+pub(crate) fn with_ns(reply: DocBuf, ns: &str) -> DocBuf {
+    with_cursor_field(reply, "ns", |w| {
+        w.str("ns", ns);
+    })
+}
+
+/// A reply whose `cursor` has in the place of the field `name` what `write` writes.
+fn with_cursor_field(reply: DocBuf, name: &str, write: impl Fn(&mut Writer)) -> DocBuf {
     let mut w = Writer::with_capacity(reply.as_bytes().len() + 8);
     for e in reply.as_doc() {
         match (e.name, e.val.as_doc()) {
             ("cursor", Some(cursor)) => {
                 w.open_doc("cursor");
                 for f in cursor {
-                    match f.name {
-                        "id" => w.i64("id", id),
-                        name => w.val(name, f.val),
-                    };
+                    if f.name == name {
+                        write(&mut w);
+                    } else {
+                        w.val(f.name, f.val);
+                    }
                 }
                 w.close();
             }
@@ -237,29 +252,6 @@ fn more(
             ))
         }
     }
-}
-
-/// Puts another namespace in the place of a cursor's own.
-pub(crate) fn with_ns(reply: DocBuf, ns: &str) -> DocBuf {
-    let mut w = Writer::with_capacity(reply.as_bytes().len() + 8);
-    for e in reply.as_doc() {
-        match (e.name, e.val.as_doc()) {
-            ("cursor", Some(cursor)) => {
-                w.open_doc("cursor");
-                for f in cursor {
-                    match f.name {
-                        "ns" => w.str("ns", ns),
-                        name => w.val(name, f.val),
-                    };
-                }
-                w.close();
-            }
-            _ => {
-                w.val(e.name, e.val);
-            }
-        }
-    }
-    w.finish()
 }
 
 /// Ends what is left of a cursor at the shards. Failures are of no interest: they end it too, later.
