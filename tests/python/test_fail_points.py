@@ -74,6 +74,27 @@ def test_a_write_concern_error_is_given_as_it_was_written(alone):
         assert reply["writeConcernError"] == {"code": 91} and reply["n"] == 1
 
 
+def test_a_failed_command_tells_of_its_write_concern_too(alone):
+    with fail_point(alone, "failCommand", failCommands=["insert"], errorCode=2, writeConcernError={"code": 64}):
+        reply = alone.db.command({"insert": "c", "documents": [{}]}, check=False)
+        assert reply["code"] == 2 and reply["writeConcernError"] == {"code": 64}
+
+
+def test_errors_of_a_changed_state_carry_the_version_of_the_topology(alone):
+    version = alone.admin.command("hello")["topologyVersion"]
+    for code in (10107, 13435, 13436, 11602, 189):
+        with fail_point(alone, "failCommand", failCommands=["insert"], errorCode=code):
+            reply = alone.db.command({"insert": "c", "documents": [{}]}, check=False)
+            assert reply["code"] == code and reply["topologyVersion"] == version
+    with fail_point(alone, "failCommand", failCommands=["insert"], writeConcernError={"code": 189}):
+        assert alone.db.command({"insert": "c", "documents": [{}]}, check=False)["topologyVersion"] == version
+    # As MongoDB: of a shutdown only when it is one.
+    for code in (91, 11600, 50):
+        with fail_point(alone, "failCommand", failCommands=["insert"], errorCode=code):
+            reply = alone.db.command({"insert": "c", "documents": [{}]}, check=False)
+            assert reply["code"] == code and "topologyVersion" not in reply
+
+
 class TestRetryableWritesThatAreLost:
     @pytest.fixture
     def sent(self, alone):

@@ -59,11 +59,14 @@ def test_secondaries_refuse_writes_and_read_where_the_client_allows_it(three):
     with secondary.wire() as wire:
         reply = wire.command({"insert": "c", "documents": [{"_id": 2}], "$db": "t"})
         assert reply["code"] == 10107 and reply["codeName"] == "NotWritablePrimary"
+        version = wire.command({"hello": 1, "$db": "admin"})["topologyVersion"]
+        assert reply["topologyVersion"] == version
         # MongoDB writes through the primary here.
         out = {"aggregate": "c", "pipeline": [{"$out": "o"}], "cursor": {}, "$readPreference": {"mode": "secondary"}, "$db": "t"}
         assert wire.command(out)["code"] == 10107
         reply = wire.command({"find": "c", "$db": "t"})
         assert reply["code"] == 13435 and reply["codeName"] == "NotPrimaryNoSecondaryOk"
+        assert reply["topologyVersion"] == version
         reply = wire.command({"find": "c", "$db": "t", "$readPreference": {"mode": "secondary"}})
         assert reply["cursor"]["firstBatch"] == [{"_id": 1}]
 
@@ -123,6 +126,7 @@ def test_a_primary_steps_down_and_steps_aside(three):
     old = three.primary()
     with old.client() as client:
         client.t.c.insert_many([{"_id": n} for n in range(100)])
+        known = client.admin.command("hello")["topologyVersion"]["counter"]
         began = time.monotonic()
         client.admin.command("replSetStepDown", 10)
         print(f"stepped down in {seconds_since(began):.2f} s")
@@ -132,7 +136,8 @@ def test_a_primary_steps_down_and_steps_aside(three):
         client.t.c.insert_one({"_id": 100})
         assert client.t.c.count_documents({}) == 101
     with old.wire() as wire:
-        assert wire.command({"insert": "c", "documents": [{}], "$db": "t"})["code"] == 10107
+        reply = wire.command({"insert": "c", "documents": [{}], "$db": "t"})
+        assert reply["code"] == 10107 and reply["topologyVersion"]["counter"] > known
 
 
 def test_retryable_writes_go_on_over_an_election(three):
@@ -196,6 +201,10 @@ def test_write_concerns_of_several_members(three):
         with pytest.raises(PyMongoError) as failure:
             coll.with_options(write_concern=WriteConcern(w=3, wtimeout=300)).insert_one({"_id": 3})
         assert "timed out" in str(failure.value)
+        # A write that fails by what it has seen waits, too.
+        upsert = {"findAndModify": "c", "query": {"_id": 1, "x": 1}, "update": {"$set": {"y": 1}}, "upsert": True}
+        reply = client.t.command({**upsert, "writeConcern": {"w": 3, "wtimeout": 300}}, check=False)
+        assert reply["code"] == 11000 and reply["writeConcernError"]["code"] == 64, reply
         coll.insert_one({"_id": 4})
 
 

@@ -345,6 +345,10 @@ impl Service for Commands {
         self.store.on_durable(Box::new(move |_| changed()));
     }
 
+    fn write_error(&self, error: &errors::Error, out: &mut Vec<u8>) {
+        self.write_failure(error, out);
+    }
+
     fn finish(&self, _client: &Client<Connection>, out: &mut Vec<u8>, body_start: usize) {
         if self.config.topology.set_name().is_none() {
             return;

@@ -283,7 +283,7 @@ struct Shared {
 /// What a listener is told of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Changed {
-    /// Role, primary or configuration. A new primary takes no writes yet.
+    /// Role, primary or configuration, or whether a primary takes writes. A new one does not yet.
     Topology,
     /// A new primary takes writes from now on.
     Opened,
@@ -293,6 +293,12 @@ pub enum Changed {
 impl Shared {
     fn close(&self) {
         self.open.store(0, Ordering::Release);
+    }
+
+    /// Whoever waits for a change of the status looks again.
+    fn wake(&self) {
+        let _lock = self.lock.lock();
+        self.changed.notify_all();
     }
 
     fn is_open(&self) -> bool {
@@ -661,6 +667,8 @@ impl Thread {
     /// Takes no more writes, and hands `then` in behind those that were taken.
     fn close_before(&self, then: Input) {
         self.shared.close();
+        // Who is refused from now on shall hear the reason by `hello`.
+        self.tell(Changed::Topology);
         if let Ok(store) = self.log.store() {
             store.between_groups();
         }
@@ -673,8 +681,10 @@ impl Thread {
         if member.role() == MemberRole::Primary
             && !member.is_handing_over()
             && self.shared.status.read().is_primary()
+            && !self.shared.is_open()
         {
             self.shared.open.store(member.term(), Ordering::Release);
+            self.tell(Changed::Topology);
         }
     }
 
@@ -932,15 +942,13 @@ impl Thread {
         if let Ok(store) = self.log.store() {
             store.decided(commit);
         }
-        {
-            let _lock = self.shared.lock.lock();
-            self.shared.changed.notify_all();
-        }
+        self.shared.wake();
         if topology {
             self.tell(Changed::Topology);
         }
         if opens {
             self.shared.open.store(term, Ordering::Release);
+            self.shared.wake();
             self.tell(Changed::Opened);
         }
         if moved {

@@ -203,6 +203,10 @@ fn unmet_error(unmet: &Unmet) -> errors::Error {
             "No write concern mode named '{mode}' found in replica set configuration"
         ),
         Unmet::TimedOut => errors::err!(WriteConcernFailed, "waiting for replication timed out"),
+        Unmet::SteppedDown => errors::err!(
+            PrimarySteppedDown,
+            "Primary stepped down while waiting for replication"
+        ),
     }
 }
 

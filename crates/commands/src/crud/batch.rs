@@ -210,5 +210,9 @@ pub fn is_fatal(e: &Error) -> bool {
             | Code::SnapshotUnavailable
             | Code::TransactionTooLargeForCache
             | Code::OperationNotSupportedInTransaction
+            // A driver looks for them in the reply, not in its statements.
+            | Code::NotWritablePrimary
+            | Code::PrimarySteppedDown
+            | Code::InterruptedDueToReplStateChange
     )
 }

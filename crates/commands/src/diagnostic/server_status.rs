@@ -346,7 +346,7 @@ fn repl(cx: &mut CommandContext<'_, '_>) {
     if cx.app.config.topology.set_name().is_none() {
         return;
     }
-    let is_primary = member::is_primary(cx);
+    let is_primary = member::is_writable(cx);
     cx.w.open_doc("repl")
         .bool("ismaster", is_primary)
         .bool("isWritablePrimary", is_primary);

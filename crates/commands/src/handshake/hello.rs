@@ -75,7 +75,7 @@ fn answer(cx: &mut CommandContext<'_, '_>, primary: &str) -> Result<Done> {
         cx.w.bool("helloOk", true);
     }
     monitor::append(cx, counter);
-    let is_primary = member::is_primary(cx);
+    let is_primary = member::is_writable(cx);
     cx.w.bool(primary, is_primary);
     member::append_hello(cx);
     let w = &mut cx.w;

@@ -205,18 +205,18 @@ impl Commands {
         }
         if let (false, Some(code)) = (f.close_connection, f.error_code) {
             let mut e = Error::coded(code, "Failing command via 'failCommand' failpoint");
+            let mut extra = Writer::new();
+            if let Some(concern) = &f.write_concern_error {
+                extra.doc("writeConcernError", concern.as_doc());
+            }
             match &f.labels {
-                Some(labels) => {
-                    let mut w = Writer::new();
-                    write_labels(&mut w, labels.iter().map(String::as_str));
-                    e = e.with_extra(w.finish().into_vec());
-                }
+                Some(labels) => write_labels(&mut extra, labels.iter().map(String::as_str)),
                 None if is_retryable_write(command, args) && retryable_code(code) => {
                     e = e.with_label("RetryableWriteError")
                 }
                 None => e = transaction::with_label(e, command, args),
             }
-            return Err(e.into());
+            return Err(e.with_extra(extra.finish().into_vec()).into());
         }
         Ok(Some(f))
     }

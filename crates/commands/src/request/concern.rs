@@ -33,6 +33,8 @@ pub enum Unmet {
     UnknownMode(String),
     /// The members that were asked for did not have it in time.
     TimedOut,
+    /// This member was deposed while it waited for others.
+    SteppedDown,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -255,6 +257,10 @@ pub fn append_unmet(unmet: &Unmet, w: &mut Writer) {
             errors::Code::WriteConcernFailed,
             "waiting for replication timed out".to_string(),
         ),
+        Unmet::SteppedDown => (
+            errors::Code::PrimarySteppedDown,
+            "Primary stepped down while waiting for replication".to_string(),
+        ),
     };
     w.open_doc("writeConcernError");
     w.i32("code", code.0)
@@ -264,11 +270,15 @@ pub fn append_unmet(unmet: &Unmet, w: &mut Writer) {
         w.open_doc("errInfo").bool("wtimeout", true).close().close();
         return;
     }
+    if *unmet == Unmet::SteppedDown {
+        w.close();
+        return;
+    }
     w.open_doc("errInfo").open_doc("writeConcern");
     match unmet {
         Unmet::TooManyMembers(n) => w.int("w", *n),
         Unmet::UnknownMode(mode) => w.str("w", mode),
-        Unmet::TimedOut => w,
+        Unmet::TimedOut | Unmet::SteppedDown => w,
     };
     w.i32("wtimeout", 0)
         .str("provenance", "clientSupplied")

@@ -17,6 +17,7 @@ use crate::request::{CommandContext, Done};
 use crate::settings::fail_point::CommandFailure;
 use crate::topology::member;
 use crate::topology::monitor::Monitor;
+use crate::topology::state_change;
 use crate::{Commands, Local};
 use ::replication::member::raft_id;
 use bson::{Doc, Writer};
@@ -62,7 +63,7 @@ impl Commands {
         let name = request.command();
         let Some(command) = table::lookup(name) else {
             self.counters.failed();
-            service::write_error(&err!(CommandNotFound, "no such command: '{name}'"), out);
+            self.write_failure(&err!(CommandNotFound, "no such command: '{name}'"), out);
             return Outcome::Reply;
         };
         // A fail point may close, block or fail, which an event loop must not do.
@@ -120,7 +121,7 @@ impl Commands {
             Err(error) => {
                 command.failed.fetch_add(1, Relaxed);
                 self.counters.failed();
-                service::write_error(&error, out);
+                self.write_failure(&error, out);
                 return Outcome::Reply;
             }
         };
@@ -159,7 +160,7 @@ impl Commands {
             // That was the last of a stream.
             *call.client.state.monitor.lock() = Monitor::default();
         }
-        service::write_error(&e, out);
+        self.write_failure(&e, out);
         // What it staged before it failed must be committed nevertheless.
         if left.wrote && on_loop {
             Outcome::Staged { durable: false }
@@ -223,7 +224,11 @@ impl Commands {
         let durability = self.durability(&cx, call.mode, left.wrote);
         let silent =
             cx.write_concern.acknowledge == Acknowledge::Never && cx.command.is(flag::COUNTED);
+        let unmet = cx.write_concern.unmet.is_some() || admission.failure.is_some();
         *out = cx.w.finish_into();
+        if unmet && done.is_ok() {
+            self.complete_unmet(out, start);
+        }
         let awaits = matches!(done, Ok(Done::Await { .. }));
         if awaits {
             out.truncate(start);
@@ -387,6 +392,15 @@ fn run(cx: &mut CommandContext<'_, '_>, start: usize, admission: &Admission) -> 
             cx.w.f64("ok", 1.0);
         }
     }
+    if let Err(Stop::Failed(e)) = &done
+        && cx.command.is(flag::WRITE)
+        && !is_of_arguments(e.code)
+        && !state_change::is_not_primary(e.code)
+        && !e.is_interruption()
+    {
+        // What was asked of the members holds for what a write has seen, too.
+        await_members(cx)?;
+    }
     done.map_err(|e| e.map_error(|e| with_unmet(e, &cx.write_concern)))
 }
 
@@ -440,7 +454,7 @@ fn await_members(cx: &mut CommandContext<'_, '_>) -> Result<()> {
         return Ok(());
     };
     let longest = timeout.map_or(LONGEST_WAIT, Duration::from_millis);
-    let mut reached = false;
+    let (mut reached, mut leads) = (false, true);
     driver.wait(Instant::now() + longest, |status| {
         let Some(config) = &status.config else {
             return false;
@@ -449,11 +463,15 @@ fn await_members(cx: &mut CommandContext<'_, '_>) -> Result<()> {
             let id = raft_id(member);
             status.progress.iter().any(|p| p.0 == id && p.1 >= index)
         };
-        reached = status.is_primary() && config.is_reached(wanted, &has);
-        reached || !status.is_primary()
+        leads = status.is_primary();
+        reached = leads && config.is_reached(wanted, &has);
+        reached || !leads
     });
     if !reached {
-        cx.write_concern.unmet = Some(Unmet::TimedOut);
+        cx.write_concern.unmet = Some(match leads {
+            true => Unmet::TimedOut,
+            false => Unmet::SteppedDown,
+        });
     }
     Ok(())
 }
@@ -470,14 +488,18 @@ fn outcome(done: Done, awaits: Awaits) -> Outcome {
     }
 }
 
+/// Whether a command with an error of this code did not come to its work.
+fn is_of_arguments(code: Code) -> bool {
+    matches!(
+        code,
+        Code::FailedToParse | Code::TypeMismatch | Code::BadValue | Code::InvalidOptions
+    )
+}
+
 /// An error of a command whose write concern cannot be met either tells both.
 fn with_unmet(e: Error, concern: &WriteConcern) -> Error {
-    let of_arguments = matches!(
-        e.code,
-        Code::FailedToParse | Code::TypeMismatch | Code::BadValue | Code::InvalidOptions
-    );
     match &concern.unmet {
-        Some(unmet) if !of_arguments => {
+        Some(unmet) if !is_of_arguments(e.code) => {
             let mut w = Writer::new();
             if let Some(extra) = e.extra.as_deref().and_then(Doc::new) {
                 w.extend(extra);
@@ -507,5 +529,8 @@ fn append_concern_error(cx: &mut CommandContext<'_, '_>, failure: Option<&Comman
         }
     } else if let Some(unmet) = &cx.write_concern.unmet {
         concern::append_unmet(unmet, &mut cx.w);
+        if *unmet == Unmet::SteppedDown && is_retryable_write(cx.command, &cx.args) {
+            write_labels(&mut cx.w, ["RetryableWriteError"].into_iter());
+        }
     }
 }

@@ -58,6 +58,13 @@ pub fn is_primary(cx: &CommandContext<'_, '_>) -> bool {
         .is_none_or(|driver| driver.status().is_primary())
 }
 
+/// Whether clients are told to write here: a primary that hands over, or has not begun, is told as a
+/// secondary.
+pub fn is_writable(cx: &CommandContext<'_, '_>) -> bool {
+    let driver = cx.app.replica.as_ref();
+    driver.is_none_or(|driver| driver.is_leading() && driver.is_open())
+}
+
 /// MongoDB's number of a member's state.
 pub fn state(status: &Status) -> i32 {
     match status.role {
@@ -110,7 +117,8 @@ pub fn append_hello(cx: &mut CommandContext<'_, '_>) {
         return;
     };
     let majority_ts = majority_ts(&status, ts);
-    append_configured(&mut cx.w, &name, &status, &config);
+    let writable = driver.is_open();
+    append_configured(&mut cx.w, &name, &status, &config, writable);
     append_last_write(&mut cx.w, ts, majority_ts, status.term as i64);
 }
 
@@ -122,7 +130,13 @@ pub fn majority_ts(status: &Status, ts: u64) -> u64 {
     }
 }
 
-fn append_configured(w: &mut Writer, name: &str, status: &Status, config: &Arc<Config>) {
+fn append_configured(
+    w: &mut Writer,
+    name: &str,
+    status: &Status,
+    config: &Arc<Config>,
+    writable: bool,
+) {
     let lists: [(&str, fn(&replication::config::Member) -> bool); 3] = [
         ("hosts", |m| m.is_host()),
         ("passives", |m| m.is_passive()),
@@ -140,7 +154,10 @@ fn append_configured(w: &mut Writer, name: &str, status: &Status, config: &Arc<C
     }
     w.str("setName", name)
         .int("setVersion", config.version)
-        .bool("secondary", state(status) == 2);
+        .bool(
+            "secondary",
+            state(status) == 2 || status.is_primary() && !writable,
+        );
     if let Some(primary) = status.primary_host() {
         w.str("primary", &primary);
     }

@@ -3,3 +3,4 @@
 
 pub mod member;
 pub mod monitor;
+pub mod state_change;
