@@ -1,11 +1,12 @@
 """Replica sets of three processes: making one, reading from secondaries, failing over, taking back what no majority had."""
 
+import re
 import threading
 import time
 import uuid
 
 import pytest
-from bson import Binary, Int64
+from bson import Binary, Int64, decode_all
 from harness import Server, until
 from pymongo import ReadPreference, WriteConcern
 from pymongo.errors import OperationFailure, PyMongoError
@@ -94,31 +95,68 @@ def test_another_member_is_elected_when_the_primary_dies_and_nothing_is_lost(thr
     until("the old primary is a secondary", three.is_whole)
 
 
-def test_what_only_a_deposed_primary_has_is_taken_back(three):
-    three.initiate()
-    with three.client() as client:
-        client.t.c.insert_one({"_id": "kept"})
+def loses(three, write):
+    """The primary alone makes writes, and comes back when another was elected. False: it had stepped down already."""
     old = three.primary()
     others = [m for m in three.members if m is not old]
     for other in others:
         other.kill()
     with old.client() as client:
-        lonely = client.t.get_collection("c", write_concern=WriteConcern(1))
         try:
-            lonely.insert_one({"_id": "lost"})
+            write(client.t.get_collection("c", write_concern=WriteConcern(1)))
         except PyMongoError:
             pytest.skip("the primary had stepped down already")
     old.kill()
     for other in others:
         other.start()
     with three.client() as client:
-        client.t.c.insert_one({"_id": "new"})
+        client.t.c.insert_one({})
         old.start()
         until("the set is whole", three.is_whole)
+    return old
+
+
+def test_what_only_a_deposed_primary_has_is_taken_back_and_saved(three):
+    three.initiate()
+    with three.client() as client:
+        client.t.c.insert_many([{"_id": "kept", "n": 1}, {"_id": "too", "n": 1}])
+    old = three.primary()
+    with old.client() as client:
+        rbid = client.admin.command("replSetGetRBID")["rbid"]
+        uuid_of = client.t.command("listCollections")["cursor"]["firstBatch"][0]["info"]["uuid"]
+
+    def write(coll):
+        coll.insert_many([{"_id": "lost"}, {"_id": "gone"}])
+        coll.update_one({"_id": "kept"}, {"$set": {"n": 2}})
+        coll.update_one({"_id": "lost"}, {"$set": {"n": 3}})
+        coll.delete_one({"_id": "gone"})
+
+    assert loses(three, write) is old
     for member in three.members:
-        sees(member, {}, 2)
+        sees(member, {}, 3)
         with member.client() as client:
-            assert {d["_id"] for d in client.t.c.find()} == {"kept", "new"}
+            assert client.t.c.find_one({"_id": "kept"}) == {"_id": "kept", "n": 1} and not client.t.c.find_one({"_id": "lost"})
+    [file] = (old.path / "rollback").glob("*/*")
+    assert file.parent.name == str(uuid.UUID(bytes=uuid_of)) and re.fullmatch(r"removed\.[-\dT]+\.0\.bson", file.name)
+    documents = {d["_id"]: d for d in decode_all(file.read_bytes())}
+    assert documents == {"kept": {"_id": "kept", "n": 2}, "lost": {"_id": "lost", "n": 3}}
+    with old.client() as client:
+        assert client.admin.command("replSetGetRBID")["rbid"] > rbid
+        status = client.admin.command("serverStatus")
+        assert status["pandodb"]["replication"]["rollbacks"] > 0 and status["repl"]["rbid"] > rbid
+    assert any("documents that are taken back are saved" in line and file.name in line for line in old.tail(400).splitlines())
+
+
+def test_what_is_taken_back_is_not_saved_where_that_is_switched_off(tmp_path):
+    with ReplicaSet(tmp_path, options=["--setParameter", "createRollbackDataFiles=false"]) as three:
+        three.initiate()
+        with three.client() as client:
+            client.t.c.insert_one({})
+        old = loses(three, lambda coll: coll.insert_one({"_id": "lost"}))
+        with old.client() as client:
+            assert client.t.c.count_documents({"_id": "lost"}) == 0
+            assert client.admin.command("serverStatus")["pandodb"]["replication"]["rollbacks"] > 0
+        assert not (old.path / "rollback").exists()
 
 
 def test_a_primary_steps_down_and_steps_aside(three):

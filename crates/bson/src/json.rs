@@ -282,6 +282,12 @@ fn wrapped(o: &serde_json::Map<String, Json>) -> Option<Option<Value>> {
     Some(v)
 }
 
+/// Milliseconds since 1970 as `YYYY-MM-DDTHH:MM:SS[.mmm]Z`; nothing past the year 9999.
+pub fn iso_date(millis: i64) -> String {
+    let date = bson_codec::DateTime::from_millis(millis);
+    date.try_to_rfc3339_string().unwrap_or_default()
+}
+
 /// `YYYY-MM-DDTHH:MM:SS[.mmm]Z` to milliseconds since 1970.
 fn parse_iso(s: &str) -> Option<i64> {
     bson_codec::DateTime::parse_rfc3339_str(s)

@@ -208,6 +208,7 @@ impl Commands {
         let Some(driver) = &self.replica else {
             return Ok(());
         };
+        driver.save_rollbacks(self.parameters.bool(parameters::ROLLBACK_FILES));
         let (topology, control) = (self.topology.clone(), self.control.clone());
         let retries = self.retries.clone();
         let (engine, member) = (self.engine.clone(), driver.clone());

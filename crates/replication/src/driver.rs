@@ -18,13 +18,14 @@ use crate::initial_sync::source::Copies;
 use crate::initial_sync::{Offer, Progress, ProgressReport, Source};
 use crate::log_view::{FIRST_TERM, VoterChange};
 use crate::member::{ELECTION_TICKS, Member, MemberLog, MemberRole, News, OpTime, raft_id};
+use crate::rollback;
 use crate::state_file::{self, State};
 use errors::{Error, Fallible as Result, err};
 use parking_lot::{Condvar, Mutex, RwLock};
 use raft::eraftpb::{Message, MessageType};
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -99,6 +100,8 @@ pub struct Status {
     pub op_times: Vec<(u64, OpTime)>,
     /// As of the last look: number, and when a message of that member came last.
     pub heard: Vec<(u64, SystemTime)>,
+    /// How often entries were taken back here.
+    pub rollbacks: u64,
 }
 
 impl Status {
@@ -167,6 +170,36 @@ impl StoreLog {
     }
 }
 
+/// So many bytes of entries are read at a time where they are taken back.
+const ROLLBACK_READ_BYTES: u64 = 4 << 20;
+
+impl StoreLog {
+    /// Saves the documents of the entries `[from, to)`, and tells the log of each file.
+    fn save_rollback(&self, from: u64, to: u64) -> Result<()> {
+        let mut hand_out = |take: &mut dyn FnMut(Record<'_>) -> Result<()>| {
+            let (mut next, mut outcome) = (from, Ok(()));
+            while next < to && outcome.is_ok() {
+                let begun = next;
+                self.read(next, to, ROLLBACK_READ_BYTES, &mut |record| {
+                    next = record.index + 1;
+                    if outcome.is_ok() {
+                        outcome = take(record);
+                    }
+                })?;
+                if next == begun {
+                    break;
+                }
+            }
+            outcome
+        };
+        for saved in rollback::save(&self.dir, SystemTime::now(), &mut hand_out)? {
+            tracing::warn!(target: "REPL", namespace = saved.ns.as_str(), documents = saved.documents,
+                file = %saved.path.display(), "Rollback: documents that are taken back are saved");
+        }
+        Ok(())
+    }
+}
+
 impl MemberLog for StoreLog {
     fn first_index(&self) -> u64 {
         self.store().map_or(1, |s| s.first_log_index())
@@ -221,7 +254,13 @@ impl MemberLog for StoreLog {
         self.store()?.append_records(entries)
     }
     fn truncate_after(&self, index: u64) -> Result<()> {
-        self.store()?.truncate_log(index)
+        let store = self.store()?;
+        let last = store.log_end();
+        if self.shared.saves_rollbacks.load(Ordering::Relaxed) {
+            self.save_rollback(index + 1, last + 1)?;
+        }
+        tracing::warn!(target: "REPL", from = index + 1, to = last, "Rollback: entries that no majority had are taken back");
+        store.truncate_log(index)
     }
     fn apply(&self, entries: &[Record<'_>]) -> Result<()> {
         let store = self.store()?;
@@ -278,6 +317,8 @@ struct Shared {
     /// Told after each change of role, primary, configuration or commit point.
     listeners: RwLock<Vec<Box<dyn Fn(Changed) + Send + Sync>>>,
     initial_sync: Progress,
+    /// Documents that are taken back are saved (`createRollbackDataFiles`).
+    saves_rollbacks: AtomicBool,
 }
 
 /// What a listener is told of.
@@ -353,6 +394,7 @@ impl Driver {
             changed: Condvar::new(),
             listeners: RwLock::default(),
             initial_sync: Progress::default(),
+            saves_rollbacks: AtomicBool::new(true),
         });
         store.flush_gate().allow(0);
         store.replicate(Arc::new(Gate(shared.clone())))?;
@@ -407,6 +449,11 @@ impl Driver {
             .spawn(move || thread.run(inputs, state))
             .map_err(|e| Error::internal(format!("cannot start a thread: {e}")))?;
         Ok(())
+    }
+
+    /// Whether documents that are taken back are saved.
+    pub fn save_rollbacks(&self, on: bool) {
+        self.shared.saves_rollbacks.store(on, Ordering::Relaxed);
     }
 
     /// What other members copy from here.
@@ -916,6 +963,7 @@ impl Thread {
             durable,
             op_times,
             heard,
+            rollbacks: member.rollbacks(),
         };
         let topology = (before.role, before.term, before.primary, before.id)
             != (status.role, status.term, status.primary, status.id)

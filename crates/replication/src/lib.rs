@@ -11,6 +11,7 @@
 //! - [`driver`]: the thread that drives a member over a real store.
 //! - [`message`]: the bytes of messages between members.
 //! - [`initial_sync`]: files for a member that the log does not reach any more.
+//! - [`rollback`]: files of what is taken back.
 //! - [`state_file`]: what a member must not forget besides its log.
 //!
 //! Invariant: knows no command and no socket of a client.
@@ -21,6 +22,7 @@ pub mod initial_sync;
 mod log_view;
 pub mod member;
 pub mod message;
+pub mod rollback;
 pub mod state_file;
 
 pub use config::{Config, Host};

@@ -202,6 +202,11 @@ impl<L: MemberLog + Clone> Member<L> {
         self.node.raft.raft_log.committed
     }
 
+    /// How often entries were taken back.
+    pub fn rollbacks(&self) -> u64 {
+        self.state.rollbacks
+    }
+
     pub fn config(&self) -> Option<&Config> {
         self.state.config.as_ref()
     }
@@ -504,7 +509,7 @@ impl<L: MemberLog + Clone> Member<L> {
                         "the entries from {index} on were not those of the majority"
                     )));
                 }
-                self.log().truncate_after(first.index - 1)?;
+                self.take_back(first.index)?;
             }
             let records: Option<Vec<_>> = entries.iter().map(log_view::to_record).collect();
             let records =
@@ -514,6 +519,17 @@ impl<L: MemberLog + Clone> Member<L> {
             self.node.mut_store().keep(entries);
         }
         Ok(None)
+    }
+
+    /// Cuts the entries from `index` on out of the log. It is counted first: who sees another count has
+    /// to look again at what he has read of the log.
+    fn take_back(&mut self, index: u64) -> Result<()> {
+        self.state.rollbacks += 1;
+        // The commit point may be that of entries which are not in the log yet.
+        let mut state = self.state.clone();
+        state.hard.commit = self.saved_commit;
+        self.log().save(&state)?;
+        self.log().truncate_after(index - 1)
     }
 
     /// What the term of a new primary begins with gets its stamp, and is appended. All else was

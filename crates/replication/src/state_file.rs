@@ -25,6 +25,8 @@ pub struct State {
     pub voters: ConfState,
     /// Index and term of the entry that a copy of files ended with: the log has it not.
     pub base: Option<(u64, u64)>,
+    /// How often entries were taken back.
+    pub rollbacks: u64,
     /// The newest configuration that is applied.
     pub config: Option<Config>,
 }
@@ -36,7 +38,8 @@ impl State {
             .i64("founder", self.founder as i64)
             .i64("term", self.hard.term as i64)
             .i64("vote", self.hard.vote as i64)
-            .i64("commit", self.hard.commit as i64);
+            .i64("commit", self.hard.commit as i64)
+            .i64("rollbacks", self.rollbacks as i64);
         if let Some((index, term)) = self.base {
             w.i64("baseIndex", index as i64)
                 .i64("baseTerm", term as i64);
@@ -72,6 +75,7 @@ impl State {
         state.hard.term = number("term")?;
         state.hard.vote = number("vote")?;
         state.hard.commit = number("commit")?;
+        state.rollbacks = number("rollbacks").unwrap_or(0);
         state.base = number("baseIndex").zip(number("baseTerm"));
         state.voters.voters = ids("voters")?;
         state.voters.learners = ids("learners")?;
@@ -134,6 +138,7 @@ mod tests {
         };
         (state.hard.term, state.hard.vote, state.hard.commit) = (7, 2, 99);
         state.base = Some((90, 6));
+        state.rollbacks = 4;
         state.voters.voters = vec![1, 2, 3];
         state.config = Some(Config::of_one(
             "rs",

@@ -35,6 +35,7 @@
 //! - Reading reserves nothing by a number in the bytes: what is counted must be there.
 
 use crate::counts::CountDelta;
+use crate::record_cache;
 use std::sync::Arc;
 
 /// A key of the one keyspace: `tablet u64 BE | space u8 | index id u32 BE | rest`.
@@ -176,6 +177,11 @@ fn put_bytes(buf: &mut Vec<u8>, bytes: &[u8]) {
 }
 
 impl Effect {
+    /// Whether it is one of a record: what it puts is a document then.
+    pub fn is_of_record(&self) -> bool {
+        record_cache::is_record(self.key())
+    }
+
     /// The size of its keys and values, without lengths and tag.
     pub(crate) fn size(&self) -> usize {
         match self {

@@ -1,7 +1,7 @@
 //! `setParameter`.
 
 use crate::request::{CommandContext, Done};
-use crate::settings::parameters::{ESTABLISHMENT, NO_TABLE_SCAN};
+use crate::settings::parameters::{ESTABLISHMENT, NO_TABLE_SCAN, ROLLBACK_FILES};
 use errors::{Result, bail};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -35,6 +35,9 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         if ESTABLISHMENT.contains(&e.name) {
             let rate = app.parameters.establishment();
             app.control.establishment.limit(rate);
+        }
+        if let (ROLLBACK_FILES, Some(driver)) = (e.name, &app.replica) {
+            driver.save_rollbacks(app.parameters.bool(e.name));
         }
         if e.name == NO_TABLE_SCAN {
             let on = app.parameters.bool(e.name);

@@ -351,7 +351,8 @@ fn repl(cx: &mut CommandContext<'_, '_>) {
         .bool("ismaster", is_primary)
         .bool("isWritablePrimary", is_primary);
     member::append_hello(cx);
-    cx.w.i32("rbid", 1).close();
+    let rbid = member::rollback_id(cx);
+    cx.w.i32("rbid", rbid).close();
 }
 
 fn security(cx: &mut CommandContext<'_, '_>) {
@@ -482,6 +483,11 @@ fn pandodb(cx: &mut CommandContext<'_, '_>) {
     w.i64("lastIndex", s.last_index as i64)
         .i64("durableIndex", s.durable_index as i64)
         .close();
+    if let Some(driver) = &cx.app.replica {
+        w.open_doc("replication")
+            .i64("rollbacks", driver.status().rollbacks as i64)
+            .close();
+    }
     let f = &cx.app.control.in_flight;
     w.open_doc("inFlight")
         .i64("limitBytes", f.limit() as i64)

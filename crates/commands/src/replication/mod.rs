@@ -6,6 +6,7 @@ pub mod pando_copy_files;
 pub mod pando_replicate;
 pub mod repl_set_freeze;
 pub mod repl_set_get_config;
+pub mod repl_set_get_rbid;
 pub mod repl_set_get_status;
 pub mod repl_set_initiate;
 pub mod repl_set_reconfig;

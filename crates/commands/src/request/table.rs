@@ -209,6 +209,7 @@ commands! {
     "applyOps" => ADMIN | WRITE | WORKER, Own(needs::apply_ops), crate::replication::apply_ops::run, "applies entries of an oplog";
     "replSetGetStatus" => ADMIN, Cluster(&[ReplSetGetStatus]), crate::replication::repl_set_get_status::run, "state of the replica set";
     "replSetGetConfig" => ADMIN, Cluster(&[ReplSetGetConfig]), crate::replication::repl_set_get_config::run, "configuration of the replica set";
+    "replSetGetRBID" => ADMIN, Cluster(&[Internal]), crate::replication::repl_set_get_rbid::run, "a number that changes when writes are taken back";
     "replSetFreeze" => ADMIN, Cluster(&[ReplSetStateChange]), crate::replication::repl_set_freeze::run, "keeps a secondary from becoming primary";
     "replSetStepDown" => ADMIN | WORKER, Cluster(&[ReplSetStateChange]), crate::replication::repl_set_step_down::run, "makes the primary a secondary";
     "createSearchIndexes" => OF_COLLECTION, Collection(&[CreateSearchIndexes]), crate::ddl::search_indexes::run, "new search indexes";

@@ -19,6 +19,8 @@ pub const SNAPSHOT_WINDOW: &str = "minSnapshotHistoryWindowInSeconds";
 pub const INITIAL_SYNC_RATE: &str = "initialSyncMaxMBPerSec";
 /// A checkpoint that nobody has read for so many seconds goes.
 pub const INITIAL_SYNC_PATIENCE: &str = "initialSyncSourceIdleSecs";
+/// Documents that a member takes back are saved in files.
+pub const ROLLBACK_FILES: &str = "createRollbackDataFiles";
 /// What limits how many connections a second are let in.
 pub const ESTABLISHMENT: [&str; 5] = [
     "ingressConnectionEstablishmentRateLimiterEnabled",
@@ -39,6 +41,7 @@ const EFFECTIVE: &[&str] = &[
     "allowDiskUseByDefault",
     "clientCursorMonitorFrequencySecs",
     "cursorTimeoutMillis",
+    ROLLBACK_FILES,
     ESTABLISHMENT[0],
     ESTABLISHMENT[1],
     ESTABLISHMENT[2],
@@ -104,6 +107,7 @@ parameters! {
     "automationServiceDescriptor" => "", BOTH, Some((0, 64));
     "clientCursorMonitorFrequencySecs" => 4, BOTH, POSITIVE;
     "clusterAuthMode" => "undefined", BOTH, None;
+    ROLLBACK_FILES => true, BOTH, None;
     "cursorTimeoutMillis" => 600_000i64, BOTH, Some((1, i64::MAX));
     "diagnosticDataCollectionEnabled" => false, BOTH, None;
     "enableLocalhostAuthBypass" => true, START, None;
