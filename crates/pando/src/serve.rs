@@ -50,6 +50,24 @@ impl Failure {
             says,
         }
     }
+
+    fn listening(says: String) -> Failure {
+        Failure {
+            code: CANNOT_LISTEN,
+            says,
+        }
+    }
+
+    fn opening(e: errors::Error) -> Failure {
+        Failure {
+            code: CANNOT_OPEN_DATA,
+            says: e.into_message(),
+        }
+    }
+
+    fn other(says: String) -> Failure {
+        Failure { code: 1, says }
+    }
 }
 
 pub fn main(personality: Personality, args: &[OsString]) -> ExitCode {
@@ -106,8 +124,7 @@ fn start(personality: Personality, args: &[OsString]) -> Result<ExitCode, Failur
                 .keys
                 .get("storage.dbPath")
                 .map_or("/data/db", |g| g.value.as_str());
-            let pid = daemon::stop_server_of(&PathBuf::from(dir))
-                .map_err(|says| Failure { code: 1, says })?;
+            let pid = daemon::stop_server_of(&PathBuf::from(dir)).map_err(Failure::other)?;
             println!("killing process with pid: {pid}");
             return Ok(ExitCode::SUCCESS);
         }
@@ -131,7 +148,7 @@ fn start(personality: Personality, args: &[OsString]) -> Result<ExitCode, Failur
     if !launch.fork {
         return run(launch, None);
     }
-    match daemon::fork().map_err(|says| Failure { code: 1, says })? {
+    match daemon::fork().map_err(Failure::other)? {
         Forked::Parent(code) => Ok(code),
         Forked::Child(ready) => run(launch, Some(ready)),
     }
@@ -160,29 +177,68 @@ fn run(launch: Launch, ready: Option<Ready>) -> Result<ExitCode, Failure> {
         TlsMode::Disabled => None,
         _ => Some(Arc::new(Tls::open(&config.tls).map_err(Failure::options)?)),
     };
+    let listeners = listen(&mut config)?;
+    let member = matches!(config.topology, Topology::ReplicaSet { named: true, .. });
+    let store = open_store(&config, member, files).map_err(Failure::opening)?;
+    memory::keep_within(config.cache_bytes);
+    let control = Arc::new(Control::default());
+    let replica = match (member, config.topology.set_name()) {
+        (true, Some(name)) => Some(join_set(&store, &config, name).map_err(Failure::opening)?),
+        _ => None,
+    };
+    let commands = Commands::of_member(
+        Arc::clone(&store),
+        config.clone(),
+        Arc::clone(&control),
+        replica.clone(),
+    )
+    .map_err(|stop| Failure::opening(stop.into_error()))?;
+    let pid_file = pid_file
+        .map(|path| PidFile::write(&path))
+        .transpose()
+        .map_err(Failure::other)?;
+    daemon::watch_signals(Arc::clone(&control)).map_err(Failure::other)?;
+
+    announce(&config, &listeners, began, commands.lacks_users());
+    if let Some(ready) = ready {
+        ready.announce();
+    }
+    if let (Role::Config, Some(driver)) = (config.role, &replica) {
+        route::balance(&config, driver).map_err(Failure::other)?;
+    }
+    let served = answer(&config, listeners, commands, control, tls)?;
+    if let Some(replica) = &replica {
+        replica.stop();
+    }
+    let closed = store.close();
+    if config.role == Role::Router {
+        route::clear(&config.db_path);
+    }
+    drop(pid_file);
+    end(served.and(closed.map_err(errors::Error::into_message)))
+}
+
+/// Listens where the configuration says, which learns of the port where it left the choice open.
+fn listen(config: &mut ServerConfig) -> Result<Listeners, Failure> {
     let listeners = server::listen(&config.bind, config.port, config.unix_socket.as_deref())
-        .map_err(|says| Failure {
-            code: CANNOT_LISTEN,
-            says,
-        })?;
+        .map_err(Failure::listening)?;
     if config.port == 0
         && let Some(address) = listeners.addresses().first()
     {
         config.port = address.port();
     }
-    let cannot_open = |e: errors::Error| Failure {
-        code: CANNOT_OPEN_DATA,
-        says: e.into_message(),
-    };
-    let member = matches!(config.topology, Topology::ReplicaSet { named: true, .. });
+    Ok(listeners)
+}
+
+/// Opens the data directory. `files`: how many the process may have open.
+fn open_store(config: &ServerConfig, member: bool, files: u64) -> errors::Fallible<Arc<Store>> {
     // What a majority of the other members may not have is not applied at the start.
     let apply_up_to = match member {
-        true => replication::state_file::load(&config.db_path)
-            .map_err(cannot_open)?
+        true => replication::state_file::load(&config.db_path)?
             .map_or(u64::MAX, |state| state.hard.commit),
         false => u64::MAX,
     };
-    let store = Store::open(StoreOptions {
+    Store::open(StoreOptions {
         apply_up_to,
         cache_bytes: usize::try_from(config.cache_bytes).unwrap_or(usize::MAX),
         sync_interval: config.durability.interval,
@@ -198,30 +254,16 @@ fn run(launch: Launch, ready: Option<Ready>) -> Result<ExitCode, Failure> {
         engine_options: config.engine_options.clone(),
         ..StoreOptions::new(&config.db_path)
     })
-    .map_err(cannot_open)?;
-    memory::keep_within(config.cache_bytes);
-    let control = Arc::new(Control::default());
-    let replica = match (member, config.topology.set_name()) {
-        (true, Some(name)) => Some(join_set(&store, &config, name).map_err(cannot_open)?),
-        _ => None,
-    };
-    let commands = Commands::of_member(
-        Arc::clone(&store),
-        config.clone(),
-        Arc::clone(&control),
-        replica.clone(),
-    )
-    .map_err(|stop| cannot_open(stop.into_error()))?;
-    let pid_file = pid_file
-        .map(|path| PidFile::write(&path))
-        .transpose()
-        .map_err(|says| Failure { code: 1, says })?;
-    daemon::watch_signals(Arc::clone(&control)).map_err(|says| Failure { code: 1, says })?;
+}
 
-    announce(&config, &listeners, began, commands.lacks_users());
-    if let Some(ready) = ready {
-        ready.announce();
-    }
+/// Answers requests until the server is told to stop. The inner result: whether it ended well.
+fn answer(
+    config: &ServerConfig,
+    listeners: Listeners,
+    commands: Commands,
+    control: Arc<Control>,
+    tls: Option<Arc<Tls>>,
+) -> Result<Result<(), String>, Failure> {
     let limits = Limits {
         loops: config.loops,
         max_connections: config.max_connections,
@@ -229,45 +271,29 @@ fn run(launch: Launch, ready: Option<Ready>) -> Result<ExitCode, Failure> {
         tls,
         ..Limits::default()
     };
-    if let (Role::Config, Some(driver)) = (config.role, &replica) {
-        route::balance(&config, driver).map_err(|says| Failure { code: 1, says })?;
-    }
-    let served = match config.role {
-        Role::Router => {
-            if config.metrics.is_some() {
-                tracing::warn!(target: "NETWORK", "A router serves no figures: ask the members of its shards");
-            }
-            let router = Arc::new(route::router(&config, commands));
-            server::serve(listeners, router, Arc::clone(&control), limits)
+    let served = if config.role == Role::Router {
+        if config.metrics.is_some() {
+            tracing::warn!(target: "NETWORK", "A router serves no figures: ask the members of its shards");
         }
-        _ => {
-            let commands = Arc::new(commands);
-            let figures = serve_figures(&config, &commands).map_err(|says| Failure {
-                code: CANNOT_LISTEN,
-                says,
-            })?;
-            let served = server::serve(listeners, commands, Arc::clone(&control), limits);
-            drop(figures);
-            served
-        }
+        let router = Arc::new(route::router(config, commands));
+        server::serve(listeners, router, control, limits)
+    } else {
+        let commands = Arc::new(commands);
+        let figures = serve_figures(config, &commands).map_err(Failure::listening)?;
+        let served = server::serve(listeners, commands, control, limits);
+        drop(figures);
+        served
     };
-    if let Some(replica) = &replica {
-        replica.stop();
-    }
-    let closed = store.close();
-    if config.role == Role::Router {
-        route::clear(&config.db_path);
-    }
-    drop(pid_file);
-    let failed = served
-        .map_err(|e| e.to_string())
-        .and(closed.map_err(errors::Error::into_message))
-        .err();
-    let code = u8::from(failed.is_some());
+    Ok(served.map_err(|e| e.to_string()))
+}
+
+/// The last words, and the process's code.
+fn end(outcome: Result<(), String>) -> Result<ExitCode, Failure> {
+    let code = u8::from(outcome.is_err());
     tracing::info!(target: "CONTROL", id = 23138, exitCode = u64::from(code), "Shutting down");
-    match failed {
-        Some(says) => Err(Failure { code: 1, says }),
-        None => leave(0),
+    match outcome {
+        Err(says) => Err(Failure::other(says)),
+        Ok(()) => leave(0),
     }
 }
 

@@ -64,23 +64,9 @@ pub fn launch(
             .unwrap_or_default()
             .to_string(),
         durability: durability(&o)?,
-        log_retain_bytes: o
-            .parsed::<u64>("replication.oplogSizeMB", "a number of megabytes")?
-            .unwrap_or(1024)
-            .clamp(1, MOST_LOG_MB)
-            << 20,
-        log_retain_at_least: match o
-            .parsed::<f64>("storage.oplogMinRetentionHours", "a number of hours")?
-            .map(|hours| Duration::try_from_secs_f64(hours * 3600.0))
-        {
-            None => Duration::ZERO,
-            Some(Ok(age)) => age,
-            Some(Err(_)) => return Err("--oplogMinRetentionHours wants 0 or more hours".into()),
-        },
-        max_connections: match o.parsed("net.maxIncomingConnections", "a number")? {
-            Some(0) => return Err("--max-connections must be at least 1".into()),
-            given => given.unwrap_or(1_000_000),
-        },
+        log_retain_bytes: log_retain_bytes(&o)?,
+        log_retain_at_least: log_retain_at_least(&o)?,
+        max_connections: max_connections(&o)?,
         loops: o.parsed("pando.eventLoops", "a number")?.unwrap_or(0),
         security,
         tls,
@@ -92,11 +78,7 @@ pub fn launch(
             .unwrap_or(100),
         log_path: o.text("systemLog.path").map(absolute).transpose()?,
         log_append: o.switch("systemLog.logAppend")?.unwrap_or(!mongod),
-        log_reopen: match o.text("systemLog.logRotate") {
-            None | Some("rename") => false,
-            Some("reopen") => true,
-            Some(how) => return Err(format!("--logRotate must be rename or reopen, not {how}")),
-        },
+        log_reopen: log_reopen(&o)?,
         verbosity: verbosity(&o)?,
         quiet: o.switch("systemLog.quiet")?.unwrap_or(false),
         metrics: metrics(&o)?,
@@ -107,19 +89,7 @@ pub fn launch(
     if fork && config.log_path.is_none() {
         return Err("--fork has to be used with --logpath".into());
     }
-    let warnings = options
-        .keys
-        .iter()
-        .filter(|(key, _)| WITHOUT_EFFECT.contains(&key.as_str()));
-    let mut warnings: Vec<String> = warnings
-        .map(|(_, given)| format!("{} has no effect on this server", given.origin))
-        .collect();
     let handicap = o.parsed("pando.handicap", "a number")?.unwrap_or(0.0);
-    if handicap > 0.0 {
-        warnings.push(format!(
-            "The server is slowed down on purpose: {handicap}% of its CPU time is spent once more in vain"
-        ));
-    }
     let pid_file = o
         .text("processManagement.pidFilePath")
         .map(absolute)
@@ -129,8 +99,49 @@ pub fn launch(
         fork,
         pid_file,
         handicap,
-        warnings,
+        warnings: warnings(options, handicap),
     })
+}
+
+fn log_retain_bytes(o: &Reader<'_>) -> Result<u64, String> {
+    let megabytes: Option<u64> = o.parsed("replication.oplogSizeMB", "a number of megabytes")?;
+    Ok(megabytes.unwrap_or(1024).clamp(1, MOST_LOG_MB) << 20)
+}
+
+fn log_retain_at_least(o: &Reader<'_>) -> Result<Duration, String> {
+    let hours: Option<f64> = o.parsed("storage.oplogMinRetentionHours", "a number of hours")?;
+    Duration::try_from_secs_f64(hours.unwrap_or(0.0) * 3600.0)
+        .map_err(|_| "--oplogMinRetentionHours wants 0 or more hours".into())
+}
+
+fn max_connections(o: &Reader<'_>) -> Result<usize, String> {
+    match o.parsed("net.maxIncomingConnections", "a number")? {
+        Some(0) => Err("--max-connections must be at least 1".into()),
+        given => Ok(given.unwrap_or(1_000_000)),
+    }
+}
+
+/// Whether a rotated log is opened again under its name, instead of renamed by the server.
+fn log_reopen(o: &Reader<'_>) -> Result<bool, String> {
+    match o.text("systemLog.logRotate") {
+        None | Some("rename") => Ok(false),
+        Some("reopen") => Ok(true),
+        Some(how) => Err(format!("--logRotate must be rename or reopen, not {how}")),
+    }
+}
+
+/// What the user should know of the options that were given.
+fn warnings(options: &Options, handicap: f64) -> Vec<String> {
+    let mut warnings: Vec<String> = (options.keys.iter())
+        .filter(|(key, _)| WITHOUT_EFFECT.contains(&key.as_str()))
+        .map(|(_, given)| format!("{} has no effect on this server", given.origin))
+        .collect();
+    if handicap > 0.0 {
+        warnings.push(format!(
+            "The server is slowed down on purpose: {handicap}% of its CPU time is spent once more in vain"
+        ));
+    }
+    warnings
 }
 
 /// Where figures are served: whoever reaches it may read them, so beyond this machine it has to be wanted.
