@@ -55,7 +55,9 @@ def test_secondaries_refuse_writes_and_read_where_the_client_allows_it(three):
     three.initiate()
     with three.client() as client:
         client.t.c.with_options(write_concern=WriteConcern(w=3, wtimeout=20_000)).insert_one({"_id": 1})
-        assert client.t.c.with_options(read_preference=ReadPreference.SECONDARY).find_one() == {"_id": 1}
+        there = client.t.c.with_options(read_preference=ReadPreference.SECONDARY)
+        # Acknowledged: on the disks of all. Applied a moment later.
+        until("a secondary shows the document", lambda: there.find_one() == {"_id": 1})
     secondary = three.secondaries()[0]
     with secondary.wire() as wire:
         reply = wire.command({"insert": "c", "documents": [{"_id": 2}], "$db": "t"})
@@ -210,7 +212,9 @@ def test_retryable_writes_go_on_over_an_election(three):
 def test_members_are_added_and_removed(tmp_path):
     with ReplicaSet(tmp_path, size=3) as members:
         with members.members[0].client() as client:
-            first = {"_id": "rs", "members": [{"_id": 0, "host": members.members[0].address}]}
+            # A busy machine must not make it lose its part meanwhile.
+            settings = {"electionTimeoutMillis": 60_000}
+            first = {"_id": "rs", "members": [{"_id": 0, "host": members.members[0].address}], "settings": settings}
             client.admin.command("replSetInitiate", first)
             client.t.c.insert_many([{"_id": n} for n in range(1000)])
             config = client.admin.command("replSetGetConfig")["config"]

@@ -42,8 +42,10 @@ const LOOKS_FOR_BETTER: u64 = 20;
 /// Bounds of a tick that the configuration asks for.
 const SHORTEST_TICK: Duration = Duration::from_millis(10);
 const LONGEST_TICK: Duration = Duration::from_secs(60);
-/// So many inputs are taken before what they cause is sent.
+/// The most inputs that are taken before the status is made known.
 const BATCH: usize = 256;
+/// So long a primary that writes waits for entries that take the commit point with them.
+const TELL: Duration = Duration::from_millis(1);
 
 /// After an initial sync that failed, before the next.
 const COPY_PAUSE: Duration = Duration::from_secs(1);
@@ -576,6 +578,21 @@ impl Driver {
 const BY_TIMEOUT: &str = "electionTimeout";
 const BY_REQUEST: &str = "stepUpRequestSkipDryRun";
 
+/// The inputs that have come; neighbours of one kind become one, so that what they cause is sent in
+/// one message.
+fn gather(first: Input, inputs: &Receiver<Input>) -> Vec<Input> {
+    let mut gathered = vec![first];
+    for input in std::iter::from_fn(|| inputs.try_recv().ok()).take(BATCH) {
+        match (gathered.last_mut(), input) {
+            (Some(Input::Appended(all)), Input::Appended(more)) => all.extend(more),
+            (Some(Input::Received(all)), Input::Received(more)) => all.extend(more),
+            (Some(Input::Synced), Input::Synced) => {}
+            (_, input) => gathered.push(input),
+        }
+    }
+    gathered
+}
+
 struct Thread {
     log: StoreLog,
     shared: Arc<Shared>,
@@ -621,13 +638,13 @@ impl Thread {
         }
         let mut next_tick = Instant::now() + self.tick();
         let (mut next_look, mut looks) = (Instant::now() + LOOK, 0u64);
+        let mut tell_at = None;
         loop {
-            let wait = next_tick.min(next_look);
+            let wait = next_tick.min(next_look).min(tell_at.unwrap_or(next_look));
             let wait = wait.saturating_duration_since(Instant::now());
             match inputs.recv_timeout(wait) {
-                Ok(input) => {
-                    let more = std::iter::from_fn(|| inputs.try_recv().ok()).take(BATCH);
-                    for input in std::iter::once(input).chain(more) {
+                Ok(first) => {
+                    for input in gather(first, inputs) {
                         if !self.take(input)? {
                             return Ok(());
                         }
@@ -636,6 +653,7 @@ impl Thread {
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
             }
+            tell_at = self.tell_commit(tell_at)?;
             if Instant::now() >= next_tick {
                 next_tick = Instant::now() + self.tick();
                 self.drive(Member::tick)?;
@@ -654,6 +672,20 @@ impl Thread {
         }
     }
 
+    /// Tells the others of the commit point, unless entries are under way that will do so before `at`.
+    /// Returns when to.
+    fn tell_commit(&mut self, at: Option<Instant>) -> Result<Option<Instant>> {
+        let Some(member) = self.member.as_ref().filter(|m| m.owes_commit()) else {
+            return Ok(None);
+        };
+        let (now, at) = (Instant::now(), at.unwrap_or_else(|| Instant::now() + TELL));
+        if now < at && !member.is_all_committed() {
+            return Ok(Some(at));
+        }
+        self.drive(Member::tell_commit)?;
+        Ok(None)
+    }
+
     /// How long a tick is.
     fn tick(&self) -> Duration {
         let config = self.member.as_ref().and_then(Member::config);
@@ -668,13 +700,14 @@ impl Thread {
     fn take(&mut self, input: Input) -> Result<bool> {
         match input {
             Input::Received(messages) => {
-                for message in messages {
-                    self.heard.insert(message.from, SystemTime::now());
+                let now = SystemTime::now();
+                for message in &messages {
+                    self.heard.insert(message.from, now);
                     if message.get_msg_type() == MessageType::MsgTimeoutNow {
                         self.asked_in = message.term;
                     }
-                    self.drive(|m| m.receive(message))?;
                 }
+                self.drive(|m| m.receive(messages))?;
             }
             Input::Appended(entries) => self.drive(|m| m.appended(entries))?,
             Input::Synced => self.drive(Member::synced)?,

@@ -15,6 +15,8 @@
 //!   term of the primary that made it.
 //! - The commit point that is saved is never beyond what the log holds of the same entries: a start
 //!   applies the log up to there.
+//! - The others are told of a commit point with the next entries, or by [`Member::tell_commit`]: a
+//!   message of its own for each commit would be half of all messages.
 //! - An entry that is applied is never cut from the log: a member that would have to
 //!   ([`News::restart`]) starts again, and applies what a majority had.
 
@@ -26,7 +28,7 @@ use errors::{Error, Fallible as Result};
 use raft::eraftpb::{ConfState, Entry, Message, MessageType};
 use raft::{Ready, StateRole, Storage as _};
 use slog::{Discard, Logger, o};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use storage::{Appended, Record};
 
 /// The log and the state of a member: a store's, or a simulator's.
@@ -132,6 +134,8 @@ pub struct Member<L: MemberLog> {
     saved_commit: u64,
     /// How often entries of a primary were appended.
     appends: u64,
+    /// On the primary: the commit point that each other member was sent last.
+    told: HashMap<u64, u64>,
 }
 
 impl<L: MemberLog + Clone> Member<L> {
@@ -149,6 +153,7 @@ impl<L: MemberLog + Clone> Member<L> {
             check_quorum: true,
             pre_vote: true,
             batch_append: true,
+            skip_bcast_commit: true,
             ..raft::Config::default()
         };
         let mut hard = state.hard.clone();
@@ -164,6 +169,7 @@ impl<L: MemberLog + Clone> Member<L> {
             saved_commit: state.hard.commit,
             state,
             appends: 0,
+            told: HashMap::new(),
             role: MemberRole::Secondary,
             unsynced: VecDeque::new(),
             begin: None,
@@ -246,6 +252,7 @@ impl<L: MemberLog + Clone> Member<L> {
         if self.saved_commit + 1000 < self.commit_index() && self.ticks.is_multiple_of(10) {
             self.save()?;
         }
+        self.remind();
         self.process()
     }
 
@@ -257,14 +264,58 @@ impl<L: MemberLog + Clone> Member<L> {
         config.member(id).is_none_or(|m| m.is_electable())
     }
 
-    /// A message of another member.
-    pub fn receive(&mut self, message: Message) -> Result<News> {
-        if message.get_msg_type() == MessageType::MsgSnapshot {
-            return Ok(self.invited(&message));
+    /// Messages of other members.
+    pub fn receive(&mut self, messages: Vec<Message>) -> Result<News> {
+        let (mut outgoing, mut invited_by) = (Vec::new(), None);
+        for message in messages {
+            if message.get_msg_type() == MessageType::MsgSnapshot {
+                let mut invited = self.invited(&message);
+                outgoing.append(&mut invited.messages);
+                invited_by = invited.invited_by.or(invited_by);
+                continue;
+            }
+            // A member that was removed, or one of an old configuration, is answered by nobody.
+            let _ = self.node.step(message);
         }
-        // A member that was removed, or one of an old configuration, is answered by nobody.
-        let _ = self.node.step(message);
+        let mut news = self.process()?;
+        news.messages.append(&mut outgoing);
+        news.invited_by = invited_by;
+        Ok(news)
+    }
+
+    /// Whether this is the primary, and another member has not been told of the commit point.
+    pub fn owes_commit(&self) -> bool {
+        self.node.raft.state == StateRole::Leader && self.unaware().next().is_some()
+    }
+
+    /// Whether a majority has all entries: none is under way that would take the commit point along.
+    pub fn is_all_committed(&self) -> bool {
+        self.node.raft.raft_log.last_index() <= self.commit_index()
+    }
+
+    /// Members that have not been told of the commit point.
+    fn unaware(&self) -> impl Iterator<Item = u64> {
+        let (own, commit) = (self.state.id, self.commit_index());
+        let others = self.node.raft.prs().iter().map(|(id, _)| *id);
+        others.filter(move |id| *id != own && self.told.get(id).is_none_or(|told| *told < commit))
+    }
+
+    /// Tells the commit point to those who were sent none since it moved. One that is not reached
+    /// learns of it by a heartbeat.
+    pub fn tell_commit(&mut self) -> Result<News> {
+        self.remind();
         self.process()
+    }
+
+    fn remind(&mut self) {
+        if self.node.raft.state != StateRole::Leader {
+            return;
+        }
+        let commit = self.commit_index();
+        for id in self.unaware().collect::<Vec<_>>() {
+            self.node.raft.send_append(id);
+            self.told.insert(id, commit);
+        }
     }
 
     /// The primary has no entries that this member could append, from `message.index` on it has. A
@@ -455,6 +506,7 @@ impl<L: MemberLog + Clone> Member<L> {
         let mut persisted = ready.take_persisted_messages();
         self.stamp_begin(&mut sent);
         self.stamp_begin(&mut persisted);
+        self.note_told(&sent);
         news.messages.append(&mut sent);
         let index = entries.last().map_or(0, |e| e.index);
         let number = ready.number();
@@ -477,9 +529,19 @@ impl<L: MemberLog + Clone> Member<L> {
         }
         self.commit(&committed, news)?;
         if role_changed {
+            news.changed = true;
             self.follow_role(news)?;
         }
         Ok(())
+    }
+
+    /// Entries tell of the commit point too.
+    fn note_told(&mut self, messages: &[Message]) {
+        for message in messages {
+            if message.get_msg_type() == MessageType::MsgAppend {
+                self.told.insert(message.to, message.commit);
+            }
+        }
     }
 
     /// A primary that was deposed takes no more writes. Gives the reason why it has to start again.
@@ -638,7 +700,7 @@ impl<L: MemberLog + Clone> Member<L> {
         if role == MemberRole::Primary && self.role != MemberRole::Primary {
             self.log().set_term(self.term())?;
         }
-        news.changed = true;
+        news.changed |= role != self.role;
         self.role = role;
         Ok(())
     }

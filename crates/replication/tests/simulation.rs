@@ -575,7 +575,7 @@ impl Sim {
             }
             let (to, bytes) = entry.remove();
             for m in message::read(&bytes).unwrap() {
-                self.with(to, |member| member.receive(m));
+                self.with(to, |member| member.receive(vec![m]));
             }
         }
         for at in 0..self.nodes.len() {
