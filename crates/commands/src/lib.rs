@@ -39,6 +39,7 @@ mod stats;
 mod tests;
 mod users;
 
+pub use executor::{Elsewhere, RowsElsewhere};
 pub use request::connection::Connection;
 pub use version::VERSION;
 
@@ -105,6 +106,8 @@ pub struct Commands {
     pub(crate) security: Arc<security::Security>,
     /// What this shard has of sharded collections.
     pub(crate) ownerships: Arc<shard::Ownerships>,
+    /// Reads what pipelines join and this server does not have.
+    pub(crate) elsewhere: OnceLock<Arc<dyn Elsewhere>>,
 }
 
 /// Goes on with the index builds that a stop interrupted.
@@ -194,6 +197,7 @@ impl Commands {
             topology: Arc::default(),
             security,
             ownerships,
+            elsewhere: OnceLock::new(),
         };
         let control = commands.control.clone();
         (commands.cursors).on_kill_of_waiting(Box::new(move || control.stir()));
@@ -242,6 +246,11 @@ impl Commands {
             }
         }));
         Ok(driver.run()?)
+    }
+
+    /// Has pipelines read all collections but their own by `elsewhere`, from now on.
+    pub fn join_with(&self, elsewhere: Arc<dyn Elsewhere>) {
+        let _ = self.elsewhere.set(elsewhere);
     }
 
     /// All figures of the server, in the text form that Prometheus reads.

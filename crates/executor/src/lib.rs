@@ -53,8 +53,8 @@ pub use gate::Gate;
 pub use key_locks::{OpenTransaction, Transactions};
 pub use op::{INLINE_BUDGET, OpCtx, ReplyMemory, Spent};
 pub use pipeline::{
-    AggregateRequest, ExplainedPipeline, PipelineCursor, ServerRows, distinct, distinct_of,
-    distinct_plan, explain_pipeline,
+    AggregateRequest, Elsewhere, ExplainedPipeline, PipelineCursor, ReadElsewhere, RowsElsewhere,
+    ServerRows, distinct, distinct_of, distinct_plan, explain_pipeline,
 };
 pub use query::pipeline::Share;
 pub use read::{

@@ -62,6 +62,8 @@ pub struct OpCtx<'a> {
     pub cancelled: Option<&'a Arc<AtomicBool>>,
     /// Validators are bypassed (`bypassDocumentValidation`).
     pub bypass_validation: bool,
+    /// A router has seen to it that what `$merge` finds documents by is unique.
+    pub merges_by_checked_key: bool,
     /// Blocking stages may use temporary files (`allowDiskUse`).
     pub disk_use: bool,
     /// The memory for long replies; `None`: no limit.
@@ -117,6 +119,7 @@ impl<'a> OpCtx<'a> {
             killed: None,
             cancelled: None,
             bypass_validation: false,
+            merges_by_checked_key: false,
             disk_use: true,
             room: None,
             may_cut: false,

@@ -23,7 +23,7 @@ fn seed() -> u32 {
 }
 
 /// A router in front of the cluster that the configuration names.
-pub fn router(config: &ServerConfig, commands: Commands) -> Router {
+pub fn router(config: &ServerConfig, commands: Commands) -> Arc<Router> {
     let address = config.config_db.clone().unwrap_or_default();
     let cluster = Arc::new(Cluster::new(&address, peers::access(config)));
     let router = Router::new(cluster, commands);

@@ -275,7 +275,7 @@ fn answer(
         if config.metrics.is_some() {
             tracing::warn!(target: "NETWORK", "A router serves no figures: ask the members of its shards");
         }
-        let router = Arc::new(route::router(config, commands));
+        let router = route::router(config, commands);
         server::serve(listeners, router, control, limits)
     } else {
         let commands = Arc::new(commands);

@@ -10,14 +10,12 @@ use crate::merge::Merge;
 use crate::metadata::Placement;
 use crate::request::{Command, finish};
 use crate::service_impl::{Router, compute};
-use crate::{Failure, Outcome, ddl};
+use crate::{Failure, Outcome, ddl, merge_into, views};
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
 use errors::err;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The database of scratch collections.
-const SCRATCH: &str = "router";
 /// Documents put into a scratch collection at a time, in bytes.
 const PUT_BYTES: usize = 8 << 20;
 const SHARD_BATCH: i64 = 1000;
@@ -35,7 +33,7 @@ const STREAMING: [&str; 9] = [
     "$redact",
 ];
 
-fn stage_of(stage: Val<'_>) -> Option<(&str, Val<'_>)> {
+pub(crate) fn stage_of(stage: Val<'_>) -> Option<(&str, Val<'_>)> {
     let e = stage.as_doc()?.first()?;
     Some((e.name, e.val))
 }
@@ -96,15 +94,36 @@ pub(crate) fn run(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     let ns = command.namespace()?;
     let mut others = Vec::new();
     foreign(command.db, stages, &mut others);
-    router.cluster.agree(&ns, |placement| {
+    let written = Written::of(command.db, stages);
+    if let Some(written) = &written {
+        ddl::make_database(&router.cluster, &written.db, None)?;
+        router.cluster.refresh(&written.ns())?;
+    }
+    let outcome = read(router, command, stages, &ns, &others, written.is_some())?;
+    match (outcome, written) {
+        (Some(reply), _) => match views::told(&reply) {
+            Some(view) => views::aggregate(router, command, &view),
+            None => Ok(reply),
+        },
+        (None, Some(written)) => merge_into::run(router, command, stages, &written),
+        (None, None) => Err(err!(InternalError, "a pipeline was not run").into()),
+    }
+}
+
+/// Runs a pipeline; `None`: it writes, and not all of it is on one shard.
+fn read(
+    router: &Router,
+    command: &Command<'_>,
+    stages: Doc<'_>,
+    ns: &str,
+    others: &[String],
+    writes: bool,
+) -> Outcome<Option<DocBuf>> {
+    router.cluster.agree(ns, |placement| {
         let Some(placement) = placement else {
-            let writes = stages
-                .values()
-                .filter_map(stage_of)
-                .any(|s| matches!(s.0, "$out" | "$merge"));
             if writes || others.is_empty() {
                 ddl::make_database(&router.cluster, command.db, None)?;
-                router.cluster.refresh(&ns)?;
+                router.cluster.refresh(ns)?;
             }
             let shard = router.cluster.database(command.db)?;
             let Some(shard) = shard else {
@@ -114,7 +133,7 @@ pub(crate) fn run(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
             let reply = router
                 .cluster
                 .send(&whole, &shard, command.whole().as_doc(), &[])?;
-            return Ok(cursors::adopt(router, &ns, &shard, reply));
+            return Ok(Some(cursors::adopt(router, ns, &shard, reply)));
         };
         let mut shards = targets(command, placement, first_filter(stages))?;
         let foreign_here = others.iter().try_fold(true, |all, other| {
@@ -131,14 +150,56 @@ pub(crate) fn run(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
             let reply = router
                 .cluster
                 .send(placement, &shards[0], whole.as_doc(), &[])?;
-            return Ok(cursors::adopt(router, &ns, &shards[0], reply));
+            return Ok(Some(cursors::adopt(router, ns, &shards[0], reply)));
         }
         if command.in_transaction() {
             return Err(several_shards());
         }
+        if writes {
+            return Ok(None);
+        }
         shards.dedup();
-        split(router, command, placement, &ns, &shards, stages)
+        split(router, command, placement, ns, &shards, stages).map(Some)
     })
+}
+
+/// Where a pipeline writes.
+pub(crate) struct Written {
+    pub db: String,
+    pub coll: String,
+    /// `$out`, and not `$merge`.
+    pub replaces: bool,
+}
+
+impl Written {
+    fn of(db: &str, stages: Doc<'_>) -> Option<Written> {
+        let (name, spec) = stages.values().last().and_then(stage_of)?;
+        let replaces = match name {
+            "$out" => true,
+            "$merge" => false,
+            _ => return None,
+        };
+        let target = match (replaces, spec.as_doc()) {
+            (false, Some(d)) => d.get("into")?,
+            _ => spec,
+        };
+        let (db, coll) = match target.as_doc() {
+            Some(d) => (
+                d.get("db").and_then(Val::as_str).unwrap_or(db),
+                d.get("coll")?.as_str()?,
+            ),
+            None => (db, target.as_str()?),
+        };
+        Some(Written {
+            db: db.into(),
+            coll: coll.into(),
+            replaces,
+        })
+    }
+
+    pub fn ns(&self) -> String {
+        format!("{}.{}", self.db, self.coll)
+    }
 }
 
 /// `aggregate: 1`: about the server itself, or of documents that come with it.
@@ -209,7 +270,7 @@ fn split(
     if let Some((name, _)) = here.first().and_then(|s| stage_of(*s))
         && matches!(
             name,
-            "$changeStream" | "$geoNear" | "$out" | "$merge" | "$search" | "$vectorSearch"
+            "$changeStream" | "$geoNear" | "$search" | "$vectorSearch"
         )
     {
         return Err(err!(
@@ -230,16 +291,6 @@ fn split(
         on_shards.push(here[0]);
         rest[0] = second.into();
     }
-    if let Some(last) = here.last().and_then(|s| stage_of(*s))
-        && matches!(last.0, "$out" | "$merge")
-    {
-        return Err(err!(
-            NotImplemented,
-            "{} of a pipeline over several shards is not supported by the router yet",
-            last.0
-        )
-        .into());
-    }
     let mut w = command.without(&["pipeline", "cursor"]);
     w.open_array("pipeline");
     on_shards.iter().for_each(|s| {
@@ -252,6 +303,9 @@ fn split(
     let each = w.finish();
     let commands: Vec<_> = shards.iter().map(|s| (s.clone(), each.clone())).collect();
     let replies = router.cluster.scatter(placement, &commands)?;
+    if let Some(view) = replies.iter().find(|r| views::told(r).is_some()) {
+        return Ok(view.clone());
+    }
     let mut merge = Merge {
         ns: ns.into(),
         parts: Vec::new(),
@@ -281,7 +335,7 @@ fn here_on(
     rest: &[Value],
     replies: &[DocBuf],
 ) -> Outcome<DocBuf> {
-    let scratch = Scratch::new(router);
+    let scratch = Scratch::new(router, command.db);
     let mut w = Writer::new_array();
     loop {
         let done = merge.fill(&router.cluster, &mut w, Some(SHARD_BATCH))?;
@@ -300,7 +354,6 @@ fn here_on(
             .as_val(),
     );
     for stage in rest {
-        needs_nothing_else(command.db, stage.as_val())?;
         stages.push(stage.as_val());
     }
     let mut w = Writer::new();
@@ -311,7 +364,7 @@ fn here_on(
             w.val(name, v);
         }
     }
-    w.str("$db", SCRATCH);
+    w.str("$db", command.db);
     let reply = compute(router, &w.finish())?;
     let id = cursors::cursor_id(&reply);
     let reply = cursors::with_ns(reply, ns);
@@ -320,7 +373,7 @@ fn here_on(
         id => {
             let source = Source::Scratch {
                 id,
-                db: SCRATCH.into(),
+                db: command.db.into(),
                 collection: scratch.keep(),
             };
             cursors::renumber(reply, router.cursors.add(ns, source))
@@ -333,28 +386,11 @@ fn here_on(
     Ok(finish(w, replies))
 }
 
-/// Fails for a stage that reads other collections: they are not here.
-fn needs_nothing_else(db: &str, stage: Val<'_>) -> Outcome<()> {
-    let mut others = Vec::new();
-    let alone = bson::array![stage];
-    foreign(
-        db,
-        alone.as_val().as_array().unwrap_or(Doc::EMPTY),
-        &mut others,
-    );
-    match (others.is_empty(), stage_of(stage)) {
-        (false, Some((name, _))) => Err(err!(
-            NotImplemented,
-            "{name} over several shards is not supported by the router yet"
-        )
-        .into()),
-        _ => Ok(()),
-    }
-}
-
 /// A collection of the scratch server, which goes with this.
 struct Scratch<'r> {
     router: &'r Router,
+    /// That of the command: names in its stages are of that database.
+    db: &'r str,
     name: String,
     next: std::cell::Cell<i64>,
     kept: bool,
@@ -363,9 +399,10 @@ struct Scratch<'r> {
 static NUMBER: AtomicU64 = AtomicU64::new(0);
 
 impl<'r> Scratch<'r> {
-    fn new(router: &'r Router) -> Scratch<'r> {
+    fn new(router: &'r Router, db: &'r str) -> Scratch<'r> {
         Scratch {
             router,
+            db,
             name: format!("merge{}", NUMBER.fetch_add(1, Ordering::Relaxed)),
             next: std::cell::Cell::new(0),
             kept: false,
@@ -384,7 +421,7 @@ impl<'r> Scratch<'r> {
             w.push(one.finish().as_doc().as_val());
             any = true;
         }
-        w.close().str("$db", SCRATCH);
+        w.close().str("$db", self.db);
         if any {
             let reply = compute(self.router, &w.finish())?;
             if let Some(errors) = reply.get("writeErrors") {
@@ -403,7 +440,7 @@ impl<'r> Scratch<'r> {
 impl Drop for Scratch<'_> {
     fn drop(&mut self) {
         if !self.kept {
-            let _ = compute(self.router, &doc! {"drop": &self.name, "$db": SCRATCH});
+            let _ = compute(self.router, &doc! {"drop": &self.name, "$db": self.db});
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::request::{Command, finish};
 use crate::service_impl::{Router, compute};
 use crate::upstream::message;
 use crate::{Failure, Outcome};
-use bson::{DocBuf, Val, Writer, doc};
+use bson::{Doc, DocBuf, Val, Writer, doc};
 use errors::err;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -24,6 +24,8 @@ pub(crate) enum Source {
     Shard {
         shard: Arc<str>,
         id: i64,
+        /// What the shard knows it by: of a view that is what lies below.
+        collection: String,
     },
     Merge(Box<Merge>),
     /// A cursor of the scratch server, over a collection that goes with it.
@@ -101,6 +103,13 @@ impl Cursors {
         }
     }
 
+    /// Has a cursor be of another name.
+    pub fn rename(&self, id: i64, ns: &str) {
+        if let Some(cursor) = self.open.lock().get_mut(&id) {
+            cursor.ns = ns.into();
+        }
+    }
+
     fn end(&self, id: i64) -> Option<Source> {
         self.open.lock().remove(&id)?.source
     }
@@ -150,9 +159,13 @@ pub(crate) fn adopt(router: &Router, ns: &str, shard: &Arc<str>, reply: DocBuf) 
     if id == 0 {
         return reply;
     }
+    let cursor = reply.get("cursor").and_then(Val::as_doc);
+    let known_as = cursor.and_then(|c| c.get("ns")?.as_str()).unwrap_or(ns);
+    let collection = known_as.split_once('.').map_or(known_as, |(_, c)| c);
     let source = Source::Shard {
         shard: shard.clone(),
         id,
+        collection: collection.into(),
     };
     renumber(reply, router.cursors.add(ns, source))
 }
@@ -162,6 +175,14 @@ pub(crate) fn cursor_id(reply: &DocBuf) -> i64 {
     cursor
         .and_then(|c| c.get("id")?.to_i64_exact())
         .unwrap_or(0)
+}
+
+/// The documents of a reply that has opened a cursor, or goes on with one.
+pub(crate) fn batch_of(reply: &DocBuf) -> impl Iterator<Item = Doc<'_>> {
+    let cursor = reply.get("cursor").and_then(Val::as_doc);
+    let batch = cursor.and_then(|c| c.get("firstBatch").or(c.get("nextBatch")));
+    let batch = batch.and_then(Val::as_array).unwrap_or(Doc::EMPTY);
+    batch.values().filter_map(Val::as_doc)
 }
 
 pub(crate) fn get_more(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
@@ -201,10 +222,17 @@ fn more(
     source: &mut Source,
 ) -> Outcome<(DocBuf, bool)> {
     match source {
-        Source::Shard { shard, id: remote } => {
+        Source::Shard {
+            shard,
+            id: remote,
+            collection,
+        } => {
             let mut w = Writer::new();
-            w.i64("getMore", *remote);
+            w.i64("getMore", *remote).str("collection", collection);
             for e in command.body.iter().skip(1) {
+                if e.name == "collection" {
+                    continue;
+                }
                 w.val(e.name, e.val);
             }
             let set = router.cluster.shard(shard)?;
@@ -215,7 +243,7 @@ fn more(
                     *remote = 0;
                     Ok((reply, true))
                 }
-                _ => Ok((renumber(reply, id), false)),
+                _ => Ok((with_ns(renumber(reply, id), ns), false)),
             }
         }
         Source::Merge(merge) => {
@@ -256,15 +284,24 @@ fn more(
 
 /// Ends what is left of a cursor at the shards. Failures are of no interest: they end it too, later.
 pub(crate) fn close(router: &Router, ns: &str, source: Source) {
-    let (db, collection) = ns.split_once('.').unwrap_or((ns, ""));
-    let kill = |shard: &str, id: i64| {
+    let db = ns.split_once('.').map_or(ns, |(db, _)| db);
+    let kill = |shard: &str, id: i64, collection: &str| {
         let command = doc! {"killCursors": collection, "cursors": bson::array![id]};
         let _ = router.cluster.on_shard(shard, db, command.as_doc());
     };
     match source {
-        Source::Shard { shard, id } if id != 0 => kill(&shard, id),
+        Source::Shard {
+            shard,
+            id,
+            collection,
+        } if id != 0 => kill(&shard, id, &collection),
         Source::Shard { .. } => {}
-        Source::Merge(merge) => merge.remains().for_each(|(shard, id)| kill(shard, id)),
+        Source::Merge(merge) => {
+            let collection = merge.ns.split_once('.').map_or("", |(_, c)| c);
+            merge
+                .remains()
+                .for_each(|(shard, id)| kill(shard, id, collection));
+        }
         Source::Scratch { id, db, collection } => {
             if id != 0 {
                 let command =
@@ -273,6 +310,13 @@ pub(crate) fn close(router: &Router, ns: &str, source: Source) {
             }
             let _ = compute(router, &doc! {"drop": &collection, "$db": &db});
         }
+    }
+}
+
+/// Ends a cursor of the router.
+pub(crate) fn end(router: &Router, ns: &str, id: i64) {
+    if let Some(source) = router.cursors.end(id) {
+        close(router, ns, source);
     }
 }
 
@@ -285,9 +329,7 @@ pub(crate) fn kill(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     let (mut killed, mut missing) = (Writer::new_array(), Writer::new_array());
     for id in ids.values().filter_map(Val::to_i64_exact) {
         let known = router.cursors.open.lock().contains_key(&id);
-        if let Some(source) = router.cursors.end(id) {
-            close(router, &ns, source);
-        }
+        end(router, &ns, id);
         let list = if known { &mut killed } else { &mut missing };
         list.push_value(id);
     }

@@ -8,7 +8,7 @@ use crate::merge::Merge;
 use crate::metadata::Placement;
 use crate::request::{Command, finish};
 use crate::service_impl::{Router, sound};
-use crate::{Failure, Outcome};
+use crate::{Failure, Outcome, views};
 use bson::{Doc, DocBuf, Val, Writer};
 use errors::err;
 use query::expr::{ParseEnv, Vars};
@@ -46,6 +46,14 @@ fn empty_cursor(ns: &str) -> DocBuf {
 }
 
 pub(crate) fn find(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    let reply = find_stored(router, command)?;
+    match views::told(&reply) {
+        Some(view) => views::find(router, command, &view),
+        None => Ok(reply),
+    }
+}
+
+fn find_stored(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     let ns = command.namespace()?;
     let filter = command.document("filter").unwrap_or(Doc::EMPTY);
     router.cluster.agree(&ns, |placement| {
@@ -195,6 +203,14 @@ impl Late {
 }
 
 pub(crate) fn count(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    let reply = count_stored(router, command)?;
+    match views::told(&reply) {
+        Some(view) => views::count(router, command, &view),
+        None => Ok(reply),
+    }
+}
+
+fn count_stored(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     let ns = command.namespace()?;
     let filter = command.document("query").unwrap_or(Doc::EMPTY);
     let none = || {
@@ -239,6 +255,14 @@ pub(crate) fn count(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
 }
 
 pub(crate) fn distinct(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    let reply = distinct_stored(router, command)?;
+    match views::told(&reply) {
+        Some(view) => views::distinct(router, command, &view),
+        None => Ok(reply),
+    }
+}
+
+fn distinct_stored(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     let ns = command.namespace()?;
     let filter = command.document("query").unwrap_or(Doc::EMPTY);
     router.cluster.agree(&ns, |placement| {

@@ -7,6 +7,7 @@
 //! - `metadata`: what the configuration set says, as far as it was needed;
 //! - `routing`: versions, and what is done when a router or a shard knows too little;
 //! - `request`: a client's command, and what of it goes to a shard;
+//! - `foreign`, `merge_into`, `views`: what pipelines join, where they write, what is below views;
 //! - `find`, `cursors`, `aggregate`, `write`, `ddl`, `listing`: families of commands;
 //! - `admin`, `transfer`, `balancer`: what changes the cluster.
 //!
@@ -20,8 +21,10 @@ mod chunks;
 mod cursors;
 mod ddl;
 mod find;
+mod foreign;
 mod listing;
 mod merge;
+mod merge_into;
 mod metadata;
 mod replica_set;
 mod request;
@@ -30,6 +33,7 @@ mod service_impl;
 mod single_write;
 mod transfer;
 mod upstream;
+mod views;
 mod write;
 
 pub use metadata::Cluster;

@@ -4,6 +4,7 @@
 //! is answered where it was read.
 
 use crate::cursors::Cursors;
+use crate::foreign::Foreign;
 use crate::metadata::Cluster;
 use crate::request::Command;
 use crate::upstream::error_of;
@@ -16,7 +17,7 @@ use errors::{Error, Fallible, err};
 use parking_lot::Mutex;
 use service::{Address, Client, Mode, Needs, Outcome, Request, Service, Unfinished};
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// Where the transaction of a session is, by session: its number and its shard.
 type Transactions = Mutex<HashMap<Vec<u8>, (i64, Arc<str>)>>;
@@ -63,13 +64,16 @@ fn handler(name: &str) -> Option<Handler> {
 }
 
 impl Router {
-    pub fn new(cluster: Arc<Cluster>, local: Commands) -> Router {
-        Router {
-            cluster,
-            local,
-            cursors: Cursors::default(),
-            transactions: Mutex::default(),
-        }
+    pub fn new(cluster: Arc<Cluster>, local: Commands) -> Arc<Router> {
+        Arc::new_cyclic(|router: &Weak<Router>| {
+            local.join_with(Arc::new(Foreign(router.clone())));
+            Router {
+                cluster,
+                local,
+                cursors: Cursors::default(),
+                transactions: Mutex::default(),
+            }
+        })
     }
 
     /// Begins what goes on by itself: the router is known to the cluster.

@@ -13,7 +13,7 @@ use crate::settings::{parameters, query_settings};
 use crate::stats::rows;
 use bson::{Doc, DocBuf, Elem, Val, Writer};
 use errors::{Result, bail};
-use executor::{AggregateRequest, ExplainedPipeline, FindRequest, PipelineCursor};
+use executor::{AggregateRequest, ExplainedPipeline, FindRequest, PipelineCursor, ReadElsewhere};
 use planner::Hint;
 use planner::explain::{Explain, PlanStage, stages};
 use query::filter::Filter;
@@ -37,6 +37,7 @@ struct Aggregate {
     request: AggregateRequest,
     batch: u64,
     bypass_validation: bool,
+    merge_key_checked: bool,
 }
 
 idl::arguments! {
@@ -50,11 +51,12 @@ idl::arguments! {
         "hint" => hint: Option<Hint> = variables::read_hint_not_null,
         "collation" => collation: CollationArgument = collation::read,
         "bypassDocumentValidation" => bypass_validation: bool = idl::flag,
+        "mergeKeyChecked" => merge_key_checked: bool = idl::flag,
     }
     checked: "encryptionInformation" => idl::no_encryption;
     ignored: "fromMongos" | "needsMerge" | "exchange" | "collectionUUID" | "isMapReduceCommand"
         | "includeQueryStatsMetrics" | "querySettings" | "requestResumeToken"
-        | "passthroughToShard" | "fromRouter";
+        | "passthroughToShard" | "fromRouter" | "mergeTarget";
 }
 
 /// The argument `cursor`: the size of the first batch, if it tells one.
@@ -147,12 +149,23 @@ fn parse(cx: &CommandContext<'_, '_>) -> Result<Aggregate> {
             .allow_disk_use
             .unwrap_or_else(|| cx.app.parameters.bool(super::find::DISK_USE)),
         server_rows: Some(rows::for_pipeline(cx)),
+        elsewhere: elsewhere(cx),
     };
     Ok(Aggregate {
         ns,
         request,
         batch: a.cursor.flatten().unwrap_or(cursor::FIRST_BATCH),
         bypass_validation: a.bypass_validation,
+        merge_key_checked: a.merge_key_checked,
+    })
+}
+
+/// How the pipeline reads other collections, where that is not from this server.
+fn elsewhere(cx: &CommandContext<'_, '_>) -> Option<ReadElsewhere> {
+    let given = cx.args.field("collation").and_then(|v| v.as_doc());
+    Some(ReadElsewhere {
+        collections: cx.app.elsewhere.get()?.clone(),
+        collation: given.filter(|d| !d.is_empty()).map(Doc::to_buf),
     })
 }
 
@@ -261,6 +274,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         query_settings::heed(cx, &a.ns, &shape, &mut a.request.hint)?;
     }
     cx.op.bypass_validation = a.bypass_validation;
+    cx.op.merges_by_checked_key = a.merge_key_checked;
     let last = a.request.pipeline.stages().last().map(|s| s.name);
     // What writes looks at its target as it is.
     if !matches!(last, Some("$out" | "$merge")) {

@@ -245,6 +245,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         hint: None,
         allow_disk_use: true,
         server_rows: None,
+        elsewhere: None,
     };
     cx.op.bypass_validation = m.bypass_validation;
     let mut results = PipelineCursor::open(&mut cx.op, request)?;

@@ -34,11 +34,17 @@ impl Commands {
         let received = Received::of(request.body).map_err(|stop| stop.into_error())?;
         let first = request.body.first().map_or(Val::NULL, |e| e.val);
         let db = request.db().unwrap_or("");
-        let Some((db, coll)) = command.target(db, first) else {
-            return Ok(admitted);
+        // A pipeline that a router has made, of documents that are to be merged into a collection.
+        let merged = request.body.get("mergeTarget").and_then(Val::as_str);
+        let ns = match (merged, command.target(db, first)) {
+            (Some(target), _) => target.to_string(),
+            (None, Some((db, coll))) => format!("{db}.{coll}"),
+            (None, None) => return Ok(admitted),
         };
-        let ns = format!("{db}.{coll}");
-        if command.is(flag::WRITE) {
+        if matches!(command.name, "find" | "aggregate" | "count" | "distinct") {
+            self.tell_of_view(&ns, request)?;
+        }
+        if command.is(flag::WRITE) || merged.is_some() {
             match self.ownerships.enter(&ns) {
                 Some(guard) => admitted.writer = Some(guard),
                 None => return Err(refusal(&ns, received, None, true)),
@@ -47,6 +53,8 @@ impl Commands {
         let known = self.ownerships.get(&ns);
         match standing(known.as_deref(), received) {
             Standing::Serve { hides: false } => {}
+            // What is merged is found by the shard key, so it is no orphan.
+            Standing::Serve { .. } if merged.is_some() => {}
             Standing::Serve { hides: true } => {
                 if let Some(known) = &known {
                     admitted.body = Some(hiding(command, request, &known.shown()));
@@ -56,6 +64,40 @@ impl Commands {
             Standing::Fenced => return Err(refusal(&ns, received, known.as_deref(), true)),
         }
         Ok(admitted)
+    }
+}
+
+impl Commands {
+    /// Fails for a view with what it is made of: what lies below may be on other shards. In a
+    /// transaction, which an error would end, only where that is known.
+    fn tell_of_view(&self, ns: &str, request: &Request<'_>) -> Result<(), Error> {
+        let Some(coll) = self.engine.catalog.get(ns) else {
+            return Ok(());
+        };
+        let (Some(on), None) = (coll.option("viewOn"), coll.measurements()) else {
+            return Ok(());
+        };
+        let db = ns.split_once('.').map_or(ns, |(db, _)| db);
+        let on = format!("{db}.{}", on.as_str().unwrap_or_default());
+        let in_transaction = request.body.get("autocommit").and_then(Val::as_bool) == Some(false);
+        if in_transaction && self.ownerships.get(&on).is_none() {
+            return Ok(());
+        }
+        let mut w = Writer::new();
+        w.open_doc("resolvedView").str("ns", &on);
+        match coll.option("pipeline") {
+            Some(pipeline) => w.val("pipeline", pipeline),
+            None => w.open_array("pipeline").close(),
+        };
+        if let Some(collation) = coll.option("collation") {
+            w.val("collation", collation);
+        }
+        w.close();
+        Err(err!(
+            CommandOnShardedViewNotSupportedOnMongod,
+            "{ns} is a view: a router reads what lies below it"
+        )
+        .with_extra(w.finish().into_vec()))
     }
 }
 

@@ -105,6 +105,7 @@ fn open(
         hint: None,
         allow_disk_use: true,
         server_rows: None,
+        elsewhere: None,
     };
     PipelineCursor::open(&mut cx.op, request)
 }

@@ -3,6 +3,7 @@
 
 use crate::interrupt::Interrupt;
 use crate::op::OpCtx;
+use crate::pipeline::elsewhere::ReadElsewhere;
 use crate::pipeline::explain;
 use crate::pipeline::geo_near;
 use crate::pipeline::idle::Idle;
@@ -40,6 +41,8 @@ pub struct AggregateRequest {
     pub hint: Option<Hint>,
     pub allow_disk_use: bool,
     pub server_rows: Option<ServerRows>,
+    /// Reads the other collections, where they are not in this engine.
+    pub elsewhere: Option<ReadElsewhere>,
 }
 
 /// A running pipeline. Send and owned: it lives in the cursor registry between batches.
@@ -400,12 +403,19 @@ impl PipelineHost for Outside<'_, '_> {
         pipeline: &Pipeline,
         vars: &Arc<Vars>,
     ) -> Result<Box<dyn Source>> {
+        if let Some(elsewhere) = &self.request.elsewhere {
+            let source = elsewhere.open(ns, pipeline, vars)?;
+            return Ok(pipeline::nested(source, NESTING_STAGES));
+        }
         let watch = self.watch.as_deref_mut();
         let (source, _) = open(self.ctx, ns, pipeline, vars, None, watch)?;
         Ok(pipeline::nested(source, NESTING_STAGES))
     }
 
     fn foreign(&mut self, ns: &Namespace, path: &FieldPath) -> Option<Foreign> {
+        if let Some(elsewhere) = &self.request.elsewhere {
+            return elsewhere.collections.size(ns, path);
+        }
         let coll = self.ctx.catalog().get(&ns.to_string()).cloned()?;
         if coll.is_view() {
             return None;

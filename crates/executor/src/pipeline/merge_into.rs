@@ -205,7 +205,7 @@ fn with_id(d: Doc<'_>) -> DocBuf {
 pub(crate) fn check_key(ctx: &OpCtx<'_>, spec: &MergeSpec) -> Result<bool> {
     let mut on: Vec<&str> = spec.on.iter().map(|p| p.as_str()).collect();
     on.sort_unstable();
-    if on == ["_id"] {
+    if on == ["_id"] || ctx.merges_by_checked_key {
         return Ok(true);
     }
     let coll = ctx.engine.catalog.get(&spec.target.to_string());

@@ -3,6 +3,7 @@
 
 pub(crate) mod aggregate;
 mod distinct;
+mod elsewhere;
 pub(crate) mod explain;
 pub(crate) mod geo_near;
 mod idle;
@@ -11,4 +12,5 @@ mod series_out;
 
 pub use aggregate::{AggregateRequest, PipelineCursor, ServerRows};
 pub use distinct::{distinct, distinct_of, distinct_plan};
+pub use elsewhere::{Elsewhere, ReadElsewhere, RowsElsewhere};
 pub use explain::{ExplainedPipeline, explain_pipeline};

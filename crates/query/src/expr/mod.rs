@@ -125,6 +125,11 @@ impl Vars {
         self.watchdog = Some(watchdog);
     }
 
+    /// The variables that a user or a stage has defined.
+    pub fn user(&self) -> impl Iterator<Item = (&str, Val<'_>)> {
+        self.user.iter().map(|(name, v)| (&**name, v.as_val()))
+    }
+
     pub fn has_watchdog(&self) -> bool {
         self.watchdog.is_some()
     }

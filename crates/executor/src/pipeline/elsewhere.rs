@@ -1,0 +1,116 @@
+//! Other collections of a pipeline that are not in this engine: whoever runs the pipeline (a
+//! router) reads them where they are.
+//!
+//! Invariant: the filter, the order and the limits that a pipeline begins with are applied where
+//! the documents are; everything behind them here. Of what comes, one batch is held.
+
+use bson::{Doc, DocBuf, Writer};
+use errors::{Fallible, Result};
+use query::expr::Vars;
+use query::metadata::Metadata;
+use query::path::FieldPath;
+use query::pipeline::{Foreign, IdleVisitor, Namespace, Pipeline, PipelineHost, Source};
+use std::sync::Arc;
+
+/// Reads collections that are elsewhere.
+pub trait Elsewhere: Send + Sync {
+    /// Runs a find: `query` has the fields of the command behind its name.
+    fn find(&self, ns: &Namespace, query: Doc<'_>) -> Fallible<Box<dyn RowsElsewhere>>;
+
+    /// As [`PipelineHost::foreign`].
+    fn size(&self, ns: &Namespace, path: &FieldPath) -> Option<Foreign>;
+}
+
+/// What a find gives.
+pub trait RowsElsewhere: Send {
+    fn next(&mut self) -> Fallible<Option<DocBuf>>;
+}
+
+/// For one pipeline.
+#[derive(Clone)]
+pub struct ReadElsewhere {
+    pub collections: Arc<dyn Elsewhere>,
+    /// What the pipeline compares by; `None`: by bytes.
+    pub collation: Option<DocBuf>,
+}
+
+impl ReadElsewhere {
+    /// [`PipelineHost::open`].
+    pub(crate) fn open(
+        &self,
+        ns: &Namespace,
+        pipeline: &Pipeline,
+        vars: &Arc<Vars>,
+    ) -> Result<Box<dyn Source>> {
+        if pipeline.makes_input() {
+            return Ok(pipeline.run_alone(vars));
+        }
+        let push = pipeline.pushdown();
+        let mut w = Writer::new();
+        w.doc("filter", push.filter.to_doc().as_doc());
+        if let Some(sort) = &push.sort {
+            w.doc("sort", sort.to_doc().as_doc());
+        }
+        if push.skip > 0 {
+            w.i64("skip", i64::try_from(push.skip).unwrap_or(i64::MAX));
+        }
+        if let Some(limit) = push.limit {
+            w.i64("limit", i64::try_from(limit).unwrap_or(i64::MAX));
+        }
+        if push.filter.wants_vars() {
+            w.open_doc("let");
+            for (name, v) in vars.user() {
+                w.open_doc(name).val("$literal", v).close();
+            }
+            w.close();
+        }
+        match &self.collation {
+            Some(collation) => w.doc("collation", collation.as_doc()),
+            None => w.open_doc("collation").str("locale", "simple").close(),
+        };
+        let rows = match push.limit {
+            Some(0) => None,
+            _ => Some(self.collections.find(ns, w.finish().as_doc())?),
+        };
+        let leaf = Rows {
+            rows,
+            current: DocBuf::new(),
+        };
+        Ok(pipeline.attach(push.consumed, Box::new(leaf), vars))
+    }
+}
+
+struct Rows {
+    /// `None` at the end.
+    rows: Option<Box<dyn RowsElsewhere>>,
+    current: DocBuf,
+}
+
+impl Source for Rows {
+    fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool> {
+        host.check()?;
+        let Some(rows) = &mut self.rows else {
+            return Ok(false);
+        };
+        match rows.next()? {
+            Some(doc) => self.current = doc,
+            None => self.rows = None,
+        }
+        Ok(self.rows.is_some())
+    }
+
+    fn doc(&self) -> Doc<'_> {
+        self.current.as_doc()
+    }
+
+    fn meta(&self) -> &Metadata {
+        Metadata::NONE
+    }
+
+    fn parts(&mut self, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()> {
+        let mut bytes = std::mem::take(&mut self.current).into_vec();
+        let shown = to.doc(&mut bytes, wanted);
+        self.current = DocBuf::from_vec(bytes).unwrap_or_default();
+        shown
+    }
+}

@@ -1,0 +1,115 @@
+//! What pipelines join: the scratch server, which runs the part of a pipeline that needs all
+//! documents, reads other collections through the router, as a client would.
+//!
+//! Invariant: a foreign collection is read where the metadata says that it is. One batch of it is
+//! held, and its cursor ends with whoever reads it.
+
+use crate::cursors;
+use crate::request::own;
+use crate::service_impl::Router;
+use crate::{Failure, find, listing};
+use bson::{Doc, DocBuf, Val, Writer, doc};
+use commands::{Elsewhere, RowsElsewhere};
+use errors::{Code, Fallible, err};
+use query::path::FieldPath;
+use query::pipeline::{self, Namespace};
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
+
+pub(crate) struct Foreign(pub Weak<Router>);
+
+impl Elsewhere for Foreign {
+    fn find(&self, ns: &Namespace, query: Doc<'_>) -> Fallible<Box<dyn RowsElsewhere>> {
+        let Some(router) = self.0.upgrade() else {
+            return Err(err!(ShutdownInProgress, "the router stops"));
+        };
+        let mut w = Writer::new();
+        w.str("find", &ns.coll).extend(query).str("$db", &ns.db);
+        let reply = own(&router, &w.finish(), find::find).map_err(Failure::into_error)?;
+        Ok(Box::new(Rows::of(&router, ns, &reply)))
+    }
+
+    fn size(&self, ns: &Namespace, path: &FieldPath) -> Option<pipeline::Foreign> {
+        let router = self.0.upgrade()?;
+        let about = |name: &str, run| {
+            let mut w = Writer::new();
+            w.str(name, &ns.coll).str("$db", &ns.db);
+            own(&router, &w.finish(), run)
+        };
+        let stats = match about("collStats", listing::of_collection) {
+            Err(Failure::Client(e)) if e.code == Code::NamespaceNotFound => DocBuf::new(),
+            stats => stats.ok()?,
+        };
+        let number = |name: &str| stats.get(name).and_then(Val::to_f64).unwrap_or(0.0) as u64;
+        let indexes = about("listIndexes", listing::list_indexes).ok();
+        let cursor = indexes
+            .as_ref()
+            .and_then(|reply| reply.get("cursor")?.as_doc());
+        let batch = cursor.and_then(|c| c.get("firstBatch")?.as_array());
+        let serves = |index: Doc<'_>| {
+            let key = index.get("key").and_then(Val::as_doc);
+            let first = key.and_then(|k| k.first().map(|e| e.name == path.as_str()));
+            first == Some(true)
+        };
+        let mut all = batch.into_iter().flat_map(|b| b.values());
+        Some(pipeline::Foreign {
+            documents: number("count"),
+            bytes: number("size"),
+            indexed: path.is_id() || all.any(|i| i.as_doc().is_some_and(serves)),
+        })
+    }
+}
+
+/// All that a cursor of the router gives, batch by batch.
+pub(crate) struct Rows {
+    router: Arc<Router>,
+    db: String,
+    collection: String,
+    held: VecDeque<DocBuf>,
+    /// 0: there is no more.
+    id: i64,
+}
+
+impl Rows {
+    /// Of the reply that has opened it.
+    pub fn of(router: &Arc<Router>, ns: &Namespace, reply: &DocBuf) -> Rows {
+        let mut rows = Rows {
+            router: router.clone(),
+            db: ns.db.clone(),
+            collection: ns.coll.clone(),
+            held: VecDeque::new(),
+            id: 0,
+        };
+        rows.take(reply);
+        rows
+    }
+
+    fn take(&mut self, reply: &DocBuf) {
+        self.id = cursors::cursor_id(reply);
+        self.held.extend(cursors::batch_of(reply).map(Doc::to_buf));
+    }
+}
+
+impl RowsElsewhere for Rows {
+    fn next(&mut self) -> Fallible<Option<DocBuf>> {
+        while self.held.is_empty() && self.id != 0 {
+            // An error ends the cursor.
+            let id = std::mem::take(&mut self.id);
+            let more = doc! {"getMore": id, "collection": &self.collection, "$db": &self.db};
+            let reply = own(&self.router, &more, cursors::get_more).map_err(Failure::into_error)?;
+            self.take(&reply);
+        }
+        Ok(self.held.pop_front())
+    }
+}
+
+impl Drop for Rows {
+    fn drop(&mut self) {
+        if self.id != 0 {
+            let kill = doc! {
+                "killCursors": &self.collection, "cursors": bson::array![self.id], "$db": &self.db,
+            };
+            let _ = own(&self.router, &kill, cursors::kill);
+        }
+    }
+}

@@ -1,0 +1,347 @@
+//! `$out` and `$merge` where documents and target are not all on one shard: the pipeline before
+//! them gives a cursor, whose batches go to the shards of the target.
+//!
+//! A shard writes a batch by a pipeline of its own: `[{$documents: …}, {$merge: …}]`, which carries
+//! the version of the target. `$out` fills a collection beside its target, and the shard replaces
+//! the target by that one at once.
+//!
+//! Invariant: a document is written by the shard that owns its place. A batch that a shard has
+//! written is not sent again, whatever the next one says.
+
+use crate::aggregate::{Written, stage_of};
+use crate::cursors;
+use crate::metadata::Placement;
+use crate::request::{Command, finish, own};
+use crate::service_impl::{Router, sound};
+use crate::write::shard_at;
+use crate::{Failure, Outcome, aggregate, ddl};
+use bson::{Doc, DocBuf, ObjectId, Val, Writer, doc};
+use errors::err;
+use sharding::RoutingTable;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Documents of one batch, in bytes: below the limit of a message with room for what `$literal`
+/// takes.
+const BATCH_BYTES: usize = 8 << 20;
+const BATCH_DOCUMENTS: usize = 10_000;
+
+/// Options of the client's command that the writing part heeds too.
+const OPTIONS: [&str; 6] = [
+    "collation",
+    "let",
+    "bypassDocumentValidation",
+    "writeConcern",
+    "maxTimeMS",
+    "comment",
+];
+
+pub(crate) fn run(
+    router: &Router,
+    command: &Command<'_>,
+    stages: Doc<'_>,
+    written: &Written,
+) -> Outcome<DocBuf> {
+    let all: Vec<Val<'_>> = stages.values().collect();
+    let Some((last, before)) = all.split_last() else {
+        return Err(err!(InternalError, "a pipeline that writes has a last stage").into());
+    };
+    let home = ddl::make_database(&router.cluster, &written.db, None)?;
+    let placement = router.cluster.refresh(&written.ns())?;
+    let target = match (written.replaces, placement) {
+        (true, Some(Placement::Sharded(_))) => {
+            return Err(err!(
+                28769,
+                "namespace '{}' is sharded so it can't be used for $out'",
+                written.ns()
+            )
+            .into());
+        }
+        (true, _) => Target::beside(written, home),
+        (false, placement) => Target::merged(written, *last, placement)?,
+    };
+    // It says what is wrong with the stage before anything is read.
+    let mut outcome = target.write(router, command, Vec::new());
+    if outcome.is_ok() {
+        outcome = fill(router, command, before, &target);
+    }
+    if let Target::Beside { name, home, .. } = &target {
+        if outcome.is_ok() {
+            outcome = replace(router, command, name, home, *last);
+        }
+        let drop = doc! {"drop": name};
+        let _ = router.cluster.on_shard(home, &written.db, drop.as_doc());
+    }
+    outcome?;
+    let mut w = Writer::new();
+    w.open_doc("cursor").open_array("firstBatch").close();
+    w.i64("id", 0).str("ns", &command.namespace()?).close();
+    Ok(finish(w, &[]))
+}
+
+/// Runs the stages before the one that writes, and hands on what they give.
+fn fill(
+    router: &Router,
+    command: &Command<'_>,
+    before: &[Val<'_>],
+    target: &Target,
+) -> Outcome<()> {
+    let mut w = command.without(&["pipeline", "cursor", "writeConcern"]);
+    w.open_array("pipeline");
+    before.iter().for_each(|s| {
+        w.push(*s);
+    });
+    w.close().value("cursor", doc! {"batchSize": 1000});
+    let mut reply = own(router, &w.finish(), aggregate::run)?;
+    let (mut batch, mut bytes) = (Vec::new(), 0);
+    loop {
+        for d in cursors::batch_of(&reply) {
+            bytes += d.len();
+            batch.push(d.to_buf());
+            if bytes > BATCH_BYTES || batch.len() >= BATCH_DOCUMENTS {
+                target.write(router, command, std::mem::take(&mut batch))?;
+                bytes = 0;
+            }
+        }
+        let id = cursors::cursor_id(&reply);
+        if id == 0 {
+            break;
+        }
+        let ns = command.namespace()?;
+        let collection = ns.split_once('.').map_or("", |(_, c)| c);
+        let more = doc! {"getMore": id, "collection": collection, "$db": command.db};
+        reply = own(router, &more, cursors::get_more)?;
+    }
+    match batch.is_empty() {
+        true => Ok(()),
+        false => target.write(router, command, batch),
+    }
+}
+
+enum Target {
+    /// A collection that will replace the target of `$out`.
+    Beside {
+        db: String,
+        name: String,
+        home: Arc<str>,
+    },
+    /// The target of `$merge` itself.
+    Itself {
+        ns: String,
+        db: String,
+        stage: DocBuf,
+    },
+}
+
+impl Target {
+    fn beside(written: &Written, home: Arc<str>) -> Target {
+        Target::Beside {
+            db: written.db.clone(),
+            name: format!("tmp.agg_out.{}", ObjectId::generate()),
+            home,
+        }
+    }
+
+    /// Over a sharded collection documents are found by `_id` and shard key, where the stage does
+    /// not say by what.
+    fn merged(written: &Written, last: Val<'_>, placement: Option<Placement>) -> Outcome<Target> {
+        let spec = stage_of(last).map_or(Val::NULL, |s| s.1);
+        let given = spec.as_doc().unwrap_or(Doc::EMPTY);
+        let mut w = Writer::new();
+        w.open_doc("$merge");
+        w.value("into", doc! {"db": &written.db, "coll": &written.coll});
+        for e in given.iter().filter(|e| e.name != "into") {
+            w.val(e.name, e.val);
+        }
+        if let Some(Placement::Sharded(table)) = &placement {
+            let key: Vec<&str> = table.key().names().collect();
+            match given.get("on") {
+                None => {
+                    w.open_array("on").value("", "_id");
+                    key.iter().filter(|f| **f != "_id").for_each(|f| {
+                        w.push_value(*f);
+                    });
+                    w.close();
+                }
+                Some(on) => check_on(on, &key)?,
+            }
+        }
+        w.close();
+        Ok(Target::Itself {
+            ns: written.ns(),
+            db: written.db.clone(),
+            stage: w.finish(),
+        })
+    }
+
+    fn write(&self, router: &Router, command: &Command<'_>, docs: Vec<DocBuf>) -> Outcome<()> {
+        match self {
+            Target::Beside { db, name, home } => {
+                let mut w = Writer::new();
+                if docs.is_empty() {
+                    w.str("create", name);
+                } else {
+                    w.str("insert", name).open_array("documents");
+                    docs.iter().for_each(|d| {
+                        w.push(d.as_doc().as_val());
+                    });
+                    w.close();
+                }
+                let reply = router.cluster.on_shard(home, db, w.finish().as_doc())?;
+                match reply.get("writeErrors") {
+                    Some(errors) => Err(first_error(errors)),
+                    None => Ok(()),
+                }
+            }
+            Target::Itself { ns, db, stage } => merge(router, command, ns, db, stage, docs),
+        }
+    }
+}
+
+fn first_error(errors: Val<'_>) -> Failure {
+    let first = errors.as_array().and_then(|a| a.values().next()?.as_doc());
+    let first = first.unwrap_or(Doc::EMPTY);
+    let code = first.get("code").and_then(Val::to_i64_exact).unwrap_or(8);
+    let says = first.get("errmsg").and_then(Val::as_str).unwrap_or("");
+    let code = i32::try_from(code).unwrap_or(8);
+    Failure::Client(errors::Error::coded(
+        code,
+        format!("PlanExecutor error during aggregation :: caused by :: {says}"),
+    ))
+}
+
+/// Fails where documents of one key could lie on several shards.
+fn check_on(on: Val<'_>, key: &[&str]) -> Outcome<()> {
+    let given: Vec<&str> = match (on.as_str(), on.as_array()) {
+        (Some(one), _) => vec![one],
+        (_, Some(several)) => several.values().filter_map(Val::as_str).collect(),
+        // The shard says what is wrong with it.
+        _ => return Ok(()),
+    };
+    match key.iter().all(|f| given.contains(f)) {
+        true => Ok(()),
+        false => Err(err!(
+            51183,
+            "Cannot find index to verify that join fields will be unique"
+        )
+        .into()),
+    }
+}
+
+/// Has the shards of a target merge documents into it.
+fn merge(
+    router: &Router,
+    command: &Command<'_>,
+    ns: &str,
+    db: &str,
+    stage: &DocBuf,
+    docs: Vec<DocBuf>,
+) -> Outcome<()> {
+    let checked = stage.get("$merge").and_then(Val::as_doc);
+    let checked = checked.is_some_and(|m| {
+        let on = m.get("on").and_then(Val::as_array);
+        on.is_some_and(|on| on.values().any(|f| f.as_str() == Some("_id")))
+    });
+    let nothing = docs.is_empty();
+    let mut pending: VecDeque<DocBuf> = docs.into();
+    router.cluster.agree(ns, |placement| {
+        let Some(placement) = placement else {
+            return Err(crate::routing::no_database(db));
+        };
+        let mut first = nothing;
+        while first || !pending.is_empty() {
+            first = false;
+            let (shard, mine) = take_for_one_shard(placement, &mut pending)?;
+            let mut w = Writer::new();
+            w.i32("aggregate", 1).open_array("pipeline");
+            w.open_doc("").open_doc("$documents").open_array("$literal");
+            mine.iter().for_each(|d| {
+                w.push(d.as_doc().as_val());
+            });
+            w.close().close().close();
+            w.push(stage.as_doc().as_val());
+            w.close().value("cursor", doc! {});
+            for name in OPTIONS {
+                if let Some(v) = command.field(name) {
+                    w.val(name, v);
+                }
+            }
+            w.str("mergeTarget", ns).bool("mergeKeyChecked", checked);
+            w.str("$db", db);
+            let sent = router
+                .cluster
+                .send(placement, &shard, w.finish().as_doc(), &[]);
+            match sent {
+                Ok(reply) => drop(sound(reply)?),
+                Err(e) => {
+                    // Nothing of it was done.
+                    pending.extend(mine);
+                    return Err(e);
+                }
+            }
+        }
+        Ok(())
+    })
+}
+
+/// The first document's shard, and all documents that belong there.
+fn take_for_one_shard(
+    placement: &Placement,
+    pending: &mut VecDeque<DocBuf>,
+) -> Outcome<(Arc<str>, Vec<DocBuf>)> {
+    let table = match placement {
+        Placement::Whole(shard) => return Ok((shard.clone(), pending.drain(..).collect())),
+        Placement::Sharded(table) => table,
+    };
+    let Some(first) = pending.front_mut() else {
+        let some = table.shards().next().cloned();
+        let some = some.ok_or_else(|| err!(InternalError, "a collection without chunks"))?;
+        return Ok((some, Vec::new()));
+    };
+    ensure_id(first);
+    let shard = shard_of(table, first)?;
+    let (mut mine, mut others) = (Vec::new(), VecDeque::new());
+    for mut d in pending.drain(..) {
+        ensure_id(&mut d);
+        match shard_of(table, &d)? == shard {
+            true => mine.push(d),
+            false => others.push_back(d),
+        }
+    }
+    *pending = others;
+    Ok((shard, mine))
+}
+
+fn shard_of(table: &RoutingTable, d: &DocBuf) -> Outcome<Arc<str>> {
+    shard_at(table, &table.key().place_of(d.as_doc())?)
+}
+
+fn ensure_id(d: &mut DocBuf) {
+    if !d.as_doc().contains("_id") {
+        let mut w = Writer::new();
+        w.oid("_id", ObjectId::generate()).extend(d.as_doc());
+        *d = w.finish();
+    }
+}
+
+/// Has the shard put what was gathered in the place of the target.
+fn replace(
+    router: &Router,
+    command: &Command<'_>,
+    name: &str,
+    home: &Arc<str>,
+    last: Val<'_>,
+) -> Outcome<()> {
+    let spec = stage_of(last).map_or(Val::NULL, |s| s.1);
+    let db = spec.as_doc().and_then(|d| d.get("db")?.as_str());
+    let mut w = Writer::new();
+    w.str("aggregate", name);
+    w.open_array("pipeline").push(last);
+    w.close().value("cursor", doc! {});
+    if let Some(concern) = command.field("writeConcern") {
+        w.val("writeConcern", concern);
+    }
+    let db = db.unwrap_or(command.db);
+    router.cluster.on_shard(home, db, w.finish().as_doc())?;
+    Ok(())
+}

@@ -1,0 +1,193 @@
+//! Reads of views. A shard that is asked for a view says what it is made of, because what lies
+//! below may be on other shards; the router reads that.
+//!
+//! Invariant: a cursor over a view bears the view's name.
+
+use crate::request::{Command, finish, own};
+use crate::service_impl::Router;
+use crate::{Outcome, aggregate, cursors};
+use bson::{Doc, DocBuf, Val, Writer};
+use errors::{Code, err};
+
+/// A view as its shard tells of it.
+pub(crate) struct View {
+    /// The collection, or the view, below it.
+    on: String,
+    pipeline: DocBuf,
+    collation: DocBuf,
+}
+
+/// The view that a shard's reply tells of.
+pub(crate) fn told(reply: &DocBuf) -> Option<View> {
+    let code = reply.get("code")?.to_i64_exact()?;
+    let refused = code == i64::from(Code::CommandOnShardedViewNotSupportedOnMongod.0);
+    let view = reply.get("resolvedView").filter(|_| refused)?.as_doc()?;
+    let ns = view.get("ns")?.as_str()?;
+    let collation = view.get("collation").and_then(Val::as_doc);
+    Some(View {
+        on: ns.split_once('.')?.1.into(),
+        pipeline: view.get("pipeline")?.as_array()?.to_buf(),
+        collation: collation.map(Doc::to_buf).unwrap_or_default(),
+    })
+}
+
+/// What of a command stays as it is when it becomes a pipeline.
+const KEPT: [&str; 13] = [
+    "let",
+    "hint",
+    "allowDiskUse",
+    "maxTimeMS",
+    "comment",
+    "lsid",
+    "txnNumber",
+    "autocommit",
+    "startTransaction",
+    "readConcern",
+    "writeConcern",
+    "$readPreference",
+    "bypassDocumentValidation",
+];
+
+/// The pipeline over what is below a view: that of the view, then `write`'s stages.
+fn over(
+    command: &Command<'_>,
+    view: &View,
+    batch: Option<i64>,
+    write: impl Fn(&mut Writer),
+) -> DocBuf {
+    let mut w = Writer::new();
+    w.str("aggregate", &view.on).open_array("pipeline");
+    view.pipeline.as_doc().values().for_each(|s| {
+        w.push(s);
+    });
+    write(&mut w);
+    w.close().open_doc("cursor");
+    if let Some(n) = batch {
+        w.i64("batchSize", n);
+    }
+    w.close();
+    for name in KEPT {
+        if let Some(v) = command.field(name) {
+            w.val(name, v);
+        }
+    }
+    match view.collation.as_doc().is_empty() {
+        true => w.open_doc("collation").str("locale", "simple").close(),
+        false => w.doc("collation", view.collation.as_doc()),
+    };
+    w.str("$db", command.db);
+    w.finish()
+}
+
+fn stage(w: &mut Writer, name: &str, v: Val<'_>) {
+    w.open_doc("").val(name, v).close();
+}
+
+fn non_empty<'a>(command: &Command<'a>, name: &str) -> Option<Doc<'a>> {
+    command.document(name).filter(|d| !d.is_empty())
+}
+
+fn skip_and_limit(w: &mut Writer, command: &Command<'_>) {
+    for (name, field) in [("$skip", "skip"), ("$limit", "limit")] {
+        let n = command.int(field).unwrap_or(0).saturating_abs();
+        if n > 0 {
+            stage(w, name, bson::Value::from(n).as_val());
+        }
+    }
+}
+
+pub(crate) fn find(router: &Router, command: &Command<'_>, view: &View) -> Outcome<DocBuf> {
+    let single = command.is("singleBatch") || command.int("limit").is_some_and(|n| n < 0);
+    let body = over(command, view, command.int("batchSize"), |w| {
+        if let Some(d) = non_empty(command, "filter") {
+            stage(w, "$match", d.as_val());
+        }
+        if let Some(d) = non_empty(command, "sort") {
+            stage(w, "$sort", d.as_val());
+        }
+        skip_and_limit(w, command);
+        if let Some(d) = non_empty(command, "projection") {
+            stage(w, "$project", d.as_val());
+        }
+    });
+    let reply = named(router, command, own(router, &body, aggregate::run)?)?;
+    let id = cursors::cursor_id(&reply);
+    if single && id != 0 {
+        cursors::end(router, &command.namespace()?, id);
+        return Ok(cursors::renumber(reply, 0));
+    }
+    Ok(reply)
+}
+
+pub(crate) fn aggregate(router: &Router, command: &Command<'_>, view: &View) -> Outcome<DocBuf> {
+    let batch = command.document("cursor").and_then(|c| c.get("batchSize"));
+    let batch = batch.and_then(Val::to_i64_exact);
+    let stages = command.field("pipeline").and_then(Val::as_array);
+    let body = over(command, view, batch, |w| {
+        stages.unwrap_or(Doc::EMPTY).values().for_each(|s| {
+            w.push(s);
+        });
+    });
+    named(router, command, own(router, &body, aggregate::run)?)
+}
+
+/// The reply, and its cursor, under the name of the view.
+fn named(router: &Router, command: &Command<'_>, reply: DocBuf) -> Outcome<DocBuf> {
+    let ns = command.namespace()?;
+    router.cursors.rename(cursors::cursor_id(&reply), &ns);
+    Ok(cursors::with_ns(reply, &ns))
+}
+
+/// The one document that a pipeline gives.
+fn single(router: &Router, body: &DocBuf) -> Outcome<(DocBuf, Option<DocBuf>)> {
+    let reply = own(router, body, aggregate::run)?;
+    let found = cursors::batch_of(&reply).next().map(Doc::to_buf);
+    Ok((reply, found))
+}
+
+pub(crate) fn count(router: &Router, command: &Command<'_>, view: &View) -> Outcome<DocBuf> {
+    let body = over(command, view, None, |w| {
+        if let Some(d) = non_empty(command, "query") {
+            stage(w, "$match", d.as_val());
+        }
+        skip_and_limit(w, command);
+        stage(w, "$count", bson::Value::from("n").as_val());
+    });
+    let (reply, found) = single(router, &body)?;
+    let mut w = Writer::new();
+    match found.as_ref().and_then(|d| d.get("n")) {
+        Some(n) => w.val("n", n),
+        None => w.i32("n", 0),
+    };
+    Ok(finish(w, &[reply]))
+}
+
+/// The values come through the scratch server's own `distinct`, over the documents of the view.
+pub(crate) fn distinct(router: &Router, command: &Command<'_>, view: &View) -> Outcome<DocBuf> {
+    let key = command.field("key").and_then(Val::as_str);
+    let Some(key) = key.filter(|k| !k.is_empty()) else {
+        return Err(err!(BadValue, "distinct needs a key").into());
+    };
+    let body = over(command, view, None, |w| {
+        if let Some(d) = non_empty(command, "query") {
+            stage(w, "$match", d.as_val());
+        }
+        let path = format!("${key}");
+        let whole = bson::doc! {"values": bson::doc! {"$addToSet": "$v"}, "_id": bson::Value::NULL};
+        // As distinct does: an array counts as its elements.
+        stage(
+            w,
+            "$project",
+            bson::doc! {"_id": 0, "v": path.as_str()}.as_doc().as_val(),
+        );
+        stage(w, "$unwind", bson::Value::from("$v").as_val());
+        stage(w, "$group", whole.as_doc().as_val());
+    });
+    let (reply, found) = single(router, &body)?;
+    let mut w = Writer::new();
+    match found.as_ref().and_then(|d| d.get("values")) {
+        Some(values) => w.val("values", values),
+        None => w.value("values", bson::array![]),
+    };
+    Ok(finish(w, &[reply]))
+}

@@ -1,0 +1,204 @@
+"""Reads over a sharded cluster that need more than one shard's documents at once: joins, views, results written to
+collections, change streams, what administrators look at."""
+
+import itertools
+
+import bson
+import pymongo
+import pytest
+from harness import refuses
+from sharded_cluster import ShardedCluster
+from test_sharding import on_shards, shard
+
+numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with ShardedCluster(tmp_path_factory.mktemp("cluster")) as running:
+        with running.client() as client:
+            client.admin.command("balancerStop")
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(cluster):
+    with cluster.client() as connected:
+        yield connected
+
+
+@pytest.fixture
+def db(client):
+    database = client[f"d{next(numbers)}"]
+    yield database
+    client.drop_database(database.name)
+
+
+def on_the_other(db):
+    """A database whose primary is not `db`'s."""
+    mine = db.client.config.databases.find_one({"_id": db.name})["primary"]
+    other = db.client[f"{db.name}other"]
+    db.client.admin.command("enableSharding", other.name, primaryShard="s1" if mine == "s0" else "s0")
+    return other
+
+
+@pytest.fixture
+def joined(db):
+    """`orders` and `customers` are sharded, `rates` is not; a customer's orders are on other shards than he."""
+    orders = shard(db, "orders", {"n": 1}, at=[50])
+    customers = shard(db, "customers", {"_id": 1}, at=[5])
+    orders.insert_many([{"_id": n, "n": n, "customer": n % 10, "lines": [n % 3, 7]} for n in range(100)])
+    customers.insert_many([{"_id": n, "name": f"c{n}", "boss": (n + 1 if n < 9 else None)} for n in range(10)])
+    db.rates.insert_many([{"_id": n, "rate": n * 10} for n in range(3)])
+    return db
+
+
+LOOKUP = {"from": "customers", "localField": "customer", "foreignField": "_id", "as": "c"}
+
+
+def test_lookup(joined):
+    orders, rates = joined.orders, joined.rates
+    found = list(orders.aggregate([{"$lookup": LOOKUP}, {"$sort": {"_id": 1}}]))
+    assert [(d["_id"], [c["name"] for c in d["c"]]) for d in found] == [(n, [f"c{n % 10}"]) for n in range(100)]
+    # From a sharded collection to one that is not, and back.
+    to_plain = {"from": "rates", "localField": "lines", "foreignField": "_id", "as": "r"}
+    found = list(orders.aggregate([{"$lookup": to_plain}, {"$sort": {"_id": 1}}]))
+    assert [[r["rate"] for r in d["r"]] for d in found] == [[n % 3 * 10] for n in range(100)]
+    to_sharded = {"from": "orders", "localField": "_id", "foreignField": "lines", "as": "o"}
+    found = list(rates.aggregate([{"$lookup": to_sharded}, {"$sort": {"_id": 1}}]))
+    assert [len(d["o"]) for d in found] == [34, 33, 33]
+    # One document, which one shard has; its customer is on the other.
+    found = list(orders.aggregate([{"$match": {"n": 9}}, {"$lookup": LOOKUP}, {"$unwind": "$c"}]))
+    assert found == [{"_id": 9, "n": 9, "customer": 9, "lines": [0, 7], "c": {"_id": 9, "name": "c9", "boss": None}}]
+
+
+def test_lookup_with_a_pipeline_and_variables(joined):
+    inner = [
+        {"$match": {"$expr": {"$and": [{"$eq": ["$customer", "$$id"]}, {"$gte": ["$n", "$$least"]}]}}},
+        {"$sort": {"n": -1}},
+        {"$limit": 2},
+        {"$project": {"_id": 0, "n": 1}},
+    ]
+    stage = {"from": "orders", "let": {"id": "$_id", "least": 40}, "pipeline": inner, "as": "last"}
+    found = list(joined.customers.aggregate([{"$lookup": stage}, {"$sort": {"_id": 1}}]))
+    assert [[o["n"] for o in d["last"]] for d in found] == [[90 + n, 80 + n] for n in range(10)]
+    # A string that looks like a path stays a string, and joins may lie inside of one another.
+    joined.marks.insert_one({"_id": "$n"})
+    nested = [{"$match": {"$expr": {"$eq": ["$_id", "$$m"]}}}]
+    stages = [
+        {"$match": {"_id": 3}},
+        {"$set": {"m": {"$literal": "$n"}}},
+        {"$lookup": {"from": "marks", "let": {"m": "$m"}, "pipeline": nested, "as": "marks"}},
+        {"$lookup": {"from": "orders", "localField": "_id", "foreignField": "customer", "as": "o", "pipeline": [{"$lookup": LOOKUP}, {"$match": {"n": {"$lt": 20}}}]}},
+    ]
+    (found,) = joined.customers.aggregate(stages)
+    assert found["marks"] == [{"_id": "$n"}]
+    assert sorted((o["n"], o["c"][0]["name"]) for o in found["o"]) == [(3, "c3"), (13, "c3")]
+
+
+def test_graph_lookup(joined):
+    stage = {"from": "customers", "startWith": "$boss", "connectFromField": "boss", "connectToField": "_id", "as": "over", "depthField": "d"}
+    found = list(joined.customers.aggregate([{"$graphLookup": stage}, {"$sort": {"_id": 1}}]))
+    assert [sorted(c["_id"] for c in d["over"]) for d in found] == [list(range(n + 1, 10)) for n in range(10)]
+    limited = {**stage, "maxDepth": 1, "restrictSearchWithMatch": {"name": {"$ne": "c5"}}}
+    found = {d["_id"]: sorted(c["_id"] for c in d["over"]) for d in joined.customers.aggregate([{"$graphLookup": limited}])}
+    assert found[2] == [3, 4] and found[3] == [4] and found[4] == []
+
+
+def test_union_and_facet(joined):
+    union = {"coll": "customers", "pipeline": [{"$match": {"_id": {"$gte": 8}}}]}
+    found = list(joined.rates.aggregate([{"$unionWith": union}, {"$unionWith": "orders"}, {"$count": "n"}]))
+    assert found == [{"n": 3 + 2 + 100}]
+    facets = {
+        "joined": [{"$match": {"n": {"$lt": 3}}}, {"$lookup": LOOKUP}, {"$unwind": "$c"}, {"$sort": {"n": 1}}],
+        "all": [{"$unionWith": "customers"}, {"$count": "n"}],
+    }
+    (found,) = joined.orders.aggregate([{"$facet": facets}])
+    assert [d["c"]["name"] for d in found["joined"]] == ["c0", "c1", "c2"] and found["all"] == [{"n": 110}]
+    batches = list(joined.orders.aggregate([{"$lookup": LOOKUP}, {"$unionWith": "customers"}], batchSize=7))
+    assert len(batches) == 110
+    assert list(joined.orders.aggregate([{"$lookup": {**LOOKUP, "from": "nothing"}}, {"$match": {"c": {"$ne": []}}}])) == []
+
+
+def test_joins_compare_as_the_pipeline_does(joined):
+    joined.names.insert_many([{"_id": "C3"}, {"_id": "c4"}])
+    stage = {"from": "customers", "localField": "_id", "foreignField": "name", "as": "c"}
+    run = lambda **options: [len(d["c"]) for d in joined.names.aggregate([{"$lookup": stage}, {"$sort": {"_id": 1}}], **options)]
+    assert run() == [0, 1] and run(collation={"locale": "en", "strength": 2}) == [1, 1]
+
+
+def test_views(joined):
+    joined.command("create", "late", viewOn="orders", pipeline=[{"$match": {"n": {"$gte": 40}}}, {"$set": {"twice": {"$add": ["$n", "$n"]}}}])
+    joined.command("create", "named", viewOn="late", pipeline=[{"$lookup": LOOKUP}, {"$unwind": "$c"}])
+    late, named = joined.late, joined.named
+    assert late.count_documents({}) == 60 and late.estimated_document_count() == 60
+    assert [d["twice"] for d in late.find({"n": {"$lt": 60}}, {"twice": 1}).sort("n", -1).limit(2)] == [118, 116]
+    assert sorted(late.distinct("lines")) == [0, 1, 2, 7]
+    assert len(list(late.find(batch_size=7))) == 60
+    assert late.find_one({"n": 10}) is None
+    assert [d["c"]["name"] for d in named.find({"n": {"$in": [49, 50]}}).sort("n", 1)] == ["c9", "c0"]
+    assert list(named.aggregate([{"$group": {"_id": "$c.name", "n": {"$sum": 1}}}, {"$sort": {"_id": 1}}, {"$limit": 1}])) == [{"_id": "c0", "n": 6}]
+    stage = {"from": "late", "localField": "_id", "foreignField": "customer", "as": "late"}
+    assert [len(d["late"]) for d in joined.customers.aggregate([{"$lookup": stage}])] == [6] * 10
+    cursor = late.find(batch_size=2)
+    next(cursor)
+    cursor.close()
+
+
+def test_out(joined, cluster):
+    orders = joined.orders
+    joined.target.insert_one({"_id": "old"})
+    joined.target.create_index("n")
+    assert list(orders.aggregate([{"$lookup": LOOKUP}, {"$out": "target"}])) == []
+    assert joined.target.count_documents({}) == 100 and joined.target.find_one({"_id": 77})["c"][0]["name"] == "c7"
+    assert "n_1" in joined.target.index_information()
+    other = on_the_other(joined)
+    orders.aggregate([{"$match": {"n": {"$lt": 0}}}, {"$out": {"db": other.name, "coll": "t"}}])
+    assert other.list_collection_names() == ["t"] and other.t.count_documents({}) == 0
+    joined.rates.aggregate([{"$out": {"db": other.name, "coll": "t"}}])
+    assert other.t.count_documents({}) == 3
+    with refuses(28769):
+        joined.rates.aggregate([{"$out": "customers"}])
+    # A pipeline that fails leaves its target as it was, and nothing beside it.
+    with refuses(2):
+        orders.aggregate([{"$set": {"x": {"$divide": [1, {"$subtract": ["$n", 99]}]}}}, {"$out": "target"}])
+    assert joined.target.count_documents({}) == 100
+    assert not [n for n in joined.list_collection_names() if n.startswith("tmp")]
+    joined.client.drop_database(other.name)
+
+
+def test_merge(joined, cluster):
+    target = shard(joined, "target", {"k": 1}, at=[50])
+    target.insert_many([{"_id": n, "k": n, "old": True} for n in (10, 60)])
+    source = [{"$project": {"k": "$n", "customer": 1}}]
+    assert list(joined.orders.aggregate([*source, {"$merge": "target"}])) == []
+    assert target.count_documents({}) == 100 and target.count_documents({"old": True, "customer": 0}) == 2
+    counts = on_shards(cluster, target)
+    assert min(counts.values()) == 50
+    # Over what is there: replaced, kept, refused, thrown away.
+    joined.orders.aggregate([*source, {"$match": {"k": {"$lt": 20}}}, {"$merge": {"into": "target", "whenMatched": "replace"}}])
+    assert target.count_documents({"old": True}) == 1
+    joined.rates.aggregate([{"$project": {"k": "$_id"}}, {"$merge": {"into": "target", "whenMatched": [{"$set": {"r": "$$new.k"}}]}}])
+    assert target.count_documents({"r": {"$exists": True}}) == 3 and target.count_documents({}) == 100
+    joined.rates.aggregate([{"$project": {"k": {"$add": ["$_id", 500]}}}, {"$merge": {"into": "target", "whenNotMatched": "discard", "whenMatched": "merge"}}])
+    assert target.count_documents({}) == 100
+    with refuses(13113):
+        joined.rates.aggregate([{"$project": {"k": {"$add": ["$_id", 500]}}}, {"$merge": {"into": "target", "whenNotMatched": "fail"}}])
+    with refuses(11000):
+        joined.rates.aggregate([{"$project": {"k": "$_id"}}, {"$merge": {"into": "target", "whenMatched": "fail"}}])
+    with refuses(51183):
+        joined.rates.aggregate([{"$merge": {"into": "target", "on": "rate"}}])
+    # Into a collection that is not sharded, on another shard, which there is not yet.
+    other = on_the_other(joined)
+    joined.orders.aggregate([{"$group": {"_id": "$customer", "n": {"$sum": 1}}}, {"$merge": {"into": {"db": other.name, "coll": "sums"}}}])
+    assert {d["_id"]: d["n"] for d in other.sums.find()} == {n: 10 for n in range(10)}
+    joined.client.drop_database(other.name)
+
+
+def test_merge_finds_its_shards_while_ranges_move(joined, cluster):
+    target = shard(joined, "target", {"k": 1}, at=[50])
+    with cluster.routers[0].client() as other:
+        for n in range(4):
+            joined.client.admin.command("moveChunk", target.full_name, find={"k": 75}, to=f"s{n % 2}")
+            other[joined.name].orders.aggregate([{"$project": {"k": "$n", "round": {"$literal": n}}}, {"$merge": "target"}])
+            assert target.count_documents({"round": n}) == 100 == target.count_documents({})
