@@ -213,7 +213,7 @@ def test_members_are_added_and_removed(tmp_path):
     with ReplicaSet(tmp_path, size=3) as members:
         with members.members[0].client() as client:
             # A busy machine must not make it lose its part meanwhile.
-            settings = {"electionTimeoutMillis": 60_000}
+            settings = {"electionTimeoutMillis": 8_000}
             first = {"_id": "rs", "members": [{"_id": 0, "host": members.members[0].address}], "settings": settings}
             client.admin.command("replSetInitiate", first)
             client.t.c.insert_many([{"_id": n} for n in range(1000)])
