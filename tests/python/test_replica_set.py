@@ -365,7 +365,7 @@ def test_wrong_configurations_are_refused(three):
             ({"_id": "rs", "members": [{"_id": 0, "host": "127.0.0.1:1"}]}, 93),
             ({"_id": "rs", "members": []}, 93),
             (three.config(m1={"arbiterOnly": True, "priority": 0}), 93),
-            (three.config(m1={"secondaryDelaySecs": 60, "priority": 0}), 93),
+            (three.config(m1={"secondaryDelaySecs": 60}), 93),
         ]:
             with pytest.raises(OperationFailure) as failure:
                 client.admin.command("replSetInitiate", config)
@@ -415,6 +415,38 @@ def test_members_that_do_not_stand_vote_for_others(three):
     other = members[1] if primary is members[0] else members[0]
     with other.client() as client:
         until("the third votes for it", lambda: client.admin.command("hello")["isWritablePrimary"])
+
+
+def test_a_delayed_member_has_entries_at_once_and_applies_them_late(three):
+    three.initiate(m2={"priority": 0, "hidden": True, "secondaryDelaySecs": 3600})
+    delayed = three.members[2]
+    with three.client() as client:
+        # What it has on its disk counts.
+        client.t.get_collection("c", write_concern=WriteConcern(w=3, wtimeout=20_000)).insert_many([{"_id": n} for n in range(10)])
+
+        def behind():
+            member = client.admin.command("replSetGetStatus")["members"][2]
+            return member["optime"]["ts"] < member["optimeDurable"]["ts"] and member["stateStr"] == "SECONDARY"
+
+        until("the primary tells that it is behind", behind)
+    sees(delayed, {}, 0)
+    with delayed.client() as client:
+        hello = client.admin.command("hello")
+        assert hello["hidden"] and hello["passive"] and hello["secondaryDelaySecs"] == 3600
+        optimes = client.admin.command("replSetGetStatus")["optimes"]
+        assert optimes["appliedOpTime"]["ts"] < optimes["durableOpTime"]["ts"]
+        assert client.local["oplog.rs"].count_documents({"ns": "t.c"}) == 0
+    # A start applies no more than that.
+    delayed.restart()
+    sees(delayed, {}, 0)
+    for delay in (1, 0):
+        with three.client() as client:
+            client.t.c.insert_one({"delay": delay})
+            config = client.admin.command("replSetGetConfig")["config"]
+            config["version"] += 1
+            config["members"][2]["secondaryDelaySecs"] = delay
+            client.admin.command("replSetReconfig", config)
+        sees(delayed, {}, 12 - delay)
 
 
 def test_a_member_whose_program_is_too_old_says_so(three):

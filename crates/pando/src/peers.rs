@@ -103,6 +103,8 @@ struct Line {
     host: String,
     queue: Mutex<Queue>,
     more: Condvar,
+    /// The timestamp of the newest entry that the peer has applied.
+    applied: Mutex<Option<u64>>,
 }
 
 impl Peers {
@@ -137,6 +139,7 @@ impl Transport for Peers {
                 host: host.clone(),
                 queue: Mutex::default(),
                 more: Condvar::new(),
+                applied: Mutex::default(),
             });
             let sender = Sender {
                 to: *id,
@@ -163,6 +166,10 @@ impl Transport for Peers {
             set,
             member,
         }))
+    }
+
+    fn applied(&self, member: u64) -> Option<u64> {
+        *self.lines.lock().get(&member)?.applied.lock()
     }
 
     fn send(&self, messages: Vec<message::Message>) {
@@ -300,6 +307,10 @@ impl Sender {
             let reply = opened.run("admin", self.command(Some((part, more))).as_doc())?;
             if let Some(why) = refusal(reply.as_doc()) {
                 return Err(why);
+            }
+            let applied = reply.as_doc().get("applied");
+            if let Some(ts) = applied.and_then(|v| v.as_timestamp()) {
+                *self.line.applied.lock() = Some(ts);
             }
             if reply.as_doc().get("lacks").is_some_and(|v| v.truthy()) {
                 let reply = opened.run("admin", self.command(None).as_doc())?;

@@ -233,13 +233,18 @@ fn listen(config: &mut ServerConfig) -> Result<Listeners, Failure> {
 /// Opens the data directory. `files`: how many the process may have open.
 fn open_store(config: &ServerConfig, member: bool, files: u64) -> errors::Fallible<Arc<Store>> {
     // What a majority of the other members may not have is not applied at the start.
-    let apply_up_to = match member {
-        true => replication::state_file::load(&config.db_path)?
-            .map_or(u64::MAX, |state| state.hard.commit),
-        false => u64::MAX,
+    let state = match member {
+        true => replication::state_file::load(&config.db_path)?,
+        false => None,
     };
+    let apply_up_to = state.as_ref().map_or(u64::MAX, |s| s.hard.commit);
+    let now = std::time::SystemTime::now();
+    let apply_made_before = state
+        .as_ref()
+        .map_or(i64::MAX, |s| s.applies_made_before(now));
     Store::open(StoreOptions {
         apply_up_to,
+        apply_made_before,
         cache_bytes: usize::try_from(config.cache_bytes).unwrap_or(usize::MAX),
         sync_interval: config.durability.interval,
         log_window: LogWindow {

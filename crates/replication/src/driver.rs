@@ -55,6 +55,8 @@ pub trait Transport: Send + Sync {
     /// The members that there are, by number, with `host:port`.
     fn peers(&self, set: &SetName, config: &Config, peers: &[(u64, String)]);
     fn send(&self, messages: Vec<Message>);
+    /// The timestamp of the newest entry that a member has said to have applied: 0 for none.
+    fn applied(&self, member: u64) -> Option<u64>;
     /// A member that files are copied from, by its `host:port`. `member`: who copies.
     fn source(&self, host: &str, member: u64) -> Result<Box<dyn Source>>;
 }
@@ -88,6 +90,8 @@ pub struct Status {
     /// This member copies the files of another.
     pub is_copying: bool,
     pub commit_index: u64,
+    /// The last entry that readers of the log here may know of: of a delayed member, applied.
+    pub shown_index: u64,
     /// On the primary: number, last index on disk, heard of lately.
     pub progress: Vec<(u64, u64, bool)>,
     /// When this member became primary.
@@ -100,6 +104,8 @@ pub struct Status {
     pub durable: OpTime,
     /// On the primary, as of the last look: number, and the last entry on that member's disk.
     pub op_times: Vec<(u64, OpTime)>,
+    /// As of the last look: number, and the timestamp of the newest entry that it has applied.
+    pub applied: Vec<(u64, u64)>,
     /// As of the last look: number, and when a message of that member came last.
     pub heard: Vec<(u64, SystemTime)>,
     /// How often entries were taken back here.
@@ -962,23 +968,27 @@ impl Thread {
             MemberRole::Primary => member.progress(),
             _ => Vec::new(),
         };
-        let (durable, op_times, heard) = match looked {
+        let (durable, op_times, applied, heard) = match looked {
             false => (
                 before.durable,
                 before.op_times.clone(),
+                before.applied.clone(),
                 before.heard.clone(),
             ),
             true => {
                 let at = |p: &(u64, u64, bool)| (p.0, member.op_time(p.1).unwrap_or_default());
                 let durable = member.op_time(self.log.durable_index()).unwrap_or_default();
                 let heard = self.heard.iter().map(|(id, at)| (*id, *at)).collect();
-                (durable, progress.iter().map(at).collect(), heard)
+                let applied = |p: &(u64, u64, bool)| Some((p.0, self.transport.applied(p.0)?));
+                let applied = progress.iter().filter_map(applied).collect();
+                (durable, progress.iter().map(at).collect(), applied, heard)
             }
         };
         let committed = match before.commit_index == commit && before.committed.ts != 0 {
             true => before.committed,
             false => member.op_time(commit).unwrap_or(before.committed),
         };
+        let shown = member.shown_index();
         let status = Status {
             role,
             term: member.term(),
@@ -989,12 +999,14 @@ impl Thread {
             learners: member.voters().learners.clone(),
             is_copying: self.left_behind == Some(member.appends()),
             commit_index: commit,
+            shown_index: shown,
             progress,
             elected_at: self.elected_at,
             elected_because: self.elected_because,
             committed,
             durable,
             op_times,
+            applied,
             heard,
             rollbacks: member.rollbacks(),
         };
@@ -1005,7 +1017,9 @@ impl Thread {
             || before.learners != status.learners
             || before.is_copying != status.is_copying
             || (before.commit_index == 0) != (commit == 0);
-        let moved = before.commit_index != commit || before.progress != status.progress;
+        let moved = before.shown_index != shown
+            || before.commit_index != commit
+            || before.progress != status.progress;
         if !topology && !moved {
             if looked {
                 *self.shared.status.write() = Arc::new(status);
@@ -1021,7 +1035,7 @@ impl Thread {
         *self.shared.status.write() = Arc::new(status);
         self.shared.commit.store(commit, Ordering::Release);
         if let Ok(store) = self.log.store() {
-            store.decided(commit);
+            store.decided(shown);
         }
         self.shared.wake();
         if topology {

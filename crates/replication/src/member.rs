@@ -20,6 +20,8 @@
 //! - An entry that is applied is never cut from the log: a member that would have to
 //!   ([`News::restart`]) starts again, and applies what a majority had.
 
+mod delayed;
+
 use crate::config::Config;
 use crate::log_view::{self, LogView, VoterChange};
 use crate::state_file::State;
@@ -132,6 +134,8 @@ pub struct Member<L: MemberLog> {
     frozen_until: u64,
     ticks: u64,
     saved_commit: u64,
+    /// Committed entries wait to be applied.
+    held_back: bool,
     /// How often entries of a primary were appended.
     appends: u64,
     /// On the primary: the commit point that each other member was sent last.
@@ -141,7 +145,13 @@ pub struct Member<L: MemberLog> {
 impl<L: MemberLog + Clone> Member<L> {
     /// A member that was one before, or that is told its number now.
     pub fn new(log: L, state: State) -> Result<Member<L>> {
-        let applied = log.applied_index();
+        let last = log.last_index();
+        // A delayed member has taken all changes of voters up to its commit point, and applies the rest
+        // later.
+        let applied = match state.delay_millis() {
+            0 => log.applied_index(),
+            _ => log.applied_index().max(state.hard.commit.min(last)),
+        };
         let config = raft::Config {
             id: state.id,
             election_tick: ELECTION_TICKS,
@@ -158,7 +168,7 @@ impl<L: MemberLog + Clone> Member<L> {
         };
         let mut hard = state.hard.clone();
         // What is applied was committed.
-        hard.commit = hard.commit.max(applied).min(log.last_index());
+        hard.commit = hard.commit.max(applied).min(last);
         hard.term = hard.term.max(log_view::FIRST_TERM);
         let state = State { hard, ..state };
         let view = LogView::new(log, &state);
@@ -167,6 +177,7 @@ impl<L: MemberLog + Clone> Member<L> {
         Ok(Member {
             node,
             saved_commit: state.hard.commit,
+            held_back: state.delay_millis() > 0,
             state,
             appends: 0,
             told: HashMap::new(),
@@ -253,7 +264,9 @@ impl<L: MemberLog + Clone> Member<L> {
             self.save()?;
         }
         self.remind();
-        self.process()
+        let mut news = self.process()?;
+        self.apply_due(&mut news)?;
+        Ok(news)
     }
 
     fn is_electable(&self) -> bool {
@@ -647,9 +660,13 @@ impl<L: MemberLog + Clone> Member<L> {
                 return Err(Error::internal("an entry without a stamp was committed"));
             };
             if let Some((config, change)) = storage::Entry::membership(record.payload) {
-                self.reconfigure(&config, &change)?;
+                self.reconfigure(record.index, &config, &change)?;
                 news.changed = true;
             }
+        }
+        if self.holds_back(committed) {
+            self.node.advance_apply_to(last);
+            return self.follow_role(news);
         }
         let applied = self.log().applied_index();
         let new: Vec<Entry> = committed
@@ -668,7 +685,8 @@ impl<L: MemberLog + Clone> Member<L> {
         self.follow_role(news)
     }
 
-    fn reconfigure(&mut self, config: &[u8], change: &[u8]) -> Result<()> {
+    /// Takes the change of voters and configuration of the entry at `index`.
+    fn reconfigure(&mut self, index: u64, config: &[u8], change: &[u8]) -> Result<()> {
         if let Some(change) = VoterChange::from_bytes(change) {
             self.state.voters = self
                 .node
@@ -679,7 +697,10 @@ impl<L: MemberLog + Clone> Member<L> {
         if let Some(doc) = Doc::new(config) {
             self.state.config = Some(Config::parse(doc, None)?);
         }
-        self.save()
+        // A start takes up what is behind the commit point that is saved: there may be more changes.
+        self.saved_commit = self.saved_commit.max(index);
+        self.state.hard.commit = self.saved_commit;
+        self.log().save(&self.state)
     }
 
     /// What raft-rs says that this member is.

@@ -56,6 +56,8 @@ pub struct StoreOptions {
     pub log_file_system: Arc<dyn oplog::FileSystem>,
     /// The last index that opening applies of the log, where what is behind it is not decided yet.
     pub apply_up_to: u64,
+    /// Nor is what was made after that, in milliseconds since 1970 by the clock of its primary.
+    pub apply_made_before: i64,
 }
 
 impl StoreOptions {
@@ -75,6 +77,7 @@ impl StoreOptions {
             engine_options: String::new(),
             log_file_system: Arc::new(oplog::Disk),
             apply_up_to: u64::MAX,
+            apply_made_before: i64::MAX,
         }
     }
 }
@@ -185,8 +188,7 @@ impl Store {
         let log_options = opts.log(log_dir);
         let (counts, counted) = Counts::load(&engine).map_err(Stop::into_error)?;
         let applied = engine.applied(false)?.max(counted);
-        let (log, replayed, applied) =
-            replay(log_options, &engine, &counts, applied, opts.apply_up_to)?;
+        let (log, replayed, applied) = replay(log_options, &engine, &counts, applied, &opts)?;
         let log = Arc::new(log);
         let shared = Shared {
             counts: Arc::new(counts),
@@ -584,11 +586,16 @@ fn replay(
     engine: &Engine,
     counts: &Counts,
     applied: Committed,
-    up_to: u64,
+    limits: &StoreOptions,
 ) -> Result<(Log, u64, Committed)> {
     let mut replay = Replay::new(engine, counts);
     let mut last = applied;
+    let mut up_to = limits.apply_up_to;
     let (log, recovered) = Log::open(opts, applied.index + 1, applied.ts, |record| {
+        if record.wall_millis > limits.apply_made_before {
+            // What is behind it waits too, whatever its clock has said.
+            up_to = up_to.min(record.index - 1);
+        }
         if record.index > up_to {
             return Ok(());
         }

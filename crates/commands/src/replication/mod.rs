@@ -37,13 +37,6 @@ pub(crate) fn check_supported(config: &Config) -> Fallible<()> {
                 member.host
             );
         }
-        if member.delay_secs > 0 {
-            errors::bail!(
-                InvalidReplicaSetConfig,
-                "member {} is delayed: use pando backup and pando restore --until to go back in time",
-                member.host
-            );
-        }
     }
     Ok(())
 }

@@ -4,7 +4,7 @@
 //! {pandoReplicate: 1, version: <int>, set: <name>, setId: <ObjectId>, founder: <long>, to: <long>, messages: <bytes>, more: <bool>}
 //! {pandoReplicate: 1, version, set, setId, founder, to, config: <document>}          to a member that knows of no set yet
 //! ```
-//! The reply says `lacks: true` where the member knows of no set: the sender introduces it then.
+//! The reply tells the timestamp of the newest entry that is applied (`applied`), and `lacks: true` where the member knows of no set: the sender introduces it then.
 //! Bytes that are longer than a document may be come in parts, all but the last with `more`.
 //!
 //! Invariant: a member of one set takes nothing of another, and one with data of its own joins none.
@@ -123,5 +123,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
             driver.receive(messages);
         }
     }
+    let applied = cx.app.store.last_ts();
+    cx.w.timestamp("applied", applied);
     Ok(Done::Reply)
 }

@@ -226,6 +226,21 @@ fn known_of(status: &Status, id: u64, ts: u64) -> OpTime {
     }
 }
 
+/// The newest entry that a member is known to have applied. `durable`: to have on its disk. A member that
+/// is not delayed applies what it has at once, and has said so only a while ago.
+fn applied_of(status: &Status, id: u64, durable: OpTime) -> OpTime {
+    let told = status.applied.iter().find(|a| a.0 == id);
+    let delayed = status.member(id).is_some_and(|m| m.delay_secs > 0);
+    match told {
+        Some((_, ts)) if delayed && id != status.id && *ts < durable.ts => OpTime {
+            ts: *ts,
+            wall_millis: (ts >> 32) as i64 * 1000,
+            ..durable
+        },
+        _ => durable,
+    }
+}
+
 /// What is known of one member here. `at`: the newest timestamp, and for how many seconds this server
 /// has run. `copies`: it copies files from here now.
 fn append_member(
@@ -261,14 +276,20 @@ fn append_member(
     if let Some((_, matched, _)) = progress {
         w.i64("lastIndexOnDisk", *matched as i64);
     }
-    let known = known_of(status, id, ts);
-    for field in ["optime", "optimeDurable"] {
+    let durable = known_of(status, id, ts);
+    let applied = applied_of(status, id, durable);
+    for (field, known) in [("optime", applied), ("optimeDurable", durable)] {
         w.open_doc(field)
             .timestamp("ts", known.ts)
             .i64("t", if known.ts == 0 { -1 } else { known.term as i64 })
             .close();
     }
-    for field in ["optimeDate", "lastAppliedWallTime", "lastDurableWallTime"] {
+    for (field, known) in [
+        ("optimeDate", applied),
+        ("optimeDurableDate", durable),
+        ("lastAppliedWallTime", applied),
+        ("lastDurableWallTime", durable),
+    ] {
         w.date(field, known.wall_millis);
     }
     let heard_at = status.heard.iter().find(|h| h.0 == id);

@@ -172,8 +172,11 @@ fn append_configured(
         if own.hidden {
             w.bool("hidden", true);
         }
-        if own.is_passive() {
+        if own.priority == 0.0 {
             w.bool("passive", true);
+        }
+        if own.delay_secs > 0 {
+            w.int("secondaryDelaySecs", own.delay_secs);
         }
         if !own.tags.is_empty() {
             own.append_tags("tags", w);
