@@ -36,6 +36,7 @@ def db(client):
 
 def on_the_other(db):
     """A database whose primary is not `db`'s."""
+    db.client.admin.command("enableSharding", db.name)
     mine = db.client.config.databases.find_one({"_id": db.name})["primary"]
     other = db.client[f"{db.name}other"]
     db.client.admin.command("enableSharding", other.name, primaryShard="s1" if mine == "s0" else "s0")
@@ -202,3 +203,78 @@ def test_merge_finds_its_shards_while_ranges_move(joined, cluster):
             joined.client.admin.command("moveChunk", target.full_name, find={"k": 75}, to=f"s{n % 2}")
             other[joined.name].orders.aggregate([{"$project": {"k": "$n", "round": {"$literal": n}}}, {"$merge": "target"}])
             assert target.count_documents({"round": n}) == 100 == target.count_documents({})
+
+
+def read(stream, n):
+    """So many events, which must be all there are."""
+    events = []
+    while len(events) < n:
+        event = stream.try_next()
+        events.extend([event] if event else [])
+    assert stream.try_next() is None
+    return events
+
+
+def test_a_change_stream_over_shards(db):
+    coll = shard(db, "c", {"k": 1}, at=[50])
+    with coll.watch(full_document="updateLookup", max_await_time_ms=50) as stream, db.watch(max_await_time_ms=50) as whole:
+        for n in range(0, 100, 5):
+            coll.insert_one({"_id": n, "k": n})
+        coll.update_many({}, {"$set": {"x": 1}})
+        coll.delete_one({"k": 5})
+        db.plain.insert_one({"_id": 1})
+        events = read(stream, 41)
+        assert [e["fullDocument"]["k"] for e in events[:20]] == list(range(0, 100, 5))
+        assert all((e["fullDocument"] or {"x": 1})["x"] == 1 for e in events[20:40])
+        assert events[40]["documentKey"] == {"_id": 5}
+        assert sorted(e["documentKey"]["_id"] for e in events[20:40]) == list(range(0, 100, 5))
+        seen = read(whole, 42)
+        assert [e["operationType"] for e in seen] == ["insert"] * 20 + ["update"] * 20 + ["delete", "insert"]
+    times = [e["clusterTime"] for e in events]
+    assert times == sorted(times)
+    # From every token on comes what came after it.
+    for at in (0, 7, 19, 25, 39):
+        with coll.watch(resume_after=events[at]["_id"], max_await_time_ms=50) as again:
+            assert [e["_id"] for e in read(again, 40 - at)] == [e["_id"] for e in events[at + 1 :]]
+    with coll.watch(start_at_operation_time=events[20]["clusterTime"], max_await_time_ms=50) as again:
+        assert {e["_id"]["_data"] for e in events[21:]} <= {e["_id"]["_data"] for e in [again.next() for _ in range(21)]}
+
+
+def test_a_change_stream_does_not_show_moves(db, cluster):
+    coll = shard(db, "c", {"k": 1}, at=[50])
+    coll.insert_many([{"_id": n, "k": n} for n in range(100)])
+    with coll.watch([{"$match": {"operationType": {"$ne": "noop"}}}], full_document="updateLookup", max_await_time_ms=50) as stream:
+        for n in range(4):
+            coll.update_one({"k": 75}, {"$set": {"n": n}})
+            db.client.admin.command("moveChunk", coll.full_name, find={"k": 75}, to=f"s{n % 2}")
+        events = read(stream, 4)
+        assert [e["updateDescription"]["updatedFields"] for e in events] == [{"n": n} for n in range(4)]
+        assert events[0]["fullDocument"] == {"_id": 75, "k": 75, "n": 3}
+
+
+def test_a_change_stream_ends_once(db):
+    coll = shard(db, "c", {"k": 1}, at=[50])
+    with coll.watch(max_await_time_ms=50) as stream, db.watch(max_await_time_ms=50) as whole:
+        coll.insert_many([{"k": 1}, {"k": 99}])
+        coll.drop()
+        events = list(itertools.takewhile(lambda e: e is not None, (stream.next() for _ in range(4))))
+        assert [e["operationType"] for e in events] == ["insert", "insert", "drop", "invalidate"]
+        assert stream.try_next() is None and not stream.alive
+        assert [e["operationType"] for e in read(whole, 3)] == ["insert", "insert", "drop"]
+    again = shard(db, "c", {"k": 1}, at=[50])
+    with again.watch(start_after=events[-1]["_id"], max_await_time_ms=50) as stream:
+        again.insert_many([{"_id": n, "k": n} for n in (1, 99)])
+        assert [e["documentKey"]["_id"] for e in read(stream, 2)] == [1, 99]
+    with refuses(260):
+        again.watch(resume_after=events[-1]["_id"])
+
+
+def test_a_change_stream_of_the_deployment(client, db):
+    other = on_the_other(db)
+    with client.watch(max_await_time_ms=50) as stream:
+        for n in range(5):
+            db.a.insert_one({"_id": n})
+            other.a.insert_one({"_id": n})
+        events = read(stream, 10)
+    assert [(e["ns"]["db"], e["documentKey"]["_id"]) for e in events] == [(d.name, n) for n in range(5) for d in (db, other)]
+    client.drop_database(other.name)

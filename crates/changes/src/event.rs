@@ -88,6 +88,9 @@ impl Kind {
 impl Shown {
     /// The kind of event that the stream shows of a change; `None` when it shows none.
     pub fn kind(&self, change: &Change<'_>) -> Option<Kind> {
+        if change.migrated {
+            return None;
+        }
         let kind = Kind::of(change)?;
         if kind.is_expanded() && !self.expanded {
             return None;

@@ -52,6 +52,8 @@ pub struct Change<'a> {
     /// Of the write, or of the transaction that it is a part of.
     pub session: Option<OpSession>,
     pub in_transaction: bool,
+    /// Of a range's move between shards.
+    pub migrated: bool,
 }
 
 impl<'a> Change<'a> {
@@ -79,6 +81,7 @@ pub fn changes(entry: &Entry) -> Vec<Change<'_>> {
                 pre_image: plain.pre_image.as_deref().and_then(Doc::new),
                 session: plain.session.or(entry.session),
                 in_transaction,
+                migrated: entry.migrated,
             });
         };
         match &plain.op {

@@ -62,6 +62,8 @@ pub struct OpCtx<'a> {
     pub cancelled: Option<&'a Arc<AtomicBool>>,
     /// Validators are bypassed (`bypassDocumentValidation`).
     pub bypass_validation: bool,
+    /// What is written is a part of the move of a range between shards.
+    pub from_migrate: bool,
     /// A router has seen to it that what `$merge` finds documents by is unique.
     pub merges_by_checked_key: bool,
     /// Blocking stages may use temporary files (`allowDiskUse`).
@@ -119,6 +121,7 @@ impl<'a> OpCtx<'a> {
             killed: None,
             cancelled: None,
             bypass_validation: false,
+            from_migrate: false,
             merges_by_checked_key: false,
             disk_use: true,
             room: None,

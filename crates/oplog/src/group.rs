@@ -72,7 +72,10 @@ impl<'a> Group<'a> {
         let now_ts = (self.now_millis / 1000) << 32 | 1;
         let stamp = Stamp {
             index: self.last.index + 1,
-            ts: now_ts.max(self.last.ts + 1) + reserved,
+            ts: now_ts
+                .max(self.last.ts + 1)
+                .max(self.shared.floor_ts.load(Ordering::Acquire))
+                + reserved,
             term: self.tail.term,
             wall_millis: self.now_millis as i64,
         };

@@ -157,6 +157,8 @@ pub(crate) struct Shared {
     /// The last index whose write returned.
     written: AtomicU64,
     last_ts: AtomicU64,
+    /// No entry that is made here has a lower timestamp.
+    floor_ts: AtomicU64,
     /// Bytes appended since it was opened.
     bytes: AtomicU64,
     syncer: Syncer,
@@ -234,6 +236,11 @@ impl Log {
     /// The last index that is in the log file.
     pub fn last_index(&self) -> u64 {
         self.shared.written.load(Ordering::Acquire)
+    }
+
+    /// Entries that are made here from now on have at least this timestamp.
+    pub fn advance_clock(&self, ts: u64) {
+        self.shared.floor_ts.fetch_max(ts, Ordering::AcqRel);
     }
 
     /// The timestamp of the last entry.

@@ -288,6 +288,7 @@ fn start_log(opts: LogOptions, end: End) -> Result<Log> {
         segments: Mutex::new(Segments { all: end.kept }),
         written: AtomicU64::new(last_index),
         last_ts: AtomicU64::new(end.last_ts),
+        floor_ts: AtomicU64::new(0),
         bytes: AtomicU64::new(0),
         cuts: Cuts::default(),
         syncer: Syncer::new(last_index, end.segment.file.clone(), false),

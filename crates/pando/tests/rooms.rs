@@ -91,7 +91,8 @@ const ROOMS: &[(&str, &[&str])] = &[
     (
         "router",
         &[
-            "commands", "outgoing", "service", "sharding", "query", "wire", "bson", "errors",
+            "commands", "changes", "outgoing", "service", "sharding", "query", "wire", "bson",
+            "errors",
         ],
     ),
     (

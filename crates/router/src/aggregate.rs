@@ -10,7 +10,7 @@ use crate::merge::Merge;
 use crate::metadata::Placement;
 use crate::request::{Command, finish};
 use crate::service_impl::{Router, compute};
-use crate::{Failure, Outcome, ddl, merge_into, views};
+use crate::{Failure, Outcome, change_stream, ddl, merge_into, views};
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
 use errors::err;
 use std::sync::Arc;
@@ -88,8 +88,12 @@ pub(crate) fn run(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
         .field("pipeline")
         .and_then(Val::as_array)
         .unwrap_or(Doc::EMPTY);
+    let first = stages.values().next().and_then(stage_of);
+    if let Some(("$changeStream", spec)) = first {
+        return change_stream::open(router, command, stages, spec);
+    }
     if command.collection().is_empty() {
-        return without_collection(router, command, stages);
+        return without_collection(router, command);
     }
     let ns = command.namespace()?;
     let mut others = Vec::new();
@@ -203,19 +207,7 @@ impl Written {
 }
 
 /// `aggregate: 1`: about the server itself, or of documents that come with it.
-fn without_collection(router: &Router, command: &Command<'_>, stages: Doc<'_>) -> Outcome<DocBuf> {
-    if stages
-        .values()
-        .next()
-        .and_then(stage_of)
-        .is_some_and(|s| s.0 == "$changeStream")
-    {
-        return Err(err!(
-            NotImplemented,
-            "a change stream over the cluster is not supported by the router yet"
-        )
-        .into());
-    }
+fn without_collection(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     let reply = compute(router, &command.whole())?;
     let id = cursors::cursor_id(&reply);
     if id == 0 {

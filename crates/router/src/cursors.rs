@@ -3,6 +3,7 @@
 //! Invariant: a cursor is used by one request at a time. One that ends, is killed or times out takes
 //! the shards' cursors with it.
 
+use crate::change_stream::ChangeStream;
 use crate::merge::Merge;
 use crate::request::{Command, finish};
 use crate::service_impl::{Router, compute};
@@ -28,6 +29,7 @@ pub(crate) enum Source {
         collection: String,
     },
     Merge(Box<Merge>),
+    Changes(Box<ChangeStream>),
     /// A cursor of the scratch server, over a collection that goes with it.
     Scratch {
         id: i64,
@@ -257,6 +259,7 @@ fn more(
                 .close();
             Ok((finish(w, &[]), done))
         }
+        Source::Changes(stream) => stream.next_batch(router, command, id),
         Source::Scratch {
             id: local,
             db,
@@ -301,6 +304,10 @@ pub(crate) fn close(router: &Router, ns: &str, source: Source) {
             merge
                 .remains()
                 .for_each(|(shard, id)| kill(shard, id, collection));
+        }
+        Source::Changes(stream) => {
+            let remains = stream.remains();
+            remains.for_each(|(shard, id, collection)| kill(shard, id, collection));
         }
         Source::Scratch { id, db, collection } => {
             if id != 0 {

@@ -238,6 +238,22 @@ pub(crate) fn drop_collection(router: &Router, command: &Command<'_>) -> Outcome
     }
 }
 
+/// Runs a command that drops something on all shards, last on the one that has the database: it
+/// tells change streams, at a time that is later than what the others have written.
+fn on_all_home_last(cluster: &Cluster, db: &str, command: Doc<'_>) -> Outcome<Vec<String>> {
+    let home = cluster.database(db)?;
+    let is_home = |shard: &str| home.as_deref() == Some(shard);
+    let mut shards = cluster.shard_names()?;
+    shards.sort_by_key(|shard| is_home(shard));
+    for shard in &shards {
+        if is_home(shard) {
+            crate::transfer::join_time(cluster, shard)?;
+        }
+        cluster.on_shard(shard, db, command)?;
+    }
+    Ok(shards)
+}
+
 /// Removes a sharded collection: first from the metadata, so that nobody is sent to it.
 fn drop_sharded(cluster: &Cluster, ns: &str) -> Outcome<()> {
     let lock = crate::chunks::lock(cluster, ns)?;
@@ -259,12 +275,8 @@ fn drop_sharded(cluster: &Cluster, ns: &str) -> Outcome<()> {
     }
     cluster.forget(ns);
     let (db, collection) = ns.split_once('.').unwrap_or((ns, ""));
-    for shard in cluster.shard_names()? {
-        cluster.on_shard(
-            &shard,
-            db,
-            doc! {"drop": collection, "writeConcern": doc! {"w": "majority"}}.as_doc(),
-        )?;
+    let command = doc! {"drop": collection, "writeConcern": doc! {"w": "majority"}};
+    for shard in on_all_home_last(cluster, db, command.as_doc())? {
         cluster.teach(ns, None, &shard)?;
     }
     drop(lock);
@@ -280,13 +292,8 @@ pub(crate) fn drop_database(router: &Router, command: &Command<'_>) -> Outcome<D
             drop_sharded(cluster, ns)?;
         }
     }
-    for shard in cluster.shard_names()? {
-        cluster.on_shard(
-            &shard,
-            db,
-            doc! {"dropDatabase": 1, "writeConcern": doc! {"w": "majority"}}.as_doc(),
-        )?;
-    }
+    let command = doc! {"dropDatabase": 1, "writeConcern": doc! {"w": "majority"}};
+    on_all_home_last(cluster, db, command.as_doc())?;
     let delete = doc! {
         "delete": "databases",
         "deletes": bson::array![doc! {"q": doc! {"_id": db}, "limit": 0}],

@@ -8,6 +8,7 @@
 //! - `routing`: versions, and what is done when a router or a shard knows too little;
 //! - `request`: a client's command, and what of it goes to a shard;
 //! - `foreign`, `merge_into`, `views`: what pipelines join, where they write, what is below views;
+//! - `change_stream`: the streams of all shards as one;
 //! - `find`, `cursors`, `aggregate`, `write`, `ddl`, `listing`: families of commands;
 //! - `admin`, `transfer`, `balancer`: what changes the cluster.
 //!
@@ -17,6 +18,7 @@
 mod admin;
 mod aggregate;
 pub mod balancer;
+mod change_stream;
 mod chunks;
 mod cursors;
 mod ddl;

@@ -11,6 +11,8 @@ use parking_lot::RwLock;
 use sharding::{Chunk, Entry, RoutingTable, ShardKey};
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
 
 /// Where a collection is.
 #[derive(Clone)]
@@ -31,12 +33,17 @@ struct Known {
     collections: HashMap<String, Placement>,
 }
 
+/// How far ahead of the clock a client's time may be, in seconds.
+const MOST_AHEAD_SECONDS: u64 = 3600;
+
 /// The cluster, as one process knows it.
 pub struct Cluster {
     pub(crate) config: Arc<ReplicaSet>,
     pub(crate) config_address: String,
     access: Access,
     known: RwLock<Known>,
+    /// The latest time that a shard has told of.
+    time: AtomicU64,
 }
 
 impl Cluster {
@@ -46,7 +53,28 @@ impl Cluster {
             config_address: config.into(),
             access,
             known: RwLock::default(),
+            time: AtomicU64::new(0),
         }
+    }
+
+    /// Takes over the cluster's time from a shard's reply.
+    pub(crate) fn note_time(&self, reply: Doc<'_>) {
+        let time = time_in(reply).unwrap_or(0);
+        self.time.fetch_max(time, Ordering::Relaxed);
+    }
+
+    /// Takes over the time of which a client has heard elsewhere, unless it is far ahead of the
+    /// clock: nothing proves it.
+    pub(crate) fn hear_time(&self, command: Doc<'_>) {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let most = since.map_or(0, |d| d.as_secs()) + MOST_AHEAD_SECONDS;
+        if let Some(time) = time_in(command).filter(|time| time >> 32 <= most) {
+            self.time.fetch_max(time, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn time(&self) -> u64 {
+        self.time.load(Ordering::Relaxed)
     }
 
     /// A set that is no shard yet.
@@ -199,6 +227,11 @@ impl Cluster {
     pub(crate) fn forget_all(&self) {
         *self.known.write() = Known::default();
     }
+}
+
+fn time_in(message: Doc<'_>) -> Option<u64> {
+    let told = message.get("$clusterTime").and_then(Val::as_doc);
+    told.and_then(|t| t.get("clusterTime")?.as_timestamp())
 }
 
 /// Runs a command on a set's primary; an error reply is an error.

@@ -20,7 +20,7 @@ pub(crate) struct Command<'a> {
 }
 
 /// What only the router itself may say to a shard.
-const OURS: [&str; 2] = ["shardVersion", "databaseVersion"];
+const OURS: [&str; 3] = ["shardVersion", "databaseVersion", "$clusterTime"];
 
 impl<'a> Command<'a> {
     pub fn of(request: &'a Request<'a>) -> Outcome<Command<'a>> {

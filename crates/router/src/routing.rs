@@ -6,7 +6,7 @@
 use crate::metadata::{Cluster, Placement};
 use crate::upstream::{error_of, message, with_fields};
 use crate::{Failure, Outcome};
-use bson::{Doc, DocBuf, Val, doc};
+use bson::{Doc, DocBuf, Val, Writer, doc};
 use errors::{Code, err};
 use sharding::{Ownership, Version};
 use std::sync::Arc;
@@ -119,7 +119,7 @@ impl Cluster {
         let mut under_way = Vec::with_capacity(commands.len());
         for (shard, command) in commands {
             let set = self.shard(shard)?;
-            let whole = versioned(placement, shard, command.as_doc());
+            let whole = self.versioned(placement, shard, command.as_doc());
             let message = message(whole.as_doc(), &[]);
             let primary = set.primary()?;
             let line = primary.send(&message);
@@ -133,7 +133,7 @@ impl Cluster {
                 Some(reply) => reply,
                 None => set.call(&message),
             };
-            match reply.and_then(|reply| judge(shard, reply)) {
+            match reply.and_then(|reply| self.judge(shard, reply)) {
                 Ok(reply) => replies.push(reply),
                 // All replies are read, so that their connections can be used again.
                 Err(e) => failure = failure.or(Some(e)),
@@ -153,17 +153,33 @@ impl Cluster {
         command: Doc<'_>,
         sequences: &[wire::Sequence<'_>],
     ) -> Outcome<DocBuf> {
-        let body = versioned(placement, shard, command);
+        let body = self.versioned(placement, shard, command);
         let reply = self
             .shard(shard)?
             .call(&message(body.as_doc(), sequences))?;
+        self.judge(shard, reply)
+    }
+
+    fn judge(&self, shard: &str, reply: DocBuf) -> Outcome<DocBuf> {
+        self.note_time(reply.as_doc());
         judge(shard, reply)
     }
-}
 
-fn versioned(placement: &Placement, shard: &str, command: Doc<'_>) -> DocBuf {
-    let version = version_for(placement, shard);
-    with_fields(command, doc! {"shardVersion": version.to_doc()}.as_doc())
+    /// A command with what the router believes, and with the cluster's time: what the shard writes
+    /// for it is later than what was seen before.
+    fn versioned(&self, placement: &Placement, shard: &str, command: Doc<'_>) -> DocBuf {
+        let version = version_for(placement, shard);
+        let mut fields = Writer::new();
+        fields.doc("shardVersion", version.to_doc().as_doc());
+        let time = self.time();
+        if time > 0 {
+            fields
+                .open_doc("$clusterTime")
+                .timestamp("clusterTime", time)
+                .close();
+        }
+        with_fields(command, fields.finish().as_doc())
+    }
 }
 
 /// The error of a command that needs a database which is not there.

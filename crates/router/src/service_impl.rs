@@ -101,6 +101,7 @@ impl Router {
         if command.db == "local" {
             return Err(err!(InvalidNamespace, "a router has no database local").into());
         }
+        self.cluster.hear_time(command.body);
         handler(self, &command)
     }
 

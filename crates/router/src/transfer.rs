@@ -157,6 +157,7 @@ impl Move<'_> {
         self.cluster.on_shard(&self.from, "admin", fence.as_doc())?;
         self.catch_up(after)?;
         self.copy_sessions()?;
+        self.pass_time()?;
         if raised.elapsed() > FENCE {
             return Err(err!(ExceededTimeLimit, "the last changes took too long to copy").into());
         }
@@ -287,6 +288,7 @@ impl Move<'_> {
         let delete = doc! {
             "delete": collection,
             "deletes": bson::array![doc! {"q": both, "limit": 0}],
+            "fromMigrate": true,
         };
         run(&to, db, delete.as_doc())?;
         let mut put = Put::new(self);
@@ -334,6 +336,12 @@ impl Move<'_> {
                 None => return Ok(()),
             }
         }
+    }
+
+    /// What the receiver writes from now on is later than all that the giver has written.
+    fn pass_time(&self) -> Outcome<()> {
+        let time = time_of(self.cluster, &self.from)?;
+        reach_time(self.cluster, &self.to, time)
     }
 
     /// Changes the owner in the metadata.
@@ -424,7 +432,8 @@ impl<'m> Put<'m> {
         let mut w = Writer::new();
         w.str("insert", collection)
             .bool("ordered", false)
-            .bool("bypassDocumentValidation", true);
+            .bool("bypassDocumentValidation", true)
+            .bool("fromMigrate", true);
         w.str("$db", db);
         let mut documents = Vec::new();
         self.docs
@@ -499,4 +508,29 @@ impl Cluster {
         change.remove("migrations", doc! {"_id": ns})?;
         change.commit()
     }
+}
+
+/// The timestamp of the last entry of a shard's log.
+pub(crate) fn time_of(cluster: &Cluster, shard: &str) -> Outcome<u64> {
+    let reply = cluster.on_shard(shard, "admin", doc! {"_pandoTime": 1}.as_doc())?;
+    let time = reply.get("time").and_then(Val::as_timestamp);
+    Ok(time.ok_or_else(|| err!(InternalError, "{shard} does not say what time it is"))?)
+}
+
+/// Returns when the log of a shard has come to a time: all that it writes then is later.
+pub(crate) fn reach_time(cluster: &Cluster, shard: &str, time: u64) -> Outcome<()> {
+    let mut w = Writer::new();
+    w.i32("_pandoTime", 1).timestamp("atLeast", time);
+    w.doc("writeConcern", majority().as_doc());
+    cluster.on_shard(shard, "admin", w.finish().as_doc())?;
+    Ok(())
+}
+
+/// Brings a shard that is new to the time of the others.
+pub(crate) fn join_time(cluster: &Cluster, shard: &str) -> Outcome<()> {
+    let mut latest = 0;
+    for name in cluster.shard_names()? {
+        latest = latest.max(time_of(cluster, &name)?);
+    }
+    reach_time(cluster, shard, latest)
 }

@@ -115,6 +115,8 @@ pub struct Entry {
     pub count: Option<CountDelta>,
     /// The document before an update or a delete, where the collection keeps such images.
     pub pre_image: Option<Vec<u8>>,
+    /// It is a part of the move of a range between shards: to the cluster nothing has changed.
+    pub migrated: bool,
 }
 
 const TAG_DELETE: u8 = 0x00;
@@ -131,6 +133,9 @@ const KIND_MEMBERSHIP: u8 = 6;
 const WITH_SESSION: u8 = 0x80;
 const WITH_COUNT: u8 = 0x40;
 const WITH_PRE_IMAGE: u8 = 0x20;
+const MIGRATED: u8 = 0x10;
+/// What the first byte says beside the kind.
+const FLAGS: u8 = WITH_SESSION | WITH_COUNT | WITH_PRE_IMAGE | MIGRATED;
 
 /// The most bytes that an entry may have: the log's frame holds no more.
 pub const MAX_ENTRY_BYTES: usize = oplog::MAX_PAYLOAD_BYTES;
@@ -155,7 +160,7 @@ impl Glance<'_> {
         let head = rest.byte()?;
         let _uuid: Uuid = rest.array()?;
         let ns = std::str::from_utf8(rest.bytes()?).ok()?;
-        let kind = head & !(WITH_SESSION | WITH_COUNT | WITH_PRE_IMAGE);
+        let kind = head & !FLAGS;
         Some(match kind {
             KIND_INSERT | KIND_UPDATE | KIND_DELETE => Glance::Documents(ns),
             _ => Glance::Other,
@@ -221,6 +226,7 @@ impl Entry {
             effects,
             count: None,
             pre_image: None,
+            migrated: false,
         }
     }
 
@@ -306,6 +312,9 @@ impl Entry {
         if self.pre_image.is_some() {
             head |= WITH_PRE_IMAGE;
         }
+        if self.migrated {
+            head |= MIGRATED;
+        }
         buf.push(head);
         buf.extend_from_slice(&self.uuid);
         put_bytes(buf, self.ns.as_bytes());
@@ -344,7 +353,7 @@ impl Entry {
 
     /// The configuration and the change of voters, where `bytes` are an entry of that kind.
     pub fn membership(bytes: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
-        if bytes.first()? & !(WITH_SESSION | WITH_COUNT | WITH_PRE_IMAGE) != KIND_MEMBERSHIP {
+        if bytes.first()? & !FLAGS != KIND_MEMBERSHIP {
             return None;
         }
         match Entry::decode(bytes)?.op {
@@ -355,9 +364,7 @@ impl Entry {
 
     /// Whether the bytes of an entry say that it is one of DDL.
     pub fn is_ddl(bytes: &[u8]) -> bool {
-        let kind = bytes
-            .first()
-            .map(|b| b & !(WITH_SESSION | WITH_COUNT | WITH_PRE_IMAGE));
+        let kind = bytes.first().map(|b| b & !FLAGS);
         matches!(kind, Some(KIND_DDL))
     }
 
@@ -400,7 +407,7 @@ impl Entry {
             0 => None,
             _ => Some(rest.bytes()?.to_vec()),
         };
-        let op = match head & !(WITH_SESSION | WITH_COUNT | WITH_PRE_IMAGE) {
+        let op = match head & !FLAGS {
             KIND_NOOP => Op::Noop,
             KIND_INSERT => Op::Insert,
             KIND_UPDATE => Op::Update {
@@ -439,6 +446,7 @@ impl Entry {
             effects,
             count,
             pre_image,
+            migrated: head & MIGRATED != 0,
         })
     }
 }
@@ -545,6 +553,7 @@ mod tests {
                 bytes: 1 << 40,
             }),
             pre_image: session.map(|_| vec![6; 130]),
+            migrated: session.is_some(),
         };
         let mut samples: Vec<Entry> = plain
             .into_iter()

@@ -354,6 +354,11 @@ impl Store {
         self.committer.applied().index
     }
 
+    /// As [`oplog::Log::advance_clock`].
+    pub fn advance_clock(&self, ts: u64) {
+        self.log.advance_clock(ts);
+    }
+
     pub fn last_ts(&self) -> u64 {
         self.committer.applied().ts
     }

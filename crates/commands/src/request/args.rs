@@ -31,6 +31,8 @@ pub struct Generic<'a> {
     pub api: Api,
     /// A secondary may answer.
     pub secondary_ok: bool,
+    /// The write is a part of the move of a range between shards.
+    pub from_migrate: bool,
 }
 
 /// A command's arguments.
@@ -200,6 +202,7 @@ impl<'a> Generic<'a> {
             }
             "maxTimeMS" => self.max_time_ms = max_time_ms("maxTimeMS", v)?,
             "comment" => self.comment = Some(v),
+            "fromMigrate" => self.from_migrate = v.truthy(),
             "readConcern" => self.read_concern = Some(v),
             "writeConcern" => self.write_concern = Some(v),
             "apiVersion" => match idl::string(command, e)? {

@@ -9,6 +9,8 @@ use crate::request::concern::{self, Acknowledge, WriteConcern};
 use crate::request::connection::Connection;
 use crate::request::table::{Command, flag};
 use crate::request::transaction::TransactionStatement;
+use crate::security::authorize;
+use auth::{Action, Target};
 use bson::{DocBuf, Writer};
 use errors::{Result, bail};
 use executor::OpCtx;
@@ -104,6 +106,9 @@ impl<'c, 'r> CommandContext<'c, 'r> {
             );
         }
         catalog::check_db_name(self.args.db)?;
+        if g.from_migrate {
+            self.op.from_migrate = authorize::may(self, Action::Internal, Target::Cluster);
+        }
         if g.api.strict && !c.is(flag::API) {
             bail!(
                 APIStrictError,

@@ -223,6 +223,7 @@ commands! {
     "_pandoOwnership" => ADMIN | WRITE | WORKER, Cluster(&[Internal]), crate::shard::pando_ownership::run, "tells a shard what it has of a collection";
     "_pandoReceive" => ADMIN | WRITE | WORKER, Cluster(&[Internal]), crate::shard::pando_receive::run, "tells a shard of a range that comes in";
     "_pandoChanges" => ADMIN | WORKER, Cluster(&[Internal]), crate::shard::pando_changes::run, "which documents of a collection were touched";
+    "_pandoTime" => ADMIN | WRITE | WORKER, Cluster(&[Internal]), crate::shard::pando_time::run, "the time of a shard's log, and that it be late enough";
     "_pandoFence" => ADMIN | WRITE | WORKER, Cluster(&[Internal]), crate::shard::pando_fence::run, "lets routers wait while a range changes its owner";
     "_pandoSessions" => ADMIN | WRITE | WORKER, Cluster(&[Internal]), crate::shard::pando_sessions::run, "outcomes of retryable writes, for another shard";
     "_pandoClean" => ADMIN | WRITE | WORKER, Cluster(&[Internal]), crate::shard::pando_clean::run, "removes the documents of a range that the shard does not own";

@@ -5,6 +5,7 @@
 //! shard may hold orphans runs with a filter that hides them.
 
 use super::WriterGuard;
+use super::pando_time::MOST_AHEAD_SECONDS;
 use crate::Commands;
 use crate::request::table::{Command, flag};
 use bson::{Doc, DocBuf, Val, Writer};
@@ -31,6 +32,7 @@ impl Commands {
         if !request.body.contains("shardVersion") {
             return Ok(admitted);
         }
+        self.hear_time(request.body);
         let received = Received::of(request.body).map_err(|stop| stop.into_error())?;
         let first = request.body.first().map_or(Val::NULL, |e| e.val);
         let db = request.db().unwrap_or("");
@@ -68,6 +70,19 @@ impl Commands {
 }
 
 impl Commands {
+    /// What is written from now on is later than what the router has seen. A time that is far ahead
+    /// of the clock is nobody's.
+    fn hear_time(&self, body: Doc<'_>) {
+        let told = body.get("$clusterTime").and_then(Val::as_doc);
+        let Some(time) = told.and_then(|t| t.get("clusterTime")?.as_timestamp()) else {
+            return;
+        };
+        let now = u64::try_from(self.engine.now_millis() / 1000).unwrap_or(0);
+        if time >> 32 <= now + MOST_AHEAD_SECONDS {
+            self.store.advance_clock(time + 1);
+        }
+    }
+
     /// Fails for a view with what it is made of: what lies below may be on other shards. In a
     /// transaction, which an error would end, only where that is known.
     fn tell_of_view(&self, ns: &str, request: &Request<'_>) -> Result<(), Error> {

@@ -10,6 +10,7 @@ pub mod pando_fence;
 pub mod pando_ownership;
 pub mod pando_receive;
 pub mod pando_sessions;
+pub mod pando_time;
 
 pub use ownerships::{Ownerships, WriterGuard};
 

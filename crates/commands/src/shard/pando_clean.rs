@@ -27,6 +27,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let Some((min, max)) = known.key.bounds(&gone) else {
         bail!(BadValue, "the range has no bounds of the shard key");
     };
+    cx.op.from_migrate = true;
     let mut w = Writer::new();
     w.doc(
         "$expr",

@@ -224,9 +224,12 @@ impl<'a> OpCtx<'a> {
     }
 
     /// Commits entries: at once on a worker, with the loop's group inline.
-    pub fn commit(&mut self, entries: Vec<Entry>, held: Held) -> Result<()> {
+    pub fn commit(&mut self, mut entries: Vec<Entry>, held: Held) -> Result<()> {
         if entries.is_empty() {
             return Ok(());
+        }
+        if self.from_migrate {
+            entries.iter_mut().for_each(|e| e.migrated = true);
         }
         if let Some(transaction) = &mut self.transaction {
             return transaction.stage(entries);

@@ -81,6 +81,7 @@ pub(super) fn add(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     }
     log(cluster, "addShard", "", doc! {"name": id, "host": &address});
     cluster.forget_all();
+    crate::transfer::join_time(cluster, id)?;
     let mut w = Writer::new();
     w.str("shardAdded", id);
     Ok(finish(w, &[]))

@@ -1,0 +1,35 @@
+//! `_pandoTime`: what time it is in a shard's log, and that it be late enough.
+//!
+//! ```text
+//! {_pandoTime: 1}                        → {time: <timestamp of the last entry>}
+//! {_pandoTime: 1, atLeast: <timestamp>}  → {time}       an empty entry brings the log there
+//! ```
+//! A stream of changes over the cluster may give an event of one shard when no other can have an
+//! earlier one any more.
+
+use crate::request::{CommandContext, Done};
+use errors::{Result, bail};
+use storage::Entry;
+
+/// How far a shard lets its clock be put forward, in seconds; as MongoDB's
+/// `maxAcceptableLogicalClockDriftSecs`.
+pub(super) const MOST_AHEAD_SECONDS: u64 = 365 * 24 * 3600;
+
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+    let store = &cx.app.store;
+    let at_least = cx.args.field("atLeast").and_then(|v| v.as_timestamp());
+    if let Some(time) = at_least.filter(|time| *time > store.last_ts()) {
+        let now = u64::try_from(cx.app.engine.now_millis() / 1000).unwrap_or(0);
+        if time >> 32 > now + MOST_AHEAD_SECONDS {
+            bail!(
+                ClusterTimeFailsRateLimiter,
+                "a time of more than a year from now is not taken over"
+            );
+        }
+        store.advance_clock(time);
+        let made = store.propose_in(cx.op.epoch(), vec![Entry::noop(Vec::new())])?;
+        cx.op.last_index = made.index;
+    }
+    cx.w.timestamp("time", cx.app.store.last_ts());
+    Ok(Done::Reply)
+}

@@ -1,0 +1,592 @@
+//! `$changeStream` over the cluster: the streams of all shards as one.
+//!
+//! ```text
+//! a shard's events, in its order ──┐
+//!     and up to where it has seen  ├─ the least (token, shard), once no other shard can have a lesser one
+//! another's                      ──┘
+//! token for clients = the shard's token | name of the shard, in hex (shards pass over that)
+//! ```
+//! A shard that has nothing to tell is asked to let its log come to the time that others wait for.
+//!
+//! Invariants: events come in the order of (token, shard), whoever reads them and however often. A
+//! stream that resumes asks each shard from the token's timestamp on, and passes over what is not
+//! behind the token.
+
+use crate::cursors::{self, Source};
+use crate::request::{Command, finish};
+use crate::service_impl::Router;
+use crate::transfer::{reach_time, time_of};
+use crate::upstream::{error_of, message, with_fields};
+use crate::{Failure, Outcome, find};
+use bson::{Doc, DocBuf, Val, Writer, doc};
+use changes::{Token, TokenPlace};
+use errors::{Code, err};
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long a batch waits for news where the client does not say.
+const AWAIT: Duration = Duration::from_secs(1);
+/// How long shards are waited for before the others are looked at again.
+const LONGEST_ROUND: Duration = Duration::from_millis(100);
+/// How often it is looked whether there are new shards.
+const LOOK_FOR_SHARDS: Duration = Duration::from_secs(1);
+/// How long a shard may be without a primary.
+const PATIENCE: Duration = Duration::from_secs(20);
+const BATCH_BYTES: usize = 16 << 20;
+/// Of a token of an event, in hex: what stands behind is ours.
+const EVENT_HEX: usize = 70;
+
+pub(crate) struct ChangeStream {
+    ns: String,
+    /// The aggregate for a shard, but for its pipeline.
+    command: DocBuf,
+    /// `$changeStream` without where to begin, and the stages behind it.
+    spec: DocBuf,
+    rest: DocBuf,
+    parts: Vec<Part>,
+    /// Behind which place events are given.
+    after: Place,
+    /// What the client may resume behind.
+    token: String,
+    /// Where each database is, as far as it was seen: that shard tells of its collections.
+    homes: HashMap<String, Arc<str>>,
+    looks_up: bool,
+    ended: bool,
+    looked: Instant,
+}
+
+/// A shard's stream.
+struct Part {
+    shard: Arc<str>,
+    id: i64,
+    held: VecDeque<(String, DocBuf)>,
+    /// The shard gives nothing at or before this token any more.
+    seen: String,
+}
+
+/// A place in the one order of all events.
+type Place = (String, String);
+
+pub(crate) fn open(
+    router: &Router,
+    command: &Command<'_>,
+    stages: Doc<'_>,
+    spec: Val<'_>,
+) -> Outcome<DocBuf> {
+    let ns = match command.collection() {
+        "" => format!("{}.$cmd.aggregate", command.db),
+        collection => format!("{}.{collection}", command.db),
+    };
+    let given = spec.as_doc().unwrap_or(Doc::EMPTY);
+    let begin = Begin::of(router, given)?;
+    let resumes = ["resumeAfter", "startAfter", "startAtOperationTime"];
+    let mut kept = Writer::new();
+    for e in given.iter().filter(|e| !resumes.contains(&e.name)) {
+        kept.val(e.name, e.val);
+    }
+    let mut rest = Writer::new_array();
+    stages.values().skip(1).for_each(|s| {
+        rest.push(s);
+    });
+    let full = given.get("fullDocument").and_then(Val::as_str);
+    let mut stream = ChangeStream {
+        ns,
+        command: command.without(&["pipeline", "cursor"]).finish(),
+        spec: kept.finish(),
+        rest: stages_of(rest.finish_array()),
+        parts: Vec::new(),
+        after: begin.after.clone(),
+        token: begin.token.clone(),
+        homes: HashMap::new(),
+        looks_up: full == Some("updateLookup"),
+        ended: false,
+        looked: Instant::now(),
+    };
+    for shard in router.cluster.shard_names()? {
+        let part = stream.begin(router, &shard, begin.start_of(&shard))?;
+        stream.parts.push(part);
+    }
+    let most = command.document("cursor").and_then(|c| c.get("batchSize"));
+    let most = most
+        .and_then(Val::to_i64_exact)
+        .unwrap_or(cursors::FIRST_BATCH);
+    let mut w = Writer::new();
+    w.open_doc("cursor").open_array("firstBatch");
+    stream.fill(router, &mut w, most, Duration::ZERO)?;
+    let ns = stream.ns.clone();
+    let (token, ended) = (stream.token.clone(), stream.ended);
+    let source = Source::Changes(Box::new(stream));
+    let id = match ended {
+        true => 0,
+        false => router.cursors.add(&ns, source),
+    };
+    w.close()
+        .value("postBatchResumeToken", doc! {"_data": token});
+    w.i64("id", id).str("ns", &ns).close();
+    Ok(finish(w, &[]))
+}
+
+/// Where a stream begins.
+struct Begin {
+    after: Place,
+    token: String,
+    /// The shard whose event it resumes behind, and how it is told of that.
+    origin: Option<(String, DocBuf)>,
+    time: u64,
+}
+
+impl Begin {
+    fn of(router: &Router, given: Doc<'_>) -> Outcome<Begin> {
+        let resumed = ["resumeAfter", "startAfter"]
+            .into_iter()
+            .find_map(|name| Some((name, given.get(name).filter(|v| !v.is_nullish())?)));
+        if let Some((name, v)) = resumed {
+            let token = Token::parse(v)?;
+            if name == "resumeAfter" && matches!(token.place, TokenPlace::Invalidate { .. }) {
+                return Err(err!(
+                    InvalidResumeToken,
+                    "Attempting to resume a change stream using 'resumeAfter' is not allowed from an invalidate notification."
+                )
+                .into());
+            }
+            let data = v.as_doc().and_then(|d| d.get("_data")?.as_str());
+            let data = data.unwrap_or_default();
+            let shard = data.get(EVENT_HEX..).and_then(from_hex).unwrap_or_default();
+            let mut how = Writer::new();
+            how.doc(name, token.to_doc().as_doc());
+            return Ok(Begin {
+                after: (token.hex(), shard.clone()),
+                token: data.into(),
+                origin: (!shard.is_empty()).then(|| (shard, how.finish())),
+                time: token.ts,
+            });
+        }
+        let time = match given
+            .get("startAtOperationTime")
+            .and_then(Val::as_timestamp)
+        {
+            Some(time) => time,
+            None => now(router)?,
+        };
+        let token = Token::mark(time).hex();
+        Ok(Begin {
+            after: (token.clone(), String::new()),
+            token,
+            origin: None,
+            time,
+        })
+    }
+
+    /// The fields of a shard's `$changeStream` that say where it begins.
+    fn start_of(&self, shard: &str) -> DocBuf {
+        match &self.origin {
+            Some((origin, how)) if origin == shard => how.clone(),
+            _ => at_time(self.time),
+        }
+    }
+}
+
+fn stages_of(array: bson::Value) -> DocBuf {
+    let stages = array.as_val().as_array().map(Doc::to_buf);
+    stages.unwrap_or_default()
+}
+
+fn at_time(time: u64) -> DocBuf {
+    let mut w = Writer::new();
+    w.timestamp("startAtOperationTime", time);
+    w.finish()
+}
+
+/// A time that is later than all that was written, and that all shards have come to: what they
+/// write then is later.
+fn now(router: &Router) -> Outcome<u64> {
+    let shards = router.cluster.shard_names()?;
+    let mut latest = 0;
+    for shard in &shards {
+        latest = latest.max(time_of(&router.cluster, shard)?);
+    }
+    for shard in &shards {
+        reach_time(&router.cluster, shard, latest + 1)?;
+    }
+    Ok(latest + 1)
+}
+
+fn to_hex(text: &str) -> String {
+    text.bytes().map(|b| format!("{b:02X}")).collect()
+}
+
+fn from_hex(hex: &str) -> Option<String> {
+    let digit = |b: u8| char::from(b).to_digit(16).map(|d| d as u8);
+    let bytes: Option<Vec<u8>> = hex
+        .as_bytes()
+        .chunks(2)
+        .map(|pair| Some(digit(*pair.first()?)? << 4 | digit(*pair.get(1)?)?))
+        .collect();
+    String::from_utf8(bytes?).ok()
+}
+
+fn data_of(token: Option<Val<'_>>) -> String {
+    let data = token.and_then(|t| t.as_doc()?.get("_data")?.as_str());
+    data.unwrap_or_default().into()
+}
+
+fn token_of(hex: &str) -> Outcome<Token> {
+    Ok(Token::parse(doc! {"_data": hex}.as_doc().as_val())?)
+}
+
+/// The mark before everything of a token's timestamp.
+fn mark_of(hex: &str) -> Outcome<String> {
+    Ok(Token::mark(token_of(hex)?.ts).hex())
+}
+
+impl ChangeStream {
+    /// Shards' cursors that are open.
+    pub fn remains(&self) -> impl Iterator<Item = (&str, i64, &str)> {
+        let collection = self.ns.split_once('.').map_or("", |(_, c)| c);
+        let open = self.parts.iter().filter(|p| p.id != 0);
+        open.map(move |p| (&*p.shard, p.id, collection))
+    }
+
+    /// Opens a shard's stream.
+    fn begin(&self, router: &Router, shard: &str, start: DocBuf) -> Outcome<Part> {
+        let mut w = Writer::new();
+        w.extend(self.command.as_doc()).open_array("pipeline");
+        w.open_doc("").open_doc("$changeStream");
+        w.extend(self.spec.as_doc()).extend(start.as_doc());
+        w.close().close();
+        self.rest.as_doc().values().for_each(|s| {
+            w.push(s);
+        });
+        w.close().value("cursor", doc! {"batchSize": 0});
+        let set = router.cluster.shard(shard)?;
+        let reply = set.call(&message(w.finish().as_doc(), &[]))?;
+        let reply = crate::service_impl::sound(reply)?;
+        let mut part = Part {
+            shard: shard.into(),
+            id: 0,
+            held: VecDeque::new(),
+            seen: String::new(),
+        };
+        part.take(&reply);
+        Ok(part)
+    }
+
+    /// The reply to a getMore, and whether it is the last.
+    pub fn next_batch(
+        &mut self,
+        router: &Router,
+        command: &Command<'_>,
+        id: i64,
+    ) -> Outcome<(DocBuf, bool)> {
+        let wait = command.int("maxTimeMS").filter(|ms| *ms > 0);
+        let wait = wait.map_or(AWAIT, |ms| Duration::from_millis(ms.unsigned_abs()));
+        let most = command.int("batchSize").filter(|n| *n > 0);
+        let mut w = Writer::new();
+        w.open_doc("cursor").open_array("nextBatch");
+        self.fill(router, &mut w, most.unwrap_or(i64::MAX), wait)?;
+        w.close()
+            .value("postBatchResumeToken", doc! {"_data": &self.token});
+        w.i64("id", if self.ended { 0 } else { id })
+            .str("ns", &self.ns)
+            .close();
+        Ok((finish(w, &[]), self.ended))
+    }
+
+    /// Appends events, and waits for some.
+    fn fill(&mut self, router: &Router, w: &mut Writer, most: i64, wait: Duration) -> Outcome<()> {
+        let (began, start) = (Instant::now(), w.len());
+        let mut round = Duration::from_millis(1);
+        let (mut given, mut rounds) = (0, 0);
+        while most > 0 && !self.ended {
+            while given < most && w.len() - start < BATCH_BYTES && !self.ended {
+                let Some(event) = self.next(router)? else {
+                    break;
+                };
+                w.push(event.as_doc().as_val());
+                given += 1;
+            }
+            let left = wait.saturating_sub(began.elapsed());
+            if given > 0 || (rounds > 0 && left.is_zero()) {
+                break;
+            }
+            self.look_for_shards(router)?;
+            self.pull(router, round.min(left).max(Duration::from_millis(1)))?;
+            rounds += 1;
+            round = match self.urge(router)? {
+                true => Duration::from_millis(1),
+                false => (round * 2).min(LONGEST_ROUND),
+            };
+        }
+        self.advance_token()
+    }
+
+    /// The next event, if no shard can have an earlier one.
+    fn next(&mut self, router: &Router) -> Outcome<Option<DocBuf>> {
+        loop {
+            let fronts = self.parts.iter().enumerate();
+            let least = fronts
+                .filter_map(|(i, p)| Some((&p.held.front()?.0, &*p.shard, i)))
+                .min();
+            let Some((token, _, at)) = least else {
+                return Ok(None);
+            };
+            let waits = |p: &Part| p.held.is_empty() && p.seen < *token;
+            if self.parts.iter().any(waits) {
+                return Ok(None);
+            }
+            let shard = self.parts[at].shard.clone();
+            let Some((token, event)) = self.parts[at].held.pop_front() else {
+                return Ok(None);
+            };
+            let place = (token, shard.to_string());
+            if place <= self.after {
+                continue;
+            }
+            if !self.is_told_by(router, &shard, &event)? {
+                continue;
+            }
+            let invalidates = matches!(token_of(&place.0)?.place, TokenPlace::Invalidate { .. });
+            if invalidates && !self.is_home(router, &shard)? {
+                // Another shard's collection of that name goes on.
+                let mut start = Writer::new();
+                start.value("startAfter", doc! {"_data": &place.0});
+                self.parts[at] = self.begin(router, &shard, start.finish())?;
+                continue;
+            }
+            self.ended = invalidates;
+            self.token = format!("{}{}", place.0, to_hex(&shard));
+            let event = self.shown(router, event)?;
+            self.after = place;
+            return Ok(Some(event));
+        }
+    }
+
+    /// The shard that has a database; once known it is so for this stream when the database is
+    /// gone.
+    fn home(&mut self, router: &Router, db: &str) -> Outcome<Option<Arc<str>>> {
+        if let Some(home) = router.cluster.database(db)? {
+            self.homes.insert(db.into(), home);
+        }
+        Ok(self.homes.get(db).cloned())
+    }
+
+    fn is_home(&mut self, router: &Router, shard: &str) -> Outcome<bool> {
+        let db = self.ns.split_once('.').map_or("", |(db, _)| db).to_string();
+        let home = self.home(router, &db)?;
+        Ok(home.is_none_or(|home| *home == *shard))
+    }
+
+    /// Of a collection or a database as such only the shard tells that has the database; the others
+    /// make and drop their parts of it.
+    fn is_told_by(&mut self, router: &Router, shard: &str, event: &DocBuf) -> Outcome<bool> {
+        let kind = event.get("operationType").and_then(Val::as_str);
+        let of_documents = ["insert", "update", "replace", "delete", "invalidate"];
+        let db = event
+            .get("ns")
+            .and_then(|ns| ns.as_doc()?.get("db")?.as_str());
+        let (Some(kind), Some(db)) = (kind, db) else {
+            return Ok(true);
+        };
+        if of_documents.contains(&kind) {
+            // Where it is not known, it is asked while there is such a database.
+            if !self.homes.contains_key(db) {
+                self.home(router, db)?;
+            }
+            return Ok(true);
+        }
+        let home = self.home(router, db)?;
+        Ok(home.is_none_or(|home| *home == *shard))
+    }
+
+    /// An event as the client gets it: its token says its shard, and a document that has moved is
+    /// looked up where it is.
+    fn shown(&self, router: &Router, event: DocBuf) -> Outcome<DocBuf> {
+        let mut w = Writer::with_capacity(event.as_bytes().len() + 32);
+        let update = event.get("operationType").and_then(Val::as_str) == Some("update");
+        let gone = event.get("fullDocument").is_some_and(|v| v.is_nullish());
+        let found = match self.looks_up && update && gone {
+            true => self.look_up(router, &event)?,
+            false => None,
+        };
+        for e in event.as_doc() {
+            match (e.name, &found) {
+                ("_id", _) => w.value("_id", doc! {"_data": &self.token}),
+                ("fullDocument", Some(found)) => w.doc(e.name, found.as_doc()),
+                _ => w.val(e.name, e.val),
+            };
+        }
+        Ok(w.finish())
+    }
+
+    fn look_up(&self, router: &Router, event: &DocBuf) -> Outcome<Option<DocBuf>> {
+        let ns = event.get("ns").and_then(Val::as_doc).unwrap_or(Doc::EMPTY);
+        let key = event.get("documentKey").and_then(Val::as_doc);
+        match (ns.get("db"), ns.get("coll"), key) {
+            (Some(db), Some(coll), Some(key)) => {
+                let text = |v: Val<'_>| v.as_str().unwrap_or_default().to_string();
+                let ns = format!("{}.{}", text(db), text(coll));
+                find::one(router, &ns, key, None)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Asks the shards that have nothing at hand, all at once.
+    fn pull(&mut self, router: &Router, wait: Duration) -> Outcome<()> {
+        let collection = self.ns.split_once('.').map_or("", |(_, c)| c).to_string();
+        let db = self.ns.split_once('.').map_or("", |(db, _)| db).to_string();
+        self.end_ended(router)?;
+        let mut under_way = Vec::new();
+        for (at, part) in self.parts.iter().enumerate() {
+            if !part.held.is_empty() || part.id == 0 {
+                continue;
+            }
+            let more = doc! {
+                "getMore": part.id, "collection": &collection, "$db": &db,
+                "maxTimeMS": i64::try_from(wait.as_millis()).unwrap_or(1).max(1),
+            };
+            let more = match self.command.get("lsid") {
+                Some(lsid) => with_fields(more.as_doc(), doc! {"lsid": lsid}.as_doc()),
+                None => more,
+            };
+            let set = router.cluster.shard(&part.shard)?;
+            let line = set.primary().and_then(|primary| {
+                let line = primary.send(&message(more.as_doc(), &[]))?;
+                Ok((primary, line))
+            });
+            under_way.push((at, set, line));
+        }
+        for (at, set, line) in under_way {
+            let reply = line.and_then(|(primary, line)| primary.receive(line));
+            let reply = match set.judge(reply) {
+                Some(reply) => reply.map(|reply| error_of(reply.as_doc()).map_or(Ok(reply), Err)),
+                // Not the primary any more: its cursors are gone.
+                None => Err(Failure::Lost("the primary is another".into())),
+            };
+            match reply {
+                Ok(Ok(reply)) => self.parts[at].take(&reply),
+                Ok(Err(e)) if !is_of_election(e.code) => return Err(e.into()),
+                Err(Failure::Client(e)) => return Err(e.into()),
+                _ => self.parts[at] = self.begin_again(router, at)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// A shard's stream that has ended without an event: a stage has kept the invalidation back.
+    fn end_ended(&mut self, router: &Router) -> Outcome<()> {
+        for at in 0..self.parts.len() {
+            if self.parts[at].id != 0 || !self.parts[at].held.is_empty() {
+                continue;
+            }
+            let shard = self.parts[at].shard.clone();
+            if self.is_home(router, &shard)? {
+                self.ended = true;
+                return Ok(());
+            }
+            let behind = token_of(&self.parts[at].seen)?.ts + 1;
+            self.parts[at] = self.begin(router, &shard, at_time(behind))?;
+        }
+        Ok(())
+    }
+
+    /// A shard's stream from where it was, on its new primary.
+    fn begin_again(&self, router: &Router, at: usize) -> Outcome<Part> {
+        let part = &self.parts[at];
+        let mut start = Writer::new();
+        start.value("startAfter", doc! {"_data": &part.seen});
+        let start = start.finish();
+        let began = Instant::now();
+        loop {
+            match self.begin(router, &part.shard, start.clone()) {
+                Err(Failure::Client(e)) if !is_of_election(e.code) => return Err(e.into()),
+                Err(e) if began.elapsed() > PATIENCE => return Err(e),
+                Err(_) => std::thread::sleep(LONGEST_ROUND),
+                begun => return begun,
+            }
+        }
+    }
+
+    /// Has shards that hold others up come to the time that is waited for; whether there were any.
+    fn urge(&self, router: &Router) -> Outcome<bool> {
+        let fronts = self.parts.iter().filter_map(|p| p.held.front());
+        let Some(least) = fronts.map(|(token, _)| token).min() else {
+            return Ok(false);
+        };
+        let time = token_of(least)?.ts + 1;
+        let mut any = false;
+        for part in &self.parts {
+            if part.held.is_empty() && part.seen < *least {
+                reach_time(&router.cluster, &part.shard, time)?;
+                any = true;
+            }
+        }
+        Ok(any)
+    }
+
+    /// Shards that were added take part, those that were removed no more.
+    fn look_for_shards(&mut self, router: &Router) -> Outcome<()> {
+        if self.looked.elapsed() < LOOK_FOR_SHARDS {
+            return Ok(());
+        }
+        self.looked = Instant::now();
+        let names = router.cluster.shard_names()?;
+        let is_there = |p: &Part| !p.held.is_empty() || names.iter().any(|n| **n == *p.shard);
+        self.parts.retain(is_there);
+        for name in &names {
+            if !self.parts.iter().any(|p| *p.shard == **name) {
+                let time = token_of(&self.token)?.ts;
+                let part = self.begin(router, name, at_time(time))?;
+                self.parts.push(part);
+            }
+        }
+        Ok(())
+    }
+
+    /// The client may resume behind what all shards have seen.
+    fn advance_token(&mut self) -> Outcome<()> {
+        let mut least: Option<String> = None;
+        for part in &self.parts {
+            let at = part.held.front().map_or(&part.seen, |(token, _)| token);
+            let mark = mark_of(at)?;
+            least = Some(least.map_or(mark.clone(), |l| l.min(mark)));
+        }
+        match least {
+            Some(mark) if !self.ended && mark > self.token => self.token = mark,
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl Part {
+    fn take(&mut self, reply: &DocBuf) {
+        self.id = cursors::cursor_id(reply);
+        for event in cursors::batch_of(reply) {
+            self.held
+                .push_back((data_of(event.get("_id")), event.to_buf()));
+        }
+        let cursor = reply.get("cursor").and_then(Val::as_doc);
+        let seen = data_of(cursor.and_then(|c| c.get("postBatchResumeToken")));
+        if seen > self.seen {
+            self.seen = seen;
+        }
+    }
+}
+
+/// An error that says only that the cursor's server is no primary any more.
+fn is_of_election(code: Code) -> bool {
+    matches!(
+        code,
+        Code::CursorNotFound
+            | Code::InterruptedDueToReplStateChange
+            | Code::NotWritablePrimary
+            | Code::NotPrimaryNoSecondaryOk
+            | Code::NotPrimaryOrSecondary
+            | Code::PrimarySteppedDown
+            | Code::ShutdownInProgress
+            | Code::InterruptedAtShutdown
+            | Code::HostUnreachable
+    )
+}
