@@ -6,7 +6,7 @@ import time
 import uuid
 
 import pytest
-from bson import Binary, Int64, decode_all
+from bson import Binary, Int64, ObjectId, decode_all
 from harness import Server, until
 from pymongo import ReadPreference, WriteConcern
 from pymongo.errors import OperationFailure, PyMongoError
@@ -370,11 +370,42 @@ def test_wrong_configurations_are_refused(three):
             with pytest.raises(OperationFailure) as failure:
                 client.admin.command("replSetInitiate", config)
             assert failure.value.code == code, config
-    three.initiate()
+    three.initiate(m1={"priority": 0}, m2={"priority": 0})
     with three.members[0].client() as client:
         with pytest.raises(OperationFailure) as failure:
             client.admin.command("replSetInitiate", three.config())
         assert failure.value.code == 23
+        config = client.admin.command("replSetGetConfig")["config"]
+        members, other = config["members"], ObjectId()
+        # As rs.addArb writes it.
+        arbiter = {"_id": 3, "host": "127.0.0.1:1", "arbiterOnly": True, "priority": 0}
+        for change, code, says in [
+            ({"members": [*members, arbiter]}, 103, "give the set another member with data"),
+            ({"members": members[1:]}, 103, "priority > 0"),
+            ({"members": [{**members[0], "priority": 0}, {**members[1], "priority": 1}, members[2]]}, 104, "not electable"),
+            ({"members": [{**members[1], "priority": 1}, members[2]]}, 74, "maps to this node"),
+            ({"settings": {**config["settings"], "replicaSetId": other}}, 103, "differ in replica set ID"),
+            ({"version": config["version"]}, 103, "must be greater"),
+        ]:
+            with pytest.raises(OperationFailure) as failure:
+                client.admin.command("replSetReconfig", {**config, "version": config["version"] + 1, **change})
+            assert failure.value.code == code and says in failure.value.details["errmsg"], (change, failure.value)
+        assert len(client.admin.command("replSetGetConfig")["config"]["members"]) == 3
+    # Another set of the same name, and another member's part.
+    for to, set_id in [(2, other), (1, config["settings"]["replicaSetId"])]:
+        with three.members[1].wire() as wire:
+            batch = {"pandoReplicate": 1, "version": 1, "set": "rs", "setId": set_id, "founder": Int64(1), "to": Int64(to), "$db": "admin"}
+            reply = wire.command(batch)
+            assert reply["code"] == 93 and "another replica set of the name rs" in reply["errmsg"], reply
+
+
+def test_a_member_of_higher_priority_takes_over(three):
+    three.initiate(m2={"priority": 2})
+    favourite = three.members[2]
+    until("the member of higher priority is primary", lambda: three.states()[2] == "primary")
+    with favourite.client() as client:
+        metrics = client.admin.command("replSetGetStatus")["electionCandidateMetrics"]
+        assert metrics["lastElectionReason"] == "priorityTakeover" and metrics["priorityAtElection"] == 2
 
 
 def test_a_server_without_a_set_name_says_how_it_becomes_one_of_three(tmp_path):

@@ -425,6 +425,8 @@ impl Driver {
             restart,
             elected_at: None,
             asked_in: 0,
+            asked_because: BY_REQUEST,
+            hands_over_because: BY_REQUEST,
             elected_because: BY_TIMEOUT,
             looked: false,
             heard: HashMap::new(),
@@ -583,6 +585,8 @@ impl Driver {
 /// to take over.
 const BY_TIMEOUT: &str = "electionTimeout";
 const BY_REQUEST: &str = "stepUpRequestSkipDryRun";
+/// The primary asks, because this member has the higher priority.
+const BY_PRIORITY: &str = "priorityTakeover";
 
 /// The inputs that have come; neighbours of one kind become one, so that what they cause is sent in
 /// one message.
@@ -608,6 +612,9 @@ struct Thread {
     elected_at: Option<SystemTime>,
     /// The term in which the primary asked this member to take over.
     asked_in: u64,
+    asked_because: &'static str,
+    /// What a member is told that this one asks to take over.
+    hands_over_because: &'static str,
     elected_because: &'static str,
     /// It is time for a status that tells what changes with each message.
     looked: bool,
@@ -711,6 +718,10 @@ impl Thread {
                     self.heard.insert(message.from, now);
                     if message.get_msg_type() == MessageType::MsgTimeoutNow {
                         self.asked_in = message.term;
+                        self.asked_because = match *message.context == *BY_PRIORITY.as_bytes() {
+                            true => BY_PRIORITY,
+                            false => BY_REQUEST,
+                        };
                     }
                 }
                 self.drive(|m| m.receive(messages))?;
@@ -728,7 +739,10 @@ impl Thread {
                 }
             }
             Input::Reconfigure(config, answer) => self.reconfigure(*config, &answer),
-            Input::HandOver(to) => self.close_before(Input::HandOverNow(to)),
+            Input::HandOver(to) => {
+                self.hands_over_because = BY_REQUEST;
+                self.close_before(Input::HandOverNow(to));
+            }
             Input::HandOverNow(to) => self.drive(|m| m.hand_over(to))?,
             Input::Freeze(length) => {
                 let tick = self.tick().as_millis();
@@ -784,13 +798,18 @@ impl Thread {
         let Some(member) = &mut self.member else {
             return Ok(());
         };
-        let news = f(member)?;
+        let mut news = f(member)?;
         if let Some(why) = &news.restart {
             self.shared.close();
             // Nothing is saved: the commit point may be that of entries which are not in the log.
             tracing::warn!(target: "REPL", reason = why.as_str(), "Starting again to take back writes that no majority had");
             (self.restart)(why);
             return Err(Error::internal("the process could not be started again"));
+        }
+        for message in &mut news.messages {
+            if message.get_msg_type() == MessageType::MsgTimeoutNow {
+                message.context = self.hands_over_because.as_bytes().to_vec().into();
+            }
         }
         if !news.messages.is_empty() {
             self.transport.send(news.messages);
@@ -929,7 +948,9 @@ impl Thread {
             .filter(|m| member.voters().voters.contains(&raft_id(m.id)))
             .max_by(|a, b| a.priority.total_cmp(&b.priority));
         if let Some(better) = better.map(|m| raft_id(m.id)) {
-            self.take(Input::HandOver(better))?;
+            tracing::info!(target: "REPL", member = better - 1, "A member of higher priority takes over");
+            self.hands_over_because = BY_PRIORITY;
+            self.close_before(Input::HandOverNow(better));
         }
         Ok(())
     }
@@ -950,7 +971,7 @@ impl Thread {
             (MemberRole::Primary, None) => {
                 self.elected_at = Some(SystemTime::now());
                 self.elected_because = match member.term() == self.asked_in + 1 {
-                    true => BY_REQUEST,
+                    true => self.asked_because,
                     false => BY_TIMEOUT,
                 };
             }

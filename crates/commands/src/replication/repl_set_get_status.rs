@@ -143,6 +143,11 @@ fn of_set(cx: &mut CommandContext<'_, '_>, name: &str, status: &Status) -> Resul
             .date("lastElectionDate", millis(at))
             .i64("electionTerm", term)
             .int("numVotesNeeded", config.majority_vote_count() as i64)
+            .f64(
+                "priorityAtElection",
+                status.member(status.id).map_or(0.0, |m| m.priority),
+            )
+            .i64("electionTimeoutMillis", config.settings.election_timeout_ms)
             .close();
     }
     if let Some(report) = syncing {

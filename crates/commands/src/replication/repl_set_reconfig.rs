@@ -3,7 +3,7 @@
 use super::{check_supported, set_name};
 use crate::request::{CommandContext, Done};
 use bson::Doc;
-use errors::{Result, bail};
+use errors::{Result, bail, err};
 use replication::Config;
 use std::time::Duration;
 
@@ -38,8 +38,18 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     if force && config.version <= old.version {
         config.version = old.version + 1;
     }
-    config.check_reconfig(old, force)?;
-    check_supported(&config)?;
+    // A primary's configuration is of its own term, whoever was primary when it was made.
+    let old = Config {
+        term: config.term,
+        ..(**old).clone()
+    };
+    config.check_reconfig(&old, force)?;
+    if !force {
+        let own = i32::try_from(status.id).unwrap_or(i32::MAX) - 1;
+        config.check_stays_electable(own)?;
+    }
+    check_supported(&config)
+        .map_err(|e| err!(NewReplicaSetConfigurationIncompatible, "{}", e.message))?;
     driver.reconfigure(config, PATIENCE)?;
     Ok(Done::Reply)
 }

@@ -76,6 +76,31 @@ impl Config {
         }
     }
 
+    /// Whether the primary, by its `_id`, stays one that may be primary.
+    pub fn check_stays_electable(&self, id: i32) -> Result<()> {
+        let of = || {
+            format!(
+                "new configuration with {} for replica set {}",
+                self.version_and_term(),
+                self.name
+            )
+        };
+        match self.member(id) {
+            None => bail!(
+                NodeNotFound,
+                "No host described in {} maps to this node",
+                of()
+            ),
+            Some(me) if !me.is_electable() => bail!(
+                NodeNotElectable,
+                "This node, {}, with _id {id} is not electable under the {}",
+                me.host,
+                of()
+            ),
+            Some(_) => Ok(()),
+        }
+    }
+
     /// What holds for each configuration by itself.
     fn check(&self) -> Result<()> {
         let n = self.members.len();
