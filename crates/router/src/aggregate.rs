@@ -379,7 +379,7 @@ fn here_on(
 }
 
 /// A collection of the scratch server, which goes with this.
-struct Scratch<'r> {
+pub(crate) struct Scratch<'r> {
     router: &'r Router,
     /// That of the command: names in its stages are of that database.
     db: &'r str,
@@ -391,7 +391,7 @@ struct Scratch<'r> {
 static NUMBER: AtomicU64 = AtomicU64::new(0);
 
 impl<'r> Scratch<'r> {
-    fn new(router: &'r Router, db: &'r str) -> Scratch<'r> {
+    pub fn new(router: &'r Router, db: &'r str) -> Scratch<'r> {
         Scratch {
             router,
             db,
@@ -399,6 +399,10 @@ impl<'r> Scratch<'r> {
             next: std::cell::Cell::new(0),
             kept: false,
         }
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// Puts documents at its end. They may lack an `_id`, or share one.

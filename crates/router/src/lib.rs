@@ -10,6 +10,7 @@
 //! - `foreign`, `merge_into`, `views`: what pipelines join, where they write, what is below views;
 //! - `change_stream`: the streams of all shards as one;
 //! - `find`, `cursors`, `aggregate`, `write`, `ddl`, `listing`: families of commands;
+//! - `bulk_write`, `without_key`: bulk writes, and upserts that name no shard;
 //! - `admin`, `transfer`, `balancer`: what changes the cluster.
 //!
 //! Invariant: a client never sees that the router, or a shard, knew too little. What a router
@@ -18,6 +19,7 @@
 mod admin;
 mod aggregate;
 pub mod balancer;
+mod bulk_write;
 mod change_stream;
 mod chunks;
 mod cursors;
@@ -36,6 +38,7 @@ mod single_write;
 mod transfer;
 mod upstream;
 mod views;
+mod without_key;
 mod write;
 
 pub use metadata::Cluster;

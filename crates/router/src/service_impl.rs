@@ -9,7 +9,8 @@ use crate::metadata::Cluster;
 use crate::request::Command;
 use crate::upstream::error_of;
 use crate::{
-    Outcome as Routed, admin, aggregate, cursors, ddl, find, listing, single_write, write,
+    Outcome as Routed, admin, aggregate, bulk_write, cursors, ddl, find, listing, single_write,
+    write,
 };
 use bson::{DocBuf, Val, doc};
 use commands::{Commands, Connection, Local};
@@ -57,7 +58,7 @@ fn handler(name: &str) -> Option<Handler> {
         "drop" => ddl::drop_collection,
         "dropDatabase" => ddl::drop_database,
         "renameCollection" => ddl::rename,
-        "bulkWrite" => write::bulk,
+        "bulkWrite" => bulk_write::run,
         "commitTransaction" | "abortTransaction" => end_transaction,
         name => return admin::handler(name),
     })

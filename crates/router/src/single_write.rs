@@ -6,6 +6,7 @@ use crate::find::{one, several_shards, targets};
 use crate::metadata::Placement;
 use crate::request::{Command, finish, ranges};
 use crate::service_impl::Router;
+use crate::without_key::{new_document, nothing};
 use crate::write::shard_at;
 use crate::{Failure, Outcome, ddl};
 use bson::{Doc, DocBuf, Val, Writer, order, tag};
@@ -84,9 +85,14 @@ pub(crate) fn check_key_kept(
             if !key.concerns(f.name) {
                 continue;
             }
+            let value = given(f.name);
             let same = matches!(operator.name, "$set" | "$setOnInsert")
-                && given(f.name).is_some_and(|v| order::equal(v.as_val(), f.val));
-            if !same {
+                && value
+                    .as_ref()
+                    .is_some_and(|v| order::equal(v.as_val(), f.val));
+            // Only a new document gets it, and that is made before its place is looked for.
+            let new = operator.name == "$setOnInsert" && value.is_none();
+            if !same && !new {
                 return Err(moves(f.name));
             }
         }
@@ -157,7 +163,9 @@ pub(crate) fn find_and_modify(router: &Router, command: &Command<'_>) -> Outcome
                     None => None,
                 };
                 if upsert {
-                    let place = place_of_upsert(table, &found, place)?;
+                    let Ok(place) = place_of_upsert(table, &found, place) else {
+                        return Ok(None);
+                    };
                     shards = vec![shard_at(table, &place)?];
                 }
             }
@@ -176,8 +184,14 @@ pub(crate) fn find_and_modify(router: &Router, command: &Command<'_>) -> Outcome
         if command.in_transaction() {
             return Err(several_shards());
         }
+        if let Some(reply) = ran_before(router, command, &ns)? {
+            return Ok(reply);
+        }
         // Which document it is is asked first; then that one is changed, if it still matches.
         let Some(found) = one(router, &ns, filter, command.document("sort"))? else {
+            if upsert {
+                return insert_new(router, command, &ns);
+            }
             let mut w = Writer::new();
             w.open_doc("lastErrorObject").i32("n", 0);
             if !command.is("remove") {
@@ -216,7 +230,7 @@ fn change(
         if let Some(id) = found.get("_id") {
             this.open_doc("_id").val("$eq", id).close();
         }
-        let mut w = command.without(&["query", "sort"]);
+        let mut w = command.without(&["query", "sort", "upsert"]);
         w.open_doc("query").open_array("$and");
         w.push(this.finish().as_doc().as_val())
             .push(filter.as_val());
@@ -225,5 +239,49 @@ fn change(
         router
             .cluster
             .send(&placement, &shard, w.finish().as_doc(), &[])
+    })
+}
+
+/// What a retryable command did when it ran before, on whichever shard that was: with a filter that
+/// finds nothing a shard answers only what it has recorded.
+fn ran_before(router: &Router, command: &Command<'_>, ns: &str) -> Outcome<Option<DocBuf>> {
+    if command.field("txnNumber").is_none() {
+        return Ok(None);
+    }
+    let mut w = command.without(&["query", "sort", "upsert", "hint"]);
+    w.value("query", nothing());
+    let body = w.finish();
+    router.cluster.agree(ns, |placement| {
+        let Some(placement @ Placement::Sharded(table)) = placement else {
+            return Ok(None);
+        };
+        let all: Vec<_> = table.shards().map(|s| (s.clone(), body.clone())).collect();
+        let replies = router.cluster.scatter(placement, &all)?;
+        let ran = |r: &DocBuf| {
+            let last = r.get("lastErrorObject").and_then(Val::as_doc);
+            last.and_then(|l| l.get("n")?.to_i64_exact()) > Some(0)
+        };
+        Ok(replies.into_iter().find(ran))
+    })
+}
+
+/// Inserts what an upsert makes that has found nothing.
+fn insert_new(router: &Router, command: &Command<'_>, ns: &str) -> Outcome<DocBuf> {
+    let new = new_document(
+        router,
+        command.body,
+        "query",
+        "update",
+        command.field("let"),
+    )?;
+    let mut w = command.without(&["query", "sort", "hint", "update", "arrayFilters"]);
+    w.value("query", nothing()).doc("update", new.as_doc());
+    let body = w.finish();
+    router.cluster.agree(ns, |placement| {
+        let Some(placement @ Placement::Sharded(table)) = placement else {
+            return Err(crate::routing::no_database(command.db));
+        };
+        let shard = shard_at(table, &table.key().place_of(new.as_doc())?)?;
+        router.cluster.send(placement, &shard, body.as_doc(), &[])
     })
 }

@@ -8,6 +8,7 @@ use crate::request::{Command, finish, has_collation, ranges};
 use crate::service_impl::Router;
 use crate::single_write::{check_key_kept, place_of_upsert};
 use crate::upstream::error_of;
+use crate::without_key::{new_document, nothing};
 use crate::{Failure, Outcome, ddl};
 use bson::{Doc, DocBuf, ObjectId, Val, Writer};
 use errors::err;
@@ -15,7 +16,7 @@ use sharding::RoutingTable;
 use std::sync::Arc;
 
 /// As MongoDB's.
-const MAX_STATEMENTS: usize = 100_000;
+pub(crate) const MAX_STATEMENTS: usize = 100_000;
 
 /// The shards of a statement.
 enum Target {
@@ -23,6 +24,8 @@ enum Target {
     All(Vec<Arc<str>>),
     /// The first that has a document for it.
     First(Vec<Arc<str>>),
+    /// As `First`; where none has one, the shard where the upsert's new document belongs.
+    Upsert(Vec<Arc<str>>),
 }
 
 struct Statement {
@@ -165,17 +168,17 @@ impl Batch<'_> {
             let update = statement.get("u").unwrap_or(Val::NULL);
             let place = check_key_kept(table, filter, &found, update, many)?;
             if statement.get("upsert").is_some_and(Val::truthy) {
-                let place = place_of_upsert(table, &found, place)?;
-                return Ok(Target::All(vec![shard_at(table, &place)?]));
+                return match place_of_upsert(table, &found, place) {
+                    Ok(place) => Ok(Target::All(vec![shard_at(table, &place)?])),
+                    Err(e) if many => Err(e),
+                    Err(_) => Ok(Target::Upsert(at_least_one(table, &found))),
+                };
             }
             if let Some(place) = place {
                 return Ok(Target::All(vec![shard_at(table, &place)?]));
             }
         }
-        let mut shards = table.shards_in(&found);
-        if shards.is_empty() {
-            shards.extend(table.shards().next().cloned());
-        }
+        let shards = at_least_one(table, &found);
         Ok(match many || shards.len() == 1 {
             true => Target::All(shards),
             false => Target::First(shards),
@@ -220,9 +223,10 @@ impl Batch<'_> {
 
     /// Runs the first statement on several shards.
     fn run_one(&mut self, placement: &Placement, target: Target) -> Outcome<()> {
-        let (shards, first) = match target {
-            Target::All(shards) => (shards, false),
-            Target::First(shards) => (shards, true),
+        let (shards, first, upsert) = match target {
+            Target::All(shards) => (shards, false, false),
+            Target::First(shards) => (shards, true, false),
+            Target::Upsert(shards) => (shards, true, true),
         };
         if self.command.in_transaction() {
             return Err(crate::find::several_shards());
@@ -230,30 +234,128 @@ impl Batch<'_> {
         let Some(mut statement) = self.pending.pop_front() else {
             return Ok(());
         };
+        let ran = match first {
+            true => self.run_first(placement, &shards, &statement, upsert),
+            false => self.run_on_all(placement, shards, &mut statement),
+        };
+        if ran.is_err() {
+            self.pending.push_front(statement);
+        }
+        ran
+    }
+
+    fn run_on_all(
+        &mut self,
+        placement: &Placement,
+        shards: Vec<Arc<str>>,
+        statement: &mut Statement,
+    ) -> Outcome<()> {
         for shard in shards {
             if statement.done.contains(&shard) {
                 continue;
             }
-            let reply = match self.send(placement, &shard, std::slice::from_ref(&statement)) {
-                Ok(reply) => reply,
-                Err(e) => {
-                    self.pending.push_front(statement);
-                    return Err(e);
-                }
-            };
-            let n = reply.get("n").and_then(Val::to_i64_exact).unwrap_or(0);
+            let reply = self.send(placement, &shard, std::slice::from_ref(statement))?;
             self.tally.add(&reply, &[statement.index])?;
             statement.done.push(shard);
-            if first && n > 0 || self.tally.failed() {
+            if self.tally.failed() {
                 break;
             }
         }
         Ok(())
     }
 
+    /// Runs a statement on the first shard that has a document for it.
+    fn run_first(
+        &mut self,
+        placement: &Placement,
+        shards: &[Arc<str>],
+        statement: &Statement,
+        upsert: bool,
+    ) -> Outcome<()> {
+        if let Some(reply) = self.ran_before(placement, statement)? {
+            return self.tally.add(&reply, &[statement.index]);
+        }
+        let plain = not_upserting(statement);
+        let mut last = None;
+        for shard in shards {
+            let reply = self.send(placement, shard, std::slice::from_ref(&plain))?;
+            let n = reply.get("n").and_then(Val::to_i64_exact).unwrap_or(0);
+            if n > 0 || error_of(reply.as_doc()).is_some() || reply.get("writeErrors").is_some() {
+                return self.tally.add(&reply, &[statement.index]);
+            }
+            last = Some(reply);
+        }
+        if upsert {
+            return self.insert_new(placement, statement);
+        }
+        match last {
+            Some(reply) => self.tally.add(&reply, &[statement.index]),
+            None => Ok(()),
+        }
+    }
+
+    /// Inserts what an upsert makes that has found nothing.
+    fn insert_new(&mut self, placement: &Placement, statement: &Statement) -> Outcome<()> {
+        let Placement::Sharded(table) = placement else {
+            return Err(crate::routing::no_database(self.command.db));
+        };
+        let d = statement.doc.as_doc();
+        let variables = d.get("c").or_else(|| self.command.field("let"));
+        let made = new_document(self.router, d, "q", "u", variables);
+        let placed = made.and_then(|new| {
+            let shard = shard_at(table, &table.key().place_of(new.as_doc())?)?;
+            Ok((new, shard))
+        });
+        let (new, shard) = match placed {
+            Ok(placed) => placed,
+            Err(e) => {
+                self.tally.refuse(statement.index, &e.into_error());
+                return Ok(());
+            }
+        };
+        let insert = inserting(statement, new.as_doc());
+        let reply = self.send(placement, &shard, &[insert])?;
+        self.tally.add(&reply, &[statement.index])
+    }
+
+    /// What a retryable statement did when it ran before, on whichever shard that was: with a filter
+    /// that finds nothing a shard answers only what it has recorded.
+    fn ran_before(&self, placement: &Placement, statement: &Statement) -> Outcome<Option<DocBuf>> {
+        let (Placement::Sharded(table), true) =
+            (placement, self.command.field("txnNumber").is_some())
+        else {
+            return Ok(None);
+        };
+        let mut w = Writer::new();
+        w.value("q", nothing());
+        for e in statement.doc.as_doc() {
+            if !matches!(e.name, "q" | "upsert" | "sort" | "hint") {
+                w.val(e.name, e.val);
+            }
+        }
+        let probe = Statement {
+            index: statement.index,
+            doc: w.finish(),
+            done: Vec::new(),
+        };
+        let body = self.body(std::slice::from_ref(&probe));
+        let all: Vec<_> = table.shards().map(|s| (s.clone(), body.clone())).collect();
+        let replies = self.router.cluster.scatter(placement, &all)?;
+        let ran = |r: &DocBuf| r.get("n").and_then(Val::to_i64_exact) > Some(0);
+        Ok(replies.into_iter().find(ran))
+    }
+
     fn send(&self, placement: &Placement, shard: &Arc<str>, all: &[Statement]) -> Outcome<DocBuf> {
         self.router.pin(self.command, shard)?;
-        let mut w = self.command.without(&[self.field, "stmtIds"]);
+        let body = self.body(all);
+        self.router
+            .cluster
+            .send(placement, shard, body.as_doc(), &[])
+    }
+
+    /// The command with these statements only.
+    fn body(&self, all: &[Statement]) -> DocBuf {
+        let mut w = self.command.without(&[self.field, "stmtIds", "stmtId"]);
         w.open_array(self.field);
         for statement in all {
             w.push(statement.doc.as_doc().as_val());
@@ -262,14 +364,55 @@ impl Batch<'_> {
         if self.command.field("txnNumber").is_some() && !self.command.in_transaction() {
             w.open_array("stmtIds");
             for statement in all {
-                w.push_value(i32::try_from(statement.index).unwrap_or(i32::MAX));
+                w.push_value(statement_number(self.command, statement.index));
             }
             w.close();
         }
-        self.router
-            .cluster
-            .send(placement, shard, w.finish().as_doc(), &[])
+        w.finish()
     }
+}
+
+/// The number under which shards record the statement at this place: the client's, if it gave one.
+pub(crate) fn statement_number(command: &Command<'_>, index: usize) -> i32 {
+    let given = command.field("stmtIds").and_then(Val::as_array);
+    let given = given.and_then(|ids| ids.values().nth(index)?.to_i64_exact());
+    let first = command.int("stmtId").unwrap_or(0);
+    let number = given.unwrap_or_else(|| first.saturating_add(index as i64));
+    i32::try_from(number).unwrap_or(i32::MAX)
+}
+
+/// The same statement, which only changes what there is.
+fn not_upserting(statement: &Statement) -> Statement {
+    let mut w = Writer::with_capacity(statement.doc.as_bytes().len());
+    for e in statement.doc.as_doc().iter().filter(|e| e.name != "upsert") {
+        w.val(e.name, e.val);
+    }
+    Statement {
+        index: statement.index,
+        doc: w.finish(),
+        done: Vec::new(),
+    }
+}
+
+/// An upsert of the same number that finds nothing, and so inserts this document.
+fn inserting(statement: &Statement, new: Doc<'_>) -> Statement {
+    let mut w = Writer::with_capacity(new.len() + 64);
+    w.value("q", nothing()).doc("u", new).bool("upsert", true);
+    Statement {
+        index: statement.index,
+        doc: w.finish(),
+        done: Vec::new(),
+    }
+}
+
+/// The shards where documents of these ranges can be; one where there is none, to say what is wrong
+/// with the statement.
+fn at_least_one(table: &RoutingTable, found: &[sharding::PlaceRange]) -> Vec<Arc<str>> {
+    let mut shards = table.shards_in(found);
+    if shards.is_empty() {
+        shards.extend(table.shards().next().cloned());
+    }
+    shards
 }
 
 pub(crate) fn shard_at(table: &RoutingTable, place: &[u8]) -> Outcome<Arc<str>> {
@@ -362,41 +505,4 @@ impl Tally {
         let times: Vec<DocBuf> = std::mem::take(&mut self.replies);
         finish(w, &times)
     }
-}
-
-/// `bulkWrite` where all of its collections are on one shard.
-pub(crate) fn bulk(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
-    let mut shard: Option<(String, Placement)> = None;
-    for info in command.documents("nsInfo") {
-        let Some(ns) = info.get("ns").and_then(Val::as_str) else {
-            continue;
-        };
-        let db = ns.split_once('.').map_or(ns, |(db, _)| db);
-        if router.cluster.placement(ns)?.is_none() {
-            ddl::make_database(&router.cluster, db, None)?;
-        }
-        let placement = router.cluster.placement(ns)?;
-        match (placement, &shard) {
-            (Some(Placement::Whole(here)), Some((_, Placement::Whole(there))))
-                if here == *there => {}
-            (Some(placement @ Placement::Whole(_)), None) => shard = Some((ns.into(), placement)),
-            _ => {
-                return Err(err!(
-                    NotImplemented,
-                    "bulkWrite through a router writes to collections of one shard that are not sharded: use the commands insert, update and delete"
-                )
-                .into());
-            }
-        }
-    }
-    let Some((ns, Placement::Whole(shard))) = shard else {
-        return Err(err!(BadValue, "nsInfo names no collection").into());
-    };
-    let set = router.cluster.shard(&shard)?;
-    let body = command.whole();
-    let reply = set.call(&crate::upstream::message(
-        body.as_doc(),
-        command.request.sequences,
-    ))?;
-    Ok(crate::cursors::adopt(router, &ns, &shard, reply))
 }
