@@ -23,6 +23,9 @@ const freePort = () =>
 
 export const startServer = (...options) => launch(options, '');
 
+/// A server of a set that is not there yet.
+export const startMember = (set) => launch(['--replSet', set], '?directConnection=true');
+
 /// A server that asks for a login and for TLS, with a user `root`, one who is the certificate of client.pem, and the folder of
 /// the certificates.
 export async function startSecureServer() {

@@ -7,7 +7,7 @@ import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { after, before, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
-import { startServer } from './harness.js';
+import { startMember, startServer } from './harness.js';
 
 const shell = path.join(path.dirname(fileURLToPath(import.meta.url)), 'node_modules/.bin/mongosh');
 const home = mkdtempSync(path.join(tmpdir(), 'pando-mongosh-'));
@@ -20,10 +20,12 @@ after(async () => {
   rmSync(home, { recursive: true, force: true });
 });
 
-function run(...args) {
+const run = (...args) => runAt(`${server.uri}shell`, ...args);
+
+function runAt(uri, ...args) {
   return new Promise((resolve, reject) => {
     const options = { timeout: 60_000, env: { ...process.env, HOME: home } };
-    execFile(shell, [`${server.uri}shell`, '--norc', ...args], options, (error, stdout, stderr) =>
+    execFile(shell, [uri, '--norc', ...args], options, (error, stdout, stderr) =>
       error ? reject(new Error(`${error.message}\n${stdout}\n${stderr}`)) : resolve(stdout),
     );
   });
@@ -150,4 +152,46 @@ test('the window of the oplog', async () => {
   const printed = await run('--quiet', '--eval', 'rs.printReplicationInfo()');
   assert.match(printed, /configured oplog size/);
   assert.match(printed, /log length start to end/);
+});
+
+test('helpers of a replica set', { timeout: 120_000 }, async () => {
+  const members = await Promise.all([1, 2, 3].map(() => startMember('rs')));
+  try {
+    const hosts = members.map((m) => `127.0.0.1:${m.port}`);
+    const settled = 'rs.status().members.every((m) => m.state === 1 || m.state === 2) && rs.status().votingMembersCount === 3';
+    const made = await runAt(
+      members[0].uri,
+      '--quiet',
+      '--eval',
+      `rs.initiate({_id: 'rs', members: [${hosts.map((host, n) => `{_id: ${n}, host: '${host}'}`)}]});
+       while (!(${settled})) sleep(100);
+       db.getSiblingDB('t').c.insertOne({}, {writeConcern: {w: 3}});
+       while (rs.status().members.some((m) => +m.optimeDate !== +rs.status().members[0].optimeDate)) sleep(100);
+       print(JSON.stringify(rs.printSecondaryReplicationInfo()));
+       print(rs.hello().primary, rs.conf().members.length, rs.isMaster().setName);
+       try { rs.addArb('127.0.0.1:1') } catch (e) { print(e.codeName, e.message) }
+       print(rs.add({host: '127.0.0.1:1', priority: 0, votes: 0}).ok, rs.remove('127.0.0.1:1').ok);`,
+    );
+    assert.equal(made.match(/"replLag":"-?[01] secs/g)?.length, 2, made);
+    assert.ok(made.includes(`${hosts[0]} 3 rs`), made);
+    assert.match(made, /NewReplicaSetConfigurationIncompatible .*priority 0/);
+    assert.match(made, /^1 1$/m);
+    const set = `mongodb://${hosts}/?replicaSet=rs`;
+    const stepped = await runAt(
+      set,
+      '--quiet',
+      '--eval',
+      `const before = rs.hello().primary;
+       print(rs.stepDown(5, 2).ok, db.adminCommand({replSetGetRBID: 1}).ok);
+       while (!rs.hello().primary || rs.hello().primary === before) sleep(100);
+       rs.secondaryOk();
+       print(db.getSiblingDB('t').c.find().readPref('nearest', [], {enabled: true}).toArray().length);`,
+    );
+    assert.match(stepped, /^1 1$/m);
+    assert.match(stepped, /^1$/m);
+    const secondary = await runAt(members[0].uri, '--quiet', '--eval', 'print(rs.freeze(1).ok, rs.syncFrom(rs.hello().primary).ok); rs.printSecondaryReplicationInfo()');
+    assert.match(secondary, /^1 1$/m);
+  } finally {
+    await Promise.all(members.map((m) => m.stop()));
+  }
 });

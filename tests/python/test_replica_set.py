@@ -70,6 +70,10 @@ def test_secondaries_refuse_writes_and_read_where_the_client_allows_it(three):
         reply = wire.command({"find": "c", "$db": "t"})
         assert reply["code"] == 13435 and reply["codeName"] == "NotPrimaryNoSecondaryOk"
         assert reply["topologyVersion"] == version
+        for source, code in [(secondary.address, 72), (three.secondaries()[1].address, 119), ("127.0.0.1:1", 74), (three.primary().address, None)]:
+            assert wire.command({"replSetSyncFrom": source, "$db": "admin"}).get("code") == code
+        reply = wire.command({"find": "c", "$db": "t", "$readPreference": {"mode": "nearest", "hedge": {"enabled": True}}})
+        assert reply["cursor"]["firstBatch"] == [{"_id": 1}]
         reply = wire.command({"find": "c", "$db": "t", "$readPreference": {"mode": "secondary"}})
         assert reply["cursor"]["firstBatch"] == [{"_id": 1}]
 
@@ -486,6 +490,33 @@ def test_a_member_whose_program_is_too_old_says_so(three):
         reply = wire.command({"pandoReplicate": 1, "version": 99, "set": "rs", "$db": "admin"})
         assert reply["codeName"] == "IncompatibleServerVersion", reply
         assert "too old" in reply["errmsg"] and "99" in reply["errmsg"]
+
+
+def test_the_feature_version_is_that_of_the_set(three):
+    three.initiate()
+
+    def versions():
+        out = []
+        for member in three.members:
+            with member.client() as client:
+                out.append(client.admin.command("getParameter", 1, featureCompatibilityVersion=1)["featureCompatibilityVersion"]["version"])
+        return out
+
+    first = versions()
+    assert first == [first[0]] * 3 and first[0] != "8.2"
+    with three.client() as client:
+        client.admin.command("setFeatureCompatibilityVersion", "8.2", confirm=True)
+    until("all members have it", lambda: versions() == ["8.2"] * 3)
+    with three.secondaries()[0].wire() as wire:
+        other = {"setFeatureCompatibilityVersion": first[0], "confirm": True, "$db": "admin"}
+        assert wire.command(other)["code"] == 10107
+    # A member learns of it on the way, whatever it was started with.
+    behind = three.secondaries()[0]
+    behind.kill()
+    with three.client() as client:
+        client.admin.command("setFeatureCompatibilityVersion", first[0], confirm=True)
+    behind.start()
+    until("the member that was away has it too", lambda: versions() == first)
 
 
 def test_the_configuration_is_a_collection_too(three):

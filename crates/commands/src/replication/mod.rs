@@ -12,6 +12,7 @@ pub mod repl_set_initiate;
 pub mod repl_set_reconfig;
 pub mod repl_set_resize_oplog;
 pub mod repl_set_step_down;
+pub mod repl_set_sync_from;
 pub(crate) mod stored_config;
 
 use crate::Commands;

@@ -289,14 +289,11 @@ fn append_member(
             .i64("t", if known.ts == 0 { -1 } else { known.term as i64 })
             .close();
     }
-    for (field, known) in [
-        ("optimeDate", applied),
-        ("optimeDurableDate", durable),
-        ("lastAppliedWallTime", applied),
-        ("lastDurableWallTime", durable),
-    ] {
-        w.date(field, known.wall_millis);
-    }
+    // As MongoDB: of whole seconds, so that times of two members compare.
+    w.date("optimeDate", (applied.ts >> 32) as i64 * 1000)
+        .date("optimeDurableDate", (durable.ts >> 32) as i64 * 1000)
+        .date("lastAppliedWallTime", applied.wall_millis)
+        .date("lastDurableWallTime", durable.wall_millis);
     let heard_at = status.heard.iter().find(|h| h.0 == id);
     if let (false, Some((_, at))) = (own, heard_at) {
         w.date("lastHeartbeat", millis(*at))

@@ -212,6 +212,7 @@ commands! {
     "replSetGetRBID" => ADMIN, Cluster(&[Internal]), crate::replication::repl_set_get_rbid::run, "a number that changes when writes are taken back";
     "replSetFreeze" => ADMIN, Cluster(&[ReplSetStateChange]), crate::replication::repl_set_freeze::run, "keeps a secondary from becoming primary";
     "replSetStepDown" => ADMIN | WORKER, Cluster(&[ReplSetStateChange]), crate::replication::repl_set_step_down::run, "makes the primary a secondary";
+    "replSetSyncFrom" => ADMIN, Cluster(&[ReplSetStateChange]), crate::replication::repl_set_sync_from::run, "whom a secondary has its entries from";
     "createSearchIndexes" => OF_COLLECTION, Collection(&[CreateSearchIndexes]), crate::ddl::search_indexes::run, "new search indexes";
     "updateSearchIndex" => OF_COLLECTION, Collection(&[UpdateSearchIndex]), crate::ddl::search_indexes::run, "changes a search index";
     "dropSearchIndex" => OF_COLLECTION, Collection(&[DropSearchIndex]), crate::ddl::search_indexes::run, "removes a search index";
