@@ -2,12 +2,13 @@
 collections, change streams, what administrators look at."""
 
 import itertools
+import threading
 
-import bson
-import pymongo
 import pytest
-from harness import refuses
-from sharded_cluster import ShardedCluster
+from bson import Decimal128, MinKey
+from harness import refuses, until
+from pymongo.errors import OperationFailure
+from sharded_cluster import ShardedCluster, answers, initiate, member
 from test_sharding import on_shards, shard
 
 numbers = itertools.count(1)
@@ -208,9 +209,13 @@ def test_merge_finds_its_shards_while_ranges_move(joined, cluster):
 def read(stream, n):
     """So many events, which must be all there are."""
     events = []
-    while len(events) < n:
+
+    def more():
         event = stream.try_next()
         events.extend([event] if event else [])
+        return len(events) == n
+
+    until(f"{n} events come", more, 60)
     assert stream.try_next() is None
     return events
 
@@ -278,3 +283,113 @@ def test_a_change_stream_of_the_deployment(client, db):
         events = read(stream, 10)
     assert [(e["ns"]["db"], e["documentKey"]["_id"]) for e in events] == [(d.name, n) for n in range(5) for d in (db, other)]
     client.drop_database(other.name)
+
+
+def test_explain_by_shard(db):
+    coll = shard(db, "c", {"k": 1}, at=[50])
+    coll.insert_many([{"k": n, "g": n % 3} for n in range(100)])
+    explained = db.command("explain", {"find": "c", "filter": {"g": 1}}, verbosity="executionStats")
+    plan = explained["queryPlanner"]["winningPlan"]
+    assert plan["stage"] == "SHARD_MERGE" and {s["shardName"] for s in plan["shards"]} == {"s0", "s1"}
+    assert explained["executionStats"]["nReturned"] == 33 and explained["executionStats"]["totalDocsExamined"] == 100
+    one = db.command("explain", {"find": "c", "filter": {"k": 7}}, verbosity="queryPlanner")
+    assert one["queryPlanner"]["winningPlan"]["stage"] == "SINGLE_SHARD"
+    pipeline = [{"$match": {"g": 1}}, {"$group": {"_id": "$g", "n": {"$sum": 1}}}, {"$sort": {"n": 1}}]
+    explained = db.command("explain", {"aggregate": "c", "pipeline": pipeline, "cursor": {}}, verbosity="queryPlanner")
+    assert set(explained["shards"]) == {"s0", "s1"}
+    assert [next(iter(s)) for s in explained["splitPipeline"]["shardsPart"]] == ["$match", "$group"]
+    assert [next(iter(s)) for s in explained["splitPipeline"]["mergerPart"]] == ["$group", "$sort"]
+    stats = db.command("collStats", "c")
+    assert stats["nchunks"] == 2 and sum(s["count"] for s in stats["shards"].values()) == 100
+    rows = list(coll.aggregate([{"$collStats": {"storageStats": {}}}]))
+    assert sum(r["storageStats"]["count"] for r in rows) == 100
+
+
+def test_operations_of_the_cluster(cluster, client, db):
+    coll = shard(db, "c", {"k": 1}, at=[50])
+    coll.insert_many([{"k": n} for n in range(100)])
+    done = []
+
+    def slow():
+        with pytest.raises(OperationFailure) as failure:
+            coll.find_one({"k": {"$lt": 10}, "$where": "sleep(20000); return true"})
+        done.append(failure.value.code)
+
+    thread = threading.Thread(target=slow)
+    thread.start()
+    mine = {"ns": coll.full_name, "op": "query", "active": True}
+    until("the find runs", lambda: client.admin.command("currentOp", **mine)["inprog"])
+    (op,) = client.admin.command("currentOp", **mine)["inprog"]
+    assert op["shard"] in cluster.shards and op["opid"].startswith(f"{op['shard']}:")
+    with client.admin.aggregate([{"$currentOp": {}}, {"$match": mine}]) as found:
+        assert [o["opid"] for o in found] == [op["opid"]]
+    client.admin.command("killOp", op=op["opid"])
+    thread.join(30)
+    assert done == [11601]
+    with refuses(9):
+        client.admin.command("killOp", op="nothing")
+    with refuses(70):
+        client.admin.command("killOp", op="nowhere:1")
+
+
+def test_zones_hold_ranges_and_hashed_ranges_move(client, db, cluster):
+    admin = client.admin
+    coll = shard(db, "c", {"k": 1}, at=[50])
+    admin.command("addShardToZone", "s0", zone="low")
+    with refuses(9):
+        admin.command("updateZoneKeyRange", coll.full_name, min={"k": 50}, max={"k": 0}, zone="low")
+    admin.command("updateZoneKeyRange", coll.full_name, min={"k": MinKey()}, max={"k": 50}, zone="low")
+    with refuses(178):
+        admin.command("updateZoneKeyRange", coll.full_name, min={"k": 10}, max={"k": 60}, zone="low")
+    with refuses(163):
+        admin.command("removeShardFromZone", "s0", zone="low")
+    admin.command("updateZoneKeyRange", coll.full_name, min={"k": MinKey()}, max={"k": 50}, zone=None)
+    admin.command("removeShardFromZone", "s0", zone="low")
+    hashed = shard(db, "h", {"_id": "hashed"}, numInitialChunks=4)
+    hashed.insert_many([{"_id": n} for n in range(200)])
+    uuid = client.config.collections.find_one({"_id": hashed.full_name})["uuid"]
+    chunk = client.config.chunks.find_one({"uuid": uuid, "shard": "s0"})
+    admin.command("moveRange", hashed.full_name, min=chunk["min"], max=chunk["max"], toShard="s1")
+    assert client.config.chunks.count_documents({"uuid": uuid, "shard": "s0"}) == 1
+    assert hashed.count_documents({}) == 200 and {d["_id"] for d in hashed.find()} == set(range(200))
+    # Bounds that are long, or not whole.
+    for bound in (2**40, 0.5, Decimal128("1.1"), "text"):
+        coll = shard(db, f"b{type(bound).__name__}", {"k": 1}, at=[bound])
+        values = [bound, -1, MinKey()]
+        coll.insert_many([{"k": v} for v in values])
+        admin.command("moveChunk", coll.full_name, find={"k": bound}, to="s0")
+        admin.command("moveChunk", coll.full_name, find={"k": bound}, to="s1")
+        assert coll.count_documents({}) == 3 and coll.find_one({"k": bound})
+    assert admin.command("balancerCollectionStatus", hashed.full_name)["ok"] == 1
+    with refuses(238):
+        admin.command("analyzeShardKey", hashed.full_name, key={"_id": 1})
+
+
+def test_a_shard_is_drained_and_removed(cluster, client, db, tmp_path):
+    """The last test of the file: the shard is one more, and its documents go to the others."""
+    extra = member(tmp_path, "s2", "--shardsvr")
+    extra.launch()
+    try:
+        until("it answers", lambda: answers(extra), 60)
+        initiate(extra, "s2")
+        admin = client.admin
+        assert admin.command("addShard", f"s2/{extra.address}")["shardAdded"] == "s2"
+        coll = shard(db, "c", {"k": 1}, at=[50])
+        coll.insert_many([{"_id": n, "k": n} for n in range(100)])
+        with coll.watch(max_await_time_ms=50) as stream:
+            admin.command("moveChunk", coll.full_name, find={"k": 75}, to="s2")
+            with extra.client() as direct:
+                assert direct[db.name].c.count_documents({}) == 50
+            assert stream.try_next() is None
+            coll.update_one({"k": 80}, {"$set": {"x": 1}})
+            assert admin.command("removeShard", "s2")["state"] == "started"
+            assert [s["_id"] for s in admin.command("listShards")["shards"] if s.get("draining")] == ["s2"]
+            admin.command("balancerStart")
+            until("it is drained", lambda: admin.command("removeShard", "s2")["state"] == "completed", 60)
+            admin.command("balancerStop")
+            assert {s["_id"] for s in admin.command("listShards")["shards"]} == {"s0", "s1"}
+            assert coll.count_documents({}) == 100 and coll.find_one({"k": 80})["x"] == 1
+            coll.update_one({"k": 81}, {"$set": {"x": 2}})
+            assert [e["documentKey"]["_id"] for e in read(stream, 2)] == [80, 81]
+    finally:
+        extra.kill()

@@ -10,7 +10,7 @@ use crate::merge::Merge;
 use crate::metadata::Placement;
 use crate::request::{Command, finish};
 use crate::service_impl::{Router, compute};
-use crate::{Failure, Outcome, change_stream, ddl, merge_into, views};
+use crate::{Failure, Outcome, change_stream, ddl, merge_into, operations, views};
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
 use errors::err;
 use std::sync::Arc;
@@ -93,7 +93,21 @@ pub(crate) fn run(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
         return change_stream::open(router, command, stages, spec);
     }
     if command.collection().is_empty() {
-        return without_collection(router, command);
+        return match first {
+            Some(("$currentOp", spec)) if !is_local(spec) => {
+                let scratch = Scratch::new(router, command.db);
+                let mut w = Writer::new_array();
+                operations::documents(router, spec)?.iter().for_each(|d| {
+                    w.push(d.as_doc().as_val());
+                });
+                let found = w.finish_array();
+                scratch.put(found.as_val().as_array().unwrap_or(Doc::EMPTY))?;
+                let rest: Vec<Value> = stages.values().skip(1).map(|s| s.to_value()).collect();
+                let ns = format!("{}.$cmd.aggregate", command.db);
+                ended(router, command, &ns, scratch, &rest, &[])
+            }
+            _ => without_collection(router, command),
+        };
     }
     let ns = command.namespace()?;
     let mut others = Vec::new();
@@ -167,6 +181,12 @@ fn read(
     })
 }
 
+/// Whether a `$currentOp` asks for the router itself only.
+fn is_local(spec: Val<'_>) -> bool {
+    let local = spec.as_doc().and_then(|d| d.get("localOps"));
+    local.is_some_and(Val::truthy)
+}
+
 /// Where a pipeline writes.
 pub(crate) struct Written {
     pub db: String,
@@ -231,6 +251,38 @@ fn parts<'a>(stages: Doc<'a>) -> (Vec<Val<'a>>, Vec<Val<'a>>) {
     (shards.to_vec(), here.to_vec())
 }
 
+/// The stages for the shards and those for here, as they are run.
+pub(crate) fn divided(stages: Doc<'_>) -> (Value, Value) {
+    let (mut on_shards, here) = parts(stages);
+    let mut rest: Vec<Value> = here.iter().map(|s| s.to_value()).collect();
+    push_down(&mut on_shards, &here, &mut rest);
+    let mut each = Writer::new_array();
+    on_shards.iter().for_each(|s| {
+        each.push(*s);
+    });
+    let mut left = Writer::new_array();
+    rest.iter().for_each(|s| {
+        left.push(s.as_val());
+    });
+    (each.finish_array(), left.finish_array())
+}
+
+/// Gives the shards the first stage of the rest, where it can be done in two steps.
+fn push_down<'a>(on_shards: &mut Vec<Val<'a>>, here: &[Val<'a>], rest: &mut Vec<Value>) {
+    let about = |s: &Val<'_>| {
+        stage_of(*s)
+            .is_some_and(|s| matches!(s.0, "$collStats" | "$indexStats" | "$planCacheStats"))
+    };
+    let Some(first) = here.first() else { return };
+    if about(first) {
+        on_shards.push(*first);
+        rest.remove(0);
+    } else if let Some(second) = regroup(*first) {
+        on_shards.push(*first);
+        rest[0] = second.into();
+    }
+}
+
 /// A `$group` whose results can be grouped once more: that second group.
 fn regroup(stage: Val<'_>) -> Option<DocBuf> {
     let ("$group", spec) = stage_of(stage)? else {
@@ -271,18 +323,8 @@ fn split(
         )
         .into());
     }
-    let about = |s: &Val<'_>| {
-        stage_of(*s)
-            .is_some_and(|s| matches!(s.0, "$collStats" | "$indexStats" | "$planCacheStats"))
-    };
     let mut rest: Vec<Value> = here.iter().map(|s| s.to_value()).collect();
-    if here.first().is_some_and(about) {
-        on_shards.push(here[0]);
-        rest.remove(0);
-    } else if let Some(second) = here.first().and_then(|s| regroup(*s)) {
-        on_shards.push(here[0]);
-        rest[0] = second.into();
-    }
+    push_down(&mut on_shards, &here, &mut rest);
     let mut w = command.without(&["pipeline", "cursor"]);
     w.open_array("pipeline");
     on_shards.iter().for_each(|s| {
@@ -339,6 +381,18 @@ fn here_on(
             break;
         }
     }
+    ended(router, command, ns, scratch, rest, replies)
+}
+
+/// The last stages of a pipeline, over what lies in a scratch collection.
+fn ended(
+    router: &Router,
+    command: &Command<'_>,
+    ns: &str,
+    scratch: Scratch<'_>,
+    rest: &[Value],
+    replies: &[DocBuf],
+) -> Outcome<DocBuf> {
     let mut stages = Writer::new_array();
     stages.push(
         doc! {"$replaceRoot": doc! {"newRoot": "$d"}}

@@ -15,9 +15,9 @@
 use crate::cursors::{self, Source};
 use crate::request::{Command, finish};
 use crate::service_impl::Router;
-use crate::transfer::{reach_time, time_of};
+use crate::transfer::{reach_time, set_time, time_of};
 use crate::upstream::{error_of, message, with_fields};
-use crate::{Failure, Outcome, find};
+use crate::{Failure, Outcome, ReplicaSet, find};
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use changes::{Token, TokenPlace};
 use errors::{Code, err};
@@ -36,6 +36,9 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const BATCH_BYTES: usize = 16 << 20;
 /// Of a token of an event, in hex: what stands behind is ours.
 const EVENT_HEX: usize = 70;
+
+/// Behind all tokens.
+const END: &str = "FF";
 
 pub(crate) struct ChangeStream {
     ns: String,
@@ -59,10 +62,14 @@ pub(crate) struct ChangeStream {
 /// A shard's stream.
 struct Part {
     shard: Arc<str>,
+    /// Of a shard that was removed the router knows no more how it is reached.
+    set: Arc<ReplicaSet>,
     id: i64,
     held: VecDeque<(String, DocBuf)>,
     /// The shard gives nothing at or before this token any more.
     seen: String,
+    /// It was removed from the cluster.
+    leaves: bool,
 }
 
 /// A place in the one order of all events.
@@ -264,9 +271,11 @@ impl ChangeStream {
         let reply = crate::service_impl::sound(reply)?;
         let mut part = Part {
             shard: shard.into(),
+            set,
             id: 0,
             held: VecDeque::new(),
             seen: String::new(),
+            leaves: false,
         };
         part.take(&reply);
         Ok(part)
@@ -313,7 +322,7 @@ impl ChangeStream {
             self.look_for_shards(router)?;
             self.pull(router, round.min(left).max(Duration::from_millis(1)))?;
             rounds += 1;
-            round = match self.urge(router)? {
+            round = match self.urge()? {
                 true => Duration::from_millis(1),
                 false => (round * 2).min(LONGEST_ROUND),
             };
@@ -439,7 +448,7 @@ impl ChangeStream {
         self.end_ended(router)?;
         let mut under_way = Vec::new();
         for (at, part) in self.parts.iter().enumerate() {
-            if !part.held.is_empty() || part.id == 0 {
+            if !part.held.is_empty() || part.id == 0 || part.seen == END {
                 continue;
             }
             let more = doc! {
@@ -450,7 +459,7 @@ impl ChangeStream {
                 Some(lsid) => with_fields(more.as_doc(), doc! {"lsid": lsid}.as_doc()),
                 None => more,
             };
-            let set = router.cluster.shard(&part.shard)?;
+            let set = part.set.clone();
             let line = set.primary().and_then(|primary| {
                 let line = primary.send(&message(more.as_doc(), &[]))?;
                 Ok((primary, line))
@@ -466,6 +475,8 @@ impl ChangeStream {
             };
             match reply {
                 Ok(Ok(reply)) => self.parts[at].take(&reply),
+                // Of a shard that is gone nothing more can come.
+                _ if self.parts[at].leaves => self.parts[at].seen = END.into(),
                 Ok(Err(e)) if !is_of_election(e.code) => return Err(e.into()),
                 Err(Failure::Client(e)) => return Err(e.into()),
                 _ => self.parts[at] = self.begin_again(router, at)?,
@@ -477,7 +488,10 @@ impl ChangeStream {
     /// A shard's stream that has ended without an event: a stage has kept the invalidation back.
     fn end_ended(&mut self, router: &Router) -> Outcome<()> {
         for at in 0..self.parts.len() {
-            if self.parts[at].id != 0 || !self.parts[at].held.is_empty() {
+            if self.parts[at].id != 0
+                || !self.parts[at].held.is_empty()
+                || self.parts[at].seen == END
+            {
                 continue;
             }
             let shard = self.parts[at].shard.clone();
@@ -509,7 +523,7 @@ impl ChangeStream {
     }
 
     /// Has shards that hold others up come to the time that is waited for; whether there were any.
-    fn urge(&self, router: &Router) -> Outcome<bool> {
+    fn urge(&self) -> Outcome<bool> {
         let fronts = self.parts.iter().filter_map(|p| p.held.front());
         let Some(least) = fronts.map(|(token, _)| token).min() else {
             return Ok(false);
@@ -518,22 +532,28 @@ impl ChangeStream {
         let mut any = false;
         for part in &self.parts {
             if part.held.is_empty() && part.seen < *least {
-                reach_time(&router.cluster, &part.shard, time)?;
-                any = true;
+                match set_time(&part.set, time) {
+                    Err(e) if !part.leaves => return Err(e),
+                    _ => any = true,
+                }
             }
         }
         Ok(any)
     }
 
-    /// Shards that were added take part, those that were removed no more.
+    /// Shards that were added take part. Those that were removed are asked once more.
     fn look_for_shards(&mut self, router: &Router) -> Outcome<()> {
-        if self.looked.elapsed() < LOOK_FOR_SHARDS {
+        let known = router.cluster.known_shards();
+        let is_new = |name: &String| !self.parts.iter().any(|p| *p.shard == **name);
+        if self.looked.elapsed() < LOOK_FOR_SHARDS && !known.iter().any(is_new) {
             return Ok(());
         }
         self.looked = Instant::now();
         let names = router.cluster.shard_names()?;
-        let is_there = |p: &Part| !p.held.is_empty() || names.iter().any(|n| **n == *p.shard);
-        self.parts.retain(is_there);
+        self.parts.retain(|p| !p.leaves || !p.held.is_empty());
+        for part in &mut self.parts {
+            part.leaves = !names.iter().any(|n| **n == *part.shard);
+        }
         for name in &names {
             if !self.parts.iter().any(|p| *p.shard == **name) {
                 let time = token_of(&self.token)?.ts;
@@ -549,6 +569,9 @@ impl ChangeStream {
         let mut least: Option<String> = None;
         for part in &self.parts {
             let at = part.held.front().map_or(&part.seen, |(token, _)| token);
+            if part.held.is_empty() && part.leaves {
+                continue;
+            }
             let mark = mark_of(at)?;
             least = Some(least.map_or(mark.clone(), |l| l.min(mark)));
         }

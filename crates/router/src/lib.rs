@@ -11,6 +11,7 @@
 //! - `change_stream`: the streams of all shards as one;
 //! - `find`, `cursors`, `aggregate`, `write`, `ddl`, `listing`: families of commands;
 //! - `bulk_write`, `without_key`: bulk writes, and upserts that name no shard;
+//! - `operations`: what runs in the cluster;
 //! - `admin`, `transfer`, `balancer`: what changes the cluster.
 //!
 //! Invariant: a client never sees that the router, or a shard, knew too little. What a router
@@ -30,6 +31,7 @@ mod listing;
 mod merge;
 mod merge_into;
 mod metadata;
+mod operations;
 mod replica_set;
 mod request;
 mod routing;

@@ -4,7 +4,7 @@ use crate::cursors;
 use crate::metadata::{CONFIG, Placement, run};
 use crate::request::{Command, finish};
 use crate::service_impl::{Router, sound};
-use crate::{Failure, Outcome, find};
+use crate::{Failure, Outcome, aggregate, find};
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use errors::{Code, err};
 use std::collections::BTreeMap;
@@ -251,6 +251,9 @@ pub(crate) fn explain(router: &Router, command: &Command<'_>) -> Outcome<DocBuf>
         if let (Placement::Whole(_), [shard]) = (placement, shards.as_slice()) {
             return set(shard)?.call(&crate::upstream::message(whole.as_doc(), &[]));
         }
+        if first.is_some_and(|e| e.name == "aggregate") {
+            return explain_pipeline(router, command, inner, &shards);
+        }
         let mut w = Writer::new();
         let stage = if shards.len() == 1 {
             "SINGLE_SHARD"
@@ -297,6 +300,56 @@ pub(crate) fn explain(router: &Router, command: &Command<'_>) -> Outcome<DocBuf>
         }
         Ok(finish(w, &[]))
     })
+}
+
+/// What each shard would do for a pipeline, and what is left for the router.
+fn explain_pipeline(
+    router: &Router,
+    command: &Command<'_>,
+    inner: Doc<'_>,
+    shards: &[Arc<str>],
+) -> Outcome<DocBuf> {
+    let stages = inner.get("pipeline").and_then(Val::as_array);
+    let (each, rest) = aggregate::divided(stages.unwrap_or(Doc::EMPTY));
+    let mut asked = Writer::new();
+    for e in inner {
+        match e.name {
+            "pipeline" => asked.val("pipeline", each.as_val()),
+            name => asked.val(name, e.val),
+        };
+    }
+    let mut body = Writer::new();
+    body.doc("explain", asked.finish().as_doc());
+    for e in command.body.iter().skip(1) {
+        body.val(e.name, e.val);
+    }
+    let body = body.finish();
+    let mut w = Writer::new();
+    w.str("mergeType", "router");
+    w.open_doc("splitPipeline")
+        .val("shardsPart", each.as_val())
+        .val("mergerPart", rest.as_val())
+        .close();
+    w.open_doc("shards");
+    for shard in shards {
+        let set = router.cluster.shard(shard)?;
+        let reply = sound(set.call(&crate::upstream::message(body.as_doc(), &[]))?)?;
+        let mut one = Writer::new();
+        one.str("host", &set.address);
+        let own = [
+            "ok",
+            "$clusterTime",
+            "operationTime",
+            "serverInfo",
+            "command",
+        ];
+        for e in reply.as_doc().iter().filter(|e| !own.contains(&e.name)) {
+            one.val(e.name, e.val);
+        }
+        w.doc(shard, one.finish().as_doc());
+    }
+    w.close();
+    Ok(finish(w, &[]))
 }
 
 /// How many bytes a shard has of a collection.

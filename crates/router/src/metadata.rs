@@ -117,6 +117,11 @@ impl Cluster {
         Ok(shards.iter().filter_map(name).collect())
     }
 
+    /// The shards that were heard of.
+    pub(crate) fn known_shards(&self) -> Vec<String> {
+        self.known.read().shards.keys().cloned().collect()
+    }
+
     /// A shard by name, or the configuration set as `config`.
     pub(crate) fn shard(&self, name: &str) -> Outcome<Arc<ReplicaSet>> {
         if name == CONFIG {

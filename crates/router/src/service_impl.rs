@@ -9,8 +9,8 @@ use crate::metadata::Cluster;
 use crate::request::Command;
 use crate::upstream::error_of;
 use crate::{
-    Outcome as Routed, admin, aggregate, bulk_write, cursors, ddl, find, listing, single_write,
-    write,
+    Outcome as Routed, admin, aggregate, bulk_write, cursors, ddl, find, listing, operations,
+    single_write, write,
 };
 use bson::{DocBuf, Val, doc};
 use commands::{Commands, Connection, Local};
@@ -53,6 +53,8 @@ fn handler(name: &str) -> Option<Handler> {
         "dbStats" => listing::db_stats,
         "collStats" | "dataSize" | "validate" => listing::of_collection,
         "explain" => listing::explain,
+        "currentOp" => operations::current,
+        "killOp" => operations::kill,
         "create" => ddl::create,
         "createIndexes" | "dropIndexes" | "deleteIndexes" | "collMod" => ddl::on_all_shards,
         "drop" => ddl::drop_collection,

@@ -7,7 +7,7 @@
 use crate::chunks::{Change, Lock, lock, log, replace};
 use crate::metadata::{Cluster, Placement, each, run};
 use crate::request::own_message;
-use crate::{Failure, Outcome, ddl};
+use crate::{Failure, Outcome, ReplicaSet, ddl};
 use bson::{Doc, DocBuf, ObjectId, Val, Value, Writer, doc};
 use errors::{Code, err};
 use sharding::{Chunk, PlaceRange, RoutingTable, Version};
@@ -519,10 +519,14 @@ pub(crate) fn time_of(cluster: &Cluster, shard: &str) -> Outcome<u64> {
 
 /// Returns when the log of a shard has come to a time: all that it writes then is later.
 pub(crate) fn reach_time(cluster: &Cluster, shard: &str, time: u64) -> Outcome<()> {
+    set_time(&*cluster.shard(shard)?, time)
+}
+
+pub(crate) fn set_time(set: &ReplicaSet, time: u64) -> Outcome<()> {
     let mut w = Writer::new();
     w.i32("_pandoTime", 1).timestamp("atLeast", time);
     w.doc("writeConcern", majority().as_doc());
-    cluster.on_shard(shard, "admin", w.finish().as_doc())?;
+    run(set, "admin", w.finish().as_doc())?;
     Ok(())
 }
 

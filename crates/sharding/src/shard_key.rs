@@ -203,7 +203,7 @@ impl ShardKey {
     pub fn range(&self, min: Doc<'_>, max: Doc<'_>) -> Result<PlaceRange> {
         let global = max.iter().all(|e| e.val.tag == tag::MAX_KEY);
         let least = min.iter().all(|e| e.val.tag == tag::MIN_KEY);
-        Ok(PlaceRange {
+        let range = PlaceRange {
             low: match least {
                 true => Vec::new(),
                 false => self.place_of_bound(min)?,
@@ -212,17 +212,25 @@ impl ShardKey {
                 true => None,
                 false => Some(self.place_of_bound(max)?),
             },
-        })
+        };
+        if range.high.as_ref().is_some_and(|high| *high <= range.low) {
+            bail!(FailedToParse, "min: {min} should be less than max: {max}");
+        }
+        Ok(range)
     }
 
     /// The least and the greatest bound as the place range that has them, back as documents.
     pub fn bounds(&self, range: &PlaceRange) -> Option<(DocBuf, DocBuf)> {
         let bound = |place: &[u8]| {
-            let mut decoder = key::Decoder::new(place, &[]);
+            let mut rest = place;
             let mut w = Writer::new();
             for field in &self.fields {
-                let v = decoder.field(false)??;
+                let (mut v, behind) = value_at(rest)?;
+                if let (true, Some(hash)) = (field.hashed, v.as_val().to_i64_exact()) {
+                    v = Value::from(hash);
+                }
                 w.val(field.path.as_str(), v.as_val());
+                rest = behind;
             }
             Some(w.finish())
         };
@@ -274,6 +282,33 @@ impl ShardKey {
         }
         w.finish()
     }
+}
+
+/// The value that a place begins with, and what is behind it. A place does not say of which type
+/// its numbers are: of the types that could be, the first is taken that gives the same place again.
+fn value_at(place: &[u8]) -> Option<(Value, &[u8])> {
+    /// Codes of int32, int64, double and decimal, as [`key::Decoder`] reads them.
+    const WHOLE_AND_DOUBLE: [u8; 3] = [0, 1, 2];
+    const DECIMAL: u8 = 3;
+    const EXPONENTS: std::ops::RangeInclusive<i32> = -64..=64;
+    /// Of values within a document.
+    const MOST_VALUES: usize = 256;
+    let decoded = |types: &[u8]| {
+        let mut decoder = key::Decoder::new(place, types);
+        let v = decoder.field(false)??;
+        let (own, behind) = place.split_at_checked(place.len() - decoder.rest().len())?;
+        (key::of(v.as_val()) == own).then_some((v, behind))
+    };
+    let plain = WHOLE_AND_DOUBLE
+        .iter()
+        .find_map(|code| decoded(&[*code; MOST_VALUES]));
+    plain.or_else(|| {
+        EXPONENTS.into_iter().find_map(|exponent| {
+            let shifted = u16::try_from(exponent + 8192).ok()?.to_be_bytes();
+            let one = [DECIMAL, shifted[0], shifted[1]];
+            decoded(&one.repeat(MOST_VALUES))
+        })
+    })
 }
 
 /// The value of a field that no array may lie on the way to.
@@ -369,5 +404,38 @@ mod tests {
         assert!(!key.is_prefix_of(doc! {"a": 1}.as_doc()));
         assert!(!key.is_prefix_of(doc! {"b": 1, "a": 1}.as_doc()));
         assert!(!key.is_prefix_of(doc! {"a": "hashed", "b": 1}.as_doc()));
+    }
+
+    #[test]
+    fn bounds_come_back_whatever_their_type() {
+        let key = ShardKey::parse(doc! {"_id": 1, "b": 1}.as_doc()).unwrap();
+        let of = |v: Value| doc! {"_id": v, "b": "x"};
+        let rising = [
+            Val::MIN_KEY.to_value(),
+            Value::from(-3_000_000_000_000_i64),
+            Value::from(-2.5),
+            Value::from(7),
+            Value::from("7.1".parse::<bson::Decimal128>().unwrap()),
+            Value::from(1e300),
+            Value::from("text"),
+            Value::from(doc! {"n": 5_000_000_000_i64, "m": 1}),
+            Value::from(true),
+            Value::date(1),
+        ];
+        for pair in rising.windows(2) {
+            let (min, max) = (of(pair[0].clone()), of(pair[1].clone()));
+            let range = key.range(min.as_doc(), max.as_doc()).unwrap();
+            let (low, high) = key.bounds(&range).unwrap();
+            assert_eq!(key.range(low.as_doc(), high.as_doc()).unwrap(), range);
+        }
+        let key = ShardKey::parse(doc! {"_id": "hashed"}.as_doc()).unwrap();
+        for (low, high) in [
+            (-4_611_686_018_427_387_902_i64, 0_i64),
+            (0, 4_611_686_018_427_387_902),
+        ] {
+            let (min, max) = (doc! {"_id": low}, doc! {"_id": high});
+            let range = key.range(min.as_doc(), max.as_doc()).unwrap();
+            assert_eq!(key.bounds(&range), Some((min, max)));
+        }
     }
 }

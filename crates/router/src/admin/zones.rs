@@ -16,6 +16,13 @@ fn text<'a>(command: &Command<'a>, name: &str) -> &'a str {
         .unwrap_or_default()
 }
 
+/// Whether a shard is of a zone.
+fn is_of(shard: &DocBuf, zone: &str) -> bool {
+    let tags = shard.get("tags").and_then(Val::as_array);
+    let mut tags = tags.unwrap_or(Doc::EMPTY).values();
+    tags.any(|t| t.as_str() == Some(zone))
+}
+
 pub(super) fn add_shard(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     let zone = text(command, "zone");
     shards::set(
@@ -28,6 +35,21 @@ pub(super) fn add_shard(router: &Router, command: &Command<'_>) -> Outcome<DocBu
 
 pub(super) fn remove_shard(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     let zone = text(command, "zone");
+    let others = router.cluster.shards()?;
+    let mut others = others
+        .iter()
+        .filter(|s| s.get("_id").and_then(Val::as_str) != Some(command.collection()));
+    let used = router
+        .cluster
+        .read_config("tags", doc! {"tag": zone}.as_doc(), Doc::EMPTY)?;
+    if !used.is_empty() && !others.any(|s| is_of(s, zone)) {
+        return Err(err!(
+            ZoneStillInUse,
+            "cannot remove the shard {} from the zone {zone}: it is the last one, and the zone has ranges",
+            command.collection()
+        )
+        .into());
+    }
     shards::set(
         router,
         command.collection(),
@@ -50,11 +72,7 @@ pub(super) fn update_range(router: &Router, command: &Command<'_>) -> Outcome<Do
     let zone = command.field("zone").and_then(Val::as_str);
     if let Some(zone) = zone {
         let known = router.cluster.shards()?;
-        let has = |s: &DocBuf| {
-            let tags = s.get("tags").and_then(Val::as_array).unwrap_or(Doc::EMPTY);
-            tags.values().any(|t| t.as_str() == Some(zone))
-        };
-        if !known.iter().any(has) {
+        if !known.iter().any(|s| is_of(s, zone)) {
             return Err(err!(ZoneNotFound, "zone {zone} does not exist").into());
         }
         let tags = router
