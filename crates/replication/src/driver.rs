@@ -12,13 +12,17 @@
 //! - Where the store takes writes (`Gate`), this member was the primary of the term that the log is
 //!   in; a write that loses the race with a deposition is taken back by the restart.
 
+mod copying;
+mod store_log;
+
+pub use store_log::{BeforeDdl, StoreLog};
+
 use crate::config::Config;
-use crate::initial_sync::receive::{adopt, complete, receive};
+use crate::initial_sync::receive::adopt;
 use crate::initial_sync::source::Copies;
 use crate::initial_sync::{Offer, Progress, ProgressReport, Source};
 use crate::log_view::{FIRST_TERM, VoterChange};
 use crate::member::{ELECTION_TICKS, Member, MemberLog, MemberRole, News, OpTime, raft_id};
-use crate::rollback;
 use crate::state_file::{self, State};
 use errors::{Error, Fallible as Result, err};
 use parking_lot::{Condvar, Mutex, RwLock};
@@ -27,9 +31,9 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, OnceLock, Weak};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use storage::{Appended, Entry, LogReader, Op, Record, Replicator, Store};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant, SystemTime};
+use storage::{Appended, Entry, Op, Replicator, Store};
 
 /// A tick, a tenth of the election timeout, where the configuration leaves MongoDB's default. That is
 /// ten seconds: long for a set whose members stand side by side.
@@ -46,9 +50,6 @@ const LONGEST_TICK: Duration = Duration::from_secs(60);
 const BATCH: usize = 256;
 /// So long a primary that writes waits for entries that take the commit point with them.
 const TELL: Duration = Duration::from_millis(1);
-
-/// After an initial sync that failed, before the next.
-const COPY_PAUSE: Duration = Duration::from_secs(1);
 
 /// Brings messages to other members, in order, and may lose them. It must not block.
 pub trait Transport: Send + Sync {
@@ -149,168 +150,6 @@ enum Input {
     /// The thread that copies files has ended.
     Copied(Result<Offer>),
     Stop,
-}
-
-/// Called on a secondary with an entry of DDL before it is applied, when all before it is.
-pub type BeforeDdl = Box<dyn Fn(&Entry) -> Result<()> + Send + Sync>;
-
-/// So many readers of the log are kept where they stand: one for each member that is behind.
-const READERS: usize = 4;
-
-/// Readers of the log with the index that each comes to next, the newest last.
-type Readers = Mutex<Vec<(u64, LogReader)>>;
-
-/// A store as a member's log.
-#[derive(Clone)]
-pub struct StoreLog {
-    store: Weak<Store>,
-    /// Finding an entry reads its segment from the start; members that are behind are sent one part after the other.
-    readers: Arc<Readers>,
-    shared: Arc<Shared>,
-    dir: PathBuf,
-    before_ddl: Arc<OnceLock<BeforeDdl>>,
-}
-
-impl StoreLog {
-    fn store(&self) -> Result<Arc<Store>> {
-        let gone = || err!(InterruptedAtShutdown, "the store is closed");
-        self.store.upgrade().ok_or_else(gone)
-    }
-}
-
-/// So many bytes of entries are read at a time where they are taken back.
-const ROLLBACK_READ_BYTES: u64 = 4 << 20;
-
-impl StoreLog {
-    /// Saves the documents of the entries `[from, to)`, and tells the log of each file.
-    fn save_rollback(&self, from: u64, to: u64) -> Result<()> {
-        let mut hand_out = |take: &mut dyn FnMut(Record<'_>) -> Result<()>| {
-            let (mut next, mut outcome) = (from, Ok(()));
-            while next < to && outcome.is_ok() {
-                let begun = next;
-                self.read(next, to, ROLLBACK_READ_BYTES, &mut |record| {
-                    next = record.index + 1;
-                    if outcome.is_ok() {
-                        outcome = take(record);
-                    }
-                })?;
-                if next == begun {
-                    break;
-                }
-            }
-            outcome
-        };
-        for saved in rollback::save(&self.dir, SystemTime::now(), &mut hand_out)? {
-            tracing::warn!(target: "REPL", namespace = saved.ns.as_str(), documents = saved.documents,
-                file = %saved.path.display(), "Rollback: documents that are taken back are saved");
-        }
-        Ok(())
-    }
-}
-
-impl MemberLog for StoreLog {
-    fn first_index(&self) -> u64 {
-        self.store().map_or(1, |s| s.first_log_index())
-    }
-    fn last_index(&self) -> u64 {
-        self.store().map_or(0, |s| s.log_end())
-    }
-    fn last_ts(&self) -> u64 {
-        self.store().map_or(0, |s| s.log_end_ts())
-    }
-    fn durable_index(&self) -> u64 {
-        self.store().map_or(0, |s| s.synced_index())
-    }
-    fn applied_index(&self) -> u64 {
-        self.store().map_or(0, |s| s.last_index())
-    }
-    fn read(
-        &self,
-        from: u64,
-        to: u64,
-        max_bytes: u64,
-        take: &mut dyn FnMut(Record<'_>),
-    ) -> Result<()> {
-        let mut readers = self.readers.lock();
-        let at = readers.iter().position(|(next, _)| *next == from);
-        let kept = at.map(|at| readers.remove(at).1);
-        let mut next = from;
-        let mut read = |mut reader: LogReader| -> Result<LogReader> {
-            let mut bytes = 0;
-            while next < to && bytes < max_bytes.max(1) {
-                let Some(record) = reader.next().map_err(Error::from)? else {
-                    break;
-                };
-                bytes += record.payload.len() as u64;
-                next += 1;
-                take(record);
-            }
-            Ok(reader)
-        };
-        let read = match kept.map(&mut read) {
-            Some(Ok(reader)) => Ok(reader),
-            // Entries that the reader had given were cut meanwhile.
-            _ => read(self.store()?.read_log(from)?),
-        };
-        if readers.len() == READERS {
-            readers.remove(0);
-        }
-        readers.push((next, read?));
-        Ok(())
-    }
-    fn append(&self, entries: &[Record<'_>]) -> Result<()> {
-        self.store()?.append_records(entries)
-    }
-    fn truncate_after(&self, index: u64) -> Result<()> {
-        let store = self.store()?;
-        let last = store.log_end();
-        if self.shared.saves_rollbacks.load(Ordering::Relaxed) {
-            self.save_rollback(index + 1, last + 1)?;
-        }
-        tracing::warn!(target: "REPL", from = index + 1, to = last, "Rollback: entries that no majority had are taken back");
-        store.truncate_log(index)
-    }
-    fn apply(&self, entries: &[Record<'_>]) -> Result<()> {
-        let store = self.store()?;
-        let Some(last) = entries.last() else {
-            return Ok(());
-        };
-        // What is applied here is committed, so it may reach the disk.
-        store.flush_gate().allow(last.index);
-        let mut rest = entries;
-        while let Some(at) = rest.iter().position(|r| Entry::is_ddl(r.payload)) {
-            let (before, from) = rest.split_at(at);
-            let (ddl, after) = from.split_at(1);
-            store.apply_records(before)?;
-            let entry = ddl.first().and_then(|r| Entry::decode(r.payload));
-            if let (Some(entry), Some(hook)) = (entry, self.before_ddl.get()) {
-                hook(&entry)?;
-            }
-            store.apply_records(ddl)?;
-            rest = after;
-        }
-        store.apply_records(rest)
-    }
-    fn set_term(&self, term: u64) -> Result<()> {
-        self.store()?.set_term(term)
-    }
-    fn close(&self) -> Result<()> {
-        self.shared.close();
-        self.store()?.between_appends();
-        Ok(())
-    }
-    fn request_sync(&self) {
-        if let Ok(store) = self.store() {
-            store.request_sync();
-        }
-    }
-    fn save(&self, state: &State) -> Result<()> {
-        state_file::save(&self.dir, state)
-    }
-    fn now_millis(&self) -> u64 {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH);
-        since.map_or(0, |d| u64::try_from(d.as_millis()).unwrap_or(0))
-    }
 }
 
 /// What the driver's thread and everybody else share.
@@ -826,63 +665,6 @@ impl Thread {
             self.introduce();
         }
         Ok(())
-    }
-
-    /// The primary says that its log does not reach back to this member's.
-    fn begin_copy(&mut self, primary: u64) {
-        let Some(member) = &self.member else { return };
-        if self.copying || Instant::now() < self.next_copy {
-            return;
-        }
-        let config = member.config();
-        let host = config.and_then(|c| c.members.iter().find(|m| raft_id(m.id) == primary));
-        let Some(host) = host.map(|m| m.host.to_string()) else {
-            return;
-        };
-        let (transport, shared) = (self.transport.clone(), self.shared.clone());
-        let (dir, id) = (self.log.dir.clone(), member.id());
-        shared.initial_sync.attempt(&host);
-        tracing::info!(target: "REPL", source = host.as_str(), "Initial sync: the log of the primary does not reach back to what this member has");
-        let run = move || {
-            let copy = || {
-                let mut source = transport.source(&host, id)?;
-                let offer = receive(&mut *source, &dir, &shared.initial_sync)?;
-                source.end(offer.id)?;
-                Ok(offer)
-            };
-            let _ = shared.inputs.send(Input::Copied(copy()));
-        };
-        let spawned = std::thread::Builder::new()
-            .name("initial-sync".into())
-            .spawn(run);
-        self.copying = spawned.is_ok();
-        self.left_behind = Some(member.appends());
-    }
-
-    /// Has the files that were copied opened, unless the member went on by the log meanwhile.
-    fn end_copy(&mut self, outcome: Result<Offer>) -> Result<()> {
-        self.copying = false;
-        self.next_copy = Instant::now() + COPY_PAUSE;
-        let offer = match outcome {
-            Ok(offer) => offer,
-            Err(e) => {
-                self.shared.initial_sync.failed(&e.message);
-                tracing::warn!(target: "REPL", error = %e, "Initial sync: copying files failed, and is tried again");
-                return Ok(());
-            }
-        };
-        let Some(member) = &mut self.member else {
-            return Ok(());
-        };
-        if self.left_behind != Some(member.appends()) || offer.index <= member.commit_index() {
-            self.left_behind = None;
-            tracing::info!(target: "REPL", "Initial sync: the files are not needed, the log goes on");
-            return Ok(());
-        }
-        member.save()?;
-        complete(&self.log.dir, &offer)?;
-        (self.restart)("the files of another member are complete");
-        Err(Error::internal("the process could not be started again"))
     }
 
     /// Tells the transport who there is.
