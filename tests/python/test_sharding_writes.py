@@ -14,7 +14,7 @@ sessions = itertools.count(1)
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    with ShardedCluster(tmp_path_factory.mktemp("cluster")) as running:
+    with ShardedCluster(tmp_path_factory.mktemp("cluster"), routers=2) as running:
         with running.client() as client:
             client.admin.command("balancerStop")
         yield running
@@ -171,3 +171,79 @@ def test_a_bulk_write_that_comes_again(cluster, coll):
         reply = send(cluster, **command)
         assert (reply["nInserted"], reply["nMatched"], reply["nErrors"]) == (2, 2, 0)
     assert [d["n"] for d in coll.find().sort("_id")] == [1, 1]
+
+
+def statement(coll, number, first=False, **command):
+    start = {"startTransaction": True} if first else {}
+    lsid = {"id": bson.Binary(number.to_bytes(16, "big"), 4)}
+    return {**command, "lsid": lsid, "txnNumber": bson.Int64(1), "autocommit": False, **start, "$db": coll.database.name}
+
+
+def end(command, number, **fields):
+    lsid = {"id": bson.Binary(number.to_bytes(16, "big"), 4)}
+    return {command: 1, "lsid": lsid, "txnNumber": bson.Int64(1), "autocommit": False, "$db": "admin", **fields}
+
+
+def test_a_transaction_reads_all_shards_and_writes_one(client, coll):
+    coll.insert_many([{"_id": n, "k": n} for n in range(100)])
+    with client.start_session() as session:
+        with session.start_transaction():
+            assert len(list(coll.find({}, batch_size=7, session=session))) == 100
+            assert coll.count_documents({}, session=session) == 100
+            assert coll.update_many({"_id": 3}, {"$set": {"x": 1}}, session=session).modified_count == 1
+            assert coll.update_one({"_id": 4}, {"$set": {"x": 1}}, session=session).modified_count == 1
+            assert coll.find_one({"k": 99}, session=session)["_id"] == 99
+            assert [d["_id"] for d in coll.find({"x": 1}, session=session).sort("_id")] == [3, 4]
+            assert coll.count_documents({"x": 1}) == 0
+        assert coll.count_documents({"x": 1}) == 2
+        session.start_transaction()
+        coll.update_one({"k": 60}, {"$set": {"x": 2}}, session=session)
+        assert coll.find_one({"k": 1}, session=session)["_id"] == 1
+        session.abort_transaction()
+        with session.start_transaction():
+            assert coll.find_one({"k": 1}, session=session) and coll.find_one({"k": 99}, session=session)
+    assert coll.count_documents({"x": 2}) == 0
+
+
+def test_a_transaction_that_writes_a_second_shard_leaves_nothing(cluster, coll):
+    number = next(sessions)
+    first = statement(coll, number, first=True, insert="c", documents=[{"_id": 1, "k": 1}])
+    assert send(cluster, **first)["n"] == 1
+    assert send(cluster, **first)["code"] == 117
+    assert send(cluster, **statement(coll, number, insert="c", documents=[{"_id": 2, "k": 99}]))["code"] == 263
+    ended = send(cluster, **end("commitTransaction", number))
+    assert ended["code"] == 251 and "TransientTransactionError" in ended["errorLabels"]
+    assert coll.count_documents({}) == 0
+    # Nothing is locked.
+    coll.insert_many([{"_id": 1, "k": 1}, {"_id": 2, "k": 99}])
+    number = next(sessions)
+    over_all = statement(coll, number, first=True, update="c", updates=[{"q": {}, "u": {"$set": {"x": 1}}, "multi": True}])
+    assert send(cluster, **over_all)["code"] == 263
+    assert send(cluster, **statement(coll, number, find="c"))["code"] == 251
+    assert coll.count_documents({"x": 1}) == 0
+    snapshot = {"readConcern": {"level": "snapshot"}}
+    assert send(cluster, **statement(coll, next(sessions), first=True, find="c", **snapshot))["code"] == 263
+
+
+def test_a_commit_that_comes_again_through_another_router(cluster, coll):
+    number = next(sessions)
+    send(cluster, **statement(coll, number, first=True, find="c", filter={"k": 1}))
+    wrote = send(cluster, **statement(coll, number, insert="c", documents=[{"_id": 2, "k": 99}]))
+    token = wrote["recoveryToken"]
+    assert token == {"recoveryShardId": "s1"}
+    with cluster.routers[1].wire() as other:
+        assert other.command(statement(coll, number, find="c"))["code"] == 251
+        assert other.command(end("commitTransaction", number))["code"] == 251
+        for _ in range(2):
+            assert send(cluster, **end("commitTransaction", number))["ok"] == 1
+            assert other.command(end("commitTransaction", number, recoveryToken=token))["ok"] == 1
+    assert coll.find_one({"_id": 2}) == {"_id": 2, "k": 99}
+
+
+def test_a_transaction_that_is_older_than_a_range_does_not_miss_it(cluster, coll):
+    coll.insert_many([{"_id": n, "k": n} for n in (1, 99)])
+    number = next(sessions)
+    assert send(cluster, **statement(coll, number, first=True, find="c", filter={"k": 1}))["cursor"]["firstBatch"]
+    coll.database.client.admin.command("moveChunk", coll.full_name, find={"k": 99}, to="s0")
+    late = send(cluster, **statement(coll, number, find="c", filter={"k": 99}))
+    assert late["code"] == 272 and "TransientTransactionError" in late["errorLabels"]

@@ -148,9 +148,7 @@ fn read(
                 return Err(crate::routing::no_database(command.db));
             };
             let whole = Placement::Whole(shard.clone());
-            let reply = router
-                .cluster
-                .send(&whole, &shard, command.whole().as_doc(), &[])?;
+            let reply = router.send(command, &whole, &shard, &command.whole(), &[])?;
             return Ok(Some(cursors::adopt(router, ns, &shard, reply)));
         };
         let mut shards = targets(command, placement, first_filter(stages))?;
@@ -163,14 +161,10 @@ fn read(
             Ok::<bool, Failure>(all && here)
         })?;
         if shards.len() == 1 && foreign_here {
-            router.pin(command, &shards[0])?;
-            let whole = command.whole();
-            let reply = router
-                .cluster
-                .send(placement, &shards[0], whole.as_doc(), &[])?;
+            let reply = router.send(command, placement, &shards[0], &command.whole(), &[])?;
             return Ok(Some(cursors::adopt(router, ns, &shards[0], reply)));
         }
-        if command.in_transaction() {
+        if command.in_transaction() && !others.is_empty() {
             return Err(several_shards());
         }
         if writes {
@@ -336,7 +330,7 @@ fn split(
         .close();
     let each = w.finish();
     let commands: Vec<_> = shards.iter().map(|s| (s.clone(), each.clone())).collect();
-    let replies = router.cluster.scatter(placement, &commands)?;
+    let replies = router.scatter(command, placement, &commands)?;
     if let Some(view) = replies.iter().find(|r| views::told(r).is_some()) {
         return Ok(view.clone());
     }
@@ -348,7 +342,7 @@ fn split(
         left: None,
         batch: SHARD_BATCH,
         projection: None,
-        lsid: command.document("lsid").map(|d| d.to_buf()),
+        session: command.session_fields(),
     };
     merge.begin(shards, &replies)?;
     let most = command

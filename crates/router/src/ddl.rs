@@ -87,10 +87,7 @@ pub(crate) fn create(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> 
     make_database(&router.cluster, command.db, None)?;
     router.cluster.agree(&ns, |placement| match placement {
         Some(placement @ Placement::Whole(shard)) => {
-            router.pin(command, shard)?;
-            router
-                .cluster
-                .send(placement, shard, command.whole().as_doc(), &[])
+            router.send(command, placement, shard, &command.whole(), &[])
         }
         Some(Placement::Sharded(_)) => {
             Err(err!(NamespaceExists, "Collection {ns} already exists.").into())
@@ -114,8 +111,8 @@ pub(crate) fn on_all_shards(router: &Router, command: &Command<'_>) -> Outcome<D
         };
         let table = match placement {
             Placement::Whole(shard) => {
-                router.pin(command, shard)?;
-                return router.cluster.send(placement, shard, command.whole().as_doc(), command.request.sequences);
+                let sequences = command.request.sequences;
+                return router.send(command, placement, shard, &command.whole(), sequences);
             }
             Placement::Sharded(table) => table,
         };

@@ -62,13 +62,8 @@ fn find_stored(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
         };
         let shards = targets(command, placement, filter)?;
         if let [shard] = shards.as_slice() {
-            router.pin(command, shard)?;
-            let whole = command.whole();
-            let reply = router.cluster.send(placement, shard, whole.as_doc(), &[])?;
+            let reply = router.send(command, placement, shard, &command.whole(), &[])?;
             return Ok(cursors::adopt(router, &ns, shard, reply));
-        }
-        if command.in_transaction() {
-            return Err(several_shards());
         }
         scattered(router, command, placement, &ns, &shards)
     })
@@ -121,7 +116,7 @@ fn scattered(
     w.i64("batchSize", if most == Some(0) { 0 } else { batch });
     let each = w.finish();
     let commands: Vec<_> = shards.iter().map(|s| (s.clone(), each.clone())).collect();
-    let replies = router.cluster.scatter(placement, &commands)?;
+    let replies = router.scatter(command, placement, &commands)?;
     let mut merge = Merge {
         ns: ns.into(),
         parts: Vec::new(),
@@ -129,7 +124,7 @@ fn scattered(
         skip: skip.unsigned_abs(),
         left: (limit > 0).then(|| limit.unsigned_abs()),
         batch,
-        lsid: command.document("lsid").map(|d| d.to_buf()),
+        session: command.session_fields(),
         projection: match late {
             Some(p) => Some(Late::parse(
                 p,
@@ -238,7 +233,7 @@ fn count_stored(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
         }
         let each = w.finish();
         let commands: Vec<_> = shards.iter().map(|s| (s.clone(), each.clone())).collect();
-        let replies = router.cluster.scatter(placement, &commands)?;
+        let replies = router.scatter(command, placement, &commands)?;
         let mut n = 0i64;
         for reply in &replies {
             let reply = sound(reply.clone())?;
@@ -273,14 +268,11 @@ fn distinct_stored(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
         };
         let shards = targets(command, placement, filter)?;
         if let [shard] = shards.as_slice() {
-            router.pin(command, shard)?;
-            return router
-                .cluster
-                .send(placement, shard, command.whole().as_doc(), &[]);
+            return router.send(command, placement, shard, &command.whole(), &[]);
         }
         let each = command.whole();
         let commands: Vec<_> = shards.iter().map(|s| (s.clone(), each.clone())).collect();
-        let replies = router.cluster.scatter(placement, &commands)?;
+        let replies = router.scatter(command, placement, &commands)?;
         let mut values: std::collections::BTreeMap<Vec<u8>, bson::Value> = Default::default();
         for reply in &replies {
             let reply = sound(reply.clone())?;

@@ -10,6 +10,7 @@
 //! - `foreign`, `merge_into`, `views`: what pipelines join, where they write, what is below views;
 //! - `change_stream`: the streams of all shards as one;
 //! - `find`, `cursors`, `aggregate`, `write`, `ddl`, `listing`: families of commands;
+//! - `transactions`: which shards have a part in them, and how they end;
 //! - `bulk_write`, `without_key`: bulk writes, and upserts that name no shard;
 //! - `operations`: what runs in the cluster;
 //! - `admin`, `transfer`, `balancer`: what changes the cluster.
@@ -37,6 +38,7 @@ mod request;
 mod routing;
 mod service_impl;
 mod single_write;
+mod transactions;
 mod transfer;
 mod upstream;
 mod views;

@@ -34,8 +34,8 @@ pub(crate) struct Merge {
     /// Documents of a batch from a shard.
     pub batch: i64,
     pub projection: Option<Late>,
-    /// The client's session, which the shards' cursors belong to.
-    pub lsid: Option<DocBuf>,
+    /// The fields that say whose session, and transaction, the shards' cursors belong to.
+    pub session: DocBuf,
 }
 
 impl Merge {
@@ -108,10 +108,7 @@ impl Merge {
                 let (db, collection) = self.ns.split_once('.').unwrap_or((&self.ns, ""));
                 let command =
                     doc! {"getMore": part.id, "collection": collection, "batchSize": self.batch};
-                let command = match &self.lsid {
-                    Some(lsid) => with_fields(command.as_doc(), doc! {"lsid": lsid}.as_doc()),
-                    None => command,
-                };
+                let command = with_fields(command.as_doc(), self.session.as_doc());
                 let reply = run(&*cluster.shard(&part.shard)?, db, command.as_doc())?;
                 take(&self.sort, part, &reply)?;
             }

@@ -102,6 +102,20 @@ impl<'a> Command<'a> {
         self.field("autocommit").and_then(Val::as_bool) == Some(false)
     }
 
+    /// What says whose session it is, and which transaction of it.
+    pub fn session_fields(&self) -> DocBuf {
+        let mut w = Writer::new();
+        for name in ["lsid", "txnNumber", "autocommit"] {
+            if let Some(v) = self
+                .field(name)
+                .filter(|_| name == "lsid" || self.in_transaction())
+            {
+                w.val(name, v);
+            }
+        }
+        w.finish()
+    }
+
     /// Where the documents that a filter finds can be.
     pub fn ranges(&self, filter: Doc<'_>, table: &RoutingTable) -> Outcome<Vec<PlaceRange>> {
         if has_collation(self.document("collation")) {

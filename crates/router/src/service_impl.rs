@@ -7,31 +7,24 @@ use crate::cursors::Cursors;
 use crate::foreign::Foreign;
 use crate::metadata::Cluster;
 use crate::request::Command;
+use crate::transactions::{self, Transactions};
 use crate::upstream::error_of;
 use crate::{
     Outcome as Routed, admin, aggregate, bulk_write, cursors, ddl, find, listing, operations,
     single_write, write,
 };
-use bson::{DocBuf, Val, doc};
+use bson::{DocBuf, doc};
 use commands::{Commands, Connection, Local};
 use errors::{Error, Fallible, err};
-use parking_lot::Mutex;
 use service::{Address, Client, Mode, Needs, Outcome, Request, Service, Unfinished};
-use std::collections::HashMap;
 use std::sync::{Arc, Weak};
-
-/// Where the transaction of a session is, by session: its number and its shard.
-type Transactions = Mutex<HashMap<Vec<u8>, (i64, Arc<str>)>>;
-
-/// Sessions whose last transaction is remembered.
-const MOST_TRANSACTIONS: usize = 100_000;
 
 pub struct Router {
     pub(crate) cluster: Arc<Cluster>,
     /// Answers what is about this process, and computes what shards cannot compute alone.
     pub(crate) local: Commands,
     pub(crate) cursors: Cursors,
-    transactions: Transactions,
+    pub(crate) transactions: Transactions,
 }
 
 type Handler = fn(&Router, &Command<'_>) -> Routed<DocBuf>;
@@ -61,7 +54,8 @@ fn handler(name: &str) -> Option<Handler> {
         "dropDatabase" => ddl::drop_database,
         "renameCollection" => ddl::rename,
         "bulkWrite" => bulk_write::run,
-        "commitTransaction" | "abortTransaction" => end_transaction,
+        "commitTransaction" => transactions::commit,
+        "abortTransaction" => transactions::abort,
         name => return admin::handler(name),
     })
 }
@@ -74,7 +68,7 @@ impl Router {
                 cluster,
                 local,
                 cursors: Cursors::default(),
-                transactions: Mutex::default(),
+                transactions: Transactions::default(),
             }
         })
     }
@@ -105,56 +99,14 @@ impl Router {
             return Err(err!(InvalidNamespace, "a router has no database local").into());
         }
         self.cluster.hear_time(command.body);
-        handler(self, &command)
-    }
-
-    /// The shard on which a statement of a transaction must run. The first statement says which.
-    pub(crate) fn pin(&self, command: &Command<'_>, shard: &Arc<str>) -> Routed<()> {
-        if !command.in_transaction() {
-            return Ok(());
+        let ends = matches!(command.name, "commitTransaction" | "abortTransaction");
+        if ends || !command.in_transaction() {
+            return handler(self, &command);
         }
-        let (session, number) = session_of(command);
-        let mut all = self.transactions.lock();
-        match all.get(&session) {
-            Some((n, pinned)) if *n == number && pinned != shard => Err(err!(
-                OperationNotSupportedInTransaction,
-                "A transaction over several shards is not supported: it has begun on {pinned}, and this statement is for {shard}"
-            )
-            .into()),
-            Some((n, _)) if *n == number => Ok(()),
-            _ => {
-                if all.len() >= MOST_TRANSACTIONS {
-                    all.clear();
-                }
-                all.insert(session, (number, shard.clone()));
-                Ok(())
-            }
-        }
+        self.transactions.begin_statement(&command)?;
+        let outcome = handler(self, &command);
+        self.after_statement(&command, outcome)
     }
-}
-
-fn session_of(command: &Command<'_>) -> (Vec<u8>, i64) {
-    let id = command.document("lsid").and_then(|l| l.get("id"));
-    let id = id
-        .and_then(Val::as_binary)
-        .map_or(Vec::new(), |b| b.1.to_vec());
-    (id, command.int("txnNumber").unwrap_or(-1))
-}
-
-/// Commit and abort go where the transaction is.
-fn end_transaction(router: &Router, command: &Command<'_>) -> Routed<DocBuf> {
-    let (session, number) = session_of(command);
-    let pinned = router.transactions.lock().get(&session).cloned();
-    let Some((_, shard)) = pinned.filter(|(n, _)| *n == number) else {
-        return Err(err!(
-            NoSuchTransaction,
-            "the router knows of no transaction {number}"
-        )
-        .with_label("TransientTransactionError")
-        .into());
-    };
-    let set = router.cluster.shard(&shard)?;
-    set.call(&crate::upstream::message(command.whole().as_doc(), &[]))
 }
 
 impl Service for Router {

@@ -172,10 +172,8 @@ pub(crate) fn find_and_modify(router: &Router, command: &Command<'_>) -> Outcome
             let [shard] = shards.as_slice() else {
                 return Ok(None);
             };
-            router.pin(command, shard)?;
             router
-                .cluster
-                .send(placement, shard, command.whole().as_doc(), &[])
+                .send(command, placement, shard, &command.whole(), &[])
                 .map(Some)
         })?;
         if let Some(reply) = reply {

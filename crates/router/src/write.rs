@@ -51,12 +51,9 @@ pub(crate) fn run(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
             let Some(placement @ Placement::Whole(shard)) = placement else {
                 return Ok(None);
             };
-            router.pin(command, shard)?;
             let sequences = command.request.sequences;
-            let body = command.whole();
             router
-                .cluster
-                .send(placement, shard, body.as_doc(), sequences)
+                .send(command, placement, shard, &command.whole(), sequences)
                 .map(Some)
         })?;
         // It was sharded meanwhile where there is none.
@@ -228,9 +225,6 @@ impl Batch<'_> {
             Target::First(shards) => (shards, true, false),
             Target::Upsert(shards) => (shards, true, true),
         };
-        if self.command.in_transaction() {
-            return Err(crate::find::several_shards());
-        }
         let Some(mut statement) = self.pending.pop_front() else {
             return Ok(());
         };
@@ -321,9 +315,8 @@ impl Batch<'_> {
     /// What a retryable statement did when it ran before, on whichever shard that was: with a filter
     /// that finds nothing a shard answers only what it has recorded.
     fn ran_before(&self, placement: &Placement, statement: &Statement) -> Outcome<Option<DocBuf>> {
-        let (Placement::Sharded(table), true) =
-            (placement, self.command.field("txnNumber").is_some())
-        else {
+        let retryable = self.command.field("txnNumber").is_some() && !self.command.in_transaction();
+        let (Placement::Sharded(table), true) = (placement, retryable) else {
             return Ok(None);
         };
         let mut w = Writer::new();
@@ -346,11 +339,8 @@ impl Batch<'_> {
     }
 
     fn send(&self, placement: &Placement, shard: &Arc<str>, all: &[Statement]) -> Outcome<DocBuf> {
-        self.router.pin(self.command, shard)?;
         let body = self.body(all);
-        self.router
-            .cluster
-            .send(placement, shard, body.as_doc(), &[])
+        self.router.send(self.command, placement, shard, &body, &[])
     }
 
     /// The command with these statements only.

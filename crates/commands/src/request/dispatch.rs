@@ -197,6 +197,11 @@ impl Commands {
         let statement = self
             .enter_transaction(call, &args, &mut op)
             .map_err(|e| e.map_error(|e| transaction::with_label(e, call.command, &args)))?;
+        if let (Role::Shard, Some(transaction)) = (self.config.role, op.transaction.as_deref()) {
+            let began = transaction.told().started;
+            self.check_ranges_are_older(call.command, call.request, began)
+                .map_err(|e| transaction::with_label(e, call.command, &args))?;
+        }
         if let Some(transaction) = op.transaction.as_deref_mut()
             && let Some(writer) = local.writer.take()
         {

@@ -12,6 +12,7 @@ use bson::{Doc, DocBuf, Val, Writer};
 use errors::{Error, Result, err};
 use service::Request;
 use sharding::{Ownership, Received, Standing, standing};
+use std::time::Instant;
 
 /// What a router's command holds, and what it runs as.
 #[derive(Default)]
@@ -113,6 +114,33 @@ impl Commands {
             "{ns} is a view: a router reads what lies below it"
         )
         .with_extra(w.finish().into_vec()))
+    }
+}
+
+impl Commands {
+    /// Fails a statement of a transaction whose snapshot is older than the collection's ranges here:
+    /// it would miss what has come in since.
+    pub(crate) fn check_ranges_are_older(
+        &self,
+        command: &Command,
+        request: &Request<'_>,
+        began: Instant,
+    ) -> Result<(), Error> {
+        if !request.body.contains("shardVersion") {
+            return Ok(());
+        }
+        let first = request.body.first().map_or(Val::NULL, |e| e.val);
+        let Some((db, coll)) = command.target(request.db().unwrap_or(""), first) else {
+            return Ok(());
+        };
+        let ns = format!("{db}.{coll}");
+        match self.ownerships.changed(&ns) {
+            Some(changed) if changed > began => Err(err!(
+                MigrationConflict,
+                "Transaction's snapshot is older than the ranges of {ns} on this shard. Please retry your operation or multi-document transaction."
+            )),
+            _ => Ok(()),
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use parking_lot::{ArcRwLockReadGuard, RawRwLock, RwLock};
 use sharding::Ownership;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use storage::{Committed, Effect, Entry, Observer, Op};
 
 /// How long routers' new writes wait for those that are under way.
@@ -26,6 +26,8 @@ pub type WriterGuard = ArcRwLockReadGuard<RawRwLock, ()>;
 #[derive(Default)]
 struct Part {
     ownership: Option<Arc<Ownership>>,
+    /// When the ranges that it has became other ones.
+    changed: Option<Instant>,
     gate: Arc<RwLock<()>>,
 }
 
@@ -52,6 +54,11 @@ impl Ownerships {
         self.parts.read().get(ns)?.ownership.clone()
     }
 
+    /// When the ranges of a collection became other ones, since this process began.
+    pub fn changed(&self, ns: &str) -> Option<Instant> {
+        self.parts.read().get(ns)?.changed
+    }
+
     /// The gate for a write; `None` while somebody waits for writes to end.
     pub fn enter(&self, ns: &str) -> Option<WriterGuard> {
         self.gate(ns).try_read_arc()
@@ -76,6 +83,13 @@ impl Ownerships {
             Ok(ownership) => {
                 let mut parts = self.parts.write();
                 let part = parts.entry(ownership.ns.clone()).or_default();
+                let same = |known: &Arc<Ownership>| {
+                    known.version.epoch == ownership.version.epoch
+                        && known.version.major() == ownership.version.major()
+                };
+                if !part.ownership.as_ref().is_some_and(same) {
+                    part.changed = Some(Instant::now());
+                }
                 part.ownership = Some(Arc::new(ownership));
             }
             Err(e) => {
