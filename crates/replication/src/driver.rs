@@ -28,6 +28,7 @@ use errors::{Error, Fallible as Result, err};
 use parking_lot::{Condvar, Mutex, RwLock};
 use raft::eraftpb::{Message, MessageType};
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -628,7 +629,8 @@ impl Thread {
     }
 
     fn begin(&mut self, state: State) -> Result<()> {
-        self.member = Some(Member::new(self.log.clone(), state)?);
+        let chance = RandomState::new().hash_one(state.id);
+        self.member = Some(Member::new(self.log.clone(), state, chance)?);
         self.introduce();
         Ok(())
     }
@@ -838,7 +840,7 @@ impl Thread {
         *self.shared.status.write() = Arc::new(status);
         self.shared.commit.store(commit, Ordering::Release);
         if let Ok(store) = self.log.store() {
-            store.decided(shown);
+            store.decided(shown.min(member.taken_index()));
         }
         self.shared.wake();
         if topology {

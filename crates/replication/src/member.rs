@@ -1,4 +1,4 @@
-//! One member of a replica set: raft-rs over the one log, without sockets, threads and clocks.
+//! One member of a replica set: raft-rs over the one log, without sockets, threads, clocks and chance.
 //!
 //! ```text
 //! primary     its store appends and applies an entry, and hands it in (appended) ─► to the others
@@ -17,6 +17,8 @@
 //!   applies the log up to there.
 //! - The others are told of a commit point with the next entries, or by [`Member::tell_commit`]: a
 //!   message of its own for each commit would be half of all messages.
+//! - The voters that are saved are those of the commit point that is saved, or of one behind it that
+//!   is nearer than the next change.
 //! - An entry that is applied is never cut from the log: a member that would have to
 //!   ([`News::restart`]) starts again, and applies what a majority had.
 
@@ -31,6 +33,7 @@ use raft::eraftpb::{ConfState, Entry, Message, MessageType};
 use raft::{Ready, StateRole, Storage as _};
 use slog::{Discard, Logger, o};
 use std::collections::{HashMap, VecDeque};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use storage::{Appended, Record};
 
 /// The log and the state of a member: a store's, or a simulator's.
@@ -140,11 +143,14 @@ pub struct Member<L: MemberLog> {
     appends: u64,
     /// On the primary: the commit point that each other member was sent last.
     told: HashMap<u64, u64>,
+    /// What election timeouts are drawn from.
+    chance: u64,
 }
 
 impl<L: MemberLog + Clone> Member<L> {
-    /// A member that was one before, or that is told its number now.
-    pub fn new(log: L, state: State) -> Result<Member<L>> {
+    /// A member that was one before, or that is told its number now. `chance`: a random number, in
+    /// which members differ.
+    pub fn new(log: L, state: State, chance: u64) -> Result<Member<L>> {
         let last = log.last_index();
         // A delayed member has taken all changes of voters up to its commit point, and applies the rest
         // later.
@@ -181,6 +187,7 @@ impl<L: MemberLog + Clone> Member<L> {
             state,
             appends: 0,
             told: HashMap::new(),
+            chance,
             role: MemberRole::Secondary,
             unsynced: VecDeque::new(),
             begin: None,
@@ -251,6 +258,7 @@ impl<L: MemberLog + Clone> Member<L> {
     /// A tenth of the election timeout has passed.
     pub fn tick(&mut self) -> Result<News> {
         self.ticks += 1;
+        self.draw_timeout();
         let stands = self.node.raft.state == StateRole::Leader
             || self.ticks >= self.frozen_until && self.is_electable();
         if stands {
@@ -267,6 +275,18 @@ impl<L: MemberLog + Clone> Member<L> {
         let mut news = self.process()?;
         self.apply_due(&mut news)?;
         Ok(news)
+    }
+
+    /// Sets the election timeout in place of raft-rs's, which comes from a generator of its own. A
+    /// new one for each term, and for each time that no election came of the last.
+    fn draw_timeout(&mut self) {
+        let mut hasher = DefaultHasher::new();
+        let round = self.ticks / (2 * ELECTION_TICKS as u64);
+        (self.chance, self.state.id, self.term(), round).hash(&mut hasher);
+        let beyond = hasher.finish() as usize % ELECTION_TICKS;
+        self.node
+            .raft
+            .set_randomized_election_timeout(ELECTION_TICKS + beyond);
     }
 
     fn is_electable(&self) -> bool {
@@ -474,9 +494,16 @@ impl<L: MemberLog + Clone> Member<L> {
         self.save()
     }
 
+    /// Up to there, at most up to the commit point, changes of voters have been taken and are written
+    /// down. A start takes those behind what it applies from its files: so neither the commit point
+    /// that is saved nor the data files may be further.
+    pub fn taken_index(&self) -> u64 {
+        self.node.raft.raft_log.applied()
+    }
+
     pub fn save(&mut self) -> Result<()> {
-        self.state.hard.commit = self.commit_index();
-        self.saved_commit = self.state.hard.commit;
+        self.saved_commit = self.saved_commit.max(self.taken_index());
+        self.state.hard.commit = self.saved_commit;
         self.log().save(&self.state)
     }
 

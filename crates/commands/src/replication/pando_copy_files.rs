@@ -67,7 +67,7 @@ fn begin(cx: &mut CommandContext<'_, '_>, driver: &replication::Driver) -> Resul
         );
     }
     let known = cx.args.field("known").and_then(|v| v.as_oid());
-    let offer = driver.copies().begin(member, known, &status)?;
+    let offer = driver.copies().begin(member, known, || driver.status())?;
     cx.w.doc("offer", offer.to_doc().as_doc());
     Ok(Done::Reply)
 }

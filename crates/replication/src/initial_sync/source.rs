@@ -71,8 +71,14 @@ impl Copies {
         self.store.upgrade().ok_or_else(gone)
     }
 
-    /// A checkpoint for a member: the one that it knows, or a new one.
-    pub fn begin(&self, member: u64, known: Option<ObjectId>, status: &Status) -> Result<Offer> {
+    /// A checkpoint for a member: the one that it knows, or a new one. It names the voters of its
+    /// entries: where they change while it is made the copier has to ask again.
+    pub fn begin(
+        &self,
+        member: u64,
+        known: Option<ObjectId>,
+        status: impl Fn() -> Arc<Status>,
+    ) -> Result<Offer> {
         let _making = self.making.lock();
         {
             let mut made = self.made.lock();
@@ -86,17 +92,29 @@ impl Copies {
         }
         self.forget(|c| c.member == member);
         let store = self.store()?;
-        let config = status.config.as_ref().filter(|_| status.id != 0);
+        let before = status();
+        let config = before.config.as_ref().filter(|_| before.id != 0);
         let config =
             config.ok_or_else(|| err!(NotYetInitialized, "no replset config has been received"))?;
         store.hold_log(store.first_log_index());
         let id = ObjectId::generate();
         let dir = self.dir.join(id.to_string());
-        let offer = self.make(&store, &dir, id).map(|offer| Offer {
-            config: config.to_doc(),
-            voters: status.voters.clone(),
-            learners: status.learners.clone(),
-            ..offer
+        let offer = self.make(&store, &dir, id).and_then(|offer| {
+            let after = status();
+            let of = |s: &Status| (s.voters.clone(), s.learners.clone(), s.config.clone());
+            if of(&before) != of(&after) {
+                let _ = std::fs::remove_dir_all(&dir);
+                return Err(err!(
+                    InterruptedDueToReplStateChange,
+                    "the members of the set changed meanwhile: begin again"
+                ));
+            }
+            Ok(Offer {
+                config: config.to_doc(),
+                voters: before.voters.clone(),
+                learners: before.learners.clone(),
+                ..offer
+            })
         });
         if let Ok(offer) = &offer {
             let now = Instant::now();
