@@ -245,6 +245,26 @@ def test_a_change_stream_over_shards(db):
         assert {e["_id"]["_data"] for e in events[21:]} <= {e["_id"]["_data"] for e in [again.next() for _ in range(21)]}
 
 
+def test_the_router_tells_the_time(db):
+    coll = shard(db, "c", {"k": 1}, at=[50])
+    coll.insert_one({"k": 1})
+    ping = db.client.admin.command("ping")
+    assert ping["$clusterTime"]["clusterTime"] >= ping["operationTime"]
+    coll.insert_many([{"_id": n, "k": n} for n in (99, 2, 98)])
+    with coll.watch(start_at_operation_time=ping["operationTime"], max_await_time_ms=50) as stream:
+        seen = [stream.next()["fullDocument"]["k"] for _ in range(3)]
+    assert [k for k in seen if k != 1] == [99, 2, 98][: len(seen) - seen.count(1)]
+
+
+def test_a_session_reads_on_one_shard_after_it_wrote_on_another(db):
+    coll = shard(db, "c", {"k": 1}, at=[50])
+    with db.client.start_session(causal_consistency=True) as session:
+        for n in range(20):
+            coll.insert_one({"k": 49 - n if n % 2 else 51 + n}, session=session)
+            other = {"$gt": 50} if n % 2 else {"$lt": 50}
+            assert len(list(coll.find({"k": other}, session=session).max_time_ms(20000))) == (n + 1) // 2
+
+
 def test_a_change_stream_does_not_show_moves(db, cluster):
     coll = shard(db, "c", {"k": 1}, at=[50])
     coll.insert_many([{"_id": n, "k": n} for n in range(100)])

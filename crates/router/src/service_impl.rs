@@ -13,7 +13,7 @@ use crate::{
     Outcome as Routed, admin, aggregate, bulk_write, cursors, ddl, find, listing, operations,
     single_write, write,
 };
-use bson::{DocBuf, doc};
+use bson::{Doc, DocBuf, Writer, doc};
 use commands::{Commands, Connection, Local};
 use errors::{Error, Fallible, err};
 use service::{Address, Client, Mode, Needs, Outcome, Request, Service, Unfinished};
@@ -176,6 +176,17 @@ impl Service for Router {
 
     fn finish(&self, client: &Client<Connection>, out: &mut Vec<u8>, body_start: usize) {
         self.local.finish(client, out, body_start);
+        // Of what the router answers itself, the time of which it has heard.
+        let time = self.cluster.time();
+        let body = out.get(body_start..).and_then(Doc::new);
+        if time > 0 && body.is_some_and(|b| !b.contains("operationTime")) {
+            let mut w = Writer::new();
+            w.open_doc("$clusterTime").timestamp("clusterTime", time);
+            w.open_doc("signature").binary("hash", 0, &[0; 20]);
+            w.i64("keyId", 0).close().close();
+            w.timestamp("operationTime", time);
+            service::append_fields(out, body_start, w.finish().as_doc());
+        }
     }
 }
 

@@ -16,20 +16,24 @@ use storage::Entry;
 pub(super) const MOST_AHEAD_SECONDS: u64 = 365 * 24 * 3600;
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
-    let store = &cx.app.store;
     let at_least = cx.args.field("atLeast").and_then(|v| v.as_timestamp());
-    if let Some(time) = at_least.filter(|time| *time > store.last_ts()) {
-        let now = u64::try_from(cx.app.engine.now_millis() / 1000).unwrap_or(0);
-        if time >> 32 > now + MOST_AHEAD_SECONDS {
-            bail!(
-                ClusterTimeFailsRateLimiter,
-                "a time of more than a year from now is not taken over"
-            );
-        }
-        store.advance_clock(time);
-        let made = store.propose_in(cx.op.epoch(), vec![Entry::noop(Vec::new())])?;
-        cx.op.last_index = made.index;
+    if let Some(time) = at_least.filter(|time| *time > cx.app.store.last_ts()) {
+        cx.op.last_index = reach(cx, time)?;
     }
     cx.w.timestamp("time", cx.app.store.last_ts());
     Ok(Done::Reply)
+}
+
+/// Appends an empty entry at that time or later; its index.
+pub(crate) fn reach(cx: &CommandContext<'_, '_>, time: u64) -> Result<u64> {
+    let now = u64::try_from(cx.app.engine.now_millis() / 1000).unwrap_or(0);
+    if time >> 32 > now + MOST_AHEAD_SECONDS {
+        bail!(
+            ClusterTimeFailsRateLimiter,
+            "a time of more than a year from now is not taken over"
+        );
+    }
+    cx.app.store.advance_clock(time);
+    let made = (cx.app.store).propose_in(cx.op.epoch(), vec![Entry::noop(Vec::new())])?;
+    Ok(made.index)
 }
