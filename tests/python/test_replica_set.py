@@ -1,6 +1,9 @@
 """Replica sets of three processes: making one, reading from secondaries, failing over, taking back what no majority had."""
 
+import contextlib
+import os
 import re
+import signal
 import threading
 import time
 import uuid
@@ -621,3 +624,53 @@ def test_a_transaction_ends_with_its_primary(three):
         assert reply["code"] == 251 and reply["errorLabels"] == ["TransientTransactionError"], reply
     with three.client() as client:
         assert client.t.c.find_one()["n"] == 2
+
+
+def test_a_primary_whose_memory_tables_wait_for_a_majority_steps_down(tmp_path):
+    """Writes stall while no majority has what fills the memory tables. Stepping down waits for those
+    writes, and has to let the acknowledgements in that they wait for."""
+    with ReplicaSet(tmp_path, options=["--cache", "32MB"]) as members:
+        # So long a primary stays one that hears of nobody.
+        members.initiate(settings={"electionTimeoutMillis": 120_000})
+        primary = members.primary()
+        others = [m for m in members.members if m is not primary]
+        for other in others:
+            other.process.send_signal(signal.SIGSTOP)
+        written, stop = [0], threading.Event()
+
+        def write():
+            with contextlib.suppress(PyMongoError), primary.client(socketTimeoutMS=60_000) as client:
+                coll = client.t.get_collection("c", write_concern=WriteConcern(1))
+                while not stop.is_set():
+                    coll.insert_one({"fill": os.urandom(200_000)})
+                    written[0] += 1
+
+        writer = threading.Thread(target=write)
+        writer.start()
+
+        def stalled():
+            before = written[0]
+            time.sleep(1.5)
+            return before == written[0] > 50
+
+        until("writes stall", stalled, 60)
+        down = threading.Thread(target=step_down, args=(primary,))
+        down.start()
+        time.sleep(0.5)
+        for other in others:
+            other.process.send_signal(signal.SIGCONT)
+        until("there is a primary that takes writes", lambda: takes_a_write(members), 60)
+        stop.set()
+        writer.join(60)
+        down.join(60)
+
+
+def step_down(member):
+    with contextlib.suppress(PyMongoError), member.client(socketTimeoutMS=40_000) as client:
+        client.admin.command("replSetStepDown", 5, force=True, secondaryCatchUpPeriodSecs=1)
+
+
+def takes_a_write(members):
+    with contextlib.suppress(PyMongoError), members.client(serverSelectionTimeoutMS=3000) as client:
+        client.t.get_collection("d", write_concern=WriteConcern("majority", wtimeout=10_000)).insert_one({})
+        return True

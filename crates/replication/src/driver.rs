@@ -274,6 +274,8 @@ impl Driver {
             copying: false,
             left_behind: None,
             next_copy: Instant::now(),
+            closing: false,
+            reconciling: Arc::default(),
         };
         Ok(Driver {
             shared,
@@ -443,6 +445,17 @@ fn gather(first: Input, inputs: &Receiver<Input>) -> Vec<Input> {
     gathered
 }
 
+/// Runs what waits for a group of the store on a thread of its own: a group may wait for memory
+/// tables to be flushed, and those for the commit point that the driver's thread moves.
+/// False where there is no thread to be had.
+fn beside(name: &str, f: impl FnOnce() + Send + 'static) -> bool {
+    let spawned = std::thread::Builder::new().name(name.into()).spawn(f);
+    if let Err(e) = &spawned {
+        tracing::error!(target: "REPL", error = %e, "Cannot start a thread");
+    }
+    spawned.is_ok()
+}
+
 struct Thread {
     log: StoreLog,
     shared: Arc<Shared>,
@@ -466,6 +479,10 @@ struct Thread {
     left_behind: Option<u64>,
     /// Not before then is it tried again.
     next_copy: Instant,
+    /// Writes that were taken are waited for, before the primary's part is given up.
+    closing: bool,
+    /// A change of voters is being proposed.
+    reconciling: Arc<AtomicBool>,
 }
 
 impl Thread {
@@ -578,12 +595,15 @@ impl Thread {
                     }
                 }
             }
-            Input::Reconfigure(config, answer) => self.reconfigure(*config, &answer),
+            Input::Reconfigure(config, answer) => self.reconfigure(*config, answer),
             Input::HandOver(to) => {
                 self.hands_over_because = BY_REQUEST;
                 self.close_before(Input::HandOverNow(to));
             }
-            Input::HandOverNow(to) => self.drive(|m| m.hand_over(to))?,
+            Input::HandOverNow(to) => {
+                self.closing = false;
+                self.drive(|m| m.hand_over(to))?;
+            }
             Input::Freeze(length) => {
                 let tick = self.tick().as_millis();
                 if let Some(member) = &mut self.member {
@@ -591,7 +611,10 @@ impl Thread {
                 }
             }
             Input::StandDown => self.close_before(Input::StandDownNow),
-            Input::StandDownNow => self.drive(Member::give_up)?,
+            Input::StandDownNow => {
+                self.closing = false;
+                self.drive(Member::give_up)?;
+            }
             Input::Copied(outcome) => self.end_copy(outcome)?,
             Input::Stop => {
                 self.shared.initial_sync.stop();
@@ -605,20 +628,25 @@ impl Thread {
     }
 
     /// Takes no more writes, and hands `then` in behind those that were taken.
-    fn close_before(&self, then: Input) {
+    fn close_before(&mut self, then: Input) {
         self.shared.close();
         // Who is refused from now on shall hear the reason by `hello`.
         self.tell(Changed::Topology);
-        if let Ok(store) = self.log.store() {
-            store.between_groups();
-        }
-        let _ = self.shared.inputs.send(then);
+        let (store, inputs) = (self.log.store(), self.shared.inputs.clone());
+        // Without a thread it stays primary.
+        self.closing = beside("closing", move || {
+            if let Ok(store) = store {
+                store.between_groups();
+            }
+            let _ = inputs.send(then);
+        });
     }
 
     /// A primary whose successor was not elected takes writes again.
     fn reopen(&mut self) {
         let Some(member) = &self.member else { return };
         if member.role() == MemberRole::Primary
+            && !self.closing
             && !member.is_handing_over()
             && self.shared.status.read().is_primary()
             && !self.shared.is_open()
@@ -688,14 +716,22 @@ impl Thread {
         self.transport.peers(&set, config, &peers);
     }
 
-    /// Writes an entry through the store, as any write.
-    fn propose(&self, config: &Config, change: Option<VoterChange>) -> Result<u64> {
+    /// Writes an entry through the store, as any write, and hands its index to `then`.
+    fn propose(
+        &self,
+        config: &Config,
+        change: Option<VoterChange>,
+        then: impl FnOnce(Result<u64>) + Send + 'static,
+    ) -> bool {
         let op = Op::Membership {
             config: config.to_doc().as_bytes().to_vec(),
             change: change.map(VoterChange::to_bytes).unwrap_or_default(),
         };
         let entry = Entry::new("local.system.replset".into(), [0; 16], op, Vec::new());
-        Ok(self.log.store()?.propose(vec![entry])?.index)
+        let store = self.log.store();
+        beside("proposal", move || {
+            then(store.and_then(|store| Ok(store.propose(vec![entry])?.index)));
+        })
     }
 
     /// The next change of voters that the configuration asks for.
@@ -706,9 +742,15 @@ impl Thread {
         let (Some(change), Some(config)) = (member.next_change(), member.config()) else {
             return Ok(());
         };
-        if self.shared.is_open() {
-            // A write that is refused now is tried again with the next tick.
-            let _ = self.propose(config, Some(change));
+        if self.shared.is_open() && !self.reconciling.swap(true, Ordering::AcqRel) {
+            let reconciling = self.reconciling.clone();
+            // A write that is refused now is tried again with the next look.
+            let begun = self.propose(config, Some(change), move |_| {
+                reconciling.store(false, Ordering::Release);
+            });
+            if !begun {
+                self.reconciling.store(false, Ordering::Release);
+            }
         }
         Ok(())
     }
@@ -739,12 +781,17 @@ impl Thread {
         Ok(())
     }
 
-    fn reconfigure(&mut self, config: Config, answer: &Answer) {
-        let outcome = match &self.member {
-            Some(member) if member.role() == MemberRole::Primary => self.propose(&config, None),
-            _ => Err(err!(NotWritablePrimary, "not primary")),
-        };
-        let _ = answer.send(outcome);
+    fn reconfigure(&mut self, config: Config, answer: Answer) {
+        match &self.member {
+            Some(member) if member.role() == MemberRole::Primary => {
+                self.propose(&config, None, move |outcome| {
+                    let _ = answer.send(outcome);
+                });
+            }
+            _ => {
+                let _ = answer.send(Err(err!(NotWritablePrimary, "not primary")));
+            }
+        }
     }
 
     /// Makes known what is true now.
