@@ -144,10 +144,12 @@ enum Input {
     Begin(Box<State>),
     Reconfigure(Box<Config>, Answer),
     HandOver(u64),
-    HandOverNow(u64),
+    /// To whom, and in which term that was asked for.
+    HandOverNow(u64, u64),
     Freeze(Duration),
     StandDown,
-    StandDownNow,
+    /// In which term that was asked for.
+    StandDownNow(u64),
     /// The thread that copies files has ended.
     Copied(Result<Offer>),
     Stop,
@@ -274,7 +276,7 @@ impl Driver {
             copying: false,
             left_behind: None,
             next_copy: Instant::now(),
-            closing: false,
+            closing: 0,
             reconciling: Arc::default(),
         };
         Ok(Driver {
@@ -479,8 +481,8 @@ struct Thread {
     left_behind: Option<u64>,
     /// Not before then is it tried again.
     next_copy: Instant,
-    /// Writes that were taken are waited for, before the primary's part is given up.
-    closing: bool,
+    /// So many wishes to give the primary's part up wait for writes that were taken.
+    closing: usize,
     /// A change of voters is being proposed.
     reconciling: Arc<AtomicBool>,
 }
@@ -598,11 +600,13 @@ impl Thread {
             Input::Reconfigure(config, answer) => self.reconfigure(*config, answer),
             Input::HandOver(to) => {
                 self.hands_over_because = BY_REQUEST;
-                self.close_before(Input::HandOverNow(to));
+                self.close_before(move |term| Input::HandOverNow(to, term));
             }
-            Input::HandOverNow(to) => {
-                self.closing = false;
-                self.drive(|m| m.hand_over(to))?;
+            Input::HandOverNow(to, term) => {
+                self.closing = self.closing.saturating_sub(1);
+                if self.is_of(term) {
+                    self.drive(|m| m.hand_over(to))?;
+                }
             }
             Input::Freeze(length) => {
                 let tick = self.tick().as_millis();
@@ -611,9 +615,11 @@ impl Thread {
                 }
             }
             Input::StandDown => self.close_before(Input::StandDownNow),
-            Input::StandDownNow => {
-                self.closing = false;
-                self.drive(Member::give_up)?;
+            Input::StandDownNow(term) => {
+                self.closing = self.closing.saturating_sub(1);
+                if self.is_of(term) {
+                    self.drive(Member::give_up)?;
+                }
             }
             Input::Copied(outcome) => self.end_copy(outcome)?,
             Input::Stop => {
@@ -627,26 +633,33 @@ impl Thread {
         Ok(true)
     }
 
-    /// Takes no more writes, and hands `then` in behind those that were taken.
-    fn close_before(&mut self, then: Input) {
+    /// Takes no more writes, and hands `then` of this term in behind those that were taken.
+    fn close_before(&mut self, then: impl FnOnce(u64) -> Input) {
         self.shared.close();
         // Who is refused from now on shall hear the reason by `hello`.
         self.tell(Changed::Topology);
+        let then = then(self.member.as_ref().map_or(0, Member::term));
         let (store, inputs) = (self.log.store(), self.shared.inputs.clone());
-        // Without a thread it stays primary.
-        self.closing = beside("closing", move || {
+        let begun = beside("closing", move || {
             if let Ok(store) = store {
                 store.between_groups();
             }
             let _ = inputs.send(then);
         });
+        // Without a thread it stays primary.
+        self.closing += usize::from(begun);
+    }
+
+    /// What was asked for in an earlier term is not done in a later one.
+    fn is_of(&self, term: u64) -> bool {
+        self.member.as_ref().is_some_and(|m| m.term() == term)
     }
 
     /// A primary whose successor was not elected takes writes again.
     fn reopen(&mut self) {
         let Some(member) = &self.member else { return };
         if member.role() == MemberRole::Primary
-            && !self.closing
+            && self.closing == 0
             && !member.is_handing_over()
             && self.shared.status.read().is_primary()
             && !self.shared.is_open()
@@ -776,7 +789,7 @@ impl Thread {
         if let Some(better) = better.map(|m| raft_id(m.id)) {
             tracing::info!(target: "REPL", member = better - 1, "A member of higher priority takes over");
             self.hands_over_because = BY_PRIORITY;
-            self.close_before(Input::HandOverNow(better));
+            self.close_before(move |term| Input::HandOverNow(better, term));
         }
         Ok(())
     }
