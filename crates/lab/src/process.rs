@@ -496,9 +496,9 @@ mod tests {
             Counters::of(&[cat.id()]).unwrap()
         };
         let first = echo();
-        // It has waited for the second letter once it gives it back.
-        let second = echo().since(first);
-        assert!(second.sleeps >= 1 && first.page_faults > 0);
+        // On a busy machine the next letter may be there before it waits for one.
+        let waited = (0..1000).any(|_| echo().since(first).sleeps >= 1);
+        assert!(waited && first.page_faults > 0);
         assert!(first.wait_share().is_none_or(|s| (0.0..=1.0).contains(&s)));
         drop(to);
         cat.wait().unwrap();
