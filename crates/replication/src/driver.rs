@@ -807,28 +807,29 @@ impl Thread {
         }
     }
 
-    /// Makes known what is true now.
-    fn publish(&mut self) {
+    /// Notes since when, and why, this member is primary.
+    fn note_election(&mut self) {
         let Some(member) = &self.member else { return };
-        let role = member.role();
-        match (role, self.elected_at) {
-            (MemberRole::Primary, None) => {
-                self.elected_at = Some(SystemTime::now());
-                self.elected_because = match member.term() == self.asked_in + 1 {
-                    true => self.asked_because,
-                    false => BY_TIMEOUT,
-                };
-            }
-            (MemberRole::Primary, _) => {}
-            _ => self.elected_at = None,
+        if member.role() != MemberRole::Primary {
+            self.elected_at = None;
+        } else if self.elected_at.is_none() {
+            self.elected_at = Some(SystemTime::now());
+            self.elected_because = match member.term() == self.asked_in + 1 {
+                true => self.asked_because,
+                false => BY_TIMEOUT,
+            };
         }
-        let before = self.shared.status.read().clone();
+    }
+
+    /// What is true of the member now. What changes with each message is as it was `before`, unless
+    /// it is time to look.
+    fn status(&self, member: &Member<StoreLog>, before: &Status, looked: bool) -> Status {
+        let role = member.role();
         let commit = member.commit_index();
         let config = match &before.config {
             Some(known) if Some(&**known) == member.config() => Some(known.clone()),
             _ => member.config().cloned().map(Arc::new),
         };
-        let looked = std::mem::take(&mut self.looked);
         let progress = match role {
             MemberRole::Primary => member.progress(),
             _ => Vec::new(),
@@ -853,8 +854,7 @@ impl Thread {
             true => before.committed,
             false => member.op_time(commit).unwrap_or(before.committed),
         };
-        let shown = member.shown_index();
-        let status = Status {
+        Status {
             role,
             term: member.term(),
             id: member.id(),
@@ -864,7 +864,7 @@ impl Thread {
             learners: member.voters().learners.clone(),
             is_copying: self.left_behind == Some(member.appends()),
             commit_index: commit,
-            shown_index: shown,
+            shown_index: member.shown_index(),
             progress,
             elected_at: self.elected_at,
             elected_because: self.elected_because,
@@ -874,7 +874,17 @@ impl Thread {
             applied,
             heard,
             rollbacks: member.rollbacks(),
-        };
+        }
+    }
+
+    /// Makes known what is true now.
+    fn publish(&mut self) {
+        self.note_election();
+        let looked = std::mem::take(&mut self.looked);
+        let Some(member) = &self.member else { return };
+        let before = self.shared.status.read().clone();
+        let status = self.status(member, &before, looked);
+        let (commit, shown) = (status.commit_index, status.shown_index);
         let topology = (before.role, before.term, before.primary, before.id)
             != (status.role, status.term, status.primary, status.id)
             || before.config != status.config
@@ -894,7 +904,7 @@ impl Thread {
         if before.role != status.role {
             tracing::info!(target: "REPL", role = ?status.role, term = status.term, "The member's role has changed");
         }
-        let opens = role == MemberRole::Primary
+        let opens = status.role == MemberRole::Primary
             && (before.role, before.term) != (MemberRole::Primary, status.term);
         let term = status.term;
         *self.shared.status.write() = Arc::new(status);

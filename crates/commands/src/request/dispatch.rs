@@ -12,7 +12,7 @@ use crate::request::concern::{self, Acknowledge, Unmet, WriteConcern};
 use crate::request::connection::Connection;
 use crate::request::reply_reservation::ReplyReservation;
 use crate::request::table::{self, Command, flag};
-use crate::request::transaction;
+use crate::request::transaction::{self, TransactionStatement};
 use crate::request::{CommandContext, Done};
 use crate::settings::fail_point::CommandFailure;
 use crate::topology::member;
@@ -195,13 +195,8 @@ impl Commands {
             op.reduce_budget(progress.budget);
         }
         let statement = self
-            .enter_transaction(call, &args, &mut op)
+            .join_transaction(call, &args, &mut op)
             .map_err(|e| e.map_error(|e| transaction::with_label(e, call.command, &args)))?;
-        if let (Role::Shard, Some(transaction)) = (self.config.role, op.transaction.as_deref()) {
-            let began = transaction.told().started;
-            self.check_ranges_are_older(call.command, call.request, began)
-                .map_err(|e| transaction::with_label(e, call.command, &args))?;
-        }
         if let Some(transaction) = op.transaction.as_deref_mut()
             && let Some(writer) = local.writer.take()
         {
@@ -272,6 +267,22 @@ impl Commands {
         }
         room.settle(out.len() - start);
         Ok(outcome(done, durability))
+    }
+
+    /// As [`Commands::enter_transaction`]; on a shard its snapshot has to be later than the moves of
+    /// what it reads.
+    fn join_transaction(
+        &self,
+        call: &Call<'_, '_>,
+        args: &Args<'_>,
+        op: &mut OpCtx,
+    ) -> Result<Option<TransactionStatement>> {
+        let statement = self.enter_transaction(call, args, op)?;
+        if let (Role::Shard, Some(transaction)) = (self.config.role, op.transaction.as_deref()) {
+            let began = transaction.told().started;
+            self.check_ranges_are_older(call.command, call.request, began)?;
+        }
+        Ok(statement)
     }
 
     /// The operation that the command reads and writes through.
