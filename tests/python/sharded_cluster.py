@@ -1,5 +1,7 @@
 """A sharded cluster of real processes on loopback: a configuration set and shards of one member each, and routers."""
 
+import contextlib
+
 from harness import BINARY, Server, until
 
 SMALL = ("--cache", "32MB")
@@ -52,6 +54,15 @@ class ShardedCluster:
 
     def on_shard(self, name):
         return self.shards[name].client()
+
+
+@contextlib.contextmanager
+def at_rest(path, **options):
+    """A running cluster whose balancer moves nothing."""
+    with ShardedCluster(path, **options) as running:
+        with running.client() as client:
+            client.admin.command("balancerStop")
+        yield running
 
 
 def answers(server):

@@ -8,16 +8,14 @@ import pytest
 from harness import refuses
 from pymongo import ASCENDING, DESCENDING, DeleteOne, InsertOne, UpdateOne
 from pymongo.errors import BulkWriteError
-from sharded_cluster import ShardedCluster
+from sharded_cluster import ShardedCluster, at_rest
 
 numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    with ShardedCluster(tmp_path_factory.mktemp("cluster")) as running:
-        with running.client() as client:
-            client.admin.command("balancerStop")
+    with at_rest(tmp_path_factory.mktemp("cluster")) as running:
         yield running
 
 

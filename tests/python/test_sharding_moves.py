@@ -5,7 +5,7 @@ import threading
 import bson
 import pytest
 from harness import refuses, until
-from sharded_cluster import ShardedCluster
+from sharded_cluster import ShardedCluster, at_rest
 
 ROUNDS = 6
 WRITERS = 3
@@ -13,9 +13,7 @@ WRITERS = 3
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    with ShardedCluster(tmp_path_factory.mktemp("moves"), routers=2) as running:
-        with running.client() as client:
-            client.admin.command("balancerStop")
+    with at_rest(tmp_path_factory.mktemp("moves"), routers=2) as running:
         yield running
 
 

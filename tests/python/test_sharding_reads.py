@@ -8,7 +8,7 @@ import pytest
 from bson import Decimal128, MinKey
 from harness import refuses, until
 from pymongo.errors import OperationFailure
-from sharded_cluster import ShardedCluster, answers, initiate, member
+from sharded_cluster import answers, at_rest, initiate, member
 from test_sharding import on_shards, shard
 
 numbers = itertools.count(1)
@@ -16,9 +16,7 @@ numbers = itertools.count(1)
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    with ShardedCluster(tmp_path_factory.mktemp("cluster")) as running:
-        with running.client() as client:
-            client.admin.command("balancerStop")
+    with at_rest(tmp_path_factory.mktemp("cluster")) as running:
         yield running
 
 

@@ -6,7 +6,7 @@ import bson
 import pymongo
 import pytest
 from pymongo.errors import DuplicateKeyError
-from sharded_cluster import ShardedCluster
+from sharded_cluster import at_rest
 
 numbers = itertools.count(1)
 sessions = itertools.count(1)
@@ -14,9 +14,7 @@ sessions = itertools.count(1)
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    with ShardedCluster(tmp_path_factory.mktemp("cluster"), routers=2) as running:
-        with running.client() as client:
-            client.admin.command("balancerStop")
+    with at_rest(tmp_path_factory.mktemp("cluster"), routers=2) as running:
         yield running
 
 
