@@ -26,11 +26,13 @@ as_root() {
 apt_install() {
     command -v apt-get >/dev/null || die "please install by hand (there is no apt-get here): $*"
     say "installing $*"
+    # A fresh machine may be updating itself.
+    local wait="-o DPkg::Lock::Timeout=300"
     if [ -z "${apt_is_fresh:-}" ]; then
-        as_root env DEBIAN_FRONTEND=noninteractive apt-get update -qq
+        as_root env DEBIAN_FRONTEND=noninteractive apt-get $wait update -qq
         apt_is_fresh=yes
     fi
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@"
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get $wait install -y -qq --no-install-recommends "$@"
 }
 
 # The version of a package that apt would install, empty when there is none.
