@@ -123,3 +123,18 @@ def test_collections_that_an_insert_makes(audited):
             root.shop.transacted.insert_one({}, session=session)
     made = [e["param"]["ns"] for e in events(path, "createCollection")]
     assert made == ["shop.implied", "shop.upserted", "shop.transacted"]
+
+
+def test_a_message_of_an_application(audited, new_server, tmp_path):
+    server, path = audited()
+    with server.client(**ROOT) as root:
+        root.admin.command("logApplicationMessage", "the cook is out")
+        with pytest.raises(OperationFailure) as refused:
+            root.admin.command("logApplicationMessage", 5)
+        assert refused.value.code == 14
+    [event] = events(path, "applicationMessage")
+    assert event["param"] == {"msg": "the cook is out"} and event["result"] == 0
+    plain = new_server(path=tmp_path / "plain")
+    with plain.client() as client, pytest.raises(OperationFailure) as refused:
+        client.admin.command("logApplicationMessage", "nobody hears")
+    assert refused.value.code == 59

@@ -8,7 +8,7 @@
 //! ```
 //! * [`targets`]: the databases, one file or folder each; [`targets::local`] starts throw-away ones, [`scratch`] has their
 //!   files, [`cgroup`] holds them to so much memory.
-//! * [`distribution`], [`ycsb`]: the YCSB core workload, key for key, and its command line. [`study`]: studies A to F.
+//! * [`distribution`], [`ycsb`]: the YCSB core workload, key for key, and its command line. [`study`]: studies A to G.
 //! * [`lane`], [`fleet`]: the load client, a closed or an open loop; [`spoken`]: workloads in a target's dialect. [`null`]:
 //!   the server that only reads and answers; [`floor`]: what that costs, beside each step.
 //! * [`sweep`], [`compare`], [`short`]: peak and knee, two sides in alternating slices, the canonical study. [`reads`]: of data that is there.
@@ -150,6 +150,9 @@ enum Study {
     /// Study F: large files through GridFS.
     #[command(alias = "f")]
     Files(study::files::Args),
+    /// Study G: pipelines that filter, group, join and sort documents of 1 KB, each by itself, on any targets.
+    #[command(alias = "g")]
+    Aggregate(study::aggregate::Args),
 }
 
 /// Runs `pando lab …`; `args` are the words after `lab`.
@@ -255,6 +258,7 @@ fn dispatch(command: Command) -> Result<bool> {
             Study::Shards(args) => study::shards::main(args),
             Study::Pains(args) => study::pains::main(args),
             Study::Files(args) => study::files::main(args),
+            Study::Aggregate(args) => study::aggregate::main(args),
         },
         Command::Queries(args) => queries::main(args),
         Command::Reads(args) => reads::main(args),
@@ -314,8 +318,12 @@ fn list() {
             "E: flatness, spikes, ids, threads, journal modes, restart, recovery",
         ),
         ("files", "F: large files through GridFS"),
+        (
+            "aggregate",
+            "G: pipelines over documents of 1 KB, on any targets",
+        ),
     ] {
-        println!("  {name:<8}{about}");
+        println!("  {name:<11}{about}");
     }
     println!("\nBenchmarks of `pando lab bench --only`:");
     for (name, about) in bench::names() {

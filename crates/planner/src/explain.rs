@@ -424,7 +424,8 @@ fn text_match(e: &Explain<'_>, a: &IndexAccess, residual: &Filter) -> PlanStage 
         w.i32("textIndexVersion", m.index.version as i32);
     }
     let scored = e.plan.sort.as_ref().is_some_and(SortPattern::by_text_score)
-        || e.projection.is_some_and(|p| p.asks_for("textScore"));
+        || e.projection
+            .is_some_and(|p| p.asks_for("textScore") || p.asks_for("score"));
     let below = match scored {
         true => PlanStage::new("TEXT_OR", doc! {}),
         false => PlanStage::new("FETCH", doc! {}),

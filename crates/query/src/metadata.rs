@@ -1,27 +1,63 @@
 //! What is known of a document beside its fields, for `$meta`: by whom it was found and how well.
 //!
-//! It is made where documents are read, and goes with them through the stages that pass documents on
-//! one by one; a stage that makes one document of several drops it.
+//! It is made where documents are read, or by a stage that scores them, and goes with them through the
+//! stages that pass documents on one by one; a stage that makes one document of several drops it.
 
-use bson::{Doc, Value, Writer};
+use bson::{Doc, DocBuf, Value, Writer};
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Metadata {
     /// `$meta: "textScore"`
     pub text_score: Option<f64>,
+    /// `$meta: "score"`, where a stage has given one
+    pub score: Option<f64>,
+    /// `$meta: "scoreDetails"`
+    pub score_details: Option<Box<DocBuf>>,
+}
+
+/// Which of it the documents at a place of a pipeline have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Available {
+    pub text_score: bool,
+    pub score: bool,
+    pub score_details: bool,
+}
+
+impl Available {
+    /// Where `$text` has found the documents, or not.
+    pub fn of_text(found: bool) -> Available {
+        Available {
+            text_score: found,
+            ..Available::default()
+        }
+    }
 }
 
 impl Metadata {
-    pub const NONE: &'static Metadata = &Metadata { text_score: None };
+    pub const NONE: &'static Metadata = &Metadata {
+        text_score: None,
+        score: None,
+        score_details: None,
+    };
 
     pub fn is_none(&self) -> bool {
         self == Metadata::NONE
+    }
+
+    /// `$meta: "score"`: what the last stage that scores has given, else how well `$text` matches.
+    pub fn any_score(&self) -> Option<f64> {
+        self.score.or(self.text_score)
     }
 
     /// What `$meta` of that name gives.
     pub fn get(&self, name: &str) -> Option<Value> {
         match name {
             "textScore" => self.text_score.map(Value::from),
+            "score" => self.any_score().map(Value::from),
+            "scoreDetails" => {
+                let details = self.score_details.as_ref()?;
+                Some(details.as_doc().as_val().to_value())
+            }
             _ => None,
         }
     }
@@ -29,9 +65,17 @@ impl Metadata {
     /// A document and its metadata as one, for who keeps it.
     pub(crate) fn pack(&self, doc: Doc<'_>) -> Vec<u8> {
         let mut out = doc.as_bytes().to_vec();
-        if let Some(score) = self.text_score {
+        if !self.is_none() {
             let mut w = Writer::new();
-            w.f64("textScore", score);
+            if let Some(score) = self.text_score {
+                w.f64("textScore", score);
+            }
+            if let Some(score) = self.score {
+                w.f64("score", score);
+            }
+            if let Some(details) = &self.score_details {
+                w.doc("scoreDetails", details.as_doc());
+            }
             out.extend_from_slice(w.finish().as_doc().as_bytes());
         }
         out
@@ -47,8 +91,14 @@ impl Metadata {
             return Metadata::default();
         }
         let more = bytes.split_off(len);
-        let score = Doc::new(&more).and_then(|d| d.get("textScore")?.to_f64());
-        Metadata { text_score: score }
+        let known = Doc::new(&more).unwrap_or(Doc::EMPTY);
+        let number = |name: &str| known.get(name).and_then(|v| v.to_f64());
+        let details = known.get("scoreDetails").and_then(|v| v.as_doc());
+        Metadata {
+            text_score: number("textScore"),
+            score: number("score"),
+            score_details: details.map(|d| Box::new(d.to_buf())),
+        }
     }
 }
 

@@ -6,7 +6,7 @@
 
 use crate::collation::Collation;
 use crate::index_keys::{self, KeyField, KeySet};
-use crate::metadata::Metadata;
+use crate::metadata::{Available, Metadata};
 use crate::path::FieldPath;
 use bson::key;
 use bson::{Doc, DocBuf, Elem, Val, Value, order, tag};
@@ -36,6 +36,8 @@ pub struct SortField {
 pub enum SortMeta {
     RandVal,
     TextScore,
+    /// What `$meta: "score"` gives, greatest first.
+    Score,
     /// Nothing has one yet: equal for all documents.
     SearchScore,
 }
@@ -45,26 +47,29 @@ impl SortPattern {
     /// without fields.
     pub fn parse(doc: Doc<'_>) -> Result<SortPattern> {
         let pattern = SortPattern::parse_found(doc)?;
-        pattern.check_meta(false)?;
+        pattern.check_meta(Available::default())?;
         Ok(pattern)
     }
 
-    /// Refuses an order by a text's score where there is none.
-    pub fn check_meta(&self, has_text_score: bool) -> Result<()> {
-        if self.by_text_score() && !has_text_score {
-            bail!(
-                40218,
-                "query requires text score metadata, but it is not available"
-            );
-        }
-        Ok(())
+    /// Refuses an order by a score where there is none.
+    pub fn check_meta(&self, known: Available) -> Result<()> {
+        let by = |meta: SortMeta| self.fields.iter().any(|f| f.meta == Some(meta));
+        let lacks = match () {
+            () if by(SortMeta::TextScore) && !known.text_score => "text score",
+            () if by(SortMeta::Score) && !known.score && !known.text_score => "score",
+            () => return Ok(()),
+        };
+        bail!(
+            40218,
+            "query requires {lacks} metadata, but it is not available"
+        )
     }
 
-    /// Whether it orders by `$meta: "textScore"`.
+    /// Whether it orders by how well `$text` matches, where that is the score.
     pub fn by_text_score(&self) -> bool {
         self.fields
             .iter()
-            .any(|f| f.meta == Some(SortMeta::TextScore))
+            .any(|f| matches!(f.meta, Some(SortMeta::TextScore | SortMeta::Score)))
     }
 
     /// As [`SortPattern::parse`], where [`SortPattern::check_meta`] is still to be asked.
@@ -235,6 +240,10 @@ fn meta_key(meta: SortMeta, known: &Metadata, out: &mut Vec<u8>) {
             let score = Value::from(known.text_score.unwrap_or(0.0));
             key::encode(score.as_val(), true, out, None);
         }
+        SortMeta::Score => {
+            let score = Value::from(known.any_score().unwrap_or(0.0));
+            key::encode(score.as_val(), true, out, None);
+        }
         SortMeta::SearchScore => {}
     }
 }
@@ -277,6 +286,7 @@ fn parse_field(e: Elem<'_>) -> Result<SortField> {
                 "query requires $geoNear distance metadata, but it is not available"
             ),
             Some("textScore") => SortMeta::TextScore,
+            Some("score") => SortMeta::Score,
             Some("randVal") => SortMeta::RandVal,
             Some("searchScore" | "vectorSearchScore") => SortMeta::SearchScore,
             _ => bail!(31138, "Illegal $meta sort: {}: {}", m.name, m.val),

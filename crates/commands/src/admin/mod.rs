@@ -9,6 +9,7 @@ pub mod drop_connections;
 pub mod fsync;
 pub mod get_cmd_line_opts;
 pub mod get_parameter;
+pub mod log_application_message;
 pub mod log_rotate;
 pub mod pando_backup;
 pub mod plan_cache_filters;

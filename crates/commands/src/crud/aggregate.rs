@@ -125,6 +125,9 @@ fn parse(cx: &CommandContext<'_, '_>) -> Result<Aggregate> {
     }
     let ctx = ParseCtx::new(cx.args.db, coll, env);
     let pipeline = Pipeline::parse(pipeline, &ctx)?;
+    for ns in pipeline.fuses() {
+        check_fused(cx, ns)?;
+    }
     let read = pipeline.reads();
     if !read.is_empty() {
         let snapshot = cx.app.engine.catalog.snapshot();
@@ -158,6 +161,22 @@ fn parse(cx: &CommandContext<'_, '_>) -> Result<Aggregate> {
         bypass_validation: a.bypass_validation,
         merge_key_checked: a.merge_key_checked,
     })
+}
+
+/// Measurements are not ranked.
+fn check_fused(cx: &CommandContext<'_, '_>, ns: &Namespace) -> Result<()> {
+    let snapshot = cx.app.engine.catalog.snapshot();
+    let on = match snapshot.resolve(&ns.to_string())? {
+        Some(r) => r.on.coll.clone(),
+        None => ns.coll.clone(),
+    };
+    if on.starts_with("system.buckets.") {
+        bail!(
+            10557301,
+            "$rankFusion and $scoreFusion are unsupported on timeseries collections"
+        );
+    }
+    Ok(())
 }
 
 /// How the pipeline reads other collections, where that is not from this server.
@@ -226,6 +245,9 @@ fn check_strict(pipeline: Val<'_>) -> Result<()> {
                     | "$listSessions"
                     | "$planCacheStats"
                     | "$listSearchIndexes"
+                    | "$rankFusion"
+                    | "$score"
+                    | "$scoreFusion"
                     | "$search"
                     | "$searchMeta"
                     | "$vectorSearch"

@@ -12,6 +12,7 @@ use executor::{FindCursor, FindRequest, OpCtx};
 use planner::explain::{Explain, PlanStage, stages};
 use query::collation::Collation;
 use query::filter::Filter;
+use query::metadata::Available;
 use query::path::FieldPath;
 use query::pipeline::StageCounters;
 use query::projection::Projection;
@@ -173,7 +174,7 @@ fn subject<'a>(cx: &CommandContext<'_, 'a>, command: &str) -> Result<Subject<'a>
     request.sort = match written.sort.filter(|s| !s.is_empty()) {
         Some(s) => {
             let pattern = SortPattern::parse_found(s)?.collated(env.collation());
-            pattern.check_meta(request.filter.text().is_some())?;
+            pattern.check_meta(Available::of_text(request.filter.text().is_some()))?;
             Some(pattern)
         }
         None => None,

@@ -104,14 +104,13 @@ fn check_tailable(a: &Arguments<'_>) -> Result<()> {
 fn parse_sort(
     sort: Option<Doc<'_>>,
     env: &ParseEnv,
-    has_text_score: bool,
 ) -> Result<(Option<SortPattern>, Option<Hint>)> {
     let Some(d) = sort else {
         return Ok((None, None));
     };
     let Some(v) = d.get("$natural") else {
         let pattern = SortPattern::parse_found(d)?.collated(env.collation());
-        pattern.check_meta(has_text_score)?;
+        pattern.check_meta(env.available())?;
         return Ok((Some(pattern), None));
     };
     if d.count() > 1 {
@@ -139,8 +138,8 @@ pub fn parse<'a>(cx: &CommandContext<'_, 'a>) -> Result<Find<'a>> {
     if scored && a.tailable {
         bail!(BadValue, "text expressions not allowed in tailable cursors");
     }
-    let (sort, natural) = parse_sort(a.sort, &env, scored)?;
     let env = env.with_text_score(scored);
+    let (sort, natural) = parse_sort(a.sort, &env)?;
     let projection = match a.projection {
         Some(d) => Some(Projection::parse(d, Some(&filter), &env)?),
         None => None,

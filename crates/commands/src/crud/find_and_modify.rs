@@ -12,6 +12,7 @@ use executor::{DeleteRequest, FindAndModify, FoundAndModified, Retry, StmtResult
 use planner::Hint;
 use query::expr::Vars;
 use query::filter::Filter;
+use query::metadata::Available;
 use query::projection::Projection;
 use query::sort::SortPattern;
 use query::update::Update;
@@ -198,7 +199,7 @@ fn done_before(done: &StmtResult, what: &FindAndModify<'_>) -> FoundAndModified 
 /// A sort, which may be by the score of the filter's `$text`.
 fn found_sort(d: Doc<'_>, filter: &Filter, env: &query::expr::ParseEnv) -> Result<SortPattern> {
     let pattern = SortPattern::parse_found(d)?.collated(env.collation());
-    pattern.check_meta(filter.text().is_some())?;
+    pattern.check_meta(Available::of_text(filter.text().is_some()))?;
     Ok(pattern)
 }
 

@@ -164,6 +164,7 @@ commands! {
     "compactStructuredEncryptionData" => WORKER | OF_COLLECTION, Collection(&[CompactStructuredEncryptionData]), crate::admin::compact_encryption::run, "compacts the state of encrypted fields";
     "rotateCertificates" => ADMIN, Cluster(&[RotateCertificates]), crate::admin::rotate_certificates::run, "reads certificates anew";
     "logRotate" => ADMIN | WORKER, Cluster(&[LogRotate]), crate::admin::log_rotate::run, "starts a new log file";
+    "logApplicationMessage" => ADMIN, Cluster(&[ApplicationMessage]), crate::admin::log_application_message::run, "a message of an application to the audit log";
     "profile" => WORKER, Own(needs::profile), crate::admin::profile::run, "the profiler";
     "planCacheClear" => OF_COLLECTION, Collection(&[PlanCacheWrite]), crate::admin::plan_cache_filters::clear, "forgets cached plans";
     "planCacheClearFilters" => OF_COLLECTION, Collection(&[PlanCacheIndexFilter]), crate::admin::plan_cache_filters::clear_filters, "forgets index filters";

@@ -216,6 +216,11 @@ fn change(ended: &Ended<'_>) -> Option<(&'static str, DocBuf)> {
             }
             ("dropIndex", w.finish())
         }
+        // What is no message was refused, and is no event.
+        "logApplicationMessage" if ended.failure.is_none() => (
+            "applicationMessage",
+            doc! { "msg": text("logApplicationMessage") },
+        ),
         "shutdown" => ("shutdown", doc! {}),
         "rotateCertificates" => ("rotateCertificates", doc! {}),
         _ => return None,

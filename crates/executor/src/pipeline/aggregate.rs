@@ -314,7 +314,8 @@ pub(crate) fn begin(
     find.projection = push.needed.as_ref().and_then(covering);
     let mut cursor = FindCursor::over(ctx, view, coll.clone(), find)?;
     cursor.drop_projection_unless_covered();
-    if cursor.plan().text.is_some() && pipeline.asks_for(push.consumed, "textScore") {
+    let asks = |name: &str| pipeline.asks_for(push.consumed, name);
+    if cursor.plan().text.is_some() && (asks("textScore") || asks("score")) {
         cursor.keep_score();
     }
     begun(Start::Rows(Box::new(cursor)), push.consumed, Some(coll))

@@ -62,7 +62,7 @@ impl FindRequest<'_> {
 /// The shape of a result: how a document is projected on its way into a batch.
 pub(crate) struct Shape {
     pub projection: Option<Projection>,
-    /// It has `$meta: "textScore"`.
+    /// It asks for the score of a text.
     shows_score: bool,
     vars: Arc<Vars>,
     show_record_id: bool,
@@ -80,7 +80,9 @@ impl Shape {
         return_key: bool,
     ) -> Shape {
         Shape {
-            shows_score: projection.as_ref().is_some_and(|p| p.asks_for("textScore")),
+            shows_score: projection
+                .as_ref()
+                .is_some_and(|p| p.asks_for("textScore") || p.asks_for("score")),
             projection,
             vars,
             show_record_id,

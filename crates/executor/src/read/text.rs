@@ -29,6 +29,7 @@ pub(crate) fn metadata(plan: &Plan, doc: Doc<'_>) -> Metadata {
     let matcher = plan.text.as_ref().and_then(|t| t.matcher.as_ref());
     Metadata {
         text_score: matcher.map(|m| m.score(doc)),
+        ..Metadata::default()
     }
 }
 

@@ -23,6 +23,7 @@ pub struct Share {
     seed: u64,
 }
 
+#[derive(Clone)]
 struct Ready {
     statement: Statement,
     uses: Vec<usize>,
@@ -72,6 +73,25 @@ impl Share {
             left: AtomicU64::new(once.times),
             seed: self.seed,
         })
+    }
+}
+
+impl Share {
+    /// The same variables, and one of the queries.
+    pub fn alone(&self, query: usize) -> Option<Share> {
+        Some(Share {
+            variables: Arc::clone(&self.variables),
+            queries: vec![self.queries.get(query)?.clone()],
+            weights: vec![1],
+            names: self.names.get(query..=query)?,
+            left: AtomicU64::new(u64::MAX),
+            seed: self.seed,
+        })
+    }
+
+    /// Of its first query.
+    pub fn name(&self) -> &'static str {
+        self.names.first().copied().unwrap_or_default()
     }
 }
 

@@ -198,6 +198,17 @@ impl File {
         }
     }
 
+    /// The names of the queries, in their order.
+    pub fn names(&self) -> Vec<&str> {
+        let mut all: Vec<&str> = Vec::new();
+        for q in &self.queries {
+            if !all.contains(&q.name.as_str()) {
+                all.push(&q.name);
+            }
+        }
+        all
+    }
+
     pub fn variables(&self) -> Vec<Variable> {
         let all = self.variables.iter();
         all.map(|(name, kind)| Variable::new(name, kind.clone()))

@@ -33,7 +33,9 @@ use crate::targets::local::given_or_own;
 use crate::targets::{Key, Language, Table, Target};
 use crate::terms::{Durability, duration, pause, positive};
 use client::{Client, Share};
-use file::{File, define};
+use file::define;
+
+pub use file::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,12 +44,6 @@ use std::time::Duration;
 pub struct Args {
     /// The file (see docs/lab.md).
     pub file: PathBuf,
-    /// Targets, which take turns; without one a server of this run's own.
-    #[arg(long)]
-    pub url: Vec<String>,
-    /// The database that commands speak of, where the URL names none.
-    #[arg(long, default_value = "lab")]
-    pub database: String,
     /// Another value for a constant of the file's: `-D customers=500`.
     #[arg(short = 'D', long = "define", value_name = "NAME=VALUE", value_parser = define)]
     pub define: Vec<(String, i64)>,
@@ -59,6 +55,19 @@ pub struct Args {
         default_value = "1,8,64"
     )]
     pub connections: Vec<usize>,
+    #[command(flatten)]
+    pub how: How,
+}
+
+/// Whom the queries are asked, and how long.
+#[derive(clap::Args)]
+pub struct How {
+    /// Targets, which take turns; without one a server of this run's own.
+    #[arg(long)]
+    pub url: Vec<String>,
+    /// The database that commands speak of, where the URL names none.
+    #[arg(long, default_value = "lab")]
+    pub database: String,
     /// Length of each step.
     #[arg(long, default_value = "10s", value_parser = duration)]
     pub duration: Duration,
@@ -81,34 +90,54 @@ pub struct Args {
 const BEFORE: usize = 4;
 
 pub fn main(args: Args) -> Result<bool> {
-    catch_interrupts();
-    positive("--connections", &args.connections)?;
     let file = File::read(&args.file, &args.define)?;
-    let (own, targets) = given_or_own(&args.url, args.to.quiet)?;
-    let repeats = args.repeat.times(targets.len())?;
     let name = args.file.file_stem().unwrap_or_default();
     let mut draft = Draft::new("queries", &name.to_string_lossy());
-    draft.set("queries", file.text.clone());
-    draft.set("seconds_a_step", args.duration.as_secs_f64());
-    draft.set("seed", args.seed);
     for (name, value) in &args.define {
         draft.set(name, *value);
     }
+    run(&args.how, &file, draft, &args.connections, false)
+}
+
+/// Asks the targets the queries of a file. `apart`: each in a step of its own, in which the targets
+/// take turns query by query.
+pub fn run(
+    how: &How,
+    file: &File,
+    mut draft: Draft,
+    connections: &[usize],
+    apart: bool,
+) -> Result<bool> {
+    catch_interrupts();
+    positive("--connections", connections)?;
+    let (own, targets) = given_or_own(&how.url, how.to.quiet)?;
+    let repeats = how.repeat.times(targets.len())?;
+    draft.set("queries", file.text.clone());
+    draft.set("seconds_a_step", how.duration.as_secs_f64());
+    draft.set("seed", how.seed);
     draft.repeated(repeats);
     let mut all = Vec::new();
     for target in targets {
-        all.push(Asked::new(&args, &file, target, &mut draft)?);
+        all.push(Asked::new(how, file, target, &mut draft)?);
     }
-    let mut journal = Journal::open(&mut draft, &args.to)?;
-    let steps = args.connections.len() * all.len() * repeats;
+    let mut journal = Journal::open(&mut draft, &how.to)?;
+    let groups: Vec<Option<usize>> = match apart {
+        true => (0..file.names().len()).map(Some).collect(),
+        false => vec![None],
+    };
+    let steps = connections.len() * groups.len() * all.len() * repeats;
     progress::course(steps.saturating_sub(draft.done()) as f64);
     if draft.done() < steps {
         all.iter().try_for_each(|asked| asked.say(&file.before))?;
     }
-    for (repeat, i) in turns(repeats, all.len()) {
+    for repeat in 0..repeats {
         draft.begin(repeat);
-        for &n in &args.connections {
-            all[i].measure(n, &mut draft, &mut journal)?;
+        for &group in &groups {
+            for (_, i) in turns(repeats, all.len()).filter(|t| t.0 == repeat) {
+                for &n in connections {
+                    all[i].measure(group, n, &mut draft, &mut journal)?;
+                }
+            }
         }
     }
     if !interrupted() {
@@ -120,7 +149,7 @@ pub fn main(args: Args) -> Result<bool> {
 
 /// One target, and the queries in its language.
 struct Asked<'a> {
-    args: &'a Args,
+    args: &'a How,
     target: Arc<dyn Target>,
     info: TargetInfo,
     table: Arc<Table>,
@@ -130,7 +159,7 @@ struct Asked<'a> {
 
 impl<'a> Asked<'a> {
     fn new(
-        args: &'a Args,
+        args: &'a How,
         file: &File,
         target: Arc<dyn Target>,
         draft: &mut Draft,
@@ -196,16 +225,35 @@ impl<'a> Asked<'a> {
         Ok(())
     }
 
-    fn measure(&self, connections: usize, draft: &mut Draft, journal: &mut Journal) -> Result<()> {
+    /// A step of all queries, or of one.
+    fn measure(
+        &self,
+        query: Option<usize>,
+        connections: usize,
+        draft: &mut Draft,
+        journal: &mut Journal,
+    ) -> Result<()> {
         let label = self.info.label();
-        let key = format!("{label} / {connections}");
+        let alone = query.and_then(|i| self.share.alone(i).map(Arc::new));
+        let share = alone.as_ref().unwrap_or(&self.share);
+        let name = match &alone {
+            Some(share) => share.name().to_string(),
+            None => draft.report.name.clone(),
+        };
+        let key = match &alone {
+            Some(_) => format!("{label} / {name} / {connections}"),
+            None => format!("{label} / {connections}"),
+        };
         if interrupted() || draft.has(&key) {
             return Ok(());
         }
         progress::step(1.0);
-        let title = format!("{label}: {connections} connection(s)");
+        let title = match &alone {
+            Some(_) => format!("{label}: {name}, {connections} connection(s)"),
+            None => format!("{label}: {connections} connection(s)"),
+        };
         say(self.args.to.quiet, &title);
-        let (mut fleet, threads) = self.fleet(&self.share, connections)?;
+        let (mut fleet, threads) = self.fleet(share, connections)?;
         if !self.args.warmup.is_zero() {
             fleet
                 .run_quietly(Some(self.args.warmup))
@@ -220,8 +268,7 @@ impl<'a> Asked<'a> {
         );
         let done = fleet.watched(Some(limit), progress, &mut |_| {});
         let (outcome, spent) = done.map_err(|f| f.at(&self.info.url))?;
-        let name = &draft.report.name;
-        let mut step = Step::new(name, connections, threads, &outcome, spent);
+        let mut step = Step::new(&name, connections, threads, &outcome, spent);
         step.target = Some(label);
         step.own_queries = true;
         draft.push(&key, step);

@@ -1,6 +1,8 @@
 //! The published studies. A ([`single`]): one process, documents of 1 KB with three secondary indexes. B ([`keys`]): ways
-//! to insert. C ([`sizes`]): YCSB by connections and data size. D ([`shards`]). E ([`pains`]). F ([`files`]): GridFS.
+//! to insert. C ([`sizes`]): YCSB by connections and data size. D ([`shards`]). E ([`pains`]). F ([`files`]): GridFS. G ([`aggregate`]):
+//! pipelines over documents of 1 KB.
 
+pub mod aggregate;
 pub mod dataset;
 pub mod files;
 pub mod keys;

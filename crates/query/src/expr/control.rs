@@ -523,19 +523,18 @@ fn parse_meta(_: &'static Op, arg: Val<'_>, env: &ParseEnv) -> Result<Parsed> {
         let path = ExprPath::unchecked(&format!("${name}"));
         return Ok(Parsed::Node(Node::System(System::Root, path)));
     }
-    if name == "textScore" && !env.has_text_score() {
+    let known = env.available();
+    let lacks = match name {
+        "textScore" if !known.text_score => "text score",
+        "score" if !known.score && !known.text_score => "score",
+        "scoreDetails" if !known.score_details => "scoreDetails",
+        "geoNearDistance" | "geoNearPoint" => name,
+        _ => "",
+    };
+    if !lacks.is_empty() {
         bail!(
             40218,
-            "query requires text score metadata, but it is not available"
-        );
-    }
-    if matches!(
-        name,
-        "geoNearDistance" | "geoNearPoint" | "score" | "scoreDetails"
-    ) {
-        bail!(
-            40218,
-            "query requires {name} metadata, but it is not available"
+            "query requires {lacks} metadata, but it is not available"
         );
     }
     let args = vec![Node::Const(arg.to_value())];

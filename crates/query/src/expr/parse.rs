@@ -5,6 +5,7 @@ use super::path::ExprPath;
 use super::table::{self, Named, Op, Syntax};
 use crate::collation::Collation;
 use crate::list::Places;
+use crate::metadata::Available;
 use bson::{Doc, Val, tag};
 use errors::{Result, bail, err};
 use std::sync::Arc;
@@ -25,8 +26,8 @@ pub struct ParseEnv {
     near: bool,
     /// A query may have `$text`.
     allows_text: bool,
-    /// The documents were found by `$text`: there is `$meta: "textScore"`.
-    has_text_score: bool,
+    /// What `$meta` may ask for.
+    available: Available,
 }
 
 impl ParseEnv {
@@ -93,13 +94,18 @@ impl ParseEnv {
     }
 
     /// Whether what is parsed with it is computed of documents that `$text` found.
-    pub fn with_text_score(mut self, there: bool) -> ParseEnv {
-        self.has_text_score = there;
+    pub fn with_text_score(self, there: bool) -> ParseEnv {
+        self.with_available(Available::of_text(there))
+    }
+
+    /// Says which metadata `$meta` may ask for.
+    pub(crate) fn with_available(mut self, available: Available) -> ParseEnv {
+        self.available = available;
         self
     }
 
-    pub fn has_text_score(&self) -> bool {
-        self.has_text_score
+    pub fn available(&self) -> Available {
+        self.available
     }
 
     /// The same for expressions and filters under a collation.

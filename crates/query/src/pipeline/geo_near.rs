@@ -12,6 +12,7 @@ use super::parse::parse_match;
 use super::{IdleVisitor, PipelineHost, Source};
 use crate::expr::{EvalCtx, Expression, ParseEnv, Vars};
 use crate::filter::{Filter, NearTest, Node, Test, nearest};
+use crate::metadata::Metadata;
 use crate::path::FieldPath;
 use bson::{Doc, Val, Value, Writer, tag};
 use errors::{Error, Result, bail};
@@ -383,6 +384,10 @@ impl Source for Strip {
 
     fn doc(&self) -> Doc<'_> {
         Doc::new(&self.out).unwrap_or(Doc::EMPTY)
+    }
+
+    fn meta(&self) -> &Metadata {
+        self.input.meta()
     }
 
     fn parts(&mut self, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()> {

@@ -18,6 +18,8 @@ mod bucket;
 mod densify;
 mod facet;
 mod fill;
+mod fusion;
+mod fusion_run;
 pub mod geo_near;
 mod granularity;
 mod graph_lookup;
@@ -34,6 +36,7 @@ mod profile;
 mod pushdown;
 mod redact;
 mod rows;
+mod score;
 mod sort;
 mod spill;
 mod stage_memory;
@@ -43,6 +46,7 @@ mod unpack;
 mod unwind;
 mod window;
 mod window_function;
+mod window_scale;
 mod window_values;
 mod write;
 
@@ -240,6 +244,8 @@ pub(crate) enum Op {
     Lookup(Arc<lookup::Lookup>),
     Facet(Arc<facet::Facet>),
     UnionWith(Arc<union_with::UnionWith>),
+    Fusion(Arc<fusion::Fusion>),
+    Score(Arc<score::Score>),
     GraphLookup(Arc<graph_lookup::GraphLookup>),
     Redact(Arc<Expression>),
     Documents(Arc<Expression>),
@@ -374,7 +380,7 @@ impl Pipeline {
     pub fn makes_input(&self) -> bool {
         matches!(
             self.stages.first().map(|s| &s.op),
-            Some(Op::Documents(_) | Op::Rows(_))
+            Some(Op::Documents(_) | Op::Rows(_) | Op::Fusion(_))
         )
     }
 
@@ -424,7 +430,27 @@ impl Pipeline {
                     u.pipeline.collect_reads(out);
                 }
                 Op::GraphLookup(g) => out.push(g.from.clone()),
+                Op::Fusion(f) => out.push(f.from.clone()),
                 Op::Facet(f) => f.parts.iter().for_each(|(_, p)| p.collect_reads(out)),
+                _ => {}
+            }
+        }
+    }
+
+    /// Collections whose documents `$rankFusion` or `$scoreFusion` ranks, here or further inside.
+    pub fn fuses(&self) -> Vec<&Namespace> {
+        let mut out = Vec::new();
+        self.collect_fused(&mut out);
+        out
+    }
+
+    fn collect_fused<'a>(&'a self, out: &mut Vec<&'a Namespace>) {
+        for s in &self.stages {
+            match &s.op {
+                Op::Lookup(l) => l.pipeline.collect_fused(out),
+                Op::UnionWith(u) => u.pipeline.collect_fused(out),
+                Op::Facet(f) => f.parts.iter().for_each(|(_, p)| p.collect_fused(out)),
+                Op::Fusion(f) => out.push(&f.from),
                 _ => {}
             }
         }
@@ -531,6 +557,8 @@ impl Op {
             },
             Op::Facet(f) => Box::new(facet::Run::new(input, f, &vars)),
             Op::UnionWith(u) => Box::new(union_with::Run::new(input, u.clone(), vars)),
+            Op::Fusion(f) => f.attach(&vars),
+            Op::Score(s) => s.attach(input, vars),
             Op::GraphLookup(g) => Box::new(graph_lookup::Run::new(input, g.clone(), vars)),
             Op::Redact(e) => Box::new(redact::Run::new(input, e.clone(), vars)),
             Op::Documents(e) => Box::new(rows::Documents::new(e.clone(), vars)),

@@ -5,12 +5,13 @@ use super::group::Group;
 use super::lookup_unwind;
 use super::rows::{RowsKind, RowsStage};
 use super::{
-    Namespace, Op, Pipeline, Stage, bucket, densify, facet, fill, graph_lookup, lookup, redact,
-    union_with, unwind, window, write,
+    Namespace, Op, Pipeline, Stage, bucket, densify, facet, fill, fusion, graph_lookup, lookup,
+    redact, score, union_with, unwind, window, write,
 };
 use crate::arithmetic::decimal;
 use crate::expr::{Expression, ParseEnv};
 use crate::filter::Filter;
+use crate::metadata::Available;
 use crate::sort::SortPattern;
 use crate::transform::Transform;
 use bson::{Doc, Val, Writer, tag};
@@ -67,7 +68,7 @@ impl ParseCtx {
                 Inside::Facet => self.coll.clone(),
                 _ => from.map(|n| n.coll.clone()),
             },
-            env: env.with_text_score(false),
+            env: env.with_available(Available::default()),
             inside,
             in_facet: self.in_facet || inside == Inside::Facet,
             depth: self.depth + 1,
@@ -81,8 +82,6 @@ const UNSUPPORTED: &[&str] = &[
     "$changeStreamSplitLargeEvent",
     "$listCatalog",
     "$listSearchIndexes",
-    "$rankFusion",
-    "$scoreFusion",
     "$search",
     "$searchBeta",
     "$searchMeta",
@@ -118,10 +117,13 @@ const SUPPORTED: &[&str] = &[
     "$project",
     "$querySettings",
     "$queryStats",
+    "$rankFusion",
     "$redact",
     "$replaceRoot",
     "$replaceWith",
     "$sample",
+    "$score",
+    "$scoreFusion",
     "$set",
     "$setWindowFields",
     "$skip",
@@ -200,9 +202,7 @@ impl Pipeline {
             );
         }
         let mut out = Vec::with_capacity(n);
-        // Where the distance from a point is known.
-        let mut behind_near: Option<ParseCtx> = None;
-        let mut found_by_text = false;
+        let mut known = Known::default();
         for v in list.values() {
             let Some(d) = v.as_doc() else {
                 bail!(
@@ -218,18 +218,6 @@ impl Pipeline {
                 );
             };
             check_inside(e.name, ctx)?;
-            // The documents that `$text` found have their scores until a stage makes others of them.
-            let scored;
-            let ctx = match found_by_text {
-                true => {
-                    scored = ParseCtx {
-                        env: ctx.env.clone().with_text_score(true),
-                        ..ctx.clone()
-                    };
-                    &scored
-                }
-                false => ctx,
-            };
             if !out.is_empty() && UNSUPPORTED.contains(&e.name) && must_be_first(e.name) {
                 bail!(
                     40602,
@@ -251,25 +239,67 @@ impl Pipeline {
                     bail!(40603, "$geoNear was not the first stage in the pipeline.");
                 }
             }
-            match &behind_near {
-                Some(ctx) => parse_stage(e.name, e.val, ctx, &mut out)?,
+            if fusion::is_fusion(e.name) && !out.is_empty() {
+                return Err(fusion::not_first(e.name).into());
+            }
+            match known.within(ctx) {
+                Some(ctx) => parse_stage(e.name, e.val, &ctx, &mut out)?,
                 None => parse_stage(e.name, e.val, ctx, &mut out)?,
             }
-            if e.name == "$geoNear" {
-                behind_near = Some(ParseCtx {
-                    env: ctx.env.clone().with_near(true),
-                    ..ctx.clone()
-                });
-            }
-            found_by_text = by_text || found_by_text && !makes_others(e.name);
+            known.pass(e.name, by_text, out.last());
         }
         check_places(list, ctx)?;
-        if behind_near.is_some() {
+        if known.near {
             note_meta(list, &mut out);
         }
         Ok(Pipeline {
             stages: coalesce(out),
         })
+    }
+}
+
+/// What is known of the documents between two stages.
+#[derive(Default)]
+struct Known {
+    /// How far they are from a point.
+    near: bool,
+    metadata: Available,
+}
+
+impl Known {
+    /// `ctx` where this is known; `None`: it is the same.
+    fn within(&self, ctx: &ParseCtx) -> Option<ParseCtx> {
+        let more = self.near || self.metadata != Available::default();
+        more.then(|| ParseCtx {
+            env: (ctx.env.clone())
+                .with_near(self.near || ctx.env.has_near())
+                .with_available(self.metadata),
+            ..ctx.clone()
+        })
+    }
+
+    /// Behind a stage: the documents that `$text` found, or that a stage has scored, keep their
+    /// scores until one makes others of them.
+    fn pass(&mut self, name: &str, by_text: bool, stage: Option<&Stage>) {
+        if makes_others(name) {
+            self.metadata = Available::default();
+        }
+        self.near |= name == "$geoNear";
+        self.metadata.text_score |= by_text;
+        match stage.map(|s| &s.op) {
+            Some(Op::Fusion(f)) => {
+                self.metadata = Available {
+                    score: true,
+                    score_details: f.details,
+                    text_score: false,
+                }
+            }
+            Some(Op::Score(s)) => {
+                self.metadata.score = true;
+                self.metadata.score_details = s.gives_details();
+            }
+            _ => {}
+        }
     }
 }
 
@@ -574,6 +604,10 @@ fn parse_stage(name: &str, spec: Val<'_>, ctx: &ParseCtx, out: &mut Vec<Stage>) 
         "$lookup" => Op::Lookup(Arc::new(lookup::Lookup::parse(spec, ctx)?)),
         "$unionWith" => Op::UnionWith(Arc::new(union_with::UnionWith::parse(spec, ctx)?)),
         "$graphLookup" => Op::GraphLookup(Arc::new(graph_lookup::GraphLookup::parse(spec, ctx)?)),
+        "$rankFusion" | "$scoreFusion" => {
+            Op::Fusion(Arc::new(fusion::Fusion::parse(name, spec, ctx)?))
+        }
+        "$score" => Op::Score(Arc::new(score::Score::parse(spec, &ctx.env)?)),
         "$setWindowFields" => Op::Window(Arc::new(window::Window::parse(spec, &ctx.env)?)),
         "$fill" => {
             out.extend(fill::parse(spec, ctx)?);
@@ -649,7 +683,7 @@ fn parse_sort(spec: Val<'_>, ctx: &ParseCtx) -> Result<Op> {
         bail!(15976, "$sort stage must have at least one sort key");
     }
     let pattern = SortPattern::parse_found(d)?.collated(ctx.env.collation());
-    pattern.check_meta(ctx.env.has_text_score())?;
+    pattern.check_meta(ctx.env.available())?;
     Ok(Op::Sort(Arc::new(pattern), None))
 }
 

@@ -5,6 +5,7 @@ use super::options::{options, string};
 use super::parse::{Inside, ParseCtx};
 use super::{IdleVisitor, Namespace, Pipeline, PipelineHost, Source};
 use crate::expr::Vars;
+use crate::metadata::Metadata;
 use bson::{Doc, Val, tag};
 use errors::{Result, bail};
 use std::sync::Arc;
@@ -95,6 +96,13 @@ impl Source for Run {
         match (&self.first, &self.second) {
             (Some(s), _) | (None, Some(s)) => s.doc(),
             _ => Doc::EMPTY,
+        }
+    }
+
+    fn meta(&self) -> &Metadata {
+        match (&self.first, &self.second) {
+            (Some(s), _) | (None, Some(s)) => s.meta(),
+            _ => Metadata::NONE,
         }
     }
 

@@ -183,6 +183,12 @@ impl Output {
             frame = Some(Frame::parse(e.val, sort, ordered)?);
         }
         let explicit = frame.is_some();
+        if first.name == "$minMaxScaler" && frame.as_ref().is_some_and(Frame::excludes_current) {
+            bail!(
+                FailedToParse,
+                "the window of $minMaxScaler must contain the current document"
+            );
+        }
         let function = Function::parse(first.name, first.val, sort, explicit, env)?;
         Ok(Output {
             path,
@@ -193,6 +199,20 @@ impl Output {
 }
 
 impl Frame {
+    /// Whether the row itself is never in it.
+    fn excludes_current(&self) -> bool {
+        let sign = |e: &Edge| match e {
+            Edge::By(v) => v.as_val().to_f64().unwrap_or(0.0),
+            _ => 0.0,
+        };
+        match self {
+            Frame::Documents(lower, upper) => {
+                lower.is_some_and(|n| n > 0) || upper.is_some_and(|n| n < 0)
+            }
+            Frame::Range { lower, upper, .. } => sign(lower) > 0.0 || sign(upper) < 0.0,
+        }
+    }
+
     fn parse(spec: Val<'_>, sort: Option<&SortPattern>, ordered: bool) -> Result<Frame> {
         let Some(d) = spec.as_doc() else {
             bail!(FailedToParse, "'window' field must be an object");

@@ -1,14 +1,14 @@
 //! The functions of `$setWindowFields` as they are written; what they give is made in
 //! `window_values`.
 
-use super::options::options;
+use super::options::{options, required};
 use super::window::Unit;
 use crate::accumulator::AccumulatorSpec;
 use crate::arithmetic::Number;
 use crate::expr::join_paths;
 use crate::expr::{Expression, ParseEnv};
 use crate::sort::SortPattern;
-use bson::{Doc, Val, Value, Writer, tag};
+use bson::{Doc, Val, Value, Writer, order, tag};
 use errors::{Code, Result, bail, err};
 use std::collections::BTreeSet;
 
@@ -42,6 +42,12 @@ pub(super) enum Function {
     },
     LinearFill(Expression),
     Locf(Expression),
+    /// The least of the window becomes `min`, the greatest `max`.
+    MinMaxScaler {
+        input: Expression,
+        min: Number,
+        max: Number,
+    },
 }
 
 /// A function as the stage writes it.
@@ -65,6 +71,7 @@ impl Function {
             | Function::ExpMovingAvg { input: e, .. }
             | Function::Derivative { input: e, .. }
             | Function::Integral { input: e, .. }
+            | Function::MinMaxScaler { input: e, .. }
             | Function::LinearFill(e)
             | Function::Locf(e) => e.needed_paths(),
             Function::Covariance { x, y, .. } => {
@@ -96,6 +103,7 @@ impl Function {
             "$derivative" | "$integral" => written.derivative_or_integral(),
             "$covariancePop" | "$covarianceSamp" => written.covariance(),
             "$linearFill" => written.linear_fill(),
+            "$minMaxScaler" => written.min_max_scaler(),
             "$locf" => {
                 written.no_window()?;
                 Ok(Function::Locf(Expression::parse(arg, env)?))
@@ -289,6 +297,50 @@ impl<'a> Written<'a> {
             );
         }
         Ok(Function::LinearFill(Expression::parse(arg, env)?))
+    }
+
+    fn min_max_scaler(&self) -> Result<Function> {
+        let Written { name, env, .. } = *self;
+        let [input, min, max] = options(name, self.object()?, ["input", "min", "max"])?;
+        let input = required(name, "input", input)?;
+        let bound = |what: &str, v: Option<Val<'_>>| -> Result<Option<Number>> {
+            let Some(v) = v else {
+                return Ok(None);
+            };
+            let e = Expression::parse(v, env)?;
+            let Some(c) = e.constant() else {
+                bail!(
+                    FailedToParse,
+                    "'{what}' argument to {name} must be a constant"
+                );
+            };
+            match Number::of(c.as_val()) {
+                Some(n) => Ok(Some(n)),
+                None => bail!(
+                    FailedToParse,
+                    "'{what}' argument to {name} must be a numeric type"
+                ),
+            }
+        };
+        let (min, max) = match (bound("min", min)?, bound("max", max)?) {
+            (None, None) => (Number::Int(0), Number::Int(1)),
+            (Some(min), Some(max)) => (min, max),
+            _ => bail!(
+                FailedToParse,
+                "'min' and 'max' must both be specified, or neither, in {name}"
+            ),
+        };
+        if !order::compare(max.to_value().as_val(), min.to_value().as_val()).is_gt() {
+            bail!(
+                FailedToParse,
+                "'max' must be strictly greater than 'min' in {name}"
+            );
+        }
+        Ok(Function::MinMaxScaler {
+            input: Expression::parse(input, env)?,
+            min,
+            max,
+        })
     }
 
     fn accumulator(&self) -> Result<Function> {

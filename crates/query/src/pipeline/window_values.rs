@@ -8,6 +8,7 @@
 use super::partition::{Partition, Row};
 use super::window::{Edge, Frame, Output, Unit};
 use super::window_function::Function;
+use super::window_scale::Extremes;
 use crate::accumulator::{Accumulator, AccumulatorSpec};
 use crate::arithmetic::{Number, add, decimal, multiply, subtract};
 use crate::expr::{EvalCtx, Expression, ParseEnv, Vars};
@@ -46,6 +47,7 @@ enum State {
     Area(Area),
     Covariance(Box<Covariance>),
     Line(Line),
+    Extremes(Extremes),
 }
 
 /// Heap bytes of a value.
@@ -155,6 +157,18 @@ impl Progress {
                 let value = c.value(*sample);
                 (self.state, self.frame) = (State::Covariance(c), Some(frame));
                 Ok(value)
+            }
+            function @ Function::MinMaxScaler { input, min, max } => {
+                let frame = self.frame(at, &output.frame, rows, around)?;
+                let (mut found, from) = match (std::mem::take(&mut self.state), self.grown(&frame))
+                {
+                    (State::Extremes(e), Some(from)) => (e, from),
+                    _ => (Extremes::default(), frame.start),
+                };
+                found.take(function, from..frame.end, rows, around)?;
+                let value = evaluate(input, at, rows, around)?;
+                (self.state, self.frame) = (State::Extremes(found), Some(frame));
+                found.scale(&value, *min, *max)
             }
             Function::LinearFill(e) => {
                 if !matches!(self.state, State::Line(_)) {
@@ -320,7 +334,7 @@ fn check_memory(bytes: usize, limit: usize) -> Result<()> {
     Ok(())
 }
 
-fn evaluate(
+pub(super) fn evaluate(
     e: &Expression,
     at: usize,
     rows: &mut Partition,
