@@ -1,4 +1,4 @@
-"""A sharded cluster of real processes on loopback: a configuration set and shards of one member each, and routers."""
+"""A sharded cluster of real processes on loopback: a configuration set of one member, shards of one or more, and routers."""
 
 import contextlib
 
@@ -7,36 +7,53 @@ from harness import BINARY, Server, until
 SMALL = ("--cache", "32MB")
 
 
+def members(path, name, role, replicas=1, options=()):
+    """The servers of one set; the first has the set's name."""
+    names = [name, *(f"{name}-{n}" for n in range(1, replicas))]
+    return [Server(path / each, "--replSet", name, role, *SMALL, *options) for each in names]
+
+
 def member(path, name, role):
-    return Server(path / name, "--replSet", name, role, *SMALL)
+    return members(path, name, role)[0]
 
 
-def initiate(server, name):
-    with server.client() as client:
-        client.admin.command("replSetInitiate", {"_id": name, "members": [{"_id": 0, "host": server.address}]})
+def initiate(servers, name, settings=None):
+    """Makes a set of one server or several; `settings` are of its members, by their number."""
+    servers = servers if isinstance(servers, list) else [servers]
+    listed = [{"_id": n, "host": s.address, **(settings or {}).get(n, {})} for n, s in enumerate(servers)]
+    with servers[0].client() as client:
+        client.admin.command("replSetInitiate", {"_id": name, "members": listed})
         until(f"{name} has a primary", lambda: client.admin.command("hello")["isWritablePrimary"])
+    for server in servers[1:]:
+        with server.client() as client:
+            until("it is a secondary", lambda c=client: c.admin.command("hello").get("secondary"), 60)
 
 
 class ShardedCluster:
-    """`config`, `shards` by name, `routers`; `client` is one of the first router."""
+    """`config`, `sets` of servers by the shard's name, `shards`: the first of each, `routers`; `client` is one of the
+    first router. `options` are those of every server, `settings` those of the members of each shard, by number."""
 
-    def __init__(self, path, shards=2, routers=1):
-        self.config = member(path, "csrs", "--configsvr")
-        self.shards = {f"s{n}": member(path, f"s{n}", "--shardsvr") for n in range(shards)}
+    def __init__(self, path, shards=2, routers=1, replicas=1, options=(), router_options=(), settings=None):
+        [self.config] = members(path, "csrs", "--configsvr", options=options)
+        self.sets = {f"s{n}": members(path, f"s{n}", "--shardsvr", replicas, options) for n in range(shards)}
+        self.shards = {name: servers[0] for name, servers in self.sets.items()}
+        self.settings = settings
         uri = f"csrs/{self.config.address}"
-        self.routers = [Server(path / f"r{n}", "--configdb", uri, program=[BINARY, "route"]) for n in range(routers)]
+        told = ["--configdb", uri, *options, *router_options]
+        self.routers = [Server(path / f"r{n}", *told, program=[BINARY, "route"]) for n in range(routers)]
 
     def servers(self):
-        return [self.config, *self.shards.values(), *self.routers]
+        return [self.config, *(s for servers in self.sets.values() for s in servers), *self.routers]
 
     def __enter__(self):
         for server in self.servers():
             server.launch()
-        for server in [self.config, *self.shards.values()]:
-            until("it answers", lambda s=server: answers(s), 60)
+        for server in self.servers():
+            if server not in self.routers:
+                until("it answers", lambda s=server: answers(s), 60)
         initiate(self.config, "csrs")
-        for name, server in self.shards.items():
-            initiate(server, name)
+        for name, servers in self.sets.items():
+            initiate(servers, name, self.settings)
         for router in self.routers:
             until("the router answers", lambda r=router: answers(r), 60)
         with self.client() as client:

@@ -109,6 +109,8 @@ const SHARDING_OF_DB: Actions = Actions::of(&[
     MoveChunk,
     RefineCollectionShardKey,
     ReshardCollection,
+    SplitChunk,
+    SplitVector,
 ]);
 
 const CLUSTER_MANAGER: Actions = Actions::of(&[

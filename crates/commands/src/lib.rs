@@ -41,6 +41,10 @@ mod users;
 
 pub use executor::{Elsewhere, RowsElsewhere};
 pub use request::connection::Connection;
+pub use security::UserDirectory;
+pub use security::login::LoggedIn;
+pub use security::needs::RequiredAccess;
+pub use security::routed::{FailPoint, RoutersOwn};
 pub use version::VERSION;
 
 use ::replication::{Changed, Driver};
@@ -52,6 +56,7 @@ use monitoring::metrics::{self, Counters};
 use monitoring::operations::Operations;
 use monitoring::profiler::Profiler;
 use parking_lot::Mutex;
+use service::config::Role;
 use service::{
     Address, Client, Control, DiskRead, Mode, Needs, Outcome, Request, ServerConfig, Service,
 };
@@ -260,7 +265,9 @@ impl Commands {
 
     /// Whether nobody can log in yet, although everybody has to.
     pub fn lacks_users(&self) -> bool {
-        self.security.enabled && self.security.is_exceptional(&self.engine).unwrap_or(false)
+        self.security.enabled
+            && self.config.role != Role::Router
+            && self.security.is_exceptional(&self.engine).unwrap_or(false)
     }
 
     /// Ends a session: its cursors go with it.

@@ -7,6 +7,7 @@ use crate::{Error, Result, Url};
 use auth::scram::{Hash, ScramClient, digest_password, nonce};
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
 use std::fmt;
+use std::sync::{Mutex, PoisonError};
 
 const X509: &str = "MONGODB-X509";
 const EXTERNAL: &str = "$external";
@@ -156,7 +157,9 @@ impl Login {
         };
         let (first, id, _) = self.say(c, &start)?;
         let last = scram
-            .last(&first)
+            .last_by(&first, |password, salt, iterations| {
+                salted(hash, password, salt, iterations)
+            })
             .ok_or_else(|| self.refused("its challenge makes no sense"))?;
         let next = |payload: &str| {
             doc! {
@@ -204,6 +207,47 @@ impl Login {
         let why = reply.get("errmsg").and_then(Val::as_str);
         Err(self.refused(why.unwrap_or("the server does not say why")))
     }
+}
+
+/// A salted password that was computed, which takes long on purpose: members open many connections
+/// with the same key.
+struct Salted {
+    hash: Hash,
+    password: Vec<u8>,
+    salt: Vec<u8>,
+    iterations: u32,
+    salted: Vec<u8>,
+}
+
+/// The newest come last.
+static COMPUTED: Mutex<Vec<Salted>> = Mutex::new(Vec::new());
+/// As many members' salts are remembered.
+const MOST_COMPUTED: usize = 64;
+
+fn salted(hash: Hash, password: &[u8], salt: &[u8], iterations: u32) -> Vec<u8> {
+    let lock = || COMPUTED.lock().unwrap_or_else(PoisonError::into_inner);
+    let same = |known: &&Salted| {
+        known.hash == hash
+            && known.iterations == iterations
+            && known.salt == salt
+            && known.password == password
+    };
+    if let Some(known) = lock().iter().find(same) {
+        return known.salted.clone();
+    }
+    let computed = hash.salted(password, salt, iterations);
+    let mut all = lock();
+    if all.len() >= MOST_COMPUTED {
+        all.remove(0);
+    }
+    all.push(Salted {
+        hash,
+        password: password.into(),
+        salt: salt.into(),
+        iterations,
+        salted: computed.clone(),
+    });
+    computed
 }
 
 #[cfg(test)]

@@ -17,7 +17,9 @@ use bson::{DocBuf, Writer, doc};
 use deployment::{Deployment, MemberProcess, Role, SET, start_of};
 use std::ffi::OsString;
 use std::fs::{self, File};
+use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -26,7 +28,7 @@ use std::time::{Duration, Instant};
 const HELP: &str = "\
 Runs a deployment of several servers on this machine.
 
-Usage: pando cluster up --replicas N [--shards N] [--dir DIR] [--port PORT] [-- options of each server]
+Usage: pando cluster up --replicas N [--shards N] [--auth] [--dir DIR] [--port PORT] [-- options of each server]
        pando cluster status [--dir DIR]
        pando cluster down [--dir DIR]
 
@@ -36,6 +38,7 @@ Usage: pando cluster up --replicas N [--shards N] [--dir DIR] [--port PORT] [-- 
   status  says which members there are, and what each is
   down    ends the processes that 'up' has started, and keeps their data
 
+  --auth        asks clients to log in: the servers share a key, DIR/key, that is made here
   --dir DIR     where data, logs and the record of the processes are; pando-cluster if not given
   --port PORT   the router's, or the first member's; the others have the next ones; 27017 if not given
 ";
@@ -43,12 +46,14 @@ Usage: pando cluster up --replicas N [--shards N] [--dir DIR] [--port PORT] [-- 
 /// How long members may take to start, to elect a primary, and to end.
 const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(50);
+const KEY_BYTES: usize = 64;
 
 #[derive(Debug, PartialEq, Eq)]
 struct Asked {
     what: String,
     replicas: Option<u16>,
     shards: Option<u16>,
+    auth: bool,
     dir: PathBuf,
     port: Option<u16>,
     server: Vec<String>,
@@ -98,6 +103,7 @@ fn parse(words: &[String]) -> Result<Asked, String> {
         what: what.clone(),
         replicas: None,
         shards: None,
+        auth: false,
         dir: "pando-cluster".into(),
         port: None,
         server: Vec::new(),
@@ -107,6 +113,10 @@ fn parse(words: &[String]) -> Result<Asked, String> {
         if word == "--" {
             asked.server = rest.cloned().collect();
             break;
+        }
+        if word == "--auth" && what == "up" {
+            asked.auth = true;
+            continue;
         }
         let (name, value) = match word.split_once('=') {
             Some((name, value)) => (name, Some(value.to_string())),
@@ -149,7 +159,14 @@ fn up(asked: &Asked) -> Result<String, String> {
         }
         None => match (asked.replicas, asked.shards) {
             (None, None) => return Err("--replicas says how many members to start".into()),
-            (n, shards) => planned(n.unwrap_or(1), shards, asked)?,
+            (n, shards) => {
+                let mut new = planned(n.unwrap_or(1), shards, asked)?;
+                if asked.auth {
+                    let key = make_key(&dir)?.to_string_lossy().into_owned();
+                    new.server.extend(["--keyFile".into(), key]);
+                }
+                new
+            }
         },
     };
     let config = deployment.addresses(Role::Config).concat();
@@ -178,8 +195,15 @@ fn up(asked: &Asked) -> Result<String, String> {
         ),
         None => format!("A replica set of {} members", deployment.members.len()),
     };
+    let first_user = match asked.auth {
+        true => format!(
+            "\n\nClients have to log in. Make the first user from this machine:\n  npx mongosh '{}' --eval 'db.getSiblingDB(\"admin\").createUser({{user: \"admin\", pwd: passwordPrompt(), roles: [\"root\"]}})'",
+            deployment.uri()
+        ),
+        false => String::new(),
+    };
     Ok(format!(
-        "{what} is ready.\n\n  connect  {}\n  data     {}\n  status   pando cluster status --dir {}\n  stop     pando cluster down --dir {}",
+        "{what} is ready.\n\n  connect  {}\n  data     {}\n  status   pando cluster status --dir {}\n  stop     pando cluster down --dir {}{first_user}",
         deployment.uri(),
         dir.display(),
         asked.dir.display(),
@@ -193,22 +217,42 @@ fn make_ready(dir: &Path, deployment: &Deployment) -> Result<(), String> {
         .members
         .iter()
         .partition(|m| m.role == Role::Router);
+    let key = deployment.key()?;
     await_members(dir, &members)?;
     for set in deployment
         .sets()
         .iter()
         .filter(|s| s[0].role != Role::Router)
     {
-        initiate(set)?;
+        initiate(set, key.as_deref())?;
     }
     await_members(dir, &routers)?;
     for router in routers {
         for shard in deployment.addresses(Role::Shard) {
-            let reply = router.ask("admin", doc! { "addShard": shard }.as_doc())?;
+            let add = doc! { "addShard": shard };
+            let reply = router.ask(key.as_deref(), "admin", add.as_doc())?;
             refusal(reply.as_doc()).map_or(Ok(()), Err)?;
         }
     }
     Ok(())
+}
+
+/// A key that the servers share: its owner alone may read it.
+fn make_key(dir: &Path) -> Result<PathBuf, String> {
+    let path = dir.join("key");
+    let failed = |e: std::io::Error| format!("cannot write {}: {e}", path.display());
+    let mut secret = [0; KEY_BYTES];
+    File::open("/dev/urandom")
+        .and_then(|mut random| random.read_exact(&mut secret))
+        .map_err(failed)?;
+    let text: String = secret.iter().map(|b| format!("{b:02x}")).collect();
+    let mut options = File::options();
+    options.create_new(true).write(true).mode(0o600);
+    let mut file = options.open(&path).map_err(failed)?;
+    file.write_all(text.as_bytes())
+        .and_then(|()| file.sync_all())
+        .map_err(failed)?;
+    Ok(path)
 }
 
 /// The members of new sets, whose ports nobody has.
@@ -297,7 +341,7 @@ fn await_members(dir: &Path, members: &[&MemberProcess]) -> Result<(), String> {
     let until = Instant::now() + PATIENCE;
     for member in members {
         let hello = doc! { "hello": 1 };
-        while member.ask("admin", hello.as_doc()).is_err() {
+        while member.ask(None, "admin", hello.as_doc()).is_err() {
             if !member.runs() || Instant::now() > until {
                 let log = dir.join(format!("{}.log", member.name));
                 let why = fs::read_to_string(&log).unwrap_or_default();
@@ -315,10 +359,10 @@ fn await_members(dir: &Path, members: &[&MemberProcess]) -> Result<(), String> {
 }
 
 /// Makes the set, if it is not made, and waits until all members have its data.
-fn initiate(members: &[&MemberProcess]) -> Result<(), String> {
+fn initiate(members: &[&MemberProcess], key: Option<&str>) -> Result<(), String> {
     let first = members.first().ok_or("there is no member")?;
     let status = doc! { "replSetGetStatus": 1 };
-    let known = first.ask("admin", status.as_doc())?;
+    let known = first.ask(key, "admin", status.as_doc())?;
     let code = known.as_doc().get("code").and_then(|v| v.to_i64_exact());
     if code == Some(94) {
         let mut w = Writer::new();
@@ -332,12 +376,12 @@ fn initiate(members: &[&MemberProcess]) -> Result<(), String> {
                 .close();
         }
         w.close().close();
-        let reply = first.ask("admin", w.finish().as_doc())?;
+        let reply = first.ask(key, "admin", w.finish().as_doc())?;
         refusal(reply.as_doc()).map_or(Ok(()), Err)?;
     }
     let until = Instant::now() + PATIENCE;
     loop {
-        let states: Vec<i64> = members.iter().map(|m| state(m)).collect();
+        let states: Vec<i64> = members.iter().map(|m| state(m, key)).collect();
         if states.contains(&1) && states.iter().all(|s| matches!(s, 1 | 2)) {
             return Ok(());
         }
@@ -351,9 +395,9 @@ fn initiate(members: &[&MemberProcess]) -> Result<(), String> {
 }
 
 /// MongoDB's number of a member's state; 8 for one that is not reached.
-fn state(member: &MemberProcess) -> i64 {
+fn state(member: &MemberProcess, key: Option<&str>) -> i64 {
     let status = doc! { "replSetGetStatus": 1 };
-    let reply = member.ask("admin", status.as_doc());
+    let reply = member.ask(key, "admin", status.as_doc());
     let number = |reply: DocBuf| reply.as_doc().get("myState")?.to_i64_exact();
     reply.ok().and_then(number).unwrap_or(8)
 }
@@ -369,9 +413,10 @@ fn recorded(dir: &Path) -> Result<Deployment, String> {
 
 fn status(dir: &Path) -> Result<String, String> {
     let deployment = recorded(dir)?;
+    let key = deployment.key()?;
     let mut said = format!("{}\n", deployment.uri());
     for member in &deployment.members {
-        let is = match (member.runs(), state(member)) {
+        let is = match (member.runs(), state(member, key.as_deref())) {
             (false, _) => "does not run",
             (true, _) if member.role == Role::Router => "router",
             (true, 1) => "primary",
@@ -434,6 +479,7 @@ mod tests {
             (Some(3), Some(5), "d".into())
         );
         assert_eq!(up.server, ["--cache", "64MB"]);
+        assert!(!up.auth && asked("up --shards 2 --auth").unwrap().auth);
         assert_eq!(asked("down").unwrap().dir, Path::new("pando-cluster"));
         for (words, said) in [
             ("", "not ''"),
@@ -442,6 +488,7 @@ mod tests {
             ("up --replicas x", "number"),
             ("up --dir", "value"),
             ("down --replicas 3", "no option"),
+            ("down --auth x", "no option"),
         ] {
             let says = asked(words).unwrap_err();
             assert!(says.contains(said), "{words}: {says}");

@@ -262,6 +262,11 @@ pub const FLAGS: &[Flag] = &[
     ),
     flag(&["tlsClusterFile"], "net.tls.clusterFile", Value("FILE")),
     flag(
+        &["tlsClusterPassword"],
+        "net.tls.clusterPassword",
+        Value("PASSWORD"),
+    ),
+    flag(
         &["tlsClusterCAFile"],
         "net.tls.clusterCAFile",
         Value("FILE"),
@@ -419,9 +424,7 @@ pub const WITHOUT_EFFECT: &[&str] = &[
     "net.ipv6",
     "net.listenBacklog",
     "net.serviceExecutor",
-    "net.tls.allowInvalidHostnames",
     "net.tls.clusterCAFile",
-    "net.tls.clusterFile",
     "net.tls.logVersions",
     "net.unixDomainSocket.filePermissions",
     "net.wireObjectCheck",

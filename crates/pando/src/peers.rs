@@ -9,8 +9,9 @@ use parking_lot::{Condvar, Mutex};
 use replication::driver::SetName;
 use replication::initial_sync::{Offer, Part, Source};
 use replication::{Config, Transport, message};
-use service::config::{ServerConfig, TlsMode};
+use service::config::{ClusterAuth, ServerConfig, TlsMode, TlsOptions};
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -38,24 +39,17 @@ struct Access {
 
 impl Access {
     fn of(config: &ServerConfig) -> Access {
-        let tls = matches!(config.tls.mode, TlsMode::Require | TlsMode::Prefer).then(|| {
-            let mut options = format!(
-                "tls=true&tlsCertificateKeyFile={}",
-                escape(&config.tls.certificate_key_file.to_string_lossy())
-            );
-            match &config.tls.ca_file {
-                Some(ca) => {
-                    options.push_str(&format!("&tlsCAFile={}", escape(&ca.to_string_lossy())))
-                }
-                None => options.push_str("&tlsAllowInvalidCertificates=true"),
-            }
-            options
-        });
+        let encrypts = matches!(config.tls.mode, TlsMode::Require | TlsMode::Prefer);
+        let tls = encrypts.then(|| tls_options(&config.tls));
+        let security = &config.security;
+        let shows = matches!(
+            security.cluster_auth,
+            ClusterAuth::SendX509 | ClusterAuth::X509
+        );
         Access {
-            key: config.security.keys.first().cloned(),
+            key: security.keys.first().cloned(),
             by_certificate: tls.is_some()
-                && config.security.keys.is_empty()
-                && config.security.authorization,
+                && (shows || security.keys.is_empty() && security.authorization),
             tls,
         }
     }
@@ -66,11 +60,46 @@ impl Access {
         if self.by_certificate {
             options.push("authMechanism=MONGODB-X509".into());
         } else if let Some(key) = &self.key {
-            user = format!("__system:{}@", escape(key));
-            options.push("authSource=local&authMechanism=SCRAM-SHA-256".into());
+            user = user_of(key);
+            options.push(BY_KEY.into());
         }
         format!("mongodb://{user}{host}/?{}", options.join("&"))
     }
+}
+
+const BY_KEY: &str = "authSource=local&authMechanism=SCRAM-SHA-256";
+
+fn user_of(key: &str) -> String {
+    format!("__system:{}@", escape(key))
+}
+
+/// The connection string of a host, for a member with that key.
+pub fn by_key(key: &str, host: &str) -> String {
+    format!("mongodb://{}{host}/?{BY_KEY}", user_of(key))
+}
+
+/// What a connection string says of certificates: the one of this server is shown, or the one that is
+/// for members.
+fn tls_options(tls: &TlsOptions) -> String {
+    let path = |path: &Path| escape(&path.to_string_lossy());
+    let (file, password) = match &tls.cluster_file {
+        Some(file) => (file, &tls.cluster_password),
+        None => (&tls.certificate_key_file, &tls.certificate_key_password),
+    };
+    let mut options = format!("tls=true&tlsCertificateKeyFile={}", path(file));
+    if let Some(password) = password {
+        options += &format!("&tlsCertificateKeyFilePassword={}", escape(&password.0));
+    }
+    match &tls.ca_file {
+        Some(ca) if !tls.allow_invalid_certificates => {
+            options += &format!("&tlsCAFile={}", path(ca))
+        }
+        _ => options += "&tlsAllowInvalidCertificates=true",
+    }
+    if tls.allow_invalid_hostnames {
+        options += "&tlsAllowInvalidHostnames=true";
+    }
+    options
 }
 
 /// How a router, or who balances, proves who it is: the connection string of a host.
@@ -364,5 +393,30 @@ mod tests {
             Access::of(&config).url("a:1"),
             "mongodb://__system:x%2By/z%3D@a:1/?authSource=local&authMechanism=SCRAM-SHA-256"
         );
+    }
+
+    #[test]
+    fn members_log_in_by_their_certificate_where_that_is_sent() {
+        let mut config = ServerConfig::default();
+        config.security.keys = vec!["xyz".into()];
+        config.tls.mode = TlsMode::Require;
+        config.tls.certificate_key_file = "/own.pem".into();
+        config.tls.ca_file = Some("/ca.pem".into());
+        for (mode, says) in [
+            (ClusterAuth::KeyFile, "authMechanism=SCRAM-SHA-256"),
+            (ClusterAuth::SendKeyFile, "authMechanism=SCRAM-SHA-256"),
+            (ClusterAuth::SendX509, "authMechanism=MONGODB-X509"),
+            (ClusterAuth::X509, "authMechanism=MONGODB-X509"),
+        ] {
+            config.security.cluster_auth = mode;
+            let url = Access::of(&config).url("a:1");
+            assert!(url.contains(says), "{url}");
+            assert!(url.contains("tlsCertificateKeyFile=/own.pem&tlsCAFile=/ca.pem"));
+        }
+        config.tls.cluster_file = Some("/member.pem".into());
+        config.tls.allow_invalid_hostnames = true;
+        let url = Access::of(&config).url("a:1");
+        assert!(url.contains("tlsCertificateKeyFile=/member.pem&"), "{url}");
+        assert!(url.contains("tlsAllowInvalidHostnames=true"), "{url}");
     }
 }

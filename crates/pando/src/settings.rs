@@ -285,6 +285,9 @@ fn tls(o: &Reader<'_>) -> Result<TlsOptions, String> {
         mode,
         certificate_key_file,
         certificate_key_password: password.map(|g| Secret(g.value.clone())),
+        cluster_file: path("clusterFile")?,
+        cluster_password: given("clusterPassword").map(|g| Secret(g.value.clone())),
+        allow_invalid_hostnames: switch("allowInvalidHostnames")?,
         ca_file: path("CAFile")?,
         crl_file: path("CRLFile")?,
         allow_without_certificates: switch("allowConnectionsWithoutCertificates")?,
@@ -443,8 +446,8 @@ fn role(o: &Reader<'_>, security: &SecurityOptions) -> Result<Role, String> {
         (Some(_), Some(_)) => {
             return Err("--configdb is for routers, which have no other role".into());
         }
-        (Some(_), None) if security.authorization => {
-            return Err("a router that asks clients to log in is not there yet: start it without --auth, --keyFile and certificates, where nobody else can reach it".into());
+        (Some(_), None) if security.authorization && !proves_itself(security) => {
+            return Err("a router logs in at shards and at the configuration set as a member: --auth wants --keyFile, or --clusterAuthMode x509".into());
         }
         (Some(_), None) => return Ok(Role::Router),
         (None, Some("shardsvr")) => Role::Shard,
@@ -457,6 +460,11 @@ fn role(o: &Reader<'_>, security: &SecurityOptions) -> Result<Role, String> {
             Err("a member of a sharded cluster belongs to a replica set: give --replSet".into())
         }
     }
+}
+
+/// Whether the process can show other members that it is one.
+fn proves_itself(security: &SecurityOptions) -> bool {
+    !security.keys.is_empty() || security.cluster_auth != ClusterAuth::KeyFile
 }
 
 fn topology(o: &Reader<'_>, mongod: bool) -> Result<Topology, String> {
@@ -580,11 +588,16 @@ fn verbosity(o: &Reader<'_>) -> Result<u8, String> {
 }
 
 /// The options as `getCmdLineOpts` shows them.
-const PASSWORD_KEYS: [&str; 2] = [
+const PASSWORD_KEYS: [&str; 3] = [
     "net.tls.certificateKeyFilePassword",
+    "net.tls.clusterPassword",
     "net.ssl.PEMKeyPassword",
 ];
-const PASSWORD_FLAGS: [&str; 2] = ["--tlsCertificateKeyFilePassword", "--sslPEMKeyPassword"];
+const PASSWORD_FLAGS: [&str; 3] = [
+    "--tlsCertificateKeyFilePassword",
+    "--tlsClusterPassword",
+    "--sslPEMKeyPassword",
+];
 const HIDDEN: &str = "<password>";
 
 /// The words of the command line as they may be shown.

@@ -91,8 +91,8 @@ const ROOMS: &[(&str, &[&str])] = &[
     (
         "router",
         &[
-            "commands", "changes", "outgoing", "service", "sharding", "query", "wire", "bson",
-            "errors",
+            "commands", "changes", "outgoing", "service", "sharding", "auth", "query", "wire",
+            "bson", "errors",
         ],
     ),
     (

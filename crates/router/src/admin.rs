@@ -1,6 +1,7 @@
 //! Commands that change the cluster: shards, sharded collections, chunks, zones.
 
 mod collections;
+pub(crate) mod consistency;
 mod shards;
 mod zones;
 
@@ -39,6 +40,8 @@ pub(crate) fn handler(name: &str) -> Option<Handler> {
         "balancerStatus" => balancer::status,
         "balancerCollectionStatus" => balancer::collection_status,
         "flushRouterConfig" => flush,
+        "checkMetadataConsistency" => consistency::check,
+        "setAllowMigrations" => consistency::set_allow_migrations,
         "movePrimary"
         | "moveCollection"
         | "unshardCollection"
@@ -117,6 +120,7 @@ fn move_chunk(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
         .unwrap_or_default();
     let table = table_of(router, ns)?;
     let chunk = named_chunk(command, &table)?;
+    consistency::check_moves_are_allowed(router, ns)?;
     move_range(
         &router.cluster,
         ns,
@@ -169,6 +173,7 @@ fn move_one(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
             return Err(err!(InvalidOptions, "Must specify at least one bound").into());
         }
     };
+    consistency::check_moves_are_allowed(router, ns)?;
     move_range(&router.cluster, ns, min.as_doc(), max.as_doc(), to)?;
     router.cluster.refresh(ns)?;
     Ok(done())

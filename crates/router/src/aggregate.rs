@@ -4,13 +4,14 @@
 //!
 //! Invariant: a stage that needs all documents sees all of them.
 
+use crate::cluster_stages::{self, naming};
 use crate::cursors::{self, Source};
 use crate::find::{first_batch, several_shards, targets};
 use crate::merge::Merge;
 use crate::metadata::Placement;
 use crate::request::{Command, finish};
 use crate::service_impl::{Router, compute};
-use crate::{Failure, Outcome, change_stream, ddl, merge_into, operations, views};
+use crate::{Failure, Outcome, change_stream, ddl, merge_into, views};
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
 use errors::err;
 use std::sync::Arc;
@@ -93,20 +94,13 @@ pub(crate) fn run(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
         return change_stream::open(router, command, stages, spec);
     }
     if command.collection().is_empty() {
-        return match first {
-            Some(("$currentOp", spec)) if !is_local(spec) => {
-                let scratch = Scratch::new(router, command.db);
-                let mut w = Writer::new_array();
-                operations::documents(router, spec)?.iter().for_each(|d| {
-                    w.push(d.as_doc().as_val());
-                });
-                let found = w.finish_array();
-                scratch.put(found.as_val().as_array().unwrap_or(Doc::EMPTY))?;
-                let rest: Vec<Value> = stages.values().skip(1).map(|s| s.to_value()).collect();
-                let ns = format!("{}.$cmd.aggregate", command.db);
-                ended(router, command, &ns, scratch, &rest, &[])
-            }
-            _ => without_collection(router, command),
+        let told = match first {
+            Some(stage) => cluster_stages::documents(router, command, stage)?,
+            None => None,
+        };
+        return match told {
+            Some(documents) => of_the_cluster(router, command, &documents, stages),
+            None => without_collection(router, command),
         };
     }
     let ns = command.namespace()?;
@@ -148,7 +142,8 @@ fn read(
                 return Err(crate::routing::no_database(command.db));
             };
             let whole = Placement::Whole(shard.clone());
-            let reply = router.send(command, &whole, &shard, &command.whole(), &[])?;
+            let body = naming(command.whole(), &shard);
+            let reply = router.send(command, &whole, &shard, &body, &[])?;
             return Ok(Some(cursors::adopt(router, ns, &shard, reply)));
         };
         let mut shards = targets(command, placement, first_filter(stages))?;
@@ -161,7 +156,8 @@ fn read(
             Ok::<bool, Failure>(all && here)
         })?;
         if shards.len() == 1 && foreign_here {
-            let reply = router.send(command, placement, &shards[0], &command.whole(), &[])?;
+            let body = naming(command.whole(), &shards[0]);
+            let reply = router.send(command, placement, &shards[0], &body, &[])?;
             return Ok(Some(cursors::adopt(router, ns, &shards[0], reply)));
         }
         if command.in_transaction() && !others.is_empty() {
@@ -175,10 +171,25 @@ fn read(
     })
 }
 
-/// Whether a `$currentOp` asks for the router itself only.
-fn is_local(spec: Val<'_>) -> bool {
-    let local = spec.as_doc().and_then(|d| d.get("localOps"));
-    local.is_some_and(Val::truthy)
+/// The rest of a pipeline that begins with what is told of the cluster.
+fn of_the_cluster(
+    router: &Router,
+    command: &Command<'_>,
+    documents: &[DocBuf],
+    stages: Doc<'_>,
+) -> Outcome<DocBuf> {
+    let scratch = Scratch::new(router, command.db);
+    for some in documents.chunks(SHARD_BATCH as usize) {
+        let mut w = Writer::new_array();
+        some.iter().for_each(|d| {
+            w.push(d.as_doc().as_val());
+        });
+        let batch = w.finish_array();
+        scratch.put(batch.as_val().as_array().unwrap_or(Doc::EMPTY))?;
+    }
+    let rest: Vec<Value> = stages.values().skip(1).map(|s| s.to_value()).collect();
+    let ns = format!("{}.$cmd.aggregate", command.db);
+    ended(router, command, &ns, scratch, &rest, &[])
 }
 
 /// Where a pipeline writes.
@@ -329,7 +340,8 @@ fn split(
         .i64("batchSize", SHARD_BATCH)
         .close();
     let each = w.finish();
-    let commands: Vec<_> = shards.iter().map(|s| (s.clone(), each.clone())).collect();
+    let to = shards.iter();
+    let commands: Vec<_> = to.map(|s| (s.clone(), naming(each.clone(), s))).collect();
     let replies = router.scatter(command, placement, &commands)?;
     if let Some(view) = replies.iter().find(|r| views::told(r).is_some()) {
         return Ok(view.clone());

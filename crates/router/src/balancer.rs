@@ -5,6 +5,7 @@
 //! work.
 
 use crate::Outcome;
+use crate::admin::consistency::forbids_moves;
 use crate::listing::size_on;
 use crate::metadata::{Cluster, Placement};
 use crate::request::{Command, finish};
@@ -207,7 +208,7 @@ fn one_round(cluster: &Cluster) -> Outcome<usize> {
         let Some(ns) = entry.get("_id").and_then(Val::as_str) else {
             continue;
         };
-        if entry.get("noBalance").is_some_and(Val::truthy) {
+        if entry.get("noBalance").is_some_and(Val::truthy) || forbids_moves(entry.as_doc()) {
             continue;
         }
         let Some(Placement::Sharded(table)) = cluster.refresh(ns)? else {

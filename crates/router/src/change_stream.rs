@@ -13,6 +13,7 @@
 //! behind the token.
 
 use crate::cursors::{self, Source};
+use crate::replica_set::Asked;
 use crate::request::{Command, finish};
 use crate::service_impl::Router;
 use crate::transfer::{reach_time, set_time, time_of};
@@ -460,15 +461,14 @@ impl ChangeStream {
                 None => more,
             };
             let set = part.set.clone();
-            let line = set.primary().and_then(|primary| {
-                let line = primary.send(&message(more.as_doc(), &[]))?;
-                Ok((primary, line))
-            });
-            under_way.push((at, set, line));
+            let more = message(more.as_doc(), &[]);
+            let member = set.choose(&Asked::of(&more)?)?;
+            let line = member.upstream.send(&more);
+            under_way.push((at, set, member, more, line));
         }
-        for (at, set, line) in under_way {
-            let reply = line.and_then(|(primary, line)| primary.receive(line));
-            let reply = match set.judge(reply) {
+        for (at, set, member, more, line) in under_way {
+            let reply = line.and_then(|line| member.upstream.receive(line));
+            let reply = match set.judge(&Asked::of(&more)?, &member, reply) {
                 Some(reply) => reply.map(|reply| error_of(reply.as_doc()).map_or(Ok(reply), Err)),
                 // Not the primary any more: its cursors are gone.
                 None => Err(Failure::Lost("the primary is another".into())),

@@ -3,12 +3,14 @@
 //! Invariant: a cursor is used by one request at a time. One that ends, is killed or times out takes
 //! the shards' cursors with it.
 
+use crate::access;
 use crate::change_stream::ChangeStream;
 use crate::merge::Merge;
 use crate::request::{Command, finish};
 use crate::service_impl::{Router, compute};
 use crate::upstream::message;
 use crate::{Failure, Outcome};
+use auth::{Action, Target};
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use errors::err;
 use parking_lot::Mutex;
@@ -43,6 +45,8 @@ struct Cursor {
     /// `None` while a request uses it.
     source: Option<Source>,
     used: Instant,
+    /// The name of who has made it; nobody's where nobody is asked who he is.
+    owner: Option<String>,
 }
 
 #[derive(Default)]
@@ -69,6 +73,7 @@ impl Cursors {
                     ns: ns.into(),
                     source: Some(source),
                     used: Instant::now(),
+                    owner: None,
                 };
                 open.insert(id, cursor);
                 return id;
@@ -102,6 +107,22 @@ impl Cursors {
             }
             // It was killed meanwhile.
             None => Some(source),
+        }
+    }
+
+    /// Makes a cursor somebody's.
+    pub fn own(&self, id: i64, owner: &str) {
+        if let Some(cursor) = self.open.lock().get_mut(&id) {
+            cursor.owner = Some(owner.into());
+        }
+    }
+
+    /// Fails where a cursor is another user's.
+    fn check_owner(&self, command: &Command<'_>, id: i64) -> Outcome<()> {
+        let open = self.open.lock();
+        match open.get(&id) {
+            Some(cursor) => access::check_owner(command, cursor.owner.as_deref(), id),
+            None => Ok(()),
         }
     }
 
@@ -194,6 +215,7 @@ pub(crate) fn get_more(router: &Router, command: &Command<'_>) -> Outcome<DocBuf
         .and_then(Val::as_str)
         .unwrap_or("");
     let ns = format!("{}.{collection}", command.db);
+    router.cursors.check_owner(command, id)?;
     let mut source = router.cursors.take(id, &ns)?;
     match more(router, command, &ns, id, &mut source) {
         Ok((reply, true)) => {
@@ -333,6 +355,13 @@ pub(crate) fn kill(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     let Some(ids) = ids else {
         return Err(Failure::Client(err!(FailedToParse, "cursors is an array")));
     };
+    let target = Target::Collection(command.db, command.collection());
+    let kills_any = |t| access::may(command.user.as_deref(), Action::KillAnyCursor, t);
+    if !kills_any(target) && !kills_any(Target::Cluster) {
+        for id in ids.values().filter_map(Val::to_i64_exact) {
+            router.cursors.check_owner(command, id)?;
+        }
+    }
     let (mut killed, mut missing) = (Writer::new_array(), Writer::new_array());
     for id in ids.values().filter_map(Val::to_i64_exact) {
         let known = router.cursors.open.lock().contains_key(&id);

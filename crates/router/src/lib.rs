@@ -12,18 +12,21 @@
 //! - `find`, `cursors`, `aggregate`, `write`, `ddl`, `listing`: families of commands;
 //! - `transactions`: which shards have a part in them, and how they end;
 //! - `bulk_write`, `without_key`: bulk writes, and upserts that name no shard;
-//! - `operations`: what runs in the cluster;
+//! - `operations`, `cluster_stages`: what runs in the cluster, and stages that tell of it;
+//! - `access`: who may do what; `read_preference`: which member of a set answers;
 //! - `admin`, `transfer`, `balancer`: what changes the cluster.
 //!
 //! Invariant: a client never sees that the router, or a shard, knew too little. What a router
 //! forgets by ending can be had again.
 
+mod access;
 mod admin;
 mod aggregate;
 pub mod balancer;
 mod bulk_write;
 mod change_stream;
 mod chunks;
+mod cluster_stages;
 mod cursors;
 mod ddl;
 mod find;
@@ -33,6 +36,7 @@ mod merge;
 mod merge_into;
 mod metadata;
 mod operations;
+mod read_preference;
 mod replica_set;
 mod request;
 mod routing;

@@ -1,7 +1,8 @@
 //! What there is: databases, collections, indexes and their figures, over all shards.
 
+use crate::access;
 use crate::cursors;
-use crate::metadata::{CONFIG, Placement, run};
+use crate::metadata::{CONFIG, Placement, all, run};
 use crate::request::{Command, finish};
 use crate::service_impl::{Router, sound};
 use crate::{Failure, Outcome, aggregate, find};
@@ -46,7 +47,10 @@ pub(crate) fn list_databases(router: &Router, command: &Command<'_>) -> Outcome<
     let mut w = Writer::new();
     let mut total = 0;
     w.open_array("databases");
-    for (name, (size, empty, by_shard)) in &found {
+    for name in access::seen_databases(command, found.keys()) {
+        let Some((size, empty, by_shard)) = found.get(name) else {
+            continue;
+        };
         let mut d = Writer::new();
         d.str("name", name);
         if !command.is("nameOnly") {
@@ -89,6 +93,15 @@ pub(crate) fn list_collections(router: &Router, command: &Command<'_>) -> Outcom
         return Ok(finish(w, &[]));
     };
     let set = router.cluster.shard(&shard)?;
+    if command.user.is_some() && command.is("authorizedCollections") {
+        let mut ask = Writer::new();
+        let left_out = ["$db", "authorizedCollections", "cursor"];
+        for e in command.body.iter().filter(|e| !left_out.contains(&e.name)) {
+            ask.val(e.name, e.val);
+        }
+        let all = all(&set, command.db, ask.finish().as_doc())?;
+        return Ok(access::seen_collections(command, &ns, &all));
+    }
     let reply = set.call(&crate::upstream::message(command.whole().as_doc(), &[]))?;
     Ok(cursors::adopt(router, &ns, &shard, reply))
 }

@@ -28,6 +28,8 @@ pub(crate) const CONFIG: &str = "config";
 #[derive(Default)]
 struct Known {
     shards: HashMap<String, Arc<ReplicaSet>>,
+    /// Those of before all was forgotten: who is found at the same address is the same.
+    earlier: HashMap<String, Arc<ReplicaSet>>,
     /// The primary shard of each database.
     databases: HashMap<String, Arc<str>>,
     collections: HashMap<String, Placement>,
@@ -139,10 +141,13 @@ impl Cluster {
             };
             let mut known = self.known.write();
             if known.shards.get(id).is_none_or(|s| s.address != host) {
-                let set = ReplicaSet::new(host, self.access.clone());
-                known.shards.insert(id.into(), Arc::new(set));
+                let earlier = known.earlier.remove(id).filter(|s| s.address == host);
+                let new = || Arc::new(ReplicaSet::new(host, self.access.clone()));
+                let set = earlier.unwrap_or_else(new);
+                known.shards.insert(id.into(), set);
             }
         }
+        self.known.write().earlier.clear();
         let known = self.known.read();
         known
             .shards
@@ -230,7 +235,12 @@ impl Cluster {
     }
 
     pub(crate) fn forget_all(&self) {
-        *self.known.write() = Known::default();
+        let mut known = self.known.write();
+        let earlier = std::mem::take(&mut known.shards);
+        *known = Known {
+            earlier,
+            ..Known::default()
+        };
     }
 }
 

@@ -4,11 +4,13 @@
 //! opid of an operation at a shard = "<shard>:<number there>"; of the router itself a number
 //! ```
 
-use crate::Outcome;
 use crate::metadata::all;
 use crate::request::{Command, finish};
-use crate::service_impl::{Router, compute};
+use crate::service_impl::{Router, compute_for};
+use crate::{Outcome, access};
+use auth::{Action, Target};
 use bson::{Doc, DocBuf, Val, Writer, doc};
+use commands::LoggedIn;
 use errors::err;
 
 /// An operation of a shard as the router shows it.
@@ -26,7 +28,8 @@ fn of_shard(shard: &str, operation: Doc<'_>) -> DocBuf {
 
 /// `currentOp`, the command.
 pub(crate) fn current(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
-    let own = compute(router, &command.whole())?;
+    let user = command.user.clone();
+    let own = compute_for(router, user, &command.whole())?;
     let mut w = Writer::new();
     w.open_array("inprog");
     let listed = |reply: &DocBuf| {
@@ -39,7 +42,9 @@ pub(crate) fn current(router: &Router, command: &Command<'_>) -> Outcome<DocBuf>
     for operation in listed(&own) {
         w.push(operation.as_doc().as_val());
     }
-    let ask = command.without(&["$db", "lsid"]).finish();
+    let own_only = command.is("$ownOps")
+        || !access::may(command.user.as_deref(), Action::Inprog, Target::Cluster);
+    let ask = command.without(&["$db", "lsid", "$ownOps"]).finish();
     let mut fields = Writer::new();
     for e in ask.as_doc().iter().filter(|e| e.name != "$db") {
         fields.val(e.name, e.val);
@@ -47,7 +52,8 @@ pub(crate) fn current(router: &Router, command: &Command<'_>) -> Outcome<DocBuf>
     let ask = fields.finish();
     for shard in router.cluster.shard_names()? {
         let reply = router.cluster.on_shard(&shard, "admin", ask.as_doc())?;
-        for operation in listed(&reply) {
+        let all = listed(&reply);
+        for operation in all.iter().filter(|o| !own_only || is_of(command, o)) {
             w.push(of_shard(&shard, operation.as_doc()).as_doc().as_val());
         }
     }
@@ -56,7 +62,13 @@ pub(crate) fn current(router: &Router, command: &Command<'_>) -> Outcome<DocBuf>
 }
 
 /// The documents of the stage `$currentOp`.
-pub(crate) fn documents(router: &Router, spec: Val<'_>) -> Outcome<Vec<DocBuf>> {
+pub(crate) fn documents(
+    router: &Router,
+    command: &Command<'_>,
+    spec: Val<'_>,
+) -> Outcome<Vec<DocBuf>> {
+    let all_users = spec.as_doc().and_then(|d| d.get("allUsers"));
+    let own_only = !all_users.is_some_and(Val::truthy);
     let mut stage = Writer::new();
     stage.val("$currentOp", spec);
     let ask = doc! {
@@ -66,14 +78,15 @@ pub(crate) fn documents(router: &Router, spec: Val<'_>) -> Outcome<Vec<DocBuf>> 
     for shard in router.cluster.shard_names()? {
         let set = router.cluster.shard(&shard)?;
         let operations = all(&set, "admin", ask.as_doc())?;
-        found.extend(operations.iter().map(|o| of_shard(&shard, o.as_doc())));
+        let seen = operations.iter().filter(|o| !own_only || is_of(command, o));
+        found.extend(seen.map(|o| of_shard(&shard, o.as_doc())));
     }
     Ok(found)
 }
 
 pub(crate) fn kill(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     let Some(op) = command.field("op").and_then(Val::as_str) else {
-        return compute(router, &command.whole());
+        return compute_for(router, command.user.clone(), &command.whole());
     };
     let at_shard = op
         .rsplit_once(':')
@@ -85,9 +98,72 @@ pub(crate) fn kill(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
         )
         .into());
     };
+    let may_any = access::may(command.user.as_deref(), Action::Killop, Target::Cluster);
+    if !may_any && !is_own(router, command, shard, id)? {
+        return Err(err!(
+            Unauthorized,
+            "not authorized on admin to execute command {{ killOp: 1, op: \"{op}\" }}"
+        )
+        .into());
+    }
     let kill = doc! {"killOp": 1, "op": id};
     router.cluster.on_shard(shard, "admin", kill.as_doc())?;
     let mut w = Writer::new();
     w.str("info", "attempting to kill op");
     Ok(finish(w, &[]))
+}
+
+/// Whether a shard's operation is the client's: by whose session it is.
+fn is_of(command: &Command<'_>, operation: &DocBuf) -> bool {
+    let Some(user) = &command.user else {
+        return true;
+    };
+    let lsid = operation.get("lsid").and_then(Val::as_doc);
+    let uid = lsid.and_then(|l| l.get("uid")?.as_binary());
+    uid.is_some_and(|(_, uid)| uid == user.uid)
+}
+
+/// Whether the operation of that number at a shard is the client's.
+fn is_own(router: &Router, command: &Command<'_>, shard: &str, id: i32) -> Outcome<bool> {
+    let ask = doc! {"currentOp": 1, "opid": id};
+    let reply = router.cluster.on_shard(shard, "admin", ask.as_doc())?;
+    let list = reply.get("inprog").and_then(Val::as_array);
+    let mut found = list.unwrap_or(Doc::EMPTY).values().filter_map(Val::as_doc);
+    Ok(found.all(|operation| is_of(command, &operation.to_buf())))
+}
+
+/// `killSessions`, `killAllSessions`, `killAllSessionsByPattern`: here and on all shards.
+pub(crate) fn kill_sessions(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    let reply = compute_for(router, command.user.clone(), &command.whole())?;
+    let ask = match (&command.user, command.name) {
+        (Some(user), "killSessions") => of_user(command, user),
+        _ => {
+            let given = command.field(command.name).unwrap_or(Val::NULL);
+            let mut w = Writer::new();
+            w.val(command.name, given);
+            w.finish()
+        }
+    };
+    for shard in router.cluster.shard_names()? {
+        router.cluster.on_shard(&shard, "admin", ask.as_doc())?;
+    }
+    Ok(reply)
+}
+
+/// The sessions that a user names, or all of his.
+fn of_user(command: &Command<'_>, user: &LoggedIn) -> DocBuf {
+    let uid = bson::Value::binary(0, &user.uid);
+    let list = command.field("killSessions").and_then(Val::as_array);
+    let list = list.unwrap_or(Doc::EMPTY);
+    let mut w = Writer::new();
+    w.open_array("killAllSessionsByPattern");
+    for id in list.values().filter_map(|v| v.as_doc()?.get("id")) {
+        let lsid = doc! {"lsid": doc! {"id": id.to_value(), "uid": uid.clone()}};
+        w.push(lsid.as_doc().as_val());
+    }
+    if list.is_empty() {
+        w.push(doc! {"uid": uid}.as_doc().as_val());
+    }
+    w.close();
+    w.finish()
 }

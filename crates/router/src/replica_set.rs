@@ -1,19 +1,35 @@
-//! A replica set behind the router: its members, and who its primary is.
+//! A replica set behind the router: its members, what each is, and which of them a command goes to.
 //!
-//! Invariant: what is sent to the primary is sent to who last said that he is. A command that a
-//! server refused because it is none has changed nothing, so it is sent again.
+//! Each member is asked by a thread of its own what it is: every [`LOOK`], and at once where somebody
+//! waits for a member, or one has failed.
+//!
+//! Invariant: what is for the primary goes to who last said that he is. A cursor's commands go to the
+//! member that has it. A command that a server refused because it is no primary has changed nothing,
+//! so it is sent again; one whose reply was lost only where a second run does no harm.
 
-use crate::upstream::{Upstream, error_of};
+use crate::read_preference::{Kind, Mode, ReadPreference, Seen};
+use crate::upstream::{self, Line, Upstream, error_of, message};
 use crate::{Failure, Outcome};
-use bson::{Doc, DocBuf, Val};
-use errors::Code;
-use parking_lot::RwLock;
+use bson::{Doc, DocBuf, ObjectId, Val, doc};
+use errors::{Code, err};
+use parking_lot::{Condvar, Mutex, RwLock};
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant, SystemTime};
 
-/// How long a primary is looked for.
+/// How long a member is looked for.
 const PATIENCE: Duration = Duration::from_secs(20);
-const PAUSE: Duration = Duration::from_millis(50);
+/// Before a command is sent again.
+const PAUSE: Duration = Duration::from_millis(10);
+/// So often a member is asked what it is.
+const LOOK: Duration = Duration::from_secs(10);
+/// The same where no primary is known, and where somebody waits.
+const LOOK_FOR_PRIMARY: Duration = Duration::from_millis(500);
+const LOOK_FOR_SOMEBODY: Duration = Duration::from_millis(20);
+/// Cursors of which is known who has them, before those that nobody has used for long are forgotten.
+const MOST_CURSORS: usize = 10_000;
+const CURSOR_IDLE: Duration = Duration::from_secs(30 * 60);
 
 /// How the router proves who it is: the connection string of a host.
 pub type Access = Arc<dyn Fn(&str) -> String + Send + Sync>;
@@ -21,28 +37,137 @@ pub type Access = Arc<dyn Fn(&str) -> String + Send + Sync>;
 pub struct ReplicaSet {
     /// `set/host:port,…`, as it was given.
     pub address: String,
-    access: Access,
-    members: RwLock<Members>,
+    members: Arc<Members>,
+    cursors: Mutex<HashMap<i64, Holder>>,
+    /// The latest time that a member has told of.
+    time: AtomicU64,
+}
+
+/// Who has a cursor.
+struct Holder {
+    member: Arc<Member>,
+    used: Instant,
+}
+
+pub(crate) struct Member {
+    pub upstream: Upstream,
+    seen: RwLock<Described>,
 }
 
 #[derive(Default)]
+struct Described {
+    seen: Seen,
+    /// Of two that say that they are primary, the later elected one is.
+    election: Option<ObjectId>,
+}
+
 struct Members {
-    all: Vec<Arc<Upstream>>,
-    primary: Option<Arc<Upstream>>,
+    access: Access,
+    all: RwLock<Vec<Arc<Member>>>,
+    looks: Mutex<Looks>,
+    news: Condvar,
+    waiting: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Looks {
+    /// How often somebody has asked for a look at once.
+    asked: u64,
+    closed: bool,
+}
+
+/// What of a command decides where it goes.
+pub(crate) struct Asked<'m> {
+    body: Doc<'m>,
+    preference: ReadPreference,
+    /// The cursor that it is about.
+    cursor: Option<i64>,
+    /// A second run does no harm.
+    repeatable: bool,
+    /// `maxTimeMS`: no member is waited for longer.
+    most: Option<Duration>,
+}
+
+/// Commands that any member with the data can answer.
+const READS: [&str; 12] = [
+    "find",
+    "aggregate",
+    "count",
+    "distinct",
+    "explain",
+    "listCollections",
+    "listIndexes",
+    "dbStats",
+    "dbstats",
+    "collStats",
+    "collstats",
+    "dataSize",
+];
+
+impl<'m> Asked<'m> {
+    /// Of a whole message.
+    pub fn of(message: &'m [u8]) -> Outcome<Asked<'m>> {
+        let body = message.get(upstream::BODY_AT..).and_then(Doc::new);
+        let body = body.unwrap_or(Doc::EMPTY);
+        let first = body.first();
+        let name = first.map_or("", |e| e.name);
+        let (mut given, mut numbered, mut most) = (None, false, None);
+        let (mut in_transaction, mut merges) = (false, false);
+        for e in body.iter().skip(1) {
+            match e.name {
+                "$readPreference" => given = Some(e.val),
+                "txnNumber" => numbered = true,
+                "maxTimeMS" => most = e.val.to_i64_exact().filter(|ms| *ms > 0),
+                "autocommit" => in_transaction = true,
+                "mergeTarget" => merges = true,
+                _ => {}
+            }
+        }
+        let reads = READS.contains(&name) && !in_transaction && !merges;
+        let cursor = match name {
+            "getMore" => first.and_then(|e| e.val.to_i64_exact()),
+            "killCursors" => {
+                let list = body.get("cursors").and_then(Val::as_array);
+                list.and_then(|l| l.values().next()?.to_i64_exact())
+            }
+            _ => None,
+        };
+        Ok(Asked {
+            preference: match given.filter(|_| reads) {
+                Some(given) => ReadPreference::parse(given)?,
+                None => ReadPreference::PRIMARY,
+            },
+            cursor,
+            repeatable: reads || numbered && !in_transaction,
+            most: most.map(|ms| Duration::from_millis(ms.unsigned_abs())),
+            body,
+        })
+    }
+
+    fn after_cluster_time(&self) -> Option<u64> {
+        let concern = self.body.get("readConcern")?.as_doc()?;
+        concern.get("afterClusterTime")?.as_timestamp()
+    }
 }
 
 impl ReplicaSet {
     pub fn new(address: &str, access: Access) -> ReplicaSet {
         let hosts = address.split_once('/').map_or(address, |(_, hosts)| hosts);
-        let all = hosts
-            .split(',')
-            .filter(|host| !host.is_empty())
-            .map(|host| Arc::new(Upstream::new(host, access(host))))
-            .collect();
+        let members = Arc::new(Members {
+            access,
+            all: RwLock::default(),
+            looks: Mutex::default(),
+            news: Condvar::new(),
+            waiting: AtomicUsize::new(0),
+        });
+        for host in hosts.split(',').filter(|host| !host.is_empty()) {
+            members.add(host);
+        }
         ReplicaSet {
             address: address.into(),
-            access,
-            members: RwLock::new(Members { all, primary: None }),
+            members,
+            cursors: Mutex::default(),
+            time: AtomicU64::new(0),
         }
     }
 
@@ -51,114 +176,414 @@ impl ReplicaSet {
         self.address.split_once('/').map(|(name, _)| name)
     }
 
-    pub(crate) fn primary(&self) -> Outcome<Arc<Upstream>> {
-        if let Some(primary) = &self.members.read().primary {
-            return Ok(primary.clone());
-        }
-        let began = Instant::now();
-        loop {
-            let why = match self.look() {
-                Ok(primary) => return Ok(primary),
-                Err(why) => why,
-            };
-            if began.elapsed() > PATIENCE {
-                return Err(why);
-            }
-            std::thread::sleep(PAUSE);
-        }
+    /// The member that a command goes to.
+    pub(crate) fn choose(&self, asked: &Asked<'_>) -> Outcome<Arc<Member>> {
+        self.choose_within(asked, PATIENCE)
     }
 
-    /// Asks the members who is primary.
-    fn look(&self) -> Outcome<Arc<Upstream>> {
-        let all = self.members.read().all.clone();
-        let mut why = Failure::Unreachable(format!("{} has no primary", self.address));
-        for member in all {
-            let hello = match member.hello() {
-                Ok(hello) => hello,
-                Err(e) => {
-                    why = e;
-                    continue;
-                }
-            };
-            self.meet(&hello);
-            if hello.get("isWritablePrimary").is_some_and(Val::truthy) {
-                self.members.write().primary = Some(member.clone());
-                return Ok(member);
-            }
-        }
-        Err(why)
-    }
-
-    /// Members that a member tells of.
-    fn meet(&self, hello: &DocBuf) {
-        let hosts = hello.get("hosts").and_then(Val::as_array);
-        let mut members = self.members.write();
-        for host in hosts
-            .iter()
-            .flat_map(|h| h.values())
-            .filter_map(Val::as_str)
+    fn choose_within(&self, asked: &Asked<'_>, patience: Duration) -> Outcome<Arc<Member>> {
+        if let Some(id) = asked.cursor
+            && let Some(holder) = self.cursors.lock().get_mut(&id)
         {
-            if !members.all.iter().any(|m| m.host == host) {
-                let member = Upstream::new(host, (self.access)(host));
-                members.all.push(Arc::new(member));
-            }
+            holder.used = Instant::now();
+            return Ok(holder.member.clone());
+        }
+        if asked.preference.mode != Mode::Primary
+            && let Some(after) = asked.after_cluster_time()
+        {
+            self.reach(after);
+        }
+        let most = asked.most.filter(|most| *most < patience);
+        let found = self
+            .members
+            .find(&asked.preference, most.unwrap_or(patience));
+        found.ok_or_else(|| match most {
+            Some(_) => Failure::Client(err!(MaxTimeMSExpired, "operation exceeded time limit")),
+            None => self.unsatisfied(&asked.preference),
+        })
+    }
+
+    /// Has the set's log come to a time that another set has told of: nothing need be written in
+    /// this one for that. Without a primary the member that is asked waits for it.
+    fn reach(&self, time: u64) {
+        if time <= self.time.load(Ordering::Relaxed) {
+            return;
+        }
+        let at_least = bson::Value::timestamp(time);
+        let ask = doc! {"_pandoTime": 1, "atLeast": at_least, "$db": "admin"};
+        if let Ok(reply) = self.call_within(&message(ask.as_doc(), &[]), LOOK_FOR_PRIMARY)
+            && error_of(reply.as_doc()).is_none()
+        {
+            self.time.fetch_max(time, Ordering::Relaxed);
         }
     }
 
-    /// The primary is another one, or gone.
-    pub fn lost_primary(&self) {
-        if let Some(old) = self.members.write().primary.take() {
-            old.forget();
-        }
+    fn unsatisfied(&self, preference: &ReadPreference) -> Failure {
+        let name = self.name().unwrap_or(&self.address);
+        Failure::Client(err!(
+            FailedToSatisfyReadPreference,
+            "Could not find host matching read preference {} for set {name}",
+            preference.shown()
+        ))
     }
 
-    /// Sends a message to the primary and gives its reply, an error reply too.
+    /// Sends a message to a member that it is for and gives its reply, an error reply too.
     pub(crate) fn call(&self, message: &[u8]) -> Outcome<DocBuf> {
+        self.call_within(message, PATIENCE)
+    }
+
+    /// The same, where a member is looked for no longer than that.
+    pub(crate) fn call_within(&self, message: &[u8], patience: Duration) -> Outcome<DocBuf> {
+        let asked = Asked::of(message)?;
         let began = Instant::now();
         loop {
-            let reply = self.primary()?.call(message);
-            match self.judge(reply) {
+            let left = patience.saturating_sub(began.elapsed());
+            let member = self.choose_within(&asked, left)?;
+            let reply = member.upstream.call(message);
+            match self.judge(&asked, &member, reply) {
                 Some(outcome) => return outcome,
-                None if began.elapsed() > PATIENCE => {
-                    return Err(Failure::Unreachable(format!(
-                        "{} has no primary",
-                        self.address
-                    )));
+                None if began.elapsed() > patience => {
+                    return Err(self.unsatisfied(&asked.preference));
                 }
                 None => std::thread::sleep(PAUSE),
             }
         }
     }
 
-    /// `None`: it is to be sent again, because it came to no primary.
-    pub(crate) fn judge(&self, reply: Outcome<DocBuf>) -> Option<Outcome<DocBuf>> {
+    /// What a member's reply means. `None`: the command is to be sent again, to whom it is for.
+    pub(crate) fn judge(
+        &self,
+        asked: &Asked<'_>,
+        member: &Arc<Member>,
+        reply: Outcome<DocBuf>,
+    ) -> Option<Outcome<DocBuf>> {
         match reply {
-            Ok(reply) if is_not_primary(reply.as_doc()) => {
-                self.lost_primary();
-                None
+            Ok(reply) => {
+                let failed = failed_by(reply.as_doc());
+                let ended = failed.is_some_and(|code| is_of_election(code, asked.repeatable));
+                if ended {
+                    self.members.lose(member);
+                }
+                if ended && asked.cursor.is_none() {
+                    return None;
+                }
+                self.note(asked, member, &reply);
+                Some(Ok(reply))
             }
-            Ok(reply) => Some(Ok(reply)),
-            Err(Failure::Unreachable(_)) => {
-                // Nothing was sent.
-                self.lost_primary();
-                None
+            Err(failure) => {
+                self.members.lose(member);
+                let again = match failure {
+                    // Nothing was sent.
+                    Failure::Unreachable(_) => true,
+                    _ => asked.repeatable,
+                };
+                match again && asked.cursor.is_none() {
+                    true => None,
+                    false => Some(Err(failure)),
+                }
             }
-            Err(lost) => {
-                self.lost_primary();
-                Some(Err(lost))
+        }
+    }
+
+    /// Keeps in mind what a reply tells of the set: its time, and who has which cursor.
+    fn note(&self, asked: &Asked<'_>, member: &Arc<Member>, reply: &DocBuf) {
+        if let Some(time) = reply.get("operationTime").and_then(Val::as_timestamp) {
+            self.time.fetch_max(time, Ordering::Relaxed);
+        }
+        let id = crate::cursors::cursor_id(reply);
+        if asked.cursor == Some(id) && id != 0 {
+            return;
+        }
+        if id == 0 && asked.cursor.is_none() {
+            return;
+        }
+        let mut cursors = self.cursors.lock();
+        if let Some(ended) = asked.cursor {
+            cursors.remove(&ended);
+        }
+        if id != 0 {
+            let now = Instant::now();
+            if cursors.len() >= MOST_CURSORS {
+                cursors.retain(|_, holder| now - holder.used < CURSOR_IDLE);
             }
+            let member = member.clone();
+            cursors.insert(id, Holder { member, used: now });
         }
     }
 }
 
-fn is_not_primary(reply: Doc<'_>) -> bool {
-    if reply.get("ok").is_some_and(Val::truthy) {
-        return false;
+impl Drop for ReplicaSet {
+    fn drop(&mut self) {
+        self.members.looks.lock().closed = true;
+        self.members.news.notify_all();
     }
-    error_of(reply).is_some_and(|e| {
-        matches!(
-            e.code,
-            Code::NotWritablePrimary | Code::NotPrimaryNoSecondaryOk | Code::NotPrimaryOrSecondary
-        )
-    })
+}
+
+impl Members {
+    /// A member more, which is asked what it is from now on.
+    fn add(self: &Arc<Self>, host: &str) {
+        let mut all = self.all.write();
+        if all.iter().any(|m| m.upstream.host == host) {
+            return;
+        }
+        let member = Arc::new(Member {
+            upstream: Upstream::new(host, (self.access)(host)),
+            seen: RwLock::default(),
+        });
+        all.push(member.clone());
+        let members = self.clone();
+        let spawned = std::thread::Builder::new()
+            .name("member".into())
+            .spawn(move || members.watch(&member));
+        if let Err(e) = spawned {
+            tracing::error!(target: "NETWORK", host, error = %e, "A member is not watched");
+        }
+    }
+
+    /// Asks a member what it is until it, or the set, is not needed any more.
+    fn watch(self: Arc<Self>, member: &Arc<Member>) {
+        let mut line = None;
+        let mut asked = 0;
+        loop {
+            self.look(member, &mut line);
+            let mut looks = self.looks.lock();
+            self.news.notify_all();
+            let until = Instant::now() + self.pause();
+            // Two looks do not follow each other at once, however often they are asked for.
+            let earliest = Instant::now() + LOOK_FOR_SOMEBODY;
+            while !looks.closed && self.has(member) && Instant::now() < until {
+                let due = if looks.asked > asked { earliest } else { until };
+                if Instant::now() >= due {
+                    break;
+                }
+                self.news.wait_until(&mut looks, due);
+            }
+            if looks.closed || !self.has(member) {
+                return;
+            }
+            asked = looks.asked;
+        }
+    }
+
+    fn pause(&self) -> Duration {
+        match () {
+            _ if self.waiting.load(Ordering::Relaxed) > 0 => LOOK_FOR_SOMEBODY,
+            _ if self.primary().is_none() => LOOK_FOR_PRIMARY,
+            _ => LOOK,
+        }
+    }
+
+    fn has(&self, member: &Arc<Member>) -> bool {
+        self.all.read().iter().any(|m| Arc::ptr_eq(m, member))
+    }
+
+    fn primary(&self) -> Option<Arc<Member>> {
+        let all = self.all.read();
+        let primary = |m: &&Arc<Member>| m.seen.read().seen.kind == Kind::Primary;
+        all.iter().find(primary).cloned()
+    }
+
+    fn look(self: &Arc<Self>, member: &Arc<Member>, line: &mut Option<Line>) {
+        let began = Instant::now();
+        match member.upstream.hello(line) {
+            Ok(hello) => self.learn(member, hello.as_doc(), began.elapsed()),
+            Err(_) => *member.seen.write() = Described::default(),
+        }
+    }
+
+    /// Takes over what a member says of itself, and of the set.
+    fn learn(self: &Arc<Self>, member: &Arc<Member>, hello: Doc<'_>, round_trip: Duration) {
+        let is = |field: &str| hello.get(field).is_some_and(Val::truthy);
+        let kind = match () {
+            _ if is("isWritablePrimary") => Kind::Primary,
+            _ if is("secondary") && !is("hidden") => Kind::Secondary,
+            _ => Kind::Other,
+        };
+        let last = hello.get("lastWrite").and_then(Val::as_doc);
+        let election = hello.get("electionId").and_then(Val::as_oid);
+        let before = member.seen.read().seen.round_trip;
+        let seen = Seen {
+            kind,
+            tags: hello
+                .get("tags")
+                .and_then(Val::as_doc)
+                .map_or_else(DocBuf::new, Doc::to_buf),
+            // As drivers do: a fifth of the newest.
+            round_trip: match before.is_zero() {
+                true => round_trip,
+                false => before.mul_f64(0.8) + round_trip.mul_f64(0.2),
+            },
+            at: now_millis(),
+            last_write: last
+                .and_then(|l| l.get("lastWriteDate")?.as_date())
+                .unwrap_or(0),
+        };
+        *member.seen.write() = Described { seen, election };
+        self.meet(member, hello, kind);
+    }
+
+    /// Members of which a member tells; a primary also says which are none any more, and that an
+    /// earlier one is none.
+    fn meet(self: &Arc<Self>, member: &Arc<Member>, hello: Doc<'_>, kind: Kind) {
+        let list = |field: &str| hello.get(field).and_then(Val::as_array);
+        let lists = [list("hosts"), list("passives")];
+        let told: Vec<&str> = lists
+            .iter()
+            .flatten()
+            .flat_map(|l| l.values().filter_map(Val::as_str))
+            .collect();
+        told.iter().for_each(|host| self.add(host));
+        if kind != Kind::Primary || told.is_empty() {
+            return;
+        }
+        let election = member.seen.read().election;
+        let mut all = self.all.write();
+        for other in all.iter().filter(|m| !Arc::ptr_eq(m, member)) {
+            let mut described = other.seen.write();
+            if described.seen.kind == Kind::Primary && described.election <= election {
+                *described = Described::default();
+            }
+        }
+        // The name under which it was met may be one that the set does not know.
+        let listed = |m: &Arc<Member>| told.contains(&m.upstream.host.as_str());
+        if listed(member) {
+            all.retain(listed);
+        }
+    }
+
+    /// A member that was as is wanted is not, or is gone: all are asked anew.
+    fn lose(&self, member: &Arc<Member>) {
+        *member.seen.write() = Described::default();
+        member.upstream.forget();
+        self.hurry();
+    }
+
+    fn hurry(&self) {
+        self.looks.lock().asked += 1;
+        self.news.notify_all();
+    }
+
+    /// A member that may be asked; `None` where none comes to be known in time.
+    fn find(&self, preference: &ReadPreference, patience: Duration) -> Option<Arc<Member>> {
+        if let Some(found) = self.pick(preference) {
+            return Some(found);
+        }
+        let until = Instant::now() + patience;
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        self.hurry();
+        let found = loop {
+            let mut looks = self.looks.lock();
+            // Under the lock: what is learned after this wakes it up.
+            if let Some(found) = self.pick(preference) {
+                break Some(found);
+            }
+            if looks.closed || Instant::now() >= until {
+                break None;
+            }
+            self.news.wait_until(&mut looks, until);
+        };
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        found
+    }
+
+    fn pick(&self, preference: &ReadPreference) -> Option<Arc<Member>> {
+        if preference.mode == Mode::Primary {
+            return self.primary();
+        }
+        let all = self.all.read();
+        let seen: Vec<Seen> = all.iter().map(|m| m.seen.read().seen.clone()).collect();
+        let chosen = preference.choose(&seen, LOOK);
+        let at = match chosen.len() {
+            0 => return None,
+            n => chosen[rand::random::<u32>() as usize % n],
+        };
+        all.get(at).cloned()
+    }
+}
+
+fn now_millis() -> i64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0, |d| d.as_millis() as i64)
+}
+
+/// The code of an error reply.
+fn failed_by(reply: Doc<'_>) -> Option<Code> {
+    match reply.get("ok").is_some_and(Val::truthy) {
+        true => None,
+        false => error_of(reply).map(|e| e.code),
+    }
+}
+
+/// Whether an error says that the member is not what the command was for. One that was interrupted
+/// may have written.
+fn is_of_election(code: Code, repeatable: bool) -> bool {
+    match code {
+        Code::NotWritablePrimary | Code::NotPrimaryNoSecondaryOk | Code::NotPrimaryOrSecondary => {
+            true
+        }
+        Code::PrimarySteppedDown
+        | Code::InterruptedDueToReplStateChange
+        | Code::InterruptedAtShutdown
+        | Code::ShutdownInProgress => repeatable,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_says_where_it_goes() {
+        let secondary = || doc! {"mode": "secondary"};
+        for (body, mode, cursor, repeatable) in [
+            (
+                doc! {"find": "c", "$readPreference": secondary()},
+                Mode::Secondary,
+                None,
+                true,
+            ),
+            (
+                doc! {"insert": "c", "$readPreference": secondary()},
+                Mode::Primary,
+                None,
+                false,
+            ),
+            (
+                doc! {"insert": "c", "txnNumber": 1i64},
+                Mode::Primary,
+                None,
+                true,
+            ),
+            (
+                doc! {"find": "c", "autocommit": false, "$readPreference": secondary()},
+                Mode::Primary,
+                None,
+                false,
+            ),
+            (
+                doc! {"aggregate": 1, "mergeTarget": "d.c", "$readPreference": secondary()},
+                Mode::Primary,
+                None,
+                false,
+            ),
+            (
+                doc! {"getMore": 7i64, "collection": "c"},
+                Mode::Primary,
+                Some(7),
+                false,
+            ),
+            (
+                doc! {"killCursors": "c", "cursors": bson::array![8i64]},
+                Mode::Primary,
+                Some(8),
+                false,
+            ),
+        ] {
+            let sent = message(body.as_doc(), &[]);
+            let asked = Asked::of(&sent).unwrap();
+            let found = (asked.preference.mode, asked.cursor, asked.repeatable);
+            assert_eq!(found, (mode, cursor, repeatable), "{body:?}");
+        }
+    }
 }

@@ -5,11 +5,13 @@
 use crate::Outcome;
 use crate::service_impl::Router;
 use bson::{Doc, DocBuf, Val, Writer};
+use commands::LoggedIn;
 use errors::err;
 use query::expr::{ParseEnv, Vars};
 use query::filter::Filter;
 use service::Request;
 use sharding::{PlaceRange, RoutingTable, targeting};
+use std::sync::Arc;
 
 /// A command that is routed.
 pub(crate) struct Command<'a> {
@@ -17,6 +19,8 @@ pub(crate) struct Command<'a> {
     pub db: &'a str,
     pub body: Doc<'a>,
     pub request: &'a Request<'a>,
+    /// Who is logged in; nobody where nobody is asked who he is.
+    pub user: Option<Arc<LoggedIn>>,
 }
 
 /// What only the router itself may say to a shard.
@@ -32,6 +36,7 @@ impl<'a> Command<'a> {
             db,
             body: request.body,
             request,
+            user: None,
         })
     }
 

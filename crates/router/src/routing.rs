@@ -4,6 +4,7 @@
 //! both agree. Nobody waits for ever.
 
 use crate::metadata::{Cluster, Placement};
+use crate::replica_set::Asked;
 use crate::upstream::{error_of, message, with_fields};
 use crate::{Failure, Outcome};
 use bson::{Doc, DocBuf, Val, Writer, doc};
@@ -51,6 +52,7 @@ impl Cluster {
     ) -> Outcome<T> {
         let began = Instant::now();
         let mut fenced_since = None;
+        let mut taught = false;
         let mut placement = self.placement(ns)?;
         loop {
             let failure = match attempt(placement.as_ref()) {
@@ -75,7 +77,12 @@ impl Cluster {
             placement = self.refresh(ns)?;
             let now = placement.as_ref().map(|p| version_for(p, shard));
             if !fenced && before == now {
+                if taught {
+                    // A secondary has yet to apply what its primary has learned.
+                    std::thread::sleep(FENCE_PAUSE);
+                }
                 self.teach(ns, placement.as_ref(), shard)?;
+                taught = true;
             }
         }
     }
@@ -121,15 +128,15 @@ impl Cluster {
             let set = self.shard(shard)?;
             let whole = self.versioned(placement, shard, command.as_doc());
             let message = message(whole.as_doc(), &[]);
-            let primary = set.primary()?;
-            let line = primary.send(&message);
-            under_way.push((shard, set, primary, message, line));
+            let member = set.choose(&Asked::of(&message)?)?;
+            let line = member.upstream.send(&message);
+            under_way.push((shard, set, member, message, line));
         }
         let mut replies = Vec::with_capacity(commands.len());
         let mut failure = None;
-        for (shard, set, primary, message, line) in under_way {
-            let reply = line.and_then(|line| primary.receive(line));
-            let reply = match set.judge(reply) {
+        for (shard, set, member, message, line) in under_way {
+            let reply = line.and_then(|line| member.upstream.receive(line));
+            let reply = match set.judge(&Asked::of(&message)?, &member, reply) {
                 Some(reply) => reply,
                 None => set.call(&message),
             };

@@ -3,18 +3,20 @@
 //! Invariant: nothing that waits for a shard runs on an event loop. What is about the server itself
 //! is answered where it was read.
 
-use crate::cursors::Cursors;
+use crate::access::{self, OnConfigurationSet};
+use crate::cursors::{Cursors, cursor_id};
 use crate::foreign::Foreign;
 use crate::metadata::Cluster;
+use crate::read_preference::{self, ReadPreference};
 use crate::request::Command;
 use crate::transactions::{self, Transactions};
 use crate::upstream::error_of;
 use crate::{
-    Outcome as Routed, admin, aggregate, bulk_write, cursors, ddl, find, listing, operations,
-    single_write, write,
+    Failure, Outcome as Routed, admin, aggregate, bulk_write, cursors, ddl, find, listing,
+    operations, single_write, write,
 };
 use bson::{Doc, DocBuf, Writer, doc};
-use commands::{Commands, Connection, Local};
+use commands::{Commands, Connection, FailPoint, Local, LoggedIn};
 use errors::{Error, Fallible, err};
 use service::{Address, Client, Mode, Needs, Outcome, Request, Service, Unfinished};
 use std::sync::{Arc, Weak};
@@ -48,6 +50,9 @@ fn handler(name: &str) -> Option<Handler> {
         "explain" => listing::explain,
         "currentOp" => operations::current,
         "killOp" => operations::kill,
+        "killSessions" | "killAllSessions" | "killAllSessionsByPattern" => {
+            operations::kill_sessions
+        }
         "create" => ddl::create,
         "createIndexes" | "dropIndexes" | "deleteIndexes" | "collMod" => ddl::on_all_shards,
         "drop" => ddl::drop_collection,
@@ -56,6 +61,23 @@ fn handler(name: &str) -> Option<Handler> {
         "bulkWrite" => bulk_write::run,
         "commitTransaction" => transactions::commit,
         "abortTransaction" => transactions::abort,
+        "createUser"
+        | "updateUser"
+        | "dropUser"
+        | "dropAllUsersFromDatabase"
+        | "grantRolesToUser"
+        | "revokeRolesFromUser"
+        | "createRole"
+        | "updateRole"
+        | "dropRole"
+        | "dropAllRolesFromDatabase"
+        | "grantPrivilegesToRole"
+        | "revokePrivilegesFromRole"
+        | "grantRolesToRole"
+        | "revokeRolesFromRole"
+        | "usersInfo"
+        | "rolesInfo"
+        | "_mergeAuthzCollections" => access::on_users,
         name => return admin::handler(name),
     })
 }
@@ -64,6 +86,7 @@ impl Router {
     pub fn new(cluster: Arc<Cluster>, local: Commands) -> Arc<Router> {
         Arc::new_cyclic(|router: &Weak<Router>| {
             local.join_with(Arc::new(Foreign(router.clone())));
+            local.read_users_from(Arc::new(OnConfigurationSet(cluster.clone())));
             Router {
                 cluster,
                 local,
@@ -74,7 +97,7 @@ impl Router {
     }
 
     /// Begins what goes on by itself: the router is known to the cluster.
-    pub fn announce(&self, host: &str) {
+    pub fn announce(self: &Arc<Self>, host: &str) {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let now = now.map_or(0, |d| d.as_millis() as i64);
         let set = doc! {"$set": doc! {
@@ -86,6 +109,11 @@ impl Router {
         let number = doc! {"$setOnInsert": doc! {"clusterId": bson::ObjectId::generate()}};
         let update = doc! {"q": doc! {"_id": 1}, "u": number, "upsert": true};
         let version = doc! {"update": "version", "updates": bson::array![update]};
+        if self.local.checks_access()
+            && let Err(e) = access::watch_users(self)
+        {
+            tracing::warn!(target: "ACCESS", error = %e, "Changes of users will not be heard of");
+        }
         for command in [version, ping] {
             if let Err(e) = self.cluster.on_config("config", command.as_doc()) {
                 tracing::warn!(target: "SHARDING", error = %e, "The configuration set is not reached");
@@ -93,19 +121,72 @@ impl Router {
         }
     }
 
-    fn route(&self, handler: Handler, request: &Request<'_>) -> Routed<DocBuf> {
-        let command = Command::of(request)?;
+    /// Sends a command on, if its client may have it run.
+    fn route(
+        &self,
+        handler: Handler,
+        client: &Client<Connection>,
+        request: &Request<'_>,
+    ) -> Result<DocBuf, Error> {
+        let own = access::own(request.command());
+        let outcome = self
+            .local
+            .admit_routed(client, request, own)
+            .and_then(|user| self.route_for(user, handler, request));
+        let failure = match &outcome {
+            Ok(reply) => error_of(reply.as_doc()),
+            Err(e) => Some(e.clone()),
+        };
+        self.local
+            .audit_routed(client, request, own, failure.as_ref());
+        outcome
+    }
+
+    /// Sends a user's command on.
+    fn route_for(
+        &self,
+        user: Option<Arc<LoggedIn>>,
+        handler: Handler,
+        request: &Request<'_>,
+    ) -> Result<DocBuf, Error> {
+        let body = self.local.with_own_session(user.as_deref(), request.body)?;
+        let request = Request {
+            body: body.as_ref().map_or(request.body, DocBuf::as_doc),
+            ..*request
+        };
+        let command = Command::of(&request).map(|command| Command { user, ..command });
+        let outcome = command.and_then(|command| {
+            let reply = self.handle(handler, &command)?;
+            if let Some(user) = command.user.as_ref().filter(|_| command.name != "getMore") {
+                self.cursors.own(cursor_id(&reply), &user.name.to_string());
+            }
+            Ok(reply)
+        });
+        outcome.map_err(Failure::into_error)
+    }
+
+    fn handle(&self, handler: Handler, command: &Command<'_>) -> Routed<DocBuf> {
         if command.db == "local" {
             return Err(err!(InvalidNamespace, "a router has no database local").into());
+        }
+        if let Some(given) = command.field("$readPreference") {
+            let preference = ReadPreference::parse(given)?;
+            if command.in_transaction() && preference.mode != read_preference::Mode::Primary {
+                return Err(err!(
+                    InvalidOptions,
+                    "Read preference in a transaction must be primary"
+                )
+                .into());
+            }
         }
         self.cluster.hear_time(command.body);
         let ends = matches!(command.name, "commitTransaction" | "abortTransaction");
         if ends || !command.in_transaction() {
-            return handler(self, &command);
+            return handler(self, command);
         }
-        self.transactions.begin_statement(&command)?;
-        let outcome = handler(self, &command);
-        self.after_statement(&command, outcome)
+        self.transactions.begin_statement(command)?;
+        let outcome = handler(self, command);
+        self.after_statement(command, outcome)
     }
 }
 
@@ -148,12 +229,22 @@ impl Service for Router {
                 kept: None,
             });
         }
-        match self.route(handler, request) {
-            Ok(reply) => out.extend_from_slice(reply.as_bytes()),
-            Err(failure) => {
-                let error = failure.into_error();
+        let more = match self.local.fail_routed(client, request) {
+            Ok(FailPoint::Close) => return Outcome::Close,
+            Ok(FailPoint::Append(fields)) => fields,
+            Ok(FailPoint::Nothing) => DocBuf::new(),
+            Err(error) => {
                 service::write_error(&error, out);
+                return Outcome::Reply;
             }
+        };
+        let start = out.len();
+        match self.route(handler, client, request) {
+            Ok(reply) => out.extend_from_slice(reply.as_bytes()),
+            Err(error) => service::write_error(&error, out),
+        }
+        if !more.as_doc().is_empty() {
+            service::append_fields(out, start, more.as_doc());
         }
         Outcome::Reply
     }
@@ -198,8 +289,18 @@ pub(crate) fn sound(reply: DocBuf) -> Routed<DocBuf> {
     }
 }
 
-/// What the scratch server says to a command.
+/// What the scratch server says to a command of the router's own.
 pub(crate) fn compute(router: &Router, command: &DocBuf) -> Routed<DocBuf> {
+    let own = router.local.own_user()?;
+    compute_for(router, own, command)
+}
+
+/// What the scratch server says to a user's command.
+pub(crate) fn compute_for(
+    router: &Router,
+    user: Option<Arc<LoggedIn>>,
+    command: &DocBuf,
+) -> Routed<DocBuf> {
     let request = Request {
         body: command.as_doc(),
         sequences: &[],
@@ -222,6 +323,9 @@ pub(crate) fn compute(router: &Router, command: &DocBuf) -> Routed<DocBuf> {
         waker: Default::default(),
         state: Connection::new(),
     };
+    if let Some(user) = user {
+        client.state.login.admit(user);
+    }
     let mut out = Vec::new();
     let mut local = router.local.local();
     router

@@ -48,10 +48,11 @@ struct Transaction {
 pub(crate) struct Transactions(Mutex<HashMap<Vec<u8>, Transaction>>);
 
 fn session_of(command: &Command<'_>) -> (Vec<u8>, i64) {
-    let id = command.document("lsid").and_then(|l| l.get("id"));
-    let id = id
-        .and_then(Val::as_binary)
-        .map_or(Vec::new(), |b| b.1.to_vec());
+    let lsid = command.document("lsid").unwrap_or(Doc::EMPTY);
+    let parts = ["id", "uid"]
+        .iter()
+        .filter_map(|f| lsid.get(f)?.as_binary());
+    let id = parts.flat_map(|(_, bytes)| bytes).copied().collect();
     (id, command.int("txnNumber").unwrap_or(-1))
 }
 

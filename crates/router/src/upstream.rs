@@ -96,17 +96,17 @@ impl Upstream {
         self.receive(line)
     }
 
-    /// What the server says it is, within a moment.
-    pub(crate) fn hello(&self) -> Outcome<DocBuf> {
-        let line = self.open()?;
+    /// What the server says it is, within a moment; on the connection that was kept for it, which is
+    /// opened where there is none.
+    pub(crate) fn hello(&self, kept: &mut Option<Line>) -> Outcome<DocBuf> {
+        let mut line = match kept.take() {
+            Some(line) => line,
+            None => self.open()?,
+        };
         line.set_timeout(Some(HELLO_TIMEOUT));
-        let mut line = line;
-        let reply = line.exchange(&message(
-            bson::doc! {"hello": 1, "$db": "admin"}.as_doc(),
-            &[],
-        ))?;
-        line.set_timeout(None);
-        self.idle.lock().push(line);
+        let hello = bson::doc! {"hello": 1, "$db": "admin"};
+        let reply = line.exchange(&message(hello.as_doc(), &[]))?;
+        *kept = Some(line);
         Ok(reply)
     }
 
@@ -188,6 +188,9 @@ impl Converse for Line {
         reply.map_err(|e| outgoing::Error::Failed(e.to_string()))
     }
 }
+
+/// Where the body of a message begins: behind header, flags and the kind of its section.
+pub const BODY_AT: usize = 16 + 4 + 1;
 
 /// A command, which says its `$db`, with its sequences.
 pub fn message(body: Doc<'_>, sequences: &[wire::Sequence<'_>]) -> Vec<u8> {

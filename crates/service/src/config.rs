@@ -82,6 +82,11 @@ pub struct TlsOptions {
     pub certificate_key_file: PathBuf,
     /// What opens the key, where it is encrypted.
     pub certificate_key_password: Option<Secret>,
+    /// PEM: what other members are shown in place of the server's own, and what opens its key.
+    pub cluster_file: Option<PathBuf>,
+    pub cluster_password: Option<Secret>,
+    /// Members' certificates may be of another name than the one that they are reached under.
+    pub allow_invalid_hostnames: bool,
     /// PEM: authorities of clients' certificates. Clients must show one then.
     pub ca_file: Option<PathBuf>,
     pub crl_file: Option<PathBuf>,

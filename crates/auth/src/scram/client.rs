@@ -33,6 +33,19 @@ impl ScramClient {
 
     /// The client's last message; `None` when the server's makes no sense.
     pub fn last(&mut self, server_first: &str) -> Option<String> {
+        let hash = self.hash;
+        self.last_by(server_first, |password, salt, iterations| {
+            hash.salted(password, salt, iterations)
+        })
+    }
+
+    /// The same, where `salted` gives what [`Hash::salted`] does of password, salt and iterations: who
+    /// logs in often remembers it.
+    pub fn last_by(
+        &mut self,
+        server_first: &str,
+        salted: impl FnOnce(&[u8], &[u8], u32) -> Vec<u8>,
+    ) -> Option<String> {
         let part = |name: &str| server_first.split(',').find_map(|p| p.strip_prefix(name));
         let nonce = part("r=")?;
         let ours = self.first_bare.rsplit_once("r=")?.1;
@@ -42,7 +55,7 @@ impl ScramClient {
             return None;
         }
         let hash = self.hash;
-        let salted = hash.salted(self.password.as_bytes(), &salt, iterations);
+        let salted = salted(self.password.as_bytes(), &salt, iterations);
         let client_key = hash.hmac(&salted, b"Client Key");
         let without_proof = format!("c=biws,r={nonce}");
         let signed = format!("{},{server_first},{without_proof}", self.first_bare);

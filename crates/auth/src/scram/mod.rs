@@ -73,8 +73,9 @@ impl Hash {
         .unwrap_or_default()
     }
 
-    /// Takes as long as `iterations` say: not for an event loop.
-    fn salted(self, password: &[u8], salt: &[u8], iterations: u32) -> Vec<u8> {
+    /// What a prepared password is hashed to. Takes as long as `iterations` say: not for an event
+    /// loop.
+    pub fn salted(self, password: &[u8], salt: &[u8], iterations: u32) -> Vec<u8> {
         let mut out = vec![0; self.size()];
         match self {
             Hash::Sha1 => pbkdf2::pbkdf2_hmac::<Sha1>(password, salt, iterations, &mut out),

@@ -16,7 +16,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
             _ => return Err(cx.args.unknown(e)),
         }
     }
-    let user = login::current(cx)?;
+    let user = login::current(cx.app, cx.client, || cx.op.need_worker())?;
     cx.w.open_doc("authInfo");
     cx.w.open_array("authenticatedUsers");
     if let Some(user) = &user {

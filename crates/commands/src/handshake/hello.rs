@@ -4,7 +4,6 @@ use super::sasl;
 use crate::clock::now_millis;
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
-use crate::security::users;
 use crate::topology::member;
 use crate::topology::monitor::{self, Monitor, Version};
 use crate::version::{MAX_WIRE_VERSION, MIN_WIRE_VERSION};
@@ -116,7 +115,7 @@ fn answer(cx: &mut CommandContext<'_, '_>, primary: &str) -> Result<Done> {
 /// The mechanisms that a user can log in by; all of them for one who is not there.
 fn append_mechanisms(cx: &mut CommandContext<'_, '_>, name: &UserName) -> Result<()> {
     cx.op.need_worker()?;
-    let user = users::find(&cx.app.engine, name)?;
+    let user = cx.app.security.user(&cx.app.engine, name)?;
     let has = |hash: &Hash| match &user {
         Some(user) => user.credentials().get(hash.mechanism()).is_some(),
         None => true,

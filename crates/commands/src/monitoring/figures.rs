@@ -9,7 +9,6 @@
 //! Invariant: a name with its labels comes once.
 
 use crate::Commands;
-use crate::security::member_name;
 use bson::{Doc, DocBuf, Val, Writer, tag};
 use errors::{Fallible, err};
 use service::{Address, Client, Mode, Request, Service};
@@ -51,12 +50,8 @@ fn ask(app: &Commands, command: &str) -> Fallible<DocBuf> {
         waker: Default::default(),
         state: crate::Connection::new(),
     };
-    if app.security.enabled {
-        let user = app
-            .read_user(&member_name(), &[])
-            .map_err(|stop| stop.into_error())?;
-        let user = user.ok_or_else(|| err!(InternalError, "the server's own user is missing"))?;
-        client.state.login.admit(user.0);
+    if let Some(user) = app.own_user()? {
+        client.state.login.admit(user);
     }
     let mut w = Writer::new();
     w.i32(command, 1).str("$db", "admin");

@@ -49,7 +49,7 @@ impl Commands {
         if let Some(audit) = &self.security.audit {
             audit.observe(&Ended {
                 client: call.client,
-                command: call.command,
+                command: call.command.name,
                 db: account.args.db,
                 body: call.request.body,
                 failure: account.done.as_ref().err().and_then(Stop::failure),

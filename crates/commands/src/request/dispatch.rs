@@ -116,7 +116,7 @@ impl Commands {
         out: &mut Vec<u8>,
     ) -> Outcome {
         let start = out.len();
-        let mut admitted = match self.admit_router(command, request) {
+        let mut admitted = match self.admit_router(command, client, request) {
             Ok(admitted) => admitted,
             Err(error) => {
                 command.failed.fetch_add(1, Relaxed);

@@ -189,6 +189,7 @@ commands! {
     "grantRolesToUser" => WRITE | WORKER, Own(needs::grant_roles), crate::users::user_roles::grant, "gives roles to a user";
     "revokeRolesFromUser" => WRITE | WORKER, Own(needs::revoke_roles), crate::users::user_roles::revoke, "takes roles from a user";
     "invalidateUserCache" => WORKER, Cluster(&[InvalidateUserCache]), crate::users::invalidate_user_cache::run, "has users and roles read anew";
+    "_getUserCacheGeneration" => ADMIN, Cluster(&[Internal]), crate::users::user_cache_generation::run, "a number that changes with users and roles";
     "_mergeAuthzCollections" => ADMIN | WRITE | WORKER, Own(needs::merge_users), crate::users::merge::run, "takes over users and roles that were restored";
     "createRole" => WRITE | WORKER, Own(needs::create_role), crate::roles::create_role::run, "a new role";
     "updateRole" => WRITE | WORKER, Own(needs::update_role), crate::roles::update_role::run, "changes a role";

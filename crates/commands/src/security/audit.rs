@@ -8,7 +8,6 @@
 
 use crate::clock::now_millis;
 use crate::request::connection::Connection;
-use crate::request::table::Command;
 use bson::{Doc, DocBuf, Writer, doc};
 use errors::{Code, Error, Result, err};
 use parking_lot::Mutex;
@@ -31,7 +30,7 @@ pub struct Audit {
 /// A command that has ended, as far as the audit log is concerned.
 pub struct Ended<'a> {
     pub client: &'a Client<Connection>,
-    pub command: &'static Command,
+    pub command: &'a str,
     pub db: &'a str,
     pub body: Doc<'a>,
     pub failure: Option<&'a Error>,
@@ -93,7 +92,7 @@ impl Audit {
             let shown = super::redact::without_secrets(ended.body);
             let args = shown.as_ref().map_or(ended.body, DocBuf::as_doc);
             let mut w = Writer::new();
-            w.str("command", ended.command.name)
+            w.str("command", ended.command)
                 .str("ns", &namespace(ended))
                 .doc("args", args);
             return self.tell(ended.client, "authCheck", &w.finish(), code);
@@ -158,6 +157,7 @@ fn place(w: &mut Writer, field: &str, address: &Address) {
 fn change(ended: &Ended<'_>) -> Option<(&'static str, DocBuf)> {
     let (body, db) = (ended.body, ended.db);
     let text = |field: &str| body.get(field).and_then(|v| v.as_str()).unwrap_or("");
+    let first = body.first().and_then(|e| e.val.as_str()).unwrap_or("");
     let of_name = |what: &str| {
         // The fields of a change of users or roles, without what is generic or secret.
         let mut w = Writer::new();
@@ -178,7 +178,7 @@ fn change(ended: &Ended<'_>) -> Option<(&'static str, DocBuf)> {
         w.finish()
     };
     let ns = namespace(ended);
-    Some(match ended.command.name {
+    Some(match ended.command {
         "createUser" => ("createUser", of_name("user")),
         "updateUser" => ("updateUser", of_name("user")),
         "dropUser" => ("dropUser", of_name("user")),
@@ -221,6 +221,22 @@ fn change(ended: &Ended<'_>) -> Option<(&'static str, DocBuf)> {
             "applicationMessage",
             doc! { "msg": text("logApplicationMessage") },
         ),
+        "enableSharding" => ("enableSharding", doc! { "ns": first }),
+        "shardCollection" => {
+            let mut w = Writer::new();
+            w.str("ns", first);
+            if let Some(v) = body.get("key") {
+                w.val("key", v);
+            }
+            let unique = body.get("unique").is_some_and(|v| v.truthy());
+            w.doc("options", doc! { "unique": unique }.as_doc());
+            ("shardCollection", w.finish())
+        }
+        "addShard" => {
+            let connection = doc! { "shard": text("name"), "connectionString": first };
+            ("addShard", connection)
+        }
+        "removeShard" => ("removeShard", doc! { "shard": first }),
         "shutdown" => ("shutdown", doc! {}),
         "rotateCertificates" => ("rotateCertificates", doc! {}),
         _ => return None,

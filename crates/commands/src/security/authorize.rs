@@ -5,12 +5,14 @@
 use super::login::{self, LoggedIn};
 use super::needs::RequiredAccess;
 use super::redact;
+use crate::Commands;
 use crate::request::CommandContext;
 use crate::request::args::Args;
+use crate::request::connection::Connection;
 use auth::{Action, Target};
 use bson::Doc;
 use errors::{Result, bail};
-use service::Request;
+use service::{Client, Request};
 
 /// What of a command an error shows, in bytes.
 const SHOWN_BYTES: usize = 1024;
@@ -42,6 +44,12 @@ impl<'r> Check<'_, 'r> {
         }
     }
 
+    /// What the command's first value names as `db.collection`.
+    pub fn named(&self) -> Target<'r> {
+        let ns = self.args.first.as_str().unwrap_or("");
+        Target::Collection(catalog::db_of(ns), catalog::collection_of(ns))
+    }
+
     /// A field's documents, from the body or from a sequence beside it.
     pub fn documents(&self, field: &str) -> Vec<Doc<'r>> {
         if let Some(docs) = self.request.and_then(|r| r.sequence(field)) {
@@ -66,9 +74,27 @@ impl<'r> Check<'_, 'r> {
                 self.may_all(actions, Target::Database(self.args.db))
             }
             RequiredAccess::Collection(actions) => self.may_all(actions, self.target()),
+            RequiredAccess::Namespace(actions) => self.may_all(actions, self.named()),
+            RequiredAccess::NamedDatabase(actions) => {
+                let db = self.args.first.as_str().unwrap_or("");
+                self.may_all(actions, Target::Database(db))
+            }
+            RequiredAccess::Fixed(db, collection, actions) => {
+                self.may_all(actions, Target::Collection(db, collection))
+            }
             RequiredAccess::Own(decide) => decide(self)?,
         })
     }
+}
+
+/// A request that asks whether it may run.
+pub struct Asking<'c, 'r> {
+    pub app: &'c Commands,
+    pub client: &'c Client<Connection>,
+    pub request: &'c Request<'r>,
+    pub command: &'static str,
+    pub needs: &'c RequiredAccess,
+    pub args: &'c Args<'r>,
 }
 
 /// Fails where the client may not run its command.
@@ -77,24 +103,34 @@ pub fn check(cx: &mut CommandContext<'_, '_>) -> Result<()> {
     if !cx.app.security.enabled || matches!(cx.command.needs, RequiredAccess::Nothing) {
         return Ok(());
     }
-    check_client(cx)
+    let asking = Asking {
+        app: cx.app,
+        client: cx.client,
+        request: cx.request,
+        command: cx.command.name,
+        needs: &cx.command.needs,
+        args: &cx.args,
+    };
+    check_client(&asking, || cx.op.need_worker())
 }
 
-fn check_client(cx: &mut CommandContext<'_, '_>) -> Result<()> {
-    let Some(user) = login::current(cx)? else {
-        return check_stranger(cx);
+/// Fails where a client may not run his command. `may_block` fails where what has to be read cannot
+/// be waited for.
+pub fn check_client(asking: &Asking<'_, '_>, may_block: impl Fn() -> Result<()>) -> Result<()> {
+    let Some(user) = login::current(asking.app, asking.client, &may_block)? else {
+        return check_stranger(asking, may_block);
     };
     let check = Check {
         user: &user,
-        args: &cx.args,
-        request: Some(cx.request),
+        args: asking.args,
+        request: Some(asking.request),
     };
-    match check.meets(&cx.command.needs)? {
+    match check.meets(asking.needs)? {
         true => Ok(()),
         false => {
-            tracing::info!(target: "ACCESS", id = 20436, command = cx.command.name, db = cx.args.db,
-                user = %user.name, remote = %cx.client.peer, "Checking authorization failed");
-            Err(denied(cx.args.db, cx.request.body).into())
+            tracing::info!(target: "ACCESS", id = 20436, command = asking.command, db = asking.args.db,
+                user = %user.name, remote = %asking.client.peer, "Checking authorization failed");
+            Err(denied(asking.args.db, asking.request.body).into())
         }
     }
 }
@@ -115,24 +151,33 @@ fn denied(db: &str, body: Doc<'_>) -> errors::Error {
     )
 }
 
-/// Nobody is logged in: the first user may be made from this machine.
-fn check_stranger(cx: &mut CommandContext<'_, '_>) -> Result<()> {
-    let local = match cx.client.peer.ip() {
+/// What may be done from this machine while there is no user and no role: make the first, and what
+/// a cluster is put together with.
+const EXCEPTIONAL: [&str; 6] = [
+    "createUser",
+    "createRole",
+    "replSetInitiate",
+    "replSetReconfig",
+    "replSetGetStatus",
+    "addShard",
+];
+
+/// Nobody is logged in: the localhost exception may hold.
+fn check_stranger(asking: &Asking<'_, '_>, may_block: impl Fn() -> Result<()>) -> Result<()> {
+    let local = match asking.client.peer.ip() {
         Some(ip) => ip.is_loopback(),
         None => true,
     };
-    let makes_the_first =
-        matches!(cx.command.name, "createUser" | "createRole") && cx.args.db == "admin" && local;
-    if makes_the_first {
-        cx.op.need_worker()?;
-        if cx.app.security.is_exceptional(&cx.app.engine)? {
+    if local && asking.args.db == "admin" && EXCEPTIONAL.contains(&asking.command) {
+        may_block()?;
+        if asking.app.security.is_exceptional(&asking.app.engine)? {
             return Ok(());
         }
     }
     bail!(
         Unauthorized,
         "Command {} requires authentication",
-        cx.command.name
+        asking.command
     )
 }
 
@@ -159,6 +204,12 @@ pub fn name(cx: &CommandContext<'_, '_>) -> Option<String> {
 pub fn may(cx: &CommandContext<'_, '_>, action: Action, target: Target<'_>) -> bool {
     !cx.app.security.enabled
         || (cx.client.state.login.user()).is_some_and(|u| u.privileges.allows(action, target))
+}
+
+/// Whether the client is a member of the cluster.
+pub fn is_member(client: &Client<Connection>) -> bool {
+    let user = client.state.login.user();
+    user.is_some_and(|u| u.privileges.allows(Action::Internal, Target::Cluster))
 }
 
 /// Whether the client may do anything with a collection.

@@ -7,7 +7,7 @@
 //! - A connection has one exchange at most, and one user at most: a new one takes the old one's
 //!   place.
 
-use super::{Security, member_name, roles, users};
+use super::{Security, member_name};
 use crate::Commands;
 use crate::request::connection::Connection;
 use crate::request::{CommandContext, Done};
@@ -74,9 +74,10 @@ impl Login {
         self.user.load().as_ref().map_or(NOBODY, |u| u.uid)
     }
 
-    /// Makes somebody the connection's user who need not prove who he is: the server itself.
-    pub fn admit(&self, user: LoggedIn) {
-        self.user.store(Some(Arc::new(user)));
+    /// Makes somebody the connection's user who need not prove who he is: the server itself, or whom
+    /// another connection has proven.
+    pub fn admit(&self, user: Arc<LoggedIn>) {
+        self.user.store(Some(user));
     }
 
     pub fn log_out(&self) {
@@ -168,7 +169,8 @@ pub fn may_have(app: &Commands, s: &Start<'_>) -> Result<bool> {
     let (Some(hash), Ok(first)) = (Hash::named(s.mechanism), First::parse(s.payload)) else {
         return Ok(false);
     };
-    let user = users::find(&app.engine, &UserName::new(first.user, s.db))?;
+    let name = UserName::new(first.user, s.db);
+    let user = app.security.user(&app.engine, &name)?;
     Ok(user.is_none_or(|u| u.credentials().get(hash.mechanism()).is_some()))
 }
 
@@ -355,7 +357,7 @@ impl Commands {
             if let Some(credential) = self.security.of_member(hash).filter(|_| takes_key) {
                 return Ok((credential, true));
             }
-        } else if let Some(user) = users::find(&self.engine, name)?
+        } else if let Some(user) = self.security.user(&self.engine, name)?
             && let Some(credential) = Credential::read(user.credentials(), hash)
         {
             return Ok((credential, true));
@@ -387,7 +389,7 @@ impl Commands {
             )));
         }
         let (given, own_restrictions) = match certified {
-            [] => match users::find(&self.engine, name)? {
+            [] => match self.security.user(&self.engine, name)? {
                 Some(user) => (user.roles(), Some(user.restrictions()?)),
                 None => return Ok(None),
             },
@@ -397,7 +399,7 @@ impl Commands {
             privileges,
             roles: all_roles,
             mut restrictions,
-        } = roles::resolve(&self.engine, &given)?;
+        } = self.security.resolve(&self.engine, &given)?;
         restrictions.extend(own_restrictions);
         let user = LoggedIn {
             name: name.clone(),
@@ -428,19 +430,30 @@ pub fn iterations_of(app: &Commands, hash: Hash) -> u32 {
 }
 
 /// Who is logged in, as users and roles are stored now. Where they have changed it reads them, which
-/// an event loop leaves to a worker.
-pub fn current(cx: &mut CommandContext<'_, '_>) -> Result<Option<Arc<LoggedIn>>> {
-    let security: &Security = &cx.app.security;
-    let login = &cx.client.state.login;
+/// an event loop leaves to a worker: `may_block` fails there.
+pub fn current(
+    app: &Commands,
+    client: &Client<Connection>,
+    may_block: impl Fn() -> Result<()>,
+) -> Result<Option<Arc<LoggedIn>>> {
+    let security: &Security = &app.security;
+    let login = &client.state.login;
     let Some(user) = login.user.load_full() else {
         return Ok(None);
     };
     if user.generation == security.generation.load(Ordering::Acquire) {
         return Ok(Some(user));
     }
-    cx.op.need_worker()?;
-    let again = cx.app.read_user(&user.name, &user.certified)?;
-    let again = again.map(|(user, _)| Arc::new(user));
+    may_block()?;
+    let again = match app.read_user(&user.name, &user.certified) {
+        Err(Stop::Failed(e)) if security.is_remote() => {
+            // As MongoDB's routers do: what needs no change goes on.
+            tracing::warn!(target: "ACCESS", id = 20246, user = %user.name, error = %e,
+                "Could not fetch updated user privilege information, continuing to use old information");
+            return Ok(Some(user));
+        }
+        again => again?.map(|(user, _)| Arc::new(user)),
+    };
     if again.is_none() {
         tracing::info!(target: "ACCESS", id = 20245, user = %user.name,
             "Removed deleted user from session cache of user information");

@@ -2,7 +2,9 @@
 //!
 //! - `login`: who is logged in on a connection, and exchanges under way;
 //! - `users`, `roles`: the documents in `admin.system.users` and `admin.system.roles`;
+//! - `directory`: those of another server, where a router's are;
 //! - `authorize`: what a command needs, and whether its client may;
+//! - `routed`: both for what a router sends on;
 //! - `audit`: the lines that tell who did what;
 //! - `redact`: what of a command nobody is shown.
 //!
@@ -15,11 +17,15 @@
 
 pub mod audit;
 pub mod authorize;
+mod directory;
 pub mod login;
 pub mod needs;
 pub mod redact;
 pub mod roles;
+pub mod routed;
 pub mod users;
+
+pub use directory::UserDirectory;
 
 use crate::request::connection::Connection;
 use audit::Audit;
@@ -65,6 +71,8 @@ pub struct Security {
     pub audit: Option<Audit>,
     /// Of the first key, one for each mechanism: made when a member first logs in.
     of_members: OnceLock<Vec<Credential>>,
+    /// Who knows users and roles, if not this server's own store.
+    directory: OnceLock<Arc<dyn UserDirectory>>,
 }
 
 struct Failures {
@@ -83,6 +91,7 @@ impl Security {
             changing: Mutex::default(),
             failures: Mutex::default(),
             of_members: OnceLock::new(),
+            directory: OnceLock::new(),
             audit: config.audit.as_ref().map(Audit::open).transpose()?,
         })
     }
@@ -120,7 +129,10 @@ impl Security {
         if self.closed.load(Ordering::Acquire) {
             return Ok(false);
         }
-        let there = users::any(engine)? || roles::any(engine)?;
+        let there = match self.directory.get() {
+            Some(directory) => directory.any(users::NS)? || directory.any(roles::NS)?,
+            None => users::any(engine)? || roles::any(engine)?,
+        };
         if there {
             self.closed.store(true, Ordering::Release);
         }

@@ -21,6 +21,12 @@ pub enum RequiredAccess {
     Database(&'static [Action]),
     /// On the collection that its first value names.
     Collection(&'static [Action]),
+    /// On the collection that its first value names with its database.
+    Namespace(&'static [Action]),
+    /// On the database that its first value names.
+    NamedDatabase(&'static [Action]),
+    /// On a collection that is always the same: database and name.
+    Fixed(&'static str, &'static str, &'static [Action]),
     /// Its arguments decide.
     Own(fn(&Check<'_, '_>) -> Result<bool>),
 }
@@ -116,6 +122,9 @@ fn pipeline_of(check: &Check<'_, '_>, db: &str, collection: Option<&str>, stages
             let d = spec.as_doc().unwrap_or(Doc::EMPTY);
             let others = d.get("allUsers").is_some_and(|v| v.truthy()) || d.get("users").is_some();
             !others || check.may(ListSessions, Target::Cluster)
+        }
+        Some(("$shardedDataDistribution", _)) => {
+            check.may(ShardedDataDistribution, Target::Cluster)
         }
         Some(("$querySettings", _)) => check.may(QuerySettings, Target::Cluster),
         Some(("$queryStats", _)) => check.may(QueryStatsRead, Target::Cluster),

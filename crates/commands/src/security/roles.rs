@@ -38,9 +38,13 @@ pub fn parse(d: Doc<'_>) -> Role {
 
 pub fn document(engine: &Arc<Engine>, name: &RoleName) -> Result<Option<DocBuf>> {
     let found = documents::get(engine, NS, &name.id())?;
-    let is =
-        |d: &DocBuf, field: &str, text: &str| d.get(field).and_then(|v| v.as_str()) == Some(text);
-    Ok(found.filter(|d| is(d, "role", &name.role) && is(d, "db", &name.db)))
+    Ok(found.filter(|d| is_named(d, name)))
+}
+
+/// Whether a document is that role's. Two names can have one id, where one holds a dot.
+pub fn is_named(d: &DocBuf, name: &RoleName) -> bool {
+    let is = |field: &str, text: &str| d.get(field).and_then(|v| v.as_str()) == Some(text);
+    is("role", &name.role) && is("db", &name.db)
 }
 
 /// A built-in role, or one of the users' own.

@@ -1,7 +1,7 @@
 //! Fail points: commands that are made to fail, for tests of clients. `failCommand` and
 //! `maxTimeAlwaysTimeOut` are those that drivers use.
 
-use bson::{Doc, DocBuf};
+use bson::{Doc, DocBuf, Writer};
 use errors::{Result, bail};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -63,6 +63,24 @@ pub struct CommandFailure {
     pub labels: Option<Vec<String>>,
     /// Appended to the reply of the command, which runs.
     pub write_concern_error: Option<DocBuf>,
+}
+
+impl CommandFailure {
+    /// What it appends to the reply of a command that somebody else runs.
+    pub fn fields(&self) -> DocBuf {
+        let mut w = Writer::new();
+        if let Some(concern) = &self.write_concern_error {
+            w.doc("writeConcernError", concern.as_doc());
+        }
+        if let Some(labels) = &self.labels {
+            w.open_array("errorLabels");
+            for label in labels {
+                w.push_value(label.as_str());
+            }
+            w.close();
+        }
+        w.finish()
+    }
 }
 
 /// What `onPrimaryTransactionalWrite` does to a retryable write.

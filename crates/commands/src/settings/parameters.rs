@@ -31,6 +31,8 @@ pub const ESTABLISHMENT: [&str; 5] = [
 ];
 /// Which of MongoDB's engines explain speaks of: `forceClassicEngine` has every `$group` as a stage.
 pub const FRAMEWORK: &str = "internalQueryFrameworkControl";
+/// How long a router may know of users and roles what does not hold any more, in seconds.
+pub const USER_CACHE_INTERVAL: &str = "userCacheInvalidationIntervalSecs";
 /// How long a transaction waits for DDL.
 pub const TRANSACTION_LOCK_PATIENCE: &str = "maxTransactionLockRequestTimeoutMillis";
 
@@ -57,6 +59,7 @@ const EFFECTIVE: &[&str] = &[
     TRANSACTION_LIFETIME,
     "ttlMonitorEnabled",
     "ttlMonitorSleepSecs",
+    USER_CACHE_INTERVAL,
 ];
 
 /// When a parameter may be set.
@@ -150,6 +153,7 @@ parameters! {
     TRANSACTION_LIFETIME => 60, BOTH, POSITIVE;
     "ttlMonitorEnabled" => true, BOTH, None;
     "ttlMonitorSleepSecs" => 60, BOTH, POSITIVE;
+    USER_CACHE_INTERVAL => 30, BOTH, Some((1, 86_400));
     "waitForSecondaryBeforeNoopWriteMS" => 10, BOTH, NATURAL;
     "wiredTigerConcurrentReadTransactions" => 0, RUNNING, NATURAL;
     "wiredTigerConcurrentWriteTransactions" => 0, RUNNING, NATURAL;

@@ -7,10 +7,12 @@
 use super::WriterGuard;
 use super::pando_time::MOST_AHEAD_SECONDS;
 use crate::Commands;
+use crate::request::connection::Connection;
 use crate::request::table::{Command, flag};
+use crate::security::authorize;
 use bson::{Doc, DocBuf, Val, Writer};
 use errors::{Error, Result, err};
-use service::Request;
+use service::{Client, Request};
 use sharding::{Ownership, Received, Standing, standing};
 use std::time::Instant;
 
@@ -27,11 +29,18 @@ impl Commands {
     pub(crate) fn admit_router(
         &self,
         command: &Command,
+        client: &Client<Connection>,
         request: &Request<'_>,
     ) -> Result<Admitted, Error> {
         let mut admitted = Admitted::default();
         if !request.body.contains("shardVersion") {
             return Ok(admitted);
+        }
+        if self.security.enabled && !authorize::is_member(client) {
+            return Err(err!(
+                Unauthorized,
+                "shardVersion is for routers, which log in as members of the cluster"
+            ));
         }
         self.hear_time(request.body);
         let received = Received::of(request.body).map_err(|stop| stop.into_error())?;

@@ -9,6 +9,7 @@ pub mod invalidate_user_cache;
 pub mod merge;
 mod password;
 pub mod update_user;
+pub mod user_cache_generation;
 pub mod user_roles;
 pub mod users_info;
 

@@ -4,6 +4,7 @@
 
 use super::Asked;
 use crate::client::ServerAddress;
+use crate::peers;
 use bson::{Doc, DocBuf};
 use serde_json::{Value, json};
 use std::fs;
@@ -60,8 +61,18 @@ impl MemberProcess {
         self.pid != 0 && start_of(self.pid) == Some(self.started)
     }
 
-    pub(super) fn ask(&self, db: &str, command: Doc<'_>) -> Result<DocBuf, String> {
-        ServerAddress::parse(&format!("mongodb://{}/", self.host()))?.ask(db, command)
+    /// The reply to a command: as a member of the cluster, where there is a key.
+    pub(super) fn ask(
+        &self,
+        key: Option<&str>,
+        db: &str,
+        command: Doc<'_>,
+    ) -> Result<DocBuf, String> {
+        let address = match key {
+            Some(key) => peers::by_key(key, &self.host()),
+            None => format!("mongodb://{}/", self.host()),
+        };
+        ServerAddress::parse(&address)?.ask(db, command)
     }
 }
 
@@ -130,6 +141,23 @@ impl Deployment {
             })
             .collect();
         json!({ "sets": sets, "serverOptions": self.server })
+    }
+
+    /// What the servers prove to each other that they are members by, if they do.
+    pub(super) fn key(&self) -> Result<Option<String>, String> {
+        let mut words = self.server.iter();
+        while let Some(word) = words.next() {
+            let file = match word.strip_prefix("--keyFile") {
+                Some("") => words.next().map(String::as_str),
+                Some(given) => given.strip_prefix('='),
+                None => continue,
+            };
+            let Some(file) = file else { continue };
+            let text = fs::read_to_string(file).map_err(|e| format!("cannot read {file}: {e}"))?;
+            let keys = auth::key_file::parse(&text).map_err(|why| format!("{file}: {why}"))?;
+            return Ok(keys.into_iter().next());
+        }
+        Ok(None)
     }
 
     /// The members of each set, in the order of their ports.

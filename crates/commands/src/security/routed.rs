@@ -1,0 +1,188 @@
+//! Access control of what a router sends on: the same checks, and the same lines of the audit log,
+//! as of a command that this server runs itself.
+//!
+//! Invariant: a command that is in neither table is the members' alone.
+
+use super::audit::Ended;
+use super::authorize::{Asking, check_client};
+use super::login::LoggedIn;
+use super::needs::RequiredAccess;
+use super::{directory::UserDirectory, member_name};
+use crate::Commands;
+use crate::request::args::Args;
+use crate::request::connection::Connection;
+use crate::request::table;
+use crate::settings::parameters;
+use auth::Action;
+use bson::{Doc, DocBuf, Val, Value, Writer};
+use errors::{Error, Fallible, err};
+use executor::session_id::NOBODY;
+use service::{Client, Request};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// What a fail point does to a command.
+pub enum FailPoint {
+    Nothing,
+    /// The connection is closed.
+    Close,
+    /// The command runs, and its reply has these fields besides.
+    Append(DocBuf),
+}
+
+/// What a router runs that no other server does.
+pub struct RoutersOwn {
+    pub name: &'static str,
+    pub needs: RequiredAccess,
+}
+
+const UNKNOWN: RoutersOwn = RoutersOwn {
+    name: "a command",
+    needs: RequiredAccess::Cluster(&[Action::Internal]),
+};
+
+impl Commands {
+    /// Has users and roles read from another server.
+    pub fn read_users_from(&self, directory: Arc<dyn UserDirectory>) {
+        self.security.read_from(directory);
+    }
+
+    /// What was read of users and roles does not count any more.
+    pub fn forget_users(&self) {
+        self.security.generation.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// How long what was read of users and roles may be believed, in seconds.
+    pub fn user_cache_interval_secs(&self) -> u64 {
+        let seconds = self.parameters.int(parameters::USER_CACHE_INTERVAL);
+        u64::try_from(seconds).unwrap_or(30).max(1)
+    }
+
+    /// Whether commands are checked.
+    pub fn checks_access(&self) -> bool {
+        self.security.enabled
+    }
+
+    /// The user that the server itself is; `None` where nobody is asked.
+    pub fn own_user(&self) -> Fallible<Option<Arc<LoggedIn>>> {
+        if !self.security.enabled {
+            return Ok(None);
+        }
+        let user = self
+            .read_user(&member_name(), &[])
+            .map_err(|stop| stop.into_error())?;
+        let user = user.ok_or_else(|| err!(InternalError, "the server's own user is missing"))?;
+        Ok(Some(Arc::new(user.0)))
+    }
+
+    /// Fails where a client may not run what the router sends on for him. `own`: what the command
+    /// needs that is the router's. Waits for what has to be read. Gives who he is, where somebody is
+    /// logged in.
+    pub fn admit_routed(
+        &self,
+        client: &Client<Connection>,
+        request: &Request<'_>,
+        own: Option<&'static RoutersOwn>,
+    ) -> Result<Option<Arc<LoggedIn>>, Error> {
+        if !self.security.enabled {
+            return Ok(None);
+        }
+        let (command, needs) = match (own, table::lookup(request.command())) {
+            (Some(own), _) => (own.name, &own.needs),
+            (None, Some(command)) => (command.name, &command.needs),
+            (None, None) => (UNKNOWN.name, &UNKNOWN.needs),
+        };
+        let args = Args::parse(command, request.body, request.legacy_db);
+        let checked = args.and_then(|args| {
+            let asking = Asking {
+                app: self,
+                client,
+                request,
+                command,
+                needs,
+                args: &args,
+            };
+            check_client(&asking, || Ok(()))
+        });
+        checked.map_err(|stop| stop.into_error())?;
+        Ok(client.state.login.user())
+    }
+
+    /// The command with the session as its user's own: another user's of the same id is another
+    /// session. `None`: it is sent on as it came.
+    pub fn with_own_session(
+        &self,
+        user: Option<&LoggedIn>,
+        body: Doc<'_>,
+    ) -> Result<Option<DocBuf>, Error> {
+        let Some(lsid) = body.get("lsid").and_then(Val::as_doc) else {
+            return Ok(None);
+        };
+        let uid = user.map_or(NOBODY, |user| user.uid);
+        if !self.security.enabled {
+            return Ok(None);
+        }
+        let named = lsid.get("uid").and_then(Val::as_binary);
+        if named.is_some_and(|(_, named)| named != uid) {
+            return Err(err!(
+                Unauthorized,
+                "Unauthorized to set user digest in LogicalSessionId"
+            ));
+        }
+        let mut w = Writer::with_capacity(body.len() + 64);
+        for e in body {
+            if e.name != "lsid" {
+                w.val(e.name, e.val);
+                continue;
+            }
+            w.open_doc("lsid");
+            for part in lsid.iter().filter(|part| part.name != "uid") {
+                w.val(part.name, part.val);
+            }
+            w.val("uid", Value::binary(0, &uid).as_val()).close();
+        }
+        Ok(Some(w.finish()))
+    }
+
+    /// What the fail point `failCommand` does to a command that a router would send on.
+    pub fn fail_routed(
+        &self,
+        client: &Client<Connection>,
+        request: &Request<'_>,
+    ) -> Result<FailPoint, Error> {
+        let command = table::lookup(request.command());
+        let Some(command) = command.filter(|_| self.fail_points.any()) else {
+            return Ok(FailPoint::Nothing);
+        };
+        let args = Args::parse(command.name, request.body, request.legacy_db);
+        let hit = args.and_then(|args| self.fail(command, client, request, &args));
+        Ok(match hit.map_err(|stop| stop.into_error())? {
+            None => FailPoint::Nothing,
+            Some(failure) if failure.close_connection => FailPoint::Close,
+            Some(failure) => FailPoint::Append(failure.fields()),
+        })
+    }
+
+    /// Tells the audit log of what a router has sent on.
+    pub fn audit_routed(
+        &self,
+        client: &Client<Connection>,
+        request: &Request<'_>,
+        own: Option<&RoutersOwn>,
+        failure: Option<&Error>,
+    ) {
+        let Some(audit) = &self.security.audit else {
+            return;
+        };
+        let known = table::lookup(request.command()).map(|command| command.name);
+        let command = own.map(|own| own.name).or(known);
+        audit.observe(&Ended {
+            client,
+            command: command.unwrap_or(request.command()),
+            db: request.db().unwrap_or(""),
+            body: request.body,
+            failure,
+            made: &[],
+        });
+    }
+}

@@ -1,0 +1,217 @@
+//! Who may do what at a router: users and roles lie on the configuration set, and the router checks
+//! each command itself before it sends it on as a member of the cluster.
+//!
+//! Invariant: what a user may do at a router is never older than
+//! `userCacheInvalidationIntervalSecs`, while the configuration set is reached; after a change through
+//! this router it holds at once.
+
+use crate::Outcome;
+use crate::metadata::run;
+use crate::request::{Command, finish};
+use crate::service_impl::Router;
+use crate::upstream::{error_of, message, with_fields};
+use auth::Action::*;
+use auth::Target;
+use bson::{Doc, DocBuf, ObjectId, Val, Writer, doc};
+use commands::RequiredAccess::*;
+use commands::{LoggedIn, RoutersOwn, UserDirectory};
+use errors::{Fallible, err};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// How long a login waits for the configuration set.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Where a user management command does not say it.
+const MAJORITY_MILLIS: i64 = 60_000;
+
+macro_rules! routers_own {
+    ($($name:literal $(| $alias:literal)* => $needs:expr;)*) => {
+        /// What a command needs that only routers have.
+        pub(crate) fn own(name: &str) -> Option<&'static RoutersOwn> {
+            match name {
+                $($name $(| $alias)* => {
+                    static OWN: RoutersOwn = RoutersOwn { name: $name, needs: $needs };
+                    Some(&OWN)
+                })*
+                _ => None,
+            }
+        }
+    };
+}
+
+routers_own! {
+    "addShard" | "addshard" => Cluster(&[AddShard]);
+    "listShards" | "listshards" => Cluster(&[ListShards]);
+    "removeShard" | "removeshard" => Cluster(&[RemoveShard]);
+    "getShardMap" => Cluster(&[GetShardMap]);
+    "isdbgrid" | "isDbGrid" => Nothing;
+    "enableSharding" | "enablesharding" => NamedDatabase(&[EnableSharding]);
+    "shardCollection" | "shardcollection" => Namespace(&[EnableSharding]);
+    "getShardVersion" => Namespace(&[GetShardVersion]);
+    "split" => Namespace(&[SplitChunk]);
+    "moveChunk" | "movechunk" => Namespace(&[MoveChunk]);
+    "moveRange" => Namespace(&[MoveChunk]);
+    "mergeChunks" => Namespace(&[SplitChunk]);
+    "mergeAllChunksOnShard" => Namespace(&[MoveChunk]);
+    "clearJumboFlag" => Namespace(&[ClearJumboFlag]);
+    "addShardToZone" => Fixed("config", "shards", &[Find, Update]);
+    "removeShardFromZone" => Fixed("config", "shards", &[Find, Update]);
+    "updateZoneKeyRange" => Fixed("config", "tags", &[Find, Update]);
+    "balancerStart" => Fixed("config", "settings", &[Update]);
+    "balancerStop" => Fixed("config", "settings", &[Update]);
+    "balancerStatus" => Fixed("config", "settings", &[Find]);
+    "balancerCollectionStatus" => Namespace(&[EnableSharding]);
+    "configureCollectionBalancing" => Namespace(&[EnableSharding]);
+    "checkMetadataConsistency" => Cluster(&[CheckMetadataConsistency]);
+    "setAllowMigrations" => Namespace(&[MoveChunk]);
+    "flushRouterConfig" => Cluster(&[FlushRouterConfig]);
+    "movePrimary" => NamedDatabase(&[MoveChunk]);
+    "moveCollection" => Namespace(&[MoveCollection]);
+    "unshardCollection" => Namespace(&[UnshardCollection]);
+    "reshardCollection" => Namespace(&[ReshardCollection]);
+    "abortReshardCollection" => Namespace(&[ReshardCollection]);
+    "commitReshardCollection" => Namespace(&[ReshardCollection]);
+    "cleanupReshardCollection" => Namespace(&[ReshardCollection]);
+    "refineCollectionShardKey" => Namespace(&[RefineCollectionShardKey]);
+    "analyzeShardKey" => Namespace(&[AnalyzeShardKey]);
+    "configureQueryAnalyzer" => Namespace(&[AnalyzeShardKey]);
+}
+
+/// The users and roles of the configuration set.
+pub(crate) struct OnConfigurationSet(pub Arc<crate::Cluster>);
+
+impl OnConfigurationSet {
+    fn first(&self, ns: &str, filter: DocBuf) -> Fallible<Option<DocBuf>> {
+        let (db, collection) = ns.split_once('.').unwrap_or((ns, ""));
+        let find = doc! {
+            "find": collection, "filter": filter, "limit": 1, "singleBatch": true, "$db": db,
+            "readConcern": doc! {"level": "majority"},
+            "$readPreference": doc! {"mode": "primaryPreferred"},
+        };
+        let asked = message(find.as_doc(), &[]);
+        let reply = self.0.config.call_within(&asked, PATIENCE);
+        let reply = reply.map_err(|failure| failure.into_error())?;
+        if let Some(e) = error_of(reply.as_doc()) {
+            return Err(e);
+        }
+        Ok(crate::cursors::batch_of(&reply).next().map(Doc::to_buf))
+    }
+}
+
+impl UserDirectory for OnConfigurationSet {
+    fn document(&self, ns: &str, id: &str) -> Fallible<Option<DocBuf>> {
+        self.first(ns, doc! {"_id": id})
+    }
+
+    fn any(&self, ns: &str) -> Fallible<bool> {
+        Ok(self.first(ns, doc! {})?.is_some())
+    }
+}
+
+/// Changes and shows users and roles, on the configuration set.
+pub(crate) fn on_users(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    let shows = matches!(command.name, "usersInfo" | "rolesInfo");
+    let generic = ["lsid", "writeConcern", "$readPreference", "readConcern"];
+    let asked = command.without(&generic).finish();
+    let asked = match shows {
+        true => asked,
+        false => {
+            let concern = doc! {"w": "majority", "wtimeout": MAJORITY_MILLIS};
+            with_fields(asked.as_doc(), doc! {"writeConcern": concern}.as_doc())
+        }
+    };
+    let reply = router.cluster.config.call(&message(asked.as_doc(), &[]));
+    if !shows {
+        // Whatever the reply says, it may have been changed.
+        router.local.forget_users();
+    }
+    reply
+}
+
+/// Forgets users and roles when the configuration set says that some have changed, for as long as
+/// the router lives. Asks so often as `userCacheInvalidationIntervalSecs` says.
+pub(crate) fn watch_users(router: &Arc<Router>) -> std::io::Result<()> {
+    let watched = Arc::downgrade(router);
+    let work = move || {
+        let mut known = None;
+        while let Some(pause) = look_at_users(&watched, &mut known) {
+            std::thread::sleep(pause);
+        }
+    };
+    std::thread::Builder::new()
+        .name("users".into())
+        .spawn(work)
+        .map(drop)
+}
+
+/// One look; how long until the next, `None` at the end.
+fn look_at_users(router: &Weak<Router>, known: &mut Option<ObjectId>) -> Option<Duration> {
+    let router = router.upgrade()?;
+    let ask = doc! {"_getUserCacheGeneration": 1};
+    match run(&router.cluster.config, "admin", ask.as_doc()) {
+        Ok(reply) => {
+            let now = reply.get("cacheGeneration").and_then(Val::as_oid);
+            if now != *known {
+                router.local.forget_users();
+                *known = now;
+            }
+        }
+        Err(e) => {
+            tracing::warn!(target: "ACCESS", id = 20266, error = %e,
+                "An error occurred while fetching current user cache generation from config servers");
+        }
+    }
+    let seconds = router.local.user_cache_interval_secs();
+    Some(Duration::from_secs(seconds))
+}
+
+/// Whether a user may do this; everybody, where nobody is asked who he is.
+pub(crate) fn may(user: Option<&LoggedIn>, action: auth::Action, target: Target<'_>) -> bool {
+    user.is_none_or(|user| user.privileges.allows(action, target))
+}
+
+/// The documents of a list, of those that a user may see.
+pub(crate) fn seen_databases<'d>(
+    command: &Command<'_>,
+    names: impl Iterator<Item = &'d String>,
+) -> Vec<&'d String> {
+    let user = command.user.as_deref();
+    let own = command.field("authorizedDatabases");
+    let all = may(user, ListDatabases, Target::Cluster) && !own.is_some_and(Val::truthy);
+    let shown = |db: &&String| all || user.is_none_or(|u| u.privileges.touches(db));
+    names.filter(shown).collect()
+}
+
+/// Of a whole `listCollections`, those on which the user may do anything.
+pub(crate) fn seen_collections(command: &Command<'_>, ns: &str, all: &[DocBuf]) -> DocBuf {
+    let user = command.user.as_deref();
+    let mut w = Writer::new();
+    w.open_doc("cursor")
+        .i64("id", 0)
+        .str("ns", ns)
+        .open_array("firstBatch");
+    for d in all {
+        let name = d.get("name").and_then(Val::as_str).unwrap_or_default();
+        let target = Target::Collection(command.db, name);
+        if user.is_none_or(|u| !u.privileges.on(target).is_empty()) {
+            w.push(d.as_doc().as_val());
+        }
+    }
+    w.close().close();
+    finish(w, &[])
+}
+
+/// Fails unless whoever made a cursor is who asks for it.
+pub(crate) fn check_owner(command: &Command<'_>, owner: Option<&str>, id: i64) -> Outcome<()> {
+    let Some(user) = &command.user else {
+        return Ok(());
+    };
+    if owner == Some(user.name.to_string().as_str()) {
+        return Ok(());
+    }
+    Err(err!(
+        Unauthorized,
+        "cursor id {id} was not created by the authenticated user"
+    )
+    .into())
+}

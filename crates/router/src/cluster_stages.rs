@@ -1,0 +1,152 @@
+//! Stages that tell of the cluster, and begin a pipeline of no collection: `$currentOp`,
+//! `$shardedDataDistribution`, `$listClusterCatalog`; and which shard says what, in those that tell of
+//! a collection.
+
+use crate::aggregate::stage_of;
+use crate::listing::size_on;
+use crate::metadata::{Placement, all};
+use crate::request::Command;
+use crate::service_impl::Router;
+use crate::{Outcome, operations};
+use bson::{Doc, DocBuf, Val, Writer, doc};
+use errors::err;
+
+/// The documents that such a stage gives; `None`: it is another one.
+pub(crate) fn documents(
+    router: &Router,
+    command: &Command<'_>,
+    stage: (&str, Val<'_>),
+) -> Outcome<Option<Vec<DocBuf>>> {
+    Ok(Some(match stage {
+        ("$currentOp", spec) if !is_local(spec) => operations::documents(router, command, spec)?,
+        ("$shardedDataDistribution", _) => {
+            if command.db != "admin" {
+                return Err(err!(
+                    InvalidNamespace,
+                    "$shardedDataDistribution must be run against the admin database with {{aggregate: 1}}"
+                )
+                .into());
+            }
+            distribution(router)?
+        }
+        ("$listClusterCatalog", _) => catalog(router, command)?,
+        _ => return Ok(None),
+    }))
+}
+
+/// Whether a `$currentOp` asks for the router itself only.
+fn is_local(spec: Val<'_>) -> bool {
+    let local = spec.as_doc().and_then(|d| d.get("localOps"));
+    local.is_some_and(Val::truthy)
+}
+
+/// How much of each sharded collection each shard has.
+fn distribution(router: &Router) -> Outcome<Vec<DocBuf>> {
+    let cluster = &router.cluster;
+    let mut found = Vec::new();
+    for entry in cluster.read_config("collections", Doc::EMPTY, doc! {"_id": 1}.as_doc())? {
+        let ns = entry.get("_id").and_then(Val::as_str).unwrap_or_default();
+        let Some(Placement::Sharded(table)) = cluster.refresh(ns)? else {
+            continue;
+        };
+        let mut w = Writer::new();
+        w.str("ns", ns).open_array("shards");
+        for shard in table.shards() {
+            let (size, count) = size_on(cluster, shard, ns)?;
+            w.open_doc("")
+                .str("shardName", shard)
+                .i64("numOrphanedDocs", 0)
+                .i64("numOwnedDocuments", count as i64)
+                .i64("ownedSizeBytes", size as i64)
+                .i64("orphanedSizeBytes", 0)
+                .close();
+        }
+        w.close();
+        found.push(w.finish());
+    }
+    Ok(found)
+}
+
+/// The collections of a database, or of all at `admin`, and where they are.
+fn catalog(router: &Router, command: &Command<'_>) -> Outcome<Vec<DocBuf>> {
+    let cluster = &router.cluster;
+    let wanted = match command.db {
+        "admin" => doc! {},
+        db => doc! {"_id": db},
+    };
+    let mut found = Vec::new();
+    for database in cluster.read_config("databases", wanted.as_doc(), doc! {"_id": 1}.as_doc())? {
+        let text = |name: &str| database.get(name).and_then(Val::as_str);
+        let (Some(db), Some(primary)) = (text("_id"), text("primary")) else {
+            continue;
+        };
+        let set = cluster.shard(primary)?;
+        for d in all(&set, db, doc! {"listCollections": 1}.as_doc())? {
+            let name = d.get("name").and_then(Val::as_str).unwrap_or_default();
+            let ns = format!("{db}.{name}");
+            let placement = cluster.placement(&ns)?;
+            found.push(catalogued(db, &ns, &d, primary, placement.as_ref()));
+        }
+    }
+    Ok(found)
+}
+
+fn catalogued(
+    db: &str,
+    ns: &str,
+    listed: &DocBuf,
+    primary: &str,
+    placement: Option<&Placement>,
+) -> DocBuf {
+    let mut w = Writer::new();
+    w.str("ns", ns).str("db", db);
+    for e in listed.as_doc().iter().filter(|e| e.name != "name") {
+        w.val(e.name, e.val);
+    }
+    match placement {
+        Some(Placement::Sharded(table)) => {
+            w.bool("sharded", true)
+                .doc("shardKey", table.key().pattern())
+                .open_array("shards");
+            table.shards().for_each(|shard| {
+                w.push_value(&**shard);
+            });
+            w.close();
+        }
+        _ => {
+            w.bool("sharded", false)
+                .open_array("shards")
+                .push_value(primary)
+                .close();
+        }
+    }
+    w.finish()
+}
+
+/// A shard's pipeline that tells of a collection, so that it says which shard it tells of; others as
+/// they are.
+pub(crate) fn naming(command: DocBuf, shard: &str) -> DocBuf {
+    let stages = command.get("pipeline").and_then(Val::as_array);
+    let first = stages.and_then(|s| stage_of(s.values().next()?));
+    let tells = first.is_some_and(|(name, _)| matches!(name, "$collStats" | "$indexStats"));
+    let Some(stages) = stages.filter(|_| tells) else {
+        return command;
+    };
+    let mut w = Writer::with_capacity(command.as_bytes().len() + 64);
+    for e in command.as_doc() {
+        if e.name != "pipeline" {
+            w.val(e.name, e.val);
+            continue;
+        }
+        w.open_array("pipeline");
+        let named = doc! {"$set": doc! {"shard": shard}};
+        for (n, stage) in stages.values().enumerate() {
+            w.push(stage);
+            if n == 0 {
+                w.push(named.as_doc().as_val());
+            }
+        }
+        w.close();
+    }
+    w.finish()
+}
