@@ -1,4 +1,5 @@
-"""A set of three in network namespaces under kills, pauses, partitions and clock jumps; histories are checked for linearizability.
+"""A set of three in network namespaces under kills, pauses, partitions, clock jumps, slow and failing disks; histories are checked
+for linearizability.
 
     python scripts/torture_linear.py target/debug/pando [seeds, 5] [seconds a seed, 20] [first seed, random]
 
@@ -17,7 +18,6 @@ import os
 import pathlib
 import random
 import signal
-import struct
 import subprocess
 import sys
 import tempfile
@@ -29,32 +29,11 @@ from harness import until  # noqa: E402
 from pymongo import MongoClient, ReadPreference, ReturnDocument, WriteConcern  # noqa: E402
 from pymongo.errors import PyMongoError  # noqa: E402
 from pymongo.read_concern import ReadConcern  # noqa: E402
+from shim import Shim, build  # noqa: E402
 
 HERE = pathlib.Path(__file__).resolve()
 REGISTERS, CLIENTS, SIZE, PORT = 4, 4, 3, 27017
 HUB = f"pando{os.environ.get('PANDO_NET', os.getpid())}"
-# Preloaded into a member: its wall clock is off by as many seconds as the file says (8 bytes). Other clocks go on.
-CLOCK = r"""
-#include <fcntl.h>
-#include <stdlib.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
-
-static volatile long *off_by;
-
-__attribute__((constructor)) static void begin(void) {
-    int file = open(getenv("PANDO_CLOCK"), O_RDONLY);
-    off_by = mmap(0, sizeof *off_by, PROT_READ, MAP_SHARED, file, 0);
-}
-
-int clock_gettime(clockid_t clock, struct timespec *to) {
-    long failed = syscall(SYS_clock_gettime, clock, to);
-    if (!failed && clock == CLOCK_REALTIME && off_by && off_by != MAP_FAILED) to->tv_sec += *off_by;
-    return failed;
-}
-"""
 
 
 def run(*words):
@@ -96,16 +75,15 @@ class Member:
         self.n, self.place, self.process = n, place, None
         self.command = ["ip", "netns", "exec", namespace(n), binary, "serve", "--replSet", "rs", "--dbpath", place / f"m{n}", "--port", PORT]
         self.command += ["--bind_ip", address(n), "--allow-insecure-bind"]
-        self.clock = place / f"clock{n}"
-        self.set_clock(0)
+        self.shim = Shim(place / f"shim{n}")
 
-    def set_clock(self, seconds):
-        # In place: the member has the file mapped.
-        with open(self.clock, "r+b" if self.clock.exists() else "wb") as file:
-            file.write(struct.pack("q", seconds))
+    def restart(self):
+        self.kill()
+        self.shim.fail_sync(False)
+        self.start()
 
     def start(self):
-        env = os.environ | {"LD_PRELOAD": os.environ["PANDO_CLOCK_LIBRARY"], "PANDO_CLOCK": str(self.clock)}
+        env = os.environ | self.shim.env(os.environ["PANDO_SHIM_LIBRARY"])
         with open(self.place / f"m{self.n}.log", "ab") as log:
             self.process = subprocess.Popen([str(w) for w in self.command], stdout=log, stderr=log, env=env)
 
@@ -202,7 +180,7 @@ class Load:
 
 
 def harm(rng, members, until_time):
-    told = {"kill": 0, "pause": 0, "partition": 0, "clock": 0}
+    told = {"kill": 0, "pause": 0, "partition": 0, "clock": 0, "slow disk": 0, "failing sync": 0}
     while time.monotonic() < until_time:
         time.sleep(rng.uniform(0.2, 2.0))
         member = rng.choice(members)
@@ -218,8 +196,17 @@ def harm(rng, members, until_time):
             member.process.send_signal(signal.SIGCONT)
         elif kind == "partition":
             part(rng, members, member)
+        elif kind == "slow disk":
+            member.shim.slow_disk(rng.choice([0.02, 0.2, 1.0]))
+            time.sleep(rng.uniform(0.5, 4))
+            member.shim.slow_disk(0)
+        elif kind == "failing sync":
+            # It leaves the set by itself, and comes back when it is started again.
+            member.shim.fail_sync(True)
+            time.sleep(rng.uniform(0.5, 3))
+            member.restart()
         else:
-            member.set_clock(rng.choice([-30, -2, 0, 2, 30]))
+            member.shim.set_clock(rng.choice([-30, -2, 0, 2, 30]))
     return told
 
 
@@ -308,9 +295,8 @@ def main():
     with tempfile.TemporaryDirectory() as tools, network():
         checker = pathlib.Path(tools) / "linear"
         subprocess.run(["go", "build", "-o", checker, "."], cwd=HERE.parents[1] / "tests" / "linear", check=True)
-        clock = pathlib.Path(tools) / "clock.so"
-        subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-x", "c", "-", "-o", clock], input=CLOCK.encode(), check=True)
-        env = os.environ | {"PANDO_CLOCK_LIBRARY": str(clock)} | {"PANDO_NET": HUB.removeprefix("pando"), "PANDO_CHECKER": str(checker)}
+        shim = build(tools)
+        env = os.environ | {"PANDO_SHIM_LIBRARY": str(shim)} | {"PANDO_NET": HUB.removeprefix("pando"), "PANDO_CHECKER": str(checker)}
         sys.exit(subprocess.run(["ip", "netns", "exec", HUB, sys.executable, HERE, *sys.argv[1:]], env=env).returncode)
 
 

@@ -342,14 +342,25 @@ impl Service for Commands {
     fn commit(&self, local: &mut Local) -> Fallible<u64> {
         let committed = local.group.commit(&self.store);
         local.writers.clear();
-        committed.inspect_err(|_| self.retries.forget())
+        let in_doubt = |e: errors::Error| match &self.replica {
+            // Another member will be primary, and takes the write again.
+            Some(_) if e.code == errors::Code::LogWriteFailed => state_has_changed(),
+            _ => e,
+        };
+        committed
+            .map_err(in_doubt)
+            .inspect_err(|_| self.retries.forget())
     }
 
     fn durable(&self) -> Fallible<u64> {
-        self.store.healthy()?;
-        if self.replica.as_ref().is_some_and(|r| !r.is_leading()) {
-            let e = errors::err!(InterruptedDueToReplStateChange, "operation was interrupted");
-            return Err(e.with_label("RetryableWriteError"));
+        let healthy = self.store.healthy();
+        let Some(replica) = &self.replica else {
+            healthy?;
+            return Ok(self.store.durable_index());
+        };
+        // A member whose disk fails is primary no more: others are, and take the write again.
+        if healthy.is_err() || !replica.is_leading() {
+            return Err(state_has_changed());
         }
         Ok(self.store.durable_index())
     }
@@ -376,6 +387,12 @@ impl Service for Commands {
             service::append_fields(out, body_start, cluster_time(ts).as_doc());
         }
     }
+}
+
+/// What a write hears whose outcome the next primary decides.
+fn state_has_changed() -> errors::Error {
+    let e = errors::err!(InterruptedDueToReplStateChange, "operation was interrupted");
+    e.with_label("RetryableWriteError")
 }
 
 /// A read that a command lacked, as the loop knows it.

@@ -6,7 +6,7 @@
 use crate::client::{Conversation, ServerAddress, refusal};
 use bson::{DocBuf, ObjectId, Writer};
 use parking_lot::{Condvar, Mutex};
-use replication::driver::SetName;
+use replication::driver::{Known, SetName, Told};
 use replication::initial_sync::{Offer, Part, Source};
 use replication::{Config, Transport, message};
 use service::config::{ClusterAuth, ServerConfig, TlsMode, TlsOptions};
@@ -28,7 +28,11 @@ pub struct Peers {
     security: Arc<Access>,
     lines: Mutex<HashMap<u64, Arc<Line>>>,
     set: Arc<Mutex<(SetName, Option<DocBuf>)>>,
+    board: Arc<Mutex<Board>>,
 }
+
+/// What the others are told of all members, with a number that grows.
+type Board = (u64, Vec<Known>);
 
 /// How this member proves who it is to others.
 struct Access {
@@ -132,8 +136,8 @@ struct Line {
     host: String,
     queue: Mutex<Queue>,
     more: Condvar,
-    /// The timestamp of the newest entry that the peer has applied.
-    applied: Mutex<Option<u64>>,
+    /// What the peer has said of itself last.
+    told: Mutex<Option<Told>>,
 }
 
 impl Peers {
@@ -142,6 +146,7 @@ impl Peers {
             security: Arc::new(Access::of(config)),
             lines: Mutex::default(),
             set: Arc::default(),
+            board: Arc::default(),
         }
     }
 }
@@ -168,13 +173,15 @@ impl Transport for Peers {
                 host: host.clone(),
                 queue: Mutex::default(),
                 more: Condvar::new(),
-                applied: Mutex::default(),
+                told: Mutex::default(),
             });
             let sender = Sender {
                 to: *id,
                 line: line.clone(),
                 access: self.security.clone(),
                 set: self.set.clone(),
+                board: self.board.clone(),
+                spread: 0,
                 complained: None,
             };
             let spawned = std::thread::Builder::new()
@@ -197,8 +204,28 @@ impl Transport for Peers {
         }))
     }
 
-    fn applied(&self, member: u64) -> Option<u64> {
-        *self.lines.lock().get(&member)?.applied.lock()
+    fn told(&self, member: u64) -> Option<Told> {
+        *self.lines.lock().get(&member)?.told.lock()
+    }
+
+    fn spread(&self, known: &[Known]) {
+        let mut board = self.board.lock();
+        if board.1 != known {
+            *board = (board.0 + 1, known.to_vec());
+        }
+    }
+
+    fn joins(&self, set: &SetName, host: &str, member: u64) -> errors::Fallible<()> {
+        let unreachable = |why: String| errors::err!(HostUnreachable, "{why}");
+        let address = ServerAddress::parse(&self.security.url(host)).map_err(unreachable)?;
+        let ask = introduction(set, member).finish();
+        let reply = address.ask("admin", ask.as_doc()).map_err(unreachable)?;
+        let Some(why) = refusal(reply.as_doc()) else {
+            return Ok(());
+        };
+        let code = reply.as_doc().get("code").and_then(|v| v.to_i64_exact());
+        let code = code.and_then(|n| i32::try_from(n).ok());
+        Err(errors::Error::coded(code.unwrap_or_default(), why))
     }
 
     fn send(&self, messages: Vec<message::Message>) {
@@ -214,6 +241,34 @@ impl Transport for Peers {
             }
         }
     }
+}
+
+/// What every message between members begins with.
+fn introduction(set: &SetName, to: u64) -> Writer {
+    let mut w = Writer::new();
+    w.i32("pandoReplicate", 1)
+        .i32("version", message::VERSION)
+        .str("set", &set.name)
+        .oid("setId", ObjectId(set.id))
+        .i64("founder", set.founder as i64)
+        .i64("to", to as i64);
+    w
+}
+
+fn append_board(w: &mut Writer, from: u64, board: &[Known]) {
+    w.i64("from", from as i64).open_array("members");
+    for known in board {
+        w.open_doc("")
+            .i64("id", known.id as i64)
+            .timestamp("ts", known.durable.ts)
+            .i64("term", known.durable.term as i64)
+            .i64("wall", known.durable.wall_millis)
+            .timestamp("applied", known.told.applied)
+            .i32("state", known.told.state)
+            .bool("heard", known.is_heard)
+            .close();
+    }
+    w.close();
 }
 
 /// The files of another member, over a connection of their own.
@@ -298,6 +353,9 @@ struct Sender {
     line: Arc<Line>,
     access: Arc<Access>,
     set: Arc<Mutex<(SetName, Option<DocBuf>)>>,
+    board: Arc<Mutex<Board>>,
+    /// The number of the board that the peer was told last.
+    spread: u64,
     complained: Option<Instant>,
 }
 
@@ -322,7 +380,11 @@ impl Sender {
         (!queue.closed).then(|| std::mem::take(&mut queue.batches))
     }
 
-    fn deliver(&self, connection: &mut Option<Conversation>, bytes: &[u8]) -> Result<(), String> {
+    fn deliver(
+        &mut self,
+        connection: &mut Option<Conversation>,
+        bytes: &[u8],
+    ) -> Result<(), String> {
         let opened = match connection {
             Some(opened) => opened,
             None => {
@@ -338,8 +400,10 @@ impl Sender {
                 return Err(why);
             }
             let applied = reply.as_doc().get("applied");
-            if let Some(ts) = applied.and_then(|v| v.as_timestamp()) {
-                *self.line.applied.lock() = Some(ts);
+            if let Some(applied) = applied.and_then(|v| v.as_timestamp()) {
+                let state = reply.as_doc().get("state").and_then(|v| v.as_i32());
+                let state = state.unwrap_or_default();
+                *self.line.told.lock() = Some(Told { applied, state });
             }
             if reply.as_doc().get("lacks").is_some_and(|v| v.truthy()) {
                 let reply = opened.run("admin", self.command(None).as_doc())?;
@@ -350,16 +414,16 @@ impl Sender {
     }
 
     /// With messages, or with the configuration.
-    fn command(&self, messages: Option<(&[u8], bool)>) -> DocBuf {
+    fn command(&mut self, messages: Option<(&[u8], bool)>) -> DocBuf {
         let set = self.set.lock();
         let (name, config) = &*set;
-        let mut w = Writer::new();
-        w.i32("pandoReplicate", 1)
-            .i32("version", message::VERSION)
-            .str("set", &name.name)
-            .oid("setId", ObjectId(name.id))
-            .i64("founder", name.founder as i64)
-            .i64("to", self.to as i64);
+        let mut w = introduction(name, self.to);
+        let board = self.board.lock();
+        if messages.is_some() && board.0 != self.spread {
+            self.spread = board.0;
+            append_board(&mut w, name.from, &board.1);
+        }
+        drop(board);
         match (messages, config) {
             (Some((bytes, more)), _) => {
                 w.binary("messages", 0, bytes).bool("more", more);

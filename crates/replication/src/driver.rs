@@ -12,55 +12,73 @@
 //! - Where the store takes writes (`Gate`), this member was the primary of the term that the log is
 //!   in; a write that loses the race with a deposition is taken back by the restart.
 
+mod changes;
 mod copying;
+mod outbox;
+mod status;
 mod store_log;
+mod thread;
 
+pub use status::Status;
 pub use store_log::{BeforeDdl, StoreLog};
 
 use crate::config::Config;
 use crate::initial_sync::receive::adopt;
 use crate::initial_sync::source::Copies;
 use crate::initial_sync::{Offer, Progress, ProgressReport, Source};
-use crate::log_view::{FIRST_TERM, VoterChange};
-use crate::member::{ELECTION_TICKS, Member, MemberLog, MemberRole, News, OpTime, raft_id};
+use crate::log_view::FIRST_TERM;
+use crate::member::OpTime;
 use crate::state_file::{self, State};
 use errors::{Error, Fallible as Result, err};
+use outbox::{Outbox, Pace};
 use parking_lot::{Condvar, Mutex, RwLock};
-use raft::eraftpb::{Message, MessageType};
+use raft::eraftpb::Message;
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant, SystemTime};
-use storage::{Appended, Entry, Op, Replicator, Store};
+use std::time::{Duration, Instant};
+use storage::{Appended, Replicator, Store};
+use thread::{BY_REQUEST, BY_TIMEOUT, Thread};
 
-/// A tick, a tenth of the election timeout, where the configuration leaves MongoDB's default. That is
-/// ten seconds: long for a set whose members stand side by side.
-const TICK: Duration = Duration::from_millis(100);
-const DEFAULT_ELECTION_TIMEOUT_MS: i64 = 10_000;
-/// How often a primary looks at what the configuration asks for, and after how many such looks for a
-/// member that should be primary in its place.
+/// How often the thread looks at what changes with each message.
 const LOOK: Duration = Duration::from_millis(100);
-const LOOKS_FOR_BETTER: u64 = 20;
-/// Bounds of a tick that the configuration asks for.
-const SHORTEST_TICK: Duration = Duration::from_millis(10);
-const LONGEST_TICK: Duration = Duration::from_secs(60);
-/// The most inputs that are taken before the status is made known.
-const BATCH: usize = 256;
-/// So long a primary that writes waits for entries that take the commit point with them.
-const TELL: Duration = Duration::from_millis(1);
 
 /// Brings messages to other members, in order, and may lose them. It must not block.
 pub trait Transport: Send + Sync {
     /// The members that there are, by number, with `host:port`.
     fn peers(&self, set: &SetName, config: &Config, peers: &[(u64, String)]);
     fn send(&self, messages: Vec<Message>);
-    /// The timestamp of the newest entry that a member has said to have applied: 0 for none.
-    fn applied(&self, member: u64) -> Option<u64>;
+    /// What a member has said of itself last.
+    fn told(&self, member: u64) -> Option<Told>;
+    /// Has the others told what the primary knows of all members, with the next messages.
+    fn spread(&self, known: &[Known]);
+    /// Whether the server at `host:port` could be the member of this number in the set. An error that
+    /// says otherwise is of it; HostUnreachable says nothing.
+    fn joins(&self, set: &SetName, host: &str, member: u64) -> Result<()>;
     /// A member that files are copied from, by its `host:port`. `member`: who copies.
     fn source(&self, host: &str, member: u64) -> Result<Box<dyn Source>>;
+}
+
+/// What a member says of itself with each answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Told {
+    /// The timestamp of the newest entry that it has applied: 0 for none.
+    pub applied: u64,
+    /// MongoDB's number of its state; 0 where it tells none.
+    pub state: i32,
+}
+
+/// What a primary knows of a member.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Known {
+    pub id: u64,
+    /// Of the last entry on its disk.
+    pub durable: OpTime,
+    pub told: Told,
+    /// It was heard of lately.
+    pub is_heard: bool,
 }
 
 /// What members tell each other of the set with every message.
@@ -75,74 +93,22 @@ pub struct SetName {
     pub from: u64,
 }
 
-/// What everybody may know of the member at any time.
-#[derive(Clone, Debug, Default)]
-pub struct Status {
-    pub role: MemberRole,
-    pub term: u64,
-    /// This member's number; 0 while it belongs to no set.
-    pub id: u64,
-    /// The primary's number; 0 where none is known.
-    pub primary: u64,
-    pub config: Option<Arc<Config>>,
-    /// Those that vote now: a member that was added votes once it has caught up.
-    pub voters: Vec<u64>,
-    /// Those that have entries, and no vote.
-    pub learners: Vec<u64>,
-    /// This member copies the files of another.
-    pub is_copying: bool,
-    pub commit_index: u64,
-    /// The last entry that readers of the log here may know of: of a delayed member, applied.
-    pub shown_index: u64,
-    /// On the primary: number, last index on disk, heard of lately.
-    pub progress: Vec<(u64, u64, bool)>,
-    /// When this member became primary.
-    pub elected_at: Option<SystemTime>,
-    /// Why it stood for election then, as MongoDB says it.
-    pub elected_because: &'static str,
-    /// Of the commit point.
-    pub committed: OpTime,
-    /// Of the last entry on this member's disk, as of the last look.
-    pub durable: OpTime,
-    /// On the primary, as of the last look: number, and the last entry on that member's disk.
-    pub op_times: Vec<(u64, OpTime)>,
-    /// As of the last look: number, and the timestamp of the newest entry that it has applied.
-    pub applied: Vec<(u64, u64)>,
-    /// As of the last look: number, and when a message of that member came last.
-    pub heard: Vec<(u64, SystemTime)>,
-    /// How often entries were taken back here.
-    pub rollbacks: u64,
-}
-
-impl Status {
-    /// The configured member with this number.
-    pub fn member(&self, id: u64) -> Option<&crate::config::Member> {
-        self.config
-            .as_ref()?
-            .members
-            .iter()
-            .find(|m| raft_id(m.id) == id)
-    }
-
-    pub fn is_primary(&self) -> bool {
-        self.role == MemberRole::Primary
-    }
-
-    /// `host:port` of the primary.
-    pub fn primary_host(&self) -> Option<String> {
-        Some(self.member(self.primary)?.host.to_string())
-    }
-}
-
 /// With the index of the entry.
 type Answer = Sender<Result<u64>>;
 
 enum Input {
     Received(Vec<Message>),
-    Appended(Vec<Appended>),
+    /// The store has appended entries: they are in the outbox.
+    Appended,
+    /// Somebody waits for what is held back.
+    Asked,
     Synced,
     Begin(Box<State>),
     Reconfigure(Box<Config>, Answer),
+    /// Stand for election, whoever is primary.
+    StepUp,
+    /// Whether it is in maintenance, and does not stand.
+    Withhold(bool),
     HandOver(u64),
     /// To whom, and in which term that was asked for.
     HandOverNow(u64, u64),
@@ -158,6 +124,9 @@ enum Input {
 /// What the driver's thread and everybody else share.
 struct Shared {
     inputs: Sender<Input>,
+    outbox: Outbox,
+    /// Up to where the thread was told that the log is on disk.
+    synced: AtomicU64,
     status: RwLock<Arc<Status>>,
     commit: AtomicU64,
     /// The term in which writes are taken; 0 where none are. Written by the thread.
@@ -167,6 +136,12 @@ struct Shared {
     /// Told after each change of role, primary, configuration or commit point.
     listeners: RwLock<Vec<Box<dyn Fn(Changed) + Send + Sync>>>,
     initial_sync: Progress,
+    /// What the primary of this number has told of all members.
+    board: Mutex<(u64, Arc<Vec<Known>>)>,
+    /// How many have asked for maintenance.
+    maintenance: AtomicU64,
+    /// Why this member takes no part in its set any more.
+    left: OnceLock<String>,
     /// Documents that are taken back are saved (`createRollbackDataFiles`).
     saves_rollbacks: AtomicBool,
 }
@@ -186,6 +161,13 @@ impl Shared {
         self.open.store(0, Ordering::Release);
     }
 
+    /// Somebody waits for other members: nothing is held back from them.
+    fn ask(&self) {
+        if self.outbox.ask() {
+            let _ = self.inputs.send(Input::Asked);
+        }
+    }
+
     /// Whoever waits for a change of the status looks again.
     fn wake(&self) {
         let _lock = self.lock.lock();
@@ -202,6 +184,7 @@ impl Shared {
 pub struct Driver {
     shared: Arc<Shared>,
     set_name: String,
+    transport: Arc<dyn Transport>,
     before_ddl: Arc<OnceLock<BeforeDdl>>,
     copies: Arc<Copies>,
     not_begun: Arc<Mutex<Option<(Thread, Receiver<Input>, Option<State>)>>>,
@@ -216,7 +199,13 @@ impl Replicator for Gate {
     }
 
     fn appended(&self, entries: Vec<Appended>) {
-        let _ = self.0.inputs.send(Input::Appended(entries));
+        if self.0.outbox.put(entries) {
+            let _ = self.0.inputs.send(Input::Appended);
+        }
+    }
+
+    fn awaited(&self) {
+        self.0.ask();
     }
 }
 
@@ -237,6 +226,8 @@ impl Driver {
         let (inputs, received) = channel();
         let shared = Arc::new(Shared {
             inputs,
+            outbox: Outbox::default(),
+            synced: AtomicU64::new(0),
             status: RwLock::default(),
             commit: AtomicU64::new(0),
             open: AtomicU64::new(0),
@@ -244,13 +235,22 @@ impl Driver {
             changed: Condvar::new(),
             listeners: RwLock::default(),
             initial_sync: Progress::default(),
+            board: Mutex::default(),
+            maintenance: AtomicU64::new(0),
+            left: OnceLock::new(),
             saves_rollbacks: AtomicBool::new(true),
         });
         store.flush_gate().allow(0);
         store.replicate(Arc::new(Gate(shared.clone())))?;
         let synced = shared.clone();
-        store.on_durable(Box::new(move |_| {
-            let _ = synced.inputs.send(Input::Synced);
+        let log = Arc::downgrade(store);
+        store.on_durable(Box::new(move |durable| {
+            let Some(log) = log.upgrade() else { return };
+            // It is called after each move of the commit point too, and where a sync has failed.
+            let before = synced.synced.swap(durable, Ordering::AcqRel);
+            if before != durable || log.healthy().is_err() {
+                let _ = synced.inputs.send(Input::Synced);
+            }
         }));
         let before_ddl: Arc<OnceLock<BeforeDdl>> = Arc::default();
         let run = Thread {
@@ -263,7 +263,7 @@ impl Driver {
             },
             shared: shared.clone(),
             member: None,
-            transport,
+            transport: transport.clone(),
             restart,
             elected_at: None,
             asked_in: 0,
@@ -278,10 +278,12 @@ impl Driver {
             next_copy: Instant::now(),
             closing: 0,
             reconciling: Arc::default(),
+            pace: Pace::default(),
         };
         Ok(Driver {
             shared,
             set_name,
+            transport,
             before_ddl,
             copies,
             not_begun: Arc::new(Mutex::new(Some((run, received, state)))),
@@ -396,6 +398,46 @@ impl Driver {
         let _ = self.shared.inputs.send(Input::HandOver(to));
     }
 
+    /// Stands for election: a primary that there is takes no more writes and hands over.
+    pub fn step_up(&self) {
+        let _ = self.shared.inputs.send(Input::StepUp);
+    }
+
+    /// Begins or ends one maintenance; while there is any, the member is not read and not elected.
+    /// False where there is none to end.
+    pub fn maintain(&self, on: bool) -> bool {
+        let count = &self.shared.maintenance;
+        let next = |n: u64| {
+            if on {
+                n.checked_add(1)
+            } else {
+                n.checked_sub(1)
+            }
+        };
+        let changed = count.fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
+        if changed.is_ok() {
+            let withheld = count.load(Ordering::Acquire) > 0;
+            let _ = self.shared.inputs.send(Input::Withhold(withheld));
+            self.wait(Instant::now() + LOOK, |s| s.in_maintenance == withheld);
+        }
+        changed.is_ok()
+    }
+
+    /// What the primary of the set, a member of this number, tells of all members.
+    pub fn learn(&self, primary: u64, known: Vec<Known>) {
+        *self.shared.board.lock() = (primary, Arc::new(known));
+    }
+
+    /// Why this member takes no part in its set any more, until it is started again.
+    pub fn left(&self) -> Option<&str> {
+        self.shared.left.get().map(String::as_str)
+    }
+
+    /// Whether the server at `host:port` could be the member of this number: see [`Transport::joins`].
+    pub fn joins(&self, set: &SetName, host: &str, member: u64) -> Result<()> {
+        self.transport.joins(set, host, member)
+    }
+
     /// Does not stand for election for that long.
     pub fn freeze(&self, length: Duration) {
         let _ = self.shared.inputs.send(Input::Freeze(length));
@@ -412,6 +454,7 @@ impl Driver {
 
     /// Waits until `holds` of the status, for at most that long; whether it does.
     pub fn wait(&self, until: Instant, mut holds: impl FnMut(&Status) -> bool) -> bool {
+        self.shared.ask();
         loop {
             let mut lock = self.shared.lock.lock();
             if holds(&self.status()) {
@@ -421,514 +464,6 @@ impl Driver {
                 drop(lock);
                 return holds(&self.status());
             }
-        }
-    }
-}
-
-/// Why members stand for election, in MongoDB's words: they hear of no primary; the primary asks them
-/// to take over.
-const BY_TIMEOUT: &str = "electionTimeout";
-const BY_REQUEST: &str = "stepUpRequestSkipDryRun";
-/// The primary asks, because this member has the higher priority.
-const BY_PRIORITY: &str = "priorityTakeover";
-
-/// The inputs that have come; neighbours of one kind become one, so that what they cause is sent in
-/// one message.
-fn gather(first: Input, inputs: &Receiver<Input>) -> Vec<Input> {
-    let mut gathered = vec![first];
-    for input in std::iter::from_fn(|| inputs.try_recv().ok()).take(BATCH) {
-        match (gathered.last_mut(), input) {
-            (Some(Input::Appended(all)), Input::Appended(more)) => all.extend(more),
-            (Some(Input::Received(all)), Input::Received(more)) => all.extend(more),
-            (Some(Input::Synced), Input::Synced) => {}
-            (_, input) => gathered.push(input),
-        }
-    }
-    gathered
-}
-
-/// Runs what waits for a group of the store on a thread of its own: a group may wait for memory
-/// tables to be flushed, and those for the commit point that the driver's thread moves.
-/// False where there is no thread to be had.
-fn beside(name: &str, f: impl FnOnce() + Send + 'static) -> bool {
-    let spawned = std::thread::Builder::new().name(name.into()).spawn(f);
-    if let Err(e) = &spawned {
-        tracing::error!(target: "REPL", error = %e, "Cannot start a thread");
-    }
-    spawned.is_ok()
-}
-
-struct Thread {
-    log: StoreLog,
-    shared: Arc<Shared>,
-    member: Option<Member<StoreLog>>,
-    transport: Arc<dyn Transport>,
-    restart: Box<dyn Fn(&str) + Send + Sync>,
-    elected_at: Option<SystemTime>,
-    /// The term in which the primary asked this member to take over.
-    asked_in: u64,
-    asked_because: &'static str,
-    /// What a member is told that this one asks to take over.
-    hands_over_because: &'static str,
-    elected_because: &'static str,
-    /// It is time for a status that tells what changes with each message.
-    looked: bool,
-    heard: HashMap<u64, SystemTime>,
-    set_name: String,
-    /// Files are copied.
-    copying: bool,
-    /// How often entries had been appended when the log was found not to reach back.
-    left_behind: Option<u64>,
-    /// Not before then is it tried again.
-    next_copy: Instant,
-    /// So many wishes to give the primary's part up wait for writes that were taken.
-    closing: usize,
-    /// A change of voters is being proposed.
-    reconciling: Arc<AtomicBool>,
-}
-
-impl Thread {
-    fn run(mut self, inputs: Receiver<Input>, state: Option<State>) {
-        // Consensus that has lost its footing must not go on: a start reads what is on disk.
-        let outcome =
-            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.serve(&inputs, state)));
-        let why = match outcome {
-            Ok(Ok(())) => return,
-            Ok(Err(e)) => e.into_message(),
-            Err(_) => "the thread of the replica set panicked".to_string(),
-        };
-        self.shared.close();
-        tracing::error!(target: "REPL", error = why.as_str(), "The member leaves its replica set");
-        let status = Status::default();
-        *self.shared.status.write() = Arc::new(status);
-        self.tell(Changed::Topology);
-    }
-
-    fn serve(&mut self, inputs: &Receiver<Input>, state: Option<State>) -> Result<()> {
-        if let Some(state) = state {
-            self.begin(state)?;
-        }
-        let mut next_tick = Instant::now() + self.tick();
-        let (mut next_look, mut looks) = (Instant::now() + LOOK, 0u64);
-        let mut tell_at = None;
-        loop {
-            let wait = next_tick.min(next_look).min(tell_at.unwrap_or(next_look));
-            let wait = wait.saturating_duration_since(Instant::now());
-            match inputs.recv_timeout(wait) {
-                Ok(first) => {
-                    for input in gather(first, inputs) {
-                        if !self.take(input)? {
-                            return Ok(());
-                        }
-                    }
-                }
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return Ok(()),
-            }
-            tell_at = self.tell_commit(tell_at)?;
-            if Instant::now() >= next_tick {
-                next_tick = Instant::now() + self.tick();
-                self.drive(Member::tick)?;
-            }
-            if Instant::now() >= next_look {
-                next_look = Instant::now() + LOOK;
-                looks += 1;
-                self.looked = true;
-                self.reopen();
-                self.reconcile()?;
-                if looks.is_multiple_of(LOOKS_FOR_BETTER) {
-                    self.prefer()?;
-                }
-            }
-            self.publish();
-        }
-    }
-
-    /// Tells the others of the commit point, unless entries are under way that will do so before `at`.
-    /// Returns when to.
-    fn tell_commit(&mut self, at: Option<Instant>) -> Result<Option<Instant>> {
-        let Some(member) = self.member.as_ref().filter(|m| m.owes_commit()) else {
-            return Ok(None);
-        };
-        let (now, at) = (Instant::now(), at.unwrap_or_else(|| Instant::now() + TELL));
-        if now < at && !member.is_all_committed() {
-            return Ok(Some(at));
-        }
-        self.drive(Member::tell_commit)?;
-        Ok(None)
-    }
-
-    /// How long a tick is.
-    fn tick(&self) -> Duration {
-        let config = self.member.as_ref().and_then(Member::config);
-        match config.map(|c| c.settings.election_timeout_ms) {
-            None | Some(DEFAULT_ELECTION_TIMEOUT_MS) => TICK,
-            Some(ms) => (Duration::from_millis(ms.unsigned_abs()) / ELECTION_TICKS as u32)
-                .clamp(SHORTEST_TICK, LONGEST_TICK),
-        }
-    }
-
-    /// False at the end.
-    fn take(&mut self, input: Input) -> Result<bool> {
-        match input {
-            Input::Received(messages) => {
-                let now = SystemTime::now();
-                for message in &messages {
-                    self.heard.insert(message.from, now);
-                    if message.get_msg_type() == MessageType::MsgTimeoutNow {
-                        self.asked_in = message.term;
-                        self.asked_because = match *message.context == *BY_PRIORITY.as_bytes() {
-                            true => BY_PRIORITY,
-                            false => BY_REQUEST,
-                        };
-                    }
-                }
-                self.drive(|m| m.receive(messages))?;
-            }
-            Input::Appended(entries) => self.drive(|m| m.appended(entries))?,
-            Input::Synced => self.drive(Member::synced)?,
-            Input::Begin(state) => {
-                if self.member.is_none() {
-                    let founds = state.voters.voters == [state.id];
-                    state_file::save(&self.log.dir, &state)?;
-                    self.begin(*state)?;
-                    if founds {
-                        self.drive(Member::campaign)?;
-                    }
-                }
-            }
-            Input::Reconfigure(config, answer) => self.reconfigure(*config, answer),
-            Input::HandOver(to) => {
-                self.hands_over_because = BY_REQUEST;
-                self.close_before(move |term| Input::HandOverNow(to, term));
-            }
-            Input::HandOverNow(to, term) => {
-                self.closing = self.closing.saturating_sub(1);
-                if self.is_of(term) {
-                    self.drive(|m| m.hand_over(to))?;
-                }
-            }
-            Input::Freeze(length) => {
-                let tick = self.tick().as_millis();
-                if let Some(member) = &mut self.member {
-                    member.freeze(length.as_millis().div_ceil(tick) as u64);
-                }
-            }
-            Input::StandDown => self.close_before(Input::StandDownNow),
-            Input::StandDownNow(term) => {
-                self.closing = self.closing.saturating_sub(1);
-                if self.is_of(term) {
-                    self.drive(Member::give_up)?;
-                }
-            }
-            Input::Copied(outcome) => self.end_copy(outcome)?,
-            Input::Stop => {
-                self.shared.initial_sync.stop();
-                if let Some(member) = &mut self.member {
-                    member.save()?;
-                }
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
-    /// Takes no more writes, and hands `then` of this term in behind those that were taken.
-    fn close_before(&mut self, then: impl FnOnce(u64) -> Input) {
-        self.shared.close();
-        // Who is refused from now on shall hear the reason by `hello`.
-        self.tell(Changed::Topology);
-        let then = then(self.member.as_ref().map_or(0, Member::term));
-        let (store, inputs) = (self.log.store(), self.shared.inputs.clone());
-        let begun = beside("closing", move || {
-            if let Ok(store) = store {
-                store.between_groups();
-            }
-            let _ = inputs.send(then);
-        });
-        // Without a thread it stays primary.
-        self.closing += usize::from(begun);
-    }
-
-    /// What was asked for in an earlier term is not done in a later one.
-    fn is_of(&self, term: u64) -> bool {
-        self.member.as_ref().is_some_and(|m| m.term() == term)
-    }
-
-    /// A primary whose successor was not elected takes writes again.
-    fn reopen(&mut self) {
-        let Some(member) = &self.member else { return };
-        if member.role() == MemberRole::Primary
-            && self.closing == 0
-            && !member.is_handing_over()
-            && self.shared.status.read().is_primary()
-            && !self.shared.is_open()
-        {
-            self.shared.open.store(member.term(), Ordering::Release);
-            self.tell(Changed::Topology);
-        }
-    }
-
-    fn begin(&mut self, state: State) -> Result<()> {
-        let chance = RandomState::new().hash_one(state.id);
-        self.member = Some(Member::new(self.log.clone(), state, chance)?);
-        self.introduce();
-        Ok(())
-    }
-
-    fn drive(&mut self, f: impl FnOnce(&mut Member<StoreLog>) -> Result<News>) -> Result<()> {
-        let Some(member) = &mut self.member else {
-            return Ok(());
-        };
-        let mut news = f(member)?;
-        if let Some(why) = &news.restart {
-            self.shared.close();
-            // Nothing is saved: the commit point may be that of entries which are not in the log.
-            tracing::warn!(target: "REPL", reason = why.as_str(), "Starting again to take back writes that no majority had");
-            (self.restart)(why);
-            return Err(Error::internal("the process could not be started again"));
-        }
-        for message in &mut news.messages {
-            if message.get_msg_type() == MessageType::MsgTimeoutNow {
-                message.context = self.hands_over_because.as_bytes().to_vec().into();
-            }
-        }
-        if !news.messages.is_empty() {
-            self.transport.send(news.messages);
-        }
-        if let Some(primary) = news.invited_by {
-            self.begin_copy(primary);
-        }
-        if news.changed {
-            let member_role = self.member.as_ref().map(Member::role);
-            let opens = member_role == Some(MemberRole::Primary);
-            if !opens {
-                self.shared.close();
-            }
-            self.introduce();
-        }
-        Ok(())
-    }
-
-    /// Tells the transport who there is.
-    fn introduce(&mut self) {
-        let Some(member) = &self.member else { return };
-        let Some(config) = member.config() else {
-            return;
-        };
-        let set = SetName {
-            name: self.set_name.clone(),
-            id: config.settings.replica_set_id.map_or([0; 12], |id| id.0),
-            founder: member.founder(),
-            from: member.id(),
-        };
-        let peers: Vec<_> = (config.members.iter())
-            .filter(|m| raft_id(m.id) != member.id())
-            .map(|m| (raft_id(m.id), m.host.to_string()))
-            .collect();
-        self.transport.peers(&set, config, &peers);
-    }
-
-    /// Writes an entry through the store, as any write, and hands its index to `then`.
-    fn propose(
-        &self,
-        config: &Config,
-        change: Option<VoterChange>,
-        then: impl FnOnce(Result<u64>) + Send + 'static,
-    ) -> bool {
-        let op = Op::Membership {
-            config: config.to_doc().as_bytes().to_vec(),
-            change: change.map(VoterChange::to_bytes).unwrap_or_default(),
-        };
-        let entry = Entry::new("local.system.replset".into(), [0; 16], op, Vec::new());
-        let store = self.log.store();
-        beside("proposal", move || {
-            then(store.and_then(|store| Ok(store.propose(vec![entry])?.index)));
-        })
-    }
-
-    /// The next change of voters that the configuration asks for.
-    fn reconcile(&mut self) -> Result<()> {
-        let Some(member) = &self.member else {
-            return Ok(());
-        };
-        let (Some(change), Some(config)) = (member.next_change(), member.config()) else {
-            return Ok(());
-        };
-        if self.shared.is_open() && !self.reconciling.swap(true, Ordering::AcqRel) {
-            let reconciling = self.reconciling.clone();
-            // A write that is refused now is tried again with the next look.
-            let begun = self.propose(config, Some(change), move |_| {
-                reconciling.store(false, Ordering::Release);
-            });
-            if !begun {
-                self.reconciling.store(false, Ordering::Release);
-            }
-        }
-        Ok(())
-    }
-
-    /// Hands the primary's part to a member of higher priority that has caught up.
-    fn prefer(&mut self) -> Result<()> {
-        let Some(member) = &self.member else {
-            return Ok(());
-        };
-        if member.role() != MemberRole::Primary {
-            return Ok(());
-        }
-        let Some(config) = member.config() else {
-            return Ok(());
-        };
-        let own = (config.members.iter())
-            .find(|m| raft_id(m.id) == member.id())
-            .map_or(0.0, |m| m.priority);
-        let better = (config.members.iter())
-            .filter(|m| m.priority > own && member.lag(raft_id(m.id)) < 10)
-            .filter(|m| member.voters().voters.contains(&raft_id(m.id)))
-            .max_by(|a, b| a.priority.total_cmp(&b.priority));
-        if let Some(better) = better.map(|m| raft_id(m.id)) {
-            tracing::info!(target: "REPL", member = better - 1, "A member of higher priority takes over");
-            self.hands_over_because = BY_PRIORITY;
-            self.close_before(move |term| Input::HandOverNow(better, term));
-        }
-        Ok(())
-    }
-
-    fn reconfigure(&mut self, config: Config, answer: Answer) {
-        match &self.member {
-            Some(member) if member.role() == MemberRole::Primary => {
-                self.propose(&config, None, move |outcome| {
-                    let _ = answer.send(outcome);
-                });
-            }
-            _ => {
-                let _ = answer.send(Err(err!(NotWritablePrimary, "not primary")));
-            }
-        }
-    }
-
-    /// Notes since when, and why, this member is primary.
-    fn note_election(&mut self) {
-        let Some(member) = &self.member else { return };
-        if member.role() != MemberRole::Primary {
-            self.elected_at = None;
-        } else if self.elected_at.is_none() {
-            self.elected_at = Some(SystemTime::now());
-            self.elected_because = match member.term() == self.asked_in + 1 {
-                true => self.asked_because,
-                false => BY_TIMEOUT,
-            };
-        }
-    }
-
-    /// What is true of the member now. What changes with each message is as it was `before`, unless
-    /// it is time to look.
-    fn status(&self, member: &Member<StoreLog>, before: &Status, looked: bool) -> Status {
-        let role = member.role();
-        let commit = member.commit_index();
-        let config = match &before.config {
-            Some(known) if Some(&**known) == member.config() => Some(known.clone()),
-            _ => member.config().cloned().map(Arc::new),
-        };
-        let progress = match role {
-            MemberRole::Primary => member.progress(),
-            _ => Vec::new(),
-        };
-        let (durable, op_times, applied, heard) = match looked {
-            false => (
-                before.durable,
-                before.op_times.clone(),
-                before.applied.clone(),
-                before.heard.clone(),
-            ),
-            true => {
-                let at = |p: &(u64, u64, bool)| (p.0, member.op_time(p.1).unwrap_or_default());
-                let durable = member.op_time(self.log.durable_index()).unwrap_or_default();
-                let heard = self.heard.iter().map(|(id, at)| (*id, *at)).collect();
-                let applied = |p: &(u64, u64, bool)| Some((p.0, self.transport.applied(p.0)?));
-                let applied = progress.iter().filter_map(applied).collect();
-                (durable, progress.iter().map(at).collect(), applied, heard)
-            }
-        };
-        let committed = match before.commit_index == commit && before.committed.ts != 0 {
-            true => before.committed,
-            false => member.op_time(commit).unwrap_or(before.committed),
-        };
-        Status {
-            role,
-            term: member.term(),
-            id: member.id(),
-            primary: member.leader(),
-            config,
-            voters: member.voters().voters.clone(),
-            learners: member.voters().learners.clone(),
-            is_copying: self.left_behind == Some(member.appends()),
-            commit_index: commit,
-            shown_index: member.shown_index(),
-            progress,
-            elected_at: self.elected_at,
-            elected_because: self.elected_because,
-            committed,
-            durable,
-            op_times,
-            applied,
-            heard,
-            rollbacks: member.rollbacks(),
-        }
-    }
-
-    /// Makes known what is true now.
-    fn publish(&mut self) {
-        self.note_election();
-        let looked = std::mem::take(&mut self.looked);
-        let Some(member) = &self.member else { return };
-        let before = self.shared.status.read().clone();
-        let status = self.status(member, &before, looked);
-        let (commit, shown) = (status.commit_index, status.shown_index);
-        let topology = (before.role, before.term, before.primary, before.id)
-            != (status.role, status.term, status.primary, status.id)
-            || before.config != status.config
-            || before.voters != status.voters
-            || before.learners != status.learners
-            || before.is_copying != status.is_copying
-            || (before.commit_index == 0) != (commit == 0);
-        let moved = before.shown_index != shown
-            || before.commit_index != commit
-            || before.progress != status.progress;
-        if !topology && !moved {
-            if looked {
-                *self.shared.status.write() = Arc::new(status);
-            }
-            return;
-        }
-        if before.role != status.role {
-            tracing::info!(target: "REPL", role = ?status.role, term = status.term, "The member's role has changed");
-        }
-        let opens = status.role == MemberRole::Primary
-            && (before.role, before.term) != (MemberRole::Primary, status.term);
-        let term = status.term;
-        *self.shared.status.write() = Arc::new(status);
-        self.shared.commit.store(commit, Ordering::Release);
-        if let Ok(store) = self.log.store() {
-            store.decided(shown.min(member.taken_index()));
-        }
-        self.shared.wake();
-        if topology {
-            self.tell(Changed::Topology);
-        }
-        if opens {
-            self.shared.open.store(term, Ordering::Release);
-            self.shared.wake();
-            self.tell(Changed::Opened);
-        }
-        if moved {
-            self.tell(Changed::CommitPoint);
-        }
-    }
-
-    fn tell(&self, what: Changed) {
-        for listener in self.shared.listeners.read().iter() {
-            listener(what);
         }
     }
 }

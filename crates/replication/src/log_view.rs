@@ -21,7 +21,7 @@ use raft::eraftpb::{ConfChange, ConfChangeType, ConfState, Entry, EntryType, Har
 use raft::{GetEntriesContext, RaftState, Storage, StorageError};
 use std::cell::RefCell;
 use std::collections::VecDeque;
-use storage::Record;
+use storage::{Appended, Record};
 
 /// The term of what was written before there was a set.
 pub const FIRST_TERM: u64 = 1;
@@ -89,8 +89,8 @@ pub fn change_of(payload: &[u8]) -> Option<VoterChange> {
     VoterChange::from_bytes(&change)
 }
 
-/// Context and data of an entry of the log.
-pub fn parts(ts: u64, wall_millis: i64, payload: Vec<u8>) -> (EntryType, Vec<u8>, Vec<u8>) {
+/// Kind, context and data of an entry of the log.
+fn parts(ts: u64, wall_millis: i64, payload: Vec<u8>) -> (EntryType, Vec<u8>, Vec<u8>) {
     let mut context = stamp(ts, wall_millis);
     match change_of(&payload) {
         None => (EntryType::EntryNormal, context, payload),
@@ -101,6 +101,16 @@ pub fn parts(ts: u64, wall_millis: i64, payload: Vec<u8>) -> (EntryType, Vec<u8>
             (EntryType::EntryConfChange, context, data)
         }
     }
+}
+
+/// What raft-rs is asked to take as the next entry.
+pub fn proposal(appended: Appended) -> Entry {
+    let (kind, context, data) = parts(appended.ts, appended.wall_millis, appended.payload);
+    let mut entry = Entry::default();
+    entry.set_entry_type(kind);
+    entry.context = context.into();
+    entry.data = data.into();
+    entry
 }
 
 pub fn to_raft(record: &Record<'_>) -> Entry {

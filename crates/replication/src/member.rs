@@ -118,6 +118,7 @@ const HEARTBEAT_TICKS: usize = 2;
 /// A member that lacks fewer entries than this may vote.
 const CAUGHT_UP_ENTRIES: u64 = 1000;
 const MAX_MESSAGE_BYTES: u64 = 1 << 20;
+const NOT_PROPOSED: &str = "an entry of the log could not be proposed";
 
 /// What waits until the log is on disk up to an index.
 struct Unsynced {
@@ -135,6 +136,8 @@ pub struct Member<L: MemberLog> {
     begin: Option<Entry>,
     /// It does not stand for election until then, in ticks.
     frozen_until: u64,
+    /// It does not stand for election at all.
+    withheld: bool,
     ticks: u64,
     saved_commit: u64,
     /// Committed entries wait to be applied.
@@ -192,6 +195,7 @@ impl<L: MemberLog + Clone> Member<L> {
             unsynced: VecDeque::new(),
             begin: None,
             frozen_until: 0,
+            withheld: false,
             ticks: 0,
         })
     }
@@ -259,8 +263,7 @@ impl<L: MemberLog + Clone> Member<L> {
     pub fn tick(&mut self) -> Result<News> {
         self.ticks += 1;
         self.draw_timeout();
-        let stands = self.node.raft.state == StateRole::Leader
-            || self.ticks >= self.frozen_until && self.is_electable();
+        let stands = self.node.raft.state == StateRole::Leader || self.may_stand();
         if stands {
             self.node.tick();
         } else {
@@ -287,6 +290,11 @@ impl<L: MemberLog + Clone> Member<L> {
         self.node
             .raft
             .set_randomized_election_timeout(ELECTION_TICKS + beyond);
+    }
+
+    /// Whether it may be elected, as far as it goes by itself.
+    pub fn may_stand(&self) -> bool {
+        self.ticks >= self.frozen_until && !self.withheld && self.is_electable()
     }
 
     fn is_electable(&self) -> bool {
@@ -384,23 +392,41 @@ impl<L: MemberLog + Clone> Member<L> {
 
     /// Entries that the store has appended.
     pub fn appended(&mut self, entries: Vec<Appended>) -> Result<News> {
-        for entry in entries {
+        // What goes together is proposed together: it makes one message to each member.
+        let (mut proposed, mut bytes) = (Vec::new(), 0);
+        for appended in entries {
             let raft = &self.node.raft;
-            let is_next = entry.index == raft.raft_log.last_index() + 1;
-            if raft.state != StateRole::Leader || entry.term != raft.term || !is_next {
+            let next = raft.raft_log.last_index() + proposed.len() as u64 + 1;
+            let is_ours = raft.state == StateRole::Leader && appended.term == raft.term;
+            if !is_ours || appended.index != next {
                 return Ok(restart("entries that nobody else was sent are in the log"));
             }
-            let change = log_view::change_of(&entry.payload);
-            let (_, context, data) = log_view::parts(entry.ts, entry.wall_millis, entry.payload);
-            let proposed = match change {
-                None => self.node.propose(context, data),
-                Some(change) => self.node.propose_conf_change(context, change.to_raft()),
-            };
-            if proposed.is_err() {
-                return Ok(restart("an entry of the log could not be proposed"));
+            let entry = log_view::proposal(appended);
+            bytes += entry.data.len() as u64;
+            proposed.push(entry);
+            if bytes >= MAX_MESSAGE_BYTES {
+                bytes = 0;
+                if self.propose(&mut proposed).is_err() {
+                    return Ok(restart(NOT_PROPOSED));
+                }
             }
         }
-        self.process()
+        match self.propose(&mut proposed) {
+            Ok(()) => self.process(),
+            Err(_) => Ok(restart(NOT_PROPOSED)),
+        }
+    }
+
+    /// Hands entries to raft-rs, and leaves none.
+    fn propose(&mut self, entries: &mut Vec<Entry>) -> raft::Result<()> {
+        if entries.is_empty() {
+            return Ok(());
+        }
+        let mut message = Message::default();
+        message.set_msg_type(MessageType::MsgPropose);
+        message.from = self.state.id;
+        message.entries = std::mem::take(entries).into();
+        self.node.raft.step(message)
     }
 
     /// The log is on disk further than before.
@@ -447,6 +473,18 @@ impl<L: MemberLog + Clone> Member<L> {
     /// It does not stand for election for so many ticks; 0 ends that.
     pub fn freeze(&mut self, ticks: u64) {
         self.frozen_until = self.ticks + ticks;
+    }
+
+    /// Whether it stands for no election until this is said otherwise.
+    pub fn withhold(&mut self, on: bool) {
+        self.withheld = on;
+    }
+
+    /// The message that asks the primary to have this member elected; `None` where none is known.
+    pub fn ask_for_the_lead(&self) -> Option<Message> {
+        let leader = self.leader();
+        let known = leader != 0 && leader != self.state.id;
+        known.then(|| self.message_to(leader, MessageType::MsgTransferLeader))
     }
 
     /// On the primary: the next change of voters that brings them nearer to the configuration.

@@ -12,6 +12,8 @@
 //!   another member was primary, and no entry of an old term lies behind one of a new.
 //! - What the engine has on disk is never ahead of [`FlushGate::allow`]: memory tables with later
 //!   entries are not flushed. So a member that starts again can forget what no majority had.
+//! - Nor is it ahead of this member's own log on disk: a majority may have an entry that this disk
+//!   has not, and a log that ends before its engine has a hole.
 
 use errors::{Error, err};
 use parking_lot::{Condvar, Mutex};
@@ -57,6 +59,9 @@ pub trait Replicator: Send + Sync {
 
     /// Entries are in the log, and about to be applied. It holds all writers up: it must be quick.
     fn appended(&self, entries: Vec<Appended>);
+
+    /// Somebody waits until other members have what was appended. It must be quick.
+    fn awaited(&self);
 }
 
 /// What a write hears that this member does not take, or takes no more. A driver sends a retryable
@@ -67,8 +72,10 @@ pub(crate) fn not_primary() -> Error {
 
 /// Holds back flushes of memory tables until what is in them may reach the disk.
 pub struct FlushGate {
-    /// The last index that may be on disk.
+    /// The last index that a majority has.
     allowed: AtomicU64,
+    /// The last index of this member's log that is on disk.
+    synced: AtomicU64,
     /// The last index that may be in a memory table.
     applied: AtomicU64,
     lock: Mutex<()>,
@@ -82,6 +89,7 @@ impl Default for FlushGate {
     fn default() -> FlushGate {
         FlushGate {
             allowed: AtomicU64::new(u64::MAX),
+            synced: AtomicU64::new(u64::MAX),
             applied: AtomicU64::new(0),
             lock: Mutex::new(()),
             changed: Condvar::new(),
@@ -97,7 +105,14 @@ impl FlushGate {
         self.changed.notify_all();
     }
 
-    /// The last index that may be on disk.
+    /// The log is on disk up to `index`; without a set it is not asked for.
+    pub(crate) fn synced(&self, index: u64) {
+        self.synced.store(index, Ordering::Release);
+        let _lock = self.lock.lock();
+        self.changed.notify_all();
+    }
+
+    /// The last index that a majority has.
     pub fn allowed(&self) -> u64 {
         self.allowed.load(Ordering::Acquire)
     }
@@ -112,7 +127,11 @@ impl FlushGate {
     pub(crate) fn pass(&self) {
         let applied = self.applied.load(Ordering::Acquire);
         let mut lock = self.lock.lock();
-        while self.allowed.load(Ordering::Acquire) < applied {
+        let reached = || {
+            let synced = self.synced.load(Ordering::Acquire);
+            self.allowed.load(Ordering::Acquire).min(synced)
+        };
+        while reached() < applied {
             self.changed.wait_for(&mut lock, LOOK);
         }
     }
@@ -138,7 +157,10 @@ mod tests {
         });
         gate.allow(5);
         assert!(passed.recv_timeout(Duration::from_millis(250)).is_err());
+        gate.synced(5);
         gate.allow(6);
+        assert!(passed.recv_timeout(Duration::from_millis(250)).is_err());
+        gate.synced(6);
         passed.recv_timeout(Duration::from_secs(10)).unwrap();
         thread.join().unwrap();
     }

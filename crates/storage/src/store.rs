@@ -241,7 +241,12 @@ impl Store {
         self.committer.between_groups(|_| {
             // There is one for the life of the process.
             let _ = self.shared.replicator.set(replicator);
-        })
+        })?;
+        let engine = self.engine.clone();
+        engine.gate().synced(self.log.durable_index());
+        self.log
+            .on_durable(Box::new(move |durable| engine.gate().synced(durable)));
+        Ok(())
     }
 
     /// Whether entries come from elsewhere too.
@@ -363,10 +368,13 @@ impl Store {
         self.committer.applied().ts
     }
 
-    /// The last index that is not taken back: a loss of power leaves it, and where the log is one of
-    /// several members', a majority has it.
+    /// The last index that is not taken back: a loss of power leaves it. Where the log is one of
+    /// several members', a majority has it on disk, and this member's own disk may be behind.
     pub fn durable_index(&self) -> u64 {
-        self.log.durable_index().min(self.engine.gate().allowed())
+        match self.is_replicated() {
+            true => self.engine.gate().allowed(),
+            false => self.log.durable_index(),
+        }
     }
 
     /// The last index that is on this disk.
@@ -381,13 +389,27 @@ impl Store {
         self.log.call_back();
     }
 
+    /// Has whoever waits for the log look again.
+    pub fn call_back(&self) {
+        self.log.call_back();
+    }
+
     /// Returns when no write is under way that began before.
     pub fn between_groups(&self) {
         let _ = self.committer.between_groups(|_| ());
     }
 
-    /// Asks for an fdatasync soon; [`Store::on_durable`] callbacks tell when it is done.
+    /// Asks that what is appended becomes durable soon, here and on other members;
+    /// [`Store::on_durable`] callbacks tell when it is.
     pub fn request_sync(&self) {
+        if let Some(replicator) = self.shared.replicator.get() {
+            replicator.awaited();
+        }
+        self.log.request_sync();
+    }
+
+    /// Asks for an fdatasync of this member's log soon.
+    pub fn request_own_sync(&self) {
         self.log.request_sync();
     }
 

@@ -9,11 +9,14 @@ pub mod repl_set_get_config;
 pub mod repl_set_get_rbid;
 pub mod repl_set_get_status;
 pub mod repl_set_initiate;
+pub mod repl_set_maintenance;
 pub mod repl_set_reconfig;
 pub mod repl_set_resize_oplog;
 pub mod repl_set_step_down;
+pub mod repl_set_step_up;
 pub mod repl_set_sync_from;
 pub(crate) mod stored_config;
+mod veto;
 
 use crate::Commands;
 use crate::request::CommandContext;

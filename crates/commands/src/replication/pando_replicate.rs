@@ -3,19 +3,26 @@
 //! ```text
 //! {pandoReplicate: 1, version: <int>, set: <name>, setId: <ObjectId>, founder: <long>, to: <long>, messages: <bytes>, more: <bool>}
 //! {pandoReplicate: 1, version, set, setId, founder, to, config: <document>}          to a member that knows of no set yet
+//! {pandoReplicate: 1, version, set, setId, founder, to}                              asks whether it could be that member
 //! ```
-//! The reply tells the timestamp of the newest entry that is applied (`applied`), and `lacks: true` where the member knows of no set: the sender introduces it then.
-//! Bytes that are longer than a document may be come in parts, all but the last with `more`.
+//! The reply tells the timestamp of the newest entry that is applied (`applied`) and the state of the member (`state`), and `lacks: true` where it knows
+//! of no set: the sender introduces it then. Bytes that are longer than a document may be come in parts, all but the last with `more`. A primary tells what
+//! it knows of all members besides, now and then: `from: <long>, members: [{id: <long>, ts, term, wall, applied: <timestamp>, state: <int>, heard: <bool>}]`.
 //!
 //! Invariant: a member of one set takes nothing of another, and one with data of its own joins none.
 
 use crate::request::{CommandContext, Done, idl};
+use crate::topology::member::state;
 use bson::Doc;
 use errors::{Result, bail};
+use replication::driver::{Known, Told};
+use replication::member::OpTime;
 use replication::{Config, message};
 
 /// The most that the parts of one batch may make.
 const MAX_BATCH_BYTES: usize = 512 << 20;
+/// The most members that a set has.
+const MOST_MEMBERS: usize = 50;
 
 struct Batch<'a> {
     set: &'a str,
@@ -52,6 +59,33 @@ fn parse<'a>(cx: &CommandContext<'_, 'a>) -> Result<Batch<'a>> {
     })
 }
 
+/// What a primary tells of all members.
+fn board(cx: &CommandContext<'_, '_>) -> Option<(u64, Vec<Known>)> {
+    let members = cx.args.field("members")?.as_array()?;
+    let from = cx.args.field("from")?.to_i64_exact()?;
+    let known = |member: Doc<'_>| {
+        let number = |name: &str| member.get(name).and_then(|v| v.to_i64_exact());
+        let time = |name: &str| member.get(name).and_then(|v| v.as_timestamp());
+        Some(Known {
+            id: number("id")?.unsigned_abs(),
+            durable: OpTime {
+                ts: time("ts")?,
+                term: number("term")?.unsigned_abs(),
+                wall_millis: number("wall")?,
+            },
+            told: Told {
+                applied: time("applied")?,
+                state: i32::try_from(number("state")?).ok()?,
+            },
+            is_heard: member.get("heard")?.truthy(),
+        })
+    };
+    let known: Option<Vec<_>> = (members.iter().take(MOST_MEMBERS))
+        .map(|e| known(e.val.as_doc()?))
+        .collect();
+    Some((from.unsigned_abs(), known?))
+}
+
 /// A member of a later release may write what this program does not understand.
 fn check_version(cx: &CommandContext<'_, '_>) -> Result<()> {
     let version = cx.args.field("version").and_then(|v| v.to_i64_exact());
@@ -80,19 +114,27 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
             batch.set
         );
     }
+    if let Some(why) = driver.left() {
+        bail!(
+            InvalidReplicaSetConfig,
+            "this member takes no part in its set any more until it is started again: {why}"
+        );
+    }
     let status = driver.status();
     if status.id == 0 {
-        let Some(config) = batch.config else {
-            cx.w.bool("lacks", true);
-            return Ok(Done::Reply);
-        };
-        if cx.app.store.log_end() > 0 {
+        let asks = batch.config.is_none() && batch.messages.is_none();
+        if (asks || batch.config.is_some()) && cx.app.store.log_end() > 0 {
             bail!(
                 InvalidReplicaSetConfig,
                 "this server has data of its own and joins no set: empty its data directory first"
             );
         }
-        driver.begin(batch.to, batch.founder, Config::parse(config, None)?);
+        match batch.config {
+            Some(config) => driver.begin(batch.to, batch.founder, Config::parse(config, None)?),
+            None => {
+                cx.w.bool("lacks", true);
+            }
+        }
         return Ok(Done::Reply);
     }
     let ours = status
@@ -123,7 +165,11 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
             driver.receive(messages);
         }
     }
+    if let Some((primary, known)) = board(cx) {
+        driver.learn(primary, known);
+    }
     let applied = cx.app.store.last_ts();
-    cx.w.timestamp("applied", applied);
+    cx.w.timestamp("applied", applied)
+        .i32("state", state(&status));
     Ok(Done::Reply)
 }

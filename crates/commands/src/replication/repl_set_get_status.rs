@@ -102,6 +102,12 @@ fn millis(at: std::time::SystemTime) -> i64 {
 
 /// The status of a set of several members.
 fn of_set(cx: &mut CommandContext<'_, '_>, name: &str, status: &Status) -> Result<Done> {
+    if let Some(why) = cx.app.replica.as_ref().and_then(|d| d.left()) {
+        bail!(
+            InvalidReplicaSetConfig,
+            "this member takes no part in its replica set until it is started again: {why}"
+        );
+    }
     let Some(config) = status.config.clone().filter(|_| status.id != 0) else {
         bail!(NotYetInitialized, "no replset config has been received");
     };
@@ -217,15 +223,14 @@ fn append_op_times(w: &mut Writer, status: &Status, ts: u64) {
 
 /// The newest entry that a member is known to have; nothing where this server does not hear of it.
 fn known_of(status: &Status, id: u64, ts: u64) -> OpTime {
-    let told = status.op_times.iter().find(|t| t.0 == id);
-    match told {
+    match status.known(id) {
         _ if id == status.id => OpTime {
             ts,
             wall_millis: (ts >> 32) as i64 * 1000,
             ..status.committed
         },
-        Some((_, at)) => *at,
-        // A secondary hears of the primary only, and what is committed the primary has.
+        Some(known) => known.durable,
+        // What is committed the primary has.
         None if id == status.primary => status.committed,
         None => OpTime::default(),
     }
@@ -234,11 +239,11 @@ fn known_of(status: &Status, id: u64, ts: u64) -> OpTime {
 /// The newest entry that a member is known to have applied. `durable`: to have on its disk. A member that
 /// is not delayed applies what it has at once, and has said so only a while ago.
 fn applied_of(status: &Status, id: u64, durable: OpTime) -> OpTime {
-    let told = status.applied.iter().find(|a| a.0 == id);
+    let told = status.known(id).map(|k| k.told.applied);
     let delayed = status.member(id).is_some_and(|m| m.delay_secs > 0);
     match told {
-        Some((_, ts)) if delayed && id != status.id && *ts < durable.ts => OpTime {
-            ts: *ts,
+        Some(ts) if delayed && id != status.id && ts < durable.ts => OpTime {
+            ts,
             wall_millis: (ts >> 32) as i64 * 1000,
             ..durable
         },
@@ -260,15 +265,23 @@ fn append_member(
     let id = raft_id(member.id);
     let progress = status.progress.iter().find(|p| p.0 == id);
     let own = id == status.id;
-    // A secondary hears of the primary only.
-    let heard =
-        own || id == status.primary || progress.is_some_and(|p| p.2) || !status.is_primary();
+    // A secondary hears of the others by the primary.
+    let known = status.known(id);
+    let heard = own
+        || id == status.primary
+        || match known {
+            Some(known) => known.is_heard,
+            None => !status.is_primary(),
+        };
+    let told = known.map_or(0, |k| k.told.state);
     let (number, text) = match () {
         _ if own => (state(status), state_name(status)),
         _ if id == status.primary => (1, "PRIMARY"),
         _ if copies => (5, "STARTUP2"),
         _ if heard && progress.is_some_and(|p| p.1 == 0) => (5, "STARTUP2"),
         _ if !heard => (8, "(not reachable/healthy)"),
+        _ if told == 3 => (3, "RECOVERING"),
+        _ if told == 5 => (5, "STARTUP2"),
         _ => (2, "SECONDARY"),
     };
     w.open_doc("");

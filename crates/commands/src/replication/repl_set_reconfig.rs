@@ -1,10 +1,11 @@
 //! `replSetReconfig`: another configuration of the set.
 
-use super::{check_supported, set_name};
+use super::{check_supported, set_name, veto};
 use crate::request::{CommandContext, Done};
 use bson::Doc;
 use errors::{Result, bail, err};
 use replication::Config;
+use replication::config::Member;
 use std::time::Duration;
 
 /// How long a majority may take to have it.
@@ -50,6 +51,10 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     }
     check_supported(&config)
         .map_err(|e| err!(NewReplicaSetConfigurationIncompatible, "{}", e.message))?;
+    if !force {
+        let is_new = |m: &Member| old.members.iter().all(|o| o.host != m.host);
+        veto::ask(&driver, &config, is_new)?;
+    }
     driver.reconfigure(config, PATIENCE)?;
     Ok(Done::Reply)
 }

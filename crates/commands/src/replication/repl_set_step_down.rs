@@ -91,7 +91,8 @@ fn successor(status: &Status) -> Option<u64> {
         let electable = status
             .member(*id)
             .is_some_and(|m| m.is_electable() && m.votes);
-        *id != status.id && *heard && electable && matched + CAUGHT_UP >= last
+        let takes_over = *id != status.id && status.may_take_over(*id);
+        takes_over && *heard && electable && matched + CAUGHT_UP >= last
     });
     Some(fit.max_by_key(|p| p.1)?.0)
 }

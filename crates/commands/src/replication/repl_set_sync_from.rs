@@ -2,13 +2,16 @@
 //! can be asked for.
 
 use super::set_name;
-use crate::request::{CommandContext, Done};
+use crate::request::{CommandContext, Done, idl};
 use errors::{Result, bail};
 use replication::Host;
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     set_name(cx)?;
-    let wanted = cx.args.first.as_str().unwrap_or_default();
+    let name = "replSetSyncFrom";
+    let Some(wanted) = cx.args.first.as_str() else {
+        return Err(idl::mismatch(name, name, cx.args.first, &["string"]));
+    };
     let status = cx.app.replica.as_ref().map(|driver| driver.status());
     let Some(status) = status.filter(|s| !s.is_primary()) else {
         bail!(NotSecondary, "primaries don't sync");

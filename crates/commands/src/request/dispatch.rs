@@ -472,14 +472,14 @@ fn await_members(cx: &mut CommandContext<'_, '_>) -> Result<()> {
     let longest = timeout.map_or(LONGEST_WAIT, Duration::from_millis);
     let (mut reached, mut leads) = (false, true);
     driver.wait(Instant::now() + longest, |status| {
+        leads = status.is_primary();
         let Some(config) = &status.config else {
-            return false;
+            return !leads;
         };
         let has = |member: i32| {
             let id = raft_id(member);
             status.progress.iter().any(|p| p.0 == id && p.1 >= index)
         };
-        leads = status.is_primary();
         reached = leads && config.is_reached(wanted, &has);
         reached || !leads
     });

@@ -214,6 +214,8 @@ commands! {
     "replSetGetRBID" => ADMIN, Cluster(&[Internal]), crate::replication::repl_set_get_rbid::run, "a number that changes when writes are taken back";
     "replSetFreeze" => ADMIN, Cluster(&[ReplSetStateChange]), crate::replication::repl_set_freeze::run, "keeps a secondary from becoming primary";
     "replSetStepDown" => ADMIN | WORKER, Cluster(&[ReplSetStateChange]), crate::replication::repl_set_step_down::run, "makes the primary a secondary";
+    "replSetStepUp" => ADMIN | WORKER, Cluster(&[ReplSetStateChange]), crate::replication::repl_set_step_up::run, "has a secondary stand for election";
+    "replSetMaintenance" => ADMIN | WORKER, Cluster(&[ReplSetStateChange]), crate::replication::repl_set_maintenance::run, "takes a secondary out of reading and of elections";
     "replSetSyncFrom" => ADMIN, Cluster(&[ReplSetStateChange]), crate::replication::repl_set_sync_from::run, "whom a secondary has its entries from";
     "createSearchIndexes" => OF_COLLECTION, Collection(&[CreateSearchIndexes]), crate::ddl::search_indexes::run, "new search indexes";
     "updateSearchIndex" => OF_COLLECTION, Collection(&[UpdateSearchIndex]), crate::ddl::search_indexes::run, "changes a search index";

@@ -76,6 +76,7 @@ pub fn state(status: &Status) -> i32 {
     match status.role {
         _ if status.id == 0 => 0,
         MemberRole::Primary => 1,
+        _ if status.in_maintenance => 3,
         // Before a member knows its configuration it has not begun to work.
         _ if status.config.is_none() || status.is_copying || status.commit_index == 0 => 5,
         _ => 2,
@@ -91,6 +92,7 @@ pub fn state_name(status: &Status) -> &'static str {
     match state(status) {
         0 => "STARTUP",
         1 => "PRIMARY",
+        3 => "RECOVERING",
         5 => "STARTUP2",
         _ => "SECONDARY",
     }

@@ -166,7 +166,7 @@ impl MemberLog for StoreLog {
     }
     fn request_sync(&self) {
         if let Ok(store) = self.store() {
-            store.request_sync();
+            store.request_own_sync();
         }
     }
     fn save(&self, state: &State) -> Result<()> {

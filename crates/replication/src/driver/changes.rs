@@ -1,0 +1,173 @@
+//! Changes of who votes and who is primary: what is asked for by a command, and what the configuration
+//! asks for by itself.
+//!
+//! Invariant: before a primary gives its part up it takes no more writes, and those that it took are
+//! on their way to the others.
+
+use super::thread::{BY_PRIORITY, BY_STEP_UP, Thread};
+use super::{Answer, Changed, Input};
+use crate::config::Config;
+use crate::log_view::VoterChange;
+use crate::member::{Member, MemberRole, raft_id};
+use errors::{Fallible as Result, err};
+use std::sync::atomic::Ordering;
+use storage::{Entry, Op};
+
+/// Runs what waits for a group of the store on a thread of its own: a group may wait for memory
+/// tables to be flushed, and those for the commit point that the driver's thread moves.
+/// False where there is no thread to be had.
+fn beside(name: &str, f: impl FnOnce() + Send + 'static) -> bool {
+    let spawned = std::thread::Builder::new().name(name.into()).spawn(f);
+    if let Err(e) = &spawned {
+        tracing::error!(target: "REPL", error = %e, "Cannot start a thread");
+    }
+    spawned.is_ok()
+}
+
+/// A member that lacks fewer entries is elected where that is asked for: it gets them before.
+const CAUGHT_UP: u64 = 10_000;
+
+impl Thread {
+    /// Takes no more writes, and hands `then` of this term in behind those that were taken.
+    pub(super) fn close_before(&mut self, then: impl FnOnce(u64) -> Input) {
+        self.shared.close();
+        // Who is refused from now on shall hear the reason by `hello`.
+        self.tell(Changed::Topology);
+        let then = then(self.member.as_ref().map_or(0, Member::term));
+        let (store, inputs) = (self.log.store(), self.shared.inputs.clone());
+        let begun = beside("closing", move || {
+            if let Ok(store) = store {
+                store.between_groups();
+            }
+            let _ = inputs.send(then);
+        });
+        // Without a thread it stays primary.
+        self.closing += usize::from(begun);
+    }
+
+    /// Stands for election: asks the primary to hand over, where there is one.
+    pub(super) fn step_up(&mut self) -> Result<()> {
+        let Some(member) = &self.member else {
+            return Ok(());
+        };
+        if !member.may_stand() {
+            return Ok(());
+        }
+        match member.ask_for_the_lead() {
+            Some(message) => self.transport.send(vec![message]),
+            None => self.drive(Member::campaign)?,
+        }
+        Ok(())
+    }
+
+    /// Another member asks to be elected in this one's place, and gets its entries first.
+    pub(super) fn step_aside_for(&mut self, other: u64) {
+        let Some(member) = &self.member else { return };
+        let fit = member.role() == MemberRole::Primary
+            && member.voters().voters.contains(&other)
+            && member.lag(other) < CAUGHT_UP;
+        if fit {
+            tracing::info!(target: "REPL", member = other - 1, "A member was asked to step up");
+            self.hands_over_because = BY_STEP_UP;
+            self.close_before(move |term| Input::HandOverNow(other, term));
+        }
+    }
+
+    /// What was asked for in an earlier term is not done in a later one.
+    pub(super) fn is_of(&self, term: u64) -> bool {
+        self.member.as_ref().is_some_and(|m| m.term() == term)
+    }
+
+    /// A primary whose successor was not elected takes writes again.
+    pub(super) fn reopen(&mut self) {
+        let Some(member) = &self.member else { return };
+        if member.role() == MemberRole::Primary
+            && self.closing == 0
+            && !member.is_handing_over()
+            && self.shared.status.read().is_primary()
+            && !self.shared.is_open()
+        {
+            self.shared.open.store(member.term(), Ordering::Release);
+            self.tell(Changed::Topology);
+        }
+    }
+    /// Writes an entry through the store, as any write, and hands its index to `then`.
+    fn propose(
+        &self,
+        config: &Config,
+        change: Option<VoterChange>,
+        then: impl FnOnce(Result<u64>) + Send + 'static,
+    ) -> bool {
+        let op = Op::Membership {
+            config: config.to_doc().as_bytes().to_vec(),
+            change: change.map(VoterChange::to_bytes).unwrap_or_default(),
+        };
+        let entry = Entry::new("local.system.replset".into(), [0; 16], op, Vec::new());
+        let store = self.log.store();
+        beside("proposal", move || {
+            then(store.and_then(|store| Ok(store.propose(vec![entry])?.index)));
+        })
+    }
+
+    /// The next change of voters that the configuration asks for.
+    pub(super) fn reconcile(&mut self) -> Result<()> {
+        let Some(member) = &self.member else {
+            return Ok(());
+        };
+        let (Some(change), Some(config)) = (member.next_change(), member.config()) else {
+            return Ok(());
+        };
+        if self.shared.is_open() && !self.reconciling.swap(true, Ordering::AcqRel) {
+            let reconciling = self.reconciling.clone();
+            // A write that is refused now is tried again with the next look.
+            let begun = self.propose(config, Some(change), move |_| {
+                reconciling.store(false, Ordering::Release);
+            });
+            if !begun {
+                self.reconciling.store(false, Ordering::Release);
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands the primary's part to a member of higher priority that has caught up.
+    pub(super) fn prefer(&mut self) -> Result<()> {
+        let Some(member) = &self.member else {
+            return Ok(());
+        };
+        if member.role() != MemberRole::Primary {
+            return Ok(());
+        }
+        let Some(config) = member.config() else {
+            return Ok(());
+        };
+        let own = (config.members.iter())
+            .find(|m| raft_id(m.id) == member.id())
+            .map_or(0.0, |m| m.priority);
+        let status = self.shared.status.read().clone();
+        let better = (config.members.iter())
+            .filter(|m| m.priority > own && member.lag(raft_id(m.id)) < 10)
+            .filter(|m| status.may_take_over(raft_id(m.id)))
+            .filter(|m| member.voters().voters.contains(&raft_id(m.id)))
+            .max_by(|a, b| a.priority.total_cmp(&b.priority));
+        if let Some(better) = better.map(|m| raft_id(m.id)) {
+            tracing::info!(target: "REPL", member = better - 1, "A member of higher priority takes over");
+            self.hands_over_because = BY_PRIORITY;
+            self.close_before(move |term| Input::HandOverNow(better, term));
+        }
+        Ok(())
+    }
+
+    pub(super) fn reconfigure(&mut self, config: Config, answer: Answer) {
+        match &self.member {
+            Some(member) if member.role() == MemberRole::Primary => {
+                self.propose(&config, None, move |outcome| {
+                    let _ = answer.send(outcome);
+                });
+            }
+            _ => {
+                let _ = answer.send(Err(err!(NotWritablePrimary, "not primary")));
+            }
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! What everybody may know of a member, and how the driver's thread makes it known.
+//!
+//! Invariant: whoever is told of a change finds it in the status already.
+
+use super::thread::{BY_TIMEOUT, Thread};
+use super::{Changed, Known, StoreLog};
+use crate::config::Config;
+use crate::member::{Member, MemberLog, MemberRole, OpTime, raft_id};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::SystemTime;
+
+/// MongoDB's number of a secondary's state.
+const SECONDARY: i32 = 2;
+
+/// What everybody may know of the member at any time.
+#[derive(Clone, Debug, Default)]
+pub struct Status {
+    pub role: MemberRole,
+    pub term: u64,
+    /// This member's number; 0 while it belongs to no set.
+    pub id: u64,
+    /// The primary's number; 0 where none is known.
+    pub primary: u64,
+    pub config: Option<Arc<Config>>,
+    /// Those that vote now: a member that was added votes once it has caught up.
+    pub voters: Vec<u64>,
+    /// Those that have entries, and no vote.
+    pub learners: Vec<u64>,
+    /// This member copies the files of another.
+    pub is_copying: bool,
+    pub commit_index: u64,
+    /// The last entry that readers of the log here may know of: of a delayed member, applied.
+    pub shown_index: u64,
+    /// On the primary: number, last index on disk, heard of lately.
+    pub progress: Vec<(u64, u64, bool)>,
+    /// When this member became primary.
+    pub elected_at: Option<SystemTime>,
+    /// Why it stood for election then, as MongoDB says it.
+    pub elected_because: &'static str,
+    /// Of the commit point.
+    pub committed: OpTime,
+    /// Of the last entry on this member's disk, as of the last look.
+    pub durable: OpTime,
+    /// Of each member, as of the last look: what the primary knows. On a secondary, what it has told.
+    pub known: Arc<Vec<Known>>,
+    /// It is in maintenance.
+    pub in_maintenance: bool,
+    /// As of the last look: number, and when a message of that member came last.
+    pub heard: Vec<(u64, SystemTime)>,
+    /// How often entries were taken back here.
+    pub rollbacks: u64,
+}
+
+impl Status {
+    /// The configured member with this number.
+    pub fn member(&self, id: u64) -> Option<&crate::config::Member> {
+        self.config
+            .as_ref()?
+            .members
+            .iter()
+            .find(|m| raft_id(m.id) == id)
+    }
+
+    pub fn is_primary(&self) -> bool {
+        self.role == MemberRole::Primary
+    }
+
+    /// What is known of a member.
+    pub fn known(&self, id: u64) -> Option<&Known> {
+        self.known.iter().find(|k| k.id == id)
+    }
+
+    /// Whether a member has not said of itself that it is anything but a secondary.
+    pub fn may_take_over(&self, id: u64) -> bool {
+        self.known(id)
+            .is_none_or(|k| matches!(k.told.state, 0 | SECONDARY))
+    }
+
+    /// `host:port` of the primary.
+    pub fn primary_host(&self) -> Option<String> {
+        Some(self.member(self.primary)?.host.to_string())
+    }
+}
+
+impl Thread {
+    /// Notes since when, and why, this member is primary.
+    fn note_election(&mut self) {
+        let Some(member) = &self.member else { return };
+        if member.role() != MemberRole::Primary {
+            self.elected_at = None;
+        } else if self.elected_at.is_none() {
+            self.elected_at = Some(SystemTime::now());
+            self.elected_because = match member.term() == self.asked_in + 1 {
+                true => self.asked_because,
+                false => BY_TIMEOUT,
+            };
+        }
+    }
+
+    /// What is true of the member now. What changes with each message is as it was `before`, unless
+    /// it is time to look.
+    fn status(&self, member: &Member<StoreLog>, before: &Status, looked: bool) -> Status {
+        let role = member.role();
+        let commit = member.commit_index();
+        let config = match &before.config {
+            Some(known) if Some(&**known) == member.config() => Some(known.clone()),
+            _ => member.config().cloned().map(Arc::new),
+        };
+        let progress = match role {
+            MemberRole::Primary => member.progress(),
+            _ => Vec::new(),
+        };
+        let (durable, known, heard) = match looked {
+            false => (before.durable, before.known.clone(), before.heard.clone()),
+            true => {
+                let durable = member.op_time(self.log.durable_index()).unwrap_or_default();
+                let heard = self.heard.iter().map(|(id, at)| (*id, *at)).collect();
+                (durable, self.known(member, &progress), heard)
+            }
+        };
+        let committed = match before.commit_index == commit && before.committed.ts != 0 {
+            true => before.committed,
+            false => member.op_time(commit).unwrap_or(before.committed),
+        };
+        Status {
+            role,
+            term: member.term(),
+            id: member.id(),
+            primary: member.leader(),
+            config,
+            voters: member.voters().voters.clone(),
+            learners: member.voters().learners.clone(),
+            is_copying: self.left_behind == Some(member.appends()),
+            commit_index: commit,
+            shown_index: member.shown_index(),
+            progress,
+            elected_at: self.elected_at,
+            elected_because: self.elected_because,
+            committed,
+            durable,
+            known,
+            in_maintenance: self.shared.maintenance.load(Ordering::Acquire) > 0,
+            heard,
+            rollbacks: member.rollbacks(),
+        }
+    }
+
+    /// What is known of all members: on the primary by itself, elsewhere by what it has told.
+    fn known(&self, member: &Member<StoreLog>, progress: &[(u64, u64, bool)]) -> Arc<Vec<Known>> {
+        if member.role() != MemberRole::Primary {
+            let (of, known) = &*self.shared.board.lock();
+            return match *of != 0 && *of == member.leader() {
+                true => known.clone(),
+                false => Arc::default(),
+            };
+        }
+        let of = |&(id, matched, is_heard): &(u64, u64, bool)| Known {
+            id,
+            durable: member.op_time(matched).unwrap_or_default(),
+            told: self.transport.told(id).unwrap_or_default(),
+            is_heard,
+        };
+        let known: Vec<_> = progress.iter().map(of).collect();
+        self.transport.spread(&known);
+        Arc::new(known)
+    }
+
+    /// Makes known what is true now.
+    pub(super) fn publish(&mut self) {
+        self.note_election();
+        let looked = std::mem::take(&mut self.looked);
+        let Some(member) = &self.member else { return };
+        let before = self.shared.status.read().clone();
+        let status = self.status(member, &before, looked);
+        let (commit, shown) = (status.commit_index, status.shown_index);
+        let topology = (before.role, before.term, before.primary, before.id)
+            != (status.role, status.term, status.primary, status.id)
+            || before.config != status.config
+            || before.voters != status.voters
+            || before.learners != status.learners
+            || before.is_copying != status.is_copying
+            || before.in_maintenance != status.in_maintenance
+            || (before.commit_index == 0) != (commit == 0);
+        let moved = before.shown_index != shown
+            || before.commit_index != commit
+            || before.progress != status.progress;
+        if !topology && !moved {
+            if looked {
+                *self.shared.status.write() = Arc::new(status);
+            }
+            return;
+        }
+        if before.role != status.role {
+            tracing::info!(target: "REPL", role = ?status.role, term = status.term, "The member's role has changed");
+        }
+        let opens = status.role == MemberRole::Primary
+            && (before.role, before.term) != (MemberRole::Primary, status.term);
+        let term = status.term;
+        *self.shared.status.write() = Arc::new(status);
+        self.shared.commit.store(commit, Ordering::Release);
+        if let Ok(store) = self.log.store() {
+            store.decided(shown.min(member.taken_index()));
+        }
+        self.shared.wake();
+        if topology {
+            self.tell(Changed::Topology);
+        }
+        if opens {
+            self.shared.open.store(term, Ordering::Release);
+            self.shared.wake();
+            self.tell(Changed::Opened);
+        }
+        if moved {
+            self.tell(Changed::CommitPoint);
+        }
+    }
+
+    pub(super) fn tell(&self, what: Changed) {
+        for listener in self.shared.listeners.read().iter() {
+            listener(what);
+        }
+    }
+}

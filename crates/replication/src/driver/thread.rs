@@ -1,0 +1,351 @@
+//! The driver's thread: takes one input after the other, and hands on what the member makes of it.
+//!
+//! Invariant: it never waits for a group of the store. A group may wait for memory tables to be
+//! flushed, and those for the commit point that this thread moves.
+
+use super::outbox::{PACE, Pace};
+use super::{Changed, Input, LOOK, Shared, Status, StoreLog, Transport};
+use crate::SetName;
+use crate::member::{ELECTION_TICKS, Member, MemberRole, News, raft_id};
+use crate::state_file::{self, State};
+use errors::{Error, Fallible as Result};
+use raft::eraftpb::{Message, MessageType};
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant, SystemTime};
+
+/// A tick, a tenth of the election timeout, where the configuration leaves MongoDB's default. That is
+/// ten seconds: long for a set whose members stand side by side.
+const TICK: Duration = Duration::from_millis(100);
+const DEFAULT_ELECTION_TIMEOUT_MS: i64 = 10_000;
+/// After how many looks a primary looks for a member that should be primary in its place.
+const LOOKS_FOR_BETTER: u64 = 20;
+/// Bounds of a tick that the configuration asks for.
+const SHORTEST_TICK: Duration = Duration::from_millis(10);
+const LONGEST_TICK: Duration = Duration::from_secs(60);
+/// The most inputs that are taken before the status is made known.
+const BATCH: usize = 256;
+/// So long a primary that writes waits for entries that take the commit point with them.
+const TELL: Duration = Duration::from_millis(1);
+
+/// Why members stand for election, in MongoDB's words: they hear of no primary; the primary asks them
+/// to take over.
+pub(super) const BY_TIMEOUT: &str = "electionTimeout";
+pub(super) const BY_REQUEST: &str = "stepUpRequestSkipDryRun";
+/// The primary asks, because this member has the higher priority.
+pub(super) const BY_PRIORITY: &str = "priorityTakeover";
+/// Somebody asks it to, by `replSetStepUp`.
+pub(super) const BY_STEP_UP: &str = "stepUpRequest";
+
+/// The inputs that have come; neighbours of one kind become one, so that what they cause is sent in
+/// one message.
+fn gather(first: Input, inputs: &Receiver<Input>) -> Vec<Input> {
+    let mut gathered = vec![first];
+    for input in std::iter::from_fn(|| inputs.try_recv().ok()).take(BATCH) {
+        match (gathered.last_mut(), input) {
+            (Some(Input::Appended), Input::Appended) => {}
+            (Some(Input::Received(all)), Input::Received(more)) => all.extend(more),
+            (Some(Input::Synced), Input::Synced) => {}
+            (_, input) => gathered.push(input),
+        }
+    }
+    gathered
+}
+
+pub(super) struct Thread {
+    pub(super) log: StoreLog,
+    pub(super) shared: Arc<Shared>,
+    pub(super) member: Option<Member<StoreLog>>,
+    pub(super) transport: Arc<dyn Transport>,
+    pub(super) restart: Box<dyn Fn(&str) + Send + Sync>,
+    pub(super) elected_at: Option<SystemTime>,
+    /// The term in which the primary asked this member to take over.
+    pub(super) asked_in: u64,
+    pub(super) asked_because: &'static str,
+    /// What a member is told that this one asks to take over.
+    pub(super) hands_over_because: &'static str,
+    pub(super) elected_because: &'static str,
+    /// It is time for a status that tells what changes with each message.
+    pub(super) looked: bool,
+    pub(super) heard: HashMap<u64, SystemTime>,
+    pub(super) set_name: String,
+    /// Files are copied.
+    pub(super) copying: bool,
+    /// How often entries had been appended when the log was found not to reach back.
+    pub(super) left_behind: Option<u64>,
+    /// Not before then is it tried again.
+    pub(super) next_copy: Instant,
+    /// So many wishes to give the primary's part up wait for writes that were taken.
+    pub(super) closing: usize,
+    /// A change of voters is being proposed.
+    pub(super) reconciling: Arc<AtomicBool>,
+    pub(super) pace: Pace,
+}
+
+impl Thread {
+    pub(super) fn run(mut self, inputs: Receiver<Input>, state: Option<State>) {
+        // Consensus that has lost its footing must not go on: a start reads what is on disk.
+        let outcome =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.serve(&inputs, state)));
+        let why = match outcome {
+            Ok(Ok(())) => return,
+            Ok(Err(e)) => e.into_message(),
+            Err(_) => "the thread of the replica set panicked".to_string(),
+        };
+        self.shared.close();
+        tracing::error!(target: "REPL", error = why.as_str(), "The member leaves its replica set");
+        let _ = self.shared.left.set(why);
+        let status = Status::default();
+        *self.shared.status.write() = Arc::new(status);
+        self.shared.wake();
+        self.tell(Changed::Topology);
+        // Who waits for what this member wrote hears that it is no primary any more.
+        if let Ok(store) = self.log.store() {
+            store.call_back();
+        }
+    }
+
+    fn serve(&mut self, inputs: &Receiver<Input>, state: Option<State>) -> Result<()> {
+        if let Some(state) = state {
+            self.begin(state)?;
+        }
+        let mut next_tick = Instant::now() + self.tick();
+        let (mut next_look, mut looks) = (Instant::now() + LOOK, 0u64);
+        let (mut tell_at, mut held) = (None, None);
+        loop {
+            let wait = next_tick.min(next_look);
+            let wait = [tell_at, held]
+                .into_iter()
+                .flatten()
+                .fold(wait, Instant::min);
+            let wait = wait.saturating_duration_since(Instant::now());
+            match inputs.recv_timeout(wait) {
+                Ok(first) => {
+                    for input in gather(first, inputs) {
+                        if !self.take(input)? {
+                            return Ok(());
+                        }
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            }
+            held = self.hand_on(false)?;
+            tell_at = self.tell_commit(tell_at)?;
+            if Instant::now() >= next_tick {
+                next_tick = Instant::now() + self.tick();
+                self.drive(Member::tick)?;
+            }
+            if Instant::now() >= next_look {
+                next_look = Instant::now() + LOOK;
+                looks += 1;
+                self.looked = true;
+                self.reopen();
+                self.reconcile()?;
+                if looks.is_multiple_of(LOOKS_FOR_BETTER) {
+                    self.prefer()?;
+                }
+            }
+            self.publish();
+        }
+    }
+
+    /// Hands the member what the store has appended, unless that is held back: until when, then.
+    pub(super) fn hand_on(&mut self, at_once: bool) -> Result<Option<Instant>> {
+        let (entries, held) = self.pace.take(&self.shared.outbox, at_once);
+        if !entries.is_empty() {
+            self.drive(|m| m.appended(entries))?;
+        }
+        Ok(held)
+    }
+
+    /// Tells the others of the commit point, unless entries will do so before `at`: such as are under
+    /// way, or will go soon. Returns when to.
+    fn tell_commit(&mut self, at: Option<Instant>) -> Result<Option<Instant>> {
+        let Some(member) = self.member.as_ref().filter(|m| m.owes_commit()) else {
+            return Ok(None);
+        };
+        let all_committed = member.is_all_committed();
+        let (now, paced) = (Instant::now(), self.pace.holds_until(&self.shared.outbox));
+        let at = at.unwrap_or(now + if paced.is_some() { PACE * 2 } else { TELL });
+        if now < at && (paced.is_some() || !all_committed) {
+            return Ok(Some(at));
+        }
+        self.drive(Member::tell_commit)?;
+        Ok(None)
+    }
+
+    fn receive(&mut self, mut messages: Vec<Message>) -> Result<()> {
+        let term = self.member.as_ref().map_or(0, Member::term);
+        if messages.iter().any(|m| m.term > term) {
+            // What the others are sent before this member is deposed is not lost with it.
+            self.hand_on(true)?;
+        }
+        let now = SystemTime::now();
+        for message in &messages {
+            self.heard.insert(message.from, now);
+            match message.get_msg_type() {
+                MessageType::MsgTimeoutNow => {
+                    self.asked_in = message.term;
+                    self.asked_because = [BY_PRIORITY, BY_STEP_UP]
+                        .into_iter()
+                        .find(|why| *message.context == *why.as_bytes())
+                        .unwrap_or(BY_REQUEST);
+                }
+                MessageType::MsgTransferLeader if message.term == term => {
+                    self.step_aside_for(message.from);
+                }
+                _ => {}
+            }
+        }
+        let withheld = self.shared.maintenance.load(Ordering::Acquire) > 0;
+        messages.retain(|m| match m.get_msg_type() {
+            MessageType::MsgTransferLeader => false,
+            MessageType::MsgTimeoutNow => !withheld,
+            _ => true,
+        });
+        self.drive(|m| m.receive(messages))
+    }
+
+    /// How long a tick is.
+    fn tick(&self) -> Duration {
+        let config = self.member.as_ref().and_then(Member::config);
+        match config.map(|c| c.settings.election_timeout_ms) {
+            None | Some(DEFAULT_ELECTION_TIMEOUT_MS) => TICK,
+            Some(ms) => (Duration::from_millis(ms.unsigned_abs()) / ELECTION_TICKS as u32)
+                .clamp(SHORTEST_TICK, LONGEST_TICK),
+        }
+    }
+
+    /// False at the end.
+    fn take(&mut self, input: Input) -> Result<bool> {
+        match input {
+            Input::Received(messages) => self.receive(messages)?,
+            // What the store has appended is taken below, after all inputs.
+            Input::Appended | Input::Asked => {}
+            Input::Synced => {
+                // A member whose log takes nothing more is of no use to its set.
+                self.log.store()?.healthy()?;
+                self.drive(Member::synced)?;
+            }
+            Input::Begin(state) => {
+                if self.member.is_none() {
+                    let founds = state.voters.voters == [state.id];
+                    state_file::save(&self.log.dir, &state)?;
+                    self.begin(*state)?;
+                    if founds {
+                        self.drive(Member::campaign)?;
+                    }
+                }
+            }
+            Input::Reconfigure(config, answer) => self.reconfigure(*config, answer),
+            Input::StepUp => self.step_up()?,
+            Input::Withhold(withheld) => {
+                if let Some(member) = &mut self.member {
+                    member.withhold(withheld);
+                }
+            }
+            Input::HandOver(to) => {
+                self.hands_over_because = BY_REQUEST;
+                self.close_before(move |term| Input::HandOverNow(to, term));
+            }
+            Input::HandOverNow(to, term) => {
+                self.closing = self.closing.saturating_sub(1);
+                self.hand_on(true)?;
+                if self.is_of(term) {
+                    self.drive(|m| m.hand_over(to))?;
+                }
+            }
+            Input::Freeze(length) => {
+                let tick = self.tick().as_millis();
+                if let Some(member) = &mut self.member {
+                    member.freeze(length.as_millis().div_ceil(tick) as u64);
+                }
+            }
+            Input::StandDown => self.close_before(Input::StandDownNow),
+            Input::StandDownNow(term) => {
+                self.closing = self.closing.saturating_sub(1);
+                self.hand_on(true)?;
+                if self.is_of(term) {
+                    self.drive(Member::give_up)?;
+                }
+            }
+            Input::Copied(outcome) => self.end_copy(outcome)?,
+            Input::Stop => {
+                self.shared.initial_sync.stop();
+                self.hand_on(true)?;
+                if let Some(member) = &mut self.member {
+                    member.save()?;
+                }
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn begin(&mut self, state: State) -> Result<()> {
+        let chance = RandomState::new().hash_one(state.id);
+        self.member = Some(Member::new(self.log.clone(), state, chance)?);
+        self.introduce();
+        Ok(())
+    }
+
+    pub(super) fn drive(
+        &mut self,
+        f: impl FnOnce(&mut Member<StoreLog>) -> Result<News>,
+    ) -> Result<()> {
+        let Some(member) = &mut self.member else {
+            return Ok(());
+        };
+        let mut news = f(member)?;
+        if let Some(why) = &news.restart {
+            self.shared.close();
+            // Nothing is saved: the commit point may be that of entries which are not in the log.
+            tracing::warn!(target: "REPL", reason = why.as_str(), "Starting again to take back writes that no majority had");
+            (self.restart)(why);
+            return Err(Error::internal("the process could not be started again"));
+        }
+        for message in &mut news.messages {
+            if message.get_msg_type() == MessageType::MsgTimeoutNow {
+                message.context = self.hands_over_because.as_bytes().to_vec().into();
+            }
+        }
+        if !news.messages.is_empty() {
+            self.transport.send(news.messages);
+        }
+        if let Some(primary) = news.invited_by {
+            self.begin_copy(primary);
+        }
+        if news.changed {
+            let member_role = self.member.as_ref().map(Member::role);
+            let opens = member_role == Some(MemberRole::Primary);
+            if !opens {
+                self.shared.close();
+            }
+            self.introduce();
+        }
+        Ok(())
+    }
+
+    /// Tells the transport who there is.
+    fn introduce(&mut self) {
+        let Some(member) = &self.member else { return };
+        let Some(config) = member.config() else {
+            return;
+        };
+        let set = SetName {
+            name: self.set_name.clone(),
+            id: config.settings.replica_set_id.map_or([0; 12], |id| id.0),
+            founder: member.founder(),
+            from: member.id(),
+        };
+        let peers: Vec<_> = (config.members.iter())
+            .filter(|m| raft_id(m.id) != member.id())
+            .map(|m| (raft_id(m.id), m.host.to_string()))
+            .collect();
+        self.transport.peers(&set, config, &peers);
+    }
+}

@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""How long a new member's initial sync takes, to how long cp takes for the same files.
+
+    scripts/bench_initial_sync.py target/release/pando [megabytes, 1000] [runs, 3]
+
+A member alone holds so much of what no compression makes smaller, and its log no longer reaches back to the beginning. Each run adds a
+member, and takes the time from the reconfiguration until it is a secondary with all documents; then the same files are copied to the
+same disk with cp and synced. Both read from the page cache. Prints the seconds of each, and the median of the ratios.
+"""
+
+import os
+import pathlib
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+os.environ["PANDO_BIN"] = str(pathlib.Path(sys.argv[1]).resolve())
+sys.path.insert(0, str(ROOT / "tests" / "python"))
+
+from harness import Server, until  # noqa: E402
+from pymongo import InsertOne  # noqa: E402
+from pymongo.errors import PyMongoError  # noqa: E402
+
+MEGABYTES = int(sys.argv[2]) if len(sys.argv) > 2 else 1000
+RUNS = int(sys.argv[3]) if len(sys.argv) > 3 else 3
+OPTIONS = ["--replSet", "rs", "--cache", "256MB", "--log-retain", "16", "--setParameter", "clientCursorMonitorFrequencySecs=1"]
+DOC_BYTES = 100_000
+
+
+def reconfigure(client, change):
+    config = client.admin.command("replSetGetConfig")["config"]
+    config["version"] += 1
+    change(config)
+    client.admin.command("replSetReconfig", config)
+
+
+def is_trimmed(client):
+    client.admin.command("fsync")
+    first = client.local["oplog.rs"].find_one(sort=[("$natural", 1)])
+    return first["op"] == "i" and first["o"].get("_id", 0) > MEGABYTES * 5
+
+
+def sync(client, member, number):
+    """Seconds until a new member has all documents."""
+    began = time.monotonic()
+    reconfigure(client, lambda c: c["members"].append({"_id": number, "host": member.address, "priority": 0, "votes": 0}))
+    want = client.t.c.estimated_document_count()
+
+    def has_all():
+        try:
+            with member.client(serverSelectionTimeoutMS=2000) as there:
+                return there.admin.command("hello")["secondary"] and there.t.c.estimated_document_count() == want
+        except PyMongoError:
+            return False
+
+    until("the member has all documents", has_all, 600)
+    return time.monotonic() - began
+
+
+def copy(source, to):
+    """Seconds, and bytes."""
+    began = time.monotonic()
+    subprocess.run(["cp", "-r", source, to], check=True)
+    subprocess.run(["sync", "-f", to], check=True)
+    took = time.monotonic() - began
+    size = sum(f.stat().st_size for f in to.rglob("*") if f.is_file())
+    shutil.rmtree(to)
+    return took, size
+
+
+with tempfile.TemporaryDirectory() as place:
+    place = pathlib.Path(place)
+    with Server(place / "m0", *OPTIONS) as first, first.client() as client:
+        client.admin.command("replSetInitiate", {"_id": "rs", "members": [{"_id": 0, "host": first.address}]})
+        until("it is primary", lambda: client.admin.command("hello")["isWritablePrimary"])
+        for n in range(0, MEGABYTES * 10, 20):
+            client.t.c.bulk_write([InsertOne({"_id": n + i, "bytes": os.urandom(DOC_BYTES)}) for i in range(20)])
+        until("the log is trimmed", lambda: is_trimmed(client), 120)
+        ratios = []
+        for run in range(1, RUNS + 1):
+            with Server(place / f"m{run}", *OPTIONS) as member:
+                synced = sync(client, member, run)
+                reconfigure(client, lambda c: c["members"].pop())
+            shutil.rmtree(member.path)
+            copied, size = copy(first.path / "engine", place / "copy")
+            ratios.append(copied / synced)
+            print(f"{size / 1e6:.0f} MB: initial sync {synced:.2f} s, cp and sync {copied:.2f} s: {copied / synced:.2f} of the copy's speed", flush=True)
+    print(f"median {statistics.median(ratios):.2f} of {RUNS}")

@@ -1,0 +1,135 @@
+"""What operators of a set of three ask its members for, and see of them."""
+
+import time
+
+import pytest
+from pymongo import WriteConcern
+from pymongo.errors import OperationFailure
+
+from harness import Server, until
+from replica_set import ReplicaSet
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory):
+    with ReplicaSet(tmp_path_factory.mktemp("operators")) as members:
+        yield members.initiate()
+
+
+def admin(member, command, value=1, **fields):
+    with member.wire() as wire:
+        return wire.command({command: value, **fields, "$db": "admin"})
+
+
+def members_of(member):
+    return {m["name"]: m for m in admin(member, "replSetGetStatus")["members"]}
+
+
+def test_a_secondary_tells_what_the_other_has(three):
+    with three.client() as client:
+        client.t.c.with_options(write_concern=WriteConcern(3, wtimeout=20_000)).insert_one({})
+    one, other = three.secondaries()
+    last = admin(three.primary(), "replSetGetStatus")["optimes"]["appliedOpTime"]
+
+    def tells():
+        member = members_of(one)[other.address]
+        fields = ("optime", "optimeDurable")
+        return all(member[f]["ts"] >= last["ts"] and member[f]["t"] == last["t"] for f in fields)
+
+    until("the optimes of the other", tells)
+    other.kill()
+    until("it is seen as away", lambda: members_of(one)[other.address]["health"] == 0.0)
+    assert members_of(one)[other.address]["stateStr"] == "(not reachable/healthy)"
+    other.start()
+    until("it is seen again", lambda: members_of(one)[other.address]["health"] == 1.0)
+    until("the set is whole", three.is_whole, 60)
+
+
+def test_maintenance_keeps_a_member_from_readers_and_elections(three):
+    primary, member = three.primary(), three.secondaries()[0]
+    assert admin(primary, "replSetMaintenance", True)["code"] == 95
+    assert admin(member, "replSetMaintenance", False)["code"] == 96
+    assert admin(member, "replSetMaintenance", True)["ok"] == 1
+    assert admin(member, "replSetMaintenance", True)["ok"] == 1
+    assert admin(member, "replSetGetStatus")["myState"] == 3
+    assert not admin(member, "hello")["secondary"]
+    with member.wire() as wire:
+        assert wire.command({"find": "c", "$db": "t", "$readPreference": {"mode": "nearest"}})["code"] == 13436
+    for seen_from in (primary, next(m for m in three.secondaries() if m is not member)):
+        until("others see it", lambda: members_of(seen_from)[member.address]["stateStr"] == "RECOVERING")
+    assert admin(member, "replSetStepUp")["code"] == 125
+    # It has entries nevertheless, and its vote.
+    with three.client() as client:
+        client.t.c.with_options(write_concern=WriteConcern(3, wtimeout=20_000)).insert_one({})
+    assert admin(primary, "replSetStepDown", 15)["ok"] == 1
+    assert admin(primary, "replSetFreeze", 0)["ok"] == 1
+    assert three.primary() is not member
+    for ends in (True, False):
+        assert admin(member, "replSetMaintenance", False)["ok"] == 1
+        assert (admin(member, "replSetGetStatus")["myState"] == 3) == ends
+    until("the set is whole", three.is_whole, 60)
+
+
+def test_a_member_steps_up(three):
+    primary, member = three.primary(), three.secondaries()[0]
+    assert admin(primary, "replSetStepUp")["ok"] == 1
+    with three.client() as client:
+        client.t.c.insert_one({"_id": "before"})
+        assert admin(member, "replSetStepUp")["ok"] == 1
+        assert three.primary() is member
+        metrics = admin(member, "replSetGetStatus")["electionCandidateMetrics"]
+        assert metrics["lastElectionReason"] == "stepUpRequest"
+        # Nothing that the old primary had taken is taken back.
+        assert client.t.c.find_one({"_id": "before"})
+    assert admin(primary, "replSetGetRBID")["rbid"] == 1
+    assert admin(primary, "replSetFreeze", 60)["ok"] == 1
+    assert admin(primary, "replSetStepUp")["codeName"] == "CommandFailed"
+    assert admin(primary, "replSetFreeze", 0)["ok"] == 1
+
+
+def test_a_member_steps_up_where_nobody_is_primary(three):
+    primary = three.primary()
+    one, other = three.secondaries()
+    for member in (one, other):
+        assert admin(member, "replSetFreeze", 60)["ok"] == 1
+    primary.kill()
+    until("both hear of no primary", lambda: three.states().count("primary") == 0)
+    time.sleep(2.5)
+    assert three.states().count("primary") == 0
+    assert admin(one, "replSetFreeze", 0)["ok"] == 1
+    admin(one, "replSetStepUp")
+    until("it is primary", lambda: three.primary() is one)
+    assert admin(other, "replSetFreeze", 0)["ok"] == 1
+    primary.start()
+    until("the set is whole", three.is_whole, 60)
+
+
+def test_whom_to_sync_from_is_a_string(three):
+    member = three.secondaries()[0]
+    for value in (1, None, {"host": "a"}):
+        assert admin(member, "replSetSyncFrom", value)["codeName"] == "TypeMismatch"
+
+
+def refused(three, server):
+    """The error of a configuration that brings a server in."""
+    with three.client() as client:
+        config = client.admin.command("replSetGetConfig")["config"]
+        config["version"] += 1
+        config["members"].append({"_id": 9, "host": server.address})
+        with pytest.raises(OperationFailure) as error:
+            client.admin.command("replSetReconfig", config)
+        assert len(client.admin.command("replSetGetConfig")["config"]["members"]) == 3
+    assert error.value.code == 103, error.value
+    return str(error.value)
+
+
+def test_members_of_other_sets_are_not_added(three, tmp_path):
+    with Server(tmp_path / "named", "--replSet", "other") as server:
+        assert "Our set name did not match that of " + server.address in refused(three, server)
+    with Server(tmp_path / "same", "--replSet", three.name) as server:
+        admin(server, "replSetInitiate", {"_id": three.name, "members": [{"_id": 0, "host": server.address}]})
+        assert "belongs to another replica set" in refused(three, server)
+        # Nor does a new set take it.
+        with Server(tmp_path / "third", "--replSet", three.name) as third:
+            hosts = [{"_id": n, "host": s.address} for n, s in enumerate((third, server))]
+            assert admin(third, "replSetInitiate", {"_id": three.name, "members": hosts})["code"] == 103
