@@ -97,7 +97,7 @@ pub struct Collection {
     pub collation: Option<Collation>,
     pub index_filters: Arc<IndexFilters>,
     /// Of a time series: set for its measurements, which are a view, and for its buckets.
-    pub time_series: Option<Arc<::time_series::Options>>,
+    pub time_series: Option<Arc<::time_series::TimeSeriesOptions>>,
     pub young: Arc<crate::time_series::Young>,
     pub(crate) lock: Arc<RwLock<()>>,
 }
@@ -193,7 +193,8 @@ impl Collection {
     pub(crate) fn set_options(&mut self, options: DocBuf) {
         self.view = ViewDefinition::of(self.db(), options.as_doc()).map(Arc::new);
         self.validator = Validator::of(options.as_doc()).map(Arc::new);
-        self.time_series = ::time_series::Options::of_collection(options.as_doc()).map(Arc::new);
+        self.time_series =
+            ::time_series::TimeSeriesOptions::of_collection(options.as_doc()).map(Arc::new);
         self.options = options;
     }
 
@@ -306,7 +307,7 @@ impl Collection {
 
     /// What it says of itself as a time series, where it shows measurements (its buckets are another
     /// collection, [`time_series::buckets_of`](::time_series::buckets_of)).
-    pub fn measurements(&self) -> Option<&Arc<::time_series::Options>> {
+    pub fn measurements(&self) -> Option<&Arc<::time_series::TimeSeriesOptions>> {
         self.time_series.as_ref().filter(|_| self.is_view())
     }
 

@@ -6,7 +6,7 @@
 //! later, or stays as it is.
 
 use crate::Catalog;
-use ::time_series::{Options, PACKED_ROWS};
+use ::time_series::{PACKED_ROWS, TimeSeriesOptions};
 use bson::{DocBuf, Writer};
 use errors::Result;
 use parking_lot::Mutex;
@@ -64,7 +64,7 @@ impl Young {
 }
 
 /// The options of the collection of buckets.
-pub fn options_of_buckets(options: &Options, collation: Option<bson::Doc<'_>>) -> DocBuf {
+pub fn options_of_buckets(options: &TimeSeriesOptions, collation: Option<bson::Doc<'_>>) -> DocBuf {
     let mut w = Writer::new();
     w.bool("clusteredIndex", true)
         .doc("timeseries", options.to_doc().as_doc());
@@ -77,7 +77,7 @@ pub fn options_of_buckets(options: &Options, collation: Option<bson::Doc<'_>>) -
 /// The options of the view that shows the measurements.
 pub fn options_of_measurements(
     ns: &str,
-    options: &Options,
+    options: &TimeSeriesOptions,
     expire_after_seconds: Option<i64>,
     collation: Option<bson::Doc<'_>>,
 ) -> DocBuf {

@@ -45,7 +45,7 @@ pub struct ResolvedView {
 impl ViewDefinition {
     pub(crate) fn of(db: &str, options: Doc<'_>) -> Option<ViewDefinition> {
         let on = options.get("viewOn")?.as_str()?;
-        if let Some(series) = ::time_series::Options::of_collection(options) {
+        if let Some(series) = ::time_series::TimeSeriesOptions::of_collection(options) {
             return Some(ViewDefinition {
                 on: on.to_string(),
                 pipeline: Ok(Pipeline::of_measurements(Unpack {

@@ -56,7 +56,7 @@ use monitoring::metrics::{self, Counters};
 use monitoring::operations::Operations;
 use monitoring::profiler::Profiler;
 use parking_lot::Mutex;
-use service::config::Role;
+use service::config::ClusterRole;
 use service::{
     Address, Client, Control, DiskRead, Mode, Needs, Outcome, Request, ServerConfig, Service,
 };
@@ -266,7 +266,7 @@ impl Commands {
     /// Whether nobody can log in yet, although everybody has to.
     pub fn lacks_users(&self) -> bool {
         self.security.enabled
-            && self.config.role != Role::Router
+            && self.config.role != ClusterRole::Router
             && self.security.is_exceptional(&self.engine).unwrap_or(false)
     }
 
@@ -310,6 +310,10 @@ impl Service for Commands {
         if awaited != 0 {
             self.cursors.abandon(awaited);
         }
+    }
+
+    fn is_guest(&self, client: &Client<Connection>) -> bool {
+        self.security.enabled && !client.state.login.is_logged_in()
     }
 
     fn run(

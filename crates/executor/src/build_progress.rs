@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// A running build, as currentOp shows it.
 #[derive(Debug, Default)]
-pub struct Progress {
+pub struct BuildProgress {
     pub ns: String,
     pub name: String,
     pub done: AtomicU64,
@@ -17,11 +17,11 @@ pub struct Progress {
 
 #[derive(Default)]
 pub struct Builds {
-    running: Mutex<HashMap<([u8; 16], u32), Arc<Progress>>>,
+    running: Mutex<HashMap<([u8; 16], u32), Arc<BuildProgress>>>,
 }
 
 impl Builds {
-    pub fn running(&self) -> Vec<Arc<Progress>> {
+    pub fn running(&self) -> Vec<Arc<BuildProgress>> {
         self.running.lock().values().cloned().collect()
     }
 
@@ -32,7 +32,7 @@ impl Builds {
         }
     }
 
-    pub(crate) fn begin(&self, uuid: [u8; 16], id: u32, progress: Arc<Progress>) {
+    pub(crate) fn begin(&self, uuid: [u8; 16], id: u32, progress: Arc<BuildProgress>) {
         self.running.lock().insert((uuid, id), progress);
     }
 

@@ -9,6 +9,6 @@ mod change_stream;
 mod log_tail;
 mod oplog_cursor;
 
-pub use change_stream::{ChangeStream, ChangeStreamRequest, ShowImage, StreamStart, Wanted};
+pub use change_stream::{ChangeStream, ChangeStreamRequest, ShowImage, StreamStart, WantedEvents};
 pub use log_tail::{LogTail, Wake};
 pub use oplog_cursor::{OPLOG, OplogCursor};

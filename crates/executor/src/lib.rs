@@ -47,7 +47,7 @@ pub use engine::Engine;
 pub use examined::Examined;
 pub use follow::{
     ChangeStream, ChangeStreamRequest, LogTail, OPLOG, OplogCursor, ShowImage, StreamStart, Wake,
-    Wanted,
+    WantedEvents,
 };
 pub use gate::Gate;
 pub use key_locks::{OpenTransaction, Transactions};

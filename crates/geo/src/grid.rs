@@ -303,14 +303,14 @@ fn on_sphere(from: s2::Point, r: &Rectangle) -> (f64, f64) {
 
 /// The grid, measured from a point: on the plane in its units, or on the sphere in radians.
 #[derive(Clone, Copy, Debug)]
-pub struct FromPoint {
+pub struct GridFromPoint {
     pub grid: Grid,
     pub flat: Point,
     /// Where distances are those on the sphere.
     pub sphere: Option<s2::Point>,
 }
 
-impl Cells for FromPoint {
+impl Cells for GridFromPoint {
     type Cell = Square;
 
     fn roots(&self) -> Vec<Square> {

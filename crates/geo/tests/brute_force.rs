@@ -272,7 +272,7 @@ fn distances_and_the_bounds_of_cells() {
         );
         let near = Near::parse(json::parse(&text).unwrap().as_doc()).unwrap();
         let cells = sphere::FromPoint(near.center.sphere.unwrap());
-        let plane = grid::FromPoint {
+        let plane = grid::GridFromPoint {
             grid: Grid::DEFAULT,
             flat: near.center.flat,
             sphere: near.center.sphere,

@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 
 /// The findings.
 #[derive(Clone, Debug, Default)]
-pub struct Examined {
+pub struct LogExamination {
     pub segments: u64,
     pub bytes: u64,
     /// The number of intact entries.
@@ -30,7 +30,7 @@ pub struct Examined {
 }
 
 /// Reads every segment and passes each intact entry to `each`, in order.
-pub fn examine(opts: &LogOptions, mut each: impl FnMut(Record<'_>)) -> Result<Examined> {
+pub fn examine(opts: &LogOptions, mut each: impl FnMut(Record<'_>)) -> Result<LogExamination> {
     examine_from(opts, 0, |record| {
         each(record);
         true
@@ -42,7 +42,7 @@ pub fn examine_from(
     opts: &LogOptions,
     from: u64,
     mut each: impl FnMut(Record<'_>) -> bool,
-) -> Result<Examined> {
+) -> Result<LogExamination> {
     let mut paths = segment_paths(opts)?;
     let holding = paths.partition_point(|(first, _)| *first <= from);
     paths.drain(..holding.saturating_sub(1));
@@ -106,7 +106,7 @@ struct Place<'p> {
 
 #[derive(Default)]
 struct Examination {
-    found: Examined,
+    found: LogExamination,
     /// The index expected next; 0 before the first entry, and after a segment that could not be
     /// opened.
     expected: u64,

@@ -42,7 +42,7 @@ mod segment;
 mod sync;
 
 pub use error::{Error, Result};
-pub use examine::{Examined, examine, examine_from, segment_before};
+pub use examine::{LogExamination, examine, examine_from, segment_before};
 pub use file::{Disk, FileSystem, LogFile};
 pub use group::{Group, Stamp};
 pub use reader::{LogMark, LogReader, Record};

@@ -2,9 +2,9 @@
 //! MongoDB's protocol.
 //!
 //! - [`Url`]: where a server is, and what its connection string says;
-//! - [`Tls`]: whom to trust, and what to show;
+//! - [`ClientTls`]: whom to trust, and what to show;
 //! - [`Stream`]: a socket, with or without TLS;
-//! - [`Login`]: SCRAM and certificates; [`MongoTarget`]: all of it for a `mongodb://` string.
+//! - [`Credentials`]: SCRAM and certificates; [`MongoTarget`]: all of it for a `mongodb://` string.
 //!
 //! Invariant: a password is never shown, whatever is printed of these. Whoever is not proven to be the
 //! server that was named is told nothing, unless its user has said that he need not be.
@@ -15,11 +15,11 @@ mod stream;
 mod tls;
 mod url;
 
-pub use login::{Converse, Login};
+pub use login::{Converse, Credentials};
 pub use mongo_target::MongoTarget;
 pub use stream::Stream;
-pub use tls::{Check, Tls, TlsFiles};
-pub use url::{Host, Url, parts, without_password};
+pub use tls::{CertificateCheck, ClientTls, TlsFiles};
+pub use url::{HostAddress, Url, parts, without_password};
 
 /// Why there is no connection.
 #[derive(Clone, Debug, PartialEq, Eq)]

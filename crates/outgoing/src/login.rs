@@ -28,7 +28,7 @@ enum Mechanism {
 }
 
 #[derive(Clone, PartialEq, Eq)]
-pub struct Login {
+pub struct Credentials {
     /// Empty where the certificate alone says who it is.
     user: String,
     password: String,
@@ -37,15 +37,15 @@ pub struct Login {
     mechanism: Mechanism,
 }
 
-impl fmt::Debug for Login {
+impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}@{}", self.user, self.source)
     }
 }
 
-impl Login {
+impl Credentials {
     /// What `user:password@`, `authSource` and `authMechanism` say.
-    pub fn of(url: &Url) -> Result<Option<Login>> {
+    pub fn of(url: &Url) -> Result<Option<Credentials>> {
         let usage = |why: &str| Err(Error::Usage(format!("{}: {why}", url.text)));
         let mechanism = match url.option("authmechanism") {
             None | Some("" | "DEFAULT") => Mechanism::Chosen,
@@ -62,7 +62,7 @@ impl Login {
             if url.password.is_some() || source.as_deref().is_some_and(|s| s != EXTERNAL) {
                 return usage("MONGODB-X509 takes no password, and users of $external");
             }
-            return Ok(Some(Login {
+            return Ok(Some(Credentials {
                 user: url.user.clone().unwrap_or_default(),
                 password: String::new(),
                 source: EXTERNAL.into(),
@@ -79,7 +79,7 @@ impl Login {
             return usage("a user without a password");
         };
         let source = source.or_else(|| url.database.clone());
-        Ok(Some(Login {
+        Ok(Some(Credentials {
             user,
             password,
             source: source.unwrap_or_else(|| "admin".into()),
@@ -254,8 +254,8 @@ fn salted(hash: Hash, password: &[u8], salt: &[u8], iterations: u32) -> Vec<u8> 
 mod tests {
     use super::*;
 
-    fn login(url: &str) -> Result<Option<Login>> {
-        Login::of(&Url::parse(url, 27017)?)
+    fn login(url: &str) -> Result<Option<Credentials>> {
+        Credentials::of(&Url::parse(url, 27017)?)
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! A server of MongoDB's protocol by its connection string: where, encrypted how, and as whom.
 
-use crate::{Check, Error, Host, Login, Result, Stream, Tls, TlsFiles, Url};
+use crate::{
+    CertificateCheck, ClientTls, Credentials, Error, HostAddress, Result, Stream, TlsFiles, Url,
+};
 use std::net::SocketAddr;
 
 const DEFAULT_PORT: u16 = 27017;
@@ -8,8 +10,8 @@ const DEFAULT_PORT: u16 = 27017;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MongoTarget {
     pub url: Url,
-    pub tls: Option<Tls>,
-    pub login: Option<Login>,
+    pub tls: Option<ClientTls>,
+    pub login: Option<Credentials>,
 }
 
 impl MongoTarget {
@@ -25,8 +27,8 @@ impl MongoTarget {
         }
         let url = Url::parse(text, DEFAULT_PORT)?;
         Ok(MongoTarget {
-            login: Login::of(&url)?,
-            tls: files(&url)?.map(|f| Tls::open(&f)).transpose()?,
+            login: Credentials::of(&url)?,
+            tls: files(&url)?.map(|f| ClientTls::open(&f)).transpose()?,
             url,
         })
     }
@@ -38,7 +40,7 @@ impl MongoTarget {
                 text: format!("mongodb://{addr}"),
                 user: None,
                 password: None,
-                host: Host::Tcp(addr),
+                host: HostAddress::Tcp(addr),
                 name: addr.ip().to_string(),
                 database: None,
                 options: Vec::new(),
@@ -75,9 +77,9 @@ fn files(url: &Url) -> Result<Option<TlsFiles>> {
     );
     let given = TlsFiles {
         check: match (anybody, any_name) {
-            (Some(true), _) => Check::Nothing,
-            (_, Some(true)) => Check::Authority,
-            _ => Check::Name,
+            (Some(true), _) => CertificateCheck::Nothing,
+            (_, Some(true)) => CertificateCheck::Authority,
+            _ => CertificateCheck::Name,
         },
         authorities: path("tlscafile"),
         certificate: path("tlscertificatekeyfile"),
@@ -116,9 +118,9 @@ mod tests {
         let f = f.unwrap().unwrap();
         assert_eq!(f.authorities.as_deref(), Some("/a b".as_ref()));
         assert_eq!(f.certificate.as_deref(), Some("/c".as_ref()));
-        assert_eq!(f.check, Check::Authority);
+        assert_eq!(f.check, CertificateCheck::Authority);
         let f = wanted("tls=true&tlsInsecure=true").unwrap().unwrap();
-        assert_eq!(f.check, Check::Nothing);
+        assert_eq!(f.check, CertificateCheck::Nothing);
         for bad in ["tls=yes", "tls=false&tlsCAFile=/a"] {
             assert!(wanted(bad).is_err(), "{bad}");
         }

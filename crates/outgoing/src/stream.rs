@@ -3,7 +3,7 @@
 //! Invariant: what `write` says was taken is with the kernel. After `WouldBlock` it is called again
 //! with the same bytes.
 
-use crate::tls::Tls;
+use crate::tls::ClientTls;
 use crate::{Error, Result, failed};
 use rustls::ClientConnection;
 use rustls::pki_types::ServerName;
@@ -39,7 +39,7 @@ impl From<TcpStream> for Stream {
 
 impl Stream {
     /// Shakes hands; the socket must block. `name` is whom the server must prove to be.
-    pub fn secure(self, tls: &Tls, name: &str) -> Result<Stream> {
+    pub fn secure(self, tls: &ClientTls, name: &str) -> Result<Stream> {
         let mut socket = self.socket;
         let why = |e: &dyn std::fmt::Display| Error::Failed(format!("TLS with {name}: {e}"));
         let server = ServerName::try_from(name.to_string()).map_err(|e| why(&e))?;

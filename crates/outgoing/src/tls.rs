@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 /// How much a server has to prove.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Check {
+pub enum CertificateCheck {
     /// That it is the server of that name.
     #[default]
     Name,
@@ -27,7 +27,7 @@ pub enum Check {
 /// Where certificates lie, and what is asked of the server's.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct TlsFiles {
-    pub check: Check,
+    pub check: CertificateCheck,
     /// Authorities; without them those of the system.
     pub authorities: Option<PathBuf>,
     /// Our own certificate, and its key where that is in a file of its own.
@@ -50,27 +50,27 @@ impl std::fmt::Debug for TlsFiles {
 
 /// How connections of one target are encrypted.
 #[derive(Clone)]
-pub struct Tls {
+pub struct ClientTls {
     pub(crate) config: Arc<ClientConfig>,
 }
 
-impl std::fmt::Debug for Tls {
+impl std::fmt::Debug for ClientTls {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Tls").finish_non_exhaustive()
+        f.debug_struct("ClientTls").finish_non_exhaustive()
     }
 }
 
 /// Two are the same when they came of one opening.
-impl PartialEq for Tls {
-    fn eq(&self, other: &Tls) -> bool {
+impl PartialEq for ClientTls {
+    fn eq(&self, other: &ClientTls) -> bool {
         Arc::ptr_eq(&self.config, &other.config)
     }
 }
 
-impl Eq for Tls {}
+impl Eq for ClientTls {}
 
-impl Tls {
-    pub fn open(files: &TlsFiles) -> Result<Tls> {
+impl ClientTls {
+    pub fn open(files: &TlsFiles) -> Result<ClientTls> {
         let usage = |e: String| Error::Usage(e);
         let internal = |e: &dyn std::fmt::Display| Error::Failed(format!("TLS: {e}"));
         let provider = Arc::new(ring::default_provider());
@@ -91,7 +91,7 @@ impl Tls {
                     .map_err(|e| Error::Usage(format!("{}: {e}", path.display())))?
             }
         };
-        Ok(Tls {
+        Ok(ClientTls {
             config: Arc::new(config),
         })
     }
@@ -101,7 +101,7 @@ fn verifier(
     files: &TlsFiles,
     provider: &Arc<CryptoProvider>,
 ) -> Result<Arc<dyn ServerCertVerifier>> {
-    if files.check == Check::Nothing {
+    if files.check == CertificateCheck::Nothing {
         return Ok(Arc::new(Lenient {
             authorities: None,
             provider: Arc::clone(provider),
@@ -120,7 +120,7 @@ fn verifier(
     let strict = builder
         .build()
         .map_err(|e| Error::Usage(format!("TLS: {e}")))?;
-    if files.check == Check::Name {
+    if files.check == CertificateCheck::Name {
         return Ok(strict);
     }
     Ok(Arc::new(Lenient {

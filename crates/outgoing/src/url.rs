@@ -11,23 +11,23 @@ use std::time::Duration;
 
 /// Where a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Host {
+pub enum HostAddress {
     Tcp(SocketAddr),
     Unix(PathBuf),
 }
 
-impl Host {
+impl HostAddress {
     /// A blocking connection. A socket of either kind sends and receives by the same calls, so one type stands for both.
     pub fn connect(&self) -> Result<TcpStream> {
         let what = || format!("connecting to {self}");
         let stream = match self {
-            Host::Tcp(addr) => {
+            HostAddress::Tcp(addr) => {
                 let stream = TcpStream::connect_timeout(addr, Duration::from_secs(10))
                     .map_err(failed(what()))?;
                 stream.set_nodelay(true).map_err(failed(what()))?;
                 stream
             }
-            Host::Unix(path) => {
+            HostAddress::Unix(path) => {
                 let stream = UnixStream::connect(path).map_err(failed(what()))?;
                 TcpStream::from(OwnedFd::from(stream))
             }
@@ -39,23 +39,23 @@ impl Host {
     }
 
     pub fn is_tcp(&self) -> bool {
-        matches!(self, Host::Tcp(_))
+        matches!(self, HostAddress::Tcp(_))
     }
 
     /// Whether the server is on this machine, as far as the address tells.
     pub fn is_local(&self) -> bool {
         match self {
-            Host::Tcp(addr) => addr.ip().is_loopback(),
-            Host::Unix(_) => true,
+            HostAddress::Tcp(addr) => addr.ip().is_loopback(),
+            HostAddress::Unix(_) => true,
         }
     }
 }
 
-impl fmt::Display for Host {
+impl fmt::Display for HostAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Host::Tcp(addr) => addr.fmt(f),
-            Host::Unix(path) => path.display().fmt(f),
+            HostAddress::Tcp(addr) => addr.fmt(f),
+            HostAddress::Unix(path) => path.display().fmt(f),
         }
     }
 }
@@ -69,7 +69,7 @@ pub struct Url {
     pub text: String,
     pub user: Option<String>,
     pub password: Option<String>,
-    pub host: Host,
+    pub host: HostAddress,
     /// The host as it was named, without its port: whom a certificate must be of.
     pub name: String,
     pub database: Option<String>,
@@ -112,7 +112,7 @@ impl Url {
         };
         let name = name.to_string();
         let host = if plain.starts_with('/') {
-            Host::Unix(plain.into())
+            HostAddress::Unix(plain.into())
         } else {
             let with_port = if host.ends_with(']') || !host.contains(':') {
                 format!("{host}:{default_port}")
@@ -120,7 +120,7 @@ impl Url {
                 host.to_string()
             };
             let addr = with_port.to_socket_addrs().ok().and_then(|mut a| a.next());
-            Host::Tcp(addr.ok_or_else(|| usage("no such host"))?)
+            HostAddress::Tcp(addr.ok_or_else(|| usage("no such host"))?)
         };
         let (user, password) = match login {
             None => (None, None),
@@ -240,7 +240,7 @@ mod tests {
             (u.user.as_deref(), u.password.as_deref()),
             (Some("me"), Some("s@t"))
         );
-        let at = |port: u16| Host::Tcp(([127, 0, 0, 1], port).into());
+        let at = |port: u16| HostAddress::Tcp(([127, 0, 0, 1], port).into());
         assert_eq!((&u.host, u.database.as_deref()), (&at(5433), Some("lab")));
         assert_eq!(
             (u.name.as_str(), u.database.as_deref()),
@@ -273,7 +273,7 @@ mod tests {
         let u = Url::parse("mysql://127.0.0.1", 3306).unwrap();
         assert_eq!((u.host, u.user, u.database), (at(3306), None, None));
         let u = Url::parse("mongodb://u:p@%2Ftmp%2Fa-1.sock/lab", 1).unwrap();
-        assert_eq!(u.host, Host::Unix("/tmp/a-1.sock".into()));
+        assert_eq!(u.host, HostAddress::Unix("/tmp/a-1.sock".into()));
         assert_eq!(
             (u.host.is_local(), u.database.as_deref()),
             (true, Some("lab"))

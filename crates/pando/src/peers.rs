@@ -7,7 +7,7 @@ use crate::client::{Conversation, ServerAddress, refusal};
 use bson::{DocBuf, ObjectId, Writer};
 use parking_lot::{Condvar, Mutex};
 use replication::driver::{Known, SetName, Told};
-use replication::initial_sync::{Offer, Part, Source};
+use replication::initial_sync::{Offer, Part, SyncSource};
 use replication::{Config, Transport, message};
 use service::config::{ClusterAuth, ServerConfig, TlsMode, TlsOptions};
 use std::collections::HashMap;
@@ -107,7 +107,7 @@ fn tls_options(tls: &TlsOptions) -> String {
 }
 
 /// How a router, or who balances, proves who it is: the connection string of a host.
-pub fn access(config: &ServerConfig) -> router::Access {
+pub fn access(config: &ServerConfig) -> router::ConnectionStrings {
     let access = Access::of(config);
     Arc::new(move |host| access.url(host))
 }
@@ -193,7 +193,7 @@ impl Transport for Peers {
         }
     }
 
-    fn source(&self, host: &str, member: u64) -> errors::Fallible<Box<dyn Source>> {
+    fn source(&self, host: &str, member: u64) -> errors::Fallible<Box<dyn SyncSource>> {
         let unreachable = |why: String| errors::err!(HostUnreachable, "{why}");
         let address = ServerAddress::parse(&self.security.url(host)).map_err(unreachable)?;
         let set = self.set.lock().0.clone();
@@ -295,7 +295,7 @@ fn what_to_copy(what: &str) -> Writer {
     w
 }
 
-impl Source for FilesOf {
+impl SyncSource for FilesOf {
     fn begin(&mut self, known: Option<ObjectId>) -> errors::Fallible<Offer> {
         let mut w = what_to_copy("begin");
         w.str("set", &self.set.name)

@@ -15,7 +15,7 @@ use commands::Commands;
 use replication::Driver;
 use server::tls::Tls;
 use server::{Limits, Listeners};
-use service::config::{Personality, Role, ServerConfig, TlsMode, Topology};
+use service::config::{ClusterRole, Personality, ServerConfig, TlsMode, Topology};
 use service::{Control, logging};
 use storage::{LogWindow, Store, StoreOptions};
 
@@ -203,7 +203,7 @@ fn run(launch: Launch, ready: Option<Ready>) -> Result<ExitCode, Failure> {
     if let Some(ready) = ready {
         ready.announce();
     }
-    if let (Role::Config, Some(driver)) = (config.role, &replica) {
+    if let (ClusterRole::Config, Some(driver)) = (config.role, &replica) {
         route::balance(&config, driver).map_err(Failure::other)?;
     }
     let served = answer(&config, listeners, commands, control, tls)?;
@@ -211,7 +211,7 @@ fn run(launch: Launch, ready: Option<Ready>) -> Result<ExitCode, Failure> {
         replica.stop();
     }
     let closed = store.close();
-    if config.role == Role::Router {
+    if config.role == ClusterRole::Router {
         route::clear(&config.db_path);
     }
     drop(pid_file);
@@ -276,7 +276,7 @@ fn answer(
         tls,
         ..Limits::default()
     };
-    let served = if config.role == Role::Router {
+    let served = if config.role == ClusterRole::Router {
         if config.metrics.is_some() {
             tracing::warn!(target: "NETWORK", "A router serves no figures: ask the members of its shards");
         }
@@ -414,7 +414,7 @@ fn announce(config: &ServerConfig, listeners: &Listeners, began: Instant, lacks_
         ),
     };
     let part = match &config.topology {
-        Topology::Standalone if config.role == Role::Router => {
+        Topology::Standalone if config.role == ClusterRole::Router => {
             format!(
                 "router of {}",
                 config.config_db.as_deref().unwrap_or_default()

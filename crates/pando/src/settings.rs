@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 use service::config::{
-    AuditOptions, AuditTo, ClusterAuth, Durability, Personality, Role, Secret, SecurityOptions,
-    ServerConfig, TlsMode, TlsOptions, Topology,
+    AuditOptions, AuditTo, ClusterAuth, ClusterRole, Durability, Personality, Secret,
+    SecurityOptions, ServerConfig, TlsMode, TlsOptions, Topology,
 };
 
 use crate::memory;
@@ -43,7 +43,7 @@ pub fn launch(
     let config = ServerConfig {
         personality,
         db_path: match (role, o.text("storage.dbPath")) {
-            (Role::Router, _) => route::scratch_dir(),
+            (ClusterRole::Router, _) => route::scratch_dir(),
             (_, Some(dir)) => absolute(dir)?,
             (_, None) => absolute(if mongod { "/data/db" } else { "pando-data" })?,
         },
@@ -52,7 +52,7 @@ pub fn launch(
         unix_socket: unix_socket(&o, mongod, port)?,
         advertise: advertise(&o)?,
         topology: match role {
-            Role::Router => Topology::Standalone,
+            ClusterRole::Router => Topology::Standalone,
             _ => topology(&o, mongod)?,
         },
         role,
@@ -440,7 +440,7 @@ fn advertise(o: &Reader<'_>) -> Result<Option<String>, String> {
     }
 }
 
-fn role(o: &Reader<'_>, security: &SecurityOptions) -> Result<Role, String> {
+fn role(o: &Reader<'_>, security: &SecurityOptions) -> Result<ClusterRole, String> {
     let named = o.text("replication.replSetName").is_some();
     let role = match (o.text("sharding.configDB"), o.text("sharding.clusterRole")) {
         (Some(_), Some(_)) => {
@@ -449,10 +449,10 @@ fn role(o: &Reader<'_>, security: &SecurityOptions) -> Result<Role, String> {
         (Some(_), None) if security.authorization && !proves_itself(security) => {
             return Err("a router logs in at shards and at the configuration set as a member: --auth wants --keyFile, or --clusterAuthMode x509".into());
         }
-        (Some(_), None) => return Ok(Role::Router),
-        (None, Some("shardsvr")) => Role::Shard,
-        (None, Some("configsvr")) => Role::Config,
-        (None, _) => return Ok(Role::None),
+        (Some(_), None) => return Ok(ClusterRole::Router),
+        (None, Some("shardsvr")) => ClusterRole::Shard,
+        (None, Some("configsvr")) => ClusterRole::Config,
+        (None, _) => return Ok(ClusterRole::None),
     };
     match named {
         true => Ok(role),

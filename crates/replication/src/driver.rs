@@ -25,7 +25,7 @@ pub use store_log::{BeforeDdl, StoreLog};
 use crate::config::Config;
 use crate::initial_sync::receive::adopt;
 use crate::initial_sync::source::Copies;
-use crate::initial_sync::{Offer, Progress, ProgressReport, Source};
+use crate::initial_sync::{Offer, Progress, ProgressReport, SyncSource};
 use crate::log_view::FIRST_TERM;
 use crate::member::OpTime;
 use crate::state_file::{self, State};
@@ -58,7 +58,7 @@ pub trait Transport: Send + Sync {
     /// says otherwise is of it; HostUnreachable says nothing.
     fn joins(&self, set: &SetName, host: &str, member: u64) -> Result<()>;
     /// A member that files are copied from, by its `host:port`. `member`: who copies.
-    fn source(&self, host: &str, member: u64) -> Result<Box<dyn Source>>;
+    fn source(&self, host: &str, member: u64) -> Result<Box<dyn SyncSource>>;
 }
 
 /// What a member says of itself with each answer.

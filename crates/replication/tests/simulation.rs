@@ -14,7 +14,7 @@
 use bson::ObjectId;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use replication::config::Member as Configured;
+use replication::config::MemberConfig as Configured;
 use replication::member::{Member, MemberLog, MemberRole, News, raft_id};
 use replication::state_file::State;
 use replication::{Config, Host, message};

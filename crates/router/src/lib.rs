@@ -50,7 +50,7 @@ mod without_key;
 mod write;
 
 pub use metadata::Cluster;
-pub use replica_set::{Access, ReplicaSet};
+pub use replica_set::{ConnectionStrings, ReplicaSet};
 pub use service_impl::Router;
 
 use errors::{Code, Error, Stop};

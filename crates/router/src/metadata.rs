@@ -2,13 +2,13 @@
 //!
 //! Invariant: what is kept may be old. A shard that knows better says so, and it is read again.
 
-use crate::replica_set::{Access, ReplicaSet};
+use crate::replica_set::{ConnectionStrings, ReplicaSet};
 use crate::upstream::{error_of, message, with_fields};
 use crate::{Failure, Outcome};
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use errors::err;
 use parking_lot::RwLock;
-use sharding::{Chunk, Entry, RoutingTable, ShardKey};
+use sharding::{Chunk, CollectionEntry, RoutingTable, ShardKey};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -42,14 +42,14 @@ const MOST_AHEAD_SECONDS: u64 = 3600;
 pub struct Cluster {
     pub(crate) config: Arc<ReplicaSet>,
     pub(crate) config_address: String,
-    access: Access,
+    access: ConnectionStrings,
     known: RwLock<Known>,
     /// The latest time that a shard has told of.
     time: AtomicU64,
 }
 
 impl Cluster {
-    pub fn new(config: &str, access: Access) -> Cluster {
+    pub fn new(config: &str, access: ConnectionStrings) -> Cluster {
         Cluster {
             config: Arc::new(ReplicaSet::new(config, access.clone())),
             config_address: config.into(),
@@ -298,7 +298,7 @@ pub(crate) fn each(
     }
 }
 
-fn entry_of(d: Doc<'_>) -> Outcome<Entry> {
+fn entry_of(d: Doc<'_>) -> Outcome<CollectionEntry> {
     let read = || {
         let uuid = d.get("uuid")?.as_binary()?.1;
         Some((
@@ -311,7 +311,7 @@ fn entry_of(d: Doc<'_>) -> Outcome<Entry> {
     };
     let (ns, uuid, key, epoch, timestamp) =
         read().ok_or_else(|| err!(FailedToParse, "{d} is no entry of config.collections"))?;
-    Ok(Entry {
+    Ok(CollectionEntry {
         ns,
         uuid,
         key: ShardKey::parse(key)?,

@@ -32,7 +32,7 @@ const MOST_CURSORS: usize = 10_000;
 const CURSOR_IDLE: Duration = Duration::from_secs(30 * 60);
 
 /// How the router proves who it is: the connection string of a host.
-pub type Access = Arc<dyn Fn(&str) -> String + Send + Sync>;
+pub type ConnectionStrings = Arc<dyn Fn(&str) -> String + Send + Sync>;
 
 pub struct ReplicaSet {
     /// `set/host:port,…`, as it was given.
@@ -62,7 +62,7 @@ struct Described {
 }
 
 struct Members {
-    access: Access,
+    access: ConnectionStrings,
     all: RwLock<Vec<Arc<Member>>>,
     looks: Mutex<Looks>,
     news: Condvar,
@@ -151,7 +151,7 @@ impl<'m> Asked<'m> {
 }
 
 impl ReplicaSet {
-    pub fn new(address: &str, access: Access) -> ReplicaSet {
+    pub fn new(address: &str, access: ConnectionStrings) -> ReplicaSet {
         let hosts = address.split_once('/').map_or(address, |(_, hosts)| hosts);
         let members = Arc::new(Members {
             access,

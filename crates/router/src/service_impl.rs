@@ -202,6 +202,10 @@ impl Service for Router {
         self.local.connected(id, peer)
     }
 
+    fn is_guest(&self, client: &Client<Connection>) -> bool {
+        self.local.is_guest(client)
+    }
+
     fn disconnected(&self, client: &Client<Connection>) {
         self.local.disconnected(client);
     }

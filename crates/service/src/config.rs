@@ -52,7 +52,7 @@ impl Topology {
 
 /// The part that the server plays in a sharded cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Role {
+pub enum ClusterRole {
     #[default]
     None,
     Shard,
@@ -187,7 +187,7 @@ pub struct ServerConfig {
     /// one came in on.
     pub advertise: Option<String>,
     pub topology: Topology,
-    pub role: Role,
+    pub role: ClusterRole,
     /// A router's configuration set: `set/host:port,…`.
     pub config_db: Option<String>,
     /// Memory for blocks and memtables together, in bytes.
@@ -242,7 +242,7 @@ impl Default for ServerConfig {
                 name: "rs0".into(),
                 named: false,
             },
-            role: Role::None,
+            role: ClusterRole::None,
             config_db: None,
             cache_bytes: 256 << 20,
             direct_io: false,

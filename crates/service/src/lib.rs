@@ -189,6 +189,12 @@ pub trait Service: Send + Sync + 'static {
     /// The client is gone and none of its requests is running.
     fn disconnected(&self, client: &Client<Self::State>);
 
+    /// Whether the service asks for a login, and nobody has logged in on the connection: such
+    /// connections are served after all others.
+    fn is_guest(&self, _client: &Client<Self::State>) -> bool {
+        false
+    }
+
     /// Runs one request. Only what is appended to `out` counts, and only under the outcomes that
     /// say so: one whole BSON document. A panic is answered with InternalError and the connection
     /// lives on.

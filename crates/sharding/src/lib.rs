@@ -26,6 +26,6 @@ pub mod zones;
 pub use chunk::Chunk;
 pub use ownership::{Fence, Ownership, Standing, standing};
 pub use range::{PlaceRange, cut, intersect, union};
-pub use routing_table::{Entry, RoutingTable};
+pub use routing_table::{CollectionEntry, RoutingTable};
 pub use shard_key::{Place, ShardKey};
 pub use version::{Received, Version};

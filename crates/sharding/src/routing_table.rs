@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// What `config.collections` says of a sharded collection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct CollectionEntry {
     pub ns: String,
     pub uuid: [u8; 16],
     pub key: ShardKey,
@@ -21,7 +21,7 @@ pub struct Entry {
 
 #[derive(Clone, Debug)]
 pub struct RoutingTable {
-    pub entry: Entry,
+    pub entry: CollectionEntry,
     chunks: Vec<Chunk>,
     /// Where each chunk begins.
     starts: Vec<Place>,
@@ -31,7 +31,7 @@ pub struct RoutingTable {
 
 impl RoutingTable {
     /// In whatever order the chunks are.
-    pub fn new(entry: Entry, chunks: Vec<Chunk>) -> Result<RoutingTable> {
+    pub fn new(entry: CollectionEntry, chunks: Vec<Chunk>) -> Result<RoutingTable> {
         let mut placed = Vec::with_capacity(chunks.len());
         let mut shards: BTreeMap<Arc<str>, u64> = BTreeMap::new();
         for mut chunk in chunks {
@@ -182,7 +182,7 @@ mod tests {
             since: 1,
         };
         let chunks = all.windows(2).enumerate().map(chunk).collect();
-        let entry = Entry {
+        let entry = CollectionEntry {
             ns: "d.c".into(),
             uuid: [1; 16],
             key,

@@ -11,7 +11,7 @@ use crate::nonblocking_read::{Block, Missing, ROOM};
 use parking_lot::Mutex;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
-use uring::{Buffer, Buffers, Place, Ring};
+use uring::{Buffer, Buffers, ReadPlace, Ring};
 
 /// How often what is still missing is read: a file's index block may have to come before it says
 /// where a data block is.
@@ -113,7 +113,7 @@ fn read_all(ring: &mut Ring<Missing>, missing: Vec<Missing>) -> Option<Vec<(Miss
         let fd = missing.fd();
         let buffer = spares.take(len);
         if ring
-            .push(Place { fd, offset, len }, missing, buffer)
+            .push(ReadPlace { fd, offset, len }, missing, buffer)
             .is_err()
         {
             break;

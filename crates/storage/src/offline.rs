@@ -13,7 +13,7 @@ use crate::store::{Committed, StoreOptions};
 use crate::view::{Direction, View};
 use crate::{Effect, Entry};
 use errors::{Error, Fallible as Result, Stop};
-use oplog::{Examined, LogOptions};
+use oplog::{LogExamination, LogOptions};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -173,7 +173,7 @@ impl Offline {
     /// Reads the whole log and passes each entry to `each`, with its index.
     pub fn read_log(&self, mut each: impl FnMut(u64, Entry)) -> Result<LogFindings> {
         let mut strange = Vec::new();
-        let Examined {
+        let LogExamination {
             segments,
             bytes,
             entries,

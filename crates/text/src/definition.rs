@@ -1,6 +1,6 @@
 //! What a text index is over: its options, as they are given and as they are kept.
 
-use crate::{Language, Version};
+use crate::{IndexVersion, Language};
 use bson::{Doc, DocBuf, Val, Writer, tag};
 use errors::{Fallible as Result, bail};
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ const DEFAULT_LANGUAGE: &str = "english";
 /// A text index, as far as it is about texts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TextIndex {
-    pub version: Version,
+    pub version: IndexVersion,
     pub(crate) language: Language,
     /// The field of a document that names its language.
     pub(crate) override_field: String,
@@ -41,7 +41,7 @@ impl TextIndex {
         let version = spec
             .get("textIndexVersion")
             .and_then(|v| v.to_i64_truncated());
-        let Some(version) = version.and_then(Version::of) else {
+        let Some(version) = version.and_then(IndexVersion::of) else {
             bail!(17364, "attempt to use unsupported textIndexVersion");
         };
         let string = |name: &str| spec.get(name).and_then(|v| v.as_str());
@@ -83,8 +83,8 @@ impl TextIndex {
     pub fn normalize(spec: Doc<'_>) -> Result<DocBuf> {
         let number = |name: &str| spec.get(name).and_then(|v| v.to_i64_truncated());
         let version = match spec.get("textIndexVersion") {
-            None => Version::Three,
-            Some(v) => match whole(v).and_then(Version::of) {
+            None => IndexVersion::Three,
+            Some(v) => match whole(v).and_then(IndexVersion::of) {
                 Some(v) => v,
                 None => bail!(
                     CannotCreateIndex,
@@ -263,7 +263,7 @@ fn check_path(path: &str) -> Result<()> {
     Ok(())
 }
 
-fn language<'s>(spec: Doc<'s>, version: Version) -> Result<&'s str> {
+fn language<'s>(spec: Doc<'s>, version: IndexVersion) -> Result<&'s str> {
     let Some(v) = spec.get("default_language") else {
         return Ok(DEFAULT_LANGUAGE);
     };

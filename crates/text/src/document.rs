@@ -13,7 +13,7 @@
 
 use crate::search::until_nul;
 use crate::tokens::{Sensitivity, Tokens};
-use crate::{Language, TextIndex, Version};
+use crate::{IndexVersion, Language, TextIndex};
 use bson::{Doc, Val, tag};
 use errors::{Fallible as Result, bail};
 use foldhash::HashMap;
@@ -51,7 +51,7 @@ impl TextIndex {
 
     /// Shows the texts of a document, in its order, until it is told to stop.
     pub(crate) fn texts<'d>(&self, doc: Doc<'d>, f: Visit<'_, 'd>) -> Result<()> {
-        if self.version == Version::One {
+        if self.version == IndexVersion::One {
             self.legacy_texts(doc, f);
             return Ok(());
         }
@@ -167,7 +167,7 @@ impl TextIndex {
     fn legacy_texts<'d>(&self, doc: Doc<'d>, f: Visit<'_, 'd>) {
         let named = doc.get(&self.override_field).and_then(|v| v.as_str());
         let named = named.filter(|n| !n.is_empty());
-        let found = named.map(|n| Language::find(n, Version::One));
+        let found = named.map(|n| Language::find(n, IndexVersion::One));
         let tokens = self.tokens(match found {
             Some(Ok(language)) => language,
             _ => self.language,

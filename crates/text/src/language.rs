@@ -9,7 +9,7 @@ use std::fmt;
 
 /// The version of a text index: how it makes words of texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Version {
+pub enum IndexVersion {
     /// Words of ASCII rules, any language name, weights by a field's own name under `$**`.
     One = 1,
     /// Words of ASCII rules.
@@ -53,8 +53,8 @@ impl Language {
         stop_words: None,
     };
 
-    pub fn find(name: &str, version: Version) -> Result<Language> {
-        if version == Version::One {
+    pub fn find(name: &str, version: IndexVersion) -> Result<Language> {
+        if version == IndexVersion::One {
             return Ok(Language::legacy(name));
         }
         let is = |other: &str| name.eq_ignore_ascii_case(other);
@@ -130,12 +130,12 @@ impl PartialEq for Language {
     }
 }
 
-impl Version {
-    pub fn of(n: i64) -> Option<Version> {
+impl IndexVersion {
+    pub fn of(n: i64) -> Option<IndexVersion> {
         match n {
-            1 => Some(Version::One),
-            2 => Some(Version::Two),
-            3 => Some(Version::Three),
+            1 => Some(IndexVersion::One),
+            2 => Some(IndexVersion::Two),
+            3 => Some(IndexVersion::Three),
             _ => None,
         }
     }

@@ -21,7 +21,7 @@ mod tests;
 mod tokens;
 
 pub use definition::TextIndex;
-pub use language::{Language, Version};
+pub use language::{IndexVersion, Language};
 pub use matcher::Matcher;
 pub use search::{Parsed, Search};
 pub use tokens::{Sensitivity, term_key};

@@ -1,7 +1,7 @@
 //! What `$text` asks for: as it was written, and taken apart into words and phrases.
 
 use crate::tokens::{Sensitivity, Tokens};
-use crate::{Language, Version};
+use crate::{IndexVersion, Language};
 use bson::{Doc, DocBuf, Writer};
 use errors::{Fallible as Result, bail, err};
 use std::collections::BTreeSet;
@@ -76,7 +76,7 @@ impl Search {
         }
         // Whatever index there is: what no version knows is refused at once.
         if !out.language.is_empty() {
-            Language::find(&out.language, Version::Three)?;
+            Language::find(&out.language, IndexVersion::Three)?;
         }
         Ok(out)
     }

@@ -1,7 +1,7 @@
 //! The words of a text, as they are in an index, and phrases in a text.
 
 use crate::fold::{to_lower, without_diacritics};
-use crate::{Language, Version};
+use crate::{IndexVersion, Language};
 use icu_properties::CodePointSetData;
 use icu_properties::props::{
     Dash, Hyphen, PatternSyntax, QuotationMark, SentenceTerminal, TerminalPunctuation, WhiteSpace,
@@ -19,7 +19,7 @@ pub struct Sensitivity {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Tokens {
     pub language: Language,
-    pub version: Version,
+    pub version: IndexVersion,
 }
 
 impl Tokens {
@@ -32,7 +32,7 @@ impl Tokens {
         stop_words: bool,
         mut f: impl FnMut(&str) -> bool,
     ) {
-        let unicode = self.version == Version::Three;
+        let unicode = self.version == IndexVersion::Three;
         let english = self.language.is_english();
         let delimits = |c: char| is_delimiter(c, english, unicode);
         for word in text.split(delimits).filter(|w| !w.is_empty()) {
@@ -57,7 +57,7 @@ impl Tokens {
 
     fn lower<'w>(&self, word: &'w str) -> Cow<'w, str> {
         match self.version {
-            Version::Three => to_lower(word, self.language.is_turkish()),
+            IndexVersion::Three => to_lower(word, self.language.is_turkish()),
             _ if word.bytes().any(|b| b.is_ascii_uppercase()) => {
                 Cow::Owned(word.to_ascii_lowercase())
             }
@@ -73,7 +73,7 @@ impl Tokens {
     }
 
     fn fold_phrase<'t>(&self, text: &'t str, sensitivity: Sensitivity) -> Cow<'t, str> {
-        if self.version != Version::Three {
+        if self.version != IndexVersion::Three {
             return match sensitivity.case {
                 true => Cow::Borrowed(text),
                 false => Cow::Owned(text.to_ascii_lowercase()),
@@ -113,11 +113,11 @@ fn is_unicode_delimiter(c: char) -> bool {
 }
 
 /// A term as an index entry has it: long ones are cut, with a hash of the whole behind.
-pub fn term_key(term: &str, version: Version) -> Cow<'_, str> {
+pub fn term_key(term: &str, version: IndexVersion) -> Cow<'_, str> {
     let most = match version {
-        Version::One => usize::MAX,
-        Version::Two => 32,
-        Version::Three => 224,
+        IndexVersion::One => usize::MAX,
+        IndexVersion::Two => 32,
+        IndexVersion::Three => 224,
     };
     if term.len() <= most {
         return Cow::Borrowed(term);

@@ -19,7 +19,7 @@
 //! `_id.t`, and not later than that plus the collection's span.
 
 use crate::columns::{self, Bytes, Piece, put_varint};
-use crate::{MAX_BYTES, MAX_ROWS, Options, PACKED_ROWS};
+use crate::{MAX_BYTES, MAX_ROWS, PACKED_ROWS, TimeSeriesOptions};
 use bson::{Doc, DocBuf, ObjectId, Val, Writer, tag};
 use errors::{Result, bail};
 use std::collections::{BTreeSet, HashMap};
@@ -37,7 +37,7 @@ pub struct Measurement<'a> {
 }
 
 impl<'a> Measurement<'a> {
-    pub fn read(options: &Options, doc: Doc<'a>) -> Result<Measurement<'a>> {
+    pub fn read(options: &TimeSeriesOptions, doc: Doc<'a>) -> Result<Measurement<'a>> {
         match doc.get(&options.time).and_then(|v| v.as_date()) {
             Some(time) => Ok(Measurement { doc, time }),
             None => bail!(
@@ -48,7 +48,7 @@ impl<'a> Measurement<'a> {
         }
     }
 
-    pub fn meta(&self, options: &Options) -> Option<Val<'a>> {
+    pub fn meta(&self, options: &TimeSeriesOptions) -> Option<Val<'a>> {
         self.doc.get(options.meta.as_ref()?)
     }
 }
@@ -60,7 +60,11 @@ pub struct Packed {
 }
 
 /// Buckets of measurements that have this meta value. The measurements are sorted by time.
-pub fn pack(options: &Options, meta: Option<Val<'_>>, sorted: &[Measurement<'_>]) -> Vec<Packed> {
+pub fn pack(
+    options: &TimeSeriesOptions,
+    meta: Option<Val<'_>>,
+    sorted: &[Measurement<'_>],
+) -> Vec<Packed> {
     let mut buckets = Vec::new();
     let mut rest = sorted;
     while let Some(first) = rest.first() {
@@ -82,7 +86,7 @@ pub fn pack(options: &Options, meta: Option<Val<'_>>, sorted: &[Measurement<'_>]
     buckets
 }
 
-fn bucket(options: &Options, meta: Option<Val<'_>>, rows: &[Measurement<'_>]) -> DocBuf {
+fn bucket(options: &TimeSeriesOptions, meta: Option<Val<'_>>, rows: &[Measurement<'_>]) -> DocBuf {
     let (first, last) = (
         rows.first().map_or(0, |m| m.time),
         rows.last().map_or(0, |m| m.time),
@@ -109,7 +113,7 @@ fn bucket(options: &Options, meta: Option<Val<'_>>, rows: &[Measurement<'_>]) ->
     w.finish()
 }
 
-fn as_they_came(options: &Options, rows: &[Measurement<'_>]) -> Vec<u8> {
+fn as_they_came(options: &TimeSeriesOptions, rows: &[Measurement<'_>]) -> Vec<u8> {
     let mut data = vec![AS_THEY_CAME];
     for m in rows {
         match &options.meta {
@@ -145,7 +149,7 @@ impl<'a> Columns<'a> {
     }
 }
 
-fn by_column(options: &Options, rows: &[Measurement<'_>]) -> Vec<u8> {
+fn by_column(options: &TimeSeriesOptions, rows: &[Measurement<'_>]) -> Vec<u8> {
     let mut columns = Columns {
         names: vec![&options.time],
         at: HashMap::from([(options.time.as_str(), 0)]),
@@ -202,7 +206,7 @@ fn by_column(options: &Options, rows: &[Measurement<'_>]) -> Vec<u8> {
 }
 
 /// The earliest and the latest time in a bucket, by what it says of itself.
-pub fn bounds(options: &Options, bucket: Doc<'_>) -> Option<(i64, i64)> {
+pub fn bounds(options: &TimeSeriesOptions, bucket: Doc<'_>) -> Option<(i64, i64)> {
     let control = bucket.get("control")?.as_doc()?;
     let time = |name: &str| control.get(name)?.as_doc()?.get(&options.time)?.as_date();
     Some((time("min")?, time("max")?))
@@ -222,7 +226,7 @@ pub fn is_young(bucket: Doc<'_>) -> bool {
 ///
 /// `None`: no bucket, or a damaged one.
 pub fn rows(
-    options: &Options,
+    options: &TimeSeriesOptions,
     bucket: Doc<'_>,
     wanted: Option<&BTreeSet<String>>,
     times: (i64, i64),

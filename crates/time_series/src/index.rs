@@ -4,7 +4,7 @@
 //! The time lies between two bounds, `control.min` and `control.max`; so do other fields, by name,
 //! although buckets do not tell their bounds.
 
-use crate::Options;
+use crate::TimeSeriesOptions;
 use bson::{Doc, DocBuf, Val, Writer};
 
 fn below<'n>(name: &'n str, field: &str) -> Option<&'n str> {
@@ -13,7 +13,7 @@ fn below<'n>(name: &'n str, field: &str) -> Option<&'n str> {
 }
 
 /// The key of an index of buckets for a key of an index of measurements.
-pub fn of_buckets(options: &Options, key: Doc<'_>) -> DocBuf {
+pub fn of_buckets(options: &TimeSeriesOptions, key: Doc<'_>) -> DocBuf {
     let mut w = Writer::new();
     for e in key {
         if let Some(rest) = options.meta.as_deref().and_then(|m| below(e.name, m)) {
@@ -38,7 +38,7 @@ pub fn of_buckets(options: &Options, key: Doc<'_>) -> DocBuf {
 }
 
 /// The other way round; `None` for an index that no index of measurements stands for.
-pub fn of_measurements(options: &Options, key: Doc<'_>) -> Option<DocBuf> {
+pub fn of_measurements(options: &TimeSeriesOptions, key: Doc<'_>) -> Option<DocBuf> {
     let mut w = Writer::new();
     let mut rest = key.iter().peekable();
     while let Some(e) = rest.next() {

@@ -16,7 +16,7 @@ mod tests;
 
 pub use bucket::{Measurement, Packed, Rows, bounds, is_young, pack, rows};
 pub use index::{of_buckets, of_measurements};
-pub use options::{BUCKETS, Granularity, MAX_SPAN_SECONDS, Options, buckets_of};
+pub use options::{BUCKETS, Granularity, MAX_SPAN_SECONDS, TimeSeriesOptions, buckets_of};
 pub use selection::Selection;
 
 /// The most measurements of one bucket, and the most bytes of them (one may be longer).

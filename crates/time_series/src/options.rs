@@ -52,7 +52,7 @@ impl Granularity {
 
 /// The completed option.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Options {
+pub struct TimeSeriesOptions {
     pub time: String,
     pub meta: Option<String>,
     /// None where the two numbers were given instead.
@@ -64,7 +64,7 @@ pub struct Options {
     pub array_metas: bool,
 }
 
-impl Options {
+impl TimeSeriesOptions {
     /// From fields whose types were checked; `span` and `rounding` within their range.
     pub fn new(
         time: &str,
@@ -72,7 +72,7 @@ impl Options {
         granularity: Option<Granularity>,
         span: Option<i64>,
         rounding: Option<i64>,
-    ) -> Result<Options> {
+    ) -> Result<TimeSeriesOptions> {
         for (name, field) in [("timeField", Some(time)), ("metaField", meta)] {
             let Some(field) = field else { continue };
             if field.contains('\0') {
@@ -103,7 +103,7 @@ impl Options {
             None => Some(granularity.unwrap_or(Granularity::Seconds)),
         };
         let span = granularity.map_or(numbers.unwrap_or(1), Granularity::span_seconds);
-        Ok(Options {
+        Ok(TimeSeriesOptions {
             time: time.to_string(),
             meta: meta.map(str::to_string),
             granularity,
@@ -125,11 +125,11 @@ impl Options {
     }
 
     /// From a collection's stored options; `None` where they are not those of a time series.
-    pub fn of_collection(options: Doc<'_>) -> Option<Options> {
+    pub fn of_collection(options: Doc<'_>) -> Option<TimeSeriesOptions> {
         let d = options.get("timeseries")?.as_doc()?;
         let text = |name: &str| d.get(name).and_then(|v| v.as_str());
         let number = |name: &str| d.get(name).and_then(|v| v.to_i64_exact());
-        Some(Options {
+        Some(TimeSeriesOptions {
             time: text("timeField")?.to_string(),
             meta: text("metaField").map(str::to_string),
             granularity: text("granularity").and_then(Granularity::parse),
@@ -166,12 +166,12 @@ impl Options {
         granularity: Option<Granularity>,
         span: Option<i64>,
         rounding: Option<i64>,
-    ) -> Result<Options> {
+    ) -> Result<TimeSeriesOptions> {
         if granularity.is_none() && span.is_none() && rounding.is_none() {
             return Ok(self.clone());
         }
         let meta = self.meta.as_deref();
-        let mut next = Options::new(&self.time, meta, granularity, span, rounding)?;
+        let mut next = TimeSeriesOptions::new(&self.time, meta, granularity, span, rounding)?;
         let shrinks = match (granularity, self.granularity) {
             (Some(new), Some(old)) => new < old,
             _ => next.span_seconds < self.span_seconds,

@@ -1,6 +1,6 @@
 //! What a query of measurements says of buckets: a range of times, and a filter of bucket documents.
 
-use crate::Options;
+use crate::TimeSeriesOptions;
 use bson::{Doc, DocBuf, Elem, Val, Value, Writer, tag};
 
 /// The buckets that may hold what a query matches, and the times that it may match.
@@ -23,7 +23,7 @@ struct Found {
 
 impl Selection {
     /// `queries` are all to match. With a collation strings are not in the order of their bytes.
-    pub fn of(options: &Options, queries: &[Doc<'_>], collated: bool) -> Selection {
+    pub fn of(options: &TimeSeriesOptions, queries: &[Doc<'_>], collated: bool) -> Selection {
         let mut found = Found {
             times: (i64::MIN, i64::MAX),
             meta: Vec::new(),
@@ -57,7 +57,7 @@ fn stays_behind(v: Val<'_>) -> bool {
 }
 
 impl Found {
-    fn conjuncts(&mut self, options: &Options, query: Doc<'_>, depth: usize) {
+    fn conjuncts(&mut self, options: &TimeSeriesOptions, query: Doc<'_>, depth: usize) {
         for e in query {
             if e.name == "$and" && depth < 20 {
                 let list = e.val.as_array().unwrap_or(Doc::EMPTY);
@@ -118,7 +118,7 @@ impl Found {
         }
     }
 
-    fn selection(self, options: &Options, collated: bool) -> Selection {
+    fn selection(self, options: &TimeSeriesOptions, collated: bool) -> Selection {
         let (low, high) = self.times;
         let mut w = Writer::new();
         let ordered = !collated && !options.array_metas;

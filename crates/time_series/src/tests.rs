@@ -4,8 +4,8 @@ use crate::*;
 use bson::{Doc, DocBuf, ObjectId, Writer, doc, json};
 use rand::{Rng, SeedableRng};
 
-fn options() -> Options {
-    Options::new("t", Some("m"), None, None, None).unwrap()
+fn options() -> TimeSeriesOptions {
+    TimeSeriesOptions::new("t", Some("m"), None, None, None).unwrap()
 }
 
 fn measured(docs: &[DocBuf]) -> Vec<Measurement<'_>> {
@@ -173,7 +173,7 @@ fn queries_select_buckets() {
     assert!(!filter.contains("_id"), "{filter}");
     let (filter, times) = selected(r#"{"$or": [{"m": 1}, {"t": {"$date": 1}}]}"#);
     assert_eq!((filter.as_str(), times), ("{}", everything));
-    let arrays = Options {
+    let arrays = TimeSeriesOptions {
         array_metas: true,
         ..options()
     };
@@ -199,7 +199,8 @@ fn keys_of_indexes_go_both_ways() {
 
 #[test]
 fn spans_may_only_grow() {
-    let minutes = Options::new("t", None, Some(Granularity::Minutes), None, None).unwrap();
+    let minutes =
+        TimeSeriesOptions::new("t", None, Some(Granularity::Minutes), None, None).unwrap();
     assert_eq!(minutes.span_seconds, 86_400);
     let hours = minutes
         .changed(Some(Granularity::Hours), None, None)
@@ -211,6 +212,6 @@ fn spans_may_only_grow() {
             .is_err()
     );
     assert!(minutes.changed(None, Some(10), Some(10)).is_err());
-    assert!(Options::new("t", None, None, Some(10), None).is_err());
-    assert!(Options::new("a.b", None, None, None, None).is_err());
+    assert!(TimeSeriesOptions::new("t", None, None, Some(10), None).is_err());
+    assert!(TimeSeriesOptions::new("a.b", None, None, None, None).is_err());
 }

@@ -16,7 +16,7 @@ use std::os::fd::{AsRawFd, RawFd};
 
 /// What to read from an open regular file.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
+pub struct ReadPlace {
     pub fd: RawFd,
     /// In bytes; a file that is opened with `O_DIRECT` is read in whole sectors.
     pub offset: u64,
@@ -25,7 +25,7 @@ pub struct Place {
 
 /// A read that has ended.
 #[derive(Debug)]
-pub struct Completion<T> {
+pub struct ReadCompletion<T> {
     pub owner: T,
     /// What was read: as many bytes as asked for, or fewer at the end of the file; none after an
     /// error.
@@ -100,7 +100,7 @@ impl<T> Ring<T> {
 
     /// Queues a read into `buffer`; gives both back when there is no room, or the read is longer
     /// than 4 GB.
-    pub fn push(&mut self, place: Place, owner: T, buffer: Buffer) -> Result<(), (T, Buffer)> {
+    pub fn push(&mut self, place: ReadPlace, owner: T, buffer: Buffer) -> Result<(), (T, Buffer)> {
         let length = match u32::try_from(place.len) {
             Ok(length) if self.has_room() && place.len <= buffer.capacity() => length,
             _ => return Err((owner, buffer)),
@@ -135,7 +135,7 @@ impl<T> Ring<T> {
     }
 
     /// A read that has ended, if there is one.
-    pub fn take(&mut self) -> Option<Completion<T>> {
+    pub fn take(&mut self) -> Option<ReadCompletion<T>> {
         loop {
             let completion = self.ring.completion().next()?;
             let number = usize::try_from(completion.user_data()).ok();
@@ -152,7 +152,7 @@ impl<T> Ring<T> {
                 Ok(_) => Err(io::Error::other("a read that brought too much")),
                 Err(_) => Err(io::Error::from_raw_os_error(-completion.result())),
             };
-            return Some(Completion {
+            return Some(ReadCompletion {
                 owner: read.owner,
                 buffer: read.buffer,
                 result,
@@ -194,9 +194,9 @@ mod tests {
         Arc::new(file)
     }
 
-    fn place(file: &File, offset: u64, len: usize) -> Place {
+    fn place(file: &File, offset: u64, len: usize) -> ReadPlace {
         let fd = file.as_raw_fd();
-        Place { fd, offset, len }
+        ReadPlace { fd, offset, len }
     }
 
     /// Both kinds, or none where the kernel gives none.
@@ -211,7 +211,7 @@ mod tests {
     }
 
     /// Submits what is queued and waits for all that is under way.
-    fn take_all<T>(ring: &mut Ring<T>) -> Vec<Completion<T>> {
+    fn take_all<T>(ring: &mut Ring<T>) -> Vec<ReadCompletion<T>> {
         let mut all = Vec::new();
         while ring.under_way() > 0 {
             ring.submit(1).unwrap();
@@ -260,11 +260,11 @@ mod tests {
             let mut buffers = Buffers::new(8, 1, 4);
             let short = place(&file, 64 * 256 - 3, 10);
             assert!(ring.push(short, "short", buffers.take(10)).is_ok());
-            let bad = Place { fd: -1, ..short };
+            let bad = ReadPlace { fd: -1, ..short };
             assert!(ring.push(bad, "bad", buffers.take(10)).is_ok());
             // A buffer that is too short is not read into.
             assert!(
-                ring.push(Place { len: 5000, ..short }, "long", buffers.take(1))
+                ring.push(ReadPlace { len: 5000, ..short }, "long", buffers.take(1))
                     .is_err()
             );
             let mut done = take_all(&mut ring);

@@ -11,7 +11,7 @@ use bson::{Doc, DocBuf, Elem, Val, Writer, tag};
 use changes::Token;
 use changes::event::{SUMMARY_FIELDS, Scope, Shown};
 use errors::{Result, bail};
-use executor::{ChangeStream, ChangeStreamRequest, ShowImage, StreamStart, Wanted};
+use executor::{ChangeStream, ChangeStreamRequest, ShowImage, StreamStart, WantedEvents};
 use query::expr::ParseEnv;
 use query::filter::{Filter, part_on};
 use query::pipeline::per_document::PerDocument;
@@ -340,7 +340,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         full: spec.full,
         before: spec.before,
         start: spec.start(),
-        wanted: Wanted {
+        wanted: WantedEvents {
             ns: wanted(&stages.matches, &["ns"], &env)?,
             summary: wanted(&stages.matches, &SUMMARY_FIELDS, &env)?,
         },

@@ -142,7 +142,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
 fn change_series(
     cx: &mut CommandContext<'_, '_>,
     coll: &Collection,
-    series: &Arc<time_series::Options>,
+    series: &Arc<time_series::TimeSeriesOptions>,
     a: &Arguments<'_>,
 ) -> Result<()> {
     let ns = &coll.ns;

@@ -109,7 +109,7 @@ fn missing(
 fn on_time_series(
     cx: &mut CommandContext<'_, '_>,
     ns: &str,
-    series: &::time_series::Options,
+    series: &::time_series::TimeSeriesOptions,
     specs: &[IndexSpec],
 ) -> Result<Done> {
     if cx.op.transaction.is_some() {

@@ -9,7 +9,7 @@ use bson::{Doc, DocBuf, Elem, Val, Writer};
 use catalog::{Catalog, Collection, NewIndex};
 use errors::{Result, bail};
 use std::sync::Arc;
-use time_series::{Granularity, MAX_SPAN_SECONDS, Options, buckets_of};
+use time_series::{Granularity, MAX_SPAN_SECONDS, TimeSeriesOptions, buckets_of};
 
 /// What is asked for as an index by the order in which buckets lie.
 const ORIGINAL: &str = "originalSpec";
@@ -51,17 +51,17 @@ fn seconds(within: &str, e: Elem<'_>) -> Result<Option<i64>> {
 }
 
 /// The argument `timeseries` of `create`.
-pub fn options(d: Doc<'_>) -> Result<Options> {
+pub fn options(d: Doc<'_>) -> Result<TimeSeriesOptions> {
     const AT: &str = "create.timeseries";
     let g = Given::parse(AT, d)?;
     let time = idl::required(AT, "timeField", g.time)?;
-    let options = Options::new(time, g.meta, g.granularity, g.span, g.rounding)?;
+    let options = TimeSeriesOptions::new(time, g.meta, g.granularity, g.span, g.rounding)?;
     options.check_meta()?;
     Ok(options)
 }
 
 /// The indexes of a time series as its user sees them.
-pub fn indexes(catalog: &Catalog, shown: &Collection, options: &Options) -> Vec<DocBuf> {
+pub fn indexes(catalog: &Catalog, shown: &Collection, options: &TimeSeriesOptions) -> Vec<DocBuf> {
     let mut all: Vec<DocBuf> = by_order(options).into_iter().collect();
     if let Some(buckets) = catalog.get(&buckets_of(&shown.ns)) {
         all.extend(
@@ -75,7 +75,7 @@ pub fn indexes(catalog: &Catalog, shown: &Collection, options: &Options) -> Vec<
 
 /// The index that a time series with a meta field has from its beginning: here it is the order in
 /// which buckets lie.
-fn by_order(options: &Options) -> Option<DocBuf> {
+fn by_order(options: &TimeSeriesOptions) -> Option<DocBuf> {
     let meta = options.meta.as_ref()?;
     let mut w = Writer::new();
     w.i32("v", 2)
@@ -87,7 +87,7 @@ fn by_order(options: &Options) -> Option<DocBuf> {
     Some(w.finish())
 }
 
-fn shown_spec(options: &Options, spec: Doc<'_>) -> Option<DocBuf> {
+fn shown_spec(options: &TimeSeriesOptions, spec: Doc<'_>) -> Option<DocBuf> {
     if let Some(own) = spec.get(ORIGINAL).and_then(|v| v.as_doc()) {
         let mut w = Writer::new();
         for e in own {
@@ -115,7 +115,7 @@ fn shown_spec(options: &Options, spec: Doc<'_>) -> Option<DocBuf> {
 /// What is to be made on buckets for these indexes of measurements, without those that exist.
 pub fn new_indexes(
     buckets: &Collection,
-    options: &Options,
+    options: &TimeSeriesOptions,
     specs: &[IndexSpec],
 ) -> Result<Vec<NewIndex>> {
     let mut existing: Vec<DocBuf> = buckets.secondary().map(|i| i.spec.clone()).collect();
@@ -141,13 +141,13 @@ pub fn new_indexes(
 }
 
 /// Whether a path is the meta field or below it.
-fn is_meta(options: &Options, path: &str) -> bool {
+fn is_meta(options: &TimeSeriesOptions, path: &str) -> bool {
     let rest = options.meta.as_deref().and_then(|m| path.strip_prefix(m));
     rest.is_some_and(|r| r.is_empty() || r.starts_with('.'))
 }
 
 /// Refuses kinds of indexes that a time series cannot have.
-fn check_index(options: &Options, spec: Doc<'_>) -> Result<()> {
+fn check_index(options: &TimeSeriesOptions, spec: Doc<'_>) -> Result<()> {
     let key = spec
         .get("key")
         .and_then(|v| v.as_doc())
@@ -201,7 +201,7 @@ fn check_index(options: &Options, spec: Doc<'_>) -> Result<()> {
 }
 
 /// The specification of the index on buckets.
-fn on_buckets(options: &Options, spec: Doc<'_>) -> DocBuf {
+fn on_buckets(options: &TimeSeriesOptions, spec: Doc<'_>) -> DocBuf {
     let mut w = Writer::new();
     let expires = spec.get("expireAfterSeconds").is_some();
     for e in spec {
@@ -236,7 +236,7 @@ fn on_buckets(options: &Options, spec: Doc<'_>) -> DocBuf {
 }
 
 /// The argument `index` of dropIndexes, as it names indexes of buckets.
-pub fn dropped(options: &Options, buckets: &Collection, index: Val<'_>) -> bson::Value {
+pub fn dropped(options: &TimeSeriesOptions, buckets: &Collection, index: Val<'_>) -> bson::Value {
     let Some(key) = index.as_doc() else {
         return index.to_value();
     };
@@ -257,11 +257,11 @@ pub fn dropped(options: &Options, buckets: &Collection, index: Val<'_>) -> bson:
 pub fn change(
     catalog: &Catalog,
     shown: &Collection,
-    options: &Arc<Options>,
+    options: &Arc<TimeSeriesOptions>,
     timeseries: Option<Doc<'_>>,
     expire: Option<Option<i64>>,
 ) -> Result<()> {
-    let mut next = Options::clone(options);
+    let mut next = TimeSeriesOptions::clone(options);
     if let Some(d) = timeseries {
         const AT: &str = "collMod.timeseries";
         if let Some(e) = d

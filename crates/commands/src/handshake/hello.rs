@@ -5,7 +5,7 @@ use crate::clock::now_millis;
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use crate::topology::member;
-use crate::topology::monitor::{self, Monitor, Version};
+use crate::topology::monitor::{self, Monitor, TopologyVersion};
 use crate::version::{MAX_WIRE_VERSION, MIN_WIRE_VERSION};
 use auth::UserName;
 use auth::scram::Hash;
@@ -43,7 +43,7 @@ fn answer(cx: &mut CommandContext<'_, '_>, primary: &str) -> Result<Done> {
             "compression" => wanted = e.val.as_array(),
             "saslSupportedMechs" => mechanisms = Some(user_name(e.val)?),
             "speculativeAuthenticate" => speculative = e.val.as_doc(),
-            "topologyVersion" => known = Version::parse(e)?,
+            "topologyVersion" => known = TopologyVersion::parse(e)?,
             "maxAwaitTimeMS" => max_await = idl::int_from("hello", e, 0)?,
             // Whatever else a client of another version says is none of our business.
             _ => {}

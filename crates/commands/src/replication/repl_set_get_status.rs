@@ -7,7 +7,7 @@ use crate::topology::member::{host, majority_ts, state, state_name};
 use bson::Writer;
 use errors::{Result, bail};
 use replication::Config;
-use replication::config::Member;
+use replication::config::MemberConfig;
 use replication::driver::Status;
 use replication::initial_sync::ProgressReport;
 use replication::member::OpTime;
@@ -257,7 +257,7 @@ fn append_member(
     w: &mut Writer,
     status: &Status,
     config: &Config,
-    member: &Member,
+    member: &MemberConfig,
     at: (u64, i64),
     copies: bool,
 ) {

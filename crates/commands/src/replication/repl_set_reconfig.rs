@@ -5,7 +5,7 @@ use crate::request::{CommandContext, Done};
 use bson::Doc;
 use errors::{Result, bail, err};
 use replication::Config;
-use replication::config::Member;
+use replication::config::MemberConfig;
 use std::time::Duration;
 
 /// How long a majority may take to have it.
@@ -52,7 +52,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     check_supported(&config)
         .map_err(|e| err!(NewReplicaSetConfigurationIncompatible, "{}", e.message))?;
     if !force {
-        let is_new = |m: &Member| old.members.iter().all(|o| o.host != m.host);
+        let is_new = |m: &MemberConfig| old.members.iter().all(|o| o.host != m.host);
         veto::ask(&driver, &config, is_new)?;
     }
     driver.reconfigure(config, PATIENCE)?;

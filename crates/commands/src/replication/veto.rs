@@ -2,7 +2,7 @@
 //! to another set, or has data of its own, would never join. One that does not answer may come later.
 
 use errors::{Error, Fallible, err};
-use replication::config::Member;
+use replication::config::MemberConfig;
 use replication::member::raft_id;
 use replication::{Config, Driver, SetName};
 use std::sync::mpsc::channel;
@@ -12,7 +12,11 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Asks all members that `is_new` is true of, at once; the first error of one that refuses.
-pub fn ask(driver: &Driver, config: &Config, is_new: impl Fn(&Member) -> bool) -> Fallible<()> {
+pub fn ask(
+    driver: &Driver,
+    config: &Config,
+    is_new: impl Fn(&MemberConfig) -> bool,
+) -> Fallible<()> {
     let (answer, answers) = channel();
     let set = SetName {
         name: driver.set_name().to_string(),

@@ -19,7 +19,7 @@ use ::replication::Driver;
 use bson::{Doc, Writer};
 use errors::{Code, Error, Result, Stop, bail};
 use executor::session_id::{Lsid, NOBODY};
-use service::config::Role;
+use service::config::ClusterRole;
 use service::{Client, Mode, Request};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -309,7 +309,7 @@ fn await_cluster_time(cx: &CommandContext<'_, '_>, driver: &Driver) -> Result<()
         return Ok(());
     };
     cx.op.need_worker()?;
-    if cx.app.config.role == Role::Shard && driver.is_leading() {
+    if cx.app.config.role == ClusterRole::Shard && driver.is_leading() {
         // Another shard's time: nothing need be written here for it to come.
         pando_time::reach(cx, after)?;
     }

@@ -23,7 +23,7 @@ use ::replication::member::raft_id;
 use bson::{Doc, Writer};
 use errors::{Code, Error, Result, Stop, Suspension, err};
 use executor::{OpCtx, WriteGroup};
-use service::config::Role;
+use service::config::ClusterRole;
 use service::{Client, Kept, Mode, Needs, Outcome, Request, Unfinished};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -75,7 +75,7 @@ impl Commands {
         {
             return suspended(Suspension::Worker, None);
         }
-        if self.config.role == Role::Shard {
+        if self.config.role == ClusterRole::Shard {
             return self.dispatch_for_router(local, mode, client, request, command, out);
         }
         let call = Call {
@@ -278,7 +278,9 @@ impl Commands {
         op: &mut OpCtx,
     ) -> Result<Option<TransactionStatement>> {
         let statement = self.enter_transaction(call, args, op)?;
-        if let (Role::Shard, Some(transaction)) = (self.config.role, op.transaction.as_deref()) {
+        if let (ClusterRole::Shard, Some(transaction)) =
+            (self.config.role, op.transaction.as_deref())
+        {
             let began = transaction.told().started;
             self.check_ranges_are_older(call.command, call.request, began)?;
         }

@@ -13,7 +13,7 @@ use crate::settings::parameters::{TRANSACTION_LIFETIME, TRANSACTION_LOCK_PATIENC
 use bson::{Doc, Val};
 use errors::{Code, Error, Result, Stop, bail};
 use executor::{OpCtx, PinnedSnapshot, Savepoint, Transaction};
-use service::config::Role;
+use service::config::ClusterRole;
 use session::{Lsid, TransactionHold};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -49,7 +49,7 @@ const STATEMENTS: [&str; 12] = [
 
 /// Checks the arguments of a statement, and that the command may be one. A cluster's metadata
 /// changes in transactions on its configuration set.
-pub(super) fn check_arguments(command: &Command, args: &Args<'_>, role: Role) -> Result<()> {
+pub(super) fn check_arguments(command: &Command, args: &Args<'_>, role: ClusterRole) -> Result<()> {
     let g = &args.generic;
     if ends(command) {
         return Ok(());
@@ -68,7 +68,7 @@ pub(super) fn check_arguments(command: &Command, args: &Args<'_>, role: Role) ->
             command.name
         );
     }
-    let metadata = args.db == "config" && role == Role::Config;
+    let metadata = args.db == "config" && role == ClusterRole::Config;
     if matches!(args.db, "config" | "local") && !metadata {
         bail!(
             OperationNotSupportedInTransaction,

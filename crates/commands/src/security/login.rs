@@ -69,6 +69,10 @@ impl Login {
         self.user.load_full()
     }
 
+    pub fn is_logged_in(&self) -> bool {
+        self.user.load().is_some()
+    }
+
     /// Whose the sessions of the connection are.
     pub fn uid(&self) -> [u8; 32] {
         self.user.load().as_ref().map_or(NOBODY, |u| u.uid)

@@ -145,7 +145,7 @@ fn append_configured(
     config: &Arc<Config>,
     writable: bool,
 ) {
-    let lists: [(&str, fn(&replication::config::Member) -> bool); 3] = [
+    let lists: [(&str, fn(&replication::config::MemberConfig) -> bool); 3] = [
         ("hosts", |m| m.is_host()),
         ("passives", |m| m.is_passive()),
         ("arbiters", |m| m.arbiter_only),

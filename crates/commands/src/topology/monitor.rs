@@ -49,13 +49,13 @@ impl TopologyMonitor {
 
 /// `topologyVersion` of a request.
 #[derive(Clone, Copy, Debug)]
-pub struct Version {
+pub struct TopologyVersion {
     process: ObjectId,
     counter: i64,
 }
 
-impl Version {
-    pub fn parse(e: Elem<'_>) -> Result<Option<Version>> {
+impl TopologyVersion {
+    pub fn parse(e: Elem<'_>) -> Result<Option<TopologyVersion>> {
         let Some(d) = idl::doc("hello", e)? else {
             return Ok(None);
         };
@@ -69,7 +69,7 @@ impl Version {
         }
         let process = idl::required(AT, "processId", process)?;
         let counter = idl::required(AT, "counter", counter)?;
-        Ok(Some(Version { process, counter }))
+        Ok(Some(TopologyVersion { process, counter }))
     }
 
     pub fn check(self) -> Result<()> {
@@ -134,7 +134,7 @@ impl Monitor {
 /// it knows all that there is to be known at `counter`; and if so, until when.
 pub fn wait(
     cx: &CommandContext<'_, '_>,
-    known: Version,
+    known: TopologyVersion,
     max_await: i64,
     counter: i64,
 ) -> Result<Option<Instant>> {

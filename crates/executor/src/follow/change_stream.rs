@@ -54,7 +54,7 @@ pub struct ChangeStreamRequest {
     pub before: ShowImage,
     pub start: StreamStart,
     /// What the stages after it let through, as far as that can be told before an event is made.
-    pub wanted: Wanted,
+    pub wanted: WantedEvents,
     /// The stages after `$changeStream`.
     pub pipeline: PerDocument,
     pub vars: Arc<Vars>,
@@ -65,7 +65,7 @@ pub struct ChangeStreamRequest {
 /// Conditions that an event meets, or the stages drop it: on its namespace alone, for changes of documents; and on
 /// [`event::summary`]. `None`: there are none.
 #[derive(Default)]
-pub struct Wanted {
+pub struct WantedEvents {
     pub ns: Option<Filter>,
     pub summary: Option<Filter>,
 }

@@ -11,12 +11,12 @@ use errors::{Result, bail};
 use planner::Hint;
 use query::pipeline::{OutSpec, Source};
 use std::sync::Arc;
-use time_series::{Granularity, Options, buckets_of};
+use time_series::{Granularity, TimeSeriesOptions, buckets_of};
 
-fn options_of(d: Doc<'_>) -> Result<Options> {
+fn options_of(d: Doc<'_>) -> Result<TimeSeriesOptions> {
     let text = |name: &str| d.get(name).and_then(|v| v.as_str());
     let number = |name: &str| d.get(name).and_then(whole);
-    Options::new(
+    TimeSeriesOptions::new(
         text("timeField").unwrap_or(""),
         text("metaField"),
         text("granularity").and_then(Granularity::parse),
@@ -52,7 +52,7 @@ pub(super) fn run(
             "Cannot create a time-series collection from a non time-series collection: {target}"
         ),
         (Some(asked), Some(there)) => {
-            let same = Options {
+            let same = TimeSeriesOptions {
                 array_metas: there.array_metas,
                 ..asked
             };
@@ -65,7 +65,7 @@ pub(super) fn run(
             same
         }
         (Some(asked), None) => asked,
-        (None, Some(there)) => Options::clone(there),
+        (None, Some(there)) => TimeSeriesOptions::clone(there),
         (None, None) => bail!(InvalidOptions, "{target} is no time series"),
     };
     let own = before.as_ref().map(|c| c.options.as_doc());
@@ -88,7 +88,7 @@ pub(super) fn run(
             catalog.create_time_series(&target, shown(&target), buckets())?;
         }
         if arrays == Some(true) && !options.array_metas {
-            let noted = Options {
+            let noted = TimeSeriesOptions {
                 array_metas: true,
                 ..options.clone()
             };
@@ -151,7 +151,7 @@ pub(super) fn hint_of_buckets(ctx: &OpCtx, ns: &str, hint: Option<Hint>) -> Opti
 
 /// `$indexStats` of a time series, by the indexes that were asked for; the order of its buckets is
 /// the first.
-pub(super) fn index_stats(options: &Options, buckets: &Collection) -> Vec<DocBuf> {
+pub(super) fn index_stats(options: &TimeSeriesOptions, buckets: &Collection) -> Vec<DocBuf> {
     let own = |row: &DocBuf| {
         let spec = row.get("spec")?.as_doc()?.get("originalSpec")?.as_doc()?;
         let mut w = Writer::new();

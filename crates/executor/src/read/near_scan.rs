@@ -52,7 +52,7 @@ impl NearScan {
         let access = access.clone();
         let search: Box<dyn Steps> = match (index.info.key.geospatial(), on_sphere) {
             (Some(Geospatial::Plane(g)), sphere) => {
-                let cells = grid::FromPoint {
+                let cells = grid::GridFromPoint {
                     grid: *g,
                     flat: near.center.flat,
                     sphere,

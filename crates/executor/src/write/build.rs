@@ -6,7 +6,7 @@
 //! they can be derived again. They are written in one engine batch with the build's progress, so
 //! that a crash resumes at the right place.
 
-use crate::build_progress::Progress;
+use crate::build_progress::BuildProgress;
 use crate::engine::Engine;
 use crate::op::{Latched, OpCtx};
 use crate::records;
@@ -96,7 +96,7 @@ fn run(ctx: &mut OpCtx, ns: &str, id: u32) -> Result<()> {
         .ok_or_else(|| aborted("the index was dropped"))?
         .name();
     let name = name.to_string();
-    let progress = Arc::new(Progress {
+    let progress = Arc::new(BuildProgress {
         ns: ns.to_string(),
         name,
         ..Default::default()
@@ -131,7 +131,7 @@ pub fn catch_up(engine: &Arc<Engine>, ns: &str, id: u32) -> Result<()> {
         ns,
         &coll,
         id,
-        &Progress::default(),
+        &BuildProgress::default(),
     )?;
     engine.store.flush()?;
     Ok(())
@@ -146,7 +146,7 @@ fn fill(
     ns: &str,
     coll: &Arc<Collection>,
     id: u32,
-    progress: &Progress,
+    progress: &BuildProgress,
 ) -> Result<()> {
     let engine = ctx.engine.clone();
     let progress_key = build_progress_key(coll.tablet, id);

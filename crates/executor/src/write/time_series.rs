@@ -29,7 +29,7 @@ use query::pipeline::filter_paths;
 use std::collections::HashMap;
 use std::sync::Arc;
 use storage::{Direction, Effect};
-use time_series::{Measurement, Options, Selection};
+use time_series::{Measurement, Selection, TimeSeriesOptions};
 
 /// A chunk ends when it holds this many measurements or bytes.
 const CHUNK_ROWS: usize = 2000;
@@ -41,7 +41,7 @@ const ALL_TIMES: (i64, i64) = (i64::MIN, i64::MAX);
 /// A time series: the view that shows its measurements, and the collection of its buckets.
 pub(crate) struct Series {
     shown: Arc<Collection>,
-    options: Arc<Options>,
+    options: Arc<TimeSeriesOptions>,
     buckets: String,
 }
 
@@ -92,9 +92,9 @@ impl Series {
         if self.options.array_metas {
             return Ok(());
         }
-        let options = Options {
+        let options = TimeSeriesOptions {
             array_metas: true,
-            ..Options::clone(&self.options)
+            ..TimeSeriesOptions::clone(&self.options)
         };
         let own = self.shown.options.as_doc();
         let stored = catalog::time_series::options_of_measurements(
@@ -125,7 +125,11 @@ fn damaged(coll: &Collection) -> Stop {
 }
 
 /// The measurements of a bucket.
-fn measurements_of(coll: &Collection, options: &Options, bucket: Doc<'_>) -> Result<Vec<DocBuf>> {
+fn measurements_of(
+    coll: &Collection,
+    options: &TimeSeriesOptions,
+    bucket: Doc<'_>,
+) -> Result<Vec<DocBuf>> {
     let rows = time_series::rows(options, bucket, None, ALL_TIMES);
     rows.and_then(time_series::Rows::all)
         .ok_or_else(|| damaged(coll))
@@ -214,7 +218,7 @@ struct Group {
     rows: Vec<usize>,
 }
 
-fn grouped(options: &Options, chunk: &[New]) -> Vec<Group> {
+fn grouped(options: &TimeSeriesOptions, chunk: &[New]) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     let mut places: HashMap<Option<(u8, &[u8])>, usize> = HashMap::new();
     for (i, new) in chunk.iter().enumerate() {
@@ -372,7 +376,11 @@ fn young_between(
 }
 
 /// Buckets of these measurements, which have the meta value.
-fn buckets_of(options: &Options, meta: Option<Val<'_>>, docs: &[DocBuf]) -> Result<Vec<DocBuf>> {
+fn buckets_of(
+    options: &TimeSeriesOptions,
+    meta: Option<Val<'_>>,
+    docs: &[DocBuf],
+) -> Result<Vec<DocBuf>> {
     let mut sorted = Vec::with_capacity(docs.len());
     for d in docs {
         sorted.push(Measurement::read(options, d.as_doc())?);

@@ -4,7 +4,7 @@
 //! compared one with and one without.
 
 use crate::fault::{Fault, Result};
-use outgoing::{Check, Stream, Tls, TlsFiles, Url};
+use outgoing::{CertificateCheck, ClientTls, Stream, TlsFiles, Url};
 use std::path::PathBuf;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -12,8 +12,8 @@ pub enum Encryption {
     #[default]
     Never,
     /// Where the server offers it.
-    Offered(Tls),
-    Always(Tls),
+    Offered(ClientTls),
+    Always(ClientTls),
 }
 
 /// A server, and how it is reached.
@@ -32,11 +32,11 @@ impl Encryption {
         let mode = url.option("sslmode").unwrap_or("disable");
         let check = match mode {
             "disable" | "allow" => return Ok(Encryption::Never),
-            "verify-full" => Check::Name,
-            "verify-ca" => Check::Authority,
+            "verify-full" => CertificateCheck::Name,
+            "verify-ca" => CertificateCheck::Authority,
             // As libpq has it: who names authorities wants them asked.
-            "require" if authorities.is_some() => Check::Authority,
-            "require" | "prefer" => Check::Nothing,
+            "require" if authorities.is_some() => CertificateCheck::Authority,
+            "require" | "prefer" => CertificateCheck::Nothing,
             other => {
                 return Err(Fault::Usage(format!(
                     "{}: sslmode={other} is not disable, prefer, require, verify-ca or verify-full",
@@ -44,7 +44,7 @@ impl Encryption {
                 )));
             }
         };
-        let tls = Tls::open(&TlsFiles {
+        let tls = ClientTls::open(&TlsFiles {
             check,
             authorities,
             certificate: path("sslcert"),
@@ -68,9 +68,9 @@ impl Encryption {
         let mode = mode.to_ascii_uppercase().replace('-', "_");
         let check = match mode.as_str() {
             "DISABLED" => return Ok(Encryption::Never),
-            "VERIFY_IDENTITY" => Check::Name,
-            "VERIFY_CA" => Check::Authority,
-            "REQUIRED" | "PREFERRED" => Check::Nothing,
+            "VERIFY_IDENTITY" => CertificateCheck::Name,
+            "VERIFY_CA" => CertificateCheck::Authority,
+            "REQUIRED" | "PREFERRED" => CertificateCheck::Nothing,
             _ => {
                 return Err(Fault::Usage(format!(
                     "{}: ssl-mode={mode} is not DISABLED, PREFERRED, REQUIRED, VERIFY_CA or VERIFY_IDENTITY",
@@ -78,7 +78,7 @@ impl Encryption {
                 )));
             }
         };
-        let tls = Tls::open(&TlsFiles {
+        let tls = ClientTls::open(&TlsFiles {
             check,
             authorities: path("sslca"),
             certificate: path("sslcert"),
@@ -89,7 +89,7 @@ impl Encryption {
         Encryption::over_tcp(url, mode == "PREFERRED", tls)
     }
 
-    fn over_tcp(url: &Url, offered: bool, tls: Tls) -> Result<Encryption> {
+    fn over_tcp(url: &Url, offered: bool, tls: ClientTls) -> Result<Encryption> {
         match (url.host.is_tcp(), offered) {
             (true, true) => Ok(Encryption::Offered(tls)),
             (true, false) => Ok(Encryption::Always(tls)),

@@ -18,7 +18,7 @@ use crate::fault::{Fault, Result};
 use crate::report::{Sizes, TargetInfo};
 use crate::terms::Durability;
 use mark::Owner;
-pub use outgoing::{Host, Stream, Url, without_password};
+pub use outgoing::{HostAddress, Stream, Url, without_password};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -12,11 +12,11 @@ use bson::{Doc, Val, Writer};
 use errors::{Error, Result};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use time_series::{Options, Rows, Selection};
+use time_series::{Rows, Selection, TimeSeriesOptions};
 
 #[derive(Debug)]
 pub struct Unpack {
-    pub options: Arc<Options>,
+    pub options: Arc<TimeSeriesOptions>,
 }
 
 impl Unpack {

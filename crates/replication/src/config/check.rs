@@ -3,7 +3,7 @@
 //! Non-forced changes keep each majority of the old configuration and each of the new in one
 //! member at least: at most one vote comes or goes.
 
-use super::{Config, Host, MAX_MEMBERS, MAX_VOTING_MEMBERS, Member, NO_TERM};
+use super::{Config, Host, MAX_MEMBERS, MAX_VOTING_MEMBERS, MemberConfig, NO_TERM};
 use errors::{Fallible as Result, bail, err};
 
 impl Config {
@@ -111,7 +111,7 @@ impl Config {
             );
         }
         self.check_distinct()?;
-        let count = |f: fn(&Member) -> bool| self.members.iter().filter(|m| f(m)).count();
+        let count = |f: fn(&MemberConfig) -> bool| self.members.iter().filter(|m| f(m)).count();
         let local = count(|m| m.host.is_localhost());
         if local != 0 && local != n {
             bail!(
@@ -126,7 +126,7 @@ impl Config {
                 "Replica set configuration contains {voters} voting members, but must be at least 1 and no more than {MAX_VOTING_MEMBERS}"
             );
         }
-        if count(Member::is_electable) == 0 {
+        if count(MemberConfig::is_electable) == 0 {
             bail!(
                 BadValue,
                 "Replica set configuration must contain at least one non-arbiter member with priority > 0"
@@ -233,7 +233,7 @@ impl Config {
     }
 
     /// Whether two members of two configurations may be one.
-    fn check_same_member(&self, was: &Member, new: &Member) -> Result<()> {
+    fn check_same_member(&self, was: &MemberConfig, new: &MemberConfig) -> Result<()> {
         if was.id != new.id && was.host != new.host {
             return Ok(());
         }

@@ -33,7 +33,7 @@ pub struct Config {
     pub version: i64,
     /// The term of the primary that made it; [`NO_TERM`] where it was forced.
     pub term: i64,
-    pub members: Vec<Member>,
+    pub members: Vec<MemberConfig>,
     /// The set keeps the metadata of a cluster.
     pub config_server: bool,
     /// A majority write without `j` waits for the disks of the majority.
@@ -43,7 +43,7 @@ pub struct Config {
 
 /// One member of a set.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Member {
+pub struct MemberConfig {
     pub id: i32,
     pub host: Host,
     /// Votes and holds no data.
@@ -99,10 +99,10 @@ impl Default for Settings {
     }
 }
 
-impl Member {
+impl MemberConfig {
     /// A member as one is added that says nothing but its number and its host.
-    pub fn new(id: i32, host: Host) -> Member {
-        Member {
+    pub fn new(id: i32, host: Host) -> MemberConfig {
+        MemberConfig {
             id,
             host,
             arbiter_only: false,
@@ -143,7 +143,7 @@ impl Config {
             name: name.to_string(),
             version: 1,
             term: INITIAL_TERM,
-            members: vec![Member::new(0, host)],
+            members: vec![MemberConfig::new(0, host)],
             config_server: false,
             majority_journal_default: true,
             settings: Settings {
@@ -153,15 +153,15 @@ impl Config {
         }
     }
 
-    pub fn member(&self, id: i32) -> Option<&Member> {
+    pub fn member(&self, id: i32) -> Option<&MemberConfig> {
         self.members.iter().find(|m| m.id == id)
     }
 
-    pub fn member_at(&self, host: &Host) -> Option<&Member> {
+    pub fn member_at(&self, host: &Host) -> Option<&MemberConfig> {
         self.members.iter().find(|m| m.host == *host)
     }
 
-    pub fn voters(&self) -> impl Iterator<Item = &Member> {
+    pub fn voters(&self) -> impl Iterator<Item = &MemberConfig> {
         self.members.iter().filter(|m| m.votes)
     }
 
@@ -215,7 +215,7 @@ impl Config {
     }
 }
 
-impl Member {
+impl MemberConfig {
     fn append(&self, w: &mut Writer) {
         w.i32("_id", self.id)
             .str("host", &self.host.to_string())

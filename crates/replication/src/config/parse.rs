@@ -3,7 +3,9 @@
 //! What is wrong with a document is InvalidReplicaSetConfig with the sentence that MongoDB's
 //! parser has, whatever code that parser raises it with.
 
-use super::{Config, Host, INITIAL_TERM, MAX_MEMBERS, Member, NO_TERM, Settings, WriteConcernMode};
+use super::{
+    Config, Host, INITIAL_TERM, MAX_MEMBERS, MemberConfig, NO_TERM, Settings, WriteConcernMode,
+};
 use bson::{Doc, Elem, ObjectId, Val, tag};
 use errors::{Error, Fallible as Result, bail, err};
 
@@ -99,9 +101,9 @@ fn config(d: Doc<'_>, replica_set_id: Option<ObjectId>) -> Result<Config> {
     Ok(config)
 }
 
-fn member(d: Doc<'_>) -> Result<Member> {
+fn member(d: Doc<'_>) -> Result<MemberConfig> {
     let (mut id, mut host) = (None, None);
-    let mut m = Member::new(0, Host::parse("none")?);
+    let mut m = MemberConfig::new(0, Host::parse("none")?);
     for e in d {
         match e.name {
             "_id" => id = Some(exact(MEMBER, e, 0, i64::from(i32::MAX))? as i32),
@@ -129,7 +131,7 @@ fn member(d: Doc<'_>) -> Result<Member> {
 }
 
 /// What the fields of one member allow each other.
-fn check_member(m: &mut Member) -> Result<()> {
+fn check_member(m: &mut MemberConfig) -> Result<()> {
     if m.arbiter_only {
         if m.priority == 1.0 {
             m.priority = 0.0;

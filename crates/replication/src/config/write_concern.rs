@@ -1,6 +1,6 @@
 //! When a write is on the members that its write concern asks for.
 
-use super::{Config, Member};
+use super::{Config, MemberConfig};
 use errors::Code;
 
 /// What `w` asks for.
@@ -98,7 +98,7 @@ impl Config {
     }
 }
 
-impl Member {
+impl MemberConfig {
     /// The value of that tag.
     pub fn tag(&self, name: &str) -> Option<&str> {
         let (_, value) = self.tags.iter().find(|(tag, _)| tag == name)?;

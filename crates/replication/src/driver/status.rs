@@ -54,7 +54,7 @@ pub struct Status {
 
 impl Status {
     /// The configured member with this number.
-    pub fn member(&self, id: u64) -> Option<&crate::config::Member> {
+    pub fn member(&self, id: u64) -> Option<&crate::config::MemberConfig> {
         self.config
             .as_ref()?
             .members

@@ -129,7 +129,7 @@ pub struct Part {
 }
 
 /// A member that has files, as the receiver reaches it.
-pub trait Source: Send {
+pub trait SyncSource: Send {
     /// A checkpoint; the one with this number, where it is still there.
     fn begin(&mut self, known: Option<ObjectId>) -> Result<Offer>;
     /// A part of a file, or its checksum alone.

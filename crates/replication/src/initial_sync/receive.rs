@@ -10,7 +10,7 @@
 //! - Every part was compared with its checksum at the source, also one that an attempt before left.
 //! - COMPLETE appears whole, after everything else is on disk.
 
-use super::{Offer, PART_BYTES, Progress, Source};
+use super::{Offer, PART_BYTES, Progress, SyncSource};
 use crate::config::Config;
 use crate::state_file;
 use errors::{Error, Fallible as Result, err};
@@ -55,7 +55,7 @@ fn save(dir: &Path, name: &str, offer: &Offer) -> Result<()> {
 
 /// Copies all files of a checkpoint beside those of the data directory. They are on disk when it
 /// returns, and nothing says yet that they are to be used ([`complete`]).
-pub fn receive(source: &mut dyn Source, data_dir: &Path, progress: &Progress) -> Result<Offer> {
+pub fn receive(source: &mut dyn SyncSource, data_dir: &Path, progress: &Progress) -> Result<Offer> {
     let dir = data_dir.join(DIR);
     let before = load(&dir.join(OFFER));
     let offer = source.begin(before.as_ref().map(|o| o.id))?;
@@ -114,7 +114,7 @@ struct FileCopy<'a> {
 }
 
 impl FileCopy<'_> {
-    fn run(&self, source: &mut dyn Source, progress: &Progress) -> Result<()> {
+    fn run(&self, source: &mut dyn SyncSource, progress: &Progress) -> Result<()> {
         let mut options = OpenOptions::new();
         let options = options.read(true).write(true).create(true).truncate(false);
         let file = options
@@ -146,7 +146,7 @@ impl FileCopy<'_> {
     fn is_there(
         &self,
         file: &File,
-        source: &mut dyn Source,
+        source: &mut dyn SyncSource,
         offset: u64,
         len: u64,
     ) -> Result<bool> {
@@ -158,7 +158,7 @@ impl FileCopy<'_> {
         Ok(part.checksum == crc32c::crc32c(&own))
     }
 
-    fn fetch(&self, file: &File, source: &mut dyn Source, offset: u64, len: u64) -> Result<()> {
+    fn fetch(&self, file: &File, source: &mut dyn SyncSource, offset: u64, len: u64) -> Result<()> {
         for _ in 0..TRIES {
             let part = source.read(self.id, self.name, offset, true)?;
             std::thread::sleep(part.wait.min(LONGEST_WAIT));
@@ -220,7 +220,7 @@ mod tests {
         bends: bool,
     }
 
-    impl Source for Files {
+    impl SyncSource for Files {
         fn begin(&mut self, _: Option<ObjectId>) -> Result<Offer> {
             Ok(Offer {
                 id: ObjectId([1; 12]),

@@ -14,7 +14,7 @@ use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 use service::DiskRead;
 use slab::Slab;
-use uring::{Buffer, Buffers, Place, Ring};
+use uring::{Buffer, Buffers, ReadPlace, Ring};
 
 pub(crate) const RING: Token = Token(usize::MAX - 1);
 
@@ -125,7 +125,7 @@ impl<R> DiskQueue<R> {
             let buffer = self.buffers.take(len);
             match self
                 .ring
-                .push(Place { fd, offset, len }, (key, read), buffer)
+                .push(ReadPlace { fd, offset, len }, (key, read), buffer)
             {
                 Ok(()) => {
                     entry.under_way += 1;
