@@ -77,6 +77,8 @@ pub(crate) struct Connection<S: Service> {
     pub wants_writable: bool,
     /// The bytes that the current message has taken from the memory budget.
     pub reserved: usize,
+    /// Waits for the turn of guests.
+    pub queued: bool,
     /// Waits for the budget.
     pub parked: bool,
     /// Its handshake is counted among those under way.
@@ -116,6 +118,7 @@ impl<S: Service> Connection<S> {
             silent: false,
             wants_writable: false,
             reserved: 0,
+            queued: false,
             parked: false,
             shaking: false,
             since: Instant::now(),

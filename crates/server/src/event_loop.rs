@@ -4,7 +4,7 @@
 //! turn:  poll ─ what other threads handed over ─ requests whose reads have come ─ connections with
 //!        more to run ─ sockets with bytes: read, run (replies are sent a few at a time) ─ submit
 //!        reads ─ send replies ─ commit the group ─ send its replies, or have them wait for the disk
-//!        ─ take in new connections
+//!        ─ the same for a few guests ─ take in new connections
 //! ```
 //! Invariants: the loop never blocks except in `poll`, in the service's own commit, and in a read
 //! for a client that has the loop to itself ([`lone_client`]); every reply made or staged in a turn
@@ -12,6 +12,7 @@
 //! set until a read gives `WouldBlock` or fewer bytes than asked.
 
 mod disk_queue;
+mod guests;
 mod lone_client;
 mod reading;
 mod reads;
@@ -89,6 +90,8 @@ pub(crate) struct EventLoop<S: Service> {
     connections: Slab<Option<Box<Connection<S>>>>,
     /// Connections that may have more to run without a new event.
     ready: Vec<usize>,
+    /// Connections of guests that may have something to run, in the order of their turns.
+    guests: VecDeque<(usize, i64)>,
     parked: Vec<usize>,
     /// [`service::in_flight::InFlight::given`] when the parked connections last tried.
     given: usize,
@@ -139,6 +142,7 @@ impl<S: Service> EventLoop<S> {
             runner,
             connections: Slab::new(),
             ready: Vec::new(),
+            guests: VecDeque::new(),
             parked: Vec::new(),
             given: 0,
             looked: Instant::now(),
@@ -184,7 +188,7 @@ impl<S: Service> EventLoop<S> {
             self.resume();
             self.end_handshakes();
             for key in std::mem::take(&mut self.ready) {
-                self.with(key, |this, key, c| this.pump(key, c));
+                self.with(key, |this, key, c| this.pump_or_queue(key, c));
                 self.send_some();
             }
             for event in &events {
@@ -193,13 +197,11 @@ impl<S: Service> EventLoop<S> {
                     self.send_some();
                 }
             }
-            self.disk.iter_mut().for_each(DiskQueue::submit);
-            // A commit may wait.
-            self.send_unsent();
-            self.commit();
-            self.send_committed();
-            self.await_durable();
-            self.send_unsent();
+            self.finish_replies();
+            if !self.guests.is_empty() {
+                self.serve_guests();
+                self.finish_replies();
+            }
             for (stream, client) in accepted {
                 self.accept(stream, client);
             }
@@ -208,8 +210,20 @@ impl<S: Service> EventLoop<S> {
         Ok(())
     }
 
+    /// Sends the replies that are made, and those of the group once it is committed.
+    fn finish_replies(&mut self) {
+        self.disk.iter_mut().for_each(DiskQueue::submit);
+        // A commit may wait.
+        self.send_unsent();
+        self.commit();
+        self.send_committed();
+        self.await_durable();
+        self.send_unsent();
+    }
+
     fn timeout(&mut self) -> Option<Duration> {
         if !self.ready.is_empty()
+            || !self.guests.is_empty()
             || !self.committed.is_empty()
             || self.disk.as_mut().is_some_and(DiskQueue::is_busy)
         {
@@ -457,7 +471,7 @@ impl<S: Service> EventLoop<S> {
         {
             return Fate::Close;
         }
-        self.pump(key, c)
+        self.pump_or_queue(key, c)
     }
 
     fn take_inbox(&mut self) -> Vec<(Stream, Arc<Client<S::State>>)> {

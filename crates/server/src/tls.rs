@@ -5,17 +5,16 @@
 //!                        └─ anything else → plain, unless TLS is required
 //! ```
 //! Invariants:
-//! - A read that gives less than was asked for has emptied the socket: readiness is told once.
-//! - What was taken of a reply counts as sent when its encrypted form is with the kernel, and not
-//!   before.
 //! - A loop computes nothing of a handshake: a session that has something to compute goes to
 //!   `handshakes`, and comes back.
-//! - A peer that does not take the few bytes of a handshake, sends more than [`HANDSHAKE_BYTES`]
+//! - A peer that does not take the few bytes of a handshake, sends more than [`session::HANDSHAKE_BYTES`]
 //!   for one, or has not ended it in time (`event_loop`) is closed.
 //! - Each connection is checked by itself: no session is resumed.
 
+mod session;
+
 use std::fmt;
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -25,17 +24,14 @@ use mio::net::TcpStream;
 use parking_lot::Mutex;
 use rustls::crypto::ring;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
-use rustls::{ProtocolVersion, ServerConfig, ServerConnection, version};
+use rustls::{ServerConfig, version};
 use service::config::{TlsMode, TlsOptions};
 use service::{OwnCertificate, PeerCertificate};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// The most of a reply that is encrypted at once.
-const CHUNK_BYTES: usize = 64 << 10;
+pub(crate) use session::Session;
 
-/// What a client may send before its handshake is done: its hello and its certificates.
-const HANDSHAKE_BYTES: usize = 24 << 10;
 const TELL_EVERY: Duration = Duration::from_secs(1);
 
 /// What listeners offer.
@@ -200,7 +196,7 @@ impl Layer {
         match self {
             Layer::Plain => false,
             Layer::Undecided(..) => true,
-            Layer::Session(session) => !session.begun,
+            Layer::Session(session) => !session.is_begun(),
             Layer::Stepping => true,
         }
     }
@@ -215,7 +211,7 @@ impl Layer {
     /// The session, if it has something to compute.
     pub fn take_step(&mut self) -> Option<Box<Session>> {
         match std::mem::replace(self, Layer::Stepping) {
-            Layer::Session(session) if session.fed => Some(session),
+            Layer::Session(session) if session.has_step() => Some(session),
             other => {
                 *self = other;
                 None
@@ -245,16 +241,9 @@ impl Layer {
             // A record of a handshake, version 3.1 to 3.3. A message of the protocol that began so
             // would be longer than 66,000 bytes: none begins a connection.
             Ok(3..) if matches!(first, [0x16, 3, 1..=3]) => {
-                let session = ServerConnection::new(tls.loaded.load().config.clone());
-                *self = Layer::Session(Box::new(Session {
-                    tls: tls.clone(),
-                    connection: session.map_err(io::Error::other)?,
-                    certificate: certificate.clone(),
-                    owed: 0,
-                    shaken: 0,
-                    fed: false,
-                    begun: false,
-                }));
+                let config = tls.loaded.load().config.clone();
+                let session = Session::new(tls.clone(), config, certificate.clone())?;
+                *self = Layer::Session(Box::new(session));
                 Ok(true)
             }
             Ok(1) if first[0] == 0x16 => Ok(false),
@@ -272,154 +261,5 @@ impl Layer {
             Err(e) if e.kind() == ErrorKind::WouldBlock => Ok(false),
             Err(e) => Err(e),
         }
-    }
-}
-
-/// One connection's TLS.
-pub(crate) struct Session {
-    tls: Arc<Tls>,
-    connection: ServerConnection,
-    /// Bytes of the reply that are encrypted, and not all with the kernel yet.
-    owed: usize,
-    /// Where the peer's certificate goes, for commands.
-    certificate: Arc<OnceLock<PeerCertificate>>,
-    /// Bytes that its handshake has sent.
-    shaken: usize,
-    /// There are bytes of the handshake that were not computed on.
-    fed: bool,
-    /// The handshake is done, and its session counted.
-    begun: bool,
-}
-
-impl Session {
-    /// As [`crate::net::Stream::read`].
-    pub fn read(&mut self, socket: &mut TcpStream, buf: &mut [u8]) -> io::Result<Option<usize>> {
-        if !self.begun {
-            return self.feed(socket);
-        }
-        let mut filled = 0;
-        loop {
-            match self.connection.reader().read(&mut buf[filled..]) {
-                Ok(0) => return Ok(Some(filled)),
-                Ok(n) => {
-                    filled += n;
-                    if filled == buf.len() {
-                        return Ok(Some(filled));
-                    }
-                    continue;
-                }
-                Err(e) if e.kind() == ErrorKind::WouldBlock => {}
-                // The peer was gone without a word.
-                Err(e) if e.kind() == ErrorKind::UnexpectedEof => return Ok(Some(filled)),
-                Err(e) => return Err(e),
-            }
-            match self.connection.read_tls(socket) {
-                Ok(_) => {
-                    let processed = self.connection.process_new_packets().map(drop);
-                    self.answer(socket, processed)?;
-                }
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) if e.kind() == ErrorKind::WouldBlock => {
-                    return Ok((filled > 0).then_some(filled));
-                }
-                Err(e) => return Err(e),
-            }
-        }
-    }
-
-    /// Takes bytes of a handshake, to be computed on elsewhere; `None` until that is done.
-    fn feed(&mut self, socket: &mut TcpStream) -> io::Result<Option<usize>> {
-        if self.fed {
-            return Ok(None);
-        }
-        loop {
-            match self.connection.read_tls(socket) {
-                Ok(0) => return Ok(Some(0)),
-                Ok(n) => {
-                    self.shaken += n;
-                    self.fed = true;
-                    return Ok(None);
-                }
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(None),
-                Err(e) => return Err(e),
-            }
-        }
-    }
-
-    /// Computes on what was fed. Not for an event loop.
-    pub fn step(&mut self) -> Result<(), rustls::Error> {
-        self.fed = false;
-        self.connection.process_new_packets().map(drop)
-    }
-
-    /// Sends what follows from what has come in, which went as `processed` says.
-    fn answer(
-        &mut self,
-        socket: &mut TcpStream,
-        processed: Result<(), rustls::Error>,
-    ) -> io::Result<()> {
-        if let Err(e) = processed {
-            // The alert that tells the peer why; whether it arrives is no matter any more.
-            let _ = self.connection.write_tls(socket);
-            self.tls.tell_failure(socket, &e);
-            return Err(io::Error::new(ErrorKind::InvalidData, e));
-        }
-        if self.shaken > HANDSHAKE_BYTES && self.connection.is_handshaking() {
-            self.tls.tell_failure(socket, &"the handshake is too long");
-            return Err(io::Error::from(ErrorKind::InvalidData));
-        }
-        if !self.flush(socket)? && self.connection.is_handshaking() {
-            return Err(io::Error::from(ErrorKind::WriteZero));
-        }
-        if !self.begun && !self.connection.is_handshaking() {
-            self.begun = true;
-            self.begin();
-        }
-        Ok(())
-    }
-
-    fn begin(&mut self) {
-        let newer = self.connection.protocol_version() == Some(ProtocolVersion::TLSv1_3);
-        self.tls.sessions[usize::from(newer)].fetch_add(1, Relaxed);
-        let shown = self.connection.peer_certificates().and_then(|c| c.first());
-        if let Some(c) = shown.and_then(|der| certificates::read(der).ok()) {
-            let _ = self.certificate.set(PeerCertificate {
-                subject: c.subject,
-                organization: c.organization,
-                roles: c.roles.unwrap_or_default(),
-            });
-        }
-    }
-
-    /// As [`crate::net::Stream::write`]. After `None` it is called again with the same bytes.
-    pub fn write(&mut self, socket: &mut TcpStream, buf: &[u8]) -> io::Result<Option<usize>> {
-        loop {
-            if !self.flush(socket)? {
-                return Ok(None);
-            }
-            if self.owed > 0 {
-                return Ok(Some(std::mem::take(&mut self.owed)));
-            }
-            let chunk = buf.get(..CHUNK_BYTES).unwrap_or(buf);
-            self.owed = self.connection.writer().write(chunk)?;
-            if self.owed == 0 {
-                return Ok(Some(0));
-            }
-        }
-    }
-
-    /// Gives the kernel what is encrypted; false when it takes no more for now.
-    fn flush(&mut self, socket: &mut TcpStream) -> io::Result<bool> {
-        while self.connection.wants_write() {
-            match self.connection.write_tls(socket) {
-                Ok(0) => return Err(io::Error::from(ErrorKind::WriteZero)),
-                Ok(_) => {}
-                Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(false),
-                Err(e) => return Err(e),
-            }
-        }
-        Ok(true)
     }
 }

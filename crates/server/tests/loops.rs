@@ -32,6 +32,10 @@ struct Script {
     gone: AtomicUsize,
     unacknowledged: AtomicUsize,
     awaited: AtomicUsize,
+    /// Who has not sent "enter" is a guest.
+    asks_login: AtomicBool,
+    /// The number of "turn"s so far.
+    turns: AtomicU64,
     on_durable: parking_lot::Mutex<Vec<Callback>>,
     /// Its bytes are 0, 1, 2 and so on.
     file: parking_lot::Mutex<Option<Arc<File>>>,
@@ -62,6 +66,10 @@ impl Service for Script {
         self.gone.fetch_add(1, SeqCst);
     }
 
+    fn is_guest(&self, client: &Client<AtomicU64>) -> bool {
+        self.asks_login.load(SeqCst) && client.state.load(SeqCst) == 0
+    }
+
     fn run(
         &self,
         local: &mut u64,
@@ -78,6 +86,15 @@ impl Service for Script {
         let mut reply = |fields: DocBuf| out.extend_from_slice(fields.as_bytes());
         match r.command() {
             "ping" => reply(doc! { "ok": 1.0, "n": n, "db": r.db().unwrap_or("?") }),
+            "enter" => {
+                client.state.store(1, SeqCst);
+                reply(doc! { "ok": 1.0 });
+            }
+            "turn" => reply(doc! { "ok": 1.0, "n": self.turns.fetch_add(1, SeqCst) as i64 }),
+            "hold the loop" => {
+                std::thread::sleep(Duration::from_millis(n as u64));
+                reply(doc! { "ok": 1.0 });
+            }
             "count" => reply(
                 doc! { "ok": 1.0, "n": r.sequence("documents").map_or(-1, |s| s.count() as i64) },
             ),
@@ -492,6 +509,45 @@ fn slow_senders_cost_nothing_to_others() {
         assert_eq!(int(&fast.call(doc! { "ping": 2 }), "n"), 2);
     }
     assert_eq!(int(&slow.receive().2, "n"), 1);
+    server.stop();
+}
+
+#[test]
+fn guests_come_after_all_others() {
+    let server = Running::start(Limits {
+        loops: 1,
+        ..two_loops()
+    });
+    let (mut known, mut holder) = (server.client(), server.client());
+    known.call(doc! { "enter": 1 });
+    holder.call(doc! { "enter": 1 });
+    server.service.asks_login.store(true, SeqCst);
+    let mut guests: Vec<Peer> = (0..60).map(|_| server.client()).collect();
+    for guest in &mut guests {
+        guest.call(doc! { "ping": 1 });
+    }
+    holder.send(doc! { "hold the loop": 300 });
+    std::thread::sleep(Duration::from_millis(50));
+    for guest in &mut guests {
+        guest.send(doc! { "turn": 1 });
+    }
+    known.send(doc! { "turn": 1 });
+    let (_, _, first) = known.receive();
+    assert_eq!(
+        int(&first, "n"),
+        0,
+        "a client who is logged in waits for no guest"
+    );
+    let mut seen: Vec<i64> = guests
+        .iter_mut()
+        .map(|g| int(&g.receive().2, "n"))
+        .collect();
+    seen.sort_unstable();
+    assert_eq!(
+        seen,
+        (1..=60).collect::<Vec<_>>(),
+        "every guest is answered"
+    );
     server.stop();
 }
 

@@ -36,6 +36,15 @@ fn claim(len: usize, start: &[u8]) -> usize {
 }
 
 impl<S: Service> EventLoop<S> {
+    /// As [`EventLoop::pump`], or when it is the turn of guests.
+    pub(super) fn pump_or_queue(&mut self, key: usize, c: &mut Connection<S>) -> Fate {
+        if c.is_free() && self.is_guest(c) {
+            self.queue_guest(key, c);
+            return Fate::Keep;
+        }
+        self.pump(key, c)
+    }
+
     /// Runs messages of a connection until none is complete, one is under way, or its turn is over.
     pub(super) fn pump(&mut self, key: usize, c: &mut Connection<S>) -> Fate {
         for _ in 0..MESSAGES_A_TURN {

@@ -44,7 +44,7 @@ impl<S: Service> EventLoop<S> {
             Phase::Waiting(until) => {
                 self.waits.remove(&(until, key, c.client.id));
                 c.phase = Phase::Idle;
-                self.pump(key, c)
+                self.pump_or_queue(key, c)
             }
             // Its run may have begun before.
             Phase::Working | Phase::Reading => {
@@ -69,7 +69,7 @@ impl<S: Service> EventLoop<S> {
         for (_, key, id) in std::mem::replace(&mut self.waits, later) {
             self.with_id(key, id, |this, key, c| {
                 c.phase = Phase::Idle;
-                this.pump(key, c)
+                this.pump_or_queue(key, c)
             });
         }
     }
