@@ -407,3 +407,33 @@ def test_covariance_and_deviation_at_the_edges(coll):
     infinite = float("inf")
     assert all(r != r for r in window(coll, "$covariancePop", [(infinite, -infinite), (2, 20), (3, 30)], whole))
     assert window(coll, "$stdDevPop", [(huge, 0)] * 3, whole) == [0.0] * 3
+
+
+def test_facets_of_groups_are_the_groups_by_themselves(coll):
+    coll.insert_many([{"_id": i, "a": i % 7, "b": {"c": f"x{i % 3}"}, "t": [i % 2, "y", [i]], "z": None} for i in range(60)])
+    parts = {
+        "one": [{"$group": {"_id": "$a", "n": {"$sum": 1}, "all": {"$push": "$_id"}}}, {"$sort": {"_id": 1}}],
+        "two": [{"$group": {"_id": "$b.c", "last": {"$last": "$t"}}}, {"$match": {"_id": {"$ne": "x1"}}}, {"$sort": {"_id": 1}}],
+        "none": [{"$group": {"_id": None, "m": {"$max": "$_id"}}}],
+    }
+    alone = {name: list(coll.aggregate(stages)) for name, stages in parts.items()}
+    assert list(coll.aggregate([{"$facet": parts}])) == [alone]
+    # A part that begins with something else has all of them look at the same documents.
+    more = dict(parts, few=[{"$match": {"a": 3}}, {"$count": "n"}])
+    assert list(coll.aggregate([{"$facet": more}])) == [{**alone, "few": [{"n": 9}]}]
+    empty = [{"$match": {"a": 99}}, {"$facet": parts}]
+    assert list(coll.aggregate(empty)) == [{"one": [], "two": [], "none": []}]
+
+
+def test_an_unwound_element_takes_the_place_of_the_array(coll):
+    coll.insert_many([{"_id": 1, "a": 1, "t": [5, {"x": 1}, [2], "s", None], "z": "end"}, {"_id": 2, "t": [], "z": 1}, {"_id": 3, "t": 7}])
+    rest = [{"_id": 1, "a": 1, "t": t, "z": "end"} for t in (5, {"x": 1}, [2], "s", None)]
+    found = list(coll.aggregate([{"$unwind": "$t"}]))
+    assert found == [*rest, {"_id": 3, "t": 7}]
+    assert [list(d) for d in found] == [["_id", "a", "t", "z"]] * 5 + [["_id", "t"]]
+    kept = list(coll.aggregate([{"$unwind": {"path": "$t", "preserveNullAndEmptyArrays": True}}]))
+    assert kept == [*rest, {"_id": 2, "z": 1}, {"_id": 3, "t": 7}]
+    # In batches, which begin in the middle of an array.
+    assert list(coll.aggregate([{"$unwind": "$t"}], batchSize=2)) == found
+    groups = [{"$unwind": "$t"}, {"$group": {"_id": {"$type": "$t"}, "n": {"$sum": 1}}}, {"$sort": {"n": -1, "_id": 1}}]
+    assert [(d["_id"], d["n"]) for d in coll.aggregate(groups)][0] == ("int", 2)

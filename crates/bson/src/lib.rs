@@ -26,7 +26,7 @@ pub use decimal::Decimal128;
 pub use oid::ObjectId;
 pub use owned::{DocBuf, Value};
 pub use validate::{Malformed, nests_deeper, validate, validate_with_depth};
-pub use view::{Doc, Elem, Iter, Val};
+pub use view::{Doc, Elem, Iter, Val, same_name};
 pub use writer::Writer;
 
 /// The largest document a user may store, in bytes.

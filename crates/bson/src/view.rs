@@ -27,6 +27,13 @@ fn i32_at(b: &[u8], at: usize) -> Option<i32> {
     Some(i32::from_le_bytes(b.get(at..at + 4)?.try_into().ok()?))
 }
 
+/// Whether a raw name is `name`. Most names of a length differ in their first letter, and are told
+/// apart without a call.
+#[inline(always)]
+pub fn same_name(raw: &[u8], name: &str) -> bool {
+    raw.len() == name.len() && raw.first() == name.as_bytes().first() && raw == name.as_bytes()
+}
+
 impl<'a> Doc<'a> {
     pub const EMPTY: Doc<'static> = Doc(&[5, 0, 0, 0, 0]);
 
@@ -62,7 +69,7 @@ impl<'a> Doc<'a> {
     pub fn get(self, name: &str) -> Option<Val<'a>> {
         let mut it = self.iter();
         while let Some((n, v)) = it.next_raw() {
-            if n == name.as_bytes() {
+            if same_name(n, name) {
                 return Some(v);
             }
         }

@@ -97,7 +97,7 @@ pub(super) fn get<'a>(doc: Doc<'a>, name: &str, seen: &mut usize) -> Option<Val<
     let mut it = doc.iter();
     while let Some((n, v)) = it.next_raw() {
         *seen += 1;
-        if n == name.as_bytes() {
+        if bson::same_name(n, name) {
             return Some(v);
         }
     }

@@ -3,7 +3,10 @@
 use super::parse::{Inside, ParseCtx};
 use super::spill::{Tape, TapeWriter};
 use super::stage_memory::hold;
-use super::{IdleVisitor, Pipeline, PipelineHost, Share, Source, check_size, too_much_memory};
+use super::{
+    IdleVisitor, Op, Pipeline, PipelineHost, Share, Source, check_size, group, stream,
+    too_much_memory,
+};
 use crate::expr::Vars;
 use bson::{Doc, DocBuf, Val, Writer};
 use errors::{Result, bail};
@@ -42,6 +45,25 @@ impl Facet {
             parts.push((e.name.to_string(), Pipeline::parse(e.val, &inner)?));
         }
         Ok(Facet { parts })
+    }
+}
+
+impl Facet {
+    /// Every part begins with a `$group`: then each document goes into the groups of all parts as
+    /// it comes, and none is kept.
+    pub fn feeds_groups(&self) -> bool {
+        let first = |p: &Pipeline| p.stages.first().map(|s| matches!(s.op, Op::Group(_)));
+        self.parts.iter().all(|(_, p)| first(p) == Some(true))
+    }
+
+    /// The groups of the parts, in their order.
+    fn groups(&self, vars: &Arc<Vars>) -> Vec<group::Run> {
+        let first = self.parts.iter().filter_map(|(_, p)| p.stages.first());
+        let groups = first.filter_map(|s| match &s.op {
+            Op::Group(g) => Some(group::Run::fed(g.clone(), vars.clone())),
+            _ => None,
+        });
+        groups.collect()
     }
 }
 
@@ -105,6 +127,8 @@ pub(super) struct Run {
     /// Where the input goes once it is too much for memory.
     spilled: Option<TapeWriter>,
     shared: Option<Arc<Collected>>,
+    /// The groups of the parts that are still to run, where the input goes into them at once.
+    fed: Option<std::collections::VecDeque<group::Run>>,
     /// The part that is running, and its number.
     running: Option<Box<dyn Source>>,
     part: usize,
@@ -125,6 +149,7 @@ impl Run {
             share: None,
             spilled: None,
             shared: None,
+            fed: None,
             running: None,
             part: 0,
             array: Writer::new_array(),
@@ -135,10 +160,63 @@ impl Run {
     }
 }
 
+impl Run {
+    /// Has all groups take in each document of the input.
+    fn feed(&mut self, host: &mut dyn PipelineHost) -> Result<()> {
+        let (spec, vars) = (&self.spec, &self.vars);
+        let groups = self.fed.get_or_insert_with(|| spec.groups(vars).into());
+        let Some(input) = &mut self.input else {
+            return Ok(());
+        };
+        loop {
+            groups.iter_mut().try_for_each(|g| g.make_room(host))?;
+            if !input.advance(host)? {
+                break;
+            }
+            let (doc, meta) = (input.doc(), input.meta());
+            groups.iter_mut().try_for_each(|g| g.take_in(doc, meta))?;
+        }
+        groups.iter_mut().try_for_each(|g| g.settle(host))?;
+        self.input = None;
+        Ok(())
+    }
+
+    /// The next part, over the collected input or over its groups.
+    fn begin(
+        &mut self,
+        pipeline: &Pipeline,
+        host: &mut dyn PipelineHost,
+    ) -> Option<Box<dyn Source>> {
+        if let Some(groups) = &mut self.fed {
+            let group = Box::new(groups.pop_front()?);
+            let input = pipeline.attach(1, group, &self.vars);
+            return Some(Box::new(stream::Checked { input }));
+        }
+        let shared = Box::new(Shared {
+            input: self.shared.clone()?,
+            next: 0,
+            doc: Vec::new(),
+        });
+        let Some(w) = host.watch() else {
+            return Some(pipeline.attach(0, shared, &self.vars));
+        };
+        let (running, numbers) = pipeline.attach_watched(0, shared, &self.vars, w);
+        if let Some(f) = w.now() {
+            f.parts.push(numbers);
+        }
+        Some(running)
+    }
+}
+
 impl Source for Run {
     fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool> {
         if self.done {
             return Ok(false);
+        }
+        // Explain counts each stage of a part by itself.
+        let feeds = self.fed.is_some() || host.watch().is_none() && self.spec.feeds_groups();
+        if feeds && self.input.is_some() {
+            self.feed(host)?;
         }
         if let Some(input) = &mut self.input {
             let limit = host.memory_limit();
@@ -169,30 +247,13 @@ impl Source for Run {
                 None => Collected::Docs(std::mem::take(&mut self.collected)),
             }));
         }
-        while let Some((name, pipeline)) = self.spec.parts.get(self.part) {
-            let running = match &mut self.running {
-                Some(r) => r,
-                None => {
-                    let Some(input) = self.shared.clone() else {
-                        return Ok(false);
-                    };
-                    let shared = Box::new(Shared {
-                        input,
-                        next: 0,
-                        doc: Vec::new(),
-                    });
-                    let r = match host.watch() {
-                        None => pipeline.attach(0, shared, &self.vars),
-                        Some(w) => {
-                            let (r, numbers) = pipeline.attach_watched(0, shared, &self.vars, w);
-                            if let Some(f) = w.now() {
-                                f.parts.push(numbers);
-                            }
-                            r
-                        }
-                    };
-                    self.running.insert(r)
-                }
+        let spec = self.spec.clone();
+        while let Some((name, pipeline)) = spec.parts.get(self.part) {
+            if self.running.is_none() {
+                self.running = self.begin(pipeline, host);
+            }
+            let Some(running) = &mut self.running else {
+                return Ok(false);
             };
             loop {
                 let bytes = self.bytes + self.results.len() + self.array.len();
@@ -221,6 +282,9 @@ impl Source for Run {
 
     fn parts(&mut self, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()> {
         super::show_input(&mut self.input, to)?;
+        for group in self.fed.iter_mut().flatten() {
+            group.parts(false, to)?;
+        }
         if let Some(running) = &mut self.running {
             running.parts(false, to)?;
         }

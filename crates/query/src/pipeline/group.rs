@@ -12,8 +12,10 @@ use super::{
 use crate::accumulator::{Accumulator, AccumulatorSpec};
 use crate::collation::Collation;
 use crate::expr::{EvalCtx, Expression, ParseEnv, Vars};
+use crate::metadata::Metadata;
 use bson::{Doc, DocBuf, Val, Value, Writer, key, tag};
 use errors::{Result, bail};
+use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -110,22 +112,49 @@ fn parse_id(v: Val<'_>, env: &ParseEnv) -> Result<Expression> {
     Expression::parse(v, env)
 }
 
+/// A key of a hash table. Those of numbers and short strings lie in the table itself, where a look
+/// at them costs no further miss of the cache.
+pub(super) type ShortKey = SmallVec<[u8; 24]>;
+
 struct State {
     id: Value,
     accumulators: Vec<Accumulator>,
+}
+
+/// The groups in memory, in the order of their first documents.
+#[derive(Default)]
+struct Groups {
+    ids: Vec<Value>,
+    /// Those of one group after those of another.
+    accumulators: Vec<Accumulator>,
+}
+
+impl Groups {
+    fn of(&self, group: usize, width: usize) -> &[Accumulator] {
+        let states = group * width..(group + 1) * width;
+        self.accumulators.get(states).unwrap_or_default()
+    }
+
+    fn of_mut(&mut self, group: usize, width: usize) -> &mut [Accumulator] {
+        let states = group * width..(group + 1) * width;
+        self.accumulators.get_mut(states).unwrap_or_default()
+    }
 }
 
 pub(super) struct Run {
     input: Option<Box<dyn Source>>,
     spec: Arc<Group>,
     vars: Arc<Vars>,
-    by_key: HashMap<Box<[u8]>, usize, foldhash::fast::RandomState>,
-    groups: Vec<State>,
+    by_key: HashMap<ShortKey, usize, foldhash::fast::RandomState>,
+    groups: Groups,
     bytes: usize,
     share: Option<Share>,
+    /// What the groups may hold, once that was asked.
+    limit: Option<usize>,
+    settled: bool,
     scratch: Vec<u8>,
     runs: Runs,
-    done: std::vec::IntoIter<State>,
+    done: (std::vec::IntoIter<Value>, std::vec::IntoIter<Accumulator>),
     merge: Option<Merge>,
     out: DocBuf,
 }
@@ -137,12 +166,14 @@ impl Run {
             spec,
             vars,
             by_key: HashMap::default(),
-            groups: Vec::new(),
+            groups: Groups::default(),
             bytes: 0,
             share: None,
+            limit: None,
+            settled: false,
             scratch: Vec::new(),
             runs: Runs::default(),
-            done: Vec::new().into_iter(),
+            done: Default::default(),
             merge: None,
             out: DocBuf::new(),
         }
@@ -151,7 +182,9 @@ impl Run {
     /// Tells explain what the groups in memory hold.
     fn measure(&self, host: &mut dyn PipelineHost) {
         if let Some(f) = host.watch().and_then(StageProfiler::now) {
-            f.held(self.groups.iter().map(|g| g.accumulators.as_slice()));
+            let width = self.spec.fields.len();
+            let all = (0..self.groups.ids.len()).map(|g| self.groups.of(g, width));
+            f.held(all);
         }
     }
 
@@ -159,27 +192,114 @@ impl Run {
     fn spill(&mut self, host: &mut dyn PipelineHost) -> Result<()> {
         self.runs.prepare(host)?;
         self.measure(host);
-        let mut keys: Vec<(Box<[u8]>, usize)> =
+        let mut keys: Vec<(ShortKey, usize)> =
             std::mem::take(&mut self.by_key).into_iter().collect();
         keys.sort_unstable();
         let groups = std::mem::take(&mut self.groups);
+        let width = self.spec.fields.len();
         self.bytes = 0;
         let entries = keys.iter().filter_map(|(key, i)| {
-            let g = groups.get(*i)?;
             let mut w = Writer::new();
-            w.val("_id", g.id.as_val()).open_array("s");
-            for a in &g.accumulators {
+            w.val("_id", groups.ids.get(*i)?.as_val()).open_array("s");
+            for a in groups.of(*i, width) {
                 w.push(a.to_partial().as_val());
             }
             Some((&**key, w.finish().into_vec()))
         });
         let bytes = self.runs.write(entries)?;
         if let Some(f) = host.watch().and_then(StageProfiler::now) {
-            f.spilled(groups.len(), bytes);
+            f.spilled(groups.ids.len(), bytes);
         }
         drop(groups);
         self.share = None;
         Ok(())
+    }
+
+    /// One that is given its documents: by [`Run::make_room`] and [`Run::take_in`] for each, then
+    /// [`Run::settle`].
+    pub fn fed(spec: Arc<Group>, vars: Arc<Vars>) -> Run {
+        Run {
+            input: None,
+            ..Run::new(Box::new(super::stream::Empty), spec, vars)
+        }
+    }
+
+    /// Before a document is taken: writes the groups in memory away where they are too much.
+    pub fn make_room(&mut self, host: &mut dyn PipelineHost) -> Result<()> {
+        let share = self.share.get_or_insert_with(|| host.share());
+        let limit = self.limit.unwrap_or_else(|| host.memory_limit());
+        self.limit = Some(limit);
+        if self.bytes <= limit && share.fits(self.bytes) {
+            return Ok(());
+        }
+        // Who gave no leave for files is refused for what is his, not for what others hold.
+        if self.bytes > limit && !host.allow_disk_use() {
+            return Err(too_much_memory("$group", limit).into());
+        }
+        self.spill(host)?;
+        self.share = Some(host.share());
+        Ok(())
+    }
+
+    /// Takes a document into its group.
+    pub fn take_in(&mut self, doc: Doc<'_>, meta: &Metadata) -> Result<()> {
+        let ctx = EvalCtx::new(doc, &self.vars).with_meta(meta);
+        let (fields, width) = (&self.spec.fields, self.spec.fields.len());
+        let id = self.spec.id.evaluate(&ctx)?;
+        self.scratch.clear();
+        Collation::with(self.spec.collation.as_ref(), id.or_null(), |id| {
+            key::encode(id, false, &mut self.scratch, None)
+        });
+        let at = match self.by_key.get(self.scratch.as_slice()) {
+            Some(i) => *i,
+            None => {
+                let id = id.or_null().to_value();
+                let states = start(fields, &id, &self.vars)?;
+                self.bytes += self.scratch.len()
+                    + id.as_val().bytes.len()
+                    + 96
+                    + width * size_of::<Accumulator>();
+                self.groups.ids.push(id);
+                self.groups.accumulators.extend(states);
+                let at = self.groups.ids.len() - 1;
+                self.by_key.insert(ShortKey::from_slice(&self.scratch), at);
+                at
+            }
+        };
+        let states = self.groups.of_mut(at, width);
+        let grown = add(fields, states, &ctx)?;
+        self.bytes = self.bytes.saturating_add_signed(grown);
+        if let Some(limit) = self.limit.filter(|l| self.bytes > *l) {
+            check_states(fields, states, limit)?;
+        }
+        Ok(())
+    }
+
+    /// All documents were taken in.
+    pub fn settle(&mut self, host: &mut dyn PipelineHost) -> Result<()> {
+        if self.settled {
+            return Ok(());
+        }
+        if !self.runs.is_empty() {
+            self.spill(host)?;
+            self.merge = Some(std::mem::take(&mut self.runs).merge()?);
+        }
+        self.measure(host);
+        self.by_key = HashMap::default();
+        let groups = std::mem::take(&mut self.groups);
+        self.done = (groups.ids.into_iter(), groups.accumulators.into_iter());
+        self.settled = true;
+        Ok(())
+    }
+
+    /// The next group in memory.
+    fn next_done(&mut self) -> Option<State> {
+        let id = self.done.0.next()?;
+        let width = self.spec.fields.len();
+        Some(State {
+            id,
+            accumulators: self.done.1.by_ref().take(width).collect(),
+        })
     }
 
     /// The next group of the merged runs.
@@ -288,62 +408,31 @@ pub(super) fn finish(
 
 impl Source for Run {
     fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool> {
-        if self.input.is_some() {
-            let limit = host.memory_limit();
-            while let Some(input) = &mut self.input {
-                let share = self.share.get_or_insert_with(|| host.share());
-                if self.bytes > limit || !share.fits(self.bytes) {
-                    // Who gave no leave for files is refused for what is his, not for what others
-                    // hold.
-                    if self.bytes > limit && !host.allow_disk_use() {
-                        return Err(too_much_memory("$group", limit).into());
+        while self.input.is_some() {
+            self.make_room(host)?;
+            let Some(mut input) = self.input.take() else {
+                break;
+            };
+            let taken = match input.advance(host) {
+                Ok(true) => self.take_in(input.doc(), input.meta()).map(|()| true),
+                other => other,
+            };
+            match taken {
+                Ok(true) => self.input = Some(input),
+                Ok(false) => {
+                    if let Err(e) = self.settle(host) {
+                        self.input = Some(input);
+                        return Err(e);
                     }
-                    self.spill(host)?;
-                    continue;
                 }
-                if !input.advance(host)? {
-                    break;
-                }
-                let ctx = EvalCtx::new(input.doc(), &self.vars).with_meta(input.meta());
-                let id = self.spec.id.evaluate(&ctx)?;
-                self.scratch.clear();
-                Collation::with(self.spec.collation.as_ref(), id.or_null(), |id| {
-                    key::encode(id, false, &mut self.scratch, None)
-                });
-                let at = match self.by_key.get(self.scratch.as_slice()) {
-                    Some(i) => *i,
-                    None => {
-                        let id = id.or_null().to_value();
-                        let accumulators = start(&self.spec.fields, &id, &self.vars)?;
-                        self.bytes += self.scratch.len()
-                            + id.as_val().bytes.len()
-                            + 96
-                            + accumulators.len() * size_of::<Accumulator>();
-                        self.groups.push(State { id, accumulators });
-                        self.by_key
-                            .insert(self.scratch.as_slice().into(), self.groups.len() - 1);
-                        self.groups.len() - 1
-                    }
-                };
-                if let Some(g) = self.groups.get_mut(at) {
-                    let grown = add(&self.spec.fields, &mut g.accumulators, &ctx)?;
-                    self.bytes = self.bytes.saturating_add_signed(grown);
-                    if self.bytes > limit {
-                        check_states(&self.spec.fields, &g.accumulators, limit)?;
-                    }
+                Err(e) => {
+                    self.input = Some(input);
+                    return Err(e);
                 }
             }
-            if !self.runs.is_empty() {
-                self.spill(host)?;
-                self.merge = Some(std::mem::take(&mut self.runs).merge()?);
-            }
-            self.measure(host);
-            self.input = None;
-            self.by_key = HashMap::default();
-            self.done = std::mem::take(&mut self.groups).into_iter();
         }
         host.check()?;
-        let next = match self.done.next() {
+        let next = match self.next_done() {
             Some(g) => Some(g),
             None => self.merged(host)?,
         };

@@ -12,14 +12,19 @@
 //! - What the table holds counts in the memory of stages ([`Share`]); where it does not fit,
 //!   queries go on.
 
+use super::group::ShortKey;
 use super::lookup::{Lookup, join_values};
 use super::{IdleVisitor, Op, PipelineHost, Share, Source};
 use crate::expr::Vars;
 use crate::index_keys::{KeyPattern, KeySet};
 use bson::{Doc, Val, Writer, key, tag};
 use errors::Result;
+use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::sync::Arc;
+
+/// Row numbers that match.
+type Rows = SmallVec<[u32; 4]>;
 
 /// A collection that a stage looks things up in.
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +36,7 @@ pub struct Foreign {
 }
 
 /// Documents that are scanned into a table in the time that one is found by an index.
-const SCANNED_PER_QUERY: u64 = 8;
+const SCANNED_PER_QUERY: u64 = 24;
 /// No table is made for fewer queries than this.
 const FEWEST: u64 = 16;
 /// What an entry of the table takes beside its key.
@@ -191,7 +196,7 @@ struct Table {
     docs: Vec<u8>,
     ends: Vec<usize>,
     /// By key: the first and the last of its entries.
-    by_key: HashMap<Box<[u8]>, (u32, u32), foldhash::fast::RandomState>,
+    by_key: HashMap<ShortKey, (u32, u32), foldhash::fast::RandomState>,
     entries: Vec<Entry>,
     key_bytes: usize,
 }
@@ -242,7 +247,7 @@ impl Table {
                     *last = at;
                 }
                 None => {
-                    self.by_key.insert(bytes.into(), (at, at));
+                    self.by_key.insert(ShortKey::from_slice(bytes), (at, at));
                     self.key_bytes += bytes.len();
                 }
             }
@@ -254,12 +259,12 @@ impl Table {
     }
 
     /// The rows that have one of the values, in their order; `None` where the table cannot tell.
-    fn find(&self, values: &[Val<'_>]) -> Option<Vec<u32>> {
+    fn find(&self, values: &[Val<'_>]) -> Option<Rows> {
         if values.is_empty() || values.iter().any(|v| !is_exact(*v)) {
             return None;
         }
-        let mut rows = Vec::new();
-        let mut bytes = Vec::new();
+        let mut rows = Rows::new();
+        let mut bytes = Vec::with_capacity(32);
         for v in values {
             bytes.clear();
             key::encode(*v, false, &mut bytes, None);
@@ -294,7 +299,7 @@ fn is_exact(v: Val<'_>) -> bool {
 /// Rows of a table as a source.
 struct Found {
     table: Arc<Table>,
-    rows: Vec<u32>,
+    rows: Rows,
     next: usize,
 }
 

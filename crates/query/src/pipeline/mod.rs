@@ -477,7 +477,7 @@ impl Pipeline {
         };
         let built = self.stages.iter().skip(from).any(builds);
         let mut meta = self.geo_near().is_some_and(|g| g.meta);
-        let mut out = self.narrowed(from, source);
+        let mut out = self.narrowed(from, source, false);
         for (at, s) in self.stages.iter().enumerate().skip(from) {
             if let Op::Unpack(u) = &s.op {
                 let behind = self.stages.split_at(at + 1).1;

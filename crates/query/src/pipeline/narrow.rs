@@ -12,17 +12,21 @@ use errors::Result;
 use std::collections::BTreeSet;
 
 impl Pipeline {
-    /// `source` without what no stage from `from` on reads, where one of them copies the documents
+    /// `watched`: by explain. `source` without what no stage from `from` on reads, where one of them copies the documents
     /// that it takes in.
-    pub(super) fn narrowed(&self, from: usize, source: Box<dyn Source>) -> Box<dyn Source> {
+    pub(super) fn narrowed(
+        &self,
+        from: usize,
+        source: Box<dyn Source>,
+        watched: bool,
+    ) -> Box<dyn Source> {
         let stages = self.stages.get(from..).unwrap_or_default();
         let ends = |s: &Stage| matches!(s.op, Op::Group(_) | Op::Transform(_) | Op::Count(_));
         let before = stages.iter().position(ends).unwrap_or(stages.len());
-        let copies = |s: &Stage| {
-            matches!(
-                s.op,
-                Op::Unwind(_) | Op::Lookup(_) | Op::Facet(_) | Op::Window(_) | Op::Sort(..)
-            )
+        let copies = |s: &Stage| match &s.op {
+            Op::Facet(f) => watched || !f.feeds_groups(),
+            Op::Unwind(_) | Op::Lookup(_) | Op::Window(_) | Op::Sort(..) => true,
+            _ => false,
         };
         if !stages.iter().take(before).any(copies) {
             return source;

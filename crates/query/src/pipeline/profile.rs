@@ -166,7 +166,7 @@ impl Pipeline {
         vars: &Arc<Vars>,
         watch: &mut StageProfiler,
     ) -> (Box<dyn Source>, Vec<usize>) {
-        let mut out = self.narrowed(from, source);
+        let mut out = self.narrowed(from, source, true);
         let mut numbers = Vec::new();
         for s in self.stages.iter().skip(from) {
             let n = watch.add();

@@ -93,6 +93,9 @@ pub(super) struct Run {
     len: usize,
     /// Where the rest of the array starts in the array's bytes.
     offset: usize,
+    /// Where the array's element begins and ends in the document, where it is a field at its top
+    /// and nothing else is added.
+    place: Option<(usize, usize)>,
     out: Vec<u8>,
 }
 
@@ -104,8 +107,32 @@ impl Run {
             at: 0,
             len: 0,
             offset: 4,
+            place: None,
             out: Vec::new(),
         }
+    }
+
+    /// The next document, made of the bytes before the array, its next element under its name, and
+    /// the bytes behind it. `None`: the array has no more.
+    fn splice(&mut self, (start, end): (usize, usize)) -> Option<()> {
+        let doc = self.input.doc().as_bytes();
+        let name = self.spec.path.first();
+        // A tag, the name, its end.
+        let array = doc.get(start + name.len() + 2..end)?;
+        let (number, v) = first_element(array.get(self.offset..array.len() - 1)?)?;
+        self.offset += 1 + number + 1 + v.bytes.len();
+        let out = &mut self.out;
+        out.clear();
+        out.extend_from_slice(doc.get(..start)?);
+        out.push(v.tag);
+        out.extend_from_slice(name.as_bytes());
+        out.push(0);
+        out.extend_from_slice(v.bytes);
+        out.extend_from_slice(doc.get(end..)?);
+        let len = i32::try_from(out.len()).ok()?;
+        out.first_chunk_mut::<4>()?
+            .copy_from_slice(&len.to_le_bytes());
+        Some(())
     }
 
     fn emit(&mut self, value: Option<Value>, index: Option<i64>) {
@@ -192,6 +219,16 @@ impl Source for Run {
         loop {
             if self.at < self.len {
                 host.check()?;
+                if let Some(place) = self.place {
+                    match self.splice(place) {
+                        Some(()) => self.at += 1,
+                        None => {
+                            self.at = self.len;
+                            continue;
+                        }
+                    }
+                    return Ok(true);
+                }
                 let item = self
                     .spec
                     .path
@@ -216,11 +253,13 @@ impl Source for Run {
                 return Ok(false);
             }
             (self.at, self.len, self.offset) = (0, 0, 4);
+            self.place = None;
             let v = self.spec.path.get(self.input.doc());
             let value = match v {
                 Some(v) if v.tag == tag::ARRAY => {
                     self.len = v.as_array().map_or(0, Doc::count);
                     if self.len > 0 {
+                        self.place = place(&self.spec, self.input.doc());
                         continue;
                     }
                     // An empty array goes away as a field.
@@ -253,6 +292,22 @@ impl Source for Run {
         // The rest of the array is still to come.
         self.input.parts(self.at < self.len, to)?;
         to.doc(&mut self.out, wanted)
+    }
+}
+
+/// Where the element that is unwound begins and ends in the bytes of the document.
+fn place(spec: &Unwind, doc: Doc<'_>) -> Option<(usize, usize)> {
+    if spec.path.is_dotted() || spec.index.is_some() {
+        return None;
+    }
+    let end = doc.len() - 1;
+    let mut it = doc.iter();
+    loop {
+        let start = end - it.rest().len();
+        let (name, _) = it.next_raw()?;
+        if bson::same_name(name, spec.path.first()) {
+            return Some((start, end - it.rest().len()));
+        }
     }
 }
 
