@@ -249,6 +249,11 @@ impl Collection {
         RwLock::read_arc_recursive(&self.lock)
     }
 
+    /// As [`Collection::write_lock_again`], but `None` where DDL is at work.
+    pub fn try_write_lock_again(&self) -> Option<WriteLock> {
+        (!self.lock.is_locked_exclusive()).then(|| self.write_lock_again())
+    }
+
     /// This version, with the fields that `later` knows to hold arrays in indexes of both.
     pub fn with_multikey_of(self: &Arc<Self>, later: &Collection) -> Arc<Collection> {
         let known = |id: u32| later.index(id).map_or(0, |i| i.info.multikey);

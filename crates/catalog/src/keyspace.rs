@@ -18,6 +18,12 @@ pub const META_COLLECTION: u32 = 1;
 pub const META_NEXT_TABLET: u32 = 2;
 pub const META_BUILD: u32 = 3;
 
+/// Kinds of records of sessions (in the place of the index id): what retryable writes and
+/// transactions came to, prepared transactions, decisions that not all shards have heard of.
+pub const SESSION_RECORD: u32 = 0;
+pub const SESSION_PREPARED: u32 = 1;
+pub const SESSION_DECISION: u32 = 2;
+
 pub type Prefix = [u8; PREFIX];
 
 pub fn prefix(tablet: u64, space: u8, id: u32) -> Prefix {

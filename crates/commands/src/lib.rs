@@ -40,7 +40,7 @@ mod tests;
 mod users;
 
 pub use executor::{Elsewhere, RowsElsewhere};
-pub use request::connection::Connection;
+pub use request::connection::{Connection, new_uuid};
 pub use security::UserDirectory;
 pub use security::login::LoggedIn;
 pub use security::needs::RequiredAccess;

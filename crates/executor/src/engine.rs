@@ -4,15 +4,16 @@ use crate::build_progress::Builds;
 use crate::follow::LogTail;
 use crate::gate::Gate;
 use crate::key_locks::Transactions;
+use crate::prepared::Prepared;
 use crate::temp_collections;
 use crate::zone_maps::ZoneMaps;
 use catalog::Catalog;
 use errors::Result;
 use query::pipeline::StageMemory;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::SystemTime;
-use storage::{Entry, Store};
+use storage::{Committed, Entry, Observer, Store};
 
 /// The most memory that idle cursors hold, in bytes, besides the uncounted part of each.
 const CURSOR_MEMORY: usize = 64 << 20;
@@ -38,8 +39,24 @@ pub struct Engine {
     /// Scripts are run (`security.javascriptEnabled`).
     pub scripting: AtomicBool,
     pub transactions: Transactions,
+    /// Transactions that wait to be decided.
+    pub prepared: Prepared,
     /// The last timestamp that took the place of an empty one.
     stamped: AtomicU64,
+}
+
+/// Keeps [`Engine::prepared`] in step with what is applied.
+struct FollowPrepared(Weak<Engine>);
+
+impl Observer for FollowPrepared {
+    fn applied(&self, _: Committed, entry: &Entry) {
+        if Prepared::is_concerned(entry)
+            && let Some(engine) = self.0.upgrade()
+        {
+            let (transactions, catalog) = (&engine.transactions, &engine.catalog);
+            engine.prepared.applied(transactions, catalog, entry);
+        }
+    }
 }
 
 impl Engine {
@@ -55,7 +72,7 @@ impl Engine {
         if !replicated {
             temp_collections::drop_all(&catalog);
         }
-        Ok(Arc::new(Engine {
+        let engine = Arc::new(Engine {
             log_tail: LogTail::new(store.clone())?,
             store,
             catalog,
@@ -68,8 +85,15 @@ impl Engine {
             no_table_scan: AtomicBool::new(false),
             scripting: AtomicBool::new(true),
             transactions: Transactions::default(),
+            prepared: Prepared::default(),
             stamped: AtomicU64::new(0),
-        }))
+        });
+        let view = engine
+            .store
+            .observe(Arc::new(FollowPrepared(Arc::downgrade(&engine))))?;
+        let (transactions, catalog) = (&engine.transactions, &engine.catalog);
+        engine.prepared.load(transactions, catalog, &view)?;
+        Ok(engine)
     }
 
     /// A timestamp for a write at this time: after the last entry of the log, which may be ahead of

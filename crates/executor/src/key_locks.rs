@@ -121,13 +121,26 @@ impl KeyLocks {
         Ok(())
     }
 
-    pub(crate) fn release(&self, hashes: &[u64]) {
+    /// Gives keys to `id`, whoever has them: a transaction's become those of the prepared one that
+    /// it is.
+    pub(crate) fn take_over(&self, id: u64, hashes: &[u64]) {
+        let mut table = self.table.lock();
+        for hash in hashes {
+            if table.owners.insert(*hash, id).is_none() {
+                self.locked.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Lets go of those of the keys that `id` has.
+    pub(crate) fn release(&self, id: u64, hashes: &[u64]) {
         if hashes.is_empty() {
             return;
         }
         let mut table = self.table.lock();
         for hash in hashes {
-            if table.owners.remove(hash).is_some() {
+            if table.owners.get(hash) == Some(&id) {
+                table.owners.remove(hash);
                 self.locked.fetch_sub(1, Ordering::Relaxed);
             }
         }
@@ -155,6 +168,8 @@ pub struct Transactions {
     pub(crate) next: AtomicU64,
     pub started: AtomicU64,
     pub committed: AtomicU64,
+    /// How many were prepared.
+    pub prepared: AtomicU64,
     pub aborted: AtomicU64,
     /// The most memory that one transaction's writes may hold, in bytes.
     pub most_bytes: AtomicUsize,
@@ -178,6 +193,7 @@ impl Default for Transactions {
             next: AtomicU64::new(1),
             started: AtomicU64::new(0),
             committed: AtomicU64::new(0),
+            prepared: AtomicU64::new(0),
             aborted: AtomicU64::new(0),
             most_bytes: AtomicUsize::new(MOST_BYTES),
             held_bytes: AtomicUsize::new(0),

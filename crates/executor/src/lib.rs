@@ -10,10 +10,12 @@
 //! ```text
 //! records, examined, gate, interrupt, build_progress, zone_maps, key_locks,
 //!     temp_collections, write_group    independent of operations
+//! prepared                             transactions that wait to be decided
 //! engine                               state shared by all operations
 //! snapshot_history                     states of the past that can be read
 //! transaction                          a multi-document transaction in progress
 //! op                                   one operation: budget, interruption, latches, commit
+//! decision                             of a prepared transaction
 //! read                                 from a plan to documents
 //! write                                from a statement to log entries
 //! pipeline                             aggregations, which read and (`$out`, `$merge`) write
@@ -24,6 +26,7 @@
 //! entries.
 
 mod build_progress;
+mod decision;
 mod engine;
 mod examined;
 mod follow;
@@ -32,6 +35,7 @@ mod interrupt;
 mod key_locks;
 mod op;
 pub mod pipeline;
+pub mod prepared;
 mod read;
 mod records;
 pub mod session_id;
@@ -43,6 +47,7 @@ pub mod write;
 mod write_group;
 mod zone_maps;
 
+pub use decision::decide;
 pub use engine::Engine;
 pub use examined::Examined;
 pub use follow::{
@@ -56,6 +61,7 @@ pub use pipeline::{
     AggregateRequest, Elsewhere, ExplainedPipeline, PipelineCursor, ReadElsewhere, RowsElsewhere,
     ServerRows, distinct, distinct_of, distinct_plan, explain_pipeline,
 };
+pub use prepared::{Prepared, PreparedTransaction};
 pub use query::pipeline::Share;
 pub use read::{
     FindCursor, FindRequest, ReadRequest, RecordStream, TailCursor, count, has_records,

@@ -12,7 +12,8 @@ use storage::{Direction, Effect, Epoch, View};
 /// A shorter document cannot be nested too deeply.
 const DEEP_BYTES: usize = 1024;
 
-/// The hash under which a key of the keyspace is latched.
+/// The hash under which a key of the keyspace is latched. Prepared transactions store it: it is the
+/// same in every version.
 pub fn latch_hash(key: &[u8]) -> u64 {
     // A collision makes a transaction's lock a lock on another document too. A product carries
     // differences only upwards, so each step also brings them down: else the next chunk, which differs
@@ -176,9 +177,10 @@ pub(crate) fn comes_in_no_order(id: Val<'_>) -> bool {
 }
 
 /// The store's keys of `many` new records, in a collection that stores records under sequence
-/// numbers.
+/// numbers. `waiting`: the highest that a prepared transaction is to put there.
 pub(crate) fn new_keys(
     newest: &View,
+    waiting: Option<Vec<u8>>,
     epoch: Epoch,
     coll: &Collection,
     many: usize,
@@ -186,7 +188,10 @@ pub(crate) fn new_keys(
     let numbers = coll.numbers.as_ref();
     let numbers = numbers
         .ok_or_else(|| Error::internal(format!("the records of {} have no numbers", coll.ns)))?;
-    let first = numbers.take(many as u64, epoch, || last_number(newest, coll))?;
+    let first = numbers.take(many as u64, epoch, || {
+        let waiting = waiting.and_then(|key| sequence_of(own_part(&key)));
+        Ok(last_number(newest, coll)?.max(waiting))
+    })?;
     let key = |n: u64| keyspace::join(&coll.record_prefix, &sequence_key(first.saturating_add(n)));
     Ok((0..many as u64).map(key).collect())
 }

@@ -7,13 +7,14 @@
 //! data.
 
 use crate::engine::Engine;
+use crate::prepared::{damaged, entry_of};
 use catalog::Snapshot;
 use errors::{Result, bail};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use storage::View;
+use storage::{View, WriteSet};
 
 /// A moment holds up the engine's cleaning behind it; with more of them than this the oldest goes early.
 const MOST: usize = 4096;
@@ -23,6 +24,10 @@ pub struct PinnedSnapshot {
     pub ts: u64,
     pub view: View,
     pub catalog: Arc<Snapshot>,
+    /// What the view shows over the engine's state: parts of transactions over several shards that
+    /// had committed, and of which this shard had not heard.
+    pub base: WriteSet,
+    pub taken: Instant,
 }
 
 impl PinnedSnapshot {
@@ -37,7 +42,13 @@ impl PinnedSnapshot {
             let view = engine.store.view();
             let catalog = engine.catalog.snapshot();
             if Arc::ptr_eq(&before, &catalog) {
-                return Arc::new(PinnedSnapshot { ts, view, catalog });
+                return Arc::new(PinnedSnapshot {
+                    ts,
+                    view,
+                    catalog,
+                    base: WriteSet::default(),
+                    taken: Instant::now(),
+                });
             }
         }
     }
@@ -64,6 +75,54 @@ impl SnapshotHistory {
             kept.pop_first();
         }
         moment
+    }
+
+    /// Pins the state at a time that other shards pin too; `None` where the log is later already.
+    pub fn pin(&self, engine: &Engine, ts: u64) -> Result<Option<Arc<PinnedSnapshot>>> {
+        let pinned = (engine.store).view_at(ts, || engine.catalog.snapshot())?;
+        Ok(pinned.map(|(view, catalog)| {
+            let moment = Arc::new(PinnedSnapshot {
+                ts,
+                view,
+                catalog,
+                base: WriteSet::default(),
+                taken: Instant::now(),
+            });
+            self.keep(moment.clone());
+            moment
+        }))
+    }
+
+    /// Shows parts that are prepared in a pinned state, because their transactions had committed by
+    /// then. `keys`: where they are stored.
+    pub fn include(&self, engine: &Engine, ts: u64, keys: &[Vec<u8>]) -> Result<()> {
+        let pinned = self.at(engine, ts)?;
+        let mut base = pinned.base.clone();
+        for key in keys {
+            let stored = pinned.view.get(key)?;
+            let entry = stored.and_then(|stored| entry_of(&stored));
+            for part in entry.ok_or_else(damaged)?.plain() {
+                for effect in &part.effects {
+                    base.add(effect)?;
+                }
+            }
+        }
+        self.keep(Arc::new(PinnedSnapshot {
+            ts,
+            view: pinned.view.with_writes(base.clone()),
+            catalog: pinned.catalog.clone(),
+            base,
+            taken: pinned.taken,
+        }));
+        Ok(())
+    }
+
+    fn keep(&self, moment: Arc<PinnedSnapshot>) {
+        let mut kept = self.0.lock();
+        kept.insert(moment.ts, (Instant::now(), moment));
+        while kept.len() > MOST {
+            kept.pop_first();
+        }
     }
 
     /// The state at a cluster time that an earlier reply returned.

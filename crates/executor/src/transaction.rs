@@ -5,6 +5,7 @@
 //!           ─ writes: key locks ─ compare with the newest state ─ write set, entries in memory
 //! commit    ─ one log entry with all parts ─ applied ─ key locks are given back
 //! abort     ─ forgotten
+//! prepare   ─ one log entry that stores all parts ─ the key locks are the prepared one's (crate::prepared)
 //! ```
 //!
 //! Snapshot isolation, first writer wins. A transaction locks each key when it first writes it. A
@@ -19,6 +20,7 @@
 
 use crate::engine::Engine;
 use crate::key_locks::OpenTransaction;
+use crate::prepared::Stored;
 use crate::session_id::Lsid;
 use crate::snapshot_history::PinnedSnapshot;
 use crate::turns::Turn;
@@ -29,13 +31,25 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
-use storage::{Entry, Epoch, Op, View, WriteSet, write_conflict};
+use storage::{Effect, Entry, Epoch, MAX_ENTRY_BYTES, Op, View, WriteSet, write_conflict};
+
+/// What a commit's entry has besides the parts, at the most.
+const COMMIT_BYTES: usize = 4096;
 
 /// The state of a transaction before a statement, to roll the statement back.
 pub struct Savepoint {
     writes: WriteSet,
     entries: usize,
     created: Vec<Arc<Collection>>,
+}
+
+/// What a transaction counts as when it is dropped.
+#[derive(Clone, Copy)]
+enum Ended {
+    Aborted,
+    Committed,
+    /// It is neither yet.
+    Prepared,
 }
 
 /// One transaction in progress.
@@ -56,7 +70,7 @@ pub struct Transaction {
     told: Arc<OpenTransaction>,
     /// Its part in [`crate::key_locks::Transactions::held_bytes`].
     accounted: usize,
-    committed: bool,
+    ended: Ended,
     /// Dropped with it.
     kept: Vec<Box<dyn Send>>,
     /// Where its session had to wait for one; it ends after all else was released.
@@ -66,12 +80,13 @@ pub struct Transaction {
 impl Drop for Transaction {
     fn drop(&mut self) {
         let all = &self.engine.transactions;
-        all.locks.release(&self.locked);
+        all.locks.release(self.id, &self.locked);
         all.held_bytes.fetch_sub(self.accounted, Ordering::Relaxed);
         all.open.lock().remove(&self.id);
-        let ended = match self.committed {
-            true => &all.committed,
-            false => &all.aborted,
+        let ended = match self.ended {
+            Ended::Committed => &all.committed,
+            Ended::Aborted => &all.aborted,
+            Ended::Prepared => &all.prepared,
         };
         ended.fetch_add(1, Ordering::Relaxed);
     }
@@ -99,19 +114,20 @@ impl Transaction {
         let epoch = engine.store.epoch();
         all.started.fetch_add(1, Ordering::Relaxed);
         all.open.lock().insert(id, told.clone());
+        let snapshot = snapshot.unwrap_or_else(|| PinnedSnapshot::now(engine));
         Transaction {
             id,
             epoch,
-            snapshot: snapshot.unwrap_or_else(|| PinnedSnapshot::now(engine)),
+            writes: snapshot.base.clone(),
+            snapshot,
             engine: engine.clone(),
-            writes: WriteSet::default(),
             entries: Vec::new(),
             locked: Vec::new(),
             collections: HashMap::new(),
             created: Vec::new(),
             told,
             accounted: 0,
-            committed: false,
+            ended: Ended::Aborted,
             kept: Vec::new(),
             turn: None,
         }
@@ -180,7 +196,7 @@ impl Transaction {
 
     /// The view on which writes are decided.
     pub(crate) fn writing(&self, newest: View) -> View {
-        (self.snapshot.view).for_writing(self.writes.clone(), newest)
+        (self.snapshot.view).for_writing(self.snapshot.base.clone(), self.writes.clone(), newest)
     }
 
     /// A collection as of the snapshot, but with the newest multikey information of its indexes:
@@ -333,9 +349,39 @@ impl Transaction {
     /// Takes the log entry of all writes, without the session's record. The transaction has
     /// committed when it is applied.
     pub(crate) fn take_entry(&mut self) -> Entry {
-        self.committed = true;
+        self.ended = Ended::Committed;
         let mut entry = Entry::noop(Vec::new());
         entry.op = Op::Transaction(std::mem::take(&mut self.entries));
         entry
+    }
+
+    /// Takes the log entry that prepares it: it stores the parts under `key`, for whoever commits
+    /// them.
+    pub(crate) fn take_prepared(&mut self, key: Vec<u8>, recovery_shard: &str) -> Result<Entry> {
+        if !self.created.is_empty() {
+            bail!(
+                OperationNotSupportedInTransaction,
+                "Cannot create new collections inside a transaction that writes on several shards"
+            );
+        }
+        let mut whole = Entry::noop(Vec::new());
+        whole.op = Op::Transaction(std::mem::take(&mut self.entries));
+        let prepared = Stored {
+            lsid: self.told.lsid,
+            number: self.told.number,
+            recovery_shard,
+            since_millis: self.engine.now_millis(),
+            locks: &self.locked,
+        };
+        let stored = prepared.write(&whole);
+        // Its commit has the parts once more, and the session's record.
+        if whole.size_bound().max(stored.len()) + COMMIT_BYTES > MAX_ENTRY_BYTES {
+            bail!(
+                TransactionTooLarge,
+                "the transaction takes more than the {MAX_ENTRY_BYTES} bytes that an entry of the log may have"
+            );
+        }
+        self.ended = Ended::Prepared;
+        Ok(Entry::noop(vec![Effect::Put(key, stored)]))
     }
 }

@@ -6,6 +6,7 @@ mod cursors;
 mod retry;
 mod sessions;
 mod transaction;
+pub mod two_phase;
 
 pub use cursors::{Cursor, Cursors, Figures, IdleCursor, Results};
 pub use executor::Lsid;

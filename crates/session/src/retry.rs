@@ -15,12 +15,13 @@
 //! tablet 0 | space 3 | 0 | record id [16] [| page u32 BE, from 1 on]
 //!     →  {txn: int64, date: date, done: [{i: first statement, c: count, n, m, u?: {v}, d?: image}]}
 //!     or {txn: int64, date: date, state: "committed"}      (crate::transaction)
+//!     or {txn: int64, date: date, state: "aborted", done: []}      (crate::two_phase)
 //! ```
 //! Pages of an older transaction number than the first page's are leftovers.
 
 use crate::transaction::Phase;
 use bson::{Doc, Val, Value, Writer};
-use catalog::keyspace::{self, SPACE_SESSION, SYSTEM_TABLET};
+use catalog::keyspace::{self, SESSION_RECORD, SPACE_SESSION, SYSTEM_TABLET};
 use errors::{Error, Result, Suspension, bail};
 use executor::session_id::NOBODY;
 use executor::{Lsid, OpCtx, Retry, StmtResult};
@@ -34,9 +35,9 @@ mod hand_over;
 
 /// What a session's record lies under: its id where it is nobody's, else a digest of id and owner,
 /// which nobody can make fall on another's.
-type RecordId = [u8; 16];
+pub(crate) type RecordId = [u8; 16];
 
-fn record_id(lsid: &Lsid) -> RecordId {
+pub(crate) fn record_id(lsid: &Lsid) -> RecordId {
     if lsid.uid == NOBODY {
         return lsid.id;
     }
@@ -105,6 +106,17 @@ impl SessionGuard {
         &self.state
     }
 
+    /// The record of a session whose transaction can commit no more.
+    pub fn abort_record(&mut self, now_millis: i64) -> Effect {
+        self.state.used = now_millis;
+        let mut w = Writer::with_capacity(64);
+        w.i64("txn", self.state.txn)
+            .date("date", now_millis)
+            .str("state", ABORTED);
+        w.open_array("done").close();
+        Effect::Put(key(&self.record, 0), w.finish().into_vec())
+    }
+
     /// The record of a session whose transaction commits.
     pub fn commit_record(&mut self, now_millis: i64) -> (OpSession, Effect) {
         self.state.used = now_millis;
@@ -124,6 +136,8 @@ impl SessionGuard {
 
 /// What the record of a session says whose newest number is that of a committed transaction.
 const COMMITTED: &str = "committed";
+/// … of one that was given up, which must never commit.
+const ABORTED: &str = "aborted";
 
 /// One retryable command's hold on its session.
 pub struct Retryable {
@@ -134,7 +148,7 @@ pub struct Retryable {
 }
 
 fn prefix() -> keyspace::Prefix {
-    keyspace::prefix(SYSTEM_TABLET, SPACE_SESSION, 0)
+    keyspace::prefix(SYSTEM_TABLET, SPACE_SESSION, SESSION_RECORD)
 }
 
 fn key(record: &RecordId, page: u32) -> Vec<u8> {
@@ -175,8 +189,13 @@ impl State {
             let txn = number(record, "txn").ok_or_else(|| damaged("txn"))?;
             if page == 0 {
                 self.txn = txn;
-                if record.get("state").and_then(|v| v.as_str()) == Some(COMMITTED) {
-                    self.phase = Phase::Committed;
+                let ended = match record.get("state").and_then(|v| v.as_str()) {
+                    Some(COMMITTED) => Some(Phase::Committed),
+                    Some(ABORTED) => Some(Phase::Aborted),
+                    _ => None,
+                };
+                if let Some(ended) = ended {
+                    self.phase = ended;
                     break;
                 }
             } else if txn != self.txn {
@@ -297,6 +316,7 @@ impl Retries {
     /// Takes hold of a session for one retryable command. Fails when the session has gone on to a
     /// newer number.
     pub fn begin(&self, ctx: &OpCtx, lsid: Lsid, txn: i64, now_millis: i64) -> Result<Retryable> {
+        self.pass_prepared(ctx, &lsid, txn)?;
         let SessionGuard {
             lsid,
             record,

@@ -3,7 +3,8 @@
 //!
 //! ```text
 //! none ─ start ─► in progress ─ commit ─► committed      (kept in the session's record, in the commit's own log entry)
-//!                     └─ abort, error, lifetime, a newer number ─► aborted
+//!                     ├─ abort, error, lifetime, a newer number ─► aborted
+//!                     └─ prepare ─► prepared ─ decision ─► committed or aborted      (crate::two_phase)
 //! ```
 //!
 //! A transaction ends where its primary is deposed: nobody else knows of it.
@@ -29,6 +30,8 @@ pub(crate) enum Phase {
     InProgress(Box<Transaction>),
     /// A request runs a statement of it.
     Running,
+    /// It has promised to commit: what is stored of it says so, this only answers its session.
+    Prepared,
     Committed,
     Aborted,
 }
@@ -38,6 +41,7 @@ impl Phase {
         match self {
             Phase::None => "kNone",
             Phase::InProgress(_) | Phase::Running => "kInProgress",
+            Phase::Prepared => "kPrepared",
             Phase::Committed => "kCommitted",
             Phase::Aborted => "kAbortedWithoutPrepare",
         }
@@ -68,6 +72,13 @@ fn aborted(number: i64) -> Error {
     )
 }
 
+fn prepared(number: i64) -> Error {
+    err!(
+        PreparedTransactionInProgress,
+        "Transaction with {{ txnNumber: {number} }} has been prepared: only its router may end it."
+    )
+}
+
 fn committed(number: i64) -> Error {
     err!(
         TransactionCommitted,
@@ -86,6 +97,7 @@ impl Retries {
         snapshot: impl FnOnce() -> Result<Option<Arc<PinnedSnapshot>>>,
         lifetime: Duration,
     ) -> Result<TransactionHold> {
+        self.pass_prepared(ctx, &lsid, number)?;
         let mut session = self.enter(ctx, lsid)?;
         let state = session.state();
         if number < state.txn {
@@ -131,6 +143,7 @@ impl Retries {
             Phase::InProgress(_) => Ok(hold),
             Phase::Committed => Err(committed(number).into()),
             Phase::Aborted => Err(aborted(number).into()),
+            Phase::Prepared => Err(prepared(number).into()),
             Phase::None | Phase::Running => Err(no_such(number, number).into()),
         }
     }
@@ -233,6 +246,19 @@ impl TransactionHold {
         };
     }
 
+    /// It is prepared: the decision alone ends it.
+    pub fn set_prepared(&mut self) {
+        self.session.state().phase = Phase::Prepared;
+    }
+
+    /// Whether it is prepared; the error of one that is not.
+    pub fn check_prepared(&self) -> Result<()> {
+        match self.session.state_ref().phase {
+            Phase::Prepared => Ok(()),
+            _ => Err(self.ended().into()),
+        }
+    }
+
     pub fn abort(&mut self) {
         self.session.state().phase = Phase::Aborted;
     }
@@ -249,6 +275,7 @@ impl TransactionHold {
         match state.phase {
             Phase::Committed => Ok(()),
             Phase::Aborted => Err(aborted(state.txn).into()),
+            Phase::Prepared => Err(prepared(state.txn).into()),
             _ => Err(no_such(state.txn, state.txn).into()),
         }
     }
@@ -259,6 +286,7 @@ impl TransactionHold {
         match state.phase {
             Phase::Committed => committed(state.txn),
             Phase::Aborted => aborted(state.txn),
+            Phase::Prepared => prepared(state.txn),
             _ => no_such(state.txn, state.txn),
         }
     }

@@ -6,6 +6,7 @@
 //! - [`targeting`]: from a filter to ranges of places;
 //! - [`Ownership`]: what a shard knows of its part, and what it answers to a router that believes
 //!   something else;
+//! - [`two_phase`]: the steps of a transaction over several shards, from its commit to its end;
 //! - [`zones`], [`balance`]: where ranges may lie, and which one is to move.
 //!
 //! The contract between the parts is in docs/decisions/2026-11-25-sharding.md.
@@ -20,6 +21,7 @@ mod routing_table;
 mod shard_key;
 pub mod split;
 pub mod targeting;
+pub mod two_phase;
 mod version;
 pub mod zones;
 

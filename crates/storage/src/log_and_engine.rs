@@ -217,10 +217,11 @@ impl CommitEnv for LogAndEngine {
     }
 }
 
-/// Refuses a transaction that is too large for a frame of the log, before it harms the other
-/// members of its group. No other entry gets as large.
+/// Refuses a transaction, and what prepares one, that is too large for a frame of the log, before it
+/// harms the other members of its group. No other entry gets as large.
 pub(crate) fn check_size(entries: &[Entry]) -> Result<()> {
-    let large = |e: &Entry| matches!(e.op, Op::Transaction(_)) && e.size_bound() > MAX_ENTRY_BYTES;
+    let may_be = |e: &Entry| matches!(e.op, Op::Transaction(_) | Op::Noop);
+    let large = |e: &Entry| may_be(e) && e.size_bound() > MAX_ENTRY_BYTES;
     match entries.iter().any(large) {
         false => Ok(()),
         true => Err(err!(

@@ -218,6 +218,17 @@ impl Store {
         View::snapshot(&self.engine)
     }
 
+    /// A snapshot of the state at `ts`, where nothing is later yet, and what `with` makes of the same
+    /// moment. From then on nothing is written at `ts` or before.
+    pub fn view_at<R>(&self, ts: u64, with: impl FnOnce() -> R) -> Result<Option<(View, R)>> {
+        self.committer.between_groups(|_| {
+            (self.log.last_ts() <= ts).then(|| {
+                self.log.advance_clock(ts.saturating_add(1));
+                (self.view(), with())
+            })
+        })
+    }
+
     /// Reports to `watcher` all keys that are put under `prefix` from now on, each before it can be
     /// read, and returns a snapshot of all earlier puts. The registration ends with the watcher.
     /// Unlogged writes are not reported.

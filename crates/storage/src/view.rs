@@ -170,10 +170,27 @@ pub struct View {
 
 /// A transaction's own writes, over the snapshot that it reads.
 struct Overlay {
+    /// What belongs to the snapshot and is not in the engine's. `writes` begin with it.
+    base: WriteSet,
     writes: WriteSet,
     /// The newest state, to detect write conflicts: another writer has changed the key since the
     /// snapshot.
     newest: Option<View>,
+}
+
+impl Overlay {
+    /// Whether the transaction has written the key itself.
+    fn is_own(&self, key: &[u8]) -> bool {
+        let Some(written) = self.writes.get(key) else {
+            return false;
+        };
+        match (self.base.get(key), written) {
+            (None, _) => true,
+            (Some(None), None) => false,
+            (Some(Some(base)), Some(written)) => !Arc::ptr_eq(base, written),
+            (Some(_), _) => true,
+        }
+    }
 }
 
 impl View {
@@ -209,18 +226,24 @@ impl View {
 
     /// The same state with a transaction's own writes over it.
     pub fn with_writes(&self, writes: WriteSet) -> View {
-        self.with_overlay(writes, None)
+        self.with_overlay(WriteSet::default(), writes, None)
     }
 
     /// As [`View::with_writes`], for writing: [`View::check_first_writer`] and
-    /// [`View::check_unchanged`] compare with `newest`.
-    pub fn for_writing(&self, writes: WriteSet, newest: View) -> View {
-        self.with_overlay(writes, Some(newest))
+    /// [`View::check_unchanged`] compare with `newest`. `base`: with what the writes began, because it
+    /// belongs to the snapshot.
+    pub fn for_writing(&self, base: WriteSet, writes: WriteSet, newest: View) -> View {
+        self.with_overlay(base, writes, Some(newest))
     }
 
-    fn with_overlay(&self, writes: WriteSet, newest: Option<View>) -> View {
+    fn with_overlay(&self, base: WriteSet, writes: WriteSet, newest: Option<View>) -> View {
+        let overlay = Overlay {
+            base,
+            writes,
+            newest,
+        };
         View {
-            overlay: Some(Arc::new(Overlay { writes, newest })),
+            overlay: Some(Arc::new(overlay)),
             ..self.clone()
         }
     }
@@ -245,8 +268,11 @@ impl View {
             return Ok(());
         };
         match &overlay.newest {
-            Some(newest) if overlay.writes.get(key).is_none() => {
-                let then = self.below().get(key)?;
+            Some(newest) if !overlay.is_own(key) => {
+                let then = match overlay.base.get(key) {
+                    Some(value) => value.map(Slice::of_written),
+                    None => self.below().get(key)?,
+                };
                 match newest.get(key)?.as_deref() == then.as_deref() {
                     true => Ok(()),
                     false => Err(write_conflict().into()),
@@ -260,10 +286,18 @@ impl View {
     /// for unique indexes, of a view [for writing](View::for_writing); any other has nothing to
     /// compare with.
     pub fn check_unchanged(&self, low: &[u8], high: &[u8]) -> Result<()> {
-        let Some(newest) = self.overlay.as_ref().and_then(|o| o.newest.as_ref()) else {
+        let Some((base, newest)) = self
+            .overlay
+            .as_ref()
+            .and_then(|o| Some((&o.base, o.newest.as_ref()?)))
+        else {
             return Ok(());
         };
-        let mut then = self.below().scan(low, high, Direction::Forward);
+        let below = match base.is_empty() {
+            true => self.below(),
+            false => self.with_writes(base.clone()),
+        };
+        let mut then = below.scan(low, high, Direction::Forward);
         let mut now = newest.scan(low, high, Direction::Forward);
         loop {
             let (a, b) = (then.next()?, now.next()?);
@@ -312,6 +346,7 @@ impl View {
         let overlay = self.overlay.as_ref().map(|o| match &o.newest {
             None => o.clone(),
             Some(newest) => Arc::new(Overlay {
+                base: o.base.clone(),
                 writes: o.writes.clone(),
                 newest: Some(newest.reading(cached_only)),
             }),

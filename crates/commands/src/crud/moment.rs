@@ -20,10 +20,14 @@ pub fn enter(cx: &mut CommandContext<'_, '_>) -> Result<()> {
     }
     let at = concern.get("atClusterTime").and_then(|v| v.as_timestamp());
     let (moments, engine) = (&cx.app.moments, &cx.app.engine);
-    cx.op.moment = Some(match at {
+    let moment = match at {
         Some(ts) => moments.at(engine, ts)?,
         None => moments.newest(engine),
-    });
+    };
+    let (command, request) = (cx.command, cx.request);
+    cx.app
+        .check_ranges_are_older(command, request, moment.taken)?;
+    cx.op.moment = Some(moment);
     Ok(())
 }
 

@@ -405,7 +405,9 @@ fn transactions(cx: &mut CommandContext<'_, '_>) {
     w.i64("totalAborted", all.aborted.load(Relaxed) as i64)
         .i64("totalCommitted", all.committed.load(Relaxed) as i64)
         .i64("totalStarted", all.started.load(Relaxed) as i64);
-    w.i64("totalPrepared", 0).i64("currentPrepared", 0).close();
+    w.i64("totalPrepared", all.prepared.load(Relaxed) as i64);
+    w.i64("currentPrepared", cx.app.engine.prepared.len() as i64)
+        .close();
 }
 
 fn transport_security(cx: &mut CommandContext<'_, '_>) {

@@ -281,8 +281,8 @@ impl Commands {
         if let (ClusterRole::Shard, Some(transaction)) =
             (self.config.role, op.transaction.as_deref())
         {
-            let began = transaction.told().started;
-            self.check_ranges_are_older(call.command, call.request, began)?;
+            let taken = transaction.snapshot().taken;
+            self.check_ranges_are_older(call.command, call.request, taken)?;
         }
         Ok(statement)
     }

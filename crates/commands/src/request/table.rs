@@ -231,6 +231,11 @@ commands! {
     "_pandoTime" => ADMIN | WRITE | WORKER, Cluster(&[Internal]), crate::shard::pando_time::run, "the time of a shard's log, and that it be late enough";
     "_pandoFence" => ADMIN | WRITE | WORKER, Cluster(&[Internal]), crate::shard::pando_fence::run, "lets routers wait while a range changes its owner";
     "_pandoSessions" => ADMIN | WRITE | WORKER, Cluster(&[Internal]), crate::shard::pando_sessions::run, "outcomes of retryable writes, for another shard";
+    "_pandoPrepare" => ADMIN | WRITE | WORKER, Cluster(&[Internal]), crate::shard::pando_prepare::run, "a shard promises to commit its part of a transaction";
+    "_pandoDecide" => ADMIN | WRITE | WORKER, Cluster(&[Internal]), crate::shard::pando_decide::run, "a shard hears what became of a transaction over several shards";
+    "_pandoOutcome" => ADMIN | WRITE | WORKER, Cluster(&[Internal]), crate::shard::pando_outcome::run, "what became of a transaction that this shard decides";
+    "_pandoPrepared" => ADMIN | WORKER, Cluster(&[Internal]), crate::shard::pando_prepared::run, "transactions and decisions that wait for others";
+    "_pandoSnapshot" => ADMIN | WRITE | WORKER, Cluster(&[Internal]), crate::shard::pando_snapshot::run, "a shard keeps its state at a time for transactions over several shards";
     "_pandoClean" => ADMIN | WRITE | WORKER, Cluster(&[Internal]), crate::shard::pando_clean::run, "removes the documents of a range that the shard does not own";
     "replSetInitiate" => ADMIN | WORKER, Cluster(&[ReplSetConfigure]), crate::replication::repl_set_initiate::run, "makes the replica set";
 }

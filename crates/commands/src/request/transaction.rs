@@ -28,7 +28,10 @@ pub(crate) fn is_statement(args: &Args<'_>) -> bool {
 }
 
 fn ends(command: &Command) -> bool {
-    matches!(command.name, "commitTransaction" | "abortTransaction")
+    matches!(
+        command.name,
+        "commitTransaction" | "abortTransaction" | "_pandoPrepare"
+    )
 }
 
 /// What may be a statement, besides commit and abort.

@@ -1,13 +1,29 @@
 //! `commitTransaction` and `abortTransaction`.
+//!
+//! `{commitTransaction: 1, …, participants: [<shard>…]}`: a router commits what this shard decides for
+//! others, which have prepared their parts. The commit's entry says whom the decision concerns.
+//!
+//! `executed: {session, number, statement, image?}`: the transaction is a router's, in the place of a
+//! client's retryable statement, whose record is in the commit's entry too.
 
 use crate::clock::now_millis;
 use crate::request::{CommandContext, Done};
+use crate::shard::transaction_of;
+use bson::{Doc, Val};
 use errors::{Result, bail};
+use executor::{OpCtx, Retry, StmtResult};
+use session::two_phase::decision;
+use session::{Lsid, Retries, Retryable};
+use storage::Effect;
 
 pub fn commit(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     check(cx)?;
     // While the server is locked against writes, a commit waits as they do.
     cx.op.pass_gate()?;
+    let instead_of = match cx.args.field("executed").and_then(|v| v.as_doc()) {
+        Some(d) => Some(Executed::parse(cx, d)?),
+        None => None,
+    };
     let Some(statement) = &mut cx.transaction else {
         return not_in_transaction(cx);
     };
@@ -18,11 +34,21 @@ pub fn commit(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         return Ok(Done::Reply);
     };
     (cx.app.cursors).kill_transaction(statement.lsid, statement.number);
-    let (session, record) = statement.hold.record_commit(now_millis());
+    let now = now_millis();
+    let instead = match instead_of {
+        Some(of) => Some(executed(&cx.app.retries, &cx.op, of, now)?),
+        None => None,
+    };
+    let (_of_client, instead) = instead.unzip();
+    let (session, record) = statement.hold.record_commit(now);
+    let others = cx.args.field("participants").and_then(|v| v.as_array());
+    let decision = others.map(|others| decision(&statement.lsid, statement.number, now, others));
     let wrote = transaction.has_written();
     cx.op.commit_transaction(transaction, |entry| {
         entry.session = Some(session);
         entry.effects.push(record);
+        entry.effects.extend(decision);
+        entry.effects.extend(instead);
     })?;
     debug_assert!(!wrote || cx.op.has_written());
     Ok(Done::Reply)
@@ -42,9 +68,55 @@ pub fn abort(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     Ok(Done::Reply)
 }
 
+/// A client's retryable statement in whose place a router's transaction is.
+struct Executed {
+    lsid: Lsid,
+    number: i64,
+    statement: i32,
+    result: StmtResult,
+}
+
+impl Executed {
+    fn parse(cx: &CommandContext<'_, '_>, d: Doc<'_>) -> Result<Executed> {
+        let (lsid, number) = transaction_of(cx, d.get("session"), d.get("number"))?;
+        let statement = d.get("statement").and_then(Val::to_i64_exact).unwrap_or(0);
+        Ok(Executed {
+            lsid,
+            number,
+            statement: i32::try_from(statement).unwrap_or(0),
+            result: StmtResult {
+                n: 1,
+                n_modified: 1,
+                image: d.get("image").and_then(Val::as_doc).map(|i| i.to_buf()),
+                ..StmtResult::default()
+            },
+        })
+    }
+}
+
+/// The record of the statement, with the hold on the client's session. Fails where it was executed
+/// before.
+fn executed(
+    retries: &Retries,
+    op: &OpCtx<'_>,
+    of: Executed,
+    now_millis: i64,
+) -> Result<(Retryable, Effect)> {
+    let mut client = retries.begin(op, of.lsid, of.number, now_millis)?;
+    if client.executed(of.statement).is_some() {
+        bail!(
+            WriteConflict,
+            "the statement was executed before, in another transaction"
+        );
+    }
+    let ids = [of.statement];
+    let (_, effect) = client.statements(&ids).record(&[of.result]);
+    Ok((client, effect))
+}
+
 fn check(cx: &CommandContext<'_, '_>) -> Result<()> {
     // What a router wants back of a transaction over several shards.
-    let known = |name: &str| name == "recoveryToken";
+    let known = |name: &str| matches!(name, "recoveryToken" | "participants" | "executed");
     if let Some(e) = cx.args.fields.iter().find(|e| !known(e.name)) {
         return Err(cx.args.unknown(*e));
     }

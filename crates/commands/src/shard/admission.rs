@@ -82,7 +82,7 @@ impl Commands {
 impl Commands {
     /// What is written from now on is later than what the router has seen. A time that is far ahead
     /// of the clock is nobody's.
-    fn hear_time(&self, body: Doc<'_>) {
+    pub(crate) fn hear_time(&self, body: Doc<'_>) {
         let told = body.get("$clusterTime").and_then(Val::as_doc);
         let Some(time) = told.and_then(|t| t.get("clusterTime")?.as_timestamp()) else {
             return;

@@ -6,18 +6,25 @@ mod admission;
 mod ownerships;
 pub mod pando_changes;
 pub mod pando_clean;
+pub mod pando_decide;
 pub mod pando_fence;
+pub mod pando_outcome;
 pub mod pando_ownership;
+pub mod pando_prepare;
+pub mod pando_prepared;
 pub mod pando_receive;
 pub mod pando_sessions;
+pub mod pando_snapshot;
 pub mod pando_time;
 
 pub use ownerships::{Ownerships, WriterGuard};
 
 use crate::request::{CommandContext, idl};
+use crate::sessions::own_uid;
 use crate::settings::documents;
-use bson::{Doc, DocBuf};
+use bson::{Doc, DocBuf, Val};
 use errors::Result;
+use session::Lsid;
 use sharding::{Ownership, PlaceRange};
 
 /// Where a shard keeps what it knows.
@@ -27,6 +34,40 @@ pub(crate) const OWNERSHIP: &str = "config.ownership";
 fn text<'a>(cx: &CommandContext<'_, 'a>, name: &str) -> Result<&'a str> {
     let v = cx.args.field(name).and_then(|v| v.as_str());
     idl::required(cx.command.name, name, v)
+}
+
+/// The required field `name`, as `read` reads it.
+fn required<'a, T>(
+    cx: &CommandContext<'_, 'a>,
+    name: &str,
+    read: impl FnOnce(Val<'a>) -> Option<T>,
+) -> Result<T> {
+    let v = cx.args.field(name).and_then(read);
+    idl::required(cx.command.name, name, v)
+}
+
+/// The transaction that `session` and `number` name.
+fn named_transaction(cx: &CommandContext<'_, '_>) -> Result<(Lsid, i64)> {
+    transaction_of(cx, cx.args.field("session"), cx.args.field("number"))
+}
+
+pub(crate) fn transaction_of(
+    cx: &CommandContext<'_, '_>,
+    session: Option<Val<'_>>,
+    number: Option<Val<'_>>,
+) -> Result<(Lsid, i64)> {
+    let name = cx.command.name;
+    let bytes = |field: &str| {
+        let session = session.and_then(Val::as_doc)?;
+        Some(session.get(field)?.as_binary()?.1)
+    };
+    let id = bytes("id").and_then(|b| <[u8; 16]>::try_from(b).ok());
+    let id = idl::required(name, "session", id)?;
+    let uid = bytes("uid").and_then(|b| <[u8; 32]>::try_from(b).ok());
+    let uid = uid.unwrap_or_else(|| own_uid(cx));
+    let number = number.and_then(Val::to_i64_exact);
+    let number = idl::required(name, "number", number)?;
+    Ok((Lsid { id, uid }, number))
 }
 
 fn document<'a>(cx: &CommandContext<'_, 'a>, name: &str) -> Result<Doc<'a>> {

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use storage::{Committed, Effect, Entry, Observer, Op};
 
 /// How long routers' new writes wait for those that are under way.
-const DRAIN: Duration = Duration::from_millis(500);
+pub(super) const DRAIN: Duration = Duration::from_millis(500);
 
 /// Held by a router's write until it is committed.
 pub type WriterGuard = ArcRwLockReadGuard<RawRwLock, ()>;

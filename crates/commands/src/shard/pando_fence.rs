@@ -5,8 +5,10 @@
 //! {_pandoFence: 1, ns, range: {low, high?}, by: <string>}      → {upTo: <long>}
 //! {_pandoFence: 1, ns, by, lift: true}
 //! ```
-//! The reply comes when all writes of before are in the log, which ends at `upTo`.
+//! The reply comes when all writes of before are in the log, which ends at `upTo`, those of prepared
+//! transactions among them.
 
+use super::ownerships::DRAIN;
 use super::{range, store, text};
 use crate::request::{CommandContext, Done};
 use errors::{Result, bail};
@@ -42,13 +44,18 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         ..(*known).clone()
     };
     store(cx, &fenced)?;
-    if !lift && !ownerships.drain(ns) {
+    let prepared = &cx.app.engine.prepared;
+    let ended = || prepared.wait(DRAIN, |_, t| t.collections.iter().any(|c| c == ns));
+    let is_quiet = lift || ownerships.drain(ns) && ended();
+    if !is_quiet {
         store(cx, &known)?;
         bail!(
             LockTimeout,
             "writes to {ns} have been open for too long for a range of it to be moved"
         );
     }
+    // A decision is told before its entry counts as the log's last.
+    cx.app.store.between_groups();
     cx.w.i64("upTo", cx.app.store.last_index() as i64);
     Ok(Done::Reply)
 }

@@ -267,6 +267,23 @@ impl<'a> OpCtx<'a> {
         self.commit(vec![entry], held)
     }
 
+    /// Prepares a transaction: its parts are stored under `key`, and its key locks stay until it is
+    /// decided ([`crate::Prepared`]). `recovery_shard`: who knows the outcome.
+    pub fn prepare_transaction(
+        &mut self,
+        mut transaction: Box<Transaction>,
+        key: Vec<u8>,
+        recovery_shard: &str,
+    ) -> Result<()> {
+        self.epoch = transaction.epoch();
+        let entry = transaction.take_prepared(key, recovery_shard)?;
+        let held = Held {
+            kept: Some(transaction),
+            ..Held::default()
+        };
+        self.commit(vec![entry], held)
+    }
+
     /// Commits the loop's group so far, so that this operation sees it.
     pub fn flush(&mut self) {
         if let Some(g) = &mut self.group {

@@ -58,7 +58,9 @@ pub(crate) fn place(
         placement.dropped = dropped(capped, oldest.left, sizes);
     }
     // A number is never used twice, even if this insertion fails: a cursor may have read up to it.
-    placement.keys = records::new_keys(&ctx.newest(), ctx.epoch(), coll, sizes.len())?;
+    let waiting = ctx.engine.prepared.highest(&coll.record_prefix);
+    let (newest, epoch) = (ctx.newest(), ctx.epoch());
+    placement.keys = records::new_keys(&newest, waiting, epoch, coll, sizes.len())?;
     Ok(Some(placement))
 }
 

@@ -1,0 +1,216 @@
+//! The commit of a transaction that has written on several shards, and its recovery.
+//!
+//! ```text
+//! readers end ─► others prepare ─► the recovery shard commits ─► others commit ─► it forgets      committed
+//!      └───────────────┴─ no ─► all abort                                                         aborted
+//!                                          └─ not known ─► what became of it? ─► others commit, or abort
+//! recovery:                                                what became of it? ─► others commit, or abort
+//! ```
+//!
+//! The recovery shard's commit is the decision; it is one with the record of it. To ask what became of
+//! it ends what has not committed, for good. So it does not matter who asks, when, and how often, or
+//! whether the coordinator lives: there is one outcome.
+//!
+//! Invariants: nobody is told of a commit before a majority of the recovery shard has the decision.
+//! Nobody is told of an abort once the recovery shard may have been asked to commit, unless that
+//! shard has said that it never will.
+
+use std::sync::Arc;
+
+/// A shard's name.
+pub type Shard = Arc<str>;
+
+/// What a shard is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ask {
+    /// To commit what has only read.
+    EndRead,
+    /// To promise to commit.
+    Prepare,
+    /// The recovery shard: to commit, and to remember these others.
+    Decide(Vec<Shard>),
+    /// The recovery shard: what became of it.
+    Outcome,
+    Commit,
+    Abort,
+    /// The recovery shard: to forget the decision, of which all others have heard.
+    Forget,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    Yes,
+    No,
+    /// It is not known.
+    Lost,
+    /// To [`Ask::Outcome`], with others that may not have been told.
+    Committed(Vec<Shard>),
+    /// To [`Ask::Outcome`].
+    Aborted,
+}
+
+/// How it has ended, for who asked for the commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Committed,
+    Aborted,
+    /// The recovery shard was not reached: it is to be asked again.
+    Unknown,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Reading,
+    Preparing,
+    Deciding,
+    Resolving,
+    Committing,
+    Forgetting,
+    Aborting,
+    Ended(Verdict),
+}
+
+/// How often the same is sent to a shard that does not answer.
+const TRIES: u32 = 3;
+
+/// One commit, or one recovery.
+pub struct Coordinator {
+    recovery: Shard,
+    readers: Vec<Shard>,
+    /// Those that are to hear the decision.
+    others: Vec<Shard>,
+    /// Those of them that have not yet.
+    left: Vec<Shard>,
+    tries: u32,
+    phase: Phase,
+    /// Whether the recovery shard still has to abort.
+    recovery_open: bool,
+}
+
+impl Coordinator {
+    /// Of a commit: the recovery shard and `others` have been written to, `readers` have not.
+    pub fn commit(recovery: Shard, others: Vec<Shard>, readers: Vec<Shard>) -> Coordinator {
+        let phase = match readers.is_empty() {
+            true => Phase::Preparing,
+            false => Phase::Reading,
+        };
+        Coordinator {
+            left: others.clone(),
+            recovery,
+            readers,
+            others,
+            tries: 0,
+            phase,
+            recovery_open: true,
+        }
+    }
+
+    /// Of what somebody has left. `others` may have a part in it.
+    pub fn recover(recovery: Shard, others: Vec<Shard>) -> Coordinator {
+        Coordinator {
+            phase: Phase::Resolving,
+            recovery_open: false,
+            ..Coordinator::commit(recovery, others, Vec::new())
+        }
+    }
+
+    /// `None`: there is more to do.
+    pub fn verdict(&self) -> Option<Verdict> {
+        match self.phase {
+            Phase::Ended(verdict) => Some(verdict),
+            _ => None,
+        }
+    }
+
+    /// What is to be asked now, of each shard at most one thing; nothing at the end.
+    pub fn asks(&self) -> Vec<(Shard, Ask)> {
+        let all = |shards: &[Shard], ask: Ask| -> Vec<(Shard, Ask)> {
+            shards.iter().map(|s| (s.clone(), ask.clone())).collect()
+        };
+        let recovery = |ask| vec![(self.recovery.clone(), ask)];
+        match self.phase {
+            Phase::Reading => all(&self.readers, Ask::EndRead),
+            Phase::Preparing => all(&self.others, Ask::Prepare),
+            Phase::Deciding => recovery(Ask::Decide(self.others.clone())),
+            Phase::Resolving => recovery(Ask::Outcome),
+            Phase::Committing => all(&self.left, Ask::Commit),
+            Phase::Forgetting => recovery(Ask::Forget),
+            Phase::Aborting => {
+                let mut asks = all(&self.left, Ask::Abort);
+                if self.recovery_open {
+                    asks.extend(recovery(Ask::Abort));
+                    asks.extend(all(&self.readers, Ask::Abort));
+                }
+                asks
+            }
+            Phase::Ended(_) => Vec::new(),
+        }
+    }
+
+    /// Takes the answers to all of [`Coordinator::asks`], in the same order.
+    pub fn heard(&mut self, answers: &[Answer]) {
+        let asked = self.asks();
+        debug_assert_eq!(asked.len(), answers.len());
+        let all = |wanted: Answer| answers.iter().all(|a| *a == wanted);
+        let first = answers.first().cloned().unwrap_or(Answer::Lost);
+        self.tries += 1;
+        match self.phase {
+            Phase::Reading if all(Answer::Yes) => self.go(Phase::Preparing),
+            Phase::Preparing if all(Answer::Yes) => self.go(Phase::Deciding),
+            Phase::Reading | Phase::Preparing => self.go(Phase::Aborting),
+            Phase::Deciding => {
+                self.recovery_open = false;
+                match first {
+                    Answer::Yes => self.go(Phase::Committing),
+                    // It may have committed all the same, or be about to.
+                    _ => self.go(Phase::Resolving),
+                }
+            }
+            Phase::Resolving => match first {
+                Answer::Committed(participants) => {
+                    let known = std::mem::take(&mut self.others);
+                    self.others = participants;
+                    self.others.extend(known);
+                    self.others.sort();
+                    self.others.dedup();
+                    self.others.retain(|s| *s != self.recovery);
+                    self.left = self.others.clone();
+                    self.go(Phase::Committing);
+                }
+                Answer::Aborted => {
+                    self.left.retain(|s| *s != self.recovery);
+                    self.go(Phase::Aborting);
+                }
+                _ if self.tries >= TRIES => self.go(Phase::Ended(Verdict::Unknown)),
+                _ => {}
+            },
+            Phase::Committing => {
+                let told = asked.into_iter().zip(answers);
+                let missed = told.filter(|(_, a)| **a != Answer::Yes);
+                self.left = missed.map(|((shard, _), _)| shard).collect();
+                match self.left.is_empty() {
+                    true => self.go(Phase::Forgetting),
+                    // Whoever looks for what is left will find it.
+                    false if self.tries >= TRIES => self.go(Phase::Ended(Verdict::Committed)),
+                    false => {}
+                }
+            }
+            Phase::Forgetting => self.go(Phase::Ended(Verdict::Committed)),
+            Phase::Aborting => self.go(Phase::Ended(Verdict::Aborted)),
+            Phase::Ended(_) => {}
+        }
+        // Where nobody is to be asked the step is done.
+        if self.verdict().is_none() && self.asks().is_empty() {
+            self.heard(&[]);
+        }
+    }
+
+    fn go(&mut self, phase: Phase) {
+        self.phase = phase;
+        self.tries = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests;

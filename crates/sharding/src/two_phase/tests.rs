@@ -1,0 +1,227 @@
+//! Every way in which a commit can go: each message may be lost before or after it has had its
+//! effect, shards may forget what is only in their memory, the coordinator may end at any step, and
+//! somebody may come to resolve the transaction at any step.
+
+use super::*;
+use std::collections::BTreeMap;
+
+/// A shard's part in the transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    /// In memory.
+    Open,
+    Prepared,
+    Committed,
+    Aborted,
+}
+
+#[derive(Clone)]
+struct Shards {
+    parts: BTreeMap<Shard, Part>,
+    /// On the recovery shard: who is to be told of the commit.
+    decision: Option<Vec<Shard>>,
+}
+
+fn shard(name: &str) -> Shard {
+    Shard::from(name)
+}
+
+const RECOVERY: &str = "a";
+const ALL: [&str; 3] = ["a", "b", "c"];
+
+impl Shards {
+    fn new() -> Shards {
+        Shards {
+            parts: ALL.iter().map(|s| (shard(s), Part::Open)).collect(),
+            decision: None,
+        }
+    }
+
+    fn get(&self, name: &str) -> Part {
+        self.parts[name]
+    }
+
+    fn ask(&mut self, to: &Shard, ask: &Ask) -> Answer {
+        let part = self.parts.get_mut(to).unwrap();
+        match (ask, *part) {
+            (Ask::Prepare, Part::Open | Part::Prepared) => *part = Part::Prepared,
+            (Ask::Prepare, _) => return Answer::No,
+            (Ask::Decide(others), Part::Open) => {
+                *part = Part::Committed;
+                self.decision = Some(others.clone());
+            }
+            (Ask::Decide(_), Part::Committed) => {}
+            (Ask::Decide(_), _) => return Answer::No,
+            (Ask::Outcome, Part::Committed) => {
+                return Answer::Committed(self.decision.clone().unwrap_or_default());
+            }
+            (Ask::Outcome, _) => {
+                *part = Part::Aborted;
+                return Answer::Aborted;
+            }
+            (Ask::Commit, Part::Prepared) => *part = Part::Committed,
+            (Ask::Commit, Part::Committed) => {}
+            (Ask::Commit, _) => panic!("{to} is told to commit what it has not promised"),
+            (Ask::Abort, Part::Open | Part::Prepared) => *part = Part::Aborted,
+            (Ask::Abort, Part::Aborted) => {}
+            (Ask::Abort, Part::Committed) => panic!("{to} has committed and is told to abort"),
+            (Ask::Forget, _) => self.decision = None,
+            (Ask::EndRead, _) => {}
+        }
+        Answer::Yes
+    }
+
+    /// A new primary: what was in memory is gone.
+    fn restart(&mut self, name: &str) {
+        let part = self.parts.get_mut(name).unwrap();
+        if *part == Part::Open {
+            *part = Part::Aborted;
+        }
+    }
+
+    /// What the sweep does, with shards that all answer.
+    fn resolve(&mut self) {
+        let prepared = |p: &Part| *p == Part::Prepared;
+        let left: Vec<Shard> = match &self.decision {
+            Some(others) => others.clone(),
+            None => (self.parts.iter().filter(|(_, p)| prepared(p)))
+                .map(|(s, _)| s.clone())
+                .collect(),
+        };
+        if left.is_empty() {
+            return;
+        }
+        let mut recovery = Coordinator::recover(shard(RECOVERY), left);
+        while recovery.verdict().is_none() {
+            let asks = recovery.asks();
+            let answers: Vec<Answer> = asks.iter().map(|(s, a)| self.ask(s, a)).collect();
+            recovery.heard(&answers);
+        }
+    }
+}
+
+/// All ways from here on, with so many more faults at the most; how many there were.
+fn explore(shards: Shards, coordinator: &State, faults: u32) -> usize {
+    let mut ways = 1;
+    if faults > 0 {
+        // The coordinator ends here.
+        check(shards.clone(), None);
+        for name in ALL {
+            let mut shards = shards.clone();
+            shards.restart(name);
+            ways += explore_step(shards, coordinator, faults - 1);
+        }
+        let mut resolved = shards.clone();
+        resolved.resolve();
+        ways += explore_step(resolved, coordinator, faults - 1);
+    }
+    ways + explore_step(shards, coordinator, faults)
+}
+
+/// A coordinator by what it has heard: it is made again for each way.
+#[derive(Clone, Default)]
+struct State(Vec<Vec<Answer>>);
+
+impl State {
+    fn coordinator(&self) -> Coordinator {
+        let others = vec![shard("b"), shard("c")];
+        let mut coordinator = Coordinator::commit(shard(RECOVERY), others, Vec::new());
+        self.0.iter().for_each(|answers| coordinator.heard(answers));
+        coordinator
+    }
+}
+
+fn explore_step(shards: Shards, state: &State, faults: u32) -> usize {
+    let coordinator = state.coordinator();
+    if let Some(verdict) = coordinator.verdict() {
+        check(shards, Some(verdict));
+        return 1;
+    }
+    // Each message: heard, or lost before it came, or its answer lost.
+    let asks = coordinator.asks();
+    let mut ways = 0;
+    let combinations = 3usize.pow(asks.len() as u32);
+    for n in 0..combinations {
+        let fates: Vec<usize> = (0..asks.len())
+            .map(|i| n / 3usize.pow(i as u32) % 3)
+            .collect();
+        let lost = fates.iter().filter(|f| **f > 0).count() as u32;
+        if lost > faults {
+            continue;
+        }
+        let mut shards = shards.clone();
+        let mut answers = Vec::new();
+        for ((to, ask), fate) in asks.iter().zip(&fates) {
+            answers.push(match fate {
+                0 => shards.ask(to, ask),
+                1 => Answer::Lost,
+                _ => {
+                    shards.ask(to, ask);
+                    Answer::Lost
+                }
+            });
+        }
+        let mut next = state.clone();
+        next.0.push(answers);
+        ways += explore(shards, &next, faults - lost);
+    }
+    ways
+}
+
+/// After whoever resolves it has come: all or nothing, and what the client was told.
+fn check(mut shards: Shards, told: Option<Verdict>) {
+    match told {
+        Some(Verdict::Committed) => assert_eq!(shards.get(RECOVERY), Part::Committed),
+        Some(Verdict::Aborted) => assert_ne!(shards.get(RECOVERY), Part::Committed),
+        Some(Verdict::Unknown) | None => {}
+    }
+    shards.resolve();
+    // What is still in memory ends with its lifetime.
+    ALL.iter().for_each(|s| shards.restart(s));
+    let parts: Vec<Part> = ALL.iter().map(|s| shards.get(s)).collect();
+    let whole = parts.iter().all(|p| *p == Part::Committed);
+    let nothing = parts.iter().all(|p| *p == Part::Aborted);
+    assert!(whole || nothing, "{parts:?}");
+    assert!(!nothing || told != Some(Verdict::Committed));
+    assert!(!whole || told != Some(Verdict::Aborted));
+}
+
+#[test]
+fn it_is_all_or_nothing_whatever_is_lost() {
+    let ways = explore(Shards::new(), &State::default(), 4);
+    assert!(ways > 10_000, "{ways}");
+}
+
+#[test]
+fn without_faults_it_commits_in_five_steps() {
+    let mut shards = Shards::new();
+    let others = vec![shard("b")];
+    let mut coordinator = Coordinator::commit(shard("a"), others, vec![shard("c")]);
+    let mut steps = 0;
+    while coordinator.verdict().is_none() {
+        let asks = coordinator.asks();
+        let answers: Vec<Answer> = asks.iter().map(|(s, a)| shards.ask(s, a)).collect();
+        coordinator.heard(&answers);
+        steps += 1;
+    }
+    assert_eq!(
+        (steps, coordinator.verdict()),
+        (5, Some(Verdict::Committed))
+    );
+    assert_eq!(shards.decision, None);
+    assert_eq!(shards.get("b"), Part::Committed);
+}
+
+#[test]
+fn a_shard_that_does_not_promise_ends_it() {
+    let mut shards = Shards::new();
+    shards.restart("c");
+    let mut coordinator = State::default().coordinator();
+    while coordinator.verdict().is_none() {
+        let asks = coordinator.asks();
+        let answers: Vec<Answer> = asks.iter().map(|(s, a)| shards.ask(s, a)).collect();
+        coordinator.heard(&answers);
+    }
+    assert_eq!(coordinator.verdict(), Some(Verdict::Aborted));
+    assert!(ALL.iter().all(|s| shards.get(s) == Part::Aborted));
+}
