@@ -226,8 +226,8 @@ def test_what_is_refused(db):
     assert failure.value.code == 61
     coll.insert_one({"_id": 1, "k": 1})
     with pytest.raises(pymongo.errors.WriteError) as failure:
-        coll.update_one({"k": 1}, {"$set": {"k": 99}})
-    assert failure.value.code == 20
+        coll.update_many({"k": 1}, {"$set": {"k": 99}})
+    assert failure.value.code == 72
     assert coll.find_one({"k": 1}) == {"_id": 1, "k": 1}
 
 

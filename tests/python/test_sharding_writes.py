@@ -203,26 +203,6 @@ def test_a_transaction_reads_all_shards_and_writes_one(client, coll):
     assert coll.count_documents({"x": 2}) == 0
 
 
-def test_a_transaction_that_writes_a_second_shard_leaves_nothing(cluster, coll):
-    number = next(sessions)
-    first = statement(coll, number, first=True, insert="c", documents=[{"_id": 1, "k": 1}])
-    assert send(cluster, **first)["n"] == 1
-    assert send(cluster, **first)["code"] == 117
-    assert send(cluster, **statement(coll, number, insert="c", documents=[{"_id": 2, "k": 99}]))["code"] == 263
-    ended = send(cluster, **end("commitTransaction", number))
-    assert ended["code"] == 251 and "TransientTransactionError" in ended["errorLabels"]
-    assert coll.count_documents({}) == 0
-    # Nothing is locked.
-    coll.insert_many([{"_id": 1, "k": 1}, {"_id": 2, "k": 99}])
-    number = next(sessions)
-    over_all = statement(coll, number, first=True, update="c", updates=[{"q": {}, "u": {"$set": {"x": 1}}, "multi": True}])
-    assert send(cluster, **over_all)["code"] == 263
-    assert send(cluster, **statement(coll, number, find="c"))["code"] == 251
-    assert coll.count_documents({"x": 1}) == 0
-    snapshot = {"readConcern": {"level": "snapshot"}}
-    assert send(cluster, **statement(coll, next(sessions), first=True, find="c", **snapshot))["code"] == 263
-
-
 def test_a_commit_that_comes_again_through_another_router(cluster, coll):
     number = next(sessions)
     send(cluster, **statement(coll, number, first=True, find="c", filter={"k": 1}))

@@ -6,7 +6,7 @@
 use crate::peers;
 use commands::Commands;
 use replication::Driver;
-use router::{Cluster, Router, balancer};
+use router::{Cluster, Router, balancer, resolver};
 use service::ServerConfig;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -31,7 +31,8 @@ pub fn router(config: &ServerConfig, commands: Commands) -> Arc<Router> {
     router
 }
 
-/// Begins to balance the cluster whose configuration this set has, where this member leads it.
+/// Begins to balance the cluster whose configuration this set has, and to end what routers have left,
+/// where this member leads it.
 pub fn balance(config: &ServerConfig, driver: &Driver) -> Result<(), String> {
     let host = match config.bind.first().map(String::as_str) {
         None | Some("localhost" | "0.0.0.0" | "::") => "127.0.0.1",
@@ -41,7 +42,9 @@ pub fn balance(config: &ServerConfig, driver: &Driver) -> Result<(), String> {
     let cluster = Arc::new(Cluster::new(&address, peers::access(config)));
     let driver = driver.clone();
     let leads = move || driver.status().is_primary() && driver.is_open();
-    balancer::run(cluster, leads).map_err(|e| format!("the balancer does not start: {e}"))
+    balancer::run(cluster.clone(), leads.clone())
+        .map_err(|e| format!("the balancer does not start: {e}"))?;
+    resolver::run(cluster, leads).map_err(|e| format!("the resolver does not start: {e}"))
 }
 
 /// Removes what a router kept while it ran.

@@ -436,7 +436,7 @@ impl ChangeStream {
             (Some(db), Some(coll), Some(key)) => {
                 let text = |v: Val<'_>| v.as_str().unwrap_or_default().to_string();
                 let ns = format!("{}.{}", text(db), text(coll));
-                find::one(router, &ns, key, None)
+                find::one(router, &ns, key, None, Doc::EMPTY)
             }
             _ => Ok(None),
         }

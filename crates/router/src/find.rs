@@ -176,7 +176,7 @@ pub(crate) struct Late {
 }
 
 impl Late {
-    fn parse(projection: Doc<'_>, filter: Doc<'_>) -> Outcome<Late> {
+    pub fn parse(projection: Doc<'_>, filter: Doc<'_>) -> Outcome<Late> {
         let env = ParseEnv::new();
         let filter = Filter::parse(filter, &env)?;
         Ok(Late {
@@ -296,12 +296,14 @@ fn distinct_stored(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     })
 }
 
-/// One document by a filter that names its place, or from whichever shard has it.
+/// One document by a filter that names its place, or from whichever shard has it. `within`: the
+/// transaction that it is a statement of, if any.
 pub(crate) fn one(
     router: &Router,
     ns: &str,
     filter: Doc<'_>,
     sort: Option<Doc<'_>>,
+    within: Doc<'_>,
 ) -> Outcome<Option<DocBuf>> {
     let (db, collection) = ns.split_once('.').unwrap_or((ns, ""));
     let mut w = Writer::new();
@@ -312,7 +314,7 @@ pub(crate) fn one(
     if let Some(sort) = sort {
         w.doc("sort", sort);
     }
-    w.str("$db", db);
+    w.str("$db", db).extend(within);
     let body = w.finish();
     let reply = crate::request::own(router, &body, find)?;
     let cursor = reply.get("cursor").and_then(Val::as_doc);

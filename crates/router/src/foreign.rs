@@ -6,7 +6,7 @@
 
 use crate::cursors;
 use crate::request::own;
-use crate::service_impl::Router;
+use crate::service_impl::{Handler, Router};
 use crate::{Failure, find, listing};
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use commands::{Elsewhere, RowsElsewhere};
@@ -31,7 +31,7 @@ impl Elsewhere for Foreign {
 
     fn size(&self, ns: &Namespace, path: &FieldPath) -> Option<pipeline::Foreign> {
         let router = self.0.upgrade()?;
-        let about = |name: &str, run| {
+        let about = |name: &str, run: Handler| {
             let mut w = Writer::new();
             w.str(name, &ns.coll).str("$db", &ns.db);
             own(&router, &w.finish(), run)

@@ -170,7 +170,7 @@ pub(crate) fn finish(mut w: Writer, replies: &[DocBuf]) -> DocBuf {
 pub(crate) fn own(
     router: &Router,
     body: &DocBuf,
-    run: fn(&Router, &Command<'_>) -> Outcome<DocBuf>,
+    run: impl FnOnce(&Router, &Command<'_>) -> Outcome<DocBuf>,
 ) -> Outcome<DocBuf> {
     let request = Request {
         body: body.as_doc(),

@@ -4,8 +4,8 @@
 //! both agree. Nobody waits for ever.
 
 use crate::metadata::{Cluster, Placement};
-use crate::replica_set::Asked;
-use crate::upstream::{error_of, message, with_fields};
+use crate::replica_set::{Asked, Member, ReplicaSet};
+use crate::upstream::{Line, error_of, message, with_fields};
 use crate::{Failure, Outcome};
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use errors::{Code, err};
@@ -123,26 +123,18 @@ impl Cluster {
         placement: &Placement,
         commands: &[(Arc<str>, DocBuf)],
     ) -> Outcome<Vec<DocBuf>> {
-        let mut under_way = Vec::with_capacity(commands.len());
-        for (shard, command) in commands {
-            let set = self.shard(shard)?;
-            let whole = self.versioned(placement, shard, command.as_doc());
-            let message = message(whole.as_doc(), &[]);
-            let member = set.choose(&Asked::of(&message)?)?;
-            let line = member.upstream.send(&message);
-            under_way.push((shard, set, member, message, line));
-        }
+        let whole: Vec<(Arc<str>, DocBuf)> = commands
+            .iter()
+            .map(|(shard, c)| {
+                let versioned = self.versioned(placement, shard, c.as_doc());
+                (shard.clone(), versioned)
+            })
+            .collect();
         let mut replies = Vec::with_capacity(commands.len());
         let mut failure = None;
-        for (shard, set, member, message, line) in under_way {
-            let reply = line.and_then(|line| member.upstream.receive(line));
-            let reply = match set.judge(&Asked::of(&message)?, &member, reply) {
-                Some(reply) => reply,
-                None => set.call(&message),
-            };
+        for ((shard, _), reply) in whole.iter().zip(self.together(&whole)) {
             match reply.and_then(|reply| self.judge(shard, reply)) {
                 Ok(reply) => replies.push(reply),
-                // All replies are read, so that their connections can be used again.
                 Err(e) => failure = failure.or(Some(e)),
             }
         }
@@ -150,6 +142,30 @@ impl Cluster {
             None => Ok(replies),
             Some(e) => Err(e),
         }
+    }
+
+    /// Sends commands to shards at once as they are, and gives the reply of each in the same order.
+    /// All replies are read, so that their connections can be used again.
+    pub(crate) fn together(&self, commands: &[(Arc<str>, DocBuf)]) -> Vec<Outcome<DocBuf>> {
+        let mut under_way = Vec::with_capacity(commands.len());
+        for (shard, command) in commands {
+            let message = message(command.as_doc(), &[]);
+            let sent = self.shard(shard).and_then(|set| {
+                let member = set.choose(&Asked::of(&message)?)?;
+                let line = member.upstream.send(&message);
+                Ok((set, member, line))
+            });
+            under_way.push((message, sent));
+        }
+        let receive = |(message, sent): (Vec<u8>, Outcome<_>)| {
+            let (set, member, line): (Arc<ReplicaSet>, Arc<Member>, Outcome<Line>) = sent?;
+            let reply = line.and_then(|line| member.upstream.receive(line));
+            match set.judge(&Asked::of(&message)?, &member, reply) {
+                Some(reply) => reply,
+                None => set.call(&message),
+            }
+        };
+        under_way.into_iter().map(receive).collect()
     }
 
     /// Sends one command with its version to one shard.
@@ -178,14 +194,18 @@ impl Cluster {
         let version = version_for(placement, shard);
         let mut fields = Writer::new();
         fields.doc("shardVersion", version.to_doc().as_doc());
+        self.say_time(&mut fields);
+        with_fields(command, fields.finish().as_doc())
+    }
+
+    /// Adds the cluster's time to a command.
+    pub(crate) fn say_time(&self, w: &mut Writer) {
         let time = self.time();
         if time > 0 {
-            fields
-                .open_doc("$clusterTime")
+            w.open_doc("$clusterTime")
                 .timestamp("clusterTime", time)
                 .close();
         }
-        with_fields(command, fields.finish().as_doc())
     }
 }
 

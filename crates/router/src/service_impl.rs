@@ -13,7 +13,7 @@ use crate::transactions::{self, Transactions};
 use crate::upstream::error_of;
 use crate::{
     Failure, Outcome as Routed, admin, aggregate, bulk_write, cursors, ddl, find, listing,
-    operations, single_write, write,
+    operations, single_write, snapshot, write,
 };
 use bson::{Doc, DocBuf, Writer, doc};
 use commands::{Commands, Connection, FailPoint, Local, LoggedIn};
@@ -29,7 +29,7 @@ pub struct Router {
     pub(crate) transactions: Transactions,
 }
 
-type Handler = fn(&Router, &Command<'_>) -> Routed<DocBuf>;
+pub(crate) type Handler = fn(&Router, &Command<'_>) -> Routed<DocBuf>;
 
 /// What is not answered by the router alone.
 fn handler(name: &str) -> Option<Handler> {
@@ -180,6 +180,35 @@ impl Router {
             }
         }
         self.cluster.hear_time(command.body);
+        if !snapshot::wants_snapshot(command) {
+            return self.dispatch(handler, command);
+        }
+        let given = snapshot::given_time(command);
+        let at = match given {
+            Some(at) => at,
+            None => self.cluster.pin_snapshot()?,
+        };
+        // The state is kept by primaries.
+        let mut body = command.without(&["readConcern", "$readPreference"]);
+        body.doc("readConcern", snapshot::concern_at(command, at).as_doc());
+        let body = body.finish();
+        let request = Request {
+            body: body.as_doc(),
+            ..*command.request
+        };
+        let command = Command {
+            user: command.user.clone(),
+            ..Command::of(&request)?
+        };
+        let reply = self.dispatch(handler, &command)?;
+        let failed = error_of(reply.as_doc()).is_some();
+        Ok(match command.in_transaction() || failed {
+            true => reply,
+            false => snapshot::tell_time(reply, at),
+        })
+    }
+
+    fn dispatch(&self, handler: Handler, command: &Command<'_>) -> Routed<DocBuf> {
         let ends = matches!(command.name, "commitTransaction" | "abortTransaction");
         if ends || !command.in_transaction() {
             return handler(self, command);

@@ -1,14 +1,16 @@
 //! Writes to one document: `findAndModify`, and what an update may do to a shard key.
 //!
-//! Invariant: no update that the router lets pass moves a document to another place.
+//! Invariant: no update that the router lets pass to a shard as it is moves a document to another
+//! place.
 
-use crate::find::{one, several_shards, targets};
+use crate::find::{one, targets};
+use crate::key_change::{self, Changed, check_may_move};
 use crate::metadata::Placement;
 use crate::request::{Command, finish, ranges};
 use crate::service_impl::Router;
 use crate::without_key::{new_document, nothing};
-use crate::write::shard_at;
-use crate::{Failure, Outcome, ddl};
+use crate::write::{shard_at, statement_number};
+use crate::{Outcome, ddl};
 use bson::{Doc, DocBuf, Val, Writer, order, tag};
 use errors::err;
 use query::expr::ParseEnv;
@@ -19,11 +21,16 @@ use sharding::{Place, PlaceRange, RoutingTable, targeting};
 /// Tries to find and change one document before somebody else does.
 const TRIES: usize = 10;
 
-fn moves(field: &str) -> Failure {
-    Failure::Client(err!(
-        IllegalOperation,
-        "An update that can change the shard key (here: {field}) is not supported: remove the document, and insert it anew"
-    ))
+/// What an update does to the shard key of the document that it finds.
+pub(crate) enum Key {
+    /// It keeps it.
+    Kept,
+    /// It is a replacement, of this place, which is that of the document.
+    Replaced(Place),
+    /// It is a replacement, of this place, of a document that may lie elsewhere.
+    ReplacedSomewhere(Place),
+    /// It may change it.
+    MayChange,
 }
 
 /// The value that a filter gives a field.
@@ -34,35 +41,35 @@ fn equality(filter: &Filter, field: &str) -> Option<bson::Value> {
     found.map(|(_, v)| v.to_value())
 }
 
-/// Fails where an update can change the shard key. For a replacement, the place of what it makes.
-pub(crate) fn check_key_kept(
+/// What can be said by the update alone.
+pub(crate) fn effect_on_key(
     table: &RoutingTable,
     filter: Doc<'_>,
     found: &[PlaceRange],
     update: Val<'_>,
     many: bool,
-) -> Outcome<Option<Place>> {
+) -> Outcome<Key> {
     let key = table.key();
     if update.tag == tag::ARRAY {
         let stages = update.as_array().unwrap_or(Doc::EMPTY);
         for e in stages.values().filter_map(|s| s.as_doc()?.first()) {
             let touched = match (e.name, e.val.as_doc()) {
                 ("$set" | "$addFields", Some(fields)) => {
-                    fields.iter().find(|f| key.concerns(f.name)).map(|f| f.name)
+                    fields.iter().any(|f| key.concerns(f.name))
                 }
                 ("$unset", _) => {
                     let one = e.val.as_str().into_iter();
                     let list = e.val.as_array().unwrap_or(Doc::EMPTY);
                     let mut names = one.chain(list.values().filter_map(Val::as_str));
-                    names.find(|name| key.concerns(name))
+                    names.any(|name| key.concerns(name))
                 }
-                _ => key.names().find(|name| *name != "_id"),
+                _ => key.names().any(|name| name != "_id"),
             };
-            if let Some(field) = touched {
-                return Err(moves(field));
+            if touched {
+                return Ok(Key::MayChange);
             }
         }
-        return Ok(None);
+        return Ok(Key::Kept);
     }
     let update = update.as_doc().unwrap_or(Doc::EMPTY);
     let parsed = Filter::parse(filter, &ParseEnv::new()).ok();
@@ -70,7 +77,7 @@ pub(crate) fn check_key_kept(
     if update.first().is_none_or(|e| !e.name.starts_with('$')) {
         if many {
             // The shard says what is wrong with it.
-            return Ok(None);
+            return Ok(Key::Kept);
         }
         return replacement(table, update, found, given("_id"));
     }
@@ -80,7 +87,7 @@ pub(crate) fn check_key_kept(
                 .then(|| f.val.as_str())
                 .flatten();
             if renamed.is_some_and(|to| key.concerns(to)) {
-                return Err(moves(f.name));
+                return Ok(Key::MayChange);
             }
             if !key.concerns(f.name) {
                 continue;
@@ -93,11 +100,11 @@ pub(crate) fn check_key_kept(
             // Only a new document gets it, and that is made before its place is looked for.
             let new = operator.name == "$setOnInsert" && value.is_none();
             if !same && !new {
-                return Err(moves(f.name));
+                return Ok(Key::MayChange);
             }
         }
     }
-    Ok(None)
+    Ok(Key::Kept)
 }
 
 fn replacement(
@@ -105,7 +112,7 @@ fn replacement(
     new: Doc<'_>,
     found: &[PlaceRange],
     id: Option<bson::Value>,
-) -> Outcome<Option<Place>> {
+) -> Outcome<Key> {
     let key = table.key();
     let by_id = key.names().any(|name| name == "_id");
     let old = targeting::single_place(found, key);
@@ -115,14 +122,34 @@ fn replacement(
             w.val("_id", id.as_val());
         }
         // It keeps the id that it has, wherever that is.
-        (false, None) if by_id => return Ok(None),
+        (false, None) if by_id => return Ok(Key::Kept),
         _ => {}
     }
     w.extend(new);
     let place = key.place_of(w.finish().as_doc())?;
-    match old {
-        Some(old) if old != place => Err(moves("in a replacement")),
-        _ => Ok(Some(place)),
+    Ok(match old {
+        Some(old) if old == place => Key::Replaced(place),
+        Some(_) => Key::MayChange,
+        None => Key::ReplacedSomewhere(place),
+    })
+}
+
+/// What may be said of the place of an update's document; `None`: it may move, and has to be looked at.
+/// Fails where it may not.
+pub(crate) fn kept_place(
+    command: &Command<'_>,
+    effect: Key,
+    many: bool,
+) -> Outcome<Option<Option<Place>>> {
+    match effect {
+        Key::Kept => Ok(Some(None)),
+        Key::Replaced(place) => Ok(Some(Some(place))),
+        // Who cannot move it looks for it where it would belong.
+        Key::ReplacedSomewhere(place) if check_may_move(command, many).is_err() => {
+            Ok(Some(Some(place)))
+        }
+        Key::ReplacedSomewhere(_) => Ok(None),
+        Key::MayChange => check_may_move(command, many).map(|()| None),
     }
 }
 
@@ -145,58 +172,26 @@ pub(crate) fn place_of_upsert(
 pub(crate) fn find_and_modify(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     let ns = command.namespace()?;
     let filter = command.document("query").unwrap_or(Doc::EMPTY);
-    let upsert = command.is("upsert");
     if router.cluster.placement(&ns)?.is_none() {
         ddl::make_database(&router.cluster, command.db, None)?;
     }
     for _ in 0..TRIES {
-        let reply = router.cluster.agree(&ns, |placement| {
-            let Some(placement) = placement else {
-                return Err(crate::routing::no_database(command.db));
-            };
-            let mut shards = targets(command, placement, filter)?;
-            if let Placement::Sharded(table) = placement {
-                let found = ranges(filter, command.document("let"), table)?;
-                let update = command.field("update");
-                let place = match update {
-                    Some(update) => check_key_kept(table, filter, &found, update, false)?,
-                    None => None,
-                };
-                if upsert {
-                    let Ok(place) = place_of_upsert(table, &found, place) else {
-                        return Ok(None);
-                    };
-                    shards = vec![shard_at(table, &place)?];
-                }
-            }
-            let [shard] = shards.as_slice() else {
-                return Ok(None);
-            };
-            router
-                .send(command, placement, shard, &command.whole(), &[])
-                .map(Some)
-        })?;
-        if let Some(reply) = reply {
-            return Ok(reply);
-        }
-        if command.in_transaction() {
-            return Err(several_shards());
+        let first = router
+            .cluster
+            .agree(&ns, |placement| at_once(router, command, filter, placement))?;
+        match first {
+            AtOnce::Reply(reply) => return Ok(reply),
+            AtOnce::MayMove => return moving(router, command, &ns, filter),
+            AtOnce::Search => {}
         }
         if let Some(reply) = ran_before(router, command, &ns)? {
             return Ok(reply);
         }
         // Which document it is is asked first; then that one is changed, if it still matches.
-        let Some(found) = one(router, &ns, filter, command.document("sort"))? else {
-            if upsert {
-                return insert_new(router, command, &ns);
-            }
-            let mut w = Writer::new();
-            w.open_doc("lastErrorObject").i32("n", 0);
-            if !command.is("remove") {
-                w.bool("updatedExisting", false);
-            }
-            w.close().null("value");
-            return Ok(finish(w, &[]));
+        let within = command.session_fields();
+        let sort = command.document("sort");
+        let Some(found) = one(router, &ns, filter, sort, within.as_doc())? else {
+            return not_found(router, command, &ns);
         };
         let reply = change(router, command, &ns, filter, &found)?;
         let last = reply.get("lastErrorObject").and_then(Val::as_doc);
@@ -210,6 +205,87 @@ pub(crate) fn find_and_modify(router: &Router, command: &Command<'_>) -> Outcome
         "the document that was found was changed each time by others"
     )
     .into())
+}
+
+/// What can be done without a look at the document.
+enum AtOnce {
+    Reply(DocBuf),
+    /// It may be on several shards.
+    Search,
+    /// Its shard key may change.
+    MayMove,
+}
+
+fn at_once(
+    router: &Router,
+    command: &Command<'_>,
+    filter: Doc<'_>,
+    placement: Option<&Placement>,
+) -> Outcome<AtOnce> {
+    let Some(placement) = placement else {
+        return Err(crate::routing::no_database(command.db));
+    };
+    let mut shards = targets(command, placement, filter)?;
+    if let Placement::Sharded(table) = placement {
+        let found = ranges(filter, command.document("let"), table)?;
+        let effect = match command.field("update") {
+            Some(update) => effect_on_key(table, filter, &found, update, false)?,
+            None => Key::Kept,
+        };
+        let Some(place) = kept_place(command, effect, false)? else {
+            return Ok(AtOnce::MayMove);
+        };
+        if command.is("upsert") {
+            let Ok(place) = place_of_upsert(table, &found, place) else {
+                return Ok(AtOnce::Search);
+            };
+            shards = vec![shard_at(table, &place)?];
+        }
+    }
+    let [shard] = shards.as_slice() else {
+        return Ok(AtOnce::Search);
+    };
+    router
+        .send(command, placement, shard, &command.whole(), &[])
+        .map(AtOnce::Reply)
+}
+
+/// An update that may move its document.
+fn moving(router: &Router, command: &Command<'_>, ns: &str, filter: Doc<'_>) -> Outcome<DocBuf> {
+    let statement = key_change::Statement {
+        command,
+        ns,
+        filter,
+        update: command.field("update").unwrap_or(Val::NULL),
+        options: command.body,
+        variables: command.field("let"),
+        sort: command.document("sort"),
+        number: statement_number(command, 0),
+    };
+    let here = |this: &DocBuf| {
+        let mut w = command.without(&["query", "sort", "upsert"]);
+        w.doc("query", this.as_doc());
+        w.finish()
+    };
+    match key_change::run(router, &statement, here, || ran_before(router, command, ns))? {
+        Changed::Nothing => not_found(router, command, ns),
+        Changed::Here(reply) => Ok(reply),
+        Changed::Moved { before, after } => key_change::found_reply(command, &before, &after),
+    }
+}
+
+/// What a command does and answers that has found nothing.
+fn not_found(router: &Router, command: &Command<'_>, ns: &str) -> Outcome<DocBuf> {
+    if command.is("upsert") {
+        return insert_new(router, command, ns);
+    }
+    let mut w = Writer::new();
+    w.open_doc("lastErrorObject").i32("n", 0);
+    if !command.is("remove") {
+        w.bool("updatedExisting", false);
+    }
+    w.close().null("value");
+    Ok(finish(w, &[]))
 }
 
 fn change(
@@ -234,16 +310,14 @@ fn change(
             .push(filter.as_val());
         w.close().close();
         let placement = Placement::Sharded(table.clone());
-        router
-            .cluster
-            .send(&placement, &shard, w.finish().as_doc(), &[])
+        router.send(command, &placement, &shard, &w.finish(), &[])
     })
 }
 
 /// What a retryable command did when it ran before, on whichever shard that was: with a filter that
 /// finds nothing a shard answers only what it has recorded.
 fn ran_before(router: &Router, command: &Command<'_>, ns: &str) -> Outcome<Option<DocBuf>> {
-    if command.field("txnNumber").is_none() {
+    if command.field("txnNumber").is_none() || command.in_transaction() {
         return Ok(None);
     }
     let mut w = command.without(&["query", "sort", "upsert", "hint"]);
@@ -280,6 +354,6 @@ fn insert_new(router: &Router, command: &Command<'_>, ns: &str) -> Outcome<DocBu
             return Err(crate::routing::no_database(command.db));
         };
         let shard = shard_at(table, &table.key().place_of(new.as_doc())?)?;
-        router.cluster.send(placement, &shard, body.as_doc(), &[])
+        router.send(command, placement, &shard, &body, &[])
     })
 }

@@ -1,30 +1,36 @@
-//! Transactions through the router: a shard joins one with the first statement that it gets of it,
-//! and only one of them may be written to.
+//! Transactions through the router: a shard joins one with the first statement that it gets of it.
 //!
 //! ```text
 //! statement ─► shard that has joined: as it is │ another: startTransaction, with the read concern
-//! commit    ─► shards that were only read, one after another ─► the shard that was written to
+//! commit    ─► one shard written to at the most: those that were only read, then that one
+//!           ─► several: in two phases (crate::two_phase)
 //! abort     ─► all
 //! ```
 //!
-//! Invariant: the commit of the shard that was written to is the commit. It is sent last, and once
-//! it was sent nothing else is asked again; so a commit that comes again, also through another
-//! router, is answered by what that shard has recorded. A statement that fails ends the transaction
-//! on all of its shards.
+//! Invariant: the shard that was written to first decides; replies name it to the client
+//! (`recoveryToken`). Its commit is the commit, so one that comes again, also through another router,
+//! is answered by what that shard has recorded. A statement that fails ends the transaction on all of
+//! its shards.
 
 use crate::metadata::Placement;
-use crate::request::Command;
+use crate::request::{Command, finish};
 use crate::service_impl::Router;
+use crate::two_phase::{Ended, Id};
 use crate::upstream::{error_of, message, with_fields};
 use crate::{Failure, Outcome};
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use errors::{Code, Error, err};
 use parking_lot::Mutex;
+use sharding::two_phase::{Coordinator, Verdict};
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Sessions whose last transaction is remembered.
 const MOST: usize = 100_000;
+/// How long a commit waits for one that is sent again while it is under way.
+const PATIENCE: Duration = Duration::from_secs(20);
+const PAUSE: Duration = Duration::from_millis(10);
 const TRANSIENT: &str = "TransientTransactionError";
 
 struct Participant {
@@ -40,7 +46,13 @@ struct Transaction {
     number: i64,
     read_concern: Option<DocBuf>,
     participants: Vec<Participant>,
+    /// The shard that was written to first.
+    recovery: Option<Arc<str>>,
     aborted: bool,
+    /// Its commit was sent.
+    ending: bool,
+    /// A request is at work on its commit.
+    busy: bool,
 }
 
 /// The last transaction of each session.
@@ -64,12 +76,8 @@ fn unknown(number: i64) -> Failure {
     Failure::Client(e.with_label(TRANSIENT))
 }
 
-fn refused(why: &str) -> Failure {
-    Failure::Client(err!(OperationNotSupportedInTransaction, "{why}"))
-}
-
 /// Whether a reply says that a statement failed, and so that its shard has aborted.
-fn failed(reply: &DocBuf) -> bool {
+pub(crate) fn failed(reply: &DocBuf) -> bool {
     let errors = reply.get("nErrors").and_then(Val::to_i64_exact);
     error_of(reply.as_doc()).is_some() || reply.get("writeErrors").is_some() || errors > Some(0)
 }
@@ -95,7 +103,10 @@ impl Transactions {
         let starts = command.is("startTransaction");
         let mut all = self.0.lock();
         if all.len() >= MOST && !all.contains_key(&session) {
-            all.clear();
+            all.retain(|_, t| !t.aborted && !t.ending);
+            if all.len() >= MOST {
+                all.clear();
+            }
         }
         match all.get(&session) {
             Some(t) if starts && t.number == number && !t.participants.is_empty() => Err(err!(
@@ -123,6 +134,11 @@ impl Transactions {
         }
     }
 
+    /// Forgets the transaction of a session that ends with it.
+    pub fn forget(&self, session: &[u8]) {
+        self.0.lock().remove(session);
+    }
+
     /// The statement as a shard has to get it.
     fn enlist(&self, command: &Command<'_>, shard: &Arc<str>, body: &DocBuf) -> Outcome<DocBuf> {
         let (session, number) = session_of(command);
@@ -131,23 +147,19 @@ impl Transactions {
         let Some(transaction) = transaction.filter(|t| !t.aborted) else {
             return Err(unknown(number));
         };
+        if transaction.ending {
+            return Err(err!(
+                TransactionCommitted,
+                "Transaction with {{ txnNumber: {number} }} has been committed."
+            )
+            .into());
+        }
         let body = not_first(body);
         let found = transaction.participants.iter().find(|p| p.shard == *shard);
         if found.is_some_and(|p| p.joined) {
             return Ok(body);
         }
         if found.is_none() {
-            let level = transaction
-                .read_concern
-                .as_ref()
-                .and_then(|d| d.get("level"));
-            if !transaction.participants.is_empty()
-                && level.and_then(Val::as_str) == Some("snapshot")
-            {
-                return Err(refused(
-                    "A transaction over several shards with readConcern snapshot is not supported",
-                ));
-            }
             transaction.participants.push(Participant {
                 shard: shard.clone(),
                 joined: false,
@@ -162,35 +174,27 @@ impl Transactions {
         })
     }
 
-    /// Notes a shard's reply to a statement; fails where it is the second that was written to.
+    /// Notes a shard's reply to a statement.
     fn note(&self, command: &Command<'_>, shard: &Arc<str>, reply: &DocBuf) -> Outcome<()> {
-        let (session, number) = session_of(command);
-        let mut all = self.0.lock();
-        let transaction = all.get_mut(&session).filter(|t| t.number == number);
-        let Some(transaction) = transaction else {
-            return Err(unknown(number));
-        };
-        let own = transaction.participants.iter_mut();
-        if let Some(p) = own.into_iter().find(|p| p.shard == *shard) {
-            p.joined = true;
-            p.wrote |= has_written(command.name, reply);
-        }
-        match transaction.participants.iter().filter(|p| p.wrote).count() {
-            0 | 1 => Ok(()),
-            _ => Err(refused(
-                "A transaction that writes on several shards is not supported",
-            )),
-        }
+        let noted = self.change(command, |t| {
+            let wrote = has_written(command.name, reply);
+            if let Some(p) = t.participants.iter_mut().find(|p| p.shard == *shard) {
+                p.joined = true;
+                p.wrote |= wrote;
+            }
+            if wrote && t.recovery.is_none() {
+                t.recovery = Some(shard.clone());
+            }
+        });
+        noted.ok_or_else(|| unknown(session_of(command).1))
     }
 
     /// By which shard the outcome is known.
     fn recovery_shard(&self, command: &Command<'_>) -> Option<Arc<str>> {
-        let (session, number) = session_of(command);
-        let all = self.0.lock();
-        let transaction = all.get(&session).filter(|t| t.number == number)?;
-        let mut own = transaction.participants.iter();
-        let decides = own.find(|p| p.wrote).or(transaction.participants.first());
-        decides.map(|p| p.shard.clone())
+        self.change(command, |t| {
+            let first = t.participants.first().map(|p| p.shard.clone());
+            t.recovery.clone().or(first)
+        })?
     }
 
     fn change<T>(
@@ -315,67 +319,227 @@ impl Router {
 }
 
 pub(crate) fn abort(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    let number = session_of(command).1;
+    let ending = router
+        .transactions
+        .change(command, |t| t.ending && !t.aborted);
+    if ending == Some(true) {
+        return Err(err!(
+            TransactionCommitted,
+            "Transaction with {{ txnNumber: {number} }} has been committed, or is about to be."
+        )
+        .into());
+    }
     let replies = router.abort_all(command);
     match replies.into_iter().next_back() {
         Some(reply) => reply,
-        None => Err(unknown(session_of(command).1)),
+        None => Err(unknown(number)),
+    }
+}
+
+/// What a commit has to do.
+enum Plan {
+    /// Those that were only read, and the shard that was written to.
+    OnePhase {
+        readers: Vec<Arc<str>>,
+        writer: Option<Arc<str>>,
+    },
+    TwoPhase {
+        recovery: Arc<str>,
+        others: Vec<Arc<str>>,
+        readers: Vec<Arc<str>>,
+    },
+    /// It was sent before, and the reply did not say what became of it, or was lost.
+    Again {
+        recovery: Arc<str>,
+        others: Vec<Arc<str>>,
+    },
+    Aborted,
+    /// Another request is at it.
+    Wait,
+}
+
+impl Transaction {
+    fn plan(&mut self) -> Plan {
+        if self.aborted {
+            return Plan::Aborted;
+        }
+        if self.busy {
+            return Plan::Wait;
+        }
+        // One that has not joined had no statement that counts.
+        let joined = self.participants.iter().filter(|p| p.joined);
+        let shards = |which: &dyn Fn(&&Participant) -> bool| -> Vec<Arc<str>> {
+            let found = joined.clone().filter(|p| which(p));
+            found.map(|p| p.shard.clone()).collect()
+        };
+        let readers = shards(&|p| !p.wrote && !p.committed);
+        let Some(recovery) = self.recovery.clone() else {
+            return Plan::OnePhase {
+                readers,
+                writer: None,
+            };
+        };
+        let others = shards(&|p| p.wrote && p.shard != recovery);
+        if others.is_empty() {
+            self.ending = true;
+            return Plan::OnePhase {
+                readers,
+                writer: Some(recovery),
+            };
+        }
+        let again = std::mem::replace(&mut self.ending, true);
+        self.busy = true;
+        match again {
+            true => Plan::Again { recovery, others },
+            false => Plan::TwoPhase {
+                recovery,
+                others,
+                readers,
+            },
+        }
     }
 }
 
 pub(crate) fn commit(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
-    let body = command.without(&["recoveryToken"]).finish();
-    let transactions = &router.transactions;
-    let known = transactions.change(command, |t| {
-        // One that has not joined had no statement that counts.
-        let open = t
-            .participants
-            .iter()
-            .filter(|p| p.joined && !p.wrote && !p.committed);
-        let readers: Vec<Arc<str>> = open.map(|p| p.shard.clone()).collect();
-        let writer = t.participants.iter().find(|p| p.wrote);
-        (t.aborted, readers, writer.map(|p| p.shard.clone()))
-    });
-    let Some((aborted, readers, writer)) = known else {
-        // Another router has run it: the shard that was written to knows.
-        let token = command.document("recoveryToken");
-        return match token.and_then(|t| t.get("recoveryShardId")?.as_str()) {
-            Some(shard) => router.end_on(shard, &body),
-            None => Err(unknown(session_of(command).1)),
-        };
+    commit_with(router, command, None)
+}
+
+/// `executed`: the retryable statement in whose place the transaction is, which the deciding shard
+/// records.
+pub(crate) fn commit_with(
+    router: &Router,
+    command: &Command<'_>,
+    executed: Option<&DocBuf>,
+) -> Outcome<DocBuf> {
+    let number = session_of(command).1;
+    let began = Instant::now();
+    let plan = loop {
+        let plan = router.transactions.change(command, Transaction::plan);
+        match plan {
+            None => return router.recover_by_token(command),
+            Some(Plan::Wait) if began.elapsed() < PATIENCE => std::thread::sleep(PAUSE),
+            Some(plan) => break plan,
+        }
     };
-    if aborted {
-        return Err(unknown(session_of(command).1));
+    match plan {
+        Plan::Aborted => Err(unknown(number)),
+        Plan::OnePhase { readers, writer } => router.commit_one_phase(command, readers, writer),
+        Plan::TwoPhase {
+            recovery,
+            others,
+            readers,
+        } => {
+            let steps = Coordinator::commit(recovery.clone(), others, readers);
+            router.commit_two_phase(command, &recovery, steps, executed)
+        }
+        Plan::Again { recovery, others } => {
+            let steps = Coordinator::recover(recovery.clone(), others);
+            router.commit_two_phase(command, &recovery, steps, executed)
+        }
+        Plan::Wait => Err(Failure::Lost(format!(
+            "the commit of transaction {number} is under way"
+        ))),
     }
-    let mut last = None;
-    for shard in readers {
-        let reply = router.end_on(&shard, &body);
-        let ended = reply.as_ref().is_ok_and(|r| error_of(r.as_doc()).is_none());
-        if !ended && last.is_none() && writer.is_none() {
-            // It is all that there is: what the shard says is the outcome.
-            return reply;
+}
+
+impl Router {
+    /// Another router has run it: the shard that decides knows what became of it. One that has not
+    /// committed there never will, on any shard.
+    fn recover_by_token(&self, command: &Command<'_>) -> Outcome<DocBuf> {
+        let number = session_of(command).1;
+        let token = command.document("recoveryToken");
+        let recovery = token.and_then(|t| t.get("recoveryShardId")?.as_str());
+        let Some(recovery) = recovery.map(Arc::<str>::from) else {
+            return Err(unknown(number));
+        };
+        self.cluster.shard(&recovery)?;
+        let all = self.cluster.shard_names()?;
+        let others = all.into_iter().map(Arc::from).collect();
+        let steps = Coordinator::recover(recovery.clone(), others);
+        let ended = self.cluster.end(&Id::of(command), &recovery, steps, None);
+        if ended.past {
+            return Err(err!(
+                TransactionTooOld,
+                "txnNumber {number} is less than the last that {recovery} has seen in the session"
+            )
+            .into());
         }
-        if !ended {
-            router.abort_all(command);
-            let why = match reply {
-                Ok(reply) => error_of(reply.as_doc()).map_or(String::new(), |e| e.to_string()),
-                Err(failure) => failure.to_string(),
-            };
-            let e: Error = err!(
-                NoSuchTransaction,
-                "the transaction was aborted: its part on {shard} is gone: {why}"
-            );
-            return Err(e.with_label(TRANSIENT).into());
-        }
-        transactions.change(command, |t| {
-            let own = t.participants.iter_mut();
-            own.filter(|p| p.shard == shard)
-                .for_each(|p| p.committed = true);
+        self.told(command, ended)
+    }
+
+    fn commit_two_phase(
+        &self,
+        command: &Command<'_>,
+        recovery: &Arc<str>,
+        steps: Coordinator,
+        executed: Option<&DocBuf>,
+    ) -> Outcome<DocBuf> {
+        let ended = self
+            .cluster
+            .end(&Id::of(command), recovery, steps, executed);
+        self.transactions.change(command, |t| {
+            t.busy = false;
+            t.aborted |= ended.verdict == Verdict::Aborted;
         });
-        last = reply.ok();
+        self.told(command, ended)
     }
-    match (writer, last) {
-        (Some(writer), _) => router.end_on(&writer, &body),
-        (None, Some(reply)) => Ok(reply),
-        (None, None) => Ok(crate::admin::done()),
+
+    /// What the client is told of the end of a transaction over several shards.
+    fn told(&self, command: &Command<'_>, ended: Ended) -> Outcome<DocBuf> {
+        let number = session_of(command).1;
+        match ended.verdict {
+            Verdict::Committed => Ok(finish(Writer::new(), &ended.replies)),
+            Verdict::Aborted => {
+                let why = ended.why.map_or(String::new(), |why| format!(": {why}"));
+                let e: Error = err!(NoSuchTransaction, "transaction {number} was aborted{why}");
+                Err(e.with_label(TRANSIENT).into())
+            }
+            Verdict::Unknown => Err(Failure::Lost(format!(
+                "it is not known whether transaction {number} has committed"
+            ))),
+        }
+    }
+
+    /// Commits what has been written to on one shard at the most, with the client's write concern.
+    fn commit_one_phase(
+        &self,
+        command: &Command<'_>,
+        readers: Vec<Arc<str>>,
+        writer: Option<Arc<str>>,
+    ) -> Outcome<DocBuf> {
+        let body = command.without(&["recoveryToken", "participants"]).finish();
+        let mut last = None;
+        for shard in readers {
+            let reply = self.end_on(&shard, &body);
+            let ended = reply.as_ref().is_ok_and(|r| error_of(r.as_doc()).is_none());
+            if !ended && last.is_none() && writer.is_none() {
+                // It is all that there is: what the shard says is the outcome.
+                return reply;
+            }
+            if !ended {
+                self.abort_all(command);
+                let why = match reply {
+                    Ok(reply) => error_of(reply.as_doc()).map_or(String::new(), |e| e.to_string()),
+                    Err(failure) => failure.to_string(),
+                };
+                let e: Error = err!(
+                    NoSuchTransaction,
+                    "the transaction was aborted: its part on {shard} is gone: {why}"
+                );
+                return Err(e.with_label(TRANSIENT).into());
+            }
+            self.transactions.change(command, |t| {
+                let own = t.participants.iter_mut();
+                own.filter(|p| p.shard == shard)
+                    .for_each(|p| p.committed = true);
+            });
+            last = reply.ok();
+        }
+        match (writer, last) {
+            (Some(writer), _) => self.end_on(&writer, &body),
+            (None, Some(reply)) => Ok(reply),
+            (None, None) => Ok(crate::admin::done()),
+        }
     }
 }

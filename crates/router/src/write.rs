@@ -3,10 +3,11 @@
 //! Invariant: a statement that a shard has run is not sent again, whatever the next shard says.
 //! Statements keep their numbers, so that a retry of the client's is known at the shard.
 
+use crate::key_change::{self, Changed};
 use crate::metadata::Placement;
 use crate::request::{Command, finish, has_collation, ranges};
 use crate::service_impl::Router;
-use crate::single_write::{check_key_kept, place_of_upsert};
+use crate::single_write::{effect_on_key, kept_place, place_of_upsert};
 use crate::upstream::error_of;
 use crate::without_key::{new_document, nothing};
 use crate::{Failure, Outcome, ddl};
@@ -26,6 +27,8 @@ enum Target {
     First(Vec<Arc<str>>),
     /// As `First`; where none has one, the shard where the upsert's new document belongs.
     Upsert(Vec<Arc<str>>),
+    /// The shard of the document, which may lie on another one afterwards.
+    MayMove,
 }
 
 struct Statement {
@@ -163,7 +166,10 @@ impl Batch<'_> {
         };
         if self.field == "updates" {
             let update = statement.get("u").unwrap_or(Val::NULL);
-            let place = check_key_kept(table, filter, &found, update, many)?;
+            let effect = effect_on_key(table, filter, &found, update, many)?;
+            let Some(place) = kept_place(self.command, effect, many)? else {
+                return Ok(Target::MayMove);
+            };
             if statement.get("upsert").is_some_and(Val::truthy) {
                 return match place_of_upsert(table, &found, place) {
                     Ok(place) => Ok(Target::All(vec![shard_at(table, &place)?])),
@@ -220,17 +226,14 @@ impl Batch<'_> {
 
     /// Runs the first statement on several shards.
     fn run_one(&mut self, placement: &Placement, target: Target) -> Outcome<()> {
-        let (shards, first, upsert) = match target {
-            Target::All(shards) => (shards, false, false),
-            Target::First(shards) => (shards, true, false),
-            Target::Upsert(shards) => (shards, true, true),
-        };
         let Some(mut statement) = self.pending.pop_front() else {
             return Ok(());
         };
-        let ran = match first {
-            true => self.run_first(placement, &shards, &statement, upsert),
-            false => self.run_on_all(placement, shards, &mut statement),
+        let ran = match target {
+            Target::All(shards) => self.run_on_all(placement, shards, &mut statement),
+            Target::First(shards) => self.run_first(placement, &shards, &statement, false),
+            Target::Upsert(shards) => self.run_first(placement, &shards, &statement, true),
+            Target::MayMove => self.run_moving(placement, &statement),
         };
         if ran.is_err() {
             self.pending.push_front(statement);
@@ -285,6 +288,43 @@ impl Batch<'_> {
         match last {
             Some(reply) => self.tally.add(&reply, &[statement.index]),
             None => Ok(()),
+        }
+    }
+
+    /// Runs an update that may move its document. What is wrong with it is that statement's error.
+    fn run_moving(&mut self, placement: &Placement, statement: &Statement) -> Outcome<()> {
+        let ns = self.command.namespace()?;
+        let d = statement.doc.as_doc();
+        let moving = key_change::Statement {
+            command: self.command,
+            ns: &ns,
+            filter: d.get("q").and_then(Val::as_doc).unwrap_or(Doc::EMPTY),
+            update: d.get("u").unwrap_or(Val::NULL),
+            options: d,
+            variables: d.get("c").or_else(|| self.command.field("let")),
+            sort: d.get("sort").and_then(Val::as_doc),
+            number: statement_number(self.command, statement.index),
+        };
+        let here = |this: &DocBuf| self.body(&[of_this(statement, this)]);
+        let ran = key_change::run(self.router, &moving, here, || {
+            self.ran_before(placement, statement)
+        });
+        match ran {
+            Ok(Changed::Nothing) if d.get("upsert").is_some_and(Val::truthy) => {
+                self.insert_new(placement, statement)
+            }
+            Ok(Changed::Nothing) => self
+                .tally
+                .add(&key_change::update_reply(0), &[statement.index]),
+            Ok(Changed::Here(reply)) => self.tally.add(&reply, &[statement.index]),
+            Ok(Changed::Moved { .. }) => {
+                (self.tally).add(&key_change::update_reply(1), &[statement.index])
+            }
+            Err(Failure::Client(e)) if e.labels.is_empty() => {
+                self.tally.refuse(statement.index, &e);
+                Ok(())
+            }
+            Err(failure) => Err(failure),
         }
     }
 
@@ -369,6 +409,21 @@ pub(crate) fn statement_number(command: &Command<'_>, index: usize) -> i32 {
     let first = command.int("stmtId").unwrap_or(0);
     let number = given.unwrap_or_else(|| first.saturating_add(index as i64));
     i32::try_from(number).unwrap_or(i32::MAX)
+}
+
+/// The same statement, about this document only.
+fn of_this(statement: &Statement, this: &DocBuf) -> Statement {
+    let mut w = Writer::with_capacity(statement.doc.as_bytes().len() + this.as_bytes().len());
+    w.doc("q", this.as_doc());
+    let other = |name: &str| !matches!(name, "q" | "upsert" | "sort");
+    for e in statement.doc.as_doc().iter().filter(|e| other(e.name)) {
+        w.val(e.name, e.val);
+    }
+    Statement {
+        index: statement.index,
+        doc: w.finish(),
+        done: Vec::new(),
+    }
 }
 
 /// The same statement, which only changes what there is.

@@ -8,7 +8,9 @@
 
 use crate::clock::now_millis;
 use crate::request::{CommandContext, Done};
+use crate::security::authorize;
 use crate::shard::transaction_of;
+use auth::{Action, Target};
 use bson::{Doc, Val};
 use errors::{Result, bail};
 use executor::{OpCtx, Retry, StmtResult};
@@ -116,7 +118,11 @@ fn executed(
 
 fn check(cx: &CommandContext<'_, '_>) -> Result<()> {
     // What a router wants back of a transaction over several shards.
-    let known = |name: &str| matches!(name, "recoveryToken" | "participants" | "executed");
+    let known = |name: &str| match name {
+        "recoveryToken" => true,
+        "participants" | "executed" => authorize::may(cx, Action::Internal, Target::Cluster),
+        _ => false,
+    };
     if let Some(e) = cx.args.fields.iter().find(|e| !known(e.name)) {
         return Err(cx.args.unknown(*e));
     }
