@@ -56,6 +56,8 @@ class TestWhere:
             lambda: coll.create_index("a", partialFilterExpression={"$where": "true"}),
             lambda: list(coll.find({"a": {"$not": {"$where": "true"}}})),
             lambda: list(coll.find({"$where": 1})),
+            # As since MongoDB 4.4.
+            lambda: list(coll.find({"$where": Code("true", {})})),
         ]:
             with pytest.raises(OperationFailure):
                 refused()

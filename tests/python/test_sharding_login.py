@@ -13,7 +13,7 @@ from harness import BINARY, expect_error, refuses, until
 from pymongo.errors import OperationFailure
 from sharded_cluster import ShardedCluster
 
-KEY = "kGvMHPCbKbfFGd0Zl9l8s0dI2bYZPzY5"
+KEY = "kGv/HPCbK+fFGd0Zl9l8s0/I2bYZPzY="
 ROOT = {"username": "root", "password": "TopSecret", "authSource": "admin"}
 
 

@@ -74,7 +74,8 @@ impl Access {
 const BY_KEY: &str = "authSource=local&authMechanism=SCRAM-SHA-256";
 
 fn user_of(key: &str) -> String {
-    format!("__system:{}@", escape(key))
+    // A slash would end the part of the connection string that says who and where.
+    format!("__system:{}@", escape(key).replace('/', "%2F"))
 }
 
 /// The connection string of a host, for a member with that key.
@@ -455,7 +456,7 @@ mod tests {
         config.security.keys = vec!["x+y/z=".into()];
         assert_eq!(
             Access::of(&config).url("a:1"),
-            "mongodb://__system:x%2By/z%3D@a:1/?authSource=local&authMechanism=SCRAM-SHA-256"
+            "mongodb://__system:x%2By%2Fz%3D@a:1/?authSource=local&authMechanism=SCRAM-SHA-256"
         );
     }
 

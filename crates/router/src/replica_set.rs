@@ -59,6 +59,8 @@ struct Described {
     seen: Seen,
     /// Of two that say that they are primary, the later elected one is.
     election: Option<ObjectId>,
+    /// It was told that the member is not reached.
+    told: bool,
 }
 
 struct Members {
@@ -387,7 +389,16 @@ impl Members {
         let began = Instant::now();
         match member.upstream.hello(line) {
             Ok(hello) => self.learn(member, hello.as_doc(), began.elapsed()),
-            Err(_) => *member.seen.write() = Described::default(),
+            Err(why) => {
+                let mut described = member.seen.write();
+                if !described.told {
+                    tracing::warn!(target: "NETWORK", host = %member.upstream.host, error = %why, "A member is not reached");
+                }
+                *described = Described {
+                    told: true,
+                    ..Described::default()
+                };
+            }
         }
     }
 
@@ -418,7 +429,11 @@ impl Members {
                 .and_then(|l| l.get("lastWriteDate")?.as_date())
                 .unwrap_or(0),
         };
-        *member.seen.write() = Described { seen, election };
+        *member.seen.write() = Described {
+            seen,
+            election,
+            told: false,
+        };
         self.meet(member, hello, kind);
     }
 

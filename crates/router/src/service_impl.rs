@@ -15,7 +15,7 @@ use crate::{
     Failure, Outcome as Routed, admin, aggregate, bulk_write, cursors, ddl, find, listing,
     operations, single_write, snapshot, write,
 };
-use bson::{Doc, DocBuf, Writer, doc};
+use bson::{Doc, DocBuf, Val, Writer, doc};
 use commands::{Commands, Connection, FailPoint, Local, LoggedIn};
 use errors::{Error, Fallible, err};
 use service::{Address, Client, Mode, Needs, Outcome, Request, Service, Unfinished};
@@ -213,6 +213,7 @@ impl Router {
         if ends || !command.in_transaction() {
             return handler(self, command);
         }
+        self.local.check_routed_statement(command.request)?;
         self.transactions.begin_statement(command)?;
         let outcome = handler(self, command);
         self.after_statement(command, outcome)
@@ -279,6 +280,10 @@ impl Service for Router {
         if !more.as_doc().is_empty() {
             service::append_fields(out, start, more.as_doc());
         }
+        let goes_on = request.exhaust_allowed && request.command() == "getMore";
+        if goes_on && Doc::new(&out[start..]).is_some_and(has_more) {
+            return Outcome::ReplyMore;
+        }
         Outcome::Reply
     }
 
@@ -312,6 +317,14 @@ impl Service for Router {
             service::append_fields(out, body_start, w.finish().as_doc());
         }
     }
+}
+
+/// Whether a reply has documents, and leaves its cursor open.
+fn has_more(reply: Doc<'_>) -> bool {
+    let cursor = reply.get("cursor").and_then(Val::as_doc);
+    let id = cursor.and_then(|c| c.get("id")?.to_i64_exact());
+    let batch = cursor.and_then(|c| c.get("nextBatch")?.as_array());
+    id.is_some_and(|id| id != 0) && batch.is_some_and(|b| !b.is_empty())
 }
 
 /// A reply, or the error that it tells.

@@ -52,7 +52,7 @@ const STATEMENTS: [&str; 12] = [
 
 /// Checks the arguments of a statement, and that the command may be one. A cluster's metadata
 /// changes in transactions on its configuration set.
-pub(super) fn check_arguments(command: &Command, args: &Args<'_>, role: ClusterRole) -> Result<()> {
+pub(crate) fn check_arguments(command: &Command, args: &Args<'_>, role: ClusterRole) -> Result<()> {
     let g = &args.generic;
     if ends(command) {
         return Ok(());

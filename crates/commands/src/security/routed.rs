@@ -12,11 +12,13 @@ use crate::Commands;
 use crate::request::args::Args;
 use crate::request::connection::Connection;
 use crate::request::table;
+use crate::request::transaction;
 use crate::settings::parameters;
 use auth::Action;
 use bson::{Doc, DocBuf, Val, Value, Writer};
 use errors::{Error, Fallible, err};
 use executor::session_id::NOBODY;
+use service::config::ClusterRole;
 use service::{Client, Request};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -142,6 +144,24 @@ impl Commands {
             w.val("uid", Value::binary(0, &uid).as_val()).close();
         }
         Ok(Some(w.finish()))
+    }
+
+    /// Fails where a command may not be a statement of a transaction.
+    pub fn check_routed_statement(&self, request: &Request<'_>) -> Result<(), Error> {
+        let Some(command) = table::lookup(request.command()) else {
+            return Err(err!(
+                OperationNotSupportedInTransaction,
+                "Cannot run '{}' in a multi-document transaction.",
+                request.command()
+            ));
+        };
+        let args = Args::parse(command.name, request.body, request.legacy_db);
+        let checked = args.and_then(|args| {
+            transaction::check_arguments(command, &args, ClusterRole::Router)?;
+            let pipeline = args.field("pipeline").unwrap_or(Val::NULL);
+            transaction::check_stages(pipeline)
+        });
+        checked.map_err(|stop| stop.into_error())
     }
 
     /// What the fail point `failCommand` does to a command that a router would send on.

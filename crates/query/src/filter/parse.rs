@@ -143,7 +143,7 @@ fn parse_top(op: &str, e: Elem<'_>, env: &ParseEnv, place: Place) -> Result<Opti
         }
         "where" => {
             only_top("$where")?;
-            if !matches!(e.val.tag, tag::STRING | tag::CODE | tag::CODE_WITH_SCOPE) {
+            if !matches!(e.val.tag, tag::STRING | tag::CODE) {
                 bail!(BadValue, "$where got bad type");
             }
             if !env.allows_where() {
