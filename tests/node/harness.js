@@ -26,6 +26,28 @@ export const startServer = (...options) => launch(options, '');
 /// A server of a set that is not there yet.
 export const startMember = (set) => launch(['--replSet', set], '?directConnection=true');
 
+/// A cluster of two shards with a router, by one command: where it is, and how it ends.
+export async function startCluster() {
+  const dir = mkdtempSync(path.join(tmpdir(), 'pando-cluster-'));
+  const pando = (...words) => execFileSync(binary, ['cluster', ...words, '--dir', dir], { encoding: 'utf8', timeout: 120_000 });
+  for (let tries = 0; ; tries += 1) {
+    const port = await freePort();
+    try {
+      execFileSync(binary, ['cluster', 'up', '--shards', '2', '--dir', dir, '--port', String(port), '--', '--cache', '32MB'], { timeout: 120_000 });
+      return {
+        uri: `mongodb://localhost:${port}/`,
+        async stop() {
+          pando('down');
+          rmSync(dir, { recursive: true, force: true });
+        },
+      };
+    } catch (error) {
+      // One of the ports behind the first may be somebody's.
+      if (tries >= 10 || !String(error.stderr).includes('cannot be used')) throw error;
+    }
+  }
+}
+
 /// A server that asks for a login and for TLS, with a user `root`, one who is the certificate of client.pem, and the folder of
 /// the certificates.
 export async function startSecureServer() {
