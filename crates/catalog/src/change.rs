@@ -361,6 +361,15 @@ impl Catalog {
     /// Drops a collection; the dropped one, or NamespaceNotFound. The views of a database go with
     /// its `system.views`.
     pub fn drop_collection(&self, ns: &str) -> Result<Arc<Collection>> {
+        self.drop_as(ns, "drop")
+    }
+
+    /// Drops a collection that nobody is told of: this is not its last place.
+    pub fn drop_unseen(&self, ns: &str) -> Result<()> {
+        self.drop_as(ns, "dropUnseen").map(drop)
+    }
+
+    fn drop_as(&self, ns: &str, name: &str) -> Result<Arc<Collection>> {
         self.exclusive(ns, |c| {
             let mut gone = vec![c.clone()];
             if view_definition::is_list(ns) {
@@ -369,7 +378,9 @@ impl Catalog {
             }
             let effects = gone.iter().flat_map(|c| drop_effects(c)).collect();
             let row = Row::change(&self.current.snapshot.load(), Some(c), None);
-            self.propose_with(c, doc! { "drop": ns }, effects, row)?;
+            let mut what = Writer::new();
+            what.str(name, ns);
+            self.propose_with(c, what.finish(), effects, row)?;
             Ok(c.clone())
         })
     }
@@ -401,6 +412,16 @@ impl Catalog {
     /// Renames within or across databases (tablets carry no names); `drop_target` replaces an
     /// existing target.
     pub fn rename(&self, from: &str, to: &str, drop_target: bool) -> Result<()> {
+        self.rename_as("renameCollection", from, to, drop_target)
+    }
+
+    /// Puts `with` in the place of `ns`, which is dropped if it is there. Nobody is told of it: who
+    /// follows `ns` goes on.
+    pub fn swap(&self, with: &str, ns: &str) -> Result<()> {
+        self.rename_as("swap", with, ns, true)
+    }
+
+    fn rename_as(&self, name: &str, from: &str, to: &str, drop_target: bool) -> Result<()> {
         check_collection_name(to)?;
         if from == to {
             bail!(IllegalOperation, "Can't rename a collection to itself");
@@ -447,7 +468,7 @@ impl Catalog {
                 effects.extend(drop_effects(t));
             }
             let mut what = Writer::new();
-            what.str("renameCollection", from).str("to", to);
+            what.str(name, from).str("to", to);
             what.bool("dropTarget", drop_target);
             if let Some(t) = &there {
                 what.binary("targetUUID", 4, &t.uuid);

@@ -2,11 +2,13 @@
 
 mod collections;
 pub(crate) mod consistency;
+mod placement;
+mod reshard;
 mod shards;
 mod zones;
 
 use crate::chunks;
-use crate::metadata::Placement;
+use crate::metadata::{Cluster, Placement};
 use crate::request::{Command, finish};
 use crate::service_impl::Router;
 use crate::transfer::move_range;
@@ -15,6 +17,9 @@ use bson::{Doc, DocBuf, ObjectId, Val, Writer, doc};
 use errors::err;
 use sharding::{Chunk, RoutingTable, Version};
 use std::sync::Arc;
+
+pub(crate) use collections::entry_doc;
+pub(crate) use placement::track;
 
 type Handler = fn(&Router, &Command<'_>) -> Outcome<DocBuf>;
 
@@ -42,12 +47,15 @@ pub(crate) fn handler(name: &str) -> Option<Handler> {
         "flushRouterConfig" => flush,
         "checkMetadataConsistency" => consistency::check,
         "setAllowMigrations" => consistency::set_allow_migrations,
-        "movePrimary"
-        | "moveCollection"
-        | "unshardCollection"
-        | "reshardCollection"
-        | "refineCollectionShardKey"
-        | "analyzeShardKey" => not_yet,
+        "movePrimary" => placement::primary,
+        "moveCollection" => placement::collection,
+        "refineCollectionShardKey" => placement::refine,
+        "reshardCollection" => reshard::reshard_collection,
+        "unshardCollection" => reshard::unshard,
+        "abortReshardCollection" => reshard::abort,
+        "commitReshardCollection" => reshard::commit,
+        "clearJumboFlag" => clear_jumbo,
+        "analyzeShardKey" => not_yet,
         _ => return None,
     })
 }
@@ -240,7 +248,9 @@ pub(crate) fn split_at(
     let ends = at.iter().chain(std::iter::once(&chunk.max));
     for end in ends {
         let place = table.key().place_of_bound(end.as_doc())?;
-        if *end != chunk.max && (!range.contains(&place) || place == range.low) {
+        let first = table.key().place_of_bound(chunk.min.as_doc())?;
+        let is_cut = !std::ptr::eq(end, &chunk.max);
+        if is_cut && (!range.contains(&place) || place == first || *end == chunk.max) {
             return Err(err!(
                 InvalidOptions,
                 "new split key bound {} is outside of the chunk, or its boundary",
@@ -262,13 +272,13 @@ pub(crate) fn split_at(
         chunk.lastmod =
             Version::placement_of((chunk.lastmod >> 32) as u32, minor.saturating_sub(i as u32));
     }
-    let mut change = chunks::Change::begin(held)?;
+    let mut change = chunks::Change::begin(held);
     chunks::replace(
         &mut change,
         &table.entry.uuid,
         std::slice::from_ref(chunk),
         &new,
-    )?;
+    );
     change.commit()?;
     chunks::log(
         &router.cluster,
@@ -306,8 +316,8 @@ fn merge_chunks(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
         lastmod: greatest + 1,
         ..first.clone()
     };
-    let mut change = chunks::Change::begin(&held)?;
-    chunks::replace(&mut change, &table.entry.uuid, &old, &[new])?;
+    let mut change = chunks::Change::begin(&held);
+    chunks::replace(&mut change, &table.entry.uuid, &old, &[new]);
     change.commit()?;
     drop(held);
     chunks::log(&router.cluster, "merge", ns, doc! {"min": min, "max": max});
@@ -315,7 +325,28 @@ fn merge_chunks(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     Ok(done())
 }
 
-/// A timestamp for a new life of a collection.
-pub(crate) fn new_life() -> u64 {
-    ddl::now()
+/// Takes the mark from a chunk that the balancer could not cut.
+fn clear_jumbo(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    let ns = command.collection();
+    let held = chunks::lock(&router.cluster, ns)?;
+    let table = table_of(router, ns)?;
+    let chunk = named_chunk(command, &table)?;
+    if chunk.jumbo {
+        let new = Chunk {
+            jumbo: false,
+            ..chunk.clone()
+        };
+        let mut change = chunks::Change::begin(&held);
+        let old = std::slice::from_ref(chunk);
+        chunks::replace(&mut change, &table.entry.uuid, old, &[new]);
+        change.commit()?;
+    }
+    drop(held);
+    router.cluster.refresh(ns)?;
+    Ok(done())
+}
+
+/// A timestamp for a new life of a collection, or of a database: later than what shards have told of.
+pub(crate) fn new_life(cluster: &Cluster) -> u64 {
+    ddl::now().max(cluster.time() + 1)
 }

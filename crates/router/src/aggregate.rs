@@ -8,7 +8,7 @@ use crate::cluster_stages::{self, naming};
 use crate::cursors::{self, Source};
 use crate::find::{first_batch, several_shards, targets};
 use crate::merge::Merge;
-use crate::metadata::Placement;
+use crate::metadata::{Placement, Whole};
 use crate::request::{Command, finish};
 use crate::service_impl::{Router, compute};
 use crate::{Failure, Outcome, change_stream, ddl, merge_into, views};
@@ -137,11 +137,11 @@ fn read(
                 ddl::make_database(&router.cluster, command.db, None)?;
                 router.cluster.refresh(ns)?;
             }
-            let shard = router.cluster.database(command.db)?;
-            let Some(shard) = shard else {
+            let Some(home) = router.cluster.home(command.db)? else {
                 return Err(crate::routing::no_database(command.db));
             };
-            let whole = Placement::Whole(shard.clone());
+            let shard = home.shard.clone();
+            let whole = Placement::Whole(Whole::at_home(&home));
             let body = naming(command.whole(), &shard);
             let reply = router.send(command, &whole, &shard, &body, &[])?;
             return Ok(Some(cursors::adopt(router, ns, &shard, reply)));
@@ -150,7 +150,7 @@ fn read(
         let foreign_here = others.iter().try_fold(true, |all, other| {
             let here = match router.cluster.placement(other)? {
                 None => true,
-                Some(Placement::Whole(shard)) => shards.as_slice() == [shard],
+                Some(Placement::Whole(Whole { shard, .. })) => shards.as_slice() == [shard],
                 Some(Placement::Sharded(_)) => false,
             };
             Ok::<bool, Failure>(all && here)

@@ -1,90 +1,127 @@
-//! Changes of a collection's chunks in the metadata: one at a time for each collection, each in one
-//! transaction.
+//! Changes of a collection's chunks in the metadata: one at a time for each collection, each done
+//! whole or not at all.
 //!
-//! Invariant: who changes chunks holds the collection's lock, and the transaction fails where the
-//! lock is no longer his.
+//! Invariant: who changes chunks holds the collection's lock, and the change fails where the lock is
+//! no longer his.
 
 use crate::metadata::{Cluster, run};
-use crate::upstream::with_fields;
 use crate::{Failure, Outcome};
-use bson::{Doc, DocBuf, ObjectId, Val, Value, Writer, doc};
+use bson::{DocBuf, ObjectId, Val, Value, Writer, doc};
 use errors::{Code, err};
+use parking_lot::{ArcMutexGuard, Mutex, RawMutex};
 use sharding::Chunk;
-use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 /// How long a lock is waited for.
 const PATIENCE: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(30);
 /// A lock whose holder has not renewed it for so long was left behind.
-const LEFT: Duration = Duration::from_secs(15);
-const RENEW: Duration = Duration::from_secs(3);
+const LEFT: Duration = Duration::from_secs(10);
+const RENEW: Duration = Duration::from_secs(2);
 
-/// A collection's lock in `config.locks`.
+/// A lock in `config.locks`, of a collection or of a database. It is renewed while it is held.
 pub(crate) struct Lock<'c> {
     cluster: &'c Cluster,
     ns: String,
     pub by: String,
-    renewed: Cell<Instant>,
+    /// Grows with each holder: shards refuse what an earlier one still sends.
+    pub turn: i64,
+    /// Held by whoever changes the lock's document.
+    changing: Arc<Mutex<()>>,
+    /// Ends the renewal when it is dropped.
+    _renewed: mpsc::Sender<()>,
 }
 
 impl Lock<'_> {
-    /// Says now and then that the holder is there. Whoever does not goes on until his transaction
-    /// fails.
-    pub fn renew(&self) -> Outcome<()> {
-        if self.renewed.get().elapsed() < RENEW {
-            return Ok(());
-        }
-        self.renewed.set(Instant::now());
-        let q = doc! {"_id": &self.ns, "by": &self.by};
-        let u = doc! {"$set": doc! {"at": Value::date(millis())}};
-        let update = doc! {"update": "locks", "updates": bson::array![doc! {"q": q, "u": u}]};
-        self.cluster.on_config("config", update.as_doc()).map(drop)
+    fn new<'c>(cluster: &'c Cluster, ns: &str, by: String, turn: i64) -> Outcome<Lock<'c>> {
+        let (ends, ended) = mpsc::channel();
+        let changing = Arc::new(Mutex::new(()));
+        let lock = Lock {
+            cluster,
+            ns: ns.into(),
+            by,
+            turn,
+            changing: changing.clone(),
+            _renewed: ends,
+        };
+        let (config, q) = (cluster.config.clone(), lock.own());
+        let renew = move || {
+            while ended.recv_timeout(RENEW) == Err(RecvTimeoutError::Timeout) {
+                let Some(_changing) = changing.try_lock() else {
+                    continue;
+                };
+                let u = doc! {"$set": doc! {"at": Value::date(millis())}};
+                let updates = bson::array![doc! {"q": &q, "u": u}];
+                let update = doc! {"update": "locks", "updates": updates};
+                // Whoever could not renew it fails at his next change, if it was taken over.
+                let _ = run(&config, "config", update.as_doc());
+            }
+        };
+        std::thread::Builder::new()
+            .name("lock".into())
+            .spawn(renew)
+            .map_err(|e| err!(OperationFailed, "no thread for a lock: {e}"))?;
+        Ok(lock)
+    }
+
+    fn own(&self) -> DocBuf {
+        doc! {"_id": &self.ns, "by": &self.by}
     }
 }
 
 impl Drop for Lock<'_> {
     fn drop(&mut self) {
-        let q = doc! {"_id": &self.ns, "by": &self.by};
-        let delete = doc! {"delete": "locks", "deletes": bson::array![doc! {"q": q, "limit": 1}]};
-        if let Err(e) = self.cluster.on_config("config", delete.as_doc()) {
+        let _changing = self.changing.lock();
+        // The document stays, and with it the number of holders.
+        let u = doc! {"$set": doc! {"by": "", "at": Value::date(0)}};
+        let updates = bson::array![doc! {"q": self.own(), "u": u}];
+        let free = doc! {"update": "locks", "updates": updates};
+        if let Err(e) = self.cluster.on_config("config", free.as_doc()) {
             tracing::warn!(target: "SHARDING", ns = self.ns.as_str(), error = %e, "A lock is left behind");
         }
     }
 }
 
-fn millis() -> i64 {
+pub(crate) fn millis() -> i64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(0, |d| d.as_millis() as i64)
 }
 
-/// Takes the lock of a collection. One that was left behind is taken over after a while: its holder's
-/// transaction fails then, because it names the holder.
+/// Takes the lock of a collection or of a database. One that was left behind is taken over after a
+/// while: its holder's transaction fails then, because it names the holder.
 pub(crate) fn lock<'c>(cluster: &'c Cluster, ns: &str) -> Outcome<Lock<'c>> {
     let by = ObjectId::generate().to_string();
     let began = Instant::now();
     loop {
         let late = Value::date(millis() - LEFT.as_millis() as i64);
-        let q = doc! {"_id": ns, "at": doc! {"$lt": late}};
-        let u = doc! {"$set": doc! {"by": &by, "at": Value::date(millis())}};
-        let update = doc! {
-            "update": "locks",
-            "updates": bson::array![doc! {"q": q, "u": u, "upsert": true}],
+        let take = doc! {
+            "findAndModify": "locks",
+            "query": doc! {"_id": ns, "at": doc! {"$lt": late}},
+            "update": doc! {
+                "$set": doc! {"by": &by, "at": Value::date(millis())},
+                "$inc": doc! {"turn": 1_i64},
+            },
+            "upsert": true,
+            "new": true,
             "writeConcern": doc! {"w": "majority"},
         };
-        let reply = cluster.on_config("config", update.as_doc())?;
-        if reply.get("writeErrors").is_none() {
-            return Ok(Lock {
-                cluster,
-                ns: ns.into(),
-                by,
-                renewed: Cell::new(Instant::now()),
-            });
+        match cluster.on_config("config", take.as_doc()) {
+            Ok(reply) => {
+                let taken = reply.get("value").and_then(Val::as_doc);
+                let turn = taken.and_then(|d| d.get("turn")?.to_i64_exact());
+                let turn = turn.ok_or_else(|| err!(InternalError, "a lock has no turn"))?;
+                return Lock::new(cluster, ns, by, turn);
+            }
+            Err(Failure::Client(e))
+                if matches!(e.code, Code::DuplicateKey | Code::WriteConflict) => {}
+            Err(e) => return Err(e),
         }
         if began.elapsed() > PATIENCE {
             return Err(err!(
                 ConflictingOperationInProgress,
-                "the chunks of {ns} are being changed by somebody else"
+                "{ns} is being changed by somebody else"
             )
             .into());
         }
@@ -92,111 +129,81 @@ pub(crate) fn lock<'c>(cluster: &'c Cluster, ns: &str) -> Outcome<Lock<'c>> {
     }
 }
 
-/// Writes in one transaction on the configuration set.
+/// Writes to the metadata that are done all or not at all.
 pub(crate) struct Change<'c> {
     cluster: &'c Cluster,
-    lsid: DocBuf,
-    started: bool,
+    writes: Vec<DocBuf>,
+    /// The lock is not renewed meanwhile: that would be a conflict.
+    _changing: ArcMutexGuard<RawMutex, ()>,
 }
 
 impl<'c> Change<'c> {
-    /// Begins: it fails unless the lock is held.
-    pub fn begin(lock: &Lock<'c>) -> Outcome<Change<'c>> {
+    /// It fails unless the lock is held then.
+    pub fn begin(lock: &Lock<'c>) -> Change<'c> {
         let mut change = Change {
             cluster: lock.cluster,
-            lsid: doc! {"id": Value::binary(4, &crate::ddl::uuid())},
-            started: false,
+            writes: Vec::new(),
+            _changing: Mutex::lock_arc(&lock.changing),
         };
-        let q = doc! {"_id": &lock.ns, "by": &lock.by};
-        let u = doc! {"$set": doc! {"at": Value::date(millis())}};
-        let update = doc! {"update": "locks", "updates": bson::array![doc! {"q": q, "u": u}]};
-        let reply = change.run("config", update.as_doc())?;
-        if reply.get("n").and_then(Val::to_i64_exact) != Some(1) {
-            change.end("abortTransaction")?;
-            return Err(err!(LockTimeout, "the lock of {} was lost", lock.ns).into());
-        }
-        Ok(change)
+        let renewed = doc! {"$set": doc! {"at": Value::date(millis())}};
+        change.update("locks", lock.own(), renewed);
+        change
     }
 
-    fn run(&mut self, db: &str, command: Doc<'_>) -> Outcome<DocBuf> {
-        let mut w = Writer::new();
-        w.doc("lsid", self.lsid.as_doc())
-            .i64("txnNumber", 1)
-            .bool("autocommit", false);
-        if !self.started {
-            w.bool("startTransaction", true);
-            self.started = true;
+    pub fn insert(&mut self, collection: &str, docs: &[DocBuf]) {
+        if docs.is_empty() {
+            return;
         }
-        run(
-            &self.cluster.config,
-            db,
-            with_fields(command, w.finish().as_doc()).as_doc(),
-        )
+        let mut w = Writer::new();
+        w.str("insert", collection).open_array("documents");
+        for d in docs {
+            w.push(d.as_doc().as_val());
+        }
+        self.writes.push(w.finish());
     }
 
-    fn end(&mut self, how: &str) -> Outcome<DocBuf> {
+    /// Updates one document; all fails where it is not there as the filter says.
+    pub fn update(&mut self, collection: &str, filter: DocBuf, update: DocBuf) {
+        let write = doc! {"update": collection, "q": filter, "u": update};
+        self.writes.push(write);
+    }
+
+    pub fn remove(&mut self, collection: &str, filter: DocBuf) {
+        self.writes.push(doc! {"remove": collection, "q": filter});
+    }
+
+    /// Where the reply was lost it is not known what became of it.
+    pub fn commit(self) -> Outcome<()> {
         let mut w = Writer::new();
-        w.i32(how, 1)
+        w.i32("_pandoChange", 1).open_array("writes");
+        for write in &self.writes {
+            w.push(write.as_doc().as_val());
+        }
+        w.close()
             .doc("writeConcern", doc! {"w": "majority"}.as_doc());
-        self.run("admin", w.finish().as_doc())
-    }
-
-    pub fn write(&mut self, command: &DocBuf) -> Outcome<DocBuf> {
-        let reply = self.run("config", command.as_doc())?;
-        if let Some(errors) = reply.get("writeErrors").and_then(Val::as_array) {
-            let first = errors.values().next().and_then(Val::as_doc);
-            let says = first
-                .and_then(|e| e.get("errmsg")?.as_str())
-                .unwrap_or("a write failed");
-            return Err(err!(OperationFailed, "{says}").into());
-        }
-        Ok(reply)
-    }
-
-    pub fn insert(&mut self, collection: &str, docs: &[DocBuf]) -> Outcome<()> {
-        for part in docs.chunks(1000) {
-            let mut w = Writer::new();
-            w.str("insert", collection).open_array("documents");
-            for d in part {
-                w.push(d.as_doc().as_val());
-            }
-            self.write(&w.finish())?;
-        }
-        Ok(())
-    }
-
-    pub fn remove(&mut self, collection: &str, filter: DocBuf) -> Outcome<()> {
-        let deletes = bson::array![doc! {"q": filter, "limit": 0}];
-        self.write(&doc! {"delete": collection, "deletes": deletes})?;
-        Ok(())
-    }
-
-    /// What became of it is known for certain: a commit whose reply was lost is sent again.
-    pub fn commit(mut self) -> Outcome<()> {
+        let command = w.finish();
         let began = Instant::now();
         loop {
-            match self.end("commitTransaction") {
-                Ok(_) => return Ok(()),
-                Err(Failure::Client(e)) if e.code != Code::HostUnreachable => return Err(e.into()),
-                Err(e) if began.elapsed() > PATIENCE => return Err(e),
-                Err(_) => std::thread::sleep(PAUSE),
+            match self.cluster.on_config("admin", command.as_doc()) {
+                // Somebody else reads or renews what is changed here.
+                Err(Failure::Client(e))
+                    if e.code == Code::WriteConflict && began.elapsed() < PATIENCE =>
+                {
+                    std::thread::sleep(PAUSE);
+                }
+                other => return other.map(drop),
             }
         }
     }
 }
 
 /// Puts chunks in the place of others.
-pub(crate) fn replace(
-    change: &mut Change<'_>,
-    uuid: &[u8; 16],
-    old: &[Chunk],
-    new: &[Chunk],
-) -> Outcome<()> {
+pub(crate) fn replace(change: &mut Change<'_>, uuid: &[u8; 16], old: &[Chunk], new: &[Chunk]) {
     for chunk in old {
-        change.remove("chunks", doc! {"_id": chunk.id})?;
+        change.remove("chunks", doc! {"_id": chunk.id});
     }
     let docs: Vec<DocBuf> = new.iter().map(|c| c.to_doc(uuid)).collect();
-    change.insert("chunks", &docs)
+    change.insert("chunks", &docs);
 }
 
 /// A line in `config.changelog`.

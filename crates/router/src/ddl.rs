@@ -3,10 +3,9 @@
 //! Invariant: a sharded collection has its indexes on each shard that has a range of it. A unique
 //! index begins with the shard key, because shards do not know of each other's keys.
 
-use crate::metadata::{Cluster, Placement, all};
+use crate::metadata::{Cluster, Placement, Whole, all};
 use crate::request::{Command, finish};
 use crate::service_impl::{Router, sound};
-use crate::upstream::with_fields;
 use crate::{Failure, Outcome};
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
 use errors::{Code, err};
@@ -50,7 +49,7 @@ pub(crate) fn make_database(
         "primary": *shard,
         "version": doc! {
             "uuid": Value::binary(4, &uuid()),
-            "timestamp": Value::timestamp(now()),
+            "timestamp": Value::timestamp(crate::admin::new_life(cluster)),
             "lastMod": 1,
         },
     };
@@ -86,17 +85,29 @@ pub(crate) fn create(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> 
     let ns = command.namespace()?;
     make_database(&router.cluster, command.db, None)?;
     router.cluster.agree(&ns, |placement| match placement {
-        Some(placement @ Placement::Whole(shard)) => {
+        Some(placement @ Placement::Whole(Whole { shard, .. })) => {
             router.send(command, placement, shard, &command.whole(), &[])
         }
         Some(Placement::Sharded(_)) => {
             Err(err!(NamespaceExists, "Collection {ns} already exists.").into())
         }
-        None => {
-            router.cluster.forget(&ns);
-            Err(crate::routing::no_database(command.db))
-        }
+        None => match made_for(&router.cluster, command.db, &ns)? {
+            made @ Placement::Whole(_) => {
+                let Placement::Whole(Whole { shard, .. }) = &made else {
+                    return Err(crate::routing::no_database(command.db));
+                };
+                router.send(command, &made, shard, &command.whole(), &[])
+            }
+            Placement::Sharded(_) => Err(crate::routing::no_database(command.db)),
+        },
     })
+}
+
+/// Where a collection is whose database is made for it.
+pub(crate) fn made_for(cluster: &Cluster, db: &str, ns: &str) -> Outcome<Placement> {
+    make_database(cluster, db, None)?;
+    let made = cluster.refresh(ns)?;
+    made.ok_or_else(|| crate::routing::no_database(db))
 }
 
 /// `createIndexes`, `dropIndexes`, `collMod`.
@@ -110,7 +121,7 @@ pub(crate) fn on_all_shards(router: &Router, command: &Command<'_>) -> Outcome<D
             return Err(err!(NamespaceNotFound, "ns not found {ns}").into());
         };
         let table = match placement {
-            Placement::Whole(shard) => {
+            Placement::Whole(Whole { shard, .. }) => {
                 let sequences = command.request.sequences;
                 return router.send(command, placement, shard, &command.whole(), sequences);
             }
@@ -220,13 +231,18 @@ pub(crate) fn drop_collection(router: &Router, command: &Command<'_>) -> Outcome
     let cluster = &router.cluster;
     match cluster.refresh(&ns)? {
         None => Ok(finish(Writer::new(), &[])),
-        Some(placement @ Placement::Whole(_)) => cluster.agree(&ns, |now| {
-            let Some(Placement::Whole(shard)) = now else {
+        Some(Placement::Whole(Whole { table: None, .. })) => cluster.agree(&ns, |now| {
+            let Some(
+                now @ Placement::Whole(Whole {
+                    shard, table: None, ..
+                }),
+            ) = now
+            else {
                 return Err(err!(ConflictingOperationInProgress, "{ns} is being sharded").into());
             };
-            cluster.send(&placement, shard, command.whole().as_doc(), &[])
+            cluster.send(now, shard, command.whole().as_doc(), &[])
         }),
-        Some(Placement::Sharded(_)) => {
+        Some(_) => {
             drop_sharded(cluster, &ns)?;
             let mut w = Writer::new();
             w.str("ns", &ns);
@@ -251,32 +267,25 @@ fn on_all_home_last(cluster: &Cluster, db: &str, command: Doc<'_>) -> Outcome<Ve
     Ok(shards)
 }
 
-/// Removes a sharded collection: first from the metadata, so that nobody is sent to it.
+/// Removes a collection that has chunks: first from the metadata, so that nobody is sent to it.
 fn drop_sharded(cluster: &Cluster, ns: &str) -> Outcome<()> {
-    let lock = crate::chunks::lock(cluster, ns)?;
+    let held = crate::chunks::lock(cluster, ns)?;
+    cluster.end_left_moves_under(&held, ns)?;
     let Some(table) = cluster.read_table(ns)? else {
         return Ok(());
     };
     let uuid = Value::binary(4, &table.entry.uuid);
-    for (collection, filter) in [
-        ("collections", doc! {"_id": ns}),
-        ("chunks", doc! {"uuid": uuid}),
-        ("tags", doc! {"ns": ns}),
-    ] {
-        let delete = doc! {
-            "delete": collection,
-            "deletes": bson::array![doc! {"q": filter, "limit": 0}],
-            "writeConcern": doc! {"w": "majority"},
-        };
-        sound(cluster.on_config("config", delete.as_doc())?)?;
-    }
+    let mut change = crate::chunks::Change::begin(&held);
+    change.remove("collections", doc! {"_id": ns});
+    change.remove("chunks", doc! {"uuid": uuid});
+    change.remove("tags", doc! {"ns": ns});
+    change.commit()?;
     cluster.forget(ns);
     let (db, collection) = ns.split_once('.').unwrap_or((ns, ""));
     let command = doc! {"drop": collection, "writeConcern": doc! {"w": "majority"}};
     for shard in on_all_home_last(cluster, db, command.as_doc())? {
-        cluster.teach(ns, None, &shard)?;
+        cluster.teach(ns, None, &shard, Some(table.entry.timestamp))?;
     }
-    drop(lock);
     Ok(())
 }
 
@@ -289,14 +298,10 @@ pub(crate) fn drop_database(router: &Router, command: &Command<'_>) -> Outcome<D
             drop_sharded(cluster, ns)?;
         }
     }
-    let command = doc! {"dropDatabase": 1, "writeConcern": doc! {"w": "majority"}};
-    on_all_home_last(cluster, db, command.as_doc())?;
-    let delete = doc! {
-        "delete": "databases",
-        "deletes": bson::array![doc! {"q": doc! {"_id": db}, "limit": 0}],
-        "writeConcern": doc! {"w": "majority"},
-    };
-    cluster.on_config("config", delete.as_doc())?;
+    crate::transfer::drop_home(cluster, db, || {
+        let command = doc! {"dropDatabase": 1, "writeConcern": doc! {"w": "majority"}};
+        on_all_home_last(cluster, db, command.as_doc()).map(drop)
+    })?;
     cluster.forget_database(db);
     let mut w = Writer::new();
     w.str("dropped", db);
@@ -319,9 +324,14 @@ pub(crate) fn rename(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> 
     let cluster = &router.cluster;
     match (cluster.refresh(&from)?, cluster.refresh(to)?) {
         (None, _) => Err(err!(NamespaceNotFound, "Source collection {from} does not exist").into()),
-        (Some(Placement::Whole(a)), b) => {
+        (Some(placement @ Placement::Whole(_)), b) => {
+            let Placement::Whole(a) = &placement else {
+                return Err(err!(InternalError, "a collection is nowhere").into());
+            };
             let same = match b {
-                Some(Placement::Whole(b)) => a == b,
+                Some(Placement::Whole(b)) => {
+                    a.shard == b.shard && a.table.is_none() && b.table.is_none()
+                }
                 Some(Placement::Sharded(_)) => false,
                 None => false,
             };
@@ -332,9 +342,13 @@ pub(crate) fn rename(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> 
                 )
                 .into());
             }
-            let set = cluster.shard(&a)?;
-            let body = with_fields(command.whole().as_doc(), Doc::EMPTY);
-            set.call(&crate::upstream::message(body.as_doc(), &[]))
+            let whole = command.whole();
+            cluster.agree(&from, |now| match now {
+                Some(now @ Placement::Whole(Whole { shard, .. })) => {
+                    cluster.send(now, shard, whole.as_doc(), &[])
+                }
+                _ => Err(err!(NamespaceNotFound, "Source collection {from} does not exist").into()),
+            })
         }
         _ => Err(err!(
             NotImplemented,

@@ -5,7 +5,7 @@
 
 use crate::cursors::{self, FIRST_BATCH, Source};
 use crate::merge::Merge;
-use crate::metadata::Placement;
+use crate::metadata::{Placement, Whole};
 use crate::request::{Command, finish};
 use crate::service_impl::{Router, sound};
 use crate::{Failure, Outcome, views};
@@ -27,7 +27,7 @@ pub(crate) fn targets(
     filter: Doc<'_>,
 ) -> Outcome<Vec<Arc<str>>> {
     Ok(match placement {
-        Placement::Whole(shard) => vec![shard.clone()],
+        Placement::Whole(Whole { shard, .. }) => vec![shard.clone()],
         Placement::Sharded(table) => {
             let mut shards = table.shards_in(&command.ranges(filter, table)?);
             if shards.is_empty() {

@@ -73,7 +73,19 @@ pub(crate) enum Failure {
     /// It is not known what became of what was sent.
     Lost(String),
     /// A shard did nothing, because one of the two knows too little.
-    Stale { shard: String, fenced: bool },
+    Stale(Box<Stale>),
+}
+
+/// What a shard says that refuses a version.
+#[derive(Debug)]
+pub(crate) struct Stale {
+    pub shard: String,
+    /// It is to be asked again in a moment.
+    pub fenced: bool,
+    /// It was the version of the database.
+    pub of_database: bool,
+    /// The life of the collection that the shard knows.
+    pub life: Option<u64>,
 }
 
 pub(crate) type Outcome<T> = Result<T, Failure>;
@@ -95,7 +107,7 @@ impl std::fmt::Display for Failure {
         match self {
             Failure::Client(e) => e.fmt(f),
             Failure::Unreachable(why) | Failure::Lost(why) => f.write_str(why),
-            Failure::Stale { shard, .. } => write!(f, "{shard} and the router differ"),
+            Failure::Stale(stale) => write!(f, "{} and the router differ", stale.shard),
         }
     }
 }
@@ -108,9 +120,15 @@ impl Failure {
             Failure::Unreachable(why) | Failure::Lost(why) => {
                 Error::new(Code::HostUnreachable, why).with_label("RetryableWriteError")
             }
-            Failure::Stale { shard, .. } => Error::new(
-                Code::StaleConfig,
-                format!("the router and the shard {shard} do not come to agree"),
+            Failure::Stale(stale) => Error::new(
+                match stale.of_database {
+                    true => Code::StaleDbVersion,
+                    false => Code::StaleConfig,
+                },
+                format!(
+                    "the router and the shard {} do not come to agree",
+                    stale.shard
+                ),
             ),
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::access;
 use crate::cursors;
-use crate::metadata::{CONFIG, Placement, all, run};
+use crate::metadata::{CONFIG, Placement, Whole, all, run};
 use crate::request::{Command, finish};
 use crate::service_impl::{Router, sound};
 use crate::{Failure, Outcome, aggregate, find};
@@ -72,38 +72,38 @@ pub(crate) fn list_databases(router: &Router, command: &Command<'_>) -> Outcome<
     Ok(finish(w, &[]))
 }
 
-/// The shard that knows all collections of a database.
-fn home(router: &Router, db: &str) -> Outcome<Option<Arc<str>>> {
-    match OWN.contains(&db) {
-        true => Ok(Some(CONFIG.into())),
-        false => router.cluster.database(db),
-    }
-}
-
+/// The collections of a database: the shard that is its primary knows all.
 pub(crate) fn list_collections(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     let ns = format!("{}.$cmd.listCollections", command.db);
-    let Some(shard) = home(router, command.db)? else {
-        let mut w = Writer::new();
-        w.open_doc("cursor")
-            .i64("id", 0)
-            .str("ns", &ns)
-            .open_array("firstBatch")
-            .close()
-            .close();
-        return Ok(finish(w, &[]));
-    };
-    let set = router.cluster.shard(&shard)?;
-    if command.user.is_some() && command.is("authorizedCollections") {
-        let mut ask = Writer::new();
-        let left_out = ["$db", "authorizedCollections", "cursor"];
-        for e in command.body.iter().filter(|e| !left_out.contains(&e.name)) {
-            ask.val(e.name, e.val);
-        }
-        let all = all(&set, command.db, ask.finish().as_doc())?;
-        return Ok(access::seen_collections(command, &ns, &all));
+    let whole = command.whole();
+    if OWN.contains(&command.db) {
+        let message = crate::upstream::message(whole.as_doc(), &[]);
+        let reply = router.cluster.shard(CONFIG)?.call(&message)?;
+        return Ok(cursors::adopt(router, &ns, &CONFIG.into(), reply));
     }
-    let reply = set.call(&crate::upstream::message(command.whole().as_doc(), &[]))?;
-    Ok(cursors::adopt(router, &ns, &shard, reply))
+    router.cluster.agree_home(command.db, |home| {
+        let Some(home) = home else {
+            let mut w = Writer::new();
+            w.open_doc("cursor").i64("id", 0).str("ns", &ns);
+            w.open_array("firstBatch").close().close();
+            return Ok(finish(w, &[]));
+        };
+        let placement = Placement::Whole(Whole::at_home(home));
+        if command.user.is_some() && command.is("authorizedCollections") {
+            let mut ask = Writer::new();
+            let left_out = ["$db", "authorizedCollections", "cursor"];
+            for e in command.body.iter().filter(|e| !left_out.contains(&e.name)) {
+                ask.val(e.name, e.val);
+            }
+            let set = router.cluster.shard(&home.shard)?;
+            let all = all(&set, command.db, ask.finish().as_doc())?;
+            return Ok(access::seen_collections(command, &ns, &all));
+        }
+        let reply = router
+            .cluster
+            .send(&placement, &home.shard, whole.as_doc(), &[])?;
+        Ok(cursors::adopt(router, &ns, &home.shard, reply))
+    })
 }
 
 pub(crate) fn list_indexes(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
@@ -126,7 +126,7 @@ pub(crate) fn list_indexes(router: &Router, command: &Command<'_>) -> Outcome<Do
 
 fn some_shard(placement: &Placement) -> Option<Arc<str>> {
     match placement {
-        Placement::Whole(shard) => Some(shard.clone()),
+        Placement::Whole(Whole { shard, .. }) => Some(shard.clone()),
         Placement::Sharded(table) => table.shards().next().cloned(),
     }
 }
@@ -181,13 +181,13 @@ pub(crate) fn of_collection(router: &Router, command: &Command<'_>) -> Outcome<D
             return Err(err!(NamespaceNotFound, "ns does not exist: {ns}").into());
         };
         let shards: Vec<Arc<str>> = match placement {
-            Placement::Whole(shard) => vec![shard.clone()],
+            Placement::Whole(Whole { shard, .. }) => vec![shard.clone()],
             Placement::Sharded(table) => table.shards().cloned().collect(),
         };
         let each = command.whole();
         let commands: Vec<_> = shards.iter().map(|s| (s.clone(), each.clone())).collect();
         let replies = router.cluster.scatter(placement, &commands)?;
-        if let (Placement::Whole(shard), Some(reply)) = (placement, replies.first()) {
+        if let (Placement::Whole(Whole { shard, .. }), Some(reply)) = (placement, replies.first()) {
             let mut w = Writer::new();
             w.extend(sound(reply.clone())?.as_doc());
             if command.name == "collStats" {

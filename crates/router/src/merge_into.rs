@@ -10,7 +10,7 @@
 
 use crate::aggregate::{Written, stage_of};
 use crate::cursors;
-use crate::metadata::Placement;
+use crate::metadata::{Placement, Whole};
 use crate::request::{Command, finish, own};
 use crate::service_impl::{Router, sound};
 use crate::write::shard_at;
@@ -290,7 +290,9 @@ fn take_for_one_shard(
     pending: &mut VecDeque<DocBuf>,
 ) -> Outcome<(Arc<str>, Vec<DocBuf>)> {
     let table = match placement {
-        Placement::Whole(shard) => return Ok((shard.clone(), pending.drain(..).collect())),
+        Placement::Whole(Whole { shard, .. }) => {
+            return Ok((shard.clone(), pending.drain(..).collect()));
+        }
         Placement::Sharded(table) => table,
     };
     let Some(first) = pending.front_mut() else {

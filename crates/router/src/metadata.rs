@@ -8,7 +8,7 @@ use crate::{Failure, Outcome};
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use errors::err;
 use parking_lot::RwLock;
-use sharding::{Chunk, CollectionEntry, RoutingTable, ShardKey};
+use sharding::{Chunk, CollectionEntry, DbVersion, RoutingTable, ShardKey};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,9 +17,66 @@ use std::time::SystemTime;
 /// Where a collection is.
 #[derive(Clone)]
 pub(crate) enum Placement {
-    /// On the database's primary shard.
-    Whole(Arc<str>),
+    Whole(Whole),
     Sharded(Arc<RoutingTable>),
+}
+
+/// Where a collection is that is not sharded.
+#[derive(Clone)]
+pub(crate) struct Whole {
+    pub shard: Arc<str>,
+    /// On the database's primary shard, as of this version of the database.
+    pub database: Option<DbVersion>,
+    /// It was moved by itself (`moveCollection`): its one chunk says where it is.
+    pub table: Option<Arc<RoutingTable>>,
+}
+
+impl Whole {
+    /// Of a shard whose collections nothing moves.
+    fn fixed(shard: &str) -> Whole {
+        Whole {
+            shard: shard.into(),
+            database: None,
+            table: None,
+        }
+    }
+
+    /// On the primary shard of its database.
+    pub fn at_home(home: &Home) -> Whole {
+        Whole {
+            shard: home.shard.clone(),
+            database: home.version,
+            table: None,
+        }
+    }
+}
+
+/// A database's primary shard.
+#[derive(Clone)]
+pub(crate) struct Home {
+    pub shard: Arc<str>,
+    pub version: Option<DbVersion>,
+}
+
+impl Placement {
+    /// The chunks, where the metadata has any: of a collection that is sharded, or was moved by itself.
+    pub fn table(&self) -> Option<&Arc<RoutingTable>> {
+        match self {
+            Placement::Sharded(table) => Some(table),
+            Placement::Whole(whole) => whole.table.as_ref(),
+        }
+    }
+
+    fn of(table: RoutingTable) -> Placement {
+        match table.chunks().first() {
+            Some(chunk) if table.entry.unsplittable => Placement::Whole(Whole {
+                shard: chunk.shard.clone(),
+                database: None,
+                table: Some(Arc::new(table)),
+            }),
+            _ => Placement::Sharded(Arc::new(table)),
+        }
+    }
 }
 
 /// The name under which the configuration set is asked like a shard.
@@ -30,8 +87,7 @@ struct Known {
     shards: HashMap<String, Arc<ReplicaSet>>,
     /// Those of before all was forgotten: who is found at the same address is the same.
     earlier: HashMap<String, Arc<ReplicaSet>>,
-    /// The primary shard of each database.
-    databases: HashMap<String, Arc<str>>,
+    databases: HashMap<String, Home>,
     collections: HashMap<String, Placement>,
 }
 
@@ -158,24 +214,39 @@ impl Cluster {
 
     /// The primary shard of a database, if there is one of that name.
     pub(crate) fn database(&self, db: &str) -> Outcome<Option<Arc<str>>> {
-        if let Some(primary) = self.known.read().databases.get(db) {
-            return Ok(Some(primary.clone()));
+        Ok(self.home(db)?.map(|home| home.shard))
+    }
+
+    /// The same with its version.
+    pub(crate) fn home(&self, db: &str) -> Outcome<Option<Home>> {
+        if let Some(home) = self.known.read().databases.get(db) {
+            return Ok(Some(home.clone()));
         }
+        self.refresh_home(db)
+    }
+
+    /// Reads anew where a database is.
+    pub(crate) fn refresh_home(&self, db: &str) -> Outcome<Option<Home>> {
         let found = self.read_config("databases", doc! {"_id": db}.as_doc(), Doc::EMPTY)?;
-        let primary = found
-            .first()
-            .and_then(|d| d.get("primary")?.as_str().map(Arc::from));
-        if let Some(primary) = &primary {
-            let mut known = self.known.write();
-            known.databases.insert(db.into(), Arc::clone(primary));
-        }
-        Ok(primary)
+        let home = found.first().and_then(|d| {
+            let version = d.get("version").and_then(Val::as_doc);
+            Some(Home {
+                shard: Arc::from(d.get("primary")?.as_str()?),
+                version: version.and_then(|v| DbVersion::parse(v).ok()),
+            })
+        });
+        let mut known = self.known.write();
+        match &home {
+            Some(home) => known.databases.insert(db.into(), home.clone()),
+            None => known.databases.remove(db),
+        };
+        Ok(home)
     }
 
     /// Where a collection is; `None`: the database does not exist.
     pub(crate) fn placement(&self, ns: &str) -> Outcome<Option<Placement>> {
         if ns.starts_with("config.") || ns.starts_with("admin.") {
-            return Ok(Some(Placement::Whole(CONFIG.into())));
+            return Ok(Some(Placement::Whole(Whole::fixed(CONFIG))));
         }
         if let Some(placement) = self.known.read().collections.get(ns) {
             return Ok(Some(placement.clone()));
@@ -187,8 +258,11 @@ impl Cluster {
     pub(crate) fn refresh(&self, ns: &str) -> Outcome<Option<Placement>> {
         let db = ns.split_once('.').map_or(ns, |(db, _)| db);
         let placement = match self.read_table(ns)? {
-            Some(table) => Some(Placement::Sharded(Arc::new(table))),
-            None => self.database(db)?.map(Placement::Whole),
+            Some(table) => Some(Placement::of(table)),
+            None => {
+                let home = self.refresh_home(db)?;
+                home.map(|home| Placement::Whole(Whole::at_home(&home)))
+            }
         };
         let mut known = self.known.write();
         match &placement {
@@ -198,7 +272,7 @@ impl Cluster {
         Ok(placement)
     }
 
-    /// The table of a sharded collection, as the configuration set has it. Chunks that change while
+    /// The chunks of a sharded collection, or of one that was moved by itself, as the configuration set has it. Chunks that change while
     /// they are read do not meet: then they are read again.
     pub(crate) fn read_table(&self, ns: &str) -> Outcome<Option<RoutingTable>> {
         let mut tries = 0;
@@ -313,6 +387,7 @@ fn entry_of(d: Doc<'_>) -> Outcome<CollectionEntry> {
         read().ok_or_else(|| err!(FailedToParse, "{d} is no entry of config.collections"))?;
     Ok(CollectionEntry {
         ns,
+        unsplittable: d.get("unsplittable").is_some_and(Val::truthy),
         uuid,
         key: ShardKey::parse(key)?,
         unique: d.get("unique").is_some_and(Val::truthy),

@@ -3,27 +3,41 @@
 //! Invariant: a shard that refuses a version has changed nothing, so the same is sent again when
 //! both agree. Nobody waits for ever.
 
-use crate::metadata::{Cluster, Placement};
+use crate::metadata::{Cluster, Home, Placement, Whole};
 use crate::replica_set::{Asked, Member, ReplicaSet};
 use crate::upstream::{Line, error_of, message, with_fields};
-use crate::{Failure, Outcome};
-use bson::{Doc, DocBuf, Val, Writer, doc};
+use crate::{Failure, Outcome, Stale};
+use bson::{Doc, DocBuf, Val, Value, Writer, doc};
 use errors::{Code, err};
-use sharding::{Ownership, Version};
+use sharding::{DbVersion, Ownership, Version};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long a router and a shard may differ, or a fence may stand.
 const PATIENCE: Duration = Duration::from_secs(30);
 const FENCE_PAUSE: Duration = Duration::from_millis(4);
-/// A fence that stands so long was left by a mover that is gone.
-const FENCE_LEFT: Duration = Duration::from_secs(5);
+/// A fence that stands so long is taken away, if what it was raised for is not done.
+const FENCE_LEFT: Duration = Duration::from_secs(4);
+/// Between two attempts that are not expected to differ.
+const STALE_PAUSE: Duration = Duration::from_millis(10);
 
 /// The version that a shard is told.
 pub(crate) fn version_for(placement: &Placement, shard: &str) -> Version {
+    match placement.table() {
+        None => Version::UNSHARDED,
+        Some(table) => table.version_of(shard),
+    }
+}
+
+/// What a shard is told of the database: of a collection that is on its primary shard.
+fn database_for(placement: &Placement) -> Option<DbVersion> {
     match placement {
-        Placement::Whole(_) => Version::UNSHARDED,
-        Placement::Sharded(table) => table.version_of(shard),
+        Placement::Whole(Whole {
+            database,
+            table: None,
+            ..
+        }) => *database,
+        _ => None,
     }
 }
 
@@ -32,14 +46,60 @@ pub(crate) fn judge(shard: &str, reply: DocBuf) -> Outcome<DocBuf> {
     let Some(e) = error_of(reply.as_doc()) else {
         return Ok(reply);
     };
-    if e.code == Code::StaleConfig {
-        return Err(Failure::Stale {
+    if matches!(e.code, Code::StaleConfig | Code::StaleDbVersion) {
+        let wanted = reply.get("vWanted").and_then(Val::as_doc);
+        return Err(Failure::Stale(Box::new(Stale {
             shard: shard.into(),
             fenced: reply.get("fenced").is_some_and(Val::truthy),
-        });
+            of_database: e.code == Code::StaleDbVersion,
+            life: wanted.and_then(|v| v.get("t")?.as_timestamp()),
+        })));
     }
     // The reply is handed on as the shard made it.
     Ok(reply)
+}
+
+/// How long a router and its shards have not agreed yet.
+struct Patience {
+    began: Instant,
+    fenced_since: Option<Instant>,
+    attempts: u32,
+}
+
+impl Patience {
+    fn new() -> Patience {
+        Patience {
+            began: Instant::now(),
+            fenced_since: None,
+            attempts: 0,
+        }
+    }
+
+    /// Waits after a refusal, and ends what has left a fence of `name`: a collection's or a
+    /// database's. Whether it is only to be asked again.
+    fn wait(&mut self, cluster: &Cluster, name: &str, stale: Stale) -> Outcome<bool> {
+        if self.began.elapsed() > PATIENCE {
+            return Err(Failure::Stale(Box::new(stale)));
+        }
+        self.attempts += 1;
+        if !stale.fenced {
+            self.fenced_since = None;
+            if self.attempts > 2 {
+                std::thread::sleep(STALE_PAUSE);
+            }
+            return Ok(false);
+        }
+        std::thread::sleep(FENCE_PAUSE);
+        let since = *self.fenced_since.get_or_insert_with(Instant::now);
+        if since.elapsed() > FENCE_LEFT {
+            if let Err(e) = cluster.release_fence(name) {
+                tracing::warn!(target: "SHARDING", ns = name, error = %e, "A fence stands");
+            }
+            self.fenced_since = None;
+            return Ok(false);
+        }
+        Ok(true)
+    }
 }
 
 impl Cluster {
@@ -50,58 +110,113 @@ impl Cluster {
         ns: &str,
         mut attempt: impl FnMut(Option<&Placement>) -> Outcome<T>,
     ) -> Outcome<T> {
-        let began = Instant::now();
-        let mut fenced_since = None;
-        let mut taught = false;
+        let mut patience = Patience::new();
         let mut placement = self.placement(ns)?;
         loop {
-            let failure = match attempt(placement.as_ref()) {
-                Err(failure @ Failure::Stale { .. }) => failure,
+            let stale = match attempt(placement.as_ref()) {
+                Err(Failure::Stale(stale)) => *stale,
                 other => return other,
             };
-            let Failure::Stale { shard, fenced } = &failure else {
-                return Err(failure);
+            let (shard, of_database, life) = (stale.shard.clone(), stale.of_database, stale.life);
+            let name = match of_database {
+                true => ns.split_once('.').map_or(ns, |(db, _)| db),
+                false => ns,
             };
-            if began.elapsed() > PATIENCE {
-                return Err(failure);
+            if patience.wait(self, name, stale)? {
+                continue;
             }
-            let before = placement.as_ref().map(|p| version_for(p, shard));
-            if *fenced {
-                std::thread::sleep(FENCE_PAUSE);
-                let since = *fenced_since.get_or_insert_with(Instant::now);
-                if since.elapsed() > FENCE_LEFT {
-                    self.end_left_moves(ns)?;
-                    fenced_since = None;
-                }
-            }
+            let belief = |p: &Option<Placement>| {
+                p.as_ref()
+                    .map(|p| (version_for(p, &shard), database_for(p)))
+            };
+            let before = belief(&placement);
             placement = self.refresh(ns)?;
-            let now = placement.as_ref().map(|p| version_for(p, shard));
-            if !fenced && before == now {
-                if taught {
-                    // A secondary has yet to apply what its primary has learned.
-                    std::thread::sleep(FENCE_PAUSE);
+            if before != belief(&placement) {
+                continue;
+            }
+            match (&placement, of_database) {
+                (Some(Placement::Whole(whole)), true) => {
+                    if let Some(version) = whole.database {
+                        self.teach_home(name, version, &whole.shard, &shard)?;
+                    }
                 }
-                self.teach(ns, placement.as_ref(), shard)?;
-                taught = true;
+                _ => self.teach(ns, placement.as_ref(), &shard, life)?,
             }
         }
     }
 
-    /// Tells a shard what the metadata says.
+    /// The same of a database: `attempt` sends to its primary shard what it gets.
+    pub(crate) fn agree_home<T>(
+        &self,
+        db: &str,
+        mut attempt: impl FnMut(Option<&Home>) -> Outcome<T>,
+    ) -> Outcome<T> {
+        let mut patience = Patience::new();
+        let mut home = self.home(db)?;
+        loop {
+            let stale = match attempt(home.as_ref()) {
+                Err(Failure::Stale(stale)) => *stale,
+                other => return other,
+            };
+            let shard = stale.shard.clone();
+            if patience.wait(self, db, stale)? {
+                continue;
+            }
+            let before = home.as_ref().and_then(|h| h.version);
+            home = self.refresh_home(db)?;
+            if let Some(now) = &home
+                && let Some(version) = now.version
+                && before == now.version
+            {
+                self.teach_home(db, version, &now.shard, &shard)?;
+            }
+        }
+    }
+
+    /// Tells a shard what the metadata says of a collection; of one that has no chunks, that `life`
+    /// has ended, which the shard knew before the metadata was read.
     pub(crate) fn teach(
         &self,
         ns: &str,
         placement: Option<&Placement>,
         shard: &str,
+        life: Option<u64>,
     ) -> Outcome<()> {
         let concern = doc! {"w": "majority"};
-        let command = match placement {
-            Some(Placement::Sharded(table)) => doc! {
+        let command = match (placement.and_then(Placement::table), life) {
+            (Some(table), _) => doc! {
                 "_pandoOwnership": 1,
                 "ownership": Ownership::of(table, shard).to_doc(),
                 "writeConcern": concern,
             },
-            _ => doc! {"_pandoOwnership": 1, "drop": ns, "writeConcern": concern},
+            (None, Some(life)) => doc! {
+                "_pandoOwnership": 1,
+                "drop": ns,
+                "life": Value::timestamp(life),
+                "writeConcern": concern,
+            },
+            (None, None) => return Ok(()),
+        };
+        self.on_shard(shard, "admin", command.as_doc())?;
+        Ok(())
+    }
+
+    /// Tells a shard of which version a database is, and whether it is its primary.
+    pub(crate) fn teach_home(
+        &self,
+        db: &str,
+        version: DbVersion,
+        primary: &str,
+        shard: &str,
+    ) -> Outcome<()> {
+        let home = sharding::Home {
+            db: db.into(),
+            version,
+            primary: primary == shard,
+            fence: None,
+        };
+        let command = doc! {
+            "_pandoHome": 1, "home": home.to_doc(), "writeConcern": doc! {"w": "majority"},
         };
         self.on_shard(shard, "admin", command.as_doc())?;
         Ok(())
@@ -111,7 +226,7 @@ impl Cluster {
     pub(crate) fn teach_all(&self, ns: &str) -> Outcome<()> {
         let placement = self.refresh(ns)?;
         for shard in self.shard_names()? {
-            self.teach(ns, placement.as_ref(), &shard)?;
+            self.teach(ns, placement.as_ref(), &shard, None)?;
         }
         Ok(())
     }
@@ -194,6 +309,9 @@ impl Cluster {
         let version = version_for(placement, shard);
         let mut fields = Writer::new();
         fields.doc("shardVersion", version.to_doc().as_doc());
+        if let Some(database) = database_for(placement) {
+            fields.doc("databaseVersion", database.to_doc().as_doc());
+        }
         self.say_time(&mut fields);
         with_fields(command, fields.finish().as_doc())
     }

@@ -4,7 +4,7 @@
 //! Statements keep their numbers, so that a retry of the client's is known at the shard.
 
 use crate::key_change::{self, Changed};
-use crate::metadata::Placement;
+use crate::metadata::{Placement, Whole};
 use crate::request::{Command, finish, has_collation, ranges};
 use crate::service_impl::Router;
 use crate::single_write::{effect_on_key, kept_place, place_of_upsert};
@@ -51,7 +51,7 @@ pub(crate) fn run(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     }
     if let Some(Placement::Whole(_)) = router.cluster.placement(&ns)? {
         let whole = router.cluster.agree(&ns, |placement| {
-            let Some(placement @ Placement::Whole(shard)) = placement else {
+            let Some(placement @ Placement::Whole(Whole { shard, .. })) = placement else {
                 return Ok(None);
             };
             let sequences = command.request.sequences;
@@ -91,7 +91,8 @@ pub(crate) fn run(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     };
     router.cluster.agree(&ns, |placement| match placement {
         Some(placement) => batch.proceed(placement),
-        None => Err(crate::routing::no_database(command.db)),
+        // It was dropped meanwhile, or before, which the router did not know.
+        None => batch.proceed(&ddl::made_for(&router.cluster, command.db, &ns)?),
     })?;
     Ok(batch.tally.reply(command.name))
 }
@@ -136,7 +137,7 @@ impl Batch<'_> {
 
     fn target(&self, placement: &Placement, statement: Doc<'_>) -> Outcome<Target> {
         let table = match placement {
-            Placement::Whole(shard) => return Ok(Target::All(vec![shard.clone()])),
+            Placement::Whole(Whole { shard, .. }) => return Ok(Target::All(vec![shard.clone()])),
             Placement::Sharded(table) => table,
         };
         if self.field == "documents" {

@@ -7,6 +7,7 @@
 //! - [`Ownership`]: what a shard knows of its part, and what it answers to a router that believes
 //!   something else;
 //! - [`two_phase`]: the steps of a transaction over several shards, from its commit to its end;
+//! - [`Home`]: the same for what is not sharded, by database;
 //! - [`zones`], [`balance`]: where ranges may lie, and which one is to move.
 //!
 //! The contract between the parts is in docs/decisions/2026-11-25-sharding.md.
@@ -15,6 +16,7 @@
 
 pub mod balance;
 mod chunk;
+mod home;
 mod ownership;
 mod range;
 mod routing_table;
@@ -26,6 +28,7 @@ mod version;
 pub mod zones;
 
 pub use chunk::Chunk;
+pub use home::{DbVersion, Home, home_standing};
 pub use ownership::{Fence, Ownership, Standing, standing};
 pub use range::{PlaceRange, cut, intersect, union};
 pub use routing_table::{CollectionEntry, RoutingTable};

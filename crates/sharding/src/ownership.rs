@@ -7,7 +7,7 @@
 
 use crate::{PlaceRange, Received, RoutingTable, ShardKey, Version, cut, union};
 use bson::{Doc, DocBuf, Val, Writer};
-use errors::{Result, err};
+use errors::{Result, bail, err};
 
 /// A range whose owner is about to change: routers wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,6 +15,8 @@ pub struct Fence {
     /// The move that raised it.
     pub by: String,
     pub range: PlaceRange,
+    /// The collection is about to begin another life: only who raised the fence tells of that.
+    pub firm: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +32,9 @@ pub struct Ownership {
     /// Ranges that may hold documents which are not the shard's.
     pub orphans: Vec<PlaceRange>,
     pub fence: Option<Fence>,
+    /// The latest holder of the collection's lock that was heard of. What an earlier one still
+    /// sends is refused.
+    pub turn: u64,
 }
 
 /// What a shard does with a command of a router.
@@ -56,6 +61,9 @@ pub fn standing(known: Option<&Ownership>, received: Received) -> Standing {
             false => Standing::Stale,
         };
     };
+    if known.fence.as_ref().is_some_and(|f| f.firm) {
+        return Standing::Fenced;
+    }
     // Splits change the minor version only: who has what stays as it is.
     if !known.version.is_same_life(&version) || known.version.major() != version.major() {
         return Standing::Stale;
@@ -82,6 +90,7 @@ impl Ownership {
             owned: Vec::new(),
             orphans: Vec::new(),
             fence: None,
+            turn: 0,
         }
     }
 
@@ -100,11 +109,15 @@ impl Ownership {
         let fresh = Ownership {
             orphans: Vec::new(),
             fence: None,
+            turn: known.map_or(0, |k| k.turn),
             ..told.clone()
         };
         let Some(known) = known else {
             return Some(fresh);
         };
+        if known.fence.as_ref().is_some_and(|f| f.firm) {
+            return None;
+        }
         if !told.version.is_same_life(&known.version) {
             return told.version.is_newer(&known.version).then_some(fresh);
         }
@@ -122,6 +135,20 @@ impl Ownership {
             fence: known.fence.clone().filter(still_ours),
             ..fresh
         })
+    }
+
+    /// Fails for a holder of the lock who was followed by another. From a later one on earlier ones
+    /// are refused.
+    pub fn heed(mut self, turn: u64) -> Result<Ownership> {
+        if turn < self.turn {
+            bail!(
+                ConflictingOperationInProgress,
+                "{} is being changed by somebody else since",
+                self.ns
+            );
+        }
+        self.turn = turn;
+        Ok(self)
     }
 
     /// Documents of a range are about to come in.
@@ -166,7 +193,8 @@ impl Ownership {
         w.str("_id", &self.ns)
             .doc("key", self.key.pattern())
             .doc("version", self.version.to_doc().as_doc())
-            .timestamp("seen", self.seen);
+            .timestamp("seen", self.seen)
+            .i64("turn", self.turn as i64);
         for (name, ranges) in [("owned", &self.owned), ("orphans", &self.orphans)] {
             w.open_array(name);
             for r in ranges {
@@ -177,6 +205,7 @@ impl Ownership {
         if let Some(fence) = &self.fence {
             w.open_doc("fence")
                 .str("by", &fence.by)
+                .bool("firm", fence.firm)
                 .doc("range", range_doc(&fence.range).as_doc())
                 .close();
         }
@@ -195,6 +224,7 @@ impl Ownership {
             Some(Fence {
                 by: f.get("by")?.as_str()?.into(),
                 range: range_of(f.get("range")?.as_doc()?)?,
+                firm: f.get("firm").is_some_and(Val::truthy),
             })
         });
         Ok(Ownership {
@@ -208,6 +238,7 @@ impl Ownership {
                 None => None,
                 Some(fence) => Some(fence.ok_or_else(bad)?),
             },
+            turn: d.get("turn").and_then(Val::to_i64_exact).unwrap_or(0) as u64,
         })
     }
 }
@@ -310,6 +341,7 @@ mod tests {
             fence: Some(Fence {
                 by: "m".into(),
                 range: moving.clone(),
+                firm: false,
             }),
             ..donor
         };
@@ -348,6 +380,28 @@ mod tests {
     }
 
     #[test]
+    fn who_was_followed_is_refused() {
+        let known = owning(version(5, 2, 0), vec![range(0, 10)]);
+        let known = known.heed(7).unwrap();
+        assert!(known.clone().heed(6).is_err());
+        assert_eq!(known.clone().heed(7).unwrap().turn, 7);
+        let told = owning(version(6, 1, 0), vec![range(0, 5)]);
+        assert_eq!(Ownership::learn(Some(&known), &told).unwrap().turn, 7);
+        let firm = Fence {
+            by: "m".into(),
+            range: PlaceRange::all(),
+            firm: true,
+        };
+        let fenced = Ownership {
+            fence: Some(firm),
+            ..known
+        };
+        assert!(Ownership::learn(Some(&fenced), &told).is_none());
+        let received = Received::Version(told.version);
+        assert_eq!(standing(Some(&fenced), received), Standing::Fenced);
+    }
+
+    #[test]
     fn documents_and_what_is_shown() {
         let v = version(5, 2, 0);
         let known = owning(v, vec![range(0, 5), range(20, 30)]).receive(range(4, 8));
@@ -355,6 +409,7 @@ mod tests {
             fence: Some(Fence {
                 by: "m".into(),
                 range: PlaceRange::all(),
+                firm: true,
             }),
             ..known
         };

@@ -15,6 +15,8 @@ pub struct CollectionEntry {
     pub uuid: [u8; 16],
     pub key: ShardKey,
     pub unique: bool,
+    /// It is not sharded, but was moved by itself: it has one chunk.
+    pub unsplittable: bool,
     pub epoch: ObjectId,
     pub timestamp: u64,
 }
@@ -187,6 +189,7 @@ mod tests {
             uuid: [1; 16],
             key,
             unique: false,
+            unsplittable: false,
             epoch: ObjectId([3; 12]),
             timestamp: 9,
         };

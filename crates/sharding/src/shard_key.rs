@@ -213,7 +213,8 @@ impl ShardKey {
                 false => Some(self.place_of_bound(max)?),
             },
         };
-        if range.high.as_ref().is_some_and(|high| *high <= range.low) {
+        // By the bounds: the first of all ranges begins before the place of its own.
+        if self.place_of_bound(max)? <= self.place_of_bound(min)? {
             bail!(FailedToParse, "min: {min} should be less than max: {max}");
         }
         Ok(range)
@@ -378,8 +379,11 @@ mod tests {
         let bound = doc! {"a": 1, "b.c": "x"};
         assert_eq!(key.place_of_bound(bound.as_doc()).unwrap(), here);
         assert!(key.place_of_bound(doc! {"b.c": 1}.as_doc()).is_err());
-        let range = key.range(key.global_min().as_doc(), key.global_max().as_doc());
+        let (least, last) = (key.global_min(), key.global_max());
+        let range = key.range(least.as_doc(), last.as_doc());
         assert_eq!(range.unwrap(), PlaceRange::all());
+        assert!(key.range(least.as_doc(), least.as_doc()).is_err());
+        assert!(key.range(last.as_doc(), last.as_doc()).is_err());
     }
 
     #[test]

@@ -42,7 +42,7 @@ impl Version {
 
     /// Of the same collection in the same life.
     pub fn is_same_life(&self, other: &Version) -> bool {
-        self.timestamp == other.timestamp
+        (self.timestamp, self.epoch) == (other.timestamp, other.epoch)
     }
 
     /// Whether it is of a later life or, in the same, says more.

@@ -146,6 +146,7 @@ fn is_ignored(name: &str) -> bool {
             | "$gleStats"
             | "databaseVersion"
             | "shardVersion"
+            | "moveTurn"
             | "tracking_info"
             | "coordinator"
             | "maxTimeMSOpOnly"

@@ -230,6 +230,9 @@ commands! {
     "_pandoChanges" => ADMIN | WORKER, Cluster(&[Internal]), crate::shard::pando_changes::run, "which documents of a collection were touched";
     "_pandoTime" => ADMIN | WRITE | WORKER, Cluster(&[Internal]), crate::shard::pando_time::run, "the time of a shard's log, and that it be late enough";
     "_pandoFence" => ADMIN | WRITE | WORKER, Cluster(&[Internal]), crate::shard::pando_fence::run, "lets routers wait while a range changes its owner";
+    "_pandoChange" => ADMIN | WRITE | WORKER, Cluster(&[Internal]), crate::shard::pando_change::run, "writes to the metadata, all or none";
+    "_pandoHome" => ADMIN | WRITE | WORKER, Cluster(&[Internal]), crate::shard::pando_home::run, "tells a shard which databases it is the primary of";
+    "_pandoSwap" => ADMIN | WRITE | WORKER, Cluster(&[Internal]), crate::shard::pando_swap::run, "puts one collection in the place of another";
     "_pandoSessions" => ADMIN | WRITE | WORKER, Cluster(&[Internal]), crate::shard::pando_sessions::run, "outcomes of retryable writes, for another shard";
     "_pandoPrepare" => ADMIN | WRITE | WORKER, Cluster(&[Internal]), crate::shard::pando_prepare::run, "a shard promises to commit its part of a transaction";
     "_pandoDecide" => ADMIN | WRITE | WORKER, Cluster(&[Internal]), crate::shard::pando_decide::run, "a shard hears what became of a transaction over several shards";

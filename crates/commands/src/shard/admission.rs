@@ -13,7 +13,7 @@ use crate::security::authorize;
 use bson::{Doc, DocBuf, Val, Writer};
 use errors::{Error, Result, err};
 use service::{Client, Request};
-use sharding::{Ownership, Received, Standing, standing};
+use sharding::{DbVersion, Ownership, Received, Standing, home_standing, standing};
 use std::time::Instant;
 
 /// What a router's command holds, and what it runs as.
@@ -33,7 +33,8 @@ impl Commands {
         request: &Request<'_>,
     ) -> Result<Admitted, Error> {
         let mut admitted = Admitted::default();
-        if !request.body.contains("shardVersion") {
+        let moves = request.body.contains("moveTurn");
+        if !moves && !request.body.contains("shardVersion") {
             return Ok(admitted);
         }
         if self.security.enabled && !authorize::is_member(client) {
@@ -41,6 +42,9 @@ impl Commands {
                 Unauthorized,
                 "shardVersion is for routers, which log in as members of the cluster"
             ));
+        }
+        if moves {
+            return self.admit_mover(request);
         }
         self.hear_time(request.body);
         let received = Received::of(request.body).map_err(|stop| stop.into_error())?;
@@ -51,17 +55,24 @@ impl Commands {
         let ns = match (merged, command.target(db, first)) {
             (Some(target), _) => target.to_string(),
             (None, Some((db, coll))) => format!("{db}.{coll}"),
-            (None, None) => return Ok(admitted),
+            // Of a database as a whole.
+            (None, None) => {
+                self.check_home(request, db)?;
+                return Ok(admitted);
+            }
         };
         if matches!(command.name, "find" | "aggregate" | "count" | "distinct") {
             self.tell_of_view(&ns, request)?;
         }
         if command.is(flag::WRITE) || merged.is_some() {
-            match self.ownerships.enter(&ns) {
+            let home = request.body.contains("databaseVersion");
+            let home = home.then(|| ns.split_once('.').map_or(&*ns, |(db, _)| db));
+            match self.ownerships.enter(&ns, home) {
                 Some(guard) => admitted.writer = Some(guard),
                 None => return Err(refusal(&ns, received, None, true)),
             }
         }
+        self.check_home(request, ns.split_once('.').map_or(&*ns, |(db, _)| db))?;
         let known = self.ownerships.get(&ns);
         match standing(known.as_deref(), received) {
             Standing::Serve { hides: false } => {}
@@ -80,6 +91,62 @@ impl Commands {
 }
 
 impl Commands {
+    /// Fails where the router believes another shard's time as the database's primary to be this
+    /// one's, or the other way round.
+    fn check_home(&self, request: &Request<'_>, db: &str) -> Result<(), Error> {
+        let Some(told) = request.body.get("databaseVersion").and_then(Val::as_doc) else {
+            return Ok(());
+        };
+        let received = DbVersion::parse(told).map_err(|stop| stop.into_error())?;
+        let known = self.ownerships.home(db);
+        let fenced = match home_standing(known.as_deref(), received) {
+            Standing::Serve { .. } => return Ok(()),
+            Standing::Stale => false,
+            Standing::Fenced => true,
+        };
+        let mut w = Writer::new();
+        w.str("db", db)
+            .doc("vReceived", told)
+            .bool("fenced", fenced);
+        if let Some(known) = known {
+            w.doc("vWanted", known.version.to_doc().as_doc());
+        }
+        Err(err!(StaleDbVersion, "version mismatch for database {db}")
+            .with_extra(w.finish().into_vec()))
+    }
+
+    /// The gate for a part of a range's move. Fails where the mover was followed by another: what he
+    /// still sends has no place here any more.
+    pub(crate) fn admit_mover(&self, request: &Request<'_>) -> Result<Admitted, Error> {
+        let told = request.body.get("moveTurn").and_then(Val::as_doc);
+        let part = told.and_then(|d| {
+            Some((
+                d.get("ns")?.as_str()?,
+                d.get("life")?.as_timestamp()?,
+                d.get("turn")?.to_i64_exact()? as u64,
+            ))
+        });
+        let Some((ns, life, turn)) = part else {
+            return Err(err!(FailedToParse, "moveTurn is {{ns, life, turn}}"));
+        };
+        let gone = || {
+            err!(
+                ConflictingOperationInProgress,
+                "{ns} is being changed by somebody else since"
+            )
+        };
+        let writer = self.ownerships.enter(ns, None).ok_or_else(gone)?;
+        let known = self.ownerships.get(ns);
+        let ours = known.is_some_and(|k| k.version.timestamp == life && k.turn == turn);
+        match ours {
+            true => Ok(Admitted {
+                writer: Some(writer),
+                body: None,
+            }),
+            false => Err(gone()),
+        }
+    }
+
     /// What is written from now on is later than what the router has seen. A time that is far ahead
     /// of the clock is nobody's.
     pub(crate) fn hear_time(&self, body: Doc<'_>) {

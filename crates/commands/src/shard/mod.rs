@@ -4,10 +4,12 @@
 
 mod admission;
 mod ownerships;
+pub mod pando_change;
 pub mod pando_changes;
 pub mod pando_clean;
 pub mod pando_decide;
 pub mod pando_fence;
+pub mod pando_home;
 pub mod pando_outcome;
 pub mod pando_ownership;
 pub mod pando_prepare;
@@ -15,6 +17,7 @@ pub mod pando_prepared;
 pub mod pando_receive;
 pub mod pando_sessions;
 pub mod pando_snapshot;
+pub mod pando_swap;
 pub mod pando_time;
 
 pub use ownerships::{Ownerships, WriterGuard};
@@ -29,6 +32,9 @@ use sharding::{Ownership, PlaceRange};
 
 /// Where a shard keeps what it knows.
 pub(crate) const OWNERSHIP: &str = "config.ownership";
+
+/// Where it keeps which databases it is the primary of.
+pub(crate) const HOMES: &str = "config.homes";
 
 /// The required string `name` of an internal command.
 fn text<'a>(cx: &CommandContext<'_, 'a>, name: &str) -> Result<&'a str> {
@@ -79,17 +85,23 @@ fn range(cx: &CommandContext<'_, '_>) -> Result<PlaceRange> {
     PlaceRange::parse(document(cx, "range")?)
 }
 
+/// The holder of the collection's lock who sends the command; without one, whoever was last.
+fn turn(cx: &CommandContext<'_, '_>, known: u64) -> u64 {
+    let turn = cx.args.field("turn").and_then(|v| v.to_i64_exact());
+    turn.map_or(known, |turn| turn as u64)
+}
+
 /// Stores what the shard knows from now on.
 fn store(cx: &mut CommandContext<'_, '_>, ownership: &Ownership) -> Result<()> {
-    let whole = ownership.to_doc();
-    let without_id: DocBuf = {
-        let mut w = bson::Writer::new();
-        for e in whole.as_doc().iter().filter(|e| e.name != "_id") {
-            w.val(e.name, e.val);
-        }
-        w.finish()
-    };
-    documents::put(&mut cx.op, OWNERSHIP, &ownership.ns, without_id.as_doc())?;
+    put(cx, OWNERSHIP, &ownership.ns, &ownership.to_doc())
+}
+
+fn put(cx: &mut CommandContext<'_, '_>, ns: &str, id: &str, whole: &DocBuf) -> Result<()> {
+    let mut w = bson::Writer::new();
+    for e in whole.as_doc().iter().filter(|e| e.name != "_id") {
+        w.val(e.name, e.val);
+    }
+    documents::put(&mut cx.op, ns, id, w.finish().as_doc())?;
     cx.after_commit = true;
     Ok(())
 }

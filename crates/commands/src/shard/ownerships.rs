@@ -4,14 +4,14 @@
 //! write that a router sent holds its collection's gate from before its version is compared until it is committed; so whoever
 //! has raised a fence and then passed the gate has seen the last write of before.
 
-use super::OWNERSHIP;
+use super::{HOMES, OWNERSHIP};
 use crate::settings::documents;
 use bson::Doc;
 use catalog::keyspace::SPACE_RECORD;
 use errors::Result;
 use executor::Engine;
 use parking_lot::{ArcRwLockReadGuard, RawRwLock, RwLock};
-use sharding::Ownership;
+use sharding::{Home, Ownership};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,8 +20,14 @@ use storage::{Committed, Effect, Entry, Observer, Op};
 /// How long routers' new writes wait for those that are under way.
 pub(super) const DRAIN: Duration = Duration::from_millis(500);
 
-/// Held by a router's write until it is committed.
-pub type WriterGuard = ArcRwLockReadGuard<RawRwLock, ()>;
+type Gate = ArcRwLockReadGuard<RawRwLock, ()>;
+
+/// Held by a router's write until it is committed: the gates of its collection and, where that is
+/// not sharded, of its database.
+pub struct WriterGuard {
+    _collection: Gate,
+    _database: Option<Gate>,
+}
 
 #[derive(Default)]
 struct Part {
@@ -33,7 +39,9 @@ struct Part {
 
 #[derive(Default)]
 pub struct Ownerships {
+    /// By collection, and for their gates by database.
     parts: RwLock<HashMap<String, Part>>,
+    homes: RwLock<HashMap<String, Arc<Home>>>,
     /// What changes them: one at a time.
     pub(super) changing: parking_lot::Mutex<()>,
 }
@@ -44,6 +52,10 @@ impl Ownerships {
         let this = Arc::new(Ownerships::default());
         documents::each(engine, OWNERSHIP, Doc::EMPTY, |d| {
             this.take(d);
+            Ok(true)
+        })?;
+        documents::each(engine, HOMES, Doc::EMPTY, |d| {
+            this.take_home(d);
             Ok(true)
         })?;
         engine.store.observe(this.clone())?;
@@ -59,23 +71,46 @@ impl Ownerships {
         self.parts.read().get(ns)?.changed
     }
 
-    /// The gate for a write; `None` while somebody waits for writes to end.
-    pub fn enter(&self, ns: &str) -> Option<WriterGuard> {
-        self.gate(ns).try_read_arc()
+    pub fn home(&self, db: &str) -> Option<Arc<Home>> {
+        self.homes.read().get(db).cloned()
     }
 
-    fn gate(&self, ns: &str) -> Arc<RwLock<()>> {
-        if let Some(part) = self.parts.read().get(ns) {
+    /// The gates for a write; `None` while somebody waits for writes to end.
+    pub fn enter(&self, ns: &str, db: Option<&str>) -> Option<WriterGuard> {
+        Some(WriterGuard {
+            _collection: self.gate(ns).try_read_arc()?,
+            _database: match db {
+                None => None,
+                Some(db) => Some(self.gate(db).try_read_arc()?),
+            },
+        })
+    }
+
+    fn gate(&self, name: &str) -> Arc<RwLock<()>> {
+        if let Some(part) = self.parts.read().get(name) {
             return part.gate.clone();
         }
         let mut parts = self.parts.write();
-        parts.entry(ns.into()).or_default().gate.clone()
+        parts.entry(name.into()).or_default().gate.clone()
     }
 
-    /// Waits until the writes that are under way are committed, those of open transactions among
-    /// them; false when that takes too long.
-    pub fn drain(&self, ns: &str) -> bool {
-        self.gate(ns).try_write_for(DRAIN).is_some()
+    /// Waits until the writes to a collection, or to what of a database is not sharded, are
+    /// committed that are under way, those of open transactions among them; false when that takes
+    /// too long.
+    pub fn drain(&self, name: &str) -> bool {
+        self.gate(name).try_write_for(DRAIN).is_some()
+    }
+
+    fn take_home(&self, d: Doc<'_>) {
+        match Home::parse(d) {
+            Ok(home) => {
+                let mut homes = self.homes.write();
+                homes.insert(home.db.clone(), Arc::new(home));
+            }
+            Err(e) => {
+                tracing::error!(target: "SHARDING", error = %e, "A document of config.homes is not understood")
+            }
+        }
     }
 
     fn take(&self, d: Doc<'_>) {
@@ -109,8 +144,19 @@ impl Ownerships {
     }
 }
 
+/// The documents that an entry puts.
+fn put(entry: &Entry) -> impl Iterator<Item = Doc<'_>> {
+    entry.effects.iter().filter_map(|effect| match effect {
+        Effect::Put(key, value) if key.get(8) == Some(&SPACE_RECORD) => Doc::new(value),
+        _ => None,
+    })
+}
+
 impl Observer for Ownerships {
     fn applied(&self, _: Committed, entry: &Entry) {
+        for part in entry.plain().filter(|e| &*e.ns == HOMES) {
+            put(part).for_each(|d| self.take_home(d));
+        }
         for part in entry.plain().filter(|e| &*e.ns == OWNERSHIP) {
             match &part.op {
                 Op::Ddl(what) if Doc::new(what).is_some_and(|d| d.get("drop").is_some()) => {
@@ -122,14 +168,7 @@ impl Observer for Ownerships {
                 }
                 _ => {}
             }
-            for effect in &part.effects {
-                if let Effect::Put(key, value) = effect
-                    && key.get(8) == Some(&SPACE_RECORD)
-                    && let Some(d) = Doc::new(value)
-                {
-                    self.take(d);
-                }
-            }
+            put(part).for_each(|d| self.take(d));
         }
     }
 }

@@ -2,15 +2,17 @@
 //! them.
 //!
 //! ```text
-//! {_pandoChanges: 1, ns}                    → {ids: [], upTo: <long>}     where the log ends
-//! {_pandoChanges: 1, ns, after: <long>}     → {ids: [_id…], upTo, more: <bool>}
+//! {_pandoChanges: 1, ns}                          → {ids: [], upTo: <long>, term: <long>}     where the log ends
+//! {_pandoChanges: 1, ns, after: <long>, term}     → {ids: [_id…], upTo, term, more: <bool>}
 //! ```
+//! `term` is that of the entry `upTo`. A log that has another entry there is another primary's, and what
+//! was read before may never have been written: that fails.
 
 use super::text;
 use crate::request::{CommandContext, Done};
 use bson::{Doc, Writer};
 use changes::What;
-use errors::Result;
+use errors::{Error, Result, err};
 use std::collections::HashSet;
 use storage::Entry;
 
@@ -20,21 +22,29 @@ const MOST_BYTES: usize = 4 << 20;
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let ns = text(cx, "ns")?;
     let end = cx.app.store.last_index();
-    let after = cx.args.field("after").and_then(|v| v.to_i64_exact());
+    let number = |name: &str| cx.args.field(name).and_then(|v| v.to_i64_exact());
+    let after = number("after").map(|n| u64::try_from(n).unwrap_or(0));
     let mut ids = Writer::new_array();
     let (mut seen, mut up_to, mut more) = (HashSet::new(), end, false);
-    if let Some(after) = after {
-        let mut next = u64::try_from(after).unwrap_or(0) + 1;
-        let mut reader = cx.app.store.read_log(next)?;
+    let first = after.unwrap_or(end);
+    let mut term = 0;
+    if first > 0 {
+        let mut reader = cx.app.store.read_log(first)?;
+        term = match reader.next()? {
+            Some(record) if record.index == first => record.term,
+            _ => return Err(another_log(first).into()),
+        };
+        let believed = number("term").map(|n| n as u64);
+        if after.is_some() && believed.is_some_and(|believed| believed != term) {
+            return Err(another_log(first).into());
+        }
+        let mut next = first + 1;
         while next <= end {
             cx.op.check()?;
             let Some(record) = reader.next()? else { break };
-            next = record.index + 1;
-            up_to = record.index;
+            (next, up_to, term) = (record.index + 1, record.index, record.term);
             let Some(entry) = Entry::decode(record.payload) else {
-                return Err(
-                    errors::err!(DataCorruptionDetected, "an entry of the log is damaged").into(),
-                );
+                return Err(err!(DataCorruptionDetected, "an entry of the log is damaged").into());
             };
             for change in changes::changes(&entry).iter().filter(|c| c.ns == ns) {
                 let doc = match change.what {
@@ -50,8 +60,16 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         }
     }
     cx.w.val("ids", ids.finish_array().as_val());
-    cx.w.i64("upTo", up_to as i64).bool("more", more);
+    cx.w.i64("upTo", up_to as i64).i64("term", term as i64);
+    cx.w.bool("more", more);
     Ok(Done::Reply)
+}
+
+fn another_log(index: u64) -> Error {
+    err!(
+        OplogStartMissing,
+        "the log has no entry {index} as it was, or none any more"
+    )
 }
 
 fn touched(doc: Doc<'_>, seen: &mut HashSet<Vec<u8>>, ids: &mut Writer) {

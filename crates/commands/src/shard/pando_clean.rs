@@ -1,16 +1,17 @@
 //! `_pandoClean`: removes the documents of a range that the shard does not own.
 //!
 //! ```text
-//! {_pandoClean: 1, ns, range: {low, high?}, keep?: true}      → {n: <documents removed>}
+//! {_pandoClean: 1, ns, range: {low, high?}, keep?: true, turn?}      → {n: <documents removed>}
 //! ```
-//! With `keep` it stays a range that may hold orphans.
+//! With `keep` it stays a range that may hold orphans. What an earlier holder of the lock has sent is
+//! done before.
 
-use super::{range, store, text};
+use super::{range, store, text, turn};
 use crate::request::{CommandContext, Done};
 use crate::settings::documents;
-use bson::Writer;
+use bson::{DocBuf, Writer};
 use errors::{Result, bail};
-use sharding::cut;
+use sharding::{PlaceRange, cut};
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let ns = text(cx, "ns")?;
@@ -19,6 +20,15 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let _one = ownerships.changing.lock();
     let Some(known) = ownerships.get(ns) else {
         bail!(NamespaceNotSharded, "{ns} is not sharded here");
+    };
+    let later = (*known).clone().heed(turn(cx, known.turn))?;
+    let known = match later.turn == known.turn {
+        true => later,
+        false => {
+            store(cx, &later)?;
+            ownerships.drain(ns);
+            later
+        }
     };
     let orphaned = std::slice::from_ref(&gone);
     if cut(orphaned, &known.owned) != orphaned {
@@ -33,9 +43,13 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         "$expr",
         known.key.within(min.as_doc(), max.as_doc()).as_doc(),
     );
-    let n = documents::remove(&mut cx.op, ns, w.finish().as_doc())?;
+    let filter = match gone == PlaceRange::all() {
+        true => DocBuf::default(),
+        false => w.finish(),
+    };
+    let n = documents::remove(&mut cx.op, ns, filter.as_doc())?;
     if !cx.args.field("keep").is_some_and(|v| v.truthy()) {
-        store(cx, &(*known).clone().cleaned(gone))?;
+        store(cx, &known.clone().cleaned(gone))?;
     }
     cx.after_commit = true;
     cx.w.i64("n", n as i64);

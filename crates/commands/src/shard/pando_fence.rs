@@ -2,14 +2,14 @@
 //! have another owner.
 //!
 //! ```text
-//! {_pandoFence: 1, ns, range: {low, high?}, by: <string>}      → {upTo: <long>}
-//! {_pandoFence: 1, ns, by, lift: true}
+//! {_pandoFence: 1, ns, range: {low, high?}, by: <string>, turn?, firm?}      → {upTo: <long>}
+//! {_pandoFence: 1, ns, by, lift: true, turn?}
 //! ```
-//! The reply comes when all writes of before are in the log, which ends at `upTo`, those of prepared
-//! transactions among them.
+//! A later `turn` lifts what an earlier one has raised. The reply comes when all writes of before are
+//! in the log, which ends at `upTo`, those of prepared transactions among them.
 
 use super::ownerships::DRAIN;
-use super::{range, store, text};
+use super::{range, store, text, turn};
 use crate::request::{CommandContext, Done};
 use errors::{Result, bail};
 use sharding::{Fence, Ownership};
@@ -22,7 +22,9 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let Some(known) = ownerships.get(ns) else {
         bail!(NamespaceNotSharded, "{ns} is not sharded here");
     };
-    if let Some(fence) = known.fence.as_ref().filter(|f| f.by != by) {
+    let heard = (*known).clone().heed(turn(cx, known.turn))?;
+    let followed = heard.turn > known.turn;
+    if let Some(fence) = known.fence.as_ref().filter(|f| f.by != by && !followed) {
         if lift {
             return Ok(Done::Reply);
         }
@@ -37,18 +39,23 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         false => Some(Fence {
             by: by.into(),
             range: range(cx)?,
+            firm: cx.args.field("firm").is_some_and(|v| v.truthy()),
         }),
+    };
+    let open = Ownership {
+        fence: None,
+        ..heard
     };
     let fenced = Ownership {
         fence,
-        ..(*known).clone()
+        ..open.clone()
     };
     store(cx, &fenced)?;
     let prepared = &cx.app.engine.prepared;
     let ended = || prepared.wait(DRAIN, |_, t| t.collections.iter().any(|c| c == ns));
     let is_quiet = lift || ownerships.drain(ns) && ended();
     if !is_quiet {
-        store(cx, &known)?;
+        store(cx, &open)?;
         bail!(
             LockTimeout,
             "writes to {ns} have been open for too long for a range of it to be moved"

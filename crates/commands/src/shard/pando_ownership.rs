@@ -1,10 +1,11 @@
 //! `_pandoOwnership`: a router tells a shard what the metadata says of its part of a collection.
 //!
 //! ```text
-//! {_pandoOwnership: 1, ownership: {_id: ns, key, version, seen, owned, orphans}}
-//! {_pandoOwnership: 1, drop: ns}                    the collection is not sharded
+//! {_pandoOwnership: 1, ownership: {_id: ns, key, version, seen, owned, orphans}, turn?, by?}
+//! {_pandoOwnership: 1, drop: ns, life?: <timestamp>}     the collection is not sharded
 //! ```
-//! Only what is newer is learned.
+//! Only what is newer is learned, and forgotten only what is of that life. `by` is who has raised a
+//! firm fence, which this takes away.
 
 use super::{OWNERSHIP, document, store};
 use crate::request::{CommandContext, Done};
@@ -17,13 +18,29 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let ownerships = cx.app.ownerships.clone();
     let _one = ownerships.changing.lock();
     if let Some(ns) = cx.args.field("drop").and_then(|v| v.as_str()) {
+        let life = cx.args.field("life").and_then(|v| v.as_timestamp());
+        let known = ownerships.get(ns);
+        if life.is_some_and(|life| known.is_none_or(|k| k.version.timestamp != life)) {
+            return Ok(Done::Reply);
+        }
         documents::remove(&mut cx.op, OWNERSHIP, doc! {"_id": ns}.as_doc())?;
         cx.after_commit = true;
         return Ok(Done::Reply);
     }
     let told = Ownership::parse(document(cx, "ownership")?)?;
-    let known = ownerships.get(&told.ns);
-    let learned = Ownership::learn(known.as_deref(), &told);
+    let mut known = ownerships.get(&told.ns).map(|k| (*k).clone());
+    let by = cx.args.field("by").and_then(|v| v.as_str());
+    if let Some(known) = &mut known
+        && known.fence.as_ref().is_some_and(|f| Some(&*f.by) == by)
+    {
+        known.fence = None;
+    }
+    let mut learned = Ownership::learn(known.as_ref(), &told);
+    if let Some(sent) = cx.args.field("turn").and_then(|v| v.to_i64_exact()) {
+        let base = learned.or(known);
+        let base = base.unwrap_or_else(|| told.clone());
+        learned = Some(base.heed(sent as u64)?);
+    }
     if let Some(learned) = &learned {
         store(cx, learned)?;
     }

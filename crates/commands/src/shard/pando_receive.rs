@@ -2,10 +2,10 @@
 //! routers do not see them.
 //!
 //! ```text
-//! {_pandoReceive: 1, ns, key, version, range: {low, high?}}
+//! {_pandoReceive: 1, ns, key, version, range: {low, high?}, turn?}
 //! ```
 
-use super::{document, range, store, text};
+use super::{document, range, store, text, turn};
 use crate::request::{CommandContext, Done, idl};
 use errors::{Result, bail};
 use sharding::{Ownership, ShardKey, Version};
@@ -25,6 +25,9 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         }
         _ => Ownership::nothing(ns, key, version),
     };
-    store(cx, &known.receive(incoming))?;
+    let turn = turn(cx, known.turn);
+    store(cx, &known.receive(incoming).heed(turn)?)?;
+    // What an earlier mover has sent is done before this one begins.
+    ownerships.drain(ns);
     Ok(Done::Reply)
 }

@@ -4,15 +4,17 @@
 //! nobody reads or writes it as such.
 
 use super::{done, new_life};
-use crate::chunks::{Change, lock, log};
+use crate::chunks::{Change, Lock, lock, log, replace};
 use crate::ddl::{indexes_of, make_database, now, uuid};
-use crate::metadata::{Placement, run};
+use crate::metadata::{Cluster, Placement, run};
 use crate::request::{Command, finish};
+use crate::routing::no_database;
 use crate::service_impl::Router;
+use crate::transfer::{SPREAD, begin, decide, fence, make_like};
 use crate::{Failure, Outcome, listing};
 use bson::{DocBuf, ObjectId, Val, Value, Writer, doc};
 use errors::{Code, err};
-use sharding::{Chunk, ShardKey, Version, split};
+use sharding::{Chunk, CollectionEntry, PlaceRange, RoutingTable, ShardKey, Version, split};
 use std::sync::Arc;
 
 /// As MongoDB's.
@@ -59,59 +61,140 @@ pub(super) fn shard(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     if unique && key.is_hashed() {
         return Err(err!(BadValue, "hashed shard keys cannot be declared unique.").into());
     }
-    let primary = make_database(cluster, db, None)?;
+    make_database(cluster, db, None)?;
+    // The database stays where it is meanwhile.
+    let _database = lock(cluster, db)?;
+    cluster.end_left_moves_under(&_database, db)?;
     let held = lock(cluster, ns)?;
-    if let Some(Placement::Sharded(table)) = cluster.refresh(ns)? {
-        if table.key().pattern() == pattern && table.entry.unique == unique {
-            return Ok(reply(ns));
+    cluster.end_left_moves_under(&held, ns)?;
+    let shards = cluster.shard_names()?;
+    let primary = match cluster.refresh(ns)? {
+        Some(Placement::Sharded(table)) => {
+            if table.key().pattern() == pattern && table.entry.unique == unique {
+                return Ok(reply(ns));
+            }
+            return Err(err!(
+                AlreadyInitialized,
+                "sharding already enabled for collection {ns} with options {{ key: {}, unique: {} }}",
+                table.key().pattern(),
+                table.entry.unique
+            )
+            .into());
         }
-        return Err(err!(
-            AlreadyInitialized,
-            "sharding already enabled for collection {ns} with options {{ key: {}, unique: {} }}",
-            table.key().pattern(),
-            table.entry.unique
-        )
-        .into());
-    }
+        Some(Placement::Whole(whole)) => whole.shard,
+        None => return Err(no_database(db)),
+    };
     let empty = prepare(router, &primary, ns, &key, unique)?;
     let parts = initial_parts(router, command, &key, empty)?;
-    let shards = cluster.shard_names()?;
-    let chunks = first_chunks(&key, &parts, &primary, &shards, empty);
-    let (epoch, timestamp, id) = (ObjectId::generate(), new_life(), uuid());
-    let entry = doc! {
-        "_id": ns,
-        "lastmodEpoch": epoch,
-        "lastmod": Value::date((timestamp >> 32) as i64 * 1000),
-        "timestamp": Value::timestamp(timestamp),
-        "uuid": Value::binary(4, &id),
-        "key": pattern,
-        "unique": unique,
-        "noBalance": false,
-    };
-    for shard in chunks
-        .iter()
-        .map(|c| c.shard.clone())
-        .collect::<std::collections::BTreeSet<_>>()
-    {
-        if shard != primary {
-            prepare(router, &shard, ns, &key, unique)?;
-            copy_indexes(router, &primary, &shard, ns)?;
-        }
+    let born = become_sharded(cluster, &held, ns, &key, unique, &primary)?;
+    let mut chunks = 1;
+    if !parts.is_empty() {
+        let spread = first_chunks(&key, &parts, &primary, &shards);
+        chunks = spread.len();
+        spread_out(cluster, &held, &born, &spread)?;
     }
-    let mut change = Change::begin(&held)?;
-    change.insert("collections", &[entry])?;
-    let docs: Vec<DocBuf> = chunks.iter().map(|c| c.to_doc(&id)).collect();
-    change.insert("chunks", &docs)?;
-    change.commit()?;
     cluster.teach_all(ns)?;
     drop(held);
     log(
         cluster,
         "shardCollection.end",
         ns,
-        doc! {"numChunks": chunks.len() as i64},
+        doc! {"numChunks": chunks as i64},
     );
     Ok(reply(ns))
+}
+
+/// The metadata of a collection that is sharded from now on. All of it is where it was, so who
+/// does not know of it yet does nothing wrong.
+pub(crate) fn become_sharded(
+    cluster: &Cluster,
+    held: &Lock<'_>,
+    ns: &str,
+    key: &ShardKey,
+    unique: bool,
+    shard: &Arc<str>,
+) -> Outcome<RoutingTable> {
+    let chunk = Chunk {
+        id: ObjectId::generate(),
+        min: key.global_min(),
+        max: key.global_max(),
+        shard: shard.clone(),
+        lastmod: Version::placement_of(1, 0),
+        jumbo: false,
+        since: now(),
+    };
+    let entry = CollectionEntry {
+        ns: ns.into(),
+        uuid: uuid(),
+        key: key.clone(),
+        unique,
+        unsplittable: false,
+        epoch: ObjectId::generate(),
+        timestamp: new_life(cluster),
+    };
+    let mut change = Change::begin(held);
+    // In the place of what says where it was as a whole.
+    change.remove("collections", doc! {"_id": ns});
+    change.insert("collections", &[entry_doc(&entry)]);
+    change.insert("chunks", &[chunk.to_doc(&entry.uuid)]);
+    change.commit()?;
+    Ok(RoutingTable::new(entry, vec![chunk])?)
+}
+
+/// A document of `config.collections`.
+pub(crate) fn entry_doc(entry: &CollectionEntry) -> DocBuf {
+    let mut w = Writer::new();
+    w.str("_id", &entry.ns).oid("lastmodEpoch", entry.epoch);
+    w.value(
+        "lastmod",
+        Value::date((entry.timestamp >> 32) as i64 * 1000),
+    );
+    w.timestamp("timestamp", entry.timestamp)
+        .binary("uuid", 4, &entry.uuid)
+        .doc("key", entry.key.pattern())
+        .bool("unique", entry.unique)
+        .bool("noBalance", false);
+    if entry.unsplittable {
+        w.bool("unsplittable", true);
+    }
+    w.finish()
+}
+
+/// Gives the ranges of a collection that has no documents to all shards. One that has got some
+/// meanwhile stays where it is.
+fn spread_out(
+    cluster: &Cluster,
+    held: &Lock<'_>,
+    table: &RoutingTable,
+    chunks: &[Chunk],
+) -> Outcome<()> {
+    let ns = &table.entry.ns;
+    let Some(from) = table.shards().next() else {
+        return Ok(());
+    };
+    let named: std::collections::BTreeSet<Arc<str>> =
+        chunks.iter().map(|c| c.shard.clone()).collect();
+    for shard in named.iter().filter(|s| *s != from) {
+        make_like(cluster, from, ns, shard, ns)?;
+    }
+    cluster.teach_all(ns)?;
+    let fields = doc! {
+        "from": &**from, "to": bson::array![], "fenced": bson::array![&**from],
+    };
+    begin(held, ns, SPREAD, fields)?;
+    let spread = || -> Outcome<()> {
+        fence(cluster, held, ns, from, &PlaceRange::all(), false)?;
+        if listing::size_on(cluster, from, ns)?.1 > 0 {
+            return Ok(());
+        }
+        let mut change = Change::begin(held);
+        replace(&mut change, &table.entry.uuid, table.chunks(), chunks);
+        decide(&mut change, held, ns);
+        change.commit()
+    };
+    let done = spread();
+    cluster.end_left_moves_under(held, ns)?;
+    done
 }
 
 fn reply(ns: &str) -> DocBuf {
@@ -195,22 +278,6 @@ fn prepare(
     Ok(count == 0)
 }
 
-fn copy_indexes(router: &Router, from: &str, to: &str, ns: &str) -> Outcome<()> {
-    let (db, collection) = ns.split_once('.').unwrap_or((ns, ""));
-    let mut list = Writer::new_array();
-    for index in indexes_of(&router.cluster, from, ns)? {
-        if index.get("name").and_then(Val::as_str) != Some("_id_") {
-            list.push(index.as_doc().as_val());
-        }
-    }
-    let list = list.finish_array();
-    if list.as_val().as_array().is_some_and(|l| !l.is_empty()) {
-        let create = doc! {"createIndexes": collection, "indexes": list};
-        router.cluster.on_shard(to, db, create.as_doc())?;
-    }
-    Ok(())
-}
-
 /// Where a new collection is cut.
 fn initial_parts(
     router: &Router,
@@ -243,13 +310,12 @@ fn initial_parts(
     Ok(split::initial(key, many))
 }
 
-/// One chunk on the primary shard, or the parts on all shards in turn.
+/// The parts on all shards in turn.
 fn first_chunks(
     key: &ShardKey,
     parts: &[DocBuf],
     primary: &Arc<str>,
     shards: &[String],
-    empty: bool,
 ) -> Vec<Chunk> {
     let (min, max) = (key.global_min(), key.global_max());
     let bounds: Vec<&DocBuf> = std::iter::once(&min)
@@ -257,14 +323,8 @@ fn first_chunks(
         .chain(std::iter::once(&max))
         .collect();
     let mut order: Vec<Arc<str>> = vec![primary.clone()];
-    if empty {
-        order.extend(
-            shards
-                .iter()
-                .filter(|s| s.as_str() != &**primary)
-                .map(|s| Arc::from(s.as_str())),
-        );
-    }
+    let others = shards.iter().filter(|s| s.as_str() != &**primary);
+    order.extend(others.map(|s| Arc::from(s.as_str())));
     let since = now();
     let many = bounds.len() - 1;
     bounds
@@ -275,7 +335,7 @@ fn first_chunks(
             min: w[0].clone(),
             max: w[1].clone(),
             shard: order[i * order.len() / many.max(1)].clone(),
-            lastmod: Version::placement_of(1, i as u32),
+            lastmod: Version::placement_of(2, i as u32),
             jumbo: false,
             since,
         })

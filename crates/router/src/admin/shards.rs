@@ -138,6 +138,9 @@ pub(super) fn remove(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> 
     }
     let databases = cluster.read_config("databases", doc! {"primary": id}.as_doc(), Doc::EMPTY)?;
     let chunks = cluster.read_config("chunks", doc! {"shard": id}.as_doc(), Doc::EMPTY)?;
+    // What is under way ends before: it would find no shard to tell.
+    let any = bson::array![doc! {"from": id}, doc! {"to": id}, doc! {"fenced": id}];
+    let busy = cluster.read_config("migrations", doc! {"$or": any}.as_doc(), Doc::EMPTY)?;
     let mut w = Writer::new();
     if !shard.get("draining").is_some_and(Val::truthy) {
         set(router, id, doc! {"$set": doc! {"draining": true}})?;
@@ -145,7 +148,7 @@ pub(super) fn remove(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> 
         w.str("msg", "draining started successfully")
             .str("state", "started")
             .str("shard", id);
-    } else if databases.is_empty() && chunks.is_empty() {
+    } else if databases.is_empty() && chunks.is_empty() && busy.is_empty() {
         let delete = doc! {
             "delete": "shards",
             "deletes": bson::array![doc! {"q": doc! {"_id": id}, "limit": 1}],
@@ -172,6 +175,14 @@ pub(super) fn remove(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> 
     w.open_array("dbsToMove");
     for db in databases.iter().filter_map(|d| d.get("_id")?.as_str()) {
         w.push_value(db);
+    }
+    w.close().open_array("collectionsToMove");
+    let whole = doc! {"unsplittable": true};
+    for entry in cluster.read_config("collections", whole.as_doc(), Doc::EMPTY)? {
+        let here = chunks.iter().any(|c| c.get("uuid") == entry.get("uuid"));
+        if let (true, Some(ns)) = (here, entry.get("_id")) {
+            w.push(ns);
+        }
     }
     w.close();
     Ok(finish(w, &[]))

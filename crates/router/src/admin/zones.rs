@@ -83,12 +83,12 @@ pub(super) fn update_range(router: &Router, command: &Command<'_>) -> Outcome<Do
         check(&zones?, &range)?;
     }
     let filter = doc! {"ns": ns, "min": &min};
-    let mut change = Change::begin(&held)?;
-    change.remove("tags", filter.clone())?;
+    let mut change = Change::begin(&held);
+    change.remove("tags", filter.clone());
     if let Some(zone) = zone {
         let entry =
             doc! {"_id": bson::ObjectId::generate(), "ns": ns, "tag": zone, "min": min, "max": max};
-        change.insert("tags", &[entry])?;
+        change.insert("tags", &[entry]);
     }
     change.commit()?;
     balancer::wake();

@@ -1,0 +1,245 @@
+//! Where whole collections and databases are: `movePrimary`, `moveCollection`, and another shard key
+//! for the same places: `refineCollectionShardKey`.
+
+use super::collections::entry_doc;
+use super::{done, new_life};
+use crate::Outcome;
+use crate::chunks::{Change, Lock, lock, replace};
+use crate::ddl::{indexes_of, now, uuid};
+use crate::metadata::{Cluster, Placement};
+use crate::request::{Command, finish};
+use crate::service_impl::Router;
+use crate::transfer::{move_primary, move_range_under, table_under};
+use bson::{Doc, DocBuf, ObjectId, Val, Writer, doc};
+use errors::err;
+use sharding::{Chunk, CollectionEntry, RoutingTable, ShardKey, Version};
+use std::sync::Arc;
+
+/// Says of a collection that is not sharded where it is, by a chunk of its own. What is there stays, so
+/// who does not know of it yet does nothing wrong.
+pub(crate) fn track(
+    cluster: &Cluster,
+    held: &Lock<'_>,
+    ns: &str,
+    shard: &Arc<str>,
+) -> Outcome<RoutingTable> {
+    if let Some(table) = cluster.read_table(ns)? {
+        return Ok(table);
+    }
+    let key = ShardKey::parse(doc! {"_id": 1}.as_doc())?;
+    let chunk = Chunk {
+        id: ObjectId::generate(),
+        min: key.global_min(),
+        max: key.global_max(),
+        shard: shard.clone(),
+        lastmod: Version::placement_of(1, 0),
+        jumbo: false,
+        since: now(),
+    };
+    let entry = CollectionEntry {
+        ns: ns.into(),
+        uuid: uuid(),
+        key,
+        unique: false,
+        unsplittable: true,
+        epoch: ObjectId::generate(),
+        timestamp: new_life(cluster),
+    };
+    let mut change = Change::begin(held);
+    change.insert("collections", &[entry_doc(&entry)]);
+    change.insert("chunks", &[chunk.to_doc(&entry.uuid)]);
+    change.commit()?;
+    Ok(RoutingTable::new(entry, vec![chunk])?)
+}
+
+fn text<'a>(command: &Command<'a>, names: &[&str]) -> Outcome<&'a str> {
+    let found = names.iter().find_map(|name| command.field(name)?.as_str());
+    Ok(found.filter(|s| !s.is_empty()).ok_or_else(|| {
+        err!(
+            IDLFailedToParse,
+            "BSON field '{}.{}' is missing but a required field",
+            command.name,
+            names.first().unwrap_or(&"")
+        )
+    })?)
+}
+
+pub(super) fn primary(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    let db = command.collection();
+    if db.is_empty() || db.contains('.') {
+        return Err(err!(InvalidNamespace, "invalid database name: '{db}'").into());
+    }
+    if matches!(db, "admin" | "config" | "local") {
+        return Err(err!(InvalidOptions, "Can't move primary for {db} database").into());
+    }
+    let to = text(command, &["to", "toShard"])?;
+    router.cluster.shard(to)?;
+    move_primary(&router.cluster, db, to)?;
+    router.cluster.forget_database(db);
+    Ok(done())
+}
+
+pub(super) fn collection(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    let ns = command.collection();
+    let cluster = &router.cluster;
+    let Some((db, _)) = ns.split_once('.') else {
+        return Err(err!(InvalidNamespace, "Invalid namespace specified '{ns}'").into());
+    };
+    let to = text(command, &["toShard"])?;
+    cluster.shard(to)?;
+    let database = lock(cluster, db)?;
+    cluster.end_left_moves_under(&database, db)?;
+    let held = lock(cluster, ns)?;
+    cluster.end_left_moves_under(&held, ns)?;
+    let whole = match cluster.refresh(ns)? {
+        Some(Placement::Whole(whole)) => whole,
+        Some(Placement::Sharded(_)) => {
+            return Err(err!(
+                NamespaceNotFound,
+                "MoveCollection can only be called on an unsharded collection."
+            )
+            .into());
+        }
+        None => return Err(crate::routing::no_database(db)),
+    };
+    check_movable(cluster, ns, &whole.shard)?;
+    let table = track(cluster, &held, ns, &whole.shard)?;
+    drop(database);
+    let (min, max) = (table.key().global_min(), table.key().global_max());
+    move_range_under(cluster, &held, ns, min.as_doc(), max.as_doc(), to)?;
+    cluster.forget(ns);
+    Ok(done())
+}
+
+/// Fails where there is no collection of documents.
+fn check_movable(cluster: &Cluster, ns: &str, shard: &str) -> Outcome<()> {
+    let (db, collection) = ns.split_once('.').unwrap_or((ns, ""));
+    let list = doc! {"listCollections": 1, "filter": doc! {"name": collection}};
+    let found = crate::metadata::all(&*cluster.shard(shard)?, db, list.as_doc())?;
+    match found.first().and_then(|d| d.get("type")?.as_str()) {
+        None => Err(err!(NamespaceNotFound, "Namespace {ns} not found").into()),
+        Some("collection") => Ok(()),
+        Some("view") => Err(err!(
+            CommandNotSupportedOnView,
+            "Can't move view {ns} to another shard"
+        )
+        .into()),
+        Some(_) => Err(err!(
+            NotImplemented,
+            "moving a time series ({ns}) to another shard is not supported yet"
+        )
+        .into()),
+    }
+}
+
+/// A bound of the longer key: what is not said is before all, and behind the last bound behind all.
+fn longer(key: &ShardKey, bound: &DocBuf) -> DocBuf {
+    let last = bound
+        .as_doc()
+        .iter()
+        .all(|e| e.val.tag == bson::tag::MAX_KEY);
+    let mut w = Writer::new();
+    w.extend(bound.as_doc());
+    for name in key.names().skip(bound.as_doc().count()) {
+        w.val(name, if last { Val::MAX_KEY } else { Val::MIN_KEY });
+    }
+    w.finish()
+}
+
+/// Adds fields to the end of a collection's shard key. All documents stay where they are.
+pub(super) fn refine(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    let ns = command.collection();
+    let cluster = &router.cluster;
+    let Some(pattern) = command.document("key") else {
+        return Err(err!(
+            IDLFailedToParse,
+            "BSON field 'refineCollectionShardKey.key' is missing but a required field"
+        )
+        .into());
+    };
+    let key = ShardKey::parse(pattern)?;
+    let held = lock(cluster, ns)?;
+    let table = table_under(cluster, &held, ns)?;
+    if table.entry.unsplittable {
+        return Err(err!(NamespaceNotSharded, "{ns} is not sharded").into());
+    }
+    if key == *table.key() {
+        return Ok(done());
+    }
+    if !table.key().is_prefix_of(pattern) || table.key().is_hashed() != key.is_hashed() {
+        return Err(err!(
+            InvalidOptions,
+            "refineCollectionShardKey shard key {pattern} does not extend the current shard key {}",
+            table.key().pattern()
+        )
+        .into());
+    }
+    for shard in table.shards() {
+        check_index(cluster, shard, ns, &key, table.entry.unique)?;
+    }
+    refine_to(cluster, &held, &table, key)?;
+    cluster.teach_all(ns)?;
+    Ok(finish(Writer::new(), &[]))
+}
+
+fn check_index(
+    cluster: &Cluster,
+    shard: &str,
+    ns: &str,
+    key: &ShardKey,
+    unique: bool,
+) -> Outcome<()> {
+    let serves = |i: &DocBuf| {
+        let plain = !["sparse", "partialFilterExpression", "collation"]
+            .iter()
+            .any(|o| i.get(o).is_some_and(Val::truthy));
+        let only = i.get("unique").is_some_and(Val::truthy) || !unique;
+        let fields = i.get("key").and_then(Val::as_doc).unwrap_or(Doc::EMPTY);
+        plain && only && key.is_prefix_of(fields)
+    };
+    match indexes_of(cluster, shard, ns)?.iter().any(serves) {
+        true => Ok(()),
+        false => Err(err!(
+            InvalidOptions,
+            "Please create an index that starts with the proposed shard key before refining the shard key"
+        )
+        .into()),
+    }
+}
+
+fn refine_to(
+    cluster: &Cluster,
+    held: &Lock<'_>,
+    table: &RoutingTable,
+    key: ShardKey,
+) -> Outcome<()> {
+    let entry = CollectionEntry {
+        key: key.clone(),
+        epoch: ObjectId::generate(),
+        timestamp: new_life(cluster).max(table.entry.timestamp + 1),
+        ..table.entry.clone()
+    };
+    let new: Vec<Chunk> = table
+        .chunks()
+        .iter()
+        .map(|c| Chunk {
+            min: longer(&key, &c.min),
+            max: longer(&key, &c.max),
+            ..c.clone()
+        })
+        .collect();
+    let ns = &entry.ns;
+    let tags = cluster.read_config("tags", doc! {"ns": ns.as_str()}.as_doc(), Doc::EMPTY)?;
+    let mut change = Change::begin(held);
+    change.remove("collections", doc! {"_id": ns.as_str()});
+    change.insert("collections", &[entry_doc(&entry)]);
+    replace(&mut change, &entry.uuid, table.chunks(), &new);
+    for tag in tags {
+        let bound = |name: &str| tag.get(name).and_then(Val::as_doc).map(Doc::to_buf);
+        if let (Some(id), Some(min), Some(max)) = (tag.get("_id"), bound("min"), bound("max")) {
+            let set = doc! {"min": longer(&key, &min), "max": longer(&key, &max)};
+            change.update("tags", doc! {"_id": id.to_value()}, doc! {"$set": set});
+        }
+    }
+    change.commit()
+}

@@ -1,0 +1,376 @@
+//! Documents on their way from one shard to others, while they are written: a snapshot, then what the
+//! giver's log says was touched, until little is left.
+//!
+//! Invariant: what is read of a document is at least as new as what the log was read up to. A
+//! document that a receiver does not take for now (another has its unique key, and may lose it) is
+//! put again with the next ones; one that it does not take in the end fails the move.
+
+use super::majority;
+use crate::chunks::Lock;
+use crate::metadata::{Cluster, each, run};
+use crate::request::own_message;
+use crate::{Outcome, ddl};
+use bson::{Doc, DocBuf, Val, Value, Writer, doc};
+use errors::{Code, err};
+use sharding::Version;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Documents of one insert at a receiver.
+const PUT_BYTES: usize = 4 << 20;
+const PUT_DOCUMENTS: usize = 1000;
+/// The catch-up ends when a round had no more documents than this, or took no longer.
+const FEW: usize = 200;
+const SHORT: Duration = Duration::from_millis(50);
+const MOST_ROUNDS: usize = 50;
+
+/// Where documents go.
+pub(super) struct Way<'m> {
+    pub cluster: &'m Cluster,
+    pub held: &'m Lock<'m>,
+    pub ns: &'m str,
+    /// The collection's life while they move.
+    pub life: Version,
+    /// The collection that they are put in.
+    pub into: String,
+    pub takers: Vec<Arc<str>>,
+    /// The receiver of a document, unless it stays where it is.
+    pub place: &'m dyn Fn(Doc<'_>) -> Outcome<Option<Arc<str>>>,
+}
+
+impl Way<'_> {
+    /// What says to a shard whose part of a move a write is.
+    fn turn(&self) -> DocBuf {
+        doc! {
+            "ns": self.ns,
+            "life": Value::timestamp(self.life.timestamp),
+            "turn": self.held.turn,
+        }
+    }
+}
+
+/// What one shard gives.
+pub(super) struct Giver<'m> {
+    way: &'m Way<'m>,
+    pub shard: Arc<str>,
+    /// A filter for its documents, among those of others at a receiver.
+    mine: DocBuf,
+    /// Up to which entry its log was read.
+    after: i64,
+    term: i64,
+    /// What is read is not older than this.
+    time: u64,
+    /// The ids of what a receiver did not take.
+    again: Vec<Value>,
+}
+
+fn parts(ns: &str) -> (&str, &str) {
+    ns.split_once('.').unwrap_or((ns, ""))
+}
+
+impl<'m> Giver<'m> {
+    /// From here on its log says what is touched.
+    pub fn begin(way: &'m Way<'m>, shard: &Arc<str>, mine: DocBuf) -> Outcome<Giver<'m>> {
+        let mut giver = Giver {
+            way,
+            shard: shard.clone(),
+            mine,
+            after: 0,
+            term: 0,
+            time: 0,
+            again: Vec::new(),
+        };
+        let ask = doc! {"_pandoChanges": 1, "ns": way.ns};
+        let reply = way.cluster.on_shard(shard, "admin", ask.as_doc())?;
+        giver.note(&reply)?;
+        Ok(giver)
+    }
+
+    fn note(&mut self, reply: &DocBuf) -> Outcome<()> {
+        let number = |name: &str| reply.get(name).and_then(Val::to_i64_exact);
+        let (Some(after), Some(term)) = (number("upTo"), number("term")) else {
+            return Err(err!(
+                InternalError,
+                "{} does not say where its log ends",
+                self.shard
+            )
+            .into());
+        };
+        (self.after, self.term) = (after, term);
+        let time = reply.get("operationTime").and_then(Val::as_timestamp);
+        self.time = time.unwrap_or(0).max(self.time);
+        Ok(())
+    }
+
+    /// A find at the giver, whoever its primary is now: he has what the log was read up to.
+    fn find(&self, filter: Doc<'_>) -> DocBuf {
+        let (_, collection) = parts(self.way.ns);
+        let mut w = Writer::new();
+        w.str("find", collection)
+            .doc("filter", filter)
+            .bool("noCursorTimeout", true);
+        w.open_doc("readConcern").str("level", "local");
+        if self.time > 0 {
+            w.timestamp("afterClusterTime", self.time);
+        }
+        w.close();
+        w.finish()
+    }
+
+    pub fn copy(&mut self) -> Outcome<()> {
+        let (db, _) = parts(self.way.ns);
+        let find = self.find(self.mine.as_doc());
+        let from = self.way.cluster.shard(&self.shard)?;
+        let mut put = Put::new(self.way);
+        each(&from, db, find.as_doc(), |d| put.add(d))?;
+        self.again.extend(put.end()?);
+        Ok(())
+    }
+
+    /// Rounds of [`Giver::catch_up`], until little is left.
+    pub fn come_near(&mut self) -> Outcome<()> {
+        for _ in 0..MOST_ROUNDS {
+            let began = Instant::now();
+            if self.catch_up()? <= FEW || began.elapsed() < SHORT {
+                return Ok(());
+            }
+        }
+        Err(err!(
+            OperationFailed,
+            "the range is written faster than it is copied"
+        )
+        .into())
+    }
+
+    /// One round: how many documents were touched.
+    pub fn catch_up(&mut self) -> Outcome<usize> {
+        let mut touched = 0;
+        loop {
+            let ask = doc! {
+                "_pandoChanges": 1, "ns": self.way.ns, "after": self.after, "term": self.term,
+            };
+            let reply = self
+                .way
+                .cluster
+                .on_shard(&self.shard, "admin", ask.as_doc())?;
+            self.note(&reply)?;
+            let ids = reply.get("ids").and_then(Val::as_array);
+            let ids = ids.unwrap_or(Doc::EMPTY).values();
+            let mut ids: Vec<Value> = ids.map(|v| v.to_value()).collect();
+            touched += ids.len();
+            ids.append(&mut self.again);
+            for part in ids.chunks(PUT_DOCUMENTS) {
+                let refused = self.renew(part)?;
+                self.again.extend(refused);
+            }
+            if !reply.get("more").is_some_and(Val::truthy) {
+                return Ok(touched);
+            }
+        }
+    }
+
+    /// The last round, when nothing is written any more.
+    pub fn finish(&mut self) -> Outcome<()> {
+        self.catch_up()?;
+        while !self.again.is_empty() {
+            let before = std::mem::take(&mut self.again);
+            for part in before.chunks(PUT_DOCUMENTS) {
+                let refused = self.renew(part)?;
+                self.again.extend(refused);
+            }
+            if self.again.len() == before.len() {
+                return Err(err!(
+                    DuplicateKey,
+                    "a receiving shard has another document with the _id, or a unique key, of {}",
+                    self.again[0].as_val()
+                )
+                .into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts the newest state of documents in the place of what the receivers have of them. The ids
+    /// of those that were not taken.
+    fn renew(&self, ids: &[Value]) -> Outcome<Vec<Value>> {
+        let (db, _) = parts(self.way.ns);
+        let mut list = Writer::new_array();
+        ids.iter().for_each(|id| {
+            list.push(id.as_val());
+        });
+        let by_id = doc! {"_id": doc! {"$in": list.finish_array()}};
+        let (into_db, into) = parts(&self.way.into);
+        let both = doc! {"$and": bson::array![by_id.clone(), self.mine.clone()]};
+        let delete = doc! {
+            "delete": into,
+            "deletes": bson::array![doc! {"q": both, "limit": 0}],
+            "fromMigrate": true,
+            "moveTurn": self.way.turn(),
+        };
+        for taker in &self.way.takers {
+            let reply = self.way.cluster.on_shard(taker, into_db, delete.as_doc())?;
+            if let Some(errors) = reply.get("writeErrors") {
+                return Err(err!(OperationFailed, "{taker} removes nothing: {errors}").into());
+            }
+        }
+        let from = self.way.cluster.shard(&self.shard)?;
+        let mut put = Put::new(self.way);
+        each(&from, db, self.find(by_id.as_doc()).as_doc(), |d| {
+            put.add(d)
+        })?;
+        put.end()
+    }
+}
+
+/// Documents on their way, some at a time for each receiver.
+struct Put<'m> {
+    way: &'m Way<'m>,
+    waiting: HashMap<Arc<str>, Waiting>,
+    refused: Vec<Value>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    ids: Vec<Value>,
+    documents: Vec<u8>,
+}
+
+impl<'m> Put<'m> {
+    fn new(way: &'m Way<'m>) -> Put<'m> {
+        Put {
+            way,
+            waiting: HashMap::new(),
+            refused: Vec::new(),
+        }
+    }
+
+    fn add(&mut self, d: Doc<'_>) -> Outcome<()> {
+        let Some(taker) = (self.way.place)(d)? else {
+            return Ok(());
+        };
+        let waiting = self.waiting.entry(taker.clone()).or_default();
+        waiting.documents.extend_from_slice(d.as_bytes());
+        let id = d.get("_id").unwrap_or(Val::NULL);
+        waiting.ids.push(id.to_value());
+        if waiting.documents.len() > PUT_BYTES || waiting.ids.len() >= PUT_DOCUMENTS {
+            let full = std::mem::take(waiting);
+            self.send(&taker, full)?;
+        }
+        Ok(())
+    }
+
+    /// Sends what is left. The ids of what was refused because of a key that another has.
+    fn end(mut self) -> Outcome<Vec<Value>> {
+        for (taker, waiting) in std::mem::take(&mut self.waiting) {
+            self.send(&taker, waiting)?;
+        }
+        Ok(self.refused)
+    }
+
+    fn send(&mut self, taker: &str, waiting: Waiting) -> Outcome<()> {
+        if waiting.ids.is_empty() {
+            return Ok(());
+        }
+        let (db, collection) = parts(&self.way.into);
+        let mut w = Writer::new();
+        w.str("insert", collection)
+            .bool("ordered", false)
+            .bool("bypassDocumentValidation", true)
+            .bool("fromMigrate", true)
+            .doc("moveTurn", self.way.turn().as_doc())
+            .str("$db", db);
+        let set = self.way.cluster.shard(taker)?;
+        let reply = own_message(&set, w.finish(), "documents", &waiting.documents)?;
+        let errors = reply.get("writeErrors").and_then(Val::as_array);
+        for e in errors
+            .unwrap_or(Doc::EMPTY)
+            .values()
+            .filter_map(Val::as_doc)
+        {
+            let number = |name: &str| e.get(name).and_then(Val::to_i64_exact);
+            let at = number("index").and_then(|at| usize::try_from(at).ok());
+            let id = at.and_then(|at| waiting.ids.get(at));
+            match (number("code"), id) {
+                (Some(code), Some(id)) if code == i64::from(Code::DuplicateKey.0) => {
+                    self.refused.push(id.clone());
+                }
+                _ => {
+                    return Err(
+                        err!(OperationFailed, "{taker} does not take a document: {e}").into(),
+                    );
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The collection at a receiver as it is at a giver: with its options and indexes, and no documents
+/// of it.
+pub(crate) fn make_like(
+    cluster: &Cluster,
+    from: &str,
+    ns: &str,
+    to: &str,
+    into: &str,
+) -> Outcome<()> {
+    let (db, collection) = parts(ns);
+    let (into_db, into) = parts(into);
+    let list = doc! {"listCollections": 1, "filter": doc! {"name": collection}};
+    let found = crate::metadata::all(&*cluster.shard(from)?, db, list.as_doc())?;
+    let to = cluster.shard(to)?;
+    let mut w = Writer::new();
+    w.str("create", into);
+    if let Some(options) = found.first().and_then(|d| d.get("options")?.as_doc()) {
+        w.extend(options);
+    }
+    w.doc("writeConcern", majority().as_doc());
+    match run(&to, into_db, w.finish().as_doc()) {
+        Err(crate::Failure::Client(e)) if e.code == Code::NamespaceExists => {}
+        other => drop(other?),
+    }
+    let mut w = Writer::new();
+    w.str("createIndexes", into).open_array("indexes");
+    let mut any = false;
+    for index in ddl::indexes_of(cluster, from, ns)? {
+        if index.get("name").and_then(Val::as_str) != Some("_id_")
+            && !index.get("clustered").is_some_and(Val::truthy)
+        {
+            w.push(index.as_doc().as_val());
+            any = true;
+        }
+    }
+    w.close().doc("writeConcern", majority().as_doc());
+    if any {
+        run(&to, into_db, w.finish().as_doc())?;
+    }
+    Ok(())
+}
+
+/// What is known of retryable writes: a retry of one goes to the receiver from now on.
+pub(super) fn copy_sessions(cluster: &Cluster, from: &str, to: &str) -> Outcome<()> {
+    let (from, to) = (cluster.shard(from)?, cluster.shard(to)?);
+    let mut after: Option<Value> = None;
+    loop {
+        let mut w = Writer::new();
+        w.i32("_pandoSessions", 1);
+        if let Some(after) = &after {
+            w.val("after", after.as_val());
+        }
+        let reply = run(&from, "admin", w.finish().as_doc())?;
+        let records = reply.get("records").and_then(Val::as_array);
+        let records = records.unwrap_or(Doc::EMPTY);
+        if !records.is_empty() {
+            let mut w = Writer::new();
+            w.i32("_pandoSessions", 1)
+                .val("put", records.as_array_val());
+            w.doc("writeConcern", majority().as_doc());
+            run(&to, "admin", w.finish().as_doc())?;
+        }
+        match reply.get("next").map(|v| v.to_value()) {
+            Some(next) => after = Some(next),
+            None => return Ok(()),
+        }
+    }
+}

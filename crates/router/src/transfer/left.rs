@@ -1,0 +1,270 @@
+//! The document of what is under way (`config.migrations`), and how it ends: by whoever began it, or
+//! by whoever finds it when that one is gone.
+//!
+//! ```text
+//! {_id: collection or database, kind, by, turn, state, from, to: […], fenced: […], …}
+//! state: moving → moved   by the change of the metadata that it was for
+//!        moving → left    by whoever takes it back; then that change cannot be made any more
+//! ```
+//! Invariant: what was decided is decided by that one field, so whoever ends it does the same. What
+//! only takes a fence away needs no lock, and everybody may do it.
+
+use super::{lift, majority, reshard};
+use crate::chunks::{Change, Lock, lock};
+use crate::metadata::{Cluster, Placement};
+use crate::{Failure, Outcome};
+use bson::{Doc, DocBuf, Val, Writer, doc};
+use errors::{Code, err};
+use sharding::{Ownership, PlaceRange, RoutingTable};
+use std::sync::Arc;
+
+/// A range goes from one shard to another.
+pub(crate) const RANGE: &str = "range";
+/// An empty collection's ranges are given to all shards.
+pub(crate) const SPREAD: &str = "spread";
+/// A collection gets another shard key.
+pub(crate) const RESHARD: &str = "reshard";
+/// A database gets another primary shard, or is dropped.
+pub(crate) const HOME: &str = "home";
+
+/// What is under way, or was left so.
+pub(super) struct Left(DocBuf);
+
+impl Left {
+    pub fn text(&self, name: &str) -> &str {
+        self.0.get(name).and_then(Val::as_str).unwrap_or_default()
+    }
+
+    pub fn names(&self, field: &str) -> Vec<String> {
+        let list = self.0.get(field).and_then(Val::as_array);
+        let names = list.unwrap_or(Doc::EMPTY).values();
+        names.filter_map(Val::as_str).map(str::to_string).collect()
+    }
+
+    pub fn document(&self, name: &str) -> Doc<'_> {
+        self.0.get(name).and_then(Val::as_doc).unwrap_or(Doc::EMPTY)
+    }
+
+    pub fn is_moved(&self) -> bool {
+        self.text("state") == "moved"
+    }
+}
+
+/// Writes down what is about to begin.
+pub(crate) fn begin(held: &Lock<'_>, ns: &str, kind: &str, fields: DocBuf) -> Outcome<()> {
+    let mut w = Writer::new();
+    w.str("_id", ns).str("kind", kind).str("by", &held.by);
+    w.i64("turn", held.turn).str("state", "moving");
+    w.extend(fields.as_doc());
+    let mut change = Change::begin(held);
+    change.insert("migrations", &[w.finish()]);
+    change.commit()
+}
+
+/// Has a change of the metadata decide that it is done; it fails where it was taken back.
+pub(crate) fn decide(change: &mut Change<'_>, held: &Lock<'_>, ns: &str) {
+    change.update(
+        "migrations",
+        doc! {"_id": ns, "by": &held.by, "state": "moving"},
+        doc! {"$set": doc! {"state": "moved"}},
+    );
+}
+
+/// Of a shard that is gone nothing is wanted any more.
+fn unless_gone(done: Outcome<()>) -> Outcome<()> {
+    match done {
+        Err(Failure::Client(e))
+            if matches!(e.code, Code::ShardNotFound | Code::NamespaceNotSharded) =>
+        {
+            Ok(())
+        }
+        other => other,
+    }
+}
+
+impl Cluster {
+    /// Ends what is under way at a collection or a database and whose beginner is gone.
+    pub(crate) fn end_left_moves(&self, ns: &str) -> Outcome<()> {
+        let held = lock(self, ns)?;
+        self.end_left_moves_under(&held, ns)
+    }
+
+    /// Ends what was begun: it is taken back where the metadata was not changed, and told to the
+    /// shards where it was.
+    pub(crate) fn end_left_moves_under(&self, held: &Lock<'_>, ns: &str) -> Outcome<()> {
+        let Some(left) = self.decided(ns)? else {
+            return Ok(());
+        };
+        match left.text("kind") {
+            RESHARD => reshard::end(self, held, ns, &left)?,
+            HOME => self.end_home(ns, &left)?,
+            SPREAD => self.end_spread(ns, &left, Some(held.turn))?,
+            _ => self.end_range(held, ns, &left)?,
+        }
+        let mut change = Change::begin(held);
+        change.remove("migrations", doc! {"_id": ns});
+        change.commit()
+    }
+
+    /// Takes away the fence that holds routers up, without ending what it was raised for, if that
+    /// was not done; tells the shards, if it was.
+    pub(crate) fn release_fence(&self, name: &str) -> Outcome<()> {
+        let Some(left) = self.decided(name)? else {
+            return Ok(());
+        };
+        match left.text("kind") {
+            RESHARD if left.is_moved() => self.end_left_moves(name),
+            RESHARD => self.lift_all(name, &left, None),
+            HOME => self.end_home(name, &left),
+            SPREAD => self.end_spread(name, &left, None),
+            _ if left.is_moved() => self.tell_range(name, &left, None).map(drop),
+            _ => self.lift_all(name, &left, None),
+        }
+    }
+
+    /// What is under way at `ns`, in a state that does not change any more.
+    fn decided(&self, ns: &str) -> Outcome<Option<Left>> {
+        loop {
+            let found = self.read_config("migrations", doc! {"_id": ns}.as_doc(), Doc::EMPTY)?;
+            let Some(found) = found.into_iter().next() else {
+                return Ok(None);
+            };
+            let left = Left(found);
+            if left.text("state") != "moving" {
+                return Ok(Some(left));
+            }
+            let q = doc! {"_id": ns, "by": left.text("by"), "state": "moving"};
+            let u = doc! {"$set": doc! {"state": "left"}};
+            let update = doc! {
+                "update": "migrations",
+                "updates": bson::array![doc! {"q": q, "u": u}],
+                "writeConcern": majority(),
+            };
+            self.on_config("config", update.as_doc())?;
+        }
+    }
+
+    fn lift_all(&self, ns: &str, left: &Left, turn: Option<i64>) -> Outcome<()> {
+        for shard in left.names("fenced") {
+            unless_gone(lift(self, &shard, ns, left.text("by"), turn))?;
+        }
+        Ok(())
+    }
+
+    /// Tells both sides of a range's move what the metadata says.
+    fn tell_range(
+        &self,
+        ns: &str,
+        left: &Left,
+        turn: Option<i64>,
+    ) -> Outcome<Option<RoutingTable>> {
+        let Some(table) = self.read_table(ns)? else {
+            return Ok(None);
+        };
+        for shard in left.names("fenced").into_iter().chain(left.names("to")) {
+            unless_gone(teach_as(self, &table, &shard, turn, None))?;
+        }
+        self.forget(ns);
+        Ok(Some(table))
+    }
+
+    fn end_range(&self, held: &Lock<'_>, ns: &str, left: &Left) -> Outcome<()> {
+        let turn = Some(held.turn);
+        let Some(table) = self.tell_range(ns, left, turn)? else {
+            return Ok(());
+        };
+        self.lift_all(ns, left, turn)?;
+        let range = PlaceRange::parse(left.document("range"))?;
+        let owner = table.chunk_at(&range.low).map(|c| c.shard.clone());
+        let sides = [left.names("fenced"), left.names("to")].concat();
+        for side in sides
+            .iter()
+            .filter(|s| Some(s.as_str()) != owner.as_deref())
+        {
+            let clean = doc! {
+                "_pandoClean": 1,
+                "ns": ns,
+                "range": range.to_doc(),
+                "turn": held.turn,
+                "writeConcern": majority(),
+            };
+            unless_gone(self.on_shard(side, "admin", clean.as_doc()).map(drop))?;
+        }
+        Ok(())
+    }
+
+    fn end_spread(&self, ns: &str, left: &Left, turn: Option<i64>) -> Outcome<()> {
+        if left.is_moved()
+            && let Some(table) = self.read_table(ns)?
+        {
+            for shard in self.shard_names()? {
+                unless_gone(teach_as(self, &table, &shard, turn, None))?;
+            }
+            self.forget(ns);
+        }
+        self.lift_all(ns, left, turn)
+    }
+
+    /// Tells the shards of a database's primary what the metadata says, and lets routers go on.
+    fn end_home(&self, db: &str, left: &Left) -> Outcome<()> {
+        let home = self.refresh_home(db)?;
+        let by = left.text("by");
+        let told = left.document("version");
+        let version = sharding::DbVersion::parse(told)?;
+        for shard in left.names("fenced").into_iter().chain(left.names("to")) {
+            if left.is_moved() {
+                let (version, primary) = match &home {
+                    Some(home) => (
+                        home.version.unwrap_or(version.next()),
+                        home.shard.to_string(),
+                    ),
+                    // It is dropped.
+                    None => (version.next(), String::new()),
+                };
+                unless_gone(self.teach_home(db, version, &primary, &shard))?;
+            }
+            let lift = doc! {
+                "_pandoHome": 1, "lift": db, "by": by, "writeConcern": majority(),
+            };
+            unless_gone(self.on_shard(&shard, "admin", lift.as_doc()).map(drop))?;
+        }
+        self.forget_database(db);
+        Ok(())
+    }
+}
+
+/// Tells a shard what a table says; who holds the lock says so, and takes a firm fence of `by` away.
+pub(super) fn teach_as(
+    cluster: &Cluster,
+    table: &RoutingTable,
+    shard: &str,
+    turn: Option<i64>,
+    by: Option<&str>,
+) -> Outcome<()> {
+    let mut w = Writer::new();
+    w.i32("_pandoOwnership", 1);
+    w.doc("ownership", Ownership::of(table, shard).to_doc().as_doc());
+    if let Some(turn) = turn {
+        w.i64("turn", turn);
+    }
+    if let Some(by) = by {
+        w.str("by", by);
+    }
+    w.doc("writeConcern", majority().as_doc());
+    cluster
+        .on_shard(shard, "admin", w.finish().as_doc())
+        .map(drop)
+}
+
+/// The table of a collection as the metadata has it, for whoever holds its lock.
+pub(crate) fn table_under(
+    cluster: &Cluster,
+    held: &Lock<'_>,
+    ns: &str,
+) -> Outcome<Arc<RoutingTable>> {
+    cluster.end_left_moves_under(held, ns)?;
+    match cluster.refresh(ns)?.as_ref().and_then(Placement::table) {
+        Some(table) => Ok(table.clone()),
+        None => Err(err!(NamespaceNotSharded, "Collection {ns} is not sharded").into()),
+    }
+}

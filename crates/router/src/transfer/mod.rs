@@ -1,0 +1,328 @@
+//! A range on its way from one shard to another, while it is read and written
+//! ([decision](../../../../docs/decisions/2026-11-25-sharding.md), "A move"), and what else is made of the
+//! same steps:
+//!
+//! - `copy`: documents on their way: snapshot, catch-up, what was refused;
+//! - `left`: what is under way, and how it ends whoever ends it;
+//! - `reshard`: a collection with another shard key;
+//! - `home`: a database with another primary shard;
+//! - `time`: the cluster's time.
+//!
+//! Invariant: at each moment one shard owns the range, and what it has acknowledged the next owner
+//! gets. Until the metadata says so, the receiver shows nothing of it.
+
+mod copy;
+mod home;
+mod left;
+mod reshard;
+mod time;
+
+pub(crate) use copy::make_like;
+pub(crate) use home::{drop_home, move_primary};
+pub(crate) use left::{SPREAD, begin, decide, table_under};
+pub(crate) use reshard::{Plan, abort, reshard};
+pub(crate) use time::{join_time, reach_time, set_time, time_of};
+
+use crate::chunks::{Change, Lock, lock, log, replace};
+use crate::metadata::{Cluster, run};
+use crate::{Failure, Outcome, ddl};
+use bson::{Doc, DocBuf, ObjectId, Writer, doc};
+use copy::{Giver, Way, copy_sessions};
+use errors::{Code, err};
+use left::{RANGE, teach_as};
+use sharding::{Chunk, PlaceRange, RoutingTable, Version};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A fence that has stood so long is taken away, and the move fails.
+const FENCE: Duration = Duration::from_millis(2000);
+
+struct Move<'c> {
+    cluster: &'c Cluster,
+    held: &'c Lock<'c>,
+    table: Arc<RoutingTable>,
+    from: Arc<str>,
+    to: Arc<str>,
+    min: DocBuf,
+    max: DocBuf,
+    range: PlaceRange,
+}
+
+fn majority() -> DocBuf {
+    doc! {"w": "majority"}
+}
+
+/// Moves the range of a chunk's part, `min` to `max`, which lies in one chunk.
+pub(crate) fn move_range(
+    cluster: &Cluster,
+    ns: &str,
+    min: Doc<'_>,
+    max: Doc<'_>,
+    to: &str,
+) -> Outcome<()> {
+    cluster.shard(to)?;
+    let held = lock(cluster, ns)?;
+    move_range_under(cluster, &held, ns, min, max, to)
+}
+
+/// The same for whoever holds the collection's lock.
+pub(crate) fn move_range_under(
+    cluster: &Cluster,
+    held: &Lock<'_>,
+    ns: &str,
+    min: Doc<'_>,
+    max: Doc<'_>,
+    to: &str,
+) -> Outcome<()> {
+    let table = table_under(cluster, held, ns)?;
+    let range = table.key().range(min, max)?;
+    let inside: Vec<&Chunk> = table.chunks_in(&range).map(|(_, c)| c).collect();
+    let [chunk] = inside.as_slice() else {
+        return Err(err!(
+            CommandFailed,
+            "the range from {min} to {max} does not lie in one chunk"
+        )
+        .into());
+    };
+    if *chunk.shard == *to {
+        return Ok(());
+    }
+    let from = chunk.shard.clone();
+    let moving = Move {
+        cluster,
+        held,
+        from,
+        to: to.into(),
+        min: min.to_buf(),
+        max: max.to_buf(),
+        range,
+        table,
+    };
+    moving.run()
+}
+
+impl Move<'_> {
+    fn ns(&self) -> &str {
+        &self.table.entry.ns
+    }
+
+    fn details(&self) -> DocBuf {
+        doc! {"min": &self.min, "max": &self.max, "from": &*self.from, "to": &*self.to}
+    }
+
+    fn run(&self) -> Outcome<()> {
+        log(self.cluster, "moveChunk.start", self.ns(), self.details());
+        let fields = doc! {
+            "from": &*self.from,
+            "to": bson::array![&*self.to],
+            "fenced": bson::array![&*self.from],
+            "range": self.range.to_doc(),
+            "min": &self.min,
+            "max": &self.max,
+        };
+        begin(self.held, self.ns(), RANGE, fields)?;
+        let done = self.transfer();
+        // What the metadata says decides: it may have been changed where that failed.
+        let ended = self.cluster.end_left_moves_under(self.held, self.ns());
+        match done {
+            Ok(()) => {
+                ended?;
+                log(self.cluster, "moveChunk.commit", self.ns(), self.details());
+                Ok(())
+            }
+            Err(e) => {
+                if let Err(left) = ended {
+                    tracing::warn!(target: "SHARDING", ns = self.ns(), error = %left, "A move is left behind");
+                }
+                log(self.cluster, "moveChunk.error", self.ns(), self.details());
+                Err(e)
+            }
+        }
+    }
+
+    fn transfer(&self) -> Outcome<()> {
+        self.prepare()?;
+        let place = |d: Doc<'_>| -> Outcome<Option<Arc<str>>> {
+            let inside = self.range.contains(&self.table.key().place_of(d)?);
+            Ok(inside.then(|| self.to.clone()))
+        };
+        let way = Way {
+            cluster: self.cluster,
+            held: self.held,
+            ns: self.ns(),
+            life: self.table.version(),
+            into: self.ns().into(),
+            takers: vec![self.to.clone()],
+            place: &place,
+        };
+        let mut giver = Giver::begin(&way, &self.from, self.filter())?;
+        giver.copy()?;
+        copy_sessions(self.cluster, &self.from, &self.to)?;
+        giver.come_near()?;
+        let raised = Instant::now();
+        fence(
+            self.cluster,
+            self.held,
+            self.ns(),
+            &self.from,
+            &self.range,
+            false,
+        )?;
+        giver.finish()?;
+        copy_sessions(self.cluster, &self.from, &self.to)?;
+        self.pass_time()?;
+        if raised.elapsed() > FENCE {
+            return Err(err!(ExceededTimeLimit, "the last changes took too long to copy").into());
+        }
+        self.commit()?;
+        tracing::debug!(target: "SHARDING", ns = self.ns(), millis = raised.elapsed().as_millis() as u64, "A range has another owner");
+        Ok(())
+    }
+
+    /// Collection, indexes and orphan range at the receiver, and nothing in that.
+    fn prepare(&self) -> Outcome<()> {
+        let turn = Some(self.held.turn);
+        teach_as(self.cluster, &self.table, &self.from, turn, None)?;
+        teach_as(self.cluster, &self.table, &self.to, turn, None)?;
+        make_like(self.cluster, &self.from, self.ns(), &self.to, self.ns())?;
+        let to = self.cluster.shard(&self.to)?;
+        let receive = doc! {
+            "_pandoReceive": 1,
+            "ns": self.ns(),
+            "key": self.table.key().pattern(),
+            "version": self.table.version().to_doc(),
+            "range": self.range.to_doc(),
+            "turn": self.held.turn,
+            "writeConcern": majority(),
+        };
+        run(&to, "admin", receive.as_doc())?;
+        // Left by a move of before.
+        let clean = doc! {
+            "_pandoClean": 1,
+            "ns": self.ns(),
+            "range": self.range.to_doc(),
+            "keep": true,
+            "turn": self.held.turn,
+            "writeConcern": majority(),
+        };
+        run(&to, "admin", clean.as_doc())?;
+        Ok(())
+    }
+
+    /// A filter for the range that the index of the shard key serves.
+    fn filter(&self) -> DocBuf {
+        within(
+            &self.table,
+            &self.range,
+            self.min.as_doc(),
+            self.max.as_doc(),
+        )
+    }
+
+    /// What the receiver writes from now on is later than all that the giver has written.
+    fn pass_time(&self) -> Outcome<()> {
+        let time = time_of(self.cluster, &self.from)?;
+        reach_time(self.cluster, &self.to, time)
+    }
+
+    /// Changes the owner in the metadata.
+    fn commit(&self) -> Outcome<()> {
+        let Some(old) = self.table.chunk_at(&self.range.low).cloned() else {
+            return Err(err!(InternalError, "the range lies in no chunk").into());
+        };
+        let major = self.table.version().major() + 1;
+        let mut minor = 0;
+        let mut next = || {
+            minor += 1;
+            Version::placement_of(major, minor - 1)
+        };
+        let mut new = vec![Chunk {
+            id: ObjectId::generate(),
+            min: self.min.clone(),
+            max: self.max.clone(),
+            shard: self.to.clone(),
+            lastmod: next(),
+            jumbo: false,
+            since: ddl::now(),
+        }];
+        let key = self.table.key();
+        let place = |bound: &DocBuf| key.place_of_bound(bound.as_doc()).ok();
+        let mut rest = |min: &DocBuf, max: &DocBuf| {
+            if place(min) != place(max) {
+                new.push(Chunk {
+                    id: ObjectId::generate(),
+                    min: min.clone(),
+                    max: max.clone(),
+                    lastmod: next(),
+                    ..old.clone()
+                });
+            }
+        };
+        rest(&old.min, &self.min);
+        rest(&self.max, &old.max);
+        let mut removed = vec![old.clone()];
+        // The giver gets a new version too, by a chunk that it keeps.
+        let kept = self
+            .table
+            .chunks()
+            .iter()
+            .find(|c| c.shard == self.from && c.id != old.id);
+        if let (1, Some(kept)) = (new.len(), kept) {
+            new.push(Chunk {
+                lastmod: Version::placement_of(major, 1),
+                ..kept.clone()
+            });
+            removed.push(kept.clone());
+        }
+        let mut change = Change::begin(self.held);
+        replace(&mut change, &self.table.entry.uuid, &removed, &new);
+        decide(&mut change, self.held, self.ns());
+        change.commit()
+    }
+}
+
+/// A filter for the documents between two bounds; none for all.
+fn within(table: &RoutingTable, range: &PlaceRange, min: Doc<'_>, max: Doc<'_>) -> DocBuf {
+    if *range == PlaceRange::all() {
+        return DocBuf::default();
+    }
+    let mut w = Writer::new();
+    w.doc("$expr", table.key().within(min, max).as_doc());
+    w.finish()
+}
+
+/// From here on routers wait with a collection at a shard; what it has acknowledged is in its log.
+pub(crate) fn fence(
+    cluster: &Cluster,
+    held: &Lock<'_>,
+    ns: &str,
+    shard: &str,
+    range: &PlaceRange,
+    firm: bool,
+) -> Outcome<()> {
+    let fence = doc! {
+        "_pandoFence": 1,
+        "ns": ns,
+        "range": range.to_doc(),
+        "by": &held.by,
+        "turn": held.turn,
+        "firm": firm,
+        "writeConcern": majority(),
+    };
+    cluster.on_shard(shard, "admin", fence.as_doc()).map(drop)
+}
+
+/// Takes the fence of `by` away.
+fn lift(cluster: &Cluster, shard: &str, ns: &str, by: &str, turn: Option<i64>) -> Outcome<()> {
+    let mut w = Writer::new();
+    w.i32("_pandoFence", 1).str("ns", ns).str("by", by);
+    w.bool("lift", true);
+    if let Some(turn) = turn {
+        w.i64("turn", turn);
+    }
+    w.doc("writeConcern", majority().as_doc());
+    match cluster.on_shard(shard, "admin", w.finish().as_doc()) {
+        Err(Failure::Client(e)) if e.code == Code::NamespaceNotSharded => Ok(()),
+        other => other.map(drop),
+    }
+}

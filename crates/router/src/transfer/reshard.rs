@@ -1,0 +1,355 @@
+//! A collection with another shard key, or on other shards as a whole: its documents go to a collection
+//! beside it, on the shards that are to have them, while it is read and written. Then all its shards are
+//! fenced, the metadata begins another life of it, and on each shard the one takes the other's place.
+//!
+//! Invariant: until every shard has heard of the new life, none serves it, old or new: the fences are
+//! firm. What was decided, any holder of the lock can end.
+
+use super::copy::{Giver, Way, copy_sessions, make_like};
+use super::left::{Left, RESHARD, begin, decide, teach_as};
+use super::{fence, lift, majority, reach_time, time_of};
+use crate::admin::{entry_doc, new_life};
+use crate::chunks::{Change, Lock, log};
+use crate::metadata::Cluster;
+use crate::{Failure, Outcome, ddl};
+use bson::{Doc, DocBuf, ObjectId, Val, Value, Writer, doc};
+use errors::{Code, err};
+use sharding::{Chunk, CollectionEntry, PlaceRange, RoutingTable, ShardKey, Version};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Fences that have stood so long are taken away, and the work was for nothing.
+const FENCES: Duration = Duration::from_secs(3);
+
+/// What a collection is to become.
+pub(crate) struct Plan {
+    pub key: ShardKey,
+    pub unique: bool,
+    pub unsplittable: bool,
+    /// Bounds, and the shard of each range.
+    pub ranges: Vec<(DocBuf, DocBuf, Arc<str>)>,
+    /// Zones of the new key, in the place of those of the old one.
+    pub tags: Vec<DocBuf>,
+    /// The index that the new key needs, where no index serves it.
+    pub index: Option<DocBuf>,
+}
+
+struct Reshard<'c> {
+    cluster: &'c Cluster,
+    held: &'c Lock<'c>,
+    old: Arc<RoutingTable>,
+    new: RoutingTable,
+    plan: Plan,
+    beside: String,
+    /// Shards that get a part, and the one that has the database.
+    takers: Vec<Arc<str>>,
+    /// These and the ones that give.
+    all: Vec<Arc<str>>,
+}
+
+/// Runs to the end.
+pub(crate) fn reshard(
+    cluster: &Cluster,
+    held: &Lock<'_>,
+    old: Arc<RoutingTable>,
+    plan: Plan,
+) -> Outcome<()> {
+    let ns = old.entry.ns.clone();
+    let (db, _) = ns.split_once('.').unwrap_or((&ns, ""));
+    let uuid = ddl::uuid();
+    let entry = CollectionEntry {
+        ns: ns.clone(),
+        uuid,
+        key: plan.key.clone(),
+        unique: plan.unique,
+        unsplittable: plan.unsplittable,
+        epoch: ObjectId::generate(),
+        timestamp: new_life(cluster).max(old.entry.timestamp + 1),
+    };
+    let chunk = |(i, (min, max, shard)): (usize, &(DocBuf, DocBuf, Arc<str>))| Chunk {
+        id: ObjectId::generate(),
+        min: min.clone(),
+        max: max.clone(),
+        shard: shard.clone(),
+        lastmod: Version::placement_of(1, i as u32),
+        jumbo: false,
+        since: ddl::now(),
+    };
+    let chunks = plan.ranges.iter().enumerate().map(chunk).collect();
+    let new = RoutingTable::new(entry, chunks)?;
+    let mut takers: BTreeSet<Arc<str>> = new.shards().cloned().collect();
+    takers.extend(cluster.database(db)?);
+    let mut all = takers.clone();
+    all.extend(old.shards().cloned());
+    let hex: String = uuid.iter().map(|b| format!("{b:02x}")).collect();
+    let work = Reshard {
+        cluster,
+        held,
+        old,
+        new,
+        plan,
+        beside: format!("{db}.resharding.{hex}"),
+        takers: takers.into_iter().collect(),
+        all: all.into_iter().collect(),
+    };
+    work.run()
+}
+
+fn names(shards: &[Arc<str>]) -> Value {
+    let mut w = Writer::new_array();
+    shards.iter().for_each(|s| {
+        w.push_value(&**s);
+    });
+    w.finish_array()
+}
+
+impl Reshard<'_> {
+    fn ns(&self) -> &str {
+        &self.old.entry.ns
+    }
+
+    fn run(&self) -> Outcome<()> {
+        let fields = doc! {
+            "to": names(&self.takers),
+            "fenced": names(&self.all),
+            "beside": &self.beside,
+            "key": self.plan.key.pattern(),
+        };
+        begin(self.held, self.ns(), RESHARD, fields)?;
+        log(
+            self.cluster,
+            "reshardCollection.start",
+            self.ns(),
+            doc! {"key": self.plan.key.pattern()},
+        );
+        let done = self.steps();
+        let ended = self.cluster.end_left_moves_under(self.held, self.ns());
+        if let Err(e) = &ended {
+            tracing::warn!(target: "SHARDING", ns = self.ns(), error = %e, "A resharding is left behind");
+        }
+        done?;
+        ended?;
+        log(
+            self.cluster,
+            "reshardCollection.end",
+            self.ns(),
+            DocBuf::default(),
+        );
+        Ok(())
+    }
+
+    fn steps(&self) -> Outcome<()> {
+        self.prepare()?;
+        let owners: Vec<(Arc<str>, Vec<PlaceRange>)> = self
+            .old
+            .shards()
+            .map(|s| (s.clone(), self.old.owned_by(s)))
+            .collect();
+        let place = |d: Doc<'_>| -> Outcome<Option<Arc<str>>> {
+            let place = self.new.key().place_of(d)?;
+            Ok(self.new.chunk_at(&place).map(|c| c.shard.clone()))
+        };
+        let way = Way {
+            cluster: self.cluster,
+            held: self.held,
+            ns: self.ns(),
+            life: self.old.version(),
+            into: self.beside.clone(),
+            takers: self.takers.clone(),
+            place: &place,
+        };
+        let mut givers = Vec::new();
+        for (shard, owned) in &owners {
+            givers.push(Giver::begin(&way, shard, self.mine(owned))?);
+        }
+        for giver in &mut givers {
+            giver.copy()?;
+            self.still_wanted()?;
+        }
+        self.copy_all_sessions()?;
+        for giver in &mut givers {
+            giver.come_near()?;
+        }
+        // Those that came first have waited for the last.
+        for giver in &mut givers {
+            giver.come_near()?;
+        }
+        self.still_wanted()?;
+        let raised = Instant::now();
+        for shard in &self.all {
+            fence(
+                self.cluster,
+                self.held,
+                self.ns(),
+                shard,
+                &PlaceRange::all(),
+                true,
+            )?;
+        }
+        for giver in &mut givers {
+            giver.finish()?;
+        }
+        self.copy_all_sessions()?;
+        let mut latest = 0;
+        for (giver, _) in &owners {
+            latest = latest.max(time_of(self.cluster, giver)?);
+        }
+        for taker in &self.takers {
+            reach_time(self.cluster, taker, latest)?;
+        }
+        if raised.elapsed() > FENCES {
+            return Err(err!(
+                ReshardingCriticalSectionTimeout,
+                "the last changes took too long to copy"
+            )
+            .into());
+        }
+        self.commit()
+    }
+
+    /// The filter for what a giver has, where others give too.
+    fn mine(&self, owned: &[PlaceRange]) -> DocBuf {
+        if self.old.shards().len() == 1 {
+            return DocBuf::default();
+        }
+        let key = self.old.key();
+        let mut w = Writer::new();
+        w.open_array("$or");
+        for range in owned {
+            let Some((min, max)) = key.bounds(range) else {
+                continue;
+            };
+            let within = key.within(min.as_doc(), max.as_doc());
+            w.push(doc! {"$expr": within}.as_doc().as_val());
+        }
+        w.finish()
+    }
+
+    /// Fails where somebody has taken it back.
+    fn still_wanted(&self) -> Outcome<()> {
+        let filter = doc! {"_id": self.ns(), "by": &self.held.by, "state": "moving"};
+        let found = self
+            .cluster
+            .read_config("migrations", filter.as_doc(), Doc::EMPTY)?;
+        match found.is_empty() {
+            false => Ok(()),
+            true => Err(err!(ReshardCollectionAborted, "aborted").into()),
+        }
+    }
+
+    fn copy_all_sessions(&self) -> Outcome<()> {
+        for giver in self.old.shards() {
+            for taker in self.takers.iter().filter(|t| *t != giver) {
+                copy_sessions(self.cluster, giver, taker)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Everybody who has a part knows of it, and the collections beside are there.
+    fn prepare(&self) -> Outcome<()> {
+        let turn = Some(self.held.turn);
+        for shard in &self.all {
+            teach_as(self.cluster, &self.old, shard, turn, None)?;
+        }
+        let Some(giver) = self.old.shards().next() else {
+            return Err(err!(InternalError, "a collection without chunks").into());
+        };
+        let (db, beside) = self.beside.split_once('.').unwrap_or_default();
+        for taker in &self.takers {
+            make_like(self.cluster, giver, self.ns(), taker, &self.beside)?;
+            if let Some(index) = &self.plan.index {
+                let create = doc! {
+                    "createIndexes": beside,
+                    "indexes": bson::array![index.clone()],
+                    "writeConcern": majority(),
+                };
+                self.cluster.on_shard(taker, db, create.as_doc())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn commit(&self) -> Outcome<()> {
+        let ns = self.ns();
+        let chunks: Vec<DocBuf> = self
+            .new
+            .chunks()
+            .iter()
+            .map(|c| c.to_doc(&self.new.entry.uuid))
+            .collect();
+        let mut change = Change::begin(self.held);
+        change.remove("collections", doc! {"_id": ns});
+        change.insert("collections", &[entry_doc(&self.new.entry)]);
+        let old = Value::binary(4, &self.old.entry.uuid);
+        change.remove("chunks", doc! {"uuid": old});
+        change.insert("chunks", &chunks);
+        change.remove("tags", doc! {"ns": ns});
+        change.insert("tags", &self.plan.tags);
+        decide(&mut change, self.held, ns);
+        match change.commit() {
+            Err(Failure::Client(e)) if e.code == Code::ConflictingOperationInProgress => {
+                Err(err!(ReshardCollectionAborted, "aborted").into())
+            }
+            other => other,
+        }
+    }
+}
+
+/// Ends what was left: the collections beside take the places of the old ones, or go.
+pub(super) fn end(cluster: &Cluster, held: &Lock<'_>, ns: &str, left: &Left) -> Outcome<()> {
+    let (by, beside) = (left.text("by"), left.text("beside"));
+    let takers = left.names("to");
+    if !left.is_moved() {
+        for shard in left.names("fenced") {
+            lift(cluster, &shard, ns, by, Some(held.turn))?;
+            let gone = doc! {"_pandoSwap": 1, "ns": beside, "writeConcern": majority()};
+            cluster.on_shard(&shard, "admin", gone.as_doc())?;
+        }
+        return Ok(());
+    }
+    let Some(table) = cluster.read_table(ns)? else {
+        return Ok(());
+    };
+    for shard in left.names("fenced") {
+        let mut w = Writer::new();
+        w.i32("_pandoSwap", 1).str("ns", ns).i64("turn", held.turn);
+        if takers.contains(&shard) {
+            w.str("with", beside);
+        }
+        w.doc("writeConcern", majority().as_doc());
+        cluster.on_shard(&shard, "admin", w.finish().as_doc())?;
+    }
+    for shard in left.names("fenced") {
+        teach_as(cluster, &table, &shard, Some(held.turn), Some(by))?;
+    }
+    cluster.forget(ns);
+    Ok(())
+}
+
+/// Takes back what is under way at a collection, if it is a resharding and not decided.
+pub(crate) fn abort(cluster: &Cluster, ns: &str) -> Outcome<()> {
+    let filter = doc! {"_id": ns, "kind": RESHARD};
+    let found = cluster.read_config("migrations", filter.as_doc(), Doc::EMPTY)?;
+    let Some(found) = found.first() else {
+        return Err(err!(
+            NoSuchReshardCollection,
+            "Could not find in-progress resharding operation to abort"
+        )
+        .into());
+    };
+    let by = found.get("by").and_then(Val::as_str).unwrap_or_default();
+    let q = doc! {"_id": ns, "by": by, "state": "moving"};
+    let updates = bson::array![doc! {"q": q, "u": doc! {"$set": doc! {"state": "left"}}}];
+    let update = doc! {"update": "migrations", "updates": updates, "writeConcern": majority()};
+    let reply = cluster.on_config("config", update.as_doc())?;
+    match reply.get("n").and_then(Val::to_i64_exact) {
+        Some(1) => cluster.end_left_moves(ns),
+        _ => Err(err!(
+            ReshardCollectionCommitted,
+            "Can't abort resharding operation after the decision is made"
+        )
+        .into()),
+    }
+}

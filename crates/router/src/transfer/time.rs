@@ -1,0 +1,36 @@
+//! The cluster's time, as moves need it: what a receiver writes is later than what the giver has
+//! written.
+
+use crate::metadata::{Cluster, run};
+use crate::{Outcome, ReplicaSet};
+use bson::{Val, Writer, doc};
+use errors::err;
+
+/// The timestamp of the last entry of a shard's log.
+pub(crate) fn time_of(cluster: &Cluster, shard: &str) -> Outcome<u64> {
+    let reply = cluster.on_shard(shard, "admin", doc! {"_pandoTime": 1}.as_doc())?;
+    let time = reply.get("time").and_then(Val::as_timestamp);
+    Ok(time.ok_or_else(|| err!(InternalError, "{shard} does not say what time it is"))?)
+}
+
+/// Returns when the log of a shard has come to a time: all that it writes then is later.
+pub(crate) fn reach_time(cluster: &Cluster, shard: &str, time: u64) -> Outcome<()> {
+    set_time(&*cluster.shard(shard)?, time)
+}
+
+pub(crate) fn set_time(set: &ReplicaSet, time: u64) -> Outcome<()> {
+    let mut w = Writer::new();
+    w.i32("_pandoTime", 1).timestamp("atLeast", time);
+    w.doc("writeConcern", super::majority().as_doc());
+    run(set, "admin", w.finish().as_doc())?;
+    Ok(())
+}
+
+/// Brings a shard that is new to the time of the others.
+pub(crate) fn join_time(cluster: &Cluster, shard: &str) -> Outcome<()> {
+    let mut latest = 0;
+    for name in cluster.shard_names()? {
+        latest = latest.max(time_of(cluster, &name)?);
+    }
+    reach_time(cluster, shard, latest)
+}
