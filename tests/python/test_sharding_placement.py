@@ -272,6 +272,7 @@ def test_a_shard_with_data_joins_and_leaves(cluster, client, tmp_path):
         admin = client.admin
         assert admin.command("addShard", f"s2/{extra.address}")["shardAdded"] == "s2"
         assert sides(client, "brought")[0] == "s2" and client.brought.c.count_documents({}) == 50
+        admin.command("enableSharding", "stay", primaryShard="s0")
         client.stay.c.insert_one({"_id": 1})
         admin.command("moveCollection", "stay.c", toShard="s2")
         left = admin.command("removeShard", "s2")

@@ -17,6 +17,7 @@ use bson::{Doc, DocBuf, ObjectId, Val, Writer, doc};
 use errors::err;
 use sharding::{Chunk, RoutingTable, Version};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 pub(crate) use collections::entry_doc;
 pub(crate) use placement::track;
@@ -346,7 +347,13 @@ fn clear_jumbo(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     Ok(done())
 }
 
-/// A timestamp for a new life of a collection, or of a database: later than what shards have told of.
+/// A timestamp for a new life of a collection, or of a database: later than what shards have told of,
+/// and than each that was given before.
 pub(crate) fn new_life(cluster: &Cluster) -> u64 {
-    ddl::now().max(cluster.time() + 1)
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    let at_least = ddl::now().max(cluster.time() + 1);
+    let after = |last: u64| Some(at_least.max(last + 1));
+    match LAST.fetch_update(Relaxed, Relaxed, after) {
+        Ok(last) | Err(last) => at_least.max(last + 1),
+    }
 }

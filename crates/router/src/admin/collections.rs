@@ -123,6 +123,8 @@ pub(crate) fn become_sharded(
         jumbo: false,
         since: now(),
     };
+    let before = cluster.read_table(ns)?;
+    let old = before.as_ref().map(|t| Value::binary(4, &t.entry.uuid));
     let entry = CollectionEntry {
         ns: ns.into(),
         uuid: uuid(),
@@ -130,12 +132,16 @@ pub(crate) fn become_sharded(
         unique,
         unsplittable: false,
         epoch: ObjectId::generate(),
-        timestamp: new_life(cluster),
+        // Another router may have begun the life of before.
+        timestamp: new_life(cluster).max(before.as_ref().map_or(0, |t| t.entry.timestamp + 1)),
     };
     let mut change = Change::begin(held);
     // In the place of what says where it was as a whole.
     change.remove("collections", doc! {"_id": ns});
     change.insert("collections", &[entry_doc(&entry)]);
+    if let Some(uuid) = old {
+        change.remove("chunks", doc! {"uuid": uuid});
+    }
     change.insert("chunks", &[chunk.to_doc(&entry.uuid)]);
     change.commit()?;
     Ok(RoutingTable::new(entry, vec![chunk])?)
