@@ -30,7 +30,7 @@ const LOOK: Duration = Duration::from_millis(100);
 
 /// What became of a transaction on the shard that decides.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Resolved {
+pub enum KnownOutcome {
     /// With the shards that may not have been told.
     Committed(Vec<String>),
     /// It never commits.
@@ -199,31 +199,31 @@ impl Retries {
         lsid: Lsid,
         number: i64,
         now_millis: i64,
-    ) -> Result<Resolved> {
+    ) -> Result<KnownOutcome> {
         let mut session = self.enter(ctx, lsid)?;
         let key = behind(&decisions(), &lsid, number);
         if let Some(stored) = ctx.newest().get(&key)? {
             let d = Doc::new(&stored).unwrap_or(Doc::EMPTY);
-            return Ok(Resolved::Committed(participants(d)));
+            return Ok(KnownOutcome::Committed(participants(d)));
         }
         let state = session.state();
         match number.cmp(&state.txn) {
-            Ordering::Less => return Ok(Resolved::Past),
+            Ordering::Less => return Ok(KnownOutcome::Past),
             Ordering::Greater => state.clear(number),
             Ordering::Equal => match &state.phase {
-                Phase::Committed => return Ok(Resolved::Committed(Vec::new())),
+                Phase::Committed => return Ok(KnownOutcome::Committed(Vec::new())),
                 Phase::Prepared => bail!(
                     PreparedTransactionInProgress,
                     "another shard decides this transaction"
                 ),
                 // The number is that of a retryable write.
-                Phase::None if !state.is_fresh() => return Ok(Resolved::Aborted),
+                Phase::None if !state.is_fresh() => return Ok(KnownOutcome::Aborted),
                 _ => {}
             },
         }
         session.state().phase = Phase::Aborted;
         let record = session.abort_record(now_millis);
         ctx.commit(vec![Entry::noop(vec![record])], Held::default())?;
-        Ok(Resolved::Aborted)
+        Ok(KnownOutcome::Aborted)
     }
 }

@@ -13,7 +13,7 @@ use crate::clock::now_millis;
 use crate::request::{CommandContext, Done};
 use bson::Val;
 use errors::Result;
-use session::two_phase::{Resolved, forget_decision};
+use session::two_phase::{KnownOutcome, forget_decision};
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let (lsid, number) = named_transaction(cx)?;
@@ -29,14 +29,14 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     // What is told is true for ever: it has to be on disk.
     cx.after_commit = true;
     match resolved {
-        Resolved::Aborted => {
+        KnownOutcome::Aborted => {
             cx.app.cursors.kill_transaction(lsid, number);
             cx.w.bool("committed", false);
         }
-        Resolved::Past => {
+        KnownOutcome::Past => {
             cx.w.bool("committed", false).bool("past", true);
         }
-        Resolved::Committed(participants) => {
+        KnownOutcome::Committed(participants) => {
             cx.w.bool("committed", true).open_array("participants");
             for shard in &participants {
                 cx.w.str("", shard);

@@ -144,19 +144,7 @@ impl Progress {
             }
             Function::Covariance { x, y, sample } => {
                 let frame = self.frame(at, &output.frame, rows, around)?;
-                let (mut c, from) = match (std::mem::take(&mut self.state), self.grown(&frame)) {
-                    (State::Covariance(c), Some(from)) => (c, from),
-                    _ => (Box::default(), frame.start),
-                };
-                for i in from..frame.end {
-                    around.vars.check_interrupt(i - from)?;
-                    let x = evaluate(x, i, rows, around)?;
-                    let y = evaluate(y, i, rows, around)?;
-                    c.add(x.as_val(), y.as_val());
-                }
-                let value = c.value(*sample);
-                (self.state, self.frame) = (State::Covariance(c), Some(frame));
-                Ok(value)
+                self.covariance(frame, (x, y), *sample, rows, around)
             }
             function @ Function::MinMaxScaler { input, min, max } => {
                 let frame = self.frame(at, &output.frame, rows, around)?;
@@ -187,6 +175,30 @@ impl Progress {
                 Ok(self.last.clone().unwrap_or(Value::NULL))
             }
         }
+    }
+
+    /// The covariance of two expressions over the rows of `frame`, from where the last row's ended.
+    fn covariance(
+        &mut self,
+        frame: Range<usize>,
+        (x, y): (&Expression, &Expression),
+        sample: bool,
+        rows: &mut Partition,
+        around: &Surroundings<'_>,
+    ) -> Result<Value> {
+        let (mut c, from) = match (std::mem::take(&mut self.state), self.grown(&frame)) {
+            (State::Covariance(c), Some(from)) => (c, from),
+            _ => (Box::default(), frame.start),
+        };
+        for i in from..frame.end {
+            around.vars.check_interrupt(i - from)?;
+            let x = evaluate(x, i, rows, around)?;
+            let y = evaluate(y, i, rows, around)?;
+            c.add(x.as_val(), y.as_val());
+        }
+        let value = c.value(sample);
+        (self.state, self.frame) = (State::Covariance(c), Some(frame));
+        Ok(value)
     }
 
     /// The rows that count for the row `at`.
