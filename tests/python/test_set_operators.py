@@ -133,3 +133,43 @@ def test_members_of_other_sets_are_not_added(three, tmp_path):
         with Server(tmp_path / "third", "--replSet", three.name) as third:
             hosts = [{"_id": n, "host": s.address} for n, s in enumerate((third, server))]
             assert admin(third, "replSetInitiate", {"_id": three.name, "members": hosts})["code"] == 103
+
+
+def stamps(three):
+    return [(m.path / "PANDO").read_text() for m in three.members]
+
+
+def test_a_newer_data_format_is_written_once_the_version_allows_it_and_not_taken_back(three):
+    """A note in the log is of format 5, which programs of the release before do not read."""
+    old, new = ["pando data format 4\n"] * 3, ["pando data format 5\n"] * 3
+    with three.client() as client:
+        version = client.admin.command("getParameter", 1, featureCompatibilityVersion=1)["featureCompatibilityVersion"]["version"]
+        note = {"appendOplogNote": 1, "data": {"msg": "the tide turns"}, "writeConcern": {"w": 3, "wtimeout": 20_000}}
+        with pytest.raises(OperationFailure) as error:
+            client.admin.command(note)
+        assert error.value.code == 188 and 'setFeatureCompatibilityVersion "8.2"' in str(error.value)
+        assert stamps(three) == old
+        for each in ("8.2", version, "8.2"):
+            # Until something of the newer format is there the way back is open.
+            client.admin.command("setFeatureCompatibilityVersion", each, confirm=True)
+            assert stamps(three) == old
+        client.admin.command(note)
+        for member in three.members:
+            with member.client() as there:
+                until("the note is there", lambda: there.local["oplog.rs"].find_one({"op": "n", "o.msg": "the tide turns"}))
+        until("all stamps say so", lambda: stamps(three) == new)
+        with pytest.raises(OperationFailure) as error:
+            client.admin.command("setFeatureCompatibilityVersion", version, confirm=True)
+        assert error.value.code == 332 and "data format 5" in str(error.value) and "mongodump" in str(error.value)
+        client.admin.command("setFeatureCompatibilityVersion", "8.2", confirm=True)
+        assert client.admin.command(note)["ok"] == 1
+    member = three.secondaries()[0]
+    member.kill()
+    # A program that reads up to format 5 says so of format 6, as one that reads format 4 does of 5.
+    (member.path / "PANDO").write_text("pando data format 6\n")
+    with pytest.raises(RuntimeError, match="has format 6; this version of PandoDB reads formats 4 and 5"):
+        member.start()
+    (member.path / "PANDO").write_text(new[0])
+    member.start()
+    until("the set is whole", three.is_whole, 60)
+    assert stamps(three) == new

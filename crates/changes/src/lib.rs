@@ -85,7 +85,7 @@ pub fn changes(entry: &Entry) -> Vec<Change<'_>> {
             });
         };
         match &plain.op {
-            Op::Noop | Op::Transaction(_) | Op::Membership { .. } => {}
+            Op::Noop | Op::Note(_) | Op::Transaction(_) | Op::Membership { .. } => {}
             Op::Insert => documents(plain).for_each(|d| add(What::Insert(d))),
             Op::Update { diff, .. } => {
                 let Some(new) = documents(plain).next() else {

@@ -102,8 +102,11 @@ fn write(stamp: &EntryStamp, entry: &Entry, term: i64) -> DocBuf {
     session(&mut w, entry);
     match all.as_slice() {
         [] => {
-            w.str("op", "n").str("ns", "").open_doc("o");
-            w.str("msg", "no documents").close();
+            w.str("op", "n").str("ns", "");
+            match &entry.op {
+                Op::Note(note) => w.doc("o", Doc::new(note).unwrap_or(Doc::EMPTY)),
+                _ => w.open_doc("o").str("msg", "no documents").close(),
+            };
         }
         [change] if !change.in_transaction => operation(&mut w, change),
         parts => {

@@ -101,6 +101,8 @@ pub struct Commands {
     pub(crate) query_settings: Arc<query_settings::QuerySettings>,
     /// What `autoCompact` was last told: target in megabytes, and whether once only.
     pub(crate) auto_compact: Mutex<Option<(i64, bool)>>,
+    /// Held by who changes which data format may be written.
+    pub(crate) format_change: Mutex<()>,
     pub(crate) connections: Arc<Connections>,
     pub(crate) expired: Arc<background::ttl_monitor::TtlCounters>,
     /// The member's part in a replica set that was given a name.
@@ -148,7 +150,7 @@ impl Commands {
         let write_block = Arc::<admin::write_block::WriteBlock>::default();
         let query_settings = Arc::<query_settings::QuerySettings>::default();
         let parameters = Arc::new(Parameters::new(&config.parameters));
-        let version = FeatureVersion(parameters.clone());
+        let version = FeatureVersion(parameters.clone(), Arc::downgrade(&engine.store));
         settings::stored::follow(
             &engine,
             vec![
@@ -195,6 +197,7 @@ impl Commands {
             write_block,
             query_settings,
             auto_compact: Mutex::default(),
+            format_change: Mutex::default(),
             connections: Arc::default(),
             expired: Arc::default(),
             replica,

@@ -1,7 +1,8 @@
 //! The data directory: its stamp, its format version, and its lock for one process.
 //!
 //! ```text
-//! PANDO        "pando data format 4\n": the stamp; a directory without it is new or somebody else's
+//! PANDO        "pando data format 4\n": the stamp; a directory without it is new or somebody else's.
+//!              4, or 5 once something is in it that only this release and later ones read
 //! pando.lock   flock(2)ed while a process has the directory open; holds its pid
 //! log/         segments of the log
 //! log-window   how much of the log's past is kept, once somebody has said so
@@ -16,16 +17,21 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 const STAMP: &str = "PANDO";
 const LOCK: &str = "pando.lock";
-/// The form of data files and log entries; one number for both.
-pub const FORMAT: u32 = 4;
+/// The newest form of data files and log entries, one number for both. A new directory has the oldest
+/// form that is read, which the release before reads too; a newer one is brought in by
+/// [`DataDir::raise`].
+pub const FORMAT: u32 = 5;
+pub(crate) const OLDEST: u32 = 4;
 
 /// The directory, locked until the value is dropped.
 pub(crate) struct DataDir {
     dir: PathBuf,
+    /// What the stamp says.
+    format: AtomicU32,
     _lock: File,
 }
 
@@ -44,8 +50,8 @@ impl DataDir {
         let stamped = check_contents(dir)?;
         let lock = lock(dir)?;
         received_copy::swap_in(dir)?;
-        if !stamped {
-            write_stamp(dir).map_err(|e| {
+        if stamped.is_none() {
+            write_stamp(dir, OLDEST).map_err(|e| {
                 err!(
                     FileNotOpen,
                     "cannot write to the data directory {shown}: {e}"
@@ -54,6 +60,7 @@ impl DataDir {
         }
         Ok(DataDir {
             dir: dir.to_path_buf(),
+            format: AtomicU32::new(stamped.unwrap_or(OLDEST)),
             _lock: lock,
         })
     }
@@ -79,17 +86,37 @@ impl DataDir {
         };
         Ok(DataDir {
             dir: dir.to_path_buf(),
+            format: AtomicU32::new(OLDEST),
             _lock: lock,
         })
+    }
+
+    /// The form of what may be in the directory.
+    pub fn format(&self) -> u32 {
+        self.format.load(Ordering::Acquire)
+    }
+
+    /// From now on the directory may hold what only programs of this format and later ones read. On
+    /// disk when it returns.
+    pub fn raise(&self, format: u32) -> Result<()> {
+        if format <= self.format() {
+            return Ok(());
+        }
+        write_stamp(&self.dir, format).map_err(|e| {
+            let shown = self.dir.display();
+            err!(FileNotOpen, "cannot write the stamp {shown}/{STAMP}: {e}")
+        })?;
+        self.format.store(format, Ordering::Release);
+        Ok(())
     }
 
     /// Whether the stamp is intact and of a supported format.
     pub fn check_stamp(&self) -> Result<()> {
         match check_contents(&self.dir)? {
-            true => Ok(()),
-            false => Err(err!(
+            Some(_) => Ok(()),
+            None => Err(err!(
                 UnsupportedFormat,
-                "the stamp {}/{STAMP} is missing: it should say \"pando data format {FORMAT}\"",
+                "the stamp {}/{STAMP} is missing: it should say \"pando data format {OLDEST}\"",
                 self.dir.display()
             )),
         }
@@ -142,17 +169,18 @@ impl DataDir {
 }
 
 /// Writes the stamp that marks `dir` as a data directory. It appears whole or not at all.
-pub(crate) fn write_stamp(dir: &Path) -> std::io::Result<()> {
+pub(crate) fn write_stamp(dir: &Path, format: u32) -> std::io::Result<()> {
     let draft = dir.join("PANDO.new");
     let mut file = File::create(&draft)?;
-    file.write_all(format!("pando data format {FORMAT}\n").as_bytes())?;
+    file.write_all(format!("pando data format {format}\n").as_bytes())?;
     file.sync_all()?;
     fs::rename(&draft, dir.join(STAMP))?;
     File::open(dir)?.sync_all()
 }
 
-/// Whether the directory carries the stamp; an error when it belongs to other software.
-fn check_contents(dir: &Path) -> Result<bool> {
+/// The format that the directory's stamp says; `None` without one, an error when it belongs to other
+/// software.
+fn check_contents(dir: &Path) -> Result<Option<u32>> {
     let shown = dir.display();
     let unreadable =
         |e: std::io::Error| err!(FileNotOpen, "cannot read the data directory {shown}: {e}");
@@ -163,15 +191,15 @@ fn check_contents(dir: &Path) -> Result<bool> {
                 .strip_prefix("pando data format ")
                 .and_then(|n| n.parse::<u32>().ok());
             return match format {
-                Some(FORMAT) => Ok(true),
+                Some(n @ OLDEST..=FORMAT) => Ok(Some(n)),
                 Some(n) => Err(err!(
                     UnsupportedFormat,
-                    "the data directory {shown} has format {n}; this version of PandoDB reads format {FORMAT} (move the data with mongodump, \
+                    "the data directory {shown} has format {n}; this version of PandoDB reads formats {OLDEST} and {FORMAT} (move the data with mongodump, \
                      from the version that wrote it, and mongorestore)"
                 )),
                 None => Err(err!(
                     UnsupportedFormat,
-                    "the stamp {shown}/{STAMP} is damaged: it should say \"pando data format {FORMAT}\""
+                    "the stamp {shown}/{STAMP} is damaged: it should say \"pando data format {OLDEST}\" or a later one"
                 )),
             };
         }
@@ -181,7 +209,7 @@ fn check_contents(dir: &Path) -> Result<bool> {
     if has_data_files(&dir.join("engine")) && dir.join(LOCK).exists() {
         return Err(err!(
             UnsupportedFormat,
-            "the stamp {shown}/{STAMP} is missing: it should say \"pando data format {FORMAT}\""
+            "the stamp {shown}/{STAMP} is missing: it should say \"pando data format {OLDEST}\""
         ));
     }
     for entry in fs::read_dir(dir).map_err(unreadable)? {
@@ -202,7 +230,7 @@ fn check_contents(dir: &Path) -> Result<bool> {
             ));
         }
     }
-    Ok(false)
+    Ok(None)
 }
 
 /// Whether a directory holds data files of the engine.
@@ -313,7 +341,7 @@ mod tests {
         for (stamp, said) in [
             ("pando data format 1\n", "format 1"),
             ("pando data format 3\n", "format 3"),
-            ("pando data format 5\n", "format 5"),
+            ("pando data format 6\n", "format 6"),
             ("", "damaged"),
             ("x", "damaged"),
         ] {

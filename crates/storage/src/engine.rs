@@ -419,7 +419,7 @@ impl Engine {
             .and_then(|c| c.create_checkpoint(dir.join("engine")))
             .map_err(|e| error(&e.into_string()))
             // The stamp is written last: a directory that has it is complete.
-            .and_then(|()| data_dir::write_stamp(dir).map_err(io));
+            .and_then(|()| data_dir::write_stamp(dir, self.data_dir.format()).map_err(io));
         if copied.is_err() {
             let _ = std::fs::remove_dir_all(dir);
         }

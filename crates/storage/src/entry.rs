@@ -15,6 +15,7 @@
 //!   4 ddl          BSON document, bytes
 //!   5 transaction  number of parts varint | (entry as bytes)*
 //!   6 membership   configuration of the replica set, BSON bytes | change of voters, bytes
+//!   7 note         BSON document, bytes      (data format 5)
 //! effect    = 0x01 key bytes value bytes   put
 //!           | 0x00 key bytes               delete
 //!           | 0x02 low bytes high bytes    delete of [low, high)
@@ -99,6 +100,9 @@ pub enum Op {
         config: Vec<u8>,
         change: Vec<u8>,
     },
+    /// What somebody has asked to be noted: a BSON document. It is of data format 5: written only where
+    /// all members read that.
+    Note(Vec<u8>),
 }
 
 /// One write, or one transaction: in the log one entry, in the engine one atomic change.
@@ -130,6 +134,7 @@ const KIND_DELETE: u8 = 3;
 const KIND_DDL: u8 = 4;
 const KIND_TRANSACTION: u8 = 5;
 const KIND_MEMBERSHIP: u8 = 6;
+const KIND_NOTE: u8 = 7;
 const WITH_SESSION: u8 = 0x80;
 const WITH_COUNT: u8 = 0x40;
 const WITH_PRE_IMAGE: u8 = 0x20;
@@ -261,7 +266,7 @@ impl Entry {
             Op::Transaction(parts) => parts.iter().map(Entry::size_bound).sum(),
             Op::Update { diff, record_key } => diff.len() + record_key.len(),
             Op::Delete { record_key } => record_key.len(),
-            Op::Ddl(doc) => doc.len(),
+            Op::Ddl(doc) | Op::Note(doc) => doc.len(),
             Op::Membership { config, change } => config.len() + change.len(),
             Op::Noop | Op::Insert => 0,
         };
@@ -295,6 +300,7 @@ impl Entry {
     pub(crate) fn encode(&self, buf: &mut Vec<u8>) {
         let kind = match self.op {
             Op::Noop => KIND_NOOP,
+            Op::Note(_) => KIND_NOTE,
             Op::Insert => KIND_INSERT,
             Op::Update { .. } => KIND_UPDATE,
             Op::Delete { .. } => KIND_DELETE,
@@ -338,7 +344,7 @@ impl Entry {
                 put_bytes(buf, record_key);
             }
             Op::Delete { record_key } => put_bytes(buf, record_key),
-            Op::Ddl(doc) => put_bytes(buf, doc),
+            Op::Ddl(doc) | Op::Note(doc) => put_bytes(buf, doc),
             Op::Transaction(parts) => encode_parts(parts, buf),
             Op::Membership { config, change } => {
                 put_bytes(buf, config);
@@ -418,6 +424,7 @@ impl Entry {
                 record_key: rest.bytes()?.to_vec(),
             },
             KIND_DDL => Op::Ddl(rest.bytes()?.to_vec()),
+            KIND_NOTE => Op::Note(rest.bytes()?.to_vec()),
             KIND_MEMBERSHIP => Op::Membership {
                 config: rest.bytes()?.to_vec(),
                 change: rest.bytes()?.to_vec(),
@@ -530,6 +537,7 @@ mod tests {
             Effect::DeleteRange(b"a".to_vec(), b"b".to_vec()),
         ];
         let plain = [
+            Op::Note(vec![5, 0, 0, 0, 0]),
             Op::Noop,
             Op::Insert,
             Op::Update {

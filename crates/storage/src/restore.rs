@@ -357,7 +357,8 @@ fn make(
         _ => err!(FileNotOpen, "cannot write {}: {e}", draft.display()),
     };
     copy_engine(&backup.join("engine"), &draft.join("engine")).map_err(failed)?;
-    data_dir::write_stamp(draft).map_err(failed)?;
+    // What was noted is not in the engine's files, and the log begins anew.
+    data_dir::write_stamp(draft, data_dir::OLDEST).map_err(failed)?;
     let opts = StoreOptions {
         cache_bytes: 64 << 20,
         row_percent: 0,

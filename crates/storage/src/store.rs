@@ -270,6 +270,16 @@ impl Store {
         Ok(self.log.set_term(term)?)
     }
 
+    /// The data format of what the directory may hold.
+    pub fn data_format(&self) -> u32 {
+        self.engine.data_dir().format()
+    }
+
+    /// From now on the directory may hold what is of this data format. On disk when it returns.
+    pub fn raise_data_format(&self, format: u32) -> Result<()> {
+        self.engine.data_dir().raise(format)
+    }
+
     /// Holds back flushes: see [`FlushGate`].
     pub fn flush_gate(&self) -> &FlushGate {
         self.engine.gate()

@@ -15,7 +15,7 @@ fn held(entry: &Entry) -> usize {
         Op::Noop | Op::Insert | Op::Transaction(_) => 0,
         Op::Update { diff, record_key } => diff.len() + record_key.len(),
         Op::Delete { record_key } => record_key.len(),
-        Op::Ddl(what) => what.len(),
+        Op::Ddl(what) | Op::Note(what) => what.len(),
         Op::Membership { config, change } => config.len() + change.len(),
     };
     let pre_image = entry.pre_image.as_ref().map_or(0, Vec::len);

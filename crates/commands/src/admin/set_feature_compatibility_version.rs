@@ -1,6 +1,13 @@
-//! `setFeatureCompatibilityVersion`: kept across restarts and told by `getParameter`. No behaviour
-//! depends on it yet: there is one data format, and one version of what members send each other. What it
-//! will decide is in `docs/decisions/2026-11-25-rolling-upgrades.md`.
+//! `setFeatureCompatibilityVersion`: kept across restarts and told by `getParameter`. It decides which
+//! data format is written: with 8.2 forms of format 5 may be, which `appendOplogNote` does
+//! (`docs/decisions/2026-11-25-rolling-upgrades.md`).
+//!
+//! ```text
+//! {_id: "featureCompatibilityVersion", version: <string>, formatInUse: <int>}
+//! ```
+//!
+//! Invariant: `formatInUse` is in the log before the first entry of that format, so the stamp of each
+//! member's directory says so before that is applied there. While it is there the version goes no lower.
 
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
@@ -9,12 +16,18 @@ use crate::settings::stored;
 use crate::version::FEATURE_VERSIONS;
 use bson::{Doc, Value, Writer, doc};
 use errors::{Result, bail};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+use storage::{DATA_FORMAT, Store};
 
 const SETTING: &str = "featureCompatibilityVersion";
 
-/// The version as the parameter of that name.
-pub struct AsParameter(pub Arc<Parameters>);
+/// The version with which forms of the newest format may be written.
+const NEWEST: &str = "8.2";
+const IN_USE: &str = "formatInUse";
+
+/// The version as the parameter of that name; and the data format that is in use, as the stamp of the
+/// data directory.
+pub struct AsParameter(pub Arc<Parameters>, pub Weak<Store>);
 
 impl stored::InMemory for AsParameter {
     fn id(&self) -> &'static str {
@@ -27,7 +40,41 @@ impl stored::InMemory for AsParameter {
             w.val("version", version);
             self.0.put(SETTING, Value::from(w.finish()));
         }
+        let format = setting.and_then(in_use).unwrap_or_default();
+        let Some(store) = self.1.upgrade() else {
+            return;
+        };
+        if let Err(e) = store.raise_data_format(format) {
+            tracing::error!(target: "STORAGE", error = %e, format, "The stamp of the data directory could not be changed");
+        }
     }
+}
+
+fn in_use(setting: Doc<'_>) -> Option<u32> {
+    let format = setting.get(IN_USE)?.to_i64_exact()?;
+    // Of a later release: this one could not have opened the directory.
+    Some(u32::try_from(format).ok()?.min(DATA_FORMAT))
+}
+
+/// Has all members know that entries of the newest data format follow; an error where the version does
+/// not allow any.
+pub(crate) fn use_newest_format(cx: &mut CommandContext<'_, '_>) -> Result<()> {
+    let _one = cx.app.format_change.lock();
+    let stored = stored::load(&cx.app.engine, SETTING)?;
+    let setting = stored.as_ref().map_or(Doc::EMPTY, |d| d.as_doc());
+    if setting.get("version").and_then(|v| v.as_str()) != Some(NEWEST) {
+        bail!(
+            IncompatibleServerVersion,
+            "{} writes a form that programs of the release before do not read: it needs setFeatureCompatibilityVersion \"{NEWEST}\"",
+            cx.command.name
+        );
+    }
+    if in_use(setting) != Some(DATA_FORMAT) {
+        let format = i32::try_from(DATA_FORMAT).unwrap_or(i32::MAX);
+        let value = doc! { "version": NEWEST, "formatInUse": format };
+        stored::save(&mut cx.op, SETTING, value.as_doc())?;
+    }
+    Ok(cx.app.store.raise_data_format(DATA_FORMAT)?)
 }
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
@@ -68,7 +115,21 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
             "Once you have changed the FCV, it may be hard to go back; pass 'confirm: true' to proceed."
         );
     }
-    let value = doc! { "version": version };
-    stored::save(&mut cx.op, SETTING, value.as_doc())?;
+    let _one = cx.app.format_change.lock();
+    let stored = stored::load(&cx.app.engine, SETTING)?;
+    let used = stored.as_ref().and_then(|d| in_use(d.as_doc()));
+    if used.is_some() && version != NEWEST {
+        bail!(
+            CannotDowngrade,
+            "Cannot downgrade to {version}: the log holds entries of data format {DATA_FORMAT}, which programs of that version do not read; \
+             move the data with mongodump and mongorestore"
+        );
+    }
+    let mut value = Writer::new();
+    value.str("version", version);
+    if let Some(format) = used {
+        value.i32(IN_USE, i32::try_from(format).unwrap_or(i32::MAX));
+    }
+    stored::save(&mut cx.op, SETTING, value.finish().as_doc())?;
     Ok(Done::Reply)
 }

@@ -51,7 +51,7 @@ impl Observer for Replicated {
                 Op::Update { .. } => _ = self.update.fetch_add(1, Relaxed),
                 Op::Delete { .. } => _ = self.delete.fetch_add(1, Relaxed),
                 Op::Ddl(_) => _ = self.command.fetch_add(1, Relaxed),
-                Op::Noop | Op::Transaction(_) | Op::Membership { .. } => {}
+                Op::Noop | Op::Note(_) | Op::Transaction(_) | Op::Membership { .. } => {}
             }
         }
     }

@@ -1,5 +1,6 @@
 //! Commands on the replica set that this server is a member of.
 
+pub mod append_oplog_note;
 pub mod apply_ops;
 pub(crate) mod oplog;
 pub mod pando_copy_files;

@@ -208,6 +208,7 @@ commands! {
     "killAllSessionsByPattern" => 0, Cluster(&[KillAnySession]), crate::sessions::kill_sessions::run_by_pattern, "ends sessions by pattern";
     "commitTransaction" => ADMIN | WRITE | API, Login, crate::sessions::transactions::commit, "commits a transaction";
     "abortTransaction" => ADMIN | WRITE | API, Login, crate::sessions::transactions::abort, "aborts a transaction";
+    "appendOplogNote" => ADMIN | WRITE | WORKER, Cluster(&[AppendOplogNote]), crate::replication::append_oplog_note::run, "notes a document in the log";
     "applyOps" => ADMIN | WRITE | WORKER, Own(needs::apply_ops), crate::replication::apply_ops::run, "applies entries of an oplog";
     "replSetGetStatus" => ADMIN, Cluster(&[ReplSetGetStatus]), crate::replication::repl_set_get_status::run, "state of the replica set";
     "replSetGetConfig" => ADMIN, Cluster(&[ReplSetGetConfig]), crate::replication::repl_set_get_config::run, "configuration of the replica set";

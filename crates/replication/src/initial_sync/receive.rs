@@ -59,10 +59,10 @@ pub fn receive(source: &mut dyn SyncSource, data_dir: &Path, progress: &Progress
     let dir = data_dir.join(DIR);
     let before = load(&dir.join(OFFER));
     let offer = source.begin(before.as_ref().map(|o| o.id))?;
-    if offer.format != storage::DATA_FORMAT {
+    if offer.format > storage::DATA_FORMAT {
         return Err(err!(
             IncompatibleServerVersion,
-            "the files of that member have data format {}, and this program reads format {}: install the release that it has",
+            "the files of that member have data format {}, and this program reads up to format {}: install the release that it has",
             offer.format,
             storage::DATA_FORMAT
         ));

@@ -164,7 +164,7 @@ impl Copies {
             std::fs::read_to_string(&identity).map_err(|e| failed("read", &identity, &e))?;
         Ok(Offer {
             id,
-            format: storage::DATA_FORMAT,
+            format: store.data_format(),
             identity: identity.trim().into(),
             index,
             term: self.term_of(store, index)?,
