@@ -247,3 +247,27 @@ def test_goes_to_files_where_it_is_much(coll):
     found = list(coll.aggregate([ranks(inputs), {"$project": {"n": {"$strLenBytes": "$pad"}}}], allowDiskUse=True))
     assert len(found) == 1200 and {d["n"] for d in found} == {100_000}
     assert {found[0]["_id"], found[1]["_id"]} == {0, 1199}
+
+
+def test_all_inputs_of_a_facet_read_the_collection(things):
+    top = [{"$sort": {"c": -1}}, {"$limit": 2}]
+    few = {"$match": {"_id": {"$lt": 10}}}
+    facet = {"$facet": {"f": [ranks({"p": top, "q": top}), {"$project": {"_id": 1}}]}}
+    assert list(things.aggregate([few, facet])) == [{"f": [{"_id": 39}, {"_id": 38}]}]
+
+
+@pytest.mark.parametrize(
+    "stage", [ranks({"p": [{"$sort": {"c": 1}}]}), scores({"p": [{"$score": {"score": "$c"}}]}), {"$score": {"score": "$c"}}]
+)
+def test_explain_shows_the_stage_as_it_was_written(things, stage):
+    explained = things.database.command("explain", {"aggregate": things.name, "pipeline": [stage], "cursor": {}})
+    assert next(iter(stage)) in [name for shown in explained["stages"] for name in shown]
+
+
+def test_a_score_does_not_pass_a_window(things):
+    score, first = {"$score": {"score": "$c", "normalization": "none"}}, {"$match": {"_id": 4}}
+    assert list(things.aggregate([score, first, SCORE])) == [{"_id": 4, "score": 1.0}]
+    window = {"$setWindowFields": {"sortBy": {"_id": 1}, "output": {"n": {"$max": {"$meta": "score"}}}}}
+    found = next(things.aggregate([score, window, first]))
+    assert found["n"] is None
+    assert list(things.aggregate([score, window, first, SCORE])) == [{"_id": 4}]
