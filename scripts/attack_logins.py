@@ -1,6 +1,6 @@
 """Attacks on what comes before a login: what they cost the server in memory, and its clients in time.
 
-    .venv/bin/python scripts/attack_logins.py target/release/pando [--connections 10000] [--seconds 10] [--again]
+    .venv/bin/python scripts/attack_logins.py target/release/pando [--connections 10000] [--seconds 10] [--again] [--only KIND,...]
 
 Kinds: `half` sends half of a ClientHello and no more; `flight` a whole one, and never answers the server's; `garbage` what looks
 like a handshake and is none; `renegotiate` asks for a new handshake on a session of TLS 1.2 (with openssl); `guess` tries
@@ -224,6 +224,7 @@ def main():
     parser.add_argument("--seconds", type=int, default=10)
     parser.add_argument("--again", action="store_true", help="connections that the server closes are replaced at once")
     parser.add_argument("--trials", type=int, default=100)
+    parser.add_argument("--only", type=lambda kinds: kinds.split(","), default=["half", "flight", "garbage", "mixed", "guess"])
     options = parser.parse_args()
     fault = False
     with tempfile.TemporaryDirectory() as place:
@@ -245,7 +246,7 @@ def main():
             time.sleep(3)
             base = resident(server.process.pid)
             print(f"quiet: {base} MB, p50 %.2f, p99 %.2f ms" % reader.take())
-            for kind in ("half", "flight", "garbage", "mixed", "guess"):
+            for kind in options.only:
                 run_attack(kind, other, authority, options)
                 elsewhere = reader.take()
                 most = run_attack(kind, server, authority, options)

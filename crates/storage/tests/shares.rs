@@ -53,8 +53,9 @@ fn memory_follows_what_is_read() {
     store.flush().unwrap();
     let started = Instant::now();
     let share = || store.stats().row_share_bytes as usize * 100 / CACHE;
-    // Memtables that had to wait for the disk took room from rows, and give it back step by step.
-    while share() < 45 {
+    // Memtables that had to wait for the disk took room from rows, and give it back step by step. On a
+    // busy machine blocks that are read for merging may have won one step (a tenth).
+    while share() < 35 {
         assert!(started.elapsed() < PATIENCE, "at rest: {}%", share());
         std::thread::sleep(Duration::from_millis(100));
     }
