@@ -409,7 +409,8 @@ def test_wrong_configurations_are_refused(three):
 def test_a_member_of_higher_priority_takes_over(three):
     three.initiate(m2={"priority": 2})
     favourite = three.members[2]
-    until("the member of higher priority is primary", lambda: three.states()[2] == "primary")
+    # A take-over that fails is tried again after an election timeout, 10 s.
+    until("the member of higher priority is primary", lambda: three.states()[2] == "primary", timeout_s=90)
     with favourite.client() as client:
         metrics = client.admin.command("replSetGetStatus")["electionCandidateMetrics"]
         assert metrics["lastElectionReason"] == "priorityTakeover" and metrics["priorityAtElection"] == 2
