@@ -104,6 +104,19 @@ pub(super) fn shard(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     Ok(reply(ns))
 }
 
+/// The first chunk of a collection: all of it, on one shard.
+pub(super) fn whole_chunk(key: &ShardKey, shard: &Arc<str>) -> Chunk {
+    Chunk {
+        id: ObjectId::generate(),
+        min: key.global_min(),
+        max: key.global_max(),
+        shard: shard.clone(),
+        lastmod: Version::placement_of(1, 0),
+        jumbo: false,
+        since: now(),
+    }
+}
+
 /// The metadata of a collection that is sharded from now on. All of it is where it was, so who
 /// does not know of it yet does nothing wrong.
 pub(crate) fn become_sharded(
@@ -114,15 +127,7 @@ pub(crate) fn become_sharded(
     unique: bool,
     shard: &Arc<str>,
 ) -> Outcome<RoutingTable> {
-    let chunk = Chunk {
-        id: ObjectId::generate(),
-        min: key.global_min(),
-        max: key.global_max(),
-        shard: shard.clone(),
-        lastmod: Version::placement_of(1, 0),
-        jumbo: false,
-        since: now(),
-    };
+    let chunk = whole_chunk(key, shard);
     let before = cluster.read_table(ns)?;
     let old = before.as_ref().map(|t| Value::binary(4, &t.entry.uuid));
     let entry = CollectionEntry {

@@ -5,14 +5,14 @@ use super::collections::entry_doc;
 use super::{done, new_life};
 use crate::Outcome;
 use crate::chunks::{Change, Lock, lock, replace};
-use crate::ddl::{indexes_of, now, uuid};
+use crate::ddl::{indexes_of, uuid};
 use crate::metadata::{Cluster, Placement};
 use crate::request::{Command, finish};
 use crate::service_impl::Router;
 use crate::transfer::{move_primary, move_range_under, table_under};
 use bson::{Doc, DocBuf, ObjectId, Val, Writer, doc};
 use errors::err;
-use sharding::{Chunk, CollectionEntry, RoutingTable, ShardKey, Version};
+use sharding::{Chunk, CollectionEntry, RoutingTable, ShardKey};
 use std::sync::Arc;
 
 /// Says of a collection that is not sharded where it is, by a chunk of its own. What is there stays, so
@@ -27,15 +27,7 @@ pub(crate) fn track(
         return Ok(table);
     }
     let key = ShardKey::parse(doc! {"_id": 1}.as_doc())?;
-    let chunk = Chunk {
-        id: ObjectId::generate(),
-        min: key.global_min(),
-        max: key.global_max(),
-        shard: shard.clone(),
-        lastmod: Version::placement_of(1, 0),
-        jumbo: false,
-        since: now(),
-    };
+    let chunk = super::collections::whole_chunk(&key, shard);
     let entry = CollectionEntry {
         ns: ns.into(),
         uuid: uuid(),
