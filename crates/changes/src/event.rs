@@ -142,6 +142,15 @@ pub struct Images<'a> {
     pub before: Option<Option<Doc<'a>>>,
 }
 
+/// How much an event tells.
+#[derive(Clone, Copy, Default)]
+pub struct Extent<'a> {
+    /// `showExpandedEvents`
+    pub expanded: bool,
+    /// The paths of the collection's shard key; none where it is not sharded.
+    pub shard_key: &'a [String],
+}
+
 /// The token of a change's event.
 pub fn token(stamp: &EntryStamp, change: &Change<'_>) -> Token {
     Token {
@@ -183,13 +192,18 @@ pub const SUMMARY_FIELDS: [&str; 5] = [
 ];
 
 /// The fields of a change's event that say what it is about: each as it is in the event.
-pub fn summary(stamp: &EntryStamp, change: &Change<'_>, kind: Kind) -> DocBuf {
+pub fn summary(
+    stamp: &EntryStamp,
+    change: &Change<'_>,
+    kind: Kind,
+    shard_key: &[String],
+) -> DocBuf {
     let mut w = Writer::with_capacity(256);
     w.str("operationType", kind.name())
         .timestamp("clusterTime", stamp.ts)
         .date("wallTime", stamp.wall_millis);
     name(&mut w, change, kind);
-    key_of(&mut w, change);
+    key_of(&mut w, change, shard_key);
     w.finish()
 }
 
@@ -209,16 +223,38 @@ fn name(w: &mut Writer, change: &Change<'_>, kind: Kind) {
     }
 }
 
-fn key_of(w: &mut Writer, change: &Change<'_>) {
-    let key = match change.what {
-        What::Insert(d) | What::Replace(d) | What::Update(_, d) | What::Delete(d) => d,
-        What::Ddl(_) => return,
-    };
-    w.open_doc("documentKey");
-    if let Some(id) = key.get("_id") {
+fn key_of(w: &mut Writer, change: &Change<'_>, shard_key: &[String]) {
+    match change.what {
+        What::Insert(d) | What::Replace(d) | What::Update(_, d) => {
+            w.doc("documentKey", document_key(d, shard_key).as_doc());
+        }
+        // The entry has it as it was.
+        What::Delete(key) => {
+            w.doc("documentKey", key);
+        }
+        What::Ddl(_) => {}
+    }
+}
+
+/// What names a document: the fields of its collection's shard key that it has, under their whole
+/// paths, and its `_id`.
+pub fn document_key(d: Doc<'_>, shard_key: &[String]) -> DocBuf {
+    let mut w = Writer::new();
+    for path in shard_key {
+        let mut names = path.split('.');
+        let first = names.next().and_then(|name| d.get(name));
+        let found = names.fold(first, |v, name| v?.as_doc()?.get(name));
+        if let Some(v) = found {
+            w.val(path, v);
+        }
+    }
+    if let Some(id) = d
+        .get("_id")
+        .filter(|_| !shard_key.iter().any(|p| p == "_id"))
+    {
         w.val("_id", id);
     }
-    w.close();
+    w.finish()
 }
 
 /// The event of a change.
@@ -226,9 +262,13 @@ pub fn write(
     stamp: &EntryStamp,
     change: &Change<'_>,
     kind: Kind,
-    expanded: bool,
+    shown: Extent<'_>,
     images: Images<'_>,
 ) -> DocBuf {
+    let Extent {
+        expanded,
+        shard_key,
+    } = shown;
     let mut w = Writer::with_capacity(512);
     head(&mut w, &token(stamp, change), kind.name(), stamp);
     if expanded && kind != Kind::DropDatabase {
@@ -246,7 +286,7 @@ pub fn write(
     };
     image(&mut w, "fullDocument", full);
     name(&mut w, change, kind);
-    key_of(&mut w, change);
+    key_of(&mut w, change, shard_key);
     if let What::Update(diff, _) = change.what {
         description::write(&mut w, diff, expanded);
     }

@@ -34,7 +34,7 @@ pub enum What<'a> {
     /// The diff, and the whole new document.
     Update(Doc<'a>, Doc<'a>),
     Replace(Doc<'a>),
-    /// `{_id: …}`
+    /// What names the document ([`event::document_key`]).
     Delete(Doc<'a>),
     Ddl(Doc<'a>),
 }

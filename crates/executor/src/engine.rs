@@ -1,6 +1,7 @@
 //! What every operation of a process shares.
 
 use crate::build_progress::Builds;
+use crate::document_keys::DocumentKeys;
 use crate::follow::LogTail;
 use crate::gate::Gate;
 use crate::key_locks::Transactions;
@@ -43,6 +44,7 @@ pub struct Engine {
     pub prepared: Prepared,
     /// The last timestamp that took the place of an empty one.
     stamped: AtomicU64,
+    pub(crate) document_keys: DocumentKeys,
 }
 
 /// Keeps [`Engine::prepared`] in step with what is applied.
@@ -87,6 +89,7 @@ impl Engine {
             transactions: Transactions::default(),
             prepared: Prepared::default(),
             stamped: AtomicU64::new(0),
+            document_keys: DocumentKeys::default(),
         });
         let view = engine
             .store

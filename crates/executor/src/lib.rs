@@ -27,6 +27,7 @@
 
 mod build_progress;
 mod decision;
+mod document_keys;
 mod engine;
 mod examined;
 mod follow;
@@ -48,6 +49,7 @@ mod write_group;
 mod zone_maps;
 
 pub use decision::decide;
+pub use document_keys::ShardKeys;
 pub use engine::Engine;
 pub use examined::Examined;
 pub use follow::{

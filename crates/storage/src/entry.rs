@@ -86,7 +86,8 @@ pub enum Op {
         record_key: Vec<u8>,
     },
     Delete {
-        /// The `_id` element as a BSON document.
+        /// What names the document, as BSON: its `_id`, behind the fields of its collection's shard
+        /// key where it is sharded.
         record_key: Vec<u8>,
     },
     /// A BSON document that says what was created, changed or dropped.

@@ -9,7 +9,7 @@ use crate::settings::documents;
 use bson::Doc;
 use catalog::keyspace::SPACE_RECORD;
 use errors::Result;
-use executor::Engine;
+use executor::{Engine, ShardKeys};
 use parking_lot::{ArcRwLockReadGuard, RawRwLock, RwLock};
 use sharding::{Home, Ownership};
 use std::collections::HashMap;
@@ -59,6 +59,7 @@ impl Ownerships {
             Ok(true)
         })?;
         engine.store.observe(this.clone())?;
+        engine.name_documents_by(this.clone());
         Ok(this)
     }
 
@@ -141,6 +142,16 @@ impl Ownerships {
         {
             part.ownership = None;
         }
+    }
+}
+
+impl ShardKeys for Ownerships {
+    fn of(&self, ns: &str) -> Arc<[String]> {
+        let parts = self.parts.read();
+        let known = parts.get(ns).and_then(|part| part.ownership.as_ref());
+        known.map_or_else(Arc::default, |known| {
+            known.key.names().map(str::to_string).collect()
+        })
     }
 }
 

@@ -355,7 +355,9 @@ impl ChangeStream {
         match &self.request.wanted.summary {
             Some(filter) => {
                 let vars = ctx.interruptible(&self.request.vars);
-                filter.matches_with(event::summary(stamp, change, kind).as_doc(), &vars)
+                let shard_key = ctx.engine.shard_key_of(change.ns);
+                let summary = event::summary(stamp, change, kind, &shard_key);
+                filter.matches_with(summary.as_doc(), &vars)
             }
             None => Ok(true),
         }
@@ -404,8 +406,12 @@ impl ChangeStream {
             }
             _ => Some(pre_image),
         };
-        let expanded = self.request.shown.expanded;
-        Ok(event::write(stamp, change, kind, expanded, images))
+        let shard_key = ctx.engine.shard_key_of(change.ns);
+        let extent = event::Extent {
+            expanded: self.request.shown.expanded,
+            shard_key: &shard_key,
+        };
+        Ok(event::write(stamp, change, kind, extent, images))
     }
 
     /// Puts an event through the pipeline.

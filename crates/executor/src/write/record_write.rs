@@ -22,8 +22,9 @@ use crate::write::index_changes::{IndexChanges, Versions};
 use crate::write::locked::LockedCollection;
 use crate::write::retry::{Retry, StmtResult};
 use crate::write_group::Held;
-use bson::{Doc, DocBuf, Writer};
+use bson::Doc;
 use catalog::Collection;
+use changes::event::document_key;
 use errors::Result;
 use query::update::{Applied, Update};
 use smallvec::SmallVec;
@@ -159,7 +160,9 @@ impl RecordWrite {
                 (op, 0, new_len - old_len)
             }
             None => {
-                let record_key = id_document(before)?.into_vec();
+                let shard_key = ctx.engine.shard_key_of(&coll.ns);
+                records::id_of(before)?;
+                let record_key = document_key(before, &shard_key).into_vec();
                 effects.push(Effect::Delete(key));
                 (Op::Delete { record_key }, -1, -old_len)
             }
@@ -269,12 +272,4 @@ impl RecordWrite {
     pub fn commit_unrecorded(self, ctx: &mut OpCtx) -> Result<()> {
         self.commit(ctx, None, Vec::new)
     }
-}
-
-/// `{_id}` of a document.
-fn id_document(doc: Doc<'_>) -> Result<DocBuf> {
-    let id = records::id_of(doc)?;
-    let mut w = Writer::with_capacity(16 + id.bytes.len());
-    w.val("_id", id);
-    Ok(w.finish())
 }
