@@ -1,6 +1,7 @@
 """A router as drivers' and shells' only way in: fail points, exhaust cursors, sessions, stages that tell of the cluster."""
 
 import threading
+import time
 
 import bson
 import pymongo
@@ -95,6 +96,55 @@ def test_what_cannot_be_a_statement_of_a_transaction(client, coll):
                 refused(session)
             session.abort_transaction()
     assert coll.count_documents({}) == 100
+
+
+def test_end_sessions_reaches_the_shards(cluster, client, coll):
+    def open_on_shards():
+        return [cluster_open(server) for server in cluster.shards.values()]
+
+    def cluster_open(server):
+        with server.client() as direct:
+            return direct.admin.command("serverStatus")["transactions"]["currentOpen"]
+
+    lsid = {"id": bson.Binary(b"s" * 16, 4)}
+    with cluster.routers[0].wire() as wire:
+        for n, (at, start) in enumerate([(10, {"startTransaction": True}), (60, {})]):
+            statement = {"insert": "c", "documents": [{"_id": 3000 + n, "k": at}], "$db": "d", "lsid": lsid, "txnNumber": bson.Int64(1), "autocommit": False, **start}
+            assert wire.command(statement)["ok"] == 1
+        assert open_on_shards() == [1, 1]
+        assert wire.command({"endSessions": [lsid], "$db": "admin"})["ok"] == 1
+        until("no transaction is open", lambda: open_on_shards() == [0, 0])
+        commit = {"commitTransaction": 1, "$db": "admin", "lsid": lsid, "txnNumber": bson.Int64(1), "autocommit": False}
+        expect_error(wire.command(commit), 251)
+    assert coll.count_documents({"_id": {"$gte": 3000}}) == 0
+
+
+def test_streams_that_wait_leave_room_for_others(cluster, client):
+    """More streams wait than the router has threads."""
+    many, ns = 300, {"$db": "waits", "collection": "c"}
+    client.admin.command("shardCollection", "waits.c", key={"k": 1})
+    wires = [cluster.routers[0].wire(timeout_s=60) for _ in range(many)]
+    try:
+        for wire in wires:
+            opened = wire.command({"aggregate": "c", "pipeline": [{"$changeStream": {}}], "cursor": {}, "$db": "waits"})
+            wire.send_body(bson.encode({"getMore": bson.Int64(opened["cursor"]["id"]), **ns, "maxTimeMS": 50_000}))
+        began = time.monotonic()
+        for n in range(20):
+            client.waits.other.insert_one({"_id": n})
+        assert client.waits.other.count_documents({}) == 20
+        assert time.monotonic() - began < 10
+        client.waits.c.insert_one({"_id": 1, "k": 1})
+        for wire in wires:
+            (event,) = wire.receive_msg()["cursor"]["nextBatch"]
+            assert event["documentKey"] == {"k": 1, "_id": 1}
+        # One that sees nothing answers at its time.
+        wire = wires[-1]
+        wire.send_body(bson.encode({"getMore": bson.Int64(opened["cursor"]["id"]), **ns, "maxTimeMS": 300}))
+        assert wire.receive_msg()["cursor"]["nextBatch"] == []
+    finally:
+        for wire in wires:
+            wire.close()
+        client.drop_database("waits")
 
 
 def test_sessions_are_ended_on_all_shards(client, coll):

@@ -156,6 +156,38 @@ def test_the_balancer_moves_data_by_size(cluster):
         assert min(s["count"] for s in sizes.values()) > 100
 
 
+def test_the_balancer_cuts_hashed_chunks(cluster):
+    with cluster.client() as client:
+        admin = client.admin
+        for name, key in (("plain", {"k": "hashed"}), ("behind", {"g": 1, "k": "hashed"})):
+            ns, coll = f"hashes.{name}", client.hashes[name]
+            options = {"numInitialChunks": 1} if name == "plain" else {}
+            admin.command("shardCollection", ns, key=key, **options)
+            client.config.settings.update_one({"_id": "chunksize"}, {"$set": {"value": 0.1}}, upsert=True)
+            coll.insert_many([{"k": n, "g": 1, "pad": "x" * 2000} for n in range(1000)])
+            assert client.config.chunks.count_documents({"uuid": client.config.collections.find_one({"_id": ns})["uuid"]}) == 1
+            admin.command("balancerStart")
+            try:
+                until("both have some", lambda ns=ns: admin.command("balancerCollectionStatus", ns)["balancerCompliant"], 120)
+            finally:
+                admin.command("balancerStop")
+            assert coll.count_documents({}) == 1000
+            sizes = [s["count"] for s in client.hashes.command("collStats", name)["shards"].values()]
+            assert len(sizes) == 2 and min(sizes) > 200, sizes
+
+
+def test_a_hashed_chunk_is_split_in_its_middle(cluster):
+    with cluster.client() as client:
+        client.admin.command("shardCollection", "middle.c", key={"k": "hashed"}, numInitialChunks=1)
+        client.middle.c.insert_many([{"k": n} for n in range(101)])
+        client.admin.command("split", "middle.c", find={"k": 5})
+        uuid = client.config.collections.find_one({"_id": "middle.c"})["uuid"]
+        below, above = client.config.chunks.find({"uuid": uuid}).sort("min", 1)
+        assert below["max"] == above["min"]
+        hashes = [d["h"] for d in client.middle.c.aggregate([{"$project": {"h": {"$toHashedIndexKey": "$k"}}}])]
+        assert sum(h < below["max"]["k"] for h in hashes) == 50
+
+
 def test_a_retried_write_is_done_once_over_a_move(cluster):
     with cluster.client() as client, cluster.routers[0].wire() as wire:
         admin = client.admin

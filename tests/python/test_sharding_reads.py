@@ -229,7 +229,7 @@ def test_a_change_stream_over_shards(db):
         events = read(stream, 41)
         assert [e["fullDocument"]["k"] for e in events[:20]] == list(range(0, 100, 5))
         assert all((e["fullDocument"] or {"x": 1})["x"] == 1 for e in events[20:40])
-        assert events[40]["documentKey"] == {"_id": 5}
+        assert list(events[40]["documentKey"].items()) == [("k", 5), ("_id", 5)]
         assert sorted(e["documentKey"]["_id"] for e in events[20:40]) == list(range(0, 100, 5))
         seen = read(whole, 42)
         assert [e["operationType"] for e in seen] == ["insert"] * 20 + ["update"] * 20 + ["delete", "insert"]
@@ -301,6 +301,27 @@ def test_a_change_stream_of_the_deployment(client, db):
         events = read(stream, 10)
     assert [(e["ns"]["db"], e["documentKey"]["_id"]) for e in events] == [(d.name, n) for n in range(5) for d in (db, other)]
     client.drop_database(other.name)
+
+
+def test_the_document_key_of_events(db):
+    coll = shard(db, "c", {"a.b": 1, "k": 1}, at=[50])
+    plain = db.plain
+    whole = {"full_document": "updateLookup", "max_await_time_ms": 50}
+    with coll.watch(**whole) as stream, plain.watch(max_await_time_ms=50) as other, coll.watch([{"$match": {"documentKey.k": 2}}], max_await_time_ms=50) as matched:
+        coll.insert_many([{"_id": n, "a": {"b": n * 60}, "k": n} for n in (1, 2)])
+        coll.update_one({"_id": 1}, {"$set": {"x": 1}})
+        coll.replace_one({"a.b": 120, "k": 2}, {"a": {"b": 120}, "k": 2, "y": 1})
+        with db.client.start_session() as session, session.start_transaction():
+            coll.delete_one({"_id": 1}, session=session)
+        coll.delete_many({})
+        plain.insert_one({"_id": 7})
+        plain.delete_one({"_id": 7})
+        events = read(stream, 6)
+        keys = [("a.b", 60), ("k", 1), ("_id", 1)], [("a.b", 120), ("k", 2), ("_id", 2)]
+        assert [list(e["documentKey"].items()) for e in events] == [keys[n] for n in (0, 1, 0, 1, 0, 1)]
+        assert [e["operationType"] for e in events] == ["insert", "insert", "update", "replace", "delete", "delete"]
+        assert [e["documentKey"] for e in read(other, 2)] == [{"_id": 7}] * 2
+        assert [e["operationType"] for e in read(matched, 3)] == ["insert", "replace", "delete"]
 
 
 def test_explain_by_shard(db):

@@ -40,6 +40,7 @@ mod tests;
 mod users;
 
 pub use executor::{Elsewhere, RowsElsewhere};
+pub use request::collation::given as given_collation;
 pub use request::connection::{Connection, new_uuid};
 pub use security::UserDirectory;
 pub use security::login::LoggedIn;

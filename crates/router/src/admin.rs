@@ -8,6 +8,7 @@ mod shards;
 mod zones;
 
 use crate::chunks;
+use crate::cuts::median;
 use crate::metadata::{Cluster, Placement};
 use crate::request::{Command, finish};
 use crate::service_impl::Router;
@@ -188,37 +189,6 @@ fn move_one(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     Ok(done())
 }
 
-/// The bound in the middle of a chunk's documents.
-fn median(router: &Router, ns: &str, table: &RoutingTable, chunk: &Chunk) -> Outcome<DocBuf> {
-    let (db, collection) = ns.split_once('.').unwrap_or((ns, ""));
-    let mut filter = Writer::new();
-    let within = table.key().within(chunk.min.as_doc(), chunk.max.as_doc());
-    filter.doc("$expr", within.as_doc());
-    let filter = filter.finish();
-    let count = router.cluster.on_shard(
-        &chunk.shard,
-        db,
-        doc! {"count": collection, "query": &filter}.as_doc(),
-    )?;
-    let n = count.get("n").and_then(Val::to_i64_exact).unwrap_or(0);
-    let mut sort = Writer::new();
-    for name in table.key().names() {
-        sort.i32(name, 1);
-    }
-    let find = doc! {
-        "find": collection, "filter": filter, "sort": sort.finish(), "skip": n / 2, "limit": 1,
-    };
-    let found = crate::metadata::all(&*router.cluster.shard(&chunk.shard)?, db, find.as_doc())?;
-    let middle = found
-        .first()
-        .map(|d| table.key().bound_at(d.as_doc()))
-        .transpose()?;
-    match middle.filter(|m| *m != chunk.min) {
-        Some(middle) if !table.key().is_hashed() => Ok(middle),
-        _ => Err(err!(OperationFailed, "the chunk has no middle to split it at").into()),
-    }
-}
-
 fn split(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     let ns = command.collection();
     let held = chunks::lock(&router.cluster, ns)?;
@@ -226,7 +196,7 @@ fn split(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     let chunk = named_chunk(command, &table)?.clone();
     let middle = match command.document("middle") {
         Some(middle) => table.key().whole_bound(middle)?,
-        None => median(router, ns, &table, &chunk)?,
+        None => median(&router.cluster, &table, &chunk)?,
     };
     split_at(router, &held, &table, &chunk, &[middle])?;
     drop(held);

@@ -1,17 +1,19 @@
-//! `aggregate`: the whole pipeline on one shard where all of its documents are there. Otherwise the
-//! stages that look at one document at a time run on the shards, and the rest here, on a scratch
-//! collection.
+//! `aggregate`: the whole pipeline on one shard where all of its documents are there. Otherwise its
+//! first stages run on the shards ([`Parts`]), and the rest here, on a scratch collection.
 //!
 //! Invariant: a stage that needs all documents sees all of them.
 
+use crate::chunks::lock;
 use crate::cluster_stages::{self, naming};
 use crate::cursors::{self, Source};
-use crate::find::{first_batch, several_shards, targets};
+use crate::find::{first_batch, targets};
+use crate::foreign::within;
 use crate::merge::Merge;
 use crate::metadata::{Placement, Whole};
+use crate::pipeline_parts::Parts;
 use crate::request::{Command, finish};
 use crate::service_impl::{Router, compute};
-use crate::{Failure, Outcome, change_stream, ddl, merge_into, views};
+use crate::{Outcome, change_stream, ddl, merge_into, views};
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
 use errors::err;
 use std::sync::Arc;
@@ -20,19 +22,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Documents put into a scratch collection at a time, in bytes.
 const PUT_BYTES: usize = 8 << 20;
 const SHARD_BATCH: i64 = 1000;
-
-/// Stages that look at one document at a time, and need nothing else.
-const STREAMING: [&str; 9] = [
-    "$match",
-    "$project",
-    "$addFields",
-    "$set",
-    "$unset",
-    "$unwind",
-    "$replaceRoot",
-    "$replaceWith",
-    "$redact",
-];
 
 pub(crate) fn stage_of(stage: Val<'_>) -> Option<(&str, Val<'_>)> {
     let e = stage.as_doc()?.first()?;
@@ -78,10 +67,18 @@ fn foreign(db: &str, stages: Doc<'_>, found: &mut Vec<String>) {
 
 /// The filter of the documents that a pipeline begins with.
 fn first_filter(stages: Doc<'_>) -> Doc<'_> {
-    match stages.values().next().and_then(stage_of) {
-        Some(("$match", filter)) => filter.as_doc().unwrap_or(Doc::EMPTY),
-        _ => Doc::EMPTY,
-    }
+    let filter = match stages.values().next().and_then(stage_of) {
+        Some(("$match", filter)) => filter.as_doc(),
+        Some(("$geoNear", near)) => near.as_doc().and_then(|d| d.get("query")?.as_doc()),
+        _ => None,
+    };
+    filter.unwrap_or(Doc::EMPTY)
+}
+
+/// Whether a pipeline begins with one that ranks what several others find.
+fn fuses(stages: Doc<'_>) -> bool {
+    let first = stages.values().next().and_then(stage_of);
+    first.is_some_and(|(name, _)| matches!(name, "$rankFusion" | "$scoreFusion"))
 }
 
 pub(crate) fn run(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
@@ -111,9 +108,26 @@ pub(crate) fn run(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
         ddl::make_database(&router.cluster, &written.db, None)?;
         router.cluster.refresh(&written.ns())?;
     }
-    let outcome = read(router, command, stages, &ns, &others, written.is_some())?;
+    let outcome = match &written {
+        // A collection that is replaced is not moved meanwhile: the log of the old one says nothing
+        // of the new one's documents.
+        Some(written) if written.replaces => {
+            let ns_of_target = written.ns();
+            let held = lock(&router.cluster, &ns_of_target)?;
+            router.cluster.end_left_moves_under(&held, &ns_of_target)?;
+            router.cluster.agree(&ns_of_target, |target| {
+                read(router, command, stages, &ns, &others, Some(target))
+            })?
+        }
+        None => read(router, command, stages, &ns, &others, None)?,
+        // Where the target is has to be known as well as where the documents are.
+        Some(written) => router.cluster.agree(&written.ns(), |target| {
+            read(router, command, stages, &ns, &others, Some(target))
+        })?,
+    };
     match (outcome, written) {
         (Some(reply), _) => match views::told(&reply) {
+            Some(_) if fuses(stages) => fused(router, command, &ns),
             Some(view) => views::aggregate(router, command, &view),
             None => Ok(reply),
         },
@@ -122,53 +136,102 @@ pub(crate) fn run(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     }
 }
 
-/// Runs a pipeline; `None`: it writes, and not all of it is on one shard.
+/// Whether all of these collections are on one shard, as far as they exist.
+fn are_all_on(router: &Router, shard: &str, others: &[String]) -> Outcome<bool> {
+    for other in others {
+        match router.cluster.placement(other)? {
+            None => {}
+            Some(Placement::Whole(whole)) if *whole.shard == *shard => {}
+            Some(_) => return Ok(false),
+        }
+    }
+    Ok(true)
+}
+
+/// Runs a pipeline. `target`: where it writes, if it does. `None`: it writes, and not all of it is on
+/// one shard.
 fn read(
     router: &Router,
     command: &Command<'_>,
     stages: Doc<'_>,
     ns: &str,
     others: &[String],
-    writes: bool,
+    target: Option<Option<&Placement>>,
 ) -> Outcome<Option<DocBuf>> {
+    let whole_on = |placement: &Placement, shard: &Arc<str>| {
+        let mut w = command.without(&[]);
+        if let (Some(Some(target)), Some(written)) = (target, Written::of(command.db, stages)) {
+            let told = router.cluster.target_of(&written.ns(), target, shard);
+            w.doc("writesTo", told.as_doc());
+        }
+        let body = naming(w.finish(), shard);
+        let reply = router.send(command, placement, shard, &body, &[])?;
+        Ok(Some(cursors::adopt(router, ns, shard, reply)))
+    };
     router.cluster.agree(ns, |placement| {
         let Some(placement) = placement else {
-            if writes || others.is_empty() {
+            if target.is_some() || others.is_empty() {
                 ddl::make_database(&router.cluster, command.db, None)?;
                 router.cluster.refresh(ns)?;
             }
             let Some(home) = router.cluster.home(command.db)? else {
                 return Err(crate::routing::no_database(command.db));
             };
-            let shard = home.shard.clone();
-            let whole = Placement::Whole(Whole::at_home(&home));
-            let body = naming(command.whole(), &shard);
-            let reply = router.send(command, &whole, &shard, &body, &[])?;
-            return Ok(Some(cursors::adopt(router, ns, &shard, reply)));
+            if target.is_some() && !are_all_on(router, &home.shard, others)? {
+                return Ok(None);
+            }
+            return whole_on(&Placement::Whole(Whole::at_home(&home)), &home.shard);
         };
         let mut shards = targets(command, placement, first_filter(stages))?;
-        let foreign_here = others.iter().try_fold(true, |all, other| {
-            let here = match router.cluster.placement(other)? {
-                None => true,
-                Some(Placement::Whole(Whole { shard, .. })) => shards.as_slice() == [shard],
-                Some(Placement::Sharded(_)) => false,
-            };
-            Ok::<bool, Failure>(all && here)
-        })?;
-        if shards.len() == 1 && foreign_here {
-            let body = naming(command.whole(), &shards[0]);
-            let reply = router.send(command, placement, &shards[0], &body, &[])?;
-            return Ok(Some(cursors::adopt(router, ns, &shards[0], reply)));
+        let fuses = fuses(stages);
+        if let ([shard], true) = (
+            shards.as_slice(),
+            matches!(placement, Placement::Whole(_)) || !fuses,
+        ) && are_all_on(router, shard, others)?
+        {
+            return whole_on(placement, shard);
         }
-        if command.in_transaction() && !others.is_empty() {
-            return Err(several_shards());
-        }
-        if writes {
+        if target.is_some() {
             return Ok(None);
+        }
+        if fuses {
+            return fused(router, command, ns).map(Some);
         }
         shards.dedup();
         split(router, command, placement, ns, &shards, stages).map(Some)
     })
+}
+
+/// Runs a pipeline here that reads its own collection as a foreign one: whatever its first stage
+/// looks for is read through the router.
+fn fused(router: &Router, command: &Command<'_>, ns: &str) -> Outcome<DocBuf> {
+    let mut w = Writer::new();
+    w.str("aggregate", command.collection());
+    for name in [
+        "pipeline",
+        "cursor",
+        "collation",
+        "let",
+        "allowDiskUse",
+        "maxTimeMS",
+    ] {
+        if let Some(v) = command.field(name) {
+            w.val(name, v);
+        }
+    }
+    w.doc("readWithin", within(command).as_doc());
+    w.str("$db", command.db);
+    let reply = compute(router, &w.finish())?;
+    let id = cursors::cursor_id(&reply);
+    if id == 0 {
+        return Ok(reply);
+    }
+    let source = Source::Scratch {
+        id,
+        db: command.db.into(),
+        collection: command.collection().into(),
+    };
+    Ok(cursors::renumber(reply, router.cursors.add(ns, source)))
 }
 
 /// The rest of a pipeline that begins with what is told of the cluster.
@@ -233,7 +296,20 @@ impl Written {
 
 /// `aggregate: 1`: about the server itself, or of documents that come with it.
 fn without_collection(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
-    let reply = compute(router, &command.whole())?;
+    let within = within(command);
+    let mut w = command.without(match within.as_doc().is_empty() {
+        true => &[],
+        // It is for what the stages read, and not for the scratch server.
+        false => &[
+            "lsid",
+            "txnNumber",
+            "autocommit",
+            "startTransaction",
+            "readConcern",
+        ],
+    });
+    w.doc("readWithin", within.as_doc());
+    let reply = compute(router, &w.finish())?;
     let id = cursors::cursor_id(&reply);
     if id == 0 {
         return Ok(reply);
@@ -247,66 +323,6 @@ fn without_collection(router: &Router, command: &Command<'_>) -> Outcome<DocBuf>
     Ok(cursors::renumber(reply, router.cursors.add(&ns, source)))
 }
 
-/// The stages for the shards, and those for here.
-fn parts<'a>(stages: Doc<'a>) -> (Vec<Val<'a>>, Vec<Val<'a>>) {
-    let all: Vec<Val<'a>> = stages.values().collect();
-    let streams = |stage: &&Val<'a>| stage_of(**stage).is_some_and(|s| STREAMING.contains(&s.0));
-    let many = all.iter().take_while(streams).count();
-    let (shards, here) = all.split_at(many);
-    (shards.to_vec(), here.to_vec())
-}
-
-/// The stages for the shards and those for here, as they are run.
-pub(crate) fn divided(stages: Doc<'_>) -> (Value, Value) {
-    let (mut on_shards, here) = parts(stages);
-    let mut rest: Vec<Value> = here.iter().map(|s| s.to_value()).collect();
-    push_down(&mut on_shards, &here, &mut rest);
-    let mut each = Writer::new_array();
-    on_shards.iter().for_each(|s| {
-        each.push(*s);
-    });
-    let mut left = Writer::new_array();
-    rest.iter().for_each(|s| {
-        left.push(s.as_val());
-    });
-    (each.finish_array(), left.finish_array())
-}
-
-/// Gives the shards the first stage of the rest, where it can be done in two steps.
-fn push_down<'a>(on_shards: &mut Vec<Val<'a>>, here: &[Val<'a>], rest: &mut Vec<Value>) {
-    let about = |s: &Val<'_>| {
-        stage_of(*s)
-            .is_some_and(|s| matches!(s.0, "$collStats" | "$indexStats" | "$planCacheStats"))
-    };
-    let Some(first) = here.first() else { return };
-    if about(first) {
-        on_shards.push(*first);
-        rest.remove(0);
-    } else if let Some(second) = regroup(*first) {
-        on_shards.push(*first);
-        rest[0] = second.into();
-    }
-}
-
-/// A `$group` whose results can be grouped once more: that second group.
-fn regroup(stage: Val<'_>) -> Option<DocBuf> {
-    let ("$group", spec) = stage_of(stage)? else {
-        return None;
-    };
-    let mut w = Writer::new();
-    w.open_doc("$group").str("_id", "$_id");
-    for f in spec.as_doc()?.iter().filter(|f| f.name != "_id") {
-        let operator = f.val.as_doc()?.first()?.name;
-        if !matches!(operator, "$sum" | "$min" | "$max") || f.name.contains('.') {
-            return None;
-        }
-        w.open_doc(f.name)
-            .str(operator, &format!("${}", f.name))
-            .close();
-    }
-    Some(w.finish())
-}
-
 fn split(
     router: &Router,
     command: &Command<'_>,
@@ -315,25 +331,11 @@ fn split(
     shards: &[Arc<str>],
     stages: Doc<'_>,
 ) -> Outcome<DocBuf> {
-    let (mut on_shards, here) = parts(stages);
-    if let Some((name, _)) = here.first().and_then(|s| stage_of(*s))
-        && matches!(
-            name,
-            "$changeStream" | "$geoNear" | "$search" | "$vectorSearch"
-        )
-    {
-        return Err(err!(
-            NotImplemented,
-            "{name} over several shards is not supported by the router yet"
-        )
-        .into());
-    }
-    let mut rest: Vec<Value> = here.iter().map(|s| s.to_value()).collect();
-    push_down(&mut on_shards, &here, &mut rest);
+    let parts = Parts::of(command, stages)?;
     let mut w = command.without(&["pipeline", "cursor"]);
     w.open_array("pipeline");
-    on_shards.iter().for_each(|s| {
-        w.push(*s);
+    parts.on_shards.iter().for_each(|s| {
+        w.push(s.as_val());
     });
     w.close()
         .open_doc("cursor")
@@ -346,12 +348,14 @@ fn split(
     if let Some(view) = replies.iter().find(|r| views::told(r).is_some()) {
         return Ok(view.clone());
     }
+    let ends_here = parts.here.is_empty();
     let mut merge = Merge {
         ns: ns.into(),
         parts: Vec::new(),
-        sort: None,
-        skip: 0,
-        left: None,
+        order: parts.order,
+        wrapped: parts.wrapped && ends_here,
+        skip: parts.skip,
+        left: parts.limit,
         batch: SHARD_BATCH,
         projection: None,
         session: command.session_fields(),
@@ -360,10 +364,18 @@ fn split(
     let most = command
         .document("cursor")
         .and_then(|c| c.get("batchSize")?.to_i64_exact());
-    if rest.is_empty() {
+    if ends_here {
         return first_batch(router, merge, ns, most, false, &replies);
     }
-    here_on(router, command, ns, merge, &rest, &replies)
+    here_on(
+        router,
+        command,
+        ns,
+        merge,
+        parts.wrapped,
+        &parts.here,
+        &replies,
+    )
 }
 
 /// Runs the rest of a pipeline here, over what the shards give.
@@ -372,10 +384,12 @@ fn here_on(
     command: &Command<'_>,
     ns: &str,
     mut merge: Merge,
+    wrapped: bool,
     rest: &[Value],
     replies: &[DocBuf],
 ) -> Outcome<DocBuf> {
-    let scratch = Scratch::new(router, command.db);
+    let mut scratch = Scratch::new(router, command.db);
+    scratch.wrapped = wrapped;
     let mut w = Writer::new_array();
     loop {
         let done = merge.fill(&router.cluster, &mut w, Some(SHARD_BATCH))?;
@@ -400,11 +414,10 @@ fn ended(
     replies: &[DocBuf],
 ) -> Outcome<DocBuf> {
     let mut stages = Writer::new_array();
-    stages.push(
-        doc! {"$replaceRoot": doc! {"newRoot": "$d"}}
-            .as_doc()
-            .as_val(),
-    );
+    if !scratch.wrapped {
+        let whole = doc! {"$replaceRoot": doc! {"newRoot": "$d"}};
+        stages.push(whole.as_doc().as_val());
+    }
     for stage in rest {
         stages.push(stage.as_val());
     }
@@ -416,6 +429,7 @@ fn ended(
             w.val(name, v);
         }
     }
+    w.doc("readWithin", within(command).as_doc());
     w.str("$db", command.db);
     let reply = compute(router, &w.finish())?;
     let id = cursors::cursor_id(&reply);
@@ -445,6 +459,8 @@ pub(crate) struct Scratch<'r> {
     db: &'r str,
     name: String,
     next: std::cell::Cell<i64>,
+    /// Documents come wrapped.
+    wrapped: bool,
     kept: bool,
 }
 
@@ -457,6 +473,7 @@ impl<'r> Scratch<'r> {
             db,
             name: format!("merge{}", NUMBER.fetch_add(1, Ordering::Relaxed)),
             next: std::cell::Cell::new(0),
+            wrapped: false,
             kept: false,
         }
     }
@@ -472,7 +489,11 @@ impl<'r> Scratch<'r> {
         let mut any = false;
         for d in docs.values() {
             let mut one = Writer::new();
-            one.i64("_id", self.next.get()).val("d", d);
+            one.i64("_id", self.next.get());
+            match d.as_doc().filter(|_| self.wrapped) {
+                Some(wrapped) => one.extend(wrapped),
+                None => one.val("d", d),
+            };
             self.next.set(self.next.get() + 1);
             w.push(one.finish().as_doc().as_val());
             any = true;

@@ -6,6 +6,7 @@
 
 use crate::Outcome;
 use crate::admin::consistency::forbids_moves;
+use crate::cuts::first_part;
 use crate::listing::size_on;
 use crate::metadata::{Cluster, Placement};
 use crate::request::{Command, finish};
@@ -15,7 +16,7 @@ use bson::{Doc, DocBuf, Val, Writer, doc};
 use parking_lot::{Condvar, Mutex};
 use sharding::balance::{Load, choose};
 use sharding::zones::{Within, Zone, of as zone_of};
-use sharding::{Chunk, RoutingTable, split};
+use sharding::{Chunk, RoutingTable};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
@@ -152,44 +153,6 @@ fn plan(cluster: &Cluster, table: &RoutingTable, bytes: u64) -> Outcome<Option<D
         }
     }
     Ok(None)
-}
-
-/// The range at the beginning of a chunk that has about so many bytes.
-fn first_part(
-    cluster: &Cluster,
-    table: &RoutingTable,
-    chunk: &Chunk,
-    bytes: u64,
-) -> Outcome<DocBuf> {
-    let ns = &table.entry.ns;
-    let (db, collection) = ns.split_once('.').unwrap_or((ns, ""));
-    let (size, count) = size_on(cluster, &chunk.shard, ns)?;
-    let each = (size / count.max(1)).max(1);
-    let want = (bytes / each).max(1);
-    let mut filter = Writer::new();
-    filter.doc(
-        "$expr",
-        table
-            .key()
-            .within(chunk.min.as_doc(), chunk.max.as_doc())
-            .as_doc(),
-    );
-    let (mut sort, mut fields) = (Writer::new(), Writer::new());
-    for name in table.key().names() {
-        sort.i32(name, 1);
-        fields.i32(name, 1);
-    }
-    if table.key().is_hashed() {
-        // Keys do not sort as their hashes do: the whole chunk moves.
-        return Ok(chunk.max.clone());
-    }
-    let find = doc! {
-        "find": collection, "filter": filter.finish(), "sort": sort.finish(),
-        "projection": fields.finish(), "limit": i64::try_from(want.saturating_mul(2)).unwrap_or(i64::MAX),
-    };
-    let keys = crate::metadata::all(&*cluster.shard(&chunk.shard)?, db, find.as_doc())?;
-    let cuts = split::points(table.key(), keys.iter().map(DocBuf::as_doc), want);
-    Ok(cuts.into_iter().next().unwrap_or_else(|| chunk.max.clone()))
 }
 
 /// One round: a move for each collection that needs one. How many moves there were.

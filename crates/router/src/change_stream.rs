@@ -8,6 +8,9 @@
 //! ```
 //! A shard that has nothing to tell is asked to let its log come to the time that others wait for.
 //!
+//! A request that waits for news holds a thread, while not many do; the others are run again after a
+//! pause.
+//!
 //! Invariants: events come in the order of (token, shard), whoever reads them and however often. A
 //! stream that resumes asks each shard from the token's timestamp on, and passes over what is not
 //! behind the token.
@@ -18,6 +21,7 @@ use crate::request::{Command, finish};
 use crate::service_impl::Router;
 use crate::transfer::{reach_time, set_time, time_of};
 use crate::upstream::{error_of, message, with_fields};
+use crate::waiting_streams::Waiting;
 use crate::{Failure, Outcome, ReplicaSet, find};
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use changes::{Token, TokenPlace};
@@ -58,6 +62,8 @@ pub(crate) struct ChangeStream {
     looks_up: bool,
     ended: bool,
     looked: Instant,
+    /// Since when the getMore under way waits, if it was sent back to wait without a thread.
+    waits_since: Option<Instant>,
 }
 
 /// A shard's stream.
@@ -110,6 +116,7 @@ pub(crate) fn open(
         looks_up: full == Some("updateLookup"),
         ended: false,
         looked: Instant::now(),
+        waits_since: None,
     };
     for shard in router.cluster.shard_names()? {
         let part = stream.begin(router, &shard, begin.start_of(&shard))?;
@@ -292,9 +299,22 @@ impl ChangeStream {
         let wait = command.int("maxTimeMS").filter(|ms| *ms > 0);
         let wait = wait.map_or(AWAIT, |ms| Duration::from_millis(ms.unsigned_abs()));
         let most = command.int("batchSize").filter(|n| *n > 0);
+        let began = self.waits_since.take().unwrap_or_else(Instant::now);
+        let left = wait.saturating_sub(began.elapsed());
+        let turn = Waiting::begin();
         let mut w = Writer::new();
         w.open_doc("cursor").open_array("nextBatch");
-        self.fill(router, &mut w, most.unwrap_or(i64::MAX), wait)?;
+        let empty = w.len();
+        let here = match turn.holds_a_thread() {
+            true => left,
+            false => Duration::ZERO,
+        };
+        self.fill(router, &mut w, most.unwrap_or(i64::MAX), here)?;
+        let waits_on = w.len() == empty && !self.ended && began.elapsed() < wait;
+        if waits_on && !turn.holds_a_thread() {
+            self.waits_since = Some(began);
+            return Err(Failure::NotYet(Instant::now() + turn.pause()));
+        }
         w.close()
             .value("postBatchResumeToken", doc! {"_data": &self.token});
         w.i64("id", if self.ended { 0 } else { id })

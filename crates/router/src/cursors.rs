@@ -229,6 +229,12 @@ pub(crate) fn get_more(router: &Router, command: &Command<'_>) -> Outcome<DocBuf
             }
             Ok(reply)
         }
+        Err(not_yet @ Failure::NotYet(_)) => {
+            if let Some(killed) = router.cursors.give_back(id, source) {
+                close(router, &ns, killed);
+            }
+            Err(not_yet)
+        }
         Err(e) => {
             router.cursors.end(id);
             close(router, &ns, source);

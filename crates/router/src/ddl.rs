@@ -322,6 +322,17 @@ pub(crate) fn rename(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> 
         .and_then(Val::as_str)
         .unwrap_or_default();
     let cluster = &router.cluster;
+    // Neither is moved meanwhile. Always in one order, so that no two wait for each other.
+    let mut names = [from.as_str(), to];
+    names.sort_unstable();
+    let mut held = Vec::new();
+    for ns in names.iter().filter(|ns| ns.contains('.')) {
+        if held.is_empty() || from != to {
+            let lock = crate::chunks::lock(cluster, ns)?;
+            cluster.end_left_moves_under(&lock, ns)?;
+            held.push(lock);
+        }
+    }
     match (cluster.refresh(&from)?, cluster.refresh(to)?) {
         (None, _) => Err(err!(NamespaceNotFound, "Source collection {from} does not exist").into()),
         (Some(placement @ Placement::Whole(_)), b) => {

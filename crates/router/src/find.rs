@@ -4,15 +4,16 @@
 //! were opened under one table, and each reads the state of when it was opened.
 
 use crate::cursors::{self, FIRST_BATCH, Source};
-use crate::merge::Merge;
+use crate::merge::{Merge, Order};
 use crate::metadata::{Placement, Whole};
 use crate::request::{Command, finish};
 use crate::service_impl::{Router, sound};
-use crate::{Failure, Outcome, views};
+use crate::{Outcome, views};
 use bson::{Doc, DocBuf, Val, Writer};
-use errors::err;
 use query::expr::{ParseEnv, Vars};
-use query::filter::Filter;
+use query::filter::{Filter, nearest};
+use query::metadata::asks_for;
+use query::pipeline::geo_near;
 use query::projection::Projection;
 use query::sort::SortPattern;
 use std::sync::Arc;
@@ -69,13 +70,6 @@ fn find_stored(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     })
 }
 
-pub(crate) fn several_shards() -> Failure {
-    Failure::Client(err!(
-        OperationNotSupportedInTransaction,
-        "A transaction over several shards is not supported"
-    ))
-}
-
 fn scattered(
     router: &Router,
     command: &Command<'_>,
@@ -87,23 +81,17 @@ fn scattered(
     let (skip, limit) = (number("skip").max(0), number("limit"));
     let single = command.is("singleBatch") || limit < 0;
     let limit = limit.saturating_abs();
-    let sort = match command
-        .document("sort")
-        .filter(|s| !s.is_empty() && !is_natural(*s))
-    {
-        Some(sort) => Some(SortPattern::parse(sort)?),
-        None => None,
+    let order = match order_of(command)? {
+        Order::By(sort) if sort.has_meta() => return views::find_by_score(router, command),
+        order => order,
     };
-    if sort.as_ref().is_some_and(SortPattern::has_meta) {
-        return Err(err!(
-            NotImplemented,
-            "a sort by $meta over several shards is not supported"
-        )
-        .into());
-    }
     let projection = command.document("projection").filter(|p| !p.is_empty());
+    let score = projection.is_some_and(|p| asks_for(p.as_val(), "textScore"));
+    if score && !order.is_none() {
+        return views::find_by_score(router, command);
+    }
     // Sort keys are of whole documents.
-    let late = projection.filter(|_| sort.is_some());
+    let late = projection.filter(|_| !order.is_none());
     let mut w = command.without(&["skip", "limit", "batchSize", "singleBatch", "projection"]);
     if let (Some(projection), None) = (projection, late) {
         w.doc("projection", projection);
@@ -120,7 +108,8 @@ fn scattered(
     let mut merge = Merge {
         ns: ns.into(),
         parts: Vec::new(),
-        sort,
+        order,
+        wrapped: false,
         skip: skip.unsigned_abs(),
         left: (limit > 0).then(|| limit.unsigned_abs()),
         batch,
@@ -135,6 +124,36 @@ fn scattered(
     };
     merge.begin(shards, &replies)?;
     first_batch(router, merge, ns, most, single, &replies)
+}
+
+/// The order in which a find gives its documents.
+fn order_of(command: &Command<'_>) -> Outcome<Order> {
+    let sort = command.document("sort").filter(|s| !s.is_empty());
+    if let Some(sort) = sort {
+        return Ok(match is_natural(sort) {
+            true => Order::None,
+            false => Order::By(sort_of(command, sort)?),
+        });
+    }
+    let filter = command.document("filter").unwrap_or(Doc::EMPTY);
+    // One that is not understood the shards refuse.
+    let filter = Filter::parse(filter, &env()).ok();
+    let near = filter.as_ref().and_then(Filter::near);
+    Ok(near.map_or(Order::None, |(path, test)| {
+        Order::Near(path.clone(), test.clone())
+    }))
+}
+
+/// What a find's filter may hold.
+fn env() -> ParseEnv {
+    ParseEnv::new().allow_where(true).allow_text(true)
+}
+
+/// The order of `sort`, by the collation of the command.
+pub(crate) fn sort_of(command: &Command<'_>, sort: Doc<'_>) -> Outcome<SortPattern> {
+    let collation = commands::given_collation(command.document("collation"))?;
+    let sort = SortPattern::parse_found(sort)?;
+    Ok(sort.collated(collation.flatten().as_ref()))
 }
 
 fn is_natural(sort: Doc<'_>) -> bool {
@@ -177,7 +196,7 @@ pub(crate) struct Late {
 
 impl Late {
     pub fn parse(projection: Doc<'_>, filter: Doc<'_>) -> Outcome<Late> {
-        let env = ParseEnv::new();
+        let env = env();
         let filter = Filter::parse(filter, &env)?;
         Ok(Late {
             projection: Projection::parse(projection, Some(&filter), &env)?,
@@ -192,7 +211,16 @@ impl Late {
             false => None,
         };
         let mut out = Vec::new();
-        self.projection.apply(d, matched, &vars, &mut out)?;
+        let near = self.filter.near().filter(|_| self.projection.reads_near());
+        match near.and_then(|(path, test)| nearest(path, &test.near, d)) {
+            None => self.projection.apply(d, matched, &vars, &mut out)?,
+            Some((distance, shape)) => {
+                let known = geo_near::with_meta(d, distance, shape);
+                let known = Doc::new(&known).unwrap_or(Doc::EMPTY);
+                self.projection.apply(known, matched, &vars, &mut out)?;
+                out = geo_near::without_meta(Doc::new(&out).unwrap_or(Doc::EMPTY));
+            }
+        }
         Ok(DocBuf::from_vec(out).unwrap_or_default())
     }
 }

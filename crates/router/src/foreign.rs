@@ -1,13 +1,15 @@
 //! What pipelines join: the scratch server, which runs the part of a pipeline that needs all
 //! documents, reads other collections through the router, as a client would.
 //!
-//! Invariant: a foreign collection is read where the metadata says that it is. One batch of it is
-//! held, and its cursor ends with whoever reads it.
+//! Invariant: a foreign collection is read where the metadata says that it is, in the transaction of
+//! the pipeline or at its moment ([`within`]). One batch of it is held, and its cursor ends with
+//! whoever reads it.
 
 use crate::cursors;
-use crate::request::own;
+use crate::request::{Command, own};
 use crate::service_impl::{Handler, Router};
-use crate::{Failure, find, listing};
+use crate::upstream::with_fields;
+use crate::{Failure, aggregate, find, listing};
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use commands::{Elsewhere, RowsElsewhere};
 use errors::{Code, Fallible, err};
@@ -18,6 +20,30 @@ use std::sync::{Arc, Weak};
 
 pub(crate) struct Foreign(pub Weak<Router>);
 
+/// What says of which transaction a statement is.
+const SESSION: [&str; 3] = ["lsid", "txnNumber", "autocommit"];
+
+/// The fields that each read of a pipeline carries: those of its transaction, or the moment that it
+/// reads.
+pub(crate) fn within(command: &Command<'_>) -> DocBuf {
+    let mut w = Writer::new();
+    let concern = command.document("readConcern");
+    if command.in_transaction() {
+        w.extend(command.session_fields().as_doc());
+    } else if let Some(concern) = concern.filter(|c| c.contains("atClusterTime")) {
+        w.doc("readConcern", concern);
+    }
+    w.finish()
+}
+
+fn session_of(query: Doc<'_>) -> DocBuf {
+    let mut w = Writer::new();
+    for e in query.iter().filter(|e| SESSION.contains(&e.name)) {
+        w.val(e.name, e.val);
+    }
+    w.finish()
+}
+
 impl Elsewhere for Foreign {
     fn find(&self, ns: &Namespace, query: Doc<'_>) -> Fallible<Box<dyn RowsElsewhere>> {
         let Some(router) = self.0.upgrade() else {
@@ -26,7 +52,29 @@ impl Elsewhere for Foreign {
         let mut w = Writer::new();
         w.str("find", &ns.coll).extend(query).str("$db", &ns.db);
         let reply = own(&router, &w.finish(), find::find).map_err(Failure::into_error)?;
-        Ok(Box::new(Rows::of(&router, ns, &reply)))
+        let session = session_of(query);
+        Ok(Box::new(Rows::of(&router, ns, &reply, session)))
+    }
+
+    fn aggregate(
+        &self,
+        ns: &Namespace,
+        stages: &[DocBuf],
+        options: Doc<'_>,
+    ) -> Fallible<Box<dyn RowsElsewhere>> {
+        let Some(router) = self.0.upgrade() else {
+            return Err(err!(ShutdownInProgress, "the router stops"));
+        };
+        let mut w = Writer::new();
+        w.str("aggregate", &ns.coll).open_array("pipeline");
+        stages.iter().for_each(|s| {
+            w.push(s.as_doc().as_val());
+        });
+        w.close().value("cursor", doc! {});
+        w.extend(options).str("$db", &ns.db);
+        let reply = own(&router, &w.finish(), aggregate::run).map_err(Failure::into_error)?;
+        let session = session_of(options);
+        Ok(Box::new(Rows::of(&router, ns, &reply, session)))
     }
 
     fn size(&self, ns: &Namespace, path: &FieldPath) -> Option<pipeline::Foreign> {
@@ -66,18 +114,21 @@ pub(crate) struct Rows {
     db: String,
     collection: String,
     held: VecDeque<DocBuf>,
+    /// Of whose transaction it is a part.
+    session: DocBuf,
     /// 0: there is no more.
     id: i64,
 }
 
 impl Rows {
     /// Of the reply that has opened it.
-    pub fn of(router: &Arc<Router>, ns: &Namespace, reply: &DocBuf) -> Rows {
+    fn of(router: &Arc<Router>, ns: &Namespace, reply: &DocBuf, session: DocBuf) -> Rows {
         let mut rows = Rows {
             router: router.clone(),
             db: ns.db.clone(),
             collection: ns.coll.clone(),
             held: VecDeque::new(),
+            session,
             id: 0,
         };
         rows.take(reply);
@@ -96,6 +147,7 @@ impl RowsElsewhere for Rows {
             // An error ends the cursor.
             let id = std::mem::take(&mut self.id);
             let more = doc! {"getMore": id, "collection": &self.collection, "$db": &self.db};
+            let more = with_fields(more.as_doc(), self.session.as_doc());
             let reply = own(&self.router, &more, cursors::get_more).map_err(Failure::into_error)?;
             self.take(&reply);
         }

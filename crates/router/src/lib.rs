@@ -7,8 +7,8 @@
 //! - `metadata`: what the configuration set says, as far as it was needed;
 //! - `routing`: versions, and what is done when a router or a shard knows too little;
 //! - `request`: a client's command, and what of it goes to a shard;
-//! - `foreign`, `merge_into`, `views`: what pipelines join, where they write, what is below views;
-//! - `change_stream`: the streams of all shards as one;
+//! - `pipeline_parts`: which stages run on shards; `foreign`, `merge_into`, `views`: what pipelines join, where they write, what is below views;
+//! - `change_stream`: the streams of all shards as one; `waiting_streams`: those that wait for news;
 //! - `find`, `cursors`, `aggregate`, `write`, `ddl`, `listing`: families of commands;
 //! - `transactions`: which shards have a part in them, and how they end;
 //! - `two_phase`, `resolver`: the end of those that have written on several shards, and of what is
@@ -18,7 +18,7 @@
 //! - `bulk_write`, `without_key`: bulk writes, and upserts that name no shard;
 //! - `operations`, `cluster_stages`: what runs in the cluster, and stages that tell of it;
 //! - `access`: who may do what; `read_preference`: which member of a set answers;
-//! - `admin`, `transfer`, `balancer`: what changes the cluster.
+//! - `admin`, `transfer`, `balancer`: what changes the cluster; `cuts`: where chunks are cut.
 //!
 //! Invariant: a client never sees that the router, or a shard, knew too little. What a router
 //! forgets by ending can be had again.
@@ -32,6 +32,7 @@ mod change_stream;
 mod chunks;
 mod cluster_stages;
 mod cursors;
+mod cuts;
 mod ddl;
 mod find;
 mod foreign;
@@ -41,6 +42,7 @@ mod merge;
 mod merge_into;
 mod metadata;
 mod operations;
+mod pipeline_parts;
 mod read_preference;
 mod replica_set;
 mod request;
@@ -54,6 +56,7 @@ mod transfer;
 mod two_phase;
 mod upstream;
 mod views;
+mod waiting_streams;
 mod without_key;
 mod write;
 
@@ -74,12 +77,16 @@ pub(crate) enum Failure {
     Lost(String),
     /// A shard did nothing, because one of the two knows too little.
     Stale(Box<Stale>),
+    /// There is nothing to say yet: the request is to be run again then.
+    NotYet(std::time::Instant),
 }
 
 /// What a shard says that refuses a version.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Stale {
     pub shard: String,
+    /// Of which collection, or database, it speaks.
+    pub name: String,
     /// It is to be asked again in a moment.
     pub fenced: bool,
     /// It was the version of the database.
@@ -108,6 +115,7 @@ impl std::fmt::Display for Failure {
             Failure::Client(e) => e.fmt(f),
             Failure::Unreachable(why) | Failure::Lost(why) => f.write_str(why),
             Failure::Stale(stale) => write!(f, "{} and the router differ", stale.shard),
+            Failure::NotYet(_) => f.write_str("there is nothing yet"),
         }
     }
 }
@@ -120,6 +128,7 @@ impl Failure {
             Failure::Unreachable(why) | Failure::Lost(why) => {
                 Error::new(Code::HostUnreachable, why).with_label("RetryableWriteError")
             }
+            Failure::NotYet(_) => Error::internal("what waits for news was not run again"),
             Failure::Stale(stale) => Error::new(
                 match stale.of_database {
                     true => Code::StaleDbVersion,

@@ -3,9 +3,10 @@
 use crate::access;
 use crate::cursors;
 use crate::metadata::{CONFIG, Placement, Whole, all, run};
+use crate::pipeline_parts::Parts;
 use crate::request::{Command, finish};
 use crate::service_impl::{Router, sound};
-use crate::{Failure, Outcome, aggregate, find};
+use crate::{Failure, Outcome, find};
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use errors::{Code, err};
 use std::collections::BTreeMap;
@@ -323,7 +324,7 @@ fn explain_pipeline(
     shards: &[Arc<str>],
 ) -> Outcome<DocBuf> {
     let stages = inner.get("pipeline").and_then(Val::as_array);
-    let (each, rest) = aggregate::divided(stages.unwrap_or(Doc::EMPTY));
+    let (each, rest) = Parts::of(command, stages.unwrap_or(Doc::EMPTY))?.shown();
     let mut asked = Writer::new();
     for e in inner {
         match e.name {

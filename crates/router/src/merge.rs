@@ -7,13 +7,51 @@ use crate::find::Late;
 use crate::metadata::{Cluster, run};
 use crate::upstream::with_fields;
 use crate::{Failure, Outcome};
-use bson::{Doc, DocBuf, Val, Writer, doc};
+use bson::{Doc, DocBuf, Val, Value, Writer, doc, key};
+use query::filter::{NearTest, nearest};
+use query::path::FieldPath;
+use query::pipeline::merged;
 use query::sort::SortPattern;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// A batch for the client, in bytes.
 const BATCH_BYTES: usize = 16 << 20;
+
+/// In which order shards give their results.
+#[derive(Default)]
+pub(crate) enum Order {
+    /// In none: one shard comes after the other.
+    #[default]
+    None,
+    By(SortPattern),
+    /// Nearest first.
+    Near(FieldPath, Arc<NearTest>),
+    /// Nearest first, in documents that are wrapped.
+    Distance,
+}
+
+impl Order {
+    pub fn is_none(&self) -> bool {
+        matches!(self, Order::None)
+    }
+
+    /// memcmp of two keys is the order of their documents.
+    fn key(&self, d: Doc<'_>) -> Outcome<Vec<u8>> {
+        let far =
+            |distance: Option<f64>| key::of(Value::from(distance.unwrap_or(f64::MAX)).as_val());
+        Ok(match self {
+            Order::None => Vec::new(),
+            Order::By(sort) => {
+                let mut key = Vec::new();
+                sort.sort_key(d, &mut key).map_err(Failure::from)?;
+                key
+            }
+            Order::Near(path, test) => far(nearest(path, &test.near, d).map(|n| n.0)),
+            Order::Distance => far(merged::distance_of(d)),
+        })
+    }
+}
 
 /// What is left of one shard's results.
 pub(crate) struct Part {
@@ -27,13 +65,15 @@ pub(crate) struct Part {
 pub(crate) struct Merge {
     pub ns: String,
     pub parts: Vec<Part>,
-    pub sort: Option<SortPattern>,
+    pub order: Order,
     pub skip: u64,
     /// How many more the client may get.
     pub left: Option<u64>,
     /// Documents of a batch from a shard.
     pub batch: i64,
     pub projection: Option<Late>,
+    /// Documents come wrapped, and the client gets them as they are.
+    pub wrapped: bool,
     /// The fields that say whose session, and transaction, the shards' cursors belong to.
     pub session: DocBuf,
 }
@@ -50,7 +90,7 @@ impl Merge {
                 id: 0,
                 held: VecDeque::new(),
             };
-            take(&self.sort, &mut part, reply)?;
+            take(&self.order, &mut part, reply)?;
             self.parts.push(part);
         }
         Ok(())
@@ -94,6 +134,7 @@ impl Merge {
             }
             match &self.projection {
                 Some(late) => w.push(late.apply(doc.as_doc())?.as_doc().as_val()),
+                None if self.wrapped => w.push(merged::unwrapped(doc.as_doc()).as_doc().as_val()),
                 None => w.push(doc.as_doc().as_val()),
             };
             given += 1;
@@ -110,7 +151,7 @@ impl Merge {
                     doc! {"getMore": part.id, "collection": collection, "batchSize": self.batch};
                 let command = with_fields(command.as_doc(), self.session.as_doc());
                 let reply = run(&*cluster.shard(&part.shard)?, db, command.as_doc())?;
-                take(&self.sort, part, &reply)?;
+                take(&self.order, part, &reply)?;
             }
         }
         let with = self
@@ -118,14 +159,14 @@ impl Merge {
             .iter()
             .enumerate()
             .filter_map(|(i, p)| Some((i, &p.held.front()?.0)));
-        Ok(match self.sort {
-            Some(_) => with.min_by(|a, b| a.1.cmp(b.1)).map(|(i, _)| i),
-            None => with.map(|(i, _)| i).next(),
+        Ok(match self.order.is_none() {
+            false => with.min_by(|a, b| a.1.cmp(b.1)).map(|(i, _)| i),
+            true => with.map(|(i, _)| i).next(),
         })
     }
 }
 
-fn take(sort: &Option<SortPattern>, part: &mut Part, reply: &DocBuf) -> Outcome<()> {
+fn take(order: &Order, part: &mut Part, reply: &DocBuf) -> Outcome<()> {
     let cursor = reply
         .get("cursor")
         .and_then(Val::as_doc)
@@ -134,11 +175,7 @@ fn take(sort: &Option<SortPattern>, part: &mut Part, reply: &DocBuf) -> Outcome<
     let batch = cursor.get("firstBatch").or(cursor.get("nextBatch"));
     for d in batch.and_then(Val::as_array).unwrap_or(Doc::EMPTY).values() {
         let d = d.as_doc().unwrap_or(Doc::EMPTY);
-        let mut key = Vec::new();
-        if let Some(sort) = sort {
-            sort.sort_key(d, &mut key).map_err(Failure::from)?;
-        }
-        part.held.push_back((key, d.to_buf()));
+        part.held.push_back((order.key(d)?, d.to_buf()));
     }
     Ok(())
 }

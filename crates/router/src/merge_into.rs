@@ -6,9 +6,11 @@
 //! the target by that one at once.
 //!
 //! Invariant: a document is written by the shard that owns its place. A batch that a shard has
-//! written is not sent again, whatever the next one says.
+//! written is not sent again, whatever the next one says. The target of `$out` is replaced where it is:
+//! one that has moved while the documents were gathered is left as it is, and they are gathered anew.
 
 use crate::aggregate::{Written, stage_of};
+use crate::chunks::lock;
 use crate::cursors;
 use crate::metadata::{Placement, Whole};
 use crate::request::{Command, finish, own};
@@ -25,6 +27,8 @@ use std::sync::Arc;
 /// takes.
 const BATCH_BYTES: usize = 8 << 20;
 const BATCH_DOCUMENTS: usize = 10_000;
+/// How often the documents for a target are gathered that moves meanwhile.
+const MOST_ATTEMPTS: u32 = 5;
 
 /// Options of the client's command that the writing part heeds too.
 const OPTIONS: [&str; 6] = [
@@ -46,6 +50,30 @@ pub(crate) fn run(
     let Some((last, before)) = all.split_last() else {
         return Err(err!(InternalError, "a pipeline that writes has a last stage").into());
     };
+    for _ in 0..MOST_ATTEMPTS {
+        if once(router, command, before, *last, written)? {
+            let mut w = Writer::new();
+            w.open_doc("cursor").open_array("firstBatch").close();
+            w.i64("id", 0).str("ns", &command.namespace()?).close();
+            return Ok(finish(w, &[]));
+        }
+    }
+    Err(err!(
+        ConflictingOperationInProgress,
+        "{} was moved each time that it was to be replaced",
+        written.ns()
+    )
+    .into())
+}
+
+/// Whether all was written; if not, the target is elsewhere by now.
+fn once(
+    router: &Router,
+    command: &Command<'_>,
+    before: &[Val<'_>],
+    last: Val<'_>,
+    written: &Written,
+) -> Outcome<bool> {
     let home = ddl::make_database(&router.cluster, &written.db, None)?;
     let placement = router.cluster.refresh(&written.ns())?;
     let target = match (written.replaces, placement) {
@@ -57,26 +85,26 @@ pub(crate) fn run(
             )
             .into());
         }
-        (true, _) => Target::beside(written, home),
-        (false, placement) => Target::merged(written, *last, placement)?,
+        (true, Some(Placement::Whole(whole))) => Target::beside(written, whole.shard),
+        (true, None) => Target::beside(written, home),
+        (false, placement) => Target::merged(written, last, placement)?,
     };
     // It says what is wrong with the stage before anything is read.
     let mut outcome = target.write(router, command, Vec::new());
     if outcome.is_ok() {
         outcome = fill(router, command, before, &target);
     }
-    if let Target::Beside { name, home, .. } = &target {
-        if outcome.is_ok() {
-            outcome = replace(router, command, name, home, *last);
-        }
-        let drop = doc! {"drop": name};
-        let _ = router.cluster.on_shard(home, &written.db, drop.as_doc());
+    let Target::Beside { name, home, .. } = &target else {
+        return outcome.map(|()| true);
+    };
+    let replaced = outcome.and_then(|()| replace(router, command, name, home, last, written));
+    let drop = doc! {"drop": name};
+    let _ = router.cluster.on_shard(home, &written.db, drop.as_doc());
+    if let (Ok(false), Some(now)) = (&replaced, router.cluster.database(&written.db)?) {
+        // A move of the database has taken it along.
+        let _ = router.cluster.on_shard(&now, &written.db, drop.as_doc());
     }
-    outcome?;
-    let mut w = Writer::new();
-    w.open_doc("cursor").open_array("firstBatch").close();
-    w.i64("id", 0).str("ns", &command.namespace()?).close();
-    Ok(finish(w, &[]))
+    replaced
 }
 
 /// Runs the stages before the one that writes, and hands on what they give.
@@ -326,16 +354,15 @@ fn ensure_id(d: &mut DocBuf) {
     }
 }
 
-/// Has the shard put what was gathered in the place of the target.
+/// Has the shard put what was gathered in the place of the target, if that is still there.
 fn replace(
     router: &Router,
     command: &Command<'_>,
     name: &str,
     home: &Arc<str>,
     last: Val<'_>,
-) -> Outcome<()> {
-    let spec = stage_of(last).map_or(Val::NULL, |s| s.1);
-    let db = spec.as_doc().and_then(|d| d.get("db")?.as_str());
+    written: &Written,
+) -> Outcome<bool> {
     let mut w = Writer::new();
     w.str("aggregate", name);
     w.open_array("pipeline").push(last);
@@ -343,7 +370,19 @@ fn replace(
     if let Some(concern) = command.field("writeConcern") {
         w.val("writeConcern", concern);
     }
-    let db = db.unwrap_or(command.db);
-    router.cluster.on_shard(home, db, w.finish().as_doc())?;
-    Ok(())
+    w.str("mergeTarget", &written.ns()).str("$db", &written.db);
+    let (body, ns) = (w.finish(), written.ns());
+    let held = lock(&router.cluster, &ns)?;
+    router.cluster.end_left_moves_under(&held, &ns)?;
+    router.cluster.agree(&ns, |placement| {
+        let Some(placement) = placement else {
+            return Ok(false);
+        };
+        match placement {
+            Placement::Whole(whole) if whole.shard == *home => {}
+            _ => return Ok(false),
+        }
+        let reply = router.cluster.send(placement, home, body.as_doc(), &[])?;
+        sound(reply).map(|_| true)
+    })
 }

@@ -4,14 +4,17 @@
 //! opid of an operation at a shard = "<shard>:<number there>"; of the router itself a number
 //! ```
 
-use crate::metadata::all;
+use crate::metadata::{Cluster, all};
 use crate::request::{Command, finish};
 use crate::service_impl::{Router, compute_for};
+use crate::transactions::id_of;
 use crate::{Outcome, access};
 use auth::{Action, Target};
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use commands::LoggedIn;
 use errors::err;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Weak};
 
 /// An operation of a shard as the router shows it.
 fn of_shard(shard: &str, operation: Doc<'_>) -> DocBuf {
@@ -166,4 +169,58 @@ fn of_user(command: &Command<'_>, user: &LoggedIn) -> DocBuf {
     }
     w.close();
     w.finish()
+}
+
+/// Tells shards of sessions that have ended, behind the reply: a client that goes does not wait for
+/// shards. What is not told ends there by its time.
+pub(crate) struct EndedSessions(SyncSender<DocBuf>);
+
+/// Commands that may wait to be told.
+const MOST_WAITING: usize = 256;
+
+impl EndedSessions {
+    pub fn tell(cluster: &Arc<Cluster>) -> EndedSessions {
+        let (sender, waiting) = sync_channel(MOST_WAITING);
+        let cluster = Arc::downgrade(cluster);
+        let run = move || tell_shards(&cluster, &waiting);
+        let begun = std::thread::Builder::new()
+            .name("ended-sessions".into())
+            .spawn(run);
+        if let Err(e) = begun {
+            tracing::warn!(target: "COMMAND", error = %e, "Shards will not hear of sessions that end");
+        }
+        EndedSessions(sender)
+    }
+}
+
+fn tell_shards(cluster: &Weak<Cluster>, waiting: &Receiver<DocBuf>) {
+    while let Ok(command) = waiting.recv() {
+        let Some(cluster) = cluster.upgrade() else {
+            return;
+        };
+        let shards = cluster.shard_names().unwrap_or_default().into_iter();
+        let asks: Vec<_> = shards.map(|s| (Arc::from(s), command.clone())).collect();
+        cluster.together(&asks);
+    }
+}
+
+/// `endSessions`: here at once, on the shards soon. Their open transactions are aborted.
+pub(crate) fn end_sessions(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    let reply = compute_for(router, command.user.clone(), &command.whole())?;
+    let list = command.field("endSessions").and_then(Val::as_array);
+    let mut w = Writer::new();
+    w.open_array("endSessions");
+    for session in list.unwrap_or(Doc::EMPTY).values().filter_map(Val::as_doc) {
+        let mut own = Writer::new();
+        own.extend(session);
+        if let Some(user) = command.user.as_ref().filter(|_| !session.contains("uid")) {
+            own.value("uid", bson::Value::binary(0, &user.uid));
+        }
+        let own = own.finish();
+        router.transactions.forget(&id_of(own.as_doc()));
+        w.push(own.as_doc().as_val());
+    }
+    w.close().str("$db", "admin");
+    let _ = router.ended_sessions.0.try_send(w.finish());
+    Ok(reply)
 }

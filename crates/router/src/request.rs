@@ -24,7 +24,12 @@ pub(crate) struct Command<'a> {
 }
 
 /// What only the router itself may say to a shard.
-const OURS: [&str; 3] = ["shardVersion", "databaseVersion", "$clusterTime"];
+const OURS: [&str; 4] = [
+    "shardVersion",
+    "databaseVersion",
+    "writesTo",
+    "$clusterTime",
+];
 
 impl<'a> Command<'a> {
     pub fn of(request: &'a Request<'a>) -> Outcome<Command<'a>> {

@@ -41,6 +41,19 @@ fn database_for(placement: &Placement) -> Option<DbVersion> {
     }
 }
 
+/// Both, as a shard is told them.
+fn belief_for(placement: &Placement, shard: &str) -> DocBuf {
+    let mut w = Writer::new();
+    w.doc(
+        "shardVersion",
+        version_for(placement, shard).to_doc().as_doc(),
+    );
+    if let Some(database) = database_for(placement) {
+        w.doc("databaseVersion", database.to_doc().as_doc());
+    }
+    w.finish()
+}
+
 /// A reply, or why there is none that counts.
 pub(crate) fn judge(shard: &str, reply: DocBuf) -> Outcome<DocBuf> {
     let Some(e) = error_of(reply.as_doc()) else {
@@ -48,8 +61,10 @@ pub(crate) fn judge(shard: &str, reply: DocBuf) -> Outcome<DocBuf> {
     };
     if matches!(e.code, Code::StaleConfig | Code::StaleDbVersion) {
         let wanted = reply.get("vWanted").and_then(Val::as_doc);
+        let name = reply.get("ns").or(reply.get("db")).and_then(Val::as_str);
         return Err(Failure::Stale(Box::new(Stale {
             shard: shard.into(),
+            name: name.unwrap_or_default().into(),
             fenced: reply.get("fenced").is_some_and(Val::truthy),
             of_database: e.code == Code::StaleDbVersion,
             life: wanted.and_then(|v| v.get("t")?.as_timestamp()),
@@ -77,9 +92,9 @@ impl Patience {
 
     /// Waits after a refusal, and ends what has left a fence of `name`: a collection's or a
     /// database's. Whether it is only to be asked again.
-    fn wait(&mut self, cluster: &Cluster, name: &str, stale: Stale) -> Outcome<bool> {
+    fn wait(&mut self, cluster: &Cluster, name: &str, stale: &Stale) -> Outcome<bool> {
         if self.began.elapsed() > PATIENCE {
-            return Err(Failure::Stale(Box::new(stale)));
+            return Err(Failure::Stale(Box::new(stale.clone())));
         }
         self.attempts += 1;
         if !stale.fenced {
@@ -102,73 +117,83 @@ impl Patience {
     }
 }
 
+impl Stale {
+    /// Whether it is about a collection, or its database, and not about another one.
+    fn concerns(&self, ns: &str) -> bool {
+        let db = ns.split_once('.').map_or(ns, |(db, _)| db);
+        self.name.is_empty() || self.name == ns || self.name == db
+    }
+}
+
 impl Cluster {
     /// Runs `attempt` with what is known of a collection until router and shards agree. `None` where
-    /// the database does not exist.
+    /// the database does not exist. What is stale of another collection is for who has sent that.
     pub(crate) fn agree<T>(
         &self,
         ns: &str,
-        mut attempt: impl FnMut(Option<&Placement>) -> Outcome<T>,
+        attempt: impl FnMut(Option<&Placement>) -> Outcome<T>,
     ) -> Outcome<T> {
-        let mut patience = Patience::new();
-        let mut placement = self.placement(ns)?;
-        loop {
-            let stale = match attempt(placement.as_ref()) {
-                Err(Failure::Stale(stale)) => *stale,
-                other => return other,
+        let db = ns.split_once('.').map_or(ns, |(db, _)| db);
+        let belief = |p: &Option<Placement>, shard: &str| {
+            let known = p.as_ref();
+            known.map(|p| (version_for(p, shard), database_for(p)))
+        };
+        let teach =
+            |placement: &Option<Placement>, stale: &Stale| match (placement, stale.of_database) {
+                (Some(Placement::Whole(whole)), true) => match whole.database {
+                    Some(version) => self.teach_home(db, version, &whole.shard, &stale.shard),
+                    None => Ok(()),
+                },
+                _ => self.teach(ns, placement.as_ref(), &stale.shard, stale.life),
             };
-            let (shard, of_database, life) = (stale.shard.clone(), stale.of_database, stale.life);
-            let name = match of_database {
-                true => ns.split_once('.').map_or(ns, |(db, _)| db),
-                false => ns,
-            };
-            if patience.wait(self, name, stale)? {
-                continue;
-            }
-            let belief = |p: &Option<Placement>| {
-                p.as_ref()
-                    .map(|p| (version_for(p, &shard), database_for(p)))
-            };
-            let before = belief(&placement);
-            placement = self.refresh(ns)?;
-            if before != belief(&placement) {
-                continue;
-            }
-            match (&placement, of_database) {
-                (Some(Placement::Whole(whole)), true) => {
-                    if let Some(version) = whole.database {
-                        self.teach_home(name, version, &whole.shard, &shard)?;
-                    }
-                }
-                _ => self.teach(ns, placement.as_ref(), &shard, life)?,
-            }
-        }
+        let known = self.placement(ns)?;
+        self.rounds(ns, known, attempt, || self.refresh(ns), belief, teach)
     }
 
     /// The same of a database: `attempt` sends to its primary shard what it gets.
     pub(crate) fn agree_home<T>(
         &self,
         db: &str,
-        mut attempt: impl FnMut(Option<&Home>) -> Outcome<T>,
+        attempt: impl FnMut(Option<&Home>) -> Outcome<T>,
     ) -> Outcome<T> {
+        let belief = |home: &Option<Home>, _: &str| home.as_ref().and_then(|h| h.version);
+        let teach = |home: &Option<Home>, stale: &Stale| match home {
+            Some(Home {
+                shard,
+                version: Some(version),
+            }) => self.teach_home(db, *version, shard, &stale.shard),
+            _ => Ok(()),
+        };
+        let known = self.home(db)?;
+        self.rounds(db, known, attempt, || self.refresh_home(db), belief, teach)
+    }
+
+    /// Attempts until none is stale: where the metadata says something new (`belief`), the router
+    /// was behind; otherwise the shard is, and is taught.
+    fn rounds<K, B: PartialEq, T>(
+        &self,
+        name: &str,
+        mut known: Option<K>,
+        mut attempt: impl FnMut(Option<&K>) -> Outcome<T>,
+        refresh: impl Fn() -> Outcome<Option<K>>,
+        belief: impl Fn(&Option<K>, &str) -> B,
+        teach: impl Fn(&Option<K>, &Stale) -> Outcome<()>,
+    ) -> Outcome<T> {
+        let db = name.split_once('.').map_or(name, |(db, _)| db);
         let mut patience = Patience::new();
-        let mut home = self.home(db)?;
         loop {
-            let stale = match attempt(home.as_ref()) {
-                Err(Failure::Stale(stale)) => *stale,
+            let stale = match attempt(known.as_ref()) {
+                Err(Failure::Stale(stale)) if stale.concerns(name) => stale,
                 other => return other,
             };
-            let shard = stale.shard.clone();
-            if patience.wait(self, db, stale)? {
+            let fenced = if stale.of_database { db } else { name };
+            if patience.wait(self, fenced, &stale)? {
                 continue;
             }
-            let before = home.as_ref().and_then(|h| h.version);
-            home = self.refresh_home(db)?;
-            if let Some(now) = &home
-                && let Some(version) = now.version
-                && before == now.version
-            {
-                self.teach_home(db, version, &now.shard, &shard)?;
+            let before = belief(&known, &stale.shard);
+            known = refresh()?;
+            if before == belief(&known, &stale.shard) {
+                teach(&known, &stale)?;
             }
         }
     }
@@ -306,14 +331,19 @@ impl Cluster {
     /// A command with what the router believes, and with the cluster's time: what the shard writes
     /// for it is later than what was seen before.
     fn versioned(&self, placement: &Placement, shard: &str, command: Doc<'_>) -> DocBuf {
-        let version = version_for(placement, shard);
         let mut fields = Writer::new();
-        fields.doc("shardVersion", version.to_doc().as_doc());
-        if let Some(database) = database_for(placement) {
-            fields.doc("databaseVersion", database.to_doc().as_doc());
-        }
+        fields.extend(belief_for(placement, shard).as_doc());
         self.say_time(&mut fields);
         with_fields(command, fields.finish().as_doc())
+    }
+
+    /// What says to a shard where the router believes the collection to be that a pipeline there
+    /// writes to.
+    pub(crate) fn target_of(&self, ns: &str, placement: &Placement, shard: &str) -> DocBuf {
+        let mut w = Writer::new();
+        w.str("ns", ns);
+        w.extend(belief_for(placement, shard).as_doc());
+        w.finish()
     }
 
     /// Adds the cluster's time to a command.

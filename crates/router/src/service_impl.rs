@@ -7,6 +7,7 @@ use crate::access::{self, OnConfigurationSet};
 use crate::cursors::{Cursors, cursor_id};
 use crate::foreign::Foreign;
 use crate::metadata::Cluster;
+use crate::operations::EndedSessions;
 use crate::read_preference::{self, ReadPreference};
 use crate::request::Command;
 use crate::transactions::{self, Transactions};
@@ -27,6 +28,7 @@ pub struct Router {
     pub(crate) local: Commands,
     pub(crate) cursors: Cursors,
     pub(crate) transactions: Transactions,
+    pub(crate) ended_sessions: EndedSessions,
 }
 
 pub(crate) type Handler = fn(&Router, &Command<'_>) -> Routed<DocBuf>;
@@ -53,6 +55,7 @@ fn handler(name: &str) -> Option<Handler> {
         "killSessions" | "killAllSessions" | "killAllSessionsByPattern" => {
             operations::kill_sessions
         }
+        "endSessions" => operations::end_sessions,
         "create" => ddl::create,
         "createIndexes" | "dropIndexes" | "deleteIndexes" | "collMod" => ddl::on_all_shards,
         "drop" => ddl::drop_collection,
@@ -84,6 +87,7 @@ fn handler(name: &str) -> Option<Handler> {
 
 impl Router {
     pub fn new(cluster: Arc<Cluster>, local: Commands) -> Arc<Router> {
+        let ended_sessions = EndedSessions::tell(&cluster);
         Arc::new_cyclic(|router: &Weak<Router>| {
             local.join_with(Arc::new(Foreign(router.clone())));
             local.read_users_from(Arc::new(OnConfigurationSet(cluster.clone())));
@@ -92,6 +96,7 @@ impl Router {
                 local,
                 cursors: Cursors::default(),
                 transactions: Transactions::default(),
+                ended_sessions,
             }
         })
     }
@@ -127,19 +132,21 @@ impl Router {
         handler: Handler,
         client: &Client<Connection>,
         request: &Request<'_>,
-    ) -> Result<DocBuf, Error> {
+    ) -> Routed<DocBuf> {
         let own = access::own(request.command());
-        let outcome = self
-            .local
-            .admit_routed(client, request, own)
-            .and_then(|user| self.route_for(user, handler, request));
+        let admitted = self.local.admit_routed(client, request, own);
+        let outcome = match admitted.map(|user| self.route_for(user, handler, request)) {
+            Ok(Err(not_yet @ Failure::NotYet(_))) => return Err(not_yet),
+            Ok(outcome) => outcome.map_err(Failure::into_error),
+            Err(e) => Err(e),
+        };
         let failure = match &outcome {
             Ok(reply) => error_of(reply.as_doc()),
             Err(e) => Some(e.clone()),
         };
         self.local
             .audit_routed(client, request, own, failure.as_ref());
-        outcome
+        outcome.map_err(Failure::from)
     }
 
     /// Sends a user's command on.
@@ -148,21 +155,21 @@ impl Router {
         user: Option<Arc<LoggedIn>>,
         handler: Handler,
         request: &Request<'_>,
-    ) -> Result<DocBuf, Error> {
+    ) -> Routed<DocBuf> {
         let body = self.local.with_own_session(user.as_deref(), request.body)?;
         let request = Request {
             body: body.as_ref().map_or(request.body, DocBuf::as_doc),
             ..*request
         };
-        let command = Command::of(&request).map(|command| Command { user, ..command });
-        let outcome = command.and_then(|command| {
-            let reply = self.handle(handler, &command)?;
-            if let Some(user) = command.user.as_ref().filter(|_| command.name != "getMore") {
-                self.cursors.own(cursor_id(&reply), &user.name.to_string());
-            }
-            Ok(reply)
-        });
-        outcome.map_err(Failure::into_error)
+        let command = Command {
+            user,
+            ..Command::of(&request)?
+        };
+        let reply = self.handle(handler, &command)?;
+        if let Some(user) = command.user.as_ref().filter(|_| command.name != "getMore") {
+            self.cursors.own(cursor_id(&reply), &user.name.to_string());
+        }
+        Ok(reply)
     }
 
     fn handle(&self, handler: Handler, command: &Command<'_>) -> Routed<DocBuf> {
@@ -273,9 +280,11 @@ impl Service for Router {
             }
         };
         let start = out.len();
+        let seen = self.local.control.stirred();
         match self.route(handler, client, request) {
             Ok(reply) => out.extend_from_slice(reply.as_bytes()),
-            Err(error) => service::write_error(&error, out),
+            Err(Failure::NotYet(until)) => return Outcome::Await { until, seen },
+            Err(failure) => service::write_error(&failure.into_error(), out),
         }
         if !more.as_doc().is_empty() {
             service::append_fields(out, start, more.as_doc());

@@ -59,13 +59,17 @@ struct Transaction {
 #[derive(Default)]
 pub(crate) struct Transactions(Mutex<HashMap<Vec<u8>, Transaction>>);
 
-fn session_of(command: &Command<'_>) -> (Vec<u8>, i64) {
-    let lsid = command.document("lsid").unwrap_or(Doc::EMPTY);
+/// What tells a session from others.
+pub(crate) fn id_of(lsid: Doc<'_>) -> Vec<u8> {
     let parts = ["id", "uid"]
         .iter()
         .filter_map(|f| lsid.get(f)?.as_binary());
-    let id = parts.flat_map(|(_, bytes)| bytes).copied().collect();
-    (id, command.int("txnNumber").unwrap_or(-1))
+    parts.flat_map(|(_, bytes)| bytes).copied().collect()
+}
+
+fn session_of(command: &Command<'_>) -> (Vec<u8>, i64) {
+    let lsid = command.document("lsid").unwrap_or(Doc::EMPTY);
+    (id_of(lsid), command.int("txnNumber").unwrap_or(-1))
 }
 
 fn unknown(number: i64) -> Failure {

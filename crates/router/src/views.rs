@@ -96,6 +96,41 @@ fn skip_and_limit(w: &mut Writer, command: &Command<'_>) {
     }
 }
 
+/// A find of a collection that is sorted by how well documents match, which only their shards know:
+/// as a pipeline.
+pub(crate) fn find_by_score(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    let collation = command.document("collation").map(Doc::to_buf);
+    let itself = View {
+        on: command.collection().into(),
+        pipeline: DocBuf::new(),
+        collation: collation.unwrap_or_default(),
+    };
+    find(router, command, &itself)
+}
+
+/// A find's projection as stages: there scores are fields beside all others.
+fn project(w: &mut Writer, projection: Doc<'_>) {
+    let is_meta = |v: Val<'_>| v.as_doc().is_some_and(|d| d.contains("$meta"));
+    let is_exclusion = |v: Val<'_>| (v.is_number() || v.as_bool().is_some()) && !v.truthy();
+    let metas = || projection.iter().filter(|e| is_meta(e.val));
+    let others = || projection.iter().filter(|e| !is_meta(e.val));
+    if metas().next().is_none() || !others().all(|e| is_exclusion(e.val)) {
+        return stage(w, "$project", projection.as_val());
+    }
+    let mut fields = Writer::new();
+    metas().for_each(|e| {
+        fields.val(e.name, e.val);
+    });
+    stage(w, "$addFields", fields.finish().as_doc().as_val());
+    if others().next().is_some() {
+        let mut fields = Writer::new();
+        others().for_each(|e| {
+            fields.val(e.name, e.val);
+        });
+        stage(w, "$project", fields.finish().as_doc().as_val());
+    }
+}
+
 pub(crate) fn find(router: &Router, command: &Command<'_>, view: &View) -> Outcome<DocBuf> {
     let single = command.is("singleBatch") || command.int("limit").is_some_and(|n| n < 0);
     let body = over(command, view, command.int("batchSize"), |w| {
@@ -107,7 +142,7 @@ pub(crate) fn find(router: &Router, command: &Command<'_>, view: &View) -> Outco
         }
         skip_and_limit(w, command);
         if let Some(d) = non_empty(command, "projection") {
-            stage(w, "$project", d.as_val());
+            project(w, d);
         }
     });
     let reply = named(router, command, own(router, &body, aggregate::run)?)?;

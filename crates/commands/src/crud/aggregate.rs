@@ -56,7 +56,7 @@ idl::arguments! {
     checked: "encryptionInformation" => idl::no_encryption;
     ignored: "fromMongos" | "needsMerge" | "exchange" | "collectionUUID" | "isMapReduceCommand"
         | "includeQueryStatsMetrics" | "querySettings" | "requestResumeToken"
-        | "passthroughToShard" | "fromRouter" | "mergeTarget";
+        | "passthroughToShard" | "fromRouter" | "mergeTarget" | "readWithin";
 }
 
 /// The argument `cursor`: the size of the first batch, if it tells one.
@@ -182,9 +182,11 @@ fn check_fused(cx: &CommandContext<'_, '_>, ns: &Namespace) -> Result<()> {
 /// How the pipeline reads other collections, where that is not from this server.
 fn elsewhere(cx: &CommandContext<'_, '_>) -> Option<ReadElsewhere> {
     let given = cx.args.field("collation").and_then(|v| v.as_doc());
+    let within = cx.args.field("readWithin").and_then(|v| v.as_doc());
     Some(ReadElsewhere {
         collections: cx.app.elsewhere.get()?.clone(),
         collation: given.filter(|d| !d.is_empty()).map(Doc::to_buf),
+        within: within.map(Doc::to_buf).unwrap_or_default(),
     })
 }
 

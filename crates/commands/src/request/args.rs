@@ -146,6 +146,7 @@ fn is_ignored(name: &str) -> bool {
             | "$gleStats"
             | "databaseVersion"
             | "shardVersion"
+            | "writesTo"
             | "moveTurn"
             | "tracking_info"
             | "coordinator"

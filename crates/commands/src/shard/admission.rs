@@ -57,7 +57,7 @@ impl Commands {
             (None, Some((db, coll))) => format!("{db}.{coll}"),
             // Of a database as a whole.
             (None, None) => {
-                self.check_home(request, db)?;
+                self.check_home(request.body.get("databaseVersion"), db)?;
                 return Ok(admitted);
             }
         };
@@ -72,7 +72,11 @@ impl Commands {
                 None => return Err(refusal(&ns, received, None, true)),
             }
         }
-        self.check_home(request, ns.split_once('.').map_or(&*ns, |(db, _)| db))?;
+        let told = request.body.get("databaseVersion");
+        self.check_home(told, ns.split_once('.').map_or(&*ns, |(db, _)| db))?;
+        if let Some(target) = request.body.get("writesTo").and_then(Val::as_doc) {
+            admitted.writer = Some(self.admit_target(target)?);
+        }
         let known = self.ownerships.get(&ns);
         match standing(known.as_deref(), received) {
             Standing::Serve { hides: false } => {}
@@ -93,8 +97,8 @@ impl Commands {
 impl Commands {
     /// Fails where the router believes another shard's time as the database's primary to be this
     /// one's, or the other way round.
-    fn check_home(&self, request: &Request<'_>, db: &str) -> Result<(), Error> {
-        let Some(told) = request.body.get("databaseVersion").and_then(Val::as_doc) else {
+    fn check_home(&self, told: Option<Val<'_>>, db: &str) -> Result<(), Error> {
+        let Some(told) = told.and_then(Val::as_doc) else {
             return Ok(());
         };
         let received = DbVersion::parse(told).map_err(|stop| stop.into_error())?;
@@ -113,6 +117,26 @@ impl Commands {
         }
         Err(err!(StaleDbVersion, "version mismatch for database {db}")
             .with_extra(w.finish().into_vec()))
+    }
+
+    /// The gates for the collection that a pipeline writes to beside the one that it reads, as the
+    /// router believes it to be: `{ns, shardVersion, databaseVersion?}`.
+    fn admit_target(&self, target: Doc<'_>) -> Result<WriterGuard, Error> {
+        let ns = target.get("ns").and_then(Val::as_str).unwrap_or_default();
+        let db = ns.split_once('.').map_or(ns, |(db, _)| db);
+        let received = Received::of(target).map_err(|stop| stop.into_error())?;
+        let told = target.get("databaseVersion");
+        let home = told.map(|_| db);
+        let Some(guard) = self.ownerships.enter(ns, home) else {
+            return Err(refusal(ns, received, None, true));
+        };
+        self.check_home(told, db)?;
+        let known = self.ownerships.get(ns);
+        match standing(known.as_deref(), received) {
+            Standing::Serve { .. } => Ok(guard),
+            Standing::Stale => Err(refusal(ns, received, known.as_deref(), false)),
+            Standing::Fenced => Err(refusal(ns, received, known.as_deref(), true)),
+        }
     }
 
     /// The gate for a part of a range's move. Fails where the mover was followed by another: what he

@@ -17,6 +17,14 @@ pub trait Elsewhere: Send + Sync {
     /// Runs a find: `query` has the fields of the command behind its name.
     fn find(&self, ns: &Namespace, query: Doc<'_>) -> Fallible<Box<dyn RowsElsewhere>>;
 
+    /// Runs an aggregate of such stages, all of whose fields but the pipeline are in `options`.
+    fn aggregate(
+        &self,
+        ns: &Namespace,
+        stages: &[DocBuf],
+        options: Doc<'_>,
+    ) -> Fallible<Box<dyn RowsElsewhere>>;
+
     /// As [`PipelineHost::foreign`].
     fn size(&self, ns: &Namespace, path: &FieldPath) -> Option<Foreign>;
 }
@@ -32,6 +40,9 @@ pub struct ReadElsewhere {
     pub collections: Arc<dyn Elsewhere>,
     /// What the pipeline compares by; `None`: by bytes.
     pub collation: Option<DocBuf>,
+    /// Fields that each of its reads carries: of which transaction it is a statement, or which
+    /// moment it reads.
+    pub within: DocBuf,
 }
 
 impl ReadElsewhere {
@@ -44,6 +55,14 @@ impl ReadElsewhere {
     ) -> Result<Box<dyn Source>> {
         if pipeline.makes_input() {
             return Ok(pipeline.run_alone(vars));
+        }
+        if let Some((there, rest)) = pipeline.found_elsewhere() {
+            let mut w = Writer::new();
+            write_variables(&mut w, vars);
+            self.write_options(&mut w);
+            let options = w.finish();
+            let found = self.collections.aggregate(ns, &there, options.as_doc())?;
+            return Ok(rest.attach(0, Box::new(Rows::of(Some(found))), vars));
         }
         let push = pipeline.pushdown();
         let mut w = Writer::new();
@@ -58,32 +77,46 @@ impl ReadElsewhere {
             w.i64("limit", i64::try_from(limit).unwrap_or(i64::MAX));
         }
         if push.filter.wants_vars() {
-            w.open_doc("let");
-            for (name, v) in vars.user() {
-                w.open_doc(name).val("$literal", v).close();
-            }
-            w.close();
+            write_variables(&mut w, vars);
         }
-        match &self.collation {
-            Some(collation) => w.doc("collation", collation.as_doc()),
-            None => w.open_doc("collation").str("locale", "simple").close(),
-        };
+        self.write_options(&mut w);
         let rows = match push.limit {
             Some(0) => None,
             _ => Some(self.collections.find(ns, w.finish().as_doc())?),
         };
-        let leaf = Rows {
-            rows,
-            current: DocBuf::new(),
-        };
-        Ok(pipeline.attach(push.consumed, Box::new(leaf), vars))
+        Ok(pipeline.attach(push.consumed, Box::new(Rows::of(rows)), vars))
     }
+
+    fn write_options(&self, w: &mut Writer) {
+        w.extend(self.within.as_doc());
+        match &self.collation {
+            Some(collation) => w.doc("collation", collation.as_doc()),
+            None => w.open_doc("collation").str("locale", "simple").close(),
+        };
+    }
+}
+
+fn write_variables(w: &mut Writer, vars: &Vars) {
+    w.open_doc("let");
+    for (name, v) in vars.user() {
+        w.open_doc(name).val("$literal", v).close();
+    }
+    w.close();
 }
 
 struct Rows {
     /// `None` at the end.
     rows: Option<Box<dyn RowsElsewhere>>,
     current: DocBuf,
+}
+
+impl Rows {
+    fn of(rows: Option<Box<dyn RowsElsewhere>>) -> Rows {
+        Rows {
+            rows,
+            current: DocBuf::new(),
+        }
+    }
 }
 
 impl Source for Rows {

@@ -27,6 +27,7 @@ mod group;
 mod lookup;
 mod lookup_table;
 mod lookup_unwind;
+pub mod merged;
 mod narrow;
 mod options;
 mod parse;
@@ -256,6 +257,7 @@ pub(crate) enum Op {
     Merge(Arc<MergeSpec>),
     Rows(Arc<RowsStage>),
     GeoNear(Arc<geo_near::GeoNear>),
+    Merged(merged::Found),
     Unpack(Arc<unpack::Unpack>),
 }
 
@@ -476,7 +478,11 @@ impl Pipeline {
             )
         };
         let built = self.stages.iter().skip(from).any(builds);
-        let mut meta = self.geo_near().is_some_and(|g| g.meta);
+        let merged = match self.stages.first().map(|s| &s.op) {
+            Some(Op::Merged(found)) => found.near,
+            _ => false,
+        };
+        let mut meta = merged || self.geo_near().is_some_and(|g| g.meta);
         let mut out = self.narrowed(from, source, false);
         for (at, s) in self.stages.iter().enumerate().skip(from) {
             if let Op::Unpack(u) = &s.op {
@@ -569,6 +575,7 @@ impl Op {
             Op::Merge(m) => Box::new(write::Merge::new(input, m.clone(), vars)),
             Op::Rows(r) => Box::new(rows::Run::new(r.clone())),
             Op::GeoNear(g) => Box::new(geo_near::Run::new(input, g.clone())),
+            Op::Merged(found) => Box::new(merged::Run::new(input, *found)),
             Op::Unpack(u) => Box::new(unpack::Run::new(input, u.clone(), &[], None)),
         }
     }

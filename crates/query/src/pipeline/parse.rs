@@ -6,7 +6,7 @@ use super::lookup_unwind;
 use super::rows::{RowsKind, RowsStage};
 use super::{
     Namespace, Op, Pipeline, Stage, bucket, densify, facet, fill, fusion, graph_lookup, lookup,
-    redact, score, union_with, unwind, window, write,
+    merged, redact, score, union_with, unwind, window, write,
 };
 use crate::arithmetic::decimal;
 use crate::expr::{Expression, ParseEnv};
@@ -294,6 +294,10 @@ impl Known {
                     text_score: false,
                 }
             }
+            Some(Op::Merged(found)) => {
+                self.near |= found.near;
+                self.metadata.text_score |= found.text;
+            }
             Some(Op::Score(s)) => {
                 self.metadata.score = true;
                 self.metadata.score_details = s.gives_details();
@@ -339,7 +343,7 @@ pub(super) fn coalesce(mut stages: Vec<Stage>) -> Vec<Stage> {
 }
 
 /// Whether a query has `$text` where it can be.
-fn has_text(q: Doc<'_>) -> bool {
+pub(super) fn has_text(q: Doc<'_>) -> bool {
     q.iter().any(|e| match e.name {
         "$text" => true,
         "$and" | "$or" => {
@@ -559,6 +563,11 @@ fn unrecognized(name: &str) -> errors::Error {
 }
 
 fn parse_stage(name: &str, spec: Val<'_>, ctx: &ParseCtx, out: &mut Vec<Stage>) -> Result<()> {
+    if name == merged::STAGE {
+        let found = merged::Found::parse(spec)?;
+        out.push(Stage::new(merged::STAGE, spec, Op::Merged(found)));
+        return Ok(());
+    }
     let Some(&name) = SUPPORTED.iter().find(|n| **n == name) else {
         return Err(search_not_enabled(name)
             .unwrap_or_else(|| unrecognized(name))

@@ -42,7 +42,27 @@ struct Leaving<'c> {
     version: DbVersion,
 }
 
-impl Leaving<'_> {
+impl<'c> Leaving<'c> {
+    /// `None` where there is no such database.
+    fn begin(
+        cluster: &'c Cluster,
+        held: &'c Lock<'c>,
+        db: &'c str,
+    ) -> Outcome<Option<Leaving<'c>>> {
+        cluster.end_left_moves_under(held, db)?;
+        let Some(Home { shard, version }) = cluster.refresh_home(db)? else {
+            return Ok(None);
+        };
+        let version = version.ok_or_else(|| err!(InternalError, "{db} has no version"))?;
+        Ok(Some(Leaving {
+            cluster,
+            held,
+            db,
+            from: shard,
+            version,
+        }))
+    }
+
     /// Has routers wait with the database, runs `work`, then changes the metadata as `write` says.
     fn change(
         &self,
@@ -96,6 +116,8 @@ impl Leaving<'_> {
             }
             let ns = format!("{}.{}", self.db, name_of(&d));
             let own = matches!(name_of(&d), "system.views" | "system.profile");
+            // What is being gathered for `$out` stays: its target is looked at again before that.
+            let own = own || name_of(&d).starts_with("tmp.agg_out.");
             if is_of(&d, "collection") && !own && self.cluster.read_table(&ns)?.is_none() {
                 found.push(ns);
             }
@@ -136,21 +158,12 @@ impl Leaving<'_> {
 /// Makes `to` the primary shard of a database.
 pub(crate) fn move_primary(cluster: &Cluster, db: &str, to: &str) -> Outcome<()> {
     let held = lock(cluster, db)?;
-    cluster.end_left_moves_under(&held, db)?;
-    let Some(Home { shard, version }) = cluster.refresh_home(db)? else {
+    let Some(leaving) = Leaving::begin(cluster, &held, db)? else {
         return Err(err!(NamespaceNotFound, "database {db} not found").into());
     };
-    if *shard == *to {
+    if *leaving.from == *to {
         return Ok(());
     }
-    let version = version.ok_or_else(|| err!(InternalError, "{db} has no version"))?;
-    let leaving = Leaving {
-        cluster,
-        held: &held,
-        db,
-        from: shard,
-        version,
-    };
     for _ in 0..MOST_ROUNDS {
         for ns in leaving.untracked()? {
             let own = lock(cluster, &ns)?;
@@ -166,7 +179,7 @@ pub(crate) fn move_primary(cluster: &Cluster, db: &str, to: &str) -> Outcome<()>
             }
             leaving.make_views(to)
         };
-        let next = version.next();
+        let next = leaving.version.next();
         let write = |change: &mut Change<'_>| {
             let set = doc! {"primary": to, "version": next.to_doc()};
             change.update(
@@ -210,17 +223,8 @@ pub(crate) fn drop_home(
     drop: impl FnOnce() -> Outcome<()>,
 ) -> Outcome<()> {
     let held = lock(cluster, db)?;
-    cluster.end_left_moves_under(&held, db)?;
-    let Some(Home { shard, version }) = cluster.refresh_home(db)? else {
+    let Some(leaving) = Leaving::begin(cluster, &held, db)? else {
         return drop();
-    };
-    let version = version.ok_or_else(|| err!(InternalError, "{db} has no version"))?;
-    let leaving = Leaving {
-        cluster,
-        held: &held,
-        db,
-        from: shard,
-        version,
     };
     let write = |change: &mut Change<'_>| change.remove("databases", doc! {"_id": db});
     leaving.change(&[], drop, write)

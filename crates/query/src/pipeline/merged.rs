@@ -1,0 +1,188 @@
+//! What several servers have found, where it comes together: a pipeline goes on with it as if it had
+//! found it itself.
+//!
+//! ```text
+//! each server: …, wrapped           {d: the document, m: {distance, textScore}}
+//! together:    …, $_pandoMerged     the document, with what was known of it
+//! ```
+//! The first stage is one that anybody may write ([`wrapping`]); the second is for whoever merges.
+
+use super::geo_near::{DISTANCE, POINT};
+use super::options::{object, options};
+use super::{IdleVisitor, Op, Pipeline, PipelineHost, Source, Stage};
+use crate::metadata::Metadata;
+use bson::{Doc, DocBuf, Val, Writer, doc};
+use errors::Result;
+
+pub(super) const STAGE: &str = "$_pandoMerged";
+
+/// What is known of the documents beside their fields.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// `$geoNear` has found them, nearest first.
+    pub near: bool,
+    /// `$text` has found them.
+    pub text: bool,
+}
+
+impl Found {
+    /// What a pipeline's first stage knows of the documents that it finds.
+    pub fn by(first: Val<'_>) -> Found {
+        let e = first.as_doc().and_then(Doc::first);
+        Found {
+            near: e.is_some_and(|e| e.name == "$geoNear"),
+            text: e.is_some_and(|e| {
+                e.name == "$match" && e.val.as_doc().is_some_and(super::parse::has_text)
+            }),
+        }
+    }
+
+    pub fn any(self) -> bool {
+        self.near || self.text
+    }
+
+    /// The stage that wraps documents.
+    pub fn wrapping(self) -> DocBuf {
+        let mut w = Writer::new();
+        w.open_doc("$replaceWith").str("d", "$$ROOT").open_doc("m");
+        for (known, name, meta) in [
+            (self.near, "distance", "geoNearDistance"),
+            (self.near, "point", "geoNearPoint"),
+            (self.text, "textScore", "textScore"),
+        ] {
+            if known {
+                w.open_doc(name).str("$meta", meta).close();
+            }
+        }
+        w.close().close();
+        w.finish()
+    }
+
+    /// The stage that goes on with documents that were wrapped.
+    pub fn merged(self) -> DocBuf {
+        let mut w = Writer::new();
+        w.value(STAGE, doc! {"near": self.near, "text": self.text});
+        w.finish()
+    }
+
+    pub(super) fn parse(spec: Val<'_>) -> Result<Found> {
+        let [near, text] = options(STAGE, object("", STAGE, spec)?, ["near", "text"])?;
+        Ok(Found {
+            near: near.is_some_and(Val::truthy),
+            text: text.is_some_and(Val::truthy),
+        })
+    }
+}
+
+/// Appends the document of one that was wrapped, without what was only for stages.
+fn write_document(w: &mut Writer, wrapped: Doc<'_>) {
+    let d = wrapped.get("d").and_then(|v| v.as_doc());
+    let fields = d.unwrap_or(Doc::EMPTY).iter();
+    fields
+        .filter(|e| !matches!(e.name, DISTANCE | POINT))
+        .for_each(|e| {
+            w.val(e.name, e.val);
+        });
+}
+
+/// The document of one that was wrapped.
+pub fn unwrapped(wrapped: Doc<'_>) -> DocBuf {
+    let mut w = Writer::with_capacity(wrapped.len());
+    write_document(&mut w, wrapped);
+    w.finish()
+}
+
+/// The distance of one that was wrapped.
+pub fn distance_of(wrapped: Doc<'_>) -> Option<f64> {
+    wrapped.get("m")?.as_doc()?.get("distance")?.to_f64()
+}
+
+impl Pipeline {
+    /// Where other servers find what this pipeline begins with, and know more of it than a query
+    /// tells: the stages for them, and the pipeline that goes on with what they give.
+    pub fn found_elsewhere(&self) -> Option<(Vec<DocBuf>, Pipeline)> {
+        let first = self.stages.first()?;
+        let found = match &first.op {
+            Op::GeoNear(_) => Found {
+                near: true,
+                text: false,
+            },
+            Op::Match(f) if f.text().is_some() => Found {
+                near: false,
+                text: true,
+            },
+            _ => return None,
+        };
+        let limit = self.stages.get(1).filter(|s| matches!(s.op, Op::Limit(_)));
+        let mut there = vec![first.written()];
+        there.extend(limit.map(Stage::written));
+        there.push(found.wrapping());
+        let spec = found.merged();
+        let merged = Stage::new(STAGE, spec.as_doc().as_val(), Op::Merged(found));
+        let mut stages = vec![merged];
+        stages.extend_from_slice(self.stages.split_at(1).1);
+        Some((there, Pipeline { stages }))
+    }
+}
+
+impl Stage {
+    /// The stage as a pipeline has it.
+    fn written(&self) -> DocBuf {
+        let mut w = Writer::new();
+        w.val(self.name, self.spec.as_val());
+        w.finish()
+    }
+}
+
+pub(super) struct Run {
+    input: Box<dyn Source>,
+    found: Found,
+    out: Vec<u8>,
+    meta: Metadata,
+}
+
+impl Run {
+    pub fn new(input: Box<dyn Source>, found: Found) -> Run {
+        Run {
+            input,
+            found,
+            out: Vec::new(),
+            meta: Metadata::default(),
+        }
+    }
+}
+
+impl Source for Run {
+    fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool> {
+        if !self.input.advance(host)? {
+            return Ok(false);
+        }
+        let given = self.input.doc();
+        let known = given.get("m").and_then(|v| v.as_doc());
+        let known = known.unwrap_or(Doc::EMPTY);
+        let number = |name: &str| known.get(name).and_then(|v| v.to_f64());
+        self.meta.text_score = number("textScore").filter(|_| self.found.text);
+        self.out.clear();
+        let mut w = Writer::on(std::mem::take(&mut self.out));
+        write_document(&mut w, given);
+        if let (true, Some(distance)) = (self.found.near, known.get("distance")) {
+            w.val(DISTANCE, distance);
+            w.val(POINT, known.get("point").unwrap_or(Val::NULL));
+        }
+        self.out = w.finish_into();
+        Ok(true)
+    }
+
+    fn doc(&self) -> Doc<'_> {
+        Doc::new(&self.out).unwrap_or(Doc::EMPTY)
+    }
+
+    fn meta(&self) -> &Metadata {
+        &self.meta
+    }
+
+    fn parts(&mut self, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()> {
+        self.input.parts(false, to)?;
+        to.doc(&mut self.out, wanted)
+    }
+}

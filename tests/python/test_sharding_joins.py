@@ -1,0 +1,164 @@
+"""Joins of a transaction over several shards, at the transaction's snapshot; results that are written to a collection
+while it moves to another shard."""
+
+import itertools
+import threading
+
+import pytest
+from harness import refuses
+from pymongo.errors import OperationFailure
+from pymongo.read_concern import ReadConcern
+from sharded_cluster import at_rest
+from test_sharding import shard
+
+numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with at_rest(tmp_path_factory.mktemp("cluster"), routers=2) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(cluster):
+    with cluster.client() as connected:
+        yield connected
+
+
+@pytest.fixture
+def db(client):
+    """`orders` and `customers` are on two shards, `rates` on one; a customer's orders are not where he is."""
+    database = client[f"joins{next(numbers)}"]
+    orders = shard(database, "orders", {"n": 1}, at=[50])
+    customers = shard(database, "customers", {"_id": 1}, at=[5])
+    orders.insert_many([{"_id": n, "n": n, "customer": n % 10} for n in range(100)])
+    customers.insert_many([{"_id": n, "name": f"c{n}", "boss": n + 1} for n in range(10)])
+    database.rates.insert_one({"_id": 1, "rate": 3})
+    yield database
+    client.drop_database(database.name)
+
+
+LOOKUP = {"$lookup": {"from": "customers", "localField": "customer", "foreignField": "_id", "as": "c"}}
+ABOVE = {"$graphLookup": {"from": "customers", "startWith": "$boss", "connectFromField": "boss", "connectToField": "_id", "as": "over"}}
+
+
+def names(found):
+    return sorted({d["name"] for o in found for d in o["c"]})
+
+
+def change(db):
+    """What others do after the transaction has begun: none of it shows."""
+    db.customers.update_many({}, {"$set": {"name": "changed"}})
+    db.customers.delete_one({"_id": 9})
+    db.orders.insert_one({"_id": 100, "n": 100, "customer": 1})
+    db.rates.insert_one({"_id": 2, "rate": 4})
+
+
+def test_joins_at_the_snapshot_of_a_transaction(client, db):
+    with client.start_session() as session, session.start_transaction(read_concern=ReadConcern("snapshot")):
+        assert len(list(db.orders.aggregate([LOOKUP], session=session))) == 100
+        change(db)
+        found = list(db.orders.aggregate([LOOKUP, {"$sort": {"n": 1}}], session=session, batchSize=7))
+        assert len(found) == 100 and names(found) == [f"c{n}" for n in range(10)]
+        over = {d["_id"]: len(d["over"]) for d in db.customers.aggregate([ABOVE], session=session)}
+        assert over == {n: 9 - n for n in range(10)}
+        nested = {"$lookup": {"from": "orders", "pipeline": [{"$match": {"n": {"$lt": 3}}}, LOOKUP], "as": "o"}}
+        (rate,) = db.rates.aggregate([nested], session=session)
+        assert names(rate["o"]) == ["c0", "c1", "c2"]
+    assert names(db.orders.aggregate([LOOKUP])) == ["changed"]
+    over = {d["_id"]: len(d["over"]) for d in db.customers.aggregate([ABOVE])}
+    assert over == {n: 8 - n for n in range(9)}
+
+
+def test_joins_see_the_writes_of_their_transaction(client, db):
+    with client.start_session() as session, session.start_transaction():
+        db.customers.update_many({}, {"$set": {"name": "mine"}}, session=session)
+        db.orders.insert_one({"_id": 200, "n": 200, "customer": 0}, session=session)
+        found = list(db.orders.aggregate([{"$match": {"n": {"$gte": 40}}}, LOOKUP], session=session))
+        assert len(found) == 61 and names(found) == ["mine"]
+        ranked = {"$rankFusion": {"input": {"pipelines": {"last": [{"$sort": {"n": -1}}, {"$limit": 2}]}}}}
+        assert [d["n"] for d in db.orders.aggregate([ranked], session=session)] == [200, 99]
+        session.abort_transaction()
+    assert names(db.orders.aggregate([LOOKUP])) == [f"c{n}" for n in range(10)]
+
+
+def test_joins_of_one_moment(client, db):
+    with client.start_session(snapshot=True) as session:
+        assert db.orders.count_documents({}, session=session) == 100
+        change(db)
+        found = list(db.orders.aggregate([LOOKUP], session=session))
+        assert len(found) == 100 and names(found) == [f"c{n}" for n in range(10)]
+
+
+def test_what_a_transaction_may_not_write(client, db):
+    for last in ({"$out": "o"}, {"$merge": "o"}, {"$unionWith": "customers"}):
+        with client.start_session() as session, session.start_transaction():
+            with refuses(263):
+                db.orders.aggregate([{"$match": {"n": {"$gt": 3}}}, last], session=session)
+            session.abort_transaction()
+
+
+class Moving(threading.Thread):
+    """Moves a database to and fro, through the second router."""
+
+    def __init__(self, cluster, name):
+        super().__init__()
+        self.cluster, self.name, self.stop, self.moves, self.failure = cluster, name, threading.Event(), 0, None
+
+    def run(self):
+        with self.cluster.client(1) as client:
+            while not self.stop.is_set():
+                try:
+                    client.admin.command("movePrimary", self.name, to=f"s{self.moves % 2}")
+                    self.moves += 1
+                except OperationFailure as failure:
+                    self.failure = failure
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_):
+        self.stop.set()
+        self.join(60)
+
+
+def test_results_are_written_while_their_target_moves(cluster, client, db):
+    target = client[f"{db.name}target"]
+    target.out.insert_one({"old": 1})
+    target.merged.insert_one({"_id": -1})
+    out = {"$out": {"db": target.name, "coll": "out"}}
+    merge = {"$merge": {"into": {"db": target.name, "coll": "merged"}, "on": "_id"}}
+    with Moving(cluster, target.name) as moving:
+        for turn in range(12):
+            # While more than one collection is copied, the moves take longer than the results.
+            db.orders.aggregate([{"$set": {"turn": turn}}, out])
+            assert target.out.count_documents({"turn": turn}) == 100 and target.out.count_documents({}) == 100
+            db.orders.aggregate([{"$set": {"turn": turn}}, merge])
+            assert target.merged.count_documents({"turn": turn}) == 100 and target.merged.count_documents({}) == 101
+    assert moving.moves > 0, moving.failure
+    assert sorted(target.list_collection_names()) == ["merged", "out"]
+    client.drop_database(target.name)
+
+
+def test_results_of_one_shard_are_written_while_it_is_left(cluster, client):
+    db = client[f"left{next(numbers)}"]
+    db.source.insert_many([{"_id": n} for n in range(50)])
+    with Moving(cluster, db.name) as moving:
+        for turn in range(20):
+            db.source.aggregate([{"$set": {"turn": turn}}, {"$out": "out"}])
+            assert db.out.count_documents({"turn": turn}) == 50
+            db.source.aggregate([{"$set": {"turn": turn}}, {"$merge": "merged"}])
+            assert db.merged.count_documents({"turn": turn}) == 50
+    assert moving.moves > 0, moving.failure
+    assert sorted(db.list_collection_names()) == ["merged", "out", "source"]
+    client.drop_database(db.name)
+
+
+def test_results_replace_a_collection_that_was_moved_by_itself(client, db):
+    home = client.config.databases.find_one({"_id": db.name})["primary"]
+    db.out.insert_one({"old": 1})
+    client.admin.command("moveCollection", f"{db.name}.out", toShard="s1" if home == "s0" else "s0")
+    db.orders.aggregate([{"$out": "out"}])
+    assert db.out.count_documents({}) == 100 and db.out.count_documents({"old": 1}) == 0
