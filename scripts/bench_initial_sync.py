@@ -50,6 +50,8 @@ def sync(client, member, number):
     want = client.t.c.estimated_document_count()
 
     def has_all():
+        # Each look costs the machine some milliseconds.
+        time.sleep(0.1)
         try:
             with member.client(serverSelectionTimeoutMS=2000) as there:
                 return there.admin.command("hello")["secondary"] and there.t.c.estimated_document_count() == want

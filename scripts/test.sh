@@ -53,7 +53,8 @@ build_tools() {
 
 step_python() {
     build_tools
-    PANDO_TOOLS=$tools .venv/bin/python -m pytest tests/python --color=auto
+    # Two processes, which take one file after the other: most tests wait more than they compute.
+    PANDO_TOOLS=$tools .venv/bin/python -m pytest tests/python --color=auto -n 2 --dist loadfile
 }
 
 step_node() {
@@ -103,6 +104,7 @@ case " ${steps[*]} " in *" csharp "*) need_mono ;; esac
 limit_of() {
     case $1 in
         lint | cargo | build) echo 2700 ;;
+        python) echo 2400 ;;
         *) echo 1200 ;;
     esac
 }

@@ -5,8 +5,10 @@ its test is.
 """
 
 import contextlib
+import itertools
 import os
 import pathlib
+import random
 import signal
 import socket
 import struct
@@ -25,10 +27,22 @@ OP_REPLY, OP_QUERY, OP_COMPRESSED, OP_MSG = 1, 2004, 2012, 2013
 CHECKSUM_PRESENT, MORE_TO_COME = 1, 2
 
 
+def ports_of_this_process():
+    """Ports of a range below those that connections leave from; each process that runs tests has its own range."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])
+    first, count = 20_000 + worker % 3 * 4_000, 4_000
+    begin = random.randrange(count)
+    return itertools.cycle(first + (begin + n) % count for n in range(count))
+
+
+ports = ports_of_this_process()
+
+
 def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    for port in ports:
+        with socket.socket() as s, contextlib.suppress(OSError):
+            s.bind(("127.0.0.1", port))
+            return port
 
 
 def until(what, holds, timeout_s=30):

@@ -101,14 +101,13 @@ impl Converse for Conversation {
                     };
                     return Ok(Doc::new(msg.body).ok_or_else(stranger)?.to_buf());
                 }
-                Ok(wire::Frame::Incomplete { .. }) => {
-                    let mut buffer = [0; 64 << 10];
-                    match self.stream.read(&mut buffer).map_err(failed)? {
-                        0 => {
-                            let what = "has closed the connection";
-                            return Err(Error::Failed(format!("{} {what}", self.host)));
-                        }
-                        n => reply.extend(buffer.iter().take(n)),
+                Ok(wire::Frame::Incomplete { need }) => {
+                    let missing = need.saturating_sub(reply.len());
+                    reply.reserve_exact(missing);
+                    let rest = (&mut self.stream).take(missing as u64);
+                    if { rest }.read_to_end(&mut reply).map_err(failed)? < missing {
+                        let what = "has closed the connection";
+                        return Err(Error::Failed(format!("{} {what}", self.host)));
                     }
                 }
                 Err(_) => return Err(stranger()),

@@ -154,7 +154,14 @@ pub(crate) struct LogView<L> {
     base: Option<(u64, u64)>,
     /// Members that lack what the log has no more.
     left_behind: RefCell<Vec<u64>>,
+    /// Index and term of the last entry of each of the newest readings that went past `recent`. The next
+    /// message to a follower that is behind names it, and the log has no index: finding one entry there
+    /// reads a part of a segment.
+    read_ends: RefCell<VecDeque<(u64, u64)>>,
 }
+
+/// So many ends of readings are known: several for each member that is behind.
+const READ_ENDS: usize = 16;
 
 impl<L: MemberLog> LogView<L> {
     pub fn new(log: L, state: &State) -> LogView<L> {
@@ -165,6 +172,7 @@ impl<L: MemberLog> LogView<L> {
             voters: state.voters.clone(),
             base: state.base,
             left_behind: RefCell::default(),
+            read_ends: RefCell::default(),
             recent: VecDeque::new(),
             recent_bytes: 0,
         }
@@ -177,6 +185,11 @@ impl<L: MemberLog> LogView<L> {
 
     /// Keeps entries that are in the log now.
     pub fn keep(&mut self, entries: &[Entry]) {
+        if let Some(first) = entries.first() {
+            self.read_ends
+                .get_mut()
+                .retain(|(index, _)| *index < first.index);
+        }
         self.last = entries.last().map_or(self.last, |e| e.index);
         for entry in entries {
             while self.recent.back().is_some_and(|e| e.index >= entry.index) {
@@ -263,6 +276,13 @@ impl<L: MemberLog> Storage for LogView<L> {
         self.log
             .read(low, high, max, &mut |record| entries.push(to_raft(&record)))
             .map_err(unavailable)?;
+        if let Some(last) = entries.last() {
+            let mut ends = self.read_ends.borrow_mut();
+            if ends.len() == READ_ENDS {
+                ends.pop_front();
+            }
+            ends.push_back((last.index, last.term));
+        }
         Ok(entries)
     }
 
@@ -280,6 +300,9 @@ impl<L: MemberLog> Storage for LogView<L> {
         }
         if index + 1 < self.first_index()? {
             return Err(raft::Error::Store(StorageError::Compacted));
+        }
+        if let Some((_, term)) = self.read_ends.borrow().iter().find(|(at, _)| *at == index) {
+            return Ok(*term);
         }
         let mut term = None;
         self.log

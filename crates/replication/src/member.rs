@@ -118,6 +118,9 @@ const HEARTBEAT_TICKS: usize = 2;
 /// A member that lacks fewer entries than this may vote.
 const CAUGHT_UP_ENTRIES: u64 = 1000;
 const MAX_MESSAGE_BYTES: u64 = 1 << 20;
+/// So many messages go to a follower before it answers the first. All of them together stay below what
+/// the transport lets wait for a peer: what it throws away past that is read and sent again.
+const MAX_IN_FLIGHT: usize = 32;
 const NOT_PROPOSED: &str = "an entry of the log could not be proposed";
 
 /// What waits until the log is on disk up to an index.
@@ -168,7 +171,7 @@ impl<L: MemberLog + Clone> Member<L> {
             applied,
             max_size_per_msg: MAX_MESSAGE_BYTES,
             max_committed_size_per_ready: MAX_MESSAGE_BYTES * 4,
-            max_inflight_msgs: 256,
+            max_inflight_msgs: MAX_IN_FLIGHT,
             check_quorum: true,
             pre_vote: true,
             batch_append: true,

@@ -18,7 +18,7 @@ use crate::retry::{Retries, record_id};
 use crate::transaction::Phase;
 use bson::{Doc, Writer};
 use catalog::keyspace::{self, SESSION_DECISION, SPACE_SESSION, SYSTEM_TABLET};
-use errors::{Result, bail};
+use errors::{Error, Result, bail, err};
 use executor::{Held, OpCtx, prepared};
 use std::cmp::Ordering;
 use std::time::{Duration, Instant};
@@ -78,12 +78,14 @@ pub fn decision(lsid: &Lsid, number: i64, now_millis: i64, participants: Doc<'_>
     Effect::Put(behind(&decisions(), lsid, number), w.finish().into_vec())
 }
 
-fn participants(d: Doc<'_>) -> Vec<String> {
-    let list = d.get("participants").and_then(|v| v.as_array());
-    let names = list.unwrap_or(Doc::EMPTY).values();
-    names
-        .filter_map(|v| v.as_str().map(str::to_string))
-        .collect()
+/// The shards that a stored decision is for; `None` where it is damaged: none is left out.
+fn participants(d: Doc<'_>) -> Option<Vec<String>> {
+    let names = d.get("participants")?.as_array()?.values();
+    names.map(|v| v.as_str().map(str::to_string)).collect()
+}
+
+fn damaged() -> Error {
+    err!(DataCorruptionDetected, "a stored decision is damaged")
 }
 
 /// All decisions that others are to be told of.
@@ -98,13 +100,10 @@ pub fn list_decisions(ctx: &OpCtx) -> Result<Vec<Decision>> {
             Some(Decision {
                 lsid: prepared::session_of(d.get("lsid")?.as_doc()?)?,
                 number: d.get("txnNumber")?.to_i64_exact()?,
-                participants: participants(d),
+                participants: participants(d)?,
             })
         };
-        match read() {
-            Some(decision) => out.push(decision),
-            None => bail!(DataCorruptionDetected, "a stored decision is damaged"),
-        }
+        out.push(read().ok_or_else(damaged)?);
     }
     Ok(out)
 }
@@ -203,8 +202,10 @@ impl Retries {
         let mut session = self.enter(ctx, lsid)?;
         let key = behind(&decisions(), &lsid, number);
         if let Some(stored) = ctx.newest().get(&key)? {
-            let d = Doc::new(&stored).unwrap_or(Doc::EMPTY);
-            return Ok(KnownOutcome::Committed(participants(d)));
+            let shards = Doc::new(&stored)
+                .and_then(participants)
+                .ok_or_else(damaged)?;
+            return Ok(KnownOutcome::Committed(shards));
         }
         let state = session.state();
         match number.cmp(&state.txn) {

@@ -137,8 +137,11 @@ impl Followers {
             wanted |= self.note_of(&part.ns, index, store);
             // A collection is renamed to another name, which may be of another database.
             if let Op::Ddl(what) = &part.op {
-                let texts = Doc::new(what).unwrap_or(Doc::EMPTY).values();
-                for name in texts.filter_map(|v| v.as_str()) {
+                let Some(what) = Doc::new(what) else {
+                    // Whoever reads the entry says that it is damaged.
+                    return true;
+                };
+                for name in what.values().filter_map(|v| v.as_str()) {
                     wanted |= self.note_of(name, index, store);
                 }
             }

@@ -3,7 +3,7 @@
 
 use super::{Input, Thread};
 use crate::initial_sync::Offer;
-use crate::initial_sync::receive::{complete, receive};
+use crate::initial_sync::receive::{LINES, complete, receive};
 use crate::member::raft_id;
 use errors::{Error, Fallible as Result};
 use std::time::{Duration, Instant};
@@ -30,7 +30,10 @@ impl Thread {
         let run = move || {
             let copy = || {
                 let mut source = transport.source(&host, id)?;
-                let offer = receive(&mut *source, &dir, &shared.initial_sync)?;
+                // One line is enough, where there are no more to be had.
+                let more = (1..LINES).map_while(|_| transport.source(&host, id).ok());
+                let mut more: Vec<_> = more.collect();
+                let offer = receive(&mut *source, &mut more, &dir, &shared.initial_sync)?;
                 source.end(offer.id)?;
                 Ok(offer)
             };

@@ -9,11 +9,13 @@
 //! Invariants:
 //! - Every part was compared with its checksum at the source, also one that an attempt before left.
 //! - COMPLETE appears whole, after everything else is on disk.
+//! - The first failure ends all lines; what they have is kept for the next attempt.
 
-use super::{Offer, PART_BYTES, Progress, SyncSource};
+use super::{CopyFile, Offer, PART_BYTES, Progress, SyncSource};
 use crate::config::Config;
 use crate::state_file;
 use errors::{Error, Fallible as Result, err};
+use parking_lot::Mutex;
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::FileExt;
@@ -53,9 +55,18 @@ fn save(dir: &Path, name: &str, offer: &Offer) -> Result<()> {
     write().map_err(|e| failed("write", &beside, &e))
 }
 
-/// Copies all files of a checkpoint beside those of the data directory. They are on disk when it
-/// returns, and nothing says yet that they are to be used ([`complete`]).
-pub fn receive(source: &mut dyn SyncSource, data_dir: &Path, progress: &Progress) -> Result<Offer> {
+/// Files come over so many lines at once: while one file is sent to disk others arrive.
+pub const LINES: usize = 3;
+
+/// Copies all files of a checkpoint beside those of the data directory, over several lines to one
+/// source. They are on disk when it returns, and nothing says yet that they are to be used
+/// ([`complete`]).
+pub fn receive(
+    source: &mut dyn SyncSource,
+    more: &mut [Box<dyn SyncSource>],
+    data_dir: &Path,
+    progress: &Progress,
+) -> Result<Offer> {
     let dir = data_dir.join(DIR);
     let before = load(&dir.join(OFFER));
     let offer = source.begin(before.as_ref().map(|o| o.id))?;
@@ -79,16 +90,14 @@ pub fn receive(source: &mut dyn SyncSource, data_dir: &Path, progress: &Progress
     progress
         .files
         .store(offer.files.len() as u64, Ordering::Relaxed);
-    for file in &offer.files {
-        let copy = FileCopy {
-            id: offer.id,
-            name: &file.name,
-            bytes: file.bytes,
-            path: engine.join(&file.name),
-        };
-        copy.run(source, progress)?;
-        progress.files_done.fetch_add(1, Ordering::Relaxed);
-    }
+    let files = Files::new(&offer, &engine);
+    std::thread::scope(|scope| {
+        for line in more.iter_mut() {
+            scope.spawn(|| files.copy(&mut **line, progress));
+        }
+        files.copy(source, progress);
+    });
+    files.outcome()?;
     let synced = File::open(&engine).and_then(|d| d.sync_all());
     synced.map_err(|e| failed("sync", &engine, &e))?;
     Ok(offer)
@@ -106,6 +115,56 @@ fn remove_others(engine: &Path, offer: &Offer) -> Result<()> {
     Ok(())
 }
 
+/// The files of an offer, for several lines that take one after the other.
+struct Files<'a> {
+    offer: &'a Offer,
+    engine: &'a Path,
+    /// The largest last, from where they are taken.
+    waiting: Mutex<Vec<&'a CopyFile>>,
+    failure: Mutex<Option<Error>>,
+}
+
+impl<'a> Files<'a> {
+    fn new(offer: &'a Offer, engine: &'a Path) -> Files<'a> {
+        let mut waiting: Vec<_> = offer.files.iter().collect();
+        waiting.sort_by_key(|file| file.bytes);
+        Files {
+            offer,
+            engine,
+            waiting: Mutex::new(waiting),
+            failure: Mutex::default(),
+        }
+    }
+
+    /// Copies files until none waits, or a line has failed.
+    fn copy(&self, source: &mut dyn SyncSource, progress: &Progress) {
+        while let Some(file) = self.next() {
+            let copy = FileCopy {
+                id: self.offer.id,
+                name: &file.name,
+                bytes: file.bytes,
+                path: self.engine.join(&file.name),
+            };
+            match copy.run(source, progress, || self.failure.lock().is_some()) {
+                Ok(()) => progress.files_done.fetch_add(1, Ordering::Relaxed),
+                Err(e) => {
+                    self.failure.lock().get_or_insert(e);
+                    return;
+                }
+            };
+        }
+    }
+
+    fn next(&self) -> Option<&'a CopyFile> {
+        let failed = self.failure.lock().is_some();
+        (!failed).then(|| self.waiting.lock().pop()).flatten()
+    }
+
+    fn outcome(self) -> Result<()> {
+        self.failure.into_inner().map_or(Ok(()), Err)
+    }
+}
+
 struct FileCopy<'a> {
     id: bson::ObjectId,
     name: &'a str,
@@ -114,7 +173,13 @@ struct FileCopy<'a> {
 }
 
 impl FileCopy<'_> {
-    fn run(&self, source: &mut dyn SyncSource, progress: &Progress) -> Result<()> {
+    /// `ends`: whether another line has failed.
+    fn run(
+        &self,
+        source: &mut dyn SyncSource,
+        progress: &Progress,
+        ends: impl Fn() -> bool,
+    ) -> Result<()> {
         let mut options = OpenOptions::new();
         let options = options.read(true).write(true).create(true).truncate(false);
         let file = options
@@ -123,7 +188,7 @@ impl FileCopy<'_> {
         let there = file.metadata().map_or(0, |m| m.len());
         let mut offset = 0;
         while offset < self.bytes {
-            if progress.stop.load(Ordering::Relaxed) {
+            if progress.stop.load(Ordering::Relaxed) || ends() {
                 return Err(err!(Interrupted, "the initial sync was broken off"));
             }
             let len = (self.bytes - offset).min(PART_BYTES);
@@ -207,12 +272,13 @@ pub fn adopt(data_dir: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{CopyFile, Part};
+    use super::super::Part;
     use super::*;
     use bson::{DocBuf, ObjectId};
 
     /// A source of files in memory that fails after so many parts.
-    struct Files {
+    #[derive(Clone)]
+    struct Memory {
         files: Vec<(&'static str, Vec<u8>)>,
         identity: &'static str,
         parts: usize,
@@ -220,7 +286,7 @@ mod tests {
         bends: bool,
     }
 
-    impl SyncSource for Files {
+    impl SyncSource for Memory {
         fn begin(&mut self, _: Option<ObjectId>) -> Result<Offer> {
             Ok(Offer {
                 id: ObjectId([1; 12]),
@@ -269,9 +335,9 @@ mod tests {
         }
     }
 
-    fn files(identity: &'static str, fill: u8) -> Files {
+    fn files(identity: &'static str, fill: u8) -> Memory {
         let large = vec![fill; PART_BYTES as usize * 2 + 100];
-        Files {
+        Memory {
             files: vec![
                 ("a.sst", large),
                 ("b.sst", vec![fill; 10]),
@@ -291,21 +357,40 @@ mod tests {
         let progress = Progress::default();
         let mut source = files("one", 7);
         source.parts = 2;
-        assert!(receive(&mut source, dir, &progress).is_err());
+        assert!(receive(&mut source, &mut [], dir, &progress).is_err());
         assert!(!dir.join(DIR).join(COMPLETE).exists());
         let total = 2 * PART_BYTES + 110;
         let mut source = files("one", 7);
-        let offer = receive(&mut source, dir, &progress).unwrap();
+        let offer = receive(&mut source, &mut [], dir, &progress).unwrap();
         assert_eq!(source.sent, total - 2 * PART_BYTES);
         assert_eq!(
             fs::read(dir.join(DIR).join("engine/a.sst")).unwrap(),
             source.files[0].1
         );
         let mut source = files("two", 8);
-        receive(&mut source, dir, &progress).unwrap();
+        receive(&mut source, &mut [], dir, &progress).unwrap();
         assert_eq!(source.sent, total, "nothing of another database is kept");
         complete(dir, &offer).unwrap();
         assert!(dir.join(DIR).join(COMPLETE).exists());
+    }
+
+    #[test]
+    fn several_lines_share_the_files_and_one_failure_ends_all() {
+        let dir = tempfile::tempdir().unwrap();
+        let (dir, progress) = (dir.path(), Progress::default());
+        let mut source = files("one", 7);
+        let mut others: Vec<Box<dyn SyncSource>> =
+            vec![Box::new(source.clone()), Box::new(source.clone())];
+        receive(&mut source, &mut others, dir, &progress).unwrap();
+        for (name, bytes) in &source.files {
+            let received = fs::read(dir.join(DIR).join("engine").join(name)).unwrap();
+            assert_eq!(&received, bytes);
+        }
+        let mut broken = files("two", 8);
+        broken.parts = 0;
+        let mut others: Vec<Box<dyn SyncSource>> = vec![Box::new(broken.clone())];
+        let outcome = receive(&mut broken, &mut others, dir, &progress);
+        assert!(outcome.unwrap_err().message.contains("gone"));
     }
 
     #[test]
@@ -313,7 +398,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut source = files("one", 7);
         source.bends = true;
-        let failure = receive(&mut source, dir.path(), &Progress::default()).unwrap_err();
+        let failure = receive(&mut source, &mut [], dir.path(), &Progress::default()).unwrap_err();
         assert!(failure.message.contains("checksum"), "{failure}");
     }
 }
