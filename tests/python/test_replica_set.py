@@ -407,13 +407,38 @@ def test_wrong_configurations_are_refused(three):
 
 
 def test_a_member_of_higher_priority_takes_over(three):
-    three.initiate(m2={"priority": 2})
-    favourite = three.members[2]
-    # A take-over that fails is tried again after an election timeout, 10 s.
-    until("the member of higher priority is primary", lambda: three.states()[2] == "primary", timeout_s=90)
+    """Also while others write all the time, so that it always lacks the newest entries."""
+    three.initiate()
+    favourite = three.secondaries()[0]
+    written, ends = [], threading.Event()
+
+    def write():
+        with three.client(w=1) as client:
+            while not ends.is_set():
+                written.append(client.t.c.insert_many([{} for _ in range(50)]).inserted_ids)
+
+    with three.client() as client:
+        client.t.c.insert_one({"_id": "first"})
+        config = client.admin.command("replSetGetConfig")["config"]
+        config["version"] += 1
+        config["members"][three.members.index(favourite)]["priority"] = 2
+        writers = [threading.Thread(target=write) for _ in range(3)]
+        for writer in writers:
+            writer.start()
+        try:
+            client.admin.command("replSetReconfig", config)
+            began, before = time.monotonic(), len(written)
+            until("the member of higher priority is primary", lambda: three.primary() is favourite, timeout_s=12)
+            print(f"it took over after {seconds_since(began):.1f} s")
+            until("writes go on", lambda: len(written) > before + 100)
+        finally:
+            ends.set()
+            for writer in writers:
+                writer.join()
     with favourite.client() as client:
         metrics = client.admin.command("replSetGetStatus")["electionCandidateMetrics"]
         assert metrics["lastElectionReason"] == "priorityTakeover" and metrics["priorityAtElection"] == 2
+        assert client.t.c.count_documents({}) == 1 + sum(len(ids) for ids in written)
 
 
 def test_a_server_without_a_set_name_says_how_it_becomes_one_of_three(tmp_path):

@@ -15,6 +15,7 @@
 mod changes;
 mod copying;
 mod outbox;
+mod room;
 mod status;
 mod store_log;
 mod thread;
@@ -107,8 +108,8 @@ enum Input {
     Reconfigure(Box<Config>, Answer),
     /// Stand for election, whoever is primary.
     StepUp,
-    /// Whether it is in maintenance, and does not stand.
-    Withhold(bool),
+    /// Maintenance has begun or ended: whether it stands is to be looked at.
+    Withhold,
     HandOver(u64),
     /// To whom, and in which term that was asked for.
     HandOverNow(u64, u64),
@@ -279,6 +280,8 @@ impl Driver {
             closing: 0,
             reconciling: Arc::default(),
             pace: Pace::default(),
+            preference: changes::Preference::default(),
+            room: room::Room::default(),
         };
         Ok(Driver {
             shared,
@@ -417,7 +420,7 @@ impl Driver {
         let changed = count.fetch_update(Ordering::AcqRel, Ordering::Acquire, next);
         if changed.is_ok() {
             let withheld = count.load(Ordering::Acquire) > 0;
-            let _ = self.shared.inputs.send(Input::Withhold(withheld));
+            let _ = self.shared.inputs.send(Input::Withhold);
             self.wait(Instant::now() + LOOK, |s| s.in_maintenance == withheld);
         }
         changed.is_ok()

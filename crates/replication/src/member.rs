@@ -54,7 +54,11 @@ pub trait MemberLog {
     ) -> Result<()>;
     /// Appends entries that follow on the last.
     fn append(&self, entries: &[Record<'_>]) -> Result<()>;
-    fn truncate_after(&self, index: u64) -> Result<()>;
+    /// Saves what the entries `[from, to)` wrote, before they are cut.
+    fn save_taken_back(&self, from: u64, to: u64) -> Result<()>;
+    /// Takes the entries after `index` out. False, and nothing is done, where one of them is applied
+    /// or being applied.
+    fn truncate_after(&self, index: u64) -> Result<bool>;
     /// Applies entries that are in the log and follow on what is applied.
     fn apply(&self, entries: &[Record<'_>]) -> Result<()>;
     /// The term of entries that are made here from now on.
@@ -117,6 +121,8 @@ pub const ELECTION_TICKS: usize = 10;
 const HEARTBEAT_TICKS: usize = 2;
 /// A member that lacks fewer entries than this may vote.
 const CAUGHT_UP_ENTRIES: u64 = 1000;
+/// After so many entries the state is saved again: a start applies the log up to the commit point there.
+const SAVE_EVERY: u64 = 1000;
 const MAX_MESSAGE_BYTES: u64 = 1 << 20;
 /// So many messages go to a follower before it answers the first. All of them together stay below what
 /// the transport lets wait for a peer: what it throws away past that is read and sent again.
@@ -143,12 +149,17 @@ pub struct Member<L: MemberLog> {
     withheld: bool,
     ticks: u64,
     saved_commit: u64,
+    /// The state is saved when the commit point is so many entries further.
+    save_every: u64,
     /// Committed entries wait to be applied.
     held_back: bool,
     /// How often entries of a primary were appended.
     appends: u64,
     /// On the primary: the commit point that each other member was sent last.
     told: HashMap<u64, u64>,
+    /// On the primary: the tick at which each other member answered last. raft-rs's own note is
+    /// cleared at each check of the quorum, so a look right after one would find all members gone.
+    answered: HashMap<u64, u64>,
     /// What election timeouts are drawn from.
     chance: u64,
 }
@@ -189,10 +200,12 @@ impl<L: MemberLog + Clone> Member<L> {
         Ok(Member {
             node,
             saved_commit: state.hard.commit,
+            save_every: SAVE_EVERY,
             held_back: state.delay_millis() > 0,
             state,
             appends: 0,
             told: HashMap::new(),
+            answered: HashMap::new(),
             chance,
             role: MemberRole::Secondary,
             unsynced: VecDeque::new(),
@@ -201,6 +214,11 @@ impl<L: MemberLog + Clone> Member<L> {
             withheld: false,
             ticks: 0,
         })
+    }
+
+    /// Saves the state after so many entries, at the next tick but nine at the latest.
+    pub fn save_every(&mut self, entries: u64) {
+        self.save_every = entries;
     }
 
     pub fn id(&self) -> u64 {
@@ -249,8 +267,24 @@ impl<L: MemberLog + Clone> Member<L> {
     /// On the primary: up to where each member has the log on disk, and whether it was heard of lately.
     pub fn progress(&self) -> Vec<(u64, u64, bool)> {
         let all = self.node.raft.prs().iter();
-        all.map(|(id, p)| (*id, p.matched, p.recent_active || *id == self.state.id))
+        all.map(|(id, p)| (*id, p.matched, self.is_heard(*id)))
             .collect()
+    }
+
+    /// On the primary: whether a member has answered within an election timeout.
+    fn is_heard(&self, id: u64) -> bool {
+        let within = |at: &u64| self.ticks - at <= ELECTION_TICKS as u64;
+        id == self.state.id || self.answered.get(&id).is_some_and(within)
+    }
+
+    fn note_answer(&mut self, message: &Message) {
+        let answers = [
+            MessageType::MsgAppendResponse,
+            MessageType::MsgHeartbeatResponse,
+        ];
+        if answers.contains(&message.get_msg_type()) && message.term == self.term() {
+            self.answered.insert(message.from, self.ticks);
+        }
     }
 
     /// When the entry at an index was made; `None`: the log does not hold it.
@@ -274,7 +308,9 @@ impl<L: MemberLog + Clone> Member<L> {
             let elapsed = &mut self.node.raft.election_elapsed;
             *elapsed = ELECTION_TICKS.min(*elapsed + 1);
         }
-        if self.saved_commit + 1000 < self.commit_index() && self.ticks.is_multiple_of(10) {
+        if self.saved_commit + self.save_every < self.commit_index()
+            && self.ticks.is_multiple_of(10)
+        {
             self.save()?;
         }
         self.remind();
@@ -318,6 +354,7 @@ impl<L: MemberLog + Clone> Member<L> {
                 invited_by = invited.invited_by.or(invited_by);
                 continue;
             }
+            self.note_answer(&message);
             // A member that was removed, or one of an old configuration, is answered by nobody.
             let _ = self.node.step(message);
         }
@@ -524,7 +561,7 @@ impl<L: MemberLog + Clone> Member<L> {
     pub fn lag(&self, id: u64) -> u64 {
         let last = self.node.raft.raft_log.last_index();
         match self.node.raft.prs().get(id) {
-            Some(p) if p.recent_active && p.matched > 0 => last.saturating_sub(p.matched),
+            Some(p) if self.is_heard(id) && p.matched > 0 => last.saturating_sub(p.matched),
             _ => u64::MAX,
         }
     }
@@ -645,14 +682,12 @@ impl<L: MemberLog + Clone> Member<L> {
             self.begin_term(entries)?;
         } else {
             let last = self.log().last_index();
-            if first.index <= last {
-                if self.log().applied_index() >= first.index {
-                    let index = first.index;
-                    return Ok(Some(format!(
-                        "the entries from {index} on were not those of the majority"
-                    )));
-                }
-                self.take_back(first.index)?;
+            let index = first.index;
+            let is_applied = || self.log().applied_index() >= index;
+            if index <= last && (is_applied() || !self.take_back(index)?) {
+                return Ok(Some(format!(
+                    "the entries from {index} on were not those of the majority"
+                )));
             }
             let records: Option<Vec<_>> = entries.iter().map(log_view::to_record).collect();
             let records =
@@ -664,14 +699,16 @@ impl<L: MemberLog + Clone> Member<L> {
         Ok(None)
     }
 
-    /// Cuts the entries from `index` on out of the log. It is counted first: who sees another count has
-    /// to look again at what he has read of the log.
-    fn take_back(&mut self, index: u64) -> Result<()> {
+    /// Cuts the entries from `index` on out of the log, unless one of them is being applied. It is
+    /// counted first: who sees another count has to look again at what he has read of the log.
+    fn take_back(&mut self, index: u64) -> Result<bool> {
         self.state.rollbacks += 1;
         // The commit point may be that of entries which are not in the log yet.
         let mut state = self.state.clone();
         state.hard.commit = self.saved_commit;
         self.log().save(&state)?;
+        self.log()
+            .save_taken_back(index, self.log().last_index() + 1)?;
         self.log().truncate_after(index - 1)
     }
 
@@ -786,6 +823,10 @@ impl<L: MemberLog + Clone> Member<L> {
                 _ => MemberRole::Elected,
             },
         };
+        if role == MemberRole::Elected && self.role != role {
+            // What was answered to this member in an earlier term says nothing of this one.
+            self.answered.clear();
+        }
         if role == MemberRole::Primary && self.role != MemberRole::Primary {
             self.log().set_term(self.term())?;
         }

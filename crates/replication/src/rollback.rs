@@ -13,6 +13,7 @@
 //!   that and the cut of the log saves them once more, under other names.
 //! - Memory holds the keys of the documents, and as many of the documents as [`BUFFER_BYTES`].
 
+use crate::state_file;
 use errors::{Error, Fallible as Result, err};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -195,11 +196,9 @@ fn sync(dir: &Path) -> std::io::Result<()> {
 }
 
 fn unwritable(path: &Path, e: &std::io::Error) -> Error {
-    err!(
-        FileStreamFailed,
-        "documents that are taken back cannot be saved: {}: {e}",
-        path.display()
-    )
+    let e = state_file::unwritable(path, e);
+    let what = "documents that are taken back cannot be saved";
+    Error::new(e.code, format!("{what}: {}", e.message))
 }
 
 fn hyphenated(uuid: &Uuid) -> String {

@@ -9,7 +9,7 @@ use bson::{Doc, DocBuf, Writer};
 use errors::{Fallible as Result, err};
 use raft::eraftpb::{ConfState, HardState};
 use std::fs::File;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::Path;
 
 /// The file's name in the data directory.
@@ -101,13 +101,19 @@ pub fn load(dir: &Path) -> Result<Option<State>> {
             let doc = bson::validate(&bytes).map_err(|_| damaged())?;
             State::from_doc(doc).map(Some).ok_or_else(damaged)
         }
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
         Err(e) => Err(unwritable(&path, &e)),
     }
 }
 
-fn unwritable(path: &Path, e: &std::io::Error) -> errors::Error {
-    err!(FileStreamFailed, "{}: {e}", path.display())
+/// What a file that cannot be written or read means.
+pub(crate) fn unwritable(path: &Path, e: &std::io::Error) -> errors::Error {
+    match e.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+            err!(OutOfDiskSpace, "no space left for {}: {e}", path.display())
+        }
+        _ => err!(FileStreamFailed, "{}: {e}", path.display()),
+    }
 }
 
 /// Writes the state, in place of the one before.

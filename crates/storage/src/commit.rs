@@ -19,7 +19,8 @@
 //! - A proposal is in one group as a whole, and its entries are in their order.
 //! - A group that the engine refuses after it was appended is kept, and applied before any other
 //!   group is appended: nothing overtakes it. Until then its error is the answer to all. What was
-//!   decided before that without having seen it is refused ([`Epoch`]).
+//!   decided before that without having seen it is refused ([`Epoch`]). Only a cut of the log that
+//!   takes it out ends that.
 //! - After a panic between append and the end of apply the engine's state is unknown: nothing is
 //!   appended until a restart, which replays the log.
 //! - Every proposer gets an outcome, whatever happens to the leader. Leadership is handed over,
@@ -30,15 +31,19 @@
 
 use crate::replicator::Epoch;
 use crate::{Committed, Entry, write_conflict};
-use errors::{Fallible as Result, err};
+use errors::{Error, Fallible as Result, err};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::thread::Thread;
+use std::time::Duration;
 
 /// A leader takes followers up to about this size: all members of a group wait for its last one.
 const GROUP_BYTES: usize = 4 << 20;
+
+/// So long a cut of the log waits for a group that is under way.
+const CUT_WAIT: Duration = Duration::from_millis(100);
 
 const WAITING: u8 = 0;
 const LEAD: u8 = 1;
@@ -129,6 +134,8 @@ pub(crate) struct Committer<E> {
     queue: Mutex<Queue>,
     /// Whether the last group failed.
     failing: AtomicBool,
+    /// Why the disk or the engine refused the last group; `None` after one that was taken.
+    refusal: Mutex<Option<Error>>,
     pipeline: Mutex<Pipeline<E>>,
     applied_late: AtomicU64,
     applied_index: AtomicU64,
@@ -186,6 +193,7 @@ impl<E: CommitEnv> Committer<E> {
         Committer {
             queue: Mutex::default(),
             failing: AtomicBool::new(false),
+            refusal: Mutex::default(),
             pipeline: Mutex::new(Pipeline {
                 env,
                 progress: Progress::Idle,
@@ -208,6 +216,11 @@ impl<E: CommitEnv> Committer<E> {
         }
     }
 
+    /// Why the disk or the engine refused the last group that was proposed.
+    pub fn refusal(&self) -> Option<Error> {
+        self.refusal.lock().clone()
+    }
+
     /// How many groups were applied after their proposers had their errors.
     pub fn applied_late(&self) -> u64 {
         self.applied_late.load(Ordering::Acquire)
@@ -220,6 +233,25 @@ impl<E: CommitEnv> Committer<E> {
             Progress::Idle => Ok(f(&mut pipeline.env)),
             _ => Err(err!(InternalError, "the engine takes no writes")),
         }
+    }
+
+    /// Has `cut` take the entries behind `index` out of the log, and forgets those of them that the
+    /// engine refused: they must not be applied any more. False, and nothing is done, where one of
+    /// them is applied or being applied.
+    pub fn cut(&self, index: u64, cut: impl FnOnce() -> Result<()>) -> Result<bool> {
+        let Some(mut pipeline) = self.pipeline.try_lock_for(CUT_WAIT) else {
+            return Ok(false);
+        };
+        if self.applied().index > index || matches!(pipeline.progress, Progress::UnderWay) {
+            return Ok(false);
+        }
+        // What is left of them is in the log, and is handed in again when a majority has it.
+        if let Progress::Refused(_, places) = &pipeline.progress
+            && last_place(places).index > index
+        {
+            pipeline.progress = Progress::Idle;
+        }
+        cut().map(|()| true)
     }
 
     /// Appends and applies the entries, in one group with other proposals; returns the place of the
@@ -313,6 +345,7 @@ impl<E: CommitEnv> Committer<E> {
                 if self.failing.load(Ordering::Relaxed)
                     && self.failing.swap(false, Ordering::Relaxed)
                 {
+                    *self.refusal.lock() = None;
                     tracing::info!(target: "STORAGE", "Writes succeed again");
                 }
             }
@@ -322,6 +355,9 @@ impl<E: CommitEnv> Committer<E> {
                 }
                 if !self.failing.swap(true, Ordering::Relaxed) {
                     tracing::error!(target: "STORAGE", error = e.message.as_str(), "Writes fail");
+                }
+                if is_of_the_disk(e) {
+                    *self.refusal.lock() = Some(e.clone());
                 }
             }
         }
@@ -405,6 +441,17 @@ impl<E: CommitEnv> Committer<E> {
         self.applied_index.store(at.index, Ordering::Release);
         self.applied_ts.store(at.ts, Ordering::Release);
     }
+}
+
+/// Whether an error says that this machine cannot write, and not that the write is refused.
+fn is_of_the_disk(e: &Error) -> bool {
+    use errors::Code;
+    let codes = [
+        Code::OutOfDiskSpace,
+        Code::InternalError,
+        Code::UnrecoverableRollbackError,
+    ];
+    codes.contains(&e.code)
 }
 
 #[cfg(test)]

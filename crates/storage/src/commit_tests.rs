@@ -264,6 +264,39 @@ fn nothing_overtakes_a_group_that_the_engine_refused() {
 }
 
 #[test]
+fn what_is_cut_from_the_log_is_not_applied_any_more() {
+    let (committer, fake) = start();
+    committer.propose(Epoch::default(), vec![entry(1)]).unwrap();
+    fake.set(|w| w.failing_applies = 1);
+    let e = committer
+        .propose(Epoch::default(), vec![entry(2)])
+        .unwrap_err();
+    assert_eq!(e.message, "no apply");
+    assert!(!committer.cut(0, || panic!("the first is applied")).unwrap());
+    assert!(committer.cut(1, || Ok(())).unwrap());
+    committer
+        .apply_appended(&[entry(3)], &[Committed { index: 2, ts: 9 }])
+        .unwrap();
+    let applied = |s: &&Step| matches!(s, Apply(_));
+    let steps = fake.steps();
+    let applied: Vec<_> = steps.iter().filter(applied).collect();
+    assert_eq!(applied, [&Apply(vec![1]), &Apply(vec![3])]);
+    assert_eq!(committer.applied().index, 2);
+}
+
+#[test]
+fn a_refusal_is_told_until_a_group_is_taken() {
+    let (committer, fake) = start();
+    let propose = |name| committer.propose(Epoch::default(), vec![entry(name)]);
+    assert!(committer.refusal().is_none());
+    fake.set(|w| w.failing_appends = 1);
+    assert!(propose(1).is_err());
+    assert_eq!(committer.refusal().unwrap().message, "no append");
+    propose(2).unwrap();
+    assert!(committer.refusal().is_none());
+}
+
+#[test]
 fn after_a_panic_while_applying_nothing_is_appended() {
     let (committer, fake) = start();
     let open = fake.close();

@@ -295,14 +295,11 @@ impl Store {
         self.log.last_ts()
     }
 
-    /// Takes all entries after `index` out of the log. They must not be applied.
-    pub fn truncate_log(&self, index: u64) -> Result<()> {
-        if self.last_index() > index {
-            return Err(Error::internal(
-                "an applied entry cannot be taken out of the log",
-            ));
-        }
-        Ok(self.log.truncate_after(index)?)
+    /// Takes all entries after `index` out of the log. False, and nothing is done, where one of them
+    /// is applied or being applied.
+    pub fn truncate_log(&self, index: u64) -> Result<bool> {
+        let cut = || Ok(self.log.truncate_after(index)?);
+        self.committer.cut(index, cut)
     }
 
     /// Appends entries that another member made, all or none; they are not applied.
@@ -329,6 +326,11 @@ impl Store {
             })
             .collect();
         self.committer.apply_appended(&decoded, &places)
+    }
+
+    /// Why the disk or the engine refused the last write that was proposed; `None` where it took it.
+    pub fn refusal(&self) -> Option<Error> {
+        self.committer.refusal()
     }
 
     /// A view that reads the newest state each time, without a snapshot: the cheapest for a single

@@ -11,6 +11,7 @@ use crate::log_view::VoterChange;
 use crate::member::{Member, MemberRole, raft_id};
 use errors::{Fallible as Result, err};
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 use storage::{Entry, Op};
 
 /// Runs what waits for a group of the store on a thread of its own: a group may wait for memory
@@ -25,7 +26,31 @@ fn beside(name: &str, f: impl FnOnce() + Send + 'static) -> bool {
 }
 
 /// A member that lacks fewer entries is elected where that is asked for: it gets them before.
-const CAUGHT_UP: u64 = 10_000;
+pub(super) const CAUGHT_UP: u64 = 10_000;
+
+/// When a primary next asks a member of higher priority to take over. Each try keeps writes out for a
+/// moment, so one that fails is followed by a longer pause.
+#[derive(Default)]
+pub(super) struct Preference {
+    next: Option<Instant>,
+    tries: u32,
+}
+
+/// Between the first try and the second, and the longest between two.
+const PAUSES: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(10));
+
+impl Preference {
+    fn is_due(&self) -> bool {
+        self.next.is_none_or(|next| Instant::now() >= next)
+    }
+
+    fn tried(&mut self) {
+        let (first, longest) = PAUSES;
+        let pause = first.saturating_mul(1 << self.tries.min(3)).min(longest);
+        self.next = Some(Instant::now() + pause);
+        self.tries += 1;
+    }
+}
 
 impl Thread {
     /// Takes no more writes, and hands `then` of this term in behind those that were taken.
@@ -130,32 +155,32 @@ impl Thread {
         Ok(())
     }
 
-    /// Hands the primary's part to a member of higher priority that has caught up.
-    pub(super) fn prefer(&mut self) -> Result<()> {
-        let Some(member) = &self.member else {
-            return Ok(());
-        };
+    /// Hands the primary's part to a member of higher priority that has nearly caught up: it gets the
+    /// rest when no more writes are taken.
+    pub(super) fn prefer(&mut self) {
+        let Some(member) = &self.member else { return };
         if member.role() != MemberRole::Primary {
-            return Ok(());
+            self.preference = Preference::default();
+            return;
         }
-        let Some(config) = member.config() else {
-            return Ok(());
+        let Some(config) = member.config().filter(|_| self.preference.is_due()) else {
+            return;
         };
         let own = (config.members.iter())
             .find(|m| raft_id(m.id) == member.id())
             .map_or(0.0, |m| m.priority);
         let status = self.shared.status.read().clone();
         let better = (config.members.iter())
-            .filter(|m| m.priority > own && member.lag(raft_id(m.id)) < 10)
+            .filter(|m| m.priority > own && member.lag(raft_id(m.id)) < CAUGHT_UP)
             .filter(|m| status.may_take_over(raft_id(m.id)))
             .filter(|m| member.voters().voters.contains(&raft_id(m.id)))
             .max_by(|a, b| a.priority.total_cmp(&b.priority));
         if let Some(better) = better.map(|m| raft_id(m.id)) {
             tracing::info!(target: "REPL", member = better - 1, "A member of higher priority takes over");
             self.hands_over_because = BY_PRIORITY;
+            self.preference.tried();
             self.close_before(move |term| Input::HandOverNow(better, term));
         }
-        Ok(())
     }
 
     pub(super) fn reconfigure(&mut self, config: Config, answer: Answer) {

@@ -126,12 +126,15 @@ impl MemberLog for StoreLog {
     fn append(&self, entries: &[Record<'_>]) -> Result<()> {
         self.store()?.append_records(entries)
     }
-    fn truncate_after(&self, index: u64) -> Result<()> {
+    fn save_taken_back(&self, from: u64, to: u64) -> Result<()> {
+        match self.shared.saves_rollbacks.load(Ordering::Relaxed) {
+            true => self.save_rollback(from, to),
+            false => Ok(()),
+        }
+    }
+    fn truncate_after(&self, index: u64) -> Result<bool> {
         let store = self.store()?;
         let last = store.log_end();
-        if self.shared.saves_rollbacks.load(Ordering::Relaxed) {
-            self.save_rollback(index + 1, last + 1)?;
-        }
         tracing::warn!(target: "REPL", from = index + 1, to = last, "Rollback: entries that no majority had are taken back");
         store.truncate_log(index)
     }

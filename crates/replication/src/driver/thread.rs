@@ -3,7 +3,9 @@
 //! Invariant: it never waits for a group of the store. A group may wait for memory tables to be
 //! flushed, and those for the commit point that this thread moves.
 
+use super::changes::Preference;
 use super::outbox::{PACE, Pace};
+use super::room::{self, Room};
 use super::{Changed, Input, LOOK, Shared, Status, StoreLog, Transport};
 use crate::SetName;
 use crate::member::{ELECTION_TICKS, Member, MemberRole, News, raft_id};
@@ -13,7 +15,7 @@ use raft::eraftpb::{Message, MessageType};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -83,6 +85,8 @@ pub(super) struct Thread {
     /// A change of voters is being proposed.
     pub(super) reconciling: Arc<AtomicBool>,
     pub(super) pace: Pace,
+    pub(super) preference: Preference,
+    pub(super) room: Room,
 }
 
 impl Thread {
@@ -92,12 +96,22 @@ impl Thread {
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.serve(&inputs, state)));
         let why = match outcome {
             Ok(Ok(())) => return,
-            Ok(Err(e)) => e.into_message(),
-            Err(_) => "the thread of the replica set panicked".to_string(),
+            Ok(Err(e)) => e,
+            Err(_) => Error::internal("the thread of the replica set panicked"),
         };
+        self.leave(why.clone());
+        // Nobody takes what comes from now on.
+        drop(inputs);
+        if room::wait_for_room(&self.log.dir, &why) {
+            tracing::warn!(target: "REPL", "The disk has room again: starting again, as a member of the set");
+            (self.restart)("the disk has room again");
+        }
+    }
+
+    fn leave(&self, why: Error) {
         self.shared.close();
-        tracing::error!(target: "REPL", error = why.as_str(), "The member leaves its replica set");
-        let _ = self.shared.left.set(why);
+        tracing::error!(target: "REPL", error = why.message.as_str(), "The member leaves its replica set");
+        let _ = self.shared.left.set(why.into_message());
         let status = Status::default();
         *self.shared.status.write() = Arc::new(status);
         self.shared.wake();
@@ -143,10 +157,11 @@ impl Thread {
                 next_look = Instant::now() + LOOK;
                 looks += 1;
                 self.looked = true;
+                self.look_for_room()?;
                 self.reopen();
                 self.reconcile()?;
                 if looks.is_multiple_of(LOOKS_FOR_BETTER) {
-                    self.prefer()?;
+                    self.prefer();
                 }
             }
             self.publish();
@@ -201,7 +216,7 @@ impl Thread {
                 _ => {}
             }
         }
-        let withheld = self.shared.maintenance.load(Ordering::Acquire) > 0;
+        let withheld = self.is_withheld();
         messages.retain(|m| match m.get_msg_type() {
             MessageType::MsgTransferLeader => false,
             MessageType::MsgTimeoutNow => !withheld,
@@ -243,11 +258,7 @@ impl Thread {
             }
             Input::Reconfigure(config, answer) => self.reconfigure(*config, answer),
             Input::StepUp => self.step_up()?,
-            Input::Withhold(withheld) => {
-                if let Some(member) = &mut self.member {
-                    member.withhold(withheld);
-                }
-            }
+            Input::Withhold => self.withhold(),
             Input::HandOver(to) => {
                 self.hands_over_because = BY_REQUEST;
                 self.close_before(move |term| Input::HandOverNow(to, term));
@@ -303,6 +314,7 @@ impl Thread {
         let mut news = f(member)?;
         if let Some(why) = &news.restart {
             self.shared.close();
+            self.may_restart()?;
             // Nothing is saved: the commit point may be that of entries which are not in the log.
             tracing::warn!(target: "REPL", reason = why.as_str(), "Starting again to take back writes that no majority had");
             (self.restart)(why);

@@ -3,271 +3,32 @@
 //!
 //! What is checked after every step: no two members ever have different entries at an index that
 //! either knows as committed; what was acknowledged for majority is never lost; a member applies
-//! nothing that it has to take back. At the end, on a network that works, all members have one log,
+//! nothing that it has to take back; what it takes back is in files, that and no more. At the end, on a network that works, all members have one log,
 //! and each write that was decided by what it saw follows on that. A seed replays a run, to the byte.
 //!
 //! Odd seeds are harsher: syncs fail and say so (the member leaves, and comes back without what was not
-//! synced), a member is cut off in either direction alone, and in every second of them one is delayed.
+//! synced), a member is cut off in either direction alone, in every second of them one is delayed, each
+//! member saves its state every few entries, and what a crash leaves of a log is what the real log's
+//! recovery finds on a disk that kept some sectors of what was not synced.
 //!
 //!     PANDO_SEEDS=10000 PANDO_SEED=1 cargo test -p replication --test simulation --release
 
+mod disk;
+#[allow(dead_code)]
+#[path = "../../../oplog/tests/log/faulty_disk.rs"]
+mod faulty_disk;
+mod torn;
+
 use bson::ObjectId;
+use disk::{Planted, SimLog, decision, payload};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use replication::config::MemberConfig as Configured;
-use replication::member::{Member, MemberLog, MemberRole, News, raft_id};
-use replication::state_file::State;
+use replication::member::{Member, MemberRole, News, raft_id};
 use replication::{Config, Host, message};
-use std::cell::RefCell;
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::rc::Rc;
-use storage::{Appended, Entry, Op, Record};
-
-/// A bug that is put in on purpose, to see that it is found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Planted {
-    Nothing,
-    /// The disk says that it has what it has not.
-    SkippedSync,
-    /// The vote is not written down.
-    ForgottenVote,
-    /// The engine has on disk what no majority had.
-    EarlyFlush,
-    /// A write is acknowledged one entry before the commit point has reached it.
-    CountedEarly,
-    /// A write that was decided in one term is appended in another.
-    OldDecision,
-    /// A deposed primary makes an entry behind those of its successor.
-    LateWrite,
-    /// The commit point is saved before the log holds the entries that it is of.
-    SavedAhead,
-}
-
-#[derive(Default)]
-struct Disk {
-    log: Vec<Appended>,
-    synced: usize,
-    really_synced: usize,
-    state: State,
-    /// Up to where the engine is on disk.
-    flushed: u64,
-    applied: u64,
-    /// What the engine holds: the payload of each entry that was applied, in order.
-    engine: Vec<Vec<u8>>,
-    term: u64,
-    now: u64,
-    wants_sync: bool,
-    /// The term in which entries may be made; 0 where none may.
-    open: u64,
-    /// Entries that a thread has made while the member was at work: it hears of them afterwards.
-    late: Vec<Appended>,
-    /// Syncs never return until the next start.
-    broken: bool,
-    /// The next sync fails.
-    fails: bool,
-    /// The process dies with the next thing that it does.
-    dying: bool,
-    faulty: bool,
-    /// Of a random number's own sequence.
-    chances: u64,
-    made: u64,
-    planted: Option<Planted>,
-}
-
-/// The payload of a write; with `seen`, of one that was decided by what it saw.
-fn payload(number: u64, seen: Option<u64>) -> Vec<u8> {
-    let (kind, value) = (
-        if seen.is_some() { b'r' } else { b'w' },
-        seen.unwrap_or(number),
-    );
-    let key = [&[kind][..], &number.to_be_bytes()].concat();
-    Entry::noop(vec![storage::Effect::Put(
-        key,
-        value.to_be_bytes().to_vec(),
-    )])
-    .to_bytes()
-}
-
-/// Number and what it saw, of a write that was decided by that.
-fn decision(payload: &[u8]) -> Option<(u64, u64)> {
-    let entry = Entry::decode(payload)?;
-    let Some(storage::Effect::Put(key, value)) = entry.effects.first() else {
-        return None;
-    };
-    let number = |bytes: &[u8]| Some(u64::from_be_bytes(bytes.try_into().ok()?));
-    let (kind, key) = key.split_first()?;
-    (*kind == b'r').then_some((number(key)?, number(value)?))
-}
-
-impl Disk {
-    fn chance(&mut self, one_in: u64) -> bool {
-        self.chances ^= self.chances << 13;
-        self.chances ^= self.chances >> 7;
-        self.chances ^= self.chances << 17;
-        self.chances.is_multiple_of(one_in)
-    }
-
-    /// As the store: an entry of the log's term, appended and applied.
-    fn make(&mut self, payload: Vec<u8>) -> Appended {
-        let last = self.log.last().map_or((0, 0), |e| (e.ts, e.term));
-        let entry = Appended {
-            index: self.log.len() as u64 + 1,
-            ts: ((self.now / 1000) << 32 | 1).max(last.0 + 1),
-            term: self.term.max(last.1),
-            wall_millis: self.now as i64,
-            payload,
-        };
-        self.log.push(entry.clone());
-        self.applied = entry.index;
-        self.engine.push(entry.payload.clone());
-        entry
-    }
-
-    /// Another thread makes an entry in between, if it may.
-    fn disturb(&mut self, at: &str) -> errors::Fallible<()> {
-        if self.dying {
-            return Err(errors::Error::internal(format!("dies at {at}")));
-        }
-        let term = self.term.max(self.log.last().map_or(0, |e| e.term));
-        let may = self.open != 0 && (self.open == term || self.planted == Some(Planted::LateWrite));
-        if self.faulty && may && self.chance(4) {
-            self.made += 1;
-            let number = 1 << 40 | self.state.id << 32 | self.made;
-            let entry = self.make(payload(number, None));
-            self.late.push(entry);
-        }
-        Ok(())
-    }
-}
-
-#[derive(Clone, Default)]
-struct SimLog(Rc<RefCell<Disk>>);
-
-fn own(r: &Record<'_>) -> Appended {
-    Appended {
-        index: r.index,
-        ts: r.ts,
-        term: r.term,
-        wall_millis: r.wall_millis,
-        payload: r.payload.to_vec(),
-    }
-}
-
-fn record(a: &Appended) -> Record<'_> {
-    Record {
-        index: a.index,
-        ts: a.ts,
-        term: a.term,
-        wall_millis: a.wall_millis,
-        payload: &a.payload,
-    }
-}
-
-impl MemberLog for SimLog {
-    fn first_index(&self) -> u64 {
-        1
-    }
-    fn last_index(&self) -> u64 {
-        self.0.borrow().log.len() as u64
-    }
-    fn last_ts(&self) -> u64 {
-        self.0.borrow().log.last().map_or(0, |e| e.ts)
-    }
-    fn durable_index(&self) -> u64 {
-        self.0.borrow().synced as u64
-    }
-    fn applied_index(&self) -> u64 {
-        self.0.borrow().applied
-    }
-    fn read(
-        &self,
-        from: u64,
-        to: u64,
-        max: u64,
-        take: &mut dyn FnMut(Record<'_>),
-    ) -> errors::Fallible<()> {
-        let disk = self.0.borrow();
-        let mut bytes = 0;
-        for e in &disk.log[from as usize - 1..(to as usize - 1).min(disk.log.len())] {
-            bytes += e.payload.len() as u64;
-            take(record(e));
-            if bytes > max {
-                break;
-            }
-        }
-        Ok(())
-    }
-    fn append(&self, entries: &[Record<'_>]) -> errors::Fallible<()> {
-        let mut disk = self.0.borrow_mut();
-        if disk.dying {
-            return Err(errors::Error::internal("dies before an append"));
-        }
-        for e in entries {
-            assert_eq!(e.index, disk.log.len() as u64 + 1, "without a gap");
-            assert!(
-                disk.log
-                    .last()
-                    .is_none_or(|last| last.ts < e.ts && last.term <= e.term)
-            );
-            disk.log.push(own(e));
-        }
-        disk.disturb("append")
-    }
-    fn truncate_after(&self, index: u64) -> errors::Fallible<()> {
-        let mut disk = self.0.borrow_mut();
-        if disk.dying {
-            return Err(errors::Error::internal("dies before a cut"));
-        }
-        assert!(disk.applied <= index, "nothing that is applied is cut");
-        disk.log.truncate(index as usize);
-        disk.synced = disk.synced.min(index as usize);
-        disk.really_synced = disk.really_synced.min(index as usize);
-        Ok(())
-    }
-    fn apply(&self, entries: &[Record<'_>]) -> errors::Fallible<()> {
-        let mut disk = self.0.borrow_mut();
-        if disk.dying {
-            return Err(errors::Error::internal("dies before it applies"));
-        }
-        for e in entries {
-            assert_eq!(e.index, disk.applied + 1, "in order");
-            disk.applied = e.index;
-            disk.engine.push(e.payload.to_vec());
-        }
-        Ok(())
-    }
-    fn set_term(&self, term: u64) -> errors::Fallible<()> {
-        self.0.borrow_mut().term = term;
-        Ok(())
-    }
-    fn close(&self) -> errors::Fallible<()> {
-        let mut disk = self.0.borrow_mut();
-        if disk.planted != Some(Planted::LateWrite) {
-            disk.disturb("close")?;
-            disk.open = 0;
-        }
-        Ok(())
-    }
-    fn request_sync(&self) {
-        self.0.borrow_mut().wants_sync = true;
-    }
-    fn save(&self, state: &State) -> errors::Fallible<()> {
-        let mut disk = self.0.borrow_mut();
-        disk.disturb("save")?;
-        let voted = disk.state.hard.vote;
-        disk.state = state.clone();
-        if disk.planted == Some(Planted::ForgottenVote) {
-            disk.state.hard.vote = voted;
-            disk.state.hard.term = disk.state.hard.term.min(2);
-        }
-        disk.dying = disk.faulty && disk.chance(200);
-        Ok(())
-    }
-    fn now_millis(&self) -> u64 {
-        self.0.borrow().now
-    }
-}
+use storage::{Appended, Entry, Op};
 
 struct Node {
     disk: SimLog,
@@ -303,6 +64,9 @@ struct Sim {
     trace: DefaultHasher,
 }
 
+/// After so many entries a member of a harsh seed saves its state.
+const SAVED_EVERY: u64 = 20;
+
 /// A member that is delayed is the last.
 fn config_of(n: usize, delayed: bool) -> Config {
     let host = |i: usize| Host::parse(&format!("sim{i}:1")).unwrap();
@@ -330,6 +94,7 @@ impl Sim {
                 d.state.config = Some(config_of(size as usize, seed % 4 == 1));
                 d.planted = Some(planted);
                 d.faulty = true;
+                d.harsh = harsh;
                 d.chances = rng.random_range(1..u64::MAX);
                 // All begin where the founder did.
                 d.state.voters.voters = vec![1];
@@ -394,7 +159,11 @@ impl Sim {
             d.state.clone()
         };
         let chance = self.rng.random();
-        node.member = Some(Member::new(node.disk.clone(), state, chance).unwrap());
+        let mut member = Member::new(node.disk.clone(), state, chance).unwrap();
+        if self.harsh {
+            member.save_every(SAVED_EVERY);
+        }
+        node.member = Some(member);
     }
 
     fn crash(&mut self, at: usize) {
@@ -404,8 +173,18 @@ impl Sim {
         let mut d = node.disk.0.borrow_mut();
         (d.open, d.broken, d.dying, d.fails) = (0, false, false, false);
         d.late.clear();
+        d.taken_back.clear();
         let (log, synced) = (d.log.len(), d.really_synced);
-        let keep = self.rng.random_range(synced..=log);
+        let keep = match self.harsh {
+            false => self.rng.random_range(synced..=log),
+            true => {
+                let mut rng = StdRng::seed_from_u64(self.rng.random());
+                let left = torn::survivors(&d.log, synced, &mut rng);
+                assert_eq!(d.log.get(..left.len()), Some(&left[..]), "a prefix is left");
+                assert!(left.len() >= synced, "what was synced is left");
+                left.len()
+            }
+        };
         d.log.truncate(keep);
         assert!(
             self.planted == Planted::SkippedSync
@@ -844,12 +623,13 @@ fn from_env(name: &str, default: u64) -> u64 {
 #[test]
 fn nothing_that_was_acknowledged_is_lost() {
     let first = from_env("PANDO_SEED", 1);
-    let (mut acknowledged, mut restarts) = (0, 0);
+    let (mut acknowledged, mut restarts, mut cuts) = (0, 0, 0);
     for seed in (first..first + from_env("PANDO_SEEDS", 10)).chain(TELLING) {
         println!("PANDO_SEED={seed}");
         let sim = run(seed, Planted::Nothing);
         acknowledged += sim.acknowledged.len();
         restarts += sim.restarts;
+        cuts += sim.nodes.iter().map(|n| n.disk.0.borrow().cut).sum::<u64>();
         assert!(
             sim.acknowledged.len() > 100,
             "seed {seed}: only {} writes",
@@ -857,7 +637,8 @@ fn nothing_that_was_acknowledged_is_lost() {
         );
     }
     println!(
-        "{acknowledged} acknowledged writes, {restarts} members started again to take writes back"
+        "{acknowledged} acknowledged writes, {restarts} members started again to take writes back, \
+         entries were cut {cuts} times"
     );
 }
 
@@ -865,6 +646,27 @@ fn nothing_that_was_acknowledged_is_lost() {
 fn a_seed_replays_a_run() {
     let trace = || run(3, Planted::Nothing).trace.finish();
     assert_eq!(trace(), trace());
+}
+
+/// Also right after a tick in which the quorum was checked: a driver may look at any moment.
+#[test]
+fn a_primary_that_is_answered_by_all_says_so_at_any_moment() {
+    let mut sim = Sim::new(2, Planted::Nothing);
+    sim.faulty = false;
+    for node in &sim.nodes {
+        node.disk.0.borrow_mut().faulty = false;
+    }
+    let mut looked = 0;
+    for step in 0..20_000 {
+        sim.step();
+        let members = sim.nodes.iter().filter_map(|n| n.member.as_ref());
+        for m in members.filter(|m| step > 10_000 && m.role() == MemberRole::Primary) {
+            let unheard = m.progress().into_iter().find(|(_, _, heard)| !heard);
+            assert_eq!(unheard, None, "at step {step}");
+            looked += 1;
+        }
+    }
+    assert!(looked > 9000, "{looked}");
 }
 
 #[test]
@@ -878,6 +680,7 @@ fn planted_bugs_are_found() {
         Planted::OldDecision,
         Planted::LateWrite,
         Planted::SavedAhead,
+        Planted::SavedShort,
     ] {
         let found = (1..=from_env("PANDO_SEEDS", 500))
             .find(|seed| std::panic::catch_unwind(|| run(*seed, planted)).is_err());

@@ -1,0 +1,144 @@
+"""A set of three whose primary's disk fills up: another member goes on, and the first comes back when there is room."""
+
+import contextlib
+import os
+import subprocess
+import threading
+
+import pytest
+from pymongo import WriteConcern
+from pymongo.errors import OperationFailure, PyMongoError
+
+from agreement import assert_indexes_agree
+from harness import Server, until
+from replica_set import ReplicaSet, sees
+
+OUT_OF_DISK_SPACE = 14031
+# Refused by a member that was deposed meanwhile, or by one whose disk is full.
+NOT_WRITTEN = {10107, 11602, 189, 91, OUT_OF_DISK_SPACE}
+
+
+@pytest.fixture(scope="module")
+def disks(tmp_path_factory):
+    """Three file systems of 96 MB."""
+    paths = [tmp_path_factory.mktemp(f"disk{n}") for n in range(3)]
+    mounted = []
+    try:
+        for path in paths:
+            if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=96m", "tmpfs", path], capture_output=True).returncode:
+                pytest.skip("no right to mount a file system")
+            mounted.append(path)
+        yield paths
+    finally:
+        for path in mounted:
+            subprocess.run(["umount", "-l", path], check=True)
+
+
+@pytest.fixture(scope="module")
+def three(disks, tmp_path_factory):
+    path = tmp_path_factory.mktemp("set")
+    members = ReplicaSet(path)
+    members.members = [Server(disk / "data", "--replSet", "rs", "--cache", "16MB", "--oplogSize", "16") for disk in disks]
+    for n, member in enumerate(members.members):
+        # What it says must find room.
+        member.log = path / f"m{n}.out"
+    with members:
+        yield members.initiate()
+
+
+def fill(member):
+    """Takes all room on a member's disk."""
+    ballast = member.path.parent / "ballast"
+    with open(ballast, "wb") as out, contextlib.suppress(OSError):
+        while True:
+            out.write(b"x" * (1 << 16))
+            out.flush()
+    return ballast
+
+
+def write_until(client, ends, written):
+    """Inserts documents one after the other; those that were acknowledged by a majority are in `written`."""
+    coll = client.t.get_collection("c", write_concern=WriteConcern("majority", wtimeout=20_000))
+    n, refused = len(written), []
+    while not ends.is_set():
+        n += 1
+        try:
+            coll.insert_one({"_id": n, "a": n % 7, "pad": os.urandom(20_000)})
+            written.append(n)
+        except OperationFailure as e:
+            refused.append(e)
+        except PyMongoError:
+            pass
+    return refused
+
+
+@pytest.mark.parametrize("whose", ["primary", "secondary"])
+def test_a_full_disk_harms_nobody_and_comes_back(three, whose):
+    primary = three.primary()
+    full = primary if whose == "primary" else three.secondaries()[0]
+    written, refused, ends = [], [], threading.Event()
+    with three.client() as client:
+        client.t.c.drop()
+        client.t.c.create_index("a")
+        writer = threading.Thread(target=lambda: refused.extend(write_until(client, ends, written)))
+        writer.start()
+        try:
+            until("writes are under way", lambda: len(written) > 5)
+            said = len(full.log.read_text())
+            ballast = fill(full)
+            if whose == "primary":
+                until("another is primary", lambda: "primary" in three.states() and three.primary() is not full, 30)
+            else:
+                until("it has left", lambda: "leaves its replica set" in full.log.read_text()[said:])
+                assert three.primary() is primary
+            before = len(written)
+            until("writes go on", lambda: len(written) > before + 20)
+        finally:
+            ends.set()
+            writer.join()
+        # What was refused says why, with MongoDB's code.
+        codes = {e.code for e in refused}
+        assert codes <= NOT_WRITTEN, refused
+        if whose == "secondary":
+            assert not refused
+        ballast.unlink()
+        # By itself, without an operator's hand.
+        until("the set is whole again", three.is_whole, 60)
+        wanted = client.t.c.count_documents({})
+        assert wanted >= len(written)
+        assert {d["_id"] for d in client.t.c.find({}, {"_id": 1})} >= set(written)
+        client.t.get_collection("c", write_concern=WriteConcern(3, wtimeout=20_000)).insert_one({"_id": "all", "a": 1})
+    for member in three.members:
+        sees(member, {}, wanted + 1)
+        with member.client() as client:
+            assert_indexes_agree(client.t.c)
+
+
+def test_a_primary_that_nobody_can_follow_refuses_writes_until_there_is_room(three):
+    until("the set is whole", three.is_whole)
+    primary = three.primary()
+    with three.client() as client:
+        client.t.c.drop()
+        config = client.admin.command("replSetGetConfig")["config"]
+        config["version"] += 1
+        for n, member in enumerate(three.members):
+            config["members"][n]["priority"] = 1 if member is primary else 0
+        client.admin.command("replSetReconfig", config)
+        coll = client.t.get_collection("c", write_concern=WriteConcern(1))
+        ballast = fill(primary)
+        written = set()
+        with pytest.raises(OperationFailure) as failure:
+            for n in range(10_000):
+                coll.insert_one({"_id": n, "pad": os.urandom(20_000)})
+                written.add(n)
+        assert failure.value.code == OUT_OF_DISK_SPACE and "space" in str(failure.value)
+        assert three.primary() is primary
+        assert {d["_id"] for d in coll.find({}, {"_id": 1})} >= written
+        ballast.unlink()
+
+        def writes():
+            with contextlib.suppress(OperationFailure):
+                return coll.insert_one({"pad": 1}).acknowledged
+
+        until("writes succeed again", writes, 40)
+        assert {d["_id"] for d in coll.find({}, {"_id": 1})} >= written
