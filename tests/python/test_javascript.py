@@ -153,6 +153,32 @@ class TestMapReduce:
         reply = map_reduce(coll, "function () { emit(null, {n: this.v}) }", "function (k, vs) { return {n: vs.reduce((s, v) => s + v.n, 0)} }")
         assert reply["results"] == [{"_id": None, "value": {"n": 5000.0}}]
 
+    def test_keys_and_values_of_every_kind(self, coll):
+        """As the stages one after another would have them: a stage between them keeps them apart."""
+        coll.insert_many([{"_id": i, "s": "é" * (i % 3), "n": i % 4, "d": {"x": i % 2}, "a": [i % 2]} for i in range(40)])
+        maps = [
+            "function () { emit(this.s, 1); emit(this.n, this.d); emit(this.d, this.a); emit(undefined, undefined) }",
+            "function () { emit(this.a, NumberLong(this.n)); emit(new Date(this.n), this.s); emit(ObjectId('65a1b2c3d4e5f60718293a4b'), null) }",
+            "function () { for (var i = 0; i < this.n; i++) emit({i: i}, {deep: [this.d, this.s]}) }",
+            "function () {}",
+        ]
+        reduce = "function (k, vs) { return {k: tojson(k), all: tojson(vs)} }"
+        for map in maps:
+            emits = {"$project": {"_id": 0, "emits": {"$_internalJsEmit": {"this": "$$ROOT", "eval": map}}}}
+            group = {"$group": {"_id": "$emits.k", "value": {"$_internalJsReduce": {"data": "$emits", "eval": reduce}}}}
+            apart = list(coll.aggregate([emits, {"$set": {"other": 1}}, {"$unwind": "$emits"}, group]))
+            assert map_reduce(coll, map, reduce)["results"] == apart
+            assert bool(apart) == ("emit" in map)
+
+    def test_groups_that_do_not_fit_into_memory(self, coll):
+        coll.insert_many([{"_id": i, "pad": "x" * 2000} for i in range(2000)])
+        many = "function () { for (var i = 0; i < 40; i++) emit(i * 2000 + this._id, this.pad); emit('all', 1) }"
+        count = "function (k, vs) { return k === 'all' ? Array.sum(vs) : vs.length }"
+        coll.database.command("mapReduce", coll.name, map=many, reduce=count, out="spilled")
+        out = coll.database.spilled
+        assert out.count_documents({}) == 80_001
+        assert out.find_one({"_id": "all"})["value"] == 2000
+
     def test_mistakes(self, words, db):
         for change, code in [
             ({"map": 1}, 2), ({"out": 1}, 2), ({"out": {}}, 2), ({"out": {"replace": "x", "nonAtomic": False}}, 15895),

@@ -234,6 +234,12 @@ impl Writer {
         self.buf.len()
     }
 
+    /// Forgets what was appended since the buffer had so many bytes: whole elements of the innermost
+    /// open document, which was open then.
+    pub fn truncate(&mut self, bytes: usize) {
+        self.buf.truncate(bytes);
+    }
+
     /// How many values the innermost open array has so far.
     pub fn items(&self) -> usize {
         let innermost = self.stack.last().and_then(|f| f.next);

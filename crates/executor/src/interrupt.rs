@@ -9,7 +9,7 @@ use bson::{Doc, Val, Value};
 use errors::{Result, Suspension, bail};
 use parking_lot::Mutex;
 use query::expr::{Vars, Watchdog};
-use query::script::{Function, Globals, Scripts};
+use query::script::{Emitted, Function, Globals, Scripts};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -142,16 +142,18 @@ impl Watchdog for Interrupt {
 }
 
 impl Interrupt {
-    fn run(&self, call: script::FunctionCall<'_>) -> Result<Value> {
-        let made = self.scripts.call(&call, || {
-            let this = self.this.clone();
-            Box::new(move || this.upgrade().is_none_or(|i| i.check().is_err()))
-        });
-        // The cause that ended a script is a better error than the script's own.
+    /// What a script gave. The cause that ended one is a better error than the script's own.
+    fn ran<T>(&self, made: std::result::Result<T, errors::Error>) -> Result<T> {
         if made.is_err() {
             self.check()?;
         }
         Ok(made?)
+    }
+
+    /// For the scripts to ask whether they must end.
+    fn asked(&self) -> script::Interrupted {
+        let this = self.this.clone();
+        Box::new(move || this.upgrade().is_none_or(|i| i.check().is_err()))
     }
 }
 
@@ -163,23 +165,29 @@ impl Scripts for Interrupt {
         args: &[Val<'_>],
         globals: Globals<'_>,
     ) -> Result<Value> {
-        self.run(script::FunctionCall {
+        let call = script::FunctionCall {
             source: &function.source,
             this,
             args,
-            emits: false,
             globals: given(globals),
-        })
+        };
+        self.ran(self.scripts.call(&call, || self.asked()))
     }
 
-    fn map(&self, function: &Function, this: Doc<'_>, globals: Globals<'_>) -> Result<Value> {
-        self.run(script::FunctionCall {
+    fn map(
+        &self,
+        function: &Function,
+        this: Doc<'_>,
+        globals: Globals<'_>,
+        out: &mut Emitted,
+    ) -> Result<()> {
+        let call = script::FunctionCall {
             source: &function.source,
             this: Some(this),
             args: &[],
-            emits: true,
             globals: given(globals),
-        })
+        };
+        self.ran(self.scripts.map(&call, &mut out.bytes, || self.asked()))
     }
 }
 

@@ -45,6 +45,27 @@ pub trait Scripts {
         globals: Globals<'_>,
     ) -> Result<Value>;
 
-    /// What the function emits: an array of `{k, v}`.
-    fn map(&self, function: &Function, this: Doc<'_>, globals: Globals<'_>) -> Result<Value>;
+    /// Runs the function for what it emits, which takes the place of what is in `out`.
+    fn map(
+        &self,
+        function: &Function,
+        this: Doc<'_>,
+        globals: Globals<'_>,
+        out: &mut Emitted,
+    ) -> Result<()>;
+}
+
+/// What the calls of `emit` for one document gave.
+#[derive(Default)]
+pub struct Emitted {
+    /// A document of nameless elements: keys and values in turn.
+    pub bytes: Vec<u8>,
+}
+
+impl Emitted {
+    /// Keys and their values, in the order in which they were emitted.
+    pub fn pairs(&self) -> impl Iterator<Item = (Val<'_>, Val<'_>)> {
+        let mut all = Doc::new(&self.bytes).unwrap_or(Doc::EMPTY).values();
+        std::iter::from_fn(move || Some((all.next()?, all.next()?)))
+    }
 }

@@ -101,15 +101,25 @@ pub fn doc_to_js<'js>(ctx: &Ctx<'js>, d: Doc<'_>) -> rquickjs::Result<Object<'js
     Ok(out)
 }
 
-/// Text as UTF-8: half a surrogate pair becomes the replacement character.
-pub fn text<'js>(ctx: &Ctx<'js>, s: &rquickjs::String<'js>) -> Result<String> {
-    match s.to_string() {
-        Ok(s) => Ok(s),
-        Err(_) => {
-            let whole: rquickjs::String<'js> = helper(ctx, "wellFormed")?.call((s.clone(),))?;
-            Ok(whole.to_string()?)
-        }
+/// Does something with text as UTF-8: half a surrogate pair is the replacement character.
+pub fn with_text<'js, T>(
+    ctx: &Ctx<'js>,
+    s: &rquickjs::String<'js>,
+    f: impl FnOnce(&str) -> T,
+) -> Result<T> {
+    let inside = s.clone().to_cstring()?;
+    // The engine's text, without a copy. It is no UTF-8 where there is half a pair.
+    let bytes: &[u8] = inside.as_ref();
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        return Ok(f(text));
     }
+    let whole: rquickjs::String<'js> = helper(ctx, "wellFormed")?.call((s.clone(),))?;
+    Ok(f(&whole.to_string()?))
+}
+
+/// [`with_text`], copied.
+pub fn text<'js>(ctx: &Ctx<'js>, s: &rquickjs::String<'js>) -> Result<String> {
+    with_text(ctx, s, str::to_string)
 }
 
 /// Appends a script's value under `name` (of no account inside an array).
@@ -129,7 +139,9 @@ pub fn write<'js>(
     if let Some(n) = v.as_number() {
         w.f64(name, n);
     } else if let Some(s) = v.as_string() {
-        w.str(name, &text(ctx, s)?);
+        with_text(ctx, s, |s| {
+            w.str(name, s);
+        })?;
     } else if let Some(b) = v.as_bool() {
         w.bool(name, b);
     } else if v.is_null() {

@@ -19,7 +19,7 @@ use bson::{Doc, Val, Value, Writer};
 use errors::{Code, Error, err};
 use fault::ScriptFault;
 use rquickjs::context::intrinsic;
-use rquickjs::function::{Args, Rest};
+use rquickjs::function::{Args, Opt};
 use rquickjs::{Context, Ctx, Function, Persistent, Runtime};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -54,8 +54,6 @@ pub struct FunctionCall<'a> {
     pub source: &'a Arc<str>,
     pub this: Option<Doc<'a>>,
     pub args: &'a [Val<'a>],
-    /// The answer is not what the function returns, but what it emitted: an array of `{k, v}`.
-    pub emits: bool,
     /// For the realm, if this call is the first.
     pub globals: RealmGlobals<'a>,
 }
@@ -70,7 +68,8 @@ struct Shared {
     interrupted: Interrupted,
     /// The script was told to end.
     ended: Cell<bool>,
-    emitted: RefCell<Writer>,
+    /// Keys and values in turn.
+    emitted: RefCell<Option<Writer>>,
     /// Why one of the engine's own functions failed.
     failure: RefCell<Option<Error>>,
 }
@@ -97,21 +96,41 @@ impl Default for ScriptEngine {
 }
 
 impl ScriptEngine {
-    /// Runs a function and gives what it returns, or emitted. `interrupted` is kept by the first call.
+    /// Runs a function and gives what it returns. `interrupted` is kept by the first call.
     pub fn call(
         &self,
         call: &FunctionCall<'_>,
         interrupted: impl FnOnce() -> Interrupted,
     ) -> Result<Value, Error> {
+        self.in_realm(&call.globals, interrupted, |realm| realm.call(call))
+    }
+
+    /// Runs a function for what it emits. Makes `out` a document of nameless elements: keys and
+    /// values in turn.
+    pub fn map(
+        &self,
+        call: &FunctionCall<'_>,
+        out: &mut Vec<u8>,
+        interrupted: impl FnOnce() -> Interrupted,
+    ) -> Result<(), Error> {
+        self.in_realm(&call.globals, interrupted, |realm| realm.map(call, out))
+    }
+
+    fn in_realm<T>(
+        &self,
+        globals: &RealmGlobals<'_>,
+        interrupted: impl FnOnce() -> Interrupted,
+        f: impl FnOnce(&mut Realm) -> Result<T, Error>,
+    ) -> Result<T, Error> {
         let mut realm = match self.realm.lock() {
             Ok(realm) => realm,
             Err(_) => return Err(Error::internal("a script's realm is broken")),
         };
         if realm.is_none() {
-            *realm = Some(Realm::new(interrupted(), &call.globals)?);
+            *realm = Some(Realm::new(interrupted(), globals)?);
         }
         match &mut *realm {
-            Some(realm) => realm.call(call),
+            Some(realm) => f(realm),
             None => Err(Error::internal("there is no realm")),
         }
     }
@@ -136,7 +155,7 @@ impl Realm {
         let shared = Rc::new(Shared {
             interrupted,
             ended: Cell::new(false),
-            emitted: RefCell::new(Writer::new_array()),
+            emitted: RefCell::default(),
             failure: RefCell::new(None),
         });
         let asked = shared.clone();
@@ -186,41 +205,68 @@ impl Realm {
         })
     }
 
-    fn call(&mut self, call: &FunctionCall<'_>) -> Result<Value, Error> {
-        let key = Arc::as_ptr(call.source).cast::<u8>() as usize;
-        if !self.functions.contains_key(&key) {
-            let compiled = self.enter(|ctx, _| {
-                let function = source::compile(ctx, call.source)?;
-                Ok(Persistent::save(ctx, function))
-            })?;
-            // With its text, so that no other text comes to stand at its address.
-            self.functions.insert(key, (call.source.clone(), compiled));
+    /// The compiled function of a text.
+    fn function(&mut self, source: &Arc<str>) -> Result<Persistent<Function<'static>>, Error> {
+        let key = Arc::as_ptr(source).cast::<u8>() as usize;
+        if let Some((_, known)) = self.functions.get(&key) {
+            return Ok(known.clone());
         }
-        let Some((_, function)) = self.functions.get(&key) else {
-            return Err(Error::internal("a compiled function is gone"));
-        };
+        let compiled = self.enter(|ctx, _| {
+            let function = source::compile(ctx, source)?;
+            Ok(Persistent::save(ctx, function))
+        })?;
+        // With its text, so that no other text comes to stand at its address.
+        self.functions
+            .insert(key, (source.clone(), compiled.clone()));
+        Ok(compiled)
+    }
+
+    fn call(&mut self, call: &FunctionCall<'_>) -> Result<Value, Error> {
+        let function = self.function(call.source)?;
         self.enter(|ctx, shared| {
-            let function = function.clone().restore(ctx)?;
-            let mut args = Args::new(ctx.clone(), call.args.len());
             let this = convert::doc_to_js(ctx, call.this.unwrap_or(Doc::EMPTY))?;
-            if call.this.is_some() && !call.emits {
+            if call.this.is_some() {
                 ctx.globals().set("obj", this.clone())?;
             }
-            args.this(this)?;
-            for v in call.args {
-                args.push_arg(convert::to_js(ctx, *v)?)?;
-            }
-            shared.emitted.replace(Writer::new_array());
-            let returned: rquickjs::Value<'_> = args.apply(&function)?;
-            if call.emits {
-                return Ok(shared.emitted.replace(Writer::new_array()).finish_array());
-            }
+            let returned = apply(ctx, function, this, call.args)?;
+            // Nobody asked for it.
+            shared.emitted.take();
             let mut w = Writer::new_array();
             convert::write(ctx, &mut w, "", &returned, 0)?;
             let first = w.open_values().next().map(Val::to_value);
             Ok(first.unwrap_or(Value::NULL))
         })
     }
+
+    fn map(&mut self, call: &FunctionCall<'_>, out: &mut Vec<u8>) -> Result<(), Error> {
+        let function = self.function(call.source)?;
+        out.clear();
+        let emitted = Writer::on(std::mem::take(out));
+        self.shared.emitted.replace(Some(emitted));
+        let done = self.enter(|ctx, _| {
+            let this = convert::doc_to_js(ctx, call.this.unwrap_or(Doc::EMPTY))?;
+            apply(ctx, function, this, call.args)?;
+            Ok(())
+        });
+        let emitted = self.shared.emitted.take().unwrap_or_default();
+        *out = emitted.finish_into();
+        done
+    }
+}
+
+/// What a function returns.
+fn apply<'js>(
+    ctx: &Ctx<'js>,
+    function: Persistent<Function<'static>>,
+    this: rquickjs::Object<'js>,
+    given: &[Val<'_>],
+) -> Result<rquickjs::Value<'js>, ScriptFault> {
+    let mut args = Args::new(ctx.clone(), given.len());
+    args.this(this)?;
+    for v in given {
+        args.push_arg(convert::to_js(ctx, *v)?)?;
+    }
+    Ok(args.apply(&function.restore(ctx)?)?)
 }
 
 impl Shared {
@@ -232,27 +278,34 @@ impl Shared {
     }
 
     /// `emit(key, value)`.
-    fn emit<'js>(&self, ctx: &Ctx<'js>, args: &[rquickjs::Value<'js>]) -> Result<(), ScriptFault> {
-        let [k, v] = args else {
-            return Err(ScriptFault::Own(err!(31220, "emit takes 2 args")));
-        };
-        let mut w = self.emitted.replace(Writer::new_array());
-        w.open_doc("");
-        if k.is_undefined() {
-            w.null("k");
+    fn emit<'js>(
+        &self,
+        ctx: &Ctx<'js>,
+        k: &rquickjs::Value<'js>,
+        v: &rquickjs::Value<'js>,
+    ) -> Result<(), ScriptFault> {
+        // Taken while it is written: what converts a value may call a script's functions.
+        let mut w = self.emitted.take().unwrap_or_default();
+        let before = w.len();
+        let mut written = if k.is_undefined() {
+            w.null("");
+            Ok(())
         } else {
-            write_one(ctx, &mut w, "k", k)?;
-        }
-        write_one(ctx, &mut w, "v", v)?;
-        w.close();
-        if w.len() > EMIT_BYTES {
-            return Err(ScriptFault::Own(err!(
+            write_one(ctx, &mut w, k)
+        };
+        written = written.and_then(|()| write_one(ctx, &mut w, v));
+        if written.is_ok() && w.len() > EMIT_BYTES {
+            written = Err(ScriptFault::Own(err!(
                 31292,
                 "Size of emitted values exceeds the set size limit of {EMIT_BYTES} bytes"
             )));
         }
-        self.emitted.replace(w);
-        Ok(())
+        if written.is_err() {
+            // The script may catch it and go on.
+            w.truncate(before);
+        }
+        self.emitted.replace(Some(w));
+        written
     }
 }
 
@@ -260,16 +313,17 @@ impl Shared {
 fn write_one<'js>(
     ctx: &Ctx<'js>,
     w: &mut Writer,
-    name: &str,
     v: &rquickjs::Value<'js>,
 ) -> Result<(), ScriptFault> {
     if let Some(n) = v.as_number() {
-        w.f64(name, n);
+        w.f64("", n);
     } else if let Some(s) = v.as_string() {
-        w.str(name, &convert::text(ctx, s)?);
+        convert::with_text(ctx, s, |s| {
+            w.str("", s);
+        })?;
     } else {
         let mut one = Writer::new();
-        convert::write(ctx, &mut one, name, v, 0)?;
+        convert::write(ctx, &mut one, "", v, 0)?;
         w.extend(one.finish().as_doc());
     }
     Ok(())
@@ -294,8 +348,13 @@ fn prepare<'js>(ctx: &Ctx<'js>, shared: &Rc<Shared>) -> Result<(), ScriptFault> 
     };
     native.set("sleep", Function::new(ctx.clone(), sleep)?)?;
     let emitter = shared.clone();
-    let emit = move |ctx: Ctx<'js>, args: Rest<rquickjs::Value<'js>>| {
-        emitter.emit(&ctx, &args).map_err(|fault| match fault {
+    type Given<'js> = Opt<rquickjs::Value<'js>>;
+    let emit = move |ctx: Ctx<'js>, k: Given<'js>, v: Given<'js>, more: Given<'js>| {
+        let emitted = match (&k.0, &v.0, more.0) {
+            (Some(k), Some(v), None) => emitter.emit(&ctx, k, v),
+            _ => Err(ScriptFault::Own(err!(31220, "emit takes 2 args"))),
+        };
+        emitted.map_err(|fault| match fault {
             ScriptFault::Script(e) => e,
             ScriptFault::Own(e) => {
                 let thrown = rquickjs::Exception::throw_message(&ctx, &e.message);

@@ -52,11 +52,15 @@ impl Reduction {
                 "$_internalJsReduce requires the 'data' argument to have a 'k' and 'v' field. Instead found{d}"
             );
         };
+        self.take_pair(k, v);
+        Ok(())
+    }
+
+    pub(super) fn take_pair(&mut self, k: Val<'_>, v: Val<'_>) {
         if self.values.items() == 0 {
             self.key = k.to_value();
         }
         self.values.push(v);
-        Ok(())
     }
 
     pub(super) fn to_partial(&self, w: &mut Writer) {

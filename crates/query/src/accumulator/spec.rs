@@ -3,7 +3,7 @@
 use super::percentile;
 use super::state::{Accumulator, Bounded, DistinctValues, Few};
 use crate::collation::{Collation, compare};
-use crate::expr::{Computed, EvalCtx, Expression, ParseEnv, SortSpec, join_paths};
+use crate::expr::{Computed, EvalCtx, Expression, ParseEnv, SortSpec, Vars, join_paths};
 use bson::{Doc, Val, Value, Writer};
 use errors::{Code, Error, Result, bail, err};
 use std::collections::BTreeSet;
@@ -278,6 +278,30 @@ impl AccumulatorSpec {
                 }
             },
             (_, acc) => acc.take(v.as_val()),
+        }
+    }
+
+    /// The path of what it takes, where it is the reduction of `mapReduce`.
+    pub(crate) fn reduces(&self) -> Option<String> {
+        matches!(self.kind, Kind::Reduce(_))
+            .then(|| self.arg.as_path())
+            .flatten()
+    }
+
+    /// As [`AccumulatorSpec::add`] of `{k, v}`, for the reduction of `mapReduce`.
+    pub(crate) fn add_emitted(
+        &self,
+        acc: &mut Accumulator,
+        k: Val<'_>,
+        v: Val<'_>,
+        vars: &Vars,
+    ) -> Result<()> {
+        match (&self.kind, acc) {
+            (Kind::Reduce(f), Accumulator::Reduce(r)) => {
+                r.take_pair(k, v);
+                r.settle(f, vars)
+            }
+            _ => Err(Error::internal("not a reduction of mapReduce").into()),
         }
     }
 

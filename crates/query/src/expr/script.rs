@@ -3,7 +3,7 @@
 use super::node::{Call, Computed, EvalCtx, Node, Prepared};
 use super::parse::{ParseEnv, Parsed, operand};
 use super::table::Op;
-use crate::script::Function;
+use crate::script::{Emitted, Function};
 use bson::{Doc, Val, Value, Writer, tag};
 use errors::{Error, Result, bail};
 
@@ -118,8 +118,14 @@ fn emit<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
         bail!(31225, "'this' must be an object.");
     };
     let scripts = ctx.vars.scripts()?;
-    let made = scripts.map(script_of(c)?, this, ctx.vars.script_globals(true))?;
-    Ok(Computed::Owned(made))
+    let mut emitted = Emitted::default();
+    let globals = ctx.vars.script_globals(true);
+    scripts.map(script_of(c)?, this, globals, &mut emitted)?;
+    let mut w = Writer::new_array();
+    for (k, v) in emitted.pairs() {
+        w.open_doc("").val("k", k).val("v", v).close();
+    }
+    Ok(Computed::Owned(w.finish_array()))
 }
 
 fn where_<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {

@@ -124,9 +124,13 @@ struct State {
 /// The groups in memory, in the order of their first documents.
 #[derive(Default)]
 struct Groups {
+    by_key: HashMap<ShortKey, usize, foldhash::fast::RandomState>,
     ids: Vec<Value>,
     /// Those of one group after those of another.
     accumulators: Vec<Accumulator>,
+    /// What all of it takes.
+    bytes: usize,
+    scratch: Vec<u8>,
 }
 
 impl Groups {
@@ -139,20 +143,39 @@ impl Groups {
         let states = group * width..(group + 1) * width;
         self.accumulators.get_mut(states).unwrap_or_default()
     }
+
+    /// The number of the group with this id, which may be a new one.
+    fn place_of(&mut self, id: Val<'_>, spec: &Group, vars: &Vars) -> Result<usize> {
+        self.scratch.clear();
+        Collation::with(spec.collation.as_ref(), id, |id| {
+            key::encode(id, false, &mut self.scratch, None)
+        });
+        if let Some(at) = self.by_key.get(self.scratch.as_slice()) {
+            return Ok(*at);
+        }
+        let id = id.to_value();
+        let states = start(&spec.fields, &id, vars)?;
+        self.bytes += self.scratch.len()
+            + id.as_val().bytes.len()
+            + 96
+            + spec.fields.len() * size_of::<Accumulator>();
+        self.ids.push(id);
+        self.accumulators.extend(states);
+        let at = self.ids.len() - 1;
+        self.by_key.insert(ShortKey::from_slice(&self.scratch), at);
+        Ok(at)
+    }
 }
 
 pub(super) struct Run {
     input: Option<Box<dyn Source>>,
     spec: Arc<Group>,
     vars: Arc<Vars>,
-    by_key: HashMap<ShortKey, usize, foldhash::fast::RandomState>,
     groups: Groups,
-    bytes: usize,
     share: Option<Share>,
     /// What the groups may hold, once that was asked.
     limit: Option<usize>,
     settled: bool,
-    scratch: Vec<u8>,
     runs: Runs,
     done: (std::vec::IntoIter<Value>, std::vec::IntoIter<Accumulator>),
     merge: Option<Merge>,
@@ -165,13 +188,10 @@ impl Run {
             input: Some(input),
             spec,
             vars,
-            by_key: HashMap::default(),
             groups: Groups::default(),
-            bytes: 0,
             share: None,
             limit: None,
             settled: false,
-            scratch: Vec::new(),
             runs: Runs::default(),
             done: Default::default(),
             merge: None,
@@ -192,12 +212,11 @@ impl Run {
     fn spill(&mut self, host: &mut dyn PipelineHost) -> Result<()> {
         self.runs.prepare(host)?;
         self.measure(host);
+        let mut groups = std::mem::take(&mut self.groups);
         let mut keys: Vec<(ShortKey, usize)> =
-            std::mem::take(&mut self.by_key).into_iter().collect();
+            std::mem::take(&mut groups.by_key).into_iter().collect();
         keys.sort_unstable();
-        let groups = std::mem::take(&mut self.groups);
         let width = self.spec.fields.len();
-        self.bytes = 0;
         let entries = keys.iter().filter_map(|(key, i)| {
             let mut w = Writer::new();
             w.val("_id", groups.ids.get(*i)?.as_val()).open_array("s");
@@ -229,11 +248,12 @@ impl Run {
         let share = self.share.get_or_insert_with(|| host.share());
         let limit = self.limit.unwrap_or_else(|| host.memory_limit());
         self.limit = Some(limit);
-        if self.bytes <= limit && share.fits(self.bytes) {
+        let bytes = self.groups.bytes;
+        if bytes <= limit && share.fits(bytes) {
             return Ok(());
         }
         // Who gave no leave for files is refused for what is his, not for what others hold.
-        if self.bytes > limit && !host.allow_disk_use() {
+        if bytes > limit && !host.allow_disk_use() {
             return Err(too_much_memory("$group", limit).into());
         }
         self.spill(host)?;
@@ -246,31 +266,30 @@ impl Run {
         let ctx = EvalCtx::new(doc, &self.vars).with_meta(meta);
         let (fields, width) = (&self.spec.fields, self.spec.fields.len());
         let id = self.spec.id.evaluate(&ctx)?;
-        self.scratch.clear();
-        Collation::with(self.spec.collation.as_ref(), id.or_null(), |id| {
-            key::encode(id, false, &mut self.scratch, None)
-        });
-        let at = match self.by_key.get(self.scratch.as_slice()) {
-            Some(i) => *i,
-            None => {
-                let id = id.or_null().to_value();
-                let states = start(fields, &id, &self.vars)?;
-                self.bytes += self.scratch.len()
-                    + id.as_val().bytes.len()
-                    + 96
-                    + width * size_of::<Accumulator>();
-                self.groups.ids.push(id);
-                self.groups.accumulators.extend(states);
-                let at = self.groups.ids.len() - 1;
-                self.by_key.insert(ShortKey::from_slice(&self.scratch), at);
-                at
-            }
-        };
-        let states = self.groups.of_mut(at, width);
-        let grown = add(fields, states, &ctx)?;
-        self.bytes = self.bytes.saturating_add_signed(grown);
-        if let Some(limit) = self.limit.filter(|l| self.bytes > *l) {
-            check_states(fields, states, limit)?;
+        let at = self.groups.place_of(id.or_null(), &self.spec, &self.vars)?;
+        let grown = add(fields, self.groups.of_mut(at, width), &ctx)?;
+        self.grew(at, grown)
+    }
+
+    /// Takes what a map emitted into its group, whose only accumulator reduces.
+    pub fn take_emitted(&mut self, k: Val<'_>, v: Val<'_>) -> Result<()> {
+        let (fields, width) = (&self.spec.fields, self.spec.fields.len());
+        let at = self.groups.place_of(k, &self.spec, &self.vars)?;
+        let mut grown = 0;
+        for (f, a) in fields.iter().zip(self.groups.of_mut(at, width)) {
+            let before = a.memory_bytes();
+            f.spec.add_emitted(a, k, v, &self.vars)?;
+            grown += a.memory_bytes() as isize - before as isize;
+        }
+        self.grew(at, grown)
+    }
+
+    /// The states of a group hold so many bytes more.
+    fn grew(&mut self, group: usize, bytes: isize) -> Result<()> {
+        self.groups.bytes = self.groups.bytes.saturating_add_signed(bytes);
+        if let Some(limit) = self.limit.filter(|l| self.groups.bytes > *l) {
+            let fields = &self.spec.fields;
+            check_states(fields, self.groups.of(group, fields.len()), limit)?;
         }
         Ok(())
     }
@@ -285,7 +304,6 @@ impl Run {
             self.merge = Some(std::mem::take(&mut self.runs).merge()?);
         }
         self.measure(host);
-        self.by_key = HashMap::default();
         let groups = std::mem::take(&mut self.groups);
         self.done = (groups.ids.into_iter(), groups.accumulators.into_iter());
         self.settled = true;

@@ -27,6 +27,7 @@ mod group;
 mod lookup;
 mod lookup_table;
 mod lookup_unwind;
+mod map_reduce;
 pub mod merged;
 mod narrow;
 mod options;
@@ -484,7 +485,15 @@ impl Pipeline {
         };
         let mut meta = merged || self.geo_near().is_some_and(|g| g.meta);
         let mut out = self.narrowed(from, source, false);
-        for (at, s) in self.stages.iter().enumerate().skip(from) {
+        let mut next = from;
+        while let Some(s) = self.stages.get(next) {
+            let at = next;
+            next += 1;
+            if let Some((map, group)) = map_reduce::fused(self.stages.split_at(at).1) {
+                out = Box::new(map_reduce::Run::new(out, map, group, vars.clone()));
+                next = at + map_reduce::STAGES;
+                continue;
+            }
             if let Op::Unpack(u) = &s.op {
                 let behind = self.stages.split_at(at + 1).1;
                 let needed = self.needed(at + 1);
