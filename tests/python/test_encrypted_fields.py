@@ -51,15 +51,19 @@ def test_the_servers_part_of_encryption_is_refused(db):
     assert db["people"].count_documents({}) == 0
 
 
-def test_compact(db):
+@pytest.mark.parametrize("command,name", [("compactStructuredEncryptionData", "compactionTokens"), ("cleanupStructuredEncryptionData", "cleanupTokens")])
+def test_compact_and_cleanup(db, command, name):
     db.create_collection("people", encryptedFields={"fields": [field()]})
     db.create_collection("plain")
-    compact = "compactStructuredEncryptionData"
-    stats = db.command(compact, "people", compactionTokens={"ssn": Binary(b"t")})["stats"]
+    db.create_collection("view", viewOn="plain")
+    stats = db.command(command, "people", **{name: {"ssn": Binary(b"t")}})["stats"]
     assert stats["ecoc"] == {"read": 0, "deleted": 0}
-    for name, tokens, code in [("people", {}, 7294900), ("plain", {}, 6346807), ("none", {}, 26), ("people", 1, 14)]:
+    assert stats["esc"] == {"read": 0, "inserted": 0, "updated": 0, "deleted": 0}
+    for coll, tokens, code in [("people", {}, 7294900), ("plain", {}, 6346807), ("none", {}, 26), ("view", {}, 166), ("people", 1, 14)]:
         with refuses(code):
-            db.command(compact, name, compactionTokens=tokens)
+            db.command(command, coll, **{name: tokens})
+    with refuses(40414):
+        db.command(command, "people")
 
 
 def test_what_is_refused(db):

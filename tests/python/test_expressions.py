@@ -66,6 +66,10 @@ CASES = [
     ({"$toLower": "$s"}, "hello"),
     ({"$substr": ["$s", 1, 3]}, "ell"),
     ({"$substrBytes": ["$s", 3, -1]}, "lo"),
+    # A decimal is rounded, half to even; a double is cut.
+    ({"$substrBytes": ["$s", Decimal128("0.5"), Decimal128("1.5")]}, "He"),
+    ({"$substrBytes": ["$s", Decimal128("2.5"), Decimal128("2.6")]}, "llo"),
+    ({"$substrBytes": ["$s", 0.9, 1.9]}, "H"),
     ({"$substrCP": ["grüße", 2, 2]}, "üß"),
     ({"$strLenBytes": "grüße"}, 7),
     ({"$strLenCP": "grüße"}, 5),

@@ -260,8 +260,11 @@ def test_stepping_down_a_set_of_one(wire, new_server):
         reply = wire.command({"replSetFreeze": seconds, "$db": "admin"})
         expect_error(reply, 95, "NotSecondary")
         assert reply["errmsg"].endswith("state: Primary")
+    reply = wire.command({"replSetAbortPrimaryCatchUp": 1, "$db": "admin"})
+    expect_error(reply, 20, "IllegalOperation")
+    assert reply["errmsg"] == "The node is not in catch-up mode."
     with new_server("--standalone").client() as client:
-        for command in ("replSetStepDown", "replSetFreeze"):
+        for command in ("replSetStepDown", "replSetFreeze", "replSetAbortPrimaryCatchUp"):
             with refuses(76, "NoReplicationEnabled"):
                 client.admin.command(command, 60)
 

@@ -163,3 +163,33 @@ def test_its_collection_stays_while_it_runs(profiled):
     db.command("profile", 0)
     db["system.profile"].drop()
     assert "system.profile" not in db.list_collection_names()
+
+
+def test_a_filter_of_all_databases(profiled, client):
+    db, admin, knob = profiled, client.admin, "internalQueryGlobalProfilingFilter"
+    change = "setProfilingFilterGlobally"
+    with refuses(7283301):
+        admin.command(change, 1, filter={})
+    admin.command("setParameter", 1, **{knob: True})
+    try:
+        other = client[db.name + "_other"]
+        other.command("profile", 1, filter={"nreturned": 7})
+        assert admin.command(change, 1, filter={"nreturned": 3})["was"] == "none"
+        # Those that are profiled and those to come have it.
+        assert other.command("profile", -1)["filter"] == {"nreturned": {"$eq": 3}}
+        assert db.command("profile", 1)["filter"] == {"nreturned": {"$eq": 3}}
+        db.c.insert_many([{"_id": i} for i in range(3)])
+        for n in (1, 3):
+            assert len(list(db.c.find().limit(n))) == n
+        assert [p["nreturned"] for p in profiles(db, ns=f"{db.name}.c")] == [3]
+        # One may have its own all the same, or none.
+        db.command("profile", 0, filter="unset")
+        assert "filter" not in db.command("profile", -1)
+        for bad in (1, "none"):
+            with refuses(2):
+                admin.command(change, 1, filter=bad)
+        assert admin.command(change, 1, filter="unset")["was"] == {"nreturned": {"$eq": 3}}
+        assert admin.command(change, 1, filter="unset")["was"] == "none"
+        assert "filter" not in other.command("profile", 0)
+    finally:
+        admin.command("setParameter", 1, **{knob: False})

@@ -99,3 +99,24 @@ def test_the_key_of_the_index(coll):
     assert coll.find_one({"a": 3}, shown) == {"_id": 3, "a": 3, "key": {"a": 3, "b": "x"}}
     assert coll.find_one({"a": 3}, {"_id": 0, "a": 1, "key": {"$meta": "indexKey"}}) == {"a": 3, "key": {"a": 3, "b": "x"}}
     assert coll.find_one({"_id": 3}, {"key": {"$meta": "indexKey"}})["key"] == {"_id": 3}
+
+
+def test_the_key_of_the_index_in_a_pipeline(coll):
+    def keys(query, *between):
+        pipeline = [{"$match": query}, *between, {"$project": {"key": {"$meta": "indexKey"}}}]
+        return list(coll.aggregate(pipeline))
+
+    coll.insert_many([{"_id": i, "a": i, "b": "x", "t": ["p", "q"], "words": "red apple", "h": i} for i in range(5)])
+    assert keys({"a": 3}) == [{"_id": 3}], "there is no index"
+    assert keys({"_id": 3}) == [{"_id": 3, "key": {"_id": 3}}]
+    coll.create_index([("a", 1), ("b", -1)])
+    coll.create_index("t")
+    coll.create_index([("words", "text")])
+    coll.create_index([("h", "hashed")])
+    assert keys({"a": 3}) == [{"_id": 3, "key": {"a": 3, "b": "x"}}]
+    assert [d["key"] for d in keys({"t": "q"})] == [{"t": "q"}] * 5
+    assert keys({"$text": {"$search": "apple"}}, {"$sort": {"_id": 1}}, {"$limit": 1}) == [{"_id": 0}]
+    [hashed] = coll.aggregate([{"$match": {"h": 3}}, {"$set": {"key": {"$meta": "indexKey"}}}, {"$project": {"_id": 0, "type": {"$type": "$key.h"}}}])
+    assert hashed == {"type": "long"}
+    # It goes with the document through a sort.
+    assert [d["key"]["a"] for d in keys({"a": {"$gte": 3}}, {"$set": {"n": {"$multiply": ["$a", -1]}}}, {"$sort": {"n": 1}})] == [4, 3]

@@ -13,6 +13,8 @@ pub struct Metadata {
     pub score: Option<f64>,
     /// `$meta: "scoreDetails"`
     pub score_details: Option<Box<DocBuf>>,
+    /// `$meta: "indexKey"`: the fields in the index that found it
+    pub index_key: Option<Box<DocBuf>>,
 }
 
 /// Which of it the documents at a place of a pipeline have.
@@ -38,6 +40,7 @@ impl Metadata {
         text_score: None,
         score: None,
         score_details: None,
+        index_key: None,
     };
 
     pub fn is_none(&self) -> bool {
@@ -51,13 +54,12 @@ impl Metadata {
 
     /// What `$meta` of that name gives.
     pub fn get(&self, name: &str) -> Option<Value> {
+        let document = |d: &Option<Box<DocBuf>>| d.as_ref().map(|d| d.as_doc().as_val().to_value());
         match name {
             "textScore" => self.text_score.map(Value::from),
             "score" => self.any_score().map(Value::from),
-            "scoreDetails" => {
-                let details = self.score_details.as_ref()?;
-                Some(details.as_doc().as_val().to_value())
-            }
+            "scoreDetails" => document(&self.score_details),
+            "indexKey" => document(&self.index_key),
             _ => None,
         }
     }
@@ -76,6 +78,9 @@ impl Metadata {
             if let Some(details) = &self.score_details {
                 w.doc("scoreDetails", details.as_doc());
             }
+            if let Some(key) = &self.index_key {
+                w.doc("indexKey", key.as_doc());
+            }
             out.extend_from_slice(w.finish().as_doc().as_bytes());
         }
         out
@@ -93,11 +98,15 @@ impl Metadata {
         let more = bytes.split_off(len);
         let known = Doc::new(&more).unwrap_or(Doc::EMPTY);
         let number = |name: &str| known.get(name).and_then(|v| v.to_f64());
-        let details = known.get("scoreDetails").and_then(|v| v.as_doc());
+        let document = |name: &str| {
+            let d = known.get(name).and_then(|v| v.as_doc());
+            d.map(|d| Box::new(d.to_buf()))
+        };
         Metadata {
             text_score: number("textScore"),
             score: number("score"),
-            score_details: details.map(|d| Box::new(d.to_buf())),
+            score_details: document("scoreDetails"),
+            index_key: document("indexKey"),
         }
     }
 }

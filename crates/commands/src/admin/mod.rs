@@ -3,7 +3,6 @@
 pub mod auto_compact;
 pub mod cluster_parameter;
 pub mod compact;
-pub mod compact_encryption;
 pub mod configure_fail_point;
 pub mod drop_connections;
 pub mod fsync;
@@ -19,5 +18,7 @@ pub mod rotate_certificates;
 pub mod rw_concern;
 pub mod set_feature_compatibility_version;
 pub mod set_parameter;
+pub mod set_profiling_filter_globally;
 pub mod shutdown;
+pub mod structured_encryption;
 pub mod write_block;

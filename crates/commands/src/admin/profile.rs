@@ -31,7 +31,7 @@ fn read_rate(within: &str, e: Elem<'_>) -> Result<Option<f64>> {
 }
 
 /// The filter that is asked for; `None` for "unset".
-fn parse_filter(v: Val<'_>) -> Result<Option<Arc<Filter>>> {
+pub(super) fn parse_filter(v: Val<'_>) -> Result<Option<Arc<Filter>>> {
     match (v.as_doc(), v.as_str()) {
         (Some(d), _) => Ok(Some(Arc::new(Filter::parse(d, &ParseEnv::new())?))),
         (None, Some("unset")) => Ok(None),

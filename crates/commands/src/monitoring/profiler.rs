@@ -47,7 +47,29 @@ pub struct Profiler {
     slow_ms: AtomicI64,
     /// The bits of an f64.
     sample_rate: AtomicU64,
-    databases: RwLock<HashMap<String, ProfilerSettings>>,
+    databases: RwLock<Databases>,
+}
+
+#[derive(Default)]
+struct Databases {
+    own: HashMap<String, ProfilerSettings>,
+    /// The filter of a database that has no settings of its own.
+    filter: Option<Arc<Filter>>,
+}
+
+impl Databases {
+    fn of(&self, db: &str) -> ProfilerSettings {
+        let common = || ProfilerSettings {
+            level: 0,
+            filter: self.filter.clone(),
+        };
+        self.own.get(db).cloned().unwrap_or_else(common)
+    }
+
+    /// Whether any database is profiled or has a filter.
+    fn any(&self) -> bool {
+        !self.own.is_empty() || self.filter.is_some()
+    }
 }
 
 impl Profiler {
@@ -81,18 +103,31 @@ impl Profiler {
         if !self.any.load(Relaxed) {
             return ProfilerSettings::default();
         }
-        self.databases.read().get(db).cloned().unwrap_or_default()
+        self.databases.read().of(db)
     }
 
     pub fn set(&self, db: &str, settings: ProfilerSettings) {
         let mut databases = self.databases.write();
-        if settings.level == 0 && settings.filter.is_none() {
-            databases.remove(db);
+        if settings.level == 0 && settings.filter.is_none() && databases.filter.is_none() {
+            databases.own.remove(db);
         } else {
-            databases.insert(db.to_string(), settings);
+            databases.own.insert(db.to_string(), settings);
         }
-        self.any
-            .store(self.verbose() || !databases.is_empty(), Relaxed);
+        self.any.store(self.verbose() || databases.any(), Relaxed);
+    }
+
+    /// Sets the filter of all databases, also of those to come. Gives what the latter would have had.
+    pub fn set_filter_globally(&self, filter: Option<Arc<Filter>>) -> Option<Arc<Filter>> {
+        let mut databases = self.databases.write();
+        for own in databases.own.values_mut() {
+            own.filter = filter.clone();
+        }
+        let was = std::mem::replace(&mut databases.filter, filter);
+        if databases.filter.is_none() {
+            databases.own.retain(|_, own| own.level != 0);
+        }
+        self.any.store(self.verbose() || databases.any(), Relaxed);
+        was
     }
 
     fn verbose(&self) -> bool {
@@ -103,7 +138,7 @@ impl Profiler {
     pub fn set_verbose(&self, on: bool) {
         let databases = self.databases.write();
         self.verbose.store(on, Relaxed);
-        self.any.store(on || !databases.is_empty(), Relaxed);
+        self.any.store(on || databases.any(), Relaxed);
     }
 
     /// Whether a command on that database may have to be profiled, and so must not run on an event

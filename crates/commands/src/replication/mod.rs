@@ -5,6 +5,7 @@ pub mod apply_ops;
 pub(crate) mod oplog;
 pub mod pando_copy_files;
 pub mod pando_replicate;
+pub mod repl_set_abort_primary_catch_up;
 pub mod repl_set_freeze;
 pub mod repl_set_get_config;
 pub mod repl_set_get_rbid;

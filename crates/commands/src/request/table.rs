@@ -161,11 +161,13 @@ commands! {
     "pandoBackup" => ADMIN | WORKER, Own(needs::backup), crate::admin::pando_backup::run, "a copy of all data into a directory of the server's machine";
     "fsyncUnlock" => ADMIN, Cluster(&[Unlock]), crate::admin::fsync::unlock, "undoes fsync's lock";
     "compact" => WORKER | OF_COLLECTION, Collection(&[Compact]), crate::admin::compact::run, "has a collection rewritten";
-    "compactStructuredEncryptionData" => WORKER | OF_COLLECTION, Collection(&[CompactStructuredEncryptionData]), crate::admin::compact_encryption::run, "compacts the state of encrypted fields";
+    "compactStructuredEncryptionData" => WORKER | OF_COLLECTION, Collection(&[CompactStructuredEncryptionData]), crate::admin::structured_encryption::compact, "compacts the state of encrypted fields";
+    "cleanupStructuredEncryptionData" => WORKER | OF_COLLECTION, Collection(&[CleanupStructuredEncryptionData]), crate::admin::structured_encryption::cleanup, "cleans up the state of encrypted fields";
     "rotateCertificates" => ADMIN, Cluster(&[RotateCertificates]), crate::admin::rotate_certificates::run, "reads certificates anew";
     "logRotate" => ADMIN | WORKER, Cluster(&[LogRotate]), crate::admin::log_rotate::run, "starts a new log file";
     "logApplicationMessage" => ADMIN, Cluster(&[ApplicationMessage]), crate::admin::log_application_message::run, "a message of an application to the audit log";
     "profile" => WORKER, Own(needs::profile), crate::admin::profile::run, "the profiler";
+    "setProfilingFilterGlobally" => ADMIN | WORKER, Own(needs::profile_everywhere), crate::admin::set_profiling_filter_globally::run, "the profiler's filter everywhere";
     "planCacheClear" => OF_COLLECTION, Collection(&[PlanCacheWrite]), crate::admin::plan_cache_filters::clear, "forgets cached plans";
     "planCacheClearFilters" => OF_COLLECTION, Collection(&[PlanCacheIndexFilter]), crate::admin::plan_cache_filters::clear_filters, "forgets index filters";
     "planCacheListFilters" => OF_COLLECTION, Collection(&[PlanCacheIndexFilter]), crate::admin::plan_cache_filters::list, "the index filters";
@@ -217,6 +219,7 @@ commands! {
     "replSetStepDown" => ADMIN | WORKER, Cluster(&[ReplSetStateChange]), crate::replication::repl_set_step_down::run, "makes the primary a secondary";
     "replSetStepUp" => ADMIN | WORKER, Cluster(&[ReplSetStateChange]), crate::replication::repl_set_step_up::run, "has a secondary stand for election";
     "replSetMaintenance" => ADMIN | WORKER, Cluster(&[ReplSetStateChange]), crate::replication::repl_set_maintenance::run, "takes a secondary out of reading and of elections";
+    "replSetAbortPrimaryCatchUp" => ADMIN, Cluster(&[ReplSetStateChange]), crate::replication::repl_set_abort_primary_catch_up::run, "has a new primary take writes at once";
     "replSetSyncFrom" => ADMIN, Cluster(&[ReplSetStateChange]), crate::replication::repl_set_sync_from::run, "whom a secondary has its entries from";
     "createSearchIndexes" => OF_COLLECTION, Collection(&[CreateSearchIndexes]), crate::ddl::search_indexes::run, "new search indexes";
     "updateSearchIndex" => OF_COLLECTION, Collection(&[UpdateSearchIndex]), crate::ddl::search_indexes::run, "changes a search index";

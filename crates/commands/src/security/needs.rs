@@ -342,6 +342,10 @@ pub fn profile(check: &Check<'_, '_>) -> Result<bool> {
     Ok(check.may(EnableProfiler, Target::Database(db)) || asks && check.may(Find, own))
 }
 
+pub fn profile_everywhere(check: &Check<'_, '_>) -> Result<bool> {
+    Ok(check.may(EnableProfiler, Target::AnyNormal))
+}
+
 /// A copy of everything, which holds up the server's disk.
 pub fn backup(check: &Check<'_, '_>) -> Result<bool> {
     let reads = check.may(Find, Target::AnyNormal)

@@ -33,6 +33,8 @@ pub const ESTABLISHMENT: [&str; 5] = [
 pub const FRAMEWORK: &str = "internalQueryFrameworkControl";
 /// How long a router may know of users and roles what does not hold any more, in seconds.
 pub const USER_CACHE_INTERVAL: &str = "userCacheInvalidationIntervalSecs";
+/// Whether `setProfilingFilterGlobally` does anything.
+pub const GLOBAL_PROFILING_FILTER: &str = "internalQueryGlobalProfilingFilter";
 /// How long a transaction waits for DDL.
 pub const TRANSACTION_LOCK_PATIENCE: &str = "maxTransactionLockRequestTimeoutMillis";
 
@@ -50,6 +52,7 @@ const EFFECTIVE: &[&str] = &[
     ESTABLISHMENT[3],
     ESTABLISHMENT[4],
     FRAMEWORK,
+    GLOBAL_PROFILING_FILTER,
     INITIAL_SYNC_PATIENCE,
     INITIAL_SYNC_RATE,
     "logComponentVerbosity",
@@ -120,6 +123,7 @@ parameters! {
     INITIAL_SYNC_PATIENCE => 60, BOTH, POSITIVE;
     INITIAL_SYNC_RATE => 0, BOTH, NATURAL;
     "internalQueryExecMaxBlockingSortBytes" => 104_857_600, BOTH, NATURAL;
+    GLOBAL_PROFILING_FILTER => false, BOTH, None;
     "internalQueryMaxBlockingSortMemoryUsageBytes" => 104_857_600, BOTH, NATURAL;
     ESTABLISHMENT[0] => false, BOTH, None;
     ESTABLISHMENT[1] => i32::MAX, BOTH, POSITIVE;

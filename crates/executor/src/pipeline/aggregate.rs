@@ -318,6 +318,9 @@ pub(crate) fn begin(
     if cursor.plan().text.is_some() && (asks("textScore") || asks("score")) {
         cursor.keep_score();
     }
+    if asks("indexKey") {
+        cursor.keep_index_key();
+    }
     begun(Start::Rows(Box::new(cursor)), push.consumed, Some(coll))
 }
 

@@ -184,7 +184,8 @@ fn near_of<'d>(plan: &Plan, doc: Doc<'d>) -> Option<(f64, Val<'d>)> {
     }
 }
 
-/// `returnKey`: the document's fields in the index that found it; empty without an index.
+/// `returnKey`: the document's fields in the index that found it; empty without an index, and where
+/// a text index did.
 fn index_key(
     doc: Doc<'_>,
     coll: &Collection,
@@ -196,7 +197,7 @@ fn index_key(
         w.val("_id", doc.get("_id").unwrap_or(Val::NULL));
         Ok(w.finish())
     };
-    match plan.map(|p| (&p.access, p)) {
+    match plan.filter(|p| p.text.is_none()).map(|p| (&p.access, p)) {
         Some((Access::Index(a), _)) => {
             let Some(index) = coll.index(a.index) else {
                 return Ok(DocBuf::new());
@@ -235,6 +236,7 @@ pub struct FindCursor {
     /// What is known of the current result, where somebody asks.
     known: Metadata,
     wants_score: bool,
+    wants_index_key: bool,
 }
 
 impl FindCursor {
@@ -311,6 +313,7 @@ impl FindCursor {
             interrupt,
             known: Metadata::default(),
             wants_score: false,
+            wants_index_key: false,
         })
     }
 
@@ -388,6 +391,11 @@ impl FindCursor {
         self.wants_score = true;
     }
 
+    /// From here on [`FindCursor::known`] tells the key in the index that found the result.
+    pub(crate) fn keep_index_key(&mut self) {
+        self.wants_index_key = true;
+    }
+
     /// What is known of the current result, as [`FindCursor::project`] left it.
     pub(crate) fn known(&self) -> &Metadata {
         &self.known
@@ -397,6 +405,11 @@ impl FindCursor {
     pub(crate) fn project(&mut self) -> Result<()> {
         if self.wants_score {
             self.known = text::metadata(&self.rows.plan, self.rows.doc());
+        }
+        if self.wants_index_key {
+            let (rows, by_id) = (&self.rows, self.shape.by_id);
+            let key = index_key(rows.doc(), &rows.coll, Some(&rows.plan), by_id)?;
+            self.known.index_key = (!key.as_doc().is_empty()).then(|| Box::new(key));
         }
         if self.shape.projection.is_some() {
             self.doc()?;

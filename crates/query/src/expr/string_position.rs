@@ -4,6 +4,7 @@ use super::array::int32;
 use super::node::{Call, Computed, EvalCtx, own};
 use super::string::{coerce, string};
 use super::table::Op;
+use crate::arithmetic::decimal;
 use bson::{Val, tag};
 use errors::{Result, bail};
 
@@ -173,8 +174,8 @@ fn substr_bytes<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
     }
 }
 
-/// A number's whole part. A double that an int64 cannot hold is refused; such a decimal becomes the
-/// least int64.
+/// A double's whole part, and a decimal rounded, half to even, as MongoDB has them. A double that an
+/// int64 cannot hold is refused; such a decimal becomes the least int64.
 fn whole(v: Val<'_>) -> Result<i64> {
     if let (tag::DOUBLE, Some(f)) = (v.tag, v.as_f64())
         && !(-9223372036854775808.0..9223372036854775808.0).contains(&f)
@@ -182,7 +183,7 @@ fn whole(v: Val<'_>) -> Result<i64> {
         bail!(31109, "Can't coerce out of range value {v} to long");
     }
     if let Some(d) = v.as_decimal() {
-        return Ok(crate::arithmetic::convert::decimal_to_i64(d).unwrap_or(i64::MIN));
+        return Ok(decimal::to_i64(d, decimal::Round::HalfEven).unwrap_or(i64::MIN));
     }
     Ok(v.to_i64_truncated().unwrap_or(0))
 }

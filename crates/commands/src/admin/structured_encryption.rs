@@ -1,0 +1,104 @@
+//! `compactStructuredEncryptionData` and `cleanupStructuredEncryptionData`: there is no state of
+//! Queryable Encryption that could be compacted or cleaned up, so what the client asks is checked and
+//! answered with empty figures.
+
+use crate::request::idl;
+use crate::request::{CommandContext, Done};
+use bson::Doc;
+use errors::{Result, bail};
+
+/// What the two differ in.
+struct Kind {
+    command: &'static str,
+    /// In messages.
+    verb: &'static str,
+    tokens: &'static str,
+    token: &'static str,
+}
+
+pub fn compact(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+    run(
+        cx,
+        &Kind {
+            command: "compactStructuredEncryptionData",
+            verb: "compact",
+            tokens: "compactionTokens",
+            token: "Compaction",
+        },
+    )
+}
+
+pub fn cleanup(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+    run(
+        cx,
+        &Kind {
+            command: "cleanupStructuredEncryptionData",
+            verb: "cleanup",
+            tokens: "cleanupTokens",
+            token: "Cleanup",
+        },
+    )
+}
+
+fn run(cx: &mut CommandContext<'_, '_>, kind: &Kind) -> Result<Done> {
+    let at = kind.command;
+    let ns = cx.args.namespace()?;
+    let mut tokens = None;
+    for e in &cx.args.fields {
+        match e.name {
+            name if name == kind.tokens => tokens = idl::doc(at, *e)?,
+            "encryptionInformation" if kind.verb == "compact" => {
+                idl::doc(at, *e)?;
+            }
+            "anchorPaddingFactor" if kind.verb == "compact" => {
+                idl::int(at, *e)?;
+            }
+            _ => return Err(cx.args.unknown(*e)),
+        }
+    }
+    let tokens = idl::required(at, kind.tokens, tokens)?;
+    let Some(coll) = cx.app.engine.catalog.get(&ns) else {
+        bail!(NamespaceNotFound, "Collection '{ns}' does not exist")
+    };
+    if coll.is_view() {
+        bail!(
+            CommandNotSupportedOnView,
+            "Cannot {} structured encryption data on a view",
+            kind.verb
+        );
+    }
+    let Some(encrypted) = coll.option("encryptedFields").and_then(|v| v.as_doc()) else {
+        bail!(
+            6346807,
+            "Target namespace is not an encrypted collection: {ns}"
+        )
+    };
+    let fields = encrypted.get("fields").and_then(|v| v.as_array());
+    for f in fields
+        .unwrap_or(Doc::EMPTY)
+        .values()
+        .filter_map(|v| v.as_doc())
+    {
+        let path = f.get("path").and_then(|v| v.as_str()).unwrap_or("");
+        if tokens.get(path).is_none() {
+            bail!(
+                7294900,
+                "{} token missing for encrypted path: {path}",
+                kind.token
+            );
+        }
+    }
+    cx.w.open_doc("stats");
+    for (name, figures) in [
+        ("ecoc", &["read", "deleted"][..]),
+        ("esc", &["read", "inserted", "updated", "deleted"][..]),
+    ] {
+        cx.w.open_doc(name);
+        for f in figures {
+            cx.w.i64(f, 0);
+        }
+        cx.w.close();
+    }
+    cx.w.close();
+    Ok(Done::Reply)
+}
