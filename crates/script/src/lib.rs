@@ -190,6 +190,8 @@ impl Realm {
         f: impl for<'js> FnOnce(&Ctx<'js>, &Rc<Shared>) -> Result<T, ScriptFault>,
     ) -> Result<T, Error> {
         self.shared.ended.set(false);
+        // One that a script has caught is not the cause of what fails later.
+        self.shared.failure.take();
         self.context.with(|ctx| {
             f(&ctx, &self.shared).map_err(|fault| {
                 let failure = self.shared.failure.borrow_mut().take();

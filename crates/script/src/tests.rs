@@ -294,6 +294,8 @@ fn an_emission_that_fails_leaves_those_before_it() {
         assert_eq!(got[2], "\"\u{FFFD}\"");
         assert_eq!(got[4..], ["2.0", "\"b\""]);
     }
+    let e = run_in(&engine, "() => { throw new Error('later') }", "[]").unwrap_err();
+    assert!(e.message.contains("later"), "{e}");
 }
 
 #[test]
