@@ -42,11 +42,15 @@ impl Young {
             counts.clear();
         }
         // Of one that is new here, some may have been left by a process before.
-        let count = counts.entry(meta.to_vec()).or_insert(Count {
+        let first = Count {
             rows: 0,
             from: times.0.saturating_sub(span),
             to: times.1,
-        });
+        };
+        let count = match counts.contains_key(meta) {
+            true => counts.get_mut(meta),
+            false => Some(counts.entry(meta.to_vec()).or_insert(first)),
+        }?;
         count.rows += rows;
         count.from = count.from.min(times.0);
         count.to = count.to.max(times.1);

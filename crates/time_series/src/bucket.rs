@@ -114,20 +114,38 @@ fn bucket(options: &TimeSeriesOptions, meta: Option<Val<'_>>, rows: &[Measuremen
 }
 
 fn as_they_came(options: &TimeSeriesOptions, rows: &[Measurement<'_>]) -> Vec<u8> {
-    let mut data = vec![AS_THEY_CAME];
+    let mut data = Vec::with_capacity(1 + rows.iter().map(|m| m.doc.len()).sum::<usize>());
+    data.push(AS_THEY_CAME);
     for m in rows {
         match &options.meta {
-            Some(meta) if m.doc.contains(meta) => {
-                let mut w = Writer::with_capacity(m.doc.len());
-                m.doc.iter().filter(|e| e.name != meta).for_each(|e| {
-                    w.val(e.name, e.val);
-                });
-                data.extend_from_slice(w.finish().as_bytes());
-            }
-            _ => data.extend_from_slice(m.doc.as_bytes()),
+            Some(meta) => push_without(m.doc, meta, &mut data),
+            None => data.extend_from_slice(m.doc.as_bytes()),
         }
     }
     data
+}
+
+/// Appends a document without the fields of that name.
+fn push_without(doc: Doc<'_>, name: &str, out: &mut Vec<u8>) {
+    let start = out.len();
+    out.extend_from_slice(&[0; 4]);
+    let (bytes, end) = (doc.as_bytes(), doc.len() - 1);
+    let (mut fields, mut copied) = (doc.iter(), 4);
+    loop {
+        let before = end - fields.rest().len();
+        let Some((this, _)) = fields.next_raw() else {
+            break;
+        };
+        if bson::same_name(this, name) {
+            out.extend_from_slice(bytes.get(copied..before).unwrap_or(&[]));
+            copied = end - fields.rest().len();
+        }
+    }
+    out.extend_from_slice(bytes.get(copied..).unwrap_or(&[0]));
+    let len = i32::try_from(out.len() - start).unwrap_or(i32::MAX);
+    if let Some(place) = out.get_mut(start..start + 4) {
+        place.copy_from_slice(&len.to_le_bytes());
+    }
 }
 
 /// The columns under way.
@@ -138,11 +156,15 @@ struct Columns<'a> {
 }
 
 impl<'a> Columns<'a> {
-    fn push(&mut self, name: &'a str, v: Val<'a>) -> usize {
-        let at = *self.at.entry(name).or_insert_with(|| {
-            self.names.push(name);
-            self.values.push(Vec::new());
-            self.names.len() - 1
+    /// `likely`: the column where the measurement before has its field of that place.
+    fn push(&mut self, name: &'a str, v: Val<'a>, likely: Option<usize>) -> usize {
+        let known = likely.filter(|at| self.names.get(*at) == Some(&name));
+        let at = known.unwrap_or_else(|| {
+            *self.at.entry(name).or_insert_with(|| {
+                self.names.push(name);
+                self.values.push(Vec::new());
+                self.names.len() - 1
+            })
         });
         self.values[at].push(v);
         at
@@ -160,10 +182,12 @@ fn by_column(options: &TimeSeriesOptions, rows: &[Measurement<'_>]) -> Vec<u8> {
     let mut shape = Vec::new();
     for m in rows {
         shape.clear();
+        let last = runs.last().and_then(|(at, _)| shapes.get(*at));
         for e in m.doc {
             // A name that comes twice is read by its first value; the others are lost to queries.
             if options.meta.as_deref() != Some(e.name) {
-                shape.push(columns.push(e.name, e.val));
+                let likely = last.and_then(|s| s.get(shape.len())).copied();
+                shape.push(columns.push(e.name, e.val, likely));
             }
         }
         let at = match runs.last() {
@@ -219,6 +243,25 @@ fn data(bucket: Doc<'_>) -> Option<&[u8]> {
 /// Whether its measurements lie as they came.
 pub fn is_young(bucket: Doc<'_>) -> bool {
     data(bucket).and_then(|d| d.first()) == Some(&AS_THEY_CAME)
+}
+
+/// The measurements of a bucket whose measurements lie as they came, without their meta field; `None`
+/// for any other.
+pub fn young_rows<'a>(
+    options: &TimeSeriesOptions,
+    bucket: Doc<'a>,
+) -> Option<Vec<Measurement<'a>>> {
+    let (&AS_THEY_CAME, mut rest) = data(bucket)?.split_first()? else {
+        return None;
+    };
+    let mut rows = Vec::new();
+    while !rest.is_empty() {
+        let len = i32::from_le_bytes(rest.first_chunk::<4>().copied()?);
+        let (doc, more) = rest.split_at_checked(usize::try_from(len).ok()?)?;
+        rows.push(Measurement::read(options, Doc::new(doc)?).ok()?);
+        rest = more;
+    }
+    Some(rows)
 }
 
 /// The measurements of a bucket, one after the other, each with the fields that are wanted (`None`:

@@ -14,7 +14,7 @@ mod selection;
 #[cfg(test)]
 mod tests;
 
-pub use bucket::{Measurement, Packed, Rows, bounds, is_young, pack, rows};
+pub use bucket::{Measurement, Packed, Rows, bounds, is_young, pack, rows, young_rows};
 pub use index::{of_buckets, of_measurements};
 pub use options::{BUCKETS, Granularity, MAX_SPAN_SECONDS, TimeSeriesOptions, buckets_of};
 pub use selection::Selection;

@@ -20,6 +20,8 @@ pub(crate) struct NewRecord {
     at: usize,
     /// Positions of others that are in the same document: a bucket of measurements.
     with: Vec<usize>,
+    /// The server has made its `_id`, which nothing else has.
+    fresh: bool,
     doc: DocBuf,
     /// The store's key of the record. Empty where records lie under numbers, until it has one.
     key: Vec<u8>,
@@ -39,6 +41,7 @@ impl NewRecord {
         Ok(NewRecord {
             at,
             with: Vec::new(),
+            fresh: false,
             doc,
             key,
             changed: 0..0,
@@ -46,9 +49,10 @@ impl NewRecord {
         })
     }
 
-    /// The record of a bucket that holds what is at these positions.
+    /// The record of a new bucket that holds what is at these positions too.
     pub fn holding(mut self, with: Vec<usize>) -> NewRecord {
         self.with = with;
+        self.fresh = true;
         self
     }
 
@@ -174,7 +178,9 @@ fn refuse_duplicates(
         if new.refused.is_none() {
             match check(view, write, new, &ids, &taken) {
                 Ok(()) if many => {
-                    ids.insert(&new.key);
+                    if !new.fresh {
+                        ids.insert(&new.key);
+                    }
                     (write.changes).take(write.coll(), new.changed.clone(), &mut taken);
                     continue;
                 }
@@ -207,7 +213,8 @@ fn check(
 ) -> Result<()> {
     let coll = write.coll();
     // Where records lie under numbers, the index on `_id` is one of the unique ones.
-    if !coll.is_numbered() && (ids.contains(&new.key) || view.exists(&new.key)?) {
+    let may_be_there = !coll.is_numbered() && !new.fresh;
+    if may_be_there && (ids.contains(&new.key) || view.exists(&new.key)?) {
         return Err(duplicate_id(coll, records::id_of(new.doc.as_doc())?).into());
     }
     view.check_first_writer(&new.key)?;

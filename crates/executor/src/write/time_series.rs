@@ -23,10 +23,10 @@ use crate::write::update::{UpdateRequest, Updated, update_ctx};
 use bson::{Doc, DocBuf, ObjectId, Val, Value, Writer, key, tag};
 use catalog::Collection;
 use errors::{Error, Result, Stop, bail};
+use foldhash::HashMap;
 use query::expr::ParseEnv;
 use query::filter::Filter;
 use query::pipeline::filter_paths;
-use std::collections::HashMap;
 use std::sync::Arc;
 use storage::{Direction, Effect};
 use time_series::{Measurement, Selection, TimeSeriesOptions};
@@ -220,7 +220,7 @@ struct Group {
 
 fn grouped(options: &TimeSeriesOptions, chunk: &[New]) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
-    let mut places: HashMap<Option<(u8, &[u8])>, usize> = HashMap::new();
+    let mut places: HashMap<Option<(u8, &[u8])>, usize> = HashMap::default();
     for (i, new) in chunk.iter().enumerate() {
         let meta = options.meta.as_ref().and_then(|m| new.doc.get(m));
         let place = *places
@@ -326,21 +326,46 @@ fn pack(ctx: &mut OpCtx, series: &Series, meta: Option<Val<'_>>, times: (i64, i6
     }
     let mut write = RecordWrite::of_records(ctx, target, &keys)?;
     let coll = write.coll().clone();
-    let (mut gone, mut docs) = (Vec::new(), Vec::new());
-    for key in keys {
-        let Some(record) = ctx.latest().get(&key)? else {
-            continue;
-        };
-        let bucket = records::stored(&coll, &key, &record)?.to_buf();
-        docs.extend(measurements_of(&coll, &series.options, bucket.as_doc())?);
-        gone.push((key, bucket));
+    let gone = read_again(ctx, &coll, keys)?;
+    let mut rows = Vec::new();
+    for (_, bucket) in &gone {
+        let young = time_series::young_rows(&series.options, bucket.as_doc());
+        rows.extend(young.ok_or_else(|| damaged(&coll))?);
     }
-    let new = buckets_of(&series.options, meta, &docs)?;
+    rows.sort_by_key(|m| m.time);
+    let new = time_series::pack(&series.options, meta, &rows);
+    let new: Vec<DocBuf> = new.into_iter().map(|p| p.doc).collect();
     if new.len() >= gone.len() {
         return Ok(());
     }
     replace(ctx, &mut write, &gone, new)?;
     write.commit_unrecorded(ctx)
+}
+
+/// The buckets under latched keys, which are in order, as they are now. One scan costs less than a
+/// look for each.
+fn read_again(
+    ctx: &mut OpCtx,
+    coll: &Collection,
+    keys: Vec<Vec<u8>>,
+) -> Result<Vec<(Vec<u8>, DocBuf)>> {
+    let (Some(low), Some(high)) = (keys.first().cloned(), keys.last().cloned()) else {
+        return Ok(Vec::new());
+    };
+    let end = [high.as_slice(), &[0]].concat();
+    let view = ctx.latest();
+    let mut scan = view.scan(&low, &end, Direction::Forward);
+    let mut wanted = keys.into_iter().peekable();
+    let mut found = Vec::new();
+    while scan.next()? {
+        ctx.tick(1)?;
+        while wanted.next_if(|k| k.as_slice() < scan.key()).is_some() {}
+        if let Some(key) = wanted.next_if(|k| k == scan.key()) {
+            let bucket = records::stored(coll, &key, scan.value())?.to_buf();
+            found.push((key, bucket));
+        }
+    }
+    Ok(found)
 }
 
 /// The store's keys of the buckets that lie as they came.
