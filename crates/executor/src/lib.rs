@@ -58,7 +58,7 @@ pub use follow::{
 };
 pub use gate::Gate;
 pub use key_locks::{OpenTransaction, Transactions};
-pub use op::{INLINE_BUDGET, OpCtx, ReplyMemory, Spent};
+pub use op::{INLINE_BUDGET, OpCtx, ReplyMemory, Spent, ViewTaken};
 pub use pipeline::{
     AggregateRequest, Elsewhere, ExplainedPipeline, PipelineCursor, ReadElsewhere, RowsElsewhere,
     ServerRows, distinct, distinct_of, distinct_plan, explain_pipeline,

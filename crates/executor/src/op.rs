@@ -48,6 +48,11 @@ pub trait ReplyMemory {
     fn wait(&self) -> bool;
 }
 
+/// Who wants to know when an operation has taken what it reads a collection from.
+pub trait ViewTaken {
+    fn view_taken(&self, ns: &str);
+}
+
 /// One operation.
 pub struct OpCtx<'a> {
     pub engine: &'a Arc<Engine>,
@@ -77,6 +82,8 @@ pub struct OpCtx<'a> {
     pub may_start_over: bool,
     /// The bytes that each scan may use to remember given records.
     pub(crate) remembered: usize,
+    /// Told of each view that is taken.
+    pub on_view: Option<&'a dyn ViewTaken>,
     /// The pinned snapshot to read; `None`: the newest state.
     pub moment: Option<Arc<PinnedSnapshot>>,
     staged: bool,
@@ -128,6 +135,7 @@ impl<'a> OpCtx<'a> {
             may_cut: false,
             may_start_over: false,
             remembered: REMEMBERED,
+            on_view: None,
             moment: None,
             staged: false,
             epoch: engine.store.epoch(),
@@ -320,6 +328,7 @@ impl<'a> OpCtx<'a> {
                 .consistent(ns, || self.engine.store.view()),
             Some(m) => (m.view.clone(), m.catalog.get(ns).cloned()),
         };
+        self.tell_of_view(ns);
         (self.as_it_may_read(view), coll)
     }
 
@@ -344,6 +353,13 @@ impl<'a> OpCtx<'a> {
     /// The newest state, without a snapshot, also in a transaction.
     pub fn newest(&self) -> View {
         self.as_it_may_read(self.engine.store.latest())
+    }
+
+    /// A collection is read from here on.
+    pub(crate) fn tell_of_view(&self, ns: &str) {
+        if let Some(on_view) = self.on_view {
+            on_view.view_taken(ns);
+        }
     }
 
     /// On an event loop only what is in memory is read.

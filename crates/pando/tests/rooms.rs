@@ -58,12 +58,14 @@ const ROOMS: &[(&str, &[&str])] = &[
             "errors",
         ],
     ),
+    ("sharding", &["planner", "query", "bson", "errors"]),
     (
         "session",
-        &["executor", "catalog", "storage", "bson", "errors"],
+        &[
+            "executor", "sharding", "catalog", "storage", "bson", "errors",
+        ],
     ),
     ("replication", &["storage", "bson", "errors"]),
-    ("sharding", &["planner", "query", "bson", "errors"]),
     ("auth", &["bson", "errors"]),
     ("certificates", &[]),
     ("outgoing", &["auth", "certificates", "bson"]),

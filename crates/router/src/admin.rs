@@ -16,7 +16,8 @@ use crate::transfer::move_range;
 use crate::{Outcome, balancer, ddl};
 use bson::{Doc, DocBuf, ObjectId, Val, Writer, doc};
 use errors::err;
-use sharding::{Chunk, RoutingTable, Version};
+use sharding::split::{cut_chunk, join};
+use sharding::{Chunk, RoutingTable};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -94,12 +95,9 @@ fn named_chunk<'t>(command: &Command<'_>, table: &'t RoutingTable) -> Outcome<&'
     let key = table.key();
     if let Some((min, max)) = array_bounds(command) {
         let range = key.range(min, max)?;
-        let found = table
-            .chunks_in(&range)
-            .find(|(i, _)| table.range_of(*i).as_ref() == Some(&range));
-        return Ok(found
-            .map(|(_, c)| c)
-            .ok_or_else(|| err!(BadValue, "no chunk has the bounds {min} and {max}"))?);
+        let whole = |c: &&Chunk| c.range(key).is_ok_and(|r| r == range);
+        let found = table.chunks_in(&range).find(whole);
+        return Ok(found.ok_or_else(|| err!(BadValue, "no chunk has the bounds {min} and {max}"))?);
     }
     let place = match (command.document("find"), command.document("middle")) {
         (Some(find), _) => {
@@ -170,7 +168,7 @@ fn move_one(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
         }
         (None, Some(max)) => {
             let place = key.place_of_bound(max.as_doc())?;
-            let before = table.chunks().iter().find(|c| {
+            let before = table.chunks().find(|c| {
                 key.place_of_bound(c.max.as_doc())
                     .is_ok_and(|end| end >= place)
             });
@@ -212,44 +210,9 @@ pub(crate) fn split_at(
     chunk: &Chunk,
     at: &[DocBuf],
 ) -> Outcome<()> {
-    let range = chunk.range(table.key())?;
-    let version = table.version();
-    let (mut new, mut min) = (Vec::new(), chunk.min.clone());
-    let mut minor = version.minor();
-    let ends = at.iter().chain(std::iter::once(&chunk.max));
-    for end in ends {
-        let place = table.key().place_of_bound(end.as_doc())?;
-        let first = table.key().place_of_bound(chunk.min.as_doc())?;
-        let is_cut = !std::ptr::eq(end, &chunk.max);
-        if is_cut && (!range.contains(&place) || place == first || *end == chunk.max) {
-            return Err(err!(
-                InvalidOptions,
-                "new split key bound {} is outside of the chunk, or its boundary",
-                end.as_doc()
-            )
-            .into());
-        }
-        minor += 1;
-        new.push(Chunk {
-            id: ObjectId::generate(),
-            min: std::mem::replace(&mut min, end.clone()),
-            max: end.clone(),
-            // The chunk's own major version: its shard has it.
-            lastmod: Version::placement_of((chunk.lastmod >> 32) as u32, 0),
-            ..chunk.clone()
-        });
-    }
-    for (i, chunk) in new.iter_mut().enumerate() {
-        chunk.lastmod =
-            Version::placement_of((chunk.lastmod >> 32) as u32, minor.saturating_sub(i as u32));
-    }
+    let cut = cut_chunk(table, chunk, at, ObjectId::generate)?;
     let mut change = chunks::Change::begin(held);
-    chunks::replace(
-        &mut change,
-        &table.entry.uuid,
-        std::slice::from_ref(chunk),
-        &new,
-    );
+    chunks::replace(&mut change, &table.entry.uuid, &cut.old, &cut.new);
     change.commit()?;
     chunks::log(
         &router.cluster,
@@ -268,27 +231,16 @@ fn merge_chunks(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     let held = chunks::lock(&router.cluster, ns)?;
     let table = table_of(router, ns)?;
     let range = table.key().range(min, max)?;
-    let old: Vec<Chunk> = table.chunks_in(&range).map(|(_, c)| c.clone()).collect();
-    let (Some(first), Some(last)) = (old.first(), old.last()) else {
-        return Err(err!(InternalError, "a range has no chunks").into());
-    };
-    let whole = table.key().range(first.min.as_doc(), last.max.as_doc())?;
-    if whole != range || old.iter().any(|c| c.shard != first.shard) {
-        return Err(err!(
+    let joined = join(&table, &range, ObjectId::generate).map_err(|stop| {
+        let e = stop.into_error();
+        err!(
             IllegalOperation,
-            "could not merge chunks, collection {ns} range starting at {min} and ending at {max} does not belong to one shard, or is not made of whole chunks"
+            "could not merge chunks, collection {ns} range starting at {min} and ending at {max}: {}",
+            e.message
         )
-        .into());
-    }
-    let greatest = old.iter().map(|c| c.lastmod).max().unwrap_or(0);
-    let new = Chunk {
-        id: ObjectId::generate(),
-        max: last.max.clone(),
-        lastmod: greatest + 1,
-        ..first.clone()
-    };
+    })?;
     let mut change = chunks::Change::begin(&held);
-    chunks::replace(&mut change, &table.entry.uuid, &old, &[new]);
+    chunks::replace(&mut change, &table.entry.uuid, &joined.old, &joined.new);
     change.commit()?;
     drop(held);
     chunks::log(&router.cluster, "merge", ns, doc! {"min": min, "max": max});

@@ -123,11 +123,12 @@ fn plan(cluster: &Cluster, table: &RoutingTable, bytes: u64) -> Outcome<Option<D
     names.dedup();
     for zone in names {
         let within = zone.map_or(Within::None, Within::Zone);
-        let here = |c: &&Chunk| {
+        let inside = |c: &Chunk| {
             let range = c.range(table.key());
-            range.is_ok_and(|r| zone_of(&zones, &r) == within) && !c.jumbo
+            range.is_ok_and(|r| zone_of(&zones, &r) == within)
         };
-        let chunks: Vec<&Chunk> = table.chunks().iter().filter(here).collect();
+        let here = |c: &&Chunk| !c.jumbo && (zones.is_empty() || inside(c));
+        let chunks: Vec<&Chunk> = table.chunks().filter(here).collect();
         let mut loads = Vec::new();
         for shard in &shards {
             let id = shard.get("_id").and_then(Val::as_str).unwrap_or_default();

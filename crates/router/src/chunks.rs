@@ -9,7 +9,7 @@ use crate::{Failure, Outcome};
 use bson::{DocBuf, ObjectId, Val, Value, Writer, doc};
 use errors::{Code, err};
 use parking_lot::{ArcMutexGuard, Mutex, RawMutex};
-use sharding::Chunk;
+use sharding::{Chunk, lock};
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -17,9 +17,6 @@ use std::time::{Duration, Instant};
 /// How long a lock is waited for.
 const PATIENCE: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(30);
-/// A lock whose holder has not renewed it for so long was left behind.
-const LEFT: Duration = Duration::from_secs(10);
-const RENEW: Duration = Duration::from_secs(2);
 
 /// A lock in `config.locks`, of a collection or of a database. It is renewed while it is held.
 pub(crate) struct Lock<'c> {
@@ -38,7 +35,7 @@ impl Lock<'_> {
     fn new<'c>(cluster: &'c Cluster, ns: &str, by: String, turn: i64) -> Outcome<Lock<'c>> {
         let (ends, ended) = mpsc::channel();
         let changing = Arc::new(Mutex::new(()));
-        let lock = Lock {
+        let held = Lock {
             cluster,
             ns: ns.into(),
             by,
@@ -46,13 +43,13 @@ impl Lock<'_> {
             changing: changing.clone(),
             _renewed: ends,
         };
-        let (config, q) = (cluster.config.clone(), lock.own());
+        let (config, q) = (cluster.config.clone(), held.own());
         let renew = move || {
-            while ended.recv_timeout(RENEW) == Err(RecvTimeoutError::Timeout) {
+            while ended.recv_timeout(lock::RENEW) == Err(RecvTimeoutError::Timeout) {
                 let Some(_changing) = changing.try_lock() else {
                     continue;
                 };
-                let u = doc! {"$set": doc! {"at": Value::date(millis())}};
+                let u = lock::renewed(millis());
                 let updates = bson::array![doc! {"q": &q, "u": u}];
                 let update = doc! {"update": "locks", "updates": updates};
                 // Whoever could not renew it fails at his next change, if it was taken over.
@@ -63,20 +60,18 @@ impl Lock<'_> {
             .name("lock".into())
             .spawn(renew)
             .map_err(|e| err!(OperationFailed, "no thread for a lock: {e}"))?;
-        Ok(lock)
+        Ok(held)
     }
 
     fn own(&self) -> DocBuf {
-        doc! {"_id": &self.ns, "by": &self.by}
+        lock::held(&self.ns, &self.by)
     }
 }
 
 impl Drop for Lock<'_> {
     fn drop(&mut self) {
         let _changing = self.changing.lock();
-        // The document stays, and with it the number of holders.
-        let u = doc! {"$set": doc! {"by": "", "at": Value::date(0)}};
-        let updates = bson::array![doc! {"q": self.own(), "u": u}];
+        let updates = bson::array![doc! {"q": self.own(), "u": lock::freed()}];
         let free = doc! {"update": "locks", "updates": updates};
         if let Err(e) = self.cluster.on_config("config", free.as_doc()) {
             tracing::warn!(target: "SHARDING", ns = self.ns.as_str(), error = %e, "A lock is left behind");
@@ -95,14 +90,11 @@ pub(crate) fn lock<'c>(cluster: &'c Cluster, ns: &str) -> Outcome<Lock<'c>> {
     let by = ObjectId::generate().to_string();
     let began = Instant::now();
     loop {
-        let late = Value::date(millis() - LEFT.as_millis() as i64);
+        let (query, update) = lock::take(ns, &by, millis());
         let take = doc! {
             "findAndModify": "locks",
-            "query": doc! {"_id": ns, "at": doc! {"$lt": late}},
-            "update": doc! {
-                "$set": doc! {"by": &by, "at": Value::date(millis())},
-                "$inc": doc! {"turn": 1_i64},
-            },
+            "query": query,
+            "update": update,
             "upsert": true,
             "new": true,
             "writeConcern": doc! {"w": "majority"},
@@ -132,6 +124,8 @@ pub(crate) fn lock<'c>(cluster: &'c Cluster, ns: &str) -> Outcome<Lock<'c>> {
 /// Writes to the metadata that are done all or not at all.
 pub(crate) struct Change<'c> {
     cluster: &'c Cluster,
+    /// Of the lock's holder.
+    turn: i64,
     writes: Vec<DocBuf>,
     /// The lock is not renewed meanwhile: that would be a conflict.
     _changing: ArcMutexGuard<RawMutex, ()>,
@@ -139,14 +133,14 @@ pub(crate) struct Change<'c> {
 
 impl<'c> Change<'c> {
     /// It fails unless the lock is held then.
-    pub fn begin(lock: &Lock<'c>) -> Change<'c> {
+    pub fn begin(held: &Lock<'c>) -> Change<'c> {
         let mut change = Change {
-            cluster: lock.cluster,
+            turn: held.turn,
+            cluster: held.cluster,
             writes: Vec::new(),
-            _changing: Mutex::lock_arc(&lock.changing),
+            _changing: Mutex::lock_arc(&held.changing),
         };
-        let renewed = doc! {"$set": doc! {"at": Value::date(millis())}};
-        change.update("locks", lock.own(), renewed);
+        change.update("locks", held.own(), lock::renewed(millis()));
         change
     }
 
@@ -197,12 +191,29 @@ impl<'c> Change<'c> {
     }
 }
 
+/// The indexes by which chunks are read: all of a collection, and what has changed.
+pub(crate) fn index_chunks(cluster: &Cluster) -> Outcome<()> {
+    let index = |second: &str| {
+        let mut key = Writer::new();
+        key.i32("uuid", 1).i32(second, 1);
+        doc! {"key": key.finish(), "name": format!("uuid_1_{second}_1")}
+    };
+    let create = doc! {
+        "createIndexes": "chunks",
+        "indexes": bson::array![index("min"), index("turn")],
+        "writeConcern": doc! {"w": "majority"},
+    };
+    cluster.on_config("config", create.as_doc()).map(drop)
+}
+
 /// Puts chunks in the place of others.
 pub(crate) fn replace(change: &mut Change<'_>, uuid: &[u8; 16], old: &[Chunk], new: &[Chunk]) {
     for chunk in old {
         change.remove("chunks", doc! {"_id": chunk.id});
     }
-    let docs: Vec<DocBuf> = new.iter().map(|c| c.to_doc(uuid)).collect();
+    let turn = change.turn as u64;
+    let written = |c: &Chunk| Chunk { turn, ..c.clone() }.to_doc(uuid);
+    let docs: Vec<DocBuf> = new.iter().map(written).collect();
     change.insert("chunks", &docs);
 }
 

@@ -225,7 +225,7 @@ pub(crate) fn of_collection(router: &Router, command: &Command<'_>) -> Outcome<D
                 w.i64(
                     "nchunks",
                     match placement {
-                        Placement::Sharded(table) => table.chunks().len() as i64,
+                        Placement::Sharded(table) => table.len() as i64,
                         Placement::Whole(_) => 1,
                     },
                 );

@@ -68,9 +68,10 @@ impl Placement {
     }
 
     fn of(table: RoutingTable) -> Placement {
-        match table.chunks().first() {
-            Some(chunk) if table.entry.unsplittable => Placement::Whole(Whole {
-                shard: chunk.shard.clone(),
+        let first = table.chunks().next().map(|chunk| chunk.shard.clone());
+        match first {
+            Some(shard) if table.entry.unsplittable => Placement::Whole(Whole {
+                shard,
                 database: None,
                 table: Some(Arc::new(table)),
             }),
@@ -254,10 +255,26 @@ impl Cluster {
         self.refresh(ns)
     }
 
-    /// Reads anew where a collection is.
+    /// Reads anew where a collection is: of its chunks, those that have changed.
     pub(crate) fn refresh(&self, ns: &str) -> Outcome<Option<Placement>> {
+        let table = self.read_table(ns)?;
+        self.take_over(ns, table)
+    }
+
+    /// The same, with all of its chunks.
+    pub(crate) fn refresh_whole(&self, ns: &str) -> Outcome<Option<Placement>> {
+        let table = self.read_table_from(ns, None)?;
+        self.take_over(ns, table)
+    }
+
+    /// What a collection's table says is known from now on.
+    pub(crate) fn take_over(
+        &self,
+        ns: &str,
+        table: Option<RoutingTable>,
+    ) -> Outcome<Option<Placement>> {
         let db = ns.split_once('.').map_or(ns, |(db, _)| db);
-        let placement = match self.read_table(ns)? {
+        let placement = match table {
             Some(table) => Some(Placement::of(table)),
             None => {
                 let home = self.refresh_home(db)?;
@@ -272,9 +289,22 @@ impl Cluster {
         Ok(placement)
     }
 
-    /// The chunks of a sharded collection, or of one that was moved by itself, as the configuration set has it. Chunks that change while
-    /// they are read do not meet: then they are read again.
+    /// The chunks of a sharded collection, or of one that was moved by itself, as the configuration
+    /// set has them.
     pub(crate) fn read_table(&self, ns: &str) -> Outcome<Option<RoutingTable>> {
+        let known = self.known.read().collections.get(ns).cloned();
+        let known = known.as_ref().and_then(Placement::table);
+        self.read_table_from(ns, known.map(|table| &**table))
+    }
+
+    /// Of a table that is known, in the same life, only the chunks that were written since by the
+    /// holder of the lock who wrote last, or by a later one. Chunks that change while they are read
+    /// do not meet: then all are read.
+    fn read_table_from(
+        &self,
+        ns: &str,
+        mut known: Option<&RoutingTable>,
+    ) -> Outcome<Option<RoutingTable>> {
         let mut tries = 0;
         loop {
             let found = self.read_config("collections", doc! {"_id": ns}.as_doc(), Doc::EMPTY)?;
@@ -282,14 +312,16 @@ impl Cluster {
                 return Ok(None);
             };
             let entry = entry_of(entry.as_doc())?;
-            let by_uuid = doc! {"uuid": bson::Value::binary(4, &entry.uuid)};
-            let chunks = self.read_config("chunks", by_uuid.as_doc(), doc! {"min": 1}.as_doc())?;
+            known = known.filter(|table| table.entry == entry);
+            let filter = RoutingTable::unknown_chunks(known, &entry.uuid);
+            let chunks = self.read_config("chunks", filter.as_doc(), Doc::EMPTY)?;
             let chunks: Result<Vec<Chunk>, _> =
                 chunks.iter().map(|d| Chunk::parse(d.as_doc())).collect();
-            match RoutingTable::new(entry, chunks?) {
+            match RoutingTable::followed(known, entry, chunks?) {
                 Ok(table) => return Ok(Some(table)),
                 Err(e) if tries >= 20 => return Err(e.into()),
                 Err(_) => {
+                    known = None;
                     tries += 1;
                     std::thread::sleep(std::time::Duration::from_millis(20));
                 }

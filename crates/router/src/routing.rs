@@ -9,17 +9,10 @@ use crate::upstream::{Line, error_of, message, with_fields};
 use crate::{Failure, Outcome, Stale};
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
 use errors::{Code, err};
+use sharding::agreement::{Agreement, Learns, Next, learns};
 use sharding::{DbVersion, Ownership, Version};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-
-/// How long a router and a shard may differ, or a fence may stand.
-const PATIENCE: Duration = Duration::from_secs(30);
-const FENCE_PAUSE: Duration = Duration::from_millis(4);
-/// A fence that stands so long is taken away, if what it was raised for is not done.
-const FENCE_LEFT: Duration = Duration::from_secs(4);
-/// Between two attempts that are not expected to differ.
-const STALE_PAUSE: Duration = Duration::from_millis(10);
+use std::time::Instant;
 
 /// The version that a shard is told.
 pub(crate) fn version_for(placement: &Placement, shard: &str) -> Version {
@@ -77,43 +70,38 @@ pub(crate) fn judge(shard: &str, reply: DocBuf) -> Outcome<DocBuf> {
 /// How long a router and its shards have not agreed yet.
 struct Patience {
     began: Instant,
-    fenced_since: Option<Instant>,
-    attempts: u32,
+    agreement: Agreement,
 }
 
 impl Patience {
     fn new() -> Patience {
         Patience {
             began: Instant::now(),
-            fenced_since: None,
-            attempts: 0,
+            agreement: Agreement::default(),
         }
     }
 
     /// Waits after a refusal, and ends what has left a fence of `name`: a collection's or a
     /// database's. Whether it is only to be asked again.
     fn wait(&mut self, cluster: &Cluster, name: &str, stale: &Stale) -> Outcome<bool> {
-        if self.began.elapsed() > PATIENCE {
-            return Err(Failure::Stale(Box::new(stale.clone())));
-        }
-        self.attempts += 1;
-        if !stale.fenced {
-            self.fenced_since = None;
-            if self.attempts > 2 {
-                std::thread::sleep(STALE_PAUSE);
+        match self.agreement.refused(self.began.elapsed(), stale.fenced) {
+            Next::GiveUp => Err(Failure::Stale(Box::new(stale.clone()))),
+            Next::Again(pause) => {
+                std::thread::sleep(pause);
+                Ok(true)
             }
-            return Ok(false);
-        }
-        std::thread::sleep(FENCE_PAUSE);
-        let since = *self.fenced_since.get_or_insert_with(Instant::now);
-        if since.elapsed() > FENCE_LEFT {
-            if let Err(e) = cluster.release_fence(name) {
-                tracing::warn!(target: "SHARDING", ns = name, error = %e, "A fence stands");
+            Next::Read(pause) => {
+                std::thread::sleep(pause);
+                Ok(false)
             }
-            self.fenced_since = None;
-            return Ok(false);
+            Next::Release(pause) => {
+                std::thread::sleep(pause);
+                if let Err(e) = cluster.release_fence(name) {
+                    tracing::warn!(target: "SHARDING", ns = name, error = %e, "A fence stands");
+                }
+                Ok(false)
+            }
         }
-        Ok(true)
     }
 }
 
@@ -147,7 +135,11 @@ impl Cluster {
                 _ => self.teach(ns, placement.as_ref(), &stale.shard, stale.life),
             };
         let known = self.placement(ns)?;
-        self.rounds(ns, known, attempt, || self.refresh(ns), belief, teach)
+        let read = |whole: bool| match whole {
+            true => self.refresh_whole(ns),
+            false => self.refresh(ns),
+        };
+        self.rounds(ns, known, attempt, read, belief, teach)
     }
 
     /// The same of a database: `attempt` sends to its primary shard what it gets.
@@ -165,17 +157,18 @@ impl Cluster {
             _ => Ok(()),
         };
         let known = self.home(db)?;
-        self.rounds(db, known, attempt, || self.refresh_home(db), belief, teach)
+        self.rounds(db, known, attempt, |_| self.refresh_home(db), belief, teach)
     }
 
     /// Attempts until none is stale: where the metadata says something new (`belief`), the router
-    /// was behind; otherwise the shard is, and is taught.
+    /// was behind; otherwise the shard is, and is taught. `read` is asked for all of what the metadata
+    /// says before that, otherwise for what has changed.
     fn rounds<K, B: PartialEq, T>(
         &self,
         name: &str,
         mut known: Option<K>,
         mut attempt: impl FnMut(Option<&K>) -> Outcome<T>,
-        refresh: impl Fn() -> Outcome<Option<K>>,
+        read: impl Fn(bool) -> Outcome<Option<K>>,
         belief: impl Fn(&Option<K>, &str) -> B,
         teach: impl Fn(&Option<K>, &Stale) -> Outcome<()>,
     ) -> Outcome<T> {
@@ -191,8 +184,9 @@ impl Cluster {
                 continue;
             }
             let before = belief(&known, &stale.shard);
-            known = refresh()?;
-            if before == belief(&known, &stale.shard) {
+            known = read(false)?;
+            if learns(&before, &belief(&known, &stale.shard)) == Learns::Shard {
+                known = read(true)?;
                 teach(&known, &stale)?;
             }
         }

@@ -1,13 +1,5 @@
-//! One state of all shards: for transactions and reads with read concern `snapshot`.
-//!
-//! ```text
-//! all shards keep their state at T, and say what is prepared in it
-//! who decides that says whether it had committed at T ─► shown where it is prepared
-//! ```
-//!
-//! Invariant: a transaction over several shards is seen at T on all of them or on none. Its decision
-//! is in the deciding shard's state at T, or it comes later. Where it has taken effect by T elsewhere,
-//! it was decided before: what a shard writes for a router is later than what the router has seen.
+//! One state of all shards: for transactions and reads with read concern `snapshot`
+//! ([`sharding::snapshot`] has the steps).
 
 use crate::Outcome;
 use crate::metadata::{CONFIG, Cluster};
@@ -16,90 +8,62 @@ use crate::service_impl::sound;
 use crate::two_phase::Id;
 use crate::upstream::with_fields;
 use bson::{Doc, DocBuf, Val, Writer, doc};
-use errors::err;
+use sharding::snapshot::{Answer, Ask, Pinning};
 use sharding::two_phase::Shard;
-
-/// How often a time is chosen anew, because a shard's log was past it.
-const TRIES: u32 = 12;
-/// How far ahead of what was seen the first time is, in increments; each later one is twice as far.
-const AHEAD: u64 = 64;
-
-/// What is prepared on a shard, and who decides it.
-struct Prepared {
-    on: Shard,
-    recovery: Shard,
-    id: Id,
-}
 
 impl Cluster {
     /// Has all shards keep one state; its time.
     pub(crate) fn pin_snapshot(&self) -> Outcome<u64> {
         let shards: Vec<Shard> = self.shard_names()?.into_iter().map(Shard::from).collect();
-        let mut seen = self.time();
-        for n in 0..TRIES {
-            let at = seen + (AHEAD << n);
-            let replies = self.ask_all(&shards, at, DocBuf::default)?;
-            let late = replies
+        let mut pinning: Pinning<Id> = Pinning::new(shards, self.time());
+        loop {
+            let asks = pinning.asks();
+            if asks.is_empty() {
+                return Ok(pinning.at());
+            }
+            let at = pinning.at();
+            let messages: Vec<_> = asks
                 .iter()
-                .filter(|r| !r.get("pinned").is_some_and(Val::truthy));
-            let latest = late.filter_map(|r| r.get("time")?.as_timestamp()).max();
-            if let Some(latest) = latest {
-                seen = latest.max(self.time());
-                continue;
-            }
-            let prepared = prepared_in(&shards, &replies);
-            if !prepared.is_empty() {
-                self.show_committed(at, prepared)?;
-            }
-            return Ok(at);
+                .map(|(shard, ask)| (shard.clone(), question(at, &fields_of(ask))))
+                .collect();
+            let replies = self.together(&messages).into_iter().zip(&asks);
+            let answers: Outcome<Vec<Answer<Id>>> = replies
+                .map(|(reply, (_, ask))| Ok(answer(ask, &sound(reply?)?)))
+                .collect();
+            pinning.heard(answers?, self.time())?;
         }
-        Err(err!(
-            SnapshotUnavailable,
-            "no time was found at which all shards could keep their state"
-        )
-        .with_label("TransientTransactionError")
-        .into())
     }
+}
 
-    fn ask_all(
-        &self,
-        shards: &[Shard],
-        at: u64,
-        fields: impl Fn() -> DocBuf,
-    ) -> Outcome<Vec<DocBuf>> {
-        let ask = |shard: &Shard| (shard.clone(), question(at, &fields()));
-        let asks: Vec<_> = shards.iter().map(ask).collect();
-        let replies = self.together(&asks).into_iter();
-        replies.map(|reply| sound(reply?)).collect()
+fn fields_of(ask: &Ask<Id>) -> DocBuf {
+    match ask {
+        Ask::Pin => DocBuf::default(),
+        Ask::Committed(ids) => names("committed", ids.iter()),
+        Ask::Include(ids) => names("include", ids.iter()),
     }
+}
 
-    /// Has shards show what is prepared in their state and had committed by then.
-    fn show_committed(&self, at: u64, prepared: Vec<Prepared>) -> Outcome<()> {
-        let mut by_recovery: Vec<(Shard, Vec<Prepared>)> = Vec::new();
-        for one in prepared {
-            match by_recovery.iter_mut().find(|(r, _)| *r == one.recovery) {
-                Some((_, list)) => list.push(one),
-                None => by_recovery.push((one.recovery.clone(), vec![one])),
-            }
+fn answer(ask: &Ask<Id>, reply: &DocBuf) -> Answer<Id> {
+    let list = |name: &str| {
+        reply
+            .get(name)
+            .and_then(Val::as_array)
+            .unwrap_or(Doc::EMPTY)
+    };
+    match ask {
+        Ask::Pin if !reply.get("pinned").is_some_and(Val::truthy) => {
+            let time = reply.get("time").and_then(Val::as_timestamp);
+            Answer::Late(time.unwrap_or(0))
         }
-        let mut shown: Vec<(Shard, Vec<Id>)> = Vec::new();
-        for (recovery, list) in by_recovery {
-            let asked = names("committed", list.iter().map(|p| &p.id));
-            let reply = self.on_shard(&recovery, "admin", question(at, &asked).as_doc())?;
-            let committed = reply.get("committed").and_then(Val::as_array);
-            let committed = committed.unwrap_or(Doc::EMPTY).values();
-            for (one, _) in list.into_iter().zip(committed).filter(|(_, c)| c.truthy()) {
-                match shown.iter_mut().find(|(on, _)| *on == one.on) {
-                    Some((_, ids)) => ids.push(one.id),
-                    None => shown.push((one.on, vec![one.id])),
-                }
-            }
+        Ask::Pin => {
+            let prepared = list("prepared").values().filter_map(Val::as_doc);
+            let read = |d: Doc<'_>| Some((d.get("recoveryShard")?.as_str()?.into(), Id::read(d)?));
+            Answer::Pinned(prepared.filter_map(read).collect())
         }
-        for (on, ids) in shown {
-            let included = names("include", ids.iter());
-            self.on_shard(&on, "admin", question(at, &included).as_doc())?;
+        Ask::Committed(_) => {
+            Answer::Committed(list("committed").values().map(Val::truthy).collect())
         }
-        Ok(())
+        Ask::Include(_) => Answer::Included,
     }
 }
 
@@ -119,24 +83,6 @@ fn names<'i>(field: &str, ids: impl Iterator<Item = &'i Id>) -> DocBuf {
     }
     w.close();
     w.finish()
-}
-
-fn prepared_in(shards: &[Shard], replies: &[DocBuf]) -> Vec<Prepared> {
-    let mut out = Vec::new();
-    for (on, reply) in shards.iter().zip(replies) {
-        let list = reply.get("prepared").and_then(Val::as_array);
-        for d in list.unwrap_or(Doc::EMPTY).values().filter_map(Val::as_doc) {
-            let recovery = d.get("recoveryShard").and_then(Val::as_str);
-            if let (Some(id), Some(recovery)) = (Id::read(d), recovery) {
-                out.push(Prepared {
-                    on: on.clone(),
-                    recovery: recovery.into(),
-                    id,
-                });
-            }
-        }
-    }
-    out
 }
 
 /// Whether a command reads one state of all shards, or begins a transaction that does.

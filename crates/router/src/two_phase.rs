@@ -16,7 +16,7 @@ use std::time::Duration;
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Which transaction of which session.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Id {
     /// `{id, uid?}`
     session: DocBuf,

@@ -20,7 +20,7 @@ use bson::{Doc, Writer};
 use catalog::keyspace::{self, SESSION_DECISION, SPACE_SESSION, SYSTEM_TABLET};
 use errors::{Error, Result, bail, err};
 use executor::{Held, OpCtx, prepared};
-use std::cmp::Ordering;
+use sharding::two_phase::part::{self, Known};
 use std::time::{Duration, Instant};
 use storage::{Direction, Effect, Entry, OpSession, View};
 
@@ -208,19 +208,25 @@ impl Retries {
             return Ok(KnownOutcome::Committed(shards));
         }
         let state = session.state();
-        match number.cmp(&state.txn) {
-            Ordering::Less => return Ok(KnownOutcome::Past),
-            Ordering::Greater => state.clear(number),
-            Ordering::Equal => match &state.phase {
-                Phase::Committed => return Ok(KnownOutcome::Committed(Vec::new())),
-                Phase::Prepared => bail!(
-                    PreparedTransactionInProgress,
-                    "another shard decides this transaction"
-                ),
-                // The number is that of a retryable write.
-                Phase::None if !state.is_fresh() => return Ok(KnownOutcome::Aborted),
-                _ => {}
-            },
+        let phase = match &state.phase {
+            Phase::Committed => part::Phase::Committed,
+            Phase::Prepared => part::Phase::Prepared,
+            Phase::None if !state.is_fresh() => part::Phase::Written,
+            Phase::None | Phase::InProgress(_) | Phase::Running => part::Phase::Open,
+            Phase::Aborted => part::Phase::Aborted,
+        };
+        match part::outcome(false, number, state.txn, phase) {
+            Known::Committed => return Ok(KnownOutcome::Committed(Vec::new())),
+            Known::Past => return Ok(KnownOutcome::Past),
+            Known::Aborted => return Ok(KnownOutcome::Aborted),
+            Known::Another => bail!(
+                PreparedTransactionInProgress,
+                "another shard decides this transaction"
+            ),
+            Known::Ends => {}
+        }
+        if number > state.txn {
+            state.clear(number);
         }
         session.state().phase = Phase::Aborted;
         let record = session.abort_record(now_millis);

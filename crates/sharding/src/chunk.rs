@@ -17,6 +17,16 @@ pub struct Chunk {
     pub jumbo: bool,
     /// When its shard got it: a BSON timestamp.
     pub since: u64,
+    /// The holder of the collection's lock who has written it: what was written later has a greater
+    /// one. 0 where it does not say.
+    pub turn: u64,
+}
+
+/// Chunks that take the places of others.
+#[derive(Clone, Debug)]
+pub struct Replaced {
+    pub old: Vec<Chunk>,
+    pub new: Vec<Chunk>,
 }
 
 impl Chunk {
@@ -33,6 +43,7 @@ impl Chunk {
                     .get("onCurrentShardSince")
                     .and_then(|v| v.as_timestamp())
                     .unwrap_or(0),
+                turn: d.get("turn").and_then(|v| v.to_i64_exact()).unwrap_or(0) as u64,
             })
         };
         match read() {
@@ -52,6 +63,9 @@ impl Chunk {
             .timestamp("onCurrentShardSince", self.since);
         if self.jumbo {
             w.bool("jumbo", true);
+        }
+        if self.turn > 0 {
+            w.i64("turn", self.turn as i64);
         }
         w.open_array("history").open_doc("0");
         w.timestamp("validAfter", self.since)

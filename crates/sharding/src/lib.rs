@@ -6,7 +6,11 @@
 //! - [`targeting`]: from a filter to ranges of places;
 //! - [`Ownership`]: what a shard knows of its part, and what it answers to a router that believes
 //!   something else;
+//! - [`agreement`]: what a router does when a shard refuses its version;
+//! - [`lock`], [`moving`], [`follow`]: who changes a collection, how a range gets another owner, and how
+//!   its documents follow;
 //! - [`two_phase`]: the steps of a transaction over several shards, from its commit to its end;
+//! - [`snapshot`]: one state of all shards;
 //! - [`Home`]: the same for what is not sharded, by database;
 //! - [`zones`], [`balance`]: where ranges may lie, and which one is to move.
 //!
@@ -14,20 +18,25 @@
 //!
 //! Invariant: pure. No I/O, no clock, no locks.
 
+pub mod agreement;
 pub mod balance;
 mod chunk;
+pub mod follow;
 mod home;
+pub mod lock;
+pub mod moving;
 mod ownership;
 mod range;
 mod routing_table;
 mod shard_key;
+pub mod snapshot;
 pub mod split;
 pub mod targeting;
 pub mod two_phase;
 mod version;
 pub mod zones;
 
-pub use chunk::Chunk;
+pub use chunk::{Chunk, Replaced};
 pub use home::{DbVersion, Home, home_standing};
 pub use ownership::{Fence, Ownership, Standing, standing};
 pub use range::{PlaceRange, cut, intersect, union};

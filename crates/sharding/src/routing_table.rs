@@ -1,11 +1,14 @@
 //! Which shard has which range of a collection, as of a version.
 //!
+//! Chunks lie in blocks that tables share: a table that differs from another in a few chunks shares
+//! all blocks with it but those of these chunks.
+//!
 //! Invariant: the chunks are ascending and leave no place out.
 
 use crate::{Chunk, Place, PlaceRange, ShardKey, Version, union};
-use bson::ObjectId;
+use bson::{DocBuf, ObjectId, Writer};
 use errors::{Result, bail};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// What `config.collections` says of a sharded collection.
@@ -21,103 +24,277 @@ pub struct CollectionEntry {
     pub timestamp: u64,
 }
 
+/// Chunks of a new block.
+const BLOCK: usize = 512;
+
+/// Chunks that follow each other.
+#[derive(Debug)]
+struct Block {
+    chunks: Vec<Chunk>,
+    /// Where each begins.
+    starts: Vec<Place>,
+    /// The greatest version among the chunks of each shard.
+    shards: Vec<(Arc<str>, u64)>,
+    turn: u64,
+}
+
+/// A chunk with its range.
+type Placed = (PlaceRange, Chunk);
+
+impl Block {
+    fn new(placed: Vec<Placed>) -> Block {
+        let mut shards: Vec<(Arc<str>, u64)> = Vec::new();
+        let mut turn = 0;
+        for (_, chunk) in &placed {
+            turn = chunk.turn.max(turn);
+            match shards.iter_mut().find(|(name, _)| *name == chunk.shard) {
+                Some((_, version)) => *version = chunk.lastmod.max(*version),
+                None => shards.push((chunk.shard.clone(), chunk.lastmod)),
+            }
+        }
+        let (ranges, mut chunks): (Vec<_>, Vec<_>) = placed.into_iter().unzip();
+        chunks.shrink_to_fit();
+        Block {
+            chunks,
+            starts: ranges.into_iter().map(|r| r.low).collect(),
+            shards,
+            turn,
+        }
+    }
+
+    fn start(&self) -> &[u8] {
+        self.starts.first().map_or(&[], Vec::as_slice)
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct RoutingTable {
     pub entry: CollectionEntry,
-    chunks: Vec<Chunk>,
-    /// Where each chunk begins.
-    starts: Vec<Place>,
+    blocks: Vec<Arc<Block>>,
     /// The greatest version among the chunks of each shard.
     shards: BTreeMap<Arc<str>, u64>,
+    /// The last holder of the collection's lock who has written any of the chunks.
+    turn: u64,
 }
+
+/// Where a chunk is: its block, and its place in that.
+type At = (usize, usize);
 
 impl RoutingTable {
     /// In whatever order the chunks are.
     pub fn new(entry: CollectionEntry, chunks: Vec<Chunk>) -> Result<RoutingTable> {
-        let mut placed = Vec::with_capacity(chunks.len());
+        let mut names = BTreeSet::new();
+        let mut placed = place(&entry, chunks, &mut names)?;
+        placed.sort_by(|a, b| a.0.low.cmp(&b.0.low));
+        check_meet(&entry.ns, &placed, Some(&[]), None)?;
+        let mut blocks = Vec::new();
+        cut_into(placed, &mut blocks);
+        Ok(RoutingTable::of(entry, blocks))
+    }
+
+    fn of(entry: CollectionEntry, blocks: Vec<Arc<Block>>) -> RoutingTable {
         let mut shards: BTreeMap<Arc<str>, u64> = BTreeMap::new();
-        for mut chunk in chunks {
-            match shards.get_key_value(&chunk.shard) {
-                // One name for all of its chunks.
-                Some((name, _)) => chunk.shard = name.clone(),
-                None => {
-                    shards.insert(chunk.shard.clone(), 0);
+        let mut turn = 0;
+        for block in &blocks {
+            turn = block.turn.max(turn);
+            for (name, version) in &block.shards {
+                match shards.get_mut(name) {
+                    Some(known) => *known = (*version).max(*known),
+                    None => drop(shards.insert(name.clone(), *version)),
                 }
             }
-            if let Some(version) = shards.get_mut(&chunk.shard) {
-                *version = chunk.lastmod.max(*version);
-            }
-            placed.push((chunk.range(&entry.key)?, chunk));
         }
-        placed.sort_by(|a, b| a.0.low.cmp(&b.0.low));
-        let mut expected = Some(Vec::new());
-        for (range, _) in &placed {
-            if expected.as_ref() != Some(&range.low) {
-                bail!(
-                    ConflictingOperationInProgress,
-                    "The chunks of {} do not meet: they are being changed",
-                    entry.ns
-                );
-            }
-            expected = range.high.clone();
-        }
-        if expected.is_some() {
-            bail!(
-                ConflictingOperationInProgress,
-                "The chunks of {} have no end: they are being changed",
-                entry.ns
-            );
-        }
-        let (ranges, chunks): (Vec<_>, Vec<_>) = placed.into_iter().unzip();
-        Ok(RoutingTable {
+        RoutingTable {
             entry,
-            chunks,
-            starts: ranges.into_iter().map(|r| r.low).collect(),
+            blocks,
             shards,
-        })
+            turn,
+        }
+    }
+
+    /// The table when these chunks have taken the places of all that lie in their ranges.
+    pub fn with(&self, changed: Vec<Chunk>) -> Result<RoutingTable> {
+        let mut names: BTreeSet<Arc<str>> = self.shards.keys().cloned().collect();
+        let mut changed = place(&self.entry, changed, &mut names)?;
+        changed.sort_by(|a, b| a.0.low.cmp(&b.0.low));
+        let mut changed = changed.into_iter().peekable();
+        let mut blocks = Vec::with_capacity(self.blocks.len() + 1);
+        let mut at = 0;
+        while at < self.blocks.len() {
+            let first = at;
+            let mut new: Vec<Placed> = Vec::new();
+            // As many blocks as these chunks reach into, and the chunks that begin in them.
+            loop {
+                let end = self.blocks.get(at + 1).map(|b| b.start());
+                while let Some(one) =
+                    changed.next_if(|(r, _)| end.is_none_or(|end| r.low.as_slice() < end))
+                {
+                    new.push(one);
+                }
+                at += 1;
+                let reaches = |(r, _): &Placed| match (&r.high, end) {
+                    (_, None) => false,
+                    (None, Some(_)) => true,
+                    (Some(high), Some(end)) => high.as_slice() > end,
+                };
+                if at >= self.blocks.len() || !new.last().is_some_and(reaches) {
+                    break;
+                }
+            }
+            match new.is_empty() {
+                true => blocks.extend_from_slice(&self.blocks[first..at]),
+                false => self.replace(first..at, new, &mut blocks)?,
+            }
+        }
+        Ok(RoutingTable::of(self.entry.clone(), blocks))
+    }
+
+    /// New blocks for some that new chunks, ascending, lie in.
+    fn replace(
+        &self,
+        old: std::ops::Range<usize>,
+        new: Vec<Placed>,
+        blocks: &mut Vec<Arc<Block>>,
+    ) -> Result<()> {
+        let mut all: Vec<Placed> = Vec::new();
+        let overlapped = |r: &PlaceRange| {
+            let behind = new.partition_point(|(n, _)| n.low <= r.low);
+            let near = &new[behind.saturating_sub(1)..(behind + 1).min(new.len())];
+            near.iter().any(|(n, _)| n.overlaps(r))
+        };
+        for block in old.clone() {
+            for (i, chunk) in self.blocks[block].chunks.iter().enumerate() {
+                let range = self.range_at((block, i));
+                if !overlapped(&range) {
+                    all.push((range, chunk.clone()));
+                }
+            }
+        }
+        all.extend(new);
+        all.sort_by(|a, b| a.0.low.cmp(&b.0.low));
+        let start = self.blocks[old.start].start();
+        let end = self.blocks.get(old.end).map(|b| b.start());
+        check_meet(&self.entry.ns, &all, Some(start), end)?;
+        cut_into(all, blocks);
+        Ok(())
+    }
+
+    /// The filter for the chunks of a collection that are to be read, where a table of it is known
+    /// in the same life: those that were written since by the holder of the lock who wrote last, or
+    /// by a later one.
+    pub fn unknown_chunks(known: Option<&RoutingTable>, uuid: &[u8; 16]) -> DocBuf {
+        let mut w = Writer::new();
+        w.binary("uuid", 4, uuid);
+        if let Some(known) = known {
+            w.open_doc("turn").i64("$gte", known.turn as i64).close();
+        }
+        w.finish()
+    }
+
+    /// The table when the chunks of [`RoutingTable::unknown_chunks`] are known.
+    pub fn followed(
+        known: Option<&RoutingTable>,
+        entry: CollectionEntry,
+        chunks: Vec<Chunk>,
+    ) -> Result<RoutingTable> {
+        match known {
+            Some(known) => known.with(chunks),
+            None => RoutingTable::new(entry, chunks),
+        }
     }
 
     pub fn key(&self) -> &ShardKey {
         &self.entry.key
     }
 
-    pub fn chunks(&self) -> &[Chunk] {
-        &self.chunks
+    /// How many chunks there are.
+    pub fn len(&self) -> usize {
+        self.blocks.iter().map(|b| b.chunks.len()).sum()
     }
 
-    fn index_at(&self, place: &[u8]) -> usize {
-        let behind = self
-            .starts
-            .partition_point(|start| start.as_slice() <= place);
-        behind.saturating_sub(1)
+    /// There is no place without a chunk.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    pub fn chunks(&self) -> impl Iterator<Item = &Chunk> {
+        self.blocks.iter().flat_map(|b| &b.chunks)
+    }
+
+    /// What changes later is written by this holder of the lock, or by a later one.
+    pub fn turn(&self) -> u64 {
+        self.turn
+    }
+
+    fn at(&self, place: &[u8]) -> At {
+        let behind = self.blocks.partition_point(|b| b.start() <= place);
+        let block = behind.saturating_sub(1);
+        let Some(starts) = self.blocks.get(block).map(|b| &b.starts) else {
+            return (0, 0);
+        };
+        let behind = starts.partition_point(|start| start.as_slice() <= place);
+        (block, behind.saturating_sub(1))
+    }
+
+    fn next(&self, (block, i): At) -> Option<At> {
+        match self.blocks.get(block)?.chunks.len() > i + 1 {
+            true => Some((block, i + 1)),
+            false => (self.blocks.len() > block + 1).then_some((block + 1, 0)),
+        }
+    }
+
+    fn range_at(&self, at: At) -> PlaceRange {
+        let start = |(block, i): At| self.blocks[block].starts[i].clone();
+        PlaceRange {
+            low: start(at),
+            high: self.next(at).map(start),
+        }
     }
 
     pub fn chunk_at(&self, place: &[u8]) -> Option<&Chunk> {
-        self.chunks.get(self.index_at(place))
+        let (block, i) = self.at(place);
+        self.blocks.get(block)?.chunks.get(i)
     }
 
-    pub fn range_of(&self, chunk: usize) -> Option<PlaceRange> {
-        Some(PlaceRange {
-            low: self.starts.get(chunk)?.clone(),
-            high: self.starts.get(chunk + 1).cloned(),
-        })
+    /// The first chunk of a shard of which `which` holds.
+    pub fn chunk_of(&self, shard: &str, which: impl Fn(&Chunk) -> bool) -> Option<&Chunk> {
+        let has = |b: &&Arc<Block>| b.shards.iter().any(|(name, _)| **name == *shard);
+        let mut chunks = self.blocks.iter().filter(has).flat_map(|b| &b.chunks);
+        chunks.find(|c| *c.shard == *shard && which(c))
     }
 
-    /// The chunks that have any place of these ranges.
-    pub fn chunks_in(&self, range: &PlaceRange) -> impl Iterator<Item = (usize, &Chunk)> {
-        let first = self.index_at(&range.low);
+    /// All chunks with their ranges.
+    fn placed(&self) -> impl Iterator<Item = (At, &Chunk)> {
+        let of = |(b, block): (usize, &'_ Arc<Block>)| (b, block.chunks.len());
+        let all = self.blocks.iter().enumerate().map(of);
+        all.flat_map(|(b, len)| (0..len).map(move |i| (b, i)))
+            .map(|at| (at, &self.blocks[at.0].chunks[at.1]))
+    }
+
+    /// The chunks that have any place of a range.
+    pub fn chunks_in(&self, range: &PlaceRange) -> impl Iterator<Item = &Chunk> {
+        let first = self.at(&range.low);
         let high = range.high.clone();
-        let rest = self.chunks.iter().enumerate().skip(first);
-        rest.take_while(move |(i, _)| {
-            *i == first || high.as_ref().is_none_or(|high| self.starts[*i] < *high)
-        })
+        let inside = move |(b, i): &At| {
+            let start = &self.blocks[*b].starts[*i];
+            high.as_ref().is_none_or(|high| start < high)
+        };
+        let rest = std::iter::successors(self.next(first), |at| self.next(*at));
+        std::iter::once(first)
+            .chain(rest.take_while(inside))
+            .filter_map(|(b, i)| self.blocks.get(b)?.chunks.get(i))
     }
 
     /// The shards that have any place of these ranges, by name.
     pub fn shards_in(&self, ranges: &[PlaceRange]) -> Vec<Arc<str>> {
+        if let [all] = ranges
+            && *all == PlaceRange::all()
+        {
+            return self.shards.keys().cloned().collect();
+        }
         let mut found: Vec<Arc<str>> = Vec::new();
         for range in ranges {
-            for (_, chunk) in self.chunks_in(range) {
+            for chunk in self.chunks_in(range) {
                 if !found.contains(&chunk.shard) {
                     found.push(chunk.shard.clone());
                 }
@@ -155,10 +332,54 @@ impl RoutingTable {
 
     /// What a shard has.
     pub fn owned_by(&self, shard: &str) -> Vec<PlaceRange> {
-        let of = |(i, chunk): (usize, &Chunk)| {
-            (*chunk.shard == *shard).then(|| self.range_of(i)).flatten()
-        };
-        union(self.chunks.iter().enumerate().filter_map(of).collect())
+        let own = self.placed().filter(|(_, c)| *c.shard == *shard);
+        union(own.map(|(at, _)| self.range_at(at)).collect())
+    }
+}
+
+/// The chunks with their ranges, and one name for all chunks of a shard.
+fn place(
+    entry: &CollectionEntry,
+    chunks: Vec<Chunk>,
+    names: &mut BTreeSet<Arc<str>>,
+) -> Result<Vec<Placed>> {
+    let mut placed = Vec::with_capacity(chunks.len());
+    for mut chunk in chunks {
+        match names.get(&chunk.shard) {
+            Some(name) => chunk.shard = name.clone(),
+            None => drop(names.insert(chunk.shard.clone())),
+        }
+        placed.push((chunk.range(&entry.key)?, chunk));
+    }
+    Ok(placed)
+}
+
+/// Fails unless each chunk begins where the one before it ends, the first at `start` and the last
+/// ending at `end`.
+fn check_meet(ns: &str, placed: &[Placed], start: Option<&[u8]>, end: Option<&[u8]>) -> Result<()> {
+    let mut expected = start;
+    for (range, _) in placed {
+        if expected != Some(range.low.as_slice()) {
+            bail!(
+                ConflictingOperationInProgress,
+                "The chunks of {ns} do not meet: they are being changed"
+            );
+        }
+        expected = range.high.as_deref();
+    }
+    if expected != end {
+        bail!(
+            ConflictingOperationInProgress,
+            "The chunks of {ns} have no end: they are being changed"
+        );
+    }
+    Ok(())
+}
+
+fn cut_into(placed: Vec<Placed>, blocks: &mut Vec<Arc<Block>>) {
+    let mut rest = placed.into_iter().peekable();
+    while rest.peek().is_some() {
+        blocks.push(Arc::new(Block::new(rest.by_ref().take(BLOCK).collect())));
     }
 }
 
@@ -182,6 +403,7 @@ mod tests {
             lastmod: Version::placement_of(1, i as u32),
             jumbo: false,
             since: 1,
+            turn: 1,
         };
         let chunks = all.windows(2).enumerate().map(chunk).collect();
         let entry = CollectionEntry {
@@ -226,12 +448,77 @@ mod tests {
     #[test]
     fn gaps_are_refused() {
         let whole = table(&[10, 20], &["x"]).unwrap();
-        let mut chunks = whole.chunks().to_vec();
+        let mut chunks: Vec<_> = whole.chunks().cloned().collect();
         chunks.remove(1);
         assert!(RoutingTable::new(whole.entry.clone(), chunks).is_err());
-        let mut chunks = whole.chunks().to_vec();
+        let mut chunks: Vec<_> = whole.chunks().cloned().collect();
         chunks.pop();
         assert!(RoutingTable::new(whole.entry.clone(), chunks).is_err());
         assert!(RoutingTable::new(whole.entry.clone(), Vec::new()).is_err());
+    }
+
+    /// A table that follows others by what has changed is the one that is made anew.
+    #[test]
+    fn what_has_changed_takes_its_place() {
+        use rand::{Rng, SeedableRng, rngs::StdRng};
+        for seed in 0..30 {
+            let mut rng = StdRng::seed_from_u64(seed);
+            let many = if seed % 3 == 0 { 3000 } else { 40 };
+            let bounds: Vec<i32> = (1..many).map(|n| n * 10).collect();
+            let mut followed = table(&bounds, &["x", "y", "z"]).unwrap();
+            for turn in 2..30 {
+                let all: Vec<Chunk> = followed.chunks().cloned().collect();
+                let at = rng.random_range(0..all.len());
+                let to = (at + rng.random_range(1..5)).min(all.len());
+                let mut new = Chunk {
+                    id: ObjectId::generate(),
+                    shard: ["x", "y", "z", "w"][rng.random_range(0..4usize)].into(),
+                    max: all[to - 1].max.clone(),
+                    lastmod: Version::placement_of(turn as u32, 0),
+                    turn,
+                    ..all[at].clone()
+                };
+                let mut changed = Vec::new();
+                let value = |d: &bson::DocBuf| d.get("a").and_then(|v| v.to_i64_exact());
+                if let (Some(low), Some(high)) = (value(&new.min), value(&new.max))
+                    && high - low > 1
+                {
+                    let middle = doc! {"a": ((low + high) / 2) as i32};
+                    changed.push(Chunk {
+                        min: middle.clone(),
+                        ..new.clone()
+                    });
+                    new.max = middle;
+                }
+                changed.push(new);
+                let mut whole = all;
+                whole.splice(at..to, changed.clone());
+                followed = followed.with(changed).unwrap();
+                let anew = RoutingTable::new(followed.entry.clone(), whole).unwrap();
+                assert!(followed.chunks().eq(anew.chunks()), "seed {seed}");
+                assert_eq!(followed.shards, anew.shards, "seed {seed}");
+                assert_eq!((followed.turn, anew.turn), (turn, turn));
+                assert_eq!(followed.len(), anew.len());
+                for shard in ["x", "w"] {
+                    assert_eq!(followed.owned_by(shard), anew.owned_by(shard));
+                }
+            }
+        }
+    }
+
+    /// A chunk that reaches over a part of another is refused.
+    #[test]
+    fn changes_that_do_not_meet_are_refused() {
+        let t = table(&[10, 20, 30], &["x"]).unwrap();
+        let chunk = |min: i32, max: i32| Chunk {
+            min: doc! {"a": min},
+            max: doc! {"a": max},
+            ..t.chunks().next().unwrap().clone()
+        };
+        assert!(t.with(vec![chunk(10, 15)]).is_err());
+        assert!(t.with(vec![chunk(10, 25)]).is_err());
+        assert!(t.with(vec![chunk(10, 30), chunk(20, 30)]).is_err());
+        assert_eq!(t.with(vec![chunk(10, 30)]).unwrap().len(), 3);
+        assert_eq!(t.with(Vec::new()).unwrap().len(), 4);
     }
 }

@@ -15,6 +15,8 @@
 //! Nobody is told of an abort once the recovery shard may have been asked to commit, unless that
 //! shard has said that it never will.
 
+pub mod part;
+
 use std::sync::Arc;
 
 /// A shard's name.

@@ -15,6 +15,7 @@ use crate::request::table::{self, Command, flag};
 use crate::request::transaction::{self, TransactionStatement};
 use crate::request::{CommandContext, Done};
 use crate::settings::fail_point::CommandFailure;
+use crate::shard::RangesRead;
 use crate::topology::member;
 use crate::topology::monitor::Monitor;
 use crate::topology::state_change;
@@ -22,7 +23,7 @@ use crate::{Commands, Local};
 use ::replication::member::raft_id;
 use bson::{Doc, Writer};
 use errors::{Code, Error, Result, Stop, Suspension, err};
-use executor::{OpCtx, WriteGroup};
+use executor::{OpCtx, ViewTaken, WriteGroup};
 use service::config::ClusterRole;
 use service::{Client, Kept, Mode, Needs, Outcome, Request, Unfinished};
 use std::sync::atomic::Ordering::Relaxed;
@@ -38,6 +39,8 @@ pub struct Call<'c, 'r> {
     pub client: &'c Client<Connection>,
     pub request: &'c Request<'r>,
     pub command: &'static Command,
+    /// What a router's read was admitted by.
+    pub ranges: Option<&'c RangesRead>,
 }
 
 /// What is known after a command, whether it failed or not.
@@ -83,6 +86,7 @@ impl Commands {
             client,
             request,
             command,
+            ranges: None,
         };
         self.complete(local, &call, start, out)
     }
@@ -136,6 +140,7 @@ impl Commands {
             client,
             request: hiding.as_ref().unwrap_or(request),
             command,
+            ranges: admitted.ranges.as_ref(),
         };
         local.writer = admitted.writer.take();
         let outcome = self.complete(local, &call, start, out);
@@ -205,7 +210,12 @@ impl Commands {
         let mut cx = CommandContext::new(self, call, args, op, std::mem::take(out));
         cx.begun = progress.and_then(|p| p.begun);
         cx.transaction = statement;
-        let done = run(&mut cx, start, &admission);
+        let mut done = run(&mut cx, start, &admission);
+        if done.is_ok()
+            && let Some(ranges) = call.ranges
+        {
+            done = ranges.check().and(done);
+        }
         let labelled = |e| transaction::with_label(e, call.command, &cx.args);
         let done = done.map_err(|e| e.map_error(labelled));
         let suspended = matches!(done, Err(Stop::Suspended(_)));
@@ -307,6 +317,7 @@ impl Commands {
         let registered = admission.registered.as_ref();
         op.killed = registered.map(|r| &r.operation.killed);
         op.waiting = registered.map(|r| &r.operation.waiting);
+        op.on_view = call.ranges.map(|ranges| ranges as &dyn ViewTaken);
         op
     }
 

@@ -4,8 +4,8 @@
 //! Invariant: a command whose version is refused has changed nothing. One that is admitted while the
 //! shard may hold orphans runs with a filter that hides them.
 
-use super::WriterGuard;
 use super::pando_time::MOST_AHEAD_SECONDS;
+use super::{RangesRead, WriterGuard};
 use crate::Commands;
 use crate::request::connection::Connection;
 use crate::request::table::{Command, flag};
@@ -22,6 +22,8 @@ pub struct Admitted {
     pub writer: Option<WriterGuard>,
     /// The command with the orphans hidden, in place of the one that came.
     pub body: Option<DocBuf>,
+    /// Of a read: what it was admitted by.
+    pub ranges: Option<RangesRead>,
 }
 
 impl Commands {
@@ -89,6 +91,9 @@ impl Commands {
             }
             Standing::Stale => return Err(refusal(&ns, received, known.as_deref(), false)),
             Standing::Fenced => return Err(refusal(&ns, received, known.as_deref(), true)),
+        }
+        if admitted.writer.is_none() && command.name != "getMore" {
+            admitted.ranges = Some(RangesRead::new(&self.ownerships, &ns, received, known));
         }
         Ok(admitted)
     }
@@ -161,11 +166,10 @@ impl Commands {
         };
         let writer = self.ownerships.enter(ns, None).ok_or_else(gone)?;
         let known = self.ownerships.get(ns);
-        let ours = known.is_some_and(|k| k.version.timestamp == life && k.turn == turn);
-        match ours {
+        match Ownership::takes_from(known.as_deref(), life, turn) {
             true => Ok(Admitted {
                 writer: Some(writer),
-                body: None,
+                ..Admitted::default()
             }),
             false => Err(gone()),
         }
@@ -244,7 +248,12 @@ impl Commands {
     }
 }
 
-fn refusal(ns: &str, received: Received, known: Option<&Ownership>, fenced: bool) -> Error {
+pub(super) fn refusal(
+    ns: &str,
+    received: Received,
+    known: Option<&Ownership>,
+    fenced: bool,
+) -> Error {
     let mut w = Writer::new();
     w.str("ns", ns);
     if let Received::Version(version) = received {

@@ -19,8 +19,10 @@ pub mod pando_sessions;
 pub mod pando_snapshot;
 pub mod pando_swap;
 pub mod pando_time;
+mod ranges_read;
 
 pub use ownerships::{Ownerships, WriterGuard};
+pub use ranges_read::RangesRead;
 
 use crate::request::{CommandContext, idl};
 use crate::sessions::own_uid;

@@ -32,7 +32,7 @@ pub struct WriterGuard {
 #[derive(Default)]
 struct Part {
     ownership: Option<Arc<Ownership>>,
-    /// When the ranges that it has became other ones.
+    /// When the ranges that it has became other ones, or what it hid is shown.
     changed: Option<Instant>,
     gate: Arc<RwLock<()>>,
 }
@@ -67,7 +67,7 @@ impl Ownerships {
         self.parts.read().get(ns)?.ownership.clone()
     }
 
-    /// When the ranges of a collection became other ones, since this process began.
+    /// When states of before were not to be read any more, since this process began.
     pub fn changed(&self, ns: &str) -> Option<Instant> {
         self.parts.read().get(ns)?.changed
     }
@@ -119,11 +119,8 @@ impl Ownerships {
             Ok(ownership) => {
                 let mut parts = self.parts.write();
                 let part = parts.entry(ownership.ns.clone()).or_default();
-                let same = |known: &Arc<Ownership>| {
-                    known.version.epoch == ownership.version.epoch
-                        && known.version.major() == ownership.version.major()
-                };
-                if !part.ownership.as_ref().is_some_and(same) {
+                let before = part.ownership.as_deref();
+                if !Ownership::reads_the_past(before, &ownership) {
                     part.changed = Some(Instant::now());
                 }
                 part.ownership = Some(Arc::new(ownership));

@@ -11,7 +11,7 @@ use crate::request::{CommandContext, Done};
 use crate::settings::documents;
 use bson::{DocBuf, Writer};
 use errors::{Result, bail};
-use sharding::{PlaceRange, cut};
+use sharding::PlaceRange;
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let ns = text(cx, "ns")?;
@@ -30,10 +30,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
             later
         }
     };
-    let orphaned = std::slice::from_ref(&gone);
-    if cut(orphaned, &known.owned) != orphaned {
-        bail!(IllegalOperation, "the shard owns a part of the range");
-    }
+    known.check_cleans(&gone)?;
     let Some((min, max)) = known.key.bounds(&gone) else {
         bail!(BadValue, "the range has no bounds of the shard key");
     };

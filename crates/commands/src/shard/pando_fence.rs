@@ -12,7 +12,7 @@ use super::ownerships::DRAIN;
 use super::{range, store, text, turn};
 use crate::request::{CommandContext, Done};
 use errors::{Result, bail};
-use sharding::{Fence, Ownership};
+use sharding::Fence;
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let (ns, by) = (text(cx, "ns")?, text(cx, "by")?);
@@ -22,40 +22,27 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let Some(known) = ownerships.get(ns) else {
         bail!(NamespaceNotSharded, "{ns} is not sharded here");
     };
-    let heard = (*known).clone().heed(turn(cx, known.turn))?;
-    let followed = heard.turn > known.turn;
-    if let Some(fence) = known.fence.as_ref().filter(|f| f.by != by && !followed) {
-        if lift {
-            return Ok(Done::Reply);
+    let turn = turn(cx, known.turn);
+    let known = match lift {
+        true => known.lifted(by, turn)?,
+        false => {
+            let fence = Fence {
+                by: by.into(),
+                range: range(cx)?,
+                firm: cx.args.field("firm").is_some_and(|v| v.truthy()),
+            };
+            Some(known.with_fence(fence, turn)?)
         }
-        bail!(
-            ConflictingOperationInProgress,
-            "{ns} is fenced by {}",
-            fence.by
-        );
-    }
-    let fence = match lift {
-        true => None,
-        false => Some(Fence {
-            by: by.into(),
-            range: range(cx)?,
-            firm: cx.args.field("firm").is_some_and(|v| v.truthy()),
-        }),
     };
-    let open = Ownership {
-        fence: None,
-        ..heard
+    let Some(known) = known else {
+        return Ok(Done::Reply);
     };
-    let fenced = Ownership {
-        fence,
-        ..open.clone()
-    };
-    store(cx, &fenced)?;
+    store(cx, &known)?;
     let prepared = &cx.app.engine.prepared;
     let ended = || prepared.wait(DRAIN, |_, t| t.collections.iter().any(|c| c == ns));
     let is_quiet = lift || ownerships.drain(ns) && ended();
     if !is_quiet {
-        store(cx, &open)?;
+        store(cx, &known.without_fence())?;
         bail!(
             LockTimeout,
             "writes to {ns} have been open for too long for a range of it to be moved"

@@ -19,8 +19,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let _one = ownerships.changing.lock();
     if let Some(ns) = cx.args.field("drop").and_then(|v| v.as_str()) {
         let life = cx.args.field("life").and_then(|v| v.as_timestamp());
-        let known = ownerships.get(ns);
-        if life.is_some_and(|life| known.is_none_or(|k| k.version.timestamp != life)) {
+        if !Ownership::forgets(ownerships.get(ns).as_deref(), life) {
             return Ok(Done::Reply);
         }
         documents::remove(&mut cx.op, OWNERSHIP, doc! {"_id": ns}.as_doc())?;
@@ -28,19 +27,11 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         return Ok(Done::Reply);
     }
     let told = Ownership::parse(document(cx, "ownership")?)?;
-    let mut known = ownerships.get(&told.ns).map(|k| (*k).clone());
     let by = cx.args.field("by").and_then(|v| v.as_str());
-    if let Some(known) = &mut known
-        && known.fence.as_ref().is_some_and(|f| Some(&*f.by) == by)
-    {
-        known.fence = None;
-    }
-    let mut learned = Ownership::learn(known.as_ref(), &told);
-    if let Some(sent) = cx.args.field("turn").and_then(|v| v.to_i64_exact()) {
-        let base = learned.or(known);
-        let base = base.unwrap_or_else(|| told.clone());
-        learned = Some(base.heed(sent as u64)?);
-    }
+    let turn = cx.args.field("turn").and_then(|v| v.to_i64_exact());
+    let turn = turn.map(|turn| turn as u64);
+    let known = ownerships.get(&told.ns);
+    let learned = Ownership::told(known.as_deref(), &told, by, turn)?;
     if let Some(learned) = &learned {
         store(cx, learned)?;
     }

@@ -5,9 +5,9 @@
 //! {_pandoReceive: 1, ns, key, version, range: {low, high?}, turn?}
 //! ```
 
-use super::{document, range, store, text, turn};
+use super::{document, range, store, text};
 use crate::request::{CommandContext, Done, idl};
-use errors::{Result, bail};
+use errors::Result;
 use sharding::{Ownership, ShardKey, Version};
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
@@ -18,15 +18,12 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let incoming = range(cx)?;
     let ownerships = cx.app.ownerships.clone();
     let _one = ownerships.changing.lock();
-    let known = match ownerships.get(ns) {
-        Some(known) if known.version.is_same_life(&version) => (*known).clone(),
-        Some(known) if known.version.is_newer(&version) => {
-            bail!(StaleConfig, "{ns} has been sharded anew")
-        }
-        _ => Ownership::nothing(ns, key, version),
-    };
-    let turn = turn(cx, known.turn);
-    store(cx, &known.receive(incoming).heed(turn)?)?;
+    let turn = cx.args.field("turn").and_then(|v| v.to_i64_exact());
+    let turn = turn.map(|turn| turn as u64);
+    let nothing = Ownership::nothing(ns, key, version);
+    let known = ownerships.get(ns);
+    let expecting = Ownership::expecting(known.as_deref(), nothing, incoming, turn)?;
+    store(cx, &expecting)?;
     // What an earlier mover has sent is done before this one begins.
     ownerships.drain(ns);
     Ok(Done::Reply)

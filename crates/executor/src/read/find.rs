@@ -250,7 +250,9 @@ impl FindCursor {
                     && req.max.is_none()
                     && ctx.moment.is_none() =>
             {
-                (ctx.latest(), ctx.engine.catalog.get(ns))
+                let latest = ctx.latest();
+                ctx.tell_of_view(ns);
+                (latest, ctx.engine.catalog.get(ns))
             }
             _ => ctx.view(ns),
         };

@@ -4,7 +4,7 @@
 //! nobody reads or writes it as such.
 
 use super::{done, new_life};
-use crate::chunks::{Change, Lock, lock, log, replace};
+use crate::chunks::{Change, Lock, index_chunks, lock, log, replace};
 use crate::ddl::{indexes_of, make_database, now, uuid};
 use crate::metadata::{Cluster, Placement, run};
 use crate::request::{Command, finish};
@@ -114,6 +114,7 @@ pub(super) fn whole_chunk(key: &ShardKey, shard: &Arc<str>) -> Chunk {
         lastmod: Version::placement_of(1, 0),
         jumbo: false,
         since: now(),
+        turn: 0,
     }
 }
 
@@ -140,6 +141,7 @@ pub(crate) fn become_sharded(
         // Another router may have begun the life of before.
         timestamp: new_life(cluster).max(before.as_ref().map_or(0, |t| t.entry.timestamp + 1)),
     };
+    index_chunks(cluster)?;
     let mut change = Change::begin(held);
     // In the place of what says where it was as a whole.
     change.remove("collections", doc! {"_id": ns});
@@ -199,7 +201,8 @@ fn spread_out(
             return Ok(());
         }
         let mut change = Change::begin(held);
-        replace(&mut change, &table.entry.uuid, table.chunks(), chunks);
+        let old: Vec<Chunk> = table.chunks().cloned().collect();
+        replace(&mut change, &table.entry.uuid, &old, chunks);
         decide(&mut change, held, ns);
         change.commit()
     };
@@ -349,6 +352,7 @@ fn first_chunks(
             lastmod: Version::placement_of(2, i as u32),
             jumbo: false,
             since,
+            turn: 0,
         })
         .collect()
 }

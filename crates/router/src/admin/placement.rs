@@ -4,7 +4,7 @@
 use super::collections::entry_doc;
 use super::{done, new_life};
 use crate::Outcome;
-use crate::chunks::{Change, Lock, lock, replace};
+use crate::chunks::{Change, Lock, index_chunks, lock, replace};
 use crate::ddl::{indexes_of, uuid};
 use crate::metadata::{Cluster, Placement};
 use crate::request::{Command, finish};
@@ -37,6 +37,7 @@ pub(crate) fn track(
         epoch: ObjectId::generate(),
         timestamp: new_life(cluster),
     };
+    index_chunks(cluster)?;
     let mut change = Change::begin(held);
     change.insert("collections", &[entry_doc(&entry)]);
     change.insert("chunks", &[chunk.to_doc(&entry.uuid)]);
@@ -213,7 +214,6 @@ fn refine_to(
     };
     let new: Vec<Chunk> = table
         .chunks()
-        .iter()
         .map(|c| Chunk {
             min: longer(&key, &c.min),
             max: longer(&key, &c.max),
@@ -225,7 +225,8 @@ fn refine_to(
     let mut change = Change::begin(held);
     change.remove("collections", doc! {"_id": ns.as_str()});
     change.insert("collections", &[entry_doc(&entry)]);
-    replace(&mut change, &entry.uuid, table.chunks(), &new);
+    let old: Vec<Chunk> = table.chunks().cloned().collect();
+    replace(&mut change, &entry.uuid, &old, &new);
     for tag in tags {
         let bound = |name: &str| tag.get(name).and_then(Val::as_doc).map(Doc::to_buf);
         if let (Some(id), Some(min), Some(max)) = (tag.get("_id"), bound("min"), bound("max")) {

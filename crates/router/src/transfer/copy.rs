@@ -1,9 +1,8 @@
 //! Documents on their way from one shard to others, while they are written: a snapshot, then what the
 //! giver's log says was touched, until little is left.
 //!
-//! Invariant: what is read of a document is at least as new as what the log was read up to. A
-//! document that a receiver does not take for now (another has its unique key, and may lose it) is
-//! put again with the next ones; one that it does not take in the end fails the move.
+//! Invariant: the steps are [`Follow`]'s. What is read of a document is at least as new as what the log
+//! was read up to.
 
 use super::majority;
 use crate::chunks::Lock;
@@ -13,17 +12,13 @@ use crate::{Outcome, ddl};
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
 use errors::{Code, err};
 use sharding::Version;
+use sharding::follow::{Ask, Changes, Follow, PUT_DOCUMENTS};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-/// Documents of one insert at a receiver.
+/// Bytes of one insert at a receiver.
 const PUT_BYTES: usize = 4 << 20;
-const PUT_DOCUMENTS: usize = 1000;
-/// The catch-up ends when a round had no more documents than this, or took no longer.
-const FEW: usize = 200;
-const SHORT: Duration = Duration::from_millis(50);
-const MOST_ROUNDS: usize = 50;
 
 /// Where documents go.
 pub(super) struct Way<'m> {
@@ -56,13 +51,8 @@ pub(super) struct Giver<'m> {
     pub shard: Arc<str>,
     /// A filter for its documents, among those of others at a receiver.
     mine: DocBuf,
-    /// Up to which entry its log was read.
-    after: i64,
-    term: i64,
-    /// What is read is not older than this.
-    time: u64,
-    /// The ids of what a receiver did not take.
-    again: Vec<Value>,
+    follow: Follow,
+    began: Instant,
 }
 
 fn parts(ns: &str) -> (&str, &str) {
@@ -76,31 +66,11 @@ impl<'m> Giver<'m> {
             way,
             shard: shard.clone(),
             mine,
-            after: 0,
-            term: 0,
-            time: 0,
-            again: Vec::new(),
+            follow: Follow::new(),
+            began: Instant::now(),
         };
-        let ask = doc! {"_pandoChanges": 1, "ns": way.ns};
-        let reply = way.cluster.on_shard(shard, "admin", ask.as_doc())?;
-        giver.note(&reply)?;
+        giver.go_on()?;
         Ok(giver)
-    }
-
-    fn note(&mut self, reply: &DocBuf) -> Outcome<()> {
-        let number = |name: &str| reply.get(name).and_then(Val::to_i64_exact);
-        let (Some(after), Some(term)) = (number("upTo"), number("term")) else {
-            return Err(err!(
-                InternalError,
-                "{} does not say where its log ends",
-                self.shard
-            )
-            .into());
-        };
-        (self.after, self.term) = (after, term);
-        let time = reply.get("operationTime").and_then(Val::as_timestamp);
-        self.time = time.unwrap_or(0).max(self.time);
-        Ok(())
     }
 
     /// A find at the giver, whoever its primary is now: he has what the log was read up to.
@@ -111,8 +81,8 @@ impl<'m> Giver<'m> {
             .doc("filter", filter)
             .bool("noCursorTimeout", true);
         w.open_doc("readConcern").str("level", "local");
-        if self.time > 0 {
-            w.timestamp("afterClusterTime", self.time);
+        if self.follow.time() > 0 {
+            w.timestamp("afterClusterTime", self.follow.time());
         }
         w.close();
         w.finish()
@@ -124,71 +94,68 @@ impl<'m> Giver<'m> {
         let from = self.way.cluster.shard(&self.shard)?;
         let mut put = Put::new(self.way);
         each(&from, db, find.as_doc(), |d| put.add(d))?;
-        self.again.extend(put.end()?);
+        self.follow.copied(put.end()?);
         Ok(())
     }
 
-    /// Rounds of [`Giver::catch_up`], until little is left.
+    /// Rounds, until little is left.
     pub fn come_near(&mut self) -> Outcome<()> {
-        for _ in 0..MOST_ROUNDS {
-            let began = Instant::now();
-            if self.catch_up()? <= FEW || began.elapsed() < SHORT {
-                return Ok(());
-            }
-        }
-        Err(err!(
-            OperationFailed,
-            "the range is written faster than it is copied"
-        )
-        .into())
-    }
-
-    /// One round: how many documents were touched.
-    pub fn catch_up(&mut self) -> Outcome<usize> {
-        let mut touched = 0;
-        loop {
-            let ask = doc! {
-                "_pandoChanges": 1, "ns": self.way.ns, "after": self.after, "term": self.term,
-            };
-            let reply = self
-                .way
-                .cluster
-                .on_shard(&self.shard, "admin", ask.as_doc())?;
-            self.note(&reply)?;
-            let ids = reply.get("ids").and_then(Val::as_array);
-            let ids = ids.unwrap_or(Doc::EMPTY).values();
-            let mut ids: Vec<Value> = ids.map(|v| v.to_value()).collect();
-            touched += ids.len();
-            ids.append(&mut self.again);
-            for part in ids.chunks(PUT_DOCUMENTS) {
-                let refused = self.renew(part)?;
-                self.again.extend(refused);
-            }
-            if !reply.get("more").is_some_and(Val::truthy) {
-                return Ok(touched);
-            }
-        }
+        self.follow.come_near(self.began.elapsed());
+        self.go_on()
     }
 
     /// The last round, when nothing is written any more.
     pub fn finish(&mut self) -> Outcome<()> {
-        self.catch_up()?;
-        while !self.again.is_empty() {
-            let before = std::mem::take(&mut self.again);
-            for part in before.chunks(PUT_DOCUMENTS) {
-                let refused = self.renew(part)?;
-                self.again.extend(refused);
-            }
-            if self.again.len() == before.len() {
-                return Err(err!(
-                    DuplicateKey,
-                    "a receiving shard has another document with the _id, or a unique key, of {}",
-                    self.again[0].as_val()
-                )
-                .into());
+        self.follow.finish(self.began.elapsed());
+        self.go_on()
+    }
+
+    fn go_on(&mut self) -> Outcome<()> {
+        while let Some(ask) = self.follow.ask() {
+            match ask {
+                Ask::Changes(after) => {
+                    let changes = self.changes(after)?;
+                    self.follow.heard(changes, self.began.elapsed())?;
+                }
+                Ask::Renew(ids) => {
+                    let refused = self.renew(&ids)?;
+                    self.follow.put(refused, self.began.elapsed())?;
+                }
             }
         }
         Ok(())
+    }
+
+    fn changes(&self, after: Option<(i64, i64)>) -> Outcome<Changes> {
+        let mut w = Writer::new();
+        w.i32("_pandoChanges", 1).str("ns", self.way.ns);
+        if let Some((after, term)) = after {
+            w.i64("after", after).i64("term", term);
+        }
+        let cluster = self.way.cluster;
+        let reply = cluster.on_shard(&self.shard, "admin", w.finish().as_doc())?;
+        let number = |name: &str| reply.get(name).and_then(Val::to_i64_exact);
+        let (Some(up_to), Some(term)) = (number("upTo"), number("term")) else {
+            return Err(err!(
+                InternalError,
+                "{} does not say where its log ends",
+                self.shard
+            )
+            .into());
+        };
+        let ids = reply.get("ids").and_then(Val::as_array);
+        let time = reply.get("operationTime").and_then(Val::as_timestamp);
+        Ok(Changes {
+            ids: ids
+                .unwrap_or(Doc::EMPTY)
+                .values()
+                .map(|v| v.to_value())
+                .collect(),
+            up_to,
+            term,
+            time: time.unwrap_or(0),
+            more: reply.get("more").is_some_and(Val::truthy),
+        })
     }
 
     /// Puts the newest state of documents in the place of what the receivers have of them. The ids

@@ -15,6 +15,7 @@ use crate::metadata::{Cluster, Placement};
 use crate::{Failure, Outcome};
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use errors::{Code, err};
+use sharding::moving::{self, EndStep, State};
 use sharding::{Ownership, PlaceRange, RoutingTable};
 use std::sync::Arc;
 
@@ -45,19 +46,20 @@ impl Left {
         self.0.get(name).and_then(Val::as_doc).unwrap_or(Doc::EMPTY)
     }
 
+    fn state(&self) -> State {
+        State::parse(self.text("state"))
+    }
+
     pub fn is_moved(&self) -> bool {
-        self.text("state") == "moved"
+        self.state() == State::Moved
     }
 }
 
 /// Writes down what is about to begin.
 pub(crate) fn begin(held: &Lock<'_>, ns: &str, kind: &str, fields: DocBuf) -> Outcome<()> {
-    let mut w = Writer::new();
-    w.str("_id", ns).str("kind", kind).str("by", &held.by);
-    w.i64("turn", held.turn).str("state", "moving");
-    w.extend(fields.as_doc());
+    let document = moving::beginning(ns, kind, &held.by, held.turn, &fields);
     let mut change = Change::begin(held);
-    change.insert("migrations", &[w.finish()]);
+    change.insert("migrations", &[document]);
     change.commit()
 }
 
@@ -65,8 +67,8 @@ pub(crate) fn begin(held: &Lock<'_>, ns: &str, kind: &str, fields: DocBuf) -> Ou
 pub(crate) fn decide(change: &mut Change<'_>, held: &Lock<'_>, ns: &str) {
     change.update(
         "migrations",
-        doc! {"_id": ns, "by": &held.by, "state": "moving"},
-        doc! {"$set": doc! {"state": "moved"}},
+        moving::undecided(ns, &held.by),
+        moving::moved(),
     );
 }
 
@@ -99,7 +101,7 @@ impl Cluster {
             RESHARD => reshard::end(self, held, ns, &left)?,
             HOME => self.end_home(ns, &left)?,
             SPREAD => self.end_spread(ns, &left, Some(held.turn))?,
-            _ => self.end_range(held, ns, &left)?,
+            _ => self.end_range(Some(held), ns, &left)?,
         }
         let mut change = Change::begin(held);
         change.remove("migrations", doc! {"_id": ns});
@@ -117,8 +119,7 @@ impl Cluster {
             RESHARD => self.lift_all(name, &left, None),
             HOME => self.end_home(name, &left),
             SPREAD => self.end_spread(name, &left, None),
-            _ if left.is_moved() => self.tell_range(name, &left, None).map(drop),
-            _ => self.lift_all(name, &left, None),
+            _ => self.end_range(None, name, &left),
         }
     }
 
@@ -130,11 +131,11 @@ impl Cluster {
                 return Ok(None);
             };
             let left = Left(found);
-            if left.text("state") != "moving" {
+            if left.state() != State::Moving {
                 return Ok(Some(left));
             }
-            let q = doc! {"_id": ns, "by": left.text("by"), "state": "moving"};
-            let u = doc! {"$set": doc! {"state": "left"}};
+            let q = moving::undecided(ns, left.text("by"));
+            let u = moving::left();
             let update = doc! {
                 "update": "migrations",
                 "updates": bson::array![doc! {"q": q, "u": u}],
@@ -164,28 +165,46 @@ impl Cluster {
         for shard in left.names("fenced").into_iter().chain(left.names("to")) {
             unless_gone(teach_as(self, &table, &shard, turn, None))?;
         }
-        self.forget(ns);
+        self.take_over(ns, Some(table.clone()))?;
         Ok(Some(table))
     }
 
-    fn end_range(&self, held: &Lock<'_>, ns: &str, left: &Left) -> Outcome<()> {
-        let turn = Some(held.turn);
-        let Some(table) = self.tell_range(ns, left, turn)? else {
-            return Ok(());
-        };
-        self.lift_all(ns, left, turn)?;
+    /// Ends a range's move, but for its document; without the lock what holds routers up.
+    fn end_range(&self, held: Option<&Lock<'_>>, ns: &str, left: &Left) -> Outcome<()> {
+        let turn = held.map(|held| held.turn);
+        let mut table = None;
+        for step in moving::ending(left.is_moved(), held.is_some()) {
+            match step {
+                EndStep::Tell => {
+                    table = self.tell_range(ns, left, turn)?;
+                    // The collection is dropped.
+                    if table.is_none() {
+                        return Ok(());
+                    }
+                }
+                EndStep::Lift => self.lift_all(ns, left, turn)?,
+                EndStep::Clean => self.clean_range(ns, left, turn, table.as_ref())?,
+            }
+        }
+        Ok(())
+    }
+
+    fn clean_range(
+        &self,
+        ns: &str,
+        left: &Left,
+        turn: Option<i64>,
+        table: Option<&RoutingTable>,
+    ) -> Outcome<()> {
         let range = PlaceRange::parse(left.document("range"))?;
-        let owner = table.chunk_at(&range.low).map(|c| c.shard.clone());
+        let owner = table.and_then(|t| t.chunk_at(&range.low));
         let sides = [left.names("fenced"), left.names("to")].concat();
-        for side in sides
-            .iter()
-            .filter(|s| Some(s.as_str()) != owner.as_deref())
-        {
+        for side in moving::without_the_range(&sides, owner) {
             let clean = doc! {
                 "_pandoClean": 1,
                 "ns": ns,
                 "range": range.to_doc(),
-                "turn": held.turn,
+                "turn": turn.unwrap_or_default(),
                 "writeConcern": majority(),
             };
             unless_gone(self.on_shard(side, "admin", clean.as_doc()).map(drop))?;

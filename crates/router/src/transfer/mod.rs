@@ -30,12 +30,10 @@ use bson::{Doc, DocBuf, ObjectId, Writer, doc};
 use copy::{Giver, Way, copy_sessions};
 use errors::{Code, err};
 use left::{RANGE, teach_as};
-use sharding::{Chunk, PlaceRange, RoutingTable, Version};
+use sharding::moving::{RangeMove, Step, change_of_owner};
+use sharding::{Chunk, PlaceRange, RoutingTable};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-
-/// A fence that has stood so long is taken away, and the move fails.
-const FENCE: Duration = Duration::from_millis(2000);
+use std::time::Instant;
 
 struct Move<'c> {
     cluster: &'c Cluster,
@@ -76,7 +74,7 @@ pub(crate) fn move_range_under(
 ) -> Outcome<()> {
     let table = table_under(cluster, held, ns)?;
     let range = table.key().range(min, max)?;
-    let inside: Vec<&Chunk> = table.chunks_in(&range).map(|(_, c)| c).collect();
+    let inside: Vec<&Chunk> = table.chunks_in(&range).collect();
     let [chunk] = inside.as_slice() else {
         return Err(err!(
             CommandFailed,
@@ -112,15 +110,7 @@ impl Move<'_> {
 
     fn run(&self) -> Outcome<()> {
         log(self.cluster, "moveChunk.start", self.ns(), self.details());
-        let fields = doc! {
-            "from": &*self.from,
-            "to": bson::array![&*self.to],
-            "fenced": bson::array![&*self.from],
-            "range": self.range.to_doc(),
-            "min": &self.min,
-            "max": &self.max,
-        };
-        begin(self.held, self.ns(), RANGE, fields)?;
+        self.write_down()?;
         let done = self.transfer();
         // What the metadata says decides: it may have been changed where that failed.
         let ended = self.cluster.end_left_moves_under(self.held, self.ns());
@@ -140,8 +130,20 @@ impl Move<'_> {
         }
     }
 
+    /// The document that says what is under way.
+    fn write_down(&self) -> Outcome<()> {
+        let fields = doc! {
+            "from": &*self.from,
+            "to": bson::array![&*self.to],
+            "fenced": bson::array![&*self.from],
+            "range": self.range.to_doc(),
+            "min": &self.min,
+            "max": &self.max,
+        };
+        begin(self.held, self.ns(), RANGE, fields)
+    }
+
     fn transfer(&self) -> Outcome<()> {
-        self.prepare()?;
         let place = |d: Doc<'_>| -> Outcome<Option<Arc<str>>> {
             let inside = self.range.contains(&self.table.key().place_of(d)?);
             Ok(inside.then(|| self.to.clone()))
@@ -155,37 +157,51 @@ impl Move<'_> {
             takers: vec![self.to.clone()],
             place: &place,
         };
-        let mut giver = Giver::begin(&way, &self.from, self.filter())?;
-        giver.copy()?;
-        copy_sessions(self.cluster, &self.from, &self.to)?;
-        giver.come_near()?;
-        let raised = Instant::now();
-        fence(
-            self.cluster,
-            self.held,
-            self.ns(),
-            &self.from,
-            &self.range,
-            false,
-        )?;
-        giver.finish()?;
-        copy_sessions(self.cluster, &self.from, &self.to)?;
-        self.pass_time()?;
-        if raised.elapsed() > FENCE {
-            return Err(err!(ExceededTimeLimit, "the last changes took too long to copy").into());
+        let mut giver = None;
+        let mut steps = RangeMove::new();
+        let began = Instant::now();
+        while let Some(step) = steps.step(began.elapsed())? {
+            self.step(step, &way, &mut giver)?;
+            steps.done();
         }
-        self.commit()?;
-        tracing::debug!(target: "SHARDING", ns = self.ns(), millis = raised.elapsed().as_millis() as u64, "A range has another owner");
+        let millis = steps.fence_stands(began.elapsed()).as_millis() as u64;
+        tracing::debug!(target: "SHARDING", ns = self.ns(), millis, "A range has another owner");
         Ok(())
     }
 
-    /// Collection, indexes and orphan range at the receiver, and nothing in that.
-    fn prepare(&self) -> Outcome<()> {
+    fn step<'w>(&self, step: Step, way: &'w Way<'w>, giver: &mut Option<Giver<'w>>) -> Outcome<()> {
         let turn = Some(self.held.turn);
-        teach_as(self.cluster, &self.table, &self.from, turn, None)?;
-        teach_as(self.cluster, &self.table, &self.to, turn, None)?;
-        make_like(self.cluster, &self.from, self.ns(), &self.to, self.ns())?;
-        let to = self.cluster.shard(&self.to)?;
+        let tell = |shard: &str| teach_as(self.cluster, &self.table, shard, turn, None);
+        match step {
+            Step::TellGiver => tell(&self.from),
+            Step::TellTaker => tell(&self.to),
+            Step::MakeLike => make_like(self.cluster, &self.from, self.ns(), &self.to, self.ns()),
+            Step::Expect => self.expect(),
+            Step::Clear => self.clear(),
+            Step::Mark => {
+                *giver = Some(Giver::begin(way, &self.from, self.filter())?);
+                Ok(())
+            }
+            Step::Copy => giver.as_mut().map_or(Ok(()), Giver::copy),
+            Step::ComeNear => giver.as_mut().map_or(Ok(()), Giver::come_near),
+            Step::Finish => giver.as_mut().map_or(Ok(()), Giver::finish),
+            Step::CopyOutcomes | Step::CopyLastOutcomes => {
+                copy_sessions(self.cluster, &self.from, &self.to)
+            }
+            Step::Fence => fence(
+                self.cluster,
+                self.held,
+                self.ns(),
+                &self.from,
+                &self.range,
+                false,
+            ),
+            Step::PassTime => self.pass_time(),
+            Step::ChangeOwner => self.commit(),
+        }
+    }
+
+    fn expect(&self) -> Outcome<()> {
         let receive = doc! {
             "_pandoReceive": 1,
             "ns": self.ns(),
@@ -195,8 +211,11 @@ impl Move<'_> {
             "turn": self.held.turn,
             "writeConcern": majority(),
         };
-        run(&to, "admin", receive.as_doc())?;
-        // Left by a move of before.
+        let to = self.cluster.shard(&self.to)?;
+        run(&to, "admin", receive.as_doc()).map(drop)
+    }
+
+    fn clear(&self) -> Outcome<()> {
         let clean = doc! {
             "_pandoClean": 1,
             "ns": self.ns(),
@@ -205,8 +224,8 @@ impl Move<'_> {
             "turn": self.held.turn,
             "writeConcern": majority(),
         };
-        run(&to, "admin", clean.as_doc())?;
-        Ok(())
+        let to = self.cluster.shard(&self.to)?;
+        run(&to, "admin", clean.as_doc()).map(drop)
     }
 
     /// A filter for the range that the index of the shard key serves.
@@ -227,55 +246,15 @@ impl Move<'_> {
 
     /// Changes the owner in the metadata.
     fn commit(&self) -> Outcome<()> {
-        let Some(old) = self.table.chunk_at(&self.range.low).cloned() else {
-            return Err(err!(InternalError, "the range lies in no chunk").into());
-        };
-        let major = self.table.version().major() + 1;
-        let mut minor = 0;
-        let mut next = || {
-            minor += 1;
-            Version::placement_of(major, minor - 1)
-        };
-        let mut new = vec![Chunk {
-            id: ObjectId::generate(),
-            min: self.min.clone(),
-            max: self.max.clone(),
-            shard: self.to.clone(),
-            lastmod: next(),
-            jumbo: false,
-            since: ddl::now(),
-        }];
-        let key = self.table.key();
-        let place = |bound: &DocBuf| key.place_of_bound(bound.as_doc()).ok();
-        let mut rest = |min: &DocBuf, max: &DocBuf| {
-            if place(min) != place(max) {
-                new.push(Chunk {
-                    id: ObjectId::generate(),
-                    min: min.clone(),
-                    max: max.clone(),
-                    lastmod: next(),
-                    ..old.clone()
-                });
-            }
-        };
-        rest(&old.min, &self.min);
-        rest(&self.max, &old.max);
-        let mut removed = vec![old.clone()];
-        // The giver gets a new version too, by a chunk that it keeps.
-        let kept = self
-            .table
-            .chunks()
-            .iter()
-            .find(|c| c.shard == self.from && c.id != old.id);
-        if let (1, Some(kept)) = (new.len(), kept) {
-            new.push(Chunk {
-                lastmod: Version::placement_of(major, 1),
-                ..kept.clone()
-            });
-            removed.push(kept.clone());
-        }
+        let owner = change_of_owner(
+            &self.table,
+            (&self.min, &self.max),
+            &self.to,
+            ddl::now(),
+            ObjectId::generate,
+        )?;
         let mut change = Change::begin(self.held);
-        replace(&mut change, &self.table.entry.uuid, &removed, &new);
+        replace(&mut change, &self.table.entry.uuid, &owner.old, &owner.new);
         decide(&mut change, self.held, self.ns());
         change.commit()
     }

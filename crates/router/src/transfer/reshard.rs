@@ -75,6 +75,7 @@ pub(crate) fn reshard(
         lastmod: Version::placement_of(1, i as u32),
         jumbo: false,
         since: ddl::now(),
+        turn: 0,
     };
     let chunks = plan.ranges.iter().enumerate().map(chunk).collect();
     let new = RoutingTable::new(entry, chunks)?;
@@ -276,7 +277,6 @@ impl Reshard<'_> {
         let chunks: Vec<DocBuf> = self
             .new
             .chunks()
-            .iter()
             .map(|c| c.to_doc(&self.new.entry.uuid))
             .collect();
         let mut change = Change::begin(self.held);

@@ -5,6 +5,8 @@
 //! Invariant: what is learned never goes back. A range that the shard has lost, or does not have
 //! yet, is among the orphans until its documents are gone or it is owned; so no router sees them.
 
+mod commands;
+
 use crate::{PlaceRange, Received, RoutingTable, ShardKey, Version, cut, union};
 use bson::{Doc, DocBuf, Val, Writer};
 use errors::{Result, bail, err};

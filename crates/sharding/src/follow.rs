@@ -1,0 +1,262 @@
+//! Documents that follow a giver's log to their takers: a snapshot, then what the log says was touched,
+//! until little is left; without fences as often as it takes, and once more behind them.
+//!
+//! Invariant: what is read of a document is at least as new as what the log was read up to. A document
+//! that a taker does not take for now (another has its unique key, and may lose it) is put again with
+//! the next ones; one that it does not take in the end fails the move.
+
+use bson::Value;
+use errors::{Result, err};
+use std::time::Duration;
+
+/// Documents of one message to a taker.
+pub const PUT_DOCUMENTS: usize = 1000;
+/// The catch-up ends when a round had no more documents than this, or took no longer.
+const FEW: usize = 200;
+const SHORT: Duration = Duration::from_millis(50);
+const MOST_ROUNDS: usize = 50;
+
+/// What is to be done now.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Ask {
+    /// What the log says behind the entry `after` of this `term`; without one, where it ends.
+    Changes(Option<(i64, i64)>),
+    /// These go at the takers, and what the giver has of them is put there: [`Follow::put`].
+    Renew(Vec<Value>),
+}
+
+/// What the log says.
+#[derive(Clone, Debug, Default)]
+pub struct Changes {
+    pub ids: Vec<Value>,
+    pub up_to: i64,
+    pub term: i64,
+    /// The giver's time then.
+    pub time: u64,
+    pub more: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Mark,
+    Near,
+    Finish,
+    /// Behind the fence nothing is touched any more: what was not taken is put until nothing changes.
+    Again,
+    Done,
+}
+
+/// One giver's documents.
+#[derive(Clone, Debug)]
+pub struct Follow {
+    phase: Phase,
+    after: i64,
+    term: i64,
+    /// What is read is not older than this.
+    time: u64,
+    more: bool,
+    /// What the log has told of, that was not renewed yet.
+    waiting: Vec<Value>,
+    /// What a taker did not take.
+    again: Vec<Value>,
+    rounds: usize,
+    touched: usize,
+    since: Duration,
+}
+
+impl Default for Follow {
+    fn default() -> Follow {
+        Follow::new()
+    }
+}
+
+impl Follow {
+    /// Begins with where the log ends now. The snapshot is read when that is known.
+    pub fn new() -> Follow {
+        Follow {
+            phase: Phase::Mark,
+            after: 0,
+            term: 0,
+            time: 0,
+            more: true,
+            waiting: Vec::new(),
+            again: Vec::new(),
+            rounds: 0,
+            touched: 0,
+            since: Duration::ZERO,
+        }
+    }
+
+    /// What is read at the giver has to have come to this time of it.
+    pub fn time(&self) -> u64 {
+        self.time
+    }
+
+    /// Rounds until little is left.
+    pub fn come_near(&mut self, now: Duration) {
+        self.go(Phase::Near, now);
+    }
+
+    /// The last round, when nothing is written any more.
+    pub fn finish(&mut self, now: Duration) {
+        self.go(Phase::Finish, now);
+    }
+
+    fn go(&mut self, phase: Phase, now: Duration) {
+        (self.phase, self.since) = (phase, now);
+        (self.more, self.rounds, self.touched) = (true, 0, 0);
+    }
+
+    /// `None`: the round, or the rounds, are done.
+    pub fn ask(&self) -> Option<Ask> {
+        let part = |ids: &[Value]| ids.iter().take(PUT_DOCUMENTS).cloned().collect();
+        match self.phase {
+            Phase::Done => None,
+            Phase::Mark => Some(Ask::Changes(None)),
+            _ if !self.waiting.is_empty() => Some(Ask::Renew(part(&self.waiting))),
+            _ => Some(Ask::Changes(Some((self.after, self.term)))),
+        }
+    }
+
+    /// The answer to [`Ask::Changes`].
+    pub fn heard(&mut self, changes: Changes, now: Duration) -> Result<()> {
+        (self.after, self.term) = (changes.up_to, changes.term);
+        self.time = self.time.max(changes.time);
+        if self.phase == Phase::Mark {
+            self.phase = Phase::Done;
+            return Ok(());
+        }
+        self.more = changes.more;
+        self.touched += changes.ids.len();
+        self.waiting = changes.ids;
+        self.waiting.append(&mut self.again);
+        self.go_on(now)
+    }
+
+    /// The ids that a taker did not take, of the snapshot.
+    pub fn copied(&mut self, refused: Vec<Value>) {
+        self.again.extend(refused);
+    }
+
+    /// The answer to [`Ask::Renew`]: the ids that were not taken.
+    pub fn put(&mut self, refused: Vec<Value>, now: Duration) -> Result<()> {
+        let done = self.waiting.len().min(PUT_DOCUMENTS);
+        self.waiting.drain(..done);
+        self.again.extend(refused);
+        self.go_on(now)
+    }
+
+    fn go_on(&mut self, now: Duration) -> Result<()> {
+        if !self.waiting.is_empty() || self.more {
+            return Ok(());
+        }
+        match self.phase {
+            Phase::Near => self.end_round(now),
+            Phase::Finish | Phase::Again => self.put_again(),
+            Phase::Mark | Phase::Done => Ok(()),
+        }
+    }
+
+    fn end_round(&mut self, now: Duration) -> Result<()> {
+        self.rounds += 1;
+        if self.touched <= FEW || now.saturating_sub(self.since) < SHORT {
+            self.phase = Phase::Done;
+            return Ok(());
+        }
+        if self.rounds >= MOST_ROUNDS {
+            return Err(err!(
+                OperationFailed,
+                "the range is written faster than it is copied"
+            )
+            .into());
+        }
+        (self.since, self.touched, self.more) = (now, 0, true);
+        Ok(())
+    }
+
+    /// What is refused as often as it is put is refused for good.
+    fn put_again(&mut self) -> Result<()> {
+        if self.again.is_empty() {
+            self.phase = Phase::Done;
+            return Ok(());
+        }
+        if self.phase == Phase::Again && self.again.len() >= self.touched {
+            return Err(err!(
+                DuplicateKey,
+                "a receiving shard has another document with the _id, or a unique key, of {}",
+                self.again[0].as_val()
+            )
+            .into());
+        }
+        self.phase = Phase::Again;
+        self.touched = self.again.len();
+        self.waiting = std::mem::take(&mut self.again);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Duration = Duration::ZERO;
+
+    fn ids(n: usize) -> Vec<Value> {
+        (0..n).map(|n| Value::from(n as i64)).collect()
+    }
+
+    fn told(n: usize, up_to: i64, more: bool) -> Changes {
+        Changes {
+            ids: ids(n),
+            up_to,
+            term: 1,
+            time: up_to as u64,
+            more,
+        }
+    }
+
+    fn begun() -> Follow {
+        let mut follow = Follow::new();
+        assert_eq!(follow.ask(), Some(Ask::Changes(None)));
+        follow.heard(told(0, 7, false), NOW).unwrap();
+        assert_eq!((follow.ask(), follow.time()), (None, 7));
+        follow
+    }
+
+    #[test]
+    fn a_round_goes_on_while_there_is_more() {
+        let mut follow = begun();
+        follow.come_near(NOW);
+        assert_eq!(follow.ask(), Some(Ask::Changes(Some((7, 1)))));
+        follow.heard(told(1500, 9, true), NOW).unwrap();
+        for n in [1000, 500] {
+            let Some(Ask::Renew(part)) = follow.ask() else {
+                panic!("{:?}", follow.ask());
+            };
+            assert_eq!(part.len(), n);
+            follow.put(Vec::new(), NOW).unwrap();
+        }
+        assert_eq!(follow.ask(), Some(Ask::Changes(Some((9, 1)))));
+        follow.heard(told(0, 9, false), SHORT * 2).unwrap();
+        // Many were touched, and it took long: another round.
+        assert_eq!(follow.ask(), Some(Ask::Changes(Some((9, 1)))));
+        follow.heard(told(0, 9, false), SHORT * 4).unwrap();
+        assert_eq!(follow.ask(), None);
+    }
+
+    #[test]
+    fn what_is_refused_is_put_again() {
+        let mut follow = begun();
+        follow.copied(ids(3));
+        follow.finish(NOW);
+        follow.heard(told(0, 8, false), NOW).unwrap();
+        assert_eq!(follow.ask(), Some(Ask::Renew(ids(3))));
+        follow.put(ids(2), NOW).unwrap();
+        assert_eq!(follow.ask(), Some(Ask::Renew(ids(2))));
+        follow.put(ids(1), NOW).unwrap();
+        let mut other = follow.clone();
+        follow.put(Vec::new(), NOW).unwrap();
+        assert_eq!(follow.ask(), None);
+        assert!(other.put(ids(1), NOW).is_err());
+    }
+}

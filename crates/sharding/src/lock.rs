@@ -1,0 +1,41 @@
+//! The lock of a collection or of a database, as a document of `config.locks`: who changes its
+//! chunks.
+//!
+//! ```text
+//! {_id: collection or database, by, at, turn}
+//! ```
+//! Invariant: `turn` grows with each holder, so what an earlier one still sends is known as his. One
+//! that was not renewed for [`LEFT`] was left behind; its holder's next change fails, because it names
+//! him.
+
+use bson::{DocBuf, Value, doc};
+use std::time::Duration;
+
+/// A lock whose holder has not renewed it for so long was left behind.
+pub const LEFT: Duration = Duration::from_secs(10);
+pub const RENEW: Duration = Duration::from_secs(2);
+
+/// Query and update that take it, with an upsert: a duplicate key says that another has it.
+pub fn take(name: &str, by: &str, now_millis: i64) -> (DocBuf, DocBuf) {
+    let late = Value::date(now_millis - LEFT.as_millis() as i64);
+    let query = doc! {"_id": name, "at": doc! {"$lt": late}};
+    let update = doc! {
+        "$set": doc! {"by": by, "at": Value::date(now_millis)},
+        "$inc": doc! {"turn": 1_i64},
+    };
+    (query, update)
+}
+
+/// The filter that finds it while `by` holds it.
+pub fn held(name: &str, by: &str) -> DocBuf {
+    doc! {"_id": name, "by": by}
+}
+
+pub fn renewed(now_millis: i64) -> DocBuf {
+    doc! {"$set": doc! {"at": Value::date(now_millis)}}
+}
+
+/// The document stays, and with it the number of holders.
+pub fn freed() -> DocBuf {
+    doc! {"$set": doc! {"by": "", "at": Value::date(0)}}
+}

@@ -1,0 +1,224 @@
+//! A range on its way to another shard: the steps of whoever moves it, the document that says what is
+//! under way, and how that ends whoever ends it.
+//!
+//! ```text
+//! both sides know the table ─► the taker expects the range ─► copy ─► come near ─► fence ─► finish
+//!     ─► the metadata changes (moving → moved)                                  └─ too long, or any step fails
+//! end: moving → left, unless it is moved ─► both sides are told ─► fences ─► who does not own it removes it
+//! ```
+//! Invariant: what was decided is decided by the document's `state` alone. So the mover, the next
+//! holder of the lock and a router that waits may all end the same move, and do the same.
+
+use crate::chunk::Replaced;
+use crate::{Chunk, RoutingTable, Version};
+use bson::{DocBuf, ObjectId, Writer, doc};
+use errors::{Result, err};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A fence that has stood so long is taken away, and the move fails.
+pub const FENCE: Duration = Duration::from_millis(2000);
+
+/// What the mover does, one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    TellGiver,
+    TellTaker,
+    /// The collection and its indexes at the taker.
+    MakeLike,
+    /// The range among what the taker hides.
+    Expect,
+    /// What a move of before has left there is removed.
+    Clear,
+    /// From here on the giver's log says what is touched.
+    Mark,
+    Copy,
+    CopyOutcomes,
+    ComeNear,
+    Fence,
+    Finish,
+    CopyLastOutcomes,
+    /// What the taker writes from now on is later than all that the giver has written.
+    PassTime,
+    ChangeOwner,
+}
+
+const STEPS: [Step; 14] = [
+    Step::TellGiver,
+    Step::TellTaker,
+    Step::MakeLike,
+    Step::Expect,
+    Step::Clear,
+    Step::Mark,
+    Step::Copy,
+    Step::CopyOutcomes,
+    Step::ComeNear,
+    Step::Fence,
+    Step::Finish,
+    Step::CopyLastOutcomes,
+    Step::PassTime,
+    Step::ChangeOwner,
+];
+
+/// The mover's way, when what is under way is written down, until the owner has changed or something
+/// fails. Either way it is to be ended then.
+#[derive(Clone, Debug, Default)]
+pub struct RangeMove {
+    at: usize,
+    /// When the fence was asked for.
+    fenced: Option<Duration>,
+}
+
+impl RangeMove {
+    pub fn new() -> RangeMove {
+        RangeMove::default()
+    }
+
+    /// What is to be done now; `None` at the end. `now`: of any clock that does not stand.
+    pub fn step(&mut self, now: Duration) -> Result<Option<Step>> {
+        let step = STEPS.get(self.at).copied();
+        match step {
+            Some(Step::Fence) => self.fenced = Some(now),
+            Some(Step::ChangeOwner) if self.fence_stands(now) > FENCE => {
+                return Err(
+                    err!(ExceededTimeLimit, "the last changes took too long to copy").into(),
+                );
+            }
+            _ => {}
+        }
+        Ok(step)
+    }
+
+    pub fn done(&mut self) {
+        self.at += 1;
+    }
+
+    /// How long routers have waited.
+    pub fn fence_stands(&self, now: Duration) -> Duration {
+        self.fenced
+            .map_or(Duration::ZERO, |since| now.saturating_sub(since))
+    }
+}
+
+/// What is done to end a range's move that is decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndStep {
+    /// Both sides hear what the metadata says.
+    Tell,
+    /// The fence goes, where it stands still.
+    Lift,
+    /// Those who do not own the range remove its documents.
+    Clean,
+}
+
+/// What is to be done, in this order; then who holds the lock removes the document of what was under
+/// way. Who does not only lets routers go on.
+pub fn ending(moved: bool, holds_lock: bool) -> &'static [EndStep] {
+    match (holds_lock, moved) {
+        (true, _) => &[EndStep::Tell, EndStep::Lift, EndStep::Clean],
+        (false, true) => &[EndStep::Tell],
+        (false, false) => &[EndStep::Lift],
+    }
+}
+
+/// The sides of a move that do not have its range in the end.
+pub fn without_the_range<'s>(
+    sides: &'s [String],
+    owner: Option<&'s Chunk>,
+) -> impl Iterator<Item = &'s String> {
+    let owner = owner.map(|chunk| &*chunk.shard);
+    sides
+        .iter()
+        .filter(move |side| Some(side.as_str()) != owner)
+}
+
+/// How it stands with what is under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Not decided: it is taken back first ([`left`]), and looked at again.
+    Moving,
+    Moved,
+    Left,
+}
+
+impl State {
+    pub fn parse(state: &str) -> State {
+        match state {
+            "moving" => State::Moving,
+            "moved" => State::Moved,
+            _ => State::Left,
+        }
+    }
+}
+
+/// The document of what begins.
+pub fn beginning(name: &str, kind: &str, by: &str, turn: i64, fields: &DocBuf) -> DocBuf {
+    let mut w = Writer::new();
+    w.str("_id", name).str("kind", kind).str("by", by);
+    w.i64("turn", turn).str("state", "moving");
+    w.extend(fields.as_doc());
+    w.finish()
+}
+
+/// The filter that finds it while it is not decided.
+pub fn undecided(name: &str, by: &str) -> DocBuf {
+    doc! {"_id": name, "by": by, "state": "moving"}
+}
+
+/// It is done: made with the change of the metadata that it was for.
+pub fn moved() -> DocBuf {
+    doc! {"$set": doc! {"state": "moved"}}
+}
+
+/// It is taken back: that change cannot be made any more.
+pub fn left() -> DocBuf {
+    doc! {"$set": doc! {"state": "left"}}
+}
+
+/// The chunks when the range from `min` to `max`, which lies in one chunk, has got to `to`. The giver
+/// gets a new version too, by a chunk that it keeps.
+pub fn change_of_owner(
+    table: &RoutingTable,
+    (min, max): (&DocBuf, &DocBuf),
+    to: &Arc<str>,
+    since: u64,
+    mut id: impl FnMut() -> ObjectId,
+) -> Result<Replaced> {
+    let key = table.key();
+    let place = |bound: &DocBuf| key.place_of_bound(bound.as_doc());
+    let Some(old) = table.chunk_at(&place(min)?).cloned() else {
+        return Err(err!(InternalError, "the range lies in no chunk").into());
+    };
+    let major = table.version().major() + 1;
+    let mut new = vec![Chunk {
+        id: id(),
+        min: min.clone(),
+        max: max.clone(),
+        shard: to.clone(),
+        lastmod: Version::placement_of(major, 0),
+        jumbo: false,
+        since,
+        turn: 0,
+    }];
+    for (min, max) in [(&old.min, min), (max, &old.max)] {
+        if place(min)? != place(max)? {
+            new.push(Chunk {
+                id: id(),
+                min: min.clone(),
+                max: max.clone(),
+                lastmod: Version::placement_of(major, new.len() as u32),
+                ..old.clone()
+            });
+        }
+    }
+    let mut removed = vec![old.clone()];
+    let kept = || table.chunk_of(&old.shard, |c| c.id != old.id);
+    if let (1, Some(kept)) = (new.len(), kept()) {
+        new.push(Chunk {
+            lastmod: Version::placement_of(major, 1),
+            ..kept.clone()
+        });
+        removed.push(kept.clone());
+    }
+    Ok(Replaced { old: removed, new })
+}

@@ -1,0 +1,227 @@
+//! One state of all shards, at a time that is chosen for it.
+//!
+//! ```text
+//! all shards keep their state at T, and say what is prepared in it     (a log that is later: another T)
+//! who decides that says whether it had committed at T ─► shown where it is prepared
+//! ```
+//!
+//! Invariant: a transaction over several shards is seen at T on all of them or on none. Its decision
+//! is in the deciding shard's state at T, or it comes later. Where it has taken effect by T elsewhere,
+//! it was decided before: what a shard writes for a router is later than what the router has seen.
+
+use crate::two_phase::Shard;
+use errors::{Result, err};
+
+/// How often a time is chosen anew, because a shard's log was past it.
+const TRIES: u32 = 12;
+/// How far ahead of what was seen the first time is, in increments; each later one is twice as far.
+const AHEAD: u64 = 64;
+
+/// What a shard is asked, of its state at that time. `Id` names a transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ask<Id> {
+    /// To keep it.
+    Pin,
+    /// Whether these had committed in it, by decision of the shard.
+    Committed(Vec<Id>),
+    /// To show in it what these have prepared.
+    Include(Vec<Id>),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer<Id> {
+    /// It is kept, with what is prepared in it and the shard that decides each.
+    Pinned(Vec<(Shard, Id)>),
+    /// The log is at this time already.
+    Late(u64),
+    Committed(Vec<bool>),
+    Included,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Phase {
+    Pinning,
+    Asking,
+    Including,
+    Done,
+}
+
+/// What is prepared on a shard, and who decides it.
+#[derive(Clone, Debug)]
+struct Prepared<Id> {
+    on: Shard,
+    recovery: Shard,
+    id: Id,
+}
+
+/// One snapshot on its way.
+#[derive(Clone, Debug)]
+pub struct Pinning<Id> {
+    shards: Vec<Shard>,
+    at: u64,
+    tries: u32,
+    phase: Phase,
+    prepared: Vec<Prepared<Id>>,
+}
+
+impl<Id: Clone + PartialEq> Pinning<Id> {
+    /// `seen`: the latest time that was heard of.
+    pub fn new(shards: Vec<Shard>, seen: u64) -> Pinning<Id> {
+        Pinning {
+            shards,
+            at: seen + AHEAD,
+            tries: 1,
+            phase: Phase::Pinning,
+            prepared: Vec::new(),
+        }
+    }
+
+    /// The time of the state.
+    pub fn at(&self) -> u64 {
+        self.at
+    }
+
+    /// What is to be asked now, of each shard at most one thing; nothing at the end.
+    pub fn asks(&self) -> Vec<(Shard, Ask<Id>)> {
+        match self.phase {
+            Phase::Pinning => self.shards.iter().map(|s| (s.clone(), Ask::Pin)).collect(),
+            Phase::Asking => self.grouped(|p| &p.recovery, Ask::Committed),
+            Phase::Including => self.grouped(|p| &p.on, Ask::Include),
+            Phase::Done => Vec::new(),
+        }
+    }
+
+    fn grouped(
+        &self,
+        by: impl Fn(&Prepared<Id>) -> &Shard,
+        ask: impl Fn(Vec<Id>) -> Ask<Id>,
+    ) -> Vec<(Shard, Ask<Id>)> {
+        let mut groups: Vec<(Shard, Vec<Id>)> = Vec::new();
+        for one in &self.prepared {
+            match groups.iter_mut().find(|(shard, _)| shard == by(one)) {
+                // Asked of one shard, for several that have prepared it.
+                Some((_, ids)) if ids.contains(&one.id) => {}
+                Some((_, ids)) => ids.push(one.id.clone()),
+                None => groups.push((by(one).clone(), vec![one.id.clone()])),
+            }
+        }
+        groups
+            .into_iter()
+            .map(|(shard, ids)| (shard, ask(ids)))
+            .collect()
+    }
+
+    /// Takes the answers to all of [`Pinning::asks`], in the same order. `seen`: the latest time that
+    /// was heard of.
+    pub fn heard(&mut self, answers: Vec<Answer<Id>>, seen: u64) -> Result<()> {
+        let asked = self.asks();
+        match self.phase {
+            Phase::Pinning => return self.pinned(answers, seen),
+            Phase::Asking => {
+                let mut committed: Vec<(Shard, Id)> = Vec::new();
+                for ((shard, ask), answer) in asked.into_iter().zip(answers) {
+                    if let (Ask::Committed(ids), Answer::Committed(known)) = (ask, answer) {
+                        let had = ids.into_iter().zip(known).filter(|(_, had)| *had);
+                        committed.extend(had.map(|(id, _)| (shard.clone(), id)));
+                    }
+                }
+                let had = |p: &Prepared<Id>| {
+                    committed
+                        .iter()
+                        .any(|(shard, id)| *shard == p.recovery && *id == p.id)
+                };
+                self.prepared.retain(had);
+                self.phase = Phase::Including;
+            }
+            Phase::Including | Phase::Done => self.phase = Phase::Done,
+        }
+        self.skip();
+        Ok(())
+    }
+
+    fn pinned(&mut self, answers: Vec<Answer<Id>>, seen: u64) -> Result<()> {
+        let late = answers.iter().filter_map(|a| match a {
+            Answer::Late(time) => Some(*time),
+            _ => None,
+        });
+        if let Some(latest) = late.max() {
+            if self.tries >= TRIES {
+                let e = err!(
+                    SnapshotUnavailable,
+                    "no time was found at which all shards could keep their state"
+                );
+                return Err(e.with_label("TransientTransactionError").into());
+            }
+            self.at = latest.max(seen) + (AHEAD << self.tries);
+            self.tries += 1;
+            return Ok(());
+        }
+        for (on, answer) in self.shards.iter().zip(answers) {
+            if let Answer::Pinned(list) = answer {
+                let of = |(recovery, id)| Prepared {
+                    on: on.clone(),
+                    recovery,
+                    id,
+                };
+                self.prepared.extend(list.into_iter().map(of));
+            }
+        }
+        self.phase = Phase::Asking;
+        self.skip();
+        Ok(())
+    }
+
+    /// Where nobody is to be asked the step is done.
+    fn skip(&mut self) {
+        if self.prepared.is_empty() {
+            self.phase = Phase::Done;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shards() -> Vec<Shard> {
+        vec!["a".into(), "b".into(), "c".into()]
+    }
+
+    #[test]
+    fn what_had_committed_is_shown_where_it_is_prepared() {
+        let mut pinning = Pinning::new(shards(), 100);
+        assert_eq!((pinning.at(), pinning.asks().len()), (164, 3));
+        let late = vec![
+            Answer::Late(500),
+            Answer::Pinned(Vec::new()),
+            Answer::Pinned(Vec::new()),
+        ];
+        pinning.heard(late, 300).unwrap();
+        assert_eq!(pinning.at(), 628);
+        let on = |list: &[u32]| Answer::Pinned(list.iter().map(|n| ("a".into(), *n)).collect());
+        pinning
+            .heard(vec![on(&[]), on(&[1, 2]), on(&[2])], 300)
+            .unwrap();
+        let asks = pinning.asks();
+        assert_eq!(asks, [("a".into(), Ask::Committed(vec![1, 2]))]);
+        pinning
+            .heard(vec![Answer::Committed(vec![false, true])], 300)
+            .unwrap();
+        let include = |shard: &str| (Shard::from(shard), Ask::Include(vec![2]));
+        assert_eq!(pinning.asks(), [include("b"), include("c")]);
+        pinning
+            .heard(vec![Answer::Included, Answer::Included], 300)
+            .unwrap();
+        assert!(pinning.asks().is_empty());
+    }
+
+    #[test]
+    fn it_is_not_tried_for_ever() {
+        let mut pinning: Pinning<u32> = Pinning::new(vec!["a".into()], 0);
+        let mut tries = 1;
+        while pinning.heard(vec![Answer::Late(pinning.at())], 0).is_ok() {
+            tries += 1;
+        }
+        assert_eq!(tries, TRIES);
+    }
+}
