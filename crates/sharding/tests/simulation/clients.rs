@@ -1,0 +1,230 @@
+//! Clients: what they do, how often they try it, and what they hold routers to.
+
+use crate::Cluster;
+use crate::history::{ACCOUNTS, EACH};
+use crate::router::{Failure, Outcome, Router};
+use crate::shard::{Document, Op, Refusal};
+use crate::transactions::Txn;
+use sharding::two_phase::Verdict;
+use std::cell::Cell;
+use std::future::Future;
+use std::rc::Rc;
+
+const WRITERS: u32 = 3;
+const PAYERS: u32 = 2;
+/// How often a write is sent that nobody answers.
+const TRIES: u32 = 8;
+
+/// The document that counts what a payer has done.
+fn tally(payer: u32) -> u32 {
+    ACCOUNTS + payer
+}
+
+pub fn first_documents() -> Vec<Document> {
+    let account = |id| Document { id, value: EACH };
+    let tallies = (0..PAYERS).map(|p| Document {
+        id: tally(p),
+        value: 0,
+    });
+    (0..ACCOUNTS).map(account).chain(tallies).collect()
+}
+
+pub struct Clients {
+    cluster: Rc<Cluster>,
+    until: u64,
+    running: Rc<Cell<u32>>,
+}
+
+impl Clients {
+    pub fn new(cluster: Rc<Cluster>, until: u64) -> Rc<Clients> {
+        Rc::new(Clients {
+            cluster,
+            until,
+            running: Rc::default(),
+        })
+    }
+
+    pub fn are_done(&self) -> bool {
+        self.running.get() == 0
+    }
+
+    pub fn start(self: &Rc<Clients>) {
+        for n in 0..WRITERS {
+            self.spawn(self.clone().insert_and_add(n));
+        }
+        for n in 0..PAYERS {
+            self.cluster.history.inserted(tally(n));
+            self.spawn(self.clone().pay(n));
+        }
+        self.spawn(self.clone().read());
+        self.spawn(self.clone().add_up());
+        for _ in 0..2 {
+            self.spawn(self.clone().rearrange());
+        }
+    }
+
+    fn spawn(self: &Rc<Clients>, client: impl Future<Output = ()> + 'static) {
+        self.running.set(self.running.get() + 1);
+        let running = self.running.clone();
+        self.cluster.sim.spawn(0, async move {
+            client.await;
+            running.set(running.get() - 1);
+        });
+    }
+
+    fn goes_on(&self) -> bool {
+        self.cluster.sim.now() < self.until
+    }
+
+    async fn pause(&self, millis: u64) {
+        let millis = self.cluster.sim.below(millis);
+        self.cluster.sim.sleep(millis).await;
+    }
+
+    /// Asks any router.
+    async fn ask<T, F>(&self, ask: impl Fn(Rc<Router>) -> F + 'static) -> Outcome<T>
+    where
+        T: 'static,
+        F: Future<Output = Outcome<T>> + 'static,
+    {
+        let n = self.cluster.sim.below(self.cluster.routers.len() as u64);
+        let router = self.cluster.routers[n as usize].clone();
+        let process = router.process;
+        let answer = self.cluster.sim.call(process, move || ask(router.clone()));
+        answer.await.unwrap_or(Err(Failure::Lost))
+    }
+
+    /// A retryable write, sent until it is answered: what it has done.
+    async fn write(&self, session: (u32, i64), op: Op) -> Option<u32> {
+        for _ in 0..TRIES {
+            match self.ask(move |r| r.write(session, op)).await {
+                Ok(done) => {
+                    self.cluster.history.count("writes");
+                    return Some(done);
+                }
+                Err(Failure::Refused(Refusal::Never(why))) => {
+                    self.cluster.history.wrong(format!("{op:?}: {why}"));
+                    return None;
+                }
+                Err(_) => self.pause(200).await,
+            }
+        }
+        None
+    }
+
+    async fn insert_and_add(self: Rc<Clients>, client: u32) {
+        let history = self.cluster.history.clone();
+        let (mut number, mut own) = (0, Vec::new());
+        while self.goes_on() {
+            number += 1;
+            let kind = if own.is_empty() {
+                0
+            } else {
+                self.cluster.sim.below(8)
+            };
+            let at = self.cluster.sim.below(own.len() as u64) as usize;
+            let op = match kind {
+                0 | 1 => Op::Insert(100 + client + WRITERS * number as u32),
+                2 => Op::Delete(own.swap_remove(at)),
+                _ => Op::Add(own[at]),
+            };
+            let id = op.id();
+            match op {
+                Op::Insert(_) => history.inserting(id),
+                Op::Add(_) => history.adding(id),
+                Op::Delete(_) => history.deleting(id),
+            }
+            let done = self.write((1 + client, number), op).await;
+            if done == Some(0) {
+                history.wrong(format!("{op:?} has found nothing"));
+            }
+            match op {
+                Op::Insert(_) if done.is_some() => {
+                    history.inserted(id);
+                    own.push(id);
+                }
+                Op::Add(_) if done.is_some() => history.added(id),
+                Op::Delete(_) if done.is_some() => history.deleted(id),
+                _ => {}
+            }
+            self.pause(60).await;
+        }
+    }
+
+    /// Moves from one account to another, and counts that.
+    async fn pay(self: Rc<Clients>, payer: u32) {
+        let history = self.cluster.history.clone();
+        let mut number = 0;
+        while self.goes_on() {
+            number += 1;
+            let any = || self.cluster.sim.below(u64::from(ACCOUNTS)) as u32;
+            let (from, to) = (any(), any());
+            let n = 1 + self.cluster.sim.below(9) as i64;
+            if from == to {
+                continue;
+            }
+            let txn: Txn = (50 + payer, number);
+            let statements = vec![(from, -n), (to, n), (tally(payer), 1)];
+            history.adding(tally(payer));
+            let ask = move |r: Rc<Router>| r.transact(txn, statements.clone());
+            match self.ask(ask).await {
+                Ok(Verdict::Committed) => {
+                    history.count("payments");
+                    history.added(tally(payer));
+                }
+                Ok(Verdict::Aborted) | Err(Failure::Refused(_)) => {
+                    history.not_added(tally(payer));
+                }
+                Ok(Verdict::Unknown) | Err(Failure::Lost) => history.count("unknown payments"),
+            }
+            self.pause(60).await;
+        }
+    }
+
+    async fn read(self: Rc<Clients>) {
+        let history = self.cluster.history.clone();
+        while self.goes_on() {
+            let expected = history.expected();
+            if let Ok(found) = self.ask(|r| r.find()).await {
+                history.count("reads");
+                history.check("a read", &expected, &found);
+            }
+            self.pause(150).await;
+        }
+    }
+
+    async fn add_up(self: Rc<Clients>) {
+        let history = self.cluster.history.clone();
+        while self.goes_on() {
+            if let Ok(found) = self.ask(|r| r.snapshot()).await {
+                history.count("sums");
+                history.check_sum("a snapshot", &found);
+            }
+            self.pause(150).await;
+        }
+    }
+
+    /// Moves, cuts and joins; sometimes a shard is emptied.
+    async fn rearrange(self: Rc<Clients>) {
+        let sim = self.cluster.sim.clone();
+        let many = self.cluster.shards.len() as u64;
+        let mut avoids = None;
+        while self.goes_on() {
+            if sim.one_in(12) {
+                avoids = sim.one_in(2).then(|| sim.below(many));
+            }
+            let mut to = sim.below(many);
+            if avoids == Some(to) {
+                to = (to + 1) % many;
+            }
+            let moves = sim.below(4) > 0;
+            let to = moves.then(|| self.cluster.shards[to as usize].name.clone());
+            let ask = move |r: Rc<Router>| {
+                let key = r.any_key();
+                r.rearrange(key, to.clone())
+            };
+            let _ = self.ask(ask).await;
+            self.pause(100).await;
+        }
+    }
+}

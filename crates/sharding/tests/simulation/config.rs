@@ -1,0 +1,191 @@
+//! The configuration set: documents, read as a majority has them, and changed all or not at all.
+
+use crate::history::History;
+use crate::replicated::{Replicated, State};
+use crate::runtime::{Process, Sim};
+use bson::{Doc, DocBuf, ObjectId, Val, doc};
+use query::expr::{ParseEnv, Vars};
+use query::filter::Filter;
+use query::update::{Update, UpdateCtx};
+use sharding::{Chunk, CollectionEntry, RoutingTable, ShardKey, Version, lock};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+pub const NS: &str = "d.c";
+pub const UUID: [u8; 16] = [7; 16];
+
+#[derive(Clone, Debug)]
+pub enum Write {
+    Insert(&'static str, DocBuf),
+    Update(&'static str, DocBuf, DocBuf),
+    Remove(&'static str, DocBuf),
+}
+
+#[derive(Clone, Default)]
+pub struct Documents(BTreeMap<&'static str, Vec<DocBuf>>);
+
+/// The metadata is not as it was believed to be.
+#[derive(Clone, Copy, Debug)]
+pub struct Conflict;
+
+fn filter(q: &DocBuf) -> Filter {
+    Filter::parse(q.as_doc(), &ParseEnv::new()).expect("a filter")
+}
+
+fn changed(old: Doc<'_>, q: &DocBuf, u: &DocBuf) -> DocBuf {
+    let update = Update::parse(u.as_doc().as_val(), &[], &ParseEnv::new()).expect("an update");
+    let vars = Vars::new(0);
+    let applied = update.apply(old, &filter(q), &UpdateCtx::new(&vars, 0, 0));
+    applied.expect("applies").map_or(old.to_buf(), |a| a.doc)
+}
+
+impl Documents {
+    pub fn find(&self, collection: &str, q: &DocBuf) -> Vec<DocBuf> {
+        let filter = filter(q);
+        let all = self.0.get(collection).into_iter().flatten();
+        let matching = all.filter(|d| filter.matches(d.as_doc()).unwrap_or(false));
+        matching.cloned().collect()
+    }
+
+    fn run(&mut self, write: &Write) -> Result<(), Conflict> {
+        match write {
+            Write::Insert(name, new) => {
+                let all = self.0.entry(name).or_default();
+                let id = new.get("_id").map(Val::to_value);
+                if all.iter().any(|d| d.get("_id").map(Val::to_value) == id) {
+                    return Err(Conflict);
+                }
+                all.push(new.clone());
+            }
+            Write::Update(name, q, u) => {
+                let (all, filter) = (self.0.entry(name).or_default(), filter(q));
+                let found = all
+                    .iter_mut()
+                    .find(|d| filter.matches(d.as_doc()).unwrap_or(false));
+                let found = found.ok_or(Conflict)?;
+                *found = changed(found.as_doc(), q, u);
+            }
+            Write::Remove(name, q) => {
+                let filter = filter(q);
+                let all = self.0.entry(name).or_default();
+                all.retain(|d| !filter.matches(d.as_doc()).unwrap_or(false));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl State for Documents {
+    type Entry = Vec<Write>;
+    fn apply(&mut self, entry: &Vec<Write>, _: u64) {
+        for write in entry {
+            self.run(write).expect("it was run before");
+        }
+    }
+}
+
+pub struct Config {
+    pub process: Process,
+    sim: Rc<Sim>,
+    pub set: RefCell<Replicated<Documents>>,
+    history: Rc<History>,
+}
+
+pub fn entry() -> CollectionEntry {
+    CollectionEntry {
+        ns: NS.into(),
+        uuid: UUID,
+        key: ShardKey::parse(doc! {"k": 1}.as_doc()).expect("a key"),
+        unique: false,
+        unsplittable: false,
+        epoch: ObjectId([3; 12]),
+        timestamp: 9,
+    }
+}
+
+impl Config {
+    /// One chunk, on the first shard.
+    pub fn new(sim: Rc<Sim>, process: Process, history: Rc<History>) -> Rc<Config> {
+        let key = entry().key;
+        let chunk = Chunk {
+            id: ObjectId([0; 12]),
+            min: key.global_min(),
+            max: key.global_max(),
+            shard: "s0".into(),
+            lastmod: Version::placement_of(1, 0),
+            jumbo: false,
+            since: 1,
+            turn: 0,
+        };
+        let mut all = Documents::default();
+        let first = Write::Insert("chunks", chunk.to_doc(&UUID));
+        all.run(&first).expect("the first chunk");
+        Rc::new(Config {
+            process,
+            set: RefCell::new(Replicated::new(sim.clone(), all)),
+            sim,
+            history,
+        })
+    }
+
+    pub fn read(&self, collection: &str, q: &DocBuf) -> Vec<DocBuf> {
+        self.set.borrow_mut().durable().find(collection, q)
+    }
+
+    /// All writes or none. The answer comes when a majority has them.
+    pub async fn change(self: Rc<Config>, writes: Vec<Write>) -> Result<(), Conflict> {
+        let mark = {
+            let mut set = self.set.borrow_mut();
+            let mut trial = set.latest.clone();
+            writes.iter().try_for_each(|w| trial.run(w))?;
+            set.append(writes)
+        };
+        self.check();
+        self.wait(mark.durable_at()).await;
+        Ok(())
+    }
+
+    async fn wait(&self, until: u64) {
+        self.sim.sleep(until.saturating_sub(self.sim.now())).await;
+    }
+
+    /// Takes a lock: the number of its holder.
+    pub async fn take(self: Rc<Config>, name: String, by: String) -> Option<i64> {
+        let now = self.sim.now() as i64;
+        let (q, u) = lock::take(&name, &by, now);
+        let (write, turn) = {
+            let set = self.set.borrow();
+            let own = set.latest.find("locks", &doc! {"_id": name.as_str()});
+            let free = set.latest.find("locks", &q);
+            let (write, taken) = match (own.first(), free.first()) {
+                (Some(_), None) => return None,
+                (Some(_), Some(old)) => {
+                    let taken = changed(old.as_doc(), &q, &u);
+                    (Write::Update("locks", q, u), taken)
+                }
+                (None, _) => {
+                    let new = changed(doc! {"_id": name.as_str()}.as_doc(), &q, &u);
+                    (Write::Insert("locks", new.clone()), new)
+                }
+            };
+            let turn = taken.get("turn").and_then(Val::to_i64_exact);
+            (write, turn.expect("a turn"))
+        };
+        let mark = self.set.borrow_mut().append(vec![write]);
+        self.wait(mark.durable_at()).await;
+        Some(turn)
+    }
+
+    /// The table of the newest state is whole at any time.
+    fn check(&self) {
+        let chunks = self.set.borrow().latest.find("chunks", &DocBuf::default());
+        let chunks: Vec<Chunk> = chunks
+            .iter()
+            .map(|d| Chunk::parse(d.as_doc()).expect("a chunk"))
+            .collect();
+        if let Err(stop) = RoutingTable::new(entry(), chunks) {
+            self.history.wrong(format!("{}", stop.into_error()));
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! What a mover asks of shards: which documents the log says were touched, documents, outcomes of
+//! retryable writes, the time.
+
+use crate::history::Planted;
+use crate::shard::{Change, Document, Record, Refusal, Reply, Shard};
+use bson::Value;
+use sharding::follow::Changes;
+use sharding::{Ownership, PlaceRange};
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+/// Whose part of a move a write is: the collection's life, and the holder of the lock.
+pub type Turn = (u64, i64);
+
+impl Shard {
+    /// `_pandoChanges`
+    pub async fn changes(self: Rc<Shard>, after: Option<(i64, i64)>) -> Reply<Changes> {
+        let set = self.set.borrow();
+        let end = set.log.len() as i64;
+        let first = after.map_or(end, |(after, _)| after);
+        let term = |index: i64| match index {
+            0 => Some(0),
+            n => set.log.get(n as usize - 1).map(|e| e.term),
+        };
+        let at = term(first).ok_or_else(|| Refusal::Never("another log".into()))?;
+        if after.is_some_and(|(_, believed)| believed != at) {
+            return Err(Refusal::Never("another log".into()));
+        }
+        let mut touched = BTreeSet::new();
+        for logged in &set.log[first as usize..] {
+            for change in &logged.entry {
+                match change {
+                    Change::Put(d) => drop(touched.insert(d.id)),
+                    Change::Remove(id) => drop(touched.insert(*id)),
+                    _ => {}
+                }
+            }
+        }
+        let mut ids: Vec<Value> = touched.iter().map(|id| Value::from(*id as i32)).collect();
+        if self.history.has(Planted::CatchUpShort) {
+            ids.pop();
+        }
+        Ok(Changes {
+            ids,
+            up_to: end,
+            term: term(end).unwrap_or(0),
+            time: set.last_ts(),
+            more: false,
+        })
+    }
+
+    /// A find of the mover: by `_id`, or all of a range; not older than a time of this shard's log.
+    pub async fn read(
+        self: Rc<Shard>,
+        time: u64,
+        ids: Option<Vec<u32>>,
+        range: PlaceRange,
+    ) -> Reply<Vec<Document>> {
+        if self.time() < time {
+            self.hear(time);
+            self.append(Vec::new());
+        }
+        let latest = &self.set.borrow().latest;
+        let wanted = |id: &u32| match &ids {
+            Some(ids) => ids.contains(id),
+            None => true,
+        };
+        let inside = |d: &&Document| wanted(&d.id) && range.contains(self.places.of(d.id));
+        Ok(latest.documents.values().filter(inside).cloned().collect())
+    }
+
+    fn takes(&self, (life, turn): Turn) -> Reply<()> {
+        let known = self.known();
+        let takes = Ownership::takes_from(known.as_deref(), life, turn as u64);
+        match takes || self.history.has(Planted::TurnUnheeded) {
+            true => Ok(()),
+            false => Err(Refusal::Never("somebody else changes it since".into())),
+        }
+    }
+
+    async fn take(self: Rc<Shard>, turn: Turn, entry: Vec<Change>) -> Reply<()> {
+        let gate = self.enter();
+        let gate = gate.ok_or_else(|| Refusal::Never("it is closed".into()))?;
+        self.takes(turn)?;
+        self.pause(3).await;
+        let mark = self.append(entry);
+        drop(gate);
+        self.majority(mark).await;
+        Ok(())
+    }
+
+    pub async fn put(self: Rc<Shard>, turn: Turn, documents: Vec<Document>) -> Reply<()> {
+        let entry = documents.into_iter().map(Change::Put).collect();
+        self.take(turn, entry).await
+    }
+
+    pub async fn remove(
+        self: Rc<Shard>,
+        turn: Turn,
+        ids: Vec<u32>,
+        range: PlaceRange,
+    ) -> Reply<()> {
+        let inside = ids
+            .into_iter()
+            .filter(|id| range.contains(self.places.of(*id)));
+        let entry = inside.map(Change::Remove).collect();
+        self.take(turn, entry).await
+    }
+
+    /// `_pandoSessions`, given: the outcomes of retryable writes.
+    pub async fn outcomes(self: Rc<Shard>) -> Vec<(u32, Record)> {
+        let latest = &self.set.borrow().latest;
+        let records = latest.sessions.iter().map(|(id, r)| (*id, r.clone()));
+        match self.history.has(Planted::OutcomesLeft) {
+            true => Vec::new(),
+            false => records.filter(|(_, r)| r.outcome.is_some()).collect(),
+        }
+    }
+
+    /// `_pandoSessions`, taken.
+    pub async fn take_outcomes(self: Rc<Shard>, records: Vec<(u32, Record)>) {
+        let newer: Vec<Change> = {
+            let known = &self.set.borrow().latest.sessions;
+            let newer = |(id, r): &(u32, Record)| known.get(id).is_none_or(|k| k.number < r.number);
+            let records = records.into_iter().filter(newer);
+            records.map(|(id, r)| Change::Session(id, r)).collect()
+        };
+        let mark = self.append(newer);
+        self.majority(mark).await;
+    }
+
+    /// `_pandoTime`: the log comes to a time.
+    pub async fn reach(self: Rc<Shard>, time: u64) {
+        self.hear(time);
+        let mark = self.append(Vec::new());
+        self.majority(mark).await;
+    }
+}

@@ -1,0 +1,223 @@
+//! What was sent and what was acknowledged, and what that says of what is read.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+/// A bug that is put in on purpose, to see that it is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Planted {
+    Nothing,
+    /// The mover raises no fence.
+    FenceSkipped,
+    /// The fence does not wait for writes that are under way.
+    GateSkipped,
+    /// The fence does not wait for what is prepared.
+    PreparedPassed,
+    /// A shard serves whatever version a router believes in.
+    VersionUnchecked,
+    /// A giver's log tells of all touched documents but the last.
+    CatchUpShort,
+    /// A shard shows documents that are not its own.
+    OrphansShown,
+    /// A read goes on with what was compared before it had its view.
+    ViewUnchecked,
+    /// A state that is kept shows what was hidden in it.
+    HiddenShownLater,
+    /// The outcomes of retryable writes do not go with a range.
+    OutcomesLeft,
+    /// What a mover sends is taken whoever holds the lock.
+    TurnUnheeded,
+    /// The deciding shard does not store who is to be told.
+    DecisionForgotten,
+    /// What is prepared is in memory only.
+    PromiseInMemory,
+    /// The locks of what is prepared are free.
+    PreparedReleased,
+    /// A snapshot is read without what is prepared in it.
+    SnapshotUnprepared,
+}
+
+impl Planted {
+    /// All bugs.
+    pub const ALL: [Planted; 14] = [
+        Planted::FenceSkipped,
+        Planted::GateSkipped,
+        Planted::PreparedPassed,
+        Planted::VersionUnchecked,
+        Planted::CatchUpShort,
+        Planted::OrphansShown,
+        Planted::ViewUnchecked,
+        Planted::HiddenShownLater,
+        Planted::OutcomesLeft,
+        Planted::TurnUnheeded,
+        Planted::DecisionForgotten,
+        Planted::PromiseInMemory,
+        Planted::PreparedReleased,
+        Planted::SnapshotUnprepared,
+    ];
+}
+
+/// The accounts, whose sum stays.
+pub const ACCOUNTS: u32 = 12;
+pub const EACH: i64 = 100;
+
+/// A document that writers made.
+#[derive(Clone, Debug, Default)]
+struct Made {
+    acknowledged: bool,
+    deletes: u32,
+    deleted: bool,
+    sent: i64,
+    sure: i64,
+}
+
+#[derive(Default)]
+pub struct Inner {
+    made: BTreeMap<u32, Made>,
+    pub wrong: Vec<String>,
+    pub counts: BTreeMap<&'static str, u64>,
+}
+
+pub struct History {
+    pub planted: Planted,
+    inner: RefCell<Inner>,
+}
+
+/// What has to be seen by a read that begins now.
+#[derive(Clone, Default)]
+pub struct Expected {
+    there: BTreeMap<u32, i64>,
+    gone: Vec<u32>,
+}
+
+impl History {
+    pub fn new(planted: Planted) -> History {
+        History {
+            planted,
+            inner: RefCell::default(),
+        }
+    }
+
+    pub fn has(&self, planted: Planted) -> bool {
+        self.planted == planted
+    }
+
+    pub fn count(&self, what: &'static str) {
+        *self.inner.borrow_mut().counts.entry(what).or_default() += 1;
+    }
+
+    pub fn counted(&self, what: &str) -> u64 {
+        let inner = self.inner.borrow();
+        inner.counts.get(what).copied().unwrap_or(0)
+    }
+
+    pub fn counts(&self) -> BTreeMap<&'static str, u64> {
+        self.inner.borrow().counts.clone()
+    }
+
+    pub fn wrong(&self, what: String) {
+        self.inner.borrow_mut().wrong.push(what);
+    }
+
+    pub fn is_wrong(&self) -> bool {
+        !self.inner.borrow().wrong.is_empty()
+    }
+
+    pub fn what_is_wrong(&self) -> Vec<String> {
+        self.inner.borrow().wrong.clone()
+    }
+
+    fn change(&self, id: u32, change: impl FnOnce(&mut Made)) {
+        change(self.inner.borrow_mut().made.entry(id).or_default());
+    }
+
+    pub fn inserting(&self, id: u32) {
+        self.change(id, |_| {});
+    }
+
+    pub fn inserted(&self, id: u32) {
+        self.change(id, |m| m.acknowledged = true);
+    }
+
+    pub fn adding(&self, id: u32) {
+        self.change(id, |m| m.sent += 1);
+    }
+
+    pub fn added(&self, id: u32) {
+        self.change(id, |m| m.sure += 1);
+    }
+
+    /// It was told that nothing was added.
+    pub fn not_added(&self, id: u32) {
+        self.change(id, |m| m.sent -= 1);
+    }
+
+    pub fn deleting(&self, id: u32) {
+        self.change(id, |m| m.deletes += 1);
+    }
+
+    pub fn deleted(&self, id: u32) {
+        self.change(id, |m| m.deleted = true);
+    }
+
+    /// What a read that begins now has to see, unless somebody begins to delete it.
+    pub fn expected(&self) -> Expected {
+        let inner = self.inner.borrow();
+        let there = inner.made.iter().filter(|(_, m)| m.acknowledged);
+        Expected {
+            there: there.map(|(id, m)| (*id, m.sure)).collect(),
+            gone: (inner.made.iter().filter(|(_, m)| m.deleted))
+                .map(|(id, _)| *id)
+                .collect(),
+        }
+    }
+
+    /// Compares what a read has found, which began with these expectations.
+    pub fn check(&self, what: &str, expected: &Expected, found: &[(u32, i64)]) {
+        let mut seen: BTreeMap<u32, i64> = BTreeMap::new();
+        for (id, value) in found {
+            if seen.insert(*id, *value).is_some() {
+                self.wrong(format!("{what}: {id} is there twice"));
+            }
+        }
+        let made = self.inner.borrow().made.clone();
+        for (id, sure) in &expected.there {
+            let m = &made[id];
+            match seen.get(id) {
+                None if m.deletes == 0 => self.wrong(format!("{what}: {id} is lost")),
+                Some(value) if value < sure => {
+                    self.wrong(format!("{what}: {id} has {value}, and {sure} acknowledged"));
+                }
+                _ => {}
+            }
+        }
+        for (id, value) in seen.iter().filter(|(id, _)| **id >= ACCOUNTS) {
+            match made.get(id) {
+                None => self.wrong(format!("{what}: nobody made {id}")),
+                Some(m) if *value > m.sent => {
+                    self.wrong(format!(
+                        "{what}: {id} has {value}, and {} were sent",
+                        m.sent
+                    ));
+                }
+                _ => {}
+            }
+        }
+        for id in expected.gone.iter().filter(|id| seen.contains_key(id)) {
+            self.wrong(format!("{what}: {id} was deleted"));
+        }
+    }
+
+    /// The accounts in one state of all shards.
+    pub fn check_sum(&self, what: &str, found: &[(u32, i64)]) {
+        let accounts: Vec<_> = found.iter().filter(|(id, _)| *id < ACCOUNTS).collect();
+        let sum: i64 = accounts.iter().map(|(_, v)| v).sum();
+        let whole = (ACCOUNTS as usize, EACH * i64::from(ACCOUNTS));
+        if (accounts.len(), sum) != whole {
+            self.wrong(format!(
+                "{what}: {} accounts have {sum} together: {accounts:?}",
+                accounts.len()
+            ));
+        }
+    }
+}

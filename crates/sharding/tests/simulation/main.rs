@@ -1,0 +1,348 @@
+//! Whole sharded clusters in one thread: a seeded clock, a network that loses, delays, doubles and
+//! reorders, processes of every kind that die or stand still at any moment, elections that take back
+//! what no majority had.
+//!
+//! Inside are the crate's own state machines, which routers, shards and movers run: versions and
+//! ownership, agreement, the lock, moves and their end, documents that follow a log, the two-phase
+//! commit, snapshots. Clients write, read and transact through stale routers while ranges move, are cut
+//! and joined, and shards are emptied.
+//!
+//! What is checked: the chunks leave no place out at any time; no two shards serve a place at any time;
+//! what was acknowledged is there, once, with a value between what was acknowledged and what was sent;
+//! what was deleted stays so; no read sees an orphan, or a part of a transaction; the sum of the
+//! accounts is whole in every snapshot. In the end nothing is under way, prepared or undecided, and each
+//! document is where it belongs. A seed replays a run.
+//!
+//!     PANDO_SEEDS=10000 PANDO_SEED=1 cargo test -p sharding --test simulation --release
+//!     cargo test -p sharding --test simulation -- --ignored --nocapture      # planted bugs
+
+mod clients;
+mod config;
+mod documents;
+mod history;
+mod mover;
+mod replicated;
+mod router;
+mod runtime;
+mod shard;
+mod transactions;
+
+use clients::Clients;
+use config::Config;
+use history::{History, Planted};
+use router::Router;
+use runtime::{Sim, Weather};
+use shard::{Places, Shard};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+const ROUTERS: usize = 2;
+/// Clients, the configuration set, shards, routers.
+const CONFIG: usize = 1;
+const FIRST_SHARD: usize = 2;
+/// Milliseconds under faults, and until all is at rest.
+const FAULTS: u64 = 20_000;
+const REST: u64 = 300_000;
+
+pub struct Cluster {
+    sim: Rc<Sim>,
+    history: Rc<History>,
+    config: Rc<Config>,
+    shards: Rc<Vec<Rc<Shard>>>,
+    routers: Vec<Rc<Router>>,
+    /// The client in the process of the configuration set.
+    resolver: Rc<Router>,
+    places: Rc<Places>,
+}
+
+impl Cluster {
+    fn new(seed: u64, planted: Planted) -> Rc<Cluster> {
+        let many = 2 + (seed % 3) as usize;
+        let sim = Sim::new(seed, FIRST_SHARD + many + ROUTERS);
+        let history = Rc::new(History::new(planted));
+        let places = Rc::new(Places::new(&config::entry().key));
+        let config = Config::new(sim.clone(), CONFIG, history.clone());
+        let shard = |n: usize| {
+            let first = if n == 0 {
+                clients::first_documents()
+            } else {
+                Vec::new()
+            };
+            let (sim, history, places) = (sim.clone(), history.clone(), places.clone());
+            Shard::new(
+                sim,
+                FIRST_SHARD + n,
+                &format!("s{n}"),
+                history,
+                places,
+                first,
+            )
+        };
+        let shards: Rc<Vec<Rc<Shard>>> = Rc::new((0..many).map(shard).collect());
+        let router = |process: usize| {
+            Router::new(
+                (sim.clone(), process),
+                history.clone(),
+                config.clone(),
+                shards.clone(),
+                places.clone(),
+            )
+        };
+        let first = FIRST_SHARD + many;
+        Rc::new(Cluster {
+            routers: (first..first + ROUTERS).map(router).collect(),
+            resolver: router(CONFIG),
+            sim,
+            history,
+            config,
+            shards,
+            places,
+        })
+    }
+
+    /// A process dies, and is there again after a while; a shard's, or the configuration set's, as
+    /// another member.
+    async fn kill(self: Rc<Cluster>, process: usize, millis: u64) {
+        self.sim.kill(process);
+        let shard = self.shards.iter().find(|s| s.process == process);
+        match shard {
+            Some(shard) => shard.fail_over(),
+            None if process == CONFIG => {
+                self.config.set.borrow_mut().elect();
+                self.resolver.forget();
+            }
+            None => self.routers.iter().for_each(|r| {
+                if r.process == process {
+                    r.forget();
+                }
+            }),
+        }
+        self.sim.sleep(millis).await;
+        self.sim.start(process);
+        if process == CONFIG {
+            self.clone().start_resolver();
+        }
+    }
+
+    fn start_resolver(self: Rc<Cluster>) {
+        let (sim, resolver) = (self.sim.clone(), self.resolver.clone());
+        self.sim.spawn(CONFIG, async move {
+            loop {
+                sim.sleep(300 + sim.below(1500)).await;
+                resolver.clone().resolve(false).await;
+            }
+        });
+    }
+
+    async fn harm(self: Rc<Cluster>, until: u64) {
+        while self.sim.now() < until {
+            let pause = 50 + self.sim.below(2500);
+            self.sim.sleep(pause).await;
+            let process = CONFIG
+                + self
+                    .sim
+                    .below((FIRST_SHARD + self.shards.len() + ROUTERS - CONFIG) as u64)
+                    as usize;
+            if self.sim.is_dead(process) {
+                continue;
+            }
+            match self.sim.below(3) {
+                0 => {
+                    let millis = if self.sim.one_in(3) { 4000 } else { 400 };
+                    self.history.count("stopped");
+                    self.sim.stop(process, self.sim.below(millis));
+                }
+                1 => {
+                    // Of a router's death movers and commits die.
+                    let router =
+                        FIRST_SHARD + self.shards.len() + self.sim.below(ROUTERS as u64) as usize;
+                    if !self.sim.is_dead(router) {
+                        self.history.count("killed");
+                        self.clone().kill(router, self.sim.below(1000)).await;
+                    }
+                }
+                _ => {
+                    self.history.count("killed");
+                    self.clone().kill(process, self.sim.below(1500)).await;
+                }
+            }
+        }
+    }
+
+    /// No two shards serve the same place.
+    fn check_owners(&self) {
+        let mut served = Vec::new();
+        for shard in self.shards.iter() {
+            if let Some(known) = shard.known().filter(|k| k.fence.is_none()) {
+                served.push((shard.name.clone(), known));
+            }
+        }
+        for (i, (a, known)) in served.iter().enumerate() {
+            for (b, other) in &served[i + 1..] {
+                if !sharding::intersect(&known.owned, &other.owned).is_empty() {
+                    self.history
+                        .wrong(format!("{a} and {b} serve the same place"));
+                }
+            }
+        }
+    }
+
+    /// Nothing is left under way, and each document is where it belongs.
+    async fn rest(self: Rc<Cluster>) {
+        let router = self.routers[0].clone();
+        loop {
+            self.sim.sleep(500).await;
+            let settled = router.clone().settle().await.is_ok();
+            self.resolver.clone().resolve(true).await;
+            let waits = |s: &Rc<Shard>| {
+                let latest = &s.set.borrow().latest;
+                !latest.prepared.is_empty() || !latest.decisions.is_empty()
+            };
+            if settled && !self.shards.iter().any(waits) {
+                break;
+            }
+        }
+        let expected = self.history.expected();
+        let found = loop {
+            if let Ok(found) = router.clone().find().await {
+                break found;
+            }
+        };
+        self.history.check("end", &expected, &found);
+        self.history.check_sum("end", &found);
+        let table = router.read_table(None).await.expect("a table");
+        for shard in self.shards.iter() {
+            for id in shard.set.borrow().latest.documents.keys() {
+                let owner = &table.chunk_at(self.places.of(*id)).expect("a chunk").shard;
+                if *owner != shard.name {
+                    self.history
+                        .wrong(format!("{id} lies on {}, and is {owner}'s", shard.name));
+                }
+            }
+        }
+        self.history.count("at rest");
+    }
+}
+
+/// What was wrong, and what was done.
+struct Run {
+    wrong: Vec<String>,
+    counts: BTreeMap<&'static str, u64>,
+}
+
+fn run(seed: u64, planted: Planted) -> Run {
+    let cluster = Cluster::new(seed, planted);
+    let (sim, history) = (cluster.sim.clone(), cluster.history.clone());
+    let weather = [
+        Weather::default(),
+        Weather {
+            lost: 5,
+            doubled: 5,
+            slow: 10,
+        },
+        Weather {
+            lost: 10,
+            doubled: 30,
+            slow: 50,
+        },
+        Weather {
+            lost: 0,
+            doubled: 100,
+            slow: 100,
+        },
+    ];
+    sim.weather.set(weather[(seed / 3 % 4) as usize]);
+    let until = sim.now() + FAULTS;
+    let clients = Clients::new(cluster.clone(), until);
+    clients.start();
+    cluster.clone().start_resolver();
+    sim.spawn(0, cluster.clone().harm(until));
+    let watched = {
+        let (cluster, sim) = (cluster.clone(), sim.clone());
+        async move {
+            loop {
+                cluster.check_owners();
+                sim.sleep(1).await;
+            }
+        }
+    };
+    sim.spawn(0, watched);
+    sim.run(until + 40_000, || {
+        history.is_wrong() || clients.are_done() && sim.now() > until
+    });
+    if !history.is_wrong() && !clients.are_done() {
+        history.wrong("a client hangs".into());
+    }
+    sim.weather.set(Weather::default());
+    let at_rest = || history.is_wrong() || history.counted("at rest") > 0;
+    if !history.is_wrong() {
+        sim.spawn(0, cluster.clone().rest());
+        sim.run(sim.now() + REST, at_rest);
+    }
+    if !at_rest() {
+        history.wrong("it does not come to rest".into());
+    }
+    Run {
+        wrong: history.what_is_wrong(),
+        counts: history.counts(),
+    }
+}
+
+fn number(name: &str, otherwise: u64) -> u64 {
+    let given = std::env::var(name).ok();
+    given.and_then(|v| v.parse().ok()).unwrap_or(otherwise)
+}
+
+#[test]
+fn nothing_is_lost_doubled_or_seen_in_part() {
+    let (first, many) = (number("PANDO_SEED", 1), number("PANDO_SEEDS", 100));
+    let mut all: BTreeMap<&str, u64> = BTreeMap::new();
+    for seed in first..first + many {
+        let run = run(seed, Planted::Nothing);
+        assert!(run.wrong.is_empty(), "seed {seed}: {:#?}", run.wrong);
+        for (what, n) in run.counts {
+            *all.entry(what).or_default() += n;
+        }
+        if seed % 500 == 0 {
+            println!("seed {seed}: {all:?}");
+        }
+    }
+    println!("{many} seeds: {all:?}");
+    for what in [
+        "writes",
+        "moves",
+        "failed moves",
+        "two-phase commits",
+        "sums",
+        "killed",
+    ] {
+        let n = all.get(what).copied().unwrap_or(0);
+        assert!(n >= many / 2, "{what} happened {n} times only");
+    }
+}
+
+/// A run is replayed by its seed.
+#[test]
+fn a_seed_replays_a_run() {
+    for seed in [3, 4] {
+        let (a, b) = (run(seed, Planted::Nothing), run(seed, Planted::Nothing));
+        assert_eq!(a.counts, b.counts);
+    }
+}
+
+/// A bug that is not found is a bug of the simulator.
+#[test]
+#[ignore = "it takes a minute"]
+fn planted_bugs_are_found() {
+    let most = number("PANDO_PLANTED_SEEDS", 500);
+    for planted in Planted::ALL {
+        let found = (1..=most).find_map(|seed| {
+            let run = run(seed, planted);
+            run.wrong.first().map(|wrong| (seed, wrong.clone()))
+        });
+        match found {
+            Some((seed, wrong)) => println!("{planted:?}: seed {seed}: {wrong}"),
+            None => panic!("{planted:?} is not found by {most} seeds"),
+        }
+    }
+}

@@ -1,0 +1,385 @@
+//! Who changes a collection's chunks: takes its lock, ends what others have left, moves, cuts, joins.
+
+use crate::config::{Conflict, NS, UUID, Write};
+use crate::documents::Turn;
+use crate::history::Planted;
+use crate::router::{Failure, Outcome, Router};
+use crate::shard::{Document, KEYS, Refusal};
+use bson::{DocBuf, ObjectId, Val, Value, doc};
+use errors::Stop;
+use sharding::follow::{Ask, Follow};
+use sharding::moving::{self, EndStep, RangeMove, State, Step, change_of_owner};
+use sharding::split::{cut_chunk, join};
+use sharding::two_phase::Shard as Name;
+use sharding::{Chunk, Fence, PlaceRange, Replaced, RoutingTable, lock};
+use std::cell::Cell;
+use std::rc::Rc;
+
+/// Held until it is dropped; then it is renewed no more.
+pub struct Held {
+    by: String,
+    turn: i64,
+    renews: Rc<Cell<bool>>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.renews.set(false);
+    }
+}
+
+struct Move {
+    table: Rc<RoutingTable>,
+    from: Name,
+    to: Name,
+    min: DocBuf,
+    max: DocBuf,
+    range: PlaceRange,
+}
+
+fn failed(stop: Stop) -> Failure {
+    Failure::Refused(Refusal::Never(stop.into_error().to_string()))
+}
+
+fn refused(_: Conflict) -> Failure {
+    Failure::Refused(Refusal::Never("the metadata has changed".into()))
+}
+
+impl Router {
+    fn id(&self) -> ObjectId {
+        let mut bytes = [1; 12];
+        bytes[4..].copy_from_slice(&self.sim.below(u64::MAX).to_be_bytes());
+        ObjectId(bytes)
+    }
+
+    async fn write_config(&self, writes: Vec<Write>) -> Outcome<()> {
+        let config = self.config.clone();
+        let process = config.process;
+        let make = move || config.clone().change(writes.clone());
+        let done = self.sim.call(process, make).await.ok_or(Failure::Lost)?;
+        done.map_err(refused)
+    }
+
+    /// A change of the metadata by who holds the lock.
+    async fn change(&self, held: &Held, writes: Vec<Write>) -> Outcome<()> {
+        let renewed = lock::renewed(self.sim.now() as i64);
+        let own = Write::Update("locks", lock::held(NS, &held.by), renewed);
+        self.write_config([vec![own], writes].concat()).await
+    }
+
+    async fn lock(self: &Rc<Router>) -> Outcome<Held> {
+        let by = format!("{:x}", self.sim.below(u64::MAX));
+        let config = self.config.clone();
+        let (process, name) = (config.process, by.clone());
+        let make = move || config.clone().take(NS.into(), name.clone());
+        let taken = self.sim.call(process, make).await.ok_or(Failure::Lost)?;
+        let turn = taken.ok_or(refused(Conflict))?;
+        let renews = Rc::new(Cell::new(true));
+        let (this, flag, name) = (self.clone(), renews.clone(), by.clone());
+        self.sim.spawn(self.sim.process(), async move {
+            loop {
+                this.sim.sleep(lock::RENEW.as_millis() as u64).await;
+                if !flag.get() {
+                    return;
+                }
+                let renewed = lock::renewed(this.sim.now() as i64);
+                let write = Write::Update("locks", lock::held(NS, &name), renewed);
+                let _ = this.write_config(vec![write]).await;
+            }
+        });
+        Ok(Held { by, turn, renews })
+    }
+
+    async fn free(&self, held: Held) {
+        let write = Write::Update("locks", lock::held(NS, &held.by), lock::freed());
+        drop(held);
+        for _ in 0..3 {
+            if !matches!(
+                self.write_config(vec![write.clone()]).await,
+                Err(Failure::Lost)
+            ) {
+                return;
+            }
+        }
+    }
+
+    /// What is under way, in a state that does not change any more.
+    async fn decided(&self) -> Outcome<Option<DocBuf>> {
+        loop {
+            let found = self.read_config("migrations", doc! {"_id": NS}).await?;
+            let Some(left) = found.into_iter().next() else {
+                return Ok(None);
+            };
+            if state(&left) != State::Moving {
+                return Ok(Some(left));
+            }
+            let q = moving::undecided(NS, text(&left, "by"));
+            let _ = self
+                .write_config(vec![Write::Update("migrations", q, moving::left())])
+                .await;
+        }
+    }
+
+    pub async fn release_fence(&self) -> Outcome<()> {
+        match self.decided().await? {
+            Some(left) => self.end_range(None, &left).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn end_left_moves(&self, held: &Held) -> Outcome<()> {
+        let Some(left) = self.decided().await? else {
+            return Ok(());
+        };
+        self.end_range(Some(held), &left).await?;
+        let gone = Write::Remove("migrations", doc! {"_id": NS});
+        self.change(held, vec![gone]).await
+    }
+
+    async fn end_range(&self, held: Option<&Held>, left: &DocBuf) -> Outcome<()> {
+        let turn = held.map(|h| h.turn);
+        let sides = [text(left, "from").to_string(), text(left, "to").to_string()];
+        let range = left.get("range").and_then(Val::as_doc).expect("a range");
+        let range = PlaceRange::parse(range).expect("a range");
+        let mut table = None;
+        for step in moving::ending(state(left) == State::Moved, held.is_some()) {
+            match step {
+                EndStep::Tell => {
+                    let now = self.read_table(None).await?;
+                    for side in &sides {
+                        self.teach(&now, side, turn).await?;
+                    }
+                    self.take_over(now.clone());
+                    table = Some(now);
+                }
+                EndStep::Lift => {
+                    let by = text(left, "by").to_string();
+                    self.try_on(&sides[0], move |s| s.lift(by.clone(), turn))
+                        .await?;
+                }
+                EndStep::Clean => {
+                    let owner = table.as_ref().and_then(|t| t.chunk_at(&range.low));
+                    for side in moving::without_the_range(&sides, owner) {
+                        let (range, turn) = (range.clone(), turn.unwrap_or(0));
+                        self.try_on(side, move |s| s.clean(range.clone(), turn, false))
+                            .await?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Something to do with a chunk, by who holds the lock. `to`: the shard that gets a range, if any.
+    pub async fn rearrange(self: Rc<Router>, key: u32, to: Option<Name>) -> Outcome<()> {
+        let held = self.lock().await?;
+        let done = self.rearrange_under(&held, key, to).await;
+        self.free(held).await;
+        done
+    }
+
+    async fn rearrange_under(
+        self: &Rc<Router>,
+        held: &Held,
+        key: u32,
+        to: Option<Name>,
+    ) -> Outcome<()> {
+        self.end_left_moves(held).await?;
+        let table = self.refresh().await?;
+        let at = doc! {"k": key as i32};
+        let place = table.key().place_of(at.as_doc()).map_err(failed)?;
+        let chunk = table.chunk_at(&place).expect("a chunk").clone();
+        if let Some(to) = to {
+            return self.move_range(held, table, chunk, at, to).await;
+        }
+        let replaced = match self.sim.one_in(2) {
+            true => cut_chunk(&table, &chunk, &[at], || self.id()),
+            false => {
+                let high = table.key().range(chunk.min.as_doc(), chunk.max.as_doc());
+                let high = high.map_err(failed)?.high;
+                let next = high.and_then(|h| table.chunk_at(&h));
+                let max = next.map_or(&chunk.max, |c| &c.max);
+                let range = table.key().range(chunk.min.as_doc(), max.as_doc());
+                join(&table, &range.map_err(failed)?, || self.id())
+            }
+        };
+        let replaced = replaced.map_err(failed)?;
+        self.history.count("cuts and joins");
+        self.change(held, replace(held, &replaced)).await
+    }
+
+    async fn move_range(
+        self: &Rc<Router>,
+        held: &Held,
+        table: Rc<RoutingTable>,
+        chunk: Chunk,
+        at: DocBuf,
+        to: Name,
+    ) -> Outcome<()> {
+        if chunk.shard == to {
+            return Ok(());
+        }
+        // All of the chunk, or a part of it.
+        let (mut min, mut max) = (chunk.min.clone(), chunk.max.clone());
+        match self.sim.below(4) {
+            0 => max = at,
+            1 => min = at,
+            _ => {}
+        }
+        let Ok(range) = table.key().range(min.as_doc(), max.as_doc()) else {
+            return Ok(());
+        };
+        let moving = Move {
+            from: chunk.shard.clone(),
+            to,
+            min,
+            max,
+            range,
+            table,
+        };
+        let fields = doc! {
+            "from": &*moving.from, "to": &*moving.to, "range": moving.range.to_doc(),
+        };
+        let begins = moving::beginning(NS, "range", &held.by, held.turn, &fields);
+        self.change(held, vec![Write::Insert("migrations", begins)])
+            .await?;
+        let done = self.transfer(held, &moving).await;
+        self.history.count(if done.is_ok() {
+            "moves"
+        } else {
+            "failed moves"
+        });
+        let ended = self.end_left_moves(held).await;
+        done.and(ended)
+    }
+
+    async fn transfer(self: &Rc<Router>, held: &Held, m: &Move) -> Outcome<()> {
+        let mut steps = RangeMove::new();
+        let mut follow = Follow::new();
+        while let Some(step) = steps.step(self.sim.clock()).map_err(failed)? {
+            self.step(step, held, m, &mut follow).await?;
+            steps.done();
+        }
+        Ok(())
+    }
+
+    async fn step(&self, step: Step, held: &Held, m: &Move, follow: &mut Follow) -> Outcome<()> {
+        let turn = held.turn;
+        let (range, version) = (m.range.clone(), m.table.version());
+        match step {
+            Step::TellGiver => self.teach(&m.table, &m.from, Some(turn)).await,
+            Step::TellTaker => self.teach(&m.table, &m.to, Some(turn)).await,
+            Step::MakeLike => Ok(()),
+            Step::Expect => {
+                let ask = move |s: Rc<crate::shard::Shard>| s.expect(version, range.clone(), turn);
+                self.try_on(&m.to, ask).await
+            }
+            Step::Clear => {
+                let ask = move |s: Rc<crate::shard::Shard>| s.clean(range.clone(), turn, true);
+                self.try_on(&m.to, ask).await
+            }
+            Step::Mark => self.follow(held, m, follow).await,
+            Step::Copy => self.copy(held, m, follow.time(), None).await,
+            Step::ComeNear => {
+                follow.come_near(self.sim.clock());
+                self.follow(held, m, follow).await
+            }
+            Step::Finish => {
+                follow.finish(self.sim.clock());
+                self.follow(held, m, follow).await
+            }
+            Step::CopyOutcomes | Step::CopyLastOutcomes => {
+                let records = self.on(&m.from, |s| s.outcomes()).await?;
+                self.on(&m.to, move |s| s.take_outcomes(records.clone()))
+                    .await
+            }
+            Step::Fence if self.history.has(Planted::FenceSkipped) => Ok(()),
+            Step::Fence => {
+                let fence = Fence {
+                    by: held.by.clone(),
+                    range,
+                    firm: false,
+                };
+                self.try_on(&m.from, move |s| s.raise(fence.clone(), turn))
+                    .await
+            }
+            Step::PassTime => {
+                let time = self.on(&m.from, |s| async move { s.time() }).await?;
+                self.on(&m.to, move |s| s.reach(time)).await
+            }
+            Step::ChangeOwner => self.change_owner(held, m).await,
+        }
+    }
+
+    async fn change_owner(&self, held: &Held, m: &Move) -> Outcome<()> {
+        let bounds = (&m.min, &m.max);
+        let replaced = change_of_owner(&m.table, bounds, &m.to, self.sim.now(), || self.id());
+        let mut writes = replace(held, &replaced.map_err(failed)?);
+        let undecided = moving::undecided(NS, &held.by);
+        writes.push(Write::Update("migrations", undecided, moving::moved()));
+        self.change(held, writes).await
+    }
+
+    async fn follow(&self, held: &Held, m: &Move, follow: &mut Follow) -> Outcome<()> {
+        while let Some(ask) = follow.ask() {
+            match ask {
+                Ask::Changes(after) => {
+                    let changes = self.try_on(&m.from, move |s| s.changes(after)).await?;
+                    let heard = follow.heard(changes, self.sim.clock());
+                    heard.map_err(failed)?;
+                }
+                Ask::Renew(ids) => {
+                    self.copy(held, m, follow.time(), Some(ids)).await?;
+                    follow.put(Vec::new(), self.sim.clock()).map_err(failed)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts what the giver has at the taker: of all in the range, or of these.
+    async fn copy(&self, held: &Held, m: &Move, time: u64, ids: Option<Vec<Value>>) -> Outcome<()> {
+        let turn: Turn = (m.table.entry.timestamp, held.turn);
+        let range = m.range.clone();
+        let number = |v: &Value| v.as_val().to_i64_exact().expect("an id") as u32;
+        let ids: Option<Vec<u32>> = ids.map(|ids| ids.iter().map(number).collect());
+        if let Some(ids) = ids.clone() {
+            let range = range.clone();
+            let ask = move |s: Rc<crate::shard::Shard>| s.remove(turn, ids.clone(), range.clone());
+            self.try_on(&m.to, ask).await?;
+        }
+        let ask = move |s: Rc<crate::shard::Shard>| s.read(time, ids.clone(), range.clone());
+        let found: Vec<Document> = self.try_on(&m.from, ask).await?;
+        self.try_on(&m.to, move |s| s.put(turn, found.clone()))
+            .await
+    }
+
+    /// Whether nothing is under way at the collection.
+    pub async fn settle(self: Rc<Router>) -> Outcome<()> {
+        let held = self.lock().await?;
+        let done = self.end_left_moves(&held).await;
+        self.free(held).await;
+        done
+    }
+
+    pub fn any_key(&self) -> u32 {
+        self.sim.below(u64::from(KEYS)) as u32
+    }
+}
+
+fn text<'d>(d: &'d DocBuf, name: &str) -> &'d str {
+    d.get(name).and_then(Val::as_str).unwrap_or_default()
+}
+
+fn state(left: &DocBuf) -> State {
+    State::parse(text(left, "state"))
+}
+
+fn replace(held: &Held, replaced: &Replaced) -> Vec<Write> {
+    let turn = held.turn as u64;
+    let gone = replaced.old.iter();
+    let gone = gone.map(|c| Write::Remove("chunks", doc! {"_id": c.id}));
+    let new = replaced.new.iter();
+    let new = new.map(|c| Write::Insert("chunks", Chunk { turn, ..c.clone() }.to_doc(&UUID)));
+    gone.chain(new).collect()
+}

@@ -1,0 +1,373 @@
+//! A shard's part in transactions: open ones in memory, prepared ones in the log, states that are kept
+//! for snapshots.
+
+use crate::history::Planted;
+use crate::replicated::Mark;
+use crate::shard::{Change, Document, Gate, Record, Refusal, Reply, Shard, Stored};
+use sharding::two_phase::part::{self, Known, Phase};
+use sharding::two_phase::{Answer, Ask, Shard as Name};
+use sharding::{Version, snapshot};
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// A session, and the number of a transaction in it.
+pub type Txn = (u32, i64);
+
+#[derive(Clone, Debug)]
+pub struct Prepared {
+    pub recovery: Name,
+    pub writes: Vec<Document>,
+}
+
+struct Open {
+    snapshot: BTreeMap<u32, Document>,
+    taken: u64,
+    writes: BTreeMap<u32, Document>,
+    _gates: Vec<Gate>,
+}
+
+/// A state that is kept.
+struct Moment {
+    taken: u64,
+    stored: Stored,
+}
+
+/// What goes with the process.
+#[derive(Default)]
+pub struct Memory {
+    pub gates: Rc<Cell<u32>>,
+    pub draining: bool,
+    pub changing: bool,
+    /// When the ranges became other ones.
+    pub changed: Option<u64>,
+    open: BTreeMap<Txn, Open>,
+    moments: BTreeMap<u64, Moment>,
+}
+
+fn no_such() -> Refusal {
+    Refusal::Never("no such transaction".into())
+}
+
+fn conflict() -> Refusal {
+    Refusal::Never("write conflict".into())
+}
+
+impl Shard {
+    pub fn is_locked(&self, id: u32, by: Option<Txn>) -> bool {
+        let memory = self.memory.borrow();
+        let mut open = memory.open.iter();
+        let prepared = &self.set.borrow().latest.prepared;
+        let waits = |p: &Prepared| p.writes.iter().any(|d| d.id == id);
+        open.any(|(txn, open)| Some(*txn) != by && open.writes.contains_key(&id))
+            || prepared.values().any(waits) && !self.history.has(Planted::PreparedReleased)
+    }
+
+    fn newest(&self, session: u32) -> i64 {
+        let set = self.set.borrow();
+        set.latest.sessions.get(&session).map_or(0, |r| r.number)
+    }
+
+    fn begin(&self, txn: Txn) -> Reply<()> {
+        if self.memory.borrow().open.contains_key(&txn) {
+            return Ok(());
+        }
+        let older = |t: &Txn| t.0 == txn.0 && t.1 < txn.1;
+        // A session goes on when what it has prepared is decided.
+        if self.set.borrow().latest.prepared.keys().any(older) {
+            return Err(conflict());
+        }
+        if self.newest(txn.0) >= txn.1 {
+            return Err(no_such());
+        }
+        self.memory.borrow_mut().open.retain(|t, _| t.0 != txn.0);
+        let open = Open {
+            snapshot: self.set.borrow().latest.documents.clone(),
+            taken: self.sim.now(),
+            writes: BTreeMap::new(),
+            _gates: Vec::new(),
+        };
+        self.memory.borrow_mut().open.insert(txn, open);
+        Ok(())
+    }
+
+    /// A statement of a transaction: adds to an account. One that fails ends it here.
+    pub async fn statement(
+        self: Rc<Shard>,
+        version: Version,
+        time: u64,
+        (txn, starts): (Txn, bool),
+        (id, n): (u32, i64),
+    ) -> Reply<()> {
+        self.hear(time);
+        let gate = self.writer(version)?;
+        self.pause(3).await;
+        let done = self.add(gate, txn, starts, id, n);
+        if done.is_err() {
+            self.memory.borrow_mut().open.remove(&txn);
+        }
+        done
+    }
+
+    fn add(&self, gate: Gate, txn: Txn, starts: bool, id: u32, n: i64) -> Reply<()> {
+        match starts {
+            true => self.begin(txn)?,
+            false if !self.memory.borrow().open.contains_key(&txn) => return Err(no_such()),
+            false => {}
+        }
+        if self.is_locked(id, Some(txn)) {
+            return Err(conflict());
+        }
+        let shown = self.shows(id);
+        let mut memory = self.memory.borrow_mut();
+        let changed = memory.changed;
+        let open = memory.open.get_mut(&txn).ok_or_else(no_such)?;
+        if changed.is_some_and(|changed| changed >= open.taken) {
+            return Err(Refusal::Never("migration conflict".into()));
+        }
+        let newest = self.set.borrow().latest.documents.get(&id).cloned();
+        if newest != open.snapshot.get(&id).cloned() {
+            return Err(conflict());
+        }
+        let old = open.writes.get(&id).cloned().or(newest.filter(|_| shown));
+        let Some(old) = old else {
+            self.history.wrong(format!("a transaction misses {id}"));
+            return Err(conflict());
+        };
+        let value = old.value + n;
+        open.writes.insert(id, Document { id, value });
+        open._gates.push(gate);
+        Ok(())
+    }
+
+    pub fn abort(&self, txn: Txn) {
+        self.memory.borrow_mut().open.remove(&txn);
+    }
+
+    fn committed(&self, (session, number): Txn) -> Change {
+        let record = Record {
+            number,
+            outcome: None,
+            committed: true,
+        };
+        Change::Session(session, record)
+    }
+
+    /// What a coordinator asks.
+    pub async fn hear_ask(
+        self: Rc<Shard>,
+        txn: Txn,
+        time: u64,
+        recovery: Name,
+        ask: Ask,
+    ) -> Answer {
+        self.hear(time);
+        let (answer, mark) = match ask {
+            Ask::EndRead => (Answer::Yes, None),
+            Ask::Prepare => self.prepare(txn, recovery),
+            Ask::Decide(others) => self.decide(txn, Some(others)),
+            Ask::Outcome => self.outcome(txn),
+            Ask::Commit => self.end(txn, true),
+            Ask::Abort => self.end(txn, false),
+            Ask::Forget => {
+                let mark = self.append(vec![Change::Forget(txn)]);
+                (Answer::Yes, Some(mark))
+            }
+        };
+        let last = self.set.borrow().last();
+        if let Some(mark) = mark.or(last) {
+            self.majority(mark).await;
+        }
+        answer
+    }
+
+    fn prepare(&self, txn: Txn, recovery: Name) -> (Answer, Option<Mark>) {
+        if self.set.borrow().latest.prepared.contains_key(&txn) {
+            return (Answer::Yes, None);
+        }
+        let Some(open) = self.memory.borrow_mut().open.remove(&txn) else {
+            return (Answer::No, None);
+        };
+        let writes = open.writes.into_values().collect();
+        let prepared = Prepared { recovery, writes };
+        (
+            Answer::Yes,
+            Some(self.append(vec![Change::Prepare(txn, prepared)])),
+        )
+    }
+
+    /// The commit of the shard that decides, or of the only one that was written to.
+    pub fn decide(&self, txn: Txn, others: Option<Vec<Name>>) -> (Answer, Option<Mark>) {
+        let Some(open) = self.memory.borrow_mut().open.remove(&txn) else {
+            let set = self.set.borrow();
+            let own = set.latest.sessions.get(&txn.0);
+            return match own.is_some_and(|r| r.number == txn.1 && r.committed) {
+                true => (Answer::Yes, None),
+                false => (Answer::Lost, None),
+            };
+        };
+        let mut entry: Vec<Change> = open.writes.into_values().map(Change::Put).collect();
+        entry.push(self.committed(txn));
+        if let Some(others) = others
+            && !self.history.has(Planted::DecisionForgotten)
+        {
+            entry.push(Change::Decided(txn, others));
+        }
+        (Answer::Yes, Some(self.append(entry)))
+    }
+
+    fn end(&self, txn: Txn, commits: bool) -> (Answer, Option<Mark>) {
+        let prepared = self.set.borrow().latest.prepared.get(&txn).cloned();
+        let Some(prepared) = prepared else {
+            if !commits {
+                self.abort(txn);
+            }
+            return (Answer::Yes, None);
+        };
+        let mut entry = vec![Change::Unprepare(txn)];
+        if commits {
+            entry.extend(prepared.writes.into_iter().map(Change::Put));
+            if self.newest(txn.0) <= txn.1 {
+                entry.push(self.committed(txn));
+            }
+        }
+        (Answer::Yes, Some(self.append(entry)))
+    }
+
+    /// What became of a transaction that this shard decides.
+    fn outcome(&self, txn: Txn) -> (Answer, Option<Mark>) {
+        let (decision, record, prepared) = {
+            let latest = &self.set.borrow().latest;
+            let record = latest.sessions.get(&txn.0).cloned();
+            let decision = latest.decisions.get(&txn).cloned();
+            (decision, record, latest.prepared.contains_key(&txn))
+        };
+        let newest_open = self
+            .memory
+            .borrow()
+            .open
+            .keys()
+            .filter(|t| t.0 == txn.0)
+            .map(|t| t.1)
+            .max();
+        let newest = record
+            .as_ref()
+            .map_or(0, |r| r.number)
+            .max(newest_open.unwrap_or(0));
+        let phase = match &record {
+            _ if prepared => Phase::Prepared,
+            Some(r) if r.number == txn.1 && r.committed => Phase::Committed,
+            Some(r) if r.number == txn.1 && r.outcome.is_some() => Phase::Written,
+            Some(r) if r.number == txn.1 => Phase::Aborted,
+            _ => Phase::Open,
+        };
+        match part::outcome(decision.is_some(), txn.1, newest, phase) {
+            Known::Committed => (Answer::Committed(decision.unwrap_or_default()), None),
+            Known::Aborted | Known::Past => (Answer::Aborted, None),
+            Known::Another => (Answer::Lost, None),
+            Known::Ends => {
+                self.abort(txn);
+                let record = Record {
+                    number: txn.1,
+                    outcome: None,
+                    committed: false,
+                };
+                let mark = self.append(vec![Change::Session(txn.0, record)]);
+                (Answer::Aborted, Some(mark))
+            }
+        }
+    }
+
+    /// `_pandoPrepared`: what waits here, with who decides it and who is to hear of it.
+    pub async fn left(self: Rc<Shard>) -> Vec<(Txn, Name, Vec<Name>)> {
+        let latest = &self.set.borrow().latest;
+        let prepared = latest.prepared.iter();
+        let prepared = prepared.map(|(t, p)| (*t, p.recovery.clone(), vec![self.name.clone()]));
+        let decisions = latest.decisions.iter();
+        let decisions = decisions.map(|(t, others)| (*t, self.name.clone(), others.clone()));
+        prepared.chain(decisions).collect()
+    }
+
+    /// `_pandoSnapshot`
+    pub async fn snapshot(
+        self: Rc<Shard>,
+        at: u64,
+        ask: snapshot::Ask<Txn>,
+    ) -> Option<snapshot::Answer<Txn>> {
+        let answer = match ask {
+            snapshot::Ask::Pin => self.pin(at),
+            snapshot::Ask::Committed(txns) => {
+                let memory = self.memory.borrow();
+                let decisions = &memory.moments.get(&at)?.stored.decisions;
+                let had = txns.iter().map(|t| decisions.contains_key(t)).collect();
+                snapshot::Answer::Committed(had)
+            }
+            snapshot::Ask::Include(txns) => {
+                let mut memory = self.memory.borrow_mut();
+                let stored = &mut memory.moments.get_mut(&at)?.stored;
+                for txn in txns {
+                    let writes = stored.prepared.get(&txn).map(|p| p.writes.clone());
+                    for d in writes.unwrap_or_default() {
+                        stored.documents.insert(d.id, d);
+                    }
+                }
+                snapshot::Answer::Included
+            }
+        };
+        // What is shown must not be taken back.
+        let last = self.set.borrow().last();
+        if let Some(mark) = last {
+            self.majority(mark).await;
+        }
+        Some(answer)
+    }
+
+    fn pin(&self, at: u64) -> snapshot::Answer<Txn> {
+        let mut set = self.set.borrow_mut();
+        let pinned = self.memory.borrow().moments.contains_key(&at);
+        if !pinned && set.last_ts() >= at {
+            return snapshot::Answer::Late(set.last_ts());
+        }
+        set.hear(at);
+        let mut memory = self.memory.borrow_mut();
+        let moment = memory.moments.entry(at).or_insert_with(|| Moment {
+            taken: self.sim.now(),
+            stored: set.latest.clone(),
+        });
+        let prepared = moment.stored.prepared.iter();
+        let prepared = prepared.map(|(t, p)| (p.recovery.clone(), *t)).collect();
+        match self.history.has(Planted::SnapshotUnprepared) {
+            true => snapshot::Answer::Pinned(Vec::new()),
+            false => snapshot::Answer::Pinned(prepared),
+        }
+    }
+
+    /// All that routers see of a state that is kept. It fails where the ranges have changed since.
+    pub async fn find_at(self: Rc<Shard>, version: Version, at: u64) -> Reply<Vec<(u32, i64)>> {
+        self.admit(version)?;
+        let memory = self.memory.borrow();
+        let moment = memory.moments.get(&at).ok_or_else(no_such)?;
+        if memory
+            .changed
+            .is_some_and(|changed| changed >= moment.taken)
+        {
+            return Err(Refusal::Never("migration conflict".into()));
+        }
+        let seen = moment
+            .stored
+            .documents
+            .values()
+            .filter(|d| self.shows(d.id));
+        Ok(seen.map(|d| (d.id, d.value)).collect())
+    }
+
+    /// Its process has died, and another member leads.
+    pub fn fail_over(&self) {
+        *self.memory.borrow_mut() = Memory::default();
+        let mut set = self.set.borrow_mut();
+        set.elect();
+        if self.history.has(Planted::PromiseInMemory) {
+            set.latest.prepared.clear();
+        }
+    }
+}
