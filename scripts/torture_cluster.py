@@ -1,12 +1,15 @@
 """Kills, stops and starts the processes of a sharded cluster under load while ranges move, and looks for acknowledged
-writes that are lost, doubled or undone.
+writes that are lost, doubled or undone, and for transactions of which a part is there.
 
-    python scripts/torture_cluster.py target/debug/pando [--seeds 5] [--seed N] [--seconds 12] [--shards 2] [--replicas 1]
+    python scripts/torture_cluster.py target/debug/pando [--seeds 5] [--seed N] [--seconds 12] [--shards 2] [--replicas 3] [--auth]
 
-Writers go through two routers: inserts, counted `$inc` by shard key and by `_id`, deletes, all retryable. Meanwhile chunks
-move and are cut without pause, and processes of every kind are killed or stopped for a while. In the end each document is
-there with at least what was acknowledged and at most what was sent, once; what was acknowledged as deleted is gone; the
-chunks leave no gap and do not overlap; no shard has a document that is not its own. A failing seed is printed.
+Writers go through two routers: inserts, counted `$inc` by shard key and by `_id`, deletes, all retryable. Payers move money
+between accounts on several shards in transactions, and a reader adds all accounts up in snapshots. Meanwhile chunks of both
+collections move and are cut without pause, and processes of every kind are killed or stopped for a while; with `--replicas`
+mostly primaries, so that elections come while commits are under way. With `--auth` all of it is logged in. In the end each
+document is there with at least what was acknowledged and at most what was sent, once; what was acknowledged as deleted is
+gone; each sum was whole, and what payers were told is so; nothing is prepared or undecided; the chunks leave no gap and do
+not overlap; no shard has a document that is not its own. A failing seed is printed.
 """
 
 import argparse
@@ -28,6 +31,7 @@ parser.add_argument("--seed", type=int, default=random.randrange(1_000_000))
 parser.add_argument("--seconds", type=float, default=12)
 parser.add_argument("--shards", type=int, default=2)
 parser.add_argument("--replicas", type=int, default=1)
+parser.add_argument("--auth", action="store_true")
 parser.add_argument("--keep", type=pathlib.Path, help="a directory for data and logs that stays")
 given = parser.parse_args()
 os.environ["PANDO_BIN"] = str(given.binary.resolve())
@@ -41,19 +45,40 @@ from pymongo.errors import (  # noqa: E402
     OperationFailure,
     PyMongoError,
 )
-from pymongo import WriteConcern  # noqa: E402
+from pymongo import MongoClient, WriteConcern  # noqa: E402
+from pymongo.read_concern import ReadConcern  # noqa: E402
 
-WRITERS = 4
+WRITERS, PAYERS = 4, 2
 KEYS = 1000
+ACCOUNTS, EACH = 40, 100
+SNAPSHOT = dict(read_concern=ReadConcern("snapshot"), write_concern=WriteConcern("majority"))
+LOGIN = dict(username="root", password="torture", authSource="admin") if given.auth else {}
 # What a driver's user may see while servers go: the driver has retried once.
 PASSING = {6, 7, 89, 91, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436, 64}
+
+
+def key_options(path):
+    """What all servers share, where clients log in."""
+    if not given.auth:
+        return ()
+    key = path / "key"
+    if not key.exists():
+        key.write_text("torture" * 8)
+        key.chmod(0o600)
+    return ("--keyFile", key)
+
+
+def make_root(client):
+    """The first user, by whom all clients log in."""
+    if given.auth:
+        client.admin.command("createUser", LOGIN["username"], pwd=LOGIN["password"], roles=["root"])
 
 
 class Group:
     """The members of a set: `members[0]` is asked for addresses."""
 
     def __init__(self, path, name, role, size):
-        options = ("--replSet", name, role, "--cache", "32MB")
+        options = ("--replSet", name, role, "--cache", "32MB", *key_options(path))
         self.name = name
         self.members = [Server(path / f"{name}-{n}", *options) for n in range(size)]
 
@@ -81,7 +106,8 @@ class Cluster:
         self.config = Group(path, "csrs", "--configsvr", given.replicas)
         self.shards = [Group(path, f"s{n}", "--shardsvr", given.replicas) for n in range(given.shards)]
         uri = self.config.address()
-        self.routers = [Server(path / f"r{n}", "--configdb", uri, program=[BINARY, "route"]) for n in range(2)]
+        told = ("--configdb", uri, *key_options(path))
+        self.routers = [Server(path / f"r{n}", *told, program=[BINARY, "route"]) for n in range(2)]
 
     def servers(self):
         return [m for g in [self.config, *self.shards] for m in g.members] + self.routers
@@ -93,9 +119,14 @@ class Cluster:
             until("it answers", lambda s=server: answers(s), 60)
         for group in [self.config, *self.shards]:
             group.initiate()
+        for group in self.shards:
+            with group.primary().client() as client:
+                make_root(client)
         for router in self.routers:
             until("the router answers", lambda r=router: answers(r), 60)
         with self.routers[0].client(directConnection=False) as client:
+            make_root(client)
+        with self.routers[0].client(directConnection=False, **LOGIN) as client:
             for group in self.shards:
                 client.admin.command("addShard", group.address())
             client.admin.command("balancerStop")
@@ -131,7 +162,7 @@ class Writer(threading.Thread):
         n = 0
         while not self.stop.is_set():
             router = self.cluster.routers[self.rng.randrange(2)]
-            options = dict(directConnection=False, serverSelectionTimeoutMS=3000, socketTimeoutMS=40_000)
+            options = dict(directConnection=False, serverSelectionTimeoutMS=3000, socketTimeoutMS=40_000, **LOGIN)
             with contextlib.suppress(AutoReconnect), router.client(**options) as client:
                 coll = client.t.get_collection("c", write_concern=WriteConcern("majority"))
                 for _ in range(self.rng.randrange(20, 200)):
@@ -189,6 +220,54 @@ class Writer(threading.Thread):
                         self.wrong.append(f"delete of {last}: {done.raw_result}")
 
 
+class Payer(threading.Thread):
+    """Moves money in transactions; `sent` and `sure`: how often its tally was to grow, and was told to have grown. The one
+    without a number adds all accounts up in snapshots."""
+
+    def __init__(self, cluster, number, stop):
+        super().__init__(daemon=True)
+        hosts = ",".join(r.address for r in cluster.routers)
+        self.uri, self.number, self.stop = f"mongodb://{hosts}/", number, stop
+        self.rng = random.Random(number)
+        self.sent = self.sure = self.read = self.unsure = 0
+        self.wrong = []
+
+    def run(self):
+        while not self.stop.is_set():
+            try:
+                with MongoClient(self.uri, serverSelectionTimeoutMS=5000, socketTimeoutMS=25_000, **LOGIN) as client:
+                    while not self.stop.is_set():
+                        self.add_up(client) if self.number is None else self.pay(client)
+            except PyMongoError:
+                self.unsure += 1
+
+    def pay(self, client):
+        a, b = self.rng.sample(range(ACCOUNTS), 2)
+
+        def transfer(session):
+            for account, n in ((a, -1), (b, 1)):
+                client.t.a.update_one({"_id": account, "k": key_of(account)}, {"$inc": {"n": n}}, session=session)
+            tally = ACCOUNTS + self.number
+            client.t.a.update_one({"_id": tally, "k": key_of(tally)}, {"$inc": {"n": 1}}, session=session)
+
+        self.sent += 1
+        with client.start_session() as session:
+            session.with_transaction(transfer, **(SNAPSHOT if self.rng.random() < 0.5 else {}))
+        self.sure += 1
+
+    def add_up(self, client):
+        with client.start_session() as session:
+            found = session.with_transaction(lambda s: list(client.t.a.find({"_id": {"$lt": ACCOUNTS}}, session=s)), **SNAPSHOT)
+        self.read += 1
+        total = sum(d["n"] for d in found)
+        if (len(found), total) != (ACCOUNTS, ACCOUNTS * EACH):
+            self.wrong.append((len(found), total))
+
+
+def key_of(account):
+    return account * 389 % KEYS
+
+
 class Mover(threading.Thread):
     """Moves and cuts chunks without pause."""
 
@@ -200,7 +279,7 @@ class Mover(threading.Thread):
     def run(self):
         while not self.stop.is_set():
             router = self.cluster.routers[self.rng.randrange(2)]
-            options = dict(directConnection=False, serverSelectionTimeoutMS=2000, socketTimeoutMS=40_000)
+            options = dict(directConnection=False, serverSelectionTimeoutMS=2000, socketTimeoutMS=40_000, **LOGIN)
             try:
                 with router.client(**options) as client:
                     for _ in range(5):
@@ -209,14 +288,14 @@ class Mover(threading.Thread):
                 self.failed[getattr(e, "code", None) or type(e).__name__] += 1
 
     def step(self, admin):
-        key = self.rng.randrange(KEYS)
+        key, ns = self.rng.randrange(KEYS), self.rng.choice(("t.c", "t.c", "t.a"))
         if self.rng.random() < 0.2:
-            admin.command("split", "t.c", middle={"k": key})
+            admin.command("split", ns, middle={"k": key})
         elif self.rng.random() < 0.2:
             to = f"s{self.rng.randrange(given.shards)}"
-            admin.command("moveRange", "t.c", min={"k": key}, toShard=to)
+            admin.command("moveRange", ns, min={"k": key}, toShard=to)
         else:
-            admin.command("moveChunk", "t.c", find={"k": key}, to=f"s{self.rng.randrange(given.shards)}")
+            admin.command("moveChunk", ns, find={"k": key}, to=f"s{self.rng.randrange(given.shards)}")
         self.moved += 1
 
 
@@ -225,6 +304,8 @@ def harm(rng, cluster, until_time):
     while time.monotonic() < until_time:
         time.sleep(rng.uniform(0.1, 1.5))
         server = rng.choice(cluster.servers())
+        if given.replicas > 1 and rng.random() < 0.5:
+            server = rng.choice([cluster.config, *cluster.shards]).primary() or server
         kind = "router" if server in cluster.routers else "config" if server in cluster.config.members else "shard"
         if rng.random() < 0.6:
             server.kill()
@@ -258,16 +339,40 @@ def check_documents(client, writers):
                 raise AssertionError(f"{d} has {values[d]}: {w.sure[d]} acknowledged, {w.sent[d]} sent")
 
 
-def check_chunks(client, cluster):
-    uuid = client.config.collections.find_one({"_id": "t.c"})["uuid"]
+def check_accounts(client, cluster, payers):
+    def nothing_left():
+        for group in cluster.shards:
+            with until("the shard has a primary", group.primary, 60).client(**LOGIN) as direct:
+                with contextlib.suppress(PyMongoError):
+                    left = direct.admin.command("_pandoPrepared")
+                    if not left["prepared"] and not left["decisions"]:
+                        continue
+                return False
+        return True
+
+    until("nothing is prepared or undecided", nothing_left, 60)
+    for payer in payers:
+        assert not payer.wrong, f"sums in snapshots: {payer.wrong[:5]}"
+    found = {d["_id"]: d["n"] for d in client.t.a.find()}
+    total = sum(n for account, n in found.items() if account < ACCOUNTS)
+    assert (len(found), total) == (ACCOUNTS + PAYERS, ACCOUNTS * EACH), f"{len(found)} accounts have {total}"
+    for payer in payers:
+        if payer.number is not None:
+            # `with_transaction` tries again by itself; what it cannot know was sent once each time.
+            counted = found[ACCOUNTS + payer.number]
+            assert payer.sure <= counted, f"{payer.sure} payments were acknowledged, and {counted} are there"
+
+
+def check_chunks(client, cluster, ns):
+    uuid = client.config.collections.find_one({"_id": ns})["uuid"]
     chunks = sorted(client.config.chunks.find({"uuid": uuid}), key=lambda c: place(c["min"]["k"]))
     assert place(chunks[0]["min"]["k"]) == -1 and place(chunks[-1]["max"]["k"]) == KEYS * 10, "the table has no ends"
     for a, b in zip(chunks, chunks[1:]):
         assert a["max"] == b["min"], f"chunks do not meet: {a} {b}"
     for group in cluster.shards:
         primary = until("the shard has a primary", group.primary, 60)
-        with primary.client() as direct:
-            for d in direct.t.c.find({}, {"k": 1}):
+        with primary.client(**LOGIN) as direct:
+            for d in direct.t[ns.split(".")[1]].find({}, {"k": 1}):
                 owner = next(c["shard"] for c in chunks if place(c["min"]["k"]) <= d["k"] < place(c["max"]["k"]))
                 assert owner == group.name, f"{d} is on {group.name} and belongs to {owner}"
 
@@ -280,42 +385,64 @@ def settle(client):
     """Ends what is left under way: a move of each chunk's own place does nothing else."""
     def moved():
         with contextlib.suppress(PyMongoError):
-            for chunk in [*client.config.chunks.find()][:1]:
-                client.admin.command("moveRange", "t.c", min=chunk["min"], max=chunk["max"], toShard=chunk["shard"])
+            for ns in ("t.c", "t.a"):
+                uuid = client.config.collections.find_one({"_id": ns})["uuid"]
+                chunk = client.config.chunks.find_one({"uuid": uuid})
+                client.admin.command("moveRange", ns, min=chunk["min"], max=chunk["max"], toShard=chunk["shard"])
             return client.config.migrations.count_documents({}) == 0
         return False
 
     until("nothing is left under way", moved, 60)
 
 
+def moved(client, ns, key, to):
+    """On a machine that is busy a fence may stand for too long."""
+    with contextlib.suppress(OperationFailure):
+        return client.admin.command("moveChunk", ns, find={"k": key}, to=to)["ok"]
+
+
+def prepare(client):
+    for ns in ("t.c", "t.a"):
+        client.admin.command("shardCollection", ns, key={"k": 1})
+        for n, key in enumerate(range(200, KEYS, 200)):
+            client.admin.command("split", ns, middle={"k": key})
+            if ns == "t.a":
+                to = f"s{n % given.shards}"
+                until("it has moved", lambda key=key, to=to: moved(client, ns, key, to), 60)
+    accounts = [{"_id": n, "k": key_of(n), "n": EACH if n < ACCOUNTS else 0} for n in range(ACCOUNTS + PAYERS)]
+    client.t.a.insert_many(accounts)
+
+
 def run(seed, path):
     rng = random.Random(seed)
     with Cluster(path) as cluster:
-        with cluster.routers[0].client(directConnection=False) as client:
-            client.admin.command("shardCollection", "t.c", key={"k": 1})
-            for key in range(200, KEYS, 200):
-                client.admin.command("split", "t.c", middle={"k": key})
+        with cluster.routers[0].client(directConnection=False, **LOGIN) as client:
+            prepare(client)
         stop = threading.Event()
         mover = Mover(cluster, seed, stop)
         writers = [Writer(cluster, n, stop) for n in range(WRITERS)]
-        for thread in [mover, *writers]:
+        payers = [Payer(cluster, n, stop) for n in [*range(PAYERS), None]]
+        threads = [mover, *writers, *payers]
+        for thread in threads:
             thread.start()
         harms = harm(rng, cluster, time.monotonic() + given.seconds)
         stop.set()
-        for thread in [mover, *writers]:
-            thread.join(90)
+        for thread in threads:
+            thread.join(150)
             assert not thread.is_alive(), f"{thread} hangs"
         for group in [cluster.config, *cluster.shards]:
             until(f"{group.name} has a primary", group.primary, 60)
-        with cluster.routers[0].client(directConnection=False) as client:
+        with cluster.routers[0].client(directConnection=False, **LOGIN) as client:
             settle(client)
             check_documents(client, writers)
-            check_chunks(client, cluster)
+            check_accounts(client, cluster, payers)
+            for ns in ("t.c", "t.a"):
+                check_chunks(client, cluster, ns)
         done, unsure = sum(w.done for w in writers), sum(w.unsure for w in writers)
         slowest = max(w.slowest for w in writers)
         return (
-            f"{done} writes, {unsure} in doubt, slowest {slowest:.1f} s, {mover.moved} moves and cuts "
-            f"(failed: {dict(mover.failed)}), {dict(harms)}"
+            f"{done} writes, {unsure} in doubt, slowest {slowest:.1f} s, {sum(p.sure for p in payers)} payments, "
+            f"{payers[-1].read} sums, {mover.moved} moves and cuts (failed: {dict(mover.failed)}), {dict(harms)}"
         )
 
 
