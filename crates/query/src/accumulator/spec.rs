@@ -281,6 +281,15 @@ impl AccumulatorSpec {
         }
     }
 
+    /// What it takes of each document, where that is the value of one expression.
+    pub(crate) fn only_argument(&self) -> Option<&Expression> {
+        let more = matches!(
+            self.kind,
+            Kind::Top { .. } | Kind::Script(_) | Kind::Reduce(_)
+        );
+        (!more).then_some(&self.arg)
+    }
+
     /// The path of what it takes, where it is the reduction of `mapReduce`.
     pub(crate) fn reduces(&self) -> Option<String> {
         matches!(self.kind, Kind::Reduce(_))

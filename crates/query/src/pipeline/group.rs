@@ -6,6 +6,7 @@
 
 use super::spill::{Merge, Runs};
 use super::stage_memory::hold;
+use super::unwind_group::TakesElement;
 use super::{
     IdleVisitor, PipelineHost, Share, Source, StageProfiler, too_much_memory, unspillable,
 };
@@ -268,6 +269,37 @@ impl Run {
         let id = self.spec.id.evaluate(&ctx)?;
         let at = self.groups.place_of(id.or_null(), &self.spec, &self.vars)?;
         let grown = add(fields, self.groups.of_mut(at, width), &ctx)?;
+        self.grew(at, grown)
+    }
+
+    /// Takes an element that was unwound from a document into its group.
+    pub fn take_element(
+        &mut self,
+        doc: Doc<'_>,
+        meta: &Metadata,
+        element: Val<'_>,
+        takes: &TakesElement,
+    ) -> Result<()> {
+        let ctx = EvalCtx::new(doc, &self.vars).with_meta(meta);
+        let (fields, width) = (&self.spec.fields, self.spec.fields.len());
+        let at = if takes.id {
+            self.groups.place_of(element, &self.spec, &self.vars)?
+        } else {
+            let id = self.spec.id.evaluate(&ctx)?;
+            self.groups.place_of(id.or_null(), &self.spec, &self.vars)?
+        };
+        let mut grown = 0;
+        let states = self.groups.of_mut(at, width);
+        for ((f, takes), a) in fields.iter().zip(&takes.fields).zip(states) {
+            let before = if f.grows { a.memory_bytes() } else { 0 };
+            match takes {
+                true => a.take(Some(element))?,
+                false => f.spec.add(a, &ctx)?,
+            }
+            if f.grows {
+                grown += a.memory_bytes() as isize - before as isize;
+            }
+        }
         self.grew(at, grown)
     }
 

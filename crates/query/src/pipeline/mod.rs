@@ -46,6 +46,7 @@ mod stream;
 mod union_with;
 mod unpack;
 mod unwind;
+mod unwind_group;
 mod window;
 mod window_function;
 mod window_scale;
@@ -492,6 +493,11 @@ impl Pipeline {
             if let Some((map, group)) = map_reduce::fused(self.stages.split_at(at).1) {
                 out = Box::new(map_reduce::Run::new(out, map, group, vars.clone()));
                 next = at + map_reduce::STAGES;
+                continue;
+            }
+            if let Some(fused) = unwind_group::fused(self.stages.split_at(at).1) {
+                out = Box::new(unwind_group::Run::new(out, fused, vars.clone()));
+                next = at + unwind_group::STAGES;
                 continue;
             }
             if let Op::Unpack(u) = &s.op {
