@@ -481,6 +481,23 @@ def test_members_that_do_not_stand_vote_for_others(three):
         until("the third votes for it", lambda: client.admin.command("hello")["isWritablePrimary"])
 
 
+def test_what_only_a_member_that_may_not_be_primary_has_is_brought_to_the_others(three):
+    """Nobody is elected without its vote, and it cannot vote for one that has less."""
+    three.initiate(m0={"priority": 2}, m2={"priority": 0})
+    first, behind, keeper = three.members
+    until("the first is primary", lambda: three.primary() is first)
+    behind.kill()
+    with first.client() as client:
+        client.t.get_collection("c", write_concern=WriteConcern(2, wtimeout=20_000)).insert_one({"_id": "kept"})
+    first.kill()
+    behind.start()
+    until("one that may be primary is", lambda: three.states() == ["none", "primary", "secondary"], timeout_s=20)
+    sees(behind, {}, 1)
+    with keeper.client() as client:
+        said = client.admin.command("replSetGetStatus")
+        assert said["myState"] == 2 and said["term"] > 2
+
+
 def test_a_delayed_member_has_entries_at_once_and_applies_them_late(three):
     three.initiate(m2={"priority": 0, "hidden": True, "secondaryDelaySecs": 3600})
     delayed = three.members[2]

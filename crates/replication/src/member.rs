@@ -19,10 +19,12 @@
 //!   message of its own for each commit would be half of all messages.
 //! - The voters that are saved are those of the commit point that is saved, or of one behind it that
 //!   is nearer than the next change.
+//! - A member that may not be primary takes no writes, also where it was elected ([`stand_in`]).
 //! - An entry that is applied is never cut from the log: a member that would have to
 //!   ([`News::restart`]) starts again, and applies what a majority had.
 
 mod delayed;
+mod stand_in;
 
 use crate::config::Config;
 use crate::log_view::{self, LogView, VoterChange};
@@ -79,7 +81,7 @@ pub enum MemberRole {
     #[default]
     Secondary,
     Candidate,
-    /// Elected, and not ready to take writes yet.
+    /// Elected, and not ready to take writes yet, or never: it hands over to one that may.
     Elected,
     Primary,
 }
@@ -147,6 +149,8 @@ pub struct Member<L: MemberLog> {
     frozen_until: u64,
     /// It does not stand for election at all.
     withheld: bool,
+    /// For so many ticks it has heard of no primary, and may not be one itself.
+    leaderless: usize,
     ticks: u64,
     saved_commit: u64,
     /// The state is saved when the commit point is so many entries further.
@@ -212,6 +216,7 @@ impl<L: MemberLog + Clone> Member<L> {
             begin: None,
             frozen_until: 0,
             withheld: false,
+            leaderless: 0,
             ticks: 0,
         })
     }
@@ -308,6 +313,7 @@ impl<L: MemberLog + Clone> Member<L> {
             let elapsed = &mut self.node.raft.election_elapsed;
             *elapsed = ELECTION_TICKS.min(*elapsed + 1);
         }
+        self.stand_in();
         if self.saved_commit + self.save_every < self.commit_index()
             && self.ticks.is_multiple_of(10)
         {
@@ -816,7 +822,9 @@ impl<L: MemberLog + Clone> Member<L> {
             // Everything before this term is applied once its first entry is.
             StateRole::Leader => match &self.begin {
                 Some(begin)
-                    if begin.term == self.term() && self.log().applied_index() >= begin.index =>
+                    if begin.term == self.term()
+                        && self.log().applied_index() >= begin.index
+                        && self.is_electable() =>
                 {
                     MemberRole::Primary
                 }

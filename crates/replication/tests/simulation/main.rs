@@ -609,9 +609,9 @@ fn run(seed: u64, planted: Planted) -> Sim {
     sim
 }
 
-/// Seeds in which entries of two terms have one index on a member that was primary, and in which a
-/// member dies between two changes of voters.
-const TELLING: [u64; 2] = [6272, 202_290];
+/// Seeds in which entries of two terms have one index on a member that was primary, in which a member
+/// dies between two changes of voters, and in which only one that may not be primary has an entry.
+const TELLING: [u64; 3] = [6272, 202_290, 500_305];
 
 fn from_env(name: &str, default: u64) -> u64 {
     std::env::var(name)
