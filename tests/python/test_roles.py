@@ -249,6 +249,8 @@ ROLES = [
 # Not run: what would end or block the server, or leave it another one.
 UNSAFE = {"shutdown", "fsync", "logRotate", "pandoBackup", "replSetInitiate", "setUserWriteBlockMode", "logout", "autoCompact"}
 FORMS = {
+    "analyzeShardKey": {"analyzeShardKey": "shop.c"},
+    "configureQueryAnalyzer": {"configureQueryAnalyzer": "shop.c"},
     "aggregate": {"aggregate": "c", "pipeline": [], "cursor": {}},
     "bulkWrite": {"bulkWrite": 1, "ops": [{"insert": 0, "document": {}}], "nsInfo": [{"ns": "shop.c"}]},
     "createUser": {"createUser": "new", "pwd": "p", "roles": ["nosuch"]},

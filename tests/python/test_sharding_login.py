@@ -288,7 +288,7 @@ def test_moves_and_change_streams_go_on_with_logins(cluster, root):
     coll = sharded(root, "moved")
     with coll.watch() as stream:
         coll.insert_one({"_id": 1000, "k": 1000})
-        assert stream.next()["documentKey"] == {"_id": 1000}
+        assert stream.next()["documentKey"] == {"k": 1000, "_id": 1000}
     for shard in ("s0", "s1"):
         root.admin.command("moveRange", "shop.moved", min={"k": bson.MinKey()}, toShard=shard)
         assert coll.count_documents({}) == 101

@@ -400,8 +400,6 @@ def test_zones_hold_ranges_and_hashed_ranges_move(client, db, cluster):
         admin.command("moveChunk", coll.full_name, find={"k": bound}, to="s1")
         assert coll.count_documents({}) == 3 and coll.find_one({"k": bound})
     assert admin.command("balancerCollectionStatus", hashed.full_name)["ok"] == 1
-    with refuses(238):
-        admin.command("analyzeShardKey", hashed.full_name, key={"_id": 1})
 
 
 def test_a_shard_is_drained_and_removed(cluster, client, db, tmp_path):

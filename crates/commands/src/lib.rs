@@ -26,6 +26,7 @@ mod topology;
 mod version;
 
 mod admin;
+pub mod analysis;
 mod crud;
 mod ddl;
 mod diagnostic;
@@ -114,6 +115,8 @@ pub struct Commands {
     pub(crate) security: Arc<security::Security>,
     /// What this shard has of sharded collections.
     pub(crate) ownerships: Arc<shard::Ownerships>,
+    /// Takes samples of queries.
+    pub samplers: Arc<analysis::sampling::Samplers>,
     /// Reads what pipelines join and this server does not have.
     pub(crate) elsewhere: OnceLock<Arc<dyn Elsewhere>>,
 }
@@ -167,6 +170,7 @@ impl Commands {
         let security = Arc::new(security::Security::open(&config)?);
         store.observe(Arc::new(security::RaiseGeneration(security.clone())))?;
         let ownerships = shard::Ownerships::follow(&engine)?;
+        let samplers = analysis::sampling::Samplers::follow(&engine)?;
         control.establishment.limit(parameters.establishment());
         let no_scan = parameters.bool(parameters::NO_TABLE_SCAN);
         engine.no_table_scan.store(no_scan, Ordering::Relaxed);
@@ -206,6 +210,7 @@ impl Commands {
             topology: Arc::default(),
             security,
             ownerships,
+            samplers,
             elsewhere: OnceLock::new(),
         };
         let control = commands.control.clone();

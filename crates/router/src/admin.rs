@@ -1,5 +1,6 @@
 //! Commands that change the cluster: shards, sharded collections, chunks, zones.
 
+mod analysis;
 mod collections;
 pub(crate) mod consistency;
 mod placement;
@@ -21,6 +22,7 @@ use sharding::{Chunk, RoutingTable};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+pub(crate) use analysis::{follow_analyzers, sampled};
 pub(crate) use collections::entry_doc;
 pub(crate) use placement::track;
 
@@ -58,13 +60,10 @@ pub(crate) fn handler(name: &str) -> Option<Handler> {
         "abortReshardCollection" => reshard::abort,
         "commitReshardCollection" => reshard::commit,
         "clearJumboFlag" => clear_jumbo,
-        "analyzeShardKey" => not_yet,
+        "analyzeShardKey" => analysis::analyze,
+        "configureQueryAnalyzer" => analysis::configure,
         _ => return None,
     })
-}
-
-fn not_yet(_: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
-    Err(err!(NotImplemented, "{} is not supported yet", command.name).into())
 }
 
 pub(crate) fn done() -> DocBuf {

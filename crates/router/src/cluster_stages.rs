@@ -2,6 +2,7 @@
 //! `$shardedDataDistribution`, `$listClusterCatalog`; and which shard says what, in those that tell of
 //! a collection.
 
+use crate::admin::sampled;
 use crate::aggregate::stage_of;
 use crate::listing::size_on;
 use crate::metadata::{Placement, all};
@@ -30,6 +31,11 @@ pub(crate) fn documents(
             distribution(router)?
         }
         ("$listClusterCatalog", _) => catalog(router, command)?,
+        ("$listSampledQueries", spec) if command.db == "admin" => {
+            let ns = spec.as_doc().and_then(|d| d.get("namespace"));
+            let of = ns.map_or(doc! {}, |ns| doc! {"ns": ns.to_value()});
+            sampled(router, of.as_doc())?
+        }
         _ => return Ok(None),
     }))
 }

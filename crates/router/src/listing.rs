@@ -168,7 +168,58 @@ pub(crate) fn db_stats(router: &Router, command: &Command<'_>) -> Outcome<DocBuf
     }
     w.close();
     sum(&replies, &names, &mut w);
+    let scale = replies
+        .iter()
+        .find_map(|(_, r)| r.get("scaleFactor")?.to_f64());
+    let bytes = total(&replies, "dataSize") * scale.unwrap_or(1.0);
+    write_average(&mut w, bytes, total(&replies, "objects"));
+    write_scale(&mut w, &replies);
     Ok(finish(w, &[]))
+}
+
+fn total(replies: &[(Arc<str>, DocBuf)], name: &str) -> f64 {
+    replies
+        .iter()
+        .filter_map(|(_, r)| r.get(name)?.to_f64())
+        .sum()
+}
+
+fn write_average(w: &mut Writer, bytes: f64, documents: f64) {
+    let average = if documents > 0.0 {
+        bytes / documents
+    } else {
+        0.0
+    };
+    w.f64("avgObjSize", average);
+}
+
+/// By what the sizes are divided, as the shards say.
+fn write_scale(w: &mut Writer, replies: &[(Arc<str>, DocBuf)]) {
+    if let Some(scale) = replies.iter().find_map(|(_, r)| r.get("scaleFactor")) {
+        w.val("scaleFactor", scale);
+    }
+}
+
+/// What `collStats` tells of all shards together, beside sums.
+fn write_merged_stats(w: &mut Writer, by_shard: &[(Arc<str>, DocBuf)]) {
+    let mut sizes: BTreeMap<&str, f64> = BTreeMap::new();
+    for (_, reply) in by_shard {
+        let indexes = reply.get("indexSizes").and_then(Val::as_doc);
+        for e in indexes.unwrap_or(Doc::EMPTY) {
+            *sizes.entry(e.name).or_default() += e.val.to_f64().unwrap_or(0.0);
+        }
+    }
+    w.open_doc("indexSizes");
+    for (name, bytes) in sizes {
+        w.int(name, bytes as i64);
+    }
+    w.close().bool("capped", false);
+    let scale = by_shard
+        .iter()
+        .find_map(|(_, r)| r.get("scaleFactor")?.to_f64());
+    let bytes = total(by_shard, "size") * scale.unwrap_or(1.0);
+    write_average(w, bytes, total(by_shard, "count"));
+    write_scale(w, by_shard);
 }
 
 /// `collStats`, `dataSize`, `validate`.
@@ -220,6 +271,7 @@ pub(crate) fn of_collection(router: &Router, command: &Command<'_>) -> Outcome<D
                     "numOrphanDocs",
                 ];
                 sum(&by_shard, &names, &mut w);
+                write_merged_stats(&mut w, &by_shard);
                 let indexes = by_shard.first().and_then(|(_, r)| r.get("nindexes"));
                 w.val("nindexes", indexes.unwrap_or(Val::NULL));
                 w.i64(

@@ -4,6 +4,7 @@
 //! $match … $project   each shard            │ rest here
 //! $sort ($skip) $limit                      │ merged in that order, rest here
 //! $group of sums                            │ grouped once more, rest here
+//! $sample             wrapped, random order │ the first of all, unwrapped, rest here
 //! $geoNear $match …   wrapped               │ merged by distance, unwrapped, rest here
 //! $match of $text …   wrapped if asked for  │ rest here, which knows the scores
 //! ```
@@ -18,6 +19,7 @@ use crate::request::Command;
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
 use query::metadata::asks_for;
 use query::pipeline::merged::Found;
+use query::sort::SortPattern;
 
 /// Stages that look at one document at a time, and need nothing else.
 const STREAMING: [&str; 9] = [
@@ -75,8 +77,36 @@ impl Parts {
             parts.wrapped = true;
             return Ok(parts);
         }
+        if parts.push_sample(rest)? {
+            return Ok(parts);
+        }
         parts.push_order(command, rest)?;
         Ok(parts)
+    }
+
+    /// Gives the shards a sample that the rest begins with: each document gets a random number, and
+    /// those with the least ones of all are the sample.
+    fn push_sample(&mut self, rest: &[Val<'_>]) -> Outcome<bool> {
+        let Some(("$sample", spec)) = rest.first().and_then(|s| stage_of(*s)) else {
+            return Ok(false);
+        };
+        let size = spec.as_doc().and_then(|d| d.get("size")?.to_i64_exact());
+        let Some(size) = size.filter(|n| *n > 0) else {
+            return Ok(false);
+        };
+        let number = doc! {"d": "$$ROOT", "r": doc! {"$rand": doc! {}}};
+        let order = doc! {"r": 1};
+        self.on_shards.push(doc! {"$replaceWith": number}.into());
+        self.on_shards.push(doc! {"$sort": &order}.into());
+        self.on_shards.push(doc! {"$limit": size}.into());
+        self.order = Order::By(SortPattern::parse_found(order.as_doc())?);
+        self.limit = Some(size.unsigned_abs());
+        self.wrapped = true;
+        self.here.remove(0);
+        if !self.here.is_empty() {
+            self.here.insert(0, Found::default().merged().into());
+        }
+        Ok(true)
     }
 
     /// Who asks wants the documents as they are wrapped.

@@ -119,6 +119,9 @@ impl Router {
         {
             tracing::warn!(target: "ACCESS", error = %e, "Changes of users will not be heard of");
         }
+        if let Err(e) = admin::follow_analyzers(self) {
+            tracing::warn!(target: "SHARDING", error = %e, "Queries will not be sampled");
+        }
         for command in [version, ping] {
             if let Err(e) = self.cluster.on_config("config", command.as_doc()) {
                 tracing::warn!(target: "SHARDING", error = %e, "The configuration set is not reached");
@@ -187,6 +190,7 @@ impl Router {
             }
         }
         self.cluster.hear_time(command.body);
+        self.local.samplers.see(command.request);
         if !snapshot::wants_snapshot(command) {
             return self.dispatch(handler, command);
         }

@@ -12,6 +12,7 @@
 //! - [`two_phase`]: the steps of a transaction over several shards, from its commit to its end;
 //! - [`snapshot`]: one state of all shards;
 //! - [`Home`]: the same for what is not sharded, by database;
+//! - [`analysis`]: how well a key would serve as a shard key;
 //! - [`zones`], [`balance`]: where ranges may lie, and which one is to move.
 //!
 //! The contract between the parts is in docs/decisions/2026-11-25-sharding.md.
@@ -19,6 +20,7 @@
 //! Invariant: pure. No I/O, no clock, no locks.
 
 pub mod agreement;
+pub mod analysis;
 pub mod balance;
 mod chunk;
 pub mod follow;

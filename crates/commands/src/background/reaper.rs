@@ -3,8 +3,13 @@
 //! ends.
 
 use crate::Commands;
+use crate::analysis::sampling::{SAMPLES, Samplers};
+use crate::settings::documents;
 use crate::settings::parameters::{INITIAL_SYNC_PATIENCE, SNAPSHOT_WINDOW, TRANSACTION_LIFETIME};
+use bson::{Doc, DocBuf, Value, doc};
 use errors::{Error, Result};
+use executor::OpCtx;
+use service::config::ClusterRole;
 use session::{Cursors, Retries, SESSION_TIMEOUT_MINUTES, Sessions};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -24,6 +29,9 @@ struct Reaper {
     engine: Weak<executor::Engine>,
     parameters: Weak<crate::Parameters>,
     moments: Weak<executor::SnapshotHistory>,
+    samplers: Weak<Samplers>,
+    /// A router writes them to its cluster.
+    writes_samples: bool,
     records: Instant,
     control: Weak<service::Control>,
     certificate: Instant,
@@ -40,6 +48,8 @@ pub fn start(c: &Commands) -> Result<()> {
         engine: Arc::downgrade(&c.engine),
         parameters: Arc::downgrade(&c.parameters),
         moments: Arc::downgrade(&c.moments),
+        samplers: Arc::downgrade(&c.samplers),
+        writes_samples: c.config.role != ClusterRole::Router,
         records: Instant::now(),
         control: Arc::downgrade(&c.control),
         certificate: Instant::now(),
@@ -72,6 +82,7 @@ impl Reaper {
             let patience = Duration::from_secs(patience);
             replica.copies().sweep(patience, &replica.status());
         }
+        self.write_samples()?;
         let lifetime = parameters.int(TRANSACTION_LIFETIME).unsigned_abs();
         let open = self.engine.upgrade()?.transactions.open();
         retries.abort_expired(&open, Duration::from_secs(lifetime));
@@ -82,6 +93,7 @@ impl Reaper {
         if self.records.elapsed() >= RECORDS_PERIOD {
             self.records = Instant::now();
             let before = crate::clock::now_millis() - SESSION_TIMEOUT_MINUTES * 60_000;
+            self.forget_samples()?;
             let store = self.store.upgrade()?;
             if let Err(e) = retries.delete_older(&store, before) {
                 tracing::warn!(target: "COMMAND", id = 20710, error = %e, "Old session records could not be deleted");
@@ -99,5 +111,42 @@ impl Reaper {
                 .unsigned_abs()
                 .max(1),
         ))
+    }
+
+    /// Writes the queries that were sampled; `None` when there is nobody left to reap for.
+    fn write_samples(&self) -> Option<()> {
+        if !self.writes_samples {
+            return Some(());
+        }
+        let taken = self.samplers.upgrade()?.take();
+        let is_primary = self.replica.as_ref().is_none_or(|r| r.is_open());
+        if taken.is_empty() || !is_primary {
+            return Some(());
+        }
+        let engine = self.engine.upgrade()?;
+        for some in taken.chunks(100) {
+            let docs: Vec<Doc<'_>> = some.iter().map(DocBuf::as_doc).collect();
+            let mut op = OpCtx::worker(&engine);
+            if let Err(e) = executor::insert(&mut op, SAMPLES, &docs, false, None) {
+                tracing::warn!(target: "COMMAND", error = %e.into_error(), "Sampled queries could not be written");
+                break;
+            }
+        }
+        Some(())
+    }
+
+    /// Removes samples whose time is over.
+    fn forget_samples(&self) -> Option<()> {
+        let engine = self.engine.upgrade()?;
+        if self.replica.as_ref().is_some_and(|r| !r.is_open()) {
+            return Some(());
+        }
+        let now = Value::date(crate::clock::now_millis());
+        let late = doc! {"expireAt": doc! {"$lt": now}};
+        let mut op = OpCtx::worker(&engine);
+        if let Err(e) = documents::remove(&mut op, SAMPLES, late.as_doc()) {
+            tracing::warn!(target: "COMMAND", error = %e.into_error(), "Old samples could not be removed");
+        }
+        Some(())
     }
 }

@@ -138,6 +138,8 @@ commands! {
     "dbStats" | "dbstats" => 0, Database(&[DbStats]), crate::stats::db_stats::run, "sizes and counts of a database";
     "collStats" | "collstats" => OF_COLLECTION, Collection(&[CollStats]), crate::stats::coll_stats::run, "sizes and counts of a collection";
     "dataSize" | "datasize" => OF_NAMESPACE, Own(needs::data_size), crate::stats::data_size::run, "bytes of a collection or a range of it";
+    "analyzeShardKey" => ADMIN | WORKER | OF_NAMESPACE, Namespace(&[AnalyzeShardKey]), crate::analysis::analyze_shard_key::run, "how well a key would serve as a shard key";
+    "configureQueryAnalyzer" => ADMIN | WORKER | OF_NAMESPACE, Namespace(&[AnalyzeShardKey]), crate::analysis::configure_query_analyzer::run, "how many queries of a collection are sampled";
     "dbHash" | "dbhash" => READ | WORKER, Database(&[DbHash]), crate::stats::db_hash::run, "digests of collections";
     "filemd5" => READ | WORKER | OF_COLLECTION, Own(needs::file_md5), crate::crud::file_md5::run, "the digest of a file of GridFS";
     "pandoSchema" => READ | WORKER | OF_COLLECTION, Collection(&[Find]), crate::stats::schema::run, "what the documents of a collection look like";

@@ -3,6 +3,7 @@
 
 use super::{coll_stats, sizes};
 use crate::Commands;
+use crate::analysis::sampling::SAMPLES;
 use crate::clock::now_millis;
 use crate::ddl::list_collections;
 use crate::diagnostic::current_op::{OperationFilter, Watch};
@@ -13,8 +14,9 @@ use crate::replication::oplog;
 use crate::request::CommandContext;
 use crate::security::authorize;
 use crate::sessions::{append_session, own_uid};
+use crate::settings::documents;
 use auth::UserName;
-use bson::{Doc, DocBuf, Writer};
+use bson::{Doc, DocBuf, Writer, doc};
 use errors::{Result, bail};
 use executor::{Engine, ServerRows};
 use query::pipeline::{RowsKind, RowsStage};
@@ -65,11 +67,24 @@ pub fn for_pipeline(cx: &CommandContext<'_, '_>) -> ServerRows {
                 Ok(Vec::new())
             }
             RowsKind::ListClusterCatalog => Ok(cluster_catalog(&engine, stage)),
-            RowsKind::IndexStats | RowsKind::QueryStats | RowsKind::SampledQueries => {
-                Ok(Vec::new())
-            }
+            RowsKind::SampledQueries => sampled_queries(&engine, stage.spec.as_doc()),
+            RowsKind::IndexStats | RowsKind::QueryStats => Ok(Vec::new()),
         }
     })
+}
+
+/// The queries that were sampled, of all collections or of one.
+fn sampled_queries(engine: &Arc<Engine>, spec: Doc<'_>) -> Result<Vec<DocBuf>> {
+    let filter = match spec.get("namespace") {
+        Some(ns) => doc! {"ns": ns.to_value()},
+        None => doc! {},
+    };
+    let mut found = Vec::new();
+    documents::each(engine, SAMPLES, filter.as_doc(), |d| {
+        found.push(d.to_buf());
+        Ok(true)
+    })?;
+    Ok(found)
 }
 
 fn coll_stats_row(
