@@ -210,14 +210,7 @@ impl Commands {
         let mut cx = CommandContext::new(self, call, args, op, std::mem::take(out));
         cx.begun = progress.and_then(|p| p.begun);
         cx.transaction = statement;
-        let mut done = run(&mut cx, start, &admission);
-        if done.is_ok()
-            && let Some(ranges) = call.ranges
-        {
-            done = ranges.check().and(done);
-        }
-        let labelled = |e| transaction::with_label(e, call.command, &cx.args);
-        let done = done.map_err(|e| e.map_error(labelled));
+        let done = run_of_ranges(&mut cx, call, start, &admission);
         let suspended = matches!(done, Err(Stop::Suspended(_)));
         if cx.op.commit_failed {
             // As after the failed commit of a loop's group.
@@ -394,6 +387,24 @@ enum Awaits {
     },
     /// The log on disk up to this index.
     Disk(u64),
+}
+
+/// [`run`], where what the command has read must still be this shard's. Errors have the labels of
+/// their transaction.
+fn run_of_ranges(
+    cx: &mut CommandContext<'_, '_>,
+    call: &Call<'_, '_>,
+    start: usize,
+    admission: &Admission,
+) -> Result<Done> {
+    let mut done = run(cx, start, admission);
+    if done.is_ok()
+        && let Some(ranges) = call.ranges
+    {
+        done = ranges.check().and(done);
+    }
+    let labelled = |e| transaction::with_label(e, call.command, &cx.args);
+    done.map_err(|e| e.map_error(labelled))
 }
 
 /// Checks and runs a command and ends its reply, which began at `start`.
