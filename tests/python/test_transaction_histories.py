@@ -13,7 +13,9 @@ from pymongo.errors import ConnectionFailure, OperationFailure, PyMongoError
 import histories
 from harness import until
 
-FIRST = int(os.environ.get("PANDO_SEED", random.randrange(1_000_000)))
+# Processes that share the tests must name them alike.
+CHANCE = random.Random(os.environ.get("PYTEST_XDIST_TESTRUNUID"))
+FIRST = int(os.environ.get("PANDO_SEED", CHANCE.randrange(1_000_000)))
 SEEDS = range(FIRST, FIRST + int(os.environ.get("PANDO_SEEDS", "3")))
 
 
