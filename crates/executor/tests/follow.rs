@@ -95,8 +95,9 @@ fn writers_and_followers(each: i32, others_sync: bool) {
                 scope.spawn(move || follow(engine, name, begin, collections * each))
             })
             .collect();
-        followers.into_iter().for_each(|f| f.join().unwrap());
+        let outcomes: Vec<_> = followers.into_iter().map(|f| f.join()).collect();
         stop.store(true, SeqCst);
+        outcomes.into_iter().for_each(|outcome| outcome.unwrap());
         syncs.join().unwrap();
     });
 }
@@ -105,14 +106,17 @@ fn writers_and_followers(each: i32, others_sync: bool) {
 fn follow(engine: &Arc<Engine>, name: &str, begin: u64, mut wanted: i32) {
     let follower = engine.log_tail.follow(name);
     let (told, news) = channel();
-    let mut next = begin + 1;
+    let (mut next, mut caught_up) = (begin + 1, false);
     while wanted > 0 {
         let told = told.clone();
         // Who has seen all is gone when this is called.
         follower.on_news(Box::new(move || {
             let _ = told.send(());
         }));
-        if let Some(mark) = follower.take_news() {
+        // Who has not read up to the durable index passes over nothing.
+        if let Some(mark) = follower.take_news()
+            && caught_up
+        {
             next = next.max(mark.index);
         }
         let durable = engine.store.durable_index();
@@ -125,6 +129,7 @@ fn follow(engine: &Arc<Engine>, name: &str, begin: u64, mut wanted: i32) {
             }
             next = record.index + 1;
         }
+        caught_up = true;
         if wanted > 0 && !follower.has_news() {
             let waited = news.recv_timeout(LONG);
             assert!(waited.is_ok(), "{name} waits in vain for {wanted}");
