@@ -104,7 +104,6 @@ case " ${steps[*]} " in *" csharp "*) need_mono ;; esac
 limit_of() {
     case $1 in
         lint | cargo | build) echo 2700 ;;
-        python) echo 2400 ;;
         *) echo 1200 ;;
     esac
 }
