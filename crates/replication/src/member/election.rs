@@ -1,0 +1,119 @@
+//! Who leads: when a member stands for election, how the lead is handed over or given up, and what
+//! follows for the log of who is elected or deposed.
+//!
+//! Invariant: a member that may not be primary stands only where nobody else can be elected
+//! ([`super::stand_in`]).
+
+use super::{ELECTION_TICKS, Member, MemberLog, MemberRole, News, broken};
+use errors::Fallible as Result;
+use raft::eraftpb::{Message, MessageType};
+use raft::{StateRole, Storage as _};
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+impl<L: MemberLog + Clone> Member<L> {
+    /// Sets the election timeout in place of raft-rs's, which comes from a generator of its own. A
+    /// new one for each term, and for each time that no election came of the last.
+    pub(super) fn draw_timeout(&mut self) {
+        let mut hasher = DefaultHasher::new();
+        let round = self.ticks / (2 * ELECTION_TICKS as u64);
+        (self.chance, self.state.id, self.term(), round).hash(&mut hasher);
+        let beyond = hasher.finish() as usize % ELECTION_TICKS;
+        self.node
+            .raft
+            .set_randomized_election_timeout(ELECTION_TICKS + beyond);
+    }
+
+    /// Whether it may be elected, as far as it goes by itself.
+    pub fn may_stand(&self) -> bool {
+        self.ticks >= self.frozen_until && !self.withheld && self.is_electable()
+    }
+
+    pub(super) fn is_electable(&self) -> bool {
+        let Some(config) = &self.state.config else {
+            return true;
+        };
+        let id = i32::try_from(self.state.id).unwrap_or(i32::MAX) - 1;
+        config.member(id).is_none_or(|m| m.is_electable())
+    }
+
+    /// Stands for election at once: so the founder begins its set.
+    pub fn campaign(&mut self) -> Result<News> {
+        let _ = self.node.campaign();
+        self.process()
+    }
+
+    /// Has another member elected in its place.
+    pub fn hand_over(&mut self, to: u64) -> Result<News> {
+        self.node.transfer_leader(to);
+        self.process()
+    }
+
+    /// Another member is being elected in its place.
+    pub fn is_handing_over(&self) -> bool {
+        self.node.raft.lead_transferee.is_some()
+    }
+
+    /// Gives the primary's part up without a successor.
+    pub fn give_up(&mut self) -> Result<News> {
+        let term = self.node.raft.term;
+        self.node.raft.become_follower(term, 0);
+        self.process()
+    }
+
+    /// It does not stand for election for so many ticks; 0 ends that.
+    pub fn freeze(&mut self, ticks: u64) {
+        self.frozen_until = self.ticks + ticks;
+    }
+
+    /// Whether it stands for no election until this is said otherwise.
+    pub fn withhold(&mut self, on: bool) {
+        self.withheld = on;
+    }
+
+    /// The message that asks the primary to have this member elected; `None` where none is known.
+    pub fn ask_for_the_lead(&self) -> Option<Message> {
+        let leader = self.leader();
+        let known = leader != 0 && leader != self.state.id;
+        known.then(|| self.message_to(leader, MessageType::MsgTransferLeader))
+    }
+
+    /// A primary that was deposed takes no more writes. Gives the reason why it has to start again.
+    pub(super) fn close_deposed(&mut self) -> Result<Option<String>> {
+        if self.role != MemberRole::Primary || self.node.raft.state == StateRole::Leader {
+            return Ok(None);
+        }
+        self.log().close()?;
+        let known = self.node.raft.raft_log.store.last_index().map_err(broken)?;
+        let ahead = self.log().last_index() > known;
+        Ok(ahead.then(|| "the primary was deposed with writes that nobody was sent".into()))
+    }
+
+    /// What raft-rs says that this member is.
+    pub(super) fn follow_role(&mut self, news: &mut News) -> Result<()> {
+        let role = match self.node.raft.state {
+            StateRole::Follower => MemberRole::Secondary,
+            StateRole::Candidate | StateRole::PreCandidate => MemberRole::Candidate,
+            // Everything before this term is applied once its first entry is.
+            StateRole::Leader => match &self.begin {
+                Some(begin)
+                    if begin.term == self.term()
+                        && self.log().applied_index() >= begin.index
+                        && self.is_electable() =>
+                {
+                    MemberRole::Primary
+                }
+                _ => MemberRole::Elected,
+            },
+        };
+        if role == MemberRole::Elected && self.role != role {
+            // What was answered to this member in an earlier term says nothing of this one.
+            self.answered.clear();
+        }
+        if role == MemberRole::Primary && self.role != MemberRole::Primary {
+            self.log().set_term(self.term())?;
+        }
+        news.changed |= role != self.role;
+        self.role = role;
+        Ok(())
+    }
+}

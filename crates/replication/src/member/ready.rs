@@ -1,0 +1,220 @@
+//! What raft-rs asks for, done in its order: state, entries into the log, messages, what is committed.
+//!
+//! Invariants:
+//! - A vote and a term are on disk before a message tells of them.
+//! - Entries are cut from the log only where none of them is applied; else the member starts again.
+//! - Changes of voters and configuration are taken when they are committed, and written down.
+
+use super::{Member, MemberLog, News, Unsynced, broken, is_same};
+use crate::config::Config;
+use crate::log_view::{self, VoterChange};
+use bson::Doc;
+use errors::{Error, Fallible as Result};
+use raft::eraftpb::{Entry, Message, MessageType};
+use raft::{Ready, StateRole};
+use storage::Record;
+
+impl<L: MemberLog + Clone> Member<L> {
+    /// Does what raft-rs asks for, until it asks for nothing.
+    pub(super) fn process(&mut self) -> Result<News> {
+        let mut news = News::default();
+        while news.restart.is_none() && self.node.has_ready() {
+            let ready = self.node.ready();
+            self.take(ready, &mut news)?;
+        }
+        for member in self.node.raft.raft_log.store.take_left_behind() {
+            let mut invitation = self.message_to(member, MessageType::MsgSnapshot);
+            invitation.index = self.log().first_index();
+            news.messages.push(invitation);
+        }
+        Ok(news)
+    }
+
+    fn take(&mut self, mut ready: Ready, news: &mut News) -> Result<()> {
+        if let Some(why) = self.close_deposed()? {
+            news.restart = Some(why);
+            return Ok(());
+        }
+        if let Some(hard) = ready.hs() {
+            let votes = (hard.term, hard.vote) != (self.state.hard.term, self.state.hard.vote);
+            self.state.hard = hard.clone();
+            if votes {
+                // The commit point may be that of entries which are not in the log yet.
+                self.state.hard.commit = self.saved_commit;
+                self.log().save(&self.state)?;
+            }
+        }
+        let role_changed = ready.ss().is_some();
+        let entries = ready.take_entries();
+        if let Some(why) = self.append(&entries)? {
+            news.restart = Some(why);
+            return Ok(());
+        }
+        let mut sent = ready.take_messages();
+        let mut persisted = ready.take_persisted_messages();
+        self.stamp_begin(&mut sent);
+        self.stamp_begin(&mut persisted);
+        self.note_told(&sent);
+        news.messages.append(&mut sent);
+        let index = entries.last().map_or(0, |e| e.index);
+        let number = ready.number();
+        let committed = ready.take_committed_entries();
+        self.node.advance_append_async(ready);
+        let index = match self.unsynced.back() {
+            Some(before) => index.max(before.index),
+            None => index,
+        };
+        if index <= self.log().durable_index() {
+            self.node.on_persist_ready(number);
+            news.messages.append(&mut persisted);
+        } else {
+            self.log().request_sync();
+            self.unsynced.push_back(Unsynced {
+                ready: number,
+                index,
+                messages: persisted,
+            });
+        }
+        self.commit(&committed, news)?;
+        if role_changed {
+            news.changed = true;
+            self.follow_role(news)?;
+        }
+        Ok(())
+    }
+
+    /// Appends what is not in the log yet. Gives the reason why the member has to start again.
+    fn append(&mut self, entries: &[Entry]) -> Result<Option<String>> {
+        let Some(first) = entries.first() else {
+            return Ok(None);
+        };
+        if self.node.raft.state == StateRole::Leader {
+            self.begin_term(entries)?;
+        } else {
+            let last = self.log().last_index();
+            let index = first.index;
+            let is_applied = || self.log().applied_index() >= index;
+            if index <= last && (is_applied() || !self.take_back(index)?) {
+                return Ok(Some(format!(
+                    "the entries from {index} on were not those of the majority"
+                )));
+            }
+            let records: Option<Vec<_>> = entries.iter().map(log_view::to_record).collect();
+            let records =
+                records.ok_or_else(|| Error::internal("an entry without a stamp was received"))?;
+            self.log().append(&records)?;
+            self.appends += 1;
+            self.node.mut_store().keep(entries);
+        }
+        Ok(None)
+    }
+
+    /// Cuts the entries from `index` on out of the log, unless one of them is being applied. It is
+    /// counted first: who sees another count has to look again at what he has read of the log.
+    fn take_back(&mut self, index: u64) -> Result<bool> {
+        self.state.rollbacks += 1;
+        // The commit point may be that of entries which are not in the log yet.
+        let mut state = self.state.clone();
+        state.hard.commit = self.saved_commit;
+        self.log().save(&state)?;
+        self.log()
+            .save_taken_back(index, self.log().last_index() + 1)?;
+        self.log().truncate_after(index - 1)
+    }
+
+    /// What the term of a new primary begins with gets its stamp, and is appended. All else was
+    /// appended by the store.
+    fn begin_term(&mut self, entries: &[Entry]) -> Result<()> {
+        let mut kept = entries.to_vec();
+        for entry in &mut kept {
+            if !entry.context.is_empty() {
+                continue;
+            }
+            let now = self.log().now_millis();
+            let ts = ((now / 1000) << 32 | 1).max(self.log().last_ts() + 1);
+            let payload = storage::Entry::noop(Vec::new()).to_bytes();
+            let record = Record {
+                index: entry.index,
+                ts,
+                term: entry.term,
+                wall_millis: now as i64,
+                payload: &payload,
+            };
+            self.log().append(&[record])?;
+            *entry = log_view::to_raft(&record);
+            self.begin = Some(entry.clone());
+        }
+        self.node.mut_store().keep(&kept);
+        Ok(())
+    }
+
+    /// Messages that were made before the stamp was get it now.
+    fn stamp_begin(&self, messages: &mut [Message]) {
+        let Some(begin) = &self.begin else { return };
+        for message in messages {
+            if message.get_msg_type() != MessageType::MsgAppend {
+                continue;
+            }
+            for entry in message.entries.iter_mut() {
+                if entry.context.is_empty() && is_same(entry, begin) {
+                    *entry = begin.clone();
+                }
+            }
+        }
+    }
+
+    /// Applies what is committed and not applied yet.
+    fn commit(&mut self, committed: &[Entry], news: &mut News) -> Result<()> {
+        let Some(last) = committed.last().map(|e| e.index) else {
+            return Ok(());
+        };
+        for entry in committed {
+            let begin = self.begin.as_ref().filter(|b| is_same(b, entry));
+            let entry = begin.unwrap_or(entry).clone();
+            let Some(record) = log_view::to_record(&entry) else {
+                return Err(Error::internal("an entry without a stamp was committed"));
+            };
+            if let Some((config, change)) = storage::Entry::membership(record.payload) {
+                self.reconfigure(record.index, &config, &change)?;
+                news.changed = true;
+            }
+        }
+        if self.holds_back(committed) {
+            self.node.advance_apply_to(last);
+            return self.follow_role(news);
+        }
+        let applied = self.log().applied_index();
+        let new: Vec<Entry> = committed
+            .iter()
+            .filter(|e| e.index > applied)
+            .map(|e| match &self.begin {
+                Some(b) if is_same(b, e) => b.clone(),
+                _ => e.clone(),
+            })
+            .collect();
+        let records: Vec<_> = new.iter().filter_map(log_view::to_record).collect();
+        if !records.is_empty() {
+            self.log().apply(&records)?;
+        }
+        self.node.advance_apply_to(last);
+        self.follow_role(news)
+    }
+
+    /// Takes the change of voters and configuration of the entry at `index`.
+    fn reconfigure(&mut self, index: u64, config: &[u8], change: &[u8]) -> Result<()> {
+        if let Some(change) = VoterChange::from_bytes(change) {
+            self.state.voters = self
+                .node
+                .apply_conf_change(&change.to_raft())
+                .map_err(broken)?;
+            self.node.mut_store().voters = self.state.voters.clone();
+        }
+        if let Some(doc) = Doc::new(config) {
+            self.state.config = Some(Config::parse(doc, None)?);
+        }
+        // A start takes up what is behind the commit point that is saved: there may be more changes.
+        self.saved_commit = self.saved_commit.max(index);
+        self.state.hard.commit = self.saved_commit;
+        self.log().save(&self.state)
+    }
+}
