@@ -1,6 +1,9 @@
 """What operators of a set of three ask its members for, and see of them."""
 
+import os
+import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from pymongo import WriteConcern
@@ -173,3 +176,55 @@ def test_a_newer_data_format_is_written_once_the_version_allows_it_and_not_taken
     member.start()
     until("the set is whole", three.is_whole, 60)
     assert stamps(three) == new
+
+
+def test_a_fail_point_keeps_a_member_from_taking_entries(three):
+    until("the set is whole", three.is_whole, 60)
+    member = three.secondaries()[0]
+    with three.client() as client:
+        coll = client.t.stopped
+        assert admin(member, "configureFailPoint", "stopReplProducer", mode="alwaysOn")["ok"] == 1
+        reply = client.t.command("insert", "stopped", documents=[{}], writeConcern={"w": 3, "wtimeout": 300}, check=False)
+        assert reply["n"] == 1 and reply["writeConcernError"]["code"] == 64, reply
+        coll.with_options(write_concern=WriteConcern("majority", wtimeout=20_000)).insert_one({})
+        assert members_of(member)[member.address]["stateStr"] == "SECONDARY"
+        assert admin(member, "configureFailPoint", "stopReplProducer", mode="off")["ok"] == 1
+        coll.with_options(write_concern=WriteConcern(3, wtimeout=20_000)).insert_one({})
+
+
+def test_a_change_of_voters_takes_no_configuration_back(three):
+    """A vote is given because of one configuration when the next is in the log and no majority has it."""
+    until("the set is whole", three.is_whole, 60)
+    member, other = three.secondaries()
+    at = three.members.index(member)
+    with three.primary().client() as client:
+        def reconfigure(**settings):
+            config = client.admin.command("replSetGetConfig")["config"]
+            config["version"] += 1
+            config["members"][at].update(settings)
+            client.admin.command("replSetReconfig", config)
+            return config["version"]
+
+        def voters():
+            return client.admin.command("replSetGetStatus")["votingMembersCount"]
+
+        reconfigure(votes=0, priority=0)
+        until("it has no vote", lambda: voters() == 2)
+        os.kill(member.process.pid, signal.SIGSTOP)
+        try:
+            until("it is away", lambda: client.admin.command("replSetGetStatus")["members"][at]["health"] == 0.0)
+            reconfigure(votes=1, priority=0)
+            admin(other, "configureFailPoint", "stopReplProducer", mode="alwaysOn")
+            with ThreadPoolExecutor() as pool:
+                last = pool.submit(reconfigure, votes=1, priority=1)
+                time.sleep(0.5)
+                os.kill(member.process.pid, signal.SIGCONT)
+                time.sleep(1)
+                assert not last.done()
+                admin(other, "configureFailPoint", "stopReplProducer", mode="off")
+                last = last.result()
+        finally:
+            os.kill(member.process.pid, signal.SIGCONT)
+        until("it has a vote", lambda: voters() == 3)
+        config = client.admin.command("replSetGetConfig")["config"]
+        assert config["version"] == last and config["members"][at]["priority"] == 1, config

@@ -159,9 +159,12 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         parts.extend_from_slice(part);
         if !batch.more {
             let bytes = std::mem::take(&mut *parts);
-            let Some(messages) = message::read(&bytes) else {
+            let Some(mut messages) = message::read(&bytes) else {
                 bail!(BadValue, "the bytes are no messages between members");
             };
+            if cx.app.fail_points.stops_entries() {
+                messages.retain(|m| m.entries.is_empty());
+            }
             driver.receive(messages);
         }
     }

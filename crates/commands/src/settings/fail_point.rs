@@ -1,5 +1,5 @@
-//! Fail points: commands that are made to fail, for tests of clients. `failCommand` and
-//! `maxTimeAlwaysTimeOut` are those that drivers use.
+//! Fail points: commands that are made to fail, for tests of clients. `failCommand`,
+//! `maxTimeAlwaysTimeOut` and `stopReplProducer` are those that drivers use.
 
 use bson::{Doc, DocBuf, Writer};
 use errors::{Result, bail};
@@ -229,6 +229,16 @@ impl FailPoints {
         let point = points.get_mut("failGetMoreAfterCursorCheckout")?;
         let code = point.data.as_doc().get("errorCode")?.to_i64_exact()?;
         point.is_due().then(|| i32::try_from(code).ok()).flatten()
+    }
+
+    /// `stopReplProducer`: whether a member is to take no entries of others. Counts.
+    pub fn stops_entries(&self) -> bool {
+        if !self.any() {
+            return false;
+        }
+        let mut points = self.points.lock();
+        let point = points.get_mut("stopReplProducer");
+        point.is_some_and(Point::is_due)
     }
 
     /// What happens to this command of this application, if anything. Counts.

@@ -210,7 +210,12 @@ impl<L: MemberLog + Clone> Member<L> {
             self.node.mut_store().voters = self.state.voters.clone();
         }
         if let Some(doc) = Doc::new(config) {
-            self.state.config = Some(Config::parse(doc, None)?);
+            let config = Config::parse(doc, None)?;
+            // A change of voters that was begun before the newest configuration bears one that is older.
+            let known = self.state.config.as_ref();
+            if known.is_none_or(|known| !known.is_newer_than(&config)) {
+                self.state.config = Some(config);
+            }
         }
         // A start takes up what is behind the commit point that is saved: there may be more changes.
         self.saved_commit = self.saved_commit.max(index);
