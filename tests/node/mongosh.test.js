@@ -177,6 +177,23 @@ test('helpers of a replica set', { timeout: 120_000 }, async () => {
     assert.match(made, /NewReplicaSetConfigurationIncompatible .*priority 0/);
     assert.match(made, /^1 1$/m);
     const set = `mongodb://${hosts}/?replicaSet=rs`;
+    const changed = await runAt(
+      set,
+      '--quiet',
+      '--eval',
+      `const without = rs.config();
+       without.members[1].votes = without.members[1].priority = 0;
+       print('without', rs.reconfig(without).ok);
+       while (rs.status().votingMembersCount !== 2) sleep(100);
+       const again = rs.conf();
+       again.members[1].votes = again.members[1].priority = 1;
+       print('again', JSON.stringify(rs.reconfigForPSASet(1, again)));
+       while (!(${settled})) sleep(100);
+       print('priority', rs.conf().members[1].priority);`,
+    );
+    assert.match(changed, /^without 1$/m);
+    assert.match(changed, /^again .*"ok":1/m);
+    assert.match(changed, /^priority 1$/m);
     const stepped = await runAt(
       set,
       '--quiet',
