@@ -170,6 +170,23 @@ impl Writer {
         self
     }
 
+    /// Binary data that `fill` appends to the buffer: large data is read to where it is sent from. After
+    /// an error the document is of no use.
+    pub fn binary_with<E>(
+        &mut self,
+        name: &str,
+        subtype: u8,
+        fill: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
+    ) -> Result<&mut Self, E> {
+        self.binary(name, subtype, &[]);
+        let start = self.buf.len();
+        fill(&mut self.buf)?;
+        let len = (self.buf.len() - start) as i32;
+        let at = start - 5;
+        self.buf[at..at + 4].copy_from_slice(&len.to_le_bytes());
+        Ok(self)
+    }
+
     pub fn doc(&mut self, name: &str, v: Doc<'_>) -> &mut Self {
         self.val(name, v.as_val())
     }

@@ -3,7 +3,7 @@
 
 use bson::{Doc, DocBuf, Writer};
 use outgoing::{Converse, Error, MongoTarget, Stream};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 
 /// A server by its connection string, which says who asks and whether it is encrypted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,13 +72,26 @@ impl Conversation {
     pub fn run(&mut self, db: &str, command: Doc<'_>) -> Result<DocBuf, String> {
         self.ask(db, command).map_err(|e| e.to_string())
     }
-}
 
-impl Converse for Conversation {
-    type Failure = Error;
+    /// As [`Conversation::run`]; the reply stays where it was received, in a buffer that is used again.
+    pub fn run_into<'b>(
+        &mut self,
+        db: &str,
+        command: Doc<'_>,
+        buffer: &'b mut Vec<u8>,
+    ) -> Result<Doc<'b>, String> {
+        self.exchange(db, command, buffer)
+            .map_err(|e| e.to_string())
+    }
 
-    fn ask(&mut self, db: &str, command: Doc<'_>) -> Result<DocBuf, Error> {
+    fn exchange<'b>(
+        &mut self,
+        db: &str,
+        command: Doc<'_>,
+        buffer: &'b mut Vec<u8>,
+    ) -> Result<Doc<'b>, Error> {
         let failed = |e: std::io::Error| Error::Failed(format!("{}: {e}", self.host));
+        let stranger = || Error::Failed(format!("{} does not answer as a server does", self.host));
         let mut body = Writer::new();
         for e in command {
             body.val(e.name, e.val);
@@ -90,29 +103,42 @@ impl Converse for Conversation {
         message.extend_from_slice(body.finish().as_bytes());
         wire::end(&mut message, start);
         self.stream.write_all(&message).map_err(failed)?;
-        let stranger = || Error::Failed(format!("{} does not answer as a server does", self.host));
-        let mut reply = Vec::new();
-        loop {
-            match wire::frame(&reply) {
-                Ok(wire::Frame::Complete { len }) => {
-                    let whole = reply.get(..len).ok_or_else(stranger)?;
-                    let Ok((_, wire::Message::Msg(msg))) = wire::parse(whole) else {
-                        return Err(stranger());
-                    };
-                    return Ok(Doc::new(msg.body).ok_or_else(stranger)?.to_buf());
-                }
+        let mut received = 0;
+        let len = loop {
+            match wire::frame(&buffer[..received]) {
+                Ok(wire::Frame::Complete { len }) => break len,
                 Ok(wire::Frame::Incomplete { need }) => {
-                    let missing = need.saturating_sub(reply.len());
-                    reply.reserve_exact(missing);
-                    let rest = (&mut self.stream).take(missing as u64);
-                    if { rest }.read_to_end(&mut reply).map_err(failed)? < missing {
-                        let what = "has closed the connection";
-                        return Err(Error::Failed(format!("{} {what}", self.host)));
+                    if buffer.len() < need {
+                        buffer.resize(need, 0);
                     }
+                    let missing = &mut buffer[received..need];
+                    self.stream
+                        .read_exact(missing)
+                        .map_err(|e| match e.kind() {
+                            ErrorKind::UnexpectedEof => {
+                                Error::Failed(format!("{} has closed the connection", self.host))
+                            }
+                            _ => failed(e),
+                        })?;
+                    received = need;
                 }
                 Err(_) => return Err(stranger()),
             }
+        };
+        let whole = buffer.get(..len).ok_or_else(stranger)?;
+        match wire::parse(whole) {
+            Ok((_, wire::Message::Msg(msg))) => Doc::new(msg.body).ok_or_else(stranger),
+            _ => Err(stranger()),
         }
+    }
+}
+
+impl Converse for Conversation {
+    type Failure = Error;
+
+    fn ask(&mut self, db: &str, command: Doc<'_>) -> Result<DocBuf, Error> {
+        let mut buffer = Vec::new();
+        Ok(self.exchange(db, command, &mut buffer)?.to_buf())
     }
 }
 

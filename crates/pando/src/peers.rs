@@ -4,10 +4,10 @@
 //! Invariant: what a peer does not take is thrown away past a bound. Consensus sends it again.
 
 use crate::client::{Conversation, ServerAddress, refusal};
-use bson::{DocBuf, ObjectId, Writer};
+use bson::{Doc, DocBuf, ObjectId, Writer};
 use parking_lot::{Condvar, Mutex};
 use replication::driver::{Known, SetName, Told};
-use replication::initial_sync::{Offer, Part, SyncSource};
+use replication::initial_sync::{AboutPart, Offer, Part, SyncSource};
 use replication::{Config, Transport, message};
 use service::config::{ClusterAuth, ServerConfig, TlsMode, TlsOptions};
 use std::collections::HashMap;
@@ -202,6 +202,7 @@ impl Transport for Peers {
             connection: address.open().map_err(unreachable)?,
             set,
             member,
+            reply: Vec::new(),
         }))
     }
 
@@ -277,16 +278,18 @@ struct FilesOf {
     connection: Conversation,
     set: SetName,
     member: u64,
+    /// Where replies are received.
+    reply: Vec<u8>,
 }
 
 impl FilesOf {
-    fn ask(&mut self, w: Writer) -> errors::Fallible<DocBuf> {
+    fn ask(&mut self, w: Writer) -> errors::Fallible<Doc<'_>> {
         let unreachable = |why: String| errors::err!(HostUnreachable, "{why}");
         let reply = self
             .connection
-            .run("admin", w.finish().as_doc())
+            .run_into("admin", w.finish().as_doc(), &mut self.reply)
             .map_err(unreachable)?;
-        refusal(reply.as_doc()).map_or(Ok(reply), |why| Err(unreachable(why)))
+        refusal(reply).map_or(Ok(reply), |why| Err(unreachable(why)))
     }
 }
 
@@ -306,7 +309,7 @@ impl SyncSource for FilesOf {
             w.oid("known", known);
         }
         let reply = self.ask(w)?;
-        let offer = reply.as_doc().get("offer").and_then(|v| v.as_doc());
+        let offer = reply.get("offer").and_then(|v| v.as_doc());
         let offer = offer.and_then(Offer::from_doc);
         offer.ok_or_else(|| errors::err!(BadValue, "the offer of files makes no sense"))
     }
@@ -317,14 +320,13 @@ impl SyncSource for FilesOf {
         file: &str,
         offset: u64,
         whole: bool,
-    ) -> errors::Fallible<Part> {
+    ) -> errors::Fallible<Part<'_>> {
         let mut w = what_to_copy("read");
         w.oid("id", id)
             .str("file", file)
             .i64("offset", offset as i64)
             .bool("whole", whole);
         let reply = self.ask(w)?;
-        let reply = reply.as_doc();
         let number = |name: &str| reply.get(name).and_then(|v| v.to_i64_exact());
         let (bytes, checksum) = (
             reply.get("bytes").and_then(|v| v.as_binary()),
@@ -335,10 +337,10 @@ impl SyncSource for FilesOf {
             return Err(errors::err!(BadValue, "the part of a file makes no sense"));
         };
         let wait = number("waitMillis").map_or(0, i64::unsigned_abs);
+        let wait = Duration::from_millis(wait);
         Ok(Part {
-            bytes: bytes.1.to_vec(),
-            checksum,
-            wait: Duration::from_millis(wait),
+            bytes: bytes.1,
+            about: AboutPart { checksum, wait },
         })
     }
 

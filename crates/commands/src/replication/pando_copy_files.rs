@@ -33,10 +33,16 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
             };
             let whole = cx.args.field("whole").is_some_and(|v| v.truthy());
             let rate = cx.app.parameters.int(INITIAL_SYNC_RATE).unsigned_abs() << 20;
-            let part = driver.copies().read(id, file, offset, whole, rate)?;
-            cx.w.binary("bytes", 0, &part.bytes)
-                .i64("checksum", i64::from(part.checksum))
-                .i64("waitMillis", part.wait.as_millis() as i64);
+            let read = |out: &mut Vec<u8>| driver.copies().read(id, file, offset, rate, out);
+            let mut about = Default::default();
+            if whole {
+                cx.w.binary_with("bytes", 0, |out| read(out).map(|read| about = read))?;
+            } else {
+                about = read(&mut Vec::new())?;
+                cx.w.binary("bytes", 0, &[]);
+            }
+            cx.w.i64("checksum", i64::from(about.checksum))
+                .i64("waitMillis", about.wait.as_millis() as i64);
             Ok(Done::Reply)
         }
         "end" => {

@@ -117,11 +117,16 @@ impl Offer {
     }
 }
 
-/// A part of a file.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Part {
+/// A part of a file, where it was received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part<'a> {
     /// Empty where only the checksum was asked for.
-    pub bytes: Vec<u8>,
+    pub bytes: &'a [u8],
+    pub about: AboutPart,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AboutPart {
     /// CRC-32C of the part.
     pub checksum: u32,
     /// How long the receiver is to wait before it asks again.
@@ -133,7 +138,7 @@ pub trait SyncSource: Send {
     /// A checkpoint; the one with this number, where it is still there.
     fn begin(&mut self, known: Option<ObjectId>) -> Result<Offer>;
     /// A part of a file, or its checksum alone.
-    fn read(&mut self, id: ObjectId, file: &str, offset: u64, whole: bool) -> Result<Part>;
+    fn read(&mut self, id: ObjectId, file: &str, offset: u64, whole: bool) -> Result<Part<'_>>;
     fn end(&mut self, id: ObjectId) -> Result<()>;
 }
 

@@ -6,13 +6,13 @@
 //! - While there is one, the log is not trimmed past it: whoever has copied it finds the log from there.
 //! - Only files of the checkpoint are read, whatever name is asked for.
 
-use super::{CopyFile, Offer, PART_BYTES, Part};
+use super::{AboutPart, CopyFile, Offer, PART_BYTES};
 use crate::driver::Status;
 use bson::ObjectId;
 use errors::{Error, Fallible as Result, err};
 use parking_lot::Mutex;
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -49,6 +49,18 @@ pub struct Copies {
 
 fn failed(what: &str, path: &Path, e: &std::io::Error) -> Error {
     err!(FileStreamFailed, "cannot {what} {}: {e}", path.display())
+}
+
+/// Appends `len` bytes of a file to `out`, which is not cleared before.
+fn append_part(path: &Path, offset: u64, len: u64, out: &mut Vec<u8>) -> std::io::Result<()> {
+    let mut file = File::open(path)?;
+    file.seek(SeekFrom::Start(offset))?;
+    // Room for the end of the reply too.
+    out.reserve_exact(usize::try_from(len).unwrap_or(0) + 256);
+    match file.take(len).read_to_end(out)? as u64 == len {
+        true => Ok(()),
+        false => Err(ErrorKind::UnexpectedEof.into()),
+    }
 }
 
 impl Copies {
@@ -189,15 +201,16 @@ impl Copies {
         Ok(record.term.max(crate::log_view::FIRST_TERM))
     }
 
-    /// A part of a file. `rate`: bytes a second that the reader may have; 0 for all that it can take.
+    /// Appends a part of a file to `out`. `rate`: bytes a second that the reader may have; 0 for all
+    /// that it can take.
     pub fn read(
         &self,
         id: ObjectId,
         name: &str,
         offset: u64,
-        whole: bool,
         rate: u64,
-    ) -> Result<Part> {
+        out: &mut Vec<u8>,
+    ) -> Result<AboutPart> {
         let gone = || err!(NoSuchKey, "there is no such file to copy: begin again");
         let (path, len) = {
             let mut made = self.made.lock();
@@ -215,11 +228,9 @@ impl Copies {
             let len = file.bytes.saturating_sub(offset).min(PART_BYTES);
             (copy.dir.join("engine").join(&file.name), len)
         };
-        let mut bytes = vec![0; usize::try_from(len).unwrap_or(0)];
-        let file = File::open(&path).map_err(|e| failed("open", &path, &e))?;
-        file.read_exact_at(&mut bytes, offset)
-            .map_err(|e| failed("read", &path, &e))?;
-        let checksum = crc32c::crc32c(&bytes);
+        let start = out.len();
+        append_part(&path, offset, len, out).map_err(|e| failed("read", &path, &e))?;
+        let checksum = crc32c::crc32c(&out[start..]);
         let mut made = self.made.lock();
         let copy = made
             .iter_mut()
@@ -233,11 +244,7 @@ impl Copies {
         let wait = due.saturating_sub(copy.begun.elapsed());
         // Its patience begins when it may ask again.
         copy.touched = Instant::now() + wait;
-        Ok(Part {
-            bytes: if whole { bytes } else { Vec::new() },
-            checksum,
-            wait,
-        })
+        Ok(AboutPart { checksum, wait })
     }
 
     /// The reader has all: the files go, and the log is kept until it has caught up.
