@@ -178,6 +178,31 @@ def test_a_newer_data_format_is_written_once_the_version_allows_it_and_not_taken
     assert stamps(three) == new
 
 
+def test_who_stood_for_election_why_and_who_voted_for_whom(three):
+    def elections(member):
+        return admin(member, "serverStatus")["electionMetrics"]
+
+    until("the set is whole", three.is_whole, 60)
+    primary, other = three.primary(), three.secondaries()[0]
+    assert elections(primary)["electionTimeout"]["called"] + elections(primary)["stepUpCmd"]["called"] >= 1
+    status = admin(primary, "replSetGetStatus")
+    assert "electionParticipantMetrics" not in status and "electionCandidateMetrics" in status
+    before = elections(other)
+    assert admin(other, "replSetStepUp")["ok"] == 1
+    until("it is primary", lambda: three.primary() is other)
+    after = elections(other)
+    for count in ("called", "successful"):
+        assert after["stepUpCmd"][count] == before["stepUpCmd"][count] + 1, (before, after)
+    assert after["electionTimeout"] == before["electionTimeout"]
+    assert elections(primary)["numStepDownsCausedByHigherTerm"] == 0
+    number, votes = three.members.index(other), []
+    for member in three.secondaries():
+        status = admin(member, "replSetGetStatus")
+        vote = status.get("electionParticipantMetrics", {})
+        votes.append(vote.get("electionCandidateMemberId") == number and vote["electionTerm"] == status["term"])
+    assert any(votes)
+
+
 def test_a_fail_point_keeps_a_member_from_taking_entries(three):
     until("the set is whole", three.is_whole, 60)
     member = three.secondaries()[0]

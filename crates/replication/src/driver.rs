@@ -14,12 +14,14 @@
 
 mod changes;
 mod copying;
+mod elections;
 mod outbox;
 mod room;
 mod status;
 mod store_log;
 mod thread;
 
+pub use elections::{Elections, Stood, Vote};
 pub use status::Status;
 pub use store_log::{BeforeDdl, StoreLog};
 
@@ -106,6 +108,8 @@ enum Input {
     Synced,
     Begin(Box<State>),
     Reconfigure(Box<Config>, Answer),
+    /// Go on as the only voter of this configuration.
+    Outlive(Box<Config>, Answer),
     /// Stand for election, whoever is primary.
     StepUp,
     /// Maintenance has begun or ended: whether it stands is to be looked at.
@@ -271,6 +275,8 @@ impl Driver {
             asked_because: BY_REQUEST,
             hands_over_because: BY_REQUEST,
             elected_because: BY_TIMEOUT,
+            elections: Elections::default(),
+            yields: false,
             looked: false,
             heard: HashMap::new(),
             set_name: set_name.clone(),
@@ -392,6 +398,21 @@ impl Driver {
         };
         match self.wait(until, is_in_force) {
             true => Ok(()),
+            false => Err(late()),
+        }
+    }
+
+    /// Where a majority is gone for good: this member becomes the primary of a configuration that
+    /// nobody else is asked for, and brings its other members in.
+    pub fn outlive(&self, config: Config, patience: Duration) -> Result<()> {
+        let (until, (answer, answered)) = (Instant::now() + patience, channel());
+        let outlive = Input::Outlive(Box::new(config.clone()), answer);
+        let _ = self.shared.inputs.send(outlive);
+        let late = || err!(ExceededTimeLimit, "this member was not elected in time");
+        answered.recv_timeout(patience).map_err(|_| late())??;
+        match self.wait(until, |s| s.is_primary() && self.is_open()) {
+            // The others learn of it by the log.
+            true => self.reconfigure(config, patience),
             false => Err(late()),
         }
     }

@@ -28,11 +28,13 @@
 //! - [`followers`]: what a primary knows of the others, tells them, and who votes.
 //! - [`ready`]: what raft-rs asks for.
 //! - [`delayed`]: members that apply entries late.
+//! - [`outlive`]: a member that goes on without the majority of its set.
 //! - [`stand_in`]: members that may not be primary, and have what nobody else has.
 
 mod delayed;
 mod election;
 mod followers;
+mod outlive;
 mod ready;
 mod stand_in;
 
@@ -262,6 +264,11 @@ impl<L: MemberLog + Clone> Member<L> {
 
     pub fn commit_index(&self) -> u64 {
         self.node.raft.raft_log.committed
+    }
+
+    /// Whom it voted for (0: nobody), and in which term.
+    pub fn vote(&self) -> (u64, u64) {
+        (self.state.hard.vote, self.state.hard.term)
     }
 
     /// How often entries were taken back.

@@ -27,6 +27,11 @@ pub struct State {
     pub base: Option<(u64, u64)>,
     /// How often entries were taken back.
     pub rollbacks: u64,
+    /// Where this member was made the only voter by force: the members of before that are none any
+    /// more, until the log says so ([`crate::member`]).
+    pub outlived: Vec<u64>,
+    /// Then, the end of the log: changes of voters up to there are not taken.
+    pub outlived_at: u64,
     /// The newest configuration that is applied.
     pub config: Option<Config>,
 }
@@ -50,6 +55,14 @@ impl State {
         ] {
             w.open_array(name);
             for id in ids {
+                w.push_value(*id as i64);
+            }
+            w.close();
+        }
+        if self.outlived_at > 0 {
+            w.i64("outlivedAt", self.outlived_at as i64);
+            w.open_array("outlived");
+            for id in &self.outlived {
                 w.push_value(*id as i64);
             }
             w.close();
@@ -79,6 +92,10 @@ impl State {
         state.base = number("baseIndex").zip(number("baseTerm"));
         state.voters.voters = ids("voters")?;
         state.voters.learners = ids("learners")?;
+        state.outlived_at = number("outlivedAt").unwrap_or(0);
+        if state.outlived_at > 0 {
+            state.outlived = ids("outlived")?;
+        }
         if let Some(config) = d.get("config") {
             state.config = Some(Config::parse(config.as_doc()?, None).ok()?);
         }
@@ -146,6 +163,7 @@ mod tests {
         state.base = Some((90, 6));
         state.rollbacks = 4;
         state.voters.voters = vec![1, 2, 3];
+        (state.outlived, state.outlived_at) = (vec![5, 6], 98);
         state.config = Some(Config::of_one(
             "rs",
             crate::Host::parse("a:1").unwrap(),

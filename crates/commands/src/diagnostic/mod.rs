@@ -3,6 +3,7 @@
 pub mod conn_pool_stats;
 pub mod current_op;
 pub mod diagnostic_data;
+mod election_metrics;
 pub mod features;
 pub mod get_log;
 pub mod host_info;

@@ -1,7 +1,7 @@
 //! `serverStatus`: the sections that tools print. `wiredTiger.cache` is filled from our own cache
 //! and memtables, since mongostat reads its columns there; what is ours alone stands in `pandodb`.
 
-use super::process;
+use super::{election_metrics, process};
 use crate::clock::now_millis;
 use crate::monitoring::latency;
 use crate::monitoring::metrics::KINDS;
@@ -44,10 +44,11 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         .i64("uptimeEstimate", uptime.as_secs() as i64)
         .date("localTime", now_millis());
     type Section = fn(&mut CommandContext<'_, '_>);
-    let sections: [(&str, Section); 25] = [
+    let sections: [(&str, Section); 26] = [
         ("asserts", asserts),
         ("catalogStats", catalog_stats),
         ("connections", connections),
+        ("electionMetrics", election_metrics::append),
         ("extra_info", extra_info),
         ("flowControl", flow_control),
         ("globalLock", global_lock),

@@ -109,6 +109,12 @@ fn add_set(figures: &mut Figures, status: Doc<'_>) {
             add(name, "", n);
         }
     }
+    let vote = status
+        .get("electionParticipantMetrics")
+        .and_then(|v| v.as_doc());
+    if let Some(id) = vote.and_then(|vote| number_of(vote, "electionCandidateMemberId")) {
+        add("voted_for_member_id", "", id);
+    }
     if let Some(sync) = status.get("initialSyncStatus").and_then(|v| v.as_doc()) {
         for (field, name) in [
             ("approxTotalDataSize", "initial_sync_bytes"),

@@ -156,6 +156,7 @@ fn of_set(cx: &mut CommandContext<'_, '_>, name: &str, status: &Status) -> Resul
             .i64("electionTimeoutMillis", config.settings.election_timeout_ms)
             .close();
     }
+    append_vote(w, status);
     if let Some(report) = syncing {
         append_initial_sync(w, &report);
     }
@@ -166,6 +167,29 @@ fn of_set(cx: &mut CommandContext<'_, '_>, name: &str, status: &Status) -> Resul
     }
     w.close();
     Ok(Done::Reply)
+}
+
+/// Whom this member has voted for, where that was another.
+fn append_vote(w: &mut Writer, status: &Status) {
+    let vote = status.elections.vote;
+    let Some(candidate) = status.member(vote.candidate) else {
+        return;
+    };
+    if vote.candidate == status.id {
+        return;
+    }
+    w.open_doc("electionParticipantMetrics")
+        .bool("votedForCandidate", true)
+        .i64("electionTerm", vote.term as i64);
+    if let Some(at) = vote.at {
+        w.date("lastVoteDate", millis(at));
+    }
+    w.i32("electionCandidateMemberId", candidate.id)
+        .str("voteReason", "");
+    if let Some(own) = status.member(status.id) {
+        w.f64("priorityAtElection", own.priority);
+    }
+    w.close();
 }
 
 /// How far this member's own initial sync is.

@@ -4,10 +4,13 @@ use super::{check_supported, set_name, veto};
 use crate::request::{CommandContext, Done};
 use bson::Doc;
 use errors::{Result, bail, err};
-use replication::Config;
 use replication::config::MemberConfig;
+use replication::driver::Status;
+use replication::{Config, Driver};
 use std::time::Duration;
 
+/// How much greater the version of a configuration is that no primary was asked for.
+const FORCED: i64 = 10_000;
 /// How long a majority may take to have it.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -26,6 +29,9 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         bail!(NotYetInitialized, "no replset config has been received");
     };
     let force = cx.args.field("force").is_some_and(|v| v.truthy());
+    if force && !status.is_primary() {
+        return outlive(cx, &driver, &status, old);
+    }
     if !status.is_primary() {
         bail!(
             NotWritablePrimary,
@@ -56,5 +62,27 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         veto::ask(&driver, &config, is_new)?;
     }
     driver.reconfigure(config, PATIENCE)?;
+    Ok(Done::Reply)
+}
+
+/// By force, on a member that hears of no primary: a majority of the set is gone for good.
+fn outlive(
+    cx: &CommandContext<'_, '_>,
+    driver: &Driver,
+    status: &Status,
+    old: &Config,
+) -> Result<Done> {
+    let given = cx.args.first.as_doc().unwrap_or(Doc::EMPTY);
+    let mut config = Config::parse(given, old.settings.replica_set_id)?;
+    config.term = old.term;
+    // As MongoDB: far beyond what another part of the set may have come to.
+    config.version = old.version.max(config.version).saturating_add(FORCED);
+    config.version = config.version.min(i64::from(i32::MAX));
+    config.check_reconfig(old, true)?;
+    let own = i32::try_from(status.id).unwrap_or(i32::MAX) - 1;
+    config.check_stays_electable(own)?;
+    check_supported(&config)
+        .map_err(|e| err!(NewReplicaSetConfigurationIncompatible, "{}", e.message))?;
+    driver.outlive(config, PATIENCE)?;
     Ok(Done::Reply)
 }

@@ -10,6 +10,7 @@ use crate::config::Config;
 use crate::log_view::VoterChange;
 use crate::member::{Member, MemberRole, raft_id};
 use errors::{Fallible as Result, err};
+use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use storage::{Entry, Op};
@@ -56,6 +57,7 @@ impl Thread {
     /// Takes no more writes, and hands `then` of this term in behind those that were taken.
     pub(super) fn close_before(&mut self, then: impl FnOnce(u64) -> Input) {
         self.shared.close();
+        self.yields = true;
         // Who is refused from now on shall hear the reason by `hello`.
         self.tell(Changed::Topology);
         let then = then(self.member.as_ref().map_or(0, Member::term));
@@ -80,7 +82,11 @@ impl Thread {
         }
         match member.ask_for_the_lead() {
             Some(message) => self.transport.send(vec![message]),
-            None => self.drive(Member::campaign)?,
+            None => {
+                self.asked_in = member.term();
+                self.asked_because = BY_STEP_UP;
+                self.drive(Member::campaign)?;
+            }
         }
         Ok(())
     }
@@ -113,9 +119,11 @@ impl Thread {
             && !self.shared.is_open()
         {
             self.shared.open.store(member.term(), Ordering::Release);
+            self.yields = false;
             self.tell(Changed::Topology);
         }
     }
+
     /// Writes an entry through the store, as any write, and hands its index to `then`.
     fn propose(
         &self,
@@ -181,6 +189,32 @@ impl Thread {
             self.preference.tried();
             self.close_before(move |term| Input::HandOverNow(better, term));
         }
+    }
+
+    /// Goes on as the only voter of this configuration, where no primary is heard of.
+    pub(super) fn outlive(&mut self, config: Config, answer: Answer) -> Result<()> {
+        let fit = |m: &Member<_>| !m.hears_of_primary();
+        if self.copying || !self.member.as_ref().is_some_and(fit) {
+            let refused = err!(
+                NotWritablePrimary,
+                "a primary is heard of, or this member copies files: give the primary the configuration"
+            );
+            let _ = answer.send(Err(refused));
+            return Ok(());
+        }
+        let Some(member) = self.member.take() else {
+            return Ok(());
+        };
+        tracing::warn!(target: "REPL", version = config.version, "A configuration is forced: this member goes on without the majority of its set");
+        let (term, chance) = (member.term(), RandomState::new().hash_one(member.id()));
+        self.member = Some(member.outlive(config, chance)?);
+        self.left_behind = None;
+        self.asked_in = term;
+        self.asked_because = BY_STEP_UP;
+        self.introduce();
+        self.drive(Member::campaign)?;
+        let _ = answer.send(Ok(0));
+        Ok(())
     }
 
     pub(super) fn reconfigure(&mut self, config: Config, answer: Answer) {

@@ -2,7 +2,8 @@
 //!
 //! Invariant: whoever is told of a change finds it in the status already.
 
-use super::thread::{BY_TIMEOUT, Thread};
+use super::elections::Elections;
+use super::thread::Thread;
 use super::{Changed, Known, StoreLog};
 use crate::config::Config;
 use crate::member::{Member, MemberLog, MemberRole, OpTime, raft_id};
@@ -50,6 +51,7 @@ pub struct Status {
     pub heard: Vec<(u64, SystemTime)>,
     /// How often entries were taken back here.
     pub rollbacks: u64,
+    pub elections: Elections,
 }
 
 impl Status {
@@ -84,20 +86,6 @@ impl Status {
 }
 
 impl Thread {
-    /// Notes since when, and why, this member is primary.
-    fn note_election(&mut self) {
-        let Some(member) = &self.member else { return };
-        if member.role() != MemberRole::Primary {
-            self.elected_at = None;
-        } else if self.elected_at.is_none() {
-            self.elected_at = Some(SystemTime::now());
-            self.elected_because = match member.term() == self.asked_in + 1 {
-                true => self.asked_because,
-                false => BY_TIMEOUT,
-            };
-        }
-    }
-
     /// What is true of the member now. What changes with each message is as it was `before`, unless
     /// it is time to look.
     fn status(&self, member: &Member<StoreLog>, before: &Status, looked: bool) -> Status {
@@ -143,6 +131,7 @@ impl Thread {
             in_maintenance: self.shared.maintenance.load(Ordering::Acquire) > 0,
             heard,
             rollbacks: member.rollbacks(),
+            elections: self.elections,
         }
     }
 
@@ -168,10 +157,10 @@ impl Thread {
 
     /// Makes known what is true now.
     pub(super) fn publish(&mut self) {
-        self.note_election();
+        let before = self.shared.status.read().clone();
+        self.note_election((before.role, before.term));
         let looked = std::mem::take(&mut self.looked);
         let Some(member) = &self.member else { return };
-        let before = self.shared.status.read().clone();
         let status = self.status(member, &before, looked);
         let (commit, shown) = (status.commit_index, status.shown_index);
         let topology = (before.role, before.term, before.primary, before.id)
@@ -181,6 +170,7 @@ impl Thread {
             || before.learners != status.learners
             || before.is_copying != status.is_copying
             || before.in_maintenance != status.in_maintenance
+            || before.elections != status.elections
             || (before.commit_index == 0) != (commit == 0);
         let moved = before.shown_index != shown
             || before.commit_index != commit

@@ -4,6 +4,7 @@
 //! flushed, and those for the commit point that this thread moves.
 
 use super::changes::Preference;
+use super::elections::{Elections, Vote};
 use super::outbox::{PACE, Pace};
 use super::room::{self, Room};
 use super::{Changed, Input, LOOK, Shared, Status, StoreLog, Transport};
@@ -70,6 +71,9 @@ pub(super) struct Thread {
     /// What a member is told that this one asks to take over.
     pub(super) hands_over_because: &'static str,
     pub(super) elected_because: &'static str,
+    pub(super) elections: Elections,
+    /// It was told to give the primary's part up.
+    pub(super) yields: bool,
     /// It is time for a status that tells what changes with each message.
     pub(super) looked: bool,
     pub(super) heard: HashMap<u64, SystemTime>,
@@ -257,6 +261,7 @@ impl Thread {
                 }
             }
             Input::Reconfigure(config, answer) => self.reconfigure(*config, answer),
+            Input::Outlive(config, answer) => self.outlive(*config, answer)?,
             Input::StepUp => self.step_up()?,
             Input::Withhold => self.withhold(),
             Input::HandOver(to) => {
@@ -299,6 +304,11 @@ impl Thread {
 
     fn begin(&mut self, state: State) -> Result<()> {
         let chance = RandomState::new().hash_one(state.id);
+        self.elections.vote = Vote {
+            term: state.hard.term,
+            candidate: state.hard.vote,
+            at: None,
+        };
         self.member = Some(Member::new(self.log.clone(), state, chance)?);
         self.introduce();
         Ok(())
@@ -343,7 +353,7 @@ impl Thread {
     }
 
     /// Tells the transport who there is.
-    fn introduce(&mut self) {
+    pub(super) fn introduce(&mut self) {
         let Some(member) = &self.member else { return };
         let Some(config) = member.config() else {
             return;

@@ -92,6 +92,9 @@ impl<L: MemberLog + Clone> Member<L> {
         if self.role != MemberRole::Primary || self.node.raft.has_pending_conf() {
             return None;
         }
+        if let Some(id) = self.state.outlived.first() {
+            return Some(VoterChange::Remove(*id));
+        }
         let config = self.state.config.as_ref()?;
         let ConfState {
             voters, learners, ..

@@ -202,7 +202,13 @@ impl<L: MemberLog + Clone> Member<L> {
 
     /// Takes the change of voters and configuration of the entry at `index`.
     fn reconfigure(&mut self, index: u64, config: &[u8], change: &[u8]) -> Result<()> {
+        if index <= self.state.outlived_at {
+            return Ok(());
+        }
         if let Some(change) = VoterChange::from_bytes(change) {
+            if let VoterChange::Remove(id) = change {
+                self.state.outlived.retain(|gone| *gone != id);
+            }
             self.state.voters = self
                 .node
                 .apply_conf_change(&change.to_raft())

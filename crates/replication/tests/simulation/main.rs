@@ -17,6 +17,7 @@ mod disk;
 #[allow(dead_code)]
 #[path = "../../../oplog/tests/log/faulty_disk.rs"]
 mod faulty_disk;
+mod outlived;
 mod torn;
 
 use bson::ObjectId;
@@ -512,8 +513,8 @@ impl Sim {
         });
     }
 
-    /// On a network that works, all members come to one log that has all that was acknowledged.
-    fn settle(&mut self) {
+    /// No more faults from now on.
+    fn calm(&mut self) {
         self.faulty = false;
         self.parted.clear();
         for at in 0..self.nodes.len() {
@@ -527,6 +528,11 @@ impl Sim {
                 }
             }
         }
+    }
+
+    /// On a network that works, all members come to one log that has all that was acknowledged.
+    fn settle(&mut self) {
+        self.calm();
         for _ in 0..30_000 {
             self.step();
         }
