@@ -119,7 +119,7 @@ def insert_at_random(port, seed, until, told):
 
 def storm(program, without, seconds=20):
     """Inserts as fast as two clients can make them, while a third reads: longest insert, slowest second, reader, bytes."""
-    with serving(program, without, "--cacheSizeGB", "0.25") as server, server.client() as client:
+    with serving(program, without, "--cache", "256MB") as server, server.client() as client:
         client.storm.docs.insert_many([{"_id": i, "fill": b"x" * 1000} for i in range(1000)])
         until, told = time.monotonic() + seconds, multiprocessing.Queue()
         writers = [multiprocessing.Process(target=insert_at_random, args=(server.port, seed, until, told)) for seed in (1, 2)]
@@ -161,7 +161,7 @@ def in_order(program, without):
 
 def alone(program, without):
     """One client that reads documents which are not in memory."""
-    with serving(program, without, "--cacheSizeGB", "0.03", "--direct-io", "--event-loops", "1") as server, server.client() as client:
+    with serving(program, without, "--cache", "32MB", "--direct-io", "--event-loops", "1") as server, server.client() as client:
         count = 200_000
         for start in range(0, count, 1000):
             client.load.docs.insert_many([{"_id": i, "fill": os.urandom(1000)} for i in range(start, start + 1000)])

@@ -136,6 +136,26 @@ pub(crate) fn run(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     }
 }
 
+/// The shard that can run a pipeline alone, and what it is asked, where neither another collection
+/// nor what the cluster knows has a part in it.
+pub(crate) fn on_one_shard(
+    command: &Command<'_>,
+    placement: &Placement,
+) -> Option<(Arc<str>, DocBuf)> {
+    let stages = command.field("pipeline").and_then(Val::as_array)?;
+    let first = stages.values().next().and_then(stage_of);
+    let streams = first.is_some_and(|(name, _)| name == "$changeStream");
+    let mut others = Vec::new();
+    foreign(command.db, stages, &mut others);
+    if streams || fuses(stages) || !others.is_empty() || command.collection().is_empty() {
+        return None;
+    }
+    let mut shards = targets(command, placement, first_filter(stages)).ok()?;
+    let shard = shards.pop().filter(|_| shards.is_empty())?;
+    let body = naming(command.whole(), &shard);
+    Some((shard, body))
+}
+
 /// Whether all of these collections are on one shard, as far as they exist.
 fn are_all_on(router: &Router, shard: &str, others: &[String]) -> Outcome<bool> {
     for other in others {
@@ -205,33 +225,52 @@ fn read(
 /// Runs a pipeline here that reads its own collection as a foreign one: whatever its first stage
 /// looks for is read through the router.
 fn fused(router: &Router, command: &Command<'_>, ns: &str) -> Outcome<DocBuf> {
+    let pipeline = command.field("pipeline").unwrap_or(Val::NULL);
+    let collection = command.collection();
+    let reply = computed(router, command, collection, pipeline)?;
+    Ok(adopt_scratch(router, command, ns, reply, || {
+        collection.into()
+    }))
+}
+
+/// What the scratch server says to a pipeline with the options of a client's.
+fn computed(
+    router: &Router,
+    command: &Command<'_>,
+    collection: &str,
+    pipeline: Val<'_>,
+) -> Outcome<DocBuf> {
     let mut w = Writer::new();
-    w.str("aggregate", command.collection());
-    for name in [
-        "pipeline",
-        "cursor",
-        "collation",
-        "let",
-        "allowDiskUse",
-        "maxTimeMS",
-    ] {
+    w.str("aggregate", collection).val("pipeline", pipeline);
+    for name in ["cursor", "collation", "let", "allowDiskUse", "maxTimeMS"] {
         if let Some(v) = command.field(name) {
             w.val(name, v);
         }
     }
     w.doc("readWithin", within(command).as_doc());
     w.str("$db", command.db);
-    let reply = compute(router, &w.finish())?;
+    compute(router, &w.finish())
+}
+
+/// A reply of the scratch server, whose cursor becomes one of the router's. `collection`: where its
+/// documents are, for as long as it is open.
+fn adopt_scratch(
+    router: &Router,
+    command: &Command<'_>,
+    ns: &str,
+    reply: DocBuf,
+    collection: impl FnOnce() -> String,
+) -> DocBuf {
     let id = cursors::cursor_id(&reply);
     if id == 0 {
-        return Ok(reply);
+        return reply;
     }
     let source = Source::Scratch {
         id,
         db: command.db.into(),
-        collection: command.collection().into(),
+        collection: collection(),
     };
-    Ok(cursors::renumber(reply, router.cursors.add(ns, source)))
+    cursors::renumber(reply, router.cursors.add(ns, source))
 }
 
 /// The rest of a pipeline that begins with what is told of the cluster.
@@ -421,30 +460,10 @@ fn ended(
     for stage in rest {
         stages.push(stage.as_val());
     }
-    let mut w = Writer::new();
-    w.str("aggregate", &scratch.name)
-        .val("pipeline", stages.finish_array().as_val());
-    for name in ["cursor", "collation", "let", "allowDiskUse", "maxTimeMS"] {
-        if let Some(v) = command.field(name) {
-            w.val(name, v);
-        }
-    }
-    w.doc("readWithin", within(command).as_doc());
-    w.str("$db", command.db);
-    let reply = compute(router, &w.finish())?;
-    let id = cursors::cursor_id(&reply);
+    let pipeline = stages.finish_array();
+    let reply = computed(router, command, &scratch.name, pipeline.as_val())?;
     let reply = cursors::with_ns(reply, ns);
-    let reply = match id {
-        0 => reply,
-        id => {
-            let source = Source::Scratch {
-                id,
-                db: command.db.into(),
-                collection: scratch.keep(),
-            };
-            cursors::renumber(reply, router.cursors.add(ns, source))
-        }
-    };
+    let reply = adopt_scratch(router, command, ns, reply, || scratch.keep());
     let mut w = Writer::new();
     for e in reply.as_doc().iter().filter(|e| e.name != "ok") {
         w.val(e.name, e.val);

@@ -488,7 +488,7 @@ impl ChangeStream {
         }
         for (at, set, member, more, line) in under_way {
             let reply = line.and_then(|line| member.upstream.receive(line));
-            let reply = match set.judge(&Asked::of(&more)?, &member, reply) {
+            let reply = match set.judge(Asked::of(&more)?.terms, &member, reply) {
                 Some(reply) => reply.map(|reply| error_of(reply.as_doc()).map_or(Ok(reply), Err)),
                 // Not the primary any more: its cursors are gone.
                 None => Err(Failure::Lost("the primary is another".into())),

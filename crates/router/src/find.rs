@@ -77,53 +77,84 @@ fn scattered(
     ns: &str,
     shards: &[Arc<str>],
 ) -> Outcome<DocBuf> {
-    let number = |name: &str| command.int(name).unwrap_or(0);
-    let (skip, limit) = (number("skip").max(0), number("limit"));
-    let single = command.is("singleBatch") || limit < 0;
-    let limit = limit.saturating_abs();
-    let order = match order_of(command)? {
-        Order::By(sort) if sort.has_meta() => return views::find_by_score(router, command),
-        order => order,
-    };
-    let projection = command.document("projection").filter(|p| !p.is_empty());
-    let score = projection.is_some_and(|p| asks_for(p.as_val(), "textScore"));
-    if score && !order.is_none() {
+    let Some(scattered) = Scattered::of(command, ns)? else {
         return views::find_by_score(router, command);
-    }
-    // Sort keys are of whole documents.
-    let late = projection.filter(|_| !order.is_none());
-    let mut w = command.without(&["skip", "limit", "batchSize", "singleBatch", "projection"]);
-    if let (Some(projection), None) = (projection, late) {
-        w.doc("projection", projection);
-    }
-    let most = command.int("batchSize");
-    let batch = most.filter(|n| *n > 0).unwrap_or(SHARD_BATCH);
-    if limit > 0 {
-        w.i64("limit", limit.saturating_add(skip));
-    }
-    w.i64("batchSize", if most == Some(0) { 0 } else { batch });
-    let each = w.finish();
-    let commands: Vec<_> = shards.iter().map(|s| (s.clone(), each.clone())).collect();
-    let replies = router.scatter(command, placement, &commands)?;
-    let mut merge = Merge {
-        ns: ns.into(),
-        parts: Vec::new(),
-        order,
-        wrapped: false,
-        skip: skip.unsigned_abs(),
-        left: (limit > 0).then(|| limit.unsigned_abs()),
-        batch,
-        session: command.session_fields(),
-        projection: match late {
-            Some(p) => Some(Late::parse(
-                p,
-                command.document("filter").unwrap_or(Doc::EMPTY),
-            )?),
-            None => None,
-        },
     };
-    merge.begin(shards, &replies)?;
-    first_batch(router, merge, ns, most, single, &replies)
+    let each = |shard: &Arc<str>| (shard.clone(), scattered.each.clone());
+    let commands: Vec<_> = shards.iter().map(each).collect();
+    let replies = router.scatter(command, placement, &commands)?;
+    scattered.finish(router, shards, &replies)
+}
+
+/// A find that several shards answer.
+pub(crate) struct Scattered {
+    /// What each shard is asked.
+    pub each: DocBuf,
+    merge: Merge,
+    most: Option<i64>,
+    single: bool,
+}
+
+impl Scattered {
+    /// `None`: documents go by a score, which a pipeline computes.
+    pub fn of(command: &Command<'_>, ns: &str) -> Outcome<Option<Scattered>> {
+        let number = |name: &str| command.int(name).unwrap_or(0);
+        let (skip, limit) = (number("skip").max(0), number("limit"));
+        let single = command.is("singleBatch") || limit < 0;
+        let limit = limit.saturating_abs();
+        let order = match order_of(command)? {
+            Order::By(sort) if sort.has_meta() => return Ok(None),
+            order => order,
+        };
+        let projection = command.document("projection").filter(|p| !p.is_empty());
+        let score = projection.is_some_and(|p| asks_for(p.as_val(), "textScore"));
+        if score && !order.is_none() {
+            return Ok(None);
+        }
+        // Sort keys are of whole documents.
+        let late = projection.filter(|_| !order.is_none());
+        let mut w = command.without(&["skip", "limit", "batchSize", "singleBatch", "projection"]);
+        if let (Some(projection), None) = (projection, late) {
+            w.doc("projection", projection);
+        }
+        let most = command.int("batchSize");
+        let batch = most.filter(|n| *n > 0).unwrap_or(SHARD_BATCH);
+        if limit > 0 {
+            w.i64("limit", limit.saturating_add(skip));
+        }
+        w.i64("batchSize", if most == Some(0) { 0 } else { batch });
+        let filter = command.document("filter").unwrap_or(Doc::EMPTY);
+        let merge = Merge {
+            ns: ns.into(),
+            parts: Vec::new(),
+            order,
+            wrapped: false,
+            skip: skip.unsigned_abs(),
+            left: (limit > 0).then(|| limit.unsigned_abs()),
+            batch,
+            session: command.session_fields(),
+            projection: late.map(|p| Late::parse(p, filter)).transpose()?,
+        };
+        Ok(Some(Scattered {
+            each: w.finish(),
+            merge,
+            most,
+            single,
+        }))
+    }
+
+    /// The reply for the client. It may ask shards for more, and wait for that, where one of them
+    /// has not given all.
+    pub fn finish(
+        mut self,
+        router: &Router,
+        shards: &[Arc<str>],
+        replies: &[DocBuf],
+    ) -> Outcome<DocBuf> {
+        self.merge.begin(shards, replies)?;
+        let ns = self.merge.ns.clone();
+        first_batch(router, self.merge, &ns, self.most, self.single, replies)
+    }
 }
 
 /// The order in which a find gives its documents.

@@ -2,7 +2,8 @@
 //! have it ([decision](../../../docs/decisions/2026-11-25-sharding.md)).
 //!
 //! - [`Router`] answers what the event loops read: what is about the server itself a scratch
-//!   [`Commands`](commands::Commands) answers, everything else is sent on from a worker;
+//!   [`Commands`](commands::Commands) answers, everything else is sent on to shards;
+//! - `direct`, `lines`: what the event loops send and receive themselves; workers do the rest;
 //! - `upstream`, `replica_set`: connections, and who is primary;
 //! - `metadata`: what the configuration set says, as far as it was needed;
 //! - `routing`: versions, and what is done when a router or a shard knows too little;
@@ -33,10 +34,12 @@ mod chunks;
 mod cluster_stages;
 mod cursors;
 mod cuts;
+mod direct;
 mod ddl;
 mod find;
 mod foreign;
 mod key_change;
+mod lines;
 mod listing;
 mod merge;
 mod merge_into;

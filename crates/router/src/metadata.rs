@@ -183,11 +183,8 @@ impl Cluster {
 
     /// A shard by name, or the configuration set as `config`.
     pub(crate) fn shard(&self, name: &str) -> Outcome<Arc<ReplicaSet>> {
-        if name == CONFIG {
-            return Ok(self.config.clone());
-        }
-        if let Some(set) = self.known.read().shards.get(name) {
-            return Ok(set.clone());
+        if let Some(set) = self.known_shard(name) {
+            return Ok(set);
         }
         for d in self.shards()? {
             let (Some(id), Some(host)) = (
@@ -246,13 +243,26 @@ impl Cluster {
 
     /// Where a collection is; `None`: the database does not exist.
     pub(crate) fn placement(&self, ns: &str) -> Outcome<Option<Placement>> {
+        match self.known_placement(ns) {
+            Some(placement) => Ok(Some(placement)),
+            None => self.refresh(ns),
+        }
+    }
+
+    /// The same, as far as it was read.
+    pub(crate) fn known_placement(&self, ns: &str) -> Option<Placement> {
         if ns.starts_with("config.") || ns.starts_with("admin.") {
-            return Ok(Some(Placement::Whole(Whole::fixed(CONFIG))));
+            return Some(Placement::Whole(Whole::fixed(CONFIG)));
         }
-        if let Some(placement) = self.known.read().collections.get(ns) {
-            return Ok(Some(placement.clone()));
+        self.known.read().collections.get(ns).cloned()
+    }
+
+    /// A shard of which was heard.
+    pub(crate) fn known_shard(&self, name: &str) -> Option<Arc<ReplicaSet>> {
+        match name {
+            CONFIG => Some(self.config.clone()),
+            name => self.known.read().shards.get(name).cloned(),
         }
-        self.refresh(ns)
     }
 
     /// Reads anew where a collection is: of its chunks, those that have changed.

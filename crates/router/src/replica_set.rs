@@ -82,12 +82,18 @@ struct Looks {
 pub(crate) struct Asked<'m> {
     body: Doc<'m>,
     preference: ReadPreference,
+    pub terms: Terms,
+    /// `maxTimeMS`: no member is waited for longer.
+    most: Option<Duration>,
+}
+
+/// What of a command decides what its reply means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Terms {
     /// The cursor that it is about.
     cursor: Option<i64>,
     /// A second run does no harm.
     repeatable: bool,
-    /// `maxTimeMS`: no member is waited for longer.
-    most: Option<Duration>,
 }
 
 /// Commands that any member with the data can answer.
@@ -139,8 +145,10 @@ impl<'m> Asked<'m> {
                 Some(given) => ReadPreference::parse(given)?,
                 None => ReadPreference::PRIMARY,
             },
-            cursor,
-            repeatable: reads || numbered && !in_transaction,
+            terms: Terms {
+                cursor,
+                repeatable: reads || numbered && !in_transaction,
+            },
             most: most.map(|ms| Duration::from_millis(ms.unsigned_abs())),
             body,
         })
@@ -184,7 +192,7 @@ impl ReplicaSet {
     }
 
     fn choose_within(&self, asked: &Asked<'_>, patience: Duration) -> Outcome<Arc<Member>> {
-        if let Some(id) = asked.cursor
+        if let Some(id) = asked.terms.cursor
             && let Some(holder) = self.cursors.lock().get_mut(&id)
         {
             holder.used = Instant::now();
@@ -203,6 +211,16 @@ impl ReplicaSet {
             Some(_) => Failure::Client(err!(MaxTimeMSExpired, "operation exceeded time limit")),
             None => self.unsatisfied(&asked.preference),
         })
+    }
+
+    /// The same where nothing need be waited for: no cursor, and a member that is known.
+    pub(crate) fn choose_now(&self, asked: &Asked<'_>) -> Option<Arc<Member>> {
+        let behind = || asked.after_cluster_time() > Some(self.time.load(Ordering::Relaxed));
+        let by_another = asked.preference.mode != Mode::Primary;
+        match asked.terms.cursor.is_some() || by_another && behind() {
+            true => None,
+            false => self.members.pick(&asked.preference),
+        }
     }
 
     /// Has the set's log come to a time that another set has told of: nothing need be written in
@@ -242,7 +260,7 @@ impl ReplicaSet {
             let left = patience.saturating_sub(began.elapsed());
             let member = self.choose_within(&asked, left)?;
             let reply = member.upstream.call(message);
-            match self.judge(&asked, &member, reply) {
+            match self.judge(asked.terms, &member, reply) {
                 Some(outcome) => return outcome,
                 None if began.elapsed() > patience => {
                     return Err(self.unsatisfied(&asked.preference));
@@ -255,7 +273,7 @@ impl ReplicaSet {
     /// What a member's reply means. `None`: the command is to be sent again, to whom it is for.
     pub(crate) fn judge(
         &self,
-        asked: &Asked<'_>,
+        asked: Terms,
         member: &Arc<Member>,
         reply: Outcome<DocBuf>,
     ) -> Option<Outcome<DocBuf>> {
@@ -288,7 +306,7 @@ impl ReplicaSet {
     }
 
     /// Keeps in mind what a reply tells of the set: its time, and who has which cursor.
-    fn note(&self, asked: &Asked<'_>, member: &Arc<Member>, reply: &DocBuf) {
+    fn note(&self, asked: Terms, member: &Arc<Member>, reply: &DocBuf) {
         if let Some(time) = reply.get("operationTime").and_then(Val::as_timestamp) {
             self.time.fetch_max(time, Ordering::Relaxed);
         }
@@ -597,8 +615,8 @@ mod tests {
         ] {
             let sent = message(body.as_doc(), &[]);
             let asked = Asked::of(&sent).unwrap();
-            let found = (asked.preference.mode, asked.cursor, asked.repeatable);
-            assert_eq!(found, (mode, cursor, repeatable), "{body:?}");
+            let terms = Terms { cursor, repeatable };
+            assert_eq!((asked.preference.mode, asked.terms), (mode, terms), "{body:?}");
         }
     }
 }

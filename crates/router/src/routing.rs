@@ -294,7 +294,7 @@ impl Cluster {
         let receive = |(message, sent): (Vec<u8>, Outcome<_>)| {
             let (set, member, line): (Arc<ReplicaSet>, Arc<Member>, Outcome<Line>) = sent?;
             let reply = line.and_then(|line| member.upstream.receive(line));
-            match set.judge(&Asked::of(&message)?, &member, reply) {
+            match set.judge(Asked::of(&message)?.terms, &member, reply) {
                 Some(reply) => reply,
                 None => set.call(&message),
             }
@@ -317,14 +317,15 @@ impl Cluster {
         self.judge(shard, reply)
     }
 
-    fn judge(&self, shard: &str, reply: DocBuf) -> Outcome<DocBuf> {
+    /// A reply that counts, or why there is none.
+    pub(crate) fn judge(&self, shard: &str, reply: DocBuf) -> Outcome<DocBuf> {
         self.note_time(reply.as_doc());
         judge(shard, reply)
     }
 
     /// A command with what the router believes, and with the cluster's time: what the shard writes
     /// for it is later than what was seen before.
-    fn versioned(&self, placement: &Placement, shard: &str, command: Doc<'_>) -> DocBuf {
+    pub(crate) fn versioned(&self, placement: &Placement, shard: &str, command: Doc<'_>) -> DocBuf {
         let mut fields = Writer::new();
         fields.extend(belief_for(placement, shard).as_doc());
         self.say_time(&mut fields);

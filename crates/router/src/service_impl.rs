@@ -1,11 +1,14 @@
 //! The router as the event loops see it.
 //!
-//! Invariant: nothing that waits for a shard runs on an event loop. What is about the server itself
-//! is answered where it was read.
+//! Invariant: nothing waits on an event loop. What is about the server itself is answered where it
+//! was read; what is for shards that are known is sent from there, and goes on when they reply
+//! ([`crate::direct`]); everything else runs on a worker.
 
 use crate::access::{self, OnConfigurationSet};
 use crate::cursors::{Cursors, cursor_id};
+use crate::direct::{self, Finished, UnderWay};
 use crate::foreign::Foreign;
+use crate::lines::Lines;
 use crate::metadata::Cluster;
 use crate::operations::EndedSessions;
 use crate::read_preference::{self, ReadPreference};
@@ -19,7 +22,8 @@ use crate::{
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use commands::{Commands, Connection, FailPoint, Local, LoggedIn};
 use errors::{Error, Fallible, err};
-use service::{Address, Client, Mode, Needs, Outcome, Request, Service, Unfinished};
+use service::{Address, Client, Kept, Mode, Needs, Outcome, Request, Service, Unfinished};
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Arc, Weak};
 
 pub struct Router {
@@ -29,6 +33,26 @@ pub struct Router {
     pub(crate) cursors: Cursors,
     pub(crate) transactions: Transactions,
     pub(crate) ended_sessions: EndedSessions,
+}
+
+/// What an event loop, or a worker, keeps from request to request.
+pub struct LoopLocal {
+    commands: Local,
+    /// Of an event loop.
+    lines: Option<Lines>,
+}
+
+/// A command that was sent from an event loop.
+struct Sent {
+    under_way: UnderWay,
+    user: Option<Arc<LoggedIn>>,
+}
+
+/// What became of one.
+enum GoneOn {
+    Ended(Routed<DocBuf>),
+    /// A worker has to wait for more.
+    Waits(Sent),
 }
 
 pub(crate) type Handler = fn(&Router, &Command<'_>) -> Routed<DocBuf>;
@@ -137,19 +161,129 @@ impl Router {
         request: &Request<'_>,
     ) -> Routed<DocBuf> {
         let own = access::own(request.command());
-        let admitted = self.local.admit_routed(client, request, own);
-        let outcome = match admitted.map(|user| self.route_for(user, handler, request)) {
-            Ok(Err(not_yet @ Failure::NotYet(_))) => return Err(not_yet),
-            Ok(outcome) => outcome.map_err(Failure::into_error),
-            Err(e) => Err(e),
+        let admitted = self.local.admit_routed(client, request, own, true);
+        let outcome = match admitted {
+            Ok(user) => self.route_for(user, handler, request),
+            Err(e) => Err(e.into()),
         };
+        self.ended(client, request, outcome)
+    }
+
+    /// Tells the audit log what came of a command.
+    fn ended(
+        &self,
+        client: &Client<Connection>,
+        request: &Request<'_>,
+        outcome: Routed<DocBuf>,
+    ) -> Routed<DocBuf> {
+        if let Err(not_yet @ Failure::NotYet(_)) = outcome {
+            return Err(not_yet);
+        }
+        let outcome = outcome.map_err(Failure::into_error);
         let failure = match &outcome {
             Ok(reply) => error_of(reply.as_doc()),
             Err(e) => Some(e.clone()),
         };
+        let own = access::own(request.command());
         self.local
             .audit_routed(client, request, own, failure.as_ref());
         outcome.map_err(Failure::from)
+    }
+
+    /// Sends a command on from an event loop, if that needs no waiting.
+    fn begin(
+        &self,
+        local: &mut LoopLocal,
+        client: &Client<Connection>,
+        request: &Request<'_>,
+    ) -> Option<Unfinished> {
+        let name = request.command();
+        let lines = local.lines.as_mut().filter(|_| direct::serves(name))?;
+        // A worker acts on them, once.
+        if self.local.has_fail_points() {
+            return None;
+        }
+        let user = self.local.admit_routed(client, request, access::own(name), false);
+        let user = user.ok()?;
+        let body = self.local.with_own_session(user.as_deref(), request.body);
+        let body = body.ok()?;
+        let as_user = Request {
+            body: body.as_ref().map_or(request.body, DocBuf::as_doc),
+            ..*request
+        };
+        let command = Command {
+            user,
+            ..Command::of(&as_user).ok()?
+        };
+        let (ticket, under_way) = direct::begin(self, lines, &command)?;
+        self.local.samplers.see(request);
+        Some(Unfinished {
+            needs: Needs::Replies(ticket),
+            kept: Some(Box::new(Sent {
+                under_way,
+                user: command.user,
+            })),
+        })
+    }
+
+    /// Goes on with a command whose replies are there. `None`: a worker has to, from its beginning.
+    fn go_on(
+        &self,
+        sent: Sent,
+        mode: Mode,
+        client: &Client<Connection>,
+        request: &Request<'_>,
+    ) -> Option<GoneOn> {
+        let command = Command::of(request).ok()?;
+        let Sent { under_way, user } = sent;
+        let finished = match mode.on_loop() {
+            true => direct::finish(self, under_way, &command),
+            false => direct::complete(self, under_way, &command),
+        };
+        let outcome = match finished {
+            Finished::Reply(outcome) => outcome,
+            Finished::Anew => return None,
+            Finished::Waits(under_way) => return Some(GoneOn::Waits(Sent { under_way, user })),
+        };
+        if let (Some(user), Ok(reply)) = (&user, &outcome) {
+            self.cursors.own(cursor_id(reply), &user.name.to_string());
+        }
+        Some(GoneOn::Ended(self.ended(client, request, outcome)))
+    }
+
+    /// Runs a command on an event loop, as far as that needs no waiting.
+    fn run_on_loop(
+        &self,
+        local: &mut LoopLocal,
+        client: &Client<Connection>,
+        request: &Request<'_>,
+        out: &mut Vec<u8>,
+    ) -> Outcome {
+        let to_worker = |kept: Option<Kept>| {
+            Outcome::Suspended(Unfinished {
+                needs: Needs::Worker,
+                kept,
+            })
+        };
+        let Some(sent) = request.resumed.and_then(|r| r.take::<Sent>()) else {
+            return match self.begin(local, client, request) {
+                Some(unfinished) => Outcome::Suspended(unfinished),
+                None => to_worker(None),
+            };
+        };
+        match self.go_on(*sent, Mode::Inline, client, request) {
+            Some(GoneOn::Ended(outcome)) => self.answer(outcome, out),
+            Some(GoneOn::Waits(sent)) => to_worker(Some(Box::new(sent))),
+            None => to_worker(None),
+        }
+    }
+
+    fn answer(&self, outcome: Routed<DocBuf>, out: &mut Vec<u8>) -> Outcome {
+        match outcome {
+            Ok(reply) => out.extend_from_slice(reply.as_bytes()),
+            Err(failure) => service::write_error(&failure.into_error(), out),
+        }
+        Outcome::Reply
     }
 
     /// Sends a user's command on.
@@ -232,11 +366,30 @@ impl Router {
 }
 
 impl Service for Router {
-    type Local = Local;
+    type Local = LoopLocal;
     type State = Connection;
 
-    fn local(&self) -> Local {
-        self.local.local()
+    fn local(&self) -> LoopLocal {
+        LoopLocal {
+            commands: self.local.local(),
+            lines: None,
+        }
+    }
+
+    fn watch_replies(&self, local: &mut LoopLocal) -> Option<RawFd> {
+        match Lines::open() {
+            Ok(lines) => Some(local.lines.insert(lines).as_raw_fd()),
+            Err(e) => {
+                tracing::warn!(target: "NETWORK", error = %e, "Workers wait for the replies of shards");
+                None
+            }
+        }
+    }
+
+    fn take_arrived(&self, local: &mut LoopLocal, tickets: &mut Vec<u64>) {
+        if let Some(lines) = &mut local.lines {
+            lines.take_arrived(tickets);
+        }
     }
 
     fn connected(&self, id: i64, peer: &Address) -> Connection {
@@ -253,7 +406,7 @@ impl Service for Router {
 
     fn run(
         &self,
-        local: &mut Local,
+        local: &mut LoopLocal,
         mode: Mode,
         client: &Client<Connection>,
         request: &Request<'_>,
@@ -261,7 +414,9 @@ impl Service for Router {
     ) -> Outcome {
         let Some(handler) = handler(request.command()) else {
             let start = out.len();
-            let outcome = self.local.run(local, mode, client, request, out);
+            let outcome = self
+                .local
+                .run(&mut local.commands, mode, client, request, out);
             let greets = matches!(request.command(), "hello" | "isMaster" | "ismaster");
             if greets && matches!(outcome, Outcome::Reply | Outcome::ReplyMore) {
                 service::append_fields(out, start, doc! {"msg": "isdbgrid"}.as_doc());
@@ -269,10 +424,12 @@ impl Service for Router {
             return outcome;
         };
         if mode.on_loop() {
-            return Outcome::Suspended(Unfinished {
-                needs: Needs::Worker,
-                kept: None,
-            });
+            return self.run_on_loop(local, client, request, out);
+        }
+        if let Some(sent) = request.resumed.and_then(|r| r.take::<Sent>())
+            && let Some(GoneOn::Ended(outcome)) = self.go_on(*sent, mode, client, request)
+        {
+            return self.answer(outcome, out);
         }
         let more = match self.local.fail_routed(client, request) {
             Ok(FailPoint::Close) => return Outcome::Close,
@@ -300,8 +457,8 @@ impl Service for Router {
         Outcome::Reply
     }
 
-    fn commit(&self, local: &mut Local) -> Fallible<u64> {
-        self.local.commit(local)
+    fn commit(&self, local: &mut LoopLocal) -> Fallible<u64> {
+        self.local.commit(&mut local.commands)
     }
 
     fn durable(&self) -> Fallible<u64> {

@@ -17,6 +17,7 @@ use query::expr::ParseEnv;
 use query::filter::Filter;
 use query::path::FieldPath;
 use sharding::{Place, PlaceRange, RoutingTable, targeting};
+use std::sync::Arc;
 
 /// Tries to find and change one document before somebody else does.
 const TRIES: usize = 10;
@@ -225,6 +226,28 @@ fn at_once(
     let Some(placement) = placement else {
         return Err(crate::routing::no_database(command.db));
     };
+    Ok(match found_at(command, filter, placement)? {
+        Found::On(shard) => {
+            AtOnce::Reply(router.send(command, placement, &shard, &command.whole(), &[])?)
+        }
+        Found::Somewhere => AtOnce::Search,
+        Found::MayMove => AtOnce::MayMove,
+    })
+}
+
+/// Where the document is, if that can be said without a look at it.
+pub(crate) enum Found {
+    On(Arc<str>),
+    Somewhere,
+    MayMove,
+}
+
+/// Where the document of a `findAndModify` is.
+pub(crate) fn found_at(
+    command: &Command<'_>,
+    filter: Doc<'_>,
+    placement: &Placement,
+) -> Outcome<Found> {
     let mut shards = targets(command, placement, filter)?;
     if let Placement::Sharded(table) = placement {
         let found = ranges(filter, command.document("let"), table)?;
@@ -233,21 +256,19 @@ fn at_once(
             None => Key::Kept,
         };
         let Some(place) = kept_place(command, effect, false)? else {
-            return Ok(AtOnce::MayMove);
+            return Ok(Found::MayMove);
         };
         if command.is("upsert") {
             let Ok(place) = place_of_upsert(table, &found, place) else {
-                return Ok(AtOnce::Search);
+                return Ok(Found::Somewhere);
             };
             shards = vec![shard_at(table, &place)?];
         }
     }
-    let [shard] = shards.as_slice() else {
-        return Ok(AtOnce::Search);
-    };
-    router
-        .send(command, placement, shard, &command.whole(), &[])
-        .map(AtOnce::Reply)
+    Ok(match shards.pop() {
+        Some(shard) if shards.is_empty() => Found::On(shard),
+        _ => Found::Somewhere,
+    })
 }
 
 /// An update that may move its document.

@@ -6,7 +6,9 @@ use crate::{Failure, Outcome};
 use bson::{Doc, DocBuf, Writer};
 use outgoing::{Converse, MongoTarget, Stream};
 use parking_lot::Mutex;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Idle connections kept to one server.
@@ -21,6 +23,8 @@ pub struct Upstream {
     pub host: String,
     url: String,
     idle: Mutex<Vec<Line>>,
+    /// Grows when the connections of before may not be used any more.
+    life: AtomicU64,
 }
 
 /// A connection to one server, logged in.
@@ -35,6 +39,7 @@ impl Upstream {
             host: host.into(),
             url,
             idle: Mutex::default(),
+            life: AtomicU64::new(0),
         }
     }
 
@@ -112,7 +117,23 @@ impl Upstream {
 
     /// Connections that may lead to a server that is no more what it was.
     pub fn forget(&self) {
+        self.life.fetch_add(1, Ordering::Relaxed);
         self.idle.lock().clear();
+    }
+
+    /// What tells connections that may be used from those that were forgotten.
+    pub(crate) fn life(&self) -> u64 {
+        self.life.load(Ordering::Relaxed)
+    }
+
+    /// A connection that nobody uses, for an event loop to keep; it does not block.
+    pub(crate) fn take_idle(&self) -> Option<Line> {
+        loop {
+            let mut line = self.idle.lock().pop()?;
+            if !line.is_closed() && line.stream.set_nonblocking(true).is_ok() {
+                return Some(line);
+            }
+        }
     }
 }
 
@@ -128,7 +149,7 @@ impl Line {
         }
         let mut byte = [0];
         let read = self.stream.read(&mut byte);
-        let quiet = matches!(read, Err(e) if e.kind() == std::io::ErrorKind::WouldBlock);
+        let quiet = matches!(read, Err(e) if e.kind() == ErrorKind::WouldBlock);
         self.stream.set_nonblocking(false).is_err() || !quiet
     }
 
@@ -142,39 +163,109 @@ impl Line {
     }
 
     fn read_reply(&mut self) -> Outcome<DocBuf> {
-        let stranger =
-            |host: &str| Failure::Lost(format!("{host} does not answer as a server does"));
         let mut reply = vec![0; READ_BYTES];
         let mut have = 0;
         loop {
-            match wire::frame(&reply[..have]) {
-                Ok(wire::Frame::Complete { len }) => {
-                    let whole = &reply[..len];
-                    let Ok((_, wire::Message::Msg(msg))) = wire::parse(whole) else {
-                        return Err(stranger(&self.host));
-                    };
-                    let body = Doc::new(msg.body).ok_or_else(|| stranger(&self.host))?;
-                    return Ok(body.to_buf());
-                }
-                Ok(wire::Frame::Incomplete { need }) => {
-                    if reply.len() < need {
-                        reply.resize(need, 0);
-                    }
-                    match self.stream.read(&mut reply[have..]) {
-                        Ok(0) => {
-                            return Err(Failure::Lost(format!(
-                                "{} has closed the connection",
-                                self.host
-                            )));
-                        }
-                        Ok(n) => have += n,
-                        Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-                        Err(e) => return Err(self.lost(e)),
+            match self.reply_in(&reply[..have])? {
+                Whole::Reply(reply) => return Ok(reply),
+                Whole::Lacks { bytes } => {
+                    if reply.len() < have + bytes {
+                        reply.resize(have + bytes, 0);
                     }
                 }
-                Err(_) => return Err(stranger(&self.host)),
+            }
+            match self.stream.read(&mut reply[have..]) {
+                Ok(0) => return Err(self.closed()),
+                Ok(n) => have += n,
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => return Err(self.lost(e)),
             }
         }
+    }
+
+    fn closed(&self) -> Failure {
+        Failure::Lost(format!("{} has closed the connection", self.host))
+    }
+
+    /// The reply that these bytes are, or how many more it lacks at least.
+    fn reply_in(&self, bytes: &[u8]) -> Outcome<Whole> {
+        let stranger =
+            || Failure::Lost(format!("{} does not answer as a server does", self.host));
+        match wire::frame(bytes) {
+            Ok(wire::Frame::Complete { len }) => {
+                let whole = bytes.get(..len).unwrap_or_default();
+                let Ok((_, wire::Message::Msg(msg))) = wire::parse(whole) else {
+                    return Err(stranger());
+                };
+                let body = Doc::new(msg.body).ok_or_else(stranger)?;
+                Ok(Whole::Reply(body.to_buf()))
+            }
+            Ok(wire::Frame::Incomplete { need }) => Ok(Whole::Lacks {
+                bytes: need.saturating_sub(bytes.len()).max(1),
+            }),
+            Err(_) => Err(stranger()),
+        }
+    }
+
+    /// Sends what it can without waiting: how many bytes that was.
+    pub(crate) fn write_now(&mut self, bytes: &[u8]) -> Outcome<usize> {
+        let mut sent = 0;
+        while sent < bytes.len() {
+            match self.stream.write(&bytes[sent..]) {
+                Ok(0) => return Err(self.closed()),
+                Ok(n) => sent += n,
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == ErrorKind::WouldBlock => break,
+                Err(e) => return Err(self.lost(e)),
+            }
+        }
+        Ok(sent)
+    }
+
+    /// Reads what is there of a reply, without waiting, and gives it when it is whole. `have`: what
+    /// was read of it before; `buffer`: a place to read to.
+    pub(crate) fn read_now(
+        &mut self,
+        have: &mut Vec<u8>,
+        buffer: &mut [u8],
+    ) -> Outcome<Option<DocBuf>> {
+        loop {
+            let n = match self.stream.read(buffer) {
+                Ok(0) => return Err(self.closed()),
+                Ok(n) => n,
+                Err(e) if e.kind() == ErrorKind::Interrupted => continue,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(None),
+                Err(e) => return Err(self.lost(e)),
+            };
+            let read = buffer.get(..n).unwrap_or_default();
+            let whole = match have.is_empty() {
+                true => self.reply_in(read)?,
+                false => {
+                    have.extend_from_slice(read);
+                    self.reply_in(have)?
+                }
+            };
+            match whole {
+                Whole::Reply(reply) => {
+                    have.clear();
+                    return Ok(Some(reply));
+                }
+                Whole::Lacks { .. } if have.is_empty() => have.extend_from_slice(read),
+                Whole::Lacks { .. } => {}
+            }
+        }
+    }
+}
+
+/// What bytes are that came from a server.
+enum Whole {
+    Reply(DocBuf),
+    Lacks { bytes: usize },
+}
+
+impl AsRawFd for Line {
+    fn as_raw_fd(&self) -> RawFd {
+        self.stream.as_raw_fd()
     }
 }
 

@@ -41,11 +41,6 @@ struct Statement {
 
 pub(crate) fn run(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     let ns = command.namespace()?;
-    let field = match command.name {
-        "insert" => "documents",
-        "update" => "updates",
-        _ => "deletes",
-    };
     if router.cluster.placement(&ns)?.is_none() {
         ddl::make_database(&router.cluster, command.db, None)?;
     }
@@ -64,37 +59,58 @@ pub(crate) fn run(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
             return Ok(reply);
         }
     }
-    let docs = command.documents(field);
-    if docs.is_empty() || docs.len() > MAX_STATEMENTS {
-        return Err(err!(
-            InvalidLength,
-            "Write batch sizes must be between 1 and {MAX_STATEMENTS}. Got {} operations.",
-            docs.len()
-        )
-        .into());
-    }
-    let statements = docs.iter().enumerate().map(|(index, d)| Statement {
-        index,
-        doc: match field == "documents" && !d.contains("_id") {
-            true => with_id(*d),
-            false => d.to_buf(),
-        },
-        done: Vec::new(),
-    });
-    let mut batch = Batch {
-        router,
-        command,
-        field,
-        ordered: command.field("ordered").is_none_or(Val::truthy),
-        pending: statements.collect(),
-        tally: Tally::default(),
-    };
+    let mut batch = Batch::of(router, command)?;
     router.cluster.agree(&ns, |placement| match placement {
         Some(placement) => batch.proceed(placement),
         // It was dropped meanwhile, or before, which the router did not know.
         None => batch.proceed(&ddl::made_for(&router.cluster, command.db, &ns)?),
     })?;
     Ok(batch.tally.reply(command.name))
+}
+
+/// A write of which one shard runs all statements.
+pub(crate) struct ForOneShard {
+    pub shard: Arc<str>,
+    pub body: DocBuf,
+    statements: usize,
+}
+
+impl ForOneShard {
+    /// `None`: several shards have a part in it, or it is not to be sent as it is.
+    pub fn of(
+        router: &Router,
+        command: &Command<'_>,
+        placement: &Placement,
+    ) -> Option<ForOneShard> {
+        let batch = Batch::of(router, command).ok()?;
+        let mut shard = None;
+        for statement in &batch.pending {
+            let Ok(Target::All(mut shards)) = batch.target(placement, statement.doc.as_doc()) else {
+                return None;
+            };
+            let one = shards.pop().filter(|_| shards.is_empty())?;
+            if shard.get_or_insert_with(|| one.clone()) != &one {
+                return None;
+            }
+        }
+        Some(ForOneShard {
+            shard: shard?,
+            body: batch.body(batch.pending.iter()),
+            statements: batch.pending.len(),
+        })
+    }
+
+    /// The client's reply.
+    pub fn reply(statements: usize, command: &str, reply: &DocBuf) -> Outcome<DocBuf> {
+        let mut tally = Tally::default();
+        let indexes: Vec<usize> = (0..statements).collect();
+        tally.add(reply, &indexes)?;
+        Ok(tally.reply(command))
+    }
+
+    pub fn statements(&self) -> usize {
+        self.statements
+    }
 }
 
 fn with_id(d: Doc<'_>) -> DocBuf {
@@ -112,7 +128,40 @@ struct Batch<'a> {
     tally: Tally,
 }
 
-impl Batch<'_> {
+impl<'a> Batch<'a> {
+    fn of(router: &'a Router, command: &'a Command<'a>) -> Outcome<Batch<'a>> {
+        let field = match command.name {
+            "insert" => "documents",
+            "update" => "updates",
+            _ => "deletes",
+        };
+        let docs = command.documents(field);
+        if docs.is_empty() || docs.len() > MAX_STATEMENTS {
+            return Err(err!(
+                InvalidLength,
+                "Write batch sizes must be between 1 and {MAX_STATEMENTS}. Got {} operations.",
+                docs.len()
+            )
+            .into());
+        }
+        let statements = docs.iter().enumerate().map(|(index, d)| Statement {
+            index,
+            doc: match field == "documents" && !d.contains("_id") {
+                true => with_id(*d),
+                false => d.to_buf(),
+            },
+            done: Vec::new(),
+        });
+        Ok(Batch {
+            router,
+            command,
+            field,
+            ordered: command.field("ordered").is_none_or(Val::truthy),
+            pending: statements.collect(),
+            tally: Tally::default(),
+        })
+    }
+
     /// Runs what is pending, as far as it goes.
     fn proceed(&mut self, placement: &Placement) -> Outcome<()> {
         while let Some(first) = self.pending.front() {
@@ -306,7 +355,7 @@ impl Batch<'_> {
             sort: d.get("sort").and_then(Val::as_doc),
             number: statement_number(self.command, statement.index),
         };
-        let here = |this: &DocBuf| self.body(&[of_this(statement, this)]);
+        let here = |this: &DocBuf| self.body([&of_this(statement, this)].into_iter());
         let ran = key_change::run(self.router, &moving, here, || {
             self.ran_before(placement, statement)
         });
@@ -372,7 +421,7 @@ impl Batch<'_> {
             doc: w.finish(),
             done: Vec::new(),
         };
-        let body = self.body(std::slice::from_ref(&probe));
+        let body = self.body([&probe].into_iter());
         let all: Vec<_> = table.shards().map(|s| (s.clone(), body.clone())).collect();
         let replies = self.router.cluster.scatter(placement, &all)?;
         let ran = |r: &DocBuf| r.get("n").and_then(Val::to_i64_exact) > Some(0);
@@ -380,15 +429,15 @@ impl Batch<'_> {
     }
 
     fn send(&self, placement: &Placement, shard: &Arc<str>, all: &[Statement]) -> Outcome<DocBuf> {
-        let body = self.body(all);
+        let body = self.body(all.iter());
         self.router.send(self.command, placement, shard, &body, &[])
     }
 
     /// The command with these statements only.
-    fn body(&self, all: &[Statement]) -> DocBuf {
+    fn body<'s>(&self, all: impl Iterator<Item = &'s Statement> + Clone) -> DocBuf {
         let mut w = self.command.without(&[self.field, "stmtIds", "stmtId"]);
         w.open_array(self.field);
-        for statement in all {
+        for statement in all.clone() {
             w.push(statement.doc.as_doc().as_val());
         }
         w.close();

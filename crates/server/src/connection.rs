@@ -25,6 +25,8 @@ pub(crate) enum Phase {
     Working,
     /// Reads from the disk, after which it is run again.
     Reading,
+    /// Replies of other servers, after which it is run again.
+    Remote,
     /// The durable index. The reply is in `output`, not complete yet.
     AwaitsDurable(Head),
     /// The deadline, or an event before it. Then `again` is run.
@@ -32,10 +34,10 @@ pub(crate) enum Phase {
 }
 
 impl Phase {
-    /// Whether the request is elsewhere (on a worker, or in the disk queue), and comes back to the
-    /// connection.
+    /// Whether the request is elsewhere (on a worker, in the disk queue, with other servers), and
+    /// comes back to the connection.
     pub fn is_elsewhere(&self) -> bool {
-        matches!(self, Phase::Working | Phase::Reading)
+        matches!(self, Phase::Working | Phase::Reading | Phase::Remote)
     }
 }
 

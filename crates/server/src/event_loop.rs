@@ -1,10 +1,11 @@
 //! One event loop: its connections, and the group of writes that its turn gathers.
 //!
 //! ```text
-//! turn:  poll ─ what other threads handed over ─ requests whose reads have come ─ connections with
-//!        more to run ─ sockets with bytes: read, run (replies are sent a few at a time) ─ submit
-//!        reads ─ send replies ─ commit the group ─ send its replies, or have them wait for the disk
-//!        ─ the same for a few guests ─ take in new connections
+//! turn:  poll ─ what other threads handed over ─ requests whose reads, or replies of other
+//!        servers, have come ─ connections with more to run ─ sockets with bytes: read, run (replies
+//!        are sent a few at a time) ─ submit reads ─ send replies ─ commit the group ─ send its
+//!        replies, or have them wait for the disk ─ the same for a few guests ─ take in new
+//!        connections
 //! ```
 //! Invariants: the loop never blocks except in `poll`, in the service's own commit, and in a read
 //! for a client that has the loop to itself ([`lone_client`]); every reply made or staged in a turn
@@ -16,6 +17,7 @@ mod guests;
 mod lone_client;
 mod reading;
 mod reads;
+mod remote;
 mod replies;
 mod requests;
 mod waits;
@@ -43,7 +45,8 @@ use crate::tls::Session;
 use crate::workers::Workers;
 use disk_queue::{DiskQueue, RING};
 use lone_client::LoneClient;
-use reads::Suspended;
+use remote::{REMOTE, Remote};
+use requests::Suspended;
 
 /// How long a client may take to say its first bytes and to shake hands.
 const HANDSHAKE: Duration = Duration::from_secs(20);
@@ -125,6 +128,7 @@ pub(crate) struct EventLoop<S: Service> {
     lone_client: LoneClient,
     /// `None` before the loop runs, and where the kernel has no `io_uring`.
     disk: Option<DiskQueue<Suspended>>,
+    remote: Remote,
     stopping_since: Option<Instant>,
 }
 
@@ -164,6 +168,7 @@ impl<S: Service> EventLoop<S> {
             requests: 0,
             lone_client: LoneClient::default(),
             disk: None,
+            remote: Remote::default(),
             stopping_since: None,
         }
     }
@@ -173,6 +178,7 @@ impl<S: Service> EventLoop<S> {
         if self.shared.limits.reads_under_way {
             self.disk = DiskQueue::open(self.poll.registry());
         }
+        self.watch_replies();
         while !self.is_done() {
             let timeout = self.timeout();
             match self.poll.poll(&mut events, timeout) {
@@ -184,6 +190,10 @@ impl<S: Service> EventLoop<S> {
                 self.release_durable();
             }
             self.take_reads();
+            self.watch_replies();
+            if events.iter().any(|event| event.token() == REMOTE) {
+                self.take_replies();
+            }
             self.unpark();
             self.resume();
             self.end_handshakes();
@@ -192,7 +202,7 @@ impl<S: Service> EventLoop<S> {
                 self.send_some();
             }
             for event in &events {
-                if event.token() != WAKE && event.token() != RING {
+                if !matches!(event.token(), WAKE | RING | REMOTE) {
                     self.with(event.token().0, |this, key, c| this.on_event(key, c, event));
                     self.send_some();
                 }
@@ -223,6 +233,7 @@ impl<S: Service> EventLoop<S> {
 
     fn timeout(&mut self) -> Option<Duration> {
         if !self.ready.is_empty()
+            || self.are_replies_lost()
             || !self.guests.is_empty()
             || !self.committed.is_empty()
             || self.disk.as_mut().is_some_and(DiskQueue::is_busy)

@@ -4,6 +4,7 @@
 //! Invariant: `out` holds only the message that is built in it. Whatever the message contains and
 //! the service does (even a panic), the connection can act on the outcome.
 
+use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
@@ -31,6 +32,8 @@ pub(crate) struct Runner<S: Service> {
     inline_bytes: usize,
     codec: Codec,
     plain: Vec<u8>,
+    /// How often the service's state for this thread was replaced.
+    pub resets: u64,
 }
 
 /// What is needed to complete a reply.
@@ -107,12 +110,30 @@ impl<S: Service> Runner<S> {
             inline_bytes,
             codec: Codec::default(),
             plain: Vec::new(),
+            resets: 0,
         }
     }
 
     /// After a panic: replaces the service's state for this thread, which must not be used again.
     pub fn reset(&mut self) {
         self.local = self.service.local();
+        self.resets += 1;
+    }
+
+    /// What polls as readable when replies of other servers have come.
+    pub fn watch_replies(&mut self) -> Option<RawFd> {
+        self.service.watch_replies(&mut self.local)
+    }
+
+    /// Appends the tickets of requests whose replies are there.
+    pub fn take_arrived(&mut self, tickets: &mut Vec<u64>) {
+        let taken = catch_unwind(AssertUnwindSafe(|| {
+            self.service.take_arrived(&mut self.local, tickets);
+        }));
+        if taken.is_err() {
+            tracing::error!(target: "NETWORK", "Taking replies of other servers panicked");
+            self.reset();
+        }
     }
 
     /// Commits what was staged; a panic of the service is an error like any other.

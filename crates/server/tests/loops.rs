@@ -4,7 +4,8 @@
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::thread::JoinHandle;
@@ -48,14 +49,50 @@ impl Script {
     }
 }
 
+/// What a loop or a worker keeps.
+#[derive(Default)]
+struct Kept {
+    /// Writes.
+    staged: u64,
+    /// Where the loop hears of replies.
+    post: Option<Arc<Post>>,
+    tickets: u64,
+}
+
+/// Replies of another server, as tickets.
+struct Post {
+    bell: (UnixStream, UnixStream),
+    came: parking_lot::Mutex<Vec<u64>>,
+}
+
+impl Post {
+    fn bring(&self, ticket: u64) {
+        self.came.lock().push(ticket);
+        (&self.bell.1).write_all(&[0]).unwrap();
+    }
+}
+
 impl Service for Script {
-    /// The writes staged.
-    type Local = u64;
+    type Local = Kept;
     /// Replies given by an exhaust cursor.
     type State = AtomicU64;
 
-    fn local(&self) -> u64 {
-        0
+    fn local(&self) -> Kept {
+        Kept::default()
+    }
+
+    fn watch_replies(&self, local: &mut Kept) -> Option<RawFd> {
+        let bell = UnixStream::pair().unwrap();
+        bell.0.set_nonblocking(true).unwrap();
+        let came = Default::default();
+        let post = local.post.insert(Arc::new(Post { bell, came }));
+        Some(post.bell.0.as_raw_fd())
+    }
+
+    fn take_arrived(&self, local: &mut Kept, tickets: &mut Vec<u64>) {
+        let post = local.post.as_ref().unwrap();
+        while (&post.bell.0).read(&mut [0; 64]).is_ok() {}
+        tickets.append(&mut post.came.lock());
     }
 
     fn connected(&self, _: i64, _: &Address) -> AtomicU64 {
@@ -72,7 +109,7 @@ impl Service for Script {
 
     fn run(
         &self,
-        local: &mut u64,
+        local: &mut Kept,
         mode: Mode,
         client: &Client<AtomicU64>,
         r: &Request<'_>,
@@ -107,7 +144,7 @@ impl Service for Script {
                 if mode == Mode::Worker {
                     return Outcome::WaitDurable(self.committed.fetch_add(1, SeqCst) + 1);
                 }
-                *local += 1;
+                local.staged += 1;
                 return Outcome::Staged {
                     durable: r.body.contains("durable"),
                 };
@@ -153,6 +190,27 @@ impl Service for Script {
                 reply(doc! { "ok": 1.0, "n": seen, "worker": 0, "runs": runs as i64 + 1 });
             }
             "fetch" => reply(doc! { "ok": 1.0, "n": n, "worker": 1 }),
+            "remote" => {
+                if let Some(resumed) = r.resumed {
+                    let there = resumed.take::<Arc<AtomicBool>>().unwrap();
+                    let there = i64::from(there.load(SeqCst));
+                    reply(doc! { "ok": 1.0, "n": n, "there": there });
+                    return Outcome::Reply;
+                }
+                let there = Arc::new(AtomicBool::new(false));
+                local.tickets += 1;
+                let (ticket, told) = (local.tickets, there.clone());
+                let post = local.post.clone().unwrap();
+                std::thread::spawn(move || {
+                    std::thread::sleep(Duration::from_millis(n as u64));
+                    told.store(true, SeqCst);
+                    post.bring(ticket);
+                });
+                return Outcome::Suspended(Unfinished {
+                    needs: Needs::Replies(ticket),
+                    kept: Some(Box::new(there)),
+                });
+            }
             "slow" => {
                 std::thread::sleep(Duration::from_millis(n as u64));
                 let thread = format!("{:?}", std::thread::current().id());
@@ -194,8 +252,8 @@ impl Service for Script {
         Outcome::Reply
     }
 
-    fn commit(&self, local: &mut u64) -> Result<u64> {
-        let staged = std::mem::take(local);
+    fn commit(&self, local: &mut Kept) -> Result<u64> {
+        let staged = std::mem::take(&mut local.staged);
         assert!(staged > 0, "nothing to commit");
         if self.fail_commits.load(SeqCst) {
             return Err(err!(OutOfDiskSpace, "the log is full"));
@@ -465,6 +523,52 @@ fn without_a_ring_workers_read() {
     assert_eq!(int(&reply, "worker"), 1);
     assert_eq!(server.control.metrics.disk_reads.load(SeqCst), 0);
     server.stop();
+}
+
+#[test]
+fn who_waits_for_another_server_holds_up_nobody() {
+    let server = Running::start(Limits {
+        loops: 1,
+        ..Limits::default()
+    });
+    let mut waiting: Vec<_> = (0..8).map(|_| server.client()).collect();
+    let mut other = server.client();
+    for (i, client) in waiting.iter_mut().enumerate() {
+        client.send(doc! { "remote": 400 + 10 * (7 - i as i64) });
+    }
+    let began = Instant::now();
+    assert_eq!(int(&other.call(doc! { "ping": 1 }), "n"), 1);
+    // A worker, where it needs one, does not hold up the loop either.
+    other.call(doc! { "slow": 1 });
+    assert!(began.elapsed() < Duration::from_millis(300));
+    for (i, client) in waiting.iter_mut().enumerate() {
+        let (_, _, reply) = client.receive();
+        assert_eq!(int(&reply, "n"), 400 + 10 * (7 - i as i64));
+        assert_eq!(int(&reply, "there"), 1);
+    }
+    // Who is gone is let go when the reply comes.
+    let gone = server.service.gone.load(SeqCst);
+    let mut leaves = server.client();
+    leaves.send(doc! { "remote": 50 });
+    other.call(doc! { "ping": 1 });
+    drop(leaves);
+    until("the client is gone", || server.service.gone.load(SeqCst) == gone + 1);
+    assert_eq!(int(&waiting[0].call(doc! { "remote": 1 }), "there"), 1);
+}
+
+#[test]
+fn replies_are_lost_with_the_state_that_waits_for_them() {
+    let server = Running::start(Limits {
+        loops: 1,
+        ..Limits::default()
+    });
+    let (mut waits, mut other) = (server.client(), server.client());
+    waits.send(doc! { "remote": 60_000 });
+    other.call(doc! { "ping": 1 });
+    other.call(doc! { "panic": 1 });
+    assert_eq!(int(&waits.receive().2, "there"), 0);
+    // The state that took its place hears of its own.
+    assert_eq!(int(&waits.call(doc! { "remote": 1 }), "there"), 1);
 }
 
 #[test]

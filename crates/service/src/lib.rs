@@ -10,7 +10,8 @@
 //! changed nothing, and the loop has a worker thread run the request again with [`Mode::Worker`],
 //! where it may block. Where reads from the disk are all that is lacking, the service says which
 //! ([`Needs::Reads`]); the loop may have them done while it goes on, and run the request
-//! again with what they brought ([`Resumed`]). A write
+//! again with what they brought ([`Resumed`]). Where replies of other servers are
+//! ([`Needs::Replies`]), the loop runs it again when the service says that they are there. A write
 //! that is run inline is *staged* in the loop's [`Service::Local`]; at the end of its turn the loop
 //! calls [`Service::commit`] once for all of them and only then sends their replies. One connection
 //! has one request at a time: the next is read when the reply of the last is on its way.
@@ -97,7 +98,8 @@ pub struct Resumed<'a> {
     /// What the last run kept, until it is [taken](Resumed::take).
     pub kept: &'a RefCell<Option<Kept>>,
     /// The reads that it lacked, with what each brought: as many bytes as it asked for, or fewer at
-    /// the end of the file.
+    /// the end of the file. Replies of other servers are among what was kept; one that is not there
+    /// was lost.
     pub reads: &'a [(&'a DiskRead, &'a [u8])],
     /// When it was run first.
     pub since: Instant,
@@ -170,6 +172,9 @@ pub enum Needs {
     Reads(Vec<DiskRead>),
     /// A thread that may block and take its time.
     Worker,
+    /// What other servers reply. The service has sent them something itself, and tells under this
+    /// ticket when all of it is there ([`Service::take_arrived`]). No ticket is given twice.
+    Replies(u64),
 }
 
 /// Who answers requests. Every method may be called from any thread.
@@ -206,6 +211,16 @@ pub trait Service: Send + Sync + 'static {
         request: &Request<'_>,
         out: &mut Vec<u8>,
     ) -> Outcome;
+
+    /// For an event loop, on its thread: a descriptor that polls as readable when
+    /// [`Service::take_arrived`] has something to do. `None`: its requests never need replies.
+    fn watch_replies(&self, _local: &mut Self::Local) -> Option<RawFd> {
+        None
+    }
+
+    /// Takes what other servers have sent, without waiting, and appends the tickets of the requests
+    /// that may go on.
+    fn take_arrived(&self, _local: &mut Self::Local, _tickets: &mut Vec<u64>) {}
 
     /// Commits what was staged in `local` since the last call and gives the log index of it. On an
     /// error every staged reply is replaced by that error. Called only when at least one request

@@ -165,6 +165,15 @@ const COMMANDS: [&str; 7] = [
 ];
 const READS: usize = 4;
 
+/// The name under which a command is sampled, if it is.
+pub fn sampled_as(command: &str) -> Option<&'static str> {
+    let name = match command {
+        "findandmodify" => "findAndModify",
+        name => name,
+    };
+    COMMANDS.iter().find(|c| **c == name).copied()
+}
+
 impl<'k> Distribution<'k> {
     pub fn new(key: &'k ShardKey, ranges: Vec<PlaceRange>) -> Distribution<'k> {
         Distribution {

@@ -103,7 +103,7 @@ impl Samplers {
         }
         let (name, db) = (request.command(), request.db().unwrap_or(""));
         let first = request.body.first().and_then(|e| e.val.as_str());
-        let Some(coll) = first.filter(|_| SAMPLED.contains(&name)) else {
+        let Some(coll) = first.filter(|_| sharding::analysis::sampled_as(name).is_some()) else {
             return;
         };
         let ns = format!("{db}.{coll}");
@@ -131,17 +131,6 @@ impl Samplers {
         std::mem::take(&mut *self.waiting.lock())
     }
 }
-
-const SAMPLED: [&str; 8] = [
-    "find",
-    "aggregate",
-    "count",
-    "distinct",
-    "update",
-    "delete",
-    "findAndModify",
-    "findandmodify",
-];
 
 /// The samples that a command gives: one, or one for each of its statements.
 fn samples_of(name: &str, coll: &str, request: &Request<'_>) -> Vec<(&'static str, DocBuf)> {

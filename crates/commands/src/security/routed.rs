@@ -78,13 +78,14 @@ impl Commands {
     }
 
     /// Fails where a client may not run what the router sends on for him. `own`: what the command
-    /// needs that is the router's. Waits for what has to be read. Gives who he is, where somebody is
-    /// logged in.
+    /// needs that is the router's. What has to be read is waited for if `may_wait`, and is an error
+    /// otherwise. Gives who he is, where somebody is logged in.
     pub fn admit_routed(
         &self,
         client: &Client<Connection>,
         request: &Request<'_>,
         own: Option<&'static RoutersOwn>,
+        may_wait: bool,
     ) -> Result<Option<Arc<LoggedIn>>, Error> {
         if !self.security.enabled {
             return Ok(None);
@@ -104,7 +105,10 @@ impl Commands {
                 needs,
                 args: &args,
             };
-            check_client(&asking, || Ok(()))
+            check_client(&asking, || match may_wait {
+                true => Ok(()),
+                false => Err(err!(InternalError, "who the client is has to be read").into()),
+            })
         });
         checked.map_err(|stop| stop.into_error())?;
         Ok(client.state.login.user())
@@ -181,6 +185,11 @@ impl Commands {
             Some(failure) if failure.close_connection => FailPoint::Close,
             Some(failure) => FailPoint::Append(failure.fields()),
         })
+    }
+
+    /// Whether a fail point is set.
+    pub fn has_fail_points(&self) -> bool {
+        self.fail_points.any()
     }
 
     /// Tells the audit log of what a router has sent on.

@@ -7,28 +7,18 @@
 //! Invariant: a suspended request runs again on the loop, or is handed to a worker, exactly once,
 //! whether or not its reads succeed.
 
-use std::cell::RefCell;
 use std::sync::atomic::Ordering::Relaxed;
 
-use service::{DiskRead, Resumed, Service};
+use service::{DiskRead, Service};
 use smallvec::SmallVec;
 
 use super::disk_queue::Ready;
-use super::requests::{Earlier, is_silent};
-use super::{EventLoop, Fate, Ran};
+use super::requests::Suspended;
+use super::{EventLoop, Fate};
 use crate::connection::{Connection, Phase, Resume};
 
 /// The most runs of a request. Usually its inline budget, which all runs share, is spent earlier.
 const ROUNDS: u8 = 64;
-
-/// A request that waits for reads.
-pub(super) struct Suspended {
-    key: usize,
-    id: i64,
-    message: Vec<u8>,
-    respond_to: Option<i32>,
-    resume: Resume,
-}
 
 impl<S: Service> EventLoop<S> {
     /// Whether the reads that a request needs after so many runs can be queued.
@@ -52,14 +42,7 @@ impl<S: Service> EventLoop<S> {
         let metrics = &self.shared.control.metrics;
         metrics.disk_reads.fetch_add(reads.len() as u64, Relaxed);
         c.phase = Phase::Reading;
-        c.silent = is_silent(message);
-        let suspended = Suspended {
-            key,
-            id: c.client.id,
-            message: message.to_vec(),
-            respond_to,
-            resume,
-        };
+        let suspended = Suspended::new(key, c, resume, message, respond_to);
         let alone = self.lone_client.is_there() && self.staged.is_empty();
         queue.take(suspended, reads, alone);
         let output = std::mem::take(&mut c.output);
@@ -83,45 +66,22 @@ impl<S: Service> EventLoop<S> {
         if c.stream.is_none() {
             return Fate::Close;
         }
-        let Suspended {
-            message,
-            respond_to,
-            resume,
-            ..
-        } = ready.request;
-        let ran = match ready.reads {
+        let suspended = ready.request;
+        let Some(reads) = ready.reads else {
             // A worker will meet the error where it can be reported.
-            None => {
-                c.resume = Some(resume);
-                Ran::ToWorker
-            }
-            Some(reads) => {
-                let brought: SmallVec<[(&DiskRead, &[u8]); 4]> = (reads.iter())
-                    .map(|(read, buffer)| (read, buffer.bytes()))
-                    .collect();
-                let kept = RefCell::new(resume.kept);
-                let earlier = Earlier {
-                    resumed: Resumed {
-                        kept: &kept,
-                        reads: &brought,
-                        since: resume.since,
-                    },
-                    rounds: resume.rounds,
-                };
-                let ran = self.run_inline(key, c, &message, respond_to, Some(earlier));
-                drop(brought);
-                if let Some(queue) = &mut self.disk {
-                    queue.give_back(reads);
-                }
-                ran
-            }
+            c.resume = Some(suspended.resume);
+            self.hand_over(key, c, suspended.message, suspended.respond_to);
+            self.go_on(key, c);
+            return Fate::Keep;
         };
-        match ran {
-            Ran::Handled => {}
-            Ran::ToWorker => self.hand_over(key, c, message, respond_to),
-            Ran::Close => return Fate::Close,
+        let brought: SmallVec<[(&DiskRead, &[u8]); 4]> = (reads.iter())
+            .map(|(read, buffer)| (read, buffer.bytes()))
+            .collect();
+        let fate = self.run_again(key, c, suspended, &brought);
+        drop(brought);
+        if let Some(queue) = &mut self.disk {
+            queue.give_back(reads);
         }
-        self.go_on(key, c);
-        Fate::Keep
+        fate
     }
 }

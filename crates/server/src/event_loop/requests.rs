@@ -4,10 +4,11 @@
 //! Invariant: a message that is run ends in one of these: a reply is made or staged, there is none,
 //! it waits for an event or for reads, a worker has it, or the connection is closed.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Instant;
 
-use service::{Needs, Outcome, Resumed, Service};
+use service::{DiskRead, Needs, Outcome, Resumed, Service};
 
 use super::{EventLoop, Fate, Ran, Staged};
 use crate::connection::{Again, Connection, Phase, Resume};
@@ -25,6 +26,34 @@ pub(super) struct Earlier<'a> {
     pub resumed: Resumed<'a>,
     /// The number of runs so far.
     pub rounds: u8,
+}
+
+/// A request that waits for something before it is run again.
+pub(super) struct Suspended {
+    pub key: usize,
+    pub id: i64,
+    pub message: Vec<u8>,
+    pub respond_to: Option<i32>,
+    pub resume: Resume,
+}
+
+impl Suspended {
+    pub fn new<S: Service>(
+        key: usize,
+        c: &mut Connection<S>,
+        resume: Resume,
+        message: &[u8],
+        respond_to: Option<i32>,
+    ) -> Suspended {
+        c.silent = is_silent(message);
+        Suspended {
+            key,
+            id: c.client.id,
+            message: message.to_vec(),
+            respond_to,
+            resume,
+        }
+    }
 }
 
 /// Whether the client wants no reply to the message.
@@ -123,11 +152,47 @@ impl<S: Service> EventLoop<S> {
                 self.suspend(key, c, reads, resume, message, respond_to);
                 Ran::Handled
             }
+            Needs::Replies(ticket) => {
+                self.await_replies(key, c, ticket, resume, message, respond_to);
+                Ran::Handled
+            }
             Needs::Reads(_) | Needs::Worker => {
                 c.resume = Some(resume);
                 Ran::ToWorker
             }
         }
+    }
+
+    /// Runs a suspended request again, with the reads that it lacked.
+    pub(super) fn run_again(
+        &mut self,
+        key: usize,
+        c: &mut Connection<S>,
+        suspended: Suspended,
+        reads: &[(&DiskRead, &[u8])],
+    ) -> Fate {
+        let Suspended {
+            message,
+            respond_to,
+            resume,
+            ..
+        } = suspended;
+        let kept = RefCell::new(resume.kept);
+        let earlier = Earlier {
+            resumed: Resumed {
+                kept: &kept,
+                reads,
+                since: resume.since,
+            },
+            rounds: resume.rounds,
+        };
+        match self.run_inline(key, c, &message, respond_to, Some(earlier)) {
+            Ran::Handled => {}
+            Ran::ToWorker => self.hand_over(key, c, message, respond_to),
+            Ran::Close => return Fate::Close,
+        }
+        self.go_on(key, c);
+        Fate::Keep
     }
 
     /// Acts on the outcome of a run. `message`: the request, in case it runs again.

@@ -47,7 +47,7 @@ impl<S: Service> EventLoop<S> {
                 self.pump_or_queue(key, c)
             }
             // Its run may have begun before.
-            Phase::Working | Phase::Reading => {
+            Phase::Working | Phase::Reading | Phase::Remote => {
                 c.woken = true;
                 Fate::Keep
             }

@@ -1,0 +1,287 @@
+//! The connections of one event loop to the servers behind the router: the loop sends commands on
+//! them, and reads the replies when they come. No thread waits.
+//!
+//! ```text
+//! idle ── send ──► busy ── the whole reply ──► idle
+//!   └── closed by the server ──► gone ◄── lost ──┘
+//! ```
+//! A loop takes connections over that workers have opened ([`Upstream`](crate::upstream::Upstream)):
+//! opening one waits, so that what finds none goes to a worker.
+//!
+//! Invariant: a connection carries one command at a time. Each command that was sent gets a reply or
+//! a failure in its [`Slot`], and its ticket is told once, when all commands of the ticket have.
+
+use crate::replica_set::Member;
+use crate::upstream::Line;
+use crate::{Failure, Outcome};
+use bson::DocBuf;
+use mio::event::Event;
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Token};
+use parking_lot::Mutex;
+use slab::Slab;
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The most idle connections kept to one server: as many as a burst of clients needs, and those that nobody
+/// has needed for [`IDLE`] go.
+const KEEP: usize = 1024;
+const IDLE: Duration = Duration::from_secs(60);
+/// So often it is looked for them.
+const TRIM: Duration = Duration::from_secs(10);
+const BUFFER_BYTES: usize = 64 << 10;
+/// Connections of which one poll tells.
+const EVENTS: usize = 256;
+
+/// Where a reply comes to be.
+pub(crate) type Slot = Arc<Mutex<Option<Outcome<DocBuf>>>>;
+
+/// A command on its way.
+struct Errand {
+    ticket: u64,
+    slot: Slot,
+}
+
+struct Kept {
+    line: Line,
+    member: Arc<Member>,
+    /// [`Upstream::life`](crate::upstream::Upstream::life) when it was opened.
+    life: u64,
+    /// What the kernel has not taken yet.
+    unsent: Vec<u8>,
+    /// What has come of a reply.
+    have: Vec<u8>,
+    errand: Option<Errand>,
+    used: Instant,
+}
+
+pub(crate) struct Lines {
+    poll: Poll,
+    events: Events,
+    all: Slab<Kept>,
+    /// By the address of their member, which they keep alive; the last used is last.
+    idle: HashMap<usize, VecDeque<usize>>,
+    trimmed: Instant,
+    /// How many replies each ticket still lacks.
+    lacking: HashMap<u64, usize>,
+    next: u64,
+    buffer: Vec<u8>,
+}
+
+fn key_of(member: &Arc<Member>) -> usize {
+    Arc::as_ptr(member) as usize
+}
+
+impl Lines {
+    pub fn open() -> std::io::Result<Lines> {
+        Ok(Lines {
+            poll: Poll::new()?,
+            events: Events::with_capacity(EVENTS),
+            all: Slab::new(),
+            idle: HashMap::new(),
+            trimmed: Instant::now(),
+            lacking: HashMap::new(),
+            next: 0,
+            buffer: vec![0; BUFFER_BYTES],
+        })
+    }
+
+    /// Sends each message to its member. `None`: one of them has no connection, and nothing was
+    /// sent.
+    pub fn send(&mut self, messages: &[(Arc<Member>, Vec<u8>)]) -> Option<(u64, Vec<Slot>)> {
+        let mut taken = Vec::with_capacity(messages.len());
+        for (member, _) in messages {
+            match self.take(member) {
+                Some(at) => taken.push(at),
+                None => {
+                    taken.into_iter().for_each(|at| self.rest(at));
+                    return None;
+                }
+            }
+        }
+        let ticket = self.next;
+        self.next += 1;
+        let mut slots = Vec::with_capacity(messages.len());
+        let mut under_way = 0;
+        for (at, (_, message)) in taken.into_iter().zip(messages) {
+            let slot = Slot::default();
+            let errand = Errand {
+                ticket,
+                slot: slot.clone(),
+            };
+            match self.begin(at, message, errand) {
+                Ok(()) => under_way += 1,
+                Err(failure) => *slot.lock() = Some(Err(failure)),
+            }
+            slots.push(slot);
+        }
+        // A message that is not whole at its server is not run.
+        if under_way == 0 {
+            return None;
+        }
+        self.lacking.insert(ticket, under_way);
+        Some((ticket, slots))
+    }
+
+    fn begin(&mut self, at: usize, message: &[u8], errand: Errand) -> Outcome<()> {
+        let Some(kept) = self.all.get_mut(at) else {
+            return Err(Failure::Unreachable("a connection is gone".into()));
+        };
+        match kept.line.write_now(message) {
+            Ok(sent) => {
+                kept.unsent.extend_from_slice(message.get(sent..).unwrap_or_default());
+                kept.errand = Some(errand);
+                Ok(())
+            }
+            Err(failure) => {
+                self.drop_line(at);
+                Err(Failure::Unreachable(failure.to_string()))
+            }
+        }
+    }
+
+    /// An idle connection to a member.
+    fn take(&mut self, member: &Arc<Member>) -> Option<usize> {
+        let life = member.upstream.life();
+        while let Some(at) = self.idle.get_mut(&key_of(member)).and_then(VecDeque::pop_back) {
+            match self.all.get(at).is_some_and(|kept| kept.life == life) {
+                true => return Some(at),
+                false => self.drop_line(at),
+            }
+        }
+        let line = member.upstream.take_idle()?;
+        let entry = self.all.vacant_entry();
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        let (fd, token) = (line.as_raw_fd(), Token(entry.key()));
+        let registry = self.poll.registry();
+        registry.register(&mut SourceFd(&fd), token, interest).ok()?;
+        let kept = Kept {
+            line,
+            member: member.clone(),
+            life,
+            unsent: Vec::new(),
+            have: Vec::new(),
+            errand: None,
+            used: Instant::now(),
+        };
+        Some(self.all.insert(kept))
+    }
+
+    /// Keeps a connection for the next command.
+    fn rest(&mut self, at: usize) {
+        let Some(kept) = self.all.get_mut(at) else {
+            return;
+        };
+        kept.used = Instant::now();
+        let idle = self.idle.entry(key_of(&kept.member)).or_default();
+        match kept.life == kept.member.upstream.life() && idle.len() < KEEP {
+            true => idle.push_back(at),
+            false => self.drop_line(at),
+        }
+    }
+
+    /// Closes a connection.
+    fn drop_line(&mut self, at: usize) {
+        if let Some(kept) = self.all.try_remove(at)
+            && let Some(idle) = self.idle.get_mut(&key_of(&kept.member))
+        {
+            idle.retain(|other| *other != at);
+            if idle.is_empty() {
+                self.idle.remove(&key_of(&kept.member));
+            }
+        }
+    }
+
+    /// Takes what has come, and appends the tickets of which all replies are there.
+    pub fn take_arrived(&mut self, tickets: &mut Vec<u64>) {
+        let mut events = std::mem::replace(&mut self.events, Events::with_capacity(0));
+        loop {
+            // It is not waited for; what fails now is told by the next poll.
+            if self.poll.poll(&mut events, Some(Duration::ZERO)).is_err() {
+                break;
+            }
+            let mut seen = 0;
+            for event in &events {
+                seen += 1;
+                self.on_event(event, tickets);
+            }
+            if seen < EVENTS {
+                break;
+            }
+        }
+        self.events = events;
+        self.trim();
+    }
+
+    /// Closes connections that nobody has needed for long.
+    fn trim(&mut self) {
+        let now = Instant::now();
+        if now - self.trimmed < TRIM {
+            return;
+        }
+        self.trimmed = now;
+        let all = &self.all;
+        let is_old = |at: &&usize| all.get(**at).is_none_or(|kept| now - kept.used > IDLE);
+        // The longest unused come first.
+        let old = self.idle.values().flat_map(|idle| idle.iter().take_while(is_old));
+        let old: Vec<usize> = old.copied().collect();
+        old.into_iter().for_each(|at| self.drop_line(at));
+    }
+
+    fn on_event(&mut self, event: &Event, tickets: &mut Vec<u64>) {
+        let at = event.token().0;
+        let ends = event.is_read_closed() || event.is_error();
+        let Some(kept) = self.all.get_mut(at) else {
+            return;
+        };
+        if kept.errand.is_none() {
+            // Nobody has asked for what comes: mostly it is the end.
+            if event.is_readable() || ends {
+                self.drop_line(at);
+            }
+            return;
+        }
+        if let Some(outcome) = kept.go_on(&mut self.buffer).transpose() {
+            let lost = outcome.is_err();
+            if let Some(errand) = kept.errand.take() {
+                *errand.slot.lock() = Some(outcome);
+                self.count(errand.ticket, tickets);
+            }
+            match lost || ends {
+                true => self.drop_line(at),
+                false => self.rest(at),
+            }
+        }
+    }
+
+    fn count(&mut self, ticket: u64, tickets: &mut Vec<u64>) {
+        let Some(lacking) = self.lacking.get_mut(&ticket) else {
+            return;
+        };
+        *lacking -= 1;
+        if *lacking == 0 {
+            self.lacking.remove(&ticket);
+            tickets.push(ticket);
+        }
+    }
+}
+
+impl Kept {
+    /// Sends and reads on, without waiting: the reply, once it is whole.
+    fn go_on(&mut self, buffer: &mut [u8]) -> Outcome<Option<DocBuf>> {
+        if !self.unsent.is_empty() {
+            let sent = self.line.write_now(&self.unsent)?;
+            self.unsent.drain(..sent);
+        }
+        self.line.read_now(&mut self.have, buffer)
+    }
+}
+
+impl AsRawFd for Lines {
+    /// Polls as readable when [`Lines::take_arrived`] has something to do.
+    fn as_raw_fd(&self) -> RawFd {
+        self.poll.as_raw_fd()
+    }
+}
