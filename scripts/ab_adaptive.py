@@ -37,7 +37,6 @@ LEFT_OUT = {
     "stall-detection": [("storage/src/log_and_engine.rs", "if begun.elapsed() > STALL", "if !OFF && begun.elapsed() > STALL")],
     "insert-order": [("storage/src/insert_order.rs", ".then(|| in_order", ".then(|| !OFF && in_order")],
     "load-level": [("storage/src/maintenance.rs", "    match bytes {\n", "    match if OFF { 1 } else { bytes } {\n")],
-    "lone-client": [("server/src/event_loop/lone_client.rs", "self.requests > IN_A_ROW", "!OFF && self.requests > IN_A_ROW")],
     "fetch-batch": [
         ("executor/src/read/index_scan.rs", ".clamp(1, FETCH_BATCH)", ".clamp(if OFF { FETCH_BATCH } else { 1 }, FETCH_BATCH)"),
     ],
@@ -159,20 +158,6 @@ def in_order(program, without):
         return {"bytes written for one inserted": written(server) / (count * 930)}
 
 
-def alone(program, without):
-    """One client that reads documents which are not in memory."""
-    with serving(program, without, "--cache", "32MB", "--direct-io", "--event-loops", "1") as server, server.client() as client:
-        count = 200_000
-        for start in range(0, count, 1000):
-            client.load.docs.insert_many([{"_id": i, "fill": os.urandom(1000)} for i in range(start, start + 1000)])
-        rng, reads, begun, used = random.Random(2), [], time.monotonic(), cpu(server)
-        while time.monotonic() < begun + 5:
-            at = time.perf_counter()
-            client.load.docs.find_one({"_id": rng.randrange(count)})
-            reads.append(time.perf_counter() - at)
-        return {"a read's median, ms": statistics.median(reads) * 1e3, "CPU a read, µs": (cpu(server) - used) / len(reads) * 1e6}
-
-
 def few_wanted(program, without):
     """Three documents of an index range that holds many."""
     with serving(program, without, "--event-loops", "1") as server, server.client() as client:
@@ -228,7 +213,6 @@ WORK = {
     "stall-detection": (storm, ["a read's p99, ms"]),
     "load-level": (storm, ["bytes written for one inserted", "documents"]),
     "insert-order": (in_order, ["bytes written for one inserted"]),
-    "lone-client": (alone, ["a read's median, ms", "CPU a read, µs"]),
     "fetch-batch": (few_wanted, ["CPU a query, µs"]),
     "worker-threads": (pipelines_beside, ["a short scan's median, ms"]),
     "inline-budget": (scans_beside, ["a read's p99, ms"]),

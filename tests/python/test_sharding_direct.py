@@ -51,10 +51,10 @@ def offloaded(client):
 def test_what_is_known_needs_no_thread(cluster):
     with cluster.client() as client:
         before = offloaded(client)
-        for n in range(COUNT):
+        for n in range(0, COUNT, 5):
             everything(client.direct, n)
         # The driver's own commands may need one.
-        assert offloaded(client) - before < COUNT // 4
+        assert offloaded(client) - before < COUNT // 20
 
 
 def test_errors_are_the_shards(cluster):

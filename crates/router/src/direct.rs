@@ -23,7 +23,6 @@ use crate::replica_set::{Asked, Member, ReplicaSet, Terms};
 use crate::request::Command;
 use crate::service_impl::Router;
 use crate::single_write::{Found, found_at};
-use crate::upstream::message;
 use crate::write::ForOneShard;
 use crate::{Failure, Outcome, aggregate, cursors, snapshot, views};
 use bson::{Doc, DocBuf};
@@ -48,11 +47,15 @@ pub(crate) fn serves(name: &str) -> bool {
 /// What is done with the replies.
 enum Then {
     /// One shard's reply is the client's; a cursor in it becomes one of the router's, over `ns`.
-    Adopt { ns: String },
+    Adopt {
+        ns: String,
+    },
     /// The same without a cursor. A view is told by the shard, and is for a worker.
     Read,
     /// The reply to all statements of a write.
-    Wrote { statements: usize },
+    Wrote {
+        statements: usize,
+    },
     /// As it came.
     AsItIs,
     Merge(Box<Scattered>),
@@ -183,8 +186,10 @@ fn send(
     let mut to = Vec::with_capacity(plan.commands.len());
     for (shard, command) in plan.commands {
         let set = router.cluster.known_shard(&shard)?;
-        let body = router.cluster.versioned(placement, &shard, command.as_doc());
-        let message = message(body.as_doc(), plan.sequences);
+        let command = command.as_doc();
+        let message = router
+            .cluster
+            .versioned(placement, &shard, command, plan.sequences);
         let asked = Asked::of(&message).ok()?;
         let member = set.choose_now(&asked)?;
         to.push((shard, set, asked.terms));
@@ -208,11 +213,7 @@ fn send(
 }
 
 /// Does what follows from the replies.
-pub(crate) fn finish(
-    router: &Router,
-    mut under_way: UnderWay,
-    command: &Command<'_>,
-) -> Finished {
+pub(crate) fn finish(router: &Router, mut under_way: UnderWay, command: &Command<'_>) -> Finished {
     let mut replies = Vec::with_capacity(under_way.parts.len());
     for part in &under_way.parts {
         match part.judged(router) {
@@ -234,11 +235,7 @@ pub(crate) fn finish(
 }
 
 /// Goes on on a worker with what has come.
-pub(crate) fn complete(
-    router: &Router,
-    under_way: UnderWay,
-    command: &Command<'_>,
-) -> Finished {
+pub(crate) fn complete(router: &Router, under_way: UnderWay, command: &Command<'_>) -> Finished {
     conclude(router, under_way, command)
 }
 

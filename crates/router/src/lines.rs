@@ -131,7 +131,8 @@ impl Lines {
         };
         match kept.line.write_now(message) {
             Ok(sent) => {
-                kept.unsent.extend_from_slice(message.get(sent..).unwrap_or_default());
+                kept.unsent
+                    .extend_from_slice(message.get(sent..).unwrap_or_default());
                 kept.errand = Some(errand);
                 Ok(())
             }
@@ -145,7 +146,11 @@ impl Lines {
     /// An idle connection to a member.
     fn take(&mut self, member: &Arc<Member>) -> Option<usize> {
         let life = member.upstream.life();
-        while let Some(at) = self.idle.get_mut(&key_of(member)).and_then(VecDeque::pop_back) {
+        while let Some(at) = self
+            .idle
+            .get_mut(&key_of(member))
+            .and_then(VecDeque::pop_back)
+        {
             match self.all.get(at).is_some_and(|kept| kept.life == life) {
                 true => return Some(at),
                 false => self.drop_line(at),
@@ -156,7 +161,9 @@ impl Lines {
         let interest = Interest::READABLE | Interest::WRITABLE;
         let (fd, token) = (line.as_raw_fd(), Token(entry.key()));
         let registry = self.poll.registry();
-        registry.register(&mut SourceFd(&fd), token, interest).ok()?;
+        registry
+            .register(&mut SourceFd(&fd), token, interest)
+            .ok()?;
         let kept = Kept {
             line,
             member: member.clone(),
@@ -225,7 +232,10 @@ impl Lines {
         let all = &self.all;
         let is_old = |at: &&usize| all.get(**at).is_none_or(|kept| now - kept.used > IDLE);
         // The longest unused come first.
-        let old = self.idle.values().flat_map(|idle| idle.iter().take_while(is_old));
+        let old = self
+            .idle
+            .values()
+            .flat_map(|idle| idle.iter().take_while(is_old));
         let old: Vec<usize> = old.copied().collect();
         old.into_iter().for_each(|at| self.drop_line(at));
     }

@@ -616,7 +616,11 @@ mod tests {
             let sent = message(body.as_doc(), &[]);
             let asked = Asked::of(&sent).unwrap();
             let terms = Terms { cursor, repeatable };
-            assert_eq!((asked.preference.mode, asked.terms), (mode, terms), "{body:?}");
+            assert_eq!(
+                (asked.preference.mode, asked.terms),
+                (mode, terms),
+                "{body:?}"
+            );
         }
     }
 }

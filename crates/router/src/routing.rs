@@ -5,7 +5,7 @@
 
 use crate::metadata::{Cluster, Home, Placement, Whole};
 use crate::replica_set::{Asked, Member, ReplicaSet};
-use crate::upstream::{Line, error_of, message, with_fields};
+use crate::upstream::{Line, error_of, message, message_with};
 use crate::{Failure, Outcome, Stale};
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
 use errors::{Code, err};
@@ -35,16 +35,13 @@ fn database_for(placement: &Placement) -> Option<DbVersion> {
 }
 
 /// Both, as a shard is told them.
-fn belief_for(placement: &Placement, shard: &str) -> DocBuf {
-    let mut w = Writer::new();
-    w.doc(
-        "shardVersion",
-        version_for(placement, shard).to_doc().as_doc(),
-    );
+fn say_belief(w: &mut Writer, placement: &Placement, shard: &str) {
+    w.open_doc("shardVersion");
+    version_for(placement, shard).write(w);
+    w.close();
     if let Some(database) = database_for(placement) {
         w.doc("databaseVersion", database.to_doc().as_doc());
     }
-    w.finish()
 }
 
 /// A reply, or why there is none that counts.
@@ -257,16 +254,14 @@ impl Cluster {
         placement: &Placement,
         commands: &[(Arc<str>, DocBuf)],
     ) -> Outcome<Vec<DocBuf>> {
-        let whole: Vec<(Arc<str>, DocBuf)> = commands
-            .iter()
-            .map(|(shard, c)| {
-                let versioned = self.versioned(placement, shard, c.as_doc());
-                (shard.clone(), versioned)
-            })
-            .collect();
+        let message = |(shard, c): &(Arc<str>, DocBuf)| {
+            let message = self.versioned(placement, shard, c.as_doc(), &[]);
+            (shard.clone(), message)
+        };
+        let all = commands.iter().map(message).collect();
         let mut replies = Vec::with_capacity(commands.len());
         let mut failure = None;
-        for ((shard, _), reply) in whole.iter().zip(self.together(&whole)) {
+        for ((shard, _), reply) in commands.iter().zip(self.send_all(all)) {
             match reply.and_then(|reply| self.judge(shard, reply)) {
                 Ok(reply) => replies.push(reply),
                 Err(e) => failure = failure.or(Some(e)),
@@ -281,10 +276,14 @@ impl Cluster {
     /// Sends commands to shards at once as they are, and gives the reply of each in the same order.
     /// All replies are read, so that their connections can be used again.
     pub(crate) fn together(&self, commands: &[(Arc<str>, DocBuf)]) -> Vec<Outcome<DocBuf>> {
-        let mut under_way = Vec::with_capacity(commands.len());
-        for (shard, command) in commands {
-            let message = message(command.as_doc(), &[]);
-            let sent = self.shard(shard).and_then(|set| {
+        let message = |(shard, c): &(Arc<str>, DocBuf)| (shard.clone(), message(c.as_doc(), &[]));
+        self.send_all(commands.iter().map(message).collect())
+    }
+
+    fn send_all(&self, messages: Vec<(Arc<str>, Vec<u8>)>) -> Vec<Outcome<DocBuf>> {
+        let mut under_way = Vec::with_capacity(messages.len());
+        for (shard, message) in messages {
+            let sent = self.shard(&shard).and_then(|set| {
                 let member = set.choose(&Asked::of(&message)?)?;
                 let line = member.upstream.send(&message);
                 Ok((set, member, line))
@@ -310,10 +309,8 @@ impl Cluster {
         command: Doc<'_>,
         sequences: &[wire::Sequence<'_>],
     ) -> Outcome<DocBuf> {
-        let body = self.versioned(placement, shard, command);
-        let reply = self
-            .shard(shard)?
-            .call(&message(body.as_doc(), sequences))?;
+        let message = self.versioned(placement, shard, command, sequences);
+        let reply = self.shard(shard)?.call(&message)?;
         self.judge(shard, reply)
     }
 
@@ -323,13 +320,20 @@ impl Cluster {
         judge(shard, reply)
     }
 
-    /// A command with what the router believes, and with the cluster's time: what the shard writes
-    /// for it is later than what was seen before.
-    pub(crate) fn versioned(&self, placement: &Placement, shard: &str, command: Doc<'_>) -> DocBuf {
-        let mut fields = Writer::new();
-        fields.extend(belief_for(placement, shard).as_doc());
-        self.say_time(&mut fields);
-        with_fields(command, fields.finish().as_doc())
+    /// The message of a command with what the router believes, and with the cluster's time: what the
+    /// shard writes for it is later than what was seen before.
+    pub(crate) fn versioned(
+        &self,
+        placement: &Placement,
+        shard: &str,
+        command: Doc<'_>,
+        sequences: &[wire::Sequence<'_>],
+    ) -> Vec<u8> {
+        let fields = |w: &mut Writer| {
+            say_belief(w, placement, shard);
+            self.say_time(w);
+        };
+        message_with(command, fields, sequences)
     }
 
     /// What says to a shard where the router believes the collection to be that a pipeline there
@@ -337,7 +341,7 @@ impl Cluster {
     pub(crate) fn target_of(&self, ns: &str, placement: &Placement, shard: &str) -> DocBuf {
         let mut w = Writer::new();
         w.str("ns", ns);
-        w.extend(belief_for(placement, shard).as_doc());
+        say_belief(&mut w, placement, shard);
         w.finish()
     }
 

@@ -203,7 +203,9 @@ impl Router {
         if self.local.has_fail_points() {
             return None;
         }
-        let user = self.local.admit_routed(client, request, access::own(name), false);
+        let user = self
+            .local
+            .admit_routed(client, request, access::own(name), false);
         let user = user.ok()?;
         let body = self.local.with_own_session(user.as_deref(), request.body);
         let body = body.ok()?;

@@ -189,8 +189,7 @@ impl Line {
 
     /// The reply that these bytes are, or how many more it lacks at least.
     fn reply_in(&self, bytes: &[u8]) -> Outcome<Whole> {
-        let stranger =
-            || Failure::Lost(format!("{} does not answer as a server does", self.host));
+        let stranger = || Failure::Lost(format!("{} does not answer as a server does", self.host));
         match wire::frame(bytes) {
             Ok(wire::Frame::Complete { len }) => {
                 let whole = bytes.get(..len).unwrap_or_default();
@@ -285,10 +284,23 @@ pub const BODY_AT: usize = 16 + 4 + 1;
 
 /// A command, which says its `$db`, with its sequences.
 pub fn message(body: Doc<'_>, sequences: &[wire::Sequence<'_>]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(body.len() + 64);
+    message_with(body, |_| {}, sequences)
+}
+
+/// The same with fields at the command's end.
+pub fn message_with(
+    body: Doc<'_>,
+    fields: impl FnOnce(&mut Writer),
+    sequences: &[wire::Sequence<'_>],
+) -> Vec<u8> {
+    let beside: usize = sequences.iter().map(|s| s.documents.len() + 64).sum();
+    let mut out = Vec::with_capacity(body.len() + beside + 320);
     let start = wire::begin_msg(&mut out, 1, 0, 0);
     wire::begin_body(&mut out);
-    out.extend_from_slice(body.as_bytes());
+    let mut w = Writer::on(out);
+    w.extend(body);
+    fields(&mut w);
+    out = w.finish_into();
     for sequence in sequences {
         let at = wire::begin_sequence(&mut out, sequence.name);
         out.extend_from_slice(sequence.documents);

@@ -85,7 +85,8 @@ impl ForOneShard {
         let batch = Batch::of(router, command).ok()?;
         let mut shard = None;
         for statement in &batch.pending {
-            let Ok(Target::All(mut shards)) = batch.target(placement, statement.doc.as_doc()) else {
+            let Ok(Target::All(mut shards)) = batch.target(placement, statement.doc.as_doc())
+            else {
                 return None;
             };
             let one = shards.pop().filter(|_| shards.is_empty())?;

@@ -7,14 +7,12 @@
 //!        replies, or have them wait for the disk ─ the same for a few guests ─ take in new
 //!        connections
 //! ```
-//! Invariants: the loop never blocks except in `poll`, in the service's own commit, and in a read
-//! for a client that has the loop to itself ([`lone_client`]); every reply made or staged in a turn
+//! Invariants: the loop never blocks except in `poll` and in the service's own commit; every reply made or staged in a turn
 //! is sent or replaced by an error in that turn; readiness is edge-triggered, so `readable` stays
 //! set until a read gives `WouldBlock` or fewer bytes than asked.
 
 mod disk_queue;
 mod guests;
-mod lone_client;
 mod reading;
 mod reads;
 mod remote;
@@ -44,7 +42,6 @@ use crate::runner::{Head, Runner};
 use crate::tls::Session;
 use crate::workers::Workers;
 use disk_queue::{DiskQueue, RING};
-use lone_client::LoneClient;
 use remote::{REMOTE, Remote};
 use requests::Suspended;
 
@@ -125,7 +122,6 @@ pub(crate) struct EventLoop<S: Service> {
     bytes_in: u64,
     bytes_out: u64,
     requests: u64,
-    lone_client: LoneClient,
     /// `None` before the loop runs, and where the kernel has no `io_uring`.
     disk: Option<DiskQueue<Suspended>>,
     remote: Remote,
@@ -166,7 +162,6 @@ impl<S: Service> EventLoop<S> {
             bytes_in: 0,
             bytes_out: 0,
             requests: 0,
-            lone_client: LoneClient::default(),
             disk: None,
             remote: Remote::default(),
             stopping_since: None,

@@ -552,7 +552,9 @@ fn who_waits_for_another_server_holds_up_nobody() {
     leaves.send(doc! { "remote": 50 });
     other.call(doc! { "ping": 1 });
     drop(leaves);
-    until("the client is gone", || server.service.gone.load(SeqCst) == gone + 1);
+    until("the client is gone", || {
+        server.service.gone.load(SeqCst) == gone + 1
+    });
     assert_eq!(int(&waiting[0].call(doc! { "remote": 1 }), "there"), 1);
 }
 

@@ -53,10 +53,15 @@ impl Version {
     /// As commands carry it.
     pub fn to_doc(self) -> DocBuf {
         let mut w = Writer::new();
+        self.write(&mut w);
+        w.finish()
+    }
+
+    /// Writes the fields of it.
+    pub fn write(self, w: &mut Writer) {
         w.oid("e", self.epoch)
             .timestamp("t", self.timestamp)
             .timestamp("v", self.placement);
-        w.finish()
     }
 
     pub fn parse(v: Val<'_>) -> Result<Version> {

@@ -58,8 +58,6 @@ pub(super) struct DiskQueue<R> {
     turns: VecDeque<usize>,
     /// What is under way, in bytes.
     bytes: usize,
-    /// The only client waits for the queued reads, so the loop waits too.
-    wait: bool,
     buffers: Buffers,
 }
 
@@ -76,7 +74,6 @@ impl<R> DiskQueue<R> {
             requests: Slab::new(),
             turns: VecDeque::new(),
             bytes: 0,
-            wait: false,
             buffers: Buffers::new(SPARES, SHORTEST_PAGES, LONGEST_PAGES),
         })
     }
@@ -90,10 +87,8 @@ impl<R> DiskQueue<R> {
             && self.turns.len() < REQUESTS
     }
 
-    /// Takes a request for whose reads there is room. `alone`: the loop has nothing to do until
-    /// they have come.
-    pub fn take(&mut self, request: R, reads: Vec<DiskRead>, alone: bool) {
-        self.wait = alone;
+    /// Takes a request for whose reads there is room.
+    pub fn take(&mut self, request: R, reads: Vec<DiskRead>) {
         self.turns.push_back(self.requests.insert(Entry {
             request,
             done: Vec::with_capacity(reads.len()),
@@ -143,9 +138,8 @@ impl<R> DiskQueue<R> {
     /// Hands to the kernel what was pushed since the last time.
     pub fn submit(&mut self) {
         if self.ring.has_queued() {
-            let wait = usize::from(std::mem::take(&mut self.wait));
             // What could not be submitted stays queued for the next turn.
-            let _ = self.ring.submit(wait);
+            let _ = self.ring.submit(0);
         }
     }
 

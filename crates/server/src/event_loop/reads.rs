@@ -43,8 +43,7 @@ impl<S: Service> EventLoop<S> {
         metrics.disk_reads.fetch_add(reads.len() as u64, Relaxed);
         c.phase = Phase::Reading;
         let suspended = Suspended::new(key, c, resume, message, respond_to);
-        let alone = self.lone_client.is_there() && self.staged.is_empty();
-        queue.take(suspended, reads, alone);
+        queue.take(suspended, reads);
         let output = std::mem::take(&mut c.output);
         self.spare(output);
     }

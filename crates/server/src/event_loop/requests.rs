@@ -99,7 +99,6 @@ impl<S: Service> EventLoop<S> {
         if message.len() > self.shared.limits.inline_bytes {
             return Ran::ToWorker;
         }
-        self.lone_client.note(c.client.id);
         self.run_inline(key, c, message, respond_to, None)
     }
 
