@@ -133,3 +133,14 @@ def test_a_shard_that_dies_under_a_read(cluster):
     assert [getattr(d, "get", lambda _, d=d: d)("k") for d in told] == [COUNT - 1] * 6
     with cluster.client() as client:
         everything(client.direct, COUNT - 1)
+
+
+def test_ranges_that_are_spread_empty_leave_no_orphans(cluster):
+    with cluster.client() as client:
+        client.admin.command("shardCollection", "direct.hashed", key={"_id": "hashed"})
+    parts = []
+    for name in cluster.shards:
+        with cluster.on_shard(name) as shard:
+            parts.append(shard.config.ownership.find_one({"_id": "direct.hashed"}))
+    assert [bool(part["owned"]) for part in parts] == [True, True]
+    assert [part["orphans"] for part in parts] == [[], []]

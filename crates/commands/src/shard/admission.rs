@@ -2,8 +2,9 @@
 //! are there documents to hide?
 //!
 //! Invariant: a command whose version is refused has changed nothing. One that is admitted while the
-//! shard may hold orphans runs with a filter that hides them.
+//! shard may hold orphans that it could find runs with a filter that hides them.
 
+use super::hiding::Hider;
 use super::pando_time::MOST_AHEAD_SECONDS;
 use super::{RangesRead, WriterGuard};
 use crate::Commands;
@@ -86,7 +87,9 @@ impl Commands {
             Standing::Serve { .. } if merged.is_some() => {}
             Standing::Serve { hides: true } => {
                 if let Some(known) = &known {
-                    admitted.body = Some(hiding(command, request, &known.shown()));
+                    let collated = self.engine.catalog.collation_of(&ns).is_some();
+                    let hider = Hider { known, collated };
+                    admitted.body = hider.hide(command.name, request);
                 }
             }
             Standing::Stale => return Err(refusal(&ns, received, known.as_deref(), false)),
@@ -272,180 +275,4 @@ pub(super) fn refusal(
         "sharding status of collection {ns} is not as the router believes: {why}"
     )
     .with_extra(w.finish().into_vec())
-}
-
-/// `filter` and what is shown, both.
-fn both(filter: Option<Doc<'_>>, shown: &DocBuf) -> DocBuf {
-    let mut w = Writer::new();
-    w.open_array("$and");
-    if let Some(filter) = filter.filter(|f| !f.is_empty()) {
-        w.push(filter.as_val());
-    }
-    w.push(shown.as_doc().as_val());
-    w.finish()
-}
-
-/// The command with orphans hidden from its filters.
-fn hiding(command: &Command, request: &Request<'_>, shown: &DocBuf) -> DocBuf {
-    let field = match command.name {
-        "find" => "filter",
-        "count" | "distinct" | "findAndModify" | "mapReduce" => "query",
-        "aggregate" => "pipeline",
-        "update" => "updates",
-        "delete" => "deletes",
-        _ => "",
-    };
-    let mut w = Writer::new();
-    let mut found = field.is_empty();
-    for e in request.body {
-        if e.name != field || field.is_empty() {
-            w.val(e.name, e.val);
-            continue;
-        }
-        found = true;
-        match field {
-            "pipeline" => pipeline(&mut w, e.val, shown),
-            "updates" | "deletes" => {
-                let all = e.val.as_array().unwrap_or(Doc::EMPTY);
-                statements(&mut w, field, all.values().filter_map(Val::as_doc), shown);
-            }
-            _ => {
-                w.doc(field, both(e.val.as_doc(), shown).as_doc());
-            }
-        }
-    }
-    for sequence in request.sequences {
-        let docs = sequence.iter().filter_map(Doc::new);
-        if sequence.name == field {
-            found = true;
-            statements(&mut w, field, docs, shown);
-        } else {
-            w.open_array(sequence.name);
-            docs.for_each(|d| {
-                w.push(d.as_val());
-            });
-            w.close();
-        }
-    }
-    if !found && field != "pipeline" {
-        w.doc(field, both(None, shown).as_doc());
-    }
-    w.finish()
-}
-
-fn statements<'a>(w: &mut Writer, field: &str, all: impl Iterator<Item = Doc<'a>>, shown: &DocBuf) {
-    w.open_array(field);
-    for statement in all {
-        let mut one = Writer::new();
-        for e in statement {
-            match e.name {
-                "q" => one.doc("q", both(e.val.as_doc(), shown).as_doc()),
-                name => one.val(name, e.val),
-            };
-        }
-        w.push(one.finish().as_doc().as_val());
-    }
-    w.close();
-}
-
-/// Hides orphans from a pipeline: in its first stage where that looks for documents itself, before
-/// it otherwise.
-fn pipeline(w: &mut Writer, stages: Val<'_>, shown: &DocBuf) {
-    let stages = stages.as_array().unwrap_or(Doc::EMPTY);
-    w.open_array("pipeline");
-    let first = stages
-        .values()
-        .next()
-        .and_then(Val::as_doc)
-        .and_then(Doc::first);
-    let taken = match first {
-        Some(e) if e.name == "$match" => {
-            let mut m = Writer::new();
-            m.doc("$match", both(e.val.as_doc(), shown).as_doc());
-            w.push(m.finish().as_doc().as_val());
-            1
-        }
-        Some(e) if e.name == "$geoNear" => {
-            let near = e.val.as_doc().unwrap_or(Doc::EMPTY);
-            let mut g = Writer::new();
-            g.open_doc("$geoNear");
-            for f in near.iter().filter(|f| f.name != "query") {
-                g.val(f.name, f.val);
-            }
-            let query = near.get("query").and_then(Val::as_doc);
-            g.doc("query", both(query, shown).as_doc());
-            w.push(g.finish().as_doc().as_val());
-            1
-        }
-        // It tells of the collection, not of its documents.
-        Some(e)
-            if matches!(
-                e.name,
-                "$collStats" | "$indexStats" | "$planCacheStats" | "$changeStream"
-            ) =>
-        {
-            0
-        }
-        _ => {
-            let mut m = Writer::new();
-            m.doc("$match", shown.as_doc());
-            w.push(m.finish().as_doc().as_val());
-            0
-        }
-    };
-    for stage in stages.values().skip(taken) {
-        w.push(stage);
-    }
-    w.close();
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::request::table;
-    use bson::{array, doc};
-
-    fn request<'a>(body: Doc<'a>) -> Request<'a> {
-        Request {
-            body,
-            sequences: &[],
-            legacy_db: None,
-            more_to_come: false,
-            exhaust_allowed: false,
-            again: false,
-            message_bytes: 0,
-            resumed: None,
-        }
-    }
-
-    #[test]
-    fn filters_of_every_command_are_joined() {
-        let shown = doc! {"h": 1};
-        for (command, body, wanted) in [
-            (
-                "find",
-                doc! {"find": "c", "limit": 1},
-                doc! {"find": "c", "limit": 1, "filter": doc! {"$and": array![doc! {"h": 1}]}},
-            ),
-            (
-                "count",
-                doc! {"count": "c", "query": doc! {"a": 1}},
-                doc! {"count": "c", "query": doc! {"$and": array![doc! {"a": 1}, doc! {"h": 1}]}},
-            ),
-            (
-                "delete",
-                doc! {"delete": "c", "deletes": array![doc! {"q": doc! {}, "limit": 0}]},
-                doc! {"delete": "c", "deletes": array![doc! {"q": doc! {"$and": array![doc! {"h": 1}]}, "limit": 0}]},
-            ),
-            (
-                "aggregate",
-                doc! {"aggregate": "c", "pipeline": array![doc! {"$group": 1}]},
-                doc! {"aggregate": "c", "pipeline": array![doc! {"$match": doc! {"h": 1}}, doc! {"$group": 1}]},
-            ),
-            ("insert", doc! {"insert": "c"}, doc! {"insert": "c"}),
-        ] {
-            let command = table::lookup(command).unwrap();
-            assert_eq!(hiding(command, &request(body.as_doc()), &shown), wanted);
-        }
-    }
 }

@@ -3,6 +3,7 @@
 //! ([decision](../../../../docs/decisions/2026-11-25-sharding.md)).
 
 mod admission;
+mod hiding;
 mod ownerships;
 pub mod pando_change;
 pub mod pando_changes;

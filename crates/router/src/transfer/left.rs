@@ -221,7 +221,22 @@ impl Cluster {
             }
             self.forget(ns);
         }
-        self.lift_all(ns, left, turn)
+        self.lift_all(ns, left, turn)?;
+        match (left.is_moved(), turn) {
+            (true, Some(turn)) => self.clean_all(ns, left, turn),
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes all orphans from the shard whose ranges were given away.
+    fn clean_all(&self, ns: &str, left: &Left, turn: i64) -> Outcome<()> {
+        for shard in left.names("fenced") {
+            let clean = doc! {
+                "_pandoClean": 1, "ns": ns, "turn": turn, "writeConcern": majority(),
+            };
+            unless_gone(self.on_shard(&shard, "admin", clean.as_doc()).map(drop))?;
+        }
+        Ok(())
     }
 
     /// Tells the shards of a database's primary what the metadata says, and lets routers go on.

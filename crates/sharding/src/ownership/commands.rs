@@ -166,7 +166,7 @@ mod tests {
         let expecting = before.clone().receive(range(3, 5));
         let reads = |a: &Ownership, b: &Ownership| Ownership::reads_the_past(Some(a), b);
         assert!(reads(&before, &expecting) && reads(&expecting, &expecting));
-        let cleaned = expecting.clone().cleaned(range(3, 5));
+        let cleaned = expecting.clone().cleaned(&[range(3, 5)]);
         assert!(!reads(&expecting, &cleaned));
         assert!(!reads(&before, &nothing(3)));
         assert!(!Ownership::reads_the_past(None, &before));

@@ -161,16 +161,24 @@ impl Ownership {
     }
 
     /// No documents of a range are here that the shard does not own.
-    pub fn cleaned(mut self, range: PlaceRange) -> Ownership {
-        self.orphans = cut(&self.orphans, &[range]);
+    pub fn cleaned(mut self, ranges: &[PlaceRange]) -> Ownership {
+        self.orphans = cut(&self.orphans, ranges);
         self
     }
 
     /// A filter that holds for documents outside of the orphan ranges.
     pub fn shown(&self) -> DocBuf {
+        self.shown_among(&[PlaceRange::all()]).unwrap_or_default()
+    }
+
+    /// The same for documents that lie in these ranges. `None`: none of them is an orphan.
+    pub fn shown_among(&self, ranges: &[PlaceRange]) -> Option<DocBuf> {
+        let may_be_found = |orphans: &&PlaceRange| ranges.iter().any(|r| r.overlaps(orphans));
+        let mut orphans = self.orphans.iter().filter(may_be_found).peekable();
+        orphans.peek()?;
         let mut w = Writer::new();
         w.open_array("$nor");
-        for range in &self.orphans {
+        for range in orphans {
             let Some((min, max)) = self.key.bounds(range) else {
                 continue;
             };
@@ -181,7 +189,7 @@ impl Ownership {
             );
             w.push(condition.finish().as_doc().as_val());
         }
-        w.finish()
+        Some(w.finish())
     }
 
     /// Whether a document belongs to this shard.
@@ -363,7 +371,7 @@ mod tests {
         let told = owning(version(5, 2, 0), vec![moving.clone()]);
         let receiver = Ownership::learn(Some(&receiver), &told).unwrap();
         assert!(receiver.orphans.is_empty());
-        assert!(donor.cleaned(moving).orphans.is_empty());
+        assert!(donor.cleaned(&[moving]).orphans.is_empty());
     }
 
     #[test]
@@ -423,6 +431,8 @@ mod tests {
             let visible = shown.matches(d.as_doc()).unwrap();
             assert_eq!(visible, !(5..8).contains(&n), "{n}");
         }
+        assert!(known.shown_among(&[range(0, 5), range(8, 9)]).is_none());
+        assert_eq!(known.shown_among(&[range(7, 9)]), Some(known.shown()));
         assert!(known.owns(doc! {"a": 25}.as_doc()).unwrap());
         assert!(!known.owns(doc! {"a": 5}.as_doc()).unwrap());
         assert!(Ownership::parse(doc! {"_id": "x"}.as_doc()).is_err());
