@@ -488,7 +488,7 @@ impl Shard {
         };
         let mut entry: Vec<Change> = inside.into_iter().map(Change::Remove).collect();
         if !keep {
-            entry.push(Change::Own(Box::new(known.cleaned(gone))));
+            entry.push(Change::Own(Box::new(known.cleaned(&[gone]))));
         }
         let mark = self.append(entry);
         self.majority(mark).await;
