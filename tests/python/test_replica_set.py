@@ -67,9 +67,18 @@ def test_secondaries_refuse_writes_and_read_where_the_client_allows_it(three):
         assert reply["code"] == 10107 and reply["codeName"] == "NotWritablePrimary"
         version = wire.command({"hello": 1, "$db": "admin"})["topologyVersion"]
         assert reply["topologyVersion"] == version
-        # MongoDB writes through the primary here.
+        # The primary writes; what it wrote is here when the reply comes.
         out = {"aggregate": "c", "pipeline": [{"$out": "o"}], "cursor": {}, "$readPreference": {"mode": "secondary"}, "$db": "t"}
-        assert wire.command(out)["code"] == 10107
+        assert wire.command(out)["cursor"] == {"id": 0, "ns": "t.c", "firstBatch": []}
+        reply = wire.command({"find": "o", "$db": "t", "$readPreference": {"mode": "secondary"}})
+        assert reply["cursor"]["firstBatch"] == [{"_id": 1}]
+        out["pipeline"] = [{"$merge": {"into": "o", "whenMatched": "fail"}}]
+        assert wire.command(out)["code"] == 11000
+        out["pipeline"] = [{"$set": {"_id": 2}}, {"$merge": {"into": "o"}}]
+        reply = wire.command({**out, "writeConcern": {"w": 4}})
+        assert reply["ok"] == 1 and reply["writeConcernError"]["code"] == 100, reply
+        del out["$readPreference"]
+        assert wire.command(out)["code"] == 13435
         reply = wire.command({"find": "c", "$db": "t"})
         assert reply["code"] == 13435 and reply["codeName"] == "NotPrimaryNoSecondaryOk"
         assert reply["topologyVersion"] == version

@@ -206,6 +206,12 @@ impl Transport for Peers {
         }))
     }
 
+    fn ask(&self, host: &str, db: &str, command: Doc<'_>) -> errors::Fallible<DocBuf> {
+        let unreachable = |why: String| errors::err!(HostUnreachable, "{why}");
+        let address = ServerAddress::parse(&self.security.url(host)).map_err(unreachable)?;
+        address.ask(db, command).map_err(unreachable)
+    }
+
     fn told(&self, member: u64) -> Option<Told> {
         *self.lines.lock().get(&member)?.told.lock()
     }

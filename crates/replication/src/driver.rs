@@ -32,6 +32,7 @@ use crate::initial_sync::{Offer, Progress, ProgressReport, SyncSource};
 use crate::log_view::FIRST_TERM;
 use crate::member::OpTime;
 use crate::state_file::{self, State};
+use bson::{Doc, DocBuf};
 use errors::{Error, Fallible as Result, err};
 use outbox::{Outbox, Pace};
 use parking_lot::{Condvar, Mutex, RwLock};
@@ -60,6 +61,8 @@ pub trait Transport: Send + Sync {
     /// Whether the server at `host:port` could be the member of this number in the set. An error that
     /// says otherwise is of it; HostUnreachable says nothing.
     fn joins(&self, set: &SetName, host: &str, member: u64) -> Result<()>;
+    /// Runs a command on the member at `host:port`, and gives its reply, an error reply too.
+    fn ask(&self, host: &str, db: &str, command: Doc<'_>) -> Result<DocBuf>;
     /// A member that files are copied from, by its `host:port`. `member`: who copies.
     fn source(&self, host: &str, member: u64) -> Result<Box<dyn SyncSource>>;
 }
@@ -460,6 +463,13 @@ impl Driver {
     /// Whether the server at `host:port` could be the member of this number: see [`Transport::joins`].
     pub fn joins(&self, set: &SetName, host: &str, member: u64) -> Result<()> {
         self.transport.joins(set, host, member)
+    }
+
+    /// Runs a command on the primary, and gives its reply, an error reply too.
+    pub fn ask_primary(&self, db: &str, command: Doc<'_>) -> Result<DocBuf> {
+        let host = self.status().primary_host();
+        let host = host.ok_or_else(|| err!(NotWritablePrimary, "not primary"))?;
+        self.transport.ask(&host, db, command)
     }
 
     /// Does not stand for election for that long.

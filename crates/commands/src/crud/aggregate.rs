@@ -2,7 +2,7 @@
 
 use super::cursor::{self, Keep};
 use super::explain::Verbosity;
-use super::{change_stream, explain, moment, shape, variables};
+use super::{change_stream, explain, moment, shape, through_primary, variables};
 use crate::replication::stored_config;
 use crate::request::args::Args;
 use crate::request::collation::{self, CollationArgument};
@@ -291,6 +291,9 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     }
     if change_stream::is_one(cx)? {
         return change_stream::run(cx);
+    }
+    if let Some(done) = through_primary::run(cx)? {
+        return Ok(done);
     }
     let mut a = parse(cx)?;
     if !cx.app.query_settings.is_empty() {

@@ -22,4 +22,5 @@ pub mod insert;
 pub mod kill_cursors;
 pub mod map_reduce;
 pub(crate) mod moment;
+mod through_primary;
 pub mod update;
