@@ -3,7 +3,8 @@
 
     scripts/bench_moves.py target/release/pando [seconds, 15] [rounds, 3] [connections, 32]
 
-Two shards of one member each; the collection is sharded by a hashed _id. pando-lab, which lies beside the server, inserts documents of
+Two shards of one member each, with one event loop in each process, as `pando cluster up` gives them on two cores; the collection is
+sharded by a hashed _id. pando-lab, which lies beside the server, inserts documents of
 1 KB one by one with w: 1 as fast as it can: into one process alone; through the router; through the router while a client moves one chunk
 after the other to the other shard. Prints for each the rate, the slowest second, and how many chunks were moved; then the medians'
 ratios. Every acknowledged insert is counted.
@@ -91,7 +92,7 @@ def one_round(cluster, client, moves):
 
 def main(place):
     options = ("--cache", "256MB")
-    with Server(place / "one", *options) as one, at_rest(place, shards=2, options=options) as cluster, cluster.client() as client:
+    with Server(place / "one", *options) as one, at_rest(place, shards=2, options=(*options, "--event-loops", "1")) as cluster, cluster.client() as client:
         rounds = []
         for _ in range(ROUNDS):
             with one.client() as alone:

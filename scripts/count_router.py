@@ -5,7 +5,8 @@ router at two shards.
     scripts/count_router.py target/release/pando [operations a second, 5000] [rounds, 5] [connections, 32]
 
 The load client is pando-lab, which lies beside the server: reads and updates of one document of
-1 KB by its _id, so many a second. The collection is sharded by a hashed _id. One server and the cluster take turns. Prints the medians of the rounds.
+1 KB by its _id, so many a second. The collection is sharded by a hashed _id, and each process of the cluster has one
+event loop, as `pando cluster up` gives them on two cores. One server and the cluster take turns. Prints the medians of the rounds.
 """
 
 import os
@@ -54,7 +55,7 @@ def measure(server, servers, workload):
 
 def main(place):
     options = ("--cache", "256MB")
-    with Server(place / "one", *options) as one, at_rest(place, shards=2, options=options) as cluster:
+    with Server(place / "one", *options) as one, at_rest(place, shards=2, options=(*options, "--event-loops", "1")) as cluster:
         router, shards = cluster.routers[0], list(cluster.shards.values())
         with cluster.client() as client:
             client.admin.command("shardCollection", "t.usertable", key={"_id": "hashed"})

@@ -38,6 +38,9 @@ Usage: pando cluster up --replicas N [--shards N] [--auth] [--dir DIR] [--port P
   status  says which members there are, and what each is
   down    ends the processes that 'up' has started, and keeps their data
 
+Servers of a sharded cluster share the cores: each gets its part of them as event loops, unless the
+options of servers say --event-loops.
+
   --auth        asks clients to log in: the servers share a key, DIR/key, that is made here
   --dir DIR     where data, logs and the record of the processes are; pando-cluster if not given
   --port PORT   the router's, or the first member's; the others have the next ones; 27017 if not given
@@ -161,6 +164,7 @@ fn up(asked: &Asked) -> Result<String, String> {
             (None, None) => return Err("--replicas says how many members to start".into()),
             (n, shards) => {
                 let mut new = planned(n.unwrap_or(1), shards, asked)?;
+                new.server.extend(shared_cores(shards, &asked.server));
                 if asked.auth {
                     let key = make_key(&dir)?.to_string_lossy().into_owned();
                     new.server.extend(["--keyFile".into(), key]);
@@ -209,6 +213,18 @@ fn up(asked: &Asked) -> Result<String, String> {
         asked.dir.display(),
         asked.dir.display(),
     ))
+}
+
+/// The option by which the router and the primaries of shards share the machine's cores: with more
+/// event loops than there are cores each turn of one serves fewer requests, and costs as much.
+fn shared_cores(shards: Option<u16>, given: &[String]) -> Vec<String> {
+    let names = |word: &String| word.split('=').next() == Some("--event-loops");
+    let Some(shards) = shards.filter(|_| !given.iter().any(names)) else {
+        return Vec::new();
+    };
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let loops = (cores / (usize::from(shards) + 1)).max(1);
+    vec!["--event-loops".into(), loops.to_string()]
 }
 
 /// Awaits the members, makes the sets that are not made, and tells the router of its shards.
@@ -473,6 +489,15 @@ mod tests {
     fn asked(words: &str) -> Result<Asked, String> {
         let words: Vec<String> = words.split(' ').map(String::from).collect();
         parse(&words)
+    }
+
+    #[test]
+    fn servers_of_shards_share_the_cores() {
+        let words = |text: &str| text.split(' ').map(String::from).collect::<Vec<_>>();
+        assert_eq!(shared_cores(Some(100), &[]), words("--event-loops 1"));
+        assert!(shared_cores(None, &[]).is_empty());
+        assert!(shared_cores(Some(2), &words("--event-loops 4")).is_empty());
+        assert!(shared_cores(Some(2), &words("--event-loops=4")).is_empty());
     }
 
     #[test]
