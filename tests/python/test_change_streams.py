@@ -54,6 +54,30 @@ def test_events_of_documents(coll):
     assert tokens == sorted(tokens) and len(set(tokens)) == 6
 
 
+def test_a_batch_ends_with_the_token_of_its_last_event(coll):
+    """Until there is more to tell: then it is of what came behind."""
+    db = coll.database
+    stream = db.command("aggregate", coll.name, pipeline=[{"$changeStream": {}}], cursor={})["cursor"]
+
+    def more():
+        return db.command("getMore", stream["id"], collection=coll.name, maxTimeMS=200)["cursor"]
+
+    coll.insert_many([{"_id": 1}, {"_id": 2}])
+    batch = more()
+    assert batch["postBatchResumeToken"] == batch["nextBatch"][-1]["_id"]
+    after = batch["postBatchResumeToken"]
+    with db.client.start_session() as session, session.start_transaction():
+        coll.insert_many([{"_id": n} for n in range(3, 6)], session=session)
+    batch = more()
+    assert [e["documentKey"]["_id"] for e in batch["nextBatch"]] == [3, 4, 5]
+    assert batch["postBatchResumeToken"] == batch["nextBatch"][-1]["_id"]
+    db.other.insert_one({})
+    batch = more()
+    assert not batch["nextBatch"] and batch["postBatchResumeToken"]["_data"] > after["_data"]
+    with coll.watch(resume_after=after, max_await_time_ms=200) as again:
+        assert [e["documentKey"]["_id"] for e in take(again, 3)] == [3, 4, 5]
+
+
 def test_a_batch_comes_as_one_event_for_each_document(coll):
     with coll.watch(max_await_time_ms=200, batch_size=7) as stream:
         coll.insert_many([{"_id": i} for i in range(50)])
