@@ -1,6 +1,9 @@
 """What a router's event loops send to shards and receive themselves: without a thread, in order, and whatever becomes of a shard
 meanwhile."""
 
+import pathlib
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -8,8 +11,11 @@ from harness import until
 from pymongo import ReturnDocument
 from pymongo.errors import DuplicateKeyError, PyMongoError
 from sharded_cluster import at_rest
+from watch import Watch
 
 COUNT = 200
+# Megabytes: the budget of long replies, and a router without any, with copies that are under way.
+IN_FLIGHT, OVERHEAD = 256, 500
 
 
 @pytest.fixture(scope="module")
@@ -144,3 +150,20 @@ def test_ranges_that_are_spread_empty_leave_no_orphans(cluster):
             parts.append(shard.config.ownership.find_one({"_id": "direct.hashed"}))
     assert [bool(part["owned"]) for part in parts] == [True, True]
     assert [part["orphans"] for part in parts] == [[], []]
+
+
+def test_replies_that_nobody_reads_stay_within_their_memory(cluster):
+    """256 clients ask for 16 MB each and never read it; the others are served."""
+    router = cluster.routers[0]
+    with cluster.client() as client:
+        client.hostile.large.insert_many([{"x": bytes(1 << 20)} for _ in range(32)])
+        program = pathlib.Path(__file__).with_name("hostile.py")
+        command = [sys.executable, program, "greedy", router.port, 256, 6]
+        with Watch(router.process.pid) as watch, subprocess.Popen(["nice", *map(str, command)]) as attack:
+            served = 0
+            while attack.poll() is None:
+                assert client.direct.split.find_one({"k": served % COUNT})["k"] == served % COUNT
+                served += 1
+        assert attack.returncode == 0 and served > 100
+        assert watch.most < IN_FLIGHT + OVERHEAD, watch.most
+        until("nobody holds memory", lambda: client.admin.command("serverStatus")["pandodb"]["inFlight"]["bytes"] == 0, 120)

@@ -23,6 +23,7 @@ use crate::replica_set::{Asked, Member, ReplicaSet, Terms};
 use crate::request::Command;
 use crate::service_impl::Router;
 use crate::single_write::{Found, found_at};
+use crate::upstream::Room;
 use crate::write::ForOneShard;
 use crate::{Failure, Outcome, aggregate, cursors, snapshot, views};
 use bson::{Doc, DocBuf};
@@ -74,8 +75,9 @@ struct Part {
 pub(crate) struct UnderWay {
     parts: Vec<Part>,
     then: Then,
-    /// The replies, for the worker that goes on.
+    /// The replies, for the worker that goes on, and the memory of long ones.
     replies: Vec<DocBuf>,
+    rooms: Vec<Room>,
 }
 
 /// What is to be sent.
@@ -208,6 +210,7 @@ fn send(
         parts: parts.map(part).collect(),
         then: plan.then,
         replies: Vec::new(),
+        rooms: Vec::new(),
     };
     Some((ticket, under_way))
 }
@@ -216,7 +219,7 @@ fn send(
 pub(crate) fn finish(router: &Router, mut under_way: UnderWay, command: &Command<'_>) -> Finished {
     let mut replies = Vec::with_capacity(under_way.parts.len());
     for part in &under_way.parts {
-        match part.judged(router) {
+        match part.judged(router, &mut under_way.rooms) {
             Judged::Reply(reply) => replies.push(reply),
             Judged::Anew => return Finished::Anew,
             Judged::Failed(failure) => return Finished::Reply(Err(failure)),
@@ -244,6 +247,7 @@ fn conclude(router: &Router, under_way: UnderWay, command: &Command<'_>) -> Fini
         parts,
         then,
         mut replies,
+        rooms: _rooms,
     } = under_way;
     if let Then::Merge(scattered) = then {
         let shards: Vec<_> = parts.into_iter().map(|part| part.shard).collect();
@@ -273,9 +277,17 @@ enum Judged {
 }
 
 impl Part {
-    fn judged(&self, router: &Router) -> Judged {
-        let lost = || Failure::Lost(format!("{} was not heard to the end", self.shard));
-        let reply = self.slot.lock().take().unwrap_or_else(|| Err(lost()));
+    fn judged(&self, router: &Router, rooms: &mut Vec<Room>) -> Judged {
+        let reply = match self.slot.lock().take() {
+            Some((reply, room)) => {
+                rooms.push(room);
+                reply
+            }
+            None => Err(Failure::Lost(format!(
+                "{} was not heard to the end",
+                self.shard
+            ))),
+        };
         let Some(reply) = self.set.judge(self.terms, &self.member, reply) else {
             return Judged::Anew;
         };

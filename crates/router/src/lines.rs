@@ -8,17 +8,22 @@
 //! A loop takes connections over that workers have opened ([`Upstream`](crate::upstream::Upstream)):
 //! opening one waits, so that what finds none goes to a worker.
 //!
+//! Of a long reply no more is read than its beginning until there is memory for it
+//! ([`InFlight`](service::InFlight)).
+//!
 //! Invariant: a connection carries one command at a time. Each command that was sent gets a reply or
-//! a failure in its [`Slot`], and its ticket is told once, when all commands of the ticket have.
+//! a failure in its [`Slot`], and its ticket is told once, when all commands of the ticket have. A
+//! ticket of which one reply holds memory takes it for its others, so that it comes to its end.
 
 use crate::replica_set::Member;
-use crate::upstream::Line;
+use crate::upstream::{Line, Read, Room, room_for};
 use crate::{Failure, Outcome};
 use bson::DocBuf;
 use mio::event::Event;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
 use parking_lot::Mutex;
+use service::Control;
 use slab::Slab;
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsRawFd, RawFd};
@@ -35,8 +40,15 @@ const BUFFER_BYTES: usize = 64 << 10;
 /// Connections of which one poll tells.
 const EVENTS: usize = 256;
 
-/// Where a reply comes to be.
-pub(crate) type Slot = Arc<Mutex<Option<Outcome<DocBuf>>>>;
+/// Where a reply comes to be, with its memory.
+pub(crate) type Slot = Arc<Mutex<Option<(Outcome<DocBuf>, Room)>>>;
+
+struct Ticket {
+    /// How many replies it lacks.
+    lacking: usize,
+    /// One of its replies holds memory.
+    holds: bool,
+}
 
 /// A command on its way.
 struct Errand {
@@ -54,6 +66,12 @@ struct Kept {
     /// What has come of a reply.
     have: Vec<u8>,
     errand: Option<Errand>,
+    /// For the reply that comes.
+    room: Room,
+    /// Its reply waits for memory.
+    short: bool,
+    /// The server has closed its side.
+    ended: bool,
     used: Instant,
 }
 
@@ -64,8 +82,10 @@ pub(crate) struct Lines {
     /// By the address of their member, which they keep alive; the last used is last.
     idle: HashMap<usize, VecDeque<usize>>,
     trimmed: Instant,
-    /// How many replies each ticket still lacks.
-    lacking: HashMap<u64, usize>,
+    tickets: HashMap<u64, Ticket>,
+    /// Connections whose replies wait for memory.
+    short: Vec<usize>,
+    control: Arc<Control>,
     next: u64,
     buffer: Vec<u8>,
 }
@@ -75,14 +95,16 @@ fn key_of(member: &Arc<Member>) -> usize {
 }
 
 impl Lines {
-    pub fn open() -> std::io::Result<Lines> {
+    pub fn open(control: Arc<Control>) -> std::io::Result<Lines> {
         Ok(Lines {
             poll: Poll::new()?,
             events: Events::with_capacity(EVENTS),
             all: Slab::new(),
             idle: HashMap::new(),
             trimmed: Instant::now(),
-            lacking: HashMap::new(),
+            tickets: HashMap::new(),
+            short: Vec::new(),
+            control,
             next: 0,
             buffer: vec![0; BUFFER_BYTES],
         })
@@ -113,7 +135,7 @@ impl Lines {
             };
             match self.begin(at, message, errand) {
                 Ok(()) => under_way += 1,
-                Err(failure) => *slot.lock() = Some(Err(failure)),
+                Err(failure) => *slot.lock() = Some((Err(failure), Room::none())),
             }
             slots.push(slot);
         }
@@ -121,7 +143,11 @@ impl Lines {
         if under_way == 0 {
             return None;
         }
-        self.lacking.insert(ticket, under_way);
+        let waiting = Ticket {
+            lacking: under_way,
+            holds: false,
+        };
+        self.tickets.insert(ticket, waiting);
         Some((ticket, slots))
     }
 
@@ -171,6 +197,9 @@ impl Lines {
             unsent: Vec::new(),
             have: Vec::new(),
             errand: None,
+            room: Room::none(),
+            short: false,
+            ended: false,
             used: Instant::now(),
         };
         Some(self.all.insert(kept))
@@ -191,7 +220,12 @@ impl Lines {
 
     /// Closes a connection.
     fn drop_line(&mut self, at: usize) {
-        if let Some(kept) = self.all.try_remove(at)
+        let removed = self.all.try_remove(at);
+        if removed.as_ref().is_some_and(|kept| kept.short) {
+            self.short.retain(|other| *other != at);
+            self.control.in_flight.end_wait();
+        }
+        if let Some(kept) = removed
             && let Some(idle) = self.idle.get_mut(&key_of(&kept.member))
         {
             idle.retain(|other| *other != at);
@@ -219,7 +253,19 @@ impl Lines {
             }
         }
         self.events = events;
+        self.read_short(tickets);
         self.trim();
+    }
+
+    /// Reads on where memory is there by now.
+    fn read_short(&mut self, tickets: &mut Vec<u64>) {
+        for at in std::mem::take(&mut self.short) {
+            if let Some(kept) = self.all.get_mut(at) {
+                kept.short = false;
+                self.control.in_flight.end_wait();
+                self.advance(at, tickets);
+            }
+        }
     }
 
     /// Closes connections that nobody has needed for long.
@@ -253,39 +299,99 @@ impl Lines {
             }
             return;
         }
-        if let Some(outcome) = kept.go_on(&mut self.buffer).transpose() {
-            let lost = outcome.is_err();
-            if let Some(errand) = kept.errand.take() {
-                *errand.slot.lock() = Some(outcome);
-                self.count(errand.ticket, tickets);
-            }
-            match lost || ends {
-                true => self.drop_line(at),
-                false => self.rest(at),
-            }
+        kept.ended |= ends;
+        if !kept.short {
+            self.advance(at, tickets);
         }
     }
 
-    fn count(&mut self, ticket: u64, tickets: &mut Vec<u64>) {
-        let Some(lacking) = self.lacking.get_mut(&ticket) else {
+    /// Sends and reads on what a connection can for now.
+    fn advance(&mut self, at: usize, tickets: &mut Vec<u64>) {
+        let outcome = loop {
+            let Some(kept) = self.all.get_mut(at) else {
+                return;
+            };
+            match kept.go_on(&mut self.buffer) {
+                Ok(Read::Nothing) => return,
+                Ok(Read::Wants { bytes }) => {
+                    if !self.make_room(at, room_for(bytes)) {
+                        return;
+                    }
+                }
+                Ok(Read::Reply(reply)) => break Ok(reply),
+                Err(failure) => break Err(failure),
+            }
+        };
+        let Some(kept) = self.all.get_mut(at) else {
             return;
         };
-        *lacking -= 1;
-        if *lacking == 0 {
-            self.lacking.remove(&ticket);
+        let dropped = outcome.is_err() || kept.ended;
+        let room = std::mem::replace(&mut kept.room, Room::none());
+        if let Some(errand) = kept.errand.take() {
+            *errand.slot.lock() = Some((outcome, room));
+            self.count(errand.ticket, tickets);
+        }
+        match dropped {
+            true => self.drop_line(at),
+            false => self.rest(at),
+        }
+    }
+
+    /// Takes memory for a reply, or has the connection wait for it.
+    fn make_room(&mut self, at: usize, bytes: usize) -> bool {
+        let Some(kept) = self.all.get_mut(at) else {
+            return false;
+        };
+        let ticket = kept.errand.as_ref().map(|errand| errand.ticket);
+        let ticket = ticket.and_then(|ticket| self.tickets.get_mut(&ticket));
+        let control = &self.control;
+        let in_flight = &control.in_flight;
+        match ticket.as_ref().is_none_or(|ticket| ticket.holds) {
+            true => in_flight.take(bytes),
+            false if in_flight.try_take(bytes) => {}
+            false => {
+                kept.short = true;
+                self.short.push(at);
+                in_flight.begin_wait();
+                return false;
+            }
+        }
+        kept.room = Room::taken(control, bytes);
+        if let Some(ticket) = ticket {
+            ticket.holds = true;
+        }
+        true
+    }
+
+    fn count(&mut self, ticket: u64, tickets: &mut Vec<u64>) {
+        let Some(waiting) = self.tickets.get_mut(&ticket) else {
+            return;
+        };
+        waiting.lacking -= 1;
+        if waiting.lacking == 0 {
+            self.tickets.remove(&ticket);
             tickets.push(ticket);
         }
     }
 }
 
 impl Kept {
-    /// Sends and reads on, without waiting: the reply, once it is whole.
-    fn go_on(&mut self, buffer: &mut [u8]) -> Outcome<Option<DocBuf>> {
+    /// Sends and reads on, without waiting.
+    fn go_on(&mut self, buffer: &mut [u8]) -> Outcome<Read> {
         if !self.unsent.is_empty() {
             let sent = self.line.write_now(&self.unsent)?;
             self.unsent.drain(..sent);
         }
-        self.line.read_now(&mut self.have, buffer)
+        self.line
+            .read_now(&mut self.have, buffer, !self.room.is_none())
+    }
+}
+
+impl Drop for Lines {
+    fn drop(&mut self) {
+        self.short
+            .iter()
+            .for_each(|_| self.control.in_flight.end_wait());
     }
 }
 

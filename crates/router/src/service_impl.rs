@@ -14,7 +14,7 @@ use crate::operations::EndedSessions;
 use crate::read_preference::{self, ReadPreference};
 use crate::request::Command;
 use crate::transactions::{self, Transactions};
-use crate::upstream::error_of;
+use crate::upstream::{account_to, error_of};
 use crate::{
     Failure, Outcome as Routed, admin, aggregate, bulk_write, cursors, ddl, find, listing,
     operations, single_write, snapshot, write,
@@ -22,8 +22,10 @@ use crate::{
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use commands::{Commands, Connection, FailPoint, Local, LoggedIn};
 use errors::{Error, Fallible, err};
+use service::in_flight::SMALL_BYTES;
 use service::{Address, Client, Kept, Mode, Needs, Outcome, Request, Service, Unfinished};
 use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 
 pub struct Router {
@@ -112,6 +114,7 @@ fn handler(name: &str) -> Option<Handler> {
 impl Router {
     pub fn new(cluster: Arc<Cluster>, local: Commands) -> Arc<Router> {
         let ended_sessions = EndedSessions::tell(&cluster);
+        account_to(&local.control);
         Arc::new_cyclic(|router: &Weak<Router>| {
             local.join_with(Arc::new(Foreign(router.clone())));
             local.read_users_from(Arc::new(OnConfigurationSet(cluster.clone())));
@@ -274,18 +277,32 @@ impl Router {
             };
         };
         match self.go_on(*sent, Mode::Inline, client, request) {
-            Some(GoneOn::Ended(outcome)) => self.answer(outcome, out),
+            Some(GoneOn::Ended(outcome)) => self.answer(client, outcome, out),
             Some(GoneOn::Waits(sent)) => to_worker(Some(Box::new(sent))),
             None => to_worker(None),
         }
     }
 
-    fn answer(&self, outcome: Routed<DocBuf>, out: &mut Vec<u8>) -> Outcome {
+    fn answer(
+        &self,
+        client: &Client<Connection>,
+        outcome: Routed<DocBuf>,
+        out: &mut Vec<u8>,
+    ) -> Outcome {
         match outcome {
             Ok(reply) => out.extend_from_slice(reply.as_bytes()),
             Err(failure) => service::write_error(&failure.into_error(), out),
         }
+        self.count_long(client, out.len());
         Outcome::Reply
+    }
+
+    /// Counts the memory of a long reply until it is sent.
+    fn count_long(&self, client: &Client<Connection>, bytes: usize) {
+        if bytes > SMALL_BYTES && client.reply_held.load(Relaxed) == 0 {
+            self.local.control.in_flight.take(bytes);
+            client.reply_held.store(bytes, Relaxed);
+        }
     }
 
     /// Sends a user's command on.
@@ -379,7 +396,7 @@ impl Service for Router {
     }
 
     fn watch_replies(&self, local: &mut LoopLocal) -> Option<RawFd> {
-        match Lines::open() {
+        match Lines::open(self.local.control.clone()) {
             Ok(lines) => Some(local.lines.insert(lines).as_raw_fd()),
             Err(e) => {
                 tracing::warn!(target: "NETWORK", error = %e, "Workers wait for the replies of shards");
@@ -431,7 +448,7 @@ impl Service for Router {
         if let Some(sent) = request.resumed.and_then(|r| r.take::<Sent>())
             && let Some(GoneOn::Ended(outcome)) = self.go_on(*sent, mode, client, request)
         {
-            return self.answer(outcome, out);
+            return self.answer(client, outcome, out);
         }
         let more = match self.local.fail_routed(client, request) {
             Ok(FailPoint::Close) => return Outcome::Close,
@@ -445,7 +462,10 @@ impl Service for Router {
         let start = out.len();
         let seen = self.local.control.stirred();
         match self.route(handler, client, request) {
-            Ok(reply) => out.extend_from_slice(reply.as_bytes()),
+            Ok(reply) => {
+                out.extend_from_slice(reply.as_bytes());
+                self.count_long(client, out.len());
+            }
             Err(Failure::NotYet(until)) => return Outcome::Await { until, seen },
             Err(failure) => service::write_error(&failure.into_error(), out),
         }

@@ -6,17 +6,73 @@ use crate::{Failure, Outcome};
 use bson::{Doc, DocBuf, Writer};
 use outgoing::{Converse, MongoTarget, Stream};
 use parking_lot::Mutex;
-use std::io::{ErrorKind, Read, Write};
+use service::Control;
+use service::in_flight::SMALL_BYTES;
+use std::io::{ErrorKind, Read as _, Write};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// Idle connections kept to one server.
 const KEEP: usize = 128;
 /// A first read of this many bytes takes most replies in one.
 const READ_BYTES: usize = 16 << 10;
+/// So often a worker that waits for memory looks whether the server is being stopped.
+const LOOK: Duration = Duration::from_millis(250);
 /// How long a server may keep a router waiting that has asked it who it is.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The budget for long replies of this process; empty where it is no router.
+static BUDGET: OnceLock<Arc<Control>> = OnceLock::new();
+
+/// Has long replies wait for memory.
+pub(crate) fn account_to(control: &Arc<Control>) {
+    let _ = BUDGET.set(control.clone());
+}
+
+/// The memory that a reply of this length takes on its way: it is copied once.
+pub(crate) fn room_for(bytes: usize) -> usize {
+    bytes.saturating_mul(2)
+}
+
+/// Memory for a long reply, given back with this.
+pub(crate) struct Room(Option<(Arc<Control>, usize)>);
+
+impl Room {
+    pub fn none() -> Room {
+        Room(None)
+    }
+
+    /// What was taken.
+    pub fn taken(control: &Arc<Control>, bytes: usize) -> Room {
+        Room(Some((control.clone(), bytes)))
+    }
+
+    pub fn is_none(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// For a worker: waits for memory. Who holds some gives it back, or is given up.
+    fn await_for(bytes: usize) -> Room {
+        let Some(control) = BUDGET.get() else {
+            return Room::none();
+        };
+        if !control.in_flight.try_take(bytes) {
+            let _waiting = control.waits();
+            while !control.in_flight.wait(bytes, LOOK) && !control.is_stopping() {}
+        }
+        Room::taken(control, bytes)
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        if let Some((control, bytes)) = self.0.take() {
+            control.in_flight.give(bytes);
+        }
+    }
+}
 
 /// One server.
 pub struct Upstream {
@@ -165,10 +221,14 @@ impl Line {
     fn read_reply(&mut self) -> Outcome<DocBuf> {
         let mut reply = vec![0; READ_BYTES];
         let mut have = 0;
+        let mut room = None;
         loop {
             match self.reply_in(&reply[..have])? {
                 Whole::Reply(reply) => return Ok(reply),
                 Whole::Lacks { bytes } => {
+                    if room.is_none() && have + bytes > SMALL_BYTES {
+                        room = Some(Room::await_for(room_for(have + bytes)));
+                    }
                     if reply.len() < have + bytes {
                         reply.resize(have + bytes, 0);
                     }
@@ -221,39 +281,62 @@ impl Line {
         Ok(sent)
     }
 
-    /// Reads what is there of a reply, without waiting, and gives it when it is whole. `have`: what
-    /// was read of it before; `buffer`: a place to read to.
+    /// Reads what is there of a reply, without waiting. `have`: what was read of it before;
+    /// `buffer`: a place to read to; `has_room`: its memory is accounted for.
     pub(crate) fn read_now(
         &mut self,
         have: &mut Vec<u8>,
         buffer: &mut [u8],
-    ) -> Outcome<Option<DocBuf>> {
+        has_room: bool,
+    ) -> Outcome<Read> {
         loop {
+            if !has_room && let Some(bytes) = length_of(have).filter(|n| *n > SMALL_BYTES) {
+                return Ok(Read::Wants { bytes });
+            }
             let n = match self.stream.read(buffer) {
                 Ok(0) => return Err(self.closed()),
                 Ok(n) => n,
                 Err(e) if e.kind() == ErrorKind::Interrupted => continue,
-                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(None),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(Read::Nothing),
                 Err(e) => return Err(self.lost(e)),
             };
             let read = buffer.get(..n).unwrap_or_default();
-            let whole = match have.is_empty() {
-                true => self.reply_in(read)?,
-                false => {
-                    have.extend_from_slice(read);
-                    self.reply_in(have)?
+            if have.is_empty() {
+                match self.reply_in(read)? {
+                    Whole::Reply(reply) => return Ok(Read::Reply(reply)),
+                    Whole::Lacks { .. } => have.extend_from_slice(read),
                 }
-            };
-            match whole {
-                Whole::Reply(reply) => {
-                    have.clear();
-                    return Ok(Some(reply));
-                }
-                Whole::Lacks { .. } if have.is_empty() => have.extend_from_slice(read),
-                Whole::Lacks { .. } => {}
+                continue;
+            }
+            have.extend_from_slice(read);
+            if length_of(have).is_some_and(|n| n <= have.len())
+                && let Whole::Reply(reply) = self.reply_in(have)?
+            {
+                // A long one leaves no long buffer behind.
+                *have = Vec::new();
+                return Ok(Read::Reply(reply));
             }
         }
     }
+}
+
+/// How long the message is that begins so, once that is known.
+fn length_of(bytes: &[u8]) -> Option<usize> {
+    match wire::frame(bytes) {
+        Ok(wire::Frame::Complete { len }) => Some(len),
+        Ok(wire::Frame::Incomplete { need }) if bytes.len() >= 4 => Some(need),
+        _ => None,
+    }
+}
+
+/// What came of reading without waiting.
+pub(crate) enum Read {
+    Reply(DocBuf),
+    Nothing,
+    /// There must be room for a message of this length, before more of it is read.
+    Wants {
+        bytes: usize,
+    },
 }
 
 /// What bytes are that came from a server.

@@ -186,7 +186,7 @@ impl<S: Service> EventLoop<S> {
             }
             self.take_reads();
             self.watch_replies();
-            if events.iter().any(|event| event.token() == REMOTE) {
+            if self.may_have_replies(&events) {
                 self.take_replies();
             }
             self.unpark();

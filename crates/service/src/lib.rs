@@ -219,7 +219,8 @@ pub trait Service: Send + Sync + 'static {
     }
 
     /// Takes what other servers have sent, without waiting, and appends the tickets of the requests
-    /// that may go on.
+    /// that may go on. Called also while somebody waits for memory ([`InFlight`]), which replies may
+    /// wait for too.
     fn take_arrived(&self, _local: &mut Self::Local, _tickets: &mut Vec<u64>) {}
 
     /// Commits what was staged in `local` since the last call and gives the log index of it. On an

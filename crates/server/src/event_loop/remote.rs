@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 
 use mio::unix::SourceFd;
-use mio::{Interest, Token};
+use mio::{Events, Interest, Token};
 use service::Service;
 
 use super::requests::Suspended;
@@ -68,6 +68,13 @@ impl<S: Service> EventLoop<S> {
         self.remote.waiting.insert(ticket, suspended);
         let output = std::mem::take(&mut c.output);
         self.spare(output);
+    }
+
+    /// Whether replies have come, or may be read on since there is memory again.
+    pub(super) fn may_have_replies(&self, events: &Events) -> bool {
+        let in_flight = &self.shared.control.in_flight;
+        events.iter().any(|event| event.token() == REMOTE)
+            || !self.remote.waiting.is_empty() && in_flight.has_waiting()
     }
 
     /// Runs the requests whose replies are there.
