@@ -114,6 +114,29 @@ def test_a_full_disk_harms_nobody_and_comes_back(three, whose):
             assert_indexes_agree(client.t.c)
 
 
+def test_who_has_no_room_for_his_vote_leaves_and_elects_when_there_is_room(three):
+    until("the set is whole", three.is_whole, 60)
+    with three.client() as client:
+        client.t.get_collection("c", write_concern=WriteConcern(3, wtimeout=20_000)).insert_one({"_id": "before", "a": 0})
+        wanted = client.t.c.count_documents({})
+    primary, full = three.primary(), three.secondaries()[0]
+    said = len(full.log.read_text())
+    ballast = fill(full)
+    primary.kill()
+    # Of three votes one is gone, and one cannot be written down: nobody may be elected by it.
+    until("it has left", lambda: "leaves its replica set" in full.log.read_text()[said:])
+    assert three.states().count("primary") == 0 and full.running()
+    ballast.unlink()
+    elected = three.primary(timeout_s=60)
+    assert elected is not primary
+    with elected.client() as client:
+        client.t.get_collection("c", write_concern=WriteConcern("majority")).insert_one({"_id": "after", "a": 0})
+    primary.start()
+    until("the set is whole again", three.is_whole, 60)
+    for member in three.members:
+        sees(member, {}, wanted + 1)
+
+
 def test_a_primary_that_nobody_can_follow_refuses_writes_until_there_is_room(three):
     until("the set is whole", three.is_whole)
     primary = three.primary()
