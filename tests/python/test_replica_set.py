@@ -247,6 +247,29 @@ def test_members_are_added_and_removed(tmp_path):
             assert len(client.admin.command("hello")["hosts"]) == 2
 
 
+def test_a_removed_member_knows_it_and_comes_back(three):
+    three.initiate()
+    gone, number = (m := three.secondaries()[0]), three.members.index(m)
+    with three.client() as client, gone.wire() as wire:
+        client.t.c.insert_one({"_id": 1})
+        config = client.admin.command("replSetGetConfig")["config"]
+        own = config["members"].pop(number)
+        config["version"] += 1
+        client.admin.command("replSetReconfig", config)
+        until("it knows", lambda: "info" in wire.command({"hello": 1, "$db": "admin"}))
+        hello = wire.command({"hello": 1, "$db": "admin"})
+        assert hello["secondary"] is False and hello["isreplicaset"] is True and "hosts" not in hello
+        assert wire.command({"replSetGetStatus": 1, "$db": "admin"})["code"] == 93
+        reply = wire.command({"find": "c", "$db": "t", "$readPreference": {"mode": "secondary"}})
+        assert reply["code"] == 13436, reply
+        client.t.c.insert_one({"_id": 2})
+        config["version"] += 1
+        config["members"].insert(number, own)
+        client.admin.command("replSetReconfig", config)
+    until("the set is whole again", three.is_whole, 60)
+    sees(gone, {}, 2)
+
+
 def test_write_concerns_of_several_members(three):
     three.initiate()
     with three.client(serverSelectionTimeoutMS=5000) as client:

@@ -139,6 +139,8 @@ struct Line {
     more: Condvar,
     /// What the peer has said of itself last.
     told: Mutex<Option<Told>>,
+    /// The configuration by which it does not know this member.
+    without: Mutex<Option<DocBuf>>,
 }
 
 impl Peers {
@@ -175,6 +177,7 @@ impl Transport for Peers {
                 queue: Mutex::default(),
                 more: Condvar::new(),
                 told: Mutex::default(),
+                without: Mutex::default(),
             });
             let sender = Sender {
                 to: *id,
@@ -214,6 +217,12 @@ impl Transport for Peers {
 
     fn told(&self, member: u64) -> Option<Told> {
         *self.lines.lock().get(&member)?.told.lock()
+    }
+
+    fn without(&self) -> Vec<DocBuf> {
+        let lines = self.lines.lock();
+        let told = lines.values().filter_map(|line| line.without.lock().take());
+        told.collect()
     }
 
     fn spread(&self, known: &[Known]) {
@@ -413,6 +422,9 @@ impl Sender {
                 let state = reply.as_doc().get("state").and_then(|v| v.as_i32());
                 let state = state.unwrap_or_default();
                 *self.line.told.lock() = Some(Told { applied, state });
+            }
+            if let Some(config) = reply.as_doc().get("config").and_then(|v| v.as_doc()) {
+                *self.line.without.lock() = Some(config.to_buf());
             }
             if reply.as_doc().get("lacks").is_some_and(|v| v.truthy()) {
                 let reply = opened.run("admin", self.command(None).as_doc())?;

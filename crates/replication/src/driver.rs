@@ -56,6 +56,8 @@ pub trait Transport: Send + Sync {
     fn send(&self, messages: Vec<Message>);
     /// What a member has said of itself last.
     fn told(&self, member: u64) -> Option<Told>;
+    /// Configurations by which other members do not know this one, since this was asked.
+    fn without(&self) -> Vec<DocBuf>;
     /// Has the others told what the primary knows of all members, with the next messages.
     fn spread(&self, known: &[Known]);
     /// Whether the server at `host:port` could be the member of this number in the set. An error that
@@ -280,6 +282,7 @@ impl Driver {
             elected_because: BY_TIMEOUT,
             elections: Elections::default(),
             yields: false,
+            removed: false,
             looked: false,
             heard: HashMap::new(),
             set_name: set_name.clone(),

@@ -111,6 +111,12 @@ fn of_set(cx: &mut CommandContext<'_, '_>, name: &str, status: &Status) -> Resul
     let Some(config) = status.config.clone().filter(|_| status.id != 0) else {
         bail!(NotYetInitialized, "no replset config has been received");
     };
+    if status.is_removed {
+        bail!(
+            InvalidReplicaSetConfig,
+            "Our replica set config is invalid or we are not a member of it"
+        );
+    }
     let ts = cx.app.store.last_ts();
     let term = status.term as i64;
     let uptime = cx.app.control.started.elapsed().as_secs() as i64;

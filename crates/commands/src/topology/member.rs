@@ -76,6 +76,7 @@ pub fn state(status: &Status) -> i32 {
     match status.role {
         _ if status.id == 0 => 0,
         MemberRole::Primary => 1,
+        _ if status.is_removed => 10,
         _ if status.in_maintenance => 3,
         // Before a member knows its configuration it has not begun to work.
         _ if status.config.is_none() || status.is_copying || status.commit_index == 0 => 5,
@@ -94,6 +95,7 @@ pub fn state_name(status: &Status) -> &'static str {
         1 => "PRIMARY",
         3 => "RECOVERING",
         5 => "STARTUP2",
+        10 => "REMOVED",
         _ => "SECONDARY",
     }
 }
@@ -118,7 +120,8 @@ pub fn append_hello(cx: &mut CommandContext<'_, '_>) {
         return;
     };
     let status = driver.status();
-    let Some(config) = status.config.clone().filter(|_| status.id != 0) else {
+    let is_member = status.id != 0 && !status.is_removed;
+    let Some(config) = status.config.clone().filter(|_| is_member) else {
         cx.w.bool("secondary", false)
             .bool("isreplicaset", true)
             .str("info", "Does not have a valid replica set config");

@@ -142,6 +142,33 @@ impl Thread {
         })
     }
 
+    /// Whether this member was removed, and nobody has told it: then it hears of no primary, and the
+    /// others do not know it. Who hears of a primary again is a member again.
+    pub(super) fn look_for_removal(&mut self) {
+        let told = self.transport.without();
+        let Some(member) = &self.member else { return };
+        let removed = match self.removed {
+            _ if member.hears_of_primary() => false,
+            true => true,
+            false => {
+                let mut newer = told
+                    .iter()
+                    .filter_map(|doc| Config::parse(doc.as_doc(), None).ok());
+                let is_gone = |config: &Config| {
+                    let known = member.config();
+                    let own = config.members.iter().any(|m| raft_id(m.id) == member.id());
+                    !own && known.is_some_and(|known| config.is_newer_than(known))
+                };
+                newer.any(|config| is_gone(&config))
+            }
+        };
+        if removed != self.removed {
+            tracing::warn!(target: "REPL", removed, "Whether this member is in the newest configuration of its set has changed");
+            self.removed = removed;
+            self.withhold();
+        }
+    }
+
     /// The next change of voters that the configuration asks for.
     pub(super) fn reconcile(&mut self) -> Result<()> {
         let Some(member) = &self.member else {

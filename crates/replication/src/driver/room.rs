@@ -150,7 +150,7 @@ impl Thread {
 
     pub(super) fn is_withheld(&self) -> bool {
         let asked = self.shared.maintenance.load(Ordering::Acquire) > 0;
-        asked || self.room.lacks()
+        asked || self.removed || self.room.lacks()
     }
 }
 

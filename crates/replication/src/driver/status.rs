@@ -47,6 +47,8 @@ pub struct Status {
     pub known: Arc<Vec<Known>>,
     /// It is in maintenance.
     pub in_maintenance: bool,
+    /// It is no member of the newest configuration any more.
+    pub is_removed: bool,
     /// As of the last look: number, and when a message of that member came last.
     pub heard: Vec<(u64, SystemTime)>,
     /// How often entries were taken back here.
@@ -129,6 +131,7 @@ impl Thread {
             durable,
             known,
             in_maintenance: self.shared.maintenance.load(Ordering::Acquire) > 0,
+            is_removed: self.removed,
             heard,
             rollbacks: member.rollbacks(),
             elections: self.elections,
@@ -171,6 +174,7 @@ impl Thread {
             || before.is_copying != status.is_copying
             || before.in_maintenance != status.in_maintenance
             || before.elections != status.elections
+            || before.is_removed != status.is_removed
             || (before.commit_index == 0) != (commit == 0);
         let moved = before.shown_index != shown
             || before.commit_index != commit

@@ -72,6 +72,8 @@ pub(super) struct Thread {
     pub(super) hands_over_because: &'static str,
     pub(super) elected_because: &'static str,
     pub(super) elections: Elections,
+    /// Another member knows a newer configuration, and this one is not in it.
+    pub(super) removed: bool,
     /// It was told to give the primary's part up.
     pub(super) yields: bool,
     /// It is time for a status that tells what changes with each message.
@@ -163,6 +165,7 @@ impl Thread {
                 self.looked = true;
                 self.look_for_room()?;
                 self.reopen();
+                self.look_for_removal();
                 self.reconcile()?;
                 if looks.is_multiple_of(LOOKS_FOR_BETTER) {
                     self.prefer();
