@@ -133,6 +133,10 @@ def test_queries_against_a_plain_collection(db):
                     {"d": {"$ne": "a"}, "w": {"$exists": True}},
                     {"w": 2},
                     {"t": a},
+                    {"v": {"$gte": rng.random() * 100, "$lt": rng.random() * 100}},
+                    {"w": {rng.choice(["$lt", "$lte", "$gt", "$gte", "$eq", "$ne"]): rng.choice([1, 2, "s", 5.5])}},
+                    {"w": {"$in": [rng.choice([2.5, "s"]), Int64(1 << 40)]}},
+                    {"_id": {"$gt": rng.randrange(1500)}, "d": rng.choice(metas)},
                 ]
             )
         )
@@ -187,6 +191,53 @@ def test_a_device_and_an_hour_read_few_buckets(db):
     ]
     assert examined and max(examined) <= 4, explained
     assert c.count_documents(q) == 180
+
+
+def examined(explained):
+    said = repr(explained).replace("'", "")
+    return max(int(s.split(":")[1].split(",")[0].strip(" }")) for s in said.split("totalDocsExamined")[1:])
+
+
+def test_bounds_of_measured_fields_narrow_queries(db):
+    c = series(db)
+    # Of each device 50 buckets of 200 measurements, whose values rise by 10 from one to the next.
+    docs = [{"_id": d * 10_000 + s, "t": at(s), "d": d, "v": s / 20, "s": "abc"[s % 3]} for d in range(4) for s in range(10_000)]
+    for i in range(0, len(docs), 200):
+        c.insert_many(docs[i : i + 200])
+    assert db["system.buckets.m"].find_one()["control"]["max"]["v"] == 9.95
+    between = {"v": {"$gte": 100, "$lt": 105}}
+    assert c.count_documents(between) == 400
+    said = c.find(between).explain()
+    assert "COLLSCAN" in repr(said)
+    # An index tells which buckets these are, without reading the others.
+    c.create_index("v")
+    said = c.find(between).explain()
+    assert "IXSCAN" in repr(said) and examined(said) == 4, said
+    assert c.count_documents(between) == 400
+    assert c.count_documents({"v": {"$in": [3, 7.5]}}) == 8
+    assert c.count_documents({"v": 7.5, "s": "d"}) == 0
+    assert c.count_documents({"v": {"$lt": 1}}) == 80
+    assert [d["_id"] for d in c.find({"_id": 20_777})] == [20_777]
+    # Young ones say nothing of their values, and are read.
+    c.insert_one({"t": at(0), "d": 9, "v": 100})
+    assert c.count_documents(between) == 401
+    # A kind that comes later is found, and takes the bounds of its bucket.
+    c.insert_many([{"t": at(i), "d": 10, "v": i if i != 77 else "x"} for i in range(200)])
+    assert c.count_documents({"v": "x"}) == 1
+    assert c.count_documents({"v": 78, "d": 10}) == 1
+    assert c.count_documents({"v": {"$lt": 2}, "d": 10}) == 2
+
+
+def test_a_bucket_whose_bounds_do_not_hold_is_refused(db):
+    c = series(db)
+    c.insert_many([{"t": at(i), "d": 1, "v": i} for i in range(200)])
+    buckets, other = db["system.buckets.m"], series(db, "n")
+    one = buckets.find_one()
+    for bound, value in [("min", 5), ("max", 100), ("max", "x"), ("max", [500]), ("min", None)]:
+        bent = {**one, "control": {**one["control"], bound: {**one["control"][bound], "v": value}}}
+        fails(121, lambda: db["system.buckets.n"].insert_one(bent))
+    db["system.buckets.n"].insert_one(one)
+    assert other.count_documents({"v": {"$gte": 150}}) == 50
 
 
 def test_updates_change_the_meta_value_only(db):

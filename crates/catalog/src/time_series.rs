@@ -9,8 +9,8 @@ use crate::Catalog;
 use ::time_series::{PACKED_ROWS, TimeSeriesOptions};
 use bson::{DocBuf, Writer};
 use errors::Result;
+use foldhash::HashMap;
 use parking_lot::Mutex;
-use std::collections::HashMap;
 
 /// Of so many meta values it counts; then it begins anew.
 const MOST_METAS: usize = 100_000;
@@ -38,19 +38,19 @@ impl Young {
         span: i64,
     ) -> Option<(i64, i64)> {
         let mut counts = self.counts.lock();
-        if counts.len() >= MOST_METAS && !counts.contains_key(meta) {
-            counts.clear();
+        if counts.get(meta).is_none() {
+            if counts.len() >= MOST_METAS {
+                counts.clear();
+            }
+            // Of one that is new here, some may have been left by a process before.
+            let first = Count {
+                rows: 0,
+                from: times.0.saturating_sub(span),
+                to: times.1,
+            };
+            counts.insert(meta.to_vec(), first);
         }
-        // Of one that is new here, some may have been left by a process before.
-        let first = Count {
-            rows: 0,
-            from: times.0.saturating_sub(span),
-            to: times.1,
-        };
-        let count = match counts.contains_key(meta) {
-            true => counts.get_mut(meta),
-            false => Some(counts.entry(meta.to_vec()).or_insert(first)),
-        }?;
+        let count = counts.get_mut(meta)?;
         count.rows += rows;
         count.from = count.from.min(times.0);
         count.to = count.to.max(times.1);

@@ -333,6 +333,11 @@ impl Store {
         self.committer.refusal()
     }
 
+    /// Grows with every write. Where it is what it was, so is all that the engine holds.
+    pub fn sequence(&self) -> u64 {
+        self.engine.sequence()
+    }
+
     /// A view that reads the newest state each time, without a snapshot: the cheapest for a single
     /// get. One scan of it sees one state.
     pub fn latest(&self) -> View {

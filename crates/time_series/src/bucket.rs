@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! { _id: { m: meta or null, t: earliest time, o: ObjectId },
-//!   control: { version, min: { TIME }, max: { TIME }, count },
+//!   control: { version, min: { TIME, measured field* }, max: { TIME, measured field* }, count },
 //!   meta: value, where there is one,
 //!   data: binary }
 //!
@@ -19,6 +19,7 @@
 //! `_id.t`, and not later than that plus the collection's span.
 
 use crate::columns::{self, Bytes, Piece, put_varint};
+use crate::measured;
 use crate::{MAX_BYTES, MAX_ROWS, PACKED_ROWS, TimeSeriesOptions};
 use bson::{Doc, DocBuf, ObjectId, Val, Writer, tag};
 use errors::{Result, bail};
@@ -60,15 +61,14 @@ pub struct Packed {
 }
 
 /// Buckets of measurements that have this meta value. The measurements are sorted by time.
-pub fn pack(
-    options: &TimeSeriesOptions,
-    meta: Option<Val<'_>>,
-    sorted: &[Measurement<'_>],
-) -> Vec<Packed> {
-    let mut buckets = Vec::new();
+pub fn pack<'m>(
+    options: &'m TimeSeriesOptions,
+    meta: Option<Val<'m>>,
+    sorted: &'m [Measurement<'m>],
+) -> impl Iterator<Item = Packed> + 'm {
     let mut rest = sorted;
-    while let Some(first) = rest.first() {
-        let end = first.time.saturating_add(options.span_millis());
+    std::iter::from_fn(move || {
+        let end = rest.first()?.time.saturating_add(options.span_millis());
         let mut bytes = 0;
         let fits = |m: &&Measurement<'_>| {
             let before = bytes;
@@ -78,12 +78,11 @@ pub fn pack(
         let n = rest.iter().take(MAX_ROWS).take_while(fits).count().max(1);
         let (rows, more) = rest.split_at(n);
         rest = more;
-        buckets.push(Packed {
+        Some(Packed {
             doc: bucket(options, meta, rows),
             rows: n,
-        });
-    }
-    buckets
+        })
+    })
 }
 
 fn bucket(options: &TimeSeriesOptions, meta: Option<Val<'_>>, rows: &[Measurement<'_>]) -> DocBuf {
@@ -91,10 +90,12 @@ fn bucket(options: &TimeSeriesOptions, meta: Option<Val<'_>>, rows: &[Measuremen
         rows.first().map_or(0, |m| m.time),
         rows.last().map_or(0, |m| m.time),
     );
-    let data = match rows.len() >= PACKED_ROWS {
-        true => by_column(options, rows),
-        false => as_they_came(options, rows),
+    let columns = (rows.len() >= PACKED_ROWS).then(|| Columns::of(options, rows));
+    let data = match &columns {
+        Some(columns) => columns.to_bytes(rows.len()),
+        None => as_they_came(options, rows),
     };
+    let bounds = columns.iter().flat_map(Columns::bounds).collect::<Vec<_>>();
     let mut w = Writer::with_capacity(data.len() + 256);
     w.open_doc("_id")
         .val("m", meta.unwrap_or(Val::NULL))
@@ -103,8 +104,15 @@ fn bucket(options: &TimeSeriesOptions, meta: Option<Val<'_>>, rows: &[Measuremen
         .close();
     w.open_doc("control")
         .i32("version", if data[0] == BY_COLUMN { 2 } else { 1 });
-    w.open_doc("min").date(&options.time, first).close();
-    w.open_doc("max").date(&options.time, last).close();
+    w.open_doc("min").date(&options.time, first);
+    for (name, least, _) in &bounds {
+        w.val(name, *least);
+    }
+    w.close().open_doc("max").date(&options.time, last);
+    for (name, _, greatest) in &bounds {
+        w.val(name, *greatest);
+    }
+    w.close();
     w.i32("count", rows.len() as i32).close();
     if let Some(m) = meta {
         w.val("meta", m);
@@ -148,15 +156,48 @@ fn push_without(doc: Doc<'_>, name: &str, out: &mut Vec<u8>) {
     }
 }
 
-/// The columns under way.
+/// The fields of some measurements by column, without the meta field.
 struct Columns<'a> {
+    /// The time field is the first.
     names: Vec<&'a str>,
     at: HashMap<&'a str, usize>,
     values: Vec<Vec<Val<'a>>>,
+    /// The columns of a measurement's fields, in order.
+    shapes: Vec<Vec<usize>>,
+    /// A shape, and how many measurements in a row have it.
+    runs: Vec<(usize, usize)>,
 }
 
 impl<'a> Columns<'a> {
-    /// `likely`: the column where the measurement before has its field of that place.
+    fn of(options: &'a TimeSeriesOptions, rows: &[Measurement<'a>]) -> Columns<'a> {
+        let mut columns = Columns {
+            names: vec![&options.time],
+            at: HashMap::from([(options.time.as_str(), 0)]),
+            values: vec![Vec::with_capacity(rows.len())],
+            shapes: Vec::new(),
+            runs: Vec::new(),
+        };
+        let mut shape = Vec::new();
+        for m in rows {
+            shape.clear();
+            for e in m.doc {
+                // A name that comes twice is read by its first value; the others are lost to queries.
+                if options.meta.as_deref() != Some(e.name) {
+                    let likely = columns.before(shape.len());
+                    shape.push(columns.push(e.name, e.val, likely));
+                }
+            }
+            columns.end_row(&shape);
+        }
+        columns
+    }
+
+    /// The column where the measurement before has its field of that place.
+    fn before(&self, place: usize) -> Option<usize> {
+        let (shape, _) = self.runs.last()?;
+        self.shapes.get(*shape)?.get(place).copied()
+    }
+
     fn push(&mut self, name: &'a str, v: Val<'a>, likely: Option<usize>) -> usize {
         let known = likely.filter(|at| self.names.get(*at) == Some(&name));
         let at = known.unwrap_or_else(|| {
@@ -169,64 +210,57 @@ impl<'a> Columns<'a> {
         self.values[at].push(v);
         at
     }
-}
 
-fn by_column(options: &TimeSeriesOptions, rows: &[Measurement<'_>]) -> Vec<u8> {
-    let mut columns = Columns {
-        names: vec![&options.time],
-        at: HashMap::from([(options.time.as_str(), 0)]),
-        values: vec![Vec::with_capacity(rows.len())],
-    };
-    let mut shapes: Vec<Vec<usize>> = Vec::new();
-    let mut runs: Vec<(usize, usize)> = Vec::new();
-    let mut shape = Vec::new();
-    for m in rows {
-        shape.clear();
-        let last = runs.last().and_then(|(at, _)| shapes.get(*at));
-        for e in m.doc {
-            // A name that comes twice is read by its first value; the others are lost to queries.
-            if options.meta.as_deref() != Some(e.name) {
-                let likely = last.and_then(|s| s.get(shape.len())).copied();
-                shape.push(columns.push(e.name, e.val, likely));
-            }
-        }
-        let at = match runs.last() {
-            Some((at, _)) if shapes[*at] == shape => *at,
-            _ => shapes.iter().position(|s| *s == shape).unwrap_or_else(|| {
-                shapes.push(shape.clone());
-                shapes.len() - 1
+    fn end_row(&mut self, shape: &[usize]) {
+        let at = match self.runs.last() {
+            Some((at, _)) if self.shapes[*at] == shape => *at,
+            _ => (self.shapes.iter().position(|s| s == shape)).unwrap_or_else(|| {
+                self.shapes.push(shape.to_vec());
+                self.shapes.len() - 1
             }),
         };
-        match runs.last_mut() {
+        match self.runs.last_mut() {
             Some((last, n)) if *last == at => *n += 1,
-            _ => runs.push((at, 1)),
+            _ => self.runs.push((at, 1)),
         }
     }
-    let mut data = vec![BY_COLUMN];
-    put_varint(&mut data, rows.len() as u64);
-    put_varint(&mut data, columns.names.len() as u64);
-    for name in &columns.names {
-        put_varint(&mut data, name.len() as u64);
-        data.extend_from_slice(name.as_bytes());
+
+    /// The names of measured fields that have bounds, with these.
+    fn bounds(&self) -> impl Iterator<Item = (&'a str, Val<'a>, Val<'a>)> {
+        let fields = self.names.iter().zip(&self.values).skip(1);
+        fields.filter_map(|(name, values)| {
+            let (least, greatest) = measured::of_values(name, values)?;
+            Some((*name, least, greatest))
+        })
     }
-    put_varint(&mut data, shapes.len() as u64);
-    for shape in &shapes {
-        put_varint(&mut data, shape.len() as u64);
-        shape.iter().for_each(|c| put_varint(&mut data, *c as u64));
+
+    fn to_bytes(&self, rows: usize) -> Vec<u8> {
+        let mut data = vec![BY_COLUMN];
+        put_varint(&mut data, rows as u64);
+        put_varint(&mut data, self.names.len() as u64);
+        for name in &self.names {
+            put_varint(&mut data, name.len() as u64);
+            data.extend_from_slice(name.as_bytes());
+        }
+        put_varint(&mut data, self.shapes.len() as u64);
+        for shape in &self.shapes {
+            put_varint(&mut data, shape.len() as u64);
+            shape.iter().for_each(|c| put_varint(&mut data, *c as u64));
+        }
+        for (shape, n) in &self.runs {
+            put_varint(&mut data, *shape as u64);
+            put_varint(&mut data, *n as u64);
+        }
+        let mut column = Vec::new();
+        for values in &self.values {
+            column.clear();
+            columns::encode(values, &mut column);
+            put_varint(&mut data, values.len() as u64);
+            put_varint(&mut data, column.len() as u64);
+            data.extend_from_slice(&column);
+        }
+        data
     }
-    for (shape, n) in runs {
-        put_varint(&mut data, shape as u64);
-        put_varint(&mut data, n as u64);
-    }
-    let mut column = Vec::new();
-    for values in &columns.values {
-        column.clear();
-        columns::encode(values, &mut column);
-        put_varint(&mut data, values.len() as u64);
-        put_varint(&mut data, column.len() as u64);
-        data.extend_from_slice(&column);
-    }
-    data
 }
 
 /// The earliest and the latest time in a bucket, by what it says of itself.

@@ -129,9 +129,11 @@ fn integers(values: impl Iterator<Item = i64>, twice: bool, out: &mut Vec<u8>) {
 const BITS: u8 = 0xFF;
 const PLACES: u8 = 9;
 
+const POWERS: [f64; PLACES as usize + 1] = [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9];
+
 /// The integer that stands for a double with so many decimal places, if it gives back the same bits.
 fn scaled(v: f64, places: u8) -> Option<i64> {
-    let power = 10f64.powi(i32::from(places));
+    let power = *POWERS.get(usize::from(places))?;
     let n = (v * power).round();
     if n.is_nan() || n.abs() >= 9e15 {
         return None;

@@ -1,16 +1,12 @@
 //! Indexes: of measurements as their user writes them, of buckets as they are kept.
 //!
 //! A field of the meta value has one value in a bucket, so an index on it is one on the bucket's.
-//! The time lies between two bounds, `control.min` and `control.max`; so do other fields, by name,
-//! although buckets do not tell their bounds.
+//! The time lies between two bounds, `control.min` and `control.max`; so do other fields (see
+//! `measured`).
 
 use crate::TimeSeriesOptions;
+use crate::selection::below;
 use bson::{Doc, DocBuf, Val, Writer};
-
-fn below<'n>(name: &'n str, field: &str) -> Option<&'n str> {
-    let rest = name.strip_prefix(field)?;
-    (rest.is_empty() || rest.starts_with('.')).then_some(rest)
-}
 
 /// The key of an index of buckets for a key of an index of measurements.
 pub fn of_buckets(options: &TimeSeriesOptions, key: Doc<'_>) -> DocBuf {

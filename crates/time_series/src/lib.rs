@@ -8,6 +8,7 @@
 mod bucket;
 mod columns;
 mod index;
+mod measured;
 mod options;
 mod selection;
 
@@ -16,6 +17,7 @@ mod tests;
 
 pub use bucket::{Measurement, Packed, Rows, bounds, is_young, pack, rows, young_rows};
 pub use index::{of_buckets, of_measurements};
+pub use measured::hold as bounds_hold;
 pub use options::{BUCKETS, Granularity, MAX_SPAN_SECONDS, TimeSeriesOptions, buckets_of};
 pub use selection::Selection;
 

@@ -1,6 +1,6 @@
 //! What a query of measurements says of buckets: a range of times, and a filter of bucket documents.
 
-use crate::TimeSeriesOptions;
+use crate::{TimeSeriesOptions, measured};
 use bson::{Doc, DocBuf, Elem, Val, Value, Writer, tag};
 
 /// The buckets that may hold what a query matches, and the times that it may match.
@@ -17,6 +17,9 @@ struct Found {
     times: (i64, i64),
     /// Conjuncts on the meta field, with the name that buckets have for it.
     meta: Vec<DocBuf>,
+    /// What measured fields ask of the bounds that buckets state.
+    measured: Vec<DocBuf>,
+    collated: bool,
     /// The one value that the whole meta field must equal.
     equal: Option<Value>,
 }
@@ -27,12 +30,14 @@ impl Selection {
         let mut found = Found {
             times: (i64::MIN, i64::MAX),
             meta: Vec::new(),
+            measured: Vec::new(),
+            collated,
             equal: None,
         };
         for q in queries {
             found.conjuncts(options, *q, 0);
         }
-        found.selection(options, collated)
+        found.selection(options)
     }
 
     pub fn everything() -> Selection {
@@ -41,6 +46,12 @@ impl Selection {
             times: (i64::MIN, i64::MAX),
         }
     }
+}
+
+/// The rest of a path that is the field or begins in it.
+pub(crate) fn below<'n>(name: &'n str, field: &str) -> Option<&'n str> {
+    let rest = name.strip_prefix(field)?;
+    (rest.is_empty() || rest.starts_with('.')).then_some(rest)
 }
 
 /// Operators that mean something else behind another stage, or that say nothing of a whole bucket.
@@ -66,8 +77,10 @@ impl Found {
                 }
             } else if e.name == options.time {
                 self.time(e.val);
-            } else if let Some(meta) = &options.meta {
-                self.meta(meta, e);
+            } else if let Some(below) = options.meta.as_deref().and_then(|m| below(e.name, m)) {
+                self.meta(below, e);
+            } else {
+                measured::asked(e, self.collated, &mut self.measured);
             }
         }
     }
@@ -92,11 +105,8 @@ impl Found {
         self.times = (self.times.0.max(low), self.times.1.min(high));
     }
 
-    fn meta(&mut self, meta: &str, e: Elem<'_>) {
-        let below = e.name.strip_prefix(meta);
-        let Some(below) = below.filter(|b| b.is_empty() || b.starts_with('.')) else {
-            return;
-        };
+    /// `below`: the path within the meta value.
+    fn meta(&mut self, below: &str, e: Elem<'_>) {
         if stays_behind(e.val) {
             return;
         }
@@ -118,10 +128,10 @@ impl Found {
         }
     }
 
-    fn selection(self, options: &TimeSeriesOptions, collated: bool) -> Selection {
+    fn selection(self, options: &TimeSeriesOptions) -> Selection {
         let (low, high) = self.times;
         let mut w = Writer::new();
-        let ordered = !collated && !options.array_metas;
+        let ordered = !self.collated && !options.array_metas;
         let meta = match (&self.equal, &options.meta) {
             (Some(v), _) if ordered => Some(v.as_val()),
             (_, None) => Some(Val::NULL),
@@ -150,11 +160,11 @@ impl Found {
                 .date("$lte", high)
                 .close();
         }
-        if !self.meta.is_empty() {
+        if !self.meta.is_empty() || !self.measured.is_empty() {
             w.open_array("$and");
-            self.meta.iter().for_each(|d| {
+            for d in self.meta.iter().chain(&self.measured) {
                 w.push(d.as_doc().as_val());
-            });
+            }
             w.close();
         }
         Selection {

@@ -70,7 +70,8 @@ fn what_comes_out_of_a_bucket_went_in() {
     for n in [1, 2, 20, PACKED_ROWS, 700, 2500] {
         let docs = random(&mut rng, n);
         let meta = doc! { "m": "d" };
-        let packed = pack(&options(), meta.get("m"), &measured(&docs));
+        let all = measured(&docs);
+        let packed: Vec<Packed> = pack(&options(), meta.get("m"), &all).collect();
         assert_eq!(packed.iter().map(|p| p.rows).sum::<usize>(), n);
         let mut out = Vec::new();
         for p in &packed {
@@ -89,7 +90,8 @@ fn only_what_is_wanted_is_read() {
     let mut rng = rand::rngs::StdRng::seed_from_u64(1);
     let docs = random(&mut rng, 300);
     let meta = doc! { "m": "d" };
-    let packed = pack(&options(), meta.get("m"), &measured(&docs));
+    let all = measured(&docs);
+    let packed: Vec<Packed> = pack(&options(), meta.get("m"), &all).collect();
     let times: Vec<i64> = measured(&docs).iter().map(|m| m.time).collect();
     let range = (times[50], times[60]);
     let wanted = std::collections::BTreeSet::from(["a".to_string()]);
@@ -119,7 +121,8 @@ fn a_column_takes_less_than_its_documents() {
         })
         .collect();
     let meta = doc! { "m": "device-0017" };
-    let packed = pack(&options(), meta.get("m"), &measured(&docs));
+    let all = measured(&docs);
+    let packed: Vec<Packed> = pack(&options(), meta.get("m"), &all).collect();
     let before: usize = docs.iter().map(|d| d.as_bytes().len()).sum();
     let after: usize = packed.iter().map(|p| p.doc.as_bytes().len()).sum();
     assert!(after * 10 < before, "{after} of {before} bytes");
@@ -129,7 +132,8 @@ fn a_column_takes_less_than_its_documents() {
 fn bytes_that_were_not_written_here_end_in_none() {
     let mut rng = rand::rngs::StdRng::seed_from_u64(7);
     let docs = random(&mut rng, 200);
-    let packed = pack(&options(), None, &measured(&docs));
+    let all = measured(&docs);
+    let packed: Vec<Packed> = pack(&options(), None, &all).collect();
     let whole = packed[0].doc.as_bytes().to_vec();
     for _ in 0..3000 {
         let mut bytes = whole.clone();

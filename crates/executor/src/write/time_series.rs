@@ -150,7 +150,11 @@ pub(crate) fn check_bucket(coll: &Collection, doc: Doc<'_>) -> Result<()> {
             bson::validate(d.as_bytes()).is_ok() && time.is_some_and(inside)
         })
     };
-    if !rows.as_ref().is_some_and(sound) {
+    let stated = |rows: &Vec<DocBuf>| time_series::bounds_hold(options, doc, rows);
+    if !rows
+        .as_ref()
+        .is_some_and(|rows| sound(rows) && stated(rows))
+    {
         bail!(
             DocumentValidationFailure,
             "Document failed validation: {} holds buckets as this server makes them",
@@ -165,6 +169,12 @@ struct New {
     at: usize,
     doc: DocBuf,
     time: i64,
+}
+
+impl New {
+    fn meta(&self, options: &TimeSeriesOptions) -> Option<Val<'_>> {
+        self.doc.get(options.meta.as_ref()?)
+    }
 }
 
 pub(crate) fn insert(
@@ -212,32 +222,56 @@ fn prepare(ctx: &OpCtx, series: &Series, at: usize, doc: Doc<'_>) -> Result<New>
     Ok(New { at, doc, time })
 }
 
-/// Measurements of one meta value, in the order of their times.
-struct Group {
-    meta: Option<Value>,
+/// Measurements by their meta value.
+struct Grouped {
+    /// Positions in the chunk: those of one value together, in the order of their times.
     rows: Vec<usize>,
+    /// Where each group ends.
+    ends: Vec<usize>,
 }
 
-fn grouped(options: &TimeSeriesOptions, chunk: &[New]) -> Vec<Group> {
-    let mut groups: Vec<Group> = Vec::new();
-    let mut places: HashMap<Option<(u8, &[u8])>, usize> = HashMap::default();
-    for (i, new) in chunk.iter().enumerate() {
-        let meta = options.meta.as_ref().and_then(|m| new.doc.get(m));
-        let place = *places
-            .entry(meta.map(|v| (v.tag, v.bytes)))
-            .or_insert_with(|| {
-                groups.push(Group {
-                    meta: meta.map(Val::to_value),
-                    rows: Vec::new(),
+impl Grouped {
+    fn of(options: &TimeSeriesOptions, chunk: &[New]) -> Grouped {
+        let mut places: HashMap<Option<(u8, &[u8])>, usize> = HashMap::default();
+        let mut group_of = Vec::with_capacity(chunk.len());
+        let mut ends: Vec<usize> = Vec::new();
+        for new in chunk {
+            let meta = new.meta(options);
+            let place = *places
+                .entry(meta.map(|v| (v.tag, v.bytes)))
+                .or_insert_with(|| {
+                    ends.push(0);
+                    ends.len() - 1
                 });
-                groups.len() - 1
-            });
-        groups[place].rows.push(i);
+            ends[place] += 1;
+            group_of.push(place);
+        }
+        // From lengths to where each begins, then, as they are filled, to where each ends.
+        let mut before = 0;
+        for end in &mut ends {
+            before += std::mem::replace(end, before);
+        }
+        let mut rows = vec![0; chunk.len()];
+        for (i, place) in group_of.into_iter().enumerate() {
+            rows[ends[place]] = i;
+            ends[place] += 1;
+        }
+        let mut first = 0;
+        for end in &ends {
+            rows[first..*end].sort_by_key(|i| chunk[*i].time);
+            first = *end;
+        }
+        Grouped { rows, ends }
     }
-    for g in &mut groups {
-        g.rows.sort_by_key(|i| chunk[*i].time);
+
+    fn iter(&self) -> impl Iterator<Item = &[usize]> {
+        let mut first = 0;
+        self.ends.iter().map(move |end| {
+            let rows = self.rows.get(first..*end).unwrap_or_default();
+            first = *end;
+            rows
+        })
     }
-    groups
 }
 
 /// Inserts one chunk as one entry; returns how many measurements it had.
@@ -250,9 +284,9 @@ fn insert_rows(
     if chunk.is_empty() {
         return Ok(0);
     }
-    let groups = grouped(&series.options, &chunk);
-    let is_array = |g: &Group| g.meta.as_ref().is_some_and(|v| v.tag() == tag::ARRAY);
-    if groups.iter().any(is_array) {
+    let grouped = Grouped::of(&series.options, &chunk);
+    let is_array = |new: &New| (new.meta(&series.options)).is_some_and(|v| v.tag == tag::ARRAY);
+    if !series.options.array_metas && chunk.iter().any(is_array) {
         series.note_arrays(ctx)?;
     }
     let Some(target) = series.locked(ctx)? else {
@@ -263,15 +297,16 @@ fn insert_rows(
         );
     };
     let young = target.coll.young.clone();
-    let (mut records, mut ripe) = (Vec::new(), Vec::new());
-    for g in groups {
-        let meta = g.meta.as_ref().map(Value::as_val);
-        let measured = |i: &usize| Measurement {
+    let mut records = Vec::with_capacity(grouped.ends.len());
+    let (mut ripe, mut sorted, mut name) = (Vec::new(), Vec::new(), Vec::new());
+    for rows in grouped.iter() {
+        sorted.clear();
+        sorted.extend(rows.iter().map(|i| Measurement {
             doc: chunk[*i].doc.as_doc(),
             time: chunk[*i].time,
-        };
-        let sorted: Vec<Measurement<'_>> = g.rows.iter().map(measured).collect();
-        let (mut rest, mut few) = (g.rows.as_slice(), 0);
+        }));
+        let meta = rows.first().and_then(|i| chunk[*i].meta(&series.options));
+        let (mut rest, mut few) = (rows, 0);
         for packed in time_series::pack(&series.options, meta, &sorted) {
             let (these, more) = rest.split_at(packed.rows.min(rest.len()));
             rest = more;
@@ -290,10 +325,14 @@ fn insert_rows(
             && let (Some(first), Some(last)) = times
         {
             // By its bytes: what lies in one bucket has one and the same value.
-            let name = meta.map_or_else(Vec::new, |v| [&[v.tag], v.bytes].concat());
+            name.clear();
+            if let Some(v) = meta {
+                name.push(v.tag);
+                name.extend_from_slice(v.bytes);
+            }
             let span = series.options.span_millis();
             let enough = young.add(&name, few, (first.time, last.time), span);
-            ripe.extend(enough.map(|times| (g.meta.clone(), times)));
+            ripe.extend(enough.map(|times| (meta.map(Val::to_value), times)));
         }
     }
     let result = |at| StmtResult {
@@ -320,13 +359,18 @@ fn pack(ctx: &mut OpCtx, series: &Series, meta: Option<Val<'_>>, times: (i64, i6
     let Some(target) = series.locked(ctx)? else {
         return Ok(());
     };
-    let keys = young_between(ctx, &target.coll, meta, times)?;
-    if keys.len() < 2 {
+    let coll = target.coll.clone();
+    let seen = ctx.engine.store.sequence();
+    let mut gone = young_between(ctx, &coll, meta, times)?;
+    if gone.len() < 2 {
         return Ok(());
     }
-    let mut write = RecordWrite::of_records(ctx, target, &keys)?;
-    let coll = write.coll().clone();
-    let gone = read_again(ctx, &coll, keys)?;
+    let mut write = RecordWrite::new(target);
+    let hashes: Vec<u64> = gone.iter().map(|(key, _)| latch_hash(key)).collect();
+    write.latch(ctx, &hashes)?;
+    if ctx.engine.store.sequence() != seen {
+        gone = read_again(ctx, &coll, gone)?;
+    }
     let mut rows = Vec::new();
     for (_, bucket) in &gone {
         let young = time_series::young_rows(&series.options, bucket.as_doc());
@@ -334,7 +378,7 @@ fn pack(ctx: &mut OpCtx, series: &Series, meta: Option<Val<'_>>, times: (i64, i6
     }
     rows.sort_by_key(|m| m.time);
     let new = time_series::pack(&series.options, meta, &rows);
-    let new: Vec<DocBuf> = new.into_iter().map(|p| p.doc).collect();
+    let new: Vec<DocBuf> = new.map(|p| p.doc).collect();
     if new.len() >= gone.len() {
         return Ok(());
     }
@@ -347,15 +391,15 @@ fn pack(ctx: &mut OpCtx, series: &Series, meta: Option<Val<'_>>, times: (i64, i6
 fn read_again(
     ctx: &mut OpCtx,
     coll: &Collection,
-    keys: Vec<Vec<u8>>,
+    before: Vec<(Vec<u8>, DocBuf)>,
 ) -> Result<Vec<(Vec<u8>, DocBuf)>> {
-    let (Some(low), Some(high)) = (keys.first().cloned(), keys.last().cloned()) else {
+    let (Some((low, _)), Some((high, _))) = (before.first(), before.last()) else {
         return Ok(Vec::new());
     };
     let end = [high.as_slice(), &[0]].concat();
     let view = ctx.latest();
-    let mut scan = view.scan(&low, &end, Direction::Forward);
-    let mut wanted = keys.into_iter().peekable();
+    let mut scan = view.scan(low, &end, Direction::Forward);
+    let mut wanted = before.into_iter().map(|(key, _)| key).peekable();
     let mut found = Vec::new();
     while scan.next()? {
         ctx.tick(1)?;
@@ -368,13 +412,13 @@ fn read_again(
     Ok(found)
 }
 
-/// The store's keys of the buckets that lie as they came.
+/// The buckets that lie as they came, under their keys in the store, in order.
 fn young_between(
     ctx: &mut OpCtx,
     coll: &Collection,
     meta: Option<Val<'_>>,
     (from, to): (i64, i64),
-) -> Result<Vec<Vec<u8>>> {
+) -> Result<Vec<(Vec<u8>, DocBuf)>> {
     let bound = |time: i64, end: bool| {
         let mut w = Writer::new();
         w.val("m", meta.unwrap_or(Val::NULL)).date("t", time);
@@ -385,19 +429,20 @@ fn young_between(
     };
     let view = ctx.latest();
     let mut scan = view.scan(&bound(from, false), &bound(to, true), Direction::Forward);
-    let mut keys = Vec::new();
-    while keys.len() < MOST_PACKED && scan.next()? {
+    let mut found = Vec::new();
+    while found.len() < MOST_PACKED && scan.next()? {
         ctx.tick(1)?;
         let same = |d: Doc<'_>| match (d.get("meta"), meta) {
             (None, None) => true,
             (Some(a), Some(b)) => a.tag == b.tag && a.bytes == b.bytes,
             _ => false,
         };
-        if Doc::new(scan.value()).is_some_and(|d| time_series::is_young(d) && same(d)) {
-            keys.push(scan.key().to_vec());
+        let young = |d: &Doc<'_>| time_series::is_young(*d) && same(*d);
+        if let Some(bucket) = Doc::new(scan.value()).filter(young) {
+            found.push((scan.key().to_vec(), bucket.to_buf()));
         }
     }
-    Ok(keys)
+    Ok(found)
 }
 
 /// Buckets of these measurements, which have the meta value.
@@ -412,7 +457,7 @@ fn buckets_of(
     }
     sorted.sort_by_key(|m| m.time);
     let packed = time_series::pack(options, meta, &sorted);
-    Ok(packed.into_iter().map(|p| p.doc).collect())
+    Ok(packed.map(|p| p.doc).collect())
 }
 
 /// Stages one entry that takes latched buckets out and puts others in.
