@@ -79,6 +79,14 @@ def places(client):
 
 
 class TestAgainstFormulas:
+    """Each query is compared with a formula's answer for each of the 20,000 places."""
+
+    compared = {"bare": 0, "indexed": 0}
+
+    def equal(self, coll, query, want):
+        assert sorted(ids(coll.find(query, {"_id": 1}))) == want, query
+        self.compared[coll.name] += 20000
+
     def test_circles(self, places):
         db, all_places = places
         rng = random.Random(SEED + 1)
@@ -88,7 +96,9 @@ class TestAgainstFormulas:
             for field in ["at", "flat"]:
                 query = {field: {"$geoWithin": {"$centerSphere": [list(center), radius]}}}
                 for coll in [db.bare, db.indexed]:
-                    assert sorted(ids(coll.find(query, {"_id": 1}))) == want, (center, radius, field)
+                    self.equal(coll, query, want)
+        print("answers equal to the formulas':", self.compared)
+        assert min(self.compared.values()) >= 600_000
 
     def test_near_in_order(self, places):
         db, all_places = places
@@ -122,7 +132,7 @@ class TestAgainstFormulas:
             corners = {"$polygon": [[x, y], [x + 30, y], [x + 30, y + 25], [x, y + 25]]}
             for shape in [box, corners]:
                 for coll in [db.bare, db.indexed]:
-                    assert sorted(ids(coll.find({"flat": {"$geoWithin": shape}}))) == want
+                    self.equal(coll, {"flat": {"$geoWithin": shape}}, want)
             # On the sphere: with and without an index alike, and not far from the plane's.
             shape = {"$geometry": polygon(square(x, y, 10), square(x + 2, y + 2, 3)[::-1])}
             bare, indexed = [sorted(ids(c.find({"at": {"$geoWithin": shape}}))) for c in (db.bare, db.indexed)]

@@ -128,6 +128,23 @@ fn ring_text(ring: &[(f64, f64)]) -> String {
     format!("[{}]", all.join(","))
 }
 
+/// Answers that were compared with a formula's, by one test.
+#[derive(Default)]
+struct Compared(usize);
+
+impl Compared {
+    fn equal(&mut self, found: bool, formula: bool, what: impl FnOnce() -> String) {
+        self.0 += 1;
+        assert_eq!(found, formula, "{}", what());
+    }
+
+    /// All tests together compare more than 100,000.
+    fn tell(self, test: &str, least: usize) {
+        println!("{test}: {} answers equal to the formula's", self.0);
+        assert!(self.0 >= least, "{test} compares {}", self.0);
+    }
+}
+
 /// What passes has a key in the ranges that a query reads.
 fn assert_covered(ranges: &[(i64, i64)], keys: &[i64], what: &str) {
     let read = |k: &i64| ranges.iter().any(|(low, high)| low <= k && k <= high);
@@ -136,8 +153,8 @@ fn assert_covered(ranges: &[(i64, i64)], keys: &[i64], what: &str) {
 
 #[test]
 fn circles_on_the_sphere() {
-    let mut random = Random::seeded();
-    for _ in 0..120 {
+    let (mut random, mut compared) = (Random::seeded(), Compared::default());
+    for _ in 0..160 {
         let center = random.place();
         let degrees = match random.next() % 4 {
             0 => random.between(0.001, 0.1),
@@ -164,18 +181,20 @@ fn circles_on_the_sphere() {
             }
             let shape = point(p);
             let found = r.matches(Predicate::Within, &shape);
-            assert_eq!(found, far < radius, "{p:?} in {degrees} of {center:?}");
+            let what = || format!("{p:?} in {degrees} of {center:?}");
+            compared.equal(found, far < radius, what);
             if found {
                 assert_covered(&ranges, &sphere::keys(&shape), &format!("{p:?}"));
             }
         }
     }
+    compared.tell("circles_on_the_sphere", 47_000);
 }
 
 #[test]
 fn polygons_with_holes() {
-    let mut random = Random::seeded();
-    for _ in 0..100 {
+    let (mut random, mut compared) = (Random::seeded(), Compared::default());
+    for _ in 0..120 {
         let center = random.place();
         let degrees = random.between(0.01, 40.0);
         let n = 3 + (random.next() % 6) as usize;
@@ -213,20 +232,22 @@ fn polygons_with_holes() {
                 let near = angle(vector(p), vector(center)) < 80f64.to_radians();
                 let shape = point(p);
                 let found = r.matches(predicate, &shape);
-                assert_eq!(found, near && a > 0.0 && b < 0.0, "{p:?} {text}");
+                let what = || format!("{p:?} {text}");
+                compared.equal(found, near && a > 0.0 && b < 0.0, what);
                 if found {
                     assert_covered(&ranges, &sphere::keys(&shape), &format!("{p:?} {text}"));
                 }
             }
         }
     }
+    compared.tell("polygons_with_holes", 34_000);
 }
 
 /// A polygon that a document holds, found by what meets it.
 #[test]
 fn stored_polygons_are_found_by_points_and_circles() {
-    let mut random = Random::seeded();
-    for _ in 0..60 {
+    let (mut random, mut compared) = (Random::seeded(), Compared::default());
+    for _ in 0..100 {
         let center = random.place();
         let degrees = random.between(0.01, 20.0);
         let corner = |i: usize| destination(center, -2.0 * PI * i as f64 / 5.0, degrees);
@@ -253,12 +274,13 @@ fn stored_polygons_are_found_by_points_and_circles() {
                 ),
             );
             let found = r.matches(Predicate::Intersects, &shape);
-            assert_eq!(found, a > 0.0, "{p:?} {text}");
+            compared.equal(found, a > 0.0, || format!("{p:?} {text}"));
             if found {
                 assert_covered(&sphere::ranges(&r).unwrap(), &keys, &text);
             }
         }
     }
+    compared.tell("stored_polygons_are_found_by_points_and_circles", 5_500);
 }
 
 #[test]
@@ -308,7 +330,7 @@ fn distances_and_the_bounds_of_cells() {
 
 #[test]
 fn regions_of_the_plane() {
-    let mut random = Random::seeded();
+    let (mut random, mut compared) = (Random::seeded(), Compared::default());
     let grids = [
         Grid::DEFAULT,
         Grid {
@@ -322,7 +344,7 @@ fn regions_of_the_plane() {
             bits: 5,
         },
     ];
-    for round in 0..150 {
+    for round in 0..180 {
         let g = grids[round % grids.len()];
         let (x, y) = (random.between(-170.0, 170.0), random.between(-170.0, 170.0));
         let size = random.between(0.5, 60.0);
@@ -359,7 +381,7 @@ fn regions_of_the_plane() {
                 ),
             };
             let found = r.matches(Predicate::Within, &point((a, b)));
-            assert_eq!(found, test(a, b), "{a} {b} {text}");
+            compared.equal(found, test(a, b), || format!("{a} {b} {text}"));
             if found {
                 let v = json::parse(&format!(r#"{{"v": [{a:?}, {b:?}]}}"#)).unwrap();
                 let key = g.key(v.get("v").unwrap()).unwrap();
@@ -367,6 +389,7 @@ fn regions_of_the_plane() {
             }
         }
     }
+    compared.tell("regions_of_the_plane", 18_000);
 }
 
 /// The larger side of a ring, by strict winding.
