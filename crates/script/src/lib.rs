@@ -8,18 +8,20 @@
 //! Invariant: a script reaches nothing but what it is given. There is no file, no network, no
 //! environment; the realm holds the language, the clock and `prelude.js`. It takes at most
 //! [`MEMORY_BYTES`] and [`STACK_BYTES`], and whoever runs it can end it at any time: the engine asks
-//! every few thousand steps, and what the engine would do in one step without asking is bounded in the
-//! prelude. No script, whatever it does, is more than an error.
+//! every few thousand steps; so does what takes memory, and the prelude where the engine would go over
+//! much in one step. No script, whatever it does, is more than an error.
 
 mod convert;
+mod emit;
 mod fault;
+mod memory;
 mod source;
 
 use bson::{Doc, Val, Value, Writer};
 use errors::{Code, Error, err};
 use fault::ScriptFault;
 use rquickjs::context::intrinsic;
-use rquickjs::function::{Args, Opt};
+use rquickjs::function::Args;
 use rquickjs::{Context, Ctx, Function, Persistent, Runtime};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -31,8 +33,9 @@ use std::time::{Duration, Instant};
 pub const MEMORY_BYTES: usize = 256 << 20;
 /// What calls of a script inside one another may take of the thread's stack.
 pub const STACK_BYTES: usize = 1 << 20;
-/// What the calls of `emit` for one document may give.
-const EMIT_BYTES: usize = 100 << 20;
+/// Items of arrays and texts that functions of the engine go over between two looks whether the
+/// script must end.
+const SPENT_ITEMS: f64 = 1e6;
 /// How long `sleep` sleeps before it looks whether it should go on.
 const SLEEP: Duration = Duration::from_millis(5);
 
@@ -139,7 +142,14 @@ impl ScriptEngine {
 impl Realm {
     fn new(interrupted: Interrupted, globals: &RealmGlobals<'_>) -> Result<Realm, Error> {
         let broken = |e: rquickjs::Error| err!(JSInterpreterFailure, "no realm for scripts: {e}");
-        let runtime = Runtime::new().map_err(broken)?;
+        let shared = Rc::new(Shared {
+            interrupted,
+            ended: Cell::new(false),
+            emitted: RefCell::default(),
+            failure: RefCell::new(None),
+        });
+        let memory = memory::Watched::new(&shared);
+        let runtime = Runtime::new_with_alloc(memory).map_err(broken)?;
         runtime.set_memory_limit(MEMORY_BYTES);
         runtime.set_max_stack_size(STACK_BYTES);
         // No proxies and no typed arrays: loops over them could not be ended.
@@ -152,12 +162,6 @@ impl Realm {
             .with::<intrinsic::MapSet>()
             .build(&runtime)
             .map_err(broken)?;
-        let shared = Rc::new(Shared {
-            interrupted,
-            ended: Cell::new(false),
-            emitted: RefCell::default(),
-            failure: RefCell::new(None),
-        });
         let asked = shared.clone();
         runtime.set_interrupt_handler(Some(Box::new(move || asked.must_end())));
         let realm = Realm {
@@ -278,57 +282,6 @@ impl Shared {
         }
         self.ended.get()
     }
-
-    /// `emit(key, value)`.
-    fn emit<'js>(
-        &self,
-        ctx: &Ctx<'js>,
-        k: &rquickjs::Value<'js>,
-        v: &rquickjs::Value<'js>,
-    ) -> Result<(), ScriptFault> {
-        // Taken while it is written: what converts a value may call a script's functions.
-        let mut w = self.emitted.take().unwrap_or_default();
-        let before = w.len();
-        let mut written = if k.is_undefined() {
-            w.null("");
-            Ok(())
-        } else {
-            write_one(ctx, &mut w, k)
-        };
-        written = written.and_then(|()| write_one(ctx, &mut w, v));
-        if written.is_ok() && w.len() > EMIT_BYTES {
-            written = Err(ScriptFault::Own(err!(
-                31292,
-                "Size of emitted values exceeds the set size limit of {EMIT_BYTES} bytes"
-            )));
-        }
-        if written.is_err() {
-            // The script may catch it and go on.
-            w.truncate(before);
-        }
-        self.emitted.replace(Some(w));
-        written
-    }
-}
-
-/// Writes one value that is limited by itself, not together with those before it.
-fn write_one<'js>(
-    ctx: &Ctx<'js>,
-    w: &mut Writer,
-    v: &rquickjs::Value<'js>,
-) -> Result<(), ScriptFault> {
-    if let Some(n) = v.as_number() {
-        w.f64("", n);
-    } else if let Some(s) = v.as_string() {
-        convert::with_text(ctx, s, |s| {
-            w.str("", s);
-        })?;
-    } else {
-        let mut one = Writer::new();
-        convert::write(ctx, &mut one, "", v, 0)?;
-        w.extend(one.finish().as_doc());
-    }
-    Ok(())
 }
 
 /// Runs the prelude, and gives it what only Rust can do.
@@ -349,24 +302,20 @@ fn prepare<'js>(ctx: &Ctx<'js>, shared: &Rc<Shared>) -> Result<(), ScriptFault> 
         Ok(())
     };
     native.set("sleep", Function::new(ctx.clone(), sleep)?)?;
-    let emitter = shared.clone();
-    type Given<'js> = Opt<rquickjs::Value<'js>>;
-    let emit = move |ctx: Ctx<'js>, k: Given<'js>, v: Given<'js>, more: Given<'js>| {
-        let emitted = match (&k.0, &v.0, more.0) {
-            (Some(k), Some(v), None) => emitter.emit(&ctx, k, v),
-            _ => Err(ScriptFault::Own(err!(31220, "emit takes 2 args"))),
-        };
-        emitted.map_err(|fault| match fault {
-            ScriptFault::Script(e) => e,
-            ScriptFault::Own(e) => {
-                let thrown = rquickjs::Exception::throw_message(&ctx, &e.message);
-                emitter.failure.replace(Some(e));
-                thrown
-            }
-        })
+    let (asked, spent) = (shared.clone(), Cell::new(0.0));
+    let spend = move |ctx: Ctx<'js>, items: f64| {
+        spent.set(spent.get() + items);
+        if spent.get() > SPENT_ITEMS {
+            spent.set(0.0);
+            asked.must_end();
+        }
+        match asked.ended.get() {
+            true => Err(rquickjs::Exception::throw_message(&ctx, "interrupted")),
+            false => Ok(()),
+        }
     };
-    ctx.globals()
-        .set("emit", Function::new(ctx.clone(), emit)?)?;
+    native.set("spend", Function::new(ctx.clone(), spend)?)?;
+    ctx.globals().set("emit", emit::function(ctx, shared)?)?;
     let prelude: Function<'js> = source::eval(ctx, include_str!("prelude.js").to_string())?;
     Ok(prelude.call((ctx.globals(), native))?)
 }

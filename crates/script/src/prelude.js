@@ -7,6 +7,8 @@
 (function (global, native) {
   const LONGEST_ARRAY = 1 << 24;
   const LONGEST_SEARCH = 1e9;
+  // What goes over no more than this is counted as the step that it is.
+  const FREE = 1000;
 
   const hidden = (object, name, value) =>
     Object.defineProperty(object, name, { value, writable: true, configurable: true });
@@ -313,8 +315,9 @@
     hidden(proto, name, outer);
   };
   const short = (list) => {
-    if (list !== null && list !== undefined && list.length > LONGEST_ARRAY) {
-      throw new RangeError("array is too long");
+    if (list !== null && list !== undefined && list.length > FREE) {
+      if (list.length > LONGEST_ARRAY) throw new RangeError("array is too long");
+      native.spend(Number(list.length));
     }
   };
   for (const name of Object.getOwnPropertyNames(Array.prototype)) {
@@ -361,6 +364,7 @@
   }
   for (const name of ["from", "of"]) bounded(Array, name, (_, args) => short(args[0]));
   const search = (text, args) => {
+    if (typeof text === "string" && text.length > FREE) native.spend(text.length);
     if (typeof args[0] === "string" && String(text).length * args[0].length > LONGEST_SEARCH) {
       throw new RangeError("text is too long to search");
     }

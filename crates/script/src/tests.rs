@@ -361,6 +361,17 @@ fn an_endless_loop_ends_when_it_must() {
         "() => { while (true) [3, 2, 1].sort(() => 1) }",
         "() => { while (true) ISODate() }",
         "() => { var a = {}; while (true) a[Math.random()] = new Set([1, [2, [3]].flat(9)]) }",
+        // Steps that are long by themselves.
+        "() => { while (true) 'x'.repeat(1e6) }",
+        "() => { while (true) try { [].concat('x'.repeat(1e6)) } catch (e) {} }",
+        "() => { var a = new Array(1e6).fill(1); while (true) a.slice() }",
+        "() => { var a = new Array(1e6).fill(1); while (true) try { a.indexOf(2) } catch (e) {} }",
+        "() => { var s = 'ab'.repeat(1e5); while (true) s.split('a') }",
+        "() => { var s = 'ab'.repeat(1e6); while (true) s.indexOf('zz') }",
+        "() => { var s = 'x'.repeat(5e6); while (true) s.toUpperCase() }",
+        "() => { var a = Array(1e5).fill(1); while (true) JSON.stringify(a) }",
+        "() => { while (true) (1n << 100000n) * (1n << 100001n) }",
+        "() => { var s = 'x'.repeat(1e5); while (true) /a*b/.test(s) }",
     ] {
         let stop = Arc::new(AtomicBool::new(false));
         let (told, source) = (stop.clone(), Arc::<str>::from(endless));
