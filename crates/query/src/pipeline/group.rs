@@ -14,7 +14,7 @@ use crate::accumulator::{Accumulator, AccumulatorSpec};
 use crate::collation::Collation;
 use crate::expr::{EvalCtx, Expression, ParseEnv, Vars};
 use crate::metadata::Metadata;
-use bson::{Doc, DocBuf, Val, Value, Writer, key, tag};
+use bson::{Doc, DocBuf, Iter, Val, Value, Writer, key, tag};
 use errors::{Result, bail};
 use smallvec::SmallVec;
 use std::collections::HashMap;
@@ -303,14 +303,17 @@ impl Run {
         self.grew(at, grown)
     }
 
-    /// Takes what a map emitted into its group, whose only accumulator reduces.
-    pub fn take_emitted(&mut self, k: Val<'_>, v: Val<'_>) -> Result<()> {
+    /// Takes values that a map emitted under one key into their group, whose only accumulator
+    /// reduces.
+    pub fn take_emitted(&mut self, k: Val<'_>, mut values: Iter<'_>) -> Result<()> {
         let (fields, width) = (&self.spec.fields, self.spec.fields.len());
         let at = self.groups.place_of(k, &self.spec, &self.vars)?;
         let mut grown = 0;
-        for (f, a) in fields.iter().zip(self.groups.of_mut(at, width)) {
+        if let (Some(f), Some(a)) = (fields.first(), self.groups.of_mut(at, width).first_mut()) {
             let before = a.memory_bytes();
-            f.spec.add_emitted(a, k, v, &self.vars)?;
+            while let Some((_, v)) = values.next_raw() {
+                f.spec.add_emitted(a, k, v, &self.vars)?;
+            }
             grown += a.memory_bytes() as isize - before as isize;
         }
         self.grew(at, grown)

@@ -2,21 +2,30 @@
 //!
 //! The command writes `{$project: {emits: {$_internalJsEmit: …}}}`, `{$unwind: "$emits"}` and a
 //! `$group` by `$emits.k`. Run one by one they make a document for each key that is emitted, only to
-//! take it apart again. Here what a document's map emits goes into the groups from one buffer.
+//! take it apart again. Here what is emitted is held by key, and goes into the groups when there is
+//! enough of it: a group is looked for once for many values.
 //!
-//! Invariant: the groups, their order and what they hold are those of the three stages.
+//! Invariant: the groups and their order are those of the three stages. A group's values are in the
+//! order in which they were emitted, where its keys are of one type.
 
+use super::group::ShortKey;
 use super::{IdleVisitor, Op, PipelineHost, Source, Stage, group};
 use crate::expr::Vars;
 use crate::script::{Emitted, Function};
-use bson::Doc;
+use bson::{Doc, Iter, Val, Value};
 use errors::Result;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// The name of the array between the stages.
 const EMITS: &str = "emits";
 /// How many stages the operator stands for.
 pub(super) const STAGES: usize = 3;
+
+/// What is held before it goes into the groups.
+const PENDING_BYTES: usize = 512 << 10;
+/// What a key takes beside its bytes.
+const KEY_BYTES: usize = 128;
 
 /// The operator for the stages that `stages` begin with, where they are those of `mapReduce`.
 pub(super) fn fused(stages: &[Stage]) -> Option<(Function, Arc<group::Group>)> {
@@ -54,12 +63,50 @@ fn emitting(stage: &Stage) -> Option<Function> {
     map.as_doc()?.get("eval")?.as_code().map(Function::new)
 }
 
+/// What was emitted and is in no group yet.
+#[derive(Default)]
+struct Pending {
+    /// Places in `keys`, by type and bytes.
+    by_key: HashMap<ShortKey, usize, foldhash::fast::RandomState>,
+    /// In the order in which they were emitted first, with their values as elements without names.
+    keys: Vec<(Value, Vec<u8>)>,
+    /// How many of `keys` have gone into their groups.
+    taken: usize,
+    bytes: usize,
+    scratch: Vec<u8>,
+}
+
+impl Pending {
+    fn add(&mut self, k: Val<'_>, v: Val<'_>) {
+        self.scratch.clear();
+        self.scratch.push(k.tag);
+        self.scratch.extend_from_slice(k.bytes);
+        let at = match self.by_key.get(self.scratch.as_slice()) {
+            Some(at) => *at,
+            None => {
+                let at = self.keys.len();
+                let key = ShortKey::from_slice(&self.scratch);
+                self.by_key.insert(key, at);
+                self.keys.push((k.to_value(), Vec::new()));
+                self.bytes += KEY_BYTES + 2 * self.scratch.len();
+                at
+            }
+        };
+        if let Some((_, values)) = self.keys.get_mut(at) {
+            values.extend_from_slice(&[v.tag, 0]);
+            values.extend_from_slice(v.bytes);
+            self.bytes += 2 + v.bytes.len();
+        }
+    }
+}
+
 pub(super) struct Run {
     /// Gone when all of it is mapped.
     input: Option<Box<dyn Source>>,
     map: Function,
     groups: group::Run,
     emitted: Emitted,
+    pending: Pending,
     vars: Arc<Vars>,
 }
 
@@ -75,8 +122,21 @@ impl Run {
             map,
             groups: group::Run::fed(group, vars.clone()),
             emitted: Emitted::default(),
+            pending: Pending::default(),
             vars,
         }
+    }
+
+    /// Takes what is pending into the groups. After a suspension it goes on where it was.
+    fn take_pending(&mut self, host: &mut dyn PipelineHost) -> Result<()> {
+        while let Some((key, values)) = self.pending.keys.get(self.pending.taken) {
+            host.check()?;
+            self.groups.make_room(host)?;
+            self.groups.take_emitted(key.as_val(), Iter::over(values))?;
+            self.pending.taken += 1;
+        }
+        self.pending = Pending::default();
+        Ok(())
     }
 }
 
@@ -84,7 +144,12 @@ impl Source for Run {
     fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool> {
         while let Some(input) = &mut self.input {
             let scripts = self.vars.scripts()?;
+            if self.pending.bytes >= PENDING_BYTES {
+                self.take_pending(host)?;
+                continue;
+            }
             if !input.advance(host)? {
+                self.take_pending(host)?;
                 self.groups.settle(host)?;
                 self.input = None;
                 break;
@@ -92,8 +157,7 @@ impl Source for Run {
             let globals = self.vars.script_globals(true);
             scripts.map(&self.map, input.doc(), globals, &mut self.emitted)?;
             for (k, v) in self.emitted.pairs() {
-                self.groups.make_room(host)?;
-                self.groups.take_emitted(k, v)?;
+                self.pending.add(k, v);
             }
         }
         self.groups.advance(host)
