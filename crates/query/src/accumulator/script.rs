@@ -4,7 +4,7 @@ use super::spec::{AccumulatorSpec, Kind};
 use super::state::Accumulator;
 use crate::expr::{EvalCtx, Expression, ParseEnv, Vars};
 use crate::script::Function;
-use bson::{Val, Value, Writer, tag};
+use bson::{Iter, Val, Value, Writer, tag};
 use errors::{Error, Result, bail};
 
 /// Values of a key that are reduced to one as soon as there are so many, or so many bytes.
@@ -24,14 +24,17 @@ pub(super) struct Functions {
 /// The values of one key that `reduce` has not seen together yet.
 pub struct Reduction {
     key: Value,
-    pub(super) values: Writer,
+    /// As elements without names: nobody reads the indexes of what `reduce` is given.
+    values: Vec<u8>,
+    items: usize,
 }
 
 impl Default for Reduction {
     fn default() -> Reduction {
         Reduction {
             key: Value::NULL,
-            values: Writer::new_array(),
+            values: Vec::new(),
+            items: 0,
         }
     }
 }
@@ -57,14 +60,25 @@ impl Reduction {
     }
 
     pub(super) fn take_pair(&mut self, k: Val<'_>, v: Val<'_>) {
-        if self.values.items() == 0 {
+        if self.items == 0 {
             self.key = k.to_value();
         }
-        self.values.push(v);
+        self.push(v);
+    }
+
+    pub(super) fn push(&mut self, v: Val<'_>) {
+        self.values.extend_from_slice(&[v.tag, 0]);
+        self.values.extend_from_slice(v.bytes);
+        self.items += 1;
     }
 
     pub(super) fn to_partial(&self, w: &mut Writer) {
-        w.val("k", self.key.as_val());
+        w.val("k", self.key.as_val()).open_array("a");
+        let mut values = Iter::over(&self.values);
+        while let Some((_, v)) = values.next_raw() {
+            w.push(v);
+        }
+        w.close();
     }
 
     pub(super) fn set_key(&mut self, k: Option<Val<'_>>) {
@@ -77,17 +91,22 @@ impl Reduction {
 
     /// What `reduce` makes of the values.
     fn reduced(&mut self, reduce: &Function, vars: &Vars) -> Result<Value> {
-        let values = std::mem::replace(&mut self.values, Writer::new_array()).finish_array();
-        let args = [self.key.as_val(), values.as_val()];
+        let mut bytes = Vec::with_capacity(self.values.len() + 5);
+        bytes.extend_from_slice(&(self.values.len() as i32 + 5).to_le_bytes());
+        bytes.append(&mut self.values);
+        bytes.push(0);
+        self.items = 0;
+        let (tag, bytes) = (tag::ARRAY, bytes.as_slice());
+        let args = [self.key.as_val(), Val { tag, bytes }];
         vars.scripts()?
             .call(reduce, None, &args, vars.script_globals(true))
     }
 
     /// After each value: keeps what is held small.
     pub(super) fn settle(&mut self, reduce: &Function, vars: &Vars) -> Result<()> {
-        if self.values.items() >= REDUCED_ITEMS || self.values.len() >= REDUCED_BYTES {
+        if self.items >= REDUCED_ITEMS || self.values.len() >= REDUCED_BYTES {
             let one = self.reduced(reduce, vars)?;
-            self.values.push(one.as_val());
+            self.push(one.as_val());
         }
         Ok(())
     }

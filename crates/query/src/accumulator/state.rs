@@ -280,7 +280,7 @@ impl Accumulator {
             Accumulator::Script(states) => states.extend(v.map(Val::to_value)),
             Accumulator::Reduce(r) => {
                 if let Some(v) = v {
-                    r.values.push(v);
+                    r.push(v);
                 }
             }
         }
@@ -394,10 +394,7 @@ impl Accumulator {
                     w.push(v.as_val());
                 }
             }
-            Accumulator::Reduce(r) => {
-                r.to_partial(&mut w);
-                copy_items(&mut w, &r.values);
-            }
+            Accumulator::Reduce(r) => r.to_partial(&mut w),
         }
         Value::from(w.finish())
     }
@@ -430,9 +427,7 @@ impl Accumulator {
             }
             Accumulator::Reduce(r) => {
                 r.set_key(d.get("k"));
-                items.values().for_each(|x| {
-                    r.values.push(x);
-                });
+                items.values().for_each(|x| r.push(x));
             }
             Accumulator::Script(_)
             | Accumulator::Push(_)
