@@ -1,7 +1,8 @@
 //! A replica set behind the router: its members, what each is, and which of them a command goes to.
 //!
 //! Each member is asked by a thread of its own what it is: every [`LOOK`], and at once where somebody
-//! waits for a member, or one has failed.
+//! waits for a member, or one has failed. While somebody waits, a member answers as soon as it has
+//! become something else; one that is not reached is tried ever more rarely.
 //!
 //! Invariant: what is for the primary goes to who last said that he is. A cursor's commands go to the
 //! member that has it. A command that a server refused because it is no primary has changed nothing,
@@ -24,7 +25,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(10);
 /// So often a member is asked what it is.
 const LOOK: Duration = Duration::from_secs(10);
-/// The same where no primary is known, and where somebody waits.
+/// The same where no primary is known. While somebody waits a first look comes sooner, and each in
+/// vain makes the next pause longer, up to that.
 const LOOK_FOR_PRIMARY: Duration = Duration::from_millis(500);
 const LOOK_FOR_SOMEBODY: Duration = Duration::from_millis(20);
 /// Cursors of which is known who has them, before those that nobody has used for long are forgotten.
@@ -362,13 +364,24 @@ impl Members {
 
     /// Asks a member what it is until it, or the set, is not needed any more.
     fn watch(self: Arc<Self>, member: &Arc<Member>) {
-        let mut line = None;
-        let mut asked = 0;
+        let (mut line, mut news) = (None, None);
+        let (mut asked, mut in_vain) = (0, 0);
         loop {
-            self.look(member, &mut line);
+            let version = self.look(member, &mut line, news.take());
             let mut looks = self.looks.lock();
             self.news.notify_all();
-            let until = Instant::now() + self.pause();
+            let mut pause = self.pause();
+            if self.waiting.load(Ordering::Relaxed) > 0 {
+                pause = pause_after(in_vain);
+                in_vain += 1;
+                if let Some(version) = version {
+                    news = Some((version, pause));
+                    pause = LOOK_FOR_SOMEBODY;
+                }
+            } else {
+                in_vain = 0;
+            }
+            let until = Instant::now() + pause;
             // Two looks do not follow each other at once, however often they are asked for.
             let earliest = Instant::now() + LOOK_FOR_SOMEBODY;
             while !looks.closed && self.has(member) && Instant::now() < until {
@@ -381,15 +394,18 @@ impl Members {
             if looks.closed || !self.has(member) {
                 return;
             }
+            if looks.asked > asked {
+                // What it is has been forgotten, so it answers though it has not changed.
+                news = None;
+            }
             asked = looks.asked;
         }
     }
 
     fn pause(&self) -> Duration {
-        match () {
-            _ if self.waiting.load(Ordering::Relaxed) > 0 => LOOK_FOR_SOMEBODY,
-            _ if self.primary().is_none() => LOOK_FOR_PRIMARY,
-            _ => LOOK,
+        match self.primary() {
+            None => LOOK_FOR_PRIMARY,
+            Some(_) => LOOK,
         }
     }
 
@@ -403,10 +419,22 @@ impl Members {
         all.iter().find(primary).cloned()
     }
 
-    fn look(self: &Arc<Self>, member: &Arc<Member>, line: &mut Option<Line>) {
+    /// The version of what the member says it is. `news`: it answers when it is not what it was at
+    /// that version, at the latest after that time.
+    fn look(
+        self: &Arc<Self>,
+        member: &Arc<Member>,
+        line: &mut Option<Line>,
+        news: Option<(DocBuf, Duration)>,
+    ) -> Option<DocBuf> {
         let began = Instant::now();
-        match member.upstream.hello(line) {
-            Ok(hello) => self.learn(member, hello.as_doc(), began.elapsed()),
+        match member.upstream.hello(line, news.as_ref()) {
+            Ok(hello) => {
+                let at_once = news.is_none().then(|| began.elapsed());
+                self.learn(member, hello.as_doc(), at_once);
+                let version = hello.get("topologyVersion").and_then(Val::as_doc);
+                version.map(Doc::to_buf)
+            }
             Err(why) => {
                 let mut described = member.seen.write();
                 if !described.told {
@@ -416,12 +444,14 @@ impl Members {
                     told: true,
                     ..Described::default()
                 };
+                None
             }
         }
     }
 
-    /// Takes over what a member says of itself, and of the set.
-    fn learn(self: &Arc<Self>, member: &Arc<Member>, hello: Doc<'_>, round_trip: Duration) {
+    /// Takes over what a member says of itself, and of the set. `took`: how long an answer took that
+    /// was given at once.
+    fn learn(self: &Arc<Self>, member: &Arc<Member>, hello: Doc<'_>, took: Option<Duration>) {
         let is = |field: &str| hello.get(field).is_some_and(Val::truthy);
         let kind = match () {
             _ if is("isWritablePrimary") => Kind::Primary,
@@ -438,9 +468,10 @@ impl Members {
                 .and_then(Val::as_doc)
                 .map_or_else(DocBuf::new, Doc::to_buf),
             // As drivers do: a fifth of the newest.
-            round_trip: match before.is_zero() {
-                true => round_trip,
-                false => before.mul_f64(0.8) + round_trip.mul_f64(0.2),
+            round_trip: match took {
+                Some(took) if before.is_zero() => took,
+                Some(took) => before.mul_f64(0.8) + took.mul_f64(0.2),
+                None => before,
             },
             at: now_millis(),
             last_write: last
@@ -502,8 +533,9 @@ impl Members {
             return Some(found);
         }
         let until = Instant::now() + patience;
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        self.hurry();
+        if self.waiting.fetch_add(1, Ordering::Relaxed) == 0 {
+            self.hurry();
+        }
         let found = loop {
             let mut looks = self.looks.lock();
             // Under the lock: what is learned after this wakes it up.
@@ -532,6 +564,14 @@ impl Members {
         };
         all.get(at).cloned()
     }
+}
+
+/// Before the next look after so many in vain; not the same for all routers.
+fn pause_after(in_vain: u32) -> Duration {
+    let longer = LOOK_FOR_SOMEBODY.saturating_mul(1 << in_vain.min(8));
+    longer
+        .min(LOOK_FOR_PRIMARY)
+        .mul_f64(rand::random_range(0.75..=1.0))
 }
 
 fn now_millis() -> i64 {
@@ -565,6 +605,93 @@ fn is_of_election(code: Code, repeatable: bool) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::sync::atomic::AtomicBool;
+
+    /// A member that says what it is, at once or when that changes, and counts how often it was asked.
+    #[derive(Default)]
+    struct Told {
+        primary: AtomicBool,
+        hellos: AtomicUsize,
+    }
+
+    impl Told {
+        fn serve(self: Arc<Self>, mut stream: TcpStream) -> std::io::Result<()> {
+            loop {
+                let mut message = vec![0; 16];
+                stream.read_exact(&mut message)?;
+                let len = i32::from_le_bytes(message[..4].try_into().unwrap()) as usize;
+                message.resize(len, 0);
+                stream.read_exact(&mut message[16..])?;
+                let asked = Doc::new(&message[upstream::BODY_AT..]).unwrap();
+                let is_primary = || self.primary.load(Ordering::Relaxed);
+                let mut reply = doc! {"ok": 1.0};
+                if asked.first().unwrap().name == "hello" {
+                    self.hellos.fetch_add(1, Ordering::Relaxed);
+                    let told = asked.get("topologyVersion").and_then(Val::as_doc);
+                    let counter = told.and_then(|t| t.get("counter")?.to_i64_exact());
+                    let most = asked.get("maxAwaitTimeMS").and_then(Val::to_i64_exact);
+                    let until = Instant::now() + Duration::from_millis(most.unwrap_or(0) as u64);
+                    while counter == Some(i64::from(is_primary())) && Instant::now() < until {
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                    let version = doc! {"counter": i64::from(is_primary())};
+                    reply = doc! {
+                        "isWritablePrimary": is_primary(), "topologyVersion": version, "ok": 1.0,
+                    };
+                }
+                stream.write_all(&message_of(&reply))?;
+            }
+        }
+    }
+
+    fn message_of(reply: &DocBuf) -> Vec<u8> {
+        message(reply.as_doc(), &[])
+    }
+
+    #[test]
+    fn who_waits_for_a_primary_asks_rarely_and_hears_of_it_at_once() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let host = listener.local_addr().unwrap().to_string();
+        let told = Arc::new(Told::default());
+        let served = told.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let told = served.clone();
+                std::thread::spawn(move || told.serve(stream.unwrap()));
+            }
+        });
+        let access: ConnectionStrings =
+            Arc::new(|host: &str| format!("mongodb://{host}/?directConnection=true"));
+        let set = Arc::new(ReplicaSet::new(&format!("s/{host}"), access));
+        let waiting = set.clone();
+        let waits = std::thread::spawn(move || {
+            let ping = doc! {"ping": 1, "$db": "admin"};
+            let reply = waiting.call(&message(ping.as_doc(), &[])).unwrap();
+            (Instant::now(), reply)
+        });
+        std::thread::sleep(Duration::from_secs(3));
+        let asked = told.hellos.load(Ordering::Relaxed);
+        // Every 20 ms it would be 150 times.
+        assert!((4..30).contains(&asked), "{asked}");
+        let elected = Instant::now();
+        told.primary.store(true, Ordering::Relaxed);
+        let (heard, reply) = waits.join().unwrap();
+        assert_eq!(reply, doc! {"ok": 1.0});
+        let after = heard - elected;
+        assert!(after < Duration::from_millis(250), "{after:?}");
+    }
+
+    #[test]
+    fn pauses_grow_to_a_bound() {
+        let first = pause_after(0);
+        assert!(first <= LOOK_FOR_SOMEBODY && first >= LOOK_FOR_SOMEBODY.mul_f64(0.7));
+        for n in 5..40 {
+            let pause = pause_after(n);
+            assert!(pause <= LOOK_FOR_PRIMARY && pause >= LOOK_FOR_PRIMARY.mul_f64(0.7));
+        }
+    }
 
     #[test]
     fn a_message_says_where_it_goes() {

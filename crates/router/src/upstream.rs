@@ -158,15 +158,27 @@ impl Upstream {
     }
 
     /// What the server says it is, within a moment; on the connection that was kept for it, which is
-    /// opened where there is none.
-    pub(crate) fn hello(&self, kept: &mut Option<Line>) -> Outcome<DocBuf> {
+    /// opened where there is none. `news`: it answers when it is not what it was at that version, at
+    /// the latest after that time.
+    pub(crate) fn hello(
+        &self,
+        kept: &mut Option<Line>,
+        news: Option<&(DocBuf, Duration)>,
+    ) -> Outcome<DocBuf> {
         let mut line = match kept.take() {
             Some(line) => line,
             None => self.open()?,
         };
-        line.set_timeout(Some(HELLO_TIMEOUT));
-        let hello = bson::doc! {"hello": 1, "$db": "admin"};
-        let reply = line.exchange(&message(hello.as_doc(), &[]))?;
+        let most = news.map_or(Duration::ZERO, |(_, most)| *most);
+        line.set_timeout(Some(HELLO_TIMEOUT + most));
+        let mut hello = Writer::new();
+        hello.i32("hello", 1);
+        if let Some((version, most)) = news {
+            hello.doc("topologyVersion", version.as_doc());
+            hello.i64("maxAwaitTimeMS", most.as_millis() as i64);
+        }
+        hello.str("$db", "admin");
+        let reply = line.exchange(&message(hello.finish().as_doc(), &[]))?;
         *kept = Some(line);
         Ok(reply)
     }
