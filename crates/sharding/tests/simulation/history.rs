@@ -25,6 +25,8 @@ pub enum Planted {
     HiddenShownLater,
     /// The outcomes of retryable writes do not go with a range.
     OutcomesLeft,
+    /// A shard takes documents from a mover whose lock another holds.
+    TurnUnchecked,
     /// The deciding shard does not store who is to be told.
     DecisionForgotten,
     /// What is prepared is in memory only.
@@ -37,7 +39,7 @@ pub enum Planted {
 
 impl Planted {
     /// All bugs.
-    pub const ALL: [Planted; 13] = [
+    pub const ALL: [Planted; 14] = [
         Planted::FenceSkipped,
         Planted::GateSkipped,
         Planted::PreparedPassed,
@@ -47,6 +49,7 @@ impl Planted {
         Planted::ViewUnchecked,
         Planted::HiddenShownLater,
         Planted::OutcomesLeft,
+        Planted::TurnUnchecked,
         Planted::DecisionForgotten,
         Planted::PromiseInMemory,
         Planted::PreparedReleased,

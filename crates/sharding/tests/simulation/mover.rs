@@ -15,6 +15,9 @@ use sharding::{Chunk, Fence, PlaceRange, Replaced, RoutingTable, lock};
 use std::cell::Cell;
 use std::rc::Rc;
 
+/// Of so many steps of moves before one its process stands still for longer than a lock lasts.
+const STALLS: u64 = 400;
+
 /// Held until it is dropped; then it is renewed no more.
 pub struct Held {
     by: String,
@@ -257,6 +260,13 @@ impl Router {
         let mut steps = RangeMove::new();
         let mut follow = Follow::new();
         while let Some(step) = steps.step(self.sim.clock()).map_err(failed)? {
+            if self.sim.one_in(STALLS) {
+                // It outlives its lock, and goes on with this step when another has it.
+                self.history.count("movers stopped");
+                let process = self.sim.process();
+                self.sim.stop(process, 10_500 + self.sim.below(3500));
+                self.sim.sleep(1).await;
+            }
             self.step(step, held, m, &mut follow).await?;
             steps.done();
         }
