@@ -105,10 +105,6 @@ def test_move_primary_refuses(client):
             client.admin.command("movePrimary", db, to=to)
     with refuses(40414):
         client.admin.command("movePrimary", "refusing")
-    client.series.create_collection("m", timeseries={"timeField": "t"})
-    with refuses(238):
-        client.admin.command("movePrimary", "series", to=sides(client, "series")[1])
-    client.drop_database("series")
 
 
 def test_move_a_collection_while_it_is_written(cluster, client):

@@ -5,13 +5,14 @@ mod collections;
 pub(crate) mod consistency;
 mod placement;
 mod reshard;
+mod series;
 mod shards;
 mod zones;
 
 use crate::chunks;
 use crate::cuts::median;
 use crate::metadata::{Cluster, Placement};
-use crate::request::{Command, finish};
+use crate::request::{Command, finish, ranges};
 use crate::service_impl::Router;
 use crate::transfer::move_range;
 use crate::{Outcome, balancer, ddl};
@@ -78,7 +79,7 @@ fn flush(router: &Router, _: &Command<'_>) -> Outcome<DocBuf> {
 /// The table of a collection that has to be sharded, as the metadata has it now.
 pub(crate) fn table_of(router: &Router, ns: &str) -> Outcome<Arc<RoutingTable>> {
     match router.cluster.refresh(ns)? {
-        Some(Placement::Sharded(table)) => Ok(table),
+        Some(Placement::Sharded(table)) if !table.entry.measured => Ok(table),
         _ => Err(err!(NamespaceNotSharded, "Collection {ns} is not sharded").into()),
     }
 }
@@ -100,7 +101,9 @@ fn named_chunk<'t>(command: &Command<'_>, table: &'t RoutingTable) -> Outcome<&'
     }
     let place = match (command.document("find"), command.document("middle")) {
         (Some(find), _) => {
-            let ranges = command.ranges(find, table)?;
+            // Whatever the collection's collation is: places are in the order of bytes.
+            let simple = doc! {"locale": "simple"};
+            let ranges = ranges(find, None, Some(simple.as_doc()), table)?;
             let place = sharding::targeting::single_place(&ranges, key);
             place
                 .ok_or_else(|| err!(ShardKeyNotFound, "no shard key found in chunk query {find}"))?

@@ -190,14 +190,16 @@ fn read(
     };
     router.cluster.agree(ns, |placement| {
         let Some(placement) = placement else {
-            if target.is_some() || others.is_empty() {
-                ddl::make_database(&router.cluster, command.db, None)?;
-                router.cluster.refresh(ns)?;
+            if target.is_none() {
+                // What other collections are joined to nothing is read all the same.
+                return fused(router, command, ns).map(Some);
             }
+            ddl::make_database(&router.cluster, command.db, None)?;
+            router.cluster.refresh(ns)?;
             let Some(home) = router.cluster.home(command.db)? else {
                 return Err(crate::routing::no_database(command.db));
             };
-            if target.is_some() && !are_all_on(router, &home.shard, others)? {
+            if !are_all_on(router, &home.shard, others)? {
                 return Ok(None);
             }
             return whole_on(&Placement::Whole(Whole::at_home(&home)), &home.shard);
@@ -227,7 +229,8 @@ fn read(
 fn fused(router: &Router, command: &Command<'_>, ns: &str) -> Outcome<DocBuf> {
     let pipeline = command.field("pipeline").unwrap_or(Val::NULL);
     let collection = command.collection();
-    let reply = computed(router, command, collection, pipeline)?;
+    let given = command.document("collation");
+    let reply = computed(router, command, collection, pipeline, given)?;
     Ok(adopt_scratch(router, command, ns, reply, || {
         collection.into()
     }))
@@ -239,13 +242,17 @@ fn computed(
     command: &Command<'_>,
     collection: &str,
     pipeline: Val<'_>,
+    collation: Option<Doc<'_>>,
 ) -> Outcome<DocBuf> {
     let mut w = Writer::new();
     w.str("aggregate", collection).val("pipeline", pipeline);
-    for name in ["cursor", "collation", "let", "allowDiskUse", "maxTimeMS"] {
+    for name in ["cursor", "let", "allowDiskUse", "maxTimeMS"] {
         if let Some(v) = command.field(name) {
             w.val(name, v);
         }
+    }
+    if let Some(collation) = collation {
+        w.doc("collation", collation);
     }
     w.doc("readWithin", within(command).as_doc());
     w.str("$db", command.db);
@@ -291,7 +298,12 @@ fn of_the_cluster(
     }
     let rest: Vec<Value> = stages.values().skip(1).map(|s| s.to_value()).collect();
     let ns = format!("{}.$cmd.aggregate", command.db);
-    ended(router, command, &ns, scratch, &rest, &[])
+    let rest = Rest {
+        ns: &ns,
+        stages: &rest,
+        collation: command.document("collation"),
+    };
+    ended(router, command, scratch, &rest, &[])
 }
 
 /// Where a pipeline writes.
@@ -370,7 +382,8 @@ fn split(
     shards: &[Arc<str>],
     stages: Doc<'_>,
 ) -> Outcome<DocBuf> {
-    let parts = Parts::of(command, stages)?;
+    let holds = command.collation(placement);
+    let parts = Parts::of(commands::given_collation(holds)?.flatten().as_ref(), stages)?;
     let mut w = command.without(&["pipeline", "cursor"]);
     w.open_array("pipeline");
     parts.on_shards.iter().for_each(|s| {
@@ -406,25 +419,21 @@ fn split(
     if ends_here {
         return first_batch(router, merge, ns, most, false, &replies);
     }
-    here_on(
-        router,
-        command,
+    let rest = Rest {
         ns,
-        merge,
-        parts.wrapped,
-        &parts.here,
-        &replies,
-    )
+        stages: &parts.here,
+        collation: holds,
+    };
+    here_on(router, command, merge, parts.wrapped, &rest, &replies)
 }
 
 /// Runs the rest of a pipeline here, over what the shards give.
 fn here_on(
     router: &Router,
     command: &Command<'_>,
-    ns: &str,
     mut merge: Merge,
     wrapped: bool,
-    rest: &[Value],
+    rest: &Rest<'_>,
     replies: &[DocBuf],
 ) -> Outcome<DocBuf> {
     let mut scratch = Scratch::new(router, command.db);
@@ -440,16 +449,24 @@ fn here_on(
             break;
         }
     }
-    ended(router, command, ns, scratch, rest, replies)
+    ended(router, command, scratch, rest, replies)
+}
+
+/// What is left of a pipeline when its first stages have run.
+struct Rest<'p> {
+    /// Of the whole pipeline.
+    ns: &'p str,
+    stages: &'p [Value],
+    /// What holds for the whole pipeline.
+    collation: Option<Doc<'p>>,
 }
 
 /// The last stages of a pipeline, over what lies in a scratch collection.
 fn ended(
     router: &Router,
     command: &Command<'_>,
-    ns: &str,
     scratch: Scratch<'_>,
-    rest: &[Value],
+    rest: &Rest<'_>,
     replies: &[DocBuf],
 ) -> Outcome<DocBuf> {
     let mut stages = Writer::new_array();
@@ -457,13 +474,19 @@ fn ended(
         let whole = doc! {"$replaceRoot": doc! {"newRoot": "$d"}};
         stages.push(whole.as_doc().as_val());
     }
-    for stage in rest {
+    for stage in rest.stages {
         stages.push(stage.as_val());
     }
     let pipeline = stages.finish_array();
-    let reply = computed(router, command, &scratch.name, pipeline.as_val())?;
-    let reply = cursors::with_ns(reply, ns);
-    let reply = adopt_scratch(router, command, ns, reply, || scratch.keep());
+    let reply = computed(
+        router,
+        command,
+        &scratch.name,
+        pipeline.as_val(),
+        rest.collation,
+    )?;
+    let reply = cursors::with_ns(reply, rest.ns);
+    let reply = adopt_scratch(router, command, rest.ns, reply, || scratch.keep());
     let mut w = Writer::new();
     for e in reply.as_doc().iter().filter(|e| e.name != "ok") {
         w.val(e.name, e.val);

@@ -6,7 +6,7 @@
 use crate::cursors::{self, Source};
 use crate::request::{Command, finish, own};
 use crate::service_impl::{Router, compute};
-use crate::{Failure, Outcome, ddl, write};
+use crate::{Failure, Outcome, ddl, write, write_concern};
 use bson::{Doc, DocBuf, Val, Writer};
 use errors::{Error, err};
 
@@ -57,7 +57,7 @@ pub(crate) fn run(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
         let ns = info.get("ns").and_then(Val::as_str).unwrap_or_default();
         let Some((db, _)) = ns
             .split_once('.')
-            .filter(|(d, c)| !d.is_empty() && !c.is_empty())
+            .filter(|(d, c)| !d.is_empty() && !c.is_empty() && !ns.contains('\0'))
         else {
             return Err(err!(
                 InvalidNamespace,
@@ -402,10 +402,7 @@ impl Report {
         ] {
             w.i32(name, n as i32);
         }
-        let concern = |r: &DocBuf| r.get("writeConcernError").map(|v| v.to_value());
-        if let Some(concern) = self.replies.iter().find_map(concern) {
-            w.val("writeConcernError", concern.as_val());
-        }
+        write_concern::append(&mut w, &self.replies);
         Ok(finish(w, &self.replies))
     }
 }

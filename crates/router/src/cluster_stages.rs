@@ -7,7 +7,7 @@ use crate::aggregate::stage_of;
 use crate::listing::size_on;
 use crate::metadata::{Placement, all};
 use crate::request::Command;
-use crate::service_impl::Router;
+use crate::service_impl::{Router, compute_for};
 use crate::{Outcome, operations};
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use errors::err;
@@ -30,7 +30,10 @@ pub(crate) fn documents(
             }
             distribution(router)?
         }
-        ("$listClusterCatalog", _) => catalog(router, command)?,
+        ("$listClusterCatalog", spec) => {
+            check(router, command, "$listClusterCatalog", spec)?;
+            catalog(router, command)?
+        }
         ("$listSampledQueries", spec) if command.db == "admin" => {
             let ns = spec.as_doc().and_then(|d| d.get("namespace"));
             let of = ns.map_or(doc! {}, |ns| doc! {"ns": ns.to_value()});
@@ -38,6 +41,17 @@ pub(crate) fn documents(
         }
         _ => return Ok(None),
     }))
+}
+
+/// Fails where a server would refuse the stage: the scratch server says so.
+fn check(router: &Router, command: &Command<'_>, name: &str, spec: Val<'_>) -> Outcome<()> {
+    let mut stage = Writer::new();
+    stage.val(name, spec);
+    let ask = doc! {
+        "aggregate": 1, "pipeline": bson::array![stage.finish()], "cursor": doc! {},
+        "$db": command.db,
+    };
+    compute_for(router, command.user.clone(), &ask).map(drop)
 }
 
 /// Whether a `$currentOp` asks for the router itself only.

@@ -7,12 +7,12 @@ use crate::access;
 use crate::change_stream::ChangeStream;
 use crate::merge::Merge;
 use crate::request::{Command, finish};
-use crate::service_impl::{Router, compute};
+use crate::service_impl::{Router, compute, compute_for};
 use crate::upstream::message;
 use crate::{Failure, Outcome};
 use auth::{Action, Target};
 use bson::{Doc, DocBuf, Val, Writer, doc};
-use errors::err;
+use errors::{Code, err};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -208,7 +208,33 @@ pub(crate) fn batch_of(reply: &DocBuf) -> impl Iterator<Item = Doc<'_>> {
     batch.values().filter_map(Val::as_doc)
 }
 
+/// Fails where a server would refuse the command's arguments: the scratch server says so, which
+/// knows none of the cursors.
+fn check_arguments(router: &Router, command: &Command<'_>) -> Outcome<()> {
+    match compute_for(router, command.user.clone(), &command.whole()) {
+        Err(Failure::Client(e)) if !matches!(e.code, Code::CursorNotFound | Code::Unauthorized) => {
+            Err(e.into())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether a getMore says what every driver's does.
+fn is_plain(command: &Command<'_>) -> bool {
+    let is = |e: bson::Elem<'_>| match e.name {
+        "getMore" => e.val.as_i64().is_some(),
+        "collection" => e.val.as_str().is_some(),
+        "batchSize" => e.val.to_i64_exact().is_some_and(|n| n >= 0),
+        "$db" | "lsid" | "$clusterTime" | "$readPreference" => true,
+        _ => false,
+    };
+    command.body.contains("collection") && command.body.iter().all(is)
+}
+
 pub(crate) fn get_more(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    if !is_plain(command) && !command.in_transaction() {
+        check_arguments(router, command)?;
+    }
     let id = command.int("getMore").unwrap_or(0);
     let collection = command
         .field("collection")
@@ -356,6 +382,9 @@ pub(crate) fn end(router: &Router, ns: &str, id: i64) {
 }
 
 pub(crate) fn kill(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    if !command.in_transaction() {
+        check_arguments(router, command)?;
+    }
     let ns = command.namespace()?;
     let ids = command.field("cursors").and_then(Val::as_array);
     let Some(ids) = ids else {

@@ -8,7 +8,7 @@ use crate::metadata::{Cluster, all};
 use crate::{Failure, Outcome};
 use bson::{Doc, DocBuf, Val, Value, Writer, array, doc};
 use errors::err;
-use sharding::{Chunk, RoutingTable, split};
+use sharding::{Chunk, RoutingTable, ShardKey, series, split};
 
 /// The documents of a chunk on its shard.
 struct Documents<'c> {
@@ -17,6 +17,8 @@ struct Documents<'c> {
     chunk: &'c Chunk,
     db: &'c str,
     collection: &'c str,
+    /// By which they may be cut.
+    key: ShardKey,
 }
 
 /// The bound behind the first documents of a chunk that have about so many bytes; its own end where
@@ -29,15 +31,18 @@ pub(crate) fn first_part(
 ) -> Outcome<DocBuf> {
     let (size, count) = size_on(cluster, &chunk.shard, &table.entry.ns)?;
     let each = (size / count.max(1)).max(1);
-    let documents = Documents::of(cluster, table, chunk);
+    let documents = Documents::of(cluster, table, chunk)?;
     let cut = documents.behind((bytes / each).max(1))?;
     Ok(cut.unwrap_or_else(|| chunk.max.clone()))
 }
 
 /// The bound in the middle of a chunk's documents.
 pub(crate) fn median(cluster: &Cluster, table: &RoutingTable, chunk: &Chunk) -> Outcome<DocBuf> {
-    let documents = Documents::of(cluster, table, chunk);
-    let count = doc! {"count": documents.collection, "query": documents.filter(chunk.min.as_doc())};
+    let documents = Documents::of(cluster, table, chunk)?;
+    let count = doc! {
+        "count": documents.collection, "query": documents.filter(chunk.min.as_doc()),
+        "collation": simple(),
+    };
     let count = cluster.on_shard(&chunk.shard, documents.db, count.as_doc())?;
     let n = count.get("n").and_then(Val::to_f64).unwrap_or(0.0) as u64;
     let middle = match n {
@@ -49,16 +54,24 @@ pub(crate) fn median(cluster: &Cluster, table: &RoutingTable, chunk: &Chunk) -> 
 }
 
 impl<'c> Documents<'c> {
-    fn of(cluster: &'c Cluster, table: &'c RoutingTable, chunk: &'c Chunk) -> Documents<'c> {
+    fn of(
+        cluster: &'c Cluster,
+        table: &'c RoutingTable,
+        chunk: &'c Chunk,
+    ) -> Outcome<Documents<'c>> {
         let ns = &table.entry.ns;
         let (db, collection) = ns.split_once('.').unwrap_or((ns, ""));
-        Documents {
+        Ok(Documents {
             cluster,
             table,
             chunk,
             db,
             collection,
-        }
+            key: match table.entry.series.is_some() {
+                true => series::cut_key(table.key())?,
+                false => table.key().clone(),
+            },
+        })
     }
 
     /// What finds them, from a bound on.
@@ -70,14 +83,16 @@ impl<'c> Documents<'c> {
     /// The bound behind the first `many` documents, and behind all that lie at one place with the
     /// last of them; `None`: nothing is behind them.
     fn behind(&self, many: u64) -> Outcome<Option<DocBuf>> {
-        match self.table.key().is_hashed() {
-            true => self.behind_by_hash(many),
-            false => self.behind_by_index(many),
-        }
+        let found = match self.key.is_hashed() {
+            true => self.behind_by_hash(many)?,
+            false => self.behind_by_index(many)?,
+        };
+        let whole = found.map(|bound| self.table.key().whole_bound(bound.as_doc()));
+        Ok(whole.transpose()?)
     }
 
     fn behind_by_index(&self, many: u64) -> Outcome<Option<DocBuf>> {
-        let key = self.table.key();
+        let key = &self.key;
         let (mut sort, mut fields) = (Writer::new(), Writer::new());
         for name in key.names() {
             sort.i32(name, 1);
@@ -86,6 +101,7 @@ impl<'c> Documents<'c> {
         let find = doc! {
             "find": self.collection, "filter": self.filter(self.chunk.min.as_doc()),
             "sort": sort.finish(), "projection": fields.finish(), "limit": whole(many.saturating_mul(2)),
+            "collation": simple(),
         };
         let set = self.cluster.shard(&self.chunk.shard)?;
         let keys = all(&set, self.db, find.as_doc())?;
@@ -113,7 +129,7 @@ impl<'c> Documents<'c> {
 
     /// The first of the bounds at the documents from `min` on, in order, that `stages` leave.
     fn first_bound(&self, min: Doc<'_>, stages: &[DocBuf]) -> Outcome<Option<DocBuf>> {
-        let key = self.table.key();
+        let key = &self.key;
         let (mut fields, mut sort) = (Writer::new(), Writer::new());
         fields.i32("_id", 0);
         for (n, field) in key.fields().iter().enumerate() {
@@ -136,7 +152,7 @@ impl<'c> Documents<'c> {
         pipeline.push(doc! {"$limit": 1}.as_doc().as_val());
         let ask = doc! {
             "aggregate": self.collection, "pipeline": pipeline.finish_array(), "cursor": doc! {},
-            "allowDiskUse": true,
+            "allowDiskUse": true, "collation": simple(),
         };
         let set = self.cluster.shard(&self.chunk.shard)?;
         let found = all(&set, self.db, ask.as_doc())?;
@@ -148,6 +164,11 @@ impl<'c> Documents<'c> {
             w.finish()
         }))
     }
+}
+
+/// Whatever the collection's own is: places are in the order of bytes.
+fn simple() -> DocBuf {
+    doc! {"locale": "simple"}
 }
 
 fn whole(n: u64) -> i64 {

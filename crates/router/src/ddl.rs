@@ -6,9 +6,10 @@
 use crate::metadata::{Cluster, Placement, Whole, all};
 use crate::request::{Command, finish};
 use crate::service_impl::{Router, sound};
-use crate::{Failure, Outcome};
+use crate::{Failure, Outcome, write_concern};
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
 use errors::{Code, err};
+use sharding::series;
 use std::sync::Arc;
 
 /// Makes a database, on the shard that was named or on the one that has the fewest databases.
@@ -127,7 +128,7 @@ pub(crate) fn on_all_shards(router: &Router, command: &Command<'_>) -> Outcome<D
             }
             Placement::Sharded(table) => table,
         };
-        if command.name == "createIndexes" {
+        if command.name == "createIndexes" && !table.entry.measured {
             for index in command.documents("indexes") {
                 let key = index.get("key").and_then(Val::as_doc).unwrap_or(Doc::EMPTY);
                 let unique = index.get("unique").is_some_and(Val::truthy);
@@ -141,7 +142,8 @@ pub(crate) fn on_all_shards(router: &Router, command: &Command<'_>) -> Outcome<D
                 }
             }
         }
-        if command.name.starts_with("drop") {
+        // The order of buckets serves a time series.
+        if command.name.starts_with("drop") && !table.entry.measured {
             keep_key_index(router, command, &ns, table)?;
         }
         let each = command.whole();
@@ -155,12 +157,56 @@ pub(crate) fn on_all_shards(router: &Router, command: &Command<'_>) -> Outcome<D
         let mut w = Writer::new();
         w.doc("raw", raw.finish().as_doc());
         if let Some(first) = replies.first() {
-            let own = ["ok", "$clusterTime", "operationTime"];
+            let own = ["ok", "writeConcernError", "$clusterTime", "operationTime"];
             for e in first.as_doc().iter().filter(|e| !own.contains(&e.name)) {
                 w.val(e.name, e.val);
             }
         }
+        let of_shards = shards.iter().zip(&replies);
+        let named: Vec<DocBuf> = of_shards
+            .map(|((shard, _), reply)| write_concern::at_shard(reply.clone(), shard))
+            .collect();
+        write_concern::append(&mut w, &named);
         Ok(finish(w, &replies))
+    })
+}
+
+/// `convertToCapped`, `cloneCollectionAsCapped`: of what is on one shard.
+pub(crate) fn capped(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    let ns = command.namespace()?;
+    router.cluster.agree(&ns, |placement| match placement {
+        Some(placement @ Placement::Whole(Whole { shard, .. })) => {
+            router.send(command, placement, shard, &command.whole(), &[])
+        }
+        Some(Placement::Sharded(_)) => Err(err!(
+            IllegalOperation,
+            "You can't {} a sharded collection",
+            command.name
+        )
+        .into()),
+        None => Err(err!(NamespaceNotFound, "database {} not found", command.db).into()),
+    })
+}
+
+/// A command about a collection that each of its shards answers in the same way.
+pub(crate) fn where_it_is(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    let ns = command.namespace()?;
+    router.cluster.agree(&ns, |placement| {
+        let Some(placement) = placement else {
+            return Err(err!(NamespaceNotFound, "database {} not found", command.db).into());
+        };
+        let shards: Vec<Arc<str>> = match placement {
+            Placement::Whole(Whole { shard, .. }) => vec![shard.clone()],
+            Placement::Sharded(table) => table.shards().cloned().collect(),
+        };
+        let whole = command.whole();
+        let all: Vec<_> = shards.into_iter().map(|s| (s, whole.clone())).collect();
+        let mut first = None;
+        for reply in router.cluster.scatter(placement, &all)? {
+            let reply = sound(reply)?;
+            first.get_or_insert(reply);
+        }
+        first.ok_or_else(|| err!(InternalError, "a collection is on no shard").into())
     })
 }
 
@@ -226,6 +272,20 @@ pub(crate) fn indexes_of(cluster: &Cluster, shard: &str, ns: &str) -> Outcome<Ve
     }
 }
 
+/// A shard's collection, or view, as it lists it.
+pub(crate) fn listed(cluster: &Cluster, shard: &str, ns: &str) -> Outcome<Option<DocBuf>> {
+    let (db, collection) = ns.split_once('.').unwrap_or((ns, ""));
+    let list = doc! {"listCollections": 1, "filter": doc! {"name": collection}};
+    let found = all(&*cluster.shard(shard)?, db, list.as_doc())?;
+    Ok(found.into_iter().next())
+}
+
+/// The options of a shard's collection.
+pub(crate) fn options_of(cluster: &Cluster, shard: &str, ns: &str) -> Outcome<Option<DocBuf>> {
+    let listed = listed(cluster, shard, ns)?;
+    Ok(listed.and_then(|d| Some(d.get("options")?.as_doc()?.to_buf())))
+}
+
 pub(crate) fn drop_collection(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     let ns = command.namespace()?;
     let cluster = &router.cluster;
@@ -243,36 +303,57 @@ pub(crate) fn drop_collection(router: &Router, command: &Command<'_>) -> Outcome
             cluster.send(now, shard, command.whole().as_doc(), &[])
         }),
         Some(_) => {
-            drop_sharded(cluster, &ns)?;
+            let replies = drop_sharded(cluster, &ns, write_concern::at_least_majority(command))?;
             let mut w = Writer::new();
             w.str("ns", &ns);
+            write_concern::append(&mut w, &replies);
             Ok(finish(w, &[]))
         }
     }
 }
 
 /// Runs a command that drops something on all shards, last on the one that has the database: it
-/// tells change streams, at a time that is later than what the others have written.
-fn on_all_home_last(cluster: &Cluster, db: &str, command: Doc<'_>) -> Outcome<Vec<String>> {
+/// tells change streams, at a time that is later than what the others have written. All wait for a
+/// majority, that one for `concern`, if there is one. The replies, which name their shards.
+fn on_all_home_last(
+    cluster: &Cluster,
+    db: &str,
+    command: Doc<'_>,
+    concern: Option<Doc<'_>>,
+) -> Outcome<Vec<DocBuf>> {
     let home = cluster.database(db)?;
     let is_home = |shard: &str| home.as_deref() == Some(shard);
     let mut shards = cluster.shard_names()?;
     shards.sort_by_key(|shard| is_home(shard));
+    let mut replies = Vec::new();
     for shard in &shards {
+        let mut own = None;
         if is_home(shard) {
             crate::transfer::join_time(cluster, shard)?;
+            own = concern;
         }
-        cluster.on_shard(shard, db, command)?;
+        let majority = doc! {"w": "majority"};
+        let mut w = Writer::new();
+        w.extend(command)
+            .doc("writeConcern", own.unwrap_or(majority.as_doc()));
+        let reply = cluster.on_shard(shard, db, w.finish().as_doc())?;
+        replies.push(write_concern::at_shard(reply, shard));
     }
-    Ok(shards)
+    Ok(replies)
 }
 
 /// Removes a collection that has chunks: first from the metadata, so that nobody is sent to it.
-fn drop_sharded(cluster: &Cluster, ns: &str) -> Outcome<()> {
+fn drop_sharded(cluster: &Cluster, ns: &str, concern: Option<Doc<'_>>) -> Outcome<Vec<DocBuf>> {
+    // Of a time series the buckets are what has chunks, and the whole goes.
+    let shown = series::measurements_of(ns).unwrap_or_else(|| ns.into());
+    let Some(table) = cluster.read_table(ns)? else {
+        return Ok(Vec::new());
+    };
+    let ns = table.entry.ns.as_str();
     let held = crate::chunks::lock(cluster, ns)?;
     cluster.end_left_moves_under(&held, ns)?;
     let Some(table) = cluster.read_table(ns)? else {
-        return Ok(());
+        return Ok(Vec::new());
     };
     let uuid = Value::binary(4, &table.entry.uuid);
     let mut change = crate::chunks::Change::begin(&held);
@@ -281,12 +362,14 @@ fn drop_sharded(cluster: &Cluster, ns: &str) -> Outcome<()> {
     change.remove("tags", doc! {"ns": ns});
     change.commit()?;
     cluster.forget(ns);
-    let (db, collection) = ns.split_once('.').unwrap_or((ns, ""));
-    let command = doc! {"drop": collection, "writeConcern": doc! {"w": "majority"}};
-    for shard in on_all_home_last(cluster, db, command.as_doc())? {
+    cluster.forget(&shown);
+    let (db, collection) = shown.split_once('.').unwrap_or((&shown, ""));
+    let command = doc! {"drop": collection};
+    let replies = on_all_home_last(cluster, db, command.as_doc(), concern)?;
+    for shard in cluster.shard_names()? {
         cluster.teach(ns, None, &shard, Some(table.entry.timestamp))?;
     }
-    Ok(())
+    Ok(replies)
 }
 
 pub(crate) fn drop_database(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
@@ -295,16 +378,20 @@ pub(crate) fn drop_database(router: &Router, command: &Command<'_>) -> Outcome<D
     let prefix = doc! {"_id": doc! {"$regex": format!("^{}\\.", escape(db))}};
     for entry in cluster.read_config("collections", prefix.as_doc(), Doc::EMPTY)? {
         if let Some(ns) = entry.get("_id").and_then(Val::as_str) {
-            drop_sharded(cluster, ns)?;
+            drop_sharded(cluster, ns, None)?;
         }
     }
+    let concern = write_concern::at_least_majority(command);
+    let mut replies = Vec::new();
     crate::transfer::drop_home(cluster, db, || {
-        let command = doc! {"dropDatabase": 1, "writeConcern": doc! {"w": "majority"}};
-        on_all_home_last(cluster, db, command.as_doc()).map(drop)
+        let command = doc! {"dropDatabase": 1};
+        replies = on_all_home_last(cluster, db, command.as_doc(), concern)?;
+        Ok(())
     })?;
     cluster.forget_database(db);
     let mut w = Writer::new();
     w.str("dropped", db);
+    write_concern::append(&mut w, &replies);
     Ok(finish(w, &[]))
 }
 

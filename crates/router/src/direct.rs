@@ -137,7 +137,7 @@ fn plan<'a>(
             if shards.len() == 1 {
                 return Some(one(shards.pop()?, command.whole(), Then::Adopt { ns }));
             }
-            let scattered = Scattered::of(command, &ns).ok()??;
+            let scattered = Scattered::of(command, placement, &ns).ok()??;
             let each = |shard: &Arc<str>| (shard.clone(), scattered.each.clone());
             Plan {
                 commands: shards.iter().map(each).collect(),

@@ -7,9 +7,10 @@ use crate::cursors::{self, FIRST_BATCH, Source};
 use crate::merge::{Merge, Order};
 use crate::metadata::{Placement, Whole};
 use crate::request::{Command, finish};
-use crate::service_impl::{Router, sound};
+use crate::service_impl::{Router, compute_for, sound};
 use crate::{Outcome, views};
 use bson::{Doc, DocBuf, Val, Writer};
+use query::collation::{self, Collation};
 use query::expr::{ParseEnv, Vars};
 use query::filter::{Filter, nearest};
 use query::metadata::asks_for;
@@ -39,6 +40,19 @@ pub(crate) fn targets(
     })
 }
 
+/// Where there is no database nothing is found; the scratch server, which has none of it either, says
+/// what is wrong with the command.
+fn nowhere(
+    router: &Router,
+    command: &Command<'_>,
+    nothing: impl FnOnce() -> DocBuf,
+) -> Outcome<DocBuf> {
+    if !command.in_transaction() && command.field("readConcern").is_none() {
+        compute_for(router, command.user.clone(), &command.whole())?;
+    }
+    Ok(nothing())
+}
+
 fn empty_cursor(ns: &str) -> DocBuf {
     let mut w = Writer::new();
     w.open_doc("cursor").open_array("firstBatch").close();
@@ -59,7 +73,7 @@ fn find_stored(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     let filter = command.document("filter").unwrap_or(Doc::EMPTY);
     router.cluster.agree(&ns, |placement| {
         let Some(placement) = placement else {
-            return Ok(empty_cursor(&ns));
+            return nowhere(router, command, || empty_cursor(&ns));
         };
         let shards = targets(command, placement, filter)?;
         if let [shard] = shards.as_slice() {
@@ -77,7 +91,7 @@ fn scattered(
     ns: &str,
     shards: &[Arc<str>],
 ) -> Outcome<DocBuf> {
-    let Some(scattered) = Scattered::of(command, ns)? else {
+    let Some(scattered) = Scattered::of(command, placement, ns)? else {
         return views::find_by_score(router, command);
     };
     let each = |shard: &Arc<str>| (shard.clone(), scattered.each.clone());
@@ -97,12 +111,17 @@ pub(crate) struct Scattered {
 
 impl Scattered {
     /// `None`: documents go by a score, which a pipeline computes.
-    pub fn of(command: &Command<'_>, ns: &str) -> Outcome<Option<Scattered>> {
+    pub fn of(
+        command: &Command<'_>,
+        placement: &Placement,
+        ns: &str,
+    ) -> Outcome<Option<Scattered>> {
         let number = |name: &str| command.int(name).unwrap_or(0);
         let (skip, limit) = (number("skip").max(0), number("limit"));
         let single = command.is("singleBatch") || limit < 0;
         let limit = limit.saturating_abs();
-        let order = match order_of(command)? {
+        let collation = commands::given_collation(command.collation(placement))?.flatten();
+        let order = match order_of(command, collation.as_ref())? {
             Order::By(sort) if sort.has_meta() => return Ok(None),
             order => order,
         };
@@ -133,7 +152,9 @@ impl Scattered {
             left: (limit > 0).then(|| limit.unsigned_abs()),
             batch,
             session: command.session_fields(),
-            projection: late.map(|p| Late::parse(p, filter)).transpose()?,
+            projection: late
+                .map(|p| Late::parse(p, filter, collation))
+                .transpose()?,
         };
         Ok(Some(Scattered {
             each: w.finish(),
@@ -158,12 +179,12 @@ impl Scattered {
 }
 
 /// The order in which a find gives its documents.
-fn order_of(command: &Command<'_>) -> Outcome<Order> {
+fn order_of(command: &Command<'_>, collation: Option<&Collation>) -> Outcome<Order> {
     let sort = command.document("sort").filter(|s| !s.is_empty());
     if let Some(sort) = sort {
         return Ok(match is_natural(sort) {
             true => Order::None,
-            false => Order::By(sort_of(command, sort)?),
+            false => Order::By(SortPattern::parse_found(sort)?.collated(collation)),
         });
     }
     let filter = command.document("filter").unwrap_or(Doc::EMPTY);
@@ -178,13 +199,6 @@ fn order_of(command: &Command<'_>) -> Outcome<Order> {
 /// What a find's filter may hold.
 fn env() -> ParseEnv {
     ParseEnv::new().allow_where(true).allow_text(true)
-}
-
-/// The order of `sort`, by the collation of the command.
-pub(crate) fn sort_of(command: &Command<'_>, sort: Doc<'_>) -> Outcome<SortPattern> {
-    let collation = commands::given_collation(command.document("collation"))?;
-    let sort = SortPattern::parse_found(sort)?;
-    Ok(sort.collated(collation.flatten().as_ref()))
 }
 
 fn is_natural(sort: Doc<'_>) -> bool {
@@ -226,8 +240,12 @@ pub(crate) struct Late {
 }
 
 impl Late {
-    pub fn parse(projection: Doc<'_>, filter: Doc<'_>) -> Outcome<Late> {
-        let env = env();
+    pub fn parse(
+        projection: Doc<'_>,
+        filter: Doc<'_>,
+        collation: Option<Collation>,
+    ) -> Outcome<Late> {
+        let env = env().collated(collation);
         let filter = Filter::parse(filter, &env)?;
         Ok(Late {
             projection: Projection::parse(projection, Some(&filter), &env)?,
@@ -274,7 +292,7 @@ fn count_stored(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     };
     router.cluster.agree(&ns, |placement| {
         let Some(placement) = placement else {
-            return Ok(none());
+            return nowhere(router, command, none);
         };
         let shards = targets(command, placement, filter)?;
         if let [shard] = shards.as_slice() {
@@ -321,9 +339,11 @@ fn distinct_stored(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     let filter = command.document("query").unwrap_or(Doc::EMPTY);
     router.cluster.agree(&ns, |placement| {
         let Some(placement) = placement else {
-            let mut w = Writer::new();
-            w.value("values", bson::array![]);
-            return Ok(finish(w, &[]));
+            return nowhere(router, command, || {
+                let mut w = Writer::new();
+                w.value("values", bson::array![]);
+                finish(w, &[])
+            });
         };
         let shards = targets(command, placement, filter)?;
         if let [shard] = shards.as_slice() {
@@ -332,6 +352,7 @@ fn distinct_stored(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
         let each = command.whole();
         let commands: Vec<_> = shards.iter().map(|s| (s.clone(), each.clone())).collect();
         let replies = router.scatter(command, placement, &commands)?;
+        let collation = commands::given_collation(command.collation(placement))?.flatten();
         let mut values: std::collections::BTreeMap<Vec<u8>, bson::Value> = Default::default();
         for reply in &replies {
             let reply = sound(reply.clone())?;
@@ -341,7 +362,7 @@ fn distinct_stored(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
                 .unwrap_or(Doc::EMPTY);
             for v in found.values() {
                 values
-                    .entry(bson::key::of(v))
+                    .entry(collation::key_of(collation.as_ref(), v))
                     .or_insert_with(|| v.to_value());
             }
         }

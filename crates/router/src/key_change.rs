@@ -18,7 +18,7 @@ use crate::service_impl::{Router, compute};
 use crate::transactions::{self, failed};
 use crate::upstream::error_of;
 use crate::write::{self, shard_at};
-use crate::{Failure, Outcome};
+use crate::{Failure, Outcome, write_concern};
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use errors::{Code, Error, err};
 use std::sync::Arc;
@@ -48,8 +48,12 @@ pub(crate) enum Changed {
     Nothing,
     /// The shard's own reply to the statement.
     Here(DocBuf),
-    /// It lies on another shard.
-    Moved { before: DocBuf, after: DocBuf },
+    /// It lies on another shard. `concern`: the `writeConcernError` of that.
+    Moved {
+        before: DocBuf,
+        after: DocBuf,
+        concern: Option<DocBuf>,
+    },
 }
 
 /// What the statement makes of the document that it finds.
@@ -113,6 +117,7 @@ pub(crate) fn run(
             return Ok(Changed::Moved {
                 before: change.before,
                 after: change.after,
+                concern: None,
             });
         }
         match statement.in_own_transaction(router) {
@@ -173,15 +178,19 @@ impl OwnTransaction<'_> {
     }
 
     /// `commitTransaction` or `abortTransaction`.
-    fn end(&self, name: &str) -> DocBuf {
+    fn end(&self, name: &str, concern: Option<Doc<'_>>) -> DocBuf {
         let mut w = Writer::new();
         w.i32(name, 1).extend(self.session.as_doc());
+        if let Some(concern) = concern {
+            w.doc("writeConcern", concern);
+        }
         w.str("$db", "admin");
         w.finish()
     }
 
     fn abort(&self, router: &Router) {
-        let _ = own(router, &self.end("abortTransaction"), transactions::abort);
+        let abort = self.end("abortTransaction", None);
+        let _ = own(router, &abort, transactions::abort);
     }
 }
 
@@ -242,10 +251,14 @@ impl Statement<'_> {
             .doc("query", self.filter)
             .val("update", self.update)
             .bool("new", true);
-        for name in ["arrayFilters", "collation"] {
-            if let Some(v) = self.options.get(name) {
-                w.val(name, v);
-            }
+        if let Some(v) = self.options.get("arrayFilters") {
+            w.val("arrayFilters", v);
+        }
+        let table = self.table(router)?;
+        let own = table.entry.collation.as_ref().map(DocBuf::as_doc);
+        let given = self.options.get("collation").and_then(Val::as_doc);
+        if let Some(collation) = given.or(own) {
+            w.doc("collation", collation);
         }
         if let Some(v) = self.variables {
             w.val("let", v);
@@ -343,13 +356,17 @@ impl Statement<'_> {
             }
         };
         let executed = self.executed(&change);
-        let committed = own(router, &own_one.end("commitTransaction"), |router, c| {
+        let commit = own_one.end(
+            "commitTransaction",
+            write_concern::beyond_majority(self.command),
+        );
+        let committed = own(router, &commit, |router, c| {
             transactions::commit_with(router, c, Some(&executed))
-        });
-        committed?;
+        })?;
         Ok(Some(Changed::Moved {
             before: change.before,
             after: change.after,
+            concern: write_concern::merged(&[committed]),
         }))
     }
 
@@ -384,8 +401,14 @@ fn first_error(reply: &DocBuf) -> Option<Error> {
 }
 
 /// The reply to an update that has moved so many documents, one or none.
-pub(crate) fn update_reply(n: i32) -> DocBuf {
-    doc! {"n": n, "nModified": n, "ok": 1.0}
+pub(crate) fn update_reply(n: i32, concern: Option<&DocBuf>) -> DocBuf {
+    let mut w = Writer::new();
+    w.i32("n", n).i32("nModified", n);
+    if let Some(concern) = concern {
+        w.doc("writeConcernError", concern.as_doc());
+    }
+    w.f64("ok", 1.0);
+    w.finish()
 }
 
 /// The reply to a findAndModify that has moved a document.
@@ -393,6 +416,7 @@ pub(crate) fn found_reply(
     command: &Command<'_>,
     before: &DocBuf,
     after: &DocBuf,
+    concern: Option<&DocBuf>,
 ) -> Outcome<DocBuf> {
     let shown = match command.is("new") {
         true => after,
@@ -405,9 +429,17 @@ pub(crate) fn found_reply(
         None => shown.clone(),
         Some(fields) => {
             let filter = command.document("query").unwrap_or(Doc::EMPTY);
-            Late::parse(fields, filter)?.apply(shown.as_doc())?
+            let collation = commands::given_collation(command.document("collation"))?;
+            Late::parse(fields, filter, collation.flatten())?.apply(shown.as_doc())?
         }
     };
     let last = doc! {"n": 1, "updatedExisting": true};
-    Ok(doc! {"lastErrorObject": last, "value": value, "ok": 1.0})
+    let mut w = Writer::new();
+    w.doc("lastErrorObject", last.as_doc())
+        .doc("value", value.as_doc());
+    if let Some(concern) = concern {
+        w.doc("writeConcernError", concern.as_doc());
+    }
+    w.f64("ok", 1.0);
+    Ok(w.finish())
 }

@@ -10,7 +10,7 @@
 //! - `request`: a client's command, and what of it goes to a shard;
 //! - `pipeline_parts`: which stages run on shards; `foreign`, `merge_into`, `views`: what pipelines join, where they write, what is below views;
 //! - `change_stream`: the streams of all shards as one; `waiting_streams`: those that wait for news;
-//! - `find`, `cursors`, `aggregate`, `write`, `ddl`, `listing`: families of commands;
+//! - `find`, `cursors`, `aggregate`, `write`, `ddl`, `listing`, `map_reduce`: families of commands;
 //! - `transactions`: which shards have a part in them, and how they end;
 //! - `two_phase`, `resolver`: the end of those that have written on several shards, and of what is
 //!   left of them;
@@ -18,6 +18,7 @@
 //! - `key_change`: updates that move a document;
 //! - `bulk_write`, `without_key`: bulk writes, and upserts that name no shard;
 //! - `operations`, `cluster_stages`: what runs in the cluster, and stages that tell of it;
+//! - `write_concern`: what shards say of a client's, as one;
 //! - `access`: who may do what; `read_preference`: which member of a set answers;
 //! - `admin`, `transfer`, `balancer`: what changes the cluster; `cuts`: where chunks are cut.
 //!
@@ -41,6 +42,7 @@ mod foreign;
 mod key_change;
 mod lines;
 mod listing;
+mod map_reduce;
 mod merge;
 mod merge_into;
 mod metadata;
@@ -62,6 +64,7 @@ mod views;
 mod waiting_streams;
 mod without_key;
 mod write;
+mod write_concern;
 
 pub use metadata::Cluster;
 pub use replica_set::{ConnectionStrings, ReplicaSet};

@@ -5,7 +5,7 @@ use crate::cursors;
 use crate::metadata::{CONFIG, Placement, Whole, all, run};
 use crate::pipeline_parts::Parts;
 use crate::request::{Command, finish};
-use crate::service_impl::{Router, sound};
+use crate::service_impl::{Router, compute_for, sound};
 use crate::{Failure, Outcome, find};
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use errors::{Code, err};
@@ -77,6 +77,10 @@ pub(crate) fn list_databases(router: &Router, command: &Command<'_>) -> Outcome<
 pub(crate) fn list_collections(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     let ns = format!("{}.$cmd.listCollections", command.db);
     let whole = command.whole();
+    // What is wrong with its arguments, also where there is no database.
+    if !command.in_transaction() {
+        compute_for(router, command.user.clone(), &whole)?;
+    }
     if OWN.contains(&command.db) {
         let message = crate::upstream::message(whole.as_doc(), &[]);
         let reply = router.cluster.shard(CONFIG)?.call(&message)?;
@@ -242,9 +246,11 @@ pub(crate) fn of_collection(router: &Router, command: &Command<'_>) -> Outcome<D
         if let (Placement::Whole(Whole { shard, .. }), Some(reply)) = (placement, replies.first()) {
             let mut w = Writer::new();
             w.extend(sound(reply.clone())?.as_doc());
-            if command.name == "collStats" {
-                w.bool("sharded", false).str("primary", shard);
-            }
+            match command.name {
+                "collStats" => w.bool("sharded", false).str("primary", shard),
+                "validate" => w.open_doc("raw").doc(shard, reply.as_doc()).close(),
+                _ => &mut w,
+            };
             return Ok(w.finish());
         }
         let mut by_shard = Vec::new();
@@ -252,7 +258,9 @@ pub(crate) fn of_collection(router: &Router, command: &Command<'_>) -> Outcome<D
             by_shard.push((shard.clone(), sound(reply)?));
         }
         let mut w = Writer::new();
-        w.bool("sharded", true).str("ns", &ns);
+        if command.name != "validate" {
+            w.bool("sharded", true).str("ns", &ns);
+        }
         match command.name {
             "dataSize" => sum(&by_shard, &["size", "numObjects", "millis"], &mut w),
             "validate" => {
@@ -318,7 +326,10 @@ pub(crate) fn explain(router: &Router, command: &Command<'_>) -> Outcome<DocBuf>
             return set(shard)?.call(&crate::upstream::message(whole.as_doc(), &[]));
         }
         if first.is_some_and(|e| e.name == "aggregate") {
-            return explain_pipeline(router, command, inner, &shards);
+            let own = placement.table().and_then(|t| t.entry.collation.as_ref());
+            let given = inner.get("collation").and_then(Val::as_doc);
+            let collation = given.or(own.map(DocBuf::as_doc));
+            return explain_pipeline(router, command, inner, collation, &shards);
         }
         let mut w = Writer::new();
         let stage = if shards.len() == 1 {
@@ -373,10 +384,12 @@ fn explain_pipeline(
     router: &Router,
     command: &Command<'_>,
     inner: Doc<'_>,
+    collation: Option<Doc<'_>>,
     shards: &[Arc<str>],
 ) -> Outcome<DocBuf> {
     let stages = inner.get("pipeline").and_then(Val::as_array);
-    let (each, rest) = Parts::of(command, stages.unwrap_or(Doc::EMPTY))?.shown();
+    let collation = commands::given_collation(collation)?.flatten();
+    let (each, rest) = Parts::of(collation.as_ref(), stages.unwrap_or(Doc::EMPTY))?.shown();
     let mut asked = Writer::new();
     for e in inner {
         match e.name {

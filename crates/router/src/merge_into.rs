@@ -16,7 +16,7 @@ use crate::metadata::{Placement, Whole};
 use crate::request::{Command, finish, own};
 use crate::service_impl::{Router, sound};
 use crate::write::shard_at;
-use crate::{Failure, Outcome, aggregate, ddl};
+use crate::{Failure, Outcome, aggregate, ddl, write_concern};
 use bson::{Doc, DocBuf, ObjectId, Val, Writer, doc};
 use errors::err;
 use sharding::RoutingTable;
@@ -29,6 +29,8 @@ const BATCH_BYTES: usize = 8 << 20;
 const BATCH_DOCUMENTS: usize = 10_000;
 /// How often the documents for a target are gathered that moves meanwhile.
 const MOST_ATTEMPTS: u32 = 5;
+/// Of what is said of a write concern, batch by batch, so much is kept.
+const MOST_CONCERNS: usize = 100;
 
 /// Options of the client's command that the writing part heeds too.
 const OPTIONS: [&str; 6] = [
@@ -51,10 +53,12 @@ pub(crate) fn run(
         return Err(err!(InternalError, "a pipeline that writes has a last stage").into());
     };
     for _ in 0..MOST_ATTEMPTS {
-        if once(router, command, before, *last, written)? {
+        let mut concerns = Vec::new();
+        if once(router, command, before, *last, written, &mut concerns)? {
             let mut w = Writer::new();
             w.open_doc("cursor").open_array("firstBatch").close();
             w.i64("id", 0).str("ns", &command.namespace()?).close();
+            write_concern::append(&mut w, &concerns);
             return Ok(finish(w, &[]));
         }
     }
@@ -66,6 +70,16 @@ pub(crate) fn run(
     .into())
 }
 
+/// Replies that say that a write concern was not fulfilled.
+type Concerns = Vec<DocBuf>;
+
+fn note(concerns: &mut Concerns, reply: DocBuf, shard: &str) {
+    let reply = write_concern::at_shard(reply, shard);
+    if reply.as_doc().contains("writeConcernError") && concerns.len() < MOST_CONCERNS {
+        concerns.push(reply);
+    }
+}
+
 /// Whether all was written; if not, the target is elsewhere by now.
 fn once(
     router: &Router,
@@ -73,6 +87,7 @@ fn once(
     before: &[Val<'_>],
     last: Val<'_>,
     written: &Written,
+    concerns: &mut Concerns,
 ) -> Outcome<bool> {
     let home = ddl::make_database(&router.cluster, &written.db, None)?;
     let placement = router.cluster.refresh(&written.ns())?;
@@ -90,14 +105,15 @@ fn once(
         (false, placement) => Target::merged(written, last, placement)?,
     };
     // It says what is wrong with the stage before anything is read.
-    let mut outcome = target.write(router, command, Vec::new());
+    let mut outcome = target.write(router, command, Vec::new(), concerns);
     if outcome.is_ok() {
-        outcome = fill(router, command, before, &target);
+        outcome = fill(router, command, before, &target, concerns);
     }
     let Target::Beside { name, home, .. } = &target else {
         return outcome.map(|()| true);
     };
-    let replaced = outcome.and_then(|()| replace(router, command, name, home, last, written));
+    let mut replaced = || replace(router, command, name, home, last, written, concerns);
+    let replaced = outcome.and_then(|()| replaced());
     let drop = doc! {"drop": name};
     let _ = router.cluster.on_shard(home, &written.db, drop.as_doc());
     if let (Ok(false), Some(now)) = (&replaced, router.cluster.database(&written.db)?) {
@@ -113,6 +129,7 @@ fn fill(
     command: &Command<'_>,
     before: &[Val<'_>],
     target: &Target,
+    concerns: &mut Concerns,
 ) -> Outcome<()> {
     let mut w = command.without(&["pipeline", "cursor", "writeConcern"]);
     w.open_array("pipeline");
@@ -127,7 +144,7 @@ fn fill(
             bytes += d.len();
             batch.push(d.to_buf());
             if bytes > BATCH_BYTES || batch.len() >= BATCH_DOCUMENTS {
-                target.write(router, command, std::mem::take(&mut batch))?;
+                target.write(router, command, std::mem::take(&mut batch), concerns)?;
                 bytes = 0;
             }
         }
@@ -142,7 +159,7 @@ fn fill(
     }
     match batch.is_empty() {
         true => Ok(()),
-        false => target.write(router, command, batch),
+        false => target.write(router, command, batch, concerns),
     }
 }
 
@@ -202,7 +219,13 @@ impl Target {
         })
     }
 
-    fn write(&self, router: &Router, command: &Command<'_>, docs: Vec<DocBuf>) -> Outcome<()> {
+    fn write(
+        &self,
+        router: &Router,
+        command: &Command<'_>,
+        docs: Vec<DocBuf>,
+        concerns: &mut Concerns,
+    ) -> Outcome<()> {
         match self {
             Target::Beside { db, name, home } => {
                 let mut w = Writer::new();
@@ -221,7 +244,9 @@ impl Target {
                     None => Ok(()),
                 }
             }
-            Target::Itself { ns, db, stage } => merge(router, command, ns, db, stage, docs),
+            Target::Itself { ns, db, stage } => {
+                merge(router, command, (ns, db), stage, docs, concerns)
+            }
         }
     }
 }
@@ -260,10 +285,10 @@ fn check_on(on: Val<'_>, key: &[&str]) -> Outcome<()> {
 fn merge(
     router: &Router,
     command: &Command<'_>,
-    ns: &str,
-    db: &str,
+    (ns, db): (&str, &str),
     stage: &DocBuf,
     docs: Vec<DocBuf>,
+    concerns: &mut Concerns,
 ) -> Outcome<()> {
     let checked = stage.get("$merge").and_then(Val::as_doc);
     let checked = checked.is_some_and(|m| {
@@ -300,7 +325,7 @@ fn merge(
                 .cluster
                 .send(placement, &shard, w.finish().as_doc(), &[]);
             match sent {
-                Ok(reply) => drop(sound(reply)?),
+                Ok(reply) => note(concerns, sound(reply)?, &shard),
                 Err(e) => {
                     // Nothing of it was done.
                     pending.extend(mine);
@@ -362,6 +387,7 @@ fn replace(
     home: &Arc<str>,
     last: Val<'_>,
     written: &Written,
+    concerns: &mut Concerns,
 ) -> Outcome<bool> {
     let mut w = Writer::new();
     w.str("aggregate", name);
@@ -383,6 +409,7 @@ fn replace(
             _ => return Ok(false),
         }
         let reply = router.cluster.send(placement, home, body.as_doc(), &[])?;
-        sound(reply).map(|_| true)
+        note(concerns, sound(reply)?, home);
+        Ok(true)
     })
 }

@@ -8,7 +8,7 @@ use crate::{Failure, Outcome};
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use errors::err;
 use parking_lot::RwLock;
-use sharding::{Chunk, CollectionEntry, DbVersion, RoutingTable, ShardKey};
+use sharding::{Chunk, CollectionEntry, DbVersion, RoutingTable, Series, ShardKey, series};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -317,11 +317,15 @@ impl Cluster {
     ) -> Outcome<Option<RoutingTable>> {
         let mut tries = 0;
         loop {
-            let found = self.read_config("collections", doc! {"_id": ns}.as_doc(), Doc::EMPTY)?;
+            // Of a time series the buckets are what has chunks.
+            let names = bson::array![ns, series::buckets_of(ns)];
+            let either = doc! {"_id": doc! {"$in": names}};
+            let found = self.read_config("collections", either.as_doc(), Doc::EMPTY)?;
             let Some(entry) = found.first() else {
                 return Ok(None);
             };
-            let entry = entry_of(entry.as_doc())?;
+            let mut entry = entry_of(entry.as_doc())?;
+            entry.measured = entry.ns != ns;
             known = known.filter(|table| table.entry == entry);
             let filter = RoutingTable::unknown_chunks(known, &entry.uuid);
             let chunks = self.read_config("chunks", filter.as_doc(), Doc::EMPTY)?;
@@ -427,13 +431,22 @@ fn entry_of(d: Doc<'_>) -> Outcome<CollectionEntry> {
     };
     let (ns, uuid, key, epoch, timestamp) =
         read().ok_or_else(|| err!(FailedToParse, "{d} is no entry of config.collections"))?;
+    let key = ShardKey::parse(key)?;
     Ok(CollectionEntry {
         ns,
         unsplittable: d.get("unsplittable").is_some_and(Val::truthy),
         uuid,
-        key: ShardKey::parse(key)?,
         unique: d.get("unique").is_some_and(Val::truthy),
         epoch,
         timestamp,
+        collation: d
+            .get("defaultCollation")
+            .and_then(Val::as_doc)
+            .map(Doc::to_buf),
+        series: d
+            .get("timeseriesFields")
+            .and_then(|v| Series::new(v.as_doc()?, &key)),
+        measured: false,
+        key,
     })
 }

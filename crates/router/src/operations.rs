@@ -23,6 +23,8 @@ fn of_shard(shard: &str, operation: Doc<'_>) -> DocBuf {
     for e in operation.iter().filter(|e| e.name != "shard") {
         match (e.name, e.val.to_i64_exact()) {
             ("opid", Some(id)) => w.str("opid", &format!("{shard}:{id}")),
+            // The shard's client is a router; whose that is only the router knows.
+            ("client", _) => w.val("client_s", e.val),
             _ => w.val(e.name, e.val),
         };
     }

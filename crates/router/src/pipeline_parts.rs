@@ -13,10 +13,9 @@
 
 use crate::Outcome;
 use crate::aggregate::stage_of;
-use crate::find::sort_of;
 use crate::merge::Order;
-use crate::request::Command;
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
+use query::collation::Collation;
 use query::metadata::asks_for;
 use query::pipeline::merged::Found;
 use query::sort::SortPattern;
@@ -50,7 +49,8 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    pub fn of(command: &Command<'_>, stages: Doc<'_>) -> Outcome<Parts> {
+    /// `collation` is what holds for the whole pipeline.
+    pub fn of(collation: Option<&Collation>, stages: Doc<'_>) -> Outcome<Parts> {
         let all: Vec<Val<'_>> = stages.values().collect();
         let found = all.first().map_or(Found::default(), |s| Found::by(*s));
         if found.any() && is_wrapped(&all, found) {
@@ -80,7 +80,7 @@ impl Parts {
         if parts.push_sample(rest)? {
             return Ok(parts);
         }
-        parts.push_order(command, rest)?;
+        parts.push_order(collation, rest)?;
         Ok(parts)
     }
 
@@ -161,12 +161,12 @@ impl Parts {
     }
 
     /// Gives the shards a sort, or a limit, that the rest begins with.
-    fn push_order(&mut self, command: &Command<'_>, rest: &[Val<'_>]) -> Outcome<()> {
+    fn push_order(&mut self, collation: Option<&Collation>, rest: &[Val<'_>]) -> Outcome<()> {
         let mut left = rest;
         if let Some(("$sort", spec)) = left.first().and_then(|s| stage_of(*s))
             && let Some(sort) = spec.as_doc().filter(|d| !d.is_empty())
         {
-            let sort = sort_of(command, sort)?;
+            let sort = SortPattern::parse_found(sort)?.collated(collation);
             if sort.has_meta() {
                 return Ok(());
             }

@@ -3,10 +3,12 @@
 //! Invariant: what the router has no opinion of is sent on as it came.
 
 use crate::Outcome;
+use crate::metadata::Placement;
 use crate::service_impl::Router;
 use bson::{Doc, DocBuf, Val, Writer};
 use commands::LoggedIn;
 use errors::err;
+use query::collation::Collation;
 use query::expr::{ParseEnv, Vars};
 use query::filter::Filter;
 use service::Request;
@@ -126,13 +128,40 @@ impl<'a> Command<'a> {
         w.finish()
     }
 
+    /// What says, beside its filter, which documents it finds.
+    pub fn conditions(&self) -> DocBuf {
+        let mut w = Writer::new();
+        for name in ["collation", "let"] {
+            if let Some(v) = self.field(name) {
+                w.val(name, v);
+            }
+        }
+        w.finish()
+    }
+
     /// Where the documents that a filter finds can be.
     pub fn ranges(&self, filter: Doc<'_>, table: &RoutingTable) -> Outcome<Vec<PlaceRange>> {
-        if has_collation(self.document("collation")) {
-            return Ok(vec![PlaceRange::all()]);
-        }
-        ranges(filter, self.document("let"), table)
+        ranges(
+            filter,
+            self.document("let"),
+            self.document("collation"),
+            table,
+        )
     }
+
+    /// The collation that holds: the command's own, otherwise the collection's.
+    pub fn collation<'p>(&self, placement: &'p Placement) -> Option<Doc<'p>>
+    where
+        'a: 'p,
+    {
+        let table = placement.table().map(|table| &**table);
+        collation_of(self.document("collation"), table)
+    }
+}
+
+fn collation_of<'p>(given: Option<Doc<'p>>, table: Option<&'p RoutingTable>) -> Option<Doc<'p>> {
+    let own = || Some(table?.entry.collation.as_ref()?.as_doc());
+    given.filter(|c| !c.is_empty()).or_else(own)
 }
 
 /// Whether strings compare in another way than by their bytes.
@@ -142,17 +171,20 @@ pub(crate) fn has_collation(collation: Option<Doc<'_>>) -> bool {
 }
 
 /// A filter that the router does not understand may find anything: shards will say what is wrong
-/// with it.
+/// with it. Under a collation a string may equal others, which lie elsewhere; `collation` is what
+/// was given.
 pub(crate) fn ranges(
     filter: Doc<'_>,
     variables: Option<Doc<'_>>,
+    collation: Option<Doc<'_>>,
     table: &RoutingTable,
 ) -> Outcome<Vec<PlaceRange>> {
-    if variables.is_some_and(|v| !v.is_empty()) {
+    let collated = has_collation(collation_of(collation, Some(table)));
+    if variables.is_some_and(|v| !v.is_empty()) || collated && Collation::affects(filter.as_val()) {
         return Ok(vec![PlaceRange::all()]);
     }
     Ok(match Filter::parse(filter, &ParseEnv::new()) {
-        Ok(filter) => targeting::ranges(&filter, table.key(), &Vars::new(0)),
+        Ok(filter) => targeting::ranges(&filter, table.entry.asked_key(), &Vars::new(0)),
         Err(_) => vec![PlaceRange::all()],
     })
 }

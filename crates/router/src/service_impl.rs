@@ -17,7 +17,7 @@ use crate::transactions::{self, Transactions};
 use crate::upstream::{account_to, error_of};
 use crate::{
     Failure, Outcome as Routed, admin, aggregate, bulk_write, cursors, ddl, find, listing,
-    operations, single_write, snapshot, write,
+    map_reduce, operations, single_write, snapshot, write,
 };
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use commands::{Commands, Connection, FailPoint, Local, LoggedIn};
@@ -82,6 +82,15 @@ fn handler(name: &str) -> Option<Handler> {
             operations::kill_sessions
         }
         "endSessions" => operations::end_sessions,
+        "mapReduce" | "mapreduce" => map_reduce::run,
+        "convertToCapped" | "cloneCollectionAsCapped" => ddl::capped,
+        "planCacheClear"
+        | "planCacheClearFilters"
+        | "planCacheListFilters"
+        | "planCacheSetFilter"
+        | "setIndexCommitQuorum" => ddl::where_it_is,
+        // A router has none of these.
+        "compact" | "reIndex" | "applyOps" | "dbHash" => unknown,
         "create" => ddl::create,
         "createIndexes" | "dropIndexes" | "deleteIndexes" | "collMod" => ddl::on_all_shards,
         "drop" => ddl::drop_collection,
@@ -109,6 +118,10 @@ fn handler(name: &str) -> Option<Handler> {
         | "_mergeAuthzCollections" => access::on_users,
         name => return admin::handler(name),
     })
+}
+
+fn unknown(_: &Router, command: &Command<'_>) -> Routed<DocBuf> {
+    Err(err!(CommandNotFound, "no such command: '{}'", command.name).into())
 }
 
 impl Router {
@@ -331,6 +344,14 @@ impl Router {
     fn handle(&self, handler: Handler, command: &Command<'_>) -> Routed<DocBuf> {
         if command.db == "local" {
             return Err(err!(InvalidNamespace, "a router has no database local").into());
+        }
+        let named = command.body.first().and_then(|e| e.val.as_str());
+        if named.is_some_and(|name| name.contains('\0')) {
+            return Err(err!(
+                InvalidNamespace,
+                "namespaces cannot have embedded null characters"
+            )
+            .into());
         }
         if let Some(given) = command.field("$readPreference") {
             let preference = ReadPreference::parse(given)?;

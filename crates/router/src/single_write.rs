@@ -6,13 +6,15 @@
 use crate::find::{one, targets};
 use crate::key_change::{self, Changed, check_may_move};
 use crate::metadata::Placement;
-use crate::request::{Command, finish, ranges};
+use crate::request::{Command, finish};
 use crate::service_impl::Router;
+use crate::upstream::with_fields;
 use crate::without_key::{new_document, nothing};
 use crate::write::{shard_at, statement_number};
 use crate::{Outcome, ddl};
 use bson::{Doc, DocBuf, Val, Writer, order, tag};
 use errors::err;
+use query::collation::Collation;
 use query::expr::ParseEnv;
 use query::filter::Filter;
 use query::path::FieldPath;
@@ -50,7 +52,11 @@ pub(crate) fn effect_on_key(
     update: Val<'_>,
     many: bool,
 ) -> Outcome<Key> {
-    let key = table.key();
+    let key = table.entry.asked_key();
+    if table.entry.measurements().is_some() && !many {
+        // The shard says what is wrong with it.
+        return Ok(Key::Kept);
+    }
     if update.tag == tag::ARRAY {
         let stages = update.as_array().unwrap_or(Doc::EMPTY);
         for e in stages.values().filter_map(|s| s.as_doc()?.first()) {
@@ -94,10 +100,13 @@ pub(crate) fn effect_on_key(
                 continue;
             }
             let value = given(f.name);
+            // A string may equal others under a collation: then it does not say where they are.
+            let told =
+                |v: &bson::Value| !Collation::affects(v.as_val()) || *found != [PlaceRange::all()];
             let same = matches!(operator.name, "$set" | "$setOnInsert")
                 && value
                     .as_ref()
-                    .is_some_and(|v| order::equal(v.as_val(), f.val));
+                    .is_some_and(|v| order::equal(v.as_val(), f.val) && told(v));
             // Only a new document gets it, and that is made before its place is looked for.
             let new = operator.name == "$setOnInsert" && value.is_none();
             if !same && !new {
@@ -189,7 +198,10 @@ pub(crate) fn find_and_modify(router: &Router, command: &Command<'_>) -> Outcome
             return Ok(reply);
         }
         // Which document it is is asked first; then that one is changed, if it still matches.
-        let within = command.session_fields();
+        let within = with_fields(
+            command.session_fields().as_doc(),
+            command.conditions().as_doc(),
+        );
         let sort = command.document("sort");
         let Some(found) = one(router, &ns, filter, sort, within.as_doc())? else {
             return not_found(router, command, &ns);
@@ -230,7 +242,13 @@ fn at_once(
         Found::On(shard) => {
             AtOnce::Reply(router.send(command, placement, &shard, &command.whole(), &[])?)
         }
-        Found::Somewhere => AtOnce::Search,
+        Found::Somewhere => match placement.table().filter(|t| t.entry.measured) {
+            Some(_) => {
+                let shards = targets(command, placement, filter)?;
+                AtOnce::Reply(remove_first(router, command, placement, &shards)?)
+            }
+            None => AtOnce::Search,
+        },
         Found::MayMove => AtOnce::MayMove,
     })
 }
@@ -250,7 +268,7 @@ pub(crate) fn found_at(
 ) -> Outcome<Found> {
     let mut shards = targets(command, placement, filter)?;
     if let Placement::Sharded(table) = placement {
-        let found = ranges(filter, command.document("let"), table)?;
+        let found = command.ranges(filter, table)?;
         let effect = match command.field("update") {
             Some(update) => effect_on_key(table, filter, &found, update, false)?,
             None => Key::Kept,
@@ -269,6 +287,30 @@ pub(crate) fn found_at(
         Some(shard) if shards.is_empty() => Found::On(shard),
         _ => Found::Somewhere,
     })
+}
+
+/// Removes one measurement, of the first shard that has one: they have no `_id` to find them by again.
+fn remove_first(
+    router: &Router,
+    command: &Command<'_>,
+    placement: &Placement,
+    shards: &[Arc<str>],
+) -> Outcome<DocBuf> {
+    let ns = command.namespace()?;
+    if let Some(reply) = ran_before(router, command, &ns)? {
+        return Ok(reply);
+    }
+    let mut last = None;
+    for shard in shards {
+        let reply = router.send(command, placement, shard, &command.whole(), &[])?;
+        let found = reply.get("lastErrorObject").and_then(Val::as_doc);
+        let n = found.and_then(|l| l.get("n")?.to_i64_exact());
+        if n != Some(0) {
+            return Ok(reply);
+        }
+        last = Some(reply);
+    }
+    last.ok_or_else(|| err!(InternalError, "a filter asks no shard").into())
 }
 
 /// An update that may move its document.
@@ -291,7 +333,11 @@ fn moving(router: &Router, command: &Command<'_>, ns: &str, filter: Doc<'_>) -> 
     match key_change::run(router, &statement, here, || ran_before(router, command, ns))? {
         Changed::Nothing => not_found(router, command, ns),
         Changed::Here(reply) => Ok(reply),
-        Changed::Moved { before, after } => key_change::found_reply(command, &before, &after),
+        Changed::Moved {
+            before,
+            after,
+            concern,
+        } => key_change::found_reply(command, &before, &after, concern.as_ref()),
     }
 }
 

@@ -17,7 +17,7 @@ use crate::request::{Command, finish};
 use crate::service_impl::Router;
 use crate::two_phase::{Ended, Id};
 use crate::upstream::{error_of, message, with_fields};
-use crate::{Failure, Outcome};
+use crate::{Failure, Outcome, write_concern};
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use errors::{Code, Error, err};
 use parking_lot::Mutex;
@@ -469,7 +469,7 @@ impl Router {
             )
             .into());
         }
-        self.told(command, ended)
+        self.told(command, &recovery, ended)
     }
 
     fn commit_two_phase(
@@ -486,14 +486,23 @@ impl Router {
             t.busy = false;
             t.aborted |= ended.verdict == Verdict::Aborted;
         });
-        self.told(command, ended)
+        self.told(command, recovery, ended)
     }
 
-    /// What the client is told of the end of a transaction over several shards.
-    fn told(&self, command: &Command<'_>, ended: Ended) -> Outcome<DocBuf> {
+    /// What the client is told of the end of a transaction over several shards. A majority has it:
+    /// where he has asked for more, that is waited for where it was decided.
+    fn told(&self, command: &Command<'_>, recovery: &str, ended: Ended) -> Outcome<DocBuf> {
         let number = session_of(command).1;
         match ended.verdict {
-            Verdict::Committed => Ok(finish(Writer::new(), &ended.replies)),
+            Verdict::Committed => {
+                let mut w = Writer::new();
+                if write_concern::beyond_majority(command).is_some() {
+                    let again = command.without(&["recoveryToken", "participants"]).finish();
+                    let reply = self.end_on(recovery, &again)?;
+                    write_concern::append(&mut w, &[write_concern::at_shard(reply, recovery)]);
+                }
+                Ok(finish(w, &ended.replies))
+            }
             Verdict::Aborted => {
                 let why = ended.why.map_or(String::new(), |why| format!(": {why}"));
                 let e: Error = err!(NoSuchTransaction, "transaction {number} was aborted{why}");

@@ -5,12 +5,12 @@
 
 use crate::key_change::{self, Changed};
 use crate::metadata::{Placement, Whole};
-use crate::request::{Command, finish, has_collation, ranges};
+use crate::request::{Command, finish, ranges};
 use crate::service_impl::Router;
 use crate::single_write::{effect_on_key, kept_place, place_of_upsert};
 use crate::upstream::error_of;
 use crate::without_key::{new_document, nothing};
-use crate::{Failure, Outcome, ddl};
+use crate::{Failure, Outcome, ddl, write_concern};
 use bson::{Doc, DocBuf, ObjectId, Val, Writer};
 use errors::err;
 use sharding::RoutingTable;
@@ -193,24 +193,16 @@ impl<'a> Batch<'a> {
         if self.field == "documents" {
             return Ok(Target::All(vec![shard_at(
                 table,
-                &table.key().place_of(statement)?,
+                &table.entry.place_of(statement)?,
             )?]));
         }
         let filter = statement
             .get("q")
             .and_then(Val::as_doc)
             .unwrap_or(Doc::EMPTY);
-        let found = match has_collation(statement.get("collation").and_then(Val::as_doc)) {
-            true => vec![sharding::PlaceRange::all()],
-            false => {
-                let variables = self.command.document("let");
-                ranges(
-                    filter,
-                    statement.get("c").and_then(Val::as_doc).or(variables),
-                    table,
-                )?
-            }
-        };
+        let part = |name: &str| statement.get(name).and_then(Val::as_doc);
+        let variables = part("c").or(self.command.document("let"));
+        let found = ranges(filter, variables, part("collation"), table)?;
         let many = match self.field {
             "updates" => statement.get("multi").is_some_and(Val::truthy),
             _ => statement.get("limit").and_then(Val::to_i64_exact) != Some(1),
@@ -364,12 +356,14 @@ impl<'a> Batch<'a> {
             Ok(Changed::Nothing) if d.get("upsert").is_some_and(Val::truthy) => {
                 self.insert_new(placement, statement)
             }
-            Ok(Changed::Nothing) => self
-                .tally
-                .add(&key_change::update_reply(0), &[statement.index]),
+            Ok(Changed::Nothing) => {
+                let none = key_change::update_reply(0, None);
+                self.tally.add(&none, &[statement.index])
+            }
             Ok(Changed::Here(reply)) => self.tally.add(&reply, &[statement.index]),
-            Ok(Changed::Moved { .. }) => {
-                (self.tally).add(&key_change::update_reply(1), &[statement.index])
+            Ok(Changed::Moved { concern, .. }) => {
+                let one = key_change::update_reply(1, concern.as_ref());
+                self.tally.add(&one, &[statement.index])
             }
             Err(Failure::Client(e)) if e.labels.is_empty() => {
                 self.tally.refuse(statement.index, &e);
@@ -431,7 +425,10 @@ impl<'a> Batch<'a> {
 
     fn send(&self, placement: &Placement, shard: &Arc<str>, all: &[Statement]) -> Outcome<DocBuf> {
         let body = self.body(all.iter());
-        self.router.send(self.command, placement, shard, &body, &[])
+        let reply = self
+            .router
+            .send(self.command, placement, shard, &body, &[])?;
+        Ok(write_concern::at_shard(reply, shard))
     }
 
     /// The command with these statements only.
@@ -595,9 +592,7 @@ impl Tally {
             }
             w.close();
         }
-        if let Some(concern) = self.replies.iter().find_map(|r| r.get("writeConcernError")) {
-            w.val("writeConcernError", concern);
-        }
+        write_concern::append(&mut w, &self.replies);
         let times: Vec<DocBuf> = std::mem::take(&mut self.replies);
         finish(w, &times)
     }

@@ -59,6 +59,9 @@ fn entry() -> CollectionEntry {
         unsplittable: false,
         epoch: ObjectId([3; 12]),
         timestamp: 9,
+        collation: None,
+        series: None,
+        measured: false,
     }
 }
 

@@ -5,8 +5,8 @@
 //!
 //! Invariant: the chunks are ascending and leave no place out.
 
-use crate::{Chunk, Place, PlaceRange, ShardKey, Version, union};
-use bson::{DocBuf, ObjectId, Writer};
+use crate::{Chunk, Place, PlaceRange, Series, ShardKey, Version, union};
+use bson::{Doc, DocBuf, ObjectId, Writer};
 use errors::{Result, bail};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,6 +22,32 @@ pub struct CollectionEntry {
     pub unsplittable: bool,
     pub epoch: ObjectId,
     pub timestamp: u64,
+    /// The collection's own, unless it is the simple one. Places do not heed it.
+    pub collation: Option<DocBuf>,
+    /// It holds the buckets of a time series.
+    pub series: Option<Series>,
+    /// It was asked for by the name of its measurements.
+    pub measured: bool,
+}
+
+impl CollectionEntry {
+    /// The measurements, where it was asked for by their name.
+    pub fn measurements(&self) -> Option<&Series> {
+        self.series.as_ref().filter(|_| self.measured)
+    }
+
+    /// The shard key by the names that filters and updates use.
+    pub fn asked_key(&self) -> &ShardKey {
+        self.measurements().map_or(&self.key, Series::key)
+    }
+
+    /// Where what is to be inserted belongs.
+    pub fn place_of(&self, doc: Doc<'_>) -> Result<Place> {
+        match self.measurements() {
+            Some(series) => series.place_of(&self.key, doc),
+            None => self.key.place_of(doc),
+        }
+    }
 }
 
 /// Chunks of a new block.
@@ -414,6 +440,9 @@ mod tests {
             unsplittable: false,
             epoch: ObjectId([3; 12]),
             timestamp: 9,
+            collation: None,
+            series: None,
+            measured: false,
         };
         RoutingTable::new(entry, chunks)
     }

@@ -183,6 +183,15 @@ impl ShardKey {
         Ok(w.finish())
     }
 
+    /// The first values of a bound under this key's names.
+    pub(crate) fn named(&self, bound: Doc<'_>) -> DocBuf {
+        let mut w = Writer::new();
+        for (field, v) in self.fields.iter().zip(bound.values()) {
+            w.val(field.path.as_str(), v);
+        }
+        w.finish()
+    }
+
     fn everywhere(&self, v: Val<'_>) -> DocBuf {
         let mut w = Writer::new();
         for field in &self.fields {
@@ -283,6 +292,12 @@ impl ShardKey {
         }
         w.finish()
     }
+}
+
+/// The value of which this is the key; `None` where there is no such value.
+pub fn value_of(key: &[u8]) -> Option<Value> {
+    let (value, rest) = value_at(key)?;
+    rest.is_empty().then_some(value)
 }
 
 /// The value that a place begins with, and what is behind it. A place does not say of which type

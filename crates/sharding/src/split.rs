@@ -4,6 +4,7 @@
 //! Invariant: neither changes who has what, nor the major version of any shard.
 
 use crate::chunk::Replaced;
+use crate::series::check_bound;
 use crate::{Chunk, PlaceRange, RoutingTable, ShardKey, Version};
 use bson::{Doc, DocBuf, ObjectId, Writer};
 use errors::{Result, bail, err};
@@ -76,6 +77,9 @@ pub fn cut_chunk(
     let major = (chunk.lastmod >> 32) as u32;
     let last = table.version().minor() + at.len() as u32 + 1;
     let (mut new, mut min) = (Vec::new(), chunk.min.clone());
+    if table.entry.series.is_some() {
+        at.iter().try_for_each(|end| check_bound(end.as_doc()))?;
+    }
     for end in at.iter().chain(std::iter::once(&chunk.max)) {
         let place = key.place_of_bound(end.as_doc())?;
         let is_cut = new.len() < at.len();
@@ -174,6 +178,9 @@ mod tests {
             unsplittable: false,
             epoch: ObjectId([3; 12]),
             timestamp: 9,
+            collation: None,
+            series: None,
+            measured: false,
         };
         RoutingTable::new(entry, vec![chunk]).unwrap()
     }

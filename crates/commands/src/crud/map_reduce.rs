@@ -5,10 +5,12 @@
 //! given back, or written by `$out` or `$merge`.
 
 use super::variables;
+use crate::Commands;
+use crate::request::args::Args;
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use bson::{Doc, Elem, Val, Value, Writer, tag};
-use errors::{Result, bail, err};
+use errors::{Error, Result, bail, err};
 use executor::{AggregateRequest, PipelineCursor};
 use query::expr::Vars;
 use query::pipeline::{Namespace, ParseCtx, Pipeline};
@@ -102,9 +104,9 @@ impl<'a> Out<'a> {
     }
 }
 
-fn parse<'a>(cx: &CommandContext<'_, 'a>) -> Result<MapReduce<'a>> {
+fn parse<'a>(args: &Args<'a>) -> Result<MapReduce<'a>> {
     let mut m = MapReduce::default();
-    for e in &cx.args.fields {
+    for e in &args.fields {
         let e = *e;
         match e.name {
             "map" => m.map = function(e)?,
@@ -122,7 +124,7 @@ fn parse<'a>(cx: &CommandContext<'_, 'a>) -> Result<MapReduce<'a>> {
             "jsMode" | "verbose" => {
                 idl::boolean(AT, e)?;
             }
-            _ => return Err(cx.args.unknown(e)),
+            _ => return Err(args.unknown(e)),
         }
     }
     if m.limit < 0 {
@@ -217,9 +219,50 @@ fn reducing_again(w: &mut Writer, m: &MapReduce<'_>, reduce: Val<'_>) {
     w.close();
 }
 
+/// What a router makes of the command.
+pub struct RoutedMapReduce {
+    /// The stages, the one that writes too.
+    pub pipeline: Value,
+    pub writes: bool,
+    /// The functions see variables.
+    pub scoped: bool,
+    /// `result` of the reply.
+    pub result: Option<Value>,
+}
+
+impl Commands {
+    /// The pipeline that a `mapReduce` stands for.
+    pub fn routed_map_reduce(
+        &self,
+        request: &service::Request<'_>,
+    ) -> Result<RoutedMapReduce, Error> {
+        let args = Args::parse(AT, request.body, request.legacy_db);
+        let made = args.and_then(|args| {
+            let m = parse(&args)?;
+            let map = idl::required(AT, "map", m.map)?;
+            let reduce = idl::required(AT, "reduce", m.reduce)?;
+            let out = idl::required(AT, "out", m.out.as_ref())?;
+            let result = match out {
+                Out::Inline => None,
+                Out::Collection { db: None, name, .. } => Some(Value::from(*name)),
+                Out::Collection {
+                    db: Some(db), name, ..
+                } => Some(bson::doc! {"db": *db, "collection": *name}.into()),
+            };
+            Ok(RoutedMapReduce {
+                pipeline: pipeline_of(&m, map, reduce, args.db),
+                writes: result.is_some(),
+                scoped: m.scope.is_some(),
+                result,
+            })
+        });
+        made.map_err(|stop| stop.into_error())
+    }
+}
+
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let ns = cx.args.namespace()?;
-    let m = parse(cx)?;
+    let m = parse(&cx.args)?;
     let map = idl::required(AT, "map", m.map)?;
     let reduce = idl::required(AT, "reduce", m.reduce)?;
     let out = idl::required(AT, "out", m.out.as_ref())?;

@@ -14,8 +14,25 @@ use crate::security::authorize;
 use bson::{Doc, DocBuf, Val, Writer};
 use errors::{Error, Result, err};
 use service::{Client, Request};
-use sharding::{DbVersion, Ownership, Received, Standing, home_standing, standing};
+use sharding::{DbVersion, Ownership, Received, Series, Standing, home_standing, standing};
+use std::sync::Arc;
 use std::time::Instant;
+use time_series::TimeSeriesOptions;
+
+/// What a shard knows its part of.
+pub(crate) struct Part {
+    /// The collection: of measurements that of their buckets.
+    pub name: String,
+    series: Option<Arc<TimeSeriesOptions>>,
+}
+
+impl Part {
+    /// The measurements, in whose names commands speak.
+    fn series_of(&self, known: &Ownership) -> Option<Series> {
+        let options = self.series.as_ref()?.to_doc();
+        Series::new(options.as_doc(), &known.key)
+    }
+}
 
 /// What a router's command holds, and what it runs as.
 #[derive(Default)]
@@ -28,6 +45,22 @@ pub struct Admitted {
 }
 
 impl Commands {
+    /// What is known of a collection that a router names. Its buckets may be sharded where it is not
+    /// there.
+    pub(crate) fn part_of(&self, ns: &str) -> Part {
+        let found = self.engine.catalog.get(ns);
+        let series = found.as_ref().and_then(|c| c.measurements().cloned());
+        let buckets = || time_series::buckets_of(ns);
+        let name = match (&series, &found) {
+            (Some(_), _) => buckets(),
+            (None, None) if self.ownerships.get(ns).is_none() => Some(buckets())
+                .filter(|name| self.ownerships.get(name).is_some())
+                .unwrap_or_else(|| ns.to_string()),
+            _ => ns.to_string(),
+        };
+        Part { name, series }
+    }
+
     /// Compares versions where the command carries one.
     pub(crate) fn admit_router(
         &self,
@@ -67,10 +100,11 @@ impl Commands {
         if matches!(command.name, "find" | "aggregate" | "count" | "distinct") {
             self.tell_of_view(&ns, request)?;
         }
+        let part = self.part_of(&ns);
         if command.is(flag::WRITE) || merged.is_some() {
             let home = request.body.contains("databaseVersion");
             let home = home.then(|| ns.split_once('.').map_or(&*ns, |(db, _)| db));
-            match self.ownerships.enter(&ns, home) {
+            match self.ownerships.enter(&part.name, home) {
                 Some(guard) => admitted.writer = Some(guard),
                 None => return Err(refusal(&ns, received, None, true)),
             }
@@ -80,7 +114,7 @@ impl Commands {
         if let Some(target) = request.body.get("writesTo").and_then(Val::as_doc) {
             admitted.writer = Some(self.admit_target(target)?);
         }
-        let known = self.ownerships.get(&ns);
+        let known = self.ownerships.get(&part.name);
         match standing(known.as_deref(), received) {
             Standing::Serve { hides: false } => {}
             // What is merged is found by the shard key, so it is no orphan.
@@ -88,7 +122,11 @@ impl Commands {
             Standing::Serve { hides: true } => {
                 if let Some(known) = &known {
                     let collated = self.engine.catalog.collation_of(&ns).is_some();
-                    let hider = Hider { known, collated };
+                    let hider = Hider {
+                        known,
+                        collated,
+                        series: part.series_of(known),
+                    };
                     admitted.body = hider.hide(command.name, request);
                 }
             }
@@ -96,7 +134,8 @@ impl Commands {
             Standing::Fenced => return Err(refusal(&ns, received, known.as_deref(), true)),
         }
         if admitted.writer.is_none() && command.name != "getMore" {
-            admitted.ranges = Some(RangesRead::new(&self.ownerships, &ns, received, known));
+            let ranges = RangesRead::new(&self.ownerships, &ns, part.name, received, known);
+            admitted.ranges = Some(ranges);
         }
         Ok(admitted)
     }
@@ -135,11 +174,12 @@ impl Commands {
         let received = Received::of(target).map_err(|stop| stop.into_error())?;
         let told = target.get("databaseVersion");
         let home = told.map(|_| db);
-        let Some(guard) = self.ownerships.enter(ns, home) else {
+        let part = self.part_of(ns);
+        let Some(guard) = self.ownerships.enter(&part.name, home) else {
             return Err(refusal(ns, received, None, true));
         };
         self.check_home(told, db)?;
-        let known = self.ownerships.get(ns);
+        let known = self.ownerships.get(&part.name);
         match standing(known.as_deref(), received) {
             Standing::Serve { .. } => Ok(guard),
             Standing::Stale => Err(refusal(ns, received, known.as_deref(), false)),
@@ -241,7 +281,7 @@ impl Commands {
             return Ok(());
         };
         let ns = format!("{db}.{coll}");
-        match self.ownerships.changed(&ns) {
+        match self.ownerships.changed(&self.part_of(&ns).name) {
             Some(changed) if changed > began => Err(err!(
                 MigrationConflict,
                 "Transaction's snapshot is older than the ranges of {ns} on this shard. Please retry your operation or multi-document transaction."

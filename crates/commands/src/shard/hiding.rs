@@ -8,12 +8,14 @@ use bson::{Doc, DocBuf, Val, Writer};
 use query::expr::{ParseEnv, Vars};
 use query::filter::Filter;
 use service::Request;
-use sharding::{Ownership, PlaceRange, targeting};
+use sharding::{Ownership, PlaceRange, Series, ShardKey, targeting};
 
 pub(super) struct Hider<'k> {
     pub known: &'k Ownership,
     /// The collection compares strings in another way than by their bytes.
     pub collated: bool,
+    /// The command names the measurements of the buckets that are known.
+    pub series: Option<Series>,
 }
 
 impl Hider<'_> {
@@ -47,10 +49,18 @@ impl Hider<'_> {
         let parsed = filter.filter(|_| !unknown);
         let parsed = parsed.and_then(|f| Filter::parse(f, &ParseEnv::new()).ok());
         let ranges = match parsed {
-            Some(filter) => targeting::ranges(&filter, &self.known.key, &Vars::new(0)),
+            Some(filter) => targeting::ranges(&filter, self.key(), &Vars::new(0)),
             None => vec![PlaceRange::all()],
         };
-        self.known.shown_among(&ranges)
+        match &self.series {
+            Some(series) => series.shown_among(self.known, &ranges),
+            None => self.known.shown_among(&ranges),
+        }
+    }
+
+    /// The shard key by the names that filters use.
+    fn key(&self) -> &ShardKey {
+        self.series.as_ref().map_or(&self.known.key, Series::key)
     }
 
     fn hide_in_statements(&self, field: &str, request: &Request<'_>) -> Option<DocBuf> {
@@ -62,7 +72,11 @@ impl Hider<'_> {
         };
         let variables = request.body.get("let").and_then(Val::as_doc);
         let collated = variables.is_some_and(|v| !v.is_empty()) || self.collated;
-        let hider = Hider { collated, ..*self };
+        let hider = Hider {
+            known: self.known,
+            collated,
+            series: self.series.clone(),
+        };
         let shown = |s: &Doc<'_>| hider.shown(s.get("q").and_then(Val::as_doc), *s);
         let shown: Vec<Option<DocBuf>> = statements.iter().map(shown).collect();
         if shown.iter().all(Option::is_none) {
@@ -224,6 +238,7 @@ mod tests {
         let hider = Hider {
             known: &known,
             collated: false,
+            series: None,
         };
         let joined = |filter: Option<DocBuf>| both(filter.as_ref().map(DocBuf::as_doc), &shown);
         for (command, body, wanted) in [
@@ -266,6 +281,7 @@ mod tests {
             let hider = Hider {
                 known: &known,
                 collated,
+                series: None,
             };
             hider.hide(command, &request(body.as_doc())).is_some()
         };

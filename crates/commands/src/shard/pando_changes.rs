@@ -10,12 +10,16 @@
 
 use super::text;
 use crate::request::{CommandContext, Done};
-use bson::{Doc, Writer};
+use bson::{Val, Value, Writer};
+use catalog::keyspace::SPACE_RECORD;
 use changes::What;
-use errors::{Error, Result, err};
+use errors::{Error, Result, Stop, err};
+use sharding::value_of;
 use std::collections::HashSet;
-use storage::Entry;
+use storage::{Effect, Entry, Op};
 
+/// What is before a record's own key: tablet, space, index.
+const RECORD_PREFIX: usize = 8 + 1 + 4;
 /// The ids of one reply, in bytes.
 const MOST_BYTES: usize = 4 << 20;
 
@@ -51,7 +55,14 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
                     What::Insert(d) | What::Update(_, d) | What::Replace(d) | What::Delete(d) => d,
                     What::Ddl(_) => continue,
                 };
-                touched(doc, &mut seen, &mut ids);
+                if let Some(id) = doc.get("_id") {
+                    touched(id, &mut seen, &mut ids);
+                }
+            }
+            for part in entry.plain().filter(|part| &*part.ns == ns) {
+                for id in removed(part)? {
+                    touched(id.as_val(), &mut seen, &mut ids);
+                }
             }
             if ids.len() > MOST_BYTES {
                 more = next <= end;
@@ -72,10 +83,27 @@ fn another_log(index: u64) -> Error {
     )
 }
 
-fn touched(doc: Doc<'_>, seen: &mut HashSet<Vec<u8>>, ids: &mut Writer) {
-    if let Some(id) = doc.get("_id")
-        && seen.insert(bson::key::of(id))
-    {
+fn touched(id: Val<'_>, seen: &mut HashSet<Vec<u8>>, ids: &mut Writer) {
+    if seen.insert(bson::key::of(id)) {
         ids.push(id);
     }
+}
+
+/// The ids of what goes where others come in its place: of a time series' buckets. Records lie there
+/// by their ids.
+fn removed(entry: &Entry) -> Result<Vec<Value>> {
+    let gone = entry.effects.iter().filter_map(|effect| match effect {
+        Effect::Delete(key) if key.get(8) == Some(&SPACE_RECORD) => key.get(RECORD_PREFIX..),
+        _ => None,
+    });
+    match entry.op {
+        Op::Insert => gone
+            .map(|key| value_of(key).ok_or_else(unknown_id))
+            .collect(),
+        _ => Ok(Vec::new()),
+    }
+}
+
+fn unknown_id() -> Stop {
+    err!(InternalError, "an entry of the log removes what has no _id").into()
 }

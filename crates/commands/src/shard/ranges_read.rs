@@ -14,7 +14,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 pub struct RangesRead {
     ownerships: Arc<Ownerships>,
+    /// As the router names it, and what is read.
     ns: String,
+    part: String,
     received: Received,
     admitted: Option<Arc<Ownership>>,
     changed: AtomicBool,
@@ -24,12 +26,14 @@ impl RangesRead {
     pub(super) fn new(
         ownerships: &Arc<Ownerships>,
         ns: &str,
+        part: String,
         received: Received,
         admitted: Option<Arc<Ownership>>,
     ) -> RangesRead {
         RangesRead {
             ownerships: ownerships.clone(),
             ns: ns.into(),
+            part,
             received,
             admitted,
             changed: AtomicBool::new(false),
@@ -52,10 +56,10 @@ impl RangesRead {
 
 impl ViewTaken for RangesRead {
     fn view_taken(&self, ns: &str) {
-        if ns != self.ns {
+        if ns != self.part {
             return;
         }
-        let now = self.ownerships.get(&self.ns);
+        let now = self.ownerships.get(&self.part);
         let same = match (&now, &self.admitted) {
             (Some(now), Some(admitted)) => Arc::ptr_eq(now, admitted),
             (None, None) => true,

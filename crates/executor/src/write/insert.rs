@@ -43,6 +43,7 @@ pub fn insert(
     if let Some(series) = time_series::of(ctx, ns) {
         return time_series::insert(ctx, &series, docs, ordered, retry);
     }
+    time_series::note_buckets(ctx, ns, docs)?;
     let mut out = Inserted::default();
     let mut rest = docs;
     while let Some(first) = rest.first() {

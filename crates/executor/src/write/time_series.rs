@@ -164,6 +164,23 @@ pub(crate) fn check_bucket(coll: &Collection, doc: Doc<'_>) -> Result<()> {
     Ok(())
 }
 
+/// Buckets that come as they are, from another shard or a dump: what their meta values are is noted
+/// as it is of measurements.
+pub(crate) fn note_buckets(ctx: &mut OpCtx, ns: &str, docs: &[Doc<'_>]) -> Result<()> {
+    if !ns.contains(time_series::BUCKETS) {
+        return Ok(());
+    }
+    let is_array = |d: &Doc<'_>| d.get("meta").is_some_and(|v| v.tag == tag::ARRAY);
+    let Some(mut series) = of(ctx, &ns.replacen(time_series::BUCKETS, "", 1)) else {
+        return Ok(());
+    };
+    if docs.iter().any(is_array) && !series.options.array_metas {
+        ctx.need_worker()?;
+        series.note_arrays(ctx)?;
+    }
+    Ok(())
+}
+
 /// A measurement that is to be inserted, and its position in the command.
 struct New {
     at: usize,

@@ -115,6 +115,11 @@ fn parse_top(op: &str, e: Elem<'_>, env: &ParseEnv, place: Place) -> Result<Opti
             Node::Expr(Expression::parse_condition(e.val, env)?)
         }
         "comment" => return Ok(None),
+        // Of a shard's own: by bytes, whatever the collation is.
+        "_pandoUncollated" => match e.val.as_doc() {
+            Some(d) => parse_doc(d, &env.clone().collated(None), place)?,
+            None => bail!(TypeMismatch, "$_pandoUncollated must be an object"),
+        },
         "jsonSchema" => {
             let Some(d) = e.val.as_doc() else {
                 bail!(TypeMismatch, "$jsonSchema must be an object");

@@ -3,18 +3,20 @@
 //! Invariant: the metadata says that a collection is sharded before any shard does, and until then
 //! nobody reads or writes it as such.
 
-use super::{done, new_life};
+use super::{done, new_life, series};
 use crate::chunks::{Change, Lock, index_chunks, lock, log, replace};
-use crate::ddl::{indexes_of, make_database, now, uuid};
+use crate::ddl::{indexes_of, make_database, now, options_of, uuid};
 use crate::metadata::{Cluster, Placement, run};
-use crate::request::{Command, finish};
+use crate::request::{Command, finish, has_collation};
 use crate::routing::no_database;
 use crate::service_impl::Router;
 use crate::transfer::{SPREAD, begin, decide, fence, make_like};
 use crate::{Failure, Outcome, listing};
-use bson::{DocBuf, ObjectId, Val, Value, Writer, doc};
+use bson::{Doc, DocBuf, ObjectId, Val, Value, Writer, doc};
 use errors::{Code, err};
-use sharding::{Chunk, CollectionEntry, PlaceRange, RoutingTable, ShardKey, Version, split};
+use sharding::{
+    Chunk, CollectionEntry, PlaceRange, RoutingTable, Series, ShardKey, Version, split,
+};
 use std::sync::Arc;
 
 /// As MongoDB's.
@@ -62,12 +64,14 @@ pub(super) fn shard(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
         return Err(err!(BadValue, "hashed shard keys cannot be declared unique.").into());
     }
     make_database(cluster, db, None)?;
+    if let Some(done) = series::shard(router, command, ns, pattern)? {
+        return Ok(done);
+    }
     // The database stays where it is meanwhile.
     let _database = lock(cluster, db)?;
     cluster.end_left_moves_under(&_database, db)?;
     let held = lock(cluster, ns)?;
     cluster.end_left_moves_under(&held, ns)?;
-    let shards = cluster.shard_names()?;
     let primary = match cluster.refresh(ns)? {
         Some(Placement::Sharded(table)) => {
             if table.key().pattern() == pattern && table.entry.unique == unique {
@@ -84,12 +88,64 @@ pub(super) fn shard(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
         Some(Placement::Whole(whole)) => whole.shard,
         None => return Err(no_database(db)),
     };
+    let given = command.document("collation");
+    check_collation(given)?;
+    let options = options_of(cluster, &primary, ns)?.unwrap_or_default();
+    let wanted = Wanted {
+        key: &key,
+        unique,
+        collation: own_collation(options.as_doc(), given)?,
+        series: None,
+    };
     let empty = prepare(router, &primary, ns, &key, unique)?;
-    let parts = initial_parts(router, command, &key, empty)?;
-    let born = become_sharded(cluster, &held, ns, &key, unique, &primary)?;
+    make_sharded(router, command, held, ns, wanted, &primary, empty)?;
+    Ok(reply(ns))
+}
+
+/// Places are in the order of bytes: `shardCollection` can ask for no other.
+pub(super) fn check_collation(given: Option<Doc<'_>>) -> Outcome<()> {
+    match given.filter(|_| has_collation(given)) {
+        None => Ok(()),
+        Some(given) => Err(err!(
+            BadValue,
+            "The collation for shardCollection must be {{locale: 'simple'}}, but found: {given}"
+        )
+        .into()),
+    }
+}
+
+/// The collation that a collection has by its options. Who shards such a one has to say that places
+/// are in the order of bytes.
+pub(super) fn own_collation(options: Doc<'_>, given: Option<Doc<'_>>) -> Outcome<Option<DocBuf>> {
+    let own = options.get("collation").and_then(Val::as_doc);
+    match (own.filter(|_| has_collation(own)), given) {
+        (Some(own), None) => Err(err!(
+            BadValue,
+            "Collection has default collation: {own}. Must specify collation {{locale: 'simple'}}."
+        )
+        .into()),
+        (own, _) => Ok(own.map(Doc::to_buf)),
+    }
+}
+
+/// Has a collection that is ready for it be sharded from now on, and one that is `empty` be on all
+/// shards.
+pub(super) fn make_sharded(
+    router: &Router,
+    command: &Command<'_>,
+    held: Lock<'_>,
+    ns: &str,
+    wanted: Wanted<'_>,
+    primary: &Arc<str>,
+    empty: bool,
+) -> Outcome<()> {
+    let cluster = &router.cluster;
+    let key = wanted.key;
+    let parts = initial_parts(router, command, key, empty)?;
+    let born = become_sharded(cluster, &held, ns, wanted, primary)?;
     let mut chunks = 1;
     if !parts.is_empty() {
-        let spread = first_chunks(&key, &parts, &primary, &shards);
+        let spread = first_chunks(key, &parts, primary, &cluster.shard_names()?);
         chunks = spread.len();
         spread_out(cluster, &held, &born, &spread)?;
     }
@@ -101,7 +157,7 @@ pub(super) fn shard(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
         ns,
         doc! {"numChunks": chunks as i64},
     );
-    Ok(reply(ns))
+    Ok(())
 }
 
 /// The first chunk of a collection: all of it, on one shard.
@@ -118,28 +174,40 @@ pub(super) fn whole_chunk(key: &ShardKey, shard: &Arc<str>) -> Chunk {
     }
 }
 
+/// How a collection is to be sharded.
+pub(crate) struct Wanted<'k> {
+    pub key: &'k ShardKey,
+    pub unique: bool,
+    /// The collection's own, unless it is the simple one.
+    pub collation: Option<DocBuf>,
+    /// It holds the buckets of a time series.
+    pub series: Option<Series>,
+}
+
 /// The metadata of a collection that is sharded from now on. All of it is where it was, so who
 /// does not know of it yet does nothing wrong.
 pub(crate) fn become_sharded(
     cluster: &Cluster,
     held: &Lock<'_>,
     ns: &str,
-    key: &ShardKey,
-    unique: bool,
+    wanted: Wanted<'_>,
     shard: &Arc<str>,
 ) -> Outcome<RoutingTable> {
-    let chunk = whole_chunk(key, shard);
+    let chunk = whole_chunk(wanted.key, shard);
     let before = cluster.read_table(ns)?;
     let old = before.as_ref().map(|t| Value::binary(4, &t.entry.uuid));
     let entry = CollectionEntry {
         ns: ns.into(),
         uuid: uuid(),
-        key: key.clone(),
-        unique,
+        key: wanted.key.clone(),
+        unique: wanted.unique,
         unsplittable: false,
         epoch: ObjectId::generate(),
         // Another router may have begun the life of before.
         timestamp: new_life(cluster).max(before.as_ref().map_or(0, |t| t.entry.timestamp + 1)),
+        collation: wanted.collation,
+        series: wanted.series,
+        measured: false,
     };
     index_chunks(cluster)?;
     let mut change = Change::begin(held);
@@ -167,6 +235,12 @@ pub(crate) fn entry_doc(entry: &CollectionEntry) -> DocBuf {
         .doc("key", entry.key.pattern())
         .bool("unique", entry.unique)
         .bool("noBalance", false);
+    if let Some(series) = &entry.series {
+        w.doc("timeseriesFields", series.options());
+    }
+    if let Some(collation) = &entry.collation {
+        w.doc("defaultCollation", collation.as_doc());
+    }
     if entry.unsplittable {
         w.bool("unsplittable", true);
     }
@@ -211,7 +285,7 @@ fn spread_out(
     done
 }
 
-fn reply(ns: &str) -> DocBuf {
+pub(super) fn reply(ns: &str) -> DocBuf {
     let mut w = Writer::new();
     w.str("collectionsharded", ns);
     finish(w, &[])
@@ -261,7 +335,8 @@ fn prepare(
             .any(|o| i.get(o).is_some_and(Val::truthy));
         let only = i.get("unique").is_some_and(Val::truthy) || !unique;
         let by_id = i.get("name").and_then(Val::as_str) == Some("_id_");
-        plain && (only || by_id) && of(i).is_some_and(|k| key.is_prefix_of(k.as_doc()))
+        // Ids are in the order of their bytes, whatever the collation.
+        (plain && only || by_id) && of(i).is_some_and(|k| key.is_prefix_of(k.as_doc()))
     });
     if serves {
         return Ok(count == 0);
@@ -280,6 +355,8 @@ fn prepare(
         .collect();
     let mut index = Writer::new();
     index.doc("key", key.pattern()).str("name", &name.join("_"));
+    // Places are in the order of bytes.
+    index.value("collation", doc! {"locale": "simple"});
     if unique {
         index.bool("unique", true);
     }

@@ -5,14 +5,14 @@ use super::collections::entry_doc;
 use super::{done, new_life};
 use crate::Outcome;
 use crate::chunks::{Change, Lock, index_chunks, lock, replace};
-use crate::ddl::{indexes_of, uuid};
+use crate::ddl::{indexes_of, listed, options_of, uuid};
 use crate::metadata::{Cluster, Placement};
 use crate::request::{Command, finish};
 use crate::service_impl::Router;
 use crate::transfer::{move_primary, move_range_under, table_under};
 use bson::{Doc, DocBuf, ObjectId, Val, Writer, doc};
 use errors::err;
-use sharding::{Chunk, CollectionEntry, RoutingTable, ShardKey};
+use sharding::{Chunk, CollectionEntry, RoutingTable, Series, ShardKey, series};
 use std::sync::Arc;
 
 /// Says of a collection that is not sharded where it is, by a chunk of its own. What is there stays, so
@@ -31,11 +31,14 @@ pub(crate) fn track(
     let entry = CollectionEntry {
         ns: ns.into(),
         uuid: uuid(),
-        key,
         unique: false,
         unsplittable: true,
         epoch: ObjectId::generate(),
         timestamp: new_life(cluster),
+        collation: None,
+        series: series_on(cluster, shard, ns, &key)?,
+        measured: false,
+        key,
     };
     index_chunks(cluster)?;
     let mut change = Change::begin(held);
@@ -43,6 +46,16 @@ pub(crate) fn track(
     change.insert("chunks", &[chunk.to_doc(&entry.uuid)]);
     change.commit()?;
     Ok(RoutingTable::new(entry, vec![chunk])?)
+}
+
+/// The measurements of a collection of buckets, as a shard has them.
+fn series_on(cluster: &Cluster, shard: &str, ns: &str, key: &ShardKey) -> Outcome<Option<Series>> {
+    let Some(shown) = series::measurements_of(ns) else {
+        return Ok(None);
+    };
+    let options = options_of(cluster, shard, &shown)?;
+    let told = options.as_ref().and_then(|o| o.get("timeseries")?.as_doc());
+    Ok(told.and_then(|told| Series::new(told, key)))
 }
 
 fn text<'a>(command: &Command<'a>, names: &[&str]) -> Outcome<&'a str> {
@@ -95,33 +108,34 @@ pub(super) fn collection(router: &Router, command: &Command<'_>) -> Outcome<DocB
         }
         None => return Err(crate::routing::no_database(db)),
     };
-    check_movable(cluster, ns, &whole.shard)?;
-    let table = track(cluster, &held, ns, &whole.shard)?;
+    let moved = movable(cluster, ns, &whole.shard)?;
+    let of_buckets = match moved == ns {
+        true => None,
+        false => Some(lock(cluster, &moved)?),
+    };
+    let held = of_buckets.as_ref().unwrap_or(&held);
+    cluster.end_left_moves_under(held, &moved)?;
+    let table = track(cluster, held, &moved, &whole.shard)?;
     drop(database);
     let (min, max) = (table.key().global_min(), table.key().global_max());
-    move_range_under(cluster, &held, ns, min.as_doc(), max.as_doc(), to)?;
+    move_range_under(cluster, held, &moved, min.as_doc(), max.as_doc(), to)?;
     cluster.forget(ns);
     Ok(done())
 }
 
-/// Fails where there is no collection of documents.
-fn check_movable(cluster: &Cluster, ns: &str, shard: &str) -> Outcome<()> {
-    let (db, collection) = ns.split_once('.').unwrap_or((ns, ""));
-    let list = doc! {"listCollections": 1, "filter": doc! {"name": collection}};
-    let found = crate::metadata::all(&*cluster.shard(shard)?, db, list.as_doc())?;
-    match found.first().and_then(|d| d.get("type")?.as_str()) {
+/// The collection of documents that is to be moved: of a time series that of its buckets.
+fn movable(cluster: &Cluster, ns: &str, shard: &str) -> Outcome<String> {
+    let found = listed(cluster, shard, ns)?;
+    match found.as_ref().and_then(|d| d.get("type")?.as_str()) {
         None => Err(err!(NamespaceNotFound, "Namespace {ns} not found").into()),
-        Some("collection") => Ok(()),
+        Some("collection") => Ok(ns.into()),
+        Some("timeseries") => Ok(series::buckets_of(ns)),
         Some("view") => Err(err!(
             CommandNotSupportedOnView,
             "Can't move view {ns} to another shard"
         )
         .into()),
-        Some(_) => Err(err!(
-            NotImplemented,
-            "moving a time series ({ns}) to another shard is not supported yet"
-        )
-        .into()),
+        Some(kind) => Err(err!(InvalidOptions, "Can't move {ns}, which is a {kind}").into()),
     }
 }
 
@@ -155,6 +169,13 @@ pub(super) fn refine(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> 
     let table = table_under(cluster, &held, ns)?;
     if table.entry.unsplittable {
         return Err(err!(NamespaceNotSharded, "{ns} is not sharded").into());
+    }
+    if table.entry.series.is_some() {
+        return Err(err!(
+            NotImplemented,
+            "the shard key of a time series is not refined: {ns}"
+        )
+        .into());
     }
     if key == *table.key() {
         return Ok(done());

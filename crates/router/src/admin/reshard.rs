@@ -86,6 +86,13 @@ fn sharded(
     ns: &str,
 ) -> Outcome<Arc<RoutingTable>> {
     let table = table_under(cluster, held, ns)?;
+    if table.entry.series.is_some() {
+        return Err(err!(
+            NotImplemented,
+            "reshardCollection command cannot be called on a sharded time-series collection"
+        )
+        .into());
+    }
     match table.entry.unsplittable {
         false => Ok(table),
         true => Err(err!(NamespaceNotSharded, "Namespace {ns} is not sharded").into()),

@@ -13,6 +13,7 @@ use bson::{Doc, DocBuf, Val, Value, Writer, doc};
 use errors::{Code, err};
 use sharding::Version;
 use sharding::follow::{Ask, Changes, Follow, PUT_DOCUMENTS};
+use sharding::series::measurements_of;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
@@ -55,6 +56,11 @@ pub(super) struct Giver<'m> {
     began: Instant,
 }
 
+/// Whatever the collection's own is: places are in the order of bytes.
+fn simple() -> DocBuf {
+    doc! {"locale": "simple"}
+}
+
 fn parts(ns: &str) -> (&str, &str) {
     ns.split_once('.').unwrap_or((ns, ""))
 }
@@ -79,6 +85,7 @@ impl<'m> Giver<'m> {
         let mut w = Writer::new();
         w.str("find", collection)
             .doc("filter", filter)
+            .doc("collation", simple().as_doc())
             .bool("noCursorTimeout", true);
         w.open_doc("readConcern").str("level", "local");
         if self.follow.time() > 0 {
@@ -171,7 +178,7 @@ impl<'m> Giver<'m> {
         let both = doc! {"$and": bson::array![by_id.clone(), self.mine.clone()]};
         let delete = doc! {
             "delete": into,
-            "deletes": bson::array![doc! {"q": both, "limit": 0}],
+            "deletes": bson::array![doc! {"q": both, "limit": 0, "collation": simple()}],
             "fromMigrate": true,
             "moveTurn": self.way.turn(),
         };
@@ -282,16 +289,19 @@ pub(crate) fn make_like(
     to: &str,
     into: &str,
 ) -> Outcome<()> {
-    let (db, collection) = parts(ns);
+    // A time series makes its buckets.
+    let (shown, shown_into) = (measurements_of(ns), measurements_of(into));
+    let (ns, into) = (
+        shown.as_deref().unwrap_or(ns),
+        shown_into.as_deref().unwrap_or(into),
+    );
     let (into_db, into) = parts(into);
-    let list = doc! {"listCollections": 1, "filter": doc! {"name": collection}};
-    let found = crate::metadata::all(&*cluster.shard(from)?, db, list.as_doc())?;
+    let options = ddl::options_of(cluster, from, ns)?;
     let to = cluster.shard(to)?;
     let mut w = Writer::new();
     w.str("create", into);
-    if let Some(options) = found.first().and_then(|d| d.get("options")?.as_doc()) {
-        w.extend(options);
-    }
+    let options = options.unwrap_or_default();
+    w.extend(options.as_doc());
     w.doc("writeConcern", majority().as_doc());
     match run(&to, into_db, w.finish().as_doc()) {
         Err(crate::Failure::Client(e)) if e.code == Code::NamespaceExists => {}
@@ -304,7 +314,13 @@ pub(crate) fn make_like(
         if index.get("name").and_then(Val::as_str) != Some("_id_")
             && !index.get("clustered").is_some_and(Val::truthy)
         {
-            w.push(index.as_doc().as_val());
+            let mut own = Writer::new();
+            own.extend(index.as_doc());
+            // One that says nothing is by bytes, whatever the collection's own is.
+            if options.as_doc().contains("collation") && !index.as_doc().contains("collation") {
+                own.doc("collation", simple().as_doc());
+            }
+            w.push(own.finish().as_doc().as_val());
             any = true;
         }
     }

@@ -105,15 +105,6 @@ impl<'c> Leaving<'c> {
     fn untracked(&self) -> Outcome<Vec<String>> {
         let mut found = Vec::new();
         for d in listed(self.cluster, self.db, &self.from)? {
-            if is_of(&d, "timeseries") {
-                return Err(err!(
-                    NotImplemented,
-                    "moving a time series ({}.{}) to another shard is not supported yet",
-                    self.db,
-                    name_of(&d)
-                )
-                .into());
-            }
             let ns = format!("{}.{}", self.db, name_of(&d));
             let own = matches!(name_of(&d), "system.views" | "system.profile");
             // What is being gathered for `$out` stays: its target is looked at again before that.

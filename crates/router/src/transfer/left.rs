@@ -16,7 +16,7 @@ use crate::{Failure, Outcome};
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use errors::{Code, err};
 use sharding::moving::{self, EndStep, State};
-use sharding::{Ownership, PlaceRange, RoutingTable};
+use sharding::{Ownership, PlaceRange, RoutingTable, series};
 use std::sync::Arc;
 
 /// A range goes from one shard to another.
@@ -111,8 +111,15 @@ impl Cluster {
     /// Takes away the fence that holds routers up, without ending what it was raised for, if that
     /// was not done; tells the shards, if it was.
     pub(crate) fn release_fence(&self, name: &str) -> Outcome<()> {
-        let Some(left) = self.decided(name)? else {
-            return Ok(());
+        let buckets = series::buckets_of(name);
+        let (name, left) = match (self.decided(name)?, buckets == name) {
+            (Some(left), _) => (name, left),
+            (None, true) => return Ok(()),
+            // Of a time series the buckets are what moves.
+            (None, false) => match self.decided(&buckets)? {
+                Some(left) => (buckets.as_str(), left),
+                None => return Ok(()),
+            },
         };
         match left.text("kind") {
             RESHARD if left.is_moved() => self.end_left_moves(name),
@@ -298,7 +305,7 @@ pub(crate) fn table_under(
 ) -> Outcome<Arc<RoutingTable>> {
     cluster.end_left_moves_under(held, ns)?;
     match cluster.refresh(ns)?.as_ref().and_then(Placement::table) {
-        Some(table) => Ok(table.clone()),
-        None => Err(err!(NamespaceNotSharded, "Collection {ns} is not sharded").into()),
+        Some(table) if !table.entry.measured => Ok(table.clone()),
+        _ => Err(err!(NamespaceNotSharded, "Collection {ns} is not sharded").into()),
     }
 }

@@ -31,6 +31,7 @@ use copy::{Giver, Way, copy_sessions};
 use errors::{Code, err};
 use left::{RANGE, teach_as};
 use sharding::moving::{RangeMove, Step, change_of_owner};
+use sharding::series::check_bound;
 use sharding::{Chunk, PlaceRange, RoutingTable};
 use std::sync::Arc;
 use std::time::Instant;
@@ -73,6 +74,10 @@ pub(crate) fn move_range_under(
     to: &str,
 ) -> Outcome<()> {
     let table = table_under(cluster, held, ns)?;
+    if table.entry.series.is_some() {
+        check_bound(min)?;
+        check_bound(max)?;
+    }
     let range = table.key().range(min, max)?;
     let inside: Vec<&Chunk> = table.chunks_in(&range).collect();
     let [chunk] = inside.as_slice() else {

@@ -66,6 +66,9 @@ pub(crate) fn reshard(
         unsplittable: plan.unsplittable,
         epoch: ObjectId::generate(),
         timestamp: new_life(cluster).max(old.entry.timestamp + 1),
+        collation: old.entry.collation.clone(),
+        series: None,
+        measured: false,
     };
     let chunk = |(i, (min, max, shard)): (usize, &(DocBuf, DocBuf, Arc<str>))| Chunk {
         id: ObjectId::generate(),

@@ -166,27 +166,31 @@ impl Ownership {
         self
     }
 
-    /// A filter that holds for documents outside of the orphan ranges.
+    /// A filter that holds for documents outside of the orphan ranges. Ranges are in the order of
+    /// bytes, so no collation holds for it.
     pub fn shown(&self) -> DocBuf {
         self.shown_among(&[PlaceRange::all()]).unwrap_or_default()
     }
 
     /// The same for documents that lie in these ranges. `None`: none of them is an orphan.
     pub fn shown_among(&self, ranges: &[PlaceRange]) -> Option<DocBuf> {
+        self.shown_by(&self.key, ranges)
+    }
+
+    /// The same by other names, where bounds say nothing of the fields that `key` lacks at its end.
+    pub(crate) fn shown_by(&self, key: &ShardKey, ranges: &[PlaceRange]) -> Option<DocBuf> {
         let may_be_found = |orphans: &&PlaceRange| ranges.iter().any(|r| r.overlaps(orphans));
         let mut orphans = self.orphans.iter().filter(may_be_found).peekable();
         orphans.peek()?;
         let mut w = Writer::new();
-        w.open_array("$nor");
+        w.open_doc("$_pandoUncollated").open_array("$nor");
         for range in orphans {
             let Some((min, max)) = self.key.bounds(range) else {
                 continue;
             };
+            let (min, max) = (key.named(min.as_doc()), key.named(max.as_doc()));
             let mut condition = Writer::new();
-            condition.doc(
-                "$expr",
-                self.key.within(min.as_doc(), max.as_doc()).as_doc(),
-            );
+            condition.doc("$expr", key.within(min.as_doc(), max.as_doc()).as_doc());
             w.push(condition.finish().as_doc().as_val());
         }
         Some(w.finish())

@@ -101,6 +101,9 @@ pub fn entry() -> CollectionEntry {
         unsplittable: false,
         epoch: ObjectId([3; 12]),
         timestamp: 9,
+        collation: None,
+        series: None,
+        measured: false,
     }
 }
 

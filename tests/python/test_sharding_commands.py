@@ -1,0 +1,230 @@
+"""Commands at routers that are not about single documents, and arguments that no server takes."""
+
+import itertools
+
+import pytest
+from bson import Code, Int64
+from harness import refuses, until
+from pymongo.errors import DocumentTooLarge, OperationFailure
+from sharded_cluster import at_rest
+from test_sharding import shard
+
+numbers = itertools.count(1)
+MAP = Code("function() { emit(this.g, this.n) }")
+REDUCE = Code("function(key, values) { return Array.sum(values) }")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with at_rest(tmp_path_factory.mktemp("cluster")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(cluster):
+    with cluster.client() as connected:
+        yield connected
+
+
+@pytest.fixture
+def db(client):
+    database = client[f"d{next(numbers)}"]
+    yield database
+    client.drop_database(database.name)
+
+
+@pytest.fixture(params=["plain", "sharded"])
+def coll(request, db):
+    """100 documents, in one place or on both shards."""
+    found = db.c if request.param == "plain" else shard(db, "c", {"n": 1}, at=[50])
+    found.insert_many([{"_id": n, "n": n, "g": n % 3} for n in range(100)])
+    return found
+
+
+SUMS = {g: sum(n for n in range(100) if n % 3 == g) for g in range(3)}
+
+
+def test_map_reduce(coll):
+    db = coll.database
+
+    def run(out, **more):
+        return db.command("mapReduce", "c", map=MAP, reduce=REDUCE, out=out, **more)
+
+    assert {d["_id"]: d["value"] for d in run({"inline": 1})["results"]} == SUMS
+    some = run({"inline": 1}, query={"n": {"$gte": 40, "$lt": 60}}, sort={"n": 1}, limit=15)["results"]
+    assert sum(d["value"] for d in some) == sum(range(40, 55))
+    assert run("totals")["result"] == "totals"
+    assert {d["_id"]: d["value"] for d in db.totals.find()} == SUMS
+    run({"reduce": "totals"})
+    assert {d["_id"]: d["value"] for d in db.totals.find()} == {g: 2 * n for g, n in SUMS.items()}
+    finalized = run({"inline": 1}, finalize=Code("function(key, value) { return -value }"))["results"]
+    assert {d["_id"]: -d["value"] for d in finalized} == SUMS
+    with refuses(2):
+        db.command("mapReduce", "c", map=5, reduce=REDUCE, out={"inline": 1})
+
+
+def test_capped(db):
+    db.c.insert_many([{"_id": n} for n in range(10)])
+    db.command("convertToCapped", "c", size=100_000)
+    assert db.c.options()["capped"] and db.c.count_documents({}) == 10
+    db.command("cloneCollectionAsCapped", "c", toCollection="clone", size=100_000)
+    assert db.clone.count_documents({}) == 10
+    shard(db, "s", {"n": 1})
+    with refuses(20):
+        db.command("convertToCapped", "s", size=100_000)
+
+
+def test_what_routers_do_not_have(db):
+    for command in ("compact", "reIndex", "dbHash"):
+        with refuses(59):
+            db.command(command, "c")
+    with refuses(59):
+        db.client.admin.command("applyOps", [])
+
+
+def test_arguments_are_checked(coll):
+    db = coll.database
+    opened = db.command("find", "c", batchSize=2)["cursor"]["id"]
+    for code, command in [
+        (40415, {"getMore": opened, "collection": "c", "filter": {}}),
+        (40414, {"getMore": opened}),
+        (40414, {"getMore": opened, "collection": None}),
+        (14, {"getMore": opened, "collection": "c", "batchSize": "x"}),
+        (14, {"killCursors": "c", "cursors": [opened], "maxTimeMS": "x"}),
+        (14, {"killCursors": "c", "cursors": ["x"]}),
+        (14, {"listCollections": 1, "authorizedCollections": "x"}),
+        (14, {"listCollections": 1, "readConcern": 5}),
+        (72, {"listCollections": 1, "readConcern": {"level": "majority"}}),
+    ]:
+        with refuses(code):
+            db.command(command)
+    # It is still there.
+    assert len(db.command("getMore", Int64(opened), collection="c", batchSize=3)["cursor"]["nextBatch"]) == 3
+    db.command("killCursors", "c", cursors=[opened])
+
+
+@pytest.mark.parametrize("name", ["a.b.c", "with space", "äö.☃"])
+def test_names_with_dots(db, name):
+    coll = shard(db, name, {"k": 1}, at=[5])
+    coll.insert_many([{"_id": n, "k": n} for n in range(10)])
+    assert coll.count_documents({}) == 10
+    coll.aggregate([{"$out": f"{name}.out"}])
+    coll.aggregate([{"$merge": f"{name}.merged"}])
+    assert db[f"{name}.out"].count_documents({}) == 10 == db[f"{name}.merged"].count_documents({})
+    info = [{"ns": coll.full_name}]
+    done = db.client.admin.command("bulkWrite", 1, ops=[{"insert": 0, "document": {"k": 11}}], nsInfo=info)
+    assert done["nInserted"] == 1
+    there = "s1" if db.client.config.databases.find_one({"_id": db.name})["primary"] == "s0" else "s0"
+    db.client.admin.command("moveCollection", f"{db.name}.{name}.out", toShard=there)
+    assert db[f"{name}.out"].count_documents({}) == 10
+    db.client.admin.command("reshardCollection", coll.full_name, key={"k": "hashed"})
+    assert coll.count_documents({}) == 11
+
+
+def test_null_bytes_in_names(db):
+    shard(db, "c", {"k": 1}, at=[5])
+    admin = db.client.admin
+    for command in [
+        {"aggregate": "c", "pipeline": [{"$out": "a\0b"}], "cursor": {}},
+        {"aggregate": "c", "pipeline": [{"$merge": "a\0b"}], "cursor": {}},
+    ]:
+        with pytest.raises(OperationFailure) as refused:
+            db.command(command)
+        assert refused.value.code == 73, command
+    for command in [
+        {"shardCollection": f"{db.name}.a\0b", "key": {"k": 1}},
+        {"moveCollection": f"{db.name}.a\0b", "toShard": "s0"},
+        {"reshardCollection": f"{db.name}.a\0b", "key": {"x": 1}},
+        {"analyzeShardKey": f"{db.name}.a\0b", "key": {"x": 1}},
+        {"bulkWrite": 1, "ops": [{"insert": 0, "document": {}}], "nsInfo": [{"ns": f"{db.name}.a\0b"}]},
+    ]:
+        with pytest.raises(OperationFailure) as refused:
+            admin.command(command)
+        assert refused.value.code == 73, command
+
+
+def moves(db, **where):
+    try:
+        return db.client.admin.command("moveChunk", f"{db.name}.c", **where)["ok"]
+    except OperationFailure as refused:
+        assert refused.code == 262, refused
+        return False
+
+
+def test_large_documents(db, cluster):
+    coll = shard(db, "c", {"k": 1}, at=[5])
+    most = "x" * (16 * 1024 * 1024 - 60)
+    coll.insert_one({"_id": 1, "k": 1, "v": most})
+    coll.insert_one({"_id": 9, "k": 9, "v": most})
+    with pytest.raises((OperationFailure, DocumentTooLarge)):
+        coll.insert_one({"_id": 2, "k": 2, "v": most + "x" * 100})
+    sizes = [len(d["v"]) for d in coll.find().sort("k", -1)]
+    assert sizes == [len(most)] * 2
+    coll.aggregate([{"$out": "out"}])
+    shard(db, "merged", {"k": 1}, at=[5])
+    coll.aggregate([{"$merge": {"into": "merged", "on": ["_id", "k"]}}])
+    assert db.out.count_documents({}) == 2 == db.merged.count_documents({})
+    for to in ("s0", "s1"):
+        # A machine that is busy may not copy them while routers wait.
+        until("it moves", lambda to=to: moves(db, find={"k": 9}, to=to), 60)
+    db.client.admin.command("reshardCollection", coll.full_name, key={"_id": "hashed"})
+    assert [len(d["v"]) for d in coll.find({"_id": {"$in": [1, 9]}})] == sizes
+
+
+def test_empty_collections(db):
+    coll = shard(db, "c", {"k": 1}, at=[5])
+    coll.aggregate([{"$out": "out"}])
+    coll.aggregate([{"$merge": "merged"}])
+    assert "out" in db.list_collection_names()
+    there = "s1" if db.client.config.databases.find_one({"_id": db.name})["primary"] == "s0" else "s0"
+    db.client.admin.command("moveCollection", f"{db.name}.out", toShard=there)
+    db.client.admin.command("reshardCollection", coll.full_name, key={"k": "hashed"})
+    assert coll.count_documents({}) == 0 == db.out.count_documents({})
+    with refuses(26):
+        db.client.admin.command("moveCollection", f"{db.name}.none", toShard=there)
+    with refuses(118):
+        db.client.admin.command("reshardCollection", f"{db.name}.out", key={"k": 1})
+
+
+def test_what_runs_says_where(client, cluster):
+    own = client.admin.aggregate([{"$currentOp": {"allUsers": True, "idleConnections": True}}])
+    remote = [d for d in own if "shard" in d]
+    assert remote and all(d["shard"] in cluster.shards and d["host"] for d in remote)
+    assert all("client" not in d for d in remote)
+    for d in remote:
+        if "opid" in d:
+            assert d["opid"].startswith(f"{d['shard']}:")
+
+
+def test_index_statistics_and_validation_say_where(coll, cluster):
+    db = coll.database
+    told = list(coll.aggregate([{"$indexStats": {}}]))
+    assert told and all(d["shard"] in cluster.shards and d["host"] for d in told)
+    valid = db.command("validate", "c")
+    assert valid["valid"] and set(valid["raw"]) <= set(cluster.shards)
+    assert sum(d["nrecords"] for d in valid["raw"].values()) == 100
+
+
+def test_map_reduce_with_a_scope(coll, request):
+    db = coll.database
+    scoped = Code("function() { emit(this.g, factor) }")
+    command = {"mapReduce": "c", "map": scoped, "reduce": REDUCE, "scope": {"factor": 2}, "out": {"inline": 1}}
+    if "sharded" in request.node.name:
+        with refuses(238):
+            db.command(command)
+    else:
+        assert sum(d["value"] for d in db.command(command)["results"]) == 200
+    with refuses(238):
+        db.command({**command, "out": "totals"})
+
+
+def test_where_there_is_no_database(client):
+    nowhere = client.is_not_there.c
+    assert list(nowhere.find()) == [] == nowhere.distinct("x") and nowhere.count_documents({}) == 0
+    joined = [{"$unionWith": {"coll": "d", "pipeline": []}}, {"$lookup": {"from": "c", "pipeline": [], "as": "x"}}]
+    assert list(nowhere.aggregate(joined)) == []
+    with refuses(2):
+        nowhere.find_one({"a": {"$geoWithin": {"$box": [["x", 1], [2, 3]]}}})
+    with refuses(2):
+        nowhere.find_one({"$nonsense": 1})
+    assert "is_not_there" not in client.list_database_names()
