@@ -72,7 +72,7 @@ impl Shard {
     fn takes(&self, (life, turn): Turn) -> Reply<()> {
         let known = self.known();
         let takes = Ownership::takes_from(known.as_deref(), life, turn as u64);
-        match takes || self.history.has(Planted::TurnUnchecked) {
+        match takes {
             true => Ok(()),
             false => Err(Refusal::Never("somebody else changes it since".into())),
         }

@@ -25,8 +25,6 @@ pub enum Planted {
     HiddenShownLater,
     /// The outcomes of retryable writes do not go with a range.
     OutcomesLeft,
-    /// A shard takes documents from a mover whose lock another holds.
-    TurnUnchecked,
     /// The deciding shard does not store who is to be told.
     DecisionForgotten,
     /// What is prepared is in memory only.
@@ -39,7 +37,7 @@ pub enum Planted {
 
 impl Planted {
     /// All bugs.
-    pub const ALL: [Planted; 14] = [
+    pub const ALL: [Planted; 13] = [
         Planted::FenceSkipped,
         Planted::GateSkipped,
         Planted::PreparedPassed,
@@ -49,7 +47,6 @@ impl Planted {
         Planted::ViewUnchecked,
         Planted::HiddenShownLater,
         Planted::OutcomesLeft,
-        Planted::TurnUnchecked,
         Planted::DecisionForgotten,
         Planted::PromiseInMemory,
         Planted::PreparedReleased,
