@@ -145,7 +145,7 @@ class Cluster:
 
 def lab(binary, url, work, seconds, connections, records):
     """Operations a second, the first second left out, and how many were acknowledged."""
-    load = [binary.parent / "pando-lab", "ycsb", *work, "mongodb", "-s", "-threads", connections]
+    load = [binary.parent / "pando-lab", "ycsb", work[0], "mongodb", "-s", *work[1:], "-threads", connections]
     given = {"mongodb.url": url, "status.interval": 1, "maxexecutiontime": seconds, "recordcount": records}
     given |= {"operationcount": 1_000_000_000, "requestdistribution": "uniform"}
     load += [word for name, value in given.items() for word in ("-p", f"{name}={value}")]
