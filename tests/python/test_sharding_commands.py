@@ -228,3 +228,27 @@ def test_where_there_is_no_database(client):
     with refuses(2):
         nowhere.find_one({"$nonsense": 1})
     assert "is_not_there" not in client.list_database_names()
+
+
+def test_arguments_of_bulk_writes_are_checked_as_a_shard_checks_them(cluster):
+    wrong = [
+        {"ops": [{"insert": "x", "document": {}}]},
+        {"ops": [{"insert": 3, "document": {}}]},
+        {"ops": [{"update": 0, "filter": {}, "updateMods": {"$set": {"a": 1}}, "multi": "x"}]},
+        {"ordered": "x"},
+        {"let": 3},
+        {"errorsOnly": 3},
+        {"cursor": 3},
+        {"nope": 1},
+        {"nsInfo": [{"ns": "bad"}]},
+    ]
+    with cluster.client() as router, cluster.on_shard("s0") as shard:
+        for arguments in wrong:
+            command = {"bulkWrite": 1, "ops": [{"insert": 0, "document": {}}], "nsInfo": [{"ns": "checked.c"}], **arguments}
+            told = []
+            for client in (router, shard):
+                with pytest.raises(OperationFailure) as refused:
+                    client.admin.command(command)
+                told.append((refused.value.code, refused.value.details["errmsg"]))
+            assert told[0] == told[1], arguments
+        assert "checked" not in router.list_database_names()

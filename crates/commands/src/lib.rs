@@ -40,6 +40,7 @@ mod stats;
 mod tests;
 mod users;
 
+pub use crud::bulk_write::check as check_bulk_write;
 pub use executor::{Elsewhere, RowsElsewhere};
 pub use request::collation::given as given_collation;
 pub use request::connection::{Connection, new_uuid};

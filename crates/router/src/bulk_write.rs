@@ -52,6 +52,7 @@ struct Operation {
 }
 
 pub(crate) fn run(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    commands::check_bulk_write(command.request)?;
     let mut namespaces = Vec::new();
     for info in command.documents("nsInfo") {
         let ns = info.get("ns").and_then(Val::as_str).unwrap_or_default();

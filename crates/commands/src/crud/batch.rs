@@ -3,12 +3,14 @@
 
 use crate::clock::now_millis;
 use crate::request::CommandContext;
+use crate::request::args::Args;
 use crate::request::collation::{self, CollationArgument};
 use crate::request::{idl, transaction};
 use bson::{Doc, Writer};
 use errors::{Error, Result, bail};
 use executor::StmtResult;
 use query::expr::{ParseEnv, Vars};
+use service::Request;
 use session::Retryable;
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -21,7 +23,17 @@ pub fn documents<'a>(
     command: &str,
     field: &str,
 ) -> Result<Vec<Doc<'a>>> {
-    let docs = sequence(cx, command, field)?;
+    documents_of(cx.request, &cx.args, command, field)
+}
+
+/// The same without a command that runs.
+pub fn documents_of<'a>(
+    request: &Request<'a>,
+    args: &Args<'a>,
+    command: &str,
+    field: &str,
+) -> Result<Vec<Doc<'a>>> {
+    let docs = sequence(request, args, command, field)?;
     if docs.is_empty() || docs.len() > MAX_STATEMENTS {
         bail!(
             InvalidLength,
@@ -34,16 +46,17 @@ pub fn documents<'a>(
 
 /// The documents of `field`, from the body or from a document sequence.
 pub fn sequence<'a>(
-    cx: &CommandContext<'_, 'a>,
+    request: &Request<'a>,
+    args: &Args<'a>,
     command: &str,
     field: &str,
 ) -> Result<Vec<Doc<'a>>> {
-    let mut docs: Vec<Doc<'a>> = match cx.request.sequence(field) {
+    let mut docs: Vec<Doc<'a>> = match request.sequence(field) {
         Some(s) => s.collect(),
         None => Vec::new(),
     };
-    let from_sequence = cx.request.sequences.iter().any(|s| s.name == field);
-    for e in cx.args.fields.iter().filter(|e| e.name == field) {
+    let from_sequence = request.sequences.iter().any(|s| s.name == field);
+    for e in args.fields.iter().filter(|e| e.name == field) {
         if from_sequence {
             return Err(idl::duplicate(command, field));
         }
@@ -62,8 +75,7 @@ pub fn sequence<'a>(
         }
     }
     if !from_sequence
-        && !cx
-            .args
+        && !args
             .fields
             .iter()
             .any(|e| e.name == field && !e.val.is_nullish())

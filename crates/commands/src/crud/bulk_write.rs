@@ -10,6 +10,7 @@ use super::cursor::{self, Keep};
 use super::{delete, update, variables};
 use crate::ddl::create::check_uuid;
 use crate::monitoring::metrics::{OperationKind, Usage};
+use crate::request::args::Args;
 use crate::request::collation::{self, CollationArgument};
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
@@ -17,6 +18,7 @@ use bson::{Doc, DocBuf, Elem, Val, Value, Writer};
 use errors::{Error, Result, Stop, bail, err};
 use executor::{OpCtx, Retry};
 use planner::Hint;
+use service::Request;
 use session::Results;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -496,14 +498,54 @@ const UNKNOWN: [&str; 3] = [
     "encryptionInformation",
 ];
 
-fn arguments<'r>(cx: &CommandContext<'_, 'r>) -> Result<(Arguments<'r>, Common<'r>)> {
-    let (mut a, mut common) = (Arguments::default(), Common::default());
-    for e in cx.args.fields.iter().copied() {
-        if UNKNOWN.contains(&e.name) || !a.read(AT, e)? && !common.read(AT, e)? {
-            return Err(cx.args.unknown(e));
+/// What a command says.
+struct Parsed<'a> {
+    arguments: Arguments<'a>,
+    common: Common<'a>,
+    targets: Vec<Target>,
+    operations: Vec<Operation<'a>>,
+    /// The operations' numbers among the session's statements.
+    ids: Vec<i32>,
+}
+
+impl<'a> Parsed<'a> {
+    fn of(request: &Request<'a>, args: &Args<'a>) -> Result<Parsed<'a>> {
+        let docs = batch::documents_of(request, args, AT, "ops")?;
+        let infos = batch::sequence(request, args, AT, "nsInfo")?;
+        let (mut arguments, mut common) = (Arguments::default(), Common::default());
+        for e in args.fields.iter().copied() {
+            if UNKNOWN.contains(&e.name) || !arguments.read(AT, e)? && !common.read(AT, e)? {
+                return Err(args.unknown(e));
+            }
         }
+        let targets = infos.into_iter().map(target).collect::<Result<Vec<_>>>()?;
+        let operations = docs.into_iter().map(operation);
+        let operations = operations.collect::<Result<Vec<_>>>()?;
+        check_targets(&operations, &targets)?;
+        let ids = common.ids(operations.len());
+        if ids.len() != operations.len() {
+            bail!(
+                InvalidOptions,
+                "Number of statement ids must match the number of batch entries. Got {} statement ids but {} operations.",
+                ids.len(),
+                operations.len()
+            );
+        }
+        Ok(Parsed {
+            arguments,
+            common,
+            targets,
+            operations,
+            ids,
+        })
     }
-    Ok((a, common))
+}
+
+/// Fails where a server would refuse a command's arguments.
+pub fn check(request: &Request<'_>) -> Result<(), Error> {
+    let args = Args::parse(AT, request.body, request.legacy_db);
+    let parsed = args.and_then(|args| Parsed::of(request, &args).map(drop));
+    parsed.map_err(|stop| stop.into_error())
 }
 
 fn check_targets(operations: &[Operation<'_>], targets: &[Target]) -> Result<()> {
@@ -534,29 +576,18 @@ fn collate(cx: &CommandContext<'_, '_>, operations: &mut [Operation<'_>], target
 }
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
-    let docs = batch::documents(cx, AT, "ops")?;
-    let infos = batch::sequence(cx, AT, "nsInfo")?;
-    let (a, common) = arguments(cx)?;
-    let targets = infos.into_iter().map(target).collect::<Result<Vec<_>>>()?;
-    let mut operations = docs
-        .into_iter()
-        .map(operation)
-        .collect::<Result<Vec<_>>>()?;
-    check_targets(&operations, &targets)?;
+    let Parsed {
+        arguments,
+        common,
+        targets,
+        mut operations,
+        ids,
+    } = Parsed::of(cx.request, &cx.args)?;
     if operations.len() > 1 {
         // A later one may have to wait for a transaction, and could not be handed over after the first.
         cx.op.need_worker()?;
     }
     collate(cx, &mut operations, &targets);
-    let ids = common.ids(operations.len());
-    if ids.len() != operations.len() {
-        bail!(
-            InvalidOptions,
-            "Number of statement ids must match the number of batch entries. Got {} statement ids but {} operations.",
-            ids.len(),
-            operations.len()
-        );
-    }
     cx.op.bypass_validation = common.bypass_validation;
     let (env, vars) = variables::variables(cx, "", &None, common.let_)?;
     let hold = batch::retryable(cx)?;
@@ -582,13 +613,13 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
             ids,
         },
         report: Report {
-            errors_only: a.errors_only,
+            errors_only: arguments.errors_only,
             ..Report::default()
         },
     };
     run.all(cx)?;
     let Run { report, .. } = run;
-    let batch = batch_size(a.cursor)?.unwrap_or(u64::MAX);
+    let batch = batch_size(arguments.cursor)?.unwrap_or(u64::MAX);
     let items = Box::new(Items(report.items));
     cursor::first_batch(cx, CURSOR_NS, items, batch, Keep::default())?;
     cx.w.i32("nErrors", report.errors)
