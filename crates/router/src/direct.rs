@@ -92,7 +92,7 @@ pub(crate) enum Finished {
     Reply(Outcome<DocBuf>),
     /// A worker has to run the command from its beginning.
     Anew,
-    /// A worker has to [`go on`](complete).
+    /// A worker has to [`go on`](conclude).
     Waits(UnderWay),
 }
 
@@ -163,7 +163,7 @@ fn plan<'a>(
             Placement::Sharded(_) => {
                 let write = ForOneShard::of(router, command, placement)?;
                 let then = Then::Wrote {
-                    statements: write.statements(),
+                    statements: write.statements,
                 };
                 one(write.shard, write.body, then)
             }
@@ -237,12 +237,8 @@ pub(crate) fn finish(router: &Router, mut under_way: UnderWay, command: &Command
     }
 }
 
-/// Goes on on a worker with what has come.
-pub(crate) fn complete(router: &Router, under_way: UnderWay, command: &Command<'_>) -> Finished {
-    conclude(router, under_way, command)
-}
-
-fn conclude(router: &Router, under_way: UnderWay, command: &Command<'_>) -> Finished {
+/// Does what follows from replies that count; on a worker it may wait for more of them.
+pub(crate) fn conclude(router: &Router, under_way: UnderWay, command: &Command<'_>) -> Finished {
     let UnderWay {
         parts,
         then,

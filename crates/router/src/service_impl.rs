@@ -256,7 +256,7 @@ impl Router {
         let Sent { under_way, user } = sent;
         let finished = match mode.on_loop() {
             true => direct::finish(self, under_way, &command),
-            false => direct::complete(self, under_way, &command),
+            false => direct::conclude(self, under_way, &command),
         };
         let outcome = match finished {
             Finished::Reply(outcome) => outcome,

@@ -72,7 +72,7 @@ pub(crate) fn run(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
 pub(crate) struct ForOneShard {
     pub shard: Arc<str>,
     pub body: DocBuf,
-    statements: usize,
+    pub statements: usize,
 }
 
 impl ForOneShard {
@@ -107,10 +107,6 @@ impl ForOneShard {
         let indexes: Vec<usize> = (0..statements).collect();
         tally.add(reply, &indexes)?;
         Ok(tally.reply(command))
-    }
-
-    pub fn statements(&self) -> usize {
-        self.statements
     }
 }
 

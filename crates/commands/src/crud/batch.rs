@@ -19,15 +19,6 @@ const MAX_STATEMENTS: usize = 100_000;
 
 /// The statements in `field`, as many as a batch may have.
 pub fn documents<'a>(
-    cx: &CommandContext<'_, 'a>,
-    command: &str,
-    field: &str,
-) -> Result<Vec<Doc<'a>>> {
-    documents_of(cx.request, &cx.args, command, field)
-}
-
-/// The same without a command that runs.
-pub fn documents_of<'a>(
     request: &Request<'a>,
     args: &Args<'a>,
     command: &str,

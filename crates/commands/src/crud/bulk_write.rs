@@ -510,7 +510,7 @@ struct Parsed<'a> {
 
 impl<'a> Parsed<'a> {
     fn of(request: &Request<'a>, args: &Args<'a>) -> Result<Parsed<'a>> {
-        let docs = batch::documents_of(request, args, AT, "ops")?;
+        let docs = batch::documents(request, args, AT, "ops")?;
         let infos = batch::sequence(request, args, AT, "nsInfo")?;
         let (mut arguments, mut common) = (Arguments::default(), Common::default());
         for e in args.fields.iter().copied() {

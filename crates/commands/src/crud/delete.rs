@@ -84,7 +84,7 @@ pub(super) fn execute(
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let ns = cx.args.namespace()?;
-    let docs = batch::documents(cx, "delete", "deletes")?;
+    let docs = batch::documents(cx.request, &cx.args, "delete", "deletes")?;
     cx.statements = docs.len() as u64;
     let mut common = Common::default();
     for e in &cx.args.fields {

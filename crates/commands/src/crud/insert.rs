@@ -8,7 +8,7 @@ use executor::Retry;
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let ns = cx.args.namespace()?;
-    let docs = batch::documents(cx, "insert", "documents")?;
+    let docs = batch::documents(cx.request, &cx.args, "insert", "documents")?;
     let mut common = Common::default();
     for e in &cx.args.fields {
         if e.name != "documents" && !common.read("insert", *e)? {

@@ -261,7 +261,7 @@ fn common<'r>(cx: &CommandContext<'_, 'r>) -> Result<Common<'r>> {
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let ns = cx.args.namespace()?;
-    let docs = batch::documents(cx, "update", "updates")?;
+    let docs = batch::documents(cx.request, &cx.args, "update", "updates")?;
     cx.statements = docs.len() as u64;
     let common = common(cx)?;
     if docs.len() > 1 {
