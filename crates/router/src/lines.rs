@@ -30,8 +30,8 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The most idle connections kept to one server: as many as a burst of clients needs, and those that nobody
-/// has needed for [`IDLE`] go.
+/// The most idle connections kept to one server: as many as a burst of clients needs, and those that
+/// nobody has needed for [`IDLE`] go.
 const KEEP: usize = 1024;
 const IDLE: Duration = Duration::from_secs(60);
 /// So often it is looked for them.
@@ -85,6 +85,8 @@ pub(crate) struct Lines {
     tickets: HashMap<u64, Ticket>,
     /// Connections whose replies wait for memory.
     short: Vec<usize>,
+    /// [`InFlight::given`](service::InFlight::given) when they last tried.
+    given: usize,
     control: Arc<Control>,
     next: u64,
     buffer: Vec<u8>,
@@ -104,6 +106,7 @@ impl Lines {
             trimmed: Instant::now(),
             tickets: HashMap::new(),
             short: Vec::new(),
+            given: 0,
             control,
             next: 0,
             buffer: vec![0; BUFFER_BYTES],
@@ -257,8 +260,14 @@ impl Lines {
         self.trim();
     }
 
-    /// Reads on where memory is there by now.
+    /// Reads on where memory is there by now: not before some was given back.
     fn read_short(&mut self, tickets: &mut Vec<u64>) {
+        let given = self.control.in_flight.given();
+        if self.short.is_empty() || std::mem::replace(&mut self.given, given) == given {
+            return;
+        }
+        // Who goes on waiting is not the first to wait, for whom all loops would be woken.
+        self.control.in_flight.begin_wait();
         for at in std::mem::take(&mut self.short) {
             if let Some(kept) = self.all.get_mut(at) {
                 kept.short = false;
@@ -266,6 +275,7 @@ impl Lines {
                 self.advance(at, tickets);
             }
         }
+        self.control.in_flight.end_wait();
     }
 
     /// Closes connections that nobody has needed for long.
@@ -350,10 +360,14 @@ impl Lines {
             true => in_flight.take(bytes),
             false if in_flight.try_take(bytes) => {}
             false => {
-                kept.short = true;
-                self.short.push(at);
                 in_flight.begin_wait();
-                return false;
+                // What was given back before is not told to who waits from now on.
+                if !in_flight.try_take(bytes) {
+                    kept.short = true;
+                    self.short.push(at);
+                    return false;
+                }
+                in_flight.end_wait();
             }
         }
         kept.room = Room::taken(control, bytes);
