@@ -49,10 +49,10 @@ def three(disks, tmp_path_factory):
 def fill(member):
     """Takes all room on a member's disk."""
     ballast = member.path.parent / "ballast"
-    with open(ballast, "wb") as out, contextlib.suppress(OSError):
+    # Without a buffer, whose rest `close` would write once more, and fail.
+    with open(ballast, "wb", buffering=0) as out, contextlib.suppress(OSError):
         while True:
             out.write(b"x" * (1 << 16))
-            out.flush()
     return ballast
 
 
