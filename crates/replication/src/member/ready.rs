@@ -4,6 +4,7 @@
 //! - A vote and a term are on disk before a message tells of them.
 //! - Entries are cut from the log only where none of them is applied; else the member starts again.
 //! - Changes of voters and configuration are taken when they are committed, and written down.
+//! - A primary applies nothing here that its store has proposed.
 
 use super::{Member, MemberLog, News, Unsynced, broken, is_same};
 use crate::config::Config;
@@ -163,7 +164,9 @@ impl<L: MemberLog + Clone> Member<L> {
         }
     }
 
-    /// Applies what is committed and not applied yet.
+    /// Applies what is committed and not applied yet. What this member has proposed as a primary its
+    /// store applies by itself, and may be at it: that is not waited for, because it may wait for
+    /// memory tables to be flushed, and those wait for the commit point that is moved here.
     fn commit(&mut self, committed: &[Entry], news: &mut News) -> Result<()> {
         let Some(last) = committed.last().map(|e| e.index) else {
             return Ok(());
@@ -184,9 +187,15 @@ impl<L: MemberLog + Clone> Member<L> {
             return self.follow_role(news);
         }
         let applied = self.log().applied_index();
+        let raft = &self.node.raft;
+        let leads = raft.state == StateRole::Leader;
+        let is_own = |e: &Entry| {
+            let begins = self.begin.as_ref().is_some_and(|b| is_same(b, e));
+            leads && e.term == raft.term && !begins
+        };
         let new: Vec<Entry> = committed
             .iter()
-            .filter(|e| e.index > applied)
+            .filter(|e| e.index > applied && !is_own(e))
             .map(|e| match &self.begin {
                 Some(b) if is_same(b, e) => b.clone(),
                 _ => e.clone(),

@@ -18,6 +18,7 @@ mod disk;
 #[path = "../../../oplog/tests/log/faulty_disk.rs"]
 mod faulty_disk;
 mod outlived;
+mod own_entries;
 mod torn;
 
 use bson::ObjectId;
