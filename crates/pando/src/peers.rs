@@ -1,11 +1,12 @@
-//! Connections to the other members of a replica set: for each a thread that sends what the member
-//! has for it, in batches, and waits for the answer to one before it sends the next.
-//!
-//! Invariant: what a peer does not take is thrown away past a bound. Consensus sends it again.
+//! Connections to the other members of a replica set: who they are, how this member proves who it is
+//! to them, and their files for an initial sync. What is sent to them goes over [`line`].
+
+mod line;
 
 use crate::client::{Conversation, ServerAddress, refusal};
 use bson::{Doc, DocBuf, ObjectId, Writer};
-use parking_lot::{Condvar, Mutex};
+use line::{LANES, Line, Sender, introduction};
+use parking_lot::Mutex;
 use replication::driver::{Known, SetName, Told};
 use replication::initial_sync::{AboutPart, Offer, Part, SyncSource};
 use replication::{Config, Transport, message};
@@ -13,16 +14,7 @@ use service::config::{ClusterAuth, ServerConfig, TlsMode, TlsOptions};
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-
-/// What waits for a peer at the most, in bytes.
-const QUEUE_BYTES: usize = 64 << 20;
-/// What one command carries at the most, in bytes.
-const PART_BYTES: usize = 8 << 20;
-/// After a failure, before the next try.
-const PAUSE: Duration = Duration::from_millis(200);
-/// A peer that does not answer is complained about so often.
-const COMPLAIN: Duration = Duration::from_secs(30);
+use std::time::Duration;
 
 pub struct Peers {
     security: Arc<Access>,
@@ -127,22 +119,6 @@ fn escape(text: &str) -> String {
         .collect()
 }
 
-#[derive(Default)]
-struct Queue {
-    batches: Vec<u8>,
-    closed: bool,
-}
-
-struct Line {
-    host: String,
-    queue: Mutex<Queue>,
-    more: Condvar,
-    /// What the peer has said of itself last.
-    told: Mutex<Option<Told>>,
-    /// The configuration by which it does not know this member.
-    without: Mutex<Option<DocBuf>>,
-}
-
 impl Peers {
     pub fn new(config: &ServerConfig) -> Peers {
         Peers {
@@ -152,6 +128,26 @@ impl Peers {
             board: Arc::default(),
         }
     }
+
+    /// Starts the threads that send to a peer.
+    fn send_over(&self, line: &Arc<Line>, to: u64) -> std::io::Result<()> {
+        for lane in LANES {
+            let sender = Sender {
+                to,
+                line: line.clone(),
+                lane,
+                access: self.security.clone(),
+                set: self.set.clone(),
+                board: self.board.clone(),
+                spread: 0,
+                complained: None,
+            };
+            std::thread::Builder::new()
+                .name(format!("peer-{to}"))
+                .spawn(move || sender.run())?;
+        }
+        Ok(())
+    }
 }
 
 impl Transport for Peers {
@@ -159,12 +155,9 @@ impl Transport for Peers {
         *self.set.lock() = (set.clone(), Some(config.to_doc()));
         let mut lines = self.lines.lock();
         lines.retain(|id, line| {
-            let stays = peers
-                .iter()
-                .any(|(peer, host)| peer == id && *host == line.host);
+            let stays = (peers.iter()).any(|(peer, host)| peer == id && *host == line.host);
             if !stays {
-                line.queue.lock().closed = true;
-                line.more.notify_all();
+                line.close();
             }
             stays
         });
@@ -172,27 +165,11 @@ impl Transport for Peers {
             if lines.contains_key(id) {
                 continue;
             }
-            let line = Arc::new(Line {
-                host: host.clone(),
-                queue: Mutex::default(),
-                more: Condvar::new(),
-                told: Mutex::default(),
-                without: Mutex::default(),
-            });
-            let sender = Sender {
-                to: *id,
-                line: line.clone(),
-                access: self.security.clone(),
-                set: self.set.clone(),
-                board: self.board.clone(),
-                spread: 0,
-                complained: None,
-            };
-            let spawned = std::thread::Builder::new()
-                .name(format!("peer-{id}"))
-                .spawn(move || sender.run());
-            if spawned.is_ok() {
+            let line = Arc::new(Line::new(host.clone()));
+            if self.send_over(&line, *id).is_ok() {
                 lines.insert(*id, line);
+            } else {
+                line.close();
             }
         }
     }
@@ -251,41 +228,9 @@ impl Transport for Peers {
             let Some(line) = lines.get(&m.to) else {
                 continue;
             };
-            let mut queue = line.queue.lock();
-            if queue.batches.len() < QUEUE_BYTES {
-                message::write(&m, &mut queue.batches);
-                line.more.notify_one();
-            }
+            line.put(&m);
         }
     }
-}
-
-/// What every message between members begins with.
-fn introduction(set: &SetName, to: u64) -> Writer {
-    let mut w = Writer::new();
-    w.i32("pandoReplicate", 1)
-        .i32("version", message::VERSION)
-        .str("set", &set.name)
-        .oid("setId", ObjectId(set.id))
-        .i64("founder", set.founder as i64)
-        .i64("to", to as i64);
-    w
-}
-
-fn append_board(w: &mut Writer, from: u64, board: &[Known]) {
-    w.i64("from", from as i64).open_array("members");
-    for known in board {
-        w.open_doc("")
-            .i64("id", known.id as i64)
-            .timestamp("ts", known.durable.ts)
-            .i64("term", known.durable.term as i64)
-            .i64("wall", known.durable.wall_millis)
-            .timestamp("applied", known.told.applied)
-            .i32("state", known.told.state)
-            .bool("heard", known.is_heard)
-            .close();
-    }
-    w.close();
 }
 
 /// The files of another member, over a connection of their own.
@@ -363,105 +308,6 @@ impl SyncSource for FilesOf {
         let mut w = what_to_copy("end");
         w.oid("id", id);
         self.ask(w).map(|_| ())
-    }
-}
-
-struct Sender {
-    to: u64,
-    line: Arc<Line>,
-    access: Arc<Access>,
-    set: Arc<Mutex<(SetName, Option<DocBuf>)>>,
-    board: Arc<Mutex<Board>>,
-    /// The number of the board that the peer was told last.
-    spread: u64,
-    complained: Option<Instant>,
-}
-
-impl Sender {
-    fn run(mut self) {
-        let mut connection = None;
-        while let Some(bytes) = self.next() {
-            if let Err(why) = self.deliver(&mut connection, &bytes) {
-                connection = None;
-                self.complain(&why);
-                std::thread::sleep(PAUSE);
-            }
-        }
-    }
-
-    /// What waits; `None` at the end.
-    fn next(&self) -> Option<Vec<u8>> {
-        let mut queue = self.line.queue.lock();
-        while queue.batches.is_empty() && !queue.closed {
-            self.line.more.wait(&mut queue);
-        }
-        (!queue.closed).then(|| std::mem::take(&mut queue.batches))
-    }
-
-    fn deliver(
-        &mut self,
-        connection: &mut Option<Conversation>,
-        bytes: &[u8],
-    ) -> Result<(), String> {
-        let opened = match connection {
-            Some(opened) => opened,
-            None => {
-                let address = ServerAddress::parse(&self.access.url(&self.line.host))?;
-                connection.insert(address.open()?)
-            }
-        };
-        let mut parts = bytes.chunks(PART_BYTES).peekable();
-        while let Some(part) = parts.next() {
-            let more = parts.peek().is_some();
-            let reply = opened.run("admin", self.command(Some((part, more))).as_doc())?;
-            if let Some(why) = refusal(reply.as_doc()) {
-                return Err(why);
-            }
-            let applied = reply.as_doc().get("applied");
-            if let Some(applied) = applied.and_then(|v| v.as_timestamp()) {
-                let state = reply.as_doc().get("state").and_then(|v| v.as_i32());
-                let state = state.unwrap_or_default();
-                *self.line.told.lock() = Some(Told { applied, state });
-            }
-            if let Some(config) = reply.as_doc().get("config").and_then(|v| v.as_doc()) {
-                *self.line.without.lock() = Some(config.to_buf());
-            }
-            if reply.as_doc().get("lacks").is_some_and(|v| v.truthy()) {
-                let reply = opened.run("admin", self.command(None).as_doc())?;
-                return refusal(reply.as_doc()).map_or(Ok(()), Err);
-            }
-        }
-        Ok(())
-    }
-
-    /// With messages, or with the configuration.
-    fn command(&mut self, messages: Option<(&[u8], bool)>) -> DocBuf {
-        let set = self.set.lock();
-        let (name, config) = &*set;
-        let mut w = introduction(name, self.to);
-        let board = self.board.lock();
-        if messages.is_some() && board.0 != self.spread {
-            self.spread = board.0;
-            append_board(&mut w, name.from, &board.1);
-        }
-        drop(board);
-        match (messages, config) {
-            (Some((bytes, more)), _) => {
-                w.binary("messages", 0, bytes).bool("more", more);
-            }
-            (None, Some(config)) => {
-                w.doc("config", config.as_doc());
-            }
-            (None, None) => {}
-        }
-        w.finish()
-    }
-
-    fn complain(&mut self, why: &str) {
-        if self.complained.is_none_or(|at| at.elapsed() > COMPLAIN) {
-            self.complained = Some(Instant::now());
-            tracing::warn!(target: "REPL", host = self.line.host.as_str(), error = why, "A member is not reached");
-        }
     }
 }
 

@@ -10,8 +10,8 @@
 //! Invariant: reading never panics and reserves nothing by a number in the bytes.
 
 use protobuf::ProtobufEnum;
-pub use raft::eraftpb::Message;
-use raft::eraftpb::{Entry, EntryType, MessageType};
+pub use raft::eraftpb::{Entry, Message};
+use raft::eraftpb::{EntryType, MessageType};
 
 /// The newest version of what members send each other that this program understands. Each batch says
 /// in which it is written (`docs/decisions/2026-11-25-rolling-upgrades.md`).

@@ -1,0 +1,299 @@
+//! What is sent to one other member: two lanes, each with a thread and a connection, which sends what
+//! waits in batches and waits for the answer to one before it sends the next.
+//!
+//! ```text
+//! messages with entries ───────────────────────────► main ──► the peer
+//! heartbeats, votes, answers ── main carries little ──┘
+//!                            └─ it carries much ────► aside ─► the peer
+//! ```
+//! So a long entry on its way does not keep back what elections depend on. Consensus allows messages
+//! to overtake each other.
+//!
+//! Invariant: what a peer does not take is thrown away past a bound. Consensus sends it again.
+
+use super::{Access, Board};
+use crate::client::{Conversation, ServerAddress, refusal};
+use bson::{DocBuf, ObjectId, Writer};
+use parking_lot::{Condvar, Mutex};
+use replication::driver::{Known, SetName, Told};
+use replication::message::{self, Message};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// What waits for a peer at the most, in bytes.
+const QUEUE_BYTES: usize = 64 << 20;
+/// What one command carries at the most, in bytes.
+const PART_BYTES: usize = 8 << 20;
+/// Of so many bytes that wait or are under way in the main lane, nothing without entries waits.
+const MUCH_BYTES: usize = 1 << 20;
+/// After a failure, before the next try.
+const PAUSE: Duration = Duration::from_millis(200);
+/// A peer that does not answer is complained about so often.
+const COMPLAIN: Duration = Duration::from_secs(30);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LaneKind {
+    Main,
+    /// Opened when it is needed first.
+    Aside,
+}
+
+pub(super) const LANES: [LaneKind; 2] = [LaneKind::Main, LaneKind::Aside];
+
+#[derive(Default)]
+struct Queue {
+    batches: Vec<u8>,
+    closed: bool,
+}
+
+#[derive(Default)]
+struct Lane {
+    queue: Mutex<Queue>,
+    more: Condvar,
+    /// Bytes that were taken from the queue and not answered yet.
+    under_way: AtomicUsize,
+}
+
+impl Lane {
+    fn put(&self, message: &Message) {
+        let mut queue = self.queue.lock();
+        if queue.batches.len() < QUEUE_BYTES {
+            message::write(message, &mut queue.batches);
+            self.more.notify_one();
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        self.queue.lock().batches.len() + self.under_way.load(Relaxed)
+    }
+
+    /// What waits; `None` at the end.
+    fn next(&self) -> Option<Vec<u8>> {
+        let mut queue = self.queue.lock();
+        self.under_way.store(0, Relaxed);
+        while queue.batches.is_empty() && !queue.closed {
+            self.more.wait(&mut queue);
+        }
+        self.under_way.store(queue.batches.len(), Relaxed);
+        (!queue.closed).then(|| std::mem::take(&mut queue.batches))
+    }
+
+    fn close(&self) {
+        self.queue.lock().closed = true;
+        self.more.notify_all();
+    }
+}
+
+pub(super) struct Line {
+    pub host: String,
+    main: Lane,
+    aside: Lane,
+    /// What the peer has said of itself last.
+    pub told: Mutex<Option<Told>>,
+    /// The configuration by which it does not know this member.
+    pub without: Mutex<Option<DocBuf>>,
+}
+
+impl Line {
+    pub fn new(host: String) -> Line {
+        Line {
+            host,
+            main: Lane::default(),
+            aside: Lane::default(),
+            told: Mutex::default(),
+            without: Mutex::default(),
+        }
+    }
+
+    fn lane(&self, kind: LaneKind) -> &Lane {
+        match kind {
+            LaneKind::Main => &self.main,
+            LaneKind::Aside => &self.aside,
+        }
+    }
+
+    fn lane_for(&self, message: &Message) -> &Lane {
+        match message.entries.is_empty() && self.main.bytes() >= MUCH_BYTES {
+            true => &self.aside,
+            false => &self.main,
+        }
+    }
+
+    pub fn put(&self, message: &Message) {
+        self.lane_for(message).put(message);
+    }
+
+    pub fn close(&self) {
+        for kind in LANES {
+            self.lane(kind).close();
+        }
+    }
+}
+
+/// What every message between members begins with.
+pub(super) fn introduction(set: &SetName, to: u64) -> Writer {
+    let mut w = Writer::new();
+    w.i32("pandoReplicate", 1)
+        .i32("version", message::VERSION)
+        .str("set", &set.name)
+        .oid("setId", ObjectId(set.id))
+        .i64("founder", set.founder as i64)
+        .i64("to", to as i64);
+    w
+}
+
+fn append_board(w: &mut Writer, from: u64, board: &[Known]) {
+    w.i64("from", from as i64).open_array("members");
+    for known in board {
+        w.open_doc("")
+            .i64("id", known.id as i64)
+            .timestamp("ts", known.durable.ts)
+            .i64("term", known.durable.term as i64)
+            .i64("wall", known.durable.wall_millis)
+            .timestamp("applied", known.told.applied)
+            .i32("state", known.told.state)
+            .bool("heard", known.is_heard)
+            .close();
+    }
+    w.close();
+}
+
+/// The thread of a lane.
+pub(super) struct Sender {
+    pub to: u64,
+    pub line: Arc<Line>,
+    pub lane: LaneKind,
+    pub access: Arc<Access>,
+    pub set: Arc<Mutex<(SetName, Option<DocBuf>)>>,
+    pub board: Arc<Mutex<Board>>,
+    /// The number of the board that the peer was told last.
+    pub spread: u64,
+    pub complained: Option<Instant>,
+}
+
+impl Sender {
+    pub fn run(mut self) {
+        let mut connection = None;
+        let line = self.line.clone();
+        while let Some(bytes) = line.lane(self.lane).next() {
+            if let Err(why) = self.deliver(&mut connection, &bytes) {
+                connection = None;
+                self.complain(&why);
+                std::thread::sleep(PAUSE);
+            }
+        }
+    }
+
+    fn deliver(
+        &mut self,
+        connection: &mut Option<Conversation>,
+        bytes: &[u8],
+    ) -> Result<(), String> {
+        let opened = match connection {
+            Some(opened) => opened,
+            None => {
+                let address = ServerAddress::parse(&self.access.url(&self.line.host))?;
+                connection.insert(address.open()?)
+            }
+        };
+        let mut parts = bytes.chunks(PART_BYTES).peekable();
+        while let Some(part) = parts.next() {
+            let more = parts.peek().is_some();
+            let reply = opened.run("admin", self.command(Some((part, more))).as_doc())?;
+            if let Some(why) = refusal(reply.as_doc()) {
+                return Err(why);
+            }
+            let applied = reply.as_doc().get("applied");
+            if let Some(applied) = applied.and_then(|v| v.as_timestamp()) {
+                let state = reply.as_doc().get("state").and_then(|v| v.as_i32());
+                let state = state.unwrap_or_default();
+                *self.line.told.lock() = Some(Told { applied, state });
+            }
+            if let Some(config) = reply.as_doc().get("config").and_then(|v| v.as_doc()) {
+                *self.line.without.lock() = Some(config.to_buf());
+            }
+            if reply.as_doc().get("lacks").is_some_and(|v| v.truthy()) {
+                let reply = opened.run("admin", self.command(None).as_doc())?;
+                return refusal(reply.as_doc()).map_or(Ok(()), Err);
+            }
+        }
+        Ok(())
+    }
+
+    /// With messages, or with the configuration.
+    fn command(&mut self, messages: Option<(&[u8], bool)>) -> DocBuf {
+        let set = self.set.lock();
+        let (name, config) = &*set;
+        let mut w = introduction(name, self.to);
+        let board = self.board.lock();
+        if messages.is_some() && board.0 != self.spread {
+            self.spread = board.0;
+            append_board(&mut w, name.from, &board.1);
+        }
+        drop(board);
+        match (messages, config) {
+            (Some((bytes, more)), _) => {
+                w.binary("messages", 0, bytes).bool("more", more);
+            }
+            (None, Some(config)) => {
+                w.doc("config", config.as_doc());
+            }
+            (None, None) => {}
+        }
+        w.finish()
+    }
+
+    fn complain(&mut self, why: &str) {
+        if self.complained.is_none_or(|at| at.elapsed() > COMPLAIN) {
+            self.complained = Some(Instant::now());
+            tracing::warn!(target: "REPL", host = self.line.host.as_str(), error = why, "A member is not reached");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use replication::message::Entry;
+
+    fn with_entry(bytes: usize) -> Message {
+        let data = vec![0; bytes].into();
+        let entries = vec![Entry {
+            data,
+            ..Entry::default()
+        }];
+        Message {
+            entries: entries.into(),
+            ..Message::default()
+        }
+    }
+
+    fn waiting(lane: &Lane) -> bool {
+        !lane.queue.lock().batches.is_empty()
+    }
+
+    #[test]
+    fn a_long_entry_does_not_keep_a_heartbeat_back() {
+        let line = Line::new("a:1".into());
+        line.put(&with_entry(100));
+        line.put(&Message::default());
+        assert!(!waiting(&line.aside), "with what carries little it goes");
+        line.put(&with_entry(MUCH_BYTES));
+        line.put(&Message::default());
+        assert!(waiting(&line.aside), "past what waits");
+        line.aside.next();
+        line.main.next();
+        line.put(&Message::default());
+        assert!(waiting(&line.aside), "past what is under way");
+        assert!(!waiting(&line.main));
+        line.put(&with_entry(1));
+        assert!(waiting(&line.main), "entries stay in order");
+        line.main.next();
+        line.aside.next();
+        line.put(&Message::default());
+        assert!(waiting(&line.main), "what was much is answered");
+        line.close();
+        assert_eq!(line.main.next(), None);
+    }
+}
