@@ -26,17 +26,8 @@ impl Server {
         let store = Store::open(options).unwrap();
         let commands = Commands::new(store, config, Arc::new(Control::default())).unwrap();
         let local_address = Address::Tcp("127.0.0.1:27017".parse().unwrap());
-        let client = Client {
-            id: 7,
-            peer: Address::Tcp("127.0.0.1:5000".parse().unwrap()),
-            local: local_address,
-            certificate: Arc::default(),
-            cancelled: Arc::default(),
-            reply_held: Default::default(),
-            undelivered: Default::default(),
-            waker: Default::default(),
-            state: Connection::default(),
-        };
+        let peer = Address::Tcp("127.0.0.1:5000".parse().unwrap());
+        let client = Client::new(7, peer, local_address, Connection::default());
         let local = commands.local();
         Server {
             commands,
@@ -47,16 +38,7 @@ impl Server {
     }
 
     fn run_doc(&mut self, body: Doc<'_>) -> (DocBuf, bool) {
-        let request = Request {
-            body,
-            sequences: &[],
-            legacy_db: None,
-            more_to_come: false,
-            exhaust_allowed: false,
-            again: false,
-            message_bytes: body.len(),
-            resumed: None,
-        };
+        let request = Request::own(body);
         let mut out = Vec::new();
         let mut closed = false;
         match self.commands.run(

@@ -5,7 +5,8 @@
 
 use crate::cursors::{self, Source};
 use crate::request::{Command, finish, own};
-use crate::service_impl::{Router, compute};
+use crate::scratch::compute;
+use crate::service_impl::Router;
 use crate::{Failure, Outcome, ddl, write, write_concern};
 use bson::{Doc, DocBuf, Val, Writer};
 use errors::{Error, err};

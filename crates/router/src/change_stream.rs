@@ -276,7 +276,7 @@ impl ChangeStream {
         w.close().value("cursor", doc! {"batchSize": 0});
         let set = router.cluster.shard(shard)?;
         let reply = set.call(&message(w.finish().as_doc(), &[]))?;
-        let reply = crate::service_impl::sound(reply)?;
+        let reply = crate::scratch::sound(reply)?;
         let mut part = Part {
             shard: shard.into(),
             set,

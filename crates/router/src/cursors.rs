@@ -7,7 +7,8 @@ use crate::access;
 use crate::change_stream::ChangeStream;
 use crate::merge::Merge;
 use crate::request::{Command, finish};
-use crate::service_impl::{Router, compute, compute_for};
+use crate::scratch::{compute, compute_for};
+use crate::service_impl::Router;
 use crate::upstream::message;
 use crate::{Failure, Outcome};
 use auth::{Action, Target};
@@ -293,7 +294,7 @@ fn more(
             }
             let set = router.cluster.shard(shard)?;
             let reply = set.call(&message(w.finish().as_doc(), &[]))?;
-            let reply = crate::service_impl::sound(reply)?;
+            let reply = crate::scratch::sound(reply)?;
             match cursor_id(&reply) {
                 0 => {
                     *remote = 0;

@@ -5,7 +5,8 @@
 
 use crate::metadata::{Cluster, Placement, Whole, all};
 use crate::request::{Command, finish};
-use crate::service_impl::{Router, sound};
+use crate::scratch::sound;
+use crate::service_impl::Router;
 use crate::{Failure, Outcome, write_concern};
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
 use errors::{Code, err};

@@ -6,8 +6,9 @@
 //! whoever reads it.
 
 use crate::cursors;
+use crate::dispatch::Handler;
 use crate::request::{Command, own};
-use crate::service_impl::{Handler, Router};
+use crate::service_impl::Router;
 use crate::upstream::with_fields;
 use crate::{Failure, aggregate, find, listing};
 use bson::{Doc, DocBuf, Val, Writer, doc};

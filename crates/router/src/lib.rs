@@ -3,7 +3,10 @@
 //!
 //! - [`Router`] answers what the event loops read: what is about the server itself a scratch
 //!   [`Commands`](commands::Commands) answers, everything else is sent on to shards;
-//! - `direct`, `lines`: what the event loops send and receive themselves; workers do the rest;
+//! - `dispatch`: which handler a command goes to, and what is asked of it before and after;
+//! - `on_loop`, `direct`, `lines`: what the event loops send and receive themselves; workers do the
+//!   rest;
+//! - `scratch`: what the scratch server answers for other commands;
 //! - `upstream`, `replica_set`: connections, and who is primary;
 //! - `metadata`: what the configuration set says, as far as it was needed;
 //! - `routing`: versions, and what is done when a router or a shard knows too little;
@@ -37,6 +40,7 @@ mod cursors;
 mod cuts;
 mod ddl;
 mod direct;
+mod dispatch;
 mod find;
 mod foreign;
 mod key_change;
@@ -46,6 +50,7 @@ mod map_reduce;
 mod merge;
 mod merge_into;
 mod metadata;
+mod on_loop;
 mod operations;
 mod pipeline_parts;
 mod read_preference;
@@ -53,6 +58,7 @@ mod replica_set;
 mod request;
 pub mod resolver;
 mod routing;
+mod scratch;
 mod service_impl;
 mod single_write;
 mod snapshot;

@@ -6,7 +6,8 @@
 
 use crate::metadata::{Cluster, all};
 use crate::request::{Command, finish};
-use crate::service_impl::{Router, compute_for};
+use crate::scratch::compute_for;
+use crate::service_impl::Router;
 use crate::transactions::id_of;
 use crate::{Outcome, access};
 use auth::{Action, Target};

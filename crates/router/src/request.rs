@@ -209,18 +209,9 @@ pub(crate) fn own(
     body: &DocBuf,
     run: impl FnOnce(&Router, &Command<'_>) -> Outcome<DocBuf>,
 ) -> Outcome<DocBuf> {
-    let request = Request {
-        body: body.as_doc(),
-        sequences: &[],
-        legacy_db: None,
-        more_to_come: false,
-        exhaust_allowed: false,
-        again: false,
-        message_bytes: body.as_bytes().len(),
-        resumed: None,
-    };
+    let request = Request::own(body.as_doc());
     let reply = run(router, &Command::of(&request)?)?;
-    crate::service_impl::sound(reply)
+    crate::scratch::sound(reply)
 }
 
 /// Sends a command with one sequence of documents to a set's primary; an error reply is an error.
@@ -232,5 +223,5 @@ pub(crate) fn own_message(
 ) -> Outcome<DocBuf> {
     let sequence = wire::Sequence { name, documents };
     let reply = set.call(&crate::upstream::message(body.as_doc(), &[sequence]))?;
-    crate::service_impl::sound(reply)
+    crate::scratch::sound(reply)
 }

@@ -4,7 +4,7 @@
 use crate::Outcome;
 use crate::metadata::{CONFIG, Cluster};
 use crate::request::Command;
-use crate::service_impl::sound;
+use crate::scratch::sound;
 use crate::two_phase::Id;
 use crate::upstream::with_fields;
 use bson::{Doc, DocBuf, Val, Writer, doc};

@@ -5,7 +5,8 @@
 
 use crate::Outcome;
 use crate::aggregate::Scratch;
-use crate::service_impl::{Router, compute};
+use crate::scratch::compute;
+use crate::service_impl::Router;
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use errors::err;
 

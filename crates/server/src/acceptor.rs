@@ -293,15 +293,8 @@ impl<S: Service> Acceptor<S> {
         }
         let state = self.service.connected(id, &peer);
         let client = Arc::new(Client {
-            waker: Default::default(),
-            id,
-            peer,
-            local,
             certificate: stream.certificate(),
-            cancelled: Arc::default(),
-            reply_held: Default::default(),
-            undelivered: Default::default(),
-            state,
+            ..Client::new(id, peer, local, state)
         });
         let turn = usize::try_from(id).unwrap_or(0) % self.inboxes.len().max(1);
         if let Some(inbox) = self.inboxes.get(turn) {

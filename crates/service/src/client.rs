@@ -90,6 +90,21 @@ pub struct Client<S> {
 }
 
 impl<S> Client<S> {
+    /// A client that has shown no certificate.
+    pub fn new(id: i64, peer: Address, local: Address, state: S) -> Self {
+        Client {
+            id,
+            peer,
+            local,
+            certificate: Arc::default(),
+            cancelled: Arc::default(),
+            reply_held: Default::default(),
+            undelivered: Default::default(),
+            waker: Default::default(),
+            state,
+        }
+    }
+
     pub fn is_cancelled(&self) -> bool {
         self.cancelled.load(Ordering::Relaxed)
     }

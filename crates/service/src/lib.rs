@@ -113,6 +113,20 @@ impl Resumed<'_> {
 }
 
 impl<'a> Request<'a> {
+    /// A command that came in no message: the process's own.
+    pub fn own(body: Doc<'a>) -> Request<'a> {
+        Request {
+            body,
+            sequences: &[],
+            legacy_db: None,
+            more_to_come: false,
+            exhaust_allowed: false,
+            again: false,
+            message_bytes: body.len(),
+            resumed: None,
+        }
+    }
+
     /// The command's name: the first field of the body.
     pub fn command(&self) -> &'a str {
         self.body.first().map_or("", |e| e.name)

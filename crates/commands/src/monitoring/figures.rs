@@ -10,12 +10,9 @@
 
 use crate::Commands;
 use bson::{Doc, DocBuf, Val, Writer, tag};
-use errors::{Fallible, err};
-use service::{Address, Client, Mode, Request, Service};
+use errors::Fallible;
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Arc;
 
 /// Path and labels, to the number.
 type Figures = BTreeMap<String, f64>;
@@ -38,37 +35,9 @@ pub fn text(app: &Commands) -> Fallible<String> {
 
 /// The reply to a command of the server's own.
 fn ask(app: &Commands, command: &str) -> Fallible<DocBuf> {
-    let own = Address::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, app.config.port)));
-    let client = Client {
-        id: 0,
-        peer: own.clone(),
-        local: own,
-        certificate: Arc::default(),
-        cancelled: Arc::default(),
-        reply_held: Default::default(),
-        undelivered: Default::default(),
-        waker: Default::default(),
-        state: crate::Connection::new(),
-    };
-    if let Some(user) = app.own_user()? {
-        client.state.login.admit(user);
-    }
     let mut w = Writer::new();
     w.i32(command, 1).str("$db", "admin");
-    let body = w.finish();
-    let request = Request {
-        body: body.as_doc(),
-        sequences: &[],
-        legacy_db: None,
-        more_to_come: false,
-        exhaust_allowed: false,
-        again: false,
-        message_bytes: body.as_bytes().len(),
-        resumed: None,
-    };
-    let mut out = Vec::new();
-    app.run(&mut app.local(), Mode::Worker, &client, &request, &mut out);
-    DocBuf::from_vec(out).ok_or_else(|| err!(InternalError, "{command} gave no document"))
+    app.run_own(app.own_user()?, w.finish().as_doc())
 }
 
 fn number(v: Val<'_>) -> Option<f64> {

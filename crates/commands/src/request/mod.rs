@@ -11,6 +11,7 @@ pub mod connection;
 mod context;
 mod dispatch;
 pub mod idl;
+mod own;
 pub mod reply_reservation;
 pub mod table;
 pub mod transaction;

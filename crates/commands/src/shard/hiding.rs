@@ -202,19 +202,6 @@ mod tests {
     use bson::{ObjectId, array, doc};
     use sharding::{ShardKey, Version};
 
-    fn request<'a>(body: Doc<'a>) -> Request<'a> {
-        Request {
-            body,
-            sequences: &[],
-            legacy_db: None,
-            more_to_come: false,
-            exhaust_allowed: false,
-            again: false,
-            message_bytes: 0,
-            resumed: None,
-        }
-    }
-
     /// Of a collection by `a`, of which what lies from 5 to 8 may be orphans.
     fn known() -> Ownership {
         let key = ShardKey::parse(doc! {"a": 1}.as_doc()).unwrap();
@@ -267,7 +254,7 @@ mod tests {
             ("insert", doc! {"insert": "c"}, None),
         ] {
             assert_eq!(
-                hider.hide(command, &request(body.as_doc())),
+                hider.hide(command, &Request::own(body.as_doc())),
                 wanted,
                 "{command}"
             );
@@ -283,7 +270,7 @@ mod tests {
                 collated,
                 series: None,
             };
-            hider.hide(command, &request(body.as_doc())).is_some()
+            hider.hide(command, &Request::own(body.as_doc())).is_some()
         };
         let find = |filter: DocBuf| doc! {"find": "c", "filter": filter};
         assert!(!hides(false, "find", find(doc! {"a": 4})));

@@ -1,9 +1,10 @@
 //! `analyzeShardKey` and `configureQueryAnalyzer` over shards. The router samples what it is asked,
 //! and writes it to the configuration set.
 
+use crate::dispatch::Handler;
 use crate::metadata::{CONFIG, Placement, all};
 use crate::request::{Command, finish, own};
-use crate::service_impl::{Handler, Router};
+use crate::service_impl::Router;
 use crate::{Failure, Outcome, aggregate, cursors, listing};
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use commands::analysis::configure_query_analyzer::Configuration;

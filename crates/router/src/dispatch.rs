@@ -1,0 +1,209 @@
+//! Which handler a command goes to, and what is asked of it before and after: access, audit, read
+//! preference, snapshots, transactions. It may wait, so it runs on a worker.
+
+use crate::cursors::cursor_id;
+use crate::read_preference::{self, ReadPreference};
+use crate::request::Command;
+use crate::service_impl::Router;
+use crate::upstream::error_of;
+use crate::{
+    Failure, Outcome as Routed, access, admin, aggregate, bulk_write, cursors, ddl, find, listing,
+    map_reduce, operations, single_write, snapshot, transactions, write,
+};
+use bson::DocBuf;
+use commands::{Connection, LoggedIn};
+use errors::err;
+use service::{Client, Request};
+use std::sync::Arc;
+
+pub(crate) type Handler = fn(&Router, &Command<'_>) -> Routed<DocBuf>;
+
+/// What is not answered by the router alone.
+pub(crate) fn handler(name: &str) -> Option<Handler> {
+    Some(match name {
+        "find" => find::find,
+        "insert" | "update" | "delete" => write::run,
+        "getMore" => cursors::get_more,
+        "findAndModify" | "findandmodify" => single_write::find_and_modify,
+        "aggregate" => aggregate::run,
+        "count" => find::count,
+        "distinct" => find::distinct,
+        "killCursors" => cursors::kill,
+        "listCollections" => listing::list_collections,
+        "listIndexes" => listing::list_indexes,
+        "listDatabases" => listing::list_databases,
+        "dbStats" => listing::db_stats,
+        "collStats" | "dataSize" | "validate" => listing::of_collection,
+        "explain" => listing::explain,
+        "currentOp" => operations::current,
+        "killOp" => operations::kill,
+        "killSessions" | "killAllSessions" | "killAllSessionsByPattern" => {
+            operations::kill_sessions
+        }
+        "endSessions" => operations::end_sessions,
+        "mapReduce" | "mapreduce" => map_reduce::run,
+        "convertToCapped" | "cloneCollectionAsCapped" => ddl::capped,
+        "planCacheClear"
+        | "planCacheClearFilters"
+        | "planCacheListFilters"
+        | "planCacheSetFilter"
+        | "setIndexCommitQuorum" => ddl::where_it_is,
+        // A router has none of these.
+        "compact" | "reIndex" | "applyOps" | "dbHash" => unknown,
+        "create" => ddl::create,
+        "createIndexes" | "dropIndexes" | "deleteIndexes" | "collMod" => ddl::on_all_shards,
+        "drop" => ddl::drop_collection,
+        "dropDatabase" => ddl::drop_database,
+        "renameCollection" => ddl::rename,
+        "bulkWrite" => bulk_write::run,
+        "commitTransaction" => transactions::commit,
+        "abortTransaction" => transactions::abort,
+        "createUser"
+        | "updateUser"
+        | "dropUser"
+        | "dropAllUsersFromDatabase"
+        | "grantRolesToUser"
+        | "revokeRolesFromUser"
+        | "createRole"
+        | "updateRole"
+        | "dropRole"
+        | "dropAllRolesFromDatabase"
+        | "grantPrivilegesToRole"
+        | "revokePrivilegesFromRole"
+        | "grantRolesToRole"
+        | "revokeRolesFromRole"
+        | "usersInfo"
+        | "rolesInfo"
+        | "_mergeAuthzCollections" => access::on_users,
+        name => return admin::handler(name),
+    })
+}
+
+fn unknown(_: &Router, command: &Command<'_>) -> Routed<DocBuf> {
+    Err(err!(CommandNotFound, "no such command: '{}'", command.name).into())
+}
+
+impl Router {
+    /// Sends a command on, if its client may have it run.
+    pub(crate) fn route(
+        &self,
+        handler: Handler,
+        client: &Client<Connection>,
+        request: &Request<'_>,
+    ) -> Routed<DocBuf> {
+        let own = access::own(request.command());
+        let admitted = self.local.admit_routed(client, request, own, true);
+        let outcome = match admitted {
+            Ok(user) => self.route_for(user, handler, request),
+            Err(e) => Err(e.into()),
+        };
+        self.ended(client, request, outcome)
+    }
+
+    /// Tells the audit log what came of a command.
+    pub(crate) fn ended(
+        &self,
+        client: &Client<Connection>,
+        request: &Request<'_>,
+        outcome: Routed<DocBuf>,
+    ) -> Routed<DocBuf> {
+        if let Err(not_yet @ Failure::NotYet(_)) = outcome {
+            return Err(not_yet);
+        }
+        let outcome = outcome.map_err(Failure::into_error);
+        let failure = match &outcome {
+            Ok(reply) => error_of(reply.as_doc()),
+            Err(e) => Some(e.clone()),
+        };
+        let own = access::own(request.command());
+        self.local
+            .audit_routed(client, request, own, failure.as_ref());
+        outcome.map_err(Failure::from)
+    }
+
+    /// Sends a user's command on.
+    fn route_for(
+        &self,
+        user: Option<Arc<LoggedIn>>,
+        handler: Handler,
+        request: &Request<'_>,
+    ) -> Routed<DocBuf> {
+        let body = self.local.with_own_session(user.as_deref(), request.body)?;
+        let request = Request {
+            body: body.as_ref().map_or(request.body, DocBuf::as_doc),
+            ..*request
+        };
+        let command = Command {
+            user,
+            ..Command::of(&request)?
+        };
+        let reply = self.handle(handler, &command)?;
+        if let Some(user) = command.user.as_ref().filter(|_| command.name != "getMore") {
+            self.cursors.own(cursor_id(&reply), &user.name.to_string());
+        }
+        Ok(reply)
+    }
+
+    fn handle(&self, handler: Handler, command: &Command<'_>) -> Routed<DocBuf> {
+        if command.db == "local" {
+            return Err(err!(InvalidNamespace, "a router has no database local").into());
+        }
+        let named = command.body.first().and_then(|e| e.val.as_str());
+        if named.is_some_and(|name| name.contains('\0')) {
+            return Err(err!(
+                InvalidNamespace,
+                "namespaces cannot have embedded null characters"
+            )
+            .into());
+        }
+        if let Some(given) = command.field("$readPreference") {
+            let preference = ReadPreference::parse(given)?;
+            if command.in_transaction() && preference.mode != read_preference::Mode::Primary {
+                return Err(err!(
+                    InvalidOptions,
+                    "Read preference in a transaction must be primary"
+                )
+                .into());
+            }
+        }
+        self.cluster.hear_time(command.body);
+        self.local.samplers.see(command.request);
+        if !snapshot::wants_snapshot(command) {
+            return self.dispatch(handler, command);
+        }
+        let given = snapshot::given_time(command);
+        let at = match given {
+            Some(at) => at,
+            None => self.cluster.pin_snapshot()?,
+        };
+        // The state is kept by primaries.
+        let mut body = command.without(&["readConcern", "$readPreference"]);
+        body.doc("readConcern", snapshot::concern_at(command, at).as_doc());
+        let body = body.finish();
+        let request = Request {
+            body: body.as_doc(),
+            ..*command.request
+        };
+        let command = Command {
+            user: command.user.clone(),
+            ..Command::of(&request)?
+        };
+        let reply = self.dispatch(handler, &command)?;
+        let failed = error_of(reply.as_doc()).is_some();
+        Ok(match command.in_transaction() || failed {
+            true => reply,
+            false => snapshot::tell_time(reply, at),
+        })
+    }
+
+    fn dispatch(&self, handler: Handler, command: &Command<'_>) -> Routed<DocBuf> {
+        let ends = matches!(command.name, "commitTransaction" | "abortTransaction");
+        if ends || !command.in_transaction() {
+            return handler(self, command);
+        }
+        self.local.check_routed_statement(command.request)?;
+        self.transactions.begin_statement(command)?;
+        let outcome = handler(self, command);
+        self.after_statement(command, outcome)
+    }
+}

@@ -1,0 +1,119 @@
+//! Commands that an event loop sends to shards, and goes on with when they have replied
+//! ([`crate::direct`]).
+//!
+//! Invariant: nothing here waits. What has to is left to a worker.
+
+use crate::cursors::cursor_id;
+use crate::direct::{self, Finished, UnderWay};
+use crate::request::Command;
+use crate::service_impl::{LoopLocal, Router};
+use crate::{Outcome as Routed, access};
+use bson::DocBuf;
+use commands::{Connection, LoggedIn};
+use service::{Client, Kept, Mode, Needs, Outcome, Request, Unfinished};
+use std::sync::Arc;
+
+/// A command that was sent from an event loop.
+pub(crate) struct Sent {
+    under_way: UnderWay,
+    user: Option<Arc<LoggedIn>>,
+}
+
+/// What became of one.
+pub(crate) enum GoneOn {
+    Ended(Routed<DocBuf>),
+    /// A worker has to wait for more.
+    Waits(Sent),
+}
+
+impl Router {
+    /// Sends a command on from an event loop, if that needs no waiting.
+    fn begin(
+        &self,
+        local: &mut LoopLocal,
+        client: &Client<Connection>,
+        request: &Request<'_>,
+    ) -> Option<Unfinished> {
+        let name = request.command();
+        let lines = local.lines.as_mut().filter(|_| direct::serves(name))?;
+        // A worker acts on them, once.
+        if self.local.has_fail_points() {
+            return None;
+        }
+        let user = self
+            .local
+            .admit_routed(client, request, access::own(name), false);
+        let user = user.ok()?;
+        let body = self.local.with_own_session(user.as_deref(), request.body);
+        let body = body.ok()?;
+        let as_user = Request {
+            body: body.as_ref().map_or(request.body, DocBuf::as_doc),
+            ..*request
+        };
+        let command = Command {
+            user,
+            ..Command::of(&as_user).ok()?
+        };
+        let (ticket, under_way) = direct::begin(self, lines, &command)?;
+        self.local.samplers.see(request);
+        Some(Unfinished {
+            needs: Needs::Replies(ticket),
+            kept: Some(Box::new(Sent {
+                under_way,
+                user: command.user,
+            })),
+        })
+    }
+
+    /// Goes on with a command whose replies are there. `None`: a worker has to, from its beginning.
+    pub(crate) fn go_on(
+        &self,
+        sent: Sent,
+        mode: Mode,
+        client: &Client<Connection>,
+        request: &Request<'_>,
+    ) -> Option<GoneOn> {
+        let command = Command::of(request).ok()?;
+        let Sent { under_way, user } = sent;
+        let finished = match mode.on_loop() {
+            true => direct::finish(self, under_way, &command),
+            false => direct::conclude(self, under_way, &command),
+        };
+        let outcome = match finished {
+            Finished::Reply(outcome) => outcome,
+            Finished::Anew => return None,
+            Finished::Waits(under_way) => return Some(GoneOn::Waits(Sent { under_way, user })),
+        };
+        if let (Some(user), Ok(reply)) = (&user, &outcome) {
+            self.cursors.own(cursor_id(reply), &user.name.to_string());
+        }
+        Some(GoneOn::Ended(self.ended(client, request, outcome)))
+    }
+
+    /// Runs a command on an event loop, as far as that needs no waiting.
+    pub(crate) fn run_on_loop(
+        &self,
+        local: &mut LoopLocal,
+        client: &Client<Connection>,
+        request: &Request<'_>,
+        out: &mut Vec<u8>,
+    ) -> Outcome {
+        let to_worker = |kept: Option<Kept>| {
+            Outcome::Suspended(Unfinished {
+                needs: Needs::Worker,
+                kept,
+            })
+        };
+        let Some(sent) = request.resumed.and_then(|r| r.take::<Sent>()) else {
+            return match self.begin(local, client, request) {
+                Some(unfinished) => Outcome::Suspended(unfinished),
+                None => to_worker(None),
+            };
+        };
+        match self.go_on(*sent, Mode::Inline, client, request) {
+            Some(GoneOn::Ended(outcome)) => self.answer(client, outcome, out),
+            Some(GoneOn::Waits(sent)) => to_worker(Some(Box::new(sent))),
+            None => to_worker(None),
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! Commands of the router's own, or of a user's, that its scratch server answers.
+
+use crate::Outcome;
+use crate::service_impl::Router;
+use crate::upstream::error_of;
+use bson::DocBuf;
+use commands::LoggedIn;
+use std::sync::Arc;
+
+/// A reply, or the error that it tells.
+pub(crate) fn sound(reply: DocBuf) -> Outcome<DocBuf> {
+    match error_of(reply.as_doc()) {
+        Some(e) => Err(e.into()),
+        None => Ok(reply),
+    }
+}
+
+/// What the scratch server says to a command of the router's own.
+pub(crate) fn compute(router: &Router, command: &DocBuf) -> Outcome<DocBuf> {
+    let own = router.local.own_user()?;
+    compute_for(router, own, command)
+}
+
+/// What the scratch server says to a user's command.
+pub(crate) fn compute_for(
+    router: &Router,
+    user: Option<Arc<LoggedIn>>,
+    command: &DocBuf,
+) -> Outcome<DocBuf> {
+    sound(router.local.run_own(user, command.as_doc())?)
+}
