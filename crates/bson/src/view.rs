@@ -144,15 +144,7 @@ impl<'a> Iter<'a> {
     #[inline]
     fn step(&mut self) -> Option<(&'a [u8], Val<'a>, bool)> {
         let (&t, after) = self.rest.split_first()?;
-        let (mut end, mut bits) = (0, 0u8);
-        loop {
-            match after.get(end) {
-                Some(0) => break,
-                Some(&b) => bits |= b,
-                None => return None,
-            }
-            end += 1;
-        }
+        let (end, ascii) = name_end(after)?;
         let (name, body) = (&after[..end], &after[end + 1..]);
         let Some(len) = size_of_value(t, body) else {
             self.rest = &[];
@@ -165,7 +157,7 @@ impl<'a> Iter<'a> {
                 tag: t,
                 bytes: &body[..len],
             },
-            bits < 0x80,
+            ascii,
         ))
     }
 
@@ -195,12 +187,68 @@ impl<'a> Iterator for Iter<'a> {
     }
 }
 
+/// Where the name that `bytes` begin with ends, and whether it is all ASCII. `None`: it does not.
+///
+/// Eight bytes at once: most names are shorter, and a loop over their bytes would end where nobody
+/// foresees it.
+#[inline]
+fn name_end(bytes: &[u8]) -> Option<(usize, bool)> {
+    const ONES: u64 = u64::from_le_bytes([1; 8]);
+    const HIGH: u64 = ONES << 7;
+    let (mut at, mut bits) = (0, 0);
+    while let Some(eight) = bytes.get(at..).and_then(|b| b.first_chunk()) {
+        let word = u64::from_le_bytes(*eight);
+        // The lowest bit of these is that of the first zero; those above it may be of other bytes.
+        let zeros = word.wrapping_sub(ONES) & !word & HIGH;
+        if zeros != 0 {
+            let before = zeros.trailing_zeros() / 8;
+            bits |= word & !(u64::MAX << (8 * before));
+            return Some((at + before as usize, bits & HIGH == 0));
+        }
+        bits |= word;
+        at += eight.len();
+    }
+    loop {
+        match *bytes.get(at)? {
+            0 => return Some((at, bits & HIGH == 0)),
+            b => bits |= u64::from(b),
+        }
+        at += 1;
+    }
+}
+
+/// The sizes of values of each type; [`VARIES`] where they differ or there is no such type.
+static SIZES: [u8; 256] = {
+    let mut sizes = [VARIES; 256];
+    sizes[tag::DOUBLE as usize] = 8;
+    sizes[tag::DATE as usize] = 8;
+    sizes[tag::TIMESTAMP as usize] = 8;
+    sizes[tag::INT64 as usize] = 8;
+    sizes[tag::INT32 as usize] = 4;
+    sizes[tag::OBJECT_ID as usize] = 12;
+    sizes[tag::BOOL as usize] = 1;
+    sizes[tag::NULL as usize] = 0;
+    sizes[tag::UNDEFINED as usize] = 0;
+    sizes[tag::MIN_KEY as usize] = 0;
+    sizes[tag::MAX_KEY as usize] = 0;
+    sizes[tag::DECIMAL128 as usize] = 16;
+    sizes
+};
+const VARIES: u8 = u8::MAX;
+
 /// The size in bytes of a value of type `t` at the start of `b`; `None` when it does not fit or the type is unknown.
 #[inline]
 pub(crate) fn size_of_value(t: u8, b: &[u8]) -> Option<usize> {
-    let n = match t {
-        tag::DOUBLE | tag::DATE | tag::TIMESTAMP | tag::INT64 => 8,
-        tag::INT32 => 4,
+    let n = match SIZES[usize::from(t)] {
+        VARIES => size_that_varies(t, b)?,
+        n => usize::from(n),
+    };
+    (n <= b.len()).then_some(n)
+}
+
+#[inline]
+fn size_that_varies(t: u8, b: &[u8]) -> Option<usize> {
+    Some(match t {
         tag::STRING | tag::CODE | tag::SYMBOL => {
             let l = usize::try_from(i32_at(b, 0)?).ok()?;
             if l == 0 {
@@ -216,9 +264,6 @@ pub(crate) fn size_of_value(t: u8, b: &[u8]) -> Option<usize> {
             l
         }
         tag::BINARY => 5 + usize::try_from(i32_at(b, 0)?).ok()?,
-        tag::OBJECT_ID => 12,
-        tag::BOOL => 1,
-        tag::NULL | tag::UNDEFINED | tag::MIN_KEY | tag::MAX_KEY => 0,
         tag::REGEX => {
             let p = b.iter().position(|&c| c == 0)?;
             let f = b.get(p + 1..)?.iter().position(|&c| c == 0)?;
@@ -232,10 +277,8 @@ pub(crate) fn size_of_value(t: u8, b: &[u8]) -> Option<usize> {
             }
             l
         }
-        tag::DECIMAL128 => 16,
         _ => return None,
-    };
-    (n <= b.len()).then_some(n)
+    })
 }
 
 impl<'a> Val<'a> {
@@ -513,5 +556,25 @@ impl std::fmt::Debug for Doc<'_> {
 impl std::fmt::Display for Doc<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&crate::json::val_to_string(self.as_val()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_end_at_their_zero() {
+        for fill in ["\u{1}", "a", "\u{7f}", "\u{80}", "é", "日"] {
+            for many in 0..20 {
+                let name = fill.repeat(many);
+                for behind in 0..20u8 {
+                    let bytes = [name.as_bytes(), &[0], &vec![behind % 3; behind.into()]].concat();
+                    let end = Some((name.len(), name.is_ascii()));
+                    assert_eq!(name_end(&bytes), end, "{name} {behind}");
+                }
+                assert_eq!(name_end(name.as_bytes()), None);
+            }
+        }
     }
 }
