@@ -90,7 +90,7 @@ pub fn prepare(doc: Doc<'_>, next_stamp: impl FnMut() -> u64) -> Result<DocBuf> 
 /// `key` may have the store's prefix.
 #[inline]
 pub(crate) fn stored<'r>(coll: &Collection, key: &[u8], record: &'r [u8]) -> Result<Doc<'r>> {
-    Doc::new(record).ok_or_else(|| damaged_record(coll, key).into())
+    Doc::of_stored(record).ok_or_else(|| damaged_record(coll, key).into())
 }
 
 #[cold]

@@ -36,7 +36,7 @@ impl Current {
 /// A record that [`crate::records::stored`] has checked where it was read.
 #[inline]
 pub(crate) fn checked(record: &[u8]) -> Doc<'_> {
-    Doc::new(record).expect("a record that was checked where it was read")
+    Doc::of_stored(record).expect("a record that was checked where it was read")
 }
 
 /// A document that was made here.
