@@ -132,8 +132,22 @@ impl SortPattern {
 
     /// The same where something is known of the document.
     pub fn sort_key_with(&self, doc: Doc<'_>, known: &Metadata, out: &mut Vec<u8>) -> Result<()> {
+        self.sort_key_until(doc, known, None, out).map(|_| ())
+    }
+
+    /// The same for who has no use for a key above `last`: of such a one it may write the first
+    /// fields only, and says false then.
+    pub fn sort_key_until(
+        &self,
+        doc: Doc<'_>,
+        known: &Metadata,
+        last: Option<&[u8]>,
+        out: &mut Vec<u8>,
+    ) -> Result<bool> {
         let start = out.len();
+        let mut left = self.fields.len();
         for f in &self.fields {
+            left -= 1;
             if let Some(meta) = f.meta {
                 meta_key(meta, known, out);
                 continue;
@@ -145,11 +159,15 @@ impl SortPattern {
                 Some(None) => key::encode_missing(f.descending, out, None),
                 None => {
                     out.truncate(start);
-                    return self.array_key(doc, known, out);
+                    return self.array_key(doc, known, out).map(|()| true);
                 }
             }
+            // Two fields that are still to come may be parallel arrays, which are refused.
+            if left == 1 && last.is_some_and(|last| out.get(start..) > Some(last)) {
+                return Ok(false);
+            }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// The key of a document in which a field goes through an array.
@@ -388,6 +406,42 @@ mod tests {
         ];
         assert_eq!(sorted(r#"{"a.b":1,"a.c":1}"#, &docs), [1, 0]);
         assert_eq!(sorted(r#"{"a.b":1,"a.c":-1}"#, &docs), [0, 1]);
+    }
+
+    #[test]
+    fn a_key_above_the_last_may_end_early() {
+        let spec = json::parse(r#"{"a":-1,"b":1,"c":1}"#).unwrap();
+        let p = SortPattern::parse(spec.as_doc()).unwrap();
+        let docs = [
+            r#"{"a":2,"b":1,"c":1}"#,
+            r#"{"a":1,"b":1,"c":0}"#,
+            r#"{"a":1,"b":1,"c":1}"#,
+            r#"{"a":1,"b":[1,2],"c":2}"#,
+            r#"{"a":1,"b":2}"#,
+            r#"{"b":0}"#,
+        ]
+        .map(|d| json::parse(d).unwrap());
+        let key = |i: usize, last: Option<&[u8]>| {
+            let mut key = vec![7];
+            let known = Metadata::NONE;
+            let whole = p.sort_key_until(docs[i].as_doc(), known, last, &mut key);
+            (whole.unwrap(), key.split_off(1))
+        };
+        let keys: Vec<Vec<u8>> = (0..docs.len()).map(|i| key(i, None).1).collect();
+        assert!(keys.is_sorted_by(|a, b| a < b));
+        for (last, bound) in keys.iter().enumerate() {
+            for (i, whole) in keys.iter().enumerate() {
+                let (all, found) = key(i, Some(bound));
+                assert!(all && found == *whole || i > last && whole.starts_with(&found));
+                assert!(all || found.as_slice() > bound.as_slice());
+            }
+        }
+        // It ends before the last field, and not before two that may be refused.
+        assert!(!key(4, Some(&keys[3])).0 && key(3, Some(&keys[1])).0);
+        let parallel = json::parse(r#"{"a":0,"b":[1],"c":[1]}"#).unwrap();
+        let (known, last) = (Metadata::NONE, Some(keys[0].as_slice()));
+        let refused = p.sort_key_until(parallel.as_doc(), known, last, &mut Vec::new());
+        assert!(refused.is_err());
     }
 
     #[test]

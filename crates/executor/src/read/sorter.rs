@@ -14,6 +14,7 @@ use crate::records;
 use bson::Doc;
 use errors::{Error, Result, bail};
 use planner::Plan;
+use query::metadata::Metadata;
 use query::pipeline::{Merge, Runs, Share, SpillFile, SpillTarget};
 use query::sort::SortPattern;
 use std::collections::{BinaryHeap, VecDeque};
@@ -119,27 +120,15 @@ impl Sorter {
         keep: bool,
         seq: u64,
     ) -> Result<()> {
-        self.scratch.clear();
-        match &self.scores {
-            None => self.pattern.sort_key(doc, &mut self.scratch)?,
-            Some(plan) => {
-                let known = text::metadata(plan, doc);
-                self.pattern.sort_key_with(doc, &known, &mut self.scratch)?;
-            }
-        }
         self.rows += 1;
-        if let Some(limit) = self.limit
-            && self.heap.len() >= limit
+        if !self.make_key(doc, seq)? {
+            return Ok(());
+        }
+        if self.room() == 0
+            && let Some(r) = self.heap.pop()
         {
-            match self.heap.peek() {
-                Some(worst) if (&self.scratch, seq) < (&worst.key, worst.seq) => {
-                    if let Some(r) = self.heap.pop() {
-                        self.bytes -= size(&r);
-                        self.docs_bytes -= r.doc.as_ref().map_or(0, Vec::len);
-                    }
-                }
-                _ => return Ok(()),
-            }
+            self.bytes -= size(&r);
+            self.docs_bytes -= r.doc.as_ref().map_or(0, Vec::len);
         }
         let keep = keep || self.limit.is_none() && self.may_keep(doc.len());
         if keep {
@@ -172,6 +161,19 @@ impl Sorter {
             self.spill(ctx)?;
         }
         Ok(())
+    }
+
+    /// Makes the row's sort key in `scratch`; false where the row comes behind all that are wanted.
+    fn make_key(&mut self, doc: Doc<'_>, seq: u64) -> Result<bool> {
+        self.scratch.clear();
+        let known = self.scores.as_ref().map(|plan| text::metadata(plan, doc));
+        let known = known.as_ref().unwrap_or(Metadata::NONE);
+        let last = self.heap.peek().filter(|_| self.room() == 0);
+        let last_key = last.map(|row| row.key.as_slice());
+        let (pattern, key) = (&self.pattern, &mut self.scratch);
+        let may_come = pattern.sort_key_until(doc, known, last_key, key)?;
+        let before = |row: &Row| (key.as_slice(), seq) < (row.key.as_slice(), row.seq);
+        Ok(may_come && last.is_none_or(before))
     }
 
     /// Takes the rows in memory, in order.
