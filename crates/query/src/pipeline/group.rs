@@ -6,7 +6,7 @@
 
 use super::spill::{Merge, Runs};
 use super::stage_memory::hold;
-use super::unwind_group::TakesElement;
+use super::unwind_group::{Taken, Takes};
 use super::{
     IdleVisitor, PipelineHost, Share, Source, StageProfiler, too_much_memory, unspillable,
 };
@@ -278,23 +278,28 @@ impl Run {
         doc: Doc<'_>,
         meta: &Metadata,
         element: Val<'_>,
-        takes: &TakesElement,
+        takes: &Takes,
     ) -> Result<()> {
         let ctx = EvalCtx::new(doc, &self.vars).with_meta(meta);
         let (fields, width) = (&self.spec.fields, self.spec.fields.len());
-        let at = if takes.id {
-            self.groups.place_of(element, &self.spec, &self.vars)?
-        } else {
-            let id = self.spec.id.evaluate(&ctx)?;
-            self.groups.place_of(id.or_null(), &self.spec, &self.vars)?
+        let of_document;
+        let id = match &takes.id {
+            Taken::Element => element,
+            Taken::Constant(v) => v.as_val(),
+            Taken::OfDocument => {
+                of_document = self.spec.id.evaluate(&ctx)?;
+                of_document.or_null()
+            }
         };
+        let at = self.groups.place_of(id, &self.spec, &self.vars)?;
         let mut grown = 0;
         let states = self.groups.of_mut(at, width);
         for ((f, takes), a) in fields.iter().zip(&takes.fields).zip(states) {
             let before = if f.grows { a.memory_bytes() } else { 0 };
             match takes {
-                true => a.take(Some(element))?,
-                false => f.spec.add(a, &ctx)?,
+                Taken::Element => a.take(Some(element))?,
+                Taken::Constant(v) => a.take(Some(v.as_val()))?,
+                Taken::OfDocument => f.spec.add(a, &ctx)?,
             }
             if f.grows {
                 grown += a.memory_bytes() as isize - before as isize;

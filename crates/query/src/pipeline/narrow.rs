@@ -5,9 +5,9 @@
 //! Invariant: the results are those of whole documents. So a pipeline is left alone that gives
 //! documents of its input.
 
-use super::{IdleVisitor, Op, Pipeline, PipelineHost, Source, Stage};
+use super::{IdleVisitor, Op, Pipeline, PipelineHost, Source, Stage, unwind_group};
 use crate::metadata::Metadata;
-use bson::{Doc, Writer};
+use bson::Doc;
 use errors::Result;
 use std::collections::BTreeSet;
 
@@ -23,17 +23,59 @@ impl Pipeline {
         let stages = self.stages.get(from..).unwrap_or_default();
         let ends = |s: &Stage| matches!(s.op, Op::Group(_) | Op::Transform(_) | Op::Count(_));
         let before = stages.iter().position(ends).unwrap_or(stages.len());
-        let copies = |s: &Stage| match &s.op {
+        let copies = |(at, s): (usize, &Stage)| match &s.op {
             Op::Facet(f) => watched || !f.feeds_groups(),
-            Op::Unwind(_) | Op::Lookup(_) | Op::Window(_) | Op::Sort(..) => true,
+            Op::Unwind(_) => watched || unwind_group::fused(stages.split_at(at).1).is_none(),
+            Op::Lookup(_) | Op::Window(_) | Op::Sort(..) => true,
             _ => false,
         };
-        if !stages.iter().take(before).any(copies) {
+        if !stages.iter().enumerate().take(before).any(copies) {
             return source;
         }
         match self.needed(from) {
-            Some(paths) => Box::new(Narrow::new(source, &paths)),
+            Some(paths) => Box::new(Narrow {
+                input: source,
+                names: Names::of(&paths),
+                out: Vec::new(),
+            }),
             None => source,
+        }
+    }
+}
+
+/// Names of fields of which documents are made anew.
+pub(super) struct Names(Box<[Box<str>]>);
+
+impl Names {
+    /// `paths`: dotted; all of their first fields is kept.
+    pub fn of(paths: &BTreeSet<String>) -> Names {
+        let first = |p: &String| p.split('.').next().unwrap_or("").into();
+        let names: BTreeSet<Box<str>> = paths.iter().map(first).collect();
+        Names(names.into_iter().collect())
+    }
+
+    /// Appends a document of these fields of `doc`.
+    pub fn copy(&self, doc: Doc<'_>, out: &mut Vec<u8>) {
+        let start = out.len();
+        out.extend_from_slice(&[0; 4]);
+        let (bytes, end) = (doc.as_bytes(), doc.len() - 1);
+        let (mut fields, mut at, mut found) = (doc.iter(), 4, 0u64);
+        while found.count_ones() as usize != self.0.len()
+            && let Some((name, _)) = fields.next_raw()
+        {
+            let before = std::mem::replace(&mut at, end - fields.rest().len());
+            let place = self.0.iter().position(|n| bson::same_name(name, n));
+            // Of fields with one name the first is the one that is read.
+            let bit = place.map_or(0, |p| 1u64.checked_shl(p as u32).unwrap_or(0));
+            if place.is_some() && found & bit == 0 {
+                out.extend_from_slice(bytes.get(before..at).unwrap_or(&[]));
+                found |= bit;
+            }
+        }
+        out.push(0);
+        let len = i32::try_from(out.len() - start).unwrap_or(i32::MAX);
+        if let Some(place) = out.get_mut(start..start + 4) {
+            place.copy_from_slice(&len.to_le_bytes());
         }
     }
 }
@@ -41,21 +83,8 @@ impl Pipeline {
 /// The fields that the stages behind read, of documents that they would copy whole.
 struct Narrow {
     input: Box<dyn Source>,
-    names: Box<[Box<str>]>,
+    names: Names,
     out: Vec<u8>,
-}
-
-impl Narrow {
-    /// `paths`: dotted; all of their first fields is kept.
-    fn new(input: Box<dyn Source>, paths: &BTreeSet<String>) -> Narrow {
-        let first = |p: &String| p.split('.').next().unwrap_or("").into();
-        let names: BTreeSet<Box<str>> = paths.iter().map(first).collect();
-        Narrow {
-            input,
-            names: names.into_iter().collect(),
-            out: Vec::new(),
-        }
-    }
 }
 
 impl Source for Narrow {
@@ -64,23 +93,7 @@ impl Source for Narrow {
             return Ok(false);
         }
         self.out.clear();
-        let mut w = Writer::on(std::mem::take(&mut self.out));
-        let mut found: u64 = 0;
-        for e in self.input.doc() {
-            if found.count_ones() as usize == self.names.len() {
-                break;
-            }
-            let Some(at) = self.names.iter().position(|n| **n == *e.name) else {
-                continue;
-            };
-            // Of fields with one name the first is the one that is read.
-            let bit = 1u64.checked_shl(at as u32).unwrap_or(0);
-            if found & bit == 0 {
-                w.val(e.name, e.val);
-                found |= bit;
-            }
-        }
-        self.out = w.finish_into();
+        self.names.copy(self.input.doc(), &mut self.out);
         Ok(true)
     }
 

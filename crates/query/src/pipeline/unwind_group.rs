@@ -7,7 +7,7 @@
 use super::unwind::Unwind;
 use super::{IdleVisitor, Op, PipelineHost, Source, Stage, group};
 use crate::expr::{Expression, Vars};
-use bson::{Doc, tag};
+use bson::{Doc, Val, Value, tag};
 use errors::Result;
 use std::sync::Arc;
 
@@ -18,13 +18,20 @@ pub(super) const STAGES: usize = 2;
 pub(super) struct Fused {
     unwind: Arc<Unwind>,
     group: Arc<group::Group>,
-    takes: TakesElement,
+    takes: Takes,
 }
 
-/// Whether the id, and each accumulator, takes the element itself; else it reads the document.
-pub(super) struct TakesElement {
-    pub id: bool,
-    pub fields: Vec<bool>,
+/// What the id, and each accumulator, takes.
+pub(super) struct Takes {
+    pub id: Taken,
+    pub fields: Vec<Taken>,
+}
+
+pub(super) enum Taken {
+    Element,
+    Constant(Value),
+    /// The value of its expression over the document.
+    OfDocument,
 }
 
 /// The operator for the stages that `stages` begin with, where it can stand for them.
@@ -40,10 +47,10 @@ pub(super) fn fused(stages: &[Stage]) -> Option<Fused> {
     }
     let path = unwind.path.first();
     let fields = group.fields.iter();
-    let takes = TakesElement {
-        id: takes_element(&group.id, path)?,
+    let takes = Takes {
+        id: taken(&group.id, path)?,
         fields: fields
-            .map(|f| takes_element(f.spec.only_argument()?, path))
+            .map(|f| taken(f.spec.only_argument()?, path))
             .collect::<Option<_>>()?,
     };
     Some(Fused {
@@ -53,23 +60,26 @@ pub(super) fn fused(stages: &[Stage]) -> Option<Fused> {
     })
 }
 
-/// Whether an expression is the field that is unwound; `None` where it reads that field otherwise.
-fn takes_element(e: &Expression, field: &str) -> Option<bool> {
+/// What an expression takes; `None` where it reads the field that is unwound, and is not just that.
+fn taken(e: &Expression, field: &str) -> Option<Taken> {
     if e.as_path().as_deref() == Some(field) {
-        return Some(true);
+        return Some(Taken::Element);
+    }
+    if let Some(v) = e.constant() {
+        return Some(Taken::Constant(v.clone()));
     }
     let reads = |path: &String| path.split('.').next() == Some(field);
-    (!e.needed_paths()?.iter().any(reads)).then_some(false)
+    (!e.needed_paths()?.iter().any(reads)).then_some(Taken::OfDocument)
 }
 
 pub(super) struct Run {
     /// Gone when all of it is taken.
     input: Option<Box<dyn Source>>,
     unwind: Arc<Unwind>,
-    takes: TakesElement,
+    takes: Takes,
     groups: group::Run,
-    /// Where in the array of the input's document the rest begins, in bytes.
-    at: Option<usize>,
+    /// Where in the bytes of the input's document the rest of its array begins and ends.
+    rest: Option<(usize, usize)>,
 }
 
 impl Run {
@@ -79,22 +89,19 @@ impl Run {
             unwind: fused.unwind,
             takes: fused.takes,
             groups: group::Run::fed(fused.group, vars),
-            at: None,
+            rest: None,
         }
     }
 
     /// Takes the rest of the array. After a suspension it goes on where it was.
     fn take_array(&mut self, host: &mut dyn PipelineHost) -> Result<()> {
-        let (Some(input), Some(start)) = (&self.input, self.at) else {
+        let (Some(input), Some((start, end))) = (&self.input, self.rest) else {
             return Ok(());
         };
         let doc = input.doc();
-        let array = self.unwind.path.get(doc).and_then(|v| v.as_array());
-        let array = array.unwrap_or(Doc::EMPTY);
-        let end = array.len() - 1;
-        let mut rest = bson::Iter::over(array.as_bytes().get(start..end).unwrap_or(&[]));
+        let mut rest = bson::Iter::over(doc.as_bytes().get(start..end).unwrap_or(&[]));
         loop {
-            self.at = Some(end - rest.rest().len());
+            self.rest = Some((end - rest.rest().len(), end));
             host.check()?;
             self.groups.make_room(host)?;
             let Some((_, element)) = rest.next_raw() else {
@@ -103,9 +110,16 @@ impl Run {
             self.groups
                 .take_element(doc, input.meta(), element, &self.takes)?;
         }
-        self.at = None;
+        self.rest = None;
         Ok(())
     }
+}
+
+/// Where in the bytes of a document the elements of an array lie that is a field of it.
+fn elements(doc: Doc<'_>, array: Val<'_>) -> Option<(usize, usize)> {
+    let from = doc.as_bytes().as_ptr() as usize;
+    let start = (array.bytes.as_ptr() as usize).checked_sub(from)?;
+    Some((start + 4, start + array.bytes.len() - 1))
 }
 
 impl Source for Run {
@@ -123,7 +137,7 @@ impl Source for Run {
             }
             let doc = input.doc();
             match self.unwind.path.get(doc) {
-                Some(v) if v.tag == tag::ARRAY => self.at = Some(4),
+                Some(v) if v.tag == tag::ARRAY => self.rest = elements(doc, v),
                 // Anything else counts as its only element.
                 Some(v) if !v.is_nullish() => {
                     self.groups
@@ -141,7 +155,7 @@ impl Source for Run {
 
     fn parts(&mut self, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()> {
         if let Some(input) = &mut self.input {
-            input.parts(self.at.is_some(), to)?;
+            input.parts(self.rest.is_some(), to)?;
         }
         self.groups.parts(wanted, to)
     }
