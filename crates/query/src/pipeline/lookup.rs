@@ -1,6 +1,8 @@
 //! `$lookup`: by equality of two fields, by a pipeline with variables, or both.
 
-use super::lookup_table::Joiner;
+use super::lookup_table::{Joiner, Matches};
+use super::lookup_unwind;
+use super::narrow::Names;
 use super::options::{field_path, object, options, required, string, wrong_type};
 use super::parse::{Inside, ParseCtx};
 use super::stage_memory::hold;
@@ -10,10 +12,11 @@ use crate::collation::Collation;
 use crate::expr::{EvalCtx, Expression, Vars};
 use crate::filter::{Filter, InList, Node, Test};
 use crate::metadata::Metadata;
-use crate::path::FieldPath;
+use crate::path::{FieldPath, array_index};
 use bson::{Doc, Val, Value, Writer, order, tag};
 use errors::{Result, bail};
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 #[derive(Clone, Debug)]
@@ -168,7 +171,7 @@ impl Lookup {
     }
 
     /// Paths of the input that the stage reads.
-    pub fn needed(&self) -> Option<std::collections::BTreeSet<String>> {
+    pub fn needed(&self) -> Option<BTreeSet<String>> {
         let mut all = Some(Default::default());
         for (_, e) in &self.lets {
             crate::expr::join_paths(&mut all, e.needed_paths());
@@ -177,6 +180,44 @@ impl Lookup {
             all.insert(local.to_string());
         }
         all
+    }
+
+    /// The fields that are read of what is joined, where these paths are read behind the stage;
+    /// `None`: all. A number may be a place in the array.
+    pub(super) fn read_of_joined(&self, paths: Option<&BTreeSet<String>>) -> Option<Names> {
+        let mut below = BTreeSet::new();
+        for path in paths?.iter().map(|p| FieldPath::new(p)) {
+            if path.starts_with(&self.as_) {
+                let name = path.part(self.as_.len());
+                if name.is_empty() || array_index(name).is_some() {
+                    return None;
+                }
+                below.insert(name.to_string());
+            } else if self.as_.starts_with(&path) {
+                return None;
+            }
+        }
+        Some(Names::of(&below))
+    }
+
+    /// The stage on top of `input`. `read`: as [`Joiner::new`].
+    pub(super) fn attach(
+        self: &Arc<Lookup>,
+        input: Box<dyn Source>,
+        vars: Arc<Vars>,
+        read: Option<Names>,
+    ) -> Box<dyn Source> {
+        let joiner = Joiner::new(self.clone(), read);
+        match &self.unwinding {
+            None => Box::new(Run::new(input, joiner, self.clone(), vars)),
+            Some(u) => Box::new(lookup_unwind::Run::new(
+                input,
+                joiner,
+                self,
+                u.clone(),
+                vars,
+            )),
+        }
     }
 
     /// What there is to join to `doc`.
@@ -312,13 +353,13 @@ pub(super) fn equals_any(
     }
 }
 
-pub(super) struct Run {
+struct Run {
     input: Box<dyn Source>,
     joiner: Joiner,
     spec: Arc<Lookup>,
     vars: Arc<Vars>,
     /// The joined documents of the current input document, and where more come from.
-    joining: Option<(Option<Box<dyn Source>>, Writer)>,
+    joining: Option<(Option<Matches>, Writer)>,
     /// The result when it is the same for every input document.
     same: Option<Value>,
     share: Option<Share>,
@@ -326,10 +367,10 @@ pub(super) struct Run {
 }
 
 impl Run {
-    pub fn new(input: Box<dyn Source>, spec: Arc<Lookup>, vars: Arc<Vars>) -> Run {
+    fn new(input: Box<dyn Source>, joiner: Joiner, spec: Arc<Lookup>, vars: Arc<Vars>) -> Run {
         Run {
             input,
-            joiner: Joiner::new(spec.clone()),
+            joiner,
             spec,
             vars,
             joining: None,

@@ -14,6 +14,7 @@
 
 use super::group::ShortKey;
 use super::lookup::{Lookup, join_values};
+use super::narrow::Names;
 use super::{IdleVisitor, Op, PipelineHost, Share, Source};
 use crate::expr::Vars;
 use crate::index_keys::{KeyPattern, KeySet};
@@ -45,11 +46,21 @@ const ENTRY_BYTES: usize = 64;
 /// How the documents of the input find theirs.
 pub(super) struct Joiner {
     spec: Arc<Lookup>,
+    /// The fields that are read of what is joined; `None`: all.
+    read: Option<Names>,
     queries: u64,
     /// A table is made after so many queries; `None` until it was asked.
     table_after: Option<u64>,
     state: State,
     share: Option<Share>,
+    /// For the key that is looked for.
+    key: Vec<u8>,
+}
+
+/// What there is to join to a document.
+pub(super) enum Matches {
+    Found(Found),
+    Queried(Box<dyn Source>),
 }
 
 enum State {
@@ -59,14 +70,17 @@ enum State {
 }
 
 impl Joiner {
-    pub fn new(spec: Arc<Lookup>) -> Joiner {
+    /// `read`: the fields that stages behind read of what is joined; `None`: all.
+    pub fn new(spec: Arc<Lookup>, read: Option<Names>) -> Joiner {
         let table_after = (!may_have_table(&spec)).then_some(u64::MAX);
         Joiner {
             spec,
+            read,
             queries: 0,
             table_after,
             state: State::Queries,
             share: None,
+            key: Vec::new(),
         }
     }
 
@@ -76,7 +90,7 @@ impl Joiner {
         doc: Doc<'_>,
         host: &mut dyn PipelineHost,
         vars: &Arc<Vars>,
-    ) -> Result<Box<dyn Source>> {
+    ) -> Result<Matches> {
         if matches!(self.state, State::Queries) && self.wants_table(host) {
             self.begin(host, vars)?;
         }
@@ -85,16 +99,16 @@ impl Joiner {
         }
         if let State::Table(table) = &self.state
             && let Some((local, _)) = &self.spec.fields
-            && let Some(rows) = table.find(&join_values(doc, local))
+            && let Some(rows) = table.find(&join_values(doc, local), &mut self.key)
         {
-            return Ok(Box::new(Found {
+            return Ok(Matches::Found(Found {
                 table: table.clone(),
                 rows,
                 next: 0,
             }));
         }
         self.queries += 1;
-        self.spec.open(doc, host, vars)
+        Ok(Matches::Queried(self.spec.open(doc, host, vars)?))
     }
 
     fn wants_table(&mut self, host: &mut dyn PipelineHost) -> bool {
@@ -134,7 +148,7 @@ impl Joiner {
             if !source.advance(host)? {
                 break true;
             }
-            let added = table.add(source.doc());
+            let added = table.add(source.doc(), self.read.as_ref());
             let bytes = table.bytes();
             if !added || bytes > host.memory_limit() || !share.fits(bytes) {
                 break false;
@@ -189,7 +203,7 @@ fn table_after(spec: &Lookup, host: &mut dyn PipelineHost) -> u64 {
 }
 
 /// Documents by the values of one path.
-struct Table {
+pub(super) struct Table {
     pattern: KeyPattern,
     keys: KeySet,
     /// The documents one after another, and where each ends.
@@ -227,8 +241,9 @@ impl Table {
         self.docs.capacity() + self.key_bytes + self.entries.len() * ENTRY_BYTES
     }
 
-    /// False where the document has no keys that stand for it.
-    fn add(&mut self, doc: Doc<'_>) -> bool {
+    /// False where the document has no keys that stand for it. `read`: the fields that are kept of
+    /// it.
+    fn add(&mut self, doc: Doc<'_>, read: Option<&Names>) -> bool {
         if self.pattern.extract(doc, false, &mut self.keys).is_err() {
             return false;
         }
@@ -253,22 +268,25 @@ impl Table {
             }
             self.entries.push(Entry { row, next: NONE });
         }
-        self.docs.extend_from_slice(doc.as_bytes());
+        match read {
+            None => self.docs.extend_from_slice(doc.as_bytes()),
+            Some(names) => names.copy(doc, &mut self.docs),
+        }
         self.ends.push(self.docs.len());
         true
     }
 
     /// The rows that have one of the values, in their order; `None` where the table cannot tell.
-    fn find(&self, values: &[Val<'_>]) -> Option<Rows> {
+    /// `scratch` is for a key.
+    fn find(&self, values: &[Val<'_>], scratch: &mut Vec<u8>) -> Option<Rows> {
         if values.is_empty() || values.iter().any(|v| !is_exact(*v)) {
             return None;
         }
         let mut rows = Rows::new();
-        let mut bytes = Vec::with_capacity(32);
         for v in values {
-            bytes.clear();
-            key::encode(*v, false, &mut bytes, None);
-            let mut at = self.by_key.get(bytes.as_slice()).map_or(NONE, |e| e.0);
+            scratch.clear();
+            key::encode(*v, false, scratch, None);
+            let mut at = self.by_key.get(scratch.as_slice()).map_or(NONE, |e| e.0);
             while let Some(entry) = self.entries.get(at as usize) {
                 rows.push(entry.row);
                 at = entry.next;
@@ -296,29 +314,46 @@ fn is_exact(v: Val<'_>) -> bool {
     !matches!(v.tag, tag::NULL | tag::UNDEFINED | tag::ARRAY)
 }
 
-/// Rows of a table as a source.
-struct Found {
+/// Rows of a table.
+pub(super) struct Found {
     table: Arc<Table>,
     rows: Rows,
     next: usize,
 }
 
-impl Source for Found {
-    fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool> {
-        host.check()?;
-        self.next = self.rows.len().min(self.next) + 1;
-        Ok(self.next <= self.rows.len())
-    }
-
+impl Found {
     fn doc(&self) -> Doc<'_> {
         let row = self.next.checked_sub(1).and_then(|at| self.rows.get(at));
         debug_assert!(row.is_some(), "asked for a document after a match");
         row.and_then(|row| self.table.row(*row))
             .unwrap_or(Doc::EMPTY)
     }
+}
 
-    fn parts(&mut self, _: bool, _: &mut dyn IdleVisitor) -> Result<()> {
-        Ok(())
+impl Source for Matches {
+    fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool> {
+        match self {
+            Matches::Queried(source) => source.advance(host),
+            Matches::Found(found) => {
+                host.check()?;
+                found.next = found.rows.len().min(found.next) + 1;
+                Ok(found.next <= found.rows.len())
+            }
+        }
+    }
+
+    fn doc(&self) -> Doc<'_> {
+        match self {
+            Matches::Queried(source) => source.doc(),
+            Matches::Found(found) => found.doc(),
+        }
+    }
+
+    fn parts(&mut self, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()> {
+        match self {
+            Matches::Queried(source) => source.parts(wanted, to),
+            Matches::Found(_) => Ok(()),
+        }
     }
 }
 

@@ -6,7 +6,7 @@
 //! into memory.
 
 use super::lookup::Lookup;
-use super::lookup_table::Joiner;
+use super::lookup_table::{Joiner, Matches};
 use super::unwind::{self, Unwind};
 use super::{IdleVisitor, Op, PipelineHost, Share, Source, Stage};
 use crate::expr::Vars;
@@ -102,12 +102,12 @@ fn show(spec: Doc<'_>, unwind: &Unwind, matched: Option<&Value>) -> DocBuf {
     w.finish()
 }
 
-enum Matches {
+enum Step {
     /// All were given: on to the next document of the input.
     Over,
     /// That document was reached.
     Wanted,
-    Running(Box<dyn Source>),
+    Running(Matches),
     /// They are the same as for the document before.
     Known,
 }
@@ -117,7 +117,7 @@ pub(super) struct Run {
     joiner: Joiner,
     unwind: Arc<Unwind>,
     vars: Arc<Vars>,
-    matches: Matches,
+    step: Step,
     /// How many were given for this document.
     given: usize,
     /// The matches so far, or all of them once they are `Known`, where they are the same for every
@@ -132,17 +132,18 @@ pub(super) struct Run {
 impl Run {
     pub fn new(
         input: Box<dyn Source>,
-        spec: Arc<Lookup>,
+        joiner: Joiner,
+        spec: &Lookup,
         unwind: Arc<Unwind>,
         vars: Arc<Vars>,
     ) -> Run {
         Run {
             input,
             known: spec.is_independent().then(Vec::new),
-            joiner: Joiner::new(spec),
+            joiner,
             unwind,
             vars,
-            matches: Matches::Over,
+            step: Step::Over,
             given: 0,
             known_bytes: 0,
             share: None,
@@ -152,7 +153,7 @@ impl Run {
     }
 
     fn remember(&mut self, host: &dyn PipelineHost) {
-        let (Some(known), Matches::Running(source)) = (&mut self.known, &self.matches) else {
+        let (Some(known), Step::Running(source)) = (&mut self.known, &self.step) else {
             return;
         };
         self.known_bytes += source.doc().len() + size_of::<DocBuf>();
@@ -173,24 +174,24 @@ fn emit(out: &mut Vec<u8>, input: Doc<'_>, unwind: &Unwind, joined: Option<(Val<
 impl Source for Run {
     fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool> {
         loop {
-            match &mut self.matches {
-                Matches::Over => {
+            match &mut self.step {
+                Step::Over => {
                     if !self.input.advance(host)? {
                         return Ok(false);
                     }
                     self.given = 0;
-                    self.matches = match self.complete {
-                        true => Matches::Known,
-                        false => Matches::Wanted,
+                    self.step = match self.complete {
+                        true => Step::Known,
+                        false => Step::Wanted,
                     };
                     continue;
                 }
-                Matches::Wanted => {
+                Step::Wanted => {
                     let source = self.joiner.open(self.input.doc(), host, &self.vars)?;
-                    self.matches = Matches::Running(source);
+                    self.step = Step::Running(source);
                     continue;
                 }
-                Matches::Running(source) => {
+                Step::Running(source) => {
                     if source.advance(host)? {
                         let joined = Some((source.doc().as_val(), self.given));
                         emit(&mut self.out, self.input.doc(), &self.unwind, joined);
@@ -200,7 +201,7 @@ impl Source for Run {
                     }
                     self.complete = self.known.is_some();
                 }
-                Matches::Known => {
+                Step::Known => {
                     host.check()?;
                     if let Some(doc) = self.known.as_ref().and_then(|k| k.get(self.given)) {
                         let joined = Some((doc.as_doc().as_val(), self.given));
@@ -210,7 +211,7 @@ impl Source for Run {
                     }
                 }
             }
-            self.matches = Matches::Over;
+            self.step = Step::Over;
             if self.given == 0 && self.unwind.preserve {
                 emit(&mut self.out, self.input.doc(), &self.unwind, None);
                 return Ok(true);
@@ -227,9 +228,8 @@ impl Source for Run {
     }
 
     fn parts(&mut self, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()> {
-        self.input
-            .parts(!matches!(self.matches, Matches::Over), to)?;
-        if let Matches::Running(source) = &mut self.matches {
+        self.input.parts(!matches!(self.step, Step::Over), to)?;
+        if let Step::Running(source) = &mut self.step {
             source.parts(false, to)?;
         }
         self.joiner.parts(to)?;

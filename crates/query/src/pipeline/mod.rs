@@ -506,6 +506,11 @@ impl Pipeline {
                 out = Box::new(unpack::Run::new(out, u.clone(), behind, needed));
                 continue;
             }
+            if let Op::Lookup(l) = &s.op {
+                let read = l.read_of_joined(self.needed(at + 1).as_ref());
+                out = l.attach(out, vars.clone(), read);
+                continue;
+            }
             if built && matches!(s.op, Op::Out(_) | Op::Merge(_)) {
                 out = Box::new(stream::Shallow { input: out });
             }
@@ -572,10 +577,7 @@ impl Op {
             Op::Unwind(u) => Box::new(unwind::Run::new(input, u.clone())),
             Op::Sample(n) => Box::new(sort::Run::new(input, sort::Order::Random, Some(*n))),
             Op::Count(name) => Box::new(stream::Count::new(input, name.clone())),
-            Op::Lookup(l) => match &l.unwinding {
-                None => Box::new(lookup::Run::new(input, l.clone(), vars)),
-                Some(u) => Box::new(lookup_unwind::Run::new(input, l.clone(), u.clone(), vars)),
-            },
+            Op::Lookup(l) => l.attach(input, vars, None),
             Op::Facet(f) => Box::new(facet::Run::new(input, f, &vars)),
             Op::UnionWith(u) => Box::new(union_with::Run::new(input, u.clone(), vars)),
             Op::Fusion(f) => f.attach(&vars),
