@@ -10,12 +10,21 @@
 //! Invariant: reading never panics and reserves nothing by a number in the bytes.
 
 use protobuf::ProtobufEnum;
-pub use raft::eraftpb::{Entry, Message};
-use raft::eraftpb::{EntryType, MessageType};
+use raft::eraftpb::EntryType;
+pub use raft::eraftpb::{Entry, Message, MessageType};
 
 /// The newest version of what members send each other that this program understands. Each batch says
 /// in which it is written (`docs/decisions/2026-11-25-rolling-upgrades.md`).
 pub const VERSION: i32 = 1;
+
+/// Whether a message may arrive before those that were sent before it. One that continues a log may
+/// not: the member would refuse it, and be sent the entries between once more.
+pub fn may_overtake(message: &Message) -> bool {
+    !matches!(
+        message.get_msg_type(),
+        MessageType::MsgAppend | MessageType::MsgSnapshot
+    )
+}
 
 fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());

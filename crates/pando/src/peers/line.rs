@@ -2,12 +2,11 @@
 //! waits in batches and waits for the answer to one before it sends the next.
 //!
 //! ```text
-//! messages with entries ───────────────────────────► main ──► the peer
+//! what continues a log ────────────────────────────► main ──► the peer
 //! heartbeats, votes, answers ── main carries little ──┘
 //!                            └─ it carries much ────► aside ─► the peer
 //! ```
-//! So a long entry on its way does not keep back what elections depend on. Consensus allows messages
-//! to overtake each other.
+//! So a long entry on its way does not keep back what elections depend on.
 //!
 //! Invariant: what a peer does not take is thrown away past a bound. Consensus sends it again.
 
@@ -25,7 +24,7 @@ use std::time::{Duration, Instant};
 const QUEUE_BYTES: usize = 64 << 20;
 /// What one command carries at the most, in bytes.
 const PART_BYTES: usize = 8 << 20;
-/// Of so many bytes that wait or are under way in the main lane, nothing without entries waits.
+/// Behind so many bytes that wait or are under way in the main lane, nothing waits that may overtake.
 const MUCH_BYTES: usize = 1 << 20;
 /// After a failure, before the next try.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -114,7 +113,7 @@ impl Line {
     }
 
     fn lane_for(&self, message: &Message) -> &Lane {
-        match message.entries.is_empty() && self.main.bytes() >= MUCH_BYTES {
+        match message::may_overtake(message) && self.main.bytes() >= MUCH_BYTES {
             true => &self.aside,
             false => &self.main,
         }
@@ -255,7 +254,7 @@ impl Sender {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use replication::message::Entry;
+    use replication::message::{Entry, MessageType};
 
     fn with_entry(bytes: usize) -> Message {
         let data = vec![0; bytes].into();
@@ -265,8 +264,19 @@ mod tests {
         }];
         Message {
             entries: entries.into(),
+            ..of_type(MessageType::MsgAppend)
+        }
+    }
+
+    fn of_type(msg_type: MessageType) -> Message {
+        Message {
+            msg_type,
             ..Message::default()
         }
+    }
+
+    fn heartbeat() -> Message {
+        of_type(MessageType::MsgHeartbeat)
     }
 
     fn waiting(lane: &Lane) -> bool {
@@ -277,21 +287,21 @@ mod tests {
     fn a_long_entry_does_not_keep_a_heartbeat_back() {
         let line = Line::new("a:1".into());
         line.put(&with_entry(100));
-        line.put(&Message::default());
+        line.put(&heartbeat());
         assert!(!waiting(&line.aside), "with what carries little it goes");
         line.put(&with_entry(MUCH_BYTES));
-        line.put(&Message::default());
+        line.put(&heartbeat());
         assert!(waiting(&line.aside), "past what waits");
         line.aside.next();
         line.main.next();
-        line.put(&Message::default());
+        line.put(&heartbeat());
         assert!(waiting(&line.aside), "past what is under way");
         assert!(!waiting(&line.main));
-        line.put(&with_entry(1));
-        assert!(waiting(&line.main), "entries stay in order");
+        line.put(&of_type(MessageType::MsgAppend));
+        assert!(waiting(&line.main), "what continues the log stays in order");
         line.main.next();
         line.aside.next();
-        line.put(&Message::default());
+        line.put(&heartbeat());
         assert!(waiting(&line.main), "what was much is answered");
         line.close();
         assert_eq!(line.main.next(), None);
