@@ -103,6 +103,72 @@ def test_arguments_are_checked(coll):
     db.command("killCursors", "c", cursors=[opened])
 
 
+def test_arguments_that_no_shard_sees_are_checked(db):
+    db.c.insert_one({"_id": 1})
+    admin = db.client.admin
+    ns = f"{db.name}.c"
+    both_tokens = {"resumeAfter": {"_data": "00"}, "startAfter": {"_data": "00"}}
+    for code, database, command in [
+        (14, db, {"explain": 5}),
+        (59, db, {"explain": {}}),
+        (20, db, {"explain": {"insert": "c", "documents": [{}]}}),
+        (2, db, {"explain": {"find": "c"}, "verbosity": "x"}),
+        (14, db, {"explain": {"find": "c"}, "verbosity": 1}),
+        (125, admin, {"commitTransaction": 1}),
+        (125, admin, {"abortTransaction": 1}),
+        (40415, admin, {"commitTransaction": 1, "query": {}}),
+        (14, admin, {"commitTransaction": 1, "writeConcern": "x"}),
+        (14, admin, {"commitTransaction": 1, "txnNumber": "x"}),
+        (72, admin, {"abortTransaction": 1, "autocommit": True, "txnNumber": Int64(1)}),
+        (13, db, {"abortTransaction": 1}),
+        (14, admin, {"listDatabases": 1, "nameOnly": "x"}),
+        (40415, admin, {"listDatabases": 1, "nope": 1}),
+        (14, admin, {"listDatabases": 1, "readConcern": 5}),
+        (14, db, {"dropDatabase": 1, "writeConcern": 5}),
+        (5255100, db, {"dropDatabase": 2}),
+        (20, admin, {"dropDatabase": 1}),
+        (20, db.client.config, {"dropDatabase": 1}),
+        (14, admin, {"renameCollection": ns, "to": 5}),
+        (20, admin, {"renameCollection": f"{db.name}.system.x", "to": ns}),
+        (14, db, {"cloneCollectionAsCapped": "c", "toCollection": 5, "size": 1000}),
+        (72, db, {"convertToCapped": "c", "size": "x"}),
+        (73, db, {"drop": ".c"}),
+        (13, db, {"moveChunk": ns, "find": {}, "to": "s0"}),
+        (13, db, {"shardCollection": ns, "key": {"_id": 1}}),
+        (14, db, {"aggregate": "c", "pipeline": [], "cursor": {}, "explain": 1}),
+        (14, db, {"aggregate": "c", "pipeline": [], "cursor": {}, "collation": 1}),
+        (6188500, db, {"aggregate": "c", "pipeline": [{"$changeStream": 1}], "cursor": {}}),
+        (14, db, {"aggregate": "c", "pipeline": [{"$changeStream": {"resumeAfter": 1}}], "cursor": {}}),
+        (50865, db, {"aggregate": "c", "pipeline": [{"$changeStream": both_tokens}], "cursor": {}}),
+        (73, admin, {"aggregate": "c", "pipeline": [{"$changeStream": {}}], "cursor": {}}),
+    ]:
+        with pytest.raises(OperationFailure) as refused:
+            database.command(command)
+        assert refused.value.code == code, (command, refused.value)
+    assert db.c.count_documents({}) == 1
+    with db.client.start_session() as session, refuses(263), session.start_transaction():
+        admin.command("getParameter", "*", session=session)
+
+
+def test_what_routers_answer_as_servers_do(db):
+    db.c.insert_one({"_id": 1})
+    db.c.create_index("a", sparse=True)
+    found = db.command("validateDBMetadata", apiParameters={"version": "1", "strict": True}, db=db.name)
+    assert [e["ns"] for e in found["apiVersionErrors"]] == [f"{db.name}.c"]
+    other = db.client[db.name + "_other"]
+    db.client.admin.command("renameCollection", f"{db.name}.c", to=f"{other.name}.c")
+    assert other.c.count_documents({}) == 1
+    assert "dropped" not in other.command("dropDatabase")
+    nowhere = db.client.is_not_there
+    assert nowhere.command("dataSize", "is_not_there.c")["size"] == 0
+    assert "queryPlanner" in nowhere.command("explain", {"find": "c", "filter": {"a": 1}})
+    empty = nowhere.command("dbStats", freeStorage=1)
+    assert empty["collections"] == 0 == empty["freeStorageSize"] and isinstance(empty["objects"], Int64)
+    assert nowhere.command("planCacheClear", "c")["ok"] == 1
+    with refuses(27):
+        nowhere.command("setIndexCommitQuorum", "c", indexNames=["a"], commitQuorum=1)
+
+
 @pytest.mark.parametrize("name", ["a.b.c", "with space", "äö.☃"])
 def test_names_with_dots(db, name):
     coll = shard(db, name, {"k": 1}, at=[5])

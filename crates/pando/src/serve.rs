@@ -414,7 +414,7 @@ fn announce(config: &ServerConfig, listeners: &Listeners, began: Instant, lacks_
         ),
     };
     let part = match &config.topology {
-        Topology::Standalone if config.role == ClusterRole::Router => {
+        Topology::Router => {
             format!(
                 "router of {}",
                 config.config_db.as_deref().unwrap_or_default()

@@ -52,7 +52,7 @@ pub fn launch(
         unix_socket: unix_socket(&o, mongod, port)?,
         advertise: advertise(&o)?,
         topology: match role {
-            ClusterRole::Router => Topology::Standalone,
+            ClusterRole::Router => Topology::Router,
             _ => topology(&o, mongod)?,
         },
         role,

@@ -77,6 +77,23 @@ routers_own! {
     "configureQueryAnalyzer" => Namespace(&[AnalyzeShardKey]);
 }
 
+/// Fails where a command that only routers have is not for the database it was sent to.
+pub(crate) fn check_database(command: &Command<'_>) -> Outcome<()> {
+    let anywhere = matches!(
+        command.name,
+        "isdbgrid" | "isDbGrid" | "checkMetadataConsistency"
+    );
+    if anywhere || command.db == "admin" || own(command.name).is_none() {
+        return Ok(());
+    }
+    Err(err!(
+        Unauthorized,
+        "{} may only be run against the admin database.",
+        command.name
+    )
+    .into())
+}
+
 /// The users and roles of the configuration set.
 pub(crate) struct OnConfigurationSet(pub Arc<crate::Cluster>);
 

@@ -7,7 +7,7 @@ use crate::access;
 use crate::change_stream::ChangeStream;
 use crate::merge::Merge;
 use crate::request::{Command, finish};
-use crate::scratch::{compute, compute_for};
+use crate::scratch::{check_arguments, compute};
 use crate::service_impl::Router;
 use crate::upstream::message;
 use crate::{Failure, Outcome};
@@ -209,16 +209,8 @@ pub(crate) fn batch_of(reply: &DocBuf) -> impl Iterator<Item = Doc<'_>> {
     batch.values().filter_map(Val::as_doc)
 }
 
-/// Fails where a server would refuse the command's arguments: the scratch server says so, which
-/// knows none of the cursors.
-fn check_arguments(router: &Router, command: &Command<'_>) -> Outcome<()> {
-    match compute_for(router, command.user.clone(), &command.whole()) {
-        Err(Failure::Client(e)) if !matches!(e.code, Code::CursorNotFound | Code::Unauthorized) => {
-            Err(e.into())
-        }
-        _ => Ok(()),
-    }
-}
+/// The scratch server knows none of the cursors.
+const LACKS: [Code; 2] = [Code::CursorNotFound, Code::Unauthorized];
 
 /// Whether a getMore says what every driver's does.
 fn is_plain(command: &Command<'_>) -> bool {
@@ -233,8 +225,8 @@ fn is_plain(command: &Command<'_>) -> bool {
 }
 
 pub(crate) fn get_more(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
-    if !is_plain(command) && !command.in_transaction() {
-        check_arguments(router, command)?;
+    if !is_plain(command) {
+        check_arguments(router, command, &LACKS)?;
     }
     let id = command.int("getMore").unwrap_or(0);
     let collection = command
@@ -384,7 +376,7 @@ pub(crate) fn end(router: &Router, ns: &str, id: i64) {
 
 pub(crate) fn kill(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     if !command.in_transaction() {
-        check_arguments(router, command)?;
+        check_arguments(router, command, &LACKS)?;
     }
     let ns = command.namespace()?;
     let ids = command.field("cursors").and_then(Val::as_array);

@@ -3,15 +3,18 @@
 //! Invariant: a sharded collection has its indexes on each shard that has a range of it. A unique
 //! index begins with the shard key, because shards do not know of each other's keys.
 
-use crate::metadata::{Cluster, Placement, Whole, all};
+use crate::metadata::{CONFIG, Cluster, Placement, Whole, all};
 use crate::request::{Command, finish};
-use crate::scratch::sound;
+use crate::scratch::{check_arguments, compute_for, sound};
 use crate::service_impl::Router;
 use crate::{Failure, Outcome, write_concern};
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
 use errors::{Code, err};
 use sharding::series;
 use std::sync::Arc;
+
+/// The scratch server has none of the collections.
+const LACKS: &[Code] = &[Code::NamespaceNotFound];
 
 /// Makes a database, on the shard that was named or on the one that has the fewest databases.
 pub(crate) fn make_database(
@@ -174,6 +177,7 @@ pub(crate) fn on_all_shards(router: &Router, command: &Command<'_>) -> Outcome<D
 
 /// `convertToCapped`, `cloneCollectionAsCapped`: of what is on one shard.
 pub(crate) fn capped(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    check_arguments(router, command, LACKS)?;
     let ns = command.namespace()?;
     router.cluster.agree(&ns, |placement| match placement {
         Some(placement @ Placement::Whole(Whole { shard, .. })) => {
@@ -194,7 +198,8 @@ pub(crate) fn where_it_is(router: &Router, command: &Command<'_>) -> Outcome<Doc
     let ns = command.namespace()?;
     router.cluster.agree(&ns, |placement| {
         let Some(placement) = placement else {
-            return Err(err!(NamespaceNotFound, "database {} not found", command.db).into());
+            // As a server that has nothing.
+            return compute_for(router, command.user.clone(), &command.whole());
         };
         let shards: Vec<Arc<str>> = match placement {
             Placement::Whole(Whole { shard, .. }) => vec![shard.clone()],
@@ -288,6 +293,7 @@ pub(crate) fn options_of(cluster: &Cluster, shard: &str, ns: &str) -> Outcome<Op
 }
 
 pub(crate) fn drop_collection(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    check_arguments(router, command, LACKS)?;
     let ns = command.namespace()?;
     let cluster = &router.cluster;
     match cluster.refresh(&ns)? {
@@ -376,6 +382,9 @@ fn drop_sharded(cluster: &Cluster, ns: &str, concern: Option<Doc<'_>>) -> Outcom
 pub(crate) fn drop_database(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     let cluster = &router.cluster;
     let db = command.db;
+    if matches!(db, "admin" | CONFIG) {
+        return Err(err!(IllegalOperation, "Cannot drop the {db} database").into());
+    }
     let prefix = doc! {"_id": doc! {"$regex": format!("^{}\\.", escape(db))}};
     for entry in cluster.read_config("collections", prefix.as_doc(), Doc::EMPTY)? {
         if let Some(ns) = entry.get("_id").and_then(Val::as_str) {
@@ -391,7 +400,6 @@ pub(crate) fn drop_database(router: &Router, command: &Command<'_>) -> Outcome<D
     })?;
     cluster.forget_database(db);
     let mut w = Writer::new();
-    w.str("dropped", db);
     write_concern::append(&mut w, &replies);
     Ok(finish(w, &[]))
 }
@@ -404,6 +412,7 @@ fn escape(db: &str) -> String {
 }
 
 pub(crate) fn rename(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    check_arguments(router, command, LACKS)?;
     let from = command.collection().to_string();
     let to = command
         .field("to")
@@ -427,12 +436,18 @@ pub(crate) fn rename(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> 
             let Placement::Whole(a) = &placement else {
                 return Err(err!(InternalError, "a collection is nowhere").into());
             };
-            let same = match b {
-                Some(Placement::Whole(b)) => {
-                    a.shard == b.shard && a.table.is_none() && b.table.is_none()
+            let b = match b {
+                Some(b) => b,
+                // A database that is not there yet is made beside the collection.
+                None => {
+                    let db = to.split_once('.').map_or(to, |(db, _)| db);
+                    make_database(cluster, db, Some(&a.shard))?;
+                    made_for(cluster, db, to)?
                 }
-                Some(Placement::Sharded(_)) => false,
-                None => false,
+            };
+            let same = match b {
+                Placement::Whole(b) => a.shard == b.shard && a.table.is_none() && b.table.is_none(),
+                Placement::Sharded(_) => false,
             };
             if !same {
                 return Err(err!(

@@ -43,6 +43,7 @@ pub(crate) fn handler(name: &str) -> Option<Handler> {
         "endSessions" => operations::end_sessions,
         "mapReduce" | "mapreduce" => map_reduce::run,
         "convertToCapped" | "cloneCollectionAsCapped" => ddl::capped,
+        "validateDBMetadata" => listing::validate_metadata,
         "planCacheClear"
         | "planCacheClearFilters"
         | "planCacheListFilters"
@@ -145,6 +146,8 @@ impl Router {
     }
 
     fn handle(&self, handler: Handler, command: &Command<'_>) -> Routed<DocBuf> {
+        self.local.check_routed(command.request)?;
+        access::check_database(command)?;
         if command.db == "local" {
             return Err(err!(InvalidNamespace, "a router has no database local").into());
         }
@@ -201,7 +204,6 @@ impl Router {
         if ends || !command.in_transaction() {
             return handler(self, command);
         }
-        self.local.check_routed_statement(command.request)?;
         self.transactions.begin_statement(command)?;
         let outcome = handler(self, command);
         self.after_statement(command, outcome)

@@ -5,18 +5,19 @@ use crate::cursors;
 use crate::metadata::{CONFIG, Placement, Whole, all, run};
 use crate::pipeline_parts::Parts;
 use crate::request::{Command, finish};
-use crate::scratch::{compute_for, sound};
+use crate::scratch::{check_arguments, compute_for, sound};
 use crate::service_impl::Router;
 use crate::{Failure, Outcome, find};
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use errors::{Code, err};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Databases that each shard has of its own.
 const OWN: [&str; 3] = ["local", "config", "admin"];
 
 pub(crate) fn list_databases(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    check_arguments(router, command, &[])?;
     let cluster = &router.cluster;
     let mut w = Writer::new();
     w.i32("listDatabases", 1);
@@ -78,10 +79,8 @@ pub(crate) fn list_databases(router: &Router, command: &Command<'_>) -> Outcome<
 pub(crate) fn list_collections(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     let ns = format!("{}.$cmd.listCollections", command.db);
     let whole = command.whole();
-    // What is wrong with its arguments, also where there is no database.
-    if !command.in_transaction() {
-        compute_for(router, command.user.clone(), &whole)?;
-    }
+    // Also where there is no database.
+    check_arguments(router, command, &[])?;
     if OWN.contains(&command.db) {
         let message = crate::upstream::message(whole.as_doc(), &[]);
         let reply = router.cluster.shard(CONFIG)?.call(&message)?;
@@ -110,6 +109,28 @@ pub(crate) fn list_collections(router: &Router, command: &Command<'_>) -> Outcom
             .send(&placement, &home.shard, whole.as_doc(), &[])?;
         Ok(cursors::adopt(router, &ns, &home.shard, reply))
     })
+}
+
+/// What a version of the API does not allow of what the shards have.
+pub(crate) fn validate_metadata(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    check_arguments(router, command, &[])?;
+    let ask = command.without(&["lsid", "$readPreference"]).finish();
+    let mut seen = BTreeSet::new();
+    let mut w = Writer::new();
+    w.open_array("apiVersionErrors");
+    for shard in router.cluster.shard_names()? {
+        let set = router.cluster.shard(&shard)?;
+        let reply = sound(set.call(&crate::upstream::message(ask.as_doc(), &[]))?)?;
+        let found = reply.get("apiVersionErrors").and_then(Val::as_array);
+        for e in found.unwrap_or(Doc::EMPTY).values() {
+            // A sharded collection has its indexes on several.
+            if seen.insert(e.as_doc().map(|d| d.to_buf().into_vec())) {
+                w.push(e);
+            }
+        }
+    }
+    w.close();
+    Ok(finish(w, &[]))
 }
 
 pub(crate) fn list_indexes(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
@@ -161,9 +182,12 @@ pub(crate) fn db_stats(router: &Router, command: &Command<'_>) -> Outcome<DocBuf
         "objects",
         "dataSize",
         "storageSize",
+        "freeStorageSize",
         "indexes",
         "indexSize",
+        "indexFreeStorageSize",
         "totalSize",
+        "totalFreeStorageSize",
         "fsUsedSize",
         "fsTotalSize",
     ];
@@ -172,7 +196,14 @@ pub(crate) fn db_stats(router: &Router, command: &Command<'_>) -> Outcome<DocBuf
         w.doc(shard, reply.as_doc());
     }
     w.close();
-    sum(&replies, &names, &mut w);
+    for name in names {
+        // Of the type that the shards have told, where they have told it.
+        match replies.iter().find_map(|(_, r)| r.get(name)) {
+            Some(v) if v.as_i64().is_some() => w.i64(name, total(&replies, name) as i64),
+            Some(_) => w.f64(name, total(&replies, name)),
+            None => &mut w,
+        };
+    }
     let scale = replies
         .iter()
         .find_map(|(_, r)| r.get("scaleFactor")?.to_f64());
@@ -235,7 +266,8 @@ pub(crate) fn of_collection(router: &Router, command: &Command<'_>) -> Outcome<D
     };
     router.cluster.agree(&ns, |placement| {
         let Some(placement) = placement else {
-            return Err(err!(NamespaceNotFound, "ns does not exist: {ns}").into());
+            // As a server that has nothing.
+            return compute_for(router, command.user.clone(), &command.whole());
         };
         let shards: Vec<Arc<str>> = match placement {
             Placement::Whole(Whole { shard, .. }) => vec![shard.clone()],
@@ -318,7 +350,7 @@ pub(crate) fn explain(router: &Router, command: &Command<'_>) -> Outcome<DocBuf>
         .find_map(|f| inner.get(f)?.as_doc());
     router.cluster.agree(&ns, |placement| {
         let Some(placement) = placement else {
-            return Err(crate::routing::no_database(command.db));
+            return compute_for(router, command.user.clone(), &command.whole());
         };
         let shards = find::targets(command, placement, filter.unwrap_or(Doc::EMPTY))?;
         let set = |shard: &Arc<str>| router.cluster.shard(shard);

@@ -1,10 +1,12 @@
 //! Commands of the router's own, or of a user's, that its scratch server answers.
 
-use crate::Outcome;
+use crate::request::Command;
 use crate::service_impl::Router;
 use crate::upstream::error_of;
+use crate::{Failure, Outcome};
 use bson::DocBuf;
 use commands::LoggedIn;
+use errors::Code;
 use std::sync::Arc;
 
 /// A reply, or the error that it tells.
@@ -12,6 +14,22 @@ pub(crate) fn sound(reply: DocBuf) -> Outcome<DocBuf> {
     match error_of(reply.as_doc()) {
         Some(e) => Err(e.into()),
         None => Ok(reply),
+    }
+}
+
+/// Fails where a server would refuse the arguments of a command: the scratch server says so, which
+/// has nothing. Errors with a code of `lacks` say no more than that.
+pub(crate) fn check_arguments(
+    router: &Router,
+    command: &Command<'_>,
+    lacks: &[Code],
+) -> Outcome<()> {
+    if command.in_transaction() {
+        return Ok(());
+    }
+    match compute_for(router, command.user.clone(), &command.whole()) {
+        Err(Failure::Client(e)) if lacks.contains(&e.code) => Ok(()),
+        outcome => outcome.map(drop),
     }
 }
 

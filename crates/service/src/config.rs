@@ -32,6 +32,8 @@ impl Default for Durability {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Topology {
     Standalone,
+    /// A router: of no set itself, with a cluster of them behind it.
+    Router,
     /// The one member of a replica set of this name.
     ReplicaSet {
         name: String,
@@ -44,9 +46,14 @@ pub enum Topology {
 impl Topology {
     pub fn set_name(&self) -> Option<&str> {
         match self {
-            Topology::Standalone => None,
+            Topology::Standalone | Topology::Router => None,
             Topology::ReplicaSet { name, .. } => Some(name),
         }
+    }
+
+    /// Whether the server is in neither a replica set nor a cluster.
+    pub fn is_standalone(&self) -> bool {
+        matches!(self, Topology::Standalone)
     }
 }
 

@@ -274,7 +274,7 @@ fn write_default(d: Doc<'_>, topology: &Topology) -> Result<Option<DocBuf>> {
 }
 
 fn refuse_standalone(cx: &CommandContext<'_, '_>) -> Result<()> {
-    if cx.app.config.topology.set_name().is_none() {
+    if cx.app.config.topology.is_standalone() {
         bail!(
             51300,
             "'{}' is not supported on standalone nodes.",

@@ -94,28 +94,47 @@ fn collection<'a>(first: Val<'a>) -> Result<Option<&'a str>> {
     }
 }
 
-fn parse(cx: &CommandContext<'_, '_>) -> Result<Aggregate> {
-    const AT: &str = "aggregate";
-    let coll = collection(cx.args.first)?;
-    let ns = cx.args.namespace_of(coll.unwrap_or("$cmd.aggregate"))?;
-    let a = Arguments::parse(AT, cx.args.fields.iter().copied())?;
+const AT: &str = "aggregate";
+
+/// The arguments, and the pipeline, which has to be among them. `needs_cursor`: so has `cursor`.
+fn arguments<'a>(args: &Args<'a>, needs_cursor: bool) -> Result<(Arguments<'a>, Val<'a>)> {
+    let a = Arguments::parse(AT, args.fields.iter().copied())?;
     let pipeline: Val = idl::required(AT, "pipeline", a.pipeline)?;
-    if a.cursor.is_none() && a.explain != Some(true) && cx.command.name == AT {
+    if a.cursor.is_none() && a.explain != Some(true) && needs_cursor {
         bail!(
             FailedToParse,
             "The 'cursor' option is required, except for aggregate with the explain argument"
         );
     }
-    if cx.args.generic.api.strict {
+    if args.generic.api.strict {
         check_strict(pipeline)?;
     }
+    Ok((a, pipeline))
+}
+
+/// Checks the arguments as far as that needs no collection.
+pub fn check(args: &Args<'_>) -> Result<()> {
+    let stages = args.field("pipeline").and_then(|v| v.as_array());
+    let first = stages.and_then(|s| s.values().next()?.as_doc()?.first());
+    collection(args.first)?;
+    if let Some(e) = first.filter(|e| e.name == change_stream::STAGE) {
+        return change_stream::check(args, e.val);
+    }
+    let (_, pipeline) = arguments(args, true)?;
+    check_read_concern(args, pipeline)
+}
+
+fn parse(cx: &CommandContext<'_, '_>) -> Result<Aggregate> {
+    let coll = collection(cx.args.first)?;
+    let ns = cx.args.namespace_of(coll.unwrap_or("$cmd.aggregate"))?;
+    let (a, pipeline) = arguments(&cx.args, cx.command.name == AT)?;
     let documents = stored_config::stage(cx, &ns);
     let with_documents = documents.as_ref().map(|d| behind(d.as_doc(), pipeline));
     let (coll, pipeline) = match &with_documents {
         Some(stages) => (None, stages.get("pipeline").unwrap_or(Val::NULL)),
         None => (coll, pipeline),
     };
-    check_read_concern(cx, pipeline)?;
+    check_read_concern(&cx.args, pipeline)?;
     if cx.transaction.is_some() {
         transaction::check_stages(pipeline)?;
     }
@@ -204,8 +223,8 @@ fn behind(first: Doc<'_>, pipeline: Val<'_>) -> DocBuf {
 
 /// Stages that tell about this server take no read concern but local, and those that write not
 /// linearizable.
-fn check_read_concern(cx: &CommandContext<'_, '_>, pipeline: Val<'_>) -> Result<()> {
-    let concern = cx.args.generic.read_concern.and_then(|v| v.as_doc());
+fn check_read_concern(args: &Args<'_>, pipeline: Val<'_>) -> Result<()> {
+    let concern = args.generic.read_concern.and_then(|v| v.as_doc());
     let Some(level) = concern.and_then(|d| d.get("level")?.as_str()) else {
         return Ok(());
     };

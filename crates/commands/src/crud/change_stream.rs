@@ -4,6 +4,7 @@
 
 use super::cursor::{self, FIRST_BATCH, Keep};
 use super::variables;
+use crate::request::args::Args;
 use crate::request::collation::{self, CollationArgument};
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
@@ -16,7 +17,7 @@ use query::expr::ParseEnv;
 use query::filter::{Filter, part_on};
 use query::pipeline::per_document::PerDocument;
 
-const STAGE: &str = "$changeStream";
+pub(super) const STAGE: &str = "$changeStream";
 const SPLIT: &str = "$changeStreamSplitLargeEvent";
 
 /// Whether the aggregate's pipeline begins with the stage; it can be nowhere else.
@@ -121,18 +122,11 @@ impl Spec {
                 name => return Err(idl::unknown(STAGE, name)),
             }
         }
-        if spec.resume_after.is_some() && spec.start_after.is_some() {
-            bail!(
-                50865,
-                "Do not specify both 'resumeAfter' and 'startAfter' in a {STAGE} stage"
-            );
-        }
-        if spec.at.is_some() && (spec.resume_after.is_some() || spec.start_after.is_some()) {
-            bail!(
-                40674,
-                "Only one type of resume option is allowed, but multiple were found."
-            );
-        }
+        check_one_start(
+            spec.resume_after.is_some(),
+            spec.start_after.is_some(),
+            spec.at.is_some(),
+        )?;
         if let Some(token) = spec.resume_after
             && matches!(token.place, changes::TokenPlace::Invalidate { .. })
         {
@@ -153,12 +147,43 @@ impl Spec {
     }
 }
 
+/// A stream begins in one way: after one token or another, or at a time.
+fn check_one_start(resume_after: bool, start_after: bool, at: bool) -> Result<()> {
+    if resume_after && start_after {
+        bail!(
+            50865,
+            "Do not specify both 'resumeAfter' and 'startAfter' in a {STAGE} stage"
+        );
+    }
+    if at && (resume_after || start_after) {
+        bail!(
+            40674,
+            "Only one type of resume option is allowed, but multiple were found."
+        );
+    }
+    Ok(())
+}
+
 /// What the stream is opened on; refuses where none can be.
 fn scope(cx: &CommandContext<'_, '_>, coll: Option<&str>, spec: &Spec) -> Result<Scope> {
-    let db = cx.args.db;
     if cx.app.config.topology.set_name().is_none() {
         bail!(40573, "The {STAGE} stage is only supported on replica sets");
     }
+    let scope = named_scope(&cx.args, coll, spec)?;
+    if let Scope::Collection(ns) = &scope
+        && cx.app.engine.catalog.get(ns).is_some_and(|c| c.is_view())
+    {
+        bail!(
+            CommandNotSupportedOnView,
+            "{ns} is a view, not a collection. {STAGE} is not supported on views"
+        );
+    }
+    Ok(scope)
+}
+
+/// What the stream is to be opened on, by the names alone.
+fn named_scope(args: &Args<'_>, coll: Option<&str>, spec: &Spec) -> Result<Scope> {
+    let db = args.db;
     if spec.deployment {
         if db != "admin" || coll.is_some() {
             bail!(
@@ -178,18 +203,11 @@ fn scope(cx: &CommandContext<'_, '_>, coll: Option<&str>, spec: &Spec) -> Result
     let Some(coll) = coll else {
         return Ok(Scope::Database(db.to_string()));
     };
-    let ns = cx.args.namespace_of(coll)?;
+    let ns = args.namespace_of(coll)?;
     if coll.starts_with("system.") {
         bail!(
             InvalidNamespace,
             "{STAGE} may not be opened on the internal {ns} collection"
-        );
-    }
-    let snapshot = cx.app.engine.catalog.snapshot();
-    if snapshot.get(&ns).is_some_and(|c| c.is_view()) {
-        bail!(
-            CommandNotSupportedOnView,
-            "{ns} is a view, not a collection. {STAGE} is not supported on views"
         );
     }
     Ok(Scope::Collection(ns))
@@ -233,9 +251,9 @@ fn read_cursor(_within: &str, e: Elem<'_>) -> Result<Option<Option<i64>>> {
 }
 
 /// Reads the arguments that a change stream heeds; of the others of aggregate it heeds none.
-fn arguments<'a>(cx: &CommandContext<'_, 'a>) -> Result<Arguments<'a>> {
+fn arguments<'a>(args: &Args<'a>) -> Result<Arguments<'a>> {
     let mut a = Arguments::default();
-    for e in cx.args.fields.iter().copied() {
+    for e in args.fields.iter().copied() {
         a.read("aggregate", e)?;
     }
     if a.cursor.is_none() {
@@ -247,8 +265,8 @@ fn arguments<'a>(cx: &CommandContext<'_, 'a>) -> Result<Arguments<'a>> {
     Ok(a)
 }
 
-fn check_read_concern(cx: &CommandContext<'_, '_>) -> Result<()> {
-    let concern = cx.args.generic.read_concern.and_then(|v| v.as_doc());
+fn check_read_concern(args: &Args<'_>) -> Result<()> {
+    let concern = args.generic.read_concern.and_then(|v| v.as_doc());
     match concern.and_then(|d| d.get("level")?.as_str()) {
         None | Some("majority") => Ok(()),
         Some(level) => bail!(
@@ -259,16 +277,44 @@ fn check_read_concern(cx: &CommandContext<'_, '_>) -> Result<()> {
 }
 
 /// Parses `$changeStream` itself.
-fn spec(cx: &CommandContext<'_, '_>, given: Val<'_>) -> Result<Spec> {
+fn spec(args: &Args<'_>, given: Val<'_>) -> Result<Spec> {
     let spec = Spec::parse(given)?;
     let expands = (given.as_doc()).is_some_and(|d| d.contains("showExpandedEvents"));
-    if cx.args.generic.api.strict && expands {
+    if args.generic.api.strict && expands {
         bail!(
             APIStrictError,
             "BSON field '{STAGE}.showExpandedEvents' is not allowed with apiStrict:true."
         );
     }
     Ok(spec)
+}
+
+/// Checks the arguments of a stream that a router opens, whose tokens are its own.
+pub fn check(args: &Args<'_>, given: Val<'_>) -> Result<()> {
+    arguments(args)?;
+    check_read_concern(args)?;
+    let is_token = |name: &str| matches!(name, "resumeAfter" | "startAfter");
+    let (mut tokens, mut others) = (Vec::new(), Writer::new());
+    for e in given.as_doc().unwrap_or(Doc::EMPTY) {
+        if !is_token(e.name) {
+            others.val(e.name, e.val);
+        } else if e.val.as_doc().is_some() {
+            tokens.push(e.name);
+        } else if !e.val.is_nullish() {
+            return Err(idl::mismatch(STAGE, e.name, e.val, &["object"]));
+        }
+    }
+    let others = others.finish();
+    let spec = match given.as_doc() {
+        Some(_) => spec(args, others.as_doc().as_val())?,
+        None => spec(args, given)?,
+    };
+    check_one_start(
+        tokens.contains(&"resumeAfter"),
+        tokens.contains(&"startAfter"),
+        spec.at.is_some(),
+    )?;
+    named_scope(args, args.first.as_str(), &spec).map(drop)
 }
 
 /// The stages after `$changeStream`.
@@ -322,12 +368,12 @@ impl<'a> Stages<'a> {
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     cx.op.need_worker()?;
     let coll = cx.args.first.as_str();
-    let a = arguments(cx)?;
-    check_read_concern(cx)?;
+    let a = arguments(&cx.args)?;
+    check_read_concern(&cx.args)?;
     let stages = cx.args.field("pipeline").and_then(|v| v.as_array());
     let mut stages = stages.into_iter().flat_map(|s| s.values());
     let first = stages.next().and_then(|v| v.as_doc()?.first());
-    let spec = spec(cx, first.map_or(Val::NULL, |e| e.val))?;
+    let spec = spec(&cx.args, first.map_or(Val::NULL, |e| e.val))?;
     let scope = scope(cx, coll, &spec)?;
     let ns = cx.args.namespace_of(coll.unwrap_or("$cmd.aggregate"))?;
     let (env, vars) = variables::variables(cx, &ns, &a.collation, a.let_)?;

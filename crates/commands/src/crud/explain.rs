@@ -41,22 +41,49 @@ struct Subject<'a> {
     disk_use: bool,
 }
 
-pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
-    if cx.args.first.is_nullish() {
-        return Err(idl::missing("explain", "explain"));
+/// What is to be explained, and how much is to be told of it.
+struct Asked<'a> {
+    inner: Doc<'a>,
+    command: &'static str,
+    verbosity: Verbosity,
+}
+
+impl<'a> Asked<'a> {
+    fn of(args: &Args<'a>) -> Result<Asked<'a>> {
+        let given = args.first;
+        if given.is_nullish() {
+            return Err(idl::missing("explain", "explain"));
+        }
+        let Some(inner) = given.as_doc() else {
+            return Err(idl::mismatch("explain", "explain", given, &["object"]));
+        };
+        let verbosity = verbosity(args)?;
+        if let Some(limit) = inner.get("maxTimeMS") {
+            args::max_time_ms("maxTimeMS", limit)?;
+        }
+        let command = explained(inner.first().map_or("", |e| e.name))?;
+        Ok(Asked {
+            inner,
+            command,
+            verbosity,
+        })
     }
-    let Some(inner) = cx.args.first.as_doc() else {
-        return Err(idl::mismatch(
-            "explain",
-            "explain",
-            cx.args.first,
-            &["object"],
-        ));
-    };
-    let verbosity = verbosity(cx)?;
+}
+
+/// Checks the arguments as far as that needs no collection.
+pub fn check(args: &Args<'_>) -> Result<()> {
+    let asked = Asked::of(args)?;
+    Args::parse(asked.command, asked.inner, Some(args.db)).map(drop)
+}
+
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+    let Asked {
+        inner,
+        command,
+        verbosity,
+    } = Asked::of(&cx.args)?;
     cx.op.need_worker()?;
     heed_inner_limit(cx, inner)?;
-    let command = explained(inner.first().map_or("", |e| e.name))?;
     if command == "aggregate" {
         return super::aggregate::explain(cx, inner, verbosity);
     }
@@ -85,11 +112,11 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     Ok(Done::Reply)
 }
 
-fn verbosity(cx: &CommandContext<'_, '_>) -> Result<Verbosity> {
+fn verbosity(args: &Args<'_>) -> Result<Verbosity> {
     let mut verbosity = Verbosity::AllPlansExecution;
-    for e in &cx.args.fields {
+    for e in &args.fields {
         if e.name != "verbosity" {
-            return Err(cx.args.unknown(*e));
+            return Err(args.unknown(*e));
         }
         verbosity = match idl::string("explain", *e)? {
             Some("queryPlanner") => Verbosity::QueryPlanner,

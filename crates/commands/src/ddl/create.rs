@@ -54,7 +54,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     };
     check_name(&ns, o.timeseries.is_some())?;
     check_together(&o)?;
-    if encrypted.is_some() && cx.app.config.topology.set_name().is_none() {
+    if encrypted.is_some() && cx.app.config.topology.is_standalone() {
         bail!(
             6346402,
             "Encrypted collections are not supported on standalone"

@@ -1,22 +1,28 @@
 //! `dropDatabase`.
 
 use super::changed;
+use crate::request::args::Args;
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use bson::Elem;
 use errors::{Result, bail};
 
-pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+/// Checks the arguments.
+pub fn check(args: &Args<'_>) -> Result<()> {
     let first = Elem {
         name: "dropDatabase",
-        val: cx.args.first,
+        val: args.first,
     };
     match idl::int("dropDatabase", first)? {
         Some(1) => {}
         Some(_) => bail!(5255100, "Have to pass 1 as db parameter"),
         None => return Err(idl::missing("dropDatabase", "dropDatabase")),
     }
-    cx.args.no_fields()?;
+    args.no_fields()
+}
+
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+    check(&cx.args)?;
     let db = cx.args.db;
     if matches!(db, "admin" | "config" | "local")
         && cx.app.config.topology.set_name().is_some()

@@ -20,7 +20,7 @@ use bson::{Doc, Writer};
 use errors::{Code, Error, Result, Stop, bail};
 use executor::session_id::{Lsid, NOBODY};
 use service::config::ClusterRole;
-use service::{Client, Mode, Request};
+use service::{Client, Mode, Request, ServerConfig};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -140,48 +140,10 @@ impl Commands {
     /// Checks what the session and the transaction number of a request allow, and keeps the session
     /// alive.
     fn enter_session(&self, command: &Command, args: &Args<'_>) -> Result<()> {
-        let g = &args.generic;
-        if let Some(lsid) = &g.lsid {
+        if let Some(lsid) = &args.generic.lsid {
             self.sessions.touch(lsid)?;
         }
-        let Some(number) = g.txn_number else {
-            if g.autocommit.is_some() || g.start_transaction {
-                bail!(InvalidOptions, "Transaction arguments need a 'txnNumber'");
-            }
-            return Ok(());
-        };
-        if g.lsid.is_none() {
-            bail!(
-                InvalidOptions,
-                "Transaction number requires a session ID to also be specified"
-            );
-        }
-        if self.config.topology.set_name().is_none() {
-            bail!(
-                IllegalOperation,
-                "Transaction numbers are only allowed on a replica set member or mongos"
-            );
-        }
-        if g.autocommit == Some(true) {
-            bail!(InvalidOptions, "Specifying autocommit=true is not allowed.");
-        }
-        if transaction::is_statement(args) {
-            return transaction::check_arguments(command, args, self.config.role);
-        }
-        if g.start_transaction {
-            bail!(
-                InvalidOptions,
-                "'startTransaction' field requires 'autocommit' field to also be specified"
-            );
-        }
-        if !command.is(flag::RETRY) {
-            bail!(
-                NotARetryableWriteCommand,
-                "txnNumber {number} may only be provided for multi-document transactions and retryable write commands. autocommit:false was not provided, and {} is not a retryable write command.",
-                command.name
-            );
-        }
-        Ok(())
+        check_session(command, args, &self.config)
     }
 
     /// Applies the fail point `failCommand`: blocks, fails, or tells what is to be done with the
@@ -227,6 +189,53 @@ impl Commands {
         }
         Ok(Some(f))
     }
+}
+
+/// Checks the session, the transaction number, and what has to stand together with them.
+pub(super) fn check_session(
+    command: &Command,
+    args: &Args<'_>,
+    config: &ServerConfig,
+) -> Result<()> {
+    let g = &args.generic;
+    let Some(number) = g.txn_number else {
+        if g.autocommit.is_some() || g.start_transaction {
+            bail!(InvalidOptions, "Transaction arguments need a 'txnNumber'");
+        }
+        return Ok(());
+    };
+    if g.lsid.is_none() {
+        bail!(
+            InvalidOptions,
+            "Transaction number requires a session ID to also be specified"
+        );
+    }
+    if config.topology.is_standalone() {
+        bail!(
+            IllegalOperation,
+            "Transaction numbers are only allowed on a replica set member or mongos"
+        );
+    }
+    if g.autocommit == Some(true) {
+        bail!(InvalidOptions, "Specifying autocommit=true is not allowed.");
+    }
+    if transaction::is_statement(args) {
+        return transaction::check_arguments(command, args, config.role);
+    }
+    if g.start_transaction {
+        bail!(
+            InvalidOptions,
+            "'startTransaction' field requires 'autocommit' field to also be specified"
+        );
+    }
+    if !command.is(flag::RETRY) {
+        bail!(
+            NotARetryableWriteCommand,
+            "txnNumber {number} may only be provided for multi-document transactions and retryable write commands. autocommit:false was not provided, and {} is not a retryable write command.",
+            command.name
+        );
+    }
+    Ok(())
 }
 
 /// The checks that need the command's context: its concerns, then what may hold it back: the write

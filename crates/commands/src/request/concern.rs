@@ -114,7 +114,7 @@ pub fn write_concern(v: Val<'_>, topology: &Topology) -> Result<WriteConcern> {
         Some(true) => Some(true),
         _ => fields.journal,
     };
-    let standalone = topology.set_name().is_none();
+    let standalone = topology.is_standalone();
     let mut concern = match fields.w {
         None => WriteConcern::DEFAULT,
         Some(v) if v.is_nullish() && !standalone => WriteConcern::DEFAULT,
@@ -329,7 +329,7 @@ pub fn read_concern(v: Val<'_>, topology: &Topology, command: &str, supported: b
     };
     let concern = ReadConcern::parse("readConcern", d)?;
     check_level(concern.level, command, supported)?;
-    if topology.set_name().is_none() {
+    if topology.is_standalone() {
         check_standalone(&concern)?;
     }
     if concern.at && concern.level != Some("snapshot") {

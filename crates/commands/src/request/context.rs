@@ -8,12 +8,13 @@ use crate::request::args::Args;
 use crate::request::concern::{self, Acknowledge, WriteConcern};
 use crate::request::connection::Connection;
 use crate::request::table::{Command, flag};
-use crate::request::transaction::TransactionStatement;
+use crate::request::transaction::{self, TransactionStatement};
 use crate::security::authorize;
 use auth::{Action, Target};
 use bson::{DocBuf, Writer};
 use errors::{Result, bail};
 use executor::OpCtx;
+use service::config::Topology;
 use service::{Client, Request};
 use std::time::{Duration, Instant};
 
@@ -95,52 +96,23 @@ impl<'c, 'r> CommandContext<'c, 'r> {
         }
     }
 
-    /// Checks of generic arguments that depend on the command.
+    /// Checks the generic arguments, and heeds them.
     pub fn check(&mut self) -> Result<()> {
-        let (c, g) = (self.command, self.args.generic);
-        if c.is(flag::ADMIN) && self.args.db != "admin" {
-            bail!(
-                Unauthorized,
-                "{} may only be run against the admin database.",
-                c.name
-            );
-        }
-        catalog::check_db_name(self.args.db)?;
+        let g = self.args.generic;
+        let topology = &self.app.config.topology;
+        let concern = check_generic(self.command, &self.args, topology)?;
         if g.from_migrate {
             self.op.from_migrate = authorize::may(self, Action::Internal, Target::Cluster);
         }
-        if g.api.strict && !c.is(flag::API) {
-            bail!(
-                APIStrictError,
-                "Provided apiStrict:true, but the command {} is not in API Version 1. Information on supported commands and migrations in API Version 1 can be found at https://dochub.mongodb.org/core/manual-versioned-api",
-                c.name
-            );
-        }
-        let topology = &self.app.config.topology;
-        if let Some(v) = g.write_concern {
-            let mut wc = concern::write_concern(v, topology)?;
+        if let (Some(mut wc), Some(v)) = (concern, g.write_concern) {
             let status = self.app.replica.as_ref().map(|r| r.status());
             if let Some(config) = status.as_ref().and_then(|s| s.config.as_ref()) {
                 concern::of_members(&mut wc, v, config);
             }
-            if !c.is(flag::WRITE) {
-                if !v.is_nullish() {
-                    bail!(
-                        InvalidOptions,
-                        "Command {} does not support writeConcern",
-                        c.name
-                    );
-                }
-            } else {
-                if wc.members.is_some() || wc.own_disk {
-                    self.op.need_worker()?;
-                }
-                self.write_concern = wc;
+            if wc.members.is_some() || wc.own_disk {
+                self.op.need_worker()?;
             }
-        }
-        if let Some(v) = g.read_concern {
-            let reads = c.is(flag::READ) || self.transaction.is_some();
-            concern::read_concern(v, topology, c.name, reads)?;
+            self.write_concern = wc;
         }
         Ok(())
     }
@@ -153,4 +125,46 @@ impl<'c, 'r> CommandContext<'c, 'r> {
             Acknowledge::Never => false,
         }
     }
+}
+
+/// Checks of generic arguments that depend on the command; the write concern, if it takes one and one
+/// was given.
+pub(super) fn check_generic(
+    command: &Command,
+    args: &Args<'_>,
+    topology: &Topology,
+) -> Result<Option<WriteConcern>> {
+    let g = &args.generic;
+    if command.is(flag::ADMIN) && args.db != "admin" {
+        bail!(
+            Unauthorized,
+            "{} may only be run against the admin database.",
+            command.name
+        );
+    }
+    catalog::check_db_name(args.db)?;
+    if g.api.strict && !command.is(flag::API) {
+        bail!(
+            APIStrictError,
+            "Provided apiStrict:true, but the command {} is not in API Version 1. Information on supported commands and migrations in API Version 1 can be found at https://dochub.mongodb.org/core/manual-versioned-api",
+            command.name
+        );
+    }
+    let concern = match g.write_concern {
+        Some(v) => Some(concern::write_concern(v, topology)?),
+        None => None,
+    };
+    let given = g.write_concern.is_some_and(|v| !v.is_nullish());
+    if given && !command.is(flag::WRITE) {
+        bail!(
+            InvalidOptions,
+            "Command {} does not support writeConcern",
+            command.name
+        );
+    }
+    if let Some(v) = g.read_concern {
+        let reads = command.is(flag::READ) || transaction::is_statement(args);
+        concern::read_concern(v, topology, command.name, reads)?;
+    }
+    Ok(concern.filter(|_| command.is(flag::WRITE)))
 }

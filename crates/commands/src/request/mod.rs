@@ -13,6 +13,7 @@ mod dispatch;
 pub mod idl;
 mod own;
 pub mod reply_reservation;
+pub mod routed;
 pub mod table;
 pub mod transaction;
 

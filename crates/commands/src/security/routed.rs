@@ -11,14 +11,13 @@ use super::{directory::UserDirectory, member_name};
 use crate::Commands;
 use crate::request::args::Args;
 use crate::request::connection::Connection;
+use crate::request::routed;
 use crate::request::table;
-use crate::request::transaction;
 use crate::settings::parameters;
 use auth::Action;
 use bson::{Doc, DocBuf, Val, Value, Writer};
 use errors::{Error, Fallible, err};
 use executor::session_id::NOBODY;
-use service::config::ClusterRole;
 use service::{Client, Request};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -150,21 +149,21 @@ impl Commands {
         Ok(Some(w.finish()))
     }
 
-    /// Fails where a command may not be a statement of a transaction.
-    pub fn check_routed_statement(&self, request: &Request<'_>) -> Result<(), Error> {
+    /// Fails where the arguments are wrong that all commands have, or those of a command that no
+    /// shard sees as it came, and where a command may not be a statement of a transaction.
+    pub fn check_routed(&self, request: &Request<'_>) -> Result<(), Error> {
         let Some(command) = table::lookup(request.command()) else {
-            return Err(err!(
-                OperationNotSupportedInTransaction,
-                "Cannot run '{}' in a multi-document transaction.",
-                request.command()
-            ));
+            return match request.body.get("autocommit").and_then(Val::as_bool) {
+                Some(false) => Err(err!(
+                    OperationNotSupportedInTransaction,
+                    "Cannot run '{}' in a multi-document transaction.",
+                    request.command()
+                )),
+                _ => Ok(()),
+            };
         };
         let args = Args::parse(command.name, request.body, request.legacy_db);
-        let checked = args.and_then(|args| {
-            transaction::check_arguments(command, &args, ClusterRole::Router)?;
-            let pipeline = args.field("pipeline").unwrap_or(Val::NULL);
-            transaction::check_stages(pipeline)
-        });
+        let checked = args.and_then(|args| routed::check(command, &args, &self.config));
         checked.map_err(|stop| stop.into_error())
     }
 

@@ -7,12 +7,13 @@
 //! client's retryable statement, whose record is in the commit's entry too.
 
 use crate::clock::now_millis;
-use crate::request::{CommandContext, Done};
+use crate::request::args::Args;
+use crate::request::{CommandContext, Done, transaction};
 use crate::security::authorize;
 use crate::shard::transaction_of;
 use auth::{Action, Target};
 use bson::{Doc, Val};
-use errors::{Result, bail};
+use errors::{Error, Result, bail, err};
 use executor::{OpCtx, Retry, StmtResult};
 use session::two_phase::decision;
 use session::{Lsid, Retries, Retryable};
@@ -117,15 +118,8 @@ fn executed(
 }
 
 fn check(cx: &CommandContext<'_, '_>) -> Result<()> {
-    // What a router wants back of a transaction over several shards.
-    let known = |name: &str| match name {
-        "recoveryToken" => true,
-        "participants" | "executed" => authorize::may(cx, Action::Internal, Target::Cluster),
-        _ => false,
-    };
-    if let Some(e) = cx.args.fields.iter().find(|e| !known(e.name)) {
-        return Err(cx.args.unknown(*e));
-    }
+    let of_router = || authorize::may(cx, Action::Internal, Target::Cluster);
+    check_fields(&cx.args, of_router)?;
     if cx.app.config.topology.set_name().is_none() {
         bail!(
             IllegalOperation,
@@ -135,10 +129,32 @@ fn check(cx: &CommandContext<'_, '_>) -> Result<()> {
     Ok(())
 }
 
+fn check_fields(args: &Args<'_>, of_router: impl Fn() -> bool) -> Result<()> {
+    // What a router wants back of a transaction over several shards.
+    let known = |name: &str| match name {
+        "recoveryToken" => true,
+        "participants" | "executed" => of_router(),
+        _ => false,
+    };
+    match args.fields.iter().find(|e| !known(e.name)) {
+        Some(e) => Err(args.unknown(*e)),
+        None => Ok(()),
+    }
+}
+
+/// Checks a client's `commitTransaction` or `abortTransaction` that a router has to answer.
+pub fn check_routed(args: &Args<'_>) -> Result<()> {
+    check_fields(args, || false)?;
+    match transaction::is_statement(args) {
+        true => Ok(()),
+        false => Err(outside(args.command).into()),
+    }
+}
+
+fn outside(command: &str) -> Error {
+    err!(CommandFailed, "{command} must be run within a transaction")
+}
+
 fn not_in_transaction(cx: &CommandContext<'_, '_>) -> Result<Done> {
-    bail!(
-        CommandFailed,
-        "{} must be run within a transaction",
-        cx.command.name
-    )
+    Err(outside(cx.command.name).into())
 }
