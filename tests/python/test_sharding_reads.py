@@ -275,6 +275,20 @@ def test_a_change_stream_does_not_show_moves(db, cluster):
         assert events[0]["fullDocument"] == {"_id": 75, "k": 75, "n": 3}
 
 
+def test_a_change_stream_that_fails_is_resumed(db):
+    coll = shard(db, "c", {"n": 1}, at=[50])
+    failure = {"configureFailPoint": "failGetMoreAfterCursorCheckout", "mode": {"times": 1}, "data": {"errorCode": 262}}
+    with coll.watch(max_await_time_ms=50) as stream:
+        db.client.admin.command(failure)
+        coll.insert_many([{"_id": 1, "n": 1}, {"_id": 2, "n": 60}])
+        assert [stream.next()["documentKey"]["_id"] for _ in range(2)] == [1, 2]
+    opened = db.command("aggregate", "c", pipeline=[{"$changeStream": {}}], cursor={})["cursor"]["id"]
+    db.client.admin.command(failure)
+    with refuses(262) as refused:
+        db.command("getMore", opened, collection="c")
+    assert refused.value.has_error_label("ResumableChangeStreamError")
+
+
 def test_a_change_stream_ends_once(db):
     coll = shard(db, "c", {"k": 1}, at=[50])
     with coll.watch(max_await_time_ms=50) as stream, db.watch(max_await_time_ms=50) as whole:

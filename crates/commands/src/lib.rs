@@ -41,6 +41,7 @@ mod tests;
 mod users;
 
 pub use crud::bulk_write::check as check_bulk_write;
+pub use crud::get_more::with_resumable_label;
 pub use executor::{Elsewhere, RowsElsewhere};
 pub use request::collation::given as given_collation;
 pub use request::connection::{Connection, new_uuid};

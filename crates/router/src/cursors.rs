@@ -236,7 +236,11 @@ pub(crate) fn get_more(router: &Router, command: &Command<'_>) -> Outcome<DocBuf
     let ns = format!("{}.{collection}", command.db);
     router.cursors.check_owner(command, id)?;
     let mut source = router.cursors.take(id, &ns)?;
-    match more(router, command, &ns, id, &mut source) {
+    let gone_on = match router.local.fail_routed_get_more() {
+        None => more(router, command, &ns, id, &mut source),
+        Some(e) => Err(e.into()),
+    };
+    match gone_on {
         Ok((reply, true)) => {
             router.cursors.end(id);
             close(router, &ns, source);
@@ -256,8 +260,12 @@ pub(crate) fn get_more(router: &Router, command: &Command<'_>) -> Outcome<DocBuf
         }
         Err(e) => {
             router.cursors.end(id);
+            let is_stream = matches!(source, Source::Changes(_));
             close(router, &ns, source);
-            Err(e)
+            match is_stream {
+                true => Err(commands::with_resumable_label(e.into_error()).into()),
+                false => Err(e),
+            }
         }
     }
 }

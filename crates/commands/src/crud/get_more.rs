@@ -6,6 +6,7 @@ use super::moment;
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use crate::security::authorize;
+use crate::settings::fail_point::FailPoints;
 use bson::{Elem, Val};
 use catalog::Tail;
 use errors::{Code, Error, Result, bail, err};
@@ -141,10 +142,9 @@ fn cursor_killed() -> Error {
 
 /// Ends a cursor whose collection is not the one that it was opened on, or that a fail point ends.
 fn check_cursor(cx: &CommandContext<'_, '_>, cursor: &Cursor, id: i64, ns: &str) -> Result<()> {
-    if let Some(code) = cx.app.fail_points.get_more() {
+    if let Some(e) = failed(&cx.app.fail_points) {
         cx.app.cursors.remove(id);
-        let message = "Hit the failGetMoreAfterCursorCheckout fail point";
-        return Err(resumable(Error::coded(code, message), &*cursor.results).into());
+        return Err(resumable(e, &*cursor.results).into());
     }
     let Some(uuid) = cursor.uuid else {
         return Ok(());
@@ -196,15 +196,29 @@ fn keep(cx: &mut CommandContext<'_, '_>, mut cursor: Box<Cursor>, started: Insta
     Ok(())
 }
 
-/// An error with the label by which drivers resume a change stream, where they shall.
+/// What a fail point has a getMore fail with.
+pub(crate) fn failed(points: &FailPoints) -> Option<Error> {
+    let message = "Hit the failGetMoreAfterCursorCheckout fail point";
+    Some(Error::coded(points.get_more()?, message))
+}
+
 fn resumable(e: Error, results: &dyn Results) -> Error {
+    match results.resume_token() {
+        Some(_) => with_resumable_label(e),
+        None => e,
+    }
+}
+
+/// An error of a change stream with the label by which drivers resume it, where they shall.
+pub fn with_resumable_label(e: Error) -> Error {
+    const LABEL: &str = "ResumableChangeStreamError";
     const RESUMABLE: [i32; 18] = [
         6, 7, 63, 89, 91, 133, 150, 189, 234, 262, 9001, 10107, 11600, 11602, 13388, 13435, 13436,
         43,
     ];
-    match results.resume_token() {
-        Some(_) if RESUMABLE.contains(&e.code.0) => e.with_label("ResumableChangeStreamError"),
-        _ => e,
+    match RESUMABLE.contains(&e.code.0) && !e.labels.contains(&LABEL) {
+        true => e.with_label(LABEL),
+        false => e,
     }
 }
 

@@ -9,6 +9,7 @@ use super::login::LoggedIn;
 use super::needs::RequiredAccess;
 use super::{directory::UserDirectory, member_name};
 use crate::Commands;
+use crate::crud::get_more;
 use crate::request::args::Args;
 use crate::request::connection::Connection;
 use crate::request::routed;
@@ -184,6 +185,11 @@ impl Commands {
             Some(failure) if failure.close_connection => FailPoint::Close,
             Some(failure) => FailPoint::Append(failure.fields()),
         })
+    }
+
+    /// What a fail point has a getMore of a router fail with.
+    pub fn fail_routed_get_more(&self) -> Option<Error> {
+        get_more::failed(&self.fail_points)
     }
 
     /// Whether a fail point is set.
