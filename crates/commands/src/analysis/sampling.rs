@@ -96,9 +96,11 @@ impl Samplers {
         self.any.store(!analyzers.is_empty(), Relaxed);
     }
 
-    /// Takes samples of a command that is run.
+    /// Takes samples of a command that is run where its client sent it: of what a router sends, the
+    /// router takes them.
     pub fn see(&self, request: &Request<'_>) {
-        if !self.any.load(Relaxed) || request.message_bytes > MOST_BYTES {
+        let any = self.any.load(Relaxed);
+        if !any || request.message_bytes > MOST_BYTES || request.body.contains("shardVersion") {
             return;
         }
         let (name, db) = (request.command(), request.db().unwrap_or(""));
