@@ -74,8 +74,8 @@ pub use snapshot_history::{PinnedSnapshot, SnapshotHistory};
 pub use transaction::{Savepoint, Transaction};
 pub use write::{
     DeleteRequest, Deleted, Expired, FindAndModify, FoundAndModified, Inserted, Retry, StmtResult,
-    UpdateRequest, Updated, build, delete, duplicates, expire, expire_measurements,
-    find_and_modify, insert, update,
+    UpdateRequest, Updated, build, delete, delete_in_parts, duplicates, expire,
+    expire_measurements, find_and_modify, insert, update,
 };
 pub use write_group::{Held, WriteGroup};
 pub use zone_maps::ZoneMaps;

@@ -11,22 +11,26 @@ use errors::{Code, err};
 use parking_lot::{ArcMutexGuard, Mutex, RawMutex};
 use sharding::{Chunk, lock};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 /// How long a lock is waited for.
 const PATIENCE: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(30);
+/// Whoever holds it is asked to hurry then.
+const ASKS_AFTER: Duration = Duration::from_millis(500);
 
 /// A lock in `config.locks`, of a collection or of a database. It is renewed while it is held.
 pub(crate) struct Lock<'c> {
-    cluster: &'c Cluster,
+    pub cluster: &'c Cluster,
     ns: String,
     pub by: String,
     /// Grows with each holder: shards refuse what an earlier one still sends.
     pub turn: i64,
     /// Held by whoever changes the lock's document.
     changing: Arc<Mutex<()>>,
+    wanted: Arc<AtomicBool>,
     /// Ends the renewal when it is dropped.
     _renewed: mpsc::Sender<()>,
 }
@@ -41,19 +45,27 @@ impl Lock<'_> {
             by,
             turn,
             changing: changing.clone(),
+            wanted: Arc::default(),
             _renewed: ends,
         };
         let (config, q) = (cluster.config.clone(), held.own());
+        let wanted = held.wanted.clone();
         let renew = move || {
             while ended.recv_timeout(lock::RENEW) == Err(RecvTimeoutError::Timeout) {
                 let Some(_changing) = changing.try_lock() else {
                     continue;
                 };
-                let u = lock::renewed(millis());
-                let updates = bson::array![doc! {"q": &q, "u": u}];
-                let update = doc! {"update": "locks", "updates": updates};
+                let renew = doc! {
+                    "findAndModify": "locks",
+                    "query": &q,
+                    "update": lock::renewed(millis()),
+                };
                 // Whoever could not renew it fails at his next change, if it was taken over.
-                let _ = run(&config, "config", update.as_doc());
+                if let Ok(reply) = run(&config, "config", renew.as_doc()) {
+                    let before = reply.get("value").and_then(Val::as_doc);
+                    let asked = before.is_some_and(|d| d.contains("wanted"));
+                    wanted.fetch_or(asked, Ordering::Relaxed);
+                }
             }
         };
         std::thread::Builder::new()
@@ -61,6 +73,11 @@ impl Lock<'_> {
             .spawn(renew)
             .map_err(|e| err!(OperationFailed, "no thread for a lock: {e}"))?;
         Ok(held)
+    }
+
+    /// Whether another waits for it, as far as was heard.
+    pub fn is_wanted(&self) -> bool {
+        self.wanted.load(Ordering::Relaxed)
     }
 
     fn own(&self) -> DocBuf {
@@ -89,6 +106,7 @@ pub(crate) fn millis() -> i64 {
 pub(crate) fn lock<'c>(cluster: &'c Cluster, ns: &str) -> Outcome<Lock<'c>> {
     let by = ObjectId::generate().to_string();
     let began = Instant::now();
+    let mut asked = false;
     loop {
         let (query, update) = lock::take(ns, &by, millis());
         let take = doc! {
@@ -109,6 +127,13 @@ pub(crate) fn lock<'c>(cluster: &'c Cluster, ns: &str) -> Outcome<Lock<'c>> {
             Err(Failure::Client(e))
                 if matches!(e.code, Code::DuplicateKey | Code::WriteConflict) => {}
             Err(e) => return Err(e),
+        }
+        if !asked && began.elapsed() > ASKS_AFTER {
+            asked = true;
+            let updates = bson::array![doc! {"q": doc! {"_id": ns}, "u": lock::wanted(millis())}];
+            let ask = doc! {"update": "locks", "updates": updates};
+            // Who is not heard waits for as long as it takes.
+            let _ = cluster.on_config("config", ask.as_doc());
         }
         if began.elapsed() > PATIENCE {
             return Err(err!(

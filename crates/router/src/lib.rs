@@ -9,7 +9,7 @@
 //! - `scratch`: what the scratch server answers for other commands;
 //! - `upstream`, `replica_set`: connections, and who is primary;
 //! - `metadata`: what the configuration set says, as far as it was needed;
-//! - `routing`: versions, and what is done when a router or a shard knows too little;
+//! - `routing`, `agreeing`: versions, and what is done when a router or a shard knows too little;
 //! - `request`: a client's command, and what of it goes to a shard;
 //! - `pipeline_parts`: which stages run on shards; `foreign`, `merge_into`, `views`: what pipelines join, where they write, what is below views;
 //! - `change_stream`: the streams of all shards as one; `waiting_streams`: those that wait for news;
@@ -31,6 +31,7 @@
 mod access;
 mod admin;
 mod aggregate;
+mod agreeing;
 pub mod balancer;
 mod bulk_write;
 mod change_stream;

@@ -2,6 +2,7 @@
 //!
 //! Invariant: what is kept may be old. A shard that knows better says so, and it is read again.
 
+use crate::agreeing::Agreeing;
 use crate::replica_set::{ConnectionStrings, ReplicaSet};
 use crate::upstream::{error_of, message, with_fields};
 use crate::{Failure, Outcome};
@@ -103,6 +104,7 @@ pub struct Cluster {
     known: RwLock<Known>,
     /// The latest time that a shard has told of.
     time: AtomicU64,
+    pub(crate) agreeing: Agreeing,
 }
 
 impl Cluster {
@@ -113,6 +115,7 @@ impl Cluster {
             access,
             known: RwLock::default(),
             time: AtomicU64::new(0),
+            agreeing: Agreeing::default(),
         }
     }
 
@@ -217,10 +220,15 @@ impl Cluster {
 
     /// The same with its version.
     pub(crate) fn home(&self, db: &str) -> Outcome<Option<Home>> {
-        if let Some(home) = self.known.read().databases.get(db) {
-            return Ok(Some(home.clone()));
+        match self.known_home(db) {
+            Some(home) => Ok(Some(home)),
+            None => self.refresh_home(db),
         }
-        self.refresh_home(db)
+    }
+
+    /// The same, as far as it was read.
+    pub(crate) fn known_home(&self, db: &str) -> Option<Home> {
+        self.known.read().databases.get(db).cloned()
     }
 
     /// Reads anew where a database is.
@@ -389,12 +397,28 @@ pub(crate) fn all(set: &ReplicaSet, db: &str, command: Doc<'_>) -> Outcome<Vec<D
     Ok(out)
 }
 
-/// Hands on what a find, an aggregate or a listing gives, batch by batch.
+/// Hands on what a find, an aggregate or a listing gives.
 pub(crate) fn each(
     set: &ReplicaSet,
     db: &str,
     command: Doc<'_>,
     mut take: impl FnMut(Doc<'_>) -> Outcome<()>,
+) -> Outcome<()> {
+    batches(set, db, command, |batch| {
+        batch
+            .values()
+            .filter_map(Val::as_doc)
+            .try_for_each(&mut take)?;
+        Ok(None)
+    })
+}
+
+/// The same batch by batch; `take` says how many documents the next is to have, if it minds.
+pub(crate) fn batches(
+    set: &ReplicaSet,
+    db: &str,
+    command: Doc<'_>,
+    mut take: impl FnMut(Doc<'_>) -> Outcome<Option<usize>>,
 ) -> Outcome<()> {
     let mut reply = run(set, db, command)?;
     loop {
@@ -403,18 +427,19 @@ pub(crate) fn each(
             .and_then(Val::as_doc)
             .unwrap_or(Doc::EMPTY);
         let batch = cursor.get("firstBatch").or(cursor.get("nextBatch"));
-        let batch = batch.and_then(Val::as_array).unwrap_or(Doc::EMPTY);
-        for d in batch.values().filter_map(Val::as_doc) {
-            take(d)?;
-        }
+        let next = take(batch.and_then(Val::as_array).unwrap_or(Doc::EMPTY))?;
         let id = cursor.get("id").and_then(Val::to_i64_exact).unwrap_or(0);
         if id == 0 {
             return Ok(());
         }
         let ns = cursor.get("ns").and_then(Val::as_str).unwrap_or_default();
         let collection = ns.split_once('.').map_or(ns, |(_, c)| c);
-        let more = doc! {"getMore": id, "collection": collection};
-        reply = run(set, db, more.as_doc())?;
+        let mut more = Writer::new();
+        more.i64("getMore", id).str("collection", collection);
+        if let Some(next) = next {
+            more.i64("batchSize", next as i64);
+        }
+        reply = run(set, db, more.finish().as_doc())?;
     }
 }
 

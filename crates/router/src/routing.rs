@@ -12,7 +12,7 @@ use errors::{Code, err};
 use sharding::agreement::{Agreement, Learns, Next, learns};
 use sharding::{DbVersion, Ownership, Version};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The version that a shard is told.
 pub(crate) fn version_for(placement: &Placement, shard: &str) -> Version {
@@ -64,6 +64,17 @@ pub(crate) fn judge(shard: &str, reply: DocBuf) -> Outcome<DocBuf> {
     Ok(reply)
 }
 
+/// From where it is taken what the metadata says.
+#[derive(Clone, Copy)]
+enum Reading {
+    /// From what was read.
+    Known,
+    /// What has changed is read.
+    Changes,
+    /// All of it is read.
+    Whole,
+}
+
 /// How long a router and its shards have not agreed yet.
 struct Patience {
     began: Instant,
@@ -78,25 +89,50 @@ impl Patience {
         }
     }
 
-    /// Waits after a refusal, and ends what has left a fence of `name`: a collection's or a
-    /// database's. Whether it is only to be asked again.
-    fn wait(&mut self, cluster: &Cluster, name: &str, stale: &Stale) -> Outcome<bool> {
+    /// What comes after a refusal. Fails for who has waited for too long.
+    fn next(&mut self, stale: &Stale) -> Outcome<Next> {
         match self.agreement.refused(self.began.elapsed(), stale.fenced) {
             Next::GiveUp => Err(Failure::Stale(Box::new(stale.clone()))),
-            Next::Again(pause) => {
+            next => Ok(next),
+        }
+    }
+}
+
+/// A fence is waited for so long at the shard that has it, before it is asked about again.
+const FENCE_WAIT_MILLIS: i64 = 500;
+
+/// How long who was refused waits for another who finds out why.
+const OTHERS_PATIENCE: Duration = Duration::from_secs(5);
+
+impl Cluster {
+    /// Waits before the metadata is read, and ends what has left a fence of `name`: a collection's or
+    /// a database's. Whether the same may be asked again as it is.
+    fn wait(&self, name: &str, stale: &Stale, next: Next) -> bool {
+        match next {
+            Next::GiveUp => false,
+            Next::Again(pause) if stale.of_database => {
                 std::thread::sleep(pause);
-                Ok(true)
+                true
+            }
+            Next::Again(pause) => {
+                let wait = doc! {"_pandoFence": 1, "ns": name, "wait": FENCE_WAIT_MILLIS};
+                let reply = self.on_shard(&stale.shard, "admin", wait.as_doc());
+                let waited = reply.is_ok_and(|r| r.get("waited").is_some_and(Val::truthy));
+                if !waited {
+                    std::thread::sleep(pause);
+                }
+                false
             }
             Next::Read(pause) => {
                 std::thread::sleep(pause);
-                Ok(false)
+                false
             }
             Next::Release(pause) => {
                 std::thread::sleep(pause);
-                if let Err(e) = cluster.release_fence(name) {
+                if let Err(e) = self.release_fence(name) {
                     tracing::warn!(target: "SHARDING", ns = name, error = %e, "A fence stands");
                 }
-                Ok(false)
+                false
             }
         }
     }
@@ -132,9 +168,10 @@ impl Cluster {
                 _ => self.teach(ns, placement.as_ref(), &stale.shard, stale.life),
             };
         let known = self.placement(ns)?;
-        let read = |whole: bool| match whole {
-            true => self.refresh_whole(ns),
-            false => self.refresh(ns),
+        let read = |how: Reading| match how {
+            Reading::Known => Ok(self.known_placement(ns)),
+            Reading::Changes => self.refresh(ns),
+            Reading::Whole => self.refresh_whole(ns),
         };
         self.rounds(ns, known, attempt, read, belief, teach)
     }
@@ -154,36 +191,53 @@ impl Cluster {
             _ => Ok(()),
         };
         let known = self.home(db)?;
-        self.rounds(db, known, attempt, |_| self.refresh_home(db), belief, teach)
+        let read = |how: Reading| match how {
+            Reading::Known => Ok(self.known_home(db)),
+            Reading::Changes | Reading::Whole => self.refresh_home(db),
+        };
+        self.rounds(db, known, attempt, read, belief, teach)
     }
 
     /// Attempts until none is stale: where the metadata says something new (`belief`), the router
-    /// was behind; otherwise the shard is, and is taught. `read` is asked for all of what the metadata
-    /// says before that, otherwise for what has changed.
+    /// was behind; otherwise the shard is, and is taught.
     fn rounds<K, B: PartialEq, T>(
         &self,
         name: &str,
         mut known: Option<K>,
         mut attempt: impl FnMut(Option<&K>) -> Outcome<T>,
-        read: impl Fn(bool) -> Outcome<Option<K>>,
+        read: impl Fn(Reading) -> Outcome<Option<K>>,
         belief: impl Fn(&Option<K>, &str) -> B,
         teach: impl Fn(&Option<K>, &Stale) -> Outcome<()>,
     ) -> Outcome<T> {
         let db = name.split_once('.').map_or(name, |(db, _)| db);
         let mut patience = Patience::new();
+        let matter = self.agreeing.of(name);
         loop {
+            let found = matter.found();
             let stale = match attempt(known.as_ref()) {
                 Err(Failure::Stale(stale)) if stale.concerns(name) => stale,
                 other => return other,
             };
+            let next = patience.next(&stale)?;
+            let Some(_lead) = matter.lead(found, OTHERS_PATIENCE) else {
+                known = read(Reading::Known)?.or(known);
+                continue;
+            };
+            let before = belief(&known, &stale.shard);
+            let is_new =
+                |now: &Option<K>| learns(&before, &belief(now, &stale.shard)) == Learns::Router;
             let fenced = if stale.of_database { db } else { name };
-            if patience.wait(self, fenced, &stale)? {
+            if self.wait(fenced, &stale, next) {
                 continue;
             }
-            let before = belief(&known, &stale.shard);
-            known = read(false)?;
-            if learns(&before, &belief(&known, &stale.shard)) == Learns::Shard {
-                known = read(true)?;
+            // Others have read it meanwhile.
+            let others = read(Reading::Known)?;
+            known = match others.is_some() && is_new(&others) {
+                true => others,
+                false => read(Reading::Changes)?,
+            };
+            if !is_new(&known) && !stale.fenced {
+                known = read(Reading::Whole)?;
                 teach(&known, &stale)?;
             }
         }

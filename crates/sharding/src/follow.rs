@@ -62,6 +62,8 @@ pub struct Follow {
     rounds: usize,
     touched: usize,
     since: Duration,
+    /// Documents that are renewed at once.
+    part: usize,
 }
 
 impl Default for Follow {
@@ -84,12 +86,24 @@ impl Follow {
             rounds: 0,
             touched: 0,
             since: Duration::ZERO,
+            part: PUT_DOCUMENTS,
         }
     }
 
     /// What is read at the giver has to have come to this time of it.
     pub fn time(&self) -> u64 {
         self.time
+    }
+
+    /// Whether what is done now may be done at leisure: what is written meanwhile is for the next
+    /// round, and rounds that do not rest come to an end.
+    pub fn may_rest(&self) -> bool {
+        self.phase == Phase::Near && self.rounds == 0
+    }
+
+    /// Documents that are renewed at once from now on.
+    pub fn renew_at_once(&mut self, documents: usize) {
+        self.part = documents.clamp(1, PUT_DOCUMENTS);
     }
 
     /// Rounds until little is left.
@@ -109,7 +123,7 @@ impl Follow {
 
     /// `None`: the round, or the rounds, are done.
     pub fn ask(&self) -> Option<Ask> {
-        let part = |ids: &[Value]| ids.iter().take(PUT_DOCUMENTS).cloned().collect();
+        let part = |ids: &[Value]| ids.iter().take(self.part).cloned().collect();
         match self.phase {
             Phase::Done => None,
             Phase::Mark => Some(Ask::Changes(None)),
@@ -140,7 +154,7 @@ impl Follow {
 
     /// The answer to [`Ask::Renew`]: the ids that were not taken.
     pub fn put(&mut self, refused: Vec<Value>, now: Duration) -> Result<()> {
-        let done = self.waiting.len().min(PUT_DOCUMENTS);
+        let done = self.waiting.len().min(self.part);
         self.waiting.drain(..done);
         self.again.extend(refused);
         self.go_on(now)
@@ -242,6 +256,22 @@ mod tests {
         assert_eq!(follow.ask(), Some(Ask::Changes(Some((9, 1)))));
         follow.heard(told(0, 9, false), SHORT * 4).unwrap();
         assert_eq!(follow.ask(), None);
+    }
+
+    /// Only the first round is at leisure, so the others end.
+    #[test]
+    fn parts_are_as_large_as_is_said() {
+        let mut follow = begun();
+        follow.come_near(NOW);
+        follow.renew_at_once(100);
+        follow.heard(told(250, 9, false), NOW).unwrap();
+        for n in [100, 100, 50] {
+            assert!(follow.may_rest());
+            assert!(matches!(follow.ask(), Some(Ask::Renew(part)) if part.len() == n));
+            follow.put(Vec::new(), SHORT * 2).unwrap();
+        }
+        assert_eq!(follow.ask(), Some(Ask::Changes(Some((9, 1)))));
+        assert!(!follow.may_rest());
     }
 
     #[test]

@@ -8,7 +8,7 @@
 //!   something else;
 //! - [`agreement`]: what a router does when a shard refuses its version;
 //! - [`lock`], [`moving`], [`follow`]: who changes a collection, how a range gets another owner, and how
-//!   its documents follow;
+//!   its documents follow; [`pace`]: how fast, while clients are served;
 //! - [`two_phase`]: the steps of a transaction over several shards, from its commit to its end;
 //! - [`snapshot`]: one state of all shards;
 //! - [`Home`]: the same for what is not sharded, by database;
@@ -28,6 +28,7 @@ mod home;
 pub mod lock;
 pub mod moving;
 mod ownership;
+pub mod pace;
 mod range;
 mod routing_table;
 pub mod series;

@@ -2,7 +2,7 @@
 //! chunks.
 //!
 //! ```text
-//! {_id: collection or database, by, at, turn}
+//! {_id: collection or database, by, at, turn, wanted?: when another has asked for it}
 //! ```
 //! Invariant: `turn` grows with each holder, so what an earlier one still sends is known as his. One
 //! that was not renewed for [`LEFT`] was left behind; its holder's next change fails, because it names
@@ -22,6 +22,7 @@ pub fn take(name: &str, by: &str, now_millis: i64) -> (DocBuf, DocBuf) {
     let update = doc! {
         "$set": doc! {"by": by, "at": Value::date(now_millis)},
         "$inc": doc! {"turn": 1_i64},
+        "$unset": doc! {"wanted": 1},
     };
     (query, update)
 }
@@ -33,6 +34,11 @@ pub fn held(name: &str, by: &str) -> DocBuf {
 
 pub fn renewed(now_millis: i64) -> DocBuf {
     doc! {"$set": doc! {"at": Value::date(now_millis)}}
+}
+
+/// Somebody waits for it: its holder does not rest.
+pub fn wanted(now_millis: i64) -> DocBuf {
+    doc! {"$set": doc! {"wanted": Value::date(now_millis)}}
 }
 
 /// The document stays, and with it the number of holders.

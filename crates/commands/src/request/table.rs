@@ -235,6 +235,7 @@ commands! {
     "_pandoReceive" => ADMIN | WRITE | WORKER, Cluster(&[Internal]), crate::shard::pando_receive::run, "tells a shard of a range that comes in";
     "_pandoChanges" => ADMIN | WORKER, Cluster(&[Internal]), crate::shard::pando_changes::run, "which documents of a collection were touched";
     "_pandoTime" => ADMIN | WRITE | WORKER, Cluster(&[Internal]), crate::shard::pando_time::run, "the time of a shard's log, and that it be late enough";
+    "_pandoServed" => ADMIN, Cluster(&[Internal]), crate::shard::pando_served::run, "how much a shard does for routers";
     "_pandoFence" => ADMIN | WRITE | WORKER, Cluster(&[Internal]), crate::shard::pando_fence::run, "lets routers wait while a range changes its owner";
     "_pandoChange" => ADMIN | WRITE | WORKER, Cluster(&[Internal]), crate::shard::pando_change::run, "writes to the metadata, all or none";
     "_pandoHome" => ADMIN | WRITE | WORKER, Cluster(&[Internal]), crate::shard::pando_home::run, "tells a shard which databases it is the primary of";

@@ -35,6 +35,11 @@ pub const FRAMEWORK: &str = "internalQueryFrameworkControl";
 pub const USER_CACHE_INTERVAL: &str = "userCacheInvalidationIntervalSecs";
 /// Whether `setProfilingFilterGlobally` does anything.
 pub const GLOBAL_PROFILING_FILTER: &str = "internalQueryGlobalProfilingFilter";
+/// Movers of ranges rest while routers are served.
+pub const PACED_MOVES: &str = "pacedRangeMoves";
+/// How long they rest at least, in milliseconds: when documents were put, and when some were removed.
+pub const COPY_PAUSE: &str = "migrateCloneInsertionBatchDelayMS";
+pub const CLEAN_PAUSE: &str = "rangeDeleterBatchDelayMS";
 /// How long a transaction waits for DDL.
 pub const TRANSACTION_LOCK_PATIENCE: &str = "maxTransactionLockRequestTimeoutMillis";
 
@@ -57,6 +62,9 @@ const EFFECTIVE: &[&str] = &[
     INITIAL_SYNC_RATE,
     "logComponentVerbosity",
     "logLevel",
+    COPY_PAUSE,
+    PACED_MOVES,
+    CLEAN_PAUSE,
     SNAPSHOT_WINDOW,
     TRANSACTION_LOCK_PATIENCE,
     TRANSACTION_LIFETIME,
@@ -139,11 +147,14 @@ parameters! {
     "maxBSONDepth" => 200, START, None;
     "maxIndexBuildMemoryUsageMegabytes" => 200.0, BOTH, Some((50, i64::from(i32::MAX)));
     "maxSessions" => 1_000_000, START, POSITIVE;
+    COPY_PAUSE => 0, BOTH, NATURAL;
     TRANSACTION_LOCK_PATIENCE => 5, BOTH, None;
     SNAPSHOT_WINDOW => 300, BOTH, NATURAL;
     NO_TABLE_SCAN => false, BOTH, None;
+    PACED_MOVES => true, BOTH, None;
     "periodicNoopIntervalSecs" => 10, START, POSITIVE;
     "quiet" => false, BOTH, None;
+    CLEAN_PAUSE => 0, BOTH, NATURAL;
     "requireApiVersion" => false, BOTH, None;
     "saslHostName" => "", START, None;
     "scramIterationCount" => 10_000, BOTH, POSITIVE;

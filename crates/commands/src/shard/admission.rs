@@ -11,6 +11,7 @@ use crate::Commands;
 use crate::request::connection::Connection;
 use crate::request::table::{Command, flag};
 use crate::security::authorize;
+use crate::settings::parameters::PACED_MOVES;
 use bson::{Doc, DocBuf, Val, Writer};
 use errors::{Error, Result, err};
 use service::{Client, Request};
@@ -82,6 +83,7 @@ impl Commands {
         if moves {
             return self.admit_mover(request);
         }
+        self.ownerships.serving();
         self.hear_time(request.body);
         let received = Received::of(request.body).map_err(|stop| stop.into_error())?;
         let first = request.body.first().map_or(Val::NULL, |e| e.val);
@@ -142,6 +144,14 @@ impl Commands {
 }
 
 impl Commands {
+    /// How many commands the shard has served for routers; none where movers need not rest.
+    pub(super) fn served(&self) -> u64 {
+        match self.parameters.bool(PACED_MOVES) {
+            true => self.ownerships.served(),
+            false => 0,
+        }
+    }
+
     /// Fails where the router believes another shard's time as the database's primary to be this
     /// one's, or the other way round.
     fn check_home(&self, told: Option<Val<'_>>, db: &str) -> Result<(), Error> {

@@ -16,6 +16,7 @@ pub mod pando_ownership;
 pub mod pando_prepare;
 pub mod pando_prepared;
 pub mod pando_receive;
+pub mod pando_served;
 pub mod pando_sessions;
 pub mod pando_snapshot;
 pub mod pando_swap;

@@ -10,10 +10,11 @@ use bson::Doc;
 use catalog::keyspace::SPACE_RECORD;
 use errors::Result;
 use executor::{Engine, ShardKeys};
-use parking_lot::{ArcRwLockReadGuard, RawRwLock, RwLock};
+use parking_lot::{ArcRwLockReadGuard, Condvar, Mutex, RawRwLock, RwLock};
 use sharding::{Home, Ownership};
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use storage::{Committed, Effect, Entry, Observer, Op};
 
@@ -43,7 +44,11 @@ pub struct Ownerships {
     parts: RwLock<HashMap<String, Part>>,
     homes: RwLock<HashMap<String, Arc<Home>>>,
     /// What changes them: one at a time.
-    pub(super) changing: parking_lot::Mutex<()>,
+    pub(super) changing: Mutex<()>,
+    /// Who waits for the end of a fence is told of changes.
+    news: (Mutex<()>, Condvar),
+    /// Commands of routers.
+    served: AtomicU64,
 }
 
 impl Ownerships {
@@ -95,6 +100,40 @@ impl Ownerships {
         parts.entry(name.into()).or_default().gate.clone()
     }
 
+    /// Waits until no fence of a collection stands, and nobody waits for its writes to end; not for
+    /// ever. Whether there was anything to wait for.
+    pub(super) fn wait_while_fenced(&self, ns: &str, until: Instant) -> bool {
+        let mut waited = false;
+        let mut held = self.news.0.lock();
+        while self.get(ns).is_some_and(|known| known.fence.is_some()) {
+            waited = true;
+            if self.news.1.wait_until(&mut held, until).timed_out() {
+                return waited;
+            }
+        }
+        drop(held);
+        let gate = self.gate(ns);
+        if gate.try_read().is_none() {
+            waited = true;
+            drop(gate.try_read_until(until));
+        }
+        waited
+    }
+
+    fn tell_news(&self) {
+        let _held = self.news.0.lock();
+        self.news.1.notify_all();
+    }
+
+    pub(super) fn serving(&self) {
+        self.served.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many commands of routers came since the process began.
+    pub(super) fn served(&self) -> u64 {
+        self.served.load(Ordering::Relaxed)
+    }
+
     /// Waits until the writes to a collection, or to what of a database is not sharded, are
     /// committed that are under way, those of open transactions among them; false when that takes
     /// too long.
@@ -124,6 +163,8 @@ impl Ownerships {
                     part.changed = Some(Instant::now());
                 }
                 part.ownership = Some(Arc::new(ownership));
+                drop(parts);
+                self.tell_news();
             }
             Err(e) => {
                 tracing::error!(target: "SHARDING", error = %e, "A document of config.ownership is not understood")
@@ -139,6 +180,8 @@ impl Ownerships {
         {
             part.ownership = None;
         }
+        drop(parts);
+        self.tell_news();
     }
 }
 

@@ -3,19 +3,22 @@
 //!
 //! ```text
 //! {_pandoChanges: 1, ns}                          → {ids: [], upTo: <long>, term: <long>}     where the log ends
-//! {_pandoChanges: 1, ns, after: <long>, term}     → {ids: [_id…], upTo, term, more: <bool>}
+//! {_pandoChanges: 1, ns, after: <long>, term, range?: {low, high?}}
+//!                                                 → {ids: [_id…], upTo, term, more: <bool>}
 //! ```
+//! With a range: of documents that lie there, or may have lain there.
 //! `term` is that of the entry `upTo`. A log that has another entry there is another primary's, and what
 //! was read before may never have been written: that fails.
 
-use super::text;
+use super::{range, text};
 use crate::request::{CommandContext, Done};
-use bson::{Val, Value, Writer};
+use bson::{Doc, Val, Value, Writer};
 use catalog::keyspace::SPACE_RECORD;
 use changes::What;
 use errors::{Error, Result, Stop, err};
-use sharding::value_of;
+use sharding::{Ownership, PlaceRange, value_of};
 use std::collections::HashSet;
+use std::sync::Arc;
 use storage::{Effect, Entry, Op};
 
 /// What is before a record's own key: tablet, space, index.
@@ -28,6 +31,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let end = cx.app.store.last_index();
     let number = |name: &str| cx.args.field(name).and_then(|v| v.to_i64_exact());
     let after = number("after").map(|n| u64::try_from(n).unwrap_or(0));
+    let wanted = Wanted::of(cx, ns)?;
     let mut ids = Writer::new_array();
     let (mut seen, mut up_to, mut more) = (HashSet::new(), end, false);
     let first = after.unwrap_or(end);
@@ -55,7 +59,8 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
                     What::Insert(d) | What::Update(_, d) | What::Replace(d) | What::Delete(d) => d,
                     What::Ddl(_) => continue,
                 };
-                if let Some(id) = doc.get("_id") {
+                let concerned = wanted.as_ref().is_none_or(|w| w.concerned(&change.what));
+                if let Some(id) = doc.get("_id").filter(|_| concerned) {
                     touched(id, &mut seen, &mut ids);
                 }
             }
@@ -74,6 +79,55 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     cx.w.i64("upTo", up_to as i64).i64("term", term as i64);
     cx.w.bool("more", more);
     Ok(Done::Reply)
+}
+
+/// The range that is asked about, and the key that says what lies in it.
+struct Wanted {
+    known: Arc<Ownership>,
+    range: PlaceRange,
+}
+
+impl Wanted {
+    fn of(cx: &CommandContext<'_, '_>, ns: &str) -> Result<Option<Wanted>> {
+        let known = cx.app.ownerships.get(ns);
+        match (cx.args.field("range"), known) {
+            (Some(_), Some(known)) => Ok(Some(Wanted {
+                known,
+                range: range(cx)?,
+            })),
+            _ => Ok(None),
+        }
+    }
+
+    /// Whether a change put a document into the range, or may have taken it out of there.
+    fn concerned(&self, what: &What<'_>) -> bool {
+        let key = &self.known.key;
+        let may_lie_there = |d| {
+            let place = key.place_of(d);
+            place.map_or(true, |place| self.range.contains(&place))
+        };
+        match what {
+            What::Ddl(_) => false,
+            What::Insert(d) => may_lie_there(*d),
+            What::Update(diff, d) => may_lie_there(*d) || self.moves(*diff),
+            What::Replace(d) => may_lie_there(*d) || key.names().any(|name| name != "_id"),
+            // It has the fields of the key under their whole paths, where the document had them.
+            What::Delete(d) => {
+                let told = |name: &str| !name.contains('.') && d.contains(name);
+                !key.names().all(told) || may_lie_there(*d)
+            }
+        }
+    }
+
+    /// Whether a diff may change a document's place.
+    fn moves(&self, diff: Doc<'_>) -> bool {
+        let key = &self.known.key;
+        diff.iter()
+            .any(|part| match (part.name, part.val.as_doc()) {
+                ("u" | "i" | "d", Some(fields)) => fields.iter().any(|f| key.concerns(f.name)),
+                (name, _) => name.strip_prefix('s').is_none_or(|f| key.concerns(f)),
+            })
+    }
 }
 
 fn another_log(index: u64) -> Error {

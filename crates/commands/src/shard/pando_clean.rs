@@ -1,34 +1,32 @@
 //! `_pandoClean`: removes the documents of a range that the shard does not own.
 //!
 //! ```text
-//! {_pandoClean: 1, ns, range?: {low, high?}, keep?: true, turn?}     → {n: <documents removed>}
+//! {_pandoClean: 1, ns, range?: {low, high?}, keep?, turn?, millis?, hurries?}
+//!                                                 → {n: <documents removed>, more: <bool>}
 //! ```
-//! Without a range: of all that may hold orphans. With `keep` it stays a range that may hold orphans. What an earlier holder of the lock has sent is
-//! done before.
+//! Without a range: of all that may hold orphans. With `keep` it stays a range that may hold orphans.
+//! What an earlier holder of the lock has sent is done before. While routers are served, and unless
+//! it `hurries`, it rests between batches ([`Pace`]). After `millis` there may be more.
+//!
+//! Invariant: no batch is removed after another holder of the lock was heard of, or the shard owns the
+//! range. In between others may change what is known.
 
-use super::{range, store, text, turn};
+use super::{Ownerships, range, store, text, turn};
+use crate::Commands;
 use crate::request::{CommandContext, Done};
-use crate::settings::documents;
+use crate::settings::parameters::CLEAN_PAUSE;
 use bson::{DocBuf, Writer};
 use errors::{Result, bail};
+use executor::{DeleteRequest, OpCtx};
+use query::filter::Filter;
+use sharding::pace::Pace;
 use sharding::{Ownership, PlaceRange};
+use std::time::{Duration, Instant};
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let ns = text(cx, "ns")?;
-    let ownerships = cx.app.ownerships.clone();
-    let _one = ownerships.changing.lock();
-    let Some(known) = ownerships.get(ns) else {
-        bail!(NamespaceNotSharded, "{ns} is not sharded here");
-    };
-    let later = (*known).clone().heed(turn(cx, known.turn))?;
-    let known = match later.turn == known.turn {
-        true => later,
-        false => {
-            store(cx, &later)?;
-            ownerships.drain(ns);
-            later
-        }
-    };
+    let mut rests = Rests::new(cx);
+    let known = heed(cx, ns)?;
     let gone = match cx.args.field("range") {
         Some(_) => vec![range(cx)?],
         None => known.orphans.clone(),
@@ -36,19 +34,60 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     cx.op.from_migrate = true;
     let mut n = 0;
     for range in &gone {
-        known.check_cleans(range)?;
-        n += remove(cx, &known, range)?;
+        n += remove(cx, &known, range, &mut rests)?;
     }
-    if !cx.args.field("keep").is_some_and(|v| v.truthy()) {
-        store(cx, &known.cleaned(&gone))?;
+    let keeps = cx.args.field("keep").is_some_and(|v| v.truthy());
+    if !keeps && !rests.is_late {
+        let ownerships = cx.app.ownerships.clone();
+        let _one = ownerships.changing.lock();
+        for range in &gone {
+            still_cleans(&ownerships, &known, range)?;
+        }
+        if let Some(now) = ownerships.get(ns) {
+            store(cx, &(*now).clone().cleaned(&gone))?;
+        }
     }
     cx.after_commit = true;
-    cx.w.i64("n", n as i64);
+    cx.w.i64("n", n as i64).bool("more", rests.is_late);
     Ok(Done::Reply)
 }
 
+/// From here on what earlier holders of the lock send is refused, and done.
+fn heed(cx: &mut CommandContext<'_, '_>, ns: &str) -> Result<Ownership> {
+    let ownerships = cx.app.ownerships.clone();
+    let _one = ownerships.changing.lock();
+    let Some(known) = ownerships.get(ns) else {
+        bail!(NamespaceNotSharded, "{ns} is not sharded here");
+    };
+    let later = (*known).clone().heed(turn(cx, known.turn))?;
+    if later.turn != known.turn {
+        store(cx, &later)?;
+        ownerships.drain(ns);
+    }
+    Ok(later)
+}
+
+/// Fails where the collection has another holder of the lock, or the range belongs here, by now.
+fn still_cleans(ownerships: &Ownerships, known: &Ownership, range: &PlaceRange) -> Result<()> {
+    match ownerships.get(&known.ns) {
+        Some(now) if now.turn == known.turn && now.version.is_same_life(&known.version) => {
+            now.check_cleans(range)
+        }
+        _ => bail!(
+            ConflictingOperationInProgress,
+            "{} is being changed by somebody else since",
+            known.ns
+        ),
+    }
+}
+
 /// Removes the documents of a range: how many there were.
-fn remove(cx: &mut CommandContext<'_, '_>, known: &Ownership, range: &PlaceRange) -> Result<u64> {
+fn remove(
+    cx: &mut CommandContext<'_, '_>,
+    known: &Ownership,
+    range: &PlaceRange,
+    rests: &mut Rests<'_>,
+) -> Result<u64> {
     let Some((min, max)) = known.key.bounds(range) else {
         bail!(BadValue, "the range has no bounds of the shard key");
     };
@@ -61,5 +100,73 @@ fn remove(cx: &mut CommandContext<'_, '_>, known: &Ownership, range: &PlaceRange
         true => DocBuf::default(),
         false => w.finish(),
     };
-    documents::remove(&mut cx.op, &known.ns, filter.as_doc())
+    let request = DeleteRequest {
+        filter: &Filter::parse(filter.as_doc(), &Default::default())?,
+        multi: true,
+        sort: None,
+        hint: None,
+        vars: None,
+        images: false,
+    };
+    let ownerships = cx.app.ownerships.clone();
+    let hold = |op: &OpCtx<'_>| {
+        if !rests.rest(op)? {
+            return Ok(None);
+        }
+        let held = ownerships.changing.lock();
+        still_cleans(&ownerships, known, range)?;
+        Ok(Some(held))
+    };
+    let done = executor::delete_in_parts(&mut cx.op, &known.ns, &request, hold)?;
+    Ok(done.n)
+}
+
+/// Rests between batches.
+struct Rests<'c> {
+    app: &'c Commands,
+    pace: Pace,
+    hurries: bool,
+    began: Instant,
+    worked_since: Instant,
+    ends: Option<Duration>,
+    /// There was no time for all.
+    is_late: bool,
+}
+
+impl<'c> Rests<'c> {
+    fn new(cx: &CommandContext<'c, '_>) -> Rests<'c> {
+        let millis = cx.args.field("millis").and_then(|v| v.to_i64_exact());
+        let mut pace = Pace::default();
+        pace.heard(cx.app.served(), Duration::ZERO);
+        Rests {
+            app: cx.app,
+            pace,
+            hurries: cx.args.field("hurries").is_some_and(|v| v.truthy()),
+            began: Instant::now(),
+            worked_since: Instant::now(),
+            ends: millis.map(|n| Duration::from_millis(n.unsigned_abs())),
+            is_late: false,
+        }
+    }
+
+    /// Whether there is time for another batch.
+    fn rest(&mut self, op: &OpCtx<'_>) -> Result<bool> {
+        let now = self.began.elapsed();
+        self.is_late = self.is_late || self.ends.is_some_and(|ends| now >= ends);
+        if self.is_late {
+            return Ok(false);
+        }
+        if self.pace.asks(now) {
+            self.pace.heard(self.app.served(), now);
+        }
+        let least = self.app.parameters.int(CLEAN_PAUSE).unsigned_abs();
+        let rest = match self.hurries {
+            true => Duration::ZERO,
+            false => self.pace.rest(self.worked_since.elapsed()),
+        };
+        std::thread::sleep(rest.max(Duration::from_millis(least)));
+        op.check()?;
+        self.worked_since = Instant::now();
+        Ok(true)
+    }
 }

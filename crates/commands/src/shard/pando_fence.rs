@@ -4,6 +4,7 @@
 //! ```text
 //! {_pandoFence: 1, ns, range: {low, high?}, by: <string>, turn?, firm?}      → {upTo: <long>}
 //! {_pandoFence: 1, ns, by, lift: true, turn?}
+//! {_pandoFence: 1, ns, wait: <milliseconds>}       → {waited: <bool>}   when none stands any more
 //! ```
 //! A later `turn` lifts what an earlier one has raised. The reply comes when all writes of before are
 //! in the log, which ends at `upTo`, those of prepared transactions among them.
@@ -13,8 +14,21 @@ use super::{range, store, text, turn};
 use crate::request::{CommandContext, Done};
 use errors::{Result, bail};
 use sharding::Fence;
+use std::time::{Duration, Instant};
+
+/// Nobody is kept waiting for longer.
+const LONGEST_WAIT_MILLIS: i64 = 2000;
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+    let wait = cx.args.field("wait").and_then(|v| v.to_i64_exact());
+    if let Some(millis) = wait {
+        let millis = millis.clamp(0, LONGEST_WAIT_MILLIS).unsigned_abs();
+        let until = Instant::now() + Duration::from_millis(millis);
+        let ns = &*cx.app.part_of(text(cx, "ns")?).name;
+        let waited = cx.app.ownerships.wait_while_fenced(ns, until);
+        cx.w.bool("waited", waited);
+        return Ok(Done::Reply);
+    }
     let (ns, by) = (text(cx, "ns")?, text(cx, "by")?);
     let lift = cx.args.field("lift").is_some_and(|v| v.truthy());
     let ownerships = cx.app.ownerships.clone();

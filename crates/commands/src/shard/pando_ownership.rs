@@ -33,8 +33,11 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let turn = turn.map(|turn| turn as u64);
     let known = ownerships.get(&told.ns);
     let learned = Ownership::told(known.as_deref(), &told, by, turn)?;
-    if let Some(learned) = &learned {
-        store(cx, learned)?;
+    match &learned {
+        Some(new) if known.as_deref() != Some(new) => store(cx, new)?,
+        // A majority may not have it yet.
+        Some(_) => cx.op.last_index = cx.app.store.last_index(),
+        None => {}
     }
     cx.w.bool("learned", learned.is_some());
     Ok(Done::Reply)

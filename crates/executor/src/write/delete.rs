@@ -132,7 +132,19 @@ fn read_request<'a>(req: &DeleteRequest<'a>) -> ReadRequest<'a> {
 
 /// Deletes all matches, in batches. Not atomic as a whole, as in MongoDB.
 fn delete_many(ctx: &mut OpCtx, ns: &str, req: &DeleteRequest) -> Result<Deleted> {
+    delete_in_parts(ctx, ns, req, |_| Ok(Some(())))
+}
+
+/// The same of documents by no session, each batch while what `hold` gives is held; until it gives
+/// nothing.
+pub fn delete_in_parts<G>(
+    ctx: &mut OpCtx,
+    ns: &str,
+    req: &DeleteRequest,
+    mut hold: impl FnMut(&OpCtx) -> Result<Option<G>>,
+) -> Result<Deleted> {
     ctx.need_worker()?;
+    ctx.flush_own();
     let mut out = Deleted::default();
     let Some(mut batches) = CandidateBatches::open(ctx, ns, &read_request(req))? else {
         return Ok(out);
@@ -149,6 +161,9 @@ fn delete_many(ctx: &mut OpCtx, ns: &str, req: &DeleteRequest) -> Result<Deleted
             } else {
                 Decision::Skip
             })
+        };
+        let Some(_held) = hold(ctx)? else {
+            return Ok(out);
         };
         let (deleted, _) = batches.change(ctx, &keys, "deleted from", decide)?;
         out.n += deleted;

@@ -23,7 +23,7 @@ mod update;
 mod validation;
 
 pub use self::time_series::expire_measurements;
-pub use delete::{DeleteRequest, Deleted, delete};
+pub use delete::{DeleteRequest, Deleted, delete, delete_in_parts};
 pub use duplicates::duplicates;
 pub use expire::{Expired, expire};
 pub use find_and_modify::{FindAndModify, FoundAndModified, find_and_modify};

@@ -5,15 +5,17 @@
 //! was read up to.
 
 use super::majority;
+use super::rests::Rests;
 use crate::chunks::Lock;
-use crate::metadata::{Cluster, each, run};
+use crate::metadata::{Cluster, batches, each, run};
 use crate::request::own_message;
+use crate::upstream::with_fields;
 use crate::{Outcome, ddl};
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
 use errors::{Code, err};
-use sharding::Version;
 use sharding::follow::{Ask, Changes, Follow, PUT_DOCUMENTS};
 use sharding::series::measurements_of;
+use sharding::{PlaceRange, Version};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
@@ -28,6 +30,8 @@ pub(super) struct Way<'m> {
     pub ns: &'m str,
     /// The collection's life while they move.
     pub life: Version,
+    /// What of the collection goes; without it, whatever a shard gives.
+    pub range: Option<PlaceRange>,
     /// The collection that they are put in.
     pub into: String,
     pub takers: Vec<Arc<str>>,
@@ -53,6 +57,7 @@ pub(super) struct Giver<'m> {
     /// A filter for its documents, among those of others at a receiver.
     mine: DocBuf,
     follow: Follow,
+    rests: Rests<'m>,
     began: Instant,
 }
 
@@ -68,7 +73,12 @@ fn parts(ns: &str) -> (&str, &str) {
 impl<'m> Giver<'m> {
     /// From here on its log says what is touched.
     pub fn begin(way: &'m Way<'m>, shard: &Arc<str>, mine: DocBuf) -> Outcome<Giver<'m>> {
+        let mut sides = way.takers.clone();
+        if !sides.contains(shard) {
+            sides.push(shard.clone());
+        }
         let mut giver = Giver {
+            rests: Rests::new(way.cluster, way.held, sides),
             way,
             shard: shard.clone(),
             mine,
@@ -97,10 +107,23 @@ impl<'m> Giver<'m> {
 
     pub fn copy(&mut self) -> Outcome<()> {
         let (db, _) = parts(self.way.ns);
-        let find = self.find(self.mine.as_doc());
+        let first = doc! {"batchSize": self.rests.documents() as i64};
+        let find = with_fields(self.find(self.mine.as_doc()).as_doc(), first.as_doc());
         let from = self.way.cluster.shard(&self.shard)?;
         let mut put = Put::new(self.way);
-        each(&from, db, find.as_doc(), |d| put.add(d))?;
+        let rests = &mut self.rests;
+        let mut work = Instant::now();
+        batches(&from, db, find.as_doc(), |batch| {
+            for d in batch.values().filter_map(Val::as_doc) {
+                put.add(d)?;
+            }
+            if !rests.are_none() {
+                put.send_all()?;
+            }
+            rests.after(work);
+            work = Instant::now();
+            Ok(Some(rests.documents()))
+        })?;
         self.follow.copied(put.end()?);
         Ok(())
     }
@@ -125,8 +148,13 @@ impl<'m> Giver<'m> {
                     self.follow.heard(changes, self.began.elapsed())?;
                 }
                 Ask::Renew(ids) => {
+                    let (work, may_rest) = (Instant::now(), self.follow.may_rest());
                     let refused = self.renew(&ids)?;
                     self.follow.put(refused, self.began.elapsed())?;
+                    if may_rest {
+                        self.rests.after(work);
+                        self.follow.renew_at_once(self.rests.documents());
+                    }
                 }
             }
         }
@@ -138,6 +166,9 @@ impl<'m> Giver<'m> {
         w.i32("_pandoChanges", 1).str("ns", self.way.ns);
         if let Some((after, term)) = after {
             w.i64("after", after).i64("term", term);
+        }
+        if let Some(range) = &self.way.range {
+            w.doc("range", range.to_doc().as_doc());
         }
         let cluster = self.way.cluster;
         let reply = cluster.on_shard(&self.shard, "admin", w.finish().as_doc())?;
@@ -236,10 +267,15 @@ impl<'m> Put<'m> {
 
     /// Sends what is left. The ids of what was refused because of a key that another has.
     fn end(mut self) -> Outcome<Vec<Value>> {
+        self.send_all()?;
+        Ok(self.refused)
+    }
+
+    fn send_all(&mut self) -> Outcome<()> {
         for (taker, waiting) in std::mem::take(&mut self.waiting) {
             self.send(&taker, waiting)?;
         }
-        Ok(self.refused)
+        Ok(())
     }
 
     fn send(&mut self, taker: &str, waiting: Waiting) -> Outcome<()> {

@@ -28,6 +28,9 @@ pub(crate) const RESHARD: &str = "reshard";
 /// A database gets another primary shard, or is dropped.
 pub(crate) const HOME: &str = "home";
 
+/// So long a shard removes documents before it is asked again.
+const CLEAN_MILLIS: i64 = 1000;
+
 /// What is under way, or was left so.
 pub(super) struct Left(DocBuf);
 
@@ -100,7 +103,7 @@ impl Cluster {
         match left.text("kind") {
             RESHARD => reshard::end(self, held, ns, &left)?,
             HOME => self.end_home(ns, &left)?,
-            SPREAD => self.end_spread(ns, &left, Some(held.turn))?,
+            SPREAD => self.end_spread(ns, &left, Some(held))?,
             _ => self.end_range(Some(held), ns, &left)?,
         }
         let mut change = Change::begin(held);
@@ -190,7 +193,11 @@ impl Cluster {
                     }
                 }
                 EndStep::Lift => self.lift_all(ns, left, turn)?,
-                EndStep::Clean => self.clean_range(ns, left, turn, table.as_ref())?,
+                EndStep::Clean => {
+                    if let Some(held) = held {
+                        self.clean_range(held, ns, left, table.as_ref())?;
+                    }
+                }
             }
         }
         Ok(())
@@ -198,28 +205,22 @@ impl Cluster {
 
     fn clean_range(
         &self,
+        held: &Lock<'_>,
         ns: &str,
         left: &Left,
-        turn: Option<i64>,
         table: Option<&RoutingTable>,
     ) -> Outcome<()> {
         let range = PlaceRange::parse(left.document("range"))?;
         let owner = table.and_then(|t| t.chunk_at(&range.low));
         let sides = [left.names("fenced"), left.names("to")].concat();
         for side in moving::without_the_range(&sides, owner) {
-            let clean = doc! {
-                "_pandoClean": 1,
-                "ns": ns,
-                "range": range.to_doc(),
-                "turn": turn.unwrap_or_default(),
-                "writeConcern": majority(),
-            };
-            unless_gone(self.on_shard(side, "admin", clean.as_doc()).map(drop))?;
+            unless_gone(clean(held, side, doc! {"ns": ns, "range": range.to_doc()}))?;
         }
         Ok(())
     }
 
-    fn end_spread(&self, ns: &str, left: &Left, turn: Option<i64>) -> Outcome<()> {
+    fn end_spread(&self, ns: &str, left: &Left, held: Option<&Lock<'_>>) -> Outcome<()> {
+        let turn = held.map(|held| held.turn);
         if left.is_moved()
             && let Some(table) = self.read_table(ns)?
         {
@@ -229,19 +230,12 @@ impl Cluster {
             self.forget(ns);
         }
         self.lift_all(ns, left, turn)?;
-        match (left.is_moved(), turn) {
-            (true, Some(turn)) => self.clean_all(ns, left, turn),
-            _ => Ok(()),
-        }
-    }
-
-    /// Removes all orphans from the shard whose ranges were given away.
-    fn clean_all(&self, ns: &str, left: &Left, turn: i64) -> Outcome<()> {
+        let Some(held) = held.filter(|_| left.is_moved()) else {
+            return Ok(());
+        };
+        // All orphans go from the shard whose ranges were given away.
         for shard in left.names("fenced") {
-            let clean = doc! {
-                "_pandoClean": 1, "ns": ns, "turn": turn, "writeConcern": majority(),
-            };
-            unless_gone(self.on_shard(&shard, "admin", clean.as_doc()).map(drop))?;
+            unless_gone(clean(held, &shard, doc! {"ns": ns}))?;
         }
         Ok(())
     }
@@ -271,6 +265,23 @@ impl Cluster {
         }
         self.forget_database(db);
         Ok(())
+    }
+}
+
+/// Removes documents that a shard does not own: of a range, or all. It hurries where another waits for
+/// the lock.
+pub(super) fn clean(held: &Lock<'_>, shard: &str, which: DocBuf) -> Outcome<()> {
+    loop {
+        let mut w = Writer::new();
+        w.i32("_pandoClean", 1).extend(which.as_doc());
+        w.i64("turn", held.turn)
+            .i64("millis", CLEAN_MILLIS)
+            .bool("hurries", held.is_wanted())
+            .doc("writeConcern", majority().as_doc());
+        let reply = held.cluster.on_shard(shard, "admin", w.finish().as_doc())?;
+        if !reply.get("more").is_some_and(Val::truthy) {
+            return Ok(());
+        }
     }
 }
 

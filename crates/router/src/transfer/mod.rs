@@ -6,6 +6,7 @@
 //! - `left`: what is under way, and how it ends whoever ends it;
 //! - `reshard`: a collection with another shard key;
 //! - `home`: a database with another primary shard;
+//! - `rests`: how much movers work while others are served;
 //! - `time`: the cluster's time.
 //!
 //! Invariant: at each moment one shard owns the range, and what it has acknowledged the next owner
@@ -15,6 +16,7 @@ mod copy;
 mod home;
 mod left;
 mod reshard;
+mod rests;
 mod time;
 
 pub(crate) use copy::make_like;
@@ -29,7 +31,7 @@ use crate::{Failure, Outcome, ddl};
 use bson::{Doc, DocBuf, ObjectId, Writer, doc};
 use copy::{Giver, Way, copy_sessions};
 use errors::{Code, err};
-use left::{RANGE, teach_as};
+use left::{RANGE, clean, teach_as};
 use sharding::moving::{RangeMove, Step, change_of_owner};
 use sharding::series::check_bound;
 use sharding::{Chunk, PlaceRange, RoutingTable};
@@ -159,6 +161,7 @@ impl Move<'_> {
             ns: self.ns(),
             life: self.table.version(),
             into: self.ns().into(),
+            range: Some(self.range.clone()),
             takers: vec![self.to.clone()],
             place: &place,
         };
@@ -221,16 +224,8 @@ impl Move<'_> {
     }
 
     fn clear(&self) -> Outcome<()> {
-        let clean = doc! {
-            "_pandoClean": 1,
-            "ns": self.ns(),
-            "range": self.range.to_doc(),
-            "keep": true,
-            "turn": self.held.turn,
-            "writeConcern": majority(),
-        };
-        let to = self.cluster.shard(&self.to)?;
-        run(&to, "admin", clean.as_doc()).map(drop)
+        let range = doc! {"ns": self.ns(), "range": self.range.to_doc(), "keep": true};
+        clean(self.held, &self.to, range)
     }
 
     /// A filter for the range that the index of the shard key serves.

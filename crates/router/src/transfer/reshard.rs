@@ -160,6 +160,7 @@ impl Reshard<'_> {
             ns: self.ns(),
             life: self.old.version(),
             into: self.beside.clone(),
+            range: None,
             takers: self.takers.clone(),
             place: &place,
         };

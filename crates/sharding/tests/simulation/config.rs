@@ -180,6 +180,17 @@ impl Config {
         Some(turn)
     }
 
+    /// How many have held the lock; `None` while somebody does, or a move is under way.
+    pub fn turns(&self) -> Option<i64> {
+        let latest = &self.set.borrow().latest;
+        let lock = latest.find("locks", &doc! {"_id": NS});
+        let held = |d: &DocBuf| d.get("by").and_then(Val::as_str) != Some("");
+        if lock.iter().any(held) || !latest.find("migrations", &DocBuf::default()).is_empty() {
+            return None;
+        }
+        lock.first()?.get("turn")?.to_i64_exact()
+    }
+
     /// The table of the newest state is whole at any time.
     fn check(&self) {
         let chunks = self.set.borrow().latest.find("chunks", &DocBuf::default());

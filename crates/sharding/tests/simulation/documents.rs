@@ -14,7 +14,11 @@ pub type Turn = (u64, i64);
 
 impl Shard {
     /// `_pandoChanges`
-    pub async fn changes(self: Rc<Shard>, after: Option<(i64, i64)>) -> Reply<Changes> {
+    pub async fn changes(
+        self: Rc<Shard>,
+        after: Option<(i64, i64)>,
+        range: PlaceRange,
+    ) -> Reply<Changes> {
         let set = self.set.borrow();
         let end = set.log.len() as i64;
         let first = after.map_or(end, |(after, _)| after);
@@ -36,6 +40,7 @@ impl Shard {
                 }
             }
         }
+        touched.retain(|id| range.contains(self.places.of(*id)));
         let mut ids: Vec<Value> = touched.iter().map(|id| Value::from(*id as i32)).collect();
         if self.history.has(Planted::CatchUpShort) {
             ids.pop();
@@ -72,7 +77,7 @@ impl Shard {
     fn takes(&self, (life, turn): Turn) -> Reply<()> {
         let known = self.known();
         let takes = Ownership::takes_from(known.as_deref(), life, turn as u64);
-        match takes {
+        match takes || self.history.has(Planted::LateMoverHeard) {
             true => Ok(()),
             false => Err(Refusal::Never("somebody else changes it since".into())),
         }

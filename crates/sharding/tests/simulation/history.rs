@@ -33,11 +33,15 @@ pub enum Planted {
     PreparedReleased,
     /// A snapshot is read without what is prepared in it.
     SnapshotUnprepared,
+    /// A shard takes documents from a mover whose lock another holds.
+    LateMoverHeard,
+    /// What removes a range goes on when the range has come back.
+    CleanGoesOn,
 }
 
 impl Planted {
     /// All bugs.
-    pub const ALL: [Planted; 13] = [
+    pub const ALL: [Planted; 15] = [
         Planted::FenceSkipped,
         Planted::GateSkipped,
         Planted::PreparedPassed,
@@ -51,6 +55,8 @@ impl Planted {
         Planted::PromiseInMemory,
         Planted::PreparedReleased,
         Planted::SnapshotUnprepared,
+        Planted::LateMoverHeard,
+        Planted::CleanGoesOn,
     ];
 }
 

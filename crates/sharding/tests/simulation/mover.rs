@@ -15,9 +15,6 @@ use sharding::{Chunk, Fence, PlaceRange, Replaced, RoutingTable, lock};
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// Of so many steps of moves before one its process stands still for longer than a lock lasts.
-const STALLS: u64 = 400;
-
 /// Held until it is dropped; then it is renewed no more.
 pub struct Held {
     by: String,
@@ -260,7 +257,7 @@ impl Router {
         let mut steps = RangeMove::new();
         let mut follow = Follow::new();
         while let Some(step) = steps.step(self.sim.clock()).map_err(failed)? {
-            if self.sim.one_in(STALLS) {
+            if self.sim.one_in(self.sim.stalls.get()) {
                 // It outlives its lock, and goes on with this step when another has it.
                 self.history.count("movers stopped");
                 let process = self.sim.process();
@@ -334,7 +331,9 @@ impl Router {
         while let Some(ask) = follow.ask() {
             match ask {
                 Ask::Changes(after) => {
-                    let changes = self.try_on(&m.from, move |s| s.changes(after)).await?;
+                    let range = m.range.clone();
+                    let ask = move |s: Rc<crate::shard::Shard>| s.changes(after, range.clone());
+                    let changes = self.try_on(&m.from, ask).await?;
                     let heard = follow.heard(changes, self.sim.clock());
                     heard.map_err(failed)?;
                 }

@@ -210,7 +210,12 @@ impl Router {
             };
             self.sim.sleep(pause.as_millis() as u64).await;
             let before = table.version_of(&shard);
-            table = self.refresh().await?;
+            let known = self.table.borrow().clone();
+            let others = known.filter(|t| t.version_of(&shard) != before);
+            table = match others {
+                Some(others) => others,
+                None => self.refresh().await?,
+            };
             if learns(&before, &table.version_of(&shard)) == Learns::Router {
                 continue;
             }

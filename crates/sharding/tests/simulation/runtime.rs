@@ -48,6 +48,8 @@ pub struct Sim {
     processes: RefCell<Vec<State>>,
     pub weather: Cell<Weather>,
     pub messages: Cell<u64>,
+    /// Of so many steps of moves before one its process stands still for longer than a lock lasts.
+    pub stalls: Cell<u64>,
 }
 
 /// What a process does not answer within.
@@ -65,6 +67,7 @@ impl Sim {
             processes: RefCell::new(vec![State::default(); processes]),
             weather: Cell::default(),
             messages: Cell::new(0),
+            stalls: Cell::new(400),
         })
     }
 

@@ -150,6 +150,8 @@ pub struct Shard {
     shown: RefCell<(Vec<PlaceRange>, Option<Filter>)>,
 }
 
+/// Documents that are removed before a rest.
+const CLEANED_AT_ONCE: usize = 3;
 /// How long writes that are under way are waited for.
 const DRAIN: u64 = 500;
 
@@ -479,20 +481,36 @@ impl Shard {
             self.drain().await;
             self.memory.borrow_mut().changing = false;
         }
-        known.check_cleans(&gone).map_err(never)?;
-        let inside: Vec<u32> = {
-            let latest = &self.set.borrow().latest;
-            let ids = latest.documents.keys().copied();
-            ids.filter(|id| gone.contains(self.places.of(*id)))
-                .collect()
-        };
-        let mut entry: Vec<Change> = inside.into_iter().map(Change::Remove).collect();
-        if !keep {
-            entry.push(Change::Own(Box::new(known.cleaned(&[gone]))));
+        // A few at a time, with rests.
+        loop {
+            self.changing().await;
+            let now = self.known().ok_or_else(not_sharded)?;
+            if !self.history.has(Planted::CleanGoesOn) {
+                if now.turn != known.turn || !now.version.is_same_life(&known.version) {
+                    return Err(Refusal::Never("somebody else changes it since".into()));
+                }
+                now.check_cleans(&gone).map_err(never)?;
+            }
+            let inside: Vec<u32> = {
+                let latest = &self.set.borrow().latest;
+                let ids = latest.documents.keys().copied();
+                let inside = ids.filter(|id| gone.contains(self.places.of(*id)));
+                inside.take(CLEANED_AT_ONCE).collect()
+            };
+            let is_last = inside.len() < CLEANED_AT_ONCE;
+            let mut entry: Vec<Change> = inside.into_iter().map(Change::Remove).collect();
+            if is_last && !keep {
+                entry.push(Change::Own(Box::new(
+                    (*now).clone().cleaned(std::slice::from_ref(&gone)),
+                )));
+            }
+            let mark = self.append(entry);
+            if is_last {
+                self.majority(mark).await;
+                return Ok(());
+            }
+            self.pause(if self.sim.one_in(4) { 6000 } else { 30 }).await;
         }
-        let mark = self.append(entry);
-        self.majority(mark).await;
-        Ok(())
     }
 }
 

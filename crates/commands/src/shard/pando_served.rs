@@ -1,0 +1,18 @@
+//! `_pandoServed`: how much a shard does for routers, for whoever copies a range and is to disturb
+//! nobody.
+//!
+//! ```text
+//! {_pandoServed: 1}      → {served: <long>, pauseMillis: <int>}
+//! ```
+//! `served`: commands of routers since the process began; 0 where movers need not rest. `pauseMillis`:
+//! so long at least they do.
+
+use crate::request::{CommandContext, Done};
+use crate::settings::parameters::COPY_PAUSE;
+use errors::Result;
+
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+    cx.w.i64("served", cx.app.served() as i64);
+    cx.w.i64("pauseMillis", cx.app.parameters.int(COPY_PAUSE));
+    Ok(Done::Reply)
+}

@@ -1,0 +1,79 @@
+//! Rests of whoever copies documents, while the shards that give and take them serve routers
+//! ([`Pace`]).
+//!
+//! Invariant: what is asked of shards for this never fails a move.
+
+use crate::chunks::Lock;
+use crate::metadata::Cluster;
+use bson::{Val, doc};
+use sharding::pace::Pace;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+pub(super) struct Rests<'m> {
+    cluster: &'m Cluster,
+    held: &'m Lock<'m>,
+    began: Instant,
+    shards: Vec<(Arc<str>, Pace)>,
+    /// So long at least, as the shards say.
+    least: Duration,
+}
+
+impl<'m> Rests<'m> {
+    pub fn new(cluster: &'m Cluster, held: &'m Lock<'m>, shards: Vec<Arc<str>>) -> Rests<'m> {
+        let mut rests = Rests {
+            cluster,
+            held,
+            began: Instant::now(),
+            shards: shards.into_iter().map(|s| (s, Pace::default())).collect(),
+            least: Duration::ZERO,
+        };
+        rests.ask();
+        rests
+    }
+
+    fn ask(&mut self) {
+        let mut least = Duration::ZERO;
+        let mut asked = false;
+        for (shard, pace) in &mut self.shards {
+            if !pace.asks(self.began.elapsed()) {
+                continue;
+            }
+            let question = doc! {"_pandoServed": 1};
+            let Ok(reply) = self.cluster.on_shard(shard, "admin", question.as_doc()) else {
+                continue;
+            };
+            let number = |name: &str| reply.get(name).and_then(Val::to_i64_exact);
+            let served = number("served").unwrap_or(0).unsigned_abs();
+            pace.heard(served, self.began.elapsed());
+            let pause = number("pauseMillis").unwrap_or(0).unsigned_abs();
+            least = least.max(Duration::from_millis(pause));
+            asked = true;
+        }
+        if asked {
+            self.least = least;
+        }
+    }
+
+    /// After work that has begun then. Who is waited for does not rest.
+    pub fn after(&mut self, work: Instant) {
+        self.ask();
+        let worked = work.elapsed();
+        let rest = self.shards.iter().map(|(_, pace)| pace.rest(worked)).max();
+        let rest = match self.held.is_wanted() {
+            true => Duration::ZERO,
+            false => rest.unwrap_or_default(),
+        };
+        std::thread::sleep(rest.max(self.least));
+    }
+
+    /// Documents of one piece of work.
+    pub fn documents(&self) -> usize {
+        let each = self.shards.iter().map(|(_, pace)| pace.documents());
+        each.min().unwrap_or(1)
+    }
+
+    pub fn are_none(&self) -> bool {
+        self.shards.iter().all(|(_, pace)| pace.is_idle())
+    }
+}

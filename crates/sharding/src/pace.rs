@@ -1,0 +1,113 @@
+//! How fast a range's documents are copied and removed while clients are served.
+//!
+//! ```text
+//! worked for t ─► rests for t × RESTS × load, at most LONGEST
+//! load: commands that a shard serves for routers in a second, in parts of BUSY; at most 1
+//! ```
+//! So a mover works a fifth of the time where many write, and all of it where nobody does.
+//!
+//! Invariant: a rest is bounded by the work before it, so a move takes at most `1 + RESTS` times as
+//! long as one that does not rest.
+
+use std::time::Duration;
+
+/// Rests in parts of the work before, under full load.
+const RESTS: f64 = 4.0;
+/// Commands in a second that are full load.
+const BUSY: f64 = 500.0;
+/// A load of less is nobody's.
+const IDLE: f64 = 0.02;
+const LONGEST: Duration = Duration::from_millis(200);
+/// A load is measured over so long at least, the first one sooner.
+const PERIOD: Duration = Duration::from_millis(40);
+const FIRST: Duration = Duration::from_millis(5);
+/// Documents of one piece of work, while others are served and while none are.
+const FEW: usize = 100;
+const MANY: usize = 2000;
+
+/// What one mover knows of one shard.
+#[derive(Clone, Debug, Default)]
+pub struct Pace {
+    /// When the count was taken, and the count.
+    before: Option<(Duration, u64)>,
+    /// Not measured yet: `None`.
+    load: Option<f64>,
+}
+
+impl Pace {
+    /// Whether the count that [`heard`](Pace::heard) takes is wanted.
+    pub fn asks(&self, now: Duration) -> bool {
+        let period = self.load.map_or(FIRST, |_| PERIOD);
+        self.before
+            .is_none_or(|(then, _)| now.saturating_sub(then) >= period)
+    }
+
+    /// How many commands the shard has served for routers since it began. A count that falls is of
+    /// another primary.
+    pub fn heard(&mut self, served: u64, now: Duration) {
+        if let Some((then, before)) = self.before {
+            let seconds = now.saturating_sub(then).as_secs_f64();
+            let rate = served.saturating_sub(before) as f64 / seconds.max(0.001);
+            self.load = Some((rate / BUSY).min(1.0));
+        }
+        self.before = Some((now, served));
+    }
+
+    pub fn is_idle(&self) -> bool {
+        self.load.is_some_and(|load| load < IDLE)
+    }
+
+    /// How long to rest after work.
+    pub fn rest(&self, worked: Duration) -> Duration {
+        match self.load {
+            Some(load) if load >= IDLE => worked.mul_f64(RESTS * load).min(LONGEST),
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// How many documents are copied before the next rest.
+    pub fn documents(&self) -> usize {
+        match self.load {
+            Some(load) if load < IDLE => MANY,
+            _ => FEW,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn millis(n: u64) -> Duration {
+        Duration::from_millis(n)
+    }
+
+    #[test]
+    fn who_is_alone_does_not_rest() {
+        let mut pace = Pace::default();
+        assert!(pace.asks(millis(0)));
+        pace.heard(100, millis(0));
+        assert!(!pace.asks(millis(4)) && pace.asks(millis(6)));
+        assert!(!pace.is_idle());
+        assert_eq!(pace.documents(), FEW);
+        pace.heard(100, millis(500));
+        assert!(!pace.asks(millis(530)) && pace.asks(millis(550)));
+        assert_eq!(pace.rest(millis(10)), Duration::ZERO);
+        assert_eq!(pace.documents(), MANY);
+    }
+
+    #[test]
+    fn a_mover_works_a_fifth_of_the_time_at_least() {
+        let mut pace = Pace::default();
+        pace.heard(0, millis(0));
+        pace.heard(10_000, millis(1000));
+        assert_eq!(pace.rest(millis(10)), millis(40));
+        assert_eq!(pace.rest(millis(1000)), LONGEST);
+        assert_eq!(pace.documents(), FEW);
+        pace.heard(10_250, millis(2000));
+        assert_eq!(pace.rest(millis(10)), millis(20));
+        // Another primary counts from its beginning.
+        pace.heard(3, millis(3000));
+        assert_eq!(pace.rest(millis(10)), Duration::ZERO);
+    }
+}
