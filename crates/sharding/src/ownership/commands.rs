@@ -103,12 +103,14 @@ impl Ownership {
     }
 
     /// Whether a read whose version was compared when `admitted` was known may go on with a view of
-    /// when `now` was: no range has gone since, and none that it would have to hide has come.
+    /// when `now` was: no range has gone since, none is behind a fence, whose new owner may serve
+    /// already, and none that it would have to hide has come.
     pub fn still_serves(admitted: Option<&Ownership>, now: Option<&Ownership>) -> bool {
         match (admitted, now) {
             (None, None) => true,
             (Some(admitted), Some(now)) => {
-                admitted.version.is_same_life(&now.version)
+                now.fence.is_none()
+                    && admitted.version.is_same_life(&now.version)
                     && admitted.version.major() == now.version.major()
                     && cut(&now.orphans, &admitted.orphans).is_empty()
             }
@@ -184,6 +186,9 @@ mod tests {
             firm: false,
         };
         let fenced = nothing(2).with_fence(fence("m"), 7).unwrap();
+        // Its new owner may serve before this shard is told.
+        let before = nothing(2);
+        assert!(!Ownership::still_serves(Some(&before), Some(&fenced)));
         assert!(fenced.with_fence(fence("n"), 7).is_err());
         assert!(fenced.with_fence(fence("m"), 6).is_err());
         assert_eq!(fenced.with_fence(fence("n"), 8).unwrap().turn, 8);
