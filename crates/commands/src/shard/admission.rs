@@ -15,7 +15,9 @@ use crate::settings::parameters::PACED_MOVES;
 use bson::{Doc, DocBuf, Val, Writer};
 use errors::{Error, Result, err};
 use service::{Client, Request};
-use sharding::{DbVersion, Ownership, Received, Series, Standing, home_standing, standing};
+use sharding::{
+    DbVersion, Ownership, PlaceRange, Received, Series, Standing, home_standing, standing,
+};
 use std::sync::Arc;
 use std::time::Instant;
 use time_series::TimeSeriesOptions;
@@ -209,17 +211,23 @@ impl Commands {
             ))
         });
         let Some((ns, life, turn)) = part else {
-            return Err(err!(FailedToParse, "moveTurn is {{ns, life, turn}}"));
+            return Err(err!(
+                FailedToParse,
+                "moveTurn is {{ns, life, turn, range?}}"
+            ));
         };
+        let range = told.and_then(|d| d.get("range")?.as_doc());
+        let range = range.map(PlaceRange::parse).transpose();
+        let range = range.map_err(|stop| stop.into_error())?;
         let gone = || {
             err!(
                 ConflictingOperationInProgress,
                 "{ns} is being changed by somebody else since"
             )
         };
-        let writer = self.ownerships.enter(ns, None).ok_or_else(gone)?;
+        let writer = self.ownerships.enter_mover(ns).ok_or_else(gone)?;
         let known = self.ownerships.get(ns);
-        match Ownership::takes_from(known.as_deref(), life, turn) {
+        match Ownership::takes_from(known.as_deref(), life, turn, range.as_ref()) {
             true => Ok(Admitted {
                 writer: Some(writer),
                 ..Admitted::default()

@@ -8,7 +8,7 @@ use super::{HOMES, OWNERSHIP};
 use crate::settings::documents;
 use bson::Doc;
 use catalog::keyspace::SPACE_RECORD;
-use errors::Result;
+use errors::{Result, bail};
 use executor::{Engine, ShardKeys};
 use parking_lot::{ArcRwLockReadGuard, Condvar, Mutex, RawRwLock, RwLock};
 use sharding::{Home, Ownership};
@@ -20,6 +20,8 @@ use storage::{Committed, Effect, Entry, Observer, Op};
 
 /// How long routers' new writes wait for those that are under way.
 pub(super) const DRAIN: Duration = Duration::from_millis(500);
+/// How long movers' writes that are under way are waited for.
+const MOVERS_DRAIN: Duration = Duration::from_secs(5);
 
 type Gate = ArcRwLockReadGuard<RawRwLock, ()>;
 
@@ -28,6 +30,11 @@ type Gate = ArcRwLockReadGuard<RawRwLock, ()>;
 pub struct WriterGuard {
     _collection: Gate,
     _database: Option<Gate>,
+}
+
+/// The name of the gate for movers; no collection has it.
+fn movers_of(ns: &str) -> String {
+    format!("{ns}\0")
 }
 
 #[derive(Default)]
@@ -90,6 +97,25 @@ impl Ownerships {
                 Some(db) => Some(self.gate(db).try_read_arc()?),
             },
         })
+    }
+
+    /// The gate for what a mover sends: routers' writes are behind another.
+    pub fn enter_mover(&self, ns: &str) -> Option<WriterGuard> {
+        Some(WriterGuard {
+            _collection: self.gate(&movers_of(ns)).try_read_arc()?,
+            _database: None,
+        })
+    }
+
+    /// Waits until what movers have sent is done; fails when that takes too long.
+    pub(super) fn drain_movers(&self, ns: &str) -> Result<()> {
+        match self.gate(&movers_of(ns)).try_write_for(MOVERS_DRAIN) {
+            Some(_) => Ok(()),
+            None => bail!(
+                LockTimeout,
+                "what was sent to {ns} of a range that moves is not done yet"
+            ),
+        }
     }
 
     fn gate(&self, name: &str) -> Arc<RwLock<()>> {

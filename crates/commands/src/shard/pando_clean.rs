@@ -26,17 +26,13 @@ use std::time::{Duration, Instant};
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let ns = text(cx, "ns")?;
     let mut rests = Rests::new(cx);
-    let known = heed(cx, ns)?;
-    let gone = match cx.args.field("range") {
-        Some(_) => vec![range(cx)?],
-        None => known.orphans.clone(),
-    };
+    let keeps = cx.args.field("keep").is_some_and(|v| v.truthy());
+    let (known, gone) = close(cx, ns, keeps)?;
     cx.op.from_migrate = true;
     let mut n = 0;
     for range in &gone {
         n += remove(cx, &known, range, &mut rests)?;
     }
-    let keeps = cx.args.field("keep").is_some_and(|v| v.truthy());
     if !keeps && !rests.is_late {
         let ownerships = cx.app.ownerships.clone();
         let _one = ownerships.changing.lock();
@@ -52,19 +48,31 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     Ok(Done::Reply)
 }
 
-/// From here on what earlier holders of the lock send is refused, and done.
-fn heed(cx: &mut CommandContext<'_, '_>, ns: &str) -> Result<Ownership> {
+/// From here on what earlier holders of the lock send is refused, and what this one has sent of these
+/// ranges, unless they are kept; all of it is done. What is known then, and the ranges.
+fn close(
+    cx: &mut CommandContext<'_, '_>,
+    ns: &str,
+    keeps: bool,
+) -> Result<(Ownership, Vec<PlaceRange>)> {
     let ownerships = cx.app.ownerships.clone();
     let _one = ownerships.changing.lock();
     let Some(known) = ownerships.get(ns) else {
         bail!(NamespaceNotSharded, "{ns} is not sharded here");
     };
-    let later = (*known).clone().heed(turn(cx, known.turn))?;
-    if later.turn != known.turn {
-        store(cx, &later)?;
-        ownerships.drain(ns);
+    let gone = match cx.args.field("range") {
+        Some(_) => vec![range(cx)?],
+        None => known.orphans.clone(),
+    };
+    let mut later = (*known).clone().heed(turn(cx, known.turn))?;
+    if !keeps {
+        later = later.closed(&gone);
     }
-    Ok(later)
+    if later != *known {
+        store(cx, &later)?;
+    }
+    ownerships.drain_movers(ns)?;
+    Ok((later, gone))
 }
 
 /// Fails where the collection has another holder of the lock, or the range belongs here, by now.

@@ -25,6 +25,6 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let expecting = Ownership::expecting(known.as_deref(), nothing, incoming, turn)?;
     store(cx, &expecting)?;
     // What an earlier mover has sent is done before this one begins.
-    ownerships.drain(ns);
+    ownerships.drain_movers(ns)?;
     Ok(Done::Reply)
 }

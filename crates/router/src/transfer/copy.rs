@@ -42,11 +42,14 @@ pub(super) struct Way<'m> {
 impl Way<'_> {
     /// What says to a shard whose part of a move a write is.
     fn turn(&self) -> DocBuf {
-        doc! {
-            "ns": self.ns,
-            "life": Value::timestamp(self.life.timestamp),
-            "turn": self.held.turn,
+        let mut w = Writer::new();
+        w.str("ns", self.ns)
+            .timestamp("life", self.life.timestamp)
+            .i64("turn", self.held.turn);
+        if let Some(range) = &self.range {
+            w.doc("range", range.to_doc().as_doc());
         }
+        w.finish()
     }
 }
 

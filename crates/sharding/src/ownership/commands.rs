@@ -90,7 +90,7 @@ impl Ownership {
             _ => nothing,
         };
         let turn = turn.unwrap_or(known.turn);
-        known.receive(incoming).heed(turn)
+        Ok(known.heed(turn)?.receive(incoming))
     }
 
     /// Fails where the shard owns a part of a range whose documents are to be removed.
@@ -129,9 +129,15 @@ impl Ownership {
     }
 
     /// Whether what a mover sends has a place here: he is the last holder of the lock that was heard
-    /// of, in this life of the collection.
-    pub fn takes_from(known: Option<&Ownership>, life: u64, turn: u64) -> bool {
-        known.is_some_and(|k| k.version.timestamp == life && k.turn == turn)
+    /// of, in this life of the collection, and the range that he moves, if it is one, is expected.
+    pub fn takes_from(
+        known: Option<&Ownership>,
+        life: u64,
+        turn: u64,
+        range: Option<&PlaceRange>,
+    ) -> bool {
+        let expected = |k: &Ownership| range.is_none() || k.incoming.as_ref() == range;
+        known.is_some_and(|k| k.version.timestamp == life && k.turn == turn && expected(k))
     }
 }
 
@@ -195,7 +201,34 @@ mod tests {
         assert_eq!(fenced.lifted("n", 7).unwrap(), None);
         assert_eq!(fenced.lifted("m", 7).unwrap().unwrap().fence, None);
         assert!(fenced.lifted("n", 8).unwrap().unwrap().fence.is_none());
-        assert!(Ownership::takes_from(Some(&fenced), 5, 7));
-        assert!(!Ownership::takes_from(Some(&fenced), 5, 8));
+        assert!(Ownership::takes_from(Some(&fenced), 5, 7, None));
+        assert!(!Ownership::takes_from(Some(&fenced), 5, 8, None));
+    }
+
+    /// What was on its way when its move was ended is refused, though nobody has held the lock since.
+    #[test]
+    fn what_comes_after_the_end_of_its_move_is_refused() {
+        let range = range(3, 5);
+        let takes = |k: &Ownership| Ownership::takes_from(Some(k), 5, 7, Some(&range));
+        let expecting = |turn| {
+            let before = nothing(2);
+            Ownership::expecting(Some(&before), nothing(2), range.clone(), Some(turn)).unwrap()
+        };
+        let known = expecting(7);
+        assert!(takes(&known) && !takes(&expecting(8)) && !takes(&nothing(2)));
+        assert_eq!(Ownership::parse(known.to_doc().as_doc()).unwrap(), known);
+        assert!(!takes(&known.clone().closed(std::slice::from_ref(&range))));
+        assert!(!takes(&known.clone().heed(8).unwrap()));
+        let told = Ownership {
+            seen: Version::placement_of(3, 0),
+            ..nothing(3)
+        };
+        let split = Ownership::learn(Some(&known), &told).unwrap();
+        assert!(takes(&split), "it has not come yet");
+        let told = Ownership {
+            owned: vec![range.clone()],
+            ..told
+        };
+        assert!(!takes(&Ownership::learn(Some(&known), &told).unwrap()));
     }
 }

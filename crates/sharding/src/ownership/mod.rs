@@ -37,6 +37,9 @@ pub struct Ownership {
     /// The latest holder of the collection's lock that was heard of. What an earlier one still
     /// sends is refused.
     pub turn: u64,
+    /// The range whose documents that holder may send, until it is owned or cleaned: what is on its
+    /// way for longer is refused.
+    pub incoming: Option<PlaceRange>,
 }
 
 /// What a shard does with a command of a router.
@@ -93,6 +96,7 @@ impl Ownership {
             orphans: Vec::new(),
             fence: None,
             turn: 0,
+            incoming: None,
         }
     }
 
@@ -132,9 +136,14 @@ impl Ownership {
             let range = std::slice::from_ref(&fence.range);
             cut(range, &told.owned).is_empty()
         };
+        let comes = |range: &PlaceRange| {
+            let range = std::slice::from_ref(range);
+            cut(range, &told.owned) == range
+        };
         Some(Ownership {
             orphans: cut(&may_hold, &told.owned),
             fence: known.fence.clone().filter(still_ours),
+            incoming: known.incoming.clone().filter(comes),
             ..fresh
         })
     }
@@ -149,14 +158,25 @@ impl Ownership {
                 self.ns
             );
         }
+        if turn > self.turn {
+            self.incoming = None;
+        }
         self.turn = turn;
         Ok(self)
     }
 
     /// Documents of a range are about to come in.
     pub fn receive(mut self, range: PlaceRange) -> Ownership {
-        let incoming = cut(&[range], &self.owned);
-        self.orphans = union([self.orphans, incoming].concat());
+        let orphans = cut(std::slice::from_ref(&range), &self.owned);
+        self.orphans = union([self.orphans, orphans].concat());
+        self.incoming = Some(range);
+        self
+    }
+
+    /// No documents of these ranges come in any more.
+    pub fn closed(mut self, ranges: &[PlaceRange]) -> Ownership {
+        let meets = |range: &PlaceRange| ranges.iter().any(|r| r.overlaps(range));
+        self.incoming = self.incoming.filter(|range| !meets(range));
         self
     }
 
@@ -216,6 +236,9 @@ impl Ownership {
             }
             w.close();
         }
+        if let Some(incoming) = &self.incoming {
+            w.doc("incoming", range_doc(incoming).as_doc());
+        }
         if let Some(fence) = &self.fence {
             w.open_doc("fence")
                 .str("by", &fence.by)
@@ -253,6 +276,10 @@ impl Ownership {
                 Some(fence) => Some(fence.ok_or_else(bad)?),
             },
             turn: d.get("turn").and_then(Val::to_i64_exact).unwrap_or(0) as u64,
+            incoming: match d.get("incoming").and_then(Val::as_doc) {
+                None => None,
+                Some(range) => Some(PlaceRange::parse(range)?),
+            },
         })
     }
 }

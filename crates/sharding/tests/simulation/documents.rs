@@ -9,8 +9,8 @@ use sharding::{Ownership, PlaceRange};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-/// Whose part of a move a write is: the collection's life, and the holder of the lock.
-pub type Turn = (u64, i64);
+/// Whose part of a move a write is: the collection's life, the holder of the lock, the range.
+pub type Turn = (u64, i64, PlaceRange);
 
 impl Shard {
     /// `_pandoChanges`
@@ -74,9 +74,9 @@ impl Shard {
         Ok(latest.documents.values().filter(inside).cloned().collect())
     }
 
-    fn takes(&self, (life, turn): Turn) -> Reply<()> {
+    fn takes(&self, (life, turn, range): Turn) -> Reply<()> {
         let known = self.known();
-        let takes = Ownership::takes_from(known.as_deref(), life, turn as u64);
+        let takes = Ownership::takes_from(known.as_deref(), life, turn as u64, Some(&range));
         match takes || self.history.has(Planted::LateMoverHeard) {
             true => Ok(()),
             false => Err(Refusal::Never("somebody else changes it since".into())),
@@ -84,7 +84,7 @@ impl Shard {
     }
 
     async fn take(self: Rc<Shard>, turn: Turn, entry: Vec<Change>) -> Reply<()> {
-        let gate = self.enter();
+        let gate = self.enter_mover();
         let gate = gate.ok_or_else(|| Refusal::Never("it is closed".into()))?;
         self.takes(turn)?;
         self.pause(3).await;

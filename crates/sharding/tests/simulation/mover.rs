@@ -348,18 +348,20 @@ impl Router {
 
     /// Puts what the giver has at the taker: of all in the range, or of these.
     async fn copy(&self, held: &Held, m: &Move, time: u64, ids: Option<Vec<Value>>) -> Outcome<()> {
-        let turn: Turn = (m.table.entry.timestamp, held.turn);
+        let turn: Turn = (m.table.entry.timestamp, held.turn, m.range.clone());
         let range = m.range.clone();
         let number = |v: &Value| v.as_val().to_i64_exact().expect("an id") as u32;
         let ids: Option<Vec<u32>> = ids.map(|ids| ids.iter().map(number).collect());
         if let Some(ids) = ids.clone() {
-            let range = range.clone();
-            let ask = move |s: Rc<crate::shard::Shard>| s.remove(turn, ids.clone(), range.clone());
+            let (range, turn) = (range.clone(), turn.clone());
+            let ask = move |s: Rc<crate::shard::Shard>| {
+                s.remove(turn.clone(), ids.clone(), range.clone())
+            };
             self.try_on(&m.to, ask).await?;
         }
         let ask = move |s: Rc<crate::shard::Shard>| s.read(time, ids.clone(), range.clone());
         let found: Vec<Document> = self.try_on(&m.from, ask).await?;
-        self.try_on(&m.to, move |s| s.put(turn, found.clone()))
+        self.try_on(&m.to, move |s| s.put(turn.clone(), found.clone()))
             .await
     }
 

@@ -152,6 +152,8 @@ pub struct Shard {
 
 /// Documents that are removed before a rest.
 const CLEANED_AT_ONCE: usize = 3;
+/// How long what movers have sent is waited for.
+const MOVERS_DRAIN: u64 = 5000;
 /// How long writes that are under way are waited for.
 const DRAIN: u64 = 500;
 
@@ -239,6 +241,30 @@ impl Shard {
         }
         memory.gates.set(memory.gates.get() + 1);
         Some(Gate(memory.gates.clone()))
+    }
+
+    /// The gate for what movers send.
+    pub fn enter_mover(&self) -> Option<Gate> {
+        let memory = self.memory.borrow();
+        if memory.draining_movers {
+            return None;
+        }
+        memory.movers.set(memory.movers.get() + 1);
+        Some(Gate(memory.movers.clone()))
+    }
+
+    /// Waits until what they have sent is done.
+    async fn drain_movers(&self) -> Reply<()> {
+        self.memory.borrow_mut().draining_movers = true;
+        let until = self.sim.now() + MOVERS_DRAIN;
+        while self.memory.borrow().movers.get() > 0 && self.sim.now() < until {
+            self.sim.sleep(3).await;
+        }
+        self.memory.borrow_mut().draining_movers = false;
+        match self.memory.borrow().movers.get() {
+            0 => Ok(()),
+            _ => Err(Refusal::Never("what was sent is not done yet".into())),
+        }
     }
 
     /// Compares versions.
@@ -465,7 +491,10 @@ impl Shard {
         let turn = Some(turn as u64);
         let expecting = Ownership::expecting(known.as_deref(), nothing, incoming, turn);
         let mark = self.append(vec![Change::Own(Box::new(expecting.map_err(never)?))]);
-        self.drain().await;
+        self.memory.borrow_mut().changing = true;
+        let drained = self.drain_movers().await;
+        self.memory.borrow_mut().changing = false;
+        drained?;
         self.majority(mark).await;
         Ok(())
     }
@@ -474,13 +503,17 @@ impl Shard {
     pub async fn clean(self: Rc<Shard>, gone: PlaceRange, turn: i64, keep: bool) -> Reply<()> {
         self.changing().await;
         let before = self.known().ok_or_else(not_sharded)?;
-        let known = (*before).clone().heed(turn as u64).map_err(never)?;
-        if known.turn != before.turn {
-            self.memory.borrow_mut().changing = true;
-            self.append(vec![Change::Own(Box::new(known.clone()))]);
-            self.drain().await;
-            self.memory.borrow_mut().changing = false;
+        let mut known = (*before).clone().heed(turn as u64).map_err(never)?;
+        if !keep {
+            known = known.closed(std::slice::from_ref(&gone));
         }
+        self.memory.borrow_mut().changing = true;
+        if known != *before {
+            self.append(vec![Change::Own(Box::new(known.clone()))]);
+        }
+        let drained = self.drain_movers().await;
+        self.memory.borrow_mut().changing = false;
+        drained?;
         // A few at a time, with rests.
         loop {
             self.changing().await;

@@ -38,6 +38,8 @@ struct Moment {
 pub struct Memory {
     pub gates: Rc<Cell<u32>>,
     pub draining: bool,
+    pub movers: Rc<Cell<u32>>,
+    pub draining_movers: bool,
     pub changing: bool,
     /// When the ranges became other ones.
     pub changed: Option<u64>,
