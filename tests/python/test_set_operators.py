@@ -90,6 +90,20 @@ def test_a_member_steps_up(three):
     assert admin(primary, "replSetFreeze", 0)["ok"] == 1
 
 
+def test_a_member_that_has_just_started_steps_up(three):
+    """It has heard of no primary yet, and nobody would vote for it against the one that there is."""
+    for _ in range(3):
+        member = three.secondaries()[0]
+        member.kill()
+        member.start()
+        until("it is a member", lambda: admin(member, "hello")["secondary"])
+        reply = admin(member, "replSetStepUp")
+        assert reply["ok"] == 1, reply
+        assert three.primary() is member
+        assert admin(member, "serverStatus")["electionMetrics"]["stepUpCmd"] == {"called": 1, "successful": 1}
+        until("the set is whole", three.is_whole, 60)
+
+
 def test_a_member_steps_up_where_nobody_is_primary(three):
     primary = three.primary()
     one, other = three.secondaries()

@@ -428,7 +428,8 @@ impl Driver {
         let _ = self.shared.inputs.send(Input::HandOver(to));
     }
 
-    /// Stands for election: a primary that there is takes no more writes and hands over.
+    /// Stands for election: a primary that there is takes no more writes and hands over. May be said
+    /// again: what is under way is not begun anew.
     pub fn step_up(&self) {
         let _ = self.shared.inputs.send(Input::StepUp);
     }

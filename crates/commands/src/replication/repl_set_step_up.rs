@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 /// How long the election may take.
 const PATIENCE: Duration = Duration::from_secs(3);
+/// How long until it is asked again: a message is lost, or no primary is known yet.
+const AGAIN: Duration = Duration::from_millis(250);
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     set_name(cx)?;
@@ -18,9 +20,13 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         bail!(NotYetInitialized, "no replset config has been received");
     }
     if !driver.is_leading() {
+        let until = Instant::now() + PATIENCE;
         driver.step_up();
-        if !driver.wait(Instant::now() + PATIENCE, |s| s.is_primary()) {
-            bail!(CommandFailed, "Election failed.");
+        while !driver.wait(until.min(Instant::now() + AGAIN), |s| s.is_primary()) {
+            if Instant::now() >= until {
+                bail!(CommandFailed, "Election failed.");
+            }
+            driver.step_up();
         }
     }
     Ok(Done::Reply)

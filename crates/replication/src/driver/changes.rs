@@ -77,7 +77,10 @@ impl Thread {
         let Some(member) = &self.member else {
             return Ok(());
         };
-        if !member.may_stand() {
+        // A member that has just begun has not heard yet whether there is a primary. Those who hear
+        // of one would refuse it their votes.
+        if !member.may_stand() || member.role() != MemberRole::Secondary || member.has_just_begun()
+        {
             return Ok(());
         }
         match member.ask_for_the_lead() {
@@ -95,6 +98,8 @@ impl Thread {
     pub(super) fn step_aside_for(&mut self, other: u64) {
         let Some(member) = &self.member else { return };
         let fit = member.role() == MemberRole::Primary
+            && self.closing == 0
+            && !member.is_handing_over()
             && member.voters().voters.contains(&other)
             && member.lag(other) < CAUGHT_UP;
         if fit {

@@ -28,6 +28,11 @@ impl<L: MemberLog + Clone> Member<L> {
         self.ticks >= self.frozen_until && !self.withheld && self.is_electable()
     }
 
+    /// Whether it knows of no primary, and has not listened for long enough to say that there is none.
+    pub fn has_just_begun(&self) -> bool {
+        self.leader() == 0 && self.ticks < ELECTION_TICKS as u64
+    }
+
     pub(super) fn is_electable(&self) -> bool {
         let Some(config) = &self.state.config else {
             return true;
