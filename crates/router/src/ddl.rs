@@ -3,7 +3,7 @@
 //! Invariant: a sharded collection has its indexes on each shard that has a range of it. A unique
 //! index begins with the shard key, because shards do not know of each other's keys.
 
-use crate::metadata::{CONFIG, Cluster, Placement, Whole, all};
+use crate::metadata::{CONFIG, Cluster, Placement, Whole, all, run_as_told};
 use crate::request::{Command, finish};
 use crate::scratch::{check_arguments, compute_for, sound};
 use crate::service_impl::Router;
@@ -343,7 +343,7 @@ fn on_all_home_last(
         let mut w = Writer::new();
         w.extend(command)
             .doc("writeConcern", own.unwrap_or(majority.as_doc()));
-        let reply = cluster.on_shard(shard, db, w.finish().as_doc())?;
+        let reply = run_as_told(&*cluster.shard(shard)?, db, w.finish().as_doc())?;
         replies.push(write_concern::at_shard(reply, shard));
     }
     Ok(replies)

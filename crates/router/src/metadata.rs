@@ -5,6 +5,7 @@
 use crate::agreeing::Agreeing;
 use crate::replica_set::{ConnectionStrings, ReplicaSet};
 use crate::upstream::{error_of, message, with_fields};
+use crate::write_concern::acknowledged;
 use crate::{Failure, Outcome};
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use errors::err;
@@ -377,8 +378,14 @@ fn time_in(message: Doc<'_>) -> Option<u64> {
     told.and_then(|t| t.get("clusterTime")?.as_timestamp())
 }
 
-/// Runs a command on a set's primary; an error reply is an error.
+/// Runs a command of the router's own on a set's primary; an error reply is an error, and so is one
+/// that was not acknowledged: a primary that was deposed meanwhile may take back what it has done.
 pub(crate) fn run(set: &ReplicaSet, db: &str, command: Doc<'_>) -> Outcome<DocBuf> {
+    acknowledged(run_as_told(set, db, command)?)
+}
+
+/// The same with a client's write concern: what the reply says of that is for the client.
+pub(crate) fn run_as_told(set: &ReplicaSet, db: &str, command: Doc<'_>) -> Outcome<DocBuf> {
     let body = with_fields(command, doc! {"$db": db}.as_doc());
     let reply = set.call(&message(body.as_doc(), &[]))?;
     match error_of(reply.as_doc()) {

@@ -214,7 +214,8 @@ pub(crate) fn own(
     crate::scratch::sound(reply)
 }
 
-/// Sends a command with one sequence of documents to a set's primary; an error reply is an error.
+/// Sends a command with one sequence of documents to a set's primary; an error reply is an error, and
+/// so is one that was not acknowledged.
 pub(crate) fn own_message(
     set: &crate::ReplicaSet,
     body: DocBuf,
@@ -223,5 +224,5 @@ pub(crate) fn own_message(
 ) -> Outcome<DocBuf> {
     let sequence = wire::Sequence { name, documents };
     let reply = set.call(&crate::upstream::message(body.as_doc(), &[sequence]))?;
-    crate::scratch::sound(reply)
+    crate::write_concern::acknowledged(crate::scratch::sound(reply)?)
 }

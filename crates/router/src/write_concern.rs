@@ -4,7 +4,9 @@
 //! asked for is told as such, whichever shard it was on.
 
 use crate::request::Command;
+use crate::{Failure, Outcome};
 use bson::{Doc, DocBuf, Val, Writer};
+use errors::{Code, Error};
 
 const FIELD: &str = "writeConcernError";
 /// MongoDB's words.
@@ -73,16 +75,34 @@ pub(crate) fn append(w: &mut Writer, replies: &[DocBuf]) {
     }
 }
 
+/// Fails where a reply says that what the router has done for itself was not acknowledged. Where the
+/// primary was deposed it is not known what became of it.
+pub(crate) fn acknowledged(reply: DocBuf) -> Outcome<DocBuf> {
+    let Some(error) = reply.get(FIELD).and_then(Val::as_doc) else {
+        return Ok(reply);
+    };
+    let code = error.get("code").and_then(Val::to_i64_exact);
+    let code = code.and_then(|n| i32::try_from(n).ok()).unwrap_or(8);
+    Err(match Code(code) {
+        Code::PrimarySteppedDown => Failure::Lost(said(error).into()),
+        _ => Error::coded(code, said(error)).into(),
+    })
+}
+
 /// The client's write concern, if a majority may not be enough for it.
 pub(crate) fn beyond_majority<'a>(command: &Command<'a>) -> Option<Doc<'a>> {
     let given = command.document("writeConcern")?;
-    let w = given.get("w")?;
-    let more = match (w.to_i64_exact(), w.as_str()) {
-        (Some(n), _) => n > 1,
-        (_, Some(name)) => name != "majority",
-        _ => true,
-    };
-    more.then_some(given)
+    more_than_majority(given).then_some(given)
+}
+
+/// Whether a majority may not be enough for a write concern.
+pub(crate) fn more_than_majority(concern: Doc<'_>) -> bool {
+    match concern.get("w").map(|w| (w.to_i64_exact(), w.as_str())) {
+        None => false,
+        Some((Some(n), _)) => n > 1,
+        Some((_, Some(name))) => name != "majority",
+        Some(_) => true,
+    }
 }
 
 /// The concern of a step that waits for a majority in any case: the client's where that asks for no
