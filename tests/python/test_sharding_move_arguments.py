@@ -1,12 +1,16 @@
 """What moves of ranges are told by their arguments and by the balancer's settings. Each shard has two members, of which
 one votes: a majority is fulfilled while the other stands still."""
 
+import datetime
 import itertools
+import time
 
 import pytest
-from harness import refuses
+from harness import refuses, until
+from pymongo.errors import WriteError
 from sharded_cluster import at_rest
 from test_sharding import shard
+from test_sharding_write_concerns import alone
 
 numbers = itertools.count(1)
 
@@ -52,6 +56,66 @@ def move(coll, **arguments):
     return to
 
 
+def test_unknown_fields_and_wrong_types(client, coll):
+    ns, to = coll.full_name, other(owner(coll, 50))
+    chunk = {"moveChunk": ns, "find": {"k": 50}, "to": to}
+    one = {"moveRange": ns, "min": {"k": 50}, "toShard": to}
+    for code, command, given in [
+        (40415, chunk, {"waitForDeletes": True}),
+        (40415, chunk, {"toShard": to}),
+        (40415, one, {"to": to}),
+        (14, chunk, {"_waitForDelete": "yes"}),
+        (14, chunk, {"forceJumbo": "yes"}),
+        (14, chunk, {"_secondaryThrottle": {}}),
+        (14, chunk, {"to": 5}),
+        (14, chunk, {"find": 5}),
+        (14, one, {"min": 5}),
+        (14, one, {"waitForDelete": "yes"}),
+        (14, one, {"secondaryThrottle": "yes"}),
+        (14, one, {"writeConcern": 5}),
+        (9, one, {"writeConcern": {"w": -1}}),
+        (2, one, {"maxTimeMS": -1}),
+        (40414, chunk, {"to": None}),
+        (40414, one, {"toShard": None}),
+        (72, chunk, {"bounds": [{"k": 50}, {"k": 60}]}),
+        (72, {k: v for k, v in chunk.items() if k != "find"}, {"bounds": [{"k": 50}]}),
+        (70, chunk, {"to": "nowhere"}),
+    ]:
+        with refuses(code):
+            client.admin.command({**command, **given})
+    assert owner(coll, 50) != to
+
+
+def test_a_move_returns_when_the_giver_has_nothing_left(cluster, client, coll):
+    for arguments in ({"_waitForDelete": True}, {"waitForDelete": True, "forceJumbo": True, "maxChunkSizeBytes": 1024}):
+        to = move(coll, **arguments)
+        with cluster.on_shard(other(to)) as direct:
+            assert direct[coll.database.name].c.count_documents({"k": {"$gte": 50}}) == 0
+    to = other(owner(coll, 50))
+    client.admin.command("moveRange", coll.full_name, min={"k": 50}, toShard=to, waitForDelete=True, forceJumbo=True, comment="x")
+    assert owner(coll, 50) == to and coll.count_documents({}) == 100
+    reply = client.admin.command("moveChunk", coll.full_name, find={"k": 50}, to=other(to))
+    assert reply["millis"] >= 0
+
+
+def test_the_copy_waits_for_more_members_than_a_majority(cluster, coll):
+    before = owner(coll, 50)
+    more = {"_secondaryThrottle": True, "writeConcern": {"w": 2}}
+    with alone(cluster, other(before)):
+        # Without the throttle the write concern has no meaning.
+        move(coll, writeConcern={"w": 2})
+        move(coll, writeConcern={"w": 2}, secondaryThrottle=False)
+        with refuses(50):
+            move(coll, **more, maxTimeMS=1500)
+        assert owner(coll, 50) == before and coll.count_documents({}) == 100
+        # Who waits only for so long goes on then.
+        move(coll, _secondaryThrottle=True, writeConcern={"w": 2, "wtimeout": 300})
+    move(coll, **more)
+    with refuses(100):
+        move(coll, _secondaryThrottle=True, writeConcern={"w": 7})
+    assert owner(coll, 50) == before and coll.count_documents({}) == 100
+
+
 def test_what_a_deposed_primary_has_not_kept_fails_the_move(cluster, coll):
     """It says so in the reply to the documents that it was sent: the next primary may not have them."""
     before = owner(coll, 50)
@@ -68,3 +132,72 @@ def test_what_a_deposed_primary_has_not_kept_fails_the_move(cluster, coll):
     assert owner(coll, 50) == before and coll.count_documents({}) == 100
     move(coll)
     assert coll.count_documents({}) == 100
+
+
+def test_concurrency_has_bounds_and_no_effect(cluster):
+    with cluster.on_shard("s0") as direct:
+        assert direct.admin.command("getParameter", chunkMigrationConcurrency=1)["chunkMigrationConcurrency"] == 1
+        direct.admin.command("setParameter", chunkMigrationConcurrency=500)
+        for wrong in (0, -1, 501):
+            with refuses(72):
+                direct.admin.command("setParameter", chunkMigrationConcurrency=wrong)
+        assert direct.admin.command("setParameter", chunkMigrationConcurrency=1)["was"] == 500
+
+
+def test_settings_that_make_no_sense_are_refused(client):
+    settings = client.config.settings
+    for wrong in (
+        {"stopped": "yes"},
+        {"mode": "sometimes"},
+        {"activeWindow": {"start": "1:00"}},
+        {"_secondaryThrottle": 5},
+        {"_waitForDelete": "yes"},
+        {"attemptToBalanceJumboChunks": 1},
+        {"other": 1},
+    ):
+        with pytest.raises(WriteError) as failed:
+            settings.update_one({"_id": "balancer"}, {"$set": wrong}, upsert=True)
+        assert failed.value.code == 121, wrong
+    right = {"_secondaryThrottle": {"w": 2}, "_waitForDelete": True, "attemptToBalanceJumboChunks": False}
+    settings.update_one({"_id": "balancer"}, {"$set": right})
+    settings.update_one({"_id": "balancer"}, {"$unset": dict.fromkeys(right, 1)})
+    settings.update_one({"_id": "mine"}, {"$set": {"anything": 1}}, upsert=True)
+    settings.delete_one({"_id": "mine"})
+
+
+def test_the_balancer_keeps_to_its_window_and_moves_jumbo_chunks_if_told(client, coll):
+    """A window that is closed; then open, for a chunk that is marked; then it may move."""
+    def set_to(**fields):
+        client.config.settings.update_one({"_id": "balancer"}, {"$set": fields})
+
+    def window(hours):
+        now = datetime.datetime.now()
+        times = [now + datetime.timedelta(hours=h) for h in hours]
+        return dict(zip(("start", "stop"), (t.strftime("%H:%M") for t in times)))
+
+    def moves():
+        return client.config.changelog.count_documents({"what": "moveChunk.start", "ns": coll.full_name})
+
+    admin = client.admin
+    admin.command("moveChunk", coll.full_name, find={"k": 50}, to=owner(coll, 50))
+    home = other(owner(coll, 50))
+    admin.command("moveChunk", coll.full_name, find={"k": 50}, to=home)
+    coll.insert_many([{"k": n % 50, "pad": "x" * 2000} for n in range(1000)])
+    uuid = client.config.collections.find_one({"_id": coll.full_name})["uuid"]
+    client.config.chunks.update_many({"uuid": uuid}, {"$set": {"jumbo": True}})
+    client.config.settings.update_one({"_id": "chunksize"}, {"$set": {"value": 0.1}}, upsert=True)
+    before = moves()
+    set_to(activeWindow=window((2, 3)), attemptToBalanceJumboChunks=True)
+    admin.command("balancerStart")
+    try:
+        time.sleep(12)
+        assert moves() == before
+        set_to(activeWindow=window((-1, 1)), attemptToBalanceJumboChunks=False)
+        time.sleep(12)
+        assert moves() == before
+        set_to(attemptToBalanceJumboChunks=True)
+        until("it moves", lambda: moves() > before, 40)
+    finally:
+        admin.command("balancerStop")
+        client.config.settings.update_one({"_id": "balancer"}, {"$unset": {"activeWindow": 1, "attemptToBalanceJumboChunks": 1}})
+        client.config.settings.delete_one({"_id": "chunksize"})

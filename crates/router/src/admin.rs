@@ -3,6 +3,7 @@
 mod analysis;
 mod collections;
 pub(crate) mod consistency;
+mod moves;
 mod placement;
 mod reshard;
 mod series;
@@ -14,7 +15,6 @@ use crate::cuts::median;
 use crate::metadata::{Cluster, Placement};
 use crate::request::{Command, finish, ranges};
 use crate::service_impl::Router;
-use crate::transfer::move_range;
 use crate::{Outcome, balancer, ddl};
 use bson::{Doc, DocBuf, ObjectId, Val, Writer, doc};
 use errors::err;
@@ -40,8 +40,8 @@ pub(crate) fn handler(name: &str) -> Option<Handler> {
         "shardCollection" | "shardcollection" => collections::shard,
         "getShardVersion" => collections::version,
         "split" => split,
-        "moveChunk" | "movechunk" => move_chunk,
-        "moveRange" => move_one,
+        "moveChunk" | "movechunk" => moves::chunk,
+        "moveRange" => moves::range,
         "mergeChunks" => merge_chunks,
         "addShardToZone" => zones::add_shard,
         "removeShardFromZone" => zones::remove_shard,
@@ -120,73 +120,6 @@ fn named_chunk<'t>(command: &Command<'_>, table: &'t RoutingTable) -> Outcome<&'
     Ok(table
         .chunk_at(&place)
         .ok_or_else(|| err!(InternalError, "a place lies in no chunk"))?)
-}
-
-fn move_chunk(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
-    let ns = command.collection();
-    let to = command
-        .field("to")
-        .and_then(Val::as_str)
-        .unwrap_or_default();
-    let table = table_of(router, ns)?;
-    let chunk = named_chunk(command, &table)?;
-    consistency::check_moves_are_allowed(router, ns)?;
-    move_range(
-        &router.cluster,
-        ns,
-        chunk.min.as_doc(),
-        chunk.max.as_doc(),
-        to,
-    )?;
-    router.cluster.refresh(ns)?;
-    Ok(done())
-}
-
-fn move_one(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
-    let ns = command.collection();
-    let to = command
-        .field("toShard")
-        .and_then(Val::as_str)
-        .unwrap_or_default();
-    let table = table_of(router, ns)?;
-    let key = table.key();
-    let whole = |name: &str| {
-        command
-            .document(name)
-            .map(|d| key.whole_bound(d))
-            .transpose()
-    };
-    let (min, max) = (whole("min")?, whole("max")?);
-    let chunk = |bound: &DocBuf| -> Outcome<Chunk> {
-        let place = key.place_of_bound(bound.as_doc())?;
-        let found = table.chunk_at(&place).cloned();
-        Ok(found.ok_or_else(|| err!(InternalError, "a place lies in no chunk"))?)
-    };
-    let (min, max) = match (min, max) {
-        (Some(min), Some(max)) => (min, max),
-        (Some(min), None) => {
-            let max = chunk(&min)?.max;
-            (min, max)
-        }
-        (None, Some(max)) => {
-            let place = key.place_of_bound(max.as_doc())?;
-            let before = table.chunks().find(|c| {
-                key.place_of_bound(c.max.as_doc())
-                    .is_ok_and(|end| end >= place)
-            });
-            let min = before
-                .map(|c| c.min.clone())
-                .unwrap_or_else(|| key.global_min());
-            (min, max)
-        }
-        (None, None) => {
-            return Err(err!(InvalidOptions, "Must specify at least one bound").into());
-        }
-    };
-    consistency::check_moves_are_allowed(router, ns)?;
-    move_range(&router.cluster, ns, min.as_doc(), max.as_doc(), to)?;
-    router.cluster.refresh(ns)?;
-    Ok(done())
 }
 
 fn split(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {

@@ -4,19 +4,21 @@
 //! stopped. It decides on figures of the moment; a move that is not needed any more is only
 //! work.
 
-use crate::Outcome;
 use crate::admin::consistency::forbids_moves;
 use crate::cuts::first_part;
 use crate::listing::size_on;
 use crate::metadata::{Cluster, Placement};
 use crate::request::{Command, finish};
 use crate::service_impl::Router;
-use crate::transfer::move_range;
+use crate::transfer::{Manner, move_range};
+use crate::{Failure, Outcome};
 use bson::{Doc, DocBuf, Val, Writer, doc};
+use errors::Code;
+use jiff::tz::TimeZone;
 use parking_lot::{Condvar, Mutex};
 use sharding::balance::{Load, choose};
 use sharding::zones::{Within, Zone, of as zone_of};
-use sharding::{Chunk, RoutingTable};
+use sharding::{BalancerSettings, Chunk, RoutingTable, settings_validator};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
@@ -39,9 +41,52 @@ fn setting(cluster: &Cluster, id: &str) -> Outcome<Option<DocBuf>> {
     Ok(found.into_iter().next())
 }
 
-fn is_on(cluster: &Cluster) -> Outcome<bool> {
-    let found = setting(cluster, "balancer")?;
-    Ok(!found.is_some_and(|d| d.get("stopped").is_some_and(Val::truthy)))
+/// What is set of it; an error where that makes no sense.
+fn settings(cluster: &Cluster) -> Outcome<BalancerSettings> {
+    let found = setting(cluster, "balancer")?.unwrap_or_default();
+    Ok(BalancerSettings::parse(found.as_doc())?)
+}
+
+/// The time zone of this process, as `TZ` or the machine says.
+fn time_zone() -> TimeZone {
+    let named = std::env::var("TZ").ok().filter(|name| !name.is_empty());
+    let zone = match named {
+        Some(name) => {
+            let name = name.trim_start_matches(':');
+            TimeZone::get(name).or_else(|_| TimeZone::posix(name)).ok()
+        }
+        None => std::fs::read("/etc/localtime")
+            .ok()
+            .and_then(|data| TimeZone::tzif("local", &data).ok()),
+    };
+    zone.unwrap_or(TimeZone::UTC)
+}
+
+/// The minute of the day.
+fn minute() -> u16 {
+    let now = jiff::Timestamp::now().to_zoned(time_zone());
+    now.hour().unsigned_abs() as u16 * 60 + now.minute().unsigned_abs() as u16
+}
+
+/// Has writes to `config.settings` refused that set of the balancer what makes no sense.
+pub(crate) fn keep_settings_sound(cluster: &Cluster) -> Outcome<()> {
+    let rules = |command: &str| {
+        let validator = settings_validator();
+        let mut w = Writer::new();
+        w.str(command, "settings")
+            .doc("validator", validator.as_doc());
+        w.str("validationLevel", "strict")
+            .str("validationAction", "error");
+        w.doc("writeConcern", doc! {"w": "majority"}.as_doc());
+        w.finish()
+    };
+    match cluster.on_config("config", rules("create").as_doc()) {
+        Err(Failure::Client(e)) if e.code == Code::NamespaceExists => {
+            cluster.on_config("config", rules("collMod").as_doc())?;
+        }
+        other => drop(other?),
+    }
+    Ok(())
 }
 
 fn range_bytes(cluster: &Cluster) -> Outcome<u64> {
@@ -77,10 +122,9 @@ pub(crate) fn status(router: &Router, _: &Command<'_>) -> Outcome<DocBuf> {
     let mut w = Writer::new();
     w.str(
         "mode",
-        if is_on(&router.cluster)? {
-            "full"
-        } else {
-            "off"
+        match settings(&router.cluster)?.is_off {
+            true => "off",
+            false => "full",
         },
     );
     w.bool("inBalancerRound", false);
@@ -92,7 +136,8 @@ pub(crate) fn collection_status(router: &Router, command: &Command<'_>) -> Outco
     let ns = command.collection();
     let table = crate::admin::table_of(router, ns)?;
     let bytes = range_bytes(&router.cluster)?;
-    let due = plan(&router.cluster, &table, bytes)?.is_some();
+    let moves_jumbo = settings(&router.cluster)?.moves_jumbo;
+    let due = plan(&router.cluster, &table, bytes, moves_jumbo)?.is_some();
     let mut w = Writer::new();
     w.i64("chunkSize", (bytes >> 20) as i64)
         .bool("balancerCompliant", !due);
@@ -109,7 +154,12 @@ struct Due {
 }
 
 /// The move that a collection needs most.
-fn plan(cluster: &Cluster, table: &RoutingTable, bytes: u64) -> Outcome<Option<Due>> {
+fn plan(
+    cluster: &Cluster,
+    table: &RoutingTable,
+    bytes: u64,
+    moves_jumbo: bool,
+) -> Outcome<Option<Due>> {
     let ns = &table.entry.ns;
     let shards = cluster.shards()?;
     let tags = cluster.read_config("tags", doc! {"ns": ns.as_str()}.as_doc(), Doc::EMPTY)?;
@@ -127,7 +177,7 @@ fn plan(cluster: &Cluster, table: &RoutingTable, bytes: u64) -> Outcome<Option<D
             let range = c.range(table.key());
             range.is_ok_and(|r| zone_of(&zones, &r) == within)
         };
-        let here = |c: &&Chunk| !c.jumbo && (zones.is_empty() || inside(c));
+        let here = |c: &&Chunk| (moves_jumbo || !c.jumbo) && (zones.is_empty() || inside(c));
         let chunks: Vec<&Chunk> = table.chunks().filter(here).collect();
         let mut loads = Vec::new();
         for shard in &shards {
@@ -163,9 +213,12 @@ pub fn round(cluster: &Cluster) -> Result<usize, errors::Error> {
 
 fn one_round(cluster: &Cluster) -> Outcome<usize> {
     ROUNDS.fetch_add(1, Ordering::Relaxed);
-    if !is_on(cluster)? {
+    let settings = settings(cluster)?;
+    if settings.is_off || !settings.is_open(minute()) {
         return Ok(0);
     }
+    let throttle = settings.throttle.as_ref().map(DocBuf::as_doc);
+    let manner = Manner::default().throttled(throttle);
     let bytes = range_bytes(cluster)?;
     let mut moved = 0;
     for entry in cluster.read_config("collections", Doc::EMPTY, doc! {"_id": 1}.as_doc())? {
@@ -178,11 +231,12 @@ fn one_round(cluster: &Cluster) -> Outcome<usize> {
         let Some(Placement::Sharded(table)) = cluster.refresh(ns)? else {
             continue;
         };
-        let Some(due) = plan(cluster, &table, bytes)? else {
+        let Some(due) = plan(cluster, &table, bytes, settings.moves_jumbo)? else {
             continue;
         };
         let max = first_part(cluster, &table, &due.chunk, bytes)?;
-        let result = move_range(cluster, ns, due.chunk.min.as_doc(), max.as_doc(), &due.to);
+        let min = due.chunk.min.as_doc();
+        let result = move_range(cluster, ns, min, max.as_doc(), &due.to, &manner);
         match result {
             Ok(()) => moved += 1,
             Err(e) => {
@@ -198,10 +252,18 @@ pub fn run(
     cluster: Arc<Cluster>,
     leads: impl Fn() -> bool + Send + 'static,
 ) -> std::io::Result<()> {
+    let mut is_sound = false;
     let work = move || {
         loop {
+            // A cluster that an earlier version has made has no rules for its settings.
+            if !is_sound && leads() {
+                is_sound = keep_settings_sound(&cluster).is_ok();
+            }
             let moved = match leads() {
-                true => one_round(&cluster).unwrap_or(0),
+                true => one_round(&cluster).unwrap_or_else(|e| {
+                    tracing::warn!(target: "SHARDING", error = %e, "A round of the balancer is skipped");
+                    0
+                }),
                 false => 0,
             };
             if moved > 0 {

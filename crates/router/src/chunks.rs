@@ -104,6 +104,16 @@ pub(crate) fn millis() -> i64 {
 /// Takes the lock of a collection or of a database. One that was left behind is taken over after a
 /// while: its holder's transaction fails then, because it names the holder.
 pub(crate) fn lock<'c>(cluster: &'c Cluster, ns: &str) -> Outcome<Lock<'c>> {
+    lock_within(cluster, ns, None)
+}
+
+/// The same for who has not more time than that.
+pub(crate) fn lock_within<'c>(
+    cluster: &'c Cluster,
+    ns: &str,
+    most: Option<Duration>,
+) -> Outcome<Lock<'c>> {
+    let patience = most.map_or(PATIENCE, |most| most.min(PATIENCE));
     let by = ObjectId::generate().to_string();
     let began = Instant::now();
     let mut asked = false;
@@ -135,7 +145,10 @@ pub(crate) fn lock<'c>(cluster: &'c Cluster, ns: &str) -> Outcome<Lock<'c>> {
             // Who is not heard waits for as long as it takes.
             let _ = cluster.on_config("config", ask.as_doc());
         }
-        if began.elapsed() > PATIENCE {
+        if began.elapsed() > patience {
+            if patience < PATIENCE {
+                return Err(err!(MaxTimeMSExpired, "operation exceeded time limit").into());
+            }
             return Err(err!(
                 ConflictingOperationInProgress,
                 "{ns} is being changed by somebody else"

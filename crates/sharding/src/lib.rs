@@ -13,7 +13,7 @@
 //! - [`snapshot`]: one state of all shards;
 //! - [`Home`]: the same for what is not sharded, by database;
 //! - [`analysis`]: how well a key would serve as a shard key;
-//! - [`zones`], [`balance`]: where ranges may lie, and which one is to move.
+//! - [`zones`], [`balance`], [`BalancerSettings`]: where ranges may lie, which one is to move, and when.
 //!
 //! The contract between the parts is in docs/decisions/2026-11-25-sharding.md.
 //!
@@ -22,6 +22,7 @@
 pub mod agreement;
 pub mod analysis;
 pub mod balance;
+mod balancer_settings;
 mod chunk;
 pub mod follow;
 mod home;
@@ -40,6 +41,7 @@ pub mod two_phase;
 mod version;
 pub mod zones;
 
+pub use balancer_settings::{BalancerSettings, validator as settings_validator};
 pub use chunk::{Chunk, Replaced};
 pub use home::{DbVersion, Home, home_standing};
 pub use ownership::{Fence, Ownership, Standing, standing};

@@ -12,7 +12,8 @@ pub fn check(ns: &str, validator: Doc<'_>) -> Result<()> {
     if validator.is_empty() {
         return Ok(());
     }
-    if matches!(db, "admin" | "config" | "local") {
+    // The settings of a cluster have one.
+    if matches!(db, "admin" | "config" | "local") && ns != "config.settings" {
         bail!(
             InvalidOptions,
             "Document validators are not allowed on collection {ns} in the {db} internal database"

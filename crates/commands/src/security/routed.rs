@@ -12,8 +12,7 @@ use crate::Commands;
 use crate::crud::get_more;
 use crate::request::args::Args;
 use crate::request::connection::Connection;
-use crate::request::routed;
-use crate::request::table;
+use crate::request::{concern, idl, routed, table};
 use crate::settings::parameters;
 use auth::Action;
 use bson::{Doc, DocBuf, Val, Value, Writer};
@@ -166,6 +165,27 @@ impl Commands {
         let args = Args::parse(command.name, request.body, request.legacy_db);
         let checked = args.and_then(|args| routed::check(command, &args, &self.config));
         checked.map_err(|stop| stop.into_error())
+    }
+
+    /// Fails where a command that only routers have is given a field that is neither one of `fields`
+    /// nor one that all commands have, or one of the latter is wrong. Its `maxTimeMS`; 0 is none.
+    pub fn check_router_command(
+        &self,
+        request: &Request<'_>,
+        name: &'static str,
+        fields: &[&str],
+    ) -> Result<u64, Error> {
+        let read = || -> errors::Result<u64> {
+            let args = Args::parse(name, request.body, request.legacy_db)?;
+            if let Some(e) = args.fields.iter().find(|e| !fields.contains(&e.name)) {
+                return Err(idl::unknown(name, e.name));
+            }
+            if let Some(v) = args.generic.write_concern {
+                concern::write_concern(v, &self.config.topology)?;
+            }
+            Ok(args.generic.max_time_ms)
+        };
+        read().map_err(|stop| stop.into_error())
     }
 
     /// What the fail point `failCommand` does to a command that a router would send on.

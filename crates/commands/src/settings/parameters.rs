@@ -40,6 +40,8 @@ pub const PACED_MOVES: &str = "pacedRangeMoves";
 /// How long they rest at least, in milliseconds: when documents were put, and when some were removed.
 pub const COPY_PAUSE: &str = "migrateCloneInsertionBatchDelayMS";
 pub const CLEAN_PAUSE: &str = "rangeDeleterBatchDelayMS";
+/// Threads that copy a range at once on MongoDB; here one does.
+const MIGRATION_CONCURRENCY: &str = "chunkMigrationConcurrency";
 /// How long a transaction waits for DDL.
 pub const TRANSACTION_LOCK_PATIENCE: &str = "maxTransactionLockRequestTimeoutMillis";
 
@@ -119,6 +121,7 @@ parameters! {
     "authSchemaVersion" => 5, NEVER, None;
     "authenticationMechanisms" => array!["SCRAM-SHA-1", "SCRAM-SHA-256"], START, None;
     "automationServiceDescriptor" => "", BOTH, Some((0, 64));
+    MIGRATION_CONCURRENCY => 1, BOTH, Some((1, 500));
     "clientCursorMonitorFrequencySecs" => 4, BOTH, POSITIVE;
     "clusterAuthMode" => "undefined", BOTH, None;
     ROLLBACK_FILES => true, BOTH, None;
@@ -331,6 +334,12 @@ fn converted(name: &str, p: &Parameter, v: bson::Val<'_>, from_text: bool) -> Re
         if let Some((low, high)) = p.range
             && !(low as f64..=high as f64).contains(&f.trunc())
         {
+            if name == MIGRATION_CONCURRENCY {
+                bail!(
+                    InvalidOptions,
+                    "Chunk migration concurrency level must be positive and less than {high}."
+                );
+            }
             bail!(
                 BadValue,
                 "Invalid value for parameter {name}: {v} is not within [{low}, {high}]"
@@ -424,6 +433,9 @@ mod tests {
             ("logLevel", Value::from(-1), 2),
             ("logLevel", Value::from("x"), 2),
             ("maxSessions", Value::from(1), 20),
+            (MIGRATION_CONCURRENCY, Value::from(0), 72),
+            (MIGRATION_CONCURRENCY, Value::from(501), 72),
+            (MIGRATION_CONCURRENCY, Value::from("many"), 2),
         ] {
             assert_eq!(
                 p.set(name, v.as_val()).unwrap_err().into_error().code.0,

@@ -82,6 +82,7 @@ pub(super) fn add(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     log(cluster, "addShard", "", doc! {"name": id, "host": &address});
     cluster.forget_all();
     crate::transfer::join_time(cluster, id)?;
+    balancer::keep_settings_sound(cluster)?;
     let mut w = Writer::new();
     w.str("shardAdded", id);
     Ok(finish(w, &[]))

@@ -4,8 +4,8 @@
 //! Invariant: the steps are [`Follow`]'s. What is read of a document is at least as new as what the log
 //! was read up to.
 
-use super::majority;
 use super::rests::Rests;
+use super::{Manner, majority};
 use crate::chunks::Lock;
 use crate::metadata::{Cluster, batches, each, run};
 use crate::request::own_message;
@@ -61,6 +61,7 @@ pub(super) struct Giver<'m> {
     mine: DocBuf,
     follow: Follow,
     rests: Rests<'m>,
+    manner: Manner,
     began: Instant,
 }
 
@@ -86,10 +87,26 @@ impl<'m> Giver<'m> {
             shard: shard.clone(),
             mine,
             follow: Follow::new(),
+            manner: Manner::default(),
             began: Instant::now(),
         };
         giver.go_on()?;
         Ok(giver)
+    }
+
+    pub fn in_manner(mut self, manner: &Manner) -> Giver<'m> {
+        self.manner = manner.clone();
+        self
+    }
+
+    /// Between pieces of the copy: fails where there is no time left, waits for the members that were
+    /// asked for.
+    fn between(&self) -> Outcome<()> {
+        self.manner.check()?;
+        let way = self.way;
+        way.takers
+            .iter()
+            .try_for_each(|taker| self.manner.wait(way.cluster, way.held, taker))
     }
 
     /// A find at the giver, whoever its primary is now: he has what the log was read up to.
@@ -114,18 +131,18 @@ impl<'m> Giver<'m> {
         let find = with_fields(self.find(self.mine.as_doc()).as_doc(), first.as_doc());
         let from = self.way.cluster.shard(&self.shard)?;
         let mut put = Put::new(self.way);
-        let rests = &mut self.rests;
         let mut work = Instant::now();
         batches(&from, db, find.as_doc(), |batch| {
             for d in batch.values().filter_map(Val::as_doc) {
                 put.add(d)?;
             }
-            if !rests.are_none() {
+            if !self.rests.are_none() {
                 put.send_all()?;
             }
-            rests.after(work);
+            self.rests.after(work);
+            self.between()?;
             work = Instant::now();
-            Ok(Some(rests.documents()))
+            Ok(Some(self.rests.documents()))
         })?;
         self.follow.copied(put.end()?);
         Ok(())
@@ -154,8 +171,10 @@ impl<'m> Giver<'m> {
                     let (work, may_rest) = (Instant::now(), self.follow.may_rest());
                     let refused = self.renew(&ids)?;
                     self.follow.put(refused, self.began.elapsed())?;
+                    self.manner.check()?;
                     if may_rest {
                         self.rests.after(work);
+                        self.between()?;
                         self.follow.renew_at_once(self.rests.documents());
                     }
                 }

@@ -6,6 +6,7 @@
 //! - `left`: what is under way, and how it ends whoever ends it;
 //! - `reshard`: a collection with another shard key;
 //! - `home`: a database with another primary shard;
+//! - `manner`: what a move waits for, and until when it may take;
 //! - `rests`: how much movers work while others are served;
 //! - `time`: the cluster's time.
 //!
@@ -15,6 +16,7 @@
 mod copy;
 mod home;
 mod left;
+mod manner;
 mod reshard;
 mod rests;
 mod time;
@@ -22,10 +24,11 @@ mod time;
 pub(crate) use copy::make_like;
 pub(crate) use home::{drop_home, move_primary};
 pub(crate) use left::{SPREAD, begin, decide, table_under};
+pub(crate) use manner::Manner;
 pub(crate) use reshard::{Plan, abort, reshard};
 pub(crate) use time::{join_time, reach_time, set_time, time_of};
 
-use crate::chunks::{Change, Lock, lock, log, replace};
+use crate::chunks::{Change, Lock, lock_within, log, replace};
 use crate::metadata::{Cluster, run};
 use crate::{Failure, Outcome, ddl};
 use bson::{Doc, DocBuf, ObjectId, Writer, doc};
@@ -47,6 +50,7 @@ struct Move<'c> {
     min: DocBuf,
     max: DocBuf,
     range: PlaceRange,
+    manner: Manner,
 }
 
 fn majority() -> DocBuf {
@@ -60,14 +64,27 @@ pub(crate) fn move_range(
     min: Doc<'_>,
     max: Doc<'_>,
     to: &str,
+    manner: &Manner,
 ) -> Outcome<()> {
     cluster.shard(to)?;
-    let held = lock(cluster, ns)?;
-    move_range_under(cluster, &held, ns, min, max, to)
+    let held = lock_within(cluster, ns, manner.left())?;
+    move_in(manner, cluster, &held, ns, min, max, to)
 }
 
 /// The same for whoever holds the collection's lock.
 pub(crate) fn move_range_under(
+    cluster: &Cluster,
+    held: &Lock<'_>,
+    ns: &str,
+    min: Doc<'_>,
+    max: Doc<'_>,
+    to: &str,
+) -> Outcome<()> {
+    move_in(&Manner::default(), cluster, held, ns, min, max, to)
+}
+
+fn move_in(
+    manner: &Manner,
     cluster: &Cluster,
     held: &Lock<'_>,
     ns: &str,
@@ -102,6 +119,7 @@ pub(crate) fn move_range_under(
         max: max.to_buf(),
         range,
         table,
+        manner: manner.clone(),
     };
     moving.run()
 }
@@ -169,6 +187,7 @@ impl Move<'_> {
         let mut steps = RangeMove::new();
         let began = Instant::now();
         while let Some(step) = steps.step(began.elapsed())? {
+            self.manner.check()?;
             self.step(step, &way, &mut giver)?;
             steps.done();
         }
@@ -187,7 +206,8 @@ impl Move<'_> {
             Step::Expect => self.expect(),
             Step::Clear => self.clear(),
             Step::Mark => {
-                *giver = Some(Giver::begin(way, &self.from, self.filter())?);
+                let begun = Giver::begin(way, &self.from, self.filter())?;
+                *giver = Some(begun.in_manner(&self.manner));
                 Ok(())
             }
             Step::Copy => giver.as_mut().map_or(Ok(()), Giver::copy),

@@ -1,0 +1,184 @@
+//! `moveChunk`, `moveRange`: a range of a collection goes to a shard that is named.
+//!
+//! Both return when the giver has removed the range's documents, so what `waitForDelete` asks for holds
+//! anyway. No range is too big to be moved, so there is nothing to force.
+
+use super::{consistency, done, named_chunk, table_of};
+use crate::Outcome;
+use crate::request::{Command, finish};
+use crate::service_impl::Router;
+use crate::transfer::{Manner, move_range};
+use bson::{Doc, DocBuf, Val, Writer};
+use errors::{Error, err};
+use sharding::{Chunk, RoutingTable};
+use std::time::Instant;
+
+const CHUNK_FIELDS: [&str; 9] = [
+    "find",
+    "bounds",
+    "to",
+    "forceJumbo",
+    "maxChunkSizeBytes",
+    "secondaryThrottle",
+    "_secondaryThrottle",
+    "waitForDelete",
+    "_waitForDelete",
+];
+const RANGE_FIELDS: [&str; 8] = [
+    "min",
+    "max",
+    "toShard",
+    "forceJumbo",
+    "secondaryThrottle",
+    "_secondaryThrottle",
+    "waitForDelete",
+    "_waitForDelete",
+];
+
+/// The error of a field of another type.
+fn mismatch(within: &str, field: &str, v: Val<'_>, expected: &str) -> Error {
+    err!(
+        TypeMismatch,
+        "BSON field '{within}.{field}' is the wrong type '{}', expected type '{expected}'",
+        v.type_name()
+    )
+}
+
+/// A field, as `read` reads it; null is none.
+fn typed<'a, T>(
+    command: &Command<'a>,
+    within: &str,
+    field: &str,
+    expected: &str,
+    read: impl FnOnce(Val<'a>) -> Option<T>,
+) -> Outcome<Option<T>> {
+    let Some(v) = command.field(field).filter(|v| !v.is_nullish()) else {
+        return Ok(None);
+    };
+    let found = read(v).ok_or_else(|| mismatch(within, field, v, expected))?;
+    Ok(Some(found))
+}
+
+fn shard<'a>(command: &Command<'a>, within: &str, field: &str) -> Outcome<&'a str> {
+    let given = typed(command, within, field, "string", |v| v.as_str())?;
+    Ok(given.ok_or_else(|| {
+        err!(
+            IDLFailedToParse,
+            "BSON field '{within}.{field}' is missing but a required field"
+        )
+    })?)
+}
+
+/// How the move is to be made. Fails for fields that the command does not have, or of other types.
+fn manner(
+    router: &Router,
+    command: &Command<'_>,
+    within: &'static str,
+    fields: &[&str],
+) -> Outcome<Manner> {
+    let local = &router.local;
+    let max_time_ms = local.check_router_command(command.request, within, fields)?;
+    let flag = |field: &str| typed(command, within, field, "bool", |v| v.as_bool());
+    for field in ["forceJumbo", "waitForDelete", "_waitForDelete"] {
+        flag(field)?;
+    }
+    let throttled = [flag("secondaryThrottle")?, flag("_secondaryThrottle")?];
+    let throttled = throttled.into_iter().flatten().next().unwrap_or(false);
+    let concern = command.document("writeConcern").filter(|_| throttled);
+    Ok(Manner::within(max_time_ms).throttled(concern))
+}
+
+pub(super) fn chunk(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    const NAME: &str = "moveChunk";
+    let began = Instant::now();
+    let manner = manner(router, command, NAME, &CHUNK_FIELDS)?;
+    let to = shard(command, NAME, "to")?;
+    let find = typed(command, NAME, "find", "object", |v| v.as_doc())?;
+    let bounds = typed(command, NAME, "bounds", "array", |v| v.as_array())?;
+    if find.is_some() && bounds.is_some() {
+        return Err(err!(
+            InvalidOptions,
+            "cannot specify bounds and query at the same time"
+        )
+        .into());
+    }
+    if bounds.is_some_and(|bounds| bounds.count() != 2) {
+        return Err(err!(InvalidOptions, "bounds can only have exactly 2 elements").into());
+    }
+    let ns = command.collection();
+    let table = table_of(router, ns)?;
+    let chunk = named_chunk(command, &table)?;
+    run(
+        router,
+        ns,
+        (chunk.min.as_doc(), chunk.max.as_doc()),
+        to,
+        &manner,
+    )?;
+    let mut w = Writer::new();
+    w.i64(
+        "millis",
+        i64::try_from(began.elapsed().as_millis()).unwrap_or(i64::MAX),
+    );
+    Ok(finish(w, &[]))
+}
+
+fn run(
+    router: &Router,
+    ns: &str,
+    (min, max): (Doc<'_>, Doc<'_>),
+    to: &str,
+    manner: &Manner,
+) -> Outcome<()> {
+    consistency::check_moves_are_allowed(router, ns)?;
+    move_range(&router.cluster, ns, min, max, to, manner)?;
+    router.cluster.refresh(ns)?;
+    Ok(())
+}
+
+pub(super) fn range(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    const NAME: &str = "moveRange";
+    let manner = manner(router, command, NAME, &RANGE_FIELDS)?;
+    let to = shard(command, NAME, "toShard")?;
+    let min = typed(command, NAME, "min", "object", |v| v.as_doc())?;
+    let max = typed(command, NAME, "max", "object", |v| v.as_doc())?;
+    let ns = command.collection();
+    let table = table_of(router, ns)?;
+    let (min, max) = whole_range(&table, min, max)?;
+    run(router, ns, (min.as_doc(), max.as_doc()), to, &manner)?;
+    Ok(done())
+}
+
+/// The bounds of a range of which one may be missing: it is that of the chunk that has the other.
+fn whole_range(
+    table: &RoutingTable,
+    min: Option<Doc<'_>>,
+    max: Option<Doc<'_>>,
+) -> Outcome<(DocBuf, DocBuf)> {
+    let key = table.key();
+    let whole = |d: Option<Doc<'_>>| d.map(|d| key.whole_bound(d)).transpose();
+    let chunk = |bound: &DocBuf| -> Outcome<Chunk> {
+        let place = key.place_of_bound(bound.as_doc())?;
+        let found = table.chunk_at(&place).cloned();
+        Ok(found.ok_or_else(|| err!(InternalError, "a place lies in no chunk"))?)
+    };
+    Ok(match (whole(min)?, whole(max)?) {
+        (Some(min), Some(max)) => (min, max),
+        (Some(min), None) => {
+            let max = chunk(&min)?.max;
+            (min, max)
+        }
+        (None, Some(max)) => {
+            let place = key.place_of_bound(max.as_doc())?;
+            let before = table.chunks().find(|c| {
+                key.place_of_bound(c.max.as_doc())
+                    .is_ok_and(|end| end >= place)
+            });
+            let min = before.map(|c| c.min.clone());
+            (min.unwrap_or_else(|| key.global_min()), max)
+        }
+        (None, None) => {
+            return Err(err!(InvalidOptions, "Must specify at least one bound").into());
+        }
+    })
+}
