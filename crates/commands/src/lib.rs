@@ -41,6 +41,8 @@ mod tests;
 mod users;
 
 pub use crud::bulk_write::check as check_bulk_write;
+pub use crud::check_find_of_view;
+pub use crud::file_md5::{FileDigest, of_view as chunks_of_view};
 pub use crud::get_more::with_resumable_label;
 pub use executor::{Elsewhere, RowsElsewhere};
 pub use request::collation::given as given_collation;

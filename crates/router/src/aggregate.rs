@@ -17,6 +17,8 @@ use crate::service_impl::Router;
 use crate::{Outcome, change_stream, ddl, merge_into, views};
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
 use errors::err;
+use query::expr::ParseEnv;
+use query::pipeline::{ParseCtx, Pipeline};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -105,6 +107,9 @@ pub(crate) fn run(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     let mut others = Vec::new();
     foreign(command.db, stages, &mut others);
     let written = Written::of(command.db, stages);
+    if written.as_ref().is_some_and(|w| w.replaces) {
+        check_out(command, stages)?;
+    }
     if let Some(written) = &written {
         ddl::make_database(&router.cluster, &written.db, None)?;
         router.cluster.refresh(&written.ns())?;
@@ -135,6 +140,17 @@ pub(crate) fn run(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
         (None, Some(written)) => merge_into::run(router, command, stages, &written),
         (None, None) => Err(err!(InternalError, "a pipeline was not run").into()),
     }
+}
+
+/// Fails where `$out`, the last stage, names what cannot be replaced: before anything is made for it.
+fn check_out(command: &Command<'_>, stages: Doc<'_>) -> Outcome<()> {
+    let mut last = Writer::new_array();
+    stages.values().last().into_iter().for_each(|s| {
+        last.push(s);
+    });
+    let context = ParseCtx::new(command.db, Some(command.collection()), ParseEnv::new());
+    Pipeline::parse(last.finish_array().as_val(), &context)?;
+    Ok(())
 }
 
 /// The shard that can run a pipeline alone, and what it is asked, where neither another collection

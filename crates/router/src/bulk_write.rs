@@ -7,7 +7,7 @@ use crate::cursors::{self, Source};
 use crate::request::{Command, finish, own};
 use crate::scratch::compute;
 use crate::service_impl::Router;
-use crate::{Failure, Outcome, ddl, write, write_concern};
+use crate::{Failure, Outcome, collection_uuid, ddl, write, write_concern};
 use bson::{Doc, DocBuf, Val, Writer};
 use errors::{Error, err};
 
@@ -44,6 +44,13 @@ impl Kind {
     }
 }
 
+/// One of `nsInfo`.
+struct Target<'a> {
+    ns: &'a str,
+    /// That the collection is to have.
+    uuid: Option<Val<'a>>,
+}
+
 /// One of `ops`: what it does to which of `nsInfo`, and the statement that says so.
 struct Operation {
     kind: Kind,
@@ -70,7 +77,10 @@ pub(crate) fn run(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
         if router.cluster.placement(ns)?.is_none() {
             ddl::make_database(&router.cluster, db, None)?;
         }
-        namespaces.push(ns);
+        namespaces.push(Target {
+            ns,
+            uuid: info.get("collectionUUID"),
+        });
     }
     if namespaces.is_empty() {
         return Err(err!(BadValue, "nsInfo names no collection").into());
@@ -201,7 +211,7 @@ fn statement(kind: Kind, d: Doc<'_>, multi: bool) -> Result<DocBuf, Error> {
 struct Run<'a> {
     router: &'a Router,
     command: &'a Command<'a>,
-    namespaces: Vec<&'a str>,
+    namespaces: Vec<Target<'a>>,
     operations: Vec<Operation>,
     ordered: bool,
     report: Report,
@@ -212,7 +222,10 @@ impl Run<'_> {
         let mut at = 0;
         while at < self.operations.len() {
             let end = self.end_of_part(at);
-            match own(self.router, &self.part(at, end), write::run) {
+            let target = &self.namespaces[self.operations[at].target];
+            let is_meant = collection_uuid::check(&self.router.cluster, target.ns, target.uuid);
+            let ran = is_meant.and_then(|()| own(self.router, &self.part(at, end), write::run));
+            match ran {
                 Ok(reply) => {
                     self.add(at, end, &reply);
                     self.report.replies.push(reply);
@@ -223,6 +236,9 @@ impl Run<'_> {
                     for at in at..at + many {
                         let mut w = Writer::new();
                         w.i32("code", e.code.0).str("errmsg", &e.message);
+                        if let Some(more) = e.extra.as_deref().and_then(Doc::new) {
+                            w.extend(more);
+                        }
                         let kind = self.operations[at].kind;
                         self.report.failed(at, kind, w.finish().as_doc());
                     }
@@ -262,7 +278,7 @@ impl Run<'_> {
     /// The command of these operations.
     fn part(&self, at: usize, end: usize) -> DocBuf {
         let first = &self.operations[at];
-        let ns = self.namespaces[first.target];
+        let ns = self.namespaces[first.target].ns;
         let (db, collection) = ns.split_once('.').unwrap_or((ns, ""));
         let (name, field) = first.kind.command();
         let mut w = Writer::new();

@@ -4,7 +4,7 @@
 //! a shard's events, in its order ──┐
 //!     and up to where it has seen  ├─ the least (token, shard), once no other shard can have a lesser one
 //! another's                      ──┘
-//! token for clients = the shard's token | name of the shard, in hex (shards pass over that)
+//! token for clients: the shard's, with its name ([`crate::stream_token`])
 //! ```
 //! A shard that has nothing to tell is asked to let its log come to the time that others wait for.
 //!
@@ -19,6 +19,7 @@ use crate::cursors::{self, Source};
 use crate::replica_set::Asked;
 use crate::request::{Command, finish};
 use crate::service_impl::Router;
+use crate::stream_token::{shard_in, with_shard};
 use crate::transfer::{reach_time, set_time, time_of};
 use crate::upstream::{error_of, message, with_fields};
 use crate::waiting_streams::Waiting;
@@ -34,13 +35,13 @@ use std::time::{Duration, Instant};
 const AWAIT: Duration = Duration::from_secs(1);
 /// How long shards are waited for before the others are looked at again.
 const LONGEST_ROUND: Duration = Duration::from_millis(100);
+/// How long a batch waits for shards that hold events up, whatever the client says.
+const FOR_WHAT_IS_HELD: Duration = Duration::from_millis(200);
 /// How often it is looked whether there are new shards.
 const LOOK_FOR_SHARDS: Duration = Duration::from_secs(1);
 /// How long a shard may be without a primary.
 const PATIENCE: Duration = Duration::from_secs(20);
 const BATCH_BYTES: usize = 16 << 20;
-/// Of a token of an event, in hex: what stands behind is ours.
-const EVENT_HEX: usize = 70;
 
 /// Behind all tokens.
 const END: &str = "FF";
@@ -166,13 +167,15 @@ impl Begin {
                 .into());
             }
             let data = v.as_doc().and_then(|d| d.get("_data")?.as_str());
-            let data = data.unwrap_or_default();
-            let shard = data.get(EVENT_HEX..).and_then(from_hex).unwrap_or_default();
+            let shard = match token.place {
+                TokenPlace::Mark => String::new(),
+                _ => shard_in(data.unwrap_or_default())?,
+            };
             let mut how = Writer::new();
             how.doc(name, token.to_doc().as_doc());
             return Ok(Begin {
                 after: (token.hex(), shard.clone()),
-                token: data.into(),
+                token: with_shard(&token.hex(), &shard),
                 origin: (!shard.is_empty()).then(|| (shard, how.finish())),
                 time: token.ts,
             });
@@ -225,20 +228,6 @@ fn now(router: &Router) -> Outcome<u64> {
         reach_time(&router.cluster, shard, latest + 1)?;
     }
     Ok(latest + 1)
-}
-
-fn to_hex(text: &str) -> String {
-    text.bytes().map(|b| format!("{b:02X}")).collect()
-}
-
-fn from_hex(hex: &str) -> Option<String> {
-    let digit = |b: u8| char::from(b).to_digit(16).map(|d| d as u8);
-    let bytes: Option<Vec<u8>> = hex
-        .as_bytes()
-        .chunks(2)
-        .map(|pair| Some(digit(*pair.first()?)? << 4 | digit(*pair.get(1)?)?))
-        .collect();
-    String::from_utf8(bytes?).ok()
 }
 
 fn data_of(token: Option<Val<'_>>) -> String {
@@ -337,7 +326,9 @@ impl ChangeStream {
                 given += 1;
             }
             let left = wait.saturating_sub(began.elapsed());
-            if given > 0 || (rounds > 0 && left.is_zero()) {
+            let held_up = self.parts.iter().any(|p| !p.held.is_empty());
+            let waits_on = held_up && began.elapsed() < FOR_WHAT_IS_HELD;
+            if given > 0 || (rounds > 0 && left.is_zero() && !waits_on) {
                 break;
             }
             self.look_for_shards(router)?;
@@ -385,7 +376,7 @@ impl ChangeStream {
                 continue;
             }
             self.ended = invalidates;
-            self.token = format!("{}{}", place.0, to_hex(&shard));
+            self.token = with_shard(&place.0, &shard);
             let event = self.shown(router, event)?;
             self.after = place;
             return Ok(Some(event));
@@ -542,19 +533,22 @@ impl ChangeStream {
         }
     }
 
-    /// Has shards that hold others up come to the time that is waited for; whether there were any.
+    /// Has shards that hold others up come to the time of the last event at hand, so that all can be
+    /// given; whether there were any.
     fn urge(&self) -> Outcome<bool> {
         let fronts = self.parts.iter().filter_map(|p| p.held.front());
         let Some(least) = fronts.map(|(token, _)| token).min() else {
             return Ok(false);
         };
-        let time = token_of(least)?.ts + 1;
+        let backs = self.parts.iter().filter_map(|p| p.held.back());
+        let last = backs.map(|(token, _)| token).max().unwrap_or(least);
+        let time = token_of(last)?.ts + 1;
         let mut any = false;
         for part in &self.parts {
-            if part.held.is_empty() && part.seen < *least {
+            if part.held.is_empty() && part.seen < *last {
                 match set_time(&part.set, time) {
                     Err(e) if !part.leaves => return Err(e),
-                    _ => any = true,
+                    _ => any |= part.seen < *least,
                 }
             }
         }

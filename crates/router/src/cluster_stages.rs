@@ -5,7 +5,7 @@
 use crate::admin::sampled;
 use crate::aggregate::stage_of;
 use crate::listing::size_on;
-use crate::metadata::{Placement, all};
+use crate::metadata::{CONFIG, Placement, all};
 use crate::request::Command;
 use crate::scratch::compute_for;
 use crate::service_impl::Router;
@@ -20,7 +20,16 @@ pub(crate) fn documents(
     stage: (&str, Val<'_>),
 ) -> Outcome<Option<Vec<DocBuf>>> {
     Ok(Some(match stage {
-        ("$currentOp", spec) if !is_local(spec) => operations::documents(router, command, spec)?,
+        ("$currentOp", spec) if !is_local(spec) => {
+            if command.db != "admin" {
+                return Err(err!(
+                    InvalidNamespace,
+                    "$currentOp must be run against the 'admin' database with {{aggregate: 1}}"
+                )
+                .into());
+            }
+            operations::documents(router, command, spec)?
+        }
         ("$shardedDataDistribution", _) => {
             if command.db != "admin" {
                 return Err(err!(
@@ -32,8 +41,9 @@ pub(crate) fn documents(
             distribution(router)?
         }
         ("$listClusterCatalog", spec) => {
-            check(router, command, "$listClusterCatalog", spec)?;
-            catalog(router, command)?
+            check(router, command, "$listClusterCatalog")?;
+            let shards = spec.as_doc().and_then(|d| d.get("shards"));
+            catalog(router, command, shards.is_some_and(Val::truthy))?
         }
         ("$listSampledQueries", spec) if command.db == "admin" => {
             let ns = spec.as_doc().and_then(|d| d.get("namespace"));
@@ -44,15 +54,19 @@ pub(crate) fn documents(
     }))
 }
 
-/// Fails where a server would refuse the stage: the scratch server says so.
-fn check(router: &Router, command: &Command<'_>, name: &str, spec: Val<'_>) -> Outcome<()> {
-    let mut stage = Writer::new();
-    stage.val(name, spec);
-    let ask = doc! {
-        "aggregate": 1, "pipeline": bson::array![stage.finish()], "cursor": doc! {},
-        "$db": command.db,
-    };
-    compute_for(router, command.user.clone(), &ask).map(drop)
+/// Fails where a server would refuse the first stage, or another one of its name behind it: the
+/// scratch server says so.
+fn check(router: &Router, command: &Command<'_>, name: &str) -> Outcome<()> {
+    let stages = command.field("pipeline").and_then(Val::as_array);
+    let mut w = Writer::new();
+    w.i32("aggregate", 1).open_array("pipeline");
+    for (n, stage) in stages.unwrap_or(Doc::EMPTY).values().enumerate() {
+        if n == 0 || stage_of(stage).is_some_and(|(of, _)| of == name) {
+            w.push(stage);
+        }
+    }
+    w.close().value("cursor", doc! {}).str("$db", command.db);
+    compute_for(router, command.user.clone(), &w.finish()).map(drop)
 }
 
 /// Whether a `$currentOp` asks for the router itself only.
@@ -88,60 +102,71 @@ fn distribution(router: &Router) -> Outcome<Vec<DocBuf>> {
     Ok(found)
 }
 
-/// The collections of a database, or of all at `admin`, and where they are.
-fn catalog(router: &Router, command: &Command<'_>) -> Outcome<Vec<DocBuf>> {
+/// The collections of a database, or of all at `admin`, and where they are, if that is asked for.
+fn catalog(router: &Router, command: &Command<'_>, shards: bool) -> Outcome<Vec<DocBuf>> {
     let cluster = &router.cluster;
     let wanted = match command.db {
         "admin" => doc! {},
         db => doc! {"_id": db},
     };
-    let mut found = Vec::new();
+    let mut homes = Vec::new();
     for database in cluster.read_config("databases", wanted.as_doc(), doc! {"_id": 1}.as_doc())? {
         let text = |name: &str| database.get(name).and_then(Val::as_str);
-        let (Some(db), Some(primary)) = (text("_id"), text("primary")) else {
-            continue;
-        };
+        if let (Some(db), Some(primary)) = (text("_id"), text("primary")) {
+            homes.push((db.to_string(), primary.to_string()));
+        }
+    }
+    if matches!(command.db, "admin" | CONFIG) {
+        homes.push((CONFIG.into(), CONFIG.into()));
+    }
+    let mut found = Vec::new();
+    for (db, primary) in &homes {
         let set = cluster.shard(primary)?;
-        for d in all(&set, db, doc! {"listCollections": 1}.as_doc())? {
-            let name = d.get("name").and_then(Val::as_str).unwrap_or_default();
+        for listed in all(&set, db, doc! {"listCollections": 1}.as_doc())? {
+            let name = listed.get("name").and_then(Val::as_str).unwrap_or_default();
             let ns = format!("{db}.{name}");
-            let placement = cluster.placement(&ns)?;
-            found.push(catalogued(db, &ns, &d, primary, placement.as_ref()));
+            let placement = match db == CONFIG {
+                true => None,
+                false => cluster.placement(&ns)?,
+            };
+            let mut w = Writer::new();
+            w.str("ns", &ns).str("db", db);
+            for e in listed.as_doc().iter().filter(|e| e.name != "name") {
+                w.val(e.name, e.val);
+            }
+            write_placement(&mut w, placement.as_ref(), primary, shards);
+            found.push(w.finish());
         }
     }
     Ok(found)
 }
 
-fn catalogued(
-    db: &str,
-    ns: &str,
-    listed: &DocBuf,
-    primary: &str,
-    placement: Option<&Placement>,
-) -> DocBuf {
-    let mut w = Writer::new();
-    w.str("ns", ns).str("db", db);
-    for e in listed.as_doc().iter().filter(|e| e.name != "name") {
-        w.val(e.name, e.val);
+/// Whether a collection is sharded, by what, and, if that is asked for, the shards that have it.
+fn write_placement(w: &mut Writer, placement: Option<&Placement>, primary: &str, shards: bool) {
+    let table = match placement {
+        Some(Placement::Sharded(table)) => Some(table),
+        _ => None,
+    };
+    w.bool("sharded", table.is_some());
+    if let Some(table) = table {
+        w.doc("shardKey", table.key().pattern());
     }
-    match placement {
-        Some(Placement::Sharded(table)) => {
-            w.bool("sharded", true)
-                .doc("shardKey", table.key().pattern())
-                .open_array("shards");
-            table.shards().for_each(|shard| {
-                w.push_value(&**shard);
-            });
-            w.close();
+    if !shards {
+        return;
+    }
+    w.open_array("shards");
+    match (table, placement) {
+        (Some(table), _) => table.shards().for_each(|shard| {
+            w.push_value(&**shard);
+        }),
+        (None, Some(Placement::Whole(whole))) => {
+            w.push_value(&*whole.shard);
         }
-        _ => {
-            w.bool("sharded", false)
-                .open_array("shards")
-                .push_value(primary)
-                .close();
+        (None, _) => {
+            w.push_value(primary);
         }
     }
-    w.finish()
+    w.close();
 }
 
 /// A shard's pipeline that tells of a collection, so that it says which shard it tells of; others as

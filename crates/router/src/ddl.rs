@@ -7,14 +7,14 @@ use crate::metadata::{CONFIG, Cluster, Placement, Whole, all, run_as_told};
 use crate::request::{Command, finish};
 use crate::scratch::{check_arguments, compute_for, sound};
 use crate::service_impl::Router;
-use crate::{Failure, Outcome, write_concern};
+use crate::{Failure, Outcome, collection_uuid, write_concern};
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
 use errors::{Code, err};
 use sharding::series;
 use std::sync::Arc;
 
 /// The scratch server has none of the collections.
-const LACKS: &[Code] = &[Code::NamespaceNotFound];
+const LACKS: &[Code] = &[Code::NamespaceNotFound, Code::CollectionUUIDMismatch];
 
 /// Makes a database, on the shard that was named or on the one that has the fewest databases.
 pub(crate) fn make_database(
@@ -216,6 +216,12 @@ pub(crate) fn where_it_is(router: &Router, command: &Command<'_>) -> Outcome<Doc
     })
 }
 
+/// The same, of commands whose arguments are checked before it is looked where the collection is.
+pub(crate) fn where_it_is_checked(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    check_arguments(router, command, LACKS)?;
+    where_it_is(router, command)
+}
+
 /// Fails where `dropIndexes` would take the last index that the shard key needs.
 fn keep_key_index(
     router: &Router,
@@ -297,7 +303,10 @@ pub(crate) fn drop_collection(router: &Router, command: &Command<'_>) -> Outcome
     let ns = command.namespace()?;
     let cluster = &router.cluster;
     match cluster.refresh(&ns)? {
-        None => Ok(finish(Writer::new(), &[])),
+        None => {
+            collection_uuid::check(cluster, &ns, command.field("collectionUUID"))?;
+            Ok(finish(Writer::new(), &[]))
+        }
         Some(Placement::Whole(Whole { table: None, .. })) => cluster.agree(&ns, |now| {
             let Some(
                 now @ Placement::Whole(Whole {
@@ -310,6 +319,7 @@ pub(crate) fn drop_collection(router: &Router, command: &Command<'_>) -> Outcome
             cluster.send(now, shard, command.whole().as_doc(), &[])
         }),
         Some(_) => {
+            collection_uuid::check(cluster, &ns, command.field("collectionUUID"))?;
             let replies = drop_sharded(cluster, &ns, write_concern::at_least_majority(command))?;
             let mut w = Writer::new();
             w.str("ns", &ns);

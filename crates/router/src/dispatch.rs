@@ -7,8 +7,8 @@ use crate::request::Command;
 use crate::service_impl::Router;
 use crate::upstream::error_of;
 use crate::{
-    Failure, Outcome as Routed, access, admin, aggregate, bulk_write, cursors, ddl, find, listing,
-    map_reduce, operations, single_write, snapshot, transactions, write,
+    Failure, Outcome as Routed, access, admin, aggregate, bulk_write, cursors, ddl, file_md5, find,
+    listing, map_reduce, operations, single_write, snapshot, transactions, write,
 };
 use bson::DocBuf;
 use commands::{Connection, LoggedIn};
@@ -32,8 +32,8 @@ pub(crate) fn handler(name: &str) -> Option<Handler> {
         "listCollections" => listing::list_collections,
         "listIndexes" => listing::list_indexes,
         "listDatabases" => listing::list_databases,
-        "dbStats" => listing::db_stats,
-        "collStats" | "dataSize" | "validate" => listing::of_collection,
+        "dbStats" | "dbstats" => listing::db_stats,
+        "collStats" | "collstats" | "dataSize" | "datasize" | "validate" => listing::of_collection,
         "explain" => listing::explain,
         "currentOp" => operations::current,
         "killOp" => operations::kill,
@@ -49,8 +49,12 @@ pub(crate) fn handler(name: &str) -> Option<Handler> {
         | "planCacheListFilters"
         | "planCacheSetFilter"
         | "setIndexCommitQuorum" => ddl::where_it_is,
+        "compactStructuredEncryptionData" | "cleanupStructuredEncryptionData" => {
+            ddl::where_it_is_checked
+        }
+        "filemd5" => file_md5::run,
         // A router has none of these.
-        "compact" | "reIndex" | "applyOps" | "dbHash" => unknown,
+        "compact" | "reIndex" | "applyOps" | "dbHash" | "dbhash" | "top" => unknown,
         "create" => ddl::create,
         "createIndexes" | "dropIndexes" | "deleteIndexes" | "collMod" => ddl::on_all_shards,
         "drop" => ddl::drop_collection,

@@ -62,14 +62,18 @@ fn empty_cursor(ns: &str) -> DocBuf {
 }
 
 pub(crate) fn find(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
-    let reply = find_stored(router, command)?;
+    let reply = stored(router, command)?;
     match views::told(&reply) {
-        Some(view) => views::find(router, command, &view),
+        Some(view) => {
+            commands::check_find_of_view(command.body)?;
+            views::find(router, command, &view)
+        }
         None => Ok(reply),
     }
 }
 
-fn find_stored(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+/// The same, of a view what its shard tells of it.
+pub(crate) fn stored(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     let ns = command.namespace()?;
     let filter = command.document("filter").unwrap_or(Doc::EMPTY);
     router.cluster.agree(&ns, |placement| {

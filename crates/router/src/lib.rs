@@ -12,8 +12,10 @@
 //! - `routing`, `agreeing`: versions, and what is done when a router or a shard knows too little;
 //! - `request`: a client's command, and what of it goes to a shard;
 //! - `pipeline_parts`: which stages run on shards; `foreign`, `merge_into`, `views`: what pipelines join, where they write, what is below views;
-//! - `change_stream`: the streams of all shards as one; `waiting_streams`: those that wait for news;
-//! - `find`, `cursors`, `aggregate`, `write`, `ddl`, `listing`, `map_reduce`: families of commands;
+//! - `change_stream`: the streams of all shards as one; `stream_token`: where one resumes;
+//!   `waiting_streams`: those that wait for news;
+//! - `find`, `cursors`, `aggregate`, `write`, `ddl`, `listing`, `map_reduce`, `file_md5`: commands, and
+//!   families of them; `collection_uuid`: whether a collection is the one that a client means;
 //! - `transactions`: which shards have a part in them, and how they end;
 //! - `two_phase`, `resolver`: the end of those that have written on several shards, and of what is
 //!   left of them;
@@ -37,11 +39,13 @@ mod bulk_write;
 mod change_stream;
 mod chunks;
 mod cluster_stages;
+mod collection_uuid;
 mod cursors;
 mod cuts;
 mod ddl;
 mod direct;
 mod dispatch;
+mod file_md5;
 mod find;
 mod foreign;
 mod key_change;
@@ -63,6 +67,7 @@ mod scratch;
 mod service_impl;
 mod single_write;
 mod snapshot;
+mod stream_token;
 mod transactions;
 mod transfer;
 mod two_phase;

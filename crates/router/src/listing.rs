@@ -21,8 +21,11 @@ pub(crate) fn list_databases(router: &Router, command: &Command<'_>) -> Outcome<
     let cluster = &router.cluster;
     let mut w = Writer::new();
     w.i32("listDatabases", 1);
-    if let Some(filter) = command.field("filter") {
-        w.val("filter", filter);
+    // A filter sees what is asked for.
+    for name in ["filter", "nameOnly"] {
+        if let Some(v) = command.field(name) {
+            w.val(name, v);
+        }
     }
     let ask = w.finish();
     let mut found: BTreeMap<String, (i64, bool, Vec<(String, i64)>)> = BTreeMap::new();
@@ -204,11 +207,7 @@ pub(crate) fn db_stats(router: &Router, command: &Command<'_>) -> Outcome<DocBuf
             None => &mut w,
         };
     }
-    let scale = replies
-        .iter()
-        .find_map(|(_, r)| r.get("scaleFactor")?.to_f64());
-    let bytes = total(&replies, "dataSize") * scale.unwrap_or(1.0);
-    write_average(&mut w, bytes, total(&replies, "objects"));
+    write_average(&mut w, &replies, "objects");
     write_scale(&mut w, &replies);
     Ok(finish(w, &[]))
 }
@@ -220,11 +219,16 @@ fn total(replies: &[(Arc<str>, DocBuf)], name: &str) -> f64 {
         .sum()
 }
 
-fn write_average(w: &mut Writer, bytes: f64, documents: f64) {
-    let average = if documents > 0.0 {
-        bytes / documents
-    } else {
-        0.0
+/// Of averages, since sizes are divided by the scale, and cut off.
+fn write_average(w: &mut Writer, replies: &[(Arc<str>, DocBuf)], count: &str) {
+    let number = |r: &DocBuf, name: &str| r.get(name).and_then(Val::to_f64).unwrap_or(0.0);
+    let bytes = replies
+        .iter()
+        .map(|(_, r)| number(r, "avgObjSize") * number(r, count));
+    let documents = total(replies, count);
+    let average = match documents > 0.0 {
+        true => bytes.sum::<f64>() / documents,
+        false => 0.0,
     };
     w.f64("avgObjSize", average);
 }
@@ -250,17 +254,18 @@ fn write_merged_stats(w: &mut Writer, by_shard: &[(Arc<str>, DocBuf)]) {
         w.int(name, bytes as i64);
     }
     w.close().bool("capped", false);
-    let scale = by_shard
-        .iter()
-        .find_map(|(_, r)| r.get("scaleFactor")?.to_f64());
-    let bytes = total(by_shard, "size") * scale.unwrap_or(1.0);
-    write_average(w, bytes, total(by_shard, "count"));
+    write_average(w, by_shard, "count");
     write_scale(w, by_shard);
 }
 
 /// `collStats`, `dataSize`, `validate`.
 pub(crate) fn of_collection(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
-    let ns = match command.name {
+    let name = match command.name {
+        "dataSize" | "datasize" => "dataSize",
+        "validate" => "validate",
+        _ => "collStats",
+    };
+    let ns = match name {
         "dataSize" => command.collection().to_string(),
         _ => command.namespace()?,
     };
@@ -279,7 +284,7 @@ pub(crate) fn of_collection(router: &Router, command: &Command<'_>) -> Outcome<D
         if let (Placement::Whole(Whole { shard, .. }), Some(reply)) = (placement, replies.first()) {
             let mut w = Writer::new();
             w.extend(sound(reply.clone())?.as_doc());
-            match command.name {
+            match name {
                 "collStats" => w.bool("sharded", false).str("primary", shard),
                 "validate" => w.open_doc("raw").doc(shard, reply.as_doc()).close(),
                 _ => &mut w,
@@ -291,10 +296,10 @@ pub(crate) fn of_collection(router: &Router, command: &Command<'_>) -> Outcome<D
             by_shard.push((shard.clone(), sound(reply)?));
         }
         let mut w = Writer::new();
-        if command.name != "validate" {
+        if name != "validate" {
             w.bool("sharded", true).str("ns", &ns);
         }
-        match command.name {
+        match name {
             "dataSize" => sum(&by_shard, &["size", "numObjects", "millis"], &mut w),
             "validate" => {
                 let valid = by_shard
@@ -324,11 +329,7 @@ pub(crate) fn of_collection(router: &Router, command: &Command<'_>) -> Outcome<D
                 );
             }
         }
-        w.open_doc(if command.name == "validate" {
-            "raw"
-        } else {
-            "shards"
-        });
+        w.open_doc(if name == "validate" { "raw" } else { "shards" });
         for (shard, reply) in &by_shard {
             w.doc(shard, reply.as_doc());
         }

@@ -54,7 +54,8 @@ fn over(
     view: &View,
     batch: Option<i64>,
     write: impl Fn(&mut Writer),
-) -> DocBuf {
+) -> Outcome<DocBuf> {
+    check_collation(command, view)?;
     let mut w = Writer::new();
     w.str("aggregate", &view.on).open_array("pipeline");
     view.pipeline.as_doc().values().for_each(|s| {
@@ -76,7 +77,22 @@ fn over(
         false => w.doc("collation", view.collation.as_doc()),
     };
     w.str("$db", command.db);
-    w.finish()
+    Ok(w.finish())
+}
+
+/// A view is read by its own collation.
+fn check_collation(command: &Command<'_>, view: &View) -> Outcome<()> {
+    let given = commands::given_collation(command.document("collation"))?;
+    let own = commands::given_collation(Some(view.collation.as_doc()))?;
+    match given {
+        Some(given) if given != own.flatten() => Err(err!(
+            OptionNotSupportedOnView,
+            "Cannot override a view's default collation: {}",
+            command.namespace()?
+        )
+        .into()),
+        _ => Ok(()),
+    }
 }
 
 fn stage(w: &mut Writer, name: &str, v: Val<'_>) {
@@ -144,7 +160,7 @@ pub(crate) fn find(router: &Router, command: &Command<'_>, view: &View) -> Outco
         if let Some(d) = non_empty(command, "projection") {
             project(w, d);
         }
-    });
+    })?;
     let reply = named(router, command, own(router, &body, aggregate::run)?)?;
     let id = cursors::cursor_id(&reply);
     if single && id != 0 {
@@ -162,7 +178,7 @@ pub(crate) fn aggregate(router: &Router, command: &Command<'_>, view: &View) -> 
         stages.unwrap_or(Doc::EMPTY).values().for_each(|s| {
             w.push(s);
         });
-    });
+    })?;
     named(router, command, own(router, &body, aggregate::run)?)
 }
 
@@ -187,7 +203,7 @@ pub(crate) fn count(router: &Router, command: &Command<'_>, view: &View) -> Outc
         }
         skip_and_limit(w, command);
         stage(w, "$count", bson::Value::from("n").as_val());
-    });
+    })?;
     let (reply, found) = single(router, &body)?;
     let mut w = Writer::new();
     match found.as_ref().and_then(|d| d.get("n")) {
@@ -217,12 +233,21 @@ pub(crate) fn distinct(router: &Router, command: &Command<'_>, view: &View) -> O
         );
         stage(w, "$unwind", bson::Value::from("$v").as_val());
         stage(w, "$group", whole.as_doc().as_val());
-    });
+    })?;
     let (reply, found) = single(router, &body)?;
     let mut w = Writer::new();
     match found.as_ref().and_then(|d| d.get("values")) {
         Some(values) => w.val("values", values),
         None => w.value("values", bson::array![]),
     };
-    Ok(finish(w, &[reply]))
+    // As MongoDB's reply: here it is a whole number.
+    let reply = finish(w, &[reply]);
+    let mut w = Writer::with_capacity(reply.as_bytes().len());
+    for e in reply.as_doc() {
+        match e.name {
+            "ok" => w.i32("ok", 1),
+            name => w.val(name, e.val),
+        };
+    }
+    Ok(w.finish())
 }

@@ -3,8 +3,8 @@
 
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
-use bson::{Doc, doc};
-use errors::{Result, bail};
+use bson::{Doc, Writer, doc};
+use errors::{Error, Result, bail, err};
 use executor::{ReadRequest, RecordStream};
 use query::expr::ParseEnv;
 use query::filter::Filter;
@@ -28,36 +28,71 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let sort = SortPattern::parse(doc! { "files_id": 1, "n": 1 }.as_doc())?;
     let mut request = ReadRequest::new(&filter);
     request.sort = Some(&sort);
-    let (mut n, mut sum) = (0i64, md5::Context::new());
+    let mut digest = FileDigest::new(partial);
     let (view, coll) = cx.op.view(&ns);
     if let Some(coll) = coll {
         if coll.is_view() {
-            bail!(
-                CommandNotSupportedOnView,
-                "{ns} is a view, not a collection"
-            );
+            return Err(of_view(&ns).into());
         }
         let mut rows = RecordStream::open(&mut cx.op, view, coll, &request)?;
         while rows.next(&mut cx.op)? {
-            let chunk = rows.doc();
-            let number = chunk.get("n").and_then(|v| v.to_i64_truncated());
-            if number != Some(n) {
-                if partial {
-                    break;
-                }
-                bail!(
-                    50846,
-                    "chunks out of order: should have chunk {n}, found {}",
-                    number.unwrap_or(-1)
-                );
+            if !digest.add(rows.doc())? {
+                break;
             }
-            sum.consume(data(chunk)?);
-            n += 1;
         }
     }
-    cx.w.int("numChunks", n)
-        .str("md5", &format!("{:x}", sum.finalize()));
+    digest.write(&mut cx.w);
     Ok(Done::Reply)
+}
+
+/// The error of chunks that are no collection's.
+pub fn of_view(ns: &str) -> Error {
+    err!(
+        CommandNotSupportedOnView,
+        "{ns} is a view, not a collection"
+    )
+}
+
+/// The digest of a file, of its chunks in their order.
+pub struct FileDigest {
+    chunks: i64,
+    sum: md5::Context,
+    /// Chunks may be missing: it ends before the first that is.
+    partial: bool,
+}
+
+impl FileDigest {
+    pub fn new(partial: bool) -> FileDigest {
+        FileDigest {
+            chunks: 0,
+            sum: md5::Context::new(),
+            partial,
+        }
+    }
+
+    /// Adds a chunk; false where it and what follows are not a part of the digest.
+    pub fn add(&mut self, chunk: Doc<'_>) -> Result<bool> {
+        let number = chunk.get("n").and_then(|v| v.to_i64_truncated());
+        if number != Some(self.chunks) {
+            if self.partial {
+                return Ok(false);
+            }
+            bail!(
+                50846,
+                "chunks out of order: should have chunk {}, found {}",
+                self.chunks,
+                number.unwrap_or(-1)
+            );
+        }
+        self.sum.consume(data(chunk)?);
+        self.chunks += 1;
+        Ok(true)
+    }
+
+    pub fn write(self, w: &mut Writer) {
+        w.int("numChunks", self.chunks)
+            .str("md5", &format!("{:x}", self.sum.finalize()));
+    }
 }
 
 /// The bytes of a chunk.

@@ -24,3 +24,5 @@ pub mod map_reduce;
 pub(crate) mod moment;
 mod through_primary;
 pub mod update;
+
+pub use on_view::check_find as check_find_of_view;

@@ -38,7 +38,7 @@ fn number(cx: &CommandContext<'_, '_>, name: &str) -> i64 {
 }
 
 /// Options of find that a pipeline does not have.
-fn check_find(cx: &CommandContext<'_, '_>) -> Result<()> {
+pub fn check_find(find: Doc<'_>) -> Result<()> {
     let unsupported = |name: &str| -> Result<()> {
         Err(err!(
             InvalidPipelineOperator,
@@ -46,8 +46,10 @@ fn check_find(cx: &CommandContext<'_, '_>) -> Result<()> {
         )
         .into())
     };
+    let given = |name: &str| find.get(name).filter(|v| !v.is_nullish());
+    let doc = |name: &str| given(name)?.as_doc().filter(|d| !d.is_empty());
     for name in ["min", "max"] {
-        if doc(cx, name).is_some() {
+        if doc(name).is_some() {
             return unsupported(name);
         }
     }
@@ -60,17 +62,18 @@ fn check_find(cx: &CommandContext<'_, '_>) -> Result<()> {
         "readOnce",
         "requestResumeToken",
     ] {
-        if given(cx, name).is_some_and(|v| v.truthy()) {
+        if given(name).is_some_and(|v| v.truthy()) {
             return unsupported(name);
         }
     }
-    if doc(cx, "sort").is_some_and(|d| d.contains("$natural")) {
+    if doc("sort").is_some_and(|d| d.contains("$natural")) {
         bail!(
             InvalidPipelineOperator,
             "Sort option $natural not supported in aggregation."
         );
     }
-    if given(cx, "singleBatch").is_some_and(|v| v.truthy()) && number(cx, "limit") != 1 {
+    let limit = given("limit").and_then(idl::whole);
+    if given("singleBatch").is_some_and(|v| v.truthy()) && limit != Some(1) {
         return unsupported("singleBatch");
     }
     Ok(())
@@ -91,7 +94,7 @@ fn stages(cx: &CommandContext<'_, '_>, command: &str) -> Result<DocBuf> {
         stage("$match", d.as_val());
     }
     if command == "find" {
-        check_find(cx)?;
+        check_find(cx.request.body)?;
         if let Some(d) = doc(cx, "sort") {
             stage("$sort", d.as_val());
         }

@@ -101,7 +101,8 @@ impl Commands {
                 return Ok(admitted);
             }
         };
-        if matches!(command.name, "find" | "aggregate" | "count" | "distinct") {
+        let reads = matches!(command.name, "find" | "aggregate" | "count" | "distinct");
+        if reads && !asks_of_itself(request.body) {
             self.tell_of_view(&ns, request)?;
         }
         let part = self.part_of(&ns);
@@ -307,6 +308,14 @@ impl Commands {
             _ => Ok(()),
         }
     }
+}
+
+/// Whether a pipeline begins with a stage about a collection as such, which is none about what lies
+/// below a view.
+fn asks_of_itself(command: Doc<'_>) -> bool {
+    let stages = command.get("pipeline").and_then(Val::as_array);
+    let first = stages.and_then(|s| s.values().next()?.as_doc()?.first());
+    first.is_some_and(|e| matches!(e.name, "$collStats" | "$indexStats" | "$planCacheStats"))
 }
 
 pub(super) fn refusal(

@@ -1,0 +1,39 @@
+//! `collectionUUID`: whether a collection is the one that a client means.
+
+use crate::Outcome;
+use crate::metadata::{Cluster, all};
+use bson::{Val, Writer, doc};
+use errors::err;
+
+/// Fails where the collection of that name has another UUID than the one given, if one is. The error
+/// tells which collection of the database has it.
+pub(crate) fn check(cluster: &Cluster, ns: &str, uuid: Option<Val<'_>>) -> Outcome<()> {
+    let Some(uuid) = uuid.filter(|v| !v.is_nullish()) else {
+        return Ok(());
+    };
+    let (db, collection) = ns.split_once('.').unwrap_or((ns, ""));
+    let mut actual = None;
+    if let Some(home) = cluster.database(db)? {
+        let list = doc! {"listCollections": 1, "filter": doc! {"info.uuid": uuid.to_value()}};
+        let found = all(&*cluster.shard(&home)?, db, list.as_doc())?;
+        let name = found.first().and_then(|d| d.get("name")?.as_str());
+        actual = name.map(str::to_string);
+    }
+    if actual.as_deref() == Some(collection) {
+        return Ok(());
+    }
+    let mut w = Writer::new();
+    w.str("db", db)
+        .val("collectionUUID", uuid)
+        .str("expectedCollection", collection);
+    match &actual {
+        Some(name) => w.str("actualCollection", name),
+        None => w.null("actualCollection"),
+    };
+    Err(err!(
+        CollectionUUIDMismatch,
+        "Collection UUID does not match that specified"
+    )
+    .with_extra(w.finish().into_vec())
+    .into())
+}

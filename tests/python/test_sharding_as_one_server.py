@@ -1,0 +1,244 @@
+"""What a router answers of collections that shards have, as one server would answer it."""
+
+import hashlib
+import itertools
+import uuid
+
+import pytest
+from bson import Binary, Int64, ObjectId
+from harness import refuses
+from sharded_cluster import at_rest
+from test_sharding import shard
+
+numbers = itertools.count(1)
+OTHER = Binary(uuid.uuid4().bytes, 4)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with at_rest(tmp_path_factory.mktemp("cluster")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(cluster):
+    with cluster.client() as connected:
+        yield connected
+
+
+@pytest.fixture
+def db(client):
+    database = client[f"d{next(numbers)}"]
+    yield database
+    client.drop_database(database.name)
+
+
+@pytest.mark.parametrize("key", [None, {"files_id": 1}, {"files_id": 1, "n": 1}])
+def test_the_digest_of_a_file(db, key):
+    ids = sorted(ObjectId() for _ in range(3))
+    if key:
+        chunks = shard(db, "fs.chunks", key, at=[ids[1]])
+    if key and "n" in key:
+        db.client.admin.command("split", chunks.full_name, middle={"files_id": ids[1], "n": 2})
+        db.client.admin.command("moveChunk", chunks.full_name, find={"files_id": ids[1], "n": 2}, to="s0")
+        assert db.client.config.chunks.count_documents({}) >= 3
+    parts = {n: [bytes([n, i]) * 5000 for i in range(4)] for n in range(3)}
+    for n, of in parts.items():
+        db.fs.chunks.insert_many([{"files_id": ids[n], "n": i, "data": part} for i, part in enumerate(of)])
+    for n, of in parts.items():
+        told = db.command("filemd5", ids[n])
+        assert (told["numChunks"], told["md5"]) == (4, hashlib.md5(b"".join(of)).hexdigest())
+    assert db.command("filemd5", ObjectId())["numChunks"] == 0
+    db.fs.chunks.delete_one({"files_id": ids[1], "n": 1})
+    with refuses(50846):
+        db.command("filemd5", ids[1])
+    assert db.command("filemd5", ids[1], partialOk=True)["numChunks"] == 1
+    with refuses(40415):
+        db.command("filemd5", ids[1], nope=1)
+
+
+def test_the_digest_of_a_file_by_another_key(db):
+    shard(db, "fs.chunks", {"files_id": "hashed"})
+    with refuses(20):
+        db.command("filemd5", 1)
+    db.create_collection("seen.chunks", viewOn="fs.chunks")
+    with refuses(166):
+        db.command("filemd5", 1, root="seen")
+
+
+@pytest.mark.parametrize("command,name", [("compactStructuredEncryptionData", "compactionTokens"), ("cleanupStructuredEncryptionData", "cleanupTokens")])
+def test_encrypted_collections(db, command, name):
+    fields = {"fields": [{"path": "ssn", "keyId": OTHER}]}
+    db.create_collection("people", encryptedFields=fields)
+    shard(db, "spread", {"k": 1}, at=[5])
+    db.create_collection("view", viewOn="spread")
+    for code, coll, tokens in [
+        (None, "people", {"ssn": Binary(b"t")}),
+        (7294900, "people", {}),
+        (6346807, "spread", {}),
+        (166, "view", {}),
+        (26, "nowhere", {}),
+    ]:
+        if code is None:
+            assert db.command(command, coll, **{name: tokens})["stats"]["esc"]["read"] == 0
+            continue
+        with refuses(code):
+            db.command(command, coll, **{name: tokens})
+
+
+def test_names_of_old(db):
+    db.c.insert_many([{"_id": n} for n in range(10)])
+    assert db.command("dbstats")["objects"] == 10
+    assert db.command("collstats", "c")["count"] == 10
+    assert db.command("datasize", f"{db.name}.c")["numObjects"] == 10
+    for name in ("top", "dbhash"):
+        with refuses(59):
+            db.client.admin.command(name)
+
+
+def test_averages_do_not_know_the_scale(db):
+    coll = shard(db, "c", {"k": 1}, at=[5])
+    coll.insert_many([{"_id": n, "k": n, "v": "x" * n * 37} for n in range(10)])
+    for command in ({"dbStats": 1}, {"collStats": "c"}):
+        whole, scaled = db.command(command), db.command({**command, "scale": 1024})
+        assert whole["avgObjSize"] == scaled["avgObjSize"] > 100
+
+
+def test_databases_by_name_only(db):
+    db.c.insert_one({})
+    names = lambda **asked: {d["name"] for d in db.client.admin.command("listDatabases", nameOnly=True, **asked)["databases"]}  # noqa: E731
+    assert db.name in names() and names(filter={"sizeOnDisk": {"$gte": 0}}) == set()
+    assert db.name in names(filter={"sizeOnDisk": {"$exists": False}})
+
+
+def test_the_catalog_of_the_cluster(db):
+    shard(db, "c", {"k": 1}, at=[5])
+    db.plain.insert_one({})
+    told = {d["ns"]: d for d in db.aggregate([{"$listClusterCatalog": {}}])}
+    assert told[f"{db.name}.c"]["sharded"] and not told[f"{db.name}.plain"]["sharded"]
+    assert all("shards" not in d for d in told.values())
+    told = {d["ns"]: d["shards"] for d in db.aggregate([{"$listClusterCatalog": {"shards": True}}])}
+    assert sorted(told[f"{db.name}.c"]) == ["s0", "s1"] and len(told[f"{db.name}.plain"]) == 1
+    assert any(d["ns"] == "config.chunks" for d in db.client.config.aggregate([{"$listClusterCatalog": {}}]))
+    everything = {d["ns"] for d in db.client.admin.aggregate([{"$listClusterCatalog": {}}])}
+    assert {f"{db.name}.c", "config.chunks"} <= everything
+    for code, stages in [
+        (40602, [{"$listClusterCatalog": {}}, {"$listClusterCatalog": {}}]),
+        (40323, [{"$listClusterCatalog": {}, "$match": {}}]),
+        (14, [{"$listClusterCatalog": {"shards": 1}}]),
+    ]:
+        with refuses(code):
+            db.aggregate(stages)
+    with refuses(73):
+        db.aggregate([{"$currentOp": {}}])
+
+
+@pytest.mark.parametrize("on", ["plain", "sharded"])
+def test_what_a_view_refuses(db, on):
+    coll = shard(db, "c", {"k": 1}, at=[5]) if on == "sharded" else db.c
+    coll.insert_many([{"_id": n, "k": n, "s": "ab"[n % 2]} for n in range(10)])
+    db.create_collection("view", viewOn="c", pipeline=[{"$match": {"k": {"$gte": 2}}}], collation={"locale": "de"})
+    db.create_collection("over", viewOn="view", collation={"locale": "de"})
+    db.create_collection("lost", viewOn="nowhere")
+    for view in ("view", "over", "lost"):
+        for field in ("storageStats", "count", "queryExecStats"):
+            with refuses(166):
+                db[view].aggregate([{"$collStats": {field: {}}}])
+    for asked in [
+        {"find": "view", "filter": {}},
+        {"count": "view"},
+        {"distinct": "view", "key": "s"},
+        {"aggregate": "view", "pipeline": [], "cursor": {}},
+    ]:
+        for other in ({"locale": "fr"}, {"locale": "de", "strength": 1}, {"locale": "simple"}):
+            with refuses(167):
+                db.command({**asked, "collation": other})
+        assert db.command({**asked, "collation": {"locale": "de"}})["ok"] == 1
+    for option in ({"tailable": True}, {"showRecordId": True}, {"sort": {"$natural": 1}}):
+        with refuses(168):
+            db.command({"find": "view", "filter": {}, **option})
+    told = db.command("distinct", "view", key="s")
+    assert sorted(told["values"]) == ["a", "b"] and type(told["ok"]) is int
+
+
+def test_the_collection_that_is_meant(db):
+    coll = shard(db, "c", {"k": 1}, at=[5])
+    db.plain.insert_one({"_id": 1})
+    known = {c["name"]: c["info"]["uuid"] for c in db.list_collections()}
+    known = {name: Binary.from_uuid(u) if isinstance(u, uuid.UUID) else u for name, u in known.items()}
+    admin = db.client.admin
+    for name in ("c", "plain"):
+        other = known["plain" if name == "c" else "c"]
+        insert = {"bulkWrite": 1, "ops": [{"insert": 0, "document": {"k": 1}}]}
+        failed = admin.command({**insert, "nsInfo": [{"ns": f"{db.name}.{name}", "collectionUUID": other}]})
+        [told] = failed["cursor"]["firstBatch"]
+        assert (failed["nErrors"], failed["nInserted"], told["code"]) == (1, 0, 361)
+        assert told["expectedCollection"] == name != told["actualCollection"]
+        done = admin.command({**insert, "nsInfo": [{"ns": f"{db.name}.{name}", "collectionUUID": known[name]}]})
+        assert done["nInserted"] == 1
+        for wrong in (other, OTHER):
+            with refuses(361):
+                db.command("drop", name, collectionUUID=wrong)
+    assert coll.count_documents({}) == 1 and db.plain.count_documents({}) == 2
+    db.target.insert_one({})
+    target = next(c["info"]["uuid"] for c in db.list_collections(filter={"name": "target"}))
+    with refuses(361):
+        admin.command("renameCollection", f"{db.name}.plain", to=f"{db.name}.target", dropTarget=OTHER)
+    admin.command("renameCollection", f"{db.name}.plain", to=f"{db.name}.target", dropTarget=target)
+    assert db.target.count_documents({}) == 2
+    db.command("drop", "target", collectionUUID=known["plain"])
+    db.command("drop", "c", collectionUUID=known["c"])
+    assert db.list_collection_names() == []
+    with refuses(361):
+        db.command("drop", "c", collectionUUID=known["c"])
+
+
+@pytest.mark.parametrize("target", ["admin", "config", "local"])
+def test_what_cannot_be_replaced(db, target):
+    db.c.insert_one({})
+    with refuses(31321):
+        db.c.aggregate([{"$out": {"db": target, "coll": "x"}}])
+    with refuses(17385):
+        db.c.aggregate([{"$out": {"db": "made_for_nothing", "coll": "system.x"}}])
+    assert "made_for_nothing" not in db.client.list_database_names()
+
+
+def stream(db, **given):
+    return db.command("aggregate", "c", pipeline=[{"$changeStream": given}], cursor={})["cursor"]
+
+
+def test_resume_tokens_that_were_changed(db):
+    coll = shard(db, "c", {"k": 1}, at=[5])
+    opened = stream(db)
+    coll.insert_many([{"_id": n, "k": n} for n in (1, 2, 8, 9)])
+    events = []
+    while len(events) < 4:
+        events += db.command("getMore", opened["id"], collection="c")["cursor"]["nextBatch"]
+    assert [e["documentKey"]["_id"] for e in events] == [1, 2, 8, 9]
+    for at in (0, 2):
+        token = events[at]["_id"]["_data"]
+        for same in (token, token.lower(), token[:-2], token + "FF", token + "00"):
+            left = stream(db, resumeAfter={"_data": same})["firstBatch"]
+            assert [e["_id"] for e in left] == [e["_id"] for e in events[at + 1 :]], same
+        for way in ("resumeAfter", "startAfter"):
+            with refuses(15):
+                stream(db, **{way: {"_data": token[:-4]}})
+
+
+@pytest.mark.parametrize("way", ["resumeAfter", "startAfter"])
+def test_the_first_batch_has_what_has_happened(db, way):
+    coll = shard(db, "c", {"k": 1}, at=[5])
+    for _ in range(5):
+        mark = stream(db)["postBatchResumeToken"]
+        coll.insert_many([{"k": k} for k in (1, 2, 3)])
+        assert [e["fullDocument"]["k"] for e in stream(db, **{way: mark})["firstBatch"]] == [1, 2, 3]
+
+
+def test_a_batch_has_all_that_has_happened(db):
+    db.c.insert_one({"_id": 0})
+    opened = stream(db, showExpandedEvents=True)["id"]
+    db.c.insert_one({"_id": 1})
+    db.c.create_index("a")
+    db.c.drop()
+    told = db.command("getMore", Int64(opened), collection="c")["cursor"]["nextBatch"]
+    assert [e["operationType"] for e in told] == ["insert", "createIndexes", "drop", "invalidate"]
