@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 from bson import Binary, Int64, ObjectId
-from harness import refuses
+from harness import refuses, until
 from sharded_cluster import at_rest
 from test_sharding import shard
 
@@ -242,3 +242,16 @@ def test_a_batch_has_all_that_has_happened(db):
     db.c.drop()
     told = db.command("getMore", Int64(opened), collection="c")["cursor"]["nextBatch"]
     assert [e["operationType"] for e in told] == ["insert", "createIndexes", "drop", "invalidate"]
+
+
+def test_long_replies_that_the_router_makes_hold_no_memory(db):
+    coll = shard(db, "c", {"k": 1}, at=[5])
+    long = "x" * (3 << 20)
+    coll.insert_many([{"k": k, "v": long} for k in (1, 8)])
+    for _ in range(3):
+        assert [d["v"] for d in db.aggregate([{"$documents": [{"v": long}]}])] == [long]
+        [whole] = coll.aggregate([{"$group": {"_id": None, "all": {"$push": "$v"}}}])
+        assert whole["all"] == [long] * 2
+        list(coll.aggregate([{"$unionWith": "c"}, {"$sort": {"k": 1}}, {"$limit": 3}]))
+    held = lambda: db.client.admin.command("serverStatus")["pandodb"]["inFlight"]["bytes"]  # noqa: E731
+    until("nobody holds memory", lambda: held() == 0)

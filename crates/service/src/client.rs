@@ -65,6 +65,9 @@ impl fmt::Debug for Waker {
     }
 }
 
+/// The number of the process itself, where it runs a command of its own.
+pub const OWN_ID: i64 = 0;
+
 /// A connected client: `S` is what the service keeps for it.
 #[derive(Debug)]
 pub struct Client<S> {

@@ -23,7 +23,7 @@ pub mod establishment;
 pub mod in_flight;
 pub mod logging;
 
-pub use client::{Address, Client, PeerCertificate, Waker};
+pub use client::{Address, Client, OWN_ID, PeerCertificate, Waker};
 pub use config::ServerConfig;
 pub use control::{Certificates, Control, Metrics, OwnCertificate};
 pub use in_flight::InFlight;

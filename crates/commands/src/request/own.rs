@@ -3,21 +3,27 @@
 use crate::{Commands, Connection, LoggedIn};
 use bson::{Doc, DocBuf};
 use errors::{Error, Fallible};
-use service::{Address, Client, Mode, Request, Service};
+use service::{Address, Client, Mode, OWN_ID, Request, Service};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 impl Commands {
     /// The reply to a command that came in no message, run here as `user`; it may be an error's.
     pub fn run_own(&self, user: Option<Arc<LoggedIn>>, body: Doc<'_>) -> Fallible<DocBuf> {
         let own = Address::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, self.config.port)));
-        let client = Client::new(0, own.clone(), own, Connection::new());
+        let client = Client::new(OWN_ID, own.clone(), own, Connection::new());
         if let Some(user) = user {
             client.state.login.admit(user);
         }
         let mut out = Vec::new();
         let request = Request::own(body);
         self.run(&mut self.local(), Mode::Worker, &client, &request, &mut out);
+        // The reply is sent to nobody.
+        let held = client.reply_held.swap(0, Relaxed);
+        if held > 0 {
+            self.control.in_flight.give(held);
+        }
         DocBuf::from_vec(out).ok_or_else(|| Error::internal("a command gave no document"))
     }
 }

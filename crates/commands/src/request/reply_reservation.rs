@@ -7,7 +7,7 @@ use crate::request::connection::Connection;
 use bson::MAX_DOC_BYTES;
 use executor::ReplyMemory;
 use service::in_flight::SMALL_BYTES;
-use service::{Client, Control, Request};
+use service::{Client, Control, OWN_ID, Request};
 use std::cell::Cell;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -20,7 +20,8 @@ const LOOK: Duration = Duration::from_millis(250);
 pub struct ReplyReservation<'c> {
     control: &'c Control,
     client: &'c Client<Connection>,
-    /// The request holds memory itself: it must be able to finish.
+    /// The request holds memory itself, or that does for which the process runs it: it must be able
+    /// to finish.
     must_go_on: bool,
     taken: Cell<usize>,
 }
@@ -34,7 +35,7 @@ impl<'c> ReplyReservation<'c> {
         ReplyReservation {
             control,
             client,
-            must_go_on: request.message_bytes > SMALL_BYTES,
+            must_go_on: request.message_bytes > SMALL_BYTES || client.id == OWN_ID,
             taken: Cell::new(0),
         }
     }
