@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+import time
 
 import bson
 import pytest
@@ -256,6 +257,23 @@ def test_a_range_that_moves_has_what_was_prepared(cluster, client, coll):
     assert values(coll) == [1, 1, 0]
     with cluster.on_shard("s2") as direct:
         assert direct[coll.database.name].c.find_one({"k": 11})["v"] == 1
+
+
+def test_a_decision_is_later_than_what_was_prepared_for_it(cluster, coll):
+    """Otherwise a snapshot between the two shows the part of the shard that decides, and no other."""
+    transaction = Transaction(cluster, coll).set(0, 1)
+    ahead = bson.Timestamp(int(time.time()) + 1000, 1)
+    with cluster.on_shard("s1") as other, cluster.on_shard("s0") as deciding:
+        assert other.admin.command("_pandoTime", 1, atLeast=ahead)["time"] >= ahead
+        assert deciding.admin.command("_pandoTime", 1)["time"] < ahead
+        assert transaction.end()["ok"] == 1
+        assert deciding.admin.command("_pandoTime", 1)["time"] > ahead
+        [committed] = deciding.local["oplog.rs"].find({"o.applyOps.ns": f"{coll.database.name}.c"})
+        assert committed["ts"] > ahead
+    # What one shard alone commits is later than what the router has seen, too.
+    transaction = Transaction(cluster, coll).set(2)
+    assert transaction.end()["operationTime"] > ahead
+    assert values(coll) == [1, 1, 1]
 
 
 def test_a_change_stream_shows_all_of_it(client, coll):

@@ -318,7 +318,9 @@ impl Router {
 
     fn end_on(&self, shard: &str, body: &DocBuf) -> Outcome<DocBuf> {
         let set = self.cluster.shard(shard)?;
-        set.call(&message(body.as_doc(), &[]))
+        let reply = set.call(&message(body.as_doc(), &[]))?;
+        self.cluster.note_time(reply.as_doc());
+        Ok(reply)
     }
 }
 
@@ -521,7 +523,9 @@ impl Router {
         readers: Vec<Arc<str>>,
         writer: Option<Arc<str>>,
     ) -> Outcome<DocBuf> {
-        let body = command.without(&["recoveryToken", "participants"]).finish();
+        let mut body = command.without(&["recoveryToken", "participants"]);
+        self.cluster.say_time(&mut body);
+        let body = body.finish();
         let mut last = None;
         for shard in readers {
             let reply = self.end_on(&shard, &body);

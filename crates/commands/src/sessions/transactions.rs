@@ -15,12 +15,17 @@ use auth::{Action, Target};
 use bson::{Doc, Val};
 use errors::{Error, Result, bail, err};
 use executor::{OpCtx, Retry, StmtResult};
+use service::config::ClusterRole;
 use session::two_phase::decision;
 use session::{Lsid, Retries, Retryable};
 use storage::Effect;
 
 pub fn commit(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     check(cx)?;
+    if cx.app.config.role == ClusterRole::Shard && is_member(cx) {
+        // A decision is later than what others have prepared for it.
+        cx.app.hear_time(cx.request.body);
+    }
     // While the server is locked against writes, a commit waits as they do.
     cx.op.pass_gate()?;
     let instead_of = match cx.args.field("executed").and_then(|v| v.as_doc()) {
@@ -118,8 +123,7 @@ fn executed(
 }
 
 fn check(cx: &CommandContext<'_, '_>) -> Result<()> {
-    let of_router = || authorize::may(cx, Action::Internal, Target::Cluster);
-    check_fields(&cx.args, of_router)?;
+    check_fields(&cx.args, || is_member(cx))?;
     if cx.app.config.topology.set_name().is_none() {
         bail!(
             IllegalOperation,
@@ -127,6 +131,10 @@ fn check(cx: &CommandContext<'_, '_>) -> Result<()> {
         );
     }
     Ok(())
+}
+
+fn is_member(cx: &CommandContext<'_, '_>) -> bool {
+    authorize::may(cx, Action::Internal, Target::Cluster)
 }
 
 fn check_fields(args: &Args<'_>, of_router: impl Fn() -> bool) -> Result<()> {
