@@ -40,6 +40,7 @@ mod stats;
 mod tests;
 mod users;
 
+pub use admin::pando_settings::is_of_cluster;
 pub use crud::bulk_write::check as check_bulk_write;
 pub use crud::check_find_of_view;
 pub use crud::file_md5::{FileDigest, of_view as chunks_of_view};
@@ -51,7 +52,7 @@ pub use security::UserDirectory;
 pub use security::login::LoggedIn;
 pub use security::needs::RequiredAccess;
 pub use security::routed::{FailPoint, RoutersOwn};
-pub use version::VERSION;
+pub use version::{FEATURE_VERSIONS, VERSION};
 
 use ::replication::{Changed, Driver};
 use admin::set_feature_compatibility_version::AsParameter as FeatureVersion;
@@ -154,7 +155,10 @@ impl Commands {
             resume_builds(&engine);
         }
         let slow_ms = config.slow_ms;
-        let rw_defaults = Arc::new(admin::rw_concern::Defaults::new(&config.topology));
+        let rw_defaults = Arc::new(admin::rw_concern::Defaults::new(
+            &config.topology,
+            config.role,
+        ));
         let write_block = Arc::<admin::write_block::WriteBlock>::default();
         let query_settings = Arc::<query_settings::QuerySettings>::default();
         let parameters = Arc::new(Parameters::new(&config.parameters));

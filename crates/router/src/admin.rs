@@ -7,6 +7,7 @@ mod moves;
 mod placement;
 mod reshard;
 mod series;
+mod settings;
 mod shards;
 mod zones;
 
@@ -26,6 +27,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub(crate) use analysis::{follow_analyzers, sampled};
 pub(crate) use collections::entry_doc;
 pub(crate) use placement::track;
+pub(crate) use settings::{Teller, check_write_block, follow as follow_settings};
 
 type Handler = fn(&Router, &Command<'_>) -> Outcome<DocBuf>;
 
@@ -63,7 +65,7 @@ pub(crate) fn handler(name: &str) -> Option<Handler> {
         "clearJumboFlag" => clear_jumbo,
         "analyzeShardKey" => analysis::analyze,
         "configureQueryAnalyzer" => analysis::configure,
-        _ => return None,
+        _ => return settings::handler(name),
     })
 }
 

@@ -7,7 +7,7 @@ use crate::metadata::{CONFIG, Cluster, Placement, Whole, all, run_as_told};
 use crate::request::{Command, finish};
 use crate::scratch::{check_arguments, compute_for, sound};
 use crate::service_impl::Router;
-use crate::{Failure, Outcome, collection_uuid, write_concern};
+use crate::{Failure, Outcome, admin, collection_uuid, write_concern};
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
 use errors::{Code, err};
 use sharding::series;
@@ -300,6 +300,7 @@ pub(crate) fn options_of(cluster: &Cluster, shard: &str, ns: &str) -> Outcome<Op
 
 pub(crate) fn drop_collection(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     check_arguments(router, command, LACKS)?;
+    admin::check_write_block(router, command)?;
     let ns = command.namespace()?;
     let cluster = &router.cluster;
     match cluster.refresh(&ns)? {
@@ -381,7 +382,8 @@ fn drop_sharded(cluster: &Cluster, ns: &str, concern: Option<Doc<'_>>) -> Outcom
     cluster.forget(ns);
     cluster.forget(&shown);
     let (db, collection) = shown.split_once('.').unwrap_or((&shown, ""));
-    let command = doc! {"drop": collection};
+    // Once the metadata says that it is gone there is no way back, whether writes are blocked or not.
+    let command = doc! {"drop": collection, "mayBypassWriteBlocking": true};
     let replies = on_all_home_last(cluster, db, command.as_doc(), concern)?;
     for shard in cluster.shard_names()? {
         cluster.teach(ns, None, &shard, Some(table.entry.timestamp))?;
@@ -395,6 +397,7 @@ pub(crate) fn drop_database(router: &Router, command: &Command<'_>) -> Outcome<D
     if matches!(db, "admin" | CONFIG) {
         return Err(err!(IllegalOperation, "Cannot drop the {db} database").into());
     }
+    admin::check_write_block(router, command)?;
     let prefix = doc! {"_id": doc! {"$regex": format!("^{}\\.", escape(db))}};
     for entry in cluster.read_config("collections", prefix.as_doc(), Doc::EMPTY)? {
         if let Some(ns) = entry.get("_id").and_then(Val::as_str) {
@@ -404,7 +407,7 @@ pub(crate) fn drop_database(router: &Router, command: &Command<'_>) -> Outcome<D
     let concern = write_concern::at_least_majority(command);
     let mut replies = Vec::new();
     crate::transfer::drop_home(cluster, db, || {
-        let command = doc! {"dropDatabase": 1};
+        let command = doc! {"dropDatabase": 1, "mayBypassWriteBlocking": true};
         replies = on_all_home_last(cluster, db, command.as_doc(), concern)?;
         Ok(())
     })?;

@@ -3,14 +3,14 @@
 
 use crate::cursors::cursor_id;
 use crate::read_preference::{self, ReadPreference};
-use crate::request::Command;
+use crate::request::{Command, Said};
 use crate::service_impl::Router;
-use crate::upstream::error_of;
+use crate::upstream::{error_of, with_fields};
 use crate::{
     Failure, Outcome as Routed, access, admin, aggregate, bulk_write, cursors, ddl, file_md5, find,
     listing, map_reduce, operations, single_write, snapshot, transactions, write,
 };
-use bson::DocBuf;
+use bson::{DocBuf, Elem, doc};
 use commands::{Connection, LoggedIn};
 use errors::err;
 use service::{Client, Request};
@@ -133,7 +133,7 @@ impl Router {
         handler: Handler,
         request: &Request<'_>,
     ) -> Routed<DocBuf> {
-        let body = self.local.with_own_session(user.as_deref(), request.body)?;
+        let body = self.local.for_shards(user.as_deref(), request.body)?;
         let request = Request {
             body: body.as_ref().map_or(request.body, DocBuf::as_doc),
             ..*request
@@ -152,6 +152,11 @@ impl Router {
     fn handle(&self, handler: Handler, command: &Command<'_>) -> Routed<DocBuf> {
         self.local.check_routed(command.request)?;
         access::check_database(command)?;
+        let ruled = match self.local.has_rules() {
+            true => Some(self.heed_rules(command)?),
+            false => None,
+        };
+        let command = ruled.as_ref().unwrap_or(command);
         if command.db == "local" {
             return Err(err!(InvalidNamespace, "a router has no database local").into());
         }
@@ -193,6 +198,7 @@ impl Router {
         };
         let command = Command {
             user: command.user.clone(),
+            said: command.said.clone(),
             ..Command::of(&request)?
         };
         let reply = self.dispatch(handler, &command)?;
@@ -200,6 +206,40 @@ impl Router {
         Ok(match command.in_transaction() || failed {
             true => reply,
             false => snapshot::tell_time(reply, at),
+        })
+    }
+
+    /// Applies what is set for the cluster's writes, and for queries of this one's shape.
+    fn heed_rules<'a>(&self, command: &Command<'a>) -> Routed<Command<'a>> {
+        let user = command.user.as_deref();
+        let bypasses = self.local.passes_write_block(user, command.request)?;
+        let explained = command.document("explain");
+        let query = explained.unwrap_or(command.body);
+        let is_query = |e: Elem<'_>| matches!(e.name, "find" | "aggregate" | "distinct");
+        let mut shape = None;
+        if query.first().is_some_and(is_query) {
+            let db = match query.contains("$db") {
+                true => doc! {},
+                false => doc! {"$db": command.db},
+            };
+            let query = with_fields(query, db.as_doc());
+            shape = self.local.shape_setting(query.as_doc())?;
+        }
+        if shape.as_ref().is_some_and(|s| s.rejects) && explained.is_none() {
+            return Err(err!(
+                QueryRejectedBySettings,
+                "Query rejected by admin query settings"
+            )
+            .into());
+        }
+        let said = Said {
+            bypasses,
+            shape: shape.map(|s| s.hash),
+        };
+        Ok(Command {
+            user: command.user.clone(),
+            said,
+            ..*command
         })
     }
 

@@ -37,14 +37,14 @@ impl Router {
         let name = request.command();
         let lines = local.lines.as_mut().filter(|_| direct::serves(name))?;
         // A worker acts on them, once.
-        if self.local.has_fail_points() {
+        if self.local.has_fail_points() || self.local.has_rules() {
             return None;
         }
         let user = self
             .local
             .admit_routed(client, request, access::own(name), false);
         let user = user.ok()?;
-        let body = self.local.with_own_session(user.as_deref(), request.body);
+        let body = self.local.for_shards(user.as_deref(), request.body);
         let body = body.ok()?;
         let as_user = Request {
             body: body.as_ref().map_or(request.body, DocBuf::as_doc),

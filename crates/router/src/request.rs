@@ -23,15 +23,34 @@ pub(crate) struct Command<'a> {
     pub request: &'a Request<'a>,
     /// Who is logged in; nobody where nobody is asked who he is.
     pub user: Option<Arc<LoggedIn>>,
+    pub said: Said,
 }
 
 /// What only the router itself may say to a shard.
-const OURS: [&str; 4] = [
+const OURS: [&str; 10] = [
     "shardVersion",
     "databaseVersion",
     "writesTo",
     "$clusterTime",
+    "moveTurn",
+    "fromMigrate",
+    "mergeTarget",
+    "mergeKeyChecked",
+    BYPASSES,
+    SHAPE,
 ];
+
+const BYPASSES: &str = "mayBypassWriteBlocking";
+const SHAPE: &str = "originalQueryShapeHash";
+
+/// What the router says to shards of a client's command besides.
+#[derive(Clone, Default)]
+pub(crate) struct Said {
+    /// The client may write while users' writes are blocked.
+    pub bypasses: bool,
+    /// The hash of the query's shape, where something is set for it.
+    pub shape: Option<String>,
+}
 
 impl<'a> Command<'a> {
     pub fn of(request: &'a Request<'a>) -> Outcome<Command<'a>> {
@@ -44,6 +63,7 @@ impl<'a> Command<'a> {
             body: request.body,
             request,
             user: None,
+            said: Said::default(),
         })
     }
 
@@ -101,6 +121,12 @@ impl<'a> Command<'a> {
         }
         if !self.body.contains("$db") {
             w.str("$db", self.db);
+        }
+        if self.said.bypasses {
+            w.bool(BYPASSES, true);
+        }
+        if let Some(hash) = &self.said.shape {
+            w.str(SHAPE, hash);
         }
         w
     }

@@ -1,4 +1,5 @@
-//! The resolver: ends transactions over several shards whose router is gone.
+//! The resolver: ends transactions over several shards whose router is gone, and tells shards of
+//! settings that they have not heard of.
 //!
 //! It is a client in the process that leads the configuration set, as the balancer is one. What it
 //! finds on a shard in two looks, some seconds apart, is left: a commit takes less.
@@ -6,6 +7,7 @@
 //! Invariant: whoever ends a transaction asks the shard that decides it first. So it does no harm to
 //! one whose router lives and is slow, but that it may be aborted.
 
+use crate::admin::Teller;
 use crate::metadata::Cluster;
 use crate::two_phase::Id;
 use sharding::two_phase::{Coordinator, Shard, Verdict};
@@ -32,9 +34,11 @@ impl Seen {
     }
 }
 
-fn look(cluster: &Cluster, seen: &mut Seen) -> crate::Outcome<()> {
+fn look(cluster: &Cluster, seen: &mut Seen, teller: &mut Teller) -> crate::Outcome<()> {
     let mut round = HashMap::new();
-    for shard in cluster.shard_names()? {
+    let shards = cluster.shard_names()?;
+    teller.look(cluster, &shards)?;
+    for shard in shards {
         let shard = Shard::from(shard);
         let left = match cluster.left_on(&shard) {
             Ok(left) => left,
@@ -73,16 +77,16 @@ pub fn run(
     leads: impl Fn() -> bool + Send + 'static,
 ) -> std::io::Result<()> {
     let work = move || {
-        let mut seen = Seen::default();
+        let (mut seen, mut teller) = (Seen::default(), Teller::default());
         loop {
             std::thread::sleep(PAUSE);
             match leads() {
                 true => {
-                    if let Err(e) = look(&cluster, &mut seen) {
+                    if let Err(e) = look(&cluster, &mut seen, &mut teller) {
                         tracing::debug!(target: "SHARDING", error = %e, "Left transactions could not be looked for");
                     }
                 }
-                false => seen = Seen::default(),
+                false => (seen, teller) = (Seen::default(), Teller::default()),
             }
         }
     };

@@ -78,6 +78,9 @@ impl Router {
         if let Err(e) = admin::follow_analyzers(self) {
             tracing::warn!(target: "SHARDING", error = %e, "Queries will not be sampled");
         }
+        if let Err(e) = admin::follow_settings(self) {
+            tracing::warn!(target: "SHARDING", error = %e, "Settings of the cluster will not be heard of");
+        }
         for command in [version, ping] {
             if let Err(e) = self.cluster.on_config("config", command.as_doc()) {
                 tracing::warn!(target: "SHARDING", error = %e, "The configuration set is not reached");

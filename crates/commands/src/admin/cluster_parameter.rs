@@ -52,8 +52,11 @@ impl InMemory for ImageExpiry {
     }
 }
 
+/// What the `_id` of a parameter's document begins with.
+pub(crate) const PREFIX: &str = "clusterParameter.";
+
 fn setting(name: &str) -> String {
-    format!("clusterParameter.{name}")
+    format!("{PREFIX}{name}")
 }
 
 pub fn get(cx: &mut CommandContext<'_, '_>) -> Result<Done> {

@@ -11,6 +11,7 @@ pub mod get_parameter;
 pub mod log_application_message;
 pub mod log_rotate;
 pub mod pando_backup;
+pub mod pando_settings;
 pub mod plan_cache_filters;
 pub mod profile;
 pub mod query_settings;

@@ -174,6 +174,22 @@ pub fn remove(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     Ok(Done::Reply)
 }
 
+/// `_pandoQueryShape`: the hash of a query's shape where anything is set for it, and whether it is
+/// rejected.
+///
+/// ```text
+/// {_pandoQueryShape: <command with its $db>}      → {queryShapeHash?: <string>, reject?: <bool>}
+/// ```
+pub fn shape(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+    cx.args.no_fields()?;
+    let hash = named(cx)?.hash();
+    if let Some(setting) = cx.app.query_settings.find(&hash) {
+        let rejects = setting.rejects();
+        cx.w.str("queryShapeHash", &hash).bool("reject", rejects);
+    }
+    Ok(Done::Reply)
+}
+
 /// The settings that a client gives, checked; hints of no index are left out.
 fn settings(d: Doc<'_>) -> Result<DocBuf> {
     const AT: &str = "setQuerySettings.settings";

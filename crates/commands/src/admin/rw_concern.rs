@@ -8,10 +8,10 @@ use crate::settings::stored;
 use bson::{Doc, DocBuf, Val, Writer};
 use errors::{Result, bail};
 use parking_lot::RwLock;
-use service::config::Topology;
+use service::config::{ClusterRole, Topology};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 
-const SETTING: &str = "ReadWriteConcernDefaults";
+pub(crate) const SETTING: &str = "ReadWriteConcernDefaults";
 const SET: &str = "setDefaultRWConcern";
 
 /// The defaults that were set, and the one that every write needs at hand.
@@ -19,9 +19,14 @@ pub struct Defaults {
     acknowledge: AtomicU8,
     /// Reads without a read concern show what a majority has.
     majority: AtomicBool,
+    set: AtomicBool,
+    /// Writes without a write concern wait for more than the two say.
+    members: AtomicBool,
     given: RwLock<Given>,
     /// What a write concern is read for.
     topology: Topology,
+    /// False in a sharded cluster, whose routers say what holds with each command.
+    heeds: bool,
 }
 
 #[derive(Clone, Default)]
@@ -64,11 +69,18 @@ impl stored::InMemory for Defaults {
             write: sub("defaultWriteConcern"),
             updated: updated.zip(at),
         };
-        let acknowledge = (given.write.as_ref())
+        let heeded = Some(&given).filter(|_| self.heeds);
+        let write = heeded.and_then(|given| given.write.as_ref());
+        let acknowledge = write
             .and_then(|d| concern::write_concern(d.as_doc().as_val(), &self.topology).ok())
             .map_or(Acknowledge::Durable, |c| c.acknowledge);
-        let level = given.read.as_ref().and_then(|d| d.as_doc().get("level"));
+        let w = write.and_then(|d| d.get("w"));
+        let members = w.is_some_and(|w| w.as_str() != Some("majority") && idl::whole(w) != Some(1));
+        let level = heeded.and_then(|given| given.read.as_ref()?.get("level"));
         let majority = level.is_some_and(|v| v.as_str() == Some("majority"));
+        let set = given.read.is_some() || given.write.is_some();
+        self.set.store(set, Relaxed);
+        self.members.store(members, Relaxed);
         self.majority.store(majority, Relaxed);
         *self.given.write() = given;
         self.acknowledge.store(code(acknowledge), Relaxed);
@@ -77,8 +89,11 @@ impl stored::InMemory for Defaults {
 
 impl Defaults {
     /// MongoDB's own.
-    pub fn new(topology: &Topology) -> Defaults {
+    pub fn new(topology: &Topology, role: ClusterRole) -> Defaults {
         Defaults {
+            heeds: role == ClusterRole::None,
+            set: AtomicBool::new(false),
+            members: AtomicBool::new(false),
             acknowledge: AtomicU8::new(code(Acknowledge::Durable)),
             majority: AtomicBool::new(false),
             given: RwLock::default(),
@@ -89,6 +104,24 @@ impl Defaults {
     /// Whether a read without a read concern shows what a majority has.
     pub fn reads_majority(&self) -> bool {
         self.majority.load(Relaxed)
+    }
+
+    /// Whether any was set.
+    #[inline]
+    pub fn are_set(&self) -> bool {
+        self.set.load(Relaxed)
+    }
+
+    /// The concerns that were set, of reads and of writes, as they are shown.
+    pub fn given(&self) -> (Option<DocBuf>, Option<DocBuf>) {
+        let given = self.given.read();
+        (given.read.clone(), given.write.clone())
+    }
+
+    /// The write concern of a write without one, where [`Self::write_concern`] does not say it all.
+    pub fn of_members(&self) -> Option<DocBuf> {
+        let given = self.members.load(Relaxed).then(|| self.given.read());
+        given?.write.clone()
     }
 
     /// What a write without a write concern gets.
@@ -116,7 +149,7 @@ pub fn get(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
             _ => return Err(cx.args.unknown(e)),
         }
     }
-    refuse_standalone(cx)?;
+    refuse_where_none_are(cx)?;
     show(cx);
     if in_memory == Some(true) {
         cx.w.bool("inMemory", true);
@@ -161,7 +194,7 @@ pub fn set(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
             _ => return Err(cx.args.unknown(e)),
         }
     }
-    refuse_standalone(cx)?;
+    refuse_where_none_are(cx)?;
     // The setting is itself a write: a concern that it cannot meet is an error and not a remark.
     if let Some(unmet) = &cx.write_concern.unmet {
         return Err(unmet_error(unmet).into());
@@ -273,13 +306,13 @@ fn write_default(d: Doc<'_>, topology: &Topology) -> Result<Option<DocBuf>> {
     Ok(Some(out.finish()))
 }
 
-fn refuse_standalone(cx: &CommandContext<'_, '_>) -> Result<()> {
+fn refuse_where_none_are(cx: &CommandContext<'_, '_>) -> Result<()> {
+    let name = cx.command.name;
     if cx.app.config.topology.is_standalone() {
-        bail!(
-            51300,
-            "'{}' is not supported on standalone nodes.",
-            cx.command.name
-        );
+        bail!(51300, "'{name}' is not supported on standalone nodes.");
+    }
+    if cx.app.config.role == ClusterRole::Shard {
+        bail!(51301, "'{name}' is not supported on shard nodes.");
     }
     Ok(())
 }

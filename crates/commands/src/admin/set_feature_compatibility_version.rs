@@ -19,7 +19,7 @@ use errors::{Result, bail};
 use std::sync::{Arc, Weak};
 use storage::{DATA_FORMAT, Store};
 
-const SETTING: &str = "featureCompatibilityVersion";
+pub(crate) const SETTING: &str = "featureCompatibilityVersion";
 
 /// The version with which forms of the newest format may be written.
 const NEWEST: &str = "8.2";
@@ -116,6 +116,25 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         );
     }
     let _one = cx.app.format_change.lock();
+    put(cx, version)?;
+    Ok(Done::Reply)
+}
+
+/// Stores a version, which is one of [`FEATURE_VERSIONS`], for whoever holds the lock of format
+/// changes.
+pub(super) fn put(cx: &mut CommandContext<'_, '_>, version: &str) -> Result<()> {
+    let used = check(cx, version)?;
+    let mut value = Writer::new();
+    value.str("version", version);
+    if let Some(format) = used {
+        value.i32(IN_USE, i32::try_from(format).unwrap_or(i32::MAX));
+    }
+    stored::save(&mut cx.op, SETTING, value.finish().as_doc())
+}
+
+/// Fails where the log holds entries that programs of that version do not read. Gives the data format
+/// that is in use.
+pub(super) fn check(cx: &CommandContext<'_, '_>, version: &str) -> Result<Option<u32>> {
     let stored = stored::load(&cx.app.engine, SETTING)?;
     let used = stored.as_ref().and_then(|d| in_use(d.as_doc()));
     if used.is_some() && version != NEWEST {
@@ -125,11 +144,5 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
              move the data with mongodump and mongorestore"
         );
     }
-    let mut value = Writer::new();
-    value.str("version", version);
-    if let Some(format) = used {
-        value.i32(IN_USE, i32::try_from(format).unwrap_or(i32::MAX));
-    }
-    stored::save(&mut cx.op, SETTING, value.finish().as_doc())?;
-    Ok(Done::Reply)
+    Ok(used)
 }

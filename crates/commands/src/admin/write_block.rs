@@ -5,13 +5,16 @@ use crate::request::args::Args;
 use crate::request::idl;
 use crate::request::table::{Command, flag};
 use crate::request::{CommandContext, Done};
+use crate::security::authorize;
 use crate::settings::stored;
+use auth::{Action, Target};
 use bson::{Doc, doc};
 use errors::{Result, bail};
 use parking_lot::Mutex;
+use service::config::ClusterRole;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-const SETTING: &str = "userWriteBlock";
+pub(crate) const SETTING: &str = "userWriteBlock";
 const AT: &str = "setUserWriteBlockMode";
 
 /// Whether writes are refused.
@@ -35,17 +38,17 @@ impl stored::InMemory for WriteBlock {
 }
 
 impl WriteBlock {
-    /// Refuses a command that writes, while writes are refused. The server's own databases are not
-    /// the users'.
+    /// Whether writes are refused.
     #[inline]
-    pub fn check(&self, command: &Command, args: &Args<'_>) -> Result<()> {
-        if !self.on.load(Relaxed) || !command.is(flag::WRITE) {
-            return Ok(());
-        }
-        self.refuse(command, args)
+    pub fn is_on(&self) -> bool {
+        self.on.load(Relaxed)
     }
 
-    fn refuse(&self, command: &Command, args: &Args<'_>) -> Result<()> {
+    /// Refuses a command that writes to users' databases.
+    pub fn refuse(&self, command: &Command, args: &Args<'_>) -> Result<()> {
+        if !command.is(flag::WRITE) {
+            return Ok(());
+        }
         let writes = match command.name {
             "aggregate" => args
                 .field("pipeline")
@@ -60,6 +63,25 @@ impl WriteBlock {
             bail!(UserWritesBlocked, "User writes blocked, reason: {reason}");
         }
         Ok(())
+    }
+}
+
+/// Refuses a command that writes, while writes are refused. The server's own databases are not the
+/// users', and who has `bypassWriteBlockingMode` writes on: a router says so of its users.
+#[inline]
+pub fn check(cx: &CommandContext<'_, '_>) -> Result<()> {
+    // What a router runs itself is a part of what it has checked.
+    if !cx.app.write_block.is_on() || cx.app.config.role == ClusterRole::Router {
+        return Ok(());
+    }
+    let generic = &cx.args.generic;
+    let told = (generic.bypasses_write_block || generic.from_migrate)
+        && authorize::may(cx, Action::Internal, Target::Cluster);
+    let may = cx.app.checks_access()
+        && authorize::may(cx, Action::BypassWriteBlockingMode, Target::Cluster);
+    match told || may {
+        true => Ok(()),
+        false => cx.app.write_block.refuse(cx.command, &cx.args),
     }
 }
 

@@ -392,7 +392,7 @@ pub(super) fn write_explain_of(
     let collation = collation::given(given)?.flatten();
     let shape_hash =
         shape::query_shape_hash(shape::of_pipeline(&ns, stages_given, collation.as_ref()).as_doc());
-    let setting = cx.app.query_settings.find(&shape_hash);
+    let setting = query_settings::find(cx, || shape_hash.clone());
     if let Some(hints) = setting.as_ref().and_then(|s| s.hints(&ns)) {
         pipeline.hint = Some(hints);
     }

@@ -5,6 +5,7 @@ use super::{find, on_view, shape, variables};
 use crate::request::args::{self, Args};
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
+use crate::settings::query_settings;
 use crate::version;
 use bson::{Doc, DocBuf, Val, Writer};
 use errors::{Result, Stop, bail, err};
@@ -469,7 +470,7 @@ fn write(
 ) -> Result<()> {
     cx.op.disk_use = subject.disk_use;
     let (hash, shape_hash) = hashes(&subject, command);
-    let setting = cx.app.query_settings.find(&shape_hash);
+    let setting = query_settings::find(cx, || shape_hash.clone());
     let filter = subject.request.filter.clone();
     let query = Query {
         ns: &subject.ns,

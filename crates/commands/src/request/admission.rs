@@ -6,6 +6,7 @@
 
 use super::dispatch::{Call, is_linearizable};
 use crate::Commands;
+use crate::admin::write_block;
 use crate::monitoring::operations::{Operation, Registered, shown_whole};
 use crate::request::CommandContext;
 use crate::request::args::Args;
@@ -246,7 +247,7 @@ pub(super) fn pass_checks(cx: &mut CommandContext<'_, '_>, started: Instant) -> 
     authorize::check(cx)?;
     cx.check()?;
     check_role(cx)?;
-    cx.app.write_block.check(command, &cx.args)?;
+    write_block::check(cx)?;
     if command.is(flag::WRITE) && command.is(flag::WORKER) {
         // Changes of the catalog; writes to collections wait where they lock them.
         cx.op.pass_gate()?;

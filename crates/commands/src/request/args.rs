@@ -33,6 +33,8 @@ pub struct Generic<'a> {
     pub secondary_ok: bool,
     /// The write is a part of the move of a range between shards.
     pub from_migrate: bool,
+    /// Whose write it is may write while users' writes are blocked.
+    pub bypasses_write_block: bool,
 }
 
 /// A command's arguments.
@@ -155,8 +157,8 @@ fn is_ignored(name: &str) -> bool {
             | "txnRetryCounter"
             | "backpressure"
             | "allowImplicitCollectionCreation"
-            | "mayBypassWriteBlocking"
             | "bypassEmptyTsReplacement"
+            | "originalQueryShapeHash"
             | "versionContext"
             | "operationTime"
             | "expectPrefix"
@@ -205,6 +207,7 @@ impl<'a> Generic<'a> {
             "maxTimeMS" => self.max_time_ms = max_time_ms("maxTimeMS", v)?,
             "comment" => self.comment = Some(v),
             "fromMigrate" => self.from_migrate = v.truthy(),
+            "mayBypassWriteBlocking" => self.bypasses_write_block = v.truthy(),
             "readConcern" => self.read_concern = Some(v),
             "writeConcern" => self.write_concern = Some(v),
             "apiVersion" => match idl::string(command, e)? {

@@ -104,7 +104,18 @@ impl<'c, 'r> CommandContext<'c, 'r> {
         if g.from_migrate {
             self.op.from_migrate = authorize::may(self, Action::Internal, Target::Cluster);
         }
-        if let (Some(mut wc), Some(v)) = (concern, g.write_concern) {
+        let default = match concern {
+            None if self.command.is(flag::WRITE) => self.app.rw_defaults.of_members(),
+            _ => None,
+        };
+        let (concern, given) = match &default {
+            Some(d) => {
+                let v = d.as_doc().as_val();
+                (Some(concern::write_concern(v, topology)?), Some(v))
+            }
+            None => (concern, g.write_concern),
+        };
+        if let (Some(mut wc), Some(v)) = (concern, given) {
             let status = self.app.replica.as_ref().map(|r| r.status());
             if let Some(config) = status.as_ref().and_then(|s| s.config.as_ref()) {
                 concern::of_members(&mut wc, v, config);

@@ -231,6 +231,8 @@ commands! {
     "replSetReconfig" => ADMIN | WORKER, Cluster(&[ReplSetConfigure]), crate::replication::repl_set_reconfig::run, "another configuration of the replica set";
     "pandoCopyFiles" => ADMIN | WORKER | LONG, Cluster(&[Internal]), crate::replication::pando_copy_files::run, "the files of this member, for one that the log does not reach";
     "pandoReplicate" => ADMIN, Cluster(&[Internal]), crate::replication::pando_replicate::run, "what members of a replica set send each other";
+    "_pandoSettings" => ADMIN | WRITE | WORKER, Cluster(&[Internal]), crate::admin::pando_settings::run, "settings of the whole cluster";
+    "_pandoQueryShape" => ADMIN | WORKER, Cluster(&[Internal]), crate::admin::query_settings::shape, "what is set for a query";
     "_pandoOwnership" => ADMIN | WRITE | WORKER, Cluster(&[Internal]), crate::shard::pando_ownership::run, "tells a shard what it has of a collection";
     "_pandoReceive" => ADMIN | WRITE | WORKER, Cluster(&[Internal]), crate::shard::pando_receive::run, "tells a shard of a range that comes in";
     "_pandoChanges" => ADMIN | WORKER, Cluster(&[Internal]), crate::shard::pando_changes::run, "which documents of a collection were touched";

@@ -6,4 +6,5 @@ pub mod fail_point;
 pub mod log_components;
 pub mod parameters;
 pub mod query_settings;
+pub mod routed;
 pub mod stored;

@@ -32,6 +32,8 @@ pub const ESTABLISHMENT: [&str; 5] = [
 /// Which of MongoDB's engines explain speaks of: `forceClassicEngine` has every `$group` as a stage.
 pub const FRAMEWORK: &str = "internalQueryFrameworkControl";
 /// How long a router may know of users and roles what does not hold any more, in seconds.
+/// How often a router asks for the settings of the whole cluster.
+pub const SETTINGS_INTERVAL: &str = "clusterServerParameterRefreshIntervalSecs";
 pub const USER_CACHE_INTERVAL: &str = "userCacheInvalidationIntervalSecs";
 /// Whether `setProfilingFilterGlobally` does anything.
 pub const GLOBAL_PROFILING_FILTER: &str = "internalQueryGlobalProfilingFilter";
@@ -59,6 +61,7 @@ const EFFECTIVE: &[&str] = &[
     ESTABLISHMENT[3],
     ESTABLISHMENT[4],
     FRAMEWORK,
+    SETTINGS_INTERVAL,
     GLOBAL_PROFILING_FILTER,
     INITIAL_SYNC_PATIENCE,
     INITIAL_SYNC_RATE,
@@ -125,6 +128,7 @@ parameters! {
     "clientCursorMonitorFrequencySecs" => 4, BOTH, POSITIVE;
     "clusterAuthMode" => "undefined", BOTH, None;
     ROLLBACK_FILES => true, BOTH, None;
+    SETTINGS_INTERVAL => 30, BOTH, Some((1, i32::MAX as i64));
     "cursorTimeoutMillis" => 600_000i64, BOTH, Some((1, i64::MAX));
     "diagnosticDataCollectionEnabled" => false, BOTH, None;
     "enableLocalhostAuthBypass" => true, START, None;

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// The document of `config.settings` that keeps them.
-const ID: &str = "querySettings";
+pub(crate) const ID: &str = "querySettings";
 
 /// What is set for one shape.
 #[derive(Clone)]
@@ -145,8 +145,7 @@ pub fn heed(
     asked: &DocBuf,
     hint: &mut Option<Hint>,
 ) -> Result<()> {
-    let hash = shape::query_shape_hash(asked.as_doc());
-    let Some(setting) = cx.app.query_settings.find(&hash) else {
+    let Some(setting) = find(cx, || shape::query_shape_hash(asked.as_doc())) else {
         return Ok(());
     };
     if setting.rejects() {
@@ -159,6 +158,18 @@ pub fn heed(
         *hint = Some(hints);
     }
     Ok(())
+}
+
+/// What is set for the query that a client has sent, of whose shape `own` is the hash.
+pub fn find(cx: &CommandContext<'_, '_>, own: impl FnOnce() -> String) -> Option<Arc<Setting>> {
+    let body = cx.request.body;
+    let hash = match body.get("originalQueryShapeHash").and_then(|v| v.as_str()) {
+        Some(hash) => hash.to_string(),
+        // What a router has made of a query may have the shape of another.
+        None if body.contains("shardVersion") => return None,
+        None => own(),
+    };
+    cx.app.query_settings.find(&hash)
 }
 
 /// Whether a filter asks for one `_id`: such a query is answered without a choice.

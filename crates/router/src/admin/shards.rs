@@ -68,6 +68,7 @@ pub(super) fn add(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
             .into());
         }
     }
+    super::settings::tell(cluster, &set)?;
     let entry =
         doc! {"_id": id, "host": &address, "state": 1, "topologyTime": Value::timestamp(now())};
     insert(router, "shards", entry)?;

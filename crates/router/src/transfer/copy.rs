@@ -360,7 +360,9 @@ pub(crate) fn make_like(
     w.str("create", into);
     let options = options.unwrap_or_default();
     w.extend(options.as_doc());
-    w.doc("writeConcern", majority().as_doc());
+    // A move is nobody's write.
+    w.doc("writeConcern", majority().as_doc())
+        .bool("mayBypassWriteBlocking", true);
     match run(&to, into_db, w.finish().as_doc()) {
         Err(crate::Failure::Client(e)) if e.code == Code::NamespaceExists => {}
         other => drop(other?),
@@ -382,7 +384,9 @@ pub(crate) fn make_like(
             any = true;
         }
     }
-    w.close().doc("writeConcern", majority().as_doc());
+    w.close()
+        .doc("writeConcern", majority().as_doc())
+        .bool("mayBypassWriteBlocking", true);
     if any {
         run(&to, into_db, w.finish().as_doc())?;
     }

@@ -136,7 +136,8 @@ impl<'c> Leaving<'c> {
             let mut w = Writer::new();
             w.str("create", name_of(&d));
             w.extend(d.get("options").and_then(Val::as_doc).unwrap_or(Doc::EMPTY));
-            w.doc("writeConcern", majority().as_doc());
+            w.doc("writeConcern", majority().as_doc())
+                .bool("mayBypassWriteBlocking", true);
             match run(&set, self.db, w.finish().as_doc()) {
                 Err(Failure::Client(e)) if e.code == Code::NamespaceExists => {}
                 other => drop(other?),

@@ -269,6 +269,7 @@ impl Reshard<'_> {
                     "createIndexes": beside,
                     "indexes": bson::array![index.clone()],
                     "writeConcern": majority(),
+                    "mayBypassWriteBlocking": true,
                 };
                 self.cluster.on_shard(taker, db, create.as_doc())?;
             }
