@@ -2,6 +2,7 @@
 
 import hashlib
 import itertools
+import threading
 import uuid
 
 import pytest
@@ -255,3 +256,33 @@ def test_long_replies_that_the_router_makes_hold_no_memory(db):
         list(coll.aggregate([{"$unionWith": "c"}, {"$sort": {"k": 1}}, {"$limit": 3}]))
     held = lambda: db.client.admin.command("serverStatus")["pandodb"]["inFlight"]["bytes"]  # noqa: E731
     until("nobody holds memory", lambda: held() == 0)
+
+
+def test_the_lock_against_writes_is_of_the_cluster(db, cluster):
+    coll = shard(db, "c", {"k": 1}, at=[5])
+    admin = db.client.admin
+    flushed = admin.command("fsync")
+    assert flushed["numFiles"] == 3 and set(flushed["all"]) == {"s0", "s1", "config"}
+    with refuses(40415):
+        admin.command("fsync", 1, lock=True, nope=1)
+    with refuses(13):
+        db.command("fsync", 1, lock=True)
+    assert admin.command("fsync", 1, lock=True)["lockCount"] == 1
+    done = []
+    threads = [threading.Thread(target=lambda k=k: done.append(coll.insert_one({"k": k})), daemon=True) for k in (1, 8)]
+    try:
+        for thread in threads:
+            thread.start()
+        locked = lambda name: cluster.shards[name].client().admin.command("currentOp")  # noqa: E731
+        for name in ("s0", "s1"):
+            until(f"a write waits at {name}", lambda n=name: any(o["waitingForLock"] for o in locked(n)["inprog"]))
+        assert not done and coll.count_documents({}) == 0
+        # What the router computes itself is not held up.
+        assert list(coll.aggregate([{"$group": {"_id": None, "n": {"$sum": 1}}}])) == []
+    finally:
+        assert set(admin.command("fsyncUnlock")["all"]) == {"s0", "s1", "config"}
+    for thread in threads:
+        thread.join(30)
+    assert len(done) == 2 == coll.count_documents({})
+    with refuses(20):
+        admin.command("fsyncUnlock")

@@ -8,7 +8,7 @@ use crate::service_impl::Router;
 use crate::upstream::{error_of, with_fields};
 use crate::{
     Failure, Outcome as Routed, access, admin, aggregate, bulk_write, cursors, ddl, file_md5, find,
-    listing, map_reduce, operations, single_write, snapshot, transactions, write,
+    fsync, listing, map_reduce, operations, single_write, snapshot, transactions, write,
 };
 use bson::{DocBuf, Elem, doc};
 use commands::{Connection, LoggedIn};
@@ -53,6 +53,8 @@ pub(crate) fn handler(name: &str) -> Option<Handler> {
             ddl::where_it_is_checked
         }
         "filemd5" => file_md5::run,
+        "fsync" => fsync::run,
+        "fsyncUnlock" => fsync::unlock,
         // A router has none of these.
         "compact" | "reIndex" | "applyOps" | "dbHash" | "dbhash" | "top" => unknown,
         "create" => ddl::create,

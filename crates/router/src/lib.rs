@@ -22,7 +22,8 @@
 //! - `snapshot`: one state of all shards;
 //! - `key_change`: updates that move a document;
 //! - `bulk_write`, `without_key`: bulk writes, and upserts that name no shard;
-//! - `operations`, `cluster_stages`: what runs in the cluster, and stages that tell of it;
+//! - `operations`, `cluster_stages`: what runs in the cluster, and stages that tell of it; `fsync`:
+//!   the lock against writes on all of it;
 //! - `write_concern`: what shards say of a client's, as one;
 //! - `access`: who may do what; `read_preference`: which member of a set answers;
 //! - `admin`, `transfer`, `balancer`: what changes the cluster; `cuts`: where chunks are cut.
@@ -48,6 +49,7 @@ mod dispatch;
 mod file_md5;
 mod find;
 mod foreign;
+mod fsync;
 mod key_change;
 mod lines;
 mod listing;
