@@ -8,7 +8,8 @@
 //!   something else;
 //! - [`agreement`]: what a router does when a shard refuses its version;
 //! - [`lock`], [`moving`], [`follow`]: who changes a collection, how a range gets another owner, and how
-//!   its documents follow; [`pace`]: how fast, while clients are served;
+//!   its documents follow, what of them is on its way ([`UnderWay`]); [`pace`]: how fast, while clients
+//!   are served;
 //! - [`two_phase`]: the steps of a transaction over several shards, from its commit to its end;
 //! - [`snapshot`]: one state of all shards;
 //! - [`Home`]: the same for what is not sharded, by database;
@@ -38,6 +39,7 @@ pub mod snapshot;
 pub mod split;
 pub mod targeting;
 pub mod two_phase;
+mod under_way;
 mod version;
 pub mod zones;
 
@@ -49,4 +51,5 @@ pub use range::{PlaceRange, cut, intersect, union};
 pub use routing_table::{CollectionEntry, RoutingTable};
 pub use series::Series;
 pub use shard_key::{Place, ShardKey, value_of};
+pub use under_way::UnderWay;
 pub use version::{Received, Version};

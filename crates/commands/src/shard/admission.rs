@@ -226,7 +226,7 @@ impl Commands {
                 "{ns} is being changed by somebody else since"
             )
         };
-        let writer = self.ownerships.enter_mover(ns).ok_or_else(gone)?;
+        let writer = self.ownerships.enter_mover(ns, range.clone());
         let known = self.ownerships.get(ns);
         match Ownership::takes_from(known.as_deref(), life, turn, range.as_ref()) {
             true => Ok(Admitted {

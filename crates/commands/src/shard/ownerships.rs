@@ -11,7 +11,7 @@ use catalog::keyspace::SPACE_RECORD;
 use errors::{Result, bail};
 use executor::{Engine, ShardKeys};
 use parking_lot::{ArcRwLockReadGuard, Condvar, Mutex, RawRwLock, RwLock};
-use sharding::{Home, Ownership};
+use sharding::{Home, Ownership, PlaceRange, UnderWay};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,16 +25,28 @@ const MOVERS_DRAIN: Duration = Duration::from_secs(5);
 
 type Gate = ArcRwLockReadGuard<RawRwLock, ()>;
 
-/// Held by a router's write until it is committed: the gates of its collection and, where that is
-/// not sharded, of its database.
+/// Held by a write until it is committed: a router's has the gates of its collection and, where that
+/// is not sharded, of its database.
 pub struct WriterGuard {
-    _collection: Gate,
+    _collection: Option<Gate>,
     _database: Option<Gate>,
+    _mover: Option<MoverGuard>,
 }
 
-/// The name of the gate for movers; no collection has it.
-fn movers_of(ns: &str) -> String {
-    format!("{ns}\0")
+/// What movers have sent of one collection, and who waits for the end of some of it.
+#[derive(Default)]
+struct Movers(Mutex<UnderWay>, Condvar);
+
+struct MoverGuard {
+    movers: Arc<Movers>,
+    number: u64,
+}
+
+impl Drop for MoverGuard {
+    fn drop(&mut self) {
+        self.movers.0.lock().leave(self.number);
+        self.movers.1.notify_all();
+    }
 }
 
 #[derive(Default)]
@@ -43,6 +55,7 @@ struct Part {
     /// When the ranges that it has became other ones, or what it hid is shown.
     changed: Option<Instant>,
     gate: Arc<RwLock<()>>,
+    movers: Arc<Movers>,
 }
 
 #[derive(Default)]
@@ -91,39 +104,54 @@ impl Ownerships {
     /// The gates for a write; `None` while somebody waits for writes to end.
     pub fn enter(&self, ns: &str, db: Option<&str>) -> Option<WriterGuard> {
         Some(WriterGuard {
-            _collection: self.gate(ns).try_read_arc()?,
+            _collection: Some(self.gate(ns).try_read_arc()?),
             _database: match db {
                 None => None,
                 Some(db) => Some(self.gate(db).try_read_arc()?),
             },
+            _mover: None,
         })
     }
 
-    /// The gate for what a mover sends: routers' writes are behind another.
-    pub fn enter_mover(&self, ns: &str) -> Option<WriterGuard> {
-        Some(WriterGuard {
-            _collection: self.gate(&movers_of(ns)).try_read_arc()?,
+    /// For what a mover sends of a range, or of a whole collection. Whether it has a place here is to
+    /// be looked at after this.
+    pub fn enter_mover(&self, ns: &str, range: Option<PlaceRange>) -> WriterGuard {
+        let movers = self.part(ns, |part| part.movers.clone());
+        let number = movers.0.lock().enter(range);
+        WriterGuard {
+            _collection: None,
             _database: None,
-        })
+            _mover: Some(MoverGuard { movers, number }),
+        }
     }
 
-    /// Waits until what movers have sent is done; fails when that takes too long.
-    pub(super) fn drain_movers(&self, ns: &str) -> Result<()> {
-        match self.gate(&movers_of(ns)).try_write_for(MOVERS_DRAIN) {
-            Some(_) => Ok(()),
-            None => bail!(
-                LockTimeout,
-                "what was sent to {ns} of a range that moves is not done yet"
-            ),
+    /// Waits until what movers have sent of these ranges so far is done; fails when that takes too
+    /// long. Others go on meanwhile.
+    pub(super) fn drain_movers(&self, ns: &str, ranges: &[PlaceRange]) -> Result<()> {
+        let movers = self.part(ns, |part| part.movers.clone());
+        let until = Instant::now() + MOVERS_DRAIN;
+        let mut under_way = movers.0.lock();
+        let awaited = under_way.meeting(ranges);
+        while under_way.has_any(&awaited) {
+            if movers.1.wait_until(&mut under_way, until).timed_out() {
+                bail!(
+                    LockTimeout,
+                    "what was sent to {ns} of a range that moves is not done yet"
+                );
+            }
         }
+        Ok(())
     }
 
     fn gate(&self, name: &str) -> Arc<RwLock<()>> {
+        self.part(name, |part| part.gate.clone())
+    }
+
+    fn part<T>(&self, name: &str, take: impl Fn(&Part) -> T) -> T {
         if let Some(part) = self.parts.read().get(name) {
-            return part.gate.clone();
+            return take(part);
         }
-        let mut parts = self.parts.write();
-        parts.entry(name.into()).or_default().gate.clone()
+        take(self.parts.write().entry(name.into()).or_default())
     }
 
     /// Waits until no fence of a collection stands, and nobody waits for its writes to end; not for

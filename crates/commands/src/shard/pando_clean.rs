@@ -5,7 +5,7 @@
 //!                                                 → {n: <documents removed>, more: <bool>}
 //! ```
 //! Without a range: of all that may hold orphans. With `keep` it stays a range that may hold orphans.
-//! What an earlier holder of the lock has sent is done before. While routers are served, and unless
+//! What an earlier holder of the lock has sent of it is done before. While routers are served, and unless
 //! it `hurries`, it rests between batches ([`Pace`]). After `millis` there may be more.
 //!
 //! Invariant: no batch is removed after another holder of the lock was heard of, or the shard owns the
@@ -56,7 +56,7 @@ fn close(
     keeps: bool,
 ) -> Result<(Ownership, Vec<PlaceRange>)> {
     let ownerships = cx.app.ownerships.clone();
-    let _one = ownerships.changing.lock();
+    let one = ownerships.changing.lock();
     let Some(known) = ownerships.get(ns) else {
         bail!(NamespaceNotSharded, "{ns} is not sharded here");
     };
@@ -71,7 +71,9 @@ fn close(
     if later != *known {
         store(cx, &later)?;
     }
-    ownerships.drain_movers(ns)?;
+    // Other ranges and collections may change while this waits: each batch looks again.
+    drop(one);
+    ownerships.drain_movers(ns, &gone)?;
     Ok((later, gone))
 }
 

@@ -17,14 +17,16 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let version = Version::parse(version)?;
     let incoming = range(cx)?;
     let ownerships = cx.app.ownerships.clone();
-    let _one = ownerships.changing.lock();
+    let one = ownerships.changing.lock();
     let turn = cx.args.field("turn").and_then(|v| v.to_i64_exact());
     let turn = turn.map(|turn| turn as u64);
     let nothing = Ownership::nothing(ns, key, version);
     let known = ownerships.get(ns);
+    let range = incoming.clone();
     let expecting = Ownership::expecting(known.as_deref(), nothing, incoming, turn)?;
     store(cx, &expecting)?;
-    // What an earlier mover has sent is done before this one begins.
-    ownerships.drain_movers(ns)?;
+    drop(one);
+    // What an earlier mover has sent of it is done before this one begins.
+    ownerships.drain_movers(ns, &[range])?;
     Ok(Done::Reply)
 }

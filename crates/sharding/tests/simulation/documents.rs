@@ -84,8 +84,7 @@ impl Shard {
     }
 
     async fn take(self: Rc<Shard>, turn: Turn, entry: Vec<Change>) -> Reply<()> {
-        let gate = self.enter_mover();
-        let gate = gate.ok_or_else(|| Refusal::Never("it is closed".into()))?;
+        let gate = self.enter_mover(&turn.2);
         self.takes(turn)?;
         self.pause(3).await;
         let mark = self.append(entry);

@@ -14,7 +14,7 @@ use query::expr::ParseEnv;
 use query::filter::Filter;
 use sharding::two_phase::Shard as Name;
 use sharding::{
-    Fence, Ownership, Place, PlaceRange, Received, ShardKey, Standing, Version, standing,
+    Fence, Ownership, Place, PlaceRange, Received, ShardKey, Standing, UnderWay, Version, standing,
 };
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -139,6 +139,17 @@ impl Drop for Gate {
     }
 }
 
+pub struct MoverGate {
+    movers: Rc<RefCell<UnderWay>>,
+    number: u64,
+}
+
+impl Drop for MoverGate {
+    fn drop(&mut self) {
+        self.movers.borrow_mut().leave(self.number);
+    }
+}
+
 pub struct Shard {
     pub name: Name,
     pub process: Process,
@@ -243,28 +254,25 @@ impl Shard {
         Some(Gate(memory.gates.clone()))
     }
 
-    /// The gate for what movers send.
-    pub fn enter_mover(&self) -> Option<Gate> {
-        let memory = self.memory.borrow();
-        if memory.draining_movers {
-            return None;
-        }
-        memory.movers.set(memory.movers.get() + 1);
-        Some(Gate(memory.movers.clone()))
+    /// For what movers send.
+    pub fn enter_mover(&self, range: &PlaceRange) -> MoverGate {
+        let movers = self.memory.borrow().movers.clone();
+        let number = movers.borrow_mut().enter(Some(range.clone()));
+        MoverGate { movers, number }
     }
 
-    /// Waits until what they have sent is done.
-    async fn drain_movers(&self) -> Reply<()> {
-        self.memory.borrow_mut().draining_movers = true;
+    /// Waits until what they have sent of a range so far is done.
+    async fn drain_movers(&self, range: PlaceRange) -> Reply<()> {
+        let movers = self.memory.borrow().movers.clone();
         let until = self.sim.now() + MOVERS_DRAIN;
-        while self.memory.borrow().movers.get() > 0 && self.sim.now() < until {
+        let awaited = movers.borrow().meeting(&[range]);
+        while movers.borrow().has_any(&awaited) {
+            if self.sim.now() >= until {
+                return Err(Refusal::Never("what was sent is not done yet".into()));
+            }
             self.sim.sleep(3).await;
         }
-        self.memory.borrow_mut().draining_movers = false;
-        match self.memory.borrow().movers.get() {
-            0 => Ok(()),
-            _ => Err(Refusal::Never("what was sent is not done yet".into())),
-        }
+        Ok(())
     }
 
     /// Compares versions.
@@ -489,12 +497,10 @@ impl Shard {
         let nothing = Ownership::nothing(NS, entry().key, version);
         let known = self.known();
         let turn = Some(turn as u64);
+        let range = incoming.clone();
         let expecting = Ownership::expecting(known.as_deref(), nothing, incoming, turn);
         let mark = self.append(vec![Change::Own(Box::new(expecting.map_err(never)?))]);
-        self.memory.borrow_mut().changing = true;
-        let drained = self.drain_movers().await;
-        self.memory.borrow_mut().changing = false;
-        drained?;
+        self.drain_movers(range).await?;
         self.majority(mark).await;
         Ok(())
     }
@@ -507,13 +513,10 @@ impl Shard {
         if !keep {
             known = known.closed(std::slice::from_ref(&gone));
         }
-        self.memory.borrow_mut().changing = true;
         if known != *before {
             self.append(vec![Change::Own(Box::new(known.clone()))]);
         }
-        let drained = self.drain_movers().await;
-        self.memory.borrow_mut().changing = false;
-        drained?;
+        self.drain_movers(gone.clone()).await?;
         // A few at a time, with rests.
         loop {
             self.changing().await;

@@ -6,8 +6,8 @@ use crate::replicated::Mark;
 use crate::shard::{Change, Document, Gate, Record, Refusal, Reply, Shard, Stored};
 use sharding::two_phase::part::{self, Known, Phase};
 use sharding::two_phase::{Answer, Ask, Shard as Name};
-use sharding::{Version, snapshot};
-use std::cell::Cell;
+use sharding::{UnderWay, Version, snapshot};
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -38,8 +38,7 @@ struct Moment {
 pub struct Memory {
     pub gates: Rc<Cell<u32>>,
     pub draining: bool,
-    pub movers: Rc<Cell<u32>>,
-    pub draining_movers: bool,
+    pub movers: Rc<RefCell<UnderWay>>,
     pub changing: bool,
     /// When the ranges became other ones.
     pub changed: Option<u64>,

@@ -1,0 +1,76 @@
+"""What movers have sent to a shard and is not done yet is waited for by whoever removes that range, and by nobody else."""
+
+import threading
+import time
+
+import pytest
+from harness import until
+from sharded_cluster import at_rest
+from test_sharding import shard
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with at_rest(tmp_path_factory.mktemp("under")) as running:
+        yield running
+
+
+def in_thread(work):
+    """Runs it beside; what it gives, or its failure, comes from `join`."""
+    outcome = []
+
+    def run():
+        try:
+            outcome.append(work())
+        except Exception as failure:
+            outcome.append(failure)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+
+    def join():
+        thread.join(60)
+        [found] = outcome
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    return join
+
+
+def moves_to_s1(client, ns):
+    return lambda: client.admin.command("moveChunk", ns, find={"k": 15}, to="s1")
+
+
+def test_a_write_that_takes_long_holds_up_its_own_range_alone(cluster):
+    with cluster.client() as client, cluster.on_shard("s1") as direct:
+        admin = client.admin
+        for name in ("x", "y"):
+            coll = shard(client[name], "c", {"k": 1})
+            admin.command("moveChunk", f"{name}.c", find={"k": 15}, to="s0")
+            admin.command("split", f"{name}.c", middle={"k": 10})
+            admin.command("split", f"{name}.c", middle={"k": 20})
+            coll.insert_many([{"_id": n, "k": n} for n in range(30) if n != 12])
+        # A part of the range that has no documents, as shards name it.
+        admin.command("moveRange", "x.c", min={"k": 12}, max={"k": 13}, toShard="s1")
+        [empty] = direct.config.ownership.find_one({"_id": "x.c"})["owned"]
+        admin.command("moveChunk", "x.c", find={"k": 12}, to="s0")
+        admin.command("mergeChunks", "x.c", bounds=[{"k": 10}, {"k": 20}])
+        data = {"failCommands": ["insert"], "failInternalCommands": True, "blockConnection": True, "blockTimeMS": 4000}
+        direct.admin.command("configureFailPoint", "failCommand", mode={"times": 1}, data=data)
+        moved = in_thread(moves_to_s1(client, "x.c"))
+        until("the copy has begun", lambda: any(op.get("command", {}).get("insert") for op in direct.admin.aggregate([{"$currentOp": {}}])))
+        began = time.monotonic()
+        moving = client.config.migrations.find_one({"_id": "x.c"})["range"]
+        clean = {"_pandoClean": 1, "ns": "x.c", "keep": True}
+        # Another range of the collection.
+        direct.admin.command({**clean, "range": {"low": moving["high"]}})
+        # Another collection, while somebody waits for this one's.
+        cleaned = in_thread(lambda: direct.admin.command({**clean, "range": empty}) and time.monotonic())
+        time.sleep(0.2)
+        moves_to_s1(client, "y.c")()
+        ended = time.monotonic()
+        assert max(began + 3, ended) < cleaned()
+        moved()
+        for name in ("x", "y"):
+            assert direct[name].c.count_documents({}) == 9 and client[name].c.count_documents({}) == 29
