@@ -198,7 +198,9 @@ impl Commands {
             cursors: Arc::default(),
             retries: Arc::default(),
             sessions: Arc::default(),
-            moments: Arc::default(),
+            moments: Arc::new(executor::SnapshotHistory::new(
+                config.role == ClusterRole::Shard,
+            )),
             config,
             control,
             process_id: ObjectId::generate(),

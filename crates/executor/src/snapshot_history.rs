@@ -55,15 +55,27 @@ impl PinnedSnapshot {
 }
 
 /// The snapshots that can be read, by cluster time.
-#[derive(Default)]
-pub struct SnapshotHistory(Mutex<BTreeMap<u64, (Instant, Arc<PinnedSnapshot>)>>);
+pub struct SnapshotHistory {
+    kept: Mutex<BTreeMap<u64, (Instant, Arc<PinnedSnapshot>)>>,
+    /// The newest state is not taken for the one that was pinned at its time: that may show what was
+    /// prepared in it, and was pinned by a primary before this one.
+    pinned_only: bool,
+}
 
 impl SnapshotHistory {
+    /// `of_shard`: of a shard of a cluster, whose states routers choose.
+    pub fn new(of_shard: bool) -> SnapshotHistory {
+        SnapshotHistory {
+            kept: Mutex::default(),
+            pinned_only: of_shard,
+        }
+    }
+
     /// The newest state.
     pub fn newest(&self, engine: &Engine) -> Arc<PinnedSnapshot> {
         // The time is taken before the view, so the view shows all that was acknowledged by then.
         let ts = engine.store.last_ts();
-        let mut kept = self.0.lock();
+        let mut kept = self.kept.lock();
         let now = Instant::now();
         if let Some((taken, moment)) = kept.get_mut(&ts) {
             *taken = now;
@@ -118,7 +130,7 @@ impl SnapshotHistory {
     }
 
     fn keep(&self, moment: Arc<PinnedSnapshot>) {
-        let mut kept = self.0.lock();
+        let mut kept = self.kept.lock();
         kept.insert(moment.ts, (Instant::now(), moment));
         while kept.len() > MOST {
             kept.pop_first();
@@ -127,7 +139,7 @@ impl SnapshotHistory {
 
     /// The state at a cluster time that an earlier reply returned.
     pub fn at(&self, engine: &Engine, ts: u64) -> Result<Arc<PinnedSnapshot>> {
-        if let Some((_, moment)) = self.0.lock().get(&ts) {
+        if let Some((_, moment)) = self.kept.lock().get(&ts) {
             return Ok(moment.clone());
         }
         let newest = engine.store.last_ts();
@@ -140,7 +152,7 @@ impl SnapshotHistory {
                 shown(newest)
             );
         }
-        if ts == newest {
+        if ts == newest && !self.pinned_only {
             let moment = self.newest(engine);
             if moment.ts == ts {
                 return Ok(moment);
@@ -155,7 +167,7 @@ impl SnapshotHistory {
 
     /// Lets go of those that were taken longer ago than `window`: MongoDB's `minSnapshotHistoryWindowInSeconds`.
     pub fn forget_old(&self, window: Duration) {
-        self.0
+        self.kept
             .lock()
             .retain(|_, (taken, _)| taken.elapsed() < window);
     }
