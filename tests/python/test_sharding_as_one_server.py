@@ -97,6 +97,15 @@ def test_names_of_old(db):
             db.client.admin.command(name)
 
 
+def test_schema(db):
+    db.c.insert_many([{"_id": n, "v": str(n)} for n in range(10)])
+    assert [f["path"] for f in db.command("pandoSchema", "c")["fields"]] == ["_id", "v"]
+    shard(db, "s", {"k": 1})
+    for code, coll in ((238, "s"), (26, "nowhere")):
+        with refuses(code):
+            db.command("pandoSchema", coll)
+
+
 def test_averages_do_not_know_the_scale(db):
     coll = shard(db, "c", {"k": 1}, at=[5])
     coll.insert_many([{"_id": n, "k": n, "v": "x" * n * 37} for n in range(10)])

@@ -193,6 +193,23 @@ pub(crate) fn capped(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> 
     })
 }
 
+/// `pandoSchema`: of what is on one shard.
+pub(crate) fn schema(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    check_arguments(router, command, LACKS)?;
+    let ns = command.namespace()?;
+    router.cluster.agree(&ns, |placement| match placement {
+        Some(placement @ Placement::Whole(Whole { shard, .. })) => {
+            router.send(command, placement, shard, &command.whole(), &[])
+        }
+        Some(Placement::Sharded(_)) => Err(err!(
+            NotImplemented,
+            "pandoSchema at a router knows no sharded collections: its shards tell of their parts"
+        )
+        .into()),
+        None => Err(err!(NamespaceNotFound, "Collection '{ns}' does not exist.").into()),
+    })
+}
+
 /// A command about a collection that each of its shards answers in the same way.
 pub(crate) fn where_it_is(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     let ns = command.namespace()?;

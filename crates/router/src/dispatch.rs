@@ -52,6 +52,7 @@ pub(crate) fn handler(name: &str) -> Option<Handler> {
         "compactStructuredEncryptionData" | "cleanupStructuredEncryptionData" => {
             ddl::where_it_is_checked
         }
+        "pandoSchema" => ddl::schema,
         "filemd5" => file_md5::run,
         "fsync" => fsync::run,
         "fsyncUnlock" => fsync::unlock,
