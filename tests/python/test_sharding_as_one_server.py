@@ -295,3 +295,15 @@ def test_the_lock_against_writes_is_of_the_cluster(db, cluster):
     assert len(done) == 2 == coll.count_documents({})
     with refuses(20):
         admin.command("fsyncUnlock")
+
+
+def test_the_time_of_the_cluster_in_pipelines(db):
+    coll = shard(db, "c", {"k": 1}, at=[5])
+    coll.insert_many([{"k": k} for k in (1, 8)])
+    wrote = db.client.admin.command("ping")["operationTime"]
+    told = [
+        next(db.aggregate([{"$documents": [{}]}, {"$set": {"t": "$$CLUSTER_TIME"}}])),
+        next(coll.aggregate([{"$group": {"_id": None}}, {"$set": {"t": "$$CLUSTER_TIME"}}])),
+        coll.find_one({}, {"t": "$$CLUSTER_TIME"}),
+    ]
+    assert all(d["t"] >= wrote for d in told[:2]) and all(d["t"].time for d in told)

@@ -107,6 +107,10 @@ impl Elsewhere for Foreign {
             indexed: path.is_id() || all.any(|i| i.as_doc().is_some_and(serves)),
         })
     }
+
+    fn time(&self) -> u64 {
+        self.0.upgrade().map_or(0, |router| router.cluster.time())
+    }
 }
 
 /// All that a cursor of the router gives, batch by batch.

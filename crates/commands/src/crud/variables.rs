@@ -23,7 +23,9 @@ pub fn variables(
     let_: Option<Doc<'_>>,
 ) -> Result<(ParseEnv, Arc<Vars>)> {
     let mut vars = Vars::new(now_millis());
-    if cx.app.config.topology.set_name().is_some() {
+    if let Some(elsewhere) = cx.app.elsewhere.get() {
+        vars.set_cluster_time(elsewhere.time());
+    } else if cx.app.config.topology.set_name().is_some() {
         vars.set_cluster_time(cx.app.store.last_ts());
     }
     if let Some(stored) = stored_functions(cx)? {

@@ -27,6 +27,9 @@ pub trait Elsewhere: Send + Sync {
 
     /// As [`PipelineHost::foreign`].
     fn size(&self, ns: &Namespace, path: &FieldPath) -> Option<Foreign>;
+
+    /// The time of the cluster, as far as it is known.
+    fn time(&self) -> u64;
 }
 
 /// What a find gives.
