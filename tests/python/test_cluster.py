@@ -79,6 +79,11 @@ def test_down_ends_only_what_up_has_started(tmp_path):
         bystander.wait()
 
 
+def test_a_set_alone_has_no_shards(place):
+    cluster("up", "--replicas", 1, "--dir", place, "--port", free_ports(1), "--", "--cache", "32MB")
+    assert "holds a replica set" in cluster("add-shard", "--dir", place, fails=True)
+
+
 def test_what_cannot_be_done_is_said(tmp_path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -101,6 +106,17 @@ def test_a_sharded_cluster_is_started_and_ended(place):
         client.t.c.insert_many([{"_id": n} for n in range(100)])
         assert len(client.t.command("collStats", "c")["shards"]) == 2
     assert "router" in cluster("status", "--dir", place)
+    cluster("down", "--dir", place)
+    cluster("up", "--dir", place)
+    with pymongo.MongoClient("localhost", port) as client:
+        assert client.t.c.count_documents({}) == 100
+    said = cluster("add-shard", "--dir", place)
+    assert "Shard s2 is there" in said and "s2-0" in cluster("status", "--dir", place)
+    with pymongo.MongoClient("localhost", port) as client:
+        assert {s["_id"] for s in client.admin.command("listShards")["shards"]} == {"s0", "s1", "s2"}
+        chunk = client.config.chunks.find_one({"shard": "s0"})
+        client.admin.command("moveRange", "t.c", min=chunk["min"], max=chunk["max"], toShard="s2")
+        assert client.t.c.count_documents({}) == 100 and "s2" in client.t.command("collStats", "c")["shards"]
     cluster("down", "--dir", place)
     cluster("up", "--dir", place)
     with pymongo.MongoClient("localhost", port) as client:

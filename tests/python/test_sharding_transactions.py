@@ -8,6 +8,7 @@ import bson
 import pytest
 from harness import until
 from pymongo.errors import OperationFailure
+from pymongo.read_concern import ReadConcern
 from sharded_cluster import at_rest
 
 numbers = itertools.count(1)
@@ -313,3 +314,22 @@ def test_a_snapshot_is_one_moment_of_all_shards(cluster, client, coll):
         assert [d["v"] for d in coll.find(session=session).sort("_id")] == [1, 1, 1]
         assert coll.find_one({"k": 11}, session=session)["v"] == 1
     assert values(coll) == [9, 9, 9]
+
+
+def test_a_snapshot_that_a_shard_has_lost_is_replaced(cluster, client, coll):
+    """Its primary has failed since it was pinned. Who has named a time himself is told."""
+    try:
+        fail(cluster, "s1", mode={"times": 1}, failCommands=["find"], errorCode=239)
+        with client.start_session(snapshot=True) as session:
+            assert len(list(coll.find({}, session=session))) == 3
+        fail(cluster, "s1", mode={"times": 1}, failCommands=["find"], errorCode=239)
+        with pytest.raises(OperationFailure) as error, client.start_session() as session:
+            with session.start_transaction(read_concern=ReadConcern("snapshot")):
+                coll.find_one({"k": 11}, session=session)
+        assert error.value.code == 239 and error.value.has_error_label("TransientTransactionError")
+    finally:
+        heal(cluster)
+    ahead = bson.Timestamp(int(time.time()) + 100_000, 1)
+    with pytest.raises(OperationFailure) as error:
+        coll.database.command("find", "c", readConcern={"level": "snapshot", "atClusterTime": ahead})
+    assert error.value.code == 72

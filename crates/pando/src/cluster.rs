@@ -1,11 +1,10 @@
-//! `pando cluster up|status|down`: a deployment of several processes on this machine, by one command.
+//! `pando cluster up|status|add-shard|down`: a deployment of several processes on this machine, by one command.
 //!
 //! ```text
 //! DIR/cluster.json   what was made: sets, their members, ports, processes
 //!     rs0-0/         a member's data, and rs0-0.log beside it
 //! ```
 //! A sharded cluster is a configuration set, `config`, shards `s0`, `s1`, …, and a router.
-//!
 //!
 //! Invariant: a process is ended only if it is the one that was recorded: its number and the moment
 //! of its start. The kernel gives a number again, but not both.
@@ -30,12 +29,14 @@ Runs a deployment of several servers on this machine.
 
 Usage: pando cluster up --replicas N [--shards N] [--auth] [--dir DIR] [--port PORT] [-- options of each server]
        pando cluster status [--dir DIR]
+       pando cluster add-shard [--dir DIR]
        pando cluster down [--dir DIR]
 
   up      starts a replica set of N members (1, 3, 5 or 7), or with --shards a sharded cluster whose
           sets have N members (1 if not given), and prints how to connect to it; on a directory of an
           earlier 'up' it starts those members again that do not run
   status  says which members there are, and what each is
+  add-shard  starts one more shard, of as many members as the others have; the balancer fills it
   down    ends the processes that 'up' has started, and keeps their data
 
 Servers of a sharded cluster share the cores: each gets its part of them as event loops, unless the
@@ -81,6 +82,7 @@ pub fn main(args: &[OsString]) -> ExitCode {
     let done = match asked.what.as_str() {
         "up" => up(&asked),
         "status" => status(&asked.dir),
+        "add-shard" => add_shard(&asked.dir),
         _ => down(&asked.dir),
     };
     match done {
@@ -98,9 +100,11 @@ pub fn main(args: &[OsString]) -> ExitCode {
 fn parse(words: &[String]) -> Result<Asked, String> {
     let (what, rest) = words
         .split_first()
-        .ok_or("cluster wants up, status or down")?;
-    if !matches!(what.as_str(), "up" | "status" | "down") {
-        return Err(format!("cluster knows up, status and down, not '{what}'"));
+        .ok_or("cluster wants up, status, add-shard or down")?;
+    if !matches!(what.as_str(), "up" | "status" | "add-shard" | "down") {
+        return Err(format!(
+            "cluster knows up, status, add-shard and down, not '{what}'"
+        ));
     }
     let mut asked = Asked {
         what: what.clone(),
@@ -173,25 +177,7 @@ fn up(asked: &Asked) -> Result<String, String> {
             }
         },
     };
-    let config = deployment.addresses(Role::Config).concat();
-    for at in 0..deployment.members.len() {
-        let Some(member) = deployment.members.get(at).filter(|m| !m.runs()) else {
-            continue;
-        };
-        let started = launch(&dir, member, &config, &deployment.server)?;
-        if let Some(member) = deployment.members.get_mut(at) {
-            *member = started;
-        }
-        // Recorded at once: whatever fails next, `down` finds it.
-        deployment.save(&dir)?;
-    }
-    let ready = make_ready(&dir, &deployment);
-    ready.map_err(|why| {
-        format!(
-            "{why}\nEnd what was started: pando cluster down --dir {}",
-            dir.display()
-        )
-    })?;
+    start(&dir, &mut deployment)?;
     let what = match deployment.router() {
         Some(_) => format!(
             "A cluster of {} shards",
@@ -212,6 +198,63 @@ fn up(asked: &Asked) -> Result<String, String> {
         dir.display(),
         asked.dir.display(),
         asked.dir.display(),
+    ))
+}
+
+/// Starts the members that do not run, and makes of them what they are to be.
+fn start(dir: &Path, deployment: &mut Deployment) -> Result<(), String> {
+    let config = deployment.addresses(Role::Config).concat();
+    for at in 0..deployment.members.len() {
+        let Some(member) = deployment.members.get(at).filter(|m| !m.runs()) else {
+            continue;
+        };
+        let started = launch(dir, member, &config, &deployment.server)?;
+        if let Some(member) = deployment.members.get_mut(at) {
+            *member = started;
+        }
+        // Recorded at once: whatever fails next, `down` finds it.
+        deployment.save(dir)?;
+    }
+    make_ready(dir, deployment).map_err(|why| {
+        format!(
+            "{why}\nEnd what was started: pando cluster down --dir {}",
+            dir.display()
+        )
+    })
+}
+
+/// Starts one more shard of a sharded cluster.
+fn add_shard(dir: &Path) -> Result<String, String> {
+    let dir = std::path::absolute(dir).map_err(|e| e.to_string())?;
+    let mut deployment = recorded(&dir)?;
+    if deployment.router().is_none() {
+        return Err(format!(
+            "{} holds a replica set: 'up --shards N' makes a cluster that has shards",
+            dir.display()
+        ));
+    }
+    let sets = deployment.sets();
+    let shards = sets.iter().filter(|s| s[0].role == Role::Shard);
+    let numbers = shards
+        .clone()
+        .filter_map(|s| s[0].set.strip_prefix('s')?.parse().ok());
+    let number: u16 = numbers.max().map_or(0, |n: u16| n.saturating_add(1));
+    let replicas = shards.map(Vec::len).max().unwrap_or(1);
+    let name = format!("s{number}");
+    let mut ports = (deployment.members.iter().map(|m| m.port).max())
+        .map_or(27017, |last| last.saturating_add(1))..=u16::MAX;
+    for n in 0..replicas {
+        // Others may have taken those that follow.
+        let port = ports
+            .find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
+            .ok_or("no port above those of the others is free")?;
+        let new = MemberProcess::planned(&name, Role::Shard, n, port);
+        deployment.members.push(new);
+    }
+    start(&dir, &mut deployment)?;
+    Ok(format!(
+        "Shard {name} is there. The balancer moves ranges to it: sh.status() at {}",
+        deployment.uri()
     ))
 }
 
@@ -292,14 +335,7 @@ fn planned(replicas: u16, shards: Option<u16>, asked: &Asked) -> Result<Deployme
                 .ok_or("there are no ports above 65535")?;
             TcpListener::bind(("127.0.0.1", port))
                 .map_err(|e| format!("port {port} cannot be used ({e}): give another --port"))?;
-            members.push(MemberProcess {
-                name: format!("{set}-{n}"),
-                set: set.clone(),
-                role,
-                port,
-                pid: 0,
-                started: 0,
-            });
+            members.push(MemberProcess::planned(&set, role, usize::from(n), port));
         }
     }
     Ok(Deployment {

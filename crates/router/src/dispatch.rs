@@ -12,9 +12,12 @@ use crate::{
 };
 use bson::{DocBuf, Elem, doc};
 use commands::{Connection, LoggedIn};
-use errors::err;
+use errors::{Code, err};
 use service::{Client, Request};
 use std::sync::Arc;
+
+/// How often a state of all shards is read before the client hears that it is gone.
+const SNAPSHOT_TRIES: u32 = 3;
 
 pub(crate) type Handler = fn(&Router, &Command<'_>) -> Routed<DocBuf>;
 
@@ -186,12 +189,38 @@ impl Router {
         if !snapshot::wants_snapshot(command) {
             return self.dispatch(handler, command);
         }
-        let given = snapshot::given_time(command);
-        let at = match given {
-            Some(at) => at,
-            None => self.cluster.pin_snapshot()?,
-        };
-        // The state is kept by primaries.
+        match snapshot::given_time(command) {
+            Some(at) => {
+                snapshot::check_time(at, self.cluster.time())?;
+                self.read_at(handler, command, at)
+            }
+            None => self.read_snapshot(handler, command),
+        }
+    }
+
+    /// Reads a new state of all shards. One that a shard's primary has taken with it when it failed
+    /// is replaced by another, where that is the client's first word.
+    fn read_snapshot(&self, handler: Handler, command: &Command<'_>) -> Routed<DocBuf> {
+        let mut tries = 0;
+        loop {
+            let at = self.cluster.pin_snapshot()?;
+            let outcome = self.read_at(handler, command, at);
+            let error = match &outcome {
+                Ok(reply) => error_of(reply.as_doc()),
+                Err(Failure::Client(e)) => Some(e.clone()),
+                Err(_) => None,
+            };
+            tries += 1;
+            let gone = error.is_some_and(|e| e.code == Code::SnapshotTooOld);
+            if !gone || tries == SNAPSHOT_TRIES || command.in_transaction() {
+                return outcome;
+            }
+        }
+    }
+
+    /// Reads the state of all shards at a time at which they have kept it.
+    fn read_at(&self, handler: Handler, command: &Command<'_>, at: u64) -> Routed<DocBuf> {
+        // It is kept by primaries.
         let mut body = command.without(&["readConcern", "$readPreference"]);
         body.doc("readConcern", snapshot::concern_at(command, at).as_doc());
         let body = body.finish();

@@ -2,12 +2,14 @@
 //! ([`sharding::snapshot`] has the steps).
 
 use crate::Outcome;
+use crate::ddl::now;
 use crate::metadata::{CONFIG, Cluster};
 use crate::request::Command;
 use crate::scratch::sound;
 use crate::two_phase::Id;
 use crate::upstream::with_fields;
 use bson::{Doc, DocBuf, Val, Writer, doc};
+use errors::err;
 use sharding::snapshot::{Answer, Ask, Pinning};
 use sharding::two_phase::Shard;
 
@@ -99,6 +101,23 @@ pub(crate) fn wants_snapshot(command: &Command<'_>) -> bool {
 pub(crate) fn given_time(command: &Command<'_>) -> Option<u64> {
     let concern = command.document("readConcern");
     concern.and_then(|c| c.get("atClusterTime")?.as_timestamp())
+}
+
+/// Fails for a time that has not come: `heard` is the latest that the router has heard of. Times that
+/// routers choose are a little ahead of it.
+pub(crate) fn check_time(at: u64, heard: u64) -> Outcome<()> {
+    let newest = heard.max(now() + (1 << 32));
+    if at <= newest {
+        return Ok(());
+    }
+    let shown = |ts: u64| format!("Timestamp({}, {})", ts >> 32, ts & u64::from(u32::MAX));
+    Err(err!(
+        InvalidOptions,
+        "readConcern atClusterTime value must not be greater than the current clusterTime. Requested clusterTime: {}; current clusterTime: {}",
+        shown(at),
+        shown(newest)
+    )
+    .into())
 }
 
 /// The command's read concern with the time.

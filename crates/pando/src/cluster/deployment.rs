@@ -53,6 +53,18 @@ pub(super) struct MemberProcess {
 }
 
 impl MemberProcess {
+    /// One that does not run yet.
+    pub(super) fn planned(set: &str, role: Role, number: usize, port: u16) -> MemberProcess {
+        MemberProcess {
+            name: format!("{set}-{number}"),
+            set: set.into(),
+            role,
+            port,
+            pid: 0,
+            started: 0,
+        }
+    }
+
     pub(super) fn host(&self) -> String {
         format!("localhost:{}", self.port)
     }
