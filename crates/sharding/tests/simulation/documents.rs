@@ -86,7 +86,8 @@ impl Shard {
     async fn take(self: Rc<Shard>, turn: Turn, entry: Vec<Change>) -> Reply<()> {
         let gate = self.enter_mover(&turn.2);
         self.takes(turn)?;
-        self.pause(3).await;
+        // Now and then one takes longer than whoever sent it lives.
+        self.pause(if self.sim.one_in(20) { 4000 } else { 3 }).await;
         let mark = self.append(entry);
         drop(gate);
         self.majority(mark).await;

@@ -37,11 +37,13 @@ pub enum Planted {
     LateMoverHeard,
     /// What removes a range goes on when the range has come back.
     CleanGoesOn,
+    /// What removes a range does not wait for what movers have sent of it.
+    MoversPassed,
 }
 
 impl Planted {
     /// All bugs.
-    pub const ALL: [Planted; 15] = [
+    pub const ALL: [Planted; 16] = [
         Planted::FenceSkipped,
         Planted::GateSkipped,
         Planted::PreparedPassed,
@@ -57,6 +59,7 @@ impl Planted {
         Planted::SnapshotUnprepared,
         Planted::LateMoverHeard,
         Planted::CleanGoesOn,
+        Planted::MoversPassed,
     ];
 }
 
