@@ -4,7 +4,7 @@
 //! index. A missing field counts as null. A hashed field counts as its hash, an int64.
 
 use crate::PlaceRange;
-use bson::{Doc, DocBuf, Val, Value, Writer, key, tag};
+use bson::{Doc, DocBuf, Val, Value, Writer, doc, key, tag};
 use errors::{Result, bail};
 use planner::ScalarField;
 use query::expr::hash64;
@@ -97,6 +97,42 @@ impl ShardKey {
                 e.name == f.path.as_str() && hashed == f.hashed && (hashed || ordered)
             })
         })
+    }
+
+    /// The range between two bounds as `min` and `max` of a find by that index, which begins with the
+    /// key; a `max` only where something is behind it. `None` where the index does not serve.
+    pub fn limits(
+        &self,
+        index: Doc<'_>,
+        min: Doc<'_>,
+        max: Doc<'_>,
+    ) -> Option<(DocBuf, Option<DocBuf>)> {
+        let rises = |e: &bson::Elem<'_>| e.val.to_f64().is_some_and(|n| n > 0.0);
+        let fields = self.fields.len();
+        let serves = index
+            .iter()
+            .take(fields)
+            .all(|e| rises(&e) || e.val.as_str() == Some("hashed"));
+        if !serves || !self.is_prefix_of(index) {
+            return None;
+        }
+        // Whatever is behind the key's fields: all that lies at the bound is behind it.
+        let mut least = Writer::new();
+        for e in index.iter().skip(fields) {
+            match e.val.to_f64() {
+                Some(n) if n < 0.0 => least.val(e.name, Val::MAX_KEY),
+                Some(_) => least.val(e.name, Val::MIN_KEY),
+                None => return None,
+            };
+        }
+        let least = least.finish();
+        let whole = |bound: Doc<'_>| {
+            let mut w = Writer::new();
+            w.extend(bound).extend(least.as_doc());
+            w.finish()
+        };
+        let ends = !max.iter().all(|e| e.val.tag == tag::MAX_KEY);
+        Some((whole(min), ends.then(|| whole(max))))
     }
 
     /// The value of each field as a chunk's bound has it.
@@ -290,7 +326,35 @@ impl ShardKey {
         if !max.iter().all(|e| e.val.tag == tag::MAX_KEY) {
             w.push(side("$lt", max).as_doc().as_val());
         }
+        self.narrow(&mut w, min, max);
         w.finish()
+    }
+
+    /// What also holds for the first field of what lies between two bounds, in a form that an index is
+    /// searched by. A document without the field lies where null does, though it is less than null in
+    /// an expression: so null is no lower bound.
+    fn narrow(&self, w: &mut Writer, min: Doc<'_>, max: Doc<'_>) {
+        let Some(field) = self.fields.first().filter(|field| !field.hashed) else {
+            return;
+        };
+        let path = format!("${}", field.path);
+        let mut side = |operator: &str, bound: Val<'_>| {
+            let mut comparison = Writer::new();
+            comparison.open_array(operator).push_value(path.as_str());
+            let literal = doc! {"$literal": bound.to_value()};
+            comparison.push(literal.as_doc().as_val());
+            let comparison = comparison.finish();
+            w.push(comparison.as_doc().as_val());
+        };
+        let first = |bound: Doc<'_>| bound.first().map(|e| e.val.to_value());
+        let (low, high) = (first(min), first(max));
+        let is_cut = |v: &Value| !matches!(v.tag(), tag::MIN_KEY | tag::MAX_KEY | tag::NULL);
+        if let Some(low) = low.filter(is_cut) {
+            side("$gte", low.as_val());
+        }
+        if let Some(high) = high.filter(is_cut) {
+            side("$lte", high.as_val());
+        }
     }
 }
 
@@ -423,6 +487,79 @@ mod tests {
         assert!(!key.is_prefix_of(doc! {"a": 1}.as_doc()));
         assert!(!key.is_prefix_of(doc! {"b": 1, "a": 1}.as_doc()));
         assert!(!key.is_prefix_of(doc! {"a": "hashed", "b": 1}.as_doc()));
+    }
+
+    /// What an index finds between limits, and what a filter does, are the documents of the range.
+    #[test]
+    fn limits_of_indexes() {
+        let key = of(doc! {"a": 1, "b": 1});
+        let (min, max) = (doc! {"a": 1, "b": 2}, doc! {"a": 3, "b": 4});
+        let limits = |index: DocBuf| key.limits(index.as_doc(), min.as_doc(), max.as_doc());
+        let exact = limits(doc! {"a": 1, "b": 1});
+        assert_eq!(exact, Some((min.clone(), Some(max.clone()))));
+        let (low, high) = limits(doc! {"a": 1, "b": 1.0, "c": -1, "d": 1}).unwrap();
+        let (behind, before) = (Val::MAX_KEY.to_value(), Val::MIN_KEY.to_value());
+        assert_eq!(low, doc! {"a": 1, "b": 2, "c": behind, "d": before});
+        assert_eq!(high.unwrap().as_doc().count(), 4);
+        for other in [
+            doc! {"a": -1, "b": 1},
+            doc! {"a": 1},
+            doc! {"b": 1, "a": 1},
+            doc! {"a": 1, "b": 1, "c": "text"},
+        ] {
+            assert_eq!(limits(other), None);
+        }
+        let all = key.limits(
+            key.pattern(),
+            key.global_min().as_doc(),
+            key.global_max().as_doc(),
+        );
+        assert_eq!(all, Some((key.global_min(), None)));
+        let hashed = of(doc! {"a": "hashed"});
+        let bound = doc! {"a": 5_i64};
+        let last = hashed.global_max();
+        let found = hashed.limits(hashed.pattern(), bound.as_doc(), last.as_doc());
+        assert_eq!(found, Some((bound, None)));
+    }
+
+    #[test]
+    fn a_filter_narrows_by_the_first_field_and_keeps_all() {
+        let key = of(doc! {"a": 1, "b": 1});
+        let values = [
+            Value::from(1),
+            Value::from(2.5),
+            Value::NULL,
+            Value::from("x"),
+            Val::MIN_KEY.to_value(),
+            Val::MAX_KEY.to_value(),
+        ];
+        let mut documents = vec![doc! {}, doc! {"b": 1}];
+        for a in &values {
+            documents.extend(values.iter().map(|b| doc! {"a": a.clone(), "b": b.clone()}));
+        }
+        let bounds: Vec<DocBuf> = documents
+            .iter()
+            .filter(|d| d.as_doc().count() == 2)
+            .cloned()
+            .collect();
+        for min in &bounds {
+            for max in &bounds {
+                let Ok(range) = key.range(min.as_doc(), max.as_doc()) else {
+                    continue;
+                };
+                let filter = doc! {"$expr": key.within(min.as_doc(), max.as_doc())};
+                let parsed = query::filter::Filter::parse(filter.as_doc(), &Default::default());
+                let parsed = parsed.unwrap();
+                for d in &documents {
+                    let inside = range.contains(&key.place_of(d.as_doc()).unwrap());
+                    assert_eq!(
+                        parsed.matches(d.as_doc()).unwrap(),
+                        inside,
+                        "{min:?} {max:?} {d:?}"
+                    );
+                }
+            }
+        }
     }
 
     #[test]

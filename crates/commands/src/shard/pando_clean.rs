@@ -15,9 +15,10 @@ use super::{Ownerships, range, store, text, turn};
 use crate::Commands;
 use crate::request::{CommandContext, Done};
 use crate::settings::parameters::CLEAN_PAUSE;
-use bson::{DocBuf, Writer};
+use bson::{Doc, DocBuf, Writer};
 use errors::{Result, bail};
-use executor::{DeleteRequest, OpCtx};
+use executor::{OpCtx, ReadRequest};
+use planner::{Hint, IndexInfo};
 use query::filter::Filter;
 use sharding::pace::Pace;
 use sharding::{Ownership, PlaceRange};
@@ -110,14 +111,14 @@ fn remove(
         true => DocBuf::default(),
         false => w.finish(),
     };
-    let request = DeleteRequest {
-        filter: &Filter::parse(filter.as_doc(), &Default::default())?,
-        multi: true,
-        sort: None,
-        hint: None,
-        vars: None,
-        images: false,
-    };
+    let filter = Filter::parse(filter.as_doc(), &Default::default())?;
+    let by_index = by_index(cx, known, min.as_doc(), max.as_doc());
+    let mut request = ReadRequest::new(&filter);
+    if let Some((hint, low, high)) = &by_index {
+        request.hint = Some(hint.clone());
+        request.min = Some(low.as_doc());
+        request.max = high.as_ref().map(DocBuf::as_doc);
+    }
     let ownerships = cx.app.ownerships.clone();
     let hold = |op: &OpCtx<'_>| {
         if !rests.rest(op)? {
@@ -129,6 +130,24 @@ fn remove(
     };
     let done = executor::delete_in_parts(&mut cx.op, &known.ns, &request, hold)?;
     Ok(done.n)
+}
+
+/// An index by which the documents of a range are found, and the range's bounds in it.
+fn by_index(
+    cx: &CommandContext<'_, '_>,
+    known: &Ownership,
+    min: Doc<'_>,
+    max: Doc<'_>,
+) -> Option<(Hint, DocBuf, Option<DocBuf>)> {
+    let coll = cx.app.engine.catalog.get(&known.ns)?;
+    let has_all = |i: &&IndexInfo| {
+        let plain = !i.sparse && i.partial.is_none() && i.key.collation().is_none();
+        plain && i.ready && !i.hidden
+    };
+    coll.usable.iter().filter(has_all).find_map(|i| {
+        let (low, high) = known.key.limits(i.key.as_doc(), min, max)?;
+        Some((Hint::Name(i.name.clone()), low, high))
+    })
 }
 
 /// Rests between batches.

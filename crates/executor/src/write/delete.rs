@@ -132,7 +132,7 @@ fn read_request<'a>(req: &DeleteRequest<'a>) -> ReadRequest<'a> {
 
 /// Deletes all matches, in batches. Not atomic as a whole, as in MongoDB.
 fn delete_many(ctx: &mut OpCtx, ns: &str, req: &DeleteRequest) -> Result<Deleted> {
-    delete_in_parts(ctx, ns, req, |_| Ok(Some(())))
+    delete_in_parts(ctx, ns, &read_request(req), |_| Ok(Some(())))
 }
 
 /// The same of documents by no session, each batch while what `hold` gives is held; until it gives
@@ -140,13 +140,13 @@ fn delete_many(ctx: &mut OpCtx, ns: &str, req: &DeleteRequest) -> Result<Deleted
 pub fn delete_in_parts<G>(
     ctx: &mut OpCtx,
     ns: &str,
-    req: &DeleteRequest,
+    req: &ReadRequest,
     mut hold: impl FnMut(&OpCtx) -> Result<Option<G>>,
 ) -> Result<Deleted> {
     ctx.need_worker()?;
     ctx.flush_own();
     let mut out = Deleted::default();
-    let Some(mut batches) = CandidateBatches::open(ctx, ns, &read_request(req))? else {
+    let Some(mut batches) = CandidateBatches::open(ctx, ns, req)? else {
         return Ok(out);
     };
     loop {

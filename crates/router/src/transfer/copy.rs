@@ -62,6 +62,8 @@ pub(super) struct Giver<'m> {
     follow: Follow,
     rests: Rests<'m>,
     manner: Manner,
+    /// The limits of an index that find the same: `hint`, `min`, `max`.
+    limits: DocBuf,
     began: Instant,
 }
 
@@ -88,6 +90,7 @@ impl<'m> Giver<'m> {
             mine,
             follow: Follow::new(),
             manner: Manner::default(),
+            limits: DocBuf::default(),
             began: Instant::now(),
         };
         giver.go_on()?;
@@ -96,6 +99,12 @@ impl<'m> Giver<'m> {
 
     pub fn in_manner(mut self, manner: &Manner) -> Giver<'m> {
         self.manner = manner.clone();
+        self
+    }
+
+    /// By an index, within these limits.
+    pub fn by(mut self, limits: DocBuf) -> Giver<'m> {
+        self.limits = limits;
         self
     }
 
@@ -128,7 +137,8 @@ impl<'m> Giver<'m> {
     pub fn copy(&mut self) -> Outcome<()> {
         let (db, _) = parts(self.way.ns);
         let first = doc! {"batchSize": self.rests.documents() as i64};
-        let find = with_fields(self.find(self.mine.as_doc()).as_doc(), first.as_doc());
+        let find = with_fields(self.find(self.mine.as_doc()).as_doc(), self.limits.as_doc());
+        let find = with_fields(find.as_doc(), first.as_doc());
         let from = self.way.cluster.shard(&self.shard)?;
         let mut put = Put::new(self.way);
         let mut work = Instant::now();

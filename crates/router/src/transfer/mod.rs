@@ -31,7 +31,7 @@ pub(crate) use time::{join_time, reach_time, set_time, time_of};
 use crate::chunks::{Change, Lock, lock_within, log, replace};
 use crate::metadata::{Cluster, run};
 use crate::{Failure, Outcome, ddl};
-use bson::{Doc, DocBuf, ObjectId, Writer, doc};
+use bson::{Doc, DocBuf, ObjectId, Val, Writer, doc};
 use copy::{Giver, Way, copy_sessions};
 use errors::{Code, err};
 use left::{RANGE, clean, teach_as};
@@ -207,7 +207,7 @@ impl Move<'_> {
             Step::Clear => self.clear(),
             Step::Mark => {
                 let begun = Giver::begin(way, &self.from, self.filter())?;
-                *giver = Some(begun.in_manner(&self.manner));
+                *giver = Some(begun.in_manner(&self.manner).by(self.limits()?));
                 Ok(())
             }
             Step::Copy => giver.as_mut().map_or(Ok(()), Giver::copy),
@@ -248,7 +248,36 @@ impl Move<'_> {
         clean(self.held, &self.to, range)
     }
 
-    /// A filter for the range that the index of the shard key serves.
+    /// The range within an index of the giver that begins with the shard key; empty where there is
+    /// none, or all goes.
+    fn limits(&self) -> Outcome<DocBuf> {
+        let mut w = Writer::new();
+        if self.range == PlaceRange::all() {
+            return Ok(w.finish());
+        }
+        let has_all = |index: &DocBuf| {
+            let lacks = ["sparse", "hidden", "clustered"];
+            let lacks = lacks.iter().any(|o| index.get(o).is_some_and(Val::truthy));
+            let other = ["partialFilterExpression", "collation"];
+            !lacks && !other.iter().any(|o| index.as_doc().contains(o))
+        };
+        let (min, max) = (self.min.as_doc(), self.max.as_doc());
+        let indexes = ddl::indexes_of(self.cluster, &self.from, self.ns())?;
+        let found = indexes.iter().filter(|i| has_all(i)).find_map(|index| {
+            let key = index.get("key").and_then(Val::as_doc)?;
+            let name = index.get("name").and_then(Val::as_str)?;
+            Some((name, self.table.key().limits(key, min, max)?))
+        });
+        if let Some((name, (low, high))) = found {
+            w.str("hint", name).doc("min", low.as_doc());
+            if let Some(high) = high {
+                w.doc("max", high.as_doc());
+            }
+        }
+        Ok(w.finish())
+    }
+
+    /// A filter for the range.
     fn filter(&self) -> DocBuf {
         within(
             &self.table,
