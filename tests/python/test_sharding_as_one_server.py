@@ -208,9 +208,27 @@ def test_what_cannot_be_replaced(db, target):
     db.c.insert_one({})
     with refuses(31321):
         db.c.aggregate([{"$out": {"db": target, "coll": "x"}}])
-    with refuses(17385):
-        db.c.aggregate([{"$out": {"db": "made_for_nothing", "coll": "system.x"}}])
-    assert "made_for_nothing" not in db.client.list_database_names()
+
+
+@pytest.mark.parametrize("on", ["plain", "sharded"])
+def test_where_pipelines_write(db, on):
+    coll = shard(db, "c", {"k": 1}, at=[5]) if on == "sharded" else db.c
+    coll.insert_many([{"_id": n, "k": n} for n in range(10)])
+    for code, stage in [
+        (17385, {"$out": {"db": "made_for_nothing", "coll": "system.x"}}),
+        (73, {"$merge": {"into": {"db": "$$made for nothing", "coll": "x"}}}),
+        (40415, {"$merge": {"into": {"db": "made_for_nothing", "coll": "x", "a": 1, "b": 2}}}),
+        (40415, {"$merge": {"into": "x", "nope": 1}}),
+    ]:
+        with refuses(code):
+            coll.aggregate([stage])
+    assert not [name for name in db.client.list_database_names() if "made" in name]
+    assert db.client.config.databases.count_documents({"_id": {"$regex": "made"}}) == 0
+    coll.aggregate([{"$merge": {"into": {"db": "", "coll": "merged"}}}])
+    assert db.merged.count_documents({}) == 10
+    add = [{"$set": {"by": {"$add": ["$$n", "$$new.k"]}}}]
+    coll.aggregate([{"$merge": {"into": "merged", "let": {"n": "$$outer", "new": "$$ROOT"}, "whenMatched": add}}], let={"outer": 7})
+    assert sorted(d["by"] for d in db.merged.find()) == list(range(7, 17))
 
 
 def stream(db, **given):

@@ -107,10 +107,8 @@ pub(crate) fn run(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     let mut others = Vec::new();
     foreign(command.db, stages, &mut others);
     let written = Written::of(command.db, stages);
-    if written.as_ref().is_some_and(|w| w.replaces) {
-        check_out(command, stages)?;
-    }
     if let Some(written) = &written {
+        check_target(command, stages)?;
         ddl::make_database(&router.cluster, &written.db, None)?;
         router.cluster.refresh(&written.ns())?;
     }
@@ -142,13 +140,18 @@ pub(crate) fn run(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     }
 }
 
-/// Fails where `$out`, the last stage, names what cannot be replaced: before anything is made for it.
-fn check_out(command: &Command<'_>, stages: Doc<'_>) -> Outcome<()> {
+/// Fails where `$out` or `$merge`, the last stage, is not as it has to be: before anything is made
+/// for it.
+fn check_target(command: &Command<'_>, stages: Doc<'_>) -> Outcome<()> {
+    let mut env = ParseEnv::new();
+    for e in command.document("let").unwrap_or(Doc::EMPTY) {
+        env.define(e.name)?;
+    }
     let mut last = Writer::new_array();
     stages.values().last().into_iter().for_each(|s| {
         last.push(s);
     });
-    let context = ParseCtx::new(command.db, Some(command.collection()), ParseEnv::new());
+    let context = ParseCtx::new(command.db, Some(command.collection()), env);
     Pipeline::parse(last.finish_array().as_val(), &context)?;
     Ok(())
 }
@@ -344,10 +347,11 @@ impl Written {
             _ => spec,
         };
         let (db, coll) = match target.as_doc() {
-            Some(d) => (
-                d.get("db").and_then(Val::as_str).unwrap_or(db),
-                d.get("coll")?.as_str()?,
-            ),
+            Some(d) => {
+                let other = d.get("db").and_then(Val::as_str);
+                let other = other.filter(|name| !name.is_empty());
+                (other.unwrap_or(db), d.get("coll")?.as_str()?)
+            }
             None => (db, target.as_str()?),
         };
         Some(Written {
