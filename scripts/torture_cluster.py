@@ -411,9 +411,15 @@ def moved(client, ns, key, to):
         return client.admin.command("moveChunk", ns, find={"k": key}, to=to)["ok"]
 
 
+def is_sharded(client, ns):
+    """On a machine that is busy there are elections before anybody is killed."""
+    with contextlib.suppress(PyMongoError):
+        return client.admin.command("shardCollection", ns, key={"k": 1})["ok"]
+
+
 def prepare(client):
     for ns in ("t.c", "t.a"):
-        client.admin.command("shardCollection", ns, key={"k": 1})
+        until("it is sharded", lambda ns=ns: is_sharded(client, ns), 60)
         for n, key in enumerate(range(200, KEYS, 200)):
             client.admin.command("split", ns, middle={"k": key})
             if ns == "t.a":

@@ -318,3 +318,14 @@ def test_arguments_of_bulk_writes_are_checked_as_a_shard_checks_them(cluster):
                 told.append((refused.value.code, refused.value.details["errmsg"]))
             assert told[0] == told[1], arguments
         assert "checked" not in router.list_database_names()
+
+
+def test_servers_of_another_release_are_told_so(cluster):
+    """A router says in its hello which versions of the cluster's protocol it speaks."""
+    for server in (cluster.config, cluster.shards["s0"]):
+        with server.wire() as wire:
+            reply = wire.command({"hello": 1, "pandoCluster": {"min": 1, "max": 1}, "$db": "admin"})
+            assert reply["ok"] == 1 and reply["pandoCluster"] == {"min": 1, "max": 1}
+            reply = wire.command({"hello": 1, "pandoCluster": {"min": 7, "max": 9}, "$db": "admin"})
+            assert reply["code"] == 188 and "speaks versions 7 to 9" in reply["errmsg"], reply
+            assert "pandoCluster" not in wire.command({"hello": 1, "$db": "admin"})

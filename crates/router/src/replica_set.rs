@@ -14,6 +14,7 @@ use crate::{Failure, Outcome};
 use bson::{Doc, DocBuf, ObjectId, Val, doc};
 use errors::{Code, err};
 use parking_lot::{Condvar, Mutex, RwLock};
+use sharding::protocol;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -63,6 +64,8 @@ struct Described {
     election: Option<ObjectId>,
     /// It was told that the member is not reached.
     told: bool,
+    /// Why it is asked nothing.
+    refused: Option<String>,
 }
 
 struct Members {
@@ -209,9 +212,12 @@ impl ReplicaSet {
         let found = self
             .members
             .find(&asked.preference, most.unwrap_or(patience));
-        found.ok_or_else(|| match most {
-            Some(_) => Failure::Client(err!(MaxTimeMSExpired, "operation exceeded time limit")),
-            None => self.unsatisfied(&asked.preference),
+        found.ok_or_else(|| match (most, self.members.refused()) {
+            (_, Some(why)) => Failure::Client(err!(IncompatibleServerVersion, "{why}")),
+            (Some(_), None) => {
+                Failure::Client(err!(MaxTimeMSExpired, "operation exceeded time limit"))
+            }
+            (None, None) => self.unsatisfied(&asked.preference),
         })
     }
 
@@ -453,7 +459,9 @@ impl Members {
     /// was given at once.
     fn learn(self: &Arc<Self>, member: &Arc<Member>, hello: Doc<'_>, took: Option<Duration>) {
         let is = |field: &str| hello.get(field).is_some_and(Val::truthy);
+        let refused = refusal(&member.upstream.host, hello);
         let kind = match () {
+            _ if refused.is_some() => Kind::Other,
             _ if is("isWritablePrimary") => Kind::Primary,
             _ if is("secondary") && !is("hidden") => Kind::Secondary,
             _ => Kind::Other,
@@ -478,11 +486,18 @@ impl Members {
                 .and_then(|l| l.get("lastWriteDate")?.as_date())
                 .unwrap_or(0),
         };
-        *member.seen.write() = Described {
-            seen,
-            election,
-            told: false,
-        };
+        {
+            let mut described = member.seen.write();
+            if let Some(why) = refused.as_ref().filter(|_| described.refused != refused) {
+                tracing::error!(target: "NETWORK", host = %member.upstream.host, why, "A member is of another release");
+            }
+            *described = Described {
+                seen,
+                election,
+                told: false,
+                refused,
+            };
+        }
         self.meet(member, hello, kind);
     }
 
@@ -542,13 +557,21 @@ impl Members {
             if let Some(found) = self.pick(preference) {
                 break Some(found);
             }
-            if looks.closed || Instant::now() >= until {
+            if looks.closed || Instant::now() >= until || self.refused().is_some() {
                 break None;
             }
             self.news.wait_until(&mut looks, until);
         };
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         found
+    }
+
+    /// Why no member can be asked, where all are of another release.
+    fn refused(&self) -> Option<String> {
+        let all = self.all.read();
+        let mut why = all.iter().map(|m| m.seen.read().refused.clone());
+        let first = why.next()??;
+        why.all(|other| other.is_some()).then_some(first)
     }
 
     fn pick(&self, preference: &ReadPreference) -> Option<Arc<Member>> {
@@ -563,6 +586,21 @@ impl Members {
             n => chosen[rand::random::<u32>() as usize % n],
         };
         all.get(at).cloned()
+    }
+}
+
+/// Why a server with this answer to `hello` is asked nothing.
+fn refusal(host: &str, hello: Doc<'_>) -> Option<String> {
+    match error_of(hello) {
+        Some(e) if e.code == Code::IncompatibleServerVersion => {
+            Some(format!("{host} says: {}", e.message))
+        }
+        // What else it says of itself it may say otherwise soon.
+        Some(_) => None,
+        None => {
+            let theirs = hello.get(protocol::FIELD).and_then(Val::as_doc);
+            protocol::disagreement(host, theirs)
+        }
     }
 }
 
@@ -607,13 +645,14 @@ mod tests {
     use super::*;
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
-    use std::sync::atomic::AtomicBool;
+    use std::sync::atomic::{AtomicBool, AtomicI64};
 
     /// A member that says what it is, at once or when that changes, and counts how often it was asked.
     #[derive(Default)]
     struct Told {
         primary: AtomicBool,
         hellos: AtomicUsize,
+        newest: AtomicI64,
     }
 
     impl Told {
@@ -637,8 +676,10 @@ mod tests {
                         std::thread::sleep(Duration::from_millis(1));
                     }
                     let version = doc! {"counter": i64::from(is_primary())};
+                    let newest = self.newest.load(Ordering::Relaxed);
                     reply = doc! {
                         "isWritablePrimary": is_primary(), "topologyVersion": version, "ok": 1.0,
+                        "pandoCluster": doc! {"min": newest, "max": newest},
                     };
                 }
                 stream.write_all(&message_of(&reply))?;
@@ -650,11 +691,12 @@ mod tests {
         message(reply.as_doc(), &[])
     }
 
-    #[test]
-    fn who_waits_for_a_primary_asks_rarely_and_hears_of_it_at_once() {
+    /// A set of one member that says this; and what decides what it says.
+    fn told(newest: i64) -> (Arc<ReplicaSet>, Arc<Told>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let host = listener.local_addr().unwrap().to_string();
         let told = Arc::new(Told::default());
+        told.newest.store(newest, Ordering::Relaxed);
         let served = told.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming() {
@@ -664,7 +706,31 @@ mod tests {
         });
         let access: ConnectionStrings =
             Arc::new(|host: &str| format!("mongodb://{host}/?directConnection=true"));
-        let set = Arc::new(ReplicaSet::new(&format!("s/{host}"), access));
+        let set = ReplicaSet::new(&format!("s/{host}"), access);
+        (Arc::new(set), told)
+    }
+
+    #[test]
+    fn a_set_of_another_release_is_asked_nothing() {
+        let (set, told) = told(7);
+        told.primary.store(true, Ordering::Relaxed);
+        let ping = doc! {"ping": 1, "$db": "admin"};
+        let began = Instant::now();
+        let Err(Failure::Client(e)) = set.call(&message(ping.as_doc(), &[])) else {
+            panic!("it was asked");
+        };
+        assert_eq!(e.code, Code::IncompatibleServerVersion);
+        assert!(
+            e.message.contains("speaks versions 7 to 7"),
+            "{}",
+            e.message
+        );
+        assert!(began.elapsed() < PATIENCE / 2);
+    }
+
+    #[test]
+    fn who_waits_for_a_primary_asks_rarely_and_hears_of_it_at_once() {
+        let (set, told) = told(1);
         let waiting = set.clone();
         let waits = std::thread::spawn(move || {
             let ping = doc! {"ping": 1, "$db": "admin"};

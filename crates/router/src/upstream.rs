@@ -8,6 +8,7 @@ use outgoing::{Converse, MongoTarget, Stream};
 use parking_lot::Mutex;
 use service::Control;
 use service::in_flight::SMALL_BYTES;
+use sharding::protocol;
 use std::io::{ErrorKind, Read as _, Write};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -173,6 +174,7 @@ impl Upstream {
         line.set_timeout(Some(HELLO_TIMEOUT + most));
         let mut hello = Writer::new();
         hello.i32("hello", 1);
+        hello.doc(protocol::FIELD, protocol::spoken().as_doc());
         if let Some((version, most)) = news {
             hello.doc("topologyVersion", version.as_doc());
             hello.i64("maxAwaitTimeMS", most.as_millis() as i64);

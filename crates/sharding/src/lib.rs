@@ -31,6 +31,7 @@ pub mod lock;
 pub mod moving;
 mod ownership;
 pub mod pace;
+pub mod protocol;
 mod range;
 mod routing_table;
 pub mod series;

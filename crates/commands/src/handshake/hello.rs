@@ -11,6 +11,7 @@ use auth::UserName;
 use auth::scram::Hash;
 use bson::{Doc, Val, tag};
 use errors::{Result, bail, err};
+use sharding::protocol;
 
 /// What a client's metadata may weigh, in bytes.
 const MAX_METADATA_BYTES: usize = 512;
@@ -35,7 +36,7 @@ fn answer(cx: &mut CommandContext<'_, '_>, primary: &str) -> Result<Done> {
     }
     let (mut hello_ok, mut wanted, mut mechanisms) = (false, None, None);
     let mut speculative = None;
-    let (mut known, mut max_await) = (None, None);
+    let (mut known, mut max_await, mut router) = (None, None, None);
     for e in cx.args.fields.clone() {
         match e.name {
             "helloOk" => hello_ok = e.val.truthy(),
@@ -44,10 +45,16 @@ fn answer(cx: &mut CommandContext<'_, '_>, primary: &str) -> Result<Done> {
             "saslSupportedMechs" => mechanisms = Some(user_name(e.val)?),
             "speculativeAuthenticate" => speculative = e.val.as_doc(),
             "topologyVersion" => known = TopologyVersion::parse(e)?,
+            protocol::FIELD => router = Some(e.val.as_doc()),
             "maxAwaitTimeMS" => max_await = idl::int_from("hello", e, 0)?,
             // Whatever else a client of another version says is none of our business.
             _ => {}
         }
+    }
+    if let Some(theirs) = router
+        && let Some(why) = protocol::disagreement("the router", theirs)
+    {
+        bail!(IncompatibleServerVersion, "{why}");
     }
     match (known, max_await) {
         (None, Some(_)) => bail!(
@@ -87,6 +94,9 @@ fn answer(cx: &mut CommandContext<'_, '_>, primary: &str) -> Result<Done> {
     w.i32("minWireVersion", MIN_WIRE_VERSION)
         .i32("maxWireVersion", MAX_WIRE_VERSION);
     w.bool("readOnly", false);
+    if router.is_some() {
+        w.doc(protocol::FIELD, protocol::spoken().as_doc());
+    }
     if let Some(wanted) = wanted {
         w.open_array("compression");
         for v in wanted
