@@ -166,7 +166,7 @@ def test_stages_that_tell_of_the_cluster(client, coll):
     assert distribution["ns"] == "d.c" and sum(s["numOwnedDocuments"] for s in distribution["shards"]) == 100
     with refuses(73):
         list(client.d.aggregate([{"$shardedDataDistribution": {}}]))
-    listed = list(client.d.aggregate([{"$listClusterCatalog": {}}]))
+    listed = list(client.d.aggregate([{"$listClusterCatalog": {"shards": True}}]))
     assert [(d["ns"], d["sharded"], sorted(d["shards"])) for d in listed] == [("d.c", True, ["s0", "s1"])]
 
 

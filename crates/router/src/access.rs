@@ -1,9 +1,9 @@
 //! Who may do what at a router: users and roles lie on the configuration set, and the router checks
 //! each command itself before it sends it on as a member of the cluster.
 //!
-//! Invariant: what a user may do at a router is never older than
+//! Invariants: what a user may do at a router is never older than
 //! `userCacheInvalidationIntervalSecs`, while the configuration set is reached; after a change through
-//! this router it holds at once.
+//! this router it holds at once. That a user is not there only a primary says.
 
 use crate::Outcome;
 use crate::metadata::run;
@@ -100,18 +100,25 @@ pub(crate) struct OnConfigurationSet(pub Arc<crate::Cluster>);
 impl OnConfigurationSet {
     fn first(&self, ns: &str, filter: DocBuf) -> Fallible<Option<DocBuf>> {
         let (db, collection) = ns.split_once('.').unwrap_or((ns, ""));
-        let find = doc! {
-            "find": collection, "filter": filter, "limit": 1, "singleBatch": true, "$db": db,
-            "readConcern": doc! {"level": "majority"},
-            "$readPreference": doc! {"mode": "primaryPreferred"},
+        let ask = |mode: &str| {
+            let find = doc! {
+                "find": collection, "filter": filter.clone(), "limit": 1, "singleBatch": true,
+                "$db": db, "readConcern": doc! {"level": "majority"},
+                "$readPreference": doc! {"mode": mode},
+            };
+            let asked = message(find.as_doc(), &[]);
+            let reply = self.0.config.call_within(&asked, PATIENCE);
+            let reply = reply.map_err(|failure| failure.into_error())?;
+            match error_of(reply.as_doc()) {
+                Some(e) => Err(e),
+                None => Ok(crate::cursors::batch_of(&reply).next().map(Doc::to_buf)),
+            }
         };
-        let asked = message(find.as_doc(), &[]);
-        let reply = self.0.config.call_within(&asked, PATIENCE);
-        let reply = reply.map_err(|failure| failure.into_error())?;
-        if let Some(e) = error_of(reply.as_doc()) {
-            return Err(e);
-        }
-        Ok(crate::cursors::batch_of(&reply).next().map(Doc::to_buf))
+        // A secondary that has just started may be behind all that it has.
+        ask("primary").or_else(|e| match ask("secondary") {
+            Ok(Some(found)) => Ok(Some(found)),
+            _ => Err(e),
+        })
     }
 }
 
@@ -231,4 +238,25 @@ pub(crate) fn check_owner(command: &Command<'_>, owner: Option<&str>, id: i64) -
         "cursor id {id} was not created by the authenticated user"
     )
     .into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::replica_set::tests::told;
+    use std::sync::atomic::Ordering;
+
+    /// Otherwise a user that is there could not log in, and anybody could make the first one.
+    #[test]
+    fn a_secondary_does_not_say_that_there_is_no_user() {
+        let (set, told) = told(1);
+        told.secondary.store(true, Ordering::Relaxed);
+        let directory = OnConfigurationSet(Arc::new(crate::Cluster::new(
+            &set.address,
+            crate::replica_set::tests::access(),
+        )));
+        assert!(directory.any("admin.system.users").is_err());
+        told.primary.store(true, Ordering::Relaxed);
+        assert!(!directory.any("admin.system.users").unwrap());
+    }
 }

@@ -641,7 +641,7 @@ fn is_of_election(code: Code, repeatable: bool) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
@@ -649,8 +649,9 @@ mod tests {
 
     /// A member that says what it is, at once or when that changes, and counts how often it was asked.
     #[derive(Default)]
-    struct Told {
-        primary: AtomicBool,
+    pub struct Told {
+        pub primary: AtomicBool,
+        pub secondary: AtomicBool,
         hellos: AtomicUsize,
         newest: AtomicI64,
     }
@@ -679,6 +680,7 @@ mod tests {
                     let newest = self.newest.load(Ordering::Relaxed);
                     reply = doc! {
                         "isWritablePrimary": is_primary(), "topologyVersion": version, "ok": 1.0,
+                        "secondary": self.secondary.load(Ordering::Relaxed) && !is_primary(),
                         "pandoCluster": doc! {"min": newest, "max": newest},
                     };
                 }
@@ -692,7 +694,7 @@ mod tests {
     }
 
     /// A set of one member that says this; and what decides what it says.
-    fn told(newest: i64) -> (Arc<ReplicaSet>, Arc<Told>) {
+    pub fn told(newest: i64) -> (Arc<ReplicaSet>, Arc<Told>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let host = listener.local_addr().unwrap().to_string();
         let told = Arc::new(Told::default());
@@ -704,10 +706,12 @@ mod tests {
                 std::thread::spawn(move || told.serve(stream.unwrap()));
             }
         });
-        let access: ConnectionStrings =
-            Arc::new(|host: &str| format!("mongodb://{host}/?directConnection=true"));
-        let set = ReplicaSet::new(&format!("s/{host}"), access);
+        let set = ReplicaSet::new(&format!("s/{host}"), access());
         (Arc::new(set), told)
+    }
+
+    pub fn access() -> ConnectionStrings {
+        Arc::new(|host: &str| format!("mongodb://{host}/?directConnection=true"))
     }
 
     #[test]
