@@ -268,8 +268,9 @@ def key_of(account):
     return account * 389 % KEYS
 
 
-# Of moves: servers that are away, a lock that another holds, a fence that would stand for too long.
-EXPECTED = (6, 24, 262, "AutoReconnect", "NotPrimaryError")
+# Of moves: servers that are away, or took a cursor with them; a lock that another holds; a fence that
+# would stand for too long; a cut where there is a bound already.
+EXPECTED = (6, 24, 43, 72, 262, "AutoReconnect", "NotPrimaryError")
 
 
 class Mover(threading.Thread):
