@@ -36,11 +36,7 @@ impl Settings {
         let cursor = reply.get("cursor").and_then(Val::as_doc);
         let at = cursor.and_then(|c| c.get("atClusterTime")?.as_timestamp());
         let at = at.ok_or_else(|| err!(InternalError, "a snapshot has no time"))?;
-        let of_cluster = |d: &Doc<'_>| {
-            let id = d.get("_id").and_then(Val::as_str);
-            id.is_some_and(is_of_cluster)
-        };
-        let list = cursors::batch_of(&reply).filter(of_cluster);
+        let list = cursors::batch_of(&reply).filter(|d| is_setting(*d));
         let list = list.map(Doc::to_buf).collect();
         Ok(Settings { at, list })
     }
@@ -58,6 +54,12 @@ impl Settings {
             .str("$db", "admin");
         w.finish()
     }
+}
+
+/// Whether a document of `config.settings` is one of the whole cluster's settings.
+fn is_setting(d: Doc<'_>) -> bool {
+    let id = d.get("_id").and_then(Val::as_str);
+    id.is_some_and(is_of_cluster)
 }
 
 /// Tells a set that is about to be a shard.
@@ -174,11 +176,17 @@ pub(crate) struct Teller {
 
 impl Teller {
     pub(crate) fn look(&mut self, cluster: &Cluster, shards: &[String]) -> Outcome<()> {
-        let settings = Settings::read(cluster)?;
         self.told.retain(|shard, _| shards.contains(shard));
+        // A snapshot is kept for a while, so it is taken only where there is something to tell.
+        let mut list = cluster.read_config("settings", Doc::EMPTY, Doc::EMPTY)?;
+        list.retain(|d| is_setting(d.as_doc()));
+        let knows = |shard: &String| self.told.get(shard) == Some(&list);
+        if list.is_empty() || shards.iter().all(knows) {
+            return Ok(());
+        }
+        let settings = Settings::read(cluster)?;
         for shard in shards {
-            let known = self.told.get(shard);
-            if settings.list.is_empty() || known == Some(&settings.list) {
+            if self.told.get(shard) == Some(&settings.list) {
                 continue;
             }
             let told = cluster.on_shard(shard, "admin", settings.told().as_doc());
