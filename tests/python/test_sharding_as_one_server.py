@@ -194,6 +194,8 @@ def test_the_collection_that_is_meant(db):
     target = next(c["info"]["uuid"] for c in db.list_collections(filter={"name": "target"}))
     with refuses(361):
         admin.command("renameCollection", f"{db.name}.plain", to=f"{db.name}.target", dropTarget=OTHER)
+    with refuses(361):
+        admin.command("renameCollection", "is_not_there.c", to="is_not_there.d", dropTarget=OTHER)
     admin.command("renameCollection", f"{db.name}.plain", to=f"{db.name}.target", dropTarget=target)
     assert db.target.count_documents({}) == 2
     db.command("drop", "target", collectionUUID=known["plain"])

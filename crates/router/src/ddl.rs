@@ -461,7 +461,11 @@ pub(crate) fn rename(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> 
         }
     }
     match (cluster.refresh(&from)?, cluster.refresh(to)?) {
-        (None, _) => Err(err!(NamespaceNotFound, "Source collection {from} does not exist").into()),
+        (None, _) => {
+            let target = command.field("dropTarget");
+            collection_uuid::check(cluster, to, target.filter(|v| v.as_binary().is_some()))?;
+            Err(err!(NamespaceNotFound, "Source collection {from} does not exist").into())
+        }
         (Some(placement @ Placement::Whole(_)), b) => {
             let Placement::Whole(a) = &placement else {
                 return Err(err!(InternalError, "a collection is nowhere").into());
