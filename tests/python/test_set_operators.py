@@ -267,3 +267,24 @@ def test_a_change_of_voters_takes_no_configuration_back(three):
         until("it has a vote", lambda: voters() == 3)
         config = client.admin.command("replSetGetConfig")["config"]
         assert config["version"] == last and config["members"][at]["priority"] == 1, config
+
+
+def test_a_default_write_concern_waits_for_the_members_that_it_names(three):
+    until("the set is whole", three.is_whole, 60)
+    member = three.secondaries()[0]
+    with three.client() as client:
+        def default(**concern):
+            client.admin.command("setDefaultRWConcern", 1, defaultWriteConcern=concern)
+
+        default(w=3, wtimeout=300)
+        try:
+            assert client.t.command("insert", "defaults", documents=[{}]).get("writeConcernError") is None
+            admin(member, "configureFailPoint", "stopReplProducer", mode="alwaysOn")
+            reply = client.t.command("insert", "defaults", documents=[{}], check=False)
+            assert reply["n"] == 1 and reply["writeConcernError"]["code"] == 64, reply
+            # Who says what he wants gets that.
+            reply = client.t.command("insert", "defaults", documents=[{}], writeConcern={"w": "majority"})
+            assert "writeConcernError" not in reply
+        finally:
+            admin(member, "configureFailPoint", "stopReplProducer", mode="off")
+            default(w="majority")

@@ -74,8 +74,7 @@ impl stored::InMemory for Defaults {
         let acknowledge = write
             .and_then(|d| concern::write_concern(d.as_doc().as_val(), &self.topology).ok())
             .map_or(Acknowledge::Durable, |c| c.acknowledge);
-        let w = write.and_then(|d| d.get("w"));
-        let members = w.is_some_and(|w| w.as_str() != Some("majority") && idl::whole(w) != Some(1));
+        let members = write.is_some_and(|d| is_of_members(d.as_doc()));
         let level = heeded.and_then(|given| given.read.as_ref()?.get("level"));
         let majority = level.is_some_and(|v| v.as_str() == Some("majority"));
         let set = given.read.is_some() || given.write.is_some();
@@ -210,7 +209,7 @@ pub fn set(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         given.read = read_default(d)?;
     }
     if let Some(d) = write {
-        match write_default(d, &cx.app.config.topology)? {
+        match write_default(d, cx)? {
             Some(w) => given.write = Some(w),
             None if given.write.is_some() => bail!(
                 IllegalOperation,
@@ -243,6 +242,16 @@ fn unmet_error(unmet: &Unmet) -> errors::Error {
     }
 }
 
+/// Whether a stored default waits for others than the primary or a majority, or not for ever.
+fn is_of_members(d: Doc<'_>) -> bool {
+    let is = |name: &str| d.get(name).is_some_and(Val::truthy);
+    match d.get("w") {
+        Some(w) if w.as_str() == Some("majority") => is("wtimeout"),
+        Some(w) if idl::whole(w) == Some(1) => is("j"),
+        w => w.is_some(),
+    }
+}
+
 /// A read concern as a default, `None` to go back to MongoDB's own.
 fn read_default(d: Doc<'_>) -> Result<Option<DocBuf>> {
     let mut level = None;
@@ -268,11 +277,15 @@ fn read_default(d: Doc<'_>) -> Result<Option<DocBuf>> {
 }
 
 /// A write concern as a default; `None` for an empty one.
-fn write_default(d: Doc<'_>, topology: &Topology) -> Result<Option<DocBuf>> {
+fn write_default(d: Doc<'_>, cx: &CommandContext<'_, '_>) -> Result<Option<DocBuf>> {
     if d.is_empty() {
         return Ok(None);
     }
-    let parsed = concern::write_concern(d.as_val(), topology)?;
+    let mut parsed = concern::write_concern(d.as_val(), &cx.app.config.topology)?;
+    let status = cx.app.replica.as_ref().map(|r| r.status());
+    if let Some(config) = status.as_ref().and_then(|s| s.config.as_ref()) {
+        concern::of_members(&mut parsed, d.as_val(), config);
+    }
     let w = match d.get("w") {
         Some(v) if v.is_nullish() => {
             return Err(unmet_error(&Unmet::UnknownMode(String::new())).into());
