@@ -282,3 +282,15 @@ def test_a_shard_with_data_joins_and_leaves(cluster, client, tmp_path):
     assert client.brought.c.count_documents({}) == 50 and client.stay.c.count_documents({}) == 1
     with cluster.client(1) as other:
         assert other.brought.c.count_documents({}) == 50 and other.stay.c.count_documents({}) == 1
+
+
+def test_another_router_makes_a_database_anew_at_once(cluster, client):
+    """Shards know which of two lives of a name is the later one, also within a second."""
+    with cluster.client(1) as other:
+        for n in range(10):
+            for via in (client, other):
+                via.anew.c.insert_one({"_id": n})
+                assert [d["_id"] for d in via.anew.c.find()] == [n]
+                here, there = sides(client, "anew")
+                via.admin.command("movePrimary", "anew", to=there)
+                via.drop_database("anew")

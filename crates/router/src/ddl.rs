@@ -12,6 +12,8 @@ use bson::{Doc, DocBuf, Val, Value, Writer, doc};
 use errors::{Code, err};
 use sharding::series;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
 
 /// The scratch server has none of the collections.
 const LACKS: &[Code] = &[Code::NamespaceNotFound, Code::CollectionUUIDMismatch];
@@ -77,13 +79,16 @@ pub(crate) fn uuid() -> [u8; 16] {
     id
 }
 
-/// A BSON timestamp of now, different each time.
+/// A BSON timestamp of now, later each time. Behind its seconds are nanoseconds, so that what another
+/// router makes afterwards is later too.
 pub(crate) fn now() -> u64 {
-    static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(1);
-    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let seconds = since.map_or(0, |d| d.as_secs());
-    let count = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-    seconds << 32 | u64::from(count)
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let now = since.map_or(0, |d| d.as_secs() << 32 | u64::from(d.subsec_nanos()));
+    let after = |last: u64| Some(now.max(last + 1));
+    match LAST.fetch_update(Ordering::Relaxed, Ordering::Relaxed, after) {
+        Ok(last) | Err(last) => now.max(last + 1),
+    }
 }
 
 pub(crate) fn create(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
