@@ -284,6 +284,24 @@ def test_a_shard_with_data_joins_and_leaves(cluster, client, tmp_path):
         assert other.brought.c.count_documents({}) == 50 and other.stay.c.count_documents({}) == 1
 
 
+def test_the_lock_of_a_database_goes_with_it(cluster, client):
+    names = [f"locked{n}" for n in range(3)]
+    for _ in range(2):
+        for name in names:
+            client[name].c.insert_one({"_id": 1})
+            here, there = sides(client, name)
+            client.admin.command("movePrimary", name, to=there)
+            assert client.config.locks.count_documents({"_id": name}) == 1
+            client.drop_database(name)
+    assert client.config.locks.count_documents({"_id": {"$in": names}}) == 0
+    # That of a collection stays: shards remember who has held it.
+    turns = {d["_id"]: d["turn"] for d in client.config.locks.find({"_id": {"$in": [f"{name}.c" for name in names]}})}
+    assert len(turns) == 3 and all(turn > 1 for turn in turns.values())
+    with cluster.client(1) as other:
+        other.locked0.c.insert_one({"_id": 2})
+        assert [d["_id"] for d in client.locked0.c.find()] == [2]
+
+
 def test_another_router_makes_a_database_anew_at_once(cluster, client):
     """Shards know which of two lives of a name is the later one, also within a second."""
     with cluster.client(1) as other:

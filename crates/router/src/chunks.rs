@@ -31,6 +31,8 @@ pub(crate) struct Lock<'c> {
     /// Held by whoever changes the lock's document.
     changing: Arc<Mutex<()>>,
     wanted: Arc<AtomicBool>,
+    /// What it was the lock of is no more.
+    is_over: AtomicBool,
     /// Ends the renewal when it is dropped.
     _renewed: mpsc::Sender<()>,
 }
@@ -46,6 +48,7 @@ impl Lock<'_> {
             turn,
             changing: changing.clone(),
             wanted: Arc::default(),
+            is_over: AtomicBool::new(false),
             _renewed: ends,
         };
         let (config, q) = (cluster.config.clone(), held.own());
@@ -80,6 +83,11 @@ impl Lock<'_> {
         self.wanted.load(Ordering::Relaxed)
     }
 
+    /// Its document goes with it: of a database that is dropped. Not of a collection ([`lock`]).
+    pub fn is_over(&self) {
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+
     fn own(&self) -> DocBuf {
         lock::held(&self.ns, &self.by)
     }
@@ -88,8 +96,16 @@ impl Lock<'_> {
 impl Drop for Lock<'_> {
     fn drop(&mut self) {
         let _changing = self.changing.lock();
-        let updates = bson::array![doc! {"q": self.own(), "u": lock::freed()}];
-        let free = doc! {"update": "locks", "updates": updates};
+        let free = match self.is_over.load(Ordering::Relaxed) {
+            true => {
+                let deletes = bson::array![doc! {"q": self.own(), "limit": 1}];
+                doc! {"delete": "locks", "deletes": deletes}
+            }
+            false => {
+                let updates = bson::array![doc! {"q": self.own(), "u": lock::freed()}];
+                doc! {"update": "locks", "updates": updates}
+            }
+        };
         if let Err(e) = self.cluster.on_config("config", free.as_doc()) {
             tracing::warn!(target: "SHARDING", ns = self.ns.as_str(), error = %e, "A lock is left behind");
         }

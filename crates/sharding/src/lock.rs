@@ -4,6 +4,10 @@
 //! ```text
 //! {_id: collection or database, by, at, turn, wanted?: when another has asked for it}
 //! ```
+//! The document of a collection's lock stays when the collection is dropped. A shard that was not reached
+//! then keeps the greatest `turn` that it has heard of; the holders of a lock that began anew at one would
+//! be refused there as earlier ones. Of databases no shard hears a `turn`, so their locks go with them.
+//!
 //! Invariant: `turn` grows with each holder, so what an earlier one still sends is known as his. One
 //! that was not renewed for [`LEFT`] was left behind; its holder's next change fails, because it names
 //! him.

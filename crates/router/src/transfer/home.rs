@@ -219,5 +219,7 @@ pub(crate) fn drop_home(
         return drop();
     };
     let write = |change: &mut Change<'_>| change.remove("databases", doc! {"_id": db});
-    leaving.change(&[], drop, write)
+    leaving.change(&[], drop, write)?;
+    held.is_over();
+    Ok(())
 }
