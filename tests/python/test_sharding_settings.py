@@ -291,3 +291,13 @@ def test_who_may_write_nevertheless(tmp_path):
                         user.t.command("insert", "c", documents=[{}], **own)
             root.admin.command("setUserWriteBlockMode", 1, **{"global": False})
             assert root.t.c.count_documents({}) == 1
+
+
+def test_what_is_no_shard_is_not_added(cluster, admin, tmp_path):
+    with Server(tmp_path / "plain", "--replSet", "plain") as plain:
+        initiate(plain, "plain")
+        with refuses(203, containing="--shardsvr"):
+            admin.command("addShard", f"plain/{plain.address}")
+    with refuses(96, containing="config server"):
+        admin.command("addShard", f"csrs/{cluster.config.address}")
+    assert {s["_id"] for s in admin.command("listShards")["shards"]} == set(cluster.shards)

@@ -16,7 +16,8 @@ use crate::request::{CommandContext, Done, idl};
 use crate::settings::{query_settings, stored};
 use crate::version::FEATURE_VERSIONS;
 use bson::{Doc, DocBuf, Val, Writer};
-use errors::{Code, Result, Stop};
+use errors::{Code, Result, Stop, bail};
+use service::config::ClusterRole;
 
 /// The document of `config.settings` that says which settings were taken last.
 const TAKEN: &str = "clusterSettings";
@@ -56,6 +57,12 @@ fn feature_version(setting: Doc<'_>) -> Option<&str> {
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     const AT: &str = "_pandoSettings";
+    if !matches!(cx.app.config.role, ClusterRole::Shard | ClusterRole::Router) {
+        bail!(
+            ShardingStateNotInitialized,
+            "Cannot accept sharding commands if not started with --shardsvr"
+        );
+    }
     let (mut at, mut settings, mut check) = (None, None, false);
     for e in cx.args.fields.clone() {
         match e.name {

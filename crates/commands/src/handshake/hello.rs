@@ -11,6 +11,7 @@ use auth::UserName;
 use auth::scram::Hash;
 use bson::{Doc, Val, tag};
 use errors::{Result, bail, err};
+use service::config::ClusterRole;
 use sharding::protocol;
 
 /// What a client's metadata may weigh, in bytes.
@@ -94,6 +95,9 @@ fn answer(cx: &mut CommandContext<'_, '_>, primary: &str) -> Result<Done> {
     w.i32("minWireVersion", MIN_WIRE_VERSION)
         .i32("maxWireVersion", MAX_WIRE_VERSION);
     w.bool("readOnly", false);
+    if cx.app.config.role == ClusterRole::Config {
+        w.i32("configsvr", 2);
+    }
     if router.is_some() {
         w.doc(protocol::FIELD, protocol::spoken().as_doc());
     }

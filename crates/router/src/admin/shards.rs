@@ -31,6 +31,13 @@ pub(super) fn add(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     if hello.get("msg").is_some() {
         return Err(err!(IllegalOperation, "{given} is a router").into());
     }
+    if hello.get("configsvr").is_some() {
+        return Err(err!(
+            OperationFailed,
+            "Cannot add {given} as a shard since it is a config server"
+        )
+        .into());
+    }
     let hosts = hello
         .get("hosts")
         .and_then(Val::as_array)
