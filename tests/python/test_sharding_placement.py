@@ -312,3 +312,62 @@ def test_another_router_makes_a_database_anew_at_once(cluster, client):
                 here, there = sides(client, "anew")
                 via.admin.command("movePrimary", "anew", to=there)
                 via.drop_database("anew")
+
+
+def test_a_collection_that_was_moved_is_renamed_where_its_database_is(cluster, client):
+    db, admin = client.named, client.admin
+    db.a.insert_many([{"_id": n} for n in range(100)])
+    db.a.create_index("k")
+    db.b.insert_one({"_id": "of b"})
+    here, there = sides(client, "named")
+    admin.command("moveCollection", "named.a", toShard=there)
+    with cluster.client(1) as other:
+        assert other.named.a.count_documents({}) == 100
+        # On another shard than its database.
+        with refuses(125):
+            admin.command("renameCollection", "named.a", to="named.c")
+        # All of a database that has moved.
+        admin.command("movePrimary", "named", to=there)
+        assert client.config.collections.count_documents({"_id": {"$regex": "^named"}}) == 2
+        with refuses(48):
+            admin.command("renameCollection", "named.a", to="named.b")
+        admin.command("renameCollection", "named.a", to="named.b", dropTarget=True)
+        for via in (client, other):
+            assert sorted(via.named.list_collection_names()) == ["b"]
+            assert via.named.b.count_documents({}) == 100 and via.named.a.count_documents({}) == 0
+        assert "k_1" in db.b.index_information()
+        other.named.a.insert_one({"_id": 1})
+        assert client.named.a.count_documents({}) == 1 and count_on(cluster, there, db.a) == 1
+        # It moves again, and back, and is renamed then.
+        admin.command("moveCollection", "named.b", toShard=here)
+        assert (count_on(cluster, here, db.b), count_on(cluster, there, db.b)) == (100, 0)
+        admin.command("moveCollection", "named.b", toShard=there)
+
+        def rename():
+            for name in ("x", "y"):
+                admin.command("renameCollection", "named.b" if name == "x" else "named.x", to=f"named.{name}")
+
+        while_written(cluster, "named", rename)
+        assert other.named.y.count_documents({}) == 100 and other.named.b.count_documents({}) == 0
+        with cluster.on_shard(here) as direct:
+            assert "b" not in direct.named.list_collection_names() and direct.config.ownership.find_one({"_id": "named.b"}) is None
+
+
+def test_a_rename_whose_router_is_killed_after_the_metadata_was_changed(cluster, client):
+    """The collection is what only its database says to be there; shards hear of that from whoever comes next."""
+    db, admin = client.halfway, client.admin
+    db.a.insert_many([{"_id": n} for n in range(10)])
+    here, there = sides(client, "halfway")
+    admin.command("moveCollection", "halfway.a", toShard=there)
+    admin.command("moveCollection", "halfway.a", toShard=here)
+    entry = client.config.collections.find_one_and_delete({"_id": "halfway.a"})
+    assert client.config.chunks.delete_many({"uuid": entry["uuid"]}).deleted_count == 1
+    for router in (0, 1):
+        with cluster.client(router) as via:
+            assert via.halfway.a.count_documents({}) == 10 + router
+            via.halfway.a.insert_one({"_id": f"by {router}"})
+    admin.command("renameCollection", "halfway.a", to="halfway.b")
+    with cluster.client(1) as other:
+        assert other.halfway.b.count_documents({}) == 12 == count_on(cluster, here, db.b)
+    admin.command("moveCollection", "halfway.b", toShard=there)
+    assert db.b.count_documents({}) == 12 == count_on(cluster, there, db.b)

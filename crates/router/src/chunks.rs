@@ -78,6 +78,11 @@ impl Lock<'_> {
         Ok(held)
     }
 
+    /// Of which collection or database it is.
+    pub fn name(&self) -> &str {
+        &self.ns
+    }
+
     /// Whether another waits for it, as far as was heard.
     pub fn is_wanted(&self) -> bool {
         self.wanted.load(Ordering::Relaxed)

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
 /// The scratch server has none of the collections.
-const LACKS: &[Code] = &[Code::NamespaceNotFound, Code::CollectionUUIDMismatch];
+pub(crate) const LACKS: &[Code] = &[Code::NamespaceNotFound, Code::CollectionUUIDMismatch];
 
 /// Makes a database, on the shard that was named or on the one that has the fewest databases.
 pub(crate) fn make_database(
@@ -444,69 +444,4 @@ fn escape(db: &str) -> String {
     db.chars()
         .flat_map(|c| special(c).then_some('\\').into_iter().chain([c]))
         .collect()
-}
-
-pub(crate) fn rename(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
-    check_arguments(router, command, LACKS)?;
-    let from = command.collection().to_string();
-    let to = command
-        .field("to")
-        .and_then(Val::as_str)
-        .unwrap_or_default();
-    let cluster = &router.cluster;
-    // Neither is moved meanwhile. Always in one order, so that no two wait for each other.
-    let mut names = [from.as_str(), to];
-    names.sort_unstable();
-    let mut held = Vec::new();
-    for ns in names.iter().filter(|ns| ns.contains('.')) {
-        if held.is_empty() || from != to {
-            let lock = crate::chunks::lock(cluster, ns)?;
-            cluster.end_left_moves_under(&lock, ns)?;
-            held.push(lock);
-        }
-    }
-    match (cluster.refresh(&from)?, cluster.refresh(to)?) {
-        (None, _) => {
-            let target = command.field("dropTarget");
-            collection_uuid::check(cluster, to, target.filter(|v| v.as_binary().is_some()))?;
-            Err(err!(NamespaceNotFound, "Source collection {from} does not exist").into())
-        }
-        (Some(placement @ Placement::Whole(_)), b) => {
-            let Placement::Whole(a) = &placement else {
-                return Err(err!(InternalError, "a collection is nowhere").into());
-            };
-            let b = match b {
-                Some(b) => b,
-                // A database that is not there yet is made beside the collection.
-                None => {
-                    let db = to.split_once('.').map_or(to, |(db, _)| db);
-                    make_database(cluster, db, Some(&a.shard))?;
-                    made_for(cluster, db, to)?
-                }
-            };
-            let same = match b {
-                Placement::Whole(b) => a.shard == b.shard && a.table.is_none() && b.table.is_none(),
-                Placement::Sharded(_) => false,
-            };
-            if !same {
-                return Err(err!(
-                    CommandFailed,
-                    "Source and destination collections must be on same shard"
-                )
-                .into());
-            }
-            let whole = command.whole();
-            cluster.agree(&from, |now| match now {
-                Some(now @ Placement::Whole(Whole { shard, .. })) => {
-                    cluster.send(now, shard, whole.as_doc(), &[])
-                }
-                _ => Err(err!(NamespaceNotFound, "Source collection {from} does not exist").into()),
-            })
-        }
-        _ => Err(err!(
-            NotImplemented,
-            "renaming a sharded collection is not supported yet"
-        )
-        .into()),
-    }
 }

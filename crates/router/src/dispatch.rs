@@ -8,7 +8,7 @@ use crate::service_impl::Router;
 use crate::upstream::{error_of, with_fields};
 use crate::{
     Failure, Outcome as Routed, access, admin, aggregate, bulk_write, cursors, ddl, file_md5, find,
-    fsync, listing, map_reduce, operations, single_write, snapshot, transactions, write,
+    fsync, listing, map_reduce, operations, rename, single_write, snapshot, transactions, write,
 };
 use bson::{DocBuf, Elem, doc};
 use commands::{Connection, LoggedIn};
@@ -65,7 +65,7 @@ pub(crate) fn handler(name: &str) -> Option<Handler> {
         "createIndexes" | "dropIndexes" | "deleteIndexes" | "collMod" => ddl::on_all_shards,
         "drop" => ddl::drop_collection,
         "dropDatabase" => ddl::drop_database,
-        "renameCollection" => ddl::rename,
+        "renameCollection" => rename::run,
         "bulkWrite" => bulk_write::run,
         "commitTransaction" => transactions::commit,
         "abortTransaction" => transactions::abort,

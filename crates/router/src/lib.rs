@@ -61,6 +61,7 @@ mod on_loop;
 mod operations;
 mod pipeline_parts;
 mod read_preference;
+mod rename;
 mod replica_set;
 mod request;
 pub mod resolver;

@@ -1,0 +1,117 @@
+//! `renameCollection`: the shard that has the database renames what it has.
+//!
+//! A collection that was moved by itself, and is where its database is, is first what only the database
+//! says to be there. Who does not know of that yet does nothing wrong: its documents stay where they
+//! are. What is left when this ends in between is such a collection, under its old name.
+
+use crate::chunks::{Change, Lock, lock};
+use crate::ddl::{LACKS, made_for, make_database};
+use crate::metadata::{Cluster, Placement, Whole, run as run_on};
+use crate::request::Command;
+use crate::scratch::check_arguments;
+use crate::service_impl::Router;
+use crate::{Outcome, collection_uuid};
+use bson::{DocBuf, Val, Value, doc};
+use errors::err;
+
+pub(crate) fn run(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    check_arguments(router, command, LACKS)?;
+    let from = command.collection().to_string();
+    let to = command
+        .field("to")
+        .and_then(Val::as_str)
+        .unwrap_or_default();
+    let cluster = &router.cluster;
+    // Neither is moved meanwhile. Always in one order, so that no two wait for each other.
+    let mut names = [from.as_str(), to];
+    names.sort_unstable();
+    let mut held = Vec::new();
+    for ns in names.iter().filter(|ns| ns.contains('.')) {
+        if held.is_empty() || from != to {
+            let own = lock(cluster, ns)?;
+            cluster.end_left_moves_under(&own, ns)?;
+            held.push(own);
+        }
+    }
+    match (cluster.refresh(&from)?, cluster.refresh(to)?) {
+        (None, _) => {
+            let target = command.field("dropTarget");
+            collection_uuid::check(cluster, to, target.filter(|v| v.as_binary().is_some()))?;
+            Err(err!(NamespaceNotFound, "Source collection {from} does not exist").into())
+        }
+        (Some(placement @ Placement::Whole(_)), b) => {
+            let Placement::Whole(a) = &placement else {
+                return Err(err!(InternalError, "a collection is nowhere").into());
+            };
+            let b = match b {
+                Some(b) => b,
+                // A database that is not there yet is made beside the collection.
+                None => {
+                    let db = to.split_once('.').map_or(to, |(db, _)| db);
+                    make_database(cluster, db, Some(&a.shard))?;
+                    made_for(cluster, db, to)?
+                }
+            };
+            let same = matches!(&b, Placement::Whole(b) if a.shard == b.shard);
+            if !same || !is_at_home(cluster, &from, a)? {
+                return Err(err!(
+                    CommandFailed,
+                    "Source and destination collections must be on same shard"
+                )
+                .into());
+            }
+            for lock in &held {
+                untrack(cluster, lock)?;
+            }
+            let whole = command.whole();
+            cluster.agree(&from, |now| match now {
+                Some(now @ Placement::Whole(Whole { shard, .. })) => {
+                    cluster.send(now, shard, whole.as_doc(), &[])
+                }
+                _ => Err(err!(NamespaceNotFound, "Source collection {from} does not exist").into()),
+            })
+        }
+        _ => Err(err!(
+            NotImplemented,
+            "renaming a sharded collection is not supported yet"
+        )
+        .into()),
+    }
+}
+
+/// Whether a collection is where its database is.
+fn is_at_home(cluster: &Cluster, ns: &str, whole: &Whole) -> Outcome<bool> {
+    let db = ns.split_once('.').map_or(ns, |(db, _)| db);
+    Ok(cluster
+        .database(db)?
+        .is_some_and(|home| home == whole.shard))
+}
+
+/// Takes the chunk away that says where a collection is, on the shard that its database is on; the
+/// other shards lose what they have of it, which is empty.
+fn untrack(cluster: &Cluster, held: &Lock<'_>) -> Outcome<()> {
+    let ns = held.name();
+    let Some(table) = cluster
+        .read_table(ns)?
+        .filter(|table| !table.entry.measured)
+    else {
+        return Ok(());
+    };
+    let home = table.shards().next().cloned();
+    let mut change = Change::begin(held);
+    change.remove("collections", doc! {"_id": ns});
+    change.remove("chunks", doc! {"uuid": Value::binary(4, &table.entry.uuid)});
+    change.commit()?;
+    cluster.forget(ns);
+    for shard in cluster.shard_names()? {
+        if home.as_deref() != Some(&*shard) {
+            let gone = doc! {
+                "_pandoSwap": 1, "ns": ns, "turn": held.turn,
+                "writeConcern": doc! {"w": "majority"},
+            };
+            run_on(&*cluster.shard(&shard)?, "admin", gone.as_doc())?;
+        }
+        cluster.teach(ns, None, &shard, Some(table.entry.timestamp))?;
+    }
+    Ok(())
+}
