@@ -19,6 +19,10 @@ use commands::{FEATURE_VERSIONS, is_of_cluster};
 use errors::err;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// How soon a router asks again that has not read them yet.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// The settings, and when they were these.
 struct Settings {
@@ -134,13 +138,13 @@ pub(super) fn handler(name: &str) -> Option<super::Handler> {
 
 /// Takes over what others have changed, as long as there is the router. The first time is now.
 pub(crate) fn follow(router: &Arc<Router>) -> std::io::Result<()> {
-    take(router);
+    let mut taken = take(router);
     let router = Arc::downgrade(router);
     let run = move || {
         while let Some(interval) = Weak::upgrade(&router).map(|r| r.local.settings_interval()) {
-            std::thread::sleep(interval);
+            std::thread::sleep(if taken { interval } else { AGAIN });
             if let Some(router) = router.upgrade() {
-                take(&router);
+                taken |= take(&router);
             }
         }
     };
@@ -148,14 +152,16 @@ pub(crate) fn follow(router: &Arc<Router>) -> std::io::Result<()> {
     thread.spawn(run).map(drop)
 }
 
-fn take(router: &Router) {
+/// Whether they could be read.
+fn take(router: &Router) -> bool {
     let taken = Settings::read(&router.cluster).and_then(|settings| {
         let told = settings.told();
         Ok(router.local.take_settings(told.as_doc())?)
     });
-    if let Err(e) = taken {
+    if let Err(e) = &taken {
         tracing::debug!(target: "SHARDING", error = %e, "The cluster's settings could not be read");
     }
+    taken.is_ok()
 }
 
 /// Fails where users' writes are blocked now: of what no shard can refuse any more when it is asked.
