@@ -1,5 +1,6 @@
 """Databases and whole collections that change their shard, and longer shard keys, while they are written."""
 
+import datetime
 import threading
 
 import bson
@@ -284,19 +285,18 @@ def test_a_shard_with_data_joins_and_leaves(cluster, client, tmp_path):
         assert other.brought.c.count_documents({}) == 50 and other.stay.c.count_documents({}) == 1
 
 
-def test_the_lock_of_a_database_goes_with_it(cluster, client):
+def test_a_dropped_database_is_made_and_moved_again(cluster, client):
+    """Its lock stays: shards remember who has held it."""
     names = [f"locked{n}" for n in range(3)]
     for _ in range(2):
         for name in names:
             client[name].c.insert_one({"_id": 1})
             here, there = sides(client, name)
             client.admin.command("movePrimary", name, to=there)
-            assert client.config.locks.count_documents({"_id": name}) == 1
             client.drop_database(name)
-    assert client.config.locks.count_documents({"_id": {"$in": names}}) == 0
-    # That of a collection stays: shards remember who has held it.
-    turns = {d["_id"]: d["turn"] for d in client.config.locks.find({"_id": {"$in": [f"{name}.c" for name in names]}})}
-    assert len(turns) == 3 and all(turn > 1 for turn in turns.values())
+    locks = names + [f"{name}.c" for name in names]
+    turns = [d["turn"] for d in client.config.locks.find({"_id": {"$in": locks}})]
+    assert len(turns) == 6 and all(turn > 1 for turn in turns)
     with cluster.client(1) as other:
         other.locked0.c.insert_one({"_id": 2})
         assert [d["_id"] for d in client.locked0.c.find()] == [2]
@@ -371,3 +371,50 @@ def test_a_rename_whose_router_is_killed_after_the_metadata_was_changed(cluster,
         assert other.halfway.b.count_documents({}) == 12 == count_on(cluster, here, db.b)
     admin.command("moveCollection", "halfway.b", toShard=there)
     assert db.b.count_documents({}) == 12 == count_on(cluster, there, db.b)
+
+
+def test_views_are_where_the_primary_is(cluster, client):
+    """A definition that was left on the shard that was the primary is neither read nor kept in the place of a newer one."""
+    db, old = client.viewed, [{"$match": {"_id": {"$lt": 3}}}]
+    db.c.insert_many([{"_id": n} for n in range(10)])
+    db.create_collection("seen", viewOn="c", pipeline=old)
+    here, there = sides(client, "viewed")
+    with cluster.client(1) as other:
+        assert len(list(other.viewed.seen.find())) == 3
+        client.admin.command("movePrimary", "viewed", to=there)
+        db.command("collMod", "seen", viewOn="c", pipeline=[{"$match": {"_id": {"$lt": 5}}}])
+        with cluster.on_shard(here) as direct:
+            assert "seen" not in direct.viewed.list_collection_names()
+            direct.viewed.create_collection("seen", viewOn="c", pipeline=old)
+            direct.viewed.create_collection("dropped", viewOn="c", pipeline=old)
+        assert len(list(other.viewed.seen.find())) == 5
+    client.admin.command("movePrimary", "viewed", to=here)
+    assert len(list(db.seen.find())) == 5
+    assert sorted(db.list_collection_names()) == ["c", "seen", "system.views"]
+
+
+def test_a_sharded_time_series_stays_when_the_primary_goes(client):
+    series = {"timeField": "t", "metaField": "m"}
+    client.admin.command("shardCollection", "series.x", key={"m": 1}, timeseries=series)
+    now = datetime.datetime(2026, 1, 1)
+    client.series.x.insert_many([{"t": now, "m": n} for n in range(20)])
+    here, there = sides(client, "series")
+    client.admin.command("movePrimary", "series", to=there)
+    assert client.series.x.count_documents({}) == 20
+    client.series.x.insert_one({"t": now, "m": 3})
+    assert client.series.x.count_documents({"m": 3}) == 2
+
+
+def test_a_late_fence_of_a_database_is_refused(cluster, client):
+    """What a mover sends whose lock another has had since would stand for ever."""
+    client.late.c.insert_one({"_id": 1})
+    here, there = sides(client, "late")
+    for to in (there, here):
+        client.admin.command("movePrimary", "late", to=to)
+    with cluster.on_shard(here) as direct:
+        home = direct.config.homes.find_one({"_id": "late"})
+        assert home["primary"] and "fence" not in home
+        with refuses(117):
+            direct.admin.command("_pandoHome", 1, fence="late", version=home["version"], by="m", turn=bson.Int64(1))
+    client.late.new.insert_one({"_id": 2})
+    assert client.late.c.count_documents({}) == 1

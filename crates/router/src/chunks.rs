@@ -9,9 +9,9 @@ use crate::{Failure, Outcome};
 use bson::{DocBuf, ObjectId, Val, Value, Writer, doc};
 use errors::{Code, err};
 use parking_lot::{ArcMutexGuard, Mutex, RawMutex};
-use sharding::{Chunk, lock};
+use sharding::{Chunk, lock, moving};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
@@ -26,13 +26,12 @@ pub(crate) struct Lock<'c> {
     pub cluster: &'c Cluster,
     ns: String,
     pub by: String,
-    /// Grows with each holder: shards refuse what an earlier one still sends.
-    pub turn: i64,
+    /// Grows with each holder, and with each move that is taken back: shards refuse what was sent in an
+    /// earlier one.
+    turn: AtomicI64,
     /// Held by whoever changes the lock's document.
     changing: Arc<Mutex<()>>,
     wanted: Arc<AtomicBool>,
-    /// What it was the lock of is no more.
-    is_over: AtomicBool,
     /// Ends the renewal when it is dropped.
     _renewed: mpsc::Sender<()>,
 }
@@ -45,10 +44,9 @@ impl Lock<'_> {
             cluster,
             ns: ns.into(),
             by,
-            turn,
+            turn: AtomicI64::new(turn),
             changing: changing.clone(),
             wanted: Arc::default(),
-            is_over: AtomicBool::new(false),
             _renewed: ends,
         };
         let (config, q) = (cluster.config.clone(), held.own());
@@ -88,29 +86,34 @@ impl Lock<'_> {
         self.wanted.load(Ordering::Relaxed)
     }
 
-    /// Its document goes with it: of a database that is dropped. Not of a collection ([`lock`]).
-    pub fn is_over(&self) {
-        self.is_over.store(true, Ordering::Relaxed);
+    pub fn turn(&self) -> i64 {
+        self.turn.load(Ordering::Relaxed)
+    }
+
+    /// The name of the fences of what its holder has under way.
+    pub fn fence(&self) -> String {
+        moving::fence_of(&self.by, self.turn())
     }
 
     fn own(&self) -> DocBuf {
         lock::held(&self.ns, &self.by)
+    }
+
+    /// Goes on as the next holder: what is still on its way of what was taken back is an earlier one's.
+    pub fn take_turn(&self) -> Outcome<()> {
+        let mut change = Change::begin(self);
+        change.update("locks", self.own(), lock::next_turn(millis()));
+        change.commit()?;
+        self.turn.fetch_add(1, Ordering::Relaxed);
+        Ok(())
     }
 }
 
 impl Drop for Lock<'_> {
     fn drop(&mut self) {
         let _changing = self.changing.lock();
-        let free = match self.is_over.load(Ordering::Relaxed) {
-            true => {
-                let deletes = bson::array![doc! {"q": self.own(), "limit": 1}];
-                doc! {"delete": "locks", "deletes": deletes}
-            }
-            false => {
-                let updates = bson::array![doc! {"q": self.own(), "u": lock::freed()}];
-                doc! {"update": "locks", "updates": updates}
-            }
-        };
+        let updates = bson::array![doc! {"q": self.own(), "u": lock::freed()}];
+        let free = doc! {"update": "locks", "updates": updates};
         if let Err(e) = self.cluster.on_config("config", free.as_doc()) {
             tracing::warn!(target: "SHARDING", ns = self.ns.as_str(), error = %e, "A lock is left behind");
         }
@@ -194,13 +197,18 @@ impl<'c> Change<'c> {
     /// It fails unless the lock is held then.
     pub fn begin(held: &Lock<'c>) -> Change<'c> {
         let mut change = Change {
-            turn: held.turn,
+            turn: held.turn(),
             cluster: held.cluster,
             writes: Vec::new(),
             _changing: Mutex::lock_arc(&held.changing),
         };
         change.update("locks", held.own(), lock::renewed(millis()));
         change
+    }
+
+    /// It fails unless this lock is held too.
+    pub fn holding(&mut self, other: &Lock<'_>) {
+        self.update("locks", other.own(), lock::renewed(millis()));
     }
 
     pub fn insert(&mut self, collection: &str, docs: &[DocBuf]) {

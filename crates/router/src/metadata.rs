@@ -297,7 +297,11 @@ impl Cluster {
             Some(table) => Some(Placement::of(table)),
             None => {
                 let home = self.refresh_home(db)?;
-                home.map(|home| Placement::Whole(Whole::at_home(&home)))
+                // It may have got chunks before that was read, and the database have moved after.
+                match self.read_table_from(ns, None)? {
+                    Some(table) => Some(Placement::of(table)),
+                    None => home.map(|home| Placement::Whole(Whole::at_home(&home))),
+                }
             }
         };
         let mut known = self.known.write();

@@ -22,6 +22,7 @@ pub(crate) fn run(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
         .and_then(Val::as_str)
         .unwrap_or_default();
     let cluster = &router.cluster;
+    let databases = lock_databases(cluster, &[&from, to])?;
     // Neither is moved meanwhile. Always in one order, so that no two wait for each other.
     let mut names = [from.as_str(), to];
     names.sort_unstable();
@@ -61,7 +62,7 @@ pub(crate) fn run(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
                 .into());
             }
             for lock in &held {
-                untrack(cluster, lock)?;
+                untrack(cluster, lock, &databases)?;
             }
             let whole = command.whole();
             cluster.agree(&from, |now| match now {
@@ -79,17 +80,34 @@ pub(crate) fn run(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     }
 }
 
+/// The locks of the databases: what has no chunk of its own goes where they go.
+fn lock_databases<'c>(cluster: &'c Cluster, names: &[&str]) -> Outcome<Vec<Lock<'c>>> {
+    let mut databases: Vec<&str> = names
+        .iter()
+        .filter_map(|ns| Some(ns.split_once('.')?.0))
+        .collect();
+    databases.sort_unstable();
+    databases.dedup();
+    let mut held = Vec::new();
+    for db in databases {
+        let own = lock(cluster, db)?;
+        cluster.end_left_moves_under(&own, db)?;
+        held.push(own);
+    }
+    Ok(held)
+}
+
 /// Whether a collection is where its database is.
 fn is_at_home(cluster: &Cluster, ns: &str, whole: &Whole) -> Outcome<bool> {
     let db = ns.split_once('.').map_or(ns, |(db, _)| db);
     Ok(cluster
-        .database(db)?
-        .is_some_and(|home| home == whole.shard))
+        .refresh_home(db)?
+        .is_some_and(|home| home.shard == whole.shard))
 }
 
 /// Takes the chunk away that says where a collection is, on the shard that its database is on; the
 /// other shards lose what they have of it, which is empty.
-fn untrack(cluster: &Cluster, held: &Lock<'_>) -> Outcome<()> {
+fn untrack(cluster: &Cluster, held: &Lock<'_>, databases: &[Lock<'_>]) -> Outcome<()> {
     let ns = held.name();
     let Some(table) = cluster
         .read_table(ns)?
@@ -99,6 +117,7 @@ fn untrack(cluster: &Cluster, held: &Lock<'_>) -> Outcome<()> {
     };
     let home = table.shards().next().cloned();
     let mut change = Change::begin(held);
+    databases.iter().for_each(|lock| change.holding(lock));
     change.remove("collections", doc! {"_id": ns});
     change.remove("chunks", doc! {"uuid": Value::binary(4, &table.entry.uuid)});
     change.commit()?;
@@ -106,7 +125,7 @@ fn untrack(cluster: &Cluster, held: &Lock<'_>) -> Outcome<()> {
     for shard in cluster.shard_names()? {
         if home.as_deref() != Some(&*shard) {
             let gone = doc! {
-                "_pandoSwap": 1, "ns": ns, "turn": held.turn,
+                "_pandoSwap": 1, "ns": ns, "turn": held.turn(),
                 "writeConcern": doc! {"w": "majority"},
             };
             run_on(&*cluster.shard(&shard)?, "admin", gone.as_doc())?;

@@ -162,7 +162,7 @@ impl Cluster {
         let teach =
             |placement: &Option<Placement>, stale: &Stale| match (placement, stale.of_database) {
                 (Some(Placement::Whole(whole)), true) => match whole.database {
-                    Some(version) => self.teach_home(db, version, &whole.shard, &stale.shard),
+                    Some(version) => self.teach_home(db, version, &whole.shard, &stale.shard, None),
                     None => Ok(()),
                 },
                 _ => self.teach(ns, placement.as_ref(), &stale.shard, stale.life),
@@ -187,7 +187,7 @@ impl Cluster {
             Some(Home {
                 shard,
                 version: Some(version),
-            }) => self.teach_home(db, *version, shard, &stale.shard),
+            }) => self.teach_home(db, *version, shard, &stale.shard, None),
             _ => Ok(()),
         };
         let known = self.home(db)?;
@@ -271,25 +271,35 @@ impl Cluster {
         Ok(())
     }
 
-    /// Tells a shard of which version a database is, and whether it is its primary.
+    /// Tells a shard of which version a database is, and whether it is its primary; who holds the
+    /// database's lock says so.
     pub(crate) fn teach_home(
         &self,
         db: &str,
         version: DbVersion,
         primary: &str,
         shard: &str,
+        turn: Option<i64>,
     ) -> Outcome<()> {
         let home = sharding::Home {
             db: db.into(),
             version,
             primary: primary == shard,
             fence: None,
+            turn: 0,
         };
-        let command = doc! {
-            "_pandoHome": 1, "home": home.to_doc(), "writeConcern": doc! {"w": "majority"},
-        };
-        self.on_shard(shard, "admin", command.as_doc())?;
-        Ok(())
+        self.on_home(shard, doc! {"home": home.to_doc()}, turn)
+    }
+
+    /// What a shard is told of a database (`_pandoHome`).
+    pub(crate) fn on_home(&self, shard: &str, what: DocBuf, turn: Option<i64>) -> Outcome<()> {
+        let mut w = Writer::new();
+        w.i32("_pandoHome", 1).extend(what.as_doc());
+        if let Some(turn) = turn {
+            w.i64("turn", turn);
+        }
+        w.doc("writeConcern", doc! {"w": "majority"}.as_doc());
+        self.on_shard(shard, "admin", w.finish().as_doc()).map(drop)
     }
 
     /// Tells every shard.

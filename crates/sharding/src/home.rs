@@ -2,7 +2,8 @@
 //! and what a shard knows of that (`config.homes` there).
 //!
 //! Invariant: what is learned never goes back. A shard that is fenced, or is the primary no more,
-//! serves no router that believes otherwise.
+//! serves no router that believes otherwise. What an earlier holder of the database's lock still sends
+//! is refused.
 
 use crate::Standing;
 use bson::{Doc, DocBuf, Val, Writer};
@@ -65,6 +66,8 @@ pub struct Home {
     pub primary: bool,
     /// Who is about to make another shard the primary: routers wait.
     pub fence: Option<String>,
+    /// The latest holder of the database's lock that was heard of.
+    pub turn: u64,
 }
 
 impl Home {
@@ -79,6 +82,7 @@ impl Home {
             version: DbVersion::parse(version)?,
             primary: d.get("primary").is_some_and(Val::truthy),
             fence: d.get("fence").and_then(Val::as_str).map(str::to_string),
+            turn: d.get("turn").and_then(Val::to_i64_exact).unwrap_or(0) as u64,
         })
     }
 
@@ -86,7 +90,8 @@ impl Home {
         let mut w = Writer::new();
         w.str("_id", &self.db)
             .doc("version", self.version.to_doc().as_doc())
-            .bool("primary", self.primary);
+            .bool("primary", self.primary)
+            .i64("turn", self.turn as i64);
         if let Some(by) = &self.fence {
             w.str("fence", by);
         }
@@ -99,9 +104,87 @@ impl Home {
             Some(known) if !told.version.is_newer(&known.version) => None,
             _ => Some(Home {
                 fence: None,
+                turn: known.map_or(0, |k| k.turn),
                 ..told.clone()
             }),
         }
+    }
+
+    /// The same when a router tells it, or the holder `turn` of the database's lock.
+    pub fn told(known: Option<&Home>, told: &Home, turn: Option<u64>) -> Result<Option<Home>> {
+        let learned = Home::learn(known, told);
+        let Some(turn) = turn else {
+            return Ok(learned);
+        };
+        let base = learned.or(known.cloned()).unwrap_or_else(|| told.clone());
+        base.heed(turn).map(Some)
+    }
+
+    /// Fails for a holder of the lock who was followed by another.
+    fn heed(mut self, turn: u64) -> Result<Home> {
+        if turn < self.turn {
+            bail!(
+                ConflictingOperationInProgress,
+                "the primary of {} is being changed by somebody else since",
+                self.db
+            );
+        }
+        self.turn = turn;
+        Ok(self)
+    }
+
+    /// With a fence, where the shard is the primary as of that version.
+    pub fn fenced(
+        known: Option<&Home>,
+        (db, version): (&str, DbVersion),
+        by: &str,
+        turn: u64,
+    ) -> Result<Home> {
+        if known.is_some_and(|k| k.version != version || !k.primary) {
+            bail!(StaleDbVersion, "{db} has another primary since");
+        }
+        let open = Home {
+            db: db.into(),
+            version,
+            primary: true,
+            fence: None,
+            turn: known.map_or(0, |k| k.turn),
+        };
+        Ok(Home {
+            fence: Some(by.into()),
+            ..open.heed(turn)?
+        })
+    }
+
+    pub fn without_fence(&self) -> Home {
+        Home {
+            fence: None,
+            ..self.clone()
+        }
+    }
+
+    /// Without the fence of `by`, and for the holder `turn` of the lock without that of anybody; `None`
+    /// where there is nothing to lift.
+    pub fn lifted(&self, by: &str, turn: Option<u64>) -> Result<Option<Home>> {
+        let heard = self.clone().heed(turn.unwrap_or(self.turn))?;
+        let fence = heard.fence.as_deref();
+        let lifts = fence == Some(by) || turn.is_some() && fence.is_some();
+        Ok(lifts.then(|| heard.without_fence()))
+    }
+
+    /// Before what is left of the database's views goes from a shard: from here on what earlier holders
+    /// of the lock send is refused. Fails where the shard is the primary.
+    pub fn cleared(known: Option<&Home>, db: &str, turn: u64) -> Result<Home> {
+        match known {
+            Some(known) if !known.primary => known.clone().heed(turn),
+            _ => bail!(IllegalOperation, "the shard may be the primary of {db}"),
+        }
+    }
+
+    /// Whether views that a mover sends have a place here: he is the last holder of the lock that was
+    /// heard of, and the shard is not the primary yet.
+    pub fn takes_from(known: Option<&Home>, turn: u64) -> bool {
+        known.is_some_and(|k| !k.primary && k.turn == turn)
     }
 }
 
@@ -136,6 +219,7 @@ mod tests {
             version: version(5, 1),
             primary: true,
             fence: None,
+            turn: 3,
         };
         assert_eq!(Home::parse(old.to_doc().as_doc()).unwrap(), old);
         assert_eq!(home_standing(None, version(5, 1)), serve);
@@ -166,5 +250,48 @@ mod tests {
         };
         let now = Home::learn(Some(&now), &again).unwrap();
         assert_eq!(home_standing(Some(&now), version(6, 1)), serve);
+    }
+
+    /// A mover that wakes up when another has the lock, or whose fence comes after the end of its own
+    /// move, changes nothing.
+    #[test]
+    fn who_was_followed_is_refused() {
+        let v = version(5, 1);
+        let fence = |known: Option<&Home>, by, turn| Home::fenced(known, ("d", v), by, turn);
+        let fenced = fence(None, "m", 7).unwrap();
+        assert_eq!((fenced.fence.as_deref(), fenced.turn), (Some("m"), 7));
+        assert!(fence(Some(&fenced), "n", 6).is_err());
+        assert_eq!(fenced.lifted("n", None).unwrap(), None);
+        let lifted = fenced.lifted("n", Some(7)).unwrap().unwrap();
+        assert_eq!((lifted.fence.as_deref(), lifted.turn), (None, 7));
+        assert_eq!(lifted.lifted("m", Some(7)).unwrap(), None);
+        assert!(fenced.lifted("m", Some(6)).is_err());
+        let told = Home::told(Some(&fenced), &fenced, Some(8))
+            .unwrap()
+            .unwrap();
+        assert_eq!((told.fence.as_deref(), told.turn), (Some("m"), 8));
+        let open = told.lifted("m", None).unwrap().unwrap();
+        assert!(fence(Some(&open), "m", 7).is_err());
+        let next = Home {
+            version: v.next(),
+            primary: false,
+            ..open.clone()
+        };
+        assert_eq!(
+            Home::told(Some(&open), &next, None).unwrap().unwrap().turn,
+            8
+        );
+        let moved = Home::told(Some(&open), &next, Some(8)).unwrap().unwrap();
+        assert!(
+            fence(Some(&moved), "m", 8).is_err(),
+            "it is the primary no more"
+        );
+        assert!(Home::takes_from(Some(&moved), 8) && !Home::takes_from(Some(&moved), 7));
+        assert!(!Home::takes_from(Some(&open), 8) && !Home::takes_from(None, 8));
+        assert!(
+            Home::cleared(Some(&open), "d", 8).is_err() && Home::cleared(None, "d", 8).is_err()
+        );
+        assert!(Home::cleared(Some(&moved), "d", 7).is_err());
+        assert_eq!(Home::cleared(Some(&moved), "d", 9).unwrap().turn, 9);
     }
 }

@@ -7,9 +7,9 @@
 //! - [`Ownership`]: what a shard knows of its part, and what it answers to a router that believes
 //!   something else;
 //! - [`agreement`]: what a router does when a shard refuses its version;
-//! - [`lock`], [`moving`], [`follow`]: who changes a collection, how a range gets another owner, and how
-//!   its documents follow, what of them is on its way ([`UnderWay`]); [`pace`]: how fast, while clients
-//!   are served;
+//! - [`lock`], [`moving`], [`moving_home`], [`follow`]: who changes a collection, how a range gets another
+//!   owner and a database another primary, how documents follow, what of them is on its way
+//!   ([`UnderWay`]); [`pace`]: how fast, while clients are served;
 //! - [`two_phase`]: the steps of a transaction over several shards, from its commit to its end;
 //! - [`snapshot`]: one state of all shards;
 //! - [`Home`]: the same for what is not sharded, by database;
@@ -29,6 +29,7 @@ pub mod follow;
 mod home;
 pub mod lock;
 pub mod moving;
+pub mod moving_home;
 mod ownership;
 pub mod pace;
 pub mod protocol;

@@ -4,11 +4,12 @@
 //! ```text
 //! {_id: collection or database, by, at, turn, wanted?: when another has asked for it}
 //! ```
-//! The document of a collection's lock stays when the collection is dropped. A shard that was not reached
-//! then keeps the greatest `turn` that it has heard of; the holders of a lock that began anew at one would
-//! be refused there as earlier ones. Of databases no shard hears a `turn`, so their locks go with them.
+//! The document stays when the collection or the database is dropped. A shard that was not reached then
+//! keeps the greatest `turn` that it has heard of; the holders of a lock that began anew at one would be
+//! refused there as earlier ones.
 //!
-//! Invariant: `turn` grows with each holder, so what an earlier one still sends is known as his. One
+//! Invariant: `turn` grows with each holder, so what an earlier one still sends is known as his; and
+//! with each move of one holder that is taken back, so what is still on its way of that is. One lock
 //! that was not renewed for [`LEFT`] was left behind; its holder's next change fails, because it names
 //! him.
 
@@ -38,6 +39,11 @@ pub fn held(name: &str, by: &str) -> DocBuf {
 
 pub fn renewed(now_millis: i64) -> DocBuf {
     doc! {"$set": doc! {"at": Value::date(now_millis)}}
+}
+
+/// Its holder goes on as the next one.
+pub fn next_turn(now_millis: i64) -> DocBuf {
+    doc! {"$set": doc! {"at": Value::date(now_millis)}, "$inc": doc! {"turn": 1_i64}}
 }
 
 /// Somebody waits for it: its holder does not rest.

@@ -161,8 +161,13 @@ pub fn beginning(name: &str, kind: &str, by: &str, turn: i64, fields: &DocBuf) -
 }
 
 /// The filter that finds it while it is not decided.
-pub fn undecided(name: &str, by: &str) -> DocBuf {
-    doc! {"_id": name, "by": by, "state": "moving"}
+pub fn undecided(name: &str, by: &str, turn: i64) -> DocBuf {
+    doc! {"_id": name, "by": by, "turn": turn, "state": "moving"}
+}
+
+/// The name of its fence: no other move has the same, of the same holder of the lock neither.
+pub fn fence_of(by: &str, turn: i64) -> String {
+    format!("{by}.{turn}")
 }
 
 /// It is done: made with the change of the metadata that it was for.

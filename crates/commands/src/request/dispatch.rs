@@ -15,7 +15,7 @@ use crate::request::table::{self, Command, flag};
 use crate::request::transaction::{self, TransactionStatement};
 use crate::request::{CommandContext, Done};
 use crate::settings::fail_point::CommandFailure;
-use crate::shard::RangesRead;
+use crate::shard::{HomeRead, RangesRead};
 use crate::topology::member;
 use crate::topology::monitor::Monitor;
 use crate::topology::state_change;
@@ -41,6 +41,7 @@ pub struct Call<'c, 'r> {
     pub command: &'static Command,
     /// What a router's read was admitted by.
     pub ranges: Option<&'c RangesRead>,
+    pub home: Option<&'c HomeRead>,
 }
 
 /// What is known after a command, whether it failed or not.
@@ -87,6 +88,7 @@ impl Commands {
             request,
             command,
             ranges: None,
+            home: None,
         };
         self.complete(local, &call, start, out)
     }
@@ -141,6 +143,7 @@ impl Commands {
             request: hiding.as_ref().unwrap_or(request),
             command,
             ranges: admitted.ranges.as_ref(),
+            home: admitted.home.as_ref(),
         };
         local.writer = admitted.writer.take();
         let outcome = self.complete(local, &call, start, out);
@@ -402,6 +405,11 @@ fn run_of_ranges(
         && let Some(ranges) = call.ranges
     {
         done = ranges.check().and(done);
+    }
+    if done.is_ok()
+        && let Some(home) = call.home
+    {
+        done = home.check(cx.app).and(done);
     }
     let labelled = |e| transaction::with_label(e, call.command, &cx.args);
     done.map_err(|e| e.map_error(labelled))

@@ -16,7 +16,7 @@ use bson::{Doc, DocBuf, Val, Writer};
 use errors::{Error, Result, err};
 use service::{Client, Request};
 use sharding::{
-    DbVersion, Ownership, PlaceRange, Received, Series, Standing, home_standing, standing,
+    DbVersion, Home, Ownership, PlaceRange, Received, Series, Standing, home_standing, standing,
 };
 use std::sync::Arc;
 use std::time::Instant;
@@ -45,6 +45,8 @@ pub struct Admitted {
     pub body: Option<DocBuf>,
     /// Of a read: what it was admitted by.
     pub ranges: Option<RangesRead>,
+    /// The same of a command for a database as a whole.
+    pub home: Option<HomeRead>,
 }
 
 impl Commands {
@@ -97,14 +99,12 @@ impl Commands {
             (None, Some((db, coll))) => format!("{db}.{coll}"),
             // Of a database as a whole.
             (None, None) => {
-                self.check_home(request.body.get("databaseVersion"), db)?;
+                let told = request.body.get("databaseVersion");
+                self.check_home(told, db)?;
+                admitted.home = HomeRead::of(told, db);
                 return Ok(admitted);
             }
         };
-        let reads = matches!(command.name, "find" | "aggregate" | "count" | "distinct");
-        if reads && !asks_of_itself(request.body) {
-            self.tell_of_view(&ns, request)?;
-        }
         let part = self.part_of(&ns);
         if command.is(flag::WRITE) || merged.is_some() {
             let home = request.body.contains("databaseVersion");
@@ -116,6 +116,11 @@ impl Commands {
         }
         let told = request.body.get("databaseVersion");
         self.check_home(told, ns.split_once('.').map_or(&*ns, |(db, _)| db))?;
+        // Views are where the database is.
+        let reads = matches!(command.name, "find" | "aggregate" | "count" | "distinct");
+        if reads && !asks_of_itself(request.body) {
+            self.tell_of_view(&ns, request)?;
+        }
         if let Some(target) = request.body.get("writesTo").and_then(Val::as_doc) {
             admitted.writer = Some(self.admit_target(target)?);
         }
@@ -143,6 +148,28 @@ impl Commands {
             admitted.ranges = Some(ranges);
         }
         Ok(admitted)
+    }
+}
+
+/// A command for a database as a whole, of which the router believes that it is here.
+pub struct HomeRead {
+    db: String,
+    told: DocBuf,
+}
+
+impl HomeRead {
+    fn of(told: Option<Val<'_>>, db: &str) -> Option<HomeRead> {
+        let told = told.and_then(Val::as_doc)?;
+        Some(HomeRead {
+            db: db.into(),
+            told: told.to_buf(),
+        })
+    }
+
+    /// Fails where the database has gone while the command ran.
+    pub fn check(&self, commands: &Commands) -> Result<()> {
+        let told = Some(self.told.as_doc().as_val());
+        Ok(commands.check_home(told, &self.db)?)
     }
 }
 
@@ -200,10 +227,28 @@ impl Commands {
         }
     }
 
+    /// Fails where the mover of a database's primary was followed by another, or the shard is the
+    /// primary by now.
+    fn admit_home_mover(&self, db: &str, turn: u64) -> Result<Admitted, Error> {
+        let known = self.ownerships.home(db);
+        match Home::takes_from(known.as_deref(), turn) {
+            true => Ok(Admitted::default()),
+            false => Err(err!(
+                ConflictingOperationInProgress,
+                "the primary of {db} is being changed by somebody else since"
+            )),
+        }
+    }
+
     /// The gate for a part of a range's move. Fails where the mover was followed by another: what he
     /// still sends has no place here any more.
     pub(crate) fn admit_mover(&self, request: &Request<'_>) -> Result<Admitted, Error> {
         let told = request.body.get("moveTurn").and_then(Val::as_doc);
+        let home =
+            told.and_then(|d| Some((d.get("db")?.as_str()?, d.get("turn")?.to_i64_exact()?)));
+        if let Some((db, turn)) = home {
+            return self.admit_home_mover(db, turn as u64);
+        }
         let part = told.and_then(|d| {
             Some((
                 d.get("ns")?.as_str()?,
@@ -214,7 +259,7 @@ impl Commands {
         let Some((ns, life, turn)) = part else {
             return Err(err!(
                 FailedToParse,
-                "moveTurn is {{ns, life, turn, range?}}"
+                "moveTurn is {{ns, life, turn, range?}} or {{db, turn}}"
             ));
         };
         let range = told.and_then(|d| d.get("range")?.as_doc());

@@ -23,6 +23,7 @@ pub mod pando_swap;
 pub mod pando_time;
 mod ranges_read;
 
+pub use admission::HomeRead;
 pub use ownerships::{Ownerships, WriterGuard};
 pub use ranges_read::RangesRead;
 

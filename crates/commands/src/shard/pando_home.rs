@@ -1,68 +1,102 @@
 //! `_pandoHome`: which shard is a database's primary, and that routers wait while it changes.
 //!
 //! ```text
-//! {_pandoHome: 1, home: {_id: db, version, primary}}       only what is newer is learned
-//! {_pandoHome: 1, fence: db, version, by: <string>}        routers wait; the reply comes when all writes of before are done
-//! {_pandoHome: 1, lift: db, by: <string>}
+//! {_pandoHome: 1, home: {_id: db, version, primary}, turn?}     only what is newer is learned
+//! {_pandoHome: 1, fence: db, version, by: <string>, turn}       routers wait; the reply comes when all writes of before are done
+//! {_pandoHome: 1, lift: db, by: <string>, turn?}
+//! {_pandoHome: 1, forgetViews: db, turn}                        where the shard is not the primary
 //! ```
+//! What an earlier holder of the database's lock sends is refused.
 
 use super::ownerships::DRAIN;
 use super::{HOMES, document, put, text};
-use crate::request::{CommandContext, Done};
-use errors::{Result, bail};
+use crate::ddl::changed;
+use crate::request::{CommandContext, Done, idl};
+use bson::Val;
+use catalog::Collection;
+use errors::{Code, Result, bail};
 use sharding::{DbVersion, Home};
+use std::sync::Arc;
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let ownerships = cx.app.ownerships.clone();
     let _one = ownerships.changing.lock();
+    // What is known already may be what a majority does not have yet.
+    cx.after_commit = true;
     if cx.args.field("home").is_some() {
         let told = Home::parse(document(cx, "home")?)?;
         let known = ownerships.home(&told.db);
-        if let Some(learned) = Home::learn(known.as_deref(), &told) {
-            put(cx, HOMES, &learned.db, &learned.to_doc())?;
+        if let Some(learned) = Home::told(known.as_deref(), &told, turn(cx))? {
+            store(cx, &learned)?;
         }
         return Ok(Done::Reply);
     }
-    let by = text(cx, "by")?;
-    if let Some(db) = cx.args.field("lift").and_then(|v| v.as_str()) {
+    if let Some(db) = cx.args.field("forgetViews").and_then(Val::as_str) {
+        return forget_views(cx, db);
+    }
+    if let Some(db) = cx.args.field("lift").and_then(Val::as_str) {
+        let by = text(cx, "by")?;
         if let Some(known) = ownerships.home(db)
-            && known.fence.as_deref() == Some(by)
+            && let Some(open) = known.lifted(by, turn(cx))?
         {
-            let open = Home {
-                fence: None,
-                ..(*known).clone()
-            };
-            put(cx, HOMES, db, &open.to_doc())?;
+            store(cx, &open)?;
         }
         return Ok(Done::Reply);
     }
-    let db = text(cx, "fence")?;
+    fence(cx)
+}
+
+fn store(cx: &mut CommandContext<'_, '_>, home: &Home) -> Result<()> {
+    put(cx, HOMES, &home.db, &home.to_doc())
+}
+
+/// The holder of the lock who sends it, if he says so.
+fn turn(cx: &CommandContext<'_, '_>) -> Option<u64> {
+    let turn = cx.args.field("turn").and_then(Val::to_i64_exact);
+    turn.map(|turn| turn as u64)
+}
+
+fn needed_turn(cx: &CommandContext<'_, '_>) -> Result<u64> {
+    idl::required(cx.command.name, "turn", turn(cx))
+}
+
+fn fence(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+    let (db, by, turn) = (text(cx, "fence")?, text(cx, "by")?, needed_turn(cx)?);
     let version = DbVersion::parse(document(cx, "version")?)?;
-    if let Some(known) = ownerships.home(db)
-        && (known.version != version || !known.primary)
-    {
-        bail!(StaleDbVersion, "{db} has another primary since");
-    }
-    let fenced = Home {
-        db: db.into(),
-        version,
-        primary: true,
-        fence: Some(by.into()),
-    };
-    put(cx, HOMES, db, &fenced.to_doc())?;
+    let ownerships = cx.app.ownerships.clone();
+    let known = ownerships.home(db);
+    let fenced = Home::fenced(known.as_deref(), (db, version), by, turn)?;
+    store(cx, &fenced)?;
     let prepared = &cx.app.engine.prepared;
     let here = |ns: &str| ns.split_once('.').is_some_and(|(of, _)| of == db);
     let ended = || prepared.wait(DRAIN, |_, t| t.collections.iter().any(|c| here(c)));
     if !(ownerships.drain(db) && ended()) {
-        let open = Home {
-            fence: None,
-            ..fenced
-        };
-        put(cx, HOMES, db, &open.to_doc())?;
+        store(cx, &fenced.without_fence())?;
         bail!(
             LockTimeout,
             "writes to {db} have been open for too long for its primary to be changed"
         );
+    }
+    Ok(Done::Reply)
+}
+
+/// The views that are here are nobody's: those of the database are where its primary is.
+fn forget_views(cx: &mut CommandContext<'_, '_>, db: &str) -> Result<Done> {
+    let turn = needed_turn(cx)?;
+    let known = cx.app.ownerships.home(db);
+    let heard = Home::cleared(known.as_deref(), db, turn)?;
+    if known.as_deref() != Some(&heard) {
+        store(cx, &heard)?;
+    }
+    let catalog = &cx.app.engine.catalog;
+    let now = catalog.snapshot();
+    // Measurements are where their buckets are.
+    let is_own = |c: &&Arc<Collection>| c.is_view() && c.measurements().is_none();
+    for view in now.of_db(db).filter(is_own) {
+        match catalog.drop_unseen(&view.ns) {
+            Err(e) if !e.is(Code::NamespaceNotFound) => return Err(e),
+            _ => changed(cx),
+        }
     }
     Ok(Done::Reply)
 }

@@ -16,10 +16,11 @@ use sharding::{Chunk, CollectionEntry, RoutingTable, Series, ShardKey, series};
 use std::sync::Arc;
 
 /// Says of a collection that is not sharded where it is, by a chunk of its own. What is there stays, so
-/// who does not know of it yet does nothing wrong.
+/// who does not know of it yet does nothing wrong. It fails for who has lost one of the locks: of the
+/// collection and of its database, without which it may be on another shard by now.
 pub(crate) fn track(
     cluster: &Cluster,
-    held: &Lock<'_>,
+    (held, database): (&Lock<'_>, &Lock<'_>),
     ns: &str,
     shard: &Arc<str>,
 ) -> Outcome<RoutingTable> {
@@ -42,6 +43,7 @@ pub(crate) fn track(
     };
     index_chunks(cluster)?;
     let mut change = Change::begin(held);
+    change.holding(database);
     change.insert("collections", &[entry_doc(&entry)]);
     change.insert("chunks", &[chunk.to_doc(&entry.uuid)]);
     change.commit()?;
@@ -115,7 +117,7 @@ pub(super) fn collection(router: &Router, command: &Command<'_>) -> Outcome<DocB
     };
     let held = of_buckets.as_ref().unwrap_or(&held);
     cluster.end_left_moves_under(held, &moved)?;
-    let table = track(cluster, held, &moved, &whole.shard)?;
+    let table = track(cluster, (held, &database), &moved, &whole.shard)?;
     drop(database);
     let (min, max) = (table.key().global_min(), table.key().global_max());
     move_range_under(cluster, held, &moved, min.as_doc(), max.as_doc(), to)?;

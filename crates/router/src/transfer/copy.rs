@@ -45,7 +45,7 @@ impl Way<'_> {
         let mut w = Writer::new();
         w.str("ns", self.ns)
             .timestamp("life", self.life.timestamp)
-            .i64("turn", self.held.turn);
+            .i64("turn", self.held.turn());
         if let Some(range) = &self.range {
             w.doc("range", range.to_doc().as_doc());
         }

@@ -1,6 +1,6 @@
 //! A database with another primary shard: what is not sharded goes there, one collection after
 //! another, each like a range; then routers wait with the database for a moment, while its views are
-//! made there and the metadata says so.
+//! made there and the metadata says so. The steps are those of `sharding::moving_home`.
 //!
 //! Invariant: when the metadata changes, nothing is on the old primary shard that only the database
 //! says to be there. A collection that has moved says by itself where it is, whatever ends this.
@@ -14,10 +14,8 @@ use crate::{Failure, Outcome};
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use errors::{Code, err};
 use sharding::DbVersion;
+use sharding::moving_home::{HomeMove, Step};
 use std::sync::Arc;
-
-/// How often collections may come to be while others are moved.
-const MOST_ROUNDS: usize = 20;
 
 /// What a shard has of a database: `listCollections`' documents.
 fn listed(cluster: &Cluster, db: &str, shard: &str) -> Outcome<Vec<DocBuf>> {
@@ -63,13 +61,8 @@ impl<'c> Leaving<'c> {
         }))
     }
 
-    /// Has routers wait with the database, runs `work`, then changes the metadata as `write` says.
-    fn change(
-        &self,
-        to: &[&str],
-        work: impl FnOnce() -> Outcome<()>,
-        write: impl FnOnce(&mut Change<'_>),
-    ) -> Outcome<()> {
+    /// The document that says what is under way.
+    fn write_down(&self, to: &[&str]) -> Outcome<()> {
         let mut names = Writer::new_array();
         to.iter().for_each(|to| {
             names.push_value(*to);
@@ -80,25 +73,25 @@ impl<'c> Leaving<'c> {
             "fenced": bson::array![&*self.from],
             "version": self.version.to_doc(),
         };
-        begin(self.held, self.db, HOME, fields)?;
-        let steps = || -> Outcome<()> {
-            let fence = doc! {
-                "_pandoHome": 1,
-                "fence": self.db,
-                "version": self.version.to_doc(),
-                "by": &self.held.by,
-                "writeConcern": majority(),
-            };
-            self.cluster.on_shard(&self.from, "admin", fence.as_doc())?;
-            work()?;
-            let mut change = Change::begin(self.held);
-            write(&mut change);
-            decide(&mut change, self.held, self.db);
-            change.commit()
+        begin(self.held, self.db, HOME, fields)
+    }
+
+    /// Has routers wait with the database; what it has acknowledged is done.
+    fn fence(&self) -> Outcome<()> {
+        let fence = doc! {
+            "fence": self.db,
+            "version": self.version.to_doc(),
+            "by": self.held.fence(),
         };
-        let done = steps();
-        self.cluster.end_left_moves_under(self.held, self.db)?;
-        done
+        let turn = Some(self.held.turn());
+        self.cluster.on_home(&self.from, fence, turn)
+    }
+
+    fn decide(&self, write: impl FnOnce(&mut Change<'_>)) -> Outcome<()> {
+        let mut change = Change::begin(self.held);
+        write(&mut change);
+        decide(&mut change, self.held, self.db);
+        change.commit()
     }
 
     /// The collections that only the database says to be here.
@@ -127,7 +120,12 @@ impl<'c> Leaving<'c> {
         Ok(())
     }
 
+    /// What the new primary shard has of the database's views are those that are here.
     fn make_views(&self, to: &str) -> Outcome<()> {
+        let turn = self.held.turn();
+        let (cluster, from) = (self.cluster, &*self.from);
+        cluster.teach_home(self.db, self.version, from, to, Some(turn))?;
+        self.cluster.forget_views(self.db, to, Some(turn))?;
         let set = self.cluster.shard(to)?;
         for d in listed(self.cluster, self.db, &self.from)? {
             if !is_of(&d, "view") {
@@ -136,6 +134,7 @@ impl<'c> Leaving<'c> {
             let mut w = Writer::new();
             w.str("create", name_of(&d));
             w.extend(d.get("options").and_then(Val::as_doc).unwrap_or(Doc::EMPTY));
+            w.doc("moveTurn", doc! {"db": self.db, "turn": turn}.as_doc());
             w.doc("writeConcern", majority().as_doc())
                 .bool("mayBypassWriteBlocking", true);
             match run(&set, self.db, w.finish().as_doc()) {
@@ -144,6 +143,36 @@ impl<'c> Leaving<'c> {
             }
         }
         Ok(())
+    }
+
+    fn move_untracked(&self, ns: &str, to: &str) -> Outcome<()> {
+        let own = lock(self.cluster, ns)?;
+        self.cluster.end_left_moves_under(&own, ns)?;
+        let table = track(self.cluster, (&own, self.held), ns, &self.from)?;
+        let (min, max) = (table.key().global_min(), table.key().global_max());
+        move_range_under(self.cluster, &own, ns, min.as_doc(), max.as_doc(), to)
+    }
+
+    fn step(&self, step: Step, steps: &mut HomeMove, to: &str) -> Outcome<()> {
+        match step {
+            Step::Look | Step::LookAgain => {
+                steps.found(self.untracked()?);
+                Ok(())
+            }
+            Step::MoveCollection(ns) => self.move_untracked(&ns, to),
+            Step::MakeTracked => self.make_tracked(to),
+            Step::WriteDown => self.write_down(&[to]),
+            Step::Fence => self.fence(),
+            Step::MakeViews => self.make_views(to),
+            Step::ChangePrimary => self.change_primary(to),
+            Step::TakeBack => self.cluster.end_left_moves_under(self.held, self.db),
+        }
+    }
+
+    fn change_primary(&self, to: &str) -> Outcome<()> {
+        let set = doc! {"primary": to, "version": self.version.next().to_doc()};
+        let old = doc! {"_id": self.db, "primary": &*self.from};
+        self.decide(|change| change.update("databases", old, doc! {"$set": set}))
     }
 }
 
@@ -156,56 +185,25 @@ pub(crate) fn move_primary(cluster: &Cluster, db: &str, to: &str) -> Outcome<()>
     if *leaving.from == *to {
         return Ok(());
     }
-    for _ in 0..MOST_ROUNDS {
-        for ns in leaving.untracked()? {
-            let own = lock(cluster, &ns)?;
-            cluster.end_left_moves_under(&own, &ns)?;
-            let table = track(cluster, &own, &ns, &leaving.from)?;
-            let (min, max) = (table.key().global_min(), table.key().global_max());
-            move_range_under(cluster, &own, &ns, min.as_doc(), max.as_doc(), to)?;
+    let mut steps = HomeMove::new();
+    let mut run = || -> Outcome<()> {
+        while let Some(step) = steps.step() {
+            leaving.step(step, &mut steps, to)?;
+            steps.done()?;
         }
-        leaving.make_tracked(to)?;
-        let work = || {
-            if let Some(new) = leaving.untracked()?.first() {
-                return Err(err!(ObjectIsBusy, "{new} has come to be").into());
-            }
-            leaving.make_views(to)
-        };
-        let next = leaving.version.next();
-        let write = |change: &mut Change<'_>| {
-            let set = doc! {"primary": to, "version": next.to_doc()};
-            change.update(
-                "databases",
-                doc! {"_id": db, "primary": &*leaving.from},
-                doc! {"$set": set},
-            );
-        };
-        match leaving.change(&[to], work, write) {
-            Err(Failure::Client(e)) if e.code == Code::ObjectIsBusy => {}
-            done => {
-                done?;
-                forget_views(&leaving);
-                return Ok(());
-            }
-        }
-    }
-    Err(err!(
-        OperationFailed,
-        "collections of {db} come to be faster than they are moved"
-    )
-    .into())
+        Ok(())
+    };
+    let done = run();
+    ended(cluster, &held, db, done)
 }
 
-/// The views at the old primary shard are nobody's any more.
-fn forget_views(leaving: &Leaving<'_>) {
-    let views = format!("{}.system.views", leaving.db);
-    let swap = doc! {"_pandoSwap": 1, "ns": &views, "writeConcern": majority()};
-    let gone = leaving
-        .cluster
-        .on_shard(&leaving.from, "admin", swap.as_doc());
-    if let Err(e) = gone {
-        tracing::warn!(target: "SHARDING", db = leaving.db, error = %e, "Views are left behind");
+/// Ends what is under way. What the metadata says decides: it may have been changed where that failed.
+fn ended(cluster: &Cluster, held: &Lock<'_>, db: &str, done: Outcome<()>) -> Outcome<()> {
+    let ended = cluster.end_left_moves_under(held, db);
+    if let (Err(_), Err(left)) = (&done, &ended) {
+        tracing::warn!(target: "SHARDING", db, error = %left, "A change of a primary is left behind");
     }
+    done.and(ended)
 }
 
 /// Removes a database from the metadata, when `drop` has removed what is in it.
@@ -218,8 +216,12 @@ pub(crate) fn drop_home(
     let Some(leaving) = Leaving::begin(cluster, &held, db)? else {
         return drop();
     };
-    let write = |change: &mut Change<'_>| change.remove("databases", doc! {"_id": db});
-    leaving.change(&[], drop, write)?;
-    held.is_over();
-    Ok(())
+    let run = || -> Outcome<()> {
+        leaving.write_down(&[])?;
+        leaving.fence()?;
+        drop()?;
+        leaving.decide(|change| change.remove("databases", doc! {"_id": db}))
+    };
+    let done = run();
+    ended(cluster, &held, db, done)
 }

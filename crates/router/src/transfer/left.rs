@@ -7,7 +7,8 @@
 //!        moving → left    by whoever takes it back; then that change cannot be made any more
 //! ```
 //! Invariant: what was decided is decided by that one field, so whoever ends it does the same. What
-//! only takes a fence away needs no lock, and everybody may do it.
+//! only takes a fence away needs no lock, and everybody may do it. Who holds the lock ends what is taken
+//! back in another turn than that in which it began, so shards refuse what is still on its way of it.
 
 use super::{lift, majority, reshard};
 use crate::chunks::{Change, Lock, lock};
@@ -16,7 +17,8 @@ use crate::{Failure, Outcome};
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use errors::{Code, err};
 use sharding::moving::{self, EndStep, State};
-use sharding::{Ownership, PlaceRange, RoutingTable, series};
+use sharding::moving_home::{self, EndStep as EndHome};
+use sharding::{DbVersion, Ownership, PlaceRange, RoutingTable, series};
 use std::sync::Arc;
 
 /// A range goes from one shard to another.
@@ -49,6 +51,15 @@ impl Left {
         self.0.get(name).and_then(Val::as_doc).unwrap_or(Doc::EMPTY)
     }
 
+    fn turn(&self) -> i64 {
+        self.0.get("turn").and_then(Val::to_i64_exact).unwrap_or(0)
+    }
+
+    /// The name of its fences.
+    pub fn fence(&self) -> String {
+        moving::fence_of(self.text("by"), self.turn())
+    }
+
     fn state(&self) -> State {
         State::parse(self.text("state"))
     }
@@ -60,7 +71,7 @@ impl Left {
 
 /// Writes down what is about to begin.
 pub(crate) fn begin(held: &Lock<'_>, ns: &str, kind: &str, fields: DocBuf) -> Outcome<()> {
-    let document = moving::beginning(ns, kind, &held.by, held.turn, &fields);
+    let document = moving::beginning(ns, kind, &held.by, held.turn(), &fields);
     let mut change = Change::begin(held);
     change.insert("migrations", &[document]);
     change.commit()
@@ -70,7 +81,7 @@ pub(crate) fn begin(held: &Lock<'_>, ns: &str, kind: &str, fields: DocBuf) -> Ou
 pub(crate) fn decide(change: &mut Change<'_>, held: &Lock<'_>, ns: &str) {
     change.update(
         "migrations",
-        moving::undecided(ns, &held.by),
+        moving::undecided(ns, &held.by, held.turn()),
         moving::moved(),
     );
 }
@@ -100,9 +111,12 @@ impl Cluster {
         let Some(left) = self.decided(ns)? else {
             return Ok(());
         };
+        if !left.is_moved() && left.turn() == held.turn() {
+            held.take_turn()?;
+        }
         match left.text("kind") {
             RESHARD => reshard::end(self, held, ns, &left)?,
-            HOME => self.end_home(ns, &left)?,
+            HOME => self.end_home(Some(held), ns, &left)?,
             SPREAD => self.end_spread(ns, &left, Some(held))?,
             _ => self.end_range(Some(held), ns, &left)?,
         }
@@ -127,7 +141,7 @@ impl Cluster {
         match left.text("kind") {
             RESHARD if left.is_moved() => self.end_left_moves(name),
             RESHARD => self.lift_all(name, &left, None),
-            HOME => self.end_home(name, &left),
+            HOME => self.end_home(None, name, &left),
             SPREAD => self.end_spread(name, &left, None),
             _ => self.end_range(None, name, &left),
         }
@@ -144,7 +158,7 @@ impl Cluster {
             if left.state() != State::Moving {
                 return Ok(Some(left));
             }
-            let q = moving::undecided(ns, left.text("by"));
+            let q = moving::undecided(ns, left.text("by"), left.turn());
             let u = moving::left();
             let update = doc! {
                 "update": "migrations",
@@ -157,7 +171,7 @@ impl Cluster {
 
     fn lift_all(&self, ns: &str, left: &Left, turn: Option<i64>) -> Outcome<()> {
         for shard in left.names("fenced") {
-            unless_gone(lift(self, &shard, ns, left.text("by"), turn))?;
+            unless_gone(lift(self, &shard, ns, &left.fence(), turn))?;
         }
         Ok(())
     }
@@ -181,7 +195,7 @@ impl Cluster {
 
     /// Ends a range's move, but for its document; without the lock what holds routers up.
     fn end_range(&self, held: Option<&Lock<'_>>, ns: &str, left: &Left) -> Outcome<()> {
-        let turn = held.map(|held| held.turn);
+        let turn = held.map(|held| held.turn());
         let mut table = None;
         for step in moving::ending(left.is_moved(), held.is_some()) {
             match step {
@@ -220,7 +234,7 @@ impl Cluster {
     }
 
     fn end_spread(&self, ns: &str, left: &Left, held: Option<&Lock<'_>>) -> Outcome<()> {
-        let turn = held.map(|held| held.turn);
+        let turn = held.map(|held| held.turn());
         if left.is_moved()
             && let Some(table) = self.read_table(ns)?
         {
@@ -240,31 +254,40 @@ impl Cluster {
         Ok(())
     }
 
-    /// Tells the shards of a database's primary what the metadata says, and lets routers go on.
-    fn end_home(&self, db: &str, left: &Left) -> Outcome<()> {
+    /// Ends the change of a database's primary, but for its document; without the lock what holds
+    /// routers up.
+    fn end_home(&self, held: Option<&Lock<'_>>, db: &str, left: &Left) -> Outcome<()> {
         let home = self.refresh_home(db)?;
-        let by = left.text("by");
-        let told = left.document("version");
-        let version = sharding::DbVersion::parse(told)?;
-        for shard in left.names("fenced").into_iter().chain(left.names("to")) {
-            if left.is_moved() {
-                let (version, primary) = match &home {
-                    Some(home) => (
-                        home.version.unwrap_or(version.next()),
-                        home.shard.to_string(),
-                    ),
-                    // It is dropped.
-                    None => (version.next(), String::new()),
-                };
-                unless_gone(self.teach_home(db, version, &primary, &shard))?;
+        let began = DbVersion::parse(left.document("version"))?;
+        let (version, primary) = match &home {
+            Some(home) => (home.version.unwrap_or(began.next()), &*home.shard),
+            // It is dropped.
+            None => (began.next(), ""),
+        };
+        let turn = held.map(Lock::turn);
+        let sides = [left.names("fenced"), left.names("to")].concat();
+        for step in moving_home::ending(left.is_moved(), held.is_some()) {
+            for side in &sides {
+                unless_gone(match step {
+                    EndHome::Tell => self.teach_home(db, version, primary, side, turn),
+                    EndHome::Lift => self.lift_home(db, left, side, turn),
+                    EndHome::ForgetViews if side == primary => Ok(()),
+                    EndHome::ForgetViews => self.forget_views(db, side, turn),
+                })?;
             }
-            let lift = doc! {
-                "_pandoHome": 1, "lift": db, "by": by, "writeConcern": majority(),
-            };
-            unless_gone(self.on_shard(&shard, "admin", lift.as_doc()).map(drop))?;
         }
         self.forget_database(db);
         Ok(())
+    }
+
+    fn lift_home(&self, db: &str, left: &Left, shard: &str, turn: Option<i64>) -> Outcome<()> {
+        let by = left.fence();
+        self.on_home(shard, doc! {"lift": db, "by": by}, turn)
+    }
+
+    /// The views of a database that a shard has, which is not its primary.
+    pub(super) fn forget_views(&self, db: &str, shard: &str, turn: Option<i64>) -> Outcome<()> {
+        self.on_home(shard, doc! {"forgetViews": db}, turn)
     }
 }
 
@@ -274,7 +297,7 @@ pub(super) fn clean(held: &Lock<'_>, shard: &str, which: DocBuf) -> Outcome<()> 
     loop {
         let mut w = Writer::new();
         w.i32("_pandoClean", 1).extend(which.as_doc());
-        w.i64("turn", held.turn)
+        w.i64("turn", held.turn())
             .i64("millis", CLEAN_MILLIS)
             .bool("hurries", held.is_wanted())
             .doc("writeConcern", majority().as_doc());

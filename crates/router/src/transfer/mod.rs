@@ -197,7 +197,7 @@ impl Move<'_> {
     }
 
     fn step<'w>(&self, step: Step, way: &'w Way<'w>, giver: &mut Option<Giver<'w>>) -> Outcome<()> {
-        let turn = Some(self.held.turn);
+        let turn = Some(self.held.turn());
         let tell = |shard: &str| teach_as(self.cluster, &self.table, shard, turn, None);
         match step {
             Step::TellGiver => tell(&self.from),
@@ -236,7 +236,7 @@ impl Move<'_> {
             "key": self.table.key().pattern(),
             "version": self.table.version().to_doc(),
             "range": self.range.to_doc(),
-            "turn": self.held.turn,
+            "turn": self.held.turn(),
             "writeConcern": majority(),
         };
         let to = self.cluster.shard(&self.to)?;
@@ -332,8 +332,8 @@ pub(crate) fn fence(
         "_pandoFence": 1,
         "ns": ns,
         "range": range.to_doc(),
-        "by": &held.by,
-        "turn": held.turn,
+        "by": held.fence(),
+        "turn": held.turn(),
         "firm": firm,
         "writeConcern": majority(),
     };

@@ -254,7 +254,7 @@ impl Reshard<'_> {
 
     /// Everybody who has a part knows of it, and the collections beside are there.
     fn prepare(&self) -> Outcome<()> {
-        let turn = Some(self.held.turn);
+        let turn = Some(self.held.turn());
         for shard in &self.all {
             teach_as(self.cluster, &self.old, shard, turn, None)?;
         }
@@ -304,11 +304,11 @@ impl Reshard<'_> {
 
 /// Ends what was left: the collections beside take the places of the old ones, or go.
 pub(super) fn end(cluster: &Cluster, held: &Lock<'_>, ns: &str, left: &Left) -> Outcome<()> {
-    let (by, beside) = (left.text("by"), left.text("beside"));
+    let (by, beside) = (&left.fence(), left.text("beside"));
     let takers = left.names("to");
     if !left.is_moved() {
         for shard in left.names("fenced") {
-            lift(cluster, &shard, ns, by, Some(held.turn))?;
+            lift(cluster, &shard, ns, by, Some(held.turn()))?;
             let gone = doc! {"_pandoSwap": 1, "ns": beside, "writeConcern": majority()};
             cluster.on_shard(&shard, "admin", gone.as_doc())?;
         }
@@ -319,7 +319,9 @@ pub(super) fn end(cluster: &Cluster, held: &Lock<'_>, ns: &str, left: &Left) -> 
     };
     for shard in left.names("fenced") {
         let mut w = Writer::new();
-        w.i32("_pandoSwap", 1).str("ns", ns).i64("turn", held.turn);
+        w.i32("_pandoSwap", 1)
+            .str("ns", ns)
+            .i64("turn", held.turn());
         if takers.contains(&shard) {
             w.str("with", beside);
         }
@@ -327,7 +329,7 @@ pub(super) fn end(cluster: &Cluster, held: &Lock<'_>, ns: &str, left: &Left) -> 
         cluster.on_shard(&shard, "admin", w.finish().as_doc())?;
     }
     for shard in left.names("fenced") {
-        teach_as(cluster, &table, &shard, Some(held.turn), Some(by))?;
+        teach_as(cluster, &table, &shard, Some(held.turn()), Some(by))?;
     }
     cluster.forget(ns);
     Ok(())

@@ -2,7 +2,9 @@
 
 use crate::Cluster;
 use crate::history::{ACCOUNTS, EACH};
+use crate::names::SHARDED;
 use crate::router::{Failure, Outcome, Router};
+use crate::runtime::Sim;
 use crate::shard::{Document, Op, Refusal};
 use crate::transactions::Txn;
 use sharding::two_phase::Verdict;
@@ -57,13 +59,22 @@ impl Clients {
             self.spawn(self.clone().pay(n));
         }
         self.spawn(self.clone().read());
-        self.spawn(self.clone().add_up());
         for _ in 0..2 {
+            self.spawn(self.clone().add_up());
             self.spawn(self.clone().rearrange());
         }
+        self.start_at_home();
     }
 
-    fn spawn(self: &Rc<Clients>, client: impl Future<Output = ()> + 'static) {
+    pub fn cluster(&self) -> &Rc<Cluster> {
+        &self.cluster
+    }
+
+    pub fn sim(&self) -> &Rc<Sim> {
+        &self.cluster.sim
+    }
+
+    pub fn spawn(self: &Rc<Clients>, client: impl Future<Output = ()> + 'static) {
         self.running.set(self.running.get() + 1);
         let running = self.running.clone();
         self.cluster.sim.spawn(0, async move {
@@ -72,17 +83,17 @@ impl Clients {
         });
     }
 
-    fn goes_on(&self) -> bool {
+    pub fn goes_on(&self) -> bool {
         self.cluster.sim.now() < self.until
     }
 
-    async fn pause(&self, millis: u64) {
+    pub async fn pause(&self, millis: u64) {
         let millis = self.cluster.sim.below(millis);
         self.cluster.sim.sleep(millis).await;
     }
 
     /// Asks any router.
-    async fn ask<T, F>(&self, ask: impl Fn(Rc<Router>) -> F + 'static) -> Outcome<T>
+    pub async fn ask<T, F>(&self, ask: impl Fn(Rc<Router>) -> F + 'static) -> Outcome<T>
     where
         T: 'static,
         F: Future<Output = Outcome<T>> + 'static,
@@ -113,7 +124,6 @@ impl Clients {
     }
 
     async fn insert_and_add(self: Rc<Clients>, client: u32) {
-        let history = self.cluster.history.clone();
         let (mut number, mut own) = (0, Vec::new());
         while self.goes_on() {
             number += 1;
@@ -128,27 +138,32 @@ impl Clients {
                 2 => Op::Delete(own.swap_remove(at)),
                 _ => Op::Add(own[at]),
             };
-            let id = op.id();
-            match op {
-                Op::Insert(_) => history.inserting(id),
-                Op::Add(_) => history.adding(id),
-                Op::Delete(_) => history.deleting(id),
-            }
-            let done = self.write((1 + client, number), op).await;
-            if done == Some(0) {
-                history.wrong(format!("{op:?} has found nothing"));
-            }
-            match op {
-                Op::Insert(_) if done.is_some() => {
-                    history.inserted(id);
-                    own.push(id);
-                }
-                Op::Add(_) if done.is_some() => history.added(id),
-                Op::Delete(_) if done.is_some() => history.deleted(id),
-                _ => {}
+            if let (Op::Insert(id), true) = (op, self.write_one((1 + client, number), op).await) {
+                own.push(id);
             }
             self.pause(60).await;
         }
+    }
+
+    /// A write that finds what it is for; whether it was acknowledged.
+    pub async fn write_one(&self, session: (u32, i64), op: Op) -> bool {
+        let (history, id) = (&self.cluster.history, op.id());
+        match op {
+            Op::Insert(_) => history.inserting(id),
+            Op::Add(_) => history.adding(id),
+            _ => history.deleting(id),
+        }
+        let done = self.write(session, op).await;
+        if done == Some(0) {
+            history.wrong(format!("{op:?} has found nothing"));
+        }
+        match op {
+            _ if done.is_none() => {}
+            Op::Insert(_) => history.inserted(id),
+            Op::Add(_) => history.added(id),
+            _ => history.deleted(id),
+        }
+        done.is_some()
     }
 
     /// Moves from one account to another, and counts that.
@@ -184,8 +199,8 @@ impl Clients {
     async fn read(self: Rc<Clients>) {
         let history = self.cluster.history.clone();
         while self.goes_on() {
-            let expected = history.expected();
-            if let Ok(found) = self.ask(|r| r.find()).await {
+            let expected = history.expected(SHARDED);
+            if let Ok(found) = self.ask(|r| r.find(SHARDED)).await {
                 history.count("reads");
                 history.check("a read", &expected, &found);
             }
@@ -200,7 +215,7 @@ impl Clients {
                 history.count("sums");
                 history.check_sum("a snapshot", &found);
             }
-            self.pause(150).await;
+            self.pause(80).await;
         }
     }
 

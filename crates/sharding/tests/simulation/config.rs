@@ -1,19 +1,25 @@
 //! The configuration set: documents, read as a majority has them, and changed all or not at all.
 
 use crate::history::History;
+use crate::mover::fence;
+use crate::names::{DB, Ns, SHARDED, name_of};
 use crate::replicated::{Replicated, State};
 use crate::runtime::{Process, Sim};
 use bson::{Doc, DocBuf, ObjectId, Val, doc};
 use query::expr::{ParseEnv, Vars};
 use query::filter::Filter;
 use query::update::{Update, UpdateCtx};
-use sharding::{Chunk, CollectionEntry, RoutingTable, ShardKey, Version, lock};
+use sharding::{Chunk, CollectionEntry, DbVersion, RoutingTable, ShardKey, Version, lock};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-pub const NS: &str = "d.c";
-pub const UUID: [u8; 16] = [7; 16];
+/// Of a collection.
+pub fn uuid_of(ns: Ns) -> [u8; 16] {
+    let mut uuid = [7; 16];
+    uuid[..4].copy_from_slice(&ns.to_be_bytes());
+    uuid
+}
 
 #[derive(Clone, Debug)]
 pub enum Write {
@@ -92,38 +98,61 @@ pub struct Config {
     history: Rc<History>,
 }
 
-pub fn entry() -> CollectionEntry {
+/// An entry of `config.collections`: the collection that is sharded has one of its own.
+pub fn entry_of(ns: Ns, epoch: ObjectId, timestamp: u64) -> CollectionEntry {
+    let key = match ns {
+        SHARDED => doc! {"k": 1},
+        _ => doc! {"_id": 1},
+    };
     CollectionEntry {
-        ns: NS.into(),
-        uuid: UUID,
-        key: ShardKey::parse(doc! {"k": 1}.as_doc()).expect("a key"),
+        ns: name_of(ns),
+        uuid: uuid_of(ns),
+        key: ShardKey::parse(key.as_doc()).expect("a key"),
         unique: false,
-        unsplittable: false,
-        epoch: ObjectId([3; 12]),
-        timestamp: 9,
+        unsplittable: ns != SHARDED,
+        epoch,
+        timestamp,
         collation: None,
         series: None,
         measured: false,
     }
 }
 
+pub fn entry() -> CollectionEntry {
+    entry_of(SHARDED, ObjectId([3; 12]), 9)
+}
+
+/// The first chunk of a collection: all of it.
+pub fn whole_chunk(key: &ShardKey, shard: &str, id: ObjectId) -> Chunk {
+    Chunk {
+        id,
+        min: key.global_min(),
+        max: key.global_max(),
+        shard: shard.into(),
+        lastmod: Version::placement_of(1, 0),
+        jumbo: false,
+        since: 1,
+        turn: 0,
+    }
+}
+
 impl Config {
-    /// One chunk, on the first shard.
+    /// One chunk, and the primary, on the first shard.
     pub fn new(sim: Rc<Sim>, process: Process, history: Rc<History>) -> Rc<Config> {
-        let key = entry().key;
-        let chunk = Chunk {
-            id: ObjectId([0; 12]),
-            min: key.global_min(),
-            max: key.global_max(),
-            shard: "s0".into(),
-            lastmod: Version::placement_of(1, 0),
-            jumbo: false,
-            since: 1,
-            turn: 0,
-        };
+        let chunk = whole_chunk(&entry().key, "s0", ObjectId([0; 12]));
         let mut all = Documents::default();
-        let first = Write::Insert("chunks", chunk.to_doc(&UUID));
-        all.run(&first).expect("the first chunk");
+        let version = DbVersion {
+            uuid: [5; 16],
+            timestamp: 9,
+            last_mod: 1,
+        };
+        let database = doc! {"_id": DB, "primary": "s0", "version": version.to_doc()};
+        for first in [
+            Write::Insert("chunks", chunk.to_doc(&uuid_of(SHARDED))),
+            Write::Insert("databases", database),
+        ] {
+            all.run(&first).expect("the first documents");
+        }
         Rc::new(Config {
             process,
             set: RefCell::new(Replicated::new(sim.clone(), all)),
@@ -180,20 +209,36 @@ impl Config {
         Some(turn)
     }
 
-    /// How many have held the lock; `None` while somebody does, or a move is under way.
+    /// How many have held locks; `None` while somebody does, or a move is under way.
     pub fn turns(&self) -> Option<i64> {
         let latest = &self.set.borrow().latest;
-        let lock = latest.find("locks", &doc! {"_id": NS});
-        let held = |d: &DocBuf| d.get("by").and_then(Val::as_str) != Some("");
-        if lock.iter().any(held) || !latest.find("migrations", &DocBuf::default()).is_empty() {
+        let locks = latest.find("locks", &DocBuf::default());
+        let late = self.sim.now() as i64 - lock::LEFT.as_millis() as i64;
+        let is_left = |d: &DocBuf| {
+            d.get("at")
+                .and_then(Val::as_date)
+                .is_some_and(|at| at < late)
+        };
+        let held = |d: &DocBuf| d.get("by").and_then(Val::as_str) != Some("") && !is_left(d);
+        if locks.iter().any(held) || !latest.find("migrations", &DocBuf::default()).is_empty() {
             return None;
         }
-        lock.first()?.get("turn")?.to_i64_exact()
+        let turn = |d: &DocBuf| d.get("turn")?.to_i64_exact();
+        locks.iter().map(turn).sum()
+    }
+
+    /// The fences of what is under way, as the newest state has it, or as a majority does.
+    pub fn fences(&self) -> Vec<String> {
+        let mut set = self.set.borrow_mut();
+        let all = |state: &Documents| state.find("migrations", &DocBuf::default());
+        let both = [all(&set.latest), all(set.durable())].concat();
+        both.iter().map(fence).collect()
     }
 
     /// The table of the newest state is whole at any time.
     fn check(&self) {
-        let chunks = self.set.borrow().latest.find("chunks", &DocBuf::default());
+        let of_sharded = RoutingTable::unknown_chunks(None, &uuid_of(SHARDED));
+        let chunks = self.set.borrow().latest.find("chunks", &of_sharded);
         let chunks: Vec<Chunk> = chunks
             .iter()
             .map(|d| Chunk::parse(d.as_doc()).expect("a chunk"))

@@ -2,6 +2,7 @@
 //! retryable writes, the time.
 
 use crate::history::Planted;
+use crate::names::Ns;
 use crate::shard::{Change, Document, Record, Refusal, Reply, Shard};
 use bson::Value;
 use sharding::follow::Changes;
@@ -9,13 +10,22 @@ use sharding::{Ownership, PlaceRange};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-/// Whose part of a move a write is: the collection's life, the holder of the lock, the range.
-pub type Turn = (u64, i64, PlaceRange);
+/// Whose part of a move a write is.
+#[derive(Clone)]
+pub struct Turn {
+    pub ns: Ns,
+    /// The collection's.
+    pub life: u64,
+    /// The holder of the lock.
+    pub turn: i64,
+    pub range: PlaceRange,
+}
 
 impl Shard {
     /// `_pandoChanges`
     pub async fn changes(
         self: Rc<Shard>,
+        ns: Ns,
         after: Option<(i64, i64)>,
         range: PlaceRange,
     ) -> Reply<Changes> {
@@ -40,7 +50,7 @@ impl Shard {
                 }
             }
         }
-        touched.retain(|id| range.contains(self.places.of(*id)));
+        touched.retain(|id| self.places.contains(ns, &range, *id));
         let mut ids: Vec<Value> = touched.iter().map(|id| Value::from(*id as i32)).collect();
         if self.history.has(Planted::CatchUpShort) {
             ids.pop();
@@ -57,7 +67,7 @@ impl Shard {
     /// A find of the mover: by `_id`, or all of a range; not older than a time of this shard's log.
     pub async fn read(
         self: Rc<Shard>,
-        time: u64,
+        (ns, time): (Ns, u64),
         ids: Option<Vec<u32>>,
         range: PlaceRange,
     ) -> Reply<Vec<Document>> {
@@ -70,13 +80,17 @@ impl Shard {
             Some(ids) => ids.contains(id),
             None => true,
         };
-        let inside = |d: &&Document| wanted(&d.id) && range.contains(self.places.of(d.id));
+        let inside = |d: &&Document| wanted(&d.id) && self.places.contains(ns, &range, d.id);
         Ok(latest.documents.values().filter(inside).cloned().collect())
     }
 
-    fn takes(&self, (life, turn, range): Turn) -> Reply<()> {
-        let known = self.known();
-        let takes = Ownership::takes_from(known.as_deref(), life, turn as u64, Some(&range));
+    fn takes(&self, by: &Turn) -> Reply<()> {
+        let known = self.known(by.ns);
+        let range = Some(&by.range);
+        let takes = Ownership::takes_from(known.as_deref(), by.life, by.turn as u64, range);
+        // What is of a move that has ended is refused twice: by its turn, and by what is expected.
+        let unexpected = Ownership::takes_from(known.as_deref(), by.life, by.turn as u64, None);
+        let takes = takes || unexpected && self.history.has(Planted::SameTurnAtTheEnd);
         match takes || self.history.has(Planted::LateMoverHeard) {
             true => Ok(()),
             false => Err(Refusal::Never("somebody else changes it since".into())),
@@ -84,8 +98,8 @@ impl Shard {
     }
 
     async fn take(self: Rc<Shard>, turn: Turn, entry: Vec<Change>) -> Reply<()> {
-        let gate = self.enter_mover(&turn.2);
-        self.takes(turn)?;
+        let gate = self.enter_mover(&turn);
+        self.takes(&turn)?;
         // Now and then one takes longer than whoever sent it lives.
         self.pause(if self.sim.one_in(20) { 4000 } else { 3 }).await;
         let mark = self.append(entry);
@@ -105,9 +119,8 @@ impl Shard {
         ids: Vec<u32>,
         range: PlaceRange,
     ) -> Reply<()> {
-        let inside = ids
-            .into_iter()
-            .filter(|id| range.contains(self.places.of(*id)));
+        let ids = ids.into_iter();
+        let inside = ids.filter(|id| self.places.contains(turn.ns, &range, *id));
         let entry = inside.map(Change::Remove).collect();
         self.take(turn, entry).await
     }

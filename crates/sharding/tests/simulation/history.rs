@@ -1,7 +1,8 @@
 //! What was sent and what was acknowledged, and what that says of what is read.
 
+use crate::names::{Ns, id_in, ns_of};
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A bug that is put in on purpose, to see that it is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,11 +40,27 @@ pub enum Planted {
     CleanGoesOn,
     /// What removes a range does not wait for what movers have sent of it.
     MoversPassed,
+    /// The mover of a primary raises no fence.
+    HomeFenceSkipped,
+    /// The fence of a database does not wait for writes that are under way.
+    HomeGateSkipped,
+    /// A shard serves whatever version of a database a router believes in.
+    HomeUnchecked,
+    /// A shard takes the fence of a database from a mover whose lock another holds.
+    LateHomeFence,
+    /// The documents of a collection that has moved stay where they were.
+    SourceLeft,
+    /// The views of a database stay where its primary was, and those that are there stay as they are.
+    OldViewsKept,
+    /// A router asks whether a collection says where it is, and then where its database is.
+    HomeReadLast,
+    /// A move that its own mover takes back is ended in the turn in which it began.
+    SameTurnAtTheEnd,
 }
 
 impl Planted {
     /// All bugs.
-    pub const ALL: [Planted; 16] = [
+    pub const ALL: [Planted; 24] = [
         Planted::FenceSkipped,
         Planted::GateSkipped,
         Planted::PreparedPassed,
@@ -60,6 +77,14 @@ impl Planted {
         Planted::LateMoverHeard,
         Planted::CleanGoesOn,
         Planted::MoversPassed,
+        Planted::HomeFenceSkipped,
+        Planted::HomeGateSkipped,
+        Planted::HomeUnchecked,
+        Planted::LateHomeFence,
+        Planted::SourceLeft,
+        Planted::OldViewsKept,
+        Planted::HomeReadLast,
+        Planted::SameTurnAtTheEnd,
     ];
 }
 
@@ -167,15 +192,21 @@ impl History {
     }
 
     /// What a read that begins now has to see, unless somebody begins to delete it.
-    pub fn expected(&self) -> Expected {
+    pub fn expected(&self, ns: Ns) -> Expected {
         let inner = self.inner.borrow();
-        let there = inner.made.iter().filter(|(_, m)| m.acknowledged);
+        let made = || inner.made.range(id_in(ns, 0)..id_in(ns + 1, 0));
+        let there = made().filter(|(_, m)| m.acknowledged);
+        let gone = made().filter(|(_, m)| m.deleted);
         Expected {
             there: there.map(|(id, m)| (*id, m.sure)).collect(),
-            gone: (inner.made.iter().filter(|(_, m)| m.deleted))
-                .map(|(id, _)| *id)
-                .collect(),
+            gone: gone.map(|(id, _)| *id).collect(),
         }
+    }
+
+    /// The collections of which something was sent.
+    pub fn collections(&self) -> BTreeSet<Ns> {
+        let inner = self.inner.borrow();
+        inner.made.keys().map(|id| ns_of(*id)).collect()
     }
 
     /// Compares what a read has found, which began with these expectations.

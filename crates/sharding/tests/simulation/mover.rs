@@ -1,10 +1,11 @@
 //! Who changes a collection's chunks: takes its lock, ends what others have left, moves, cuts, joins.
 
-use crate::config::{Conflict, NS, UUID, Write};
+use crate::config::{Conflict, Write, uuid_of};
 use crate::documents::Turn;
 use crate::history::Planted;
-use crate::router::{Failure, Outcome, Router};
-use crate::shard::{Document, KEYS, Refusal};
+use crate::names::{DB, Ns, SHARDED, name_of, ns_named};
+use crate::router::{Failure, Outcome, Placement, Router};
+use crate::shard::{Document, KEYS, Refusal, Shard};
 use bson::{DocBuf, ObjectId, Val, Value, doc};
 use errors::Stop;
 use sharding::follow::{Ask, Follow};
@@ -17,9 +18,24 @@ use std::rc::Rc;
 
 /// Held until it is dropped; then it is renewed no more.
 pub struct Held {
-    by: String,
-    turn: i64,
+    pub name: String,
+    pub by: String,
+    turn: Cell<i64>,
     renews: Rc<Cell<bool>>,
+}
+
+impl Held {
+    pub fn turn(&self) -> i64 {
+        self.turn.get()
+    }
+
+    pub fn fence(&self) -> String {
+        moving::fence_of(&self.by, self.turn())
+    }
+
+    fn own(&self) -> DocBuf {
+        lock::held(&self.name, &self.by)
+    }
 }
 
 impl Drop for Held {
@@ -29,6 +45,7 @@ impl Drop for Held {
 }
 
 struct Move {
+    ns: Ns,
     table: Rc<RoutingTable>,
     from: Name,
     to: Name,
@@ -37,22 +54,22 @@ struct Move {
     range: PlaceRange,
 }
 
-fn failed(stop: Stop) -> Failure {
+pub fn failed(stop: Stop) -> Failure {
     Failure::Refused(Refusal::Never(stop.into_error().to_string()))
 }
 
-fn refused(_: Conflict) -> Failure {
+pub fn refused(_: Conflict) -> Failure {
     Failure::Refused(Refusal::Never("the metadata has changed".into()))
 }
 
 impl Router {
-    fn id(&self) -> ObjectId {
+    pub fn id(&self) -> ObjectId {
         let mut bytes = [1; 12];
         bytes[4..].copy_from_slice(&self.sim.below(u64::MAX).to_be_bytes());
         ObjectId(bytes)
     }
 
-    async fn write_config(&self, writes: Vec<Write>) -> Outcome<()> {
+    pub async fn write_config(&self, writes: Vec<Write>) -> Outcome<()> {
         let config = self.config.clone();
         let process = config.process;
         let make = move || config.clone().change(writes.clone());
@@ -61,37 +78,48 @@ impl Router {
     }
 
     /// A change of the metadata by who holds the lock.
-    async fn change(&self, held: &Held, writes: Vec<Write>) -> Outcome<()> {
-        let renewed = lock::renewed(self.sim.now() as i64);
-        let own = Write::Update("locks", lock::held(NS, &held.by), renewed);
+    pub async fn change(&self, held: &Held, writes: Vec<Write>) -> Outcome<()> {
+        let own = self.holds(held);
         self.write_config([vec![own], writes].concat()).await
     }
 
-    async fn lock(self: &Rc<Router>) -> Outcome<Held> {
+    /// A write that fails unless the lock is held then.
+    pub fn holds(&self, held: &Held) -> Write {
+        let renewed = lock::renewed(self.sim.now() as i64);
+        Write::Update("locks", held.own(), renewed)
+    }
+
+    pub async fn lock(self: &Rc<Router>, of: &str) -> Outcome<Held> {
         let by = format!("{:x}", self.sim.below(u64::MAX));
         let config = self.config.clone();
-        let (process, name) = (config.process, by.clone());
-        let make = move || config.clone().take(NS.into(), name.clone());
+        let (process, name, who) = (config.process, of.to_string(), by.clone());
+        let make = move || config.clone().take(name.clone(), who.clone());
         let taken = self.sim.call(process, make).await.ok_or(Failure::Lost)?;
         let turn = taken.ok_or(refused(Conflict))?;
         let renews = Rc::new(Cell::new(true));
-        let (this, flag, name) = (self.clone(), renews.clone(), by.clone());
+        let held = Held {
+            name: of.into(),
+            by,
+            turn: Cell::new(turn),
+            renews: renews.clone(),
+        };
+        let (this, own) = (self.clone(), held.own());
         self.sim.spawn(self.sim.process(), async move {
             loop {
                 this.sim.sleep(lock::RENEW.as_millis() as u64).await;
-                if !flag.get() {
+                if !renews.get() {
                     return;
                 }
                 let renewed = lock::renewed(this.sim.now() as i64);
-                let write = Write::Update("locks", lock::held(NS, &name), renewed);
+                let write = Write::Update("locks", own.clone(), renewed);
                 let _ = this.write_config(vec![write]).await;
             }
         });
-        Ok(Held { by, turn, renews })
+        Ok(held)
     }
 
-    async fn free(&self, held: Held) {
-        let write = Write::Update("locks", lock::held(NS, &held.by), lock::freed());
+    pub async fn free(&self, held: Held) {
+        let write = Write::Update("locks", held.own(), lock::freed());
         drop(held);
         for _ in 0..3 {
             if !matches!(
@@ -103,41 +131,76 @@ impl Router {
         }
     }
 
+    /// What is still on its way of what the holder of the lock has taken back is an earlier one's.
+    async fn take_turn(&self, held: &Held) -> Outcome<()> {
+        if self.history.has(Planted::SameTurnAtTheEnd) {
+            return Ok(());
+        }
+        let next = lock::next_turn(self.sim.now() as i64);
+        let write = Write::Update("locks", held.own(), next);
+        self.write_config(vec![write]).await?;
+        held.turn.set(held.turn() + 1);
+        Ok(())
+    }
+
     /// What is under way, in a state that does not change any more.
-    async fn decided(&self) -> Outcome<Option<DocBuf>> {
+    async fn decided(&self, name: &str) -> Outcome<Option<DocBuf>> {
         loop {
-            let found = self.read_config("migrations", doc! {"_id": NS}).await?;
+            let found = self.read_config("migrations", doc! {"_id": name}).await?;
             let Some(left) = found.into_iter().next() else {
                 return Ok(None);
             };
             if state(&left) != State::Moving {
                 return Ok(Some(left));
             }
-            let q = moving::undecided(NS, text(&left, "by"));
+            let q = moving::undecided(name, text(&left, "by"), turn_of(&left));
             let _ = self
                 .write_config(vec![Write::Update("migrations", q, moving::left())])
                 .await;
         }
     }
 
-    pub async fn release_fence(&self) -> Outcome<()> {
-        match self.decided().await? {
-            Some(left) => self.end_range(None, &left).await,
+    pub async fn release_fence(&self, name: &str) -> Outcome<()> {
+        match self.decided(name).await? {
+            Some(left) => self.end_move(None, name, &left).await,
             None => Ok(()),
         }
     }
 
-    async fn end_left_moves(&self, held: &Held) -> Outcome<()> {
-        let Some(left) = self.decided().await? else {
+    pub async fn end_left_moves(&self, held: &Held) -> Outcome<()> {
+        let Some(left) = self.decided(&held.name).await? else {
             return Ok(());
         };
-        self.end_range(Some(held), &left).await?;
-        let gone = Write::Remove("migrations", doc! {"_id": NS});
+        if state(&left) != State::Moved && turn_of(&left) == held.turn() {
+            self.take_turn(held).await?;
+        }
+        self.end_move(Some(held), &held.name, &left).await?;
+        let gone = Write::Remove("migrations", doc! {"_id": held.name.as_str()});
         self.change(held, vec![gone]).await
     }
 
-    async fn end_range(&self, held: Option<&Held>, left: &DocBuf) -> Outcome<()> {
-        let turn = held.map(|h| h.turn);
+    async fn end_move(&self, held: Option<&Held>, name: &str, left: &DocBuf) -> Outcome<()> {
+        match name == DB {
+            true => self.end_home(held, left).await,
+            false => self.end_range(held, ns_named(name), left).await,
+        }
+    }
+
+    /// Writes down what is about to begin.
+    pub async fn begin(&self, held: &Held, kind: &str, fields: &DocBuf) -> Outcome<()> {
+        let begins = moving::beginning(&held.name, kind, &held.by, held.turn(), fields);
+        self.change(held, vec![Write::Insert("migrations", begins)])
+            .await
+    }
+
+    /// Has a change of the metadata decide that it is done.
+    pub fn decides(&self, held: &Held) -> Write {
+        let undecided = moving::undecided(&held.name, &held.by, held.turn());
+        Write::Update("migrations", undecided, moving::moved())
+    }
+
+    async fn end_range(&self, held: Option<&Held>, ns: Ns, left: &DocBuf) -> Outcome<()> {
+        let turn = held.map(Held::turn);
         let sides = [text(left, "from").to_string(), text(left, "to").to_string()];
         let range = left.get("range").and_then(Val::as_doc).expect("a range");
         let range = PlaceRange::parse(range).expect("a range");
@@ -145,23 +208,26 @@ impl Router {
         for step in moving::ending(state(left) == State::Moved, held.is_some()) {
             match step {
                 EndStep::Tell => {
-                    let now = self.read_table(None).await?;
+                    let now = self.table_of(ns).await?;
                     for side in &sides {
                         self.teach(&now, side, turn).await?;
                     }
-                    self.take_over(now.clone());
+                    self.take_over(ns, Placement::Table(now.clone()));
                     table = Some(now);
                 }
                 EndStep::Lift => {
-                    let by = text(left, "by").to_string();
-                    self.try_on(&sides[0], move |s| s.lift(by.clone(), turn))
+                    let by = fence(left);
+                    self.try_on(&sides[0], move |s| s.lift(ns, by.clone(), turn))
                         .await?;
                 }
                 EndStep::Clean => {
                     let owner = table.as_ref().and_then(|t| t.chunk_at(&range.low));
+                    if self.history.has(Planted::SourceLeft) && ns != SHARDED {
+                        continue;
+                    }
                     for side in moving::without_the_range(&sides, owner) {
                         let (range, turn) = (range.clone(), turn.unwrap_or(0));
-                        self.try_on(side, move |s| s.clean(range.clone(), turn, false))
+                        self.try_on(side, move |s| s.clean(ns, range.clone(), turn, false))
                             .await?;
                     }
                 }
@@ -172,7 +238,7 @@ impl Router {
 
     /// Something to do with a chunk, by who holds the lock. `to`: the shard that gets a range, if any.
     pub async fn rearrange(self: Rc<Router>, key: u32, to: Option<Name>) -> Outcome<()> {
-        let held = self.lock().await?;
+        let held = self.lock(&name_of(SHARDED)).await?;
         let done = self.rearrange_under(&held, key, to).await;
         self.free(held).await;
         done
@@ -185,7 +251,7 @@ impl Router {
         to: Option<Name>,
     ) -> Outcome<()> {
         self.end_left_moves(held).await?;
-        let table = self.refresh().await?;
+        let table = self.table_of(SHARDED).await?;
         let at = doc! {"k": key as i32};
         let place = table.key().place_of(at.as_doc()).map_err(failed)?;
         let chunk = table.chunk_at(&place).expect("a chunk").clone();
@@ -216,9 +282,6 @@ impl Router {
         at: DocBuf,
         to: Name,
     ) -> Outcome<()> {
-        if chunk.shard == to {
-            return Ok(());
-        }
         // All of the chunk, or a part of it.
         let (mut min, mut max) = (chunk.min.clone(), chunk.max.clone());
         match self.sim.below(4) {
@@ -226,28 +289,44 @@ impl Router {
             1 => min = at,
             _ => {}
         }
-        let Ok(range) = table.key().range(min.as_doc(), max.as_doc()) else {
+        if table.key().range(min.as_doc(), max.as_doc()).is_err() {
             return Ok(());
-        };
+        }
+        self.move_part(held, table, chunk.shard, (min, max), to)
+            .await
+    }
+
+    /// Moves a part of a chunk.
+    pub async fn move_part(
+        self: &Rc<Router>,
+        held: &Held,
+        table: Rc<RoutingTable>,
+        from: Name,
+        (min, max): (DocBuf, DocBuf),
+        to: Name,
+    ) -> Outcome<()> {
+        if from == to {
+            return Ok(());
+        }
+        let range = table.key().range(min.as_doc(), max.as_doc());
         let moving = Move {
-            from: chunk.shard.clone(),
+            ns: ns_named(&table.entry.ns),
+            from,
             to,
             min,
             max,
-            range,
+            range: range.map_err(failed)?,
             table,
         };
         let fields = doc! {
             "from": &*moving.from, "to": &*moving.to, "range": moving.range.to_doc(),
         };
-        let begins = moving::beginning(NS, "range", &held.by, held.turn, &fields);
-        self.change(held, vec![Write::Insert("migrations", begins)])
-            .await?;
+        self.begin(held, "range", &fields).await?;
         let done = self.transfer(held, &moving).await;
-        self.history.count(if done.is_ok() {
-            "moves"
-        } else {
-            "failed moves"
+        self.history.count(match (done.is_ok(), moving.ns) {
+            (true, SHARDED) => "moves",
+            (true, _) => "moves of collections",
+            (false, _) => "failed moves",
         });
         let ended = self.end_left_moves(held).await;
         done.and(ended)
@@ -257,32 +336,37 @@ impl Router {
         let mut steps = RangeMove::new();
         let mut follow = Follow::new();
         while let Some(step) = steps.step(self.sim.clock()).map_err(failed)? {
-            if self.sim.one_in(self.sim.stalls.get()) {
-                // It outlives its lock, and goes on with this step when another has it.
-                self.history.count("movers stopped");
-                let process = self.sim.process();
-                self.sim.stop(process, 10_500 + self.sim.below(3500));
-                self.sim.sleep(1).await;
-            }
+            self.stop_at_times().await;
             self.step(step, held, m, &mut follow).await?;
             steps.done();
         }
         Ok(())
     }
 
+    /// A mover outlives its lock, and goes on with its step when another has it.
+    pub async fn stop_at_times(&self) {
+        if self.sim.one_in(self.sim.stalls.get()) {
+            self.history.count("movers stopped");
+            let process = self.sim.process();
+            self.sim.stop(process, 10_500 + self.sim.below(3500));
+            self.sim.sleep(1).await;
+        }
+    }
+
     async fn step(&self, step: Step, held: &Held, m: &Move, follow: &mut Follow) -> Outcome<()> {
-        let turn = held.turn;
-        let (range, version) = (m.range.clone(), m.table.version());
+        let (ns, turn) = (m.ns, held.turn());
+        let range = m.range.clone();
         match step {
             Step::TellGiver => self.teach(&m.table, &m.from, Some(turn)).await,
             Step::TellTaker => self.teach(&m.table, &m.to, Some(turn)).await,
-            Step::MakeLike => Ok(()),
+            Step::MakeLike => self.on(&m.to, move |s| s.make_like(ns)).await,
             Step::Expect => {
-                let ask = move |s: Rc<crate::shard::Shard>| s.expect(version, range.clone(), turn);
+                let nothing = (m.table.key().clone(), m.table.version());
+                let ask = move |s: Rc<Shard>| s.expect(ns, nothing.clone(), range.clone(), turn);
                 self.try_on(&m.to, ask).await
             }
             Step::Clear => {
-                let ask = move |s: Rc<crate::shard::Shard>| s.clean(range.clone(), turn, true);
+                let ask = move |s: Rc<Shard>| s.clean(ns, range.clone(), turn, true);
                 self.try_on(&m.to, ask).await
             }
             Step::Mark => self.follow(held, m, follow).await,
@@ -303,11 +387,11 @@ impl Router {
             Step::Fence if self.history.has(Planted::FenceSkipped) => Ok(()),
             Step::Fence => {
                 let fence = Fence {
-                    by: held.by.clone(),
+                    by: held.fence(),
                     range,
                     firm: false,
                 };
-                self.try_on(&m.from, move |s| s.raise(fence.clone(), turn))
+                self.try_on(&m.from, move |s| s.raise(ns, fence.clone(), turn))
                     .await
             }
             Step::PassTime => {
@@ -322,8 +406,7 @@ impl Router {
         let bounds = (&m.min, &m.max);
         let replaced = change_of_owner(&m.table, bounds, &m.to, self.sim.now(), || self.id());
         let mut writes = replace(held, &replaced.map_err(failed)?);
-        let undecided = moving::undecided(NS, &held.by);
-        writes.push(Write::Update("migrations", undecided, moving::moved()));
+        writes.push(self.decides(held));
         self.change(held, writes).await
     }
 
@@ -331,8 +414,8 @@ impl Router {
         while let Some(ask) = follow.ask() {
             match ask {
                 Ask::Changes(after) => {
-                    let range = m.range.clone();
-                    let ask = move |s: Rc<crate::shard::Shard>| s.changes(after, range.clone());
+                    let (ns, range) = (m.ns, m.range.clone());
+                    let ask = move |s: Rc<Shard>| s.changes(ns, after, range.clone());
                     let changes = self.try_on(&m.from, ask).await?;
                     let heard = follow.heard(changes, self.sim.clock());
                     heard.map_err(failed)?;
@@ -348,29 +431,36 @@ impl Router {
 
     /// Puts what the giver has at the taker: of all in the range, or of these.
     async fn copy(&self, held: &Held, m: &Move, time: u64, ids: Option<Vec<Value>>) -> Outcome<()> {
-        let turn: Turn = (m.table.entry.timestamp, held.turn, m.range.clone());
-        let range = m.range.clone();
+        let (ns, range) = (m.ns, m.range.clone());
+        let turn = Turn {
+            ns,
+            life: m.table.entry.timestamp,
+            turn: held.turn(),
+            range: range.clone(),
+        };
         let number = |v: &Value| v.as_val().to_i64_exact().expect("an id") as u32;
         let ids: Option<Vec<u32>> = ids.map(|ids| ids.iter().map(number).collect());
         if let Some(ids) = ids.clone() {
             let (range, turn) = (range.clone(), turn.clone());
-            let ask = move |s: Rc<crate::shard::Shard>| {
-                s.remove(turn.clone(), ids.clone(), range.clone())
-            };
+            let ask = move |s: Rc<Shard>| s.remove(turn.clone(), ids.clone(), range.clone());
             self.try_on(&m.to, ask).await?;
         }
-        let ask = move |s: Rc<crate::shard::Shard>| s.read(time, ids.clone(), range.clone());
+        let ask = move |s: Rc<Shard>| s.read((ns, time), ids.clone(), range.clone());
         let found: Vec<Document> = self.try_on(&m.from, ask).await?;
         self.try_on(&m.to, move |s| s.put(turn.clone(), found.clone()))
             .await
     }
 
-    /// Whether nothing is under way at the collection.
+    /// Whether nothing is under way any more.
     pub async fn settle(self: Rc<Router>) -> Outcome<()> {
-        let held = self.lock().await?;
-        let done = self.end_left_moves(&held).await;
-        self.free(held).await;
-        done
+        let left = self.read_config("migrations", DocBuf::default()).await?;
+        for left in left {
+            let held = self.lock(text(&left, "_id")).await?;
+            let done = self.end_left_moves(&held).await;
+            self.free(held).await;
+            done?;
+        }
+        Ok(())
     }
 
     pub fn any_key(&self) -> u32 {
@@ -378,19 +468,31 @@ impl Router {
     }
 }
 
-fn text<'d>(d: &'d DocBuf, name: &str) -> &'d str {
+fn turn_of(left: &DocBuf) -> i64 {
+    left.get("turn")
+        .and_then(Val::to_i64_exact)
+        .expect("a turn")
+}
+
+/// The fence of what is under way.
+pub fn fence(left: &DocBuf) -> String {
+    moving::fence_of(text(left, "by"), turn_of(left))
+}
+
+pub fn text<'d>(d: &'d DocBuf, name: &str) -> &'d str {
     d.get(name).and_then(Val::as_str).unwrap_or_default()
 }
 
-fn state(left: &DocBuf) -> State {
+pub fn state(left: &DocBuf) -> State {
     State::parse(text(left, "state"))
 }
 
 fn replace(held: &Held, replaced: &Replaced) -> Vec<Write> {
-    let turn = held.turn as u64;
+    let turn = held.turn() as u64;
+    let uuid = uuid_of(ns_named(&held.name));
     let gone = replaced.old.iter();
     let gone = gone.map(|c| Write::Remove("chunks", doc! {"_id": c.id}));
     let new = replaced.new.iter();
-    let new = new.map(|c| Write::Insert("chunks", Chunk { turn, ..c.clone() }.to_doc(&UUID)));
+    let new = new.map(|c| Write::Insert("chunks", Chunk { turn, ..c.clone() }.to_doc(&uuid)));
     gone.chain(new).collect()
 }

@@ -1,16 +1,18 @@
 //! A router: what it believes, and requests that it sends until it and the shards agree.
 
-use crate::config::{Config, UUID, entry};
-use crate::history::History;
+use crate::config::{Config, entry, entry_of};
+use crate::history::{History, Planted};
+use crate::names::{DB, Ns, SHARDED, name_of, ns_named, ns_of};
 use crate::runtime::{Process, Sim, together};
-use crate::shard::{Op, Places, Refusal, Shard};
+use crate::shard::{Belief, Op, Places, Refusal, Shard};
 use crate::transactions::Txn;
-use bson::DocBuf;
+use bson::{DocBuf, Val, doc};
 use sharding::agreement::{Agreement, Learns, Next, learns};
 use sharding::snapshot::Pinning;
 use sharding::two_phase::{Answer, Coordinator, Shard as Name, Verdict};
-use sharding::{Chunk, Ownership, RoutingTable};
+use sharding::{Chunk, CollectionEntry, DbVersion, Home, Ownership, RoutingTable, Version};
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -25,6 +27,41 @@ pub enum Failure {
 pub type Outcome<T> = Result<T, Failure>;
 type Boxed<T> = Pin<Box<dyn Future<Output = T>>>;
 
+/// Where a collection is.
+#[derive(Clone)]
+pub enum Placement {
+    /// On the primary shard of its database, as of this version of it.
+    Home(Name, DbVersion),
+    /// Its chunks say it.
+    Table(Rc<RoutingTable>),
+}
+
+impl Placement {
+    pub fn belief(&self, shard: &str) -> Belief {
+        match self {
+            Placement::Home(_, version) => Belief {
+                version: Version::UNSHARDED,
+                home: Some(*version),
+            },
+            Placement::Table(table) => table.version_of(shard).into(),
+        }
+    }
+
+    fn table(self) -> Option<Rc<RoutingTable>> {
+        match self {
+            Placement::Home(..) => None,
+            Placement::Table(table) => Some(table),
+        }
+    }
+
+    fn shards(&self) -> Vec<Name> {
+        match self {
+            Placement::Home(shard, _) => vec![shard.clone()],
+            Placement::Table(table) => table.shards().cloned().collect(),
+        }
+    }
+}
+
 pub struct Router {
     pub process: Process,
     pub sim: Rc<Sim>,
@@ -32,7 +69,7 @@ pub struct Router {
     pub config: Rc<Config>,
     pub shards: Rc<Vec<Rc<Shard>>>,
     pub places: Rc<Places>,
-    table: RefCell<Option<Rc<RoutingTable>>>,
+    placements: RefCell<BTreeMap<Ns, Placement>>,
     time: Cell<u64>,
 }
 
@@ -51,14 +88,14 @@ impl Router {
             config,
             shards,
             places,
-            table: RefCell::default(),
+            placements: RefCell::default(),
             time: Cell::new(0),
         })
     }
 
     /// Its process has died.
     pub fn forget(&self) {
-        *self.table.borrow_mut() = None;
+        self.placements.borrow_mut().clear();
         self.time.set(0);
     }
 
@@ -81,7 +118,11 @@ impl Router {
     }
 
     /// The same with what may come twice.
-    async fn on_again<R, F>(&self, name: &str, ask: impl Fn(Rc<Shard>) -> F + 'static) -> Outcome<R>
+    pub async fn on_again<R, F>(
+        &self,
+        name: &str,
+        ask: impl Fn(Rc<Shard>) -> F + 'static,
+    ) -> Outcome<R>
     where
         R: 'static,
         F: Future<Output = R> + 'static,
@@ -107,7 +148,7 @@ impl Router {
                 async move { (answer.await, shard.time()) }
             }
         };
-        let answered = self.sim.call_by(shard.process, make, again).await;
+        let answered = self.sim.call_shard(shard.process, make, again).await;
         let (answer, time) = answered.ok_or(Failure::Lost)?;
         self.time.set(self.time.get().max(time));
         Ok(answer)
@@ -135,18 +176,42 @@ impl Router {
         self.sim.call(process, make).await.ok_or(Failure::Lost)
     }
 
-    /// The metadata's table: of one that is known, what has changed.
-    pub async fn read_table(&self, known: Option<Rc<RoutingTable>>) -> Outcome<Rc<RoutingTable>> {
-        let mut known = known;
+    /// The metadata's entry of a collection.
+    async fn read_entry(&self, ns: Ns) -> Outcome<Option<CollectionEntry>> {
+        if ns == SHARDED {
+            return Ok(Some(entry()));
+        }
+        let q = doc! {"_id": name_of(ns)};
+        let found = self.read_config("collections", q).await?;
+        let life = |d: &DocBuf| {
+            Some((
+                d.get("epoch")?.as_oid()?,
+                d.get("timestamp")?.as_timestamp()?,
+            ))
+        };
+        let life = found.first().map(|d| life(d).expect("a life"));
+        Ok(life.map(|(epoch, timestamp)| entry_of(ns, epoch, timestamp)))
+    }
+
+    /// Its table: of one that is known, what has changed. `None`: it is where its database is.
+    pub async fn read_table(
+        &self,
+        ns: Ns,
+        mut known: Option<Rc<RoutingTable>>,
+    ) -> Outcome<Option<Rc<RoutingTable>>> {
         loop {
-            let q = RoutingTable::unknown_chunks(known.as_deref(), &UUID);
+            let Some(entry) = self.read_entry(ns).await? else {
+                return Ok(None);
+            };
+            known = known.filter(|table| table.entry == entry);
+            let q = RoutingTable::unknown_chunks(known.as_deref(), &entry.uuid);
             let chunks = self.read_config("chunks", q).await?;
             let chunks: Vec<Chunk> = chunks
                 .iter()
                 .map(|d| Chunk::parse(d.as_doc()).expect("a chunk"))
                 .collect();
-            match RoutingTable::followed(known.as_deref(), entry(), chunks) {
-                Ok(table) => return Ok(Rc::new(table)),
+            match RoutingTable::followed(known.as_deref(), entry, chunks) {
+                Ok(table) => return Ok(Some(Rc::new(table))),
                 Err(_) if known.is_some() => known = None,
                 Err(stop) => {
                     self.history.wrong(stop.into_error().to_string());
@@ -156,46 +221,92 @@ impl Router {
         }
     }
 
-    pub async fn refresh(&self) -> Outcome<Rc<RoutingTable>> {
-        let known = self.table.borrow().clone();
+    /// The table of a collection that has one.
+    pub async fn table_of(&self, ns: Ns) -> Outcome<Rc<RoutingTable>> {
+        self.read_table(ns, None).await?.ok_or(Failure::Lost)
+    }
+
+    /// The primary shard of the database, and since which version.
+    pub async fn read_home(&self) -> Outcome<(Name, DbVersion)> {
+        let found = self.read_config("databases", doc! {"_id": DB}).await?;
+        let database = found.first().expect("the database");
+        let primary = database.get("primary").and_then(Val::as_str);
+        let version = database.get("version").and_then(Val::as_doc);
+        let version = DbVersion::parse(version.expect("a version")).expect("a version");
+        Ok((primary.expect("a primary").into(), version))
+    }
+
+    async fn read_placement(&self, ns: Ns, known: Option<Rc<RoutingTable>>) -> Outcome<Placement> {
+        loop {
+            if let Some(table) = self.read_table(ns, known.clone()).await? {
+                return Ok(Placement::Table(table));
+            }
+            // The two reads are not one.
+            let pause = if self.sim.one_in(15) { 8000 } else { 1 };
+            self.sim.sleep(self.sim.below(pause)).await;
+            let (shard, version) = self.read_home().await?;
+            // It may have got chunks meanwhile, and the database have moved after that.
+            if self.history.has(Planted::HomeReadLast) || self.read_entry(ns).await?.is_none() {
+                return Ok(Placement::Home(shard, version));
+            }
+        }
+    }
+
+    pub async fn refresh(&self, ns: Ns) -> Outcome<Placement> {
+        let known = self.placements.borrow().get(&ns).cloned();
+        let known = known.and_then(|placement| placement.table());
         self.history.count(if known.is_some() {
             "refreshes"
         } else {
             "full refreshes"
         });
-        let table = self.read_table(known).await?;
-        self.take_over(table.clone());
-        Ok(table)
+        let placement = self.read_placement(ns, known).await?;
+        self.take_over(ns, placement.clone());
+        Ok(placement)
     }
 
-    pub fn take_over(&self, table: Rc<RoutingTable>) {
-        *self.table.borrow_mut() = Some(table);
+    pub fn take_over(&self, ns: Ns, placement: Placement) {
+        self.placements.borrow_mut().insert(ns, placement);
     }
 
-    async fn known_table(&self) -> Outcome<Rc<RoutingTable>> {
-        let known = self.table.borrow().clone();
+    /// All that is known of the database.
+    pub fn forget_database(&self) {
+        self.placements.borrow_mut().retain(|ns, _| *ns == SHARDED);
+    }
+
+    async fn known_placement(&self, ns: Ns) -> Outcome<Placement> {
+        let known = self.placements.borrow().get(&ns).cloned();
         match known {
-            Some(table) => Ok(table),
-            None => self.refresh().await,
+            Some(placement) => Ok(placement),
+            None => self.refresh(ns).await,
         }
     }
 
     /// Runs `attempt` with what is believed until router and shards agree.
     async fn agree<T>(
         self: &Rc<Router>,
-        attempt: impl Fn(Rc<RoutingTable>) -> Boxed<Outcome<T>>,
+        ns: Ns,
+        attempt: impl Fn(Placement) -> Boxed<Outcome<T>>,
     ) -> Outcome<T> {
         let (began, mut agreement) = (self.sim.clock(), Agreement::default());
-        let mut table = self.known_table().await?;
+        let mut placement = self.known_placement(ns).await?;
         loop {
-            let (shard, fenced) = match attempt(table.clone()).await {
-                Err(Failure::Refused(Refusal::Stale { shard, fenced })) => (shard, fenced),
+            let stale = match attempt(placement.clone()).await {
+                Err(Failure::Refused(stale @ Refusal::Stale { .. })) => stale,
                 other => return other,
+            };
+            let Refusal::Stale {
+                shard,
+                fenced,
+                of_database,
+            } = stale.clone()
+            else {
+                continue;
             };
             let pause = match agreement.refused(self.sim.clock() - began, fenced) {
                 Next::GiveUp => {
                     self.history.count("refused");
-                    return Err(Failure::Refused(Refusal::Stale { shard, fenced }));
+                    return Err(Failure::Refused(stale));
                 }
                 Next::Again(pause) => {
                     self.sim.sleep(pause.as_millis() as u64).await;
@@ -203,71 +314,106 @@ impl Router {
                 }
                 Next::Release(pause) => {
                     self.history.count("released fences");
-                    let _ = self.release_fence().await;
+                    let name = if of_database { DB.into() } else { name_of(ns) };
+                    let _ = self.release_fence(&name).await;
                     pause
                 }
                 Next::Read(pause) => pause,
             };
             self.sim.sleep(pause.as_millis() as u64).await;
-            let before = table.version_of(&shard);
-            let known = self.table.borrow().clone();
-            let others = known.filter(|t| t.version_of(&shard) != before);
-            table = match others {
+            let before = placement.belief(&shard);
+            let known = self.placements.borrow().get(&ns).cloned();
+            let others = known.filter(|p| p.belief(&shard) != before);
+            placement = match others {
                 Some(others) => others,
-                None => self.refresh().await?,
+                None => self.refresh(ns).await?,
             };
-            if learns(&before, &table.version_of(&shard)) == Learns::Router {
+            if learns(&before, &placement.belief(&shard)) == Learns::Router || fenced {
                 continue;
             }
-            table = self.read_table(None).await?;
-            self.take_over(table.clone());
-            self.teach(&table, &shard, None).await?;
+            placement = self.read_placement(ns, None).await?;
+            self.take_over(ns, placement.clone());
+            match &placement {
+                Placement::Home(primary, version) if of_database => {
+                    self.teach_home(primary, *version, &shard, None).await?;
+                }
+                Placement::Home(..) => {}
+                Placement::Table(table) => self.teach(table, &shard, None).await?,
+            }
         }
     }
 
     pub async fn teach(&self, table: &RoutingTable, shard: &str, turn: Option<i64>) -> Outcome<()> {
-        let told = Ownership::of(table, shard);
-        let learned = self.on_again(shard, move |s| s.learn(told.clone(), turn));
+        let (ns, told) = (ns_named(&table.entry.ns), Ownership::of(table, shard));
+        let learned = self.on_again(shard, move |s| s.learn(ns, told.clone(), turn));
+        learned.await?.map_err(Failure::Refused)
+    }
+
+    pub async fn teach_home(
+        &self,
+        primary: &str,
+        version: DbVersion,
+        shard: &str,
+        turn: Option<i64>,
+    ) -> Outcome<()> {
+        let told = Home {
+            db: DB.into(),
+            version,
+            primary: primary == shard,
+            fence: None,
+            turn: 0,
+        };
+        let learned = self.on_again(shard, move |s| s.learn_home(told.clone(), turn));
         learned.await?.map_err(Failure::Refused)
     }
 
     /// A retryable write.
     pub async fn write(self: Rc<Router>, session: (u32, i64), op: Op) -> Outcome<u32> {
         let this = self.clone();
-        self.agree(move |table| {
+        self.agree(ns_of(op.id()), move |placement| {
             let this = this.clone();
             Box::pin(async move {
-                let shard = this.owner(&table, op.id());
-                let (version, time) = (table.version_of(&shard), this.time());
-                let done = this.on_again(&shard, move |s| s.write(version, time, session, op));
-                done.await?.map_err(Failure::Refused)
+                let shard = this.owner(&placement, op.id());
+                let (belief, time) = (placement.belief(&shard), this.time());
+                let again = !matches!(op, Op::Define(..) | Op::Undefine(_));
+                let ask = move |s: Rc<Shard>| s.write(belief, time, session, op);
+                let done = this.ask(&shard, ask, again).await?;
+                done.map_err(Failure::Refused)
             })
         })
         .await
     }
 
-    fn owner(&self, table: &RoutingTable, id: u32) -> Name {
-        let chunk = table.chunk_at(self.places.of(id));
+    pub fn owner(&self, placement: &Placement, id: u32) -> Name {
+        let table = match placement {
+            Placement::Home(shard, _) => return shard.clone(),
+            Placement::Table(table) => table,
+        };
+        let chunk = match table.entry.unsplittable {
+            true => table.chunks().next(),
+            false => table.chunk_at(self.places.of(id)),
+        };
         chunk.expect("a place has a chunk").shard.clone()
     }
 
-    /// All documents.
-    pub async fn find(self: Rc<Router>) -> Outcome<Vec<(u32, i64)>> {
-        self.scatter(None).await
+    /// All documents of a collection.
+    pub async fn find(self: Rc<Router>, ns: Ns) -> Outcome<Vec<(u32, i64)>> {
+        self.scatter(ns, None).await
     }
 
-    async fn scatter(self: &Rc<Router>, at: Option<u64>) -> Outcome<Vec<(u32, i64)>> {
+    async fn scatter(self: &Rc<Router>, ns: Ns, at: Option<u64>) -> Outcome<Vec<(u32, i64)>> {
         let this = self.clone();
-        self.agree(move |table| {
+        self.agree(ns, move |placement| {
             let this = this.clone();
             Box::pin(async move {
-                let asks = table.shards().map(|name| {
-                    let (this, name) = (this.clone(), name.clone());
-                    let (version, time) = (table.version_of(&name), this.time());
+                let asks = placement.shards().into_iter().map(|name| {
+                    let this = this.clone();
+                    let (belief, time) = (placement.belief(&name), this.time());
+                    let version = belief.version;
                     let ask: Boxed<Outcome<Vec<(u32, i64)>>> = Box::pin(async move {
                         match at {
                             Some(at) => this.try_on(&name, move |s| s.find_at(version, at)).await,
-                            None => this.try_on(&name, move |s| s.find(version, time)).await,
+                            None => this.try_on(&name, move |s| s.find(ns, belief, time)).await,
                         }
                     });
                     ask
@@ -290,7 +436,7 @@ impl Router {
         loop {
             let (asks, at) = (pinning.asks(), pinning.at());
             if asks.is_empty() {
-                return self.scatter(Some(at)).await;
+                return self.scatter(SHARDED, Some(at)).await;
             }
             let asks = asks.into_iter().map(|(name, ask)| {
                 let this = self.clone();
@@ -316,11 +462,11 @@ impl Router {
         let joined: Rc<RefCell<Vec<Name>>> = Rc::default();
         for statement in statements {
             let (this, names) = (self.clone(), joined.clone());
-            let done = self.agree(move |table| {
+            let done = self.agree(SHARDED, move |placement| {
                 let (this, names) = (this.clone(), names.clone());
                 Box::pin(async move {
-                    let shard = this.owner(&table, statement.0);
-                    let (version, time) = (table.version_of(&shard), this.time());
+                    let shard = this.owner(&placement, statement.0);
+                    let (version, time) = (placement.belief(&shard).version, this.time());
                     let starts = !names.borrow().contains(&shard);
                     let ask =
                         move |s: Rc<Shard>| s.statement(version, time, (txn, starts), statement);

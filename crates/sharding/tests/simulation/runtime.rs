@@ -36,6 +36,8 @@ pub struct Weather {
     pub lost: u32,
     pub doubled: u32,
     pub slow: u32,
+    /// These come to a shard when their sender waits for them no more, and later ones have come before.
+    pub late: u32,
 }
 
 pub struct Sim {
@@ -161,15 +163,35 @@ impl Sim {
         R: 'static,
         F: Future<Output = R> + 'static,
     {
-        self.call_by(to, make, false).await
+        let delay = self.delay();
+        self.call_by(to, make, false, delay).await
     }
 
-    /// `again`: what may be sent again by who is in doubt, so it may arrive twice, whenever.
-    pub async fn call_by<R, F>(
+    /// The same of a shard. `again`: what may be sent again by who is in doubt, so it may arrive twice,
+    /// whenever.
+    pub async fn call_shard<R, F>(
         self: &Rc<Self>,
         to: Process,
         make: impl Fn() -> F + 'static,
         again: bool,
+    ) -> Option<R>
+    where
+        R: 'static,
+        F: Future<Output = R> + 'static,
+    {
+        let delay = match self.of_1000(self.weather.get().late) {
+            true => TIMEOUT + self.below(2 * TIMEOUT),
+            false => self.delay(),
+        };
+        self.call_by(to, make, again, delay).await
+    }
+
+    async fn call_by<R, F>(
+        self: &Rc<Self>,
+        to: Process,
+        make: impl Fn() -> F + 'static,
+        again: bool,
+        mut delay: u64,
     ) -> Option<R>
     where
         R: 'static,
@@ -194,7 +216,8 @@ impl Sim {
                     task.clone().answer(caller, slot, answer);
                 });
             };
-            self.at(self.now() + self.delay(), Event::Run(to, Box::new(arrive)));
+            self.at(self.now() + delay, Event::Run(to, Box::new(arrive)));
+            delay = self.delay();
         }
         self.messages.set(self.messages.get() + 1);
         Answered {

@@ -1,11 +1,13 @@
 //! A shard: documents, what it knows of its part, the outcomes of retryable writes, and what is
 //! prepared; all in a log that a majority has after a while.
 //!
-//! Its decisions are the crate's: [`standing`], [`Ownership`]'s commands, [`part::outcome`]. What the
-//! executor and the sessions do around them is modelled: gates, key locks, records of sessions.
+//! Its decisions are the crate's: [`standing`], [`home_standing`], the commands of [`Ownership`] and
+//! [`Home`], [`part::outcome`]. What the executor and the sessions do around them is modelled: gates, key
+//! locks, records of sessions.
 
-use crate::config::{NS, entry};
+use crate::documents::Turn;
 use crate::history::{History, Planted};
+use crate::names::{Ns, SHARDED, VIEWS, ns_of};
 use crate::replicated::{Mark, Replicated, State};
 use crate::runtime::{Process, Sim};
 use crate::transactions::{Memory, Prepared, Txn};
@@ -14,10 +16,11 @@ use query::expr::ParseEnv;
 use query::filter::Filter;
 use sharding::two_phase::Shard as Name;
 use sharding::{
-    Fence, Ownership, Place, PlaceRange, Received, ShardKey, Standing, UnderWay, Version, standing,
+    DbVersion, Home, Ownership, Place, PlaceRange, Received, ShardKey, Standing, UnderWay, Version,
+    home_standing, standing,
 };
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 /// Distinct values of the shard key.
@@ -46,8 +49,15 @@ impl Places {
         Places((0..KEYS).map(place).collect())
     }
 
+    /// Of a document of the collection that is sharded.
     pub fn of(&self, id: u32) -> &Place {
         &self.0[key_of(id) as usize]
+    }
+
+    /// Whether a document lies in a range of a collection. Others than the one that is sharded move
+    /// whole.
+    pub fn contains(&self, ns: Ns, range: &PlaceRange, id: u32) -> bool {
+        ns_of(id) == ns && (ns != SHARDED || range.contains(self.of(id)))
     }
 }
 
@@ -64,7 +74,11 @@ pub struct Record {
 pub enum Change {
     Put(Document),
     Remove(u32),
-    Own(Box<Ownership>),
+    Own(Ns, Box<Ownership>),
+    Home(Box<Home>),
+    Create(Ns),
+    /// A collection, and all that is in it.
+    Drop(Ns),
     Session(u32, Record),
     Prepare(Txn, Prepared),
     Unprepare(Txn),
@@ -75,7 +89,10 @@ pub enum Change {
 #[derive(Clone, Default)]
 pub struct Stored {
     pub documents: BTreeMap<u32, Document>,
-    pub ownership: Option<Rc<Ownership>>,
+    /// Collections that are there.
+    pub collections: BTreeSet<Ns>,
+    pub ownership: BTreeMap<Ns, Rc<Ownership>>,
+    pub home: Option<Rc<Home>>,
     pub sessions: BTreeMap<u32, Record>,
     pub prepared: BTreeMap<Txn, Prepared>,
     pub decisions: BTreeMap<Txn, Vec<Name>>,
@@ -86,9 +103,18 @@ impl State for Stored {
     fn apply(&mut self, entry: &Vec<Change>, _: u64) {
         for change in entry.iter().cloned() {
             match change {
-                Change::Put(d) => drop(self.documents.insert(d.id, d)),
+                Change::Put(d) => {
+                    self.collections.insert(ns_of(d.id));
+                    self.documents.insert(d.id, d);
+                }
                 Change::Remove(id) => drop(self.documents.remove(&id)),
-                Change::Own(known) => self.ownership = Some(Rc::new(*known)),
+                Change::Own(ns, known) => drop(self.ownership.insert(ns, Rc::new(*known))),
+                Change::Home(known) => self.home = Some(Rc::new(*known)),
+                Change::Create(ns) => drop(self.collections.insert(ns)),
+                Change::Drop(ns) => {
+                    self.collections.remove(&ns);
+                    self.documents.retain(|id, _| ns_of(*id) != ns);
+                }
                 Change::Session(id, record) => drop(self.sessions.insert(id, record)),
                 Change::Prepare(txn, prepared) => drop(self.prepared.insert(txn, prepared)),
                 Change::Unprepare(txn) => drop(self.prepared.remove(&txn)),
@@ -105,6 +131,7 @@ pub enum Refusal {
     Stale {
         shard: Name,
         fenced: bool,
+        of_database: bool,
     },
     /// It has changed nothing, and may be asked again.
     Again,
@@ -114,20 +141,53 @@ pub enum Refusal {
 
 pub type Reply<T> = Result<T, Refusal>;
 
-/// What a retryable write does.
+/// What a retryable write does, or a command that changes a view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     Insert(u32),
     Add(u32),
     Delete(u32),
+    /// A view is what it has become at last; done twice, it is done once.
+    Define(u32, i64),
+    Undefine(u32),
 }
 
 impl Op {
     pub fn id(self) -> u32 {
         match self {
             Op::Insert(id) | Op::Add(id) | Op::Delete(id) => id,
+            Op::Define(id, _) | Op::Undefine(id) => id,
         }
     }
+}
+
+/// What a router believes: the version of a collection's part, and of the database where that says that
+/// the collection is here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Belief {
+    pub version: Version,
+    pub home: Option<DbVersion>,
+}
+
+impl From<Version> for Belief {
+    fn from(version: Version) -> Belief {
+        let home = None;
+        Belief { version, home }
+    }
+}
+
+/// Behind a gate are the writes to a collection, or to what of the database is not sharded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Behind {
+    Collection(Ns),
+    Database,
+}
+
+#[derive(Default)]
+pub struct Door {
+    inside: Rc<Cell<u32>>,
+    /// Somebody waits for those inside.
+    closed: bool,
 }
 
 /// Held by who writes until it is done.
@@ -158,15 +218,11 @@ pub struct Shard {
     pub places: Rc<Places>,
     pub set: RefCell<Replicated<Stored>>,
     pub memory: RefCell<Memory>,
-    shown: RefCell<(Vec<PlaceRange>, Option<Filter>)>,
+    shown: RefCell<BTreeMap<Ns, (Vec<PlaceRange>, Filter)>>,
 }
 
-/// Documents that are removed before a rest.
-const CLEANED_AT_ONCE: usize = 3;
 /// How long what movers have sent is waited for.
 const MOVERS_DRAIN: u64 = 5000;
-/// How long writes that are under way are waited for.
-const DRAIN: u64 = 500;
 
 impl Shard {
     pub fn new(
@@ -178,6 +234,7 @@ impl Shard {
         documents: Vec<Document>,
     ) -> Rc<Shard> {
         let stored = Stored {
+            collections: BTreeSet::from([SHARDED]),
             documents: documents.into_iter().map(|d| (d.id, d)).collect(),
             ..Stored::default()
         };
@@ -193,17 +250,27 @@ impl Shard {
         })
     }
 
-    pub fn known(&self) -> Option<Rc<Ownership>> {
-        self.set.borrow().latest.ownership.clone()
+    pub fn known(&self, ns: Ns) -> Option<Rc<Ownership>> {
+        self.set.borrow().latest.ownership.get(&ns).cloned()
+    }
+
+    pub fn home(&self) -> Option<Rc<Home>> {
+        self.set.borrow().latest.home.clone()
     }
 
     pub fn append(&self, entry: Vec<Change>) -> Mark {
-        let before = self.known();
+        let learns = |c: &Change| match c {
+            Change::Own(ns, _) => Some((*ns, self.known(*ns))),
+            _ => None,
+        };
+        let before: Vec<_> = entry.iter().filter_map(learns).collect();
         let mark = self.set.borrow_mut().append(entry);
-        if let Some(now) = self.known()
-            && !self.reads_the_past(before.as_deref(), &now)
-        {
-            self.memory.borrow_mut().changed = Some(self.sim.now());
+        for (ns, before) in before {
+            let now = self.known(ns).expect("it was learned");
+            if !self.reads_the_past(before.as_deref(), &now) {
+                let now = self.sim.now();
+                self.memory.borrow_mut().changed.insert(ns, now);
+            }
         }
         mark
     }
@@ -241,29 +308,52 @@ impl Shard {
         Refusal::Stale {
             shard: self.name.clone(),
             fenced,
+            of_database: false,
         }
     }
 
-    /// The gate, while nobody waits for writes to end.
-    pub fn enter(&self) -> Option<Gate> {
-        let memory = self.memory.borrow();
-        if memory.draining {
+    /// The gate, while nobody waits for those behind it.
+    pub fn enter(&self, behind: Behind) -> Option<Gate> {
+        let mut memory = self.memory.borrow_mut();
+        let door = memory.doors.entry(behind).or_default();
+        if door.closed {
             return None;
         }
-        memory.gates.set(memory.gates.get() + 1);
-        Some(Gate(memory.gates.clone()))
+        door.inside.set(door.inside.get() + 1);
+        Some(Gate(door.inside.clone()))
+    }
+
+    /// Waits for those behind a gate, so long; whether all are done.
+    pub async fn drain(&self, behind: Behind, millis: u64) -> bool {
+        let close = |closed| {
+            let mut memory = self.memory.borrow_mut();
+            memory.doors.entry(behind).or_default().closed = closed;
+        };
+        let inside = || self.memory.borrow().doors[&behind].inside.get();
+        close(true);
+        let until = self.sim.now() + millis;
+        while inside() > 0 && self.sim.now() < until {
+            self.sim.sleep(3).await;
+        }
+        close(false);
+        inside() == 0
+    }
+
+    fn movers(&self, ns: Ns) -> Rc<RefCell<UnderWay>> {
+        let mut memory = self.memory.borrow_mut();
+        memory.movers.entry(ns).or_default().clone()
     }
 
     /// For what movers send.
-    pub fn enter_mover(&self, range: &PlaceRange) -> MoverGate {
-        let movers = self.memory.borrow().movers.clone();
-        let number = movers.borrow_mut().enter(Some(range.clone()));
+    pub fn enter_mover(&self, by: &Turn) -> MoverGate {
+        let movers = self.movers(by.ns);
+        let number = movers.borrow_mut().enter(Some(by.range.clone()));
         MoverGate { movers, number }
     }
 
     /// Waits until what they have sent of a range so far is done.
-    async fn drain_movers(&self, range: PlaceRange) -> Reply<()> {
-        let movers = self.memory.borrow().movers.clone();
+    pub async fn drain_movers(&self, ns: Ns, range: PlaceRange) -> Reply<()> {
+        let movers = self.movers(ns);
         let until = self.sim.now() + MOVERS_DRAIN;
         let awaited = movers.borrow().meeting(&[range]);
         let passes = self.history.has(Planted::MoversPassed);
@@ -277,9 +367,12 @@ impl Shard {
     }
 
     /// Compares versions.
-    pub fn admit(&self, version: Version) -> Reply<()> {
-        let known = self.known();
-        match standing(known.as_deref(), Received::Version(version)) {
+    pub fn admit(&self, ns: Ns, belief: Belief) -> Reply<()> {
+        if let Some(home) = belief.home {
+            self.admit_home(home)?;
+        }
+        let known = self.known(ns);
+        match standing(known.as_deref(), Received::Version(belief.version)) {
             Standing::Serve { .. } => Ok(()),
             Standing::Stale if self.history.has(Planted::VersionUnchecked) => Ok(()),
             Standing::Stale => Err(self.refusal(false)),
@@ -287,15 +380,33 @@ impl Shard {
         }
     }
 
-    pub fn writer(&self, version: Version) -> Reply<Gate> {
-        let gate = self.enter().ok_or_else(|| self.refusal(true))?;
-        self.admit(version)?;
-        Ok(gate)
+    fn admit_home(&self, home: DbVersion) -> Reply<()> {
+        let fenced = match home_standing(self.home().as_deref(), home) {
+            Standing::Serve { .. } => return Ok(()),
+            Standing::Stale if self.history.has(Planted::HomeUnchecked) => return Ok(()),
+            Standing::Stale => false,
+            Standing::Fenced => true,
+        };
+        Err(Refusal::Stale {
+            shard: self.name.clone(),
+            fenced,
+            of_database: true,
+        })
+    }
+
+    pub fn writer(&self, ns: Ns, belief: Belief) -> Reply<Vec<Gate>> {
+        let mut behind = vec![Behind::Collection(ns)];
+        behind.extend(belief.home.map(|_| Behind::Database));
+        let gates = behind.into_iter().map(|behind| self.enter(behind));
+        let gates: Option<Vec<Gate>> = gates.collect();
+        let gates = gates.ok_or_else(|| self.refusal(true))?;
+        self.admit(ns, belief)?;
+        Ok(gates)
     }
 
     /// Whether routers see a document.
     pub fn shows(&self, id: u32) -> bool {
-        self.shows_to(self.known().as_deref(), id)
+        self.shows_to(self.known(ns_of(id)).as_deref(), id)
     }
 
     /// The same for a command that was admitted when this was known.
@@ -307,36 +418,43 @@ impl Shard {
             return true;
         }
         let mut shown = self.shown.borrow_mut();
-        if shown.0 != known.orphans || shown.1.is_none() {
+        let fresh = shown.get(&ns_of(id)).filter(|(of, _)| *of == known.orphans);
+        if fresh.is_none() {
             let filter = Filter::parse(known.shown().as_doc(), &ParseEnv::new());
-            *shown = (known.orphans.clone(), filter.ok());
+            let filter = filter.expect("a filter");
+            shown.insert(ns_of(id), (known.orphans.clone(), filter));
         }
         let document = doc! {"_id": id as i32, "k": key_of(id) as i32};
-        let filter = shown.1.as_ref().expect("a filter");
-        filter
-            .matches(document.as_doc())
-            .expect("it matches or not")
+        let matches = shown[&ns_of(id)].1.matches(document.as_doc());
+        matches.expect("it matches or not")
     }
 
     /// A retryable write of a session.
     pub async fn write(
         self: Rc<Shard>,
-        version: Version,
+        belief: Belief,
         time: u64,
         (session, number): (u32, i64),
         op: Op,
     ) -> Reply<u32> {
         self.hear(time);
-        let gate = self.writer(version)?;
-        self.pause(4).await;
+        let gates = self.writer(ns_of(op.id()), belief)?;
+        self.pause(if self.sim.one_in(30) { 300 } else { 4 }).await;
         let (done, mark) = self.execute(session, number, op)?;
-        drop(gate);
+        drop(gates);
         self.majority(mark).await;
         Ok(done)
     }
 
     fn execute(&self, session: u32, number: i64, op: Op) -> Reply<(u32, Mark)> {
         let id = op.id();
+        if let Op::Define(..) | Op::Undefine(_) = op {
+            let change = match op {
+                Op::Define(_, value) => Change::Put(Document { id, value }),
+                _ => Change::Remove(id),
+            };
+            return Ok((1, self.append(vec![change])));
+        }
         let (record, old) = {
             let latest = &self.set.borrow().latest;
             let old = latest.documents.get(&id).cloned();
@@ -363,8 +481,8 @@ impl Shard {
                 value: old.value + 1,
                 ..old
             })),
-            (Op::Delete(id), Some(_)) => Some(Change::Remove(id)),
-            (Op::Add(_) | Op::Delete(_), None) => None,
+            (_, Some(_)) => Some(Change::Remove(id)),
+            (_, None) => None,
         };
         let done = u32::from(change.is_some());
         let record = Record {
@@ -377,184 +495,37 @@ impl Shard {
         Ok((done, self.append(entry)))
     }
 
-    /// All that routers see. Between the comparison of versions and the view time may pass.
-    pub async fn find(self: Rc<Shard>, version: Version, time: u64) -> Reply<Vec<(u32, i64)>> {
+    /// All of a collection that routers see, or all views. Between the comparison of versions and the
+    /// view time may pass.
+    pub async fn find(
+        self: Rc<Shard>,
+        ns: Ns,
+        belief: Belief,
+        time: u64,
+    ) -> Reply<Vec<(u32, i64)>> {
         self.hear(time);
-        self.admit(version)?;
-        let admitted = self.known();
+        self.admit(ns, belief)?;
+        let admitted = self.known(ns);
         self.pause(if self.sim.one_in(20) { 300 } else { 4 }).await;
         let found = {
             let latest = &self.set.borrow().latest;
-            let seen = latest.documents.values();
+            let seen = latest.documents.values().filter(|d| ns_of(d.id) == ns);
             let seen = seen.filter(|d| self.shows_to(admitted.as_deref(), d.id));
             seen.map(|d| (d.id, d.value)).collect()
         };
-        let now = self.known();
+        let now = self.known(ns);
+        if let Some(home) = belief.home.filter(|_| ns == VIEWS)
+            && !self.history.has(Planted::ViewUnchecked)
+        {
+            self.admit_home(home)?;
+        }
         match Ownership::still_serves(admitted.as_deref(), now.as_deref()) {
             false if !self.history.has(Planted::ViewUnchecked) => Err(self.refusal(true)),
             _ => Ok(found),
-        }
-    }
-
-    /// `_pandoOwnership`
-    pub async fn learn(self: Rc<Shard>, told: Ownership, turn: Option<i64>) -> Reply<()> {
-        self.changing().await;
-        let known = self.known();
-        let turn = turn.map(|t| t as u64);
-        let learned = Ownership::told(known.as_deref(), &told, None, turn).map_err(never)?;
-        let mark = match learned {
-            Some(learned) => Some(self.append(vec![Change::Own(Box::new(learned))])),
-            None => self.set.borrow().last(),
-        };
-        if let Some(mark) = mark {
-            self.majority(mark).await;
-        }
-        Ok(())
-    }
-
-    /// One at a time changes what is known.
-    async fn changing(&self) {
-        while self.memory.borrow().draining || self.memory.borrow().changing {
-            self.sim.sleep(3).await;
-        }
-    }
-
-    /// Waits for the writes that are under way.
-    async fn drain(&self) -> bool {
-        self.memory.borrow_mut().draining = true;
-        let until = self.sim.now() + DRAIN;
-        let quiet = loop {
-            if self.memory.borrow().gates.get() == 0 {
-                break true;
-            }
-            if self.sim.now() >= until {
-                break false;
-            }
-            self.sim.sleep(3).await;
-        };
-        self.memory.borrow_mut().draining = false;
-        quiet
-    }
-
-    async fn is_quiet(&self) -> bool {
-        if self.history.has(Planted::GateSkipped) {
-            return true;
-        }
-        if !self.drain().await {
-            return false;
-        }
-        let until = self.sim.now() + DRAIN;
-        while !self.set.borrow().latest.prepared.is_empty() {
-            if self.history.has(Planted::PreparedPassed) {
-                return true;
-            }
-            if self.sim.now() >= until {
-                return false;
-            }
-            self.sim.sleep(3).await;
-        }
-        true
-    }
-
-    /// `_pandoFence`, raised.
-    pub async fn raise(self: Rc<Shard>, fence: Fence, turn: i64) -> Reply<()> {
-        self.changing().await;
-        let known = self.known().ok_or_else(not_sharded)?;
-        let known = known.with_fence(fence, turn as u64).map_err(never)?;
-        self.memory.borrow_mut().changing = true;
-        let mark = self.append(vec![Change::Own(Box::new(known.clone()))]);
-        let quiet = self.is_quiet().await;
-        self.memory.borrow_mut().changing = false;
-        if !quiet {
-            self.append(vec![Change::Own(Box::new(known.without_fence()))]);
-            return Err(Refusal::Never("writes have been open for too long".into()));
-        }
-        self.majority(mark).await;
-        Ok(())
-    }
-
-    /// `_pandoFence`, lifted.
-    pub async fn lift(self: Rc<Shard>, by: String, turn: Option<i64>) -> Reply<()> {
-        self.changing().await;
-        let Some(known) = self.known() else {
-            return Ok(());
-        };
-        let turn = turn.map_or(known.turn, |t| t as u64);
-        if let Some(open) = known.lifted(&by, turn).map_err(never)? {
-            let mark = self.append(vec![Change::Own(Box::new(open))]);
-            self.majority(mark).await;
-        }
-        Ok(())
-    }
-
-    /// `_pandoReceive`
-    pub async fn expect(
-        self: Rc<Shard>,
-        version: Version,
-        incoming: PlaceRange,
-        turn: i64,
-    ) -> Reply<()> {
-        self.changing().await;
-        let nothing = Ownership::nothing(NS, entry().key, version);
-        let known = self.known();
-        let turn = Some(turn as u64);
-        let range = incoming.clone();
-        let expecting = Ownership::expecting(known.as_deref(), nothing, incoming, turn);
-        let mark = self.append(vec![Change::Own(Box::new(expecting.map_err(never)?))]);
-        self.drain_movers(range).await?;
-        self.majority(mark).await;
-        Ok(())
-    }
-
-    /// `_pandoClean`
-    pub async fn clean(self: Rc<Shard>, gone: PlaceRange, turn: i64, keep: bool) -> Reply<()> {
-        self.changing().await;
-        let before = self.known().ok_or_else(not_sharded)?;
-        let mut known = (*before).clone().heed(turn as u64).map_err(never)?;
-        if !keep {
-            known = known.closed(std::slice::from_ref(&gone));
-        }
-        if known != *before {
-            self.append(vec![Change::Own(Box::new(known.clone()))]);
-        }
-        self.drain_movers(gone.clone()).await?;
-        // A few at a time, with rests.
-        loop {
-            self.changing().await;
-            let now = self.known().ok_or_else(not_sharded)?;
-            if !self.history.has(Planted::CleanGoesOn) {
-                if now.turn != known.turn || !now.version.is_same_life(&known.version) {
-                    return Err(Refusal::Never("somebody else changes it since".into()));
-                }
-                now.check_cleans(&gone).map_err(never)?;
-            }
-            let inside: Vec<u32> = {
-                let latest = &self.set.borrow().latest;
-                let ids = latest.documents.keys().copied();
-                let inside = ids.filter(|id| gone.contains(self.places.of(*id)));
-                inside.take(CLEANED_AT_ONCE).collect()
-            };
-            let is_last = inside.len() < CLEANED_AT_ONCE;
-            let mut entry: Vec<Change> = inside.into_iter().map(Change::Remove).collect();
-            if is_last && !keep {
-                entry.push(Change::Own(Box::new(
-                    (*now).clone().cleaned(std::slice::from_ref(&gone)),
-                )));
-            }
-            let mark = self.append(entry);
-            if is_last {
-                self.majority(mark).await;
-                return Ok(());
-            }
-            self.pause(if self.sim.one_in(4) { 6000 } else { 30 }).await;
         }
     }
 }
 
 pub fn never(stop: errors::Stop) -> Refusal {
     Refusal::Never(stop.into_error().to_string())
-}
-
-fn not_sharded() -> Refusal {
-    Refusal::Never("it is not sharded here".into())
 }

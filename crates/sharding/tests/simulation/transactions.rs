@@ -2,12 +2,13 @@
 //! for snapshots.
 
 use crate::history::Planted;
+use crate::names::{Ns, SHARDED, ns_of};
 use crate::replicated::Mark;
-use crate::shard::{Change, Document, Gate, Record, Refusal, Reply, Shard, Stored};
+use crate::shard::{Behind, Change, Document, Door, Gate, Record, Refusal, Reply, Shard, Stored};
 use sharding::two_phase::part::{self, Known, Phase};
 use sharding::two_phase::{Answer, Ask, Shard as Name};
 use sharding::{UnderWay, Version, snapshot};
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -36,12 +37,11 @@ struct Moment {
 /// What goes with the process.
 #[derive(Default)]
 pub struct Memory {
-    pub gates: Rc<Cell<u32>>,
-    pub draining: bool,
-    pub movers: Rc<RefCell<UnderWay>>,
+    pub doors: BTreeMap<Behind, Door>,
+    pub movers: BTreeMap<Ns, Rc<RefCell<UnderWay>>>,
     pub changing: bool,
-    /// When the ranges became other ones.
-    pub changed: Option<u64>,
+    /// When the ranges of a collection became other ones.
+    pub changed: BTreeMap<Ns, u64>,
     open: BTreeMap<Txn, Open>,
     moments: BTreeMap<u64, Moment>,
 }
@@ -101,16 +101,16 @@ impl Shard {
         (id, n): (u32, i64),
     ) -> Reply<()> {
         self.hear(time);
-        let gate = self.writer(version)?;
+        let gates = self.writer(SHARDED, version.into())?;
         self.pause(3).await;
-        let done = self.add(gate, txn, starts, id, n);
+        let done = self.add(gates, txn, starts, id, n);
         if done.is_err() {
             self.memory.borrow_mut().open.remove(&txn);
         }
         done
     }
 
-    fn add(&self, gate: Gate, txn: Txn, starts: bool, id: u32, n: i64) -> Reply<()> {
+    fn add(&self, gates: Vec<Gate>, txn: Txn, starts: bool, id: u32, n: i64) -> Reply<()> {
         match starts {
             true => self.begin(txn)?,
             false if !self.memory.borrow().open.contains_key(&txn) => return Err(no_such()),
@@ -121,7 +121,7 @@ impl Shard {
         }
         let shown = self.shows(id);
         let mut memory = self.memory.borrow_mut();
-        let changed = memory.changed;
+        let changed = memory.changed.get(&SHARDED).copied();
         let open = memory.open.get_mut(&txn).ok_or_else(no_such)?;
         if changed.is_some_and(|changed| changed >= open.taken) {
             return Err(Refusal::Never("migration conflict".into()));
@@ -137,7 +137,7 @@ impl Shard {
         };
         let value = old.value + n;
         open.writes.insert(id, Document { id, value });
-        open._gates.push(gate);
+        open._gates.extend(gates);
         Ok(())
     }
 
@@ -345,20 +345,18 @@ impl Shard {
 
     /// All that routers see of a state that is kept. It fails where the ranges have changed since.
     pub async fn find_at(self: Rc<Shard>, version: Version, at: u64) -> Reply<Vec<(u32, i64)>> {
-        self.admit(version)?;
+        self.admit(SHARDED, version.into())?;
         let memory = self.memory.borrow();
         let moment = memory.moments.get(&at).ok_or_else(no_such)?;
-        if memory
-            .changed
-            .is_some_and(|changed| changed >= moment.taken)
-        {
+        let changed = memory.changed.get(&SHARDED);
+        if changed.is_some_and(|changed| *changed >= moment.taken) {
             return Err(Refusal::Never("migration conflict".into()));
         }
         let seen = moment
             .stored
             .documents
             .values()
-            .filter(|d| self.shows(d.id));
+            .filter(|d| ns_of(d.id) == SHARDED && self.shows(d.id));
         Ok(seen.map(|d| (d.id, d.value)).collect())
     }
 

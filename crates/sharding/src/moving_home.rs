@@ -1,0 +1,175 @@
+//! A database on its way to another primary shard: the steps of whoever moves it, and how that ends
+//! whoever ends it.
+//!
+//! ```text
+//! look ─► each collection that only the database says to be there says so itself, and moves like a range
+//!      ─► look again, until there is none ─► what has chunks is known at the new primary
+//!      ─► the end of before ─► fence ─► look ─► views ─► the metadata changes (moving → moved)
+//!                                         └─ a collection has come to be: taken back, and again
+//! end: moving → left, unless it is moved ─► all sides are told ─► fence ─► who is not the primary forgets the views
+//! ```
+//! Invariant: when the metadata changes, nothing is on the old primary shard that only the database says
+//! to be there. What was decided is decided by the `state` of the document of what is under way alone.
+
+use errors::{Result, err};
+
+/// How often collections may come to be while others are moved.
+const MOST_ROUNDS: usize = 20;
+
+/// What the mover does, one after the other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Which collections only the database says to be there: [`HomeMove::found`].
+    Look,
+    /// This collection says by itself where it is from now on, and moves like a range.
+    MoveCollection(String),
+    /// What says so already is known at the new primary shard too.
+    MakeTracked,
+    /// The document of what is under way.
+    WriteDown,
+    Fence,
+    /// The same as the first, while nothing can come to be: [`HomeMove::found`].
+    LookAgain,
+    /// The new primary shard has the views that the old one has, and no other.
+    MakeViews,
+    ChangePrimary,
+    /// What is under way is ended: a collection has come to be before the fence.
+    TakeBack,
+}
+
+/// The mover's way until the primary has changed or something fails. If what is under way was written
+/// down, it is to be ended then.
+#[derive(Clone, Debug)]
+pub struct HomeMove {
+    now: Option<Step>,
+    /// Collections that are to be moved.
+    waiting: Vec<String>,
+    rounds: usize,
+}
+
+impl Default for HomeMove {
+    fn default() -> HomeMove {
+        HomeMove::new()
+    }
+}
+
+impl HomeMove {
+    pub fn new() -> HomeMove {
+        HomeMove {
+            now: Some(Step::Look),
+            waiting: Vec::new(),
+            rounds: 0,
+        }
+    }
+
+    /// What is to be done now; `None` at the end.
+    pub fn step(&self) -> Option<Step> {
+        self.now.clone()
+    }
+
+    /// What [`Step::Look`] and [`Step::LookAgain`] have found.
+    pub fn found(&mut self, collections: Vec<String>) {
+        self.waiting = collections;
+    }
+
+    /// The step is done.
+    pub fn done(&mut self) -> Result<()> {
+        let next = match self.now.take() {
+            None => return Ok(()),
+            Some(Step::Look | Step::MoveCollection(_)) => match self.waiting.pop() {
+                Some(collection) => Step::MoveCollection(collection),
+                None => Step::MakeTracked,
+            },
+            Some(Step::MakeTracked) => Step::WriteDown,
+            Some(Step::WriteDown) => Step::Fence,
+            Some(Step::Fence) => Step::LookAgain,
+            Some(Step::LookAgain) if self.waiting.is_empty() => Step::MakeViews,
+            Some(Step::LookAgain) => Step::TakeBack,
+            Some(Step::MakeViews) => Step::ChangePrimary,
+            Some(Step::ChangePrimary) => return Ok(()),
+            Some(Step::TakeBack) => {
+                self.rounds += 1;
+                if self.rounds >= MOST_ROUNDS {
+                    return Err(err!(
+                        OperationFailed,
+                        "collections come to be faster than they are moved"
+                    )
+                    .into());
+                }
+                Step::Look
+            }
+        };
+        self.now = Some(next);
+        Ok(())
+    }
+}
+
+/// What is done to end the change of a database's primary that is decided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndStep {
+    /// The shards hear what the metadata says.
+    Tell,
+    /// The fence goes, where it stands still.
+    Lift,
+    /// Those that are not the primary have no views of it any more.
+    ForgetViews,
+}
+
+/// What is to be done, in this order; then who holds the lock removes the document of what was under
+/// way. Who does not only lets routers go on.
+pub fn ending(moved: bool, holds_lock: bool) -> &'static [EndStep] {
+    match (holds_lock, moved) {
+        (true, _) => &[EndStep::Tell, EndStep::Lift, EndStep::ForgetViews],
+        (false, true) => &[EndStep::Tell],
+        (false, false) => &[EndStep::Lift],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(found: &mut dyn FnMut(&Step) -> Vec<String>) -> Result<Vec<Step>> {
+        let (mut steps, mut did) = (HomeMove::new(), Vec::new());
+        while let Some(step) = steps.step() {
+            if matches!(step, Step::Look | Step::LookAgain) {
+                steps.found(found(&step));
+            }
+            did.push(step);
+            steps.done()?;
+        }
+        Ok(did)
+    }
+
+    #[test]
+    fn what_has_come_to_be_is_moved_first() {
+        let mut looks = vec![
+            vec![],
+            vec!["d.b".to_string()],
+            vec!["d.b".into()],
+            vec!["d.a".into()],
+        ];
+        let did = run(&mut |_| looks.pop().unwrap()).unwrap();
+        let round = [
+            Step::MakeTracked,
+            Step::WriteDown,
+            Step::Fence,
+            Step::LookAgain,
+        ];
+        let mut expected = vec![Step::Look, Step::MoveCollection("d.a".into())];
+        expected.extend(round.clone());
+        expected.extend([
+            Step::TakeBack,
+            Step::Look,
+            Step::MoveCollection("d.b".into()),
+        ]);
+        expected.extend(round);
+        expected.extend([Step::MakeViews, Step::ChangePrimary]);
+        assert_eq!(did, expected);
+    }
+
+    #[test]
+    fn it_does_not_go_on_for_ever() {
+        assert!(run(&mut |_| vec!["d.c".into()]).is_err());
+    }
+}
