@@ -327,3 +327,17 @@ def test_the_time_of_the_cluster_in_pipelines(db):
         coll.find_one({}, {"t": "$$CLUSTER_TIME"}),
     ]
     assert all(d["t"] >= wrote for d in told[:2]) and all(d["t"].time for d in told)
+
+
+def test_the_fail_point_of_time(db):
+    db.c.insert_one({})
+    point = {"configureFailPoint": "maxTimeAlwaysTimeOut"}
+    db.client.admin.command({**point, "mode": "alwaysOn"})
+    try:
+        for asked in ({"find": "c"}, {"aggregate": "c", "pipeline": [], "cursor": {}}, {"count": "c"}):
+            with refuses(50):
+                db.command({**asked, "maxTimeMS": 60_000})
+            assert db.command(asked)["ok"] == 1
+    finally:
+        db.client.admin.command({**point, "mode": "off"})
+    assert db.command({"count": "c", "maxTimeMS": 60_000})["n"] == 1

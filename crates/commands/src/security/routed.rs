@@ -16,11 +16,12 @@ use crate::request::{concern, idl, routed, table};
 use crate::settings::parameters;
 use auth::Action;
 use bson::{Doc, DocBuf, Val, Value, Writer};
-use errors::{Error, Fallible, err};
+use errors::{Error, Fallible, bail, err};
 use executor::session_id::NOBODY;
 use service::{Client, Request};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 /// What a fail point does to a command.
 pub enum FailPoint {
@@ -199,12 +200,31 @@ impl Commands {
             return Ok(FailPoint::Nothing);
         };
         let args = Args::parse(command.name, request.body, request.legacy_db);
-        let hit = args.and_then(|args| self.fail(command, client, request, &args));
+        let hit = args.and_then(|args| {
+            self.check_time(command.name, &args)?;
+            self.fail(command, client, request, &args)
+        });
         Ok(match hit.map_err(|stop| stop.into_error())? {
             None => FailPoint::Nothing,
             Some(failure) if failure.close_connection => FailPoint::Close,
             Some(failure) => FailPoint::Append(failure.fields()),
         })
+    }
+
+    /// Fails where a fail point has the time be over that a command may take.
+    fn check_time(&self, name: &str, args: &Args<'_>) -> errors::Result<()> {
+        const LONG: Duration = Duration::from_secs(3600);
+        // What a getMore may take is of waiting for news.
+        if args.generic.max_time_ms == 0 || name == "getMore" {
+            return Ok(());
+        }
+        let now = Instant::now();
+        match self.fail_points.deadline(now, LONG) {
+            Some(deadline) if deadline <= now => {
+                bail!(MaxTimeMSExpired, "operation exceeded time limit")
+            }
+            _ => Ok(()),
+        }
     }
 
     /// What a fail point has a getMore of a router fail with.
