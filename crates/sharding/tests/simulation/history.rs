@@ -28,6 +28,8 @@ pub enum Planted {
     OutcomesLeft,
     /// The deciding shard does not store who is to be told.
     DecisionForgotten,
+    /// A decision is earlier than what was prepared for it.
+    DecisionEarly,
     /// What is prepared is in memory only.
     PromiseInMemory,
     /// The locks of what is prepared are free.
@@ -60,7 +62,7 @@ pub enum Planted {
 
 impl Planted {
     /// All bugs.
-    pub const ALL: [Planted; 24] = [
+    pub const ALL: [Planted; 25] = [
         Planted::FenceSkipped,
         Planted::GateSkipped,
         Planted::PreparedPassed,
@@ -71,6 +73,7 @@ impl Planted {
         Planted::HiddenShownLater,
         Planted::OutcomesLeft,
         Planted::DecisionForgotten,
+        Planted::DecisionEarly,
         Planted::PromiseInMemory,
         Planted::PreparedReleased,
         Planted::SnapshotUnprepared,

@@ -20,6 +20,8 @@ pub struct Logged<E> {
     durable_at: u64,
 }
 
+const MOST_AHEAD: u64 = 500;
+
 pub struct Replicated<S: State> {
     sim: Rc<Sim>,
     pub log: Vec<Logged<S::Entry>>,
@@ -28,6 +30,8 @@ pub struct Replicated<S: State> {
     pub term: i64,
     /// Nothing is written at or before it.
     heard: u64,
+    /// By how much its clock is before the real one, in milliseconds: those of two sets differ.
+    ahead: u64,
     made: u64,
 }
 
@@ -41,7 +45,9 @@ pub struct Mark {
 
 impl<S: State> Replicated<S> {
     pub fn new(sim: Rc<Sim>, state: S) -> Replicated<S> {
+        let ahead = sim.below(MOST_AHEAD);
         Replicated {
+            ahead,
             sim,
             log: Vec::new(),
             durable: (0, state.clone()),
@@ -64,7 +70,7 @@ impl<S: State> Replicated<S> {
         let (now, slow) = (self.sim.now(), self.sim.one_in(40));
         let wait = if slow { 300 } else { 5 };
         let before = self.log.last().map_or(0, |e| e.durable_at);
-        let ts = (now << 8).max(self.last_ts() + 1).max(self.heard + 1);
+        let ts = ((now + self.ahead) << 8).max(self.last_ts() + 1).max(self.heard + 1);
         self.made += 1;
         self.latest.apply(&entry, ts);
         let logged = Logged {

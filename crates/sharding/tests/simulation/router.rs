@@ -441,6 +441,10 @@ impl Router {
             let asks = asks.into_iter().map(|(name, ask)| {
                 let this = self.clone();
                 let one: Boxed<Outcome<_>> = Box::pin(async move {
+                    // A shard without a primary is waited for while others keep theirs already.
+                    if this.sim.one_in(4) {
+                        this.sim.sleep(this.sim.below(300)).await;
+                    }
                     let answer = this.on(&name, move |s| s.snapshot(at, ask.clone())).await?;
                     answer.ok_or(Failure::Lost)
                 });

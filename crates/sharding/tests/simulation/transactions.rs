@@ -162,7 +162,10 @@ impl Shard {
         recovery: Name,
         ask: Ask,
     ) -> Answer {
-        self.hear(time);
+        let decides = matches!(ask, Ask::Decide(_));
+        if !(decides && self.history.has(Planted::DecisionEarly)) {
+            self.hear(time);
+        }
         let (answer, mark) = match ask {
             Ask::EndRead => (Answer::Yes, None),
             Ask::Prepare => self.prepare(txn, recovery),
