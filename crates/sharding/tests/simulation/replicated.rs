@@ -70,7 +70,9 @@ impl<S: State> Replicated<S> {
         let (now, slow) = (self.sim.now(), self.sim.one_in(40));
         let wait = if slow { 300 } else { 5 };
         let before = self.log.last().map_or(0, |e| e.durable_at);
-        let ts = ((now + self.ahead) << 8).max(self.last_ts() + 1).max(self.heard + 1);
+        let ts = ((now + self.ahead) << 8)
+            .max(self.last_ts() + 1)
+            .max(self.heard + 1);
         self.made += 1;
         self.latest.apply(&entry, ts);
         let logged = Logged {
