@@ -201,3 +201,20 @@ def test_the_balancer_keeps_to_its_window_and_moves_jumbo_chunks_if_told(client,
         admin.command("balancerStop")
         client.config.settings.update_one({"_id": "balancer"}, {"$unset": {"activeWindow": 1, "attemptToBalanceJumboChunks": 1}})
         client.config.settings.delete_one({"_id": "chunksize"})
+
+
+def test_a_move_does_not_heed_the_default_write_concern(cluster, client, coll):
+    """Its documents wait for a majority where clients wait for less."""
+    to, name = other(owner(coll, 50)), coll.database.name
+    set_to = {"setDefaultRWConcern": 1, "writeConcern": {"w": "majority"}}
+    client.admin.command({**set_to, "defaultWriteConcern": {"w": 1}})
+    try:
+        with cluster.on_shard(to) as direct:
+            direct[name].command("profile", 2)
+            move(coll)
+            direct[name].command("profile", 0)
+            puts = list(direct[name]["system.profile"].find({"op": "insert", "command.insert": "c"}))
+            assert puts and all(p["command"]["writeConcern"] == {"w": "majority"} for p in puts), puts
+    finally:
+        client.admin.command({**set_to, "defaultWriteConcern": {"w": "majority"}})
+    assert owner(coll, 50) == to and coll.count_documents({}) == 100

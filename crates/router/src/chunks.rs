@@ -60,6 +60,7 @@ impl Lock<'_> {
                     "findAndModify": "locks",
                     "query": &q,
                     "update": lock::renewed(millis()),
+                    "writeConcern": majority(),
                 };
                 // Whoever could not renew it fails at his next change, if it was taken over.
                 if let Ok(reply) = run(&config, "config", renew.as_doc()) {
@@ -113,11 +114,16 @@ impl Drop for Lock<'_> {
     fn drop(&mut self) {
         let _changing = self.changing.lock();
         let updates = bson::array![doc! {"q": self.own(), "u": lock::freed()}];
-        let free = doc! {"update": "locks", "updates": updates};
+        let free = doc! {"update": "locks", "updates": updates, "writeConcern": majority()};
         if let Err(e) = self.cluster.on_config("config", free.as_doc()) {
             tracing::warn!(target: "SHARDING", ns = self.ns.as_str(), error = %e, "A lock is left behind");
         }
     }
+}
+
+/// Whatever the cluster's default is.
+fn majority() -> DocBuf {
+    doc! {"w": "majority"}
 }
 
 pub(crate) fn millis() -> i64 {
@@ -165,7 +171,7 @@ pub(crate) fn lock_within<'c>(
         if !asked && began.elapsed() > ASKS_AFTER {
             asked = true;
             let updates = bson::array![doc! {"q": doc! {"_id": ns}, "u": lock::wanted(millis())}];
-            let ask = doc! {"update": "locks", "updates": updates};
+            let ask = doc! {"update": "locks", "updates": updates, "writeConcern": majority()};
             // Who is not heard waits for as long as it takes.
             let _ = cluster.on_config("config", ask.as_doc());
         }
@@ -293,7 +299,9 @@ pub(crate) fn log(cluster: &Cluster, what: &str, ns: &str, details: DocBuf) {
         "ns": ns,
         "details": details,
     };
-    let insert = doc! {"insert": "changelog", "documents": bson::array![entry]};
+    let insert = doc! {
+        "insert": "changelog", "documents": bson::array![entry], "writeConcern": majority(),
+    };
     if let Err(e) = cluster.on_config("config", insert.as_doc()) {
         tracing::warn!(target: "SHARDING", error = %e, "config.changelog is not written");
     }

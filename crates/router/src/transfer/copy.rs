@@ -244,6 +244,7 @@ impl<'m> Giver<'m> {
             "deletes": bson::array![doc! {"q": both, "limit": 0, "collation": simple()}],
             "fromMigrate": true,
             "moveTurn": self.way.turn(),
+            "writeConcern": majority(),
         };
         for taker in &self.way.takers {
             let reply = self.way.cluster.on_shard(taker, into_db, delete.as_doc())?;
@@ -321,6 +322,7 @@ impl<'m> Put<'m> {
             .bool("bypassDocumentValidation", true)
             .bool("fromMigrate", true)
             .doc("moveTurn", self.way.turn().as_doc())
+            .doc("writeConcern", majority().as_doc())
             .str("$db", db);
         let set = self.way.cluster.shard(taker)?;
         let reply = own_message(&set, w.finish(), "documents", &waiting.documents)?;
