@@ -273,3 +273,36 @@ def test_a_move_whose_router_is_killed_is_ended_by_another(tmp_path):
             with own.on_shard(name) as direct:
                 counts[name] = direct.left.c.count_documents({})
         assert sorted(counts.values()) == [0, 20_000], counts
+
+
+def test_an_index_that_is_made_while_a_range_moves_is_on_all_shards(cluster):
+    """The shard that gets its first range was told of the indexes at the beginning: such a move fails, and the next one does not."""
+    with cluster.client() as client, cluster.client(1) as other:
+        coll, ns = client.indexed.c, "indexed.c"
+        client.admin.command("shardCollection", ns, key={"k": 1})
+        client.admin.command("split", ns, middle={"k": 10})
+        coll.insert_many([{"k": n, "pad": "x" * 300} for n in range(15_000)])
+        here = client.config.databases.find_one({"_id": "indexed"})["primary"]
+        there = "s1" if here == "s0" else "s0"
+        failures = []
+
+        def move():
+            try:
+                client.admin.command("moveChunk", ns, find={"k": 50}, to=there)
+            except OperationFailure as failure:
+                failures.append(failure)
+
+        moving = threading.Thread(target=move)
+        moving.start()
+        until("it has begun", lambda: client.config.migrations.find_one({"_id": ns}) or not moving.is_alive(), 20)
+        with cluster.on_shard(there) as direct:
+            until("it copies", lambda: direct.indexed.c.find_one() or not moving.is_alive(), 20)
+        other.indexed.c.create_index("pad")
+        moving.join()
+        if failures:
+            assert failures[0].code in (24, 117), failures
+            client.admin.command("moveChunk", ns, find={"k": 50}, to=there)
+        for shard in ("s0", "s1"):
+            with cluster.on_shard(shard) as direct:
+                assert "pad_1" in direct.indexed.c.index_information()
+        assert coll.count_documents({}) == 15_000

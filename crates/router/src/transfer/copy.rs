@@ -350,6 +350,15 @@ impl<'m> Put<'m> {
     }
 }
 
+/// What a collection is like at a shard: its indexes, and its options, if it has any.
+pub(super) fn likeness(cluster: &Cluster, shard: &str, ns: &str) -> Outcome<Vec<DocBuf>> {
+    let shown = measurements_of(ns);
+    let ns = shown.as_deref().unwrap_or(ns);
+    let mut found = ddl::indexes_of(cluster, shard, ns)?;
+    found.extend(ddl::options_of(cluster, shard, ns)?);
+    Ok(found)
+}
+
 /// The collection at a receiver as it is at a giver: with its options and indexes, and no documents
 /// of it.
 pub(crate) fn make_like(

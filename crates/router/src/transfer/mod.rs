@@ -32,9 +32,10 @@ use crate::chunks::{Change, Lock, lock_within, log, replace};
 use crate::metadata::{Cluster, run};
 use crate::{Failure, Outcome, ddl};
 use bson::{Doc, DocBuf, ObjectId, Val, Writer, doc};
-use copy::{Giver, Way, copy_sessions};
+use copy::{Giver, Way, copy_sessions, likeness};
 use errors::{Code, err};
 use left::{RANGE, clean, teach_as};
+use parking_lot::Mutex;
 use sharding::moving::{RangeMove, Step, change_of_owner};
 use sharding::series::check_bound;
 use sharding::{Chunk, PlaceRange, RoutingTable};
@@ -51,6 +52,8 @@ struct Move<'c> {
     max: DocBuf,
     range: PlaceRange,
     manner: Manner,
+    /// What the collection was like when it was made at the receiver.
+    likeness: Mutex<Vec<DocBuf>>,
 }
 
 fn majority() -> DocBuf {
@@ -120,6 +123,7 @@ fn move_in(
         range,
         table,
         manner: manner.clone(),
+        likeness: Mutex::default(),
     };
     moving.run()
 }
@@ -202,7 +206,7 @@ impl Move<'_> {
         match step {
             Step::TellGiver => tell(&self.from),
             Step::TellTaker => tell(&self.to),
-            Step::MakeLike => make_like(self.cluster, &self.from, self.ns(), &self.to, self.ns()),
+            Step::MakeLike => self.make_like(),
             Step::Expect => self.expect(),
             Step::Clear => self.clear(),
             Step::Mark => {
@@ -216,16 +220,40 @@ impl Move<'_> {
             Step::CopyOutcomes | Step::CopyLastOutcomes => {
                 copy_sessions(self.cluster, &self.from, &self.to)
             }
-            Step::Fence => fence(
-                self.cluster,
-                self.held,
-                self.ns(),
-                &self.from,
-                &self.range,
-                false,
-            ),
+            Step::Fence => {
+                fence(
+                    self.cluster,
+                    self.held,
+                    self.ns(),
+                    &self.from,
+                    &self.range,
+                    false,
+                )?;
+                self.check_like()
+            }
             Step::PassTime => self.pass_time(),
             Step::ChangeOwner => self.commit(),
+        }
+    }
+
+    fn make_like(&self) -> Outcome<()> {
+        let (cluster, ns) = (self.cluster, self.ns());
+        *self.likeness.lock() = likeness(cluster, &self.from, ns)?;
+        make_like(cluster, &self.from, ns, &self.to, ns)
+    }
+
+    /// Fails where indexes or options have changed since the collection was made at the receiver, which
+    /// nobody has told of that. Behind the fence they do not change.
+    fn check_like(&self) -> Outcome<()> {
+        let now = likeness(self.cluster, &self.from, self.ns())?;
+        match now == *self.likeness.lock() {
+            true => Ok(()),
+            false => Err(err!(
+                ConflictingOperationInProgress,
+                "indexes or options of {} have changed while a range of it was moved",
+                self.ns()
+            )
+            .into()),
         }
     }
 
