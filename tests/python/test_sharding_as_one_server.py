@@ -5,6 +5,7 @@ import itertools
 import threading
 import uuid
 
+import bson
 import pytest
 from bson import Binary, Int64, ObjectId
 from harness import refuses, until
@@ -341,3 +342,12 @@ def test_the_fail_point_of_time(db):
     finally:
         db.client.admin.command({**point, "mode": "off"})
     assert db.command({"count": "c", "maxTimeMS": 60_000})["n"] == 1
+
+
+@pytest.mark.parametrize("less", [200, 250, 300])
+def test_a_message_as_long_as_a_client_may_send(db, less):
+    docs = [{"_id": n, "v": "x" * 15_990_000} for n in range(3)]
+    last = 48_000_000 - sum(len(bson.encode(d)) for d in docs) - less
+    docs.append({"_id": 3, "v": "x" * last})
+    assert db.c.insert_many(docs).inserted_ids == [0, 1, 2, 3]
+    assert db.c.count_documents({}) == 4

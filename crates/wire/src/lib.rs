@@ -63,6 +63,8 @@ use read::Reader;
 
 /// The longest message in either direction, header included (`maxMessageSizeBytes`).
 pub const MAX_MESSAGE_BYTES: usize = 48_000_000;
+/// The longest message that is read: a router adds to its client's, which may be of that length.
+pub const MAX_FRAME_BYTES: usize = MAX_MESSAGE_BYTES + (64 << 10);
 /// The length of a message's header.
 pub const HEADER_BYTES: usize = 16;
 /// The largest document that a client may store (`maxBsonObjectSize`).
@@ -149,16 +151,16 @@ pub enum Frame {
     Complete { len: usize },
 }
 
-/// Finds the first message in `buf`. A length below a header's or past [`MAX_MESSAGE_BYTES`] is fatal, as on MongoDB.
+/// Finds the first message in `buf`. A length below a header's or past [`MAX_FRAME_BYTES`] is fatal.
 pub fn frame(buf: &[u8]) -> Result<Frame, Fault> {
     let Some(raw) = Reader::new(buf).i32() else {
         return Ok(Frame::Incomplete { need: HEADER_BYTES });
     };
     let len = usize::try_from(raw).unwrap_or(0);
-    if !(HEADER_BYTES..=MAX_MESSAGE_BYTES).contains(&len) {
+    if !(HEADER_BYTES..=MAX_FRAME_BYTES).contains(&len) {
         return Err(Fault::close(err!(
             ProtocolError,
-            "message length {raw} is invalid. Min: {HEADER_BYTES}, Max: {MAX_MESSAGE_BYTES}"
+            "message length {raw} is invalid. Min: {HEADER_BYTES}, Max: {MAX_FRAME_BYTES}"
         )));
     }
     if buf.len() < len {

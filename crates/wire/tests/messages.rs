@@ -102,26 +102,18 @@ fn framing() {
     }
     let two = [&whole[..], &whole[..]].concat();
     assert_eq!(frame(&two).unwrap(), Frame::Complete { len: whole.len() });
-    for length in [
-        0,
-        1,
-        15,
-        -1,
-        i32::MIN,
-        i32::MAX,
-        MAX_MESSAGE_BYTES as i32 + 1,
-    ] {
+    for length in [0, 1, 15, -1, i32::MIN, i32::MAX, MAX_FRAME_BYTES as i32 + 1] {
         let f = frame(&length.to_le_bytes()).unwrap_err();
         assert!(
             f.fatal && f.error.code == errors::Code::ProtocolError,
             "{length}"
         );
     }
-    let longest = (MAX_MESSAGE_BYTES as i32).to_le_bytes();
+    let longest = (MAX_FRAME_BYTES as i32).to_le_bytes();
     assert_eq!(
         frame(&longest).unwrap(),
         Frame::Incomplete {
-            need: MAX_MESSAGE_BYTES
+            need: MAX_FRAME_BYTES
         }
     );
 }
