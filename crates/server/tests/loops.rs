@@ -987,9 +987,16 @@ fn lengths_operations_and_bson_that_are_wrong() {
         p.socket.write_all(&length.to_le_bytes()).unwrap();
         assert!(p.is_closed(), "{length}");
     };
-    [0, 15, -1, i32::MIN, 48_000_001, i32::MAX]
-        .into_iter()
-        .for_each(bad_length);
+    [
+        0,
+        15,
+        -1,
+        i32::MIN,
+        wire::MAX_FRAME_BYTES as i32 + 1,
+        i32::MAX,
+    ]
+    .into_iter()
+    .for_each(bad_length);
     for op in [
         1,
         77,
