@@ -5,6 +5,7 @@ import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import bson
 import pytest
 from pymongo import WriteConcern
 from pymongo.errors import OperationFailure
@@ -288,3 +289,25 @@ def test_a_default_write_concern_waits_for_the_members_that_it_names(three):
         finally:
             admin(member, "configureFailPoint", "stopReplProducer", mode="off")
             default(w="majority")
+
+
+def test_outcomes_of_writes_go_to_another_shard_when_a_majority_has_them(three):
+    """A shard that was told of one that is taken back here would say that it was done."""
+    until("the set is whole", three.is_whole, 60)
+    others, primary = three.secondaries(), three.primary()
+    session = {"id": bson.Binary(b"outcomes-of-test", 4)}
+    write = {"insert": "outcomes", "documents": [{}], "lsid": session, "txnNumber": bson.Int64(1), "writeConcern": {"w": 1}}
+    try:
+        for member in others:
+            admin(member, "configureFailPoint", "stopReplProducer", mode="alwaysOn")
+        with primary.wire() as wire, ThreadPoolExecutor() as pool:
+            assert wire.command({**write, "$db": "t"})["n"] == 1
+            told = pool.submit(admin, primary, "_pandoSessions")
+            with pytest.raises(TimeoutError):
+                told.result(timeout=1)
+            for member in others:
+                admin(member, "configureFailPoint", "stopReplProducer", mode="off")
+            assert len(told.result(timeout=20)["records"]) >= 1
+    finally:
+        for member in others:
+            admin(member, "configureFailPoint", "stopReplProducer", mode="off")

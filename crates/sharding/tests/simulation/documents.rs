@@ -127,11 +127,19 @@ impl Shard {
 
     /// `_pandoSessions`, given: the outcomes of retryable writes.
     pub async fn outcomes(self: Rc<Shard>) -> Vec<(u32, Record)> {
-        let latest = &self.set.borrow().latest;
-        let records = latest.sessions.iter().map(|(id, r)| (*id, r.clone()));
+        let (records, last): (Vec<(u32, Record)>, _) = {
+            let set = self.set.borrow();
+            let records = set.latest.sessions.iter().map(|(id, r)| (*id, r.clone()));
+            let records = records.filter(|(_, r)| r.outcome.is_some());
+            (records.collect(), set.last())
+        };
+        // The other shard would say of a write that was taken back that it was done.
+        if let Some(last) = last {
+            self.majority(last).await;
+        }
         match self.history.has(Planted::OutcomesLeft) {
             true => Vec::new(),
-            false => records.filter(|(_, r)| r.outcome.is_some()).collect(),
+            false => records,
         }
     }
 
