@@ -46,6 +46,14 @@ class ShardedCluster:
         return [self.config, *(s for servers in self.sets.values() for s in servers), *self.routers]
 
     def __enter__(self):
+        try:
+            self.start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def start(self):
         for server in self.servers():
             server.launch()
         for server in self.servers():
@@ -59,7 +67,6 @@ class ShardedCluster:
         with self.client() as client:
             for name, server in self.shards.items():
                 assert client.admin.command("addShard", f"{name}/{server.address}")["shardAdded"] == name
-        return self
 
     def __exit__(self, *_):
         for server in self.servers():
