@@ -1,7 +1,6 @@
 """What a router answers of collections that shards have, as one server would answer it."""
 
 import hashlib
-import itertools
 import threading
 import uuid
 
@@ -12,7 +11,6 @@ from harness import refuses, until
 from sharded_cluster import at_rest
 from test_sharding import shard
 
-numbers = itertools.count(1)
 OTHER = Binary(uuid.uuid4().bytes, 4)
 
 
@@ -26,13 +24,6 @@ def cluster(tmp_path_factory):
 def client(cluster):
     with cluster.client() as connected:
         yield connected
-
-
-@pytest.fixture
-def db(client):
-    database = client[f"d{next(numbers)}"]
-    yield database
-    client.drop_database(database.name)
 
 
 @pytest.mark.parametrize("key", [None, {"files_id": 1}, {"files_id": 1, "n": 1}])

@@ -45,6 +45,7 @@ pub use crud::bulk_write::check as check_bulk_write;
 pub use crud::check_find_of_view;
 pub use crud::file_md5::{FileDigest, of_view as chunks_of_view};
 pub use crud::get_more::with_resumable_label;
+pub use ddl::create::uuid_mismatch;
 pub use executor::{Elsewhere, RowsElsewhere};
 pub use request::collation::given as given_collation;
 pub use request::connection::{Connection, new_uuid};

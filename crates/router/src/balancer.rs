@@ -11,6 +11,7 @@ use crate::metadata::{Cluster, Placement};
 use crate::request::{Command, finish};
 use crate::service_impl::Router;
 use crate::transfer::{Manner, move_range};
+use crate::write_concern::majority;
 use crate::{Failure, Outcome};
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use errors::Code;
@@ -77,7 +78,7 @@ pub(crate) fn keep_settings_sound(cluster: &Cluster) -> Outcome<()> {
             .doc("validator", validator.as_doc());
         w.str("validationLevel", "strict")
             .str("validationAction", "error");
-        w.doc("writeConcern", doc! {"w": "majority"}.as_doc());
+        w.doc("writeConcern", majority().as_doc());
         w.finish()
     };
     match cluster.on_config("config", rules("create").as_doc()) {
@@ -103,7 +104,7 @@ fn switch(router: &Router, on: bool) -> Outcome<DocBuf> {
     let update = doc! {
         "update": "settings",
         "updates": bson::array![doc! {"q": doc! {"_id": "balancer"}, "u": fields, "upsert": true}],
-        "writeConcern": doc! {"w": "majority"},
+        "writeConcern": majority(),
     };
     router.cluster.on_config("config", update.as_doc())?;
     wake();

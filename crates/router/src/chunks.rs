@@ -5,6 +5,7 @@
 //! no longer his.
 
 use crate::metadata::{Cluster, run};
+use crate::write_concern::majority;
 use crate::{Failure, Outcome};
 use bson::{DocBuf, ObjectId, Val, Value, Writer, doc};
 use errors::{Code, err};
@@ -119,11 +120,6 @@ impl Drop for Lock<'_> {
             tracing::warn!(target: "SHARDING", ns = self.ns.as_str(), error = %e, "A lock is left behind");
         }
     }
-}
-
-/// Whatever the cluster's default is.
-fn majority() -> DocBuf {
-    doc! {"w": "majority"}
 }
 
 pub(crate) fn millis() -> i64 {

@@ -2,8 +2,8 @@
 
 use crate::Outcome;
 use crate::metadata::{Cluster, all};
-use bson::{Val, Writer, doc};
-use errors::err;
+use bson::{Val, doc};
+use commands::uuid_mismatch;
 
 /// Fails where the collection of that name has another UUID than the one given, if one is. The error
 /// tells which collection of the database has it.
@@ -22,18 +22,5 @@ pub(crate) fn check(cluster: &Cluster, ns: &str, uuid: Option<Val<'_>>) -> Outco
     if actual.as_deref() == Some(collection) {
         return Ok(());
     }
-    let mut w = Writer::new();
-    w.str("db", db)
-        .val("collectionUUID", uuid)
-        .str("expectedCollection", collection);
-    match &actual {
-        Some(name) => w.str("actualCollection", name),
-        None => w.null("actualCollection"),
-    };
-    Err(err!(
-        CollectionUUIDMismatch,
-        "Collection UUID does not match that specified"
-    )
-    .with_extra(w.finish().into_vec())
-    .into())
+    Err(uuid_mismatch(ns, uuid, actual.as_deref()).into())
 }

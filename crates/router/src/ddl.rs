@@ -9,7 +9,7 @@ use crate::scratch::{check_arguments, compute_for, sound};
 use crate::service_impl::Router;
 use crate::{Failure, Outcome, admin, collection_uuid, write_concern};
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
-use errors::{Code, err};
+use errors::{Code, Error, err};
 use sharding::series;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -182,36 +182,41 @@ pub(crate) fn on_all_shards(router: &Router, command: &Command<'_>) -> Outcome<D
 
 /// `convertToCapped`, `cloneCollectionAsCapped`: of what is on one shard.
 pub(crate) fn capped(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
-    check_arguments(router, command, LACKS)?;
-    let ns = command.namespace()?;
-    router.cluster.agree(&ns, |placement| match placement {
-        Some(placement @ Placement::Whole(Whole { shard, .. })) => {
-            router.send(command, placement, shard, &command.whole(), &[])
-        }
-        Some(Placement::Sharded(_)) => Err(err!(
-            IllegalOperation,
-            "You can't {} a sharded collection",
-            command.name
-        )
-        .into()),
-        None => Err(err!(NamespaceNotFound, "database {} not found", command.db).into()),
-    })
+    let name = command.name;
+    let sharded = err!(IllegalOperation, "You can't {name} a sharded collection");
+    let absent = err!(NamespaceNotFound, "database {} not found", command.db);
+    on_its_shard(router, command, &sharded, &absent)
 }
 
 /// `pandoSchema`: of what is on one shard.
 pub(crate) fn schema(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    let sharded = err!(
+        NotImplemented,
+        "pandoSchema at a router knows no sharded collections: its shards tell of their parts"
+    );
+    let (db, name) = (command.db, command.collection());
+    let absent = err!(
+        NamespaceNotFound,
+        "Collection '{db}.{name}' does not exist."
+    );
+    on_its_shard(router, command, &sharded, &absent)
+}
+
+/// A command about a collection that is on one shard; the errors of others.
+fn on_its_shard(
+    router: &Router,
+    command: &Command<'_>,
+    sharded: &Error,
+    absent: &Error,
+) -> Outcome<DocBuf> {
     check_arguments(router, command, LACKS)?;
     let ns = command.namespace()?;
     router.cluster.agree(&ns, |placement| match placement {
         Some(placement @ Placement::Whole(Whole { shard, .. })) => {
             router.send(command, placement, shard, &command.whole(), &[])
         }
-        Some(Placement::Sharded(_)) => Err(err!(
-            NotImplemented,
-            "pandoSchema at a router knows no sharded collections: its shards tell of their parts"
-        )
-        .into()),
-        None => Err(err!(NamespaceNotFound, "Collection '{ns}' does not exist.").into()),
+        Some(Placement::Sharded(_)) => Err(sharded.clone().into()),
+        None => Err(absent.clone().into()),
     })
 }
 

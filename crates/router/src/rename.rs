@@ -10,6 +10,7 @@ use crate::metadata::{Cluster, Placement, Whole, run as run_on};
 use crate::request::Command;
 use crate::scratch::check_arguments;
 use crate::service_impl::Router;
+use crate::write_concern::majority;
 use crate::{Outcome, collection_uuid};
 use bson::{DocBuf, Val, Value, doc};
 use errors::err;
@@ -126,7 +127,7 @@ fn untrack(cluster: &Cluster, held: &Lock<'_>, databases: &[Lock<'_>]) -> Outcom
         if home.as_deref() != Some(&*shard) {
             let gone = doc! {
                 "_pandoSwap": 1, "ns": ns, "turn": held.turn(),
-                "writeConcern": doc! {"w": "majority"},
+                "writeConcern": majority(),
             };
             run_on(&*cluster.shard(&shard)?, "admin", gone.as_doc())?;
         }

@@ -5,13 +5,18 @@
 
 use crate::request::Command;
 use crate::{Failure, Outcome};
-use bson::{Doc, DocBuf, Val, Writer};
+use bson::{Doc, DocBuf, Val, Writer, doc};
 use errors::{Code, Error};
 
 const FIELD: &str = "writeConcernError";
 /// MongoDB's words.
 const SEVERAL: &str = "Multiple errors reported : ";
 const AND: &str = " :: and :: ";
+
+/// What routers and movers write with themselves, whatever the cluster's default is.
+pub(crate) fn majority() -> DocBuf {
+    doc! {"w": "majority"}
+}
 
 /// The reply of a shard whose `writeConcernError`, if it has one, names the shard.
 pub(crate) fn at_shard(reply: DocBuf, shard: &str) -> DocBuf {

@@ -42,11 +42,7 @@ fn each<'a>(list: Val<'a>) -> impl Iterator<Item = (&'a str, DocBuf)> {
         .filter_map(Val::as_doc);
     docs.filter_map(|d| {
         let id = d.get("_id")?.as_str().filter(|id| is_of_cluster(id))?;
-        let mut w = Writer::new();
-        for e in d.iter().filter(|e| e.name != "_id") {
-            w.val(e.name, e.val);
-        }
-        Some((id, w.finish()))
+        Some((id, stored::without_id(d)))
     })
 }
 

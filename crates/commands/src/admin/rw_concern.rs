@@ -19,6 +19,7 @@ pub struct Defaults {
     acknowledge: AtomicU8,
     /// Reads without a read concern show what a majority has.
     majority: AtomicBool,
+    /// Any default was set.
     set: AtomicBool,
     /// Writes without a write concern wait for more than the two say.
     members: AtomicBool,
@@ -282,10 +283,7 @@ fn write_default(d: Doc<'_>, cx: &CommandContext<'_, '_>) -> Result<Option<DocBu
         return Ok(None);
     }
     let mut parsed = concern::write_concern(d.as_val(), &cx.app.config.topology)?;
-    let status = cx.app.replica.as_ref().map(|r| r.status());
-    if let Some(config) = status.as_ref().and_then(|s| s.config.as_ref()) {
-        concern::of_members(&mut parsed, d.as_val(), config);
-    }
+    concern::of_set(&mut parsed, d.as_val(), cx.app.replica.as_ref());
     let w = match d.get("w") {
         Some(v) if v.is_nullish() => {
             return Err(unmet_error(&Unmet::UnknownMode(String::new())).into());

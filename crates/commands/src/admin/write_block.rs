@@ -75,8 +75,8 @@ pub fn check(cx: &CommandContext<'_, '_>) -> Result<()> {
         return Ok(());
     }
     let generic = &cx.args.generic;
-    let told = (generic.bypasses_write_block || generic.from_migrate)
-        && authorize::may(cx, Action::Internal, Target::Cluster);
+    let told =
+        (generic.bypasses_write_block || generic.from_migrate) && authorize::may_as_member(cx);
     let may = cx.app.checks_access()
         && authorize::may(cx, Action::BypassWriteBlockingMode, Target::Cluster);
     match told || may {

@@ -7,9 +7,9 @@ use super::{changed, encrypted_fields, engine_options, time_series};
 use crate::request::collation;
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
-use bson::{Doc, DocBuf, Elem, Val, Writer, order, tag};
+use bson::{Doc, DocBuf, Elem, Val, Value, Writer, order, tag};
 use catalog::Catalog;
-use errors::{Result, bail, err};
+use errors::{Error, Result, bail, err};
 
 pub const MAX_CAPPED_BYTES: i64 = 1 << 50;
 
@@ -138,23 +138,28 @@ pub fn check_uuid(catalog: &Catalog, ns: &str, uuid: Option<[u8; 16]>) -> Result
     if actual.get(ns).is_some_and(|c| c.uuid == uuid) {
         return Ok(());
     }
+    let found = actual.by_uuid(&uuid);
+    let found = found.filter(|c| c.db() == catalog::db_of(ns));
+    let uuid = Value::binary(4, &uuid);
+    Err(uuid_mismatch(ns, uuid.as_val(), found.map(|c| c.name())).into())
+}
+
+/// The error of a collection that is not the one with the UUID that the client says. `actual`: which of
+/// its database has that.
+pub fn uuid_mismatch(ns: &str, uuid: Val<'_>, actual: Option<&str>) -> Error {
     let mut w = Writer::new();
     w.str("db", catalog::db_of(ns))
-        .binary("collectionUUID", 4, &uuid)
+        .val("collectionUUID", uuid)
         .str("expectedCollection", catalog::collection_of(ns));
-    match actual
-        .by_uuid(&uuid)
-        .filter(|c| c.db() == catalog::db_of(ns))
-    {
-        Some(c) => w.str("actualCollection", c.name()),
+    match actual {
+        Some(name) => w.str("actualCollection", name),
         None => w.null("actualCollection"),
     };
-    Err(err!(
+    err!(
         CollectionUUIDMismatch,
         "Collection UUID does not match that specified"
     )
     .with_extra(w.finish().into_vec())
-    .into())
 }
 
 fn read_size(within: &str, e: Elem<'_>) -> Result<Option<i64>> {

@@ -3,8 +3,8 @@
 //! One node is its own majority: a majority write is one that is on this node's disk.
 
 use crate::request::idl;
-use ::replication::Config;
 use ::replication::config::{Unreachable, Wanted};
+use ::replication::{Config, Driver};
 use bson::{Elem, Val, Writer, tag};
 use errors::{Result, bail};
 use service::config::Topology;
@@ -198,6 +198,14 @@ fn count_of_members(v: Val<'_>, journal: Option<bool>, standalone: bool) -> Resu
         unmet: (n > 1).then_some(Unmet::TooManyMembers(n)),
         ..WriteConcern::DEFAULT
     })
+}
+
+/// The same of the set that this member is one of, where it is configured.
+pub fn of_set(concern: &mut WriteConcern, v: Val<'_>, replica: Option<&Driver>) {
+    let status = replica.map(Driver::status);
+    if let Some(config) = status.as_ref().and_then(|s| s.config.as_ref()) {
+        of_members(concern, v, config);
+    }
 }
 
 /// What a write concern asks of the members of a configured set: who must have the write, where that

@@ -10,7 +10,6 @@ use crate::request::connection::Connection;
 use crate::request::table::{Command, flag};
 use crate::request::transaction::{self, TransactionStatement};
 use crate::security::authorize;
-use auth::{Action, Target};
 use bson::{DocBuf, Writer};
 use errors::{Result, bail};
 use executor::OpCtx;
@@ -102,7 +101,7 @@ impl<'c, 'r> CommandContext<'c, 'r> {
         let topology = &self.app.config.topology;
         let concern = check_generic(self.command, &self.args, topology)?;
         if g.from_migrate {
-            self.op.from_migrate = authorize::may(self, Action::Internal, Target::Cluster);
+            self.op.from_migrate = authorize::may_as_member(self);
         }
         let default = match concern {
             None if self.command.is(flag::WRITE) => self.app.rw_defaults.of_members(),
@@ -116,10 +115,7 @@ impl<'c, 'r> CommandContext<'c, 'r> {
             None => (concern, g.write_concern),
         };
         if let (Some(mut wc), Some(v)) = (concern, given) {
-            let status = self.app.replica.as_ref().map(|r| r.status());
-            if let Some(config) = status.as_ref().and_then(|s| s.config.as_ref()) {
-                concern::of_members(&mut wc, v, config);
-            }
+            concern::of_set(&mut wc, v, self.app.replica.as_ref());
             if wc.members.is_some() || wc.own_disk {
                 self.op.need_worker()?;
             }

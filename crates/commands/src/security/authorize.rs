@@ -206,6 +206,11 @@ pub fn may(cx: &CommandContext<'_, '_>, action: Action, target: Target<'_>) -> b
         || (cx.client.state.login.user()).is_some_and(|u| u.privileges.allows(action, target))
 }
 
+/// Whether the client may say what only members of the cluster say; anybody may where nobody is asked.
+pub fn may_as_member(cx: &CommandContext<'_, '_>) -> bool {
+    may(cx, Action::Internal, Target::Cluster)
+}
+
 /// Whether the client is a member of the cluster.
 pub fn is_member(client: &Client<Connection>) -> bool {
     let user = client.state.login.user();

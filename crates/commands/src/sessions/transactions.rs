@@ -11,7 +11,6 @@ use crate::request::args::Args;
 use crate::request::{CommandContext, Done, transaction};
 use crate::security::authorize;
 use crate::shard::transaction_of;
-use auth::{Action, Target};
 use bson::{Doc, Val};
 use errors::{Error, Result, bail, err};
 use executor::{OpCtx, Retry, StmtResult};
@@ -22,7 +21,7 @@ use storage::Effect;
 
 pub fn commit(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     check(cx)?;
-    if cx.app.config.role == ClusterRole::Shard && is_member(cx) {
+    if cx.app.config.role == ClusterRole::Shard && authorize::may_as_member(cx) {
         // A decision is later than what others have prepared for it.
         cx.app.hear_time(cx.request.body);
     }
@@ -123,7 +122,7 @@ fn executed(
 }
 
 fn check(cx: &CommandContext<'_, '_>) -> Result<()> {
-    check_fields(&cx.args, || is_member(cx))?;
+    check_fields(&cx.args, || authorize::may_as_member(cx))?;
     if cx.app.config.topology.set_name().is_none() {
         bail!(
             IllegalOperation,
@@ -131,10 +130,6 @@ fn check(cx: &CommandContext<'_, '_>) -> Result<()> {
         );
     }
     Ok(())
-}
-
-fn is_member(cx: &CommandContext<'_, '_>) -> bool {
-    authorize::may(cx, Action::Internal, Target::Cluster)
 }
 
 fn check_fields(args: &Args<'_>, of_router: impl Fn() -> bool) -> Result<()> {

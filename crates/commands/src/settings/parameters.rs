@@ -31,9 +31,9 @@ pub const ESTABLISHMENT: [&str; 5] = [
 ];
 /// Which of MongoDB's engines explain speaks of: `forceClassicEngine` has every `$group` as a stage.
 pub const FRAMEWORK: &str = "internalQueryFrameworkControl";
-/// How long a router may know of users and roles what does not hold any more, in seconds.
-/// How often a router asks for the settings of the whole cluster.
+/// How often a router asks for the settings of the whole cluster, in seconds.
 pub const SETTINGS_INTERVAL: &str = "clusterServerParameterRefreshIntervalSecs";
+/// How long a router may know of users and roles what does not hold any more, in seconds.
 pub const USER_CACHE_INTERVAL: &str = "userCacheInvalidationIntervalSecs";
 /// Whether `setProfilingFilterGlobally` does anything.
 pub const GLOBAL_PROFILING_FILTER: &str = "internalQueryGlobalProfilingFilter";

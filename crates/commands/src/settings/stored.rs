@@ -80,13 +80,16 @@ impl Observer for Followers {
 /// The setting of that name, without its `_id`.
 pub fn load(engine: &Arc<Engine>, id: &str) -> Result<Option<DocBuf>> {
     let stored = documents::get(engine, NS, id)?;
-    Ok(stored.map(|d| {
-        let mut w = Writer::new();
-        for e in d.as_doc().iter().filter(|e| e.name != "_id") {
-            w.val(e.name, e.val);
-        }
-        w.finish()
-    }))
+    Ok(stored.map(|d| without_id(d.as_doc())))
+}
+
+/// A setting's document without its `_id`.
+pub fn without_id(d: Doc<'_>) -> DocBuf {
+    let mut w = Writer::new();
+    for e in d.iter().filter(|e| e.name != "_id") {
+        w.val(e.name, e.val);
+    }
+    w.finish()
 }
 
 /// Puts a setting in the place of what it was.

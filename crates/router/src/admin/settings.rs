@@ -13,6 +13,7 @@ use crate::request::Command;
 use crate::scratch::sound;
 use crate::service_impl::Router;
 use crate::upstream::message;
+use crate::write_concern::majority;
 use crate::{Outcome, cursors};
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use commands::{FEATURE_VERSIONS, is_of_cluster};
@@ -54,7 +55,7 @@ impl Settings {
             w.push(setting.as_doc().as_val());
         }
         w.close()
-            .doc("writeConcern", doc! {"w": "majority"}.as_doc())
+            .doc("writeConcern", majority().as_doc())
             .str("$db", "admin");
         w.finish()
     }

@@ -4,12 +4,13 @@
 //! Invariant: the steps are [`Follow`]'s. What is read of a document is at least as new as what the log
 //! was read up to.
 
+use super::Manner;
 use super::rests::Rests;
-use super::{Manner, majority};
 use crate::chunks::Lock;
 use crate::metadata::{Cluster, batches, each, run};
 use crate::request::own_message;
 use crate::upstream::with_fields;
+use crate::write_concern::majority;
 use crate::{Outcome, ddl};
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
 use errors::{Code, err};

@@ -6,10 +6,11 @@
 //! says to be there. A collection that has moved says by itself where it is, whatever ends this.
 
 use super::left::{HOME, begin, decide};
-use super::{majority, make_like, move_range_under};
+use super::{make_like, move_range_under};
 use crate::admin::track;
 use crate::chunks::{Change, Lock, lock};
 use crate::metadata::{Cluster, Home, all, run};
+use crate::write_concern::majority;
 use crate::{Failure, Outcome};
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use errors::{Code, err};

@@ -10,9 +10,10 @@
 //! only takes a fence away needs no lock, and everybody may do it. Who holds the lock ends what is taken
 //! back in another turn than that in which it began, so shards refuse what is still on its way of it.
 
-use super::{lift, majority, reshard};
+use super::{lift, reshard};
 use crate::chunks::{Change, Lock, lock};
 use crate::metadata::{Cluster, Placement};
+use crate::write_concern::majority;
 use crate::{Failure, Outcome};
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use errors::{Code, err};

@@ -30,6 +30,7 @@ pub(crate) use time::{join_time, reach_time, set_time, time_of};
 
 use crate::chunks::{Change, Lock, lock_within, log, replace};
 use crate::metadata::{Cluster, run};
+use crate::write_concern::majority;
 use crate::{Failure, Outcome, ddl};
 use bson::{Doc, DocBuf, ObjectId, Val, Writer, doc};
 use copy::{Giver, Way, copy_sessions, likeness};
@@ -54,10 +55,6 @@ struct Move<'c> {
     manner: Manner,
     /// What the collection was like when it was made at the receiver.
     likeness: Mutex<Vec<DocBuf>>,
-}
-
-fn majority() -> DocBuf {
-    doc! {"w": "majority"}
 }
 
 /// Moves the range of a chunk's part, `min` to `max`, which lies in one chunk.

@@ -7,10 +7,11 @@
 
 use super::copy::{Giver, Way, copy_sessions, make_like};
 use super::left::{Left, RESHARD, begin, decide, teach_as};
-use super::{fence, lift, majority, reach_time, time_of};
+use super::{fence, lift, reach_time, time_of};
 use crate::admin::{entry_doc, new_life};
 use crate::chunks::{Change, Lock, log};
 use crate::metadata::Cluster;
+use crate::write_concern::majority;
 use crate::{Failure, Outcome, ddl};
 use bson::{Doc, DocBuf, ObjectId, Val, Value, Writer, doc};
 use errors::{Code, err};

@@ -2,6 +2,7 @@
 //! written.
 
 use crate::metadata::{Cluster, run};
+use crate::write_concern::majority;
 use crate::{Outcome, ReplicaSet};
 use bson::{Val, Writer, doc};
 use errors::err;
@@ -21,7 +22,7 @@ pub(crate) fn reach_time(cluster: &Cluster, shard: &str, time: u64) -> Outcome<(
 pub(crate) fn set_time(set: &ReplicaSet, time: u64) -> Outcome<()> {
     let mut w = Writer::new();
     w.i32("_pandoTime", 1).timestamp("atLeast", time);
-    w.doc("writeConcern", super::majority().as_doc());
+    w.doc("writeConcern", majority().as_doc());
     run(set, "admin", w.finish().as_doc())?;
     Ok(())
 }
