@@ -138,3 +138,20 @@ def test_a_message_of_an_application(audited, new_server, tmp_path):
     with plain.client() as client, pytest.raises(OperationFailure) as refused:
         client.admin.command("logApplicationMessage", "nobody hears")
     assert refused.value.code == 59
+
+
+def test_what_was_made_and_written_another_way(audited):
+    server, path = audited()
+    with server.client(**ROOT) as root:
+        root.shop.things.insert_one({"_id": 1})
+        root.shop.things.aggregate([{"$out": "copied"}])
+        root.shop.command("mapReduce", "things", map="function(){ emit(1, 1) }", reduce="function(){ return 1 }", out="mapped")
+        root.shop.command("convertToCapped", "things", size=100_000)
+        root.shop.command("cloneCollectionAsCapped", "things", toCollection="cloned", size=100_000)
+        root.admin["system.users"].update_one({"user": "root"}, {"$set": {"customData": {"a": "TopSecret"}}})
+        root.admin.command({"bulkWrite": 1, "ops": [{"delete": 0, "filter": {"_id": "nobody"}}], "nsInfo": [{"ns": "admin.system.users"}]})
+    made = [e["param"]["ns"] for e in events(path, "createCollection")]
+    assert made == ["shop.things", "shop.copied", "shop.mapped", "shop.things", "shop.cloned"]
+    written = [e["param"] for e in events(path, "directAuthMutation")]
+    assert written == [{"document": {}, "ns": "admin.system.users", "operation": name} for name in ("update", "bulkWrite")]
+    assert "TopSecret" not in path.read_text()

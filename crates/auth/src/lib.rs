@@ -18,6 +18,21 @@ pub mod restriction;
 pub mod role;
 pub mod scram;
 
+use bson::Doc;
+use errors::{Fallible, bail};
+
+/// Fails where a document says something twice: of what it gives, nobody may read another part than
+/// who checks it.
+fn unique<'a>(within: &str, d: Doc<'a>) -> Fallible<Doc<'a>> {
+    match d.repeated_name() {
+        None => Ok(d),
+        Some(field) => bail!(
+            IDLDuplicateField,
+            "BSON field '{within}.{field}' is a duplicate field"
+        ),
+    }
+}
+
 pub use action::{Action, Actions};
 pub use name::{RoleName, UserName};
 pub use privilege::{Privilege, Privileges, Resource, Target};

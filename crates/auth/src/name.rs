@@ -87,7 +87,7 @@ fn pair(v: Val<'_>, what: &str, db: &str) -> Result<(String, String)> {
             Ok((name.to_string(), db.to_string()))
         }
         tag::DOCUMENT => {
-            let d = v.as_doc().unwrap_or(Doc::EMPTY);
+            let d = crate::unique(what, v.as_doc().unwrap_or(Doc::EMPTY))?;
             let part = |field: &str| match d.get(field).and_then(|v| v.as_str()) {
                 Some(s) => Ok(s.to_string()),
                 None => bail!(

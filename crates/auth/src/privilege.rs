@@ -56,6 +56,7 @@ pub enum Target<'a> {
 
 impl Resource {
     pub fn parse(d: Doc<'_>) -> Result<Resource> {
+        let d = crate::unique("resource", d)?;
         let text = |name: &str| d.get(name).and_then(|v| v.as_str());
         let is = |name: &str| d.get(name).is_some_and(|v| v.truthy());
         let owned = |s: &str| s.to_string();
@@ -114,6 +115,7 @@ impl Resource {
 impl Privilege {
     /// `{resource, actions}`, and the actions in it that do not exist.
     pub fn parse(d: Doc<'_>) -> Result<(Privilege, Vec<String>)> {
+        let d = crate::unique("privileges", d)?;
         let Some(resource) = d.get("resource").and_then(|v| v.as_doc()) else {
             bail!(
                 BadValue,

@@ -87,7 +87,7 @@ impl Restrictions {
 impl Restriction {
     fn parse(d: Doc<'_>) -> Result<Restriction> {
         let mut restriction = Restriction::default();
-        for e in d.iter() {
+        for e in crate::unique("authenticationRestrictions", d)? {
             let place = match e.name {
                 "clientSource" => &mut restriction.client,
                 "serverAddress" => &mut restriction.server,

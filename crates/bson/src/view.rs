@@ -34,6 +34,12 @@ pub fn same_name(raw: &[u8], name: &str) -> bool {
     raw.len() == name.len() && raw.first() == name.as_bytes().first() && raw == name.as_bytes()
 }
 
+/// As [`same_name`].
+#[inline(always)]
+fn same_bytes(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.first() == b.first() && a == b
+}
+
 impl<'a> Doc<'a> {
     pub const EMPTY: Doc<'static> = Doc(&[5, 0, 0, 0, 0]);
 
@@ -91,6 +97,31 @@ impl<'a> Doc<'a> {
 
     pub fn first(self) -> Option<Elem<'a>> {
         self.iter().next()
+    }
+
+    /// The first name that occurs a second time. Time in proportion to the bytes, however many names
+    /// there are.
+    pub fn repeated_name(self) -> Option<&'a str> {
+        /// As many are compared with each other, without a table.
+        const FEW: usize = 16;
+        let mut few: [&[u8]; FEW] = [&[]; FEW];
+        let (mut it, mut n) = (self.iter(), 0);
+        while let Some((name, _)) = it.next_raw() {
+            if n == FEW {
+                return self.repeated_name_of_many();
+            }
+            if few[..n].iter().any(|seen| same_bytes(seen, name)) {
+                return std::str::from_utf8(name).ok();
+            }
+            few[n] = name;
+            n += 1;
+        }
+        None
+    }
+
+    fn repeated_name_of_many(self) -> Option<&'a str> {
+        let mut seen = std::collections::HashSet::new();
+        self.iter().map(|e| e.name).find(|name| !seen.insert(*name))
     }
 
     pub fn count(self) -> usize {
@@ -571,6 +602,26 @@ impl std::fmt::Display for Doc<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_that_is_there_twice() {
+        let of = |names: &[String]| {
+            let mut w = crate::Writer::new();
+            for name in names {
+                w.i32(name, 1);
+            }
+            w.finish()
+        };
+        for many in [0, 1, 2, 15, 16, 17, 18, 500] {
+            let mut names: Vec<String> = (0..many).map(|i| format!("n{i}")).collect();
+            assert_eq!(of(&names).as_doc().repeated_name(), None, "{many}");
+            let Some(first) = names.first().cloned() else {
+                continue;
+            };
+            names.push(first.clone());
+            assert_eq!(of(&names).as_doc().repeated_name(), Some(&*first), "{many}");
+        }
+    }
 
     #[test]
     fn names_end_at_their_zero() {

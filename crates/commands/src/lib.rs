@@ -50,6 +50,7 @@ pub use executor::{Elsewhere, RowsElsewhere};
 pub use request::collation::given as given_collation;
 pub use request::connection::{Connection, new_uuid};
 pub use security::UserDirectory;
+pub use security::authorize::check_user_still;
 pub use security::login::LoggedIn;
 pub use security::needs::RequiredAccess;
 pub use security::routed::{FailPoint, RoutersOwn};

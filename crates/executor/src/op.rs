@@ -103,7 +103,8 @@ pub struct OpCtx<'a> {
     /// For the profiler: the first plan that ran, and what all plans examined.
     pub plan: Option<Arc<Plan>>,
     pub examined: Examined,
-    /// Collections that it has made because something was written to them.
+    /// Collections that it has made because something was written to them, or put in the place of
+    /// others.
     pub made: SmallVec<[String; 1]>,
     /// Index counters that were incremented; taken back when the operation runs again.
     used: SmallVec<[Arc<AtomicU64>; 2]>,

@@ -48,6 +48,8 @@ struct Cursor {
     used: Instant,
     /// The name of who has made it; nobody's where nobody is asked who he is.
     owner: Option<String>,
+    /// The command that has made it, where somebody has: he has to keep what it needs.
+    command: DocBuf,
 }
 
 #[derive(Default)]
@@ -75,6 +77,7 @@ impl Cursors {
                     source: Some(source),
                     used: Instant::now(),
                     owner: None,
+                    command: DocBuf::new(),
                 };
                 open.insert(id, cursor);
                 return id;
@@ -111,10 +114,15 @@ impl Cursors {
         }
     }
 
-    /// Makes a cursor somebody's.
-    pub fn own(&self, id: i64, owner: &str) {
+    /// Makes the cursor of a command its user's.
+    pub fn own(&self, id: i64, command: &Command<'_>) {
+        let opened = id != 0 && command.name != "getMore";
+        let Some(user) = command.user.as_ref().filter(|_| opened) else {
+            return;
+        };
         if let Some(cursor) = self.open.lock().get_mut(&id) {
-            cursor.owner = Some(owner.into());
+            cursor.owner = Some(user.name.to_string());
+            cursor.command = command.request.body.to_buf();
         }
     }
 
@@ -125,6 +133,19 @@ impl Cursors {
             Some(cursor) => access::check_owner(command, cursor.owner.as_deref(), id),
             None => Ok(()),
         }
+    }
+
+    /// Fails where a cursor is another user's, or its user has lost what he made it with.
+    fn check_rights(&self, command: &Command<'_>, id: i64) -> Outcome<()> {
+        self.check_owner(command, id)?;
+        let Some(user) = &command.user else {
+            return Ok(());
+        };
+        let made_by = self.open.lock().get(&id).map(|c| c.command.clone());
+        if let Some(made_by) = made_by {
+            commands::check_user_still(user, made_by.as_doc(), command.db, id)?;
+        }
+        Ok(())
     }
 
     /// Has a cursor be of another name.
@@ -234,7 +255,7 @@ pub(crate) fn get_more(router: &Router, command: &Command<'_>) -> Outcome<DocBuf
         .and_then(Val::as_str)
         .unwrap_or("");
     let ns = format!("{}.{collection}", command.db);
-    router.cursors.check_owner(command, id)?;
+    router.cursors.check_rights(command, id)?;
     let mut source = router.cursors.take(id, &ns)?;
     let gone_on = match router.local.fail_routed_get_more() {
         None => more(router, command, &ns, id, &mut source),

@@ -149,9 +149,7 @@ impl Router {
             ..Command::of(&request)?
         };
         let reply = self.handle(handler, &command)?;
-        if let Some(user) = command.user.as_ref().filter(|_| command.name != "getMore") {
-            self.cursors.own(cursor_id(&reply), &user.name.to_string());
-        }
+        self.cursors.own(cursor_id(&reply), &command);
         Ok(reply)
     }
 

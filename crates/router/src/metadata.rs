@@ -390,7 +390,10 @@ pub(crate) fn run(set: &ReplicaSet, db: &str, command: Doc<'_>) -> Outcome<DocBu
 
 /// The same with a client's write concern: what the reply says of that is for the client.
 pub(crate) fn run_as_told(set: &ReplicaSet, db: &str, command: Doc<'_>) -> Outcome<DocBuf> {
-    let body = with_fields(command, doc! {"$db": db}.as_doc());
+    let body = match command.contains("$db") {
+        true => command.to_buf(),
+        false => with_fields(command, doc! {"$db": db}.as_doc()),
+    };
     let reply = set.call(&message(body.as_doc(), &[]))?;
     match error_of(reply.as_doc()) {
         Some(e) => Err(Failure::Client(e)),

@@ -73,8 +73,11 @@ impl Router {
         client: &Client<Connection>,
         request: &Request<'_>,
     ) -> Option<GoneOn> {
-        let command = Command::of(request).ok()?;
         let Sent { under_way, user } = sent;
+        let command = Command {
+            user: user.clone(),
+            ..Command::of(request).ok()?
+        };
         let finished = match mode.on_loop() {
             true => direct::finish(self, under_way, &command),
             false => direct::conclude(self, under_way, &command),
@@ -84,8 +87,8 @@ impl Router {
             Finished::Anew => return None,
             Finished::Waits(under_way) => return Some(GoneOn::Waits(Sent { under_way, user })),
         };
-        if let (Some(user), Ok(reply)) = (&user, &outcome) {
-            self.cursors.own(cursor_id(reply), &user.name.to_string());
+        if let Ok(reply) = &outcome {
+            self.cursors.own(cursor_id(reply), &command);
         }
         Some(GoneOn::Ended(self.ended(client, request, outcome)))
     }

@@ -398,6 +398,10 @@ pub fn message_with(
     w.extend(body);
     fields(&mut w);
     out = w.finish_into();
+    debug_assert!(
+        Doc::new(&out[BODY_AT..]).is_none_or(|d| d.repeated_name().is_none()),
+        "a shard refuses a command that says something twice: {body}"
+    );
     for sequence in sequences {
         let at = wire::begin_sequence(&mut out, sequence.name);
         out.extend_from_slice(sequence.documents);

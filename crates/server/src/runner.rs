@@ -389,10 +389,19 @@ enum Documents {
 }
 
 impl Documents {
+    /// A command: no field of it is given twice, so that whoever asks for one finds the same.
     fn read(self, bytes: &[u8]) -> Result<Doc<'_>, Fault> {
-        match (self, Doc::new(bytes)) {
-            (Documents::Valid, Some(doc)) => Ok(doc),
-            _ => validated(bytes),
+        let doc = match (self, Doc::new(bytes)) {
+            (Documents::Valid, Some(doc)) => return Ok(doc),
+            _ => validated(bytes)?,
+        };
+        match doc.repeated_name() {
+            None => Ok(doc),
+            Some(field) => Err(Fault::answer(err!(
+                IDLDuplicateField,
+                "BSON field '{}.{field}' is a duplicate field",
+                doc.first().map_or("", |e| e.name)
+            ))),
         }
     }
 }

@@ -1100,6 +1100,15 @@ fn the_largest_message_and_sequences() {
     wire::end(&mut m, start);
     p.socket.write_all(&m).unwrap();
     assert_eq!(int(&p.receive().2, "code"), 40433);
+
+    // A field of the body that is there twice.
+    let mut m = Vec::new();
+    let start = wire::begin_msg(&mut m, 3, 0, 0);
+    wire::begin_body(&mut m);
+    m.extend_from_slice(doc! { "count": 1, "of": 1, "of": 2 }.as_bytes());
+    wire::end(&mut m, start);
+    p.socket.write_all(&m).unwrap();
+    assert_eq!(int(&p.receive().2, "code"), 40413);
     server.stop();
 }
 

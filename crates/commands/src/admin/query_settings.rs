@@ -194,7 +194,7 @@ pub fn shape(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
 fn settings(d: Doc<'_>) -> Result<DocBuf> {
     const AT: &str = "setQuerySettings.settings";
     let mut w = Writer::new();
-    for e in d {
+    for e in idl::unique(AT, d)? {
         match e.name {
             "indexHints" => {
                 let one = e.val.as_doc();
@@ -240,7 +240,7 @@ fn index_hints(list: &[Val<'_>], w: &mut Writer) -> Result<()> {
             return Err(idl::mismatch(AT, "indexHints", *v, &["object"]));
         };
         let (mut ns, mut allowed) = (None, None);
-        for e in d {
+        for e in idl::unique(AT, d)? {
             match e.name {
                 "ns" => ns = idl::doc(AT, e)?,
                 "allowedIndexes" => allowed = idl::array(AT, e)?,
@@ -279,7 +279,7 @@ fn index_hints(list: &[Val<'_>], w: &mut Writer) -> Result<()> {
 fn namespace(d: Doc<'_>) -> Result<(&str, &str)> {
     const AT: &str = "setQuerySettings.settings.indexHints.ns";
     let (mut db, mut coll) = (None, None);
-    for e in d {
+    for e in idl::unique(AT, d)? {
         match e.name {
             "db" => db = idl::string(AT, e)?,
             "coll" => coll = idl::string(AT, e)?,

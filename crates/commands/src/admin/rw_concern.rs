@@ -256,7 +256,7 @@ fn is_of_members(d: Doc<'_>) -> bool {
 /// A read concern as a default, `None` to go back to MongoDB's own.
 fn read_default(d: Doc<'_>) -> Result<Option<DocBuf>> {
     let mut level = None;
-    for e in d {
+    for e in idl::unique("readConcern", d)? {
         match e.name {
             "level" => level = idl::string("readConcern", e)?,
             "provenance" => {}

@@ -56,7 +56,7 @@ idl::arguments! {
 
 fn target(d: Doc<'_>) -> Result<Target> {
     const AT: &str = "bulkWrite.nsInfo";
-    let a = TargetArguments::parse(AT, d)?;
+    let a = TargetArguments::parse_document(AT, d)?;
     let ns = idl::required(AT, "ns", a.ns)?;
     match ns.split_once('.') {
         Some((db, coll))
@@ -109,24 +109,64 @@ idl::arguments! {
     ignored: "sampleId";
 }
 
-fn operation<'a>(d: Doc<'a>) -> Result<Operation<'a>> {
+/// What an operation does, and the position in `nsInfo` of what it does it to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Addressed {
+    Insert(usize),
+    Update { target: usize, upsert: bool },
+    Delete(usize),
+}
+
+impl Addressed {
+    /// Reads no more of an operation than what its rights depend on, as [`operation`] reads it.
+    pub fn of(d: Doc<'_>) -> Result<Addressed> {
+        let (within, first) = kind(d)?;
+        let target = target_of(within, first)?;
+        idl::unique(within, d)?;
+        Ok(match first.name {
+            "insert" => Addressed::Insert(target),
+            "delete" => Addressed::Delete(target),
+            _ => {
+                let upsert = d.iter().find(|e| e.name == "upsert");
+                let upsert = upsert.map(|e| idl::strict_flag(within, e)).transpose()?;
+                let upsert = upsert.unwrap_or(false);
+                Addressed::Update { target, upsert }
+            }
+        })
+    }
+}
+
+/// What messages call an operation, and its first field.
+fn kind<'a>(d: Doc<'a>) -> Result<(&'static str, Elem<'a>)> {
     let Some(first) = d.first() else {
         return Err(idl::missing(AT, "insert, update or delete"));
     };
-    let (within, parse): (_, fn(&str, Doc<'a>) -> Result<Kinded<'a>>) = match first.name {
-        "insert" => ("bulkWrite.insert", insert),
-        "update" => ("bulkWrite.update", update),
-        "delete" => ("bulkWrite.delete", delete),
-        kind => {
-            return Err(err!(
-                IDLUnknownField,
-                "Unrecognized BulkWrite operation '{kind}': it must be 'insert', 'update' or 'delete'"
-            ).into());
-        }
-    };
+    match first.name {
+        "insert" => Ok(("bulkWrite.insert", first)),
+        "update" => Ok(("bulkWrite.update", first)),
+        "delete" => Ok(("bulkWrite.delete", first)),
+        kind => Err(err!(
+            IDLUnknownField,
+            "Unrecognized BulkWrite operation '{kind}': it must be 'insert', 'update' or 'delete'"
+        )
+        .into()),
+    }
+}
+
+fn target_of(within: &str, first: Elem<'_>) -> Result<usize> {
     let target = idl::int_from(within, first, 0)?;
-    let target = idl::required(within, first.name, target)? as usize;
-    let what = parse(within, d)?;
+    Ok(idl::required(within, first.name, target)? as usize)
+}
+
+fn operation<'a>(d: Doc<'a>) -> Result<Operation<'a>> {
+    let (within, first) = kind(d)?;
+    let target = target_of(within, first)?;
+    idl::unique(within, d)?;
+    let what = match first.name {
+        "insert" => insert(within, d)?,
+        "delete" => delete(within, d)?,
+        _ => update(within, d)?,
+    };
     Ok(Operation { target, what })
 }
 

@@ -93,7 +93,7 @@ impl Spec {
             );
         };
         let mut spec = Spec::default();
-        for e in d.iter() {
+        for e in idl::unique(STAGE, d)? {
             match e.name {
                 "fullDocument"
                 | "fullDocumentBeforeChange"
@@ -241,7 +241,7 @@ idl::arguments! {
 /// The argument `cursor`: the size of the first batch, if it tells one.
 fn read_cursor(_within: &str, e: Elem<'_>) -> Result<Option<Option<i64>>> {
     let mut batch = None;
-    for c in e.val.as_doc().into_iter().flatten() {
+    for c in idl::unique("cursor", e.val.as_doc().unwrap_or(Doc::EMPTY))? {
         match c.name {
             "batchSize" => batch = idl::int_from("cursor", c, 0)?,
             name => return Err(idl::unknown("cursor", name)),

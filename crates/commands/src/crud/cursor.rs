@@ -34,7 +34,7 @@ pub struct Keep {
 /// The batch size that the document of an argument `cursor` tells, which has nothing else in it.
 pub fn read_batch_size(within: &str, d: Doc<'_>) -> Result<Option<u64>> {
     let mut batch = None;
-    for e in d {
+    for e in idl::unique(within, d)? {
         match e.name {
             "batchSize" => batch = idl::unsigned(within, e)?,
             name => return Err(idl::unknown(within, name)),

@@ -32,7 +32,7 @@ idl::arguments! {
 
 fn parse(d: Doc<'_>) -> Result<Written<'_>> {
     const AT: &str = "delete.deletes";
-    let a = Arguments::parse(AT, d)?;
+    let a = Arguments::parse_document(AT, d)?;
     let q = idl::required(AT, "q", a.q)?;
     let multi = match idl::required(AT, "limit", a.limit)? {
         0 => true,

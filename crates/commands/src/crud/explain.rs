@@ -58,6 +58,7 @@ impl<'a> Asked<'a> {
         let Some(inner) = given.as_doc() else {
             return Err(idl::mismatch("explain", "explain", given, &["object"]));
         };
+        idl::unique(inner.first().map_or("explain", |e| e.name), inner)?;
         let verbosity = verbosity(args)?;
         if let Some(limit) = inner.get("maxTimeMS") {
             args::max_time_ms("maxTimeMS", limit)?;

@@ -63,6 +63,10 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     };
     let mut cursor = taken.map_err(|stop| stop.map_error(killed))?;
     cx.originating = Some(cursor.command.clone());
+    if let Err(e) = authorize::check_still(cx, cursor.command.as_doc(), id) {
+        cx.app.cursors.give_back(cursor);
+        return Err(e);
+    }
     check_cursor(cx, &cursor, id, &ns)?;
     let started = Instant::now();
     let asked = (cx.request.body.get("maxTimeMS"))

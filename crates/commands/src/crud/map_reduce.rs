@@ -22,7 +22,7 @@ const AT: &str = "mapReduce";
 const REPLY_BYTES: usize = 16 << 20;
 
 /// Where the results go.
-enum Out<'a> {
+pub enum Out<'a> {
     Inline,
     /// `mode`: `replace`, `merge` or `reduce`.
     Collection {
@@ -55,7 +55,7 @@ fn function<'a>(e: Elem<'a>) -> Result<Option<Val<'a>>> {
 }
 
 impl<'a> Out<'a> {
-    fn parse(v: Val<'a>) -> Result<Out<'a>> {
+    pub fn parse(v: Val<'a>) -> Result<Out<'a>> {
         let replace = |name| Out::Collection {
             mode: "replace",
             db: None,
@@ -67,6 +67,7 @@ impl<'a> Out<'a> {
         let Some(d) = v.as_doc() else {
             bail!(BadValue, "'out' must be either a string or an object");
         };
+        idl::unique("mapReduce.out", d)?;
         if d.get("nonAtomic").and_then(Val::as_bool) == Some(false) {
             bail!(
                 15895,

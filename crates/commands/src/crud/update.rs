@@ -60,7 +60,7 @@ idl::arguments! {
 
 fn read(d: Doc<'_>) -> Result<Written<'_>> {
     const AT: &str = "update.updates";
-    let a = Arguments::parse(AT, d)?;
+    let a = Arguments::parse_document(AT, d)?;
     let q = idl::required(AT, "q", a.q)?;
     let u = idl::required(AT, "u", a.u)?;
     if !matches!(u.tag, bson::tag::DOCUMENT | bson::tag::ARRAY) {

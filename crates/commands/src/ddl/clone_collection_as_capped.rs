@@ -29,6 +29,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         let _ = engine.catalog.drop_collection(&to);
         return Err(e);
     }
+    cx.op.made.push(to);
     changed(cx);
     Ok(Done::Reply)
 }

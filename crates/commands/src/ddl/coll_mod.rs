@@ -47,7 +47,7 @@ idl::arguments! {
 
 fn read_index<'a>(within: &str, e: Elem<'a>) -> Result<Option<IndexChange<'a>>> {
     match idl::doc(within, e)? {
-        Some(d) => IndexChange::parse("collMod.index", d).map(Some),
+        Some(d) => IndexChange::parse_document("collMod.index", d).map(Some),
         None => Ok(None),
     }
 }

@@ -42,6 +42,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         let _ = engine.catalog.drop_collection(&aside);
         return Err(e);
     }
+    cx.op.made.push(ns);
     changed(cx);
     Ok(Done::Reply)
 }

@@ -195,7 +195,7 @@ fn read_engine<'a>(within: &str, e: Elem<'a>) -> Result<Option<Doc<'a>>> {
 fn read_index_defaults<'a>(within: &str, e: Elem<'a>) -> Result<Option<Doc<'a>>> {
     const AT: &str = "create.indexOptionDefaults";
     let d = idl::doc(within, e)?;
-    for f in d.unwrap_or(Doc::EMPTY) {
+    for f in idl::unique(AT, d.unwrap_or(Doc::EMPTY))? {
         match f.name {
             "storageEngine" => read_engine(AT, f)?,
             name => return Err(idl::unknown(AT, name)),
@@ -241,7 +241,7 @@ pub fn images(within: &str, e: Elem<'_>) -> Result<Option<bool>> {
         return Ok(None);
     };
     let mut enabled = None;
-    for e in d {
+    for e in idl::unique(&at, d)? {
         match e.name {
             "enabled" => enabled = idl::boolean(&at, e)?,
             name => return Err(idl::unknown(&at, name)),
@@ -275,7 +275,7 @@ fn clustered(v: Val<'_>) -> Result<Option<DocBuf>> {
         ));
     };
     let (mut key, mut unique, mut name) = (None, None, "_id_");
-    for e in d {
+    for e in idl::unique(at, d)? {
         match e.name {
             "v" => {
                 if idl::int(at, e)?.is_some_and(|n| n != 2) {
@@ -497,7 +497,7 @@ fn check_id_collation(_within: &str, e: Elem<'_>) -> Result<()> {
 
 fn check_id_index(d: Doc<'_>) -> Result<()> {
     let mut index = IdIndex::default();
-    for e in d {
+    for e in idl::unique("create.idIndex", d)? {
         if !index.read("create.idIndex", e)? {
             bail!(
                 InvalidIndexSpecificationOption,

@@ -13,7 +13,7 @@ pub fn check(coll: &str, d: Doc<'_>) -> Result<DocBuf> {
     const AT: &str = "create.encryptedFields";
     let mut fields = None;
     let mut rest = Writer::new();
-    for e in d {
+    for e in idl::unique(AT, d)? {
         match e.name {
             "fields" => fields = idl::array(AT, e)?,
             "escCollection" | "ecocCollection" => {
@@ -96,7 +96,7 @@ fn field(d: Doc<'_>) -> Result<&str> {
         key,
         kind,
         queries,
-    } = FieldArguments::parse(AT, d)?;
+    } = FieldArguments::parse_document(AT, d)?;
     idl::required(AT, "keyId", key)?;
     let path = idl::required(AT, "path", path)?;
     if path.contains('\0') {
@@ -177,7 +177,7 @@ idl::arguments! {
 /// What may be asked of an encrypted field, checked; the name of the query type.
 fn query_type<'a>(d: Doc<'a>, kind: Option<&str>) -> Result<&'a str> {
     const AT: &str = "create.encryptedFields.fields.queries";
-    let q = QueryArguments::parse(AT, d)?;
+    let q = QueryArguments::parse_document(AT, d)?;
     let name = idl::required(AT, "queryType", q.name)?;
     let Some(kind) = kind else {
         bail!(

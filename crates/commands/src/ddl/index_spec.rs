@@ -97,7 +97,7 @@ fn object<'a>(e: Elem<'a>) -> Result<Doc<'a>> {
 /// The two fields that a specification must have.
 fn key_and_name<'a>(d: Doc<'a>) -> Result<(Doc<'a>, &'a str)> {
     let (mut key, mut name) = (None, None);
-    for e in d {
+    for e in idl::unique("createIndexes.indexes", d)? {
         match e.name {
             "key" => key = Some(object(e)?),
             "name" => {

@@ -43,7 +43,7 @@ impl Results for Docs {
 pub fn batch_size(command: &str, e: Elem<'_>) -> Result<Option<u64>> {
     let within = format!("{command}.cursor");
     let mut size = None;
-    for e in idl::doc(command, e)?.unwrap_or(Doc::EMPTY) {
+    for e in idl::unique(&within, idl::doc(command, e)?.unwrap_or(Doc::EMPTY))? {
         match e.name {
             "batchSize" => size = idl::int_from(&within, e, 0)?.map(i64::unsigned_abs),
             name => return Err(idl::unknown(&within, name)),

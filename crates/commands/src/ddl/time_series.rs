@@ -53,7 +53,7 @@ fn seconds(within: &str, e: Elem<'_>) -> Result<Option<i64>> {
 /// The argument `timeseries` of `create`.
 pub fn options(d: Doc<'_>) -> Result<TimeSeriesOptions> {
     const AT: &str = "create.timeseries";
-    let g = Given::parse(AT, d)?;
+    let g = Given::parse_document(AT, d)?;
     let time = idl::required(AT, "timeField", g.time)?;
     let options = TimeSeriesOptions::new(time, g.meta, g.granularity, g.span, g.rounding)?;
     options.check_meta()?;
@@ -270,7 +270,7 @@ pub fn change(
         {
             return Err(idl::unknown(AT, e.name));
         }
-        let c = Given::parse(AT, d)?;
+        let c = Given::parse_document(AT, d)?;
         next = options.changed(c.granularity, c.span, c.rounding)?;
     }
     let own = shown.options.as_doc();

@@ -64,7 +64,7 @@ fn parameters(d: Doc<'_>) -> Result<bool> {
             .ok_or_else(|| idl::mismatch(&at, e.name, e.val, &["bool"]))
     };
     let (mut version, mut strict) = (None, false);
-    for e in d {
+    for e in idl::unique(&at, d)? {
         match e.name {
             "version" => version = idl::string(&at, e)?,
             "strict" => strict = flag(e)?,

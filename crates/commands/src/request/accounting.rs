@@ -52,7 +52,7 @@ impl Commands {
                 client: call.client,
                 command: call.command.name,
                 db: account.args.db,
-                body: call.request.body,
+                request: call.request,
                 failure: account.done.as_ref().err().and_then(Stop::failure),
                 made: &account.made,
             });

@@ -100,7 +100,7 @@ fn lsid(v: Val<'_>) -> Result<Option<Lsid>> {
         .into());
     };
     let (mut id, mut uid) = (None, NOBODY);
-    for e in d {
+    for e in idl::unique("lsid", d)? {
         match e.name {
             "id" => id = idl::uuid("lsid", e)?,
             "uid" => uid = digest(e.val).unwrap_or(uid),

@@ -115,7 +115,7 @@ fn check_version(within: &str, e: Elem<'_>) -> Result<()> {
 
 /// Checks a collation and fills in what its locale decides; `None` for the simple one.
 pub fn complete(d: Doc<'_>) -> Result<Option<DocBuf>> {
-    let c = Written::parse(AT, d)?;
+    let c = Written::parse_document(AT, d)?;
     let locale = idl::required(AT, "locale", c.locale)?;
     if locale == "simple" {
         return Ok(None);

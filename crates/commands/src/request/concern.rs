@@ -109,7 +109,7 @@ pub fn write_concern(v: Val<'_>, topology: &Topology) -> Result<WriteConcern> {
             v.type_name()
         );
     };
-    let fields = Fields::parse("writeConcern", d)?;
+    let fields = Fields::parse_document("writeConcern", d)?;
     let journal = match fields.fsync {
         Some(true) => Some(true),
         _ => fields.journal,
@@ -335,7 +335,7 @@ pub fn read_concern(v: Val<'_>, topology: &Topology, command: &str, supported: b
             v.type_name()
         );
     };
-    let concern = ReadConcern::parse("readConcern", d)?;
+    let concern = ReadConcern::parse_document("readConcern", d)?;
     check_level(concern.level, command, supported)?;
     if topology.is_standalone() {
         check_standalone(&concern)?;

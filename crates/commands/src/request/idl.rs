@@ -56,6 +56,15 @@ pub fn duplicate(within: &str, field: &str) -> Stop {
     .into()
 }
 
+/// Fails where a field of a document that is no data of the user's is given twice: its readers would
+/// not agree which of them counts.
+pub fn unique<'a>(within: &str, d: Doc<'a>) -> Result<Doc<'a>> {
+    match d.repeated_name() {
+        None => Ok(d),
+        Some(field) => Err(duplicate(within, field)),
+    }
+}
+
 /// Declares the arguments of a command, or of a document in one, as a struct with a reader for
 /// each.
 ///
@@ -101,7 +110,17 @@ macro_rules! arguments {
                 Ok(true)
             }
 
-            /// Reads all fields; one that is none of these is an error.
+            /// Reads all fields of a document within a command; one that is none of these, or is
+            /// given twice, is an error.
+            #[allow(dead_code, reason = "some are of commands, whose fields the server checks")]
+            $vis fn parse_document(
+                within: &str,
+                d: bson::Doc<$life>,
+            ) -> errors::Result<Self> {
+                Self::parse(within, $crate::request::idl::unique(within, d)?)
+            }
+
+            /// Reads all fields of a command; one that is none of these is an error.
             #[allow(dead_code, reason = "some are read field by field")]
             $vis fn parse(
                 within: &str,

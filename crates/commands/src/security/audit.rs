@@ -6,15 +6,16 @@
 //! ```
 //! Invariants: a line holds no password. Without an audit log nothing of this is made.
 
+use super::{roles, users};
 use crate::clock::now_millis;
 use crate::request::connection::Connection;
-use bson::{Doc, DocBuf, Writer, doc};
+use bson::{DocBuf, Writer, doc};
 use errors::{Code, Error, Result, err};
 use parking_lot::Mutex;
 use query::expr::Vars;
 use query::filter::Filter;
 use service::config::{AuditOptions, AuditTo};
-use service::{Address, Client};
+use service::{Address, Client, Request};
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt;
@@ -32,9 +33,9 @@ pub struct Ended<'a> {
     pub client: &'a Client<Connection>,
     pub command: &'a str,
     pub db: &'a str,
-    pub body: Doc<'a>,
+    pub request: &'a Request<'a>,
     pub failure: Option<&'a Error>,
-    /// Collections that it made because something was written to them.
+    /// Collections that it made because something was written to them, or put in the place of others.
     pub made: &'a [String],
 }
 
@@ -89,8 +90,8 @@ impl Audit {
     pub fn observe(&self, ended: &Ended<'_>) {
         let code = ended.failure.map_or(0, |e| e.code.0);
         if code == Code::Unauthorized.0 {
-            let shown = super::redact::without_secrets(ended.body);
-            let args = shown.as_ref().map_or(ended.body, DocBuf::as_doc);
+            let shown = super::redact::without_secrets(ended.request.body);
+            let args = shown.as_ref().map_or(ended.request.body, DocBuf::as_doc);
             let mut w = Writer::new();
             w.str("command", ended.command)
                 .str("ns", &namespace(ended))
@@ -106,11 +107,40 @@ impl Audit {
         if let Some((atype, param)) = change(ended) {
             self.tell(ended.client, atype, &param, code);
         }
+        for ns in written_past_commands(ended) {
+            let param = doc! { "document": doc!{}, "ns": ns, "operation": ended.command };
+            self.tell(ended.client, "directAuthMutation", &param, code);
+        }
+    }
+}
+
+/// The collections of users and roles that a command writes to which is no command of users and roles.
+/// What it wrote is not shown: it holds secrets.
+fn written_past_commands(ended: &Ended<'_>) -> Vec<&'static str> {
+    let of_users = |ns: &str| {
+        [users::NS, roles::NS]
+            .into_iter()
+            .find(|known| *known == ns)
+    };
+    match ended.command {
+        "insert" | "update" | "delete" | "findAndModify" => {
+            of_users(&namespace(ended)).into_iter().collect()
+        }
+        "bulkWrite" => {
+            let inline = ended.request.body.get("nsInfo").and_then(|v| v.as_array());
+            let beside = ended.request.sequence("nsInfo").into_iter().flatten();
+            (inline.into_iter().flat_map(|list| list.values()))
+                .filter_map(|v| v.as_doc())
+                .chain(beside)
+                .filter_map(|d| of_users(d.get("ns")?.as_str()?))
+                .collect()
+        }
+        _ => Vec::new(),
     }
 }
 
 fn namespace(ended: &Ended<'_>) -> String {
-    match ended.body.first().and_then(|e| e.val.as_str()) {
+    match ended.request.body.first().and_then(|e| e.val.as_str()) {
         Some(collection) => format!("{}.{collection}", ended.db),
         None => ended.db.to_string(),
     }
@@ -155,7 +185,7 @@ fn place(w: &mut Writer, field: &str, address: &Address) {
 /// The event that a command stands for, and what is told of it; `None` for all that are not
 /// audited.
 fn change(ended: &Ended<'_>) -> Option<(&'static str, DocBuf)> {
-    let (body, db) = (ended.body, ended.db);
+    let (body, db) = (ended.request.body, ended.db);
     let text = |field: &str| body.get(field).and_then(|v| v.as_str()).unwrap_or("");
     let first = body.first().and_then(|e| e.val.as_str()).unwrap_or("");
     let of_name = |what: &str| {

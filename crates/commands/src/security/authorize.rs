@@ -9,9 +9,10 @@ use crate::Commands;
 use crate::request::CommandContext;
 use crate::request::args::Args;
 use crate::request::connection::Connection;
+use crate::request::table;
 use auth::{Action, Target};
 use bson::Doc;
-use errors::{Result, bail};
+use errors::{Fallible, Result, bail};
 use service::{Client, Request};
 
 /// What of a command an error shows, in bytes.
@@ -189,6 +190,44 @@ pub fn check_owner(cx: &CommandContext<'_, '_>, owner: Option<&str>, id: i64) ->
     bail!(
         Unauthorized,
         "cursor id {id} was not created by the authenticated user"
+    )
+}
+
+/// Fails where the client has lost what the command needed that made his cursor.
+pub fn check_still(cx: &CommandContext<'_, '_>, command: Doc<'_>, id: i64) -> Result<()> {
+    if !cx.app.security.enabled {
+        return Ok(());
+    }
+    match cx.client.state.login.user() {
+        Some(user) => Ok(check_user_still(&user, command, cx.args.db, id)?),
+        None => Err(lost(id).into()),
+    }
+}
+
+/// Fails where a user may not run a command any more, of `db`, that has made his cursor `id`.
+pub fn check_user_still(user: &LoggedIn, command: Doc<'_>, db: &str, id: i64) -> Fallible<()> {
+    let Some(known) = command.first().and_then(|e| table::lookup(e.name)) else {
+        return Ok(());
+    };
+    let args = Args::parse(known.name, command, Some(db));
+    let met = args.and_then(|args| {
+        let check = Check {
+            user,
+            args: &args,
+            request: None,
+        };
+        check.meets(&known.needs)
+    });
+    match met.map_err(|stop| stop.into_error())? {
+        true => Ok(()),
+        false => Err(lost(id)),
+    }
+}
+
+fn lost(id: i64) -> errors::Error {
+    errors::err!(
+        Unauthorized,
+        "not authorized for getMore with cursor id {id}"
     )
 }
 

@@ -3,13 +3,15 @@
 //! Whoever makes users and roles must himself be allowed to give away what they get.
 
 use super::authorize::Check;
+use crate::crud::bulk_write::Addressed;
+use crate::crud::map_reduce::Out;
 use crate::request::args::Args;
-use crate::request::table;
+use crate::request::{idl, table};
 use auth::privilege::Privilege;
 use auth::{Action, RoleName, Target, UserName};
-use bson::{Doc, Val};
+use bson::{Doc, Elem, Val};
 use catalog::{collection_of, db_of};
-use errors::Result;
+use errors::{Result, bail};
 
 /// What a command needs of who runs it.
 pub enum RequiredAccess {
@@ -53,6 +55,9 @@ pub fn update(check: &Check<'_, '_>) -> Result<bool> {
         let updates = check.documents("updates");
         (updates.iter()).any(|u| u.get("upsert").is_some_and(|v| v.truthy()))
     };
+    for statement in check.documents("updates") {
+        idl::unique("update.updates", statement)?;
+    }
     Ok(check.may(Update, target)
         && bypasses(check, target)
         && (check.may(Insert, target) || !upserts()))
@@ -69,22 +74,24 @@ pub fn find_and_modify(check: &Check<'_, '_>) -> Result<bool> {
 
 pub fn bulk_write(check: &Check<'_, '_>) -> Result<bool> {
     let spaces = check.documents("nsInfo");
-    let ns = |op: Doc<'_>| {
-        let at = op.first()?.val.to_i64_truncated()?;
-        spaces.get(usize::try_from(at).ok()?)?.get("ns")?.as_str()
-    };
+    for space in &spaces {
+        idl::unique("bulkWrite.nsInfo", *space)?;
+    }
     for op in check.documents("ops") {
-        // What is malformed is told by the command itself.
-        let (Some(kind), Some(ns)) = (op.first(), ns(op)) else {
+        let op = Addressed::of(op)?;
+        let (Addressed::Insert(at) | Addressed::Update { target: at, .. } | Addressed::Delete(at)) =
+            op;
+        // The command itself says what is wrong with a place that is not there.
+        let Some(ns) = spaces.get(at).and_then(|d| d.get("ns")?.as_str()) else {
             continue;
         };
         let target = of_ns(ns);
-        let upserts = op.get("upsert").is_some_and(|v| v.truthy());
-        let allowed = match kind.name {
-            "insert" => check.may(Insert, target),
-            "update" => check.may(Update, target) && (!upserts || check.may(Insert, target)),
-            "delete" => check.may(Remove, target),
-            _ => true,
+        let allowed = match op {
+            Addressed::Insert(_) => check.may(Insert, target),
+            Addressed::Update { upsert, .. } => {
+                check.may(Update, target) && (!upsert || check.may(Insert, target))
+            }
+            Addressed::Delete(_) => check.may(Remove, target),
         };
         if !allowed || !bypasses(check, target) {
             return Ok(false);
@@ -97,97 +104,123 @@ pub fn aggregate(check: &Check<'_, '_>) -> Result<bool> {
     let pipeline = check.args.field("pipeline").and_then(|v| v.as_array());
     let pipeline = pipeline.unwrap_or(Doc::EMPTY);
     let collection = check.args.first.as_str();
-    Ok(pipeline_of(check, check.args.db, collection, pipeline))
+    pipeline_of(check, check.args.db, collection, pipeline)
 }
 
 /// Whether a pipeline may read what it begins with, and do what its stages do. `collection` is
 /// `None` where it reads none.
-fn pipeline_of(check: &Check<'_, '_>, db: &str, collection: Option<&str>, stages: Doc<'_>) -> bool {
+fn pipeline_of(
+    check: &Check<'_, '_>,
+    db: &str,
+    collection: Option<&str>,
+    stages: Doc<'_>,
+) -> Result<bool> {
+    let first = stages.values().next().and_then(|v| v.as_doc()?.first());
+    let (name, spec) = first.map_or(("", Val::NULL), |e| (e.name, e.val));
+    Ok(begins(check, db, collection, name, spec)? && stages_of(check, db, stages)?)
+}
+
+/// Whether a pipeline whose first stage is this may read what it begins with.
+fn begins(
+    check: &Check<'_, '_>,
+    db: &str,
+    collection: Option<&str>,
+    stage: &str,
+    spec: Val<'_>,
+) -> Result<bool> {
     let target = match collection {
         Some(c) => Target::Collection(db, c),
         None => Target::Database(db),
     };
-    let first = stages.values().next().and_then(|v| v.as_doc()?.first());
-    let begins = match first.map(|e| (e.name, e.val)) {
-        Some(("$collStats", _)) => check.may(CollStats, target),
-        Some(("$indexStats", _)) => check.may(IndexStats, target),
-        Some(("$planCacheStats", _)) => check.may(PlanCacheRead, target),
-        Some(("$listSearchIndexes", _)) => check.may(ListSearchIndexes, target),
-        Some(("$currentOp", spec)) => {
-            // Everybody may see his own.
-            let all = spec.as_doc().and_then(|d| d.get("allUsers"));
-            !all.is_some_and(|v| v.truthy()) || check.may(Inprog, Target::Cluster)
-        }
-        Some(("$listSessions" | "$listLocalSessions", spec)) => {
-            let d = spec.as_doc().unwrap_or(Doc::EMPTY);
-            let others = d.get("allUsers").is_some_and(|v| v.truthy()) || d.get("users").is_some();
+    let asks = |option: &str| -> Result<bool> {
+        let d = options(stage, spec)?;
+        Ok(d.get(option).is_some_and(|v| v.truthy()))
+    };
+    Ok(match stage {
+        "$collStats" => check.may(CollStats, target),
+        "$indexStats" => check.may(IndexStats, target),
+        "$planCacheStats" => check.may(PlanCacheRead, target),
+        "$listSearchIndexes" => check.may(ListSearchIndexes, target),
+        // Everybody may see his own.
+        "$currentOp" => !asks("allUsers")? || check.may(Inprog, Target::Cluster),
+        "$listSessions" | "$listLocalSessions" => {
+            let others = asks("allUsers")? || options(stage, spec)?.get("users").is_some();
             !others || check.may(ListSessions, Target::Cluster)
         }
-        Some(("$shardedDataDistribution", _)) => {
-            check.may(ShardedDataDistribution, Target::Cluster)
-        }
-        Some(("$querySettings", _)) => check.may(QuerySettings, Target::Cluster),
-        Some(("$queryStats", _)) => check.may(QueryStatsRead, Target::Cluster),
-        Some(("$documents", _)) => true,
-        Some(("$changeStream", spec)) => {
-            let d = spec.as_doc().unwrap_or(Doc::EMPTY);
-            let whole = d.get("allChangesForCluster").is_some_and(|v| v.truthy());
-            let target = if whole { Target::AnyNormal } else { target };
+        "$shardedDataDistribution" => check.may(ShardedDataDistribution, Target::Cluster),
+        "$querySettings" => check.may(QuerySettings, Target::Cluster),
+        "$queryStats" => check.may(QueryStatsRead, Target::Cluster),
+        "$documents" => true,
+        "$changeStream" => {
+            let target = match asks("allChangesForCluster")? {
+                true => Target::AnyNormal,
+                false => target,
+            };
             check.may_all(&[Find, ChangeStream], target)
         }
         _ => check.may(Find, target),
-    };
-    begins
-        && stages
-            .values()
-            .all(|v| v.as_doc().is_none_or(|d| stage(check, db, d)))
+    })
+}
+
+/// The options of a stage, none of them given twice: the stage reads the same.
+fn options<'a>(stage: &str, spec: Val<'a>) -> Result<Doc<'a>> {
+    idl::unique(stage, spec.as_doc().unwrap_or(Doc::EMPTY))
 }
 
 /// What a stage reads and writes besides its input.
-fn stage(check: &Check<'_, '_>, db: &str, stage: Doc<'_>) -> bool {
+fn stage(check: &Check<'_, '_>, db: &str, stage: Doc<'_>) -> Result<bool> {
     let Some(e) = stage.first() else {
-        return true;
+        return Ok(true);
     };
     match e.name {
-        "$lookup" | "$graphLookup" | "$unionWith" => joined(check, db, e.val),
-        "$facet" => (e.val.as_doc().iter())
-            .flat_map(|d| d.iter())
-            .filter_map(|e| e.val.as_array())
-            .all(|stages| stages_of(check, db, stages)),
+        "$lookup" | "$graphLookup" | "$unionWith" => joined(check, db, e),
+        "$facet" => branches(check, db, e.val),
+        "$rankFusion" | "$scoreFusion" => {
+            let input = options(e.name, e.val)?.get("input").unwrap_or(Val::NULL);
+            let pipelines = options("input", input)?.get("pipelines");
+            branches(check, db, pipelines.unwrap_or(Val::NULL))
+        }
         "$out" => {
-            let (db, c) = place(e.val, db, "coll");
+            let (db, c) = place(e.name, e.val, db)?;
             let target = Target::Collection(db, c);
-            check.may_all(&[Insert, Remove], target) && bypasses(check, target)
+            Ok(check.may_all(&[Insert, Remove], target) && bypasses(check, target))
         }
         "$merge" => merge(check, db, e.val),
-        _ => true,
+        _ => Ok(true),
     }
 }
 
-fn stages_of(check: &Check<'_, '_>, db: &str, stages: Doc<'_>) -> bool {
-    stages
-        .values()
-        .all(|v| v.as_doc().is_none_or(|d| stage(check, db, d)))
+fn stages_of(check: &Check<'_, '_>, db: &str, stages: Doc<'_>) -> Result<bool> {
+    let mut all = stages.values().filter_map(|v| v.as_doc());
+    all.try_fold(true, |may, d| Ok(may && stage(check, db, d)?))
 }
 
-/// `"collection"`, or a document with `db` and `field`.
-fn place<'a>(v: Val<'a>, db: &'a str, field: &str) -> (&'a str, &'a str) {
+/// Pipelines by name, over the same input.
+fn branches(check: &Check<'_, '_>, db: &str, v: Val<'_>) -> Result<bool> {
+    let mut all = v.as_doc().unwrap_or(Doc::EMPTY).values();
+    all.try_fold(true, |may, v| {
+        Ok(may && stages_of(check, db, v.as_array().unwrap_or(Doc::EMPTY))?)
+    })
+}
+
+/// `"collection"`, or a document with `db` and `coll`.
+fn place<'a>(within: &str, v: Val<'a>, db: &'a str) -> Result<(&'a str, &'a str)> {
     if let Some(name) = v.as_str() {
-        return (db, name);
+        return Ok((db, name));
     }
-    let d = v.as_doc().unwrap_or(Doc::EMPTY);
+    let d = options(within, v)?;
     let text = |name: &str| d.get(name).and_then(|v| v.as_str());
-    (text("db").unwrap_or(db), text(field).unwrap_or(""))
+    Ok((text("db").unwrap_or(db), text("coll").unwrap_or("")))
 }
 
 /// A stage that reads another collection, maybe through stages of its own.
-fn joined(check: &Check<'_, '_>, db: &str, v: Val<'_>) -> bool {
-    let d = v.as_doc().unwrap_or(Doc::EMPTY);
+fn joined(check: &Check<'_, '_>, db: &str, e: Elem<'_>) -> Result<bool> {
+    let d = options(e.name, e.val)?;
     let stages = d.get("pipeline").and_then(|v| v.as_array());
     let stages = stages.unwrap_or(Doc::EMPTY);
-    let from = match (v.as_str(), d.get("from"), d.get("coll")) {
+    let from = match (e.val.as_str(), d.get("from"), d.get("coll")) {
         (Some(name), ..) => Some((db, name)),
-        (_, Some(from), _) | (_, None, Some(from)) => Some(place(from, db, "coll")),
+        (_, Some(from), _) | (_, None, Some(from)) => Some(place(e.name, from, db)?),
         _ => None,
     };
     match from {
@@ -196,33 +229,29 @@ fn joined(check: &Check<'_, '_>, db: &str, v: Val<'_>) -> bool {
     }
 }
 
-fn merge(check: &Check<'_, '_>, db: &str, v: Val<'_>) -> bool {
-    let d = v.as_doc().unwrap_or(Doc::EMPTY);
-    let into = d.get("into").unwrap_or(v);
-    let (db, c) = place(into, db, "coll");
+fn merge(check: &Check<'_, '_>, db: &str, v: Val<'_>) -> Result<bool> {
+    let d = options("$merge", v)?;
+    let (db, c) = place("$merge.into", d.get("into").unwrap_or(v), db)?;
     let target = Target::Collection(db, c);
     let mode = |field: &str| d.get(field).and_then(|v| v.as_str());
     let updates = !matches!(mode("whenMatched"), Some("fail" | "keepExisting"));
     let inserts = !matches!(mode("whenNotMatched"), Some("fail" | "discard"));
-    (!updates || check.may(Update, target))
+    Ok((!updates || check.may(Update, target))
         && (!inserts || check.may(Insert, target))
-        && bypasses(check, target)
+        && bypasses(check, target))
 }
 
 pub fn map_reduce(check: &Check<'_, '_>) -> Result<bool> {
-    let out = check.args.field("out");
-    let to = |v: Val<'_>, actions: &[Action]| {
-        let (db, c) = place(v, check.args.db, "");
-        check.may_all(actions, Target::Collection(db, c))
-    };
-    let writes = match out {
-        Some(v) if v.as_str().is_some() => to(v, &[Insert, Remove]),
-        Some(v) => match v.as_doc().and_then(|d| d.first()) {
-            Some(e) if e.name == "replace" => to(e.val, &[Insert, Remove]),
-            Some(e) if matches!(e.name, "merge" | "reduce") => to(e.val, &[Insert, Update]),
-            _ => true,
-        },
-        None => true,
+    let writes = match check.args.field("out").map(Out::parse).transpose()? {
+        Some(Out::Collection { mode, db, name }) => {
+            let actions = match mode {
+                "replace" => [Insert, Remove],
+                _ => [Insert, Update],
+            };
+            let target = Target::Collection(db.unwrap_or(check.args.db), name);
+            check.may_all(&actions, target) && bypasses(check, target)
+        }
+        Some(Out::Inline) | None => true,
     };
     Ok(check.may(Find, check.target()) && writes)
 }
@@ -236,6 +265,7 @@ pub fn explain(check: &Check<'_, '_>) -> Result<bool> {
     let Some(command) = command.filter(|c| c.name != "explain") else {
         return Ok(true);
     };
+    idl::unique(command.name, inner)?;
     let args = Args::parse(command.name, inner, Some(check.args.db))?;
     Check {
         user: check.user,
@@ -269,25 +299,28 @@ pub fn create(check: &Check<'_, '_>) -> Result<bool> {
     let pipeline = check.args.field("pipeline").and_then(|v| v.as_array());
     let pipeline = pipeline.unwrap_or(Doc::EMPTY);
     // A view shows whoever may read it what it reads.
-    Ok(
-        check.may(CreateCollection, target)
-            && pipeline_of(check, check.args.db, Some(on), pipeline),
-    )
+    Ok(check.may(CreateCollection, target)
+        && pipeline_of(check, check.args.db, Some(on), pipeline)?)
 }
 
 pub fn coll_mod(check: &Check<'_, '_>) -> Result<bool> {
-    let target = check.target();
-    let pipeline = check.args.field("pipeline").and_then(|v| v.as_array());
-    let reads = match check.args.field("viewOn").and_then(|v| v.as_str()) {
-        Some(on) => pipeline_of(
+    let pipeline = check.args.field("pipeline").filter(|v| !v.is_nullish());
+    let on = check.args.field("viewOn").filter(|v| !v.is_nullish());
+    let reads = match (on, pipeline) {
+        (None, None) => true,
+        (Some(on), Some(pipeline)) => pipeline_of(
             check,
             check.args.db,
-            Some(on),
-            pipeline.unwrap_or(Doc::EMPTY),
+            on.as_str(),
+            pipeline.as_array().unwrap_or(Doc::EMPTY),
+        )?,
+        // One without the other would show what the view's own other half reads.
+        _ => bail!(
+            InvalidOptions,
+            "Must specify both 'viewOn' and 'pipeline' when modifying a view and auth is enabled"
         ),
-        None => true,
     };
-    Ok(check.may(CollMod, target) && reads)
+    Ok(check.may(CollMod, check.target()) && reads)
 }
 
 pub fn rename_collection(check: &Check<'_, '_>) -> Result<bool> {

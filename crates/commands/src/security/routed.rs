@@ -254,7 +254,7 @@ impl Commands {
             client,
             command: command.unwrap_or(request.command()),
             db: request.db().unwrap_or(""),
-            body: request.body,
+            request,
             failure,
             made: &[],
         });

@@ -28,7 +28,7 @@ pub fn run_all(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         let within = format!("killAllSessions.killAllSessions.{i}");
         let (mut user, mut db) = (None, None);
         let Some(d) = v.as_doc() else { continue };
-        for e in d {
+        for e in idl::unique(&within, d)? {
             match e.name {
                 "user" => user = idl::string(&within, e)?,
                 "db" => db = idl::string(&within, e)?,
@@ -54,7 +54,7 @@ pub fn run_by_pattern(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     };
     for (i, v) in patterns.values().enumerate() {
         let within = format!("killAllSessionsByPattern.killAllSessionsByPattern.{i}");
-        for e in v.as_doc().unwrap_or(Doc::EMPTY) {
+        for e in idl::unique(&within, v.as_doc().unwrap_or(Doc::EMPTY))? {
             match e.name {
                 "lsid" => {
                     let d = idl::doc(&within, e)?.unwrap_or(Doc::EMPTY);

@@ -58,7 +58,7 @@ fn ids(cx: &CommandContext<'_, '_>, command: &'static str, v: Val<'_>) -> Result
 fn id(cx: &CommandContext<'_, '_>, command: &str, d: Doc<'_>) -> Result<Option<Lsid>> {
     let own = own_uid(cx);
     let (mut id, mut uid) = (None, own);
-    for e in d {
+    for e in idl::unique(command, d)? {
         let e: Elem<'_> = e;
         match e.name {
             "id" => id = idl::uuid(command, e)?,

@@ -449,7 +449,9 @@ impl PipelineHost for Outside<'_, '_> {
         let before = engine.catalog.get(&target);
         let series = before.as_ref().is_some_and(|c| c.measurements().is_some());
         if spec.timeseries.is_some() || series {
-            return series_out::run(self, spec, before, input);
+            series_out::run(self, spec, before, input)?;
+            self.ctx.made.push(target);
+            return Ok(());
         }
         if before.as_ref().is_some_and(|c| c.is_view()) {
             bail!(
@@ -485,8 +487,9 @@ impl PipelineHost for Outside<'_, '_> {
             self.fill(&aside, input)
         })();
         let result = filled.and_then(|()| engine.catalog.rename(&aside, &target, true));
-        if result.is_err() {
-            let _ = engine.catalog.drop_collection(&aside);
+        match result {
+            Ok(()) => self.ctx.made.push(target),
+            Err(_) => drop(engine.catalog.drop_collection(&aside)),
         }
         self.ctx.last_index = engine.store.last_index();
         result

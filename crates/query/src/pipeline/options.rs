@@ -5,6 +5,40 @@ use crate::path::FieldPath;
 use bson::{Doc, Val, tag};
 use errors::{Result, bail, err};
 
+/// Stages whose specification is a document of options, read one by one.
+const OF_OPTIONS: [&str; 18] = [
+    "$geoNear",
+    "$unwind",
+    "$bucket",
+    "$bucketAuto",
+    "$sample",
+    "$graphLookup",
+    "$setWindowFields",
+    "$fill",
+    "$densify",
+    "$score",
+    "$collStats",
+    "$currentOp",
+    "$listSessions",
+    "$listLocalSessions",
+    "$planCacheStats",
+    "$querySettings",
+    "$queryStats",
+    "$changeStream",
+];
+
+/// Fails where one of these is given an option twice. The others' are read by [`options`], or hold
+/// names of the user's.
+pub(super) fn check_unique(stage: &str, spec: Val<'_>) -> Result<()> {
+    let Some(d) = spec.as_doc().filter(|_| OF_OPTIONS.contains(&stage)) else {
+        return Ok(());
+    };
+    match d.repeated_name() {
+        None => Ok(()),
+        Some(name) => bail!(40413, "BSON field '{stage}.{name}' is a duplicate field"),
+    }
+}
+
 /// Takes the named options out of a specification: each known, at most once. Null counts as left
 /// out.
 pub(super) fn options<'a, const N: usize>(

@@ -573,6 +573,7 @@ fn parse_stage(name: &str, spec: Val<'_>, ctx: &ParseCtx, out: &mut Vec<Stage>) 
             .unwrap_or_else(|| unrecognized(name))
             .into());
     };
+    super::options::check_unique(name, spec)?;
     if let Some(t) = parse_transform(name, spec, &ctx.env)? {
         out.push(Stage::new(name, spec, Op::Transform(Arc::new(t))));
         return Ok(());
