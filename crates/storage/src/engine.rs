@@ -1,5 +1,5 @@
 //! The RocksDB adapter: writing of batches, checkpoints, figures. Only this file, `tuning`,
-//! `background_error` and `view` know the engine.
+//! `background_error`, `view` and `engine_scan` know the engine.
 //!
 //! The column families (see `family`) are flushed together; the engine's own write-ahead log is
 //! off. Every group of the log is one write batch that also carries the applied index. So the state
@@ -13,6 +13,7 @@ use crate::batch::Batch;
 use crate::cache_balance::Shares;
 use crate::compaction_ranges::cuts;
 use crate::data_dir::{self, DataDir};
+use crate::dead_ranges::DeadRanges;
 use crate::family::Family;
 use crate::ghost_list::Ghost;
 use crate::record_cache::{Rows, Writing};
@@ -77,6 +78,10 @@ pub(crate) struct Engine {
     /// The record cache; `None` when it is turned off.
     rows: Option<Rows>,
     memtables: rocksdb::WriteBufferManager,
+    /// Where nothing lives.
+    dead: DeadRanges,
+    /// One write at a time: dead ranges number them.
+    writing: Mutex<()>,
     /// One thread at a time waits for a flush.
     flushing: Mutex<()>,
     trouble: Arc<Trouble>,
@@ -145,6 +150,8 @@ impl Engine {
                     .filter(|bytes| *bytes > 0)
                     .map(|bytes| Rows::new(bytes, opts.cache_bytes())),
                 memtables: tuned.memtables,
+                dead: DeadRanges::default(),
+                writing: Mutex::new(()),
                 flushing: Mutex::new(()),
                 trouble,
                 db,
@@ -256,12 +263,25 @@ impl Engine {
         outcome
     }
 
-    /// Writes a batch that concerns no row of the record cache.
+    /// Writes a batch that concerns no row of the record cache. There is no other way to the
+    /// engine: dead ranges that a put ends are ended here.
     pub fn write(&self, batch: &Batch) -> Result<()> {
         let mut failure: *mut c_char = ptr::null_mut();
+        let writing = self.writing.lock();
+        let under_way = self.dead.begin(|each| batch.each_put(each));
         // SAFETY: all three live during the call.
         unsafe { ffi::rocksdb_write(self.raw, self.write_options, batch.raw(), &mut failure) };
-        check(failure)
+        drop(under_way);
+        drop(writing);
+        check(failure)?;
+        if !batch.places().is_empty() {
+            self.dead.look_around(batch.places().iter().cloned());
+        }
+        Ok(())
+    }
+
+    pub fn dead(&self) -> &DeadRanges {
+        &self.dead
     }
 
     /// A lower bound of the applied index; when `persisted`, as it would be after a crash now. A
@@ -744,6 +764,40 @@ mod flush_tests {
         assert_eq!(jobs(), usual + 1);
         engine.set_in_order(false).unwrap();
         assert_eq!(jobs(), usual);
+    }
+
+    #[test]
+    fn a_file_of_markers_is_merged_by_itself() {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = without_keeper(dir.path());
+        let write = |effects: Vec<Effect>| {
+            let mut batch = Batch::new(&engine);
+            batch.push_all(&effects);
+            engine.write(&batch).unwrap();
+            engine.flush().unwrap();
+        };
+        let markers = || -> u64 {
+            let files = engine.db.live_files().unwrap();
+            let entries = files.iter().filter(|f| f.column_family_name == "default");
+            entries.map(|f| f.num_deletions).sum()
+        };
+        let keys = |from: u32| (from..from + 10_000).map(|n| put(2, n, 10));
+        let gone = |effect: Effect| Effect::Delete(effect.key().to_vec());
+        write(keys(0).chain(keys(50_000)).collect());
+        // What updates leave: as many new entries as markers.
+        write(
+            keys(0)
+                .map(gone)
+                .zip(keys(90_000))
+                .flat_map(|(a, b)| [a, b])
+                .collect(),
+        );
+        write(keys(50_000).map(gone).collect());
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while markers() > 0 && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert_eq!(markers(), 0);
     }
 
     #[test]

@@ -2,8 +2,9 @@
 //! compaction debt. Once a second it trims the log to its retention window, and adapts the engine
 //! to the write load: compaction is lazy under load and thorough at rest, when memtables are
 //! flushed too. It also tells the engine when records arrive in order, so that they need not be
-//! merged.
+//! merged, and looks around keys that were deleted (see `dead_search`).
 
+use crate::dead_search;
 use crate::engine::Engine;
 use crate::insert_order::Arrival;
 use crate::nonblocking_read::PageCacheRoom;
@@ -73,9 +74,11 @@ impl Keeper {
                         pace.observe(engine.merging_debt());
                         engine.share(false);
                     }
+                    dead_search::look(&engine);
                     if !tick.is_multiple_of(PERIOD) {
                         continue;
                     }
+                    engine.dead().tick();
                     room.look();
                     engine.share(true);
                     // An error is not reported here: the next round meets it again, and writes

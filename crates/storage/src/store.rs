@@ -6,6 +6,7 @@ use crate::commit::Committer;
 use crate::counts::Counts;
 use crate::data_dir::DataDir;
 use crate::engine::Engine;
+use crate::hidden_keys;
 use crate::log_and_engine::{LogAndEngine, Shared, check_size};
 use crate::log_window;
 use crate::maintenance::{self, Keeper};
@@ -130,6 +131,11 @@ pub struct StoreStats {
     /// Disk reads that were submitted together with others of their operation, since the process
     /// began.
     pub batched_reads: u64,
+    /// Hidden keys that the scans of the process have stepped over: deleted, overwritten, or newer
+    /// than what was read.
+    pub hidden_keys: u64,
+    /// Ranges that are known to hold nothing.
+    pub dead_ranges: u64,
     /// The bytes of all live SST files.
     pub sst_bytes: u64,
     pub pending_compaction_bytes: u64,
@@ -542,6 +548,8 @@ impl Store {
             row_share_bytes: engine.row_share(),
             memtable_bytes: engine.memtable_bytes(),
             batched_reads: batched_read::submitted(),
+            hidden_keys: hidden_keys::of_all(),
+            dead_ranges: engine.dead().dead(),
             sst_bytes: engine.sum(c"rocksdb.live-sst-files-size"),
             pending_compaction_bytes: engine.sum(c"rocksdb.estimate-pending-compaction-bytes"),
             level_zero_files: engine.level_zero_files(),

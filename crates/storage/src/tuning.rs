@@ -21,6 +21,12 @@ use std::sync::Arc;
 /// compress better.
 const SCANNED_BLOCK_BYTES: usize = 16 << 10;
 
+/// A file in which of so many keys in a row so many are markers of deleted ones is merged by itself.
+/// Fewer would do for what updates leave in indexes, half of which are markers: each file would be
+/// merged twice.
+const MARKERS_OF: usize = 8192;
+const MARKERS: usize = 7400;
+
 /// The options of the engine.
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
@@ -98,6 +104,8 @@ impl Tuned {
             (&mut tuned.ids, Family::Ids),
         ] {
             trouble.listen(options);
+            let no_ratio = 0.0;
+            options.add_compact_on_deletion_collector_factory(MARKERS_OF, MARKERS, no_ratio);
             let [starts, heavy] =
                 [Load::Moderate, Load::Heavy].map(|load| load.level_zero_files(family) as i32);
             options.set_level_zero_file_num_compaction_trigger(starts);

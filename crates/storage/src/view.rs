@@ -7,11 +7,12 @@
 
 use crate::batched_read::{self, Brought};
 use crate::engine::{Engine, check_read};
+use crate::engine_scan::{EngineScan, Manner};
 use crate::family::Family;
 use crate::ghost_list::blocks_that_came;
 use crate::nonblocking_read::{self, Noting};
 use crate::record_cache::{Row, is_record};
-use crate::write_set::{Below, Bytes, MergedScan, WriteSet};
+use crate::write_set::{Bytes, MergedScan, WriteSet};
 use errors::{Error, Result, Stop, Suspension, err};
 use rocksdb_sys as ffi;
 use smallvec::SmallVec;
@@ -47,7 +48,7 @@ impl ReadOptions {
         unsafe { ffi::rocksdb_readoptions_set_read_tier(self.0, TIER_PERSISTED) }
     }
 
-    fn of(snapshot: *const ffi::rocksdb_snapshot_t, cached: bool) -> ReadOptions {
+    pub fn of(snapshot: *const ffi::rocksdb_snapshot_t, cached: bool) -> ReadOptions {
         let options = ReadOptions::new();
         // SAFETY: our own options; the snapshot outlives them in the same struct.
         unsafe {
@@ -95,14 +96,6 @@ fn lie_together(keys: &[&[u8]]) -> bool {
     keys.len() >= BATCHED && rising.min(steps - rising) <= steps / 4
 }
 
-/// The processor by itself brings what lies close behind an entry, so only behind longer ones
-/// something is prefetched.
-const LONG: usize = 4 * LINE;
-/// The size of a line of the processor's caches.
-const LINE: usize = 64;
-/// What is prefetched of an entry: its key, and as much of a document as most queries look at.
-const PREFETCHED_LINES: usize = 4;
-
 /// The order of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
@@ -110,12 +103,15 @@ pub enum Direction {
     Backward,
 }
 
-struct Shown {
+/// The state that a view shows.
+pub(crate) struct Shown {
     engine: Arc<Engine>,
     /// Null: the newest state at each read.
     snapshot: *const ffi::rocksdb_snapshot_t,
     /// The engine's sequence number of the snapshot; `u64::MAX` without one.
     sequence: u64,
+    /// The snapshot holds the writes up to this one; see `dead_ranges`.
+    writes: u64,
     any: OnceLock<ReadOptions>,
     cached: OnceLock<ReadOptions>,
     /// How many of the next batches are assumed to be dense.
@@ -129,6 +125,23 @@ unsafe impl Send for Shown {}
 unsafe impl Sync for Shown {}
 
 impl Shown {
+    pub fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    /// Null: the newest state at each read.
+    pub fn snapshot(&self) -> *const ffi::rocksdb_snapshot_t {
+        self.snapshot
+    }
+
+    /// Whatever is read from now on holds the writes up to this one.
+    pub fn writes_seen(&self) -> u64 {
+        match self.snapshot.is_null() {
+            true => self.engine.dead().ended(),
+            false => self.writes,
+        }
+    }
+
     /// A sequence number at which a value that was just found certainly existed.
     fn seen(&self) -> u64 {
         match self.snapshot.is_null() {
@@ -203,25 +216,37 @@ impl Overlay {
 
 impl View {
     pub(crate) fn snapshot(engine: &Arc<Engine>) -> View {
+        // Before the snapshot, which then holds these writes.
+        let writes = engine.dead().ended();
         // SAFETY: the engine's handle is valid; `Shown` releases the snapshot.
         let (snapshot, sequence) = unsafe {
             let snapshot = ffi::rocksdb_create_snapshot(engine.raw());
             let sequence = ffi::rocksdb_snapshot_get_sequence_number(snapshot);
             (snapshot, sequence)
         };
-        View::of(engine, snapshot, sequence)
+        View::of(engine, snapshot, sequence, writes)
     }
 
     pub(crate) fn latest(engine: &Arc<Engine>) -> View {
-        View::of(engine, ptr::null(), u64::MAX)
+        View::of(engine, ptr::null(), u64::MAX, 0)
     }
 
-    fn of(engine: &Arc<Engine>, snapshot: *const ffi::rocksdb_snapshot_t, sequence: u64) -> View {
+    pub(crate) fn into_shown(self) -> Arc<Shown> {
+        self.shown
+    }
+
+    fn of(
+        engine: &Arc<Engine>,
+        snapshot: *const ffi::rocksdb_snapshot_t,
+        sequence: u64,
+        writes: u64,
+    ) -> View {
         View {
             shown: Arc::new(Shown {
                 engine: engine.clone(),
                 snapshot,
                 sequence,
+                writes,
                 any: OnceLock::new(),
                 cached: OnceLock::new(),
                 dense: AtomicU32::new(0),
@@ -727,59 +752,15 @@ impl View {
         direction: Direction,
         fill: bool,
     ) -> Scan {
-        let cached = self.cached_only && !nonblocking_read::active();
-        let options = ReadOptions::of(self.shown.snapshot, cached);
-        let _noting = Noting::begin(self.cached_only);
-        let low: Box<[u8]> = low.into();
-        let high: Box<[u8]> = high.into();
-        // SAFETY: the options keep pointers to the bounds, which the scan owns on the heap and
-        // never changes; the iterator is destroyed before options, bounds and engine (see
-        // `EngineScan::drop` and the order of its fields).
-        let iterator = unsafe {
-            if !fill {
-                ffi::rocksdb_readoptions_set_fill_cache(options.raw(), 0);
-            }
-            if !high.is_empty() {
-                ffi::rocksdb_readoptions_set_iterate_upper_bound(
-                    options.raw(),
-                    high.as_ptr().cast(),
-                    high.len(),
-                );
-            }
-            // A forward scan starts at its lower bound, so the engine need not check it.
-            if direction == Direction::Backward && !low.is_empty() {
-                ffi::rocksdb_readoptions_set_iterate_lower_bound(
-                    options.raw(),
-                    low.as_ptr().cast(),
-                    low.len(),
-                );
-            }
-            let engine = &self.shown.engine;
-            ffi::rocksdb_create_iterator_cf(
-                engine.raw(),
-                options.raw(),
-                engine.families().handle(family),
-            )
-        };
-        let over = self.overlay.as_ref().filter(|o| !o.writes.is_empty());
-        let over =
-            over.map(|o| Box::new(MergedScan::new(o.writes.clone(), direction, &low, &high)));
-        let engine = EngineScan {
-            iterator,
-            state: if high.is_empty() || low < high {
-                State::New
-            } else {
-                State::Done
-            },
+        let manner = Manner {
+            family,
             direction,
-            key: &[],
-            value: &[],
             cached_only: self.cached_only,
-            low,
-            high,
-            _options: options,
-            _shown: self.shown.clone(),
+            fill,
         };
+        let engine = EngineScan::new(&self.shown, manner, low, high);
+        let over = self.overlay.as_ref().filter(|o| !o.writes.is_empty());
+        let over = over.map(|o| Box::new(MergedScan::new(o.writes.clone(), direction, low, high)));
         Scan { engine, over }
     }
 }
@@ -882,13 +863,6 @@ impl Drop for Pinned {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
-    New,
-    On,
-    Done,
-}
-
 /// A cursor over a range: `while scan.next()? { scan.key() .. scan.value() }`.
 pub struct Scan {
     engine: EngineScan,
@@ -949,167 +923,12 @@ impl Scan {
     }
 }
 
-impl Below for EngineScan {
-    fn next(&mut self) -> Result<bool> {
-        EngineScan::next(self)
-    }
-
-    fn seek(&mut self, key: &[u8]) -> Result<bool> {
-        EngineScan::seek(self, key)
-    }
-
-    fn valid(&self) -> bool {
-        EngineScan::valid(self)
-    }
-
-    fn key(&self) -> &[u8] {
-        EngineScan::key(self)
-    }
-}
-
-/// A scan of the engine alone.
-struct EngineScan {
-    iterator: *mut ffi::rocksdb_iterator_t,
-    state: State,
-    direction: Direction,
-    /// The current entry, in the engine's memory; empty when there is none.
-    key: *const [u8],
-    value: *const [u8],
-    cached_only: bool,
-    low: Box<[u8]>,
-    high: Box<[u8]>,
-    _options: ReadOptions,
-    _shown: Arc<Shown>,
-}
-
-// SAFETY: an iterator may be used by any one thread at a time.
-unsafe impl Send for EngineScan {}
-
-impl Drop for EngineScan {
-    fn drop(&mut self) {
-        // SAFETY: ours, destroyed once, before what it points to.
-        unsafe { ffi::rocksdb_iter_destroy(self.iterator) }
-    }
-}
-
-impl EngineScan {
-    /// To the next entry in the scan's direction (the first, when it is new); false at the end.
-    #[allow(clippy::should_implement_trait)]
-    fn next(&mut self) -> Result<bool> {
-        let _noting = Noting::begin(self.cached_only);
-        // SAFETY (this and below): the iterator is valid; the engine copies the keys that it is
-        // given.
-        unsafe {
-            match (self.state, self.direction) {
-                (State::Done, _) => return Ok(false),
-                (State::On, Direction::Forward) => ffi::rocksdb_iter_next(self.iterator),
-                (State::On, Direction::Backward) => ffi::rocksdb_iter_prev(self.iterator),
-                (State::New, Direction::Forward) => {
-                    ffi::rocksdb_iter_seek(self.iterator, self.low.as_ptr().cast(), self.low.len())
-                }
-                (State::New, Direction::Backward) => ffi::rocksdb_iter_seek_to_last(self.iterator),
-            }
-        }
-        self.arrived()
-    }
-
-    /// To the first entry at or after `key` in the scan's direction, within the bounds; false when
-    /// there is none. A following `next` moves on from that entry.
-    fn seek(&mut self, key: &[u8]) -> Result<bool> {
-        if !self.high.is_empty() && self.low >= self.high {
-            return Ok(false);
-        }
-        let _noting = Noting::begin(self.cached_only);
-        unsafe {
-            match self.direction {
-                Direction::Forward => {
-                    let key = key.max(&self.low);
-                    ffi::rocksdb_iter_seek(self.iterator, key.as_ptr().cast(), key.len());
-                }
-                Direction::Backward if !self.high.is_empty() && *key >= *self.high => {
-                    ffi::rocksdb_iter_seek_to_last(self.iterator);
-                }
-                Direction::Backward => {
-                    ffi::rocksdb_iter_seek_for_prev(self.iterator, key.as_ptr().cast(), key.len());
-                }
-            }
-        }
-        self.arrived()
-    }
-
-    #[inline]
-    fn arrived(&mut self) -> Result<bool> {
-        if unsafe { ffi::rocksdb_iter_valid(self.iterator) } != 0 {
-            self.state = State::On;
-            // SAFETY: on an entry, whose bytes stay until the iterator is moved.
-            unsafe {
-                self.key = bytes(ffi::rocksdb_iter_key_slice(self.iterator));
-                self.value = bytes(ffi::rocksdb_iter_value_slice(self.iterator));
-            }
-            if self.direction == Direction::Forward && self.value.len() >= LONG {
-                prefetch_behind(self.value);
-            }
-            return Ok(true);
-        }
-        self.state = State::Done;
-        (self.key, self.value) = (&[], &[]);
-        let mut failure: *mut c_char = ptr::null_mut();
-        unsafe { ffi::rocksdb_iter_get_error(self.iterator, &mut failure) };
-        check_read(failure).map(|()| false)
-    }
-
-    /// Whether it is on an entry.
-    fn valid(&self) -> bool {
-        self.state == State::On
-    }
-
-    /// The key of the current entry; empty when there is none.
-    #[inline]
-    fn key(&self) -> &[u8] {
-        // SAFETY: see `arrived`; to move the iterator takes `&mut self`.
-        unsafe { &*self.key }
-    }
-
-    /// The value of the current entry; empty when there is none.
-    #[inline]
-    fn value(&self) -> &[u8] {
-        // SAFETY: as for `key`.
-        unsafe { &*self.value }
-    }
-}
-
-/// Has the processor bring what lies behind an entry: the next one of its block begins there. It
-/// comes while this one is looked at.
-#[inline]
-fn prefetch_behind(value: *const [u8]) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        let end = value.cast::<i8>().wrapping_add(value.len());
-        for line in 0..PREFETCHED_LINES {
-            // SAFETY: a hint, for any address.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(end.wrapping_add(line * LINE)) }
-        }
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = value;
-}
-
 /// Another writer has changed what the transaction would change.
 pub fn write_conflict() -> Error {
     err!(
         WriteConflict,
         "Caused by :: Write conflict during plan execution and yielding is disabled. :: Please retry your operation or multi-document transaction."
     )
-}
-
-/// # Safety
-/// The slice's bytes must live for `'a`.
-unsafe fn bytes<'a>(slice: ffi::rocksdb_slice_t) -> &'a [u8] {
-    if slice.size == 0 {
-        return &[];
-    }
-    unsafe { std::slice::from_raw_parts(slice.data.cast(), slice.size) }
 }
 
 #[cfg(test)]

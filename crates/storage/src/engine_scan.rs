@@ -1,0 +1,565 @@
+//! A scan of the engine alone: an iterator, or one after another where dead ranges lie in between.
+//!
+//! ```text
+//! low ────────┬─ dead range ─┬─────────┬─ dead ─┬───────── high
+//!   part      │  passed over │  part   │        │  part
+//! ```
+//!
+//! Each part has an iterator with the part's bounds, so no marker in a dead range is stepped over,
+//! wherever the scan comes from. What the scan steps over itself it counts; where that is much, it
+//! notes the range as dead (see `dead_ranges`).
+//!
+//! Invariant: all parts of a scan show one state. A view without a snapshot gets one before its
+//! scan has a second part.
+
+use crate::dead_ranges::{Bytes, DeadRanges, successor};
+use crate::engine::check_read;
+use crate::family::Family;
+use crate::hidden_keys::{self, Passed};
+use crate::nonblocking_read::{self, Noting};
+use crate::view::{Direction, ReadOptions, Shown, View};
+use crate::write_set::Below;
+use errors::Result;
+use rocksdb_sys as ffi;
+use std::ffi::c_char;
+use std::ptr;
+use std::sync::Arc;
+
+/// A scan that steps over so many deleted keys in a row notes them.
+const MANY: u64 = 16;
+/// To pass a dead range costs about as much as to step over so many markers.
+const COST_OF_PART: u64 = 4;
+
+/// The processor by itself brings what lies close behind an entry, so only behind longer ones
+/// something is prefetched.
+const LONG: usize = 4 * LINE;
+/// The size of a line of the processor's caches.
+const LINE: usize = 64;
+/// What is prefetched of an entry: its key, and as much of a document as most queries look at.
+const PREFETCHED_LINES: usize = 4;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    New,
+    On,
+    Done,
+}
+
+/// How a scan reads.
+#[derive(Clone, Copy)]
+pub(crate) struct Manner {
+    pub family: Family,
+    pub direction: Direction,
+    pub cached_only: bool,
+    /// Whether blocks that are read enter the cache.
+    pub fill: bool,
+}
+
+/// An iterator within its bounds.
+struct Part {
+    iterator: *mut ffi::rocksdb_iterator_t,
+    low: Arc<[u8]>,
+    high: Arc<[u8]>,
+    _options: ReadOptions,
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        // SAFETY: ours, destroyed once, before what it points to.
+        unsafe { ffi::rocksdb_iter_destroy(self.iterator) }
+    }
+}
+
+impl Part {
+    /// Under the caller's `Noting`: opening an iterator may read.
+    fn new(shown: &Shown, manner: Manner, low: Arc<[u8]>, high: Arc<[u8]>) -> Part {
+        let cached = manner.cached_only && !nonblocking_read::active();
+        let options = ReadOptions::of(shown.snapshot(), cached);
+        // SAFETY: the options keep pointers to the bounds, which the part owns on the heap and
+        // never changes; the iterator is destroyed before options and bounds (see `Part::drop`),
+        // and the scan drops its part before the engine.
+        let iterator = unsafe {
+            if !manner.fill {
+                ffi::rocksdb_readoptions_set_fill_cache(options.raw(), 0);
+            }
+            if !high.is_empty() {
+                ffi::rocksdb_readoptions_set_iterate_upper_bound(
+                    options.raw(),
+                    high.as_ptr().cast(),
+                    high.len(),
+                );
+            }
+            // A forward scan starts at its lower bound, so the engine need not check it.
+            if manner.direction == Direction::Backward && !low.is_empty() {
+                ffi::rocksdb_readoptions_set_iterate_lower_bound(
+                    options.raw(),
+                    low.as_ptr().cast(),
+                    low.len(),
+                );
+            }
+            let engine = shown.engine();
+            ffi::rocksdb_create_iterator_cf(
+                engine.raw(),
+                options.raw(),
+                engine.families().handle(manner.family),
+            )
+        };
+        Part {
+            iterator,
+            low,
+            high,
+            _options: options,
+        }
+    }
+
+    fn go_to_first(&mut self, direction: Direction) {
+        // SAFETY (and below): the iterator is valid; the engine copies the keys that it is given.
+        unsafe {
+            match direction {
+                Direction::Forward => {
+                    ffi::rocksdb_iter_seek(self.iterator, self.low.as_ptr().cast(), self.low.len())
+                }
+                Direction::Backward => ffi::rocksdb_iter_seek_to_last(self.iterator),
+            }
+        }
+    }
+
+    fn go_to_next(&mut self, direction: Direction) {
+        unsafe {
+            match direction {
+                Direction::Forward => ffi::rocksdb_iter_next(self.iterator),
+                Direction::Backward => ffi::rocksdb_iter_prev(self.iterator),
+            }
+        }
+    }
+
+    /// To the first entry at or after `key` in the direction.
+    fn go_to(&mut self, key: &[u8], direction: Direction) {
+        unsafe {
+            match direction {
+                Direction::Forward => {
+                    // What lies before the part is dead, and would be stepped over.
+                    let key = key.max(&self.low);
+                    ffi::rocksdb_iter_seek(self.iterator, key.as_ptr().cast(), key.len());
+                }
+                Direction::Backward if !self.high.is_empty() && *key >= *self.high => {
+                    ffi::rocksdb_iter_seek_to_last(self.iterator);
+                }
+                Direction::Backward => {
+                    ffi::rocksdb_iter_seek_for_prev(self.iterator, key.as_ptr().cast(), key.len());
+                }
+            }
+        }
+    }
+
+    fn is_on_entry(&self) -> bool {
+        unsafe { ffi::rocksdb_iter_valid(self.iterator) != 0 }
+    }
+
+    fn check(&self) -> Result<()> {
+        let mut failure: *mut c_char = ptr::null_mut();
+        unsafe { ffi::rocksdb_iter_get_error(self.iterator, &mut failure) };
+        check_read(failure)
+    }
+}
+
+/// Where the stretch began that the scan is in: behind the entry that it gave last, or where it was
+/// told to begin.
+#[derive(Default)]
+struct Stretch {
+    /// Forward: the first key of it. Backward: the first key behind it.
+    from: Vec<u8>,
+    /// Markers of deleted keys that were stepped over.
+    markers: u64,
+    /// Dead ranges that were passed.
+    passed: u64,
+}
+
+pub(crate) struct EngineScan {
+    part: Option<Part>,
+    state: State,
+    manner: Manner,
+    /// The current entry, in the engine's memory; empty when there is none.
+    key: *const [u8],
+    value: *const [u8],
+    low: Arc<[u8]>,
+    /// Empty: no bound.
+    high: Arc<[u8]>,
+    /// Whether dead ranges are used and noted: its keys lie in one index.
+    notes: bool,
+    /// There are dead ranges between the parts: the place where the next part begins (backward:
+    /// ends).
+    parted: bool,
+    beyond: Option<Bytes>,
+    /// The state holds the writes up to this.
+    seen: u64,
+    stretch: Stretch,
+    /// Hidden keys that it has stepped over.
+    hidden: u64,
+    shown: Arc<Shown>,
+}
+
+// SAFETY: an iterator may be used by any one thread at a time.
+unsafe impl Send for EngineScan {}
+
+impl Drop for EngineScan {
+    fn drop(&mut self) {
+        if self.hidden > 0 {
+            hidden_keys::count_of_all(self.hidden);
+        }
+    }
+}
+
+impl EngineScan {
+    pub fn new(shown: &Arc<Shown>, manner: Manner, low: &[u8], high: &[u8]) -> EngineScan {
+        let (low, high): (Arc<[u8]>, Arc<[u8]>) = (low.into(), high.into());
+        let is_empty = !high.is_empty() && low >= high;
+        let mut scan = EngineScan {
+            part: None,
+            state: if is_empty { State::Done } else { State::New },
+            manner,
+            key: &[],
+            value: &[],
+            notes: !is_empty && DeadRanges::concern(&low, &high),
+            parted: false,
+            beyond: None,
+            // Before the iterator takes its state.
+            seen: shown.writes_seen(),
+            stretch: Stretch::default(),
+            hidden: 0,
+            shown: shown.clone(),
+            low,
+            high,
+        };
+        if scan.notes && scan.dead().any() {
+            scan.look_for_parts();
+        }
+        if !scan.parted {
+            let _noting = Noting::begin(manner.cached_only);
+            scan.part = Some(Part::new(
+                shown,
+                manner,
+                scan.low.clone(),
+                scan.high.clone(),
+            ));
+        }
+        scan
+    }
+
+    fn dead(&self) -> &DeadRanges {
+        self.shown.engine().dead()
+    }
+
+    fn backward(&self) -> bool {
+        self.manner.direction == Direction::Backward
+    }
+
+    fn first_dead(&self, low: &[u8], high: &[u8]) -> Option<(Bytes, Bytes)> {
+        self.dead().first(low, high, self.seen, self.backward())
+    }
+
+    /// Sees whether dead ranges lie within the bounds.
+    fn look_for_parts(&mut self) {
+        if self.first_dead(&self.low, &self.high).is_none() {
+            return;
+        }
+        if self.shown.snapshot().is_null() {
+            self.shown = View::snapshot(self.shown.engine()).into_shown();
+            self.seen = self.shown.writes_seen();
+        }
+        self.parted = true;
+    }
+
+    /// Goes to the part that begins at `from` (backward: ends before it), or behind the dead range
+    /// there. False when there is none.
+    fn begin_part(&mut self, from: &[u8]) -> bool {
+        self.part = None;
+        self.beyond = None;
+        let mut from: Bytes = from.into();
+        loop {
+            let backward = self.backward();
+            if backward && *from <= *self.low || !backward && *from >= *self.high {
+                return false;
+            }
+            let dead = match backward {
+                false => self.first_dead(&from, &self.high),
+                true => self.first_dead(&self.low, &from),
+            };
+            let (low, high, beyond): (&[u8], &[u8], _) = match (&dead, backward) {
+                (None, false) => (&from, &self.high, None),
+                (None, true) => (&self.low, &from, None),
+                (Some((low, high)), false) if *low <= from => {
+                    self.stretch.passed += 1;
+                    from = high.clone();
+                    continue;
+                }
+                (Some((low, high)), true) if *high >= from => {
+                    self.stretch.passed += 1;
+                    from = low.clone();
+                    continue;
+                }
+                (Some((low, high)), false) => (&from, low, Some(high.clone())),
+                (Some((low, high)), true) => (high, &from, Some(low.clone())),
+            };
+            let part = Part::new(&self.shown, self.manner, low.into(), high.into());
+            self.part = Some(part);
+            self.beyond = beyond;
+            return true;
+        }
+    }
+
+    /// To the next entry in the scan's direction (the first, when it is new); false at the end.
+    #[allow(clippy::should_implement_trait)]
+    pub fn next(&mut self) -> Result<bool> {
+        let _noting = Noting::begin(self.manner.cached_only);
+        let direction = self.manner.direction;
+        let before = Passed::now();
+        match self.state {
+            State::Done => Ok(false),
+            State::On => {
+                if self.notes {
+                    // SAFETY: the scan is on an entry, whose bytes stay until it moves.
+                    let key = unsafe { &*self.key };
+                    self.stretch.begin_behind(key, direction);
+                }
+                if let Some(part) = &mut self.part {
+                    part.go_to_next(direction);
+                }
+                self.arrived(before, 1)
+            }
+            State::New => {
+                let from = match direction {
+                    Direction::Forward => self.low.clone(),
+                    Direction::Backward => self.high.clone(),
+                };
+                self.stretch.begin(&from, self.notes);
+                if self.parted && !self.begin_part(&from) {
+                    return Ok(self.ended());
+                }
+                if let Some(part) = &mut self.part {
+                    part.go_to_first(direction);
+                }
+                self.arrived(before, 0)
+            }
+        }
+    }
+
+    /// To the first entry at or after `key` in the scan's direction, within the bounds; false when
+    /// there is none. A following `next` moves on from that entry.
+    pub fn seek(&mut self, key: &[u8]) -> Result<bool> {
+        if !self.high.is_empty() && self.low >= self.high {
+            return Ok(false);
+        }
+        let _noting = Noting::begin(self.manner.cached_only);
+        let direction = self.manner.direction;
+        let before = Passed::now();
+        let low = self.low.clone();
+        let key = match direction {
+            Direction::Forward => key.max(&*low),
+            Direction::Backward => key,
+        };
+        if self.notes {
+            match direction {
+                Direction::Forward => self.stretch.begin(key, true),
+                Direction::Backward => {
+                    let high = self.high.clone();
+                    self.stretch.begin((&*successor(key)).min(&high), true);
+                }
+            }
+        }
+        if self.parted && !self.part_holds(key) {
+            let from: Bytes = match direction {
+                Direction::Forward => key.into(),
+                Direction::Backward => (&*successor(key)).min(&*self.high).into(),
+            };
+            if !self.begin_part(&from) {
+                return Ok(self.ended());
+            }
+        }
+        if let Some(part) = &mut self.part {
+            part.go_to(key, direction);
+        }
+        self.arrived(before, 0)
+    }
+
+    /// Whether the current part is where a seek of `key` has to begin.
+    fn part_holds(&self, key: &[u8]) -> bool {
+        self.part
+            .as_ref()
+            .is_some_and(|part| *part.low <= *key && *key < *part.high)
+    }
+
+    /// `own`: entries that the engine has passed and that are not hidden.
+    #[inline]
+    fn arrived(&mut self, mut before: Passed, mut own: u64) -> Result<bool> {
+        loop {
+            let Some(part) = &self.part else {
+                return Ok(self.ended());
+            };
+            let is_on = part.is_on_entry();
+            // A step backward has passed the entry that it gives, one forward the one before.
+            let own_here = if self.backward() {
+                u64::from(is_on)
+            } else {
+                own
+            };
+            let (hidden, markers) = Passed::now().since(before, self.backward(), own_here);
+            if hidden > 0 {
+                hidden_keys::count(hidden);
+                self.hidden += hidden;
+                self.stretch.markers += markers;
+            }
+            if is_on {
+                self.state = State::On;
+                // SAFETY: on an entry, whose bytes stay until the iterator is moved.
+                unsafe {
+                    self.key = bytes(ffi::rocksdb_iter_key_slice(part.iterator));
+                    self.value = bytes(ffi::rocksdb_iter_value_slice(part.iterator));
+                }
+                if !self.backward() && self.value.len() >= LONG {
+                    prefetch_behind(self.value);
+                }
+                if self.stretch.is_long() {
+                    self.note();
+                }
+                return Ok(true);
+            }
+            if let Err(e) = part.check() {
+                self.state = State::Done;
+                (self.key, self.value) = (&[], &[]);
+                return Err(e);
+            }
+            let Some(beyond) = self.beyond.take() else {
+                return Ok(self.ended());
+            };
+            self.stretch.passed += 1;
+            before = Passed::now();
+            own = 0;
+            if !self.begin_part(&beyond) {
+                return Ok(self.ended());
+            }
+            if let Some(part) = &mut self.part {
+                part.go_to_first(self.manner.direction);
+            }
+        }
+    }
+
+    /// The scan is at its end.
+    fn ended(&mut self) -> bool {
+        self.state = State::Done;
+        (self.key, self.value) = (&[], &[]);
+        if self.stretch.is_long() {
+            self.note();
+        }
+        false
+    }
+
+    /// Notes that nothing lives between where the stretch began and where the scan is.
+    #[cold]
+    fn note(&mut self) {
+        if !self.notes {
+            return;
+        }
+        // SAFETY: empty, or the bytes of the entry that the scan is on.
+        let at = unsafe { &*self.key };
+        let weight = u32::try_from(self.stretch.markers).unwrap_or(u32::MAX);
+        let (on, from) = (self.state == State::On, self.stretch.from.as_slice());
+        match (self.manner.direction, on) {
+            (Direction::Forward, true) => self.dead().note(from, at, self.seen, weight),
+            (Direction::Forward, false) => self.dead().note(from, &self.high, self.seen, weight),
+            (Direction::Backward, true) => {
+                self.dead().note(&successor(at), from, self.seen, weight);
+            }
+            (Direction::Backward, false) => self.dead().note(&self.low, from, self.seen, weight),
+        }
+    }
+
+    /// Whether it is on an entry.
+    pub fn valid(&self) -> bool {
+        self.state == State::On
+    }
+
+    /// The key of the current entry; empty when there is none.
+    #[inline]
+    pub fn key(&self) -> &[u8] {
+        // SAFETY: see `arrived`; to move the iterator takes `&mut self`.
+        unsafe { &*self.key }
+    }
+
+    /// The value of the current entry; empty when there is none.
+    #[inline]
+    pub fn value(&self) -> &[u8] {
+        // SAFETY: as for `key`.
+        unsafe { &*self.value }
+    }
+}
+
+impl Stretch {
+    fn begin(&mut self, from: &[u8], wanted: bool) {
+        (self.markers, self.passed) = (0, 0);
+        self.from.clear();
+        if wanted {
+            self.from.extend_from_slice(from);
+        }
+    }
+
+    /// Behind the entry of `key`.
+    #[inline]
+    fn begin_behind(&mut self, key: &[u8], direction: Direction) {
+        (self.markers, self.passed) = (0, 0);
+        self.from.clear();
+        self.from.extend_from_slice(key);
+        if direction == Direction::Forward {
+            self.from.push(0);
+        }
+    }
+
+    #[inline]
+    fn is_long(&self) -> bool {
+        self.markers + self.passed.saturating_sub(1) * COST_OF_PART >= MANY
+    }
+}
+
+impl Below for EngineScan {
+    fn next(&mut self) -> Result<bool> {
+        EngineScan::next(self)
+    }
+
+    fn seek(&mut self, key: &[u8]) -> Result<bool> {
+        EngineScan::seek(self, key)
+    }
+
+    fn valid(&self) -> bool {
+        EngineScan::valid(self)
+    }
+
+    fn key(&self) -> &[u8] {
+        EngineScan::key(self)
+    }
+}
+
+/// Has the processor bring what lies behind an entry: the next one of its block begins there. It
+/// comes while this one is looked at.
+#[inline]
+fn prefetch_behind(value: *const [u8]) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        let end = value.cast::<i8>().wrapping_add(value.len());
+        for line in 0..PREFETCHED_LINES {
+            // SAFETY: a hint, for any address.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(end.wrapping_add(line * LINE)) }
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = value;
+}
+
+/// # Safety
+/// The slice's bytes must live for `'a`.
+unsafe fn bytes<'a>(slice: ffi::rocksdb_slice_t) -> &'a [u8] {
+    if slice.size == 0 {
+        return &[];
+    }
+    unsafe { std::slice::from_raw_parts(slice.data.cast(), slice.size) }
+}
