@@ -7,4 +7,6 @@ pub struct Examined {
     pub docs: u64,
     /// Seeks: to the start of a range, and within it past what later fields exclude.
     pub seeks: u64,
+    /// Hidden keys that scans stepped over: deleted, overwritten, or newer than what was read.
+    pub hidden: u64,
 }

@@ -103,6 +103,8 @@ pub struct OpCtx<'a> {
     /// For the profiler: the first plan that ran, and what all plans examined.
     pub plan: Option<Arc<Plan>>,
     pub examined: Examined,
+    /// The hidden keys of this thread when the operation began.
+    hidden_before: u64,
     /// Collections that it has made because something was written to them, or put in the place of
     /// others.
     pub made: SmallVec<[String; 1]>,
@@ -147,6 +149,7 @@ impl<'a> OpCtx<'a> {
             last_index: 0,
             plan: None,
             examined: Examined::default(),
+            hidden_before: storage::hidden_keys::on_this_thread(),
             made: SmallVec::new(),
             used: SmallVec::new(),
         }
@@ -167,11 +170,21 @@ impl<'a> OpCtx<'a> {
         }
     }
 
+    /// What all plans have examined, with the hidden keys that scans stepped over.
+    pub fn examined(&self) -> Examined {
+        let now = storage::hidden_keys::on_this_thread();
+        let hidden = now.saturating_sub(self.hidden_before);
+        Examined {
+            hidden: self.examined.hidden + hidden,
+            ..self.examined
+        }
+    }
+
     /// What the operation has spent, for the run that continues it.
     pub fn spent(&self) -> Spent {
         Spent {
             plan: self.plan.clone(),
-            examined: self.examined,
+            examined: self.examined(),
             used: self.used.clone(),
         }
     }

@@ -285,6 +285,7 @@ pub(super) struct Counted {
     keys: u64,
     docs: u64,
     seeks: u64,
+    hidden: u64,
     /// What came out of the scans of indexes.
     entries: u64,
     sort_bytes: u64,
@@ -300,6 +301,7 @@ impl From<&StageCounters> for Counted {
             keys: f.keys,
             docs: f.docs,
             seeks: f.seeks,
+            hidden: f.hidden,
             entries: entries(f.docs, f.returned),
             sort_bytes: f.sort_bytes,
             sort_rows: f.sort_rows,
@@ -316,6 +318,7 @@ fn entries(docs: u64, returned: u64) -> u64 {
 
 fn execute(op: &mut OpCtx, cursor: &mut FindCursor) -> Result<Counted> {
     let started = Instant::now();
+    let hidden = op.examined().hidden;
     let mut c = Counted::default();
     loop {
         match cursor.next(op) {
@@ -333,6 +336,7 @@ fn execute(op: &mut OpCtx, cursor: &mut FindCursor) -> Result<Counted> {
     }
     let x = cursor.examined();
     (c.keys, c.docs, c.seeks) = (x.keys, x.docs, x.seeks);
+    c.hidden = op.examined().hidden.saturating_sub(hidden);
     c.entries = entries(c.docs, c.returned);
     let (bytes, rows) = cursor.sorted();
     (c.sort_bytes, c.sort_rows) = (bytes as u64, rows);
@@ -567,6 +571,9 @@ pub(super) fn write_stats(
         .int("executionTimeMillis", c.millis);
     w.int("totalKeysExamined", c.keys as i64)
         .int("totalDocsExamined", c.docs as i64);
+    if c.hidden > 0 {
+        w.int("totalHiddenKeysSkipped", c.hidden as i64);
+    }
     w.doc("executionStages", tree.as_doc());
     if verbosity == Verbosity::AllPlansExecution {
         w.open_array("allPlansExecution");
@@ -656,8 +663,9 @@ fn count_run(
     let mut c = Counted::default();
     let below = tree.inputs.first().map_or(tree.name, |s| s.name);
     if matches!(below, "IXSCAN" | "COUNT_SCAN" | "RECORD_STORE_FAST_COUNT") {
-        let before = cx.op.examined;
+        let before = cx.op.examined();
         c.entries = executor::count(&mut cx.op, ns, &executor::ReadRequest::new(filter), 0, 0)?;
+        c.hidden = cx.op.examined().hidden.saturating_sub(before.hidden);
         match below {
             "COUNT_SCAN" => c.keys = c.entries + 1,
             "IXSCAN" => {

@@ -261,7 +261,8 @@ fn metrics(cx: &mut CommandContext<'_, '_>) {
         .close();
     w.open_doc("queryExecutor")
         .i64("scanned", work.keys_examined as i64)
-        .i64("scannedObjects", work.docs_examined as i64);
+        .i64("scannedObjects", work.docs_examined as i64)
+        .i64("hiddenKeysSkipped", work.hidden_keys as i64);
     w.open_doc("collectionScans")
         .i64("nonTailable", work.scans as i64)
         .i64("total", work.scans as i64)
@@ -474,6 +475,8 @@ fn pandodb(cx: &mut CommandContext<'_, '_>) {
     w.i64("paceMillisPerMB", s.pace_millis_per_mb as i64)
         .i64("delayedBytesPerSecond", s.delayed_write_rate as i64)
         .bool("writesStopped", s.writes_stopped);
+    w.i64("hiddenKeysSkipped", s.hidden_keys as i64)
+        .i64("deadRanges", s.dead_ranges as i64);
     w.i64("batchedReads", s.batched_reads as i64)
         .i64("backgroundErrors", s.background_errors as i64);
     if let Some(e) = &s.background_error {

@@ -59,6 +59,8 @@ pub struct Work {
     pub returned: u64,
     pub keys_examined: u64,
     pub docs_examined: u64,
+    /// Hidden keys that scans stepped over.
+    pub hidden_keys: u64,
     /// Plans that looked at a whole collection, and that sorted what they found.
     pub scans: u64,
     pub sorts: u64,
@@ -78,6 +80,7 @@ impl Work {
         self.returned += more.returned;
         self.keys_examined += more.keys_examined;
         self.docs_examined += more.docs_examined;
+        self.hidden_keys += more.hidden_keys;
         self.scans += more.scans;
         self.sorts += more.sorts;
     }

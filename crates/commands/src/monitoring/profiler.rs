@@ -252,6 +252,9 @@ impl Commands {
         }
         w.int("keysExamined", o.examined.keys as i64)
             .int("docsExamined", o.examined.docs as i64);
+        if o.examined.hidden > 0 {
+            w.int("hiddenKeysSkipped", o.examined.hidden as i64);
+        }
         if o.plan.as_ref().is_some_and(|p| p.sort.is_some()) {
             w.bool("hasSortStage", true);
         }

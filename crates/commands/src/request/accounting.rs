@@ -82,6 +82,7 @@ fn count_in_top(call: &Call<'_, '_>, top: &mut Top, account: &Account<'_, '_>) {
     let mut work = account.work;
     work.keys_examined = account.examined.keys;
     work.docs_examined = account.examined.docs;
+    work.hidden_keys = account.examined.hidden;
     if let Some(plan) = &account.plan {
         work.scans = u64::from(plan.access.is_scan());
         work.sorts = u64::from(plan.sort.is_some());

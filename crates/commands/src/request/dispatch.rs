@@ -260,7 +260,7 @@ impl Commands {
                 work: cx.work,
                 spent: cx.spent,
                 plan: cx.op.plan.take(),
-                examined: cx.op.examined,
+                examined: cx.op.examined(),
                 made: std::mem::take(&mut cx.op.made),
                 originating: cx.originating,
             };

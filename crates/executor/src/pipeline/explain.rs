@@ -141,7 +141,9 @@ pub(crate) fn advance(
     let Some(leaf) = rows.as_any().downcast_mut::<WatchedLeaf>() else {
         return Err(errors::Error::internal("rows of another kind").into());
     };
+    let hidden = storage::hidden_keys::on_this_thread();
     let more = leaf.cursor.next(host.ctx)?;
+    let hidden = storage::hidden_keys::on_this_thread().wrapping_sub(hidden);
     if more {
         leaf.cursor.project()?;
     }
@@ -151,6 +153,7 @@ pub(crate) fn advance(
         f.keys += now.keys - before.keys;
         f.docs += now.docs - before.docs;
         f.seeks += now.seeks - before.seeks;
+        f.hidden += hidden;
         let (bytes, rows) = leaf.cursor.sorted();
         (f.sort_bytes, f.sort_rows) = (bytes as u64, rows);
     }

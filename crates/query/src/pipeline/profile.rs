@@ -30,6 +30,7 @@ pub struct StageCounters {
     pub keys: u64,
     pub docs: u64,
     pub seeks: u64,
+    pub hidden: u64,
     /// What a sort in the query held at most, and how many rows it took in.
     pub sort_bytes: u64,
     pub sort_rows: u64,
