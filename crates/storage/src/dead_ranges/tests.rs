@@ -280,6 +280,48 @@ fn a_mass_delete_is_found_without_a_query_and_old_views_see_what_was() {
     until_few(400, || assert!(all(&store.view()).len() <= 30_000));
 }
 
+#[test]
+fn a_mass_delete_is_found_in_each_index_of_its_documents() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let of = |index: u8, n: u64| {
+        let mut key = key(n);
+        key[12] = index;
+        key
+    };
+    let keys = |n: u64| [of(1, n), of(2, n)];
+    write(
+        &store,
+        (0..20_000)
+            .flat_map(keys)
+            .map(|key| Effect::Put(key, vec![7; 20])),
+    );
+    write(&store, (0..19_900).flat_map(keys).map(Effect::Delete));
+    // Nobody looks there but the maintenance thread.
+    let dead = store.engine_itself().dead();
+    let is_known = |index| {
+        [0, 9_000, 19_899]
+            .iter()
+            .all(|n| dead.covers(&of(index, *n)))
+    };
+    let begun = Instant::now();
+    while !(is_known(1) && is_known(2)) {
+        assert!(begun.elapsed() < Duration::from_secs(30));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    for index in [1, 2] {
+        let ((), stepped) = hidden(|| {
+            let high = of(index + 1, 0);
+            let mut scan = store
+                .view()
+                .scan(&of(index, 0), &high[..PREFIX], Direction::Forward);
+            assert!(scan.next().unwrap());
+            assert_eq!(number(&scan), 19_900);
+        });
+        assert!(stepped < 200, "index {index}: {stepped}");
+    }
+}
+
 /// Random writes, most of them deletes, and scans of several states beside a map for each state.
 /// Gives the first difference.
 fn differ(seed: u64, rounds: u64, forgetful: bool) -> Result<u64, String> {
