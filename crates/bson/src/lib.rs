@@ -11,6 +11,7 @@
 //! Architecture invariant: this crate knows nothing of queries, commands or storage.
 
 pub mod decimal;
+pub mod hex_text;
 pub mod json;
 pub mod key;
 pub mod oid;

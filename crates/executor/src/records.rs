@@ -368,24 +368,61 @@ pub fn duplicate(coll: &Collection, index: &Index, index_key: &[u8], types: &[u8
         );
     }
     let pattern = index.info.key.as_doc().to_buf();
-    duplicate_error(&coll.ns, index.name(), &pattern, &w.finish())
+    let collation = index.info.key.collation().map(|c| c.spec());
+    let place = (&*coll.ns, index.name());
+    duplicate_error(place, collation, &pattern, w.finish().as_doc())
 }
 
 /// The error for a duplicate `_id`.
 pub fn duplicate_id(coll: &Collection, id: Val<'_>) -> Error {
     let mut w = Writer::new();
     w.val("_id", id);
-    duplicate_error(&coll.ns, "_id_", &bson::doc! { "_id": 1 }, &w.finish())
+    let place = (&*coll.ns, "_id_");
+    duplicate_error(place, None, &bson::doc! { "_id": 1 }, w.finish().as_doc())
 }
 
-fn duplicate_error(ns: &str, index: &str, pattern: &DocBuf, value: &DocBuf) -> Error {
-    let extra = bson::doc! { "keyPattern": pattern, "keyValue": value };
+/// The key's strings are shown as hexadecimal digits where they are not text: under a collation,
+/// and where a client stored bytes as a string.
+fn duplicate_error(
+    (ns, index): (&str, &str),
+    collation: Option<Doc<'_>>,
+    pattern: &DocBuf,
+    key: Doc<'_>,
+) -> Error {
+    use bson::hex_text::{Strings, in_hex};
+    let strings = match collation {
+        Some(_) => Strings::All,
+        None => Strings::Invalid,
+    };
+    let (mut shown, mut value) = (Writer::new(), Writer::new());
+    let mut encoded = Vec::new();
+    for e in key {
+        let (v, changed) = in_hex(e.val, strings, "");
+        value.val(e.name, v.as_val());
+        shown.val(e.name, in_hex(e.val, strings, "0x").0.as_val());
+        encoded.push(changed);
+    }
+    let mut extra = Writer::new();
+    extra.doc("keyPattern", pattern.as_doc());
+    extra.doc("keyValue", value.finish().as_doc());
+    if encoded.contains(&true) {
+        extra.open_array("hexEncoded");
+        for changed in encoded {
+            extra.push_value(changed);
+        }
+        extra.close();
+    }
+    let mut under = String::new();
+    if let Some(c) = collation {
+        extra.doc("collation", c);
+        under = format!(" collation: {}", bson::shell::doc(c));
+    }
     err!(
         DuplicateKey,
-        "E11000 duplicate key error collection: {ns} index: {index} dup key: {}",
-        bson::shell::doc(value.as_doc())
+        "E11000 duplicate key error collection: {ns} index: {index}{under} dup key: {}",
+        bson::shell::doc(shown.finish().as_doc())
     )
-    .with_extra(extra.into_vec())
+    .with_extra(extra.finish().into_vec())
 }
 
 /// The put of one index entry of a document.

@@ -6,6 +6,7 @@
 use crate::interval::Interval;
 use crate::plan::{Access, Bounds, IndexAccess, IndexInfo, NearAccess, Plan};
 use crate::predicate::clauses;
+use bson::hex_text::{Strings, in_hex};
 use bson::{DocBuf, Value, Writer, doc, tag};
 use query::filter::{Filter, Node};
 use query::index_keys::{FieldKind, Geospatial, Multikey};
@@ -218,7 +219,14 @@ fn counting(e: &Explain<'_>) -> PlanStage {
                     (&i.high, i.high_inclusive)
                 };
                 inclusive &= inc;
-                w.val(f.path.as_str(), v.as_val());
+                let strings = match info.key.collation() {
+                    Some(_) => Strings::All,
+                    None => Strings::Invalid,
+                };
+                w.val(
+                    f.path.as_str(),
+                    in_hex(v.as_val(), strings, "0x").0.as_val(),
+                );
             }
             w.close();
             w.bool(
@@ -485,7 +493,7 @@ fn id_scan(bounds: &[Interval], reverse: bool) -> PlanStage {
         .i32("indexVersion", 2)
         .str("direction", direction(reverse));
     w.open_doc("indexBounds");
-    texts(&mut w, "_id", bounds, reverse);
+    texts(&mut w, "_id", bounds, (reverse, false));
     w.close();
     let mut s = PlanStage::new("IXSCAN", w.finish());
     s.index = Some(crate::ID_INDEX);
@@ -540,7 +548,13 @@ fn index_scan(e: &Explain<'_>, a: &IndexAccess) -> PlanStage {
     w.str("direction", direction(a.reverse));
     w.open_doc("indexBounds");
     for (f, list) in info.key.fields.iter().zip(&a.intervals) {
-        texts(&mut w, f.path.as_str(), list, a.reverse != f.descending);
+        let backward = a.reverse != f.descending;
+        texts(
+            &mut w,
+            f.path.as_str(),
+            list,
+            (backward, info.key.collation().is_some()),
+        );
     }
     w.close();
     let name = match a.distinct {
@@ -571,12 +585,13 @@ fn near_scan(e: &Explain<'_>, n: &NearAccess) -> PlanStage {
     s
 }
 
-fn texts(w: &mut Writer, name: &str, list: &[Interval], reverse: bool) {
+/// Intervals as explain prints them; `collated`: strings are keys of a collation.
+fn texts(w: &mut Writer, name: &str, list: &[Interval], (reverse, collated): (bool, bool)) {
     w.open_array(name);
     let all = [Interval::all()];
     let list = if list.is_empty() { &all } else { list };
     let mut push = |i: &Interval| {
-        w.push_value(i.to_text(reverse));
+        w.push_value(i.to_text(reverse, collated));
     };
     if reverse {
         list.iter().rev().for_each(&mut push);

@@ -3,6 +3,7 @@
 //! Invariant: a list is ascending and its intervals are disjoint; each interval holds at least one
 //! possible value.
 
+use bson::hex_text::{self, Strings};
 use bson::{Val, Value, key, order, shell, tag};
 use std::cmp::Ordering;
 
@@ -105,9 +106,16 @@ impl Interval {
         }
     }
 
-    /// As explain prints it: `[1, 5)`.
-    pub fn to_text(&self, reverse: bool) -> String {
+    /// As explain prints it: `[1, 5)`. `collated`: strings are keys of a collation.
+    pub fn to_text(&self, reverse: bool, collated: bool) -> String {
         let value = |v: &Value| match v.tag() {
+            tag::STRING if collated => {
+                let key = v.as_val().str_bytes().unwrap_or(&[]);
+                format!("CollationKey(0x{})", hex_text::hex(key))
+            }
+            tag::DOCUMENT | tag::ARRAY if collated => {
+                shell::val(hex_text::in_hex(v.as_val(), Strings::All, "0x").0.as_val())
+            }
             tag::DOUBLE if v.as_val().as_f64().is_some_and(|f| !f.is_finite()) => {
                 format!("{}.0", shell::val(v.as_val()))
             }
@@ -223,7 +231,7 @@ mod tests {
     }
 
     fn text(list: &[Interval]) -> String {
-        let t: Vec<String> = list.iter().map(|i| i.to_text(false)).collect();
+        let t: Vec<String> = list.iter().map(|i| i.to_text(false, false)).collect();
         t.join(" ")
     }
 

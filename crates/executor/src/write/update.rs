@@ -12,7 +12,8 @@ use crate::write::record_write::{ATTEMPTS, Decision, RecordChange, RecordWrite, 
 use crate::write::retry::{Retry, StmtResult};
 use crate::write::time_series;
 use crate::write::validation;
-use bson::{Doc, DocBuf, Value};
+use bson::hex_text::{Strings, in_hex};
+use bson::{Doc, DocBuf, Val, Value};
 use catalog::Collection;
 use errors::{Code, Error, Result, Stop, bail};
 use query::expr::Vars;
@@ -123,10 +124,25 @@ fn may_retry_upsert(e: &Error, req: &UpdateRequest) -> bool {
     let Some(equalities) = req.filter.nothing_but_equalities() else {
         return false;
     };
+    // Under a collation the error has the strings' keys, as digits.
+    let collation = req.filter.root().collation();
+    let spec = extra.get("collation").and_then(|v| v.as_doc());
+    let by_key = match (&collation, spec) {
+        (Some(c), Some(spec)) if c.spec().as_bytes() == spec.as_bytes() => true,
+        (_, Some(_)) => false,
+        _ => extra.get("hexEncoded").is_some(),
+    };
+    let collided = |x: Val<'_>, v: Val<'_>| match &collation {
+        Some(c) if by_key => {
+            let (key, _) = in_hex(c.fold(v).as_val(), Strings::All, "");
+            bson::order::equal(x, key.as_val())
+        }
+        _ => bson::order::equal(x, v),
+    };
     pattern.iter().count() == equalities.len()
         && equalities.iter().all(|(p, v)| {
             pattern.get(p.as_str()).is_some()
-                && (value.get(p.as_str())).is_some_and(|x| bson::order::equal(x, *v))
+                && (value.get(p.as_str())).is_some_and(|x| collided(x, *v))
         })
 }
 
