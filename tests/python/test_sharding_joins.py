@@ -99,6 +99,28 @@ def test_what_a_transaction_may_not_write(client, db):
             session.abort_transaction()
 
 
+def test_variables_whose_value_is_missing(client, db):
+    """What the router computes for shards says that a variable is there, also where it has no value."""
+    db.orders.update_one({"_id": 3}, {"$unset": {"customer": 1}})
+    def stage(condition, **more):
+        inner = [{"$match": {"$expr": condition}}]
+        return {"$lookup": {"from": "customers", "let": {"c": "$customer"}, "pipeline": inner, "as": "c", **more}}
+
+    mine = stage({"$eq": ["$_id", "$$c"]})
+    found = {d["_id"]: len(d["c"]) for d in db.orders.aggregate([mine])}
+    assert found == {n: int(n != 3) for n in range(100)}
+    missing = stage({"$eq": [{"$type": "$$c"}, "missing"]})
+    assert {d["_id"]: len(d["c"]) for d in db.orders.aggregate([missing, {"$match": {"c": {"$ne": []}}}])} == {3: 10}
+    nested = {"$lookup": {"from": "orders", "let": {"c": "$name"}, "pipeline": [{"$match": {"n": 3}}, mine], "as": "o"}}
+    assert [d["o"][0]["c"] for d in db.customers.aggregate([nested])] == [[]] * 10
+    united = [{"$match": {"n": 3}}, {"$unionWith": {"coll": "orders", "pipeline": [{"$match": {"n": 3}}, mine]}}]
+    assert [d.get("c") for d in db.orders.aggregate(united)] == [None, []]
+    with client.start_session() as session, session.start_transaction():
+        assert len(list(db.orders.aggregate([mine], session=session))) == 100
+    # A variable of the outer pipeline is not seen through an inner one of its name.
+    assert [d["c"] for d in db.orders.aggregate([{"$match": {"n": 3}}, mine], let={"c": 3})] == [[]]
+
+
 class Moving(threading.Thread):
     """Moves a database to and fro, through the second router."""
 

@@ -51,9 +51,7 @@ pub fn variables(
                 bail!(51144, "Builtin variable '$${name}' is not available");
             }
             let value = expression.evaluate(&EvalCtx::new(Doc::EMPTY, &base))?;
-            if let Some(v) = value.as_val() {
-                vars.set(e.name, v.to_value());
-            }
+            vars.define(e.name, value.as_val().map(|v| v.to_value()));
             env.define(e.name)?;
         }
     }

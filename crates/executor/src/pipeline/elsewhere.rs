@@ -102,7 +102,10 @@ impl ReadElsewhere {
 fn write_variables(w: &mut Writer, vars: &Vars) {
     w.open_doc("let");
     for (name, v) in vars.user() {
-        w.open_doc(name).val("$literal", v).close();
+        match v {
+            Some(v) => w.open_doc(name).val("$literal", v).close(),
+            None => w.str(name, "$$REMOVE"),
+        };
     }
     w.close();
 }

@@ -101,7 +101,8 @@ pub const NOTABLE_BYTES: usize = 64 << 20;
 pub struct Vars {
     pub(crate) now: i64,
     pub(crate) cluster_time: Option<u64>,
-    pub(crate) user: Vec<(Arc<str>, Value)>,
+    /// `None`: a variable whose value is missing; it is defined all the same.
+    user: Vec<(Arc<str>, Option<Value>)>,
     watchdog: Option<Arc<dyn Watchdog>>,
     left: work::Left,
 }
@@ -125,9 +126,9 @@ impl Vars {
         self.watchdog = Some(watchdog);
     }
 
-    /// The variables that a user or a stage has defined.
-    pub fn user(&self) -> impl Iterator<Item = (&str, Val<'_>)> {
-        self.user.iter().map(|(name, v)| (&**name, v.as_val()))
+    /// The variables that a user or a stage has defined; `None`: the value is missing.
+    pub fn user(&self) -> impl Iterator<Item = (&str, Option<Val<'_>>)> {
+        (self.user.iter()).map(|(name, v)| (&**name, v.as_ref().map(Value::as_val)))
     }
 
     pub fn has_watchdog(&self) -> bool {
@@ -149,6 +150,11 @@ impl Vars {
 
     /// Sets or replaces a user variable.
     pub fn set(&mut self, name: &str, v: Value) {
+        self.define(name, Some(v));
+    }
+
+    /// Sets or replaces a user variable, whose value may be missing.
+    pub fn define(&mut self, name: &str, v: Option<Value>) {
         self.user.retain(|(n, _)| &**n != name);
         self.user.push((Arc::from(name), v));
     }
@@ -173,7 +179,7 @@ impl Vars {
         self.user
             .iter()
             .find(|(n, _)| &**n == name)
-            .map(|(_, v)| v.as_val())
+            .and_then(|(_, v)| v.as_ref().map(Value::as_val))
     }
 }
 

@@ -496,8 +496,8 @@ fn variable<'a>(name: &str, path: &ExprPath, ctx: &EvalCtx<'a>) -> Result<Comput
         }
         scope = s.parent;
     }
-    match ctx.vars.user.iter().find(|(n, _)| &**n == name) {
-        Some((_, v)) => path.eval_below(v.as_val(), ctx.vars),
+    match ctx.vars.get(name) {
+        Some(v) => path.eval_below(v, ctx.vars),
         None => Ok(Computed::Missing),
     }
 }

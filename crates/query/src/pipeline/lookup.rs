@@ -274,7 +274,7 @@ pub(super) fn parse_lets(
     Ok(out)
 }
 
-/// The variables with those of `lets` over `doc`; a missing value leaves the variable unset.
+/// The variables with those of `lets` over `doc`.
 pub(super) fn bind(
     lets: &[(String, Expression)],
     doc: Doc<'_>,
@@ -286,10 +286,7 @@ pub(super) fn bind(
     let mut inner = (**vars).clone();
     let ctx = EvalCtx::new(doc, vars);
     for (name, e) in lets {
-        match e.evaluate(&ctx)?.into_value() {
-            Some(v) => inner.set(name, v),
-            None => inner.user.retain(|(n, _)| **n != **name),
-        }
+        inner.define(name, e.evaluate(&ctx)?.into_value());
     }
     Ok(Arc::new(inner))
 }
