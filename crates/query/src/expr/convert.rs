@@ -327,6 +327,17 @@ fn with_reason<T>(r: Result<T, text::Reason>, v: Val<'_>) -> Result<T> {
     })
 }
 
+/// The text of a number. MongoDB looks for `0x` at the very start and for nothing else: behind a
+/// sign, and with a large `X`, hexadecimal digits are read.
+fn decimal_text(v: Val<'_>) -> Result<&str> {
+    let s = v.as_str().unwrap_or("");
+    if s.starts_with("0x") {
+        let message = format!("Illegal hexadecimal input in $convert with no onError value: {s}");
+        return Err(errors::Error::new(Code::ConversionFailure, message).into());
+    }
+    Ok(s)
+}
+
 fn to_type(v: Val<'_>, to: &Target<'_>) -> Result<Value> {
     if let Some(s) = v.str_bytes() {
         check_length(s.len())?;
@@ -369,7 +380,7 @@ fn integer(v: Val<'_>, to: &Target<'_>) -> Result<i64> {
             None => Err(unsupported(v, to).into()),
         },
         tag::DATE => Ok(v.as_date().unwrap_or(0)),
-        tag::STRING => with_reason(text::parse_integer(v.as_str().unwrap_or("")), v),
+        tag::STRING => with_reason(text::parse_integer(decimal_text(v)?), v),
         tag::BINARY => {
             let bytes = little_endian(v, to);
             let i = match bytes[..] {
@@ -412,7 +423,7 @@ fn double(v: Val<'_>, to: &Target<'_>) -> Result<f64> {
             Some(d) => with_reason(text::decimal_to_f64(d), v),
             None => Err(unsupported(v, to).into()),
         },
-        tag::STRING => with_reason(text::parse_double(v.as_str().unwrap_or("")), v),
+        tag::STRING => with_reason(text::parse_double(decimal_text(v)?), v),
         tag::BINARY => {
             let bytes = little_endian(v, to);
             if let Ok(b) = <[u8; 4]>::try_from(&bytes[..]) {
@@ -435,7 +446,7 @@ fn decimal(v: Val<'_>, to: &Target<'_>) -> Result<Value> {
     let d = match v.tag {
         tag::BOOL => Number::Int(i32::from(v.truthy())).to_decimal(),
         tag::DATE => Number::Long(v.as_date().unwrap_or(0)).to_decimal(),
-        tag::STRING => with_reason(text::parse_decimal(v.as_str().unwrap_or("")), v)?,
+        tag::STRING => with_reason(text::parse_decimal(decimal_text(v)?), v)?,
         _ => match Number::of(v) {
             Some(n) => n.to_decimal(),
             None => return Err(unsupported(v, to).into()),

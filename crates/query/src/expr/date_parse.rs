@@ -29,6 +29,10 @@ fn failure(s: &str, why: &str) -> Error {
 }
 
 impl Fields {
+    fn has_day(&self) -> bool {
+        self.day.is_some() || self.day_of_year.is_some() || self.iso_week.is_some()
+    }
+
     fn finish(self, s: &str, argument: Option<&Zone>) -> Result<i64> {
         if self.zone.is_some() && argument.is_some() {
             return Err(Error::new(
@@ -161,6 +165,28 @@ impl<'s> Cursor<'s> {
         let (seconds, used) = at(6).or_else(|| at(5)).or_else(|| at(3))?;
         self.rest = &self.rest[used..];
         Some(seconds)
+    }
+
+    /// The same as people write it: hours may be of one digit.
+    fn correction(&mut self) -> Option<i64> {
+        let sign = if self.literal('-') { -1 } else { 1 };
+        if sign > 0 {
+            self.literal('+').then_some(())?;
+        }
+        let (hours, minutes) = match self.digits_ahead() {
+            1 | 2 => {
+                let hours = self.number(1, 2)?;
+                let minutes = if self.literal(':') {
+                    self.number(2, 2)?
+                } else {
+                    0
+                };
+                (hours, minutes)
+            }
+            n @ (3 | 4) => (self.number(1, n - 2)?, self.number(2, 2)?),
+            _ => return None,
+        };
+        (hours < 100 && minutes < 60).then_some(sign * (hours * 3600 + minutes * 60))
     }
 }
 
@@ -310,8 +336,8 @@ pub(super) fn free_form(s: &str, zone: Option<&Zone>) -> Result<i64> {
         match next {
             ' ' | '\t' | ',' => c.rest = &c.rest[1..],
             '0'..='9' => digits(&mut c, &mut f).ok_or_else(bad)?,
-            '+' | '-' if f.time.is_some() && f.zone.is_none() => {
-                f.zone = Some(Zone::Fixed(c.offset().ok_or_else(bad)?));
+            '+' | '-' if f.zone.is_none() && (f.time.is_some() || f.has_day()) => {
+                f.zone = Some(Zone::Fixed(c.correction().ok_or_else(bad)?));
             }
             'a'..='z' | 'A'..='Z' => word(&mut c, &mut f).ok_or_else(bad)?,
             _ => return Err(bad().into()),
@@ -358,6 +384,10 @@ fn word(c: &mut Cursor<'_>, f: &mut Fields) -> Option<()> {
         let (name, rest) = start.split_at(n);
         c.rest = rest;
         f.zone = Some(Zone::named(name)?);
+        return Some(());
+    }
+    if w == "gmt" && c.rest.starts_with(['+', '-']) {
+        f.zone = Some(Zone::Fixed(c.correction()?));
         return Some(());
     }
     let (_, hours) = ABBREVIATIONS.iter().find(|(a, _)| *a == w)?;
@@ -555,6 +585,12 @@ mod tests {
             ("7/8/2017", want(2017, 7, 8, 0, 0, 0, 0)),
             ("2017-W27-6", want(2017, 7, 8, 0, 0, 0, 0)),
             ("2017-189", want(2017, 7, 8, 0, 0, 0, 0)),
+            ("2018-03-05 +10:00", want(2018, 3, 4, 14, 0, 0, 0)),
+            ("2018-03-05 -0300", want(2018, 3, 5, 3, 0, 0, 0)),
+            ("2018-03-05 GMT+2", want(2018, 3, 4, 22, 0, 0, 0)),
+            ("2018-03-05 12:00 GMT-3:30", want(2018, 3, 5, 15, 30, 0, 0)),
+            ("2018-03-05 12:00 +5", want(2018, 3, 5, 7, 0, 0, 0)),
+            ("2018-03-05 +1:", None),
             (
                 "2017-07-08 12:00 America/New_York",
                 want(2017, 7, 8, 16, 0, 0, 0),
