@@ -4,8 +4,7 @@ use super::parse::{Inside, ParseCtx};
 use super::spill::{Tape, TapeWriter};
 use super::stage_memory::hold;
 use super::{
-    IdleVisitor, Op, Pipeline, PipelineHost, Share, Source, check_size, group, stream,
-    too_much_memory,
+    IdleVisitor, Op, Pipeline, PipelineHost, Share, Source, group, stream, too_much_memory,
 };
 use crate::expr::Vars;
 use bson::{Doc, DocBuf, Val, Writer};
@@ -115,6 +114,20 @@ impl Source for Shared {
     fn parts(&mut self, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()> {
         to.doc(&mut self.doc, wanted)
     }
+}
+
+/// The largest document that a facet makes. Stages behind it may make less of it; what leaves the
+/// pipeline is looked at there.
+const MAX_OUTPUT_BYTES: usize = 100 << 20;
+
+fn check_output(bytes: usize) -> Result<()> {
+    if bytes > MAX_OUTPUT_BYTES {
+        bail!(
+            4031700,
+            "document constructed by $facet is {bytes} bytes, which exceeds the limit of {MAX_OUTPUT_BYTES} bytes"
+        );
+    }
+    Ok(())
 }
 
 pub(super) struct Run {
@@ -263,7 +276,7 @@ impl Source for Run {
                     break;
                 }
                 self.array.push(running.doc().as_val());
-                check_size(self.results.len() + self.array.len())?;
+                check_output(self.results.len() + self.array.len())?;
             }
             let array = std::mem::replace(&mut self.array, Writer::new_array());
             self.results.val(name, array.finish_array().as_val());

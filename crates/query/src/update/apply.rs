@@ -18,6 +18,12 @@ use std::borrow::Cow;
 /// Less may still be taken back.
 const MAX_WRITTEN: usize = 2 * MAX_DOC_BYTES;
 
+#[cfg(test)]
+thread_local! {
+    /// The bytes that were written where the last update was refused for their number.
+    pub(super) static REFUSED_AT: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
 pub fn operators(ops: &Operators, doc: Doc<'_>, ctx: &UpdateCtx<'_>) -> Result<Option<Applied>> {
     let mut walk = Walk {
         ops,
@@ -443,10 +449,12 @@ impl<'a> Walk<'a> {
 
     /// One value may go to each of a million places.
     fn check_written(&self) -> Result<()> {
-        match self.out.len() {
-            n if n > MAX_WRITTEN => Err(too_large(n, self.root).into()),
-            _ => Ok(()),
+        if self.out.len() <= MAX_WRITTEN {
+            return Ok(());
         }
+        #[cfg(test)]
+        REFUSED_AT.set(self.out.len());
+        Err(too_large(self.ctx).into())
     }
 
     /// Notes only the new elements of an array, which is written at `start`: those from position

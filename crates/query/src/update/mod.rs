@@ -198,7 +198,7 @@ impl Update {
         if let Some(a) = &applied
             && a.doc.as_bytes().len() > MAX_DOC_BYTES
         {
-            return Err(too_large(a.doc.as_bytes().len(), a.doc.as_doc()).into());
+            return Err(too_large(ctx).into());
         }
         // Operators check what they set.
         if let Some(a) = &applied
@@ -225,15 +225,20 @@ impl Update {
     }
 }
 
-/// `n`: the bytes that were made of a document, whose `_id` is in `doc`.
-fn too_large(n: usize, doc: Doc<'_>) -> errors::Error {
-    let id = doc.get("_id");
+/// What an update makes of a document is more than may be stored.
+fn too_large(ctx: &UpdateCtx<'_>) -> errors::Error {
+    if ctx.is_insert {
+        return upsert_too_large();
+    }
     err!(
         BSONObjectTooLarge,
-        "BSONObj size: {n} (0x{n:X}) is invalid. Size must be between 0 and {}(16MB) First element: _id: {}",
-        MAX_DOC_BYTES + 16 * 1024,
-        id.unwrap_or(Val::NULL)
+        "Resulting document after update is larger than {MAX_DOC_BYTES}"
     )
+}
+
+fn upsert_too_large() -> errors::Error {
+    let message = format!("Document to upsert is larger than {MAX_DOC_BYTES}");
+    errors::Error::new(errors::Code(7655103), message)
 }
 
 /// `_id` first, generated when missing; refuses an `_id` that cannot be one.
@@ -255,7 +260,7 @@ fn finish_insert(doc: DocBuf) -> Result<DocBuf> {
         }
     };
     if out.as_bytes().len() > MAX_DOC_BYTES {
-        return Err(too_large(out.as_bytes().len(), out.as_doc()).into());
+        return Err(upsert_too_large().into());
     }
     Ok(out)
 }
