@@ -106,11 +106,15 @@ fn all_digits(s: &str) -> bool {
     !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit())
 }
 
+/// A number as a position of an array is written: `01` is a name.
+fn is_number(s: &str) -> bool {
+    all_digits(s) && (s == "0" || !s.starts_with('0'))
+}
+
 /// The order of creation: numbers by value, everything else by its bytes.
 fn precedes(a: &str, b: &str) -> bool {
-    if all_digits(a) && all_digits(b) {
-        let (x, y) = (a.trim_start_matches('0'), b.trim_start_matches('0'));
-        (x.len(), x, a) < (y.len(), y, b)
+    if is_number(a) && is_number(b) {
+        (a.len(), a) < (b.len(), b)
     } else {
         a < b
     }
@@ -180,7 +184,7 @@ impl Fields {
         }
         let all = std::mem::take(&mut self.children);
         let (mut numbers, mut names): (Vec<_>, Vec<_>) =
-            all.into_iter().partition(|c| all_digits(&c.name));
+            all.into_iter().partition(|c| is_number(&c.name));
         let order = |a: &Child, b: &Child| match () {
             () if precedes(&a.name, &b.name) => Ordering::Less,
             () if precedes(&b.name, &a.name) => Ordering::Greater,
