@@ -117,9 +117,17 @@ class TestAccumulator:
         coll.insert_many([{"k": i % 2, "v": i} for i in range(6)])
         rows = coll.aggregate([{"$group": {"_id": "$k", "r": {"$accumulator": self.SPEC}}}, {"$sort": {"_id": 1}}])
         assert list(rows) == [{"_id": 0, "r": 9.0}, {"_id": 1, "r": 12.0}]
-        spec = {**self.SPEC, "initArgs": ["$_id"]}
-        rows = coll.aggregate([{"$group": {"_id": "$k", "r": {"$accumulator": spec}}}, {"$sort": {"_id": 1}}])
-        assert [r["r"] for r in rows] == [9.0, 13.0]
+
+    def test_arguments_of_init_see_the_fields_of_the_key(self, coll):
+        coll.insert_many([{"k": i % 2, "v": i} for i in range(6)])
+        def totals(key, argument):
+            spec = {**self.SPEC, "initArgs": [argument]}
+            rows = coll.aggregate([{"$group": {"_id": key, "r": {"$accumulator": spec}}}, {"$sort": {"_id": 1}}])
+            return [r["r"] for r in rows]
+
+        assert totals({"key": "$k"}, "$key") == [9.0, 13.0]
+        assert totals({"key": "$k"}, "$_id.key") == [9.0, 12.0]
+        assert totals("$k", "$_id") == [9.0, 12.0]
 
     @pytest.mark.parametrize("name,code", [("init", 4544707), ("accumulate", 4544708), ("merge", 4544709), ("accumulateArgs", 4544710)])
     def test_what_must_be_given(self, coll, name, code):

@@ -214,8 +214,8 @@ impl AccumulatorSpec {
         self.name
     }
 
-    /// A fresh state. `group`: a context whose root is the group's `{_id: …}` (the `n` of `$firstN`
-    /// may depend on it).
+    /// A fresh state. `group`: a context whose root is the group's key (the `n` of `$firstN` may
+    /// depend on it).
     pub fn start(&self, group: &EvalCtx<'_>) -> Result<Accumulator> {
         let n = match &self.n {
             Some(e) => count_of(self.name, e.evaluate(group)?.or_null())?,

@@ -423,12 +423,11 @@ fn take_states(accumulators: &mut [Accumulator], spilled: Doc<'_>) -> Result<()>
     Ok(())
 }
 
-/// Fresh states of the accumulators of one group.
+/// Fresh states of the accumulators of one group. Where its key is a document, what depends on the
+/// group sees the key's fields.
 pub(super) fn start(fields: &[Field], id: &Value, vars: &Vars) -> Result<Vec<Accumulator>> {
-    let mut w = Writer::new();
-    w.val("_id", id.as_val());
-    let group = w.finish();
-    let ctx = EvalCtx::new(group.as_doc(), vars);
+    let key = id.as_val().as_doc().unwrap_or(Doc::EMPTY);
+    let ctx = EvalCtx::new(key, vars);
     fields.iter().map(|f| f.spec.start(&ctx)).collect()
 }
 
