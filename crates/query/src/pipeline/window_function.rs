@@ -4,11 +4,11 @@
 use super::options::{options, required};
 use super::window::Unit;
 use crate::accumulator::AccumulatorSpec;
-use crate::arithmetic::Number;
+use crate::arithmetic::{Number, decimal};
 use crate::expr::join_paths;
 use crate::expr::{Expression, ParseEnv};
 use crate::sort::SortPattern;
-use bson::{Doc, Val, Value, Writer, order, tag};
+use bson::{Decimal128, Doc, Val, Value, Writer, order, tag};
 use errors::{Code, Result, bail, err};
 use std::collections::BTreeSet;
 
@@ -25,7 +25,7 @@ pub(super) enum Function {
     },
     ExpMovingAvg {
         input: Expression,
-        alpha: Number,
+        alpha: Decimal128,
     },
     Derivative {
         input: Expression,
@@ -208,14 +208,17 @@ impl<'a> Written<'a> {
         };
         let alpha = match (n, alpha) {
             (Some(n), None) => match n.to_i64_exact() {
-                Some(n) if n > 0 => Number::Double(2.0 / (n as f64 + 1.0)),
+                Some(n) if n > 0 => {
+                    let above = Number::Long(n.saturating_add(1)).to_decimal();
+                    decimal::div(Number::Int(2).to_decimal(), above)
+                }
                 _ => bail!(
                     FailedToParse,
                     "'N' field must be an integer greater than zero, found {n}"
                 ),
             },
             (None, Some(a)) => match Number::of(a) {
-                Some(x) if x.to_f64() > 0.0 && x.to_f64() < 1.0 => x,
+                Some(x) if x.to_f64() > 0.0 && x.to_f64() < 1.0 => x.to_decimal(),
                 _ => bail!(
                     FailedToParse,
                     "'alpha' must be between 0 and 1 (exclusive), found {a}"

@@ -13,7 +13,7 @@ use crate::accumulator::{Accumulator, AccumulatorSpec};
 use crate::arithmetic::{Number, add, decimal, multiply, subtract};
 use crate::expr::{EvalCtx, Expression, ParseEnv, Vars};
 use crate::sort::SortPattern;
-use bson::{Doc, Val, Value, Writer, order, tag};
+use bson::{Decimal128, Doc, Val, Value, Writer, order, tag};
 use errors::{Result, bail, err};
 use std::ops::Range;
 
@@ -43,7 +43,8 @@ enum State {
     None,
     Accumulator(Accumulator),
     Rank(i64, Vec<u8>),
-    Average(Number),
+    /// Of `$expMovingAvg`, a decimal behind its first value; whether a decimal was among the values.
+    Average(Number, bool),
     Area(Area),
     Covariance(Box<Covariance>),
     Line(Line),
@@ -124,7 +125,7 @@ impl Progress {
                 }
                 let first = point(input, frame.start, unit.as_ref(), rows, around)?;
                 let last = point(input, frame.end - 1, unit.as_ref(), rows, around)?;
-                Ok(derivative(frame.len(), first, last))
+                Ok(derivative(frame.len(), (first, last), unit.as_ref()))
             }
             Function::Integral { input, unit } => {
                 let frame = self.frame(at, &output.frame, rows, around)?;
@@ -138,7 +139,7 @@ impl Progress {
                         area.add(p);
                     }
                 }
-                let value = area.value();
+                let value = area.value(unit.as_ref());
                 (self.state, self.frame) = (State::Area(area), Some(frame));
                 Ok(value)
             }
@@ -312,26 +313,31 @@ impl Progress {
         Ok(Number::int_or_long(rank).to_value())
     }
 
-    fn moving_average(&mut self, v: Val<'_>, alpha: Number) -> Value {
+    /// In decimals, whatever the values are; a double where no decimal is among them.
+    fn moving_average(&mut self, v: Val<'_>, alpha: Decimal128) -> Value {
         let before = match self.state {
-            State::Average(a) => Some(a),
+            State::Average(a, exact) => Some((a, exact)),
             _ => None,
         };
+        let shown = |average: Number, exact: bool| match exact {
+            true => average.to_value(),
+            false => Value::from(average.to_f64()),
+        };
         let Some(x) = Number::of(v) else {
-            return before.map_or(Value::NULL, Number::to_value);
+            return before.map_or(Value::NULL, |(a, exact)| shown(a, exact));
         };
-        let next = match before {
-            None => match x {
-                Number::Decimal(_) => x,
-                _ => Number::Double(x.to_f64()),
-            },
-            Some(a) => add(
-                multiply(x, alpha),
-                multiply(a, subtract(Number::Int(1), alpha)),
-            ),
+        let is_decimal = matches!(x, Number::Decimal(_));
+        let (next, exact) = match before {
+            None => (x, is_decimal),
+            Some((a, exact)) => {
+                let alpha = Number::Decimal(alpha);
+                let rest = subtract(Number::Int(1), alpha);
+                let of = |x: Number, part| multiply(Number::Decimal(x.to_decimal()), part);
+                (add(of(x, alpha), of(a, rest)), exact || is_decimal)
+            }
         };
-        self.state = State::Average(next);
-        next.to_value()
+        self.state = State::Average(next, exact);
+        shown(next, exact)
     }
 }
 
@@ -499,7 +505,7 @@ fn point(
     let y = evaluate(input, at, rows, around)?;
     let t = sort_value(at, rows, around)?;
     let x = match (t.as_val().as_date(), unit) {
-        (Some(ms), Some(u)) => Number::Double(ms as f64 / u.ms.unwrap_or(1) as f64),
+        (Some(ms), Some(_)) => Number::Long(ms),
         (Some(_), None) => bail!(
             5624900,
             "where the sortBy is a Date, 'unit' must be specified"
@@ -528,15 +534,25 @@ fn divide(a: Number, b: Number) -> Number {
     }
 }
 
-fn derivative(points: usize, first: Option<Point>, last: Option<Point>) -> Value {
-    let (Some((x0, y0)), Some((x1, y1))) = (first, last) else {
+/// The milliseconds of a unit; 1 where there is none.
+fn length_ms(unit: Option<&Unit>) -> Number {
+    Number::Long(unit.and_then(|u| u.ms).unwrap_or(1))
+}
+
+/// By the millisecond first, then by the unit: a quotient of quotients would lose digits.
+fn derivative(points: usize, ends: (Option<Point>, Option<Point>), unit: Option<&Unit>) -> Value {
+    let (Some((x0, y0)), Some((x1, y1))) = ends else {
         return Value::NULL;
     };
     let dx = subtract(x1, x0);
     if points < 2 || dx.is_zero() {
         return Value::NULL;
     }
-    divide(subtract(y1, y0), dx).to_value()
+    let slope = divide(subtract(y1, y0), dx);
+    match unit {
+        Some(_) => multiply(slope, length_ms(unit)).to_value(),
+        None => slope.to_value(),
+    }
 }
 
 /// The area below a line.
@@ -563,10 +579,11 @@ impl Area {
         self.last = Some((x, y));
     }
 
-    fn value(&self) -> Value {
-        match self.last {
-            None => Value::NULL,
-            Some(_) => self.sum.to_value(),
+    fn value(&self, unit: Option<&Unit>) -> Value {
+        match (self.last, unit) {
+            (None, _) => Value::NULL,
+            (Some(_), None) => self.sum.to_value(),
+            (Some(_), Some(_)) => divide(self.sum, length_ms(unit)).to_value(),
         }
     }
 }
