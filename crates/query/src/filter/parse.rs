@@ -156,9 +156,8 @@ fn parse_top(op: &str, e: Elem<'_>, env: &ParseEnv, place: Place) -> Result<Opti
             }
             Node::Expr(Expression::parse_where(e.val, env)?)
         }
-        // The fields of a DBRef that `$elemMatch` asks for. Names of collections and databases know
-        // no collation.
-        "ref" | "id" | "db" if place == Place::Element => {
+        // The fields of a DBRef. Names of collections and databases know no collation.
+        "ref" | "id" | "db" => {
             let test = Test::Eq(operand(e.val)?.to_value());
             Node::Pred {
                 path: FieldPath::new(e.name),

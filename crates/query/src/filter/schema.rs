@@ -41,6 +41,8 @@ enum Rule {
     MinItems(i64),
     MaxItems(i64),
     UniqueItems,
+    /// Encrypted by the client, and of which type it was, where that is said.
+    Encrypted(Option<TypeSet>),
     Items(Rules),
     /// By position, then what holds for those behind.
     Tuple(Vec<Rules>, Extra),
@@ -331,6 +333,55 @@ fn items(e: Elem<'_>, additional_items: Option<Val<'_>>) -> Result<Rule> {
     }
 }
 
+/// Of binary values: what a client has encrypted.
+const ENCRYPTED: u8 = 6;
+/// Of their content: kind, number of the key, and then the type of what was encrypted.
+const TYPE_AT: usize = 17;
+
+fn check_encryption(e: Elem<'_>, known: &[&str]) -> Result<()> {
+    let Some(d) = e.val.as_doc() else {
+        return Err(wrong_type(e.name, "an object").into());
+    };
+    if let Some(other) = d.iter().find(|o| !known.contains(&o.name)) {
+        bail!(
+            IDLUnknownField,
+            "BSON field '{}.{}' is an unknown field.",
+            e.name,
+            other.name
+        );
+    }
+    Ok(())
+}
+
+/// `encrypt`: the types that it asks for.
+fn encrypted(e: Elem<'_>, schema: Doc<'_>) -> Result<Option<TypeSet>> {
+    if schema.contains("type") || schema.contains("bsonType") {
+        bail!(
+            FailedToParse,
+            "$jsonSchema keyword 'encrypt' cannot be used in conjunction with 'type' or 'bsonType'"
+        );
+    }
+    check_encryption(e, &["algorithm", "bsonType", "keyId"])?;
+    let of = e.val.as_doc().and_then(|d| d.get("bsonType"));
+    of.map(|val| {
+        types(Elem {
+            name: "bsonType",
+            val,
+        })
+    })
+    .transpose()
+}
+
+fn is_encrypted(v: Val<'_>, types: Option<TypeSet>) -> bool {
+    match v.as_binary() {
+        Some((ENCRYPTED, content)) => {
+            let of = content.get(TYPE_AT).copied();
+            types.is_none_or(|types| of.is_some_and(|t| types.contains(t)))
+        }
+        _ => false,
+    }
+}
+
 fn dependencies(e: Elem<'_>) -> Result<Vec<(String, Need)>> {
     let mut all = Vec::new();
     for d in object(e)? {
@@ -417,6 +468,9 @@ fn parse(schema: Doc<'_>) -> Result<Rules> {
                 properties.others = extra(e)?;
             }
             "dependencies" => out.push(Rule::Needs(dependencies(e)?)),
+            "encrypt" => out.push(Rule::Encrypted(encrypted(e, schema)?)),
+            // For clients alone.
+            "encryptMetadata" => check_encryption(e, &["algorithm", "keyId"])?,
             "$ref" | "$schema" | "default" | "definitions" | "format" | "id" => bail!(
                 FailedToParse,
                 "$jsonSchema keyword '{}' is not currently supported",
@@ -469,6 +523,7 @@ impl Rule {
             | Rule::AnyOf(_)
             | Rule::OneOf(_)
             | Rule::Not(_)
+            | Rule::Encrypted(_)
             | Rule::Minimum(..)
             | Rule::Maximum(..)
             | Rule::MultipleOf(_) => 1,
@@ -515,6 +570,7 @@ impl Rule {
             Rule::MinItems(n) => items(&|a| a.count() as i64 >= *n),
             Rule::MaxItems(n) => items(&|a| a.count() as i64 <= *n),
             Rule::UniqueItems => items(&unique),
+            Rule::Encrypted(types) => is_encrypted(v, *types),
             Rule::Items(s) => items(&|a| watch.all(a.values(), |v| pass(s, v, watch))),
             Rule::Tuple(tuple, behind) => items(&|a| {
                 watch.all(a.values().enumerate(), |(i, v)| match tuple.get(i) {

@@ -17,6 +17,7 @@ const KEYWORDS: &[&str] = &[
     "maxItems",
     "minItems",
     "uniqueItems",
+    "encrypt",
     "items",
     "properties",
     "patternProperties",
@@ -83,7 +84,7 @@ pub(super) fn rules(schema: Doc<'_>, v: Val<'_>) -> Vec<DocBuf> {
 }
 
 /// Why a keyword about a single value did not hold.
-fn scalar_reason(keyword: &str) -> Option<&'static str> {
+fn scalar_reason(keyword: &str, v: Val<'_>) -> Option<&'static str> {
     Some(match keyword {
         "maximum" | "minimum" => "comparison failed",
         "maxLength" | "minLength" => "specified string length was not satisfied",
@@ -93,6 +94,8 @@ fn scalar_reason(keyword: &str) -> Option<&'static str> {
         "enum" => "value was not found in enum",
         "type" | "bsonType" => "type did not match",
         "uniqueItems" => "found a duplicate item",
+        "encrypt" if !matches!(v.as_binary(), Some((6, _))) => "value was not encrypted",
+        "encrypt" => "encrypted value has wrong type",
         "minProperties" | "maxProperties" => "specified number of properties was not satisfied",
         _ => return None,
     })
@@ -102,7 +105,7 @@ fn describe(keyword: &str, value: Val<'_>, schema: Doc<'_>, alone: DocBuf, v: Va
     let mut w = Writer::new();
     w.str("operatorName", keyword);
     let d = v.as_doc().unwrap_or(Doc::EMPTY);
-    if let Some(reason) = scalar_reason(keyword) {
+    if let Some(reason) = scalar_reason(keyword, v) {
         w.doc("specifiedAs", alone.as_doc()).str("reason", reason);
         match keyword {
             "minProperties" | "maxProperties" => {
@@ -129,7 +132,7 @@ fn describe(keyword: &str, value: Val<'_>, schema: Doc<'_>, alone: DocBuf, v: Va
         "required" => required(&mut w, value, alone, d),
         "dependencies" => dependencies(&mut w, value, v),
         "allOf" | "anyOf" | "oneOf" => schemas(&mut w, keyword, value, v),
-        k if scalar_reason(k).is_some() => {}
+        k if scalar_reason(k, v).is_some() => {}
         _ => {
             w.str("reason", "child expression matched");
         }

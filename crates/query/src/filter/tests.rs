@@ -257,9 +257,18 @@ fn elements_that_are_dbrefs() {
     ] {
         assert_eq!(matching(q, &docs), want, "{q}");
     }
+    // At the top they are fields of the document itself.
+    let whole = [r#"{"$ref":"c","$id":1}"#, r#"{"$id":2}"#, "{}"];
+    for (q, want) in [
+        (r#"{"$id":1}"#, "0"),
+        (r#"{"$ref":"c","$id":1}"#, "0"),
+        (r#"{"$or":[{"$ref":"c"},{"$id":2}]}"#, "01"),
+        (r#"{"$id":{"$gt":0}}"#, ""),
+    ] {
+        assert_eq!(matching(q, &whole), want, "{q}");
+    }
     for q in [
-        r#"{"$id":1}"#,
-        r#"{"$or":[{"$ref":"c"}]}"#,
+        r#"{"$idx":1}"#,
         r#"{"m":{"$elemMatch":{"$idx":1}}}"#,
         r#"{"m":{"$elemMatch":{"$gt":1,"$id":1}}}"#,
     ] {

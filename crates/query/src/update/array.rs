@@ -389,6 +389,9 @@ impl Pull {
                         | "$text"
                         | "$comment"
                         | "$jsonSchema"
+                        | "$ref"
+                        | "$id"
+                        | "$db"
                 )
         };
         match v.tag {
