@@ -126,8 +126,8 @@ pub fn plan(req: &PlanRequest<'_>) -> Result<Plan> {
             Some(best.ok_or_else(|| {
                 err!(
                     NoQueryExecutionPlans,
-                    "error processing query: ns={} planner returned error :: caused by :: No query solutions",
-                    req.ns
+                    "error processing query: {} planner returned error :: caused by :: No query solutions",
+                    crate::query_text::of(req)
                 )
             })?)
         }

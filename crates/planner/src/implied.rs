@@ -94,8 +94,9 @@ fn test_implies(test: &Test, need: &Test) -> bool {
             bounded(b.as_val(), a.as_val(), false)
         }
         (Test::Lte(a), Test::Lt(b)) => bounded(b.as_val(), a.as_val(), true),
+        // A bound that is null finds what is not there; below and above the ends is everything.
         (Test::Gt(a) | Test::Gte(a) | Test::Lt(a) | Test::Lte(a), Test::Type(set)) => {
-            covers_rank(*set, a.as_val())
+            !is_open(a.as_val()) && covers_rank(*set, a.as_val())
         }
         (Test::Type(a), Test::Type(b)) => a.tags().iter().all(|t| b.contains(*t)),
         (Test::Regex(_), Test::Type(set)) => {
@@ -139,11 +140,19 @@ fn covers_rank(set: TypeSet, v: Val<'_>) -> bool {
         .all(|t| set.contains(t))
 }
 
+/// A comparison with it matches values of other types, or none at all.
+fn is_open(v: Val<'_>) -> bool {
+    matches!(
+        v.tag,
+        tag::MIN_KEY | tag::MAX_KEY | tag::NULL | tag::UNDEFINED
+    )
+}
+
 /// `high` is at least (or, `strictly`, above) `low`, both of one type bracket and neither without
 /// neighbours.
 fn bounded(high: Val<'_>, low: Val<'_>, strictly: bool) -> bool {
     let plain = |v: Val<'_>| {
-        let without = matches!(v.tag, tag::MIN_KEY | tag::MAX_KEY | tag::NULL | tag::ARRAY);
+        let without = is_open(v) || v.tag == tag::ARRAY;
         !(without || v.is_number() && v.to_f64().is_some_and(f64::is_nan))
     };
     let o = order::compare(high, low);
@@ -183,6 +192,23 @@ mod tests {
             (r#"{"a":5}"#, r#"{"a":{"$type":"number"}}"#, true),
             (r#"{"a":5}"#, r#"{"a":{"$type":"int"}}"#, false),
             (r#"{"a":5}"#, r#"{"$or":[{"a":5},{"b":1}]}"#, true),
+            // Below and above the ends is everything, and null is also what is not there.
+            (
+                r#"{"a":{"$gte":{"$minKey":1}}}"#,
+                r#"{"a":{"$type":"minKey"}}"#,
+                false,
+            ),
+            (
+                r#"{"a":{"$lt":{"$maxKey":1}}}"#,
+                r#"{"a":{"$type":"maxKey"}}"#,
+                false,
+            ),
+            (
+                r#"{"a":{"$lte":null}}"#,
+                r#"{"a":{"$type":["null","undefined"]}}"#,
+                false,
+            ),
+            (r#"{"a":{"$lt":5}}"#, r#"{"a":{"$type":"number"}}"#, true),
         ] {
             assert_eq!(implies(f(q).root(), f(n).root()), want, "{q} => {n}");
         }

@@ -29,6 +29,7 @@ mod interval;
 mod order;
 mod plan;
 mod predicate;
+mod query_text;
 mod skip;
 #[cfg(test)]
 mod tests;

@@ -70,8 +70,8 @@ impl Planner<'_> {
             };
             bail!(
                 NoQueryExecutionPlans,
-                "error processing query: ns={} planner returned error :: caused by :: {why}",
-                self.req.ns
+                "error processing query: {} planner returned error :: caused by :: {why}",
+                crate::query_text::of(self.req)
             );
         };
         Ok(self.finish(c))

@@ -56,8 +56,8 @@ pub(super) fn plan(
 fn bail_no_index<T>(req: &PlanRequest<'_>) -> Result<T> {
     bail!(
         NoQueryExecutionPlans,
-        "error processing query: ns={} planner returned error :: caused by :: unable to find index for $geoNear query",
-        req.ns
+        "error processing query: {} planner returned error :: caused by :: unable to find index for $geoNear query",
+        crate::query_text::of(req)
     )
 }
 
