@@ -12,7 +12,7 @@ pub mod event;
 pub mod oplog_entry;
 mod token;
 
-pub use token::{Token, TokenPlace};
+pub use token::{Token, TokenPlace, token_not_found};
 
 use bson::Doc;
 use catalog::keyspace::SPACE_RECORD;

@@ -105,6 +105,9 @@ fn write(stamp: &EntryStamp, entry: &Entry, term: i64) -> DocBuf {
             w.str("op", "n").str("ns", "");
             match &entry.op {
                 Op::Note(note) => w.doc("o", Doc::new(note).unwrap_or(Doc::EMPTY)),
+                _ if entry.effects.is_empty() => {
+                    w.open_doc("o").str("msg", "periodic noop").close()
+                }
                 _ => w.open_doc("o").str("msg", "no documents").close(),
             };
         }

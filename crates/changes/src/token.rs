@@ -10,7 +10,7 @@
 //! Invariant: tokens sort as their events come, as bytes and as text. A token names no file and no offset, so it outlives both.
 
 use bson::{Doc, DocBuf, Val, Writer, tag};
-use errors::{Result, bail};
+use errors::{Error, Result, bail};
 use std::cmp::Ordering;
 
 const FORM: u8 = 0x82;
@@ -138,6 +138,10 @@ impl Token {
         }
         match Token::read(&bytes) {
             Some(token) => Ok(token),
+            None if is_foreign(&bytes) => match foreign_mark(&bytes) {
+                Some(ts) => Ok(Token::mark(ts)),
+                None => Err(token_not_found(d).into()),
+            },
             None => bail!(Overflow, "The resume token is too short"),
         }
     }
@@ -166,6 +170,31 @@ impl Token {
             _ => None,
         }
     }
+}
+
+/// Where a token has its kind.
+const KIND_AT: usize = 9;
+/// How MongoDB's tokens go on behind the timestamp: with their version, as a number of one byte.
+const VERSION: u8 = 0x2B;
+/// A mark of MongoDB behind its version: no transaction, no event, no invalidate, no collection.
+const FOREIGN_MARK: [u8; 4] = [0x29, 0x29, 0x6E, END];
+
+/// Whether MongoDB made it: its clients come with it when their data has moved here.
+fn is_foreign(bytes: &[u8]) -> bool {
+    bytes.get(KIND_AT) == Some(&VERSION)
+}
+
+/// The timestamp of a mark that MongoDB made: that it names here too. Its events are not in this log.
+fn foreign_mark(bytes: &[u8]) -> Option<u64> {
+    let ts = bytes.get(1..KIND_AT)?;
+    let is_mark = bytes.get(KIND_AT + 2..)?.starts_with(&FOREIGN_MARK);
+    is_mark.then(|| u64::from_be_bytes(ts.try_into().unwrap_or_default()))
+}
+
+/// Nobody can go on behind an event that is not in the log.
+pub fn token_not_found(token: Doc<'_>) -> Error {
+    let message = format!("cannot resume stream; the resume token was not found. {token}");
+    Error::coded(280, message).with_label("NonResumableChangeStreamError")
 }
 
 fn from_hex(text: &str) -> Option<Vec<u8>> {
@@ -258,6 +287,16 @@ mod tests {
                 "cut at {cut}"
             );
         }
+        // MongoDB's own, of an event and of a mark.
+        let event = "8265A0000000000001\
+                     2B022C0100296E5A1004D5B1F1A9C7E64F0FA1E3B1C2D3E4F506463C5F6964003C6F7065726174696F6E54797065003C";
+        let refused = Token::parse(bson::doc! { "_data": event }.as_doc().as_val());
+        let refused = refused.unwrap_err().into_error();
+        assert_eq!(refused.code.0, 280);
+        assert!(refused.labels.contains(&"NonResumableChangeStreamError"));
+        let mark = bson::doc! { "_data": "8265A00000000000012B0229296E04" };
+        let read = Token::parse(mark.as_doc().as_val()).unwrap();
+        assert_eq!(read, Token::mark(0x65A0_0000_0000_0001));
         for tolerated in [&whole[..whole.len() - 2], &format!("{whole}FF")] {
             let d = bson::doc! { "_data": tolerated };
             assert_eq!(Token::parse(d.as_doc().as_val()).unwrap(), token);

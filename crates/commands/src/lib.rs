@@ -230,6 +230,7 @@ impl Commands {
         commands.follow_set()?;
         background::reaper::start(&commands)?;
         background::ttl_monitor::start(&commands)?;
+        background::noop_writer::start(&commands)?;
         Ok(commands)
     }
 

@@ -353,7 +353,9 @@ impl<E: CommitEnv> Committer<E> {
                 for follower in followers {
                     *follower.outcome.lock() = Some(Err(e.clone()));
                 }
-                if !self.failing.swap(true, Ordering::Relaxed) {
+                // That others are to write is no failure of this server's.
+                let refused = e.code == errors::Code::NotWritablePrimary;
+                if !refused && !self.failing.swap(true, Ordering::Relaxed) {
                     tracing::error!(target: "STORAGE", error = e.message.as_str(), "Writes fail");
                 }
                 if is_of_the_disk(e) {

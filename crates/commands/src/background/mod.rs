@@ -1,4 +1,6 @@
-//! Threads that work without a request: the TTL monitor, and the reaper of cursors and sessions.
+//! Threads that work without a request: the TTL monitor, the reaper of cursors and sessions, and who
+//! writes where nobody else does.
 
+pub mod noop_writer;
 pub mod reaper;
 pub mod ttl_monitor;

@@ -95,7 +95,9 @@ impl Reaper {
             let before = crate::clock::now_millis() - SESSION_TIMEOUT_MINUTES * 60_000;
             self.forget_samples()?;
             let store = self.store.upgrade()?;
-            if let Err(e) = retries.delete_older(&store, before) {
+            // Only the primary deletes: the others are told what it deleted.
+            let deletes = self.replica.as_ref().is_none_or(|r| r.is_open());
+            if deletes && let Err(e) = retries.delete_older(&store, before) {
                 tracing::warn!(target: "COMMAND", id = 20710, error = %e, "Old session records could not be deleted");
             }
         }

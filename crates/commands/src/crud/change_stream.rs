@@ -385,7 +385,11 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         },
         full: spec.full,
         before: spec.before,
-        start: spec.start(),
+        start: match (spec.start(), cx.first_run) {
+            // It was read from its socket before it came to this thread.
+            (StreamStart::Now, Some(ts)) => StreamStart::At(ts + 1),
+            (start, _) => start,
+        },
         wanted: WantedEvents {
             ns: wanted(&stages.matches, &["ns"], &env)?,
             summary: wanted(&stages.matches, &SUMMARY_FIELDS, &env)?,

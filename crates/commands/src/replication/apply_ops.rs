@@ -288,6 +288,7 @@ fn command(cx: &mut CommandContext<'_, '_>, db: &str, o: Doc<'_>) -> Result<()> 
         statements: 1,
         work: Default::default(),
         begun: None,
+        first_run: None,
         waited: Default::default(),
         spent: Vec::new(),
         int_ok: false,

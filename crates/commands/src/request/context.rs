@@ -57,6 +57,8 @@ pub struct CommandContext<'c, 'r> {
     pub waited: Duration,
     /// A first batch that an earlier run began; set again when this run is suspended.
     pub begun: Option<Box<PendingBatch>>,
+    /// The newest entry of the log when an earlier run began; `None`: this is the first.
+    pub first_run: Option<u64>,
     /// For `top`, of a command on several collections.
     pub spent: Vec<(String, OperationKind, Usage)>,
     /// The transaction that the request belongs to, or ends.
@@ -87,6 +89,7 @@ impl<'c, 'r> CommandContext<'c, 'r> {
             work: Work::default(),
             waited: Duration::ZERO,
             begun: None,
+            first_run: None,
             spent: Vec::new(),
             int_ok: false,
             originating: None,

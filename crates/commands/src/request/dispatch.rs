@@ -77,7 +77,8 @@ impl Commands {
                 || self.fail_points.any()
                 || self.profiler.may_write(|| request.db()))
         {
-            return suspended(Suspension::Worker, None);
+            let progress = Progress::unbegun(self.store.last_ts());
+            return suspended(Suspension::Worker, Some(Box::new(progress)));
         }
         if self.config.role == ClusterRole::Shard {
             return self.dispatch_for_router(local, mode, client, request, command, out);
@@ -202,6 +203,7 @@ impl Commands {
         if let Some(progress) = &progress {
             op.reduce_budget(progress.budget);
         }
+        let first_run = progress.as_ref().map(|p| p.first_run);
         let statement = self
             .join_transaction(call, &args, &mut op)
             .map_err(|e| e.map_error(|e| transaction::with_label(e, call.command, &args)))?;
@@ -212,6 +214,7 @@ impl Commands {
         }
         let mut cx = CommandContext::new(self, call, args, op, std::mem::take(out));
         cx.begun = progress.and_then(|p| p.begun);
+        cx.first_run = first_run;
         cx.transaction = statement;
         let done = run_of_ranges(&mut cx, call, start, &admission);
         let suspended = matches!(done, Err(Stop::Suspended(_)));
@@ -225,6 +228,7 @@ impl Commands {
             left.kept = Some(Box::new(Progress {
                 budget: cx.op.budget(),
                 begun: cx.begun.take(),
+                first_run: first_run.unwrap_or_else(|| self.store.last_ts()),
             }));
         }
         let durability = self.durability(&cx, call.mode, left.wrote);
@@ -241,7 +245,7 @@ impl Commands {
         } else if silent && done.is_ok() {
             out.truncate(start);
             // An unacknowledged write reports nothing, not even a failed statement.
-            out.extend_from_slice(bson::doc! { "ok": 1.0 }.as_bytes());
+            out.extend_from_slice(unacknowledged(call.command.name).as_bytes());
         }
         if let Some(statement) = &mut cx.transaction
             && transaction::leave(statement, cx.op.transaction.take(), &done, &out[start..])
@@ -366,6 +370,36 @@ struct Progress {
     /// The entries that it may still examine on an event loop.
     budget: u32,
     begun: Option<Box<PendingBatch>>,
+    /// The newest entry of the log when it was run first.
+    first_run: u64,
+}
+
+impl Progress {
+    /// Of a request that no run has begun.
+    fn unbegun(first_run: u64) -> Progress {
+        Progress {
+            budget: u32::MAX,
+            begun: None,
+            first_run,
+        }
+    }
+}
+
+/// The reply to an unacknowledged write whose client wants one: it reports nothing.
+fn unacknowledged(command: &str) -> bson::DocBuf {
+    let mut w = bson::Writer::new();
+    if command == "bulkWrite" {
+        w.open_doc("cursor").i64("id", 0);
+        w.open_array("firstBatch").close();
+        w.str("ns", "admin.$cmd.bulkWrite").close();
+        for name in [
+            "Errors", "Inserted", "Matched", "Modified", "Upserted", "Deleted",
+        ] {
+            w.i32(&format!("n{name}"), 0);
+        }
+    }
+    w.f64("ok", 1.0);
+    w.finish()
 }
 
 /// A request that is to run again, where it cannot block: after reads that it lacks, or on a

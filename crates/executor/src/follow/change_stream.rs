@@ -11,7 +11,7 @@ use crate::op::OpCtx;
 use crate::records;
 use bson::{Doc, DocBuf, MAX_DOC_BYTES, Writer};
 use changes::event::{self, Images, Kind, Scope, Shown};
-use changes::{Change, EntryStamp, Token, TokenPlace, What, changes};
+use changes::{Change, EntryStamp, Token, TokenPlace, What, changes, token_not_found};
 use errors::{Error, Result, bail, err};
 use query::expr::Vars;
 use query::filter::Filter;
@@ -313,11 +313,7 @@ impl ChangeStream {
             let part_left = self.request.split && token.last_of() > self.seen;
             if token > self.seen || part_left {
                 if !self.is_there {
-                    return Err(fatal(format!(
-                        "cannot resume stream; the resume token was not found. {}",
-                        self.seen.to_doc().as_doc()
-                    ))
-                    .into());
+                    return Err(token_not_found(self.seen.to_doc().as_doc()).into());
                 }
                 if self.wants(ctx, &stamp, &change, kind)? {
                     let event = self.event(ctx, &stamp, &change, kind)?;
