@@ -745,8 +745,8 @@ fn with_meta(bucket: Doc<'_>, meta: Option<Val<'_>>) -> DocBuf {
     w.finish()
 }
 
-/// Deletes up to `most` buckets of which the newest measurement is older than a moment; returns how
-/// many, and whether none is left.
+/// Deletes up to `most` buckets whose span has ended before a moment, as MongoDB does: what they hold
+/// is older then. Returns how many, and whether none is left.
 pub fn expire_measurements(
     ctx: &mut OpCtx,
     shown: &Collection,
@@ -758,8 +758,9 @@ pub fn expire_measurements(
     };
     ctx.flush_own();
     let mut w = Writer::new();
-    w.open_doc(&format!("control.max.{}", series.options.time))
-        .date("$lt", before_millis)
+    let begun = before_millis.saturating_sub(series.options.span_millis());
+    w.open_doc(&format!("control.min.{}", series.options.time))
+        .date("$lt", begun)
         .close();
     let filter = Filter::parse(w.finish().as_doc(), &ParseEnv::new())?;
     let read = ReadRequest {
