@@ -71,6 +71,27 @@ fn functions_expressions_and_bodies() {
 }
 
 #[test]
+fn statements_give_the_value_of_the_last() {
+    gives("function () { return 1; };", "[]", "1.0");
+    gives("function () { return 1; } ; \n;", "[]", "1.0");
+    gives("(x) => x + 1;", "[1]", "2.0");
+    gives("var x = 1; x == 1", "[]", "true");
+    gives("var x = 1;\nvar y = 2\nx + y;", "[]", "3.0");
+    gives("function f(n) { return n + 1; }; f(1)", "[]", "2.0");
+    gives("function f(n) { return n + 1; }\nf(1);", "[]", "2.0");
+    gives("var s = 'a;b'; s + ';'", "[]", "\"a;b;\"");
+    gives("var x = 1\n+ 1; x\n- 1", "[]", "1.0");
+    gives(
+        "for (var i = 0, n = 0; i < 3; i++) { n += i; } n",
+        "[]",
+        "3.0",
+    );
+    gives("var a = 1; return a + 1;", "[]", "2.0");
+    gives("if (true) { return 'x'; };", "[]", "\"x\"");
+    fails("var x = ; x", 139, "SyntaxError");
+}
+
+#[test]
 fn types_go_in_and_come_back() {
     for v in [
         "1.5",
