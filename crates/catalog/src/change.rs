@@ -24,6 +24,31 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
+    /// Fails where a collection would make a database whose name differs from another's by case only.
+    /// Costs a step for each database, and nothing where the database is there.
+    pub fn check_database(&self, ns: &str) -> Result<()> {
+        let db = crate::db_of(ns);
+        let first = |from: String| {
+            let found = self.collections.values_from(&from).next()?;
+            Some(crate::db_of(&found.ns).to_string())
+        };
+        if first(format!("{db}.")).is_some_and(|found| found == db) {
+            return Ok(());
+        }
+        let mut at = first(String::new());
+        while let Some(other) = at {
+            if other.eq_ignore_ascii_case(db) {
+                bail!(
+                    DatabaseDifferCase,
+                    "db already exists with different case already have: [{other}] trying to create [{db}]"
+                );
+            }
+            // The name that comes next after all that begin with this one and a point.
+            at = first(format!("{other}/"));
+        }
+        Ok(())
+    }
+
     /// The catalog as of a view of the store.
     pub fn read(view: &View) -> Result<Snapshot> {
         let mut snapshot = Snapshot::default();
@@ -251,6 +276,7 @@ impl Catalog {
             return Ok(None);
         }
         let now = self.current.snapshot.load();
+        now.check_database(ns)?;
         check_definition(&now, ns, options.as_doc())?;
         let list = view_definition::list_of(ns);
         if options.as_doc().contains("viewOn") && now.get(&list).is_none() {
@@ -286,6 +312,7 @@ impl Catalog {
         if self.current.holder(ns)?.is_some() {
             return Ok(None);
         }
+        self.current.snapshot.load().check_database(ns)?;
         let (c, what, effects) = new_collection(self.current.take_tablet(), ns, options)?;
         let entry = Entry::new(c.ns.clone(), c.uuid, Op::Ddl(what.into_vec()), effects);
         Ok(Some((PendingCollection::new(&self.current, c), entry)))

@@ -33,6 +33,15 @@ pub(crate) fn make_database(
         .filter(|s| !s.get("draining").is_some_and(Val::truthy));
     let names: Vec<&str> = names.filter_map(|s| s.get("_id")?.as_str()).collect();
     let databases = cluster.read_config("databases", Doc::EMPTY, Doc::EMPTY)?;
+    let names_of = |d: &DocBuf| Some(d.get("_id")?.as_str()?.to_string());
+    let alike = |other: &String| other.eq_ignore_ascii_case(db) && other != db;
+    if let Some(other) = databases.iter().filter_map(names_of).find(alike) {
+        return Err(err!(
+            DatabaseDifferCase,
+            "db already exists with different case already have: [{other}] trying to create [{db}]"
+        )
+        .into());
+    }
     let many = |shard: &str| {
         let of = |d: &&DocBuf| d.get("primary").and_then(Val::as_str) == Some(shard);
         databases.iter().filter(of).count()

@@ -71,12 +71,7 @@ fn check_collections(catalog: &Catalog, from: &str, to: &str, a: &Arguments<'_>)
         );
     }
     super::create::check_uuid(catalog, to, a.drop_target.uuid)?;
-    if from_db != to_db && from_db.eq_ignore_ascii_case(to_db) {
-        bail!(
-            DatabaseDifferCase,
-            "db already exists with different case already have: [{from_db}] trying to create [{to_db}]"
-        );
-    }
+    catalog.snapshot().check_database(to)?;
     let Some(source) = catalog.get(from) else {
         bail!(NamespaceNotFound, "Source collection {from} does not exist");
     };
