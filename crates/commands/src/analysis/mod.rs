@@ -156,7 +156,11 @@ impl AnalyzeRequest {
             let names: Vec<&str> = names.iter().map(|e| e.name).collect();
             let key: Vec<&str> = self.key.names().collect();
             let partial = ["sparse", "partialFilterExpression", "collation", "hidden"];
-            if !names.starts_with(&key) || partial.iter().any(|f| index.get(f).is_some()) {
+            if !names.starts_with(&key)
+                || partial
+                    .iter()
+                    .any(|f| index.get(f).is_some_and(Val::truthy))
+            {
                 continue;
             }
             let unique = names == ["_id"] || index.get("unique").is_some_and(Val::truthy);

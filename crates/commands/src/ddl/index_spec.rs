@@ -1,7 +1,7 @@
 //! Index specifications: checked, completed, compared with those that exist.
 
 use crate::request::idl;
-use bson::{Doc, DocBuf, Elem, Val, Writer, order, tag};
+use bson::{Doc, DocBuf, Elem, Val, Writer, order, shell, tag};
 use errors::{Error, Result, Stop, bail, err};
 use query::collation::Collation;
 use query::expr::ParseEnv;
@@ -173,7 +173,7 @@ impl<'a> IndexOptions<'a> {
             other => bail!(
                 InvalidIndexSpecificationOption,
                 "The field '{other}' is not valid for an index specification. Specification: {}",
-                self.given
+                shell::doc(self.given)
             ),
         }
         Ok(())
@@ -182,12 +182,14 @@ impl<'a> IndexOptions<'a> {
     fn read_flag(&mut self, e: Elem<'a>) -> Result<()> {
         let on = flag_value(e)?;
         self.sparse |= on && e.name == "sparse";
-        // MongoDB keeps neither false nor what no longer means anything.
-        if on && !matches!(e.name, "background" | "dropDups") {
-            self.w.bool(e.name, true);
-        } else if e.name == "background" {
-            self.w.val(e.name, e.val);
-        }
+        // MongoDB keeps false of `sparse` only, and nothing that no longer means anything.
+        match e.name {
+            "background" => self.w.val(e.name, e.val),
+            "sparse" => self.w.bool(e.name, on),
+            "dropDups" => return Ok(()),
+            _ if on => self.w.bool(e.name, true),
+            _ => return Ok(()),
+        };
         Ok(())
     }
 
@@ -197,7 +199,7 @@ impl<'a> IndexOptions<'a> {
             bail!(
                 CannotCreateIndex,
                 "TTL indexes are single-field indexes, compound indexes do not support TTL. Index spec: {}",
-                self.given
+                shell::doc(self.given)
             );
         }
         self.w.int(e.name, seconds);
@@ -229,12 +231,10 @@ impl<'a> IndexOptions<'a> {
     }
 
     fn read_kind_option(&mut self, e: Elem<'a>) -> Result<()> {
-        let text = TEXT_OPTIONS.contains(&e.name);
-        if text && !self.key.iter().any(|k| k.val.as_str() == Some("text")) {
+        if e.name == "weights" && !self.key.iter().any(|k| k.val.as_str() == Some("text")) {
             bail!(
                 CannotCreateIndex,
-                "the field '{}' can only be specified with text indexes",
-                e.name
+                "the field 'weights' can only be specified with text indexes"
             );
         }
         let number = matches!(e.name, "2dsphereIndexVersion" | "bits" | "min" | "max");
@@ -287,8 +287,9 @@ impl IndexSpec {
             if id && !matches!(e.name, "key" | "name" | "v" | "ns" | "collation") {
                 bail!(
                     InvalidIndexSpecificationOption,
-                    "The field '{}' is not valid for an _id index specification. Specification: {d}",
-                    e.name
+                    "The field '{}' is not valid for an _id index specification. Specification: {}",
+                    e.name,
+                    shell::doc(d)
                 );
             }
             options.read(e)?;
@@ -333,18 +334,27 @@ impl IndexSpec {
                 {
                     return Ok(true);
                 }
-                (_, true) => bail!(
+                (true, true) => bail!(
+                    IndexOptionsConflict,
+                    "An equivalent index already exists with the same name but different options. \
+                     Requested index: {}, existing index: {}",
+                    shell::doc(self.spec.as_doc()),
+                    shell::doc(e)
+                ),
+                (false, true) => bail!(
                     IndexOptionsConflict,
                     "An equivalent index already exists with a different name and options. Requested index: {}, \
-                     existing index: {e} (only one text index per collection allowed, found existing text index \
+                     existing index: {} (only one text index per collection allowed, found existing text index \
                      \"{}\")",
-                    self.spec.as_doc(),
+                    shell::doc(self.spec.as_doc()),
+                    shell::doc(e),
                     name.unwrap_or("")
                 ),
                 (true, false) => bail!(
                     IndexKeySpecsConflict,
-                    "An existing index has the same name as the requested index. When index names are not specified, they are auto generated and can cause conflicts. Please refer to our documentation. Requested index: {}, existing index: {e}",
-                    self.spec.as_doc()
+                    "An existing index has the same name as the requested index. When index names are not specified, they are auto generated and can cause conflicts. Please refer to our documentation. Requested index: {}, existing index: {}",
+                    shell::doc(self.spec.as_doc()),
+                    shell::doc(e)
                 ),
                 (false, false) => {}
             }
@@ -365,6 +375,7 @@ impl IndexSpec {
         };
         let same_signature = |field: &&str| match *field {
             "partialFilterExpression" => same(field) || same_partial(self.spec.as_doc(), other),
+            "sparse" => is_on(self.spec.as_doc(), field) == is_on(other, field),
             field => same(field),
         };
         if !same_key(self.key(), other_key) || !SIGNATURE.iter().all(same_signature) {
@@ -388,13 +399,15 @@ impl IndexSpec {
                 (true, Likeness::Identical) => return Ok(true),
                 (true, Likeness::Equivalent) => bail!(
                     IndexOptionsConflict,
-                    "An equivalent index already exists with the same name but different options. Requested index: {}, existing index: {e}",
-                    self.spec.as_doc()
+                    "An equivalent index already exists with the same name but different options. Requested index: {}, existing index: {}",
+                    shell::doc(self.spec.as_doc()),
+                    shell::doc(e)
                 ),
                 (true, Likeness::Different) => bail!(
                     IndexKeySpecsConflict,
-                    "An existing index has the same name as the requested index. When index names are not specified, they are auto generated and can cause conflicts. Please refer to our documentation. Requested index: {}, existing index: {e}",
-                    self.spec.as_doc()
+                    "An existing index has the same name as the requested index. When index names are not specified, they are auto generated and can cause conflicts. Please refer to our documentation. Requested index: {}, existing index: {}",
+                    shell::doc(self.spec.as_doc()),
+                    shell::doc(e)
                 ),
                 _ => {}
             }
@@ -409,14 +422,20 @@ impl IndexSpec {
                 ),
                 Likeness::Equivalent => bail!(
                     IndexOptionsConflict,
-                    "An equivalent index already exists with a different name and options. Requested index: {}, existing index: {e}",
-                    self.spec.as_doc()
+                    "An equivalent index already exists with a different name and options. Requested index: {}, existing index: {}",
+                    shell::doc(self.spec.as_doc()),
+                    shell::doc(e)
                 ),
                 Likeness::Different => {}
             }
         }
         Ok(false)
     }
+}
+
+/// Whether a specification has a flag, and not with false.
+fn is_on(spec: Doc<'_>, flag: &str) -> bool {
+    spec.get(flag).is_some_and(Val::truthy)
 }
 
 /// Whether the partial filters of two specifications hold the same documents, in whatever order
@@ -650,11 +669,17 @@ fn check_partial(filter: Doc<'_>, depth: usize) -> Result<()> {
                 "$expr is not allowed in this context"
             ),
             "$where" | "$text" => bail!(BadValue, "{} is not allowed in this context", e.name),
-            name if name.starts_with('$') => return Err(not_in_partial(name)),
+            name if name.starts_with('$') && !is_of_dbref(name) => {
+                return Err(not_in_partial(name));
+            }
             _ => check_partial_field(e.val)?,
         }
     }
     Ok(())
+}
+
+fn is_of_dbref(name: &str) -> bool {
+    matches!(name, "$ref" | "$id" | "$db")
 }
 
 /// What a partial index asks of one field: a value or operators.
@@ -664,7 +689,7 @@ fn check_partial_field(v: Val<'_>) -> Result<()> {
     }
     let operators = v.as_doc().filter(|ops| {
         let first = ops.first();
-        first.is_some_and(|o| o.name.starts_with('$'))
+        first.is_some_and(|o| o.name.starts_with('$') && !is_of_dbref(o.name))
     });
     for op in operators.into_iter().flatten() {
         match op.name {
@@ -705,7 +730,7 @@ mod tests {
         let s = parse(r#"{"key": {"a": 1}, "name": "x", "unique": 1, "sparse": false, "expireAfterSeconds": 3.7}"#).unwrap();
         assert_eq!(
             json::val_to_string(s.spec.as_doc().as_val()),
-            r#"{"v": 2, "key": {"a": 1}, "name": "x", "unique": true, "expireAfterSeconds": 3}"#
+            r#"{"v": 2, "key": {"a": 1}, "name": "x", "unique": true, "sparse": false, "expireAfterSeconds": 3}"#
         );
         assert!(
             parse(r#"{"key": {"_id": 1}, "name": "whatever"}"#)
