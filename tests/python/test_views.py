@@ -181,9 +181,16 @@ def test_they_survive_a_crash(new_server):
 
 
 def test_find_options_that_a_pipeline_does_not_have(people):
-    for options in [{"showRecordId": True}, {"noCursorTimeout": True}, {"min": {"_id": 1}}, {"sort": {"$natural": 1}}]:
+    for options in [{"showRecordId": True}, {"noCursorTimeout": True}, {"min": {"_id": 1}}]:
         assert code(people.command, "find", "adults", **options) == 168, options
     assert people.adults.find_one({"_id": {"$gt": 0}}, sort=[("age", pymongo.DESCENDING)])["name"] == "Dan"
+
+
+def test_the_natural_order_of_a_view_is_that_of_its_collection(people):
+    for direction in (1, -1):
+        found = [p["name"] for p in people.adults.find().sort("$natural", direction)]
+        below = people.people.find({"name": {"$in": found}}).sort("$natural", direction)
+        assert found == [p["name"] for p in below] and len(found) > 1
 
 
 def test_distinct_answers_ok_as_mongodb_does(people):

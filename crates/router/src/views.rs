@@ -72,6 +72,11 @@ fn over(
             w.val(name, v);
         }
     }
+    // A find's sort by the natural order.
+    let natural = command.document("sort").filter(|d| d.contains("$natural"));
+    if let Some(sort) = natural.filter(|_| command.field("hint").is_none()) {
+        w.doc("hint", sort);
+    }
     match view.collation.as_doc().is_empty() {
         true => w.open_doc("collation").str("locale", "simple").close(),
         false => w.doc("collation", view.collation.as_doc()),
@@ -153,7 +158,7 @@ pub(crate) fn find(router: &Router, command: &Command<'_>, view: &View) -> Outco
         if let Some(d) = non_empty(command, "filter") {
             stage(w, "$match", d.as_val());
         }
-        if let Some(d) = non_empty(command, "sort") {
+        if let Some(d) = non_empty(command, "sort").filter(|d| !d.contains("$natural")) {
             stage(w, "$sort", d.as_val());
         }
         skip_and_limit(w, command);

@@ -10,6 +10,7 @@ use crate::version;
 use bson::{Doc, DocBuf, Val, Writer};
 use errors::{Result, Stop, bail, err};
 use executor::{FindCursor, FindRequest, OpCtx};
+use planner::Hint;
 use planner::explain::{Explain, PlanStage, stages};
 use query::collation::Collation;
 use query::filter::Filter;
@@ -434,11 +435,20 @@ fn plan(
         request.projection = needed.clone();
         projection = needed;
     }
+    let hint = request.hint.clone();
     let mut cursor = FindCursor::over(&mut cx.op, view, coll.clone(), request)?;
     let mut plan = cursor.plan().clone();
     if query.count {
-        let req = executor::ReadRequest::new(filter);
+        let req = executor::ReadRequest {
+            hint: hint.clone(),
+            ..executor::ReadRequest::new(filter)
+        };
         plan = req.plan(&cx.app.engine, &view_of_plan, &coll, true)?;
+    }
+    // Records that lie in the order of `_id` are what its index would give: that was asked for.
+    let by_id = hint.as_ref().is_some_and(Hint::names_id);
+    if by_id && plan.access.is_scan() && plan.id_bounds.is_empty() {
+        plan.id_bounds = vec![planner::Interval::all()];
     }
     let tree = stages(&Explain {
         plan: &plan,

@@ -9,7 +9,7 @@ use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use crate::stats::rows;
 use bson::{Doc, DocBuf, Val, Writer};
-use errors::{Result, Stop, bail, err};
+use errors::{Result, Stop, err};
 use executor::{AggregateRequest, PipelineCursor};
 use query::path::FieldPath;
 use query::pipeline::{Namespace, ParseCtx, Pipeline};
@@ -66,17 +66,15 @@ pub fn check_find(find: Doc<'_>) -> Result<()> {
             return unsupported(name);
         }
     }
-    if doc("sort").is_some_and(|d| d.contains("$natural")) {
-        bail!(
-            InvalidPipelineOperator,
-            "Sort option $natural not supported in aggregation."
-        );
-    }
     let limit = given("limit").and_then(idl::whole);
     if given("singleBatch").is_some_and(|v| v.truthy()) && limit != Some(1) {
         return unsupported("singleBatch");
     }
     Ok(())
+}
+
+fn is_natural(sort: Doc<'_>) -> bool {
+    sort.contains("$natural")
 }
 
 /// The stages that stand for the query of `command`.
@@ -95,7 +93,7 @@ fn stages(cx: &CommandContext<'_, '_>, command: &str) -> Result<DocBuf> {
     }
     if command == "find" {
         check_find(cx.request.body)?;
-        if let Some(d) = doc(cx, "sort") {
+        if let Some(d) = doc(cx, "sort").filter(|d| !is_natural(*d)) {
             stage("$sort", d.as_val());
         }
     }
@@ -138,7 +136,11 @@ pub fn request(cx: &CommandContext<'_, '_>, command: &str) -> Result<AggregateRe
         vars,
         hint: match given(cx, "hint") {
             Some(h) => variables::hint(h)?,
-            None => None,
+            // A pipeline takes a sort by the natural order as its hint.
+            None => match doc(cx, "sort").filter(|d| is_natural(*d)) {
+                Some(sort) if command == "find" => variables::hint(sort.as_val())?,
+                _ => None,
+            },
         },
         allow_disk_use: given(cx, "allowDiskUse")
             .and_then(|v| v.as_bool())
