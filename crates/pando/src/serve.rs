@@ -199,7 +199,11 @@ fn run(launch: Launch, ready: Option<Ready>) -> Result<ExitCode, Failure> {
         .map_err(Failure::other)?;
     daemon::watch_signals(Arc::clone(&control)).map_err(Failure::other)?;
 
-    announce(&config, &listeners, began, commands.lacks_users());
+    let said = Said {
+        lacks_users: commands.lacks_users(),
+        has_set: !member || has_set(&config).map_err(Failure::opening)?,
+    };
+    announce(&config, &listeners, began, said);
     if let Some(ready) = ready {
         ready.announce();
     }
@@ -392,8 +396,26 @@ fn log_start(config: &ServerConfig, warnings: &[String]) {
     }
 }
 
+/// What is said of a server that is ready, beside its configuration.
+struct Said {
+    /// There are no users, and somebody has to log in.
+    lacks_users: bool,
+    /// Its replica set has been initiated.
+    has_set: bool,
+}
+
+/// Whether the directory has the state of a member of a replica set.
+fn has_set(config: &ServerConfig) -> errors::Fallible<bool> {
+    let state = replication::state_file::load(&config.db_path)?;
+    Ok(state.is_some_and(|s| s.id != 0))
+}
+
 /// Says that the server is ready: to people on stdout, to scripts as mongod says it in its log.
-fn announce(config: &ServerConfig, listeners: &Listeners, began: Instant, lacks_users: bool) {
+fn announce(config: &ServerConfig, listeners: &Listeners, began: Instant, said: Said) {
+    let Said {
+        lacks_users,
+        has_set,
+    } = said;
     for address in listeners.addresses() {
         tracing::info!(target: "NETWORK", id = 23015, ctx = "listener", address = %address, "Listening on");
     }
@@ -401,6 +423,9 @@ fn announce(config: &ServerConfig, listeners: &Listeners, began: Instant, lacks_
     if lacks_users {
         tracing::warn!(target: "ACCESS", ctx = "initandlisten", startup_warning = true,
             "There are no users yet, and nobody can log in: make the first one from this machine (createUser in the database admin)");
+    }
+    if matches!(config.topology, Topology::ReplicaSet { named: false, .. }) {
+        tracing::info!(target: "REPL", id = 21331, "Transition to primary complete; database writes are now permitted");
     }
     if config.personality == Personality::Mongod {
         return;
@@ -421,6 +446,10 @@ fn announce(config: &ServerConfig, listeners: &Listeners, began: Instant, lacks_
             )
         }
         Topology::Standalone => "standalone".into(),
+        Topology::ReplicaSet { name, .. } if !has_set => {
+            format!("member of replica set {name}, which replSetInitiate has still to make")
+        }
+        Topology::ReplicaSet { name, named: true } => format!("member of replica set {name}"),
         Topology::ReplicaSet { name, .. } => format!("replica set {name} of one member"),
     };
     let uri = match config.tls.mode {

@@ -40,6 +40,10 @@ pub fn launch(
     let security = security(&o, &tls)?;
     let port: u16 = o.parsed("net.port", "a port")?.unwrap_or(27017);
     let role = role(&o, &security)?;
+    let topology = match role {
+        ClusterRole::Router => Topology::Router,
+        _ => topology(&o, mongod)?,
+    };
     let config = ServerConfig {
         personality,
         db_path: match (role, o.text("storage.dbPath")) {
@@ -51,10 +55,8 @@ pub fn launch(
         bind: bind(&o, &security, tls.mode)?,
         unix_socket: unix_socket(&o, mongod, port)?,
         advertise: advertise(&o)?,
-        topology: match role {
-            ClusterRole::Router => Topology::Router,
-            _ => topology(&o, mongod)?,
-        },
+        parsed: shown(options, &topology),
+        topology,
         role,
         config_db: o.text("sharding.configDB").map(String::from),
         cache_bytes: cache_bytes(&o)?,
@@ -83,7 +85,6 @@ pub fn launch(
         quiet: o.switch("systemLog.quiet")?.unwrap_or(false),
         metrics: metrics(&o)?,
         argv: without_passwords(argv),
-        parsed: nested(options),
     };
     let fork = o.switch("processManagement.fork")?.unwrap_or(false);
     if fork && config.log_path.is_none() {
@@ -621,6 +622,15 @@ fn without_passwords(argv: Vec<String>) -> Vec<String> {
         }
     };
     argv.into_iter().map(show).collect()
+}
+
+/// The options as `getCmdLineOpts` tells them: also the set that a server is by itself.
+fn shown(options: &Options, topology: &Topology) -> Value {
+    let mut all = nested(options);
+    if let Topology::ReplicaSet { name, named: false } = topology {
+        all["replication"]["replSet"] = Value::from(name.as_str());
+    }
+    all
 }
 
 fn nested(options: &Options) -> Value {

@@ -12,7 +12,6 @@
 //! Invariant: a member of one set takes nothing of another, and one with data of its own joins none.
 
 use crate::request::{CommandContext, Done, idl};
-use crate::topology::member::state;
 use bson::Doc;
 use errors::{Result, bail};
 use replication::driver::{Known, Told};
@@ -178,6 +177,6 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     }
     let applied = cx.app.store.last_ts();
     cx.w.timestamp("applied", applied)
-        .i32("state", state(&status));
+        .i32("state", status.state());
     Ok(Done::Reply)
 }

@@ -3,7 +3,7 @@
 use super::set_name;
 use crate::clock::now_millis;
 use crate::request::{CommandContext, Done};
-use crate::topology::member::{host, majority_ts, state, state_name};
+use crate::topology::member::{host, majority_ts};
 use bson::Writer;
 use errors::{Result, bail};
 use replication::Config;
@@ -126,7 +126,7 @@ fn of_set(cx: &mut CommandContext<'_, '_>, name: &str, status: &Status) -> Resul
     let w = &mut cx.w;
     w.str("set", name)
         .date("date", now_millis())
-        .i32("myState", state(status))
+        .i32("myState", status.state())
         .i64("term", term);
     let source = match status.is_primary() {
         true => String::new(),
@@ -305,7 +305,7 @@ fn append_member(
         };
     let told = known.map_or(0, |k| k.told.state);
     let (number, text) = match () {
-        _ if own => (state(status), state_name(status)),
+        _ if own => (status.state(), status.state_name()),
         _ if id == status.primary => (1, "PRIMARY"),
         _ if copies => (5, "STARTUP2"),
         _ if heard && progress.is_some_and(|p| p.1 == 0) => (5, "STARTUP2"),

@@ -36,7 +36,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         bail!(
             NotWritablePrimary,
             "New config is rejected :: caused by :: replSetReconfig should only be run on a writable PRIMARY. Current state {};",
-            crate::topology::member::state_name(&status)
+            status.state_name()
         );
     }
     let given = cx.args.first.as_doc().unwrap_or(Doc::EMPTY);

@@ -4,8 +4,8 @@
 
 use crate::request::CommandContext;
 use bson::{ObjectId, Writer};
+use replication::Config;
 use replication::driver::Status;
-use replication::{Config, MemberRole};
 use service::Address;
 use std::sync::Arc;
 
@@ -71,33 +71,9 @@ pub fn rollback_id(cx: &CommandContext<'_, '_>) -> i32 {
     i32::try_from(rollbacks).unwrap_or(i32::MAX - 1) + 1
 }
 
-/// MongoDB's number of a member's state.
-pub fn state(status: &Status) -> i32 {
-    match status.role {
-        _ if status.id == 0 => 0,
-        MemberRole::Primary => 1,
-        _ if status.is_removed => 10,
-        _ if status.in_maintenance => 3,
-        // Before a member knows its configuration it has not begun to work.
-        _ if status.config.is_none() || status.is_copying || status.commit_index == 0 => 5,
-        _ => 2,
-    }
-}
-
 /// Whether it has the set's data, or will have by the log alone.
 pub fn has_data(status: &Status) -> bool {
-    matches!(state(status), 1 | 2)
-}
-
-pub fn state_name(status: &Status) -> &'static str {
-    match state(status) {
-        0 => "STARTUP",
-        1 => "PRIMARY",
-        3 => "RECOVERING",
-        5 => "STARTUP2",
-        10 => "REMOVED",
-        _ => "SECONDARY",
-    }
+    matches!(status.state(), 1 | 2)
 }
 
 /// The fields of hello that only a member of a replica set has.
@@ -167,7 +143,7 @@ fn append_configured(
         .int("setVersion", config.version)
         .bool(
             "secondary",
-            state(status) == 2 || status.is_primary() && !writable,
+            status.state() == 2 || status.is_primary() && !writable,
         );
     if let Some(primary) = status.primary_host() {
         w.str("primary", &primary);

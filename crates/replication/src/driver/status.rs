@@ -70,6 +70,30 @@ impl Status {
         self.role == MemberRole::Primary
     }
 
+    /// MongoDB's number of the member's state.
+    pub fn state(&self) -> i32 {
+        match self.role {
+            _ if self.id == 0 => 0,
+            MemberRole::Primary => 1,
+            _ if self.is_removed => 10,
+            _ if self.in_maintenance => 3,
+            // Before a member knows its configuration it has not begun to work.
+            _ if self.config.is_none() || self.is_copying || self.commit_index == 0 => 5,
+            _ => 2,
+        }
+    }
+
+    pub fn state_name(&self) -> &'static str {
+        match self.state() {
+            0 => "STARTUP",
+            1 => "PRIMARY",
+            3 => "RECOVERING",
+            5 => "STARTUP2",
+            10 => "REMOVED",
+            _ => "SECONDARY",
+        }
+    }
+
     /// What is known of a member.
     pub fn known(&self, id: u64) -> Option<&Known> {
         self.known.iter().find(|k| k.id == id)
@@ -186,7 +210,8 @@ impl Thread {
             return;
         }
         if before.role != status.role {
-            tracing::info!(target: "REPL", role = ?status.role, term = status.term, "The member's role has changed");
+            tracing::info!(target: "REPL", id = 21358, newState = status.state_name(), oldState = before.state_name(),
+                term = status.term, "Replica set state transition");
         }
         let opens = status.role == MemberRole::Primary
             && (before.role, before.term) != (MemberRole::Primary, status.term);
@@ -204,6 +229,8 @@ impl Thread {
             self.shared.open.store(term, Ordering::Release);
             self.shared.wake();
             self.tell(Changed::Opened);
+            // Tools wait for MongoDB's sentence.
+            tracing::info!(target: "REPL", id = 21331, "Transition to primary complete; database writes are now permitted");
         }
         if moved {
             self.tell(Changed::CommitPoint);
