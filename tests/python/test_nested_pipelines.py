@@ -7,11 +7,12 @@ TOO_DEEP = 232  # MaxSubPipelineDepthExceeded
 TOO_NESTED = 15  # Overflow
 
 STAGES = {
-    "match": [{"$match": {}}],
+    # Neighbours become one where nothing keeps them apart.
+    "match": [{"$match": {}}, {"$_internalInhibitOptimization": {}}],
     "project": [{"$project": {"a": 1, "x": 1}}],
     "addFields": [{"$addFields": {"z": {"$add": ["$a", 1]}}}],
     "unwind": [{"$unwind": "$x"}, {"$addFields": {"x": [1]}}],
-    "limit": [{"$limit": 5}],
+    "limit": [{"$_internalInhibitOptimization": {}}, {"$limit": 5}],
     "sort": [{"$sort": {"a": 1}}],
     "group": [{"$group": {"_id": "$a", "a": {"$first": "$a"}, "x": {"$first": "$x"}}}],
     "redact": [{"$redact": "$$KEEP"}],

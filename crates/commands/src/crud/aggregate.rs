@@ -259,7 +259,8 @@ fn check_strict(pipeline: Val<'_>) -> Result<()> {
         if !only_count
             || matches!(
                 e.name,
-                "$currentOp"
+                "$_internalInhibitOptimization"
+                    | "$currentOp"
                     | "$indexStats"
                     | "$listClusterCatalog"
                     | "$listLocalSessions"
@@ -401,6 +402,8 @@ pub(super) fn write_explain_of(
         pipeline.ns = r.on.clone();
         pipeline.pipeline = r.pipeline.then(&pipeline.pipeline);
     }
+    // It is shown as it runs.
+    pipeline.pipeline = pipeline.pipeline.optimized();
     let push = pipeline.pipeline.pushdown();
     let mut request = FindRequest::new(push.filter.clone());
     request.sort = push.sort.as_deref().cloned();

@@ -228,7 +228,8 @@ fn open(
         // The cursor belongs to the view: the collection below may be dropped.
         return Ok((opened.0, None));
     }
-    let resolved = geo_near::resolved(ctx, &full, pipeline, vars)?;
+    let optimized = pipeline.optimized();
+    let resolved = geo_near::resolved(ctx, &full, &optimized, vars)?;
     let pipeline = &*resolved;
     let begun = begin(ctx, &full, pipeline, vars, hint)?;
     let uuid = begun.coll.map(|c| c.uuid);
@@ -293,25 +294,30 @@ pub(crate) fn begin(
             return begun(Start::Docs(docs), push.consumed + 1, Some(coll));
         }
     }
+    let needed = match &push.needed {
+        // Documents that are only counted are there by what the filter reads of them.
+        Some(none) if none.is_empty() => pipeline::filter_paths(push.filter.root()),
+        needed => needed.clone(),
+    };
+    let needed = needed.as_ref().and_then(covering);
     let mut find = FindRequest::new(push.filter);
     find.sort = push.sort.map(|s| (*s).clone());
     find.skip = push.skip;
     find.limit = push.limit;
     find.hint = hint;
     find.vars = vars.clone();
-    if let Some(group) = &push.group {
-        let needed = push.needed.as_ref().and_then(covering);
-        if let Some(plan) = group_plan(ctx, &view, &coll, &find, group, needed.as_ref())? {
-            find.projection = needed;
-            find.plan = Some(Arc::new(plan));
-            let mut cursor = FindCursor::over(ctx, view, coll.clone(), find)?;
-            cursor.drop_projection_unless_covered();
-            return begun(Start::Rows(Box::new(cursor)), push.consumed, Some(coll));
-        }
+    if let Some(group) = &push.group
+        && let Some(plan) = group_plan(ctx, &view, &coll, &find, group, needed.as_ref())?
+    {
+        find.projection = needed;
+        find.plan = Some(Arc::new(plan));
+        let mut cursor = FindCursor::over(ctx, view, coll.clone(), find)?;
+        cursor.drop_projection_unless_covered();
+        return begun(Start::Rows(Box::new(cursor)), push.consumed, Some(coll));
     }
     // A projection to the needed fields may let an index cover the query; it is dropped when none
     // does.
-    find.projection = push.needed.as_ref().and_then(covering);
+    find.projection = needed;
     let mut cursor = FindCursor::over(ctx, view, coll.clone(), find)?;
     cursor.drop_projection_unless_covered();
     let asks = |name: &str| pipeline.asks_for(push.consumed, name);

@@ -59,6 +59,7 @@ impl ReadElsewhere {
         if pipeline.makes_input() {
             return Ok(pipeline.run_alone(vars));
         }
+        let pipeline = &pipeline.optimized();
         if let Some((there, rest)) = pipeline.found_elsewhere() {
             let mut w = Writer::new();
             write_variables(&mut w, vars);

@@ -53,6 +53,7 @@ pub(crate) use regex::units as regex_units;
 pub(crate) use values::constant_of;
 pub(crate) use work::byte_units;
 
+use crate::path::FieldPath;
 use crate::script::{Globals, SCOPE, STORED, Scripts};
 use bson::{Val, Value};
 use errors::{Result, bail};
@@ -183,6 +184,14 @@ impl Vars {
     }
 }
 
+/// What documents come together by.
+pub(crate) enum Key {
+    /// The value of a field.
+    Value(FieldPath),
+    /// A document in which these fields have these names; others may be in it.
+    Document(Vec<(Box<str>, FieldPath)>),
+}
+
 /// A parsed expression.
 #[derive(Clone, Debug)]
 pub struct Expression {
@@ -270,6 +279,26 @@ impl Expression {
     pub fn as_path(&self) -> Option<String> {
         match &self.node {
             Node::Path(p) => Some(p.to_string()),
+            _ => None,
+        }
+    }
+
+    /// The fields that the expression is, as a key by which documents come together; `None` where
+    /// it is no field and no document of fields.
+    pub(crate) fn key(&self) -> Option<Key> {
+        match &self.node {
+            Node::Path(p) => Some(Key::Value(FieldPath::new(&p.to_string()))),
+            Node::Doc(fields) => {
+                let mut names = BTreeSet::new();
+                if !fields.iter().all(|(name, _)| names.insert(name)) {
+                    return None;
+                }
+                let paths = fields.iter().filter_map(|(name, n)| match n {
+                    Node::Path(p) => Some((name.clone(), FieldPath::new(&p.to_string()))),
+                    _ => None,
+                });
+                Some(Key::Document(paths.collect()))
+            }
             _ => None,
         }
     }

@@ -19,7 +19,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct GraphLookup {
     pub from: Namespace,
-    as_: FieldPath,
+    pub(super) as_: FieldPath,
     start: Expression,
     connect_from: FieldPath,
     connect_to: FieldPath,

@@ -47,6 +47,7 @@ fn join(stage: &Stage, next: &Op) -> Option<Stage> {
             let stage = Stage::new("$match", spec, Op::Match(Arc::new(filter)));
             matched = Some(stage.spec.clone());
             lookup.pipeline.stages.push(stage);
+            lookup.pipeline.optimized = false;
         }
         _ => return None,
     }

@@ -121,13 +121,17 @@ impl Pipeline {
         let merged = Stage::new(STAGE, spec.as_doc().as_val(), Op::Merged(found));
         let mut stages = vec![merged];
         stages.extend_from_slice(self.stages.split_at(1).1);
-        Some((there, Pipeline { stages }))
+        let rest = Pipeline {
+            stages,
+            optimized: self.optimized,
+        };
+        Some((there, rest))
     }
 }
 
 impl Stage {
     /// The stage as a pipeline has it.
-    fn written(&self) -> DocBuf {
+    pub(super) fn written(&self) -> DocBuf {
         let mut w = Writer::new();
         w.val(self.name, self.spec.as_val());
         w.finish()

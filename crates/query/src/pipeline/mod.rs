@@ -2,6 +2,7 @@
 //! document by document.
 //!
 //! * [`Pipeline::parse`] checks stages and their places with MongoDB's errors.
+//! * [`Pipeline::optimized`] brings them into a better order.
 //! * [`Pipeline::pushdown`] says what of its beginning a query can answer (filter, sort, skip,
 //!   limit, needed fields).
 //! * [`Pipeline::attach`] puts the operators of the remaining stages on top of a [`Source`].
@@ -30,6 +31,7 @@ mod lookup_unwind;
 mod map_reduce;
 pub mod merged;
 mod narrow;
+mod optimizer;
 mod options;
 mod parse;
 mod partition;
@@ -222,6 +224,8 @@ pub trait PipelineHost {
 #[derive(Clone, Debug, Default)]
 pub struct Pipeline {
     pub(crate) stages: Vec<Stage>,
+    /// It came from [`Pipeline::optimized`].
+    optimized: bool,
 }
 
 /// One stage; `$sortByCount` and the like are already the stages that they stand for.
@@ -231,6 +235,8 @@ pub struct Stage {
     /// The specification as it was written.
     spec: Arc<Value>,
     pub(crate) op: Op,
+    /// What follows from the filter behind it was asked before it.
+    copied: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -261,6 +267,8 @@ pub(crate) enum Op {
     GeoNear(Arc<geo_near::GeoNear>),
     Merged(merged::Found),
     Unpack(Arc<unpack::Unpack>),
+    /// Lets everything through, and no rule of the optimizer past it.
+    Inhibit,
 }
 
 impl Stage {
@@ -269,6 +277,7 @@ impl Stage {
             name,
             spec: Arc::new(spec.to_value()),
             op,
+            copied: false,
         }
     }
 
@@ -312,6 +321,7 @@ impl Pipeline {
     pub fn of_measurements(unpack: Unpack) -> Pipeline {
         Pipeline {
             stages: vec![unpack.stage()],
+            optimized: false,
         }
     }
 
@@ -333,7 +343,11 @@ impl Pipeline {
             Op::Match(Arc::new(filter)),
         ));
         stages.extend_from_slice(&self.stages);
-        Pipeline { stages }
+        // A filter at the beginning has nowhere to go.
+        Pipeline {
+            stages,
+            optimized: self.optimized,
+        }
     }
 
     /// This pipeline, then `more`: how a view's pipeline precedes that of a query.
@@ -342,6 +356,7 @@ impl Pipeline {
         stages.extend_from_slice(&more.stages);
         Pipeline {
             stages: parse::coalesce(stages),
+            optimized: false,
         }
     }
 
@@ -477,6 +492,7 @@ impl Pipeline {
                     | Op::Sample(_)
                     | Op::Out(_)
                     | Op::Merge(_)
+                    | Op::Inhibit
             )
         };
         let built = self.stages.iter().skip(from).any(builds);
@@ -594,6 +610,7 @@ impl Op {
             Op::GeoNear(g) => Box::new(geo_near::Run::new(input, g.clone())),
             Op::Merged(found) => Box::new(merged::Run::new(input, *found)),
             Op::Unpack(u) => Box::new(unpack::Run::new(input, u.clone(), &[], None)),
+            Op::Inhibit => input,
         }
     }
 }

@@ -6,7 +6,7 @@ use super::lookup_unwind;
 use super::rows::{RowsKind, RowsStage};
 use super::{
     Namespace, Op, Pipeline, Stage, bucket, densify, facet, fill, fusion, graph_lookup, lookup,
-    merged, redact, score, union_with, unwind, window, write,
+    merged, optimizer, redact, score, union_with, unwind, window, write,
 };
 use crate::arithmetic::decimal;
 use crate::expr::{Expression, ParseEnv};
@@ -254,6 +254,7 @@ impl Pipeline {
         }
         Ok(Pipeline {
             stages: coalesce(out),
+            optimized: false,
         })
     }
 }
@@ -566,6 +567,11 @@ fn parse_stage(name: &str, spec: Val<'_>, ctx: &ParseCtx, out: &mut Vec<Stage>) 
     if name == merged::STAGE {
         let found = merged::Found::parse(spec)?;
         out.push(Stage::new(merged::STAGE, spec, Op::Merged(found)));
+        return Ok(());
+    }
+    if name == optimizer::INHIBIT {
+        let op = optimizer::parse_inhibit(spec)?;
+        out.push(Stage::new(optimizer::INHIBIT, spec, op));
         return Ok(());
     }
     let Some(&name) = SUPPORTED.iter().find(|n| **n == name) else {

@@ -155,43 +155,11 @@ impl Pipeline {
     pub(super) fn needed(&self, from: usize) -> Option<BTreeSet<String>> {
         let mut all = Some(BTreeSet::new());
         for s in self.stages.iter().skip(from) {
-            match &s.op {
-                Op::Match(f) => join_paths(&mut all, filter_paths(f.root())),
-                Op::Sort(p, _) => {
-                    let paths = p.fields.iter().filter(|f| f.meta.is_none());
-                    join_paths(&mut all, Some(paths.map(|f| f.path.to_string()).collect()));
-                }
-                Op::Unwind(u) => join_paths(&mut all, Some(BTreeSet::from([u.path.to_string()]))),
-                Op::Lookup(l) => join_paths(&mut all, l.needed()),
-                Op::Limit(_) | Op::Skip(_) | Op::Sample(_) => {}
-                Op::Count(_) => return all,
-                Op::Transform(t) => {
-                    join_paths(&mut all, t.needed_paths());
-                    return all;
-                }
-                Op::Group(g) => {
-                    join_paths(&mut all, g.id.needed_paths());
-                    for f in &g.fields {
-                        join_paths(&mut all, f.spec.needed_paths());
-                    }
-                    return all;
-                }
-                Op::Facet(facet) => {
-                    for (_, part) in &facet.parts {
-                        join_paths(&mut all, part.needed(0));
-                    }
-                    return all;
-                }
-                Op::BucketAuto(b) => {
-                    join_paths(&mut all, b.needed_paths());
-                    return all;
-                }
-                Op::Window(w) if !w.sort.as_ref().is_some_and(SortPattern::has_meta) => {
-                    join_paths(&mut all, w.needed_paths());
-                }
-                _ => return None,
-            }
+            join_paths(&mut all, s.reads());
             all.as_ref()?;
+            if s.makes_all_anew() {
+                return all;
+            }
         }
         None
     }

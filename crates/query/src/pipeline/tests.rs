@@ -128,7 +128,7 @@ pub(super) fn parse(stages: &str) -> Result<Pipeline> {
     parse_under(stages, "")
 }
 
-fn parse_under(stages: &str, collation: &str) -> Result<Pipeline> {
+pub(super) fn parse_under(stages: &str, collation: &str) -> Result<Pipeline> {
     let collation = match collation {
         "" => None,
         c => Collation::new(json::parse(c).unwrap().as_doc())?,

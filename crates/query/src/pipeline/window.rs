@@ -86,6 +86,19 @@ impl Unit {
 const STAGE: &str = "$setWindowFields";
 
 impl Window {
+    /// The fields that it makes.
+    pub(super) fn written(&self) -> impl Iterator<Item = &FieldPath> {
+        self.outputs.iter().map(|o| &o.path)
+    }
+
+    pub(super) fn partition(&self) -> Option<&Expression> {
+        self.partition.as_ref()
+    }
+
+    pub(super) fn sorts_by_metadata(&self) -> bool {
+        self.sort.as_ref().is_some_and(SortPattern::has_meta)
+    }
+
     /// Paths of the input that the stage reads; `None` when it may read all of it.
     pub fn needed_paths(&self) -> Option<BTreeSet<String>> {
         let mut all = Some(BTreeSet::new());

@@ -6,8 +6,9 @@
 
 mod parse;
 
-use crate::expr::{EvalCtx, Expression, check_depth, join_paths};
+use crate::expr::{EvalCtx, Expression, Key, check_depth, join_paths};
 use crate::list::Places;
+use crate::path::FieldPath;
 use bson::{Doc, Val, Value, Writer};
 use errors::{Result, bail};
 use std::collections::BTreeSet;
@@ -126,6 +127,71 @@ impl Transform {
                 (Mode::Include, Some((_, Child::Leaf))) | (Mode::Exclude | Mode::Add, None)
             ),
         }
+    }
+
+    /// The path of the input under which every test finds what it finds under `path` in the result;
+    /// `None` where there is none, or it is not known.
+    ///
+    /// Where a field below another is computed, what is no document on the way becomes one, which a
+    /// test of its neighbours sees. Where fields below another are left out, elements of arrays
+    /// may be, so that positions are others.
+    pub(crate) fn source_of(&self, path: &FieldPath) -> Option<FieldPath> {
+        let (mode, root) = match &self.kind {
+            Kind::Tree(mode, root) => (*mode, root),
+            Kind::Replace(e) => match e.key()? {
+                Key::Document(fields) => {
+                    let (_, field) = fields.iter().find(|(name, _)| **name == *path.first())?;
+                    return (!field.is_dotted()).then(|| field.join(&path.tail(1)));
+                }
+                Key::Value(_) => return None,
+            },
+        };
+        let mut branch = root;
+        for depth in 0..path.len() {
+            if depth > 0 && (branch.computed || path.index(depth).is_some()) {
+                return None;
+            }
+            match (mode, branch.child(path.part(depth).as_bytes())) {
+                (Mode::Include, None) | (Mode::Exclude | Mode::Add, Some((_, Child::Leaf))) => {
+                    return None;
+                }
+                (Mode::Include, Some((_, Child::Leaf))) | (Mode::Exclude | Mode::Add, None) => {
+                    return Some(path.clone());
+                }
+                (_, Some((_, Child::Branch(below)))) => branch = below,
+                (_, Some((_, Child::Computed(e)))) => {
+                    let field = FieldPath::new(&e.as_path()?);
+                    let plain = depth == 0 && !field.is_dotted();
+                    return plain.then(|| field.join(&path.tail(1)));
+                }
+            }
+        }
+        None
+    }
+
+    /// Whether fields that it does not name come out.
+    pub(crate) fn keeps_unnamed(&self) -> bool {
+        matches!(&self.kind, Kind::Tree(Mode::Exclude | Mode::Add, _))
+    }
+
+    /// The field that becomes the document, where it does nothing else.
+    pub(crate) fn root_field(&self) -> Option<FieldPath> {
+        match &self.kind {
+            Kind::Replace(e) => e.as_path().map(|p| FieldPath::new(&p)),
+            Kind::Tree(..) => None,
+        }
+    }
+
+    /// Paths of the input that decide what it changes, whatever else comes out; `None` when all of
+    /// it may.
+    pub(crate) fn read_paths(&self) -> Option<BTreeSet<String>> {
+        let mut all = Some(BTreeSet::new());
+        match &self.kind {
+            Kind::Tree(Mode::Exclude, _) => {}
+            Kind::Tree(_, root) => root.needed("", &mut all),
+            Kind::Replace(e) => join_paths(&mut all, e.needed_paths()),
+        }
+        all
     }
 
     /// The specification as explain prints it.

@@ -1,0 +1,420 @@
+//! Each rule: where it applies, and where its condition does not hold.
+
+use super::super::tests::parse;
+use super::super::{Op, Pipeline};
+
+/// The stages after the rules, `$match` with its filter; those that a stage runs itself in
+/// brackets behind it.
+fn shown(p: &Pipeline) -> String {
+    let shown = p.stages.iter().map(|s| match &s.op {
+        Op::Match(f) => format!("{}", f.to_doc().as_doc()).replace(' ', ""),
+        Op::UnionWith(u) => format!("$unionWith[{}]", shown(&u.pipeline)),
+        Op::Facet(f) => {
+            let parts: Vec<String> = f.parts.iter().map(|(_, p)| shown(p)).collect();
+            format!("$facet[{}]", parts.join(";"))
+        }
+        Op::Lookup(l) => format!("$lookup[{}]", shown(&l.pipeline)),
+        Op::Sort(_, Some(n)) => format!("$sort{n}"),
+        _ => s.name.to_string(),
+    });
+    shown.collect::<Vec<_>>().join(" ")
+}
+
+/// An equality as it may be written, with less to read.
+fn plain(text: &str) -> String {
+    let values = ["1", "2", "5", "null", r#"{"x":1}"#];
+    values.iter().fold(text.to_string(), |text, v| {
+        text.replace(&format!(r#"{{"$eq":{v}}}"#), v)
+    })
+}
+
+fn optimized(stages: &str) -> String {
+    plain(&shown(&parse(&format!("[{stages}]")).unwrap().optimized()))
+}
+
+fn check(cases: &[(&str, &str)]) {
+    for (stages, want) in cases {
+        let found = optimized(stages);
+        assert_eq!(found, plain(want), "{stages}");
+        let again = parse(&format!("[{stages}]")).unwrap().optimized();
+        assert_eq!(plain(&shown(&again.optimized())), found, "{stages} again");
+    }
+}
+
+#[test]
+fn a_filter_goes_before_a_projection() {
+    check(&[
+        (
+            r#"{"$project":{"k":1}},{"$match":{"k":5}}"#,
+            r#"{"k":5} $project"#,
+        ),
+        (
+            r#"{"$project":{"k":1}},{"$match":{"k":5,"z":1}}"#,
+            r#"{"k":{"$eq":5}} $project {"z":{"$eq":1}}"#,
+        ),
+        (
+            r#"{"$project":{"x":"$k"}},{"$match":{"x":5}}"#,
+            r#"{"k":{"$eq":5}} $project"#,
+        ),
+        (
+            r#"{"$project":{"x":"$k"}},{"$match":{"x.y":5}}"#,
+            r#"{"k.y":{"$eq":5}} $project"#,
+        ),
+        (
+            r#"{"$project":{"o.k":1}},{"$match":{"o.k":5}}"#,
+            r#"{"o.k":5} $project"#,
+        ),
+        // What is left of the field is not what it was.
+        (
+            r#"{"$project":{"o.k":1}},{"$match":{"o":5}}"#,
+            r#"$project {"o":5}"#,
+        ),
+        (
+            r#"{"$project":{"o.k":1}},{"$match":{"o.0.k":5}}"#,
+            r#"$project {"o.0.k":5}"#,
+        ),
+        // An array on the way gives an array.
+        (
+            r#"{"$project":{"x":"$o.k"}},{"$match":{"x":5}}"#,
+            r#"$project {"x":5}"#,
+        ),
+        // What is no document becomes one.
+        (
+            r#"{"$project":{"o.k":1,"o.x":"$y"}},{"$match":{"o.k":5}}"#,
+            r#"$project {"o.k":5}"#,
+        ),
+        (
+            r#"{"$project":{"k":{"$add":["$k",1]}}},{"$match":{"k":5}}"#,
+            r#"$project {"k":5}"#,
+        ),
+        (
+            r#"{"$unset":"o.k"},{"$match":{"o.x":5}}"#,
+            r#"{"o.x":5} $unset"#,
+        ),
+        (
+            r#"{"$unset":"o.k"},{"$match":{"o.k":5}}"#,
+            r#"$unset {"o.k":5}"#,
+        ),
+        (
+            r#"{"$unset":"o.k"},{"$match":{"$or":[{"k":1},{"o":2}]}}"#,
+            r#"$unset {"$or":[{"k":1},{"o":2}]}"#,
+        ),
+    ]);
+}
+
+#[test]
+fn a_filter_goes_before_added_fields() {
+    check(&[
+        (
+            r#"{"$addFields":{"w":1}},{"$match":{"k":5}}"#,
+            r#"{"k":5} $addFields"#,
+        ),
+        (
+            r#"{"$addFields":{"w":1}},{"$match":{"k":5,"w":1}}"#,
+            r#"{"k":{"$eq":5}} $addFields {"w":{"$eq":1}}"#,
+        ),
+        (
+            r#"{"$set":{"w":"$k"}},{"$match":{"w":{"$in":[5,null]}}}"#,
+            r#"{"k":{"$in":[null,5]}} $set"#,
+        ),
+        (
+            r#"{"$set":{"k":"$$REMOVE"}},{"$match":{"k":5}}"#,
+            r#"$set {"k":5}"#,
+        ),
+        // In an array of numbers each becomes a document, which lacks the field.
+        (
+            r#"{"$set":{"o.w":1}},{"$match":{"o.k":null}}"#,
+            r#"$set {"o.k":null}"#,
+        ),
+        (
+            r#"{"$set":{"w":1}},{"$match":{"$expr":{"$eq":["$k",5]}}}"#,
+            r#"{"$expr":{"$eq":["$k",{"$const":5}]}} $set"#,
+        ),
+        (
+            r#"{"$set":{"w":1}},{"$match":{"$expr":{"$eq":["$$ROOT",5]}}}"#,
+            r#"$set {"$expr":{"$eq":["$$ROOT",{"$const":5}]}}"#,
+        ),
+        (
+            r#"{"$set":{"w":1}},{"$match":{"$sampleRate":0.5}}"#,
+            r#"$set {"$sampleRate":0.5}"#,
+        ),
+        (
+            r#"{"$set":{"w":1}},{"$_internalInhibitOptimization":{}},{"$match":{"k":5}}"#,
+            r#"$set $_internalInhibitOptimization {"k":5}"#,
+        ),
+    ]);
+}
+
+#[test]
+fn a_filter_goes_before_a_new_root() {
+    check(&[
+        (
+            r#"{"$replaceWith":{"x":"$k"}},{"$match":{"x":5}}"#,
+            r#"{"k":{"$eq":5}} $replaceWith"#,
+        ),
+        // Of what is no document the stage tells.
+        (
+            r#"{"$replaceRoot":{"newRoot":"$o"}},{"$match":{"k":5}}"#,
+            r#"{"$or":[{"o.k":{"$eq":5}},{"o":{"$not":{"$type":[3]}}},{"o":{"$type":[4]}}]} $replaceRoot"#,
+        ),
+        (
+            r#"{"$replaceWith":{"$mergeObjects":["$o","$p"]}},{"$match":{"k":5}}"#,
+            r#"$replaceWith {"k":5}"#,
+        ),
+    ]);
+}
+
+#[test]
+fn a_filter_goes_before_what_makes_several() {
+    check(&[
+        (
+            r#"{"$unwind":"$a"},{"$match":{"k":5,"a":1}}"#,
+            r#"{"k":{"$eq":5}} $unwind {"a":{"$eq":1}}"#,
+        ),
+        (
+            r#"{"$unwind":{"path":"$a","includeArrayIndex":"k"}},{"$match":{"k":5}}"#,
+            r#"$unwind {"k":5}"#,
+        ),
+        (
+            r#"{"$unwind":"$o.a"},{"$match":{"o.k":null}}"#,
+            r#"$unwind {"o.k":null}"#,
+        ),
+        // It may fail for a document that the stage drops.
+        (
+            r#"{"$unwind":"$a"},{"$match":{"$expr":{"$eq":["$k",5]}}}"#,
+            r#"$unwind {"$expr":{"$eq":["$k",{"$const":5}]}}"#,
+        ),
+        (
+            r#"{"$lookup":{"from":"b","localField":"k","foreignField":"k","as":"j"}},{"$match":{"k":5,"j.x":1}}"#,
+            r#"{"k":{"$eq":5}} $lookup[] {"j.x":{"$eq":1}}"#,
+        ),
+        (
+            r#"{"$lookup":{"from":"b","localField":"k","foreignField":"k","as":"j"}},{"$unwind":"$j"},{"$match":{"k":5,"j.x":1}}"#,
+            r#"{"k":{"$eq":5}} $lookup[{"x":{"$eq":1}}]"#,
+        ),
+        (
+            r#"{"$graphLookup":{"from":"b","startWith":"$k","connectFromField":"k","connectToField":"p","as":"j"}},{"$match":{"k":5}}"#,
+            r#"{"k":5} $graphLookup"#,
+        ),
+    ]);
+}
+
+#[test]
+fn a_filter_goes_before_a_sort() {
+    check(&[
+        (
+            r#"{"$sort":{"a":1}},{"$match":{"k":5}}"#,
+            r#"{"k":5} $sort"#,
+        ),
+        (
+            r#"{"$sort":{"a":1}},{"$limit":3},{"$match":{"k":5}}"#,
+            r#"$sort3 $limit {"k":5}"#,
+        ),
+        (
+            r#"{"$sample":{"size":3}},{"$match":{"k":5}}"#,
+            r#"$sample {"k":5}"#,
+        ),
+        (
+            r#"{"$set":{"w":1}},{"$sort":{"w":1}},{"$match":{"k":5}},{"$match":{"w":1}}"#,
+            r#"{"k":{"$eq":5}} $set {"w":{"$eq":1}} $sort"#,
+        ),
+    ]);
+}
+
+#[test]
+fn a_filter_goes_before_groups() {
+    const BY: &str = r#"{"$group":{"_id":"$g","n":{"$sum":1}}}"#;
+    let group = |rest: &str, want: &str| {
+        assert_eq!(
+            optimized(&format!("{BY},{{\"$match\":{rest}}}")),
+            plain(want),
+            "{rest}"
+        );
+    };
+    group(r#"{"_id":5}"#, r#"{"g":{"$eq":5}} $group"#);
+    group(
+        r#"{"_id":5,"n":1}"#,
+        r#"{"g":{"$eq":5}} $group {"n":{"$eq":1}}"#,
+    );
+    group(
+        r#"{"_id.x":{"$ne":5}}"#,
+        r#"{"g.x":{"$not":{"$eq":5}}} $group"#,
+    );
+    group(r#"{"_id":null}"#, r#"{"g":{"$eq":null}} $group"#);
+    // A missing field is null there.
+    group(
+        r#"{"_id":{"$exists":true}}"#,
+        r#"$group {"_id":{"$exists":true}}"#,
+    );
+    // 5 and 5.0 are one group.
+    group(
+        r#"{"_id":{"$type":"int"}}"#,
+        r#"$group {"_id":{"$type":[16]}}"#,
+    );
+    check(&[
+        (
+            r#"{"$group":{"_id":{"x":"$g","y":"$h"}}},{"$match":{"_id.x":5}}"#,
+            r#"{"g":{"$eq":5}} $group"#,
+        ),
+        (
+            r#"{"$group":{"_id":{"x":"$g","y":"$h"}}},{"$match":{"_id":5}}"#,
+            r#"$group {"_id":5}"#,
+        ),
+        (
+            r#"{"$group":{"_id":{"$add":["$g",1]}}},{"$match":{"_id":5}}"#,
+            r#"$group {"_id":5}"#,
+        ),
+        // Of an array on the way the key is an array.
+        (
+            r#"{"$group":{"_id":"$o.g"}},{"$match":{"_id":5}}"#,
+            r#"{"o.g":{"$eq":5}} $group {"_id":5}"#,
+        ),
+        (
+            r#"{"$group":{"_id":"$o.g"}},{"$match":{"_id":null}}"#,
+            r#"$group {"_id":null}"#,
+        ),
+        (
+            r#"{"$sortByCount":"$g"},{"$match":{"_id":5}}"#,
+            r#"{"g":{"$eq":5}} $group $sort"#,
+        ),
+    ]);
+}
+
+#[test]
+fn a_filter_goes_before_windows() {
+    const BY: &str = r#"{"$setWindowFields":{"partitionBy":"$p","sortBy":{"t":1},"output":{"s":{"$sum":"$v"}}}}"#;
+    for (filter, want) in [
+        (r#"{"p":5}"#, r#"{"p":5} $setWindowFields"#),
+        (r#"{"t":5}"#, r#"$setWindowFields {"t":5}"#),
+        (r#"{"s":5}"#, r#"$setWindowFields {"s":5}"#),
+        (
+            r#"{"p":{"$exists":true}}"#,
+            r#"$setWindowFields {"p":{"$exists":true}}"#,
+        ),
+    ] {
+        assert_eq!(
+            optimized(&format!("{BY},{{\"$match\":{filter}}}")),
+            plain(want)
+        );
+    }
+}
+
+#[test]
+fn a_filter_goes_to_both_sides() {
+    check(&[
+        (
+            r#"{"$unionWith":"b"},{"$match":{"k":5}}"#,
+            r#"{"k":5} $unionWith[{"k":5}]"#,
+        ),
+        (
+            r#"{"$unionWith":{"coll":"b","pipeline":[{"$set":{"w":1}}]}},{"$match":{"k":5}}"#,
+            r#"{"k":5} $unionWith[{"k":5} $set]"#,
+        ),
+        (
+            r#"{"$unionWith":{"coll":"b","pipeline":[{"$limit":2}]}},{"$match":{"k":5}}"#,
+            r#"{"k":5} $unionWith[$limit {"k":5}]"#,
+        ),
+    ]);
+}
+
+#[test]
+fn what_follows_is_asked_before_a_redaction() {
+    const REDACT: &str = r#"{"$redact":{"$cond":["$hidden","$$PRUNE","$$DESCEND"]}}"#;
+    for (filter, want) in [
+        (r#"{"k":5}"#, r#"{"k":{"$eq":5}} $redact {"k":5}"#),
+        (
+            r#"{"k":{"$in":[5,"x"]},"z":null}"#,
+            r#"{"k":{"$in":[5,"x"]}} $redact {"$and":[{"k":{"$in":[5,"x"]}},{"z":{"$eq":null}}]}"#,
+        ),
+        // What was taken away is missing, and shorter.
+        (r#"{"k":null}"#, r#"$redact {"k":null}"#),
+        (r#"{"k":{"$ne":5}}"#, r#"$redact {"k":{"$not":{"$eq":5}}}"#),
+        (r#"{"k":{"$size":1}}"#, r#"$redact {"k":{"$size":1}}"#),
+        (r#"{"k":{"x":1}}"#, r#"$redact {"k":{"x":1}}"#),
+        (r#"{"k.0":5}"#, r#"$redact {"k.0":5}"#),
+        (
+            r#"{"$or":[{"k":5},{"z":null}]}"#,
+            r#"$redact {"$or":[{"k":5},{"z":null}]}"#,
+        ),
+    ] {
+        let found = optimized(&format!("{REDACT},{{\"$match\":{filter}}}"));
+        assert_eq!(found, plain(want), "{filter}");
+    }
+}
+
+#[test]
+fn limits_and_sorts_go_before_what_keeps_number() {
+    check(&[
+        (r#"{"$project":{"k":1}},{"$limit":3}"#, "$limit $project"),
+        (
+            r#"{"$set":{"w":1}},{"$skip":1},{"$limit":3}"#,
+            "$skip $limit $set",
+        ),
+        (r#"{"$unwind":"$a"},{"$limit":3}"#, "$unwind $limit"),
+        (r#"{"$group":{"_id":"$g"}},{"$limit":3}"#, "$group $limit"),
+        (
+            r#"{"$set":{"w":1}},{"$sort":{"k":1}},{"$limit":3}"#,
+            "$sort3 $limit $set",
+        ),
+        (
+            r#"{"$set":{"w":1}},{"$sort":{"w":1}},{"$limit":3}"#,
+            "$set $sort3 $limit",
+        ),
+        (r#"{"$set":{"k.w":1}},{"$sort":{"k.x":1}}"#, "$set $sort"),
+        (
+            r#"{"$lookup":{"from":"b","localField":"k","foreignField":"k","as":"j"}},{"$sort":{"k":1}},{"$limit":3}"#,
+            "$sort3 $limit $lookup[]",
+        ),
+        // Only at the beginning an index can serve it.
+        (
+            r#"{"$unwind":"$a"},{"$set":{"w":1}},{"$sort":{"k":1}}"#,
+            "$unwind $set $sort",
+        ),
+        (
+            r#"{"$sort":{"k":1}},{"$project":{"k":1}},{"$limit":3}"#,
+            "$sort3 $limit $project",
+        ),
+    ]);
+}
+
+#[test]
+fn pipelines_of_stages_are_optimized_too() {
+    check(&[
+        (
+            r#"{"$facet":{"x":[{"$set":{"w":1}},{"$match":{"k":5}}],"y":[{"$set":{"w":1}},{"$limit":2}]}}"#,
+            r#"$facet[{"k":5} $set;$limit $set]"#,
+        ),
+        (
+            r#"{"$lookup":{"from":"b","pipeline":[{"$set":{"w":1}},{"$match":{"k":5}}],"as":"j"}}"#,
+            r#"$lookup[{"k":5} $set]"#,
+        ),
+    ]);
+    // A view's stages, then those of the query.
+    let view = parse(r#"[{"$addFields":{"w":1}}]"#).unwrap();
+    let second = parse(r#"[{"$project":{"k":1,"w":1}}]"#).unwrap();
+    let query = parse(r#"[{"$match":{"k":5}},{"$sort":{"k":1}},{"$limit":1}]"#).unwrap();
+    let whole = view.then(&second).then(&query).optimized();
+    assert_eq!(
+        plain(&shown(&whole)),
+        r#"{"k":5} $sort1 $limit $addFields $project"#
+    );
+}
+
+#[test]
+fn the_rules_come_to_an_end() {
+    let many: Vec<String> = (0..1000)
+        .map(|i| match i % 4 {
+            0 => format!(r#"{{"$set":{{"f{i}":1}}}}"#),
+            1 => format!(r#"{{"$match":{{"k{i}":1,"f{}":1}}}}"#, i - 1),
+            2 => r#"{"$sort":{"k":1}}"#.to_string(),
+            _ => r#"{"$redact":"$$KEEP"}"#.to_string(),
+        })
+        .collect();
+    let p = parse(&format!("[{}]", many.join(","))).unwrap();
+    // Each filter is split: one half goes to the beginning, the other waits for its field.
+    assert!(p.optimized().stages.len() >= 750);
+    assert_eq!(
+        p.optimized().first_filter().map(|f| f.as_doc().count()),
+        Some(1)
+    );
+}
