@@ -2,10 +2,12 @@
 writes that are lost, doubled or undone, and for transactions of which a part is there.
 
     python scripts/torture_cluster.py target/debug/pando [--seeds 5] [--seed N] [--seconds 12] [--shards 2] [--replicas 3] [--auth]
+                                      [--payers 2] [--readers 6] [--calm]
 
 Writers go through two routers: inserts, counted `$inc` by shard key and by `_id`, deletes, all retryable. Payers move money
-between accounts on several shards in transactions, and a reader adds all accounts up in snapshots. Meanwhile chunks of both
-collections move and are cut without pause, and processes of every kind are killed or stopped for a while; with `--replicas`
+between accounts on several shards in transactions, and readers add all accounts up in snapshots: in transactions, in finds, and
+once more at the time that a find has told. With `--calm` that is all: nothing moves and nobody is harmed. Otherwise chunks of both
+collections move and are cut meanwhile without pause, and processes of every kind are killed or stopped for a while; with `--replicas`
 mostly primaries, so that elections come while commits are under way. With `--auth` all of it is logged in. In the end each
 document is there with at least what was acknowledged and at most what was sent, once; what was acknowledged as deleted is
 gone; each sum was whole, and what payers were told is so; nothing is prepared or undecided; the chunks leave no gap and do
@@ -32,6 +34,9 @@ parser.add_argument("--seconds", type=float, default=12)
 parser.add_argument("--shards", type=int, default=2)
 parser.add_argument("--replicas", type=int, default=1)
 parser.add_argument("--auth", action="store_true")
+parser.add_argument("--payers", type=int, default=2)
+parser.add_argument("--readers", type=int, default=6)
+parser.add_argument("--calm", action="store_true")
 parser.add_argument("--keep", type=pathlib.Path, help="a directory for data and logs that stays")
 given = parser.parse_args()
 os.environ["PANDO_BIN"] = str(given.binary.resolve())
@@ -48,7 +53,7 @@ from pymongo.errors import (  # noqa: E402
 from pymongo import MongoClient, WriteConcern  # noqa: E402
 from pymongo.read_concern import ReadConcern  # noqa: E402
 
-WRITERS, PAYERS = 4, 2
+WRITERS, PAYERS = 4, given.payers
 KEYS = 1000
 ACCOUNTS, EACH = 40, 100
 SNAPSHOT = dict(read_concern=ReadConcern("snapshot"), write_concern=WriteConcern("majority"))
@@ -221,13 +226,14 @@ class Writer(threading.Thread):
 
 
 class Payer(threading.Thread):
-    """Moves money in transactions; `sent` and `sure`: how often its tally was to grow, and was told to have grown. The one
-    without a number adds all accounts up in snapshots."""
+    """Moves money in transactions; `sent` and `sure`: how often its tally was to grow, and was told to have grown. A reader
+    adds all accounts up in snapshots; each router has some of its own, who choose the same times."""
 
-    def __init__(self, cluster, number, stop):
+    def __init__(self, cluster, number, stop, reads=False):
         super().__init__(daemon=True)
-        hosts = ",".join(r.address for r in cluster.routers)
-        self.uri, self.number, self.stop = f"mongodb://{hosts}/", number, stop
+        of = number % len(cluster.routers)
+        hosts = ",".join(r.address for r in ([cluster.routers[of]] if reads else cluster.routers))
+        self.uri, self.number, self.stop, self.reads = f"mongodb://{hosts}/", number, stop, reads
         self.rng = random.Random(number)
         self.sent = self.sure = self.read = self.unsure = 0
         self.wrong = []
@@ -237,7 +243,7 @@ class Payer(threading.Thread):
             try:
                 with MongoClient(self.uri, serverSelectionTimeoutMS=5000, socketTimeoutMS=25_000, **LOGIN) as client:
                     while not self.stop.is_set():
-                        self.add_up(client) if self.number is None else self.pay(client)
+                        self.add_up(client) if self.reads else self.pay(client)
             except PyMongoError:
                 self.unsure += 1
 
@@ -256,8 +262,26 @@ class Payer(threading.Thread):
         self.sure += 1
 
     def add_up(self, client):
-        with client.start_session() as session:
-            found = session.with_transaction(lambda s: list(client.t.a.find({"_id": {"$lt": ACCOUNTS}}, session=s)), **SNAPSHOT)
+        where = {"_id": {"$lt": ACCOUNTS}}
+        if self.rng.random() < 0.5:
+            with client.start_session() as session:
+                self.see(session.with_transaction(lambda s: list(client.t.a.find(where, session=s)), **SNAPSHOT))
+            return
+        concern = {"level": "snapshot"}
+        first = client.t.command("find", "a", filter=where, batchSize=1000, readConcern=concern)["cursor"]
+        self.see(first["firstBatch"])
+        concern["atClusterTime"] = first["atClusterTime"]
+        try:
+            again = client.t.command("find", "a", filter=where, batchSize=1000, readConcern=concern)["cursor"]["firstBatch"]
+        except OperationFailure as e:
+            # A shard has another primary since, or other ranges.
+            if e.code not in (239, 246, 272):
+                raise
+            return
+        if sorted(again, key=lambda d: d["_id"]) != sorted(first["firstBatch"], key=lambda d: d["_id"]):
+            self.wrong.append(("another state", first["atClusterTime"]))
+
+    def see(self, found):
         self.read += 1
         total = sum(d["n"] for d in found)
         if (len(found), total) != (ACCOUNTS, ACCOUNTS * EACH):
@@ -368,7 +392,7 @@ def check_accounts(client, cluster, payers):
     total = sum(n for account, n in found.items() if account < ACCOUNTS)
     assert (len(found), total) == (ACCOUNTS + PAYERS, ACCOUNTS * EACH), f"{len(found)} accounts have {total}"
     for payer in payers:
-        if payer.number is not None:
+        if not payer.reads:
             # `with_transaction` tries again by itself; what it cannot know was sent once each time.
             counted = found[ACCOUNTS + payer.number]
             assert payer.sure <= counted, f"{payer.sure} payments were acknowledged, and {counted} are there"
@@ -438,11 +462,15 @@ def run(seed, path):
         stop = threading.Event()
         mover = Mover(cluster, seed, stop)
         writers = [Writer(cluster, n, stop) for n in range(WRITERS)]
-        payers = [Payer(cluster, n, stop) for n in [*range(PAYERS), None]]
-        threads = [mover, *writers, *payers]
+        payers = [Payer(cluster, n, stop) for n in range(PAYERS)]
+        payers += [Payer(cluster, n, stop, reads=True) for n in range(given.readers)]
+        threads = [*([] if given.calm else [mover]), *writers, *payers]
         for thread in threads:
             thread.start()
-        harms = harm(rng, cluster, time.monotonic() + given.seconds)
+        if given.calm:
+            harms = time.sleep(given.seconds) or {}
+        else:
+            harms = harm(rng, cluster, time.monotonic() + given.seconds)
         stop.set()
         for thread in threads:
             thread.join(150)
@@ -459,7 +487,7 @@ def run(seed, path):
         slowest = max(w.slowest for w in writers)
         return (
             f"{done} writes, {unsure} in doubt, slowest {slowest:.1f} s, {sum(p.sure for p in payers)} payments, "
-            f"{payers[-1].read} sums, {mover.moved} moves and cuts (failed: {dict(mover.failed)}), {dict(harms)}"
+            f"{sum(p.read for p in payers)} sums, {mover.moved} moves and cuts (failed: {dict(mover.failed)}), {dict(harms)}"
         )
 
 

@@ -22,6 +22,7 @@ mod monitoring;
 mod request;
 mod security;
 mod settings;
+mod snapshot_history;
 mod topology;
 mod version;
 
@@ -49,6 +50,7 @@ pub use ddl::create::uuid_mismatch;
 pub use executor::{Elsewhere, RowsElsewhere};
 pub use request::collation::given as given_collation;
 pub use request::connection::{Connection, new_uuid};
+pub use request::transaction::is_transient;
 pub use security::UserDirectory;
 pub use security::authorize::check_user_still;
 pub use security::login::LoggedIn;
@@ -95,7 +97,7 @@ pub struct Commands {
     pub cursors: Arc<Cursors>,
     pub retries: Arc<Retries>,
     pub sessions: Arc<Sessions>,
-    pub(crate) moments: Arc<executor::SnapshotHistory>,
+    pub(crate) moments: Arc<snapshot_history::SnapshotHistory>,
     pub config: ServerConfig,
     pub control: Arc<Control>,
     /// Names this process among others (`topologyVersion.processId`, serverStatus).
@@ -200,7 +202,7 @@ impl Commands {
             cursors: Arc::default(),
             retries: Arc::default(),
             sessions: Arc::default(),
-            moments: Arc::new(executor::SnapshotHistory::new(
+            moments: Arc::new(snapshot_history::SnapshotHistory::new(
                 config.role == ClusterRole::Shard,
             )),
             config,

@@ -6,6 +6,7 @@ use crate::follow::LogTail;
 use crate::gate::Gate;
 use crate::key_locks::Transactions;
 use crate::prepared::Prepared;
+use crate::reserved_time;
 use crate::temp_collections;
 use crate::zone_maps::ZoneMaps;
 use catalog::Catalog;
@@ -96,6 +97,7 @@ impl Engine {
             .observe(Arc::new(FollowPrepared(Arc::downgrade(&engine))))?;
         let (transactions, catalog) = (&engine.transactions, &engine.catalog);
         engine.prepared.load(transactions, catalog, &view)?;
+        engine.store.begin_after(reserved_time::key().to_vec())?;
         Ok(engine)
     }
 

@@ -12,7 +12,7 @@
 //!     temp_collections, write_group    independent of operations
 //! prepared                             transactions that wait to be decided
 //! engine                               state shared by all operations
-//! snapshot_history                     states of the past that can be read
+//! pinned_snapshot, reserved_time       states of the past that can be read
 //! transaction                          a multi-document transaction in progress
 //! op                                   one operation: budget, interruption, latches, commit
 //! decision                             of a prepared transaction
@@ -35,12 +35,13 @@ mod gate;
 mod interrupt;
 mod key_locks;
 mod op;
+mod pinned_snapshot;
 pub mod pipeline;
 pub mod prepared;
 mod read;
 mod records;
+mod reserved_time;
 pub mod session_id;
-mod snapshot_history;
 pub mod temp_collections;
 mod transaction;
 mod turns;
@@ -59,6 +60,7 @@ pub use follow::{
 pub use gate::Gate;
 pub use key_locks::{OpenTransaction, Transactions};
 pub use op::{INLINE_BUDGET, OpCtx, ReplyMemory, Spent, ViewTaken};
+pub use pinned_snapshot::PinnedSnapshot;
 pub use pipeline::{
     AggregateRequest, Elsewhere, ExplainedPipeline, PipelineCursor, ReadElsewhere, RowsElsewhere,
     ServerRows, distinct, distinct_of, distinct_plan, explain_pipeline,
@@ -69,8 +71,8 @@ pub use read::{
     FindCursor, FindRequest, ReadRequest, RecordStream, TailCursor, count, has_records,
 };
 pub use records::{entries_of, has_entry, identity, keys_of, record_key, told};
+pub use reserved_time::{reserve_time, reserved_time};
 pub use session_id::Lsid;
-pub use snapshot_history::{PinnedSnapshot, SnapshotHistory};
 pub use transaction::{Savepoint, Transaction};
 pub use write::{
     DeleteRequest, Deleted, Expired, FindAndModify, FoundAndModified, Inserted, Retry, StmtResult,

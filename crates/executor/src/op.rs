@@ -18,7 +18,7 @@ pub use self::spent::Spent;
 use crate::engine::Engine;
 use crate::examined::Examined;
 use crate::interrupt::{Interrupt, StoppedBy, interrupted};
-use crate::snapshot_history::PinnedSnapshot;
+use crate::pinned_snapshot::PinnedSnapshot;
 use crate::transaction::Transaction;
 use crate::write_group::WriteGroup;
 use catalog::Collection;

@@ -20,9 +20,9 @@
 
 use crate::engine::Engine;
 use crate::key_locks::OpenTransaction;
+use crate::pinned_snapshot::PinnedSnapshot;
 use crate::prepared::Stored;
 use crate::session_id::Lsid;
-use crate::snapshot_history::PinnedSnapshot;
 use crate::turns::Turn;
 use bson::DocBuf;
 use catalog::{Collection, NewIndex, PendingCollection, WriteLock};
@@ -114,7 +114,7 @@ impl Transaction {
         let epoch = engine.store.epoch();
         all.started.fetch_add(1, Ordering::Relaxed);
         all.open.lock().insert(id, told.clone());
-        let snapshot = snapshot.unwrap_or_else(|| PinnedSnapshot::now(engine));
+        let snapshot = snapshot.unwrap_or_else(|| Arc::new(PinnedSnapshot::newest(engine)));
         Transaction {
             id,
             epoch,

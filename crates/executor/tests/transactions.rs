@@ -2,7 +2,7 @@
 
 use bson::{Doc, doc};
 use errors::Code;
-use executor::{Engine, Lsid, OpCtx, SnapshotHistory, Transaction};
+use executor::{Engine, Lsid, OpCtx, Transaction};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use storage::{Store, StoreOptions};
@@ -69,24 +69,4 @@ fn memory_is_shared_and_given_back() {
     assert_eq!(all.held_bytes.load(Relaxed), before);
     drop(t);
     assert_eq!(all.held_bytes.load(Relaxed), 0);
-}
-
-/// What was prepared in a state that another primary has pinned may belong to it.
-#[test]
-fn a_shard_reads_no_state_that_it_has_not_pinned() {
-    let dir = tempfile::tempdir().unwrap();
-    let engine = Engine::open(Store::open(StoreOptions::new(dir.path())).unwrap()).unwrap();
-    let document = doc! { "_id": 1 };
-    let mut ctx = OpCtx::worker(&engine);
-    executor::insert(&mut ctx, "t.c", &[document.as_doc()], true, None).unwrap();
-    let newest = engine.store.last_ts();
-    assert!(SnapshotHistory::new(false).at(&engine, newest).is_ok());
-    let of_shard = SnapshotHistory::new(true);
-    for at in [newest, newest + 100] {
-        let refused = of_shard.at(&engine, at).err();
-        let code = refused.map(|stop| stop.into_error().code);
-        assert_eq!(code, Some(Code::SnapshotTooOld));
-    }
-    assert!(of_shard.pin(&engine, newest).unwrap().is_some());
-    assert!(of_shard.at(&engine, newest).is_ok());
 }

@@ -1,21 +1,39 @@
 //! One state of all shards: for transactions and reads with read concern `snapshot`
 //! ([`sharding::snapshot`] has the steps).
 
-use crate::Outcome;
 use crate::ddl::now;
 use crate::metadata::{CONFIG, Cluster};
 use crate::request::Command;
 use crate::scratch::sound;
 use crate::two_phase::Id;
 use crate::upstream::with_fields;
+use crate::write_concern::{self, acknowledged};
+use crate::{Failure, Outcome};
 use bson::{Doc, DocBuf, Val, Writer, doc};
-use errors::err;
+use errors::{Error, err};
 use sharding::snapshot::{Answer, Ask, Pinning};
 use sharding::two_phase::Shard;
 
+/// How often a state of all shards is pinned before the client hears that it cannot be.
+const TRIES: u32 = 3;
+
 impl Cluster {
-    /// Has all shards keep one state; its time.
+    /// Has all shards keep one state; its time. Where one has failed on the way, and lost its part, it
+    /// is another state.
     pub(crate) fn pin_snapshot(&self) -> Outcome<u64> {
+        let mut tries = 1;
+        loop {
+            let again = |e: &Error| commands::is_transient(e.code) && tries < TRIES;
+            match self.pin_once() {
+                Err(Failure::Client(e)) if again(&e) => {}
+                Err(Failure::Lost(_)) if tries < TRIES => {}
+                outcome => return outcome,
+            }
+            tries += 1;
+        }
+    }
+
+    fn pin_once(&self) -> Outcome<u64> {
         let shards: Vec<Shard> = self.shard_names()?.into_iter().map(Shard::from).collect();
         let mut pinning: Pinning<Id> = Pinning::new(shards, self.time());
         loop {
@@ -30,7 +48,7 @@ impl Cluster {
                 .collect();
             let replies = self.together(&messages).into_iter().zip(&asks);
             let answers: Outcome<Vec<Answer<Id>>> = replies
-                .map(|(reply, (_, ask))| Ok(answer(ask, &sound(reply?)?)))
+                .map(|(reply, (_, ask))| Ok(answer(ask, &acknowledged(sound(reply?)?)?)))
                 .collect();
             pinning.heard(answers?, self.time())?;
         }
@@ -73,6 +91,7 @@ fn question(at: u64, fields: &DocBuf) -> DocBuf {
     let mut w = Writer::new();
     w.i32("_pandoSnapshot", 1)
         .timestamp("at", at)
+        .doc("writeConcern", write_concern::majority().as_doc())
         .str("$db", "admin");
     with_fields(w.finish().as_doc(), fields.as_doc())
 }

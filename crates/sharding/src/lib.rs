@@ -11,7 +11,7 @@
 //!   owner and a database another primary, how documents follow, what of them is on its way
 //!   ([`UnderWay`]); [`pace`]: how fast, while clients are served;
 //! - [`two_phase`]: the steps of a transaction over several shards, from its commit to its end;
-//! - [`snapshot`]: one state of all shards;
+//! - [`snapshot`]: one state of all shards; [`snapshot_history`]: what a shard keeps of them;
 //! - [`Home`]: the same for what is not sharded, by database;
 //! - [`analysis`]: how well a key would serve as a shard key;
 //! - [`zones`], [`balance`], [`BalancerSettings`]: where ranges may lie, which one is to move, and when.
@@ -38,6 +38,7 @@ mod routing_table;
 pub mod series;
 mod shard_key;
 pub mod snapshot;
+pub mod snapshot_history;
 pub mod split;
 pub mod targeting;
 pub mod two_phase;

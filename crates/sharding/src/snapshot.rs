@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! all shards keep their state at T, and say what is prepared in it     (a log that is later: another T)
-//! who decides that says whether it had committed at T ─► shown where it is prepared
+//! who decides that says whether it had committed at T ─► shown where it is prepared, or not; then read
 //! ```
 //!
 //! Invariant: a transaction over several shards is seen at T on all of them or on none. Its decision
@@ -24,7 +24,7 @@ pub enum Ask<Id> {
     Pin,
     /// Whether these had committed in it, by decision of the shard.
     Committed(Vec<Id>),
-    /// To show in it what these have prepared.
+    /// To show in it what these have prepared, and nothing else that is prepared in it.
     Include(Vec<Id>),
 }
 
@@ -52,6 +52,8 @@ struct Prepared<Id> {
     on: Shard,
     recovery: Shard,
     id: Id,
+    /// Whether that had committed at that time, once it is known.
+    committed: bool,
 }
 
 /// One snapshot on its way.
@@ -85,8 +87,8 @@ impl<Id: Clone + PartialEq> Pinning<Id> {
     pub fn asks(&self) -> Vec<(Shard, Ask<Id>)> {
         match self.phase {
             Phase::Pinning => self.shards.iter().map(|s| (s.clone(), Ask::Pin)).collect(),
-            Phase::Asking => self.grouped(|p| &p.recovery, Ask::Committed),
-            Phase::Including => self.grouped(|p| &p.on, Ask::Include),
+            Phase::Asking => self.grouped(|p| &p.recovery, |_| true, Ask::Committed),
+            Phase::Including => self.grouped(|p| &p.on, |p| p.committed, Ask::Include),
             Phase::Done => Vec::new(),
         }
     }
@@ -94,15 +96,20 @@ impl<Id: Clone + PartialEq> Pinning<Id> {
     fn grouped(
         &self,
         by: impl Fn(&Prepared<Id>) -> &Shard,
+        which: impl Fn(&Prepared<Id>) -> bool,
         ask: impl Fn(Vec<Id>) -> Ask<Id>,
     ) -> Vec<(Shard, Ask<Id>)> {
         let mut groups: Vec<(Shard, Vec<Id>)> = Vec::new();
         for one in &self.prepared {
-            match groups.iter_mut().find(|(shard, _)| shard == by(one)) {
-                // Asked of one shard, for several that have prepared it.
-                Some((_, ids)) if ids.contains(&one.id) => {}
-                Some((_, ids)) => ids.push(one.id.clone()),
-                None => groups.push((by(one).clone(), vec![one.id.clone()])),
+            let at = groups.iter().position(|(shard, _)| shard == by(one));
+            let at = at.unwrap_or_else(|| {
+                groups.push((by(one).clone(), Vec::new()));
+                groups.len() - 1
+            });
+            // Asked of one shard, for several that have prepared it.
+            let ids = &mut groups[at].1;
+            if which(one) && !ids.contains(&one.id) {
+                ids.push(one.id.clone());
             }
         }
         groups
@@ -125,12 +132,10 @@ impl<Id: Clone + PartialEq> Pinning<Id> {
                         committed.extend(had.map(|(id, _)| (shard.clone(), id)));
                     }
                 }
-                let had = |p: &Prepared<Id>| {
-                    committed
-                        .iter()
-                        .any(|(shard, id)| *shard == p.recovery && *id == p.id)
-                };
-                self.prepared.retain(had);
+                for p in &mut self.prepared {
+                    let had = |(shard, id): &(Shard, Id)| *shard == p.recovery && *id == p.id;
+                    p.committed = committed.iter().any(had);
+                }
                 self.phase = Phase::Including;
             }
             Phase::Including | Phase::Done => self.phase = Phase::Done,
@@ -162,6 +167,7 @@ impl<Id: Clone + PartialEq> Pinning<Id> {
                     on: on.clone(),
                     recovery,
                     id,
+                    committed: false,
                 };
                 self.prepared.extend(list.into_iter().map(of));
             }
@@ -184,15 +190,16 @@ mod tests {
     use super::*;
 
     fn shards() -> Vec<Shard> {
-        vec!["a".into(), "b".into(), "c".into()]
+        ["a", "b", "c", "d"].map(Shard::from).to_vec()
     }
 
     #[test]
     fn what_had_committed_is_shown_where_it_is_prepared() {
         let mut pinning = Pinning::new(shards(), 100);
-        assert_eq!((pinning.at(), pinning.asks().len()), (164, 3));
+        assert_eq!((pinning.at(), pinning.asks().len()), (164, 4));
         let late = vec![
             Answer::Late(500),
+            Answer::Pinned(Vec::new()),
             Answer::Pinned(Vec::new()),
             Answer::Pinned(Vec::new()),
         ];
@@ -200,17 +207,19 @@ mod tests {
         assert_eq!(pinning.at(), 628);
         let on = |list: &[u32]| Answer::Pinned(list.iter().map(|n| ("a".into(), *n)).collect());
         pinning
-            .heard(vec![on(&[]), on(&[1, 2]), on(&[2])], 300)
+            .heard(vec![on(&[]), on(&[1, 2]), on(&[2]), on(&[1])], 300)
             .unwrap();
         let asks = pinning.asks();
         assert_eq!(asks, [("a".into(), Ask::Committed(vec![1, 2]))]);
         pinning
             .heard(vec![Answer::Committed(vec![false, true])], 300)
             .unwrap();
-        let include = |shard: &str| (Shard::from(shard), Ask::Include(vec![2]));
-        assert_eq!(pinning.asks(), [include("b"), include("c")]);
+        // Also where nothing is to be shown: the state is read only then.
+        let include = |shard: &str, ids: &[u32]| (Shard::from(shard), Ask::Include(ids.to_vec()));
+        let asks = [include("b", &[2]), include("c", &[2]), include("d", &[])];
+        assert_eq!(pinning.asks(), asks);
         pinning
-            .heard(vec![Answer::Included, Answer::Included], 300)
+            .heard(vec![Answer::Included; asks.len()], 300)
             .unwrap();
         assert!(pinning.asks().is_empty());
     }

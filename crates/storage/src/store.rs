@@ -23,7 +23,7 @@ use oplog::{
 };
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 /// How a store is opened.
@@ -180,6 +180,8 @@ pub struct Store {
     log: Arc<Log>,
     engine: Arc<Engine>,
     replayed: u64,
+    /// Under which key the time is stored that entries of a new term are later than.
+    reserved_time: OnceLock<Vec<u8>>,
 }
 
 impl Store {
@@ -216,6 +218,7 @@ impl Store {
             log,
             engine,
             replayed,
+            reserved_time: OnceLock::new(),
         }))
     }
 
@@ -273,7 +276,29 @@ impl Store {
 
     /// The term of entries that are made here from now on.
     pub fn set_term(&self, term: u64) -> Result<()> {
-        Ok(self.log.set_term(term)?)
+        self.log.set_term(term)?;
+        self.pass_reserved_time()
+    }
+
+    /// Entries that are made here from now on, and those of each later term, are later than the time
+    /// that is stored under `key` when they begin (u64 BE).
+    pub fn begin_after(&self, key: Vec<u8>) -> Result<()> {
+        // There is one for the life of the process.
+        let _ = self.reserved_time.set(key);
+        self.pass_reserved_time()
+    }
+
+    fn pass_reserved_time(&self) -> Result<()> {
+        let Some(key) = self.reserved_time.get() else {
+            return Ok(());
+        };
+        let stored = self.latest.get(key).map_err(Stop::into_error)?;
+        let time = stored.and_then(|bytes| <[u8; 8]>::try_from(&*bytes).ok());
+        if let Some(time) = time {
+            let time = u64::from_be_bytes(time);
+            self.log.advance_clock(time.saturating_add(1));
+        }
+        Ok(())
     }
 
     /// The data format of what the directory may hold.

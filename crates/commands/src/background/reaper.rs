@@ -28,7 +28,7 @@ struct Reaper {
     store: Weak<Store>,
     engine: Weak<executor::Engine>,
     parameters: Weak<crate::Parameters>,
-    moments: Weak<executor::SnapshotHistory>,
+    moments: Weak<crate::snapshot_history::SnapshotHistory>,
     samplers: Weak<Samplers>,
     /// A router writes them to its cluster.
     writes_samples: bool,

@@ -7,7 +7,9 @@
 //! {_pandoSnapshot: 1, at, committed: [{session, number}…]}    → {committed: [<bool>…]}    in that state
 //! {_pandoSnapshot: 1, at, include: [{session, number}…]}      that state shows what these have prepared
 //! ```
-//! A transaction whose decision is in the state of the shard that decides is to be seen on all shards.
+//! The last tells all that the state is to show, also where that is nothing; until then the state is not
+//! read, unless nothing is prepared in it. Another primary has no state of that time, and keeps none any
+//! more. A transaction whose decision is in the state of the shard that decides is to be seen on all shards.
 //! One that is not decided there commits later than that time, because nothing is written any more
 //! before it.
 
@@ -25,7 +27,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     // What is shown must not be taken back.
     cx.after_commit = true;
     if let Some(asked) = listed(cx, "committed")? {
-        let view = &moments.at(engine, at)?.view;
+        let view = &moments.pinned_at(at)?.view;
         cx.w.open_array("committed");
         for (lsid, number) in asked {
             cx.w.bool("", has_decision(view, &lsid, number)?);
@@ -35,7 +37,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     }
     if let Some(included) = listed(cx, "include")? {
         let keys = included.iter().map(|(lsid, n)| prepared_key(lsid, *n));
-        moments.include(engine, at, &keys.collect::<Vec<_>>())?;
+        moments.include(at, keys.collect())?;
         return Ok(Done::Reply);
     }
     let now = u64::try_from(engine.now_millis() / 1000).unwrap_or(0);
@@ -45,7 +47,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
             "a time of more than a year from now is not taken over"
         );
     }
-    let Some(pinned) = moments.pin(engine, at)? else {
+    let Some(pinned) = moments.pin(engine, cx.op.epoch(), at)? else {
         cx.w.bool("pinned", false)
             .timestamp("time", cx.app.store.last_ts());
         return Ok(Done::Reply);

@@ -4,12 +4,13 @@ use crate::Cluster;
 use crate::history::{ACCOUNTS, EACH};
 use crate::names::SHARDED;
 use crate::router::{Failure, Outcome, Router};
-use crate::runtime::Sim;
+use crate::runtime::{Sim, together};
 use crate::shard::{Document, Op, Refusal};
 use crate::transactions::Txn;
 use sharding::two_phase::Verdict;
 use std::cell::Cell;
 use std::future::Future;
+use std::pin::Pin;
 use std::rc::Rc;
 
 const WRITERS: u32 = 3;
@@ -211,7 +212,17 @@ impl Clients {
     async fn add_up(self: Rc<Clients>) {
         let history = self.cluster.history.clone();
         while self.goes_on() {
-            if let Ok(found) = self.ask(|r| r.snapshot()).await {
+            // Routers choose the same time for several who ask at once.
+            let many = 1 + self.cluster.sim.below(3);
+            let one = |_| -> Pin<Box<dyn Future<Output = _>>> {
+                let this = self.clone();
+                Box::pin(async move { this.ask(|r| r.snapshot()).await })
+            };
+            for found in together(self.sim(), (0..many).map(one).collect())
+                .await
+                .into_iter()
+                .flatten()
+            {
                 history.count("sums");
                 history.check_sum("a snapshot", &found);
             }

@@ -36,6 +36,8 @@ pub enum Planted {
     PreparedReleased,
     /// A snapshot is read without what is prepared in it.
     SnapshotUnprepared,
+    /// A state that is pinned again is put in the place of the first, without what that was told to show.
+    SnapshotPinnedAnew,
     /// A shard takes documents from a mover whose lock another holds.
     LateMoverHeard,
     /// What removes a range goes on when the range has come back.
@@ -62,7 +64,7 @@ pub enum Planted {
 
 impl Planted {
     /// All bugs.
-    pub const ALL: [Planted; 25] = [
+    pub const ALL: [Planted; 26] = [
         Planted::FenceSkipped,
         Planted::GateSkipped,
         Planted::PreparedPassed,
@@ -77,6 +79,7 @@ impl Planted {
         Planted::PromiseInMemory,
         Planted::PreparedReleased,
         Planted::SnapshotUnprepared,
+        Planted::SnapshotPinnedAnew,
         Planted::LateMoverHeard,
         Planted::CleanGoesOn,
         Planted::MoversPassed,

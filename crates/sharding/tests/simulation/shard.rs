@@ -84,6 +84,8 @@ pub enum Change {
     Unprepare(Txn),
     Decided(Txn, Vec<Name>),
     Forget(Txn),
+    /// States may have been pinned up to this time.
+    Reserve(u64),
 }
 
 #[derive(Clone, Default)]
@@ -96,6 +98,7 @@ pub struct Stored {
     pub sessions: BTreeMap<u32, Record>,
     pub prepared: BTreeMap<Txn, Prepared>,
     pub decisions: BTreeMap<Txn, Vec<Name>>,
+    pub reserved: u64,
 }
 
 impl State for Stored {
@@ -120,6 +123,7 @@ impl State for Stored {
                 Change::Unprepare(txn) => drop(self.prepared.remove(&txn)),
                 Change::Decided(txn, others) => drop(self.decisions.insert(txn, others)),
                 Change::Forget(txn) => drop(self.decisions.remove(&txn)),
+                Change::Reserve(time) => self.reserved = self.reserved.max(time),
             }
         }
     }

@@ -1,16 +1,23 @@
 //! A shard's part in transactions: open ones in memory, prepared ones in the log, states that are kept
-//! for snapshots.
+//! for snapshots. The states are kept by what shards keep theirs by ([`SnapshotHistory`]): whoever waits
+//! for its lock may find that others were before.
 
 use crate::history::Planted;
 use crate::names::{Ns, SHARDED, ns_of};
 use crate::replicated::Mark;
+use crate::runtime::Sim;
 use crate::shard::{Behind, Change, Document, Door, Gate, Record, Refusal, Reply, Shard, Stored};
+use sharding::snapshot_history::{Exclusive, Kept, SnapshotHistory, State as Pinned};
 use sharding::two_phase::part::{self, Known, Phase};
 use sharding::two_phase::{Answer, Ask, Shard as Name};
 use sharding::{UnderWay, Version, snapshot};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::time::Duration;
+
+/// How far past a time that is pinned the log says that others may be.
+const RESERVED: u64 = 200 << 8;
 
 /// A session, and the number of a transaction in it.
 pub type Txn = (u32, i64);
@@ -29,10 +36,51 @@ struct Open {
 }
 
 /// A state that is kept.
-struct Moment {
+#[derive(Clone)]
+pub struct Moment {
     taken: u64,
-    stored: Stored,
+    stored: Rc<Stored>,
 }
+
+impl Pinned for Moment {
+    type Id = Txn;
+    type Parts = Vec<Document>;
+
+    fn is_whole(&self) -> errors::Result<bool> {
+        Ok(self.stored.prepared.is_empty())
+    }
+
+    fn parts(&self, ids: &[Txn]) -> errors::Result<Vec<Document>> {
+        let writes = |txn| self.stored.prepared.get(txn).map(|p| p.writes.clone());
+        Ok(ids.iter().filter_map(writes).flatten().collect())
+    }
+
+    fn showing(&self, parts: Vec<Document>) -> errors::Result<Moment> {
+        let mut stored = Stored::clone(&self.stored);
+        stored
+            .documents
+            .extend(parts.into_iter().map(|d| (d.id, d)));
+        let (taken, stored) = (self.taken, Rc::new(stored));
+        Ok(Moment { taken, stored })
+    }
+}
+
+/// A lock that is waited for, so that others may be before.
+pub struct Locked {
+    sim: Rc<Sim>,
+    kept: RefCell<Kept<Moment>>,
+}
+
+impl Exclusive<Kept<Moment>> for Locked {
+    async fn with<R>(&self, work: impl FnOnce(&mut Kept<Moment>) -> R) -> R {
+        if self.sim.one_in(3) {
+            self.sim.sleep(self.sim.below(4)).await;
+        }
+        work(&mut self.kept.borrow_mut())
+    }
+}
+
+type Moments = Rc<SnapshotHistory<Locked>>;
 
 /// What goes with the process.
 #[derive(Default)]
@@ -43,7 +91,7 @@ pub struct Memory {
     /// When the ranges of a collection became other ones.
     pub changed: BTreeMap<Ns, u64>,
     open: BTreeMap<Txn, Open>,
-    moments: BTreeMap<u64, Moment>,
+    moments: Option<Moments>,
 }
 
 fn no_such() -> Refusal {
@@ -292,29 +340,37 @@ impl Shard {
         prepared.chain(decisions).collect()
     }
 
+    /// The states that this process keeps.
+    fn moments(&self) -> Moments {
+        let new = || {
+            let (sim, kept) = (self.sim.clone(), RefCell::default());
+            Rc::new(SnapshotHistory(Locked { sim, kept }))
+        };
+        self.memory
+            .borrow_mut()
+            .moments
+            .get_or_insert_with(new)
+            .clone()
+    }
+
     /// `_pandoSnapshot`
     pub async fn snapshot(
         self: Rc<Shard>,
         at: u64,
         ask: snapshot::Ask<Txn>,
     ) -> Option<snapshot::Answer<Txn>> {
+        let moments = self.moments();
         let answer = match ask {
-            snapshot::Ask::Pin => self.pin(at),
+            snapshot::Ask::Pin => self.pin(&moments, at).await,
             snapshot::Ask::Committed(txns) => {
-                let memory = self.memory.borrow();
-                let decisions = &memory.moments.get(&at)?.stored.decisions;
+                let moment: Moment = moments.pinned_at(at).await?;
+                let decisions = &moment.stored.decisions;
                 let had = txns.iter().map(|t| decisions.contains_key(t)).collect();
                 snapshot::Answer::Committed(had)
             }
             snapshot::Ask::Include(txns) => {
-                let mut memory = self.memory.borrow_mut();
-                let stored = &mut memory.moments.get_mut(&at)?.stored;
-                for txn in txns {
-                    let writes = stored.prepared.get(&txn).map(|p| p.writes.clone());
-                    for d in writes.unwrap_or_default() {
-                        stored.documents.insert(d.id, d);
-                    }
-                }
+                let settled = moments.settle::<Moment>(at, txns).await;
+                settled.expect("all of it is there")?;
                 snapshot::Answer::Included
             }
         };
@@ -326,18 +382,26 @@ impl Shard {
         Some(answer)
     }
 
-    fn pin(&self, at: u64) -> snapshot::Answer<Txn> {
+    /// The state of now, where nothing is later than `at`; from then on nothing is written before.
+    fn state_at(&self, at: u64) -> Option<Moment> {
         let mut set = self.set.borrow_mut();
-        let pinned = self.memory.borrow().moments.contains_key(&at);
-        if !pinned && set.last_ts() >= at {
-            return snapshot::Answer::Late(set.last_ts());
+        if set.last_ts() > at {
+            return None;
         }
         set.hear(at);
-        let mut memory = self.memory.borrow_mut();
-        let moment = memory.moments.entry(at).or_insert_with(|| Moment {
-            taken: self.sim.now(),
-            stored: set.latest.clone(),
-        });
+        let (taken, stored) = (self.sim.now(), Rc::new(set.latest.clone()));
+        Some(Moment { taken, stored })
+    }
+
+    async fn pin(&self, moments: &Moments, at: u64) -> snapshot::Answer<Txn> {
+        if self.history.has(Planted::SnapshotPinnedAnew) && self.state_at(at).is_some() {
+            moments.forget::<Moment>(Duration::MAX).await;
+        }
+        let pinned = moments.pin(at, self.sim.clock(), || Ok(self.state_at(at)));
+        let Some(moment) = pinned.await.expect("all of it is there") else {
+            return snapshot::Answer::Late(self.set.borrow().last_ts());
+        };
+        self.reserve(at);
         let prepared = moment.stored.prepared.iter();
         let prepared = prepared.map(|(t, p)| (p.recovery.clone(), *t)).collect();
         match self.history.has(Planted::SnapshotUnprepared) {
@@ -346,11 +410,26 @@ impl Shard {
         }
     }
 
+    /// Has no later primary write at this time or before.
+    fn reserve(&self, at: u64) {
+        if self.set.borrow().latest.reserved < at {
+            self.append(vec![Change::Reserve(at + RESERVED)]);
+        }
+    }
+
     /// All that routers see of a state that is kept. It fails where the ranges have changed since.
     pub async fn find_at(self: Rc<Shard>, version: Version, at: u64) -> Reply<Vec<(u32, i64)>> {
+        let moments = self.moments();
+        // Of a state that is pinned anew it is not known yet what it shows.
+        let any = self.history.has(Planted::SnapshotPinnedAnew)
+            || self.history.has(Planted::SnapshotUnprepared);
+        let moment: Option<Moment> = match any {
+            true => moments.pinned_at(at).await,
+            false => moments.at(at).await,
+        };
         self.admit(SHARDED, version.into())?;
+        let moment = moment.ok_or_else(no_such)?;
         let memory = self.memory.borrow();
-        let moment = memory.moments.get(&at).ok_or_else(no_such)?;
         let changed = memory.changed.get(&SHARDED);
         if changed.is_some_and(|changed| *changed >= moment.taken) {
             return Err(Refusal::Never("migration conflict".into()));
@@ -368,6 +447,8 @@ impl Shard {
         *self.memory.borrow_mut() = Memory::default();
         let mut set = self.set.borrow_mut();
         set.elect();
+        let reserved = set.latest.reserved;
+        set.hear(reserved);
         if self.history.has(Planted::PromiseInMemory) {
             set.latest.prepared.clear();
         }

@@ -1,0 +1,31 @@
+//! The time up to which states may have been pinned for snapshots of all shards, as the log says it.
+//!
+//! Invariant: a primary writes nothing at or before what its log said when it began
+//! (`Store::begin_after`). So what the log of a set has up to a time at which a state was pinned is
+//! the same for ever, whoever leads.
+
+use crate::engine::Engine;
+use catalog::keyspace::{self, META_RESERVED_TIME, Prefix, SPACE_META, SYSTEM_TABLET};
+use errors::Result;
+use storage::{Effect, Entry, Epoch, View};
+
+/// Where it is stored, as u64 BE.
+pub(crate) fn key() -> Prefix {
+    keyspace::prefix(SYSTEM_TABLET, SPACE_META, META_RESERVED_TIME)
+}
+
+/// What the log says.
+pub fn reserved_time(view: &View) -> Result<u64> {
+    let stored = view.get(&key())?;
+    let bytes = stored.and_then(|bytes| <[u8; 8]>::try_from(&*bytes).ok());
+    Ok(bytes.map_or(0, u64::from_be_bytes))
+}
+
+/// Has it say a later one. One thread at a time does.
+pub fn reserve_time(engine: &Engine, epoch: Epoch, until: u64) -> Result<()> {
+    let put = Effect::Put(key().to_vec(), until.to_be_bytes().to_vec());
+    engine
+        .store
+        .propose_in(epoch, vec![Entry::noop(vec![put])])?;
+    Ok(())
+}
