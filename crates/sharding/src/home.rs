@@ -133,14 +133,16 @@ impl Home {
         Ok(self)
     }
 
-    /// With a fence, where the shard is the primary as of that version.
+    /// With a fence, where the shard is the primary as of that version, of which it may hear by this.
     pub fn fenced(
         known: Option<&Home>,
         (db, version): (&str, DbVersion),
         by: &str,
         turn: u64,
     ) -> Result<Home> {
-        if known.is_some_and(|k| k.version != version || !k.primary) {
+        // Who holds the lock knows of a later life than a shard of which nobody has asked for it yet.
+        let known_now = known.filter(|k| !version.is_newer(&k.version));
+        if known_now.is_some_and(|k| k.version != version || !k.primary) {
             bail!(StaleDbVersion, "{db} has another primary since");
         }
         let open = Home {
@@ -286,6 +288,11 @@ mod tests {
             fence(Some(&moved), "m", 8).is_err(),
             "it is the primary no more"
         );
+        // A life of which the shard has not heard.
+        let later = (("d", version(6, 1)), "m");
+        assert!(Home::fenced(Some(&moved), later.0, later.1, 7).is_err());
+        let fenced = Home::fenced(Some(&moved), later.0, later.1, 8).unwrap();
+        assert_eq!((fenced.version, fenced.primary), (version(6, 1), true));
         assert!(Home::takes_from(Some(&moved), 8) && !Home::takes_from(Some(&moved), 7));
         assert!(!Home::takes_from(Some(&open), 8) && !Home::takes_from(None, 8));
         assert!(
