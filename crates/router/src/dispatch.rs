@@ -201,7 +201,8 @@ impl Router {
     fn read_snapshot(&self, handler: Handler, command: &Command<'_>) -> Routed<DocBuf> {
         let mut tries = 0;
         loop {
-            let at = self.cluster.pin_snapshot()?;
+            let pinned = self.cluster.pin_snapshot();
+            let at = pinned.map_err(|failure| transactions::labelled(command, failure))?;
             let outcome = self.read_at(handler, command, at);
             let error = match &outcome {
                 Ok(reply) => error_of(reply.as_doc()),

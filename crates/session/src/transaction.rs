@@ -88,7 +88,9 @@ fn committed(number: i64) -> Error {
 
 impl Retries {
     /// Begins the transaction `number` of a session. What the session had in progress is aborted.
-    /// `snapshot`: the state to read, when that is not the newest.
+    /// `snapshot`: the state to read, when that is not the newest. `begins_again`: one whose first
+    /// statement has failed may begin again under its number, as a router does whose statement a shard
+    /// has refused after it had begun.
     pub fn start_transaction(
         &self,
         ctx: &OpCtx,
@@ -96,6 +98,7 @@ impl Retries {
         number: i64,
         snapshot: impl FnOnce() -> Result<Option<Arc<PinnedSnapshot>>>,
         lifetime: Duration,
+        begins_again: bool,
     ) -> Result<TransactionHold> {
         self.pass_prepared(ctx, &lsid, number)?;
         let mut session = self.enter(ctx, lsid)?;
@@ -106,7 +109,8 @@ impl Retries {
         // The first statement of a transaction may have to be run again, on another thread.
         let again = number == state.txn && state.starting && state.has_open();
         if !again {
-            let used = !matches!(state.phase, Phase::None) || !state.is_fresh();
+            let failed = begins_again && state.starting && matches!(state.phase, Phase::Aborted);
+            let used = !failed && (!matches!(state.phase, Phase::None) || !state.is_fresh());
             if number == state.txn && used {
                 bail!(
                     50911,
@@ -163,6 +167,9 @@ impl Retries {
         }
         if number > state.txn {
             return Err(no_such(number, state.txn).into());
+        }
+        if matches!(state.phase, Phase::Aborted) {
+            state.starting = false;
         }
         if let Phase::InProgress(t) = &state.phase
             && t.told().started.elapsed() > lifetime

@@ -197,8 +197,9 @@ impl Commands {
                 let all = &self.engine.transactions;
                 all.lock_patience_millis.store(patience, Relaxed);
                 let snapshot = || self.snapshot_of(args);
+                let on_shard = self.config.role == ClusterRole::Shard;
                 self.retries
-                    .start_transaction(op, lsid, number, snapshot, lifetime)?
+                    .start_transaction(op, lsid, number, snapshot, lifetime, on_shard)?
             }
             false => self
                 .retries
@@ -293,9 +294,9 @@ pub(super) fn with_label(mut e: Error, command: &Command, args: &Args<'_>) -> Er
     }
 }
 
-/// The label of an error with this code of a statement.
-pub(super) fn label_of(code: Code, command: &Command) -> Option<&'static str> {
-    let conflict = matches!(
+/// Errors of a statement that end its transaction, and need not come again.
+fn is_conflict(code: Code) -> bool {
+    matches!(
         code,
         Code::WriteConflict
             | Code::LockTimeout
@@ -305,7 +306,17 @@ pub(super) fn label_of(code: Code, command: &Command) -> Option<&'static str> {
             | Code::StaleChunkHistory
             | Code::MigrationConflict
             | Code::NoSuchTransaction
-    );
+    )
+}
+
+/// Whether an error of a statement that is no commit has the label `TransientTransactionError`.
+pub fn is_transient(code: Code) -> bool {
+    is_conflict(code) || super::admission::retryable_code(code.0)
+}
+
+/// The label of an error with this code of a statement.
+pub(super) fn label_of(code: Code, command: &Command) -> Option<&'static str> {
+    let conflict = is_conflict(code);
     let retryable = super::admission::retryable_code(code.0);
     match (ends(command), conflict, retryable) {
         (_, true, _) | (false, _, true) => Some(TRANSIENT),
