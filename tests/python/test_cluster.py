@@ -52,8 +52,14 @@ def test_a_set_is_started_told_of_and_ended(place):
         client.t.get_collection("c", write_concern=pymongo.WriteConcern(w=3, wtimeout=30_000)).insert_one({"_id": 1})
     status = cluster("status", "--dir", place)
     assert status.count("primary") == 1 and status.count("secondary") == 2
-    # One that died is started again; the others are left alone.
     before = [m["pid"] for m in json.loads((place / "cluster.json").read_text())["sets"][0]["members"]]
+    # One that stands still takes connections.
+    os.kill(before[1], signal.SIGSTOP)
+    try:
+        assert "does not answer" in cluster("status", "--dir", place)
+    finally:
+        os.kill(before[1], signal.SIGCONT)
+    # One that died is started again; the others are left alone.
     os.kill(before[1], signal.SIGKILL)
     until("it is gone", lambda: "does not run" in cluster("status", "--dir", place))
     cluster("up", "--dir", place)

@@ -1,9 +1,11 @@
 //! A client for the tools that ask a running server one thing: `pando schema`, `pando backup` and
-//! `pando oplog`. Invariant: one command a connection, waited for as long as it takes.
+//! `pando oplog`. Invariant: one command a connection, waited for as long as it takes where nothing else is
+//! said.
 
 use bson::{Doc, DocBuf, Writer};
 use outgoing::{Converse, Error, MongoTarget, Stream};
 use std::io::{ErrorKind, Read, Write};
+use std::time::Duration;
 
 /// A server by its connection string, which says who asks and whether it is encrypted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,18 +34,33 @@ impl ServerAddress {
         self.try_ask(db, command).map_err(|e| e.to_string())
     }
 
+    /// The same of a server that may not answer: each of its words is waited for that long.
+    pub fn ask_within(
+        &self,
+        limit: Duration,
+        db: &str,
+        command: Doc<'_>,
+    ) -> Result<DocBuf, String> {
+        let asked = self.converse(Some(limit));
+        let reply = asked.and_then(|mut c| c.ask(db, command));
+        reply.map_err(|e| e.to_string())
+    }
+
     /// A connection that is kept, logged in.
     pub fn open(&self) -> Result<Conversation, String> {
-        self.converse().map_err(|e| e.to_string())
+        self.converse(None).map_err(|e| e.to_string())
     }
 
     fn try_ask(&self, db: &str, command: Doc<'_>) -> Result<DocBuf, Error> {
-        self.converse()?.ask(db, command)
+        self.converse(None)?.ask(db, command)
     }
 
-    fn converse(&self) -> Result<Conversation, Error> {
+    /// `limit`: how long each word of the server is waited for.
+    fn converse(&self, limit: Option<Duration>) -> Result<Conversation, Error> {
         let stream = self.target.connect()?;
-        stream.wait_without_end()?;
+        stream
+            .set_timeouts(limit)
+            .map_err(|e| Error::Failed(format!("{}: {e}", self.host())))?;
         let mut c = Conversation {
             stream,
             host: self.host(),

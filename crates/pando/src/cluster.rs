@@ -50,6 +50,8 @@ options of servers say --event-loops.
 /// How long members may take to start, to elect a primary, and to end.
 const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(50);
+/// How long a member may take to say what it is.
+const ANSWER: Duration = Duration::from_secs(3);
 const KEY_BYTES: usize = 64;
 
 #[derive(Debug, PartialEq, Eq)]
@@ -453,9 +455,30 @@ fn initiate(members: &[&MemberProcess], key: Option<&str>) -> Result<(), String>
 /// MongoDB's number of a member's state; 8 for one that is not reached.
 fn state(member: &MemberProcess, key: Option<&str>) -> i64 {
     let status = doc! { "replSetGetStatus": 1 };
-    let reply = member.ask(key, "admin", status.as_doc());
+    let reply = member.ask_within(ANSWER, key, status.as_doc());
     let number = |reply: DocBuf| reply.as_doc().get("myState")?.to_i64_exact();
     reply.ok().and_then(number).unwrap_or(8)
+}
+
+/// What a member is, for people.
+fn shown_state(member: &MemberProcess, key: Option<&str>) -> &'static str {
+    if !member.runs() {
+        return "does not run";
+    }
+    if member.role == Role::Router {
+        let hello = doc! { "hello": 1 };
+        return match member.ask_within(ANSWER, key, hello.as_doc()) {
+            Ok(_) => "router",
+            Err(_) => "does not answer",
+        };
+    }
+    match state(member, key) {
+        1 => "primary",
+        2 => "secondary",
+        3 | 5 => "copies the data",
+        8 => "does not answer",
+        _ => "starts",
+    }
 }
 
 fn recorded(dir: &Path) -> Result<Deployment, String> {
@@ -471,16 +494,16 @@ fn status(dir: &Path) -> Result<String, String> {
     let deployment = recorded(dir)?;
     let key = deployment.key()?;
     let mut said = format!("{}\n", deployment.uri());
-    for member in &deployment.members {
-        let is = match (member.runs(), state(member, key.as_deref())) {
-            (false, _) => "does not run",
-            (true, _) if member.role == Role::Router => "router",
-            (true, 1) => "primary",
-            (true, 2) => "secondary",
-            (true, 3 | 5) => "copies the data",
-            (true, 8) => "does not answer",
-            _ => "starts",
-        };
+    // All at once: several may not answer.
+    let key = key.as_deref();
+    let states = std::thread::scope(|s| {
+        let ask = |member| s.spawn(move || shown_state(member, key));
+        let asked: Vec<_> = deployment.members.iter().map(ask).collect();
+        let said = asked.into_iter().map(|one| one.join());
+        said.map(|is| is.unwrap_or("does not answer"))
+            .collect::<Vec<_>>()
+    });
+    for (member, is) in deployment.members.iter().zip(states) {
         said.push_str(&format!(
             "\n  {}  {}  pid {}  {is}",
             member.name,
@@ -495,8 +518,11 @@ fn down(dir: &Path) -> Result<String, String> {
     let deployment = recorded(dir)?;
     let running: Vec<&MemberProcess> = deployment.members.iter().filter(|m| m.runs()).collect();
     for member in &running {
-        // SAFETY: a signal to a process that is the recorded one.
-        unsafe { libc::kill(member.pid.cast_signed(), libc::SIGTERM) };
+        // One that is stopped ends only when it goes on.
+        for signal in [libc::SIGTERM, libc::SIGCONT] {
+            // SAFETY: a signal to a process that is the recorded one.
+            unsafe { libc::kill(member.pid.cast_signed(), signal) };
+        }
     }
     let until = Instant::now() + PATIENCE;
     while running.iter().any(|m| m.runs()) {

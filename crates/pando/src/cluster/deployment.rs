@@ -9,6 +9,7 @@ use bson::{Doc, DocBuf};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 const RECORD: &str = "cluster.json";
 /// The name of a set that is alone.
@@ -80,11 +81,25 @@ impl MemberProcess {
         db: &str,
         command: Doc<'_>,
     ) -> Result<DocBuf, String> {
+        self.address(key)?.ask(db, command)
+    }
+
+    /// The same of one that may be stopped.
+    pub(super) fn ask_within(
+        &self,
+        limit: Duration,
+        key: Option<&str>,
+        command: Doc<'_>,
+    ) -> Result<DocBuf, String> {
+        self.address(key)?.ask_within(limit, "admin", command)
+    }
+
+    fn address(&self, key: Option<&str>) -> Result<ServerAddress, String> {
         let address = match key {
             Some(key) => peers::by_key(key, &self.host()),
             None => format!("mongodb://{}/", self.host()),
         };
-        ServerAddress::parse(&address)?.ask(db, command)
+        ServerAddress::parse(&address)
     }
 }
 
