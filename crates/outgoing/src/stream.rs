@@ -8,16 +8,17 @@ use crate::{Error, Result, failed};
 use rustls::ClientConnection;
 use rustls::pki_types::ServerName;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 /// The most that is encrypted at once.
 const CHUNK_BYTES: usize = 64 << 10;
 
 #[derive(Debug)]
 pub struct Stream {
-    socket: TcpStream,
+    socket: Arc<TcpStream>,
     session: Option<Box<Session>>,
 }
 
@@ -31,7 +32,7 @@ struct Session {
 impl From<TcpStream> for Stream {
     fn from(socket: TcpStream) -> Stream {
         Stream {
-            socket,
+            socket: Arc::new(socket),
             session: None,
         }
     }
@@ -40,13 +41,13 @@ impl From<TcpStream> for Stream {
 impl Stream {
     /// Shakes hands; the socket must block. `name` is whom the server must prove to be.
     pub fn secure(self, tls: &ClientTls, name: &str) -> Result<Stream> {
-        let mut socket = self.socket;
+        let socket = self.socket;
         let why = |e: &dyn std::fmt::Display| Error::Failed(format!("TLS with {name}: {e}"));
         let server = ServerName::try_from(name.to_string()).map_err(|e| why(&e))?;
         let connection = ClientConnection::new(Arc::clone(&tls.config), server);
         let mut connection = connection.map_err(|e| why(&e))?;
         while connection.is_handshaking() {
-            connection.complete_io(&mut socket).map_err(|e| why(&e))?;
+            connection.complete_io(&mut &*socket).map_err(|e| why(&e))?;
         }
         let session = Some(Box::new(Session {
             connection,
@@ -57,13 +58,19 @@ impl Stream {
 
     /// Replies take as long as they take.
     pub fn wait_without_end(&self) -> Result<()> {
-        let set = self.socket.set_read_timeout(None);
+        let set = self.set_timeouts(None);
         set.map_err(failed("preparing a socket"))
     }
 
-    /// How long a read waits; `None` is as long as it takes.
-    pub fn set_read_timeout(&self, limit: Option<std::time::Duration>) -> io::Result<()> {
-        self.socket.set_read_timeout(limit)
+    /// How long a read or a write waits; `None` is as long as it takes.
+    pub fn set_timeouts(&self, limit: Option<Duration>) -> io::Result<()> {
+        self.socket.set_read_timeout(limit)?;
+        self.socket.set_write_timeout(limit)
+    }
+
+    /// By which somebody else ends it for whoever reads or writes.
+    pub fn ending(&self) -> Ending {
+        Ending(Arc::downgrade(&self.socket))
     }
 
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
@@ -79,6 +86,23 @@ impl Stream {
     }
 }
 
+/// Ends a stream that another thread has, if it is still there.
+#[derive(Debug)]
+pub struct Ending(Weak<TcpStream>);
+
+impl Ending {
+    pub fn is_past(&self) -> bool {
+        self.0.strong_count() == 0
+    }
+
+    /// Who waits for it finds it closed.
+    pub fn end(&self) {
+        if let Some(socket) = self.0.upgrade() {
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+    }
+}
+
 impl AsRawFd for Stream {
     fn as_raw_fd(&self) -> RawFd {
         self.socket.as_raw_fd()
@@ -88,7 +112,7 @@ impl AsRawFd for Stream {
 impl Read for Stream {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let Some(session) = &mut self.session else {
-            return self.socket.read(buf);
+            return (&*self.socket).read(buf);
         };
         loop {
             match session.connection.reader().read(buf) {
@@ -97,7 +121,7 @@ impl Read for Stream {
                 Err(e) if e.kind() == ErrorKind::UnexpectedEof => return Ok(0),
                 other => return other,
             }
-            session.connection.read_tls(&mut self.socket)?;
+            session.connection.read_tls(&mut &*self.socket)?;
             let processed = session.connection.process_new_packets();
             processed.map_err(|e| io::Error::new(ErrorKind::InvalidData, e))?;
         }
@@ -107,11 +131,11 @@ impl Read for Stream {
 impl Write for Stream {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         let Some(session) = &mut self.session else {
-            return self.socket.write(buf);
+            return (&*self.socket).write(buf);
         };
         loop {
             while session.connection.wants_write() {
-                if session.connection.write_tls(&mut self.socket)? == 0 {
+                if session.connection.write_tls(&mut &*self.socket)? == 0 {
                     return Err(ErrorKind::WriteZero.into());
                 }
             }

@@ -21,7 +21,7 @@ use crate::request::{Command, finish};
 use crate::service_impl::Router;
 use crate::stream_token::{shard_in, with_shard};
 use crate::transfer::{reach_time, set_time, time_of};
-use crate::upstream::{error_of, message, with_fields};
+use crate::upstream::{Wait, error_of, message, with_fields};
 use crate::waiting_streams::Waiting;
 use crate::{Failure, Outcome, ReplicaSet, find};
 use bson::{Doc, DocBuf, Val, Writer, doc};
@@ -474,11 +474,12 @@ impl ChangeStream {
             let set = part.set.clone();
             let more = message(more.as_doc(), &[]);
             let member = set.choose(&Asked::of(&more)?)?;
-            let line = member.upstream.send(&more);
+            let line = member.upstream.send(&more, &Wait::to(None, &|| {}));
             under_way.push((at, set, member, more, line));
         }
         for (at, set, member, more, line) in under_way {
-            let reply = line.and_then(|line| member.upstream.receive(line));
+            let wait = Wait::to(None, &|| {});
+            let reply = line.and_then(|line| member.upstream.receive(line, &wait));
             let reply = match set.judge(Asked::of(&more)?.terms, &member, reply) {
                 Some(reply) => reply.map(|reply| error_of(reply.as_doc()).map_or(Ok(reply), Err)),
                 // Not the primary any more: its cursors are gone.

@@ -16,14 +16,14 @@
 //! by a shard, or when doing it again does no harm.
 
 use crate::find::{Scattered, targets};
-use crate::lines::{Lines, Slot};
+use crate::lines::{Lines, Outgoing, Slot};
 use crate::metadata::Placement;
 use crate::read_preference::ReadPreference;
 use crate::replica_set::{Asked, Member, ReplicaSet, Terms};
 use crate::request::Command;
 use crate::service_impl::Router;
 use crate::single_write::{Found, found_at};
-use crate::upstream::Room;
+use crate::upstream::{Room, ends_at};
 use crate::write::ForOneShard;
 use crate::{Failure, Outcome, aggregate, cursors, snapshot, views};
 use bson::{Doc, DocBuf};
@@ -194,15 +194,21 @@ fn send(
             .versioned(placement, &shard, command, plan.sequences);
         let asked = Asked::of(&message).ok()?;
         let member = set.choose_now(&asked)?;
-        to.push((shard, set, asked.terms));
-        messages.push((member, message));
+        to.push((shard, asked.terms));
+        let until = ends_at(asked.most);
+        messages.push(Outgoing {
+            set,
+            member,
+            message,
+            until,
+        });
     }
     let (ticket, slots) = lines.send(&messages)?;
     let parts = to.into_iter().zip(messages).zip(slots);
-    let part = |(((shard, set, terms), (member, _)), slot)| Part {
+    let part = |(((shard, terms), sent), slot): (((_, _), Outgoing), _)| Part {
         shard,
-        set,
-        member,
+        set: sent.set,
+        member: sent.member,
         terms,
         slot,
     };

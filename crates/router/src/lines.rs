@@ -15,8 +15,8 @@
 //! a failure in its [`Slot`], and its ticket is told once, when all commands of the ticket have. A
 //! ticket of which one reply holds memory takes it for its others, so that it comes to its end.
 
-use crate::replica_set::Member;
-use crate::upstream::{Line, Read, Room, room_for};
+use crate::replica_set::{LATE, Member, ReplicaSet};
+use crate::upstream::{Line, Read, Room, room_for, time_is_over};
 use crate::{Failure, Outcome};
 use bson::DocBuf;
 use mio::event::Event;
@@ -36,6 +36,8 @@ const KEEP: usize = 1024;
 const IDLE: Duration = Duration::from_secs(60);
 /// So often it is looked for them.
 const TRIM: Duration = Duration::from_secs(10);
+/// So often it is looked whether a reply is late.
+const LOOK: Duration = Duration::from_millis(40);
 const BUFFER_BYTES: usize = 64 << 10;
 /// Connections of which one poll tells.
 const EVENTS: usize = 256;
@@ -50,10 +52,22 @@ struct Ticket {
     holds: bool,
 }
 
+/// What is to be sent, and to whom.
+pub(crate) struct Outgoing {
+    pub set: Arc<ReplicaSet>,
+    pub member: Arc<Member>,
+    pub message: Vec<u8>,
+    /// When the operation's own time is over.
+    pub until: Option<Instant>,
+}
+
 /// A command on its way.
 struct Errand {
     ticket: u64,
     slot: Slot,
+    set: Arc<ReplicaSet>,
+    began: Instant,
+    until: Option<Instant>,
 }
 
 struct Kept {
@@ -82,6 +96,8 @@ pub(crate) struct Lines {
     /// By the address of their member, which they keep alive; the last used is last.
     idle: HashMap<usize, VecDeque<usize>>,
     trimmed: Instant,
+    /// When it was last looked whether a reply is late.
+    looked: Instant,
     tickets: HashMap<u64, Ticket>,
     /// Connections whose replies wait for memory.
     short: Vec<usize>,
@@ -104,6 +120,7 @@ impl Lines {
             all: Slab::new(),
             idle: HashMap::new(),
             trimmed: Instant::now(),
+            looked: Instant::now(),
             tickets: HashMap::new(),
             short: Vec::new(),
             given: 0,
@@ -115,10 +132,10 @@ impl Lines {
 
     /// Sends each message to its member. `None`: one of them has no connection, and nothing was
     /// sent.
-    pub fn send(&mut self, messages: &[(Arc<Member>, Vec<u8>)]) -> Option<(u64, Vec<Slot>)> {
+    pub fn send(&mut self, messages: &[Outgoing]) -> Option<(u64, Vec<Slot>)> {
         let mut taken = Vec::with_capacity(messages.len());
-        for (member, _) in messages {
-            match self.take(member) {
+        for one in messages {
+            match self.take(&one.member) {
                 Some(at) => taken.push(at),
                 None => {
                     taken.into_iter().for_each(|at| self.rest(at));
@@ -130,13 +147,17 @@ impl Lines {
         self.next += 1;
         let mut slots = Vec::with_capacity(messages.len());
         let mut under_way = 0;
-        for (at, (_, message)) in taken.into_iter().zip(messages) {
+        let began = Instant::now();
+        for (at, one) in taken.into_iter().zip(messages) {
             let slot = Slot::default();
             let errand = Errand {
                 ticket,
                 slot: slot.clone(),
+                set: one.set.clone(),
+                began,
+                until: one.until,
             };
-            match self.begin(at, message, errand) {
+            match self.begin(at, &one.message, errand) {
                 Ok(()) => under_way += 1,
                 Err(failure) => *slot.lock() = Some((Err(failure), Room::none())),
             }
@@ -257,7 +278,28 @@ impl Lines {
         }
         self.events = events;
         self.read_short(tickets);
+        self.end_late(tickets);
         self.trim();
+    }
+
+    /// Ends what is past its own time, and has it looked for those that have been waited for for long.
+    fn end_late(&mut self, tickets: &mut Vec<u64>) {
+        let now = Instant::now();
+        if now - self.looked < LOOK {
+            return;
+        }
+        self.looked = now;
+        let mut over = Vec::new();
+        for (at, kept) in &self.all {
+            match &kept.errand {
+                Some(errand) if errand.until.is_some_and(|until| until <= now) => over.push(at),
+                Some(errand) if now - errand.began >= LATE => errand.set.is_late(),
+                _ => {}
+            }
+        }
+        for at in over {
+            self.end(at, Err(time_is_over()), tickets);
+        }
     }
 
     /// Reads on where memory is there by now: not before some was given back.
@@ -332,6 +374,11 @@ impl Lines {
                 Err(failure) => break Err(failure),
             }
         };
+        self.end(at, outcome, tickets);
+    }
+
+    /// Gives the reply to who has asked.
+    fn end(&mut self, at: usize, outcome: Outcome<DocBuf>, tickets: &mut Vec<u64>) {
         let Some(kept) = self.all.get_mut(at) else {
             return;
         };

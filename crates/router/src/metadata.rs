@@ -95,7 +95,7 @@ struct Known {
 }
 
 /// How far ahead of the clock a client's time may be, in seconds.
-const MOST_AHEAD_SECONDS: u64 = 3600;
+const MOST_AHEAD_SECONDS: u64 = 10;
 
 /// The cluster, as one process knows it.
 pub struct Cluster {

@@ -9,7 +9,7 @@
 //! so it is sent again; one whose reply was lost only where a second run does no harm.
 
 use crate::read_preference::{Kind, Mode, ReadPreference, Seen};
-use crate::upstream::{self, Line, Upstream, error_of, message};
+use crate::upstream::{self, Line, Upstream, Wait, ends_at, error_of, message, time_is_over};
 use crate::{Failure, Outcome};
 use bson::{Doc, DocBuf, ObjectId, Val, doc};
 use errors::{Code, err};
@@ -30,6 +30,14 @@ const LOOK: Duration = Duration::from_secs(10);
 /// vain makes the next pause longer, up to that.
 const LOOK_FOR_PRIMARY: Duration = Duration::from_millis(500);
 const LOOK_FOR_SOMEBODY: Duration = Duration::from_millis(20);
+/// How long a member may keep a router waiting that has asked it what it is; and where somebody waits
+/// for a reply that is late.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+const LATE_HELLO_TIMEOUT: Duration = Duration::from_secs(2);
+/// Who has not said for so long what it is does not answer anything else.
+const MISSED: Duration = Duration::from_secs(10);
+/// A reply is late then; so often members are asked what they are because of that.
+pub(crate) const LATE: Duration = Duration::from_secs(1);
 /// Cursors of which is known who has them, before those that nobody has used for long are forgotten.
 const MOST_CURSORS: usize = 10_000;
 const CURSOR_IDLE: Duration = Duration::from_secs(30 * 60);
@@ -64,6 +72,8 @@ struct Described {
     election: Option<ObjectId>,
     /// It was told that the member is not reached.
     told: bool,
+    /// Since when it has not said what it is.
+    missed: Option<Instant>,
     /// Why it is asked nothing.
     refused: Option<String>,
 }
@@ -80,6 +90,8 @@ struct Members {
 struct Looks {
     /// How often somebody has asked for a look at once.
     asked: u64,
+    /// When a reply was late.
+    late: Option<Instant>,
     closed: bool,
 }
 
@@ -88,8 +100,8 @@ pub(crate) struct Asked<'m> {
     body: Doc<'m>,
     preference: ReadPreference,
     pub terms: Terms,
-    /// `maxTimeMS`: no member is waited for longer.
-    most: Option<Duration>,
+    /// `maxTimeMS`: no member, and no reply, is waited for longer.
+    pub most: Option<Duration>,
 }
 
 /// What of a command decides what its reply means.
@@ -152,9 +164,13 @@ impl<'m> Asked<'m> {
             },
             terms: Terms {
                 cursor,
-                repeatable: reads || numbered && !in_transaction,
+                // One state of a time is kept, however often it is asked for.
+                repeatable: reads || numbered && !in_transaction || name == "_pandoSnapshot",
             },
-            most: most.map(|ms| Duration::from_millis(ms.unsigned_abs())),
+            // Of a getMore it is how long the server may wait for news.
+            most: most
+                .filter(|_| name != "getMore")
+                .map(|ms| Duration::from_millis(ms.unsigned_abs())),
             body,
         })
     }
@@ -214,9 +230,7 @@ impl ReplicaSet {
             .find(&asked.preference, most.unwrap_or(patience));
         found.ok_or_else(|| match (most, self.members.refused()) {
             (_, Some(why)) => Failure::Client(err!(IncompatibleServerVersion, "{why}")),
-            (Some(_), None) => {
-                Failure::Client(err!(MaxTimeMSExpired, "operation exceeded time limit"))
-            }
+            (Some(_), None) => time_is_over(),
             (None, None) => self.unsatisfied(&asked.preference),
         })
     }
@@ -263,11 +277,39 @@ impl ReplicaSet {
     /// The same, where a member is looked for no longer than that.
     pub(crate) fn call_within(&self, message: &[u8], patience: Duration) -> Outcome<DocBuf> {
         let asked = Asked::of(message)?;
+        self.call_by(message, &asked, patience, ends_at(asked.most))
+    }
+
+    /// The same of what has begun before: `until` its own time is over.
+    pub(crate) fn call_until(&self, message: &[u8], until: Option<Instant>) -> Outcome<DocBuf> {
+        self.call_by(message, &Asked::of(message)?, PATIENCE, until)
+    }
+
+    fn call_by(
+        &self,
+        message: &[u8],
+        asked: &Asked<'_>,
+        patience: Duration,
+        until: Option<Instant>,
+    ) -> Outcome<DocBuf> {
         let began = Instant::now();
+        // Who waits for news waits long.
+        let late = || match asked.terms.cursor {
+            None => self.is_late(),
+            Some(_) => {}
+        };
+        let wait = Wait::to(until, &late);
         loop {
-            let left = patience.saturating_sub(began.elapsed());
-            let member = self.choose_within(&asked, left)?;
-            let reply = member.upstream.call(message);
+            let mut left = patience.saturating_sub(began.elapsed());
+            if let Some(until) = until {
+                left = left.min(until.saturating_duration_since(Instant::now()));
+            }
+            let over = |failure| match until.is_some_and(|until| until <= Instant::now()) {
+                true => time_is_over(),
+                false => failure,
+            };
+            let member = self.choose_within(asked, left).map_err(over)?;
+            let reply = member.upstream.call(message, &wait);
             match self.judge(asked.terms, &member, reply) {
                 Some(outcome) => return outcome,
                 None if began.elapsed() > patience => {
@@ -275,6 +317,17 @@ impl ReplicaSet {
                 }
                 None => std::thread::sleep(PAUSE),
             }
+        }
+    }
+
+    /// A reply has not come for long: it is looked whether there is another primary by now, and
+    /// whether who is to reply is there.
+    pub(crate) fn is_late(&self) {
+        let mut looks = self.members.looks.lock();
+        if looks.late.is_none_or(|late| late.elapsed() >= LATE) {
+            looks.late = Some(Instant::now());
+            looks.asked += 1;
+            self.members.news.notify_all();
         }
     }
 
@@ -298,6 +351,8 @@ impl ReplicaSet {
                 self.note(asked, member, &reply);
                 Some(Ok(reply))
             }
+            // The operation's own time is over.
+            Err(failure @ Failure::Client(_)) => Some(Err(failure)),
             Err(failure) => {
                 self.members.lose(member);
                 let again = match failure {
@@ -434,7 +489,12 @@ impl Members {
         news: Option<(DocBuf, Duration)>,
     ) -> Option<DocBuf> {
         let began = Instant::now();
-        match member.upstream.hello(line, news.as_ref()) {
+        let late = self.looks.lock().late;
+        let limit = match late.is_some_and(|late| late.elapsed() < 2 * LATE) {
+            true => LATE_HELLO_TIMEOUT,
+            false => HELLO_TIMEOUT,
+        };
+        match member.upstream.hello(line, news.as_ref(), limit) {
             Ok(hello) => {
                 let at_once = news.is_none().then(|| began.elapsed());
                 self.learn(member, hello.as_doc(), at_once);
@@ -442,17 +502,31 @@ impl Members {
                 version.map(Doc::to_buf)
             }
             Err(why) => {
+                let missed = Some(self.miss(member));
                 let mut described = member.seen.write();
                 if !described.told {
                     tracing::warn!(target: "NETWORK", host = %member.upstream.host, error = %why, "A member is not reached");
                 }
                 *described = Described {
                     told: true,
+                    missed,
                     ..Described::default()
                 };
                 None
             }
         }
+    }
+
+    /// A member does not answer. What was asked of it is given up where there is another primary, and
+    /// where it does not answer for long. Since when it does not.
+    fn miss(&self, member: &Arc<Member>) -> Instant {
+        let missed = member.seen.read().missed.unwrap_or_else(Instant::now);
+        let primary = self.primary();
+        let has_other = primary.is_some_and(|primary| !Arc::ptr_eq(&primary, member));
+        if has_other || missed.elapsed() >= MISSED {
+            member.upstream.cut();
+        }
+        missed
     }
 
     /// Takes over what a member says of itself, and of the set. `took`: how long an answer took that
@@ -495,6 +569,7 @@ impl Members {
                 seen,
                 election,
                 told: false,
+                missed: None,
                 refused,
             };
         }
@@ -519,6 +594,9 @@ impl Members {
         let mut all = self.all.write();
         for other in all.iter().filter(|m| !Arc::ptr_eq(m, member)) {
             let mut described = other.seen.write();
+            if described.missed.is_some() {
+                other.upstream.cut();
+            }
             if described.seen.kind == Kind::Primary && described.election <= election {
                 *described = Described::default();
             }
@@ -652,7 +730,10 @@ pub(crate) mod tests {
     pub struct Told {
         pub primary: AtomicBool,
         pub secondary: AtomicBool,
+        /// It takes what comes and answers nothing.
+        deaf: AtomicBool,
         hellos: AtomicUsize,
+        others: AtomicUsize,
         newest: AtomicI64,
     }
 
@@ -665,6 +746,9 @@ pub(crate) mod tests {
                 message.resize(len, 0);
                 stream.read_exact(&mut message[16..])?;
                 let asked = Doc::new(&message[upstream::BODY_AT..]).unwrap();
+                while self.deaf.load(Ordering::Relaxed) {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
                 let is_primary = || self.primary.load(Ordering::Relaxed);
                 let mut reply = doc! {"ok": 1.0};
                 if asked.first().unwrap().name == "hello" {
@@ -683,6 +767,8 @@ pub(crate) mod tests {
                         "secondary": self.secondary.load(Ordering::Relaxed) && !is_primary(),
                         "pandoCluster": doc! {"min": newest, "max": newest},
                     };
+                } else {
+                    self.others.fetch_add(1, Ordering::Relaxed);
                 }
                 stream.write_all(&message_of(&reply))?;
             }
@@ -695,6 +781,12 @@ pub(crate) mod tests {
 
     /// A set of one member that says this; and what decides what it says.
     pub fn told(newest: i64) -> (Arc<ReplicaSet>, Arc<Told>) {
+        let (host, told) = listening(newest);
+        let set = ReplicaSet::new(&format!("s/{host}"), access());
+        (Arc::new(set), told)
+    }
+
+    fn listening(newest: i64) -> (String, Arc<Told>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let host = listener.local_addr().unwrap().to_string();
         let told = Arc::new(Told::default());
@@ -706,8 +798,7 @@ pub(crate) mod tests {
                 std::thread::spawn(move || told.serve(stream.unwrap()));
             }
         });
-        let set = ReplicaSet::new(&format!("s/{host}"), access());
-        (Arc::new(set), told)
+        (host, told)
     }
 
     pub fn access() -> ConnectionStrings {
@@ -751,6 +842,42 @@ pub(crate) mod tests {
         assert_eq!(reply, doc! {"ok": 1.0});
         let after = heard - elected;
         assert!(after < Duration::from_millis(250), "{after:?}");
+    }
+
+    fn ask(set: &ReplicaSet, command: DocBuf) -> Outcome<DocBuf> {
+        set.call(&message_of(&command))
+    }
+
+    /// The process is there, and its kernel takes what comes.
+    #[test]
+    fn what_waits_for_a_stopped_primary_ends_in_its_time_or_goes_to_the_next() {
+        let ((host, old), (other, new)) = (listening(1), listening(1));
+        let set = Arc::new(ReplicaSet::new(&format!("s/{host},{other}"), access()));
+        old.primary.store(true, Ordering::Relaxed);
+        let find = || doc! {"find": "c", "$db": "d"};
+        ask(&set, find()).unwrap();
+        old.deaf.store(true, Ordering::Relaxed);
+        let began = Instant::now();
+        let timed = doc! {"find": "c", "maxTimeMS": 300, "$db": "d"};
+        let Err(Failure::Client(e)) = ask(&set, timed) else {
+            panic!("it has been answered");
+        };
+        assert_eq!(e.code, Code::MaxTimeMSExpired);
+        assert!(began.elapsed() < MISSED / 2);
+        let insert = doc! {"insert": "c", "$db": "d"};
+        let numbered = doc! {"insert": "c", "txnNumber": 1i64, "$db": "d"};
+        let waits = [find(), numbered, insert].map(|command| {
+            let set = set.clone();
+            std::thread::spawn(move || ask(&set, command))
+        });
+        // All three are with the old primary.
+        std::thread::sleep(Duration::from_millis(500));
+        new.primary.store(true, Ordering::Relaxed);
+        let [read, retried, once] = waits.map(|waits| waits.join().unwrap());
+        assert!(read.is_ok() && retried.is_ok(), "{read:?} {retried:?}");
+        assert!(matches!(once, Err(Failure::Lost(_))), "{once:?}");
+        assert_eq!(new.others.load(Ordering::Relaxed), 2);
+        old.deaf.store(false, Ordering::Relaxed);
     }
 
     #[test]

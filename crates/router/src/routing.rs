@@ -4,8 +4,8 @@
 //! both agree. Nobody waits for ever.
 
 use crate::metadata::{Cluster, Home, Placement, Whole};
-use crate::replica_set::{Asked, Member, ReplicaSet};
-use crate::upstream::{Line, error_of, message, message_with};
+use crate::replica_set::{Asked, Member, ReplicaSet, Terms};
+use crate::upstream::{Line, Wait, ends_at, error_of, message, message_with};
 use crate::{Failure, Outcome, Stale};
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
 use errors::{Code, err};
@@ -103,6 +103,15 @@ const FENCE_WAIT_MILLIS: i64 = 500;
 
 /// How long who was refused waits for another who finds out why.
 const OTHERS_PATIENCE: Duration = Duration::from_secs(5);
+
+/// What was sent: to whom, when it is over, and where its reply comes.
+type Sent = (
+    Arc<ReplicaSet>,
+    Arc<Member>,
+    Terms,
+    Option<Instant>,
+    Outcome<Line>,
+);
 
 impl Cluster {
     /// Waits before the metadata is read, and ends what has left a fence of `name`: a collection's or
@@ -348,18 +357,24 @@ impl Cluster {
         let mut under_way = Vec::with_capacity(messages.len());
         for (shard, message) in messages {
             let sent = self.shard(&shard).and_then(|set| {
-                let member = set.choose(&Asked::of(&message)?)?;
-                let line = member.upstream.send(&message);
-                Ok((set, member, line))
+                let asked = Asked::of(&message)?;
+                let until = ends_at(asked.most);
+                let member = set.choose(&asked)?;
+                let late = || set.is_late();
+                let line = member.upstream.send(&message, &Wait::to(until, &late));
+                let terms = asked.terms;
+                Ok((set.clone(), member, terms, until, line))
             });
             under_way.push((message, sent));
         }
-        let receive = |(message, sent): (Vec<u8>, Outcome<_>)| {
-            let (set, member, line): (Arc<ReplicaSet>, Arc<Member>, Outcome<Line>) = sent?;
-            let reply = line.and_then(|line| member.upstream.receive(line));
-            match set.judge(Asked::of(&message)?.terms, &member, reply) {
+        let receive = |(message, sent): (Vec<u8>, Outcome<Sent>)| {
+            let (set, member, terms, until, line) = sent?;
+            let late = || set.is_late();
+            let wait = Wait::to(until, &late);
+            let reply = line.and_then(|line| member.upstream.receive(line, &wait));
+            match set.judge(terms, &member, reply) {
                 Some(reply) => reply,
-                None => set.call(&message),
+                None => set.call_until(&message, until),
             }
         };
         under_way.into_iter().map(receive).collect()

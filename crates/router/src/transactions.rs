@@ -26,8 +26,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Sessions whose last transaction is remembered.
+/// Sessions whose last transaction is remembered; of more than that, those of the user who has most
+/// make room, in parts.
 const MOST: usize = 100_000;
+const PART: usize = 64;
 /// How long a commit waits for one that is sent again while it is under way.
 const PATIENCE: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(10);
@@ -53,11 +55,73 @@ struct Transaction {
     ending: bool,
     /// A request is at work on its commit.
     busy: bool,
+    /// The number of its last statement among all.
+    used: u64,
 }
 
 /// The last transaction of each session.
 #[derive(Default)]
-pub(crate) struct Transactions(Mutex<HashMap<Vec<u8>, Transaction>>);
+pub(crate) struct Transactions(Mutex<Remembered>);
+
+/// Invariant: `many` counts the sessions of each user in `all`, and no user has none.
+#[derive(Default)]
+struct Remembered {
+    all: HashMap<Vec<u8>, Transaction>,
+    /// By user: what of a session's name follows its `id`.
+    many: HashMap<Vec<u8>, usize>,
+    statements: u64,
+}
+
+/// The bytes of `id` in a session's name.
+const ID_BYTES: usize = 16;
+
+fn user_of(session: &[u8]) -> &[u8] {
+    session.get(ID_BYTES..).unwrap_or_default()
+}
+
+impl Remembered {
+    fn insert(&mut self, session: Vec<u8>, new: Transaction, most: usize) {
+        if self.all.contains_key(&session) {
+            self.all.insert(session, new);
+            return;
+        }
+        if self.all.len() >= most {
+            self.make_room(most / PART);
+        }
+        *self.many.entry(user_of(&session).to_vec()).or_default() += 1;
+        self.all.insert(session, new);
+    }
+
+    fn remove(&mut self, session: &[u8]) {
+        if self.all.remove(session).is_none() {
+            return;
+        }
+        let user = user_of(session);
+        match self.many.get_mut(user) {
+            Some(many) if *many > 1 => *many -= 1,
+            _ => drop(self.many.remove(user)),
+        }
+    }
+
+    /// Forgets some of the user who has most: first what has ended, then what has rested for longest.
+    /// It costs a look at all, for many that come after it.
+    fn make_room(&mut self, some: usize) {
+        let Some((user, _)) = self.many.iter().max_by_key(|(_, many)| **many) else {
+            return;
+        };
+        let own = (self.all.iter()).filter(|(session, t)| user_of(session) == user && !t.busy);
+        let mut own: Vec<(bool, u64, Vec<u8>)> = own
+            .map(|(session, t)| (!t.aborted && !t.ending, t.used, session.clone()))
+            .collect();
+        let some = some.max(1).min(own.len());
+        if some < own.len() {
+            own.select_nth_unstable(some);
+        }
+        for (.., session) in own.drain(..some) {
+            self.remove(&session);
+        }
+    }
+}
 
 /// What tells a session from others.
 pub(crate) fn id_of(lsid: Doc<'_>) -> Vec<u8> {
@@ -105,14 +169,11 @@ impl Transactions {
     pub fn begin_statement(&self, command: &Command<'_>) -> Outcome<()> {
         let (session, number) = session_of(command);
         let starts = command.is("startTransaction");
-        let mut all = self.0.lock();
-        if all.len() >= MOST && !all.contains_key(&session) {
-            all.retain(|_, t| !t.aborted && !t.ending);
-            if all.len() >= MOST {
-                all.clear();
-            }
-        }
-        match all.get(&session) {
+        let mut remembered = self.0.lock();
+        remembered.statements += 1;
+        let used = remembered.statements;
+        let known = remembered.all.get_mut(&session);
+        match known {
             Some(t) if starts && t.number == number && !t.participants.is_empty() => Err(err!(
                 ConflictingOperationInProgress,
                 "txnNumber {number} for the session has started already"
@@ -124,15 +185,19 @@ impl Transactions {
                 t.number
             )
             .into()),
-            Some(t) if !starts && t.number == number => Ok(()),
+            Some(t) if !starts && t.number == number => {
+                t.used = used;
+                Ok(())
+            }
             _ if !starts => Err(unknown(number)),
             _ => {
                 let new = Transaction {
                     number,
                     read_concern: command.document("readConcern").map(|d| d.to_buf()),
+                    used,
                     ..Transaction::default()
                 };
-                all.insert(session, new);
+                remembered.insert(session, new, MOST);
                 Ok(())
             }
         }
@@ -146,9 +211,10 @@ impl Transactions {
     /// The statement as a shard has to get it.
     fn enlist(&self, command: &Command<'_>, shard: &Arc<str>, body: &DocBuf) -> Outcome<DocBuf> {
         let (session, number) = session_of(command);
-        let mut all = self.0.lock();
-        let transaction = all.get_mut(&session).filter(|t| t.number == number);
-        let Some(transaction) = transaction.filter(|t| !t.aborted) else {
+        let mut remembered = self.0.lock();
+        let transaction = remembered.all.get_mut(&session);
+        let transaction = transaction.filter(|t| t.number == number && !t.aborted);
+        let Some(transaction) = transaction else {
             return Err(unknown(number));
         };
         if transaction.ending {
@@ -207,10 +273,25 @@ impl Transactions {
         change: impl FnOnce(&mut Transaction) -> T,
     ) -> Option<T> {
         let (session, number) = session_of(command);
-        let mut all = self.0.lock();
-        let transaction = all.get_mut(&session).filter(|t| t.number == number)?;
-        Some(change(transaction))
+        let mut remembered = self.0.lock();
+        let transaction = remembered.all.get_mut(&session)?;
+        (transaction.number == number).then(|| change(transaction))
     }
+}
+
+/// What a client is told of a statement that has failed: drivers begin a transaction again whose error
+/// has the label.
+pub(crate) fn labelled(command: &Command<'_>, failure: Failure) -> Failure {
+    if !command.in_transaction() || matches!(failure, Failure::NotYet(_)) {
+        return failure;
+    }
+    let mut e = failure.into_error();
+    let differ = matches!(e.code, Code::StaleConfig | Code::StaleDbVersion);
+    if differ || commands::is_transient(e.code) {
+        e.labels.clear();
+        e = e.with_label(TRANSIENT);
+    }
+    e.into()
 }
 
 /// The statement without what only a shard's first one may have.
@@ -285,12 +366,7 @@ impl Router {
             }
             Err(failure) => {
                 self.abort_all(command);
-                let mut e = failure.into_error();
-                if matches!(e.code, Code::HostUnreachable | Code::StaleConfig) {
-                    e.labels.clear();
-                    e = e.with_label(TRANSIENT);
-                }
-                Err(e.into())
+                Err(labelled(command, failure))
             }
         }
     }
@@ -558,5 +634,60 @@ impl Router {
             (None, Some(reply)) => Ok(reply),
             (None, None) => Ok(crate::admin::done()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn session(user: u8, n: u32) -> Vec<u8> {
+        let mut name = vec![0; ID_BYTES];
+        name[..4].copy_from_slice(&n.to_be_bytes());
+        name.extend([user; 32]);
+        name
+    }
+
+    fn used(used: u64) -> Transaction {
+        let number = 1;
+        Transaction {
+            number,
+            used,
+            ..Transaction::default()
+        }
+    }
+
+    /// Who begins more than there is room for loses his own, and of those what has ended or rested.
+    #[test]
+    fn one_user_does_not_end_what_others_have_begun() {
+        let (most, mut remembered) = (640, Remembered::default());
+        for n in 0..40 {
+            remembered.insert(session(1, n), used(u64::from(n)), most);
+        }
+        let ended = Transaction {
+            aborted: true,
+            ..used(5000)
+        };
+        remembered.insert(session(2, 0), ended, most);
+        let busy = Transaction {
+            busy: true,
+            ..used(41)
+        };
+        remembered.insert(session(2, 1), busy, most);
+        for n in 2..5000 {
+            remembered.insert(session(2, n), used(100 + u64::from(n)), most);
+            assert!(remembered.all.len() <= most);
+            assert_eq!(
+                remembered.many.values().sum::<usize>(),
+                remembered.all.len()
+            );
+        }
+        let has = |user, n| remembered.all.contains_key(&session(user, n));
+        assert!((0..40).all(|n| has(1, n)) && has(2, 1) && !has(2, 0));
+        assert!((4500..5000).all(|n| has(2, n)) && !has(2, 2));
+        for n in 0..40 {
+            remembered.remove(&session(1, n));
+        }
+        assert_eq!(remembered.many.len(), 1);
     }
 }

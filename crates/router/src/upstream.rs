@@ -3,8 +3,9 @@
 //! Invariant: a connection that has failed, or whose reply was not read, is never used again.
 
 use crate::{Failure, Outcome};
-use bson::{Doc, DocBuf, Writer};
-use outgoing::{Converse, MongoTarget, Stream};
+use bson::{Doc, DocBuf, Val, Writer};
+use errors::err;
+use outgoing::{Converse, Ending, MongoTarget, Stream};
 use parking_lot::Mutex;
 use service::Control;
 use service::in_flight::SMALL_BYTES;
@@ -13,7 +14,7 @@ use std::io::{ErrorKind, Read as _, Write};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Idle connections kept to one server.
 const KEEP: usize = 128;
@@ -21,8 +22,13 @@ const KEEP: usize = 128;
 const READ_BYTES: usize = 16 << 10;
 /// So often a worker that waits for memory looks whether the server is being stopped.
 const LOOK: Duration = Duration::from_millis(250);
-/// How long a server may keep a router waiting that has asked it who it is.
-const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a server may take for a word of the login.
+const LOGIN_TIMEOUT: Duration = Duration::from_secs(10);
+/// So often who waits for a reply looks whether it is late.
+const SLICE: Duration = Duration::from_secs(1);
+/// How much longer than the operation's own time its reply is waited for: mostly the server says itself
+/// that it has ended.
+const GRACE: Duration = Duration::from_millis(50);
 
 /// The budget for long replies of this process; empty where it is no router.
 static BUDGET: OnceLock<Arc<Control>> = OnceLock::new();
@@ -75,11 +81,49 @@ impl Drop for Room {
     }
 }
 
+/// How a reply is waited for.
+pub(crate) struct Wait<'p> {
+    /// When the operation's own time is over.
+    until: Option<Instant>,
+    /// Called every second.
+    late: &'p dyn Fn(),
+}
+
+impl<'p> Wait<'p> {
+    /// `until`: when the operation's own time is over.
+    pub fn to(until: Option<Instant>, late: &'p dyn Fn()) -> Wait<'p> {
+        Wait { until, late }
+    }
+
+    /// How long to wait until the next look.
+    fn slice(&self) -> Outcome<Duration> {
+        let Some(until) = self.until else {
+            return Ok(SLICE);
+        };
+        match until.saturating_duration_since(Instant::now()) {
+            Duration::ZERO => Err(time_is_over()),
+            left => Ok(left.min(SLICE)),
+        }
+    }
+}
+
+/// When a reply is not waited for any more, of an operation that begins now and has this time.
+pub(crate) fn ends_at(most: Option<Duration>) -> Option<Instant> {
+    Instant::now().checked_add(most?.saturating_add(GRACE))
+}
+
+/// The operation's own time is over, whatever the server does.
+pub(crate) fn time_is_over() -> Failure {
+    Failure::Client(err!(MaxTimeMSExpired, "operation exceeded time limit"))
+}
+
 /// One server.
 pub struct Upstream {
     pub host: String,
     url: String,
     idle: Mutex<Vec<Line>>,
+    /// Of all connections that are open, and of some that are not any more.
+    open: Mutex<Vec<Ending>>,
     /// Grows when the connections of before may not be used any more.
     life: AtomicU64,
 }
@@ -96,6 +140,7 @@ impl Upstream {
             host: host.into(),
             url,
             idle: Mutex::default(),
+            open: Mutex::default(),
             life: AtomicU64::new(0),
         }
     }
@@ -112,7 +157,9 @@ impl Upstream {
         let unreachable = |e: outgoing::Error| Failure::Unreachable(format!("{}: {e}", self.host));
         let target = MongoTarget::parse(&self.url).map_err(unreachable)?;
         let stream = target.connect().map_err(unreachable)?;
-        stream.wait_without_end().map_err(unreachable)?;
+        self.note_open(stream.ending());
+        let limited = stream.set_timeouts(Some(LOGIN_TIMEOUT));
+        limited.map_err(|e| Failure::Unreachable(format!("{}: {e}", self.host)))?;
         let mut line = Line {
             stream,
             host: self.host.clone(),
@@ -130,22 +177,41 @@ impl Upstream {
                 .perform(&mut line, said.as_doc())
                 .map_err(unreachable)?;
         }
+        line.set_timeout(SLICE);
         Ok(line)
     }
 
+    fn note_open(&self, ending: Ending) {
+        let mut open = self.open.lock();
+        // Looked at when there are twice as many as were left.
+        if open.len() == open.capacity() {
+            open.retain(|other| !other.is_past());
+            let many = open.len().max(16);
+            open.reserve_exact(many);
+        }
+        open.push(ending);
+    }
+
+    /// Ends all connections: who waits for a reply on one of them hears that it is lost.
+    pub(crate) fn cut(&self) {
+        self.forget();
+        let open = std::mem::take(&mut *self.open.lock());
+        open.iter().for_each(Ending::end);
+    }
+
     /// Sends a message: the connection on which its reply comes.
-    pub(crate) fn send(&self, message: &[u8]) -> Outcome<Line> {
+    pub(crate) fn send(&self, message: &[u8], patience: &Wait<'_>) -> Outcome<Line> {
         let (mut line, old) = self.line()?;
         if old && line.is_closed() {
             line = self.open()?;
         }
-        line.stream.write_all(message).map_err(|e| line.lost(e))?;
+        line.write(message, Some(patience))?;
         Ok(line)
     }
 
     /// The reply to what was sent.
-    pub(crate) fn receive(&self, mut line: Line) -> Outcome<DocBuf> {
-        let reply = line.read_reply()?;
+    pub(crate) fn receive(&self, mut line: Line, patience: &Wait<'_>) -> Outcome<DocBuf> {
+        let reply = line.read_reply(Some(patience))?;
         let mut idle = self.idle.lock();
         if idle.len() < KEEP {
             idle.push(line);
@@ -153,25 +219,26 @@ impl Upstream {
         Ok(reply)
     }
 
-    pub(crate) fn call(&self, message: &[u8]) -> Outcome<DocBuf> {
-        let line = self.send(message)?;
-        self.receive(line)
+    pub(crate) fn call(&self, message: &[u8], patience: &Wait<'_>) -> Outcome<DocBuf> {
+        let line = self.send(message, patience)?;
+        self.receive(line, patience)
     }
 
-    /// What the server says it is, within a moment; on the connection that was kept for it, which is
+    /// What the server says it is, within `limit`; on the connection that was kept for it, which is
     /// opened where there is none. `news`: it answers when it is not what it was at that version, at
     /// the latest after that time.
     pub(crate) fn hello(
         &self,
         kept: &mut Option<Line>,
         news: Option<&(DocBuf, Duration)>,
+        limit: Duration,
     ) -> Outcome<DocBuf> {
         let mut line = match kept.take() {
             Some(line) => line,
             None => self.open()?,
         };
         let most = news.map_or(Duration::ZERO, |(_, most)| *most);
-        line.set_timeout(Some(HELLO_TIMEOUT + most));
+        line.set_timeout(limit + most);
         let mut hello = Writer::new();
         hello.i32("hello", 1);
         hello.doc(protocol::FIELD, protocol::spoken().as_doc());
@@ -223,16 +290,60 @@ impl Line {
         self.stream.set_nonblocking(false).is_err() || !quiet
     }
 
-    fn set_timeout(&self, limit: Option<Duration>) {
-        let _ = self.stream.set_read_timeout(limit);
+    fn set_timeout(&self, limit: Duration) {
+        let _ = self.stream.set_timeouts(Some(limit));
     }
 
+    /// For an exchange that has an end of its own.
     fn exchange(&mut self, message: &[u8]) -> Outcome<DocBuf> {
-        self.stream.write_all(message).map_err(|e| self.lost(e))?;
-        self.read_reply()
+        self.write(message, None)?;
+        self.read_reply(None)
     }
 
-    fn read_reply(&mut self) -> Outcome<DocBuf> {
+    /// After a wait in vain. Without patience that is the end of it.
+    fn wait_on(&self, e: std::io::Error, patience: Option<&Wait<'_>>) -> Outcome<()> {
+        let waits = matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
+        match patience.filter(|_| waits) {
+            Some(patience) => {
+                patience.slice()?;
+                (patience.late)();
+                Ok(())
+            }
+            None => Err(self.lost(e)),
+        }
+    }
+
+    /// Waits no longer than an operation has time, where it says so.
+    fn wait_for(&self, patience: Option<&Wait<'_>>) -> Outcome<()> {
+        if let Some(patience) = patience.filter(|p| p.until.is_some()) {
+            self.set_timeout(patience.slice()?);
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, message: &[u8], patience: Option<&Wait<'_>>) -> Outcome<()> {
+        let mut left = message;
+        while !left.is_empty() {
+            self.wait_for(patience)?;
+            match self.stream.write(left) {
+                Ok(0) => return Err(self.closed()),
+                Ok(n) => left = left.get(n..).unwrap_or_default(),
+                Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                Err(e) => self.wait_on(e, patience)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn read_reply(&mut self, patience: Option<&Wait<'_>>) -> Outcome<DocBuf> {
+        let reply = self.read_whole(patience)?;
+        if patience.is_some_and(|p| p.until.is_some()) {
+            self.set_timeout(SLICE);
+        }
+        Ok(reply)
+    }
+
+    fn read_whole(&mut self, patience: Option<&Wait<'_>>) -> Outcome<DocBuf> {
         let mut reply = vec![0; READ_BYTES];
         let mut have = 0;
         let mut room = None;
@@ -248,11 +359,12 @@ impl Line {
                     }
                 }
             }
+            self.wait_for(patience)?;
             match self.stream.read(&mut reply[have..]) {
                 Ok(0) => return Err(self.closed()),
                 Ok(n) => have += n,
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                Err(e) => return Err(self.lost(e)),
+                Err(e) => self.wait_on(e, patience)?,
             }
         }
     }
@@ -419,6 +531,15 @@ pub fn with_fields(body: Doc<'_>, fields: Doc<'_>) -> DocBuf {
     DocBuf::from_vec(bytes).unwrap_or_default()
 }
 
+/// What servers put to errors.
+const LABELS: [&str; 5] = [
+    "TransientTransactionError",
+    "UnknownTransactionCommitResult",
+    "RetryableWriteError",
+    "ResumableChangeStreamError",
+    "NoWritesPerformed",
+];
+
 /// The error that a reply tells, if it does.
 pub fn error_of(reply: Doc<'_>) -> Option<errors::Error> {
     if reply.get("ok").is_some_and(|v| v.truthy()) {
@@ -429,8 +550,19 @@ pub fn error_of(reply: Doc<'_>) -> Option<errors::Error> {
     let says = reply.get("errmsg").and_then(|v| v.as_str());
     let mut error = errors::Error::coded(code, says.unwrap_or("a shard failed without a reason"));
     let mut extra = Writer::new();
+    let labels = reply.get("errorLabels").and_then(|v| v.as_array());
+    for label in labels
+        .unwrap_or(Doc::EMPTY)
+        .values()
+        .filter_map(Val::as_str)
+    {
+        if let Some(label) = LABELS.iter().find(|known| **known == label) {
+            error = error.with_label(label);
+        }
+    }
     let own = [
         "ok",
+        "errorLabels",
         "errmsg",
         "code",
         "codeName",

@@ -243,7 +243,8 @@ impl<S: Service> EventLoop<S> {
             let shaking = self.establishing.front().map(|(until, ..)| until);
             let due = waits.into_iter().chain(shaking).min();
             let due = due.map(|until| until.saturating_duration_since(Instant::now()));
-            stalled.into_iter().chain(due).min()
+            let replies = self.look_for_replies();
+            stalled.into_iter().chain(due).chain(replies).min()
         }
     }
 

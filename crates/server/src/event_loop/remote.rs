@@ -6,6 +6,7 @@
 //! the service finds out by itself.
 
 use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Token};
@@ -15,6 +16,9 @@ use super::requests::Suspended;
 use super::{EventLoop, Fate};
 use crate::connection::{Connection, Phase, Resume};
 
+/// So often the service looks for replies that do not come: it may have to end what waits for them.
+const LOOK: Duration = Duration::from_millis(50);
+
 pub(super) const REMOTE: Token = Token(usize::MAX - 2);
 
 #[derive(Default)]
@@ -23,6 +27,8 @@ pub(super) struct Remote {
     waiting: HashMap<u64, Suspended>,
     /// Empty between turns.
     arrived: Vec<u64>,
+    /// When the service last looked for replies.
+    looked: Option<Instant>,
     /// [`crate::runner::Runner::resets`] of the state that is polled.
     resets: Option<u64>,
 }
@@ -73,13 +79,23 @@ impl<S: Service> EventLoop<S> {
     /// Whether replies have come, or may be read on since there is memory again.
     pub(super) fn may_have_replies(&self, events: &Events) -> bool {
         let in_flight = &self.shared.control.in_flight;
-        events.iter().any(|event| event.token() == REMOTE)
-            || !self.remote.waiting.is_empty() && in_flight.has_waiting()
+        if events.iter().any(|event| event.token() == REMOTE) {
+            return true;
+        }
+        let looked = self.remote.looked;
+        let due = looked.is_none_or(|looked| looked.elapsed() >= LOOK);
+        !self.remote.waiting.is_empty() && (due || in_flight.has_waiting())
+    }
+
+    /// When the service is to look for replies though none has come.
+    pub(super) fn look_for_replies(&self) -> Option<Duration> {
+        (!self.remote.waiting.is_empty()).then_some(LOOK)
     }
 
     /// Runs the requests whose replies are there.
     pub(super) fn take_replies(&mut self) {
         let mut arrived = std::mem::take(&mut self.remote.arrived);
+        self.remote.looked = Some(Instant::now());
         self.runner.take_arrived(&mut arrived);
         for ticket in arrived.drain(..) {
             if let Some(suspended) = self.remote.waiting.remove(&ticket) {

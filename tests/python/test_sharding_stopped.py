@@ -1,0 +1,109 @@
+"""A shard's primary stands still: its process is there, and takes what is sent. What waits for it ends in its own time, or goes to
+the next primary."""
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+from harness import until
+from pymongo.errors import ExecutionTimeout, PyMongoError
+from sharded_cluster import ShardedCluster
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with ShardedCluster(tmp_path_factory.mktemp("cluster"), shards=1, replicas=3) as running:
+        with running.on_shard("s0") as direct:
+            config = direct.admin.command("replSetGetConfig")["config"]
+            settings = {**config["settings"], "electionTimeoutMillis": 2000}
+            direct.admin.command("replSetReconfig", {**config, "version": config["version"] + 1, "settings": settings})
+        for server in running.sets["s0"]:
+            until("it has heard of it", lambda s=server: election_timeout(s) == 2000)
+        yield running
+
+
+def election_timeout(server):
+    with server.client() as direct:
+        return direct.admin.command("replSetGetConfig")["config"]["settings"]["electionTimeoutMillis"]
+
+
+def agreed_primary(servers):
+    """The primary, where all members say the same one."""
+    told = set()
+    for server in servers:
+        with server.client(serverSelectionTimeoutMS=1000, socketTimeoutMS=2000) as direct:
+            hello = direct.admin.command("hello")
+            told.add((hello.get("primary"), direct.admin.command("replSetGetStatus")["term"]))
+    names = {name for name, _ in told}
+    return next(s for s in servers if s.address in names) if len(told) == 1 and None not in names else None
+
+
+def primary_of(servers):
+    for server in servers:
+        try:
+            with server.client(serverSelectionTimeoutMS=1000, socketTimeoutMS=2000) as direct:
+                if direct.admin.command("hello")["isWritablePrimary"]:
+                    return server
+        except PyMongoError:
+            pass
+    return None
+
+
+class Asked(threading.Thread):
+    """One operation; `outcome` is what it has given, or its error."""
+
+    def __init__(self, run):
+        super().__init__(daemon=True)
+        self.operation, self.outcome = run, None
+        self.start()
+
+    def run(self):
+        try:
+            self.outcome = self.operation()
+        except PyMongoError as e:
+            self.outcome = e
+
+
+def test_what_waits_for_a_stopped_primary_goes_to_the_next(cluster):
+    options = dict(retryReads=False, maxPoolSize=20)
+    with cluster.client(**options) as client, cluster.client(retryWrites=False, **options) as once:
+        coll = client.st.c
+        coll.insert_one({"_id": 0})
+        assert once.st.c.find_one() == {"_id": 0}
+        old = until("there is a primary", lambda: agreed_primary(cluster.sets["s0"]), 60)
+        os.kill(old.process.pid, signal.SIGSTOP)
+        try:
+            # Its threads stop where they are, one after another.
+            time.sleep(0.3)
+            began = time.monotonic()
+            # Before anybody else is primary.
+            with pytest.raises(ExecutionTimeout):
+                coll.find_one({}, max_time_ms=700)
+            assert time.monotonic() - began < 5
+            reads = [Asked(lambda: coll.find_one({"_id": 0})) for _ in range(3)]
+            counts = Asked(lambda: coll.count_documents({"_id": 0}))
+            numbered = Asked(lambda: coll.insert_one({"_id": 1}).inserted_id)
+            single = Asked(lambda: once.st.c.insert_one({"_id": 2}).inserted_id)
+            for asked in [*reads, counts, numbered, single]:
+                asked.join(60)
+                assert not asked.is_alive(), "it waits until the process goes on"
+            assert [asked.outcome for asked in reads] == [{"_id": 0}] * 3
+            assert counts.outcome == 1 and numbered.outcome == 1
+            # It may have been done: that is for the client to find out.
+            assert single.outcome == 2 or isinstance(single.outcome, PyMongoError), single.outcome
+            rest = [s for s in cluster.sets["s0"] if s is not old]
+            assert primary_of(rest)
+        finally:
+            os.kill(old.process.pid, signal.SIGCONT)
+        until("the old one follows", lambda: is_secondary(old), 60)
+        assert {d["_id"] for d in coll.find()} >= {0, 1}
+
+
+def is_secondary(server):
+    try:
+        with server.client(serverSelectionTimeoutMS=1000, socketTimeoutMS=2000) as direct:
+            return direct.admin.command("hello").get("secondary")
+    except PyMongoError:
+        return False
