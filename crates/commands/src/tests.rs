@@ -2,7 +2,7 @@
 
 use crate::{Commands, Connection, Local};
 use bson::{Doc, DocBuf, Val, json};
-use service::config::Topology;
+use service::config::{ClusterRole, Topology};
 use service::{Address, Client, Control, Mode, Outcome, Request, ServerConfig, Service};
 use std::sync::Arc;
 use storage::{Store, StoreOptions};
@@ -431,6 +431,36 @@ fn sessions_and_transactions() {
     );
     s.ok(r#"{"endSessions": [{"id": {"$binary": {"base64": "ABEiM0RVRneImaq7zN3u/w==", "subType": "04"}}}]}"#);
     assert_eq!(s.code(r#"{"endSessions": [1]}"#), 14);
+}
+
+/// A shard may refuse a first statement when the transaction has begun there: its router sends it
+/// again. What was ended does not begin again.
+#[test]
+fn a_transaction_begins_again_on_a_shard_whose_first_statement_has_failed() {
+    let lsid =
+        r#""lsid": {"id": {"$binary": {"base64": "ABEiM0RVRneImaq7zN3u/w==", "subType": "04"}}}"#;
+    for (role, again) in [(ClusterRole::Shard, 0), (ClusterRole::default(), 50911)] {
+        let mut s = Server::with(ServerConfig {
+            role,
+            ..ServerConfig::default()
+        });
+        let mut send = |number: i32, what: &str| {
+            let of = format!(r#""txnNumber": {{"$numberLong": "{number}"}}, "autocommit": false"#);
+            let reply = s.run(&format!("{{{what}, {of}, {lsid}}}"));
+            reply.get("code").and_then(|v| v.as_i32()).unwrap_or(0)
+        };
+        let begins = r#""find": "c", "startTransaction": true"#;
+        let fails = r#""find": "c", "filter": {"$no": 1}, "startTransaction": true"#;
+        let commit = r#""commitTransaction": 1, "$db": "admin""#;
+        let abort = r#""abortTransaction": 1, "$db": "admin""#;
+        assert_eq!((send(1, fails), send(1, begins)), (2, again), "{role:?}");
+        if again == 0 {
+            assert_eq!((send(1, commit), send(1, begins)), (0, 50911));
+        }
+        assert_eq!((send(2, fails), send(2, abort)), (2, 251), "{role:?}");
+        assert_eq!(send(2, begins), 50911);
+        assert_eq!((send(3, begins), send(3, begins)), (0, 50911));
+    }
 }
 
 #[test]
