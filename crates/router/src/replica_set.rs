@@ -294,9 +294,10 @@ impl ReplicaSet {
     ) -> Outcome<DocBuf> {
         let began = Instant::now();
         // Who waits for news waits long.
-        let late = || match asked.terms.cursor {
-            None => self.is_late(),
-            Some(_) => {}
+        let late = || {
+            if asked.terms.cursor.is_none() {
+                self.is_late();
+            }
         };
         let wait = Wait::to(until, &late);
         loop {
