@@ -81,8 +81,8 @@ fn user_of(session: &[u8]) -> &[u8] {
 
 impl Remembered {
     fn insert(&mut self, session: Vec<u8>, new: Transaction, most: usize) {
-        if self.all.contains_key(&session) {
-            self.all.insert(session, new);
+        if let Some(known) = self.all.get_mut(&session) {
+            *known = new;
             return;
         }
         if self.all.len() >= most {

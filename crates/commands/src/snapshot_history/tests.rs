@@ -86,7 +86,7 @@ fn a_state_that_was_read_does_not_change() {
                 continue;
             }
             pinned += 1;
-            if n % 2 == 0 {
+            if n.is_multiple_of(2) {
                 std::thread::yield_now();
             }
             history.include(at, vec![keys[0].clone()]).unwrap();
