@@ -1,10 +1,12 @@
 """How much a move takes from those who write meanwhile: it rests while routers are served, and who waits for its end asks once."""
 
 import contextlib
+import random
 import threading
 import time
 
 import bson
+import pymongo
 import pytest
 from harness import until
 from sharded_cluster import at_rest
@@ -130,3 +132,98 @@ def test_one_of_many_asks_about_a_fence(cluster):
             for thread in threads:
                 thread.join(20)
         assert coll.count_documents({"pad": {"$exists": False}}) == 16
+
+
+@pytest.fixture
+def small_logs(tmp_path):
+    """Shards whose logs keep 4 MB."""
+    with at_rest(tmp_path, options=("--log-retain", "4")) as running:
+        yield running
+
+
+def paused(cluster, client, db, millis):
+    """A collection whose range waits so long between pieces of its copy, and the other shard."""
+    coll, here, there = sharded(client, db)
+    for shard in (here, there):
+        with cluster.on_shard(shard) as direct:
+            direct.admin.command("setParameter", 1, migrateCloneInsertionBatchDelayMS=millis)
+    return coll, there
+
+
+def test_the_log_waits_for_a_move(small_logs):
+    """More is written while a range is copied than the log keeps for others."""
+    with small_logs.client() as client:
+        coll, there = paused(small_logs, client, "leased", 1000)
+        failures = []
+
+        def move():
+            try:
+                client.admin.command("moveChunk", "leased.c", find={"k": 1}, to=there)
+            except Exception as failure:
+                failures.append(failure)
+
+        mover = threading.Thread(target=move)
+        mover.start()
+        until("it copies", lambda: client.config["pendingMoves"].find_one() or mover.is_alive())
+        # Into the part that stays; 8 MB in all, two windows.
+        for n in range(80):
+            coll.insert_one({"_id": f"w{n}", "k": 700 + n, "fill": "x" * 100_000})
+        mover.join(120)
+        assert not failures, failures
+        assert coll.count_documents({}) == DOCUMENTS + 80
+        assert client.config.chunks.count_documents({"shard": there}) == 1
+
+
+def test_a_move_that_the_log_cannot_wait_for_says_what_to_do(small_logs):
+    with small_logs.client() as client:
+        coll, there = paused(small_logs, client, "lost", 1000)
+        failures = []
+
+        def move():
+            try:
+                client.admin.command("moveChunk", "lost.c", find={"k": 1}, to=there)
+            except Exception as failure:
+                failures.append(failure)
+
+        mover = threading.Thread(target=move)
+        mover.start()
+        time.sleep(0.5)
+        for n in range(300):
+            coll.insert_one({"_id": f"w{n}", "k": 700, "fill": "x" * 100_000})
+        mover.join(120)
+        assert len(failures) == 1 and "more was written than the log keeps for it (12 MiB)" in str(failures[0])
+        assert coll.count_documents({}) == DOCUMENTS + 300, "all is as before"
+        assert client.config.chunks.count_documents({"shard": there}) == 0
+
+
+def test_batches_into_a_range_that_moves(cluster):
+    """Writers of batches are faster than a mover that gives way to them: the move ends all the same."""
+    with cluster.client() as client:
+        coll, here, there = sharded(client, "batches")
+        stop, kept, failures = threading.Event(), [0] * 4, []
+
+        def write(number):
+            try:
+                with cluster.client(number % 2) as own:
+                    own = own[coll.database.name].get_collection(coll.name, write_concern=pymongo.WriteConcern(1))
+                    while not stop.is_set():
+                        own.insert_many([{"k": random.randrange(500), "fill": "y" * 400} for _ in range(50)])
+                        kept[number] += 50
+            except Exception as failure:
+                failures.append(failure)
+
+        writers = [threading.Thread(target=write, args=(n,)) for n in range(4)]
+        for writer in writers:
+            writer.start()
+        try:
+            until("all write", lambda: all(kept))
+            # It would have taken for ever; a busy machine needs some time.
+            client.admin.command("moveChunk", "batches.c", find={"k": 1}, to=there)
+        finally:
+            stop.set()
+            for writer in writers:
+                writer.join(60)
+        assert not failures, failures
+        assert coll.count_documents({}) == DOCUMENTS + sum(kept)
+        with cluster.on_shard(here) as direct:
+            until("its old documents go", lambda: direct.batches.c.count_documents({"k": {"$lt": 500}}) == 0)

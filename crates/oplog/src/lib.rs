@@ -35,6 +35,7 @@ mod examine;
 mod file;
 mod frame;
 mod group;
+mod lease;
 mod marks;
 mod reader;
 mod recovery;
@@ -45,6 +46,7 @@ pub use error::{Error, Result};
 pub use examine::{LogExamination, examine, examine_from, segment_before};
 pub use file::{Disk, FileSystem, LogFile};
 pub use group::{Group, Stamp};
+pub use lease::MOST_WINDOWS;
 pub use reader::{LogMark, LogReader, Record};
 pub use recovery::Recovered;
 
@@ -154,6 +156,7 @@ pub(crate) struct Shared {
     trimmed: Mutex<Trimmed>,
     /// Entries from here on stay, whatever the window says.
     held_from: AtomicU64,
+    leases: lease::Leases,
     /// The last index whose write returned.
     written: AtomicU64,
     last_ts: AtomicU64,
@@ -368,6 +371,17 @@ impl Log {
     /// Entries from `index` on stay, whatever the window says; `u64::MAX` lets go of them.
     pub fn hold(&self, index: u64) {
         self.shared.held_from.store(index, Ordering::Release);
+    }
+
+    /// Entries from `index` on stay for `lifetime` longer, unless they are more than the bound of all
+    /// leases ([`lease::MOST_WINDOWS`]) lets be kept. Renewed by the same name.
+    pub fn lease(&self, name: &str, index: u64, lifetime: Duration) {
+        let now = std::time::Instant::now();
+        self.shared.leases.take(name, index, now, lifetime);
+    }
+
+    pub fn end_lease(&self, name: &str) {
+        self.shared.leases.end(name);
     }
 
     /// Removes the oldest segments that are outside the retention window and hold nothing at or

@@ -284,6 +284,7 @@ fn start_log(opts: LogOptions, end: End) -> Result<Log> {
         window: Mutex::new(opts.window),
         trimmed: Mutex::default(),
         held_from: AtomicU64::new(u64::MAX),
+        leases: Default::default(),
         opts,
         segments: Mutex::new(Segments { all: end.kept }),
         written: AtomicU64::new(last_index),

@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use crate::file::{LogFile, read_full_at, write_all_at};
 use crate::frame::{HEADER_BYTES, Header, VERSION};
+use crate::lease::MOST_WINDOWS;
 use crate::reader::{Frames, Step};
 use crate::{LogOptions, Shared};
 use std::collections::VecDeque;
@@ -185,6 +186,8 @@ impl Shared {
         let window = *self.window.lock();
         let age = u64::try_from(window.min_age.as_millis()).unwrap_or(u64::MAX);
         let kept_from = ((opts.clock)().saturating_sub(age) / 1000) << 32;
+        let leased_from = self.leases.oldest(began);
+        let leased_bytes = window.max_bytes.saturating_mul(MOST_WINDOWS);
         let mut removed = Vec::new();
         {
             let mut segments = self.segments.lock();
@@ -192,6 +195,9 @@ impl Shared {
             while let (Some(first), Some(second)) = (segments.all.front(), segments.all.get(1)) {
                 // Nothing is removed that recovery needs, whatever the window says.
                 if second.first_index > needed_from || total <= window.max_bytes {
+                    break;
+                }
+                if second.first_index > leased_from && total <= leased_bytes {
                     break;
                 }
                 // All in a segment is older than the first entry of the next. One that has none yet tells nothing.

@@ -15,6 +15,10 @@ pub const PUT_DOCUMENTS: usize = 1000;
 const FEW: usize = 200;
 const SHORT: Duration = Duration::from_millis(50);
 const MOST_ROUNDS: usize = 50;
+/// A catch-up that takes longer has writers slowed down, and more so with each such time.
+const PATIENCE: Duration = Duration::from_secs(2);
+const HURRIED_EACH: Duration = Duration::from_secs(1);
+pub const MOST_HURRY: u32 = 7;
 
 /// What is to be done now.
 #[derive(Clone, Debug, PartialEq)]
@@ -61,6 +65,15 @@ pub struct Follow {
     again: Vec<Value>,
     rounds: usize,
     touched: usize,
+    /// What was touched in the round before.
+    before: usize,
+    /// Whether the last round was at most half of the one before.
+    halved: bool,
+    /// When the catch-up began.
+    near_since: Duration,
+    hurry: u32,
+    /// When that was raised last.
+    hurried: Duration,
     since: Duration,
     /// Documents that are renewed at once.
     part: usize,
@@ -85,6 +98,11 @@ impl Follow {
             again: Vec::new(),
             rounds: 0,
             touched: 0,
+            before: 0,
+            halved: false,
+            near_since: Duration::ZERO,
+            hurry: 0,
+            hurried: Duration::ZERO,
             since: Duration::ZERO,
             part: PUT_DOCUMENTS,
         }
@@ -95,10 +113,28 @@ impl Follow {
         self.time
     }
 
+    /// The entry that the log was read up to, and its term.
+    pub fn place(&self) -> (i64, i64) {
+        (self.after, self.term)
+    }
+
     /// Whether what is done now may be done at leisure: what is written meanwhile is for the next
     /// round, and rounds that do not rest come to an end.
     pub fn may_rest(&self) -> bool {
         self.phase == Phase::Near && self.rounds == 0
+    }
+
+    /// How much writers have to be slowed down, from 0 (not at all) to [`MOST_HURRY`]: more with every
+    /// second of a catch-up whose rounds do not become half as long.
+    pub fn hurry(&mut self, now: Duration) -> u32 {
+        if self.phase != Phase::Near || now.saturating_sub(self.near_since) < PATIENCE {
+            return 0;
+        }
+        let comes_near = self.rounds > 1 && self.halved;
+        if !comes_near && now.saturating_sub(self.hurried) >= HURRIED_EACH {
+            (self.hurry, self.hurried) = ((self.hurry + 1).min(MOST_HURRY), now);
+        }
+        self.hurry
     }
 
     /// Documents that are renewed at once from now on.
@@ -119,6 +155,8 @@ impl Follow {
     fn go(&mut self, phase: Phase, now: Duration) {
         (self.phase, self.since) = (phase, now);
         (self.more, self.rounds, self.touched) = (true, 0, 0);
+        (self.before, self.halved, self.hurry) = (0, false, 0);
+        (self.near_since, self.hurried) = (now, Duration::ZERO);
     }
 
     /// `None`: the round, or the rounds, are done.
@@ -184,6 +222,9 @@ impl Follow {
             )
             .into());
         }
+        // The first round is of all that the copy took.
+        self.halved = self.touched * 2 <= self.before;
+        self.before = self.touched;
         (self.since, self.touched, self.more) = (now, 0, true);
         Ok(())
     }
@@ -272,6 +313,42 @@ mod tests {
         }
         assert_eq!(follow.ask(), Some(Ask::Changes(Some((9, 1)))));
         assert!(!follow.may_rest());
+    }
+
+    /// Writers are slowed down when the catch-up takes long, more and more until its rounds halve.
+    #[test]
+    fn a_catch_up_that_takes_long() {
+        let seconds = Duration::from_secs_f64;
+        let mut follow = begun();
+        follow.come_near(seconds(10.0));
+        assert_eq!(follow.hurry(seconds(11.9)), 0);
+        assert_eq!(follow.hurry(seconds(12.1)), 1);
+        assert_eq!(follow.hurry(seconds(12.9)), 1);
+        assert_eq!(follow.hurry(seconds(13.2)), 2);
+        let round = |follow: &mut Follow, n: usize, at: f64| {
+            follow.heard(told(n, 9, false), seconds(at)).unwrap();
+            while let Some(Ask::Renew(_)) = follow.ask() {
+                follow.put(Vec::new(), seconds(at)).unwrap();
+            }
+            follow.hurry(seconds(at))
+        };
+        assert_eq!(
+            round(&mut follow, 9000, 15.0),
+            3,
+            "the first round tells nothing"
+        );
+        assert_eq!(round(&mut follow, 4500, 17.0), 3, "it comes nearer");
+        assert_eq!(round(&mut follow, 4000, 19.0), 4, "too slowly");
+        assert_eq!(round(&mut follow, 1000, 30.0), 4);
+        assert_eq!(round(&mut follow, 100, 31.0), 0);
+        assert_eq!(follow.ask(), None);
+        follow.come_near(Duration::ZERO);
+        for second in 0..20 {
+            follow.hurry(seconds(f64::from(second)));
+        }
+        assert_eq!(follow.hurry(seconds(20.0)), MOST_HURRY);
+        follow.finish(seconds(20.0));
+        assert_eq!(follow.hurry(seconds(40.0)), 0);
     }
 
     #[test]

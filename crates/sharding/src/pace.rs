@@ -1,10 +1,12 @@
 //! How fast a range's documents are copied and removed while clients are served.
 //!
 //! ```text
-//! worked for t ─► rests for t × RESTS × load, at most LONGEST
+//! worked for t ─► rests for t × RESTS × load, at most LONGEST; less, the longer the move takes
 //! load: commands that a shard serves for routers in a second, in parts of BUSY; at most 1
 //! ```
-//! So a mover works a fifth of the time where many write, and all of it where nobody does.
+//! So a mover works a fifth of the time where many write, and all of it where nobody does. What is
+//! written meanwhile he has to copy too: after two seconds he works a third of the time, after four
+//! half of it, after eight two thirds, and so comes to an end.
 //!
 //! Invariant: a rest is bounded by the work before it, so a move takes at most `1 + RESTS` times as
 //! long as one that does not rest.
@@ -24,6 +26,9 @@ const FIRST: Duration = Duration::from_millis(5);
 /// Documents of one piece of work, while others are served and while none are.
 const FEW: usize = 100;
 const MANY: usize = 2000;
+/// While others are served, in a move that takes longer than [`PATIENCE`].
+const SOME: usize = 500;
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// What one mover knows of one shard.
 #[derive(Clone, Debug, Default)]
@@ -57,19 +62,23 @@ impl Pace {
         self.load.is_some_and(|load| load < IDLE)
     }
 
-    /// How long to rest after work.
-    pub fn rest(&self, worked: Duration) -> Duration {
+    /// How long to rest after work, of a move that began `since` ago.
+    pub fn rest(&self, worked: Duration, since: Duration) -> Duration {
         match self.load {
-            Some(load) if load >= IDLE => worked.mul_f64(RESTS * load).min(LONGEST),
+            Some(load) if load >= IDLE => {
+                let rests = RESTS / since.as_secs_f64().max(1.0);
+                worked.mul_f64(rests * load).min(LONGEST)
+            }
             _ => Duration::ZERO,
         }
     }
 
-    /// How many documents are copied before the next rest.
-    pub fn documents(&self) -> usize {
+    /// How many documents are copied before the next rest, of a move that began `since` ago.
+    pub fn documents(&self, since: Duration) -> usize {
         match self.load {
             Some(load) if load < IDLE => MANY,
-            _ => FEW,
+            _ if since < PATIENCE => FEW,
+            _ => SOME,
         }
     }
 }
@@ -89,11 +98,11 @@ mod tests {
         pace.heard(100, millis(0));
         assert!(!pace.asks(millis(4)) && pace.asks(millis(6)));
         assert!(!pace.is_idle());
-        assert_eq!(pace.documents(), FEW);
+        assert_eq!(pace.documents(millis(0)), FEW);
         pace.heard(100, millis(500));
         assert!(!pace.asks(millis(530)) && pace.asks(millis(550)));
-        assert_eq!(pace.rest(millis(10)), Duration::ZERO);
-        assert_eq!(pace.documents(), MANY);
+        assert_eq!(pace.rest(millis(10), millis(0)), Duration::ZERO);
+        assert_eq!(pace.documents(millis(0)), MANY);
     }
 
     #[test]
@@ -101,13 +110,17 @@ mod tests {
         let mut pace = Pace::default();
         pace.heard(0, millis(0));
         pace.heard(10_000, millis(1000));
-        assert_eq!(pace.rest(millis(10)), millis(40));
-        assert_eq!(pace.rest(millis(1000)), LONGEST);
-        assert_eq!(pace.documents(), FEW);
+        assert_eq!(pace.rest(millis(10), millis(0)), millis(40));
+        assert_eq!(pace.rest(millis(1000), millis(0)), LONGEST);
+        assert_eq!(pace.documents(millis(0)), FEW);
+        // The longer it takes, the more it works.
+        assert_eq!(pace.rest(millis(10), millis(2000)), millis(20));
+        assert_eq!(pace.rest(millis(10), millis(8000)), millis(5));
+        assert_eq!(pace.documents(millis(8000)), SOME);
         pace.heard(10_250, millis(2000));
-        assert_eq!(pace.rest(millis(10)), millis(20));
+        assert_eq!(pace.rest(millis(10), millis(0)), millis(20));
         // Another primary counts from its beginning.
         pace.heard(3, millis(3000));
-        assert_eq!(pace.rest(millis(10)), Duration::ZERO);
+        assert_eq!(pace.rest(millis(10), millis(0)), Duration::ZERO);
     }
 }

@@ -58,7 +58,10 @@ pub use entry::{Effect, Entry, Glance, Key, MAX_ENTRY_BYTES, Op, OpSession, Uuid
 pub use latch::{LatchGuard, Latches};
 pub use nonblocking_read::{Block, Missing, without};
 pub use offline::{LogFindings, Offline, Unreadable};
-pub use oplog::{LogMark, LogReader, Record, Trimmed as LogTrimmed, Window as LogWindow};
+pub use oplog::{
+    LogMark, LogReader, MOST_WINDOWS as LEASED_LOG_WINDOWS, Record, Trimmed as LogTrimmed,
+    Window as LogWindow,
+};
 pub use replicator::{Appended, Epoch, FlushGate, Replicator};
 pub use restore::{
     Completion, LogFiles, Moment, RestoreError, RestoreRequest, Restored, Until, log_files, restore,

@@ -527,6 +527,16 @@ impl Store {
         self.log.hold(index);
     }
 
+    /// The log keeps its entries from `index` on for whoever reads them under this name, for
+    /// `lifetime` or until the lease is renewed or ended, within the bound of all leases.
+    pub fn lease_log(&self, name: &str, index: u64, lifetime: Duration) {
+        self.log.lease(name, index, lifetime);
+    }
+
+    pub fn end_log_lease(&self, name: &str) {
+        self.log.end_lease(name);
+    }
+
     /// The first entry of the log that is still kept.
     pub fn first_log_index(&self) -> u64 {
         self.log.first_index()

@@ -494,6 +494,11 @@ fn pandodb(cx: &mut CommandContext<'_, '_>) {
             .i64("rollbacks", driver.status().rollbacks as i64)
             .close();
     }
+    // Writes of routers that waited because a mover of their range could not keep up.
+    w.i64(
+        "writesSlowedForMoves",
+        cx.app.ownerships.waited_slowly() as i64,
+    );
     let f = &cx.app.control.in_flight;
     w.open_doc("inFlight")
         .i64("limitBytes", f.limit() as i64)

@@ -123,6 +123,12 @@ impl Commands {
         out: &mut Vec<u8>,
     ) -> Outcome {
         let start = out.len();
+        if let Some(wait) = self.slowed_write(command, request) {
+            if mode.on_loop() {
+                return suspended(Suspension::Worker, None);
+            }
+            std::thread::sleep(wait);
+        }
         let mut admitted = match self.admit_router(command, client, request) {
             Ok(admitted) => admitted,
             Err(error) => {

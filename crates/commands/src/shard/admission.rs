@@ -19,7 +19,7 @@ use sharding::{
     DbVersion, Home, Ownership, PlaceRange, Received, Series, Standing, home_standing, standing,
 };
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use time_series::TimeSeriesOptions;
 
 /// What a shard knows its part of.
@@ -64,6 +64,21 @@ impl Commands {
             _ => ns.to_string(),
         };
         Part { name, series }
+    }
+
+    /// How long a router's write waits, because a mover could not keep up otherwise.
+    pub(crate) fn slowed_write(
+        &self,
+        command: &Command,
+        request: &Request<'_>,
+    ) -> Option<Duration> {
+        let any = self.ownerships.slows_any();
+        if !any || !command.is(flag::WRITE) || request.body.contains("moveTurn") {
+            return None;
+        }
+        let first = request.body.first().map_or(Val::NULL, |e| e.val);
+        let (db, coll) = command.target(request.db().unwrap_or(""), first)?;
+        self.ownerships.slowed(&format!("{db}.{coll}"))
     }
 
     /// Compares versions where the command carries one.

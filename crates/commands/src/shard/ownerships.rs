@@ -14,7 +14,7 @@ use parking_lot::{ArcRwLockReadGuard, Condvar, Mutex, RawRwLock, RwLock};
 use sharding::{Home, Ownership, PlaceRange, UnderWay};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use storage::{Committed, Effect, Entry, Observer, Op};
 
@@ -69,6 +69,12 @@ pub struct Ownerships {
     news: (Mutex<()>, Condvar),
     /// Commands of routers.
     served: AtomicU64,
+    /// Collections whose writers a mover cannot keep up with: how long each write waits, until when.
+    slowed: Mutex<HashMap<String, (Duration, Instant)>>,
+    /// How many those are.
+    slowed_count: AtomicUsize,
+    /// Writes that have waited so.
+    waited_slowly: AtomicU64,
 }
 
 impl Ownerships {
@@ -99,6 +105,33 @@ impl Ownerships {
 
     pub fn home(&self, db: &str) -> Option<Arc<Home>> {
         self.homes.read().get(db).cloned()
+    }
+
+    /// Has each write of routers to a collection wait so long, until then. It ends by itself.
+    pub fn slow_down(&self, ns: &str, each: Duration, until: Instant) {
+        let mut slowed = self.slowed.lock();
+        slowed.insert(ns.to_string(), (each, until));
+        self.slowed_count.store(slowed.len(), Ordering::Release);
+    }
+
+    pub fn slows_any(&self) -> bool {
+        self.slowed_count.load(Ordering::Acquire) > 0
+    }
+
+    /// How long a write to a collection waits now.
+    pub fn slowed(&self, ns: &str) -> Option<Duration> {
+        let now = Instant::now();
+        let mut slowed = self.slowed.lock();
+        slowed.retain(|_, (_, until)| *until > now);
+        self.slowed_count.store(slowed.len(), Ordering::Release);
+        let each = slowed.get(ns)?.0;
+        self.waited_slowly.fetch_add(1, Ordering::Relaxed);
+        Some(each)
+    }
+
+    /// Writes that have waited because a mover could not keep up, since the process began.
+    pub fn waited_slowly(&self) -> u64 {
+        self.waited_slowly.load(Ordering::Relaxed)
     }
 
     /// The gates for a write; `None` while somebody waits for writes to end.

@@ -5,8 +5,12 @@
 //! {_pandoChanges: 1, ns}                          → {ids: [], upTo: <long>, term: <long>}     where the log ends
 //! {_pandoChanges: 1, ns, after: <long>, term, range?: {low, high?}}
 //!                                                 → {ids: [_id…], upTo, term, more: <bool>}
+//! {_pandoChanges: 1, ns, after: <long>, lease: <string>, renew: true, slowMillis?: <long>}     → {}
+//! {_pandoChanges: 1, ns, lease: <string>, end: true}                     → {}
 //! ```
-//! With a range: of documents that lie there, or may have lain there.
+//! With a range: of documents that lie there, or may have lain there. With a lease the log is kept from
+//! `after` on, or from its end, until a minute after it was last asked for. With `slowMillis` each write
+//! of routers to the collection waits so long, for a second.
 //! `term` is that of the entry `upTo`. A log that has another entry there is another primary's, and what
 //! was read before may never have been written: that fails.
 
@@ -19,10 +23,16 @@ use errors::{Error, Result, Stop, err};
 use sharding::{Ownership, PlaceRange, value_of};
 use std::collections::HashSet;
 use std::sync::Arc;
-use storage::{Effect, Entry, Op};
+use std::time::{Duration, Instant};
+use storage::{Effect, Entry, LogReader, Op};
 
 /// What is before a record's own key: tablet, space, index.
 const RECORD_PREFIX: usize = 8 + 1 + 4;
+/// How long writes wait that are slowed down, at most, and for how long they do.
+const MOST_SLOW_MILLIS: i64 = 500;
+const SLOWED: Duration = Duration::from_secs(1);
+/// A lease on the log holds so long unless it is renewed.
+const LEASE: Duration = Duration::from_secs(60);
 /// The ids of one reply, in bytes.
 const MOST_BYTES: usize = 4 << 20;
 
@@ -35,9 +45,26 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let mut ids = Writer::new_array();
     let (mut seen, mut up_to, mut more) = (HashSet::new(), end, false);
     let first = after.unwrap_or(end);
+    if let Some(name) = cx.args.field("lease").and_then(|v| v.as_str()) {
+        let asks = |field: &str| cx.args.field(field).is_some_and(|v| v.truthy());
+        if asks("end") {
+            cx.app.store.end_log_lease(name);
+            return Ok(Done::Reply);
+        }
+        cx.app.store.lease_log(name, first, LEASE);
+        if let Some(millis) = number("slowMillis") {
+            let each = Duration::from_millis(millis.clamp(0, MOST_SLOW_MILLIS).unsigned_abs());
+            cx.app
+                .ownerships
+                .slow_down(ns, each, Instant::now() + SLOWED);
+        }
+        if asks("renew") {
+            return Ok(Done::Reply);
+        }
+    }
     let mut term = 0;
     if first > 0 {
-        let mut reader = cx.app.store.read_log(first)?;
+        let mut reader = read_log(cx, first)?;
         term = match reader.next()? {
             Some(record) if record.index == first => record.term,
             _ => return Err(another_log(first).into()),
@@ -79,6 +106,21 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     cx.w.i64("upTo", up_to as i64).i64("term", term as i64);
     cx.w.bool("more", more);
     Ok(Done::Reply)
+}
+
+/// A reader from an entry on. One that is gone is gone for whoever copies: he begins anew.
+fn read_log(cx: &CommandContext<'_, '_>, first: u64) -> Result<LogReader> {
+    let store = &cx.app.store;
+    if first < store.first_log_index() {
+        let mebibytes = store.stats().log_window.max_bytes * storage::LEASED_LOG_WINDOWS >> 20;
+        return Err(err!(
+            OplogStartMissing,
+            "while this was copied more was written than the log keeps for it ({mebibytes} MiB): do it \
+             again when less is written, in smaller ranges, or with a larger oplog (replSetResizeOplog)"
+        )
+        .into());
+    }
+    Ok(store.read_log(first)?)
 }
 
 /// The range that is asked about, and the key that says what lies in it.

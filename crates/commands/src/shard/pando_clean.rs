@@ -191,7 +191,7 @@ impl<'c> Rests<'c> {
         let least = self.app.parameters.int(CLEAN_PAUSE).unsigned_abs();
         let rest = match self.hurries {
             true => Duration::ZERO,
-            false => self.pace.rest(self.worked_since.elapsed()),
+            false => self.pace.rest(self.worked_since.elapsed(), now),
         };
         std::thread::sleep(rest.max(Duration::from_millis(least)));
         op.check()?;

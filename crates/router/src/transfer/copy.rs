@@ -19,10 +19,16 @@ use sharding::series::measurements_of;
 use sharding::{PlaceRange, Version};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Bytes of one insert at a receiver.
 const PUT_BYTES: usize = 4 << 20;
+/// The lease on the giver's log is renewed so often while its documents are copied.
+const RENEWED: Duration = Duration::from_secs(5);
+/// How long a writer's command waits at first, where the copy does not come nearer.
+const SLOW_MILLIS: i64 = 5;
+/// The giver forgets it after a second.
+const SLOWED_ANEW: Duration = Duration::from_millis(300);
 
 /// Where documents go.
 pub(super) struct Way<'m> {
@@ -63,6 +69,10 @@ pub(super) struct Giver<'m> {
     follow: Follow,
     rests: Rests<'m>,
     manner: Manner,
+    /// When it was last told to slow writers down.
+    slowed: Instant,
+    /// When the lease on its log was renewed last.
+    leased: Instant,
     /// The limits of an index that find the same: `hint`, `min`, `max`.
     limits: DocBuf,
     began: Instant,
@@ -91,6 +101,8 @@ impl<'m> Giver<'m> {
             mine,
             follow: Follow::new(),
             manner: Manner::default(),
+            slowed: Instant::now(),
+            leased: Instant::now(),
             limits: DocBuf::default(),
             began: Instant::now(),
         };
@@ -111,12 +123,29 @@ impl<'m> Giver<'m> {
 
     /// Between pieces of the copy: fails where there is no time left, waits for the members that were
     /// asked for.
-    fn between(&self) -> Outcome<()> {
+    fn between(&mut self) -> Outcome<()> {
         self.manner.check()?;
+        if self.leased.elapsed() > RENEWED {
+            let (after, _) = self.follow.place();
+            self.lease(doc! {"after": after, "renew": true})?;
+            self.leased = Instant::now();
+        }
         let way = self.way;
         way.takers
             .iter()
             .try_for_each(|taker| self.manner.wait(way.cluster, way.held, taker))
+    }
+
+    /// Says something of the lease on the giver's log.
+    fn lease(&self, what: DocBuf) -> Outcome<()> {
+        let mut w = Writer::new();
+        w.i32("_pandoChanges", 1)
+            .str("ns", self.way.ns)
+            .str("lease", &self.way.held.fence())
+            .extend(what.as_doc());
+        let cluster = self.way.cluster;
+        let said = cluster.on_shard(&self.shard, "admin", w.finish().as_doc());
+        said.map(drop)
     }
 
     /// A find at the giver, whoever its primary is now: he has what the log was read up to.
@@ -173,13 +202,14 @@ impl<'m> Giver<'m> {
 
     fn go_on(&mut self) -> Outcome<()> {
         while let Some(ask) = self.follow.ask() {
+            let hurries = self.slow_down()?;
             match ask {
                 Ask::Changes(after) => {
                     let changes = self.changes(after)?;
                     self.follow.heard(changes, self.began.elapsed())?;
                 }
                 Ask::Renew(ids) => {
-                    let (work, may_rest) = (Instant::now(), self.follow.may_rest());
+                    let (work, may_rest) = (Instant::now(), !hurries && self.follow.may_rest());
                     let refused = self.renew(&ids)?;
                     self.follow.put(refused, self.began.elapsed())?;
                     self.manner.check()?;
@@ -194,9 +224,23 @@ impl<'m> Giver<'m> {
         Ok(())
     }
 
+    /// Where the giver's writers are faster than the copy, each of their commands waits a little, and
+    /// longer the longer that lasts. Whether they are.
+    fn slow_down(&mut self) -> Outcome<bool> {
+        let hurry = self.follow.hurry(self.began.elapsed());
+        if hurry > 0 && self.slowed.elapsed() >= SLOWED_ANEW {
+            let millis = SLOW_MILLIS << (hurry - 1);
+            let (after, _) = self.follow.place();
+            self.lease(doc! {"after": after, "renew": true, "slowMillis": millis})?;
+            self.slowed = Instant::now();
+        }
+        Ok(hurry > 0)
+    }
+
     fn changes(&self, after: Option<(i64, i64)>) -> Outcome<Changes> {
         let mut w = Writer::new();
         w.i32("_pandoChanges", 1).str("ns", self.way.ns);
+        w.str("lease", &self.way.held.fence());
         if let Some((after, term)) = after {
             w.i64("after", after).i64("term", term);
         }

@@ -58,8 +58,12 @@ impl<'m> Rests<'m> {
     /// After work that has begun then. Who is waited for does not rest.
     pub fn after(&mut self, work: Instant) {
         self.ask();
-        let worked = work.elapsed();
-        let rest = self.shards.iter().map(|(_, pace)| pace.rest(worked)).max();
+        let (worked, since) = (work.elapsed(), self.began.elapsed());
+        let rest = self
+            .shards
+            .iter()
+            .map(|(_, pace)| pace.rest(worked, since))
+            .max();
         let rest = match self.held.is_wanted() {
             true => Duration::ZERO,
             false => rest.unwrap_or_default(),
@@ -69,7 +73,10 @@ impl<'m> Rests<'m> {
 
     /// Documents of one piece of work.
     pub fn documents(&self) -> usize {
-        let each = self.shards.iter().map(|(_, pace)| pace.documents());
+        let each = self
+            .shards
+            .iter()
+            .map(|(_, pace)| pace.documents(self.began.elapsed()));
         each.min().unwrap_or(1)
     }
 
