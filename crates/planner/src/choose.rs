@@ -6,21 +6,24 @@
 //! a choice to make, else from rules of thumb about operators.
 
 mod by_index;
+mod by_or;
 mod by_text;
 mod chosen;
+mod cost;
 mod near;
+mod work;
 
 pub(crate) use by_text::reads_terms;
 use chosen::Chosen;
+use work::Work;
 
-use crate::ID_INDEX;
 use crate::bounds::{self, FieldKind};
 use crate::cells;
 use crate::hint::{self, Hinted};
 use crate::implied::implies;
 use crate::interval::{Interval, bounded, intersect};
 use crate::order;
-use crate::plan::{Access, Bounds, Branch, IndexAccess, IndexInfo, Plan, PlanRequest, id_lookup};
+use crate::plan::{Access, Bounds, IndexAccess, IndexInfo, Plan, PlanRequest, id_lookup};
 use crate::predicate::{Predicate, clauses, collect};
 use crate::skip::SkipBounds;
 use crate::wildcard;
@@ -42,10 +45,6 @@ const MAX_MERGED: usize = 200;
 const KEY_OVERHEAD_BYTES: usize = 8;
 /// How many documents a collection is thought to have when nobody can tell.
 const DEFAULT_DOCS: f64 = 10_000.0;
-/// Costs, in reads of one index key.
-const FETCH: f64 = 4.0;
-const SCAN: f64 = 1.0;
-const SORT: f64 = 3.0;
 
 /// One way to answer the query.
 pub(crate) struct Candidate {
@@ -58,6 +57,10 @@ pub(crate) struct Candidate {
     /// Index keys read, and the share of them that is fetched.
     keys: f64,
     fetched: f64,
+    /// Bit i: clause i of the filter narrows what is read. Later clauses have no bit.
+    narrowing: u64,
+    /// `keys` is no guess: no more can be read.
+    known: bool,
 }
 
 pub(crate) struct Planner<'p> {
@@ -66,10 +69,25 @@ pub(crate) struct Planner<'p> {
     pub sort: Option<&'p SortPattern>,
     /// Only this index may be used.
     only: Option<&'p IndexInfo>,
+    work: &'p Work<'p>,
+    /// The filter is a branch of a disjunction, with other disjunctions of the query multiplied in.
+    multiplied: bool,
 }
 
 /// Chooses a plan. Fails when a hint or `min` and `max` do not fit.
 pub fn plan(req: &PlanRequest<'_>) -> Result<Plan> {
+    plan_by(req, &Work::new(req))
+}
+
+/// As [`plan`], with the number of steps that planning took.
+#[cfg(test)]
+pub(crate) fn plan_counted(req: &PlanRequest<'_>) -> Result<(Plan, u64)> {
+    let work = Work::new(req);
+    let plan = plan_by(req, &work)?;
+    Ok((plan, work.done()))
+}
+
+fn plan_by(req: &PlanRequest<'_>, work: &Work<'_>) -> Result<Plan> {
     let limits = req.min.is_some() || req.max.is_some();
     if req.hint.is_none()
         && !limits
@@ -86,7 +104,7 @@ pub fn plan(req: &PlanRequest<'_>) -> Result<Plan> {
     }
     let hinted = hint::resolve(req)?;
     if let Some((path, near)) = req.filter.near() {
-        return near::plan(req, path, near, &hinted);
+        return near::plan(req, path, near, &hinted, work);
     }
     let sort = req.sort.filter(|s| !s.is_empty());
     let none = Vars::default();
@@ -95,6 +113,8 @@ pub fn plan(req: &PlanRequest<'_>) -> Result<Plan> {
         vars: req.vars.unwrap_or(&none),
         sort,
         only: None,
+        work,
+        multiplied: false,
     };
     if limits {
         return p.between_limits(hinted);
@@ -185,6 +205,7 @@ impl<'p> Planner<'p> {
                 self.req.indexes
             }
         };
+        self.work.step(preds.len() + indexes.len());
         for info in indexes {
             if info.key.wildcard().is_some() {
                 if self.usable(info, root, &preds) {
@@ -206,66 +227,7 @@ impl<'p> Planner<'p> {
         if all.is_empty() || !matches!(root, Node::Pred { .. }) {
             all.extend(self.by_or(root));
         }
-        if all.len() <= 1 {
-            return all.pop();
-        }
-        self.estimate(&mut all);
-        // No more rows come out than the most selective candidate reads.
-        let rows = all.iter().map(|c| c.keys).fold(f64::MAX, f64::min);
-        let costs: Vec<f64> = all.iter().map(|c| self.cost(c, rows)).collect();
-        let best = (0..all.len()).min_by(|a, b| costs[*a].total_cmp(&costs[*b]))?;
-        Some(all.swap_remove(best))
-    }
-
-    fn cost(&self, c: &Candidate, rows: f64) -> f64 {
-        let read = match &c.access {
-            Access::Records { .. } => c.keys * SCAN,
-            _ if c.covered => c.keys,
-            _ => c.keys + c.keys * c.fetched * FETCH,
-        };
-        let in_order = self.sort.is_none() || c.sorted;
-        match self.req.limit {
-            Some(limit) if in_order && limit > 0 => read * (limit as f64 / rows.max(1.0)).min(1.0),
-            _ if in_order => read,
-            _ => read + c.keys * c.fetched * SORT,
-        }
-    }
-
-    /// Replaces rules of thumb by what the store tells about ranges.
-    fn estimate(&self, all: &mut [Candidate]) {
-        let Some(estimate) = self.req.estimate else {
-            return;
-        };
-        for c in all {
-            let index = |a: &IndexAccess| {
-                let Bounds::Ranges(ranges) = &a.bounds;
-                let asked = ranges.len().min(16);
-                let step = (ranges.len() / asked.max(1)).max(1);
-                let some: u64 = ranges
-                    .iter()
-                    .step_by(step)
-                    .take(asked)
-                    .map(|(low, high)| estimate(a.index, low, high))
-                    .sum();
-                some as f64 * ranges.len() as f64 / asked.max(1) as f64
-            };
-            c.keys = match &c.access {
-                Access::Index(a) => index(a),
-                Access::Merge(b, _) => b.iter().map(|b| index(&b.access)).sum(),
-                Access::Records { low, high, .. } => estimate(ID_INDEX, low, high) as f64,
-                Access::Or(b) => b
-                    .iter()
-                    .map(|b| match &b.access {
-                        Access::Index(a) => index(a),
-                        Access::Records { low, high, .. } => estimate(ID_INDEX, low, high) as f64,
-                        Access::Ids(ids) => ids.len() as f64,
-                        _ => 0.0,
-                    })
-                    .sum(),
-                Access::Ids(_) | Access::Eof | Access::Near(_) => continue,
-            }
-            .max(1.0);
-        }
+        self.cheapest(all)
     }
 
     /// The order that a collection scan gives, if any: that of `_id`.
@@ -291,6 +253,8 @@ impl<'p> Planner<'p> {
             id_bounds: Vec::new(),
             keys: DEFAULT_DOCS,
             fetched: 1.0,
+            narrowing: 0,
+            known: false,
         }
     }
 
@@ -314,15 +278,11 @@ impl<'p> Planner<'p> {
         };
         if list.is_empty() {
             return Some(Candidate {
-                access: Access::Eof,
-                residual: Filter::all(),
-                sorted: true,
-                covered: false,
                 id_bounds: list,
-                keys: 0.0,
-                fetched: 0.0,
+                ..Candidate::nothing()
             });
         }
+        let narrowing = bits(preds.iter().filter(|p| p.path.is_id()).map(|p| p.clause));
         let reverse = ordered.unwrap_or(false);
         let sorted = self.sort.is_none() || ordered.is_some();
         if list.iter().all(Interval::is_point) {
@@ -338,6 +298,8 @@ impl<'p> Planner<'p> {
                 covered: false,
                 id_bounds: list,
                 fetched: 1.0,
+                narrowing,
+                known: true,
             });
         }
         // One range over all intervals; what lies between them is tested.
@@ -358,6 +320,8 @@ impl<'p> Planner<'p> {
             covered: false,
             id_bounds: if hull.is_all() { Vec::new() } else { list },
             fetched: 1.0,
+            narrowing,
+            known: false,
         })
     }
 
@@ -447,115 +411,6 @@ impl<'p> Planner<'p> {
                 .is_some_and(|needed| needed.iter().all(|n| has(n)))
     }
 
-    /// A disjunction whose every branch has bounds: the union of their scans.
-    fn by_or(&self, root: &Node) -> Option<Candidate> {
-        let all = clauses(root);
-        let mut best: Option<Candidate> = None;
-        for (i, n) in all.iter().enumerate() {
-            let expressions;
-            let branches = match n {
-                Node::Or(branches) => branches,
-                Node::Expr(e) => match e.alternatives() {
-                    Some(each) => {
-                        expressions = each.into_iter().map(Node::Expr).collect::<Vec<_>>();
-                        &expressions
-                    }
-                    None => continue,
-                },
-                _ => continue,
-            };
-            let others = all.iter().enumerate().filter(|(j, _)| *j != i);
-            // What is left to chance is asked once for a document, not once for each branch that
-            // comes to it.
-            let (chance, others): (Vec<Node>, Vec<Node>) =
-                others.map(|(_, n)| n.clone()).partition(Node::varies);
-            if let Some(c) = self.union_of(branches, &others, chance)
-                && best.as_ref().is_none_or(|b| c.keys < b.keys)
-            {
-                best = Some(c);
-            }
-        }
-        best
-    }
-
-    fn union_of(
-        &self,
-        branches: &[Node],
-        others: &[Node],
-        residual: Vec<Node>,
-    ) -> Option<Candidate> {
-        if branches.iter().any(Node::varies) {
-            return None;
-        }
-        let unsorted = Planner {
-            req: self.req,
-            vars: self.vars,
-            sort: None,
-            only: self.only,
-        };
-        let (mut parts, mut merge, mut keys) = (Vec::new(), Vec::new(), 0.0);
-        for b in branches {
-            let mut both = vec![b.clone()];
-            both.extend(others.iter().cloned());
-            let root = Node::and(both);
-            if matches!(root, Node::Const(false)) {
-                continue;
-            }
-            let c = unsorted.best(&root)?;
-            keys += c.keys;
-            let in_order = self.sort.and_then(|_| self.in_order(&root));
-            let whole = Filter::from_node(root);
-            if let Some((access, residual)) = in_order {
-                merge.push(Branch {
-                    access,
-                    residual,
-                    whole: Some(whole.clone()),
-                });
-            }
-            if !matches!(c.access, Access::Eof) {
-                parts.push(Branch {
-                    access: c.access,
-                    residual: c.residual,
-                    whole: Some(whole),
-                });
-            }
-        }
-        let make = |access, sorted| Candidate {
-            access,
-            residual: Filter::from_node(Node::and(residual)),
-            sorted,
-            covered: false,
-            id_bounds: Vec::new(),
-            keys: f64::max(keys, 1.0),
-            fetched: 1.0,
-        };
-        Some(match self.sort {
-            _ if parts.is_empty() => make(Access::Eof, true),
-            Some(s) if merge.len() == branches.len() => {
-                make(Access::Merge(merge.into(), s.clone()), true)
-            }
-            sort => make(Access::Or(parts.into()), sort.is_none()),
-        })
-    }
-
-    /// One index scan with bounds that gives the order, for a branch.
-    fn in_order(&self, root: &Node) -> Option<(Arc<IndexAccess>, Filter)> {
-        let preds = collect(clauses(root), self.vars);
-        self.req
-            .indexes
-            .iter()
-            .filter(|i| {
-                self.only.is_none() && i.key.wildcard().is_none() && self.usable(i, root, &preds)
-            })
-            .filter_map(|i| self.by_index(i, root, &preds, false))
-            .filter(|c| c.sorted && c.keys < DEFAULT_DOCS)
-            .min_by(|a, b| a.keys.total_cmp(&b.keys))
-            .and_then(|c| match c.access {
-                Access::Index(a) => Some((a, c.residual)),
-                _ => None,
-            })
-    }
-
     /// `min` and `max`: one range of the hinted index, everything else tested.
     fn between_limits(&self, hinted: Hinted<'_>) -> Result<Plan> {
         let id = [KeyField::new(FieldPath::new("_id"), false)];
@@ -621,6 +476,30 @@ impl<'p> Planner<'p> {
         };
         Ok(plan)
     }
+}
+
+impl Candidate {
+    /// No document can match.
+    fn nothing() -> Candidate {
+        Candidate {
+            access: Access::Eof,
+            residual: Filter::all(),
+            sorted: true,
+            covered: false,
+            id_bounds: Vec::new(),
+            keys: 0.0,
+            fetched: 0.0,
+            narrowing: 0,
+            known: true,
+        }
+    }
+}
+
+/// A set of clauses; those behind the 64th are left out.
+fn bits(clauses: impl Iterator<Item = usize>) -> u64 {
+    clauses.fold(0, |set, i| {
+        set | u32::try_from(i).map_or(0, |i| 1u64.checked_shl(i).unwrap_or(0))
+    })
 }
 
 /// The clauses that are not done, as a filter.

@@ -14,6 +14,8 @@ use query::projection::Projection;
 use query::sort::SortPattern;
 use std::collections::{BTreeMap, HashSet};
 
+mod effort;
+
 /// A key, and its types and record.
 type Entry<'c> = (&'c Vec<u8>, &'c (Vec<u8>, Vec<u8>));
 

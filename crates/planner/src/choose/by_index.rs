@@ -5,8 +5,8 @@
 //! what the index holds decide it for every document.
 
 use super::{
-    Candidate, Chosen, DEFAULT_DOCS, MAX_MERGED, Planner, Spread, by_text, decided_by_key, ranges,
-    rest, share,
+    Candidate, Chosen, DEFAULT_DOCS, MAX_MERGED, Planner, Spread, bits, by_text, decided_by_key,
+    ranges, rest, share,
 };
 use crate::implied::implies;
 use crate::interval::{Interval, bounded};
@@ -30,6 +30,7 @@ impl Planner<'_> {
     ) -> Option<Candidate> {
         let all = clauses(root);
         let fields = &info.key.fields;
+        self.work.step(preds.len() * fields.len());
         let text = (info.key.text()).and_then(|_| by_text::clause(all));
         let mut chosen = Chosen::of(preds, info, text);
         if let Some((_, matcher)) = text {
@@ -37,7 +38,7 @@ impl Planner<'_> {
         }
         let spread = ranges(fields, &mut chosen.intervals);
         if chosen.intervals.iter().any(Vec::is_empty) {
-            return Some(nothing());
+            return Some(Candidate::nothing());
         }
         let mut done = decided_by_bounds(all, info, &chosen);
         let existing = decided_by_existence(info, preds, &mut done);
@@ -52,13 +53,21 @@ impl Planner<'_> {
         if used == 0 && given.is_none() && !hinted && !existing {
             return None;
         }
+        let set = |done: &[bool]| bits((0..done.len()).filter(|i| done[*i]));
+        let by_bounds = set(&done);
         let key_filter = key_filter(info, preds, &chosen.intervals, &mut done);
+        let narrowing = narrowing(&chosen) | set(&done) & !by_bounds;
+        let known = info.unique && used == fields.len() && all_points(&chosen.intervals);
         let residual = rest(all, &done);
         let sorted = self.sort.is_none() || given.is_some() || merged.is_some();
         let one_path =
             (0..fields.len()).all(|i| wildcard::holds_one_path(fields, &chosen.intervals, i));
         let covered = merged.is_none() && one_path && self.covers(info, preds, &residual, sorted);
         let (keys, fetched) = estimates(info, &chosen.intervals, &spread, key_filter.len());
+        let keys = match known {
+            true => spread.ranges.len() as f64,
+            false => keys,
+        };
         let multikey = Multikey(info.multikey);
         let dedup =
             !one_path || multikey.any() && !self.one_key_each(fields, multikey, &chosen.intervals);
@@ -100,6 +109,8 @@ impl Planner<'_> {
             id_bounds: Vec::new(),
             keys,
             fetched,
+            narrowing,
+            known,
         })
     }
 
@@ -157,17 +168,16 @@ impl Planner<'_> {
     }
 }
 
-/// No document can match.
-fn nothing() -> Candidate {
-    Candidate {
-        access: Access::Eof,
-        residual: Filter::all(),
-        sorted: true,
-        covered: false,
-        id_bounds: Vec::new(),
-        keys: 0.0,
-        fetched: 0.0,
-    }
+/// The clauses that went into bounds.
+fn narrowing(chosen: &Chosen) -> u64 {
+    let fields = chosen.exact.iter().zip(&chosen.intervals);
+    let bounding = fields.filter(|(_, list)| bounded(list));
+    bits(bounding.flat_map(|(clauses, _)| clauses.iter().map(|(i, _)| *i)))
+}
+
+/// A unique index has at most one entry for each combination: nulls too, as they are values to it.
+fn all_points(intervals: &[Vec<Interval>]) -> bool {
+    intervals.iter().flatten().all(Interval::is_point)
 }
 
 /// Which clauses hold of every document within the bounds, and of every document that a partial

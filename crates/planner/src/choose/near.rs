@@ -1,6 +1,7 @@
 //! Plans of `$near`: by an index of shapes, or not at all.
 
 use super::by_index::key_filter;
+use super::work::Work;
 use super::{Chosen, Planner, ranges, rest};
 use crate::hint::Hinted;
 use crate::implied::implies;
@@ -20,6 +21,7 @@ pub(super) fn plan(
     path: &FieldPath,
     near: &Arc<NearTest>,
     hinted: &Hinted<'_>,
+    work: &Work<'_>,
 ) -> Result<Plan> {
     let none = Vars::default();
     let p = Planner {
@@ -27,6 +29,8 @@ pub(super) fn plan(
         vars: req.vars.unwrap_or(&none),
         sort: req.sort.filter(|s| !s.is_empty()),
         only: None,
+        work,
+        multiplied: false,
     };
     let only = match hinted {
         Hinted::Nothing => None,
