@@ -480,6 +480,20 @@ def test_backup_starts_as_it_is(new_server, tmp_path):
     assert nobody.returncode == 1 and "127.0.0.1:1" in nobody.stderr
 
 
+def test_a_backup_of_damaged_data_is_an_error_and_is_not_left(new_server, tmp_path):
+    server = new_server()
+    with server.client() as client:
+        client.b.things.insert_many([{"_id": i, "text": "x" * 500 + str(i)} for i in range(5000)])
+    server.restart()
+    [table, *_] = sorted(server.path.glob("engine/*.sst"), key=lambda f: -f.stat().st_size)
+    with open(table, "r+b") as file:
+        file.seek(table.stat().st_size // 3)
+        file.write(b"\xff" * 8)
+    made = pando("backup", f"mongodb://{server.address}/", tmp_path / "copy")
+    assert made.returncode == 1 and "damaged" in made.stderr, made.stdout + made.stderr
+    assert not (tmp_path / "copy").exists()
+
+
 def test_check_of_what_is_not_there(tmp_path):
     checked = pando("check", tmp_path / "nowhere")
     assert checked.returncode == 100 and "there is no directory" in checked.stderr

@@ -7,8 +7,9 @@ use crate::request::{Command, Said};
 use crate::service_impl::Router;
 use crate::upstream::{error_of, with_fields};
 use crate::{
-    Failure, Outcome as Routed, access, admin, aggregate, bulk_write, cursors, ddl, file_md5, find,
-    fsync, listing, map_reduce, operations, rename, single_write, snapshot, transactions, write,
+    Failure, Outcome as Routed, access, admin, aggregate, backup, bulk_write, cursors, ddl,
+    file_md5, find, fsync, listing, map_reduce, operations, rename, single_write, snapshot,
+    transactions, write,
 };
 use bson::{DocBuf, Elem, doc};
 use commands::{Connection, LoggedIn};
@@ -59,6 +60,7 @@ pub(crate) fn handler(name: &str) -> Option<Handler> {
         "filemd5" => file_md5::run,
         "fsync" => fsync::run,
         "fsyncUnlock" => fsync::unlock,
+        "pandoBackup" => backup::run,
         // A router has none of these.
         "compact" | "reIndex" | "applyOps" | "dbHash" | "dbhash" | "top" => unknown,
         "create" => ddl::create,

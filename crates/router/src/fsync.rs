@@ -7,7 +7,7 @@ use crate::metadata::{CONFIG, Cluster};
 use crate::request::{Command, finish};
 use crate::service_impl::Router;
 use crate::{Failure, Outcome};
-use bson::{DocBuf, Val, Writer, doc};
+use bson::{Doc, DocBuf, Val, Writer, doc};
 
 /// The fields of a client's command that are for shards.
 fn ask_of(command: &Command<'_>) -> DocBuf {
@@ -22,48 +22,70 @@ fn ask_of(command: &Command<'_>) -> DocBuf {
 }
 
 /// The configuration set is the last.
-fn sets(cluster: &Cluster) -> Outcome<Vec<String>> {
+pub(crate) fn sets(cluster: &Cluster) -> Outcome<Vec<String>> {
     let mut sets = cluster.shard_names()?;
     sets.push(CONFIG.into());
     Ok(sets)
 }
 
 pub(crate) fn run(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
-    let ask = ask_of(command);
+    let (ask, cluster) = (ask_of(command), &router.cluster);
+    let sets = sets(cluster)?;
+    if command.is("lock") {
+        return Ok(told(&lock_all(cluster, &sets, ask.as_doc())?));
+    }
+    let mut replies = Vec::new();
+    for set in sets {
+        let reply = cluster.on_shard(&set, "admin", ask.as_doc())?;
+        replies.push((set, reply));
+    }
+    Ok(told(&replies))
+}
+
+/// Locks all sets against writes, or none.
+pub(crate) fn lock_all(
+    cluster: &Cluster,
+    sets: &[String],
+    ask: Doc<'_>,
+) -> Outcome<Vec<(String, DocBuf)>> {
     let mut replies: Vec<(String, DocBuf)> = Vec::new();
-    for set in sets(&router.cluster)? {
-        match router.cluster.on_shard(&set, "admin", ask.as_doc()) {
-            Ok(reply) => replies.push((set, reply)),
+    for set in sets {
+        match cluster.on_shard(set, "admin", ask) {
+            Ok(reply) => replies.push((set.clone(), reply)),
             Err(failure) => {
-                if command.is("lock") {
-                    for (set, _) in &replies {
-                        let _ = unlock_one(&router.cluster, set);
-                    }
+                for (set, _) in &replies {
+                    let _ = unlock_one(cluster, set);
                 }
                 return Err(failure);
             }
         }
     }
-    Ok(told(&replies))
+    Ok(replies)
 }
 
 fn unlock_one(cluster: &Cluster, set: &str) -> Outcome<DocBuf> {
     cluster.on_shard(set, "admin", doc! {"fsyncUnlock": 1}.as_doc())
 }
 
-pub(crate) fn unlock(router: &Router, _: &Command<'_>) -> Outcome<DocBuf> {
+/// Unlocks all sets that can be, and tells the first failure.
+pub(crate) fn unlock_all(cluster: &Cluster, sets: &[String]) -> Outcome<Vec<(String, DocBuf)>> {
     let mut replies = Vec::new();
     let mut failed: Option<Failure> = None;
-    for set in sets(&router.cluster)?.into_iter().rev() {
-        match unlock_one(&router.cluster, &set) {
-            Ok(reply) => replies.push((set, reply)),
+    for set in sets.iter().rev() {
+        match unlock_one(cluster, set) {
+            Ok(reply) => replies.push((set.clone(), reply)),
             Err(failure) => failed = failed.or(Some(failure)),
         }
     }
     match failed {
         Some(failure) => Err(failure),
-        None => Ok(told(&replies)),
+        None => Ok(replies),
     }
+}
+
+pub(crate) fn unlock(router: &Router, _: &Command<'_>) -> Outcome<DocBuf> {
+    let sets = sets(&router.cluster)?;
+    Ok(told(&unlock_all(&router.cluster, &sets)?))
 }
 
 /// What the first says, how many files all have written, and what each says.

@@ -35,6 +35,7 @@ mod access;
 mod admin;
 mod aggregate;
 mod agreeing;
+mod backup;
 pub mod balancer;
 mod bulk_write;
 mod change_stream;
