@@ -7,7 +7,7 @@ use crate::client::{Conversation, ServerAddress, refusal};
 use bson::{Doc, DocBuf, ObjectId, Writer};
 use line::{LANES, Line, Sender, introduction};
 use parking_lot::Mutex;
-use replication::driver::{Known, SetName, Told};
+use replication::driver::{Admission, Known, SetName, Told};
 use replication::initial_sync::{AboutPart, Offer, Part, SyncSource};
 use replication::{Config, Transport, message};
 use service::config::{ClusterAuth, ServerConfig, TlsMode, TlsOptions};
@@ -97,6 +97,30 @@ fn tls_options(tls: &TlsOptions) -> String {
         options += "&tlsAllowInvalidHostnames=true";
     }
     options
+}
+
+/// A connection string for people: the database is before the question mark.
+pub fn client_uri(hosts: &str, database: &str, options: &[String]) -> String {
+    match options.is_empty() {
+        true => format!("mongodb://{hosts}/{database}"),
+        false => format!("mongodb://{hosts}/{database}?{}", options.join("&")),
+    }
+}
+
+/// What a connection string says of encryption where the server asks for it.
+pub fn tls_of_client(ca: Option<&Path>) -> Vec<String> {
+    let mut options = vec!["tls=true".to_string()];
+    options.extend(ca.map(|ca| format!("tlsCAFile={}", escape(&ca.to_string_lossy()))));
+    options
+}
+
+/// A word as a shell takes it.
+pub fn quoted(word: &str) -> String {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_./:,@%".contains(&b);
+    match word.bytes().all(plain) {
+        true => word.into(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    }
 }
 
 /// How a router, or who balances, proves who it is: the connection string of a host.
@@ -222,6 +246,32 @@ impl Transport for Peers {
         Err(errors::Error::coded(code.unwrap_or_default(), why))
     }
 
+    fn admits(&self, set: &SetName, host: &str, to: u64, from: u64) -> errors::Fallible<Admission> {
+        let unreachable = |why: String| errors::err!(HostUnreachable, "{host}: {why}");
+        let address = ServerAddress::parse(&self.security.url(host)).map_err(unreachable)?;
+        let mut ask = introduction(set, to);
+        ask.i64("begins", from as i64);
+        let reply = address
+            .ask("admin", ask.finish().as_doc())
+            .map_err(unreachable)?;
+        let reply = reply.as_doc();
+        if let Some(why) = refusal(reply) {
+            return Err(errors::err!(InvalidReplicaSetConfig, "{host}: {why}"));
+        }
+        let state = reply.get("state").and_then(|v| v.to_i64_exact());
+        Ok(match reply.get("admitted").map(|v| v.truthy()) {
+            Some(true) => Admission::Now,
+            Some(false) => Admission::Later,
+            // A primary of an earlier release is not asked.
+            None if state == Some(1) => Admission::Now,
+            None => Admission::NotHere,
+        })
+    }
+
+    fn trouble(&self, member: u64) -> Option<String> {
+        self.lines.lock().get(&member)?.trouble.lock().clone()
+    }
+
     fn send(&self, messages: Vec<message::Message>) {
         let lines = self.lines.lock();
         for m in messages {
@@ -314,6 +364,20 @@ impl SyncSource for FilesOf {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_printed_for_a_shell_is_a_command() {
+        let tls = tls_of_client(Some(Path::new("/it's a/ca.pem")));
+        let uri = client_uri("localhost:1", "admin", &tls);
+        assert_eq!(
+            uri,
+            "mongodb://localhost:1/admin?tls=true&tlsCAFile=/it%27s%20a/ca.pem"
+        );
+        assert_eq!(quoted(&uri), format!("'{uri}'"));
+        assert_eq!(client_uri("a:1,b:2", "", &[]), "mongodb://a:1,b:2/");
+        assert_eq!(quoted("mongodb://a:1,b:2/"), "mongodb://a:1,b:2/");
+        assert_eq!(quoted("it's"), r"'it'\''s'");
+    }
 
     #[test]
     fn members_log_in_by_their_key() {

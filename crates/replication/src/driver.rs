@@ -14,7 +14,9 @@
 
 mod changes;
 mod copying;
+mod damage;
 mod elections;
+mod joining;
 mod outbox;
 mod room;
 mod status;
@@ -22,6 +24,7 @@ mod store_log;
 mod thread;
 
 pub use elections::{Elections, Stood, Vote};
+pub use joining::Admission;
 pub use status::Status;
 pub use store_log::{BeforeDdl, StoreLog};
 
@@ -63,6 +66,10 @@ pub trait Transport: Send + Sync {
     /// Whether the server at `host:port` could be the member of this number in the set. An error that
     /// says otherwise is of it; HostUnreachable says nothing.
     fn joins(&self, set: &SetName, host: &str, member: u64) -> Result<()>;
+    /// Whether the server at `host:port`, the member `to`, lets member `from` begin, which has nothing.
+    fn admits(&self, set: &SetName, host: &str, to: u64, from: u64) -> Result<Admission>;
+    /// Why a member does not take what it is sent, where it does not.
+    fn trouble(&self, member: u64) -> Option<String>;
     /// Runs a command on the member at `host:port`, and gives its reply, an error reply too.
     fn ask(&self, host: &str, db: &str, command: Doc<'_>) -> Result<DocBuf>;
     /// A member that files are copied from, by its `host:port`. `member`: who copies.
@@ -112,6 +119,8 @@ enum Input {
     Asked,
     Synced,
     Begin(Box<State>),
+    /// A member that has nothing asks whether it may begin.
+    Readmit(u64),
     Reconfigure(Box<Config>, Answer),
     /// Go on as the only voter of this configuration.
     Outlive(Box<Config>, Answer),
@@ -154,6 +163,10 @@ struct Shared {
     left: OnceLock<String>,
     /// Documents that are taken back are saved (`createRollbackDataFiles`).
     saves_rollbacks: AtomicBool,
+    joining: joining::Joining,
+    /// Why the data files are damaged.
+    damage: OnceLock<String>,
+    stopping: AtomicBool,
 }
 
 /// What a listener is told of.
@@ -186,6 +199,10 @@ impl Shared {
 
     fn is_open(&self) -> bool {
         self.open.load(Ordering::Acquire) != 0
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
     }
 }
 
@@ -249,7 +266,14 @@ impl Driver {
             maintenance: AtomicU64::new(0),
             left: OnceLock::new(),
             saves_rollbacks: AtomicBool::new(true),
+            joining: joining::Joining::default(),
+            damage: OnceLock::new(),
+            stopping: AtomicBool::new(false),
         });
+        if let Some(state) = &state {
+            // A member is one of its set from the start, whoever asks before the thread has begun.
+            *shared.status.write() = Arc::new(Status::of_start(state));
+        }
         store.flush_gate().allow(0);
         store.replicate(Arc::new(Gate(shared.clone())))?;
         let synced = shared.clone();
@@ -294,6 +318,7 @@ impl Driver {
             pace: Pace::default(),
             preference: changes::Preference::default(),
             room: room::Room::default(),
+            damaged: false,
         };
         Ok(Driver {
             shared,
@@ -370,12 +395,18 @@ impl Driver {
         let _ = self.shared.inputs.send(Input::Received(messages));
     }
 
-    /// Begins a set (`found`) or a member's part in one.
-    pub fn begin(&self, id: u64, founder: u64, config: Config) {
+    /// Begins a set, of which this is the first voter.
+    pub fn found(&self, id: u64, config: Config) {
+        self.begin(id, id, config, false);
+    }
+
+    /// Begins a member's part in a set. `rejoins`: as one that has lost what it had.
+    fn begin(&self, id: u64, founder: u64, config: Config, rejoins: bool) {
         let mut state = State {
             id,
             founder,
             config: Some(config),
+            rejoins,
             ..State::default()
         };
         state.hard.term = FIRST_TERM;
@@ -486,7 +517,18 @@ impl Driver {
         let _ = self.shared.inputs.send(Input::StandDown);
     }
 
+    /// Why a member does not take what this one sends it, where it does not.
+    pub fn trouble(&self, member: u64) -> Option<String> {
+        self.transport.trouble(member)
+    }
+
+    /// What damage was found in the data files of this member.
+    pub fn damage(&self) -> Option<&str> {
+        self.shared.damage.get().map(String::as_str)
+    }
+
     pub fn stop(&self) {
+        self.shared.stopping.store(true, Ordering::Release);
         let _ = self.shared.inputs.send(Input::Stop);
     }
 

@@ -28,6 +28,7 @@
 //! - [`followers`]: what a primary knows of the others, tells them, and who votes.
 //! - [`ready`]: what raft-rs asks for.
 //! - [`delayed`]: members that apply entries late.
+//! - [`readmission`]: members that have lost their disk.
 //! - [`outlive`]: a member that goes on without the majority of its set.
 //! - [`stand_in`]: members that may not be primary, and have what nobody else has.
 
@@ -35,6 +36,7 @@ mod delayed;
 mod election;
 mod followers;
 mod outlive;
+mod readmission;
 mod ready;
 mod stand_in;
 
@@ -174,6 +176,7 @@ pub struct Member<L: MemberLog> {
     /// On the primary: the tick at which each other member answered last. raft-rs's own note is
     /// cleared at each check of the quorum, so a look right after one would find all members gone.
     answered: HashMap<u64, u64>,
+    readmissions: readmission::Readmissions,
     /// What election timeouts are drawn from.
     chance: u64,
 }
@@ -220,6 +223,7 @@ impl<L: MemberLog + Clone> Member<L> {
             appends: 0,
             told: HashMap::new(),
             answered: HashMap::new(),
+            readmissions: readmission::Readmissions::default(),
             chance,
             role: MemberRole::Secondary,
             unsynced: VecDeque::new(),
@@ -327,6 +331,7 @@ impl<L: MemberLog + Clone> Member<L> {
                 invited_by = invited.invited_by.or(invited_by);
                 continue;
             }
+            self.check_memory(&message)?;
             self.note_answer(&message);
             // A member that was removed, or one of an old configuration, is answered by nobody.
             let _ = self.node.step(message);

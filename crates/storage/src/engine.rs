@@ -604,10 +604,19 @@ fn taken(failure: *mut c_char) -> String {
     }
 }
 
+/// The first damage that was found since the process began.
+static DAMAGE: Mutex<Option<String>> = Mutex::new(None);
+
+/// The first damage of data files that this process has met.
+pub fn damage() -> Option<String> {
+    DAMAGE.lock().clone()
+}
+
 /// Logs damage for the operator, but not at every read that meets it.
 fn tell_damage(message: &str) {
     const INTERVAL_SECONDS: u64 = 10;
     static NEXT: AtomicU64 = AtomicU64::new(0);
+    DAMAGE.lock().get_or_insert_with(|| message.into());
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let now = since.map_or(0, |d| d.as_secs());
     let next = NEXT.load(Ordering::Relaxed);

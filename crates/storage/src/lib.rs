@@ -54,6 +54,7 @@ mod write_throttle;
 
 pub use counts::{CountDelta, count_key};
 pub use data_dir::FORMAT as DATA_FORMAT;
+pub use engine::damage;
 pub use entry::{Effect, Entry, Glance, Key, MAX_ENTRY_BYTES, Op, OpSession, Uuid};
 pub use latch::{LatchGuard, Latches};
 pub use nonblocking_read::{Block, Missing, without};

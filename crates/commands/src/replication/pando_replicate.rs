@@ -4,9 +4,11 @@
 //! {pandoReplicate: 1, version: <int>, set: <name>, setId: <ObjectId>, founder: <long>, to: <long>, messages: <bytes>, more: <bool>}
 //! {pandoReplicate: 1, version, set, setId, founder, to, config: <document>}          to a member that knows of no set yet
 //! {pandoReplicate: 1, version, set, setId, founder, to}                              asks whether it could be that member
+//! {pandoReplicate: 1, version, set, setId, founder, to, begins: <long>}              asks the primary whether the member that has
+//!                                                                                    nothing may begin: {admitted: <bool>}
 //! ```
-//! The reply tells the timestamp of the newest entry that is applied (`applied`) and the state of the member (`state`), and `lacks: true` where it knows
-//! of no set: the sender introduces it then. Bytes that are longer than a document may be come in parts, all but the last with `more`. A primary tells what
+//! The reply tells the timestamp of the newest entry that is applied (`applied`) and the state of the member (`state`), what damage it has found in its
+//! files (`damaged`), and `lacks: true` where it knows of no set: the sender introduces it then. Bytes that are longer than a document may be come in parts, all but the last with `more`. A primary tells what
 //! it knows of all members besides, now and then: `from: <long>, members: [{id: <long>, ts, term, wall, applied: <timestamp>, state: <int>, heard: <bool>}]`.
 //!
 //! Invariant: a member of one set takes nothing of another, and one with data of its own joins none.
@@ -129,7 +131,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
             );
         }
         match batch.config {
-            Some(config) => driver.begin(batch.to, batch.founder, Config::parse(config, None)?),
+            Some(config) => driver.join(batch.to, batch.founder, Config::parse(config, None)?),
             None => {
                 cx.w.bool("lacks", true);
             }
@@ -146,6 +148,9 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
             "this server belongs to another replica set of the name {}, or is another of its members",
             batch.set
         );
+    }
+    if let Some(member) = cx.args.field("begins").and_then(|v| v.to_i64_exact()) {
+        return admit(cx, &driver, member.unsigned_abs());
     }
     if let Some(part) = batch.messages {
         let mut parts = cx.client.state.parts.lock();
@@ -178,5 +183,29 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let applied = cx.app.store.last_ts();
     cx.w.timestamp("applied", applied)
         .i32("state", status.state());
+    if let Some(damage) = driver.damage() {
+        cx.w.str("damaged", damage);
+    }
+    Ok(Done::Reply)
+}
+
+/// Whether a member that has nothing may begin.
+fn admit(
+    cx: &mut CommandContext<'_, '_>,
+    driver: &replication::Driver,
+    member: u64,
+) -> Result<Done> {
+    let status = driver.status();
+    if status.member(member).is_none() {
+        bail!(
+            InvalidReplicaSetConfig,
+            "the member is not in the configuration of this set"
+        );
+    }
+    if status.is_primary() {
+        let admitted = driver.readmits(member);
+        cx.w.bool("admitted", admitted);
+    }
+    cx.w.i32("state", status.state());
     Ok(Done::Reply)
 }

@@ -94,6 +94,10 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     Ok(Done::Reply)
 }
 
+fn damaged(what: &str) -> String {
+    format!("its data files are damaged, and it is no candidate: {what}")
+}
+
 /// Milliseconds since 1970.
 fn millis(at: std::time::SystemTime) -> i64 {
     let since = at.duration_since(std::time::UNIX_EPOCH);
@@ -109,7 +113,13 @@ fn of_set(cx: &mut CommandContext<'_, '_>, name: &str, status: &Status) -> Resul
         );
     }
     let Some(config) = status.config.clone().filter(|_| status.id != 0) else {
-        bail!(NotYetInitialized, "no replset config has been received");
+        match cx.app.replica.as_ref().and_then(|d| d.joining()) {
+            Some(why) => bail!(
+                NotYetInitialized,
+                "this member has no data of its set, and asks the primary to take it in: {why}"
+            ),
+            None => bail!(NotYetInitialized, "no replset config has been received"),
+        }
     };
     if status.is_removed {
         bail!(
@@ -168,8 +178,14 @@ fn of_set(cx: &mut CommandContext<'_, '_>, name: &str, status: &Status) -> Resul
     }
     w.open_array("members");
     for member in &config.members {
-        let copies = copies(raft_id(member.id));
-        append_member(w, status, &config, member, (ts, uptime), copies);
+        let id = raft_id(member.id);
+        append_member(w, status, &config, member, (ts, uptime), copies(id));
+        let trouble = match id == status.id {
+            true => driver.and_then(|d| d.damage()).map(damaged),
+            false => driver.and_then(|d| d.trouble(id)),
+        };
+        let trouble = trouble.unwrap_or_default();
+        w.str("lastHeartbeatMessage", &trouble).close();
     }
     w.close();
     Ok(Done::Reply)
@@ -281,7 +297,7 @@ fn applied_of(status: &Status, id: u64, durable: OpTime) -> OpTime {
     }
 }
 
-/// What is known of one member here. `at`: the newest timestamp, and for how many seconds this server
+/// What is known of one member here; the caller closes the document. `at`: the newest timestamp, and for how many seconds this server
 /// has run. `copies`: it copies files from here now.
 fn append_member(
     w: &mut Writer,
@@ -361,5 +377,4 @@ fn append_member(
     if own {
         w.bool("self", true);
     }
-    w.str("lastHeartbeatMessage", "").close();
 }

@@ -35,7 +35,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let me = config.members.get(at).map(|m| raft_id(m.id));
     let me = me.ok_or_else(|| err!(InternalError, "the own member is not in the configuration"))?;
     veto::ask(&driver, &config, |m| raft_id(m.id) != me)?;
-    driver.begin(me, me, config);
+    driver.found(me, config);
     let elected = driver.wait(Instant::now() + PATIENCE, |s| {
         s.is_primary() && driver.is_open()
     });

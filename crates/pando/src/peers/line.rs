@@ -31,6 +31,9 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// A peer that does not answer is complained about so often.
 const COMPLAIN: Duration = Duration::from_secs(30);
 
+/// What is said of a peer that has nothing.
+const LACKS: &str = "it has no data of this set (it is new, or its disk was replaced), and is taken in when a majority of the others agrees";
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LaneKind {
     Main,
@@ -90,6 +93,8 @@ pub(super) struct Line {
     aside: Lane,
     /// What the peer has said of itself last.
     pub told: Mutex<Option<Told>>,
+    /// Why it does not take what it is sent.
+    pub trouble: Mutex<Option<String>>,
     /// The configuration by which it does not know this member.
     pub without: Mutex<Option<DocBuf>>,
 }
@@ -101,6 +106,7 @@ impl Line {
             main: Lane::default(),
             aside: Lane::default(),
             told: Mutex::default(),
+            trouble: Mutex::default(),
             without: Mutex::default(),
         }
     }
@@ -176,7 +182,12 @@ impl Sender {
         let mut connection = None;
         let line = self.line.clone();
         while let Some(bytes) = line.lane(self.lane).next() {
-            if let Err(why) = self.deliver(&mut connection, &bytes) {
+            let delivered = self.deliver(&mut connection, &bytes);
+            *line.trouble.lock() = match &delivered {
+                Ok(trouble) => trouble.clone(),
+                Err(why) => Some(why.clone()),
+            };
+            if let Err(why) = delivered {
                 connection = None;
                 self.complain(&why);
                 std::thread::sleep(PAUSE);
@@ -184,11 +195,12 @@ impl Sender {
         }
     }
 
+    /// What the peer says is wrong with it.
     fn deliver(
         &mut self,
         connection: &mut Option<Conversation>,
         bytes: &[u8],
-    ) -> Result<(), String> {
+    ) -> Result<Option<String>, String> {
         let opened = match connection {
             Some(opened) => opened,
             None => {
@@ -196,6 +208,7 @@ impl Sender {
                 connection.insert(address.open()?)
             }
         };
+        let mut trouble = None;
         let mut parts = bytes.chunks(PART_BYTES).peekable();
         while let Some(part) = parts.next() {
             let more = parts.peek().is_some();
@@ -214,10 +227,13 @@ impl Sender {
             }
             if reply.as_doc().get("lacks").is_some_and(|v| v.truthy()) {
                 let reply = opened.run("admin", self.command(None).as_doc())?;
-                return refusal(reply.as_doc()).map_or(Ok(()), Err);
+                return refusal(reply.as_doc()).map_or(Ok(Some(LACKS.into())), Err);
             }
+            let damaged = reply.as_doc().get("damaged").and_then(|v| v.as_str());
+            trouble = damaged
+                .map(|what| format!("its data files are damaged, and it is no candidate: {what}"));
         }
-        Ok(())
+        Ok(trouble)
     }
 
     /// With messages, or with the configuration.

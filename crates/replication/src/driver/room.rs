@@ -98,16 +98,15 @@ fn successor(status: &Status, lag: impl Fn(u64) -> u64) -> Option<u64> {
 impl Thread {
     /// Looks whether the store refuses writes, and whether it could take them again.
     pub(super) fn look_for_room(&mut self) -> Result<()> {
-        let Some(member) = &self.member else {
+        if self.member.is_none() {
             return Ok(());
-        };
+        }
         let store = self.log.store()?;
         let refusal = store.refusal();
         let leads = self.shared.status.read().is_primary();
         match refusal {
-            Some(why) if leads && self.room.is_due() => {
-                let status = self.shared.status.read().clone();
-                if let Some(to) = successor(&status, |id| member.lag(id)) {
+            Some(why) if leads => {
+                if let Some(to) = self.due_successor() {
                     tracing::error!(target: "REPL", member = to - 1, error = %why, "Writes are refused here: another member is asked to take over");
                     self.set_lacks_room(true);
                     self.hands_over_because = BY_REQUEST;
@@ -122,6 +121,16 @@ impl Thread {
             _ => {}
         }
         Ok(())
+    }
+
+    /// Who takes over from this primary; asked for now and then.
+    pub(super) fn due_successor(&mut self) -> Option<u64> {
+        if !self.room.is_due() {
+            return None;
+        }
+        let member = self.member.as_ref()?;
+        let status = self.shared.status.read().clone();
+        successor(&status, |id| member.lag(id))
     }
 
     fn set_lacks_room(&mut self, lacks: bool) {
@@ -150,7 +159,7 @@ impl Thread {
 
     pub(super) fn is_withheld(&self) -> bool {
         let asked = self.shared.maintenance.load(Ordering::Acquire) > 0;
-        asked || self.removed || self.room.lacks()
+        asked || self.removed || self.damaged || self.room.lacks()
     }
 }
 

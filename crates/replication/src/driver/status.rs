@@ -7,6 +7,7 @@ use super::thread::Thread;
 use super::{Changed, Known, StoreLog};
 use crate::config::Config;
 use crate::member::{Member, MemberLog, MemberRole, OpTime, raft_id};
+use crate::state_file::State;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;
@@ -47,6 +48,8 @@ pub struct Status {
     pub known: Arc<Vec<Known>>,
     /// It is in maintenance.
     pub in_maintenance: bool,
+    /// Its data files are damaged.
+    pub is_damaged: bool,
     /// It is no member of the newest configuration any more.
     pub is_removed: bool,
     /// As of the last look: number, and when a message of that member came last.
@@ -57,6 +60,19 @@ pub struct Status {
 }
 
 impl Status {
+    /// What a member knows of itself before it has begun.
+    pub(super) fn of_start(state: &State) -> Status {
+        Status {
+            id: state.id,
+            term: state.hard.term,
+            config: state.config.clone().map(Arc::new),
+            voters: state.voters.voters.clone(),
+            learners: state.voters.learners.clone(),
+            rollbacks: state.rollbacks,
+            ..Status::default()
+        }
+    }
+
     /// The configured member with this number.
     pub fn member(&self, id: u64) -> Option<&crate::config::MemberConfig> {
         self.config
@@ -76,7 +92,7 @@ impl Status {
             _ if self.id == 0 => 0,
             MemberRole::Primary => 1,
             _ if self.is_removed => 10,
-            _ if self.in_maintenance => 3,
+            _ if self.in_maintenance || self.is_damaged => 3,
             // Before a member knows its configuration it has not begun to work.
             _ if self.config.is_none() || self.is_copying || self.commit_index == 0 => 5,
             _ => 2,
@@ -154,6 +170,7 @@ impl Thread {
             committed,
             durable,
             known,
+            is_damaged: self.damaged,
             in_maintenance: self.shared.maintenance.load(Ordering::Acquire) > 0,
             is_removed: self.removed,
             heard,
@@ -197,6 +214,7 @@ impl Thread {
             || before.learners != status.learners
             || before.is_copying != status.is_copying
             || before.in_maintenance != status.in_maintenance
+            || before.is_damaged != status.is_damaged
             || before.elections != status.elections
             || before.is_removed != status.is_removed
             || (before.commit_index == 0) != (commit == 0);

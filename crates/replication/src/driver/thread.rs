@@ -9,7 +9,8 @@ use super::outbox::{PACE, Pace};
 use super::room::{self, Room};
 use super::{Changed, Input, LOOK, Shared, Status, StoreLog, Transport};
 use crate::SetName;
-use crate::member::{ELECTION_TICKS, Member, MemberRole, News, raft_id};
+use crate::log_view::FIRST_TERM;
+use crate::member::{ELECTION_TICKS, Member, MemberLog, MemberRole, News, raft_id};
 use crate::state_file::{self, State};
 use errors::{Error, Fallible as Result};
 use raft::eraftpb::{Message, MessageType};
@@ -93,6 +94,8 @@ pub(super) struct Thread {
     pub(super) pace: Pace,
     pub(super) preference: Preference,
     pub(super) room: Room,
+    /// Its data files are.
+    pub(super) damaged: bool,
 }
 
 impl Thread {
@@ -164,6 +167,7 @@ impl Thread {
                 looks += 1;
                 self.looked = true;
                 self.look_for_room()?;
+                self.look_for_damage()?;
                 self.reopen();
                 self.look_for_removal();
                 self.reconcile()?;
@@ -255,12 +259,19 @@ impl Thread {
             }
             Input::Begin(state) => {
                 if self.member.is_none() {
-                    let founds = state.voters.voters == [state.id];
+                    let founds = state.voters.voters == [state.id] && !state.rejoins;
+                    let state = self.after_backup(*state);
                     state_file::save(&self.log.dir, &state)?;
-                    self.begin(*state)?;
+                    self.begin(state)?;
                     if founds {
                         self.drive(Member::campaign)?;
                     }
+                }
+            }
+            Input::Readmit(id) => {
+                let admitted = self.member.as_mut().is_some_and(|m| m.readmit(id));
+                if admitted {
+                    self.shared.joining.grant(id);
                 }
             }
             Input::Reconfigure(config, answer) => self.reconfigure(*config, answer),
@@ -303,6 +314,15 @@ impl Thread {
             }
         }
         Ok(true)
+    }
+
+    /// A set that begins from a backup has no log: the last entry of the backup is before its first.
+    fn after_backup(&self, mut state: State) -> State {
+        let (first, last) = (self.log.first_index(), self.log.last_index());
+        if last > 0 && first > last {
+            state.base = Some((last, FIRST_TERM));
+        }
+        state
     }
 
     fn begin(&mut self, state: State) -> Result<()> {

@@ -25,7 +25,8 @@ impl<L: MemberLog + Clone> Member<L> {
 
     /// Whether it may be elected, as far as it goes by itself.
     pub fn may_stand(&self) -> bool {
-        self.ticks >= self.frozen_until && !self.withheld && self.is_electable()
+        let free = self.ticks >= self.frozen_until && !self.withheld;
+        free && !self.state.rejoins && self.is_electable()
     }
 
     /// Whether it knows of no primary, and has not listened for long enough to say that there is none.
@@ -113,6 +114,7 @@ impl<L: MemberLog + Clone> Member<L> {
         if role == MemberRole::Elected && self.role != role {
             // What was answered to this member in an earlier term says nothing of this one.
             self.answered.clear();
+            self.forget_readmissions();
         }
         if role == MemberRole::Primary && self.role != MemberRole::Primary {
             self.log().set_term(self.term())?;

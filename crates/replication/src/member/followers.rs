@@ -95,6 +95,9 @@ impl<L: MemberLog + Clone> Member<L> {
         if let Some(id) = self.state.outlived.first() {
             return Some(VoterChange::Remove(*id));
         }
+        if let Some(lost) = self.next_lost() {
+            return Some(lost);
+        }
         let config = self.state.config.as_ref()?;
         let ConfState {
             voters, learners, ..

@@ -47,6 +47,7 @@ impl<L: MemberLog + Clone> Member<L> {
         // The commit point may be that of entries which are not in the log yet.
         state.hard.commit = self.saved_commit;
         state.config = Some(config);
+        state.rejoins = false;
         log.save(&state)?;
         Member::new(log, state, chance)
     }

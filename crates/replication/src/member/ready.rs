@@ -178,7 +178,7 @@ impl<L: MemberLog + Clone> Member<L> {
                 return Err(Error::internal("an entry without a stamp was committed"));
             };
             if let Some((config, change)) = storage::Entry::membership(record.payload) {
-                self.reconfigure(record.index, &config, &change)?;
+                self.reconfigure((record.index, record.term), &config, &change)?;
                 news.changed = true;
             }
         }
@@ -209,8 +209,13 @@ impl<L: MemberLog + Clone> Member<L> {
         self.follow_role(news)
     }
 
-    /// Takes the change of voters and configuration of the entry at `index`.
-    fn reconfigure(&mut self, index: u64, config: &[u8], change: &[u8]) -> Result<()> {
+    /// Takes the change of voters and configuration of the entry of that index and term.
+    fn reconfigure(
+        &mut self,
+        (index, term): (u64, u64),
+        config: &[u8],
+        change: &[u8],
+    ) -> Result<()> {
         if index <= self.state.outlived_at {
             return Ok(());
         }
@@ -218,6 +223,8 @@ impl<L: MemberLog + Clone> Member<L> {
             if let VoterChange::Remove(id) = change {
                 self.state.outlived.retain(|gone| *gone != id);
             }
+            self.note_admission(change, term);
+            self.state.rejoins &= change != VoterChange::Remove(self.state.id);
             self.state.voters = self
                 .node
                 .apply_conf_change(&change.to_raft())

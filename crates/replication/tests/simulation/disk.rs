@@ -37,6 +37,8 @@ pub enum Planted {
     SavedAhead,
     /// What is taken back is saved without its first entry.
     SavedShort,
+    /// A member whose disk is new votes and answers at once.
+    AsIfNothing,
 }
 
 #[derive(Default)]

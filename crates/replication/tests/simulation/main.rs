@@ -17,6 +17,7 @@ mod disk;
 #[allow(dead_code)]
 #[path = "../../../oplog/tests/log/faulty_disk.rs"]
 mod faulty_disk;
+mod lost_disks;
 mod outlived;
 mod own_entries;
 mod torn;
@@ -40,6 +41,8 @@ struct Node {
     deciding: Option<(u64, u64)>,
     /// How far its clock is from the others'.
     skew: u64,
+    /// It has nothing, and was not let in again yet.
+    lost: bool,
 }
 
 struct Sim {
@@ -64,6 +67,8 @@ struct Sim {
     quiet_until: u64,
     /// Of all that was sent, and when.
     trace: DefaultHasher,
+    /// Where disks are lost.
+    losses: Option<lost_disks::Losses>,
 }
 
 /// After so many entries a member of a harsh seed saves its state.
@@ -107,6 +112,7 @@ impl Sim {
                 asleep_until: 0,
                 deciding: None,
                 skew: rng.random_range(0..8000),
+                lost: false,
             });
         }
         let mut sim = Sim {
@@ -126,6 +132,7 @@ impl Sim {
             restarts: 0,
             quiet_until: 0,
             trace: DefaultHasher::new(),
+            losses: None,
         };
         for at in 0..sim.nodes.len() {
             sim.start(at);
@@ -397,7 +404,10 @@ impl Sim {
         for at in 0..self.nodes.len() {
             self.nodes[at].disk.0.borrow_mut().now = self.now + self.nodes[at].skew;
             if self.nodes[at].member.is_none() && self.nodes[at].asleep_until <= self.now {
-                self.start(at);
+                match self.nodes[at].lost {
+                    true => self.ask_to_begin(at),
+                    false => self.start(at),
+                }
             }
             if self.now % 100 == at as u64 * 7 {
                 self.with(at, Member::tick);
@@ -417,7 +427,9 @@ impl Sim {
         }
         if self.faulty {
             self.do_harm();
+            self.lose_a_disk();
         }
+        self.look_for_healed();
         self.check();
     }
 

@@ -1,0 +1,101 @@
+//! A member that has lost its disk: it has forgotten what it said that it has, and whom it has voted for.
+//! As if nothing had happened it could help to elect a primary that lacks what was acknowledged by its
+//! word, or vote twice in a term.
+//!
+//! ```text
+//! member   has nothing: takes no part, asks the primary whether it may begin
+//! primary  in its log: remove the member; then it learns, without a vote ─► it may
+//! member   begins, as one that was never there; gets the log or files; votes when it has caught up
+//! ```
+//!
+//! Why that is enough: the change by which it is removed was committed after the loss, and not by its
+//! word, so by a majority of the others. Whoever is elected later needs one of those, and has the change
+//! and all before it. Who stood for election when it had the lost vote has not, and no majority any more.
+//!
+//! Invariants:
+//! - A member that has no state neither votes nor answers what continues a log, before the primary has
+//!   let it begin.
+//! - One that founded the set begins its log again as its only voter, and stands for no election there.
+//! - The primary lets a member begin once for each time that it was brought in, and only where it has
+//!   not heard of any entry on the member's disk since.
+
+use super::{Member, MemberLog, MemberRole};
+use crate::log_view::VoterChange;
+use errors::{Error, Fallible as Result, err};
+use raft::StateRole;
+use raft::eraftpb::{Message, MessageType};
+use std::collections::BTreeSet;
+
+/// On the primary, in its term.
+#[derive(Debug, Default)]
+pub(super) struct Readmissions {
+    /// They have asked, and are to be removed.
+    asking: BTreeSet<u64>,
+    /// They were brought in by the log, and have not begun since.
+    admitted: BTreeSet<u64>,
+}
+
+impl<L: MemberLog + Clone> Member<L> {
+    /// On the primary: whether a member that has nothing may begin. It asks again until it may.
+    pub fn readmit(&mut self, id: u64) -> bool {
+        if self.role != MemberRole::Primary || id == self.state.id {
+            return false;
+        }
+        let progress = self.node.raft.prs().get(id);
+        let is_fresh = progress.is_some_and(|p| p.matched == 0);
+        if self.readmissions.admitted.remove(&id) && is_fresh {
+            return true;
+        }
+        self.readmissions.asking.insert(id);
+        false
+    }
+
+    /// The next member that is to be removed, because it has lost what it had.
+    pub(super) fn next_lost(&self) -> Option<VoterChange> {
+        let mut asking = self.readmissions.asking.iter();
+        let lost = asking.find(|id| self.node.raft.prs().get(**id).is_some())?;
+        Some(VoterChange::Remove(*lost))
+    }
+
+    /// Before a change of voters of this term is taken.
+    pub(super) fn note_admission(&mut self, change: VoterChange, term: u64) {
+        let raft = &self.node.raft;
+        if raft.state != StateRole::Leader || raft.term != term {
+            return;
+        }
+        match change {
+            VoterChange::Learner(id) if raft.prs().get(id).is_none() => {
+                self.readmissions.asking.remove(&id);
+                self.readmissions.admitted.insert(id);
+            }
+            VoterChange::Remove(id) => {
+                self.readmissions.admitted.remove(&id);
+            }
+            _ => {}
+        }
+    }
+
+    /// What was asked for in an earlier term is asked for again.
+    pub(super) fn forget_readmissions(&mut self) {
+        self.readmissions = Readmissions::default();
+    }
+
+    /// A primary knows of entries here that are not here: an old copy of the disk was put in place, or
+    /// the disk did not keep what it said that it has.
+    pub(super) fn check_memory(&self, message: &Message) -> Result<()> {
+        let last = self.node.raft.raft_log.last_index();
+        let tells = message.get_msg_type() == MessageType::MsgHeartbeat;
+        match tells && message.term >= self.term() && message.commit > last {
+            true => Err(forgotten(message.commit, last)),
+            false => Ok(()),
+        }
+    }
+}
+
+fn forgotten(known: u64, last: u64) -> Error {
+    err!(
+        UnrecoverableRollbackError,
+        "the primary was told that entry {known} is on this disk, and the log here ends with {last}: the disk has lost what it \
+         had, or an old copy of it was put in place. Empty the data directory, and start again: the data is copied from the set"
+    )
+}
