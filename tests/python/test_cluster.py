@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -69,6 +70,80 @@ def test_a_set_is_started_told_of_and_ended(place):
     assert "3 of 3" in cluster("down", "--dir", place)
     assert cluster("status", "--dir", place).count("does not run") == 3
     assert "0 of 3" in cluster("down", "--dir", place)
+
+
+def members(place):
+    return [m for s in json.loads((place / "cluster.json").read_text())["sets"] for m in s["members"]]
+
+
+def test_down_then_up_works_whatever_has_ended_before(place):
+    port = free_ports(3)
+    cluster("up", "--replicas", 3, "--dir", place, "--port", port)
+    uri = f"mongodb://localhost:{port}/?replicaSet=rs0"
+    with pymongo.MongoClient(uri) as client:
+        client.t.get_collection("c", write_concern=pymongo.WriteConcern(3, wtimeout=30_000)).insert_one({"_id": 1})
+    for round, signals in enumerate([(), (signal.SIGKILL,), (signal.SIGTERM, signal.SIGKILL), (signal.SIGKILL,) * 3]):
+        for at, how in enumerate(signals):
+            gone = members(place)[(round + at) % 3]["pid"]
+            os.kill(gone, how)
+            until("it is gone", lambda gone=gone: not alive(gone))
+        cluster("down", "--dir", place)
+        assert "ready" in cluster("up", "--dir", place)
+        with pymongo.MongoClient(uri) as client:
+            coll = client.t.get_collection("c", write_concern=pymongo.WriteConcern(3, wtimeout=30_000))
+            coll.insert_one({"_id": f"round {round}"})
+            assert coll.count_documents({}) == round + 2
+
+
+def alive(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_up_finds_what_an_up_that_was_killed_has_started(place):
+    port = free_ports(3)
+    cluster("up", "--replicas", 3, "--dir", place, "--port", port)
+    before = [m["pid"] for m in members(place)]
+    record = json.loads((place / "cluster.json").read_text())
+    for member in record["sets"][0]["members"]:
+        member.update(pid=0, started=0)
+    (place / "cluster.json").write_text(json.dumps(record))
+    cluster("up", "--dir", place)
+    assert [m["pid"] for m in members(place)] == before
+
+
+def test_a_member_whose_directory_was_emptied_is_no_new_set(place):
+    port = free_ports(3)
+    cluster("up", "--replicas", 3, "--dir", place, "--port", port)
+    with pymongo.MongoClient(f"mongodb://localhost:{port}/?replicaSet=rs0") as client:
+        client.t.get_collection("c", write_concern=pymongo.WriteConcern(3, wtimeout=30_000)).insert_one({"_id": 1})
+    cluster("down", "--dir", place)
+    shutil.rmtree(place / "rs0-0")
+    cluster("up", "--dir", place)
+    with pymongo.MongoClient("localhost", port, directConnection=True, readPreference="secondaryPreferred") as client:
+        until("it has its copy", lambda: client.t.c.count_documents({}) == 1)
+
+
+def test_servers_share_the_memory_and_keep_their_files_private(place):
+    port = free_ports(14)
+    figures = port + 7
+    cluster("up", "--shards", 1, "--replicas", 3, "--dir", place, "--port", port, "--", "--metrics", figures)
+    with open("/proc/meminfo") as meminfo:
+        memory = int(meminfo.readline().split()[1]) * 1024
+    caches, ports = [], []
+    for member in members(place):
+        with open(f"/proc/{member['pid']}/cmdline") as cmdline:
+            words = cmdline.read().split("\0")
+        cache = words[words.index("--cache") + 1]
+        caches.append(int(cache.removesuffix("MB")) << 20)
+        ports.append(int(words[words.index("--metrics") + 1]))
+    assert len(caches) == 7 and sum(caches) <= memory // 2
+    assert ports == list(range(figures, figures + 7))
+    readable = [p for p in [place, *place.rglob("*")] if p != place and p.stat().st_mode & 0o077 and not p.is_symlink()]
+    assert readable == []
 
 
 def test_down_ends_only_what_up_has_started(tmp_path):

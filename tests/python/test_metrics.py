@@ -7,6 +7,7 @@ import urllib.request
 import pytest
 from harness import Server, free_port
 from replica_set import ReplicaSet
+from sharded_cluster import ShardedCluster
 
 LINE = re.compile(r'^(?P<name>[a-zA-Z_][a-zA-Z0-9_]*)(\{member="[^"]*"\})? -?[0-9.]+(e[+-]?[0-9]+)?$')
 
@@ -15,12 +16,22 @@ def figures(port):
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as page:
         assert page.headers["Content-Type"].startswith("text/plain; version=0.0.4")
         text = page.read().decode()
-    found = {}
+    found, kinds = {}, {}
     for line in text.splitlines():
+        if line.startswith("# "):
+            _, what, name, said = line.split(" ", 3)
+            assert what in ("HELP", "TYPE") and said
+            if what == "TYPE":
+                assert name not in kinds and said in ("counter", "gauge", "untyped")
+                kinds[name] = said
+            continue
         assert LINE.match(line), line
         name, figure = line.rsplit(" ", 1)
         assert name not in found, name
+        assert name.split("{")[0] in kinds, f"{name} is not explained before"
         found[name] = float(figure)
+    assert kinds["pando_opcounters_insert"] == "counter" and kinds["pando_disk_free_bytes"] == "gauge"
+    assert 0 < found["pando_disk_free_bytes"] < found["pando_disk_total_bytes"]
     return found
 
 
@@ -53,6 +64,15 @@ def test_members_tell_of_their_set(tmp_path):
         states = [found[f'pando_replication_member_state{{member="{m.address}"}}'] for m in members.members]
         assert sorted(states) == [1, 2, 2]
         assert sum(name.startswith("pando_replication_member_lag_entries") for name in found) in (0, 3)
+
+
+def test_a_router_tells_its_own(tmp_path):
+    port = free_port()
+    with ShardedCluster(tmp_path, shards=1, router_options=("--metrics", port)) as cluster:
+        with cluster.client() as client:
+            client.t.c.insert_many([{} for _ in range(7)])
+        found = figures(port)
+        assert found["pando_connections_current"] >= 1 and "pando_replication_term" not in found
 
 
 def test_beyond_this_machine_they_have_to_be_wanted(tmp_path):

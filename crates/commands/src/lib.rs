@@ -195,6 +195,10 @@ impl Commands {
         }
         let profiler = Profiler::new(slow_ms);
         profiler.set_verbose(parameters.logs_commands());
+        if config.role != ClusterRole::Router {
+            profiler.profile_all(config.profile_level);
+        }
+        profiler.set_sample_rate(config.slow_sample_rate);
         let commands = Commands {
             parameters,
             store,

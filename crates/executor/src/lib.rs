@@ -26,6 +26,7 @@
 //! entries.
 
 mod build_progress;
+pub use build_progress::BuildProgress;
 mod decision;
 mod document_keys;
 mod engine;

@@ -46,7 +46,11 @@ pub fn main(args: &[OsString]) -> ExitCode {
         Ok(offline) => offline,
         Err(e) => {
             eprintln!("pando: cannot open {}: {}", dir.display(), e.message);
-            if e.code != errors::Code::DBPathInUse && dir.is_dir() {
+            let other = matches!(
+                e.code,
+                errors::Code::DBPathInUse | errors::Code::IncompatibleServerVersion
+            );
+            if !other && dir.is_dir() {
                 eprintln!(
                     "pando salvage {} OUT may save what can still be read.",
                     dir.display()

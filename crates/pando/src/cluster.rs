@@ -12,8 +12,11 @@
 mod deployment;
 
 use crate::client::refusal;
+use crate::memory;
+use crate::peers::quoted;
 use bson::{DocBuf, Writer, doc};
 use deployment::{Deployment, MemberProcess, Role, SET, start_of};
+use replication::state_file;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -40,7 +43,9 @@ Usage: pando cluster up --replicas N [--shards N] [--auth] [--dir DIR] [--port P
   down    ends the processes that 'up' has started, and keeps their data
 
 Servers of a sharded cluster share the cores: each gets its part of them as event loops, unless the
-options of servers say --event-loops.
+options of servers say --event-loops. All servers share half of the memory as caches, unless they say
+--cache. With --metrics PORT each serves its figures on a port of its own: PORT and those after it, in
+the order of 'status'.
 
   --auth        asks clients to log in: the servers share a key, DIR/key, that is made here
   --dir DIR     where data, logs and the record of the processes are; pando-cluster if not given
@@ -53,6 +58,8 @@ const LOOK: Duration = Duration::from_millis(50);
 /// How long a member may take to say what it is.
 const ANSWER: Duration = Duration::from_secs(3);
 const KEY_BYTES: usize = 64;
+/// No server works well with less.
+const LEAST_CACHE_MB: u64 = 16;
 
 #[derive(Debug, PartialEq, Eq)]
 struct Asked {
@@ -171,6 +178,8 @@ fn up(asked: &Asked) -> Result<String, String> {
             (n, shards) => {
                 let mut new = planned(n.unwrap_or(1), shards, asked)?;
                 new.server.extend(shared_cores(shards, &asked.server));
+                new.server
+                    .extend(shared_memory(new.members.len(), &asked.server));
                 if asked.auth {
                     let key = make_key(&dir)?.to_string_lossy().into_owned();
                     new.server.extend(["--keyFile".into(), key]);
@@ -189,14 +198,14 @@ fn up(asked: &Asked) -> Result<String, String> {
     };
     let first_user = match asked.auth {
         true => format!(
-            "\n\nClients have to log in. Make the first user from this machine:\n  npx mongosh '{}' --eval 'db.getSiblingDB(\"admin\").createUser({{user: \"admin\", pwd: passwordPrompt(), roles: [\"root\"]}})'",
-            deployment.uri()
+            "\n\nClients have to log in. Make the first user from this machine:\n  npx mongosh {} --eval 'db.createUser({{user: \"admin\", pwd: passwordPrompt(), roles: [\"root\"]}})'",
+            quoted(&deployment.uri("admin"))
         ),
         false => String::new(),
     };
     Ok(format!(
         "{what} is ready.\n\n  connect  {}\n  data     {}\n  status   pando cluster status --dir {}\n  stop     pando cluster down --dir {}{first_user}",
-        deployment.uri(),
+        deployment.uri(""),
         dir.display(),
         asked.dir.display(),
         asked.dir.display(),
@@ -210,7 +219,14 @@ fn start(dir: &Path, deployment: &mut Deployment) -> Result<(), String> {
         let Some(member) = deployment.members.get(at).filter(|m| !m.runs()) else {
             continue;
         };
-        let started = launch(dir, member, &config, &deployment.server)?;
+        // One whose start was not recorded, because `up` was killed in between.
+        let started = match member.left_running(dir) {
+            Some(running) => running,
+            None => {
+                let options = with_own_metrics(&deployment.server, at)?;
+                launch(dir, member, &config, &options)?
+            }
+        };
         if let Some(member) = deployment.members.get_mut(at) {
             *member = started;
         }
@@ -256,7 +272,7 @@ fn add_shard(dir: &Path) -> Result<String, String> {
     start(&dir, &mut deployment)?;
     Ok(format!(
         "Shard {name} is there. The balancer moves ranges to it: sh.status() at {}",
-        deployment.uri()
+        deployment.uri("")
     ))
 }
 
@@ -272,6 +288,59 @@ fn shared_cores(shards: Option<u16>, given: &[String]) -> Vec<String> {
     vec!["--event-loops".into(), loops.to_string()]
 }
 
+/// The option by which all servers share half of the memory. One alone takes what it takes by itself.
+fn shared_memory(servers: usize, given: &[String]) -> Vec<String> {
+    let names = |word: &String| {
+        let name = word.split('=').next();
+        matches!(
+            name,
+            Some("--cache" | "--wiredTigerCacheSizeGB" | "--wiredTigerCacheSizePct")
+        )
+    };
+    if servers < 2 || given.iter().any(names) {
+        return Vec::new();
+    }
+    let memory = memory::available_bytes();
+    let part = memory / 2 / servers as u64;
+    let cache = part.min(memory::default_cache_bytes(memory));
+    vec![
+        "--cache".into(),
+        format!("{}MB", (cache >> 20).max(LEAST_CACHE_MB)),
+    ]
+}
+
+/// The options of the server at that place: each has a port of its own for its figures.
+fn with_own_metrics(given: &[String], at: usize) -> Result<Vec<String>, String> {
+    let mut options = given.to_vec();
+    let is_metrics = |word: &String| word == "--metrics" || word.starts_with("--metrics=");
+    let Some(found) = options.iter().position(is_metrics) else {
+        return Ok(options);
+    };
+    let own = |text: &str| -> Result<String, String> {
+        let (host, port) = match text.rsplit_once(':') {
+            Some((host, port)) => (format!("{host}:"), port),
+            None => (String::new(), text),
+        };
+        let first: u16 = port
+            .parse()
+            .map_err(|_| format!("--metrics wants a port, not '{text}'"))?;
+        let at = u16::try_from(at).ok().and_then(|at| first.checked_add(at));
+        let port = at.ok_or("there are no ports above 65535 for --metrics")?;
+        Ok(format!("{host}{port}"))
+    };
+    if let Some(text) = options
+        .get(found)
+        .and_then(|w| w.strip_prefix("--metrics="))
+    {
+        let text = own(text)?;
+        options[found] = format!("--metrics={text}");
+    } else if let Some(text) = options.get(found + 1) {
+        let text = own(text)?;
+        options[found + 1] = text;
+    }
+    Ok(options)
+}
+
 /// Awaits the members, makes the sets that are not made, and tells the router of its shards.
 fn make_ready(dir: &Path, deployment: &Deployment) -> Result<(), String> {
     let (routers, members): (Vec<&MemberProcess>, Vec<&MemberProcess>) = deployment
@@ -285,7 +354,7 @@ fn make_ready(dir: &Path, deployment: &Deployment) -> Result<(), String> {
         .iter()
         .filter(|s| s[0].role != Role::Router)
     {
-        initiate(set, key.as_deref())?;
+        initiate(dir, set, key.as_deref())?;
     }
     await_members(dir, &routers)?;
     for router in routers {
@@ -412,13 +481,12 @@ fn await_members(dir: &Path, members: &[&MemberProcess]) -> Result<(), String> {
     Ok(())
 }
 
-/// Makes the set, if it is not made, and waits until all members have its data.
-fn initiate(members: &[&MemberProcess], key: Option<&str>) -> Result<(), String> {
+/// Makes the set, if it is not made, and waits until all members have its data. A set that one member
+/// knows is made: who does not know it learns of it from the others.
+fn initiate(dir: &Path, members: &[&MemberProcess], key: Option<&str>) -> Result<(), String> {
     let first = members.first().ok_or("there is no member")?;
-    let status = doc! { "replSetGetStatus": 1 };
-    let known = first.ask(key, "admin", status.as_doc())?;
-    let code = known.as_doc().get("code").and_then(|v| v.to_i64_exact());
-    if code == Some(94) {
+    let knows = |m: &&MemberProcess| dir.join(&m.name).join(state_file::NAME).exists();
+    if !members.iter().any(knows) {
         let mut w = Writer::new();
         w.open_doc("replSetInitiate")
             .str("_id", &first.set)
@@ -432,7 +500,7 @@ fn initiate(members: &[&MemberProcess], key: Option<&str>) -> Result<(), String>
         w.close().close();
         let reply = first.ask(key, "admin", w.finish().as_doc())?;
         let code = reply.as_doc().get("code").and_then(|v| v.to_i64_exact());
-        // One that starts again may say too early that it belongs to no set.
+        // It was made by an `up` that was ended right behind.
         if code != Some(23) {
             refusal(reply.as_doc()).map_or(Ok(()), Err)?;
         }
@@ -444,8 +512,14 @@ fn initiate(members: &[&MemberProcess], key: Option<&str>) -> Result<(), String>
             return Ok(());
         }
         if Instant::now() > until {
+            let each = members.iter().zip(&states);
+            let each = each.map(|(m, state)| match why_not(m, key) {
+                Some(why) => format!("\n  {}: {why}", m.name),
+                None => format!("\n  {}: state {state}", m.name),
+            });
             return Err(format!(
-                "the members did not get ready in time; their states are {states:?}"
+                "the members did not get ready in time:{}",
+                each.collect::<String>()
             ));
         }
         std::thread::sleep(LOOK);
@@ -481,6 +555,15 @@ fn shown_state(member: &MemberProcess, key: Option<&str>) -> &'static str {
     }
 }
 
+/// Why a member has no state in its set.
+fn why_not(member: &MemberProcess, key: Option<&str>) -> Option<String> {
+    let status = doc! { "replSetGetStatus": 1 };
+    match member.ask(key, "admin", status.as_doc()) {
+        Ok(reply) => refusal(reply.as_doc()),
+        Err(why) => Some(why),
+    }
+}
+
 fn recorded(dir: &Path) -> Result<Deployment, String> {
     Deployment::load(dir)?.ok_or_else(|| {
         format!(
@@ -493,7 +576,7 @@ fn recorded(dir: &Path) -> Result<Deployment, String> {
 fn status(dir: &Path) -> Result<String, String> {
     let deployment = recorded(dir)?;
     let key = deployment.key()?;
-    let mut said = format!("{}\n", deployment.uri());
+    let mut said = format!("{}\n", deployment.uri(""));
     // All at once: several may not answer.
     let key = key.as_deref();
     let states = std::thread::scope(|s| {
@@ -560,6 +643,41 @@ mod tests {
         assert!(shared_cores(None, &[]).is_empty());
         assert!(shared_cores(Some(2), &words("--event-loops 4")).is_empty());
         assert!(shared_cores(Some(2), &words("--event-loops=4")).is_empty());
+    }
+
+    #[test]
+    fn servers_share_the_memory() {
+        let words = |text: &str| text.split(' ').map(String::from).collect::<Vec<_>>();
+        let megabytes = |servers| {
+            let option = shared_memory(servers, &[]);
+            assert_eq!(option[0], "--cache");
+            option[1].trim_end_matches("MB").parse::<u64>().unwrap()
+        };
+        let all = memory::available_bytes() >> 20;
+        for servers in [3, 13, 40] {
+            let sum = megabytes(servers) * servers as u64;
+            assert!(
+                sum <= all / 2 || megabytes(servers) == LEAST_CACHE_MB,
+                "{servers}: {sum}"
+            );
+        }
+        assert!(shared_memory(1, &[]).is_empty());
+        assert!(shared_memory(13, &words("--cache 64MB")).is_empty());
+        assert!(shared_memory(13, &words("--wiredTigerCacheSizeGB=1")).is_empty());
+    }
+
+    #[test]
+    fn each_server_has_a_port_for_its_figures() {
+        let words = |text: &str| text.split(' ').map(String::from).collect::<Vec<_>>();
+        for (given, at, own) in [
+            ("--quiet --metrics 9216", 2, "--quiet --metrics 9218"),
+            ("--metrics=127.0.0.1:9216", 1, "--metrics=127.0.0.1:9217"),
+            ("--quiet", 5, "--quiet"),
+        ] {
+            assert_eq!(with_own_metrics(&words(given), at), Ok(words(own)));
+        }
+        assert!(with_own_metrics(&words("--metrics 65535"), 1).is_err());
+        assert!(with_own_metrics(&words("--metrics x"), 1).is_err());
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! What a Unix process has to do to serve: go to the background, raise its limits, leave its number, hear signals.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -102,12 +103,20 @@ pub fn raise_file_limit() -> u64 {
     limit.rlim_cur
 }
 
+/// Files and directories that this process makes are for its owner only, as mongod's.
+pub fn keep_files_private() {
+    // SAFETY: sets a number of the process.
+    unsafe { libc::umask(0o077) };
+}
+
 /// A file with the process id, gone with the process.
 pub struct PidFile(PathBuf);
 
 impl PidFile {
     pub fn write(path: &Path) -> Result<PidFile, String> {
+        // Whoever watches the process may read it, as mongod's.
         std::fs::write(path, format!("{}\n", std::process::id()))
+            .and_then(|()| std::fs::set_permissions(path, Permissions::from_mode(0o644)))
             .map_err(|e| format!("cannot write the pid file {}: {e}", path.display()))?;
         Ok(PidFile(path.to_path_buf()))
     }

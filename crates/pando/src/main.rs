@@ -54,6 +54,12 @@ fn main() -> ExitCode {
     own_process::broken_pipe::guard(run)
 }
 
+/// Runs a tool that writes data: what it makes is for its owner only.
+fn private(tool: fn(&[OsString]) -> ExitCode, args: &[OsString]) -> ExitCode {
+    daemon::keep_files_private();
+    tool(args)
+}
+
 fn run() -> ExitCode {
     let mut args = std::env::args_os();
     let program = args.next().unwrap_or_default();
@@ -79,11 +85,11 @@ fn run() -> ExitCode {
         Some("route") => serve::route(Personality::Pando, &rest),
         Some("mongos") => serve::route(Personality::Mongod, &rest),
         Some("mongod") => serve::main(Personality::Mongod, &rest),
-        Some("cluster") => cluster::main(&rest),
+        Some("cluster") => private(cluster::main, &rest),
         Some("check") => check::main(&rest),
-        Some("salvage") => salvage::main(&rest),
+        Some("salvage") => private(salvage::main, &rest),
         Some("backup") => backup::main(&rest),
-        Some("restore") => restore::main(&rest),
+        Some("restore") => private(restore::main, &rest),
         Some("oplog") => oplog::main(&rest),
         Some("lab") => laboratory::main(&rest),
         Some("schema") => schema::main(rest),

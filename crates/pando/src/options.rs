@@ -429,8 +429,6 @@ pub const WITHOUT_EFFECT: &[&str] = &[
     "net.unixDomainSocket.filePermissions",
     "net.wireObjectCheck",
     "operationProfiling.filter",
-    "operationProfiling.mode",
-    "operationProfiling.slowOpSampleRate",
     "processManagement.timeZoneInfo",
     "replication.enableMajorityReadConcern",
     "security.javascriptEnabled",
@@ -438,7 +436,6 @@ pub const WITHOUT_EFFECT: &[&str] = &[
     "storage.directoryPerDB",
     "storage.inMemory.engineConfig.inMemorySizeGB",
     "storage.journal.enabled",
-    "storage.repair",
     "storage.syncPeriodSecs",
     "storage.wiredTiger.collectionConfig.blockCompressor",
     "storage.wiredTiger.engineConfig.directoryForIndexes",
@@ -589,13 +586,24 @@ pub fn from_environment(
     Ok((options, variable("PANDO_CONFIG").map(PathBuf::from)))
 }
 
-/// The help of `pando serve`.
-pub fn help() -> String {
-    let mut out = String::from(
-        "Starts the server.\n\nUsage: pando serve [options]\n\nEach option can also be given in the environment (--dbpath as PANDO_DBPATH) and in a\nconfiguration file in mongod's format; flags go before environment, environment before file.\nmongod's own flags are understood too.\n\n",
+/// The help of the program that is called so: `pando serve`, `pando route`, `mongod`, `mongos`.
+pub fn help(program: &str) -> String {
+    let starts = match program {
+        "pando route" | "mongos" => {
+            "Starts a router of a sharded cluster.\n\nUsage: PROGRAM --configdb SET/HOST:PORT,... [options]\n\n  --configdb SET/HOST:PORT    The replica set that has the cluster's metadata\n\n"
+        }
+        _ => "Starts the server.\n\nUsage: PROGRAM [options]\n\n",
+    };
+    let mut out = starts.replace("PROGRAM", program);
+    out.push_str(
+        "Each option can also be given in the environment (--dbpath as PANDO_DBPATH) and in a\nconfiguration file in mongod's format; flags go before environment, environment before file.\nmongod's own flags are understood too.\n\n",
     );
+    let routes = starts.contains("router");
     let mut row = |left: &str, help: &str| {
         out.push_str(&format!("  {left:<28}"));
+        if left.chars().count() >= 28 {
+            out.push_str(&format!("\n  {:28}", ""));
+        }
         let mut column = 0;
         for word in help.split(' ') {
             if column > 0 && column + word.len() > 68 {
@@ -610,7 +618,16 @@ pub fn help() -> String {
         out.truncate(out.trim_end().len());
         out.push('\n');
     };
-    for flag in FLAGS.iter().filter(|f| !f.help.is_empty()) {
+    let of_data = [
+        "replication.",
+        "pando.standalone",
+        "pando.durability",
+        "storage.oplog",
+    ];
+    let shown = |f: &&Flag| {
+        !(f.help.is_empty() || routes && of_data.iter().any(|of| f.key.starts_with(of)))
+    };
+    for flag in FLAGS.iter().filter(shown) {
         match flag.takes {
             Value(what) => row(&format!("--{} {what}", flag.names[0]), flag.help),
             Fixed(_) | Switch => row(&format!("--{}", flag.names[0]), flag.help),
@@ -718,7 +735,20 @@ mod tests {
         names.dedup();
         assert_eq!(names.len(), count, "a flag stands twice");
         assert!(WITHOUT_EFFECT.iter().all(|k| is_key(k)));
-        assert!(help().lines().all(|l| l.chars().count() <= 100));
+        for program in ["pando serve", "pando route", "mongod", "mongos"] {
+            let help = help(program);
+            assert!(help.lines().all(|l| l.chars().count() <= 100), "{help}");
+            assert!(help.contains(&format!("Usage: {program} ")), "{help}");
+            // Between an option and what it means there is room.
+            let rows = help.lines().filter(|l| l.starts_with("  --"));
+            for row in rows.filter(|l| l.chars().count() > 30) {
+                let is_alone = row.split_whitespace().count() <= 2;
+                assert!(is_alone || row.chars().nth(29) == Some(' '), "{row}");
+            }
+        }
+        assert!(
+            !help("mongos").contains("--replica-set") && help("mongod").contains("--replica-set")
+        );
     }
 
     #[test]

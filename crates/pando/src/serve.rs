@@ -23,7 +23,7 @@ use crate::config_file;
 use crate::daemon::{self, Forked, PidFile, Ready};
 use crate::memory;
 use crate::options::{self, Asked};
-use crate::peers::Peers;
+use crate::peers::{Peers, client_uri, quoted, tls_of_client};
 use crate::route;
 use crate::settings::{self, Launch};
 
@@ -71,7 +71,11 @@ impl Failure {
 }
 
 pub fn main(personality: Personality, args: &[OsString]) -> ExitCode {
-    match start(personality, args) {
+    begin(personality, args, false)
+}
+
+fn begin(personality: Personality, args: &[OsString], routes: bool) -> ExitCode {
+    match start(personality, args, routes) {
         Ok(code) => code,
         Err(failure) => {
             tracing::error!(target: "CONTROL", error = failure.says.as_str(), exitCode = u64::from(failure.code), "Exiting");
@@ -102,14 +106,25 @@ pub fn route(personality: Personality, args: &[OsString]) -> ExitCode {
         );
         return ExitCode::from(BAD_OPTIONS);
     }
-    main(personality, args)
+    begin(personality, args, true)
 }
 
-fn start(personality: Personality, args: &[OsString]) -> Result<ExitCode, Failure> {
+/// What the user has called.
+fn program(personality: Personality, routes: bool) -> &'static str {
+    match (personality, routes) {
+        (Personality::Pando, false) => "pando serve",
+        (Personality::Pando, true) => "pando route",
+        (Personality::Mongod, false) => "mongod",
+        (Personality::Mongod, true) => "mongos",
+    }
+}
+
+fn start(personality: Personality, args: &[OsString], routes: bool) -> Result<ExitCode, Failure> {
     memory::refuse_huge_pages();
+    daemon::keep_files_private();
     let (given, from_flags) = match options::parse(args).map_err(Failure::options)? {
         Asked::Help => {
-            print!("{}", options::help());
+            print!("{}", options::help(program(personality, routes)));
             if personality == Personality::Mongod {
                 print!("{}", options::names_of_mongod());
             }
@@ -281,14 +296,16 @@ fn answer(
         ..Limits::default()
     };
     let served = if config.role == ClusterRole::Router {
-        if config.metrics.is_some() {
-            tracing::warn!(target: "NETWORK", "A router serves no figures: ask the members of its shards");
-        }
         let router = route::router(config, commands);
-        server::serve(listeners, router, control, limits)
+        let told = router.clone();
+        let figures = serve_figures(config, move || told.figures()).map_err(Failure::listening)?;
+        let served = server::serve(listeners, router, control, limits);
+        drop(figures);
+        served
     } else {
         let commands = Arc::new(commands);
-        let figures = serve_figures(config, &commands).map_err(Failure::listening)?;
+        let told = commands.clone();
+        let figures = serve_figures(config, move || told.figures()).map_err(Failure::listening)?;
         let served = server::serve(listeners, commands, control, limits);
         drop(figures);
         served
@@ -309,13 +326,12 @@ fn end(outcome: Result<(), String>) -> Result<ExitCode, Failure> {
 /// The page of figures, where one is wanted, for as long as the value lives.
 fn serve_figures(
     config: &ServerConfig,
-    commands: &Arc<Commands>,
-) -> Result<Option<Arc<impl Fn() -> Result<String, String> + use<>>>, String> {
+    figures: impl Fn() -> errors::Fallible<String> + Send + Sync + 'static,
+) -> Result<Option<Arc<impl Fn() -> Result<String, String>>>, String> {
     let Some(address) = config.metrics else {
         return Ok(None);
     };
-    let commands = Arc::clone(commands);
-    let page = Arc::new(move || commands.figures().map_err(errors::Error::into_message));
+    let page = Arc::new(move || figures().map_err(errors::Error::into_message));
     let bound = server::figures_page::serve(address, Arc::downgrade(&page))?;
     tracing::info!(target: "NETWORK", address = %bound, "Figures are served over HTTP");
     Ok(Some(page))
@@ -452,22 +468,25 @@ fn announce(config: &ServerConfig, listeners: &Listeners, began: Instant, said: 
         Topology::ReplicaSet { name, named: true } => format!("member of replica set {name}"),
         Topology::ReplicaSet { name, .. } => format!("replica set {name} of one member"),
     };
-    let uri = match config.tls.mode {
-        TlsMode::Require => format!("mongodb://{host}/?tls=true"),
-        _ => format!("mongodb://{host}/"),
+    let tls = match config.tls.mode {
+        TlsMode::Require => tls_of_client(config.tls.ca_file.as_deref()),
+        _ => Vec::new(),
     };
+    let uri = client_uri(&host, "", &tls);
     let first_user = match lacks_users {
         true => format!(
-            "\nNobody can log in yet. Make the first user from this machine:\n  npx mongosh {uri}admin --eval 'db.createUser({{user: \"admin\", pwd: passwordPrompt(), roles: [\"root\"]}})'\n"
+            "\nNobody can log in yet. Make the first user from this machine:\n  npx mongosh {} --eval 'db.createUser({{user: \"admin\", pwd: passwordPrompt(), roles: [\"root\"]}})'\n",
+            quoted(&client_uri(&host, "admin", &tls))
         ),
         false => String::new(),
     };
     let text = format!(
-        "PandoDB {} is ready after {} ms.\n\n  connect     {uri}\n  data        {}\n  cache       {}\n  durability  {durability}\n  topology    {part}\n{first_user}\nTry:  npx mongosh {uri}\nStop: Ctrl-C\n",
+        "PandoDB {} is ready after {} ms.\n\n  connect     {uri}\n  data        {}\n  cache       {}\n  durability  {durability}\n  topology    {part}\n{first_user}\nTry:  npx mongosh {}\nStop: Ctrl-C\n",
         env!("CARGO_PKG_VERSION"),
         began.elapsed().as_millis(),
         config.db_path.display(),
         size(config.cache_bytes),
+        quoted(&uri),
     );
     // A reader that is gone is no reason not to serve.
     let mut stdout = std::io::stdout().lock();

@@ -78,6 +78,8 @@ pub fn launch(
         slow_ms: o
             .parsed("operationProfiling.slowOpThresholdMs", "a number")?
             .unwrap_or(100),
+        profile_level: profile_level(&o)?,
+        slow_sample_rate: slow_sample_rate(&o)?,
         log_path: o.text("systemLog.path").map(absolute).transpose()?,
         log_append: o.switch("systemLog.logAppend")?.unwrap_or(!mongod),
         log_reopen: log_reopen(&o)?,
@@ -86,6 +88,7 @@ pub fn launch(
         metrics: metrics(&o)?,
         argv: without_passwords(argv),
     };
+    refuse_repair(&o)?;
     let fork = o.switch("processManagement.fork")?.unwrap_or(false);
     if fork && config.log_path.is_none() {
         return Err("--fork has to be used with --logpath".into());
@@ -102,6 +105,37 @@ pub fn launch(
         handicap,
         warnings: warnings(options, handicap),
     })
+}
+
+/// mongod's names and numbers of the profiler's levels.
+fn profile_level(o: &Reader<'_>) -> Result<i32, String> {
+    match o.text("operationProfiling.mode") {
+        None | Some("0" | "off") => Ok(0),
+        Some("1" | "slowOp") => Ok(1),
+        Some("2" | "all") => Ok(2),
+        Some(other) => Err(format!(
+            "--profile must be 0, 1 or 2 (operationProfiling.mode: off, slowOp or all), not {other}"
+        )),
+    }
+}
+
+fn slow_sample_rate(o: &Reader<'_>) -> Result<f64, String> {
+    let rate: Option<f64> = o.parsed("operationProfiling.slowOpSampleRate", "a number")?;
+    match rate {
+        Some(rate) if !(0.0..=1.0).contains(&rate) => Err(format!(
+            "--slowOpSampleRate must be from 0 to 1, not {rate}"
+        )),
+        given => Ok(given.unwrap_or(1.0)),
+    }
+}
+
+/// mongod would repair the files, and end.
+fn refuse_repair(o: &Reader<'_>) -> Result<(), String> {
+    match o.switch("storage.repair")? {
+        Some(true) => Err("--repair is not for this server: pando check DIR says what is damaged in a data directory, and pando salvage DIR OUT \
+             saves what can be read of it, for mongorestore".into()),
+        _ => Ok(()),
+    }
 }
 
 fn log_retain_bytes(o: &Reader<'_>) -> Result<u64, String> {

@@ -41,6 +41,11 @@ pub struct LoopLocal {
 }
 
 impl Router {
+    /// All figures of this process, in the text form that Prometheus reads.
+    pub fn figures(&self) -> errors::Fallible<String> {
+        self.local.figures()
+    }
+
     pub fn new(cluster: Arc<Cluster>, local: Commands) -> Arc<Router> {
         let ended_sessions = EndedSessions::tell(&cluster);
         account_to(&local.control);

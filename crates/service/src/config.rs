@@ -220,6 +220,10 @@ pub struct ServerConfig {
     /// `setParameter`, name and value as text, in the order given.
     pub parameters: Vec<(String, String)>,
     pub slow_ms: i64,
+    /// The profiler's level of databases that nobody sets one for.
+    pub profile_level: i32,
+    /// What part of slow operations is logged and profiled.
+    pub slow_sample_rate: f64,
     pub log_path: Option<PathBuf>,
     pub log_append: bool,
     /// A rotation opens the log file anew, and leaves it to others to move the old one away.
@@ -265,6 +269,8 @@ impl Default for ServerConfig {
             loops: 0,
             parameters: Vec::new(),
             slow_ms: 100,
+            profile_level: 0,
+            slow_sample_rate: 1.0,
             log_path: None,
             log_append: true,
             log_reopen: false,

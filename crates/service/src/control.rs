@@ -62,9 +62,12 @@ impl OwnCertificate {
     /// Tells the operator when it ends soon, or has ended.
     pub fn warn_of_end(&self, now_millis: i64) {
         let days = (self.expires_millis - now_millis) / DAY_MILLIS;
-        if days < WARN_DAYS {
+        if self.expires_millis <= now_millis {
+            tracing::error!(target: "NETWORK", id = 23785, subject = self.subject, daysAgo = -days, startup_warning = true,
+                "Server certificate has expired: clients refuse it. Put a new one in place, and run rotateCertificates");
+        } else if days < WARN_DAYS {
             tracing::warn!(target: "NETWORK", id = 23221, subject = self.subject, daysLeft = days, startup_warning = true,
-                "Server certificate expires soon, or has expired");
+                "Server certificate expires soon");
         }
     }
 }

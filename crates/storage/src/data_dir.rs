@@ -78,6 +78,12 @@ impl DataDir {
                 "{shown} is no data directory of PandoDB: it has neither a directory \"engine\" nor \"log\""
             ));
         }
+        // What a later release has written is not damaged, and not to be judged here.
+        if let Err(e) = check_contents(dir)
+            && e.code == errors::Code::IncompatibleServerVersion
+        {
+            return Err(e);
+        }
         let lock = match lock(dir) {
             Ok(file) => file,
             Err(e) if e.code == errors::Code::DBPathInUse => return Err(e),
@@ -192,6 +198,11 @@ fn check_contents(dir: &Path) -> Result<Option<u32>> {
                 .and_then(|n| n.parse::<u32>().ok());
             return match format {
                 Some(n @ OLDEST..=FORMAT) => Ok(Some(n)),
+                Some(n) if n > FORMAT => Err(err!(
+                    IncompatibleServerVersion,
+                    "the data directory {shown} has format {n}, which a later release has written; this version of PandoDB reads formats {OLDEST} and \
+                     {FORMAT}: install the release that wrote it, or a later one"
+                )),
                 Some(n) => Err(err!(
                     UnsupportedFormat,
                     "the data directory {shown} has format {n}; this version of PandoDB reads formats {OLDEST} and {FORMAT} (move the data with mongodump, \
@@ -341,7 +352,6 @@ mod tests {
         for (stamp, said) in [
             ("pando data format 1\n", "format 1"),
             ("pando data format 3\n", "format 3"),
-            ("pando data format 6\n", "format 6"),
             ("", "damaged"),
             ("x", "damaged"),
         ] {
@@ -349,6 +359,13 @@ mod tests {
             let e = refusal(dir.path());
             assert_eq!(e.code, Code::UnsupportedFormat);
             assert!(e.message.contains(said), "{e}");
+        }
+        fs::write(dir.path().join(STAMP), "pando data format 6\n").unwrap();
+        fs::create_dir(dir.path().join("engine")).unwrap();
+        let read = DataDir::open_to_read(dir.path()).err().unwrap();
+        for e in [refusal(dir.path()), read] {
+            assert_eq!(e.code, Code::IncompatibleServerVersion);
+            assert!(e.message.contains("format 6, which a later release"), "{e}");
         }
     }
 }

@@ -1,21 +1,105 @@
 //! All figures of serverStatus, and those of the replica set, in the text form that Prometheus reads.
 //!
 //! ```text
+//! # HELP pando_opcounters_insert opcounters.insert of serverStatus
+//! # TYPE pando_opcounters_insert counter
 //! pando_opcounters_insert 5
 //! pando_replication_member_state{member="a:27017"} 2
 //! ```
 //! A figure's name is its path in serverStatus. What is no number or boolean is left out.
 //!
-//! Invariant: a name with its labels comes once.
+//! Invariant: a name with its labels comes once, behind what is said of the name.
 
 use crate::Commands;
 use bson::{Doc, DocBuf, Val, Writer, tag};
 use errors::Fallible;
 use std::collections::BTreeMap;
+use std::ffi::CString;
 use std::fmt::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Path and labels, to the number.
 type Figures = BTreeMap<String, f64>;
+
+/// What figures beside those of serverStatus mean.
+const MEANINGS: &[(&str, &str)] = &[
+    (
+        "pando_disk_total_bytes",
+        "size of the file system of the data directory",
+    ),
+    (
+        "pando_disk_free_bytes",
+        "what the server may still write on the file system of the data directory",
+    ),
+    ("pando_index_builds_running", "index builds under way"),
+    (
+        "pando_index_builds_records_done",
+        "records that the index builds under way have indexed",
+    ),
+    (
+        "pando_index_builds_records_total",
+        "records that the index builds under way have to index",
+    ),
+    (
+        "pando_replication_state",
+        "MongoDB's number of this member's state: 1 primary, 2 secondary",
+    ),
+    ("pando_replication_term", "the term of the set's elections"),
+    ("pando_replication_voting_members", "members that vote now"),
+    (
+        "pando_replication_voted_for_member_id",
+        "_id of the member that this one voted for last",
+    ),
+    (
+        "pando_replication_member_state",
+        "MongoDB's number of a member's state, as this member knows it",
+    ),
+    (
+        "pando_replication_member_health",
+        "1 where the member is heard of",
+    ),
+    (
+        "pando_replication_member_last_index_on_disk",
+        "the last entry of the log on the member's disk",
+    ),
+    (
+        "pando_replication_member_lag_entries",
+        "entries of the log that the member lacks",
+    ),
+    (
+        "pando_replication_initial_sync_bytes",
+        "bytes that the initial sync of this member copies",
+    ),
+    (
+        "pando_replication_initial_sync_copied_bytes",
+        "bytes that the initial sync of this member has copied",
+    ),
+    (
+        "pando_replication_initial_sync_failures",
+        "attempts of the initial sync that failed",
+    ),
+];
+/// Parts of serverStatus, and fields, that only grow while the process runs.
+const GROWING_PARTS: &[&str] = &[
+    "pando_opcounters_",
+    "pando_opcountersRepl_",
+    "pando_asserts_",
+    "pando_opLatencies_",
+];
+const GROWING: &[&str] = &[
+    "pando_uptime",
+    "pando_uptimeMillis",
+    "pando_uptimeEstimate",
+    "pando_connections_totalCreated",
+    "pando_network_bytesIn",
+    "pando_network_bytesOut",
+    "pando_network_physicalBytesIn",
+    "pando_network_physicalBytesOut",
+    "pando_network_numRequests",
+    "pando_extra_info_page_faults",
+];
 
 /// The text of all figures now.
 pub fn text(app: &Commands) -> Fallible<String> {
@@ -26,11 +110,73 @@ pub fn text(app: &Commands) -> Fallible<String> {
         // Before there is a set this is an error, which has no figures.
         add_set(&mut figures, ask(app, "replSetGetStatus")?.as_doc());
     }
-    let mut text = String::new();
+    add_disk(&mut figures, &app.config.db_path);
+    add_builds(&mut figures, app);
+    Ok(render(&figures))
+}
+
+fn render(figures: &Figures) -> String {
+    let (mut text, mut before) = (String::new(), "");
     for (name, figure) in figures {
+        let base = name.split('{').next().unwrap_or(name);
+        if base != before {
+            before = base;
+            let known = MEANINGS.iter().find(|(of, _)| *of == base);
+            let meaning = match known {
+                Some((_, meaning)) => (*meaning).to_string(),
+                None => format!(
+                    "{} of serverStatus",
+                    base.trim_start_matches("pando_").replace('_', ".")
+                ),
+            };
+            let _ = writeln!(text, "# HELP {base} {meaning}");
+            let _ = writeln!(text, "# TYPE {base} {}", kind(base, known.is_some()));
+        }
         let _ = writeln!(text, "{name} {figure}");
     }
-    Ok(text)
+    text
+}
+
+/// Of most fields of serverStatus nothing is said here.
+fn kind(base: &str, is_ours: bool) -> &'static str {
+    let grows = GROWING.contains(&base) || GROWING_PARTS.iter().any(|part| base.starts_with(part));
+    match (grows, is_ours) {
+        (true, _) => "counter",
+        (false, true) => "gauge",
+        (false, false) => "untyped",
+    }
+}
+
+/// Room on the file system of the data.
+fn add_disk(figures: &mut Figures, dir: &Path) {
+    let Ok(path) = CString::new(dir.as_os_str().as_bytes()) else {
+        return;
+    };
+    // SAFETY: a struct of numbers, which the call fills; the path lives during it.
+    let (done, stat) = unsafe {
+        let mut stat: libc::statvfs = std::mem::zeroed();
+        (libc::statvfs(path.as_ptr(), &mut stat), stat)
+    };
+    if done == 0 {
+        let bytes = |blocks: u64| (blocks * stat.f_frsize) as f64;
+        figures.insert("pando_disk_total_bytes".into(), bytes(stat.f_blocks));
+        figures.insert("pando_disk_free_bytes".into(), bytes(stat.f_bavail));
+    }
+}
+
+fn add_builds(figures: &mut Figures, app: &Commands) {
+    let running = app.engine.builds.running();
+    let sum =
+        |of: fn(&executor::BuildProgress) -> u64| running.iter().map(|b| of(b)).sum::<u64>() as f64;
+    let done = sum(|b| b.done.load(Relaxed));
+    let total = sum(|b| b.total.load(Relaxed));
+    for (name, n) in [
+        ("running", running.len() as f64),
+        ("records_done", done),
+        ("records_total", total),
+    ] {
+        figures.insert(format!("pando_index_builds_{name}"), n);
+    }
 }
 
 /// The reply to a command of the server's own.
@@ -130,6 +276,37 @@ fn add_set(figures: &mut Figures, status: Doc<'_>) {
 mod tests {
     use super::*;
     use bson::doc;
+
+    #[test]
+    fn each_name_is_explained_once_and_before_its_figures() {
+        let mut figures = Figures::new();
+        for (name, n) in [
+            ("pando_replication_member_state{member=\"b:1\"}", 2.0),
+            ("pando_replication_member_state{member=\"a:1\"}", 1.0),
+            ("pando_opcounters_insert", 5.0),
+            ("pando_mem_resident", 9.0),
+        ] {
+            figures.insert(name.into(), n);
+        }
+        let text = render(&figures);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(
+            lines[..6],
+            [
+                "# HELP pando_mem_resident mem.resident of serverStatus",
+                "# TYPE pando_mem_resident untyped",
+                "pando_mem_resident 9",
+                "# HELP pando_opcounters_insert opcounters.insert of serverStatus",
+                "# TYPE pando_opcounters_insert counter",
+                "pando_opcounters_insert 5",
+            ]
+        );
+        assert_eq!(lines[7], "# TYPE pando_replication_member_state gauge");
+        assert_eq!(lines.len(), 10);
+        let mut disk = Figures::new();
+        add_disk(&mut disk, Path::new("/"));
+        assert!(disk["pando_disk_free_bytes"] <= disk["pando_disk_total_bytes"]);
+    }
 
     #[test]
     fn figures_are_named_by_their_path() {

@@ -53,14 +53,15 @@ pub struct Profiler {
 #[derive(Default)]
 struct Databases {
     own: HashMap<String, ProfilerSettings>,
-    /// The filter of a database that has no settings of its own.
+    /// Level and filter of a database that has no settings of its own.
+    level: i32,
     filter: Option<Arc<Filter>>,
 }
 
 impl Databases {
     fn of(&self, db: &str) -> ProfilerSettings {
         let common = || ProfilerSettings {
-            level: 0,
+            level: self.level,
             filter: self.filter.clone(),
         };
         self.own.get(db).cloned().unwrap_or_else(common)
@@ -68,7 +69,7 @@ impl Databases {
 
     /// Whether any database is profiled or has a filter.
     fn any(&self) -> bool {
-        !self.own.is_empty() || self.filter.is_some()
+        !self.own.is_empty() || self.filter.is_some() || self.level > 0
     }
 }
 
@@ -81,6 +82,13 @@ impl Profiler {
             sample_rate: AtomicU64::new(1f64.to_bits()),
             databases: RwLock::default(),
         }
+    }
+
+    /// The level of databases that nobody sets one for (`--profile`).
+    pub fn profile_all(&self, level: i32) {
+        let mut databases = self.databases.write();
+        databases.level = level;
+        self.any.store(self.verbose() || databases.any(), Relaxed);
     }
 
     pub fn slow_ms(&self) -> i64 {
@@ -108,7 +116,10 @@ impl Profiler {
 
     pub fn set(&self, db: &str, settings: ProfilerSettings) {
         let mut databases = self.databases.write();
-        if settings.level == 0 && settings.filter.is_none() && databases.filter.is_none() {
+        if settings.level == databases.level
+            && settings.filter.is_none()
+            && databases.filter.is_none()
+        {
             databases.own.remove(db);
         } else {
             databases.own.insert(db.to_string(), settings);

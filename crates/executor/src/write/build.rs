@@ -19,10 +19,13 @@ use query::index_keys::KeySet;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 use storage::{Direction, Effect};
 
 /// The number of records in a batch. They are latched together, so it is small.
 const BATCH: usize = 128;
+/// How often a build says in the log how far it is.
+const SAY_EVERY: Duration = Duration::from_secs(5);
 
 /// Creates indexes and waits until they are ready. On an error all of them are dropped.
 pub fn create_indexes(ctx: &mut OpCtx, ns: &str, new: &[NewIndex]) -> Result<()> {
@@ -105,8 +108,21 @@ fn run(ctx: &mut OpCtx, ns: &str, id: u32) -> Result<()> {
         .total
         .store(engine.store.counts(coll.tablet).0, Ordering::Relaxed);
     engine.builds.begin(coll.uuid, id, progress.clone());
+    let began = Instant::now();
+    let total = progress.total.load(Ordering::Relaxed);
+    tracing::info!(target: "INDEX", id = 20384, namespace = ns, index = progress.name.as_str(), records = total, "Index build: starting");
     let r = fill(ctx, ns, &coll, id, &progress);
     engine.builds.end(coll.uuid, id);
+    let done = progress.done.load(Ordering::Relaxed);
+    let took = began.elapsed().as_millis() as u64;
+    match &r {
+        Ok(()) => {
+            tracing::info!(target: "INDEX", id = 20345, namespace = ns, index = progress.name.as_str(), records = done, durationMillis = took, "Index build: done building")
+        }
+        Err(stop) => {
+            tracing::warn!(target: "INDEX", id = 20649, namespace = ns, index = progress.name.as_str(), records = done, of = total, error = ?stop, "Index build: ended before it was done")
+        }
+    }
     r?;
     // The log will say that the index is ready, and recovery replays only the log: the entries must
     // be on disk before.
@@ -157,7 +173,15 @@ fn fill(
         low.push(0);
     }
     let high = keyspace::prefix_end(&coll.record_prefix);
+    let mut said = Instant::now();
     loop {
+        if said.elapsed() >= SAY_EVERY {
+            said = Instant::now();
+            let done = progress.done.load(Ordering::Relaxed);
+            let total = progress.total.load(Ordering::Relaxed);
+            tracing::info!(target: "INDEX", id = 51773, namespace = ns, index = progress.name.as_str(), records = done, of = total,
+                percent = done.saturating_mul(100).checked_div(total).unwrap_or(0), "Index build: in progress");
+        }
         ctx.check()?;
         if progress.abort.load(Ordering::Relaxed) {
             return Err(aborted("it was asked to stop").into());

@@ -4,10 +4,11 @@
 
 use super::Asked;
 use crate::client::ServerAddress;
-use crate::peers;
+use crate::peers::{self, client_uri, tls_of_client};
 use bson::{Doc, DocBuf};
 use serde_json::{Value, json};
-use std::fs;
+use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -72,6 +73,23 @@ impl MemberProcess {
 
     pub(super) fn runs(&self) -> bool {
         self.pid != 0 && start_of(self.pid) == Some(self.started)
+    }
+
+    /// The process that has the member's directory open, though the record does not know it.
+    pub(super) fn left_running(&self, dir: &Path) -> Option<MemberProcess> {
+        let own = dir.join(&self.name);
+        let lock = fs::read_to_string(own.join("pando.lock")).ok()?;
+        let pid = lock.trim().parse().ok()?;
+        let started = start_of(pid)?;
+        // The number in the file may be of a process that came later.
+        let words = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+        let own = own.as_os_str().as_bytes();
+        words.split(|b| *b == 0).find(|word| *word == own)?;
+        Some(MemberProcess {
+            pid,
+            started,
+            ..self.clone()
+        })
     }
 
     /// The reply to a command: as a member of the cluster, where there is a key.
@@ -214,18 +232,40 @@ impl Deployment {
     pub(super) fn save(&self, dir: &Path) -> Result<(), String> {
         let (path, draft) = (dir.join(RECORD), dir.join("cluster.json.new"));
         let text = format!("{:#}\n", self.to_json());
+        // A loss of power leaves the record of before or this one.
         fs::write(&draft, text)
+            .and_then(|()| File::open(&draft)?.sync_all())
             .and_then(|()| fs::rename(&draft, &path))
+            .and_then(|()| File::open(dir)?.sync_all())
             .map_err(|e| format!("cannot write {}: {e}", path.display()))
     }
 
-    pub(super) fn uri(&self) -> String {
-        match self.router() {
-            Some(router) => format!("mongodb://{}/", router.host()),
+    /// The connection string for clients, with a database or none.
+    pub(super) fn uri(&self, database: &str) -> String {
+        let mut options = self.tls();
+        let hosts = match self.router() {
+            Some(router) => router.host(),
             None => {
-                let hosts = hosts(self.members.iter());
-                format!("mongodb://{hosts}/?replicaSet={SET}")
+                options.insert(0, format!("replicaSet={SET}"));
+                hosts(self.members.iter())
             }
+        };
+        client_uri(&hosts, database, &options)
+    }
+
+    /// What a connection string has to say of encryption.
+    fn tls(&self) -> Vec<String> {
+        let option = |name: &str| {
+            let at = self.server.iter().position(|w| w == name);
+            let given = at
+                .and_then(|at| self.server.get(at + 1))
+                .map(String::as_str);
+            let prefix = format!("{name}=");
+            given.or_else(|| self.server.iter().find_map(|w| w.strip_prefix(&*prefix)))
+        };
+        match option("--tlsMode") {
+            Some("requireTLS") => tls_of_client(option("--tlsCAFile").map(Path::new)),
+            _ => Vec::new(),
         }
     }
 

@@ -85,6 +85,7 @@ impl<S: Service> EventLoop<S> {
                         None => return Fate::Keep,
                     },
                     Err(fault) => {
+                        answer_http(&mut c.stream, c.input.get(c.at..).unwrap_or(&[]));
                         log_close(c.client.id, &fault.error);
                         Fate::Close
                     }
@@ -155,6 +156,7 @@ impl<S: Service> EventLoop<S> {
                 }
                 Ok(Frame::Incomplete { .. }) => break,
                 Err(fault) => {
+                    answer_http(&mut c.stream, rest);
                     log_close(c.client.id, &fault.error);
                     return Fate::Close;
                 }
@@ -322,6 +324,17 @@ impl<S: Service> EventLoop<S> {
 
 /// Whether bytes that would be the beginning of a message of 66,000 bytes and more are that of a
 /// TLS handshake: a record (0x16, version 3.x) with a ClientHello (1, version 3.x).
+/// What mongod says to a browser or to curl.
+const HTTP_SENTENCE: &str = "HTTP/1.0 200 OK\r\nConnection: close\r\nContent-Type: text/plain\r\nContent-Length: 85\r\n\r\n\
+    It looks like you are trying to access MongoDB over HTTP on the native driver port.\r\n";
+
+/// Answers who speaks HTTP here. What the socket does not take at once is not sent.
+fn answer_http(stream: &mut Option<Stream>, bytes: &[u8]) {
+    if let (true, Some(stream)) = (bytes.starts_with(b"GET "), stream) {
+        let _ = stream.write(HTTP_SENTENCE.as_bytes());
+    }
+}
+
 fn is_client_hello(bytes: &[u8]) -> bool {
     matches!(bytes, [0x16, 3, 1..=3, _, _, 1, _, _, _, 3, ..])
 }
