@@ -4,8 +4,9 @@ use super::boolean::boolean;
 use super::node::{Call, Computed, EvalCtx, own};
 use super::table::{Named, Op};
 use bson::{Val, Value, Writer, tag};
-use errors::{Result, bail, err};
-use pcre2::bytes::{Regex, RegexBuilder};
+use errors::{Result, Stop, bail, err};
+use pcre::{Failure, Regex};
+use std::cell::Cell;
 use std::sync::Arc;
 
 pub(super) const OPS: &[Op] = &[
@@ -87,23 +88,14 @@ fn compile(c: &Call, pattern: Val<'_>, options: Val<'_>) -> Result<Option<Regex>
             "{name}: regular expression cannot contain an embedded null byte"
         );
     }
-    let mut builder = flags_of(name, flags)?;
+    let options = flags_of(name, flags)?;
     if text.len() > MAX_PATTERN_BYTES {
         bail!(
             51111,
             "Invalid Regex in {name}: regular expression is too large"
         );
     }
-    // In this mode a match does not check again that all of the subject is UTF-8, which would make
-    // finding all matches take quadratic time; `(?a)` gives \d, \w and \s their ASCII meaning back.
-    if !text.starts_with("(*")
-        && let Ok(r) = builder.ucp(true).build(&format!("(?a){text}"))
-    {
-        return Ok(Some(r));
-    }
-    builder
-        .ucp(false)
-        .build(text)
+    Regex::new(text, options)
         .map(Some)
         .map_err(|e| err!(51111, "Invalid Regex in {name}: {e}").into())
 }
@@ -122,24 +114,23 @@ pub(crate) fn units(bytes: usize) -> usize {
 /// The longest pattern that MongoDB accepts.
 const MAX_PATTERN_BYTES: usize = 16 * 1024;
 
-fn flags_of(name: &str, flags: &str) -> Result<RegexBuilder> {
-    let mut b = RegexBuilder::new();
-    b.utf(true).jit_if_available(true);
+fn flags_of(name: &str, flags: &str) -> Result<pcre::Options> {
+    let mut o = pcre::Options::default();
     for f in flags.chars() {
         match f {
-            'i' => b.caseless(true),
-            'm' => b.multi_line(true),
-            's' => b.dotall(true),
-            'x' => b.extended(true),
-            'u' => b.utf(true),
+            'i' => o.caseless = true,
+            'm' => o.multi_line = true,
+            's' => o.dotall = true,
+            'x' => o.extended = true,
+            'u' => {}
             '\0' => bail!(
                 51110,
                 "{name}: regular expression options cannot contain an embedded null byte"
             ),
             other => bail!(51108, "{name} invalid flag in regex options: {other}"),
-        };
+        }
     }
-    Ok(b)
+    Ok(o)
 }
 
 fn find<'a>(c: &'a Call, ctx: &EvalCtx<'a>, want: Want) -> Result<Computed<'a>> {
@@ -168,27 +159,26 @@ fn find<'a>(c: &'a Call, ctx: &EvalCtx<'a>, want: Want) -> Result<Computed<'a>> 
             Want::Whether => boolean(false),
         };
     };
-    let failed = |e: pcre2::Error| {
-        err!(
-            51156,
-            "Error occurred while executing the regular expression in {}. Result: {e}",
-            c.op.name
-        )
+    let search = Search {
+        name: c.op.name,
+        regex,
+        text,
+        ctx,
     };
     ctx.vars.work(units(text.len()))?;
     match want {
-        Want::Whether => boolean(regex.is_match(text.as_bytes()).map_err(failed)?),
+        Want::Whether => boolean(search.run(|regex, asked| regex.is_match(text, asked))?),
         Want::First => {
-            let mut matches = Matches::new(regex, text);
-            match matches.next(failed)? {
+            let mut matches = Matches::new(search)?;
+            match matches.next()? {
                 Some(v) => own(v),
                 None => Ok(Computed::NULL),
             }
         }
         Want::All => {
-            let mut matches = Matches::new(regex, text);
+            let mut matches = Matches::new(search)?;
             let mut w = Writer::new_array();
-            while let Some(v) = matches.next(failed)? {
+            while let Some(v) = matches.next()? {
                 ctx.vars.work(MATCH_UNITS)?;
                 w.push(v.as_val());
                 super::values::check_size(w.len())?;
@@ -198,62 +188,98 @@ fn find<'a>(c: &'a Call, ctx: &EvalCtx<'a>, want: Want) -> Result<Computed<'a>> 
     }
 }
 
-/// Walks over matches, counting code points as it goes.
-struct Matches<'r> {
+/// A pattern, a text, and whom to ask.
+struct Search<'r, 'v> {
+    name: &'static str,
     regex: &'r Regex,
-    locations: pcre2::bytes::CaptureLocations,
+    text: &'r str,
+    ctx: &'r EvalCtx<'v>,
+}
+
+impl<'r> Search<'r, '_> {
+    /// What a match gives; an end by who was asked is his error.
+    fn run<T>(
+        &self,
+        matched: impl FnOnce(&'r Regex, pcre::Asked<'_>) -> Result<T, Failure>,
+    ) -> Result<T> {
+        let ended: Cell<Option<Stop>> = Cell::new(None);
+        let mut asked = |units| match self.ctx.vars.work(units) {
+            Ok(()) => true,
+            Err(e) => {
+                ended.set(Some(e));
+                false
+            }
+        };
+        let made = matched(self.regex, &mut asked);
+        match (ended.into_inner(), made) {
+            (Some(e), _) => Err(e),
+            (None, Ok(v)) => Ok(v),
+            (None, Err(Failure::Limit(why))) => bail!(
+                51156,
+                "Error occurred while executing the regular expression in {}. Result code: {why}",
+                self.name
+            ),
+            (None, Err(Failure::Ended)) => bail!(Interrupted, "operation was interrupted"),
+        }
+    }
+}
+
+/// Walks over matches, counting code points as it goes.
+struct Matches<'r, 'v> {
+    search: Search<'r, 'v>,
+    found: pcre::Captures,
     text: &'r str,
     at: usize,
     counted_to: usize,
     code_points: usize,
 }
 
-impl<'r> Matches<'r> {
-    fn new(regex: &'r Regex, text: &'r str) -> Matches<'r> {
-        Matches {
-            regex,
-            locations: regex.capture_locations(),
-            text,
+impl<'r, 'v> Matches<'r, 'v> {
+    fn new(search: Search<'r, 'v>) -> Result<Matches<'r, 'v>> {
+        Ok(Matches {
+            found: search.run(|regex, _| regex.captures())?,
+            text: search.text,
+            search,
             at: 0,
             counted_to: 0,
             code_points: 0,
-        }
+        })
     }
 
     /// `{match, idx, captures}`
-    fn next(&mut self, failed: impl Fn(pcre2::Error) -> errors::Error) -> Result<Option<Value>> {
+    fn next(&mut self) -> Result<Option<Value>> {
         // An empty text is searched once, any other one not at its end.
         if self.at > 0 && self.at >= self.text.len() {
             return Ok(None);
         }
-        let found = self
-            .regex
-            .captures_read_at(&mut self.locations, self.text.as_bytes(), self.at)
-            .map_err(failed)?;
-        let Some(m) = found else {
+        let (text, at, found) = (self.text, self.at, &mut self.found);
+        let any = self
+            .search
+            .run(|regex, asked| regex.captures_at(text, at, found, asked))?;
+        let Some((start, end)) = self.found.get(0).filter(|_| any) else {
             self.at = self.text.len() + 1;
             return Ok(None);
         };
         let part = |from: usize, to: usize| self.text.get(from..to).unwrap_or("");
-        self.code_points += part(self.counted_to, m.start()).chars().count();
-        self.counted_to = m.start();
+        self.code_points += part(self.counted_to, start).chars().count();
+        self.counted_to = start;
         let mut w = Writer::new();
-        w.str("match", part(m.start(), m.end()));
+        w.str("match", part(start, end));
         w.i32("idx", i32::try_from(self.code_points).unwrap_or(i32::MAX));
         w.open_array("captures");
-        for i in 1..self.locations.len() {
-            match self.locations.get(i) {
+        for i in 1..self.found.len() {
+            match self.found.get(i) {
                 Some((from, to)) => w.str("", part(from, to)),
                 None => w.null(""),
             };
         }
         w.close();
-        self.at = if m.end() > m.start() {
-            m.end()
+        self.at = if end > start {
+            end
         } else {
             // An empty match: go on one character further.
-            let step = self.text.get(m.end()..).and_then(|t| t.chars().next());
-            m.end() + step.map_or(1, char::len_utf8)
+            let step = self.text.get(end..).and_then(|t| t.chars().next());
+            end + step.map_or(1, char::len_utf8)
         };
         Ok(Some(Value::from(w.finish())))
     }

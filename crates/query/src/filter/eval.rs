@@ -318,7 +318,7 @@ fn matches_regex(re: &super::Regex, v: Val<'_>, watch: &WorkMeter<'_>) -> bool {
     match v.tag {
         tag::STRING | tag::SYMBOL => v
             .str_bytes()
-            .is_some_and(|s| !watch.spent(regex_units(s.len())) && re.is_match(s)),
+            .is_some_and(|s| !watch.spent(regex_units(s.len())) && re.matches(s, watch)),
         tag::REGEX => v.as_regex() == Some((re.pattern(), re.options())),
         _ => false,
     }

@@ -1,19 +1,17 @@
 //! Regular expressions: PCRE2 with MongoDB's options, and plain byte comparison where the pattern
 //! is only a literal.
 //!
-//! PCRE2 bounds the steps of one match, so no pattern hangs; a match that runs into the bound is no
-//! match. A pattern is compiled to machine code only after it has been used a while: compiling
-//! costs more than a few matches.
+//! A match that meets a bound of [`pcre`] is no match, as in MongoDB.
 
+use super::watch::WorkMeter;
 use bson::Value;
 use errors::{Result, err};
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
 
 /// The longest pattern that MongoDB accepts.
 const MAX_PATTERN_BYTES: usize = 16 * 1024;
-/// Matches before machine code is worth its compilation.
-const WARM_UP: u32 = 200;
+/// The most work of a match that nobody may end: it is about 64 MB that are gone over.
+const UNWATCHED_UNITS: usize = 1 << 20;
 
 /// A compiled regular expression.
 pub struct Regex {
@@ -27,23 +25,16 @@ enum Matcher {
     Prefix(Box<[u8]>),
     /// `literal`
     Contains(Box<memchr::memmem::Finder<'static>>),
-    Pcre(Box<Pcre>),
+    Pcre(Arc<pcre::Regex>),
 }
 
-struct Pcre {
-    plain: pcre2::bytes::Regex,
-    uses: AtomicU32,
-    jit: OnceLock<Option<pcre2::bytes::Regex>>,
-}
-
-fn builder(options: &str) -> pcre2::bytes::RegexBuilder {
-    let mut b = pcre2::bytes::RegexBuilder::new();
-    b.utf(true)
-        .caseless(options.contains('i'))
-        .multi_line(options.contains('m'))
-        .extended(options.contains('x'))
-        .dotall(options.contains('s'));
-    b
+fn read_with(options: &str) -> pcre::Options {
+    pcre::Options {
+        caseless: options.contains('i'),
+        multi_line: options.contains('m'),
+        extended: options.contains('x'),
+        dotall: options.contains('s'),
+    }
 }
 
 impl Regex {
@@ -75,13 +66,10 @@ impl Regex {
             Some((false, text)) => Matcher::Contains(Box::new(
                 memchr::memmem::Finder::new(text.as_bytes()).into_owned(),
             )),
-            None => Matcher::Pcre(Box::new(Pcre {
-                plain: builder(&options)
-                    .build(pattern)
+            None => Matcher::Pcre(Arc::new(
+                pcre::Regex::new(pattern, read_with(&options))
                     .map_err(|e| err!(51091, "Regular expression is invalid: {e}"))?,
-                uses: AtomicU32::new(0),
-                jit: OnceLock::new(),
-            })),
+            )),
         };
         Ok(Regex {
             pattern: pattern.into(),
@@ -103,12 +91,27 @@ impl Regex {
         Value::regex(&self.pattern, &self.options)
     }
 
-    #[inline]
+    /// Whether it is found in the string. Nobody is asked, and much work is no match.
     pub fn is_match(&self, s: &[u8]) -> bool {
+        self.found(s, &mut within(UNWATCHED_UNITS))
+    }
+
+    /// The same; whoever may end the test is asked.
+    #[inline]
+    pub(crate) fn matches(&self, s: &[u8], watch: &WorkMeter<'_>) -> bool {
+        match watch.vars() {
+            Some(_) => self.found(s, &mut |units| !watch.spent(units)),
+            None => self.is_match(s),
+        }
+    }
+
+    fn found(&self, s: &[u8], asked: pcre::Asked<'_>) -> bool {
         match &self.matcher {
             Matcher::Prefix(p) => s.starts_with(p),
             Matcher::Contains(f) => f.find(s).is_some(),
-            Matcher::Pcre(p) => p.is_match(s, &self.pattern, &self.options),
+            Matcher::Pcre(p) => {
+                std::str::from_utf8(s).is_ok_and(|s| p.is_match(s, asked).unwrap_or(false))
+            }
         }
     }
 
@@ -119,20 +122,11 @@ impl Regex {
     }
 }
 
-impl Pcre {
-    fn is_match(&self, s: &[u8], pattern: &str, options: &str) -> bool {
-        let re = match self.jit.get() {
-            Some(Some(jit)) => jit,
-            Some(None) => &self.plain,
-            None if self.uses.fetch_add(1, Ordering::Relaxed) > WARM_UP => {
-                let jit = self
-                    .jit
-                    .get_or_init(|| builder(options).jit_if_available(true).build(pattern).ok());
-                jit.as_ref().unwrap_or(&self.plain)
-            }
-            None => &self.plain,
-        };
-        re.is_match(s).unwrap_or(false)
+/// Allows so many units of work.
+fn within(mut left: usize) -> impl FnMut(usize) -> bool {
+    move |units| {
+        left = left.saturating_sub(units);
+        left > 0
     }
 }
 
@@ -203,11 +197,7 @@ impl Clone for Regex {
         let matcher = match &self.matcher {
             Matcher::Prefix(p) => Matcher::Prefix(p.clone()),
             Matcher::Contains(f) => Matcher::Contains(f.clone()),
-            Matcher::Pcre(p) => Matcher::Pcre(Box::new(Pcre {
-                plain: p.plain.clone(),
-                uses: AtomicU32::new(0),
-                jit: OnceLock::new(),
-            })),
+            Matcher::Pcre(p) => Matcher::Pcre(p.clone()),
         };
         Regex {
             pattern: self.pattern.clone(),

@@ -566,7 +566,7 @@ impl Rule {
             }
             Rule::MinLength(n) => chars(&|c| c >= *n),
             Rule::MaxLength(n) => chars(&|c| c <= *n),
-            Rule::Pattern(re) => v.as_str().is_none_or(|s| re.is_match(s.as_bytes())),
+            Rule::Pattern(re) => v.as_str().is_none_or(|s| re.matches(s.as_bytes(), watch)),
             Rule::MinItems(n) => items(&|a| a.count() as i64 >= *n),
             Rule::MaxItems(n) => items(&|a| a.count() as i64 <= *n),
             Rule::UniqueItems => items(&unique),
@@ -664,7 +664,7 @@ impl Properties {
                 if watch.spent(regex_units(e.name.len())) {
                     return false;
                 }
-                if re.is_match(e.name.as_bytes()) {
+                if re.matches(e.name.as_bytes(), watch) {
                     spoken_of = true;
                     if !pass(s, e.val, watch) {
                         return false;
