@@ -79,6 +79,14 @@ impl Part {
         }
     }
 
+    pub(crate) fn edges(&self) -> usize {
+        match self {
+            Part::Point(_) => 0,
+            Part::Line(l) => l.line.num_vertices(),
+            Part::Area(a) => a.polygon.num_vertices(),
+        }
+    }
+
     /// The angle between a point and the nearest place of the part. Infinite where the part is not on the sphere.
     pub(crate) fn angle(&self, from: s2::Point) -> f64 {
         match self {

@@ -12,7 +12,9 @@ use s2rst::s2::region_coverer::RegionCoverer;
 use s2rst::s2::shape_index::ShapeIndex;
 use s2rst::s2::shape_index_region::ShapeIndexRegion;
 use s2rst::s2::{self, Cap, Cell, CellId, CellUnion, Level, Rect};
+use std::cell::Cell as Flag;
 use std::collections::BTreeSet;
+use std::fmt;
 
 /// By so much a covering is wider than its shape, in radians: more than what counts as touching it.
 pub const MARGIN: f64 = 3e-9;
@@ -25,12 +27,43 @@ const QUERY_CELLS: usize = 40;
 const SLACK: f64 = 1e-9;
 
 /// Edges with a margin around them, as S2's coverer asks for regions.
-#[derive(Debug)]
-struct Padded<'a>(&'a ShapeIndex);
+///
+/// What is tried next is asked for first; where the answer is no, nothing is met any more, and the
+/// covering is of no use.
+struct Padded<'a> {
+    index: &'a ShapeIndex,
+    edges: usize,
+    going: &'a dyn Fn(usize) -> bool,
+    ended: Flag<bool>,
+}
+
+impl fmt::Debug for Padded<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} edges", self.edges)
+    }
+}
+
+impl<'a> Padded<'a> {
+    fn new(index: &'a ShapeIndex, edges: usize, going: &'a dyn Fn(usize) -> bool) -> Padded<'a> {
+        Padded {
+            index,
+            edges,
+            going,
+            ended: Flag::new(false),
+        }
+    }
+
+    fn goes_on(&self) -> bool {
+        if !self.ended.get() && !(self.going)(self.edges) {
+            self.ended.set(true);
+        }
+        !self.ended.get()
+    }
+}
 
 impl s2::Region for Padded<'_> {
     fn cap_bound(&self) -> Cap {
-        let bound = ShapeIndexRegion::new(self.0).cap_bound();
+        let bound = ShapeIndexRegion::new(self.index).cap_bound();
         bound.expanded(Angle::from_radians(MARGIN))
     }
 
@@ -43,15 +76,15 @@ impl s2::Region for Padded<'_> {
     }
 
     fn contains_cell(&self, cell: &Cell) -> bool {
-        ShapeIndexRegion::new(self.0).contains_cell(cell)
+        ShapeIndexRegion::new(self.index).contains_cell(cell)
     }
 
     fn intersects_cell(&self, cell: &Cell) -> bool {
-        within(self.0, &CellTarget::new(*cell), MARGIN)
+        self.goes_on() && within(self.index, &CellTarget::new(*cell), MARGIN)
     }
 
     fn contains_point(&self, p: &s2::Point) -> bool {
-        ShapeIndexRegion::new(self.0).contains_point(p)
+        ShapeIndexRegion::new(self.index).contains_point(p)
     }
 }
 
@@ -62,6 +95,12 @@ fn covering(region: &dyn s2::Region, most: usize, finest: Level) -> CellUnion {
 
 /// The keys of a shape that lies on the sphere.
 pub fn keys(g: &Geometry) -> Vec<i64> {
+    keys_while(g, &|_| true)
+}
+
+/// The same while `going` holds, which is told how many edges may be measured before that is done;
+/// after it has said no, what comes out is nothing that counts.
+pub fn keys_while(g: &Geometry, going: &dyn Fn(usize) -> bool) -> Vec<i64> {
     let shapes = g.parts.iter().filter(|p| p.index().is_some()).count();
     let most = (MOST_KEYS / shapes.max(1)).max(4);
     let mut out = BTreeSet::new();
@@ -69,7 +108,12 @@ pub fn keys(g: &Geometry) -> Vec<i64> {
         match (part, part.index()) {
             (Part::Point(p), _) => out.extend(p.sphere.map(|p| CellId::from_point(&p).0)),
             (_, Some(index)) => {
-                let cells = covering(&Padded(index), most, FINEST);
+                let padded = Padded::new(index, part.edges(), going);
+                // The edges have been put in order for that.
+                if !padded.goes_on() {
+                    return Vec::new();
+                }
+                let cells = covering(&padded, most, FINEST);
                 out.extend(cells.cell_ids().iter().map(|c| c.0));
             }
             _ => {}
@@ -96,7 +140,14 @@ pub fn ranges(region: &Region) -> Option<Vec<(i64, i64)>> {
                         cells.extend(covering(&p, 8, Level::MAX).cell_ids());
                     }
                     (_, Some(index)) => {
-                        cells.extend(covering(&Padded(index), most, Level::MAX).cell_ids());
+                        cells.extend(
+                            covering(
+                                &Padded::new(index, part.edges(), &|_| true),
+                                most,
+                                Level::MAX,
+                            )
+                            .cell_ids(),
+                        );
                     }
                     _ => {}
                 }

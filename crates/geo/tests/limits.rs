@@ -72,3 +72,31 @@ fn a_polygon_of_many_corners() {
     let keys = geo::sphere::keys(&shape);
     assert!(keys.len() > 4 && keys.len() <= 60, "{}", keys.len());
 }
+
+/// Each cell that a covering tries is asked for, with the edges that may be measured for it; after a
+/// no nothing is measured any more.
+#[test]
+fn coverings_are_asked_for() {
+    let corners: Vec<String> = (0..500)
+        .map(|i| format!("[{}, {}]", i % 2, i / 2 % 2))
+        .collect();
+    let text = format!(
+        r#"{{"type": "LineString", "coordinates": [{}]}}"#,
+        corners.join(",")
+    );
+    let doc = bson::json::parse(&text).unwrap();
+    let shape = geo::Geometry::of_stored(doc.as_doc().as_val()).unwrap();
+    let asked = |most: usize| {
+        let n = std::cell::Cell::new(0);
+        let keys = geo::sphere::keys_while(&shape, &|edges| {
+            assert_eq!(edges, 500);
+            n.set(n.get() + 1);
+            n.get() <= most
+        });
+        (n.get(), keys)
+    };
+    let (all, keys) = asked(usize::MAX);
+    assert!(all > 50 && keys == geo::sphere::keys(&shape), "{all}");
+    assert_eq!(asked(3).0, 4);
+    assert_eq!(asked(0), (1, Vec::new()));
+}

@@ -18,12 +18,14 @@ pub use geospatial::Geospatial;
 pub use wildcard::Wildcard;
 
 use crate::collation::Collation;
+use crate::expr::Vars;
 use crate::path::FieldPath;
 use ::text::TextIndex;
 use bson::key::{self, Types};
 use bson::{Doc, DocBuf, Elem, Val, Value, Writer, tag};
 use errors::{Result, bail, err};
 use smallvec::SmallVec;
+use std::fmt;
 use std::sync::Arc;
 
 /// The most fields in a compound index, as in MongoDB.
@@ -102,6 +104,21 @@ pub struct KeySet {
     collation: Option<Collation>,
     /// The keys come to more than [`MOST_BYTES`]: none is made any more.
     full: bool,
+    watch: Watch,
+}
+
+/// Who is asked while keys are made that take more than going over the document.
+#[derive(Default)]
+struct Watch {
+    vars: Option<Arc<Vars>>,
+    /// The document is new: what MongoDB refuses is refused.
+    is_new: bool,
+}
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.vars.is_some())
+    }
 }
 
 /// What the keys of one document may come to: a long value beside an array, of which each element
@@ -162,6 +179,22 @@ impl KeySet {
     fn begin(&mut self) -> usize {
         self.types.0.clear();
         self.bytes.len()
+    }
+
+    /// Making keys asks these variables from now on; `is_new`: the documents are not stored yet.
+    pub fn watched_by(&mut self, vars: Arc<Vars>, is_new: bool) {
+        self.watch = Watch {
+            vars: Some(vars),
+            is_new,
+        };
+    }
+
+    /// Counts units of work.
+    fn work(&self, units: usize) -> Result<()> {
+        match &self.watch.vars {
+            Some(vars) => vars.work(units),
+            None => Ok(()),
+        }
     }
 
     /// The keys that follow are in the order of a collation.
@@ -694,6 +727,11 @@ impl KeyPattern {
 
     pub fn as_doc(&self) -> Doc<'_> {
         self.source.as_doc()
+    }
+
+    /// Whether making keys may take much more than going over the document.
+    pub fn is_laborious(&self) -> bool {
+        matches!(self.kind, PatternKind::Geospatial(_) | PatternKind::Text(_))
     }
 
     /// The same fields in the same order and directions.

@@ -41,12 +41,25 @@ struct Count {
 impl TextIndex {
     /// The terms of a document with their scores.
     pub fn terms(&self, doc: Doc<'_>) -> Result<BTreeMap<String, f64>> {
-        let mut out = BTreeMap::new();
+        Ok(self.terms_while(doc, &mut |_, _| true)?.unwrap_or_default())
+    }
+
+    /// The same while `going` holds, which is told of the bytes of each word, and how many terms
+    /// there are. `None`: it has ended.
+    pub fn terms_while(
+        &self,
+        doc: Doc<'_>,
+        going: &mut dyn FnMut(usize, usize) -> bool,
+    ) -> Result<Option<BTreeMap<String, f64>>> {
+        let (mut out, mut ended) = (BTreeMap::new(), false);
         self.texts(doc, &mut |t| {
-            add_scores(&t, &mut out);
-            ControlFlow::Continue(())
+            ended = !add_scores(&t, &mut out, going);
+            match ended {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            }
         })?;
-        Ok(out)
+        Ok((!ended).then_some(out))
     }
 
     /// Shows the texts of a document, in its order, until it is told to stop.
@@ -226,8 +239,14 @@ fn along<'d, 'p>(doc: Doc<'d>, path: &'p str) -> (Option<Val<'d>>, &'p str) {
     }
 }
 
-/// Adds a text's scores to those of its document.
-pub(crate) fn add_scores(t: &Text<'_>, scores: &mut BTreeMap<String, f64>) {
+/// Adds a text's scores to those of its document, while `going` holds ([`TextIndex::terms_while`]);
+/// whether it held to the end.
+pub(crate) fn add_scores(
+    t: &Text<'_>,
+    scores: &mut BTreeMap<String, f64>,
+    going: &mut dyn FnMut(usize, usize) -> bool,
+) -> bool {
+    let mut on = true;
     let mut counts: HashMap<String, Count> = HashMap::default();
     let mut words = 0.0;
     t.tokens
@@ -237,12 +256,17 @@ pub(crate) fn add_scores(t: &Text<'_>, scores: &mut BTreeMap<String, f64>) {
                 Some(c) => c.add(),
                 None => counts.entry(term.to_string()).or_default().add(),
             }
-            true
+            on = going(term.len(), counts.len().max(scores.len()));
+            on
         });
+    if !on {
+        return false;
+    }
     for (term, count) in counts {
         let score = count.score(&term, words, t);
         *scores.entry(term).or_default() += score;
     }
+    going(0, scores.len())
 }
 
 impl Count {

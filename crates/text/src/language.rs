@@ -18,6 +18,9 @@ pub enum IndexVersion {
     Three = 3,
 }
 
+/// A longer word is no word of any language, and is its own stem.
+const MOST_STEMMED: usize = 1024;
+
 /// How one language is read.
 #[derive(Clone, Copy)]
 pub struct Language {
@@ -110,8 +113,9 @@ impl Language {
         self.stop_words.is_some_and(|w| w.contains(word))
     }
 
+    /// A stemmer may go over a word once for each of its letters.
     pub(crate) fn stem<'w>(&self, word: &'w str) -> Cow<'w, str> {
-        match self.algorithm {
+        match self.algorithm.filter(|_| word.len() <= MOST_STEMMED) {
             Some(a) => Stemmer::create(a).stem(word),
             None => Cow::Borrowed(word),
         }

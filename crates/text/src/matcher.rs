@@ -12,7 +12,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Matcher {
     pub index: Arc<TextIndex>,
-    pub parsed: Parsed,
+    pub parsed: Arc<Parsed>,
     sensitivity: Sensitivity,
 }
 
@@ -23,7 +23,7 @@ impl Matcher {
             name => Language::find(name, index.version)?,
         };
         Ok(Matcher {
-            parsed: search.parse_for(&index.tokens(language)),
+            parsed: Arc::new(search.parse_for(&index.tokens(language))),
             sensitivity: search.sensitivity,
             index,
         })
@@ -38,12 +38,16 @@ impl Matcher {
             && p.negated_terms.is_empty()
     }
 
-    pub fn matches(&self, doc: Doc<'_>) -> bool {
+    /// `going` is asked before the document is gone over once more; where it says no, so is the
+    /// answer.
+    pub fn matches(&self, doc: Doc<'_>, going: &dyn Fn() -> bool) -> bool {
         let p = &self.parsed;
-        self.has_term(doc, &p.terms)
+        going()
+            && self.has_term(doc, &p.terms)
+            && going()
             && !self.has_term(doc, &p.negated_terms)
-            && p.phrases.iter().all(|x| self.has_phrase(doc, x))
-            && !p.negated_phrases.iter().any(|x| self.has_phrase(doc, x))
+            && p.phrases.iter().all(|x| going() && self.has_phrase(doc, x))
+            && !(p.negated_phrases.iter()).any(|x| !going() || self.has_phrase(doc, x))
     }
 
     fn has_term(&self, doc: Doc<'_>, terms: &BTreeSet<String>) -> bool {
@@ -81,7 +85,7 @@ impl Matcher {
     pub fn score(&self, doc: Doc<'_>) -> f64 {
         let mut scores = BTreeMap::new();
         let _ = self.index.texts(doc, &mut |t| {
-            add_scores(&t, &mut scores);
+            add_scores(&t, &mut scores, &mut |_, _| true);
             ControlFlow::Continue(())
         });
         let each = self.parsed.bounds.iter();

@@ -28,9 +28,12 @@ pub struct Parsed {
     pub phrases: Vec<String>,
     /// and none of these.
     pub negated_phrases: Vec<String>,
-    /// For each phrase the terms of its words, as far as an index has them.
+    /// For the first phrases the terms of their words, as far as an index has them.
     pub phrase_terms: Vec<BTreeSet<String>>,
 }
+
+/// The phrases whose words are looked for in an index; more would only narrow the search.
+const MOST_LOOKED_FOR: usize = 32;
 
 impl Search {
     pub fn parse(d: Doc<'_>) -> Result<Search> {
@@ -117,7 +120,10 @@ impl Search {
                         if negated {
                             out.negated_phrases.push(text);
                         } else {
-                            out.phrase_terms.push(terms(tokens, &text));
+                            // All phrases are asked of a document, so some show where it is.
+                            if out.phrase_terms.len() < MOST_LOOKED_FOR {
+                                out.phrase_terms.push(terms(tokens, &text));
+                            }
                             out.phrases.push(text);
                         }
                     }

@@ -125,7 +125,7 @@ fn searches_match() {
         (r#"{"$search": ""}"#, fox, false),
     ] {
         assert_eq!(
-            matcher(A, search).matches(doc(document).as_doc()),
+            matcher(A, search).matches(doc(document).as_doc(), &|| true),
             want,
             "{search}"
         );
@@ -284,7 +284,7 @@ fn any_text() {
             // is left of a word of the search without its diacritics.
             if m.is_by_terms() && found {
                 assert!(
-                    m.matches(d.as_doc()),
+                    m.matches(d.as_doc(), &|| true),
                     "{text:?} by {search:?} in {language}"
                 );
             }
@@ -292,4 +292,52 @@ fn any_text() {
         }
         let _ = Doc::EMPTY;
     }
+}
+
+/// A word of any length is gone over once; of the terms of a document as many are made as are
+/// wanted.
+#[test]
+fn long_words_and_many() {
+    let long = "y".repeat(2000);
+    let of = |word: &str| terms(A, &format!(r#"{{"a": "{word}ing cakes"}}"#));
+    assert!(of("walk").contains("walk:"));
+    assert!(of(&long).contains(&format!("{long}ing:")));
+    let words: Vec<String> = (0..1000).map(|n| format!("w{n}")).collect();
+    let document = doc(&format!(r#"{{"a": "{}"}}"#, words.join(" ")));
+    let (mut asked, mut bytes) = (0, 0);
+    let all = index(A).terms_while(document.as_doc(), &mut |word, _| {
+        (asked, bytes) = (asked + 1, bytes + word);
+        true
+    });
+    assert_eq!(all.unwrap().unwrap().len(), 1000);
+    assert!(asked >= 1000 && bytes >= 3000);
+    let mut most = 0;
+    let ended = index(A).terms_while(document.as_doc(), &mut |_, terms| {
+        most = terms;
+        terms < 10
+    });
+    assert!(ended.unwrap().is_none() && most == 10);
+}
+
+/// An index is asked for some phrases, a document for all; and each is asked for before the document
+/// is gone over for it.
+#[test]
+fn many_phrases() {
+    let phrases: Vec<String> = (0..1000).map(|n| format!(r#"\"q{n} z\""#)).collect();
+    let search = format!(r#"{{"$search": "{}"}}"#, phrases.join(" "));
+    let m = matcher(A, &search);
+    assert!(m.parsed.phrase_terms.len() < 100 && m.parsed.phrases.len() == 1000);
+    let every: Vec<String> = (0..1000).map(|n| format!("q{n} z")).collect();
+    let has = |phrases: &[String]| {
+        let asked = std::cell::Cell::new(0);
+        let document = doc(&format!(r#"{{"a": "{}"}}"#, phrases.join(" ")));
+        let going = || {
+            asked.set(asked.get() + 1);
+            asked.get() < 2000
+        };
+        (m.matches(document.as_doc(), &going), asked.get())
+    };
+    assert_eq!(has(&every), (true, 1002));
+    assert!(!has(&every[..999]).0);
+    assert!(!m.matches(doc(r#"{"a": "q0 z"}"#).as_doc(), &|| false));
 }

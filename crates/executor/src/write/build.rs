@@ -15,6 +15,7 @@ use crate::write::record_write::RecordWrite;
 use catalog::keyspace;
 use catalog::{Collection, Index, IndexState, NewIndex, build_progress_key};
 use errors::{Code, Error, Result, Stop, bail, err};
+use query::expr::Vars;
 use query::index_keys::KeySet;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -263,6 +264,7 @@ fn entries(
     let refs: Vec<&[u8]> = keys.iter().map(|k| k.as_slice()).collect();
     let mut effects = Vec::with_capacity(keys.len() + 1);
     let mut set = KeySet::default();
+    set.watched_by(ctx.interruptible(&Vars::default()), true);
     let mut unique: HashMap<Vec<u8>, &Vec<u8>> = HashMap::new();
     let mut conflict = false;
     view.get_each(&refs, |n, record| {

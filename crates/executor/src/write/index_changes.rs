@@ -4,11 +4,13 @@
 //! takes its index effects from here, computed from the document before and the document after. So
 //! an index cannot be maintained by one kind of write and forgotten by another.
 
+use crate::op::OpCtx;
 use crate::records;
 use crate::write::taken_keys::TakenKeys;
 use bson::Doc;
 use catalog::{Collection, Index};
 use errors::Result;
+use query::expr::Vars;
 use query::index_keys::KeySet;
 use query::update::Update;
 use std::cmp::Ordering;
@@ -36,6 +38,7 @@ pub(crate) struct IndexChanges {
     multikey: Vec<u64>,
     keys_before: KeySet,
     keys_after: KeySet,
+    watched: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -58,6 +61,17 @@ struct IndexChange {
 }
 
 impl IndexChanges {
+    /// Making keys asks the operation from now on, where the collection has an index for which that
+    /// may take long.
+    pub fn watched_by(&mut self, ctx: &OpCtx, coll: &Collection) {
+        if !self.watched && coll.indexes.iter().any(|i| i.info.key.is_laborious()) {
+            let vars = ctx.interruptible(&Vars::default());
+            self.keys_before.watched_by(vars.clone(), false);
+            self.keys_after.watched_by(vars, true);
+            self.watched = true;
+        }
+    }
+
     pub fn clear(&mut self) {
         self.changes.clear();
         self.bytes.clear();

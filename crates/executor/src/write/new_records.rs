@@ -136,6 +136,7 @@ fn latches_of(
     let coll = write.target.coll.clone();
     let mut hashes: Vec<u64> = Vec::with_capacity(chunk.len() + 1);
     hashes.extend(coll.capped.is_some().then(|| capped::tail_hash(&coll)));
+    write.changes.watched_by(ctx, &coll);
     for new in chunk.iter_mut() {
         if !coll.is_numbered() {
             hashes.push(latch_hash(&new.key));
@@ -150,8 +151,8 @@ fn latches_of(
         };
         match write.changes.add(&coll, versions) {
             Ok(changed) => new.changed = changed,
-            Err(Stop::Failed(e)) => new.refused = Some(e),
-            Err(suspended) => return Err(suspended),
+            Err(Stop::Failed(e)) if !e.is_interruption() => new.refused = Some(e),
+            Err(stop) => return Err(stop),
         }
         hashes.extend(write.changes.unique_hashes(&coll, new.changed.clone()));
     }

@@ -133,6 +133,7 @@ impl RecordWrite {
             after: after.as_ref().map(|(applied, _)| applied.doc.as_doc()),
             update: after.as_ref().map(|(_, update)| *update),
         };
+        self.changes.watched_by(ctx, &self.target.coll);
         let changed = self.changes.add(&self.target.coll, versions)?;
         self.mark_multikey(ctx)?;
         let coll = &self.target.coll;

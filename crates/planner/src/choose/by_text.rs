@@ -17,6 +17,9 @@ use query::index_keys::FieldKind as KeyKind;
 use std::collections::BTreeSet;
 use text::{Matcher, term_key};
 
+/// Of so many terms of phrases the rarest is looked for.
+const MOST_COUNTED: usize = 64;
+
 /// Refuses what MongoDB allows no `$text` beside.
 pub(super) fn check(req: &PlanRequest<'_>) -> Result<()> {
     if req.filter.near().is_some() {
@@ -106,6 +109,10 @@ impl Planner<'_> {
         }
         let several = chosen.intervals.get(at).is_some_and(|l| l.len() > 1);
         if several && m.parsed.phrase_terms.iter().any(|p| !p.is_empty()) {
+            // Each range is counted by a scan of its own.
+            if let Some(list) = chosen.intervals.get_mut(at) {
+                list.truncate(MOST_COUNTED);
+            }
             let ranges = ranges(fields, &mut chosen.intervals.clone()).ranges;
             let rarest = self.req.fewest.map_or(0, |f| f(info.id, &ranges));
             let list = chosen.intervals.get_mut(at)?;

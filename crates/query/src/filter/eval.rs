@@ -34,8 +34,8 @@ pub(super) fn matches(node: &Node, doc: Doc<'_>, watch: &WorkMeter<'_>) -> bool 
         Node::Sample(rate) => rand::random::<f64>() < *rate,
         Node::Schema(s) => s.passes(doc, watch),
         Node::Text(t) => {
-            !watch.spent_bytes(TEXT_WORK.saturating_mul(doc.len()))
-                && t.matcher.as_ref().is_some_and(|m| m.matches(doc))
+            let going = || !watch.spent_bytes(TEXT_WORK.saturating_mul(doc.len()));
+            (t.matcher.as_ref()).is_some_and(|m| m.matches(doc, &going))
         }
     }
 }

@@ -8,6 +8,7 @@ use crate::path::Leaf;
 use bson::{Doc, Val, Value, shell, tag};
 use errors::{Result, bail};
 use geo::{Geometry, Grid, sphere};
+use std::cell::Cell;
 
 /// What makes the cells.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,7 +64,7 @@ impl Geospatial {
         let mut multikey = Multikey::default();
         for (i, f) in fields.iter().enumerate() {
             let column = match f.kind {
-                FieldKind::Cells => self.cells(f, doc)?,
+                FieldKind::Cells => self.cells(f, doc, out)?,
                 _ => literals(f, doc, out),
             };
             if column.several {
@@ -81,7 +82,7 @@ impl Geospatial {
         Ok(multikey)
     }
 
-    fn cells(&self, f: &KeyField, doc: Doc<'_>) -> Result<Column> {
+    fn cells(&self, f: &KeyField, doc: Doc<'_>, out: &KeySet) -> Result<Column> {
         let mut shapes: Vec<Val<'_>> = Vec::new();
         let mut column = Column::default();
         f.path.visit(doc, Leaf::Whole, &mut |v, at| {
@@ -104,7 +105,7 @@ impl Geospatial {
                     shapes.clear();
                 }
                 for v in shapes {
-                    keys.extend(on_sphere(v, doc)?);
+                    keys.extend(on_sphere(v, doc, out)?);
                 }
             }
         }
@@ -121,7 +122,7 @@ impl Geospatial {
 }
 
 /// The cells of one value on the sphere.
-fn on_sphere(v: Val<'_>, doc: Doc<'_>) -> Result<Vec<i64>> {
+fn on_sphere(v: Val<'_>, doc: Doc<'_>, out: &KeySet) -> Result<Vec<i64>> {
     let fail = |why: &str| {
         errors::Error::coded(
             16755,
@@ -136,7 +137,18 @@ fn on_sphere(v: Val<'_>, doc: Doc<'_>) -> Result<Vec<i64>> {
         ))
         .into());
     }
-    let keys = sphere::keys(&shape);
+    // Of a line or an area the edges near to a cell are measured for each cell that is tried.
+    let ended = Cell::new(None);
+    let keys = sphere::keys_while(&shape, &|edges| match out.work(1 + edges) {
+        Ok(()) => true,
+        Err(e) => {
+            ended.set(Some(e));
+            false
+        }
+    });
+    if let Some(e) = ended.into_inner() {
+        return Err(e);
+    }
     if keys.is_empty() {
         bail!(
             16756,

@@ -6,9 +6,38 @@
 
 use super::{FieldKind, KeyField, KeySet, Multikey, Stop, walk};
 use bson::{Doc, Val, Value};
-use errors::{Result, bail};
+use errors::{Result, bail, err};
 use smallvec::SmallVec;
+use std::collections::BTreeMap;
 use text::{TextIndex, term_key};
+
+/// The most different terms of one document, as in MongoDB.
+const MOST_TERMS: usize = 400_000;
+/// Bytes of words that count as a unit of work: they are folded, stemmed and counted.
+const BYTES_OF_UNIT: usize = 8;
+
+fn terms(index: &TextIndex, doc: Doc<'_>, out: &KeySet) -> Result<BTreeMap<String, f64>> {
+    let mut ended = None;
+    let terms = index.terms_while(doc, &mut |bytes, terms| {
+        if out.watch.is_new && terms > MOST_TERMS {
+            ended = Some(
+                err!(
+                    16732,
+                    "too many unique keys for a single document to have a text index, max is \
+                     {MOST_TERMS}"
+                )
+                .into(),
+            );
+        } else if let Err(e) = out.work(1 + bytes / BYTES_OF_UNIT) {
+            ended = Some(e);
+        }
+        ended.is_none()
+    })?;
+    match ended {
+        Some(e) => Err(e),
+        None => Ok(terms.unwrap_or_default()),
+    }
+}
 
 /// Replaces the content of `out` by the keys of `doc`. A document without terms has none.
 pub(super) fn extract(
@@ -33,7 +62,7 @@ pub(super) fn extract(
         });
     }
     let mut at = 0;
-    for (term, score) in index.terms(doc)? {
+    for (term, score) in terms(index, doc, out)? {
         let term = Value::from(&*term_key(&term, index.version));
         let score = Value::from(score);
         let start = out.begin();
