@@ -190,21 +190,21 @@ fn switch<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
 
 /// Takes the branch that constant conditions leave, without looking at the others. `Some`: what
 /// stands in the call's place.
-pub(super) fn choose(c: &mut Call) -> Result<Option<Node>> {
+pub(super) fn choose(c: &mut Call, left: &super::ConstantBudget) -> Result<Option<Node>> {
     match c.op.name {
         "$cond" => {
-            c.args[0].fold()?;
+            c.args[0].fold(left)?;
             let Some(v) = c.args[0].constant() else {
                 return Ok(None);
             };
             let mut chosen = c.args.swap_remove(if v.truthy() { 1 } else { 2 });
-            chosen.fold()?;
+            chosen.fold(left)?;
             Ok(Some(chosen))
         }
         "$ifNull" => {
             let (mut kept, mut ends_in_null) = (Vec::new(), false);
             for mut n in std::mem::take(&mut c.args) {
-                n.fold()?;
+                n.fold(left)?;
                 ends_in_null = false;
                 match n.constant().map(Val::is_nullish) {
                     Some(true) => ends_in_null = true,
@@ -229,19 +229,19 @@ pub(super) fn choose(c: &mut Call) -> Result<Option<Node>> {
         }
         "$switch" => {
             let mut default = c.args.pop().unwrap_or(Node::Absent);
-            default.fold()?;
+            default.fold(left)?;
             let mut old = std::mem::take(&mut c.args).into_iter();
             while let (Some(mut case), Some(mut then)) = (old.next(), old.next()) {
-                case.fold()?;
+                case.fold(left)?;
                 match case.constant().map(Val::truthy) {
                     Some(false) => {}
                     Some(true) => {
-                        then.fold()?;
+                        then.fold(left)?;
                         default = then;
                         break;
                     }
                     None => {
-                        then.fold()?;
+                        then.fold(left)?;
                         c.args.push(case);
                         c.args.push(then);
                     }
@@ -256,7 +256,7 @@ pub(super) fn choose(c: &mut Call) -> Result<Option<Node>> {
         "$and" | "$or" => {
             let decides = c.op.name == "$or";
             for n in &mut c.args {
-                n.fold()?;
+                n.fold(left)?;
                 if n.constant().is_some_and(|v| v.truthy() == decides) {
                     return Ok(Some(Node::Const(Value::from(decides))));
                 }

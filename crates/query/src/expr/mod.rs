@@ -48,7 +48,7 @@ pub use path::ExprPath;
 pub(crate) use array::{SortSpec, count_of};
 pub(crate) use node::{COLLATED, Node, Scope, check_depth};
 pub(crate) use object::merge as merge_documents;
-pub(crate) use parse::check_field_name;
+pub(crate) use parse::{ConstantBudget, check_field_name};
 pub(crate) use regex::units as regex_units;
 pub(crate) use values::constant_of;
 pub(crate) use work::byte_units;
@@ -65,8 +65,7 @@ pub trait Watchdog: Send + Sync {
     /// Asked now and then inside of long evaluations (time limits, kills, a loop's work budget).
     fn check(&self) -> Result<()>;
 
-    /// Asked as often while the thread holds more than [`NOTABLE_BYTES`] in large blocks: whether
-    /// it may hold as much, and more.
+    /// Asked as often: whether the thread may hold as much as it does, and more.
     fn weigh(&self) -> Result<()>;
 
     /// What runs the command's scripts. Fails where there is none, and where a script would hold up
@@ -93,9 +92,6 @@ impl<F: Fn() -> Result<()> + Send + Sync> Watchdog for F {
         Ok(())
     }
 }
-
-/// What a thread may hold without being asked for it.
-pub const NOTABLE_BYTES: usize = 64 << 20;
 
 /// Values of the variables of one command: the same for all documents.
 #[derive(Clone, Default)]
@@ -205,7 +201,7 @@ impl Expression {
     pub fn parse(val: Val<'_>, env: &ParseEnv) -> Result<Expression> {
         let mut node = parse::operand(val, env)?;
         let written = env.has_late_errors().then(|| node.clone());
-        match (node.fold(), written) {
+        match (node.fold(env.constants()), written) {
             (Err(_), Some(written)) => node = written,
             (folded, _) => folded?,
         }
@@ -216,7 +212,7 @@ impl Expression {
     pub(crate) fn parse_condition(val: Val<'_>, env: &ParseEnv) -> Result<Expression> {
         let mut node = parse::operand(val, env)?;
         parse::look_up(&mut node);
-        node.fold()?;
+        node.fold(env.constants())?;
         Ok(Expression { node })
     }
 

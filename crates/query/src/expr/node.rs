@@ -322,11 +322,14 @@ impl Node {
     }
 
     /// Replaces constant parts by their values, innermost first.
-    pub(crate) fn fold(&mut self) -> Result<()> {
+    ///
+    /// What a call gives is kept as far as `left` goes; what is not is computed for each document,
+    /// where it counts and can be ended.
+    pub(crate) fn fold(&mut self, left: &super::ConstantBudget) -> Result<()> {
         match self {
             Node::Doc(fields) => {
                 for (_, n) in fields.iter_mut() {
-                    n.fold()?;
+                    n.fold(left)?;
                 }
                 if !fields.iter().all(|(_, n)| matches!(n, Node::Const(_))) {
                     return Ok(());
@@ -334,19 +337,19 @@ impl Node {
             }
             Node::Array(items) => {
                 for n in items.iter_mut() {
-                    n.fold()?;
+                    n.fold(left)?;
                 }
                 if !items.iter().all(|n| matches!(n, Node::Const(_))) {
                     return Ok(());
                 }
             }
             Node::Call(c) => {
-                if let Some(chosen) = control::choose(c)? {
+                if let Some(chosen) = control::choose(c, left)? {
                     *self = chosen;
                     return Ok(());
                 }
                 for n in c.args.iter_mut() {
-                    n.fold()?;
+                    n.fold(left)?;
                 }
                 table::prepare(c)?;
                 let known = |n: &Node| matches!(n, Node::Const(_) | Node::Absent);
@@ -366,7 +369,9 @@ impl Node {
             Err(e) if e.is_suspension() => None,
             Err(e) => return Err(e),
         };
-        if let Some(v) = folded {
+        if let Some(v) = folded
+            && (!matches!(self, Node::Call(_)) || left.take(v.as_val().bytes.len()))
+        {
             *self = Node::Const(v);
         }
         Ok(())

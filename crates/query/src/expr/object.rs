@@ -199,7 +199,7 @@ fn field_name(op: &Op, v: Val<'_>, env: &ParseEnv) -> Result<Node> {
         Node::Array(_) => false,
         _ => true,
     };
-    n.fold()?;
+    n.fold(env.constants())?;
     let Some(name) = n.constant().filter(|_| literal) else {
         bail!(
             4161106,

@@ -9,6 +9,7 @@ use crate::metadata::Available;
 use bson::{Doc, Val, tag};
 use errors::{Result, bail, err};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// What is known while parsing: the variables that may be named.
 #[derive(Clone, Default)]
@@ -28,6 +29,34 @@ pub struct ParseEnv {
     allows_text: bool,
     /// What `$meta` may ask for.
     available: Available,
+    /// Shared by all that is parsed with it.
+    constants: Arc<ConstantBudget>,
+}
+
+/// What the computed constants of a command may come to, in bytes: nobody counts them while it is
+/// parsed, and a short call may give a long value.
+const CONSTANT_BYTES: usize = 32 << 20;
+
+/// The bytes that are left of [`CONSTANT_BYTES`].
+pub(crate) struct ConstantBudget(AtomicUsize);
+
+impl Default for ConstantBudget {
+    fn default() -> ConstantBudget {
+        ConstantBudget(AtomicUsize::new(CONSTANT_BYTES))
+    }
+}
+
+impl ConstantBudget {
+    /// Whether there were as many. One thread parses.
+    pub fn take(&self, bytes: usize) -> bool {
+        match self.0.load(Relaxed).checked_sub(bytes) {
+            Some(left) => {
+                self.0.store(left, Relaxed);
+                true
+            }
+            None => false,
+        }
+    }
 }
 
 impl ParseEnv {
@@ -42,6 +71,10 @@ impl ParseEnv {
             late_errors: true,
             ..self.clone()
         }
+    }
+
+    pub(crate) fn constants(&self) -> &ConstantBudget {
+        &self.constants
     }
 
     pub(crate) fn has_late_errors(&self) -> bool {

@@ -34,7 +34,7 @@ fn parse_function(_: &'static Op, arg: Val<'_>, env: &ParseEnv) -> Result<Parsed
         bail!(31261, "The body function must be specified.");
     };
     let mut body = operand(body, env)?;
-    body.fold()?;
+    body.fold(env.constants())?;
     let Some(body) = body.constant() else {
         bail!(31432, "The body function must be a constant expression");
     };

@@ -204,15 +204,23 @@ fn timestamp<'a>(c: &'a Call, ctx: &EvalCtx<'a>, part: fn(u64) -> u64) -> Result
 /// Parses a constant expression of a specification.
 pub(crate) fn constant_of(v: Val<'_>, env: &ParseEnv) -> Result<Option<Value>> {
     let mut n = operand(v, env)?;
-    n.fold()?;
+    n.fold(env.constants())?;
     if let Some(c) = n.constant() {
         return Ok(Some(c.to_value()));
     }
     // A `let` variable is constant too, but its value is not known yet: it cannot be used here.
-    let vars = super::Vars::default();
+    let vars = super::Vars::for_constants();
     match n {
         super::Node::Array(_) | super::Node::Call(_) => {
-            Ok(n.eval(&EvalCtx::new(Doc::EMPTY, &vars))?.into_value())
+            match n.eval(&EvalCtx::new(Doc::EMPTY, &vars)) {
+                Ok(v) => Ok(v.into_value()),
+                // Nobody could end it.
+                Err(e) if e.is_suspension() => bail!(
+                    ExceededMemoryLimit,
+                    "a constant expression of a specification takes too much work"
+                ),
+                Err(e) => Err(e),
+            }
         }
         _ => Ok(None),
     }

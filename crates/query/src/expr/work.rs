@@ -14,7 +14,7 @@
 //! Invariant: an evaluation counts from zero ([`Vars::begin_work`]), so that a small one never
 //! asks, however many there were before.
 
-use super::{NOTABLE_BYTES, Vars};
+use super::Vars;
 use errors::{Result, Suspension};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
@@ -75,9 +75,7 @@ impl Vars {
         let Some(w) = &self.watchdog else {
             return Ok(());
         };
-        if alloc_meter::held() > NOTABLE_BYTES as isize {
-            w.weigh()?;
-        }
+        w.weigh()?;
         // Much at once is asked for as often as if it were done bit by bit: an answer may be how
         // much there may be.
         (0..=over / TURN).try_for_each(|_| w.check())

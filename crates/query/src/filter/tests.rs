@@ -480,3 +480,51 @@ fn long_tests_ask() {
         assert!(!parse(q).unwrap().wants_vars(), "{q}");
     }
 }
+
+/// Constants that are computed while something is parsed are counted together.
+#[test]
+fn constants_share_their_bytes() {
+    use crate::expr::{Expression, ParseEnv};
+    let env = ParseEnv::new();
+    let range = bson::json::parse(r#"{"$range": [0, 100000]}"#).unwrap();
+    let constant = |env: &ParseEnv| {
+        let e = Expression::parse(range.as_doc().as_val(), env).unwrap();
+        e.constant().is_some()
+    };
+    let kept = (0..100).filter(|_| constant(&env)).count();
+    assert!((5..50).contains(&kept), "{kept}");
+    // Small ones still are, and another command has its own.
+    let small = bson::json::parse(r#"{"$add": [1, 2]}"#).unwrap();
+    let small = Expression::parse(small.as_doc().as_val(), &env.clone()).unwrap();
+    assert!(small.constant().is_some() && !constant(&env.clone()));
+    assert!(constant(&ParseEnv::new()));
+}
+
+/// Whoever may end a test is asked within one match of a regular expression.
+#[test]
+fn a_match_is_ended() {
+    use crate::expr::Vars;
+    use errors::{Code, err};
+    let long = format!("{}b", "a".repeat(300_000));
+    let mut w = bson::Writer::new();
+    w.str("s", &long);
+    let doc = w.finish();
+    for text in [
+        r#"{"s": {"$regex": "(?=[a-z]*+\\d)a"}}"#,
+        r#"{"s": {"$in": [{"$regularExpression": {"pattern": "(?=[a-z]*+\\d)a", "options": ""}}]}}"#,
+        r#"{"$jsonSchema": {"properties": {"s": {"pattern": "(?=[a-z]*+\\d)a"}}}}"#,
+        r#"{"$expr": {"$regexMatch": {"input": "$s", "regex": "(?=[a-z]*+\\d)a"}}}"#,
+    ] {
+        let asked = std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0));
+        let mut vars = Vars::new(0);
+        let count = asked.clone();
+        vars.set_watchdog(std::sync::Arc::new(move || {
+            match count.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
+                n if n < 500 => Ok(()),
+                _ => Err(err!(Interrupted, "enough").into()),
+            }
+        }));
+        let ended = parse(text).unwrap().matches_with(doc.as_doc(), &vars).unwrap_err();
+        assert!(ended.is(Code::Interrupted), "{text}");
+    }
+}
