@@ -20,6 +20,7 @@ use crate::establishment::{Arrival, Establishing};
 use crate::event_loop::{EventLoop, Shared, WAKE};
 use crate::handshakes::Handshakes;
 use crate::inbox::{Inbox, Item};
+use crate::loop_watch::{self, TurnClock};
 use crate::net::{Listener, Listeners, Stream, unix_path};
 use crate::tls::Layer;
 use crate::workers::Workers;
@@ -132,7 +133,9 @@ fn start_loops<S: Service>(
     shared: &Arc<Shared<S>>,
     loops: Vec<OpenLoop<S>>,
 ) -> io::Result<Vec<JoinHandle<io::Result<()>>>> {
-    let start = |(i, (poll, inbox)): (usize, OpenLoop<S>)| {
+    let clocks: Vec<_> = loops.iter().map(|_| Arc::new(TurnClock::new())).collect();
+    loop_watch::start(clocks.clone(), Arc::clone(&shared.control))?;
+    let start = |(i, ((poll, inbox), clock)): (usize, (OpenLoop<S>, Arc<TurnClock>))| {
         let shared = Arc::clone(shared);
         let alive = Alive(Arc::clone(&shared.control));
         std::thread::Builder::new()
@@ -140,10 +143,11 @@ fn start_loops<S: Service>(
             .stack_size(crate::workers::STACK_BYTES)
             .spawn(move || {
                 let _alive = alive;
-                EventLoop::new(shared, inbox, poll).run()
+                EventLoop::new(shared, inbox, poll, clock).run()
             })
     };
-    loops.into_iter().enumerate().map(start).collect()
+    let each = loops.into_iter().zip(clocks);
+    each.enumerate().map(start).collect()
 }
 
 /// A loop that ends, for whatever reason, ends the server: half a server would strand its

@@ -37,6 +37,7 @@ use crate::Limits;
 use crate::connection::{Connection, Phase};
 use crate::handshakes::{Handshakes, Stepped};
 use crate::inbox::{Inbox, Item};
+use crate::loop_watch::TurnClock;
 use crate::net::Stream;
 use crate::runner::{Head, Runner};
 use crate::tls::Session;
@@ -126,10 +127,16 @@ pub(crate) struct EventLoop<S: Service> {
     disk: Option<DiskQueue<Suspended>>,
     remote: Remote,
     stopping_since: Option<Instant>,
+    clock: Arc<TurnClock>,
 }
 
 impl<S: Service> EventLoop<S> {
-    pub fn new(shared: Arc<Shared<S>>, inbox: Arc<Inbox<S>>, poll: Poll) -> EventLoop<S> {
+    pub fn new(
+        shared: Arc<Shared<S>>,
+        inbox: Arc<Inbox<S>>,
+        poll: Poll,
+        clock: Arc<TurnClock>,
+    ) -> EventLoop<S> {
         let runner = Runner::new(
             Arc::clone(&shared.service),
             Mode::Inline,
@@ -165,6 +172,7 @@ impl<S: Service> EventLoop<S> {
             disk: None,
             remote: Remote::default(),
             stopping_since: None,
+            clock,
         }
     }
 
@@ -180,6 +188,7 @@ impl<S: Service> EventLoop<S> {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => events.clear(),
                 other => other?,
             }
+            self.clock.begin();
             let accepted = self.take_inbox();
             if self.inbox.awaits_durable.load(SeqCst) {
                 self.release_durable();
@@ -211,6 +220,7 @@ impl<S: Service> EventLoop<S> {
                 self.accept(stream, client);
             }
             self.count();
+            self.clock.end();
         }
         Ok(())
     }

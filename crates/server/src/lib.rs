@@ -24,6 +24,7 @@ mod event_loop;
 pub mod figures_page;
 mod handshakes;
 mod inbox;
+mod loop_watch;
 mod net;
 pub mod null;
 mod runner;

@@ -174,6 +174,10 @@ pub struct Metrics {
     pub grouped: AtomicU64,
     /// Reads from the disk that the kernel has done for the loops while they went on.
     pub disk_reads: AtomicU64,
+    /// Turns of event loops that took longer than they may ([`Metrics::loop_held_longest_ms`] is
+    /// the longest of them, as far as it has come).
+    pub loop_held: AtomicU64,
+    pub loop_held_longest_ms: AtomicU64,
 }
 
 impl Metrics {

@@ -507,6 +507,14 @@ fn pandodb(cx: &mut CommandContext<'_, '_>) {
         .i64("waits", f.waits() as i64)
         .i64("givenUp", f.given_up() as i64)
         .close();
+    let metrics = &cx.app.control.metrics;
+    w.open_doc("eventLoops")
+        .i64("held", metrics.loop_held.load(Relaxed) as i64)
+        .i64(
+            "longestHeldMs",
+            metrics.loop_held_longest_ms.load(Relaxed) as i64,
+        )
+        .close();
     let stages = &cx.app.engine.stage_memory;
     w.open_doc("stages")
         .i64("limitBytes", stages.limit() as i64)
