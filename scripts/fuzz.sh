@@ -3,6 +3,7 @@
 #
 #     scripts/fuzz.sh TARGET [SECONDS [libFuzzer's options]]     for so long, in processor time (600)
 #     scripts/fuzz.sh TARGET replay FILE…                        runs inputs once
+#     scripts/fuzz.sh cost [SECONDS [NAME…]]                     what a command's work grows by (scripts/fuzz_cost.py)
 #     scripts/fuzz.sh TARGET save                                the smallest corpus that covers as much, into tests/fuzz/corpus
 #
 # Targets: pipelines expressions updates filters shapes projections wire sasl certificates text log bson keys json entries (which
@@ -11,6 +12,12 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . scripts/provision.sh
+if [ "${1-}" = cost ]; then
+    shift
+    python=.venv/bin/python
+    [ -x "$python" ] || python=python3
+    exec "$python" scripts/fuzz_cost.py "$@"
+fi
 need_compilers
 need_rust
 
