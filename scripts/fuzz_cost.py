@@ -341,7 +341,7 @@ def main():
                     break
                 fuzzed.shape(name, SHAPES[name], end)
                 done += 1
-            loops = fuzzed.db.client.admin.command("serverStatus")["pandodb"]["eventLoops"]
+            loops = fuzzed.db.client.admin.command("serverStatus")["pandodb"].get("eventLoops")
             print(f"{done} of {len(names)} shapes, {len(fuzzed.findings)} findings; event loops {loops}")
         finally:
             server.kill()
