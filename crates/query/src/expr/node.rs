@@ -359,18 +359,26 @@ impl Node {
             }
             _ => return Ok(()),
         }
-        let vars = match self {
-            Node::Call(_) => Vars::for_constants(),
+        let is_call = matches!(self, Node::Call(_));
+        if is_call && left.is_spent() {
+            return Ok(());
+        }
+        let (limited, spent) = Vars::for_constants();
+        let vars = match is_call {
+            true => limited,
             // Their parts are there already.
-            _ => Vars::default(),
+            false => Vars::default(),
         };
         let folded = match self.eval(&EvalCtx::new(Doc::EMPTY, &vars)) {
             Ok(v) => v.into_value(),
-            Err(e) if e.is_suspension() => None,
+            Err(e) if e.is_suspension() => {
+                left.take(spent());
+                None
+            }
             Err(e) => return Err(e),
         };
         if let Some(v) = folded
-            && (!matches!(self, Node::Call(_)) || left.take(v.as_val().bytes.len()))
+            && (!is_call || left.take(spent().max(v.as_val().bytes.len())))
         {
             *self = Node::Const(v);
         }

@@ -33,7 +33,8 @@ pub struct ParseEnv {
     constants: Arc<ConstantBudget>,
 }
 
-/// What the computed constants of a command may come to, in bytes: nobody counts them while it is
+/// What the computed constants of a command may come to, and what may be gone over for them, in
+/// bytes: nobody counts them while it is
 /// parsed, and a short call may give a long value.
 const CONSTANT_BYTES: usize = 32 << 20;
 
@@ -54,8 +55,16 @@ impl ConstantBudget {
                 self.0.store(left, Relaxed);
                 true
             }
-            None => false,
+            None => {
+                self.0.store(0, Relaxed);
+                false
+            }
         }
+    }
+
+    /// Nothing is computed any more.
+    pub fn is_spent(&self) -> bool {
+        self.0.load(Relaxed) == 0
     }
 }
 

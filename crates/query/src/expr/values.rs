@@ -209,7 +209,7 @@ pub(crate) fn constant_of(v: Val<'_>, env: &ParseEnv) -> Result<Option<Value>> {
         return Ok(Some(c.to_value()));
     }
     // A `let` variable is constant too, but its value is not known yet: it cannot be used here.
-    let vars = super::Vars::for_constants();
+    let (vars, _) = super::Vars::for_constants();
     match n {
         super::Node::Array(_) | super::Node::Call(_) => {
             match n.eval(&EvalCtx::new(Doc::EMPTY, &vars)) {

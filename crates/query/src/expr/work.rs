@@ -109,17 +109,20 @@ impl Vars {
     }
 
     /// Variables for what is computed while it is parsed, which nobody could end: little may be.
-    pub(super) fn for_constants() -> Vars {
+    /// The second gives the bytes that were gone over so far.
+    pub(super) fn for_constants() -> (Vars, impl Fn() -> usize) {
         let mut vars = Vars::default();
-        let left = AtomicU32::new(CONSTANT_TURNS);
-        vars.set_watchdog(Arc::new(move || match left.load(Relaxed) {
+        let left = Arc::new(AtomicU32::new(CONSTANT_TURNS));
+        let counted = left.clone();
+        vars.set_watchdog(Arc::new(move || match counted.load(Relaxed) {
             0 => Err(Suspension::Worker.into()),
             n => {
-                left.store(n - 1, Relaxed);
+                counted.store(n - 1, Relaxed);
                 Ok(())
             }
         }));
-        vars
+        let spent = move || (CONSTANT_TURNS - left.load(Relaxed)) as usize * TURN * BYTES_OF_UNIT;
+        (vars, spent)
     }
 }
 

@@ -524,7 +524,10 @@ fn a_match_is_ended() {
                 _ => Err(err!(Interrupted, "enough").into()),
             }
         }));
-        let ended = parse(text).unwrap().matches_with(doc.as_doc(), &vars).unwrap_err();
+        let ended = parse(text)
+            .unwrap()
+            .matches_with(doc.as_doc(), &vars)
+            .unwrap_err();
         assert!(ended.is(Code::Interrupted), "{text}");
     }
 }
