@@ -58,7 +58,7 @@ impl Code {
     }
 
     /// Whether there is machine code for it now.
-    pub fn to_machine(&mut self) -> bool {
+    pub fn compile_to_machine_code(&mut self) -> bool {
         // SAFETY: nobody else has it yet.
         unsafe { pcre2_jit_compile_8(self.0, PCRE2_JIT_COMPLETE) == 0 }
     }
@@ -95,7 +95,7 @@ impl Code {
     pub fn search(&self, text: &str, at: usize, data: &mut MatchData, c: &Context) -> Outcome {
         let start = match text.is_empty() {
             // An empty text may be anywhere; this one can be read.
-            true => b"\0".as_ptr(),
+            true => c"".as_ptr().cast(),
             false => text.as_ptr(),
         };
         // SAFETY: the text is UTF-8 and has this length, `at` lies between two of its characters.

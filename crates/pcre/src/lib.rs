@@ -136,7 +136,7 @@ impl Regex {
         }
         let watched = self.watched.get_or_init(|| {
             let mut code = Code::new(&self.pattern, self.options, true).ok()?;
-            code.to_machine();
+            code.compile_to_machine_code();
             Some(code)
         });
         let Some(code) = watched else {
@@ -155,7 +155,7 @@ impl Regex {
         }
         let machine = self.machine.get_or_init(|| {
             let mut code = Code::new(&self.pattern, self.options, false).ok()?;
-            code.to_machine().then_some(code)
+            code.compile_to_machine_code().then_some(code)
         });
         machine.as_ref().unwrap_or(&self.plain)
     }

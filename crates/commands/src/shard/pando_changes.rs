@@ -112,7 +112,8 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
 fn read_log(cx: &CommandContext<'_, '_>, first: u64) -> Result<LogReader> {
     let store = &cx.app.store;
     if first < store.first_log_index() {
-        let mebibytes = store.stats().log_window.max_bytes * storage::LEASED_LOG_WINDOWS >> 20;
+        let most = store.stats().log_window.max_bytes * storage::LEASED_LOG_WINDOWS;
+        let mebibytes = most >> 20;
         return Err(err!(
             OplogStartMissing,
             "while this was copied more was written than the log keeps for it ({mebibytes} MiB): do it \
