@@ -185,7 +185,7 @@ def test_a_newer_data_format_is_written_once_the_version_allows_it_and_not_taken
     member.kill()
     # A program that reads up to format 5 says so of format 6, as one that reads format 4 does of 5.
     (member.path / "PANDO").write_text("pando data format 6\n")
-    with pytest.raises(RuntimeError, match="has format 6; this version of PandoDB reads formats 4 and 5"):
+    with pytest.raises(RuntimeError, match="has format 6, which a later release has written; this version of PandoDB reads formats 4 and 5"):
         member.start()
     (member.path / "PANDO").write_text(new[0])
     member.start()

@@ -156,7 +156,7 @@ def test_what_a_view_refuses(db, on):
             with refuses(167):
                 db.command({**asked, "collation": other})
         assert db.command({**asked, "collation": {"locale": "de"}})["ok"] == 1
-    for option in ({"tailable": True}, {"showRecordId": True}, {"sort": {"$natural": 1}}):
+    for option in ({"tailable": True}, {"showRecordId": True}):
         with refuses(168):
             db.command({"find": "view", "filter": {}, **option})
     told = db.command("distinct", "view", key="s")

@@ -14,7 +14,7 @@ mod deployment;
 use crate::client::refusal;
 use crate::memory;
 use crate::peers::quoted;
-use bson::{DocBuf, Writer, doc};
+use bson::{Writer, doc};
 use deployment::{Deployment, MemberProcess, Role, SET, start_of};
 use replication::state_file;
 use std::ffi::OsString;
@@ -486,7 +486,8 @@ fn await_members(dir: &Path, members: &[&MemberProcess]) -> Result<(), String> {
 fn initiate(dir: &Path, members: &[&MemberProcess], key: Option<&str>) -> Result<(), String> {
     let first = members.first().ok_or("there is no member")?;
     let knows = |m: &&MemberProcess| dir.join(&m.name).join(state_file::NAME).exists();
-    if !members.iter().any(knows) {
+    let is_new = !members.iter().any(knows);
+    if is_new {
         let mut w = Writer::new();
         w.open_doc("replSetInitiate")
             .str("_id", &first.set)
@@ -508,7 +509,13 @@ fn initiate(dir: &Path, members: &[&MemberProcess], key: Option<&str>) -> Result
     let until = Instant::now() + PATIENCE;
     loop {
         let states: Vec<i64> = members.iter().map(|m| state(m, key)).collect();
-        if states.contains(&1) && states.iter().all(|s| matches!(s, 1 | 2)) {
+        // The members of a new set get their votes one after the other. With fewer it would not bear
+        // the loss of one.
+        let all_vote = || {
+            let votes = members.iter().map(|m| votes(m, key)).max();
+            !is_new || votes == i64::try_from(members.len()).ok()
+        };
+        if states.contains(&1) && states.iter().all(|s| matches!(s, 1 | 2)) && all_vote() {
             return Ok(());
         }
         if Instant::now() > until {
@@ -528,10 +535,18 @@ fn initiate(dir: &Path, members: &[&MemberProcess], key: Option<&str>) -> Result
 
 /// MongoDB's number of a member's state; 8 for one that is not reached.
 fn state(member: &MemberProcess, key: Option<&str>) -> i64 {
+    status_number(member, key, "myState").unwrap_or(8)
+}
+
+/// How many members have a vote, as one of them knows it; 0 for one that is not reached.
+fn votes(member: &MemberProcess, key: Option<&str>) -> i64 {
+    status_number(member, key, "votingMembersCount").unwrap_or(0)
+}
+
+fn status_number(member: &MemberProcess, key: Option<&str>, field: &str) -> Option<i64> {
     let status = doc! { "replSetGetStatus": 1 };
-    let reply = member.ask_within(ANSWER, key, status.as_doc());
-    let number = |reply: DocBuf| reply.as_doc().get("myState")?.to_i64_exact();
-    reply.ok().and_then(number).unwrap_or(8)
+    let reply = member.ask_within(ANSWER, key, status.as_doc()).ok()?;
+    reply.as_doc().get(field)?.to_i64_exact()
 }
 
 /// What a member is, for people.
