@@ -19,15 +19,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("time_series", &["bson", "errors"]),
     (
         "query",
-        &[
-            "geo",
-            "text",
-            "time_series",
-            "pcre",
-            "alloc_meter",
-            "bson",
-            "errors",
-        ],
+        &["geo", "text", "time_series", "pcre", "bson", "errors"],
     ),
     ("oplog", &["errors"]),
     ("storage", &["oplog", "uring", "errors"]),

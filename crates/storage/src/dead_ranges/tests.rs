@@ -1,3 +1,6 @@
+//! Queues, stacks, windows and mass deletes: how many hidden entries scans step over, and that ranges
+//! in which nothing lives hide nothing that does, for any view.
+
 use super::known::{MOST_ADJACENT, MOST_RANGES};
 use super::*;
 use crate::hidden_keys;
