@@ -177,6 +177,14 @@ class TestIndexes:
         with refuses(67):
             coll.create_index("b", weights={"b": 1})
 
+    def test_a_2d_index_has_no_collation(self, db):
+        with refuses(67, containing="Index type '2d' does not support collation"):
+            db.c.create_index([("p", "2d")], collation=CASELESS)
+        german = db.create_collection("german", collation={"locale": "de"})
+        with refuses(67):
+            german.create_index([("p", "2d")])
+        german.create_index([("p", "2d")], collation={"locale": "simple"})
+
     def test_false_is_kept_of_sparse(self, coll):
         coll.create_index("a", sparse=False, unique=False)
         (spec,) = [i for i in coll.list_indexes() if i["name"] == "a_1"]
@@ -261,6 +269,18 @@ class TestHintsInPlans:
         plan = self.plan(things, {"count": things.name, "query": {}, "hint": "b_1"})
         assert "'indexName': 'b_1'" in str(plan), plan
         assert "'indexName': 'a_1'" in str(self.plan(things, {"count": things.name, "query": {"a": 1}}))
+
+
+def test_explain_of_long_lists_fits_into_a_reply(coll):
+    coll.create_index("a")
+    coll.insert_many([{"a": i} for i in range(10)])
+    for query in ({"a": {"$in": list(range(1_000_000))}}, {"b": {"$in": list(range(1_000_000))}}):
+        reply = coll.database.command("explain", {"find": coll.name, "filter": query}, verbosity="executionStats")
+        assert len(bson.encode(reply)) < 16 << 20
+        assert "omitted due to BSON size limit" in reply["queryPlanner"]["warning"]
+    few = {"a": {"$in": [1, 2]}}
+    reply = coll.database.command("explain", {"find": coll.name, "filter": few})
+    assert "warning" not in reply["queryPlanner"] and reply["command"]["filter"] == few
 
 
 class TestScripts:

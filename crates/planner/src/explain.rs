@@ -247,11 +247,34 @@ fn counting(e: &Explain<'_>) -> PlanStage {
     PlanStage::new("COUNT", doc! {}).over(below)
 }
 
+/// So much of bounds, or of a filter, is shown of a stage: a plan has to fit into one reply, where it
+/// stands twice.
+const SHOWN_BYTES: usize = 1 << 20;
+
 fn filter_fields(f: &Filter) -> DocBuf {
     if f.is_trivial() {
-        doc! {}
+        return doc! {};
+    }
+    match f.to_doc() {
+        filter if filter.as_bytes().len() > SHOWN_BYTES => {
+            doc! { "warning": "'filter' has been omitted due to BSON size limit" }
+        }
+        filter => doc! { "filter": filter },
+    }
+}
+
+/// What `write` writes as the bounds of a scan.
+fn index_bounds(w: &mut Writer, write: impl FnOnce(&mut Writer)) {
+    let mut bounds = Writer::new();
+    write(&mut bounds);
+    let bounds = bounds.finish();
+    if bounds.as_bytes().len() > SHOWN_BYTES {
+        w.str(
+            "warning",
+            "index bounds omitted due to BSON size limit for explain",
+        );
     } else {
-        doc! { "filter": f.to_doc() }
+        w.doc("indexBounds", bounds.as_doc());
     }
 }
 
@@ -492,9 +515,7 @@ fn id_scan(bounds: &[Interval], reverse: bool) -> PlanStage {
         .bool("isPartial", false)
         .i32("indexVersion", 2)
         .str("direction", direction(reverse));
-    w.open_doc("indexBounds");
-    texts(&mut w, "_id", bounds, (reverse, false));
-    w.close();
+    index_bounds(&mut w, |w| texts(w, "_id", bounds, (reverse, false)));
     let mut s = PlanStage::new("IXSCAN", w.finish());
     s.index = Some(crate::ID_INDEX);
     s
@@ -546,17 +567,13 @@ fn index_scan(e: &Explain<'_>, a: &IndexAccess) -> PlanStage {
     }
     describe(info, &mut w);
     w.str("direction", direction(a.reverse));
-    w.open_doc("indexBounds");
-    for (f, list) in info.key.fields.iter().zip(&a.intervals) {
-        let backward = a.reverse != f.descending;
-        texts(
-            &mut w,
-            f.path.as_str(),
-            list,
-            (backward, info.key.collation().is_some()),
-        );
-    }
-    w.close();
+    index_bounds(&mut w, |w| {
+        let collated = info.key.collation().is_some();
+        for (f, list) in info.key.fields.iter().zip(&a.intervals) {
+            let backward = a.reverse != f.descending;
+            texts(w, f.path.as_str(), list, (backward, collated));
+        }
+    });
     let name = match a.distinct {
         Some(_) => "DISTINCT_SCAN",
         None => "IXSCAN",
@@ -591,7 +608,10 @@ fn texts(w: &mut Writer, name: &str, list: &[Interval], (reverse, collated): (bo
     let all = [Interval::all()];
     let list = if list.is_empty() { &all } else { list };
     let mut push = |i: &Interval| {
-        w.push_value(i.to_text(reverse, collated));
+        // More is not shown.
+        if w.len() <= SHOWN_BYTES {
+            w.push_value(i.to_text(reverse, collated));
+        }
     };
     if reverse {
         list.iter().rev().for_each(&mut push);

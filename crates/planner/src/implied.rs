@@ -213,4 +213,131 @@ mod tests {
             assert_eq!(implies(f(q).root(), f(n).root()), want, "{q} => {n}");
         }
     }
+
+    /// A generator whose seed is its state.
+    struct Random(u64);
+
+    impl Random {
+        fn below(&mut self, n: usize) -> usize {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            (self.0 % n as u64) as usize
+        }
+
+        fn of(&mut self, list: &[&str]) -> String {
+            list[self.below(list.len())].to_string()
+        }
+
+        fn value(&mut self) -> String {
+            self.of(&[
+                "1",
+                "2",
+                r#"{"$numberLong":"2"}"#,
+                "1.5",
+                r#"{"$numberDouble":"NaN"}"#,
+                r#"{"$numberDecimal":"2"}"#,
+                r#""a""#,
+                r#""B""#,
+                r#"{"$symbol":"a"}"#,
+                "null",
+                "true",
+                "{}",
+                r#"{"b":1}"#,
+                r#"{"b":"a"}"#,
+                "[]",
+                "[1]",
+                "[[1]]",
+                r#"[{"b":1},{"b":[2]}]"#,
+                r#"[1,"a",null]"#,
+                r#"{"$minKey":1}"#,
+                r#"{"$maxKey":1}"#,
+                r#"{"$date":{"$numberLong":"1"}}"#,
+                r#"{"$timestamp":{"t":1,"i":1}}"#,
+                r#"{"$regularExpression":{"pattern":"a","options":""}}"#,
+                r#"{"$undefined":true}"#,
+            ])
+        }
+
+        fn test(&mut self) -> String {
+            let v = self.value();
+            let types = [
+                "2", "16", "18", "1", "3", "4", "10", "6", "8", "11", "14", "-1", "127",
+            ];
+            match self.below(14) {
+                0..3 => format!(r#"{{"$eq":{v}}}"#),
+                3 => format!(r#"{{"$gt":{v}}}"#),
+                4 => format!(r#"{{"$gte":{v}}}"#),
+                5 => format!(r#"{{"$lt":{v}}}"#),
+                6 => format!(r#"{{"$lte":{v}}}"#),
+                7 => format!(r#"{{"$in":[{v},{}]}}"#, self.value()),
+                8 => format!(r#"{{"$ne":{v}}}"#),
+                9 => format!(r#"{{"$exists":{}}}"#, self.of(&["true", "false"])),
+                10 => format!(r#"{{"$type":[{},{}]}}"#, self.of(&types), self.of(&types)),
+                11 => format!(
+                    r#"{{"$type":"{}"}}"#,
+                    self.of(&["number", "object", "array"])
+                ),
+                12 => self.of(&[r#"{"$regex":"a"}"#, r#"{"$size":1}"#, r#"{"$mod":[2,1]}"#]),
+                _ => format!(r#"{{"$elemMatch":{{"$gte":{v}}}}}"#),
+            }
+        }
+
+        fn filter(&mut self, depth: usize) -> String {
+            let list = |r: &mut Random| format!("{},{}", r.filter(depth + 1), r.filter(depth + 1));
+            match self.below(if depth < 2 { 8 } else { 5 }) {
+                0..5 => format!(r#"{{"{}":{}}}"#, self.of(&["a", "a", "a.b"]), self.test()),
+                5 => format!(r#"{{"$and":[{}]}}"#, list(self)),
+                6 => format!(r#"{{"$or":[{}]}}"#, list(self)),
+                _ => format!(r#"{{"$nor":[{}]}}"#, list(self)),
+            }
+        }
+
+        fn document(&mut self) -> String {
+            match self.below(8) {
+                0 => "{}".into(),
+                1 => format!(r#"{{"a":[{},{}]}}"#, self.value(), self.value()),
+                2 => format!(r#"{{"a":{{"b":{}}}}}"#, self.value()),
+                3 => format!(r#"{{"a":[{{"b":{}}},{}]}}"#, self.value(), self.value()),
+                _ => format!(r#"{{"a":{}}}"#, self.value()),
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_implied_holds_for_every_document() {
+        let mut random = Random(0x5eed_0001);
+        let documents: Vec<_> = (0..400)
+            .map(|_| json::parse(&random.document()).unwrap())
+            .collect();
+        let parse = |text: &str, env: &query::expr::ParseEnv| {
+            Filter::parse(json::parse(text).unwrap().as_doc(), env)
+        };
+        let spec = bson::doc! { "locale": "en", "strength": 2 };
+        let collated =
+            query::expr::ParseEnv::new().collated(Collation::new(spec.as_doc()).unwrap());
+        let (mut implied, plain) = (0, query::expr::ParseEnv::new());
+        for _ in 0..30_000 {
+            let (query, need) = (random.filter(0), random.filter(0));
+            let env = |r: &mut Random| if r.below(3) == 0 { &collated } else { &plain };
+            let parsed = (
+                parse(&query, env(&mut random)),
+                parse(&need, env(&mut random)),
+            );
+            let (Ok(q), Ok(n)) = parsed else { continue };
+            if !implies(q.root(), n.root()) {
+                continue;
+            }
+            implied += 1;
+            for d in &documents {
+                let matches = |f: &Filter| f.matches(d.as_doc()).unwrap();
+                assert!(
+                    !matches(&q) || matches(&n),
+                    "{query} does not imply {need}: {}",
+                    d.as_doc()
+                );
+            }
+        }
+        assert!(implied > 300, "only {implied}");
+    }
 }

@@ -550,9 +550,8 @@ impl ExplainedQuery<'_> {
     }
 
     fn write_planner(&self, w: &mut Writer) {
-        w.open_doc("queryPlanner")
-            .str("namespace", self.ns)
-            .doc("parsedQuery", self.filter.to_doc().as_doc());
+        w.open_doc("queryPlanner").str("namespace", self.ns);
+        explain::write_if_room(w, "parsedQuery", &self.filter.to_doc(), explain::QUERY_ROOM);
         w.bool("indexFilterSet", self.index_filter_set);
         if let Some(settings) = self.settings {
             w.doc("querySettings", settings);

@@ -525,9 +525,8 @@ fn write(
     let w = &mut cx.w;
     w.str("explainVersion", "1")
         .str("queryShapeHash", &shape_hash);
-    w.open_doc("queryPlanner")
-        .str("namespace", &subject.ns)
-        .doc("parsedQuery", filter.to_doc().as_doc());
+    w.open_doc("queryPlanner").str("namespace", &subject.ns);
+    write_if_room(w, "parsedQuery", &filter.to_doc(), QUERY_ROOM);
     w.bool("indexFilterSet", index_filter_set);
     if let Some(s) = &setting {
         w.doc("querySettings", s.settings.as_doc());
@@ -622,6 +621,21 @@ pub(super) fn has_choice(coll: &catalog::Collection, filter: &Filter) -> bool {
     coll.usable.iter().filter(bears).count() > 1
 }
 
+/// How long a reply may be with the query that it explains, and with the command: a list of a million
+/// values is in both, and what follows has to fit into the reply too.
+pub(super) const QUERY_ROOM: usize = 6 << 20;
+const COMMAND_ROOM: usize = 15 << 20;
+
+/// A field, or the warning that there is no room for it.
+pub(super) fn write_if_room(w: &mut Writer, name: &str, value: &DocBuf, room: usize) {
+    if w.len() + value.as_bytes().len() <= room {
+        w.doc(name, value.as_doc());
+    } else {
+        let why = format!("'{name}' has been omitted due to BSON size limit");
+        w.str("warning", &why);
+    }
+}
+
 /// The parts that every explain ends with.
 pub(super) fn finish(cx: &mut CommandContext, command: Doc<'_>) {
     let config = &cx.app.config;
@@ -630,10 +644,9 @@ pub(super) fn finish(cx: &mut CommandContext, command: Doc<'_>) {
         .clone()
         .unwrap_or_else(|| "localhost".to_string());
     let w = &mut cx.w;
-    w.open_doc("command")
-        .extend(command)
-        .str("$db", cx.args.db)
-        .close();
+    let mut whole = Writer::new();
+    whole.extend(command).str("$db", cx.args.db);
+    write_if_room(w, "command", &whole.finish(), COMMAND_ROOM);
     w.open_doc("serverInfo")
         .str("host", &host)
         .i32("port", i32::from(config.port));

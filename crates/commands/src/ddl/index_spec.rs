@@ -6,7 +6,7 @@ use errors::{Error, Result, Stop, bail, err};
 use query::collation::Collation;
 use query::expr::ParseEnv;
 use query::filter::Filter;
-use query::index_keys::KeyPattern;
+use query::index_keys::{Geospatial, KeyPattern};
 use text::TextIndex;
 
 /// The most indexes of one collection, `_id_` included.
@@ -470,11 +470,15 @@ fn check_kind(spec: &DocBuf, old: bool) -> Result<()> {
             "Currently hashed indexes cannot guarantee uniqueness. Use a regular index."
         );
     }
-    if pattern.text().is_some() && has("collation") {
+    let without_collation = match pattern.geospatial() {
+        Some(Geospatial::Plane(_)) => Some("2d"),
+        _ => pattern.text().map(|_| "text"),
+    };
+    if let Some(kind) = without_collation.filter(|_| has("collation")) {
         bail!(
             CannotCreateIndex,
-            "Index type 'text' does not support collation: {}",
-            spec.as_doc()
+            "Index type '{kind}' does not support collation: {}",
+            shell::doc(spec.as_doc())
         );
     }
     if pattern.wildcard().is_some() {
