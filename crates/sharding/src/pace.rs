@@ -5,8 +5,8 @@
 //! load: commands that a shard serves for routers in a second, in parts of BUSY; at most 1
 //! ```
 //! So a mover works a fifth of the time where many write, and all of it where nobody does. What is
-//! written meanwhile he has to copy too: after two seconds he works a third of the time, after four
-//! half of it, after eight two thirds, and so comes to an end.
+//! written meanwhile he has to copy too: after one second he works a third of the time, after two half
+//! of it, after four two thirds, and so comes to an end.
 //!
 //! Invariant: a rest is bounded by the work before it, so a move takes at most `1 + RESTS` times as
 //! long as one that does not rest.
@@ -28,7 +28,7 @@ const FEW: usize = 100;
 const MANY: usize = 2000;
 /// While others are served, in a move that takes longer than [`PATIENCE`].
 const SOME: usize = 500;
-const PATIENCE: Duration = Duration::from_secs(3);
+const PATIENCE: Duration = Duration::from_millis(1500);
 
 /// What one mover knows of one shard.
 #[derive(Clone, Debug, Default)]
@@ -66,7 +66,7 @@ impl Pace {
     pub fn rest(&self, worked: Duration, since: Duration) -> Duration {
         match self.load {
             Some(load) if load >= IDLE => {
-                let rests = RESTS / since.as_secs_f64().max(1.0);
+                let rests = RESTS / (2.0 * since.as_secs_f64()).max(1.0);
                 worked.mul_f64(rests * load).min(LONGEST)
             }
             _ => Duration::ZERO,
@@ -114,8 +114,8 @@ mod tests {
         assert_eq!(pace.rest(millis(1000), millis(0)), LONGEST);
         assert_eq!(pace.documents(millis(0)), FEW);
         // The longer it takes, the more it works.
-        assert_eq!(pace.rest(millis(10), millis(2000)), millis(20));
-        assert_eq!(pace.rest(millis(10), millis(8000)), millis(5));
+        assert_eq!(pace.rest(millis(10), millis(1000)), millis(20));
+        assert_eq!(pace.rest(millis(10), millis(4000)), millis(5));
         assert_eq!(pace.documents(millis(8000)), SOME);
         pace.heard(10_250, millis(2000));
         assert_eq!(pace.rest(millis(10), millis(0)), millis(20));

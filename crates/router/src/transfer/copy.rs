@@ -26,7 +26,7 @@ const PUT_BYTES: usize = 4 << 20;
 /// The lease on the giver's log is renewed so often while its documents are copied.
 const RENEWED: Duration = Duration::from_secs(5);
 /// How long a writer's command waits at first, where the copy does not come nearer.
-const SLOW_MILLIS: i64 = 5;
+const SLOW_MILLIS: i64 = 2;
 /// The giver forgets it after a second.
 const SLOWED_ANEW: Duration = Duration::from_millis(300);
 
