@@ -150,21 +150,26 @@ def paused(cluster, client, db, millis):
     return coll, there
 
 
+def move_beside(client, db, there):
+    """A thread that moves the lower range, and what it fails with."""
+    failures = []
+
+    def move():
+        try:
+            client.admin.command("moveChunk", f"{db}.c", find={"k": 1}, to=there)
+        except Exception as failure:
+            failures.append(failure)
+
+    mover = threading.Thread(target=move)
+    mover.start()
+    return mover, failures
+
+
 def test_the_log_waits_for_a_move(small_logs):
     """More is written while a range is copied than the log keeps for others."""
     with small_logs.client() as client:
         coll, there = paused(small_logs, client, "leased", 1000)
-        failures = []
-
-        def move():
-            try:
-                client.admin.command("moveChunk", "leased.c", find={"k": 1}, to=there)
-            except Exception as failure:
-                failures.append(failure)
-
-        mover = threading.Thread(target=move)
-        mover.start()
-        until("it copies", lambda: client.config["pendingMoves"].find_one() or mover.is_alive())
+        mover, failures = move_beside(client, "leased", there)
         # Into the part that stays; 8 MB in all, two windows.
         for n in range(80):
             coll.insert_one({"_id": f"w{n}", "k": 700 + n, "fill": "x" * 100_000})
@@ -177,16 +182,7 @@ def test_the_log_waits_for_a_move(small_logs):
 def test_a_move_that_the_log_cannot_wait_for_says_what_to_do(small_logs):
     with small_logs.client() as client:
         coll, there = paused(small_logs, client, "lost", 1000)
-        failures = []
-
-        def move():
-            try:
-                client.admin.command("moveChunk", "lost.c", find={"k": 1}, to=there)
-            except Exception as failure:
-                failures.append(failure)
-
-        mover = threading.Thread(target=move)
-        mover.start()
+        mover, failures = move_beside(client, "lost", there)
         time.sleep(0.5)
         for n in range(300):
             coll.insert_one({"_id": f"w{n}", "k": 700, "fill": "x" * 100_000})
