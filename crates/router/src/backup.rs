@@ -17,11 +17,29 @@ use crate::request::{Command, finish};
 use crate::service_impl::Router;
 use crate::{Failure, Outcome};
 use bson::{DocBuf, Val, Writer, doc};
-use errors::err;
+use errors::{Code, err};
 use std::path::Path;
+use std::time::Duration;
 
 /// Of one set: its name and its reply.
 type Replies = Vec<(String, DocBuf)>;
+
+/// Locks all sets. A transaction over shards may wait on a set that is not locked yet for one that is:
+/// so each waits for a short time only, and all are free in between.
+fn lock(cluster: &Cluster, sets: &[String]) -> Outcome<()> {
+    const TRIES: usize = 30;
+    let ask = doc! {"fsync": 1, "lock": true, "lockAcquisitionTimeoutMillis": 1000};
+    let mut tried = 0;
+    loop {
+        tried += 1;
+        match lock_all(cluster, sets, ask.as_doc()) {
+            Err(Failure::Client(e)) if e.code == Code::LockTimeout && tried < TRIES => {
+                std::thread::sleep(Duration::from_millis(200));
+            }
+            done => return done.map(drop),
+        }
+    }
+}
 
 pub(crate) fn run(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     let path = command.field("path").and_then(Val::as_str);
@@ -35,7 +53,7 @@ pub(crate) fn run(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     }
     let cluster = &router.cluster;
     let sets = sets(cluster)?;
-    lock_all(cluster, &sets, doc! {"fsync": 1, "lock": true}.as_doc())?;
+    lock(cluster, &sets)?;
     let copied = step(cluster, &sets, path, "copy");
     let unlocked = unlock_all(cluster, &sets);
     let copied = copied?;
