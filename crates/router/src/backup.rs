@@ -28,7 +28,7 @@ type Replies = Vec<(String, DocBuf)>;
 /// so each waits for a short time only, and all are free in between.
 fn lock(cluster: &Cluster, sets: &[String]) -> Outcome<()> {
     const TRIES: usize = 30;
-    let ask = doc! {"fsync": 1, "lock": true, "lockAcquisitionTimeoutMillis": 1000};
+    let ask = doc! {"fsync": 1, "lock": true, "fsyncLockAcquisitionTimeoutMillis": 1000};
     let mut tried = 0;
     loop {
         tried += 1;
