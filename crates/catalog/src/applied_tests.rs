@@ -1,10 +1,12 @@
 //! A catalog that is only sent entries beside the one that made them.
 
 use super::*;
-use crate::{Catalog, NewIndex};
+use crate::{Catalog, CheckInterrupt, NewIndex};
 use bson::{DocBuf, doc};
 use parking_lot::Mutex;
 use storage::{Store, StoreOptions};
+
+const ANY: CheckInterrupt<'static> = &crate::never_interrupted;
 
 /// Hands every applied entry to another store, as a member of a set is sent them.
 struct Sent(Mutex<Vec<Entry>>);
@@ -62,18 +64,20 @@ fn change_everything(catalog: &Catalog) {
     create("c.one", doc! {});
     create("c.two", doc! {});
     let new = [index("x", doc! { "x": 1 }), index("y", doc! { "y": -1 })];
-    catalog.add_indexes("a.plain", &new, |_| Ok(false)).unwrap();
-    catalog.finish_build("a.plain", 1).unwrap();
+    catalog
+        .add_indexes("a.plain", &new, ANY, |_| Ok(false))
+        .unwrap();
+    catalog.finish_build("a.plain", 1, ANY).unwrap();
     catalog.set_multikey("a.plain", 1, 1, true).unwrap();
-    catalog.drop_index("a.plain", "y").unwrap();
+    catalog.drop_index("a.plain", "y", ANY).unwrap();
     let hidden = doc! { "v": 2, "key": doc! { "x": 1 }, "name": "x", "hidden": true };
-    catalog.change_index("a.plain", "x", hidden).unwrap();
+    catalog.change_index("a.plain", "x", hidden, ANY).unwrap();
     let options = doc! { "validator": doc! { "x": 1 } };
-    catalog.change_options("a.plain", options).unwrap();
-    catalog.rename("a.plain", "b.target", true).unwrap();
-    catalog.drop_collection("b.gone").unwrap();
-    catalog.number_records("c.one", |_| Ok(true)).unwrap();
-    catalog.drop_database("c").unwrap();
+    catalog.change_options("a.plain", options, ANY).unwrap();
+    catalog.rename("a.plain", "b.target", true, ANY).unwrap();
+    catalog.drop_collection("b.gone", ANY).unwrap();
+    catalog.number_records("c.one", ANY, |_| Ok(true)).unwrap();
+    catalog.drop_database("c", ANY).unwrap();
     create("c.again", doc! {});
 }
 
@@ -100,7 +104,7 @@ fn a_version_keeps_what_is_in_memory() {
     let m = member();
     m.catalog.create("a.c", doc! {}).unwrap();
     m.catalog
-        .add_indexes("a.c", &[index("x", doc! { "x": 1 })], |_| Ok(true))
+        .add_indexes("a.c", &[index("x", doc! { "x": 1 })], ANY, |_| Ok(true))
         .unwrap();
     let before = m.catalog.get("a.c").unwrap();
     before
@@ -108,12 +112,12 @@ fn a_version_keeps_what_is_in_memory() {
         .unwrap()
         .accesses
         .store(7, Ordering::Relaxed);
-    m.catalog.rename("a.c", "b.c", false).unwrap();
+    m.catalog.rename("a.c", "b.c", false, ANY).unwrap();
     let after = m.catalog.get("b.c").unwrap();
     let accesses = |c: &Collection| c.index(1).unwrap().accesses.load(Ordering::Relaxed);
     assert!(Arc::ptr_eq(&after.lock, &before.lock) && accesses(&after) == 7);
     let hidden = doc! { "v": 2, "key": doc! { "x": 1 }, "name": "x", "hidden": true };
-    m.catalog.change_index("b.c", "x", hidden).unwrap();
+    m.catalog.change_index("b.c", "x", hidden, ANY).unwrap();
     let after = m.catalog.get("b.c").unwrap();
     assert!(Arc::ptr_eq(&after.lock, &before.lock) && accesses(&after) == 0);
 }
@@ -198,7 +202,7 @@ fn a_rename_takes_no_name_that_became_pending_meanwhile() {
     let from = m.catalog.create("a.from", doc! {}).unwrap().unwrap();
     let writing = from.try_write_lock().unwrap();
     std::thread::scope(|scope| {
-        let rename = scope.spawn(|| m.catalog.rename("a.from", "a.to", false));
+        let rename = scope.spawn(|| m.catalog.rename("a.from", "a.to", false, ANY));
         // It waits for the write.
         while from.try_write_lock().is_some() {
             std::thread::yield_now();

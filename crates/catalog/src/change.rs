@@ -3,7 +3,7 @@
 //! (`set_multikey`).
 
 use crate::applied::{self, PendingCollection, Published};
-use crate::collection::{Collection, Frozen, Index, IndexState, now_millis};
+use crate::collection::{CheckInterrupt, Collection, Frozen, Index, IndexState, now_millis};
 use crate::keyspace::{self, META_BUILD, SPACE_META, SYSTEM_TABLET};
 use crate::names::Names;
 use crate::view_definition::{self, Row};
@@ -359,13 +359,18 @@ impl Catalog {
     }
 
     /// Runs `f` with the collection's write lock held exclusively and the catalog's mutex: no write
-    /// is in flight on it.
-    fn exclusive<R>(&self, ns: &str, f: impl FnOnce(&Arc<Collection>) -> Result<R>) -> Result<R> {
+    /// is in flight on it. The wait for those ends with `interrupt`'s error; nothing has changed then.
+    fn exclusive<R>(
+        &self,
+        ns: &str,
+        interrupt: CheckInterrupt<'_>,
+        f: impl FnOnce(&Arc<Collection>) -> Result<R>,
+    ) -> Result<R> {
         loop {
             let c = self
                 .get(ns)
                 .ok_or_else(|| err!(NamespaceNotFound, "ns not found {ns}"))?;
-            let _write = RwLock::write_arc(&c.lock);
+            let _write = c.lock_exclusively(interrupt)?;
             let _change = self.changing();
             // It may have been dropped or replaced during the wait.
             match self.get(ns) {
@@ -387,17 +392,26 @@ impl Catalog {
 
     /// Drops a collection; the dropped one, or NamespaceNotFound. The views of a database go with
     /// its `system.views`.
-    pub fn drop_collection(&self, ns: &str) -> Result<Arc<Collection>> {
-        self.drop_as(ns, "drop")
+    pub fn drop_collection(
+        &self,
+        ns: &str,
+        interrupt: CheckInterrupt<'_>,
+    ) -> Result<Arc<Collection>> {
+        self.drop_as(ns, "drop", interrupt)
     }
 
     /// Drops a collection that nobody is told of: this is not its last place.
-    pub fn drop_unseen(&self, ns: &str) -> Result<()> {
-        self.drop_as(ns, "dropUnseen").map(drop)
+    pub fn drop_unseen(&self, ns: &str, interrupt: CheckInterrupt<'_>) -> Result<()> {
+        self.drop_as(ns, "dropUnseen", interrupt).map(drop)
     }
 
-    fn drop_as(&self, ns: &str, name: &str) -> Result<Arc<Collection>> {
-        self.exclusive(ns, |c| {
+    fn drop_as(
+        &self,
+        ns: &str,
+        name: &str,
+        interrupt: CheckInterrupt<'_>,
+    ) -> Result<Arc<Collection>> {
+        self.exclusive(ns, interrupt, |c| {
             let mut gone = vec![c.clone()];
             if view_definition::is_list(ns) {
                 let now = self.current.snapshot.load();
@@ -413,7 +427,7 @@ impl Catalog {
     }
 
     /// Drops every collection of a database; the names of those dropped.
-    pub fn drop_database(&self, db: &str) -> Result<Vec<String>> {
+    pub fn drop_database(&self, db: &str, interrupt: CheckInterrupt<'_>) -> Result<Vec<String>> {
         let names: Vec<String> = self
             .snapshot()
             .of_db(db)
@@ -421,7 +435,7 @@ impl Catalog {
             .collect();
         let mut dropped = Vec::new();
         for ns in names {
-            match self.drop_collection(&ns) {
+            match self.drop_collection(&ns, interrupt) {
                 Ok(_) => dropped.push(ns),
                 Err(e) if e.is(errors::Code::NamespaceNotFound) => {}
                 Err(e) => return Err(e),
@@ -438,17 +452,30 @@ impl Catalog {
 
     /// Renames within or across databases (tablets carry no names); `drop_target` replaces an
     /// existing target.
-    pub fn rename(&self, from: &str, to: &str, drop_target: bool) -> Result<()> {
-        self.rename_as("renameCollection", from, to, drop_target)
+    pub fn rename(
+        &self,
+        from: &str,
+        to: &str,
+        drop_target: bool,
+        interrupt: CheckInterrupt<'_>,
+    ) -> Result<()> {
+        self.rename_as("renameCollection", from, to, drop_target, interrupt)
     }
 
     /// Puts `with` in the place of `ns`, which is dropped if it is there. Nobody is told of it: who
     /// follows `ns` goes on.
-    pub fn swap(&self, with: &str, ns: &str) -> Result<()> {
-        self.rename_as("swap", with, ns, true)
+    pub fn swap(&self, with: &str, ns: &str, interrupt: CheckInterrupt<'_>) -> Result<()> {
+        self.rename_as("swap", with, ns, true, interrupt)
     }
 
-    fn rename_as(&self, name: &str, from: &str, to: &str, drop_target: bool) -> Result<()> {
+    fn rename_as(
+        &self,
+        name: &str,
+        from: &str,
+        to: &str,
+        drop_target: bool,
+        interrupt: CheckInterrupt<'_>,
+    ) -> Result<()> {
         check_collection_name(to)?;
         if from == to {
             bail!(IllegalOperation, "Can't rename a collection to itself");
@@ -462,7 +489,10 @@ impl Catalog {
         // the alphabetically first lock first.
         let first_target = to < from;
         let held = if first_target {
-            target.as_ref().map(|t| RwLock::write_arc(&t.lock))
+            target
+                .as_ref()
+                .map(|t| t.lock_exclusively(interrupt))
+                .transpose()?
         } else {
             None
         };
@@ -470,11 +500,14 @@ impl Catalog {
             let source = self.get(from).ok_or_else(|| {
                 err!(NamespaceNotFound, "Source collection {from} does not exist")
             })?;
-            let _source = RwLock::write_arc(&source.lock);
+            let _source = source.lock_exclusively(interrupt)?;
             let _target = if first_target {
                 None
             } else {
-                target.as_ref().map(|t| RwLock::write_arc(&t.lock))
+                target
+                    .as_ref()
+                    .map(|t| t.lock_exclusively(interrupt))
+                    .transpose()?
             };
             let _change = self.changing();
             let now = self.get(from).filter(|c| c.uuid == source.uuid);
@@ -532,10 +565,11 @@ impl Catalog {
     fn alter<R>(
         &self,
         ns: &str,
+        interrupt: CheckInterrupt<'_>,
         what: DocBuf,
         change: impl FnOnce(&mut Collection) -> Result<(R, Vec<Effect>)>,
     ) -> Result<R> {
-        self.exclusive(ns, |c| {
+        self.exclusive(ns, interrupt, |c| {
             let mut next = Collection::clone(c);
             let (r, mut effects) = change(&mut next)?;
             next.refresh();
@@ -551,9 +585,10 @@ impl Catalog {
     pub fn number_records(
         &self,
         ns: &str,
+        interrupt: CheckInterrupt<'_>,
         empty: impl FnOnce(&Collection) -> Result<bool>,
     ) -> Result<bool> {
-        self.exclusive(ns, |c| {
+        self.exclusive(ns, interrupt, |c| {
             if c.is_numbered() {
                 return Ok(true);
             }
@@ -573,9 +608,10 @@ impl Catalog {
         &self,
         ns: &str,
         new: &[NewIndex],
+        interrupt: CheckInterrupt<'_>,
         empty: impl FnOnce(&Collection) -> Result<bool>,
     ) -> Result<Vec<(u32, bool)>> {
-        self.alter(ns, create_indexes_of(ns, new), |c| {
+        self.alter(ns, interrupt, create_indexes_of(ns, new), |c| {
             let ready = empty(c)?;
             let state = match ready {
                 true => IndexState::Ready,
@@ -587,9 +623,9 @@ impl Catalog {
     }
 
     /// A build is complete: readers may use the index.
-    pub fn finish_build(&self, ns: &str, id: u32) -> Result<()> {
+    pub fn finish_build(&self, ns: &str, id: u32, interrupt: CheckInterrupt<'_>) -> Result<()> {
         let what = doc! { "commitIndexBuild": ns, "index": i64::from(id) };
-        self.alter(ns, what, |c| {
+        self.alter(ns, interrupt, what, |c| {
             let tablet = c.tablet;
             let i = index_mut(c, |i| i.id == id)?;
             i.state = IndexState::Ready;
@@ -600,8 +636,13 @@ impl Catalog {
 
     /// Begins to rebuild an index, under a new number: from now on writers maintain it; readers do
     /// not use it before it is ready. Returns the number.
-    pub fn rebuild_index(&self, ns: &str, name: &str) -> Result<u32> {
-        self.alter(ns, doc! { "reIndex": ns, "index": name }, |c| {
+    pub fn rebuild_index(
+        &self,
+        ns: &str,
+        name: &str,
+        interrupt: CheckInterrupt<'_>,
+    ) -> Result<u32> {
+        self.alter(ns, interrupt, doc! { "reIndex": ns, "index": name }, |c| {
             let highest = c.indexes.iter().map(|i| i.id).max().unwrap_or(0);
             let id = highest.max(c.highest_index) + 1;
             let tablet = c.tablet;
@@ -618,7 +659,7 @@ impl Catalog {
     }
 
     /// Removes an index (also one that is being built).
-    pub fn drop_index(&self, ns: &str, name: &str) -> Result<()> {
+    pub fn drop_index(&self, ns: &str, name: &str, interrupt: CheckInterrupt<'_>) -> Result<()> {
         let mut what = Writer::new();
         what.str("dropIndexes", ns).str("index", name);
         let spec = self.get(ns).and_then(|c| {
@@ -628,7 +669,7 @@ impl Catalog {
         if let Some(key) = spec.as_ref().and_then(|i| i.spec.as_doc().get("key")) {
             what.val("key", key);
         }
-        self.alter(ns, what.finish(), |c| {
+        self.alter(ns, interrupt, what.finish(), |c| {
             let at = c.indexes.iter().position(|i| i.name() == name);
             let at = at.ok_or_else(|| err!(IndexNotFound, "index not found with name [{name}]"))?;
             let i = c.indexes.remove(at);
@@ -644,8 +685,14 @@ impl Catalog {
     }
 
     /// Replaces an index's specification (collMod: hidden, expireAfterSeconds, …).
-    pub fn change_index(&self, ns: &str, name: &str, spec: DocBuf) -> Result<()> {
-        self.alter(ns, doc! { "collMod": ns, "index": &spec }, |c| {
+    pub fn change_index(
+        &self,
+        ns: &str,
+        name: &str,
+        spec: DocBuf,
+        interrupt: CheckInterrupt<'_>,
+    ) -> Result<()> {
+        self.alter(ns, interrupt, doc! { "collMod": ns, "index": &spec }, |c| {
             let tablet = c.tablet;
             let i = index_mut(c, |i| i.name() == name)?;
             let mut next = record::build_index(tablet, i.id, spec.as_doc(), i.state)?;
@@ -660,17 +707,27 @@ impl Catalog {
     }
 
     /// Logs a collMod that changes nothing: followers see it nevertheless.
-    pub fn note_coll_mod(&self, ns: &str) -> Result<()> {
-        self.alter(ns, doc! { "collMod": ns }, |_| Ok(((), vec![])))
+    pub fn note_coll_mod(&self, ns: &str, interrupt: CheckInterrupt<'_>) -> Result<()> {
+        self.alter(ns, interrupt, doc! { "collMod": ns }, |_| Ok(((), vec![])))
     }
 
     /// Replaces a collection's options (collMod).
-    pub fn change_options(&self, ns: &str, options: DocBuf) -> Result<()> {
-        self.alter(ns, doc! { "collMod": ns, "options": &options }, |c| {
-            check_definition(&self.current.snapshot.load(), ns, options.as_doc())?;
-            c.set_options(options);
-            Ok(((), vec![]))
-        })
+    pub fn change_options(
+        &self,
+        ns: &str,
+        options: DocBuf,
+        interrupt: CheckInterrupt<'_>,
+    ) -> Result<()> {
+        self.alter(
+            ns,
+            interrupt,
+            doc! { "collMod": ns, "options": &options },
+            |c| {
+                check_definition(&self.current.snapshot.load(), ns, options.as_doc())?;
+                c.set_options(options);
+                Ok(((), vec![]))
+            },
+        )
     }
 
     /// Marks fields of an index as multikey, before the first such entry is written. The caller

@@ -19,10 +19,23 @@ use std::time::Duration;
 /// Held by a write statement from prepare until applied.
 pub type WriteLock = ArcRwLockReadGuard<RawRwLock, ()>;
 
+pub(crate) type ExclusiveLock = ArcRwLockWriteGuard<RawRwLock, ()>;
+
+/// Asked while a change waits for writes: an error ends the wait, and the change with it.
+pub type CheckInterrupt<'a> = &'a dyn Fn() -> Result<()>;
+
+/// For what has to be done whatever comes, such as taking away what a failed change has made.
+pub fn never_interrupted() -> Result<()> {
+    Ok(())
+}
+
+/// How long a wait for writes goes on before it asks again.
+const BETWEEN_CHECKS: Duration = Duration::from_millis(50);
+
 /// Blocks all writes to a collection: see [`Collection::freeze`].
 pub struct Frozen {
     pub(crate) uuid: [u8; 16],
-    _lock: ArcRwLockWriteGuard<RawRwLock, ()>,
+    _lock: ExclusiveLock,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -281,10 +294,21 @@ impl Collection {
     }
 
     /// Waits for writes that are under way, and keeps others away until the guard is dropped.
-    pub fn freeze(&self) -> Frozen {
-        Frozen {
+    pub fn freeze(&self, interrupt: CheckInterrupt<'_>) -> Result<Frozen> {
+        Ok(Frozen {
             uuid: self.uuid,
-            _lock: RwLock::write_arc(&self.lock),
+            _lock: self.lock_exclusively(interrupt)?,
+        })
+    }
+
+    /// The write lock's other side. A write may scan for as long as it likes: while one is under
+    /// way, the wait asks again and again whether it is to end.
+    pub(crate) fn lock_exclusively(&self, interrupt: CheckInterrupt<'_>) -> Result<ExclusiveLock> {
+        loop {
+            if let Some(lock) = RwLock::try_write_arc_for(&self.lock, BETWEEN_CHECKS) {
+                return Ok(lock);
+            }
+            interrupt()?;
         }
     }
 

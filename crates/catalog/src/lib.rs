@@ -32,7 +32,9 @@ mod zones;
 pub use applied::PendingCollection;
 pub use capped::{Capped, Tail};
 pub use change::{Catalog, NewIndex, Snapshot, build_progress_key};
-pub use collection::{Collection, Frozen, Index, IndexState, WriteLock};
+pub use collection::{
+    CheckInterrupt, Collection, Frozen, Index, IndexState, WriteLock, never_interrupted,
+};
 pub use index_filter::{IndexFilter, IndexFilters, QueryShape};
 pub use namespace::{
     check_collection_name, check_db_name, check_system_name, collection_of, db_of,

@@ -111,14 +111,14 @@ impl Catalog {
         let below = ::time_series::buckets_of(ns);
         // Left by a process that ended between the two.
         if self.get(&below).is_some() {
-            self.drop_collection(&below)?;
+            self.drop_collection(&below, &crate::never_interrupted)?;
         }
         crate::check_collection_name(&below)?;
         self.create(&below, buckets)?;
         match self.create(ns, shown) {
             Ok(Some(_)) => Ok(true),
             other => {
-                self.drop_collection(&below)?;
+                self.drop_collection(&below, &crate::never_interrupted)?;
                 other.map(|_| false)
             }
         }

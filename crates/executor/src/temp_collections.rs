@@ -32,7 +32,7 @@ fn is_one(ns: &str) -> bool {
 /// no harm.
 pub(crate) fn drop_all(catalog: &Catalog) {
     for coll in catalog.snapshot().all().filter(|c| is_one(&c.ns)) {
-        match catalog.drop_collection(&coll.ns) {
+        match catalog.drop_collection(&coll.ns, &catalog::never_interrupted) {
             Ok(_) => {
                 tracing::info!(target: "STORAGE", ns = &*coll.ns, "Dropped what an operation that was killed had left");
             }

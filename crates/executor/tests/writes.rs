@@ -329,7 +329,7 @@ fn waiting_for_a_collection_ends_with_the_operation() {
                 .map_or(Ok(done.n), |(_, e)| Err(e.into()))
         })
     };
-    let frozen = coll.freeze();
+    let frozen = coll.freeze(&catalog::never_interrupted).unwrap();
     assert_eq!(write(&mut ctx).unwrap_err().into_error().code.0, 50);
     drop(frozen);
     assert_eq!(write(&mut OpCtx::worker(&e)).unwrap(), 1);
@@ -339,6 +339,18 @@ fn waiting_for_a_collection_ends_with_the_operation() {
         ctx.wait_for_writers("t.c").unwrap_err().into_error().code.0,
         50
     );
+    // The change's own wait ends too: a write may have begun since it was looked for one.
+    let over = || ctx.check();
+    let changes: [errors::Result<()>; 4] = [
+        e.catalog.drop_collection("t.c", &over).map(drop),
+        e.catalog.rename("t.c", "t.d", false, &over),
+        e.catalog.note_coll_mod("t.c", &over),
+        coll.freeze(&over).map(drop),
+    ];
+    for change in changes {
+        assert_eq!(change.unwrap_err().into_error().code.0, 50);
+    }
+    assert!(e.catalog.get("t.c").is_some_and(|c| Arc::ptr_eq(&c, &coll)));
     drop(writing);
     ctx.wait_for_writers("t.c").unwrap();
     ctx.wait_for_writers("t.none").unwrap();

@@ -26,7 +26,9 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         convert::check_target(&engine.catalog, &to)?;
     }
     if let Err(e) = convert::copy(&mut cx.op, &source, &to) {
-        let _ = engine.catalog.drop_collection(&to);
+        let _ = engine
+            .catalog
+            .drop_collection(&to, &catalog::never_interrupted);
         return Err(e);
     }
     cx.op.made.push(to);

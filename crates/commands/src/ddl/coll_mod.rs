@@ -132,7 +132,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     }
     let catalog = &cx.app.engine.catalog;
     if catalog.get(&ns).is_some_and(|c| Arc::ptr_eq(&c, &coll)) {
-        catalog.note_coll_mod(&ns)?;
+        catalog.note_coll_mod(&ns, &|| cx.op.check())?;
     }
     changed(cx);
     Ok(Done::Reply)
@@ -157,11 +157,14 @@ fn change_series(
         Some(v) => Some(clustered_expiry(v)?),
     };
     let catalog = &cx.app.engine.catalog;
-    super::time_series::change(catalog, coll, series, a.timeseries, expire)?;
+    let buckets = time_series::buckets_of(ns);
+    cx.op.wait_for_writers(&buckets)?;
+    let interrupt = || cx.op.check();
+    super::time_series::change(catalog, coll, series, a.timeseries, expire, &interrupt)?;
     let Some(change) = &a.index else {
         return Ok(());
     };
-    let buckets = catalog.get(&time_series::buckets_of(ns));
+    let buckets = catalog.get(&buckets);
     let Some(buckets) = buckets else {
         bail!(NamespaceNotFound, "ns does not exist: {ns}");
     };
@@ -210,7 +213,10 @@ fn change_view(
         (given, _) => view::stages(given)?,
     };
     let options = view::options(a.view_on.unwrap_or(on), &stages);
-    cx.app.engine.catalog.change_options(ns, options)
+    cx.app
+        .engine
+        .catalog
+        .change_options(ns, options, &|| cx.op.check())
 }
 
 fn change_collection(
@@ -240,12 +246,12 @@ fn change_collection(
     }
     let catalog = &cx.app.engine.catalog;
     if a.changes_options() {
-        catalog.change_options(ns, changed_options(coll, a))?;
+        catalog.change_options(ns, changed_options(coll, a), &|| cx.op.check())?;
     }
     if !numbers.is_empty()
         && let Some(now) = catalog.get(ns)
     {
-        catalog.change_options(ns, with_numbers(&now, &numbers))?;
+        catalog.change_options(ns, with_numbers(&now, &numbers), &|| cx.op.check())?;
     }
     Ok(())
 }
@@ -375,7 +381,7 @@ fn change_index(
     let spec = changes.apply(&index);
     changes.report(&index, &mut cx.w);
     let catalog = &cx.app.engine.catalog;
-    catalog.change_index(&coll.ns, index.name(), spec)
+    catalog.change_index(&coll.ns, index.name(), spec, &|| cx.op.check())
 }
 
 fn check_names_a_change(c: &IndexChange<'_>) -> Result<()> {

@@ -31,7 +31,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let engine = cx.app.engine.clone();
     let source = source(&engine.catalog, &ns)?;
     let aside = executor::temp_collections::of_convert_to_capped(cx.args.db);
-    let frozen = source.freeze();
+    let frozen = source.freeze(&|| cx.op.check())?;
     let Some(source) = engine.catalog.get(&ns).filter(|c| c.uuid == source.uuid) else {
         bail!(NamespaceNotFound, "source collection {ns} does not exist");
     };
@@ -39,7 +39,9 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let done = copy(&mut cx.op, &source, &aside)
         .and_then(|()| engine.catalog.replace(&aside, &ns, &frozen));
     if let Err(e) = done {
-        let _ = engine.catalog.drop_collection(&aside);
+        let _ = engine
+            .catalog
+            .drop_collection(&aside, &catalog::never_interrupted);
         return Err(e);
     }
     cx.op.made.push(ns);

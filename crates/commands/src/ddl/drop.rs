@@ -26,7 +26,12 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     }
     let engine = &cx.app.engine;
     super::create::check_uuid(&engine.catalog, &ns, uuid)?;
-    match engine.catalog.drop_collection(&ns) {
+    let buckets = ::time_series::buckets_of(&ns);
+    if engine.catalog.get(&buckets).is_some() {
+        // They go once nothing interrupts any more.
+        cx.op.wait_for_writers(&buckets)?;
+    }
+    match engine.catalog.drop_collection(&ns, &|| cx.op.check()) {
         Ok(c) => {
             if c.measurements().is_some() {
                 drop_buckets(engine, &ns)?;
@@ -51,7 +56,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
 fn drop_buckets(engine: &executor::Engine, ns: &str) -> Result<()> {
     match engine
         .catalog
-        .drop_collection(&::time_series::buckets_of(ns))
+        .drop_collection(&::time_series::buckets_of(ns), &catalog::never_interrupted)
     {
         Err(e) if !e.is(Code::NamespaceNotFound) => Err(e),
         _ => Ok(()),

@@ -33,7 +33,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
             "Dropping the '{db}' database is prohibited."
         );
     }
-    let dropped = cx.app.engine.catalog.drop_database(db)?;
+    let dropped = cx.app.engine.catalog.drop_database(db, &|| cx.op.check())?;
     if !dropped.is_empty() {
         cx.app.counters.forget(db, None);
         changed(cx);

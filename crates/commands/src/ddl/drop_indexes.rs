@@ -57,7 +57,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         if let Some(i) = i.filter(|i| i.state == catalog::IndexState::Building) {
             cx.app.engine.builds.abort(&coll.uuid, i.id);
         }
-        catalog.drop_index(&ns, name)?;
+        catalog.drop_index(&ns, name, &|| cx.op.check())?;
     }
     cx.w.i32("nIndexesWas", was as i32);
     if all {

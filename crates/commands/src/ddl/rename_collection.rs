@@ -54,7 +54,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     check(to)?;
     let catalog = &cx.app.engine.catalog;
     check_collections(catalog, from, to, &a)?;
-    catalog.rename(from, to, a.drop_target.drop)?;
+    catalog.rename(from, to, a.drop_target.drop, &|| cx.op.check())?;
     let counters = &cx.app.counters;
     counters.forget(catalog::db_of(from), Some(catalog::collection_of(from)));
     changed(cx);

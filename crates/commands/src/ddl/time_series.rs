@@ -6,7 +6,7 @@
 use super::index_spec::IndexSpec;
 use crate::request::idl;
 use bson::{Doc, DocBuf, Elem, Val, Writer};
-use catalog::{Catalog, Collection, NewIndex};
+use catalog::{Catalog, CheckInterrupt, Collection, NewIndex};
 use errors::{Result, bail};
 use std::sync::Arc;
 use time_series::{Granularity, MAX_SPAN_SECONDS, TimeSeriesOptions, buckets_of};
@@ -260,6 +260,7 @@ pub fn change(
     options: &Arc<TimeSeriesOptions>,
     timeseries: Option<Doc<'_>>,
     expire: Option<Option<i64>>,
+    interrupt: CheckInterrupt<'_>,
 ) -> Result<()> {
     let mut next = TimeSeriesOptions::clone(options);
     if let Some(d) = timeseries {
@@ -282,9 +283,10 @@ pub fn change(
     }
     let stored =
         catalog::time_series::options_of_measurements(&shown.ns, &next, expires, collation);
-    catalog.change_options(&shown.ns, stored)?;
+    catalog.change_options(&shown.ns, stored, interrupt)?;
     let buckets = catalog::time_series::options_of_buckets(&next, collation);
-    catalog.change_options(&buckets_of(&shown.ns), buckets)
+    // Both or none.
+    catalog.change_options(&buckets_of(&shown.ns), buckets, &catalog::never_interrupted)
 }
 
 /// The options of a time series as listCollections shows them.

@@ -240,8 +240,7 @@ pub(super) fn check_session(
 }
 
 /// The checks that need the command's context: its concerns, then what may hold it back: the write
-/// block, the gate of `fsync`'s lock, writers of its collection, the memory for long replies, a
-/// time limit of nothing.
+/// block, the gate of `fsync`'s lock, the memory for long replies, a time limit of nothing.
 pub(super) fn pass_checks(cx: &mut CommandContext<'_, '_>, started: Instant) -> Result<()> {
     let command = cx.command;
     authorize::check(cx)?;
@@ -251,9 +250,6 @@ pub(super) fn pass_checks(cx: &mut CommandContext<'_, '_>, started: Instant) -> 
     if command.is(flag::WRITE) && command.is(flag::WORKER) {
         // Changes of the catalog; writes to collections wait where they lock them.
         cx.op.pass_gate()?;
-        if let Some((db, coll)) = command.target(cx.args.db, cx.args.first) {
-            cx.op.wait_for_writers(&format!("{db}.{coll}"))?;
-        }
     }
     if command.is(flag::LONG) && cx.app.control.in_flight.is_short() {
         cx.op.take_room(false)?;

@@ -93,7 +93,7 @@ fn forget_views(cx: &mut CommandContext<'_, '_>, db: &str) -> Result<Done> {
     // Measurements are where their buckets are.
     let is_own = |c: &&Arc<Collection>| c.is_view() && c.measurements().is_none();
     for view in now.of_db(db).filter(is_own) {
-        match catalog.drop_unseen(&view.ns) {
+        match catalog.drop_unseen(&view.ns, &|| cx.op.check()) {
             Err(e) if !e.is(Code::NamespaceNotFound) => return Err(e),
             _ => changed(cx),
         }

@@ -24,8 +24,8 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     }
     let catalog = &cx.app.engine.catalog;
     let done = match with {
-        Some(with) => catalog.swap(with, ns),
-        None => catalog.drop_unseen(ns),
+        Some(with) => catalog.swap(with, ns, &|| cx.op.check()),
+        None => catalog.drop_unseen(ns, &|| cx.op.check()),
     };
     match done {
         Err(e) if !e.is(Code::NamespaceNotFound) => return Err(e),

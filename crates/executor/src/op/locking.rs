@@ -101,8 +101,8 @@ impl<'a> OpCtx<'a> {
         }
     }
 
-    /// Before DDL: waits, interruptibly, until no write is under way on the collection. The DDL's
-    /// own wait cannot be interrupted; it then waits only for the few writes that began meanwhile.
+    /// Waits until no write is under way on the collection, for a change in two steps of which the
+    /// second cannot be interrupted: that one waits only for what has begun meanwhile.
     pub fn wait_for_writers(&self, ns: &str) -> Result<()> {
         loop {
             match self.engine.catalog.get(ns) {

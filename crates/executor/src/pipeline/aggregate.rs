@@ -492,10 +492,17 @@ impl PipelineHost for Outside<'_, '_> {
             }
             self.fill(&aside, input)
         })();
-        let result = filled.and_then(|()| engine.catalog.rename(&aside, &target, true));
+        let result = filled.and_then(|()| {
+            let interrupt = || self.ctx.check();
+            engine.catalog.rename(&aside, &target, true, &interrupt)
+        });
         match result {
             Ok(()) => self.ctx.made.push(target),
-            Err(_) => drop(engine.catalog.drop_collection(&aside)),
+            Err(_) => drop(
+                engine
+                    .catalog
+                    .drop_collection(&aside, &catalog::never_interrupted),
+            ),
         }
         self.ctx.last_index = engine.store.last_index();
         result

@@ -94,13 +94,15 @@ pub(super) fn run(
             };
             let stored =
                 catalog::time_series::options_of_measurements(&target, &noted, expires, collation);
-            catalog.change_options(&target, stored)?;
+            catalog.change_options(&target, stored, &|| outside.ctx.check())?;
         }
-        catalog.rename(&buckets_of(&aside), &buckets_of(&target), true)
+        catalog.rename(&buckets_of(&aside), &buckets_of(&target), true, &|| {
+            outside.ctx.check()
+        })
     })();
-    let gone = catalog.drop_collection(&aside);
+    let gone = catalog.drop_collection(&aside, &catalog::never_interrupted);
     if done.is_err() {
-        let _ = catalog.drop_collection(&buckets_of(&aside));
+        let _ = catalog.drop_collection(&buckets_of(&aside), &catalog::never_interrupted);
     }
     outside.ctx.last_index = engine.store.last_index();
     done.and(gone.map(|_| ()))

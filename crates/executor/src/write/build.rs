@@ -33,7 +33,9 @@ pub fn create_indexes(ctx: &mut OpCtx, ns: &str, new: &[NewIndex]) -> Result<()>
     ctx.need_worker()?;
     let engine = ctx.engine.clone();
     let empty = |c: &Collection| records::none(&engine.store.latest(), c);
-    let ids = engine.catalog.add_indexes(ns, new, empty)?;
+    let ids = engine
+        .catalog
+        .add_indexes(ns, new, &|| ctx.check(), empty)?;
     for (id, ready) in &ids {
         if *ready {
             continue;
@@ -47,7 +49,9 @@ pub fn create_indexes(ctx: &mut OpCtx, ns: &str, new: &[NewIndex]) -> Result<()>
                 None => vec![],
             };
             for name in names {
-                let _ = engine.catalog.drop_index(ns, &name);
+                let _ = engine
+                    .catalog
+                    .drop_index(ns, &name, &catalog::never_interrupted);
             }
             return Err(e);
         }
@@ -59,9 +63,11 @@ pub fn create_indexes(ctx: &mut OpCtx, ns: &str, new: &[NewIndex]) -> Result<()>
 pub fn rebuild_index(ctx: &mut OpCtx, ns: &str, name: &str) -> Result<()> {
     ctx.need_worker()?;
     let engine = ctx.engine.clone();
-    let id = engine.catalog.rebuild_index(ns, name)?;
+    let id = engine.catalog.rebuild_index(ns, name, &|| ctx.check())?;
     run(ctx, ns, id).inspect_err(|_| {
-        let _ = engine.catalog.drop_index(ns, name);
+        let _ = engine
+            .catalog
+            .drop_index(ns, name, &catalog::never_interrupted);
     })
 }
 
@@ -80,7 +86,9 @@ pub fn resume(
             std::thread::spawn(move || {
                 let r = run(&mut OpCtx::worker(&engine), &ns, id);
                 if r.is_err() {
-                    let _ = engine.catalog.drop_index(&ns, &name);
+                    let _ = engine
+                        .catalog
+                        .drop_index(&ns, &name, &catalog::never_interrupted);
                 }
                 report(&ns, &name, &r);
             });
@@ -128,7 +136,7 @@ fn run(ctx: &mut OpCtx, ns: &str, id: u32) -> Result<()> {
     // The log will say that the index is ready, and recovery replays only the log: the entries must
     // be on disk before.
     engine.store.flush()?;
-    engine.catalog.finish_build(ns, id)
+    engine.catalog.finish_build(ns, id, &|| ctx.check())
 }
 
 /// Fills an index that the primary has finished, before its entry is applied here: its entries go

@@ -68,7 +68,8 @@ impl LockedCollection {
         let LockedCollection { coll, lock } = self;
         drop(lock);
         let store = ctx.engine.store.clone();
-        match (ctx.engine.catalog).number_records(&coll.ns, |c| records::none(&store.latest(), c)) {
+        let none = |c: &Collection| records::none(&store.latest(), c);
+        match (ctx.engine.catalog).number_records(&coll.ns, &|| ctx.check(), none) {
             // Dropped meanwhile; the next line creates it again, where either layout is right.
             Err(e) if e.is(Code::NamespaceNotFound) => {}
             done => {

@@ -103,7 +103,7 @@ impl Series {
             own.get("expireAfterSeconds").and_then(|v| v.to_i64_exact()),
             own.get("collation").and_then(|v| v.as_doc()),
         );
-        ctx.engine.catalog.change_options(&self.shown.ns, stored)?;
+        (ctx.engine.catalog).change_options(&self.shown.ns, stored, &|| ctx.check())?;
         self.options = Arc::new(options);
         Ok(())
     }
