@@ -21,7 +21,15 @@ def cluster(tmp_path_factory):
             direct.admin.command("replSetReconfig", {**config, "version": config["version"] + 1, "settings": settings})
         for server in running.sets["s0"]:
             until("it has heard of it", lambda s=server: election_timeout(s) == 2000)
+        # A member that has been added votes once it has caught up. With two voters nobody is elected in the place of one.
+        for server in running.sets["s0"]:
+            until("it knows three voters", lambda s=server: voters(s) == 3, 60)
         yield running
+
+
+def voters(server):
+    with server.client() as direct:
+        return direct.admin.command("replSetGetStatus")["votingMembersCount"]
 
 
 def election_timeout(server):
@@ -89,8 +97,6 @@ def test_what_waits_for_a_stopped_primary_goes_to_the_next(cluster):
             for asked in [*reads, counts, numbered, single]:
                 asked.join(60)
                 assert not asked.is_alive(), "it waits until the process goes on"
-            if any(getattr(asked.outcome, "code", None) == 133 for asked in [*reads, counts, numbered]):
-                pytest.skip("the machine was too busy to elect another primary in the time that a router waits for one")
             assert [asked.outcome for asked in reads] == [{"_id": 0}] * 3
             assert counts.outcome == 1 and numbered.outcome == 1
             # It may have been done: that is for the client to find out.
