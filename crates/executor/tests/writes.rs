@@ -3,6 +3,7 @@
 
 use bson::{Doc, DocBuf, doc, json};
 use catalog::NewIndex;
+use errors::Code;
 use executor::{
     DeleteRequest, Engine, FindCursor, FindRequest, OpCtx, ReadRequest, UpdateRequest, WriteGroup,
     build,
@@ -11,6 +12,7 @@ use query::expr::{ParseEnv, Vars};
 use query::filter::Filter;
 use query::update::Update;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use storage::{Store, StoreOptions};
 
 fn open(dir: &std::path::Path) -> Arc<Engine> {
@@ -239,6 +241,42 @@ fn a_loop_commits_its_turn_as_one_group() {
     assert_eq!(r.errors.len(), 1);
     assert!(group.commit(&e.store).unwrap() > 0);
     assert_eq!(find(&e, "{}").len(), 3);
+}
+
+/// A build whose collection is dropped under it says that it was ended, wherever it was.
+#[test]
+fn a_build_of_what_is_dropped_meanwhile_is_aborted() {
+    let dir = tempfile::tempdir().unwrap();
+    let e = open(dir.path());
+    let new = [NewIndex {
+        spec: doc! {"v": 2, "key": doc! {"a": 1}, "name": "a_1"},
+    }];
+    let built = build::create_indexes(&mut OpCtx::worker(&e), "t.none", &new);
+    assert_eq!(
+        built.unwrap_err().into_error().code,
+        Code::IndexBuildAborted
+    );
+    let over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                e.catalog
+                    .drop_database("t", &catalog::never_interrupted)
+                    .unwrap();
+            }
+        });
+        for round in 0..300 {
+            insert(&e, &[r#"{"_id": 1}"#, r#"{"_id": 2}"#]);
+            let built = build::create_indexes(&mut OpCtx::worker(&e), "t.c", &new);
+            let code = built.err().map(|stop| stop.into_error().code);
+            let told = code.is_none_or(|code| code == Code::IndexBuildAborted);
+            if !told {
+                over.store(true, Ordering::Relaxed);
+            }
+            assert!(told, "{code:?} in round {round}");
+        }
+        over.store(true, Ordering::Relaxed);
+    });
 }
 
 #[test]

@@ -33,9 +33,9 @@ pub fn create_indexes(ctx: &mut OpCtx, ns: &str, new: &[NewIndex]) -> Result<()>
     ctx.need_worker()?;
     let engine = ctx.engine.clone();
     let empty = |c: &Collection| records::none(&engine.store.latest(), c);
-    let ids = engine
-        .catalog
-        .add_indexes(ns, new, &|| ctx.check(), empty)?;
+    let ids = (engine.catalog)
+        .add_indexes(ns, new, &|| ctx.check(), empty)
+        .map_err(of_what_is_gone)?;
     for (id, ready) in &ids {
         if *ready {
             continue;
@@ -136,7 +136,9 @@ fn run(ctx: &mut OpCtx, ns: &str, id: u32) -> Result<()> {
     // The log will say that the index is ready, and recovery replays only the log: the entries must
     // be on disk before.
     engine.store.flush()?;
-    engine.catalog.finish_build(ns, id, &|| ctx.check())
+    (engine.catalog)
+        .finish_build(ns, id, &|| ctx.check())
+        .map_err(of_what_is_gone)
 }
 
 /// Fills an index that the primary has finished, before its entry is applied here: its entries go
@@ -164,6 +166,15 @@ pub fn catch_up(engine: &Arc<Engine>, ns: &str, id: u32) -> Result<()> {
 
 fn aborted(why: &str) -> Error {
     err!(IndexBuildAborted, "Index build failed: {why}")
+}
+
+/// What was to be built, or its collection, was dropped meanwhile: that is no fault of who asked for it.
+fn of_what_is_gone(stop: Stop) -> Stop {
+    match stop.failure().map(|e| e.code) {
+        Some(Code::NamespaceNotFound) => aborted("the collection was dropped").into(),
+        Some(Code::IndexNotFound) => aborted("the index was dropped").into(),
+        _ => stop,
+    }
 }
 
 fn fill(
