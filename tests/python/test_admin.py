@@ -230,6 +230,11 @@ def test_fail_command_blocks(server, coll, fail):
     assert time.monotonic() - started < 1.5
 
 
+def test_the_time_that_fail_command_blocks_is_not_the_commands_own(coll, fail):
+    fail({"times": 1}, failCommands=["count"], blockConnection=True, blockTimeMS=400)
+    assert coll.database.command("count", coll.name, maxTimeMS=300)["n"] == 0
+
+
 def test_fail_command_by_app_name(server, coll, fail):
     fail("alwaysOn", failCommands=["count"], errorCode=2, appName="unlucky")
     coll.database.command("count", coll.name)

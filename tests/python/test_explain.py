@@ -412,3 +412,26 @@ def test_express_plans(db):
         assert "EXPRESS_IXSCAN" not in stages(of(**find)), find
     update = {"update": "c", "updates": [{"q": {"u": 5}, "u": {"$set": {"x": 1}}}]}
     assert leaf(winning(db.command("explain", update, verbosity="queryPlanner")))["stage"] == "IXSCAN"
+
+
+def test_map_reduce_is_explained_as_the_pipeline_that_it_is(coll):
+    coll.insert_many([{"k": i % 3, "v": i} for i in range(9)])
+    coll.create_index("k")
+    command = {
+        "mapReduce": coll.name,
+        "map": "function() { emit(this.k, this.v); }",
+        "reduce": "function(k, vs) { return Array.sum(vs) + more; }",
+        "query": {"k": 1},
+        "scope": {"more": 1},
+        "out": "written",
+    }
+    for verbosity in ("queryPlanner", "executionStats"):
+        explained = coll.database.command("explain", command, verbosity=verbosity)
+        stages = explained["stages"]
+        assert [next(iter(s)) for s in stages] == ["$cursor", "$project", "$unwind", "$group", "$out"]
+        plan = stages[0]["$cursor"]["queryPlanner"]["winningPlan"]
+        assert leaf(plan)["indexName"] == "k_1"
+    assert stages[0]["$cursor"]["executionStats"]["totalDocsExamined"] == 3
+    assert "written" not in coll.database.list_collection_names()
+    with refuses(40414, "IDLFailedToParse"):
+        coll.database.command("explain", {"mapReduce": coll.name, "map": "function() {}"})

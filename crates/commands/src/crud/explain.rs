@@ -90,6 +90,9 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     if command == "aggregate" {
         return super::aggregate::explain(cx, inner, verbosity);
     }
+    if command == "mapReduce" {
+        return super::map_reduce::explain(cx, verbosity);
+    }
     let args = Args::parse(command, inner, Some(cx.args.db))?;
     let outer = std::mem::replace(&mut cx.args, args);
     let coll = match cx.args.namespace() {
@@ -144,6 +147,7 @@ fn explained(name: &str) -> Result<&'static str> {
         "delete" => "delete",
         "findAndModify" | "findandmodify" => "findAndModify",
         "aggregate" => "aggregate",
+        "mapReduce" | "mapreduce" => "mapReduce",
         _ if crate::request::table::lookup(name).is_some() => {
             bail!(IllegalOperation, "Cannot explain cmd: {name}")
         }

@@ -4,6 +4,7 @@
 //! emitted is grouped by key and reduced (`$_internalJsReduce`), then finalized (`$function`) and
 //! given back, or written by `$out` or `$merge`.
 
+use super::explain::Verbosity;
 use super::variables;
 use crate::Commands;
 use crate::request::args::Args;
@@ -261,12 +262,12 @@ impl Commands {
     }
 }
 
-pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+/// A mapReduce that may run, as the pipeline that it stands for.
+fn request(cx: &CommandContext<'_, '_>, m: &MapReduce<'_>) -> Result<AggregateRequest> {
     let ns = cx.args.namespace()?;
-    let m = parse(&cx.args)?;
     let map = idl::required(AT, "map", m.map)?;
     let reduce = idl::required(AT, "reduce", m.reduce)?;
-    let out = idl::required(AT, "out", m.out.as_ref())?;
+    idl::required(AT, "out", m.out.as_ref())?;
     if cx.app.engine.catalog.get(&ns).is_some_and(|c| c.is_view()) {
         bail!(
             CommandNotSupportedOnView,
@@ -281,8 +282,8 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     }
     let coll = cx.args.first.as_str().unwrap_or("");
     let ctx = ParseCtx::new(cx.args.db, Some(coll), env);
-    let stages = pipeline_of(&m, map, reduce, cx.args.db);
-    let request = AggregateRequest {
+    let stages = pipeline_of(m, map, reduce, cx.args.db);
+    Ok(AggregateRequest {
         ns: Namespace::new(cx.args.db, coll),
         pipeline: Pipeline::parse(stages.as_val(), &ctx)?,
         vars,
@@ -290,7 +291,29 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         allow_disk_use: true,
         server_rows: None,
         elsewhere: None,
+    })
+}
+
+/// `{explain: {mapReduce: …}}`: its pipeline's explanation.
+pub(super) fn explain(cx: &mut CommandContext<'_, '_>, verbosity: Verbosity) -> Result<Done> {
+    // The inner command lives as long as the request.
+    let Some(inner) = cx.args.first.as_doc() else {
+        return Ok(Done::Reply);
     };
+    let args = Args::parse(AT, inner, Some(cx.args.db))?;
+    let outer = std::mem::replace(&mut cx.args, args);
+    let done = parse(&cx.args).and_then(|m| {
+        let request = request(cx, &m)?;
+        super::aggregate::write_explain_of(cx, inner, request, verbosity)
+    });
+    cx.args = outer;
+    done
+}
+
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+    let m = parse(&cx.args)?;
+    let request = request(cx, &m)?;
+    let out = idl::required(AT, "out", m.out.as_ref())?;
     cx.op.bypass_validation = m.bypass_validation;
     let mut results = PipelineCursor::open(&mut cx.op, request)?;
     match out {

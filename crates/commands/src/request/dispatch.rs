@@ -317,6 +317,9 @@ impl Commands {
         };
         if args.generic.max_time_ms > 0 {
             let allowed = Duration::from_millis(args.generic.max_time_ms);
+            // What a fail point holds back has not begun.
+            let blocked = admission.failure.as_ref().map_or(0, |f| f.block_millis);
+            let allowed = allowed + Duration::from_millis(blocked);
             op.deadline = self.fail_points.deadline(admission.started, allowed);
         }
         op.cancelled = Some(&call.client.cancelled);
