@@ -58,9 +58,6 @@ pub struct Index {
     /// How often a plan used it (`$indexStats`), since `since` (ms since 1970).
     pub accesses: Arc<AtomicU64>,
     pub since_millis: i64,
-    /// The approximate number of entries for each value of the first field, and the number of
-    /// records when it was sampled (0: never).
-    pub spread: Arc<(AtomicU64, AtomicU64)>,
     pub zones: Arc<Zones>,
 }
 
@@ -71,7 +68,6 @@ impl Index {
 
     /// See [`Collection::adopt`]. Hiding or showing an index begins its statistics anew.
     fn adopt(&mut self, before: &Index) {
-        self.spread = before.spread.clone();
         self.zones = before.zones.clone();
         if self.info.hidden == before.info.hidden {
             self.accesses = before.accesses.clone();

@@ -135,7 +135,6 @@ pub(crate) fn build_index(tablet: u64, id: u32, spec: Doc<'_>, state: IndexState
         state,
         prefix: Collection::index_prefix(tablet, id),
         accesses: Arc::default(),
-        spread: Arc::default(),
         zones,
         since_millis: crate::collection::now_millis(),
     })

@@ -2,8 +2,9 @@
 //!
 //! A query that an index can answer is not answered by a collection scan, as in MongoDB. Among
 //! indexes the least cost wins: keys read, documents fetched, rows sorted, and how much of that a
-//! limit saves when the index gives the order. Sizes come from the estimator when there is one and
-//! a choice to make, else from rules of thumb about operators.
+//! limit saves when the index gives the order. Sizes are counted by whoever has the indexes when
+//! there is a choice to make, else they come from rules of thumb about operators
+//! ([decision](../../../docs/decisions/2026-11-27-choice-of-index.md)).
 
 mod by_index;
 mod by_or;
@@ -23,7 +24,10 @@ use crate::hint::{self, Hinted};
 use crate::implied::implies;
 use crate::interval::{Interval, bounded, intersect};
 use crate::order;
-use crate::plan::{Access, Bounds, IndexAccess, IndexInfo, Plan, PlanRequest, id_lookup};
+use crate::plan::{
+    Access, Bounds, Choice, Cost, Estimated, IndexAccess, IndexInfo, Plan, PlanRequest, Reads,
+    id_lookup,
+};
 use crate::predicate::{Predicate, clauses, collect};
 use crate::skip::SkipBounds;
 use crate::wildcard;
@@ -46,6 +50,11 @@ const KEY_OVERHEAD_BYTES: usize = 8;
 /// How many documents a collection is thought to have when nobody can tell.
 const DEFAULT_DOCS: f64 = 10_000.0;
 
+/// Another plan is tried where it may cost so many times less than the one chosen,
+const WORTH_TRYING: f64 = 1.5;
+/// and more than so many reads less.
+const FREE_READS: f64 = 30.0;
+
 /// One way to answer the query.
 pub(crate) struct Candidate {
     pub access: Access,
@@ -61,6 +70,8 @@ pub(crate) struct Candidate {
     narrowing: u64,
     /// `keys` is no guess: no more can be read.
     known: bool,
+    /// `keys` and `fetched` were counted.
+    counted: bool,
 }
 
 pub(crate) struct Planner<'p> {
@@ -76,18 +87,23 @@ pub(crate) struct Planner<'p> {
 
 /// Chooses a plan. Fails when a hint or `min` and `max` do not fit.
 pub fn plan(req: &PlanRequest<'_>) -> Result<Plan> {
-    plan_by(req, &Work::new(req))
+    choose(req).map(|c| c.plan)
+}
+
+/// As [`plan`], with the plans that were not chosen.
+pub fn choose(req: &PlanRequest<'_>) -> Result<Choice> {
+    choose_by(req, &Work::new(req))
 }
 
 /// As [`plan`], with the number of steps that planning took.
 #[cfg(test)]
 pub(crate) fn plan_counted(req: &PlanRequest<'_>) -> Result<(Plan, u64)> {
     let work = Work::new(req);
-    let plan = plan_by(req, &work)?;
-    Ok((plan, work.done()))
+    let choice = choose_by(req, &work)?;
+    Ok((choice.plan, work.done()))
 }
 
-fn plan_by(req: &PlanRequest<'_>, work: &Work<'_>) -> Result<Plan> {
+fn choose_by(req: &PlanRequest<'_>, work: &Work<'_>) -> Result<Choice> {
     let limits = req.min.is_some() || req.max.is_some();
     if req.hint.is_none()
         && !limits
@@ -96,7 +112,7 @@ fn plan_by(req: &PlanRequest<'_>, work: &Work<'_>) -> Result<Plan> {
         let id = id.to_value();
         let mut plan = Plan::new(Access::Ids(vec![id.clone()]), Filter::all());
         plan.id_bounds = vec![Interval::point(id)];
-        return Ok(plan);
+        return Ok(Choice::only(plan));
     }
     let text = req.filter.text().is_some();
     if text {
@@ -104,7 +120,7 @@ fn plan_by(req: &PlanRequest<'_>, work: &Work<'_>) -> Result<Plan> {
     }
     let hinted = hint::resolve(req)?;
     if let Some((path, near)) = req.filter.near() {
-        return near::plan(req, path, near, &hinted, work);
+        return near::plan(req, path, near, &hinted, work).map(Choice::only);
     }
     let sort = req.sort.filter(|s| !s.is_empty());
     let none = Vars::default();
@@ -117,19 +133,19 @@ fn plan_by(req: &PlanRequest<'_>, work: &Work<'_>) -> Result<Plan> {
         multiplied: false,
     };
     if limits {
-        return p.between_limits(hinted);
+        return p.between_limits(hinted).map(Choice::only);
     }
     if req.filter.is_never() {
-        return Ok(Plan::new(Access::Eof, Filter::all()));
+        return Ok(Choice::only(Plan::new(Access::Eof, Filter::all())));
     }
     let root = req.filter.root();
     if text {
-        return p.plan_text(root);
+        return p.plan_text(root).map(Choice::only);
     }
     if let Some(d) = &req.distinct
         && let Some(c) = p.by_distinct(d, &hinted)
     {
-        return Ok(p.finish(c));
+        return Ok(Choice::only(p.finish(c)));
     }
     let chosen = match hinted {
         Hinted::Natural { reverse } => Some(p.scan(root, reverse, false)),
@@ -155,13 +171,10 @@ fn plan_by(req: &PlanRequest<'_>, work: &Work<'_>) -> Result<Plan> {
         Hinted::Index(info) => p.by_index(info, root, &collect(clauses(root), p.vars), true),
         Hinted::Nothing => None,
     };
-    let chosen = match chosen {
-        Some(c) => c,
-        None => p
-            .best(root)
-            .unwrap_or_else(|| p.scan(root, p.scan_reversed(), true)),
-    };
-    Ok(p.finish(chosen))
+    match chosen {
+        Some(c) => Ok(Choice::only(p.finish(c))),
+        None => Ok(p.choice(root)),
+    }
 }
 
 impl<'p> Planner<'p> {
@@ -191,11 +204,41 @@ impl<'p> Planner<'p> {
             .min_by(|a, b| a.keys.total_cmp(&b.keys))
     }
 
+    /// The cheapest plan, and the others.
+    fn choice(&self, root: &Node) -> Choice {
+        let mut all = self.candidates(root);
+        if let Some(plain) = self.plain(&mut all) {
+            let scan = || self.scan(root, self.scan_reversed(), true);
+            return Choice::only(self.finish(plain.unwrap_or_else(scan)));
+        }
+        let mut ranked = self.ranked(all).into_iter();
+        let Some((best, cost)) = ranked.next() else {
+            return Choice::only(self.finish(self.scan(root, self.scan_reversed(), true)));
+        };
+        let limited = self.req.limit.is_some_and(|l| l > 0);
+        let other = |(c, of): (Candidate, Cost)| Estimated {
+            rival: limited && of.low * WORTH_TRYING + FREE_READS < cost.high,
+            reads: c.reads(),
+            cost: of,
+            plan: self.finish(c),
+        };
+        Choice {
+            estimated: Some((best.reads(), cost)),
+            others: ranked.map(other).collect(),
+            plan: self.finish(best),
+        }
+    }
+
     /// The cheapest candidate that uses bounds or gives the order.
     fn best(&self, root: &Node) -> Option<Candidate> {
         if root.text().is_some() {
             return self.by_text(root);
         }
+        self.cheapest(self.candidates(root))
+    }
+
+    /// The candidates that use bounds or give the order.
+    fn candidates(&self, root: &Node) -> Vec<Candidate> {
         let mut all: Vec<Candidate> = Vec::with_capacity(2);
         let preds = collect(clauses(root), self.vars);
         let indexes = match self.only {
@@ -227,7 +270,7 @@ impl<'p> Planner<'p> {
         if all.is_empty() || !matches!(root, Node::Pred { .. }) {
             all.extend(self.by_or(root));
         }
-        self.cheapest(all)
+        all
     }
 
     /// The order that a collection scan gives, if any: that of `_id`.
@@ -255,6 +298,7 @@ impl<'p> Planner<'p> {
             fetched: 1.0,
             narrowing: 0,
             known: false,
+            counted: false,
         }
     }
 
@@ -300,6 +344,7 @@ impl<'p> Planner<'p> {
                 fetched: 1.0,
                 narrowing,
                 known: true,
+                counted: true,
             });
         }
         // One range over all intervals; what lies between them is tested.
@@ -322,6 +367,7 @@ impl<'p> Planner<'p> {
             fetched: 1.0,
             narrowing,
             known: false,
+            counted: false,
         })
     }
 
@@ -479,6 +525,14 @@ impl<'p> Planner<'p> {
 }
 
 impl Candidate {
+    fn reads(&self) -> Reads {
+        Reads {
+            keys: self.keys,
+            given: self.keys * self.fetched,
+            exact: self.known || self.counted,
+        }
+    }
+
     /// No document can match.
     fn nothing() -> Candidate {
         Candidate {
@@ -491,6 +545,7 @@ impl Candidate {
             fetched: 0.0,
             narrowing: 0,
             known: true,
+            counted: true,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! From a filter and the indexes there are to a plan. Pure: no I/O, no locks.
 //!
-//! * [`plan`]: chooses. [`id_lookup`]: the shortcut for `{_id: x}`, taken before anything else.
+//! * [`choose`]: a plan and those that were not chosen; [`plan`]: the plan alone. [`id_lookup`]: the shortcut for `{_id: x}`, taken before anything else.
 //! * [`Plan`] says where candidates come from ([`Access`]), what is still to be tested on them, and
 //!   what order they need.
 //! * `interval`: sets of values; `bounds`: which values a predicate can hold for, and the byte
@@ -35,16 +35,16 @@ mod skip;
 mod tests;
 mod wildcard;
 
-pub use choose::plan;
+pub use choose::{choose, plan};
 pub use distinct::{Distinct, DistinctRequest};
 pub use field_values::{ScalarField, field_values};
 pub use implied::implies;
 pub use interval::Interval;
 pub use plan::{
-    Access, Bounds, Branch, Hint, IndexAccess, IndexInfo, NearAccess, Plan, PlanRequest, Starts,
-    id_lookup,
+    Access, Bounds, Branch, Choice, Cost, Estimated, Hint, IndexAccess, IndexInfo, NearAccess,
+    Plan, PlanRequest, Reads, Starts, id_lookup,
 };
 pub use skip::SkipBounds;
 
-/// The id that [`PlanRequest::estimate`] and explain know `_id_` by.
+/// The id that explain knows `_id_` by.
 pub const ID_INDEX: u32 = 0;

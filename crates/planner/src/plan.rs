@@ -87,9 +87,60 @@ pub struct PlanRequest<'a> {
     /// Which of several ranges of an index holds the fewest entries, exactly. Asked only where a
     /// phrase is looked for.
     pub fewest: Option<&'a dyn Fn(u32, &[(Vec<u8>, Vec<u8>)]) -> usize>,
-    /// About how many entries lie in `[low, high)` of an index (0: the records), when somebody can
-    /// tell. Asked only when there is a choice.
-    pub estimate: Option<&'a dyn Fn(u32, &[u8], &[u8]) -> u64>,
+    /// What each of several ways would read, when somebody can tell. Asked only when there is a
+    /// choice.
+    pub estimate: Option<&'a dyn Fn(&[&Access]) -> Vec<Reads>>,
+}
+
+/// What an access reads when it is run to its end.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Reads {
+    /// Index entries.
+    pub keys: f64,
+    /// What the tests on keys let pass: so many documents are fetched, unless the index covers the
+    /// query.
+    pub given: f64,
+    /// It was counted.
+    pub exact: bool,
+}
+
+/// What running a plan is thought to cost, in reads of one index entry: it lies between `low` and
+/// `high`.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Cost {
+    pub low: f64,
+    pub likely: f64,
+    pub high: f64,
+}
+
+/// A plan, and what was thought of it.
+#[derive(Clone, Debug)]
+pub struct Estimated {
+    pub plan: Plan,
+    pub reads: Reads,
+    pub cost: Cost,
+    /// It may be cheaper by far than the plan that was chosen: only running both can tell.
+    pub rival: bool,
+}
+
+/// The plan that was chosen, and those that were not.
+#[derive(Clone, Debug)]
+pub struct Choice {
+    pub plan: Plan,
+    /// `None`: there was nothing to choose from.
+    pub estimated: Option<(Reads, Cost)>,
+    /// The best first.
+    pub others: Vec<Estimated>,
+}
+
+impl Choice {
+    pub(crate) fn only(plan: Plan) -> Choice {
+        Choice {
+            plan,
+            estimated: None,
+            others: Vec::new(),
+        }
+    }
 }
 
 /// How a query is answered.

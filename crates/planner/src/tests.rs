@@ -2,8 +2,8 @@
 //! documents that the filter matches, in the order asked for.
 
 use crate::explain::{Explain, winning_plan};
+use crate::plan;
 use crate::plan::*;
-use crate::{ID_INDEX, plan};
 use bson::{Doc, DocBuf, Val, Value, Writer, json, key};
 use query::collation::Collation;
 use query::expr::{ParseEnv, Vars};
@@ -99,6 +99,35 @@ impl Collection {
         true
     }
 
+    /// What an access reads, counted.
+    fn reads(&self, access: &Access) -> Reads {
+        let inside = |k: &Vec<u8>, low: &[u8], high: &[u8]| {
+            k.as_slice() >= low && (high.is_empty() || k.as_slice() < high)
+        };
+        let entries = |a: &IndexAccess| {
+            let n = self.infos.iter().position(|i| i.id == a.index).unwrap();
+            let Bounds::Ranges(ranges) = &a.bounds;
+            let within = |k: &&Vec<u8>| ranges.iter().any(|(low, high)| inside(k, low, high));
+            self.entries[n].keys().filter(within).count()
+        };
+        let n = match access {
+            Access::Index(a) => entries(a),
+            Access::Merge(b, _) => b.iter().map(|b| entries(&b.access)).sum(),
+            Access::Records { low, high, .. } => {
+                let within = |k: &&Vec<u8>| inside(k, low, high);
+                self.records.keys().filter(within).count()
+            }
+            Access::Or(b) => b.iter().map(|b| self.reads(&b.access).keys as usize).sum(),
+            Access::Ids(ids) => ids.len(),
+            Access::Eof | Access::Near(_) => 0,
+        };
+        Reads {
+            keys: n as f64,
+            given: n as f64,
+            exact: true,
+        }
+    }
+
     fn plan(
         &self,
         f: &Filter,
@@ -106,17 +135,7 @@ impl Collection {
         projection: Option<&Projection>,
         limit: Option<u64>,
     ) -> Plan {
-        let estimate = |index: u32, low: &[u8], high: &[u8]| -> u64 {
-            let inside =
-                |k: &Vec<u8>| k.as_slice() >= low && (high.is_empty() || k.as_slice() < high);
-            match self.infos.iter().position(|i| i.id == index) {
-                Some(n) => self.entries[n].keys().filter(|k| inside(k)).count() as u64,
-                None => {
-                    assert_eq!(index, ID_INDEX);
-                    self.records.keys().filter(|k| inside(k)).count() as u64
-                }
-            }
-        };
+        let estimate = |asked: &[&Access]| asked.iter().map(|a| self.reads(a)).collect();
         plan(&PlanRequest {
             vars: None,
             filter: f,

@@ -334,7 +334,7 @@ pub(crate) fn begin(
 fn group_plan(
     ctx: &OpCtx,
     view: &View,
-    coll: &Collection,
+    coll: &Arc<Collection>,
     find: &FindRequest<'_>,
     group: &GroupPushdown,
     projection: Option<&Projection>,

@@ -52,7 +52,7 @@ pub fn distinct(
 pub fn distinct_plan(
     ctx: &OpCtx,
     view: &View,
-    coll: &Collection,
+    coll: &Arc<Collection>,
     path: &FieldPath,
     req: &ReadRequest,
     collation: Option<&Collation>,

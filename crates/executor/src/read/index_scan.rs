@@ -315,6 +315,12 @@ impl IndexScan {
         &self.index
     }
 
+    /// The key of the entry that it stands on, without the index's prefix.
+    pub(crate) fn at(&self) -> Option<&[u8]> {
+        let scan = self.position.as_ref()?.scan.as_ref()?;
+        scan.valid().then(|| records::own_part(scan.key()))
+    }
+
     /// Moves to the next entry that is given, and puts its record key into `record_key`. Reads
     /// documents only where they must decide.
     pub(crate) fn next_entry(&mut self, ctx: &mut OpCtx, step: &mut Step) -> Result<bool> {

@@ -7,6 +7,7 @@ pub(crate) mod count;
 pub(crate) mod dedup;
 pub(crate) mod find;
 pub(crate) mod index_scan;
+pub(crate) mod measure;
 pub(crate) mod merge;
 pub(crate) mod multi_range;
 pub(crate) mod near_scan;

@@ -111,6 +111,7 @@ impl Planner<'_> {
             fetched,
             narrowing,
             known,
+            counted: false,
         })
     }
 

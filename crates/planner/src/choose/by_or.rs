@@ -19,10 +19,11 @@ const MAX_DISJUNCTIONS: usize = 10;
 const WORK_PER_COPY: usize = 8;
 
 impl Planner<'_> {
-    /// A disjunction whose every branch has bounds: the union of their scans.
-    pub(super) fn by_or(&self, root: &Node) -> Option<Candidate> {
+    /// A disjunction whose every branch has bounds: the union of their scans, and their merge where
+    /// that gives the order.
+    pub(super) fn by_or(&self, root: &Node) -> Vec<Candidate> {
         let all = clauses(root);
-        let mut best: Option<Candidate> = None;
+        let mut best: Vec<Candidate> = Vec::new();
         let mut tried = 0;
         for (i, n) in all.iter().enumerate() {
             let expressions;
@@ -43,11 +44,13 @@ impl Planner<'_> {
             tried += 1;
             let others = all.iter().enumerate().filter(|(j, _)| *j != i);
             let (kept, others) = self.divided(others.map(|(_, n)| n), branches.len());
-            if let Some(mut c) = self.union_of(branches, &others, kept)
-                && best.as_ref().is_none_or(|b| c.keys < b.keys)
+            let mut ways = self.union_of(branches, &others, kept).unwrap_or_default();
+            if let Some(c) = ways.first()
+                && best.first().is_none_or(|b| c.keys < b.keys)
             {
-                c.narrowing = bits([i].into_iter());
-                best = Some(c);
+                let narrowing = bits([i].into_iter());
+                ways.iter_mut().for_each(|c| c.narrowing = narrowing);
+                best = ways;
             }
         }
         best
@@ -82,7 +85,7 @@ impl Planner<'_> {
         branches: &[Node],
         others: &[Node],
         residual: Vec<Node>,
-    ) -> Option<Candidate> {
+    ) -> Option<Vec<Candidate>> {
         if branches.iter().any(Node::varies) {
             return None;
         }
@@ -121,20 +124,24 @@ impl Planner<'_> {
             }
         }
         let make = |access, sorted| Candidate {
-            residual: Filter::from_node(Node::and(residual)),
+            residual: Filter::from_node(Node::and(residual.clone())),
             keys: f64::max(keys, 1.0),
             fetched: 1.0,
             sorted,
             known: false,
+            counted: false,
             ..Candidate::of(access)
         };
-        Some(match self.sort {
-            _ if parts.is_empty() => make(Access::Eof, true),
-            Some(s) if merge.len() == branches.len() => {
-                make(Access::Merge(merge.into(), s.clone()), true)
-            }
-            sort => make(Access::Or(parts.into()), sort.is_none()),
-        })
+        if parts.is_empty() {
+            return Some(vec![make(Access::Eof, true)]);
+        }
+        let mut ways = vec![make(Access::Or(parts.into()), self.sort.is_none())];
+        if let Some(s) = self.sort
+            && merge.len() == branches.len()
+        {
+            ways.push(make(Access::Merge(merge.into(), s.clone()), true));
+        }
+        Some(ways)
     }
 
     /// One index scan with bounds that gives the order, for a branch.

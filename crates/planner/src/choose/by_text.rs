@@ -84,7 +84,7 @@ impl Planner<'_> {
     pub(super) fn by_text(&self, root: &Node) -> Option<Candidate> {
         let all = clauses(root);
         if !all.iter().any(|n| matches!(n, Node::Text(_))) {
-            return self.by_or(root);
+            return self.cheapest(self.by_or(root));
         }
         let info = self.req.indexes.iter().find(|i| i.key.text().is_some())?;
         let preds = collect(all, self.vars);

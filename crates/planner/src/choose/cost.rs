@@ -4,19 +4,30 @@
 //! a choice that is not plain: a candidate whose entries are among those of another's is the better
 //! one ([`Planner::drop_wider`]), and nothing is better than a unique index that is given whole.
 //!
+//! Without a limit a scan goes to its end, and its cost is known when its entries are counted. With
+//! one it ends where enough documents have matched. Where the documents decide, how soon that is
+//! lies between two ends: all of the entries match, or only the last ones do.
+//!
 //! Invariant: which of several indexes was made first changes nothing: what costs the same is told
 //! apart by the fields that are bound, then by the index's own fields, then by its name.
 
 use super::{Candidate, Planner};
-use crate::ID_INDEX;
-use crate::plan::{Access, Bounds, IndexAccess, IndexInfo};
+use crate::plan::{Access, Bounds, Cost, IndexAccess, IndexInfo};
+use query::index_keys::{FieldKind, Multikey};
 use std::cmp::Ordering;
 
 const FETCH: f64 = 4.0;
 const SCAN: f64 = 1.0;
-const SORT: f64 = 3.0;
-/// Of the ranges of a candidate so many are looked at.
-const ASKED_RANGES: usize = 16;
+const SORT: f64 = 1.0;
+/// The share of what the most selective candidate gives that is thought to match.
+const MATCHING: f64 = 0.5;
+/// The most candidates whose entries are counted: those that narrow most.
+const MOST_COUNTED: usize = 16;
+/// The steps of planning that counting the entries of a candidate stands for.
+const STEPS_OF_COUNT: usize = 16;
+/// Up to so many results a sort reads few documents, where the index has what is sorted by
+/// (`top_k` of the executor).
+const MOST_NARROW: u64 = 8 << 10;
 
 impl Candidate {
     pub(super) fn of(access: Access) -> Candidate {
@@ -24,6 +35,11 @@ impl Candidate {
             access,
             ..Candidate::nothing()
         }
+    }
+
+    /// What it reads is among the results, whatever the documents hold.
+    fn decides(&self) -> bool {
+        self.residual.is_trivial() && !matches!(self.access, Access::Or(_) | Access::Merge(..))
     }
 
     fn index(&self) -> Option<&IndexAccess> {
@@ -37,31 +53,49 @@ impl Candidate {
 impl Planner<'_> {
     /// The cheapest of some candidates.
     pub(super) fn cheapest(&self, mut all: Vec<Candidate>) -> Option<Candidate> {
+        match self.plain(&mut all) {
+            Some(one) => one,
+            None => self.ranked(all).into_iter().next().map(|(c, _)| c),
+        }
+    }
+
+    /// The candidate that is the best whatever the sizes are; `None`: they have to be known.
+    pub(super) fn plain(&self, all: &mut Vec<Candidate>) -> Option<Option<Candidate>> {
         if all.len() > 1 {
-            self.drop_wider(&mut all);
+            self.drop_wider(all);
         }
         if all.len() <= 1 {
-            return all.pop();
+            return Some(all.pop());
         }
         // Nothing that needs counting is better than at most one document.
-        if let Some(i) = all.iter().position(|c| c.known && c.keys <= 1.0) {
-            return Some(all.swap_remove(i));
-        }
+        let one = all.iter().position(|c| c.known && c.keys <= 1.0)?;
+        Some(Some(all.swap_remove(one)))
+    }
+
+    /// The candidates with their costs, the cheapest first.
+    pub(super) fn ranked(&self, mut all: Vec<Candidate>) -> Vec<(Candidate, Cost)> {
         self.estimate(&mut all);
-        // No more rows come out than the most selective candidate reads.
-        let rows = all.iter().map(|c| c.keys).fold(f64::MAX, f64::min);
-        let costs: Vec<f64> = all.iter().map(|c| self.cost(c, rows)).collect();
-        let order = |a: &usize, b: &usize| {
-            let by_cost = costs.get(*a).zip(costs.get(*b));
-            by_cost
-                .map_or(Ordering::Equal, |(x, y)| x.total_cmp(y))
-                .then_with(|| match (all.get(*a), all.get(*b)) {
-                    (Some(x), Some(y)) => self.by_form(x, y),
-                    _ => Ordering::Equal,
-                })
+        let rows = self.rows(&all);
+        let cost = |c: Candidate| {
+            let cost = self.cost(&c, rows);
+            (c, cost)
         };
-        let best = (0..all.len()).min_by(order)?;
-        Some(all.swap_remove(best))
+        let mut all: Vec<(Candidate, Cost)> = all.into_iter().map(cost).collect();
+        all.sort_by(|(a, x), (b, y)| {
+            let by_cost = x.likely.total_cmp(&y.likely);
+            by_cost.then_with(|| self.by_form(a, b))
+        });
+        all
+    }
+
+    /// How many documents match: no more than the most selective candidate gives, and just as many
+    /// as one gives that decides all.
+    fn rows(&self, all: &[Candidate]) -> f64 {
+        let given = |c: &Candidate| c.keys * c.fetched;
+        let least = |some: &mut dyn Iterator<Item = f64>| some.fold(f64::MAX, f64::min);
+        let decided = least(&mut all.iter().filter(|c| c.decides()).map(given));
+        let most = least(&mut all.iter().map(given));
+        decided.min(most * MATCHING)
     }
 
     /// What comes first of two that cost the same.
@@ -134,55 +168,79 @@ impl Planner<'_> {
         alike && low >= from && (to.is_empty() || !high.is_empty() && high <= to)
     }
 
-    fn cost(&self, c: &Candidate, rows: f64) -> f64 {
-        let read = match &c.access {
+    fn cost(&self, c: &Candidate, rows: f64) -> Cost {
+        let given = c.keys * c.fetched;
+        let read = |fetched: f64| match &c.access {
             Access::Records { .. } => c.keys * SCAN,
             _ if c.covered => c.keys,
-            _ => c.keys + c.keys * c.fetched * FETCH,
+            _ => c.keys + fetched * FETCH,
         };
-        let in_order = self.sort.is_none() || c.sorted;
-        match self.req.limit {
-            Some(limit) if in_order && limit > 0 => read * (limit as f64 / rows.max(1.0)).min(1.0),
-            _ if in_order => read,
-            _ => read + c.keys * c.fetched * SORT,
+        let same = |cost: f64| Cost {
+            low: cost,
+            likely: cost,
+            high: cost,
+        };
+        let limit = self.req.limit.filter(|l| *l > 0);
+        if self.sort.is_some() && !c.sorted {
+            let all = read(given) + given * SORT;
+            return match limit.filter(|l| *l <= MOST_NARROW && self.tells_order(c)) {
+                Some(l) => Cost {
+                    low: read(given.min(l as f64)) + given * SORT,
+                    ..same(all)
+                },
+                None => same(all),
+            };
+        }
+        let all = read(given);
+        let Some(limit) = limit else {
+            return same(all);
+        };
+        let share = |of: f64| all * (limit as f64 / of.max(1.0)).min(1.0);
+        Cost {
+            low: share(given),
+            likely: share(if c.decides() { given } else { rows }),
+            high: if c.decides() { share(given) } else { all },
         }
     }
 
-    /// Replaces rules of thumb by what the store tells about ranges.
+    /// Whether the entries have what is sorted by first.
+    fn tells_order(&self, c: &Candidate) -> bool {
+        let (Some(a), Some(info)) = (c.index(), self.info(c)) else {
+            return false;
+        };
+        let first = self.sort.and_then(|s| s.fields.first());
+        let mut fields = info.key.fields.iter().enumerate();
+        !c.covered
+            && !a.dedup
+            && first.is_some_and(|s| {
+                fields.any(|(i, f)| {
+                    f.path == s.path
+                        && f.kind == FieldKind::Ordered
+                        && !Multikey(info.multikey).field(i)
+                })
+            })
+    }
+
+    /// Replaces rules of thumb by what was counted.
     fn estimate(&self, all: &mut [Candidate]) {
         let Some(estimate) = self.req.estimate else {
             return;
         };
-        for c in all.iter_mut().filter(|c| !c.known) {
-            let entries = |a: &IndexAccess| {
-                self.work.step(ASKED_RANGES);
-                let Bounds::Ranges(ranges) = &a.bounds;
-                let asked = ranges.len().min(ASKED_RANGES);
-                let step = (ranges.len() / asked.max(1)).max(1);
-                let some: u64 = ranges
-                    .iter()
-                    .step_by(step)
-                    .take(asked)
-                    .map(|(low, high)| estimate(a.index, low, high))
-                    .sum();
-                some as f64 * ranges.len() as f64 / asked.max(1) as f64
-            };
-            c.keys = match &c.access {
-                Access::Index(a) => entries(a),
-                Access::Merge(b, _) => b.iter().map(|b| entries(&b.access)).sum(),
-                Access::Records { low, high, .. } => estimate(ID_INDEX, low, high) as f64,
-                Access::Or(b) => b
-                    .iter()
-                    .map(|b| match &b.access {
-                        Access::Index(a) => entries(a),
-                        Access::Records { low, high, .. } => estimate(ID_INDEX, low, high) as f64,
-                        Access::Ids(ids) => ids.len() as f64,
-                        _ => 0.0,
-                    })
-                    .sum(),
-                Access::Ids(_) | Access::Eof | Access::Near(_) => continue,
-            }
-            .max(1.0);
+        let mut asked: Vec<usize> = (0..all.len()).collect();
+        asked.retain(|i| all.get(*i).is_some_and(|c| !c.known));
+        let narrowing = |i: &usize| all.get(*i).map_or(0, |c| c.narrowing.count_ones());
+        asked.sort_by_key(|i| std::cmp::Reverse(narrowing(i)));
+        asked.truncate(MOST_COUNTED);
+        self.work.step(asked.len() * STEPS_OF_COUNT);
+        let accesses: Vec<&Access> = asked
+            .iter()
+            .filter_map(|i| all.get(*i).map(|c| &c.access))
+            .collect();
+        for (i, reads) in asked.iter().zip(estimate(&accesses)) {
+            let Some(c) = all.get_mut(*i) else { continue };
+            c.keys = reads.keys.max(reads.given).max(1.0);
+            c.fetched = reads.given / c.keys;
+            c.counted = reads.exact;
         }
     }
 }

@@ -67,7 +67,7 @@ fn the_index_that_bounds_more_wins_in_any_order() {
         let name = |f: &str| {
             let f = filter(f);
             // Nobody needs to be asked where one reads what another reads.
-            let never = |_: u32, _: &[u8], _: &[u8]| -> u64 { panic!("was asked") };
+            let never = |_: &[&Access]| -> Vec<Reads> { panic!("was asked") };
             let plan = plan(&PlanRequest {
                 estimate: Some(&never),
                 ..request(&f, &infos)
@@ -90,7 +90,7 @@ fn a_unique_index_given_whole_is_one() {
         index(2, r#"{"t":1,"e":1}"#, "unique"),
     ];
     let f = filter(r#"{"t":1,"e":7,"s":2}"#);
-    let never = |_: u32, _: &[u8], _: &[u8]| -> u64 { panic!("was asked") };
+    let never = |_: &[&Access]| -> Vec<Reads> { panic!("was asked") };
     let chosen = plan(&PlanRequest {
         estimate: Some(&never),
         ..request(&f, &infos)
