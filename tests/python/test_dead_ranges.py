@@ -7,12 +7,8 @@ import threading
 
 import pytest
 from harness import Server, execution, until
+from hidden_keys import FEW, fill, first, skipped, steps, until_few
 from replica_set import ReplicaSet
-
-# A query that begins behind what is dead steps over a few keys only: what was deleted since the last
-# look, and what one look leaves to the next.
-FEW = 200
-
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory):
@@ -28,38 +24,6 @@ def q(own, request):
         coll = client.dead[request.node.name]
         yield coll
         coll.drop()
-
-
-def skipped(coll):
-    """Hidden keys that commands have stepped over."""
-    status = coll.database.client.admin.command("serverStatus")
-    return status["metrics"]["queryExecutor"]["hiddenKeysSkipped"]
-
-
-def steps(coll, work):
-    before = skipped(coll)
-    done = work()
-    return done, skipped(coll) - before
-
-
-def until_few(coll, work, wanted, most=FEW):
-    """Waits until the query steps over a few keys only; it gives the same all the while."""
-
-    def is_cheap():
-        done, stepped = steps(coll, work)
-        assert done == wanted
-        return stepped <= most
-
-    until(f"at most {most} hidden keys", is_cheap, 20)
-
-
-def first(coll, filter, by, way=1):
-    found = coll.find_one(filter, sort=[(by, way)])
-    return found and found[by]
-
-
-def fill(coll, begin, end, **fields):
-    coll.insert_many([{"at": at, **fields} for at in range(begin, end)])
 
 
 def test_a_queue(q):

@@ -133,8 +133,38 @@ class Maker:
             coll.update_many(query, {"$inc": {"n": 1}})
 
 
+    def churn(self, documents, coll, ids):
+        """Deletes in the majority, whole ranges of them, and some that come back."""
+        rng = self.rng
+        kind = rng.random()
+        if kind < 0.35:
+            first = rng.randrange(len(ids))
+            low, high = ids[first], ids[min(first + rng.randrange(20, 300), len(ids) - 1)]
+            for i in [i for i in documents if low <= i < high]:
+                del documents[i]
+            coll.delete_many({"_id": {"$gte": low, "$lt": high}})
+        elif kind < 0.6:
+            query = {rng.choice(["a", "b", "o.x", "l"]): rng.choice([rng.randrange(6), "x", None])}
+            for i in [i for i, d in documents.items() if model.matches(d, query)]:
+                del documents[i]
+            coll.delete_many(query)
+        elif kind < 0.75 and documents:
+            i = rng.choice([min(documents), max(documents), rng.choice(list(documents))])
+            del documents[i]
+            coll.delete_one({"_id": i})
+        else:
+            gone = [i for i in ids if i not in documents]
+            # One, some that lie scattered, or nearly all when nearly all are gone.
+            back = rng.sample(gone, min(len(gone), rng.choice([1, 1, 20, 200]) if len(documents) > 30 else len(gone)))
+            new = [self.document(i) for i in back]
+            documents.update((d["_id"], d) for d in copy.deepcopy(new))
+            if new:
+                coll.insert_many(new, ordered=False)
+
+
+@pytest.mark.parametrize("writes", ["mixed", "mostly deletes"])
 @pytest.mark.parametrize("round_number", range(ROUNDS))
-def test_agrees_with_the_model(coll, round_number):
+def test_agrees_with_the_model(coll, round_number, writes):
     seed = SEED + round_number
     print(f"PANDO_SEED={seed}")
     rng = random.Random(seed)
@@ -144,14 +174,18 @@ def test_agrees_with_the_model(coll, round_number):
     for keys, options in early:
         coll.create_index(keys, **options)
     # Long strings as ids have the records lie elsewhere than under them.
-    ids = range(400) if rng.random() < 0.5 else [f"{i:040}" for i in range(400)]
+    count = 400 if writes == "mixed" else 1200
+    ids = range(count) if rng.random() < 0.5 else [f"{i:040}" for i in range(count)]
     documents = {i: make.document(i) for i in ids}
     coll.insert_many(copy.deepcopy(list(documents.values())))
     for keys, options in [c for c in chosen if c not in early]:
         coll.create_index(keys, **options)
     for step in range(120):
         for _ in range(rng.randrange(4)):
-            make.change(documents, coll)
+            if writes == "mixed":
+                make.change(documents, coll)
+            else:
+                make.churn(documents, coll, ids)
         query = make.query()
         everything = [documents[i] for i in sorted(documents)]
         expected = {d["_id"] for d in model.find(everything, query)}

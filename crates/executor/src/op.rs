@@ -310,6 +310,12 @@ impl<'a> OpCtx<'a> {
         interrupted(self.deadline, flags)
     }
 
+    /// What a long step of a scan asks, see [`storage::long_steps`].
+    pub fn question(&self) -> impl Fn(Option<Instant>) -> Result<()> + use<'a> {
+        let flags = [self.killed, self.cancelled];
+        move |deadline| interrupted(deadline, flags.map(|f| f.map(|f| &**f)))
+    }
+
     pub(crate) fn stopped_by(&self) -> StoppedBy<'_> {
         StoppedBy {
             deadline: self.deadline,

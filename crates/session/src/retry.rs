@@ -630,6 +630,39 @@ mod tests {
     }
 
     #[test]
+    fn records_that_were_deleted_cost_the_next_look_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(storage::StoreOptions::new(dir.path())).unwrap();
+        let retries = Retries::default();
+        let put = |number: u32, used: i64| {
+            let mut record = [0; 16];
+            record[..4].copy_from_slice(&number.to_be_bytes());
+            let doc = bson::doc! {"txn": 1i64, "date": Value::date(used)};
+            Effect::Put(key(&record, 0), doc.as_doc().as_bytes().to_vec())
+        };
+        let records: Vec<Effect> = (0..6000)
+            .map(|n| put(n, if n < 5990 { 1 } else { 1000 }))
+            .collect();
+        store.propose(vec![Entry::noop(records)]).unwrap();
+        assert_eq!(retries.delete_older(&store, 100).unwrap(), 5990);
+        let look = || {
+            let before = storage::hidden_keys::on_this_thread();
+            assert_eq!(retries.delete_older(&store, 100).unwrap(), 0);
+            storage::hidden_keys::on_this_thread() - before
+        };
+        let begun = std::time::Instant::now();
+        while look() > 200 {
+            assert!(begun.elapsed().as_secs() < 20, "each look steps over them");
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        // One that comes back is found.
+        store
+            .propose(vec![Entry::noop(vec![put(3000, 1)])])
+            .unwrap();
+        assert_eq!(retries.delete_older(&store, 100).unwrap(), 1);
+    }
+
+    #[test]
     fn a_damaged_record_is_an_error() {
         let (mut hold, mut records) = (hold(), BTreeMap::new());
         let (_, effect) = hold.statements(&[0]).record(&[updated(0)]);

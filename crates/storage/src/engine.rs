@@ -587,15 +587,19 @@ pub(crate) fn check_read(failure: *mut c_char) -> errors::Result<()> {
     if failure.is_null() {
         return Ok(());
     }
-    let message = taken(failure);
-    // A cached-only read met a block on disk; no other operation gives "incomplete".
-    if message.starts_with("Result incomplete") {
-        return Err(Suspension::Read.into());
-    }
-    Err(error(&message).into())
+    Err(read_failure(&taken(failure)))
 }
 
-fn taken(failure: *mut c_char) -> String {
+/// The failure of a read, by the engine's words.
+pub(crate) fn read_failure(message: &str) -> errors::Stop {
+    // A cached-only read met a block on disk; nothing else that comes here is "incomplete".
+    match message.starts_with("Result incomplete") {
+        true => Suspension::Read.into(),
+        false => error(message).into(),
+    }
+}
+
+pub(crate) fn taken(failure: *mut c_char) -> String {
     // SAFETY: a string allocated by RocksDB, ours to free.
     unsafe {
         let message = CStr::from_ptr(failure).to_string_lossy().into_owned();

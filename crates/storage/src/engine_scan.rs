@@ -9,20 +9,20 @@
 //! wherever the scan comes from. What the scan steps over itself it counts; where that is much, it
 //! notes the range as dead (see `dead_ranges`).
 //!
+//! A step over very many hidden keys pauses now and then, asks whether it may go on (see
+//! `long_steps`), and goes on where it stopped.
+//!
 //! Invariant: all parts of a scan show one state. A view without a snapshot gets one before its
 //! scan has a second part.
 
 use crate::dead_ranges::{Bytes, DeadRanges, successor};
-use crate::engine::check_read;
-use crate::family::Family;
 use crate::hidden_keys::{self, Passed};
-use crate::nonblocking_read::{self, Noting};
-use crate::view::{Direction, ReadOptions, Shown, View};
+use crate::long_steps;
+use crate::nonblocking_read::Noting;
+use crate::scan_part::{Manner, Part, Stopped};
+use crate::view::{Direction, Shown, View};
 use crate::write_set::Below;
-use errors::Result;
-use rocksdb_sys as ffi;
-use std::ffi::c_char;
-use std::ptr;
+use errors::{Error, Result, Stop, Suspension};
 use std::sync::Arc;
 
 /// A scan that steps over so many deleted keys in a row notes them.
@@ -43,124 +43,6 @@ enum State {
     New,
     On,
     Done,
-}
-
-/// How a scan reads.
-#[derive(Clone, Copy)]
-pub(crate) struct Manner {
-    pub family: Family,
-    pub direction: Direction,
-    pub cached_only: bool,
-    /// Whether blocks that are read enter the cache.
-    pub fill: bool,
-}
-
-/// An iterator within its bounds.
-struct Part {
-    iterator: *mut ffi::rocksdb_iterator_t,
-    low: Arc<[u8]>,
-    high: Arc<[u8]>,
-    _options: ReadOptions,
-}
-
-impl Drop for Part {
-    fn drop(&mut self) {
-        // SAFETY: ours, destroyed once, before what it points to.
-        unsafe { ffi::rocksdb_iter_destroy(self.iterator) }
-    }
-}
-
-impl Part {
-    /// Under the caller's `Noting`: opening an iterator may read.
-    fn new(shown: &Shown, manner: Manner, low: Arc<[u8]>, high: Arc<[u8]>) -> Part {
-        let cached = manner.cached_only && !nonblocking_read::active();
-        let options = ReadOptions::of(shown.snapshot(), cached);
-        // SAFETY: the options keep pointers to the bounds, which the part owns on the heap and
-        // never changes; the iterator is destroyed before options and bounds (see `Part::drop`),
-        // and the scan drops its part before the engine.
-        let iterator = unsafe {
-            if !manner.fill {
-                ffi::rocksdb_readoptions_set_fill_cache(options.raw(), 0);
-            }
-            if !high.is_empty() {
-                ffi::rocksdb_readoptions_set_iterate_upper_bound(
-                    options.raw(),
-                    high.as_ptr().cast(),
-                    high.len(),
-                );
-            }
-            // A forward scan starts at its lower bound, so the engine need not check it.
-            if manner.direction == Direction::Backward && !low.is_empty() {
-                ffi::rocksdb_readoptions_set_iterate_lower_bound(
-                    options.raw(),
-                    low.as_ptr().cast(),
-                    low.len(),
-                );
-            }
-            let engine = shown.engine();
-            ffi::rocksdb_create_iterator_cf(
-                engine.raw(),
-                options.raw(),
-                engine.families().handle(manner.family),
-            )
-        };
-        Part {
-            iterator,
-            low,
-            high,
-            _options: options,
-        }
-    }
-
-    fn go_to_first(&mut self, direction: Direction) {
-        // SAFETY (and below): the iterator is valid; the engine copies the keys that it is given.
-        unsafe {
-            match direction {
-                Direction::Forward => {
-                    ffi::rocksdb_iter_seek(self.iterator, self.low.as_ptr().cast(), self.low.len())
-                }
-                Direction::Backward => ffi::rocksdb_iter_seek_to_last(self.iterator),
-            }
-        }
-    }
-
-    fn go_to_next(&mut self, direction: Direction) {
-        unsafe {
-            match direction {
-                Direction::Forward => ffi::rocksdb_iter_next(self.iterator),
-                Direction::Backward => ffi::rocksdb_iter_prev(self.iterator),
-            }
-        }
-    }
-
-    /// To the first entry at or after `key` in the direction.
-    fn go_to(&mut self, key: &[u8], direction: Direction) {
-        unsafe {
-            match direction {
-                Direction::Forward => {
-                    // What lies before the part is dead, and would be stepped over.
-                    let key = key.max(&self.low);
-                    ffi::rocksdb_iter_seek(self.iterator, key.as_ptr().cast(), key.len());
-                }
-                Direction::Backward if !self.high.is_empty() && *key >= *self.high => {
-                    ffi::rocksdb_iter_seek_to_last(self.iterator);
-                }
-                Direction::Backward => {
-                    ffi::rocksdb_iter_seek_for_prev(self.iterator, key.as_ptr().cast(), key.len());
-                }
-            }
-        }
-    }
-
-    fn is_on_entry(&self) -> bool {
-        unsafe { ffi::rocksdb_iter_valid(self.iterator) != 0 }
-    }
-
-    fn check(&self) -> Result<()> {
-        let mut failure: *mut c_char = ptr::null_mut();
-        unsafe { ffi::rocksdb_iter_get_error(self.iterator, &mut failure) };
-        check_read(failure)
-    }
 }
 
 /// Where the stretch began that the scan is in: behind the entry that it gave last, or where it was
@@ -231,7 +113,7 @@ impl EngineScan {
             low,
             high,
         };
-        if scan.notes && scan.dead().any() {
+        if scan.notes && (scan.dead().any() || shown.empty().any()) {
             scan.look_for_parts();
         }
         if !scan.parted {
@@ -254,8 +136,17 @@ impl EngineScan {
         self.manner.direction == Direction::Backward
     }
 
+    /// The first range of `[low, high)`, or the last, in which nothing lives: known of all states, or
+    /// of this snapshot only.
     fn first_dead(&self, low: &[u8], high: &[u8]) -> Option<(Bytes, Bytes)> {
-        self.dead().first(low, high, self.seen, self.backward())
+        let backward = self.backward();
+        let of_all = self.dead().first(low, high, self.seen, backward);
+        let of_this = self.shown.empty().first(low, high, backward);
+        match (of_all, of_this) {
+            (Some(a), Some(b)) if backward => Some(if a.1 >= b.1 { a } else { b }),
+            (Some(a), Some(b)) => Some(if a.0 <= b.0 { a } else { b }),
+            (a, b) => a.or(b),
+        }
     }
 
     /// Sees whether dead ranges lie within the bounds.
@@ -392,30 +283,22 @@ impl EngineScan {
     /// `own`: entries that the engine has passed and that are not hidden.
     #[inline]
     fn arrived(&mut self, mut before: Passed, mut own: u64) -> Result<bool> {
+        let mut paused_at = Vec::new();
         loop {
             let Some(part) = &self.part else {
                 return Ok(self.ended());
             };
-            let is_on = part.is_on_entry();
+            let entry = part.is_on_entry().then(|| part.entry());
             // A step backward has passed the entry that it gives, one forward the one before.
             let own_here = if self.backward() {
-                u64::from(is_on)
+                u64::from(entry.is_some())
             } else {
                 own
             };
-            let (hidden, markers) = Passed::now().since(before, self.backward(), own_here);
-            if hidden > 0 {
-                hidden_keys::count(hidden);
-                self.hidden += hidden;
-                self.stretch.markers += markers;
-            }
-            if is_on {
+            self.count(Passed::now().since(before, self.backward(), own_here))?;
+            if let Some(entry) = entry {
                 self.state = State::On;
-                // SAFETY: on an entry, whose bytes stay until the iterator is moved.
-                unsafe {
-                    self.key = bytes(ffi::rocksdb_iter_key_slice(part.iterator));
-                    self.value = bytes(ffi::rocksdb_iter_value_slice(part.iterator));
-                }
+                (self.key, self.value) = entry;
                 if !self.backward() && self.value.len() >= LONG {
                     prefetch_behind(self.value);
                 }
@@ -424,10 +307,15 @@ impl EngineScan {
                 }
                 return Ok(true);
             }
-            if let Err(e) = part.check() {
-                self.state = State::Done;
-                (self.key, self.value) = (&[], &[]);
-                return Err(e);
+            match self.part.as_ref().map_or(Stopped::AtEnd, Part::stopped) {
+                Stopped::AtEnd => (),
+                Stopped::Failed(e) => return Err(self.failed(e)),
+                Stopped::Paused => {
+                    before = Passed::now();
+                    own = 0;
+                    self.go_on(&mut paused_at)?;
+                    continue;
+                }
             }
             let Some(beyond) = self.beyond.take() else {
                 return Ok(self.ended());
@@ -442,6 +330,46 @@ impl EngineScan {
                 part.go_to_first(self.manner.direction);
             }
         }
+    }
+
+    /// A step has passed so many hidden keys, and so many markers among them.
+    #[inline]
+    fn count(&mut self, (hidden, markers): (u64, u64)) -> Result<()> {
+        if hidden == 0 {
+            return Ok(());
+        }
+        hidden_keys::count(hidden);
+        self.hidden += hidden;
+        self.stretch.markers += markers;
+        if self.manner.cached_only && !long_steps::may_stay_on_loop(hidden) {
+            return Err(self.failed(Suspension::Read.into()));
+        }
+        Ok(())
+    }
+
+    /// After a pause: goes on where the iterator stopped, which is behind `before`.
+    #[cold]
+    fn go_on(&mut self, before: &mut Vec<u8>) -> Result<()> {
+        let asked = long_steps::ask();
+        let Some(part) = self.part.as_mut().filter(|_| asked.is_ok()) else {
+            return asked.map_err(|e| self.failed(e));
+        };
+        let place = part.place();
+        if place == *before {
+            let lost = Error::internal("a scan that paused does not come further");
+            return Err(self.failed(lost.into()));
+        }
+        part.go_to(&place, self.manner.direction);
+        *before = place;
+        Ok(())
+    }
+
+    /// The scan gives nothing more.
+    #[cold]
+    fn failed(&mut self, e: Stop) -> Stop {
+        self.state = State::Done;
+        (self.key, self.value) = (&[], &[]);
+        e
     }
 
     /// The scan is at its end.
@@ -464,13 +392,16 @@ impl EngineScan {
         let at = unsafe { &*self.key };
         let weight = u32::try_from(self.stretch.markers).unwrap_or(u32::MAX);
         let (on, from) = (self.state == State::On, self.stretch.from.as_slice());
-        match (self.manner.direction, on) {
-            (Direction::Forward, true) => self.dead().note(from, at, self.seen, weight),
-            (Direction::Forward, false) => self.dead().note(from, &self.high, self.seen, weight),
-            (Direction::Backward, true) => {
-                self.dead().note(&successor(at), from, self.seen, weight);
-            }
-            (Direction::Backward, false) => self.dead().note(&self.low, from, self.seen, weight),
+        let behind = successor(at);
+        let (low, high) = match (self.manner.direction, on) {
+            (Direction::Forward, true) => (from, at),
+            (Direction::Forward, false) => (from, &*self.high),
+            (Direction::Backward, true) => (&*behind, from),
+            (Direction::Backward, false) => (&*self.low, from),
+        };
+        self.dead().note(low, high, self.seen, weight);
+        if !self.shown.snapshot().is_null() {
+            self.shown.empty().note(low, high, weight);
         }
     }
 
@@ -553,13 +484,4 @@ fn prefetch_behind(value: *const [u8]) {
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = value;
-}
-
-/// # Safety
-/// The slice's bytes must live for `'a`.
-unsafe fn bytes<'a>(slice: ffi::rocksdb_slice_t) -> &'a [u8] {
-    if slice.size == 0 {
-        return &[];
-    }
-    unsafe { std::slice::from_raw_parts(slice.data.cast(), slice.size) }
 }

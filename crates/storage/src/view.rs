@@ -6,12 +6,14 @@
 //! stands behind it in the struct is let go.
 
 use crate::batched_read::{self, Brought};
+use crate::empty_stretches::EmptyStretches;
 use crate::engine::{Engine, check_read};
-use crate::engine_scan::{EngineScan, Manner};
+use crate::engine_scan::EngineScan;
 use crate::family::Family;
 use crate::ghost_list::blocks_that_came;
 use crate::nonblocking_read::{self, Noting};
 use crate::record_cache::{Row, is_record};
+use crate::scan_part::Manner;
 use crate::write_set::{Bytes, MergedScan, WriteSet};
 use errors::{Error, Result, Stop, Suspension, err};
 use rocksdb_sys as ffi;
@@ -112,6 +114,8 @@ pub(crate) struct Shown {
     sequence: u64,
     /// The snapshot holds the writes up to this one; see `dead_ranges`.
     writes: u64,
+    /// Where its scans have found nothing, if it has a snapshot.
+    empty: EmptyStretches,
     any: OnceLock<ReadOptions>,
     cached: OnceLock<ReadOptions>,
     /// How many of the next batches are assumed to be dense.
@@ -132,6 +136,11 @@ impl Shown {
     /// Null: the newest state at each read.
     pub fn snapshot(&self) -> *const ffi::rocksdb_snapshot_t {
         self.snapshot
+    }
+
+    /// Where its scans have found nothing; nothing is noted there without a snapshot.
+    pub fn empty(&self) -> &EmptyStretches {
+        &self.empty
     }
 
     /// Whatever is read from now on holds the writes up to this one.
@@ -247,6 +256,7 @@ impl View {
                 snapshot,
                 sequence,
                 writes,
+                empty: EmptyStretches::default(),
                 any: OnceLock::new(),
                 cached: OnceLock::new(),
                 dense: AtomicU32::new(0),

@@ -222,7 +222,12 @@ impl Commands {
         cx.begun = progress.and_then(|p| p.begun);
         cx.first_run = first_run;
         cx.transaction = statement;
-        let done = run_of_ranges(&mut cx, call, start, &admission);
+        let done = {
+            let question = cx.op.question();
+            storage::long_steps::asking(cx.op.deadline, &question, || {
+                run_of_ranges(&mut cx, call, start, &admission)
+            })
+        };
         let suspended = matches!(done, Err(Stop::Suspended(_)));
         if cx.op.commit_failed {
             // As after the failed commit of a loop's group.

@@ -4,6 +4,7 @@
 use super::known::{MOST_ADJACENT, MOST_RANGES};
 use super::*;
 use crate::hidden_keys;
+use crate::long_steps;
 use crate::{Direction, Effect, Scan, Store, StoreOptions, View};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -425,6 +426,135 @@ fn look(
         let Some(got) = got else { return Ok(given) };
         at = Some(got);
         given += 1;
+    }
+}
+
+#[test]
+fn an_old_view_steps_over_what_it_has_found_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    write(&store, (0..20_000).map(put));
+    write(&store, (100..19_900).map(delete));
+    let old = store.view();
+    // What is noted from here on is of later states.
+    write(&store, [put(50_000)]);
+    until_few(400, || assert_eq!(all(&store.view()).len(), 201));
+    let left: Vec<u64> = (0..100).chain(19_900..20_000).collect();
+    let (found, first_look) = hidden(|| all(&old));
+    assert_eq!(found, left);
+    assert!(first_look <= 3 * 20_000, "{first_look}");
+    // Whatever is written meanwhile, this state stays as it is.
+    write(&store, (500..600).map(put));
+    let (low, high) = bounds();
+    let ((), stepped) = hidden(|| {
+        assert_eq!(all(&old), left);
+        let mut scan = old.scan(&low, &high, Direction::Backward);
+        assert!(scan.seek(&key(550)).unwrap());
+        assert_eq!(number(&scan), 99);
+        let mut scan = old.scan(&key(550), &high, Direction::Forward);
+        assert!(scan.next().unwrap());
+        assert_eq!(number(&scan), 19_900);
+        assert_eq!(all(&old.clone()), left);
+    });
+    assert!(stepped < 100, "{stepped}");
+    assert_eq!(all(&store.view()).len(), 301);
+}
+
+/// A view before which, and behind which, something lives, and between them very much that is newer:
+/// nothing can note it.
+fn with_much_that_is_newer(store: &Store, newer: u64) -> View {
+    write(store, [put(0), put(1_000_000)]);
+    let view = store.view();
+    write(store, (1..=newer).map(put));
+    view
+}
+
+#[test]
+fn a_long_step_goes_on_where_it_paused() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let newer = 5 * long_steps::STEPS + 77;
+    let view = with_much_that_is_newer(&store, newer);
+    let asked = AtomicU64::new(0);
+    let question = |_: Option<Instant>| {
+        asked.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    };
+    let (low, high) = bounds();
+    for direction in [Direction::Forward, Direction::Backward] {
+        asked.store(0, Ordering::Relaxed);
+        let look = || {
+            let mut found = Vec::new();
+            let mut scan = view.scan(&low, &high, direction);
+            while scan.next().unwrap() {
+                found.push(number(&scan));
+            }
+            if direction == Direction::Backward {
+                found.reverse();
+            }
+            // A seek into the middle, and to an end behind which nothing is.
+            assert!(scan.seek(&key(700)).unwrap());
+            let mut scan = view.scan(&key(1), &key(900_000), direction);
+            assert!(!scan.next().unwrap());
+            found
+        };
+        let (found, stepped) = hidden(|| long_steps::asking(None, &question, look));
+        assert_eq!(found, [0, 1_000_000]);
+        let most = 3 * newer + 100;
+        assert!((2 * newer..most).contains(&stepped), "{stepped}");
+        assert!(
+            (10..20).contains(&asked.load(Ordering::Relaxed)),
+            "{asked:?}"
+        );
+    }
+    // One key with many versions is one step.
+    let view = store.view();
+    for _ in 0..20 {
+        write(&store, std::iter::repeat_n((), 1000).map(|()| put(0)));
+    }
+    let (found, stepped) = hidden(|| first(&view, Direction::Forward));
+    assert_eq!(found, Some(0));
+    assert!(stepped < 100, "{stepped}");
+}
+
+#[test]
+fn a_long_step_ends_with_its_operation_and_leaves_an_event_loop() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path());
+    let view = with_much_that_is_newer(&store, 2 * long_steps::ON_LOOP);
+    let (low, high) = bounds();
+    for direction in [Direction::Forward, Direction::Backward] {
+        let second = |view: &View| {
+            let mut scan = view.scan(&low, &high, direction);
+            assert!(scan.next().unwrap());
+            let second = scan.next();
+            assert!(
+                second.is_ok() || !scan.next().unwrap(),
+                "it gives nothing more"
+            );
+            second
+        };
+        let ended = |_: Option<Instant>| Err(errors::err!(Interrupted, "ended").into());
+        let on = |_: Option<Instant>| Ok(());
+        let (done, stepped) = hidden(|| long_steps::asking(None, &ended, || second(&view)));
+        assert!(done.unwrap_err().is(errors::Code::Interrupted));
+        assert!(stepped < 2 * long_steps::STEPS, "{stepped}");
+        let (done, stepped) =
+            hidden(|| long_steps::asking(None, &on, || second(&view.cached_only())));
+        assert!(done.unwrap_err().is_suspension());
+        assert!(stepped < 2 * long_steps::ON_LOOP, "{stepped}");
+        // Many short steps are as one long.
+        let short = |view: &View| {
+            (0..5u64).try_for_each(|n| {
+                let low = key(1 + n * 5000);
+                let high = key(5000 + n * 5000);
+                view.scan(&low, &high, direction).next().map(drop)
+            })
+        };
+        let done = long_steps::asking(None, &on, || short(&view.cached_only()));
+        assert!(done.unwrap_err().is_suspension());
+        assert!(long_steps::asking(None, &on, || second(&view)).unwrap());
+        assert!(second(&view.cached_only()).unwrap(), "nobody asks");
     }
 }
 
