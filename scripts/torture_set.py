@@ -2,8 +2,9 @@
 
     python scripts/torture_set.py target/debug/pando [seeds, 5] [seconds a seed, 20] [first seed, random]
 
-Writers insert with majority and add to counters in transactions. In the end every acknowledged insert must be there, the
-counter must have at least what was acknowledged, and all members must hash alike. A failing seed is printed.
+Writers insert with majority, delete most of it again, and add to counters in transactions. In the end every acknowledged insert
+must be there that was not deleted, and none whose deletion was acknowledged, on every member and in both orders; the counter must
+have at least what was acknowledged, and all members must hash alike. A failing seed is printed.
 """
 
 import os
@@ -33,7 +34,7 @@ WRITERS = 4
 class Load:
     def __init__(self, uri):
         self.uri, self.stop = uri, threading.Event()
-        self.inserted, self.added, self.refused = [], 0, 0
+        self.inserted, self.deleted, self.doubtful, self.added, self.refused = [], set(), set(), 0, 0
         self.lock = threading.Lock()
         self.threads = [threading.Thread(target=self.write, args=(n,), daemon=True) for n in range(WRITERS)]
         for thread in self.threads:
@@ -43,13 +44,16 @@ class Load:
         options = dict(serverSelectionTimeoutMS=8000, socketTimeoutMS=8000)
         with MongoClient(self.uri, **options) as client:
             coll = client.t.get_collection("c", write_concern=WriteConcern("majority"))
-            n = 0
+            n, mine = 0, []
             while not self.stop.is_set():
                 n += 1
-                key = f"{writer}-{n}"
+                key = f"{writer}-{n:07}"
                 try:
-                    if n % 5:
+                    if n % 40 == 7:
+                        self.delete(coll, mine)
+                    elif n % 5:
                         coll.insert_one({"_id": key})
+                        mine.append(key)
                         with self.lock:
                             self.inserted.append(key)
                     else:
@@ -59,6 +63,20 @@ class Load:
                 except PyMongoError:
                     with self.lock:
                         self.refused += 1
+
+    def delete(self, coll, mine):
+        """All but the newest few, as a queue does."""
+        gone, mine[:-3] = mine[:-3], []
+        if not gone:
+            return
+        try:
+            coll.delete_many({"_id": {"$gte": gone[0], "$lte": gone[-1]}})
+            with self.lock:
+                self.deleted.update(gone)
+        except PyMongoError:
+            with self.lock:
+                self.doubtful.update(gone)
+            raise
 
     def transact(self, client, key):
         def work(session):
@@ -94,8 +112,10 @@ def harm(rng, members, until_time):
 def check(members, load):
     with members.client() as client:
         there = {d["_id"] for d in client.t.c.find({}, {"_id": 1})}
-        lost = set(load.inserted) - there
+        lost = set(load.inserted) - load.deleted - load.doubtful - there
         assert not lost, f"{len(lost)} acknowledged inserts are lost: {sorted(lost)[:5]}"
+        back = load.deleted & there
+        assert not back, f"{len(back)} acknowledged deletions are undone: {sorted(back)[:5]}"
         # Both in one snapshot: a commit whose client gave up may still be on its way.
         with client.start_session(snapshot=True) as session:
             sums = {d["_id"]: d["n"] for d in client.t.sum.find(session=session)}
@@ -113,6 +133,11 @@ def check(members, load):
         return out
 
     until("all members hash alike", lambda: len(set(hashes())) == 1, 60)
+    for member in members.members:
+        with member.client() as client:
+            for way in (1, -1):
+                seen = [d["_id"] for d in client.t.c.find().sort("_id", way)]
+                assert set(seen) >= there and len(seen) == len(set(seen)), f"{set(seen) ^ there} on {member.address}"
 
 
 for seed in range(first, first + seeds):
@@ -131,4 +156,4 @@ for seed in range(first, first + seeds):
         except AssertionError:
             print(f"seed {seed} fails")
             raise
-        print(f"seed {seed}: {len(load.inserted)} inserts, {load.added} transactions, {load.refused} refused: all there", flush=True)
+        print(f"seed {seed}: {len(load.inserted)} inserts, {len(load.deleted)} deletions, {load.added} transactions, {load.refused} refused: all there", flush=True)

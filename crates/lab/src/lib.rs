@@ -153,6 +153,9 @@ enum Study {
     /// Study G: pipelines that filter, group, join and sort documents of 1 KB, each by itself, on any targets.
     #[command(alias = "g")]
     Aggregate(study::aggregate::Args),
+    /// Study H: a queue of jobs, or a window by age: whether what was deleted costs anything, on any targets.
+    #[command(alias = "h")]
+    Queue(study::queue::Args),
 }
 
 /// Runs `pando lab …`; `args` are the words after `lab`.
@@ -259,6 +262,7 @@ fn dispatch(command: Command) -> Result<bool> {
             Study::Pains(args) => study::pains::main(args),
             Study::Files(args) => study::files::main(args),
             Study::Aggregate(args) => study::aggregate::main(args),
+            Study::Queue(args) => study::queue::main(args),
         },
         Command::Queries(args) => queries::main(args),
         Command::Reads(args) => reads::main(args),
@@ -322,6 +326,7 @@ fn list() {
             "aggregate",
             "G: pipelines over documents of 1 KB, on any targets",
         ),
+        ("queue", "H: a queue, or a window by age, on any targets"),
     ] {
         println!("  {name:<11}{about}");
     }

@@ -28,6 +28,18 @@ pub struct Once {
     pub text: String,
 }
 
+impl Once {
+    /// Whether a target of that language is told it.
+    pub fn is_told_in(&self, language: Language) -> bool {
+        understands(language, self.language)
+    }
+}
+
+/// Whether a target of one language is told what is said in another.
+fn understands(language: Language, said: Language) -> bool {
+    language == said || language == Language::MySql && said == Language::Sql
+}
+
 /// A query in one language.
 #[derive(Clone, Debug)]
 pub struct Query {
@@ -86,7 +98,9 @@ impl File {
                     file.set(line, bare, defined)?;
                     None
                 }
-                Some(word @ ("before" | "after" | "query")) => Some(Head::parse(line, word, bare)?),
+                Some(word @ ("before" | "after" | "query")) => {
+                    Some(Head::parse(line, word, bare, |name| file.constant(name))?)
+                }
                 _ if head.is_none() && !bare.is_empty() => {
                     return Err(wrong(
                         line,
@@ -118,19 +132,20 @@ impl File {
             return Err(wrong(line, format!("'{name}' is no name, or one twice")));
         }
         let given = defined.iter().rfind(|d| d.0 == name);
-        let constant = |name: &str| {
-            let found = self.variables.iter().find(|v| v.0 == name);
-            match found {
-                Some((_, Kind::Constant(n))) => Some(*n),
-                _ => None,
-            }
-        };
         let kind = match given {
             Some((_, n)) => Kind::Constant(*n),
-            None => Kind::parse(value, constant).map_err(|why| wrong(line, why))?,
+            None => Kind::parse(value, |n| self.constant(n)).map_err(|why| wrong(line, why))?,
         };
         self.variables.push((name.to_string(), kind));
         Ok(())
+    }
+
+    /// The value of a constant that is set above.
+    fn constant(&self, name: &str) -> Option<i64> {
+        match self.variables.iter().find(|v| v.0 == name) {
+            Some((_, Kind::Constant(n))) => Some(*n),
+            _ => None,
+        }
     }
 
     /// A block that has come to its end.
@@ -155,11 +170,20 @@ impl File {
         match head {
             Head::Before(n) => self.before.push(once(n)),
             Head::After(n) => self.after.push(once(n)),
-            Head::Query(q) => self.queries.push(Query {
-                language,
-                text,
-                ..q
-            }),
+            Head::Query(q) => {
+                let language = match (q.language, language) {
+                    (Language::MySql, Language::Commands) => {
+                        return Err(wrong(line, "a command is not for mysql"));
+                    }
+                    (Language::MySql, _) => Language::MySql,
+                    (_, said) => said,
+                };
+                self.queries.push(Query {
+                    language,
+                    text,
+                    ..q
+                });
+            }
         }
         Ok(())
     }
@@ -183,10 +207,14 @@ impl File {
 
     /// The queries in a language; every name must have one.
     pub fn queries_in(&self, language: Language) -> Result<Vec<&Query>> {
+        let own_form = |q: &Query| {
+            let same = |o: &&Query| o.name == q.name && o.language == language;
+            q.language == language || !self.queries.iter().any(|o| same(&o))
+        };
         let own: Vec<&Query> = self
             .queries
             .iter()
-            .filter(|q| q.language == language)
+            .filter(|q| understands(language, q.language) && own_form(q))
             .collect();
         let told = |q: &&Query| own.iter().any(|o| o.name == q.name);
         match self.queries.iter().find(|q| !told(q)) {
@@ -225,10 +253,18 @@ pub fn is_name(name: &str) -> bool {
 }
 
 impl Head {
-    fn parse(line: usize, word: &str, said: &str) -> Result<Head> {
+    fn parse(
+        line: usize,
+        word: &str,
+        said: &str,
+        constant: impl Fn(&str) -> Option<i64>,
+    ) -> Result<Head> {
         let mut words = said.split_whitespace().skip(1);
         if word != "query" {
             let times = match words.next() {
+                Some(n) if n.starts_with(':') => constant(&n[1..])
+                    .and_then(|n| u64::try_from(n).ok())
+                    .ok_or_else(|| wrong(line, format!("'{n}' is no constant above zero")))?,
                 Some(n) => count(n).map_err(|why| wrong(line, why))?,
                 None => 1,
             };
@@ -240,7 +276,10 @@ impl Head {
         }
         let name = words.next().unwrap_or_default();
         if !is_name(name) {
-            return Err(wrong(line, "query NAME [weight N] [rows A..B] is expected"));
+            return Err(wrong(
+                line,
+                "query NAME [weight N] [rows A..B] [on mysql] is expected",
+            ));
         }
         let mut query = Query {
             line,
@@ -259,12 +298,13 @@ impl Head {
                     .filter(|n| *n > 0)
                     .map(|n| query.weight = n),
                 "rows" => rows(value).map(|r| query.rows = Some(r)),
+                "on" => (value == "mysql").then(|| query.language = Language::MySql),
                 _ => None,
             };
             if done.is_none() {
                 return Err(wrong(
                     line,
-                    format!("'{word} {value}': weight N or rows A..B is expected"),
+                    format!("'{word} {value}': weight N, rows A..B or on mysql is expected"),
                 ));
             }
         }
@@ -297,6 +337,14 @@ mod tests {
         assert_eq!((commands.len(), commands[0].weight), (1, 3));
         assert_eq!(commands[0].rows, Some(0..=5));
         assert_eq!(f.queries_in(Language::Sql).unwrap()[0].text, "SELECT 1");
+        let two =
+            "set n = 3\nbefore :n\nSELECT 1\nquery q on mysql rows 1\nSELECT 2\nquery q\nSELECT 3";
+        let two = File::parse(two, &[]).unwrap();
+        assert_eq!(two.before[0].times, 3);
+        let said = |language| two.queries_in(language).map(|all| all[0].text.clone());
+        assert_eq!(said(Language::Sql).unwrap(), "SELECT 3");
+        assert_eq!(said(Language::MySql).unwrap(), "SELECT 2");
+        assert!(two.before[0].is_told_in(Language::MySql) && said(Language::Commands).is_err());
         let defined = [("n".to_string(), 99)];
         let f = File::parse(GOOD, &defined).unwrap();
         assert_eq!(f.variables[1].1, Kind::Uniform(1, 99));
@@ -314,6 +362,9 @@ mod tests {
             ("query 1q\nSELECT 1", "line 1"),
             ("query q\nSELECT 1\nquery q\nSELECT 2", "line 3"),
             ("before none\nSELECT 1", "line 1"),
+            ("before :n\nSELECT 1", "line 1"),
+            ("query q on oracle\nSELECT 1", "line 1"),
+            ("query q on mysql\n{\"ping\": 1}", "line 1"),
             ("set a = normal(1, 2)\nquery q\nSELECT 1", "line 1"),
             ("set a = 1", "no query"),
         ] {

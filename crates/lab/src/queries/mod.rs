@@ -13,7 +13,7 @@
 //! {"drop": "orders"}
 //! ```
 //! A statement that begins with `{` is a command in Extended JSON, all others are SQL; a target is told those of its
-//! language. What is sent is made ready before the clock starts: in a command a variable is patched in place.
+//! language. `query of_customer on mysql` is the same for MySQL and MariaDB, in place of the other SQL. What is sent is made ready before the clock starts: in a command a variable is patched in place.
 //!
 //! Invariant: a reply that is an error, or that gives another number of records than the file says, ends the run.
 
@@ -28,7 +28,7 @@ use crate::output::{Journal, Output, Page};
 use crate::process;
 use crate::progress::{self, Goal, Progress, say};
 use crate::repeat::{Repeat, turns};
-use crate::report::{Draft, Step, TargetInfo};
+use crate::report::{Check, Draft, Step, TargetInfo};
 use crate::targets::local::given_or_own;
 use crate::targets::{Key, Language, Table, Target};
 use crate::terms::{Durability, duration, pause, positive};
@@ -96,17 +96,27 @@ pub fn main(args: Args) -> Result<bool> {
     for (name, value) in &args.define {
         draft.set(name, *value);
     }
-    run(&args.how, &file, draft, &args.connections, false)
+    run(&args.how, &file, draft, &args.connections, Steps::Together)
 }
 
-/// Asks the targets the queries of a file. `apart`: each in a step of its own, in which the targets
-/// take turns query by query.
+/// What the queries of a file are measured in.
+#[derive(Clone, Copy)]
+pub enum Steps<'a> {
+    /// All in one step, beside each other.
+    Together,
+    /// Each in a step of its own, in which the targets take turns query by query.
+    Apart,
+    /// As together; each step, with its key, is looked at.
+    Whole(&'a dyn Fn(&str, &Step) -> Vec<Check>),
+}
+
+/// Asks the targets the queries of a file.
 pub fn run(
     how: &How,
     file: &File,
     mut draft: Draft,
     connections: &[usize],
-    apart: bool,
+    kind: Steps<'_>,
 ) -> Result<bool> {
     catch_interrupts();
     positive("--connections", connections)?;
@@ -121,9 +131,9 @@ pub fn run(
         all.push(Asked::new(how, file, target, &mut draft)?);
     }
     let mut journal = Journal::open(&mut draft, &how.to)?;
-    let groups: Vec<Option<usize>> = match apart {
-        true => (0..file.names().len()).map(Some).collect(),
-        false => vec![None],
+    let groups: Vec<Option<usize>> = match kind {
+        Steps::Apart => (0..file.names().len()).map(Some).collect(),
+        Steps::Together | Steps::Whole(_) => vec![None],
     };
     let steps = connections.len() * groups.len() * all.len() * repeats;
     progress::course(steps.saturating_sub(draft.done()) as f64);
@@ -135,7 +145,7 @@ pub fn run(
         for &group in &groups {
             for (_, i) in turns(repeats, all.len()).filter(|t| t.0 == repeat) {
                 for &n in connections {
-                    all[i].measure(group, n, &mut draft, &mut journal)?;
+                    all[i].measure(kind, group, n, &mut draft, &mut journal)?;
                 }
             }
         }
@@ -206,7 +216,7 @@ impl<'a> Asked<'a> {
 
     /// What comes before or after a measurement, statement by statement.
     fn say(&self, all: &[file::Once]) -> Result<()> {
-        for once in all.iter().filter(|o| o.language == self.language) {
+        for once in all.iter().filter(|o| o.is_told_in(self.language)) {
             if interrupted() {
                 return Ok(());
             }
@@ -228,6 +238,7 @@ impl<'a> Asked<'a> {
     /// A step of all queries, or of one.
     fn measure(
         &self,
+        kind: Steps<'_>,
         query: Option<usize>,
         connections: usize,
         draft: &mut Draft,
@@ -271,6 +282,9 @@ impl<'a> Asked<'a> {
         let mut step = Step::new(&name, connections, threads, &outcome, spent);
         step.target = Some(label);
         step.own_queries = true;
+        if let Steps::Whole(look) = kind {
+            look(&key, &step).into_iter().for_each(|c| draft.check(c));
+        }
         draft.push(&key, step);
         journal.save(draft);
         Ok(())

@@ -30,7 +30,7 @@ impl Statement {
         variables: &[Variable],
     ) -> Result<Statement> {
         match language {
-            Language::Sql => Ok(Statement::Sql(pieces(text, variables))),
+            Language::Sql | Language::MySql => Ok(Statement::Sql(pieces(text, variables))),
             Language::Commands => {
                 let command = bson::json::parse(text).map_err(|why| wrong(line, why))?;
                 let mut made = Writer::new();

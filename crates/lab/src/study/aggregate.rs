@@ -5,7 +5,7 @@
 //! core on every target.
 
 use crate::fault::{Fault, Result};
-use crate::queries::{self, File, How};
+use crate::queries::{self, File, How, Steps};
 use crate::report::Draft;
 use crate::terms::count;
 
@@ -35,5 +35,5 @@ pub fn main(args: Args) -> Result<bool> {
     let file = File::parse(QUERIES, &defined)?;
     let mut draft = Draft::new("study", "G-aggregate");
     draft.set("documents", documents);
-    queries::run(&args.how, &file, draft, &args.connections, true)
+    queries::run(&args.how, &file, draft, &args.connections, Steps::Apart)
 }

@@ -1,6 +1,6 @@
 //! The published studies. A ([`single`]): one process, documents of 1 KB with three secondary indexes. B ([`keys`]): ways
 //! to insert. C ([`sizes`]): YCSB by connections and data size. D ([`shards`]). E ([`pains`]). F ([`files`]): GridFS. G ([`aggregate`]):
-//! pipelines over documents of 1 KB.
+//! pipelines over documents of 1 KB. H ([`queue`]): a queue, and a window by age.
 
 pub mod aggregate;
 pub mod dataset;
@@ -8,6 +8,7 @@ pub mod files;
 pub mod keys;
 pub mod operation;
 pub mod pains;
+pub mod queue;
 pub mod record;
 pub mod shards;
 pub mod single;

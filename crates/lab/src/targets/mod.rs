@@ -103,13 +103,15 @@ pub enum Language {
     /// Commands of MongoDB's protocol, whole messages.
     Commands,
     Sql,
+    /// SQL, or what only MySQL and MariaDB say so.
+    MySql,
 }
 
 impl Language {
     pub fn name(self) -> &'static str {
         match self {
             Language::Commands => "MongoDB's commands",
-            Language::Sql => "SQL",
+            Language::Sql | Language::MySql => "SQL",
         }
     }
 }

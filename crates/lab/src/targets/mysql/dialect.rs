@@ -4,7 +4,7 @@ use super::Route;
 use super::packets::{ends_rows, length_encoded, number, packet, payload, refused, whole};
 use super::session::My;
 use crate::fault::{Fault, Result};
-use crate::targets::{Answer, Cells, Dialect, Stream, Table};
+use crate::targets::{Answer, Cells, Dialect, Language, Stream, Table};
 use std::sync::Arc;
 
 pub(super) fn quoted(name: &str) -> String {
@@ -129,6 +129,10 @@ impl MyDialect {
 }
 
 impl Dialect for MyDialect {
+    fn language(&self) -> Language {
+        Language::MySql
+    }
+
     fn connect(&self) -> Result<(Stream, u32)> {
         let mut c = My::connect(&self.route)?;
         if self.table.name.is_empty() {
