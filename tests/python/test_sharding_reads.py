@@ -243,6 +243,20 @@ def test_a_change_stream_over_shards(db):
         assert {e["_id"]["_data"] for e in events[21:]} <= {e["_id"]["_data"] for e in [again.next() for _ in range(21)]}
 
 
+def test_a_change_stream_goes_on_behind_a_token_of_a_shard(db, cluster):
+    """Who moves from a shard's own stream to the router's has each event once."""
+    coll = shard(db, "c", {"k": 1}, at=[50])
+    for name in cluster.sets:
+        with cluster.on_shard(name) as direct, direct[db.name].c.watch(max_await_time_ms=50) as own:
+            coll.insert_many([{"k": k} for k in (1, 99, 2, 98, 3, 97)])
+            told = [own.next() for _ in range(2)]
+        for event in told:
+            with coll.watch(resume_after=event["_id"], max_await_time_ms=50) as stream:
+                following = stream.next()
+            assert following["documentKey"] != event["documentKey"]
+            assert following["clusterTime"] >= event["clusterTime"]
+
+
 def test_the_router_tells_the_time(db):
     coll = shard(db, "c", {"k": 1}, at=[50])
     coll.insert_one({"k": 1})

@@ -56,6 +56,9 @@ pub(crate) struct ChangeStream {
     parts: Vec<Part>,
     /// Behind which place events are given.
     after: Place,
+    /// It resumes behind an event that a shard itself has told of. Of which shard is not known before all
+    /// have come to it; where two have one of the same token, both come, one of them again.
+    unnamed: Option<String>,
     /// What the client may resume behind.
     token: String,
     /// Where each database is, as far as it was seen: that shard tells of its collections.
@@ -112,6 +115,7 @@ pub(crate) fn open(
         rest: stages_of(rest.finish_array()),
         parts: Vec::new(),
         after: begin.after.clone(),
+        unnamed: begin.unnamed.clone(),
         token: begin.token.clone(),
         homes: HashMap::new(),
         looks_up: full == Some("updateLookup"),
@@ -146,6 +150,8 @@ pub(crate) fn open(
 /// Where a stream begins.
 struct Begin {
     after: Place,
+    /// The token of an event that names no shard.
+    unnamed: Option<String>,
     token: String,
     /// The shard whose event it resumes behind, and how it is told of that.
     origin: Option<(String, DocBuf)>,
@@ -175,6 +181,7 @@ impl Begin {
             how.doc(name, token.to_doc().as_doc());
             return Ok(Begin {
                 after: (token.hex(), shard.clone()),
+                unnamed: (shard.is_empty() && token.place != TokenPlace::Mark).then(|| token.hex()),
                 token: with_shard(&token.hex(), &shard),
                 origin: (!shard.is_empty()).then(|| (shard, how.finish())),
                 time: token.ts,
@@ -190,6 +197,7 @@ impl Begin {
         let token = Token::mark(time).hex();
         Ok(Begin {
             after: (token.clone(), String::new()),
+            unnamed: None,
             token,
             origin: None,
             time,
@@ -357,9 +365,14 @@ impl ChangeStream {
                 return Ok(None);
             }
             let shard = self.parts[at].shard.clone();
+            let resumed_behind = self.unnamed.take_if(|unnamed| unnamed == token).is_some();
+            let told = resumed_behind && self.only_one_has(token);
             let Some((token, event)) = self.parts[at].held.pop_front() else {
                 return Ok(None);
             };
+            if told {
+                continue;
+            }
             let place = (token, shard.to_string());
             if place <= self.after {
                 continue;
@@ -381,6 +394,12 @@ impl ChangeStream {
             self.after = place;
             return Ok(Some(event));
         }
+    }
+
+    /// Whether the event of this token is of one shard only. All have come to it.
+    fn only_one_has(&self, token: &str) -> bool {
+        let has = |p: &&Part| p.held.front().is_some_and(|(front, _)| front == token);
+        self.parts.iter().filter(has).count() == 1
     }
 
     /// The shard that has a database; once known it is so for this stream when the database is
