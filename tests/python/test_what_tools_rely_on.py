@@ -3,6 +3,7 @@ log that they wait for, the clock of a quiet server."""
 
 import datetime
 import json
+import math
 import re
 import time
 
@@ -435,3 +436,23 @@ def test_a_change_stream_begins_where_its_aggregate_was_read(server):
             found = [e["documentKey"]["_id"] for e in more["cursor"]["nextBatch"]]
         assert found == [1]
         client.drop_database("begins")
+
+
+def test_numbers_without_a_value_are_printed_in_errors_as_there(coll):
+    for given, printed in ((math.inf, "inf"), (-math.inf, "-inf"), (math.nan, "nan"), (1.5, "1.5")):
+        with refuses(2, "BadValue") as refused:
+            coll.find_one({"a": {"$type": given}})
+        assert refused.value.details["errmsg"] == f"Invalid numerical type code: {printed}"
+
+
+@pytest.mark.parametrize("bound", [2**31, -(2**31) - 1, 2.0**31, math.inf, 0.5])
+def test_bounds_of_windows_are_of_32_bits(coll, bound):
+    coll.insert_one({"t": 1})
+
+    def sums(low, high):
+        output = {"s": {"$sum": "$t", "window": {"documents": [low, high]}}}
+        return list(coll.aggregate([{"$setWindowFields": {"sortBy": {"t": 1}, "output": output}}]))
+
+    assert sums(-(2**31), 2**31 - 1)[0]["s"] == 1
+    with refuses(9, "FailedToParse"):
+        sums(*sorted([0, bound]))

@@ -264,6 +264,17 @@ impl Catalog {
 
     /// Creates a collection; `None` when there is one of that name already.
     pub fn create(&self, ns: &str, options: DocBuf) -> Result<Option<Arc<Collection>>> {
+        self.create_as(ns, options, None)
+    }
+
+    /// The same with a UUID that is known elsewhere: a part of a collection on another shard has it. No
+    /// other collection here may have it.
+    pub fn create_as(
+        &self,
+        ns: &str,
+        options: DocBuf,
+        uuid: Option<[u8; 16]>,
+    ) -> Result<Option<Arc<Collection>>> {
         check_collection_name(ns)?;
         if ns == "local.oplog.rs" {
             bail!(
@@ -278,16 +289,25 @@ impl Catalog {
         let now = self.current.snapshot.load();
         now.check_database(ns)?;
         check_definition(&now, ns, options.as_doc())?;
+        if let Some(other) = uuid.and_then(|uuid| now.by_uuid(&uuid).cloned()) {
+            bail!(NamespaceExists, "{} has that UUID already", other.ns);
+        }
         let list = view_definition::list_of(ns);
         if options.as_doc().contains("viewOn") && now.get(&list).is_none() {
-            self.create_locked(&list, DocBuf::new())?;
+            self.create_locked(&list, DocBuf::new(), None)?;
         }
-        self.create_locked(ns, options).map(Some)
+        self.create_locked(ns, options, uuid).map(Some)
     }
 
     /// With the catalog's mutex held.
-    fn create_locked(&self, ns: &str, options: DocBuf) -> Result<Arc<Collection>> {
-        let (c, what, effects) = new_collection(self.current.take_tablet(), ns, options)?;
+    fn create_locked(
+        &self,
+        ns: &str,
+        options: DocBuf,
+        uuid: Option<[u8; 16]>,
+    ) -> Result<Arc<Collection>> {
+        let tablet = self.current.take_tablet();
+        let (c, what, effects) = new_collection(tablet, ns, options, uuid)?;
         let row = Row::change(&self.current.snapshot.load(), None, Some(&c));
         self.propose_with(&c, what, effects, row)?;
         self.applied(ns)
@@ -313,7 +333,7 @@ impl Catalog {
             return Ok(None);
         }
         self.current.snapshot.load().check_database(ns)?;
-        let (c, what, effects) = new_collection(self.current.take_tablet(), ns, options)?;
+        let (c, what, effects) = new_collection(self.current.take_tablet(), ns, options, None)?;
         let entry = Entry::new(c.ns.clone(), c.uuid, Op::Ddl(what.into_vec()), effects);
         Ok(Some((PendingCollection::new(&self.current, c), entry)))
     }
@@ -768,8 +788,10 @@ fn new_collection(
     tablet: u64,
     ns: &str,
     options: DocBuf,
+    uuid: Option<[u8; 16]>,
 ) -> Result<(Arc<Collection>, DocBuf, Vec<Effect>)> {
-    let c = Arc::new(Collection::new(ns.into(), new_uuid(), tablet, options)?);
+    let uuid = uuid.unwrap_or_else(new_uuid);
+    let c = Arc::new(Collection::new(ns.into(), uuid, tablet, options)?);
     let next = doc! { "nextTablet": (tablet + 1) as i64 };
     let what = doc! { "create": ns, "options": &c.options };
     let number_key = applied::next_tablet_key().to_vec();

@@ -104,7 +104,14 @@ pub fn options_of_measurements(
 impl Catalog {
     /// Creates a time series; false when there is something of that name. Its buckets come first, so
     /// that whoever sees it finds them.
-    pub fn create_time_series(&self, ns: &str, shown: DocBuf, buckets: DocBuf) -> Result<bool> {
+    /// `uuid`: that of the buckets, where another shard has some of them.
+    pub fn create_time_series(
+        &self,
+        ns: &str,
+        shown: DocBuf,
+        buckets: DocBuf,
+        uuid: Option<[u8; 16]>,
+    ) -> Result<bool> {
         if self.get(ns).is_some() {
             return Ok(false);
         }
@@ -114,7 +121,7 @@ impl Catalog {
             self.drop_collection(&below, &crate::never_interrupted)?;
         }
         crate::check_collection_name(&below)?;
-        self.create(&below, buckets)?;
+        self.create_as(&below, buckets, uuid)?;
         match self.create(ns, shown) {
             Ok(Some(_)) => Ok(true),
             other => {

@@ -328,6 +328,15 @@ pub(crate) fn listed(cluster: &Cluster, shard: &str, ns: &str) -> Outcome<Option
     Ok(found.into_iter().next())
 }
 
+/// The UUID of a shard's collection.
+pub(crate) fn uuid_of(cluster: &Cluster, shard: &str, ns: &str) -> Outcome<Option<[u8; 16]>> {
+    let listed = listed(cluster, shard, ns)?;
+    Ok(listed.and_then(|d| {
+        let info = d.get("info")?.as_doc()?;
+        info.get("uuid")?.as_binary()?.1.try_into().ok()
+    }))
+}
+
 /// The options of a shard's collection.
 pub(crate) fn options_of(cluster: &Cluster, shard: &str, ns: &str) -> Outcome<Option<DocBuf>> {
     let listed = listed(cluster, shard, ns)?;

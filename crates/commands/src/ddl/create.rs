@@ -34,6 +34,8 @@ idl::arguments! {
         "changeStreamPreAndPostImages" => images: Option<bool> = images,
         "encryptedFields" => encrypted: Option<Doc<'a>> = idl::doc,
         "autoIndexId" => auto_index_id: Option<bool> = idl::safe_bool,
+        /// The one that its other parts have: said by who makes a part of a sharded collection.
+        "pandoUUID" => uuid: Option<[u8; 16]> = idl::uuid,
     }
     checked: "temp" | "recordIdsReplicated" => idl::safe_bool;
     ignored: "flags";
@@ -82,7 +84,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
             "Cannot create a view in a multi-document transaction."
         ),
         Some(transaction) => transaction.create(&ns, options.clone())?,
-        None => catalog.create(&ns, options.clone())?.is_some(),
+        None => (catalog.create_as(&ns, options.clone(), o.uuid)?).is_some(),
     };
     if created {
         changed(cx);
@@ -120,7 +122,7 @@ fn create_time_series(
         catalog::time_series::options_of_measurements(ns, &series, o.expire_after, collation);
     let buckets = catalog::time_series::options_of_buckets(&series, collation);
     let catalog = &cx.app.engine.catalog;
-    if catalog.create_time_series(ns, shown.clone(), buckets)? {
+    if catalog.create_time_series(ns, shown.clone(), buckets, o.uuid)? {
         changed(cx);
         return Ok(Done::Reply);
     }

@@ -77,7 +77,7 @@ pub(super) fn run(
     let engine = outside.ctx.engine.clone();
     let catalog = &engine.catalog;
     let aside = crate::temp_collections::of_out(&spec.target.db);
-    catalog.create_time_series(&aside, shown(&aside), buckets())?;
+    catalog.create_time_series(&aside, shown(&aside), buckets(), None)?;
     let done = (|| {
         copy_indexes(outside.ctx, &target, &aside)?;
         outside.fill(&aside, input)?;
@@ -85,7 +85,7 @@ pub(super) fn run(
             .get(&aside)
             .and_then(|c| Some(c.measurements()?.array_metas));
         if catalog.get(&target).is_none() {
-            catalog.create_time_series(&target, shown(&target), buckets())?;
+            catalog.create_time_series(&target, shown(&target), buckets(), None)?;
         }
         if arrays == Some(true) && !options.array_metas {
             let noted = TimeSeriesOptions {

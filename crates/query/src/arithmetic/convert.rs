@@ -2,7 +2,7 @@
 //! without its context.
 
 use super::decimal;
-use bson::Decimal128;
+use bson::{Decimal128, Val};
 
 /// A double as MongoDB prints it: the shortest digits that give it back, `%g` style.
 pub fn f64_to_string(f: f64) -> String {
@@ -54,6 +54,14 @@ pub fn f64_to_short_string(f: f64) -> String {
     } else {
         let sign = if exponent < 0 { '-' } else { '+' };
         format!("{}e{sign}{:02}", trimmed(mantissa), exponent.abs())
+    }
+}
+
+/// A number in an error message: one without a value is printed there as C++ does.
+pub fn in_message(v: Val<'_>) -> String {
+    match v.to_f64() {
+        Some(f) if !f.is_finite() => f64_to_short_string(f),
+        _ => v.to_string(),
     }
 }
 

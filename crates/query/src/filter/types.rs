@@ -1,5 +1,6 @@
 //! `$type`: a set of BSON types.
 
+use crate::arithmetic::convert::in_message;
 use bson::{Val, Value, Writer, tag};
 use errors::{Result, err};
 
@@ -119,7 +120,10 @@ impl TypeSet {
                 self.bits |= bit(t);
                 Ok(())
             }
-            None => Err(err!(BadValue, "Invalid numerical type code: {v}").into()),
+            None => {
+                let code = in_message(v);
+                Err(err!(BadValue, "Invalid numerical type code: {code}").into())
+            }
         }
     }
 

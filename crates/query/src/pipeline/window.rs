@@ -11,6 +11,7 @@ use super::unwind::set_path;
 use super::window_function::Function;
 use super::window_values::{Progress, Surroundings, heap_bytes};
 use super::{IdleVisitor, PipelineHost, Share, Source, sort};
+use crate::arithmetic::convert::in_message;
 use crate::collation::Collation;
 use crate::expr::join_paths;
 use crate::expr::{EvalCtx, Expression, ParseEnv, Vars};
@@ -334,10 +335,12 @@ fn position(v: Val<'_>) -> Result<Option<i64>> {
     match (v.as_str(), v.to_i64_exact()) {
         (Some("unbounded"), _) => Ok(None),
         (Some("current"), _) => Ok(Some(0)),
-        (_, Some(n)) => Ok(Some(n)),
+        // An integer of 32 bits, of whatever type.
+        (_, Some(n)) if i32::try_from(n).is_ok() => Ok(Some(n)),
         _ => Err(err!(
             FailedToParse,
-            "Numeric document-based bounds must be an integer: {v}"
+            "Numeric document-based bounds must be an integer: {}",
+            in_message(v)
         )
         .into()),
     }

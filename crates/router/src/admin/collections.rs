@@ -5,7 +5,7 @@
 
 use super::{done, new_life, series};
 use crate::chunks::{Change, Lock, index_chunks, lock, log, replace};
-use crate::ddl::{indexes_of, make_database, now, options_of, uuid};
+use crate::ddl::{indexes_of, make_database, now, options_of, uuid, uuid_of};
 use crate::metadata::{Cluster, Placement, run};
 use crate::request::{Command, finish, has_collation};
 use crate::routing::no_database;
@@ -198,7 +198,7 @@ pub(crate) fn become_sharded(
     let old = before.as_ref().map(|t| Value::binary(4, &t.entry.uuid));
     let entry = CollectionEntry {
         ns: ns.into(),
-        uuid: uuid(),
+        uuid: uuid_of(cluster, shard, ns)?.unwrap_or_else(uuid),
         key: wanted.key.clone(),
         unique: wanted.unique,
         unsplittable: false,
@@ -262,7 +262,7 @@ fn spread_out(
     let named: std::collections::BTreeSet<Arc<str>> =
         chunks.iter().map(|c| c.shard.clone()).collect();
     for shard in named.iter().filter(|s| *s != from) {
-        make_like(cluster, from, ns, shard, ns)?;
+        make_like(cluster, from, ns, shard, (ns, None))?;
     }
     cluster.teach_all(ns)?;
     let fields = doc! {

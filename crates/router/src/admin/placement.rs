@@ -5,7 +5,7 @@ use super::collections::entry_doc;
 use super::{done, new_life};
 use crate::Outcome;
 use crate::chunks::{Change, Lock, index_chunks, lock, replace};
-use crate::ddl::{indexes_of, listed, options_of, uuid};
+use crate::ddl::{indexes_of, listed, options_of, uuid, uuid_of};
 use crate::metadata::{Cluster, Placement};
 use crate::request::{Command, finish};
 use crate::service_impl::Router;
@@ -31,7 +31,7 @@ pub(crate) fn track(
     let chunk = super::collections::whole_chunk(&key, shard);
     let entry = CollectionEntry {
         ns: ns.into(),
-        uuid: uuid(),
+        uuid: uuid_of(cluster, shard, ns)?.unwrap_or_else(uuid),
         unique: false,
         unsplittable: true,
         epoch: ObjectId::generate(),

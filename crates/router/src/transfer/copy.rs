@@ -404,16 +404,20 @@ pub(super) fn likeness(cluster: &Cluster, shard: &str, ns: &str) -> Outcome<Vec<
     Ok(found)
 }
 
-/// The collection at a receiver as it is at a giver: with its options and indexes, and no documents
-/// of it.
+/// The collection at a receiver as it is at a giver: with its options, its indexes and its UUID, unless
+/// another is given, and no documents of it.
 pub(crate) fn make_like(
     cluster: &Cluster,
     from: &str,
     ns: &str,
     to: &str,
-    into: &str,
+    (into, uuid): (&str, Option<[u8; 16]>),
 ) -> Outcome<()> {
-    // A time series makes its buckets.
+    // A time series makes its buckets, which have the UUID.
+    let uuid = match uuid {
+        None => ddl::uuid_of(cluster, from, ns)?,
+        given => given,
+    };
     let (shown, shown_into) = (measurements_of(ns), measurements_of(into));
     let (ns, into) = (
         shown.as_deref().unwrap_or(ns),
@@ -426,6 +430,9 @@ pub(crate) fn make_like(
     w.str("create", into);
     let options = options.unwrap_or_default();
     w.extend(options.as_doc());
+    if let Some(uuid) = uuid {
+        w.binary("pandoUUID", 4, &uuid);
+    }
     // A move is nobody's write.
     w.doc("writeConcern", majority().as_doc())
         .bool("mayBypassWriteBlocking", true);

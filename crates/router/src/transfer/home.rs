@@ -115,7 +115,7 @@ impl<'c> Leaving<'c> {
         for d in listed(self.cluster, self.db, &self.from)? {
             let ns = format!("{}.{}", self.db, name_of(&d));
             if is_of(&d, "collection") && self.cluster.read_table(&ns)?.is_some() {
-                make_like(self.cluster, &self.from, &ns, to, &ns)?;
+                make_like(self.cluster, &self.from, &ns, to, (&ns, None))?;
             }
         }
         Ok(())

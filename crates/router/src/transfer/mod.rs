@@ -236,7 +236,7 @@ impl Move<'_> {
     fn make_like(&self) -> Outcome<()> {
         let (cluster, ns) = (self.cluster, self.ns());
         *self.likeness.lock() = likeness(cluster, &self.from, ns)?;
-        make_like(cluster, &self.from, ns, &self.to, ns)
+        make_like(cluster, &self.from, ns, &self.to, (ns, None))
     }
 
     /// Fails where indexes or options have changed since the collection was made at the receiver, which

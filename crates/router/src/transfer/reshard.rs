@@ -264,7 +264,8 @@ impl Reshard<'_> {
         };
         let (db, beside) = self.beside.split_once('.').unwrap_or_default();
         for taker in &self.takers {
-            make_like(self.cluster, giver, self.ns(), taker, &self.beside)?;
+            let named = (&*self.beside, Some(self.new.entry.uuid));
+            make_like(self.cluster, giver, self.ns(), taker, named)?;
             if let Some(index) = &self.plan.index {
                 let create = doc! {
                     "createIndexes": beside,
