@@ -18,6 +18,8 @@ pub enum Planted {
     VersionUnchecked,
     /// A giver's log tells of all touched documents but the last.
     CatchUpShort,
+    /// A giver's log that was cut behind a mover's place tells of what is left of it.
+    LogCutUnseen,
     /// A shard shows documents that are not its own.
     OrphansShown,
     /// A read goes on with what was compared before it had its view.
@@ -64,12 +66,13 @@ pub enum Planted {
 
 impl Planted {
     /// All bugs.
-    pub const ALL: [Planted; 26] = [
+    pub const ALL: [Planted; 27] = [
         Planted::FenceSkipped,
         Planted::GateSkipped,
         Planted::PreparedPassed,
         Planted::VersionUnchecked,
         Planted::CatchUpShort,
+        Planted::LogCutUnseen,
         Planted::OrphansShown,
         Planted::ViewUnchecked,
         Planted::HiddenShownLater,
