@@ -33,6 +33,12 @@ impl Leases {
         self.by_name.lock().remove(name);
     }
 
+    /// How many there are.
+    pub fn count(&self, now: Instant) -> usize {
+        let leases = self.by_name.lock();
+        leases.values().filter(|lease| lease.until > now).count()
+    }
+
     /// The first entry that somebody has a lease on; `u64::MAX` where nobody has.
     pub fn oldest(&self, now: Instant) -> u64 {
         let mut leases = self.by_name.lock();
@@ -52,7 +58,8 @@ mod tests {
         assert_eq!(leases.oldest(now), u64::MAX);
         leases.take("a", 7, now, seconds(10));
         leases.take("b", 5, now, seconds(5));
-        assert_eq!(leases.oldest(now), 5);
+        assert_eq!((leases.oldest(now), leases.count(now)), (5, 2));
+        assert_eq!(leases.count(now + seconds(6)), 1);
         assert_eq!(leases.oldest(now + seconds(6)), 7, "b is over");
         leases.take("a", 9, now + seconds(6), seconds(10));
         assert_eq!(leases.oldest(now + seconds(11)), 9, "it was renewed");

@@ -384,6 +384,11 @@ impl Log {
         self.shared.leases.end(name);
     }
 
+    /// How many leases there are.
+    pub fn leases(&self) -> usize {
+        self.shared.leases.count(std::time::Instant::now())
+    }
+
     /// Removes the oldest segments that are outside the retention window and hold nothing at or
     /// after `needed_from`.
     pub fn trim(&self, needed_from: u64) -> Result<usize> {

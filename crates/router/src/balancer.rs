@@ -1,7 +1,7 @@
 //! The balancer: moves ranges until shards have about the same of each collection, by size.
 //!
-//! Invariant: one move at a time for each collection (its lock), and no move where the balancer is
-//! stopped. It decides on figures of the moment; a move that is not needed any more is only
+//! Invariant: one move at a time for each collection (its lock) and for each shard, and no move where
+//! the balancer is stopped. Moves between different pairs of shards go on at the same time. It decides on figures of the moment; a move that is not needed any more is only
 //! work.
 
 use crate::admin::consistency::forbids_moves;
@@ -221,7 +221,7 @@ fn one_round(cluster: &Cluster) -> Outcome<usize> {
     let throttle = settings.throttle.as_ref().map(DocBuf::as_doc);
     let manner = Manner::default().throttled(throttle);
     let bytes = range_bytes(cluster)?;
-    let mut moved = 0;
+    let mut planned = Vec::new();
     for entry in cluster.read_config("collections", Doc::EMPTY, doc! {"_id": 1}.as_doc())? {
         let Some(ns) = entry.get("_id").and_then(Val::as_str) else {
             continue;
@@ -235,17 +235,58 @@ fn one_round(cluster: &Cluster) -> Outcome<usize> {
         let Some(due) = plan(cluster, &table, bytes, settings.moves_jumbo)? else {
             continue;
         };
-        let max = first_part(cluster, &table, &due.chunk, bytes)?;
-        let min = due.chunk.min.as_doc();
-        let result = move_range(cluster, ns, min, max.as_doc(), &due.to, &manner);
-        match result {
-            Ok(()) => moved += 1,
-            Err(e) => {
-                tracing::warn!(target: "SHARDING", ns, error = %e, "The balancer's move failed")
-            }
-        }
+        planned.push(Planned {
+            ns: ns.into(),
+            max: first_part(cluster, &table, &due.chunk, bytes)?,
+            due,
+        });
+    }
+    let mut moved = 0;
+    while !planned.is_empty() {
+        let wave = together(&mut planned);
+        moved += std::thread::scope(|threads| {
+            let run = |p: &Planned| usize::from(p.run(cluster, &manner));
+            let moves: Vec<_> = wave.iter().map(|p| threads.spawn(move || run(p))).collect();
+            // One that panicked has moved nothing that is known of.
+            let ended = moves.into_iter().map(|m| m.join().unwrap_or(0));
+            ended.sum::<usize>()
+        });
     }
     Ok(moved)
+}
+
+/// A move that a round has decided on.
+struct Planned {
+    ns: String,
+    due: Due,
+    max: DocBuf,
+}
+
+impl Planned {
+    /// Whether it was done.
+    fn run(&self, cluster: &Cluster, manner: &Manner) -> bool {
+        let (ns, due) = (&self.ns, &self.due);
+        let (min, max) = (due.chunk.min.as_doc(), self.max.as_doc());
+        let done = move_range(cluster, ns, min, max, &due.to, manner);
+        if let Err(e) = &done {
+            tracing::warn!(target: "SHARDING", ns = ns.as_str(), error = %e, "The balancer's move failed");
+        }
+        done.is_ok()
+    }
+}
+
+/// Takes the moves that go on at the same time: no two of them have a shard in common.
+fn together(planned: &mut Vec<Planned>) -> Vec<Planned> {
+    let mut busy: Vec<String> = Vec::new();
+    let free = |p: &mut Planned| {
+        let pair = [p.due.chunk.shard.to_string(), p.due.to.clone()];
+        let is_free = !pair.iter().any(|shard| busy.contains(shard));
+        if is_free {
+            busy.extend(pair);
+        }
+        is_free
+    };
+    planned.extract_if(.., free).collect()
 }
 
 /// Balances for ever, in a thread of its own, while `leads` says that this process is to.

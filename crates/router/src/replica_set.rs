@@ -21,6 +21,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 /// How long a member is looked for.
+/// A reply of each member that is told something is waited for so long.
+const TOLD: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Before a command is sent again.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -283,6 +285,22 @@ impl ReplicaSet {
     /// The same of what has begun before: `until` its own time is over.
     pub(crate) fn call_until(&self, message: &[u8], until: Option<Instant>) -> Outcome<DocBuf> {
         self.call_by(message, &Asked::of(message)?, PATIENCE, until)
+    }
+
+    /// Sends a message to each member that is there, and waits a little for each reply. Who does not
+    /// get it, or refuses, is nobody's concern.
+    pub(crate) fn tell_all(&self, message: &[u8]) {
+        let all = self.members.all.read().clone();
+        let is_there = |m: &&Arc<Member>| {
+            let seen = m.seen.read();
+            seen.missed.is_none() && seen.refused.is_none()
+        };
+        for member in all.iter().filter(is_there) {
+            let wait = Wait::to(Some(Instant::now() + TOLD), &|| ());
+            if let Err(e) = member.upstream.call(message, &wait) {
+                tracing::debug!(target: "SHARDING", host = member.upstream.host, error = %e, "A member was not told");
+            }
+        }
     }
 
     fn call_by(

@@ -118,6 +118,11 @@ impl Follow {
         (self.after, self.term)
     }
 
+    /// Documents that are known to have changed and wait.
+    pub fn backlog(&self) -> usize {
+        self.waiting.len() + self.again.len()
+    }
+
     /// Whether what is done now may be done at leisure: what is written meanwhile is for the next
     /// round, and rounds that do not rest come to an end.
     pub fn may_rest(&self) -> bool {

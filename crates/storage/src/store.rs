@@ -136,6 +136,8 @@ pub struct StoreStats {
     pub hidden_keys: u64,
     /// Ranges that are known to hold nothing.
     pub dead_ranges: u64,
+    /// Readers who have the log kept for them.
+    pub log_leases: u64,
     /// The bytes of all live SST files.
     pub sst_bytes: u64,
     pub pending_compaction_bytes: u64,
@@ -585,6 +587,7 @@ impl Store {
             batched_reads: batched_read::submitted(),
             hidden_keys: hidden_keys::of_all(),
             dead_ranges: engine.dead().dead(),
+            log_leases: self.log.leases() as u64,
             sst_bytes: engine.sum(c"rocksdb.live-sst-files-size"),
             pending_compaction_bytes: engine.sum(c"rocksdb.estimate-pending-compaction-bytes"),
             level_zero_files: engine.level_zero_files(),

@@ -485,7 +485,8 @@ fn pandodb(cx: &mut CommandContext<'_, '_>) {
     w.i64("snapshots", s.snapshots as i64).close();
     w.open_doc("log")
         .i64("bytes", s.log_bytes as i64)
-        .i64("segments", s.log_segments as i64);
+        .i64("segments", s.log_segments as i64)
+        .i64("leases", s.log_leases as i64);
     w.i64("lastIndex", s.last_index as i64)
         .i64("durableIndex", s.durable_index as i64)
         .close();

@@ -5,25 +5,27 @@
 //! was read up to.
 
 use super::Manner;
+use super::progress::Progress;
 use super::rests::Rests;
 use crate::chunks::Lock;
 use crate::metadata::{Cluster, batches, each, run};
 use crate::request::own_message;
-use crate::upstream::with_fields;
+use crate::upstream::{message, with_fields};
 use crate::write_concern::majority;
 use crate::{Outcome, ddl};
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
 use errors::{Code, err};
+use parking_lot::Mutex;
 use sharding::follow::{Ask, Changes, Follow, PUT_DOCUMENTS};
 use sharding::series::measurements_of;
 use sharding::{PlaceRange, Version};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Bytes of one insert at a receiver.
 const PUT_BYTES: usize = 4 << 20;
-/// The lease on the giver's log is renewed so often while its documents are copied.
+/// The leases on givers' logs are renewed so often.
 const RENEWED: Duration = Duration::from_secs(5);
 /// How long a writer's command waits at first, where the copy does not come nearer.
 const SLOW_MILLIS: i64 = 2;
@@ -44,6 +46,8 @@ pub(super) struct Way<'m> {
     pub takers: Vec<Arc<str>>,
     /// The receiver of a document, unless it stays where it is.
     pub place: &'m dyn Fn(Doc<'_>) -> Outcome<Option<Arc<str>>>,
+    pub kept: Kept,
+    pub progress: Progress,
 }
 
 impl Way<'_> {
@@ -58,6 +62,41 @@ impl Way<'_> {
         }
         w.finish()
     }
+
+    fn of_lease(&self, what: &DocBuf) -> DocBuf {
+        let mut w = Writer::new();
+        w.i32("_pandoChanges", 1)
+            .str("ns", self.ns)
+            .str("lease", &self.held.fence())
+            .extend(what.as_doc());
+        w.finish()
+    }
+
+    /// Says something of the lease to each member of a giver.
+    fn tell_of_lease(&self, shard: &str, what: DocBuf) {
+        let by_any = doc! {"mode": "primaryPreferred"};
+        let to_each = doc! {"$db": "admin", "$readPreference": by_any};
+        let said = with_fields(self.of_lease(&what).as_doc(), to_each.as_doc());
+        if let Ok(set) = self.cluster.shard(shard) {
+            set.tell_all(&message(said.as_doc(), &[]));
+        }
+    }
+}
+
+/// The logs that are kept, and up to which entry each was read.
+#[derive(Default)]
+pub(super) struct Kept {
+    places: Mutex<BTreeMap<Arc<str>, i64>>,
+    /// When that was said last.
+    told: Mutex<Option<Instant>>,
+}
+
+impl Drop for Giver<'_> {
+    /// Its log need not be kept any more. Who does not hear of that lets go of it by himself.
+    fn drop(&mut self) {
+        self.way.kept.places.lock().remove(&self.shard);
+        self.way.tell_of_lease(&self.shard, doc! {"end": true});
+    }
 }
 
 /// What one shard gives.
@@ -67,12 +106,12 @@ pub(super) struct Giver<'m> {
     /// A filter for its documents, among those of others at a receiver.
     mine: DocBuf,
     follow: Follow,
+    /// All of it was copied once.
+    copied: bool,
     rests: Rests<'m>,
     manner: Manner,
     /// When it was last told to slow writers down.
     slowed: Instant,
-    /// When the lease on its log was renewed last.
-    leased: Instant,
     /// The limits of an index that find the same: `hint`, `min`, `max`.
     limits: DocBuf,
     began: Instant,
@@ -100,13 +139,14 @@ impl<'m> Giver<'m> {
             shard: shard.clone(),
             mine,
             follow: Follow::new(),
+            copied: false,
             manner: Manner::default(),
             slowed: Instant::now(),
-            leased: Instant::now(),
             limits: DocBuf::default(),
             began: Instant::now(),
         };
         giver.go_on()?;
+        giver.keep_logs();
         Ok(giver)
     }
 
@@ -125,26 +165,47 @@ impl<'m> Giver<'m> {
     /// asked for.
     fn between(&mut self) -> Outcome<()> {
         self.manner.check()?;
-        if self.leased.elapsed() > RENEWED {
-            let (after, _) = self.follow.place();
-            self.lease(doc! {"after": after, "renew": true})?;
-            self.leased = Instant::now();
-        }
+        self.keep_logs_now_and_then();
+        self.tell_progress();
         let way = self.way;
         way.takers
             .iter()
             .try_for_each(|taker| self.manner.wait(way.cluster, way.held, taker))
     }
 
-    /// Says something of the lease on the giver's log.
+    fn tell_progress(&self) {
+        let phase = if self.copied { "catchUp" } else { "copy" };
+        let backlog = self.follow.backlog();
+        self.way.progress.tell(self.way, phase, backlog);
+    }
+
+    fn keep_logs_now_and_then(&self) {
+        let told = *self.way.kept.told.lock();
+        if told.is_none_or(|told| told.elapsed() > RENEWED) {
+            self.keep_logs();
+        }
+    }
+
+    /// Has each member of each giver keep its log: whoever is primary next has to have it too, and
+    /// another giver's turn may come later.
+    fn keep_logs(&self) {
+        let (after, _) = self.follow.place();
+        let all = {
+            let mut places = self.way.kept.places.lock();
+            places.insert(self.shard.clone(), after);
+            places.clone()
+        };
+        for (shard, after) in all {
+            self.way
+                .tell_of_lease(&shard, doc! {"after": after, "renew": true});
+        }
+        *self.way.kept.told.lock() = Some(Instant::now());
+    }
+
+    /// Says something of the lease on the log of the giver's primary.
     fn lease(&self, what: DocBuf) -> Outcome<()> {
-        let mut w = Writer::new();
-        w.i32("_pandoChanges", 1)
-            .str("ns", self.way.ns)
-            .str("lease", &self.way.held.fence())
-            .extend(what.as_doc());
         let cluster = self.way.cluster;
-        let said = cluster.on_shard(&self.shard, "admin", w.finish().as_doc());
+        let said = cluster.on_shard(&self.shard, "admin", self.way.of_lease(&what).as_doc());
         said.map(drop)
     }
 
@@ -185,6 +246,7 @@ impl<'m> Giver<'m> {
             Ok(Some(self.rests.documents()))
         })?;
         self.follow.copied(put.end()?);
+        self.copied = true;
         Ok(())
     }
 
@@ -203,6 +265,8 @@ impl<'m> Giver<'m> {
     fn go_on(&mut self) -> Outcome<()> {
         while let Some(ask) = self.follow.ask() {
             let hurries = self.slow_down()?;
+            self.keep_logs_now_and_then();
+            self.tell_progress();
             match ask {
                 Ask::Changes(after) => {
                     let changes = self.changes(after)?;
@@ -371,6 +435,8 @@ impl<'m> Put<'m> {
             .str("$db", db);
         let set = self.way.cluster.shard(taker)?;
         let reply = own_message(&set, w.finish(), "documents", &waiting.documents)?;
+        let bytes = waiting.documents.len();
+        self.way.progress.put(waiting.ids.len(), bytes);
         let errors = reply.get("writeErrors").and_then(Val::as_array);
         for e in errors
             .unwrap_or(Doc::EMPTY)

@@ -7,6 +7,7 @@
 //! - `reshard`: a collection with another shard key;
 //! - `home`: a database with another primary shard;
 //! - `manner`: what a move waits for, and until when it may take;
+//! - `progress`: how far it has come, for those who look;
 //! - `rests`: how much movers work while others are served;
 //! - `time`: the cluster's time.
 //!
@@ -17,6 +18,7 @@ mod copy;
 mod home;
 mod left;
 mod manner;
+mod progress;
 mod reshard;
 mod rests;
 mod time;
@@ -33,10 +35,11 @@ use crate::metadata::{Cluster, run};
 use crate::write_concern::majority;
 use crate::{Failure, Outcome, ddl};
 use bson::{Doc, DocBuf, ObjectId, Val, Writer, doc};
-use copy::{Giver, Way, copy_sessions, likeness};
+use copy::{Giver, Kept, Way, copy_sessions, likeness};
 use errors::{Code, err};
 use left::{RANGE, clean, teach_as};
 use parking_lot::Mutex;
+use progress::Progress;
 use sharding::moving::{RangeMove, Step, change_of_owner};
 use sharding::series::check_bound;
 use sharding::{Chunk, PlaceRange, RoutingTable};
@@ -183,6 +186,8 @@ impl Move<'_> {
             range: Some(self.range.clone()),
             takers: vec![self.to.clone()],
             place: &place,
+            kept: Kept::default(),
+            progress: Progress::default(),
         };
         let mut giver = None;
         let mut steps = RangeMove::new();

@@ -5,8 +5,9 @@
 //! Invariant: until every shard has heard of the new life, none serves it, old or new: the fences are
 //! firm. What was decided, any holder of the lock can end.
 
-use super::copy::{Giver, Way, copy_sessions, make_like};
+use super::copy::{Giver, Kept, Way, copy_sessions, make_like};
 use super::left::{Left, RESHARD, begin, decide, teach_as};
+use super::progress::Progress;
 use super::{fence, lift, reach_time, time_of};
 use crate::admin::{entry_doc, new_life};
 use crate::chunks::{Change, Lock, log};
@@ -164,6 +165,8 @@ impl Reshard<'_> {
             range: None,
             takers: self.takers.clone(),
             place: &place,
+            kept: Kept::default(),
+            progress: Progress::default(),
         };
         let mut givers = Vec::new();
         for (shard, owned) in &owners {

@@ -1,0 +1,134 @@
+"""What movers read of a log is kept for them on every member, and let go of when they are done; and moves between different
+pairs of shards go on at the same time."""
+
+import threading
+
+import pytest
+from bson import MaxKey, MinKey
+from harness import until
+from sharded_cluster import ShardedCluster, at_rest
+from test_sharding_pace import DOCUMENTS, move_beside, paused, sharded
+
+INTERNAL = {"failInternalCommands": True, "blockConnection": True}
+
+
+def block(direct, command, millis, times=1):
+    data = {**INTERNAL, "failCommands": [command], "blockTimeMS": millis}
+    direct.admin.command("configureFailPoint", "failCommand", mode={"times": times}, data=data)
+
+
+def runs(direct, command, ns):
+    """Whether a command on a collection is under way."""
+    ops = direct.admin.aggregate([{"$currentOp": {}}])
+    db, name = ns.split(".", 1)
+    return any(o.get("command", {}).get(command) == name and o["command"].get("$db") == db for o in ops)
+
+
+def leases(server):
+    with server.client() as direct:
+        return direct.admin.command("serverStatus")["pandodb"]["log"]["leases"]
+
+
+@pytest.mark.timeout(240)
+def test_the_next_primary_has_what_a_mover_reads(tmp_path):
+    """The giver's primary is killed while its mover is in the middle of the catch-up, two windows of the log behind."""
+    with at_rest(tmp_path, replicas=3, options=("--log-retain", "4")) as cluster, cluster.client(retryWrites=True) as client:
+        coll, here, there = sharded(client, "leased")
+        givers = cluster.sets[here]
+        assert [leases(g) for g in givers] == [0, 0, 0]
+        stop, touched = threading.Event(), []
+
+        def touch():
+            while not stop.is_set():
+                n = len(touched)
+                coll.insert_one({"_id": f"t{n}", "k": n % 500})
+                touched.append(n)
+
+        toucher = threading.Thread(target=touch)
+        with cluster.on_shard(there) as direct:
+            block(direct, "delete", 12_000)
+            toucher.start()
+            mover, failures = move_beside(client, "leased", there)
+            until("it catches up", lambda: runs(direct, "delete", "leased.c"), 60)
+            stop.set()
+            toucher.join(60)
+            assert [leases(g) for g in givers] == [1, 1, 1]
+            # Into the part that stays.
+            for n in range(80):
+                coll.insert_one({"_id": f"w{n}", "k": 700 + n, "fill": "x" * 100_000})
+            givers[0].kill()
+            for n in range(80, 90):
+                coll.insert_one({"_id": f"w{n}", "k": 700 + n, "fill": "x" * 100_000})
+        mover.join(120)
+        assert not failures, failures
+        assert client.config.chunks.count_documents({"shard": there}) == 1
+        assert coll.count_documents({}) == DOCUMENTS + 90 + len(touched)
+        assert [leases(g) for g in givers[1:]] == [0, 0]
+
+
+def test_the_progress_of_a_move(tmp_path):
+    with at_rest(tmp_path) as cluster, cluster.client() as client:
+        coll, there = paused(cluster, client, "seen", 1500)
+        mover, failures = move_beside(client, "seen", there)
+        told = until("it tells", lambda: (client.config.migrations.find_one({"_id": "seen.c"}) or {}).get("progress"), 60)
+        assert told["phase"] in ("copy", "catchUp") and told["seconds"] >= 1
+        assert 0 < told["copiedDocuments"] <= DOCUMENTS and told["copiedBytes"] > 200 * told["copiedDocuments"]
+        assert told["backlogDocuments"] == 0
+        mover.join(120)
+        assert not failures, failures
+        assert client.config.migrations.count_documents({}) == 0 and coll.count_documents({}) == DOCUMENTS
+
+
+def test_resharding_lets_go_of_all_logs(tmp_path):
+    with at_rest(tmp_path) as cluster, cluster.client() as client:
+        coll, here, there = sharded(client, "again")
+        client.admin.command("moveChunk", "again.c", find={"k": 1}, to=there)
+        servers = [cluster.shards[s] for s in (here, there)]
+        with cluster.on_shard(here) as direct:
+            block(direct, "insert", 3000)
+            failures = []
+
+            def reshard():
+                try:
+                    client.admin.command("reshardCollection", "again.c", key={"_id": 1, "k": 1}, numInitialChunks=2)
+                except Exception as failure:
+                    failures.append(failure)
+
+            thread = threading.Thread(target=reshard)
+            thread.start()
+            until("both logs are kept", lambda: [leases(s) for s in servers] == [1, 1], 60)
+            thread.join(120)
+        assert not failures, failures
+        assert [leases(s) for s in servers] == [0, 0]
+        assert coll.count_documents({}) == DOCUMENTS
+
+
+@pytest.mark.timeout(240)
+def test_moves_between_different_pairs_at_the_same_time(tmp_path):
+    with ShardedCluster(tmp_path, shards=4) as cluster, cluster.client() as client:
+        admin = client.admin
+        admin.command("balancerStop")
+        client.config.settings.update_one({"_id": "chunksize"}, {"$set": {"value": 1}}, upsert=True)
+        pairs = {"a": ("s0", "s1"), "b": ("s2", "s3")}
+        for zone, (first, second) in pairs.items():
+            admin.command("enableSharding", zone, primaryShard=first)
+            for shard in (first, second):
+                admin.command("addShardToZone", shard, zone=zone)
+            admin.command("shardCollection", f"{zone}.c", key={"k": 1})
+            admin.command("updateZoneKeyRange", f"{zone}.c", min={"k": MinKey()}, max={"k": MaxKey()}, zone=zone)
+            for begin in range(0, 800, 100):
+                client[zone].c.insert_many([{"_id": n, "k": n, "fill": "x" * 10_000} for n in range(begin, begin + 100)])
+        takers = [cluster.on_shard("s1"), cluster.on_shard("s3")]
+        try:
+            for taker in takers:
+                block(taker, "insert", 8000)
+            admin.command("balancerStart")
+            under_way = lambda: {d["_id"] for d in client.config.migrations.find()} == {"a.c", "b.c"}
+            until("both are under way", under_way, 60)
+            until("both have data", lambda: all(t[z].c.estimated_document_count() for t, z in zip(takers, "ab")), 60)
+        finally:
+            for taker in takers:
+                taker.close()
+        admin.command("balancerStop")
+        for zone in pairs:
+            assert client[zone].c.count_documents({}) == 800
