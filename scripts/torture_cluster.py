@@ -2,16 +2,18 @@
 writes that are lost, doubled or undone, and for transactions of which a part is there.
 
     python scripts/torture_cluster.py target/debug/pando [--seeds 5] [--seed N] [--seconds 12] [--shards 2] [--replicas 3] [--auth]
-                                      [--payers 2] [--readers 6] [--calm]
+                                      [--payers 2] [--readers 6] [--appenders 4] [--calm]
 
 Writers go through two routers: inserts, counted `$inc` by shard key and by `_id`, deletes, all retryable. Payers move money
 between accounts on several shards in transactions, and readers add all accounts up in snapshots: in transactions, in finds, and
-once more at the time that a find has told. With `--calm` that is all: nothing moves and nobody is harmed. Otherwise chunks of both
-collections move and are cut meanwhile without pause, and processes of every kind are killed or stopped for a while; with `--replicas`
-mostly primaries, so that elections come while commits are under way. With `--auth` all of it is logged in. In the end each
-document is there with at least what was acknowledged and at most what was sent, once; what was acknowledged as deleted is
-gone; each sum was whole, and what payers were told is so; nothing is prepared or undecided; the chunks leave no gap and do
-not overlap; no shard has a document that is not its own. A failing seed is printed.
+once more at the time that a find has told. Appenders append to lists on several shards and read them, in transactions through
+either router; of their history `tests/python/list_append.py` tells whether snapshots can have made it. With `--calm` that is
+all: nothing moves and nobody is harmed. Otherwise chunks of both collections move and are cut meanwhile without pause, and
+processes of every kind are killed or stopped for a while; with `--replicas` mostly primaries, so that elections come while
+commits are under way. With `--auth` all of it is logged in. In the end each document is there with at least what was
+acknowledged and at most what was sent, once; what was acknowledged as deleted is gone; each sum was whole, and what payers were
+told is so; nothing is prepared or undecided; the chunks leave no gap and do not overlap; no shard has a document that is not
+its own. A failing seed is printed.
 """
 
 import argparse
@@ -36,6 +38,7 @@ parser.add_argument("--replicas", type=int, default=1)
 parser.add_argument("--auth", action="store_true")
 parser.add_argument("--payers", type=int, default=2)
 parser.add_argument("--readers", type=int, default=6)
+parser.add_argument("--appenders", type=int, default=4)
 parser.add_argument("--calm", action="store_true")
 parser.add_argument("--keep", type=pathlib.Path, help="a directory for data and logs that stays")
 given = parser.parse_args()
@@ -43,6 +46,7 @@ os.environ["PANDO_BIN"] = str(given.binary.resolve())
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests" / "python"))
 
 from harness import BINARY, Server, until  # noqa: E402
+from list_append import faults  # noqa: E402
 from pymongo.errors import (  # noqa: E402
     AutoReconnect,
     ConfigurationError,
@@ -56,6 +60,7 @@ from pymongo.read_concern import ReadConcern  # noqa: E402
 WRITERS, PAYERS = 4, given.payers
 KEYS = 1000
 ACCOUNTS, EACH = 40, 100
+LISTS = 8
 SNAPSHOT = dict(read_concern=ReadConcern("snapshot"), write_concern=WriteConcern("majority"))
 LOGIN = dict(username="root", password="torture", authSource="admin") if given.auth else {}
 # What a driver's user may see while servers go: the driver has retried once.
@@ -288,8 +293,76 @@ class Payer(threading.Thread):
             self.wrong.append((len(found), total))
 
 
+class Appender(threading.Thread):
+    """Appends to lists and reads them, in transactions. Each transaction goes through a router of its own."""
+
+    def __init__(self, cluster, number, stop):
+        super().__init__(daemon=True)
+        self.cluster, self.number, self.stop = cluster, number, stop
+        self.rng = random.Random(number)
+        self.committed, self.doubtful, self.failed, self.last = [], [], 0, 0
+
+    def run(self):
+        uris = [f"mongodb://{r.address}/" for r in self.cluster.routers]
+        options = dict(serverSelectionTimeoutMS=5000, socketTimeoutMS=25_000, **LOGIN)
+        clients = [MongoClient(uri, **options) for uri in uris]
+        while not self.stop.is_set():
+            self.step(self.rng.choice(clients))
+        for client in clients:
+            client.close()
+
+    def step(self, client):
+        done = []
+        with contextlib.suppress(PyMongoError), client.start_session() as session:
+            session.start_transaction(**SNAPSHOT)
+            try:
+                for key in self.rng.choices(range(LISTS), k=self.rng.randint(1, 5)):
+                    done.append(self.touch(client.t.l, session, key))
+            except PyMongoError:
+                self.failed += 1
+                session.abort_transaction()
+                return
+            self.commit(session, done)
+
+    def touch(self, coll, session, key):
+        where = {"_id": key, "k": list_key_of(key)}
+        if self.rng.random() < 0.5:
+            return ("read", key, coll.find_one(where, session=session)["v"])
+        self.last += 1
+        value = self.last * given.appenders + self.number
+        coll.update_one(where, {"$push": {"v": value}}, session=session)
+        return ("append", key, value)
+
+    def commit(self, session, done):
+        for _ in range(20):
+            try:
+                session.commit_transaction()
+                self.committed.append(done)
+                return
+            except PyMongoError as e:
+                if not e.has_error_label("UnknownTransactionCommitResult"):
+                    # Only what the server says of itself is certain.
+                    certain = e.has_error_label("TransientTransactionError") and not isinstance(e, AutoReconnect)
+                    if certain:
+                        self.failed += 1
+                        return
+                    break
+        self.doubtful.append(done)
+
+
+def check_lists(client, appenders):
+    final = {d["_id"]: d["v"] for d in client.t.l.find()}
+    committed = [t for a in appenders for t in a.committed]
+    wrong = faults(committed, [t for a in appenders for t in a.doubtful], final)
+    assert not wrong, f"of {len(committed)} transactions on lists: {wrong[:3]}"
+
+
 def key_of(account):
     return account * 389 % KEYS
+
+
+def list_key_of(number):
+    return number * KEYS // LISTS
 
 
 # Of moves: servers that are away, or took a cursor with them; a lock that another holds; a fence that
@@ -318,7 +391,7 @@ class Mover(threading.Thread):
                 self.failed[code if code in EXPECTED else f"{code}: {str(e)[:200]}"] += 1
 
     def step(self, admin):
-        key, ns = self.rng.randrange(KEYS), self.rng.choice(("t.c", "t.c", "t.a"))
+        key, ns = self.rng.randrange(KEYS), self.rng.choice(("t.c", "t.c", "t.a", "t.l"))
         if self.rng.random() < 0.2:
             admin.command("split", ns, middle={"k": key})
         elif self.rng.random() < 0.2:
@@ -420,7 +493,7 @@ def settle(client):
     """Ends what is left under way: a move of each chunk's own place does nothing else."""
     def moved():
         with contextlib.suppress(PyMongoError):
-            for ns in ("t.c", "t.a"):
+            for ns in ("t.c", "t.a", "t.l"):
                 uuid = client.config.collections.find_one({"_id": ns})["uuid"]
                 chunk = client.config.chunks.find_one({"uuid": uuid})
                 client.admin.command("moveRange", ns, min=chunk["min"], max=chunk["max"], toShard=chunk["shard"])
@@ -443,15 +516,16 @@ def is_sharded(client, ns):
 
 
 def prepare(client):
-    for ns in ("t.c", "t.a"):
+    for ns in ("t.c", "t.a", "t.l"):
         until("it is sharded", lambda ns=ns: is_sharded(client, ns), 60)
         for n, key in enumerate(range(200, KEYS, 200)):
             client.admin.command("split", ns, middle={"k": key})
-            if ns == "t.a":
+            if ns != "t.c":
                 to = f"s{n % given.shards}"
                 until("it has moved", lambda key=key, to=to: moved(client, ns, key, to), 60)
     accounts = [{"_id": n, "k": key_of(n), "n": EACH if n < ACCOUNTS else 0} for n in range(ACCOUNTS + PAYERS)]
     client.t.a.insert_many(accounts)
+    client.t.l.insert_many([{"_id": n, "k": list_key_of(n), "v": []} for n in range(LISTS)])
 
 
 def run(seed, path):
@@ -464,7 +538,8 @@ def run(seed, path):
         writers = [Writer(cluster, n, stop) for n in range(WRITERS)]
         payers = [Payer(cluster, n, stop) for n in range(PAYERS)]
         payers += [Payer(cluster, n, stop, reads=True) for n in range(given.readers)]
-        threads = [*([] if given.calm else [mover]), *writers, *payers]
+        appenders = [Appender(cluster, n, stop) for n in range(given.appenders)]
+        threads = [*([] if given.calm else [mover]), *writers, *payers, *appenders]
         for thread in threads:
             thread.start()
         if given.calm:
@@ -481,13 +556,16 @@ def run(seed, path):
             settle(client)
             check_documents(client, writers)
             check_accounts(client, cluster, payers)
-            for ns in ("t.c", "t.a"):
+            check_lists(client, appenders)
+            for ns in ("t.c", "t.a", "t.l"):
                 check_chunks(client, cluster, ns)
         done, unsure = sum(w.done for w in writers), sum(w.unsure for w in writers)
         slowest = max(w.slowest for w in writers)
         return (
             f"{done} writes, {unsure} in doubt, slowest {slowest:.1f} s, {sum(p.sure for p in payers)} payments, "
-            f"{sum(p.read for p in payers)} sums, {mover.moved} moves and cuts (failed: {dict(mover.failed)}), {dict(harms)}"
+            f"{sum(p.read for p in payers)} sums, {sum(len(a.committed) for a in appenders)} transactions on lists "
+            f"(in doubt: {sum(len(a.doubtful) for a in appenders)}, failed: {sum(a.failed for a in appenders)}), "
+            f"{mover.moved} moves and cuts (failed: {dict(mover.failed)}), {dict(harms)}"
         )
 
 
