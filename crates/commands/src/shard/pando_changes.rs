@@ -24,7 +24,7 @@ use sharding::{Ownership, PlaceRange, value_of};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use storage::{Effect, Entry, LogReader, Op};
+use storage::{Effect, Entry, Glance, LogReader, Op};
 
 /// What is before a record's own key: tablet, space, index.
 const RECORD_PREFIX: usize = 8 + 1 + 4;
@@ -78,6 +78,12 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
             cx.op.check()?;
             let Some(record) = reader.next()? else { break };
             (next, up_to, term) = (record.index + 1, record.index, record.term);
+            // Another collection's documents are not decoded.
+            if let Some(Glance::Documents(other)) = Glance::at(record.payload)
+                && other != ns
+            {
+                continue;
+            }
             let Some(entry) = Entry::decode(record.payload) else {
                 return Err(err!(DataCorruptionDetected, "an entry of the log is damaged").into());
             };

@@ -5,28 +5,26 @@
 //! was read up to.
 
 use super::Manner;
+use super::leases::Kept;
 use super::progress::Progress;
 use super::rests::Rests;
 use crate::chunks::Lock;
 use crate::metadata::{Cluster, batches, each, run};
 use crate::request::own_message;
-use crate::upstream::{message, with_fields};
+use crate::upstream::with_fields;
 use crate::write_concern::majority;
 use crate::{Outcome, ddl};
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
 use errors::{Code, err};
-use parking_lot::Mutex;
 use sharding::follow::{Ask, Changes, Follow, PUT_DOCUMENTS};
 use sharding::series::measurements_of;
 use sharding::{PlaceRange, Version};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Bytes of one insert at a receiver.
 const PUT_BYTES: usize = 4 << 20;
-/// The leases on givers' logs are renewed so often.
-const RENEWED: Duration = Duration::from_secs(5);
 /// How long a writer's command waits at first, where the copy does not come nearer.
 const SLOW_MILLIS: i64 = 2;
 /// The giver forgets it after a second.
@@ -62,40 +60,12 @@ impl Way<'_> {
         }
         w.finish()
     }
-
-    fn of_lease(&self, what: &DocBuf) -> DocBuf {
-        let mut w = Writer::new();
-        w.i32("_pandoChanges", 1)
-            .str("ns", self.ns)
-            .str("lease", &self.held.fence())
-            .extend(what.as_doc());
-        w.finish()
-    }
-
-    /// Says something of the lease to each member of a giver.
-    fn tell_of_lease(&self, shard: &str, what: DocBuf) {
-        let by_any = doc! {"mode": "primaryPreferred"};
-        let to_each = doc! {"$db": "admin", "$readPreference": by_any};
-        let said = with_fields(self.of_lease(&what).as_doc(), to_each.as_doc());
-        if let Ok(set) = self.cluster.shard(shard) {
-            set.tell_all(&message(said.as_doc(), &[]));
-        }
-    }
-}
-
-/// The logs that are kept, and up to which entry each was read.
-#[derive(Default)]
-pub(super) struct Kept {
-    places: Mutex<BTreeMap<Arc<str>, i64>>,
-    /// When that was said last.
-    told: Mutex<Option<Instant>>,
 }
 
 impl Drop for Giver<'_> {
     /// Its log need not be kept any more. Who does not hear of that lets go of it by himself.
     fn drop(&mut self) {
-        self.way.kept.places.lock().remove(&self.shard);
-        self.way.tell_of_lease(&self.shard, doc! {"end": true});
+        self.way.let_go_of_log(&self.shard);
     }
 }
 
@@ -180,26 +150,14 @@ impl<'m> Giver<'m> {
     }
 
     fn keep_logs_now_and_then(&self) {
-        let told = *self.way.kept.told.lock();
-        if told.is_none_or(|told| told.elapsed() > RENEWED) {
+        if self.way.kept.is_due() {
             self.keep_logs();
         }
     }
 
-    /// Has each member of each giver keep its log: whoever is primary next has to have it too, and
-    /// another giver's turn may come later.
     fn keep_logs(&self) {
         let (after, _) = self.follow.place();
-        let all = {
-            let mut places = self.way.kept.places.lock();
-            places.insert(self.shard.clone(), after);
-            places.clone()
-        };
-        for (shard, after) in all {
-            self.way
-                .tell_of_lease(&shard, doc! {"after": after, "renew": true});
-        }
-        *self.way.kept.told.lock() = Some(Instant::now());
+        self.way.keep_logs(&self.shard, after);
     }
 
     /// Says something of the lease on the log of the giver's primary.

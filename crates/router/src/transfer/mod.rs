@@ -6,6 +6,7 @@
 //! - `left`: what is under way, and how it ends whoever ends it;
 //! - `reshard`: a collection with another shard key;
 //! - `home`: a database with another primary shard;
+//! - `leases`: the logs that are kept for it;
 //! - `manner`: what a move waits for, and until when it may take;
 //! - `progress`: how far it has come, for those who look;
 //! - `rests`: how much movers work while others are served;
@@ -16,6 +17,7 @@
 
 mod copy;
 mod home;
+mod leases;
 mod left;
 mod manner;
 mod progress;
@@ -35,8 +37,9 @@ use crate::metadata::{Cluster, run};
 use crate::write_concern::majority;
 use crate::{Failure, Outcome, ddl};
 use bson::{Doc, DocBuf, ObjectId, Val, Writer, doc};
-use copy::{Giver, Kept, Way, copy_sessions, likeness};
+use copy::{Giver, Way, copy_sessions, likeness};
 use errors::{Code, err};
+use leases::Kept;
 use left::{RANGE, clean, teach_as};
 use parking_lot::Mutex;
 use progress::Progress;

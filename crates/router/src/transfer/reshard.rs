@@ -5,7 +5,8 @@
 //! Invariant: until every shard has heard of the new life, none serves it, old or new: the fences are
 //! firm. What was decided, any holder of the lock can end.
 
-use super::copy::{Giver, Kept, Way, copy_sessions, make_like};
+use super::copy::{Giver, Way, copy_sessions, make_like};
+use super::leases::Kept;
 use super::left::{Left, RESHARD, begin, decide, teach_as};
 use super::progress::Progress;
 use super::{fence, lift, reach_time, time_of};

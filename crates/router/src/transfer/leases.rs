@@ -1,0 +1,71 @@
+//! Leases on the logs of those that give: what movers have still to read is kept for them.
+//!
+//! Invariant: every member of a giver keeps its log, for whoever is primary next has to have it; and
+//! all givers of a transfer are renewed together, while only one of them is copied.
+
+use super::copy::Way;
+use crate::upstream::{message, with_fields};
+use bson::{DocBuf, Writer, doc};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The leases on givers' logs are renewed so often.
+const RENEWED: Duration = Duration::from_secs(5);
+
+/// The logs that are kept, and up to which entry each was read.
+#[derive(Default)]
+pub(super) struct Kept {
+    places: Mutex<BTreeMap<Arc<str>, i64>>,
+    /// When that was said last.
+    told: Mutex<Option<Instant>>,
+}
+
+impl Kept {
+    pub fn is_due(&self) -> bool {
+        let told = *self.told.lock();
+        told.is_none_or(|told| told.elapsed() > RENEWED)
+    }
+}
+
+impl Way<'_> {
+    /// Takes or renews the leases: this giver's log was read up to `after`.
+    pub fn keep_logs(&self, shard: &Arc<str>, after: i64) {
+        let all = {
+            let mut places = self.kept.places.lock();
+            places.insert(shard.clone(), after);
+            places.clone()
+        };
+        for (shard, after) in all {
+            self.tell_of_lease(&shard, doc! {"after": after, "renew": true});
+        }
+        *self.kept.told.lock() = Some(Instant::now());
+    }
+
+    /// A giver's log need not be kept any more.
+    pub fn let_go_of_log(&self, shard: &str) {
+        self.kept.places.lock().remove(shard);
+        self.tell_of_lease(shard, doc! {"end": true});
+    }
+
+    /// What says something of the lease to a giver.
+    pub fn of_lease(&self, what: &DocBuf) -> DocBuf {
+        let mut w = Writer::new();
+        w.i32("_pandoChanges", 1)
+            .str("ns", self.ns)
+            .str("lease", &self.held.fence())
+            .extend(what.as_doc());
+        w.finish()
+    }
+
+    /// Says something of the lease to each member of a giver.
+    fn tell_of_lease(&self, shard: &str, what: DocBuf) {
+        let by_any = doc! {"mode": "primaryPreferred"};
+        let to_each = doc! {"$db": "admin", "$readPreference": by_any};
+        let said = with_fields(self.of_lease(&what).as_doc(), to_each.as_doc());
+        if let Ok(set) = self.cluster.shard(shard) {
+            set.tell_all(&message(said.as_doc(), &[]));
+        }
+    }
+}
