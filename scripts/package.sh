@@ -1,0 +1,225 @@
+#!/usr/bin/env bash
+# Makes the packages of one commit from one binary, and tries them.
+#
+#     scripts/package.sh build [--bin FILE] [--out DIR] [KIND…]   tarball deb wheel npm container homebrew (all)
+#     scripts/package.sh try [--out DIR] [KIND…]                  installs each into a clean root and runs a first query
+#
+# Without --bin the release binary is built. The binary says which C library it needs: that is in the name of the wheel and in
+# the package's dependencies, so a binary made on a new system is not offered to an old one. DIR is target/packages.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+. scripts/provision.sh
+
+here=$PWD/packaging
+out=${CARGO_TARGET_DIR:-$PWD/target}/packages
+bin='' kinds=()
+verb=${1:-}
+[[ $verb == build || $verb == try ]] || die "say build or try; see the head of this file"
+shift
+while [ $# -gt 0 ]; do
+    case $1 in
+        --bin) bin=$(realpath "$2"); shift ;;
+        --out) mkdir -p "$2"; out=$(realpath "$2"); shift ;;
+        tarball | deb | wheel | npm | container | homebrew) kinds+=("$1") ;;
+        *) die "no such package: $1" ;;
+    esac
+    shift
+done
+[ ${#kinds[@]} -gt 0 ] || kinds=(tarball deb wheel npm container homebrew)
+
+# ---- what is packed: the program, stripped, and what its own help says
+
+# The newest version of the C library that the binary asks for.
+glibc_of() {
+    objdump -T "$1" | grep -o 'GLIBC_[0-9.]*' | sed 's/GLIBC_//' | sort -Vu | tail -n 1
+}
+
+# Sets version, machine (as uname says), debian (the same for dpkg), node (for npm), glibc, stage.
+prepare() {
+    if [ -z "$bin" ]; then
+        cargo build --release --locked -p pando
+        bin=${CARGO_TARGET_DIR:-$PWD/target}/release/pando
+    fi
+    version=$("$bin" --version | cut -d' ' -f2)
+    machine=$(uname -m)
+    case $machine in
+        x86_64) debian=amd64 node=x64 ;;
+        aarch64) debian=arm64 node=arm64 ;;
+        *) die "there are no packages for $machine" ;;
+    esac
+    glibc=$(glibc_of "$bin")
+    [ -n "$glibc" ] || die "$bin does not say which C library it needs"
+    stage=$(mktemp -d)
+    trap 'rm -rf "$stage"' EXIT
+    mkdir -p "$out" "$stage/tree"
+    local root=$stage/tree
+    install -D -m 0755 "$bin" "$root/bin/pando"
+    strip "$root/bin/pando"
+    python3 "$here/documents.py" "$bin" "$stage/documents"
+    mkdir -p "$root/share/man/man1" "$root/share/bash-completion/completions" "$root/share/zsh/vendor-completions" \
+        "$root/share/fish/vendor_completions.d" "$root/share/doc/pando"
+    cp "$stage"/documents/man/man1/*.1 "$root/share/man/man1"
+    cp "$stage/documents/completions/pando.bash" "$root/share/bash-completion/completions/pando"
+    cp "$stage/documents/completions/_pando" "$root/share/zsh/vendor-completions"
+    cp "$stage/documents/completions/pando.fish" "$root/share/fish/vendor_completions.d"
+    cp LICENSE README.md COMPAT.md CHANGELOG.md "$root/share/doc/pando"
+}
+
+# The time of the commit, so that two runs make the same files.
+export SOURCE_DATE_EPOCH
+SOURCE_DATE_EPOCH=$(git log -1 --format=%ct 2>/dev/null || echo 0)
+
+build_tarball() {
+    local name=pando-$version-linux-$machine
+    tar --create --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" \
+        --transform "s,^\.,$name," -C "$stage/tree" . | gzip -n >"$out/$name.tar.gz"
+}
+
+build_deb() {
+    command -v dpkg-deb >/dev/null || die "please install dpkg"
+    local root=$stage/deb
+    mkdir -p "$root/DEBIAN" "$root/usr" "$root/etc/logrotate.d" "$root/lib/systemd/system"
+    cp -a "$stage/tree/." "$root/usr"
+    find "$root/usr/share/man" -name '*.1' -exec gzip -9n {} +
+    mv "$root/usr/share/doc/pando/LICENSE" "$root/usr/share/doc/pando/copyright"
+    install -m 0644 "$here/deb/pando.conf" "$root/etc/pando.conf"
+    install -m 0644 "$here/deb/logrotate" "$root/etc/logrotate.d/pando"
+    install -m 0644 "$here/deb/pando.service" "$root/lib/systemd/system/pando.service"
+    local script
+    for script in postinst prerm postrm; do install -m 0755 "$here/deb/$script" "$root/DEBIAN/$script"; done
+    printf '/etc/pando.conf\n/etc/logrotate.d/pando\n' >"$root/DEBIAN/conffiles"
+    cat >"$root/DEBIAN/control" <<-END
+	Package: pando
+	Version: $version
+	Architecture: $debian
+	Maintainer: The PandoDB authors <packages@pandodb.invalid>
+	Section: database
+	Priority: optional
+	Installed-Size: $(du -sk "$root" | cut -f1)
+	Depends: libc6 (>= $glibc), libstdc++6, libgcc-s1, passwd
+	Recommends: logrotate
+	Description: document database for MongoDB's drivers, shells and tools
+	 A server that MongoDB's own drivers use as it is, with replica sets and sharded clusters.
+	END
+    dpkg-deb --root-owner-group -Zxz --build "$root" "$out/pando_${version}_$debian.deb" >/dev/null
+}
+
+build_wheel() {
+    local source=$stage/python
+    cp -a "$here/python" "$source"
+    install -D -m 0755 "$stage/tree/bin/pando" "$source/src/pandodb/bin/pando"
+    PANDO_VERSION=$version PANDO_WHEEL_PLATFORM=manylinux_${glibc/./_}_$machine \
+        python3 -m pip wheel --quiet --disable-pip-version-check --no-deps -w "$out" "$source"
+}
+
+build_npm() {
+    command -v npm >/dev/null || die "please install npm"
+    local source=$stage/npm platform=pandodb-linux-$node
+    mkdir -p "$source/$platform/bin"
+    cp -a "$here/npm/pandodb" "$source"
+    cp LICENSE "$source/pandodb"
+    cp LICENSE "$source/$platform"
+    install -m 0755 "$stage/tree/bin/pando" "$source/$platform/bin/pando"
+    node - "$source" "$version" "$platform" "$node" <<-'END'
+	const fs = require('fs');
+	const [source, version, platform, cpu] = process.argv.slice(2);
+	const main = JSON.parse(fs.readFileSync(`${source}/pandodb/package.json`));
+	main.version = version;
+	for (const each of ['linux-x64', 'linux-arm64', 'darwin-x64', 'darwin-arm64']) main.optionalDependencies[`pandodb-${each}`] = version;
+	fs.writeFileSync(`${source}/pandodb/package.json`, JSON.stringify(main, null, 2) + '\n');
+	fs.writeFileSync(`${source}/${platform}/package.json`, JSON.stringify({
+	  name: platform, version, description: `PandoDB's program for ${platform.slice(8)}`, license: 'Apache-2.0',
+	  os: ['linux'], cpu: [cpu], libc: ['glibc'], files: ['bin'],
+	}, null, 2) + '\n');
+	END
+    (cd "$out" && npm pack --silent "$source/pandodb" "$source/$platform" >/dev/null)
+}
+
+# The context of `docker build`: the tarball's program and the files of packaging/container.
+build_container() {
+    local name=pando-$version-container-$machine
+    mkdir -p "$stage/$name"
+    cp "$here"/container/* "$stage/$name"
+    cp "$stage/tree/bin/pando" LICENSE "$stage/$name"
+    tar --create --sort=name --owner=0 --group=0 --mtime="@$SOURCE_DATE_EPOCH" -C "$stage" "$name" | gzip -n >"$out/$name.tar.gz"
+}
+
+# The formula names the sums of the tarballs that are there; a platform without one gets none.
+build_homebrew() {
+    [ -e "$out/pando-$version-linux-$machine.tar.gz" ] || build_tarball
+    python3 "$here/homebrew/formula.py" "$version" "$out" >"$out/pandodb.rb"
+}
+
+# ---- trying them
+
+in_tree() { ls "$out"/$1 2>/dev/null | tail -n 1; }
+
+need_package() {
+    local file
+    file=$(in_tree "$1")
+    [ -n "$file" ] || die "there is no $1 in $out: build it first"
+    echo "$file"
+}
+
+python_with_driver() {
+    python3 -m venv "$1"
+    "$1/bin/python" -m pip install --quiet --disable-pip-version-check pymongo pytest
+}
+
+try_tarball() {
+    local file
+    file=$(need_package 'pando-*-linux-*.tar.gz')
+    mkdir "$work/tarball"
+    tar -xzf "$file" -C "$work/tarball" --strip-components=1
+    python_with_driver "$work/venv-tarball"
+    PYTHONPATH=$here/python/src PANDO_BIN=$work/tarball/bin/pando "$work/venv-tarball/bin/python" "$here/try/first_query.py"
+}
+
+try_deb() {
+    bash "$here/try/deb.sh" "$(need_package 'pando_*.deb')" "$work/deb"
+}
+
+try_wheel() {
+    python_with_driver "$work/venv"
+    "$work/venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-index "$(need_package 'pandodb-*.whl')"
+    "$work/venv/bin/pando" --version
+    "$work/venv/bin/python" "$here/try/first_query.py"
+    "$work/venv/bin/python" -m pytest -q -p no:cacheprovider "$here/try/test_fixture.py"
+}
+
+try_npm() {
+    mkdir "$work/npm"
+    local version main platform
+    platform=$(need_package 'pandodb-linux-*.tgz')
+    main=$(ls "$out"/pandodb-[0-9]*.tgz | tail -n 1)
+    (cd "$work/npm" && echo '{"private": true}' >package.json &&
+        npm install --silent --no-audit --no-fund mongodb && npm install --silent --no-audit --no-fund "$platform" "$main" &&
+        node_modules/.bin/pando --version && cp "$here/try/first_query.js" . && node first_query.js | tee said && grep -q '^first query answered' said)
+}
+
+try_container() { bash "$here/try/container.sh" "$(need_package 'pando-*-container-*.tar.gz')" "$work/container"; }
+
+try_homebrew() {
+    need_package 'pandodb.rb' >/dev/null
+    if command -v ruby >/dev/null; then ruby -c "$out/pandodb.rb"; else echo "SKIPPED: no ruby"; fi
+}
+
+if [ "$verb" = build ]; then
+    prepare
+    for kind in "${kinds[@]}"; do
+        say "$kind"
+        "build_$kind"
+    done
+    (cd "$out" && find . -maxdepth 1 -type f ! -name SHA256SUMS -printf '%f\n' | sort | xargs sha256sum >SHA256SUMS)
+    echo "needs glibc $glibc or later" >&2
+else
+    work=$(mktemp -d)
+    trap 'rm -rf --one-file-system "$work"' EXIT
+    failed=0
+    for kind in "${kinds[@]}"; do
+        say "$kind"
+        started=$SECONDS
+        (set -e; "try_$kind") && echo "$kind: passed in $((SECONDS - started)) s" || { echo "$kind: FAILED"; failed=1; }
+    done
+    exit $failed
+fi
