@@ -90,3 +90,26 @@ def test_plans_are_not_cached(things):
         command("planCacheClear", things.name, sort={"b": 1})
     with refuses(40602):
         list(things.aggregate([{"$match": {}}, {"$planCacheStats": {}}]))
+
+
+def test_the_winner_of_a_race_is_kept(coll):
+    """An order with a limit against a narrow filter: only running both can tell."""
+    coll.create_index("a")
+    coll.create_index("e")
+    coll.insert_many([{"a": i % 10, "e": i, "d": i % 977} for i in range(5000)])
+    query = {"a": 1, "d": 531}
+    assert [d["e"] for d in coll.find(query).sort("e", 1).limit(1)] == [531]
+    [row] = coll.aggregate([{"$planCacheStats": {}}])
+    assert row["isActive"] and row["works"] > 0 and row["cachedPlan"]["stage"]
+    assert row["createdFromQuery"] == {"query": {"$and": [{"a": {"$eq": 1}}, {"d": {"$eq": 531}}]}, "sort": {"e": 1}, "projection": {}}
+    told = coll.database.command("explain", {"find": coll.name, "filter": query, "sort": {"e": 1}, "limit": 1}, verbosity="executionStats")
+    assert told["queryPlanner"]["planCacheShapeHash"] == row["planCacheShapeHash"]
+    # The other plan, and what it was thought to cost.
+    [rejected] = told["queryPlanner"]["rejectedPlans"]
+    assert rejected["costEstimate"] > 0 and rejected["keysEstimate"] > 0
+    # Ten times what the best reads, at most.
+    assert told["executionStats"]["totalKeysExamined"] <= 5000
+    coll.database.command("planCacheClear", coll.name, query={"a": 5, "d": 5}, sort={"e": -1})
+    assert len(list(coll.aggregate([{"$planCacheStats": {}}]))) == 1
+    coll.database.command("planCacheClear", coll.name, query={"a": 5, "d": 5}, sort={"e": 1})
+    assert list(coll.aggregate([{"$planCacheStats": {}}])) == []

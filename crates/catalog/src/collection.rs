@@ -4,6 +4,7 @@ use crate::capped::Capped;
 use crate::index_filter::IndexFilters;
 use crate::keyspace::{self, Prefix, SPACE_ID, SPACE_INDEX, SPACE_RECORD};
 use crate::numbers::{ID_INDEX, Numbers};
+use crate::plan_cache::PlanCache;
 use crate::validator::Validator;
 use crate::view_definition::ViewDefinition;
 use crate::zones::Zones;
@@ -105,6 +106,7 @@ pub struct Collection {
     /// The collation of commands that give none.
     pub collation: Option<Collation>,
     pub index_filters: Arc<IndexFilters>,
+    pub plan_cache: Arc<PlanCache>,
     /// Of a time series: set for its measurements, which are a view, and for its buckets.
     pub time_series: Option<Arc<::time_series::TimeSeriesOptions>>,
     pub young: Arc<crate::time_series::Young>,
@@ -131,6 +133,7 @@ impl Collection {
             validator: None,
             collation,
             index_filters: Arc::default(),
+            plan_cache: Arc::default(),
             time_series: None,
             young: Arc::default(),
             indexes: Vec::new(),
@@ -184,6 +187,7 @@ impl Collection {
         self.lock = before.lock.clone();
         self.id_index_accesses = before.id_index_accesses.clone();
         self.index_filters = before.index_filters.clone();
+        self.plan_cache = before.plan_cache.clone();
         self.young = before.young.clone();
         if let (Some(now), Some(then)) = (&mut self.capped, &before.capped) {
             now.tail = then.tail.clone();

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// What makes up a query's shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueryShape {
-    filter: String,
+    pub(crate) filter: String,
     pub sort: DocBuf,
     pub projection: DocBuf,
     pub collation: Option<Collation>,

@@ -23,6 +23,7 @@ pub mod keyspace;
 mod names;
 mod namespace;
 pub mod numbers;
+mod plan_cache;
 mod record;
 pub mod time_series;
 mod validator;
@@ -40,6 +41,7 @@ pub use namespace::{
     check_collection_name, check_db_name, check_system_name, collection_of, db_of,
 };
 pub use numbers::Numbers;
+pub use plan_cache::{PlanCache, PlanCacheEntry, PlanKey};
 pub use validator::Validator;
 pub use view_definition::ViewDefinition;
 pub use zones::{Expected, Samples, Zones, alike, digest};

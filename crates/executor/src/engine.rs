@@ -38,6 +38,8 @@ pub struct Engine {
     pub image_expiry_seconds: AtomicU64,
     /// Queries that would have to read a whole collection are refused (`notablescan`).
     pub no_table_scan: AtomicBool,
+    /// How often another plan has won a race than the one that had won for the shape before.
+    pub replanned: AtomicU64,
     /// Scripts are run (`security.javascriptEnabled`).
     pub scripting: AtomicBool,
     pub transactions: Transactions,
@@ -86,6 +88,7 @@ impl Engine {
             zones: Default::default(),
             image_expiry_seconds: AtomicU64::new(0),
             no_table_scan: AtomicBool::new(false),
+            replanned: AtomicU64::new(0),
             scripting: AtomicBool::new(true),
             transactions: Transactions::default(),
             prepared: Prepared::default(),

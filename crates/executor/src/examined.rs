@@ -9,4 +9,17 @@ pub struct Examined {
     pub seeks: u64,
     /// Hidden keys that scans stepped over: deleted, overwritten, or newer than what was read.
     pub hidden: u64,
+    /// What was counted, and read by plans that were not taken, to choose a plan: entries, and
+    /// documents as four entries each.
+    pub planning: u64,
+}
+
+impl Examined {
+    pub(crate) fn add(&mut self, more: Examined) {
+        self.keys += more.keys;
+        self.docs += more.docs;
+        self.seeks += more.seeks;
+        self.hidden += more.hidden;
+        self.planning += more.planning;
+    }
 }

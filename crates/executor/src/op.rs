@@ -34,6 +34,11 @@ use storage::{Epoch, View};
 /// Index entries and documents that an operation may examine on an event loop.
 pub const INLINE_BUDGET: u32 = 2_500;
 
+/// After so many entries it is checked whether the operation is to end.
+const CHECKED: u32 = 128;
+/// The least turn, in entries: a step of a scan, with a seek.
+const LEAST_TURN: u32 = 16;
+
 /// What each scan may take to remember what it has given, in bytes.
 pub(crate) const REMEMBERED: usize = 8 << 20;
 
@@ -53,6 +58,17 @@ pub trait ViewTaken {
     fn view_taken(&self, ns: &str);
 }
 
+/// The turn of a plan that runs against others.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    None,
+    /// Its first step may be of any length.
+    Fresh,
+    Begun,
+    /// What ran was suspended.
+    Over,
+}
+
 /// One operation.
 pub struct OpCtx<'a> {
     pub engine: &'a Arc<Engine>,
@@ -60,6 +76,7 @@ pub struct OpCtx<'a> {
     group: Option<&'a mut WriteGroup>,
     budget: u32,
     ticks: u32,
+    turn: Turn,
     pub deadline: Option<Instant>,
     /// Set by killOp, killCursors, a client's disconnect, shutdown.
     pub killed: Option<&'a Arc<AtomicBool>>,
@@ -127,6 +144,7 @@ impl<'a> OpCtx<'a> {
             group: None,
             budget: 0,
             ticks: 0,
+            turn: Turn::None,
             deadline: None,
             killed: None,
             cancelled: None,
@@ -297,11 +315,49 @@ impl<'a> OpCtx<'a> {
             self.budget = self.budget.saturating_sub(n);
         }
         self.ticks += n;
-        if self.ticks >= 128 {
+        if self.ticks >= CHECKED {
             self.ticks = 0;
             self.check()?;
+            self.check_turn()?;
         }
         Ok(())
+    }
+
+    /// Ends a turn that is under way, once it has got on: what runs is suspended.
+    fn check_turn(&mut self) -> Result<()> {
+        match self.turn {
+            Turn::None | Turn::Over => Ok(()),
+            Turn::Fresh => {
+                self.turn = Turn::Begun;
+                self.ticks = CHECKED - 1;
+                Ok(())
+            }
+            Turn::Begun => {
+                self.turn = Turn::Over;
+                Err(Suspension::Worker.into())
+            }
+        }
+    }
+
+    /// From here on what runs is suspended after about so many entries, as on an event loop. It may
+    /// always make its first step.
+    pub(crate) fn begin_turn(&mut self, entries: u64) {
+        let entries = u32::try_from(entries).map_or(CHECKED, |n| n.clamp(LEAST_TURN, CHECKED));
+        self.ticks = CHECKED - entries;
+        self.turn = Turn::Fresh;
+    }
+
+    /// Whether the turn was over before what ran came to an end.
+    pub(crate) fn end_turn(&mut self) -> bool {
+        std::mem::replace(&mut self.turn, Turn::None) == Turn::Over
+    }
+
+    /// Does something that cannot be suspended half-way.
+    pub(crate) fn in_one_turn<T>(&mut self, what: impl FnOnce(&mut Self) -> T) -> T {
+        let turn = std::mem::replace(&mut self.turn, Turn::None);
+        let done = what(self);
+        self.turn = turn;
+        done
     }
 
     /// Fails when the time limit is reached or the operation was killed.

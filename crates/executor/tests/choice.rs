@@ -194,6 +194,7 @@ impl Db {
         let x = cursor.examined();
         Run {
             cost: x.keys + FETCH * x.docs,
+            planning: x.planning,
             ids,
             keys,
             how: planner_says(&cursor),
@@ -236,6 +237,8 @@ fn random_key(r: &mut Random, kinds: &[Kind]) -> String {
 
 struct Run {
     cost: u64,
+    /// What choosing read, as if it were entries.
+    planning: u64,
     ids: Vec<String>,
     keys: Vec<Vec<u8>>,
     how: String,
@@ -244,7 +247,7 @@ struct Run {
 struct Query {
     text: String,
     filter: Filter,
-    /// Fields of the filter, and the first of the order.
+    /// Fields of the filter that an index can narrow by, and the first of the order.
     filtered: Vec<&'static str>,
     ordered: Option<&'static str>,
     sort: Option<SortPattern>,
@@ -303,12 +306,17 @@ impl Db {
         let mut fields = Vec::new();
         let mut text = self.conjunction(r, &mut fields);
         if r.one_in(8) {
+            // No single index narrows by what is in branches.
+            let mut inner = Vec::new();
             let all: Vec<String> = (0..2 + r.below(2))
-                .map(|_| self.conjunction(r, &mut fields))
+                .map(|_| self.conjunction(r, &mut inner))
                 .collect();
             let or = format!(r#"{{"$or":[{}]}}"#, all.join(","));
             text = match r.below(2) {
-                0 => or,
+                0 => {
+                    fields.clear();
+                    or
+                }
                 _ => format!(r#"{{"$and":[{text},{or}]}}"#),
             };
         }
@@ -377,16 +385,19 @@ fn number(name: &str, default: usize) -> usize {
 struct Outcome {
     quotient: f64,
     beyond: bool,
+    /// As if what choosing read were the plan's.
+    with_planning: f64,
+    beyond_planned: bool,
     told: String,
 }
 
 fn outcome(db: &Db, q: &Query) -> Option<Outcome> {
     let bearing = db.bearing(q);
-    if bearing.is_empty() {
-        return None;
-    }
     let chosen = db.run(q, None);
     let mut best = (chosen.cost, chosen.how.clone());
+    if bearing.is_empty() && chosen.how.starts_with("scan") {
+        return None;
+    }
     let scan = db.run(q, Some(Hint::Natural { reverse: false }));
     same(q, &chosen, &scan);
     for (name, filtered) in &bearing {
@@ -411,7 +422,10 @@ fn outcome(db: &Db, q: &Query) -> Option<Outcome> {
     );
     Some(Outcome {
         quotient,
+        with_planning: (chosen.cost + chosen.planning + FETCH + 1) as f64
+            / (best.0 + FETCH + 1) as f64,
         beyond: chosen.cost > best.0 * 10 + 200,
+        beyond_planned: chosen.cost + chosen.planning > best.0 * 10 + 200,
         told: told.replacen(" of ", &format!(" {} of ", chosen.cost), 1),
     })
 }
@@ -446,10 +460,31 @@ fn chosen_plans_read_little_more_than_the_best() {
         above(2.0),
         above(10.0),
     );
+    let mut planned: Vec<f64> = all.iter().map(|o| o.with_planning).collect();
+    planned.sort_by(f64::total_cmp);
+    let of_planned = |share: f64| planned[((planned.len() - 1) as f64 * share) as usize];
+    let too_much = all.iter().filter(|o| o.beyond_planned).count();
+    println!(
+        "with planning: 10 and 200: {too_much}, 50% {:.2}, 90% {:.2}, 95% {:.2}, 99% {:.2}, 99.5% {:.2}, all {:.2}",
+        of_planned(0.5),
+        of_planned(0.9),
+        of_planned(0.95),
+        of_planned(0.99),
+        of_planned(0.995),
+        of_planned(1.0),
+    );
     for o in all.iter().rev().take(number("CHOICE_SHOW", 10)) {
         println!("{}", o.told);
     }
-    assert!(beyond * 200 <= all.len(), "{beyond}");
+    for o in all
+        .iter()
+        .filter(|o| o.beyond_planned)
+        .take(number("CHOICE_SHOW", 10))
+    {
+        println!("with planning {:.2}: {}", o.with_planning, o.told);
+    }
+    assert_eq!(beyond, 0);
+    assert!(too_much * 200 <= all.len(), "{too_much}");
     assert!(at(0.95) <= 1.2, "{}", at(0.95));
-    assert!(at(0.98) <= 2.0, "{}", at(0.98));
+    assert!(at(0.995) <= 2.0, "{}", at(0.995));
 }

@@ -226,6 +226,7 @@ impl<'p> Planner<'p> {
             estimated: Some((best.reads(), cost)),
             others: ranked.map(other).collect(),
             plan: self.finish(best),
+            counted: 0,
         }
     }
 

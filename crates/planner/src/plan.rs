@@ -131,6 +131,8 @@ pub struct Choice {
     pub estimated: Option<(Reads, Cost)>,
     /// The best first.
     pub others: Vec<Estimated>,
+    /// How many entries were counted to choose, where somebody tells.
+    pub counted: u64,
 }
 
 impl Choice {
@@ -139,6 +141,7 @@ impl Choice {
             plan,
             estimated: None,
             others: Vec::new(),
+            counted: 0,
         }
     }
 }
@@ -278,6 +281,24 @@ impl IndexAccess {
 }
 
 impl Access {
+    fn add_form(&self, form: &mut Vec<u32>) {
+        match self {
+            Access::Index(a) => form.extend([1, a.index, u32::from(a.reverse)]),
+            Access::Or(branches) => {
+                form.push(2);
+                branches.iter().for_each(|b| b.access.add_form(form));
+            }
+            Access::Merge(branches, _) => {
+                form.push(3);
+                form.extend(branches.iter().map(|b| b.access.index));
+            }
+            Access::Records { reverse, .. } => form.extend([4, u32::from(*reverse)]),
+            Access::Ids(_) => form.push(5),
+            Access::Near(a) => form.extend([6, a.index]),
+            Access::Eof => form.push(7),
+        }
+    }
+
     /// All records, as a collection scan reads them.
     pub fn scan(reverse: bool) -> Access {
         Access::Records {
@@ -293,6 +314,13 @@ impl Access {
 }
 
 impl Plan {
+    /// What tells it from the other plans of its query, and of queries of the same shape.
+    pub fn form(&self) -> Vec<u32> {
+        let mut form = vec![u32::from(self.sort.is_some())];
+        self.access.add_form(&mut form);
+        form
+    }
+
     pub(crate) fn new(access: Access, residual: Filter) -> Plan {
         Plan {
             access,

@@ -1,5 +1,5 @@
 //! `planCacheSetFilter`, `planCacheListFilters`, `planCacheClearFilters`: index filters;
-//! `planCacheClear`: plans are made anew for every query, so there is nothing to clear.
+//! `planCacheClear`: forgets which plans have won.
 
 use crate::request::collation;
 use crate::request::{CommandContext, Done};
@@ -149,7 +149,8 @@ pub fn clear_filters(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
 
 pub fn clear(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     if let Some(coll) = collection(cx)? {
-        shape(cx, &coll)?;
+        let shape = shape(cx, &coll)?;
+        coll.plan_cache.clear(shape.as_ref());
     }
     Ok(Done::Reply)
 }

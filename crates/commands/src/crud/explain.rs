@@ -385,6 +385,7 @@ struct Planned {
     /// There was more than one plan to choose from.
     choice: bool,
     index_filter_set: bool,
+    rejected: Vec<DocBuf>,
 }
 
 /// What of a subject is looked at while its request runs.
@@ -417,6 +418,7 @@ fn plan(
             counted: runs.then(Counted::default),
             choice: false,
             index_filter_set: false,
+            rejected: Vec::new(),
         });
     };
     let choice = has_choice(&coll, filter);
@@ -441,6 +443,7 @@ fn plan(
         projection = needed;
     }
     let hint = request.hint.clone();
+    let others = considered(cx, query, &request, &view, &coll)?;
     let mut cursor = FindCursor::over(&mut cx.op, view, coll.clone(), request)?;
     let mut plan = cursor.plan().clone();
     if query.count {
@@ -466,6 +469,10 @@ fn plan(
         count: query.count,
         plain,
     });
+    let winner = plan.form();
+    let others = others.iter().filter(|e| e.plan.form() != winner);
+    let rejected = others.map(|e| rejected_plan(query, e, projection.as_ref(), &coll));
+    let rejected = rejected.collect();
     let counted = match (runs, query.count) {
         (false, _) => None,
         (true, true) => Some(Counted {
@@ -479,7 +486,77 @@ fn plan(
         counted,
         choice,
         index_filter_set,
+        rejected,
     })
+}
+
+/// The plans that there are for a query, with what is thought of each; none where nothing is to be
+/// chosen.
+fn considered(
+    cx: &CommandContext<'_, '_>,
+    query: &Query<'_>,
+    request: &FindRequest<'_>,
+    view: &storage::View,
+    coll: &Arc<catalog::Collection>,
+) -> Result<Vec<planner::Estimated>> {
+    if query.distinct.is_some() {
+        return Ok(Vec::new());
+    }
+    let limit = request.limit.map(|l| l.saturating_add(request.skip));
+    let read = executor::ReadRequest {
+        sort: request.sort.as_ref(),
+        projection: request.projection.as_ref(),
+        limit: limit.filter(|_| !query.count),
+        hint: request.hint.clone(),
+        min: request.min,
+        max: request.max,
+        vars: query.filter.wants_vars().then(|| request.vars.clone()),
+        ..executor::ReadRequest::new(query.filter)
+    };
+    let choice = read.choose(&cx.app.engine, view, coll, query.count)?;
+    let mut all = choice.others;
+    if let Some((reads, cost)) = choice.estimated {
+        let plan = choice.plan;
+        let rival = false;
+        all.insert(
+            0,
+            planner::Estimated {
+                plan,
+                reads,
+                cost,
+                rival,
+            },
+        );
+    }
+    Ok(all)
+}
+
+/// A plan that did not win, and what it was thought to read.
+fn rejected_plan(
+    query: &Query<'_>,
+    e: &planner::Estimated,
+    projection: Option<&Projection>,
+    coll: &catalog::Collection,
+) -> DocBuf {
+    let tree = stages(&Explain {
+        plan: &e.plan,
+        filter: query.filter,
+        projection,
+        indexes: &coll.usable,
+        clustered: coll.option("clusteredIndex").is_some(),
+        skip: query.skip,
+        limit: query.limit,
+        count: query.count,
+        plain: false,
+    });
+    let mut w = Writer::new();
+    w.bool("isCached", false)
+        .extend(tree.to_doc(&|_, _| {}).as_doc());
+    w.f64("keysEstimate", e.reads.keys.round())
+        .f64("docsEstimate", e.reads.given.round())
+        .bool("counted", e.reads.exact)
+        .f64("costEstimate", e.cost.likely.round());
+    w.finish()
 }
 
 fn write(
@@ -515,6 +592,7 @@ fn write(
         mut counted,
         choice,
         index_filter_set,
+        rejected,
     } = plan(cx, &query, request, verbosity)?;
     if let Some(c) = &mut counted {
         tree.walk(&mut |s| {
@@ -543,7 +621,13 @@ fn write(
     w.bool("maxScansToExplodeReached", false)
         .bool("prunedSimilarIndexes", false);
     w.doc("winningPlan", with_cached(tree.to_doc(&|_, _| {})).as_doc());
-    w.open_array("rejectedPlans").close().close();
+    w.open_array("rejectedPlans");
+    for r in &rejected {
+        if w.len() + r.as_bytes().len() <= QUERY_ROOM {
+            w.push(r.as_doc().as_val());
+        }
+    }
+    w.close().close();
     if let Some(c) = &counted {
         write_stats(w, &execution_stages(&tree, c, None), c, verbosity, choice);
     }

@@ -266,6 +266,9 @@ impl Commands {
         if o.examined.hidden > 0 {
             w.int("hiddenKeysSkipped", o.examined.hidden as i64);
         }
+        if o.examined.planning > 0 {
+            w.int("planningReads", o.examined.planning as i64);
+        }
         if o.plan.as_ref().is_some_and(|p| p.sort.is_some()) {
             w.bool("hasSortStage", true);
         }

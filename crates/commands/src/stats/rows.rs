@@ -5,6 +5,7 @@ use super::{coll_stats, sizes};
 use crate::Commands;
 use crate::analysis::sampling::SAMPLES;
 use crate::clock::now_millis;
+use crate::crud::shape;
 use crate::ddl::list_collections;
 use crate::diagnostic::current_op::{OperationFilter, Watch};
 use crate::diagnostic::process;
@@ -17,8 +18,10 @@ use crate::sessions::{append_session, own_uid};
 use crate::settings::documents;
 use auth::UserName;
 use bson::{Doc, DocBuf, Writer, doc};
+use catalog::{Collection, PlanCacheEntry};
 use errors::{Result, bail};
 use executor::{Engine, ServerRows};
+use planner::explain::{Explain, stages};
 use query::pipeline::{RowsKind, RowsStage};
 use session::Sessions;
 use std::sync::Arc;
@@ -61,16 +64,70 @@ pub fn for_pipeline(cx: &CommandContext<'_, '_>) -> ServerRows {
             }
             RowsKind::PlanCacheStats => {
                 let ns = format!("{}.{}", stage.ns.db, stage.ns.coll);
-                if engine.catalog.get(&ns).is_none() {
+                let Some(coll) = engine.catalog.get(&ns) else {
                     bail!(50933, "collection '{ns}' does not exist");
-                }
-                Ok(Vec::new())
+                };
+                let all = coll.plan_cache.list();
+                Ok(all
+                    .iter()
+                    .map(|(_, e)| cached_plan(&coll, e, &host()))
+                    .collect())
             }
             RowsKind::ListClusterCatalog => Ok(cluster_catalog(&engine, stage)),
             RowsKind::SampledQueries => sampled_queries(&engine, stage.spec.as_doc()),
             RowsKind::IndexStats | RowsKind::QueryStats => Ok(Vec::new()),
         }
     })
+}
+
+/// A row of `$planCacheStats`.
+fn cached_plan(coll: &Collection, e: &PlanCacheEntry, host: &str) -> DocBuf {
+    let sort = e.sort.as_ref().map(|s| s.to_doc());
+    let projection = e.projection.as_ref().map(|p| p.to_doc());
+    let (sort, projection) = (
+        sort.as_ref().map(|d| d.as_doc()),
+        projection.as_ref().map(|d| d.as_doc()),
+    );
+    let collation = e.filter.root().collation();
+    let hash = shape::plan_cache_hash(&e.filter, sort, projection, collation.as_ref(), &[]);
+    let filter = e.filter.to_doc();
+    let tree = stages(&Explain {
+        plan: &e.plan,
+        filter: &e.filter,
+        projection: e.projection.as_ref(),
+        indexes: &coll.usable,
+        clustered: coll.option("clusteredIndex").is_some(),
+        skip: 0,
+        limit: 0,
+        count: false,
+        plain: false,
+    });
+    let mut w = Writer::new();
+    w.str("version", "1")
+        .str("queryHash", &hash)
+        .str("planCacheShapeHash", &hash)
+        .str("planCacheKey", &hash)
+        .bool("isActive", true)
+        .int("works", e.works as i64)
+        .str("worksType", "works");
+    let created = e.created.duration_since(std::time::UNIX_EPOCH);
+    w.date(
+        "timeOfCreation",
+        created.map_or(0, |d| d.as_millis() as i64),
+    );
+    w.open_doc("createdFromQuery")
+        .doc("query", filter.as_doc())
+        .doc("sort", sort.unwrap_or(Doc::EMPTY))
+        .doc("projection", projection.unwrap_or(Doc::EMPTY))
+        .close();
+    w.doc("cachedPlan", tree.to_doc(&|_, _| {}).as_doc())
+        .bool("indexFilterSet", false)
+        .int(
+            "estimatedSizeBytes",
+            (2 * filter.as_bytes().len() + 512) as i64,
+        )
+        .str("host", host);
+    w.finish()
 }
 
 /// The queries that were sampled, of all collections or of one.

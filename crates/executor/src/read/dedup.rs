@@ -101,7 +101,8 @@ pub(crate) fn given_by<A>(
     doc: Doc<'_>,
     vars: Option<&Vars>,
 ) -> Result<bool> {
-    ctx.tick(branches.len() as u32)?;
+    // A row would be lost that is in nobody's hands.
+    ctx.in_one_turn(|ctx| ctx.tick(branches.len() as u32))?;
     for whole in branches.iter().filter_map(|b| b.whole.as_ref()) {
         match test(whole, doc, vars) {
             Ok(false) => {}

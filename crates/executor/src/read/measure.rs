@@ -28,6 +28,8 @@ const TURNS: [u64; 4] = [16, 64, 256, 1024];
 const TURNS_OF_LOOP: usize = 2;
 /// The entries that are counted for one plan.
 const MOST_READ: u64 = 16 << 10;
+/// Where few results are wanted, a candidate's turns are up to so many times as many entries.
+const OF_LIMIT: u64 = 4;
 /// A document costs as much as so many entries.
 const FETCH: u64 = 4;
 /// Where an estimate is so many times the least, counting on would change nothing.
@@ -42,6 +44,8 @@ pub(crate) struct Measure<'m> {
     view: &'m View,
     coll: &'m Arc<Collection>,
     left: Cell<u64>,
+    /// The most entries of a candidate.
+    most: u64,
     /// Why counting stopped.
     stopped: RefCell<Option<Stop>>,
 }
@@ -74,14 +78,21 @@ impl<'m> Measure<'m> {
         engine: &'m Arc<Engine>,
         view: &'m View,
         coll: &'m Arc<Collection>,
+        limit: Option<u64>,
     ) -> Measure<'m> {
         Measure {
             engine,
             view,
             coll,
             left: Cell::new(MOST_READ),
+            most: limit.map_or(u64::MAX, |l| l.saturating_mul(OF_LIMIT)),
             stopped: RefCell::default(),
         }
+    }
+
+    /// How many entries it has counted.
+    pub(crate) fn counted(&self) -> u64 {
+        MOST_READ - self.left.get()
     }
 
     /// The suspension or failure for which the figures are not to be used.
@@ -113,6 +124,10 @@ impl<'m> Measure<'m> {
         }
         let mut ctx = OpCtx::worker(self.engine);
         for (turn, until) in TURNS.into_iter().enumerate() {
+            // How soon a limit is reached only a race can tell, which this must not outdo.
+            if turn > 0 && until > self.most {
+                break;
+            }
             if turn == TURNS_OF_LOOP && self.view.is_cached_only() {
                 return Err(Suspension::Worker.into());
             }

@@ -3,6 +3,7 @@
 //!
 //! Between batches of a cursor only the snapshot is held ([`RecordStream::release`]).
 
+use self::race::Kept;
 use self::top_k::Narrow;
 use crate::examined::Examined;
 use crate::op::OpCtx;
@@ -15,7 +16,7 @@ use crate::read::step::{Current, KEPT_BYTES, Step, test};
 use crate::records;
 use bson::Doc;
 use catalog::Collection;
-use errors::Result;
+use errors::{Error, Result};
 use planner::Plan;
 use query::sort::SortPattern;
 use std::sync::Arc;
@@ -34,6 +35,7 @@ macro_rules! step {
     };
 }
 
+mod race;
 mod top_k;
 
 /// The state of a blocking sort.
@@ -46,6 +48,8 @@ enum Order {
     Begun(Box<Sorter>),
     /// A top-k sort.
     Narrow(Box<Narrow>),
+    /// Rows that a race of plans has found come first.
+    Kept(Kept),
 }
 
 pub struct RecordStream {
@@ -80,12 +84,43 @@ impl RecordStream {
         coll: Arc<Collection>,
         req: &ReadRequest,
     ) -> Result<RecordStream> {
-        let plan = Arc::new(req.plan(ctx.engine, &view, &coll, false)?);
-        RecordStream::with_plan(ctx, view, coll, plan, req.limit, req.vars.clone())
+        let choice = req.choose(ctx.engine, &view, &coll, false)?;
+        let counted = choice.counted;
+        let mut rows = match choice.others.iter().any(|o| o.rival) {
+            true => race::race(ctx, view, coll, choice, req)?,
+            false => {
+                let (plan, vars) = (Arc::new(choice.plan), req.vars.clone());
+                RecordStream::with_plan(ctx, view, coll, plan, req.limit, vars)?
+            }
+        };
+        rows.examined.planning += counted;
+        ctx.examined.planning += counted;
+        Ok(rows)
     }
 
     pub fn with_plan(
         ctx: &mut OpCtx,
+        view: View,
+        coll: Arc<Collection>,
+        plan: Arc<Plan>,
+        limit: Option<u64>,
+        vars: Option<Arc<query::expr::Vars>>,
+    ) -> Result<RecordStream> {
+        let rows = RecordStream::begin(ctx, view, coll, plan, limit, vars)?;
+        rows.is_run(ctx);
+        Ok(rows)
+    }
+
+    /// The plan is the one that answers the operation.
+    fn is_run(&self, ctx: &mut OpCtx) {
+        count_uses(ctx, &self.coll, &self.plan.access);
+        if ctx.plan.is_none() {
+            ctx.plan = Some(self.plan.clone());
+        }
+    }
+
+    fn begin(
+        ctx: &OpCtx,
         view: View,
         coll: Arc<Collection>,
         plan: Arc<Plan>,
@@ -98,14 +133,10 @@ impl RecordStream {
             ctx.need_worker()?;
         }
         let source = open_source(&coll, &plan.access, plan.covered, batch_hint)?;
-        count_uses(ctx, &coll, &plan.access);
         let order = match plan.sort.clone() {
             Some(pattern) => Order::Wanted(pattern, limit),
             None => Order::There,
         };
-        if ctx.plan.is_none() {
-            ctx.plan = Some(plan.clone());
-        }
         Ok(RecordStream {
             view,
             coll,
@@ -130,7 +161,7 @@ impl RecordStream {
         let before = self.examined;
         let more = match self.order {
             Order::There => self.next_unsorted(ctx),
-            _ => self.make_order(ctx).and_then(|()| self.next_unsorted(ctx)),
+            _ => self.next_in_order(ctx),
         };
         ctx.examined.keys += self.examined.keys - before.keys;
         ctx.examined.docs += self.examined.docs - before.docs;
@@ -148,6 +179,12 @@ impl RecordStream {
 
     fn pass_over(&mut self, ctx: &mut OpCtx, n: &mut u64) -> Result<()> {
         self.will_skip = *n;
+        while *n > 0 && self.next_kept() {
+            *n -= 1;
+        }
+        if *n == 0 {
+            return Ok(());
+        }
         self.make_order(ctx)?;
         *n -= std::mem::take(&mut self.passed).min(*n);
         let trivial = self.plan.residual.is_trivial();
@@ -172,6 +209,30 @@ impl RecordStream {
         }
         *n = 0;
         Ok(())
+    }
+
+    fn next_in_order(&mut self, ctx: &mut OpCtx) -> Result<bool> {
+        if self.next_kept() {
+            return Ok(true);
+        }
+        self.make_order(ctx)?;
+        self.next_unsorted(ctx)
+    }
+
+    /// To the next of the rows that a race has kept; `false` behind them.
+    fn next_kept(&mut self) -> bool {
+        let Order::Kept(kept) = &mut self.order else {
+            return false;
+        };
+        if let Some((key, doc)) = kept.next() {
+            self.record_key = key;
+            self.current = Current::Built(doc);
+            return true;
+        }
+        if let Order::Kept(kept) = std::mem::replace(&mut self.order, Order::There) {
+            self.order = kept.then();
+        }
+        false
     }
 
     /// Whether [`RecordStream::next_key`] gives keys without reading documents.
@@ -277,6 +338,10 @@ impl RecordStream {
     fn make_order(&mut self, ctx: &mut OpCtx) -> Result<()> {
         let mut sorter = match std::mem::replace(&mut self.order, Order::There) {
             Order::There => return Ok(()),
+            Order::Kept(kept) => {
+                self.order = Order::Kept(kept);
+                return Err(Error::internal("rows of a race are left").into());
+            }
             Order::Begun(sorter) => sorter,
             Order::Narrow(narrow) => return self.make_narrow(ctx, narrow),
             Order::Wanted(pattern, limit) => {

@@ -5,7 +5,7 @@ use crate::engine::Engine;
 use crate::read::measure::Measure;
 use crate::read::text;
 use bson::Doc;
-use catalog::{Collection, IndexFilter, QueryShape};
+use catalog::{Collection, IndexFilter, PlanCacheEntry, PlanKey, QueryShape};
 use errors::{Result, Stop, bail};
 use planner::{Access, Choice, DistinctRequest, Hint, Plan, PlanRequest, Reads};
 use query::filter::Filter;
@@ -15,6 +15,7 @@ use std::borrow::Cow;
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::SystemTime;
 use storage::View;
 
 /// A read request.
@@ -80,6 +81,28 @@ impl<'a> ReadRequest<'a> {
         self.choose(engine, view, coll, count).map(|c| c.plan)
     }
 
+    /// What its plans are remembered by.
+    pub(crate) fn plan_key(&self, coll: &Collection) -> PlanKey {
+        PlanKey {
+            shape: self.filter.shape(),
+            sort: self.sort.map(|s| s.to_doc()).unwrap_or_default(),
+            limit_bits: self.limit.map_or(0, |l| u64::BITS - l.leading_zeros()),
+            indexes: coll.usable.iter().map(|i| i.id).collect(),
+        }
+    }
+
+    pub(crate) fn cache_entry(&self, form: Vec<u32>, works: u64, plan: &Plan) -> PlanCacheEntry {
+        PlanCacheEntry {
+            form,
+            works,
+            created: SystemTime::now(),
+            filter: self.filter.clone(),
+            sort: self.sort.cloned(),
+            projection: self.projection.cloned(),
+            plan: plan.clone(),
+        }
+    }
+
     /// As [`ReadRequest::plan`], with the plans that were not chosen.
     pub fn choose(
         &self,
@@ -130,13 +153,14 @@ impl<'a> ReadRequest<'a> {
     ) -> Result<Choice> {
         let store = &engine.store;
         let lacks = Cell::new(None);
-        let measure = Measure::new(engine, view, coll);
+        let measure = Measure::new(engine, view, coll, self.limit.filter(|l| *l > 0));
         let estimate = |asked: &[&Access]| measure.reads(asked);
         let size = |low: &[u8], high: &[u8]| store.approximate_size(low, high);
         let fewest = |id: u32, ranges: &[(Vec<u8>, Vec<u8>)]| {
             text::fewest(view, coll, id, ranges, &size, &lacks)
         };
-        let choice = self.choose_by(&estimate, &fewest, coll, count)?;
+        let mut choice = self.choose_by(&estimate, &fewest, coll, count)?;
+        choice.counted = measure.counted();
         // On an event loop counting may need a disk read, or take too long. A plan made without it
         // would be arbitrary, so that comes first.
         match lacks

@@ -175,17 +175,19 @@ impl Planner<'_> {
             _ if c.covered => c.keys,
             _ => c.keys + fetched * FETCH,
         };
+        // What was not counted may be half or twice as much.
+        let doubt = if c.known || c.counted { 1.0 } else { 2.0 };
         let same = |cost: f64| Cost {
-            low: cost,
+            low: cost / doubt,
             likely: cost,
-            high: cost,
+            high: cost * doubt,
         };
         let limit = self.req.limit.filter(|l| *l > 0);
         if self.sort.is_some() && !c.sorted {
             let all = read(given) + given * SORT;
             return match limit.filter(|l| *l <= MOST_NARROW && self.tells_order(c)) {
                 Some(l) => Cost {
-                    low: read(given.min(l as f64)) + given * SORT,
+                    low: (read(given.min(l as f64)) + given * SORT) / doubt,
                     ..same(all)
                 },
                 None => same(all),
@@ -197,9 +199,9 @@ impl Planner<'_> {
         };
         let share = |of: f64| all * (limit as f64 / of.max(1.0)).min(1.0);
         Cost {
-            low: share(given),
+            low: share(given) / doubt,
             likely: share(if c.decides() { given } else { rows }),
-            high: if c.decides() { share(given) } else { all },
+            high: if c.decides() { share(given) } else { all } * doubt,
         }
     }
 

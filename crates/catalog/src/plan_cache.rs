@@ -1,0 +1,87 @@
+//! What has won the races of plans: for each shape of a query, and the indexes that there were. It
+//! lives as long as the process does, as in MongoDB.
+//!
+//! Invariant: at most [`MOST`] shapes of a collection are kept.
+
+use crate::index_filter::QueryShape;
+use bson::DocBuf;
+use parking_lot::Mutex;
+use planner::Plan;
+use query::filter::Filter;
+use query::projection::Projection;
+use query::sort::SortPattern;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+/// The most shapes of a collection.
+const MOST: usize = 256;
+/// Longer filters are not kept.
+const MOST_FILTER_BYTES: usize = 16 << 10;
+
+/// A shape, and the indexes that its plans were made of.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct PlanKey {
+    pub shape: String,
+    pub sort: DocBuf,
+    /// Of the limit: how many bits it has. What is best for one result need not be for thousands.
+    pub limit_bits: u32,
+    /// The ids of the indexes.
+    pub indexes: Vec<u32>,
+}
+
+/// What won, and by what query.
+#[derive(Clone, Debug)]
+pub struct PlanCacheEntry {
+    /// Which of its query's plans it is.
+    pub form: Vec<u32>,
+    /// What it read until it had the first batch.
+    pub works: u64,
+    pub created: SystemTime,
+    pub filter: Filter,
+    pub sort: Option<SortPattern>,
+    pub projection: Option<Projection>,
+    pub plan: Plan,
+}
+
+#[derive(Default, Debug)]
+pub struct PlanCache {
+    all: Mutex<HashMap<PlanKey, Arc<PlanCacheEntry>>>,
+}
+
+impl PlanCache {
+    pub fn find(&self, key: &PlanKey) -> Option<Arc<PlanCacheEntry>> {
+        self.all.lock().get(key).cloned()
+    }
+
+    /// Remembers; the oldest is forgotten where there are too many.
+    pub fn put(&self, key: PlanKey, entry: PlanCacheEntry) {
+        if key.shape.len() > MOST_FILTER_BYTES
+            || entry.filter.to_doc().as_bytes().len() > MOST_FILTER_BYTES
+        {
+            return;
+        }
+        let mut all = self.all.lock();
+        if all.len() >= MOST && !all.contains_key(&key) {
+            let oldest = all.iter().min_by_key(|(_, e)| e.created);
+            if let Some(oldest) = oldest.map(|(k, _)| k.clone()) {
+                all.remove(&oldest);
+            }
+        }
+        all.insert(key, Arc::new(entry));
+    }
+
+    /// Forgets the plans of a shape, or (`None`) all.
+    pub fn clear(&self, shape: Option<&QueryShape>) {
+        let other = |k: &PlanKey, s: &QueryShape| k.shape != s.filter || k.sort != s.sort;
+        let mut all = self.all.lock();
+        all.retain(|k, _| shape.is_some_and(|s| other(k, s)));
+    }
+
+    pub fn list(&self) -> Vec<(PlanKey, Arc<PlanCacheEntry>)> {
+        let all = self.all.lock();
+        let mut all: Vec<_> = all.iter().map(|(k, e)| (k.clone(), e.clone())).collect();
+        all.sort_by_key(|(_, e)| e.created);
+        all
+    }
+}

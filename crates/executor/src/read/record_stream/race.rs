@@ -1,0 +1,202 @@
+//! A race of plans: where only running them can tell which is the best, the plan that was chosen and
+//! its rivals run in turns until one has the first batch.
+//!
+//! What the winner found is kept, and given first; it goes on from there. So nothing is read twice by
+//! it, and nothing is given twice. Which plan has won is remembered for the shape of the query
+//! (`catalog::PlanCache`): it then has the longer turns, and the others only enough that it cannot be
+//! many times worse than they are.
+//!
+//! Invariant: the rows of the stream are those of the winner's plan alone. A turn ends between two
+//! reads of a scan, where it may go on ([`OpCtx::begin_turn`]).
+
+use super::{Order, RecordStream};
+use crate::engine::Engine;
+use crate::op::OpCtx;
+use crate::read::ReadRequest;
+use crate::read::step::Current;
+use catalog::{Collection, PlanCacheEntry, PlanKey};
+use errors::{Result, Stop};
+use planner::Choice;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use storage::View;
+
+/// The rows of a first batch, as in MongoDB.
+const BATCH: u64 = 101;
+/// A race also ends when one has so many bytes of rows.
+const BATCH_BYTES: usize = 256 << 10;
+/// The most plans that run beside the one chosen.
+const MOST_RIVALS: usize = 3;
+/// The cost of the first turns, in reads of one entry, and by how much later ones are longer.
+const FIRST_TURN: u64 = 20;
+const GROWTH: f64 = 1.5;
+/// The turns of a plan that has won before, and of one that is likely to, are so many times as long as
+/// those of the others.
+const OF_WINNER: u64 = 4;
+const OF_LIKELY: u64 = 2;
+/// A document costs as much as so many entries.
+const FETCH: u64 = 4;
+
+/// What a race has kept of its winner's rows, and how its stream goes on.
+pub(super) struct Kept {
+    rows: VecDeque<(Vec<u8>, Vec<u8>)>,
+    then: Box<Order>,
+}
+
+/// One plan that runs.
+struct Runner {
+    stream: RecordStream,
+    rows: VecDeque<(Vec<u8>, Vec<u8>)>,
+    bytes: usize,
+    /// What an earlier race of the shape was won by.
+    favourite: bool,
+    failed: Option<Stop>,
+}
+
+impl Kept {
+    /// The next row, while there is one.
+    pub(super) fn next(&mut self) -> Option<(Vec<u8>, Vec<u8>)> {
+        self.rows.pop_front()
+    }
+
+    /// How the stream goes on behind these rows.
+    pub(super) fn then(self) -> Order {
+        *self.then
+    }
+}
+
+/// Runs the plan that was chosen against its rivals; the stream of the one that wins.
+pub(super) fn race(
+    ctx: &mut OpCtx,
+    view: View,
+    coll: Arc<Collection>,
+    choice: Choice,
+    req: &ReadRequest,
+) -> Result<RecordStream> {
+    // Nothing may be lost half-way, and it may take long.
+    ctx.need_worker()?;
+    let key = req.plan_key(&coll);
+    let cached = coll.plan_cache.find(&key);
+    let rivals = choice.others.into_iter().filter(|o| o.rival);
+    let plans = std::iter::once(choice.plan).chain(rivals.take(MOST_RIVALS).map(|o| o.plan));
+    let mut runners = Vec::with_capacity(1 + MOST_RIVALS);
+    for plan in plans {
+        let favourite = cached.as_ref().is_some_and(|c| c.form == plan.form());
+        let (view, coll, vars) = (view.clone(), coll.clone(), req.vars.clone());
+        runners.push(Runner {
+            stream: RecordStream::begin(ctx, view, coll, Arc::new(plan), req.limit, vars)?,
+            rows: VecDeque::new(),
+            bytes: 0,
+            favourite,
+            failed: None,
+        });
+    }
+    // The one that is the best for all that is known begins.
+    runners.sort_by_key(|r| !r.favourite);
+    let wanted = req.limit.map_or(BATCH, |l| l.clamp(1, BATCH));
+    let before = ctx.examined;
+    let won = run(ctx, &mut runners, wanted)?;
+    let all = runners.iter().map(Runner::cost).sum::<u64>();
+    let mut winner = runners.swap_remove(won);
+    winner.stream.examined.planning = all.saturating_sub(winner.cost());
+    ctx.examined = before;
+    ctx.examined.add(winner.stream.examined);
+    note(ctx.engine, &coll, key, cached, &winner, req);
+    Ok(winner.keep(ctx))
+}
+
+/// Remembers what won.
+fn note(
+    engine: &Engine,
+    coll: &Collection,
+    key: PlanKey,
+    cached: Option<Arc<PlanCacheEntry>>,
+    winner: &Runner,
+    req: &ReadRequest,
+) {
+    let again = cached.is_some() && winner.favourite;
+    if cached.is_some() && !again {
+        engine
+            .replanned
+            .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    }
+    if !again {
+        let form = winner.stream.plan.form();
+        coll.plan_cache.put(
+            key,
+            req.cache_entry(form, winner.cost(), &winner.stream.plan),
+        );
+    }
+}
+
+/// Lets each run in its turn until one has what is wanted; which that is.
+fn run(ctx: &mut OpCtx, runners: &mut [Runner], wanted: u64) -> Result<usize> {
+    let less = match runners.first() {
+        Some(r) if r.favourite => OF_WINNER,
+        _ => OF_LIKELY,
+    };
+    let mut turn = FIRST_TURN;
+    loop {
+        let mut alive = 0;
+        for (i, r) in runners.iter_mut().enumerate() {
+            let until = if i == 0 { turn } else { turn / less };
+            if r.failed.is_none() && r.run(ctx, until, wanted)? {
+                return Ok(i);
+            }
+            alive += usize::from(r.failed.is_none());
+        }
+        if alive == 0 {
+            let first = runners.iter_mut().find_map(|r| r.failed.take());
+            return first.map_or(Ok(0), Err);
+        }
+        turn = (turn as f64 * GROWTH) as u64;
+    }
+}
+
+impl Runner {
+    fn cost(&self) -> u64 {
+        let x = &self.stream.examined;
+        x.keys + x.docs * FETCH
+    }
+
+    /// Runs until so much was read in all; whether it has what is wanted, or all there is.
+    fn run(&mut self, ctx: &mut OpCtx, until: u64, wanted: u64) -> Result<bool> {
+        while self.cost() < until {
+            ctx.begin_turn((until - self.cost()).div_ceil(1 + FETCH));
+            let more = self.stream.next(ctx);
+            if ctx.end_turn() && more.as_ref().is_err_and(Stop::is_suspension) {
+                continue;
+            }
+            match more {
+                Ok(true) => {
+                    let (key, doc) = (self.stream.record_key(), self.stream.doc());
+                    self.bytes += doc.len();
+                    self.rows.push_back((key.to_vec(), doc.as_bytes().to_vec()));
+                    if self.rows.len() as u64 >= wanted || self.bytes >= BATCH_BYTES {
+                        return Ok(true);
+                    }
+                }
+                Ok(false) => return Ok(true),
+                Err(e) if e.is_suspension() || e.is_interruption() => return Err(e),
+                Err(e) => {
+                    self.failed = Some(e);
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// The stream, which gives the rows that are there first.
+    fn keep(self, ctx: &mut OpCtx) -> RecordStream {
+        let mut stream = self.stream;
+        let then = Box::new(std::mem::replace(&mut stream.order, Order::There));
+        stream.order = Order::Kept(Kept {
+            rows: self.rows,
+            then,
+        });
+        stream.current = Current::None;
+        stream.is_run(ctx);
+        stream
+    }
+}
