@@ -78,6 +78,8 @@ pub(super) struct Giver<'m> {
     follow: Follow,
     /// All of it was copied once.
     copied: bool,
+    /// Nothing of it is written any more.
+    fenced: bool,
     rests: Rests<'m>,
     manner: Manner,
     /// When it was last told to slow writers down.
@@ -110,6 +112,7 @@ impl<'m> Giver<'m> {
             mine,
             follow: Follow::new(),
             copied: false,
+            fenced: false,
             manner: Manner::default(),
             slowed: Instant::now(),
             limits: DocBuf::default(),
@@ -216,6 +219,7 @@ impl<'m> Giver<'m> {
 
     /// The last round, when nothing is written any more.
     pub fn finish(&mut self) -> Outcome<()> {
+        self.fenced = true;
         self.follow.finish(self.began.elapsed());
         self.go_on()
     }
@@ -223,8 +227,11 @@ impl<'m> Giver<'m> {
     fn go_on(&mut self) -> Outcome<()> {
         while let Some(ask) = self.follow.ask() {
             let hurries = self.slow_down()?;
-            self.keep_logs_now_and_then();
-            self.tell_progress();
+            // Behind the fence routers wait: nothing is told that can be told later.
+            if !self.fenced {
+                self.keep_logs_now_and_then();
+                self.tell_progress();
+            }
             match ask {
                 Ask::Changes(after) => {
                     let changes = self.changes(after)?;

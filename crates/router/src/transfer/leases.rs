@@ -38,15 +38,22 @@ impl Way<'_> {
             places.clone()
         };
         for (shard, after) in all {
-            self.tell_of_lease(&shard, doc! {"after": after, "renew": true});
+            if let Ok(set) = self.cluster.shard(&shard) {
+                set.tell_all(&self.to_each(doc! {"after": after, "renew": true}));
+            }
         }
         *self.kept.told.lock() = Some(Instant::now());
     }
 
-    /// A giver's log need not be kept any more.
+    /// A giver's log need not be kept any more. Nobody waits for a member that does not answer; who does
+    /// not hear of it lets go by himself.
     pub fn let_go_of_log(&self, shard: &str) {
         self.kept.places.lock().remove(shard);
-        self.tell_of_lease(shard, doc! {"end": true});
+        let said = self.to_each(doc! {"end": true});
+        if let Ok(set) = self.cluster.shard(shard) {
+            let tell = move || set.tell_all(&said);
+            let _ = std::thread::Builder::new().name("lease".into()).spawn(tell);
+        }
     }
 
     /// What says something of the lease to a giver.
@@ -59,13 +66,11 @@ impl Way<'_> {
         w.finish()
     }
 
-    /// Says something of the lease to each member of a giver.
-    fn tell_of_lease(&self, shard: &str, what: DocBuf) {
+    /// A message about the lease to each member of a giver.
+    fn to_each(&self, what: DocBuf) -> Vec<u8> {
         let by_any = doc! {"mode": "primaryPreferred"};
         let to_each = doc! {"$db": "admin", "$readPreference": by_any};
         let said = with_fields(self.of_lease(&what).as_doc(), to_each.as_doc());
-        if let Ok(set) = self.cluster.shard(shard) {
-            set.tell_all(&message(said.as_doc(), &[]));
-        }
+        message(said.as_doc(), &[])
     }
 }
