@@ -25,11 +25,13 @@ tools=$PWD/.tools/bin
 
 step_format() {
     cargo fmt --all --check && cargo fmt --manifest-path tests/rust/Cargo.toml --check &&
-        cargo fmt --manifest-path tests/fuzz/guided/Cargo.toml --check
+        cargo fmt --manifest-path tests/fuzz/guided/Cargo.toml --check &&
+        python3 scripts/check_documents.py
 }
 
 step_lint() {
-    cargo clippy --workspace --all-targets --locked -- -D warnings
+    python3 scripts/check_dependencies.py &&
+        cargo clippy --workspace --all-targets --locked -- -D warnings
 }
 
 step_cargo() {
@@ -95,6 +97,8 @@ step_csharp() {
 need_compilers
 need_rust
 need_rust_lints
+# What looks at the documents and the dependencies.
+command -v python3 >/dev/null || apt_install python3
 case " ${steps[*]} " in *" python "* | *" node "* | *" csharp "*) need_python ;; esac
 case " ${steps[*]} " in *" node "* | *" csharp "*) need_node ;; esac
 case " ${steps[*]} " in *" node "* | *" rust "* | *" go "* | *" java "*) need_openssl ;; esac
