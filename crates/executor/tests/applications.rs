@@ -5,11 +5,12 @@
 
 use bson::{Doc, DocBuf, Writer, json};
 use catalog::NewIndex;
-use executor::{Engine, FindCursor, FindRequest, OpCtx, build};
+use executor::{Engine, FindCursor, FindRequest, OpCtx, UpdateRequest, build};
 use planner::Access;
-use query::expr::ParseEnv;
+use query::expr::{ParseEnv, Vars};
 use query::filter::Filter;
 use query::sort::SortPattern;
+use query::update::Update;
 use std::sync::Arc;
 use storage::{Store, StoreOptions};
 
@@ -319,6 +320,41 @@ fn each_query_takes_the_index_that_was_made_for_it() {
                     app.name
                 );
             }
+        }
+    }
+}
+
+#[test]
+fn upserts_into_a_large_set_read_one_entry_each() {
+    let app = &APPLICATIONS[0];
+    for turned in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = engine(&dir, app, turned);
+        let vars = Arc::new(Vars::default());
+        for i in 0..200 {
+            // Every other one is there already.
+            let n = if i % 2 == 0 { i * 3 } else { DOCUMENTS + i };
+            let filter = d(&format!(r#"{{"_key":"set:0","value":"v{n}"}}"#));
+            let filter = Filter::parse(filter.as_doc(), &ParseEnv::default()).unwrap();
+            let change = d(r#"{"$set":{"score":9}}"#);
+            let change = Update::parse(change.as_doc().as_val(), &[], &ParseEnv::default());
+            let request = UpdateRequest {
+                filter: &filter,
+                update: &change.unwrap(),
+                multi: false,
+                upsert: true,
+                sort: None,
+                hint: None,
+                vars: &vars,
+                now_millis: 0,
+                images: false,
+            };
+            let mut ctx = OpCtx::worker(&engine);
+            let done = executor::update(&mut ctx, NS, &request, 0, None).unwrap();
+            assert_eq!(done.matched, u64::from(i % 2 == 0), "{i}");
+            let x = ctx.examined();
+            let read = x.keys + x.docs + x.planning;
+            assert!(read <= 4, "{i}: {read}");
         }
     }
 }
