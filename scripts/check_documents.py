@@ -68,12 +68,21 @@ def mistakes_of(path):
             yield f"line {line}: {language}: {error}"
 
 
+def pages_without_a_place():
+    """The pages of docs that its table of contents does not name."""
+    contents = (ROOT / "docs" / "SUMMARY.md").read_text(encoding="utf-8")
+    return [path.name for path in sorted((ROOT / "docs").glob("*.md")) if path.name != "SUMMARY.md" and f"({path.name})" not in contents]
+
+
 def main(names):
     if not names:
         listed = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"], cwd=ROOT, check=True,
                                 capture_output=True, text=True)
         names = [ROOT / name for name in listed.stdout.splitlines()]
     failed = 0
+    for name in pages_without_a_place():
+        print(f"docs/SUMMARY.md does not name {name}")
+        failed = 1
     for path in map(Path, names):
         for mistake in mistakes_of(path.resolve()):
             print(f"{path}: {mistake}")
