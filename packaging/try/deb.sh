@@ -48,6 +48,16 @@ python3 -m venv "$work/venv"
 	print("first query answered")
 END
 grep -q 'Waiting for connections' "$root/var/log/pando/pando.log"
+# Rotated by hand, with the signal that the unit's rotation sends: the server writes to the new file.
+inside apt-get install -y -qq --no-install-recommends logrotate >>"$work/install.log" 2>&1
+inside logrotate --force /etc/logrotate.d/pando 2>"$work/rotate.log" || { cat "$work/rotate.log"; exit 1; }
+[ -e "$root/var/log/pando/pando.log.1" ] && [ ! -s "$root/var/log/pando/pando.log" ]
+kill -USR1 "$server"
+for ((tries = 0; tries < 100; tries++)); do
+    [ ! -s "$root/var/log/pando/pando.log" ] || break
+    "$work/venv/bin/python" -c 'import sys, pymongo; pymongo.MongoClient("127.0.0.1", int(sys.argv[1])).admin.command("ping")' "$port"
+done
+[ -s "$root/var/log/pando/pando.log" ] || { echo "the server did not open its log anew"; exit 1; }
 kill "$server"
 wait "$server" || true
 server=
