@@ -456,3 +456,53 @@ def test_bounds_of_windows_are_of_32_bits(coll, bound):
     assert sums(-(2**31), 2**31 - 1)[0]["s"] == 1
     with refuses(9, "FailedToParse"):
         sums(*sorted([0, bound]))
+
+
+class TestFiguresThatDashboardsRead:
+    def test_of_a_collection(self, coll):
+        coll.create_index("a")
+        coll.insert_many([{"a": n} for n in range(100)])
+        for told in (
+            coll.database.command("collStats", coll.name),
+            next(coll.aggregate([{"$collStats": {"storageStats": {}}}]))["storageStats"],
+        ):
+            tables = [told["wiredTiger"], *told["indexDetails"].values()]
+            assert len(tables) == 3
+            for table in tables:
+                assert table["type"] == "file"
+                assert table["block-manager"]["file bytes available for reuse"] == 0
+            assert told["wiredTiger"]["block-manager"]["file size in bytes"] == told["storageSize"]
+
+    def test_of_transactions(self, client, coll):
+        def ended():
+            told = client.admin.command("serverStatus")["wiredTiger"]["transaction"]
+            return told["transactions committed"], told["transactions rolled back"]
+
+        coll.insert_one({"_id": 0})
+        committed, rolled_back = ended()
+        with client.start_session() as session:
+            with session.start_transaction():
+                coll.insert_one({"_id": 1}, session=session)
+            session.start_transaction()
+            coll.insert_one({"_id": 2}, session=session)
+            session.abort_transaction()
+        assert ended() == (committed + 1, rolled_back + 1)
+        told = client.admin.command("serverStatus")
+        assert told["metrics"]["record"] == {"moves": 0}
+        assert told["wiredTiger"]["session"]["open session count"] >= 1
+
+    def test_of_waits_for_other_members(self, tmp_path):
+        with ReplicaSet(tmp_path, size=2) as members:
+            members.initiate()
+            with members.client() as client:
+
+                def waits():
+                    return client.admin.command("serverStatus")["metrics"]["getLastError"]
+
+                before = waits()
+                client.t.c.with_options(write_concern=pymongo.WriteConcern(w=2)).insert_one({})
+                assert waits()["wtime"]["num"] > before["wtime"]["num"]
+                assert waits()["wtimeouts"] == before["wtimeouts"]
+                secondary = next(m for m in members.members if m is not members.primary())
+                with secondary.client() as direct:
+                    until("it has applied", lambda: direct.admin.command("serverStatus")["metrics"]["repl"]["apply"]["ops"] > 0)

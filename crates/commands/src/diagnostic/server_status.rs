@@ -255,6 +255,13 @@ fn metrics(cx: &mut CommandContext<'_, '_>) {
         .i64("returned", work.returned as i64)
         .i64("updated", work.updated as i64)
         .close();
+    let waits = &cx.app.counters.acknowledgements;
+    w.open_doc("getLastError").open_doc("wtime");
+    w.i64("num", waits.num.load(Relaxed) as i64)
+        .i64("totalMillis", (waits.micros.load(Relaxed) / 1000) as i64)
+        .close();
+    w.i64("wtimeouts", waits.timed_out.load(Relaxed) as i64)
+        .close();
     w.open_doc("operation")
         .i64("scanAndOrder", work.sorts as i64)
         .i64("writeConflicts", 0)
@@ -268,6 +275,20 @@ fn metrics(cx: &mut CommandContext<'_, '_>) {
         .i64("total", work.scans as i64)
         .close()
         .close();
+    // Records lie where their keys say: none ever moves.
+    w.open_doc("record").i64("moves", 0).close();
+    if let Some(replicated) = &cx.app.replicated {
+        w.open_doc("repl").open_doc("apply");
+        w.i64(
+            "ops",
+            KINDS
+                .iter()
+                .map(|(kind, _)| replicated.get(kind))
+                .sum::<u64>() as i64,
+        )
+        .close()
+        .close();
+    }
     let ttl = &cx.app.expired;
     w.open_doc("ttl")
         .i64("deletedDocuments", ttl.deleted.load(Relaxed) as i64)
@@ -426,6 +447,11 @@ fn transport_security(cx: &mut CommandContext<'_, '_>) {
 
 fn wired_tiger(cx: &mut CommandContext<'_, '_>) {
     let s = cx.app.store.stats();
+    let cursors = cx.app.cursors.figures();
+    let sessions = cx.app.control.metrics.connections.load(Relaxed) as i64;
+    let transactions = &cx.app.engine.transactions;
+    let [committed, aborted] =
+        [&transactions.committed, &transactions.aborted].map(|n| n.load(Relaxed) as i64);
     let w = cx.w.open_doc("wiredTiger");
     w.str("uri", "statistics:");
     w.open_doc("cache");
@@ -451,7 +477,20 @@ fn wired_tiger(cx: &mut CommandContext<'_, '_>) {
             .i32("totalTickets", 128)
             .close();
     }
-    w.close().close();
+    w.close();
+    w.open_doc("log")
+        .i64("log bytes of payload data", s.log_bytes as i64)
+        .i64("log files", s.log_segments as i64)
+        .close();
+    w.open_doc("session")
+        .i64("open session count", sessions)
+        .i64("open cursor count", cursors.open as i64)
+        .close();
+    w.open_doc("transaction")
+        .i64("transactions committed", committed)
+        .i64("transactions rolled back", aborted)
+        .close();
+    w.close();
 }
 
 fn pandodb(cx: &mut CommandContext<'_, '_>) {

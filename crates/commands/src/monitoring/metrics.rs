@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 /// Kinds of operation that `opcounters` counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,7 +122,24 @@ impl Shards {
 pub struct Counters {
     kinds: [AtomicU64; 6],
     user_asserts: AtomicU64,
+    pub acknowledgements: Acknowledgements,
     shards: Mutex<Shards>,
+}
+
+/// Waits of writes for other members.
+#[derive(Default)]
+pub struct Acknowledgements {
+    pub num: AtomicU64,
+    pub micros: AtomicU64,
+    pub timed_out: AtomicU64,
+}
+
+impl Acknowledgements {
+    pub fn add(&self, took: Duration, timed_out: bool) {
+        self.num.fetch_add(1, Relaxed);
+        self.micros.fetch_add(took.as_micros() as u64, Relaxed);
+        self.timed_out.fetch_add(u64::from(timed_out), Relaxed);
+    }
 }
 
 /// The counters of one event loop or worker: each has its own, so that none waits for another.

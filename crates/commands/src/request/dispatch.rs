@@ -551,7 +551,8 @@ fn await_members(cx: &mut CommandContext<'_, '_>) -> Result<()> {
     };
     let longest = timeout.map_or(LONGEST_WAIT, Duration::from_millis);
     let (mut reached, mut leads) = (false, true);
-    driver.wait(Instant::now() + longest, |status| {
+    let began = Instant::now();
+    driver.wait(began + longest, |status| {
         leads = status.is_primary();
         let Some(config) = &status.config else {
             return !leads;
@@ -563,6 +564,7 @@ fn await_members(cx: &mut CommandContext<'_, '_>) -> Result<()> {
         reached = leads && config.is_reached(wanted, &has);
         reached || !leads
     });
+    (cx.app.counters.acknowledgements).add(began.elapsed(), !reached && leads);
     if !reached {
         cx.write_concern.unmet = Some(match leads {
             true => Unmet::TimedOut,

@@ -101,8 +101,10 @@ pub fn append(w: &mut Writer, c: &Collection, s: &Sizes, scale: i64) {
     }
     w.int("nindexes", s.indexes.len() as i64);
     w.open_doc("indexDetails");
-    for (name, _) in &s.indexes {
-        w.open_doc(name).close();
+    for (name, n) in &s.indexes {
+        w.open_doc(name);
+        append_table(w, &format!("{}/{name}", c.ns), *n);
+        w.close();
     }
     w.close().open_array("indexBuilds");
     for i in c.indexes.iter().filter(|i| i.state == IndexState::Building) {
@@ -115,5 +117,21 @@ pub fn append(w: &mut Writer, c: &Collection, s: &Sizes, scale: i64) {
     for (name, n) in &s.indexes {
         w.int(name, scaled(*n));
     }
+    w.close();
+    w.open_doc("wiredTiger");
+    append_table(w, &c.ns, s.storage);
     w.close().int("scaleFactor", scale);
+}
+
+/// What tools read of an engine's table: its file's size, and what of that could be given back. Both are
+/// of the engine's files, in bytes whatever the scale is; nothing in them waits to be used again.
+fn append_table(w: &mut Writer, of: &str, bytes: u64) {
+    w.open_doc("metadata").i32("formatVersion", 1).close();
+    w.str("creationString", "")
+        .str("type", "file")
+        .str("uri", &format!("statistics:table:{of}"));
+    w.open_doc("block-manager")
+        .int("file size in bytes", bytes as i64)
+        .i32("file bytes available for reuse", 0)
+        .close();
 }
