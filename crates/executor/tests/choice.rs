@@ -324,7 +324,9 @@ impl Db {
         let sort = (r.below(5) < 2).then(|| {
             let mut by: Vec<usize> = vec![r.below(FIELDS.len())];
             let second = r.below(FIELDS.len());
-            if r.one_in(3) && second != by[0] {
+            // Nothing sorts by two arrays.
+            let arrays = [by[0], second].map(|f| matches!(self.kinds[f], Kind::Array));
+            if r.one_in(3) && second != by[0] && arrays != [true, true] {
                 by.push(second);
             }
             ordered = Some(FIELDS[by[0]]);

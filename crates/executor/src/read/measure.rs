@@ -189,16 +189,17 @@ impl<'m> Measure<'m> {
         self.engine.store.counts(self.coll.tablet).0
     }
 
-    /// Whether one is by far the least, as far as can be told.
+    /// Whether one is by far the least, as far as can be told. Sizes of short ranges tell nothing.
     fn is_plain(&self, all: &[Candidate<'_>]) -> bool {
-        let cost = |c: &Candidate<'_>| {
+        let figures = |c: &Candidate<'_>| {
             let r = self.total(c);
-            r.keys + r.given * FETCH as f64
+            let told = r.exact || r.keys > PLAIN * c.read() as f64;
+            (r.keys + r.given * FETCH as f64, told)
         };
-        let mut costs: Vec<f64> = all.iter().map(cost).collect();
-        costs.sort_by(f64::total_cmp);
+        let mut costs: Vec<(f64, bool)> = all.iter().map(figures).collect();
+        costs.sort_by(|a, b| a.0.total_cmp(&b.0));
         match costs[..] {
-            [a, b, ..] => a * PLAIN < b,
+            [(least, told), (next, _), ..] => told && least * PLAIN < next,
             _ => true,
         }
     }
