@@ -266,4 +266,4 @@ def test_it_is_what_a_collection_scan_gives(coll, arrays):
             assert groups[0] == groups[1], pipeline
             if "stages" in coll.database.command("explain", {"aggregate": coll.name, "pipeline": pipeline, "cursor": {}}):
                 scans += leaf(group_plan(coll, pipeline)[0])["stage"] == "DISTINCT_SCAN"
-    assert scans > 20, "the test is about such scans"
+    assert scans > 5, "the test is about such scans"
