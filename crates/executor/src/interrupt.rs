@@ -49,6 +49,38 @@ pub(crate) fn interrupted(
     Ok(())
 }
 
+/// What ends an operation, without a reference to it.
+#[derive(Clone, Default)]
+pub struct Stops {
+    deadline: Option<Instant>,
+    flags: [Option<Arc<AtomicBool>>; 2],
+}
+
+impl Stops {
+    pub(crate) fn of(by: StoppedBy) -> Stops {
+        Stops {
+            deadline: by.deadline,
+            flags: [by.killed.cloned(), by.cancelled.cloned()],
+        }
+    }
+
+    /// Fails when the operation is to end.
+    pub fn check(&self) -> Result<()> {
+        let [killed, cancelled] = &self.flags;
+        interrupted(self.deadline, [killed.as_deref(), cancelled.as_deref()])
+    }
+}
+
+impl Watchdog for Stops {
+    fn check(&self) -> Result<()> {
+        Stops::check(self)
+    }
+
+    fn weigh(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
 #[derive(Default)]
 pub(crate) struct Interrupt {
     state: Mutex<State>,

@@ -27,6 +27,7 @@
 
 mod build_progress;
 pub use build_progress::BuildProgress;
+pub use interrupt::Stops;
 mod decision;
 mod document_keys;
 mod engine;

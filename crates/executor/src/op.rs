@@ -17,7 +17,7 @@ pub(crate) use self::locking::Latched;
 pub use self::spent::Spent;
 use crate::engine::Engine;
 use crate::examined::Examined;
-use crate::interrupt::{Interrupt, StoppedBy, interrupted};
+use crate::interrupt::{Interrupt, StoppedBy, Stops, interrupted};
 use crate::pinned_snapshot::PinnedSnapshot;
 use crate::transaction::Transaction;
 use crate::write_group::WriteGroup;
@@ -380,6 +380,11 @@ impl<'a> OpCtx<'a> {
             inline: self.may_offload(),
             scripting: self.engine.scripting.load(Ordering::Relaxed),
         }
+    }
+
+    /// What ends the operation, for what is not given the operation.
+    pub fn stops(&self) -> Stops {
+        Stops::of(self.stopped_by())
     }
 
     /// Variables whose expressions stop when the operation must: for a command without a cursor.

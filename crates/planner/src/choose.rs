@@ -17,6 +17,7 @@ mod work;
 pub(crate) use by_text::reads_terms;
 use chosen::Chosen;
 use work::Work;
+pub(crate) use work::size;
 
 use crate::bounds::{self, FieldKind};
 use crate::cells;
@@ -92,7 +93,9 @@ pub fn plan(req: &PlanRequest<'_>) -> Result<Plan> {
 
 /// As [`plan`], with the plans that were not chosen.
 pub fn choose(req: &PlanRequest<'_>) -> Result<Choice> {
-    choose_by(req, &Work::new(req))
+    let work = Work::new(req);
+    let choice = choose_by(req, &work);
+    work.finish().and(choice)
 }
 
 /// As [`plan`], with the number of steps that planning took.
@@ -251,6 +254,9 @@ impl<'p> Planner<'p> {
         };
         self.work.step(preds.len() + indexes.len());
         for info in indexes {
+            if !self.work.pass(preds.len()) {
+                break;
+            }
             if info.key.wildcard().is_some() {
                 if self.usable(info, root, &preds) {
                     let each = wildcard::expansions(info, &preds);

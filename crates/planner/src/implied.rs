@@ -1,53 +1,92 @@
 //! Whether a filter implies another: what makes a partial index usable.
 //!
-//! Sound, not complete: "no" may be wrong, "yes" never.
+//! Sound, not complete: "no" may be wrong, "yes" never. A question takes steps in proportion to the
+//! nodes of both filters at most.
 
+use crate::choose::size;
 use crate::predicate::excludes_missing;
 use bson::{Val, order, tag};
 use query::collation::Collation;
 use query::filter::{Filter, InList, Node, Test, TypeSet};
+use std::cell::Cell;
+
+/// The steps that every question may take, and those for each node of both filters.
+const FREE_STEPS: usize = 1_000;
+const STEPS_PER_NODE: usize = 16;
 
 /// Every document that matches `query` matches `need`.
 pub fn implies(query: &Node, need: &Node) -> bool {
-    match need {
-        Node::Const(true) => return true,
-        Node::And(c) => return c.iter().all(|n| implies(query, n)),
-        Node::Or(c) if c.iter().any(|n| implies(query, n)) => return true,
-        _ => {}
-    }
-    match query {
-        Node::Const(false) => true,
-        Node::And(c) => c.iter().any(|n| implies(n, need)) || same(query, need),
-        Node::Or(c) => c.iter().all(|n| implies(n, need)),
-        Node::Pred { path, test } => match need {
-            Node::Pred {
-                path: other,
-                test: needed,
-            } if path == other => test_implies(test, needed) || same(query, need),
-            _ => same(query, need),
-        },
-        Node::Not(n) => match (&**n, need) {
-            (
-                Node::Pred { path, test },
-                Node::Pred {
-                    path: other,
-                    test: Test::Exists,
-                },
-            ) if path == other && !path.is_dotted() => match test {
-                Test::Eq(v) => v.tag() == tag::NULL,
-                Test::In(l) => l.contains_null(),
-                _ => false,
-            },
-            _ => same(query, need),
-        },
-        _ => same(query, need),
-    }
+    let nodes = size(query).saturating_add(size(need));
+    let left = FREE_STEPS.saturating_add(nodes.saturating_mul(STEPS_PER_NODE));
+    let question = Question {
+        left: Cell::new(left),
+    };
+    question.implies(query, need)
 }
 
-/// Word for word the same.
-fn same(a: &Node, b: &Node) -> bool {
-    let text = |n: &Node| Filter::from_node(n.clone()).to_doc();
-    !matches!(a, Node::Sample(_)) && collations(a) == collations(b) && text(a) == text(b)
+/// One question, which may compare each branch of one filter with each of the other: nested
+/// branches make that a product for each level. When its steps are spent the answer is no.
+struct Question {
+    left: Cell<usize>,
+}
+
+impl Question {
+    fn may(&self, steps: usize) -> bool {
+        let left = self.left.get().checked_sub(steps);
+        self.left.set(left.unwrap_or(0));
+        left.is_some()
+    }
+
+    fn implies(&self, query: &Node, need: &Node) -> bool {
+        if !self.may(1) {
+            return false;
+        }
+        match need {
+            Node::Const(true) => return true,
+            Node::And(c) => return c.iter().all(|n| self.implies(query, n)),
+            Node::Or(c) if c.iter().any(|n| self.implies(query, n)) => return true,
+            _ => {}
+        }
+        match query {
+            Node::Const(false) => true,
+            Node::And(c) => c.iter().any(|n| self.implies(n, need)) || self.same(query, need),
+            Node::Or(c) => c.iter().all(|n| self.implies(n, need)),
+            Node::Pred { path, test } => match need {
+                Node::Pred {
+                    path: other,
+                    test: needed,
+                } if path == other => {
+                    let steps = size(query).saturating_add(size(need));
+                    self.may(steps) && test_implies(test, needed) || self.same(query, need)
+                }
+                _ => self.same(query, need),
+            },
+            Node::Not(n) => match (&**n, need) {
+                (
+                    Node::Pred { path, test },
+                    Node::Pred {
+                        path: other,
+                        test: Test::Exists,
+                    },
+                ) if path == other && !path.is_dotted() => match test {
+                    Test::Eq(v) => v.tag() == tag::NULL,
+                    Test::In(l) => l.contains_null(),
+                    _ => false,
+                },
+                _ => self.same(query, need),
+            },
+            _ => self.same(query, need),
+        }
+    }
+
+    /// Word for word the same.
+    fn same(&self, a: &Node, b: &Node) -> bool {
+        let text = |n: &Node| Filter::from_node(n.clone()).to_doc();
+        !matches!(a, Node::Sample(_))
+            && self.may(size(a).saturating_add(size(b)))
+            && collations(a) == collations(b)
+            && text(a) == text(b)
+    }
 }
 
 fn collations(n: &Node) -> Vec<Collation> {
@@ -166,6 +205,30 @@ fn bounded(high: Val<'_>, low: Val<'_>, strictly: bool) -> bool {
 mod tests {
     use super::*;
     use bson::json;
+
+    /// Branches in branches on both sides would multiply with each level.
+    #[test]
+    fn nested_branches_end_in_few_steps() {
+        let nested = |field: &str, levels: usize| {
+            (0..levels).fold(format!(r#"{{"{field}":0}}"#), |inner, i| {
+                let both = if i % 2 == 0 { "$or" } else { "$and" };
+                format!(r#"{{"{both}":[{{"{field}{i}":1}},{inner}]}}"#)
+            })
+        };
+        let f =
+            |s: &str| Filter::parse(json::parse(s).unwrap().as_doc(), &Default::default()).unwrap();
+        let (q, n) = (f(&nested("a", 60)), f(&nested("b", 60)));
+        let left = FREE_STEPS + STEPS_PER_NODE * (size(q.root()) + size(n.root()));
+        let question = Question {
+            left: Cell::new(left),
+        };
+        assert!(!question.implies(q.root(), n.root()));
+        assert_eq!(question.left.get(), 0, "it is a product without a bound");
+        assert!(implies(
+            f(&nested("a", 4)).root(),
+            f(&nested("a", 4)).root()
+        ));
+    }
 
     #[test]
     fn implications() {

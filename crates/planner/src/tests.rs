@@ -152,6 +152,7 @@ impl Collection {
             ns: "t.c",
             fewest: None,
             estimate: Some(&estimate),
+            interrupt: None,
         })
         .unwrap()
     }
@@ -727,6 +728,7 @@ fn explain(indexes: &[(&str, &str)], f: &str, sort: &str, projection: &str) -> S
         ns: "t.c",
         fewest: None,
         estimate: None,
+        interrupt: None,
     })
     .unwrap();
     let s = crate::explain::stages(&Explain {
@@ -1110,6 +1112,7 @@ fn hints() {
             ns: "t.c",
             fewest: None,
             estimate: None,
+            interrupt: None,
         })
     };
     assert!(matches!(
@@ -1190,6 +1193,7 @@ fn records_in_the_order_of_insertion() {
             ns: "t.c",
             fewest: None,
             estimate: None,
+            interrupt: None,
         })
         .unwrap()
     };
@@ -1230,6 +1234,7 @@ fn chance_is_asked_once() {
             ns: "t.c",
             fewest: None,
             estimate: None,
+            interrupt: None,
         })
         .unwrap()
     };
@@ -1277,6 +1282,7 @@ fn indexes_of_shapes() {
             ns: "t.c",
             fewest: None,
             estimate: None,
+            interrupt: None,
         });
         match plan.map(|p| p.access) {
             Ok(Access::Near(a)) => format!("near {}", a.index),

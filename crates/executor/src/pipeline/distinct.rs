@@ -65,6 +65,7 @@ pub fn distinct_plan(
             collation,
             group: false,
         }),
+        stops: ctx.stops(),
         ..req.clone()
     };
     let plan = read.plan(ctx.engine, view, coll, false)?;

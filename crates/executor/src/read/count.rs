@@ -43,7 +43,11 @@ pub fn count(ctx: &mut OpCtx, ns: &str, req: &ReadRequest, skip: u64, limit: u64
     if req.filter.is_trivial() && req.hint.is_none() {
         return Ok(bounded(ctx.engine.store.counts(coll.tablet).0));
     }
-    let plan = Arc::new(req.plan(ctx.engine, &view, &coll, true)?);
+    let asked = ReadRequest {
+        stops: ctx.stops(),
+        ..req.clone()
+    };
+    let plan = Arc::new(asked.plan(ctx.engine, &view, &coll, true)?);
     let most = if limit > 0 {
         Some(skip.saturating_add(limit))
     } else {

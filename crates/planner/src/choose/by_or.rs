@@ -38,7 +38,10 @@ impl Planner<'_> {
                 },
                 _ => continue,
             };
-            if tried == MAX_DISJUNCTIONS || tried > 0 && !self.work.allows(size(root)) {
+            if self.work.is_stopped()
+                || tried == MAX_DISJUNCTIONS
+                || tried > 0 && !self.work.allows(size(root))
+            {
                 break;
             }
             tried += 1;
@@ -98,6 +101,9 @@ impl Planner<'_> {
         let (mut parts, mut merge, mut keys) = (Vec::new(), Vec::new(), 0.0);
         for b in branches {
             self.work.step(size(b) + copied);
+            if self.work.is_stopped() {
+                return None;
+            }
             let mut both = vec![b.clone()];
             both.extend(others.iter().cloned());
             let root = Node::and(both);

@@ -1,21 +1,29 @@
 //! How much planning has done, and may do.
 //!
-//! Invariant: the number of steps is at most linear in the nodes of the filter, times the number of
-//! indexes, and something constant. What asks for more gets a simpler plan, not an error.
+//! Invariants: the number of steps is at most linear in the nodes of the filter, times the number
+//! of indexes, and something constant; what asks for more gets a simpler plan, not an error. The
+//! operation is asked each [`TURN`] steps whether it is to end; when it is, planning takes no
+//! further step, and fails.
 
 use crate::plan::PlanRequest;
+use errors::{Result, Stop};
 use query::filter::{Node, Test};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 
 /// The steps that every query may take. A step looks at a clause for a field of an index, or
 /// copies a node: some hundred nanoseconds at most.
 const FREE_STEPS: u64 = 20_000;
 /// The steps for each node of the filter and each index.
 const STEPS_PER_NODE: u64 = 4;
+/// Steps from one question to the next.
+const TURN: u64 = 4096;
 
 pub(super) struct Work<'p> {
     done: Cell<u64>,
     most: Cell<u64>,
+    /// Steps since the operation was asked.
+    unasked: Cell<u64>,
+    stopped: RefCell<Option<Stop>>,
     req: &'p PlanRequest<'p>,
 }
 
@@ -24,6 +32,8 @@ impl<'p> Work<'p> {
         Work {
             done: Cell::new(0),
             most: Cell::new(0),
+            unasked: Cell::new(0),
+            stopped: RefCell::new(None),
             req,
         }
     }
@@ -31,6 +41,29 @@ impl<'p> Work<'p> {
     /// Counts what is done anyway.
     pub fn step(&self, n: usize) {
         self.done.set(self.done.get().saturating_add(n as u64));
+        self.pass(n);
+    }
+
+    /// Counts what is linear in the clauses and the indexes by itself, so that only the operation
+    /// may end it. Whether planning goes on.
+    pub fn pass(&self, n: usize) -> bool {
+        let unasked = self.unasked.get().saturating_add(n as u64);
+        self.unasked.set(unasked % TURN);
+        if unasked >= TURN
+            && let Some(Err(stop)) = self.req.interrupt.map(|asked| asked())
+        {
+            self.stopped.borrow_mut().get_or_insert(stop);
+        }
+        !self.is_stopped()
+    }
+
+    pub fn is_stopped(&self) -> bool {
+        self.stopped.borrow().is_some()
+    }
+
+    /// Fails when the operation was to end.
+    pub fn finish(&self) -> Result<()> {
+        self.stopped.take().map_or(Ok(()), Err)
     }
 
     /// Whether `n` further steps may be taken, which are not counted yet.
@@ -38,7 +71,7 @@ impl<'p> Work<'p> {
         if self.most.get() == 0 {
             self.most.set(most(self.req));
         }
-        self.done.get().saturating_add(n as u64) <= self.most.get()
+        !self.is_stopped() && self.done.get().saturating_add(n as u64) <= self.most.get()
     }
 
     #[cfg(test)]
@@ -53,7 +86,7 @@ fn most(req: &PlanRequest<'_>) -> u64 {
 }
 
 /// The nodes of a filter, and the values in its lists.
-pub(super) fn size(node: &Node) -> usize {
+pub(crate) fn size(node: &Node) -> usize {
     1 + match node {
         Node::And(c) | Node::Or(c) | Node::Nor(c) => c.iter().map(size).sum(),
         Node::Not(n) => size(n),

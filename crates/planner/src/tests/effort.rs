@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::choose::plan_counted;
+use std::cell::Cell;
 
 fn request<'a>(f: &'a Filter, infos: &'a [IndexInfo]) -> PlanRequest<'a> {
     PlanRequest {
@@ -20,6 +21,7 @@ fn request<'a>(f: &'a Filter, infos: &'a [IndexInfo]) -> PlanRequest<'a> {
         ns: "t.c",
         fewest: None,
         estimate: None,
+        interrupt: None,
     }
 }
 
@@ -55,6 +57,34 @@ fn products_of_disjunctions_take_bounded_steps() {
         let most = 20_000 + nodes * 4 * (fields as u64 + 8) * 2;
         assert!(steps <= most, "{clauses} {branches}: {steps} of {most}");
     }
+}
+
+/// However long the filter is: `killOp` and `maxTimeMS` end planning after the next steps.
+#[test]
+fn planning_ends_when_it_is_interrupted() {
+    let infos = indexes(24);
+    for f in [product(2, 20_000, 24), product(40_000, 1, 24)] {
+        let asked = Cell::new(0);
+        let stop = || match asked.replace(asked.get() + 1) {
+            2 => Err(errors::err!(Interrupted, "enough").into()),
+            _ => Ok(()),
+        };
+        let interrupted = plan(&PlanRequest {
+            interrupt: Some(&stop),
+            ..request(&f, &infos)
+        });
+        let error = interrupted.err().expect("planned to the end");
+        assert!(error.is(errors::Code::Interrupted), "{error:?}");
+        assert!(asked.get() <= 5, "asked {} times", asked.get());
+    }
+    // What is short never asks.
+    let f = product(3, 3, 9);
+    let never = || panic!("was asked");
+    let short = plan(&PlanRequest {
+        interrupt: Some(&never),
+        ..request(&f, &infos)
+    });
+    assert!(short.is_ok());
 }
 
 #[test]
