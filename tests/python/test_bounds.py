@@ -202,3 +202,28 @@ def test_long_texts(own, things):
         things.c.insert_one({"s": " ".join(f"{i}" for i in range(400_100))})
     assert e.value.code == 16732
     assert re.search("400000", str(e.value))
+
+
+def test_as_many_variables_as_fit(own, things):
+    """They were scopes of one another, each with a frame of the stack: the server ended."""
+    things.c.insert_one({"_id": 1, "a": 1})
+    names = {f"v{i}": "$a" for i in range(200_000)}
+    [found] = things.c.aggregate([{"$project": {"x": {"$let": {"vars": names, "in": {"$add": ["$$v0", "$$v199999"]}}}}}])
+    assert found["x"] == 2
+    # Each of a command's was looked for among all, and had all copied.
+    values = {f"v{i}": i for i in range(200_000)}
+    reply = things.command("find", "c", filter={"$expr": {"$eq": ["$a", {"$subtract": ["$$v199999", "$$v199998"]}]}}, let=values)
+    assert [d["_id"] for d in reply["cursor"]["firstBatch"]] == [1]
+    assert own.running()
+
+
+def test_a_long_command_is_not_read_on_an_event_loop(own, things):
+    def offloaded():
+        return things.client.admin.command("serverStatus")["pandodb"]["loops"]["offloaded"]
+
+    things.c.insert_one({"_id": 1})
+    before = offloaded()
+    for _ in range(5):
+        assert things.c.count_documents({"_id": {"$in": ["x" * 300_000, 1]}}) == 1
+        assert things.c.find_one({"_id": {"$in": ["x" * 300_000, 1]}}) == {"_id": 1}
+    assert offloaded() - before >= 10

@@ -13,6 +13,8 @@ use std::sync::Arc;
 
 /// Functions of `system.js` past so many bytes are not known to scripts.
 const STORED_BYTES: usize = 16 << 20;
+/// What is longer may take long to parse, and is asked in between whether it is to end.
+const LONG_BYTES: usize = 16 << 10;
 
 /// The variables of a command: `$$NOW`, `$$CLUSTER_TIME` and those of its `let`, whose values are
 /// computed once. Under the collation that is given, or else the collection's.
@@ -33,13 +35,16 @@ pub fn variables(
     }
     let env = ParseEnv::new().collated(collation::effective(cx, ns, given)?);
     let mut env = env.allow_where(true).allow_text(true);
+    if cx.request.message_bytes > LONG_BYTES {
+        env = env.ended_by(Arc::new(cx.op.stops()));
+    }
     if let Some(d) = let_ {
-        // One may name those before it.
+        // One may name those before it: a copy of their own can be ended, and is made once.
+        let mut base = Vars::clone(&cx.op.interruptible(&vars));
         for e in d {
             if let "NOW" | "CLUSTER_TIME" | "JS_SCOPE" | "IS_MR" | "USER_ROLES" = e.name {
                 bail!(4738901, "Cannot override the system variable '{}'", e.name);
             }
-            let base = cx.op.interruptible(&vars);
             let expression = Expression::parse(e.val, &env)?;
             if expression.needed_paths().is_none_or(|p| !p.is_empty()) {
                 bail!(
@@ -51,7 +56,9 @@ pub fn variables(
                 bail!(51144, "Builtin variable '$${name}' is not available");
             }
             let value = expression.evaluate(&EvalCtx::new(Doc::EMPTY, &base))?;
-            vars.define(e.name, value.as_val().map(|v| v.to_value()));
+            let value = value.as_val().map(|v| v.to_value());
+            base.define(e.name, value.clone());
+            vars.define(e.name, value);
             env.define(e.name)?;
         }
     }

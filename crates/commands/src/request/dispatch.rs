@@ -44,6 +44,10 @@ pub struct Call<'c, 'r> {
     pub home: Option<&'c HomeRead>,
 }
 
+/// The longest body of a command that is read on an event loop: to parse and plan for it takes some
+/// milliseconds.
+const LONG_BODY_BYTES: usize = 256 << 10;
+
 /// What is known after a command, whether it failed or not.
 #[derive(Default)]
 struct Left {
@@ -74,6 +78,7 @@ impl Commands {
         if mode.on_loop()
             // A request that waited checks on the loop whether it has to wait again.
             && (command.is(flag::WORKER) && !request.again
+                || request.body.as_bytes().len() > LONG_BODY_BYTES
                 || self.fail_points.any()
                 || self.profiler.may_write(|| request.db()))
         {

@@ -5,6 +5,7 @@ use super::node::{Call, Computed, EvalCtx, Node, Prepared, Scope, System, check_
 use super::parse::{ParseEnv, Parsed, arguments, check_variable_name, fields, operand, optional};
 use super::path::ExprPath;
 use super::table::{Named, Op};
+use crate::list::FEW;
 use bson::{Doc, Val, Value, Writer, tag};
 use errors::{Result, bail, err};
 use smallvec::SmallVec;
@@ -305,10 +306,21 @@ fn eval_let<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
         .ok_or_else(|| errors::Error::internal("$let without arguments"))?;
     let values: SmallVec<[Computed<'a>; 3]> =
         vars.iter().map(|n| n.eval(ctx)).collect::<Result<_>>()?;
-    bind(c.names(), &values, body, ctx)
+    let names = c.names();
+    if names.len() <= FEW {
+        return bind(names, &values, body, ctx);
+    }
+    ctx.vars.work(names.len())?;
+    let values = names.iter().zip(&values);
+    let values = values.map(|(name, v)| (&**name, v.as_val())).collect();
+    let scope = Scope::Many {
+        values: &values,
+        parent: ctx.scope,
+    };
+    body.eval(&ctx.inside(&scope)).map(Computed::detach)
 }
 
-/// Evaluates `body` with the names bound, one scope a name.
+/// Evaluates `body` with a few names bound, one scope a name.
 fn bind<'b>(
     names: &'b [Arc<str>],
     values: &'b [Computed<'b>],
@@ -319,7 +331,7 @@ fn bind<'b>(
     else {
         return body.eval(ctx).map(Computed::detach);
     };
-    let scope = Scope {
+    let scope = Scope::One {
         name,
         value: value.as_val(),
         parent: ctx.scope,
@@ -363,7 +375,7 @@ fn map<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
     let mut w = Writer::new_array();
     for v in items.values() {
         ctx.vars.work(1)?;
-        let scope = Scope {
+        let scope = Scope::One {
             name: &c.names()[0],
             value: Some(v),
             parent: ctx.scope,
@@ -426,7 +438,7 @@ fn filter<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
         if left == 0 {
             break;
         }
-        let scope = Scope {
+        let scope = Scope::One {
             name: &c.names()[0],
             value: Some(v),
             parent: ctx.scope,
@@ -472,12 +484,12 @@ fn reduce<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
     let mut value = c.arg(1, ctx)?.into_value();
     for v in items.values() {
         ctx.vars.work(1)?;
-        let this = Scope {
+        let this = Scope::One {
             name: "this",
             value: Some(v),
             parent: ctx.scope,
         };
-        let scope = Scope {
+        let scope = Scope::One {
             name: "value",
             value: value.as_ref().map(Value::as_val),
             parent: Some(&this),

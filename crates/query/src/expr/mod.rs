@@ -53,11 +53,12 @@ pub(crate) use regex::units as regex_units;
 pub(crate) use values::constant_of;
 pub(crate) use work::byte_units;
 
+use crate::list::FEW;
 use crate::path::FieldPath;
 use crate::script::{Globals, SCOPE, STORED, Scripts};
 use bson::{Val, Value};
 use errors::{Result, bail};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// Ends evaluations that should not go on: their errors do.
@@ -100,6 +101,8 @@ pub struct Vars {
     pub(crate) cluster_time: Option<u64>,
     /// `None`: a variable whose value is missing; it is defined all the same.
     user: Vec<(Arc<str>, Option<Value>)>,
+    /// Where each stands among them; empty for few.
+    places: HashMap<Arc<str>, usize>,
     watchdog: Option<Arc<dyn Watchdog>>,
     left: work::Left,
 }
@@ -152,8 +155,24 @@ impl Vars {
 
     /// Sets or replaces a user variable, whose value may be missing.
     pub fn define(&mut self, name: &str, v: Option<Value>) {
-        self.user.retain(|(n, _)| &**n != name);
+        if let Some(known) = self.place(name).and_then(|at| self.user.get_mut(at)) {
+            known.1 = v;
+            return;
+        }
         self.user.push((Arc::from(name), v));
+        if self.user.len() == FEW + 1 {
+            let all = self.user.iter().enumerate();
+            self.places = all.map(|(at, (n, _))| (n.clone(), at)).collect();
+        } else if self.user.len() > FEW {
+            self.places.insert(Arc::from(name), self.user.len() - 1);
+        }
+    }
+
+    fn place(&self, name: &str) -> Option<usize> {
+        match self.user.len() > FEW {
+            true => self.places.get(name).copied(),
+            false => self.user.iter().position(|(n, _)| &**n == name),
+        }
     }
 
     pub(crate) fn scripts(&self) -> Result<&dyn Scripts> {
@@ -173,10 +192,8 @@ impl Vars {
     }
 
     pub fn get(&self, name: &str) -> Option<Val<'_>> {
-        self.user
-            .iter()
-            .find(|(n, _)| &**n == name)
-            .and_then(|(_, v)| v.as_ref().map(Value::as_val))
+        let (_, v) = self.user.get(self.place(name)?)?;
+        v.as_ref().map(Value::as_val)
     }
 }
 

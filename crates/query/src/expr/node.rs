@@ -8,16 +8,23 @@ use crate::collation::Collation;
 use crate::metadata::Metadata;
 use bson::{Doc, Val, Value, Writer, tag};
 use errors::{Result, bail, err};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// A value bound to a name inside an expression (`$let`, `$map`, …), innermost first.
+/// Values bound to names inside an expression (`$let`, `$map`, …), innermost first. `None`: bound to
+/// nothing (a missing value).
 #[derive(Clone, Copy)]
-pub(crate) struct Scope<'a> {
-    pub(crate) name: &'a str,
-    /// `None`: bound to nothing (a missing value).
-    pub(crate) value: Option<Val<'a>>,
-    pub(crate) parent: Option<&'a Scope<'a>>,
+pub(crate) enum Scope<'a> {
+    One {
+        name: &'a str,
+        value: Option<Val<'a>>,
+        parent: Option<&'a Scope<'a>>,
+    },
+    /// A `$let` may have as many names as fit into a command: they stand in one scope.
+    Many {
+        values: &'a HashMap<&'a str, Option<Val<'a>>>,
+        parent: Option<&'a Scope<'a>>,
+    },
 }
 
 /// What an expression is evaluated over.
@@ -501,13 +508,19 @@ fn system<'a>(s: System, path: &ExprPath, ctx: &EvalCtx<'a>) -> Result<Computed<
 fn variable<'a>(name: &str, path: &ExprPath, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
     let mut scope = ctx.scope;
     while let Some(s) = scope {
-        if s.name == name {
-            return match s.value {
-                Some(v) => path.eval_below(v, ctx.vars),
-                None => Ok(Computed::Missing),
-            };
+        let (bound, parent) = match *s {
+            Scope::One {
+                name: one,
+                value,
+                parent,
+            } => ((one == name).then_some(value), parent),
+            Scope::Many { values, parent } => (values.get(name).copied(), parent),
+        };
+        match bound {
+            Some(Some(v)) => return path.eval_below(v, ctx.vars),
+            Some(None) => return Ok(Computed::Missing),
+            None => scope = parent,
         }
-        scope = s.parent;
     }
     match ctx.vars.get(name) {
         Some(v) => path.eval_below(v, ctx.vars),

@@ -1,5 +1,6 @@
 //! From BSON to nodes: operands, paths, variables, and the argument styles that operators share.
 
+use super::Watchdog;
 use super::node::{Call, Node, Prepared, System};
 use super::path::ExprPath;
 use super::table::{self, Named, Op, Syntax};
@@ -8,13 +9,14 @@ use crate::list::Places;
 use crate::metadata::Available;
 use bson::{Doc, Val, tag};
 use errors::{Result, bail, err};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// What is known while parsing: the variables that may be named.
 #[derive(Clone, Default)]
 pub struct ParseEnv {
-    names: Vec<Arc<str>>,
+    names: Option<Arc<Names>>,
     /// `CURRENT` was bound to something else than the document.
     rebound: bool,
     /// How strings compare; `None`: byte by byte.
@@ -31,7 +33,26 @@ pub struct ParseEnv {
     available: Available,
     /// Shared by all that is parsed with it.
     constants: Arc<ConstantBudget>,
+    /// Of a long command: what may end it.
+    ended_by: Option<Arc<EndedBy>>,
 }
+
+/// The names of one `let`, and those around it. A `let` may have as many as fit into a command, and a
+/// command as many places where they are known: going into one copies nothing.
+#[derive(Default)]
+struct Names {
+    own: HashSet<Arc<str>>,
+    outer: Option<Arc<Names>>,
+}
+
+/// Who may end a command while it is parsed, and the units until he is asked.
+struct EndedBy {
+    watchdog: Arc<dyn Watchdog>,
+    left: AtomicUsize,
+}
+
+/// Units from one question to the next: an operand, a clause or a field is one.
+const TURN: usize = 1024;
 
 /// What the computed constants of a command may come to, and what may be gone over for them, in
 /// bytes: nobody counts them while it is
@@ -68,6 +89,18 @@ impl ConstantBudget {
     }
 }
 
+impl EndedBy {
+    fn step(&self) -> Result<()> {
+        let left = self.left.load(Relaxed);
+        if left > 1 {
+            self.left.store(left - 1, Relaxed);
+            return Ok(());
+        }
+        self.left.store(TURN, Relaxed);
+        self.watchdog.check()
+    }
+}
+
 impl ParseEnv {
     pub fn new() -> ParseEnv {
         ParseEnv::default()
@@ -79,6 +112,22 @@ impl ParseEnv {
         ParseEnv {
             late_errors: true,
             ..self.clone()
+        }
+    }
+
+    /// Has parsing ask now and then whether it may go on.
+    pub fn ended_by(mut self, watchdog: Arc<dyn Watchdog>) -> ParseEnv {
+        let left = AtomicUsize::new(TURN);
+        self.ended_by = Some(Arc::new(EndedBy { watchdog, left }));
+        self
+    }
+
+    /// Counts an operand, a clause or a field. Fails when the command is to end.
+    #[inline]
+    pub(crate) fn step(&self) -> Result<()> {
+        match &self.ended_by {
+            Some(e) => e.step(),
+            None => Ok(()),
         }
     }
 
@@ -101,7 +150,16 @@ impl ParseEnv {
     /// Makes a variable of the server's own known (`DESCEND` inside `$redact`).
     pub fn define_unchecked(&mut self, name: &str) {
         self.rebound |= name == "CURRENT";
-        self.names.push(Arc::from(name));
+        match self.names.as_mut().and_then(Arc::get_mut) {
+            Some(names) => {
+                names.own.insert(Arc::from(name));
+            }
+            None => {
+                let own = HashSet::from([Arc::from(name)]);
+                let outer = self.names.take();
+                self.names = Some(Arc::new(Names { own, outer }));
+            }
+        }
     }
 
     /// Whether queries that are parsed with it may have `$where`: those of commands, not those of
@@ -162,7 +220,14 @@ impl ParseEnv {
     }
 
     pub fn knows(&self, name: &str) -> bool {
-        self.names.iter().any(|n| &**n == name)
+        let mut scope = self.names.as_deref();
+        while let Some(names) = scope {
+            if names.own.contains(name) {
+                return true;
+            }
+            scope = names.outer.as_deref();
+        }
+        false
     }
 }
 
@@ -218,6 +283,7 @@ pub(crate) fn check_field_name(name: &str) -> Result<()> {
 }
 
 pub(super) fn operand(v: Val<'_>, env: &ParseEnv) -> Result<Node> {
+    env.step()?;
     match v.tag {
         tag::STRING => match v.as_str() {
             Some(s) if s.starts_with('$') => field_or_variable(s, env),

@@ -266,6 +266,42 @@ mod tests {
         }
     }
 
+    /// As many names as fit into a command: they take no stack, and each is found at once, so that
+    /// this ends.
+    #[test]
+    fn many_names() {
+        const MANY: usize = 200_000;
+        let vars = |value: &dyn Fn(usize) -> String| {
+            let one = |i| format!(r#""v{i}":{}"#, value(i));
+            (0..MANY).map(one).collect::<Vec<_>>().join(",")
+        };
+        let sum = format!(r#"["$$v0","$$v{}","$$v7","$$o"]"#, MANY - 1);
+        let text = format!(
+            r#"{{"$let":{{"vars":{{"o":1000000,"v7":-1}},"in":{{"$let":{{"vars":{{{}}},"in":{{"$add":{sum}}}}}}}}}}}"#,
+            vars(&|i| format!(r#"{{"$add":["$n",{i}]}}"#)),
+        );
+        let doc = bson::json::parse(r#"{"n":1}"#).unwrap();
+        let value = |text: &str, env: &ParseEnv, vars: &Vars| {
+            let text = bson::json::parse(text).unwrap();
+            let e = Expression::parse(text.as_doc().as_val(), env).unwrap();
+            let v = e.evaluate(&EvalCtx::new(doc.as_doc(), vars)).unwrap();
+            v.as_val().and_then(|v| v.to_f64()).unwrap() as i64
+        };
+        let expected = 1_000_000 + MANY as i64 + 1 + 8;
+        assert_eq!(value(&text, &ParseEnv::new(), &Vars::new(0)), expected);
+        let (mut env, mut known) = (ParseEnv::new(), Vars::new(0));
+        for i in 0..MANY {
+            env.define(&format!("v{i}")).unwrap();
+            known.set(&format!("v{i}"), Value::from(i as i64));
+        }
+        known.set("v7", Value::from(-7_i64));
+        let all: Vec<String> = (0..MANY).map(|i| format!(r#""$$v{i}""#)).collect();
+        let text = format!(r#"{{"$add":[{}]}}"#, all.join(","));
+        let expected = (MANY * (MANY - 1) / 2) as i64 - 14;
+        assert_eq!(value(&text, &env, &known), expected);
+        assert!(!env.knows("v"));
+    }
+
     /// What does not look at all of a value does not pay for its length, and small evaluations
     /// never ask.
     #[test]

@@ -379,6 +379,79 @@ fn long_queries() {
     assert!(Filter::parse(w.finish().as_doc(), &ParseEnv::new()).is_ok());
 }
 
+/// A long command is asked while it is parsed whether it is to end; what is short is not.
+#[test]
+fn parsing_asks() {
+    use crate::pipeline::{ParseCtx, Pipeline};
+    use crate::projection::Projection;
+    use crate::update::Update;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+    let many = |one: &dyn Fn(usize) -> String| (0..10_000).map(one).collect::<Vec<_>>().join(",");
+    let fields = many(&|i| format!(r#""f{i}":1"#));
+    let values = many(&|i| i.to_string());
+    let clauses = many(&|i| format!(r#"{{"f{i}":1}}"#));
+    let paths = many(&|i| format!(r#""$f{i}""#));
+    let asked_by = |parse: &dyn Fn(&ParseEnv) -> Result<()>, most: usize| {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let count = asked.clone();
+        let env = ParseEnv::new().ended_by(Arc::new(move || match count.fetch_add(1, Relaxed) {
+            n if n < most => Ok(()),
+            _ => Err(err!(Interrupted, "enough").into()),
+        }));
+        let ended = parse(&env)
+            .err()
+            .is_some_and(|e| e.is(errors::Code::Interrupted));
+        (ended, asked.load(Relaxed))
+    };
+    let doc = |text: String| json::parse(&text).unwrap();
+    let filter = |text: String| {
+        let d = doc(text);
+        move |env: &ParseEnv| Filter::parse(d.as_doc(), env).map(|_| ())
+    };
+    let projection = doc(format!("{{{fields}}}"));
+    let update = doc(format!(r#"{{"$set":{{{fields}}}}}"#));
+    let stages = doc(format!(r#"{{"p":[{{"$set":{{{fields}}}}}]}}"#));
+    let project = doc(format!(r#"{{"p":[{{"$project":{{{fields}}}}}]}}"#));
+    let pipeline = |d: &bson::DocBuf, env: &ParseEnv| {
+        let stages = d.as_doc().get("p").unwrap();
+        Pipeline::parse(stages, &ParseCtx::new("db", Some("c"), env.clone())).map(|_| ())
+    };
+    let all: [(&str, Box<dyn Fn(&ParseEnv) -> Result<()>>); 9] = [
+        ("fields", Box::new(filter(format!("{{{fields}}}")))),
+        (
+            "in",
+            Box::new(filter(format!(r#"{{"a":{{"$in":[{values}]}}}}"#))),
+        ),
+        (
+            "nin",
+            Box::new(filter(format!(r#"{{"a":{{"$nin":[{values}]}}}}"#))),
+        ),
+        ("or", Box::new(filter(format!(r#"{{"$or":[{clauses}]}}"#)))),
+        (
+            "expr",
+            Box::new(filter(format!(r#"{{"$expr":{{"$add":[{paths}]}}}}"#))),
+        ),
+        (
+            "projection",
+            Box::new(move |env| Projection::parse(projection.as_doc(), None, env).map(|_| ())),
+        ),
+        (
+            "update",
+            Box::new(move |env| Update::parse(update.as_doc().as_val(), &[], env).map(|_| ())),
+        ),
+        ("set", Box::new(move |env| pipeline(&stages, env))),
+        ("project", Box::new(move |env| pipeline(&project, env))),
+    ];
+    for (name, parse) in &all {
+        assert_eq!(asked_by(parse, 2), (true, 3), "{name}");
+        let (ended, asked) = asked_by(parse, usize::MAX);
+        assert!(!ended && (9..100).contains(&asked), "{name}: {asked}");
+    }
+    let short = filter(r#"{"a":{"$in":[1,2]},"$or":[{"b":1},{"c":1}]}"#.to_string());
+    assert_eq!(asked_by(&short, 0), (false, 0));
+}
+
 /// What a test goes over again and again can be ended, within the one document; what is short is
 /// never asked about.
 #[test]

@@ -87,7 +87,7 @@ struct Walk<'a> {
 
 impl Walk<'_> {
     fn verdict(&self, doc: Doc<'_>) -> Result<Verdict> {
-        let current = Scope {
+        let current = Scope::One {
             name: "CURRENT",
             value: Some(doc.as_val()),
             parent: None,

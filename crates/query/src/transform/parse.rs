@@ -238,6 +238,7 @@ fn insert(root: &mut Branch, path: &ExprPath, child: Child, collision: Collision
 impl Project<'_> {
     /// One element; `name` is its whole path.
     fn element(&mut self, name: &str, v: Val<'_>, depth: usize) -> Result<()> {
+        self.env.step()?;
         let p = path(name)?;
         match v.tag {
             tag::BOOL | tag::INT32 | tag::INT64 | tag::DOUBLE | tag::DECIMAL128 => {
@@ -325,6 +326,7 @@ impl Project<'_> {
 }
 
 fn add_field(root: &mut Branch, name: &str, v: Val<'_>, env: &ParseEnv) -> Result<()> {
+    env.step()?;
     let p = path(name)?;
     if let Some(d) = v.as_doc().filter(|d| !d.is_empty()) {
         if d.iter().any(|e| e.name.starts_with('$')) {
