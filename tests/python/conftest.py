@@ -6,7 +6,7 @@ import pytest
 
 from certificates import Authority
 from encrypted import Secure
-from harness import BINARY, Server
+from harness import BINARY, Server, held_loops
 
 numbers = itertools.count(1)
 
@@ -14,6 +14,13 @@ numbers = itertools.count(1)
 def pytest_configure(config):
     if not BINARY.exists():
         pytest.exit(f"there is no server at {BINARY}: build it (cargo build), or name it with PANDO_BIN", returncode=3)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def loops_are_free():
+    """After all servers have ended: none of them has held an event loop for long. Each entry names the test."""
+    yield
+    assert not held_loops, f"event loops were held: {held_loops}"
 
 
 @pytest.fixture(scope="session")

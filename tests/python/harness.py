@@ -9,6 +9,7 @@ import itertools
 import os
 import pathlib
 import random
+import re
 import signal
 import socket
 import struct
@@ -54,6 +55,12 @@ def until(what, holds, timeout_s=30):
     return answer
 
 
+# What one turn of an event loop may work at most in a test, in processor time: what else the machine does has no part in it.
+MOST_WORK_OF_TURN_MS = int(os.environ.get("PANDO_MOST_WORK_OF_TURN_MS", "4000"))
+# Turns that have worked for longer: the test, and the line of the server's log.
+held_loops = []
+
+
 class Server:
     """One process. `launch` returns at once, `start` when it answers; `kill` is SIGKILL; `stop` is what an operator does."""
 
@@ -65,6 +72,7 @@ class Server:
         self.env = env
         self.process = None
         self.log = self.path.parent / f"{self.path.name}.{self.port}.out"
+        self.looked = 0
 
     @property
     def address(self):
@@ -112,12 +120,28 @@ class Server:
         if self.running():
             self.process.send_signal(signal.SIGKILL)
             self.process.wait()
+        self.look_for_held_loops()
+
+    def look_for_held_loops(self):
+        """Notes the turns of event loops that have worked for longer than tests allow."""
+        if not self.log.exists():
+            return
+        with open(self.log, "rb") as log:
+            log.seek(self.looked)
+            text = log.read()
+        self.looked += len(text)
+        for line in text.splitlines():
+            worked = b"An event loop is held" in line and re.search(rb"workedMillis\D*(\d+)", line)
+            if worked and int(worked[1]) >= MOST_WORK_OF_TURN_MS:
+                held_loops.append((os.environ.get("PYTEST_CURRENT_TEST"), line.decode(errors="replace")))
 
     def stop(self, timeout_s=30):
         """Ends it with SIGTERM and returns its exit code."""
         if self.running():
             self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout_s)
+        code = self.process.wait(timeout_s)
+        self.look_for_held_loops()
+        return code
 
     def restart(self):
         self.stop()
