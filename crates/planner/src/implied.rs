@@ -212,7 +212,7 @@ mod tests {
         let nested = |field: &str, levels: usize| {
             (0..levels).fold(format!(r#"{{"{field}":0}}"#), |inner, i| {
                 let both = if i % 2 == 0 { "$or" } else { "$and" };
-                format!(r#"{{"{both}":[{{"{field}{i}":1}},{inner}]}}"#)
+                format!(r#"{{"{both}":[{inner},{{"{field}{i}":1}}]}}"#)
             })
         };
         let f =
