@@ -73,7 +73,9 @@ fn planning_ends_when_it_is_interrupted() {
             interrupt: Some(&stop),
             ..request(&f, &infos)
         });
-        let error = interrupted.err().expect("planned to the end");
+        let Err(error) = interrupted else {
+            panic!("planned to the end");
+        };
         assert!(error.is(errors::Code::Interrupted), "{error:?}");
         assert!(asked.get() <= 5, "asked {} times", asked.get());
     }
