@@ -55,8 +55,9 @@ build_tools() {
 
 step_python() {
     build_tools
-    # Two processes, which take one file after the other: most tests wait more than they compute.
-    PANDO_TOOLS=$tools .venv/bin/python -m pytest tests/python --color=auto -n 2 --dist loadfile
+    # Three processes, which take one file after the other: most tests wait more than they compute (two use less than half of two
+    # cores).
+    PANDO_TOOLS=$tools .venv/bin/python -m pytest tests/python --color=auto -n 3 --dist loadfile
 }
 
 step_node() {
