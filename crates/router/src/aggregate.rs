@@ -25,6 +25,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Documents put into a scratch collection at a time, in bytes.
 const PUT_BYTES: usize = 8 << 20;
 const SHARD_BATCH: i64 = 1000;
+/// The longest pipeline that is parsed for the sake of the shards that it needs.
+const MOST_BYTES_LOOKED_AT: usize = 64 << 10;
 
 pub(crate) fn stage_of(stage: Val<'_>) -> Option<(&str, Val<'_>)> {
     let e = stage.as_doc()?.first()?;
@@ -76,6 +78,55 @@ fn first_filter(stages: Doc<'_>) -> Doc<'_> {
         _ => None,
     };
     filter.unwrap_or(Doc::EMPTY)
+}
+
+/// Whether a pipeline reads or writes no collection but its own.
+pub(crate) fn is_of_one_collection(db: &str, stages: Doc<'_>) -> bool {
+    let mut others = Vec::new();
+    foreign(db, stages, &mut others);
+    others.is_empty() && !fuses(stages)
+}
+
+/// The shards whose documents can have a part in what a pipeline gives. `body`: the aggregate.
+pub(crate) fn pipeline_targets(
+    command: &Command<'_>,
+    body: Doc<'_>,
+    placement: &Placement,
+    stages: Doc<'_>,
+) -> Outcome<Vec<Arc<str>>> {
+    if let Placement::Sharded(table) = placement {
+        let own = table.entry.collation.as_ref().map(DocBuf::as_doc);
+        let moved = moved_filter(command.db, body, own, stages);
+        // A filter as the optimizer leaves it may be none that a client can write.
+        if let Some(Ok(shards)) = moved.map(|f| targets(command, placement, f.as_doc())) {
+            return Ok(shards);
+        }
+    }
+    targets(command, placement, first_filter(stages))
+}
+
+/// The filter that a pipeline begins with as it runs, where it is written further behind. `own`: the
+/// collection's collation.
+fn moved_filter(db: &str, body: Doc<'_>, own: Option<Doc<'_>>, stages: Doc<'_>) -> Option<DocBuf> {
+    let mut names = stages.values().filter_map(stage_of).map(|(name, _)| name);
+    let begins = names.next();
+    if matches!(begins, Some("$match" | "$geoNear"))
+        || stages.len() > MOST_BYTES_LOOKED_AT
+        || !names.any(|name| name == "$match")
+    {
+        return None;
+    }
+    let given = body.get("collation").and_then(Val::as_doc);
+    let collation = commands::given_collation(given.or(own)).ok()?.flatten();
+    let mut env = ParseEnv::new().collated(collation);
+    for e in body.get("let").and_then(Val::as_doc).unwrap_or(Doc::EMPTY) {
+        env.define(e.name).ok()?;
+    }
+    let collection = body.first().and_then(|e| e.val.as_str());
+    let context = ParseCtx::new(db, collection, env);
+    // What is wrong with it its shards say.
+    let pipeline = Pipeline::parse(stages.as_array_val(), &context).ok()?;
+    Some(pipeline.optimized().pushdown().filter.to_doc())
 }
 
 /// Whether a pipeline begins with one that ranks what several others find.
@@ -165,12 +216,10 @@ pub(crate) fn on_one_shard(
     let stages = command.field("pipeline").and_then(Val::as_array)?;
     let first = stages.values().next().and_then(stage_of);
     let streams = first.is_some_and(|(name, _)| name == "$changeStream");
-    let mut others = Vec::new();
-    foreign(command.db, stages, &mut others);
-    if streams || fuses(stages) || !others.is_empty() || command.collection().is_empty() {
+    if streams || !is_of_one_collection(command.db, stages) || command.collection().is_empty() {
         return None;
     }
-    let mut shards = targets(command, placement, first_filter(stages)).ok()?;
+    let mut shards = pipeline_targets(command, command.body, placement, stages).ok()?;
     let shard = shards.pop().filter(|_| shards.is_empty())?;
     let body = naming(command.whole(), &shard);
     Some((shard, body))
@@ -224,7 +273,7 @@ fn read(
             }
             return whole_on(&Placement::Whole(Whole::at_home(&home)), &home.shard);
         };
-        let mut shards = targets(command, placement, first_filter(stages))?;
+        let mut shards = pipeline_targets(command, command.body, placement, stages)?;
         let fuses = fuses(stages);
         if let ([shard], true) = (
             shards.as_slice(),

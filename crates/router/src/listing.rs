@@ -7,7 +7,7 @@ use crate::pipeline_parts::Parts;
 use crate::request::{Command, finish};
 use crate::scratch::{check_arguments, compute_for, sound};
 use crate::service_impl::Router;
-use crate::{Failure, Outcome, find};
+use crate::{Failure, Outcome, aggregate, find};
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use errors::{Code, err};
 use std::collections::{BTreeMap, BTreeSet};
@@ -353,7 +353,14 @@ pub(crate) fn explain(router: &Router, command: &Command<'_>) -> Outcome<DocBuf>
         let Some(placement) = placement else {
             return compute_for(router, command.user.clone(), &command.whole());
         };
-        let shards = find::targets(command, placement, filter.unwrap_or(Doc::EMPTY))?;
+        let pipeline = first.filter(|e| e.name == "aggregate").map(|_| {
+            let stages = inner.get("pipeline").and_then(Val::as_array);
+            stages.unwrap_or(Doc::EMPTY)
+        });
+        let shards = match pipeline {
+            Some(stages) => aggregate::pipeline_targets(command, inner, placement, stages)?,
+            None => find::targets(command, placement, filter.unwrap_or(Doc::EMPTY))?,
+        };
         let set = |shard: &Arc<str>| router.cluster.shard(shard);
         let whole = command.whole();
         if let (Placement::Whole(_), [shard]) = (placement, shards.as_slice()) {
@@ -422,8 +429,13 @@ fn explain_pipeline(
     shards: &[Arc<str>],
 ) -> Outcome<DocBuf> {
     let stages = inner.get("pipeline").and_then(Val::as_array);
+    let stages = stages.unwrap_or(Doc::EMPTY);
     let collation = commands::given_collation(collation)?.flatten();
-    let (each, rest) = Parts::of(collation.as_ref(), stages.unwrap_or(Doc::EMPTY))?.shown();
+    let is_split = shards.len() != 1 || !aggregate::is_of_one_collection(command.db, stages);
+    let (each, rest) = match is_split {
+        true => Parts::of(collation.as_ref(), stages)?.shown(),
+        false => (stages.as_array_val().to_value(), Val::NULL.to_value()),
+    };
     let mut asked = Writer::new();
     for e in inner {
         match e.name {
@@ -438,11 +450,15 @@ fn explain_pipeline(
     }
     let body = body.finish();
     let mut w = Writer::new();
-    w.str("mergeType", "router");
-    w.open_doc("splitPipeline")
-        .val("shardsPart", each.as_val())
-        .val("mergerPart", rest.as_val())
-        .close();
+    match is_split {
+        true => {
+            w.str("mergeType", "router").open_doc("splitPipeline");
+            w.val("shardsPart", each.as_val())
+                .val("mergerPart", rest.as_val())
+                .close();
+        }
+        false => _ = w.null("splitPipeline"),
+    }
     w.open_doc("shards");
     for shard in shards {
         let set = router.cluster.shard(shard)?;
