@@ -67,8 +67,8 @@ pub struct Regex {
     watched: OnceLock<Option<Code>>,
 }
 
-/// Where the last match and its groups are.
-pub struct Captures(MatchData);
+/// Where the last match and its groups are, and what searches of a long text keep between them.
+pub struct Captures(MatchData, Option<watched::Stack>);
 
 impl Regex {
     /// Compiles; the error in PCRE2's words.
@@ -92,14 +92,15 @@ impl Regex {
             Some(d) => d,
             None => MatchData::new(1)?,
         };
-        let found = self.search(text, 0, &mut data, asked);
+        let found = self.search(text, 0, &mut data, &mut None, asked);
         DATA.set(Some(data));
         found
     }
 
     /// Room for what [`Regex::captures_at`] finds.
     pub fn captures(&self) -> Result<Captures, Failure> {
-        MatchData::new(1 + self.plain.groups()).map(Captures)
+        let data = MatchData::new(1 + self.plain.groups())?;
+        Ok(Captures(data, None))
     }
 
     /// Looks for the first match that begins at this byte or later. `at` lies between characters.
@@ -113,7 +114,7 @@ impl Regex {
         if !text.is_char_boundary(at) {
             return Ok(false);
         }
-        self.search(text, at, &mut found.0, asked)
+        self.search(text, at, &mut found.0, &mut found.1, asked)
     }
 
     fn search(
@@ -121,6 +122,7 @@ impl Regex {
         text: &str,
         at: usize,
         data: &mut MatchData,
+        stack: &mut Option<watched::Stack>,
         asked: Asked<'_>,
     ) -> Result<bool, Failure> {
         let length = text.len() - at;
@@ -142,7 +144,7 @@ impl Regex {
         let Some(code) = watched else {
             return Err(Failure::Limit("the pattern is too large".into()));
         };
-        watched::search(code, text, at, data, asked)
+        watched::search(code, text, at, data, stack, asked)
     }
 
     fn fast(&self, length: usize) -> &Code {

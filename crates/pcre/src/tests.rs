@@ -120,6 +120,19 @@ fn scans_count() {
     }
 }
 
+/// The matches of a long text are found one after another with the same room.
+#[test]
+fn one_stack_serves_a_walk() {
+    let (text, r) = ("ab".repeat(20_000), regex("a"));
+    let mut found = r.captures().unwrap();
+    let before = crate::watched::STACKS_MADE.get();
+    for i in 0..5000 {
+        assert_eq!(r.captures_at(&text, 2 * i, &mut found, &mut free), Ok(true));
+        assert_eq!(found.get(0), Some((2 * i, 2 * i + 1)));
+    }
+    assert_eq!(crate::watched::STACKS_MADE.get(), before + 1);
+}
+
 /// What a match took is given back: threads keep little.
 #[test]
 fn memory() {

@@ -71,7 +71,25 @@ unsafe extern "C" fn called(block: *mut Callout, meter: *mut libc::c_void) -> li
     }
 }
 
-struct Stack(*mut pcre2_jit_stack_8);
+/// Where a match with machine code keeps its ways back: address space of [`STACK_BYTES`], which takes
+/// longer to get than a short match. Who searches one text again and again keeps it.
+pub(crate) struct Stack(*mut pcre2_jit_stack_8);
+
+#[cfg(test)]
+thread_local! {
+    pub(crate) static STACKS_MADE: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
+impl Stack {
+    fn new() -> Option<Stack> {
+        #[cfg(test)]
+        STACKS_MADE.set(STACKS_MADE.get() + 1);
+        // SAFETY: no general context is needed.
+        let made =
+            unsafe { pcre2_jit_stack_create_8(FIRST_STACK_BYTES, STACK_BYTES, ptr::null_mut()) };
+        (!made.is_null()).then_some(Stack(made))
+    }
+}
 
 impl Drop for Stack {
     fn drop(&mut self) {
@@ -80,12 +98,14 @@ impl Drop for Stack {
     }
 }
 
-/// Looks for a match to the end, or until it is ended or a bound is met.
+/// Looks for a match to the end, or until it is ended or a bound is met. `stack` is made where there is
+/// none yet.
 pub(crate) fn search(
     code: &Code,
     text: &str,
     at: usize,
     data: &mut MatchData,
+    stack: &mut Option<Stack>,
     asked: Asked<'_>,
 ) -> Result<bool, Failure> {
     let mut meter = Meter {
@@ -100,12 +120,10 @@ pub(crate) fn search(
     let no_memory = || Failure::Limit("no more memory".into());
     let context = Context::new().ok_or_else(no_memory)?;
     context.limit(Limits::of(MOST_STEPS));
-    // SAFETY: no general context is needed.
-    let stack =
-        Stack(unsafe { pcre2_jit_stack_create_8(FIRST_STACK_BYTES, STACK_BYTES, ptr::null_mut()) });
-    if stack.0.is_null() {
-        return Err(no_memory());
+    if stack.is_none() {
+        *stack = Stack::new();
     }
+    let stack = stack.as_ref().ok_or_else(no_memory)?;
     // SAFETY: stack and meter outlive the match, and the context is used for it only.
     unsafe {
         pcre2_jit_stack_assign_8(context.0, None, stack.0.cast());
