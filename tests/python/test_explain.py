@@ -435,3 +435,15 @@ def test_map_reduce_is_explained_as_the_pipeline_that_it_is(coll):
     assert "written" not in coll.database.list_collection_names()
     with refuses(40414, "IDLFailedToParse"):
         coll.database.command("explain", {"mapReduce": coll.name, "map": "function() {}"})
+
+
+@pytest.mark.parametrize("change", [{"update": {"$set": {"x": 1}}}, {"remove": True}], ids=["update", "remove"])
+def test_find_and_modify_reads_the_first_of_an_order(coll, change):
+    coll.insert_many([{"k": 1, "at": n} for n in range(200)])
+    coll.create_index([("k", 1), ("at", -1)])
+    command = {"findAndModify": coll.name, "query": {"k": 1}, "sort": {"at": -1}, **change}
+    plan, stats = execution(coll, command)
+    assert plan["stage"] == ("UPDATE" if "update" in change else "DELETE")
+    assert leaf(plan)["indexName"] == "k_1_at_-1"
+    assert (stats["totalKeysExamined"], stats["totalDocsExamined"]) == (1, 1)
+    assert coll.count_documents({"x": {"$exists": False}}) == 200

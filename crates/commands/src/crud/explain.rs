@@ -214,6 +214,10 @@ fn subject<'a>(cx: &CommandContext<'_, 'a>, command: &str) -> Result<Subject<'a>
         }
         None => None,
     };
+    if command == "findAndModify" && request.sort.is_some() {
+        // The first in the order is what it changes.
+        request.limit = Some(1);
+    }
     let key = cx.args.field("key").and_then(|v| v.as_str());
     if command == "count" {
         let number = |name: &str| cx.args.field(name).and_then(|v| v.to_i64_truncated());
