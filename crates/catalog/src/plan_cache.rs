@@ -1,7 +1,8 @@
 //! What has won the races of plans: for each shape of a query, and the indexes that there were. It
 //! lives as long as the process does, as in MongoDB.
 //!
-//! Invariant: at most [`MOST`] shapes of a collection are kept.
+//! Invariant: at most [`MOST`] shapes of a collection are kept, and no part of a query that is longer
+//! than [`MOST_QUERY_BYTES`].
 
 use crate::index_filter::QueryShape;
 use bson::DocBuf;
@@ -16,8 +17,8 @@ use std::time::SystemTime;
 
 /// The most shapes of a collection.
 const MOST: usize = 256;
-/// Longer filters are not kept.
-const MOST_FILTER_BYTES: usize = 16 << 10;
+/// Of longer filters, sorts and projections nothing is kept.
+const MOST_QUERY_BYTES: usize = 16 << 10;
 
 /// A shape, and the indexes that its plans were made of.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -56,9 +57,14 @@ impl PlanCache {
 
     /// Remembers; the oldest is forgotten where there are too many.
     pub fn put(&self, key: PlanKey, entry: PlanCacheEntry) {
-        if key.shape.len() > MOST_FILTER_BYTES
-            || entry.filter.to_doc().as_bytes().len() > MOST_FILTER_BYTES
-        {
+        let projection = entry.projection.as_ref().map(Projection::to_doc);
+        let parts = [
+            key.shape.len(),
+            key.sort.as_bytes().len(),
+            entry.filter.to_doc().as_bytes().len(),
+            projection.map_or(0, |d| d.as_bytes().len()),
+        ];
+        if parts.into_iter().any(|bytes| bytes > MOST_QUERY_BYTES) {
             return;
         }
         let mut all = self.all.lock();
