@@ -109,6 +109,67 @@ def test_what_waits_for_a_stopped_primary_goes_to_the_next(cluster):
         assert {d["_id"] for d in coll.find()} >= {0, 1}
 
 
+def split_over_two(client, cluster):
+    """A collection of which each shard has a half."""
+    client.admin.command("enableSharding", "two", primaryShard="s0")
+    client.admin.command("shardCollection", "two.c", key={"k": 1})
+    client.admin.command("split", "two.c", middle={"k": 50})
+    client.admin.command("moveChunk", "two.c", find={"k": 50}, to="s1", _waitForDelete=True)
+    client.two.c.insert_many([{"_id": i, "k": i, "n": i} for i in range(100)])
+    client.two.other.insert_many([{"_id": i} for i in range(3)])
+
+
+STEPS = {
+    "a find of all shards": {"find": "c", "filter": {}, "sort": {"n": 1}},
+    "a snapshot": {"find": "c", "filter": {}, "readConcern": {"level": "snapshot"}},
+    "parts that are merged": {"aggregate": "c", "pipeline": [{"$group": {"_id": "$n"}}, {"$sort": {"_id": 1}}], "cursor": {}},
+    "a join": {"aggregate": "other", "pipeline": [{"$lookup": {"from": "c", "localField": "_id", "foreignField": "n", "as": "x"}}], "cursor": {}},
+    "what is written to another collection": {"aggregate": "c", "pipeline": [{"$match": {"k": {"$gt": 40}}}, {"$merge": "into"}], "cursor": {}},
+    "distinct": {"distinct": "c", "key": "n"},
+    "count": {"count": "c", "query": {"n": {"$gt": 3}}},
+    "an update of all": {"update": "c", "updates": [{"q": {}, "u": {"$inc": {"x": 1}}, "multi": True}]},
+    "an update without the key": {"update": "c", "updates": [{"q": {"n": 99}, "u": {"$inc": {"x": 1}}}]},
+    "a delete": {"delete": "c", "deletes": [{"q": {"n": 70}, "limit": 1}]},
+    "a list": {"insert": "c", "documents": [{"_id": f"x{i}", "k": i} for i in range(30, 70)]},
+    "many": {"bulkWrite": 1, "ops": [{"insert": 0, "document": {"k": k}} for k in (1, 99)], "nsInfo": [{"ns": "two.c"}]},
+    "explain": {"explain": {"find": "c", "filter": {}}},
+    "a map-reduce": {"mapReduce": "c", "map": "function() { emit(this.n, 1) }", "reduce": "function(k, v) { return 1 }", "out": {"inline": 1}},
+    "collections": {"listIndexes": "c"},
+}
+
+
+def test_every_operation_ends_at_its_time(tmp_path):
+    """The one member of a shard stands still: there is no other. `maxTimeMS` holds for all steps of an operation together."""
+    with ShardedCluster(tmp_path, shards=2) as cluster, cluster.client(retryReads=False, retryWrites=False) as client:
+        split_over_two(client, cluster)
+        stopped = cluster.sets["s1"][0]
+        os.kill(stopped.process.pid, signal.SIGSTOP)
+        try:
+            outcomes = {name: ended_after(client, command) for name, command in STEPS.items()}
+        finally:
+            os.kill(stopped.process.pid, signal.SIGCONT)
+        # Two shards and their configuration are asked in several steps; a second is what a busy machine may take.
+        late = {name: o for name, o in outcomes.items() if o[1] > LIMIT + 1}
+        assert not late, late
+        reached = {"collections"}
+        wrong = {name: o for name, o in outcomes.items() if name not in reached and o[0] != 50}
+        assert not wrong, wrong
+        until("it is back", lambda: client.two.c.count_documents({"k": {"$gte": 50}}) >= 49, 60)
+
+
+LIMIT = 1.0
+
+
+def ended_after(client, command):
+    began = time.monotonic()
+    db = client.admin if "bulkWrite" in command else client.two
+    try:
+        code = db.command({**command, "maxTimeMS": int(LIMIT * 1000)}).get("ok")
+    except PyMongoError as e:
+        code = getattr(e, "code", None) or repr(e)
+    return code, time.monotonic() - began
+
+
 def is_secondary(server):
     try:
         with server.client(serverSelectionTimeoutMS=1000, socketTimeoutMS=2000) as direct:

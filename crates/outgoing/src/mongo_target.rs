@@ -3,7 +3,8 @@
 use crate::{
     CertificateCheck, ClientTls, Credentials, Error, HostAddress, Result, Stream, TlsFiles, Url,
 };
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
 
 const DEFAULT_PORT: u16 = 27017;
 
@@ -52,7 +53,16 @@ impl MongoTarget {
 
     /// A socket, encrypted if it has to be; nobody is logged in yet.
     pub fn connect(&self) -> Result<Stream> {
-        let stream = Stream::from(self.url.host.connect()?);
+        self.secure(self.url.host.connect()?)
+    }
+
+    /// The same where no step of it takes longer than `limit`, which is not zero.
+    pub fn connect_within(&self, limit: Duration) -> Result<Stream> {
+        self.secure(self.url.host.connect_within(limit, limit)?)
+    }
+
+    fn secure(&self, stream: TcpStream) -> Result<Stream> {
+        let stream = Stream::from(stream);
         match &self.tls {
             Some(tls) => stream.secure(tls, &self.url.name),
             None => Ok(stream),

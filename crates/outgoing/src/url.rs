@@ -19,11 +19,15 @@ pub enum HostAddress {
 impl HostAddress {
     /// A blocking connection. A socket of either kind sends and receives by the same calls, so one type stands for both.
     pub fn connect(&self) -> Result<TcpStream> {
+        self.connect_within(CONNECT_TIMEOUT, REPLY_TIMEOUT)
+    }
+
+    /// The same with limits, which are not zero: for the connection, and for what is read from it at first.
+    pub fn connect_within(&self, limit: Duration, reply: Duration) -> Result<TcpStream> {
         let what = || format!("connecting to {self}");
         let stream = match self {
             HostAddress::Tcp(addr) => {
-                let stream = TcpStream::connect_timeout(addr, Duration::from_secs(10))
-                    .map_err(failed(what()))?;
+                let stream = TcpStream::connect_timeout(addr, limit).map_err(failed(what()))?;
                 stream.set_nodelay(true).map_err(failed(what()))?;
                 stream
             }
@@ -33,7 +37,7 @@ impl HostAddress {
             }
         };
         stream
-            .set_read_timeout(Some(REPLY_TIMEOUT))
+            .set_read_timeout(Some(reply))
             .map_err(failed(what()))?;
         Ok(stream)
     }
@@ -62,6 +66,8 @@ impl fmt::Display for HostAddress {
 
 /// Long enough for an index build on much data.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(600);
+/// A server that has not taken the connection by then is not there.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Clone, PartialEq, Eq)]
 pub struct Url {

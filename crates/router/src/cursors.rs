@@ -10,7 +10,7 @@ use crate::request::{Command, finish};
 use crate::scratch::{check_arguments, compute};
 use crate::service_impl::Router;
 use crate::upstream::message;
-use crate::{Failure, Outcome};
+use crate::{Failure, Outcome, operation_time};
 use auth::{Action, Target};
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use errors::{Code, err};
@@ -363,6 +363,10 @@ fn more(
 
 /// Ends what is left of a cursor at the shards. Failures are of no interest: they end it too, later.
 pub(crate) fn close(router: &Router, ns: &str, source: Source) {
+    operation_time::putting_away(|| close_source(router, ns, source));
+}
+
+fn close_source(router: &Router, ns: &str, source: Source) {
     let db = ns.split_once('.').map_or(ns, |(db, _)| db);
     let kill = |shard: &str, id: i64, collection: &str| {
         let command = doc! {"killCursors": collection, "cursors": bson::array![id]};

@@ -18,12 +18,13 @@
 use crate::find::{Scattered, targets};
 use crate::lines::{Lines, Outgoing, Slot};
 use crate::metadata::Placement;
+use crate::operation_time::end_of_step;
 use crate::read_preference::ReadPreference;
 use crate::replica_set::{Asked, Member, ReplicaSet, Terms};
 use crate::request::Command;
 use crate::service_impl::Router;
 use crate::single_write::{Found, found_at};
-use crate::upstream::{Room, ends_at};
+use crate::upstream::Room;
 use crate::write::ForOneShard;
 use crate::{Failure, Outcome, aggregate, cursors, snapshot, views};
 use bson::{Doc, DocBuf};
@@ -195,7 +196,7 @@ fn send(
         let asked = Asked::of(&message).ok()?;
         let member = set.choose_now(&asked)?;
         to.push((shard, asked.terms));
-        let until = ends_at(asked.most);
+        let until = end_of_step(asked.most);
         messages.push(Outgoing {
             set,
             member,

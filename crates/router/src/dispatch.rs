@@ -8,14 +8,15 @@ use crate::service_impl::Router;
 use crate::upstream::{error_of, with_fields};
 use crate::{
     Failure, Outcome as Routed, access, admin, aggregate, backup, bulk_write, cursors, ddl,
-    file_md5, find, fsync, listing, map_reduce, operations, rename, single_write, snapshot,
-    transactions, write,
+    file_md5, find, fsync, listing, map_reduce, operation_time, operations, rename, single_write,
+    snapshot, transactions, write,
 };
 use bson::{DocBuf, Elem, doc};
 use commands::{Connection, LoggedIn};
 use errors::{Code, err};
 use service::{Client, Request};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// How often a state of all shards is read before the client hears that it is gone.
 const SNAPSHOT_TRIES: u32 = 3;
@@ -150,7 +151,9 @@ impl Router {
             user,
             ..Command::of(&request)?
         };
-        let reply = self.handle(handler, &command)?;
+        let since = request.resumed.map_or_else(Instant::now, |r| r.since);
+        let end = operation_time::end_of(request.body, since);
+        let reply = operation_time::within(end, || self.handle(handler, &command))?;
         self.cursors.own(cursor_id(&reply), &command);
         Ok(reply)
     }
@@ -283,6 +286,6 @@ impl Router {
         }
         self.transactions.begin_statement(command)?;
         let outcome = handler(self, command);
-        self.after_statement(command, outcome)
+        operation_time::putting_away(|| self.after_statement(command, outcome))
     }
 }

@@ -19,7 +19,7 @@ use crate::service_impl::Router;
 use crate::transactions::{self, failed};
 use crate::upstream::error_of;
 use crate::write::{self, shard_at};
-use crate::{Failure, Outcome, write_concern};
+use crate::{Failure, Outcome, operation_time, write_concern};
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use errors::{Code, Error, err};
 use std::sync::Arc;
@@ -191,7 +191,7 @@ impl OwnTransaction<'_> {
 
     fn abort(&self, router: &Router) {
         let abort = self.end("abortTransaction", None);
-        let _ = own(router, &abort, transactions::abort);
+        let _ = operation_time::putting_away(|| own(router, &abort, transactions::abort));
     }
 }
 
@@ -361,9 +361,10 @@ impl Statement<'_> {
             "commitTransaction",
             write_concern::beyond_majority(self.command),
         );
-        let committed = own(router, &commit, |router, c| {
+        let commit_it = |router: &Router, c: &Command<'_>| {
             transactions::commit_with(router, c, Some(&executed))
-        })?;
+        };
+        let committed = operation_time::to_its_end(|| own(router, &commit, commit_it))?;
         Ok(Some(Changed::Moved {
             before: change.before,
             after: change.after,

@@ -59,6 +59,7 @@ mod merge;
 mod merge_into;
 mod metadata;
 mod on_loop;
+mod operation_time;
 mod operations;
 mod pipeline_parts;
 mod read_preference;

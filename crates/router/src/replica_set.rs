@@ -8,8 +8,9 @@
 //! member that has it. A command that a server refused because it is no primary has changed nothing,
 //! so it is sent again; one whose reply was lost only where a second run does no harm.
 
+use crate::operation_time::{self, end_of_step};
 use crate::read_preference::{Kind, Mode, ReadPreference, Seen};
-use crate::upstream::{self, Line, Upstream, Wait, ends_at, error_of, message, time_is_over};
+use crate::upstream::{self, Line, Upstream, Wait, error_of, message, time_is_over};
 use crate::{Failure, Outcome};
 use bson::{Doc, DocBuf, ObjectId, Val, doc};
 use errors::{Code, err};
@@ -226,7 +227,8 @@ impl ReplicaSet {
         {
             self.reach(after);
         }
-        let most = asked.most.filter(|most| *most < patience);
+        let most = operation_time::at_most(asked.most.unwrap_or(patience));
+        let most = Some(most).filter(|most| *most < patience);
         let found = self
             .members
             .find(&asked.preference, most.unwrap_or(patience));
@@ -279,7 +281,7 @@ impl ReplicaSet {
     /// The same, where a member is looked for no longer than that.
     pub(crate) fn call_within(&self, message: &[u8], patience: Duration) -> Outcome<DocBuf> {
         let asked = Asked::of(message)?;
-        self.call_by(message, &asked, patience, ends_at(asked.most))
+        self.call_by(message, &asked, patience, end_of_step(asked.most))
     }
 
     /// The same of what has begun before: `until` its own time is over.

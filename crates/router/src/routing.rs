@@ -4,8 +4,9 @@
 //! both agree. Nobody waits for ever.
 
 use crate::metadata::{Cluster, Home, Placement, Whole};
+use crate::operation_time::{self, end_of_step};
 use crate::replica_set::{Asked, Member, ReplicaSet, Terms};
-use crate::upstream::{Line, Wait, ends_at, error_of, message, message_with};
+use crate::upstream::{Line, Wait, error_of, message, message_with};
 use crate::{Failure, Outcome, Stale};
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
 use errors::{Code, err};
@@ -120,7 +121,7 @@ impl Cluster {
         match next {
             Next::GiveUp => false,
             Next::Again(pause) if stale.of_database => {
-                std::thread::sleep(pause);
+                std::thread::sleep(operation_time::at_most(pause));
                 true
             }
             Next::Again(pause) => {
@@ -128,16 +129,16 @@ impl Cluster {
                 let reply = self.on_shard(&stale.shard, "admin", wait.as_doc());
                 let waited = reply.is_ok_and(|r| r.get("waited").is_some_and(Val::truthy));
                 if !waited {
-                    std::thread::sleep(pause);
+                    std::thread::sleep(operation_time::at_most(pause));
                 }
                 false
             }
             Next::Read(pause) => {
-                std::thread::sleep(pause);
+                std::thread::sleep(operation_time::at_most(pause));
                 false
             }
             Next::Release(pause) => {
-                std::thread::sleep(pause);
+                std::thread::sleep(operation_time::at_most(pause));
                 if let Err(e) = self.release_fence(name) {
                     tracing::warn!(target: "SHARDING", ns = name, error = %e, "A fence stands");
                 }
@@ -227,8 +228,10 @@ impl Cluster {
                 Err(Failure::Stale(stale)) if stale.concerns(name) => stale,
                 other => return other,
             };
+            operation_time::check()?;
             let next = patience.next(&stale)?;
-            let Some(_lead) = matter.lead(found, OTHERS_PATIENCE) else {
+            let others = operation_time::at_most(OTHERS_PATIENCE);
+            let Some(_lead) = matter.lead(found, others) else {
                 known = read(Reading::Known)?.or(known);
                 continue;
             };
@@ -358,7 +361,7 @@ impl Cluster {
         for (shard, message) in messages {
             let sent = self.shard(&shard).and_then(|set| {
                 let asked = Asked::of(&message)?;
-                let until = ends_at(asked.most);
+                let until = end_of_step(asked.most);
                 let member = set.choose(&asked)?;
                 let late = || set.is_late();
                 let line = member.upstream.send(&message, &Wait::to(until, &late));
@@ -412,6 +415,8 @@ impl Cluster {
             say_belief(w, placement, shard);
             self.say_time(w);
         };
+        let shorter = operation_time::shortened(command);
+        let command = shorter.as_ref().map_or(command, DocBuf::as_doc);
         message_with(command, fields, sequences)
     }
 

@@ -3,7 +3,7 @@
 use crate::request::Command;
 use crate::service_impl::Router;
 use crate::upstream::error_of;
-use crate::{Failure, Outcome};
+use crate::{Failure, Outcome, operation_time};
 use bson::DocBuf;
 use commands::LoggedIn;
 use errors::Code;
@@ -45,5 +45,7 @@ pub(crate) fn compute_for(
     user: Option<Arc<LoggedIn>>,
     command: &DocBuf,
 ) -> Outcome<DocBuf> {
+    let shorter = operation_time::shortened(command.as_doc());
+    let command = shorter.as_ref().unwrap_or(command);
     sound(router.local.run_own(user, command.as_doc())?)
 }

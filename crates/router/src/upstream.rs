@@ -2,7 +2,7 @@
 //!
 //! Invariant: a connection that has failed, or whose reply was not read, is never used again.
 
-use crate::{Failure, Outcome};
+use crate::{Failure, Outcome, operation_time};
 use bson::{Doc, DocBuf, Val, Writer};
 use errors::err;
 use outgoing::{Converse, Ending, MongoTarget, Stream};
@@ -26,9 +26,6 @@ const LOOK: Duration = Duration::from_millis(250);
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// So often who waits for a reply looks whether it is late.
 const SLICE: Duration = Duration::from_secs(1);
-/// How much longer than the operation's own time its reply is waited for: mostly the server says itself
-/// that it has ended.
-const GRACE: Duration = Duration::from_millis(50);
 
 /// The budget for long replies of this process; empty where it is no router.
 static BUDGET: OnceLock<Arc<Control>> = OnceLock::new();
@@ -60,16 +57,19 @@ impl Room {
         self.0.is_none()
     }
 
-    /// For a worker: waits for memory. Who holds some gives it back, or is given up.
-    fn await_for(bytes: usize) -> Room {
+    /// For a worker: waits for memory, within its operation's time. Who holds some gives it back, or
+    /// is given up.
+    fn await_for(bytes: usize) -> Outcome<Room> {
         let Some(control) = BUDGET.get() else {
-            return Room::none();
+            return Ok(Room::none());
         };
         if !control.in_flight.try_take(bytes) {
             let _waiting = control.waits();
-            while !control.in_flight.wait(bytes, LOOK) && !control.is_stopping() {}
+            while !control.in_flight.wait(bytes, LOOK) && !control.is_stopping() {
+                operation_time::check()?;
+            }
         }
-        Room::taken(control, bytes)
+        Ok(Room::taken(control, bytes))
     }
 }
 
@@ -105,11 +105,6 @@ impl<'p> Wait<'p> {
             left => Ok(left.min(SLICE)),
         }
     }
-}
-
-/// When a reply is not waited for any more, of an operation that begins now and has this time.
-pub(crate) fn ends_at(most: Option<Duration>) -> Option<Instant> {
-    Instant::now().checked_add(most?.saturating_add(GRACE))
 }
 
 /// The operation's own time is over, whatever the server does.
@@ -156,9 +151,11 @@ impl Upstream {
     fn open(&self) -> Outcome<Line> {
         let unreachable = |e: outgoing::Error| Failure::Unreachable(format!("{}: {e}", self.host));
         let target = MongoTarget::parse(&self.url).map_err(unreachable)?;
-        let stream = target.connect().map_err(unreachable)?;
+        // Zero would be no limit.
+        let limit = operation_time::at_most(LOGIN_TIMEOUT).max(Duration::from_millis(1));
+        let stream = target.connect_within(limit).map_err(unreachable)?;
         self.note_open(stream.ending());
-        let limited = stream.set_timeouts(Some(LOGIN_TIMEOUT));
+        let limited = stream.set_timeouts(Some(limit));
         limited.map_err(|e| Failure::Unreachable(format!("{}: {e}", self.host)))?;
         let mut line = Line {
             stream,
@@ -352,7 +349,7 @@ impl Line {
                 Whole::Reply(reply) => return Ok(reply),
                 Whole::Lacks { bytes } => {
                     if room.is_none() && have + bytes > SMALL_BYTES {
-                        room = Some(Room::await_for(room_for(have + bytes)));
+                        room = Some(Room::await_for(room_for(have + bytes))?);
                     }
                     if reply.len() < have + bytes {
                         reply.resize(have + bytes, 0);
