@@ -5,12 +5,14 @@ under way: of that, each document is as before or as after. PANDO_SEED replays t
 makes more of them.
 """
 
+import contextlib
 import copy
 import os
 import random
 import threading
 import time
 
+import pytest
 from pymongo import WriteConcern
 from pymongo.errors import BulkWriteError, OperationFailure, PyMongoError
 
@@ -75,6 +77,9 @@ class Writer(threading.Thread):
         a = after["a"]
         return {i: None for i, d in known.items() if d["a"] == a}, lambda c: c.delete_many({"owner": self.number, "a": a})
 
+    def look(self, _things):
+        """What is wrong while the server runs."""
+
     def settle(self, effects):
         for i, after in effects.items():
             if after is None:
@@ -100,6 +105,10 @@ class Writer(threading.Thread):
                     return
                 self.settle(effects)
                 self.acknowledged += 1
+                with contextlib.suppress(PyMongoError):
+                    self.fault = self.look(things)
+                if self.fault:
+                    return
 
     def verify(self, things):
         found = {d["_id"]: d for d in things.find({"owner": self.number})}
@@ -111,16 +120,77 @@ class Writer(threading.Thread):
         self.known = found
 
 
-def test_every_acknowledged_write_survives_kills(new_server):
+class Churn:
+    """A writer, most of whose writes are deletes, runs of them, of documents that come back later."""
+
+    NUMBERS = 600
+
+    def id_of(self, n):
+        return f"{self.number}-{n:05}" + "-long" * 8 * (self.number % 2)
+
+    def some_that_are_gone(self):
+        rng = self.rng
+        gone = [i for i in map(self.id_of, range(self.NUMBERS)) if i not in self.known]
+        few = len(self.known) < 60
+        return [{**self.document(), "_id": i} for i in rng.sample(gone, min(len(gone), 400 if few else rng.choice([1, 1, 20])))]
+
+    def choose(self):
+        rng, known = self.rng, self.known
+        kind = rng.random()
+        if len(known) < 60 or kind < 0.3 and len(known) < self.NUMBERS:
+            back = self.some_that_are_gone()
+            return {d["_id"]: d for d in back}, lambda c: c.insert_many(back, ordered=False)
+        if kind < 0.6:
+            first = rng.randrange(self.NUMBERS)
+            low, high = self.id_of(first), self.id_of(first + rng.randrange(20, 200))
+            return {i: None for i in known if low <= i < high}, lambda c: c.delete_many({"_id": {"$gte": low, "$lt": high}})
+        if kind < 0.8:
+            # As from a queue.
+            first = min(known.values(), key=lambda d: d["b"])["_id"]
+            return {first: None}, lambda c: c.find_one_and_delete({"owner": self.number}, sort=[("b", 1)])
+        a = rng.choice(list(known.values()))["a"]
+        those = [i for i, d in known.items() if d["a"] == a]
+        if kind < 0.9:
+            return {i: None for i in those}, lambda c: c.delete_many({"owner": self.number, "a": a})
+        # No two are alike in it, or nobody could say which is taken first.
+        after = {i: {**known[i], "b": known[i]["b"] + 1} for i in those}
+        return after, lambda c: c.update_many({"owner": self.number, "a": a}, {"$inc": {"b": 1}})
+
+    def look(self, things):
+        if self.rng.random() < 0.7:
+            return None
+        for query, hint in (({"owner": self.number}, None), ({"_id": {"$gte": f"{self.number}-", "$lt": f"{self.number}."}}, "_id_")):
+            found = {d["_id"] for d in things.find(query, {"_id": 1}, hint=hint)}
+            if wrong := found ^ self.known.keys():
+                return f"seed {SEED}: {sorted(wrong)[:3]} of {query}, {len(wrong)} in all"
+        return None
+
+
+class Churner(Churn, Writer):
+    pass
+
+
+@pytest.mark.parametrize("kind", [Writer, Churner], ids=["mixed", "mostly deletes"])
+def test_every_acknowledged_write_survives_kills(new_server, kind):
+    survive(new_server(), kind, ROUNDS if kind is Writer else max(2, ROUNDS // 2))
+
+
+def test_a_dead_range_that_no_write_ends_is_found(new_server):
+    """A planted fault: what is put where nothing lived stays hidden from later scans."""
+    server = new_server("--engine-options", "dead_ranges=unended")
+    with pytest.raises(AssertionError, match="seed"):
+        survive(server, Churner, 5)
+
+
+def survive(server, kind, rounds):
     print(f"PANDO_SEED={SEED}")
     rng = random.Random(SEED)
-    server = new_server()
     with server.client() as client:
         for keys in INDEXES:
             client.crash.things.create_index(keys)
     states, total = [{} for _ in range(6)], 0
-    for round_number in range(ROUNDS):
-        writers = [Writer(server, n, random.Random(rng.randrange(1 << 32)), states[n]) for n in range(len(states))]
+    for round_number in range(rounds):
+        writers = [kind(server, n, random.Random(rng.randrange(1 << 32)), states[n]) for n in range(len(states))]
         for w in writers:
             w.start()
         time.sleep(rng.uniform(0.3, 2.5))
@@ -147,7 +217,7 @@ def test_every_acknowledged_write_survives_kills(new_server):
         acknowledged = sum(w.acknowledged for w in writers)
         total += acknowledged
         print(f"round {round_number}: {acknowledged} acknowledged requests survive; started in {took:.2f} s")
-    assert total > 50 * ROUNDS, "the load was hardly one"
+    assert total > 50 * rounds, "the load was hardly one"
 
 
 def test_ddl_survives_kills(new_server):

@@ -8,6 +8,7 @@ without faults starts on it, and every acknowledged write must be there, whole, 
     scripts/crash.sh 1000          a thousand seeds; a failure prints its own, and PANDO_CRASH_SEED replays it
 """
 
+import contextlib
 import os
 import pathlib
 import random
@@ -92,6 +93,14 @@ class Writer(test_crash.Writer):
                     return
                 self.settle(effects)
                 self.acknowledged += 1
+                with contextlib.suppress(PyMongoError):
+                    self.fault = self.look(things)
+                if self.fault:
+                    return
+
+
+class Churner(test_crash.Churn, Writer):
+    pass
 
 
 class Changer(threading.Thread):
@@ -129,7 +138,9 @@ def run(plan, faults, path):
     server.env = {"LD_PRELOAD": str(faults), "FAULTS": plan.words, "FAULTS_DIR": str(server.path)}
     server.launch()
     states = [{} for _ in range(4)]
-    writers = [Writer(server, n, plan, states[n]) for n in range(len(states))]
+    # Of half of the seeds most writes are deletes.
+    kind = (Writer, Churner)[plan.seed % 2]
+    writers = [kind(server, n, plan, states[n]) for n in range(len(states))]
     changer = Changer(server, random.Random(plan.rng.randrange(1 << 32)))
     deadline = time.monotonic() + plan.rng.uniform(0.8, 2.5)
     for t in [*writers, changer]:

@@ -8,6 +8,7 @@ import os
 import random
 
 import pytest
+from pymongo.errors import OperationFailure
 
 import model
 from agreement import assert_indexes_agree
@@ -132,7 +133,6 @@ class Maker:
                     d["n"] = d.get("n", 0) + 1
             coll.update_many(query, {"$inc": {"n": 1}})
 
-
     def churn(self, documents, coll, ids):
         """Deletes in the majority, whole ranges of them, and some that come back."""
         rng = self.rng
@@ -167,6 +167,23 @@ class Maker:
 def test_agrees_with_the_model(coll, round_number, writes):
     seed = SEED + round_number
     print(f"PANDO_SEED={seed}")
+    compare(coll, seed, writes)
+
+
+def test_a_dead_range_that_no_write_ends_is_found(new_server):
+    """A planted fault: what is put where nothing lived stays hidden from later scans."""
+    server = new_server("--engine-options", "dead_ranges=unended")
+    with server.client() as client:
+        for seed in range(SEED, SEED + 5):
+            coll = client.planted[f"c{seed}"]
+            try:
+                compare(coll, seed, "mostly deletes")
+            except (AssertionError, OperationFailure):
+                return
+    pytest.fail(f"the seeds {SEED} to {SEED + 4} do not find it")
+
+
+def compare(coll, seed, writes):
     rng = random.Random(seed)
     make = Maker(rng)
     chosen = rng.sample(INDEXES, rng.randrange(1, len(INDEXES)))

@@ -94,7 +94,7 @@ pub const FLAGS: &[Flag] = &[
         &["engine-options"],
         "pando.engineOptions",
         Value("OPTIONS"),
-        "Options of RocksDB by name (name=value;..., or records:name=value for the family of records), for experiments",
+        "Options of RocksDB by name (name=value;..., or records:name=value for the family of records), for experiments; dead_ranges=off: scans step over all that is deleted",
     ),
     own(
         &["durability"],

@@ -43,8 +43,31 @@ const MOST_PLACES: usize = 1024;
 /// Seconds after which a range that nobody uses is forgotten.
 const UNUSED_SECONDS: u64 = 600;
 
+/// What is made of dead ranges: `dead_ranges=…` among the engine's options, for experiments and tests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Mode {
+    #[default]
+    On,
+    /// Nothing is noted, so scans step over all markers.
+    Off,
+    /// A planted fault, for the tests that have to find it: writes end no range.
+    Unended,
+}
+
+impl Mode {
+    pub fn of(name: &str) -> Option<Mode> {
+        match name {
+            "on" => Some(Mode::On),
+            "off" => Some(Mode::Off),
+            "unended" => Some(Mode::Unended),
+            _ => None,
+        }
+    }
+}
+
 #[derive(Default)]
 pub(crate) struct DeadRanges {
+    mode: Mode,
     known: RwLock<Known>,
     /// The number of ranges: a write that finds none need not take the lock.
     many: AtomicUsize,
@@ -53,9 +76,8 @@ pub(crate) struct DeadRanges {
     second: AtomicU64,
     /// Keys that were deleted, or stepped over, for [`crate::dead_search`] to look around.
     places: Mutex<VecDeque<Bytes>>,
-    /// A planted fault, for the test that has to find it: writes end no range.
-    #[cfg(test)]
-    pub forgetful: std::sync::atomic::AtomicBool,
+    /// How often all places were looked at.
+    rounds: AtomicU64,
 }
 
 /// A write under way; it ends when this is dropped.
@@ -71,6 +93,19 @@ impl Drop for Write<'_> {
 }
 
 impl DeadRanges {
+    pub fn new(mode: Mode) -> DeadRanges {
+        DeadRanges {
+            mode,
+            ..DeadRanges::default()
+        }
+    }
+
+    /// Whether anything is noted.
+    #[inline]
+    pub fn is_on(&self) -> bool {
+        self.mode != Mode::Off
+    }
+
     /// Begins a write; only one may be under way. `each_put` tells of the keys that it puts.
     pub fn begin(&self, each_put: impl Fn(&mut dyn FnMut(&[u8]))) -> Write<'_> {
         let number = self.begun.fetch_add(1, Ordering::SeqCst) + 1;
@@ -79,11 +114,7 @@ impl DeadRanges {
             number,
         };
         // Where there is none now, one that is made later knows of this write by its number.
-        if self.many.load(Ordering::SeqCst) == 0 {
-            return write;
-        }
-        #[cfg(test)]
-        if self.forgetful.load(Ordering::Relaxed) {
+        if self.many.load(Ordering::SeqCst) == 0 || self.mode == Mode::Unended {
             return write;
         }
         let mut held = false;
@@ -227,7 +258,7 @@ impl DeadRanges {
     /// has stepped over about `weight` markers there. What is quiet of it becomes dead; the rest
     /// becomes quiet, and will be dead when it is seen so again.
     pub fn note(&self, low: &[u8], high: &[u8], seen: u64, weight: u32) {
-        let Some(prefix) = prefix_of(low, high) else {
+        let Some(prefix) = prefix_of(low, high).filter(|_| self.is_on()) else {
             return;
         };
         if low.len() + high.len() > MOST_BYTES / 64 {
@@ -273,6 +304,9 @@ impl DeadRanges {
 
     /// Many keys were deleted around these.
     pub fn look_around(&self, keys: impl IntoIterator<Item = Bytes>) {
+        if !self.is_on() {
+            return;
+        }
         let mut places = self.places.lock();
         for key in keys {
             if places.len() == MOST_PLACES {
@@ -285,6 +319,17 @@ impl DeadRanges {
     /// The keys to look around.
     pub fn take_places(&self) -> VecDeque<Bytes> {
         std::mem::take(&mut *self.places.lock())
+    }
+
+    /// All places were looked at, or what a round may look at.
+    pub fn end_round(&self) {
+        self.rounds.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// How many rounds of looks have ended.
+    #[cfg(test)]
+    pub fn rounds(&self) -> u64 {
+        self.rounds.load(Ordering::SeqCst)
     }
 
     /// Called once a second: forgets what nobody has used for long.
@@ -305,5 +350,7 @@ impl DeadRanges {
     }
 }
 
+#[cfg(test)]
+mod simulation;
 #[cfg(test)]
 mod tests;

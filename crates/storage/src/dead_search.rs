@@ -23,6 +23,11 @@ const PAUSE: Duration = Duration::from_micros(100);
 
 /// Looks around all places that wait.
 pub(crate) fn look(engine: &Arc<Engine>) {
+    look_around_all(engine);
+    engine.dead().end_round();
+}
+
+fn look_around_all(engine: &Arc<Engine>) {
     let mut places = engine.dead().take_places();
     let begun = hidden_keys::on_this_thread();
     while let Some(place) = places.pop_front() {

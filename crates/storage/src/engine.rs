@@ -150,7 +150,7 @@ impl Engine {
                     .filter(|bytes| *bytes > 0)
                     .map(|bytes| Rows::new(bytes, opts.cache_bytes())),
                 memtables: tuned.memtables,
-                dead: DeadRanges::default(),
+                dead: DeadRanges::new(opts.dead_ranges()?),
                 writing: Mutex::new(()),
                 flushing: Mutex::new(()),
                 trouble,
@@ -493,6 +493,16 @@ impl Engine {
     /// An integer property of the database, for figures only; 0 when the engine has none.
     pub fn figure(&self, name: &CStr) -> u64 {
         self.db.property_int_value(name).ok().flatten().unwrap_or(0)
+    }
+
+    /// The age of the oldest snapshot; 0 when there is none.
+    pub fn oldest_snapshot_seconds(&self) -> u64 {
+        let taken = self.figure(c"rocksdb.oldest-snapshot-time");
+        if taken == 0 {
+            return 0;
+        }
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        now.map_or(0, |now| now.as_secs().saturating_sub(taken))
     }
 
     /// An integer property of each family, for figures only.

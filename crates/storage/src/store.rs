@@ -160,6 +160,8 @@ pub struct StoreStats {
     /// The newest of these failures.
     pub background_error: Option<String>,
     pub snapshots: u64,
+    /// The age of the oldest snapshot in seconds; what is deleted or overwritten since stays as it is.
+    pub oldest_snapshot_seconds: u64,
     pub log_bytes: u64,
     /// How much of its past the log keeps.
     pub log_window: LogWindow,
@@ -601,6 +603,7 @@ impl Store {
             background_errors: engine.sum(c"rocksdb.background-errors"),
             background_error: engine.last_trouble(),
             snapshots: engine.figure(c"rocksdb.num-snapshots"),
+            oldest_snapshot_seconds: engine.oldest_snapshot_seconds(),
             log_bytes,
             log_window: self.log.window(),
             log_trimmed: self.log.trimmed(),

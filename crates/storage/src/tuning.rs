@@ -5,6 +5,7 @@
 
 use crate::background_error::Trouble;
 use crate::cache_balance::WINDOW;
+use crate::dead_ranges::Mode;
 use crate::engine::check;
 use crate::family::Family;
 use crate::ghost_list::Ghost;
@@ -41,9 +42,13 @@ pub struct EngineOptions {
     pub open_files: usize,
     /// Direct I/O: data files bypass the page cache.
     pub direct_io: bool,
-    /// RocksDB's options by name (`name=value;…`), applied last: for experiments.
+    /// RocksDB's options by name (`name=value;…`), applied last: for experiments. One is ours:
+    /// [`DEAD_RANGES`].
     pub extra: String,
 }
+
+/// What is made of dead ranges: `on`, `off`, or `unended` (a planted fault).
+const DEAD_RANGES: &str = "dead_ranges";
 
 /// The write load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +84,18 @@ impl EngineOptions {
         i32::try_from(self.background_jobs.max(2)).unwrap_or(2)
     }
 
+    pub(crate) fn dead_ranges(&self) -> Result<Mode> {
+        let Some(given) = each_option(&self.extra).into_iter().find_map(own_option) else {
+            return Ok(Mode::On);
+        };
+        Mode::of(given).ok_or_else(|| {
+            err!(
+                BadValue,
+                "{DEAD_RANGES} is on, off or unended, not '{given}'"
+            )
+        })
+    }
+
     pub(crate) fn row_bytes(&self) -> usize {
         self.cache_bytes() / 100 * usize::from(self.row_percent.min(90))
     }
@@ -104,8 +121,10 @@ impl Tuned {
             (&mut tuned.ids, Family::Ids),
         ] {
             trouble.listen(options);
-            let no_ratio = 0.0;
-            options.add_compact_on_deletion_collector_factory(MARKERS_OF, MARKERS, no_ratio);
+            if opts.dead_ranges()? != Mode::Off {
+                let no_ratio = 0.0;
+                options.add_compact_on_deletion_collector_factory(MARKERS_OF, MARKERS, no_ratio);
+            }
             let [starts, heavy] =
                 [Load::Moderate, Load::Heavy].map(|load| load.level_zero_files(family) as i32);
             options.set_level_zero_file_num_compaction_trigger(starts);
@@ -278,6 +297,12 @@ fn each_option(text: &str) -> Vec<&str> {
     options
 }
 
+/// The value of [`DEAD_RANGES`], if this is that option.
+fn own_option(option: &str) -> Option<&str> {
+    let (name, value) = option.trim_end_matches(';').split_once('=')?;
+    (name.trim() == DEAD_RANGES).then(|| value.trim())
+}
+
 /// Adds the options that RocksDB takes by name only. The memtable remembers the last insert
 /// position for each index of each collection (the first 13 bytes of a key), so growing keys, such
 /// as generated ids and dates, find their place at once. Flushed and merged blocks enter the block
@@ -288,6 +313,7 @@ fn with_names(base: &rocksdb::Options, family: Family, extra: &str) -> Result<ro
     // An experiment may concern one family: "records:name=value".
     let extra: String = each_option(extra)
         .into_iter()
+        .filter(|option| own_option(option).is_none())
         .filter_map(|option| match option.trim_start().split_once(':') {
             Some((name, option)) if Family::ALL.iter().any(|f| f.name() == name) => {
                 (name == family.name()).then_some(option)

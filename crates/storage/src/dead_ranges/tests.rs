@@ -32,8 +32,13 @@ fn delete(n: u64) -> Effect {
 }
 
 fn open(dir: &std::path::Path) -> Arc<Store> {
+    open_as(dir, "on")
+}
+
+fn open_as(dir: &std::path::Path, mode: &str) -> Arc<Store> {
     let mut options = StoreOptions::new(dir);
     options.cache_bytes = 64 << 20;
+    options.engine_options = format!("dead_ranges={mode}");
     Store::open(options).unwrap()
 }
 
@@ -326,13 +331,72 @@ fn a_mass_delete_is_found_in_each_index_of_its_documents() {
     }
 }
 
-/// Random writes, most of them deletes, and scans of several states beside a map for each state.
-/// Gives the first difference.
-fn differ(seed: u64, rounds: u64, forgetful: bool) -> Result<u64, String> {
+#[test]
+fn a_mass_delete_is_found_within_ten_rounds_of_the_search() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
+    let of = |index: u8, n: u64| {
+        let mut key = key(n);
+        key[12] = index;
+        key
+    };
+    let keys = |n: u64| (1..=3).map(move |index| of(index, n));
+    let puts = (0..50_000).flat_map(keys);
+    write(&store, puts.map(|key| Effect::Put(key, vec![7; 20])));
     let dead = store.engine_itself().dead();
-    dead.forgetful.store(forgetful, Ordering::Relaxed);
+    write(&store, (10..49_990).flat_map(keys).map(Effect::Delete));
+    // There are ten in a second.
+    let deleted = dead.rounds();
+    while dead.rounds() < deleted + 10 {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    for index in 1..=3 {
+        let end = of(index + 1, 0);
+        for direction in [Direction::Forward, Direction::Backward] {
+            let view = store.view();
+            let mut scan = view.scan(&of(index, 0), &end[..PREFIX], direction);
+            let (found, stepped) = hidden(|| {
+                let mut found = 0;
+                while scan.next().unwrap() {
+                    found += 1;
+                }
+                found
+            });
+            assert_eq!(found, 20);
+            assert!(stepped < 200, "index {index}: {stepped}");
+        }
+    }
+}
+
+#[test]
+fn where_nothing_is_noted_every_scan_steps_over_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open_as(dir.path(), "off");
+    write(&store, (0..20_000).map(put));
+    write(&store, (10..19_990).map(delete));
+    for _ in 0..3 {
+        let view = store.view();
+        let (found, stepped) = hidden(|| all(&view).len());
+        assert_eq!(found, 20);
+        assert!(stepped > 19_000, "{stepped}");
+    }
+    assert_eq!(store.engine_itself().dead().dead(), 0);
+}
+
+#[test]
+fn an_experiment_that_nobody_knows_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut options = StoreOptions::new(dir.path());
+    options.engine_options = "max_open_files=500;dead_ranges=maybe".into();
+    let refused = Store::open(options).err().unwrap().to_string();
+    assert!(refused.contains("dead_ranges"), "{refused}");
+}
+
+/// Random writes, most of them deletes, and scans of several states beside a map for each state.
+/// Gives the first difference.
+fn differ(seed: u64, rounds: u64, mode: &str) -> Result<u64, String> {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open_as(dir.path(), mode);
     let mut state = seed;
     let mut random = move |below: u64| {
         state = state
@@ -561,7 +625,7 @@ fn a_long_step_ends_with_its_operation_and_leaves_an_event_loop() {
 #[test]
 fn scans_over_dead_ranges_give_what_a_map_gives() {
     for seed in 1..=6 {
-        let given = differ(seed, 1500, false);
+        let given = differ(seed, 1500, "on");
         assert!(
             given.as_ref().is_ok_and(|n| *n > 10_000),
             "seed {seed}: {given:?}"
@@ -572,7 +636,7 @@ fn scans_over_dead_ranges_give_what_a_map_gives() {
 #[test]
 fn a_write_that_ends_no_range_is_found() {
     let found = (1..=6)
-        .filter(|seed| differ(*seed, 1500, true).is_err())
+        .filter(|seed| differ(*seed, 1500, "unended").is_err())
         .count();
     assert!(found >= 5, "{found} of 6");
 }
