@@ -6,9 +6,10 @@ import json
 import threading
 
 import pytest
-from harness import Server, execution, until
+from harness import Server, execution, free_port, until
 from hidden_keys import FEW, fill, first, skipped, steps, until_few
 from replica_set import ReplicaSet
+from test_metrics import figures
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory):
@@ -148,9 +149,22 @@ def test_what_has_expired(q):
     assert engine() - before < 10 * FEW
 
 
+def test_an_old_snapshot_is_told_of(q):
+    fill(q, 0, 100)
+    engine = lambda: q.database.client.admin.command("serverStatus")["pandodb"]["engine"]
+    until("nobody holds one", lambda: engine()["snapshots"] == 0)
+    assert engine()["oldestSnapshotSecs"] == 0
+    opened = q.find(batch_size=2)
+    next(opened)
+    assert engine()["snapshots"] >= 1
+    until("it is old", lambda: engine()["oldestSnapshotSecs"] >= 1)
+    opened.close()
+    until("it is gone", lambda: engine()["snapshots"] == 0)
+
+
 def test_what_is_stepped_over_is_told(new_server, tmp_path):
-    log = tmp_path / "server.log"
-    server = new_server("--logpath", log)
+    log, metrics = tmp_path / "server.log", free_port()
+    server = new_server("--logpath", log, "--metrics", metrics)
     with server.client() as client:
         db = client.t
         fill(db.c, 0, 50)
@@ -175,9 +189,40 @@ def test_what_is_stepped_over_is_told(new_server, tmp_path):
         assert profile["hiddenKeysSkipped"] == 10
         engine = client.admin.command("serverStatus")["pandodb"]["engine"]
         assert engine["hiddenKeysSkipped"] >= 30 and engine["deadRanges"] >= 0
+        told = figures(metrics)
+        assert told["pando_metrics_queryExecutor_hiddenKeysSkipped"] >= 30
+        assert told["pando_pandodb_engine_hiddenKeysSkipped"] >= 30
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     (line,) = [l for l in lines if l["msg"] == "Slow query" and l["attr"].get("command", {}).get("find") == "c"]
     assert line["attr"]["hiddenKeysSkipped"] == 10
+
+
+COMMANDS = {
+    "find": {"filter": {}},
+    "aggregate": {"pipeline": [{"$group": {"_id": "$g"}}], "cursor": {}},
+    "count": {"query": {"at": {"$gte": 0}}},
+    "distinct": {"key": "g"},
+    "findAndModify": {"query": {"at": {"$gte": 0}}, "update": {"$set": {"g": 1}}},
+    "update": {"updates": [{"q": {"at": {"$gte": 0}}, "u": {"$set": {"g": 1}}}]},
+    "delete": {"deletes": [{"q": {"at": {"$gte": 0}}, "limit": 1}]},
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_tells_of_it(q, name):
+    fill(q, 0, 50, g=0)
+    q.delete_many({"at": {"$lt": 5}})
+    db, command = q.database, {name: q.name, **COMMANDS[name]}
+    explained = db.command("explain", command, verbosity="executionStats")
+    stats = explained.get("executionStats") or explained["stages"][0]["$cursor"]["executionStats"]
+    assert stats["totalHiddenKeysSkipped"] == 10
+    before = skipped(q)
+    db.command("profile", 2, slowms=-1)
+    db.command(command)
+    db.command("profile", 0, slowms=100)
+    (profile,) = db["system.profile"].find({"ns": q.full_name, "op": {"$ne": "insert"}})
+    assert (profile["hiddenKeysSkipped"], skipped(q) - before) == (10, 10)
+    db["system.profile"].drop()
 
 
 def test_secondaries_pass_over_the_same(tmp_path):

@@ -37,10 +37,15 @@ def point(n):
     return {"type": "Point", "coordinates": [n % 360 * 0.1, n // 360 * 0.1]}
 
 
-# An index, what a document has there, and a query that scans the index over what was deleted.
+# An index, what a document has there, a query that scans the index over what was deleted, and options of the index.
 KINDS = {
     "ascending": ([("a", 1)], lambda n: n, {"a": {"$gte": 5}}),
     "descending": ([("a", -1)], lambda n: n, {"a": {"$gte": 5}}),
+    "compound": ([("b", 1), ("a", -1)], lambda n: n, {"b": None, "a": {"$gte": 5}}),
+    "unique": ([("a", 1)], lambda n: n, {"a": {"$gte": 5}}, {"unique": True}),
+    "sparse": ([("a", 1)], lambda n: n, {"a": {"$gte": 5}}, {"sparse": True}),
+    "partial": ([("a", 1)], lambda n: n, {"a": {"$gte": 5}}, {"partialFilterExpression": {"a": {"$gt": 0}}}),
+    "collation": ([("a", 1)], lambda n: f"{n:06}", {"a": {"$gt": "0"}}, {"collation": {"locale": "en", "strength": 2}}),
     "strings": ([("a", 1)], lambda n: f"{n:06}", {"a": {"$gt": "0"}}),
     "of one value": ([("a", 1)], lambda n: "same", {"a": "same"}),
     "multikey": ([("a", 1)], lambda n: [n, -n, f"s{n}"], {"a": {"$gte": 5}}),
@@ -54,11 +59,14 @@ KINDS = {
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_index_kinds(q, kind):
-    keys, value, query = KINDS[kind]
-    name = q.create_index(keys)
+    keys, value, query, *options = KINDS[kind]
+    options = options[0] if options else {}
+    name = q.create_index(keys, **options)
     q.insert_many([{"_id": n, "a": value(n)} for n in range(MANY)])
-    hint = None if kind == "text" else name
-    find = lambda: {d["_id"] for d in q.find(query, hint=hint)}
+    how = {"hint": None if kind == "text" else name}
+    if "collation" in options:
+        how["collation"] = options["collation"]
+    find = lambda: {d["_id"] for d in q.find(query, **how)}
     every = find()
     left = set(range(100, 100 + LEFT))
     assert every >= left
@@ -67,15 +75,18 @@ def test_index_kinds(q, kind):
     most = 20 * LEFT if kind in ("hashed", "2dsphere", "2d") else FEW
     until_few(q, find, left, most)
     if kind != "text":
-        until_few(q, lambda: q.count_documents(query, hint=name), LEFT, most)
+        until_few(q, lambda: q.count_documents(query, **how), LEFT, most)
     q.insert_many([{"_id": n, "a": value(n)} for n in (3000, 5999)])
     assert find() == left | {3000, 5999}
     q.delete_many({})
     until_few(q, find, set(), most)
 
 
-@pytest.mark.parametrize("id_of", [lambda n: n, lambda n: f"{n:032x}"], ids=["by _id", "by numbers"])
-def test_scans_in_both_layouts(q, id_of):
+@pytest.mark.parametrize("layout", ["by _id", "by numbers", "clustered"])
+def test_scans_in_all_layouts(q, layout):
+    id_of = (lambda n: f"{n:032x}") if layout == "by numbers" else lambda n: n
+    if layout == "clustered":
+        q.database.create_collection("q", clusteredIndex={"key": {"_id": 1}, "unique": True})
     q.insert_many([{"_id": id_of(n), "at": n} for n in range(MANY)])
     q.delete_many({"at": {"$gte": LEFT // 2, "$lt": MANY - LEFT // 2}})
     left = [*range(LEFT // 2), *range(MANY - LEFT // 2, MANY)]
@@ -224,6 +235,21 @@ def test_the_end_of_a_capped_collection(q):
     until_few(q, lambda: q.find_one()["at"], MANY - 100)
     until_few(q, lambda: sum(1 for _ in q.find()), 100)
     until_few(q, lambda: q.find().sort("$natural", -1).limit(1)[0]["at"], MANY - 1)
+
+
+def test_the_profiler_of_a_database(q):
+    """A capped collection of the server's own: the oldest go as new ones come."""
+    db = q.database
+    db.command("profile", 2, slowms=-1)
+    for _ in range(6):
+        db.command("update", "q", updates=[{"q": {"_id": n}, "u": {"$set": {"n": n}}, "upsert": True} for n in range(1000)])
+    db.command("profile", 0, slowms=100)
+    told = db["system.profile"]
+    kept = told.count_documents({})
+    assert 0 < kept < 6000, "the oldest have gone"
+    until_few(q, lambda: told.find_one() is not None, True)
+    until_few(q, lambda: sum(1 for _ in told.find()), kept)
+    told.drop()
 
 
 def test_time_series(q):

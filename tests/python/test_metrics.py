@@ -31,6 +31,7 @@ def figures(port):
         assert name.split("{")[0] in kinds, f"{name} is not explained before"
         found[name] = float(figure)
     assert kinds["pando_opcounters_insert"] == "counter" and kinds["pando_disk_free_bytes"] == "gauge"
+    assert kinds.get("pando_metrics_queryExecutor_hiddenKeysSkipped", "counter") == "counter"
     assert 0 < found["pando_disk_free_bytes"] < found["pando_disk_total_bytes"]
     return found
 

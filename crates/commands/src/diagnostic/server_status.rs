@@ -521,7 +521,9 @@ fn pandodb(cx: &mut CommandContext<'_, '_>) {
     if let Some(e) = &s.background_error {
         w.str("lastBackgroundError", e);
     }
-    w.i64("snapshots", s.snapshots as i64).close();
+    w.i64("snapshots", s.snapshots as i64)
+        .i64("oldestSnapshotSecs", s.oldest_snapshot_seconds as i64)
+        .close();
     w.open_doc("log")
         .i64("bytes", s.log_bytes as i64)
         .i64("segments", s.log_segments as i64)
