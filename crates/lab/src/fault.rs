@@ -10,6 +10,9 @@ pub enum Fault {
     Usage(String),
     /// The target cannot be reached, or answered with an error.
     Target(String),
+    /// The target refused a statement because of another that ran beside it (a deadlock, a write conflict), and would
+    /// have it said again.
+    Conflict(String),
     /// The target answered, and the answer is wrong: a count, a document, an order.
     Check(String),
     /// A file, a process or another thing of this machine failed.
@@ -19,7 +22,9 @@ pub enum Fault {
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Fault::Usage(m) | Fault::Target(m) | Fault::Local(m) => f.write_str(m),
+            Fault::Usage(m) | Fault::Target(m) | Fault::Conflict(m) | Fault::Local(m) => {
+                f.write_str(m)
+            }
             Fault::Check(m) => write!(f, "wrong answer: {m}"),
         }
     }

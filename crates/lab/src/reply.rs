@@ -45,10 +45,12 @@ pub fn ok(reply: Doc<'_>) -> Result<()> {
             why.unwrap_or("the target does not say why")
         )));
     }
-    Err(Fault::Target(format!(
-        "the target answered {}",
-        brief(reply)
-    )))
+    let said = format!("the target answered {}", brief(reply));
+    const WRITE_CONFLICT: i64 = 112;
+    Err(match int(reply, "code") {
+        Some(WRITE_CONFLICT) => Fault::Conflict(said),
+        _ => Fault::Target(said),
+    })
 }
 
 /// A document cut to a line.
@@ -115,7 +117,9 @@ mod tests {
     fn what_passes_and_what_does_not() {
         ok(doc! {"n": 1, "ok": 1.0}.as_doc()).unwrap();
         ok(doc! {"ok": true}.as_doc()).unwrap();
-        assert!(ok(doc! {"ok": 0.0, "code": 11000}.as_doc()).is_err());
+        let refused = |code: i32| ok(doc! {"ok": 0.0, "code": code}.as_doc()).unwrap_err();
+        assert!(matches!(refused(11000), Fault::Target(_)));
+        assert!(matches!(refused(112), Fault::Conflict(_)));
         assert!(ok(doc! {"writeErrors": array![doc!{}], "ok": 1.0}.as_doc()).is_err());
         expect(doc! {"n": 7i64}.as_doc(), "n", 7).unwrap();
         assert!(matches!(

@@ -3,7 +3,7 @@
 use super::file::{File, Once};
 use super::statement::{Statement, due};
 use super::variable::{Drawn, Variable};
-use crate::fault::Result;
+use crate::fault::{Fault, Result};
 use crate::lane::Issued;
 use crate::random::Rng;
 use crate::spoken::Spoken;
@@ -140,6 +140,33 @@ impl Spoken for Client {
         left.fetch_update(order, order, less).ok()?;
         let point = self.rng.below(*share.weights.last()?);
         let kind = share.weights.iter().position(|sum| point < *sum)?;
+        Some(self.ask(kind, out))
+    }
+
+    fn judge(
+        &mut self,
+        issued: &Issued,
+        message: &[u8],
+        id: i32,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Issued>> {
+        let kind = usize::from(issued.kind);
+        let answer = match self.dialect.answer(message, id) {
+            // Said again, as an application does: one operation, and the times of two requests.
+            Err(Fault::Conflict(_)) => return Ok(Some(self.ask(kind, out))),
+            answer => answer?,
+        };
+        let rows = self.share.queries[kind].rows.as_ref();
+        let got = answer.rows.max(answer.affected);
+        due(self.share.names[kind], got, rows)?;
+        Ok(None)
+    }
+}
+
+impl Client {
+    /// A query with values drawn anew.
+    fn ask(&mut self, kind: usize, out: &mut Vec<u8>) -> Issued {
+        let share = Arc::clone(&self.share);
         let query = &share.queries[kind];
         for &v in &query.uses {
             self.drawn[v].draw(&share.variables[v], &mut self.rng);
@@ -151,27 +178,12 @@ impl Spoken for Client {
             &mut self.sql,
             out,
         );
-        Some(Issued {
+        Issued {
             kind: kind as u8,
             whole: None,
             units: 1,
             tag: 0,
             acknowledged: true,
-        })
-    }
-
-    fn judge(
-        &mut self,
-        issued: &Issued,
-        message: &[u8],
-        id: i32,
-        _: &mut Vec<u8>,
-    ) -> Result<Option<Issued>> {
-        let answer = self.dialect.answer(message, id)?;
-        let kind = usize::from(issued.kind);
-        let rows = self.share.queries[kind].rows.as_ref();
-        let got = answer.rows.max(answer.affected);
-        due(self.share.names[kind], got, rows)?;
-        Ok(None)
+        }
     }
 }

@@ -123,15 +123,32 @@ pub(super) fn refused(payload: &[u8]) -> Fault {
     } else {
         text
     };
-    Fault::Target(format!(
-        "MySQL answered: {} ({code})",
-        String::from_utf8_lossy(text)
-    ))
+    let said = format!("MySQL answered: {} ({code})", String::from_utf8_lossy(text));
+    match code {
+        DEADLOCK => Fault::Conflict(said),
+        _ => Fault::Target(said),
+    }
 }
+
+/// ER_LOCK_DEADLOCK: another statement went on, and this one was taken back.
+const DEADLOCK: u16 = 1213;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_deadlock_is_a_conflict() {
+        let answer = |code: u16| {
+            let code = code.to_le_bytes();
+            refused(&[&[0xff], &code[..], b"#40001Deadlock found"].concat())
+        };
+        let deadlock = answer(DEADLOCK);
+        assert!(
+            matches!(&deadlock, Fault::Conflict(said) if said.contains("Deadlock found (1213)"))
+        );
+        assert!(matches!(answer(1064), Fault::Target(_)));
+    }
 
     #[test]
     fn long_requests_go_on_in_the_next_packet() {

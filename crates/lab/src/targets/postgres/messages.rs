@@ -78,9 +78,13 @@ pub(super) fn refused(body: &[u8]) -> Fault {
         let found = fields.find(|f| f.first() == Some(&kind));
         String::from_utf8_lossy(found.and_then(|f| f.get(1..)).unwrap_or_default()).into_owned()
     };
-    Fault::Target(format!(
-        "PostgreSQL answered: {} ({})",
-        part(b'M'),
-        part(b'C')
-    ))
+    let code = part(b'C');
+    let said = format!("PostgreSQL answered: {} ({code})", part(b'M'));
+    match CONFLICTS.contains(&&*code) {
+        true => Fault::Conflict(said),
+        false => Fault::Target(said),
+    }
 }
+
+/// serialization_failure, deadlock_detected: this statement was taken back for another.
+const CONFLICTS: [&str; 2] = ["40001", "40P01"];
