@@ -1,13 +1,14 @@
 """Instructions that the server spends on an operation, by room: a point read, an update, an insert and a batch.
 
-    .venv/bin/python scripts/count_writes.py PANDO [OPERATIONS, 500] [--functions N] [--long-ids]
+    .venv/bin/python scripts/count_writes.py PANDO [OPERATIONS, 500] [--functions N] [--long-ids] [--engine-options …]
 
 Needs valgrind and PyMongo; PANDO is built with optimization (`cargo build --profile profiling`).
 Each count is the difference of a server's whole life with and without the operations, its last
 flush included. Two runs of one binary differ by up to 2% (threads in the background). A room is a
 crate: code that the compiler inlined counts with the crate that it was inlined into.
 `--functions N` names the N functions of each operation that cost most. `--long-ids`: `_id` is a
-string of 32 hexadecimal digits, so records lie under numbers.
+string of 32 hexadecimal digits, so records lie under numbers. `--engine-options dead_ranges=off`: as
+without dead ranges.
 """
 
 import argparse
@@ -122,11 +123,12 @@ def self_costs(path):
     return costs
 
 
-def count(binary, work, n):
+def count(binary, work, n, engine_options):
     with tempfile.TemporaryDirectory() as place:
         place, port = pathlib.Path(place), free_port()
         command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={place}/out", f"--log-file={place}/said"]
         command += [binary, "serve", "--dbpath", place / "data", "--port", str(port)]
+        command += ["--engine-options", engine_options]
         server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         client = connected(port)
         coll = client.test.get_collection("counted", write_concern=pymongo.WriteConcern(w=1))
@@ -146,10 +148,11 @@ def main():
     arguments.add_argument("operations", nargs="?", type=int, default=500)
     arguments.add_argument("--functions", type=int, default=0)
     arguments.add_argument("--long-ids", action="store_true")
+    arguments.add_argument("--engine-options", default="")
     a = arguments.parse_args()
-    idle = count(a.pando, nothing, 0)
+    idle = count(a.pando, nothing, 0, a.engine_options)
     for work in (read, update, insert, batch):
-        costs = count(a.pando, work, a.operations)
+        costs = count(a.pando, work, a.operations, a.engine_options)
         costs.subtract(idle)
         rooms = collections.Counter()
         for name, cost in costs.items():
