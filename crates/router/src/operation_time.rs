@@ -168,7 +168,7 @@ mod tests {
         within(Some(Instant::now() + Duration::from_secs(3)), || {
             let told = shortened(find.as_doc()).expect("it says less");
             let ms = told.get("maxTimeMS").and_then(Val::to_i64_exact);
-            assert!(ms.is_some_and(|ms| (1..=3_000).contains(&ms)), "{told}");
+            assert!(ms.is_some_and(|ms| (1..=3_000).contains(&ms)), "{told:?}");
             assert_eq!(told.get("limit").and_then(Val::to_i64_exact), Some(1));
             assert_eq!(shortened(doc! {"find": "c"}.as_doc()), None);
         });
