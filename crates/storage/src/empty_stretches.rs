@@ -22,14 +22,23 @@ struct Stretch {
     weight: u32,
 }
 
-#[derive(Default)]
 pub(crate) struct EmptyStretches {
+    /// Whether anything is noted (see `dead_ranges::Mode`).
+    is_on: bool,
     any: AtomicBool,
     /// In the order of their keys.
     known: Mutex<Vec<Stretch>>,
 }
 
 impl EmptyStretches {
+    pub fn new(is_on: bool) -> EmptyStretches {
+        EmptyStretches {
+            is_on,
+            any: AtomicBool::new(false),
+            known: Mutex::default(),
+        }
+    }
+
     #[inline]
     pub fn any(&self) -> bool {
         self.any.load(Ordering::Relaxed)
@@ -37,7 +46,7 @@ impl EmptyStretches {
 
     /// Nothing lives in `[low, high)`.
     pub fn note(&self, low: &[u8], high: &[u8], weight: u32) {
-        if low >= high || low.len() + high.len() > LONGEST {
+        if !self.is_on || low >= high || low.len() + high.len() > LONGEST {
             return;
         }
         let mut new = Stretch {
@@ -88,7 +97,7 @@ mod tests {
 
     #[test]
     fn stretches_are_joined_and_found_from_both_sides() {
-        let of = EmptyStretches::default();
+        let of = EmptyStretches::new(true);
         assert_eq!(found(&of, 0, 255, false), None);
         for (low, high) in [(10, 20), (40, 50), (30, 30), (60, 70)] {
             of.note(&[low], &[high], 16);
@@ -109,7 +118,7 @@ mod tests {
 
     #[test]
     fn they_are_few() {
-        let of = EmptyStretches::default();
+        let of = EmptyStretches::new(true);
         of.note(&[0], &[1], 1000);
         for n in 1..1000u16 {
             of.note(&(2 * n).to_be_bytes(), &(2 * n + 1).to_be_bytes(), 16);

@@ -385,7 +385,7 @@ impl EngineScan {
     /// Notes that nothing lives between where the stretch began and where the scan is.
     #[cold]
     fn note(&mut self) {
-        if !self.notes || !self.dead().is_on() {
+        if !self.notes {
             return;
         }
         // SAFETY: empty, or the bytes of the entry that the scan is on.

@@ -256,7 +256,7 @@ impl View {
                 snapshot,
                 sequence,
                 writes,
-                empty: EmptyStretches::default(),
+                empty: EmptyStretches::new(engine.dead().is_on()),
                 any: OnceLock::new(),
                 cached: OnceLock::new(),
                 dense: AtomicU32::new(0),
