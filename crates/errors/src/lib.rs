@@ -5,6 +5,8 @@
 //! error that MongoDB itself raises by a bare number is named `Location<number>`. Drivers match on
 //! codes and labels, shells on code names.
 
+pub mod operation;
+
 use std::fmt;
 
 /// Declares the named codes once: constant, number, wire name.

@@ -6,7 +6,7 @@
 //! it.
 
 use bson::{Doc, Val, Value};
-use errors::{Result, Suspension, bail};
+use errors::{Fallible, Result, Suspension, bail};
 use parking_lot::Mutex;
 use query::expr::{Vars, Watchdog};
 use query::script::{Emitted, Function, Globals, Scripts};
@@ -39,7 +39,7 @@ pub(crate) struct StoppedBy<'a> {
 pub(crate) fn interrupted(
     deadline: Option<Instant>,
     flags: [Option<&AtomicBool>; 2],
-) -> Result<()> {
+) -> Fallible<()> {
     if flags.iter().flatten().any(|f| f.load(Ordering::Relaxed)) {
         bail!(Interrupted, "operation was interrupted");
     }
@@ -47,38 +47,6 @@ pub(crate) fn interrupted(
         bail!(MaxTimeMSExpired, "operation exceeded time limit");
     }
     Ok(())
-}
-
-/// What ends an operation, without a reference to it.
-#[derive(Clone, Default)]
-pub struct Stops {
-    deadline: Option<Instant>,
-    flags: [Option<Arc<AtomicBool>>; 2],
-}
-
-impl Stops {
-    pub(crate) fn of(by: StoppedBy) -> Stops {
-        Stops {
-            deadline: by.deadline,
-            flags: [by.killed.cloned(), by.cancelled.cloned()],
-        }
-    }
-
-    /// Fails when the operation is to end.
-    pub fn check(&self) -> Result<()> {
-        let [killed, cancelled] = &self.flags;
-        interrupted(self.deadline, [killed.as_deref(), cancelled.as_deref()])
-    }
-}
-
-impl Watchdog for Stops {
-    fn check(&self) -> Result<()> {
-        Stops::check(self)
-    }
-
-    fn weigh(&self) -> Result<()> {
-        Ok(())
-    }
 }
 
 #[derive(Default)]
@@ -144,7 +112,10 @@ impl Watchdog for Interrupt {
                 None => return Err(Suspension::Worker.into()),
             }
         }
-        interrupted(s.deadline, [&s.killed, &s.cancelled].map(|f| f.as_deref()))
+        Ok(interrupted(
+            s.deadline,
+            [&s.killed, &s.cancelled].map(|f| f.as_deref()),
+        )?)
     }
 
     fn weigh(&self) -> Result<()> {

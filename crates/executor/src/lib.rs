@@ -27,7 +27,6 @@
 
 mod build_progress;
 pub use build_progress::BuildProgress;
-pub use interrupt::Stops;
 mod decision;
 mod document_keys;
 mod engine;

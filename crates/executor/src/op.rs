@@ -17,12 +17,12 @@ pub(crate) use self::locking::Latched;
 pub use self::spent::Spent;
 use crate::engine::Engine;
 use crate::examined::Examined;
-use crate::interrupt::{Interrupt, StoppedBy, Stops, interrupted};
+use crate::interrupt::{Interrupt, StoppedBy, interrupted};
 use crate::pinned_snapshot::PinnedSnapshot;
 use crate::transaction::Transaction;
 use crate::write_group::WriteGroup;
 use catalog::Collection;
-use errors::{Result, Suspension, bail};
+use errors::{Fallible, Result, Suspension, bail};
 use planner::Plan;
 use query::expr::Vars;
 use smallvec::SmallVec;
@@ -363,11 +363,11 @@ impl<'a> OpCtx<'a> {
     /// Fails when the time limit is reached or the operation was killed.
     pub fn check(&self) -> Result<()> {
         let flags = [self.killed, self.cancelled].map(|f| f.map(|f| &**f));
-        interrupted(self.deadline, flags)
+        Ok(interrupted(self.deadline, flags)?)
     }
 
-    /// What a long step of a scan asks, see [`storage::long_steps`].
-    pub fn question(&self) -> impl Fn(Option<Instant>) -> Result<()> + use<'a> {
+    /// What long work asks, see [`errors::operation`].
+    pub fn question(&self) -> impl Fn(Option<Instant>) -> Fallible<()> + use<'a> {
         let flags = [self.killed, self.cancelled];
         move |deadline| interrupted(deadline, flags.map(|f| f.map(|f| &**f)))
     }
@@ -380,11 +380,6 @@ impl<'a> OpCtx<'a> {
             inline: self.may_offload(),
             scripting: self.engine.scripting.load(Ordering::Relaxed),
         }
-    }
-
-    /// What ends the operation, for what is not given the operation.
-    pub fn stops(&self) -> Stops {
-        Stops::of(self.stopped_by())
     }
 
     /// Variables whose expressions stop when the operation must: for a command without a cursor.

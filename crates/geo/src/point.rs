@@ -1,7 +1,7 @@
 //! Points: pairs of numbers on the plane, and the same on the sphere as longitude and latitude in degrees.
 
 use bson::{Doc, Val};
-use errors::{Fallible as Result, bail};
+use errors::{Fallible as Result, bail, operation};
 use s2rst::s2;
 
 /// A point on the plane.
@@ -79,6 +79,7 @@ pub(crate) fn lng_lat(p: Point) -> Result<s2::Point> {
 
 /// A position of GeoJSON; what follows longitude and latitude (a height) is no matter.
 pub(crate) fn position(v: Val<'_>) -> Result<(Point, s2::Point)> {
+    operation::step()?;
     if v.as_container().is_none() {
         bail!(
             BadValue,

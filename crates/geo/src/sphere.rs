@@ -106,7 +106,12 @@ pub fn keys_while(g: &Geometry, going: &dyn Fn(usize) -> bool) -> Vec<i64> {
     let mut out = BTreeSet::new();
     for part in &g.parts {
         match (part, part.index()) {
-            (Part::Point(p), _) => out.extend(p.sphere.map(|p| CellId::from_point(&p).0)),
+            (Part::Point(p), _) => {
+                if !going(0) {
+                    return Vec::new();
+                }
+                out.extend(p.sphere.map(|p| CellId::from_point(&p).0));
+            }
             (_, Some(index)) => {
                 let padded = Padded::new(index, part.edges(), going);
                 // The edges have been put in order for that.

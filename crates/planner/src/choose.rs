@@ -95,7 +95,8 @@ pub fn plan(req: &PlanRequest<'_>) -> Result<Plan> {
 pub fn choose(req: &PlanRequest<'_>) -> Result<Choice> {
     let work = Work::new(req);
     let choice = choose_by(req, &work);
-    work.finish().and(choice)
+    work.finish()?;
+    choice
 }
 
 /// As [`plan`], with the number of steps that planning took.

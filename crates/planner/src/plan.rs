@@ -90,8 +90,6 @@ pub struct PlanRequest<'a> {
     /// What each of several ways would read, when somebody can tell. Asked only when there is a
     /// choice.
     pub estimate: Option<&'a dyn Fn(&[&Access]) -> Vec<Reads>>,
-    /// Fails when the operation is to end. Asked now and then, where planning takes many steps.
-    pub interrupt: Option<&'a dyn Fn() -> errors::Result<()>>,
 }
 
 /// What an access reads when it is run to its end.

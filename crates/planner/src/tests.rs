@@ -152,7 +152,6 @@ impl Collection {
             ns: "t.c",
             fewest: None,
             estimate: Some(&estimate),
-            interrupt: None,
         })
         .unwrap()
     }
@@ -728,7 +727,6 @@ fn explain(indexes: &[(&str, &str)], f: &str, sort: &str, projection: &str) -> S
         ns: "t.c",
         fewest: None,
         estimate: None,
-        interrupt: None,
     })
     .unwrap();
     let s = crate::explain::stages(&Explain {
@@ -1112,7 +1110,6 @@ fn hints() {
             ns: "t.c",
             fewest: None,
             estimate: None,
-            interrupt: None,
         })
     };
     assert!(matches!(
@@ -1193,7 +1190,6 @@ fn records_in_the_order_of_insertion() {
             ns: "t.c",
             fewest: None,
             estimate: None,
-            interrupt: None,
         })
         .unwrap()
     };
@@ -1234,7 +1230,6 @@ fn chance_is_asked_once() {
             ns: "t.c",
             fewest: None,
             estimate: None,
-            interrupt: None,
         })
         .unwrap()
     };
@@ -1282,7 +1277,6 @@ fn indexes_of_shapes() {
             ns: "t.c",
             fewest: None,
             estimate: None,
-            interrupt: None,
         });
         match plan.map(|p| p.access) {
             Ok(Access::Near(a)) => format!("near {}", a.index),

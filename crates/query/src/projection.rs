@@ -264,7 +264,7 @@ impl Parser<'_> {
     /// One element of the specification; `prefix` (with its dot) is the path of the object that it
     /// stands in.
     fn field(&mut self, prefix: &str, e: Elem<'_>) -> Result<()> {
-        self.env.step()?;
+        errors::operation::step()?;
         let full = match prefix {
             "" => Cow::Borrowed(e.name),
             _ => Cow::Owned(format!("{prefix}{}", e.name)),

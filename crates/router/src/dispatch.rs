@@ -153,7 +153,10 @@ impl Router {
         };
         let since = request.resumed.map_or_else(Instant::now, |r| r.since);
         let end = operation_time::end_of(request.body, since);
-        let reply = operation_time::within(end, || self.handle(handler, &command))?;
+        let asked = |_: Option<Instant>| operation_time::check().map_err(Failure::into_error);
+        let reply = operation_time::within(end, || {
+            errors::operation::asking(end, &asked, || self.handle(handler, &command))
+        })?;
         self.cursors.own(cursor_id(&reply), &command);
         Ok(reply)
     }

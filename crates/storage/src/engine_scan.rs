@@ -350,9 +350,9 @@ impl EngineScan {
     /// After a pause: goes on where the iterator stopped, which is behind `before`.
     #[cold]
     fn go_on(&mut self, before: &mut Vec<u8>) -> Result<()> {
-        let asked = long_steps::ask();
+        let asked = errors::operation::ask();
         let Some(part) = self.part.as_mut().filter(|_| asked.is_ok()) else {
-            return asked.map_err(|e| self.failed(e));
+            return asked.map_err(|e| self.failed(e.into()));
         };
         let place = part.place();
         if place == *before {

@@ -4,7 +4,7 @@ use crate::document::add_scores;
 use crate::tokens::Sensitivity;
 use crate::{Language, Parsed, Search, TextIndex};
 use bson::Doc;
-use errors::Fallible as Result;
+use errors::{Fallible as Result, operation};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -22,8 +22,11 @@ impl Matcher {
             "" => index.language,
             name => Language::find(name, index.version)?,
         };
+        let parsed = search.parse_for(&index.tokens(language));
+        // Words were left out where the operation has ended.
+        operation::ask()?;
         Ok(Matcher {
-            parsed: Arc::new(search.parse_for(&index.tokens(language))),
+            parsed: Arc::new(parsed),
             sensitivity: search.sensitivity,
             index,
         })

@@ -3,7 +3,7 @@
 use crate::tokens::{Sensitivity, Tokens};
 use crate::{IndexVersion, Language};
 use bson::{Doc, DocBuf, Writer};
-use errors::{Fallible as Result, bail, err};
+use errors::{Fallible as Result, bail, err, operation};
 use std::collections::BTreeSet;
 
 /// `{$search, $language, $caseSensitive, $diacriticSensitive}`.
@@ -94,11 +94,15 @@ impl Search {
         w.finish()
     }
 
+    /// Takes the text apart. Parts are left out where the operation has to end meanwhile.
     pub(crate) fn parse_for(&self, tokens: &Tokens) -> Parsed {
         let mut out = Parsed::default();
         let (mut positive, mut negative) = (String::new(), String::new());
         let (mut negated, mut phrase) = (false, None);
         for p in pieces(&self.text) {
+            if operation::step().is_err() {
+                break;
+            }
             match p.kind {
                 Kind::Text => {
                     // A negation goes as far as the next space.
@@ -139,7 +143,7 @@ impl Search {
             let mut words = BTreeSet::new();
             tokens.each(until_nul(text), self.sensitivity, false, |w| {
                 words.insert(w.to_string());
-                true
+                operation::step().is_ok()
             });
             words
         };
@@ -154,7 +158,7 @@ fn terms(tokens: &Tokens, text: &str) -> BTreeSet<String> {
     let mut out = BTreeSet::new();
     tokens.each(until_nul(text), Sensitivity::default(), false, |w| {
         out.insert(w.to_string());
-        true
+        operation::step().is_ok()
     });
     out
 }

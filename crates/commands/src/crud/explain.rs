@@ -167,7 +167,7 @@ fn heed_inner_limit(cx: &mut CommandContext<'_, '_>, inner: Doc<'_>) -> Result<(
     if allowed > 0 && cx.op.deadline.is_none() {
         let allowed = Duration::from_millis(allowed);
         cx.op.deadline = cx.app.fail_points.deadline(Instant::now(), allowed);
-        storage::long_steps::until(cx.op.deadline);
+        errors::operation::until(cx.op.deadline);
     }
     Ok(())
 }

@@ -104,7 +104,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     // Of a cursor that waits, the time is how long to wait, not how long to work.
     let time_left = cursor.time_left.filter(|_| !waits);
     cx.op.deadline = time_left.and_then(|t| cx.app.fail_points.deadline(started, t));
-    storage::long_steps::until(cx.op.deadline);
+    errors::operation::until(cx.op.deadline);
     cx.op.moment = cursor.moment.clone();
     let batch = a.batch.filter(|n| *n > 0).unwrap_or(u64::MAX);
     cx.op.may_cut = true;

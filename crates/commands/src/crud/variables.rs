@@ -13,8 +13,6 @@ use std::sync::Arc;
 
 /// Functions of `system.js` past so many bytes are not known to scripts.
 const STORED_BYTES: usize = 16 << 20;
-/// What is longer may take long to parse, and is asked in between whether it is to end.
-const LONG_BYTES: usize = 16 << 10;
 
 /// The variables of a command: `$$NOW`, `$$CLUSTER_TIME` and those of its `let`, whose values are
 /// computed once. Under the collation that is given, or else the collection's.
@@ -35,9 +33,6 @@ pub fn variables(
     }
     let env = ParseEnv::new().collated(collation::effective(cx, ns, given)?);
     let mut env = env.allow_where(true).allow_text(true);
-    if cx.request.message_bytes > LONG_BYTES {
-        env = env.ended_by(Arc::new(cx.op.stops()));
-    }
     if let Some(d) = let_ {
         // One may name those before it: a copy of their own can be ended, and is made once.
         let mut base = Vars::clone(&cx.op.interruptible(&vars));

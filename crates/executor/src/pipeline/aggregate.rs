@@ -354,7 +354,6 @@ fn group_plan(
                 collation: group.collation.as_ref(),
                 group: true,
             }),
-            stops: ctx.stops(),
             ..ReadRequest::new(&find.filter)
         };
         let plan = read.plan(ctx.engine, view, coll, false)?;

@@ -65,7 +65,6 @@ pub fn distinct_plan(
             collation,
             group: false,
         }),
-        stops: ctx.stops(),
         ..req.clone()
     };
     let plan = read.plan(ctx.engine, view, coll, false)?;

@@ -296,7 +296,6 @@ impl FindCursor {
             max: req.max,
             vars: wants_vars.then(|| req.vars.clone()),
             distinct: None,
-            stops: ctx.stops(),
         };
         let rows = match req.plan {
             None => RecordStream::open(ctx, view, coll, &read)?,

@@ -2,7 +2,6 @@
 //! operator's rules (query settings, index filters, `notablescan`).
 
 use crate::engine::Engine;
-use crate::interrupt::Stops;
 use crate::read::measure::Measure;
 use crate::read::text;
 use bson::Doc;
@@ -34,8 +33,6 @@ pub struct ReadRequest<'a> {
     pub vars: Option<Arc<query::expr::Vars>>,
     /// Only one document of each value matters.
     pub distinct: Option<DistinctRequest<'a>>,
-    /// What ends the operation, and so its planning.
-    pub stops: Stops,
 }
 
 impl<'a> ReadRequest<'a> {
@@ -50,7 +47,6 @@ impl<'a> ReadRequest<'a> {
             max: None,
             vars: None,
             distinct: None,
-            stops: Stops::default(),
         }
     }
 
@@ -163,8 +159,7 @@ impl<'a> ReadRequest<'a> {
         let fewest = |id: u32, ranges: &[(Vec<u8>, Vec<u8>)]| {
             text::fewest(view, coll, id, ranges, &size, &lacks)
         };
-        let interrupt = || self.stops.check();
-        let mut choice = self.choose_by(&interrupt, &estimate, &fewest, coll, count)?;
+        let mut choice = self.choose_by(&estimate, &fewest, coll, count)?;
         choice.counted = measure.counted();
         // On an event loop counting may need a disk read, or take too long. A plan made without it
         // would be arbitrary, so that comes first.
@@ -180,7 +175,6 @@ impl<'a> ReadRequest<'a> {
 
     fn choose_by(
         &self,
-        interrupt: &dyn Fn() -> Result<()>,
         estimate: &dyn Fn(&[&Access]) -> Vec<Reads>,
         fewest: &dyn Fn(u32, &[(Vec<u8>, Vec<u8>)]) -> usize,
         coll: &Collection,
@@ -211,7 +205,6 @@ impl<'a> ReadRequest<'a> {
             ns: &coll.ns,
             fewest: Some(fewest),
             estimate: Some(estimate),
-            interrupt: Some(interrupt),
         };
         // Query settings take precedence over an index filter, and that over a hint.
         if let Some(Hint::Among(list)) = &self.hint

@@ -85,7 +85,7 @@ fn delete_one(
     let read = ReadRequest {
         sort: req.sort,
         limit: Some(1),
-        ..read_request(ctx, req)
+        ..read_request(req)
     };
     let Some(Candidate { key, only }) = Candidate::first(ctx, &target.coll, &read)? else {
         return Ok(Some(Deleted::default()));
@@ -122,9 +122,8 @@ fn delete_one(
     Ok(Some(out))
 }
 
-fn read_request<'a>(ctx: &OpCtx<'_>, req: &DeleteRequest<'a>) -> ReadRequest<'a> {
+fn read_request<'a>(req: &DeleteRequest<'a>) -> ReadRequest<'a> {
     ReadRequest {
-        stops: ctx.stops(),
         hint: req.hint.clone(),
         vars: req.vars.clone(),
         ..ReadRequest::new(req.filter)
@@ -133,7 +132,7 @@ fn read_request<'a>(ctx: &OpCtx<'_>, req: &DeleteRequest<'a>) -> ReadRequest<'a>
 
 /// Deletes all matches, in batches. Not atomic as a whole, as in MongoDB.
 fn delete_many(ctx: &mut OpCtx, ns: &str, req: &DeleteRequest) -> Result<Deleted> {
-    delete_in_parts(ctx, ns, &read_request(ctx, req), |_| Ok(Some(())))
+    delete_in_parts(ctx, ns, &read_request(req), |_| Ok(Some(())))
 }
 
 /// The same of documents by no session, each batch while what `hold` gives is held; until it gives

@@ -161,7 +161,7 @@ fn update_one(
     let read = ReadRequest {
         sort: req.sort,
         limit: Some(1),
-        ..read_request(ctx, req)
+        ..read_request(req)
     };
     let Some(Candidate { key, only }) = Candidate::first(ctx, &target.coll, &read)? else {
         return Ok(Some(Updated::default()));
@@ -173,9 +173,8 @@ fn update_one(
     }
 }
 
-fn read_request<'a>(ctx: &OpCtx<'_>, req: &UpdateRequest<'a>) -> ReadRequest<'a> {
+fn read_request<'a>(req: &UpdateRequest<'a>) -> ReadRequest<'a> {
     ReadRequest {
-        stops: ctx.stops(),
         hint: req.hint.clone(),
         vars: req.filter.wants_vars().then(|| req.vars.clone()),
         ..ReadRequest::new(req.filter)
@@ -255,7 +254,7 @@ fn update_many(ctx: &mut OpCtx, ns: &str, req: &UpdateRequest) -> Result<Updated
     ctx.need_worker()?;
     ctx.flush_own();
     let mut out = Updated::default();
-    let Some(mut batches) = CandidateBatches::open(ctx, ns, &read_request(ctx, req))? else {
+    let Some(mut batches) = CandidateBatches::open(ctx, ns, &read_request(req))? else {
         return Ok(out);
     };
     loop {

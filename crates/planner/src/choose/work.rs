@@ -2,11 +2,11 @@
 //!
 //! Invariants: the number of steps is at most linear in the nodes of the filter, times the number
 //! of indexes, and something constant; what asks for more gets a simpler plan, not an error. The
-//! operation is asked each [`TURN`] steps whether it is to end; when it is, planning takes no
+//! operation is asked in turns whether it is to end ([`operation`]); when it is, planning takes no
 //! further step, and fails.
 
 use crate::plan::PlanRequest;
-use errors::{Result, Stop};
+use errors::{Error, Fallible, operation};
 use query::filter::{Node, Test};
 use std::cell::{Cell, RefCell};
 
@@ -15,15 +15,10 @@ use std::cell::{Cell, RefCell};
 const FREE_STEPS: u64 = 20_000;
 /// The steps for each node of the filter and each index.
 const STEPS_PER_NODE: u64 = 4;
-/// Steps from one question to the next.
-const TURN: u64 = 4096;
-
 pub(super) struct Work<'p> {
     done: Cell<u64>,
     most: Cell<u64>,
-    /// Steps since the operation was asked.
-    unasked: Cell<u64>,
-    stopped: RefCell<Option<Stop>>,
+    stopped: RefCell<Option<Error>>,
     req: &'p PlanRequest<'p>,
 }
 
@@ -32,7 +27,6 @@ impl<'p> Work<'p> {
         Work {
             done: Cell::new(0),
             most: Cell::new(0),
-            unasked: Cell::new(0),
             stopped: RefCell::new(None),
             req,
         }
@@ -47,12 +41,8 @@ impl<'p> Work<'p> {
     /// Counts what is linear in the clauses and the indexes by itself, so that only the operation
     /// may end it. Whether planning goes on.
     pub fn pass(&self, n: usize) -> bool {
-        let unasked = self.unasked.get().saturating_add(n as u64);
-        self.unasked.set(unasked % TURN);
-        if unasked >= TURN
-            && let Some(Err(stop)) = self.req.interrupt.map(|asked| asked())
-        {
-            self.stopped.borrow_mut().get_or_insert(stop);
+        if let Err(ended) = operation::steps(n) {
+            self.stopped.borrow_mut().get_or_insert(ended);
         }
         !self.is_stopped()
     }
@@ -62,7 +52,7 @@ impl<'p> Work<'p> {
     }
 
     /// Fails when the operation was to end.
-    pub fn finish(&self) -> Result<()> {
+    pub fn finish(&self) -> Fallible<()> {
         self.stopped.take().map_or(Ok(()), Err)
     }
 

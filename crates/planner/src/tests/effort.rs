@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::choose::plan_counted;
+use errors::operation;
 use std::cell::Cell;
+use std::time::Instant;
 
 fn request<'a>(f: &'a Filter, infos: &'a [IndexInfo]) -> PlanRequest<'a> {
     PlanRequest {
@@ -21,7 +23,6 @@ fn request<'a>(f: &'a Filter, infos: &'a [IndexInfo]) -> PlanRequest<'a> {
         ns: "t.c",
         fewest: None,
         estimate: None,
-        interrupt: None,
     }
 }
 
@@ -65,14 +66,11 @@ fn planning_ends_when_it_is_interrupted() {
     let infos = indexes(24);
     for f in [product(2, 20_000, 24), product(40_000, 1, 24)] {
         let asked = Cell::new(0);
-        let stop = || match asked.replace(asked.get() + 1) {
+        let stop = |_: Option<Instant>| match asked.replace(asked.get() + 1) {
             2 => Err(errors::err!(Interrupted, "enough").into()),
             _ => Ok(()),
         };
-        let interrupted = plan(&PlanRequest {
-            interrupt: Some(&stop),
-            ..request(&f, &infos)
-        });
+        let interrupted = operation::asking(None, &stop, || plan(&request(&f, &infos)));
         let Err(error) = interrupted else {
             panic!("planned to the end");
         };
@@ -81,11 +79,8 @@ fn planning_ends_when_it_is_interrupted() {
     }
     // What is short never asks.
     let f = filter(r#"{"f1":1,"f2":2,"$or":[{"f3":1},{"f4":1}]}"#);
-    let never = || panic!("was asked");
-    let short = plan(&PlanRequest {
-        interrupt: Some(&never),
-        ..request(&f, &infos)
-    });
+    let never = |_: Option<Instant>| panic!("was asked");
+    let short = operation::asking(None, &never, || plan(&request(&f, &infos)));
     assert!(short.is_ok());
 }
 

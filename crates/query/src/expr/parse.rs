@@ -1,6 +1,5 @@
 //! From BSON to nodes: operands, paths, variables, and the argument styles that operators share.
 
-use super::Watchdog;
 use super::node::{Call, Node, Prepared, System};
 use super::path::ExprPath;
 use super::table::{self, Named, Op, Syntax};
@@ -8,7 +7,7 @@ use crate::collation::Collation;
 use crate::list::Places;
 use crate::metadata::Available;
 use bson::{Doc, Val, tag};
-use errors::{Result, bail, err};
+use errors::{Result, bail, err, operation};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -33,8 +32,6 @@ pub struct ParseEnv {
     available: Available,
     /// Shared by all that is parsed with it.
     constants: Arc<ConstantBudget>,
-    /// Of a long command: what may end it.
-    ended_by: Option<Arc<EndedBy>>,
 }
 
 /// The names of one `let`, and those around it. A `let` may have as many as fit into a command, and a
@@ -44,15 +41,6 @@ struct Names {
     own: HashSet<Arc<str>>,
     outer: Option<Arc<Names>>,
 }
-
-/// Who may end a command while it is parsed, and the units until he is asked.
-struct EndedBy {
-    watchdog: Arc<dyn Watchdog>,
-    left: AtomicUsize,
-}
-
-/// Units from one question to the next: an operand, a clause or a field is one.
-const TURN: usize = 1024;
 
 /// What the computed constants of a command may come to, and what may be gone over for them, in
 /// bytes: nobody counts them while it is
@@ -89,18 +77,6 @@ impl ConstantBudget {
     }
 }
 
-impl EndedBy {
-    fn step(&self) -> Result<()> {
-        let left = self.left.load(Relaxed);
-        if left > 1 {
-            self.left.store(left - 1, Relaxed);
-            return Ok(());
-        }
-        self.left.store(TURN, Relaxed);
-        self.watchdog.check()
-    }
-}
-
 impl ParseEnv {
     pub fn new() -> ParseEnv {
         ParseEnv::default()
@@ -112,22 +88,6 @@ impl ParseEnv {
         ParseEnv {
             late_errors: true,
             ..self.clone()
-        }
-    }
-
-    /// Has parsing ask now and then whether it may go on.
-    pub fn ended_by(mut self, watchdog: Arc<dyn Watchdog>) -> ParseEnv {
-        let left = AtomicUsize::new(TURN);
-        self.ended_by = Some(Arc::new(EndedBy { watchdog, left }));
-        self
-    }
-
-    /// Counts an operand, a clause or a field. Fails when the command is to end.
-    #[inline]
-    pub(crate) fn step(&self) -> Result<()> {
-        match &self.ended_by {
-            Some(e) => e.step(),
-            None => Ok(()),
         }
     }
 
@@ -283,7 +243,7 @@ pub(crate) fn check_field_name(name: &str) -> Result<()> {
 }
 
 pub(super) fn operand(v: Val<'_>, env: &ParseEnv) -> Result<Node> {
-    env.step()?;
+    operation::step()?;
     match v.tag {
         tag::STRING => match v.as_str() {
             Some(s) if s.starts_with('$') => field_or_variable(s, env),

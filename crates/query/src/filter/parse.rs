@@ -29,7 +29,7 @@ pub(super) fn parse_value_operators(ops: Doc<'_>, env: &ParseEnv) -> Result<Node
 fn parse_doc(doc: Doc<'_>, env: &ParseEnv, place: Place) -> Result<Node> {
     let mut nodes = Vec::new();
     for e in doc {
-        env.step()?;
+        errors::operation::step()?;
         match e.name.strip_prefix('$') {
             Some(op) => nodes.extend(parse_top(op, e, env, place)?),
             None => parse_field(e, env, &mut nodes)?,
@@ -226,7 +226,7 @@ fn parse_operators(path: &FieldPath, ops: Doc<'_>, env: &ParseEnv) -> Result<Vec
         return Ok(out);
     }
     for e in ops {
-        env.step()?;
+        errors::operation::step()?;
         match e.name {
             // `$regex` reads its neighbour `$options`.
             "$options" => {
@@ -301,8 +301,8 @@ fn parse_operator(
         "$lte" => pred(Test::Lte(comparison()?)),
         "$gt" => pred(Test::Gt(comparison()?)),
         "$gte" => pred(Test::Gte(comparison()?)),
-        "$in" => pred(Test::In(in_list(v, "$in", env)?)),
-        "$nin" => not(pred(Test::In(in_list(v, "$nin", env)?))),
+        "$in" => pred(Test::In(in_list(v, "$in")?)),
+        "$nin" => not(pred(Test::In(in_list(v, "$nin")?))),
         "$exists" if v.truthy() => pred(Test::Exists),
         "$exists" => not(pred(Test::Exists)),
         "$type" => pred(Test::Type(TypeSet::parse(v, path.as_str())?)),
@@ -369,13 +369,13 @@ fn bits(path: &FieldPath, test: BitTest, v: Val<'_>) -> Result<Node> {
     })
 }
 
-fn in_list(v: Val<'_>, op: &str, env: &ParseEnv) -> Result<InList> {
+fn in_list(v: Val<'_>, op: &str) -> Result<InList> {
     let Some(list) = v.as_array() else {
         bail!(BadValue, "{op} needs an array");
     };
     let (mut values, mut regexes) = (Vec::new(), Vec::new());
     for v in list.values() {
-        env.step()?;
+        errors::operation::step()?;
         match v.tag {
             tag::REGEX => regexes.push(regex_of(v)?),
             tag::DOCUMENT if is_operators(v.as_doc().unwrap_or(Doc::EMPTY), false) => {

@@ -8,7 +8,7 @@ use super::{Regex, TypeSet};
 use crate::expr::{byte_units, regex_units};
 use crate::list::FEW;
 use bson::{Doc, DocBuf, Elem, Val, Value, Writer, order, tag};
-use errors::{Result, bail, err};
+use errors::{Result, bail, err, operation};
 use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
 
@@ -189,6 +189,7 @@ fn names(e: Elem<'_>) -> Result<Vec<String>> {
     let mut out: Vec<String> = Vec::new();
     let mut seen = HashSet::new();
     for v in nonempty(e)?.values() {
+        operation::step()?;
         let Some(s) = v.as_str() else {
             return Err(wrong_type(e.name, "an array of strings").into());
         };
@@ -269,8 +270,11 @@ fn types(e: Elem<'_>) -> Result<TypeSet> {
 fn enumeration(e: Elem<'_>) -> Result<Vec<Value>> {
     let mut values: Vec<Value> = nonempty(e)?
         .values()
-        .map(|v| canonical(v).unwrap_or_else(|| v.to_value()))
-        .collect();
+        .map(|v| {
+            operation::step()?;
+            Ok(canonical(v).unwrap_or_else(|| v.to_value()))
+        })
+        .collect::<Result<_>>()?;
     values.sort_by(|a, b| order::compare(a.as_val(), b.as_val()));
     if values
         .windows(2)
@@ -385,6 +389,7 @@ fn is_encrypted(v: Val<'_>, types: Option<TypeSet>) -> bool {
 fn dependencies(e: Elem<'_>) -> Result<Vec<(String, Need)>> {
     let mut all = Vec::new();
     for d in object(e)? {
+        operation::step()?;
         match (d.val.as_doc(), d.val.as_array()) {
             (Some(s), _) => all.push((d.name.to_string(), Need::Schema(parse(s)?))),
             (_, Some(_)) => {
@@ -403,6 +408,7 @@ fn dependencies(e: Elem<'_>) -> Result<Vec<(String, Need)>> {
 }
 
 fn parse(schema: Doc<'_>) -> Result<Rules> {
+    operation::step()?;
     let mut out = Rules::new();
     let mut properties = Properties {
         named: Vec::new(),
@@ -423,6 +429,7 @@ fn parse(schema: Doc<'_>) -> Result<Rules> {
     let limited = ["minimum", "maximum"].map(|n| schema.contains(n));
     let additional_items = schema.get("additionalItems");
     for e in schema {
+        operation::step()?;
         match e.name {
             "title" | "description" => {
                 text(e)?;

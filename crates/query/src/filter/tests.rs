@@ -385,21 +385,20 @@ fn parsing_asks() {
     use crate::pipeline::{ParseCtx, Pipeline};
     use crate::projection::Projection;
     use crate::update::Update;
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+    use std::time::Instant;
     let many = |one: &dyn Fn(usize) -> String| (0..10_000).map(one).collect::<Vec<_>>().join(",");
     let fields = many(&|i| format!(r#""f{i}":1"#));
     let values = many(&|i| i.to_string());
     let clauses = many(&|i| format!(r#"{{"f{i}":1}}"#));
     let paths = many(&|i| format!(r#""$f{i}""#));
     let asked_by = |parse: &dyn Fn(&ParseEnv) -> Result<()>, most: usize| {
-        let asked = Arc::new(AtomicUsize::new(0));
-        let count = asked.clone();
-        let env = ParseEnv::new().ended_by(Arc::new(move || match count.fetch_add(1, Relaxed) {
+        let asked = AtomicUsize::new(0);
+        let ask = |_: Option<Instant>| match asked.fetch_add(1, Relaxed) {
             n if n < most => Ok(()),
             _ => Err(err!(Interrupted, "enough").into()),
-        }));
-        let ended = parse(&env)
+        };
+        let ended = errors::operation::asking(None, &ask, || parse(&ParseEnv::new()))
             .err()
             .is_some_and(|e| e.is(errors::Code::Interrupted));
         (ended, asked.load(Relaxed))

@@ -129,7 +129,10 @@ fn on_sphere(v: Val<'_>, doc: Doc<'_>, out: &KeySet) -> Result<Vec<i64>> {
             format!("Can't extract geo keys: {}  {why}", shell::doc(doc)),
         )
     };
-    let shape = Geometry::of_stored(v).map_err(|e| fail(&e.message))?;
+    let shape = Geometry::of_stored(v).map_err(|e| match e.is_interruption() {
+        true => e,
+        false => fail(&e.message),
+    })?;
     if shape.is_strict() || !shape.is_on_sphere() {
         return Err(fail(&format!(
             "can't project geometry into spherical CRS: {}",

@@ -3,7 +3,7 @@
 use super::{Branch, Child, Kind, Mode, Transform};
 use crate::expr::{ExprPath, Expression, ParseEnv, is_operator};
 use bson::{Doc, Val, Value, Writer, tag};
-use errors::{Error, Result, Stop, bail, err};
+use errors::{Error, Result, Stop, bail, err, operation};
 
 /// The most components of a path.
 const MAX_DEPTH: usize = 200;
@@ -107,6 +107,7 @@ impl Transform {
         }
         let (mut root, mut printed) = (Branch::default(), Writer::new());
         for name in names {
+            operation::step()?;
             insert(&mut root, &path(name)?, Child::Leaf, project_collision)
                 .map_err(|e| e.context("Invalid $unset"))?;
             printed.bool(name, false);
@@ -238,7 +239,7 @@ fn insert(root: &mut Branch, path: &ExprPath, child: Child, collision: Collision
 impl Project<'_> {
     /// One element; `name` is its whole path.
     fn element(&mut self, name: &str, v: Val<'_>, depth: usize) -> Result<()> {
-        self.env.step()?;
+        operation::step()?;
         let p = path(name)?;
         match v.tag {
             tag::BOOL | tag::INT32 | tag::INT64 | tag::DOUBLE | tag::DECIMAL128 => {
@@ -326,7 +327,7 @@ impl Project<'_> {
 }
 
 fn add_field(root: &mut Branch, name: &str, v: Val<'_>, env: &ParseEnv) -> Result<()> {
-    env.step()?;
+    operation::step()?;
     let p = path(name)?;
     if let Some(d) = v.as_doc().filter(|d| !d.is_empty()) {
         if d.iter().any(|e| e.name.starts_with('$')) {

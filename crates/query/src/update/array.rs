@@ -9,7 +9,7 @@ use crate::filter::Filter;
 use crate::list::{List, distinct};
 use crate::path::{FieldPath, array_index};
 use bson::{Doc, Val, Value, Writer, tag};
-use errors::{Result, bail};
+use errors::{Result, bail, operation};
 use std::cmp::Ordering;
 
 #[derive(Debug)]
@@ -46,6 +46,9 @@ pub enum Pull {
     /// A query on element documents.
     Query(Filter),
 }
+
+/// Bytes of an array that take a step to put in order.
+const STEP_BYTES: usize = 16;
 
 fn items(v: Val<'_>) -> Doc<'_> {
     v.as_array().unwrap_or(Doc::EMPTY)
@@ -143,7 +146,7 @@ impl Push {
         Ok(push)
     }
 
-    pub fn create(&self) -> Value {
+    pub fn create(&self) -> Result<Value> {
         self.arrange(Value::array(Default::default()).as_val())
     }
 
@@ -165,7 +168,8 @@ impl Push {
             let (array, from) = append(v, added.values(), added.len());
             return Ok(ValueChange::Grown(array, from));
         }
-        let new = self.arrange(v);
+        let new = self.arrange(v)?;
+        operation::steps(v.bytes.len() / STEP_BYTES)?;
         Ok(if new.as_val() == v {
             ValueChange::Unchanged
         } else {
@@ -173,7 +177,8 @@ impl Push {
         })
     }
 
-    fn arrange(&self, old: Val<'_>) -> Value {
+    fn arrange(&self, old: Val<'_>) -> Result<Value> {
+        let bytes = old.bytes.len() + self.values.as_val().bytes.len();
         let mut all: Vec<Val<'_>> = items(old).values().collect();
         let len = all.len();
         let at = match self.position {
@@ -182,6 +187,7 @@ impl Push {
             Some(p) => len.saturating_sub(usize::try_from(p.unsigned_abs()).unwrap_or(usize::MAX)),
         };
         all.splice(at..at, items(self.values.as_val()).values());
+        operation::steps(bytes / STEP_BYTES)?;
         if let Some(s) = &self.sort {
             s.sort(&mut all, self.collation.as_ref());
         }
@@ -193,7 +199,8 @@ impl Push {
                 all.drain(..all.len().saturating_sub(keep));
             }
         }
-        array_of(all, old.bytes.len() + self.values.as_val().bytes.len())
+        operation::steps(bytes / STEP_BYTES)?;
+        Ok(array_of(all, bytes))
     }
 }
 
@@ -303,6 +310,8 @@ impl AddToSet {
             );
         }
         let values = array_of(distinct(list, collation), list.bytes.len());
+        // Sorting so many took as many steps at least.
+        operation::steps(list.bytes.len() / STEP_BYTES)?;
         Ok(AddToSet {
             values: List::new(values, collation),
         })
@@ -321,7 +330,7 @@ impl AddToSet {
                 v.type_name()
             );
         }
-        let new = self.values.without(items(v));
+        let new = self.values.without(items(v))?;
         if new.is_empty() {
             return Ok(ValueChange::Unchanged);
         }
@@ -359,6 +368,7 @@ fn cull<'a>(
     let mut kept = Vec::new();
     let mut dropped = false;
     for e in items(v).values() {
+        operation::step()?;
         if drop(e)? {
             dropped = true;
         } else {

@@ -226,7 +226,7 @@ impl UpdateOp {
             }
             UpdateOp::CurrentDate { timestamp } => Creation::CreateOwned(now(*timestamp, ctx)),
             UpdateOp::Bit(ops) => Creation::CreateOwned(bits(ops, 0, false)),
-            UpdateOp::Push(p) => Creation::CreateOwned(p.create()),
+            UpdateOp::Push(p) => Creation::CreateOwned(p.create()?),
             UpdateOp::AddToSet(a) => Creation::CreateOwned(a.create()),
             UpdateOp::Pop { .. } | UpdateOp::Pull(_) | UpdateOp::PullAll(..) => Creation::CheckPath,
             UpdateOp::RenameTo(from) => match renamed(from, root)? {

@@ -334,7 +334,7 @@ impl Operators {
                 );
             };
             for e in fields.iter() {
-                env.step()?;
+                errors::operation::step()?;
                 if modifier.name == "$rename" {
                     let to = UpdateOp::parse_rename(e.name, e.val)?;
                     ops.insert(e.name, UpdateOp::RenameFrom, &mut used)?;
