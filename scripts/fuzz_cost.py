@@ -493,9 +493,7 @@ class Fuzzed:
         if not costs:
             return
         n, size, cpu, ended = costs[-1]
-        late = 0.0
-        if "explain" not in make(n):
-            late = self.late(make(n))
+        late = self.late(make(n))
         print(f"{name}: n={n} {size} bytes {cpu:.2f} s {ended}; with maxTimeMS 100: {late * 1000:.0f} ms", flush=True)
         if late * 1000 > 100 + LATE_MS:
             self.tell(name, f"n={n}: maxTimeMS 100 ended after {late * 1000:.0f} ms")

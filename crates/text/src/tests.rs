@@ -319,6 +319,31 @@ fn long_words_and_many() {
     assert!(ended.unwrap().is_none() && most == 10);
 }
 
+/// A search may be as long as a command.
+#[test]
+fn a_long_search_can_be_ended() {
+    let words: Vec<String> = (0..10_000).map(|n| format!("w{n}")).collect();
+    let search = doc(&format!(r#"{{"$search": "{}"}}"#, words.join(" ")));
+    let search = Search::parse(search.as_doc()).unwrap();
+    let asked = std::cell::Cell::new(0);
+    let made = |most: usize| {
+        asked.set(0);
+        let ask = |_: Option<std::time::Instant>| {
+            asked.set(asked.get() + 1);
+            match asked.get() > most {
+                true => Err(errors::err!(Interrupted, "enough")),
+                false => Ok(()),
+            }
+        };
+        errors::operation::asking(None, &ask, || Matcher::new(&search, index(A)))
+    };
+    let ended = made(2).expect_err("it went on to its end");
+    assert_eq!(ended.code, errors::Code::Interrupted);
+    assert!(asked.get() < 12, "{}", asked.get());
+    let whole = made(usize::MAX).expect("nobody ends it");
+    assert!(whole.parsed.terms.len() == 10_000 && asked.get() > 20);
+}
+
 /// An index is asked for some phrases, a document for all; and each is asked for before the document
 /// is gone over for it.
 #[test]

@@ -354,15 +354,18 @@ fn execute(op: &mut OpCtx, cursor: &mut FindCursor) -> Result<Counted> {
     Ok(c)
 }
 
-/// The hashes of a query: of what the planner looks at, and of its shape.
-fn hashes(s: &Subject<'_>, command: Doc<'_>) -> (String, String) {
+/// The hashes of a query: of what the planner looks at, and of its shape. Each takes long for a long
+/// query.
+fn hashes(s: &Subject<'_>, command: Doc<'_>) -> Result<(String, String)> {
     let r = &s.request;
     let sort = r.sort.as_ref().map(|s| s.to_doc());
     let projection = r.projection.as_ref().map(|p| p.to_doc());
     let sort = sort.as_ref().map(|d| d.as_doc());
     let projection = projection.as_ref().map(|d| d.as_doc());
     let collation = s.collation.as_ref();
+    errors::operation::ask()?;
     let plan = shape::plan_cache_hash(&r.filter, sort, projection, collation, &[]);
+    errors::operation::ask()?;
     let name = command.first().map_or("", |e| e.name);
     let asked = shape::of_query(&shape::Query {
         ns: &s.ns,
@@ -378,7 +381,8 @@ fn hashes(s: &Subject<'_>, command: Doc<'_>) -> (String, String) {
         skip: r.skip,
         limit: r.limit,
     });
-    (plan, shape::query_shape_hash(asked.as_doc()))
+    errors::operation::ask()?;
+    Ok((plan, shape::query_shape_hash(asked.as_doc())))
 }
 
 /// What the planner makes of a query.
@@ -570,7 +574,7 @@ fn write(
     verbosity: Verbosity,
 ) -> Result<()> {
     cx.op.disk_use = subject.disk_use;
-    let (hash, shape_hash) = hashes(&subject, command);
+    let (hash, shape_hash) = hashes(&subject, command)?;
     let setting = query_settings::find(cx, || shape_hash.clone());
     let filter = subject.request.filter.clone();
     let query = Query {
