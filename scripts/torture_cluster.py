@@ -2,11 +2,12 @@
 writes that are lost, doubled or undone, and for transactions of which a part is there.
 
     python scripts/torture_cluster.py target/debug/pando [--seeds 5] [--seed N] [--seconds 12] [--shards 2] [--replicas 3] [--auth]
-                                      [--payers 2] [--readers 6] [--appenders 4] [--calm]
+                                      [--writers 4] [--payers 2] [--readers 6] [--adders 2] [--appenders 4] [--calm]
 
 Writers go through two routers: inserts, counted `$inc` by shard key and by `_id`, deletes, all retryable. Payers move money
 between accounts on several shards in transactions, and readers add all accounts up in snapshots: in transactions, in finds, and
-once more at the time that a find has told. Appenders append to lists on several shards and read them, in transactions through
+once more at the time that a find has told. Adders have a router add them up, many times in one message after the other, so that
+there are many sums. Appenders append to lists on several shards and read them, in transactions through
 either router; of their history `tests/python/list_append.py` tells whether snapshots can have made it. With `--calm` that is
 all: nothing moves and nobody is harmed. Otherwise chunks of both collections move and are cut meanwhile without pause, and
 processes of every kind are killed or stopped for a while; with `--replicas` mostly primaries, so that elections come while
@@ -36,8 +37,10 @@ parser.add_argument("--seconds", type=float, default=12)
 parser.add_argument("--shards", type=int, default=2)
 parser.add_argument("--replicas", type=int, default=1)
 parser.add_argument("--auth", action="store_true")
+parser.add_argument("--writers", type=int, default=4)
 parser.add_argument("--payers", type=int, default=2)
 parser.add_argument("--readers", type=int, default=6)
+parser.add_argument("--adders", type=int, default=2)
 parser.add_argument("--appenders", type=int, default=4)
 parser.add_argument("--calm", action="store_true")
 parser.add_argument("--keep", type=pathlib.Path, help="a directory for data and logs that stays")
@@ -45,7 +48,9 @@ given = parser.parse_args()
 os.environ["PANDO_BIN"] = str(given.binary.resolve())
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests" / "python"))
 
-from harness import BINARY, Server, until  # noqa: E402
+import bson  # noqa: E402
+from auth_client import log_in  # noqa: E402
+from harness import BINARY, Server, Wire, until  # noqa: E402
 from list_append import faults  # noqa: E402
 from pymongo.errors import (  # noqa: E402
     AutoReconnect,
@@ -57,7 +62,7 @@ from pymongo.errors import (  # noqa: E402
 from pymongo import MongoClient, WriteConcern  # noqa: E402
 from pymongo.read_concern import ReadConcern  # noqa: E402
 
-WRITERS, PAYERS = 4, given.payers
+WRITERS, PAYERS = given.writers, given.payers
 KEYS = 1000
 ACCOUNTS, EACH = 40, 100
 LISTS = 8
@@ -293,6 +298,48 @@ class Payer(threading.Thread):
             self.wrong.append((len(found), total))
 
 
+class Adder(threading.Thread):
+    """Has a router add all accounts up in one snapshot after the other, without waiting for the last sum."""
+
+    AT_ONCE = 32
+    FAILED_AT_ONCE = 0.05
+
+    def __init__(self, cluster, number, stop):
+        super().__init__(daemon=True)
+        self.router, self.stop = cluster.routers[number % len(cluster.routers)], stop
+        self.read, self.wrong = 0, []
+        group = {"$group": {"_id": None, "n": {"$sum": "$n"}, "accounts": {"$sum": 1}}}
+        self.ask = bson.encode({
+            "aggregate": "a", "pipeline": [{"$match": {"_id": {"$lt": ACCOUNTS}}}, group], "cursor": {},
+            "readConcern": {"level": "snapshot"}, "$db": "t",
+        })
+
+    def run(self):
+        while not self.stop.is_set():
+            try:
+                with Wire(self.router.port) as wire:
+                    if given.auth:
+                        log_in(wire, LOGIN["username"], LOGIN["password"], LOGIN["authSource"])
+                    while not self.stop.is_set():
+                        self.add_up(wire)
+            except (OSError, EOFError):
+                time.sleep(self.FAILED_AT_ONCE)
+
+    def add_up(self, wire):
+        for _ in range(self.AT_ONCE):
+            wire.send_body(self.ask)
+        for _ in range(self.AT_ONCE):
+            _, _, payload = wire.receive()
+            reply = bson.decode(payload[5:])
+            if reply["ok"]:
+                (total,) = reply["cursor"]["firstBatch"]
+                self.read += 1
+                if (total["accounts"], total["n"]) != (ACCOUNTS, ACCOUNTS * EACH):
+                    self.wrong.append(total)
+            elif reply["code"] not in PASSING and reply["code"] not in (239, 246, 272):
+                self.wrong.append(reply)
+
+
 class Appender(threading.Thread):
     """Appends to lists and reads them, in transactions. Each transaction goes through a router of its own."""
 
@@ -465,7 +512,7 @@ def check_accounts(client, cluster, payers):
     total = sum(n for account, n in found.items() if account < ACCOUNTS)
     assert (len(found), total) == (ACCOUNTS + PAYERS, ACCOUNTS * EACH), f"{len(found)} accounts have {total}"
     for payer in payers:
-        if not payer.reads:
+        if isinstance(payer, Payer) and not payer.reads:
             # `with_transaction` tries again by itself; what it cannot know was sent once each time.
             counted = found[ACCOUNTS + payer.number]
             assert payer.sure <= counted, f"{payer.sure} payments were acknowledged, and {counted} are there"
@@ -538,8 +585,9 @@ def run(seed, path):
         writers = [Writer(cluster, n, stop) for n in range(WRITERS)]
         payers = [Payer(cluster, n, stop) for n in range(PAYERS)]
         payers += [Payer(cluster, n, stop, reads=True) for n in range(given.readers)]
+        payers_and_adders = [*payers, *(Adder(cluster, n, stop) for n in range(given.adders))]
         appenders = [Appender(cluster, n, stop) for n in range(given.appenders)]
-        threads = [*([] if given.calm else [mover]), *writers, *payers, *appenders]
+        threads = [*([] if given.calm else [mover]), *writers, *payers_and_adders, *appenders]
         for thread in threads:
             thread.start()
         if given.calm:
@@ -555,15 +603,15 @@ def run(seed, path):
         with cluster.routers[0].client(directConnection=False, **LOGIN) as client:
             settle(client)
             check_documents(client, writers)
-            check_accounts(client, cluster, payers)
+            check_accounts(client, cluster, payers_and_adders)
             check_lists(client, appenders)
             for ns in ("t.c", "t.a", "t.l"):
                 check_chunks(client, cluster, ns)
         done, unsure = sum(w.done for w in writers), sum(w.unsure for w in writers)
-        slowest = max(w.slowest for w in writers)
+        slowest = max((w.slowest for w in writers), default=0)
         return (
             f"{done} writes, {unsure} in doubt, slowest {slowest:.1f} s, {sum(p.sure for p in payers)} payments, "
-            f"{sum(p.read for p in payers)} sums, {sum(len(a.committed) for a in appenders)} transactions on lists "
+            f"{sum(p.read for p in payers_and_adders)} sums, {sum(len(a.committed) for a in appenders)} transactions on lists "
             f"(in doubt: {sum(len(a.doubtful) for a in appenders)}, failed: {sum(a.failed for a in appenders)}), "
             f"{mover.moved} moves and cuts (failed: {dict(mover.failed)}), {dict(harms)}"
         )
