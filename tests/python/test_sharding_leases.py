@@ -74,6 +74,12 @@ def test_the_progress_of_a_move(tmp_path):
         assert told["phase"] in ("copy", "catchUp") and told["seconds"] >= 1
         assert 0 < told["copiedDocuments"] <= DOCUMENTS and told["copiedBytes"] > 200 * told["copiedDocuments"]
         assert told["backlogDocuments"] == 0
+        shown = client.admin.command("currentOp", ns="seen.c", desc="MoveCoordinator")["inprog"]
+        assert [op["command"]["moveRange"] for op in shown] == ["seen.c"] and shown[0]["command"]["toShard"] == there, shown
+        assert shown[0]["progress"]["copiedDocuments"] >= told["copiedDocuments"] and shown[0]["msg"] in ("copy", "catchUp")
+        staged = list(client.admin.aggregate([{"$currentOp": {"allUsers": True}}, {"$match": {"desc": "MoveCoordinator"}}]))
+        assert [op["ns"] for op in staged] == ["seen.c"]
+        assert not client.admin.command("currentOp", ns="none.c", desc="MoveCoordinator")["inprog"]
         mover.join(120)
         assert not failures, failures
         assert client.config.migrations.count_documents({}) == 0 and coll.count_documents({}) == DOCUMENTS

@@ -58,6 +58,7 @@ mod map_reduce;
 mod merge;
 mod merge_into;
 mod metadata;
+mod moves_under_way;
 mod on_loop;
 mod operation_time;
 mod operations;

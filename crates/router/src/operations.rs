@@ -9,11 +9,13 @@ use crate::request::{Command, finish};
 use crate::scratch::compute_for;
 use crate::service_impl::Router;
 use crate::transactions::id_of;
-use crate::{Outcome, access};
+use crate::{Outcome, access, moves_under_way};
 use auth::{Action, Target};
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use commands::LoggedIn;
 use errors::err;
+use query::expr::{ParseEnv, Vars};
+use query::filter::Filter;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Weak};
 
@@ -63,8 +65,37 @@ pub(crate) fn current(router: &Router, command: &Command<'_>) -> Outcome<DocBuf>
             w.push(of_shard(&shard, operation.as_doc()).as_doc().as_val());
         }
     }
+    if !own_only {
+        let wanted = Filter::parse(wanted(command).as_doc(), &ParseEnv::new())?;
+        for operation in moves_under_way::operations(&router.cluster)? {
+            if wanted.matches_with(operation.as_doc(), &Vars::default())? {
+                w.push(operation.as_doc().as_val());
+            }
+        }
+    }
     w.close();
     Ok(finish(w, &[]))
+}
+
+/// What `currentOp` says beside a filter on what is shown.
+const NO_FILTER: [&str; 8] = [
+    "lsid",
+    "txnNumber",
+    "maxTimeMS",
+    "comment",
+    "readConcern",
+    "apiVersion",
+    "apiStrict",
+    "apiDeprecationErrors",
+];
+
+fn wanted(command: &Command<'_>) -> DocBuf {
+    let mut w = Writer::new();
+    let fields = command.body.iter().skip(1);
+    for e in fields.filter(|e| !e.name.starts_with('$') && !NO_FILTER.contains(&e.name)) {
+        w.val(e.name, e.val);
+    }
+    w.finish()
 }
 
 /// The documents of the stage `$currentOp`.
@@ -86,6 +117,9 @@ pub(crate) fn documents(
         let operations = all(&set, "admin", ask.as_doc())?;
         let seen = operations.iter().filter(|o| !own_only || is_of(command, o));
         found.extend(seen.map(|o| of_shard(&shard, o.as_doc())));
+    }
+    if !own_only {
+        found.extend(moves_under_way::operations(&router.cluster)?);
     }
     Ok(found)
 }

@@ -27,6 +27,7 @@ mod time;
 
 pub(crate) use copy::make_like;
 pub(crate) use home::{drop_home, move_primary};
+pub(crate) use left::{HOME, RANGE};
 pub(crate) use left::{SPREAD, begin, decide, table_under};
 pub(crate) use manner::Manner;
 pub(crate) use reshard::{Plan, abort, reshard};
@@ -40,7 +41,7 @@ use bson::{Doc, DocBuf, ObjectId, Val, Writer, doc};
 use copy::{Giver, Way, copy_sessions, likeness};
 use errors::{Code, err};
 use leases::Kept;
-use left::{RANGE, clean, teach_as};
+use left::{clean, teach_as};
 use parking_lot::Mutex;
 use progress::Progress;
 use sharding::moving::{RangeMove, Step, change_of_owner};
