@@ -107,6 +107,7 @@ impl IndexChanges {
         if let Some(doc) = versions.after {
             self.multikey[i] |= records::keys_of(index, doc, &mut self.keys_after)?;
         }
+        errors::operation::steps(self.keys_before.len() + self.keys_after.len())?;
         let (changes, bytes) = (&mut self.changes, &mut self.bytes);
         let mut push = |kind, (key, types): (&[u8], &[u8])| {
             let start = bytes.len();
