@@ -13,6 +13,8 @@ use std::time::Instant;
 
 /// A longer command is shown cut off.
 const MAX_SHOWN_BYTES: usize = 16 << 10;
+/// Of a command that is longer than that its first value is shown, up to so many bytes.
+const MAX_FIRST_BYTES: usize = 1 << 10;
 
 /// One running operation.
 #[derive(Debug)]
@@ -145,7 +147,14 @@ pub fn shown(body: Doc<'_>) -> DocBuf {
     let mut w = Writer::new();
     w.str("$truncated", "the command is too long to be shown");
     if let Some(e) = body.first() {
-        w.val(e.name, e.val);
+        match e.val.as_doc() {
+            _ if e.val.bytes.len() <= MAX_FIRST_BYTES => w.val(e.name, e.val),
+            // Of explain: what is explained.
+            Some(inner) if e.name == "explain" && inner.len() < body.len() => {
+                w.doc(e.name, shown(inner).as_doc())
+            }
+            _ => w.str(e.name, "..."),
+        };
     }
     w.finish()
 }
@@ -153,6 +162,43 @@ pub fn shown(body: Doc<'_>) -> DocBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn little_is_shown_of_long_commands() {
+        let long = "x".repeat(1 << 20);
+        let many: Vec<bson::Value> = (0..100_000).map(bson::Value::from).collect();
+        let mut list = Writer::new_array();
+        many.iter().for_each(|v| {
+            list.push(v.as_val());
+        });
+        let find = bson::doc! {"find": "c", "filter": bson::doc! {"a": long.as_str()}};
+        let all = [
+            (
+                bson::doc! {"rolesInfo": list.finish_array()},
+                r#"{"$truncated":"the command is too long to be shown","rolesInfo":"..."}"#,
+            ),
+            (
+                bson::doc! {"find": long.as_str()},
+                r#"{"$truncated":"the command is too long to be shown","find":"..."}"#,
+            ),
+            (
+                find.clone(),
+                r#"{"$truncated":"the command is too long to be shown","find":"c"}"#,
+            ),
+            (
+                bson::doc! {"explain": find},
+                r#"{"$truncated":"the command is too long to be shown","explain":{"$truncated":"the command is too long to be shown","find":"c"}}"#,
+            ),
+        ];
+        for (command, expected) in all {
+            let expected = bson::json::parse(expected).unwrap();
+            assert_eq!(shown(command.as_doc()).as_doc(), expected.as_doc());
+        }
+        let nested = (0..150).fold(bson::doc! {"find": long.as_str()}, |inner, _| {
+            bson::doc! {"explain": inner}
+        });
+        assert!(shown(nested.as_doc()).as_doc().len() < 20_000);
+    }
 
     #[test]
     fn stays_while_it_runs() {
