@@ -11,7 +11,7 @@ of all runs counts.
 
 Fails where, past NOTABLE_S of work, four times the bytes take more than n·log n and SLACK; where
 `maxTimeMS: 100` ends when the server has worked for longer than that and LATE_MS; and where the
-server's memory grows past MOST_MB. A finding is printed with its figures, and the next shape goes on.
+server's memory grows past MOST_MB, or its log by more than MOST_LOG_KB a command. A finding is printed with its figures, and the next shape goes on.
 """
 
 import os
@@ -37,6 +37,7 @@ LONG_S = 2.0
 SLACK = 8.0
 LATE_MS = int(os.environ.get("PANDO_LATE_MS", "100"))
 MOST_MB = 512
+MOST_LOG_KB = 64
 # How often what looks bad is run again.
 AGAIN = 5
 MOST_BYTES = 12 << 20
@@ -418,6 +419,9 @@ class Fuzzed:
         with open(f"/proc/{self.server.process.pid}/statm") as f:
             return int(f.read().split()[1]) * 4096 >> 20
 
+    def log_kb(self):
+        return self.server.log.stat().st_size >> 10
+
     def run(self, command, **more):
         """How it ended, its processor time and its time."""
         before, started = self.cpu(), time.monotonic()
@@ -442,8 +446,10 @@ class Fuzzed:
                 break
             if size > MOST_BYTES:
                 break
-            before = self.resident_mb()
+            before, logged = self.resident_mb(), self.log_kb()
             ended, cpu, _ = self.run(command)
+            if self.log_kb() - logged > MOST_LOG_KB:
+                self.tell(name, f"n={n}: {self.log_kb() - logged} KB of log")
             # Short work is run again: the least of it is what it takes.
             for _ in range(2 if cpu < 0.5 else 0):
                 ended, again, _ = self.run(command)

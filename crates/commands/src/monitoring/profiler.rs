@@ -407,10 +407,7 @@ fn summary(access: &Access, coll: Option<&Collection>) -> String {
         a @ Access::Records { .. } if a.is_scan() => "COLLSCAN".into(),
         Access::Records { .. } => "IXSCAN { _id: 1 }".into(),
         Access::Index(i) => index(i),
-        Access::Or(branches) => {
-            let all: Vec<String> = branches.iter().map(|b| summary(&b.access, coll)).collect();
-            all.join(", ")
-        }
+        Access::Or(branches) => joined(branches.iter().map(|b| summary(&b.access, coll))),
         Access::Near(n) => {
             let spec = coll.and_then(|c| c.index(n.index)).map(|i| &i.spec);
             let key = spec.and_then(|s| s.get("key"));
@@ -423,11 +420,19 @@ fn summary(access: &Access, coll: Option<&Collection>) -> String {
             };
             format!("{stage} {key}")
         }
-        Access::Merge(branches, _) => {
-            let all: Vec<String> = branches.iter().map(|b| index(&b.access)).collect();
-            all.join(", ")
-        }
+        Access::Merge(branches, _) => joined(branches.iter().map(|b| index(&b.access))),
     }
+}
+
+/// The summaries of so many branches are shown; there may be as many as fit into a command.
+const MOST_BRANCHES: usize = 64;
+
+fn joined(mut branches: impl Iterator<Item = String>) -> String {
+    let mut all: Vec<String> = branches.by_ref().take(MOST_BRANCHES).collect();
+    if branches.next().is_some() {
+        all.push("...".into());
+    }
+    all.join(", ")
 }
 
 /// The line of a slow command, as MongoDB writes it.

@@ -209,6 +209,9 @@ fn clauses(e: Elem<'_>, env: &ParseEnv, place: Place) -> Result<Vec<Node>> {
     Ok(out)
 }
 
+/// Going over so many bytes is a step.
+const BYTES_OF_STEP: usize = 64;
+
 /// The operators of one field: `{$gt: 1, $lt: 5}`.
 fn parse_operators(path: &FieldPath, ops: Doc<'_>, env: &ParseEnv) -> Result<Vec<Node>> {
     let mut out = Vec::new();
@@ -235,7 +238,11 @@ fn parse_operators(path: &FieldPath, ops: Doc<'_>, env: &ParseEnv) -> Result<Vec
                     bail!(BadValue, "$options needs a $regex");
                 }
             }
-            _ => out.push(parse_operator(path, e, &neighbours, env)?),
+            _ => {
+                out.push(parse_operator(path, e, &neighbours, env)?);
+                // A collation has gone over all of it.
+                errors::operation::steps(e.val.bytes.len() / BYTES_OF_STEP)?;
+            }
         }
     }
     Ok(out)
@@ -384,7 +391,11 @@ fn in_list(v: Val<'_>, op: &str) -> Result<InList> {
             _ => values.push(operand(v)?.to_value()),
         }
     }
-    Ok(InList::new(values, regexes))
+    let steps = values.len();
+    let list = InList::new(values, regexes);
+    // They have been put in order, and may be once more by a collation.
+    errors::operation::steps(steps)?;
+    Ok(list)
 }
 
 fn size(v: Val<'_>) -> Result<i64> {
@@ -498,6 +509,7 @@ fn all_of(path: &FieldPath, v: Val<'_>, env: &ParseEnv) -> Result<Node> {
     let mut nodes = Vec::new();
     let mut elem_matches = None;
     for v in list.values() {
+        errors::operation::step()?;
         let d = v.as_doc();
         let is_elem_match = d
             .and_then(|d| d.first())
