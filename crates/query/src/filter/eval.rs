@@ -158,6 +158,25 @@ impl Test {
         }
     }
 
+    /// The test of a list that a user has written, under a collation. To fold many texts takes long;
+    /// fails where the operation has to end meanwhile.
+    pub(super) fn of_list(list: InList, collation: Option<&Collation>) -> Result<Test> {
+        let affected = list.values.iter().any(|v| Collation::affects(v.as_val()));
+        let Some(c) = collation.filter(|_| affected) else {
+            return Ok(Test::In(list).collate(collation));
+        };
+        let fold = |v: &Value| {
+            errors::operation::step()?;
+            Ok(c.fold(v.as_val()))
+        };
+        let folded = list.values.iter().map(fold).collect::<Result<_>>()?;
+        Ok(Test::Collated(Box::new(Collated {
+            source: Test::In(list),
+            folded: Test::In(InList::new(folded, Vec::new())),
+            collation: c.clone(),
+        })))
+    }
+
     /// The test under a collation. What holds no string is the same under all.
     pub(crate) fn collate(self, collation: Option<&Collation>) -> Test {
         let Some(c) = collation else { return self };

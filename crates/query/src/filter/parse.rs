@@ -209,9 +209,6 @@ fn clauses(e: Elem<'_>, env: &ParseEnv, place: Place) -> Result<Vec<Node>> {
     Ok(out)
 }
 
-/// Going over so many bytes is a step.
-const BYTES_OF_STEP: usize = 64;
-
 /// The operators of one field: `{$gt: 1, $lt: 5}`.
 fn parse_operators(path: &FieldPath, ops: Doc<'_>, env: &ParseEnv) -> Result<Vec<Node>> {
     let mut out = Vec::new();
@@ -238,11 +235,7 @@ fn parse_operators(path: &FieldPath, ops: Doc<'_>, env: &ParseEnv) -> Result<Vec
                     bail!(BadValue, "$options needs a $regex");
                 }
             }
-            _ => {
-                out.push(parse_operator(path, e, &neighbours, env)?);
-                // A collation has gone over all of it.
-                errors::operation::steps(e.val.bytes.len() / BYTES_OF_STEP)?;
-            }
+            _ => out.push(parse_operator(path, e, &neighbours, env)?),
         }
     }
     Ok(out)
@@ -308,8 +301,8 @@ fn parse_operator(
         "$lte" => pred(Test::Lte(comparison()?)),
         "$gt" => pred(Test::Gt(comparison()?)),
         "$gte" => pred(Test::Gte(comparison()?)),
-        "$in" => pred(Test::In(in_list(v, "$in")?)),
-        "$nin" => not(pred(Test::In(in_list(v, "$nin")?))),
+        "$in" => pred(Test::of_list(in_list(v, "$in")?, env.collation())?),
+        "$nin" => not(pred(Test::of_list(in_list(v, "$nin")?, env.collation())?)),
         "$exists" if v.truthy() => pred(Test::Exists),
         "$exists" => not(pred(Test::Exists)),
         "$type" => pred(Test::Type(TypeSet::parse(v, path.as_str())?)),
@@ -393,7 +386,7 @@ fn in_list(v: Val<'_>, op: &str) -> Result<InList> {
     }
     let steps = values.len();
     let list = InList::new(values, regexes);
-    // They have been put in order, and may be once more by a collation.
+    // They have been put in order.
     errors::operation::steps(steps)?;
     Ok(list)
 }
