@@ -218,7 +218,7 @@ def cursor(b):
     q, jobs = b.coll("beside", BY_STATE), b.jobs // 10
     fill(q, 0, WAITING)
     made, part, figures = iter(range(WAITING, 10 * b.jobs)), jobs // 10, []
-    opened = q.find({"st": "ready"}, batch_size=2).sort("at", 1)
+    opened = q.find({"st": "ready"}, batch_size=2, no_cursor_timeout=True).sort("at", 1)
     next(opened)
     for n in range(11):
         figures.append(b.measured(lambda: works(b, q, part, made), part))
@@ -228,7 +228,7 @@ def cursor(b):
     b.beside("queue beside that cursor: its head", head(q), head(never), head(never)())
     rest = b.measured(lambda: sum(1 for _ in opened), 1)
     print(f"what that cursor still gives, {WAITING - 1} documents: {rest[0]:.0f} µs, {rest[1]:.0f} hidden keys")
-    opened = q.find({"st": "ready"}, batch_size=2).sort("at", 1)
+    opened = q.find({"st": "ready"}, batch_size=2, no_cursor_timeout=True).sort("at", 1)
     next(opened)
     works(b, q, part, made)
     opened.close()
@@ -242,7 +242,7 @@ def updates(b):
     fill(u, 0, WAITING)
     scan = lambda: sum(1 for _ in u.find())
     first = b.least(scan, 50)
-    opened = u.find(batch_size=2)
+    opened = u.find(batch_size=2, no_cursor_timeout=True)
     next(opened)
     for _ in range(UPDATES // 1000):
         b.db.command("update", u.name, updates=[{"q": {"at": 500}, "u": {"$inc": {"n": 1}}}] * 1000)

@@ -179,7 +179,7 @@ def test_a_dead_range_that_no_write_ends_is_found(new_server):
     """A planted fault: what is put where nothing lived stays hidden from later scans."""
     server = new_server("--engine-options", "dead_ranges=unended")
     with pytest.raises(AssertionError, match="seed"):
-        survive(server, Churner, 5)
+        survive(server, Churner, 20)
 
 
 def survive(server, kind, rounds):
@@ -217,7 +217,7 @@ def survive(server, kind, rounds):
         acknowledged = sum(w.acknowledged for w in writers)
         total += acknowledged
         print(f"round {round_number}: {acknowledged} acknowledged requests survive; started in {took:.2f} s")
-    assert total > 50 * rounds, "the load was hardly one"
+    assert total > (50 if kind is Writer else 5) * rounds, "the load was hardly one"
 
 
 def test_ddl_survives_kills(new_server):

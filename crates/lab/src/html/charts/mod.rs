@@ -1,5 +1,6 @@
 //! Which plots a result asks for: everything that its steps can show, in the order in which one reads it.
 
+mod done;
 mod growth;
 mod loads;
 mod modes;
@@ -65,6 +66,7 @@ pub fn of(report: &Report) -> Vec<Chart> {
     charts.by_shards();
     charts.latency_by_threads();
     charts.latency_by_load();
+    charts.over_done();
     charts.over_time();
     charts.sizes_over_time();
     charts.comparisons();
@@ -90,6 +92,8 @@ pub fn first(r: &Report, charts: &[Chart]) -> Vec<usize> {
         (_, "D-shards") => &["shards", "gain"],
         (_, "E-pains") => &["time-load", "connections"],
         (_, "F-files") => &["files"],
+        // With one taker and with many.
+        (_, "H-queue" | "H-window") => &["done", "done", "time"],
         // Bars say who was faster before anything is read.
         (_, "canonical") if r.targets.len() > 1 => &["targets", "latency"],
         ("sweep", _) | (_, "canonical") => &["connections", "latency"],
@@ -105,10 +109,9 @@ pub fn first(r: &Report, charts: &[Chart]) -> Vec<usize> {
     };
     let mut out: Vec<usize> = Vec::new();
     for prefix in wanted {
-        let own = charts
-            .iter()
-            .position(|c| c.id.starts_with(prefix) && small(&c.body));
-        out.extend(own.filter(|i| !out.contains(i)));
+        let wanted = |c: &Chart| c.id.starts_with(prefix) && small(&c.body);
+        let own = (0..charts.len()).find(|i| wanted(&charts[*i]) && !out.contains(i));
+        out.extend(own);
     }
     let others = (0..charts.len()).filter(|i| !out.contains(i) && small(&charts[*i].body));
     if out.is_empty() {
