@@ -41,9 +41,14 @@ MOST_LOG_KB = 64
 # How often what looks bad is run again.
 AGAIN = 5
 MOST_BYTES = 12 << 20
-# What may grow by the square of its length: a text that is made longer by each element is copied for each, as in MongoDB. What
-# that may take is bounded, and asks.
-SQUARES = {"reduce of a text"}
+# What may grow by more, for a reason; what it may take is bounded, and asks. For so many times the bytes so many times more:
+MORE = {
+    # A text that is made longer by each element is copied for each, as in MongoDB.
+    "reduce of a text": lambda times: times,
+    # Constants past their budget are computed for each of the documents.
+    "let of ranges": lambda _: DOCUMENTS,
+}
+DOCUMENTS = 20
 
 
 def nested(n, leaf, wrap):
@@ -393,7 +398,7 @@ def filled(db):
     docs = [
         {"_id": i, "a": i % 10, "b": i % 7, "c": i, "d": -i, "z": i, "n": 100, "zero": 0, "s": f"word{i} some text",
          "arr": list(range(50)), "p": [i, i], "geo": {"type": "Point", "coordinates": [i * 0.01, 0]}}
-        for i in range(20)
+        for i in range(DOCUMENTS)
     ]
     db.c.insert_many(docs)
     db.c.create_index([("q", 1)], partialFilterExpression={"$or": [{"q": 7}, {"$and": [{"q": {"$gt": 4}}, {"$or": [{"q": 8}, {"q": 9}]}]}]})
@@ -470,8 +475,7 @@ class Fuzzed:
     def grows(self, name, make, costs):
         for (n, size, cpu, _), (n4, size4, cpu4, ended) in zip(costs, costs[2:]):
             times = size4 / max(size, 1)
-            if name in SQUARES:
-                times *= times
+            times *= MORE.get(name, lambda _: 1)(times)
 
             def bad(cpu, cpu4):
                 return cpu4 > NOTABLE_S * 4 and cpu4 > max(cpu, 0.02) * times / 4 * SLACK
