@@ -62,7 +62,7 @@ prepare() {
     cp "$stage/documents/completions/pando.bash" "$root/share/bash-completion/completions/pando"
     cp "$stage/documents/completions/_pando" "$root/share/zsh/vendor-completions"
     cp "$stage/documents/completions/pando.fish" "$root/share/fish/vendor_completions.d"
-    cp LICENSE README.md COMPAT.md CHANGELOG.md "$root/share/doc/pando"
+    cp LICENSE NOTICES.md README.md COMPAT.md CHANGELOG.md "$root/share/doc/pando"
 }
 
 # The time of the commit, so that two runs make the same files.

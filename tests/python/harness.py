@@ -23,6 +23,8 @@ from bson.codec_options import CodecOptions
 from pymongo.errors import OperationFailure
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+# The console of a server would take a port that another test finds free a moment before. Tests of it ask for one.
+os.environ.setdefault("PANDO_CONSOLE", "off")
 BINARY = pathlib.Path(os.environ.get("PANDO_BIN", ROOT / "target" / "debug" / "pando"))
 OP_REPLY, OP_QUERY, OP_COMPRESSED, OP_MSG = 1, 2004, 2012, 2013
 CHECKSUM_PRESENT, MORE_TO_COME = 1, 2

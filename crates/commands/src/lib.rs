@@ -291,6 +291,11 @@ impl Commands {
         monitoring::figures::text(self)
     }
 
+    /// Bytes of the data directory's file system: all, and those that are free.
+    pub fn disk(&self) -> Option<(u64, u64)> {
+        monitoring::figures::disk(&self.config.db_path)
+    }
+
     /// Whether nobody can log in yet, although everybody has to.
     pub fn lacks_users(&self) -> bool {
         self.security.enabled

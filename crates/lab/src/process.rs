@@ -351,7 +351,9 @@ impl Launched {
             .map_err(local(log.display()))?;
         let err = out.try_clone().map_err(local(log.display()))?;
         let mut c = Command::new(program);
+        // Nobody looks at the page of a server that is measured.
         c.args(args)
+            .env("PANDO_CONSOLE", "off")
             .stdin(Stdio::null())
             .stdout(out)
             .stderr(err)

@@ -35,6 +35,8 @@ pub struct Credentials {
     /// The database that knows the user.
     source: String,
     mechanism: Mechanism,
+    /// The salted password may be kept for the next login: it is a program's.
+    may_remember: bool,
 }
 
 impl fmt::Debug for Credentials {
@@ -44,6 +46,17 @@ impl fmt::Debug for Credentials {
 }
 
 impl Credentials {
+    /// A person's, who has typed them; nothing of them is remembered.
+    pub fn new(user: &str, password: &str, source: &str) -> Credentials {
+        Credentials {
+            user: user.into(),
+            password: password.into(),
+            source: source.into(),
+            mechanism: Mechanism::Chosen,
+            may_remember: false,
+        }
+    }
+
     /// What `user:password@`, `authSource` and `authMechanism` say.
     pub fn of(url: &Url) -> Result<Option<Credentials>> {
         let usage = |why: &str| Err(Error::Usage(format!("{}: {why}", url.text)));
@@ -67,6 +80,7 @@ impl Credentials {
                 password: String::new(),
                 source: EXTERNAL.into(),
                 mechanism,
+                may_remember: true,
             }));
         }
         let Some(user) = url.user.clone() else {
@@ -84,6 +98,7 @@ impl Credentials {
             password,
             source: source.unwrap_or_else(|| "admin".into()),
             mechanism,
+            may_remember: true,
         }))
     }
 
@@ -158,7 +173,10 @@ impl Credentials {
         let (first, id, _) = self.say(c, &start)?;
         let last = scram
             .last_by(&first, |password, salt, iterations| {
-                salted(hash, password, salt, iterations)
+                match self.may_remember {
+                    true => salted(hash, password, salt, iterations),
+                    false => hash.salted(password, salt, iterations),
+                }
             })
             .ok_or_else(|| self.refused("its challenge makes no sense"))?;
         let next = |payload: &str| {

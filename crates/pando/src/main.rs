@@ -6,6 +6,7 @@ mod check;
 mod client;
 mod cluster;
 mod config_file;
+mod console;
 mod daemon;
 mod laboratory;
 mod memory;

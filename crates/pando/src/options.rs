@@ -174,6 +174,13 @@ pub const FLAGS: &[Flag] = &[
         Value("ADDRESS"),
         "Serve figures for Prometheus on http://ADDRESS/metrics; a port alone is one on loopback [default: none]",
     ),
+    own(
+        &["console"],
+        "pando.console",
+        Value("ADDRESS"),
+        "Serve a page for operators on http://ADDRESS, encrypted where --tlsMode is and the address is not loopback or begins with https://; a port alone is one on loopback; off: none [default: the port and 1000 on loopback]",
+    ),
+    flag(&["no-console"], "pando.console", Fixed("off")),
     own(&["quiet"], "systemLog.quiet", Switch, "Log no connections"),
     own(
         &["fork"],

@@ -5,7 +5,7 @@
 
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -20,6 +20,7 @@ use service::{Control, logging};
 use storage::{LogWindow, Store, StoreOptions};
 
 use crate::config_file;
+use crate::console;
 use crate::daemon::{self, Forked, PidFile, Ready};
 use crate::memory;
 use crate::options::{self, Asked};
@@ -193,6 +194,7 @@ fn run(launch: Launch, ready: Option<Ready>) -> Result<ExitCode, Failure> {
         _ => Some(Arc::new(Tls::open(&config.tls).map_err(Failure::options)?)),
     };
     let listeners = listen(&mut config)?;
+    let console = console::listen(&config).map_err(Failure::listening)?;
     let member = matches!(config.topology, Topology::ReplicaSet { named: true, .. });
     let store = open_store(&config, member, files).map_err(Failure::opening)?;
     memory::keep_within(config.cache_bytes);
@@ -218,14 +220,14 @@ fn run(launch: Launch, ready: Option<Ready>) -> Result<ExitCode, Failure> {
         lacks_users: commands.lacks_users(),
         has_set: !member || has_set(&config).map_err(Failure::opening)?,
     };
-    announce(&config, &listeners, began, said);
+    announce(&config, &listeners, console.as_ref(), began, said);
     if let Some(ready) = ready {
         ready.announce();
     }
     if let (ClusterRole::Config, Some(driver)) = (config.role, &replica) {
         route::balance(&config, driver).map_err(Failure::other)?;
     }
-    let served = answer(&config, listeners, commands, control, tls)?;
+    let served = answer(&config, listeners, console, commands, control, tls)?;
     if let Some(replica) = &replica {
         replica.stop();
     }
@@ -284,6 +286,7 @@ fn open_store(config: &ServerConfig, member: bool, files: u64) -> errors::Fallib
 fn answer(
     config: &ServerConfig,
     listeners: Listeners,
+    console: Option<TcpListener>,
     commands: Commands,
     control: Arc<Control>,
     tls: Option<Arc<Tls>>,
@@ -292,22 +295,32 @@ fn answer(
         loops: config.loops,
         max_connections: config.max_connections,
         quiet: config.quiet,
-        tls,
+        tls: tls.clone(),
         ..Limits::default()
+    };
+    let start = console::Start {
+        config,
+        listener: console,
+        control: control.clone(),
+        tls,
     };
     let served = if config.role == ClusterRole::Router {
         let router = route::router(config, commands);
         let told = router.clone();
         let figures = serve_figures(config, move || told.figures()).map_err(Failure::listening)?;
+        let console = start.of_router(&router).map_err(Failure::listening)?;
         let served = server::serve(listeners, router, control, limits);
         drop(figures);
+        console.into_iter().for_each(|c| c.stop());
         served
     } else {
         let commands = Arc::new(commands);
         let told = commands.clone();
         let figures = serve_figures(config, move || told.figures()).map_err(Failure::listening)?;
+        let console = start.of_server(&commands).map_err(Failure::listening)?;
         let served = server::serve(listeners, commands, control, limits);
         drop(figures);
+        console.into_iter().for_each(|c| c.stop());
         served
     };
     Ok(served.map_err(|e| e.to_string()))
@@ -427,7 +440,13 @@ fn has_set(config: &ServerConfig) -> errors::Fallible<bool> {
 }
 
 /// Says that the server is ready: to people on stdout, to scripts as mongod says it in its log.
-fn announce(config: &ServerConfig, listeners: &Listeners, began: Instant, said: Said) {
+fn announce(
+    config: &ServerConfig,
+    listeners: &Listeners,
+    console: Option<&TcpListener>,
+    began: Instant,
+    said: Said,
+) {
     let Said {
         lacks_users,
         has_set,
@@ -480,8 +499,10 @@ fn announce(config: &ServerConfig, listeners: &Listeners, began: Instant, said: 
         ),
         false => String::new(),
     };
+    let console = console.and_then(|c| console::address_of(config, c));
+    let console = console.map_or_else(String::new, |url| format!("  console     {url}\n"));
     let text = format!(
-        "PandoDB {} is ready after {} ms.\n\n  connect     {uri}\n  data        {}\n  cache       {}\n  durability  {durability}\n  topology    {part}\n{first_user}\nTry:  npx mongosh {}\nStop: Ctrl-C\n",
+        "PandoDB {} is ready after {} ms.\n\n  connect     {uri}\n{console}  data        {}\n  cache       {}\n  durability  {durability}\n  topology    {part}\n{first_user}\nTry:  npx mongosh {}\nStop: Ctrl-C\n",
         env!("CARGO_PKG_VERSION"),
         began.elapsed().as_millis(),
         config.db_path.display(),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 use service::config::{
-    AuditOptions, AuditTo, ClusterAuth, ClusterRole, Durability, Personality, Secret,
+    AuditOptions, AuditTo, ClusterAuth, ClusterRole, ConsoleAt, Durability, Personality, Secret,
     SecurityOptions, ServerConfig, TlsMode, TlsOptions, Topology,
 };
 
@@ -38,6 +38,7 @@ pub fn launch(
     let mongod = personality == Personality::Mongod;
     let tls = tls(&o)?;
     let security = security(&o, &tls)?;
+    let console = console(&o, security.authorization, tls.mode)?;
     let port: u16 = o.parsed("net.port", "a port")?.unwrap_or(27017);
     let role = role(&o, &security)?;
     let topology = match role {
@@ -86,6 +87,7 @@ pub fn launch(
         verbosity: verbosity(&o)?,
         quiet: o.switch("systemLog.quiet")?.unwrap_or(false),
         metrics: metrics(&o)?,
+        console,
         argv: without_passwords(argv),
     };
     refuse_repair(&o)?;
@@ -196,6 +198,47 @@ fn metrics(o: &Reader<'_>) -> Result<Option<SocketAddr>, String> {
         ));
     }
     Ok(Some(address))
+}
+
+/// Where the console is served. Beyond this machine passwords and data go over the network: encrypted, or because it is
+/// wanted.
+fn console(o: &Reader<'_>, logs_in: bool, tls: TlsMode) -> Result<ConsoleAt, String> {
+    let text = match o.text("pando.console").unwrap_or("on") {
+        "on" | "true" => return Ok(ConsoleAt::Loopback),
+        "off" | "false" => return Ok(ConsoleAt::Off),
+        text => text,
+    };
+    let (wanted, place) = match text.strip_prefix("https://") {
+        Some(place) => (true, place),
+        None => (false, text),
+    };
+    let address = match place.parse::<u16>() {
+        Ok(port) => SocketAddr::from((Ipv4Addr::LOCALHOST, port)),
+        Err(_) => place.parse().map_err(|_| {
+            format!(
+                "--console wants on, off, a port, or an address as 127.0.0.1:28017, not '{text}'"
+            )
+        })?,
+    };
+    let has_tls = tls != TlsMode::Disabled;
+    if wanted && !has_tls {
+        return Err(format!("--console {text} needs --tlsMode"));
+    }
+    let is_open = !address.ip().to_canonical().is_loopback();
+    let at = ConsoleAt::Address {
+        address,
+        encrypted: wanted || is_open && has_tls,
+    };
+    if !is_open || (logs_in && has_tls) || o.switch("pando.allowInsecureBind")?.unwrap_or(false) {
+        return Ok(at);
+    }
+    let why = match logs_in {
+        true => "without --tlsMode whoever listens on the network could read passwords",
+        false => "without --auth whoever reaches it could read everything",
+    };
+    Err(format!(
+        "will not serve the console on {address}: {why}; add --allow-insecure-bind if the network is to be trusted"
+    ))
 }
 
 struct Reader<'a>(&'a Options);
@@ -817,6 +860,10 @@ mod tests {
             ("--advertise host", "HOST:PORT"),
             ("--fork", "--logpath"),
             ("--syslog", "not to syslog"),
+            ("--console x", "--console wants on, off"),
+            ("--console 10.0.0.1:1", "without --auth"),
+            ("--console 10.0.0.1:1 --auth", "without --tlsMode"),
+            ("--console https://1", "needs --tlsMode"),
         ] {
             let error = launched(Personality::Mongod, line).unwrap_err();
             assert!(error.contains(says), "{line}: {error}");
@@ -829,6 +876,30 @@ mod tests {
         ] {
             launched(Personality::Pando, line).unwrap();
         }
+    }
+
+    #[test]
+    fn consoles() {
+        let at = |line: &str| launched(Personality::Pando, line).unwrap().config.console;
+        let address = |text: &str| ConsoleAt::Address {
+            address: text.parse().unwrap(),
+            encrypted: false,
+        };
+        assert_eq!(at(""), ConsoleAt::Loopback);
+        assert_eq!(
+            at("--console on --bind 0.0.0.0 --allow-insecure-bind"),
+            ConsoleAt::Loopback
+        );
+        assert_eq!(
+            (at("--console off"), at("--no-console")),
+            (ConsoleAt::Off, ConsoleAt::Off)
+        );
+        assert_eq!(at("--console 9"), address("127.0.0.1:9"));
+        assert_eq!(at("--console [::1]:9"), address("[::1]:9"));
+        assert_eq!(
+            at("--console 10.0.0.1:9 --allow-insecure-bind"),
+            address("10.0.0.1:9")
+        );
     }
 
     #[test]

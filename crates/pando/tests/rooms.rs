@@ -95,6 +95,10 @@ const ROOMS: &[(&str, &[&str])] = &[
         "server",
         &["service", "certificates", "wire", "uring", "bson", "errors"],
     ),
+    (
+        "console",
+        &["outgoing", "service", "query", "bson", "errors"],
+    ),
     ("lab", &["outgoing", "own_process", "auth", "wire", "bson"]),
     (
         "pando",
@@ -103,6 +107,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "commands",
             "router",
             "server",
+            "console",
             "service",
             "replication",
             "executor",

@@ -46,6 +46,16 @@ impl Router {
         self.local.figures()
     }
 
+    /// The reply to a command that the process asks for itself, and about itself.
+    pub fn ask_own(&self, command: Doc<'_>) -> errors::Fallible<DocBuf> {
+        self.local.ask_own(command)
+    }
+
+    /// Bytes of the file system of the router's directory: all, and those that are free.
+    pub fn disk(&self) -> Option<(u64, u64)> {
+        self.local.disk()
+    }
+
     pub fn new(cluster: Arc<Cluster>, local: Commands) -> Arc<Router> {
         let ended_sessions = EndedSessions::tell(&cluster);
         account_to(&local.control);

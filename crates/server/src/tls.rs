@@ -80,6 +80,11 @@ impl Tls {
         Ok(())
     }
 
+    /// For others who serve with the same certificate, and ask for the same of clients.
+    pub fn config(&self) -> Arc<ServerConfig> {
+        self.loaded.load().config.clone()
+    }
+
     /// The certificate that is shown now.
     pub fn own(&self) -> OwnCertificate {
         self.loaded.load().own.clone()

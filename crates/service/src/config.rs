@@ -181,6 +181,21 @@ impl std::fmt::Debug for SecurityOptions {
     }
 }
 
+/// Where the console is served.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ConsoleAt {
+    /// On loopback, [`CONSOLE_PORT_OFFSET`] above the server's port, if that is free.
+    #[default]
+    Loopback,
+    Off,
+    Address {
+        address: std::net::SocketAddr,
+        encrypted: bool,
+    },
+}
+
+pub const CONSOLE_PORT_OFFSET: u16 = 1000;
+
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
     pub personality: Personality,
@@ -233,9 +248,10 @@ pub struct ServerConfig {
     pub quiet: bool,
     /// The command line, for `getCmdLineOpts`.
     pub argv: Vec<String>,
-    /// The options in effect that were given, nested as in mongod's configuration file, for
     /// Where figures are served over HTTP.
     pub metrics: Option<std::net::SocketAddr>,
+    pub console: ConsoleAt,
+    /// The options in effect that were given, nested as in mongod's configuration file, for
     /// `getCmdLineOpts`.
     pub parsed: serde_json::Value,
 }
@@ -277,6 +293,7 @@ impl Default for ServerConfig {
             verbosity: 0,
             quiet: false,
             metrics: None,
+            console: ConsoleAt::default(),
             argv: Vec::new(),
             parsed: serde_json::Value::Object(Default::default()),
         }

@@ -175,6 +175,14 @@ pub fn lines(name: &str) -> Option<(Vec<String>, u64)> {
     Some((ring.lines.iter().cloned().collect(), ring.total))
 }
 
+/// The lines of the global log that are newer than the first `seen`, as far as they are kept, and how many there were in all.
+pub fn lines_after(seen: u64) -> (Vec<String>, u64) {
+    let ring = LOG.global.lock();
+    let newer = usize::try_from(ring.total.saturating_sub(seen)).unwrap_or(usize::MAX);
+    let older = ring.lines.len().saturating_sub(newer);
+    (ring.lines.iter().skip(older).cloned().collect(), ring.total)
+}
+
 /// Forgets the lines of `name` (`clearLog`).
 pub fn clear(name: &str) -> bool {
     match name {
@@ -360,6 +368,9 @@ mod tests {
         let (kept, total) = lines("global").unwrap();
         assert_eq!((kept.len(), total), (2, 2));
         assert_eq!(written.lines().collect::<Vec<_>>(), kept);
+        assert_eq!(lines_after(0), (kept.clone(), 2));
+        assert_eq!(lines_after(1), (kept[1..].to_vec(), 2));
+        assert_eq!(lines_after(2), (Vec::new(), 2));
         let first: Value = serde_json::from_str(&kept[0]).unwrap();
         assert_eq!(first["c"], "NETWORK");
         assert_eq!(first["s"], "I");

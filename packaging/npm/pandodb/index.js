@@ -43,7 +43,7 @@ async function start({ path: directory, port, args = [], timeoutMs = 30000 } = {
   for (let attempt = 0; attempt < (port ? 1 : 5); attempt++) {
     const at = port || await freePort();
     const before = fs.existsSync(log) ? fs.statSync(log).size : 0;
-    const child = spawn(program(), ['serve', '--dbpath', data, '--port', String(at), '--bind', '127.0.0.1', '--log-path', log, '--logappend', ...args],
+    const child = spawn(program(), ['serve', '--dbpath', data, '--port', String(at), '--bind', '127.0.0.1', '--no-console', '--log-path', log, '--logappend', ...args],
       { stdio: 'ignore' });
     let ended = false;
     const gone = new Promise((resolve) => {

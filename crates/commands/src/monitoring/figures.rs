@@ -151,19 +151,22 @@ fn kind(base: &str, is_ours: bool) -> &'static str {
 
 /// Room on the file system of the data.
 fn add_disk(figures: &mut Figures, dir: &Path) {
-    let Ok(path) = CString::new(dir.as_os_str().as_bytes()) else {
-        return;
-    };
+    if let Some((total, free)) = disk(dir) {
+        figures.insert("pando_disk_total_bytes".into(), total as f64);
+        figures.insert("pando_disk_free_bytes".into(), free as f64);
+    }
+}
+
+/// Bytes of a directory's file system: all, and those that the server may still write.
+pub fn disk(dir: &Path) -> Option<(u64, u64)> {
+    let path = CString::new(dir.as_os_str().as_bytes()).ok()?;
     // SAFETY: a struct of numbers, which the call fills; the path lives during it.
     let (done, stat) = unsafe {
         let mut stat: libc::statvfs = std::mem::zeroed();
         (libc::statvfs(path.as_ptr(), &mut stat), stat)
     };
-    if done == 0 {
-        let bytes = |blocks: u64| (blocks * stat.f_frsize) as f64;
-        figures.insert("pando_disk_total_bytes".into(), bytes(stat.f_blocks));
-        figures.insert("pando_disk_free_bytes".into(), bytes(stat.f_bavail));
-    }
+    let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
+    (done == 0).then(|| (bytes(stat.f_blocks), bytes(stat.f_bavail)))
 }
 
 fn add_builds(figures: &mut Figures, app: &Commands) {
@@ -185,7 +188,7 @@ fn add_builds(figures: &mut Figures, app: &Commands) {
 fn ask(app: &Commands, command: &str) -> Fallible<DocBuf> {
     let mut w = Writer::new();
     w.i32(command, 1).str("$db", "admin");
-    app.run_own(app.own_user()?, w.finish().as_doc())
+    app.ask_own(w.finish().as_doc())
 }
 
 fn number(v: Val<'_>) -> Option<f64> {

@@ -9,6 +9,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Commands {
+    /// The reply to a command that the process asks for itself, with all rights.
+    pub fn ask_own(&self, body: Doc<'_>) -> Fallible<DocBuf> {
+        self.run_own(self.own_user()?, body)
+    }
+
     /// The reply to a command that came in no message, run here as `user`; it may be an error's.
     pub fn run_own(&self, user: Option<Arc<LoggedIn>>, body: Doc<'_>) -> Fallible<DocBuf> {
         let own = Address::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, self.config.port)));

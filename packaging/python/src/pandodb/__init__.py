@@ -54,7 +54,7 @@ class Server:
             for attempt in range(5):
                 port = self.port or _free_port()
                 words = ["serve", "--dbpath", str(directory / "data" if self._own else directory), "--port", str(port),
-                         "--bind", "127.0.0.1", "--log-path", str(log), "--logappend"]
+                         "--bind", "127.0.0.1", "--no-console", "--log-path", str(log), "--logappend"]
                 before = log.stat().st_size if log.exists() else 0
                 self._process = subprocess.Popen([program(), *words, *self.options], stdin=subprocess.DEVNULL,
                                                  stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -1,0 +1,72 @@
+//! Running operations, their end, and the log.
+
+use super::{Answer, Failure, aggregate, ask, doc_to_json, first_batch, simple};
+use crate::http::Request;
+use crate::in_process::Connection;
+use bson::{Val, Writer};
+use serde_json::{Value, json};
+
+const MOST_OPERATIONS: i32 = 500;
+
+/// All operations, or the user's own where he may see no others.
+pub fn running(c: &mut dyn Connection) -> Answer {
+    let list = |c: &mut dyn Connection, all: bool| {
+        let stage =
+            json!({"$currentOp": {"allUsers": all, "idleSessions": true, "truncateOps": true}});
+        let limit = json!({"$limit": MOST_OPERATIONS});
+        let sort = json!({"$sort": {"microsecs_running": -1}});
+        ask(
+            c,
+            "admin",
+            &aggregate(None, json!([stage, sort, limit]), MOST_OPERATIONS),
+        )
+    };
+    let (reply, all) = match list(c, true) {
+        Err(f) if f.is_code(super::UNAUTHORIZED) => (list(c, false)?, false),
+        listed => (listed?, true),
+    };
+    let operations = first_batch(&reply).into_iter().map(doc_to_json);
+    Ok(json!({"allUsers": all, "operations": operations.collect::<Vec<_>>()}))
+}
+
+pub fn kill(c: &mut dyn Connection, r: &Request) -> Answer {
+    let body = r
+        .json()
+        .ok_or_else(|| Failure::new(400, "the body is no object"))?;
+    let opid = body.get("opid");
+    let opid = opid.and_then(bson::json::to_value);
+    let opid = opid.ok_or_else(|| Failure::new(400, "opid is missing"))?;
+    let mut w = Writer::new();
+    w.i32("killOp", 1).value("op", opid);
+    ask(c, "admin", &w.finish())?;
+    Ok(json!({}))
+}
+
+/// The newest lines, warnings of the start, and the certificate.
+pub fn log(c: &mut dyn Connection) -> Answer {
+    let mut answer = json!({});
+    for (name, log) in [("lines", "global"), ("startupWarnings", "startupWarnings")] {
+        let mut w = Writer::new();
+        w.str("getLog", log);
+        let reply = ask(c, "admin", &w.finish())?;
+        let lines = reply.get("log").and_then(Val::as_array);
+        let lines = lines.into_iter().flat_map(|l| l.values());
+        answer[name] = lines.filter_map(Val::as_str).map(entry).collect();
+    }
+    if let Ok(status) = ask(c, "admin", &simple("serverStatus")) {
+        let security = status.get("security").and_then(Val::as_doc);
+        let security = security.map_or(Value::Null, doc_to_json);
+        answer["certificate"] = security["SSLServerCertificateExpirationDate"].clone();
+        let started = status.get("uptimeMillis").and_then(Val::to_f64);
+        answer["uptimeMillis"] = json!(started);
+    }
+    Ok(answer)
+}
+
+/// A line of the log as what it says; one that was cut off as text.
+fn entry(line: &str) -> Value {
+    match serde_json::from_str(line) {
+        Ok(Value::Object(entry)) => Value::Object(entry),
+        _ => json!({"msg": line}),
+    }
+}

@@ -1,0 +1,164 @@
+//! What the process has seen of itself, for who may see it: each answer follows a command of the user that needs the right.
+
+use super::{
+    Answer, Failure, UNAUTHORIZED, aggregate, ask, doc_to_json, find, first_batch, reply_to_json,
+    simple, text,
+};
+use crate::Shared;
+use crate::http::Request;
+use crate::in_process::Connection;
+use crate::session::Session;
+use bson::{Val, Writer};
+use serde_json::{Value, json};
+
+/// What `GET log` and the slow operations need: they are out of the log.
+fn may_read_log(c: &mut dyn Connection) -> Result<(), Failure> {
+    let mut w = Writer::new();
+    w.str("getLog", "startupWarnings");
+    ask(c, "admin", &w.finish()).map(|_| ())
+}
+
+/// Who is logged in where, and which views there are for him.
+pub fn session(shared: &Shared, session: &Session, c: &mut dyn Connection) -> Answer {
+    let hello = ask(c, "admin", &simple("hello"))?;
+    let build = ask(c, "admin", &simple("buildInfo"))?;
+    let text = |name: &str| hello.get(name).and_then(Val::as_str).map(String::from);
+    let is_router = text("msg").as_deref() == Some("isdbgrid");
+    let refused = |answer: Result<_, Failure>| match answer {
+        Err(f) if f.is_code(UNAUTHORIZED) => true,
+        Err(_) | Ok(_) => false,
+    };
+    let mut views = vec!["running", "data"];
+    if !refused(ask(c, "admin", &simple("serverStatus"))) {
+        views.push("now");
+    }
+    if may_read_log(c).is_ok() {
+        views.extend(["slow", "log"]);
+    }
+    let set = text("setName");
+    if set.is_some() && !refused(ask(c, "admin", &simple("replSetGetStatus"))) {
+        views.push("members");
+    }
+    let shards = find("shards", json!({}), json!({}), 1);
+    if is_router && ask(c, "config", &shards).is_ok() {
+        views.push("shards");
+    }
+    let version = build.as_doc().get("pandodb").and_then(Val::as_str);
+    Ok(json!({
+        "user": session.user, "login": shared.authorization, "role": if is_router { "router" } else { "node" },
+        "set": set, "me": text("me"), "primary": text("primary"),
+        "version": version.unwrap_or(env!("CARGO_PKG_VERSION")),
+        "compatibleWith": build.get("version").and_then(Val::as_str), "views": views,
+    }))
+}
+
+/// The figures of the last hour, and those of this moment.
+pub fn now(shared: &Shared, c: &mut dyn Connection, r: &Request) -> Answer {
+    let mut w = Writer::new();
+    w.i32("serverStatus", 1);
+    for section in [
+        "metrics",
+        "electionMetrics",
+        "catalogStats",
+        "wiredTiger",
+        "repl",
+    ] {
+        w.i32(section, 0);
+    }
+    let status = ask(c, "admin", &w.finish())?;
+    let after = r.parameter("after").and_then(|v| v.parse().ok());
+    let mut answer = shared.history.json(after.unwrap_or(0));
+    answer["status"] = reply_to_json(&status);
+    answer["waiting"] = waiting(c).unwrap_or(Value::Null);
+    Ok(answer)
+}
+
+/// Operations that wait for others, where the user may see them.
+fn waiting(c: &mut dyn Connection) -> Result<Value, Failure> {
+    let pipeline = json!([
+        {"$currentOp": {"allUsers": true, "idleSessions": false, "truncateOps": true}},
+        {"$match": {"waitingForLock": true}},
+        {"$limit": 20},
+    ]);
+    let reply = ask(c, "admin", &aggregate(None, pipeline, 20))?;
+    let all = first_batch(&reply);
+    Ok(all.into_iter().map(doc_to_json).collect())
+}
+
+pub fn slow(shared: &Shared, c: &mut dyn Connection) -> Answer {
+    may_read_log(c)?;
+    shared.shapes.read_log();
+    let mut answer = shared.shapes.json();
+    let mut w = Writer::new();
+    w.i32("profile", -1);
+    // What counts as slow is told to who may read it.
+    if let Ok(profile) = ask(c, "admin", &w.finish()) {
+        let slow_ms = profile.get("slowms").and_then(Val::to_i64_exact);
+        answer["slowMillis"] = slow_ms.map_or(Value::Null, Value::from);
+    }
+    Ok(answer)
+}
+
+/// How the example of a shape is run, and which indexes there are.
+pub fn plan(shared: &Shared, c: &mut dyn Connection, r: &Request) -> Answer {
+    may_read_log(c)?;
+    let body = r
+        .json()
+        .ok_or_else(|| Failure::new(400, "the body is no object"))?;
+    let shape = shared.shapes.find(text(&body, "id"));
+    let shape = shape.ok_or_else(|| Failure::new(404, "there is no such shape any more"))?;
+    let (db, collection) = shape.ns.split_once('.').unwrap_or((&shape.ns, ""));
+    let mut answer = json!({"advice": crate::advice::of(&shape)});
+    if let Some(command) = explainable(&shape.example, collection) {
+        let mut w = Writer::new();
+        w.value(
+            "explain",
+            bson::json::to_value(&command).unwrap_or(bson::Value::NULL),
+        );
+        w.str("verbosity", "queryPlanner");
+        match ask(c, db, &w.finish()) {
+            Ok(reply) => answer["explain"] = reply_to_json(&reply),
+            Err(f) => answer["explainError"] = f.message.into(),
+        }
+    }
+    let mut w = Writer::new();
+    w.str("listIndexes", collection);
+    if let Ok(reply) = ask(c, db, &w.finish()) {
+        let all = first_batch(&reply);
+        answer["indexes"] = all.into_iter().map(doc_to_json).collect();
+    }
+    Ok(answer)
+}
+
+/// The command as explain takes it; one statement of a write is made a command again.
+fn explainable(example: &Value, collection: &str) -> Option<Value> {
+    let name = example.as_object()?.keys().next()?;
+    match name.as_str() {
+        "find" | "count" | "distinct" => Some(example.clone()),
+        "aggregate" => {
+            let mut command = example.clone();
+            command["cursor"] = json!({});
+            Some(command)
+        }
+        "q" if example.get("u").is_some() => {
+            Some(json!({"update": collection, "updates": [example]}))
+        }
+        "q" => Some(json!({"delete": collection, "deletes": [example]})),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statements_become_commands() {
+        let update = json!({"q": {"a": 1}, "u": {"$set": {"b": 1}}});
+        let command = explainable(&update, "c").unwrap();
+        assert_eq!(command["update"], "c");
+        assert_eq!(command["updates"][0]["q"]["a"], 1);
+        assert!(explainable(&json!({"insert": "c"}), "c").is_none());
+        assert!(explainable(&json!({}), "c").is_none() && explainable(&json!(1), "c").is_none());
+    }
+}

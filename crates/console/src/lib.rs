@@ -1,0 +1,344 @@
+//! The console: a page of the server and of the router, over HTTP, for whoever operates them.
+//!
+//! ```text
+//! browser ── http, guard ── sessions ── api ── in_process ── the way of every command
+//!                                        └──── sampler, slow: what the process saw of itself, for who may see it
+//! ```
+//! Invariants:
+//! - Whatever is shown of data or server was answered to a command of the user who looks, or is kept back until such a
+//!   command was answered: there is no second check of rights.
+//! - Connections, sessions, replies and what is kept are bounded; nothing waits for a client without end.
+//! - Nothing here is on the way of a command of another client.
+
+mod advice;
+mod api;
+mod assets;
+mod guard;
+mod http;
+mod in_process;
+mod rate;
+mod sampler;
+mod session;
+mod slow;
+
+use bson::{Doc, DocBuf};
+use errors::Fallible;
+use guard::Guard;
+use http::{Method, PATIENCE, REPLY_PATIENCE, Reply, Request, Timed, Unread};
+use in_process::{Backend, InProcess};
+use parking_lot::{Condvar, Mutex};
+use rate::Failures;
+use sampler::History;
+use service::{Address, Control, Service};
+use session::Sessions;
+use slow::Shapes;
+use std::collections::VecDeque;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+/// Connections at a time; past it, one that has not said yet what it wants makes room.
+const MOST_CONNECTIONS: usize = 64;
+/// Commands are evaluated recursively; what is not touched takes no memory.
+const STACK_BYTES: usize = 16 << 20;
+const STOP: Duration = Duration::from_secs(5);
+/// After accepting failed (no more files, say), the next try.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Gives the certificates that are shown now.
+pub type TlsSource = Box<dyn Fn() -> Arc<rustls::ServerConfig> + Send + Sync>;
+
+pub struct Options {
+    pub listener: TcpListener,
+    /// Encrypted, where it is given.
+    pub tls: Option<TlsSource>,
+    /// Users have to log in.
+    pub authorization: bool,
+    /// Names that this server is known under.
+    pub names: Vec<String>,
+}
+
+/// What the process tells of itself.
+pub struct Process {
+    /// The reply to a command of its own, on the database `admin`.
+    pub ask: Box<dyn Fn(Doc<'_>) -> Fallible<DocBuf> + Send + Sync>,
+    /// Bytes of the data directory's file system: all, and those that are free.
+    pub disk: Box<dyn Fn() -> Option<(u64, u64)> + Send + Sync>,
+}
+
+/// A page that is served, until it is stopped.
+pub struct Console {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+}
+
+pub(crate) struct Shared {
+    backend: Mutex<Option<Arc<dyn Backend>>>,
+    process: Process,
+    guard: Guard,
+    tls: Option<TlsSource>,
+    authorization: bool,
+    cookie: String,
+    sessions: Sessions,
+    failures: Failures,
+    /// One login at a time: they compute for long on purpose.
+    login: Mutex<()>,
+    history: History,
+    shapes: Shapes,
+    stopping: AtomicBool,
+    connections: Mutex<Connections>,
+    ended: Condvar,
+}
+
+#[derive(Default)]
+struct Connections {
+    open: usize,
+    next: u64,
+    /// Those that have not said yet what they want, oldest first.
+    undecided: VecDeque<(u64, TcpStream)>,
+}
+
+/// Opens the socket of the page.
+pub fn listen(address: SocketAddr) -> Result<TcpListener, String> {
+    let failed = |e| format!("the console cannot be served on {address}: {e}");
+    TcpListener::bind(address).map_err(failed)
+}
+
+/// Serves the page of `service`. The error is one sentence.
+pub fn start<S: Service>(
+    options: Options,
+    service: Arc<S>,
+    control: Arc<Control>,
+    process: Process,
+) -> Result<Console, String> {
+    let listener = options.listener;
+    let failed = |e: std::io::Error| format!("the console cannot be served: {e}");
+    let address = listener.local_addr().map_err(failed)?;
+    let secure = options.tls.is_some();
+    let prefix = if secure { "__Host-" } else { "" };
+    let backend: Arc<dyn Backend> = Arc::new(InProcess {
+        service,
+        control,
+        local: Address::Tcp(address),
+    });
+    let shared = Arc::new(Shared {
+        backend: Mutex::new(Some(backend)),
+        process,
+        guard: Guard {
+            names: options
+                .names
+                .iter()
+                .map(|n| n.to_ascii_lowercase())
+                .collect(),
+            secure,
+        },
+        tls: options.tls,
+        authorization: options.authorization,
+        // Browsers keep one set of cookies for all ports of a host.
+        cookie: format!("{prefix}pando_console_{}", address.port()),
+        sessions: Sessions::default(),
+        failures: Failures::default(),
+        login: Mutex::new(()),
+        history: History::default(),
+        shapes: Shapes::default(),
+        stopping: AtomicBool::new(false),
+        connections: Mutex::default(),
+        ended: Condvar::new(),
+    });
+    let accepting = shared.clone();
+    spawn("console", move || accepting.accept(&listener)).map_err(failed)?;
+    let sampling = shared.clone();
+    spawn("console-samples", move || sampler::run(&sampling)).map_err(failed)?;
+    Ok(Console { shared, address })
+}
+
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    let thread = std::thread::Builder::new().name(name.into());
+    thread.stack_size(STACK_BYTES).spawn(run).map(|_| ())
+}
+
+impl Console {
+    /// Ends what runs, and waits for that: afterwards no command of the console is under way.
+    pub fn stop(self) {
+        let shared = &self.shared;
+        shared.stopping.store(true, SeqCst);
+        shared.sessions.end_all();
+        // Whoever waits for connections finds one, and looks.
+        let _ = TcpStream::connect_timeout(&self.address, Duration::from_millis(100));
+        let until = Instant::now() + STOP;
+        let mut connections = shared.connections.lock();
+        shared.ended.notify_all();
+        for (_, socket) in connections.undecided.drain(..) {
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+        while connections.open > 0 {
+            if shared.ended.wait_until(&mut connections, until).timed_out() {
+                tracing::warn!(target: "NETWORK", "Some commands of the console have not stopped in time");
+                break;
+            }
+        }
+        drop(connections);
+        shared.backend.lock().take();
+    }
+}
+
+impl Shared {
+    fn is_stopping(&self) -> bool {
+        self.stopping.load(SeqCst)
+    }
+
+    fn backend(&self) -> Option<Arc<dyn Backend>> {
+        self.backend.lock().clone()
+    }
+
+    /// Waits; false when the console stops.
+    fn pause(&self, time: Duration) -> bool {
+        let mut connections = self.connections.lock();
+        let until = Instant::now() + time;
+        while !self.is_stopping() {
+            if self.ended.wait_until(&mut connections, until).timed_out() {
+                return !self.is_stopping();
+            }
+        }
+        false
+    }
+
+    /// Counts what runs commands, until the guard is dropped; nothing once the console stops.
+    fn enter(self: &Arc<Self>) -> Option<Entered> {
+        let mut connections = self.connections.lock();
+        if self.is_stopping() {
+            return None;
+        }
+        connections.open += 1;
+        Some(Entered(self.clone()))
+    }
+
+    fn accept(self: &Arc<Self>, listener: &TcpListener) {
+        for client in listener.incoming() {
+            if self.is_stopping() {
+                return;
+            }
+            let Ok(client) = client else {
+                std::thread::sleep(ACCEPT_PAUSE);
+                continue;
+            };
+            if let Some((id, entered)) = self.admit(&client) {
+                let shared = self.clone();
+                // Without a thread the client finds the connection closed.
+                let _ = spawn("console-client", move || {
+                    shared.serve(id, client);
+                    drop(entered);
+                });
+            }
+        }
+    }
+
+    /// A place for a connection, if there is one.
+    fn admit(self: &Arc<Self>, client: &TcpStream) -> Option<(u64, Entered)> {
+        let copy = client.try_clone().ok()?;
+        let entered = self.enter()?;
+        let mut connections = self.connections.lock();
+        if connections.open > MOST_CONNECTIONS
+            && let Some((_, oldest)) = connections.undecided.pop_front()
+        {
+            let _ = oldest.shutdown(Shutdown::Both);
+        }
+        if connections.open > 2 * MOST_CONNECTIONS {
+            return None;
+        }
+        let id = connections.next;
+        connections.next += 1;
+        connections.undecided.push_back((id, copy));
+        drop(connections);
+        Some((id, entered))
+    }
+
+    fn decided(&self, id: u64) {
+        let mut connections = self.connections.lock();
+        connections.undecided.retain(|(other, _)| *other != id);
+    }
+
+    fn serve(self: &Arc<Self>, id: u64, client: TcpStream) {
+        let Ok(peer) = client.peer_addr() else {
+            return self.decided(id);
+        };
+        let _ = client.set_nodelay(true);
+        let timed = Timed::new(client, PATIENCE);
+        match &self.tls {
+            None => self.converse(id, timed, peer, |t| t),
+            Some(tls) => match rustls::ServerConnection::new(tls()) {
+                Ok(session) => {
+                    let stream = rustls::StreamOwned::new(session, timed);
+                    self.converse(id, stream, peer, |s| &mut s.sock);
+                }
+                Err(_) => self.decided(id),
+            },
+        }
+    }
+
+    /// One request and its reply. A client that is gone misses the reply.
+    fn converse<T: Read + Write>(
+        self: &Arc<Self>,
+        id: u64,
+        mut stream: T,
+        peer: SocketAddr,
+        timed: impl Fn(&mut T) -> &mut Timed,
+    ) {
+        let read = http::read(&mut stream);
+        self.decided(id);
+        let refused = matches!(read, Err(Unread::Refused(..)));
+        let (reply, head_only) = match read {
+            Err(Unread::Gone) => return,
+            Err(Unread::Refused(status, why)) => (Reply::error(status, why), false),
+            Ok(request) => (self.answer(&request, peer), request.method == Method::Head),
+        };
+        timed(&mut stream).extend(REPLY_PATIENCE);
+        let _ = http::write(&mut stream, &reply, head_only, self.guard.secure);
+        if refused {
+            timed(&mut stream).drain();
+        }
+    }
+
+    fn answer(self: &Arc<Self>, request: &Request, peer: SocketAddr) -> Reply {
+        if let Some((status, why)) = self.guard.refusal(request) {
+            return Reply::error(status, why);
+        }
+        if request.path.starts_with("/api/") {
+            return api::answer(self, request, peer);
+        }
+        match assets::find(&request.path) {
+            None => Reply::error(404, "there is no such page"),
+            Some(_) if request.method == Method::Post => {
+                Reply::error(405, "the page is read by GET")
+            }
+            Some(asset) => {
+                let gzip = request.takes_gzip();
+                Reply {
+                    status: 200,
+                    content_type: asset.content_type,
+                    gzip,
+                    cookie: None,
+                    is_asset: true,
+                    retry_after: false,
+                    body: if gzip {
+                        asset.gzip.to_vec()
+                    } else {
+                        asset.plain()
+                    },
+                }
+            }
+        }
+    }
+}
+
+/// See [`Shared::enter`].
+struct Entered(Arc<Shared>);
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        self.0.connections.lock().open -= 1;
+        self.0.ended.notify_all();
+    }
+}
