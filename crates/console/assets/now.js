@@ -3,7 +3,7 @@ import { h, add, get, every, count, short, bytes, micros, millis, number, show }
 import { t, language } from "/words.js";
 
 const HOUR = 3600;
-const percent = (n) => (Number.isFinite(n) ? Math.round(n) + " %" : "–");
+const percent = (n) => (Number.isFinite(n) ? count(n) + " %" : "–");
 
 // Title, how a value is written, and the lines: name in the API, colour, factor.
 const charts = [
@@ -17,7 +17,7 @@ const charts = [
   ["network", bytes, [["bytesIn", 1], ["bytesOut", 2]]],
   ["disk", bytes, [["diskFreeBytes", 2]]],
   ["reading", count, [["documentsExamined", 3], ["documentsReturned", 2], ["diskReads", 1]]],
-  ["lag", (n) => millis(n * 1000), [["lagSeconds", 4]]],
+  ["lag", (n) => millis(n * 1000), [["lagSeconds", 4], ["worstLagSeconds", 3]]],
 ];
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -28,6 +28,11 @@ function derive(series) {
   series.residentBytes = series.residentMB.map((v) => (v === null ? null : v * 1048576));
 }
 
+function clock(u, all) {
+  const second = all.length > 1 && all[1] - all[0] < 60 ? "2-digit" : undefined;
+  return all.map((v) => new Date(v * 1000).toLocaleTimeString(language(), { hour: "2-digit", minute: "2-digit", second, hour12: false }));
+}
+
 function plot(place, lines, write) {
   const axis = { stroke: css("--soft"), grid: { stroke: css("--line"), width: 1 }, ticks: { stroke: css("--line"), width: 1 }, font: "11px system-ui" };
   const options = {
@@ -36,7 +41,7 @@ function plot(place, lines, write) {
     hooks: { draw: [(u) => { if (u.cursor.left < 0 || u.cursor.left === undefined) u.setLegend({ idx: u.data[0].length - 1 }); }] },
     cursor: { drag: { x: false, y: false } },
     scales: { y: { range: (u, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
-    axes: [{ ...axis, values: (u, all) => all.map((v) => new Date(v * 1000).toLocaleTimeString(language(), { hour: "2-digit", minute: "2-digit" })), space: 70 },
+    axes: [{ ...axis, values: clock, space: 80 },
       { ...axis, size: 68, values: (u, all) => all.map(write === count ? short : write) }],
     series: [{ label: t("time"), value: (u, v) => (v ? new Date(v * 1000).toLocaleTimeString(language()) : "–") },
       ...lines.map(([name, colour]) => ({ label: t("series." + name), stroke: css("--s" + colour), width: 1.6, spanGaps: false, points: { show: false }, value: (u, v) => (v === null || v === undefined ? "–" : write(v)) }))],
@@ -57,6 +62,8 @@ export function notes(series, slow) {
   if (last("backgroundErrors")) found.push(["bad", t("note.backgroundErrors"), "#log"]);
   if (last("delayedBytesPerSecond") || last("paceMillisPerMB")) found.push(["warn", t("note.writesSlowed")]);
   if (last("lagSeconds") > 10) found.push([last("lagSeconds") > 60 ? "bad" : "warn", t("note.lag", millis(last("lagSeconds") * 1000)), "#members"]);
+  if (last("membersDown") > 0) found.push(["bad", t("note.down", count(last("membersDown"))), "#members"]);
+  if (last("worstLagSeconds") > 10 && !(last("lagSeconds") > 10)) found.push([last("worstLagSeconds") > 60 ? "bad" : "warn", t("note.worstLag", millis(last("worstLagSeconds") * 1000)), "#members"]);
   if (last("waitingForLocks") > 0) found.push(["warn", t("note.locks", count(last("waitingForLocks"))), "#running"]);
   if (last("waitingForMemory") > 0) found.push(["warn", t("note.memory", count(last("waitingForMemory")))]);
   const worst = (slow?.shapes || []).find((s) => s.advice);
@@ -72,7 +79,7 @@ function figures(series, status) {
   const sum = ["insert", "query", "update", "delete", "getmore", "command"].reduce((a, n) => a + (last(n) || 0), 0);
   const used = 100 * (1 - last("diskFreeBytes") / last("diskTotalBytes"));
   const waits = (last("waitingForLocks") || 0) + (last("waitingForMemory") || 0) + (last("waitingForEstablishment") || 0);
-  const lag = last("lagSeconds");
+  const lag = Math.max(last("lagSeconds") ?? NaN, last("worstLagSeconds") || 0);
   return [
     [t("figure.operations"), count(sum), ""],
     [t("figure.read"), micros(last("readMicrosP95")), ""],

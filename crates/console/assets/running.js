@@ -26,23 +26,26 @@ export async function show(view) {
   const ask = async () => {
     const answer = await get("running");
     if (view.ended || paused.checked) return;
-    const shown = answer.operations.filter((o) => all.checked || (o.active !== false && !own(o)));
+    const shown = answer.operations.filter((o) => all.checked || (o.active !== false && !own(o) && !watches(o)));
     place.replaceChildren(
       table(answer.allUsers ? t("running.all") : t("running.own"),
-        [[t("time"), "n"], [t("namespace"), "text"], [t("operation"), "text"], [t("state")], [t("client")], [""]],
+        [[""], [t("time"), "n"], [t("operation"), "text"], [t("state")], [t("namespace"), "text"], [t("client")]],
         shown.map((o) => [
+          o.opid !== undefined && h("button.bad", { onclick: () => kill(o), "aria-label": `${t("kill.yes")} ${o.opid}` }, t("kill.short")),
           millis(number(o.microsecs_running ?? o.transaction?.parameters?.timeOpenMicros) / 1000),
-          o.ns || "–",
           [h("code", {}, shortened(text(command(o)), 240)), o.planSummary && [" ", tag(o.planSummary)]],
           [states(o)],
+          o.ns || "–",
           [o.client || o.client_s || "–", o.appName && h("div.soft.small", {}, o.appName)],
-          o.opid !== undefined && h("button.bad", { onclick: () => kill(o), "aria-label": `${t("kill.yes")} ${o.opid}` }, t("kill.short")),
         ]), t("running.nothing")));
   };
   await every(view, 2, ask);
 }
 
 const own = (o) => o.appName === "PandoDB console";
+
+/** A driver that waits for news of the topology. */
+const watches = (o) => ["hello", "isMaster", "ismaster"].some((n) => n in (o.command || {})) && "maxAwaitTimeMS" in o.command;
 
 function command(o) {
   const c = { ...(o.command || {}) };

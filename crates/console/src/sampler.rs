@@ -105,7 +105,13 @@ const CLASSES: [&str; 3] = ["reads", "writes", "commands"];
 const PERCENTS: [f64; 3] = [50.0, 95.0, 99.0];
 /// After the figures: latencies, then what the process adds.
 const LATENCIES: usize = CLASSES.len() * PERCENTS.len();
-const ADDED: [&str; 3] = ["diskTotalBytes", "diskFreeBytes", "lagSeconds"];
+const ADDED: [&str; 5] = [
+    "diskTotalBytes",
+    "diskFreeBytes",
+    "lagSeconds",
+    "worstLagSeconds",
+    "membersDown",
+];
 const FIELDS: usize = FIGURES.len() + LATENCIES + ADDED.len();
 
 /// Numbers that are not known are NaN.
@@ -168,14 +174,15 @@ fn sample(shared: &Shared) {
     };
     let mut w = Writer::new();
     w.i32("replSetGetStatus", 1).str("$db", "admin");
-    let lag = (shared.process.ask)(w.finish().as_doc()).ok();
-    let lag = lag.and_then(|set| lag_seconds(set.as_doc()));
+    let set = (shared.process.ask)(w.finish().as_doc()).ok();
+    let [lag, worst, down] = set.map_or([None; 3], |set| lag_seconds(set.as_doc()));
     let disk = (shared.process.disk)();
     let [total, free] = match disk {
         Some((total, free)) => [total as f64, free as f64],
         None => [f64::NAN; 2],
     };
-    let added = [total, free, lag.unwrap_or(f64::NAN)];
+    let [lag, worst, down] = [lag, worst, down].map(|v| v.unwrap_or(f64::NAN));
+    let added = [total, free, lag, worst, down];
     shared.history.add(now_millis(), status.as_doc(), added);
 }
 
@@ -184,15 +191,24 @@ pub fn now_millis() -> i64 {
     since.map_or(0, |d| i64::try_from(d.as_millis()).unwrap_or(i64::MAX))
 }
 
-/// How far this member is behind its primary.
-fn lag_seconds(set: Doc<'_>) -> Option<f64> {
-    let members = set.get("members")?.as_array()?;
+/// How far this member is behind its primary, how far the last of those that are reached is, and how many are not.
+fn lag_seconds(set: Doc<'_>) -> [Option<f64>; 3] {
+    let members = set.get("members").and_then(Val::as_array);
+    let members = members.unwrap_or(Doc::EMPTY);
+    let all = || members.values().filter_map(Val::as_doc);
+    let number = |m: Doc<'_>, name: &str| m.get(name).and_then(Val::to_f64);
     let date = |m: Doc<'_>| m.get("optimeDate").and_then(Val::as_date);
-    let mut all = members.values().filter_map(Val::as_doc);
-    let own = all.clone().find(|m| m.get("self").is_some_and(Val::truthy));
-    let primary = all.find(|m| m.get("state").and_then(Val::to_i64_exact) == Some(1))?;
-    let behind = date(primary)?.saturating_sub(date(own?)?);
-    Some((behind as f64 / 1000.0).max(0.0))
+    let down = all().filter(|m| number(*m, "health") == Some(0.0)).count();
+    let primary = all().find(|m| number(*m, "state") == Some(1.0));
+    let behind = |m: Doc<'_>| {
+        let behind = date(primary?)?.saturating_sub(date(m)?);
+        Some((behind as f64 / 1000.0).max(0.0))
+    };
+    let own = all().find(|m| m.get("self").is_some_and(Val::truthy));
+    // A secondary: others have no such time, or do not follow.
+    let follow = all().filter(|m| number(*m, "state") == Some(2.0));
+    let worst = follow.filter_map(behind).reduce(f64::max);
+    [own.and_then(behind), worst, Some(down as f64)]
 }
 
 impl History {
@@ -347,8 +363,9 @@ mod tests {
     #[test]
     fn rates_gauges_and_percentiles() {
         let history = History::default();
-        history.add(1_000, status(10, 0).as_doc(), [1.0, 2.0, f64::NAN]);
-        history.add(6_000, status(60, 10).as_doc(), [1.0, 2.0, 3.0]);
+        let with = |lag: f64| [1.0, 2.0, lag, 0.0, 0.0];
+        history.add(1_000, status(10, 0).as_doc(), with(f64::NAN));
+        history.add(6_000, status(60, 10).as_doc(), with(3.0));
         let all = history.json(0);
         assert_eq!(all["at"], json!([1000, 6000]));
         let series = &all["series"];
@@ -360,7 +377,7 @@ mod tests {
         assert_eq!(series["lagSeconds"], json!([null, 3.0]));
         assert_eq!(history.json(1_000)["at"], json!([6000]));
         // A server that has started again counts from nothing.
-        history.add(11_000, status(0, 0).as_doc(), [1.0, 2.0, 3.0]);
+        history.add(11_000, status(0, 0).as_doc(), with(3.0));
         assert_eq!(history.json(6_000)["series"]["insert"], json!([0.0]));
     }
 
@@ -368,7 +385,7 @@ mod tests {
     fn an_hour_is_kept() {
         let history = History::default();
         for n in 0..KEPT + 10 {
-            history.add(n as i64, status(0, 0).as_doc(), [0.0; 3]);
+            history.add(n as i64, status(0, 0).as_doc(), [0.0; 5]);
         }
         assert_eq!(history.json(-1)["at"].as_array().unwrap().len(), KEPT);
     }
@@ -376,11 +393,14 @@ mod tests {
     #[test]
     fn lag_is_counted_from_the_primary() {
         let member = |state: i32, own: bool, at: i64| {
-            doc! {"state": state, "self": own, "optimeDate": bson::Value::date(at)}
+            let health = if state == 8 { 0.0 } else { 1.0 };
+            doc! {"state": state, "self": own, "health": health, "optimeDate": bson::Value::date(at)}
         };
-        let set = doc! {"members": array![member(1, false, 9000), member(2, true, 5500)]};
-        assert_eq!(lag_seconds(set.as_doc()), Some(3.5));
+        let set = doc! {"members": array![
+            member(1, false, 9000), member(2, true, 5500), member(2, false, 1000), member(8, false, 0)
+        ]};
+        assert_eq!(lag_seconds(set.as_doc()), [Some(3.5), Some(8.0), Some(1.0)]);
         let set = doc! {"members": array![member(2, true, 5500)]};
-        assert_eq!(lag_seconds(set.as_doc()), None);
+        assert_eq!(lag_seconds(set.as_doc()), [None, None, Some(0.0)]);
     }
 }
