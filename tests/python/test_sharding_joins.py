@@ -4,6 +4,7 @@ while it moves to another shard."""
 import itertools
 import threading
 
+import bson
 import pytest
 from harness import refuses
 from pymongo.errors import OperationFailure
@@ -184,3 +185,15 @@ def test_results_replace_a_collection_that_was_moved_by_itself(client, db):
     client.admin.command("moveCollection", f"{db.name}.out", toShard="s1" if home == "s0" else "s0")
     db.orders.aggregate([{"$out": "out"}])
     assert db.out.count_documents({}) == 100 and db.out.count_documents({"old": 1}) == 0
+
+
+def test_patterns_are_values_of_a_join(db):
+    """What is looked up goes to the shards as a filter, where a pattern in a list would match texts."""
+    db.orders.insert_one({"_id": 200, "n": 200, "tags": [bson.Regex("c"), 3]})
+    db.customers.insert_many([{"_id": 10, "tag": "abc"}, {"_id": 11, "tag": bson.Regex("c")}, {"_id": 12, "tag": 3}, {"_id": 13}])
+    lookup = {"from": "customers", "localField": "tags", "foreignField": "tag", "as": "c"}
+    [found] = db.orders.aggregate([{"$match": {"_id": 200}}, {"$lookup": lookup}])
+    assert sorted(d["_id"] for d in found["c"]) == [11, 12]
+    db.orders.update_one({"n": 200}, {"$set": {"tags": [bson.Regex("c")]}})
+    [found] = db.orders.aggregate([{"$match": {"_id": 200}}, {"$lookup": lookup}])
+    assert [d["_id"] for d in found["c"]] == [11]

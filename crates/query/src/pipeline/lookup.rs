@@ -336,17 +336,28 @@ pub(super) fn equals_any(
     let mut values: Vec<Value> = values.into_iter().map(Val::to_value).collect();
     values.sort_by(|a, b| order::compare(a.as_val(), b.as_val()));
     values.dedup_by(|a, b| order::compare(a.as_val(), b.as_val()) == Ordering::Equal);
-    let test = match values.len() {
-        0 => Test::Eq(Value::NULL),
-        1 => Test::Eq(values.swap_remove(0)),
-        _ => Test::In(InList {
-            values,
-            regexes: Vec::new(),
-        }),
-    };
-    Node::Pred {
+    let pred = |test: Test| Node::Pred {
         path: path.clone(),
         test: test.collate(collation),
+    };
+    // A regular expression is a value like others here. Among a list, written down for another server,
+    // it would be one that texts match.
+    let (patterns, mut values): (Vec<Value>, Vec<Value>) = values
+        .into_iter()
+        .partition(|v| v.as_val().tag == tag::REGEX);
+    let mut any: Vec<Node> = patterns.into_iter().map(|p| pred(Test::Eq(p))).collect();
+    match values.len() {
+        0 if any.is_empty() => any.push(pred(Test::Eq(Value::NULL))),
+        0 => {}
+        1 => any.push(pred(Test::Eq(values.swap_remove(0)))),
+        _ => any.push(pred(Test::In(InList {
+            values,
+            regexes: Vec::new(),
+        }))),
+    }
+    match any.len() {
+        1 => any.swap_remove(0),
+        _ => Node::Or(any),
     }
 }
 
