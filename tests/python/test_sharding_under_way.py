@@ -74,3 +74,45 @@ def test_a_write_that_takes_long_holds_up_its_own_range_alone(cluster):
         moved()
         for name in ("x", "y"):
             assert direct[name].c.count_documents({}) == 9 and client[name].c.count_documents({}) == 29
+
+
+class TestMovesBesideTransactions:
+    """A range is moved while transactions write: the fence waits until those that have begun have ended."""
+
+    def fence(self, direct, ns):
+        return direct.config.ownership.find_one({"_id": ns}).get("fence")
+
+    def moved(self, cluster, name):
+        with cluster.client() as client:
+            return list(client[name].c.find({}, {"_id": 0}).sort("k"))
+
+    def test_one_that_has_written_goes_on(self, cluster):
+        """The fence of before let it wait for its own end, and gave up."""
+        with cluster.client() as client, cluster.on_shard("s1") as direct:
+            client.admin.command("enableSharding", "goes", primaryShard="s1")
+            coll = shard(client.goes, "c", {"k": 1})
+            coll.insert_many([{"k": 12, "n": 0}, {"k": 15, "n": 0}])
+            with client.start_session() as session, session.start_transaction():
+                coll.update_one({"k": 12}, {"$inc": {"n": 1}}, session=session)
+                join = in_thread(lambda: client.admin.command("moveChunk", "goes.c", find={"k": 15}, to="s0"))
+                until("the fence stands", lambda: self.fence(direct, "goes.c"))
+                # Neither is refused: an error would end the transaction.
+                coll.update_one({"k": 15}, {"$inc": {"n": 1}}, session=session)
+                assert coll.find_one({"k": 15}, session=session)["n"] == 1
+            join()
+        assert self.moved(cluster, "goes") == [{"k": 12, "n": 1}, {"k": 15, "n": 1}]
+
+    def test_it_waits_its_turn(self, cluster):
+        """A transaction that is open for longer than the fence waits at first."""
+        with cluster.client() as client, cluster.on_shard("s1") as direct:
+            client.admin.command("enableSharding", "turns", primaryShard="s1")
+            coll = shard(client.turns, "c", {"k": 1})
+            coll.insert_many([{"k": 12, "n": 0}, {"k": 15, "n": 0}])
+            with client.start_session() as session, session.start_transaction():
+                coll.update_one({"k": 12}, {"$inc": {"n": 1}}, session=session)
+                join = in_thread(lambda: client.admin.command("moveChunk", "turns.c", find={"k": 15}, to="s0"))
+                until("the fence stands", lambda: self.fence(direct, "turns.c"))
+                until("it was too early", lambda: not self.fence(direct, "turns.c"))
+                coll.update_one({"k": 15}, {"$inc": {"n": 1}}, session=session)
+            join()
+        assert self.moved(cluster, "turns") == [{"k": 12, "n": 1}, {"k": 15, "n": 1}]

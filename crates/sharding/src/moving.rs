@@ -19,6 +19,30 @@ use std::time::Duration;
 /// A fence that has stood so long is taken away, and the move fails.
 pub const FENCE: Duration = Duration::from_millis(2000);
 
+/// How long a fence waits for the writes that are under way when it is asked for, one time after the
+/// other. Routers' new writes wait for it meanwhile, and go on for as long in between.
+const DRAINS_MILLIS: [u64; 6] = [500, 500, 500, 750, 1000, 1000];
+
+/// The patience of who asks for a fence with writes that are open for too long.
+#[derive(Clone, Debug, Default)]
+pub struct Drains {
+    refused: usize,
+}
+
+impl Drains {
+    /// For the fence that is asked for now.
+    pub fn now(&self) -> Duration {
+        Duration::from_millis(DRAINS_MILLIS[self.refused.min(DRAINS_MILLIS.len() - 1)])
+    }
+
+    /// That was too short. How long writes go on until the fence is asked for again; `None`: no more.
+    pub fn refused(&mut self) -> Option<Duration> {
+        let pause = self.now();
+        self.refused += 1;
+        (self.refused < DRAINS_MILLIS.len()).then_some(pause)
+    }
+}
+
 /// What the mover does, one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
@@ -67,6 +91,7 @@ pub struct RangeMove {
     at: usize,
     /// When the fence was asked for.
     fenced: Option<Duration>,
+    drains: Drains,
 }
 
 impl RangeMove {
@@ -91,6 +116,17 @@ impl RangeMove {
 
     pub fn done(&mut self) {
         self.at += 1;
+    }
+
+    /// How long the fence that is asked for waits.
+    pub fn drain(&self) -> Duration {
+        self.drains.now()
+    }
+
+    /// Writes were open for longer than the fence has waited: whether it is asked for again, and
+    /// after which pause.
+    pub fn writes_were_open(&mut self) -> Option<Duration> {
+        self.drains.refused()
     }
 
     /// How long routers have waited.

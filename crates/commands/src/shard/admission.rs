@@ -4,6 +4,7 @@
 //! Invariant: a command whose version is refused has changed nothing. One that is admitted while the
 //! shard may hold orphans that it could find runs with a filter that hides them.
 
+use super::gates::Holder;
 use super::hiding::Hider;
 use super::pando_time::MOST_AHEAD_SECONDS;
 use super::{RangesRead, WriterGuard};
@@ -115,31 +116,35 @@ impl Commands {
             // Of a database as a whole.
             (None, None) => {
                 let told = request.body.get("databaseVersion");
-                self.check_home(told, db)?;
+                self.check_home(told, db, false)?;
                 admitted.home = HomeRead::of(told, db);
                 return Ok(admitted);
             }
         };
         let part = self.part_of(&ns);
-        if command.is(flag::WRITE) || merged.is_some() {
-            let home = request.body.contains("databaseVersion");
-            let home = home.then(|| ns.split_once('.').map_or(&*ns, |(db, _)| db));
-            match self.ownerships.enter(&part.name, home) {
-                Some(guard) => admitted.writer = Some(guard),
-                None => return Err(refusal(&ns, received, None, true)),
-            }
-        }
         let told = request.body.get("databaseVersion");
-        self.check_home(told, ns.split_once('.').map_or(&*ns, |(db, _)| db))?;
+        let home = ns.split_once('.').map_or(&*ns, |(db, _)| db);
+        let holder = holder(request.body);
+        if command.is(flag::WRITE) || merged.is_some() || holder.is_some() {
+            let gated = told.map(|_| home);
+            let guard = self.ownerships.enter(&part.name, gated, holder.as_ref());
+            // A read needs none, but goes on where its transaction has one: it could not end otherwise.
+            admitted.writer = match command.is(flag::WRITE) || merged.is_some() {
+                true => Some(guard.ok_or_else(|| refusal(&ns, received, None, true))?),
+                false => guard.filter(WriterGuard::again),
+            };
+        }
+        let again = admitted.writer.as_ref().is_some_and(WriterGuard::again);
+        self.check_home(told, home, again)?;
         // Views are where the database is.
         let reads = matches!(command.name, "find" | "aggregate" | "count" | "distinct");
         if reads && !asks_of_itself(request.body) {
             self.tell_of_view(&ns, request)?;
         }
         if let Some(target) = request.body.get("writesTo").and_then(Val::as_doc) {
-            admitted.writer = Some(self.admit_target(target)?);
+            admitted.writer = Some(self.admit_target(target, holder.as_ref())?);
         }
-        let known = self.ownerships.get(&part.name);
+        let known = unfenced(self.ownerships.get(&part.name), again);
         match standing(known.as_deref(), received) {
             Standing::Serve { hides: false } => {}
             // What is merged is found by the shard key, so it is no orphan.
@@ -184,7 +189,7 @@ impl HomeRead {
     /// Fails where the database has gone while the command ran.
     pub fn check(&self, commands: &Commands) -> Result<()> {
         let told = Some(self.told.as_doc().as_val());
-        Ok(commands.check_home(told, &self.db)?)
+        Ok(commands.check_home(told, &self.db, false)?)
     }
 }
 
@@ -198,8 +203,9 @@ impl Commands {
     }
 
     /// Fails where the router believes another shard's time as the database's primary to be this
-    /// one's, or the other way round.
-    fn check_home(&self, told: Option<Val<'_>>, db: &str) -> Result<(), Error> {
+    /// one's, or the other way round. `again`: a fence is not finished before the command's
+    /// transaction ends.
+    fn check_home(&self, told: Option<Val<'_>>, db: &str, again: bool) -> Result<(), Error> {
         let Some(told) = told.and_then(Val::as_doc) else {
             return Ok(());
         };
@@ -207,6 +213,7 @@ impl Commands {
         let known = self.ownerships.home(db);
         let fenced = match home_standing(known.as_deref(), received) {
             Standing::Serve { .. } => return Ok(()),
+            Standing::Fenced if again => return Ok(()),
             Standing::Stale => false,
             Standing::Fenced => true,
         };
@@ -223,18 +230,18 @@ impl Commands {
 
     /// The gates for the collection that a pipeline writes to beside the one that it reads, as the
     /// router believes it to be: `{ns, shardVersion, databaseVersion?}`.
-    fn admit_target(&self, target: Doc<'_>) -> Result<WriterGuard, Error> {
+    fn admit_target(&self, target: Doc<'_>, holder: Option<&Holder>) -> Result<WriterGuard, Error> {
         let ns = target.get("ns").and_then(Val::as_str).unwrap_or_default();
         let db = ns.split_once('.').map_or(ns, |(db, _)| db);
         let received = Received::of(target).map_err(|stop| stop.into_error())?;
         let told = target.get("databaseVersion");
         let home = told.map(|_| db);
         let part = self.part_of(ns);
-        let Some(guard) = self.ownerships.enter(&part.name, home) else {
+        let Some(guard) = self.ownerships.enter(&part.name, home, holder) else {
             return Err(refusal(ns, received, None, true));
         };
-        self.check_home(told, db)?;
-        let known = self.ownerships.get(&part.name);
+        self.check_home(told, db, guard.again())?;
+        let known = unfenced(self.ownerships.get(&part.name), guard.again());
         match standing(known.as_deref(), received) {
             Standing::Serve { .. } => Ok(guard),
             Standing::Stale => Err(refusal(ns, received, known.as_deref(), false)),
@@ -376,6 +383,26 @@ fn asks_of_itself(command: Doc<'_>) -> bool {
     let stages = command.get("pipeline").and_then(Val::as_array);
     let first = stages.and_then(|s| s.values().next()?.as_doc()?.first());
     first.is_some_and(|e| matches!(e.name, "$collStats" | "$indexStats" | "$planCacheStats"))
+}
+
+/// The transaction that a command belongs to.
+fn holder(body: Doc<'_>) -> Option<Holder> {
+    if body.get("autocommit").and_then(Val::as_bool) != Some(false) {
+        return None;
+    }
+    let lsid = body.get("lsid")?.as_doc()?;
+    Some((
+        lsid.as_bytes().to_vec(),
+        body.get("txnNumber")?.to_i64_exact()?,
+    ))
+}
+
+/// What is known, without a fence that waits for the command's own transaction.
+fn unfenced(known: Option<Arc<Ownership>>, again: bool) -> Option<Arc<Ownership>> {
+    match known {
+        Some(known) if again && known.fence.is_some() => Some(Arc::new(known.without_fence())),
+        known => known,
+    }
 }
 
 pub(super) fn refusal(

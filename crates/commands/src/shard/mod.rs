@@ -3,6 +3,7 @@
 //! ([decision](../../../../docs/decisions/2026-11-25-sharding.md)).
 
 mod admission;
+mod gates;
 mod hiding;
 mod ownerships;
 pub mod pando_change;
@@ -34,12 +35,19 @@ use bson::{Doc, DocBuf, Val};
 use errors::Result;
 use session::Lsid;
 use sharding::{Ownership, PlaceRange};
+use std::time::Duration;
 
 /// Where a shard keeps what it knows.
 pub(crate) const OWNERSHIP: &str = "config.ownership";
 
 /// Where it keeps which databases it is the primary of.
 pub(crate) const HOMES: &str = "config.homes";
+
+/// How long a fence waits for what is under way (`drain`), while routers' new writes wait for it.
+fn drain_time(cx: &CommandContext<'_, '_>) -> Duration {
+    let millis = cx.args.field("drain").and_then(|v| v.to_i64_exact());
+    Duration::from_millis(millis.unwrap_or(500).clamp(0, 2000).unsigned_abs())
+}
 
 /// The required string `name` of an internal command.
 fn text<'a>(cx: &CommandContext<'_, 'a>, name: &str) -> Result<&'a str> {

@@ -4,13 +4,14 @@
 //! write that a router sent holds its collection's gate from before its version is compared until it is committed; so whoever
 //! has raised a fence and then passed the gate has seen the last write of before.
 
+use super::gates::{Gate, Holder, Pass};
 use super::{HOMES, OWNERSHIP};
 use crate::settings::documents;
 use bson::Doc;
 use catalog::keyspace::SPACE_RECORD;
 use errors::{Result, bail};
 use executor::{Engine, ShardKeys};
-use parking_lot::{ArcRwLockReadGuard, Condvar, Mutex, RawRwLock, RwLock};
+use parking_lot::{Condvar, Mutex, RwLock};
 use sharding::{Home, Ownership, PlaceRange, UnderWay};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,18 +19,14 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use storage::{Committed, Effect, Entry, Observer, Op};
 
-/// How long routers' new writes wait for those that are under way.
-pub(super) const DRAIN: Duration = Duration::from_millis(500);
 /// How long movers' writes that are under way are waited for.
 const MOVERS_DRAIN: Duration = Duration::from_secs(5);
-
-type Gate = ArcRwLockReadGuard<RawRwLock, ()>;
 
 /// Held by a write until it is committed: a router's has the gates of its collection and, where that
 /// is not sharded, of its database.
 pub struct WriterGuard {
-    _collection: Option<Gate>,
-    _database: Option<Gate>,
+    collection: Option<Pass>,
+    database: Option<Pass>,
     _mover: Option<MoverGuard>,
 }
 
@@ -49,12 +46,22 @@ impl Drop for MoverGuard {
     }
 }
 
+impl WriterGuard {
+    /// Its transaction has written here before: fences of the collection, and of the database where it
+    /// has that gate, are not finished before it ends.
+    pub(super) fn again(&self) -> bool {
+        let passes = [&self.collection, &self.database];
+        let mut held = passes.into_iter().flatten().peekable();
+        held.peek().is_some() && held.all(|pass| pass.again)
+    }
+}
+
 #[derive(Default)]
 struct Part {
     ownership: Option<Arc<Ownership>>,
     /// When the ranges that it has became other ones, or what it hid is shown.
     changed: Option<Instant>,
-    gate: Arc<RwLock<()>>,
+    gate: Gate,
     movers: Arc<Movers>,
 }
 
@@ -134,13 +141,19 @@ impl Ownerships {
         self.waited_slowly.load(Ordering::Relaxed)
     }
 
-    /// The gates for a write; `None` while somebody waits for writes to end.
-    pub fn enter(&self, ns: &str, db: Option<&str>) -> Option<WriterGuard> {
+    /// The gates for a write; `None` while somebody waits for writes to end, unless `holder`, the
+    /// write's transaction, has written there before.
+    pub(super) fn enter(
+        &self,
+        ns: &str,
+        db: Option<&str>,
+        holder: Option<&Holder>,
+    ) -> Option<WriterGuard> {
         Some(WriterGuard {
-            _collection: Some(self.gate(ns).try_read_arc()?),
-            _database: match db {
+            collection: Some(self.gate(ns).enter(holder)?),
+            database: match db {
                 None => None,
-                Some(db) => Some(self.gate(db).try_read_arc()?),
+                Some(db) => Some(self.gate(db).enter(holder)?),
             },
             _mover: None,
         })
@@ -152,8 +165,8 @@ impl Ownerships {
         let movers = self.part(ns, |part| part.movers.clone());
         let number = movers.0.lock().enter(range);
         WriterGuard {
-            _collection: None,
-            _database: None,
+            collection: None,
+            database: None,
             _mover: Some(MoverGuard { movers, number }),
         }
     }
@@ -176,7 +189,7 @@ impl Ownerships {
         Ok(())
     }
 
-    fn gate(&self, name: &str) -> Arc<RwLock<()>> {
+    fn gate(&self, name: &str) -> Gate {
         self.part(name, |part| part.gate.clone())
     }
 
@@ -199,12 +212,7 @@ impl Ownerships {
             }
         }
         drop(held);
-        let gate = self.gate(ns);
-        if gate.try_read().is_none() {
-            waited = true;
-            drop(gate.try_read_until(until));
-        }
-        waited
+        self.gate(ns).wait_while_awaited(until) || waited
     }
 
     fn tell_news(&self) {
@@ -223,9 +231,9 @@ impl Ownerships {
 
     /// Waits until the writes to a collection, or to what of a database is not sharded, are
     /// committed that are under way, those of open transactions among them; false when that takes
-    /// too long.
-    pub fn drain(&self, name: &str) -> bool {
-        self.gate(name).try_write_for(DRAIN).is_some()
+    /// longer than `wait`.
+    pub(super) fn drain(&self, name: &str, wait: Duration) -> bool {
+        self.gate(name).drain(wait)
     }
 
     fn take_home(&self, d: Doc<'_>) {

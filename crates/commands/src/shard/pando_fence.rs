@@ -2,15 +2,16 @@
 //! have another owner.
 //!
 //! ```text
-//! {_pandoFence: 1, ns, range: {low, high?}, by: <string>, turn?, firm?}      → {upTo: <long>}
+//! {_pandoFence: 1, ns, range: {low, high?}, by: <string>, turn?, firm?, drain?: <milliseconds>}
+//!                                                                             → {upTo: <long>}
 //! {_pandoFence: 1, ns, by, lift: true, turn?}
 //! {_pandoFence: 1, ns, wait: <milliseconds>}       → {waited: <bool>}   when none stands any more
 //! ```
 //! A later `turn` lifts what an earlier one has raised. The reply comes when all writes of before are
-//! in the log, which ends at `upTo`, those of prepared transactions among them.
+//! in the log, which ends at `upTo`, those of prepared transactions among them. They are waited for as
+//! long as `drain` says; where that is too short, the fence is gone again when the reply comes.
 
-use super::ownerships::DRAIN;
-use super::{range, store, text, turn};
+use super::{drain_time, range, store, text, turn};
 use crate::request::{CommandContext, Done};
 use errors::{Result, bail};
 use sharding::Fence;
@@ -53,8 +54,9 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     };
     store(cx, &known)?;
     let prepared = &cx.app.engine.prepared;
-    let ended = || prepared.wait(DRAIN, |_, t| t.collections.iter().any(|c| c == ns));
-    let is_quiet = lift || ownerships.drain(ns) && ended();
+    let patience = drain_time(cx);
+    let ended = || prepared.wait(patience, |_, t| t.collections.iter().any(|c| c == ns));
+    let is_quiet = lift || ownerships.drain(ns, patience) && ended();
     if !is_quiet {
         store(cx, &known.without_fence())?;
         bail!(

@@ -2,14 +2,14 @@
 //!
 //! ```text
 //! {_pandoHome: 1, home: {_id: db, version, primary}, turn?}     only what is newer is learned
-//! {_pandoHome: 1, fence: db, version, by: <string>, turn}       routers wait; the reply comes when all writes of before are done
+//! {_pandoHome: 1, fence: db, version, by: <string>, turn, drain?: <milliseconds>}
+//!                                                               routers wait; the reply comes when all writes of before are done
 //! {_pandoHome: 1, lift: db, by: <string>, turn?}
 //! {_pandoHome: 1, forgetViews: db, turn}                        where the shard is not the primary
 //! ```
 //! What an earlier holder of the database's lock sends is refused.
 
-use super::ownerships::DRAIN;
-use super::{HOMES, document, put, text};
+use super::{HOMES, document, drain_time, put, text};
 use crate::ddl::changed;
 use crate::request::{CommandContext, Done, idl};
 use bson::Val;
@@ -69,8 +69,9 @@ fn fence(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     store(cx, &fenced)?;
     let prepared = &cx.app.engine.prepared;
     let here = |ns: &str| ns.split_once('.').is_some_and(|(of, _)| of == db);
-    let ended = || prepared.wait(DRAIN, |_, t| t.collections.iter().any(|c| here(c)));
-    if !(ownerships.drain(db) && ended()) {
+    let patience = drain_time(cx);
+    let ended = || prepared.wait(patience, |_, t| t.collections.iter().any(|c| here(c)));
+    if !(ownerships.drain(db, patience) && ended()) {
         store(cx, &fenced.without_fence())?;
         bail!(
             LockTimeout,

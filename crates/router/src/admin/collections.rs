@@ -14,6 +14,7 @@ use crate::transfer::{SPREAD, begin, decide, fence, make_like};
 use crate::{Failure, Outcome, listing};
 use bson::{Doc, DocBuf, ObjectId, Val, Value, Writer, doc};
 use errors::{Code, err};
+use sharding::moving::Drains;
 use sharding::{
     Chunk, CollectionEntry, PlaceRange, RoutingTable, Series, ShardKey, Version, split,
 };
@@ -270,7 +271,8 @@ fn spread_out(
     };
     begin(held, ns, SPREAD, fields)?;
     let spread = || -> Outcome<()> {
-        fence(cluster, held, ns, from, &PlaceRange::all(), false)?;
+        let how = (false, Drains::default().now());
+        fence(cluster, held, ns, from, &PlaceRange::all(), how)?;
         if listing::size_on(cluster, from, ns)?.1 > 0 {
             return Ok(());
         }

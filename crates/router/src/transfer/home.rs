@@ -15,6 +15,7 @@ use crate::{Failure, Outcome};
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use errors::{Code, err};
 use sharding::DbVersion;
+use sharding::moving::Drains;
 use sharding::moving_home::{HomeMove, Step};
 use std::sync::Arc;
 
@@ -79,13 +80,24 @@ impl<'c> Leaving<'c> {
 
     /// Has routers wait with the database; what it has acknowledged is done.
     fn fence(&self) -> Outcome<()> {
-        let fence = doc! {
-            "fence": self.db,
-            "version": self.version.to_doc(),
-            "by": self.held.fence(),
-        };
-        let turn = Some(self.held.turn());
-        self.cluster.on_home(&self.from, fence, turn)
+        let mut drains = Drains::default();
+        loop {
+            let millis = i64::try_from(drains.now().as_millis()).unwrap_or(i64::MAX);
+            let fence = doc! {
+                "fence": self.db,
+                "version": self.version.to_doc(),
+                "by": self.held.fence(),
+                "drain": millis,
+            };
+            let turn = Some(self.held.turn());
+            match self.cluster.on_home(&self.from, fence, turn) {
+                Err(Failure::Client(e)) if e.code == Code::LockTimeout => match drains.refused() {
+                    Some(pause) if !self.held.is_wanted() => std::thread::sleep(pause),
+                    _ => return Err(e.into()),
+                },
+                done => return done,
+            }
+        }
     }
 
     fn decide(&self, write: impl FnOnce(&mut Change<'_>)) -> Outcome<()> {

@@ -39,7 +39,7 @@ use crate::write_concern::majority;
 use crate::{Failure, Outcome, ddl};
 use bson::{Doc, DocBuf, ObjectId, Val, Writer, doc};
 use copy::{Giver, Way, copy_sessions, likeness};
-use errors::{Code, err};
+use errors::{Code, Error, err};
 use leases::Kept;
 use left::{clean, teach_as};
 use parking_lot::Mutex;
@@ -48,7 +48,7 @@ use sharding::moving::{RangeMove, Step, change_of_owner};
 use sharding::series::check_bound;
 use sharding::{Chunk, PlaceRange, RoutingTable};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 struct Move<'c> {
     cluster: &'c Cluster,
@@ -198,15 +198,42 @@ impl Move<'_> {
         let began = Instant::now();
         while let Some(step) = steps.step(began.elapsed())? {
             self.manner.check()?;
-            self.step(step, &way, &mut giver)?;
-            steps.done();
+            match self.step(step, &way, &mut giver, steps.drain()) {
+                Err(Failure::Client(e)) if step == Step::Fence && e.code == Code::LockTimeout => {
+                    self.wait_for_writes(e, &mut steps, &mut giver)?
+                }
+                done => {
+                    done?;
+                    steps.done();
+                }
+            }
         }
         let millis = steps.fence_stands(began.elapsed()).as_millis() as u64;
         tracing::debug!(target: "SHARDING", ns = self.ns(), millis, "A range has another owner");
         Ok(())
     }
 
-    fn step<'w>(&self, step: Step, way: &'w Way<'w>, giver: &mut Option<Giver<'w>>) -> Outcome<()> {
+    /// Writes were open for too long for the fence: it waits its turn, and the copy stays near.
+    fn wait_for_writes(
+        &self,
+        refusal: Error,
+        steps: &mut RangeMove,
+        giver: &mut Option<Giver<'_>>,
+    ) -> Outcome<()> {
+        match steps.writes_were_open() {
+            Some(pause) if !self.held.is_wanted() => std::thread::sleep(pause),
+            _ => return Err(refusal.into()),
+        }
+        giver.as_mut().map_or(Ok(()), Giver::come_near)
+    }
+
+    fn step<'w>(
+        &self,
+        step: Step,
+        way: &'w Way<'w>,
+        giver: &mut Option<Giver<'w>>,
+        drain: Duration,
+    ) -> Outcome<()> {
         let turn = Some(self.held.turn());
         let tell = |shard: &str| teach_as(self.cluster, &self.table, shard, turn, None);
         match step {
@@ -233,7 +260,7 @@ impl Move<'_> {
                     self.ns(),
                     &self.from,
                     &self.range,
-                    false,
+                    (false, drain),
                 )?;
                 self.check_like()
             }
@@ -354,14 +381,16 @@ fn within(table: &RoutingTable, range: &PlaceRange, min: Doc<'_>, max: Doc<'_>) 
 }
 
 /// From here on routers wait with a collection at a shard; what it has acknowledged is in its log.
+/// Writes that are under way are waited for as long as `drain` says.
 pub(crate) fn fence(
     cluster: &Cluster,
     held: &Lock<'_>,
     ns: &str,
     shard: &str,
     range: &PlaceRange,
-    firm: bool,
+    (firm, drain): (bool, Duration),
 ) -> Outcome<()> {
+    let drain = i64::try_from(drain.as_millis()).unwrap_or(i64::MAX);
     let fence = doc! {
         "_pandoFence": 1,
         "ns": ns,
@@ -369,6 +398,7 @@ pub(crate) fn fence(
         "by": held.fence(),
         "turn": held.turn(),
         "firm": firm,
+        "drain": drain,
         "writeConcern": majority(),
     };
     cluster.on_shard(shard, "admin", fence.as_doc()).map(drop)

@@ -17,6 +17,7 @@ use crate::write_concern::majority;
 use crate::{Failure, Outcome, ddl};
 use bson::{Doc, DocBuf, ObjectId, Val, Value, Writer, doc};
 use errors::{Code, err};
+use sharding::moving::Drains;
 use sharding::{Chunk, CollectionEntry, PlaceRange, RoutingTable, ShardKey, Version};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -186,17 +187,7 @@ impl Reshard<'_> {
             giver.come_near()?;
         }
         self.still_wanted()?;
-        let raised = Instant::now();
-        for shard in &self.all {
-            fence(
-                self.cluster,
-                self.held,
-                self.ns(),
-                shard,
-                &PlaceRange::all(),
-                true,
-            )?;
-        }
+        let raised = self.fence_all(&mut givers)?;
         for giver in &mut givers {
             giver.finish()?;
         }
@@ -216,6 +207,34 @@ impl Reshard<'_> {
             .into());
         }
         self.commit()
+    }
+
+    /// Raises the fences of all shards, and says when. Where writes are open for too long at one,
+    /// those of the others are taken away, and it waits its turn.
+    fn fence_all(&self, givers: &mut [Giver<'_>]) -> Outcome<Instant> {
+        let mut drains = Drains::default();
+        loop {
+            let raised = Instant::now();
+            let how = (true, drains.now());
+            let (held, ns, all) = (self.held, self.ns(), PlaceRange::all());
+            let raise = |shard: &Arc<str>| fence(self.cluster, held, ns, shard, &all, how);
+            match self.all.iter().try_for_each(raise) {
+                Err(Failure::Client(e)) if e.code == Code::LockTimeout => {
+                    let Some(pause) = drains.refused() else {
+                        return Err(e.into());
+                    };
+                    for shard in &self.all {
+                        lift(self.cluster, shard, ns, &held.fence(), Some(held.turn()))?;
+                    }
+                    std::thread::sleep(pause);
+                }
+                done => return done.map(|()| raised),
+            }
+            for giver in &mut *givers {
+                giver.come_near()?;
+            }
+            self.still_wanted()?;
+        }
     }
 
     /// The filter for what a giver has, where others give too.
