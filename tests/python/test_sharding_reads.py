@@ -3,7 +3,9 @@ collections, change streams, what administrators look at."""
 
 import itertools
 import threading
+import time
 
+import bson
 import pytest
 from bson import Decimal128, MinKey
 from harness import refuses, until
@@ -287,6 +289,26 @@ def test_a_change_stream_does_not_show_moves(db, cluster):
         events = read(stream, 4)
         assert [e["updateDescription"]["updatedFields"] for e in events] == [{"n": n} for n in range(4)]
         assert events[0]["fullDocument"] == {"_id": 75, "k": 75, "n": 3}
+
+
+def test_a_change_stream_begins_where_its_aggregate_was_read(db, cluster):
+    """However long it waits for a thread: what others write meanwhile is behind its beginning, what they wrote before is not."""
+    coll = shard(db, "c", {"n": 1}, at=[50])
+    coll.insert_many([{"_id": -n, "n": n} for n in (1, 60)])
+    held = {"failCommands": ["aggregate"], "blockConnection": True, "blockTimeMS": 700}
+    with cluster.routers[0].wire() as watcher:
+        coll.insert_many([{"_id": -n, "n": n} for n in (2, 61)])
+        db.client.admin.command("configureFailPoint", "failCommand", mode={"times": 1}, data=held)
+        opening = {"aggregate": "c", "pipeline": [{"$changeStream": {}}], "cursor": {}, "$db": db.name}
+        watcher.send_body(bson.encode(opening))
+        time.sleep(0.3)
+        coll.insert_many([{"_id": n, "n": n} for n in (3, 62)])
+        cursor = watcher.receive_msg()["cursor"]
+        found = [e["documentKey"]["_id"] for e in cursor["firstBatch"]]
+        while len(found) < 2:
+            more = watcher.command({"getMore": cursor["id"], "collection": "c", "maxTimeMS": 5000, "$db": db.name})
+            found += [e["documentKey"]["_id"] for e in more["cursor"]["nextBatch"]]
+        assert sorted(found) == [3, 62]
 
 
 def test_a_change_stream_that_fails_is_resumed(db):

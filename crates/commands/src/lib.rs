@@ -124,6 +124,7 @@ pub struct Commands {
     pub(crate) security: Arc<security::Security>,
     /// What this shard has of sharded collections.
     pub(crate) ownerships: Arc<shard::Ownerships>,
+    pub(crate) log_times: Arc<shard::LogTimes>,
     /// Takes samples of queries.
     pub samplers: Arc<analysis::sampling::Samplers>,
     /// Reads what pipelines join and this server does not have.
@@ -182,6 +183,10 @@ impl Commands {
         let security = Arc::new(security::Security::open(&config)?);
         store.observe(Arc::new(security::RaiseGeneration(security.clone())))?;
         let ownerships = shard::Ownerships::follow(&engine)?;
+        let log_times = Arc::new(shard::LogTimes::default());
+        if config.role == ClusterRole::Shard {
+            store.observe(log_times.clone())?;
+        }
         let samplers = analysis::sampling::Samplers::follow(&engine)?;
         control.establishment.limit(parameters.establishment());
         let no_scan = parameters.bool(parameters::NO_TABLE_SCAN);
@@ -228,6 +233,7 @@ impl Commands {
             topology: Arc::default(),
             security,
             ownerships,
+            log_times,
             samplers,
             elsewhere: OnceLock::new(),
         };

@@ -20,7 +20,7 @@ use crate::replica_set::Asked;
 use crate::request::{Command, finish};
 use crate::service_impl::Router;
 use crate::stream_token::{shard_in, with_shard};
-use crate::transfer::{reach_time, set_time, time_of};
+use crate::transfer::{set_time, time_before};
 use crate::upstream::{Wait, error_of, message, with_fields};
 use crate::waiting_streams::Waiting;
 use crate::{Failure, Outcome, ReplicaSet, find};
@@ -97,7 +97,9 @@ pub(crate) fn open(
         collection => format!("{}.{collection}", command.db),
     };
     let given = spec.as_doc().unwrap_or(Doc::EMPTY);
-    let begin = Begin::of(router, given)?;
+    let waited = command.request.resumed.as_ref();
+    let waited = waited.map_or(Duration::ZERO, |run| run.since.elapsed());
+    let begin = Begin::of(router, given, waited)?;
     let resumes = ["resumeAfter", "startAfter", "startAtOperationTime"];
     let mut kept = Writer::new();
     for e in given.iter().filter(|e| !resumes.contains(&e.name)) {
@@ -156,10 +158,13 @@ struct Begin {
     /// The shard whose event it resumes behind, and how it is told of that.
     origin: Option<(String, DocBuf)>,
     time: u64,
+    /// Of a stream that begins now: what the time of each shard's log was when its command was read.
+    times: HashMap<String, u64>,
 }
 
 impl Begin {
-    fn of(router: &Router, given: Doc<'_>) -> Outcome<Begin> {
+    /// `waited`: for how long the command has waited since it was read.
+    fn of(router: &Router, given: Doc<'_>, waited: Duration) -> Outcome<Begin> {
         let resumed = ["resumeAfter", "startAfter"]
             .into_iter()
             .find_map(|name| Some((name, given.get(name).filter(|v| !v.is_nullish())?)));
@@ -185,15 +190,16 @@ impl Begin {
                 token: with_shard(&token.hex(), &shard),
                 origin: (!shard.is_empty()).then(|| (shard, how.finish())),
                 time: token.ts,
+                times: HashMap::new(),
             });
         }
-        let time = match given
-            .get("startAtOperationTime")
-            .and_then(Val::as_timestamp)
-        {
-            Some(time) => time,
-            None => now(router)?,
+        let given = given.get("startAtOperationTime");
+        let times = match given.and_then(Val::as_timestamp) {
+            Some(_) => HashMap::new(),
+            None => times_before(router, waited)?,
         };
+        let least = || times.values().min().copied().unwrap_or_default();
+        let time = given.and_then(Val::as_timestamp).unwrap_or_else(least);
         let token = Token::mark(time).hex();
         Ok(Begin {
             after: (token.clone(), String::new()),
@@ -201,6 +207,7 @@ impl Begin {
             token,
             origin: None,
             time,
+            times,
         })
     }
 
@@ -208,7 +215,7 @@ impl Begin {
     fn start_of(&self, shard: &str) -> DocBuf {
         match &self.origin {
             Some((origin, how)) if origin == shard => how.clone(),
-            _ => at_time(self.time),
+            _ => at_time(self.times.get(shard).copied().unwrap_or(self.time)),
         }
     }
 }
@@ -224,18 +231,16 @@ fn at_time(time: u64) -> DocBuf {
     w.finish()
 }
 
-/// A time that is later than all that was written, and that all shards have come to: what they
-/// write then is later.
-fn now(router: &Router) -> Outcome<u64> {
-    let shards = router.cluster.shard_names()?;
-    let mut latest = 0;
-    for shard in &shards {
-        latest = latest.max(time_of(&router.cluster, shard)?);
+/// For each shard the time behind all that it had written so long ago: what it has written since is
+/// at that time or later.
+fn times_before(router: &Router, ago: Duration) -> Outcome<HashMap<String, u64>> {
+    let asked = Instant::now();
+    let mut times = HashMap::new();
+    for shard in router.cluster.shard_names()? {
+        let then = time_before(&router.cluster, &shard, ago + asked.elapsed())?;
+        times.insert(shard.to_string(), then + 1);
     }
-    for shard in &shards {
-        reach_time(&router.cluster, shard, latest + 1)?;
-    }
-    Ok(latest + 1)
+    Ok(times)
 }
 
 fn data_of(token: Option<Val<'_>>) -> String {

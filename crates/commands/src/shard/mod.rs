@@ -5,6 +5,7 @@
 mod admission;
 mod gates;
 mod hiding;
+mod log_times;
 mod ownerships;
 pub mod pando_change;
 pub mod pando_changes;
@@ -25,6 +26,7 @@ pub mod pando_time;
 mod ranges_read;
 
 pub use admission::HomeRead;
+pub use log_times::LogTimes;
 pub use ownerships::{Ownerships, WriterGuard};
 pub use ranges_read::RangesRead;
 

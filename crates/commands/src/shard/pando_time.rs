@@ -3,12 +3,14 @@
 //! ```text
 //! {_pandoTime: 1}                        → {time: <timestamp of the last entry>}
 //! {_pandoTime: 1, atLeast: <timestamp>}  → {time}       an empty entry brings the log there
+//! {_pandoTime: 1, ago: <microseconds>}   → {time, then} and what it was so long ago
 //! ```
 //! A stream of changes over the cluster may give an event of one shard when no other can have an
 //! earlier one any more.
 
 use crate::request::{CommandContext, Done};
 use errors::{Result, bail};
+use std::time::{Duration, Instant};
 use storage::Entry;
 
 /// How far a shard lets its clock be put forward, in seconds; as MongoDB's
@@ -20,7 +22,14 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     if let Some(time) = at_least.filter(|time| *time > cx.app.store.last_ts()) {
         cx.op.last_index = reach(cx, time)?;
     }
-    cx.w.timestamp("time", cx.app.store.last_ts());
+    let now = cx.app.store.last_ts();
+    cx.w.timestamp("time", now);
+    if let Some(ago) = cx.args.field("ago").and_then(|v| v.to_i64_exact()) {
+        let ago = Duration::from_micros(ago.max(0).unsigned_abs());
+        let then = Instant::now().checked_sub(ago);
+        let then = then.and_then(|then| cx.app.log_times.at(then));
+        cx.w.timestamp("then", then.unwrap_or(now));
+    }
     Ok(Done::Reply)
 }
 

@@ -31,7 +31,7 @@ pub(crate) use left::{HOME, RANGE};
 pub(crate) use left::{SPREAD, begin, decide, table_under};
 pub(crate) use manner::Manner;
 pub(crate) use reshard::{Plan, abort, reshard};
-pub(crate) use time::{join_time, reach_time, set_time, time_of};
+pub(crate) use time::{join_time, reach_time, set_time, time_before, time_of};
 
 use crate::chunks::{Change, Lock, lock_within, log, replace};
 use crate::metadata::{Cluster, run};

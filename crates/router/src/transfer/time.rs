@@ -6,12 +6,22 @@ use crate::write_concern::majority;
 use crate::{Outcome, ReplicaSet};
 use bson::{Val, Writer, doc};
 use errors::err;
+use std::time::Duration;
 
 /// The timestamp of the last entry of a shard's log.
 pub(crate) fn time_of(cluster: &Cluster, shard: &str) -> Outcome<u64> {
     let reply = cluster.on_shard(shard, "admin", doc! {"_pandoTime": 1}.as_doc())?;
     let time = reply.get("time").and_then(Val::as_timestamp);
     Ok(time.ok_or_else(|| err!(InternalError, "{shard} does not say what time it is"))?)
+}
+
+/// The time of a shard's log as it was so long ago.
+pub(crate) fn time_before(cluster: &Cluster, shard: &str, ago: Duration) -> Outcome<u64> {
+    let ago = i64::try_from(ago.as_micros()).unwrap_or(i64::MAX);
+    let ask = doc! {"_pandoTime": 1, "ago": ago};
+    let reply = cluster.on_shard(shard, "admin", ask.as_doc())?;
+    let then = reply.get("then").and_then(Val::as_timestamp);
+    Ok(then.ok_or_else(|| err!(InternalError, "{shard} does not say what time it was"))?)
 }
 
 /// Returns when the log of a shard has come to a time: all that it writes then is later.
