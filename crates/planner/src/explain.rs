@@ -191,7 +191,12 @@ fn sorting(s: &SortPattern, e: &Explain<'_>) -> PlanStage {
 fn counting(e: &Explain<'_>) -> PlanStage {
     let plan = e.plan;
     if e.filter.is_trivial() && plan.access.is_scan() {
-        return PlanStage::new("RECORD_STORE_FAST_COUNT", doc! {});
+        if plan.id_bounds.is_empty() {
+            return PlanStage::new("RECORD_STORE_FAST_COUNT", doc! {});
+        }
+        if !e.clustered {
+            return PlanStage::new("COUNT", doc! {}).over(count_of_all_ids());
+        }
     }
     if let Access::Index(a) = &plan.access
         && plan.residual.is_trivial()
@@ -504,7 +509,21 @@ fn clustered_scan(bounds: &[Interval], residual: &Filter, reverse: bool) -> Plan
     s
 }
 
-fn id_scan(bounds: &[Interval], reverse: bool) -> PlanStage {
+/// What a count by all of `_id_` scans.
+fn count_of_all_ids() -> PlanStage {
+    let mut w = describe_ids();
+    w.open_doc("indexBounds")
+        .doc("startKey", doc! { "_id": bson::Val::MIN_KEY }.as_doc())
+        .bool("startKeyInclusive", true)
+        .doc("endKey", doc! { "_id": bson::Val::MAX_KEY }.as_doc())
+        .bool("endKeyInclusive", true)
+        .close();
+    let mut s = PlanStage::new("COUNT_SCAN", w.finish());
+    s.index = Some(crate::ID_INDEX);
+    s
+}
+
+fn describe_ids() -> Writer {
     let mut w = Writer::new();
     w.doc("keyPattern", doc! { "_id": 1 }.as_doc())
         .str("indexName", "_id_")
@@ -513,8 +532,13 @@ fn id_scan(bounds: &[Interval], reverse: bool) -> PlanStage {
         .bool("isUnique", true)
         .bool("isSparse", false)
         .bool("isPartial", false)
-        .i32("indexVersion", 2)
-        .str("direction", direction(reverse));
+        .i32("indexVersion", 2);
+    w
+}
+
+fn id_scan(bounds: &[Interval], reverse: bool) -> PlanStage {
+    let mut w = describe_ids();
+    w.str("direction", direction(reverse));
     index_bounds(&mut w, |w| texts(w, "_id", bounds, (reverse, false)));
     let mut s = PlanStage::new("IXSCAN", w.finish());
     s.index = Some(crate::ID_INDEX);
