@@ -67,7 +67,7 @@ fn planning_ends_when_it_is_interrupted() {
     for f in [product(2, 20_000, 24), product(40_000, 1, 24)] {
         let asked = Cell::new(0);
         let stop = |_: Option<Instant>| match asked.replace(asked.get() + 1) {
-            2 => Err(errors::err!(Interrupted, "enough").into()),
+            2 => Err(errors::err!(Interrupted, "enough")),
             _ => Ok(()),
         };
         let interrupted = operation::asking(None, &stop, || plan(&request(&f, &infos)));

@@ -396,7 +396,7 @@ fn parsing_asks() {
         let asked = AtomicUsize::new(0);
         let ask = |_: Option<Instant>| match asked.fetch_add(1, Relaxed) {
             n if n < most => Ok(()),
-            _ => Err(err!(Interrupted, "enough").into()),
+            _ => Err(err!(Interrupted, "enough")),
         };
         let ended = errors::operation::asking(None, &ask, || parse(&ParseEnv::new()))
             .err()
