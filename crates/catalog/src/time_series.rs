@@ -11,12 +11,29 @@ use bson::{DocBuf, Writer};
 use errors::Result;
 use foldhash::HashMap;
 use parking_lot::Mutex;
+use std::sync::atomic::AtomicU64;
 
 /// Of so many meta values it counts; then it begins anew.
 const MOST_METAS: usize = 100_000;
 
+/// What was written to a collection's buckets since the process began.
+#[derive(Debug, Default)]
+pub struct BucketFigures {
+    /// Buckets that were made.
+    pub made: AtomicU64,
+    /// Buckets that were packed out of others.
+    pub packed: AtomicU64,
+    pub measurements: AtomicU64,
+    /// Buckets that took no more because they had as many measurements as there may be, as many bytes,
+    /// or because the next measurement lay behind their span.
+    pub full_by_count: AtomicU64,
+    pub full_by_size: AtomicU64,
+    pub full_by_time: AtomicU64,
+}
+
 #[derive(Debug, Default)]
 pub struct Young {
+    pub figures: BucketFigures,
     counts: Mutex<HashMap<Vec<u8>, Count>>,
 }
 

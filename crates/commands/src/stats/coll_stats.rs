@@ -5,9 +5,11 @@ use crate::replication::oplog;
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use bson::Writer;
+use catalog::time_series::BucketFigures;
 use catalog::{Collection, IndexState};
 use errors::{Result, bail};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let ns = cx.args.namespace()?;
@@ -72,8 +74,9 @@ pub fn append_series(w: &mut Writer, buckets: &Collection, s: &Sizes, scale: i64
     w.open_doc("timeseries")
         .str("bucketsNs", &buckets.ns)
         .int("bucketCount", s.count as i64)
-        .int("avgBucketSize", s.average() as i64)
-        .close();
+        .int("avgBucketSize", s.average() as i64);
+    append_bucket_figures(w, &buckets.young.figures);
+    w.close();
     let mut all = Writer::new();
     append(&mut all, buckets, s, scale);
     // How many measurements there are is not known of buckets.
@@ -81,6 +84,43 @@ pub fn append_series(w: &mut Writer, buckets: &Collection, s: &Sizes, scale: i64
         if !matches!(e.name, "count" | "avgObjSize") {
             w.val(e.name, e.val);
         }
+    }
+}
+
+/// Nothing is kept open here: each measurement is in a bucket on its own way to the disk, and buckets
+/// are packed later, which counts as their update.
+fn append_bucket_figures(w: &mut Writer, figures: &BucketFigures) {
+    let number = |n: &AtomicU64| n.load(Relaxed) as i64;
+    let (made, measurements) = (number(&figures.made), number(&figures.measurements));
+    w.i64("numBucketInserts", made)
+        .i64("numBucketUpdates", number(&figures.packed))
+        .i64("numBucketsOpenedDueToMetadata", made);
+    w.i64("numBucketsClosedDueToCount", number(&figures.full_by_count))
+        .i64("numBucketsClosedDueToSize", number(&figures.full_by_size))
+        .i64(
+            "numBucketsClosedDueToTimeForward",
+            number(&figures.full_by_time),
+        );
+    for never in [
+        "numBucketsClosedDueToCachePressure",
+        "numBucketsClosedDueToSchemaChange",
+        "numBucketsClosedDueToTimeBackward",
+        "numBucketsClosedDueToMemoryThreshold",
+        "numBucketsClosedDueToReopening",
+        "numBucketsArchivedDueToMemoryThreshold",
+        "numBucketsArchivedDueToTimeBackward",
+        "numBucketsReopened",
+        "numBucketsKeptOpenDueToLargeMeasurements",
+        "numBucketFetchesFailed",
+        "numBucketQueriesFailed",
+        "numWaits",
+    ] {
+        w.i64(never, 0);
+    }
+    w.i64("numCommits", made)
+        .i64("numMeasurementsCommitted", measurements);
+    if let Some(average) = measurements.checked_div(made) {
+        w.i64("avgNumMeasurementsPerCommit", average);
     }
 }
 

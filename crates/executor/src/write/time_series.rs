@@ -22,12 +22,14 @@ use crate::write::retry::{Retry, StmtResult};
 use crate::write::update::{UpdateRequest, Updated, update_ctx};
 use bson::{Doc, DocBuf, ObjectId, Val, Value, Writer, key, tag};
 use catalog::Collection;
+use catalog::time_series::BucketFigures;
 use errors::{Error, Result, Stop, bail};
 use foldhash::HashMap;
 use query::expr::ParseEnv;
 use query::filter::Filter;
 use query::pipeline::filter_paths;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use storage::{Direction, Effect};
 use time_series::{Measurement, Selection, TimeSeriesOptions};
 
@@ -330,6 +332,12 @@ fn insert_rows(
             if packed.rows < time_series::PACKED_ROWS {
                 few += packed.rows;
             }
+            if let (Some(first), Some(next)) = (these.first(), more.first()) {
+                let end = chunk[*first]
+                    .time
+                    .saturating_add(series.options.span_millis());
+                count_full(&young.figures, packed.rows, chunk[*next].time >= end);
+            }
             let Some((first, with)) = these.split_first() else {
                 continue;
             };
@@ -357,7 +365,10 @@ fn insert_rows(
         n: 1,
         ..StmtResult::default()
     };
+    let made = records.len() as u64;
     let done = insert_chunk(ctx, target, records, true, retry, result)?;
+    young.figures.made.fetch_add(made, Relaxed);
+    young.figures.measurements.fetch_add(done.n as u64, Relaxed);
     if let Some((_, e)) = done.errors.into_iter().next() {
         return Err(e.into());
     }
@@ -399,8 +410,21 @@ fn pack(ctx: &mut OpCtx, series: &Series, meta: Option<Val<'_>>, times: (i64, i6
     if new.len() >= gone.len() {
         return Ok(());
     }
+    let packed = new.len() as u64;
     replace(ctx, &mut write, &gone, new)?;
-    write.commit_unrecorded(ctx)
+    write.commit_unrecorded(ctx)?;
+    coll.young.figures.packed.fetch_add(packed, Relaxed);
+    Ok(())
+}
+
+/// Counts a bucket that the measurement behind it did not fit into.
+fn count_full(figures: &BucketFigures, rows: usize, by_time: bool) {
+    let figure = match rows >= time_series::MAX_ROWS {
+        true => &figures.full_by_count,
+        false if by_time => &figures.full_by_time,
+        false => &figures.full_by_size,
+    };
+    figure.fetch_add(1, Relaxed);
 }
 
 /// The buckets under latched keys, which are in order, as they are now. One scan costs less than a
