@@ -41,7 +41,7 @@ pub use namespace::{
     check_collection_name, check_db_name, check_system_name, collection_of, db_of,
 };
 pub use numbers::Numbers;
-pub use plan_cache::{PlanCache, PlanCacheEntry, PlanKey};
+pub use plan_cache::{PlanCache, PlanCacheEntry, PlanCacheFigures, PlanKey};
 pub use validator::Validator;
 pub use view_definition::ViewDefinition;
 pub use zones::{Expected, Samples, Zones, alike, digest};

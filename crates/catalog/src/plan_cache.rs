@@ -13,6 +13,7 @@ use query::projection::Projection;
 use query::sort::SortPattern;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::SystemTime;
 
 /// The most shapes of a collection.
@@ -48,11 +49,35 @@ pub struct PlanCacheEntry {
 #[derive(Default, Debug)]
 pub struct PlanCache {
     all: Mutex<HashMap<PlanKey, Arc<PlanCacheEntry>>>,
+    hits: AtomicU64,
+    misses: AtomicU64,
+}
+
+/// Of a collection's plans, since the process began.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PlanCacheFigures {
+    pub hits: u64,
+    pub misses: u64,
+    pub shapes: u64,
 }
 
 impl PlanCache {
     pub fn find(&self, key: &PlanKey) -> Option<Arc<PlanCacheEntry>> {
-        self.all.lock().get(key).cloned()
+        let found = self.all.lock().get(key).cloned();
+        let count = match found {
+            Some(_) => &self.hits,
+            None => &self.misses,
+        };
+        count.fetch_add(1, Relaxed);
+        found
+    }
+
+    pub fn figures(&self) -> PlanCacheFigures {
+        PlanCacheFigures {
+            hits: self.hits.load(Relaxed),
+            misses: self.misses.load(Relaxed),
+            shapes: self.all.lock().len() as u64,
+        }
     }
 
     /// Remembers; the oldest is forgotten where there are too many.

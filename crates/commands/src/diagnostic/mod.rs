@@ -1,9 +1,11 @@
 //! Commands that tell how the server and its host do.
 
+mod command_metrics;
 pub mod conn_pool_stats;
 pub mod current_op;
 pub mod diagnostic_data;
 mod election_metrics;
+mod engine_figures;
 pub mod features;
 pub mod get_log;
 pub mod host_info;

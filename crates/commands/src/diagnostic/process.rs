@@ -17,6 +17,11 @@ pub fn page_bytes() -> u64 {
     u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
 }
 
+/// The files and sockets that this process has open.
+pub fn open_files() -> i64 {
+    fs::read_dir("/proc/self/fd").map_or(0, |all| all.count() as i64)
+}
+
 /// Time and faults of this process.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ProcessUsage {

@@ -1,11 +1,10 @@
 //! `serverStatus`: the sections that tools print. `wiredTiger.cache` is filled from our own cache
 //! and memtables, since mongostat reads its columns there; what is ours alone stands in `pandodb`.
 
-use super::{election_metrics, process};
+use super::{command_metrics, election_metrics, engine_figures, process};
 use crate::clock::now_millis;
 use crate::monitoring::latency;
 use crate::monitoring::metrics::KINDS;
-use crate::request::table::{NAMES, lookup};
 use crate::request::{CommandContext, Done};
 use crate::topology::member;
 use crate::version::{PANDO_VERSION, VERSION};
@@ -44,34 +43,36 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         .i64("uptimeEstimate", uptime.as_secs() as i64)
         .date("localTime", now_millis());
     type Section = fn(&mut CommandContext<'_, '_>);
-    let sections: [(&str, Section); 26] = [
+    let sections: [(&str, Section); 28] = [
         ("asserts", asserts),
         ("catalogStats", catalog_stats),
         ("connections", connections),
         ("electionMetrics", election_metrics::append),
         ("extra_info", extra_info),
-        ("flowControl", flow_control),
+        ("flowControl", engine_figures::flow_control),
         ("globalLock", global_lock),
         ("indexBuilds", index_builds),
-        ("locks", |cx| empty(cx, "locks")),
+        ("locks", engine_figures::locks),
         ("logicalSessionRecordCache", sessions),
         ("mem", mem),
-        ("metrics", metrics),
+        ("metrics", command_metrics::append),
         ("mirroredReads", |cx| empty(cx, "mirroredReads")),
         ("network", network),
         ("opLatencies", latencies),
         ("opcounters", |cx| op_counters(cx, "opcounters")),
         ("opcountersRepl", |cx| op_counters(cx, "opcountersRepl")),
         ("oplogTruncation", oplog_truncation),
+        ("queues", engine_figures::queues),
         ("repl", repl),
         ("security", security),
         ("storageEngine", storage_engine),
+        ("tcmalloc", engine_figures::allocator),
         ("transactions", transactions),
         ("transportSecurity", transport_security),
         ("twoPhaseCommitCoordinator", |cx| {
             empty(cx, "twoPhaseCommitCoordinator")
         }),
-        ("wiredTiger", wired_tiger),
+        ("wiredTiger", engine_figures::wired_tiger),
         ("pandodb", pandodb),
     ];
     for (name, write) in sections {
@@ -166,13 +167,6 @@ fn extra_info(cx: &mut CommandContext<'_, '_>) {
     .close();
 }
 
-fn flow_control(cx: &mut CommandContext<'_, '_>) {
-    cx.w.open_doc("flowControl")
-        .bool("enabled", false)
-        .bool("isLagged", false)
-        .close();
-}
-
 fn global_lock(cx: &mut CommandContext<'_, '_>) {
     let active = cx.app.control.metrics.active.load(Relaxed) as i64;
     let micros = cx.app.control.started.elapsed().as_micros() as i64;
@@ -223,81 +217,6 @@ fn mem(cx: &mut CommandContext<'_, '_>) {
     w.bool("supported", true).close();
 }
 
-fn metrics(cx: &mut CommandContext<'_, '_>) {
-    let f = cx.app.cursors.figures();
-    let (_, work) = cx.app.counters.totals();
-    let w = cx.w.open_doc("metrics");
-    w.open_doc("commands");
-    let mut names = NAMES.to_vec();
-    names.sort_unstable();
-    for name in names {
-        if let Some(c) = lookup(name) {
-            let (total, failed) = (c.total.load(Relaxed), c.failed.load(Relaxed));
-            w.open_doc(name)
-                .i64("failed", failed as i64)
-                .i64("total", total as i64)
-                .close();
-        }
-    }
-    w.close();
-    w.open_doc("cursor")
-        .i64("timedOut", f.timed_out as i64)
-        .i64("totalOpened", f.opened as i64);
-    w.open_doc("open")
-        .i64("noTimeout", f.no_timeout as i64)
-        .i64("pinned", f.pinned as i64)
-        .i64("total", f.open as i64)
-        .close()
-        .close();
-    w.open_doc("document")
-        .i64("deleted", work.deleted as i64)
-        .i64("inserted", work.inserted as i64)
-        .i64("returned", work.returned as i64)
-        .i64("updated", work.updated as i64)
-        .close();
-    let waits = &cx.app.counters.acknowledgements;
-    w.open_doc("getLastError").open_doc("wtime");
-    w.i64("num", waits.num.load(Relaxed) as i64)
-        .i64("totalMillis", (waits.micros.load(Relaxed) / 1000) as i64)
-        .close();
-    w.i64("wtimeouts", waits.timed_out.load(Relaxed) as i64)
-        .close();
-    w.open_doc("operation")
-        .i64("scanAndOrder", work.sorts as i64)
-        .i64("writeConflicts", 0)
-        .close();
-    w.open_doc("queryExecutor")
-        .i64("scanned", work.keys_examined as i64)
-        .i64("scannedObjects", work.docs_examined as i64)
-        .i64("hiddenKeysSkipped", work.hidden_keys as i64);
-    w.open_doc("collectionScans")
-        .i64("nonTailable", work.scans as i64)
-        .i64("total", work.scans as i64)
-        .close()
-        .close();
-    // Records lie where their keys say: none ever moves.
-    w.open_doc("record").i64("moves", 0).close();
-    if let Some(replicated) = &cx.app.replicated {
-        w.open_doc("repl").open_doc("apply");
-        w.i64(
-            "ops",
-            KINDS
-                .iter()
-                .map(|(kind, _)| replicated.get(kind))
-                .sum::<u64>() as i64,
-        )
-        .close()
-        .close();
-    }
-    let ttl = &cx.app.expired;
-    w.open_doc("ttl")
-        .i64("deletedDocuments", ttl.deleted.load(Relaxed) as i64)
-        .i64("passes", ttl.passes.load(Relaxed) as i64)
-        .i64("subPasses", ttl.sub_passes.load(Relaxed) as i64)
-        .close();
-    w.close();
-}
-
 fn network(cx: &mut CommandContext<'_, '_>) {
     let m = &cx.app.control.metrics;
     let (sent, received) = (
@@ -317,7 +236,16 @@ fn network(cx: &mut CommandContext<'_, '_>) {
         .bool("clientSupported", false)
         .i64("accepted", 0)
         .close();
-    w.open_doc("compression").close();
+    // What is compressed is not counted apart: the tables are there for those who read them.
+    w.open_doc("compression");
+    for name in ["snappy", "zstd", "zlib"] {
+        w.open_doc(name);
+        for way in ["compressor", "decompressor"] {
+            w.open_doc(way).i64("bytesIn", 0).i64("bytesOut", 0).close();
+        }
+        w.close();
+    }
+    w.close();
     w.open_doc("serviceExecutors").close();
     w.close();
 }
@@ -442,54 +370,6 @@ fn transport_security(cx: &mut CommandContext<'_, '_>) {
         w.i64(v, n as i64);
     }
     w.i64("unknown", 0);
-    w.close();
-}
-
-fn wired_tiger(cx: &mut CommandContext<'_, '_>) {
-    let s = cx.app.store.stats();
-    let cursors = cx.app.cursors.figures();
-    let sessions = cx.app.control.metrics.connections.load(Relaxed) as i64;
-    let transactions = &cx.app.engine.transactions;
-    let [committed, aborted] =
-        [&transactions.committed, &transactions.aborted].map(|n| n.load(Relaxed) as i64);
-    let w = cx.w.open_doc("wiredTiger");
-    w.str("uri", "statistics:");
-    w.open_doc("cache");
-    w.i64("maximum bytes configured", s.cache_capacity_bytes as i64);
-    w.i64(
-        "bytes currently in the cache",
-        (s.cache_used_bytes + s.memtable_bytes) as i64,
-    );
-    w.i64("tracked dirty bytes in the cache", s.memtable_bytes as i64);
-    w.i64(
-        "tracked bytes belonging to internal pages in the cache",
-        s.cache_pinned_bytes as i64,
-    );
-    w.i64("bytes read into cache", 0)
-        .i64("bytes written from cache", 0)
-        .i64("pages evicted by application threads", 0);
-    w.close();
-    w.open_doc("concurrentTransactions");
-    for kind in ["read", "write"] {
-        w.open_doc(kind)
-            .i32("out", 0)
-            .i32("available", 128)
-            .i32("totalTickets", 128)
-            .close();
-    }
-    w.close();
-    w.open_doc("log")
-        .i64("log bytes of payload data", s.log_bytes as i64)
-        .i64("log files", s.log_segments as i64)
-        .close();
-    w.open_doc("session")
-        .i64("open session count", sessions)
-        .i64("open cursor count", cursors.open as i64)
-        .close();
-    w.open_doc("transaction")
-        .i64("transactions committed", committed)
-        .i64("transactions rolled back", aborted)
-        .close();
     w.close();
 }
 

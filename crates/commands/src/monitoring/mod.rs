@@ -5,5 +5,6 @@ pub mod figures;
 pub mod latency;
 pub mod metrics;
 pub mod operations;
+pub mod operators;
 pub mod profiler;
 pub mod replicated;

@@ -2,7 +2,7 @@
 
 use replication::Driver;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use storage::{Committed, Entry, Observer, Op};
+use storage::{Committed, Effect, Entry, Observer, Op};
 
 /// Counts of operations that were applied while this member took none of its own.
 pub struct Replicated {
@@ -11,6 +11,8 @@ pub struct Replicated {
     update: AtomicU64,
     delete: AtomicU64,
     command: AtomicU64,
+    entries: AtomicU64,
+    bytes: AtomicU64,
 }
 
 impl Replicated {
@@ -21,6 +23,8 @@ impl Replicated {
             update: AtomicU64::new(0),
             delete: AtomicU64::new(0),
             command: AtomicU64::new(0),
+            entries: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
         }
     }
 
@@ -37,12 +41,30 @@ impl Replicated {
     }
 }
 
+impl Replicated {
+    /// Entries of others that were applied, and about how many bytes of effects they had.
+    pub fn batches(&self) -> (u64, u64) {
+        (self.entries.load(Relaxed), self.bytes.load(Relaxed))
+    }
+}
+
+fn effect_bytes(effect: &Effect) -> usize {
+    match effect {
+        Effect::Put(key, value) => key.len() + value.len(),
+        Effect::Delete(key) => key.len(),
+        Effect::DeleteRange(low, high) => low.len() + high.len(),
+    }
+}
+
 impl Observer for Replicated {
     fn applied(&self, _at: Committed, entry: &Entry) {
         if self.driver.is_open() {
             return;
         }
+        self.entries.fetch_add(1, Relaxed);
         for part in entry.plain() {
+            let bytes: usize = part.effects.iter().map(effect_bytes).sum();
+            self.bytes.fetch_add(bytes as u64, Relaxed);
             match &part.op {
                 Op::Insert => {
                     let documents = part.count.as_ref().map_or(1, |c| c.records.max(1));

@@ -67,8 +67,11 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     w.open_doc("electionCandidateMetrics")
         .str("lastElectionReason", "electionTimeout")
         .date("lastElectionDate", started);
-    w.i64("electionTerm", ONLY_TERM)
-        .i32("numVotesNeeded", 1)
+    w.i64("electionTerm", ONLY_TERM).i32("numVotesNeeded", 1);
+    w.f64("priorityAtElection", 1.0)
+        .i64("electionTimeoutMillis", 10_000)
+        .date("newTermStartDate", started)
+        .date("wMajorityWriteAvailabilityDate", started)
         .close();
     w.open_array("members").open_doc("");
     w.i32("_id", 0)
@@ -77,10 +80,19 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         .i32("state", 1)
         .str("stateStr", "PRIMARY")
         .int("uptime", uptime);
-    op_time(w, "optime", ts);
-    w.date("optimeDate", wall)
-        .date("lastAppliedWallTime", wall)
-        .date("lastDurableWallTime", wall);
+    for name in ["optime", "optimeDurable", "optimeWritten"] {
+        op_time(w, name, ts);
+    }
+    for name in [
+        "optimeDate",
+        "optimeDurableDate",
+        "optimeWrittenDate",
+        "lastAppliedWallTime",
+        "lastDurableWallTime",
+        "lastWrittenWallTime",
+    ] {
+        w.date(name, wall);
+    }
     w.str("syncSourceHost", "")
         .i32("syncSourceId", -1)
         .str("infoMessage", "");
@@ -170,6 +182,9 @@ fn of_set(cx: &mut CommandContext<'_, '_>, name: &str, status: &Status) -> Resul
                 status.member(status.id).map_or(0.0, |m| m.priority),
             )
             .i64("electionTimeoutMillis", config.settings.election_timeout_ms)
+            // Who is elected has all that a majority has, and takes writes at once.
+            .date("newTermStartDate", millis(at))
+            .date("wMajorityWriteAvailabilityDate", millis(at))
             .close();
     }
     append_vote(w, status);
@@ -342,7 +357,12 @@ fn append_member(
     }
     let durable = known_of(status, id, ts);
     let applied = applied_of(status, id, durable);
-    for (field, known) in [("optime", applied), ("optimeDurable", durable)] {
+    // What is on its disk it has written.
+    for (field, known) in [
+        ("optime", applied),
+        ("optimeDurable", durable),
+        ("optimeWritten", durable),
+    ] {
         w.open_doc(field)
             .timestamp("ts", known.ts)
             .i64("t", if known.ts == 0 { -1 } else { known.term as i64 })
@@ -351,8 +371,10 @@ fn append_member(
     // As MongoDB: of whole seconds, so that times of two members compare.
     w.date("optimeDate", (applied.ts >> 32) as i64 * 1000)
         .date("optimeDurableDate", (durable.ts >> 32) as i64 * 1000)
+        .date("optimeWrittenDate", (durable.ts >> 32) as i64 * 1000)
         .date("lastAppliedWallTime", applied.wall_millis)
-        .date("lastDurableWallTime", durable.wall_millis);
+        .date("lastDurableWallTime", durable.wall_millis)
+        .date("lastWrittenWallTime", durable.wall_millis);
     let heard_at = status.heard.iter().find(|h| h.0 == id);
     if let (false, Some((_, at))) = (own, heard_at) {
         w.date("lastHeartbeat", millis(*at))

@@ -44,6 +44,9 @@ impl Commands {
     pub(super) fn account(&self, call: &Call<'_, '_>, top: &Mutex<Top>, account: Account<'_, '_>) {
         call.command.total.fetch_add(1, Relaxed);
         self.samplers.see(call.request);
+        if account.done.is_ok() {
+            self.operators.see(call.command.name, call.request);
+        }
         self.counters
             .add(kind_of(call.command.name), account.statements);
         count_in_top(call, &mut top.lock(), &account);

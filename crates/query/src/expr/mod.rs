@@ -61,6 +61,11 @@ use errors::{Result, bail};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
+/// The names of all operators.
+pub fn operator_names() -> impl Iterator<Item = &'static str> {
+    table::names().filter(|name| !name.is_empty())
+}
+
 /// Ends evaluations that should not go on: their errors do.
 pub trait Watchdog: Send + Sync {
     /// Asked now and then inside of long evaluations (time limits, kills, a loop's work budget).

@@ -63,6 +63,7 @@ mod tests;
 pub use lookup_table::Foreign;
 pub use parse::{
     Inside, ParseCtx, SEARCH_INDEXES_NOT_ENABLED, check_stage, is_stage, parse_transforms,
+    stage_names,
 };
 pub use profile::{StageCounters, StageProfiler, watched, write_common};
 pub use pushdown::{GroupPushdown, Pushdown, filter_paths};

@@ -134,6 +134,11 @@ const SUPPORTED: &[&str] = &[
     "$unwind",
 ];
 
+/// The stages that run here.
+pub fn stage_names() -> impl Iterator<Item = &'static str> {
+    SUPPORTED.iter().copied()
+}
+
 /// Whether MongoDB has a stage of that name.
 pub fn is_stage(name: &str) -> bool {
     SUPPORTED.contains(&name) || UNSUPPORTED.contains(&name)
