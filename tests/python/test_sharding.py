@@ -67,6 +67,19 @@ def test_a_router_says_what_it_is(client):
     # What sh.status() begins with.
     assert client.config.version.find_one()["clusterId"]
     assert client.config.mongos.count_documents({}) >= 1
+    for command in ("shardingState", "splitVector"):
+        with refuses(59):
+            client.admin.command(command)
+
+
+def test_a_shard_says_which_it_is(cluster):
+    with cluster.on_shard("s0") as direct:
+        told = direct.admin.command("shardingState")
+        assert told["enabled"] is True and told["shardName"] == "s0" and told["configServer"].startswith("csrs/")
+        shards = direct.admin.command("getShardMap")
+        assert set(shards["map"]) == {"config", "s0"}
+        assert shards["hosts"][cluster.shards["s0"].address] == "s0"
+        assert shards["connStrings"][shards["map"]["s0"]] == "s0"
 
 
 def test_a_collection_that_is_not_sharded(db, cluster):

@@ -269,6 +269,14 @@ class TestHintsInPlans:
         assert plan["stage"] == "COUNT" and "'indexName': 'b_1'" in str(plan)
         plan = self.plan(things, {"count": things.name, "query": {}, "hint": "b_1"})
         assert "'indexName': 'b_1'" in str(plan), plan
+        for hint in ({"_id": 1}, "_id_"):
+            plan = self.plan(things, {"count": things.name, "query": {}, "hint": hint})
+            scan = plan["inputStage"]
+            assert (plan["stage"], scan["stage"], scan["indexName"]) == ("COUNT", "COUNT_SCAN", "_id_"), plan
+            assert scan["indexBounds"]["startKeyInclusive"] and list(scan["indexBounds"]["endKey"]) == ["_id"]
+        explained = things.database.command("explain", {"count": things.name, "hint": "_id_"}, verbosity="executionStats")
+        assert explained["executionStats"]["totalKeysExamined"] == 6
+        assert self.plan(things, {"count": things.name, "query": {}})["stage"] == "RECORD_STORE_FAST_COUNT"
         assert "'indexName': 'a_1'" in str(self.plan(things, {"count": things.name, "query": {"a": 1}}))
 
 
@@ -506,3 +514,152 @@ class TestFiguresThatDashboardsRead:
                 secondary = next(m for m in members.members if m is not members.primary())
                 with secondary.client() as direct:
                     until("it has applied", lambda: direct.admin.command("serverStatus")["metrics"]["repl"]["apply"]["ops"] > 0)
+
+    # What Telegraf's plugin, Datadog's check and Zabbix's template read of serverStatus, by section.
+    PATHS = {
+        "flowControl": "targetRateLimit timeAcquiringMicros isLagged isLaggedCount isLaggedTimeMicros",
+        "locks.Global.acquireCount": "r w R W",
+        "locks.Database.timeAcquiringMicros": "r w R W",
+        "locks.Collection.acquireWaitCount": "r w R W",
+        "locks.oplog.acquireCount": "r w",
+        "network.compression.snappy.compressor": "bytesIn bytesOut",
+        "queues.execution.read": "out available totalTickets",
+        "queues.execution.write": "out available totalTickets",
+        "tcmalloc.generic": "current_allocated_bytes heap_size",
+        "tcmalloc.tcmalloc": "pageheap_free_bytes thread_cache_free_bytes spinlock_total_delay_ns",
+        "electionMetrics.electionTimeout": "called successful",
+        "electionMetrics": "numCatchUps averageCatchUpOps numStepDownsCausedByHigherTerm",
+        "metrics.repl.apply": "ops",
+        "metrics.repl.apply.batches": "num totalMillis",
+        "metrics.repl.buffer": "count maxSizeBytes sizeBytes",
+        "metrics.repl.network": "bytes ops readersCreated",
+        "metrics.repl.network.getmores": "num totalMillis",
+        "metrics.getLastError.wtime": "num totalMillis",
+        "metrics.query.planCache.classic": "hits misses",
+        "wiredTiger.data-handle": ["connection data handles currently active"],
+        "wiredTiger.connection": ["files currently open", "total read I/Os", "total write I/Os"],
+        "wiredTiger.log": ["log bytes written", "log write operations", "log sync operations"],
+        "wiredTiger.session": ["open cursor count", "open session count"],
+        "wiredTiger.transaction": [
+            "transaction begins", "transaction checkpoints", "transaction checkpoint total time (msecs)",
+            "transaction checkpoint most recent time (msecs)", "transactions committed", "transactions rolled back",
+        ],
+        "wiredTiger.cache": [
+            "bytes currently in the cache", "maximum bytes configured", "tracked dirty bytes in the cache", "bytes read into cache",
+            "bytes written from cache", "pages read into cache", "pages written from cache", "pages currently held in the cache",
+            "pages evicted by application threads", "pages queued for eviction", "pages requested from the cache", "modified pages evicted",
+            "unmodified pages evicted", "internal pages evicted", "in-memory page splits", "maximum page size at eviction",
+            "eviction server evicting pages", "eviction worker thread evicting pages",
+            "failed eviction of pages that exceeded the in-memory maximum", "pages evicted because they exceeded the in-memory maximum",
+            "application threads page read from disk to cache count", "application threads page write from cache to disk time (usecs)",
+        ],
+        "wiredTiger.concurrentTransactions.read": "out available totalTickets",
+    }
+
+    def test_nothing_is_missing_that_dashboards_read(self, client):
+        told = client.admin.command("serverStatus")
+        missing = []
+        for section, names in self.PATHS.items():
+            found = told
+            for part in section.split("."):
+                found = found.get(part, {})
+            names = names.split() if isinstance(names, str) else names
+            missing += [f"{section}.{name}" for name in names if not isinstance(found.get(name), (int, float))]
+        assert missing == []
+
+    def test_operators_are_counted(self, client, coll):
+        coll.insert_one({"a": 1})
+
+        def counted():
+            metrics = client.admin.command("serverStatus")["metrics"]
+            operators = metrics["operatorCounters"]
+            return [
+                metrics["aggStageCounters"]["$sortByCount"], operators["match"]["$bitsAnySet"], operators["expressions"]["$atan2"],
+                operators["groupAccumulators"]["$stdDevPop"], operators["windowAccumulators"]["$expMovingAvg"],
+            ]
+
+        before = counted()
+        coll.find_one({"a": {"$bitsAnySet": 1}})
+        coll.update_many({"a": {"$not": {"$bitsAnySet": 2}}}, {"$set": {"b": 1}})
+        list(coll.aggregate([
+            {"$setWindowFields": {"sortBy": {"a": 1}, "output": {"e": {"$expMovingAvg": {"input": "$a", "N": 2}}}}},
+            {"$group": {"_id": {"$atan2": ["$a", 1]}, "s": {"$stdDevPop": "$a"}}}, {"$sortByCount": "$s"},
+        ]))
+        with refuses(40324):
+            list(coll.aggregate([{"$sortByCount": "$a"}, {"$nonsense": 1}]))
+        assert counted() == [before[0] + 1, before[1] + 2, before[2] + 1, before[3] + 1, before[4] + 1]
+
+    def test_of_plans_that_are_remembered(self, client, coll):
+        def figures():
+            found = client.admin.command("serverStatus")["metrics"]["query"]["planCache"]
+            return found["totalQueryShapes"], found["classic"]["hits"]
+
+        coll.create_index("a")
+        coll.create_index("b")
+        coll.insert_many([{"a": i % 7, "b": i % 5} for i in range(500)])
+        shapes, hits = figures()
+        for i in range(20):
+            list(coll.find({"a": i % 7, "b": i % 5}).limit(3))
+        if len(list(coll.aggregate([{"$planCacheStats": {}}]))):
+            assert figures()[0] > shapes and figures()[1] > hits
+
+    def test_of_members(self, client):
+        [own] = client.admin.command("replSetGetStatus")["members"]
+        for name in ("optime", "optimeDurable", "optimeWritten"):
+            assert own[name]["ts"].time > 0
+        for name in ("optimeDate", "optimeWrittenDate", "lastAppliedWallTime", "lastWrittenWallTime"):
+            assert isinstance(own[name], datetime.datetime)
+        elected = client.admin.command("replSetGetStatus")["electionCandidateMetrics"]
+        assert {"priorityAtElection", "electionTimeoutMillis", "newTermStartDate", "wMajorityWriteAvailabilityDate"} <= set(elected)
+
+    def test_of_time_series(self, db):
+        series = db.create_collection("s", timeseries={"timeField": "t", "metaField": "m"})
+        start = datetime.datetime(2024, 1, 1)
+        series.insert_many([{"t": start + datetime.timedelta(milliseconds=i), "m": 1} for i in range(1500)])
+        series.insert_many([{"t": start + datetime.timedelta(days=i), "m": 2} for i in range(3)])
+        found = db.command("collStats", "s")["timeseries"]
+        assert found["numMeasurementsCommitted"] == 1503
+        assert found["numBucketInserts"] == found["numCommits"] == 5 and found["numBucketUpdates"] == 0
+        assert found["numBucketsClosedDueToCount"] == 1 and found["numBucketsClosedDueToTimeForward"] == 2
+        for i in range(300):
+            series.insert_one({"t": start + datetime.timedelta(milliseconds=i), "m": 3})
+        found = db.command("collStats", "s")["timeseries"]
+        assert found["numBucketUpdates"] > 0 and found["numMeasurementsCommitted"] == 1803
+
+
+class TestSplitVector:
+    """Readers that work in parts (Hadoop's and Spark's connectors) ask for it."""
+
+    def test_of_parts(self, db):
+        db.c.insert_many([{"_id": i, "pad": "x" * 1000} for i in range(4000)])
+        found = db.command("splitVector", f"{db.name}.c", keyPattern={"_id": 1}, maxChunkSizeBytes=1 << 20)["splitKeys"]
+        cuts = [k["_id"] for k in found]
+        assert 6 <= len(cuts) <= 8 and cuts == sorted(set(cuts))
+        lengths = [b - a for a, b in zip([0, *cuts], cuts)]
+        assert max(lengths) - min(lengths) <= 1
+        within = db.command("splitVector", f"{db.name}.c", keyPattern={"_id": 1}, maxChunkSizeBytes=1 << 20, min={"_id": 1000}, max={"_id": 2000})
+        assert within["splitKeys"] and all(1000 <= k["_id"] < 2000 for k in within["splitKeys"])
+        assert len(db.command("splitVector", f"{db.name}.c", keyPattern={"_id": 1}, force=True)["splitKeys"]) == 1
+        assert db.command("splitVector", f"{db.name}.c", keyPattern={"_id": 1}, maxChunkSize=64)["splitKeys"] == []
+
+    def test_equal_keys_lie_together(self, coll):
+        coll.create_index("k")
+        coll.insert_many([{"k": i // 1000, "pad": "x" * 1000} for i in range(4000)])
+        found = coll.database.command("splitVector", coll.full_name, keyPattern={"k": 1}, maxChunkSizeBytes=1 << 20)["splitKeys"]
+        assert [k["k"] for k in found] == [1, 2, 3]
+
+    def test_what_is_refused(self, coll):
+        coll.insert_one({})
+        ask = {"splitVector": coll.full_name, "keyPattern": {"k": 1}, "maxChunkSizeBytes": 1}
+        with refuses(27):
+            coll.database.command(ask)
+        with refuses(72):
+            coll.database.command("splitVector", coll.full_name, keyPattern={"_id": 1})
+        with refuses(26):
+            coll.database.command("splitVector", "no.where", keyPattern={"_id": 1})
+
+
+def test_a_server_that_is_no_shard(client):
+    assert client.admin.command("shardingState")["enabled"] is False
+    with refuses(203):
+        client.admin.command("getShardMap")

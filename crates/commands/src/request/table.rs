@@ -150,6 +150,9 @@ commands! {
     "getLog" => ADMIN, Cluster(&[GetLog]), crate::diagnostic::get_log::run, "the newest lines of the log";
     "listCommands" => HANDSHAKE, Nothing, crate::diagnostic::list_commands::run, "the commands";
     "currentOp" => ADMIN | WORKER, Own(needs::current_op), crate::diagnostic::current_op::run, "what runs now";
+    "shardingState" => ADMIN, Cluster(&[ShardingState]), crate::shard::identity::state, "which shard this server is";
+    "getShardMap" => ADMIN, Cluster(&[GetShardMap]), crate::shard::identity::map, "what this shard knows of its cluster";
+    "splitVector" => READ | WORKER, Own(needs::split_vector), crate::stats::split_vector::run, "where a collection would be cut into chunks";
     "lockInfo" => ADMIN, Cluster(&[ServerStatus]), crate::diagnostic::lock_info::run, "who holds and awaits locks";
     "killOp" => ADMIN, Login, crate::diagnostic::kill_op::run, "stops an operation";
     "top" => ADMIN, Cluster(&[Top]), crate::diagnostic::top::run, "where time went";

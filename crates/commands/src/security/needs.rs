@@ -358,6 +358,11 @@ pub fn data_size(check: &Check<'_, '_>) -> Result<bool> {
     Ok(check.may(Find, of_ns(ns)))
 }
 
+pub fn split_vector(check: &Check<'_, '_>) -> Result<bool> {
+    let ns = check.args.first.as_str().unwrap_or("");
+    Ok(check.may(SplitVector, of_ns(ns)))
+}
+
 pub fn file_md5(check: &Check<'_, '_>) -> Result<bool> {
     let root = check.args.field("root").and_then(|v| v.as_str());
     let chunks = format!("{}.chunks", root.unwrap_or("fs"));

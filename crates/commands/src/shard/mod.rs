@@ -5,6 +5,7 @@
 mod admission;
 mod gates;
 mod hiding;
+pub mod identity;
 mod log_times;
 mod ownerships;
 pub mod pando_change;

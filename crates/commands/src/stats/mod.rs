@@ -6,6 +6,7 @@ pub mod db_hash;
 pub mod db_stats;
 pub mod rows;
 pub mod schema;
+pub mod split_vector;
 pub mod validate;
 
 use catalog::Collection;

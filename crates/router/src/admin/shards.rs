@@ -6,7 +6,7 @@ use crate::ddl::now;
 use crate::metadata::run;
 use crate::request::{Command, finish};
 use crate::service_impl::Router;
-use crate::{Outcome, balancer};
+use crate::{Outcome, ReplicaSet, balancer};
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
 use errors::err;
 
@@ -87,6 +87,7 @@ pub(super) fn add(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
             doc! {"_id": db, "primary": id, "version": version},
         )?;
     }
+    tell_who_it_is(router, &set, id, &address);
     log(cluster, "addShard", "", doc! {"name": id, "host": &address});
     cluster.forget_all();
     crate::transfer::join_time(cluster, id)?;
@@ -106,6 +107,20 @@ fn insert(router: &Router, collection: &str, entry: DocBuf) -> Outcome<()> {
     match reply.get("writeErrors") {
         None => Ok(()),
         Some(errors) => Err(err!(OperationFailed, "config.{collection}: {errors}").into()),
+    }
+}
+
+/// Leaves at a shard who it is. Only those who ask the shard itself need it.
+fn tell_who_it_is(router: &Router, set: &ReplicaSet, id: &str, address: &str) {
+    let identity = doc! {
+        "shardName": id,
+        "host": address,
+        "configsvrConnectionString": router.cluster.config_address.as_str(),
+    };
+    let update = doc! {"q": doc! {"_id": "shardIdentity"}, "u": identity, "upsert": true};
+    let command = doc! {"update": "system.version", "updates": bson::array![update]};
+    if let Err(e) = run(set, "admin", command.as_doc()) {
+        tracing::warn!(target: "SHARDING", shard = id, error = %e, "A shard does not know its name");
     }
 }
 
