@@ -4,7 +4,9 @@ Invariant: every server is the built binary (PANDO_BIN), on a loopback port and 
 its test is.
 """
 
+import collections
 import contextlib
+import fcntl
 import itertools
 import os
 import pathlib
@@ -14,6 +16,7 @@ import signal
 import socket
 import struct
 import subprocess
+import tempfile
 import time
 
 import bson
@@ -41,10 +44,20 @@ def ports_of_this_process():
 ports = ports_of_this_process()
 
 
+# One for each of the last ports that this process has been given: another one that runs tests is not given it, even while its
+# server is down.
+held_ports = collections.deque(maxlen=256)
+
+
 def free_port():
+    place = pathlib.Path(tempfile.gettempdir()) / "pando-test-ports"
+    place.mkdir(exist_ok=True)
     for port in ports:
-        with socket.socket() as s, contextlib.suppress(OSError):
+        with contextlib.suppress(OSError), socket.socket() as s:
+            held = open(place / str(port), "w")
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             s.bind(("127.0.0.1", port))
+            held_ports.append(held)
             return port
 
 
