@@ -1,8 +1,15 @@
 //! The write gate: closed while the server is locked against writes.
+//!
+//! ```text
+//! close … open                     a lock: whoever takes it gives it back
+//! hold(lifetime) … release(id)     a hold: ends by itself, so that nothing stays locked when its taker dies
+//! ```
+//!
+//! Invariant: a hold that [`Gate::holds`] finds has not ended since it was taken: ids are not given twice.
 
 use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime};
 
 /// How often a waiting write checks whether it was interrupted.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(50);
@@ -11,49 +18,166 @@ pub(crate) const PATIENCE: Duration = Duration::from_millis(50);
 #[derive(Default)]
 pub struct Gate {
     closed: AtomicBool,
-    locks: Mutex<i64>,
+    locks: Mutex<Locks>,
     opened: Condvar,
 }
 
+#[derive(Default)]
+struct Locks {
+    lasting: i64,
+    holds: Vec<Hold>,
+    last_id: i64,
+}
+
+struct Hold {
+    id: i64,
+    ends: Instant,
+}
+
+impl Locks {
+    fn count(&self) -> i64 {
+        self.lasting + self.holds.len() as i64
+    }
+
+    /// An id that no other process of this server has given either.
+    fn next_id(&mut self) -> i64 {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let now = since.map_or(0, |d| i64::try_from(d.as_micros()).unwrap_or(0));
+        self.last_id = now.max(self.last_id + 1);
+        self.last_id
+    }
+}
+
 impl Gate {
+    /// Holds whose time is over end here: writers ask, and nobody else needs to know.
     #[inline]
     pub fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::SeqCst)
+        self.closed.load(Ordering::SeqCst) && self.is_still_closed()
+    }
+
+    #[cold]
+    fn is_still_closed(&self) -> bool {
+        let mut locks = self.locks.lock();
+        self.settle(&mut locks);
+        locks.count() > 0
     }
 
     /// Adds a lock; returns the number of locks.
     pub fn close(&self) -> i64 {
         let mut locks = self.locks.lock();
-        *locks += 1;
-        self.closed.store(true, Ordering::SeqCst);
-        *locks
+        locks.lasting += 1;
+        self.settle(&mut locks);
+        locks.count()
     }
 
-    /// Removes a lock; returns how many are left, `None` when there was none.
+    /// Removes a lock; returns how many are left, `None` when there was none. Where there are only
+    /// holds, one of them ends.
     pub fn open(&self) -> Option<i64> {
         let mut locks = self.locks.lock();
-        if *locks == 0 {
-            return None;
+        self.settle(&mut locks);
+        match locks.lasting {
+            0 => drop(locks.holds.pop()?),
+            _ => locks.lasting -= 1,
         }
-        *locks -= 1;
-        if *locks == 0 {
-            self.closed.store(false, Ordering::SeqCst);
-            self.opened.notify_all();
-        }
-        Some(*locks)
+        self.settle(&mut locks);
+        Some(locks.count())
+    }
+
+    /// A lock that ends by itself; returns its id.
+    pub fn hold(&self, lifetime: Duration) -> i64 {
+        let mut locks = self.locks.lock();
+        let id = locks.next_id();
+        let ends = Instant::now() + lifetime;
+        locks.holds.push(Hold { id, ends });
+        self.settle(&mut locks);
+        id
+    }
+
+    /// Whether the hold has not ended since it was taken.
+    pub fn holds(&self, id: i64) -> bool {
+        let mut locks = self.locks.lock();
+        self.settle(&mut locks);
+        locks.holds.iter().any(|h| h.id == id)
+    }
+
+    /// Ends a hold; false where it has ended before.
+    pub fn release(&self, id: i64) -> bool {
+        let mut locks = self.locks.lock();
+        self.settle(&mut locks);
+        let before = locks.holds.len();
+        locks.holds.retain(|h| h.id != id);
+        let was_there = locks.holds.len() < before;
+        self.settle(&mut locks);
+        was_there
     }
 
     pub fn locks(&self) -> i64 {
-        *self.locks.lock()
+        self.locks.lock().count()
+    }
+
+    /// Ends what is over, and says to others what there is.
+    fn settle(&self, locks: &mut Locks) {
+        if !locks.holds.is_empty() {
+            let now = Instant::now();
+            locks.holds.retain(|h| h.ends > now);
+        }
+        let is_closed = locks.count() > 0;
+        if self.closed.swap(is_closed, Ordering::SeqCst) && !is_closed {
+            self.opened.notify_all();
+        }
     }
 
     /// Waits until the gate is open; `check` fails when the waiting operation must stop.
     pub(crate) fn wait(&self, check: impl Fn() -> errors::Result<()>) -> errors::Result<()> {
         let mut locks = self.locks.lock();
-        while *locks > 0 {
+        loop {
+            self.settle(&mut locks);
+            if locks.count() == 0 {
+                return Ok(());
+            }
             check()?;
             self.opened.wait_for(&mut locks, PATIENCE);
         }
-        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(3600);
+
+    #[test]
+    fn a_hold_ends_by_itself_and_is_not_taken_for_another() {
+        let gate = Gate::default();
+        let over = gate.hold(Duration::ZERO);
+        assert!(!gate.holds(over) && !gate.is_closed() && gate.locks() == 0);
+        let first = gate.hold(LONG);
+        assert!(gate.is_closed() && gate.holds(first));
+        assert!(gate.release(first) && !gate.release(first) && !gate.is_closed());
+        let second = gate.hold(LONG);
+        assert!(second > first && !gate.holds(first) && gate.holds(second));
+    }
+
+    #[test]
+    fn locks_and_holds_nest() {
+        let gate = Gate::default();
+        assert_eq!(gate.open(), None);
+        assert_eq!(gate.close(), 1);
+        let hold = gate.hold(LONG);
+        assert_eq!(gate.close(), 3);
+        assert_eq!((gate.open(), gate.open()), (Some(2), Some(1)));
+        assert!(gate.is_closed() && gate.holds(hold));
+        // Whoever unlocks by hand ends a hold too.
+        assert_eq!(gate.open(), Some(0));
+        assert!(!gate.is_closed() && !gate.holds(hold) && gate.open().is_none());
+    }
+
+    #[test]
+    fn whoever_waits_goes_on_when_a_hold_is_over() {
+        let gate = Gate::default();
+        gate.hold(Duration::from_millis(30));
+        gate.wait(|| Ok(())).unwrap();
+        assert!(!gate.is_closed());
     }
 }

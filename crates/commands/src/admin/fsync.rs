@@ -1,5 +1,8 @@
 //! `fsync` and `fsyncUnlock`: the log to the disk, the engine's memory into its files; and the lock
 //! against writes under which the files can be copied.
+//!
+//! With `pandoHoldMillis` the lock ends by itself after that time, and the reply has `pandoHold`, the id
+//! by which `fsyncUnlock` ends exactly it: who locks several servers may die in between.
 
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
@@ -7,7 +10,7 @@ use errors::{Result, bail};
 use std::time::{Duration, Instant};
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
-    let (mut lock, mut patience) = (false, 90_000);
+    let (mut lock, mut patience, mut lifetime) = (false, 90_000, None);
     for e in cx.args.fields.clone() {
         match e.name {
             "lock" => lock = idl::safe_bool("fsync", e)?.unwrap_or(false),
@@ -17,45 +20,74 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
                 }
                 patience = e.val.as_i32().unwrap_or(patience);
             }
+            "pandoHoldMillis" => {
+                let millis = idl::int_from("fsync", e, 1)?;
+                lifetime = millis.map(|ms| Duration::from_millis(ms.unsigned_abs()));
+            }
             _ => return Err(cx.args.unknown(e)),
         }
     }
-    let (store, engine) = (&cx.app.store, &cx.app.engine);
-    let locks = match lock {
-        true => {
-            let n = engine.gate.close();
-            // Nobody begins to write from here on; whoever had begun holds a lock of the catalog
-            // until it is done.
-            if let Err(e) = drain(cx, patience) {
-                engine.gate.open();
-                return Err(e);
-            }
-            Some(n)
-        }
-        false => None,
+    let taken = lock.then(|| Taken::take(cx, lifetime));
+    let locked = match lock {
+        // Nobody begins to write from here on; whoever had begun holds a lock of the catalog
+        // until it is done.
+        true => drain(cx, patience),
+        false => Ok(()),
     };
-    let synced = store
-        .wait_durable(store.last_index())
-        .and_then(|()| store.flush());
-    if let Err(e) = synced {
-        if lock {
-            engine.gate.open();
+    let store = &cx.app.store;
+    let synced = locked.and_then(|()| Ok(store.wait_durable(store.last_index())?));
+    if let Err(e) = synced.and_then(|()| Ok(store.flush()?)) {
+        if let Some(taken) = taken {
+            taken.give_back(cx);
         }
-        return Err(e.into());
+        return Err(e);
     }
-    match locks {
-        None => cx.w.i32("numFiles", 1),
-        Some(n) => {
+    match taken {
+        None => {
+            cx.w.i32("numFiles", 1);
+        }
+        Some(taken) => {
+            let n = cx.app.engine.gate.locks();
+            if let Taken::Hold(id) = taken {
+                cx.w.i64("pandoHold", id);
+            }
             tracing::warn!(target: "COMMAND", id = 20469, lockCount = n, "Locked against writes; fsyncUnlock unlocks");
             cx.w.str(
                 "info",
                 "now locked against writes, use db.fsyncUnlock() to unlock",
             )
             .i64("lockCount", n)
-            .str("seeAlso", "http://dochub.mongodb.org/core/fsynccommand")
+            .str("seeAlso", "http://dochub.mongodb.org/core/fsynccommand");
         }
-    };
+    }
     Ok(Done::Reply)
+}
+
+/// The lock that a command has taken.
+enum Taken {
+    Lasting,
+    Hold(i64),
+}
+
+impl Taken {
+    fn take(cx: &CommandContext<'_, '_>, lifetime: Option<Duration>) -> Taken {
+        let gate = &cx.app.engine.gate;
+        match lifetime {
+            Some(lifetime) => Taken::Hold(gate.hold(lifetime)),
+            None => {
+                gate.close();
+                Taken::Lasting
+            }
+        }
+    }
+
+    fn give_back(self, cx: &CommandContext<'_, '_>) {
+        let gate = &cx.app.engine.gate;
+        match self {
+            Taken::Hold(id) => drop(gate.release(id)),
+            Taken::Lasting => drop(gate.open()),
+        }
+    }
 }
 
 /// Waits for the writes that are under way.
@@ -76,7 +108,18 @@ fn drain(cx: &CommandContext<'_, '_>, patience_ms: i32) -> Result<()> {
 }
 
 pub fn unlock(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
-    let Some(left) = cx.app.engine.gate.open() else {
+    let gate = &cx.app.engine.gate;
+    let mut left = None;
+    for e in cx.args.fields.clone() {
+        match e.name {
+            "pandoHold" => {
+                let id = idl::required("fsyncUnlock", e.name, idl::int("fsyncUnlock", e)?)?;
+                left = Some(gate.release(id).then(|| gate.locks()));
+            }
+            _ => return Err(cx.args.unknown(e)),
+        }
+    }
+    let Some(left) = left.unwrap_or_else(|| gate.open()) else {
         bail!(IllegalOperation, "fsyncUnlock called when not locked")
     };
     tracing::info!(target: "COMMAND", id = 20470, lockCount = left, "One lock against writes less");
