@@ -1,5 +1,5 @@
 //! Compiles our parts of the engine, its file system (`cpp/files.cc`), its block cache
-//! (`cpp/cache.cc`) and its counters (`cpp/perf.cc`), against the headers that RocksDB was built with.
+//! (`cpp/cache.cc`), its counters (`cpp/perf.cc`) and the reader of a whole file (`cpp/scrub.cc`), against the headers that RocksDB was built with.
 
 use std::path::Path;
 
@@ -15,6 +15,11 @@ fn main() {
     build.define("NDEBUG", None).define("OS_LINUX", None);
     build.define("ROCKSDB_PLATFORM_POSIX", None);
     build.flag("-include").flag("cstdint");
-    build.files(["cpp/files.cc", "cpp/cache.cc", "cpp/perf.cc"]);
+    build.files([
+        "cpp/files.cc",
+        "cpp/cache.cc",
+        "cpp/perf.cc",
+        "cpp/scrub.cc",
+    ]);
     build.compile("pando_engine");
 }

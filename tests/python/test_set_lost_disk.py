@@ -3,11 +3,13 @@
 import contextlib
 import os
 import shutil
+import subprocess
+import time
 
 import pytest
-from harness import until
+from harness import BINARY, until
 from pymongo import WriteConcern
-from pymongo.errors import OperationFailure
+from pymongo.errors import OperationFailure, PyMongoError
 from replica_set import ReplicaSet, sees
 
 
@@ -104,9 +106,17 @@ def test_a_disk_that_went_back_in_time_is_told_apart(three, tmp_path):
     assert "panicked" not in lost.log.read_text()
 
 
+def files_rest(member):
+    with member.client() as client:
+        engine = client.admin.command("serverStatus")["pandodb"]["engine"]
+    return not (engine["runningCompactions"] or engine["runningFlushes"] or engine["pendingCompactionBytes"])
+
+
 def damage(member):
-    """Changes eight bytes in many places of each data file."""
-    for table in member.path.glob("engine/*.sst"):
+    """Changes eight bytes in many places of the data of each large file."""
+    large = [table for table in member.path.glob("engine/*.sst") if table.stat().st_size > 100_000]
+    assert large
+    for table in large:
         size = table.stat().st_size
         with open(table, "r+b") as file:
             for n in range(1, 40):
@@ -114,30 +124,83 @@ def damage(member):
                 file.write(b"\xff" * 8)
 
 
-@pytest.fixture
-def three_with_little_memory(tmp_path):
-    with ReplicaSet(tmp_path, options=("--cache", "16MB")) as members:
-        yield members.initiate()
+@contextlib.contextmanager
+def three_with_little_memory(tmp_path, *options):
+    """Twenty thousand documents, little of which is in memory."""
+    with ReplicaSet(tmp_path, options=("--cache", "16MB", *options)) as members:
+        members.initiate()
+        with members.client() as client:
+            for first in range(0, 20_000, 1000):
+                texts = [{"_id": first + n, "text": os.urandom(1000).hex()} for n in range(1000)]
+                coll(client, 3).insert_many(texts)
+        yield members
 
 
-def test_a_damaged_member_gives_the_lead_away_and_says_why(three_with_little_memory):
-    three = three_with_little_memory
+def heals(member, three):
+    until("it has a copy", lambda: "in place" in member.log.read_text(), 60)
+    until("the set is whole again", three.is_whole, 60)
     with three.client() as client:
-        for first in range(0, 20_000, 1000):
-            texts = [{"_id": first + n, "text": os.urandom(1000).hex()} for n in range(1000)]
-            coll(client, 3).insert_many(texts)
+        coll(client, 3).insert_one({"_id": "behind it"})
+    sees(member, {}, 20_001, 60)
+    with member.client() as client:
+        assert client.t.command("validate", "c")["valid"]
+    member.stop()
+    checked = subprocess.run([BINARY, "check", member.path], capture_output=True, text=True, timeout=120)
+    assert checked.returncode == 0, checked.stdout
+
+
+@pytest.mark.parametrize("whose", ["secondary", "primary"])
+def test_a_damaged_member_gets_the_files_of_a_sound_one(tmp_path, whose):
+    with three_with_little_memory(tmp_path) as three:
+        bad = three.secondaries()[0]
+        bad.stop()
+        if whose == "primary":
+            bad.start()
+            until("the set is whole again", three.is_whole, 60)
+            until("it leads", lambda: leads(bad, three), 60)
+        damage(bad)
+        if whose == "secondary":
+            bad.start()
+            until("the set is whole again", three.is_whole, 60)
+        with bad.client() as client, contextlib.suppress(PyMongoError):
+            list(client.t.c.find())
+        heals(bad, three)
+
+
+def test_the_scrub_finds_damage_where_nobody_reads(tmp_path):
+    with three_with_little_memory(tmp_path, "--scrub", "1GB") as three:
+        bad = three.secondaries()[0]
+        bad.stop()
+        damage(bad)
+        # The last pass was long ago.
+        long_ago = time.time() - 8 * 86_400
+        os.utime(bad.path / "scrubbed", (long_ago, long_ago))
+        bad.start()
+        heals(bad, three)
+        assert "Scrub: a data file is damaged" in bad.log.read_text()
+
+
+def leads(member, three):
+    with member.client() as client, contextlib.suppress(OperationFailure):
+        client.admin.command("replSetStepUp")
+    return three.primary() is member
+
+
+def test_a_damaged_member_gives_the_lead_away_and_says_why(tmp_path):
+    with three_with_little_memory(tmp_path, "--no-self-repair") as three:
+        gives_the_lead_away(three)
+
+
+def gives_the_lead_away(three):
     bad = three.secondaries()[0]
     # A clean end has all data in files, and little of it is in memory after a start.
     bad.stop()
     bad.start()
     until("the set is whole again", three.is_whole, 60)
 
-    def leads():
-        with bad.client() as client, contextlib.suppress(OperationFailure):
-            client.admin.command("replSetStepUp")
-        return three.primary() is bad
-
-    until("it leads", leads, 60)
+    until("it leads", lambda: leads(bad, three), 60)
+    # A merge that meets the damage ends the member's part in its set.
+    until("no file is being merged", lambda: files_rest(bad), 60)
     damage(bad)
     with bad.client() as client:
         with pytest.raises(OperationFailure, match="damaged"):

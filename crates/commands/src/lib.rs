@@ -245,6 +245,7 @@ impl Commands {
         background::reaper::start(&commands)?;
         background::ttl_monitor::start(&commands)?;
         background::noop_writer::start(&commands)?;
+        background::scrub::start(&commands)?;
         Ok(commands)
     }
 

@@ -88,6 +88,18 @@ pub const FLAGS: &[Flag] = &[
         Switch,
         "Read and write data files past the kernel's page cache: the memory used is then the cache and little else",
     ),
+    own(
+        &["scrub"],
+        "pando.scrub",
+        Value("SIZE"),
+        "Once a week all data files are read and compared with their checksums, so much of them in a second, as 16MB; 0 for never [default: 8MB]",
+    ),
+    own(
+        &["no-self-repair"],
+        "pando.noSelfRepair",
+        Switch,
+        "Where the data files of a member of a set are damaged, do not replace them by those of the primary",
+    ),
     // A slowdown put in on purpose, which `pando lab compare` has to find.
     flag(&["handicap"], "pando.handicap", Value("PERCENT")),
     own(

@@ -358,13 +358,15 @@ fn segment_bytes(window: u64) -> u64 {
 /// This server as a member of the replica set that it was given the name of.
 fn join_set(store: &Arc<Store>, config: &ServerConfig, name: &str) -> errors::Fallible<Driver> {
     let peers = Arc::new(Peers::new(config));
-    Driver::new(
+    let driver = Driver::new(
         store,
         config.db_path.clone(),
         name.into(),
         peers,
         Box::new(start_again),
-    )
+    )?;
+    driver.repair_itself(config.self_repair);
+    Ok(driver)
 }
 
 /// Begins the process anew, with the arguments and under the number that it has: what memory holds of

@@ -62,6 +62,8 @@ pub fn launch(
         config_db: o.text("sharding.configDB").map(String::from),
         cache_bytes: cache_bytes(&o)?,
         direct_io: o.switch("pando.directIo")?.unwrap_or(false),
+        scrub_bytes: scrub_bytes(&o)?,
+        self_repair: !o.switch("pando.noSelfRepair")?.unwrap_or(false),
         engine_options: o
             .text("pando.engineOptions")
             .unwrap_or_default()
@@ -591,6 +593,17 @@ fn cache_bytes(o: &Reader<'_>) -> Result<u64, String> {
         memory::default_cache_bytes(memory)
     };
     Ok(bytes.max(LEAST_CACHE_BYTES))
+}
+
+/// Bytes a second that the scrub reads.
+fn scrub_bytes(o: &Reader<'_>) -> Result<u64, String> {
+    match o.given("pando.scrub") {
+        None => Ok(8 << 20),
+        Some(given) if given.value.trim() == "0" => Ok(0),
+        Some(given) => {
+            size_bytes(&given.value, 0).ok_or_else(|| bad(given, "a size, as 16MB, or 0"))
+        }
+    }
 }
 
 /// `512MB`, `4 GiB`, `1.5g`, `25%` of `memory`.

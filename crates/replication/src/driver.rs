@@ -163,6 +163,8 @@ struct Shared {
     left: OnceLock<String>,
     /// Documents that are taken back are saved (`createRollbackDataFiles`).
     saves_rollbacks: AtomicBool,
+    /// Whether damaged data files are replaced by those of the primary.
+    repairs_itself: AtomicBool,
     joining: joining::Joining,
     /// Why the data files are damaged.
     damage: OnceLock<String>,
@@ -266,6 +268,7 @@ impl Driver {
             maintenance: AtomicU64::new(0),
             left: OnceLock::new(),
             saves_rollbacks: AtomicBool::new(true),
+            repairs_itself: AtomicBool::new(true),
             joining: joining::Joining::default(),
             damage: OnceLock::new(),
             stopping: AtomicBool::new(false),
@@ -311,6 +314,7 @@ impl Driver {
             heard: HashMap::new(),
             set_name: set_name.clone(),
             copying: false,
+            repairs: false,
             left_behind: None,
             next_copy: Instant::now(),
             closing: 0,
@@ -345,6 +349,11 @@ impl Driver {
             .spawn(move || thread.run(inputs, state))
             .map_err(|e| Error::internal(format!("cannot start a thread: {e}")))?;
         Ok(())
+    }
+
+    /// Whether damaged data files are replaced by those of the primary.
+    pub fn repair_itself(&self, on: bool) {
+        self.shared.repairs_itself.store(on, Ordering::Relaxed);
     }
 
     /// Whether documents that are taken back are saved.

@@ -216,6 +216,10 @@ pub struct ServerConfig {
     pub cache_bytes: u64,
     /// Data files are read and written past the kernel's page cache.
     pub direct_io: bool,
+    /// Bytes a second of data files that are read for damage, in a pass a week; 0 for none.
+    pub scrub_bytes: u64,
+    /// A member whose data files are damaged gets those of the primary.
+    pub self_repair: bool,
     /// RocksDB's options by name, for experiments.
     pub engine_options: String,
     pub durability: Durability,
@@ -273,6 +277,8 @@ impl Default for ServerConfig {
             config_db: None,
             cache_bytes: 256 << 20,
             direct_io: false,
+            scrub_bytes: 0,
+            self_repair: true,
             engine_options: String::new(),
             durability: Durability::default(),
             log_retain_bytes: 1 << 30,

@@ -7,6 +7,7 @@
 //! log/         segments of the log
 //! log-window   how much of the log's past is kept, once somebody has said so
 //! engine/      RocksDB
+//! scrubbed     when all data files were read for damage
 //! initial-sync/         files of another member, see `received_copy`
 //! initial-sync-source/  checkpoints that other members copy
 //! ```

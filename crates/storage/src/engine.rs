@@ -192,6 +192,26 @@ impl Engine {
         check(failure)
     }
 
+    /// The same of one file. One that is not there any more, since it was merged into others, is well.
+    pub fn verify_file(&self, name: &str) -> Result<()> {
+        unsafe extern "C" {
+            fn pando_verify_file(path: *const c_char) -> *mut c_char;
+        }
+        let path = self.data_dir.engine().join(name);
+        let shown = CString::new(path.as_os_str().as_encoded_bytes());
+        let shown = shown.map_err(|_| Error::internal("a data file's name has a zero in it"))?;
+        // SAFETY: the path lives during the call; what comes back is ours.
+        let failure = unsafe { pando_verify_file(shown.as_ptr()) };
+        match failure.is_null() || !path.exists() {
+            true if failure.is_null() => Ok(()),
+            true => {
+                taken(failure);
+                Ok(())
+            }
+            false => check(failure),
+        }
+    }
+
     /// The data files: name and size in bytes.
     pub fn files(&self) -> Result<Vec<(String, u64)>> {
         let files = self.db.live_files().map_err(|e| error(&e.into_string()))?;
@@ -649,7 +669,9 @@ pub(crate) fn error(message: &str) -> Error {
             "no space left for the data files: {message}"
         );
     }
-    if message.starts_with("Corruption") {
+    // A disk that cannot give back what it has taken.
+    let is_lost = message.starts_with("IO error") && message.contains("Input/output error");
+    if message.starts_with("Corruption") || is_lost {
         tell_damage(message);
         return err!(
             UnrecoverableRollbackError,

@@ -166,6 +166,11 @@ impl Offline {
         self.engine.verify_files()
     }
 
+    /// The same of one file; the error names the damaged block.
+    pub fn verify_file(&self, name: &str) -> Result<()> {
+        self.engine.verify_file(name)
+    }
+
     pub fn log_dir(&self) -> PathBuf {
         self.log.dir.clone()
     }

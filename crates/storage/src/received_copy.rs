@@ -3,14 +3,17 @@
 //!
 //! ```text
 //! <data directory>/initial-sync/engine/…    the files, as they come
+//!                               KEEPS-LOG   where the member's own log goes on behind the files: it stays
 //!                               COMPLETE    written last: all of them are there and on disk
 //! ```
 //!
 //! Invariants:
 //! - Without COMPLETE nothing of the directory is used.
-//! - With it, engine and log of the data directory are replaced when the directory is opened. Each step
-//!   can be done again: a crash between two of them is made good by the next start.
+//! - With it, engine and log of the data directory are replaced when the directory is opened, or the
+//!   engine alone where the log is kept: what a member has acknowledged is in its log. Each step can be
+//!   done again: a crash between two of them is made good by the next start.
 
+use crate::offline::Offline;
 use errors::{Fallible as Result, err};
 use std::fs::{self, File};
 use std::io;
@@ -18,6 +21,12 @@ use std::path::Path;
 
 pub const DIR: &str = "initial-sync";
 pub const COMPLETE: &str = "COMPLETE";
+pub const KEEPS_LOG: &str = "KEEPS-LOG";
+
+/// Reads all files that were received: those of a member that is damaged too are no remedy.
+pub fn verify(dir: &Path) -> Result<()> {
+    Offline::open(&dir.join(DIR))?.verify_files()
+}
 
 /// Puts a complete copy in the place of engine and log of the data directory.
 pub(crate) fn swap_in(dir: &Path) -> Result<()> {
@@ -27,7 +36,9 @@ pub(crate) fn swap_in(dir: &Path) -> Result<()> {
         return Ok(());
     }
     let swap = || {
-        remove(&dir.join("log"))?;
+        if !received.join(KEEPS_LOG).exists() {
+            remove(&dir.join("log"))?;
+        }
         remove(&dir.join("engine"))?;
         fs::rename(&engine, dir.join("engine"))?;
         File::open(dir)?.sync_all()?;
@@ -77,6 +88,12 @@ mod tests {
         // What came after is left alone by another start.
         put("log/2", "newer");
         swap_in(dir).unwrap();
+        assert_eq!(holds("log/2").as_deref(), Some("newer"));
+        // A log that goes on behind the files stays.
+        put("initial-sync/engine/a", "newest");
+        put("initial-sync/KEEPS-LOG", "");
+        swap_in(dir).unwrap();
+        assert_eq!(holds("engine/a").as_deref(), Some("newest"));
         assert_eq!(holds("log/2").as_deref(), Some("newer"));
     }
 }

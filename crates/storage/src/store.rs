@@ -659,6 +659,16 @@ impl Store {
         })
     }
 
+    /// The data files: name and size in bytes.
+    pub fn data_files(&self) -> Result<Vec<(String, u64)>> {
+        self.engine.files()
+    }
+
+    /// Reads a data file whole, and compares each of its blocks with its checksum; damage is known to [`crate::damage`] then.
+    pub fn verify_data_file(&self, name: &str) -> Result<()> {
+        self.engine.verify_file(name)
+    }
+
     pub fn latches(&self) -> &Latches {
         &self.latches
     }

@@ -3,4 +3,5 @@
 
 pub mod noop_writer;
 pub mod reaper;
+pub mod scrub;
 pub mod ttl_monitor;

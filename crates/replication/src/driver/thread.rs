@@ -83,6 +83,8 @@ pub(super) struct Thread {
     pub(super) set_name: String,
     /// Files are copied.
     pub(super) copying: bool,
+    /// What is copied takes the place of damaged files.
+    pub(super) repairs: bool,
     /// How often entries had been appended when the log was found not to reach back.
     pub(super) left_behind: Option<u64>,
     /// Not before then is it tried again.
@@ -111,6 +113,9 @@ impl Thread {
         self.leave(why.clone());
         // Nobody takes what comes from now on.
         drop(inputs);
+        if storage::damage().is_some() {
+            self.repair_from_outside();
+        }
         if room::wait_for_room(&self.log.dir, &why) {
             tracing::warn!(target: "REPL", "The disk has room again: starting again, as a member of the set");
             (self.restart)("the disk has room again");

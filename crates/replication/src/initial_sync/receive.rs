@@ -23,7 +23,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use storage::received_copy::{COMPLETE, DIR};
+use storage::received_copy::{COMPLETE, DIR, KEEPS_LOG};
 
 const OFFER: &str = "OFFER";
 /// It is not waited longer before the next part, whatever the source says.
@@ -259,6 +259,13 @@ pub fn complete(data_dir: &Path, offer: &Offer) -> Result<()> {
     save(&data_dir.join(DIR), COMPLETE, offer)
 }
 
+/// To be said before [`complete`]: the member's own log goes on behind the files, and stays.
+pub fn keep_log(data_dir: &Path) -> Result<()> {
+    let path = data_dir.join(DIR).join(KEEPS_LOG);
+    let made = File::create(&path).and_then(|f| f.sync_all());
+    made.map_err(|e| failed("write", &path, &e))
+}
+
 /// Brings the member's state in line with files that were put in place when the data directory was
 /// opened. Number, term and vote stay: they are promises.
 pub fn adopt(data_dir: &Path) -> Result<()> {
@@ -269,7 +276,14 @@ pub fn adopt(data_dir: &Path) -> Result<()> {
     }
     let damaged = || err!(UnsupportedFormat, "{} is damaged", complete.display());
     let offer = load(&complete).ok_or_else(damaged)?;
-    if let Some(mut state) = state_file::load(data_dir)? {
+    let keeps_log = dir.join(KEEPS_LOG).exists();
+    if let Some(mut state) = state_file::load(data_dir)?
+        && keeps_log
+    {
+        // The log has what else there is to know. The files hold only what a majority has.
+        state.hard.commit = state.hard.commit.max(offer.index);
+        state_file::save(data_dir, &state)?;
+    } else if let Some(mut state) = state_file::load(data_dir)? {
         state.hard.commit = offer.index;
         state.hard.term = state.hard.term.max(offer.term);
         state.base = Some((offer.index, offer.term));
