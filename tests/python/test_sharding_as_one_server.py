@@ -92,10 +92,21 @@ def test_names_of_old(db):
 def test_schema(db):
     db.c.insert_many([{"_id": n, "v": str(n)} for n in range(10)])
     assert [f["path"] for f in db.command("pandoSchema", "c")["fields"]] == ["_id", "v"]
-    shard(db, "s", {"k": 1})
-    for code, coll in ((238, "s"), (26, "nowhere")):
-        with refuses(code):
-            db.command("pandoSchema", coll)
+    with refuses(26):
+        db.command("pandoSchema", "nowhere")
+    coll = shard(db, "s", {"k": 1}, at=[100])
+    empty = db.command("pandoSchema", "s")
+    assert (empty["documents"], empty["sampled"], empty["fields"]) == (0, 0, [])
+    coll.create_index("v")
+    # A tenth is on the first shard, where v is a number.
+    coll.insert_many([{"_id": n, "k": n, "v": n if n < 100 else str(n)} for n in range(1000)])
+    told = db.command("pandoSchema", "s", sampleSize=200)
+    assert (told["documents"], told["sampled"], told["complete"]) == (1000, 200, False)
+    [v] = [f for f in told["fields"] if f["path"] == "v"]
+    assert v["types"] == [{"type": "string", "count": 180, "share": 0.9}, {"type": "int", "count": 20, "share": 0.1}]
+    assert v["share"] == 1.0 and v["indexes"] == [{"name": "v_1", "position": 0}]
+    told = db.command("pandoSchema", "s", sampleSize=5000)
+    assert told["complete"] and told["sampled"] == 1000
 
 
 def test_averages_do_not_know_the_scale(db):

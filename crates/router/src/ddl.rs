@@ -197,20 +197,6 @@ pub(crate) fn capped(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> 
     on_its_shard(router, command, &sharded, &absent)
 }
 
-/// `pandoSchema`: of what is on one shard.
-pub(crate) fn schema(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
-    let sharded = err!(
-        NotImplemented,
-        "pandoSchema at a router knows no sharded collections: its shards tell of their parts"
-    );
-    let (db, name) = (command.db, command.collection());
-    let absent = err!(
-        NamespaceNotFound,
-        "Collection '{db}.{name}' does not exist."
-    );
-    on_its_shard(router, command, &sharded, &absent)
-}
-
 /// A command about a collection that is on one shard; the errors of others.
 fn on_its_shard(
     router: &Router,

@@ -8,7 +8,7 @@ use crate::service_impl::Router;
 use crate::upstream::{error_of, with_fields};
 use crate::{
     Failure, Outcome as Routed, access, admin, aggregate, backup, bulk_write, cursors, ddl,
-    file_md5, find, fsync, listing, map_reduce, operation_time, operations, rename, single_write,
+    file_md5, find, fsync, listing, map_reduce, operation_time, operations, rename, schema, single_write,
     snapshot, transactions, write,
 };
 use bson::{DocBuf, Elem, doc};
@@ -57,7 +57,7 @@ pub(crate) fn handler(name: &str) -> Option<Handler> {
         "compactStructuredEncryptionData" | "cleanupStructuredEncryptionData" => {
             ddl::where_it_is_checked
         }
-        "pandoSchema" => ddl::schema,
+        "pandoSchema" => schema::run,
         "filemd5" => file_md5::run,
         "fsync" => fsync::run,
         "fsyncUnlock" => fsync::unlock,

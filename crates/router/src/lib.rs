@@ -69,6 +69,7 @@ mod replica_set;
 mod request;
 pub mod resolver;
 mod routing;
+mod schema;
 mod scratch;
 mod service_impl;
 mod single_write;
