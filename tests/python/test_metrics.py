@@ -1,11 +1,12 @@
 """Figures over HTTP, as Prometheus collects them."""
 
+import json
 import re
 import urllib.error
 import urllib.request
 
 import pytest
-from harness import Server, free_port
+from harness import ROOT, Server, free_port
 from replica_set import ReplicaSet
 from sharded_cluster import ShardedCluster
 
@@ -80,3 +81,18 @@ def test_beyond_this_machine_they_have_to_be_wanted(tmp_path):
     server = Server(tmp_path / "data", "--metrics", "0.0.0.0:9")
     with pytest.raises(RuntimeError, match="allow-insecure-bind"):
         server.start()
+
+
+def test_each_figure_that_dashboard_and_alerts_ask_for_is_there(tmp_path, authority):
+    ours = ROOT / "packaging" / "monitoring"
+    dashboard = json.loads((ours / "grafana-dashboard.json").read_text())
+    asked = [t["expr"] for p in dashboard["panels"] for t in p.get("targets", [])]
+    asked += re.findall(r"^ +expr: (.*)$", (ours / "alerts.yml").read_text(), re.MULTILINE)
+    wanted = {name for expr in asked for name in re.findall(r"\bpando_\w+", expr)}
+    assert len(asked) > 40 and len(wanted) > 40
+    port = free_port()
+    options = ["--tlsMode", "preferTLS", "--tlsCertificateKeyFile", authority.issue("server"), "--replSet", "rs"]
+    with Server(tmp_path / "data", "--metrics", port, *options) as server, server.client() as client:
+        client.admin.command("replSetInitiate", {"_id": "rs", "members": [{"_id": 0, "host": server.address}]})
+        there = {name.split("{")[0] for name in figures(port)}
+    assert wanted - there == set()

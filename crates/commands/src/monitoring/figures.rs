@@ -33,6 +33,18 @@ const MEANINGS: &[(&str, &str)] = &[
         "pando_disk_free_bytes",
         "what the server may still write on the file system of the data directory",
     ),
+    (
+        "pando_certificate_expires_seconds",
+        "when the certificate of the server ends, in seconds since 1970",
+    ),
+    (
+        "pando_data_files_damaged",
+        "1 where damage was found in the data files since the start",
+    ),
+    (
+        "pando_locks_against_writes",
+        "locks against writes that are held: by fsync, or for a backup",
+    ),
     ("pando_index_builds_running", "index builds under way"),
     (
         "pando_index_builds_records_done",
@@ -67,6 +79,10 @@ const MEANINGS: &[(&str, &str)] = &[
     (
         "pando_replication_member_lag_entries",
         "entries of the log that the member lacks",
+    ),
+    (
+        "pando_replication_member_lag_seconds",
+        "how much older the member's last entry is than the newest that is known",
     ),
     (
         "pando_replication_initial_sync_bytes",
@@ -114,6 +130,7 @@ pub fn text(app: &Commands) -> Fallible<String> {
     }
     add_disk(&mut figures, &app.config.db_path);
     add_builds(&mut figures, app);
+    add_health(&mut figures, app);
     Ok(render(&figures))
 }
 
@@ -181,6 +198,17 @@ fn add_builds(figures: &mut Figures, app: &Commands) {
         ("records_total", total),
     ] {
         figures.insert(format!("pando_index_builds_{name}"), n);
+    }
+}
+
+fn add_health(figures: &mut Figures, app: &Commands) {
+    let mut add = |name: &str, n: f64| figures.insert(format!("pando_{name}"), n);
+    let is_damaged = storage::damage().is_some();
+    add("data_files_damaged", f64::from(u8::from(is_damaged)));
+    add("locks_against_writes", app.engine.gate.locks() as f64);
+    if let Some(offered) = app.control.certificates.get() {
+        let expires = (offered.own)().expires_millis;
+        add("certificate_expires_seconds", (expires / 1000) as f64);
     }
 }
 
@@ -256,6 +284,8 @@ fn add_set(figures: &mut Figures, status: Doc<'_>) {
         .iter()
         .filter_map(|m| number_of(*m, "lastIndexOnDisk"))
         .fold(0.0, f64::max);
+    let date = |m: Doc<'_>| m.get("optimeDate").and_then(|v| v.as_date());
+    let newest = members.iter().filter_map(|m| date(*m)).max();
     for member in members {
         let host = member
             .get("name")
@@ -270,6 +300,13 @@ fn add_set(figures: &mut Figures, status: Doc<'_>) {
             if let Some(n) = number_of(member, field) {
                 add(name, &labels, n);
             }
+        }
+        if let (Some(own), Some(newest)) = (date(member), newest) {
+            add(
+                "member_lag_seconds",
+                &labels,
+                (newest - own) as f64 / 1000.0,
+            );
         }
         if let Some(own) = number_of(member, "lastIndexOnDisk") {
             add("member_lag_entries", &labels, (last - own).max(0.0));
