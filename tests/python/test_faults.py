@@ -464,10 +464,10 @@ def test_backup_starts_as_it_is(new_server, tmp_path):
         things = client.b.things
         things.create_index("n")
         things.insert_many([{"_id": i, "n": i % 7} for i in range(2000)])
-        made = pando("backup", uri, copy)
+        made = pando("backup", uri, copy, "--in-place")
         assert made.returncode == 0, made.stderr
         things.insert_one({"_id": "later"})
-    again = pando("backup", uri, copy)
+    again = pando("backup", uri, copy, "--in-place")
     assert again.returncode == 1 and "exists already" in again.stderr
     assert pando("check", copy).returncode == 0
     with Server(copy) as started, started.client() as client:
@@ -476,7 +476,7 @@ def test_backup_starts_as_it_is(new_server, tmp_path):
         client.b.things.insert_one({"_id": "own"})
     with server.client() as client:
         assert client.b.things.find_one({"_id": "own"}) is None
-    nobody = pando("backup", "mongodb://127.0.0.1:1/", tmp_path / "x")
+    nobody = pando("backup", "mongodb://127.0.0.1:1/", tmp_path / "x", "--in-place")
     assert nobody.returncode == 1 and "127.0.0.1:1" in nobody.stderr
 
 
@@ -497,7 +497,7 @@ def test_a_backup_of_damaged_data_is_an_error_and_is_not_left(new_server, tmp_pa
     with open(table, "r+b") as file:
         file.seek(table.stat().st_size // 3)
         file.write(b"\xff" * 8)
-    made = pando("backup", f"mongodb://{server.address}/", tmp_path / "copy")
+    made = pando("backup", f"mongodb://{server.address}/", tmp_path / "copy", "--in-place")
     assert made.returncode == 1 and "damaged" in made.stderr, made.stdout + made.stderr
     assert not (tmp_path / "copy").exists()
 

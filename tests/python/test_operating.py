@@ -19,7 +19,7 @@ def test_data_log_and_backup_are_for_their_owner_only(tmp_path):
         log = tmp_path / "server.log"
         with Server(tmp_path / "data", "--log-path", log, "--pid-file", tmp_path / "pid") as server, server.client() as client:
             client.t.c.insert_many([{"_id": n} for n in range(1000)])
-            assert pando("backup", f"mongodb://{server.address}/", tmp_path / "backup").returncode == 0
+            assert pando("backup", f"mongodb://{server.address}/", tmp_path / "backup", "--in-place").returncode == 0
             made = [tmp_path / "data", log, tmp_path / "backup"]
             made += [*(tmp_path / "data").rglob("*"), *(tmp_path / "backup").rglob("*")]
             open_to_others = [str(p) for p in made if p.stat().st_mode & 0o077]

@@ -52,7 +52,7 @@ def test_tools_of_ours_log_in(guarded, tmp_path, who, how):
     url = f"mongodb://{who}localhost:{server.port}/?authSource={'$external' if not who else 'admin'}&{tls}{how}"
     done = run(BINARY, "schema", url, "shop.things")
     assert done.returncode == 0 and "_id" in done.stdout, done.stderr
-    done = run(BINARY, "backup", url, tmp_path / "copy")
+    done = run(BINARY, "backup", url, tmp_path / "copy", "--in-place")
     assert done.returncode == 0, done.stderr
     with Server(tmp_path / "copy") as copy, copy.client() as c:
         assert c.shop.things.count_documents({}) == 50

@@ -19,7 +19,7 @@ def pando(*words, code=0):
 
 
 def backup(server, path):
-    pando("backup", f"mongodb://{server.address}/", path)
+    pando("backup", f"mongodb://{server.address}/", path, "--in-place")
     return path
 
 

@@ -1,59 +1,192 @@
-//! `pando backup URI DIR`: has a running server copy all its data into a directory, which starts as it
-//! is; a router has all sets of its cluster do so.
+//! `pando backup URI TARGET`: all data of a server, a set or a cluster, in an archive that takes backup after backup;
+//! or in place, each server a copy of its own. `list`, `verify` and `prune` are about archives.
 //!
-//! Invariant: success is said only of copies that the servers have read whole.
+//! Invariant: success is said only of what was read whole, at the servers and in the archive.
+
+mod follow;
+mod kept;
+mod log_keeper;
+mod make;
+mod remote;
 
 use crate::client::{ServerAddress, refusal};
+use archive::Archive;
 use bson::{Doc, doc};
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 const HELP: &str = "\
-Copies all data of a running server, or of a whole sharded cluster, consistent as of one moment,
-while it goes on. The copy is read whole, and its checksums are compared, before success is said.
+Copies all data of a running server, a replica set or a whole sharded cluster, consistent as of one
+moment, while it goes on. The copy is read whole, and its checksums are compared, before success is said.
 
-Usage: pando backup URI DIR
+Usage: pando backup URI ARCHIVE [--key-file FILE] [--follow [--every SECONDS]]
+       pando backup URI DIR --in-place
+       pando backup list ARCHIVE
+       pando backup verify ARCHIVE [ID]
+       pando backup prune ARCHIVE --keep N [--keep-days DAYS]
 
-  URI   the server, as mongodb://127.0.0.1:27017/ or
-        mongodb://user:password@host/?authSource=admin&tls=true&tlsCAFile=ca.pem
-  DIR   a directory of the server's machine that does not exist yet; a server starts from it with
-        pando serve --dbpath DIR. On the file system of the data it shares the data files, and takes
-        little time and space.
+  URI      the server, as mongodb://127.0.0.1:27017/ or
+           mongodb://user:password@host/?authSource=admin&tls=true&tlsCAFile=ca.pem
+           that of a router is its whole cluster
+  ARCHIVE  a directory on this machine; the first backup makes it, and each one adds what it lacks:
+           files that have changed, and the log since the backup before. pando restore goes back to
+           any moment that its logs cover
+  DIR      a directory of the server's machine that does not exist yet; a server starts from it with
+           pando serve --dbpath DIR. On the file system of the data it shares the data files, and takes
+           little time and space. Of a cluster, the primary of each shard makes DIR/SHARD on its
+           machine, and that of the configuration set DIR/config
 
-Where the URI is that of a router, the primary of each shard makes DIR/SHARD on its machine, and that
-of the configuration set DIR/config. Writes wait while all of them are copied: for a moment.
+  --in-place         copies on the machines of the servers, into DIR
+  --follow           goes on until it is ended, and has the log flow into the archive
+  --every SECONDS    how often that is [default: 2]
+  --key-file FILE    encrypts the archive with AES-256: FILE has 32 bytes in base64, as
+                     openssl rand -base64 32 makes them. Without FILE nobody reads the archive
+  --keep N           prune keeps the newest N backups, and what they need
+  --keep-days DAYS   and all that are not older
 ";
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Asked {
+    places: Vec<String>,
+    in_place: bool,
+    follow: bool,
+    every: Option<u64>,
+    key_file: Option<PathBuf>,
+    keep: Option<u64>,
+    keep_days: Option<u64>,
+}
 
 pub fn main(args: &[OsString]) -> ExitCode {
     let words: Vec<String> = args
         .iter()
         .map(|w| w.to_string_lossy().into_owned())
         .collect();
-    let (uri, dir) = match words.as_slice() {
-        [help] if help == "--help" || help == "-h" => {
-            print!("{HELP}");
-            return ExitCode::SUCCESS;
-        }
-        [uri, dir] if !uri.starts_with('-') && !dir.starts_with('-') => (uri, dir),
-        _ => {
-            eprintln!("pando: backup wants a URI and a directory (see pando backup --help)");
+    if words.iter().any(|w| w == "--help" || w == "-h") {
+        print!("{HELP}");
+        return ExitCode::SUCCESS;
+    }
+    let asked = match parse(&words) {
+        Ok(asked) => asked,
+        Err(says) => {
+            eprintln!("pando: {says} (see pando backup --help)");
             return ExitCode::from(2);
         }
     };
-    match run(uri, Path::new(dir)) {
+    match run(&asked) {
         Ok(said) => {
             println!("{said}");
             ExitCode::SUCCESS
         }
         Err(says) => {
-            eprintln!("pando: no backup was made: {says}");
+            eprintln!("pando: {says}");
             ExitCode::from(1)
         }
     }
 }
 
-fn run(uri: &str, dir: &Path) -> Result<String, String> {
+fn parse(words: &[String]) -> Result<Asked, String> {
+    let mut asked = Asked::default();
+    let mut rest = words.iter();
+    while let Some(word) = rest.next() {
+        let (name, given) = match word.split_once('=') {
+            Some((name, value)) if name.starts_with("--") => (name, Some(value.to_string())),
+            _ => (word.as_str(), None),
+        };
+        let mut value = || {
+            given
+                .clone()
+                .or_else(|| rest.next().cloned())
+                .ok_or(format!("{name} wants a value"))
+        };
+        let number = |text: String| {
+            let n = text.parse::<u64>().ok().filter(|n| *n > 0);
+            n.ok_or(format!("{name} wants a number above 0, not '{text}'"))
+        };
+        match name {
+            "--in-place" => asked.in_place = true,
+            "--follow" => asked.follow = true,
+            "--every" => asked.every = Some(number(value()?)?),
+            "--keep" => asked.keep = Some(number(value()?)?),
+            "--keep-days" => asked.keep_days = Some(number(value()?)?),
+            "--key-file" => asked.key_file = Some(value()?.into()),
+            option if option.starts_with('-') => {
+                return Err(format!("backup has no option {option}"));
+            }
+            _ => asked.places.push(word.clone()),
+        }
+    }
+    let places: Vec<&str> = asked.places.iter().map(String::as_str).collect();
+    match *places {
+        ["list", _] | ["verify", _] | ["verify", _, _] => {}
+        ["prune", _] if asked.keep.is_some() => {}
+        ["prune", _] => return Err("prune wants --keep N: how many backups stay".into()),
+        [_, _] => {}
+        _ => return Err("backup wants a URI and where to".into()),
+    }
+    if asked.in_place && (asked.follow || asked.key_file.is_some()) {
+        return Err(
+            "--in-place makes data directories: nothing of them is encrypted or followed".into(),
+        );
+    }
+    Ok(asked)
+}
+
+fn run(asked: &Asked) -> Result<String, String> {
+    let key = asked.key_file.as_deref();
+    let places: Vec<&str> = asked.places.iter().map(String::as_str).collect();
+    match *places {
+        ["list", place] => kept::list(&Archive::open(place, key)?),
+        ["verify", place] => kept::verify(&Archive::open(place, key)?, None),
+        ["verify", place, id] => kept::verify(&Archive::open(place, key)?, Some(id)),
+        ["prune", place] => {
+            let keep = asked.keep.map(|n| usize::try_from(n).unwrap_or(usize::MAX));
+            kept::prune(&Archive::open(place, key)?, keep, asked.keep_days)
+        }
+        [uri, dir] if asked.in_place => in_place(uri, Path::new(dir)).map_err(none_made),
+        [uri, place] => into_archive(asked, uri, place, key).map_err(none_made),
+        _ => Err("backup wants a URI and where to".into()),
+    }
+}
+
+fn none_made(why: String) -> String {
+    format!("no backup was made: {why}")
+}
+
+fn into_archive(
+    asked: &Asked,
+    uri: &str,
+    place: &str,
+    key: Option<&Path>,
+) -> Result<String, String> {
+    let address = ServerAddress::parse(uri)?;
+    // A server that does not answer leaves no archive behind.
+    drop(address.open()?);
+    let archive = Archive::open_or_make(place, key)?;
+    let made = make::make(&address, &archive)?;
+    for note in &made.notes {
+        eprintln!("pando: {note}");
+    }
+    let said = format!(
+        "Backup {} of {} is in {place}: {} files of {} MB were new to it, and all were read there. Go back to it with: pando restore {place} DIR",
+        made.backup.id,
+        match made.backup.sets.len() {
+            1 if !made.backup.cluster => "the server".to_string(),
+            n => format!("{n} sets"),
+        },
+        made.sent_files,
+        made.sent_bytes >> 20
+    );
+    if !asked.follow {
+        return Ok(said);
+    }
+    println!("{said}\nThe log flows into it now.");
+    let interval = Duration::from_secs(asked.every.unwrap_or(2));
+    follow::follow(&address, &archive, made.logs, interval)
+}
+
+fn in_place(uri: &str, dir: &Path) -> Result<String, String> {
     let address = ServerAddress::parse(uri)?;
     let path = std::path::absolute(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
     let path = path.to_str().ok_or("the path is not UTF-8")?;
@@ -111,5 +244,28 @@ mod tests {
         let all = doc! {"verified": true, "sets": doc! {"s0": s0}};
         let text = said("/b", all.as_doc()).unwrap();
         assert!(text.contains("s0  h:/b/s0  2 collections, 3 MB"), "{text}");
+    }
+
+    #[test]
+    fn what_may_be_asked() {
+        let asked = |text: &str| {
+            let words: Vec<String> = text.split(' ').map(String::from).collect();
+            parse(&words)
+        };
+        let all = asked("mongodb://h/?a=b /b --follow --every 5 --key-file=k").unwrap();
+        assert_eq!(all.places, ["mongodb://h/?a=b", "/b"]);
+        assert_eq!((all.every, all.key_file), (Some(5), Some("k".into())));
+        assert!(asked("list /b").is_ok() && asked("verify /b ID").is_ok());
+        for (words, said) in [
+            ("mongodb://h/", "wants a URI"),
+            ("prune /b", "--keep N"),
+            ("prune /b --keep 0", "above 0"),
+            ("mongodb://h/ /b --sideways", "no option --sideways"),
+            ("mongodb://h/ /b --in-place --follow", "--in-place"),
+            ("mongodb://h/ /b --every", "wants a value"),
+        ] {
+            let says = asked(words).unwrap_err();
+            assert!(says.contains(said), "{words}: {says}");
+        }
     }
 }

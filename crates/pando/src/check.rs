@@ -6,6 +6,7 @@
 //!
 //! Exit codes: 0 when all is sound, 1 when something is damaged, 100 when the directory cannot be opened at all.
 
+use crate::progress::Progress;
 use bson::{Doc, Val};
 use catalog::keyspace::{
     self, PREFIX, SPACE_ID, SPACE_INDEX, SPACE_META, SPACE_RECORD, SYSTEM_TABLET,
@@ -101,16 +102,19 @@ fn check(offline: &Offline, report: &mut Report) {
     match offline.files() {
         Ok(files) => {
             let bytes: u64 = files.iter().map(|f| f.1).sum();
-            match offline.verify_files() {
-                Ok(()) => report.fine(
-                    "engine",
-                    format!(
-                        "{} files, {} MB, every block read",
-                        files.len(),
-                        bytes >> 20
-                    ),
-                ),
-                Err(e) => report.fault(e.into_message()),
+            let progress = Progress::of_bytes("reading files", bytes);
+            let mut damaged = Vec::new();
+            for (name, bytes) in &files {
+                damaged.extend(offline.verify_file(name).err());
+                progress.add(*bytes);
+            }
+            drop(progress);
+            if damaged.is_empty() {
+                let (n, mb) = (files.len(), bytes >> 20);
+                report.fine("engine", format!("{n} files, {mb} MB, every block read"));
+            }
+            for e in damaged {
+                report.fault(e.into_message());
             }
         }
         Err(e) => report.fault(e.into_message()),
@@ -132,11 +136,13 @@ fn check(offline: &Offline, report: &mut Report) {
             .for_each(|ns| report.fault(format!("several collections have the name {ns}"))),
         Err(e) => report.fault(e.into_error().into_message()),
     }
+    let progress = Progress::of_time("comparing records and indexes");
     let mut pass = Pass::new(&catalog, report);
     let whole = offline.scan(&[], &[], |key, value| {
         pass.pair(key, value);
         Ok(())
     });
+    drop(progress);
     let tallies = pass.tallies;
     match whole {
         Ok(gaps) if gaps.is_empty() => compare(offline, &catalog, tallies, report),

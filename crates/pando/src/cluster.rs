@@ -14,6 +14,7 @@ mod deployment;
 use crate::client::refusal;
 use crate::memory;
 use crate::peers::quoted;
+use crate::progress::Progress;
 use bson::{Writer, doc};
 use deployment::{Deployment, MemberProcess, Role, SET, start_of};
 use replication::state_file;
@@ -215,7 +216,9 @@ fn up(asked: &Asked) -> Result<String, String> {
 /// Starts the members that do not run, and makes of them what they are to be.
 fn start(dir: &Path, deployment: &mut Deployment) -> Result<(), String> {
     let config = deployment.addresses(Role::Config).concat();
+    let progress = Progress::of_steps("starting servers", deployment.members.len() as u64);
     for at in 0..deployment.members.len() {
+        progress.set(at as u64);
         let Some(member) = deployment.members.get(at).filter(|m| !m.runs()) else {
             continue;
         };
@@ -233,6 +236,8 @@ fn start(dir: &Path, deployment: &mut Deployment) -> Result<(), String> {
         // Recorded at once: whatever fails next, `down` finds it.
         deployment.save(dir)?;
     }
+    drop(progress);
+    let _progress = Progress::of_time("waiting until all are ready");
     make_ready(dir, deployment).map_err(|why| {
         format!(
             "{why}\nEnd what was started: pando cluster down --dir {}",

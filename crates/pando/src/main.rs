@@ -14,6 +14,7 @@ mod moment;
 mod oplog;
 mod options;
 mod peers;
+mod progress;
 mod restore;
 mod route;
 mod salvage;
@@ -42,8 +43,8 @@ Usage: pando <command> [options]
   cluster   runs a replica set on this machine: pando cluster up --replicas 3
   check     reads a data directory that no server has open, and says what is damaged: pando check DIR
   salvage   saves what can be read of a data directory, for mongorestore: pando salvage DIR OUT
-  backup    copies the data of a running server into a directory of its machine: pando backup URI DIR
-  restore   a data directory as of a moment, from a backup and the log: pando restore BACKUP TARGET
+  backup    keeps backups of a running server, set or cluster: pando backup URI ARCHIVE
+  restore   data directories as of a moment, from a backup and the log: pando restore ARCHIVE TARGET
   oplog     shows the log of a data directory or a server (see: pando oplog --help)
   schema    what the documents of a collection look like (see: pando schema --help)
   lab       the benchmark laboratory (see: pando lab --help)
@@ -89,7 +90,7 @@ fn run() -> ExitCode {
         Some("cluster") => private(cluster::main, &rest),
         Some("check") => check::main(&rest),
         Some("salvage") => private(salvage::main, &rest),
-        Some("backup") => backup::main(&rest),
+        Some("backup") => private(backup::main, &rest),
         Some("restore") => private(restore::main, &rest),
         Some("oplog") => oplog::main(&rest),
         Some("lab") => laboratory::main(&rest),

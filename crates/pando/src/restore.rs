@@ -1,12 +1,16 @@
-//! `pando restore BACKUP TARGET`: a data directory as of a moment, from a backup and the log that was kept since.
+//! `pando restore BACKUP TARGET`: a data directory as of a moment, from a backup and the log that was kept since; or
+//! a whole cluster, from an archive.
 //!
 //! The entries of an index that was built on documents that were there are not in the log. Indexes whose build the log ends are
 //! therefore built anew here; one whose build it only begins is built on by the first start, as after any stop.
+
+mod from_archive;
 
 use crate::moment;
 use bson::Doc;
 use errors::Fallible as EngineResult;
 use executor::{Engine, OpCtx, build};
+use from_archive::FromArchive;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -18,14 +22,23 @@ use storage::{
 const HELP: &str = "\
 Makes a data directory from a backup and the log that was kept since, as of a moment.
 
-Usage: pando restore BACKUP TARGET [--log DIR] [--until MOMENT]
+Usage: pando restore ARCHIVE TARGET [--until MOMENT] [--backup ID] [--set SET] [--only NAMESPACES]
+                     [--key-file FILE]
+       pando restore BACKUP TARGET [--until MOMENT] [--log DIR]
 
-  BACKUP   a directory that pando backup made, and that no server was started in
+  ARCHIVE  where pando backup keeps backups; of a cluster all sets go to one time of the cluster,
+           and TARGET has a directory of each
+  BACKUP   a directory that pando backup --in-place made, and that no server was started in
   TARGET   does not exist yet; start it with: pando serve --dbpath TARGET
-  --log    the data directory of the server that the backup was made of, or a copy of its
-           directory \"log\" [default: where the server had it]; the server may be running
   --until  the last moment to be in it: a time as 2026-11-24T10:00:00Z, or the timestamp of
            an entry as 1795514400:3 (see pando oplog) [default: all that the log has]
+  --backup    begins with this one of pando backup list [default: the last one before the moment]
+  --set       only this set of a cluster
+  --only      databases and collections, as shop,crm.people: TARGET then has them as mongodump
+              writes them, for mongorestore into a deployment that runs
+  --key-file  the key of an archive that is encrypted
+  --log    the data directory of the server that BACKUP was made of, or a copy of its
+           directory \"log\" [default: where the server had it]; the server may be running
 
 A transaction or a batch is in TARGET as a whole, or it is not. After an error nothing is made.
 ";
@@ -35,6 +48,10 @@ struct Asked {
     target: PathBuf,
     log: Option<PathBuf>,
     until: Until,
+    id: Option<String>,
+    set: Option<String>,
+    only: Vec<String>,
+    key_file: Option<PathBuf>,
 }
 
 pub fn main(args: &[OsString]) -> ExitCode {
@@ -49,6 +66,44 @@ pub fn main(args: &[OsString]) -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    match run(&asked) {
+        Ok(said) => {
+            println!("{said}");
+            ExitCode::SUCCESS
+        }
+        Err(says) => {
+            eprintln!("pando: nothing was restored: {says}");
+            ExitCode::from(1)
+        }
+    }
+}
+
+fn run(asked: &Asked) -> Result<String, String> {
+    let place = asked.backup.to_string_lossy();
+    if from_archive::is_archive(&place) {
+        if asked.log.is_some() {
+            return Err(
+                "an archive has its logs: --log is for backups that were made in place".into(),
+            );
+        }
+        let from = FromArchive {
+            place: &place,
+            target: &asked.target,
+            key_file: asked.key_file.as_deref(),
+            backup: asked.id.as_deref(),
+            until: asked.until,
+            set: asked.set.as_deref(),
+            only: &asked.only,
+        };
+        return Ok(from_archive::said(&from_archive::run(&from)?, &from));
+    }
+    if asked.id.is_some()
+        || asked.set.is_some()
+        || !asked.only.is_empty()
+        || asked.key_file.is_some()
+    {
+        return Err(format!("{place} is no archive of backups"));
+    }
     let request = RestoreRequest {
         backup: &asked.backup,
         log: asked.log.as_deref(),
@@ -57,22 +112,17 @@ pub fn main(args: &[OsString]) -> ExitCode {
     };
     let target = asked.target.display();
     match restore(&request, &mut BuiltIndexes::default()) {
-        Ok(Restored { last, entries }) => {
-            println!(
-                "{target} has everything up to {}: the backup and {entries} entries behind it. Start it with: pando serve --dbpath {target}",
-                show(&last)
-            );
-            ExitCode::SUCCESS
-        }
-        Err(e) => {
-            eprintln!("pando: nothing was restored: {}", sentence(e));
-            ExitCode::from(1)
-        }
+        Ok(Restored { last, entries }) => Ok(format!(
+            "{target} has everything up to {}: the backup and {entries} entries behind it. Start it with: pando serve --dbpath {target}",
+            show(&last)
+        )),
+        Err(e) => Err(sentence(e)),
     }
 }
 
 fn parse(args: &[OsString]) -> Result<Asked, String> {
     let (mut places, mut log, mut until) = (Vec::new(), None, Until::End);
+    let (mut id, mut set, mut only, mut key_file) = (None, None, Vec::new(), None);
     let mut args = args.iter();
     while let Some(word) = args.next() {
         let mut value = || {
@@ -82,6 +132,13 @@ fn parse(args: &[OsString]) -> Result<Asked, String> {
         match word.to_str() {
             Some("--log") => log = Some(PathBuf::from(value()?)),
             Some("--until") => until = moment::parse(&value()?.to_string_lossy())?,
+            Some("--backup") => id = Some(value()?.to_string_lossy().into_owned()),
+            Some("--set") => set = Some(value()?.to_string_lossy().into_owned()),
+            Some("--key-file") => key_file = Some(PathBuf::from(value()?)),
+            Some("--only") => {
+                let list = value()?.to_string_lossy();
+                only.extend(list.split(',').filter(|n| !n.is_empty()).map(String::from));
+            }
             Some(option) if option.starts_with('-') => {
                 return Err(format!("restore has no option {option}"));
             }
@@ -94,6 +151,10 @@ fn parse(args: &[OsString]) -> Result<Asked, String> {
             target,
             log,
             until,
+            id,
+            set,
+            only,
+            key_file,
         }),
         Err(_) => Err("restore wants a backup and a directory to make".into()),
     }

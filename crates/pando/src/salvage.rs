@@ -10,6 +10,7 @@
 //! OUT/salvaged/tablet_<n>.bson      documents whose collection the catalog no longer tells
 //! ```
 
+use crate::progress::Progress;
 use bson::Writer;
 use catalog::keyspace::{self, META_COLLECTION, SPACE_META, SPACE_RECORD, SYSTEM_TABLET};
 use errors::{Result, err};
@@ -47,7 +48,7 @@ pub fn main(args: &[OsString]) -> ExitCode {
         }
     };
     let scratch = out.join(".rebuilt");
-    let outcome = run(dir, out, &scratch);
+    let outcome = run(dir, out, &scratch, &|_| true);
     let _ = fs::remove_dir_all(&scratch);
     match outcome {
         Ok(0) => {
@@ -75,8 +76,21 @@ pub fn main(args: &[OsString]) -> ExitCode {
     }
 }
 
+/// The collections of a data directory whose namespaces are wanted, as mongodump would have written them. Returns how much
+/// was lost.
+pub fn dump(
+    dir: &Path,
+    out: &Path,
+    wanted: &dyn Fn(&str) -> bool,
+) -> std::result::Result<u64, String> {
+    let scratch = out.join(".rebuilt");
+    let outcome = run(dir, out, &scratch, wanted);
+    let _ = fs::remove_dir_all(&scratch);
+    outcome.map_err(|e| e.into_error().into_message())
+}
+
 /// Returns how much was lost: gaps, and records that are no documents.
-fn run(dir: &Path, out: &Path, scratch: &Path) -> Result<u64> {
+fn run(dir: &Path, out: &Path, scratch: &Path, wanted: &dyn Fn(&str) -> bool) -> Result<u64> {
     let cannot = |e: std::io::Error| err!(FileNotOpen, "cannot write to {}: {e}", out.display());
     fs::create_dir_all(out).map_err(cannot)?;
     if fs::read_dir(out).map_err(cannot)?.next().is_some() {
@@ -126,7 +140,8 @@ fn run(dir: &Path, out: &Path, scratch: &Path) -> Result<u64> {
     let mut dumps = Vec::new();
     for record in records.values() {
         match Dump::new(out, record) {
-            Some(dump) => dumps.push(dump),
+            Some(dump) if wanted(&dump.ns) => dumps.push(dump),
+            Some(_) => {}
             None => {
                 println!("damaged: a record of the catalog");
                 lost += 1;
@@ -139,12 +154,16 @@ fn run(dir: &Path, out: &Path, scratch: &Path) -> Result<u64> {
             dumps.push(Dump::nameless(out, tablet));
         }
     }
+    let progress = Progress::of_steps("saving collections", dumps.len() as u64);
     for dump in &mut dumps {
+        progress.say(&format!("saving {}", dump.ns));
+        progress.add(1);
         let found = dump
             .fill(&offline, &newer)
             .map_err(|e| err!(FileNotOpen, "{}: {}", dump.ns, e.into_error().message))?;
         gaps.extend(found);
     }
+    drop(progress);
     if !gaps.is_empty() {
         // The log's past has the last state of what was written within its window.
         let older = older(&offline, &gaps)?;

@@ -63,6 +63,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("auth", &["bson", "errors"]),
     ("certificates", &[]),
     ("outgoing", &["auth", "certificates", "bson"]),
+    ("archive", &[]),
     ("service", &["wire", "bson", "errors"]),
     (
         "commands",
@@ -103,6 +104,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     (
         "pando",
         &[
+            "archive",
             "auth",
             "commands",
             "router",

@@ -43,11 +43,7 @@ pub(crate) fn run(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
 }
 
 /// Locks all sets against writes, or none.
-pub(crate) fn lock_all(
-    cluster: &Cluster,
-    sets: &[String],
-    ask: Doc<'_>,
-) -> Outcome<Vec<(String, DocBuf)>> {
+fn lock_all(cluster: &Cluster, sets: &[String], ask: Doc<'_>) -> Outcome<Vec<(String, DocBuf)>> {
     let mut replies: Vec<(String, DocBuf)> = Vec::new();
     for set in sets {
         match cluster.on_shard(set, "admin", ask) {
@@ -68,7 +64,7 @@ fn unlock_one(cluster: &Cluster, set: &str) -> Outcome<DocBuf> {
 }
 
 /// Unlocks all sets that can be, and tells the first failure.
-pub(crate) fn unlock_all(cluster: &Cluster, sets: &[String]) -> Outcome<Vec<(String, DocBuf)>> {
+fn unlock_all(cluster: &Cluster, sets: &[String]) -> Outcome<Vec<(String, DocBuf)>> {
     let mut replies = Vec::new();
     let mut failed: Option<Failure> = None;
     for set in sets.iter().rev() {

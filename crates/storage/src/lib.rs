@@ -37,6 +37,7 @@ pub mod hidden_keys;
 mod insert_order;
 mod latch;
 mod log_and_engine;
+mod log_pack;
 mod log_window;
 pub mod long_steps;
 mod maintenance;
@@ -60,6 +61,7 @@ pub use data_dir::FORMAT as DATA_FORMAT;
 pub use engine::damage;
 pub use entry::{Effect, Entry, Glance, Key, MAX_ENTRY_BYTES, Op, OpSession, Uuid};
 pub use latch::{LatchGuard, Latches};
+pub use log_pack::{LogMaker, pack_record, unpack_record};
 pub use nonblocking_read::{Block, Missing, without};
 pub use offline::{LogFindings, Offline, Unreadable};
 pub use oplog::{
@@ -68,7 +70,8 @@ pub use oplog::{
 };
 pub use replicator::{Appended, Epoch, FlushGate, Replicator};
 pub use restore::{
-    Completion, LogFiles, Moment, RestoreError, RestoreRequest, Restored, Until, log_files, restore,
+    BackupRecord, Completion, LogFiles, Moment, RestoreError, RestoreRequest, Restored, Until,
+    fingerprint, log_files, restore,
 };
 pub use store::{Committed, HasRoom, Store, StoreOptions, StoreStats};
 pub use tuning::EngineOptions;

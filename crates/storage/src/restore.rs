@@ -29,7 +29,7 @@ const RECORD: &str = "BACKUP";
 
 /// What a backup says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct BackupRecord {
+pub struct BackupRecord {
     /// No entry behind this one is in the files.
     pub complete: Committed,
     /// Of its bytes: two logs that were begun in the same second have the same timestamps.
@@ -39,7 +39,7 @@ pub(crate) struct BackupRecord {
 }
 
 impl BackupRecord {
-    pub fn save(&self, dir: &Path) -> Result<()> {
+    pub(crate) fn save(&self, dir: &Path) -> Result<()> {
         let Committed { index, ts } = self.complete;
         let (hash, log) = (self.fingerprint, self.log.display());
         let text = format!("complete {index} {ts} {hash:016x}\nlog {log}\n");
@@ -50,7 +50,8 @@ impl BackupRecord {
         written.map_err(|e| err!(FileNotOpen, "cannot write {}: {e}", path.display()))
     }
 
-    fn load(dir: &Path) -> Option<BackupRecord> {
+    /// `None` where the directory is no backup.
+    pub fn load(dir: &Path) -> Option<BackupRecord> {
         let text = fs::read_to_string(dir.join(RECORD)).ok()?;
         let (complete, log) = text.split_once('\n')?;
         let mut fields = complete.strip_prefix("complete ")?.split(' ');
@@ -66,7 +67,7 @@ impl BackupRecord {
 }
 
 /// FNV-1a.
-pub(crate) fn fingerprint(payload: &[u8]) -> u64 {
+pub fn fingerprint(payload: &[u8]) -> u64 {
     payload.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
     })

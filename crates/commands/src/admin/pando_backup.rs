@@ -1,40 +1,109 @@
-//! `pandoBackup`: a consistent copy of all data, taken while the server goes on, that is itself a
-//! data directory.
+//! `pandoBackup`: a consistent copy of all data, taken while the server goes on.
 //!
 //! ```text
-//! {pandoBackup: 1, path: "/an/absolute/path"}                  copies, and reads the copy whole
-//! {pandoBackup: 1, path: "/an/absolute/path", step: "copy"}    copies, beside the data; the server is locked against writes
-//! {pandoBackup: 1, path: "/an/absolute/path", step: "finish"}  puts that copy in its place, and reads it whole
-//! ```
-//! A router asks for the steps: between them it gives writes free on all shards, since the second may
-//! take long. On one file system the copy shares the data files (they are never changed), so it takes
-//! no space at first. The path is that of the server's machine and must not exist.
+//! {path: "/an/absolute/path"}                   a copy in a directory of the server's machine, which is itself a data directory
 //!
-//! Invariant: a reply with `verified: true` is of a copy whose every block was read and has its checksum.
+//! {step: "stage", hold: <id of a lock>}         a copy beside the data; the reply has its `id`
+//! {step: "finish", id, path}                    puts that copy in its place, and reads it whole
+//! {step: "describe", id}                        reads it whole, and tells its files with their hashes
+//! {step: "read", id, file, offset, length}      a piece of a file
+//! {step: "release", id}                         removes the copy
+//! {step: "log", after: {index, timestamp}, reach}   entries of the log behind that one
+//! ```
+//! `pando backup` asks for the steps, by a router for a whole cluster: between `stage` and the others
+//! writes are free again on all shards. On one file system a copy shares the data files (they are never
+//! changed), so it takes no space at first.
+//!
+//! Invariants:
+//! - A reply with `verified: true` is of a copy whose every block was read and has its checksum.
+//! - A copy that was staged under a lock is of a server that was locked all that time.
+//! - Entries that are told are never taken back: a majority has them on disk.
+
+mod log;
+mod staged;
 
 use crate::request::{CommandContext, Done, idl};
 use crate::topology::member::host;
+use bson::Doc;
 use errors::{Fallible, Result, bail, err};
-use std::fs::{self, DirBuilder, File};
+use staged::Staged;
+use std::fs;
 use std::io::ErrorKind;
-use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
-use storage::Offline;
+use std::path::Path;
 
-/// In the data directory: a copy that was not put in its place yet.
-const STAGED: &str = "backup-staged";
+const AT: &str = "pandoBackup";
 
-pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
-    let at = "pandoBackup";
-    let (mut path, mut step) = (None, None);
+#[derive(Default)]
+struct Asked<'a> {
+    path: Option<&'a str>,
+    step: Option<&'a str>,
+    id: Option<&'a str>,
+    file: Option<&'a str>,
+    hold: Option<i64>,
+    offset: u64,
+    length: u64,
+    after: Option<Doc<'a>>,
+    reach: u64,
+}
+
+fn parse<'a>(cx: &CommandContext<'a, '_>) -> Result<Asked<'a>> {
+    let mut asked = Asked::default();
     for e in cx.args.fields.clone() {
         match e.name {
-            "path" => path = idl::string(at, e)?,
-            "step" => step = idl::string(at, e)?,
+            "path" => asked.path = idl::string(AT, e)?,
+            "step" => asked.step = idl::string(AT, e)?,
+            "id" => asked.id = idl::string(AT, e)?,
+            "file" => asked.file = idl::string(AT, e)?,
+            "hold" => asked.hold = idl::int(AT, e)?,
+            "offset" => asked.offset = idl::unsigned(AT, e)?.unwrap_or(0),
+            "length" => asked.length = idl::unsigned(AT, e)?.unwrap_or(0),
+            "after" => asked.after = idl::doc(AT, e)?,
+            "reach" => asked.reach = e.val.as_timestamp().unwrap_or(0),
             _ => return Err(cx.args.unknown(e)),
         }
     }
-    let path = Path::new(idl::required(at, "path", path)?);
+    Ok(asked)
+}
+
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+    let asked = parse(cx)?;
+    let of_id = |cx: &CommandContext<'_, '_>| -> Result<Staged> {
+        let id = idl::required(AT, "id", asked.id)?;
+        Ok(Staged::find(&cx.app.config.db_path, id)?)
+    };
+    match asked.step {
+        None => {
+            let path = checked(asked.path)?;
+            staged::make_parent(path)?;
+            copy(cx, path)?;
+            verify(cx, path)?;
+            place(cx, path);
+        }
+        Some("stage") => stage(cx, asked.hold)?,
+        Some("finish") => {
+            let path = checked(asked.path)?;
+            let copy = of_id(cx)?;
+            staged::make_parent(path)?;
+            copy.put_in_place(path)?;
+            verify(cx, path)?;
+            place(cx, path);
+        }
+        Some("describe") => describe(cx, &of_id(cx)?)?,
+        Some("read") => {
+            let (copy, file) = (of_id(cx)?, idl::required(AT, "file", asked.file)?);
+            let bytes = copy.read(file, asked.offset, asked.length)?;
+            cx.w.binary("data", 0, &bytes);
+        }
+        Some("release") => of_id(cx)?.remove(),
+        Some("log") => log::tell(cx, asked.after, asked.reach)?,
+        Some(other) => bail!(BadValue, "{AT} has no step '{other}'"),
+    }
+    Ok(Done::Reply)
+}
+
+/// Where a copy may be put.
+fn checked(path: Option<&str>) -> Result<&Path> {
+    let path = Path::new(idl::required(AT, "path", path)?);
     if !path.is_absolute() {
         bail!(
             BadValue,
@@ -45,42 +114,34 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     if path.exists() {
         bail!(BadValue, "{} exists already", path.display());
     }
-    let staged = cx.app.config.db_path.join(STAGED);
-    match step {
-        None => {
-            make_parent(path)?;
-            copy(cx, path)?;
-            verify(cx, path)?;
-        }
-        Some("copy") => {
-            check_locked(cx)?;
-            // What an attempt that was broken off has left.
-            match fs::remove_dir_all(&staged) {
-                Err(e) if e.kind() != ErrorKind::NotFound => return Err(failed(&staged, &e).into()),
-                _ => {}
-            }
-            copy(cx, &staged)?;
-            check_locked(cx)?;
-        }
-        Some("finish") => {
-            make_parent(path)?;
-            put_in_place(&staged, path)?;
-            verify(cx, path)?;
-        }
-        Some(other) => bail!(BadValue, "{at} has no step '{other}'"),
-    }
+    Ok(path)
+}
+
+fn place(cx: &mut CommandContext<'_, '_>, path: &Path) {
     let host = host(cx);
     cx.w.str("path", &path.to_string_lossy()).str("host", &host);
-    Ok(Done::Reply)
+}
+
+fn stage(cx: &mut CommandContext<'_, '_>, hold: Option<i64>) -> Result<()> {
+    check_locked(cx, hold)?;
+    let staged = Staged::make(&cx.app.config.db_path)?;
+    let made = copy(cx, staged.dir()).and_then(|()| check_locked(cx, hold));
+    if made.is_err() {
+        staged.remove();
+    }
+    made?;
+    let host = host(cx);
+    cx.w.str("id", staged.id()).str("host", &host);
+    Ok(())
 }
 
 /// What was written to one shard and not to another would be in the backup of a cluster else.
-fn check_locked(cx: &CommandContext<'_, '_>) -> Result<()> {
-    match cx.app.engine.gate.is_closed() {
+fn check_locked(cx: &CommandContext<'_, '_>, hold: Option<i64>) -> Result<()> {
+    match hold.is_none_or(|id| cx.app.engine.gate.holds(id)) {
         true => Ok(()),
         false => bail!(
             IllegalOperation,
-            "the lock against writes is gone: the primary has changed, or somebody has unlocked it"
+            "the lock against writes is gone: the primary has changed, somebody has unlocked it, or its time was over"
         ),
     }
 }
@@ -99,34 +160,62 @@ fn copy(cx: &mut CommandContext<'_, '_>, path: &Path) -> Result<()> {
 
 /// Reads the copy as a start would, and every block of its files. After an error there is no copy.
 fn verify(cx: &mut CommandContext<'_, '_>, path: &Path) -> Result<()> {
-    match read_whole(path) {
-        Ok((collections, bytes)) => {
+    match staged::read_whole(path) {
+        Ok(found) => {
             cx.w.bool("verified", true)
-                .int("collections", collections as i64)
-                .i64("bytes", bytes as i64);
+                .int("collections", found.collections as i64)
+                .i64("bytes", found.bytes as i64);
             Ok(())
         }
         Err(e) => {
             let _ = fs::remove_dir_all(path);
-            tracing::error!(target: "STORAGE", error = %e, "A backup could not be read, and was removed");
-            Err(err!(
-                DataCorruptionDetected,
-                "the copy is damaged, as the data may be (pando check tells): {}",
-                e.message
-            )
-            .into())
+            Err(damaged(&e))
         }
     }
 }
 
-/// How many collections it has, and how many bytes its files are.
-fn read_whole(path: &Path) -> Fallible<(usize, u64)> {
-    let offline = Offline::open(path)?;
-    offline.stamp()?;
-    offline.verify_files()?;
-    let catalog = catalog::Snapshot::read(&offline.view()).map_err(errors::Stop::into_error)?;
-    let bytes = offline.files()?.iter().map(|f| f.1).sum();
-    Ok((catalog.all().count(), bytes))
+fn describe(cx: &mut CommandContext<'_, '_>, copy: &Staged) -> Result<()> {
+    let described = staged::read_whole(copy.dir()).and_then(|found| Ok((found, copy.files()?)));
+    let (found, files) = match described {
+        Ok(described) => described,
+        Err(e) => {
+            copy.remove();
+            return Err(damaged(&e));
+        }
+    };
+    let w = &mut cx.w;
+    w.bool("verified", true)
+        .int("collections", found.collections as i64)
+        .i64("bytes", found.bytes as i64);
+    w.open_doc("from")
+        .i64("index", found.from.index as i64)
+        .timestamp("timestamp", found.from.ts)
+        .close();
+    w.open_doc("complete")
+        .i64("index", found.complete.index as i64)
+        .timestamp("timestamp", found.complete.ts)
+        .i64("fingerprint", found.fingerprint.cast_signed())
+        .close();
+    w.open_array("files");
+    for file in files {
+        w.open_doc("")
+            .str("name", &file.name)
+            .i64("bytes", file.bytes as i64)
+            .binary("sha256", 0, &file.sha256)
+            .close();
+    }
+    w.close();
+    Ok(())
+}
+
+fn damaged(e: &errors::Error) -> errors::Stop {
+    tracing::error!(target: "STORAGE", error = %e, "A backup could not be read, and was removed");
+    err!(
+        DataCorruptionDetected,
+        "the copy is damaged, as the data may be (pando check tells): {}",
+        e.message
+    )
+    .into()
 }
 
 fn failed(path: &Path, e: &std::io::Error) -> errors::Error {
@@ -138,67 +227,8 @@ fn failed(path: &Path, e: &std::io::Error) -> errors::Error {
     }
 }
 
-fn make_parent(path: &Path) -> Fallible<()> {
-    let Some(parent) = path.parent() else {
-        return Ok(());
-    };
-    let mut builder = DirBuilder::new();
-    builder
-        .recursive(true)
-        .mode(0o700)
-        .create(parent)
-        .map_err(|e| failed(parent, &e))
+fn unreadable(path: &Path, e: &std::io::Error) -> errors::Error {
+    err!(FileNotOpen, "cannot read {}: {e}", path.display())
 }
 
-/// Moves the copy, or copies it where the path is on another file system.
-fn put_in_place(staged: &Path, path: &Path) -> Fallible<()> {
-    match fs::rename(staged, path) {
-        Err(e) if e.kind() == ErrorKind::CrossesDevices => {}
-        moved => return moved.map_err(|e| failed(path, &e)),
-    }
-    let copied = copy_tree(staged, path);
-    if copied.is_err() {
-        let _ = fs::remove_dir_all(path);
-    }
-    let _ = fs::remove_dir_all(staged);
-    copied
-}
-
-fn copy_tree(from: &Path, to: &Path) -> Fallible<()> {
-    DirBuilder::new()
-        .mode(0o700)
-        .create(to)
-        .map_err(|e| failed(to, &e))?;
-    let entries = fs::read_dir(from).map_err(|e| failed(from, &e))?;
-    for entry in entries {
-        let from = entry.map_err(|e| failed(from, &e))?.path();
-        let to: PathBuf = to.join(from.file_name().unwrap_or_default());
-        if from.is_dir() {
-            copy_tree(&from, &to)?;
-        } else {
-            let copied = fs::copy(&from, &to).and_then(|_| File::open(&to)?.sync_all());
-            copied.map_err(|e| failed(&to, &e))?;
-        }
-    }
-    File::open(to)
-        .and_then(|dir| dir.sync_all())
-        .map_err(|e| failed(to, &e))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_tree_is_copied_whole() {
-        let dir = tempfile::tempdir().unwrap();
-        let (from, to) = (dir.path().join("from"), dir.path().join("to"));
-        fs::create_dir_all(from.join("engine")).unwrap();
-        fs::write(from.join("engine/000001.sst"), b"x").unwrap();
-        fs::write(from.join("stamp"), b"y").unwrap();
-        copy_tree(&from, &to).unwrap();
-        assert_eq!(fs::read(to.join("engine/000001.sst")).unwrap(), b"x");
-        assert_eq!(fs::read(to.join("stamp")).unwrap(), b"y");
-        assert!(put_in_place(&from, &dir.path().join("moved")).is_ok() && !from.exists());
-    }
-}
+type Outcome<T> = Fallible<T>;

@@ -1,0 +1,78 @@
+//! How far a tool is: a bar on a terminal, nothing where nobody looks.
+
+use indicatif::{ProgressBar, ProgressStyle};
+use std::io::{IsTerminal, Read};
+use std::time::Duration;
+
+/// A bar on standard error, gone when it is dropped.
+pub struct Progress(ProgressBar);
+
+impl Progress {
+    /// Of bytes, where their number is known.
+    pub fn of_bytes(what: &str, bytes: u64) -> Progress {
+        let form = "{msg} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec} {eta}";
+        Progress::with(what, bytes, form)
+    }
+
+    /// Of things that are counted.
+    pub fn of_steps(what: &str, steps: u64) -> Progress {
+        Progress::with(what, steps, "{msg} {wide_bar} {pos}/{len} {eta}")
+    }
+
+    /// Of something that nobody knows the length of.
+    pub fn of_time(what: &str) -> Progress {
+        Progress::with(what, 0, "{spinner} {msg} {elapsed}")
+    }
+
+    fn with(what: &str, length: u64, form: &str) -> Progress {
+        if !std::io::stderr().is_terminal() {
+            return Progress(ProgressBar::hidden());
+        }
+        let bar = ProgressBar::new(length);
+        if let Ok(style) = ProgressStyle::with_template(form) {
+            bar.set_style(style);
+        }
+        bar.set_message(what.to_string());
+        bar.enable_steady_tick(Duration::from_millis(200));
+        Progress(bar)
+    }
+
+    pub fn add(&self, done: u64) {
+        self.0.inc(done);
+    }
+
+    pub fn set(&self, done: u64) {
+        self.0.set_position(done);
+    }
+
+    pub fn say(&self, what: &str) {
+        self.0.set_message(what.to_string());
+    }
+
+    /// Counts what is read.
+    pub fn counting<'p, R: Read>(&'p self, from: R) -> Counting<'p, R> {
+        Counting {
+            from,
+            progress: self,
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}
+
+pub struct Counting<'p, R> {
+    from: R,
+    progress: &'p Progress,
+}
+
+impl<R: Read> Read for Counting<'_, R> {
+    fn read(&mut self, to: &mut [u8]) -> std::io::Result<usize> {
+        let n = self.from.read(to)?;
+        self.progress.add(n as u64);
+        Ok(n)
+    }
+}
