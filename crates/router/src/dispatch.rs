@@ -8,8 +8,8 @@ use crate::service_impl::Router;
 use crate::upstream::{error_of, with_fields};
 use crate::{
     Failure, Outcome as Routed, access, admin, aggregate, backup, bulk_write, cursors, ddl,
-    file_md5, find, fsync, listing, map_reduce, operation_time, operations, rename, schema, single_write,
-    snapshot, transactions, write,
+    file_md5, find, fsync, listing, map_reduce, operation_time, operations, rename, schema,
+    single_write, snapshot, transactions, write,
 };
 use bson::{DocBuf, Elem, doc};
 use commands::{Connection, LoggedIn};
