@@ -76,7 +76,9 @@ impl Gate {
         let mut locks = self.locks.lock();
         self.settle(&mut locks);
         match locks.lasting {
-            0 => drop(locks.holds.pop()?),
+            0 => {
+                locks.holds.pop()?;
+            }
             _ => locks.lasting -= 1,
         }
         self.settle(&mut locks);

@@ -7,7 +7,7 @@ use crate::replica_set::{ConnectionStrings, ReplicaSet};
 use crate::upstream::{error_of, message, with_fields};
 use crate::write_concern::acknowledged;
 use crate::{Failure, Outcome};
-use bson::{Doc, DocBuf, Val, Writer, doc};
+use bson::{Doc, DocBuf, Val, Value, Writer, doc};
 use errors::err;
 use parking_lot::RwLock;
 use sharding::{Chunk, CollectionEntry, DbVersion, RoutingTable, Series, ShardKey, series};
@@ -103,19 +103,21 @@ pub struct Cluster {
     pub(crate) config_address: String,
     access: ConnectionStrings,
     known: RwLock<Known>,
-    /// The latest time that a shard has told of.
-    time: AtomicU64,
+    /// The latest time that a set has told of.
+    time: Arc<AtomicU64>,
     pub(crate) agreeing: Agreeing,
 }
 
 impl Cluster {
     pub fn new(config: &str, access: ConnectionStrings) -> Cluster {
+        let time = Arc::<AtomicU64>::default();
+        let set = ReplicaSet::of_cluster(config, access.clone(), time.clone());
         Cluster {
-            config: Arc::new(ReplicaSet::new(config, access.clone())),
+            config: Arc::new(set),
             config_address: config.into(),
             access,
             known: RwLock::default(),
-            time: AtomicU64::new(0),
+            time,
             agreeing: Agreeing::default(),
         }
     }
@@ -142,7 +144,7 @@ impl Cluster {
 
     /// A set that is no shard yet.
     pub(crate) fn outside(&self, address: &str) -> ReplicaSet {
-        ReplicaSet::new(address, self.access.clone())
+        ReplicaSet::of_cluster(address, self.access.clone(), self.time.clone())
     }
 
     /// Runs a command on the configuration set; an error reply is an error.
@@ -200,7 +202,7 @@ impl Cluster {
             let mut known = self.known.write();
             if known.shards.get(id).is_none_or(|s| s.address != host) {
                 let earlier = known.earlier.remove(id).filter(|s| s.address == host);
-                let new = || Arc::new(ReplicaSet::new(host, self.access.clone()));
+                let new = || Arc::new(self.outside(host));
                 let set = earlier.unwrap_or_else(new);
                 known.shards.insert(id.into(), set);
             }
@@ -388,17 +390,36 @@ pub(crate) fn run(set: &ReplicaSet, db: &str, command: Doc<'_>) -> Outcome<DocBu
     acknowledged(run_as_told(set, db, command)?)
 }
 
-/// The same with a client's write concern: what the reply says of that is for the client.
+/// The same with a client's write concern: what the reply says of that is for the client. The set hears
+/// the cluster's time, and tells its own: what is written because of something that was written on
+/// another set is later than that, so that the logs of all sets up to one time fit together.
 pub(crate) fn run_as_told(set: &ReplicaSet, db: &str, command: Doc<'_>) -> Outcome<DocBuf> {
     let body = match command.contains("$db") {
         true => command.to_buf(),
         false => with_fields(command, doc! {"$db": db}.as_doc()),
     };
-    let reply = set.call(&message(body.as_doc(), &[]))?;
+    let reply = set.call(&message(timed(set, &body).as_doc(), &[]))?;
+    hear(set, &reply);
     match error_of(reply.as_doc()) {
         Some(e) => Err(Failure::Client(e)),
         None => Ok(reply),
     }
+}
+
+/// A command with the cluster's time.
+pub(crate) fn timed(set: &ReplicaSet, body: &DocBuf) -> DocBuf {
+    let time = set.cluster_time.load(Ordering::Relaxed);
+    if time == 0 || body.contains("$clusterTime") {
+        return body.clone();
+    }
+    let time = doc! {"clusterTime": Value::timestamp(time)};
+    with_fields(body.as_doc(), doc! {"$clusterTime": time}.as_doc())
+}
+
+/// Takes over the cluster's time from a set's reply.
+pub(crate) fn hear(set: &ReplicaSet, reply: &DocBuf) {
+    let time = time_in(reply.as_doc()).unwrap_or(0);
+    set.cluster_time.fetch_max(time, Ordering::Relaxed);
 }
 
 /// All that a find or an aggregate gives.

@@ -55,6 +55,8 @@ pub struct ReplicaSet {
     cursors: Mutex<HashMap<i64, Holder>>,
     /// The latest time that a member has told of.
     time: AtomicU64,
+    /// The latest that a member of any set of the cluster has told of.
+    pub(crate) cluster_time: Arc<AtomicU64>,
 }
 
 /// Who has a cursor.
@@ -186,6 +188,15 @@ impl<'m> Asked<'m> {
 
 impl ReplicaSet {
     pub fn new(address: &str, access: ConnectionStrings) -> ReplicaSet {
+        ReplicaSet::of_cluster(address, access, Arc::default())
+    }
+
+    /// One of the sets of a cluster, which have one clock.
+    pub(crate) fn of_cluster(
+        address: &str,
+        access: ConnectionStrings,
+        cluster_time: Arc<AtomicU64>,
+    ) -> ReplicaSet {
         let hosts = address.split_once('/').map_or(address, |(_, hosts)| hosts);
         let members = Arc::new(Members {
             access,
@@ -202,6 +213,7 @@ impl ReplicaSet {
             members,
             cursors: Mutex::default(),
             time: AtomicU64::new(0),
+            cluster_time,
         }
     }
 

@@ -249,6 +249,8 @@ pub(crate) fn own_message(
     documents: &[u8],
 ) -> Outcome<DocBuf> {
     let sequence = wire::Sequence { name, documents };
+    let body = crate::metadata::timed(set, &body);
     let reply = set.call(&crate::upstream::message(body.as_doc(), &[sequence]))?;
+    crate::metadata::hear(set, &reply);
     crate::write_concern::acknowledged(crate::scratch::sound(reply)?)
 }

@@ -263,7 +263,7 @@ mod tests {
                 .as_doc()
                 .unwrap()
                 .to_string(),
-            expected.to_string()
+            expected.as_doc().to_string()
         );
         assert_eq!(
             (

@@ -84,8 +84,12 @@ impl Taken {
     fn give_back(self, cx: &CommandContext<'_, '_>) {
         let gate = &cx.app.engine.gate;
         match self {
-            Taken::Hold(id) => drop(gate.release(id)),
-            Taken::Lasting => drop(gate.open()),
+            Taken::Hold(id) => {
+                gate.release(id);
+            }
+            Taken::Lasting => {
+                gate.open();
+            }
         }
     }
 }
