@@ -409,7 +409,7 @@ pub(crate) fn run_as_told(set: &ReplicaSet, db: &str, command: Doc<'_>) -> Outco
 /// A command with the cluster's time.
 pub(crate) fn timed(set: &ReplicaSet, body: &DocBuf) -> DocBuf {
     let time = set.cluster_time.load(Ordering::Relaxed);
-    if time == 0 || body.contains("$clusterTime") {
+    if time == 0 || body.get("$clusterTime").is_some() {
         return body.clone();
     }
     let time = doc! {"clusterTime": Value::timestamp(time)};
