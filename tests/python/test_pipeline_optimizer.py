@@ -89,6 +89,27 @@ SHAPES = {
         ],
         20,
     ),
+    "$bucket": ([{"$bucket": {"groupBy": "$k", "boundaries": [0, 20, 40, 2000]}}, {"$match": {"_id": 20}}], 20),
+    "$densify": (
+        [
+            {"$densify": {"field": "p", "partitionByFields": ["g"], "range": {"step": 50, "bounds": "partition"}}},
+            {"$match": {"g": 5}},
+            {"$sort": {"p": 1}},
+        ],
+        20,
+    ),
+    "$fill": (
+        [
+            {"$fill": {"partitionByFields": ["g"], "sortBy": {"k": 1}, "output": {"p": {"method": "locf"}, "z": {"value": 0}}}},
+            {"$match": {"g": 5}},
+        ],
+        20,
+    ),
+    "$expr with $in": ([{"$addFields": {"w": 1}}, {"$match": {"$expr": {"$in": ["$k", [5, 6, 7]]}}}], 3),
+    "$facet of filters": (
+        [{"$facet": {"a": [{"$match": {"k": 5}}, {"$project": {"k": 1}}], "b": [{"$match": {"g": 7}}, {"$count": "n"}]}}],
+        21,
+    ),
     "$limit": ([{"$addFields": {"w": 1}}, {"$sort": {"k": -1}}, {"$limit": 3}], 3),
     "$skip": ([{"$sort": {"k": 1}}, {"$project": {"k": 1}}, {"$skip": 2}, {"$limit": 3}], 5),
     "$facet inside": ([{"$addFields": {"w": 1}}, MATCH, {"$facet": {"n": [{"$count": "n"}]}}], 1),
@@ -141,6 +162,21 @@ def test_counts_are_of_keys(many):
     # Of arrays an index has several keys.
     found, _, _ = aggregate(many, "t", [{"$match": {"a.x": {"$in": [5, 6]}}}, {"$count": "n"}])
     assert found == [{"n": 60}]
+
+
+def test_what_nobody_uses_is_not_done(many):
+    joined = {"$lookup": {"from": "u", "localField": "k", "foreignField": "k", "as": "j"}}
+    above = {"$graphLookup": {"from": "u", "startWith": "$k", "connectFromField": "p", "connectToField": "k", "as": "j"}}
+    for join in [joined, above]:
+        found, documents, keys = aggregate(many, "t", [{"$match": {"g": 5}}, join, {"$count": "n"}])
+        assert (found, documents) == ([{"n": 20}], 0) and keys <= 21
+        used = [{"$match": {"g": 5}}, join, {"$group": {"_id": {"$size": "$j"}, "n": {"$sum": 1}}}]
+        found, documents, _ = aggregate(many, "t", used)
+        assert sum(d["n"] for d in found) == 20 and documents > 20
+    # An error is no result that is not used.
+    for stage in [{"$addFields": {"z": {"$divide": [1, "$g"]}}}, {"$replaceRoot": {"newRoot": "$g"}}]:
+        with pytest.raises(OperationFailure):
+            list(many.t.aggregate([stage, {"$count": "n"}]))
 
 
 def test_explain_shows_the_stages_as_they_run(many):

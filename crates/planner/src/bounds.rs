@@ -69,9 +69,14 @@ fn compared(c: &Comparison, kind: FieldKind<'_>) -> Option<FieldBounds> {
     if Collation::affects(v) && c.collation.as_ref() != kind.collation {
         return None;
     }
-    let v = Collation::with(kind.collation, v, |v| v.to_value());
+    let folded = |v: Val<'_>| Collation::with(kind.collation, v, |v| v.to_value());
+    if let (Order::In, Some(list)) = (c.order, v.as_array()) {
+        let points = list.values().map(|v| Interval::point(folded(v)));
+        return exact(points.collect(), false);
+    }
+    let v = folded(v);
     let interval = match c.order {
-        Order::Eq => Interval::point(v),
+        Order::Eq | Order::In => Interval::point(v),
         // What is missing is less than null.
         Order::Lt if v.tag() == tag::NULL => Interval::new(Val::MIN_KEY.into(), true, v, true),
         Order::Lt => Interval::new(Val::MIN_KEY.into(), true, v, false),
@@ -156,11 +161,14 @@ pub(crate) fn hashed(p: &Predicate<'_>, collation: Option<&Collation>) -> Option
     if let Some(c) = &p.compared {
         let same_strings =
             !Collation::affects(c.value.as_val()) || c.collation.as_ref() == collation;
-        if c.order != Order::Eq || !same_strings {
-            return None;
-        }
-        let v = Collation::with(collation, c.value.as_val(), |v| v.to_value());
-        return exact(vec![point(&v)?], false);
+        let folded = |v: Val<'_>| Collation::with(collation, v, |v| v.to_value());
+        let values: Vec<Value> = match (c.order, c.value.as_val().as_array()) {
+            _ if !same_strings => return None,
+            (Order::In, Some(list)) => list.values().map(folded).collect(),
+            (Order::Eq, _) => vec![folded(c.value.as_val())],
+            _ => return None,
+        };
+        return exact(values.iter().map(point).collect::<Option<Vec<_>>>()?, false);
     }
     let test = match p.test {
         _ if p.negated => return None,

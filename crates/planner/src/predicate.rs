@@ -1,6 +1,6 @@
 //! The predicates of a conjunction that an index might answer, each with the path it is about.
 
-use bson::{Val, order};
+use bson::{Doc, Val, order};
 use query::expr::{Comparison, Order, Vars};
 use query::filter::{Node, Test};
 use query::path::FieldPath;
@@ -172,6 +172,10 @@ impl Predicate<'_> {
             return match c.order {
                 Order::Eq | Order::Gte => to_null.is_gt(),
                 Order::Gt => to_null.is_ge(),
+                Order::In => {
+                    let list = c.value.as_val().as_array().unwrap_or(Doc::EMPTY);
+                    list.values().all(|v| order::compare(v, Val::NULL).is_gt())
+                }
                 Order::Lt | Order::Lte => false,
             };
         }

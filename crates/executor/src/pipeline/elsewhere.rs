@@ -10,6 +10,7 @@ use query::expr::Vars;
 use query::metadata::Metadata;
 use query::path::FieldPath;
 use query::pipeline::{Foreign, IdleVisitor, Namespace, Pipeline, PipelineHost, Source};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Reads collections that are elsewhere.
@@ -84,6 +85,9 @@ impl ReadElsewhere {
             write_variables(&mut w, vars);
         }
         self.write_options(&mut w);
+        if let Some(fields) = pipeline.needed_fields_from(push.consumed) {
+            write_projection(&mut w, &fields);
+        }
         let rows = match push.limit {
             Some(0) => None,
             _ => Some(self.collections.find(ns, w.finish().as_doc())?),
@@ -98,6 +102,21 @@ impl ReadElsewhere {
             None => w.open_doc("collation").str("locale", "simple").close(),
         };
     }
+}
+
+/// Only the fields that the stages here read.
+fn write_projection(w: &mut Writer, fields: &BTreeSet<String>) {
+    let plain = |f: &String| !f.is_empty() && !f.starts_with('$');
+    if !fields.iter().all(plain) {
+        return;
+    }
+    w.open_doc("projection");
+    let id = fields.is_empty() || fields.contains("_id");
+    w.i32("_id", i32::from(id));
+    for field in fields.iter().filter(|f| *f != "_id") {
+        w.i32(field, 1);
+    }
+    w.close();
 }
 
 fn write_variables(w: &mut Writer, vars: &Vars) {

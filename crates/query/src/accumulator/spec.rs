@@ -2,8 +2,9 @@
 
 use super::percentile;
 use super::state::{Accumulator, Bounded, DistinctValues, Few};
-use crate::collation::{Collation, compare};
-use crate::expr::{Computed, EvalCtx, Expression, ParseEnv, SortSpec, Vars, join_paths};
+use crate::collation::Collation;
+use crate::expr::{EvalCtx, Expression, ParseEnv, SortSpec, Vars, join_paths};
+use crate::sort::SortPattern;
 use bson::{Doc, Val, Value, Writer};
 use errors::{Code, Error, Result, bail, err};
 use std::collections::BTreeSet;
@@ -41,6 +42,8 @@ pub(super) enum Kind {
     MaxN,
     Top {
         by: SortSpec,
+        /// The same as a `$sort` has it.
+        order: Box<SortPattern>,
         bottom: bool,
         single: bool,
     },
@@ -161,9 +164,7 @@ impl AccumulatorSpec {
                     "expected 'sortBy' to already be an object in the arguments to {name}"
                 );
             };
-            let mut by = SortSpec::parse(sort)?;
-            by.collation = env.collation().cloned();
-            let kind = Kind::Top { by, bottom, single };
+            let kind = top(sort, bottom, single, env)?;
             return Ok(build(name, kind, Expression::parse(output, env)?, n));
         }
         match name {
@@ -207,6 +208,20 @@ impl AccumulatorSpec {
             }
             _ => bail!(15952, "unknown group operator '{name}'"),
         }
+    }
+
+    /// Has one that heeds the order of its input keep the order of a `$sort` by itself, so that
+    /// states of several inputs, each in that order, can be merged.
+    pub fn over_sorted(&mut self, sort: Doc<'_>, env: &ParseEnv) -> Result<()> {
+        let (bottom, single) = match self.kind {
+            Kind::First => (false, true),
+            Kind::Last => (true, true),
+            Kind::FirstN => (false, false),
+            Kind::LastN => (true, false),
+            _ => return Ok(()),
+        };
+        self.kind = top(sort, bottom, single, env)?;
+        Ok(())
     }
 
     /// With its `$`.
@@ -259,12 +274,9 @@ impl AccumulatorSpec {
             .arg
             .evaluate(ctx)
             .map_err(|e| e.map_error(group_code))?;
-        if let Kind::Top { by, .. } = &self.kind {
+        if let Kind::Top { order, .. } = &self.kind {
             let mut key = Vec::new();
-            for (path, descending) in by.keys() {
-                let at = path.of_doc(ctx.root);
-                encode_sort_key(&at, *descending, by.collation.as_ref(), &mut key);
-            }
+            order.sort_key(ctx.root, &mut key)?;
             acc.take_sorted(key, v.or_null());
             return Ok(());
         }
@@ -375,6 +387,17 @@ impl AccumulatorSpec {
     }
 }
 
+fn top(sort: Doc<'_>, bottom: bool, single: bool, env: &ParseEnv) -> Result<Kind> {
+    let by = SortSpec::parse(sort)?;
+    let order = SortPattern::parse(sort)?.collated(env.collation());
+    Ok(Kind::Top {
+        by,
+        order: Box::new(order),
+        bottom,
+        single,
+    })
+}
+
 /// The named options of an accumulator, all required. Codes: not an object, unknown, the first
 /// missing (the next ones follow it).
 fn options<'a, const N: usize>(
@@ -439,29 +462,4 @@ fn group_code(e: Error) -> Error {
         "can't $mod by zero" => err!(4848403, "{}", e.message),
         _ => e,
     }
-}
-
-/// Appends the key that `$sort` would sort a value by: of an array its least (or largest) item.
-fn encode_sort_key(
-    v: &Computed<'_>,
-    descending: bool,
-    collation: Option<&Collation>,
-    out: &mut Vec<u8>,
-) {
-    let chosen = match v.or_null().as_array() {
-        None => v.or_null(),
-        Some(array) => {
-            let order = |a: &Val<'_>, b: &Val<'_>| compare(collation, *a, *b);
-            let items = array.values();
-            let chosen = if descending {
-                items.max_by(order)
-            } else {
-                items.min_by(order)
-            };
-            chosen.unwrap_or(Val::UNDEFINED)
-        }
-    };
-    Collation::with(collation, chosen, |v| {
-        bson::key::encode(v, descending, out, None)
-    });
 }

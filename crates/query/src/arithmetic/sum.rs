@@ -147,7 +147,8 @@ impl Sum {
         }
         self.decimal = decimal::add(self.decimal, other.decimal);
         self.widest = self.widest.max(other.widest);
-        self.count += other.count;
+        // States may come from another server.
+        self.count = self.count.saturating_add(other.count);
     }
 
     /// The state as fixed bytes, for spilling.
@@ -210,16 +211,16 @@ impl Variance {
             *self = *o;
             return;
         }
-        let n = (self.count + o.count) as f64;
+        let n = self.count.saturating_add(o.count) as f64;
         let delta = o.mean - self.mean;
         self.m2 += o.m2 + delta * delta * (self.count as f64) * (o.count as f64) / n;
         self.mean = (self.mean * self.count as f64 + o.mean * o.count as f64) / n;
-        self.count += o.count;
+        self.count = self.count.saturating_add(o.count);
     }
 
     /// Null when there are too few numbers.
     pub fn deviation(&self, sample: bool) -> Value {
-        let n = self.count - i64::from(sample);
+        let n = self.count.saturating_sub(i64::from(sample));
         if n <= 0 {
             Value::NULL
         } else {

@@ -2,13 +2,13 @@
 //! which an index can look up.
 //!
 //! As in MongoDB these are `$eq`, `$lt`, `$lte`, `$gt` and `$gte` between a field and a value, also
-//! under `$and`. They hold for values of all types, and for a missing field as for something less
-//! than null.
+//! under `$and`; and `$in` of a field and an array of values. They hold for values of all types, and
+//! for a missing field as for something less than null.
 
 use super::node::{Call, Node, Prepared, System};
 use super::{EvalCtx, Expression, Vars};
 use crate::collation::Collation;
-use bson::{Doc, Value, tag};
+use bson::{Doc, Val, Value, tag};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
@@ -17,6 +17,8 @@ pub enum Order {
     Lte,
     Gt,
     Gte,
+    /// Equal to one of them.
+    In,
 }
 
 /// A field's value must stand in that order to `value` for the expression to hold.
@@ -24,7 +26,7 @@ pub enum Order {
 pub struct Comparison {
     pub path: String,
     pub order: Order,
-    /// Neither an array nor undefined.
+    /// Neither an array nor undefined; of [`Order::In`] the array of such values.
     pub value: Value,
     pub collation: Option<Collation>,
 }
@@ -49,6 +51,7 @@ impl Order {
             Order::Lte => Order::Gte,
             Order::Gt => Order::Lt,
             Order::Gte => Order::Lte,
+            Order::In => Order::In,
         }
     }
 }
@@ -75,6 +78,7 @@ impl Expression {
 fn gather(node: &Node, vars: &Vars, out: &mut Vec<Comparison>) {
     let Node::Call(c) = node else { return };
     match (c.op.name, Order::of(c.op.name), c.args.as_slice()) {
+        ("$in", _, [a, b]) => out.extend(compared(c, a, Order::In, b, vars)),
         ("$and", _, args) => args.iter().for_each(|n| gather(n, vars, out)),
         (_, Some(order), [a, b]) => out.extend(
             compared(c, a, order, b, vars).or_else(|| compared(c, b, order.turned(), a, vars)),
@@ -94,10 +98,16 @@ fn compared(c: &Call, field: &Node, order: Order, other: &Node, vars: &Vars) -> 
     }
     let value = other.eval(&EvalCtx::new(Doc::EMPTY, vars)).ok()?;
     let value = value.into_value()?;
-    Some(Comparison {
+    let plain = |v: Val<'_>| !matches!(v.tag, tag::ARRAY | tag::UNDEFINED);
+    let looked_up = match (order, value.as_val().as_array()) {
+        (Order::In, Some(list)) => list.values().all(plain),
+        (Order::In, None) => false,
+        _ => plain(value.as_val()),
+    };
+    looked_up.then(|| Comparison {
         path: path.to_string(),
         order,
-        value: (!matches!(value.tag(), tag::ARRAY | tag::UNDEFINED)).then_some(value)?,
+        value,
         collation: match &c.prepared {
             Prepared::Collation(c) => Some(c.clone()),
             _ => None,

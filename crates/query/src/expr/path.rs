@@ -51,12 +51,7 @@ impl ExprPath {
         self.parts.is_empty()
     }
 
-    #[inline]
-    pub(crate) fn of_doc<'a>(&self, doc: Doc<'a>) -> Computed<'a> {
-        walk(doc, &self.parts, &mut 0)
-    }
-
-    /// As [`ExprPath::of_doc`] in an evaluation, where the elements on the way count as work.
+    /// The value in a document; the elements on the way count as work.
     #[inline]
     pub(crate) fn eval_in<'a>(&self, doc: Doc<'a>, vars: &Vars) -> Result<Computed<'a>> {
         let mut seen = 0;

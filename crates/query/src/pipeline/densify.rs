@@ -13,6 +13,7 @@ use crate::expr::{EvalCtx, Expression, ParseEnv, Vars};
 use crate::path::FieldPath;
 use bson::{Doc, DocBuf, Val, Value, Writer, key, order, tag};
 use errors::{Result, bail};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// The most documents one stage makes.
@@ -39,6 +40,21 @@ enum Bounds {
 }
 
 impl Densify {
+    /// Whether all documents that have one value at a path, which no document that it makes lacks,
+    /// are filled up without a look at others.
+    pub fn is_by_itself(&self, path: &FieldPath) -> bool {
+        let partition = |field: &FieldPath| !field.is_dotted() && path.starts_with(field);
+        !matches!(self.bounds, Bounds::Full)
+            && path.first() != self.field.first()
+            && self.partition.iter().any(partition)
+    }
+
+    /// What decides which documents it makes, and between which.
+    pub fn read_paths(&self) -> BTreeSet<String> {
+        let partition = self.partition.iter().map(FieldPath::to_string);
+        partition.chain([self.field.to_string()]).collect()
+    }
+
     pub fn parse(spec: Val<'_>, env: &ParseEnv) -> Result<Densify> {
         const STAGE: &str = "$densify";
         let Some(d) = spec.as_doc() else {

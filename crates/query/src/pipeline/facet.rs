@@ -1,4 +1,8 @@
 //! `$facet`: several pipelines over the same input, their results as arrays of one document.
+//!
+//! Where several servers each do a part of it, each gives the results of its pipelines one by one,
+//! with their pipeline's number: `{$facet: {…, $willBeMerged: true}}` gives `{f: 0, d: …}`. So none
+//! of them has to make one document of all that its pipelines find.
 
 use super::parse::{Inside, ParseCtx};
 use super::spill::{Tape, TapeWriter};
@@ -14,6 +18,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[derive(Debug)]
 pub(crate) struct Facet {
     pub parts: Vec<(String, Pipeline)>,
+    /// Results come out one by one, for whoever goes on with them.
+    pub numbered: bool,
 }
 
 impl Facet {
@@ -21,8 +27,12 @@ impl Facet {
         let Some(d) = spec.as_doc().filter(|d| !d.is_empty()) else {
             bail!(40169, "the $facet specification must be a non-empty object");
         };
-        let mut parts = Vec::new();
+        let (mut parts, mut numbered) = (Vec::new(), false);
         for e in d.iter() {
+            if e.name == group::FIRST && e.val.as_bool() == Some(true) {
+                numbered = true;
+                continue;
+            }
             crate::expr::check_field_name(e.name)?;
             let Some(stages) = e.val.as_array() else {
                 bail!(
@@ -43,7 +53,7 @@ impl Facet {
             let inner = ctx.inside(Inside::Facet, None, ctx.env.clone());
             parts.push((e.name.to_string(), Pipeline::parse(e.val, &inner)?));
         }
-        Ok(Facet { parts })
+        Ok(Facet { parts, numbered })
     }
 }
 
@@ -268,6 +278,17 @@ impl Source for Run {
             let Some(running) = &mut self.running else {
                 return Ok(false);
             };
+            if spec.numbered {
+                if running.advance(host)? {
+                    let mut w = Writer::new();
+                    w.int("f", self.part as i64).doc("d", running.doc());
+                    self.out = w.finish();
+                    return Ok(true);
+                }
+                self.running = None;
+                self.part += 1;
+                continue;
+            }
             loop {
                 let bytes = self.bytes + self.results.len() + self.array.len();
                 let share = self.share.get_or_insert_with(|| host.share());
@@ -285,6 +306,9 @@ impl Source for Run {
         }
         (self.shared, self.share) = (None, None);
         self.done = true;
+        if spec.numbered {
+            return Ok(false);
+        }
         self.out = std::mem::take(&mut self.results).finish();
         Ok(true)
     }

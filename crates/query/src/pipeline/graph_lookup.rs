@@ -20,7 +20,7 @@ use std::sync::Arc;
 pub(crate) struct GraphLookup {
     pub from: Namespace,
     pub(super) as_: FieldPath,
-    start: Expression,
+    pub(super) start: Expression,
     connect_from: FieldPath,
     connect_to: FieldPath,
     depth_field: Option<FieldPath>,

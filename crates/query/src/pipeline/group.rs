@@ -3,6 +3,16 @@
 //! Groups come out in the order in which their first documents came in, or, once some were spilled,
 //! in order of their ids. A spilled group is `{_id, s: [states]}`; states of one group from several
 //! runs are merged in order of the runs.
+//!
+//! The documents of a group may lie on several servers. Then each does its [`Part`] and gives its
+//! groups as they are spilled, and the last part merges them:
+//!
+//! ```text
+//! each server: $group: {_id: …, …, $willBeMerged: true}    {_id, s: [states]}
+//! together:    $group: {_id: …, …, $doingMerge: true}      {_id, …}
+//! ```
+//! Behind a `$sort` both have `$_pandoSortedBy`: states of what heeds the order then hold the sort
+//! keys of the values that they keep.
 
 use super::spill::{Merge, Runs};
 use super::stage_memory::hold;
@@ -13,7 +23,7 @@ use super::{
 use crate::accumulator::{Accumulator, AccumulatorSpec};
 use crate::collation::Collation;
 use crate::expr::{EvalCtx, Expression, ParseEnv, Vars};
-use crate::metadata::Metadata;
+use crate::metadata::{Available, Metadata};
 use bson::{Doc, DocBuf, Iter, Val, Value, Writer, key, tag};
 use errors::{Result, bail};
 use smallvec::SmallVec;
@@ -25,6 +35,17 @@ pub(crate) struct Group {
     pub id: Expression,
     pub fields: Vec<Field>,
     collation: Option<Collation>,
+    pub part: Part,
+}
+
+/// What of the work is done here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    Whole,
+    /// States come out, for the last part.
+    First,
+    /// States come in. What groups has done its work: `id` is the path `_id`.
+    Last,
 }
 
 #[derive(Debug)]
@@ -75,22 +96,38 @@ impl Group {
         let Some(d) = spec.as_doc() else {
             bail!(15947, "a group's fields must be specified in an object");
         };
-        let (mut id, mut fields) = (None, Vec::new());
+        let (mut id, mut fields, mut part) = (None, Vec::new(), Part::Whole);
+        // The last part evaluates nothing: what is known of documents the others were told.
+        let known = env.clone().with_near(true).with_available(Available {
+            text_score: true,
+            score: true,
+            score_details: true,
+        });
+        let env = if d.contains(LAST) { &known } else { env };
         for e in d.iter() {
-            if e.name == "_id" {
-                if id.is_some() {
-                    bail!(15948, "a group's _id may only be specified once");
-                }
-                id = Some(parse_id(e.val, env)?);
-            } else {
-                fields.push(Field::parse(e.name, e.val, env)?);
+            match e.name {
+                "_id" if id.is_some() => bail!(15948, "a group's _id may only be specified once"),
+                "_id" => id = Some(parse_id(e.val, env)?),
+                FIRST => part = this_part(e.name, e.val, Part::First)?,
+                LAST => part = this_part(e.name, e.val, Part::Last)?,
+                SORTED_BY => {}
+                name => fields.push(Field::parse(name, e.val, env)?),
             }
+        }
+        if let Some(sort) = d.get(SORTED_BY).and_then(Val::as_doc) {
+            for field in &mut fields {
+                field.spec.over_sorted(sort, env)?;
+            }
+        }
+        if part == Part::Last && id.is_some() {
+            id = Some(Expression::parse(Value::from("$_id").as_val(), env)?);
         }
         match id {
             Some(id) => Ok(Group {
                 id,
                 fields,
                 collation: env.collation().cloned(),
+                part,
             }),
             None => bail!(15955, "a group specification must include an _id"),
         }
@@ -99,6 +136,18 @@ impl Group {
     /// Under which ids are equal.
     pub fn collation(&self) -> Option<&Collation> {
         self.collation.as_ref()
+    }
+}
+
+/// Options of a `$group` whose work is divided.
+pub(super) const FIRST: &str = "$willBeMerged";
+pub(super) const LAST: &str = "$doingMerge";
+pub(super) const SORTED_BY: &str = "$_pandoSortedBy";
+
+fn this_part(option: &str, v: Val<'_>, part: Part) -> Result<Part> {
+    match v.as_bool() {
+        Some(true) => Ok(part),
+        _ => bail!(17030, "{option} should be true if present"),
     }
 }
 
@@ -220,10 +269,8 @@ impl Run {
         let width = self.spec.fields.len();
         let entries = keys.iter().filter_map(|(key, i)| {
             let mut w = Writer::new();
-            w.val("_id", groups.ids.get(*i)?.as_val()).open_array("s");
-            for a in groups.of(*i, width) {
-                w.push(a.to_partial().as_val());
-            }
+            w.val("_id", groups.ids.get(*i)?.as_val());
+            write_states(groups.of(*i, width), &mut w);
             Some((&**key, w.finish().into_vec()))
         });
         let bytes = self.runs.write(entries)?;
@@ -262,13 +309,31 @@ impl Run {
         Ok(())
     }
 
-    /// Takes a document into its group.
+    /// Takes a document, or states of another part, into its group.
     pub fn take_in(&mut self, doc: Doc<'_>, meta: &Metadata) -> Result<()> {
+        if self.spec.part == Part::Last {
+            return self.take_group(doc);
+        }
         let ctx = EvalCtx::new(doc, &self.vars).with_meta(meta);
         let (fields, width) = (&self.spec.fields, self.spec.fields.len());
         let id = self.spec.id.evaluate(&ctx)?;
         let at = self.groups.place_of(id.or_null(), &self.spec, &self.vars)?;
         let grown = add(fields, self.groups.of_mut(at, width), &ctx)?;
+        self.grew(at, grown)
+    }
+
+    /// Takes what another part has found of one group.
+    fn take_group(&mut self, found: Doc<'_>) -> Result<()> {
+        let id = found.get("_id").unwrap_or(Val::NULL);
+        let at = self.groups.place_of(id, &self.spec, &self.vars)?;
+        let width = self.spec.fields.len();
+        let states = self.groups.of_mut(at, width);
+        let held = |states: &[Accumulator]| -> usize {
+            states.iter().map(Accumulator::memory_bytes).sum()
+        };
+        let before = held(states);
+        take_states(states, found)?;
+        let grown = held(states) as isize - before as isize;
         self.grew(at, grown)
     }
 
@@ -412,6 +477,15 @@ pub(super) fn check_together(fields: &[Field], states: &[Accumulator], limit: us
     Ok(())
 }
 
+/// Writes the states of one group after its `_id`.
+pub(super) fn write_states(states: &[Accumulator], w: &mut Writer) {
+    w.open_array("s");
+    for a in states {
+        w.push(a.to_partial().as_val());
+    }
+    w.close();
+}
+
 fn take_states(accumulators: &mut [Accumulator], spilled: Doc<'_>) -> Result<()> {
     let states = spilled
         .get("s")
@@ -498,7 +572,14 @@ impl Source for Run {
         };
         let mut w = Writer::new();
         w.val("_id", g.id.as_val());
-        finish(&self.spec.fields, g.accumulators, &self.vars, &mut w)?;
+        match self.spec.part {
+            Part::First => {
+                write_states(&g.accumulators, &mut w);
+            }
+            Part::Whole | Part::Last => {
+                finish(&self.spec.fields, g.accumulators, &self.vars, &mut w)?;
+            }
+        }
         self.out = w.finish();
         Ok(true)
     }

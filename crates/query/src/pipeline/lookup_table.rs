@@ -123,7 +123,7 @@ impl Joiner {
     }
 
     fn begin(&mut self, host: &mut dyn PipelineHost, vars: &Arc<Vars>) -> Result<()> {
-        let (Some(ns), Some((_, path))) = (&self.spec.from, &self.spec.fields) else {
+        let Some((_, path)) = &self.spec.fields else {
             return Ok(());
         };
         let mut pattern = Writer::new();
@@ -132,7 +132,10 @@ impl Joiner {
             self.table_after = Some(u64::MAX);
             return Ok(());
         };
-        let source = host.open(ns, &self.spec.pipeline, vars)?;
+        let source = match &self.spec.from {
+            Some(ns) => host.open(ns, &self.spec.pipeline, vars)?,
+            None => self.spec.pipeline.run_alone(vars),
+        };
         self.state = State::Reading(source, Box::new(Table::new(pattern)));
         Ok(())
     }
@@ -177,17 +180,24 @@ impl Joiner {
 /// Whether the matches of all documents come from one table: the inner pipeline filters at most,
 /// and is the same for each.
 fn may_have_table(spec: &Lookup) -> bool {
-    let filters = |op: &Op| matches!(op, Op::Match(_));
-    spec.from.is_some()
-        && spec.fields.is_some()
+    let filters = |op: &Op| match op {
+        Op::Match(_) => true,
+        Op::Documents(e) => !e.is_random(),
+        _ => false,
+    };
+    spec.fields.is_some()
         && spec.lets.is_empty()
         && spec.collation.is_none()
         && spec.pipeline.stages.iter().all(|s| filters(&s.op))
 }
 
 fn table_after(spec: &Lookup, host: &mut dyn PipelineHost) -> u64 {
-    let (Some(ns), Some((_, path))) = (&spec.from, &spec.fields) else {
+    let Some((_, path)) = &spec.fields else {
         return u64::MAX;
+    };
+    // Documents of the stage's own: each query makes all of them.
+    let Some(ns) = &spec.from else {
+        return 0;
     };
     let Some(foreign) = host.foreign(ns, path) else {
         return u64::MAX;

@@ -103,6 +103,29 @@ fn show(spec: Doc<'_>, unwind: &Unwind, matched: Option<&Value>) -> DocBuf {
     w.finish()
 }
 
+/// The stages that a `$lookup` stands for, as a client may write them.
+pub(super) fn write_apart(stage: &Stage, lookup: &Lookup) -> Vec<DocBuf> {
+    let Some(unwind) = &lookup.unwinding else {
+        return vec![stage.written()];
+    };
+    let spec = stage.spec.as_val().as_doc().unwrap_or(Doc::EMPTY);
+    let mut join = Writer::new();
+    join.open_doc(stage.name);
+    for e in spec.iter().filter(|e| e.name != "unwinding") {
+        join.val(e.name, e.val);
+    }
+    join.close();
+    let mut w = Writer::new();
+    w.open_doc("$unwind")
+        .str("path", &format!("${}", lookup.as_))
+        .bool("preserveNullAndEmptyArrays", unwind.preserve);
+    if let Some(index) = &unwind.index {
+        w.str("includeArrayIndex", index.as_str());
+    }
+    w.close();
+    vec![join.finish(), w.finish()]
+}
+
 enum Step {
     /// All were given: on to the next document of the input.
     Over,

@@ -9,10 +9,11 @@
 
 use super::geo_near::{DISTANCE, POINT};
 use super::options::{object, options};
-use super::{IdleVisitor, Op, Pipeline, PipelineHost, Source, Stage};
+use super::{IdleVisitor, Op, Pipeline, PipelineHost, Source, Stage, lookup_unwind};
 use crate::metadata::Metadata;
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use errors::Result;
+use std::collections::BTreeSet;
 
 pub(super) const STAGE: &str = "$_pandoMerged";
 
@@ -126,6 +127,31 @@ impl Pipeline {
             optimized: self.optimized,
         };
         Some((there, rest))
+    }
+}
+
+impl Pipeline {
+    /// Its stages as a client may write them, in the order in which they run.
+    pub fn written(&self) -> Vec<DocBuf> {
+        let mut out = Vec::with_capacity(self.stages.len());
+        for stage in &self.stages {
+            match &stage.op {
+                Op::Lookup(l) => out.extend(lookup_unwind::write_apart(stage, l)),
+                _ => out.push(stage.written()),
+            }
+        }
+        out
+    }
+
+    /// The top fields of its input that it reads; `None` where it may read, or give, all of it.
+    pub fn needed_fields(&self) -> Option<BTreeSet<String>> {
+        self.needed_fields_from(0)
+    }
+
+    /// The same of the stages from number `from` on.
+    pub fn needed_fields_from(&self, from: usize) -> Option<BTreeSet<String>> {
+        let top = |p: &String| p.split('.').next().unwrap_or("").to_string();
+        Some(self.needed(from)?.iter().map(top).collect())
     }
 }
 

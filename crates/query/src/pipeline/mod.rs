@@ -41,6 +41,8 @@ mod pushdown;
 mod redact;
 mod rows;
 mod score;
+mod series_last;
+mod series_top;
 mod sort;
 mod spill;
 mod stage_memory;
@@ -73,6 +75,8 @@ pub use stage_memory::{Share, StageMemory};
 pub use unpack::Unpack;
 pub use write::{Matched, MergeSpec, NotMatched, OutSpec};
 
+use crate::accumulator::Accumulator;
+use crate::arithmetic::{Number, Sum};
 use crate::expr::{Expression, Vars};
 use crate::filter::Filter;
 use crate::metadata::{self, Metadata};
@@ -293,8 +297,17 @@ impl Stage {
             }
             Op::Group(group) if group.fields.iter().all(|f| f.spec.counts()) => {
                 w.val("_id", group.id.constant()?.as_val());
-                for field in &group.fields {
-                    w.int(&field.name, total);
+                match group.part {
+                    group::Part::Whole => {
+                        for field in &group.fields {
+                            w.int(&field.name, total);
+                        }
+                    }
+                    group::Part::First => {
+                        let states: Vec<_> = group.fields.iter().map(|_| counted(total)).collect();
+                        group::write_states(&states, &mut w);
+                    }
+                    group::Part::Last => return None,
                 }
             }
             _ => return None,
@@ -302,6 +315,15 @@ impl Stage {
         // Of nothing there is no group.
         Some(if n == 0 { vec![] } else { vec![w.finish()] })
     }
+}
+
+/// The state of what counts documents, after so many.
+fn counted(n: i64) -> Accumulator {
+    let mut state = Accumulator::Sum(Sum::default());
+    let n = Number::int_or_long(n).to_value();
+    // A number is always taken.
+    let _ = state.take(Some(n.as_val()));
+    state
 }
 
 impl Pipeline {
@@ -497,11 +519,8 @@ impl Pipeline {
             )
         };
         let built = self.stages.iter().skip(from).any(builds);
-        let merged = match self.stages.first().map(|s| &s.op) {
-            Some(Op::Merged(found)) => found.near,
-            _ => false,
-        };
-        let mut meta = merged || self.geo_near().is_some_and(|g| g.meta);
+        let near = |s: &Stage| matches!(&s.op, Op::Merged(found) if found.near);
+        let mut meta = self.stages.iter().any(near) || self.geo_near().is_some_and(|g| g.meta);
         let mut out = self.narrowed(from, source, false);
         let mut next = from;
         while let Some(s) = self.stages.get(next) {
@@ -520,7 +539,16 @@ impl Pipeline {
             if let Op::Unpack(u) = &s.op {
                 let behind = self.stages.split_at(at + 1).1;
                 let needed = self.needed(at + 1);
-                out = Box::new(unpack::Run::new(out, u.clone(), behind, needed));
+                if let Some(fused) = series_top::fused(u, behind) {
+                    next += fused.stages;
+                    let (spec, vars) = (u.clone(), vars.clone());
+                    out = Box::new(series_top::Run::new(out, spec, behind, fused, needed, vars));
+                    continue;
+                }
+                out = match series_last::wanted(u, behind) {
+                    Some(last) => Box::new(series_last::Run::new(out, u.clone(), last, needed)),
+                    None => Box::new(unpack::Run::new(out, u.clone(), behind, needed)),
+                };
                 continue;
             }
             if let Op::Lookup(l) = &s.op {

@@ -20,6 +20,8 @@ use std::sync::Arc;
 
 /// The most stages of one pipeline, and the deepest nesting of pipelines.
 const MAX_STAGES: usize = 1000;
+/// Stages that a router has before its part of a pipeline.
+const ROUTER_STAGES: usize = 3;
 const MAX_NESTING: u32 = 20;
 
 /// What a pipeline is part of.
@@ -200,7 +202,13 @@ impl Pipeline {
             );
         }
         let n = list.count();
-        if n > MAX_STAGES {
+        let first = list.values().next().map_or("", name_of);
+        let more = if first == "$documents" {
+            ROUTER_STAGES
+        } else {
+            0
+        };
+        if n > MAX_STAGES + more {
             bail!(
                 7749501,
                 "Pipeline length must be no longer than {MAX_STAGES} stages"

@@ -149,20 +149,6 @@ impl Pipeline {
             consumed,
         }
     }
-
-    /// Paths that the stages from `from` on read of their input; `None` when they may read all of
-    /// it, or give it.
-    pub(super) fn needed(&self, from: usize) -> Option<BTreeSet<String>> {
-        let mut all = Some(BTreeSet::new());
-        for s in self.stages.iter().skip(from) {
-            join_paths(&mut all, s.reads());
-            all.as_ref()?;
-            if s.makes_all_anew() {
-                return all;
-            }
-        }
-        None
-    }
 }
 
 /// Paths that a predicate reads.

@@ -129,13 +129,17 @@ pub(super) fn parse(stages: &str) -> Result<Pipeline> {
 }
 
 pub(super) fn parse_under(stages: &str, collation: &str) -> Result<Pipeline> {
+    let v = json::parse_value(stages).unwrap_or_else(|e| panic!("{stages}: {e}"));
+    parse_value_under(v.as_val(), collation)
+}
+
+pub(super) fn parse_value_under(stages: Val<'_>, collation: &str) -> Result<Pipeline> {
     let collation = match collation {
         "" => None,
         c => Collation::new(json::parse(c).unwrap().as_doc())?,
     };
     let ctx = ParseCtx::new("test", Some("c"), ParseEnv::new().collated(collation));
-    let v = json::parse_value(stages).unwrap_or_else(|e| panic!("{stages}: {e}"));
-    Pipeline::parse(v.as_val(), &ctx)
+    Pipeline::parse(stages, &ctx)
 }
 
 pub(super) fn run_on(host: &mut Memory, input: &str, stages: &str) -> Result<Vec<DocBuf>> {

@@ -92,8 +92,27 @@ impl Run {
     }
 }
 
+/// The rank of a time, and the time of a rank: what comes first has the least one.
+pub(super) fn rank(time: i64, descending: bool) -> i64 {
+    match descending {
+        true => !time,
+        false => time,
+    }
+}
+
+/// The rank of a bucket's first measurement; `None`: it does not tell.
+pub(super) fn rank_of(spec: &Unpack, bucket: Doc<'_>, descending: bool) -> Option<i64> {
+    let side = match descending {
+        true => "max",
+        false => "min",
+    };
+    let control = bucket.get("control")?.as_doc()?;
+    let bound = control.get(side)?.as_doc()?.get(&spec.options.time)?;
+    Some(rank(bound.as_date()?, descending))
+}
+
 #[cold]
-fn damaged(bucket: Doc<'_>) -> Error {
+pub(super) fn damaged(bucket: Doc<'_>) -> Error {
     let id = bucket.get("_id").unwrap_or(Val::NULL);
     Error::internal(format!("the bucket {id} of a time series is damaged"))
 }

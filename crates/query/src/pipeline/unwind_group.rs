@@ -42,7 +42,11 @@ pub(super) fn fused(stages: &[Stage]) -> Option<Fused> {
     let (Op::Unwind(unwind), Op::Group(group)) = (&first.op, &second.op) else {
         return None;
     };
-    if unwind.path.is_dotted() || unwind.index.is_some() || unwind.preserve {
+    if group.part == group::Part::Last
+        || unwind.path.is_dotted()
+        || unwind.index.is_some()
+        || unwind.preserve
+    {
         return None;
     }
     let path = unwind.path.first();

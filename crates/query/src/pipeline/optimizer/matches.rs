@@ -5,8 +5,11 @@ use super::super::Pipeline;
 use super::super::union_with::UnionWith;
 use super::super::{Op, Stage};
 use super::Place;
+use super::buckets::Buckets;
 use super::effect::{Fields, Rows};
-use super::predicate::{Passage, Split, heeds_order_only, implied, missing_is_null, wants_scalar};
+use super::predicate::{
+    Passage, Split, conjuncts, heeds_order_only, implied, missing_is_null, wants_scalar,
+};
 use crate::expr::{Expression, Key};
 use crate::filter::{Filter, Node, Test, TypeSet};
 use crate::path::FieldPath;
@@ -14,7 +17,7 @@ use bson::{DocBuf, Writer, tag};
 use std::sync::Arc;
 
 /// The stage for a filter.
-fn stage(filter: Filter) -> Stage {
+pub(super) fn stage(filter: Filter) -> Stage {
     let spec = filter.to_doc();
     let spec = spec.as_doc().as_val();
     Stage::new("$match", spec, Op::Match(Arc::new(filter)))
@@ -60,12 +63,13 @@ pub(super) fn join(place: &Place<'_>) -> Option<Vec<Stage>> {
 /// one that the stage drops it would not have been asked.
 pub(super) fn before_stage(place: &Place<'_>) -> Option<Vec<Stage>> {
     let filter = filter(place)?;
-    let (rows, fields) = (place.first.rows(), place.first.fields());
+    let effect = place.first.effect();
+    let (rows, fields) = (effect.rows, &effect.fields);
     let alone = matches!(fields, Fields::Written(_) | Fields::Transformed(_));
     if rows == Rows::Together || !alone {
         return None;
     }
-    let path = |path: &FieldPath, _: &Test| match &fields {
+    let path = |path: &FieldPath, _: &Test| match fields {
         Fields::Written(written) => {
             let other = |w: &&FieldPath| w.first() != path.first();
             written.iter().all(other).then(|| path.clone())
@@ -73,14 +77,9 @@ pub(super) fn before_stage(place: &Place<'_>) -> Option<Vec<Stage>> {
         Fields::Transformed(t) => t.source_of(path),
         Fields::Same | Fields::Pruned | Fields::Others => None,
     };
-    let kept = |name: &str| match &fields {
-        Fields::Written(written) => written.iter().all(|w| w.first() != name),
-        Fields::Transformed(t) => t.keeps(name),
-        Fields::Same | Fields::Pruned | Fields::Others => false,
-    };
     let expr = |e: &Expression| {
         let paths = e.needed_paths().filter(|_| rows == Rows::One);
-        let top = |p: &String| kept(p.split('.').next().unwrap_or(""));
+        let top = |p: &String| effect.keeps(p.split('.').next().unwrap_or(""));
         paths.is_some_and(|paths| paths.iter().all(top))
     };
     let passage = Passage {
@@ -193,6 +192,46 @@ pub(super) fn before_window(place: &Place<'_>) -> Option<Vec<Stage>> {
     Some(around(place, Split::of(filter, &passage)?))
 }
 
+/// Before `$densify` goes what speaks of the fields that it makes partitions by, unless it fills up
+/// to what all partitions have.
+pub(super) fn before_densify(place: &Place<'_>) -> Option<Vec<Stage>> {
+    let filter = filter(place)?;
+    let Op::Densify(densify) = &place.first.op else {
+        return None;
+    };
+    let path = |path: &FieldPath, test: &Test| {
+        let together = heeds_order_only(test) && missing_is_null(test);
+        (together && densify.is_by_itself(path)).then(|| path.clone())
+    };
+    let passage = Passage {
+        path: &path,
+        expr: &|_| false,
+        whole: false,
+    };
+    Some(around(place, Split::of(filter, &passage)?))
+}
+
+/// What follows from a test of the `_id` of a `$bucket`: that its field lies between the bounds of
+/// one of the buckets that pass.
+pub(super) fn copied_before_bucket(place: &Place<'_>) -> Option<Vec<Stage>> {
+    let filter = filter(place)?;
+    let Op::Group(group) = &place.first.op else {
+        return None;
+    };
+    let bucket = Buckets::of(place.first, group.collation().is_some())?;
+    let mut within = Vec::new();
+    for test in conjuncts(filter).iter().filter_map(|n| match n {
+        Node::Pred { path, test } if path.is_id() => Some(test),
+        _ => None,
+    }) {
+        within.extend(bucket.within(test));
+    }
+    match within.is_empty() {
+        true => None,
+        false => copied(place, Node::and(within)),
+    }
+}
+
 /// A filter behind `$unionWith` goes to both sides.
 pub(super) fn into_union(place: &Place<'_>) -> Option<Vec<Stage>> {
     let filter = filter(place)?;
@@ -226,8 +265,8 @@ fn show_union(union: &UnionWith) -> DocBuf {
         w.str("coll", &from.coll);
     }
     w.open_array("pipeline");
-    for s in &union.pipeline.stages {
-        w.push(s.written().as_doc().as_val());
+    for s in union.pipeline.written() {
+        w.push(s.as_doc().as_val());
     }
     w.close();
     w.finish()
@@ -271,7 +310,7 @@ pub(super) fn before_root(place: &Place<'_>) -> Option<Vec<Stage>> {
 /// documents away, with all inside of them. Positions in arrays move, so a path must have none.
 pub(super) fn copied_before_redact(place: &Place<'_>) -> Option<Vec<Stage>> {
     let filter = filter(place)?;
-    let Fields::Pruned = place.first.fields() else {
+    let Fields::Pruned = place.first.effect().fields else {
         return None;
     };
     let of = |path: &FieldPath, test: &Test| {

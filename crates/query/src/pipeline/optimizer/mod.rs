@@ -3,7 +3,8 @@
 //! A rule looks at two neighbours, and at what stands before them, and says what is to stand in
 //! their place. It asks stages what they do (`effect`), and filters what of them may move
 //! (`predicate`); `matches` has the rules of `$match`, `sequence` those of `$sort`, `$limit` and
-//! `$skip`. The rules are tried until none applies any more.
+//! `$skip`. The rules are tried until none applies any more. Two look at all stages (`whole`): one
+//! before these, one behind them.
 //!
 //! Invariant: the documents that come out, and their order where one is promised, are those of the
 //! stages as they were written. An error that a stage would raise for a document may be missing
@@ -14,6 +15,7 @@
 //! `$_internalInhibitOptimization` changes nothing and lets nothing pass: with it between any two
 //! stages a pipeline runs as it was written, which is what the tests compare with.
 
+mod buckets;
 mod effect;
 mod matches;
 mod predicate;
@@ -22,6 +24,7 @@ mod random;
 mod sequence;
 #[cfg(test)]
 mod tests;
+mod whole;
 
 use super::facet::Facet;
 use super::lookup::Lookup;
@@ -44,16 +47,18 @@ pub(super) struct Place<'a> {
 type Rule = fn(&Place<'_>) -> Option<Vec<Stage>>;
 
 /// The rules by their names, in the order in which they are tried.
-const RULES: [(&str, Rule); 11] = [
+const RULES: [(&str, Rule); 13] = [
     ("match_and_match", matches::join),
     ("match_before_stage", matches::before_stage),
     ("match_before_sort", matches::before_sort),
     ("match_before_group", matches::before_group),
     ("match_before_window", matches::before_window),
+    ("match_before_densify", matches::before_densify),
     ("match_into_union", matches::into_union),
     ("match_before_root", matches::before_root),
     ("match_copied_before_redact", matches::copied_before_redact),
     ("match_copied_before_group", matches::copied_before_group),
+    ("match_copied_before_bucket", matches::copied_before_bucket),
     ("limit_before_stage", sequence::limit_before_stage),
     ("sort_before_stage", sequence::sort_before_stage),
 ];
@@ -79,9 +84,14 @@ impl Pipeline {
         if self.optimized || self.stages.is_empty() {
             return self.clone();
         }
-        let stages = coalesce(rearranged(self.stages.clone(), rules));
+        // First the pipelines inside, whose filters a `$facet` may share.
+        let inside = |s: Stage| inside(s, rules);
+        let stages = self.stages.iter().cloned().map(inside).collect();
+        let stages = rearranged(whole::filter_facets(stages), rules);
+        let stages = coalesce(whole::without_unused(stages));
         Pipeline {
-            stages: stages.into_iter().map(|s| inside(s, rules)).collect(),
+            // Rules have put more into some of them.
+            stages: stages.into_iter().map(inside).collect(),
             optimized: true,
         }
     }
@@ -124,6 +134,7 @@ fn inside(mut stage: Stage, rules: &[(&str, Rule)]) -> Stage {
             let parts = parts.map(|(name, p)| (name.clone(), p.optimized_by(rules)));
             Op::Facet(Arc::new(Facet {
                 parts: parts.collect(),
+                numbered: f.numbered,
             }))
         }
         _ => return stage,

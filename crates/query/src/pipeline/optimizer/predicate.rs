@@ -28,7 +28,8 @@ pub(super) struct Split {
     pub renamed: bool,
 }
 
-fn conjuncts(filter: &Filter) -> &[Node] {
+/// Conditions that must all hold.
+pub(super) fn conjuncts(filter: &Filter) -> &[Node] {
     match filter.root() {
         Node::And(all) => all,
         one => std::slice::from_ref(one),

@@ -3,13 +3,13 @@
 //!
 //! `PANDO_PIPELINES` says how many (3,000), `PANDO_SEED` which ones.
 
-use super::super::tests::{Memory, docs, parse_under};
+use super::super::tests::{Memory, docs, parse_under, parse_value_under};
 use super::super::{Op, Pipeline, Stage, over_docs, union_with::UnionWith};
 use super::predicate::{Passage, Split};
 use super::{Place, RULES, Rule};
 use crate::expr::Vars;
 use crate::filter::{Filter, Node};
-use bson::DocBuf;
+use bson::{DocBuf, Writer};
 use std::sync::Arc;
 
 /// Numbers that follow from a seed (SplitMix64).
@@ -169,7 +169,7 @@ const REDACT: [&str; 3] = [
 ];
 
 fn stage(r: &mut Random, depth: usize) -> String {
-    match r.below(if depth == 0 { 18 } else { 21 }) {
+    match r.below(if depth == 0 { 22 } else { 26 }) {
         0..=5 => format!(r#"{{"$match":{}}}"#, query(r, 1)),
         6..=9 => transform(r),
         10 => {
@@ -202,8 +202,34 @@ fn stage(r: &mut Random, depth: usize) -> String {
             )
         }
         17 => r#"{"$graphLookup":{"from":"other","startWith":"$a","connectFromField":"b","connectToField":"a","as":"c"}}"#.to_string(),
-        18 => format!(r#"{{"$unionWith":{{"coll":"other","pipeline":{}}}}}"#, stages(r, depth - 1)),
-        19 => format!(r#"{{"$facet":{{"a":{},"b":[{{"$limit":2}}]}}}}"#, stages(r, depth - 1)),
+        18 => {
+            let bounds = r.of(&[r#""full""#, r#""partition""#, "[0,3]"]);
+            let by = r.of(&["a", "b", "c"]);
+            let filter = format!(r#"{{"$match":{{"{}":{}}}}}"#, r.of(&[by, "_id"]), test(r));
+            format!(
+                r#"{{"$densify":{{"field":"_id","partitionByFields":["{by}"],"range":{{"step":1,"bounds":{bounds}}}}}}},{filter}"#
+            )
+        }
+        19 => {
+            let default = r.of(&["", r#","default":"x""#, r#","default":7"#]);
+            let filter = format!(r#"{{"$match":{{"_id":{}}}}}"#, test(r));
+            format!(
+                r#"{{"$match":{{"a":{{"$in":[0,1,2]}}}}}},{{"$bucket":{{"groupBy":"${}","boundaries":[0,1,2,5]{default}}}}},{filter}"#,
+                r.of(&["a", "a", "a.b"])
+            )
+        }
+        20 => {
+            let made = r.of(&["c", "d"]);
+            let join = format!(r#"{{"$lookup":{{"from":"other","localField":"a","foreignField":"b","as":"{made}"}}}}"#);
+            format!(r#"{join},{{"$group":{{"_id":"${}","b":{{"$sum":1}}}}}}"#, r.of(&["a", "b", "c", "d"]))
+        }
+        21 => r#"{"$count":"a"}"#.to_string(),
+        22 | 23 => format!(
+            r#"{{"$facet":{{"a":[{{"$match":{}}},{}],"b":[{{"$match":{}}},{{"$limit":2}}]}}}}"#,
+            query(r, 1), stage(r, 0), query(r, 1)
+        ),
+        24 => format!(r#"{{"$unionWith":{{"coll":"other","pipeline":{}}}}}"#, stages(r, depth - 1)),
+        25 => format!(r#"{{"$facet":{{"a":{},"b":[{{"$limit":2}}]}}}}"#, stages(r, depth - 1)),
         _ => format!(r#"{{"$lookup":{{"from":"other","pipeline":{},"as":"d"}}}}"#, stages(r, depth - 1)),
     }
 }
@@ -253,6 +279,25 @@ impl Case {
         let want = self.run(&pipeline).ok()?;
         let optimized = pipeline.optimized_by(rules);
         let found = self.run(&optimized);
+        let mut written = Writer::new_array();
+        for stage in optimized.written() {
+            written.push(stage.as_doc().as_val());
+        }
+        let written = written.finish_array();
+        // What a router sends to its shards.
+        let again = match parse_value_under(written.as_val(), self.collation) {
+            Ok(again) => self.run(&again),
+            Err(e) => Err(e.into_error().code.0),
+        };
+        if found == Ok(want.clone()) && again != found {
+            return Some(format!(
+                "{}\nunder {} over {}\nwritten as {}\ngave {again:?}\nnot {want:?}",
+                self.stages,
+                self.collation,
+                self.input,
+                written.as_val()
+            ));
+        }
         let names: Vec<&str> = optimized.stages.iter().map(|s| s.name).collect();
         (found != Ok(want.clone())).then(|| {
             let Case { stages, input, other, collation } = self;
@@ -325,7 +370,7 @@ fn renamed(place: &Place<'_>, name: &str, to: &crate::path::FieldPath) -> Option
 }
 
 /// Rules without their conditions, by what is missing.
-const CARELESS: [(&str, Rule); 12] = [
+const CARELESS: [(&str, Rule); 16] = [
     ("$project: a field that is made", |p| {
         match (&p.first.op, p.first.name) {
             (Op::Transform(_), "$project") => all_before(p),
@@ -396,6 +441,40 @@ const CARELESS: [(&str, Rule); 12] = [
     ("$redact: what is missing behind it", |p| {
         match &p.first.op {
             Op::Redact(_) => all_before(p),
+            _ => None,
+        }
+    }),
+    ("$densify: all partitions together", |p| match &p.first.op {
+        Op::Densify(_) => all_before(p),
+        _ => None,
+    }),
+    ("$bucket: what falls into no bucket", |p| {
+        match (&p.first.op, &p.second.op) {
+            (Op::Group(_), Op::Match(_)) if !p.first.copied => {
+                let mut first = p.first.clone();
+                first.copied = true;
+                let within = super::buckets::Buckets::of(&first, false)?.all();
+                let filter = super::matches::stage(Filter::from_node(within));
+                Some(vec![filter, first, p.second.clone()])
+            }
+            _ => None,
+        }
+    }),
+    ("$lookup: its result is used", |p| {
+        match (&p.first.op, &p.second.op) {
+            (Op::Lookup(_), Op::Group(_)) => Some(vec![p.second.clone()]),
+            _ => None,
+        }
+    }),
+    ("$facet: the filter of one pipeline", |p| {
+        match &p.second.op {
+            Op::Facet(f) if !p.second.copied => {
+                let filter = f.parts.first()?.1.stages.first()?.clone();
+                let mut second = p.second.clone();
+                second.copied = true;
+                let filters = matches!(filter.op, Op::Match(_));
+                filters.then(|| vec![p.first.clone(), filter, second])
+            }
             _ => None,
         }
     }),

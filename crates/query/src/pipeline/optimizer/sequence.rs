@@ -2,13 +2,7 @@
 
 use super::super::{Op, Stage};
 use super::Place;
-use super::effect::{Fields, Rows};
 use crate::path::FieldPath;
-
-/// Whether a stage makes of each document one, in the order in which they came.
-fn one_by_one(stage: &Stage) -> bool {
-    stage.rows() == Rows::One && stage.keeps_order()
-}
 
 fn swapped(place: &Place<'_>) -> Option<Vec<Stage>> {
     Some(vec![place.second.clone(), place.first.clone()])
@@ -17,7 +11,7 @@ fn swapped(place: &Place<'_>) -> Option<Vec<Stage>> {
 /// `$limit` and `$skip` go before what keeps number and order.
 pub(super) fn limit_before_stage(place: &Place<'_>) -> Option<Vec<Stage>> {
     match &place.second.op {
-        Op::Limit(_) | Op::Skip(_) if one_by_one(place.first) => swapped(place),
+        Op::Limit(_) | Op::Skip(_) if place.first.effect().one_by_one() => swapped(place),
         _ => None,
     }
 }
@@ -28,16 +22,12 @@ pub(super) fn sort_before_stage(place: &Place<'_>) -> Option<Vec<Stage>> {
     let Op::Sort(pattern, _) = &place.second.op else {
         return None;
     };
-    let passes = |s: &Stage| matches!(s.op, Op::Match(_)) || one_by_one(s);
-    if pattern.has_meta() || !one_by_one(place.first) || !place.before.iter().all(passes) {
+    let passes = |s: &Stage| matches!(s.op, Op::Match(_)) || s.effect().one_by_one();
+    let effect = place.first.effect();
+    if pattern.has_meta() || !effect.one_by_one() || !place.before.iter().all(passes) {
         return None;
     }
-    let fields = place.first.fields();
-    let same = |path: &FieldPath| match &fields {
-        Fields::Written(written) => written.iter().all(|w| w.first() != path.first()),
-        Fields::Transformed(t) => t.keeps(path.first()),
-        Fields::Same | Fields::Pruned | Fields::Others => false,
-    };
+    let same = |path: &FieldPath| effect.keeps(path.first());
     match pattern.fields.iter().all(|f| same(&f.path)) {
         true => swapped(place),
         false => None,
