@@ -9,7 +9,7 @@ TOO_NESTED = 15  # Overflow
 STAGES = {
     # Neighbours become one where nothing keeps them apart.
     "match": [{"$match": {}}, {"$_internalInhibitOptimization": {}}],
-    "project": [{"$project": {"a": 1, "x": 1}}],
+    "project": [{"$project": {"a": 1, "x": 1, "z": {"$add": ["$a", 1]}}}],
     "addFields": [{"$addFields": {"z": {"$add": ["$a", 1]}}}],
     "unwind": [{"$unwind": "$x"}, {"$addFields": {"x": [1]}}],
     "limit": [{"$_internalInhibitOptimization": {}}, {"$limit": 5}],

@@ -150,7 +150,7 @@ def test_sorts_and_limits_are_shared(places):
     assert len(list(places.aggregate([{"$limit": 5}]))) == 5
     assert len(list(places.aggregate([{"$skip": 58}, {"$limit": 5}]))) == 2
     plan = places.database.command("explain", {"aggregate": "places", "pipeline": [{"$sort": {"n": 1}}, {"$limit": 2}, {"$count": "n"}], "cursor": {}})
-    assert [next(iter(s)) for s in plan["splitPipeline"]["shardsPart"]] == ["$sort", "$limit"]
+    assert [next(iter(s)) for s in plan["splitPipeline"]["shardsPart"]] == ["$sort", "$limit", "$project"]
     with refuses(15958):
         list(places.aggregate([{"$limit": 0}]))
     with refuses(15975):

@@ -1,5 +1,6 @@
 //! `aggregate`: the whole pipeline on one shard where all of its documents are there. Otherwise its
-//! first stages run on the shards ([`Parts`]), and the rest here, on a scratch collection.
+//! first stages run on the shards ([`Parts`]), and the rest here, on the scratch server, which reads
+//! what the shards give as it needs it ([`Merging`]).
 //!
 //! Invariant: a stage that needs all documents sees all of them.
 
@@ -9,24 +10,23 @@ use crate::cursors::{self, Source};
 use crate::find::{first_batch, targets};
 use crate::foreign::within;
 use crate::merge::Merge;
+use crate::merging::Merging;
 use crate::metadata::{Placement, Whole};
-use crate::pipeline_parts::Parts;
+use crate::pipeline_parts::{Asked, Parts};
 use crate::request::{Command, finish};
 use crate::scratch::compute;
 use crate::service_impl::Router;
-use crate::{Outcome, change_stream, ddl, merge_into, views};
-use bson::{Doc, DocBuf, Val, Value, Writer, doc};
-use errors::err;
+use crate::small_side::small_side;
+use crate::{Failure, Outcome, change_stream, ddl, merge_into, views};
+use bson::{Doc, DocBuf, Val, Value, Writer};
+use errors::{Code, err};
 use query::expr::ParseEnv;
 use query::pipeline::{ParseCtx, Pipeline};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Documents put into a scratch collection at a time, in bytes.
-const PUT_BYTES: usize = 8 << 20;
+/// What a server knows the cursor of a pipeline by that is over no collection.
+const NO_COLLECTION: &str = "$cmd.aggregate";
 const SHARD_BATCH: i64 = 1000;
-/// The longest pipeline that is parsed for the sake of the shards that it needs.
-const MOST_BYTES_LOOKED_AT: usize = 64 << 10;
 
 pub(crate) fn stage_of(stage: Val<'_>) -> Option<(&str, Val<'_>)> {
     let e = stage.as_doc()?.first()?;
@@ -105,27 +105,30 @@ pub(crate) fn pipeline_targets(
     targets(command, placement, first_filter(stages))
 }
 
+/// What decides what the stages of an aggregate mean.
+pub(crate) fn asked<'a>(
+    db: &'a str,
+    body: Doc<'a>,
+    collation: Option<Doc<'_>>,
+) -> Outcome<Asked<'a>> {
+    Ok(Asked {
+        db,
+        collection: body.first().and_then(|e| e.val.as_str()),
+        collation: commands::given_collation(collation)?.flatten(),
+        variables: body.get("let").and_then(Val::as_doc).unwrap_or(Doc::EMPTY),
+    })
+}
+
 /// The filter that a pipeline begins with as it runs, where it is written further behind. `own`: the
 /// collection's collation.
 fn moved_filter(db: &str, body: Doc<'_>, own: Option<Doc<'_>>, stages: Doc<'_>) -> Option<DocBuf> {
     let mut names = stages.values().filter_map(stage_of).map(|(name, _)| name);
     let begins = names.next();
-    if matches!(begins, Some("$match" | "$geoNear"))
-        || stages.len() > MOST_BYTES_LOOKED_AT
-        || !names.any(|name| name == "$match")
-    {
+    if matches!(begins, Some("$match" | "$geoNear")) || !names.any(|name| name == "$match") {
         return None;
     }
     let given = body.get("collation").and_then(Val::as_doc);
-    let collation = commands::given_collation(given.or(own)).ok()?.flatten();
-    let mut env = ParseEnv::new().collated(collation);
-    for e in body.get("let").and_then(Val::as_doc).unwrap_or(Doc::EMPTY) {
-        env.define(e.name).ok()?;
-    }
-    let collection = body.first().and_then(|e| e.val.as_str());
-    let context = ParseCtx::new(db, collection, env);
-    // What is wrong with it its shards say.
-    let pipeline = Pipeline::parse(stages.as_array_val(), &context).ok()?;
+    let pipeline = asked(db, body, given.or(own)).ok()?.parsed(stages)?;
     Some(pipeline.optimized().pushdown().filter.to_doc())
 }
 
@@ -150,7 +153,7 @@ pub(crate) fn run(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
             None => None,
         };
         return match told {
-            Some(documents) => of_the_cluster(router, command, &documents, stages),
+            Some(documents) => of_the_cluster(router, command, documents, stages),
             None => without_collection(router, command),
         };
     }
@@ -299,22 +302,22 @@ fn fused(router: &Router, command: &Command<'_>, ns: &str) -> Outcome<DocBuf> {
     let pipeline = command.field("pipeline").unwrap_or(Val::NULL);
     let collection = command.collection();
     let given = command.document("collation");
-    let reply = computed(router, command, collection, pipeline, given)?;
-    Ok(adopt_scratch(router, command, ns, reply, || {
-        collection.into()
-    }))
+    let reply = computed(router, command, collection.into(), pipeline, given)?;
+    let adopted = adopt_scratch(router, command, ns, reply, collection, None);
+    Ok(adopted)
 }
 
 /// What the scratch server says to a pipeline with the options of a client's.
 fn computed(
     router: &Router,
     command: &Command<'_>,
-    collection: &str,
+    collection: Value,
     pipeline: Val<'_>,
     collation: Option<Doc<'_>>,
 ) -> Outcome<DocBuf> {
     let mut w = Writer::new();
-    w.str("aggregate", collection).val("pipeline", pipeline);
+    w.val("aggregate", collection.as_val())
+        .val("pipeline", pipeline);
     for name in ["cursor", "let", "allowDiskUse", "maxTimeMS"] {
         if let Some(v) = command.field(name) {
             w.val(name, v);
@@ -328,14 +331,15 @@ fn computed(
     compute(router, &w.finish())
 }
 
-/// A reply of the scratch server, whose cursor becomes one of the router's. `collection`: where its
-/// documents are, for as long as it is open.
+/// A reply of the scratch server, whose cursor becomes one of the router's. `collection`: what the
+/// server knows it by; `merging`: what it reads.
 fn adopt_scratch(
     router: &Router,
     command: &Command<'_>,
     ns: &str,
     reply: DocBuf,
-    collection: impl FnOnce() -> String,
+    collection: &str,
+    merging: Option<Merging<'_>>,
 ) -> DocBuf {
     let id = cursors::cursor_id(&reply);
     if id == 0 {
@@ -344,7 +348,8 @@ fn adopt_scratch(
     let source = Source::Scratch {
         id,
         db: command.db.into(),
-        collection: collection(),
+        collection: collection.into(),
+        merging: merging.map(Merging::keep),
     };
     cursors::renumber(reply, router.cursors.add(ns, source))
 }
@@ -353,26 +358,23 @@ fn adopt_scratch(
 fn of_the_cluster(
     router: &Router,
     command: &Command<'_>,
-    documents: &[DocBuf],
+    documents: Vec<DocBuf>,
     stages: Doc<'_>,
 ) -> Outcome<DocBuf> {
-    let scratch = Scratch::new(router, command.db);
-    for some in documents.chunks(SHARD_BATCH as usize) {
-        let mut w = Writer::new_array();
-        some.iter().for_each(|d| {
-            w.push(d.as_doc().as_val());
-        });
-        let batch = w.finish_array();
-        scratch.put(batch.as_val().as_array().unwrap_or(Doc::EMPTY))?;
-    }
-    let rest: Vec<Value> = stages.values().skip(1).map(|s| s.to_value()).collect();
     let ns = format!("{}.$cmd.aggregate", command.db);
+    let rest: Vec<Value> = stages.values().skip(1).map(|s| s.to_value()).collect();
     let rest = Rest {
         ns: &ns,
         stages: &rest,
         collation: command.document("collation"),
     };
-    ended(router, command, scratch, &rest, &[])
+    ended(
+        router,
+        command,
+        Merge::of_documents(&ns, documents),
+        &rest,
+        &[],
+    )
 }
 
 /// Where a pipeline writes.
@@ -439,7 +441,8 @@ fn without_collection(router: &Router, command: &Command<'_>) -> Outcome<DocBuf>
     let source = Source::Scratch {
         id,
         db: command.db.into(),
-        collection: "$cmd.aggregate".into(),
+        collection: NO_COLLECTION.into(),
+        merging: None,
     };
     Ok(cursors::renumber(reply, router.cursors.add(&ns, source)))
 }
@@ -453,7 +456,33 @@ fn split(
     stages: Doc<'_>,
 ) -> Outcome<DocBuf> {
     let holds = command.collation(placement);
-    let parts = Parts::of(commands::given_collation(holds)?.flatten().as_ref(), stages)?;
+    let asked = asked(command.db, command.body, holds)?;
+    let join = |spec: Doc<'_>| small_side(router, command, &asked, spec);
+    let parts = Parts::of(&asked, stages, &join)?;
+    let states = parts.states;
+    let ended = in_parts(router, command, placement, ns, shards, parts, holds);
+    match ended {
+        // States may be longer than what is made of them, which may be little.
+        Err(Failure::Client(e))
+            if states && e.code == Code::BSONObjectTooLarge && !command.in_transaction() =>
+        {
+            let parts = Parts::of_documents(&asked, stages)?;
+            in_parts(router, command, placement, ns, shards, parts, holds)
+        }
+        ended => ended,
+    }
+}
+
+/// Runs the first part of a pipeline on shards, and the rest here.
+fn in_parts(
+    router: &Router,
+    command: &Command<'_>,
+    placement: &Placement,
+    ns: &str,
+    shards: &[Arc<str>],
+    parts: Parts,
+    holds: Option<Doc<'_>>,
+) -> Outcome<DocBuf> {
     let mut w = command.without(&["pipeline", "cursor"]);
     w.open_array("pipeline");
     parts.on_shards.iter().for_each(|s| {
@@ -494,32 +523,7 @@ fn split(
         stages: &parts.here,
         collation: holds,
     };
-    here_on(router, command, merge, parts.wrapped, &rest, &replies)
-}
-
-/// Runs the rest of a pipeline here, over what the shards give.
-fn here_on(
-    router: &Router,
-    command: &Command<'_>,
-    mut merge: Merge,
-    wrapped: bool,
-    rest: &Rest<'_>,
-    replies: &[DocBuf],
-) -> Outcome<DocBuf> {
-    let mut scratch = Scratch::new(router, command.db);
-    scratch.wrapped = wrapped;
-    let mut w = Writer::new_array();
-    loop {
-        let done = merge.fill(&router.cluster, &mut w, Some(SHARD_BATCH))?;
-        if done || w.len() > PUT_BYTES {
-            let batch = std::mem::replace(&mut w, Writer::new_array()).finish_array();
-            scratch.put(batch.as_val().as_array().unwrap_or(Doc::EMPTY))?;
-        }
-        if done {
-            break;
-        }
-    }
-    ended(router, command, scratch, rest, replies)
+    ended(router, command, merge, &rest, &replies)
 }
 
 /// What is left of a pipeline when its first stages have run.
@@ -531,19 +535,17 @@ struct Rest<'p> {
     collation: Option<Doc<'p>>,
 }
 
-/// The last stages of a pipeline, over what lies in a scratch collection.
+/// The last stages of a pipeline, over what `merge` gives.
 fn ended(
     router: &Router,
     command: &Command<'_>,
-    scratch: Scratch<'_>,
+    merge: Merge,
     rest: &Rest<'_>,
     replies: &[DocBuf],
 ) -> Outcome<DocBuf> {
+    let merging = Merging::new(router, command.db, merge);
     let mut stages = Writer::new_array();
-    if !scratch.wrapped {
-        let whole = doc! {"$replaceRoot": doc! {"newRoot": "$d"}};
-        stages.push(whole.as_doc().as_val());
-    }
+    merging.write_source(&mut stages);
     for stage in rest.stages {
         stages.push(stage.as_val());
     }
@@ -551,85 +553,22 @@ fn ended(
     let reply = computed(
         router,
         command,
-        &scratch.name,
+        Value::from(1),
         pipeline.as_val(),
         rest.collation,
     )?;
     let reply = cursors::with_ns(reply, rest.ns);
-    let reply = adopt_scratch(router, command, rest.ns, reply, || scratch.keep());
+    let reply = adopt_scratch(
+        router,
+        command,
+        rest.ns,
+        reply,
+        NO_COLLECTION,
+        Some(merging),
+    );
     let mut w = Writer::new();
     for e in reply.as_doc().iter().filter(|e| e.name != "ok") {
         w.val(e.name, e.val);
     }
     Ok(finish(w, replies))
-}
-
-/// A collection of the scratch server, which goes with this.
-pub(crate) struct Scratch<'r> {
-    router: &'r Router,
-    /// That of the command: names in its stages are of that database.
-    db: &'r str,
-    name: String,
-    next: std::cell::Cell<i64>,
-    /// Documents come wrapped.
-    wrapped: bool,
-    kept: bool,
-}
-
-static NUMBER: AtomicU64 = AtomicU64::new(0);
-
-impl<'r> Scratch<'r> {
-    pub fn new(router: &'r Router, db: &'r str) -> Scratch<'r> {
-        Scratch {
-            router,
-            db,
-            name: format!("merge{}", NUMBER.fetch_add(1, Ordering::Relaxed)),
-            next: std::cell::Cell::new(0),
-            wrapped: false,
-            kept: false,
-        }
-    }
-
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Puts documents at its end. They may lack an `_id`, or share one.
-    fn put(&self, docs: Doc<'_>) -> Outcome<()> {
-        let mut w = Writer::new();
-        w.str("insert", &self.name).open_array("documents");
-        let mut any = false;
-        for d in docs.values() {
-            let mut one = Writer::new();
-            one.i64("_id", self.next.get());
-            match d.as_doc().filter(|_| self.wrapped) {
-                Some(wrapped) => one.extend(wrapped),
-                None => one.val("d", d),
-            };
-            self.next.set(self.next.get() + 1);
-            w.push(one.finish().as_doc().as_val());
-            any = true;
-        }
-        w.close().str("$db", self.db);
-        if any {
-            let reply = compute(self.router, &w.finish())?;
-            if let Some(errors) = reply.get("writeErrors") {
-                return Err(err!(InternalError, "merging: {errors}").into());
-            }
-        }
-        Ok(())
-    }
-
-    fn keep(mut self) -> String {
-        self.kept = true;
-        self.name.clone()
-    }
-}
-
-impl Drop for Scratch<'_> {
-    fn drop(&mut self) {
-        if !self.kept {
-            let _ = compute(self.router, &doc! {"drop": &self.name, "$db": self.db});
-        }
-    }
 }

@@ -450,6 +450,7 @@ fn cursor_of(router: &Router, command: &Command<'_>, items: &[DocBuf]) -> Outcom
         id,
         db: "admin".into(),
         collection: "$cmd.aggregate".into(),
+        merging: None,
     };
     Ok(cursors::renumber(
         reply,

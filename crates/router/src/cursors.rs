@@ -6,6 +6,7 @@
 use crate::access;
 use crate::change_stream::ChangeStream;
 use crate::merge::Merge;
+use crate::merging;
 use crate::request::{Command, finish};
 use crate::scratch::{check_arguments, compute};
 use crate::service_impl::Router;
@@ -19,7 +20,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-const IDLE: Duration = Duration::from_secs(600);
+pub(crate) const IDLE: Duration = Duration::from_secs(600);
 /// Documents of a batch where the client does not say how many.
 pub(crate) const FIRST_BATCH: i64 = 101;
 
@@ -33,11 +34,13 @@ pub(crate) enum Source {
     },
     Merge(Box<Merge>),
     Changes(Box<ChangeStream>),
-    /// A cursor of the scratch server, over a collection that goes with it.
+    /// A cursor of the scratch server.
     Scratch {
         id: i64,
         db: String,
         collection: String,
+        /// What it reads of shards.
+        merging: Option<String>,
     },
 }
 
@@ -340,6 +343,7 @@ fn more(
             id: local,
             db,
             collection,
+            merging: _,
         } => {
             let mut w = Writer::new();
             w.i64("getMore", *local)
@@ -389,13 +393,20 @@ fn close_source(router: &Router, ns: &str, source: Source) {
             let remains = stream.remains();
             remains.for_each(|(shard, id, collection)| kill(shard, id, collection));
         }
-        Source::Scratch { id, db, collection } => {
+        Source::Scratch {
+            id,
+            db,
+            collection,
+            merging,
+        } => {
             if id != 0 {
                 let command =
                     doc! {"killCursors": &collection, "cursors": bson::array![id], "$db": &db};
                 let _ = compute(router, &command);
             }
-            let _ = compute(router, &doc! {"drop": &collection, "$db": &db});
+            if let Some(ns) = merging {
+                merging::end(router, &ns);
+            }
         }
     }
 }

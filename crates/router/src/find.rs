@@ -12,7 +12,7 @@ use crate::service_impl::Router;
 use crate::{Outcome, views};
 use bson::{Doc, DocBuf, Val, Writer};
 use query::collation::{self, Collation};
-use query::expr::{ParseEnv, Vars};
+use query::expr::{EvalCtx, Expression, ParseEnv, Vars};
 use query::filter::{Filter, nearest};
 use query::metadata::asks_for;
 use query::pipeline::geo_near;
@@ -158,7 +158,7 @@ impl Scattered {
             batch,
             session: command.session_fields(),
             projection: late
-                .map(|p| Late::parse(p, filter, collation))
+                .map(|p| Late::parse(p, filter, collation, command.document("let")))
                 .transpose()?,
         };
         Ok(Some(Scattered {
@@ -242,6 +242,7 @@ pub(crate) fn first_batch(
 pub(crate) struct Late {
     projection: Projection,
     filter: Filter,
+    vars: Vars,
 }
 
 impl Late {
@@ -249,29 +250,41 @@ impl Late {
         projection: Doc<'_>,
         filter: Doc<'_>,
         collation: Option<Collation>,
+        variables: Option<Doc<'_>>,
     ) -> Outcome<Late> {
-        let env = env().collated(collation);
+        let mut env = env().collated(collation);
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let mut vars = Vars::new(now.map_or(0, |d| d.as_millis() as i64));
+        for e in variables.unwrap_or(Doc::EMPTY) {
+            // What is wrong with it the shards say.
+            let value = Expression::parse(e.val, &env)?;
+            let value = value.evaluate(&EvalCtx::new(Doc::EMPTY, &vars))?;
+            let value = value.into_value();
+            vars.define(e.name, value);
+            env.define(e.name)?;
+        }
         let filter = Filter::parse(filter, &env)?;
         Ok(Late {
             projection: Projection::parse(projection, Some(&filter), &env)?,
             filter,
+            vars,
         })
     }
 
     pub fn apply(&self, d: Doc<'_>) -> Outcome<DocBuf> {
-        let vars = Vars::new(0);
+        let vars = &self.vars;
         let matched = match self.projection.needs_match_index() {
-            true => self.filter.first_matched_index(d, &vars)?.flatten(),
+            true => self.filter.first_matched_index(d, vars)?.flatten(),
             false => None,
         };
         let mut out = Vec::new();
         let near = self.filter.near().filter(|_| self.projection.reads_near());
         match near.and_then(|(path, test)| nearest(path, &test.near, d)) {
-            None => self.projection.apply(d, matched, &vars, &mut out)?,
+            None => self.projection.apply(d, matched, vars, &mut out)?,
             Some((distance, shape)) => {
                 let known = geo_near::with_meta(d, distance, shape);
                 let known = Doc::new(&known).unwrap_or(Doc::EMPTY);
-                self.projection.apply(known, matched, &vars, &mut out)?;
+                self.projection.apply(known, matched, vars, &mut out)?;
                 out = geo_near::without_meta(Doc::new(&out).unwrap_or(Doc::EMPTY));
             }
         }

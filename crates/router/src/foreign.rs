@@ -50,6 +50,9 @@ impl Elsewhere for Foreign {
         let Some(router) = self.0.upgrade() else {
             return Err(err!(ShutdownInProgress, "the router stops"));
         };
+        if let Some(rows) = router.waiting.rows(&router, &ns.to_string()) {
+            return Ok(Box::new(rows));
+        }
         let mut w = Writer::new();
         w.str("find", &ns.coll).extend(query).str("$db", &ns.db);
         let reply = own(&router, &w.finish(), find::find).map_err(Failure::into_error)?;

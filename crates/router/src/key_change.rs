@@ -10,11 +10,10 @@
 //!
 //! Source: MongoDB's manual, "Change a Document's Shard Key Value".
 
-use crate::aggregate::Scratch;
 use crate::find::{self, Late};
 use crate::metadata::Placement;
 use crate::request::{Command, own};
-use crate::scratch::compute;
+use crate::scratch::{Scratch, compute};
 use crate::service_impl::Router;
 use crate::transactions::{self, failed};
 use crate::upstream::error_of;
@@ -432,7 +431,9 @@ pub(crate) fn found_reply(
         Some(fields) => {
             let filter = command.document("query").unwrap_or(Doc::EMPTY);
             let collation = commands::given_collation(command.document("collation"))?;
-            Late::parse(fields, filter, collation.flatten())?.apply(shown.as_doc())?
+            let variables = command.document("let");
+            let late = Late::parse(fields, filter, collation.flatten(), variables)?;
+            late.apply(shown.as_doc())?
         }
     };
     let last = doc! {"n": 1, "updatedExisting": true};

@@ -11,7 +11,9 @@
 //! - `metadata`: what the configuration set says, as far as it was needed;
 //! - `routing`, `agreeing`: versions, and what is done when a router or a shard knows too little;
 //! - `request`: a client's command, and what of it goes to a shard;
-//! - `pipeline_parts`: which stages run on shards; `foreign`, `merge_into`, `views`: what pipelines join, where they write, what is below views;
+//! - `pipeline_parts`: which stages run on shards; `merging`: what the rest of them reads;
+//!   `small_side`: joins with little, for shards; `foreign`, `merge_into`, `views`: what pipelines
+//!   join, where they write, what is below views;
 //! - `change_stream`: the streams of all shards as one; `stream_token`: where one resumes;
 //!   `waiting_streams`: those that wait for news;
 //! - `find`, `cursors`, `aggregate`, `write`, `ddl`, `listing`, `map_reduce`, `file_md5`: commands, and
@@ -57,6 +59,7 @@ mod listing;
 mod map_reduce;
 mod merge;
 mod merge_into;
+mod merging;
 mod metadata;
 mod moves_under_way;
 mod on_loop;
@@ -73,6 +76,7 @@ mod schema;
 mod scratch;
 mod service_impl;
 mod single_write;
+mod small_side;
 mod snapshot;
 mod stream_token;
 mod transactions;

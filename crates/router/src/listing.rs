@@ -7,6 +7,7 @@ use crate::pipeline_parts::Parts;
 use crate::request::{Command, finish};
 use crate::scratch::{check_arguments, compute_for, sound};
 use crate::service_impl::Router;
+use crate::small_side::small_side;
 use crate::{Failure, Outcome, aggregate, find};
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use errors::{Code, err};
@@ -430,10 +431,11 @@ fn explain_pipeline(
 ) -> Outcome<DocBuf> {
     let stages = inner.get("pipeline").and_then(Val::as_array);
     let stages = stages.unwrap_or(Doc::EMPTY);
-    let collation = commands::given_collation(collation)?.flatten();
+    let asked = aggregate::asked(command.db, inner, collation)?;
+    let join = |spec: Doc<'_>| small_side(router, command, &asked, spec);
     let is_split = shards.len() != 1 || !aggregate::is_of_one_collection(command.db, stages);
     let (each, rest) = match is_split {
-        true => Parts::of(collation.as_ref(), stages)?.shown(),
+        true => Parts::of(&asked, stages, &join)?.shown(),
         false => (stages.as_array_val().to_value(), Val::NULL.to_value()),
     };
     let mut asked = Writer::new();

@@ -79,6 +79,26 @@ pub(crate) struct Merge {
 }
 
 impl Merge {
+    /// Of documents at hand.
+    pub fn of_documents(ns: &str, documents: Vec<DocBuf>) -> Merge {
+        let held = documents.into_iter().map(|d| (Vec::new(), d));
+        Merge {
+            ns: ns.into(),
+            parts: vec![Part {
+                shard: "".into(),
+                id: 0,
+                held: held.collect(),
+            }],
+            order: Order::None,
+            skip: 0,
+            left: None,
+            batch: 0,
+            projection: None,
+            wrapped: false,
+            session: DocBuf::new(),
+        }
+    }
+
     /// Takes over the first batches.
     pub fn begin(&mut self, shards: &[Arc<str>], replies: &[DocBuf]) -> Outcome<()> {
         for (shard, reply) in shards.iter().zip(replies) {
@@ -139,6 +159,26 @@ impl Merge {
             };
             given += 1;
             self.left = self.left.map(|n| n - 1);
+        }
+    }
+
+    /// The next document as its shard gave it.
+    pub fn next_document(&mut self, cluster: &Cluster) -> Outcome<Option<DocBuf>> {
+        loop {
+            if self.left == Some(0) {
+                return Ok(None);
+            }
+            let at = self.next(cluster)?;
+            let part = at.and_then(|at| self.parts.get_mut(at));
+            let Some((_, doc)) = part.and_then(|p| p.held.pop_front()) else {
+                return Ok(None);
+            };
+            if self.skip > 0 {
+                self.skip -= 1;
+                continue;
+            }
+            self.left = self.left.map(|n| n - 1);
+            return Ok(Some(doc));
         }
     }
 

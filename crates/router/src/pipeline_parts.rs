@@ -1,23 +1,32 @@
-//! How a pipeline is divided between the shards and the router.
+//! How a pipeline is divided between the shards and the router: as it runs, not as it is written, so
+//! what a filter at its end says reaches the shards.
 //!
 //! ```text
-//! $match … $project   each shard            │ rest here
-//! $sort ($skip) $limit                      │ merged in that order, rest here
-//! $group of sums                            │ grouped once more, rest here
-//! $sample             wrapped, random order │ the first of all, unwrapped, rest here
-//! $geoNear $match …   wrapped               │ merged by distance, unwrapped, rest here
-//! $match of $text …   wrapped if asked for  │ rest here, which knows the scores
+//! $match … $project   each shard              │ rest here
+//! $lookup of little   with what it looks up   │ as one of these, where the rest reduces documents
+//! $sort ($skip) $limit                        │ merged in that order, rest here
+//! $group              states of its groups    │ merged, rest here
+//! $sort $group        states with sort keys   │ where what heeds the order can be merged by them
+//! $count              of each shard           │ summed, rest here
+//! $facet of these     numbered results        │ each pipeline goes on with its own, rest here
+//! $sample             wrapped, random order   │ the first of all, unwrapped, rest here
+//! $geoNear $match …   wrapped                 │ merged by distance, unwrapped, rest here
+//! $match of $text …   wrapped if asked for    │ rest here, which knows the scores
+//! anything else       fields that it needs    │ all of it here
 //! ```
 //!
-//! Invariant: a stage that needs all documents sees all of them, with what was known of them.
+//! Invariant: a stage that needs all documents sees all of them, with what was known of them, in
+//! the order in which it is promised them.
 
 use crate::Outcome;
 use crate::aggregate::stage_of;
 use crate::merge::Order;
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
 use query::collation::Collation;
+use query::expr::ParseEnv;
 use query::metadata::asks_for;
 use query::pipeline::merged::Found;
+use query::pipeline::{ParseCtx, Pipeline};
 use query::sort::SortPattern;
 
 /// Stages that look at one document at a time, and need nothing else.
@@ -33,6 +42,82 @@ const STREAMING: [&str; 9] = [
     "$redact",
 ];
 
+/// Stages that make less of their documents on the shards already.
+const REDUCING: [&str; 4] = ["$group", "$count", "$limit", "$sort"];
+
+/// Accumulators whose results do not depend on the order of what they take.
+const HEED_NO_ORDER: [&str; 17] = [
+    "$sum",
+    "$avg",
+    "$min",
+    "$max",
+    "$count",
+    "$addToSet",
+    "$setUnion",
+    "$stdDevPop",
+    "$stdDevSamp",
+    "$minN",
+    "$maxN",
+    "$top",
+    "$topN",
+    "$bottom",
+    "$bottomN",
+    "$median",
+    "$percentile",
+];
+
+/// The longest pipeline that is parsed for the sake of how it is divided.
+const MOST_BYTES_PARSED: usize = 64 << 10;
+
+/// What the stages of a pipeline mean.
+#[derive(Clone)]
+pub(crate) struct Asked<'a> {
+    pub db: &'a str,
+    pub collection: Option<&'a str>,
+    /// What holds for the whole pipeline.
+    pub collation: Option<Collation>,
+    /// Names of variables.
+    pub variables: Doc<'a>,
+}
+
+impl Asked<'_> {
+    /// `None` where it is too long, or wrong: what is wrong with it its shards say.
+    pub fn parsed(&self, stages: Doc<'_>) -> Option<Pipeline> {
+        if stages.len() > MOST_BYTES_PARSED {
+            return None;
+        }
+        let mut env = ParseEnv::new().collated(self.collation.clone());
+        for e in self.variables {
+            env.define(e.name).ok()?;
+        }
+        let context = ParseCtx::new(self.db, self.collection, env);
+        Pipeline::parse(stages.as_array_val(), &context).ok()
+    }
+
+    /// The stages in the order in which they run, where a shard can be asked for them.
+    fn in_order(&self, stages: Doc<'_>) -> Option<Value> {
+        let list = list(self.parsed(stages)?.optimized().written());
+        // A filter as the optimizer leaves it may be none that a client can write.
+        self.parsed(list.as_val().as_array()?)?;
+        Some(list)
+    }
+
+    /// The top fields that stages read of what comes to them; `None`: all of it.
+    fn needed(&self, stages: &[Val<'_>]) -> Option<Vec<String>> {
+        let stages = list(stages);
+        let pipeline = self.parsed(stages.as_val().as_array()?)?;
+        let fields = pipeline.optimized().needed_fields()?;
+        let plain = |f: &String| !f.is_empty() && !f.starts_with('$');
+        fields
+            .iter()
+            .all(plain)
+            .then(|| fields.into_iter().collect())
+    }
+}
+
+/// A `$lookup` with all that it can find in it, for any server; `None`: as it is.
+pub(crate) type Join<'a> = dyn Fn(Doc<'_>) -> Outcome<Option<DocBuf>> + 'a;
+
 /// A divided pipeline.
 #[derive(Default)]
 pub(crate) struct Parts {
@@ -46,28 +131,34 @@ pub(crate) struct Parts {
     pub wrapped: bool,
     /// The stages for here.
     pub here: Vec<Value>,
+    /// Shards give what they have found of a whole stage, and not documents.
+    pub states: bool,
 }
 
 impl Parts {
-    /// `collation` is what holds for the whole pipeline.
-    pub fn of(collation: Option<&Collation>, stages: Doc<'_>) -> Outcome<Parts> {
-        let all: Vec<Val<'_>> = stages.values().collect();
-        let found = all.first().map_or(Found::default(), |s| Found::by(*s));
+    pub fn of(asked: &Asked<'_>, stages: Doc<'_>, join: &Join<'_>) -> Outcome<Parts> {
+        let first = stages.values().next();
+        let found = first.map_or(Found::default(), Found::by);
+        // What was found keeps what is known of it only in the order in which it is written.
+        let in_order = match found.any() {
+            true => None,
+            false => asked.in_order(stages),
+        };
+        let list = in_order.as_ref().and_then(|v| v.as_val().as_array());
+        let all: Vec<Val<'_>> = list.unwrap_or(stages).values().collect();
         if found.any() && is_wrapped(&all, found) {
             return Ok(Parts::wrapped_already(&all, found));
         }
         if found.near {
             return Ok(Parts::near(&all, found));
         }
-        let streams = |s: &&Val<'_>| stage_of(**s).is_some_and(|s| STREAMING.contains(&s.0));
-        let many = all.iter().take_while(streams).count();
-        let (shards, rest) = all.split_at(many);
+        let (on_shards, rest) = streamed(&all, found, join)?;
         let mut parts = Parts {
-            on_shards: owned(shards),
+            on_shards,
             here: owned(rest),
             ..Parts::default()
         };
-        if parts.push_down(rest) {
+        if parts.push_down(asked, rest)? {
             return Ok(parts);
         }
         let score = |s: &Val<'_>| asks_for(*s, "textScore") || asks_for(*s, "score");
@@ -77,23 +168,40 @@ impl Parts {
             parts.wrapped = true;
             return Ok(parts);
         }
-        if parts.push_sample(rest)? {
+        let projection = match found.any() {
+            true => None,
+            false => projection(asked, rest),
+        };
+        if let Some(size) = sample_size(rest) {
+            parts.on_shards.extend(projection);
+            parts.push_sample(size)?;
             return Ok(parts);
         }
-        parts.push_order(collation, rest)?;
+        parts.push_order(asked.collation.as_ref(), rest)?;
+        parts.on_shards.extend(projection);
+        Ok(parts)
+    }
+
+    /// The same without states of what is made of documents.
+    pub fn of_documents(asked: &Asked<'_>, stages: Doc<'_>) -> Outcome<Parts> {
+        let all: Vec<Val<'_>> = stages.values().collect();
+        let found = all.first().map_or(Found::default(), |s| Found::by(*s));
+        let (on_shards, rest) = streamed(&all, found, &|_| Ok(None))?;
+        let mut parts = Parts {
+            on_shards,
+            here: owned(rest),
+            ..Parts::default()
+        };
+        parts.push_order(asked.collation.as_ref(), rest)?;
+        if !found.any() {
+            parts.on_shards.extend(projection(asked, rest));
+        }
         Ok(parts)
     }
 
     /// Gives the shards a sample that the rest begins with: each document gets a random number, and
     /// those with the least ones of all are the sample.
-    fn push_sample(&mut self, rest: &[Val<'_>]) -> Outcome<bool> {
-        let Some(("$sample", spec)) = rest.first().and_then(|s| stage_of(*s)) else {
-            return Ok(false);
-        };
-        let size = spec.as_doc().and_then(|d| d.get("size")?.to_i64_exact());
-        let Some(size) = size.filter(|n| *n > 0) else {
-            return Ok(false);
-        };
+    fn push_sample(&mut self, size: i64) -> Outcome<()> {
         let number = doc! {"d": "$$ROOT", "r": doc! {"$rand": doc! {}}};
         let order = doc! {"r": 1};
         self.on_shards.push(doc! {"$replaceWith": number}.into());
@@ -106,7 +214,7 @@ impl Parts {
         if !self.here.is_empty() {
             self.here.insert(0, Found::default().merged().into());
         }
-        Ok(true)
+        Ok(())
     }
 
     /// Who asks wants the documents as they are wrapped.
@@ -142,22 +250,134 @@ impl Parts {
     }
 
     /// Gives the shards the first stage of the rest, where it can be done in two steps.
-    fn push_down(&mut self, rest: &[Val<'_>]) -> bool {
-        let Some(first) = rest.first() else {
-            return false;
+    fn push_down(&mut self, asked: &Asked<'_>, rest: &[Val<'_>]) -> Outcome<bool> {
+        let Some((name, spec)) = rest.first().and_then(|s| stage_of(*s)) else {
+            return Ok(false);
         };
-        let about = stage_of(*first)
-            .is_some_and(|s| matches!(s.0, "$collStats" | "$indexStats" | "$planCacheStats"));
-        let again = regroup(*first);
-        if !about && again.is_none() {
+        let spec = spec.as_doc().unwrap_or(Doc::EMPTY);
+        match name {
+            "$collStats" | "$indexStats" | "$planCacheStats" => {
+                self.on_shards.push(rest[0].to_value());
+                self.here.remove(0);
+            }
+            "$count" => self.push_count(rest[0]),
+            "$group" => self.push_group(spec, None),
+            "$sort" => match rest.get(1).and_then(|s| stage_of(*s)) {
+                Some(("$group", group)) => {
+                    let group = group.as_doc().unwrap_or(Doc::EMPTY);
+                    return Ok(self.push_sorted_group(rest[0], spec, group));
+                }
+                _ => return Ok(false),
+            },
+            "$facet" => return self.push_facet(asked, spec),
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Each shard counts; here the numbers are summed.
+    fn push_count(&mut self, stage: Val<'_>) {
+        let Some(("$count", name)) = stage_of(stage) else {
+            return;
+        };
+        let name = name.as_str().unwrap_or_default();
+        self.on_shards.push(stage.to_value());
+        let (mut sum, field) = (Writer::new(), format!("${name}"));
+        sum.null("_id").value(name, doc! {"$sum": field.as_str()});
+        self.here.remove(0);
+        self.here
+            .insert(0, doc! {"$project": doc! {"_id": 0}}.into());
+        self.here.insert(0, doc! {"$group": sum.finish()}.into());
+        self.states = true;
+    }
+
+    /// Each shard gives the states of its groups; here they are merged. `sort`: the order of what
+    /// comes to the groups.
+    fn push_group(&mut self, group: Doc<'_>, sort: Option<Doc<'_>>) {
+        let part = |option: &str| {
+            let mut w = Writer::new();
+            w.open_doc("$group").extend(group);
+            if let Some(sort) = sort {
+                w.doc("$_pandoSortedBy", sort);
+            }
+            w.bool(option, true).close();
+            w.finish()
+        };
+        self.on_shards.push(part("$willBeMerged").into());
+        self.here.remove(0);
+        self.here.insert(0, part("$doingMerge").into());
+        self.states = true;
+    }
+
+    /// A `$group` behind a `$sort`: where no accumulator heeds the order, or those that do can
+    /// keep the sort keys of what they have.
+    fn push_sorted_group(&mut self, stage: Val<'_>, sort: Doc<'_>, group: Doc<'_>) -> bool {
+        let accumulators = || {
+            let fields = group.iter().filter(|f| f.name != "_id");
+            fields.filter_map(|f| Some(f.val.as_doc()?.first()?.name))
+        };
+        let keeps_keys = |name: &str| matches!(name, "$first" | "$last" | "$firstN" | "$lastN");
+        let heeds_no_order = |name: &str| HEED_NO_ORDER.contains(&name);
+        let plain = sort.iter().all(|f| f.val.is_number());
+        if !plain || !accumulators().all(|name| keeps_keys(name) || heeds_no_order(name)) {
             return false;
         }
-        self.on_shards.push(first.to_value());
         self.here.remove(0);
-        if let Some(again) = again {
-            self.here.insert(0, again.into());
+        match accumulators().any(keeps_keys) {
+            true => {
+                // In that order an index may give the first of each group.
+                self.on_shards.push(stage.to_value());
+                self.push_group(group, Some(sort));
+            }
+            false => self.push_group(group, None),
         }
         true
+    }
+
+    /// A `$facet` each of whose pipelines reduces its documents on the shards.
+    fn push_facet(&mut self, asked: &Asked<'_>, facet: Doc<'_>) -> Outcome<bool> {
+        let (mut each, mut here) = (Writer::new(), Writer::new());
+        each.open_doc("$facet");
+        here.open_doc("$facet");
+        for (n, e) in facet.iter().enumerate() {
+            let stages = e.val.as_array().unwrap_or(Doc::EMPTY);
+            let parts = Parts::of(asked, stages, &|_| Ok(None))?;
+            let reduces = parts.states || parts.limit.is_some();
+            if !reduces || parts.wrapped {
+                return Ok(false);
+            }
+            each.val(e.name, list(&parts.on_shards).as_val());
+            here.open_array(e.name);
+            here.push(doc! {"$match": doc! {"f": n as i64}}.as_doc().as_val());
+            here.push(doc! {"$replaceWith": "$d"}.as_doc().as_val());
+            for stage in parts.chosen_again().iter().chain(&parts.here) {
+                here.push(stage.as_val());
+            }
+            here.close();
+        }
+        each.bool("$willBeMerged", true).close();
+        here.close();
+        self.on_shards.push(each.finish().into());
+        self.here.remove(0);
+        self.here.insert(0, here.finish().into());
+        self.states = true;
+        Ok(true)
+    }
+
+    /// What is done in merging, as stages.
+    fn chosen_again(&self) -> Vec<Value> {
+        let mut out = Vec::new();
+        if let Order::By(sort) = &self.order {
+            out.push(doc! {"$sort": sort.to_doc()}.into());
+        }
+        if self.skip > 0 {
+            let skip = i64::try_from(self.skip).unwrap_or(i64::MAX);
+            out.push(doc! {"$skip": skip}.into());
+        }
+        if let Some(limit) = self.limit {
+            out.push(doc! {"$limit": i64::try_from(limit).unwrap_or(i64::MAX)}.into());
+        }
+        out
     }
 
     /// Gives the shards a sort, or a limit, that the rest begins with.
@@ -191,13 +411,6 @@ impl Parts {
 
     /// The two parts, for people.
     pub fn shown(&self) -> (Value, Value) {
-        let list = |stages: &[Value]| {
-            let mut w = Writer::new_array();
-            stages.iter().for_each(|s| {
-                w.push(s.as_val());
-            });
-            w.finish_array()
-        };
         (list(&self.on_shards), list(&self.here))
     }
 }
@@ -224,21 +437,96 @@ fn number(stage: Val<'_>, name: &str) -> Option<u64> {
     n.to_i64_exact()?.try_into().ok()
 }
 
-/// A `$group` whose results can be grouped once more: that second group.
-fn regroup(stage: Val<'_>) -> Option<DocBuf> {
-    let ("$group", spec) = stage_of(stage)? else {
-        return None;
-    };
-    let mut w = Writer::new();
-    w.open_doc("$group").str("_id", "$_id");
-    for f in spec.as_doc()?.iter().filter(|f| f.name != "_id") {
-        let operator = f.val.as_doc()?.first()?.name;
-        if !matches!(operator, "$sum" | "$min" | "$max") || f.name.contains('.') {
-            return None;
-        }
-        w.open_doc(f.name)
-            .str(operator, &format!("${}", f.name))
-            .close();
+/// What has the bytes of a stage.
+trait AsStage {
+    fn val(&self) -> Val<'_>;
+}
+
+impl AsStage for Val<'_> {
+    fn val(&self) -> Val<'_> {
+        *self
     }
-    Some(w.finish())
+}
+
+impl AsStage for DocBuf {
+    fn val(&self) -> Val<'_> {
+        self.as_doc().as_val()
+    }
+}
+
+impl AsStage for Value {
+    fn val(&self) -> Val<'_> {
+        self.as_val()
+    }
+}
+
+impl<S: AsStage> AsStage for &S {
+    fn val(&self) -> Val<'_> {
+        (**self).val()
+    }
+}
+
+/// What has the shards send only the fields that the rest reads, where it does not give them all.
+fn projection(asked: &Asked<'_>, rest: &[Val<'_>]) -> Option<Value> {
+    let only_chosen = |s: &Val<'_>| {
+        stage_of(*s).is_some_and(|(name, _)| matches!(name, "$sort" | "$skip" | "$limit"))
+    };
+    if rest.iter().all(only_chosen) {
+        return None;
+    }
+    let fields = asked.needed(rest)?;
+    let mut w = Writer::new();
+    w.open_doc("$project");
+    for field in fields.iter().filter(|f| *f != "_id") {
+        w.i32(field, 1);
+    }
+    // Of no fields there is no projection: then it is the shortest that is kept.
+    let id = fields.is_empty() || fields.iter().any(|f| f == "_id");
+    w.i32("_id", i32::from(id)).close();
+    Some(w.finish().into())
+}
+
+/// How large the sample is that the rest begins with.
+fn sample_size(rest: &[Val<'_>]) -> Option<i64> {
+    let (_, spec) = stage_of(*rest.first()?).filter(|s| s.0 == "$sample")?;
+    spec.as_doc()?
+        .get("size")?
+        .to_i64_exact()
+        .filter(|n| *n > 0)
+}
+
+/// Stages as an array.
+fn list<S: AsStage>(stages: impl IntoIterator<Item = S>) -> Value {
+    let mut w = Writer::new_array();
+    for stage in stages {
+        w.push(stage.val());
+    }
+    w.finish_array()
+}
+
+/// The stages from the first on that each shard does for itself, and the rest.
+fn streamed<'v, 'a>(
+    all: &'v [Val<'a>],
+    found: Found,
+    join: &Join<'_>,
+) -> Outcome<(Vec<Value>, &'v [Val<'a>])> {
+    let name = |s: &Val<'_>| stage_of(*s).map_or(String::new(), |s| s.0.to_string());
+    let streams = |name: &str| STREAMING.contains(&name) || name == "$lookup";
+    let end = all.iter().find(|s| !streams(&name(s)));
+    let reduces = end.is_some_and(|s| REDUCING.contains(&name(s).as_str()));
+    let mut out = Vec::new();
+    for (n, stage) in all.iter().enumerate() {
+        let joined = match stage_of(*stage) {
+            Some((name, _)) if STREAMING.contains(&name) => Some(stage.to_value()),
+            Some(("$lookup", spec)) if reduces && !found.any() => {
+                join(spec.as_doc().unwrap_or(Doc::EMPTY))?.map(Value::from)
+            }
+            _ => None,
+        };
+        match joined {
+            Some(stage) => out.push(stage),
+            None => return Ok((out, all.split_at(n).1)),
+        }
+    }
+    Ok((out, &[]))
 }

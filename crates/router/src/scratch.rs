@@ -4,10 +4,11 @@ use crate::request::Command;
 use crate::service_impl::Router;
 use crate::upstream::error_of;
 use crate::{Failure, Outcome, operation_time};
-use bson::DocBuf;
+use bson::{DocBuf, doc};
 use commands::LoggedIn;
 use errors::Code;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A reply, or the error that it tells.
 pub(crate) fn sound(reply: DocBuf) -> Outcome<DocBuf> {
@@ -48,4 +49,33 @@ pub(crate) fn compute_for(
     let shorter = operation_time::shortened(command.as_doc());
     let command = shorter.as_ref().unwrap_or(command);
     sound(router.local.run_own(user, command.as_doc())?)
+}
+
+/// A collection of the scratch server, which goes with this.
+pub(crate) struct Scratch<'r> {
+    router: &'r Router,
+    db: &'r str,
+    name: String,
+}
+
+static NUMBER: AtomicU64 = AtomicU64::new(0);
+
+impl<'r> Scratch<'r> {
+    pub fn new(router: &'r Router, db: &'r str) -> Scratch<'r> {
+        Scratch {
+            router,
+            db,
+            name: format!("scratch{}", NUMBER.fetch_add(1, Ordering::Relaxed)),
+        }
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+impl Drop for Scratch<'_> {
+    fn drop(&mut self) {
+        let _ = compute(self.router, &doc! {"drop": &self.name, "$db": self.db});
+    }
 }

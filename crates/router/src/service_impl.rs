@@ -9,6 +9,7 @@ use crate::cursors::Cursors;
 use crate::dispatch::handler;
 use crate::foreign::Foreign;
 use crate::lines::Lines;
+use crate::merging::Waiting;
 use crate::metadata::Cluster;
 use crate::on_loop::{GoneOn, Sent};
 use crate::operations::EndedSessions;
@@ -29,6 +30,9 @@ pub struct Router {
     /// Answers what is about this process, and computes what shards cannot compute alone.
     pub(crate) local: Commands,
     pub(crate) cursors: Cursors,
+    /// What pipelines will read.
+    pub(crate) waiting: Waiting,
+    pub(crate) itself: Weak<Router>,
     pub(crate) transactions: Transactions,
     pub(crate) ended_sessions: EndedSessions,
 }
@@ -66,6 +70,8 @@ impl Router {
                 cluster,
                 local,
                 cursors: Cursors::default(),
+                waiting: Waiting::default(),
+                itself: router.clone(),
                 transactions: Transactions::default(),
                 ended_sessions,
             }

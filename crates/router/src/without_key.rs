@@ -4,8 +4,7 @@
 //! shard key belongs; a document of the same `_id` there is an error, never overwritten.
 
 use crate::Outcome;
-use crate::aggregate::Scratch;
-use crate::scratch::compute;
+use crate::scratch::{Scratch, compute};
 use crate::service_impl::Router;
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use errors::err;

@@ -1,0 +1,309 @@
+"""Pipelines over two shards: what the shards read for them and what they send, counted by the shards' profilers, and
+that the results are those of the same documents in one place."""
+
+import os
+import random
+from datetime import datetime
+from itertools import count
+
+import pytest
+from sharded_cluster import at_rest
+from test_pipeline_optimizer import INHIBIT, SHAPES, Generator, inhibited
+from test_sharding import shard
+
+SEED = int(os.environ.get("PANDO_SEED", random.randrange(1 << 32)))
+PIPELINES = int(os.environ.get("PANDO_PIPELINES", 150))
+DOCUMENTS = 1000
+PAD = "x" * 250
+numbers = count()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with at_rest(tmp_path_factory.mktemp("cluster")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def db(cluster):
+    """`t` on two shards, half on each; the same documents in `plain` on one. `u` is little, `big` is not; both on one."""
+    with cluster.client() as client:
+        database = client.pipes
+        client.admin.command("enableSharding", "pipes", primaryShard="s0")
+        t = shard(database, "t", {"k": 1}, at=[DOCUMENTS // 2])
+        documents = [
+            {"_id": i, "k": i, "g": i % 20, "h": i * 7 % 100, "o": {"k": i}, "a": [{"x": i % 100}, {"x": (i + 1) % 100}], "p": i - 1, "pad": PAD}
+            for i in range(DOCUMENTS)
+        ]
+        for coll in [t, database.plain]:
+            coll.insert_many(documents)
+            for field in ["k", "g", "o.k", "a.x"]:
+                coll.create_index(field)
+        database.u.insert_many([{"_id": i, "k": i, "name": f"n{i}"} for i in range(300)])
+        database.u.create_index("k")
+        database.big.insert_many([{"_id": i, "k": i, "pad": PAD} for i in range(1500)])
+        yield database
+
+
+@pytest.fixture
+def read(cluster, db):
+    """What a pipeline over `t` gives, and what the shards examined and sent for it: documents and bytes, by shard."""
+
+    def run(pipeline, name="t", **options):
+        comment = f"read {next(numbers)}"
+        directs = {name: cluster.on_shard(name) for name in cluster.shards}
+        for direct in directs.values():
+            direct.pipes.command("profile", 2)
+        given = list(db[name].aggregate(pipeline, comment=comment, **options))
+        examined, sent = 0, {}
+        for at, direct in directs.items():
+            direct.pipes.command("profile", 0)
+            entries = [e for e in direct.pipes["system.profile"].find({"command.comment": comment}) if "docsExamined" in e]
+            examined += sum(e["docsExamined"] for e in entries)
+            sent[at] = (sum(e["nreturned"] for e in entries), sum(e["responseLength"] for e in entries))
+            direct.close()
+        return given, examined, sent
+
+    return run
+
+
+def same(found, wanted):
+    assert sorted(map(repr, found)) == sorted(map(repr, wanted))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_shards_read_no_more_than_they_must(read, db, shape):
+    pipeline, most = SHAPES[shape]
+    given, documents, _ = read(pipeline)
+    # Values of `g` are on both shards, and each has its own first ones.
+    more = {"$group": 50, "$group, document": 50, "$setWindowFields": 50, "$densify": 50, "$fill": 50, "$facet of filters": 51}
+    most = {**more, "$limit": 6, "$skip": 10}.get(shape, most)
+    assert documents <= most, shape
+    same(given, db.plain.aggregate(inhibited(pipeline)))
+
+
+JOIN = {"$lookup": {"from": "u", "localField": "h", "foreignField": "k", "as": "j"}}
+ACCUMULATORS = {
+    "n": {"$sum": 1},
+    "c": {"$count": {}},
+    "avg": {"$avg": "$k"},
+    "dev": {"$stdDevPop": "$h"},
+    "least": {"$minN": {"n": 2, "input": "$h"}},
+    "top": {"$top": {"output": "$k", "sortBy": {"h": 1, "k": 1}}},
+    "last": {"$bottomN": {"n": 2, "output": "$k", "sortBy": {"k": 1}}},
+    "set": {"$addToSet": "$g"},
+    "merged": {"$mergeObjects": {"g": "$g"}},
+    "half": {"$median": {"input": "$h", "method": "approximate"}},
+}
+# Each shard may send so many documents, of so many bytes in all.
+TRAVELS = {
+    "$count": ([{"$count": "n"}], 1, 300),
+    "$match, $count": ([{"$match": {"g": {"$lt": 5}}}, {"$count": "n"}], 1, 300),
+    "a driver's count": ([{"$match": {"g": 3}}, {"$group": {"_id": 1, "n": {"$sum": 1}}}], 1, 400),
+    "$sortByCount": ([{"$sortByCount": "$g"}], 20, 4000),
+    "$bucket": ([{"$bucket": {"groupBy": "$g", "boundaries": [0, 7, 20]}}], 2, 600),
+    "$group of all kinds": ([{"$group": {"_id": {"$mod": ["$g", 4]}, **ACCUMULATORS}}], 4, 30_000),
+    "$sort, $group": ([{"$sort": {"h": 1, "k": 1}}, {"$group": {"_id": "$g", "first": {"$first": "$k"}, "few": {"$lastN": {"n": 2, "input": "$k"}}}}], 20, 12_000),
+    "$sort, $group without order": ([{"$sort": {"h": 1}}, {"$group": {"_id": "$g", "n": {"$sum": "$k"}}}], 20, 4000),
+    "$facet": (
+        [{"$facet": {"n": [{"$count": "n"}], "by": [{"$sortByCount": "$g"}, {"$limit": 3}], "top": [{"$sort": {"p": -1}}, {"$limit": 2}, {"$project": {"p": 1}}]}}],
+        23,
+        6000,
+    ),
+    "$facet of all": ([{"$facet": {"a": [{"$match": {"g": 3}}], "n": [{"$count": "n"}]}}, {"$project": {"n": 1}}], 500, 220_000),
+    "$bucketAuto": ([{"$bucketAuto": {"groupBy": "$h", "buckets": 4}}], 500, 12_000),
+    "$setWindowFields": (
+        [
+            {"$setWindowFields": {"partitionBy": "$g", "sortBy": {"k": 1}, "output": {"s": {"$sum": "$h", "window": {"documents": [-1, 0]}}}}},
+            {"$group": {"_id": "$g", "m": {"$max": "$s"}}},
+        ],
+        500,
+        25_000,
+    ),
+    "$fill": ([{"$fill": {"sortBy": {"k": 1}, "output": {"h": {"method": "locf"}}}}, {"$project": {"h": 1}}], 500, 25_000),
+    "$unionWith": ([{"$unionWith": "u"}, {"$group": {"_id": None, "n": {"$sum": "$k"}}}], 500, 12_000),
+    "$lookup, $count": ([JOIN, {"$match": {"j.name": "n7"}}, {"$count": "n"}], 1, 300),
+    "$lookup, $unwind, $group": ([JOIN, {"$unwind": "$j"}, {"$group": {"_id": "$j.name", "n": {"$sum": 1}}}], 100, 12_000),
+    "$lookup in what is not little": (
+        [{"$lookup": {"from": "big", "localField": "h", "foreignField": "k", "as": "j"}}, {"$group": {"_id": {"$size": "$j"}, "n": {"$sum": 1}}}],
+        500,
+        12_000,
+    ),
+    "$graphLookup": (
+        [
+            {"$graphLookup": {"from": "u", "startWith": "$k", "connectFromField": "k", "connectToField": "k", "as": "j"}},
+            {"$group": {"_id": {"$size": "$j"}, "n": {"$sum": 1}}},
+        ],
+        500,
+        12_000,
+    ),
+    "$project behind $sort": ([{"$sort": {"h": 1, "k": 1}}, {"$project": {"k": 1, "y": {"$add": ["$k", 1]}}}, {"$limit": 3}], 3, 1200),
+    "$match behind $setWindowFields": (
+        [{"$setWindowFields": {"partitionBy": "$g", "sortBy": {"k": 1}, "output": {"r": {"$rank": {}}}}}, {"$match": {"g": 3}}],
+        25,
+        12_000,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TRAVELS)
+def test_shards_send_no_more_than_they_must(read, db, name):
+    pipeline, most, most_bytes = TRAVELS[name]
+    given, _, sent = read(pipeline)
+    assert set(sent) == {"s0", "s1"}
+    for documents, size in sent.values():
+        assert 0 < documents <= most and size <= most_bytes, (name, sent)
+    found, wanted = [list(map(normal, docs)) for docs in (given, db.plain.aggregate(pipeline))]
+    assert found == wanted if name.startswith(("$facet", "$project")) else sorted(map(repr, found)) == sorted(map(repr, wanted))
+
+
+def test_what_a_view_asks_for_is_divided_too(read, db):
+    db.create_collection("v", viewOn="t", pipeline=[{"$addFields": {"y": {"$add": ["$h", 1]}}}])
+    given, _, sent = read([{"$group": {"_id": "$y", "avg": {"$avg": "$k"}}}], name="v")
+    assert len(given) == 100 and all(0 < documents <= 101 for documents, _ in sent.values())
+    explained = db.command("explain", {"aggregate": "t", "pipeline": [{"$sort": {"h": 1}}, {"$match": {"k": 700}}, {"$count": "n"}], "cursor": {}})
+    assert list(explained["shards"]) == ["s1"]
+
+
+def test_explain_tells_what_each_shard_gets(db):
+    def parts(*pipeline):
+        split = db.command("explain", {"aggregate": "t", "pipeline": list(pipeline), "cursor": {}}, verbosity="queryPlanner")["splitPipeline"]
+        return split["shardsPart"], split["mergerPart"]
+
+    each, rest = parts({"$setWindowFields": {"partitionBy": "$g", "output": {"n": {"$sum": 1}}}}, {"$match": {"g": 3}}, {"$project": {"n": 1}})
+    assert each == [{"$match": {"g": 3}}, {"$project": {"g": 1, "n": 1, "_id": 1}}]
+    assert [next(iter(s)) for s in rest] == ["$setWindowFields", "$project"]
+    each, rest = parts({"$match": {"g": 3}}, {"$group": {"_id": "$h", "m": {"$avg": "$k"}}}, {"$limit": 1})
+    assert each[1] == {"$group": {"_id": "$h", "m": {"$avg": "$k"}, "$willBeMerged": True}}
+    assert rest == [{"$group": {"_id": "$h", "m": {"$avg": "$k"}, "$doingMerge": True}}, {"$limit": 1}]
+
+
+def test_states_that_are_too_long_to_send(db):
+    """Each shard's list would be a document of more than 16 MB, and what is made of it is a number."""
+    long = shard(db, "long", {"_id": 1}, at=[20])
+    for n in range(40):
+        long.insert_one({"_id": n, "v": str(n) + "y" * (1 << 20)})
+    pipeline = [{"$group": {"_id": None, "all": {"$push": "$v"}}}, {"$project": {"n": {"$size": "$all"}}}]
+    assert list(long.aggregate(pipeline)) == [{"_id": None, "n": 40}]
+
+
+def test_a_find_with_variables_is_projected_behind_its_merge(db):
+    """A sort's keys are of whole documents, so it is the router that makes the projection."""
+    options = {"filter": {"$expr": {"$gte": ["$k", "$$least"]}}, "sort": {"k": 1}, "limit": 2, "let": {"least": 498, "more": {"$add": [1, 2]}}}
+    projection = {"_id": 0, "k": 1, "sum": {"$add": ["$k", "$$more"]}, "late": {"$gt": ["$$NOW", datetime(2020, 1, 1)]}}
+    found = db.command("find", "t", projection=projection, **options)["cursor"]["firstBatch"]
+    assert found == [{"k": n, "sum": n + 3, "late": True} for n in (498, 499)]
+
+
+def test_a_merge_is_read_as_it_is_needed(cluster, db):
+    """The rest of a pipeline begins before the shards have given all, and their cursors end with it."""
+    wide = shard(db, "wide", {"_id": 1}, at=[5000])
+    wide.insert_many([{"_id": i, "k": i} for i in range(10_000)])
+    pipeline = [{"$unionWith": "u"}, {"$addFields": {"z": 1}}]
+    found = wide.aggregate(pipeline, batchSize=5)
+    assert [next(found)["z"] for _ in range(5)] == [1] * 5
+    opened = lambda: sum(open_cursors(cluster, name) for name in cluster.shards)  # noqa: E731
+    assert opened() == 2
+    found.close()
+    assert opened() == 0
+    assert len(list(wide.aggregate(pipeline, batchSize=1000))) == 10_300 and opened() == 0
+    assert wide.aggregate([*pipeline, {"$limit": 10}]).next()["z"] == 1 and opened() == 0
+    with wide.aggregate(pipeline, batchSize=0) as unread:
+        assert unread.alive
+    assert opened() == 0
+
+
+def open_cursors(cluster, name):
+    with cluster.on_shard(name) as direct:
+        return direct.admin.command("serverStatus")["metrics"]["cursor"]["open"]["total"]
+
+
+class Divided(Generator):
+    """What is divided between shards and router, in all ways."""
+
+    def reduced(self):
+        r = self.r
+        by = r.choice(["$a", "$b", "$c", {"x": "$b"}, None])
+        value = r.choice(["$a", "$b", "$c", "$a.b", "$_id"])
+        kinds = {
+            "n": {"$sum": value},
+            "avg": {"$avg": value},
+            "set": {"$addToSet": value},
+            "all": {"$push": value},
+            "most": {"$max": value},
+            "least": {"$minN": {"n": 2, "input": value}},
+            "dev": {"$stdDevSamp": value},
+            "top": {"$top": {"output": value, "sortBy": {"_id": 1}}},
+            "count": {"$count": {}},
+        }
+        chosen = dict(r.sample(sorted(kinds.items()), r.randint(1, 3)))
+        ordered = {"first": {"$first": value}, "end": {"$lastN": {"n": 2, "input": value}}, "all": {"$push": value}}
+        key = r.choice(["b", "a.b", "c"])
+        return r.choice(
+            [
+                [{"$group": {"_id": by, **chosen}}],
+                [{"$sort": {key: r.choice([1, -1]), "_id": 1}}, {"$group": {"_id": by, **dict(r.sample(sorted(ordered.items()), 2))}}],
+                [{"$count": "n"}],
+                [{"$sortByCount": value}],
+                [{"$sort": {"_id": r.choice([1, -1])}}, {"$limit": r.randint(1, 9)}],
+                [{"$sort": {key: 1, "_id": -1}}, {"$skip": 2}, {"$limit": 5}, {"$addFields": {"w": 1}}],
+                [{"$bucket": {"groupBy": {"$ifNull": ["$b", 0]}, "boundaries": [0, 1, 2], "default": "other", "output": {"avg": {"$avg": "$c"}}}}],
+            ]
+        )
+
+    def stages(self):
+        r = self.r
+        fields = [f for f in "abcd" if r.random() < 0.8]
+        first = [{"$project": {**{f: 1 for f in fields}, "_id": 1}}] if r.random() < 0.2 else []
+        inner = [self.stage() for _ in range(r.randint(0, 2))]
+        if any("$unwind" in s or "$group" in s or "$unionWith" in s or "$replaceWith" in s for s in inner):
+            # An order that is promised needs an `_id` that is not shared.
+            return [*first, *inner]
+        if r.random() < 0.3:
+            parts = {name: self.reduced() for name in ["x", "y"][: r.randint(1, 2)]}
+            return [*first, *inner, {"$facet": parts}]
+        return [*first, *inner, *self.reduced(), *([self.stage()] if r.random() < 0.3 else [])]
+
+
+def normal(v):
+    """The same for values that are equal: of these a group may have any; and for sets."""
+    if isinstance(v, dict):
+        return {k: sorted(map(normal, x), key=repr) if k in ("set", "all", "w", "x", "y") and isinstance(x, list) else normal(x) for k, x in v.items()}
+    if isinstance(v, list):
+        return [normal(x) for x in v]
+    return round(float(v), 9) if isinstance(v, (int, float)) and not isinstance(v, bool) else v
+
+
+def outcome(coll, pipeline):
+    from pymongo.errors import OperationFailure
+
+    try:
+        return sorted(repr(normal(d)) for d in coll.aggregate(pipeline))
+    except OperationFailure as e:
+        return e.code
+
+
+def test_random_pipelines_give_the_same(cluster, db):
+    r = random.Random(SEED)
+    g = Divided(r)
+    spread = shard(db, "spread", {"_id": 1}, at=[15])
+    documents = [g.document(i) for i in range(30)]
+    for coll in [spread, db.together]:
+        coll.insert_many(documents)
+        for field in ["a", "a.b", "b"]:
+            coll.create_index(field)
+    db.other.insert_many([g.document(i) for i in range(30)])
+    first = {"$addFields": {"d": "$a"}}
+    db.create_collection("view", viewOn="other", pipeline=[first])
+    db.create_collection("on", viewOn="spread", pipeline=[first])
+    compared = 0
+    for i in range(PIPELINES):
+        pipeline = g.stages()
+        whole = [first, *pipeline]
+        want = outcome(db.together, inhibited(whole))
+        if isinstance(want, int):
+            continue
+        compared += 1
+        for found in [outcome(spread, whole), outcome(db.on, pipeline), outcome(spread, [first, INHIBIT, *pipeline])]:
+            assert found == want, f"PANDO_SEED={SEED} ({i}): {whole}"
+    assert compared > PIPELINES // 2
