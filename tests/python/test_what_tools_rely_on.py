@@ -515,7 +515,7 @@ class TestFiguresThatDashboardsRead:
                 with secondary.client() as direct:
                     until("it has applied", lambda: direct.admin.command("serverStatus")["metrics"]["repl"]["apply"]["ops"] > 0)
 
-    # What Telegraf's plugin, Datadog's check and Zabbix's template read of serverStatus, by section.
+    # What dashboards read of serverStatus, by section: Datadog's check, and of others a part.
     PATHS = {
         "flowControl": "targetRateLimit timeAcquiringMicros isLagged isLaggedCount isLaggedTimeMicros",
         "locks.Global.acquireCount": "r w R W",
