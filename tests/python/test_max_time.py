@@ -28,7 +28,7 @@ CASES = {
     "sort stage": {"aggregate": "c", "pipeline": [{"$match": SLOW}, {"$sort": {"a": 1, "s": -1}}], "cursor": {}},
     "join": {
         "aggregate": "c",
-        "pipeline": [{"$lookup": {"from": "c", "localField": "a", "foreignField": "a", "as": "j"}}, {"$count": "n"}],
+        "pipeline": [{"$lookup": {"from": "c", "localField": "a", "foreignField": "a", "as": "j"}}, {"$match": {"j.s": "none"}}, {"$count": "n"}],
         "cursor": {},
     },
     "facet": {"aggregate": "c", "pipeline": [{"$facet": {"a": [{"$match": SLOW}, {"$count": "n"}]}}], "cursor": {}},

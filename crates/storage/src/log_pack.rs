@@ -130,8 +130,10 @@ mod tests {
         let mut maker = LogMaker::new(dir.path());
         for from in [7_u64, 8, 9] {
             let mut packed = Vec::new();
-            pack_record(&record(from, b"a"), &mut packed);
-            pack_record(&record(from + 1, b""), &mut packed);
+            for index in [from, from + 1] {
+                let payload: &[u8] = if index % 2 == 1 { b"a" } else { b"" };
+                pack_record(&record(index, payload), &mut packed);
+            }
             maker.append(&packed).unwrap();
         }
         assert_eq!(maker.finish().unwrap(), 10 << 32 | 1);

@@ -598,7 +598,7 @@ fn a_long_step_ends_with_its_operation_and_leaves_an_event_loop() {
             );
             second
         };
-        let ended = |_: Option<Instant>| Err(errors::err!(Interrupted, "ended").into());
+        let ended = |_: Option<Instant>| Err(errors::err!(Interrupted, "ended"));
         let on = |_: Option<Instant>| Ok(());
         let (done, stepped) = hidden(|| long_steps::asking(None, &ended, || second(&view)));
         assert!(done.unwrap_err().is(errors::Code::Interrupted));
