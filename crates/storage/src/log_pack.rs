@@ -24,6 +24,13 @@ pub fn pack_record(record: &Record<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(record.payload);
 }
 
+/// What tells an entry from one of another log at the same place and time: the same on all members of a set.
+pub fn record_fingerprint(record: &Record<'_>) -> u64 {
+    let mut packed = Vec::with_capacity(HEAD + record.payload.len());
+    pack_record(record, &mut packed);
+    fingerprint(&packed)
+}
+
 /// Takes the first entry off the bytes; `None` at their end.
 pub fn unpack_record<'p>(bytes: &mut &'p [u8]) -> Result<Option<Record<'p>>> {
     if bytes.is_empty() {

@@ -85,8 +85,12 @@ impl Commands {
             let progress = Progress::unbegun(self.store.last_ts());
             return suspended(Suspension::Worker, Some(Box::new(progress)));
         }
-        if self.config.role == ClusterRole::Shard {
-            return self.dispatch_for_router(local, mode, client, request, command, out);
+        match self.config.role {
+            ClusterRole::Shard => {
+                return self.dispatch_for_router(local, mode, client, request, command, out);
+            }
+            ClusterRole::Config => self.hear_time_of_router(client, request.body),
+            _ => {}
         }
         let call = Call {
             mode,

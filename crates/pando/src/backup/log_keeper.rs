@@ -6,7 +6,7 @@
 use super::remote::{self, LogFailure};
 use crate::client::Conversation;
 use archive::{Archive, At, Piece};
-use storage::{fingerprint, unpack_record};
+use storage::{fingerprint, record_fingerprint, unpack_record};
 
 /// A piece is put again with more in it until it is of this size.
 const FULL_BYTES: usize = 1 << 20;
@@ -17,6 +17,8 @@ pub(super) struct LogKeeper<'a> {
     pub line: String,
     /// The last entry that was read; without a timestamp nothing was, and any entry behind the index is right.
     pub last: At,
+    /// Its fingerprint: another log may have an entry of that place and time.
+    print: Option<u64>,
     /// Entries that are in no full piece, and the index of the first of them.
     tail: Vec<u8>,
     tail_first: u64,
@@ -38,14 +40,15 @@ impl<'a> LogKeeper<'a> {
             return Ok(None);
         };
         let packed = archive.read_piece(&piece)?;
-        let Some(last) =
-            last_of(&packed).map_err(|why| format!("the log in the archive: {why}"))?
+        let Some((last, print)) =
+            last_entry(&packed).map_err(|why| format!("the log in the archive: {why}"))?
         else {
             return Ok(None);
         };
         let first = piece.first;
         let is_full = packed.len() >= FULL_BYTES;
         let mut keeper = LogKeeper::begin(archive, set, line, last);
+        keeper.print = Some(print);
         if !is_full {
             (keeper.tail, keeper.tail_first, keeper.tail_piece) = (packed, first, Some(piece));
         }
@@ -59,6 +62,7 @@ impl<'a> LogKeeper<'a> {
             set: set.into(),
             line: line.into(),
             last: after,
+            print: None,
             tail: Vec::new(),
             tail_first: after.index + 1,
             tail_piece: None,
@@ -79,7 +83,7 @@ impl<'a> LogKeeper<'a> {
     pub fn pull(&mut self, c: &mut Conversation, reach: u64) -> Result<bool, LogFailure> {
         let before = self.last.index;
         loop {
-            let told = remote::log(c, &self.set, self.last, reach)?;
+            let told = remote::log(c, &self.set, self.last, self.print, reach)?;
             self.take(&told.packed).map_err(LogFailure::Failed)?;
             if told.last.index > self.last.index {
                 return Err(LogFailure::Failed(
@@ -117,6 +121,7 @@ impl<'a> LogKeeper<'a> {
                 index: record.index,
                 ts: record.ts,
             };
+            self.print = Some(record_fingerprint(&record));
         }
         if self.tail.is_empty() {
             self.tail_first = first_of(packed)?.unwrap_or(self.tail_first);
@@ -153,13 +158,19 @@ fn first_of(mut packed: &[u8]) -> Result<Option<u64>, String> {
 }
 
 /// The last of packed entries, each of which is compared with its fingerprint.
-pub(crate) fn last_of(mut packed: &[u8]) -> Result<Option<At>, String> {
+pub(crate) fn last_of(packed: &[u8]) -> Result<Option<At>, String> {
+    Ok(last_entry(packed)?.map(|(at, _)| at))
+}
+
+/// The same with its fingerprint.
+fn last_entry(mut packed: &[u8]) -> Result<Option<(At, u64)>, String> {
     let mut last = None;
     while let Some(record) = unpack_record(&mut packed).map_err(|e| e.into_message())? {
-        last = Some(At {
+        let at = At {
             index: record.index,
             ts: record.ts,
-        });
+        };
+        last = Some((at, record_fingerprint(&record)));
     }
     Ok(last)
 }

@@ -153,12 +153,16 @@ pub(super) fn log(
     c: &mut Conversation,
     set: &str,
     after: At,
+    print: Option<u64>,
     reach: u64,
 ) -> Result<Told, LogFailure> {
     let ask = command(set, "log", |w| {
         w.open_doc("after").i64("index", after.index.cast_signed());
         if after.ts > 0 {
             w.timestamp("timestamp", after.ts);
+        }
+        if let Some(print) = print {
+            w.i64("fingerprint", print.cast_signed());
         }
         w.close();
         if reach > 0 {

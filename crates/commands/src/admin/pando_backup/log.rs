@@ -3,13 +3,13 @@
 use super::AT;
 use crate::request::{CommandContext, idl};
 use bson::{Doc, Val};
-use errors::{Result, bail};
-use storage::{Entry, Record, Store, pack_record};
+use errors::{Result, bail, err};
+use storage::{Entry, Record, Store, pack_record, record_fingerprint};
 
 /// Of entries in one reply, unless the first alone is longer.
 const MOST_BYTES: usize = 4 << 20;
 
-/// Tells entries behind `after`. A log that has no entry of that place and timestamp is another one, or was cut at its
+/// Tells entries behind `after`. A log that has no entry of that place, timestamp and fingerprint is another one, or was cut at its
 /// beginning: CappedPositionLost. Without a timestamp any entry is right.
 pub(super) fn tell(
     cx: &mut CommandContext<'_, '_>,
@@ -20,10 +20,12 @@ pub(super) fn tell(
     let index = after.get("index").and_then(Val::to_i64_exact);
     let index = u64::try_from(idl::required(AT, "after.index", index)?).unwrap_or(0);
     let ts = after.get("timestamp").and_then(Val::as_timestamp);
+    let print = after.get("fingerprint").and_then(Val::as_i64);
     if reach > 0 {
         go_on(cx, reach);
     }
-    let packed = gather(&cx.app.store, index, ts.unwrap_or(0))?;
+    let print = print.map(i64::cast_unsigned);
+    let packed = gather(&cx.app.store, index, ts.unwrap_or(0), print)?;
     cx.w.i64("entries", packed.entries)
         .i64("index", packed.last.0 as i64)
         .timestamp("timestamp", packed.last.1)
@@ -53,7 +55,7 @@ struct Packed {
     more: bool,
 }
 
-fn gather(store: &Store, after: u64, ts: u64) -> Result<Packed> {
+fn gather(store: &Store, after: u64, ts: u64, print: Option<u64>) -> Result<Packed> {
     let decided = store.durable_index();
     let mut packed = Packed {
         last: (after, ts),
@@ -63,21 +65,26 @@ fn gather(store: &Store, after: u64, ts: u64) -> Result<Packed> {
         0 => after + 1,
         _ => after,
     };
-    if first < store.first_log_index() || after > store.log_end() {
-        bail!(
+    let lacks = || {
+        err!(
             CappedPositionLost,
             "the log has no entry {after}: it goes from {} to {}",
             store.first_log_index(),
             store.log_end()
-        );
+        )
+    };
+    if first < store.first_log_index() || after > store.log_end() {
+        return Err(lacks().into());
     }
+    let mut goes_on = ts == 0;
     let mut reader = store.read_log(first)?;
     while let Some(record) = reader.next().map_err(errors::Error::from)? {
         if record.index > decided {
             break;
         }
         if record.index == after {
-            check_same(&record, ts)?;
+            check_same(&record, ts, print)?;
+            goes_on = true;
             continue;
         }
         if packed.bytes.len() >= MOST_BYTES {
@@ -88,11 +95,15 @@ fn gather(store: &Store, after: u64, ts: u64) -> Result<Packed> {
         packed.entries += 1;
         packed.last = (record.index, record.ts);
     }
-    Ok(packed)
+    match goes_on {
+        true => Ok(packed),
+        false => Err(lacks().into()),
+    }
 }
 
-fn check_same(record: &Record<'_>, ts: u64) -> Result<()> {
-    match record.ts == ts {
+fn check_same(record: &Record<'_>, ts: u64, print: Option<u64>) -> Result<()> {
+    let same = print.is_none_or(|print| print == record_fingerprint(record));
+    match record.ts == ts && same {
         true => Ok(()),
         false => bail!(
             CappedPositionLost,
