@@ -42,22 +42,19 @@ fn operation(entry: Doc<'_>) -> DocBuf {
         .bool("active", true)
         .str("op", "command");
     w.open_doc("command").str(command_of(text("kind")), ns);
+    // Who may go to several shards has a list of them.
+    let first = |v| match Val::as_array(v) {
+        Some(list) => list.values().next(),
+        None => Some(v),
+    };
     for (shown, name) in [
         ("min", "min"),
         ("max", "max"),
         ("fromShard", "from"),
         ("toShard", "to"),
     ] {
-        // Who may go to several shards has a list of them.
-        let only = |list: Val<'_>| list.as_array().and_then(|l| l.values().next()).is_some();
-        if let Some(v) = entry
-            .get(name)
-            .filter(|v| v.as_array().is_none() || only(*v))
-        {
-            w.val(
-                shown,
-                v.as_array().and_then(|l| l.values().next()).unwrap_or(v),
-            );
+        if let Some(v) = entry.get(name).and_then(first) {
+            w.val(shown, v);
         }
     }
     w.close();
