@@ -8,7 +8,8 @@ import bson
 import pytest
 from harness import BINARY, Server, until
 from replica_set import ReplicaSet
-from sharded_cluster import answers, at_rest, initiate
+from sharded_cluster import at_rest
+from test_sharding_backup import start_from
 
 
 def pando(*words, code=0):
@@ -208,23 +209,6 @@ def test_a_log_that_does_not_go_on_is_told_and_begins_another_line(new_server, t
     for n, name in enumerate(ids(archive), 1):
         pando("restore", archive, tmp_path / f"r{n}", "--backup", name)
         assert documents(tmp_path / f"r{n}") == {"c": [n]}
-
-
-def start_from(cluster, place):
-    for server in cluster.servers():
-        server.kill()
-    cluster.config.path = place / "config"
-    for name, server in cluster.shards.items():
-        server.path = place / name
-    for server in [cluster.config, *cluster.shards.values()]:
-        server.launch()
-    for server in [cluster.config, *cluster.shards.values()]:
-        until("it answers", lambda s=server: answers(s), 60)
-    initiate(cluster.config, "csrs")
-    for name, server in cluster.shards.items():
-        initiate(server, name)
-    for router in cluster.routers:
-        router.start()
 
 
 def test_a_whole_cluster_goes_back_to_one_moment_between_its_backups(tmp_path):
