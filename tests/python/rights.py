@@ -27,6 +27,7 @@ GRANTED = [
     {"resource": {"db": "app", "collection": "v"}, "actions": ["find", "collMod"]},
     {"resource": {"db": "app", "collection": "pub"}, "actions": ["find"]},
 ]
+LOOKS_ANYWAY = 0.003
 USERS = ["none", "read", "readWrite", "dbAdmin", "userAdmin", "viewer", "dbOwner"]
 
 
@@ -186,35 +187,49 @@ def bend(r, db, fields, me):
     return encode(Doc([*fields, ("$db", db)])), sequences
 
 
-class Attack:
-    """The users, the data with its marks, and what is another than before."""
+def roles_of(name):
+    return {"none": [], "viewer": ["viewer"]}.get(name, [{"role": name, "db": "app"}])
 
-    def __init__(self, root, port):
-        self.root, self.port, self.wires = root, port, {}
+
+class Attack:
+    """The users, the data with its marks, and what is another than before.
+
+    `logs` are clients of the members that keep a log. All data is looked at where one of them has gone on, and in one of
+    some hundred cases without that.
+    """
+
+    def __init__(self, root, port, logs):
+        self.root, self.port, self.logs, self.wires = root, port, logs, {}
         for name in ("app", "other"):
             root.drop_database(name)
-        self.fill()
         root.admin.command("createRole", "viewer", privileges=GRANTED, roles=[])
         for name in USERS:
-            roles = {"none": [], "viewer": ["viewer"]}.get(name, [{"role": name, "db": "app"}])
-            root.admin.command("createUser", name, pwd="p", roles=roles)
+            root.admin.command("createUser", name, pwd="p", roles=roles_of(name))
         [kept] = root.admin.command("usersInfo", "root", showCredentials=True)["users"]
         self.secret = kept["credentials"]["SCRAM-SHA-256"]["storedKey"].encode()
-        self.state = self.look()
-        self.users = self.state["users"]
+        self.fill()
+        self.first = self.state
 
     def fill(self):
         for space in STORED:
             db, _, coll = space.partition(".")
             self.root[db][coll].insert_many([{"_id": i, "mark": f"MARK:{space}"} for i in range(3)])
         self.root.app.command("create", "v", viewOn="pub", pipeline=[])
-        self.state = self.look()
+        self.settle()
+
+    def settle(self):
+        self.state, self.places = self.look(), self.ends()
 
     def mend(self):
         """All is as it was; no transaction is open that could write later."""
         self.root.admin.command("killAllSessions", [])
+        if any(self.state[part] != self.first[part] for part in ("users", "roles")):
+            self.mend_users()
         for name in ("app", "other"):
             self.root.drop_database(name)
+        self.fill()
+
+    def mend_users(self):
         for db in ("admin", "app"):
             for user in self.root[db].command("usersInfo")["users"]:
                 if user["user"] == "made":
@@ -224,12 +239,19 @@ class Attack:
                     self.root[db].command("dropRole", found["role"])
         self.root.admin.command("updateRole", "viewer", privileges=GRANTED, roles=[])
         for name in USERS:
-            roles = {"none": [], "viewer": ["viewer"]}.get(name, [{"role": name, "db": "app"}])
-            self.root.admin.command("updateUser", name, pwd="p", roles=roles, mechanisms=["SCRAM-SHA-256"])
+            self.root.admin.command("updateUser", name, pwd="p", roles=roles_of(name), mechanisms=["SCRAM-SHA-256"])
         for wire in self.wires.values():
             wire.close()
         self.wires = {}
-        self.fill()
+
+    def ends(self):
+        """The last entry of each log that says more than the time."""
+        says = {"op": {"$ne": "n"}, "ns": {"$not": {"$regex": r"^(config|local)\."}}}
+        return [log.local["oplog.rs"].find_one(says, {"ts": 1, "t": 1}, sort=[("$natural", -1)]) for log in self.logs]
+
+    def has_changed(self):
+        """Whether a log has gone on: what is in none of them is not written."""
+        return self.ends() != self.places
 
     def look(self):
         """Documents and options of every collection, users and roles."""
@@ -322,29 +344,30 @@ def violations(attack, name, privileges, before, after, body, reply):
                             yield f"it copied {other} to {space}"
 
 
-def attack(root, port, seed, cases):
+def attack(root, port, logs, seed, cases):
     """Runs `cases` commands; gives each that touched more than it may, and how many were answered."""
     r = random.Random(seed)
-    under = Attack(root, port)
+    under = Attack(root, port, logs)
+    own = {name: under.privileges(name) for name in USERS}
     found, answered = [], 0
     for _ in range(cases):
         name = r.choice(USERS)
         db, fields = templates(r, name)
         body, sequences = bend(r, db, list(fields), name)
-        privileges = under.privileges(name) if under.state["users"] != under.users else PRIVILEGES.setdefault(name, under.privileges(name))
         before = under.state
         reply = under.run(name, body, sequences)
-        ok = bson.decode(reply[5:]).get("ok") == 1
+        answered += bson.decode(reply[5:]).get("ok") == 1
         if b"autocommit" in body:
             # What it wrote and did not commit would hold up others.
             root.admin.command("killAllSessions", [])
-        answered += ok
-        after = under.look() if ok or r.random() < 0.1 else before
-        for what in violations(under, name, privileges, before, after, body, reply):
+        changed = under.has_changed()
+        after = under.look() if changed or r.random() < LOOKS_ANYWAY else before
+        for what in violations(under, name, own[name], before, after, body, reply):
             found.append((name, what, body.hex()))
         if after != before:
+            assert changed, f"no log tells of what {body.hex()} did"
+            under.state = after
             under.mend()
+        elif changed:
+            under.settle()
     return found, answered
-
-
-PRIVILEGES = {}

@@ -3,6 +3,7 @@
 `PANDO_RIGHTS=100000 PANDO_SEED=7` makes the last test longer, and another.
 """
 
+import contextlib
 import os
 
 import bson
@@ -35,13 +36,26 @@ def routed(tmp_path_factory):
     with ShardedCluster(place, options=("--keyFile", key), router_options=short) as cluster:
         with cluster.client() as stranger:
             stranger.admin.command("createUser", "root", pwd="p", roles=["root"])
-        yield cluster.routers[0]
+        yield cluster
 
 
 @pytest.fixture(params=["locked", "routed"])
 def place(request):
     """A server, and a router."""
-    return request.getfixturevalue(request.param)
+    found = request.getfixturevalue(request.param)
+    return found.routers[0] if isinstance(found, ShardedCluster) else found
+
+
+@pytest.fixture
+def logs(place, request):
+    """Clients of all that keep a log of what is written at `place`."""
+    with contextlib.ExitStack() as opened:
+        if "locked" in request.node.callspec.params.values():
+            yield [opened.enter_context(root_of(place))]
+        else:
+            cluster = request.getfixturevalue("routed")
+            member = {"username": "__system", "password": KEY, "authSource": "local"}
+            yield [opened.enter_context(s.client(**member)) for s in cluster.servers() if s not in cluster.routers]
 
 
 def root_of(server):
@@ -169,8 +183,8 @@ def test_a_cursor_ends_with_the_right_to_it(place):
         root.admin.command("dropUser", "reader")
 
 
-def test_nothing_is_touched_that_is_not_allowed(place):
+def test_nothing_is_touched_that_is_not_allowed(place, logs):
     with root_of(place) as root:
-        found, answered = attack(root, place.port, SEED, CASES)
+        found, answered = attack(root, place.port, logs, SEED, CASES)
     assert not found, f"{len(found)} of {CASES} with seed {SEED}: {found[:3]}"
     assert answered > CASES // 25, "hardly a command was answered: the cases test nothing"

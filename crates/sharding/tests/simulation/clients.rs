@@ -3,6 +3,7 @@
 use crate::Cluster;
 use crate::history::{ACCOUNTS, EACH};
 use crate::names::SHARDED;
+use crate::number;
 use crate::router::{Failure, Outcome, Router};
 use crate::runtime::{Sim, together};
 use crate::shard::{Document, Op, Refusal};
@@ -15,6 +16,9 @@ use std::rc::Rc;
 
 const WRITERS: u32 = 3;
 const PAYERS: u32 = 2;
+/// How many add up all accounts; `PANDO_ADDERS` changes it.
+const ADDERS: u64 = 2;
+const REARRANGERS: u32 = 2;
 /// How often a write is sent that nobody answers.
 const TRIES: u32 = 8;
 
@@ -60,8 +64,10 @@ impl Clients {
             self.spawn(self.clone().pay(n));
         }
         self.spawn(self.clone().read());
-        for _ in 0..2 {
+        for _ in 0..number("PANDO_ADDERS", ADDERS) {
             self.spawn(self.clone().add_up());
+        }
+        for _ in 0..REARRANGERS {
             self.spawn(self.clone().rearrange());
         }
         self.start_at_home();

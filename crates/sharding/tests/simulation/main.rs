@@ -22,6 +22,7 @@
 //! second alone: [`Planted::SameTurnAtTheEnd`] takes both away.
 //!
 //!     PANDO_SEEDS=10000 PANDO_SEED=1 cargo test -p sharding --test simulation --release
+//!     PANDO_ADDERS=60 PANDO_SEEDS=10000 cargo test …      # most of the time is spent in sums of snapshots
 //!     cargo test -p sharding --test simulation -- --ignored --nocapture      # planted bugs
 
 mod clients;

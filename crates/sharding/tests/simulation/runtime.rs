@@ -358,7 +358,7 @@ impl<R> Future for Answered<R> {
     }
 }
 
-/// Runs futures side by side, and gives what they give in the same order.
+/// Runs futures side by side, and gives what they give in the same order. The last of them wakes the caller.
 pub async fn together<R: 'static>(
     sim: &Rc<Sim>,
     all: Vec<Pin<Box<dyn Future<Output = R>>>>,
@@ -366,18 +366,23 @@ pub async fn together<R: 'static>(
     let many = all.len();
     let results: Rc<RefCell<Vec<Option<R>>>> =
         Rc::new(RefCell::new((0..many).map(|_| None).collect()));
-    let process = sim.process();
+    let left = Rc::new(Cell::new(many));
+    let (process, caller) = sim.current.get();
     for (i, one) in all.into_iter().enumerate() {
-        let results = results.clone();
+        let (sim_of_one, results, left) = (sim.clone(), results.clone(), left.clone());
         sim.spawn(process, async move {
             let result = one.await;
             results.borrow_mut()[i] = Some(result);
+            left.set(left.get() - 1);
+            if left.get() == 0 {
+                sim_of_one.at(sim_of_one.now(), Event::Wake(caller));
+            }
         });
     }
-    loop {
-        if results.borrow().iter().all(Option::is_some) {
-            return results.borrow_mut().drain(..).flatten().collect();
-        }
-        sim.sleep(1).await;
-    }
+    std::future::poll_fn(|_| match left.get() {
+        0 => Poll::Ready(()),
+        _ => Poll::Pending,
+    })
+    .await;
+    results.borrow_mut().drain(..).flatten().collect()
 }
