@@ -209,17 +209,12 @@ impl Config {
         Some(turn)
     }
 
-    /// How many have held locks; `None` while somebody does, or a move is under way.
+    /// How many have held locks; `None` while somebody does, or a move is under way. A lock that was left counts as held: its
+    /// holder may wake up, and go on until another has taken the lock.
     pub fn turns(&self) -> Option<i64> {
         let latest = &self.set.borrow().latest;
         let locks = latest.find("locks", &DocBuf::default());
-        let late = self.sim.now() as i64 - lock::LEFT.as_millis() as i64;
-        let is_left = |d: &DocBuf| {
-            d.get("at")
-                .and_then(Val::as_date)
-                .is_some_and(|at| at < late)
-        };
-        let held = |d: &DocBuf| d.get("by").and_then(Val::as_str) != Some("") && !is_left(d);
+        let held = |d: &DocBuf| d.get("by").and_then(Val::as_str) != Some("");
         if locks.iter().any(held) || !latest.find("migrations", &DocBuf::default()).is_empty() {
             return None;
         }

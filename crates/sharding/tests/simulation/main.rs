@@ -421,7 +421,7 @@ fn a_seed_replays_a_run() {
 #[test]
 #[ignore = "it takes a minute"]
 fn planted_bugs_are_found() {
-    let most = number("PANDO_PLANTED_SEEDS", 500);
+    let most = number("PANDO_PLANTED_SEEDS", 1000);
     let only = std::env::var("PANDO_PLANTED").ok();
     let asked = |p: &Planted| only.as_ref().is_none_or(|only| *only == format!("{p:?}"));
     for planted in Planted::ALL.into_iter().filter(asked) {

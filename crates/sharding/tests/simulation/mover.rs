@@ -451,11 +451,20 @@ impl Router {
             .await
     }
 
-    /// Whether nothing is under way any more.
+    /// Has nothing under way any more: ends what was left, and takes the locks that were left from their holders.
     pub async fn settle(self: Rc<Router>) -> Outcome<()> {
-        let left = self.read_config("migrations", DocBuf::default()).await?;
-        for left in left {
-            let held = self.lock(text(&left, "_id")).await?;
+        let mut names = Vec::new();
+        for collection in ["migrations", "locks"] {
+            for found in self.read_config(collection, DocBuf::default()).await? {
+                let is_free = text(&found, "by").is_empty();
+                let name = text(&found, "_id").to_string();
+                if !is_free && !names.contains(&name) {
+                    names.push(name);
+                }
+            }
+        }
+        for name in names {
+            let held = self.lock(&name).await?;
             let done = self.end_left_moves(&held).await;
             self.free(held).await;
             done?;
