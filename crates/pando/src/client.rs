@@ -1,5 +1,5 @@
 //! A client for the tools that ask a running server one thing: `pando schema`, `pando backup` and
-//! `pando oplog`. Invariant: one command a connection, waited for as long as it takes where nothing else is
+//! `pando oplog`, and those that ask many: `pando migrate`. Invariant: one command a connection, waited for as long as it takes where nothing else is
 //! said.
 
 use bson::{Doc, DocBuf, Writer};
@@ -7,26 +7,40 @@ use outgoing::{Converse, Error, MongoTarget, Stream};
 use std::io::{ErrorKind, Read, Write};
 use std::time::Duration;
 
-/// A server by its connection string, which says who asks and whether it is encrypted.
+/// A server by its connection string, which says who asks and whether it is encrypted. Of several hosts it is
+/// the one that takes writes, or else the first that answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerAddress {
-    target: MongoTarget,
+    /// At least one.
+    targets: Vec<MongoTarget>,
 }
 
 impl ServerAddress {
     pub fn parse(uri: &str) -> Result<ServerAddress, String> {
-        let target = MongoTarget::parse(uri).map_err(|e| e.to_string())?;
-        Ok(ServerAddress { target })
+        let (mut targets, mut wrong) = (Vec::new(), None);
+        for one in each_host(uri) {
+            match MongoTarget::parse(&one) {
+                Ok(target) => targets.push(target),
+                Err(e) => wrong = wrong.or(Some(e.to_string())),
+            }
+        }
+        match (targets.is_empty(), wrong) {
+            (true, Some(why)) => Err(why),
+            (true, None) => Err("a connection string names a host".into()),
+            // Of members of a set some may be gone from the name service.
+            (false, _) => Ok(ServerAddress { targets }),
+        }
     }
 
-    /// `host:port`, or the path of a Unix socket.
+    /// `host:port`, or the path of a Unix socket; several with commas between.
     pub fn host(&self) -> String {
-        self.target.url.host.to_string()
+        let each = self.targets.iter().map(|t| t.url.host.to_string());
+        each.collect::<Vec<_>>().join(",")
     }
 
     /// The database that the connection string names.
     pub fn database(&self) -> Option<&str> {
-        self.target.url.database.as_deref()
+        self.targets.first()?.url.database.as_deref()
     }
 
     /// Runs one command and gives its reply, an error reply too.
@@ -57,25 +71,55 @@ impl ServerAddress {
 
     /// `limit`: how long each word of the server is waited for.
     fn converse(&self, limit: Option<Duration>) -> Result<Conversation, Error> {
-        let stream = self.target.connect()?;
-        stream
-            .set_timeouts(limit)
-            .map_err(|e| Error::Failed(format!("{}: {e}", self.host())))?;
-        let mut c = Conversation {
-            stream,
-            host: self.host(),
-        };
-        if let Some(login) = &self.target.login {
-            let mut hello = Writer::new();
-            hello.i32("hello", 1);
-            if let Some(user) = login.asks_for() {
-                hello.str("saslSupportedMechs", &user);
-            }
-            let hello = c.ask("admin", hello.finish().as_doc())?;
-            login.perform(&mut c, hello.as_doc())?;
+        if let [only] = &*self.targets {
+            return converse_with(only, limit);
         }
-        Ok(c)
+        let (mut reader, mut failure) = (None, None);
+        for target in &self.targets {
+            match converse_with(target, limit).and_then(|mut c| Ok((c.takes_writes()?, c))) {
+                Ok((true, c)) => return Ok(c),
+                Ok((false, c)) => reader = reader.or(Some(c)),
+                Err(e) => failure = Some(e),
+            }
+        }
+        let nothing = || Error::Failed("no host is named".into());
+        reader.ok_or_else(|| failure.unwrap_or_else(nothing))
     }
+}
+
+/// The connection string with each one of its hosts.
+fn each_host(uri: &str) -> Vec<String> {
+    let start = uri.find("://").map_or(0, |at| at + 3);
+    let end = uri[start..]
+        .find(['/', '?'])
+        .map_or(uri.len(), |n| start + n);
+    let (before, rest) = (&uri[..start], &uri[end..]);
+    let (login, hosts) = match uri[start..end].rsplit_once('@') {
+        Some((login, hosts)) => (format!("{login}@"), hosts),
+        None => (String::new(), &uri[start..end]),
+    };
+    let each = hosts.split(',');
+    each.map(|host| format!("{before}{login}{host}{rest}"))
+        .collect()
+}
+
+fn converse_with(target: &MongoTarget, limit: Option<Duration>) -> Result<Conversation, Error> {
+    let host = target.url.host.to_string();
+    let stream = target.connect()?;
+    stream
+        .set_timeouts(limit)
+        .map_err(|e| Error::Failed(format!("{host}: {e}")))?;
+    let mut c = Conversation { stream, host };
+    if let Some(login) = &target.login {
+        let mut hello = Writer::new();
+        hello.i32("hello", 1);
+        if let Some(user) = login.asks_for() {
+            hello.str("saslSupportedMechs", &user);
+        }
+        let hello = c.ask("admin", hello.finish().as_doc())?;
+        login.perform(&mut c, hello.as_doc())?;
+    }
+    Ok(c)
 }
 
 /// A connection, logged in.
@@ -84,7 +128,21 @@ pub struct Conversation {
     host: String,
 }
 
+/// Documents beside a command's body, where they have more room than in it.
+pub struct Documents<'d> {
+    /// The field that they stand for.
+    pub field: &'d str,
+    /// One after the other.
+    pub bytes: &'d [u8],
+}
+
 impl Conversation {
+    fn takes_writes(&mut self) -> Result<bool, Error> {
+        // The name that servers before 5.0 know too.
+        let hello = self.ask("admin", bson::doc! { "isMaster": 1 }.as_doc())?;
+        Ok(hello.get("ismaster").is_some_and(|v| v.truthy()))
+    }
+
     /// Runs one command and gives its reply, an error reply too.
     pub fn run(&mut self, db: &str, command: Doc<'_>) -> Result<DocBuf, String> {
         self.ask(db, command).map_err(|e| e.to_string())
@@ -97,14 +155,27 @@ impl Conversation {
         command: Doc<'_>,
         buffer: &'b mut Vec<u8>,
     ) -> Result<Doc<'b>, String> {
-        self.exchange(db, command, buffer)
+        self.exchange(db, command, None, buffer)
             .map_err(|e| e.to_string())
+    }
+
+    /// Runs a command with documents beside its body; at most 48 MB in all.
+    pub fn run_with(
+        &mut self,
+        db: &str,
+        command: Doc<'_>,
+        documents: &Documents<'_>,
+    ) -> Result<DocBuf, String> {
+        let mut buffer = Vec::new();
+        let reply = self.exchange(db, command, Some(documents), &mut buffer);
+        reply.map(Doc::to_buf).map_err(|e| e.to_string())
     }
 
     fn exchange<'b>(
         &mut self,
         db: &str,
         command: Doc<'_>,
+        documents: Option<&Documents<'_>>,
         buffer: &'b mut Vec<u8>,
     ) -> Result<Doc<'b>, Error> {
         let failed = |e: std::io::Error| Error::Failed(format!("{}: {e}", self.host));
@@ -118,6 +189,11 @@ impl Conversation {
         let start = wire::begin_msg(&mut message, 1, 0, 0);
         wire::begin_body(&mut message);
         message.extend_from_slice(body.finish().as_bytes());
+        if let Some(documents) = documents {
+            let sequence = wire::begin_sequence(&mut message, documents.field);
+            message.extend_from_slice(documents.bytes);
+            wire::end_sequence(&mut message, sequence);
+        }
         wire::end(&mut message, start);
         self.stream.write_all(&message).map_err(failed)?;
         let mut received = 0;
@@ -155,7 +231,7 @@ impl Converse for Conversation {
 
     fn ask(&mut self, db: &str, command: Doc<'_>) -> Result<DocBuf, Error> {
         let mut buffer = Vec::new();
-        Ok(self.exchange(db, command, &mut buffer)?.to_buf())
+        Ok(self.exchange(db, command, None, &mut buffer)?.to_buf())
     }
 }
 
@@ -184,6 +260,11 @@ mod tests {
             ),
             ("mongodb://[::1]", "[::1]:27017", None),
             ("mongodb://%2Ftmp%2Fm.sock", "/tmp/m.sock", None),
+            (
+                "mongodb://u:p@127.0.0.1:1,127.0.0.1:2/x?replicaSet=rs0",
+                "127.0.0.1:1,127.0.0.1:2",
+                Some("x"),
+            ),
         ] {
             let is = ServerAddress::parse(uri).unwrap();
             assert_eq!((&*is.host(), is.database()), (host, database), "{uri}");

@@ -10,6 +10,7 @@ mod console;
 mod daemon;
 mod laboratory;
 mod memory;
+mod migrate;
 mod moment;
 mod oplog;
 mod options;
@@ -46,6 +47,7 @@ Usage: pando <command> [options]
   backup    keeps backups of a running server, set or cluster: pando backup URI ARCHIVE
   restore   data directories as of a moment, from a backup and the log: pando restore ARCHIVE TARGET
   oplog     shows the log of a data directory or a server (see: pando oplog --help)
+  migrate   brings a running MongoDB over while clients write: pando migrate FROM TO --state DIR
   schema    what the documents of a collection look like (see: pando schema --help)
   lab       the benchmark laboratory (see: pando lab --help)
 
@@ -92,6 +94,7 @@ fn run() -> ExitCode {
         Some("salvage") => private(salvage::main, &rest),
         Some("backup") => private(backup::main, &rest),
         Some("restore") => private(restore::main, &rest),
+        Some("migrate") => private(migrate::main, &rest),
         Some("oplog") => oplog::main(&rest),
         Some("lab") => laboratory::main(&rest),
         Some("schema") => schema::main(rest),

@@ -45,6 +45,11 @@ impl Progress {
         self.0.set_position(done);
     }
 
+    /// Whether anybody sees it.
+    pub fn is_shown(&self) -> bool {
+        !self.0.is_hidden()
+    }
+
     pub fn say(&self, what: &str) {
         self.0.set_message(what.to_string());
     }
