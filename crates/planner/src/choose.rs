@@ -55,6 +55,9 @@ const DEFAULT_DOCS: f64 = 10_000.0;
 const WORTH_TRYING: f64 = 1.5;
 /// and more than so many reads less.
 const FREE_READS: f64 = 30.0;
+/// Without a limit another runs beside a plan whose entries were too many to count, where it may cost up to so many times as
+/// much as far as is known. Others join when the plan has read more than was thought.
+const NEAR: f64 = 4.0;
 
 /// One way to answer the query.
 pub(crate) struct Candidate {
@@ -220,8 +223,12 @@ impl<'p> Planner<'p> {
             return Choice::only(self.finish(self.scan(root, self.scan_reversed(), true)));
         };
         let limited = self.req.limit.is_some_and(|l| l > 0);
+        let is_watched = !limited && !best.reads().exact;
         let other = |(c, of): (Candidate, Cost)| Estimated {
-            rival: limited && of.low * WORTH_TRYING + FREE_READS < cost.high,
+            rival: match is_watched {
+                true => of.low < cost.high * NEAR,
+                false => limited && of.low * WORTH_TRYING + FREE_READS < cost.high,
+            },
             reads: c.reads(),
             cost: of,
             plan: self.finish(c),
@@ -229,6 +236,7 @@ impl<'p> Planner<'p> {
         Choice {
             estimated: Some((best.reads(), cost)),
             others: ranked.map(other).collect(),
+            watch: is_watched.then(|| cost.most_reads()),
             plan: self.finish(best),
             counted: 0,
         }

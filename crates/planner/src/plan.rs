@@ -113,13 +113,21 @@ pub struct Cost {
     pub high: f64,
 }
 
+impl Cost {
+    /// What a plan may have read without having disappointed.
+    pub fn most_reads(&self) -> u64 {
+        // As far as a number of reads can be; a float's conversion ends there.
+        self.high.ceil() as u64
+    }
+}
+
 /// A plan, and what was thought of it.
 #[derive(Clone, Debug)]
 pub struct Estimated {
     pub plan: Plan,
     pub reads: Reads,
     pub cost: Cost,
-    /// It may be cheaper by far than the plan that was chosen: only running both can tell.
+    /// It may be cheaper than the plan that was chosen: only running both can tell.
     pub rival: bool,
 }
 
@@ -131,6 +139,8 @@ pub struct Choice {
     pub estimated: Option<(Reads, Cost)>,
     /// The best first.
     pub others: Vec<Estimated>,
+    /// After how many reads without an end the plan has disappointed, and others join it. `None`: it goes to its end.
+    pub watch: Option<u64>,
     /// How many entries were counted to choose, where somebody tells.
     pub counted: u64,
 }
@@ -141,6 +151,7 @@ impl Choice {
             plan,
             estimated: None,
             others: Vec::new(),
+            watch: None,
             counted: 0,
         }
     }

@@ -43,19 +43,20 @@ pub fn count(ctx: &mut OpCtx, ns: &str, req: &ReadRequest, skip: u64, limit: u64
     if req.filter.is_trivial() && req.hint.is_none() {
         return Ok(bounded(ctx.engine.store.counts(coll.tablet).0));
     }
-    let plan = Arc::new(req.plan(ctx.engine, &view, &coll, true)?);
+    let choice = req.choose(ctx.engine, &view, &coll, true)?;
     let most = if limit > 0 {
         Some(skip.saturating_add(limit))
     } else {
         None
     };
-    if let Access::Index(a) = &plan.access
-        && plan.residual.is_trivial()
+    if let Access::Index(a) = &choice.plan.access
+        && choice.plan.residual.is_trivial()
     {
+        let plan = &choice.plan;
         let index = index(&coll, a.index)?;
         count_uses(ctx, &coll, &plan.access);
         if ctx.plan.is_none() {
-            ctx.plan = Some(plan.clone());
+            ctx.plan = Some(Arc::new(plan.clone()));
         }
         let planner::Bounds::Ranges(ranges) = &a.bounds;
         let bare = a.key_filter.is_empty() && a.skip.is_empty() && !a.dedup;
@@ -72,7 +73,7 @@ pub fn count(ctx: &mut OpCtx, ns: &str, req: &ReadRequest, skip: u64, limit: u64
         };
         return Ok(bounded(n));
     }
-    let mut rows = RecordStream::with_plan(ctx, view, coll, plan, None, req.vars.clone())?;
+    let mut rows = RecordStream::open_chosen(ctx, view, coll, choice, req)?;
     let mut n = 0;
     while Some(n) != most && rows.next(ctx)? {
         n += 1;

@@ -402,7 +402,7 @@ impl Candidate<'_> {
         self.branches.iter().all(|b| b.ended)
     }
 
-    /// Counts on until so much was read.
+    /// Counts on until so much was read. A step ends there too: the next entry that the scan gives may be far.
     fn count(&mut self, m: &Measure<'_>, ctx: &mut OpCtx, until: u64) -> Result<()> {
         let mut read = self.read();
         let mut record_key = Vec::new();
@@ -410,13 +410,23 @@ impl Candidate<'_> {
             && let Some(b) = self.branches.get_mut(self.at)
         {
             let before = b.read();
-            if !b.ended && b.step(m, ctx, &mut record_key)? {
+            if b.ended {
+                self.at += 1;
+                continue;
+            }
+            ctx.begin_turn(until - read);
+            let more = b.step(m, ctx, &mut record_key);
+            let is_cut = ctx.end_turn() && more.as_ref().is_err_and(Stop::is_suspension);
+            read += b.read().saturating_sub(before);
+            if is_cut {
+                return Ok(());
+            }
+            if more? {
                 b.given += 1;
             } else {
                 b.ended = true;
                 self.at += 1;
             }
-            read += b.read().saturating_sub(before);
         }
         Ok(())
     }

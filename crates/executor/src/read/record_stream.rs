@@ -17,7 +17,7 @@ use crate::records;
 use bson::Doc;
 use catalog::Collection;
 use errors::{Error, Result};
-use planner::Plan;
+use planner::{Choice, Plan};
 use query::sort::SortPattern;
 use std::sync::Arc;
 use storage::View;
@@ -85,8 +85,20 @@ impl RecordStream {
         req: &ReadRequest,
     ) -> Result<RecordStream> {
         let choice = req.choose(ctx.engine, &view, &coll, false)?;
+        RecordStream::open_chosen(ctx, view, coll, choice, req)
+    }
+
+    /// Opens what was chosen. Nothing is read yet, unless only that can tell which plan is the best.
+    pub(crate) fn open_chosen(
+        ctx: &mut OpCtx,
+        view: View,
+        coll: Arc<Collection>,
+        choice: Choice,
+        req: &ReadRequest,
+    ) -> Result<RecordStream> {
         let counted = choice.counted;
-        let mut rows = match choice.others.iter().any(|o| o.rival) {
+        let is_watched = choice.watch.is_some() && !choice.others.is_empty();
+        let mut rows = match is_watched || choice.others.iter().any(|o| o.rival) {
             true => race::race(ctx, view, coll, choice, req)?,
             false => {
                 let (plan, vars) = (Arc::new(choice.plan), req.vars.clone());

@@ -1,5 +1,7 @@
 //! A race of plans: where only running them can tell which is the best, the plan that was chosen and
-//! its rivals run in turns until one has the first batch.
+//! its rivals run in turns until one has the first batch. Without a limit a plan whose entries were too
+//! many to count is watched: others that may be as good run beside it in short turns, and all others join
+//! when it has read more than was thought.
 //!
 //! What the winner found is kept, and given first; it goes on from there. So nothing is read twice by
 //! it, and nothing is given twice. Which plan has won is remembered for the shape of the query
@@ -34,6 +36,10 @@ const GROWTH: f64 = 1.5;
 /// those of the others.
 const OF_WINNER: u64 = 4;
 const OF_LIKELY: u64 = 2;
+/// The same of a plan that is watched, as long as it has read no more than was thought.
+const OF_WATCHED: u64 = 6;
+/// The first turn of a plan that is watched: no longer than counting it was.
+const FIRST_WATCHED_TURN: u64 = 1024;
 /// A document costs as much as so many entries.
 const FETCH: u64 = 4;
 
@@ -50,6 +56,10 @@ struct Runner {
     bytes: usize,
     /// What an earlier race of the shape was won by.
     favourite: bool,
+    /// It runs from the beginning, and not only when the first has disappointed.
+    begins: bool,
+    /// What it may read before it has disappointed; `None` of a race with a limit.
+    watch: Option<u64>,
     failed: Option<Stop>,
 }
 
@@ -77,10 +87,15 @@ pub(super) fn race(
     ctx.need_worker()?;
     let key = req.plan_key(&coll);
     let cached = coll.plan_cache.find(&key);
-    let rivals = choice.others.into_iter().filter(|o| o.rival);
-    let plans = std::iter::once(choice.plan).chain(rivals.take(MOST_RIVALS).map(|o| o.plan));
+    let watched = choice.watch;
+    let rivals = choice
+        .others
+        .into_iter()
+        .filter(|o| o.rival || watched.is_some());
+    let rivals = rivals.map(|o| (o.plan, o.rival, watched.map(|_| o.cost.most_reads())));
+    let plans = std::iter::once((choice.plan, true, watched)).chain(rivals.take(MOST_RIVALS));
     let mut runners = Vec::with_capacity(1 + MOST_RIVALS);
-    for plan in plans {
+    for (plan, begins, watch) in plans {
         let favourite = cached.as_ref().is_some_and(|c| c.form == plan.form());
         let (view, coll, vars) = (view.clone(), coll.clone(), req.vars.clone());
         runners.push(Runner {
@@ -88,6 +103,8 @@ pub(super) fn race(
             rows: VecDeque::new(),
             bytes: 0,
             favourite,
+            begins: begins || favourite,
+            watch,
             failed: None,
         });
     }
@@ -131,16 +148,29 @@ fn note(
 
 /// Lets each run in its turn until one has what is wanted; which that is.
 fn run(ctx: &mut OpCtx, runners: &mut [Runner], wanted: u64) -> Result<usize> {
-    let less = match runners.first() {
+    let first = runners.first();
+    let watch = first.and_then(|r| r.watch);
+    let of_first = match first {
+        _ if watch.is_some() => OF_WATCHED,
         Some(r) if r.favourite => OF_WINNER,
         _ => OF_LIKELY,
     };
-    let mut turn = FIRST_TURN;
+    let mut turn = match watch {
+        Some(_) => FIRST_WATCHED_TURN,
+        None => FIRST_TURN,
+    };
     loop {
+        let has_disappointed = runners.first().is_some_and(Runner::has_disappointed);
+        let others = if has_disappointed {
+            turn
+        } else {
+            turn / of_first
+        };
         let mut alive = 0;
         for (i, r) in runners.iter_mut().enumerate() {
-            let until = if i == 0 { turn } else { turn / less };
-            if r.failed.is_none() && r.run(ctx, until, wanted)? {
+            let until = if i == 0 { turn } else { others };
+            let runs = r.failed.is_none() && (r.begins || has_disappointed);
+            if runs && r.run(ctx, until, wanted)? {
                 return Ok(i);
             }
             alive += usize::from(r.failed.is_none());
@@ -157,6 +187,11 @@ impl Runner {
     fn cost(&self) -> u64 {
         let x = &self.stream.examined;
         x.keys + x.docs * FETCH
+    }
+
+    /// Whether it has read more than was thought, or cannot go on: others have to.
+    fn has_disappointed(&self) -> bool {
+        self.failed.is_some() || self.watch.is_some_and(|most| self.cost() > most)
     }
 
     /// Runs until so much was read in all; whether it has what is wanted, or all there is.
