@@ -45,6 +45,8 @@ MOST_BYTES = 12 << 20
 MORE = {
     # A text that is made longer by each element is copied for each, as in MongoDB.
     "reduce of a text": lambda times: times,
+    # So is an array.
+    "reduce": lambda times: times,
     # Constants past their budget are computed for each of the documents.
     "let of ranges": lambda _: DOCUMENTS,
 }

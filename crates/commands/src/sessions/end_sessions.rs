@@ -2,7 +2,7 @@
 
 use super::ids;
 use crate::request::{CommandContext, Done};
-use errors::{Result, bail};
+use errors::{Result, bail, operation};
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     cx.args.no_fields()?;
@@ -11,6 +11,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         bail!(BadValue, "Too many sessions to end at once");
     }
     for id in &ids {
+        operation::step()?;
         cx.app.forget_session(id);
     }
     Ok(Done::Reply)
@@ -19,6 +20,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
 pub fn refresh(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     cx.args.no_fields()?;
     for id in ids(cx, "refreshSessions", cx.args.first)? {
+        operation::step()?;
         cx.app.sessions.touch(&id)?;
     }
     Ok(Done::Reply)

@@ -10,7 +10,7 @@ use crate::request::{CommandContext, idl};
 use crate::security::authorize;
 use auth::{Action, Target};
 use bson::{Doc, Elem, Val, Writer};
-use errors::{Result, bail};
+use errors::{Result, bail, operation};
 use executor::session_id::NOBODY;
 use session::Lsid;
 
@@ -40,6 +40,7 @@ fn ids(cx: &CommandContext<'_, '_>, command: &'static str, v: Val<'_>) -> Result
     };
     let mut all = Vec::new();
     for (i, v) in list.values().enumerate() {
+        operation::step()?;
         let Some(d) = v.as_doc() else {
             if v.is_nullish() {
                 continue;

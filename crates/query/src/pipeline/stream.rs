@@ -7,7 +7,7 @@ use crate::filter::Filter;
 use crate::metadata::Metadata;
 use crate::transform::Transform;
 use bson::{Doc, DocBuf, Writer};
-use errors::{Result, err};
+use errors::{Result, err, operation};
 use std::sync::Arc;
 
 pub(super) struct Leaf {
@@ -142,6 +142,9 @@ impl Map {
     }
 }
 
+/// What is copied in about the time of a step.
+const BYTES_A_STEP: usize = 256;
+
 impl Source for Map {
     fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool> {
         if !self.input.advance(host)? {
@@ -150,6 +153,8 @@ impl Source for Map {
         self.out.clear();
         let ctx = EvalCtx::new(self.input.doc(), &self.vars).with_meta(self.input.meta());
         self.transform.apply(&ctx, &mut self.out)?;
+        // A few documents may go through a thousand stages, each of which copies many fields.
+        operation::steps(1 + self.out.len() / BYTES_A_STEP)?;
         Ok(true)
     }
 

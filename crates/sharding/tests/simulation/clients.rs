@@ -1,7 +1,7 @@
 //! Clients: what they do, how often they try it, and what they hold routers to.
 
 use crate::Cluster;
-use crate::history::{ACCOUNTS, EACH};
+use crate::history::{ACCOUNTS, EACH, Planted};
 use crate::names::SHARDED;
 use crate::number;
 use crate::router::{Failure, Outcome, Router};
@@ -64,7 +64,12 @@ impl Clients {
             self.spawn(self.clone().pay(n));
         }
         self.spawn(self.clone().read());
-        for _ in 0..number("PANDO_ADDERS", ADDERS) {
+        // Two of these have to ask for the same time, on a shard that has failed over since.
+        let adders = match self.cluster.history.has(Planted::SnapshotPinnedAnew) {
+            true => 10 * ADDERS,
+            false => ADDERS,
+        };
+        for _ in 0..number("PANDO_ADDERS", adders) {
             self.spawn(self.clone().add_up());
         }
         for _ in 0..REARRANGERS {

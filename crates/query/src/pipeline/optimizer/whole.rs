@@ -25,7 +25,7 @@ fn common_filter(stage: &Stage) -> Option<Filter> {
     let Op::Facet(facet) = &stage.op else {
         return None;
     };
-    let mut alternatives: Vec<Node> = Vec::new();
+    let (mut alternatives, mut known) = (Vec::new(), std::collections::HashSet::new());
     for (_, part) in &facet.parts {
         let Some(Op::Match(f)) = part.stages.first().map(|s| &s.op) else {
             return None;
@@ -33,8 +33,7 @@ fn common_filter(stage: &Stage) -> Option<Filter> {
         if f.text().is_some() || !is_repeatable(f.root()) {
             return None;
         }
-        let same = |n: &Node| Filter::from_node(n.clone()).to_doc() == f.to_doc();
-        if !alternatives.iter().any(same) {
+        if known.insert(f.to_doc().into_vec()) {
             alternatives.push(f.root().clone());
         }
     }
