@@ -90,6 +90,8 @@ pub struct OpCtx<'a> {
     pub merges_by_checked_key: bool,
     /// Blocking stages may use temporary files (`allowDiskUse`).
     pub disk_use: bool,
+    /// Only the plan is wanted: nothing is read to see whether it is as good as it was thought to be.
+    pub only_plans: bool,
     /// The memory for long replies; `None`: no limit.
     pub room: Option<&'a dyn ReplyMemory>,
     /// A batch may end early when there is no room for more.
@@ -152,6 +154,7 @@ impl<'a> OpCtx<'a> {
             from_migrate: false,
             merges_by_checked_key: false,
             disk_use: true,
+            only_plans: false,
             room: None,
             may_cut: false,
             may_start_over: false,

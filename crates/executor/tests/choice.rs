@@ -555,3 +555,22 @@ fn a_plan_that_disappoints_is_joined_by_others() {
     );
     same(&q, &again, &best);
 }
+
+#[test]
+fn a_watched_plan_reads_no_more_than_was_asked_for() {
+    let db = misleading();
+    let filter = |text: &str| Filter::parse(d(text).as_doc(), &ParseEnv::default()).unwrap();
+    // Who only wants to know the plan has nothing read.
+    let mut ctx = OpCtx::worker(&db.engine);
+    ctx.only_plans = true;
+    let request = FindRequest::new(filter(r#"{"a":{"$gte":0},"b":1,"c":5}"#));
+    let cursor = FindCursor::open(&mut ctx, NS, request).unwrap().unwrap();
+    let x = cursor.examined();
+    assert_eq!((x.keys, x.docs), (0, 0));
+    // Who counts up to one has one read.
+    let mut ctx = OpCtx::worker(&db.engine);
+    let filter = filter(r#"{"a":{"$gte":40000},"b":{"$gte":3}}"#);
+    let request = executor::ReadRequest::new(&filter);
+    assert_eq!(executor::count(&mut ctx, NS, &request, 0, 1).unwrap(), 1);
+    assert!(ctx.examined.docs <= 5, "{}", ctx.examined.docs);
+}

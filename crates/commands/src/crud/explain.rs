@@ -419,6 +419,7 @@ fn plan(
 ) -> Result<Planned> {
     let filter = query.filter;
     let runs = verbosity != Verbosity::QueryPlanner;
+    cx.op.only_plans = !runs;
     let (view, coll) = cx.op.view(query.ns);
     let Some(coll) = coll else {
         return Ok(Planned {

@@ -42,6 +42,7 @@ pub fn explain_pipeline(
 ) -> Result<ExplainedPipeline> {
     ctx.need_worker()?;
     ctx.disk_use = request.allow_disk_use;
+    ctx.only_plans = !run;
     let (_interrupt, vars) = Interrupt::bind(ctx.stopped_by(), &request.vars);
     request.vars = vars;
     let (pipeline, vars) = (&request.pipeline, &request.vars);

@@ -73,7 +73,12 @@ pub fn count(ctx: &mut OpCtx, ns: &str, req: &ReadRequest, skip: u64, limit: u64
         };
         return Ok(bounded(n));
     }
-    let mut rows = RecordStream::open_chosen(ctx, view, coll, choice, req)?;
+    // A race of plans ends where there is enough.
+    let enough = ReadRequest {
+        limit: most,
+        ..req.clone()
+    };
+    let mut rows = RecordStream::open_chosen(ctx, view, coll, choice, &enough)?;
     let mut n = 0;
     while Some(n) != most && rows.next(ctx)? {
         n += 1;

@@ -97,14 +97,15 @@ impl RecordStream {
         req: &ReadRequest,
     ) -> Result<RecordStream> {
         let counted = choice.counted;
-        let is_watched = choice.watch.is_some() && !choice.others.is_empty();
-        let mut rows = match is_watched || choice.others.iter().any(|o| o.rival) {
-            true => race::race(ctx, view, coll, choice, req)?,
-            false => {
-                let (plan, vars) = (Arc::new(choice.plan), req.vars.clone());
-                RecordStream::with_plan(ctx, view, coll, plan, req.limit, vars)?
-            }
-        };
+        let is_watched = choice.watch.is_some() && !choice.others.is_empty() && !ctx.only_plans;
+        let mut rows =
+            match is_watched || choice.watch.is_none() && choice.others.iter().any(|o| o.rival) {
+                true => race::race(ctx, view, coll, choice, req)?,
+                false => {
+                    let (plan, vars) = (Arc::new(choice.plan), req.vars.clone());
+                    RecordStream::with_plan(ctx, view, coll, plan, req.limit, vars)?
+                }
+            };
         rows.examined.planning += counted;
         ctx.examined.planning += counted;
         Ok(rows)
