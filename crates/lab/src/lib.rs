@@ -156,6 +156,9 @@ enum Study {
     /// Study H: a queue of jobs, or a window by age: whether what was deleted costs anything, on any targets.
     #[command(alias = "h")]
     Queue(study::queue::Args),
+    /// Study I: what it costs clients that chunks move, second by second, on any clusters.
+    #[command(alias = "i")]
+    Moves(study::moves::Args),
 }
 
 /// Runs `pando lab …`; `args` are the words after `lab`.
@@ -263,6 +266,7 @@ fn dispatch(command: Command) -> Result<bool> {
             Study::Files(args) => study::files::main(args),
             Study::Aggregate(args) => study::aggregate::main(args),
             Study::Queue(args) => study::queue::main(args),
+            Study::Moves(args) => study::moves::main(args),
         },
         Command::Queries(args) => queries::main(args),
         Command::Reads(args) => reads::main(args),

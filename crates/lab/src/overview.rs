@@ -74,6 +74,7 @@ pub fn title(r: &Report) -> String {
         "D-shards" => "Study D: one process against shards".into(),
         "E-pains" => "Study E: flatness, spikes, restart, recovery".into(),
         "F-files" => "Study F: large files".into(),
+        "I-moves" => "Study I: chunks that move under load".into(),
         "canonical" => "The short study".into(),
         "bars" => "Operation by operation, against the null server".into(),
         "A-B" if r.kind == "compare" => "B against A".into(),

@@ -230,6 +230,17 @@ fn studies_launch_clusters_for_themselves() {
     let report = study(&[&f[..], &["--connections", "1"]].concat(), "2");
     assert_eq!((report.shards.len(), report.steps.len()), (2, 2));
 
+    let i = ["study", "moves", "--records", "200", "--duration", "100ms"];
+    let i = [&i[..], &["--load", "batches,mixed", "--repeat", "1"]].concat();
+    let report = study(&i, "2");
+    assert_eq!((report.name.as_str(), report.steps.len()), ("I-moves", 4));
+    for s in &report.steps {
+        let with = s.mode.as_deref() == Some("with moves");
+        assert_eq!(s.activity.contains_key("chunk moved"), with, "{}", s.key);
+    }
+    let moved = report.checks.iter().filter(|c| c.name.ends_with(": moves"));
+    assert!(moved.filter(|c| c.value > 0.0).count() == 2);
+
     let c = ["study", "sizes", "--records", "200", "--scenarios", "C.S5"];
     let c = [&c[..], &["--connections", "2", "--duration", "50ms"]].concat();
     let report = study(&[&c[..], &["--warmup", "0s"]].concat(), "3");

@@ -1,11 +1,12 @@
 //! The published studies. A ([`single`]): one process, documents of 1 KB with three secondary indexes. B ([`keys`]): ways
 //! to insert. C ([`sizes`]): YCSB by connections and data size. D ([`shards`]). E ([`pains`]). F ([`files`]): GridFS. G ([`aggregate`]):
-//! pipelines over documents of 1 KB. H ([`queue`]): a queue, and a window by age.
+//! pipelines over documents of 1 KB. H ([`queue`]): a queue, and a window by age. I ([`moves`]): chunks that move under load.
 
 pub mod aggregate;
 pub mod dataset;
 pub mod files;
 pub mod keys;
+pub mod moves;
 pub mod operation;
 pub mod pains;
 pub mod queue;

@@ -303,11 +303,33 @@ impl State {
             "listShards" if self.role == Role::Router => {
                 let mut all = Writer::new_array();
                 for name in &self.shards {
-                    all.push_value(doc! {"_id": name.as_str()});
+                    all.push_value(doc! {"_id": name.split('/').next()?});
                 }
                 doc! {"shards": all.finish_array(), "ok": 1.0}
             }
-            "enableSharding" | "shardCollection" if self.role == Role::Router => {
+            "enableSharding" | "split" | "balancerStop" | "balancerStart"
+                if self.role == Role::Router =>
+            {
+                doc! {"ok": 1.0}
+            }
+            "balancerStatus" if self.role == Role::Router => doc! {"mode": "off", "ok": 1.0},
+            "shardCollection" if self.role == Role::Router => {
+                self.shard(first.val.as_str()?);
+                doc! {"ok": 1.0}
+            }
+            "moveChunk" if self.role == Role::Router => {
+                let min = body.get("bounds")?.as_array()?.values().next()?.as_doc()?;
+                let to = body.get("to")?;
+                let chunks = self.collections.get_mut("config.chunks")?;
+                let chunk = chunks.values_mut().find(|c| {
+                    c.get("ns") == Some(first.val)
+                        && c.get("min").and_then(Val::as_doc) == Some(min)
+                })?;
+                let mut w = Writer::new();
+                for e in chunk.as_doc().iter() {
+                    w.val(e.name, if e.name == "shard" { to } else { e.val });
+                }
+                *chunk = w.finish();
                 doc! {"ok": 1.0}
             }
             "create" | "createIndexes" => {
@@ -412,6 +434,21 @@ impl State {
                 }
             }
             _ => doc! {"isWritablePrimary": true, "maxWireVersion": 25, "ok": 1.0},
+        }
+    }
+
+    /// Two chunks, both on the first shard, named as before MongoDB 5.
+    fn shard(&mut self, ns: &str) {
+        let first = self.shards.first().cloned().unwrap_or_default();
+        let first = first.split('/').next().unwrap_or_default();
+        let chunks = self.collections.entry("config.chunks".into()).or_default();
+        for (min, max) in [("a", "m"), ("m", "z")] {
+            let id = format!("{ns}-{min}");
+            let chunk = doc! {
+                "_id": id.as_str(), "ns": ns, "min": doc! {"_id": min}, "max": doc! {"_id": max},
+                "shard": first,
+            };
+            chunks.insert(id.into_bytes(), chunk);
         }
     }
 

@@ -350,12 +350,11 @@ impl Charts<'_> {
             .steps
             .iter()
             .filter(|s| s.series.len() >= 8 && s.offered.is_none() && s.group_seconds.is_empty());
+        // With moves and without them are to be seen beside each other.
+        let is_beside = report.name == "I-moves";
         let key = |s: &Step| {
-            (
-                s.name.clone(),
-                s.mode.clone().unwrap_or_default(),
-                s.connections,
-            )
+            let mode = s.mode.clone().filter(|_| !is_beside);
+            (s.name.clone(), mode.unwrap_or_default(), s.connections)
         };
         let groups = grouped(long, key);
         // Of a sweep every point has a series; only what stands by itself is worth a plot.
@@ -373,14 +372,17 @@ impl Charts<'_> {
             }
             let lines: Vec<Line> = steps
                 .iter()
-                .map(|s| {
+                .enumerate()
+                .map(|(i, s)| {
                     let whole = s.series.iter().filter(|x| x.seconds > 0.3);
                     let points: Vec<(f64, f64)> = whole
                         .map(|x| (x.at, x.operations as f64 / x.seconds))
                         .collect();
+                    let own = s.target.clone().unwrap_or_else(|| name.clone());
+                    let mode = s.mode.as_deref().filter(|_| is_beside);
                     Line {
-                        name: s.target.clone().unwrap_or_else(|| name.clone()),
-                        color: self.color(s),
+                        name: mode.map_or(own.clone(), |mode| format!("{own}, {mode}")),
+                        color: if is_beside { i } else { self.color(s) },
                         marks: spikes(&points),
                         points,
                         ..Line::default()
@@ -465,6 +467,39 @@ impl Charts<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_load_with_moves_stands_beside_the_same_without() {
+        let step = |mode: &str| Step {
+            name: "inserts".into(),
+            target: Some("two shards".into()),
+            mode: Some(mode.into()),
+            series: (1..=9)
+                .map(|at| crate::measure::Sample {
+                    at: f64::from(at),
+                    seconds: 1.0,
+                    operations: 100,
+                    ..Default::default()
+                })
+                .collect(),
+            ..Step::default()
+        };
+        let mut with = step("with moves");
+        with.activity = [("chunk moved".to_string(), vec![3.0, 5.0])].into();
+        let mut report = crate::report::Draft::new("study", "I-moves").report;
+        report.steps = vec![step("without moves"), with];
+        let charts = super::super::of(&report);
+        let chart = charts.iter().find(|c| c.id.starts_with("time-")).unwrap();
+        let Body::Lines(lines) = &chart.body else {
+            panic!("no lines");
+        };
+        let names: Vec<&str> = lines.iter().map(|l| l.name.as_str()).collect();
+        assert_eq!(
+            names,
+            ["two shards, without moves", "two shards, with moves"]
+        );
+        assert_eq!(chart.events, [("chunk moved".to_string(), vec![3.0, 5.0])]);
+    }
 
     #[test]
     fn spikes_of_a_load_stand_beside_what_the_server_did() {
