@@ -159,6 +159,9 @@ enum Study {
     /// Study I: what it costs clients that chunks move, second by second, on any clusters.
     #[command(alias = "i")]
     Moves(study::moves::Args),
+    /// Study J: joins and groups of the kind that TPC-H asks, each by itself, on any targets.
+    #[command(alias = "j")]
+    Tpch(study::tpch::Args),
 }
 
 /// Runs `pando lab …`; `args` are the words after `lab`.
@@ -267,6 +270,7 @@ fn dispatch(command: Command) -> Result<bool> {
             Study::Aggregate(args) => study::aggregate::main(args),
             Study::Queue(args) => study::queue::main(args),
             Study::Moves(args) => study::moves::main(args),
+            Study::Tpch(args) => study::tpch::main(args),
         },
         Command::Queries(args) => queries::main(args),
         Command::Reads(args) => reads::main(args),
@@ -331,6 +335,10 @@ fn list() {
             "G: pipelines over documents of 1 KB, on any targets",
         ),
         ("queue", "H: a queue, or a window by age, on any targets"),
+        (
+            "tpch",
+            "I: joins and groups of the kind that TPC-H asks, on any targets",
+        ),
     ] {
         println!("  {name:<11}{about}");
     }

@@ -1,6 +1,7 @@
 //! The published studies. A ([`single`]): one process, documents of 1 KB with three secondary indexes. B ([`keys`]): ways
 //! to insert. C ([`sizes`]): YCSB by connections and data size. D ([`shards`]). E ([`pains`]). F ([`files`]): GridFS. G ([`aggregate`]):
 //! pipelines over documents of 1 KB. H ([`queue`]): a queue, and a window by age. I ([`moves`]): chunks that move under load.
+//! J ([`tpch`]): joins and groups of the kind that TPC-H asks.
 
 pub mod aggregate;
 pub mod dataset;
@@ -14,3 +15,4 @@ pub mod record;
 pub mod shards;
 pub mod single;
 pub mod sizes;
+pub mod tpch;
