@@ -179,6 +179,94 @@ def test_what_nobody_uses_is_not_done(many):
             list(many.t.aggregate([stage, {"$count": "n"}]))
 
 
+JOIN = {"$lookup": {"from": "u", "localField": "k", "foreignField": "k", "as": "j"}}
+
+
+def join(local="k", foreign="k", of="u", name="j"):
+    return {"$lookup": {"from": of, "localField": local, "foreignField": foreign, "as": name}}
+
+
+def test_the_first_of_a_union_are_the_first_of_its_sides(many):
+    sort = {"$sort": {"k": -1}}
+    for rest, most in [([sort], 6), ([sort, {"$skip": 2}], 10), ([{"$match": {"k": {"$lt": 50}}}, sort], 6)]:
+        pipeline = [{"$unionWith": "u"}, *rest, {"$limit": 3}]
+        found, documents, _ = aggregate(many, "t", pipeline)
+        assert documents <= most, pipeline
+        assert [d["k"] for d in found] == [d["k"] for d in aggregate(many, "t", inhibited(pipeline))[0]]
+    found, documents, _ = aggregate(many, "t", [{"$match": {"k": {"$lt": 2}}}, {"$unionWith": "u"}, {"$limit": 5}])
+    assert len(found) == 5 and documents == 5
+
+
+def test_what_is_written_twice_is_done_once(many):
+    few = {"$match": {"k": {"$lt": 10}}}
+    both = [few, join(name="x"), join(name="y")]
+    for pipeline, most in [
+        (both, 20),
+        ([few, join(name="x"), {"$addFields": {"w": 1}}, {"$sort": {"p": 1}}, join(name="y")], 20),
+        ([few, {"$facet": {name: [JOIN, {"$match": {"j": {"$ne": []}}}] for name in "ab"}}], 20),
+        ([{"$match": {"k": 5}}, *[{"$unionWith": {"coll": "u", "pipeline": [few]}}] * 3], 11),
+        # What is read has another value by then.
+        ([few, join(name="x"), {"$addFields": {"k": 3}}, join(name="y")], 30),
+    ]:
+        found, documents, _ = aggregate(many, "t", pipeline)
+        plain, read_apart, _ = aggregate(many, "t", inhibited(pipeline))
+        assert found == plain and documents == most, pipeline
+        assert read_apart > most
+    by_chance = {"$lookup": {"from": "u", "pipeline": [{"$sample": {"size": 1}}, {"$project": {"v": {"$rand": {}}}}], "as": "x"}}
+    (found,) = many.t.aggregate([{"$limit": 1}, by_chance, {"$lookup": {**by_chance["$lookup"], "as": "y"}}])
+    assert found["x"] != found["y"]
+
+
+def test_a_join_is_turned_round_where_it_is_selective(many):
+    unwound = [JOIN, {"$unwind": "$j"}, {"$match": {"j._id": 7}}]
+    # One document on the other side, one of the collection, and the join of the two.
+    for pipeline, most in [
+        (unwound, 3),
+        ([JOIN, {"$match": {"j._id": 7}}], 3),
+        ([{"$addFields": {"w": 1}}, {"$sort": {"p": 1}}, JOIN, {"$unwind": "$j"}, {"$match": {"j._id": {"$in": [7, 8]}, "w": 1}}], 6),
+        ([JOIN, {"$unwind": "$j"}, {"$match": {"j._id": 1000}}], 0),
+        # No index finds the local field: each document is looked at, and few are joined.
+        ([join("p"), {"$unwind": "$j"}, {"$match": {"j._id": 7}}], 2002),
+    ]:
+        found, documents, _ = aggregate(many, "t", pipeline)
+        plain, all_documents, _ = aggregate(many, "t", inhibited(pipeline))
+        assert found == plain and documents <= most, (pipeline, documents)
+        assert all_documents > 2200
+    command = {"aggregate": "t", "pipeline": unwound, "cursor": {}}
+    shown = many.command("explain", command, verbosity="executionStats")["stages"]
+    assert shown[0]["$cursor"]["queryPlanner"]["parsedQuery"] == {"k": {"$eq": 7}}
+    assert shown[0]["$cursor"]["executionStats"]["totalDocsExamined"] == 1
+    many.create_collection("v", viewOn="t", pipeline=[{"$addFields": {"w": 1}}, JOIN])
+    found, documents, _ = read(many, lambda c: list(many.v.find({"j._id": 7}, comment=c)))
+    assert [d["k"] for d in found] == [7] and documents <= 3, "through a view"
+
+
+def test_a_join_is_left_as_it_is_where_turning_it_gains_nothing(many):
+    def reads(pipeline, name="t", **options):
+        found, documents, _ = aggregate(many, name, pipeline, batchSize=10_000, **options)
+        plain, _, _ = aggregate(many, name, inhibited(pipeline), batchSize=10_000, **options)
+        assert sorted(map(repr, found)) == sorted(map(repr, plain)), pipeline
+        return documents
+
+    selective = [{"$unwind": "$j"}, {"$match": {"j._id": 7}}]
+    # The collection is read by an index already.
+    assert reads([{"$match": {"k": 7}}, JOIN, *selective]) <= 2
+    # No index finds what is asked for on the other side.
+    many.u.update_many({}, [{"$set": {"w": {"$mod": ["$k", 10]}}}])
+    assert reads([JOIN, {"$unwind": "$j"}, {"$match": {"j.w": 7}}]) >= 2000
+    # Too much of the other side would be read: no more than a quarter of this one is tried.
+    assert reads([join(of="t"), {"$unwind": "$j"}, {"$match": {"j.g": {"$gte": 0}}}], "u") >= 300
+    # The first documents are asked for, whatever is joined to them; a hint says how to read them.
+    assert reads([{"$limit": 1500}, JOIN, *selective]) >= 1500
+    assert reads([JOIN, *selective], hint={"$natural": 1}) >= 2000
+    # What lacks the field there is joined to what lacks it here, and what has an array to each of its elements.
+    many.u.insert_many([{"_id": "none", "n": 1}, {"_id": "more", "k": [3, 4], "n": 2}])
+    many.t.insert_many([{"_id": "none"}, {"_id": "more", "k": [[3, 4], 99]}])
+    many.u.create_index("n")
+    assert reads([JOIN, {"$unwind": "$j"}, {"$match": {"j.n": 1}}]) >= 2000
+    assert reads([JOIN, {"$unwind": "$j"}, {"$match": {"j.n": 2}}]) <= 10
+
+
 def test_explain_shows_the_stages_as_they_run(many):
     pipeline = [{"$addFields": {"w": {"$add": ["$k", 1]}}}, {"$match": {"k": 5, "w": 6}}, {"$limit": 1}]
     many.create_collection("v", viewOn="t", pipeline=pipeline[:1])

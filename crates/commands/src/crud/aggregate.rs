@@ -404,10 +404,11 @@ pub(super) fn write_explain_of(
     }
     // It is shown as it runs.
     pipeline.pipeline = pipeline.pipeline.optimized();
+    let explained = executor::explain_pipeline(&mut cx.op, pipeline.clone(), executed)?;
+    pipeline.pipeline = explained.pipeline.clone();
     let push = pipeline.pipeline.pushdown();
     let mut request = FindRequest::new(push.filter.clone());
     request.sort = push.sort.as_deref().cloned();
-    let explained = executor::explain_pipeline(&mut cx.op, pipeline.clone(), executed)?;
     let coll = explained.coll.as_ref();
     let tree = query_stages(&explained, &pipeline, &push);
     let stages = pipeline.pipeline.stages();

@@ -8,6 +8,7 @@ use crate::pipeline::explain;
 use crate::pipeline::geo_near;
 use crate::pipeline::idle::Idle;
 use crate::pipeline::merge_into::MergeInto;
+use crate::pipeline::semi_join;
 use crate::pipeline::series_out;
 use crate::read::find::{FindCursor, FindRequest};
 use crate::read::request::ReadRequest;
@@ -26,6 +27,7 @@ use query::pipeline::{
 };
 use query::projection::Projection;
 use std::any::Any;
+use std::borrow::Cow;
 use std::sync::Arc;
 use storage::View;
 
@@ -129,7 +131,7 @@ impl PipelineCursor {
             &request.pipeline,
             &request.vars,
             request.hint.clone(),
-            None,
+            Asked::First,
         )?;
         Ok(PipelineCursor {
             source,
@@ -208,6 +210,14 @@ impl PipelineCursor {
     }
 }
 
+/// Who opens a pipeline.
+enum Asked<'w> {
+    /// A command: once.
+    First,
+    /// A stage of another pipeline, it may be for each document. Explained: with where to count.
+    Inside(Option<&'w mut StageProfiler>),
+}
+
 /// The source of a pipeline over a collection, a view, or nothing.
 fn open(
     ctx: &mut OpCtx,
@@ -215,7 +225,7 @@ fn open(
     pipeline: &Pipeline,
     vars: &Arc<Vars>,
     hint: Option<Hint>,
-    watch: Option<&mut StageProfiler>,
+    asked: Asked<'_>,
 ) -> Result<(Box<dyn Source>, Option<[u8; 16]>)> {
     if pipeline.makes_input() {
         return Ok((pipeline.run_alone(vars), None));
@@ -224,23 +234,46 @@ fn open(
     if let Some(r) = ctx.catalog().resolve(&full)? {
         let whole = r.pipeline.then(pipeline);
         let hint = series_out::hint_of_buckets(ctx, &full, hint);
-        let opened = open(ctx, &r.on, &whole, vars, hint, watch)?;
+        let opened = open(ctx, &r.on, &whole, vars, hint, asked)?;
         // The cursor belongs to the view: the collection below may be dropped.
         return Ok((opened.0, None));
     }
     let optimized = pipeline.optimized();
     let resolved = geo_near::resolved(ctx, &full, &optimized, vars)?;
-    let pipeline = &*resolved;
-    let begun = begin(ctx, &full, pipeline, vars, hint)?;
+    let mut pipeline = resolved;
+    let mut begun = begin(ctx, &full, &pipeline, vars, hint.clone())?;
+    if matches!(asked, Asked::First)
+        && let Some(better) = turned_round(ctx, &begun, &pipeline, vars, hint.as_ref())?
+    {
+        begun = begin(ctx, &full, &better, vars, hint)?;
+        pipeline = Cow::Owned(better);
+    }
     let uuid = begun.coll.map(|c| c.uuid);
     let leaf = match begun.start {
         Start::Docs(docs) => pipeline::over_docs(docs),
-        Start::Rows(cursor) => match watch {
-            None => pipeline::over_rows(Box::new(Leaf(*cursor))),
-            Some(w) => explain::watched_rows(*cursor, w),
+        Start::Rows(cursor) => match asked {
+            Asked::Inside(Some(w)) => explain::watched_rows(*cursor, w),
+            Asked::First | Asked::Inside(None) => pipeline::over_rows(Box::new(Leaf(*cursor))),
         },
     };
     Ok((pipeline.attach(begun.from, leaf, vars), uuid))
+}
+
+/// The pipeline to run in the place of one that was begun, where another side of a join says which
+/// of the documents are wanted: a plan that reads all of them is worth looking there.
+pub(crate) fn turned_round(
+    ctx: &mut OpCtx,
+    begun: &Begun,
+    pipeline: &Pipeline,
+    vars: &Arc<Vars>,
+    hint: Option<&Hint>,
+) -> Result<Option<Pipeline>> {
+    match (&begun.start, &begun.coll) {
+        (Start::Rows(cursor), Some(coll)) if hint.is_none() && cursor.plan().access.is_scan() => {
+            semi_join::turned_round(ctx, coll, pipeline, vars)
+        }
+        _ => Ok(None),
+    }
 }
 
 /// The source that answers the leading stages of a pipeline.
@@ -418,7 +451,7 @@ impl PipelineHost for Outside<'_, '_> {
             return Ok(pipeline::nested(source, NESTING_STAGES));
         }
         let watch = self.watch.as_deref_mut();
-        let (source, _) = open(self.ctx, ns, pipeline, vars, None, watch)?;
+        let (source, _) = open(self.ctx, ns, pipeline, vars, None, Asked::Inside(watch))?;
         Ok(pipeline::nested(source, NESTING_STAGES))
     }
 

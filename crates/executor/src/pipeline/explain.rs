@@ -7,14 +7,14 @@
 use crate::examined::Examined;
 use crate::interrupt::Interrupt;
 use crate::op::OpCtx;
-use crate::pipeline::aggregate::{AggregateRequest, Outside, Start, begin};
+use crate::pipeline::aggregate::{AggregateRequest, Outside, Start, begin, turned_round};
 use crate::pipeline::geo_near;
 use crate::read::find::FindCursor;
 use bson::Doc;
 use catalog::Collection;
 use errors::Result;
 use planner::{Access, Plan};
-use query::pipeline::{self, PipelineHost, Source, StageCounters, StageProfiler};
+use query::pipeline::{self, Pipeline, PipelineHost, Source, StageCounters, StageProfiler};
 use query::projection::Projection;
 use std::any::Any;
 use std::sync::Arc;
@@ -22,6 +22,8 @@ use std::time::Instant;
 
 /// What explain tells about a pipeline over a collection.
 pub struct ExplainedPipeline {
+    /// As it runs.
+    pub pipeline: Pipeline,
     pub coll: Option<Arc<Collection>>,
     /// The query's plan; `None` when nothing is read.
     pub plan: Option<Plan>,
@@ -45,14 +47,16 @@ pub fn explain_pipeline(
     ctx.only_plans = !run;
     let (_interrupt, vars) = Interrupt::bind(ctx.stopped_by(), &request.vars);
     request.vars = vars;
-    let (pipeline, vars) = (&request.pipeline, &request.vars);
-    if let Some(spec) = pipeline.merge() {
+    let vars = &request.vars;
+    if let Some(spec) = request.pipeline.merge() {
         crate::pipeline::merge_into::check_key(ctx, spec)?;
     }
-    let alone = pipeline.makes_input();
-    let resolved = geo_near::resolved(ctx, &request.ns.to_string(), pipeline, vars)?;
-    let pipeline = &*resolved;
+    let alone = request.pipeline.makes_input();
+    let ns = request.ns.to_string();
+    let resolved = geo_near::resolved(ctx, &ns, &request.pipeline, vars)?;
+    let mut pipeline = resolved.into_owned();
     let mut explained = ExplainedPipeline {
+        pipeline: Pipeline::default(),
         coll: None,
         plan: None,
         projection: None,
@@ -64,8 +68,12 @@ pub fn explain_pipeline(
     let (leaf, from) = if alone {
         (pipeline::over_docs(Vec::new()), 0)
     } else {
-        let ns = request.ns.to_string();
-        let begun = begin(ctx, &ns, &resolved, vars, request.hint.clone())?;
+        let hint = request.hint.clone();
+        let mut begun = begin(ctx, &ns, &pipeline, vars, hint.clone())?;
+        if let Some(better) = turned_round(ctx, &begun, &pipeline, vars, hint.as_ref())? {
+            pipeline = better;
+            begun = begin(ctx, &ns, &pipeline, vars, hint)?;
+        }
         explained.coll = begun.coll;
         let leaf = match begun.start {
             Start::Rows(cursor) => {
@@ -85,6 +93,8 @@ pub fn explain_pipeline(
         };
         (leaf, begun.from)
     };
+    explained.pipeline = pipeline;
+    let pipeline = &explained.pipeline;
     if !run {
         return Ok(explained);
     }

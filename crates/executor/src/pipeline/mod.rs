@@ -8,6 +8,7 @@ pub(crate) mod explain;
 pub(crate) mod geo_near;
 mod idle;
 pub(crate) mod merge_into;
+mod semi_join;
 mod series_out;
 
 pub use aggregate::{AggregateRequest, PipelineCursor, ServerRows};

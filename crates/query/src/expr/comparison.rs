@@ -65,6 +65,23 @@ impl Expression {
         out
     }
 
+    /// The first `n` operands of an `$and` one by one, and what is left of it; `None` for any other
+    /// expression, and where nothing would be left.
+    pub(crate) fn divided(&self, n: usize) -> Option<(Vec<Expression>, Expression)> {
+        let Node::Call(c) = &self.node else {
+            return None;
+        };
+        if c.op.name != "$and" || n == 0 || n >= c.args.len() {
+            return None;
+        }
+        let (first, rest) = c.args.split_at(n);
+        let each = |node: &Node| Expression { node: node.clone() };
+        let mut left = c.clone();
+        left.args = rest.to_vec();
+        let node = Node::Call(left);
+        Some((first.iter().map(each).collect(), Expression { node }))
+    }
+
     /// The operands of an `$or`.
     pub fn alternatives(&self) -> Option<Vec<Expression>> {
         let each = |node: &Node| Expression { node: node.clone() };

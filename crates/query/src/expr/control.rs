@@ -256,13 +256,25 @@ pub(super) fn choose(c: &mut Call, left: &super::ConstantBudget) -> Result<Optio
         }
         "$and" | "$or" => {
             let decides = c.op.name == "$or";
-            for n in &mut c.args {
+            let mut kept = Vec::with_capacity(c.args.len());
+            for mut n in std::mem::take(&mut c.args) {
                 n.fold(left)?;
-                if n.constant().is_some_and(|v| v.truthy() == decides) {
-                    return Ok(Some(Node::Const(Value::from(decides))));
+                match n.constant().map(|v| v.truthy() == decides) {
+                    Some(true) => return Ok(Some(Node::Const(Value::from(decides)))),
+                    Some(false) => {}
+                    None => match n {
+                        Node::Call(inner) if std::ptr::eq(inner.op, c.op) => {
+                            kept.extend(inner.args)
+                        }
+                        n => kept.push(n),
+                    },
                 }
             }
-            Ok(None)
+            c.args = kept;
+            Ok(match c.args.is_empty() {
+                true => Some(Node::Const(Value::from(!decides))),
+                false => None,
+            })
         }
         _ => Ok(None),
     }

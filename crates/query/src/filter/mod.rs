@@ -293,6 +293,29 @@ impl Filter {
         self.equalities().ok().filter(|e| e.len() == clauses)
     }
 
+    /// The same filter where an `$expr` is a constant: that is known without a document.
+    pub(crate) fn with_constants(&self) -> Option<Filter> {
+        let constant = |n: &Node| match n {
+            Node::Expr(e) => e.constant().map(|v| v.as_val().truthy()),
+            _ => None,
+        };
+        if !self.root.any(&mut |n| constant(n).is_some()) {
+            return None;
+        }
+        fn put(node: &Node, constant: &dyn Fn(&Node) -> Option<bool>) -> Node {
+            let all = |c: &[Node]| c.iter().map(|n| put(n, constant)).collect();
+            match node {
+                Node::And(c) => Node::And(all(c)),
+                Node::Or(c) => Node::Or(all(c)),
+                Node::Nor(c) => Node::Nor(all(c)),
+                Node::Not(n) => Node::Not(Box::new(put(n, constant))),
+                n => constant(n).map_or_else(|| n.clone(), Node::Const),
+            }
+        }
+        let root = parse::simplify(put(&self.root, &constant));
+        Some(Filter { root })
+    }
+
     /// As MongoDB's explain prints a parsed query.
     pub fn to_doc(&self) -> DocBuf {
         render::render(&self.root)

@@ -4,6 +4,7 @@
 //! with their pipeline's number: `{$facet: {…, $willBeMerged: true}}` gives `{f: 0, d: …}`. So none
 //! of them has to make one document of all that its pipelines find.
 
+use super::optimizer::whole::gives_the_same;
 use super::parse::{Inside, ParseCtx};
 use super::spill::{Tape, TapeWriter};
 use super::stage_memory::hold;
@@ -11,7 +12,7 @@ use super::{
     IdleVisitor, Op, Pipeline, PipelineHost, Share, Source, group, stream, too_much_memory,
 };
 use crate::expr::Vars;
-use bson::{Doc, DocBuf, Val, Writer};
+use bson::{Doc, DocBuf, Val, Value, Writer};
 use errors::{Result, bail};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -65,9 +66,28 @@ impl Facet {
         self.parts.iter().all(|(_, p)| first(p) == Some(true))
     }
 
-    /// The groups of the parts, in their order.
-    fn groups(&self, vars: &Arc<Vars>) -> Vec<group::Run> {
-        let first = self.parts.iter().filter_map(|(_, p)| p.stages.first());
+    /// Of each part the number of the first one that runs the same stages, which may be its own.
+    fn firsts(&self) -> Vec<usize> {
+        let written = |p: &Pipeline| {
+            let mut w = Writer::new_array();
+            for stage in p.written() {
+                w.push(stage.as_doc().as_val());
+            }
+            w.finish_array()
+        };
+        let written: Vec<Value> = self.parts.iter().map(|(_, p)| written(p)).collect();
+        let first = |(at, p): (usize, &Value)| {
+            let same = written.iter().position(|other| other == p);
+            same.filter(|_| gives_the_same(p.as_val())).unwrap_or(at)
+        };
+        written.iter().enumerate().map(first).collect()
+    }
+
+    /// The groups of the parts that run, in their order.
+    fn groups(&self, vars: &Arc<Vars>, firsts: &[usize]) -> Vec<group::Run> {
+        let runs = |at: usize| firsts.get(at).is_none_or(|first| *first == at);
+        let parts = self.parts.iter().enumerate().filter(|(at, _)| runs(*at));
+        let first = parts.filter_map(|(_, (_, p))| p.stages.first());
         let groups = first.filter_map(|s| match &s.op {
             Op::Group(g) => Some(group::Run::fed(g.clone(), vars.clone())),
             _ => None,
@@ -152,6 +172,10 @@ pub(super) struct Run {
     shared: Option<Arc<Collected>>,
     /// The groups of the parts that are still to run, where the input goes into them at once.
     fed: Option<std::collections::VecDeque<group::Run>>,
+    /// [`Facet::firsts`]; empty where each part is to be seen at work.
+    firsts: Vec<usize>,
+    /// What those have found that others repeat.
+    found: Vec<(usize, Value)>,
     /// The part that is running, and its number.
     running: Option<Box<dyn Source>>,
     part: usize,
@@ -173,6 +197,11 @@ impl Run {
             spilled: None,
             shared: None,
             fed: None,
+            firsts: match spec.numbered || spec.parts.len() < 2 {
+                true => Vec::new(),
+                false => spec.firsts(),
+            },
+            found: Vec::new(),
             running: None,
             part: 0,
             array: Writer::new_array(),
@@ -187,7 +216,8 @@ impl Run {
     /// Has all groups take in each document of the input.
     fn feed(&mut self, host: &mut dyn PipelineHost) -> Result<()> {
         let (spec, vars) = (&self.spec, &self.vars);
-        let groups = self.fed.get_or_insert_with(|| spec.groups(vars).into());
+        let firsts = &self.firsts;
+        let groups = (self.fed).get_or_insert_with(|| spec.groups(vars, firsts).into());
         let Some(input) = &mut self.input else {
             return Ok(());
         };
@@ -236,6 +266,9 @@ impl Source for Run {
         if self.done {
             return Ok(false);
         }
+        if host.watch().is_some() {
+            self.firsts.clear();
+        }
         // Explain counts each stage of a part by itself.
         let feeds = self.fed.is_some() || host.watch().is_none() && self.spec.feeds_groups();
         if feeds && self.input.is_some() {
@@ -272,6 +305,17 @@ impl Source for Run {
         }
         let spec = self.spec.clone();
         while let Some((name, pipeline)) = spec.parts.get(self.part) {
+            let first = self.firsts.get(self.part).copied();
+            let found = self.found.iter().find(|(of, _)| Some(*of) == first);
+            if let Some((_, array)) = found.filter(|_| self.running.is_none()) {
+                let more = self.results.len() + array.as_val().bytes.len();
+                check_output(more)?;
+                let share = self.share.get_or_insert_with(|| host.share());
+                hold(share, self.bytes + more, host, "$facet")?;
+                self.results.val(name, array.as_val());
+                self.part += 1;
+                continue;
+            }
             if self.running.is_none() {
                 self.running = self.begin(pipeline, host);
             }
@@ -300,7 +344,13 @@ impl Source for Run {
                 check_output(self.results.len() + self.array.len())?;
             }
             let array = std::mem::replace(&mut self.array, Writer::new_array());
-            self.results.val(name, array.finish_array().as_val());
+            let array = array.finish_array();
+            self.results.val(name, array.as_val());
+            let (_, behind) = self.firsts.split_at((self.part + 1).min(self.firsts.len()));
+            if behind.contains(&self.part) {
+                self.bytes += array.as_val().bytes.len();
+                self.found.push((self.part, array));
+            }
             self.running = None;
             self.part += 1;
         }

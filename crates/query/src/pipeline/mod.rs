@@ -63,6 +63,7 @@ mod memory_tests;
 mod tests;
 
 pub use lookup_table::Foreign;
+pub use optimizer::semi_join::{JoinedValues, SemiJoin};
 pub use parse::{
     Inside, ParseCtx, SEARCH_INDEXES_NOT_ENABLED, check_stage, is_stage, parse_transforms,
     stage_names,
@@ -523,6 +524,8 @@ impl Pipeline {
         let mut meta = self.stages.iter().any(near) || self.geo_near().is_some_and(|g| g.meta);
         let mut out = self.narrowed(from, source, false);
         let mut next = from;
+        // Of each `$unionWith` that another one repeats: the stage, and what it finds.
+        let mut unions: Vec<(usize, union_with::Found)> = Vec::new();
         while let Some(s) = self.stages.get(next) {
             let at = next;
             next += 1;
@@ -556,6 +559,12 @@ impl Pipeline {
                 out = l.attach(out, vars.clone(), read);
                 continue;
             }
+            if let Op::UnionWith(u) = &s.op {
+                let found = self.found_of_union(at, &mut unions);
+                let (spec, vars) = (u.clone(), vars.clone());
+                out = Box::new(union_with::Run::new(out, spec, vars, found));
+                continue;
+            }
             if built && matches!(s.op, Op::Out(_) | Op::Merge(_)) {
                 out = Box::new(stream::Shallow { input: out });
             }
@@ -575,6 +584,28 @@ impl Pipeline {
             ..=FEW_STAGES => out,
             stages => nested(out, stages),
         }
+    }
+
+    /// What the `$unionWith` at a place shares with those of the same text; `None` where it has none.
+    fn found_of_union(
+        &self,
+        at: usize,
+        unions: &mut Vec<(usize, union_with::Found)>,
+    ) -> Option<union_with::Found> {
+        let stage = self.stages.get(at)?;
+        let same = |other: usize| {
+            let other = self.stages.get(other);
+            other.is_some_and(|o| union_with::is_same(o, stage))
+        };
+        if let Some((_, found)) = unions.iter().find(|(other, _)| same(*other)) {
+            return Some(found.clone());
+        }
+        let repeated = (at + 1..self.stages.len()).any(same);
+        repeated.then(|| {
+            let found = union_with::Found::default();
+            unions.push((at, found.clone()));
+            found
+        })
     }
 
     /// The whole pipeline of [`Pipeline::makes_input`], or one over no documents.
@@ -624,7 +655,7 @@ impl Op {
             Op::Count(name) => Box::new(stream::Count::new(input, name.clone())),
             Op::Lookup(l) => l.attach(input, vars, None),
             Op::Facet(f) => Box::new(facet::Run::new(input, f, &vars)),
-            Op::UnionWith(u) => Box::new(union_with::Run::new(input, u.clone(), vars)),
+            Op::UnionWith(u) => Box::new(union_with::Run::new(input, u.clone(), vars, None)),
             Op::Fusion(f) => f.attach(&vars),
             Op::Score(s) => s.attach(input, vars),
             Op::GraphLookup(g) => Box::new(graph_lookup::Run::new(input, g.clone(), vars)),

@@ -1,14 +1,16 @@
-//! `$unionWith`: the input, then another collection's documents.
+//! `$unionWith`: the input, then another collection's documents. Where several stages have the same
+//! text, the first keeps what it finds for the others, as far as memory goes.
 
 use super::lookup::collection;
+use super::optimizer::whole::gives_the_same;
 use super::options::{options, string};
 use super::parse::{Inside, ParseCtx};
-use super::{IdleVisitor, Namespace, Pipeline, PipelineHost, Source};
+use super::{IdleVisitor, Namespace, Op, Pipeline, PipelineHost, Share, Source, Stage};
 use crate::expr::Vars;
 use crate::metadata::Metadata;
-use bson::{Doc, Val, tag};
+use bson::{Doc, DocBuf, Val, tag};
 use errors::{Result, bail};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 #[derive(Debug)]
 pub(crate) struct UnionWith {
@@ -53,21 +55,150 @@ impl UnionWith {
     }
 }
 
+/// What the first of several stages of one text has found, for those behind it.
+#[derive(Clone, Default)]
+pub(super) struct Found(Arc<Mutex<State>>);
+
+#[derive(Default)]
+enum State {
+    /// Nobody has begun.
+    #[default]
+    Unread,
+    Reading(Vec<DocBuf>),
+    Read(Arc<Kept>),
+    /// It is too much to keep.
+    TooMuch,
+}
+
+/// Documents, and what they hold of the memory of stages.
+struct Kept {
+    docs: Vec<DocBuf>,
+    _share: Share,
+}
+
+impl Found {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The documents, where they are known to the last.
+    fn known(&self) -> Option<Arc<Kept>> {
+        match &*self.state() {
+            State::Read(kept) => Some(kept.clone()),
+            _ => None,
+        }
+    }
+
+    /// Whether who asks is the first: then he keeps what he finds.
+    fn begin(&self) -> bool {
+        let mut state = self.state();
+        let first = matches!(*state, State::Unread);
+        if first {
+            *state = State::Reading(Vec::new());
+        }
+        first
+    }
+}
+
+/// Writes down what is found.
+struct Keeping {
+    found: Found,
+    share: Share,
+    bytes: usize,
+}
+
+impl Keeping {
+    /// `false`: there is no room.
+    fn add(&mut self, doc: Doc<'_>, limit: usize) -> bool {
+        self.bytes += doc.len() + size_of::<DocBuf>();
+        let fits = self.bytes <= limit && self.share.fits(self.bytes);
+        let mut state = self.found.state();
+        match &mut *state {
+            State::Reading(docs) if fits => docs.push(doc.to_buf()),
+            state => *state = State::TooMuch,
+        }
+        fits
+    }
+
+    fn end(self) {
+        let mut state = self.found.state();
+        if let State::Reading(docs) = &mut *state {
+            let docs = std::mem::take(docs);
+            let _share = self.share;
+            *state = State::Read(Arc::new(Kept { docs, _share }));
+        }
+    }
+}
+
 pub(super) struct Run {
     first: Option<Box<dyn Source>>,
     second: Option<Box<dyn Source>>,
     spec: Arc<UnionWith>,
     vars: Arc<Vars>,
+    /// Of the stages of this text, where there are several.
+    found: Option<Found>,
+    keeping: Option<Keeping>,
 }
 
 impl Run {
-    pub fn new(input: Box<dyn Source>, spec: Arc<UnionWith>, vars: Arc<Vars>) -> Run {
+    pub fn new(
+        input: Box<dyn Source>,
+        spec: Arc<UnionWith>,
+        vars: Arc<Vars>,
+        found: Option<Found>,
+    ) -> Run {
         Run {
             first: Some(input),
             second: None,
             spec,
             vars,
+            found,
+            keeping: None,
         }
+    }
+
+    /// The other collection's documents.
+    fn open(&mut self, host: &mut dyn PipelineHost) -> Result<Box<dyn Source>> {
+        if let Some(kept) = self.found.as_ref().and_then(Found::known) {
+            return Ok(Box::new(Again { kept, next: 0 }));
+        }
+        let source = match &self.spec.from {
+            Some(ns) => host.open(ns, &self.spec.pipeline, &self.vars)?,
+            None => self.spec.pipeline.run_alone(&self.vars),
+        };
+        if let Some(found) = self.found.as_ref().filter(|f| f.begin()) {
+            self.keeping = Some(Keeping {
+                found: found.clone(),
+                share: host.share(),
+                bytes: 0,
+            });
+        }
+        Ok(source)
+    }
+}
+
+/// Documents that were found before.
+struct Again {
+    kept: Arc<Kept>,
+    next: usize,
+}
+
+impl Source for Again {
+    fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool> {
+        host.check()?;
+        let more = self.next < self.kept.docs.len();
+        self.next += usize::from(more);
+        Ok(more)
+    }
+
+    fn doc(&self) -> Doc<'_> {
+        let at = self.next.checked_sub(1);
+        at.and_then(|at| self.kept.docs.get(at))
+            .map_or(Doc::EMPTY, DocBuf::as_doc)
+    }
+
+    fn parts(&mut self, _wanted: bool, _to: &mut dyn IdleVisitor) -> Result<()> {
+        Ok(())
     }
 }
 
@@ -79,17 +210,23 @@ impl Source for Run {
             }
             self.first = None;
         }
-        let second = match &mut self.second {
-            Some(s) => s,
-            None => {
-                let s = match &self.spec.from {
-                    Some(ns) => host.open(ns, &self.spec.pipeline, &self.vars)?,
-                    None => self.spec.pipeline.run_alone(&self.vars),
-                };
-                self.second.insert(s)
-            }
+        if self.second.is_none() {
+            self.second = Some(self.open(host)?);
+        }
+        let Some(second) = &mut self.second else {
+            return Ok(false);
         };
-        second.advance(host)
+        let more = second.advance(host)?;
+        if let Some(mut keeping) = self.keeping.take() {
+            match more {
+                true if keeping.add(second.doc(), host.memory_limit()) => {
+                    self.keeping = Some(keeping);
+                }
+                true => {}
+                false => keeping.end(),
+            }
+        }
+        Ok(more)
     }
 
     fn doc(&self) -> Doc<'_> {
@@ -112,4 +249,11 @@ impl Source for Run {
             _ => Ok(()),
         }
     }
+}
+
+/// Whether two stages of a pipeline are one and the same `$unionWith`.
+pub(super) fn is_same(a: &Stage, b: &Stage) -> bool {
+    matches!((&a.op, &b.op), (Op::UnionWith(_), Op::UnionWith(_)))
+        && a.spec == b.spec
+        && gives_the_same(a.spec.as_val())
 }

@@ -255,11 +255,13 @@ pub(super) fn into_union(place: &Place<'_>) -> Option<Vec<Stage>> {
     };
     let shown = show_union(&union);
     let op = Op::UnionWith(Arc::new(union));
-    *out.get_mut(1)? = Stage::new(place.first.name, shown.as_doc().as_val(), op);
+    let mut stage = Stage::new(place.first.name, shown.as_doc().as_val(), op);
+    stage.copied = place.first.copied;
+    *out.get_mut(1)? = stage;
     Some(out)
 }
 
-fn show_union(union: &UnionWith) -> DocBuf {
+pub(super) fn show_union(union: &UnionWith) -> DocBuf {
     let mut w = Writer::new();
     if let Some(from) = &union.from {
         w.str("coll", &from.coll);

@@ -3,8 +3,8 @@
 //! A rule looks at two neighbours, and at what stands before them, and says what is to stand in
 //! their place. It asks stages what they do (`effect`), and filters what of them may move
 //! (`predicate`); `matches` has the rules of `$match`, `sequence` those of `$sort`, `$limit` and
-//! `$skip`. The rules are tried until none applies any more. Two look at all stages (`whole`): one
-//! before these, one behind them.
+//! `$skip`. The rules are tried until none applies any more. Three look at all stages (`whole`): one
+//! before these, two behind them. `semi_join` says what the other side of a join may tell before.
 //!
 //! Invariant: the documents that come out, and their order where one is promised, are those of the
 //! stages as they were written. An error that a stage would raise for a document may be missing
@@ -21,10 +21,11 @@ mod matches;
 mod predicate;
 #[cfg(test)]
 mod random;
+pub(super) mod semi_join;
 mod sequence;
 #[cfg(test)]
 mod tests;
-mod whole;
+pub(super) mod whole;
 
 use super::facet::Facet;
 use super::lookup::Lookup;
@@ -47,7 +48,7 @@ pub(super) struct Place<'a> {
 type Rule = fn(&Place<'_>) -> Option<Vec<Stage>>;
 
 /// The rules by their names, in the order in which they are tried.
-const RULES: [(&str, Rule); 13] = [
+const RULES: [(&str, Rule); 14] = [
     ("match_and_match", matches::join),
     ("match_before_stage", matches::before_stage),
     ("match_before_sort", matches::before_sort),
@@ -61,6 +62,7 @@ const RULES: [(&str, Rule); 13] = [
     ("match_copied_before_bucket", matches::copied_before_bucket),
     ("limit_before_stage", sequence::limit_before_stage),
     ("sort_before_stage", sequence::sort_before_stage),
+    ("limit_into_union", sequence::limit_into_union),
 ];
 
 /// So many times a rule is applied to one pipeline at most: a thousand stages take half a million.
@@ -88,7 +90,7 @@ impl Pipeline {
         let inside = |s: Stage| inside(s, rules);
         let stages = self.stages.iter().cloned().map(inside).collect();
         let stages = rearranged(whole::filter_facets(stages), rules);
-        let stages = coalesce(whole::without_unused(stages));
+        let stages = coalesce(whole::without_unused(whole::joined_once(stages)));
         Pipeline {
             // Rules have put more into some of them.
             stages: stages.into_iter().map(inside).collect(),
@@ -118,9 +120,13 @@ fn rearranged(mut stages: Vec<Stage>, rules: &[(&str, Rule)]) -> Vec<Stage> {
     stages
 }
 
-/// The stage with the pipelines that it runs itself optimized.
+/// The stage with the pipelines that it runs itself optimized; a filter with what is known of it.
 fn inside(mut stage: Stage, rules: &[(&str, Rule)]) -> Stage {
     let op = match &stage.op {
+        Op::Match(f) => match f.with_constants() {
+            Some(known) => return matches::stage(known),
+            None => return stage,
+        },
         Op::Lookup(l) if !l.pipeline.is_empty() => Op::Lookup(Arc::new(Lookup {
             pipeline: l.pipeline.optimized_by(rules),
             ..Lookup::clone(l)

@@ -24,7 +24,7 @@ pub(super) struct Passage<'a> {
 pub(super) struct Split {
     pub moved: Vec<Node>,
     pub rest: Vec<Node>,
-    /// Whether a part that moves has other paths than it had.
+    /// Whether a part that moves is not as it was written.
     pub renamed: bool,
 }
 
@@ -45,9 +45,14 @@ impl Split {
             renamed: false,
         };
         for node in conjuncts(filter) {
-            match passage.take(node, &mut split.renamed) {
-                Some(moved) => split.moved.push(moved),
-                None => split.rest.push(node.clone()),
+            if let Some(moved) = passage.take(node, &mut split.renamed) {
+                split.moved.push(moved);
+            } else if let Some((moved, rest)) = passage.take_first(node) {
+                split.moved.extend(moved);
+                split.rest.push(rest);
+                split.renamed = true;
+            } else {
+                split.rest.push(node.clone());
             }
         }
         (!split.moved.is_empty()).then_some(split)
@@ -55,6 +60,26 @@ impl Split {
 }
 
 impl Passage<'_> {
+    /// Of an `$expr` with `$and` the first operands that may move, and the rest. One behind another
+    /// that stays would be evaluated for more documents, and may fail.
+    fn take_first(&self, node: &Node) -> Option<(Vec<Node>, Node)> {
+        let Node::Expr(e) = node else {
+            return None;
+        };
+        let moves = |e: &Expression| !e.is_random() && (self.expr)(e);
+        let mut taken = None;
+        for n in 1.. {
+            match e.divided(n) {
+                Some((first, rest)) if first.last().is_some_and(moves) => {
+                    let first = first.into_iter().map(Node::Expr).collect();
+                    taken = Some((first, Node::Expr(rest)));
+                }
+                _ => break,
+            }
+        }
+        taken
+    }
+
     fn take(&self, node: &Node, renamed: &mut bool) -> Option<Node> {
         let mut all = |list: &[Node]| -> Option<Vec<Node>> {
             list.iter().map(|n| self.take(n, renamed)).collect()

@@ -6,6 +6,7 @@
 use super::super::tests::{Memory, docs, parse_under, parse_value_under};
 use super::super::{Op, Pipeline, Stage, over_docs, union_with::UnionWith};
 use super::predicate::{Passage, Split};
+use super::semi_join::JoinedValues;
 use super::{Place, RULES, Rule};
 use crate::expr::Vars;
 use crate::filter::{Filter, Node};
@@ -169,7 +170,7 @@ const REDACT: [&str; 3] = [
 ];
 
 fn stage(r: &mut Random, depth: usize) -> String {
-    match r.below(if depth == 0 { 22 } else { 26 }) {
+    match r.below(if depth == 0 { 26 } else { 30 }) {
         0..=5 => format!(r#"{{"$match":{}}}"#, query(r, 1)),
         6..=9 => transform(r),
         10 => {
@@ -224,12 +225,44 @@ fn stage(r: &mut Random, depth: usize) -> String {
             format!(r#"{join},{{"$group":{{"_id":"${}","b":{{"$sum":1}}}}}}"#, r.of(&["a", "b", "c", "d"]))
         }
         21 => r#"{"$count":"a"}"#.to_string(),
-        22 | 23 => format!(
+        22 => {
+            // Of one order, so that the same ones are the first.
+            let chosen = r.of(&[r#"{"$limit":2}"#, r#"{"$sort":{"a":1,"_id":1,"b":1,"c":1,"d":1}},{"$limit":3}"#, r#"{"$sort":{"b":-1,"_id":1,"a":1,"c":1,"d":1}},{"$skip":1},{"$limit":2}"#]);
+            let more = r.of(&["", r#"{"$unionWith":"other"},"#]);
+            format!(r#"{more}{{"$unionWith":"other"}},{chosen}"#)
+        }
+        23 => {
+            let (x, y) = (r.of(&["a", "c", "d"]), r.of(&["b", "c", "d"]));
+            let join = |to: &str, by: &str| format!(r#"{{"$lookup":{{"from":"other","localField":"{by}","foreignField":"b","as":"{to}"}}}}"#);
+            let by = r.of(&["a", "b", "a.b"]);
+            let between = if r.below(2) == 0 { format!("{},", transform(r)) } else { String::new() };
+            format!("{},{between}{}", join(x, by), join(y, by))
+        }
+        24 => {
+            let made = r.of(&["c", "d"]);
+            let join = format!(r#"{{"$lookup":{{"from":"other","localField":"{}","foreignField":"{}","as":"{made}"}}}}"#, r.of(&["a", "b", "a.b"]), r.of(&["a", "b", "_id"]));
+            let unwind = r.of(&["", "{}", r#","preserveNullAndEmptyArrays":true"#]);
+            let unwind = match unwind {
+                "" => String::new(),
+                "{}" => format!(r#",{{"$unwind":"${made}"}}"#),
+                more => format!(r#",{{"$unwind":{{"path":"${made}"{more}}}}}"#),
+            };
+            format!(r#"{join}{unwind},{{"$match":{{"{made}.{}":{}}}}}"#, r.of(&["a", "b", "a.b", "_id"]), test(r))
+        }
+        25 => {
+            let both: Vec<String> = (0..2 + r.below(2)).map(|_| format!(r#"{{"$gte":["${}",{}]}}"#, r.of(&NAMES), r.below(3))).collect();
+            format!(r#"{{"$match":{{"$expr":{{"${}":[{}]}}}}}}"#, r.of(&["and", "and", "or"]), both.join(","))
+        }
+        26 | 27 => format!(
             r#"{{"$facet":{{"a":[{{"$match":{}}},{}],"b":[{{"$match":{}}},{{"$limit":2}}]}}}}"#,
             query(r, 1), stage(r, 0), query(r, 1)
         ),
-        24 => format!(r#"{{"$unionWith":{{"coll":"other","pipeline":{}}}}}"#, stages(r, depth - 1)),
-        25 => format!(r#"{{"$facet":{{"a":{},"b":[{{"$limit":2}}]}}}}"#, stages(r, depth - 1)),
+        28 => format!(r#"{{"$unionWith":{{"coll":"other","pipeline":{}}}}}"#, stages(r, depth - 1)),
+        29 => {
+            let a = stages(r, depth - 1);
+            let b = if r.below(3) == 0 { a.clone() } else { r#"[{"$limit":2}]"#.to_string() };
+            format!(r#"{{"$facet":{{"a":{a},"b":{b}}}}}"#)
+        }
         _ => format!(r#"{{"$lookup":{{"from":"other","pipeline":{},"as":"d"}}}}"#, stages(r, depth - 1)),
     }
 }
@@ -259,9 +292,13 @@ impl Case {
     }
 
     fn run(&self, pipeline: &Pipeline) -> Result<Vec<DocBuf>, i32> {
+        self.run_over(pipeline, &self.input)
+    }
+
+    fn run_over(&self, pipeline: &Pipeline, input: &str) -> Result<Vec<DocBuf>, i32> {
         let mut host = Memory::default();
         host.collections.insert("other".into(), docs(&self.other));
-        let input = over_docs(docs(&self.input));
+        let input = over_docs(docs(input));
         let mut source = pipeline.attach(0, input, &Arc::new(Vars::new(0)));
         let mut out = Vec::new();
         loop {
@@ -273,12 +310,33 @@ impl Case {
         }
     }
 
+    /// The pipeline with its first join turned round that may be. `heeds`: values that are no filter
+    /// are heeded.
+    fn turned_round(&self, pipeline: &Pipeline, heeds: bool) -> Option<(Pipeline, String)> {
+        let join = pipeline.semi_joins().into_iter().next()?;
+        let wanted = self.run_over(&join.wanted, &self.other).ok()?;
+        let mut values = JoinedValues::default();
+        for d in wanted {
+            if !values.add(d.as_doc(), &join.foreign) && heeds {
+                return None;
+            }
+        }
+        let turned = pipeline.joined_with(&join, values);
+        let by = turned.first_filter()?.as_doc().to_string();
+        Some((turned, by))
+    }
+
     /// What is wrong with a pipeline that rules have made of it. An error may be missing then.
     fn differs(&self, rules: &[(&str, Rule)]) -> Option<String> {
         let pipeline = parse_under(&self.stages, self.collation).ok()?;
         let want = self.run(&pipeline).ok()?;
         let optimized = pipeline.optimized_by(rules);
         let found = self.run(&optimized);
+        if let Some((turned, by)) = self.turned_round(&optimized, true)
+            && self.run(&turned) != Ok(want.clone())
+        {
+            return Some(format!("turned round by {by}: {}", self.stages));
+        }
         let mut written = Writer::new_array();
         for stage in optimized.written() {
             written.push(stage.as_doc().as_val());
@@ -370,7 +428,7 @@ fn renamed(place: &Place<'_>, name: &str, to: &crate::path::FieldPath) -> Option
 }
 
 /// Rules without their conditions, by what is missing.
-const CARELESS: [(&str, Rule); 16] = [
+const CARELESS: [(&str, Rule); 18] = [
     ("$project: a field that is made", |p| {
         match (&p.first.op, p.first.name) {
             (Op::Transform(_), "$project") => all_before(p),
@@ -478,6 +536,22 @@ const CARELESS: [(&str, Rule); 16] = [
             _ => None,
         }
     }),
+    ("$unionWith: only its sides are cut short", |p| {
+        match (&p.first.op, &p.second.op) {
+            (Op::UnionWith(_), Op::Limit(_)) => Some(vec![p.second.clone(), p.first.clone()]),
+            _ => None,
+        }
+    }),
+    (
+        "$lookup of one text: what it reads is written",
+        |p| match (&p.first.op, &p.second.op) {
+            (Op::Lookup(first), Op::Lookup(second)) if first.fields == second.fields => {
+                let copy = super::whole::copy_of(first.as_.as_str(), second.as_.as_str())?;
+                Some(vec![p.first.clone(), copy])
+            }
+            _ => None,
+        },
+    ),
     ("$limit: what changes the number", |p| {
         match (&p.first.op, &p.second.op) {
             (Op::Unwind(_) | Op::Redact(_) | Op::Match(_), Op::Limit(_) | Op::Skip(_)) => {
@@ -502,4 +576,20 @@ fn a_rule_without_its_condition_is_found() {
         assert!(found.is_some(), "{what} was not found");
         println!("{what}: found by pipeline {}", found.unwrap_or(0));
     }
+}
+
+#[test]
+fn a_join_that_is_turned_round_without_care_is_found() {
+    let seed = number("PANDO_SEED", 42);
+    let found = (0..50_000u64).find(|i| {
+        let case = Case::of(&mut Random(seed.wrapping_add(*i)));
+        let differs = || {
+            let pipeline = parse_under(&case.stages, case.collation).ok()?.optimized();
+            let want = case.run(&pipeline).ok()?;
+            let (turned, _) = case.turned_round(&pipeline, false)?;
+            (case.run(&turned) != Ok(want)).then_some(())
+        };
+        differs().is_some()
+    });
+    assert!(found.is_some());
 }

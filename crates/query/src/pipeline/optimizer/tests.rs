@@ -559,3 +559,151 @@ fn ten_stages_take_little_time() {
     println!("parsed and optimized in {each} ns");
     assert!(each < 150_000, "{each} ns");
 }
+
+#[test]
+fn a_limit_goes_into_both_sides_of_a_union() {
+    check(&[
+        (
+            r#"{"$unionWith":"u"},{"$sort":{"k":1}},{"$limit":3}"#,
+            "$sort3 $limit $unionWith[$sort3 $limit] $sort3 $limit",
+        ),
+        (
+            r#"{"$set":{"w":1}},{"$unionWith":"u"},{"$sort":{"k":1}},{"$skip":1},{"$limit":2}"#,
+            "$sort3 $limit $set $unionWith[$sort3 $limit] $sort3 $skip $limit",
+        ),
+        (
+            r#"{"$unionWith":"u"},{"$limit":3}"#,
+            "$limit $unionWith[$limit] $limit",
+        ),
+        // Already as short as that.
+        (
+            r#"{"$limit":2},{"$unionWith":"u"},{"$limit":3}"#,
+            "$limit $unionWith[] $limit",
+        ),
+        (
+            r#"{"$unionWith":"u"},{"$sort":{"k":1}}"#,
+            "$unionWith[] $sort",
+        ),
+        (
+            r#"{"$unionWith":"u"},{"$sort":{"k":1}},{"$limit":20000}"#,
+            "$unionWith[] $sort20000 $limit",
+        ),
+    ]);
+}
+
+#[test]
+fn a_join_is_done_once() {
+    const X: &str = r#"{"$lookup":{"from":"b","localField":"k","foreignField":"k","as":"x"}}"#;
+    const Y: &str = r#"{"$lookup":{"from":"b","localField":"k","foreignField":"k","as":"y"}}"#;
+    for (between, want) in [
+        ("", "$lookup[] $addFields"),
+        (r#"{"$set":{"w":1}},"#, "$lookup[] $set $addFields"),
+        (r#"{"$sort":{"x":1}},"#, "$lookup[] $sort $addFields"),
+        // What it read, or what it found, is another by then.
+        (r#"{"$set":{"k":1}},"#, "$lookup[] $set $lookup[]"),
+        (r#"{"$set":{"x":1}},"#, "$lookup[] $set $lookup[]"),
+        (r#"{"$unionWith":"u"},"#, "$lookup[] $unionWith[] $lookup[]"),
+    ] {
+        assert_eq!(optimized(&format!("{X},{between}{Y}")), want, "{between}");
+    }
+    let chance = r#"{"$lookup":{"from":"b","pipeline":[{"$sample":{"size":1}}],"as":"x"}}"#;
+    let again = chance.replace(r#""x""#, r#""y""#);
+    let found = optimized(&format!("{chance},{again}"));
+    assert_eq!(found, "$lookup[$sample] $lookup[$sample]");
+    let itself = r#"{"$lookup":{"from":"b","localField":"x","foreignField":"k","as":"x"}}"#;
+    let again = itself.replace(r#""as":"x""#, r#""as":"y""#);
+    let found = optimized(&format!("{itself},{again}"));
+    assert_eq!(found, "$lookup[] $lookup[]");
+}
+
+#[test]
+fn what_is_known_of_an_expression_is_not_computed() {
+    check(&[
+        (
+            r#"{"$match":{"$expr":{"$and":[true,{"$and":["$a",{"$gt":[2,1]},"$b"]}]}}}"#,
+            r#"{"$expr":{"$and":["$a","$b"]}}"#,
+        ),
+        (
+            r#"{"$match":{"$expr":{"$or":[{"$gt":[1,2]},{"$or":["$a","$b"]}]}}}"#,
+            r#"{"$expr":{"$or":["$a","$b"]}}"#,
+        ),
+        (
+            r#"{"$match":{"k":5,"$expr":{"$and":[1,true]}}}"#,
+            r#"{"k":5}"#,
+        ),
+        (
+            r#"{"$match":{"$or":[{"k":5},{"$expr":{"$lt":[2,1]}}]}}"#,
+            r#"{"k":5}"#,
+        ),
+        (
+            r#"{"$match":{"k":5,"$expr":false}}"#,
+            r#"{"$alwaysFalse":1}"#,
+        ),
+    ]);
+}
+
+#[test]
+fn the_first_operands_of_a_condition_may_go_alone() {
+    check(&[
+        (
+            r#"{"$set":{"w":1}},{"$match":{"$expr":{"$and":["$a","$b","$w","$c"]}}}"#,
+            r#"{"$and":[{"$expr":"$a"},{"$expr":"$b"}]} $set {"$expr":{"$and":["$w","$c"]}}"#,
+        ),
+        // It would be evaluated for more documents than before.
+        (
+            r#"{"$set":{"w":1}},{"$match":{"$expr":{"$and":["$w","$a"]}}}"#,
+            r#"$set {"$expr":{"$and":["$w","$a"]}}"#,
+        ),
+    ]);
+}
+
+/// The filters of the other sides by which joins may be turned round.
+fn turned(stages: &str) -> Vec<String> {
+    let joins = parse(&format!("[{stages}]"))
+        .unwrap()
+        .optimized()
+        .semi_joins();
+    joins.iter().map(|j| plain(&shown(&j.wanted))).collect()
+}
+
+#[test]
+fn joins_that_may_be_turned_round() {
+    const JOIN: &str = r#"{"$lookup":{"from":"b","localField":"l","foreignField":"f","as":"j"}}"#;
+    const X: &str = r#"{"$match":{"j.x":5}}"#;
+    for (before, behind, want) in [
+        (
+            "",
+            r#"{"$unwind":"$j"},{"$match":{"j.x":5}}"#,
+            vec![r#"{"x":5}"#],
+        ),
+        ("", r#"{"$match":{"j.x":5}}"#, vec![r#"{"x":5}"#]),
+        (
+            r#"{"$set":{"w":1}},{"$sort":{"w":1}},"#,
+            X,
+            vec![r#"{"x":5}"#],
+        ),
+        // What finds nothing comes out, too.
+        ("", r#"{"$match":{"j.x":null}}"#, vec![]),
+        ("", r#"{"$match":{"j.0.x":5}}"#, vec![]),
+        ("", r#"{"$match":{"$or":[{"j.x":5},{"k":1}]}}"#, vec![]),
+        (
+            "",
+            r#"{"$unwind":{"path":"$j","preserveNullAndEmptyArrays":true}},{"$match":{"k":5}}"#,
+            vec![],
+        ),
+        ("", r#"{"$unwind":"$j"}"#, vec![]),
+        // A filter would see other documents than the stage before lets pass, or another field.
+        (r#"{"$limit":3},"#, X, vec![]),
+        (r#"{"$set":{"l":1}},"#, X, vec![]),
+    ] {
+        assert_eq!(
+            turned(&format!("{before}{JOIN},{behind}")),
+            want,
+            "{before} {behind}"
+        );
+    }
+    let chance = r#"{"$lookup":{"from":"b","localField":"l","foreignField":"f","pipeline":[{"$match":{"$sampleRate":0.5}}],"as":"j"}},{"$unwind":"$j"}"#;
+    assert!(turned(chance).is_empty());
+    let lets = r#"{"$lookup":{"from":"b","localField":"l","foreignField":"f","let":{"y":"$y"},"pipeline":[{"$match":{"$expr":{"$eq":["$x","$$y"]}}}],"as":"j"}},{"$unwind":"$j"}"#;
+    assert!(turned(lets).is_empty());
+}

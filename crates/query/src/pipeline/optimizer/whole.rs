@@ -1,10 +1,16 @@
 //! Rules that look at more than two neighbours: a filter that all pipelines of a `$facet` share,
-//! and stages whose result nobody uses.
+//! joins that were done before, and stages whose result nobody uses.
 
+use super::super::lookup::Lookup;
 use super::super::{Op, Stage};
-use super::effect::needed;
+use super::effect::{Rows, needed};
 use super::matches;
+use crate::expr::ParseEnv;
 use crate::filter::{Filter, Node};
+use crate::transform::Transform;
+use bson::{DocBuf, Val, Writer};
+use memchr::memmem;
+use std::sync::Arc;
 
 /// Before a `$facet` whose pipelines all begin with filters goes what one of them must find.
 pub(super) fn filter_facets(stages: Vec<Stage>) -> Vec<Stage> {
@@ -45,7 +51,7 @@ fn common_filter(stage: &Stage) -> Option<Filter> {
 }
 
 /// Whether it may be asked twice of a document, with the same answer.
-fn is_repeatable(node: &Node) -> bool {
+pub(super) fn is_repeatable(node: &Node) -> bool {
     match node {
         Node::And(c) | Node::Or(c) | Node::Nor(c) => c.iter().all(is_repeatable),
         Node::Not(n) => is_repeatable(n),
@@ -75,4 +81,102 @@ fn is_unused(stage: &Stage, behind: &[Stage]) -> bool {
     let effect = stage.effect();
     let kept = |p: &String| effect.keeps(p.split('.').next().unwrap_or(""));
     effect.one_by_one() && needed(behind).is_some_and(|paths| paths.iter().all(kept))
+}
+
+/// Names in a specification by which two runs of it may give something else.
+const BY_CHANCE: [&[u8]; 6] = [
+    b"$rand",
+    b"$sample",
+    b"$where",
+    b"$function",
+    b"$accumulator",
+    b"$_internalJs",
+];
+
+/// Whether what is specified so gives the same each time it is run. A text that only looks like
+/// chance counts as such.
+pub(in super::super) fn gives_the_same(spec: Val<'_>) -> bool {
+    !(BY_CHANCE.iter()).any(|name| memmem::find(spec.bytes, name).is_some())
+}
+
+/// A `$lookup` of the same text as one before it takes what that has found, where both the fields
+/// that it reads and what was found are still as they were.
+pub(super) fn joined_once(mut stages: Vec<Stage>) -> Vec<Stage> {
+    for at in 1..stages.len() {
+        let (before, rest) = stages.split_at(at);
+        if let Some(stage) = rest.first().and_then(|s| found_before(before, s)) {
+            stages[at] = stage;
+        }
+    }
+    stages
+}
+
+fn found_before(before: &[Stage], stage: &Stage) -> Option<Stage> {
+    let Op::Lookup(lookup) = &stage.op else {
+        return None;
+    };
+    let to = plain_name(lookup)?;
+    let spec = without_as(stage);
+    if !gives_the_same(spec.as_doc().as_val()) {
+        return None;
+    }
+    let read = lookup.needed()?;
+    let top = |path: &String| path.split('.').next().unwrap_or("").to_string();
+    let same: Vec<String> = read.iter().map(top).collect();
+    for (at, s) in before.iter().enumerate().rev() {
+        let effect = s.effect();
+        if !same.iter().all(|name| effect.keeps(name)) {
+            return None;
+        }
+        let chooses = matches!(
+            s.op,
+            Op::Sort(..) | Op::Limit(_) | Op::Skip(_) | Op::Sample(_)
+        );
+        if let Op::Lookup(earlier) = &s.op
+            && let Some(from) = plain_name(earlier)
+            && without_as(s) == spec
+        {
+            // What it found must have come as far as here.
+            let kept = |s: &Stage| s.effect().keeps(from);
+            let (_, between) = before.split_at(at + 1);
+            return match from != to && between.iter().all(kept) {
+                true => copy_of(from, to),
+                false => None,
+            };
+        }
+        if effect.rows == Rows::Together && !chooses {
+            return None;
+        }
+    }
+    None
+}
+
+/// The name that a `$lookup` writes whole.
+fn plain_name(lookup: &Lookup) -> Option<&str> {
+    let name = lookup.as_.as_str();
+    let plain = lookup.as_.len() == 1 && lookup.unwinding.is_none() && !name.starts_with('$');
+    plain.then_some(name)
+}
+
+fn without_as(stage: &Stage) -> DocBuf {
+    let mut w = Writer::new();
+    let spec = stage.spec.as_val().as_doc();
+    for e in spec
+        .iter()
+        .flat_map(|d| d.iter())
+        .filter(|e| e.name != "as")
+    {
+        w.val(e.name, e.val);
+    }
+    w.finish()
+}
+
+pub(super) fn copy_of(from: &str, to: &str) -> Option<Stage> {
+    let mut w = Writer::new();
+    w.str(to, &format!("${from}"));
+    let spec = w.finish();
+    let env = ParseEnv::new();
+    let transform = Transform::add_fields("$addFields", spec.as_doc(), &env).ok()?;
+    let op = Op::Transform(Arc::new(transform));
+    Some(Stage::new("$addFields", spec.as_doc().as_val(), op))
 }
