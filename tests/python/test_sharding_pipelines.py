@@ -39,7 +39,7 @@ def db(cluster):
             coll.insert_many(documents)
             for field in ["k", "g", "o.k", "a.x"]:
                 coll.create_index(field)
-        database.u.insert_many([{"_id": i, "k": i, "name": f"n{i}"} for i in range(300)])
+        database.u.insert_many([{"_id": i, "k": i, "up": i - 1, "name": f"n{i}"} for i in range(300)])
         database.u.create_index("k")
         database.big.insert_many([{"_id": i, "k": i, "pad": PAD} for i in range(1500)])
         yield database
@@ -129,9 +129,17 @@ TRAVELS = {
         500,
         12_000,
     ),
-    "$graphLookup": (
+    "$graphLookup, $group": (
         [
-            {"$graphLookup": {"from": "u", "startWith": "$k", "connectFromField": "k", "connectToField": "k", "as": "j"}},
+            {"$graphLookup": {"from": "u", "startWith": "$h", "connectFromField": "up", "connectToField": "k", "as": "j", "maxDepth": 3, "restrictSearchWithMatch": {"k": {"$lt": 90}}}},
+            {"$group": {"_id": {"$size": "$j"}, "n": {"$sum": 1}}},
+        ],
+        5,
+        1000,
+    ),
+    "$graphLookup in what is not little": (
+        [
+            {"$graphLookup": {"from": "big", "startWith": "$k", "connectFromField": "k", "connectToField": "k", "as": "j"}},
             {"$group": {"_id": {"$size": "$j"}, "n": {"$sum": 1}}},
         ],
         500,
@@ -176,6 +184,69 @@ def test_explain_tells_what_each_shard_gets(db):
     each, rest = parts({"$match": {"g": 3}}, {"$group": {"_id": "$h", "m": {"$avg": "$k"}}}, {"$limit": 1})
     assert each[1] == {"$group": {"_id": "$h", "m": {"$avg": "$k"}, "$willBeMerged": True}}
     assert rest == [{"$group": {"_id": "$h", "m": {"$avg": "$k"}, "$doingMerge": True}}, {"$limit": 1}]
+
+
+def test_explain_of_a_view_tells_what_each_shard_gets(db):
+    db.create_collection("later", viewOn="t", pipeline=[{"$addFields": {"y": {"$add": ["$h", 1]}}}])
+    db.create_collection("beside_it", viewOn="u", pipeline=[{"$addFields": {"y": 1}}])
+
+    def explain(command):
+        return db.command("explain", command, verbosity="executionStats")
+
+    found = explain({"find": "later", "filter": {"k": 700}})
+    assert list(found["shards"]) == ["s1"] and found["splitPipeline"] is None
+    (cursor, *_) = found["shards"]["s1"]["stages"]
+    assert cursor["$cursor"]["executionStats"]["totalDocsExamined"] == 1
+    found = explain({"aggregate": "later", "pipeline": [{"$match": {"g": 3}}, {"$group": {"_id": "$y", "n": {"$sum": 1}}}], "cursor": {}})
+    assert set(found["shards"]) == {"s0", "s1"}
+    each, rest = found["splitPipeline"]["shardsPart"], found["splitPipeline"]["mergerPart"]
+    assert each[0] == {"$match": {"g": 3}} and each[-1]["$group"]["$willBeMerged"] is True
+    assert rest[0]["$group"]["$doingMerge"] is True
+    assert list(explain({"count": "later", "query": {"k": 3}})["shards"]) == ["s0"]
+    # All of it is in one place: that explains it.
+    found = explain({"find": "beside_it", "filter": {"k": 7}})
+    assert "shards" not in found and found["stages"][0]["$cursor"]["queryPlanner"]["namespace"] == "pipes.u"
+
+
+def test_explain_shows_a_pipeline_whole_that_one_shard_runs(db):
+    pipeline = [{"$match": {"k": 7}}, {"$lookup": {"from": "u", "localField": "k", "foreignField": "k", "as": "j"}}, {"$count": "n"}]
+    found = db.command("explain", {"aggregate": "t", "pipeline": pipeline, "cursor": {}}, verbosity="queryPlanner")
+    assert list(found["shards"]) == ["s0"] and found["splitPipeline"] is None
+
+
+def test_a_join_with_what_is_sharded_asks_for_many_at_once(cluster, db):
+    """Of each batch of documents one query goes to the shards that have the values that are joined."""
+    beside = shard(db, "beside", {"k": 1}, at=[DOCUMENTS // 2])
+    documents = [{"_id": i, "k": i, "name": f"n{i}"} for i in range(DOCUMENTS)]
+    beside.insert_many(documents)
+    db.beside_plain.insert_many(documents)
+
+    def finds(pipeline):
+        directs = [cluster.on_shard(name) for name in cluster.shards]
+        for direct in directs:
+            direct.pipes.command("profile", 2)
+        given = list(db.t.aggregate(pipeline))
+        counted = []
+        for direct in directs:
+            direct.pipes.command("profile", 0)
+            counted.append(direct.pipes["system.profile"].count_documents({"ns": "pipes.beside", "op": "query"}))
+            direct.pipes.drop_collection("system.profile")
+            direct.close()
+        return given, counted
+
+    def joined(name, local, *more):
+        return [{"$lookup": {"from": name, "localField": local, "foreignField": "k", "as": "j"}}, *more]
+
+    for more in [[{"$project": {"n": {"$size": "$j"}}}], [{"$unwind": "$j"}, {"$project": {"j": 1}}], [{"$unwind": "$j"}, {"$match": {"j.name": "n7"}}]]:
+        for local in ["k", "h"]:
+            given, counted = finds(joined("beside", local, *more))
+            same(given, db.t.aggregate(joined("beside_plain", local, *more)))
+            assert sum(counted) <= 30, (local, more, counted)
+    # Values of one shard go to that one.
+    given, counted = finds([{"$match": {"g": {"$gte": 0}}}, *joined("beside", "h", {"$count": "n"})])
+    assert given == [{"n": DOCUMENTS}]
+    given, counted = finds([{"$match": {"k": {"$gte": 100, "$lt": 900}}}, *joined("beside", "h", {"$project": {"j.name": 1}})])
+    assert len(given) == 800 and counted[1] == 0 and 0 < counted[0] <= 15
 
 
 def test_states_that_are_too_long_to_send(db):

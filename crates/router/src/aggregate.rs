@@ -34,7 +34,7 @@ pub(crate) fn stage_of(stage: Val<'_>) -> Option<(&str, Val<'_>)> {
 }
 
 /// The other collections that a pipeline reads or writes, by full name.
-fn foreign(db: &str, stages: Doc<'_>, found: &mut Vec<String>) {
+pub(crate) fn foreign(db: &str, stages: Doc<'_>, found: &mut Vec<String>) {
     for (name, v) in stages.values().filter_map(stage_of) {
         let spec = v.as_doc().unwrap_or(Doc::EMPTY);
         let mut add = |v: Option<Val<'_>>| {
@@ -133,7 +133,7 @@ fn moved_filter(db: &str, body: Doc<'_>, own: Option<Doc<'_>>, stages: Doc<'_>) 
 }
 
 /// Whether a pipeline begins with one that ranks what several others find.
-fn fuses(stages: Doc<'_>) -> bool {
+pub(crate) fn fuses(stages: Doc<'_>) -> bool {
     let first = stages.values().next().and_then(stage_of);
     first.is_some_and(|(name, _)| matches!(name, "$rankFusion" | "$scoreFusion"))
 }
@@ -229,7 +229,7 @@ pub(crate) fn on_one_shard(
 }
 
 /// Whether all of these collections are on one shard, as far as they exist.
-fn are_all_on(router: &Router, shard: &str, others: &[String]) -> Outcome<bool> {
+pub(crate) fn are_all_on(router: &Router, shard: &str, others: &[String]) -> Outcome<bool> {
     for other in others {
         match router.cluster.placement(other)? {
             None => {}
@@ -457,7 +457,7 @@ fn split(
 ) -> Outcome<DocBuf> {
     let holds = command.collation(placement);
     let asked = asked(command.db, command.body, holds)?;
-    let join = |spec: Doc<'_>| small_side(router, command, &asked, spec);
+    let join = |name: &str, spec: Doc<'_>| small_side(router, command, &asked, name, spec);
     let parts = Parts::of(&asked, stages, &join)?;
     let states = parts.states;
     let ended = in_parts(router, command, placement, ns, shards, parts, holds);

@@ -108,6 +108,7 @@ impl Elsewhere for Foreign {
             documents: number("count"),
             bytes: number("size"),
             indexed: path.is_id() || all.any(|i| i.as_doc().is_some_and(serves)),
+            remote: true,
         })
     }
 

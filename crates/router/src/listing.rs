@@ -4,13 +4,15 @@ use crate::access;
 use crate::cursors;
 use crate::metadata::{CONFIG, Placement, Whole, all, run};
 use crate::pipeline_parts::Parts;
-use crate::request::{Command, finish};
+use crate::request::{Command, finish, own};
 use crate::scratch::{check_arguments, compute_for, sound};
 use crate::service_impl::Router;
 use crate::small_side::small_side;
-use crate::{Failure, Outcome, aggregate, find};
+use crate::upstream::with_fields;
+use crate::{Failure, Outcome, aggregate, find, views};
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use errors::{Code, err};
+use service::Request;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -339,11 +341,46 @@ pub(crate) fn of_collection(router: &Router, command: &Command<'_>) -> Outcome<D
     })
 }
 
-/// What each shard would do.
+/// What each shard would do. A view is read as the pipeline over what lies below it, unless all of
+/// that is on the shard that keeps the view: then that is asked for the view itself.
 pub(crate) fn explain(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     let Some(inner) = command.document("explain") else {
         return Err(err!(BadValue, "explain needs a command").into());
     };
+    if let Some(view) = view_of(router, command.db, inner)? {
+        let asked = with_fields(inner, doc! {"$db": command.db}.as_doc());
+        let request = Request::own(asked.as_doc());
+        if let Some(below) = views::below(&Command::of(&request)?, &view)? {
+            let mut w = Writer::new();
+            w.open_doc("explain");
+            for e in below.as_doc().iter().filter(|e| e.name != "$db") {
+                w.val(e.name, e.val);
+            }
+            w.close();
+            for e in command.body.iter().skip(1) {
+                w.val(e.name, e.val);
+            }
+            return own(router, &w.finish(), explain);
+        }
+    }
+    explain_stored(router, command, inner)
+}
+
+/// The view that a command reads, where what lies below it is elsewhere.
+fn view_of(router: &Router, db: &str, inner: Doc<'_>) -> Outcome<Option<views::View>> {
+    let first = inner.first();
+    let name = first.and_then(|e| e.val.as_str()).unwrap_or_default();
+    let Some(Placement::Whole(whole)) = router.cluster.placement(&format!("{db}.{name}"))? else {
+        return Ok(None);
+    };
+    let view = views::defined(router, &whole.shard, db, name)?;
+    Ok(match view {
+        Some(view) if !aggregate::are_all_on(router, &whole.shard, &view.reads(db))? => Some(view),
+        _ => None,
+    })
+}
+
+fn explain_stored(router: &Router, command: &Command<'_>, inner: Doc<'_>) -> Outcome<DocBuf> {
     let first = inner.first();
     let collection = first.and_then(|e| e.val.as_str()).unwrap_or_default();
     let ns = format!("{}.{collection}", command.db);
@@ -432,8 +469,13 @@ fn explain_pipeline(
     let stages = inner.get("pipeline").and_then(Val::as_array);
     let stages = stages.unwrap_or(Doc::EMPTY);
     let asked = aggregate::asked(command.db, inner, collation)?;
-    let join = |spec: Doc<'_>| small_side(router, command, &asked, spec);
-    let is_split = shards.len() != 1 || !aggregate::is_of_one_collection(command.db, stages);
+    let join = |name: &str, spec: Doc<'_>| small_side(router, command, &asked, name, spec);
+    let mut others = Vec::new();
+    aggregate::foreign(command.db, stages, &mut others);
+    let is_split = match shards {
+        [shard] => aggregate::fuses(stages) || !aggregate::are_all_on(router, shard, &others)?,
+        _ => true,
+    };
     let (each, rest) = match is_split {
         true => Parts::of(&asked, stages, &join)?.shown(),
         false => (stages.as_array_val().to_value(), Val::NULL.to_value()),

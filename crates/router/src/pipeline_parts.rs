@@ -4,6 +4,7 @@
 //! ```text
 //! $match … $project   each shard              │ rest here
 //! $lookup of little   with what it looks up   │ as one of these, where the rest reduces documents
+//! $graphLookup, too
 //! $sort ($skip) $limit                        │ merged in that order, rest here
 //! $group              states of its groups    │ merged, rest here
 //! $sort $group        states with sort keys   │ where what heeds the order can be merged by them
@@ -17,6 +18,9 @@
 //!
 //! Invariant: a stage that needs all documents sees all of them, with what was known of them, in
 //! the order in which it is promised them.
+
+#[cfg(test)]
+mod random;
 
 use crate::Outcome;
 use crate::aggregate::stage_of;
@@ -41,6 +45,9 @@ const STREAMING: [&str; 9] = [
     "$replaceWith",
     "$redact",
 ];
+
+/// Stages that shards do with what they join sent along.
+const JOINS: [&str; 2] = ["$lookup", "$graphLookup"];
 
 /// Stages that make less of their documents on the shards already.
 const REDUCING: [&str; 4] = ["$group", "$count", "$limit", "$sort"];
@@ -115,8 +122,9 @@ impl Asked<'_> {
     }
 }
 
-/// A `$lookup` with all that it can find in it, for any server; `None`: as it is.
-pub(crate) type Join<'a> = dyn Fn(Doc<'_>) -> Outcome<Option<DocBuf>> + 'a;
+/// A `$lookup` or `$graphLookup`, by name and specification, with all that it can find in it, for any
+/// server; `None`: as it is.
+pub(crate) type Join<'a> = dyn Fn(&str, Doc<'_>) -> Outcome<Option<DocBuf>> + 'a;
 
 /// A divided pipeline.
 #[derive(Default)]
@@ -186,7 +194,7 @@ impl Parts {
     pub fn of_documents(asked: &Asked<'_>, stages: Doc<'_>) -> Outcome<Parts> {
         let all: Vec<Val<'_>> = stages.values().collect();
         let found = all.first().map_or(Found::default(), |s| Found::by(*s));
-        let (on_shards, rest) = streamed(&all, found, &|_| Ok(None))?;
+        let (on_shards, rest) = streamed(&all, found, &|_, _| Ok(None))?;
         let mut parts = Parts {
             on_shards,
             here: owned(rest),
@@ -282,6 +290,10 @@ impl Parts {
         };
         let name = name.as_str().unwrap_or_default();
         self.on_shards.push(stage.to_value());
+        if !heeded(Condition::Merged) {
+            self.here.remove(0);
+            return;
+        }
         let (mut sum, field) = (Writer::new(), format!("${name}"));
         sum.null("_id").value(name, doc! {"$sum": field.as_str()});
         self.here.remove(0);
@@ -305,7 +317,9 @@ impl Parts {
         };
         self.on_shards.push(part("$willBeMerged").into());
         self.here.remove(0);
-        self.here.insert(0, part("$doingMerge").into());
+        if heeded(Condition::Merged) {
+            self.here.insert(0, part("$doingMerge").into());
+        }
         self.states = true;
     }
 
@@ -317,7 +331,8 @@ impl Parts {
             fields.filter_map(|f| Some(f.val.as_doc()?.first()?.name))
         };
         let keeps_keys = |name: &str| matches!(name, "$first" | "$last" | "$firstN" | "$lastN");
-        let heeds_no_order = |name: &str| HEED_NO_ORDER.contains(&name);
+        let heeds_no_order =
+            |name: &str| HEED_NO_ORDER.contains(&name) || !heeded(Condition::NoOrder);
         let plain = sort.iter().all(|f| f.val.is_number());
         if !plain || !accumulators().all(|name| keeps_keys(name) || heeds_no_order(name)) {
             return false;
@@ -327,7 +342,7 @@ impl Parts {
             true => {
                 // In that order an index may give the first of each group.
                 self.on_shards.push(stage.to_value());
-                self.push_group(group, Some(sort));
+                self.push_group(group, Some(sort).filter(|_| heeded(Condition::SortKeys)));
             }
             false => self.push_group(group, None),
         }
@@ -341,14 +356,16 @@ impl Parts {
         here.open_doc("$facet");
         for (n, e) in facet.iter().enumerate() {
             let stages = e.val.as_array().unwrap_or(Doc::EMPTY);
-            let parts = Parts::of(asked, stages, &|_| Ok(None))?;
+            let parts = Parts::of(asked, stages, &|_, _| Ok(None))?;
             let reduces = parts.states || parts.limit.is_some();
             if !reduces || parts.wrapped {
                 return Ok(false);
             }
             each.val(e.name, list(&parts.on_shards).as_val());
             here.open_array(e.name);
-            here.push(doc! {"$match": doc! {"f": n as i64}}.as_doc().as_val());
+            if heeded(Condition::OwnResults) {
+                here.push(doc! {"$match": doc! {"f": n as i64}}.as_doc().as_val());
+            }
             here.push(doc! {"$replaceWith": "$d"}.as_doc().as_val());
             for stage in parts.chosen_again().iter().chain(&parts.here) {
                 here.push(stage.as_val());
@@ -367,14 +384,18 @@ impl Parts {
     /// What is done in merging, as stages.
     fn chosen_again(&self) -> Vec<Value> {
         let mut out = Vec::new();
-        if let Order::By(sort) = &self.order {
+        if let Order::By(sort) = &self.order
+            && heeded(Condition::InOrder)
+        {
             out.push(doc! {"$sort": sort.to_doc()}.into());
         }
         if self.skip > 0 {
             let skip = i64::try_from(self.skip).unwrap_or(i64::MAX);
             out.push(doc! {"$skip": skip}.into());
         }
-        if let Some(limit) = self.limit {
+        if let Some(limit) = self.limit
+            && heeded(Condition::LimitOfAll)
+        {
             out.push(doc! {"$limit": i64::try_from(limit).unwrap_or(i64::MAX)}.into());
         }
         out
@@ -401,7 +422,11 @@ impl Parts {
         let limit = left.first().and_then(|s| number(*s, "$limit"));
         if let Some(limit) = limit.filter(|n| *n > 0) {
             self.limit = Some(limit);
-            let most = i64::try_from(limit.saturating_add(self.skip)).unwrap_or(i64::MAX);
+            let passed_over = match heeded(Condition::WithSkipped) {
+                true => self.skip,
+                false => 0,
+            };
+            let most = i64::try_from(limit.saturating_add(passed_over)).unwrap_or(i64::MAX);
             self.on_shards.push(doc! {"$limit": most}.into());
             left = &left[1..];
         }
@@ -413,6 +438,37 @@ impl Parts {
     pub fn shown(&self) -> (Value, Value) {
         (list(&self.on_shards), list(&self.here))
     }
+}
+
+/// What the division heeds. Tests drop one at a time, and look whether that is found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Condition {
+    /// A stage that shards do whole looks at one document at a time.
+    Alone,
+    /// What shards give of a stage is merged.
+    Merged,
+    /// An accumulator behind a `$sort` depends on no order.
+    NoOrder,
+    /// Or it has the sort keys of what it keeps.
+    SortKeys,
+    /// Of a `$facet` each pipeline goes on with its own results.
+    OwnResults,
+    /// Documents are merged in the order of the sort.
+    InOrder,
+    /// A limit holds for the documents of all shards.
+    LimitOfAll,
+    /// A shard gives also what is passed over.
+    WithSkipped,
+    /// All fields travel that any stage of the rest reads.
+    AllThatIsRead,
+}
+
+#[inline]
+fn heeded(_condition: Condition) -> bool {
+    #[cfg(test)]
+    return !random::is_dropped(_condition);
+    #[cfg(not(test))]
+    true
 }
 
 fn owned(stages: &[Val<'_>]) -> Vec<Value> {
@@ -474,7 +530,11 @@ fn projection(asked: &Asked<'_>, rest: &[Val<'_>]) -> Option<Value> {
     if rest.iter().all(only_chosen) {
         return None;
     }
-    let fields = asked.needed(rest)?;
+    let read = match heeded(Condition::AllThatIsRead) {
+        true => rest,
+        false => rest.split_at(1).0,
+    };
+    let fields = asked.needed(read)?;
     let mut w = Writer::new();
     w.open_doc("$project");
     for field in fields.iter().filter(|f| *f != "_id") {
@@ -511,15 +571,16 @@ fn streamed<'v, 'a>(
     join: &Join<'_>,
 ) -> Outcome<(Vec<Value>, &'v [Val<'a>])> {
     let name = |s: &Val<'_>| stage_of(*s).map_or(String::new(), |s| s.0.to_string());
-    let streams = |name: &str| STREAMING.contains(&name) || name == "$lookup";
+    let alone = |name: &str| STREAMING.contains(&name) || !heeded(Condition::Alone);
+    let streams = |name: &str| STREAMING.contains(&name) || JOINS.contains(&name);
     let end = all.iter().find(|s| !streams(&name(s)));
     let reduces = end.is_some_and(|s| REDUCING.contains(&name(s).as_str()));
     let mut out = Vec::new();
     for (n, stage) in all.iter().enumerate() {
         let joined = match stage_of(*stage) {
-            Some((name, _)) if STREAMING.contains(&name) => Some(stage.to_value()),
-            Some(("$lookup", spec)) if reduces && !found.any() => {
-                join(spec.as_doc().unwrap_or(Doc::EMPTY))?.map(Value::from)
+            Some((name, _)) if alone(name) => Some(stage.to_value()),
+            Some((name, spec)) if JOINS.contains(&name) && reduces && !found.any() => {
+                join(name, spec.as_doc().unwrap_or(Doc::EMPTY))?.map(Value::from)
             }
             _ => None,
         };

@@ -1,5 +1,5 @@
-//! A `$lookup` in little, so that shards can do it: the router reads what is looked up and sends it
-//! with the stage, as MongoDB's `$documents` lets any client do.
+//! A `$lookup` or `$graphLookup` in little, so that shards can do it: the router reads what is looked up
+//! and sends it with the stage, as MongoDB's `$documents` lets any client do for `$lookup`.
 //!
 //! Invariant: the results are those of the stage as it was written. So what is sent is all of it,
 //! compared by bytes, and outside of transactions, whose reads are those of one moment.
@@ -25,8 +25,39 @@ pub(crate) fn small_side(
     router: &Router,
     command: &Command<'_>,
     asked: &Asked<'_>,
+    name: &str,
     spec: Doc<'_>,
 ) -> Outcome<Option<DocBuf>> {
+    if command.in_transaction() || asked.collation.is_some() {
+        return Ok(None);
+    }
+    match name {
+        "$lookup" => joined(router, command, spec),
+        "$graphLookup" => searched(router, command, spec),
+        _ => Ok(None),
+    }
+}
+
+/// The search with all that it may find.
+fn searched(router: &Router, command: &Command<'_>, spec: Doc<'_>) -> Outcome<Option<DocBuf>> {
+    let text = |name: &str| spec.get(name).and_then(Val::as_str);
+    let (Some(from), Some(to)) = (text("from"), text("connectToField")) else {
+        return Ok(None);
+    };
+    let Some(documents) = all_of(router, command, from, to, Doc::EMPTY)? else {
+        return Ok(None);
+    };
+    let mut w = Writer::new();
+    w.open_doc("$graphLookup").extend(spec);
+    w.open_array("$_pandoDocuments");
+    documents.iter().for_each(|d| {
+        w.push(d.as_doc().as_val());
+    });
+    w.close().close();
+    Ok(Some(w.finish()))
+}
+
+fn joined(router: &Router, command: &Command<'_>, spec: Doc<'_>) -> Outcome<Option<DocBuf>> {
     let text = |name: &str| spec.get(name).and_then(Val::as_str);
     let (Some(from), Some(local), Some(foreign)) =
         (text("from"), text("localField"), text("foreignField"))
@@ -37,11 +68,7 @@ pub(crate) fn small_side(
     let stages = stages.unwrap_or(Doc::EMPTY);
     let lets = spec.get("let").and_then(Val::as_doc);
     let filters = |s: Val<'_>| aggregate::stage_of(s).is_some_and(|(name, _)| name == "$match");
-    if command.in_transaction()
-        || asked.collation.is_some()
-        || !lets.unwrap_or(Doc::EMPTY).is_empty()
-        || !stages.values().all(filters)
-    {
+    if !lets.unwrap_or(Doc::EMPTY).is_empty() || !stages.values().all(filters) {
         return Ok(None);
     }
     let Some(documents) = all_of(router, command, from, foreign, stages)? else {

@@ -3,10 +3,11 @@
 //!
 //! Invariant: a cursor over a view bears the view's name.
 
+use crate::metadata::run;
 use crate::request::{Command, finish, own};
 use crate::service_impl::Router;
 use crate::{Outcome, aggregate, cursors};
-use bson::{Doc, DocBuf, Val, Writer};
+use bson::{Doc, DocBuf, Val, Writer, doc};
 use errors::{Code, err};
 
 /// A view as its shard tells of it.
@@ -29,6 +30,32 @@ pub(crate) fn told(reply: &DocBuf) -> Option<View> {
         pipeline: view.get("pipeline")?.as_array()?.to_buf(),
         collation: collation.map(Doc::to_buf).unwrap_or_default(),
     })
+}
+
+/// The view of that name, as the shard has it that keeps its definition.
+pub(crate) fn defined(router: &Router, shard: &str, db: &str, name: &str) -> Outcome<Option<View>> {
+    let asked = doc! {"listCollections": 1, "filter": doc! {"name": name, "type": "view"}};
+    let reply = run(&*router.cluster.shard(shard)?, db, asked.as_doc())?;
+    let found = cursors::batch_of(&reply).next();
+    let Some(options) = found.and_then(|d| d.get("options")?.as_doc()) else {
+        return Ok(None);
+    };
+    let on = options.get("viewOn").and_then(Val::as_str);
+    let part = |name: &str| options.get(name).and_then(Val::as_container);
+    Ok(on.map(|on| View {
+        on: on.into(),
+        pipeline: part("pipeline").map(Doc::to_buf).unwrap_or_default(),
+        collation: part("collation").map(Doc::to_buf).unwrap_or_default(),
+    }))
+}
+
+impl View {
+    /// The collections that its documents are of, by full name.
+    pub fn reads(&self, db: &str) -> Vec<String> {
+        let mut all = vec![format!("{db}.{}", self.on)];
+        aggregate::foreign(db, self.pipeline.as_doc(), &mut all);
+        all
+    }
 }
 
 /// What of a command stays as it is when it becomes a pipeline.
@@ -152,9 +179,20 @@ fn project(w: &mut Writer, projection: Doc<'_>) {
     }
 }
 
-pub(crate) fn find(router: &Router, command: &Command<'_>, view: &View) -> Outcome<DocBuf> {
-    let single = command.is("singleBatch") || command.int("limit").is_some_and(|n| n < 0);
-    let body = over(command, view, command.int("batchSize"), |w| {
+/// The pipeline that a read of a view stands for; `None` for any other command.
+pub(crate) fn below(command: &Command<'_>, view: &View) -> Outcome<Option<DocBuf>> {
+    let body = match command.name {
+        "find" => over_find(command, view),
+        "aggregate" => over_aggregate(command, view),
+        "count" => over_count(command, view),
+        "distinct" => over_distinct(command, view),
+        _ => return Ok(None),
+    };
+    body.map(Some)
+}
+
+fn over_find(command: &Command<'_>, view: &View) -> Outcome<DocBuf> {
+    over(command, view, command.int("batchSize"), |w| {
         if let Some(d) = non_empty(command, "filter") {
             stage(w, "$match", d.as_val());
         }
@@ -165,7 +203,12 @@ pub(crate) fn find(router: &Router, command: &Command<'_>, view: &View) -> Outco
         if let Some(d) = non_empty(command, "projection") {
             project(w, d);
         }
-    })?;
+    })
+}
+
+pub(crate) fn find(router: &Router, command: &Command<'_>, view: &View) -> Outcome<DocBuf> {
+    let single = command.is("singleBatch") || command.int("limit").is_some_and(|n| n < 0);
+    let body = over_find(command, view)?;
     let reply = named(router, command, own(router, &body, aggregate::run)?)?;
     let id = cursors::cursor_id(&reply);
     if single && id != 0 {
@@ -175,15 +218,19 @@ pub(crate) fn find(router: &Router, command: &Command<'_>, view: &View) -> Outco
     Ok(reply)
 }
 
-pub(crate) fn aggregate(router: &Router, command: &Command<'_>, view: &View) -> Outcome<DocBuf> {
+fn over_aggregate(command: &Command<'_>, view: &View) -> Outcome<DocBuf> {
     let batch = command.document("cursor").and_then(|c| c.get("batchSize"));
     let batch = batch.and_then(Val::to_i64_exact);
     let stages = command.field("pipeline").and_then(Val::as_array);
-    let body = over(command, view, batch, |w| {
+    over(command, view, batch, |w| {
         stages.unwrap_or(Doc::EMPTY).values().for_each(|s| {
             w.push(s);
         });
-    })?;
+    })
+}
+
+pub(crate) fn aggregate(router: &Router, command: &Command<'_>, view: &View) -> Outcome<DocBuf> {
+    let body = over_aggregate(command, view)?;
     named(router, command, own(router, &body, aggregate::run)?)
 }
 
@@ -201,14 +248,18 @@ fn single(router: &Router, body: &DocBuf) -> Outcome<(DocBuf, Option<DocBuf>)> {
     Ok((reply, found))
 }
 
-pub(crate) fn count(router: &Router, command: &Command<'_>, view: &View) -> Outcome<DocBuf> {
-    let body = over(command, view, None, |w| {
+fn over_count(command: &Command<'_>, view: &View) -> Outcome<DocBuf> {
+    over(command, view, None, |w| {
         if let Some(d) = non_empty(command, "query") {
             stage(w, "$match", d.as_val());
         }
         skip_and_limit(w, command);
         stage(w, "$count", bson::Value::from("n").as_val());
-    })?;
+    })
+}
+
+pub(crate) fn count(router: &Router, command: &Command<'_>, view: &View) -> Outcome<DocBuf> {
+    let body = over_count(command, view)?;
     let (reply, found) = single(router, &body)?;
     let mut w = Writer::new();
     match found.as_ref().and_then(|d| d.get("n")) {
@@ -218,13 +269,12 @@ pub(crate) fn count(router: &Router, command: &Command<'_>, view: &View) -> Outc
     Ok(finish(w, &[reply]))
 }
 
-/// The values come through the scratch server's own `distinct`, over the documents of the view.
-pub(crate) fn distinct(router: &Router, command: &Command<'_>, view: &View) -> Outcome<DocBuf> {
+fn over_distinct(command: &Command<'_>, view: &View) -> Outcome<DocBuf> {
     let key = command.field("key").and_then(Val::as_str);
     let Some(key) = key.filter(|k| !k.is_empty()) else {
         return Err(err!(BadValue, "distinct needs a key").into());
     };
-    let body = over(command, view, None, |w| {
+    over(command, view, None, |w| {
         if let Some(d) = non_empty(command, "query") {
             stage(w, "$match", d.as_val());
         }
@@ -238,7 +288,12 @@ pub(crate) fn distinct(router: &Router, command: &Command<'_>, view: &View) -> O
         );
         stage(w, "$unwind", bson::Value::from("$v").as_val());
         stage(w, "$group", whole.as_doc().as_val());
-    })?;
+    })
+}
+
+/// The values come through the scratch server's own `distinct`, over the documents of the view.
+pub(crate) fn distinct(router: &Router, command: &Command<'_>, view: &View) -> Outcome<DocBuf> {
+    let body = over_distinct(command, view)?;
     let (reply, found) = single(router, &body)?;
     let mut w = Writer::new();
     match found.as_ref().and_then(|d| d.get("values")) {

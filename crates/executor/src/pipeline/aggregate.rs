@@ -470,6 +470,7 @@ impl PipelineHost for Outside<'_, '_> {
             documents,
             bytes,
             indexed: path.is_id() || coll.usable.iter().any(serves),
+            remote: false,
         })
     }
 

@@ -1,17 +1,18 @@
 //! `$graphLookup`: a breadth-first search through another collection.
 
 use super::lookup::{collection, equals_any, join_values};
+use super::lookup_table::Table;
 use super::options::field_path;
 use super::parse::ParseCtx;
 use super::stage_memory::hold;
 use super::unwind::set_path;
-use super::{IdleVisitor, Namespace, Pipeline, PipelineHost, Share, Source};
+use super::{IdleVisitor, Namespace, Pipeline, PipelineHost, Share, Source, over_docs};
 use crate::collation::Collation;
 use crate::expr::{EvalCtx, Expression, Vars};
 use crate::filter::{Filter, Node};
 use crate::metadata::Metadata;
 use crate::path::FieldPath;
-use bson::{Doc, Val, Value, Writer, key, tag};
+use bson::{Doc, DocBuf, Val, Value, Writer, key, tag};
 use errors::{Result, bail, err};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -27,6 +28,49 @@ pub(crate) struct GraphLookup {
     max_depth: Option<i64>,
     restrict: Option<Filter>,
     collation: Option<Collation>,
+    /// All that the search may find, where it came with the stage.
+    documents: Option<Nodes>,
+}
+
+/// A router sends what is little with the stage to servers that do not have it.
+const DOCUMENTS: &str = "$_pandoDocuments";
+
+/// The documents of a search, by the values that lead to them.
+#[derive(Clone)]
+struct Nodes {
+    all: Arc<[DocBuf]>,
+    by_value: Option<Arc<Table>>,
+}
+
+impl std::fmt::Debug for Nodes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} documents", self.all.len())
+    }
+}
+
+impl Nodes {
+    fn of(documents: Doc<'_>, path: &FieldPath) -> Nodes {
+        let all: Arc<[DocBuf]> = (documents.values())
+            .filter_map(|v| Some(v.as_doc()?.to_buf()))
+            .collect();
+        let table = Table::by(path).and_then(|mut table| {
+            let fits = all.iter().all(|d| table.add(d.as_doc(), None));
+            fits.then(|| Arc::new(table))
+        });
+        Nodes {
+            all,
+            by_value: table,
+        }
+    }
+
+    /// Those that may have one of the values.
+    fn with(&self, values: &[Val<'_>]) -> Box<dyn Source> {
+        let found = self.by_value.as_ref().and_then(|t| t.found(values));
+        match found {
+            Some(found) => Box::new(found),
+            None => over_docs(self.all.to_vec()),
+        }
+    }
 }
 
 impl GraphLookup {
@@ -41,6 +85,7 @@ impl GraphLookup {
         let (mut from, mut as_, mut start, mut connect_from, mut connect_to) =
             (None, None, None, None, None);
         let (mut depth_field, mut max_depth, mut restrict) = (None, None, None);
+        let mut documents = None;
         for e in d.iter() {
             let text = || {
                 e.val.as_str().ok_or_else(|| {
@@ -90,12 +135,15 @@ impl GraphLookup {
                 "connectFromField" => connect_from = Some(field_path(text()?)?),
                 "connectToField" => connect_to = Some(field_path(text()?)?),
                 "depthField" => depth_field = Some(field_path(text()?)?),
+                DOCUMENTS => documents = e.val.as_array(),
                 n => bail!(40104, "Unknown argument to $graphLookup: {n}"),
             }
         }
         match (from, as_, start, connect_from, connect_to) {
             (Some(from), Some(as_), Some(start), Some(connect_from), Some(connect_to)) => {
+                let documents = documents.map(|d| Nodes::of(d, &connect_to));
                 Ok(GraphLookup {
+                    documents,
                     from,
                     as_,
                     start,
@@ -251,12 +299,16 @@ impl Search {
                 Some(source) => source,
                 None if seen.frontier.is_empty() => return Ok(()),
                 None => {
-                    let values = seen.frontier.iter().map(Value::as_val).collect();
+                    let values: Vec<Val<'_>> = seen.frontier.iter().map(Value::as_val).collect();
+                    let there = spec.documents.as_ref().map(|d| d.with(&values));
                     let collation = spec.collation.as_ref();
                     let mut nodes = vec![equals_any(&spec.connect_to, values, collation)];
                     nodes.extend(spec.restrict.clone().map(Filter::into_root));
                     let pipeline = Pipeline::from_filter(Filter::from_node(Node::and(nodes)));
-                    let source = host.open(&spec.from, &pipeline, vars)?;
+                    let source = match there {
+                        Some(there) => pipeline.attach(0, there, vars),
+                        None => host.open(&spec.from, &pipeline, vars)?,
+                    };
                     seen.frontier = Vec::new();
                     level.insert(source)
                 }

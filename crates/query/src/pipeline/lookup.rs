@@ -1,6 +1,7 @@
 //! `$lookup`: by equality of two fields, by a pipeline with variables, or both.
 
-use super::lookup_table::{Joiner, Matches};
+use super::lookup_batch::{Ahead, Batch};
+use super::lookup_table::{Joiner, Matches, may_have_table};
 use super::lookup_unwind;
 use super::narrow::Names;
 use super::options::{field_path, object, options, required, string, wrong_type};
@@ -207,7 +208,12 @@ impl Lookup {
         vars: Arc<Vars>,
         read: Option<Names>,
     ) -> Box<dyn Source> {
-        let joiner = Joiner::new(self.clone(), read);
+        let batch = Batch::default();
+        let joiner = Joiner::new(self.clone(), read, batch.clone());
+        let input: Box<dyn Source> = match may_have_table(self) && self.from.is_some() {
+            true => Box::new(Ahead::new(input, self.clone(), vars.clone(), batch)),
+            false => input,
+        };
         match &self.unwinding {
             None => Box::new(Run::new(input, joiner, self.clone(), vars)),
             Some(u) => Box::new(lookup_unwind::Run::new(

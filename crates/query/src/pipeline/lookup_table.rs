@@ -14,10 +14,12 @@
 
 use super::group::ShortKey;
 use super::lookup::{Lookup, join_values};
+use super::lookup_batch::Batch;
 use super::narrow::Names;
 use super::{IdleVisitor, Op, PipelineHost, Share, Source};
 use crate::expr::Vars;
 use crate::index_keys::{KeyPattern, KeySet};
+use crate::path::FieldPath;
 use bson::{Doc, Val, Writer, key, tag};
 use errors::Result;
 use smallvec::SmallVec;
@@ -34,6 +36,8 @@ pub struct Foreign {
     pub bytes: u64,
     /// An index serves an equality on the path that was asked about.
     pub indexed: bool,
+    /// It is on other servers: a query is a message there and back.
+    pub remote: bool,
 }
 
 /// Documents that are scanned into a table in the time that one is found by an index.
@@ -55,6 +59,8 @@ pub(super) struct Joiner {
     share: Option<Share>,
     /// For the key that is looked for.
     key: Vec<u8>,
+    /// What the documents that were taken in ahead join.
+    batch: Batch,
 }
 
 /// What there is to join to a document.
@@ -71,7 +77,7 @@ enum State {
 
 impl Joiner {
     /// `read`: the fields that stages behind read of what is joined; `None`: all.
-    pub fn new(spec: Arc<Lookup>, read: Option<Names>) -> Joiner {
+    pub fn new(spec: Arc<Lookup>, read: Option<Names>, batch: Batch) -> Joiner {
         let table_after = (!may_have_table(&spec)).then_some(u64::MAX);
         Joiner {
             spec,
@@ -81,6 +87,7 @@ impl Joiner {
             state: State::Queries,
             share: None,
             key: Vec::new(),
+            batch,
         }
     }
 
@@ -91,24 +98,36 @@ impl Joiner {
         host: &mut dyn PipelineHost,
         vars: &Arc<Vars>,
     ) -> Result<Matches> {
+        if let Some(table) = self.batch.table()
+            && let Some(found) = self.found(&table, doc)
+        {
+            return Ok(Matches::Found(found));
+        }
         if matches!(self.state, State::Queries) && self.wants_table(host) {
             self.begin(host, vars)?;
         }
         if let State::Reading(..) = self.state {
             self.read(host)?;
         }
-        if let State::Table(table) = &self.state
-            && let Some((local, _)) = &self.spec.fields
-            && let Some(rows) = table.find(&join_values(doc, local), &mut self.key)
-        {
-            return Ok(Matches::Found(Found {
-                table: table.clone(),
-                rows,
-                next: 0,
-            }));
+        if let State::Table(table) = &self.state {
+            let table = table.clone();
+            if let Some(found) = self.found(&table, doc) {
+                return Ok(Matches::Found(found));
+            }
         }
         self.queries += 1;
         Ok(Matches::Queried(self.spec.open(doc, host, vars)?))
+    }
+
+    /// The rows of a table for a document; `None` where it cannot tell.
+    fn found(&mut self, table: &Arc<Table>, doc: Doc<'_>) -> Option<Found> {
+        let (local, _) = self.spec.fields.as_ref()?;
+        let rows = table.find(&join_values(doc, local), &mut self.key)?;
+        Some(Found {
+            table: table.clone(),
+            rows,
+            next: 0,
+        })
     }
 
     fn wants_table(&mut self, host: &mut dyn PipelineHost) -> bool {
@@ -123,12 +142,7 @@ impl Joiner {
     }
 
     fn begin(&mut self, host: &mut dyn PipelineHost, vars: &Arc<Vars>) -> Result<()> {
-        let Some((_, path)) = &self.spec.fields else {
-            return Ok(());
-        };
-        let mut pattern = Writer::new();
-        pattern.i32(path.as_str(), 1);
-        let Ok(pattern) = KeyPattern::parse(pattern.finish().as_doc()) else {
+        let Some(table) = empty_table(&self.spec) else {
             self.table_after = Some(u64::MAX);
             return Ok(());
         };
@@ -136,7 +150,7 @@ impl Joiner {
             Some(ns) => host.open(ns, &self.spec.pipeline, vars)?,
             None => self.spec.pipeline.run_alone(vars),
         };
-        self.state = State::Reading(source, Box::new(Table::new(pattern)));
+        self.state = State::Reading(source, Box::new(table));
         Ok(())
     }
 
@@ -179,7 +193,7 @@ impl Joiner {
 
 /// Whether the matches of all documents come from one table: the inner pipeline filters at most,
 /// and is the same for each.
-fn may_have_table(spec: &Lookup) -> bool {
+pub(super) fn may_have_table(spec: &Lookup) -> bool {
     let filters = |op: &Op| match op {
         Op::Match(_) => true,
         Op::Documents(e) => !e.is_random(),
@@ -189,6 +203,12 @@ fn may_have_table(spec: &Lookup) -> bool {
         && spec.lets.is_empty()
         && spec.collation.is_none()
         && spec.pipeline.stages.iter().all(|s| filters(&s.op))
+}
+
+/// A table by the foreign field.
+pub(super) fn empty_table(spec: &Lookup) -> Option<Table> {
+    let (_, path) = spec.fields.as_ref()?;
+    Table::by(path)
 }
 
 fn table_after(spec: &Lookup, host: &mut dyn PipelineHost) -> u64 {
@@ -235,6 +255,24 @@ struct Entry {
 const NONE: u32 = u32::MAX;
 
 impl Table {
+    /// `None` where no key is made of such a path.
+    pub fn by(path: &FieldPath) -> Option<Table> {
+        let mut pattern = Writer::new();
+        pattern.i32(path.as_str(), 1);
+        let pattern = KeyPattern::parse(pattern.finish().as_doc()).ok()?;
+        Some(Table::new(pattern))
+    }
+
+    /// The documents that have one of the values; `None` where the table cannot tell.
+    pub fn found(self: &Arc<Table>, values: &[Val<'_>]) -> Option<Matches> {
+        let rows = self.find(values, &mut Vec::new())?;
+        Some(Matches::Found(Found {
+            table: self.clone(),
+            rows,
+            next: 0,
+        }))
+    }
+
     fn new(pattern: KeyPattern) -> Table {
         Table {
             pattern,
@@ -247,13 +285,13 @@ impl Table {
         }
     }
 
-    fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         self.docs.capacity() + self.key_bytes + self.entries.len() * ENTRY_BYTES
     }
 
     /// False where the document has no keys that stand for it. `read`: the fields that are kept of
     /// it.
-    fn add(&mut self, doc: Doc<'_>, read: Option<&Names>) -> bool {
+    pub fn add(&mut self, doc: Doc<'_>, read: Option<&Names>) -> bool {
         if self.pattern.extract(doc, false, &mut self.keys).is_err() {
             return false;
         }
@@ -320,7 +358,7 @@ impl Table {
 }
 
 /// A value whose key only equal values have, and that a document with that key matches.
-fn is_exact(v: Val<'_>) -> bool {
+pub(super) fn is_exact(v: Val<'_>) -> bool {
     !matches!(v.tag, tag::NULL | tag::UNDEFINED | tag::ARRAY)
 }
 

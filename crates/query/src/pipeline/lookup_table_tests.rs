@@ -1,6 +1,6 @@
 //! Joins by a hash table beside joins by queries.
 
-use super::super::tests::{Memory, docs, parse};
+use super::super::tests::{Memory, docs, parse, parse_value_under};
 use super::super::{StageMemory, over_docs};
 use super::*;
 use bson::DocBuf;
@@ -151,4 +151,85 @@ fn queries_go_on_where_a_table_does_not_fit() {
     busy.shared = Some(memory);
     assert_eq!(run(JOINS[1], &input, &mut busy).len(), 4000);
     assert_eq!(busy.opened, 101, "one scan was given up");
+}
+
+#[test]
+fn a_batch_gives_what_queries_give() {
+    let mut rng = StdRng::seed_from_u64(7);
+    for turn in 0..40 {
+        let (input, foreign) = (collection(&mut rng, 100), collection(&mut rng, 30));
+        for join in JOINS {
+            let expected = run(join, &input, &mut host(&foreign, false));
+            let mut there = host(&foreign, true);
+            there.remote = true;
+            there.offload_every = [None, Some(7)][turn % 2];
+            assert_eq!(run(join, &input, &mut there), expected, "{turn} {join}");
+        }
+    }
+}
+
+#[test]
+fn a_query_asks_for_many_documents_on_another_server() {
+    let (foreign, _) = long_foreign_side();
+    let input: Vec<String> = (0..1000)
+        .map(|i| format!(r#"{{"_id":{i},"k":{}}}"#, i % 400))
+        .collect();
+    let input = docs(&format!("[{}]", input.join(",")));
+    for join in &JOINS[..2] {
+        let mut there = host(&foreign, true);
+        there.remote = true;
+        let found = run(join, &input, &mut there);
+        // Four one by one, then 16, 32, 64, 128, 256 and 500 at a time.
+        assert_eq!(there.opened, 4 + 6, "{join}");
+        assert_eq!(found, run(join, &input, &mut host(&foreign, false)));
+    }
+    // What is missing is asked for by itself.
+    let few = docs(
+        r#"[{"_id":1},{"_id":2,"k":null},{"_id":3,"k":1},{"_id":4},{"_id":5,"k":2},{"_id":6},{"_id":7,"k":[3,null]}]"#,
+    );
+    let mut there = host(&foreign, true);
+    there.remote = true;
+    let found = run(JOINS[0], &few, &mut there);
+    assert_eq!(found, run(JOINS[0], &few, &mut host(&foreign, false)));
+    assert_eq!(there.opened, 4 + 1 + 2);
+}
+
+#[test]
+fn a_search_finds_the_same_in_documents_that_come_with_it() {
+    let mut rng = StdRng::seed_from_u64(8);
+    for turn in 0..40 {
+        let (input, foreign) = (collection(&mut rng, 40), collection(&mut rng, 30));
+        let found = |with: bool| {
+            let mut w = Writer::new_array();
+            w.open_doc("").open_doc("$graphLookup");
+            w.str("from", "b").str("startWith", "$k").str("as", "j");
+            w.str("connectFromField", "_id").str("connectToField", "k");
+            w.str("depthField", "at").i32("maxDepth", 4);
+            w.open_doc("restrictSearchWithMatch")
+                .open_doc("_id")
+                .i32("$ne", 3)
+                .close()
+                .close();
+            if with {
+                w.open_array("$_pandoDocuments");
+                foreign.iter().for_each(|d| {
+                    w.push(d.as_doc().as_val());
+                });
+                w.close();
+            }
+            w.close().close();
+            let stages = w.finish_array();
+            let pipeline = parse_value_under(stages.as_val(), "").unwrap();
+            let mut host = host(&foreign, true);
+            let mut source = pipeline.attach(0, over_docs(input.clone()), &Arc::new(Vars::new(0)));
+            let mut out = Vec::new();
+            while source.advance(&mut host).unwrap() {
+                out.push(source.doc().to_buf());
+            }
+            (out, host.opened)
+        };
+        let ((there, asked), (sent, none)) = (found(false), found(true));
+        assert_eq!(sent, there, "{turn}");
+        assert!(asked > 0 && none == 0);
+    }
 }

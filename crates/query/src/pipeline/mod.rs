@@ -26,6 +26,7 @@ mod granularity;
 mod graph_lookup;
 mod group;
 mod lookup;
+mod lookup_batch;
 mod lookup_table;
 mod lookup_unwind;
 mod map_reduce;

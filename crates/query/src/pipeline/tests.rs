@@ -23,6 +23,8 @@ pub(super) struct Memory {
     pub(super) limit: Option<usize>,
     /// The sizes of collections are known.
     pub(super) sizes: bool,
+    /// They are on another server.
+    pub(super) remote: bool,
     pub(super) opened: u32,
     pub(super) disk: bool,
     pub(super) spilled: u32,
@@ -65,7 +67,8 @@ impl PipelineHost for Memory {
         Some(Foreign {
             documents: docs.len() as u64,
             bytes: docs.iter().map(|d| d.as_bytes().len() as u64).sum(),
-            indexed: false,
+            indexed: self.remote,
+            remote: self.remote,
         })
     }
 
