@@ -14,6 +14,7 @@ use super::{
 use crate::expr::Vars;
 use bson::{Doc, DocBuf, Val, Value, Writer};
 use errors::{Result, bail};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 #[derive(Debug)]
@@ -76,11 +77,12 @@ impl Facet {
             w.finish_array()
         };
         let written: Vec<Value> = self.parts.iter().map(|(_, p)| written(p)).collect();
-        let first = |(at, p): (usize, &Value)| {
-            let same = written.iter().position(|other| other == p);
-            same.filter(|_| gives_the_same(p.as_val())).unwrap_or(at)
-        };
-        written.iter().enumerate().map(first).collect()
+        let mut known: HashMap<&[u8], usize> = HashMap::new();
+        let first = written.iter().enumerate().map(|(at, p)| {
+            let same = *known.entry(p.as_val().bytes).or_insert(at);
+            if gives_the_same(p.as_val()) { same } else { at }
+        });
+        first.collect()
     }
 
     /// The groups of the parts that run, in their order.
@@ -312,6 +314,7 @@ impl Source for Run {
                 check_output(more)?;
                 let share = self.share.get_or_insert_with(|| host.share());
                 hold(share, self.bytes + more, host, "$facet")?;
+                host.check()?;
                 self.results.val(name, array.as_val());
                 self.part += 1;
                 continue;
