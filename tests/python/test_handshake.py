@@ -269,23 +269,6 @@ def test_stepping_down_a_set_of_one(wire, new_server):
                 client.admin.command(command, 60)
 
 
-def test_search_indexes_without_a_search_server(client):
-    """Drivers look for "Atlas" in the sentence to know that this server has no search."""
-    db = client.handshake
-    for command in [
-        {"createSearchIndexes": "c", "indexes": [{"definition": {}}]},
-        {"updateSearchIndex": "c", "name": "i", "definition": {}},
-        {"dropSearchIndex": "c", "name": "i"},
-        {"listSearchIndexes": "c"},
-        {"aggregate": "c", "pipeline": [{"$listSearchIndexes": {}}], "cursor": {}},
-        {"aggregate": "c", "pipeline": [{"$search": {}}], "cursor": {}},
-        {"aggregate": "c", "pipeline": [{"$searchMeta": {}}], "cursor": {}},
-        {"aggregate": "c", "pipeline": [{"$vectorSearch": {}}], "cursor": {}},
-    ]:
-        with refuses(31082, "SearchNotEnabled", "Atlas"):
-            db.command(command)
-
-
 def test_a_server_that_listens_on_localhost_says_so(new_server):
     """A client that was given `localhost` compares that name with what it hears: the server listens there unless told."""
     server = new_server()

@@ -25,8 +25,8 @@ use bson::Doc;
 use errors::{Error, Result};
 use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use storage::{Committed, Effect, Entry, Observer, Op};
 
 type Uuid = [u8; 16];
@@ -64,6 +64,8 @@ pub(crate) struct Published {
     pending: Mutex<HashMap<Arc<str>, Arc<Collection>>>,
     /// The number of pending collections: mostly there are none.
     many: AtomicUsize,
+    /// Called when a collection with search indexes has changed.
+    pub on_search: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl Published {
@@ -73,6 +75,7 @@ impl Published {
             next_tablet: AtomicU64::new(next_tablet),
             pending: Mutex::default(),
             many: AtomicUsize::new(0),
+            on_search: OnceLock::new(),
         }
     }
 
@@ -124,13 +127,13 @@ impl Published {
     }
 
     /// Changes a catalog as a plain entry of DDL says. Adds to `made` the pending collections that
-    /// it publishes.
+    /// it publishes. Returns whether a collection with search indexes is concerned.
     fn change(
         &self,
         next: &mut Snapshot,
         part: &Entry,
         made: &mut Vec<Arc<Collection>>,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         made.extend(self.pending(&part.ns, &part.uuid));
         let (records, number) = (collection_records(), next_tablet_key());
         let (mut versions, mut gone) = (Vec::new(), Vec::new());
@@ -149,13 +152,16 @@ impl Published {
         }
         let mut names: Vec<Arc<str>> = vec![part.ns.clone()];
         names.extend(versions.iter().map(|c| c.ns.clone()));
+        let mut searched = versions.iter().any(|c| c.search.is_some());
         for uuid in &gone {
             if let Some(there) = next.find(uuid, &names) {
+                searched |= there.search.is_some();
                 next.names_mut().remove(&there.ns);
             }
         }
         for mut version in versions {
             let before = next.find(&version.uuid, &names);
+            searched |= before.as_ref().is_some_and(|c| c.search.is_some());
             let in_memory = made.iter().find(|c| c.uuid == version.uuid);
             if let Some(c) = in_memory.or(before.as_ref()) {
                 version.adopt(c);
@@ -170,7 +176,7 @@ impl Published {
             );
             next.names_mut().insert(Arc::new(version));
         }
-        Ok(())
+        Ok(searched)
     }
 }
 
@@ -190,12 +196,17 @@ impl Observer for Published {
         }
         let mut next = Snapshot::clone(&self.snapshot.load());
         let mut made = Vec::new();
+        let mut searched = false;
         for part in entry.plain().filter(|e| is_ddl(e)) {
-            if let Err(e) = self.change(&mut next, part, &mut made) {
-                panic!("the catalog's change at {}: {}", at.index, e);
+            match self.change(&mut next, part, &mut made) {
+                Ok(concerned) => searched |= concerned,
+                Err(e) => panic!("the catalog's change at {}: {}", at.index, e),
             }
         }
         self.snapshot.store(Arc::new(next));
+        if let Some(changed) = self.on_search.get().filter(|_| searched) {
+            changed();
+        }
         made.iter().for_each(|c| self.free(c));
     }
 }

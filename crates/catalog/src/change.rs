@@ -750,6 +750,27 @@ impl Catalog {
         )
     }
 
+    /// Replaces the search indexes of a collection by what `change` makes of them.
+    pub fn change_search(
+        &self,
+        ns: &str,
+        interrupt: CheckInterrupt<'_>,
+        change: impl FnOnce(&mut Vec<DocBuf>) -> Result<()>,
+    ) -> Result<()> {
+        self.alter(ns, interrupt, doc! { "searchIndexes": ns }, |c| {
+            let mut all = c.search.as_deref().unwrap_or(&[]).to_vec();
+            change(&mut all)?;
+            c.search = (!all.is_empty()).then(|| all.into());
+            Ok(((), vec![]))
+        })
+    }
+
+    /// Has `changed` called after each change that concerns a collection with search indexes. Once
+    /// only; it must be quick, and must not write.
+    pub fn on_search(&self, changed: Box<dyn Fn() + Send + Sync>) {
+        let _ = self.current.on_search.set(changed);
+    }
+
     /// Marks fields of an index as multikey, before the first such entry is written. The caller
     /// holds the collection's write lock (read side); `wait` false gives `Suspension::Worker` instead
     /// of waiting for the mutex.

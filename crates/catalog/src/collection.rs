@@ -110,6 +110,8 @@ pub struct Collection {
     /// Of a time series: set for its measurements, which are a view, and for its buckets.
     pub time_series: Option<Arc<::time_series::TimeSeriesOptions>>,
     pub young: Arc<crate::time_series::Young>,
+    /// The search indexes: `{id, name, type, version, definition}` each. Mostly there are none.
+    pub search: Option<Arc<[DocBuf]>>,
     pub(crate) lock: Arc<RwLock<()>>,
 }
 
@@ -136,6 +138,7 @@ impl Collection {
             plan_cache: Arc::default(),
             time_series: None,
             young: Arc::default(),
+            search: None,
             indexes: Vec::new(),
             highest_index: 0,
             usable: Vec::new(),

@@ -1,5 +1,6 @@
 //! A collection's record in the store: BSON `{ns, uuid, tablet, options, since, numbered,
-//! nextIndex, indexes: [{id, spec, multikey, building, since}]}`. `_id_` is not among them.
+//! nextIndex, indexes: [{id, spec, multikey, building, since}], search: [{id, name, type, version,
+//! definition}]}`. `_id_` is not among the indexes; `search` is there only where there are some.
 
 use crate::collection::{Collection, Index, IndexState};
 use bson::{Doc, DocBuf, Writer};
@@ -25,6 +26,13 @@ pub(crate) fn write(c: &Collection) -> DocBuf {
         w.i64("since", i.since_millis).close();
     }
     w.close();
+    if let Some(search) = &c.search {
+        w.open_array("search");
+        search.iter().for_each(|d| {
+            w.push(d.as_doc().as_val());
+        });
+        w.close();
+    }
     w.finish()
 }
 
@@ -88,6 +96,11 @@ pub(crate) fn read(d: Doc<'_>) -> Result<Collection> {
         index.info.multikey = multikey;
         index.since_millis = number(i, "since").ok_or_else(|| bad("index since"))?;
         c.indexes.push(Arc::new(index));
+    }
+    if let Some(search) = d.get("search").and_then(|v| v.as_array()) {
+        let specs = search.values().map(|v| Some(v.as_doc()?.to_buf()));
+        let specs: Option<Vec<_>> = specs.collect();
+        c.search = Some(specs.ok_or_else(|| bad("search"))?.into());
     }
     c.refresh();
     Ok(c)

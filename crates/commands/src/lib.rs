@@ -157,6 +157,7 @@ impl Commands {
         replica: Option<Driver>,
     ) -> Result<Commands> {
         let engine = executor::Engine::open(store.clone())?;
+        executor::search::SearchIndexes::start(&engine);
         if replica.is_none() {
             resume_builds(&engine);
         }

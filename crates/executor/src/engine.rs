@@ -7,6 +7,7 @@ use crate::gate::Gate;
 use crate::key_locks::Transactions;
 use crate::prepared::Prepared;
 use crate::reserved_time;
+use crate::search::SearchIndexes;
 use crate::temp_collections;
 use crate::zone_maps::ZoneMaps;
 use catalog::Catalog;
@@ -48,6 +49,7 @@ pub struct Engine {
     /// The last timestamp that took the place of an empty one.
     stamped: AtomicU64,
     pub(crate) document_keys: DocumentKeys,
+    pub search: SearchIndexes,
 }
 
 /// Keeps [`Engine::prepared`] in step with what is applied.
@@ -94,6 +96,7 @@ impl Engine {
             prepared: Prepared::default(),
             stamped: AtomicU64::new(0),
             document_keys: DocumentKeys::default(),
+            search: SearchIndexes::default(),
         });
         let view = engine
             .store

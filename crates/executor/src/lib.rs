@@ -18,6 +18,7 @@
 //! decision                             of a prepared transaction
 //! read                                 from a plan to documents
 //! write                                from a statement to log entries
+//! search                               indexes that follow the log, and searches over them
 //! pipeline                             aggregations, which read and (`$out`, `$merge`) write
 //! ```
 //!
@@ -42,6 +43,7 @@ pub mod prepared;
 mod read;
 mod records;
 mod reserved_time;
+pub mod search;
 pub mod session_id;
 pub mod temp_collections;
 mod transaction;

@@ -36,9 +36,11 @@ const ROOMS: &[(&str, &[&str])] = &[
         ],
     ),
     ("changes", &["catalog", "storage", "bson", "errors"]),
+    ("search", &["bson", "errors"]),
     (
         "executor",
         &[
+            "search",
             "changes",
             "catalog",
             "storage",
@@ -74,6 +76,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "auth",
             "session",
             "executor",
+            "search",
             "changes",
             "catalog",
             "storage",

@@ -15,6 +15,10 @@ pub struct Metadata {
     pub score_details: Option<Box<DocBuf>>,
     /// `$meta: "indexKey"`: the fields in the index that found it
     pub index_key: Option<Box<DocBuf>>,
+    /// `$meta: "searchScore"`
+    pub search_score: Option<f64>,
+    /// `$meta: "vectorSearchScore"`
+    pub vector_score: Option<f64>,
 }
 
 /// Which of it the documents at a place of a pipeline have.
@@ -23,6 +27,8 @@ pub struct Available {
     pub text_score: bool,
     pub score: bool,
     pub score_details: bool,
+    /// `$search` or `$vectorSearch` has found them.
+    pub search_score: bool,
 }
 
 impl Available {
@@ -41,15 +47,19 @@ impl Metadata {
         score: None,
         score_details: None,
         index_key: None,
+        search_score: None,
+        vector_score: None,
     };
 
     pub fn is_none(&self) -> bool {
         self == Metadata::NONE
     }
 
-    /// `$meta: "score"`: what the last stage that scores has given, else how well `$text` matches.
+    /// `$meta: "score"`: what the last stage that scores has given, else how well the document was
+    /// found.
     pub fn any_score(&self) -> Option<f64> {
-        self.score.or(self.text_score)
+        let found = self.text_score.or(self.search_score);
+        self.score.or(found).or(self.vector_score)
     }
 
     /// What `$meta` of that name gives.
@@ -60,6 +70,8 @@ impl Metadata {
             "score" => self.any_score().map(Value::from),
             "scoreDetails" => document(&self.score_details),
             "indexKey" => document(&self.index_key),
+            "searchScore" => self.search_score.map(Value::from),
+            "vectorSearchScore" => self.vector_score.map(Value::from),
             _ => None,
         }
     }
@@ -80,6 +92,12 @@ impl Metadata {
             }
             if let Some(key) = &self.index_key {
                 w.doc("indexKey", key.as_doc());
+            }
+            if let Some(score) = self.search_score {
+                w.f64("searchScore", score);
+            }
+            if let Some(score) = self.vector_score {
+                w.f64("vectorSearchScore", score);
             }
             out.extend_from_slice(w.finish().as_doc().as_bytes());
         }
@@ -107,6 +125,8 @@ impl Metadata {
             score: number("score"),
             score_details: document("scoreDetails"),
             index_key: document("indexKey"),
+            search_score: number("searchScore"),
+            vector_score: number("vectorSearchScore"),
         }
     }
 }

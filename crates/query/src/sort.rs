@@ -38,7 +38,7 @@ pub enum SortMeta {
     TextScore,
     /// What `$meta: "score"` gives, greatest first.
     Score,
-    /// Nothing has one yet: equal for all documents.
+    /// What `$search` or `$vectorSearch` gave, greatest first.
     SearchScore,
 }
 
@@ -56,7 +56,13 @@ impl SortPattern {
         let by = |meta: SortMeta| self.fields.iter().any(|f| f.meta == Some(meta));
         let lacks = match () {
             () if by(SortMeta::TextScore) && !known.text_score => "text score",
-            () if by(SortMeta::Score) && !known.score && !known.text_score => "score",
+            () if by(SortMeta::Score)
+                && !known.score
+                && !known.text_score
+                && !known.search_score =>
+            {
+                "score"
+            }
             () => return Ok(()),
         };
         bail!(
@@ -262,7 +268,10 @@ fn meta_key(meta: SortMeta, known: &Metadata, out: &mut Vec<u8>) {
             let score = Value::from(known.any_score().unwrap_or(0.0));
             key::encode(score.as_val(), true, out, None);
         }
-        SortMeta::SearchScore => {}
+        SortMeta::SearchScore => {
+            let score = known.search_score.or(known.vector_score).unwrap_or(0.0);
+            key::encode(Value::from(score).as_val(), true, out, None);
+        }
     }
 }
 

@@ -375,6 +375,14 @@ impl Entry {
         matches!(kind, Some(KIND_DDL))
     }
 
+    /// The collection of an entry that writes documents of one collection; `None` for any other entry.
+    pub fn documents_of(bytes: &[u8]) -> Option<Uuid> {
+        let mut rest = Cursor(bytes);
+        let kind = rest.byte()? & !FLAGS;
+        let uuid = rest.array()?;
+        matches!(kind, KIND_INSERT | KIND_UPDATE | KIND_DELETE).then_some(uuid)
+    }
+
     /// Its bytes, as they are in the log.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::new();

@@ -226,6 +226,11 @@ impl Store {
         }))
     }
 
+    /// The data directory.
+    pub fn dir(&self) -> &std::path::Path {
+        self.engine.data_dir().path()
+    }
+
     /// A snapshot.
     pub fn view(&self) -> View {
         View::snapshot(&self.engine)

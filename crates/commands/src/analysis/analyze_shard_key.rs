@@ -57,6 +57,7 @@ impl OfServer<'_, '_, '_> {
         let (db, coll) = self.coll.ns.split_once('.').unwrap_or((&self.coll.ns, ""));
         let ctx = ParseCtx::new(db, Some(coll), Default::default());
         let request = AggregateRequest {
+            causal: false,
             ns: Namespace::new(db, coll),
             pipeline: Pipeline::parse(list.finish_array().as_val(), &ctx)?,
             vars: Arc::new(Vars::new(crate::clock::now_millis())),

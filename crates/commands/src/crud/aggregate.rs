@@ -18,6 +18,7 @@ use planner::Hint;
 use planner::explain::{Explain, PlanStage, stages};
 use query::filter::Filter;
 use query::pipeline::{Namespace, ParseCtx, Pipeline, Pushdown, StageProfiler, write_common};
+use service::config::ClusterRole;
 
 /// Stages that the hash of the planner's part tells apart.
 const PLANNED: [&str; 9] = [
@@ -144,6 +145,10 @@ fn parse(cx: &CommandContext<'_, '_>) -> Result<Aggregate> {
     }
     let ctx = ParseCtx::new(cx.args.db, coll, env);
     let pipeline = Pipeline::parse(pipeline, &ctx)?;
+    let in_cluster = cx.app.config.role != ClusterRole::None || cx.app.elsewhere.get().is_some();
+    if in_cluster && pipeline.searches() {
+        return Err(query::pipeline::search::not_on_clusters().into());
+    }
     for ns in pipeline.fuses() {
         check_fused(cx, ns)?;
     }
@@ -172,6 +177,7 @@ fn parse(cx: &CommandContext<'_, '_>) -> Result<Aggregate> {
             .unwrap_or_else(|| cx.app.parameters.bool(super::find::DISK_USE)),
         server_rows: Some(rows::for_pipeline(cx)),
         elsewhere: elsewhere(cx),
+        causal: is_causal(&cx.args),
     };
     Ok(Aggregate {
         ns,
@@ -196,6 +202,12 @@ fn check_fused(cx: &CommandContext<'_, '_>, ns: &Namespace) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// Whether the client tells what it has seen.
+fn is_causal(args: &Args<'_>) -> bool {
+    let concern = args.generic.read_concern.and_then(|v| v.as_doc());
+    concern.is_some_and(|d| d.contains("afterClusterTime"))
 }
 
 /// How the pipeline reads other collections, where that is not from this server.

@@ -284,6 +284,7 @@ fn request(cx: &CommandContext<'_, '_>, m: &MapReduce<'_>) -> Result<AggregateRe
     let ctx = ParseCtx::new(cx.args.db, Some(coll), env);
     let stages = pipeline_of(m, map, reduce, cx.args.db);
     Ok(AggregateRequest {
+        causal: false,
         ns: Namespace::new(cx.args.db, coll),
         pipeline: Pipeline::parse(stages.as_val(), &ctx)?,
         vars,

@@ -1,10 +1,365 @@
-//! `createSearchIndexes`, `updateSearchIndex`, `dropSearchIndex` and `listSearchIndexes`: a MongoDB without its search
-//! server refuses them all alike, whatever they say.
+//! `createSearchIndexes`, `updateSearchIndex`, `dropSearchIndex` and `listSearchIndexes`, and the
+//! rows of `$listSearchIndexes`.
+//!
+//! A definition is a part of its collection's record in the catalog, so it goes where the collection
+//! goes. Each member builds its own index of it.
+//!
+//! Source: MongoDB's manual, "createSearchIndexes" and "$listSearchIndexes".
 
+use super::{changed, listing};
+use crate::clock::now_millis;
+use crate::diagnostic::process;
+use crate::request::idl;
 use crate::request::{CommandContext, Done};
-use errors::{Result, bail};
-use query::pipeline::SEARCH_INDEXES_NOT_ENABLED;
+use bson::{Doc, DocBuf, Elem, Val, Writer};
+use catalog::Collection;
+use errors::{Result, bail, err};
+use executor::Engine;
+use executor::search::check_searchable;
+use search::{Definition, Kind};
+use service::config::ClusterRole;
+use std::sync::Arc;
 
-pub fn run(_: &mut CommandContext<'_, '_>) -> Result<Done> {
-    bail!(SearchNotEnabled, "{SEARCH_INDEXES_NOT_ENABLED}")
+/// The most search indexes of a collection.
+const MOST_INDEXES: usize = 64;
+/// The most bytes of the definitions of one.
+const MOST_BYTES: usize = 1 << 20;
+/// The name of an index that was given none.
+const DEFAULT_NAME: &str = "default";
+
+fn refuse_on_shards(cx: &CommandContext<'_, '_>) -> Result<()> {
+    if cx.app.config.role != ClusterRole::None {
+        return Err(query::pipeline::search::not_on_clusters().into());
+    }
+    Ok(())
+}
+
+fn collection(cx: &CommandContext<'_, '_>) -> Result<Arc<Collection>> {
+    let ns = cx.args.namespace()?;
+    match cx.app.engine.catalog.get(&ns) {
+        Some(c) => Ok(c),
+        None => bail!(NamespaceNotFound, "Collection '{ns}' does not exist."),
+    }
+}
+
+/// A definition that was asked for.
+struct Wanted {
+    name: String,
+    kind: Kind,
+    definition: DocBuf,
+}
+
+impl Wanted {
+    fn parse(v: Val<'_>) -> Result<Wanted> {
+        const AT: &str = "createSearchIndexes.indexes";
+        let Some(d) = v.as_doc() else {
+            bail!(
+                TypeMismatch,
+                "BSON field '{AT}' is the wrong type '{}', expected type 'object'",
+                v.type_name()
+            );
+        };
+        let (mut name, mut kind, mut definition) = (None, None, None);
+        for e in idl::unique(AT, d)? {
+            match e.name {
+                "name" => name = Some(text(AT, e)?),
+                "type" => kind = Some(text(AT, e)?),
+                "definition" => definition = idl::doc(AT, e)?,
+                other => return Err(idl::unknown(AT, other)),
+            }
+        }
+        let definition: Doc = idl::required(AT, "definition", definition)?;
+        let kind = match kind {
+            None => Kind::Search,
+            Some(given) => Kind::named(given).ok_or_else(|| {
+                err!(
+                    UnknownError,
+                    "Invalid index type: {given}. Must be one of [search, vectorSearch]"
+                )
+            })?,
+        };
+        let name = name.unwrap_or(DEFAULT_NAME);
+        if name.is_empty() {
+            bail!(BadValue, "\"name\" of a search index cannot be empty");
+        }
+        check_definition(kind, definition)?;
+        Ok(Wanted {
+            name: name.to_string(),
+            kind,
+            definition: definition.to_buf(),
+        })
+    }
+}
+
+fn text<'a>(within: &str, e: Elem<'a>) -> Result<&'a str> {
+    match e.val.as_str() {
+        Some(s) => Ok(s),
+        None => Err(idl::mismatch(within, e.name, e.val, &["string"])),
+    }
+}
+
+fn check_definition(kind: Kind, d: Doc<'_>) -> Result<()> {
+    if d.len() > MOST_BYTES {
+        bail!(
+            BSONObjectTooLarge,
+            "the definition of a search index may have at most {MOST_BYTES} bytes"
+        );
+    }
+    Definition::parse(kind, d).map(drop)
+}
+
+/// As the catalog keeps it.
+fn spec(id: &str, name: &str, kind: Kind, version: i64, definition: Doc<'_>) -> DocBuf {
+    let mut w = Writer::new();
+    w.str("id", id).str("name", name).str("type", kind.name());
+    w.i64("version", version).date("created", now_millis());
+    w.doc("definition", definition);
+    w.finish()
+}
+
+fn field<'a>(d: &'a DocBuf, name: &str) -> &'a str {
+    d.get(name).and_then(|v| v.as_str()).unwrap_or("")
+}
+
+/// 24 hexadecimal digits.
+fn new_id() -> String {
+    let bytes: [u8; 12] = rand::random();
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+pub fn create(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+    refuse_on_shards(cx)?;
+    let mut indexes = None;
+    for e in cx.args.fields.clone() {
+        match e.name {
+            "indexes" => indexes = idl::array("createSearchIndexes", e)?,
+            _ => return Err(cx.args.unknown(e)),
+        }
+    }
+    let indexes: Doc = idl::required("createSearchIndexes", "indexes", indexes)?;
+    let wanted = indexes
+        .values()
+        .map(Wanted::parse)
+        .collect::<Result<Vec<_>>>()?;
+    if wanted.is_empty() {
+        bail!(BadValue, "Must specify at least one index to create");
+    }
+    let coll = collection(cx)?;
+    check_searchable(&coll)?;
+    let mut made = Vec::new();
+    let interrupt = || cx.op.check();
+    cx.app.engine.catalog.change_search(&coll.ns, &interrupt, |all| {
+        for w in &wanted {
+            let same = all.iter().find(|d| field(d, "name") == w.name);
+            if let Some(there) = same {
+                let definition = there.get("definition").and_then(|v| v.as_doc());
+                let equal = definition == Some(w.definition.as_doc());
+                if !equal || field(there, "type") != w.kind.name() {
+                    bail!(
+                        IndexAlreadyExists,
+                        "Index \"{}\" already exists with a different definition. Drop it first if needed.",
+                        w.name
+                    );
+                }
+                made.push((field(there, "id").to_string(), w.name.clone()));
+                continue;
+            }
+            if all.len() >= MOST_INDEXES {
+                bail!(CannotCreateIndex, "a collection may have at most {MOST_INDEXES} search indexes");
+            }
+            let id = new_id();
+            all.push(spec(&id, &w.name, w.kind, 0, w.definition.as_doc()));
+            made.push((id, w.name.clone()));
+        }
+        Ok(())
+    })?;
+    changed(cx);
+    cx.w.open_array("indexesCreated");
+    for (id, name) in made {
+        cx.w.open_doc("").str("id", &id).str("name", &name).close();
+    }
+    cx.w.close();
+    Ok(Done::Reply)
+}
+
+/// The index that a command names.
+struct Which<'a> {
+    name: Option<&'a str>,
+    id: Option<&'a str>,
+}
+
+impl Which<'_> {
+    fn check(&self, command: &str) -> Result<()> {
+        if self.name.is_some() == self.id.is_some() {
+            bail!(
+                InvalidOptions,
+                "{command} needs either 'name' or 'id' of the index, and not both"
+            );
+        }
+        Ok(())
+    }
+
+    fn is(&self, d: &DocBuf) -> bool {
+        self.name.is_none_or(|n| field(d, "name") == n)
+            && self.id.is_none_or(|id| field(d, "id") == id)
+    }
+
+    fn missing(&self) -> errors::Error {
+        let which = self.name.or(self.id).unwrap_or("");
+        err!(IndexNotFound, "Search index '{which}' not found.")
+    }
+}
+
+pub fn update(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+    const AT: &str = "updateSearchIndex";
+    refuse_on_shards(cx)?;
+    let mut which = Which {
+        name: None,
+        id: None,
+    };
+    let mut definition = None;
+    for e in cx.args.fields.clone() {
+        match e.name {
+            "name" => which.name = Some(text(AT, e)?),
+            "id" => which.id = Some(text(AT, e)?),
+            "definition" => definition = idl::doc(AT, e)?,
+            _ => return Err(cx.args.unknown(e)),
+        }
+    }
+    which.check(AT)?;
+    let definition: Doc = idl::required(AT, "definition", definition)?;
+    let coll = collection(cx)?;
+    let interrupt = || cx.op.check();
+    cx.app
+        .engine
+        .catalog
+        .change_search(&coll.ns, &interrupt, |all| {
+            let Some(found) = all.iter_mut().find(|d| which.is(d)) else {
+                return Err(which.missing().into());
+            };
+            let kind = Kind::named(field(found, "type")).unwrap_or(Kind::Search);
+            check_definition(kind, definition)?;
+            let version = found.get("version").and_then(|v| v.as_i64()).unwrap_or(0);
+            *found = spec(
+                field(found, "id"),
+                field(found, "name"),
+                kind,
+                version + 1,
+                definition,
+            );
+            Ok(())
+        })?;
+    changed(cx);
+    Ok(Done::Reply)
+}
+
+pub fn drop_one(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+    const AT: &str = "dropSearchIndex";
+    refuse_on_shards(cx)?;
+    let mut which = Which {
+        name: None,
+        id: None,
+    };
+    for e in cx.args.fields.clone() {
+        match e.name {
+            "name" => which.name = Some(text(AT, e)?),
+            "id" => which.id = Some(text(AT, e)?),
+            _ => return Err(cx.args.unknown(e)),
+        }
+    }
+    which.check(AT)?;
+    let coll = collection(cx)?;
+    let interrupt = || cx.op.check();
+    cx.app
+        .engine
+        .catalog
+        .change_search(&coll.ns, &interrupt, |all| {
+            let before = all.len();
+            all.retain(|d| !which.is(d));
+            match all.len() == before {
+                true => Err(which.missing().into()),
+                false => Ok(()),
+            }
+        })?;
+    changed(cx);
+    Ok(Done::Reply)
+}
+
+pub fn list(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+    const AT: &str = "listSearchIndexes";
+    refuse_on_shards(cx)?;
+    let mut batch_size = None;
+    let mut filter = Writer::new();
+    for e in cx.args.fields.clone() {
+        match e.name {
+            "name" | "id" => {
+                filter.str(e.name, text(AT, e)?);
+            }
+            "cursor" => batch_size = listing::batch_size(AT, e)?,
+            _ => return Err(cx.args.unknown(e)),
+        }
+    }
+    let ns = cx.args.namespace()?;
+    let docs = rows(&cx.app.engine, &ns, filter.finish().as_doc());
+    listing::reply(cx, &ns, docs, batch_size)?;
+    Ok(Done::Reply)
+}
+
+/// A document for each search index of a collection that `filter` names (`{name}`, `{id}`, or all).
+pub fn rows(engine: &Engine, ns: &str, filter: Doc<'_>) -> Vec<DocBuf> {
+    let Some(coll) = engine.catalog.get(ns) else {
+        return Vec::new();
+    };
+    let given = |name: &str| filter.get(name).and_then(|v| v.as_str());
+    let which = Which {
+        name: given("name"),
+        id: given("id"),
+    };
+    let specs = coll.search.as_deref().unwrap_or(&[]).iter();
+    let specs = specs.filter(|d| which.is(d));
+    specs.map(|d| row(engine, &coll, d)).collect()
+}
+
+fn row(engine: &Engine, coll: &Collection, spec: &DocBuf) -> DocBuf {
+    let state = engine.search.status(coll, spec.as_doc());
+    let version = spec.get("version").and_then(|v| v.as_i64()).unwrap_or(0);
+    let created = spec.get("created").unwrap_or(Val::NULL);
+    let definition = spec
+        .get("definition")
+        .and_then(|v| v.as_doc())
+        .unwrap_or(Doc::EMPTY);
+    let write_version = |w: &mut Writer, name: &str| {
+        w.open_doc(name)
+            .i64("version", version)
+            .val("createdAt", created)
+            .close();
+    };
+    let mut w = Writer::new();
+    for name in ["id", "name", "type"] {
+        w.str(name, field(spec, name));
+    }
+    w.str("status", state.status)
+        .bool("queryable", state.queryable);
+    w.i64("latestVersion", version);
+    write_version(&mut w, "latestDefinitionVersion");
+    w.doc("latestDefinition", definition);
+    w.open_array("statusDetail").open_doc("");
+    w.str("hostname", &process::host_name())
+        .str("status", state.status)
+        .bool("queryable", state.queryable);
+    w.open_doc("mainIndex")
+        .str("status", state.status)
+        .bool("queryable", state.queryable);
+    write_version(&mut w, "definitionVersion");
+    w.doc("definition", definition).close();
+    if let Some(message) = &state.message {
+        w.str("message", message);
+    }
+    w.close().close();
+    w.i64(
+        "numDocs",
+        i64::try_from(state.documents).unwrap_or(i64::MAX),
+    );
+    w.i64("indexSize", i64::try_from(state.bytes).unwrap_or(i64::MAX));
+    w.finish()
 }

@@ -226,10 +226,10 @@ commands! {
     "replSetMaintenance" => ADMIN | WORKER, Cluster(&[ReplSetStateChange]), crate::replication::repl_set_maintenance::run, "takes a secondary out of reading and of elections";
     "replSetAbortPrimaryCatchUp" => ADMIN, Cluster(&[ReplSetStateChange]), crate::replication::repl_set_abort_primary_catch_up::run, "has a new primary take writes at once";
     "replSetSyncFrom" => ADMIN, Cluster(&[ReplSetStateChange]), crate::replication::repl_set_sync_from::run, "whom a secondary has its entries from";
-    "createSearchIndexes" => OF_COLLECTION, Collection(&[CreateSearchIndexes]), crate::ddl::search_indexes::run, "new search indexes";
-    "updateSearchIndex" => OF_COLLECTION, Collection(&[UpdateSearchIndex]), crate::ddl::search_indexes::run, "changes a search index";
-    "dropSearchIndex" => OF_COLLECTION, Collection(&[DropSearchIndex]), crate::ddl::search_indexes::run, "removes a search index";
-    "listSearchIndexes" => OF_COLLECTION, Collection(&[ListSearchIndexes]), crate::ddl::search_indexes::run, "the search indexes of a collection";
+    "createSearchIndexes" => WRITE | WORKER | OF_COLLECTION, Collection(&[CreateSearchIndexes]), crate::ddl::search_indexes::create, "new search indexes";
+    "updateSearchIndex" => WRITE | WORKER | OF_COLLECTION, Collection(&[UpdateSearchIndex]), crate::ddl::search_indexes::update, "changes a search index";
+    "dropSearchIndex" => WRITE | WORKER | OF_COLLECTION, Collection(&[DropSearchIndex]), crate::ddl::search_indexes::drop_one, "removes a search index";
+    "listSearchIndexes" => WORKER | OF_COLLECTION, Collection(&[ListSearchIndexes]), crate::ddl::search_indexes::list, "the search indexes of a collection";
     "replSetResizeOplog" => ADMIN | WORKER, Cluster(&[ReplSetResizeOplog]), crate::replication::repl_set_resize_oplog::run, "changes how much of the oplog is kept";
     "replSetReconfig" => ADMIN | WORKER, Cluster(&[ReplSetConfigure]), crate::replication::repl_set_reconfig::run, "another configuration of the replica set";
     "pandoCopyFiles" => ADMIN | WORKER | LONG, Cluster(&[Internal]), crate::replication::pando_copy_files::run, "the files of this member, for one that the log does not reach";

@@ -6,7 +6,7 @@ use crate::Commands;
 use crate::analysis::sampling::SAMPLES;
 use crate::clock::now_millis;
 use crate::crud::shape;
-use crate::ddl::list_collections;
+use crate::ddl::{list_collections, search_indexes};
 use crate::diagnostic::current_op::{OperationFilter, Watch};
 use crate::diagnostic::process;
 use crate::monitoring::latency;
@@ -74,6 +74,11 @@ pub fn for_pipeline(cx: &CommandContext<'_, '_>) -> ServerRows {
                     .collect())
             }
             RowsKind::ListClusterCatalog => Ok(cluster_catalog(&engine, stage)),
+            RowsKind::ListSearchIndexes => Ok(search_indexes::rows(
+                &engine,
+                &stage.ns.to_string(),
+                stage.spec.as_doc(),
+            )),
             RowsKind::SampledQueries => sampled_queries(&engine, stage.spec.as_doc()),
             RowsKind::IndexStats | RowsKind::QueryStats => Ok(Vec::new()),
         }

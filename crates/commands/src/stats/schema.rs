@@ -99,6 +99,7 @@ fn open(
     let (env, vars) = variables::variables(cx, "", &None, None)?;
     let pipeline = Pipeline::parse(stages.as_val(), &ParseCtx::new(cx.args.db, Some(coll), env))?;
     let request = AggregateRequest {
+        causal: false,
         ns: Namespace::new(cx.args.db, coll),
         pipeline,
         vars,

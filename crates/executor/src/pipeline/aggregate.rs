@@ -23,7 +23,7 @@ use query::metadata::Metadata;
 use query::path::FieldPath;
 use query::pipeline::{
     self, Foreign, GroupPushdown, MergeSpec, Namespace, OutSpec, Pipeline, PipelineHost, RowsKind,
-    RowsStage, Share, Source, StageProfiler,
+    RowsStage, SearchStage, Share, Source, StageProfiler,
 };
 use query::projection::Projection;
 use std::any::Any;
@@ -45,6 +45,8 @@ pub struct AggregateRequest {
     pub server_rows: Option<ServerRows>,
     /// Reads the other collections, where they are not in this engine.
     pub elsewhere: Option<ReadElsewhere>,
+    /// Searches show what the client has seen before (`afterClusterTime`).
+    pub causal: bool,
 }
 
 /// A running pipeline. Send and owned: it lives in the cursor registry between batches.
@@ -453,6 +455,11 @@ impl PipelineHost for Outside<'_, '_> {
         let watch = self.watch.as_deref_mut();
         let (source, _) = open(self.ctx, ns, pipeline, vars, None, Asked::Inside(watch))?;
         Ok(pipeline::nested(source, NESTING_STAGES))
+    }
+
+    fn search(&mut self, stage: &SearchStage, limit: Option<u64>) -> Result<Box<dyn Source>> {
+        let (causal, vars) = (self.request.causal, self.request.vars.clone());
+        crate::search::found(self.ctx, stage, limit, causal, &vars)
     }
 
     fn foreign(&mut self, ns: &Namespace, path: &FieldPath) -> Option<Foreign> {

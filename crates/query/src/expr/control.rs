@@ -550,7 +550,7 @@ fn parse_meta(_: &'static Op, arg: Val<'_>, env: &ParseEnv) -> Result<Parsed> {
     let known = env.available();
     let lacks = match name {
         "textScore" if !known.text_score => "text score",
-        "score" if !known.score && !known.text_score => "score",
+        "score" if !known.score && !known.text_score && !known.search_score => "score",
         "scoreDetails" if !known.score_details => "scoreDetails",
         "geoNearDistance" | "geoNearPoint" => name,
         _ => "",

@@ -102,6 +102,7 @@ impl Group {
             text_score: true,
             score: true,
             score_details: true,
+            search_score: true,
         });
         let env = if d.contains(LAST) { &known } else { env };
         for e in d.iter() {

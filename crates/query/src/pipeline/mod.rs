@@ -42,6 +42,7 @@ mod pushdown;
 mod redact;
 mod rows;
 mod score;
+pub mod search;
 mod series_last;
 mod series_top;
 mod sort;
@@ -65,13 +66,11 @@ mod tests;
 
 pub use lookup_table::Foreign;
 pub use optimizer::semi_join::{JoinedValues, SemiJoin};
-pub use parse::{
-    Inside, ParseCtx, SEARCH_INDEXES_NOT_ENABLED, check_stage, is_stage, parse_transforms,
-    stage_names,
-};
+pub use parse::{Inside, ParseCtx, check_stage, is_stage, parse_transforms, stage_names};
 pub use profile::{StageCounters, StageProfiler, watched, write_common};
 pub use pushdown::{GroupPushdown, Pushdown, filter_paths};
 pub use rows::{RowsKind, RowsStage};
+pub use search::{SearchKind, SearchStage};
 pub use spill::{Merge, Runs, SpillFile, SpillTarget};
 pub use stage_memory::{Share, StageMemory};
 pub use unpack::Unpack;
@@ -203,6 +202,11 @@ pub trait PipelineHost {
         true
     }
 
+    /// What a search finds, at most `limit` documents. Where there are no search indexes it fails.
+    fn search(&mut self, _: &SearchStage, _limit: Option<u64>) -> Result<Box<dyn Source>> {
+        Err(search::not_on_clusters().into())
+    }
+
     /// What a stage holds counts there.
     fn share(&self) -> Share {
         Share::default()
@@ -271,6 +275,7 @@ pub(crate) enum Op {
     Out(Arc<OutSpec>),
     Merge(Arc<MergeSpec>),
     Rows(Arc<RowsStage>),
+    Search(Arc<search::SearchStage>),
     GeoNear(Arc<geo_near::GeoNear>),
     Merged(merged::Found),
     Unpack(Arc<unpack::Unpack>),
@@ -424,7 +429,7 @@ impl Pipeline {
     pub fn makes_input(&self) -> bool {
         matches!(
             self.stages.first().map(|s| &s.op),
-            Some(Op::Documents(_) | Op::Rows(_) | Op::Fusion(_))
+            Some(Op::Documents(_) | Op::Rows(_) | Op::Fusion(_) | Op::Search(_))
         )
     }
 
@@ -479,6 +484,19 @@ impl Pipeline {
                 _ => {}
             }
         }
+    }
+
+    /// Whether a stage, here or further inside, asks for a search index.
+    pub fn searches(&self) -> bool {
+        self.stages.iter().any(|s| match &s.op {
+            Op::Search(_) => true,
+            Op::Rows(r) => r.kind == RowsKind::ListSearchIndexes,
+            Op::Lookup(l) => l.pipeline.searches(),
+            Op::UnionWith(u) => u.pipeline.searches(),
+            Op::Facet(f) => f.parts.iter().any(|(_, p)| p.searches()),
+            Op::Fusion(f) => f.parts.iter().any(|p| p.pipeline.searches()),
+            _ => false,
+        })
     }
 
     /// Collections whose documents `$rankFusion` or `$scoreFusion` ranks, here or further inside.
@@ -564,6 +582,11 @@ impl Pipeline {
                 let found = self.found_of_union(at, &mut unions);
                 let (spec, vars) = (u.clone(), vars.clone());
                 out = Box::new(union_with::Run::new(out, spec, vars, found));
+                continue;
+            }
+            if let Op::Search(stage) = &s.op {
+                let limit = search::wanted(self.stages.split_at(at + 1).1);
+                out = Box::new(search::Run::new(stage.clone(), limit));
                 continue;
             }
             if built && matches!(s.op, Op::Out(_) | Op::Merge(_)) {
@@ -668,6 +691,7 @@ impl Op {
             Op::Out(o) => Box::new(write::Out::new(input, o.clone())),
             Op::Merge(m) => Box::new(write::Merge::new(input, m.clone(), vars)),
             Op::Rows(r) => Box::new(rows::Run::new(r.clone())),
+            Op::Search(s) => Box::new(search::Run::new(s.clone(), None)),
             Op::GeoNear(g) => Box::new(geo_near::Run::new(input, g.clone())),
             Op::Merged(found) => Box::new(merged::Run::new(input, *found)),
             Op::Unpack(u) => Box::new(unpack::Run::new(input, u.clone(), &[], None)),

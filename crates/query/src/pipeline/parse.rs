@@ -4,6 +4,7 @@ use super::geo_near::GeoNear;
 use super::group::Group;
 use super::lookup_unwind;
 use super::rows::{RowsKind, RowsStage};
+use super::search::SearchStage;
 use super::{
     Namespace, Op, Pipeline, Stage, bucket, densify, facet, fill, fusion, graph_lookup, lookup,
     merged, optimizer, redact, score, union_with, unwind, window, write,
@@ -83,12 +84,8 @@ const UNSUPPORTED: &[&str] = &[
     "$changeStream",
     "$changeStreamSplitLargeEvent",
     "$listCatalog",
-    "$listSearchIndexes",
-    "$search",
     "$searchBeta",
-    "$searchMeta",
     "$shardedDataDistribution",
-    "$vectorSearch",
 ];
 
 const SUPPORTED: &[&str] = &[
@@ -110,6 +107,7 @@ const SUPPORTED: &[&str] = &[
     "$listClusterCatalog",
     "$listLocalSessions",
     "$listSampledQueries",
+    "$listSearchIndexes",
     "$listSessions",
     "$lookup",
     "$match",
@@ -126,6 +124,8 @@ const SUPPORTED: &[&str] = &[
     "$sample",
     "$score",
     "$scoreFusion",
+    "$search",
+    "$searchMeta",
     "$set",
     "$setWindowFields",
     "$skip",
@@ -134,6 +134,7 @@ const SUPPORTED: &[&str] = &[
     "$unionWith",
     "$unset",
     "$unwind",
+    "$vectorSearch",
 ];
 
 /// The stages that run here.
@@ -305,12 +306,19 @@ impl Known {
                 self.metadata = Available {
                     score: true,
                     score_details: f.details,
-                    text_score: false,
+                    ..Available::default()
                 }
             }
             Some(Op::Merged(found)) => {
                 self.near |= found.near;
                 self.metadata.text_score |= found.text;
+            }
+            Some(Op::Search(s)) => {
+                self.metadata = Available {
+                    search_score: true,
+                    score_details: s.gives_details(),
+                    ..Available::default()
+                }
             }
             Some(Op::Score(s)) => {
                 self.metadata.score = true;
@@ -549,21 +557,6 @@ pub fn parse_transforms(stages: Doc<'_>, env: &ParseEnv) -> Result<Vec<Transform
         .collect()
 }
 
-/// What MongoDB answers without its search server. Drivers and tools look for the name in the
-/// sentence.
-pub const SEARCH_INDEXES_NOT_ENABLED: &str = "Using Atlas Search Database Commands and the $listSearchIndexes aggregation stage requires additional configuration. Please connect to Atlas or an AtlasCLI local deployment to enable. For more information on how to connect, see https://dochub.mongodb.org/core/atlas-cli-deploy-local-reqs.";
-
-fn search_not_enabled(stage: &str) -> Option<errors::Error> {
-    match stage {
-        "$listSearchIndexes" => Some(err!(SearchNotEnabled, "{SEARCH_INDEXES_NOT_ENABLED}")),
-        "$search" | "$searchMeta" | "$vectorSearch" => Some(err!(
-            SearchNotEnabled,
-            "Using $search and $vectorSearch aggregation stages requires additional configuration. Please connect to Atlas or an AtlasCLI local deployment to enable. For more information on how to connect, see https://dochub.mongodb.org/core/atlas-cli-deploy-local-reqs."
-        )),
-        _ => None,
-    }
-}
-
 /// Refuses a name that is no stage's.
 pub fn check_stage(name: &str) -> Result<()> {
     match is_stage(name) {
@@ -588,9 +581,7 @@ fn parse_stage(name: &str, spec: Val<'_>, ctx: &ParseCtx, out: &mut Vec<Stage>) 
         return Ok(());
     }
     let Some(&name) = SUPPORTED.iter().find(|n| **n == name) else {
-        return Err(search_not_enabled(name)
-            .unwrap_or_else(|| unrecognized(name))
-            .into());
+        return Err(unrecognized(name).into());
     };
     super::options::check_unique(name, spec)?;
     if let Some(t) = parse_transform(name, spec, &ctx.env)? {
@@ -660,6 +651,10 @@ fn parse_stage(name: &str, spec: Val<'_>, ctx: &ParseCtx, out: &mut Vec<Stage>) 
             }
             rows(RowsKind::ListSessions)?
         }
+        "$search" | "$searchMeta" | "$vectorSearch" => {
+            Op::Search(Arc::new(SearchStage::parse(name, spec, ns())?))
+        }
+        "$listSearchIndexes" => rows(RowsKind::ListSearchIndexes)?,
         "$listLocalSessions" => rows(RowsKind::ListLocalSessions)?,
         "$planCacheStats" => rows(RowsKind::PlanCacheStats)?,
         "$querySettings" => rows(RowsKind::QuerySettings)?,

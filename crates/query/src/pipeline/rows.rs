@@ -19,6 +19,7 @@ pub enum RowsKind {
     PlanCacheStats,
     QuerySettings,
     ListClusterCatalog,
+    ListSearchIndexes,
     /// Nothing is collected of queries, so there is nothing to tell.
     QueryStats,
     SampledQueries,
@@ -82,6 +83,10 @@ impl RowsStage {
                 check_current_op(d)?;
                 d
             }
+            (RowsKind::ListSearchIndexes, Some(d)) => {
+                check_list_search_indexes(name, d)?;
+                d
+            }
             (RowsKind::ListSessions | RowsKind::ListLocalSessions, Some(d)) => {
                 check_list_sessions(name, d)?;
                 d
@@ -109,6 +114,25 @@ impl RowsStage {
             spec: d.to_buf(),
         })
     }
+}
+
+/// `{}`, `{name: <string>}` or `{id: <string>}`.
+fn check_list_search_indexes(name: &str, d: Doc<'_>) -> Result<()> {
+    for e in d {
+        if !matches!(e.name, "name" | "id") {
+            bail!(40415, "BSON field '{name}.{}' is an unknown field.", e.name);
+        }
+        if e.val.as_str().is_none() {
+            return Err(wrong_type(name, e.name, e.val, "string").into());
+        }
+    }
+    if d.count() > 1 {
+        bail!(
+            InvalidOptions,
+            "Cannot set both 'name' and 'id' for $listSearchIndexes."
+        );
+    }
+    Ok(())
 }
 
 /// `{}` or `{allHosts: <bool>}`; there is one host.

@@ -110,6 +110,7 @@ impl Stage {
             Op::Fusion(_)      => (Others, Together, Lost, Anew, Nothing),
             Op::Documents(_)   => (Others, Together, Lost, Anew, Nothing),
             Op::Rows(_)        => (Others, Together, Lost, Anew, Nothing),
+            Op::Search(_)      => (Others, Together, Lost, Anew, Nothing),
             Op::Out(_)         => (Others, Together, Lost, Passed, All),
             Op::Merge(_)       => (Others, Together, Lost, Passed, All),
             Op::GeoNear(_)     => (Others, Together, Lost, Passed, All),

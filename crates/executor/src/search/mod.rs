@@ -1,0 +1,229 @@
+//! Search indexes: each follows the log on a thread of its own, and answers searches from its last
+//! commit.
+//!
+//! ```text
+//! catalog: collections with definitions ── sync ──▶ one Follower a definition ──▶ search/<id>-<version>/
+//!                                                        ▲ durable entries of the log
+//! ```
+//! Invariants:
+//! - A server without search indexes has no thread, no file and no follower of the log for them.
+//! - What an index has committed was durable: nothing that it shows is taken back.
+//! - A new version of a definition is built beside the old one, which serves until it is ready.
+
+mod follower;
+mod stage;
+
+pub(crate) use stage::found;
+
+use crate::engine::Engine;
+use bson::Doc;
+use catalog::Collection;
+use errors::{Result, bail};
+use follower::Follower;
+use parking_lot::Mutex;
+use search::{Definition, Kind};
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// A definition as the catalog keeps it, read.
+#[derive(Clone, Debug)]
+pub struct SearchSpec {
+    pub id: String,
+    pub name: String,
+    pub kind: Kind,
+    pub version: i64,
+    pub definition: Arc<Definition>,
+}
+
+impl SearchSpec {
+    /// From `{id, name, type, version, definition}`.
+    pub fn read(d: Doc<'_>) -> Result<SearchSpec> {
+        let text = |name: &str| {
+            d.get(name)
+                .and_then(|v| v.as_str())
+                .unwrap_or("")
+                .to_string()
+        };
+        let kind = Kind::named(&text("type")).unwrap_or(Kind::Search);
+        let given = d.get("definition").and_then(|v| v.as_doc());
+        Ok(SearchSpec {
+            id: text("id"),
+            name: text("name"),
+            kind,
+            version: d.get("version").and_then(|v| v.as_i64()).unwrap_or(0),
+            definition: Arc::new(Definition::parse(kind, given.unwrap_or(Doc::EMPTY))?),
+        })
+    }
+
+    /// The name of its folder: an index of one version.
+    fn folder(&self, tablet: u64) -> String {
+        format!("{}-{}-{tablet}", self.id, self.version)
+    }
+}
+
+/// What is told of an index.
+#[derive(Clone, Debug)]
+pub struct SearchStatus {
+    /// `BUILDING`, `READY` or `FAILED`.
+    pub status: &'static str,
+    pub queryable: bool,
+    pub documents: u64,
+    pub bytes: u64,
+    /// What went wrong, while it did.
+    pub message: Option<String>,
+}
+
+/// The search indexes of a server.
+#[derive(Default)]
+pub struct SearchIndexes {
+    followers: Mutex<HashMap<String, Arc<Follower>>>,
+}
+
+impl SearchIndexes {
+    /// Begins to follow the catalog. Called once, when the engine is open.
+    pub fn start(engine: &Arc<Engine>) {
+        let weak = Arc::downgrade(engine);
+        engine.catalog.on_search(Box::new(move || {
+            // Whoever writes waits for this call: the work is done elsewhere.
+            let weak = weak.clone();
+            let sync = move || sync(&weak);
+            let _ = std::thread::Builder::new()
+                .name("search-sync".into())
+                .spawn(sync);
+        }));
+        engine.search.sync(engine, true);
+    }
+
+    /// Has a follower for every definition there is, and no other.
+    fn sync(&self, engine: &Arc<Engine>, at_start: bool) {
+        let mut followers = self.followers.lock();
+        let snapshot = engine.catalog.snapshot();
+        let mut wanted = HashMap::new();
+        let mut serving = Vec::new();
+        for c in snapshot.all() {
+            for spec in c.search.as_deref().unwrap_or(&[]) {
+                let spec = match SearchSpec::read(spec.as_doc()) {
+                    Ok(spec) => spec,
+                    Err(e) => {
+                        tracing::error!(target: "INDEX", namespace = &*c.ns, error = %e, "a search index cannot be read");
+                        continue;
+                    }
+                };
+                let folder = spec.folder(c.tablet);
+                if !followers.get(&folder).is_some_and(|f| f.is_ready()) {
+                    serving.push(spec.id.clone());
+                }
+                wanted.insert(folder, (c.uuid, c.tablet, spec));
+            }
+        }
+        followers.retain(|folder, f| {
+            // The version before serves until the new one is ready.
+            let stays = wanted.contains_key(folder) || serving.contains(&f.spec.id);
+            if !stays {
+                f.stop_and_remove();
+            }
+            stays
+        });
+        let base = base(engine);
+        if at_start {
+            remove_others(&base, &wanted);
+        }
+        for (folder, (uuid, tablet, spec)) in wanted {
+            let dir = base.join(&folder);
+            followers
+                .entry(folder)
+                .or_insert_with(|| Follower::start(engine, uuid, tablet, spec, dir));
+        }
+    }
+
+    /// The index of that name that serves now; `None`: there is none, or it is being built.
+    pub(crate) fn serving(&self, coll: &Collection, name: &str) -> Option<Arc<Follower>> {
+        let specs = coll.search.as_deref()?;
+        let spec = specs
+            .iter()
+            .find(|s| s.get("name").and_then(|v| v.as_str()) == Some(name))?;
+        let id = spec.get("id")?.as_str()?;
+        let followers = self.followers.lock();
+        let ready = followers
+            .values()
+            .filter(|f| f.spec.id == id && f.is_ready());
+        ready.max_by_key(|f| f.spec.version).cloned()
+    }
+
+    /// How an index fares here.
+    pub fn status(&self, coll: &Collection, spec: Doc<'_>) -> SearchStatus {
+        let text = |name: &str| spec.get(name).and_then(|v| v.as_str()).unwrap_or("");
+        let version = spec.get("version").and_then(|v| v.as_i64());
+        let name = text("name");
+        let serving = self.serving(coll, name);
+        let newest = {
+            let followers = self.followers.lock();
+            let mut of = followers.values();
+            of.find(|f| f.spec.id == text("id") && Some(f.spec.version) == version)
+                .cloned()
+        };
+        let message = newest.as_ref().and_then(|f| f.failure());
+        let ready = newest.as_ref().is_some_and(|f| f.is_ready());
+        SearchStatus {
+            status: match (&message, ready) {
+                (Some(_), false) => "FAILED",
+                (_, true) => "READY",
+                (None, false) => "BUILDING",
+            },
+            queryable: serving.is_some(),
+            documents: newest.as_ref().map_or(0, |f| f.documents()),
+            bytes: newest.as_ref().map_or(0, |f| f.bytes()),
+            message,
+        }
+    }
+
+    /// Ends all followers, and waits for them.
+    fn stop(&self) {
+        let followers: Vec<Arc<Follower>> = self.followers.lock().drain().map(|(_, f)| f).collect();
+        followers.iter().for_each(|f| f.stop());
+        followers.iter().for_each(|f| f.join());
+    }
+}
+
+impl Drop for SearchIndexes {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn sync(engine: &Weak<Engine>) {
+    if let Some(engine) = engine.upgrade() {
+        engine.search.sync(&engine, false);
+    }
+}
+
+fn base(engine: &Engine) -> PathBuf {
+    engine.store.dir().join("search")
+}
+
+/// Takes away folders that belong to no definition.
+fn remove_others<T>(base: &std::path::Path, wanted: &HashMap<String, T>) {
+    for entry in std::fs::read_dir(base).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        if !name.to_str().is_some_and(|n| wanted.contains_key(n)) {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+/// Refuses a collection that cannot have search indexes.
+pub fn check_searchable(coll: &Collection) -> Result<()> {
+    if coll.is_view() || coll.time_series.is_some() {
+        bail!(
+            CommandNotSupportedOnView,
+            "search indexes on views and time series are not supported yet: {}",
+            coll.ns
+        );
+    }
+    Ok(())
+}
+
+/// How long a wait for an index goes on before it asks again.
+const LOOK: Duration = Duration::from_millis(20);

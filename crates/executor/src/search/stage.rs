@@ -1,0 +1,173 @@
+//! `$search`, `$searchMeta` and `$vectorSearch` over a collection: what an index finds, as documents of the store.
+//!
+//! Invariant: a document is read when it is given, so it is as it is now; what was deleted meanwhile
+//! is left out.
+
+use crate::engine::Engine;
+use crate::op::OpCtx;
+use crate::pinned_snapshot::PinnedSnapshot;
+use ::search::{Hits, Search, VectorSearch};
+use bson::{Doc, DocBuf, doc};
+use catalog::Collection;
+use errors::{Result, bail};
+use query::expr::Vars;
+use query::metadata::Metadata;
+use query::pipeline::{self, IdleVisitor, PipelineHost, SearchKind, SearchStage, Source, search};
+use std::sync::Arc;
+
+/// What a search finds, at most `limit` documents. `causal`: the client wants to see what it has
+/// seen elsewhere.
+pub(crate) fn found(
+    ctx: &mut OpCtx<'_>,
+    stage: &SearchStage,
+    limit: Option<u64>,
+    causal: bool,
+    vars: &Arc<Vars>,
+) -> Result<Box<dyn Source>> {
+    ctx.need_worker()?;
+    if ctx.transaction.is_some() {
+        bail!(
+            OperationNotSupportedInTransaction,
+            "Stage not supported inside of a multi-document transaction: {}",
+            match stage.kind {
+                SearchKind::Search => "$search",
+                SearchKind::Meta => "$searchMeta",
+                SearchKind::Vector => "$vectorSearch",
+            }
+        );
+    }
+    let view = ctx.catalog().resolve(&stage.ns.to_string())?;
+    let on = view.as_ref().map_or(&stage.ns, |v| &v.on).to_string();
+    ctx.tell_of_view(&on);
+    let Some(coll) = ctx.catalog().get(&on).cloned() else {
+        return Ok(pipeline::over_docs(Vec::new()));
+    };
+    if stage.kind == SearchKind::Vector {
+        return nearest(ctx, stage, &coll, causal, |rows| match &view {
+            Some(v) => v.pipeline.attach(0, rows, vars),
+            None => rows,
+        });
+    }
+    let search = Search::parse(stage.spec.as_doc(), stage.kind == SearchKind::Meta)?;
+    let engine = ctx.engine.clone();
+    let Some(index) = engine.search.serving(&coll, &search.index) else {
+        return Ok(pipeline::over_docs(match stage.kind {
+            SearchKind::Meta => vec![doc! { "count": doc! { "total": 0i64 } }],
+            _ => Vec::new(),
+        }));
+    };
+    search.check_kind(index.spec.kind)?;
+    if causal {
+        index.reach(ctx, engine.store.last_index())?;
+    }
+    let Some(open) = index.index() else {
+        return Ok(pipeline::over_docs(Vec::new()));
+    };
+    if stage.kind == SearchKind::Meta {
+        return Ok(pipeline::over_docs(vec![search.meta(open.snapshot())?]));
+    }
+    // A view's own stages, and another order, may want more of them.
+    let bounded = limit.filter(|_| search.sort.is_none() && view.is_none());
+    let most = bounded.map(|n| usize::try_from(n).unwrap_or(usize::MAX));
+    let hits = search.find(open.snapshot(), most)?;
+    let rows: Box<dyn Source> = Box::new(Rows {
+        engine,
+        moment: ctx.moment.clone(),
+        hits,
+        by_vector: false,
+        current: DocBuf::new(),
+        meta: Metadata::default(),
+    });
+    let rows = match &search.sort {
+        Some(by) => search::sorted(rows, by.as_doc(), limit.filter(|_| view.is_none()))?,
+        None => rows,
+    };
+    Ok(match view {
+        Some(v) => v.pipeline.attach(0, rows, vars),
+        None => rows,
+    })
+}
+
+/// `$vectorSearch`. `above`: what comes on top of its results.
+fn nearest(
+    ctx: &mut OpCtx<'_>,
+    stage: &SearchStage,
+    coll: &Collection,
+    causal: bool,
+    above: impl FnOnce(Box<dyn Source>) -> Box<dyn Source>,
+) -> Result<Box<dyn Source>> {
+    let search = VectorSearch::parse(stage.spec.as_doc())?;
+    let engine = ctx.engine.clone();
+    let index = engine.search.serving(coll, &search.index);
+    let Some((index, open)) = index.as_ref().and_then(|i| Some((i, i.index()?))) else {
+        return Ok(pipeline::over_docs(Vec::new()));
+    };
+    if causal {
+        index.reach(ctx, engine.store.last_index())?;
+    }
+    let hits = search.find(open.snapshot())?;
+    Ok(above(Box::new(Rows {
+        engine: engine.clone(),
+        moment: ctx.moment.clone(),
+        hits,
+        by_vector: true,
+        current: DocBuf::new(),
+        meta: Metadata::default(),
+    })))
+}
+
+/// The documents of hits.
+struct Rows {
+    engine: Arc<Engine>,
+    moment: Option<Arc<PinnedSnapshot>>,
+    hits: Hits,
+    by_vector: bool,
+    current: DocBuf,
+    meta: Metadata,
+}
+
+impl Source for Rows {
+    fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool> {
+        loop {
+            host.check()?;
+            let Some(hit) = self.hits.next()? else {
+                return Ok(false);
+            };
+            let view = match &self.moment {
+                Some(m) => m.view.clone(),
+                None => self.engine.store.latest(),
+            };
+            let Some(record) = view.get(&hit.key)? else {
+                continue;
+            };
+            self.current = DocBuf::from_vec(record.to_vec()).unwrap_or_default();
+            let score = Some(f64::from(hit.score));
+            self.meta = match self.by_vector {
+                true => Metadata {
+                    vector_score: score,
+                    ..Metadata::default()
+                },
+                false => Metadata {
+                    search_score: score,
+                    ..Metadata::default()
+                },
+            };
+            return Ok(true);
+        }
+    }
+
+    fn doc(&self) -> Doc<'_> {
+        self.current.as_doc()
+    }
+
+    fn meta(&self) -> &Metadata {
+        &self.meta
+    }
+
+    fn parts(&mut self, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()> {
+        let mut bytes = std::mem::take(&mut self.current).into_vec();
+        let shown = to.doc(&mut bytes, wanted);
+        self.current = DocBuf::from_vec(bytes).unwrap_or_default();
+        shown
+    }
+}

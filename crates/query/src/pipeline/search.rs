@@ -1,0 +1,151 @@
+//! `$search`, `$searchMeta`, `$vectorSearch`: stages that find documents by an index beside the
+//! collection. What they ask is read where the index is ([`PipelineHost::search`]).
+
+use super::{IdleVisitor, Namespace, Op, PipelineHost, Source, Stage};
+use crate::metadata::Metadata;
+use crate::sort::SortPattern;
+use bson::{Doc, DocBuf, Val, tag};
+use errors::{Error, Result, bail, err};
+use std::sync::Arc;
+
+/// Which of the stages it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SearchKind {
+    /// Documents by text, best first.
+    Search,
+    /// One document with what is known of all results.
+    Meta,
+    /// Documents by a vector, nearest first.
+    Vector,
+}
+
+/// A search, not read yet.
+#[derive(Clone, Debug)]
+pub struct SearchStage {
+    pub kind: SearchKind,
+    /// The collection or view that it is on.
+    pub ns: Namespace,
+    pub spec: DocBuf,
+}
+
+impl SearchStage {
+    pub(super) fn parse(name: &str, spec: Val<'_>, ns: Namespace) -> Result<SearchStage> {
+        if spec.tag == tag::ARRAY {
+            bail!(
+                FailedToParse,
+                "{name} value must be an object. Found: array"
+            );
+        }
+        let Some(d) = spec.as_doc() else {
+            bail!(10065, "invalid parameter: expected an object ({name})");
+        };
+        let kind = match name {
+            "$search" => SearchKind::Search,
+            "$searchMeta" => SearchKind::Meta,
+            _ => SearchKind::Vector,
+        };
+        let bad = ["scoreDetails", "returnStoredSource"].into_iter();
+        let mut bad = bad.filter_map(|name| Some((name, d.get(name)?)));
+        if let Some((name, v)) = bad.find(|(_, v)| v.as_bool().is_none())
+            && kind != SearchKind::Vector
+        {
+            bail!(
+                13111,
+                "wrong type for field ({name}) {} != bool",
+                v.type_name()
+            );
+        }
+        if let Some(v) = d.get("filter").filter(|_| kind == SearchKind::Vector)
+            && v.as_doc().is_none()
+        {
+            bail!(10065, "invalid parameter: expected an object (filter)");
+        }
+        Ok(SearchStage {
+            kind,
+            ns,
+            spec: d.to_buf(),
+        })
+    }
+
+    /// Whether it gives what `$meta: "scoreDetails"` shows.
+    pub(super) fn gives_details(&self) -> bool {
+        let asked = |name| self.spec.get(name).and_then(|v| v.as_bool());
+        asked("scoreDetails") == Some(true)
+    }
+}
+
+/// Where there are no search indexes.
+pub fn not_on_clusters() -> Error {
+    err!(
+        SearchNotEnabled,
+        "PandoDB has no search indexes on sharded clusters yet"
+    )
+}
+
+/// How many documents the stages behind a search want, at most; `None`: all.
+pub(super) fn wanted(behind: &[Stage]) -> Option<u64> {
+    let mut skipped = 0u64;
+    for stage in behind {
+        match stage.op {
+            Op::Skip(n) => skipped = skipped.saturating_add(n),
+            Op::Limit(n) => return Some(skipped.saturating_add(n)),
+            // They pass on what they are given, one for one.
+            Op::Transform(_) | Op::Inhibit => {}
+            _ => return None,
+        }
+    }
+    None
+}
+
+/// Opens the search when it is first asked for a document.
+pub(super) struct Run {
+    stage: Arc<SearchStage>,
+    limit: Option<u64>,
+    found: Option<Box<dyn Source>>,
+}
+
+impl Run {
+    pub fn new(stage: Arc<SearchStage>, limit: Option<u64>) -> Run {
+        Run {
+            stage,
+            limit,
+            found: None,
+        }
+    }
+}
+
+impl Source for Run {
+    fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool> {
+        host.check()?;
+        let found = match &mut self.found {
+            Some(found) => found,
+            None => {
+                let found = host.search(&self.stage, self.limit)?;
+                self.found.insert(found)
+            }
+        };
+        found.advance(host)
+    }
+
+    fn doc(&self) -> Doc<'_> {
+        self.found.as_ref().map_or(Doc::EMPTY, |f| f.doc())
+    }
+
+    fn meta(&self) -> &Metadata {
+        self.found.as_ref().map_or(Metadata::NONE, |f| f.meta())
+    }
+
+    fn parts(&mut self, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()> {
+        match &mut self.found {
+            Some(found) => found.parts(wanted, to),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What was found, in another order.
+pub fn sorted(found: Box<dyn Source>, by: Doc<'_>, limit: Option<u64>) -> Result<Box<dyn Source>> {
+    let pattern = Arc::new(SortPattern::parse_found(by)?);
+    let order = super::sort::Order::By(pattern);
+    Ok(Box::new(super::sort::Run::new(found, order, limit)))
+}

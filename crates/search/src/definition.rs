@@ -1,0 +1,493 @@
+//! Index definitions: which fields of documents are indexed, and how.
+//!
+//! ```text
+//! search        {mappings: {dynamic, fields: {name: {type, …} | [{type, …}, …]}}, analyzer, searchAnalyzer}
+//! vectorSearch  {fields: [{type: "vector", path, numDimensions, similarity}, {type: "filter", path}]}
+//! ```
+//! Source: MongoDB's manual, "Define Field Mappings" and "How to Index Fields for Vector Search".
+
+use crate::analysis::Analyzer;
+use crate::problem::{of_library, wrong_definition};
+use bson::{Doc, Val};
+use errors::Result;
+use std::collections::BTreeMap;
+
+/// How deep mappings may nest.
+const MOST_DEPTH: usize = 32;
+
+/// The most dimensions of a vector.
+const MOST_DIMENSIONS: i64 = 8192;
+
+/// Two kinds of index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Search,
+    Vector,
+}
+
+impl Kind {
+    /// The type as commands write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Search => "search",
+            Kind::Vector => "vectorSearch",
+        }
+    }
+
+    pub fn named(name: &str) -> Option<Kind> {
+        match name {
+            "search" => Some(Kind::Search),
+            "vectorSearch" => Some(Kind::Vector),
+            _ => None,
+        }
+    }
+}
+
+/// How the strings of a field are broken into terms, at both times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StringType {
+    pub index: Analyzer,
+    pub search: Analyzer,
+}
+
+/// A field of type autocomplete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grams {
+    pub least: usize,
+    pub most: usize,
+    pub from: GramsFrom,
+}
+
+/// Which parts of a word are indexed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GramsFrom {
+    Start,
+    End,
+    Anywhere,
+}
+
+/// What is indexed of one field.
+#[derive(Clone, Debug, Default)]
+pub struct FieldTypes {
+    pub string: Option<StringType>,
+    /// Other analyzers of the same field, by name.
+    pub multi: BTreeMap<String, StringType>,
+    pub autocomplete: Option<Grams>,
+    /// Whole strings: `Some(true)` in lower case.
+    pub token: Option<bool>,
+    pub number: bool,
+    pub date: bool,
+    pub boolean: bool,
+    pub object_id: bool,
+    pub uuid: bool,
+    pub document: Option<Mapping>,
+}
+
+/// What is indexed of a document.
+#[derive(Clone, Debug, Default)]
+pub struct Mapping {
+    pub dynamic: bool,
+    pub fields: BTreeMap<String, FieldTypes>,
+}
+
+/// How alike two vectors are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Similarity {
+    Cosine,
+    DotProduct,
+    Euclidean,
+}
+
+/// A field that holds vectors.
+#[derive(Clone, Debug)]
+pub struct VectorField {
+    pub path: String,
+    pub dimensions: usize,
+    pub similarity: Similarity,
+}
+
+/// A definition that was checked.
+#[derive(Clone, Debug)]
+pub struct Definition {
+    pub kind: Kind,
+    pub mapping: Mapping,
+    /// Of strings whose field says nothing.
+    pub default: StringType,
+    pub vectors: Vec<VectorField>,
+}
+
+impl Definition {
+    /// Fails with MongoDB's errors.
+    pub fn parse(kind: Kind, d: Doc<'_>) -> Result<Definition> {
+        match kind {
+            Kind::Search => search(d),
+            Kind::Vector => vector(d),
+        }
+    }
+
+    /// What the definition says of a path; the second: whether strings and values found there are indexed because
+    /// nothing was said of it.
+    pub fn at(&self, path: &str) -> (Option<&FieldTypes>, bool) {
+        let mut mapping = Some(&self.mapping);
+        let mut found = None;
+        let mut dynamic = self.mapping.dynamic;
+        for part in path.split('.') {
+            found = mapping.and_then(|m| m.fields.get(part));
+            mapping = match found {
+                Some(types) => {
+                    dynamic = types.document.as_ref().is_some_and(|m| m.dynamic);
+                    types.document.as_ref()
+                }
+                None => {
+                    dynamic = mapping.map_or(dynamic, |m| m.dynamic);
+                    None
+                }
+            };
+        }
+        (found, found.is_none() && dynamic)
+    }
+
+    /// The analyzers of a path, or of one of its alternatives; `None`: it holds no analyzed strings.
+    pub fn analyzers(&self, path: &str, multi: Option<&str>) -> Option<StringType> {
+        let (types, dynamic) = self.at(path);
+        match (types, multi) {
+            (Some(types), Some(name)) => types.multi.get(name).copied(),
+            (Some(types), None) => types.string,
+            (None, None) => dynamic.then_some(self.default),
+            (None, Some(_)) => None,
+        }
+    }
+}
+
+fn string<'a>(d: Doc<'a>, name: &str) -> Result<Option<&'a str>> {
+    match d.get(name).filter(|v| !v.is_nullish()) {
+        None => Ok(None),
+        Some(v) => match v.as_str() {
+            Some(s) => Ok(Some(s)),
+            None => Err(wrong_definition(format!("\"{name}\" must be a string"))),
+        },
+    }
+}
+
+fn flag(d: Doc<'_>, name: &str) -> Result<Option<bool>> {
+    match d.get(name).filter(|v| !v.is_nullish()) {
+        None => Ok(None),
+        Some(v) => match v.as_bool() {
+            Some(b) => Ok(Some(b)),
+            None => Err(wrong_definition(format!("\"{name}\" must be a boolean"))),
+        },
+    }
+}
+
+fn analyzer(d: Doc<'_>, name: &str) -> Result<Option<Analyzer>> {
+    match string(d, name)? {
+        None => Ok(None),
+        Some(given) => match Analyzer::named(given) {
+            Some(a) => Ok(Some(a)),
+            None => Err(wrong_definition(format!(
+                "\"{name}\" is not a supported analyzer: {given}"
+            ))),
+        },
+    }
+}
+
+/// The analyzers of a definition or a field, where `default` is what stands above.
+fn analyzers(d: Doc<'_>, default: StringType) -> Result<StringType> {
+    let index = analyzer(d, "analyzer")?;
+    let search = analyzer(d, "searchAnalyzer")?;
+    Ok(StringType {
+        index: index.unwrap_or(default.index),
+        search: search.or(index).unwrap_or(default.search),
+    })
+}
+
+fn search(d: Doc<'_>) -> Result<Definition> {
+    for e in d.iter() {
+        match e.name {
+            "mappings" | "analyzer" | "searchAnalyzer" | "storedSource" | "numPartitions" => {}
+            "analyzers" | "synonyms" if e.val.as_array().is_some_and(|l| l.is_empty()) => {}
+            "analyzers" | "synonyms" => {
+                return Err(wrong_definition(format!(
+                    "\"{}\" is not supported yet",
+                    e.name
+                )));
+            }
+            name => return Err(wrong_definition(format!("unrecognized field \"{name}\""))),
+        }
+    }
+    let standard = StringType {
+        index: Analyzer::Standard,
+        search: Analyzer::Standard,
+    };
+    let default = analyzers(d, standard)?;
+    let Some(m) = d.get("mappings").filter(|v| !v.is_nullish()) else {
+        return Err(wrong_definition("\"mappings\" is required"));
+    };
+    let Some(m) = m.as_doc() else {
+        return Err(wrong_definition("\"mappings\" must be a document"));
+    };
+    Ok(Definition {
+        kind: Kind::Search,
+        mapping: mapping(m, default, 0)?,
+        default,
+        vectors: Vec::new(),
+    })
+}
+
+fn mapping(d: Doc<'_>, default: StringType, depth: usize) -> Result<Mapping> {
+    if depth > MOST_DEPTH {
+        return Err(wrong_definition("the mappings are nested too deep"));
+    }
+    let dynamic = match d.get("dynamic") {
+        Some(v) if v.as_doc().is_some() => true,
+        _ => flag(d, "dynamic")?.unwrap_or(false),
+    };
+    let mut out = Mapping {
+        dynamic,
+        fields: BTreeMap::new(),
+    };
+    let Some(fields) = d.get("fields").filter(|v| !v.is_nullish()) else {
+        return Ok(out);
+    };
+    let Some(fields) = fields.as_doc() else {
+        return Err(wrong_definition("\"mappings.fields\" must be a document"));
+    };
+    for e in fields.iter() {
+        errors::operation::step()?;
+        let mut types = FieldTypes::default();
+        match (e.val.as_doc(), e.val.as_array()) {
+            (Some(one), _) => field(&mut types, e.name, one, default, depth)?,
+            (_, Some(list)) => {
+                for v in list.values() {
+                    let Some(one) = v.as_doc() else {
+                        return Err(not_a_type(e.name));
+                    };
+                    field(&mut types, e.name, one, default, depth)?;
+                }
+            }
+            _ => return Err(not_a_type(e.name)),
+        }
+        out.fields.insert(e.name.to_string(), types);
+    }
+    Ok(out)
+}
+
+fn not_a_type(name: &str) -> errors::Stop {
+    wrong_definition(format!(
+        "\"mappings.fields.{name}\" must be a document or a list of documents"
+    ))
+}
+
+fn field(
+    types: &mut FieldTypes,
+    name: &str,
+    d: Doc<'_>,
+    default: StringType,
+    depth: usize,
+) -> Result<()> {
+    let Some(kind) = string(d, "type")? else {
+        return Err(wrong_definition(format!(
+            "\"mappings.fields.{name}.type\" is required"
+        )));
+    };
+    match kind {
+        "string" => {
+            types.string = Some(analyzers(d, default)?);
+            if let Some(multi) = d.get("multi").and_then(|v| v.as_doc()) {
+                for e in multi.iter() {
+                    let one = e.val.as_doc().unwrap_or(Doc::EMPTY);
+                    types
+                        .multi
+                        .insert(e.name.to_string(), analyzers(one, default)?);
+                }
+            }
+        }
+        "token" | "stringFacet" => {
+            let normal = string(d, "normalizer")?;
+            match normal {
+                None | Some("none" | "lowercase") => {}
+                Some(other) => {
+                    return Err(wrong_definition(format!(
+                        "\"normalizer\" is not supported: {other}"
+                    )));
+                }
+            }
+            types.token = Some(normal == Some("lowercase"));
+        }
+        "autocomplete" => types.autocomplete = Some(grams(d)?),
+        "number" | "numberFacet" => types.number = true,
+        "date" | "dateFacet" => types.date = true,
+        "boolean" => types.boolean = true,
+        "objectId" => types.object_id = true,
+        "uuid" => types.uuid = true,
+        "document" => types.document = Some(mapping(d, default, depth + 1)?),
+        "embeddedDocuments" | "geo" | "knnVector" | "vector" => {
+            return Err(wrong_definition(format!(
+                "type \"{kind}\" is not supported yet"
+            )));
+        }
+        other => {
+            return Err(wrong_definition(format!(
+                "\"mappings.fields.{name}.type\" is unknown: {other}"
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn grams(d: Doc<'_>) -> Result<Grams> {
+    let number = |name: &str, default: i64| {
+        let n = d
+            .get(name)
+            .and_then(|v| v.to_i64_exact())
+            .unwrap_or(default);
+        match usize::try_from(n) {
+            Ok(n @ 1..=50) => Ok(n),
+            _ => Err(wrong_definition(format!(
+                "\"{name}\" must be within bounds [1, 50]"
+            ))),
+        }
+    };
+    let (least, most) = (number("minGrams", 2)?, number("maxGrams", 15)?);
+    if least > most {
+        return Err(wrong_definition(
+            "\"minGrams\" cannot be greater than \"maxGrams\"",
+        ));
+    }
+    let from = match string(d, "tokenization")?.unwrap_or("edgeGram") {
+        "edgeGram" => GramsFrom::Start,
+        "rightEdgeGram" => GramsFrom::End,
+        "nGram" => GramsFrom::Anywhere,
+        other => {
+            return Err(wrong_definition(format!(
+                "\"tokenization\" is unknown: {other}"
+            )));
+        }
+    };
+    Ok(Grams { least, most, from })
+}
+
+fn vector(d: Doc<'_>) -> Result<Definition> {
+    let fields = d.get("fields").and_then(|v| v.as_array());
+    let Some(fields) = fields.filter(|l| !l.is_empty()) else {
+        return Err(wrong_definition(
+            "\"fields\" is required and cannot be empty",
+        ));
+    };
+    if let Some(v) = d.get("storedSource")
+        && v.as_bool() != Some(false)
+    {
+        return Err(wrong_definition(match v.as_bool() {
+            Some(_) => "\"storedSource\" must be a document or false",
+            None => "\"storedSource\" is not supported yet",
+        }));
+    }
+    if d.contains("nestedRoot") {
+        errors::bail!(
+            CommandFailed,
+            "\"nestedRoot\" does not match any vector field's path"
+        );
+    }
+    let mut out = Definition {
+        kind: Kind::Vector,
+        mapping: Mapping::default(),
+        default: StringType {
+            index: Analyzer::Keyword,
+            search: Analyzer::Keyword,
+        },
+        vectors: Vec::new(),
+    };
+    for v in fields.values() {
+        errors::operation::step()?;
+        let Some(f) = v.as_doc() else {
+            return Err(wrong_definition("\"fields\" must be a list of documents"));
+        };
+        let Some(path) = string(f, "path")? else {
+            return Err(wrong_definition("\"fields.path\" is required"));
+        };
+        match string(f, "type")? {
+            Some("vector") => out.vectors.push(vector_field(path, f)?),
+            Some("filter") => out.mapping.put_filter(path)?,
+            _ => {
+                return Err(wrong_definition(
+                    "\"fields.type\" must be one of [filter, vector]",
+                ));
+            }
+        }
+    }
+    if out.vectors.is_empty() {
+        return Err(wrong_definition(
+            "\"fields\" must have at least one of type \"vector\"",
+        ));
+    }
+    Ok(out)
+}
+
+fn vector_field(path: &str, f: Doc<'_>) -> Result<VectorField> {
+    let whole = |v: Val<'_>| v.to_i64_exact();
+    let Some(n) = f.get("numDimensions").and_then(whole) else {
+        return Err(wrong_definition("\"fields.numDimensions\" is required"));
+    };
+    if !(1..=MOST_DIMENSIONS).contains(&n) {
+        return Err(wrong_definition(format!(
+            "\"fields.numDimensions\" must be within bounds [1, {MOST_DIMENSIONS}]"
+        )));
+    }
+    let similarity = match string(f, "similarity")? {
+        Some("cosine") => Similarity::Cosine,
+        Some("dotProduct") => Similarity::DotProduct,
+        Some("euclidean") => Similarity::Euclidean,
+        _ => {
+            return Err(wrong_definition(
+                "\"fields.similarity\" must be one of [cosine, dotProduct, euclidean]",
+            ));
+        }
+    };
+    Ok(VectorField {
+        path: path.to_string(),
+        dimensions: usize::try_from(n).unwrap_or(0),
+        similarity,
+    })
+}
+
+impl Mapping {
+    /// Everything that a filter can ask of a path.
+    fn put_filter(&mut self, path: &str) -> Result<()> {
+        let (first, rest) = path
+            .split_once('.')
+            .map_or((path, None), |(f, r)| (f, Some(r)));
+        if path.split('.').count() > MOST_DEPTH {
+            return Err(wrong_definition("a path is too deep"));
+        }
+        let types = self.fields.entry(first.to_string()).or_default();
+        match rest {
+            Some(rest) => types.document.get_or_insert_default().put_filter(rest),
+            None => {
+                types.token = Some(false);
+                types.number = true;
+                types.date = true;
+                types.boolean = true;
+                types.object_id = true;
+                types.uuid = true;
+                Ok(())
+            }
+        }
+    }
+}
+
+/// A problem of the library as one of ours; here so that all files name one place.
+pub(crate) trait OrProblem<T> {
+    fn or_problem(self) -> Result<T>;
+}
+
+impl<T> OrProblem<T> for tantivy::Result<T> {
+    fn or_problem(self) -> Result<T> {
+        self.map_err(of_library)
+    }
+}
+
+impl<T> OrProblem<T> for std::io::Result<T> {
+    fn or_problem(self) -> Result<T> {
+        self.map_err(crate::problem::of_io)
+    }
+}

@@ -1,0 +1,441 @@
+//! One index: its files, who writes them and who reads them.
+//!
+//! A commit is whole or not at all. It says up to which place of the log it is complete ([`Position`]), so a writer that
+//! was killed goes on from there. What a reader has taken stays as it is.
+//!
+//! Invariant: only one [`IndexWriter`] of a folder lives at a time.
+
+use crate::definition::{Definition, OrProblem};
+use crate::problem::of_library;
+use crate::terms::{Paths, Terms};
+use crate::vector::{Slots, file_of, stored_vector};
+use bson::Doc;
+use errors::{Error, Result};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::fs::File;
+use std::ops::Bound;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tantivy::directory::MmapDirectory;
+use tantivy::index::SegmentId;
+use tantivy::indexer::IndexWriterOptions;
+use tantivy::query::RangeQuery;
+use tantivy::schema::{
+    BytesOptions, Field, IndexRecordOption, JsonObjectOptions, Schema, TextFieldIndexing,
+    TextOptions,
+};
+use tantivy::tokenizer::{PreTokenizedString, Token};
+use tantivy::{Index, IndexReader, IndexSettings, ReloadPolicy, Searcher, TantivyDocument, Term};
+
+/// The memory of a writer's buffer in bytes: the least that the library takes.
+pub const WRITER_BYTES: usize = 15 << 20;
+
+/// The version of the layout of [`crate::terms`]: an index of another one is built anew.
+const LAYOUT: u64 = 1;
+
+/// Up to where an index is complete: an entry of the log, and its time, which tells logs apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Position {
+    pub index: u64,
+    pub ts: u64,
+}
+
+/// The fields of the library's schema: see [`crate::terms`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SchemaFields {
+    pub key: Field,
+    pub words: Field,
+    pub values: Field,
+    pub lengths: Field,
+}
+
+/// The name of the column field of lengths.
+const LENGTHS: &str = "lengths";
+
+fn schema() -> (Schema, SchemaFields) {
+    let mut b = Schema::builder();
+    let words = TextFieldIndexing::default()
+        .set_tokenizer("raw")
+        .set_fieldnorms(false)
+        .set_index_option(IndexRecordOption::WithFreqsAndPositions);
+    let fields = SchemaFields {
+        key: b.add_bytes_field("key", BytesOptions::default().set_indexed().set_stored()),
+        words: b.add_text_field("words", TextOptions::default().set_indexing_options(words)),
+        values: b.add_bytes_field("values", BytesOptions::default().set_indexed()),
+        lengths: b.add_json_field(LENGTHS, JsonObjectOptions::default().set_fast("raw")),
+    };
+    (b.build(), fields)
+}
+
+/// The name of the column of a path's lengths.
+pub(crate) fn lengths_column(path: u32) -> String {
+    format!("{LENGTHS}.{path}")
+}
+
+/// The name of the column of the slots of a vector field.
+pub(crate) fn slots_column(field: usize) -> String {
+    format!("{LENGTHS}.v{field}")
+}
+
+/// What a path's texts have in common in one segment.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LengthSum {
+    pub documents: u64,
+    pub tokens: u64,
+}
+
+/// A state of the index, for one search.
+#[derive(Clone)]
+pub struct Snapshot {
+    pub(crate) searcher: Searcher,
+    pub(crate) paths: Arc<Paths>,
+    pub(crate) fields: SchemaFields,
+    pub(crate) definition: Arc<Definition>,
+    sums: Arc<Mutex<HashMap<(SegmentId, u32), LengthSum>>>,
+    /// The files of the vector fields, and how many slots of each are committed.
+    pub(crate) vectors: Vec<Arc<File>>,
+    slots: Vec<u64>,
+    pub position: Position,
+}
+
+impl Snapshot {
+    /// The number of documents.
+    pub fn documents(&self) -> u64 {
+        self.searcher.num_docs()
+    }
+
+    /// How long the texts of a path are, over all segments.
+    pub(crate) fn length_sum(&self, path: u32) -> Result<LengthSum> {
+        let mut all = LengthSum::default();
+        for segment in self.searcher.segment_readers() {
+            let at = (segment.segment_id(), path);
+            let known = self.sums.lock().get(&at).copied();
+            let sum = match known {
+                Some(sum) => sum,
+                None => {
+                    let sum = sum_of(segment, path)?;
+                    self.sums.lock().insert(at, sum);
+                    sum
+                }
+            };
+            all.documents += sum.documents;
+            all.tokens += sum.tokens;
+        }
+        Ok(all)
+    }
+
+    /// Forgets the sums of segments that are gone.
+    fn forget_sums(&self) {
+        let segments = self.searcher.segment_readers().iter();
+        let there: std::collections::HashSet<SegmentId> =
+            segments.map(|s| s.segment_id()).collect();
+        self.sums.lock().retain(|(id, _), _| there.contains(id));
+    }
+}
+
+fn sum_of(segment: &tantivy::SegmentReader, path: u32) -> Result<LengthSum> {
+    let column = segment
+        .fast_fields()
+        .column_opt::<i64>(&lengths_column(path))
+        .or_problem()?;
+    let mut sum = LengthSum::default();
+    let Some(column) = column else { return Ok(sum) };
+    for doc in 0..segment.max_doc() {
+        errors::operation::step()?;
+        if let Some(n) = column.first(doc) {
+            sum.documents += 1;
+            sum.tokens += u64::try_from(n).unwrap_or(0);
+        }
+    }
+    Ok(sum)
+}
+
+/// What a commit says of itself.
+#[derive(Default)]
+struct Committed {
+    position: Position,
+    paths: Paths,
+    slots: Vec<u64>,
+}
+
+/// An index that is open.
+pub struct SearchIndex {
+    dir: PathBuf,
+    index: Index,
+    reader: IndexReader,
+    fields: SchemaFields,
+    definition: Arc<Definition>,
+    current: Mutex<Snapshot>,
+}
+
+impl SearchIndex {
+    /// Opens the index of a folder, or makes one. `None` for its position: it has no commit, and is to be filled. What
+    /// cannot be read, or is of another definition (`stamp`), is thrown away.
+    pub fn open(
+        dir: &Path,
+        definition: Arc<Definition>,
+        stamp: &str,
+    ) -> Result<(Arc<SearchIndex>, Option<Position>)> {
+        if let Some(found) = Self::existing(dir, &definition, stamp) {
+            return Ok(found);
+        }
+        if dir.exists() {
+            std::fs::remove_dir_all(dir).or_problem()?;
+        }
+        std::fs::create_dir_all(dir).or_problem()?;
+        let (schema, fields) = schema();
+        let files = MmapDirectory::open(dir).map_err(|e| of_library(e.into()))?;
+        let index = Index::create(files, schema, IndexSettings::default()).or_problem()?;
+        let slots = vec![0; definition.vectors.len()];
+        let made = Self::over(
+            dir,
+            index,
+            fields,
+            definition,
+            Committed {
+                slots,
+                ..Committed::default()
+            },
+        )?;
+        Ok((made, None))
+    }
+
+    fn existing(
+        dir: &Path,
+        definition: &Arc<Definition>,
+        stamp: &str,
+    ) -> Option<(Arc<SearchIndex>, Option<Position>)> {
+        let index = Index::open(MmapDirectory::open(dir).ok()?).ok()?;
+        let (schema, fields) = schema();
+        if index.schema() != schema {
+            return None;
+        }
+        let said: Value = serde_json::from_str(&index.load_metas().ok()?.payload?).ok()?;
+        if said.get("layout")?.as_u64()? != LAYOUT || said.get("stamp")?.as_str()? != stamp {
+            return None;
+        }
+        let position = Position {
+            index: said.get("index")?.as_u64()?,
+            ts: said.get("ts")?.as_u64()?,
+        };
+        let names = said.get("paths")?.as_array()?.iter();
+        let names: Option<Vec<String>> = names.map(|n| Some(n.as_str()?.to_string())).collect();
+        let paths = Paths::of(names?);
+        let slots = said.get("slots")?.as_array()?.iter().map(Value::as_u64);
+        let committed = Committed {
+            position,
+            paths,
+            slots: slots.collect::<Option<Vec<u64>>>()?,
+        };
+        let open = Self::over(dir, index, fields, definition.clone(), committed).ok()?;
+        Some((open, Some(position)))
+    }
+
+    fn over(
+        dir: &Path,
+        index: Index,
+        fields: SchemaFields,
+        definition: Arc<Definition>,
+        committed: Committed,
+    ) -> Result<Arc<SearchIndex>> {
+        let mut vectors = Vec::new();
+        for (n, field) in definition.vectors.iter().enumerate() {
+            let path = file_of(dir, n);
+            let count = committed.slots.get(n).copied().unwrap_or(0);
+            // What was not committed is cut off.
+            drop(Slots::open(&path, field.dimensions, count)?);
+            vectors.push(Arc::new(File::open(&path).or_problem()?));
+        }
+        let reader = index
+            .reader_builder()
+            .reload_policy(ReloadPolicy::Manual)
+            .try_into()
+            .or_problem()?;
+        let current = Snapshot {
+            searcher: IndexReader::searcher(&reader),
+            paths: Arc::new(committed.paths),
+            fields,
+            definition: definition.clone(),
+            sums: Arc::default(),
+            vectors,
+            slots: committed.slots,
+            position: committed.position,
+        };
+        Ok(Arc::new(SearchIndex {
+            dir: dir.to_path_buf(),
+            index,
+            reader,
+            fields,
+            definition,
+            current: Mutex::new(current),
+        }))
+    }
+
+    pub fn definition(&self) -> &Arc<Definition> {
+        &self.definition
+    }
+
+    /// The state of the last commit.
+    pub fn snapshot(&self) -> Snapshot {
+        self.current.lock().clone()
+    }
+
+    /// The bytes of its files.
+    pub fn bytes(&self) -> u64 {
+        let files = std::fs::read_dir(&self.dir).into_iter().flatten().flatten();
+        files.filter_map(|f| Some(f.metadata().ok()?.len())).sum()
+    }
+
+    pub fn writer(self: &Arc<SearchIndex>, stamp: &str) -> Result<IndexWriter> {
+        let options = IndexWriterOptions::builder()
+            .num_worker_threads(1)
+            .num_merge_threads(1)
+            .memory_budget_per_thread(WRITER_BYTES)
+            .build();
+        let current = self.snapshot();
+        let inner = self.index.writer_with_options(options).or_problem()?;
+        let mut slots = Vec::new();
+        for (n, field) in self.definition.vectors.iter().enumerate() {
+            let count = current.slots.get(n).copied().unwrap_or(0);
+            slots.push(Slots::open(
+                &file_of(&self.dir, n),
+                field.dimensions,
+                count,
+            )?);
+        }
+        Ok(IndexWriter {
+            inner,
+            slots,
+            paths: Paths::clone(&current.paths),
+            index: self.clone(),
+            stamp: stamp.to_string(),
+        })
+    }
+}
+
+/// Changes an index; what it does is seen after a commit.
+pub struct IndexWriter {
+    index: Arc<SearchIndex>,
+    inner: tantivy::IndexWriter,
+    slots: Vec<Slots>,
+    paths: Paths,
+    stamp: String,
+}
+
+impl IndexWriter {
+    /// The document under `key` is this one from now on.
+    pub fn put(&mut self, key: &[u8], doc: Doc<'_>) -> Result<()> {
+        self.delete(key);
+        let definition = self.index.definition.clone();
+        let terms = Terms::of(&definition, doc, &mut self.paths);
+        let mut slots = Vec::new();
+        for (n, field) in definition.vectors.iter().enumerate() {
+            if let Some(vector) = stored_vector(field, doc)
+                && let Some(file) = self.slots.get_mut(n)
+            {
+                slots.push((n, file.push(&vector)?));
+            }
+        }
+        self.inner
+            .add_document(self.document(key, terms, &slots))
+            .or_problem()?;
+        Ok(())
+    }
+
+    /// There is none under `key` from now on.
+    pub fn delete(&mut self, key: &[u8]) {
+        let term = Term::from_field_bytes(self.index.fields.key, key);
+        self.inner.delete_term(term);
+    }
+
+    /// There is none under the keys from `low` on and below `high`.
+    pub fn delete_range(&mut self, low: &[u8], high: &[u8]) -> Result<()> {
+        let term = |key: &[u8]| Term::from_field_bytes(self.index.fields.key, key);
+        let range = RangeQuery::new(Bound::Included(term(low)), Bound::Excluded(term(high)));
+        self.inner.delete_query(Box::new(range)).or_problem()?;
+        Ok(())
+    }
+
+    /// There is none at all.
+    pub fn clear(&mut self) -> Result<()> {
+        self.inner.delete_all_documents().or_problem()?;
+        Ok(())
+    }
+
+    fn document(&self, key: &[u8], terms: Terms, slots: &[(usize, u64)]) -> TantivyDocument {
+        let fields = self.index.fields;
+        let mut doc = TantivyDocument::new();
+        doc.add_bytes(fields.key, key);
+        for value in &terms.values {
+            doc.add_bytes(fields.values, value);
+        }
+        if !terms.words.is_empty() {
+            let token = |(text, position): (String, usize)| Token {
+                offset_from: 0,
+                offset_to: 0,
+                position,
+                text,
+                position_length: 1,
+            };
+            let mut tokens: Vec<Token> = terms.words.into_iter().map(token).collect();
+            // Paths are mixed: the library wants positions that do not go back.
+            tokens.sort_by_key(|t| t.position);
+            let text = PreTokenizedString {
+                text: String::new(),
+                tokens,
+            };
+            doc.add_pre_tokenized_text(fields.words, text);
+        }
+        let lengths = terms.lengths.iter();
+        let lengths = lengths.map(|(path, n)| (path.to_string(), i64::from(*n).into()));
+        let slot = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+        let slots = slots
+            .iter()
+            .map(|(field, n)| (format!("v{field}"), slot(*n).into()));
+        let columns: std::collections::BTreeMap<_, _> = lengths.chain(slots).collect();
+        if !columns.is_empty() {
+            doc.add_object(fields.lengths, columns);
+        }
+        doc
+    }
+
+    /// Makes what was done durable, and visible to whoever takes a snapshot from now on.
+    pub fn commit(&mut self, position: Position) -> Result<()> {
+        let payload = json!({
+            "layout": LAYOUT,
+            "stamp": self.stamp,
+            "index": position.index,
+            "ts": position.ts,
+            "paths": self.paths.names(),
+            "slots": self.slots.iter().map(Slots::count).collect::<Vec<u64>>(),
+        });
+        for file in &mut self.slots {
+            file.sync()?;
+        }
+        let mut prepared = self.inner.prepare_commit().or_problem()?;
+        prepared.set_payload(&payload.to_string());
+        prepared.commit().or_problem()?;
+        self.index.reader.reload().or_problem()?;
+        let mut current = self.index.current.lock();
+        if current.paths.names().len() != self.paths.names().len() {
+            current.paths = Arc::new(self.paths.clone());
+        }
+        current.searcher = self.index.reader.searcher();
+        current.position = position;
+        current.slots = self.slots.iter().map(Slots::count).collect();
+        current.forget_sums();
+        Ok(())
+    }
+
+    /// Ends the writer; what was not committed is gone.
+    pub fn close(self) -> Result<()> {
+        self.inner.wait_merging_threads().or_problem()
+    }
+}
+
+/// A mistake of our own: the index says what its writer never wrote.
+pub(crate) fn damaged(what: &str) -> Error {
+    Error::internal(format!("a search index is damaged ({what})"))
+}

@@ -1,0 +1,33 @@
+//! Search: text and vector indexes beside a collection, the searches over them, and their scores.
+//!
+//! * [`Definition`] says which fields are indexed, and how.
+//! * [`SearchIndex`] is one index on disk: an [`IndexWriter`] puts documents in, a [`Snapshot`] answers searches.
+//! * [`Search`] is what a `$search` stage asks; [`Search::find`] gives the keys and scores of what it finds.
+//! * [`VectorSearch`] is the same of `$vectorSearch`.
+//!
+//! Invariant: this room knows no log, no catalog and no command. What it holds can be derived again from a collection.
+//! A search asks [`errors::operation`] in proportion to what it looks at.
+
+mod analysis;
+mod definition;
+mod facet;
+mod fields;
+mod files;
+mod filter;
+mod find;
+mod operator;
+mod phrase;
+mod problem;
+mod score;
+mod set;
+mod terms;
+mod vector;
+
+pub use definition::{Definition, Kind};
+pub use files::{IndexWriter, Position, SearchIndex, Snapshot, WRITER_BYTES};
+pub use find::{Found, Hits};
+pub use operator::Search;
+pub use vector::VectorSearch;
+
+#[cfg(test)]
+mod tests;

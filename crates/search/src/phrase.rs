@@ -1,0 +1,226 @@
+//! Phrases: terms of a path in their places, or near them.
+//!
+//! Source: Lucene's `ExactPhraseMatcher` and `SloppyPhraseMatcher`: a document counts each place where the phrase is,
+//! less the further its words lie apart.
+
+use crate::score::{Bm25, SegmentBm25, not_explained};
+use std::sync::Arc;
+use tantivy::postings::{Postings, SegmentPostings};
+use tantivy::query::{EmptyScorer, EnableScoring, Explanation, Query, Scorer, Weight};
+use tantivy::schema::IndexRecordOption;
+use tantivy::{DocId, DocSet, Score, SegmentReader, TERMINATED, Term};
+
+/// Documents that hold a phrase of at least two terms, each with its place in the phrase.
+#[derive(Clone, Debug)]
+pub(crate) struct PhraseQuery {
+    pub terms: Vec<(Term, u32)>,
+    pub slop: u32,
+    pub bm25: Arc<Bm25>,
+}
+
+impl Query for PhraseQuery {
+    fn weight(&self, _: EnableScoring<'_>) -> tantivy::Result<Box<dyn Weight>> {
+        Ok(Box::new(self.clone()))
+    }
+}
+
+impl Weight for PhraseQuery {
+    fn scorer(&self, reader: &SegmentReader, boost: Score) -> tantivy::Result<Box<dyn Scorer>> {
+        let mut words = Vec::new();
+        for (term, place) in &self.terms {
+            let inverted = reader.inverted_index(term.field())?;
+            let option = IndexRecordOption::WithFreqsAndPositions;
+            let Some(postings) = inverted.read_postings(term, option)? else {
+                return Ok(Box::new(EmptyScorer));
+            };
+            words.push(Word {
+                postings,
+                place: i64::from(*place),
+                positions: Vec::new(),
+                buffer: Vec::new(),
+            });
+        }
+        let mut scorer = PhraseScorer {
+            words,
+            slop: i64::from(self.slop),
+            frequency: 0.0,
+            bm25: self.bm25.in_segment(reader, boost)?,
+            doc: 0,
+        };
+        let first = scorer
+            .words
+            .first()
+            .map_or(TERMINATED, |w| w.postings.doc());
+        scorer.settle(first);
+        Ok(Box::new(scorer))
+    }
+
+    fn explain(&self, _: &SegmentReader, _: DocId) -> tantivy::Result<Explanation> {
+        Err(not_explained())
+    }
+}
+
+struct Word {
+    postings: SegmentPostings,
+    place: i64,
+    /// In the document at hand, less the place in the phrase.
+    positions: Vec<i64>,
+    buffer: Vec<u32>,
+}
+
+struct PhraseScorer {
+    words: Vec<Word>,
+    slop: i64,
+    frequency: f32,
+    bm25: SegmentBm25,
+    doc: DocId,
+}
+
+impl PhraseScorer {
+    /// To the first document from `target` on that holds the phrase.
+    fn settle(&mut self, target: DocId) -> DocId {
+        let mut target = target;
+        while target != TERMINATED {
+            let mut at = target;
+            for word in &mut self.words {
+                let there = match word.postings.doc() < at {
+                    true => word.postings.seek(at),
+                    false => word.postings.doc(),
+                };
+                at = at.max(there);
+                if at == TERMINATED {
+                    break;
+                }
+            }
+            if at == target {
+                self.frequency = self.matches();
+                if self.frequency > 0.0 {
+                    self.doc = target;
+                    return target;
+                }
+                at = match self.words.first_mut() {
+                    Some(first) => first.postings.advance(),
+                    None => TERMINATED,
+                };
+            }
+            target = at;
+        }
+        self.doc = TERMINATED;
+        TERMINATED
+    }
+
+    fn matches(&mut self) -> f32 {
+        for word in &mut self.words {
+            word.postings.positions(&mut word.buffer);
+            let place = word.place;
+            word.positions.clear();
+            word.positions
+                .extend(word.buffer.iter().map(|p| i64::from(*p) - place));
+        }
+        let positions: Vec<(&[i64], i64)> = self
+            .words
+            .iter()
+            .map(|w| (w.positions.as_slice(), w.place))
+            .collect();
+        match self.slop {
+            0 => exact(&positions),
+            slop => sloppy(&positions, slop),
+        }
+    }
+}
+
+/// How often all words stand where the phrase has them.
+fn exact(words: &[(&[i64], i64)]) -> f32 {
+    let Some(((first, _), others)) = words.split_first() else {
+        return 0.0;
+    };
+    let all = |p: &&i64| others.iter().all(|(w, _)| w.binary_search(p).is_ok());
+    first.iter().filter(all).count() as f32
+}
+
+/// The sum over places of `1 / (1 + distance)`, for distances up to `slop`.
+fn sloppy(words: &[(&[i64], i64)], slop: i64) -> f32 {
+    let mut at = vec![0usize; words.len()];
+    let here = |at: &[usize], i: usize| words.get(i).and_then(|(w, _)| w.get(*at.get(i)?)).copied();
+    let mut frequency = 0.0;
+    loop {
+        let now: Option<Vec<i64>> = (0..words.len()).map(|i| here(&at, i)).collect();
+        let Some(now) = now else { return frequency };
+        let (Some(low), Some(high)) = (now.iter().min(), now.iter().max()) else {
+            return frequency;
+        };
+        let Some(lowest) = now.iter().position(|p| p == low) else {
+            return frequency;
+        };
+        let next = words
+            .get(lowest)
+            .and_then(|(w, _)| w.get(at.get(lowest)? + 1))
+            .copied();
+        // The word that lies lowest may come closer before another one is the lowest.
+        let second = now.iter().enumerate().filter(|(i, _)| *i != lowest);
+        let second = second.map(|(_, p)| *p).min().unwrap_or(*low);
+        let comes_closer = next.is_some_and(|n| n <= second);
+        if !comes_closer && high - low <= slop && distinct(&now, words) {
+            frequency += 1.0 / (1.0 + (high - low) as f32);
+        }
+        match at.get_mut(lowest) {
+            Some(at) => *at += 1,
+            None => return frequency,
+        }
+    }
+}
+
+/// No two words of the phrase are the same one of the document.
+fn distinct(now: &[i64], words: &[(&[i64], i64)]) -> bool {
+    let mut raw: Vec<i64> = now
+        .iter()
+        .zip(words)
+        .map(|(p, (_, place))| p + place)
+        .collect();
+    raw.sort_unstable();
+    raw.windows(2).all(|w| w.first() != w.last())
+}
+
+impl DocSet for PhraseScorer {
+    fn advance(&mut self) -> DocId {
+        let next = match self.words.first_mut() {
+            Some(first) if self.doc != TERMINATED => first.postings.advance(),
+            _ => TERMINATED,
+        };
+        self.settle(next)
+    }
+
+    fn doc(&self) -> DocId {
+        self.doc
+    }
+
+    fn size_hint(&self) -> u32 {
+        let sizes = self.words.iter().map(|w| w.postings.size_hint());
+        sizes.min().unwrap_or(0)
+    }
+}
+
+impl Scorer for PhraseScorer {
+    fn score(&mut self) -> Score {
+        self.bm25.score(self.doc, self.frequency)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn phrases_match_near_their_places() {
+        // "quick fox" in "the quick brown fox": quick at 1, fox at 3 - 1.
+        let words: [(&[i64], i64); 2] = [(&[1], 0), (&[2], 1)];
+        assert_eq!(exact(&words), 0.0);
+        assert_eq!(sloppy(&words, 1), 0.5);
+        let adjacent: [(&[i64], i64); 2] = [(&[1, 7], 0), (&[1, 7], 1)];
+        assert_eq!(exact(&adjacent), 2.0);
+        assert_eq!(sloppy(&adjacent, 3), 2.0);
+        // "a a" in "a": one word is not two.
+        let twice: [(&[i64], i64); 2] = [(&[5], 0), (&[4], 1)];
+        assert_eq!(sloppy(&twice, 2), 0.0);
+    }
+}

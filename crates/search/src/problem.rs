@@ -1,0 +1,27 @@
+//! What is wrong with a search or a definition, in MongoDB's codes and sentences.
+
+use errors::{Error, Stop, err};
+
+/// A mistake in a search, found where it runs: `UnknownError`, as a search server's answers reach a client of MongoDB.
+pub fn wrong(sentence: impl std::fmt::Display) -> Stop {
+    let context = "PlanExecutor error during aggregation :: caused by ::";
+    Stop::from(err!(UnknownError, "{context} {sentence}"))
+}
+
+/// A mistake in an index definition.
+pub fn wrong_definition(sentence: impl std::fmt::Display) -> Stop {
+    Stop::from(err!(
+        UnknownError,
+        "Error occurred while validating index definition: {sentence}"
+    ))
+}
+
+/// What the library says of its files: not the user's mistake.
+pub fn of_library(e: tantivy::TantivyError) -> Stop {
+    Stop::from(Error::internal(format!("search index: {e}")))
+}
+
+/// The same for a file that cannot be read or written.
+pub fn of_io(e: std::io::Error) -> Stop {
+    Stop::from(Error::internal(format!("search index: {e}")))
+}

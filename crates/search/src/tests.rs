@@ -1,0 +1,268 @@
+//! An index as a whole: what is put in is found again.
+
+use crate::{Definition, IndexWriter, Kind, Position, Search, SearchIndex, VectorSearch};
+use bson::{Doc, DocBuf, doc};
+use std::sync::Arc;
+
+fn json(text: &str) -> DocBuf {
+    bson::json::parse(text).unwrap()
+}
+
+fn definition(text: &str) -> Arc<Definition> {
+    Arc::new(Definition::parse(Kind::Search, json(text).as_doc()).unwrap())
+}
+
+fn filled(dir: &std::path::Path, docs: &[&str]) -> (Arc<SearchIndex>, IndexWriter) {
+    let dynamic = definition(r#"{"mappings": {"dynamic": true}}"#);
+    let (index, position) = SearchIndex::open(dir, dynamic, "1").unwrap();
+    assert_eq!(position, None);
+    let mut writer = index.writer("1").unwrap();
+    for (i, d) in docs.iter().enumerate() {
+        writer.put(&[i as u8], json(d).as_doc()).unwrap();
+    }
+    writer.commit(Position { index: 7, ts: 70 }).unwrap();
+    (index, writer)
+}
+
+fn found(index: &SearchIndex, search: &str) -> Vec<(u8, f32)> {
+    let search = Search::parse(json(search).as_doc(), false).unwrap();
+    let mut hits = search.find(index.snapshot(), None).unwrap();
+    let mut out = Vec::new();
+    while let Some(hit) = hits.next().unwrap() {
+        out.push((hit.key[0], hit.score));
+    }
+    out
+}
+
+fn keys(index: &SearchIndex, search: &str) -> Vec<u8> {
+    let mut keys: Vec<u8> = found(index, search).into_iter().map(|(k, _)| k).collect();
+    keys.sort();
+    keys
+}
+
+const TEXTS: [&str; 5] = [
+    r#"{"title": "the quick brown fox", "n": 1, "tags": ["a", "b"]}"#,
+    r#"{"title": "slow green turtle", "n": 2.5, "body": "quick nap"}"#,
+    r#"{"title": "a quick quick quick rabbit", "n": 3}"#,
+    r#"{"title": "Résumé", "flag": true}"#,
+    r#"{"sub": {"title": "quick"}, "n": -1}"#,
+];
+
+#[test]
+fn operators_find_what_they_say() {
+    let dir = tempfile::tempdir().unwrap();
+    let (index, _writer) = filled(dir.path(), &TEXTS);
+    let cases: [(&str, &[u8]); 16] = [
+        (r#"{"text": {"query": "QUICK", "path": "title"}}"#, &[0, 2]),
+        (
+            r#"{"text": {"query": "quick", "path": {"wildcard": "*"}}}"#,
+            &[0, 1, 2, 4],
+        ),
+        (r#"{"text": {"query": "quick", "path": "sub.title"}}"#, &[4]),
+        (
+            r#"{"text": {"query": "quick brown", "path": "title", "matchCriteria": "all"}}"#,
+            &[0],
+        ),
+        (
+            r#"{"text": {"query": "resume", "path": "title", "fuzzy": {}}}"#,
+            &[3],
+        ),
+        (r#"{"text": {"query": "resume", "path": "title"}}"#, &[]),
+        (
+            r#"{"phrase": {"query": "quick fox", "path": "title"}}"#,
+            &[],
+        ),
+        (
+            r#"{"phrase": {"query": "quick fox", "path": "title", "slop": 1}}"#,
+            &[0],
+        ),
+        (
+            r#"{"phrase": {"query": "quick brown fox", "path": "title"}}"#,
+            &[0],
+        ),
+        (r#"{"equals": {"value": 1, "path": "n"}}"#, &[0]),
+        (r#"{"in": {"value": [1, 3], "path": "n"}}"#, &[0, 2]),
+        (r#"{"range": {"gt": -1, "lte": 2.5, "path": "n"}}"#, &[0, 1]),
+        (r#"{"exists": {"path": "sub"}}"#, &[4]),
+        (
+            r#"{"wildcard": {"query": "qu*", "path": "title", "allowAnalyzedField": true}}"#,
+            &[0, 2],
+        ),
+        (
+            r#"{"regex": {"query": "t.*e", "path": "title", "allowAnalyzedField": true}}"#,
+            &[0, 1],
+        ),
+        (
+            r#"{"compound": {"must": [{"text": {"query": "quick", "path": "title"}}],
+                "mustNot": {"exists": {"path": "tags"}}}}"#,
+            &[2],
+        ),
+    ];
+    for (search, want) in cases {
+        assert_eq!(keys(&index, search), want, "{search}");
+    }
+}
+
+/// The sums were computed by hand from Lucene's formula.
+#[test]
+fn scores_are_those_of_lucenes_bm25() {
+    let dir = tempfile::tempdir().unwrap();
+    let (index, _writer) = filled(dir.path(), &TEXTS);
+    let got = found(&index, r#"{"text": {"query": "quick", "path": "title"}}"#);
+    // Four titles of 4, 3, 5 and 1 words; two of them have the word, once and three times.
+    let idf = (1.0f64 + (4.0 - 2.0 + 0.5) / (2.0 + 0.5)).ln();
+    let score = |tf: f64, length: f64| idf * tf / (tf + 1.2 * (0.25 + 0.75 * length / 3.25));
+    let want = [(2, score(3.0, 5.0)), (0, score(1.0, 4.0))];
+    assert_eq!(got.len(), want.len());
+    for ((key, got), (want_key, want)) in got.iter().zip(want) {
+        assert_eq!(*key, want_key);
+        assert!((f64::from(*got) - want).abs() < 1e-6, "{got} {want}");
+    }
+    let constant =
+        r#"{"text": {"query": "quick", "path": "title", "score": {"constant": {"value": 3}}}}"#;
+    assert!(found(&index, constant).iter().all(|(_, s)| *s == 3.0));
+    let near = found(
+        &index,
+        r#"{"near": {"path": "n", "origin": 1, "pivot": 2}}"#,
+    );
+    assert_eq!(near.first(), Some(&(0, 1.0)));
+    assert_eq!(near.get(2).map(|(_, s)| *s), Some(0.5));
+}
+
+#[test]
+fn an_index_goes_on_where_its_last_commit_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let (index, mut writer) = filled(dir.path(), &TEXTS);
+    writer
+        .put(&[9], doc! { "title": "never seen" }.as_doc())
+        .unwrap();
+    drop((index, writer));
+    let dynamic = definition(r#"{"mappings": {"dynamic": true}}"#);
+    let (index, position) = SearchIndex::open(dir.path(), dynamic.clone(), "1").unwrap();
+    assert_eq!(position, Some(Position { index: 7, ts: 70 }));
+    assert_eq!(
+        keys(&index, r#"{"exists": {"path": "title"}}"#),
+        [0, 1, 2, 3]
+    );
+    let mut writer = index.writer("1").unwrap();
+    writer
+        .put(&[0], doc! { "other": "quick" }.as_doc())
+        .unwrap();
+    writer.delete(&[2]);
+    writer.commit(Position { index: 8, ts: 80 }).unwrap();
+    assert_eq!(keys(&index, r#"{"exists": {"path": "title"}}"#), [1, 3]);
+    assert_eq!(
+        keys(&index, r#"{"text": {"query": "quick", "path": "other"}}"#),
+        [0]
+    );
+    drop((index, writer));
+    let (_, position) = SearchIndex::open(dir.path(), dynamic, "2").unwrap();
+    assert_eq!(position, None, "another definition begins anew");
+}
+
+#[test]
+fn mistakes_are_errors() {
+    let cases = [
+        r#"{}"#,
+        r#"{"text": {"path": "a"}}"#,
+        r#"{"text": {"query": "", "path": "a"}}"#,
+        r#"{"text": {"query": "x", "path": []}}"#,
+        r#"{"text": {"query": "x", "path": "a", "bogus": 1}}"#,
+        r#"{"text": {"query": "x", "path": "a"}, "exists": {"path": "a"}}"#,
+        r#"{"text": {"query": "x", "path": "a", "fuzzy": {"maxEdits": 3}}}"#,
+        r#"{"phrase": {"query": "x", "path": "a", "slop": 1.5}}"#,
+        r#"{"compound": {}}"#,
+        r#"{"range": {"path": "a"}}"#,
+        r#"{"text": {"query": "x", "path": "a"}, "index": ""}"#,
+    ];
+    for case in cases {
+        let said = Search::parse(json(case).as_doc(), false).unwrap_err();
+        assert!(said.is(errors::Code::UnknownError), "{case}: {said}");
+    }
+    let bad = [
+        r#"{}"#,
+        r#"{"mappings": {}, "analyzer": "x"}"#,
+        r#"{"mappings": {"fields": {"a": 1}}}"#,
+    ];
+    for bad in bad {
+        let d = json(bad);
+        assert!(
+            Definition::parse(Kind::Search, Doc::new(d.as_bytes()).unwrap()).is_err(),
+            "{bad}"
+        );
+    }
+}
+
+#[test]
+fn vectors_are_found_behind_a_filter_and_after_a_restart() {
+    let dir = tempfile::tempdir().unwrap();
+    let d = json(
+        r#"{"fields": [{"type": "vector", "path": "v", "numDimensions": 2, "similarity": "euclidean"},
+            {"type": "filter", "path": "n"}]}"#,
+    );
+    let definition = Arc::new(Definition::parse(Kind::Vector, d.as_doc()).unwrap());
+    let (index, _) = SearchIndex::open(dir.path(), definition.clone(), "1").unwrap();
+    let mut writer = index.writer("1").unwrap();
+    for i in 0..20u8 {
+        let v = format!(r#"{{"v": [{i}, 0], "n": {}}}"#, i % 2);
+        writer.put(&[i], json(&v).as_doc()).unwrap();
+    }
+    writer
+        .put(&[30], json(r#"{"v": [1], "n": 0}"#).as_doc())
+        .unwrap();
+    writer.commit(Position { index: 1, ts: 1 }).unwrap();
+    let near = |index: &SearchIndex, filter: &str| {
+        let stage = format!(
+            r#"{{"index": "i", "path": "v", "queryVector": [7.2, 0], "limit": 3, "exact": true, "filter": {filter}}}"#
+        );
+        let search = VectorSearch::parse(json(&stage).as_doc()).unwrap();
+        let mut hits = search.find(index.snapshot()).unwrap();
+        let mut keys = Vec::new();
+        while let Some(hit) = hits.next().unwrap() {
+            keys.push(hit.key[0]);
+        }
+        keys
+    };
+    assert_eq!(near(&index, "{}"), [7, 8, 6]);
+    assert_eq!(near(&index, r#"{"n": 0}"#), [8, 6, 10]);
+    assert_eq!(near(&index, r#"{"n": {"$ne": 0}}"#), [7, 9, 5]);
+    // What was not committed is not there.
+    writer
+        .put(&[7], json(r#"{"v": [100, 0], "n": 1}"#).as_doc())
+        .unwrap();
+    drop((writer, index));
+    let (index, position) = SearchIndex::open(dir.path(), definition, "1").unwrap();
+    assert!(position.is_some());
+    assert_eq!(near(&index, "{}"), [7, 8, 6]);
+    let mut writer = index.writer("1").unwrap();
+    writer
+        .put(&[7], json(r#"{"v": [100, 0], "n": 1}"#).as_doc())
+        .unwrap();
+    writer.delete_range(&[8], &[9]).unwrap();
+    writer.commit(Position { index: 2, ts: 2 }).unwrap();
+    assert_eq!(near(&index, "{}"), [6, 9, 5]);
+}
+
+#[test]
+fn facets_count_values_of_what_matches() {
+    let dir = tempfile::tempdir().unwrap();
+    let d = r#"{"mappings": {"dynamic": true, "fields": {"cat": {"type": "token"}}}}"#;
+    let (index, _) = SearchIndex::open(dir.path(), definition(d), "1").unwrap();
+    let mut writer = index.writer("1").unwrap();
+    for (i, cat) in ["a", "b", "a", "c", "b", "a"].iter().enumerate() {
+        let doc = format!(r#"{{"cat": "{cat}", "n": {i}}}"#);
+        writer.put(&[i as u8], json(&doc).as_doc()).unwrap();
+    }
+    writer.delete(&[5]);
+    writer.commit(Position { index: 1, ts: 1 }).unwrap();
+    let facet = r#"{"facet": {"operator": {"range": {"path": "n", "gte": 1}}, "facets": {
+        "s": {"type": "string", "path": "cat", "numBuckets": 2},
+        "n": {"type": "number", "path": "n", "boundaries": [0, 2, 4], "default": "rest"}}}}"#;
+    let search = Search::parse(json(facet).as_doc(), true).unwrap();
+    let got = search.meta(index.snapshot()).unwrap();
+    let want = r#"{"count": {"lowerBound": {"$numberLong": "4"}}, "facet": {
+        "s": {"buckets": [{"_id": "b", "count": {"$numberLong": "2"}}, {"_id": "a", "count": {"$numberLong": "1"}}]},
+        "n": {"buckets": [{"_id": 0, "count": {"$numberLong": "1"}}, {"_id": 2, "count": {"$numberLong": "2"}},
+            {"_id": "rest", "count": {"$numberLong": "1"}}]}}}"#;
+    assert_eq!(got.as_doc().to_string(), json(want).as_doc().to_string());
+}
