@@ -532,7 +532,7 @@ fn projection(asked: &Asked<'_>, rest: &[Val<'_>]) -> Option<Value> {
     }
     let read = match heeded(Condition::AllThatIsRead) {
         true => rest,
-        false => rest.split_at(1).0,
+        false => rest.split_at(1).1,
     };
     let fields = asked.needed(read)?;
     let mut w = Writer::new();
