@@ -236,6 +236,41 @@ impl Run {
         Ok(())
     }
 
+    /// Reads the whole input, into memory or a file, where it was not read yet.
+    fn collect(&mut self, host: &mut dyn PipelineHost) -> Result<()> {
+        let Some(input) = &mut self.input else {
+            return Ok(());
+        };
+        let limit = host.memory_limit();
+        while input.advance(host)? {
+            let doc = input.doc();
+            if let Some(tape) = &mut self.spilled {
+                tape.push(doc.as_bytes())?;
+                continue;
+            }
+            self.bytes += doc.len() + size_of::<DocBuf>();
+            self.collected.push(doc.to_buf());
+            let share = self.share.get_or_insert_with(|| host.share());
+            if self.bytes > limit || !share.fits(self.bytes) {
+                if self.bytes > limit && !host.allow_disk_use() {
+                    return Err(too_much_memory("$facet", limit).into());
+                }
+                let file = host.spill()?;
+                let docs = std::mem::take(&mut self.collected);
+                let first = docs.iter().map(|d| d.as_bytes());
+                self.spilled = Some(Tape::write(file, first)?);
+                self.share = None;
+                self.bytes = 0;
+            }
+        }
+        self.input = None;
+        self.shared = Some(Arc::new(match self.spilled.take() {
+            Some(tape) => Collected::Tape(Mutex::new(tape.finish()?)),
+            None => Collected::Docs(std::mem::take(&mut self.collected)),
+        }));
+        Ok(())
+    }
+
     /// The next part, over the collected input or over its groups.
     fn begin(
         &mut self,
@@ -276,35 +311,7 @@ impl Source for Run {
         if feeds && self.input.is_some() {
             self.feed(host)?;
         }
-        if let Some(input) = &mut self.input {
-            let limit = host.memory_limit();
-            while input.advance(host)? {
-                let doc = input.doc();
-                if let Some(tape) = &mut self.spilled {
-                    tape.push(doc.as_bytes())?;
-                    continue;
-                }
-                self.bytes += doc.len() + size_of::<DocBuf>();
-                self.collected.push(doc.to_buf());
-                let share = self.share.get_or_insert_with(|| host.share());
-                if self.bytes > limit || !share.fits(self.bytes) {
-                    if self.bytes > limit && !host.allow_disk_use() {
-                        return Err(too_much_memory("$facet", limit).into());
-                    }
-                    let file = host.spill()?;
-                    let docs = std::mem::take(&mut self.collected);
-                    let first = docs.iter().map(|d| d.as_bytes());
-                    self.spilled = Some(Tape::write(file, first)?);
-                    self.share = None;
-                    self.bytes = 0;
-                }
-            }
-            self.input = None;
-            self.shared = Some(Arc::new(match self.spilled.take() {
-                Some(tape) => Collected::Tape(Mutex::new(tape.finish()?)),
-                None => Collected::Docs(std::mem::take(&mut self.collected)),
-            }));
-        }
+        self.collect(host)?;
         let spec = self.spec.clone();
         while let Some((name, pipeline)) = spec.parts.get(self.part) {
             let first = self.firsts.get(self.part).copied();
