@@ -240,6 +240,17 @@ fn migrate(mut from: Server, mut to: Server, options: &Options, state: &State) -
 }
 
 impl Migration<'_> {
+    fn copying<'c>(&'c self, progress: &'c Progress) -> Copying<'c> {
+        Copying {
+            from: &self.from,
+            to: &self.to,
+            source: self.source,
+            state: self.state,
+            workers: self.options.parallel,
+            progress,
+        }
+    }
+
     fn copy(&mut self) -> Result<()> {
         let namespaces = inventory::namespaces(&mut self.from, &self.options.only)?;
         self.prepare(&namespaces)?;
@@ -250,15 +261,7 @@ impl Migration<'_> {
             bytes >> 20
         );
         let progress = Progress::of_bytes("copying", bytes);
-        let copying = Copying {
-            from: &self.from,
-            to: &self.to,
-            source: self.source,
-            state: self.state,
-            workers: self.options.parallel,
-            progress: &progress,
-        };
-        copying.run(&namespaces)?;
+        self.copying(&progress).run(&namespaces)?;
         drop(progress);
         let copied = self.from.operation_time()?;
         self.state.change(|p| {
@@ -454,15 +457,7 @@ impl Migration<'_> {
             })?;
         }
         let progress = Progress::of_time("copying time series");
-        let copying = Copying {
-            from: &self.from,
-            to: &self.to,
-            source: self.source,
-            state: self.state,
-            workers: self.options.parallel,
-            progress: &progress,
-        };
-        copying.run(series)?;
+        self.copying(&progress).run(series)?;
         for ns in series {
             structure::equalize_indexes(&mut self.from, &mut self.to, ns, &mut self.notes)?;
         }
