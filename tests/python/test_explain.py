@@ -348,19 +348,34 @@ def test_a_run_that_fails_fails_explain(shops):
         run(shops, [{"$project": {"x": {"$divide": [1, 0]}}}])
 
 
-def test_all_plans_are_those_that_ran(coll):
-    coll.insert_many([{"a": i, "b": i} for i in range(100)])
-    coll.create_index([("a", 1), ("b", 1)])
-    coll.create_index([("a", 1), ("c", 1)])
+def test_all_plans_run_against_each_other(coll):
+    coll.insert_many([{"a": i % 7, "b": i, "d": i % 50} for i in range(5000)])
+    for key in ("a", "d"):
+        coll.create_index(key)
 
-    def stats(verbosity, query):
-        command = {"find": coll.name, "filter": query}
-        return coll.database.command("explain", command, verbosity=verbosity)["executionStats"]
+    def explained(verbosity, command, query):
+        pipeline = [{"$match": query}, {"$group": {"_id": "$b"}}]
+        command = {"find": coll.name, "filter": query} if command == "find" else {"aggregate": coll.name, "pipeline": pipeline, "cursor": {}}
+        return coll.database.command("explain", command, verbosity=verbosity)
 
-    assert "allPlansExecution" not in stats("executionStats", {"a": {"$gte": 50}})
-    (ran,) = stats("allPlansExecution", {"a": {"$gte": 50}})["allPlansExecution"]
-    assert ran["nReturned"] == ran["totalDocsExamined"] == 50 and leaf(ran["executionStages"])["stage"] == "IXSCAN"
-    assert stats("allPlansExecution", {"d": 1})["allPlansExecution"] == [], "there was nothing to choose from"
+    query = {"a": 3, "d": {"$gt": 10}}
+    assert "allPlansExecution" not in explained("executionStats", "find", query)["executionStats"]
+    for command in ("find", "aggregate"):
+        reply = explained("allPlansExecution", command, query)
+        won, lost = reply["executionStats"]["allPlansExecution"]
+        assert leaf(won["executionStages"])["indexName"] == "a_1" and leaf(lost["executionStages"])["indexName"] == "d_1"
+        # A trial ends with a first batch, and none reads much more than the one that has it.
+        assert (won["nReturned"], won["executionStages"]["isEOF"]) == (101, 0) and won["totalDocsExamined"] < 200
+        assert lost["nReturned"] < 101 and lost["totalDocsExamined"] < 2 * won["totalDocsExamined"]
+        assert won["score"] > lost["score"] > 1
+        assert (won["counted"], won["docsEstimate"]) == (True, 714) and lost["costEstimate"] > won["costEstimate"]
+        (rejected,) = reply["queryPlanner"]["rejectedPlans"]
+        assert rejected["costEstimate"] == lost["costEstimate"] and leaf(rejected)["indexName"] == "d_1"
+        assert reply["executionStats"]["executionSuccess"]
+    (won, lost) = explained("allPlansExecution", "find", {"a": 3, "d": 60})["executionStats"]["allPlansExecution"]
+    assert (won["nReturned"], won["executionStages"]["isEOF"], lost["executionStages"]["isEOF"]) == (0, 1, 0)
+    for query in ({"c": 1}, {"a": 3}):
+        assert explained("allPlansExecution", "find", query)["executionStats"]["allPlansExecution"] == [], "nothing to choose"
     with refuses(40414):
         coll.database.command("explain", None)
 

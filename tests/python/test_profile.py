@@ -114,6 +114,38 @@ def test_slow_operations_are_logged(new_server, tmp_path):
     assert line["c"] == "WRITE" and line["attr"]["command"]["q"] == {"a": 3} and line["attr"]["nModified"] == 1
 
 
+def test_how_a_plan_was_chosen_is_profiled(profiled):
+    db = profiled
+    # A range without a limit on either side of which the other index is better: only a race can tell.
+    db.c.insert_many([{"_id": i, "a": i % 500, "b": i % 7, "c": i} for i in range(20_000)])
+    db.c.create_index("a")
+    db.c.create_index([("b", 1), ("c", 1)])
+    db.command("profile", 2)
+    for low in (1, 2):
+        list(db.c.find({"a": {"$gte": low}, "b": 3, "c": {"$gte": 15_000}}).limit(20))
+    list(db.c.find({"c": 5, "a": 7}))
+    db.c.update_one({"a": 7, "b": 1}, {"$set": {"d": 1}})
+    db.c.count_documents({"a": 7})
+    db.c.distinct("a", {"b": 3})
+    db.command("profile", 0)
+    first, second, other, update, counted, distinct = profiles(db, ns=f"{db.name}.c")
+    for p in (first, second, other, update, counted, distinct):
+        assert len(p["planCacheShapeHash"]) == 8 and p["planCacheShapeHash"] == p["planCacheKey"]
+        assert p["planningTimeMicros"] >= 0
+    for p in (first, second, other, counted, distinct):
+        assert len(p["queryShapeHash"]) == 64
+    assert first["planningTimeMicros"] > 0
+    assert first["queryShapeHash"] == second["queryShapeHash"] != other["queryShapeHash"]
+    assert first["planCacheShapeHash"] == second["planCacheShapeHash"] != other["planCacheShapeHash"]
+    told = db.command("explain", {"find": "c", "filter": {"c": 6, "a": 8}}, verbosity="queryPlanner")
+    assert told["queryShapeHash"] == other["queryShapeHash"]
+    assert told["queryPlanner"]["planCacheShapeHash"] == other["planCacheShapeHash"]
+    pipeline = [{"$match": {"a": 9}}, {"$group": {"_id": 1, "n": {"$sum": 1}}}]
+    told = db.command("explain", {"aggregate": "c", "pipeline": pipeline, "cursor": {}}, verbosity="queryPlanner")
+    assert told["queryShapeHash"] == counted["queryShapeHash"]
+    assert told["queryPlanner"]["planCacheShapeHash"] == counted["planCacheShapeHash"]
+
+
 def test_a_getmore_inherits_the_comment(profiled):
     db = profiled
     db.c.insert_many([{"_id": i} for i in range(6)])

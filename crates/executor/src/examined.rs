@@ -1,4 +1,5 @@
-//! Counters of what the plans of an operation examine, for explain and the profiler.
+//! Counters of what the plans of an operation examine, and of how they were chosen, for explain and the
+//! profiler.
 
 /// What a plan has examined so far.
 #[derive(Clone, Copy, Debug, Default)]
@@ -12,6 +13,11 @@ pub struct Examined {
     /// What was counted, and read by plans that were not taken, to choose a plan: entries, and
     /// documents as four entries each.
     pub planning: u64,
+    /// The time spent to choose plans where there is more than one index; races are not in it.
+    pub planning_nanos: u64,
+    /// Plans that a race chose, and those among them that differ from what won the last race of the shape.
+    pub raced: u64,
+    pub replanned: u64,
 }
 
 impl Examined {
@@ -21,5 +27,8 @@ impl Examined {
         self.seeks += more.seeks;
         self.hidden += more.hidden;
         self.planning += more.planning;
+        self.planning_nanos += more.planning_nanos;
+        self.raced += more.raced;
+        self.replanned += more.replanned;
     }
 }

@@ -71,7 +71,7 @@ pub use pipeline::{
 pub use prepared::{Prepared, PreparedTransaction};
 pub use query::pipeline::Share;
 pub use read::{
-    FindCursor, FindRequest, ReadRequest, RecordStream, TailCursor, count, has_records,
+    FindCursor, FindRequest, ReadRequest, RecordStream, TailCursor, Trial, count, has_records,
 };
 pub use records::{entries_of, has_entry, identity, keys_of, record_key, told};
 pub use reserved_time::{reserve_time, reserved_time};

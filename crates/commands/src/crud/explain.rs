@@ -1,22 +1,23 @@
 //! `explain`: the plan of a command, and with a higher verbosity what running it examined. Writes
 //! are not made.
 
-use super::{find, on_view, shape, variables};
+use super::candidates::Candidates;
+use super::execution_stats::{Counted, count_run, execute, execution_stages, write_stats};
+use super::{explain_pipeline, find, on_view, shape, variables};
 use crate::request::args::{self, Args};
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use crate::settings::query_settings;
 use crate::version;
 use bson::{Doc, DocBuf, Val, Writer};
-use errors::{Result, Stop, bail, err};
-use executor::{FindCursor, FindRequest, OpCtx};
+use errors::{Result, bail, err};
+use executor::{FindCursor, FindRequest};
 use planner::Hint;
 use planner::explain::{Explain, PlanStage, stages};
 use query::collation::Collation;
 use query::filter::Filter;
 use query::metadata::Available;
 use query::path::FieldPath;
-use query::pipeline::StageCounters;
 use query::projection::Projection;
 use query::sort::SortPattern;
 use std::sync::Arc;
@@ -88,7 +89,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     cx.op.need_worker()?;
     heed_inner_limit(cx, inner)?;
     if command == "aggregate" {
-        return super::aggregate::explain(cx, inner, verbosity);
+        return explain_pipeline::run(cx, inner, verbosity);
     }
     if command == "mapReduce" {
         return super::map_reduce::explain(cx, verbosity);
@@ -174,9 +175,10 @@ fn heed_inner_limit(cx: &mut CommandContext<'_, '_>, inner: Doc<'_>) -> Result<(
 
 fn first_statement<'a>(cx: &CommandContext<'_, 'a>, field: &str) -> Result<Doc<'a>> {
     let list = cx.args.field(field).and_then(|v| v.as_array());
-    let first = list
-        .and_then(|a| a.values().next())
-        .and_then(|v| v.as_doc());
+    let first = match list {
+        Some(list) => list.values().next().and_then(|v| v.as_doc()),
+        None => cx.request.sequence(field).and_then(|mut docs| docs.next()),
+    };
     first.ok_or_else(|| err!(FailedToParse, "explained command has no {field}").into())
 }
 
@@ -288,72 +290,6 @@ impl<'a> WrittenQuery<'a> {
     }
 }
 
-/// What a run of the query counted.
-#[derive(Default)]
-pub(super) struct Counted {
-    returned: u64,
-    keys: u64,
-    docs: u64,
-    seeks: u64,
-    hidden: u64,
-    /// What came out of the scans of indexes.
-    entries: u64,
-    sort_bytes: u64,
-    sort_rows: u64,
-    millis: i64,
-    error: Option<errors::Error>,
-}
-
-impl From<&StageCounters> for Counted {
-    fn from(f: &StageCounters) -> Counted {
-        Counted {
-            returned: f.returned,
-            keys: f.keys,
-            docs: f.docs,
-            seeks: f.seeks,
-            hidden: f.hidden,
-            entries: entries(f.docs, f.returned),
-            sort_bytes: f.sort_bytes,
-            sort_rows: f.sort_rows,
-            millis: f.time.as_millis() as i64,
-            error: None,
-        }
-    }
-}
-
-/// What index scans gave: all of it is fetched, if anything is.
-fn entries(docs: u64, returned: u64) -> u64 {
-    if docs > 0 { docs } else { returned }
-}
-
-fn execute(op: &mut OpCtx, cursor: &mut FindCursor) -> Result<Counted> {
-    let started = Instant::now();
-    let hidden = op.examined().hidden;
-    let mut c = Counted::default();
-    loop {
-        match cursor.next(op) {
-            Ok(true) => {
-                cursor.doc()?;
-                c.returned += 1;
-            }
-            Ok(false) => break,
-            Err(Stop::Failed(e)) if !e.is_interruption() => {
-                c.error = Some(e);
-                break;
-            }
-            Err(stop) => return Err(stop),
-        }
-    }
-    let x = cursor.examined();
-    (c.keys, c.docs, c.seeks) = (x.keys, x.docs, x.seeks);
-    c.hidden = op.examined().hidden.saturating_sub(hidden);
-    c.entries = entries(c.docs, c.returned);
-    let (bytes, rows) = cursor.sorted();
-    (c.sort_bytes, c.sort_rows) = (bytes as u64, rows);
-    c.millis = started.elapsed().as_millis() as i64;
-    Ok(c)
-}
-
 /// The hashes of a query: of what the planner looks at, and of its shape. Each takes long for a long
 /// query.
 fn hashes(s: &Subject<'_>, command: Doc<'_>) -> Result<(String, String)> {
@@ -385,15 +321,42 @@ fn hashes(s: &Subject<'_>, command: Doc<'_>) -> Result<(String, String)> {
     Ok((plan, shape::query_shape_hash(asked.as_doc())))
 }
 
+/// The most bytes of a command whose shape is told in the log of slow commands.
+const LONGEST_TOLD: usize = 64 << 10;
+
+/// The hashes of the command that has run, for the log and the profiler: of what the planner looked at, and
+/// of the query's shape (only of those that have one in MongoDB). `None`: it is no query, has several
+/// statements, or is too long.
+pub(crate) fn hashes_of_command(cx: &CommandContext<'_, '_>) -> Option<(String, Option<String>)> {
+    let name = cx.command.name;
+    if cx.request.body.len() > LONGEST_TOLD {
+        return None;
+    }
+    match name {
+        "aggregate" => explain_pipeline::hashes_of_command(cx).ok(),
+        "find" | "count" | "distinct" | "findAndModify" | "update" | "delete" => {
+            if cx.statements > 1 && matches!(name, "update" | "delete") {
+                return None;
+            }
+            let (plan, shape) = hashes(&subject(cx, name).ok()?, cx.request.body).ok()?;
+            Some((
+                plan,
+                Some(shape).filter(|_| matches!(name, "find" | "distinct")),
+            ))
+        }
+        _ => None,
+    }
+}
+
 /// What the planner makes of a query.
 struct Planned {
     tree: PlanStage,
     /// Of a run, where one was asked for.
     counted: Option<Counted>,
-    /// There was more than one plan to choose from.
-    choice: bool,
     index_filter_set: bool,
     rejected: Vec<DocBuf>,
+    /// What each of the plans did that there were to choose from, for `allPlansExecution`.
+    trials: Vec<DocBuf>,
 }
 
 /// What of a subject is looked at while its request runs.
@@ -425,12 +388,11 @@ fn plan(
         return Ok(Planned {
             tree: stage("EOF"),
             counted: runs.then(Counted::default),
-            choice: false,
             index_filter_set: false,
             rejected: Vec::new(),
+            trials: Vec::new(),
         });
     };
-    let choice = has_choice(&coll, filter);
     let index_filter_set = index_filter_set(&coll, &request);
     let plain = !query.below
         && query.distinct.is_none()
@@ -452,7 +414,8 @@ fn plan(
         projection = needed;
     }
     let hint = request.hint.clone();
-    let others = considered(cx, query, &request, &view, &coll)?;
+    let tries = verbosity == Verbosity::AllPlansExecution;
+    let candidates = candidates(cx, query, &request, (&view, &coll), tries)?;
     let mut cursor = FindCursor::over(&mut cx.op, view, coll.clone(), request)?;
     let mut plan = cursor.plan().clone();
     if query.count {
@@ -479,37 +442,34 @@ fn plan(
         plain,
     });
     let winner = plan.form();
-    let others = others.iter().filter(|e| e.plan.form() != winner);
-    let rejected = others.map(|e| rejected_plan(query, e, projection.as_ref(), &coll));
-    let rejected = rejected.collect();
+    let draw = |plan: &planner::Plan| drawn(query, plan, projection.as_ref(), &coll);
+    let rejected = candidates.rejected(&winner, &draw);
+    let trials = candidates.told(&winner, &draw);
     let counted = match (runs, query.count) {
         (false, _) => None,
-        (true, true) => Some(Counted {
-            returned: 0,
-            ..count_run(cx, query.ns, filter, &tree)?
-        }),
+        (true, true) => Some(count_run(&mut cx.op, query.ns, filter, &tree)?.with_returned(0)),
         (true, false) => Some(execute(&mut cx.op, &mut cursor)?),
     };
     Ok(Planned {
         tree,
         counted,
-        choice,
         index_filter_set,
         rejected,
+        trials,
     })
 }
 
-/// The plans that there are for a query, with what is thought of each; none where nothing is to be
-/// chosen.
-fn considered(
-    cx: &CommandContext<'_, '_>,
+/// The plans that there are for a query; with `tries` each runs against the others. None where nothing is
+/// to be chosen.
+fn candidates(
+    cx: &mut CommandContext<'_, '_>,
     query: &Query<'_>,
     request: &FindRequest<'_>,
-    view: &storage::View,
-    coll: &Arc<catalog::Collection>,
-) -> Result<Vec<planner::Estimated>> {
+    (view, coll): (&storage::View, &Arc<catalog::Collection>),
+    tries: bool,
+) -> Result<Candidates> {
     if query.distinct.is_some() {
-        return Ok(Vec::new());
+        return Ok(Candidates::default());
     }
     let limit = request.limit.map(|l| l.saturating_add(request.skip));
     let read = executor::ReadRequest {
@@ -522,33 +482,22 @@ fn considered(
         vars: query.filter.wants_vars().then(|| request.vars.clone()),
         ..executor::ReadRequest::new(query.filter)
     };
-    let choice = read.choose(&cx.app.engine, view, coll, query.count)?;
-    let mut all = choice.others;
-    if let Some((reads, cost)) = choice.estimated {
-        let plan = choice.plan;
-        let rival = false;
-        all.insert(
-            0,
-            planner::Estimated {
-                plan,
-                reads,
-                cost,
-                rival,
-            },
-        );
+    let mut candidates = Candidates::of(&cx.op, &read, view, coll, query.count)?;
+    if tries {
+        candidates.run(&mut cx.op, &read, view, coll)?;
     }
-    Ok(all)
+    Ok(candidates)
 }
 
-/// A plan that did not win, and what it was thought to read.
-fn rejected_plan(
+/// The stages of a plan that is not the one that answers.
+fn drawn(
     query: &Query<'_>,
-    e: &planner::Estimated,
+    plan: &planner::Plan,
     projection: Option<&Projection>,
     coll: &catalog::Collection,
-) -> DocBuf {
-    let tree = stages(&Explain {
-        plan: &e.plan,
+) -> PlanStage {
+    stages(&Explain {
+        plan,
         filter: query.filter,
         projection,
         indexes: &coll.usable,
@@ -557,15 +506,7 @@ fn rejected_plan(
         limit: query.limit,
         count: query.count,
         plain: false,
-    });
-    let mut w = Writer::new();
-    w.bool("isCached", false)
-        .extend(tree.to_doc(&|_, _| {}).as_doc());
-    w.f64("keysEstimate", e.reads.keys.round())
-        .f64("docsEstimate", e.reads.given.round())
-        .bool("counted", e.reads.exact)
-        .f64("costEstimate", e.cost.likely.round());
-    w.finish()
+    })
 }
 
 fn write(
@@ -599,14 +540,14 @@ fn write(
     let Planned {
         mut tree,
         mut counted,
-        choice,
         index_filter_set,
         rejected,
+        trials,
     } = plan(cx, &query, request, verbosity)?;
     if let Some(c) = &mut counted {
         tree.walk(&mut |s| {
             if s.name == "SKIP" && s.inputs.iter().any(|i| i.name == "IXSCAN") {
-                c.entries = c.entries.saturating_add(query.skip).min(c.keys);
+                c.skipped_entries(query.skip);
             }
         });
     }
@@ -638,7 +579,7 @@ fn write(
     }
     w.close().close();
     if let Some(c) = &counted {
-        write_stats(w, &execution_stages(&tree, c, None), c, verbosity, choice);
+        write_stats(w, &execution_stages(&tree, c, None), c, verbosity, &trials);
     }
     finish(cx, command);
     Ok(())
@@ -659,64 +600,6 @@ pub(super) fn index_filter_set(coll: &catalog::Collection, request: &FindRequest
         ..executor::ReadRequest::new(&request.filter)
     };
     read.index_filter(coll).is_some()
-}
-
-/// `executionStats`.
-pub(super) fn write_stats(
-    w: &mut Writer,
-    tree: &DocBuf,
-    c: &Counted,
-    verbosity: Verbosity,
-    choice: bool,
-) {
-    w.open_doc("executionStats")
-        .bool("executionSuccess", c.error.is_none());
-    if let Some(e) = &c.error {
-        w.str("errorMessage", &e.message).i32("errorCode", e.code.0);
-    }
-    w.int("nReturned", c.returned as i64)
-        .int("executionTimeMillis", c.millis);
-    w.int("totalKeysExamined", c.keys as i64)
-        .int("totalDocsExamined", c.docs as i64);
-    if c.hidden > 0 {
-        w.int("totalHiddenKeysSkipped", c.hidden as i64);
-    }
-    w.doc("executionStages", tree.as_doc());
-    if verbosity == Verbosity::AllPlansExecution {
-        w.open_array("allPlansExecution");
-        if choice {
-            // Plans are chosen by what they would cost: the one that won is the only one that ran.
-            w.open_doc("")
-                .int("nReturned", c.returned as i64)
-                .int("executionTimeMillisEstimate", c.millis)
-                .int("totalKeysExamined", c.keys as i64)
-                .int("totalDocsExamined", c.docs as i64)
-                .doc("executionStages", tree.as_doc())
-                .close();
-        }
-        w.close();
-    }
-    w.close();
-}
-
-impl Counted {
-    /// The same run, which gave another number of documents in the end.
-    pub(super) fn with_returned(mut self, returned: u64) -> Counted {
-        self.returned = returned;
-        self
-    }
-}
-
-/// Whether more than one index bears on a filter.
-pub(super) fn has_choice(coll: &catalog::Collection, filter: &Filter) -> bool {
-    let Some(paths) = query::pipeline::filter_paths(filter.root()) else {
-        return false;
-    };
-    let bears = |i: &&planner::IndexInfo| {
-        let first = i.key.fields.first();
-        i.ready && !i.hidden && first.is_some_and(|f| paths.contains(f.path.as_str()))
-    };
-    coll.usable.iter().filter(bears).count() > 1
 }
 
 /// How long a reply may be with the query that it explains, and with the command: a list of a million
@@ -771,89 +654,4 @@ fn with_cached(d: DocBuf) -> DocBuf {
     let mut w = Writer::new();
     w.bool("isCached", false).extend(d.as_doc());
     w.finish()
-}
-
-/// A count is run as count runs it, so that the figures are those of the command.
-fn count_run(
-    cx: &mut CommandContext,
-    ns: &str,
-    filter: &Filter,
-    tree: &PlanStage,
-) -> Result<Counted> {
-    let started = Instant::now();
-    let mut c = Counted::default();
-    let below = tree.inputs.first().map_or(tree.name, |s| s.name);
-    if matches!(below, "IXSCAN" | "COUNT_SCAN" | "RECORD_STORE_FAST_COUNT") {
-        let before = cx.op.examined();
-        c.entries = executor::count(&mut cx.op, ns, &executor::ReadRequest::new(filter), 0, 0)?;
-        c.hidden = cx.op.examined().hidden.saturating_sub(before.hidden);
-        match below {
-            "COUNT_SCAN" => c.keys = c.entries + 1,
-            "IXSCAN" => {
-                c.keys = cx.op.examined.keys - before.keys;
-                c.seeks = cx.op.examined.seeks - before.seeks;
-            }
-            _ => {}
-        }
-    } else if let Some(mut cursor) =
-        FindCursor::open(&mut cx.op, ns, FindRequest::new(filter.clone()))?
-    {
-        c = execute(&mut cx.op, &mut cursor)?;
-    }
-    c.millis = started.elapsed().as_millis() as i64;
-    Ok(c)
-}
-
-/// What a run counted at each stage; a `GROUP` at the top gave `groups`.
-pub(super) fn execution_stages(tree: &PlanStage, c: &Counted, groups: Option<u64>) -> DocBuf {
-    tree.to_doc(&|s, w| {
-        let returned = match s.name {
-            "GROUP" => groups.unwrap_or(c.returned),
-            "IXSCAN" | "DISTINCT_SCAN" | "COUNT_SCAN" => c.entries,
-            "FETCH" if !s.fields.as_doc().contains("filter") => c.docs.max(c.returned),
-            _ => c.returned,
-        };
-        w.int("nReturned", returned as i64)
-            .i32("executionTimeMillisEstimate", 0);
-        w.int("works", (c.keys.max(c.docs) + 1) as i64)
-            .int("advanced", returned as i64);
-        w.i32("needTime", 0)
-            .i32("needYield", 0)
-            .i32("saveState", 0)
-            .i32("restoreState", 0)
-            .i32("isEOF", 1);
-        match s.name {
-            "IXSCAN" | "DISTINCT_SCAN" | "COUNT_SCAN" | "EXPRESS_IXSCAN" => {
-                w.int("keysExamined", c.keys as i64);
-                if matches!(s.name, "IXSCAN" | "EXPRESS_IXSCAN") {
-                    w.int("seeks", c.seeks.max(1) as i64)
-                        .i32("dupsTested", 0)
-                        .i32("dupsDropped", 0);
-                }
-                if s.name == "EXPRESS_IXSCAN" {
-                    w.int("docsExamined", c.docs as i64);
-                }
-            }
-            "COLLSCAN" | "FETCH" => {
-                w.int("docsExamined", c.docs as i64);
-                if s.name == "FETCH" {
-                    w.i32("alreadyHasObj", 0);
-                }
-            }
-            "SORT" => {
-                w.int("totalDataSizeSorted", c.sort_bytes as i64)
-                    .bool("usedDisk", false);
-                w.int("spills", 0).int("rowsSorted", c.sort_rows as i64);
-            }
-            "UPDATE" => {
-                w.int("nMatched", c.returned as i64)
-                    .int("nWouldModify", c.returned as i64);
-                w.int("nWouldUpsert", 0);
-            }
-            "DELETE" => {
-                w.int("nWouldDelete", c.returned as i64);
-            }
-            _ => {}
-        }
-    })
 }

@@ -305,7 +305,7 @@ pub(super) fn explain(cx: &mut CommandContext<'_, '_>, verbosity: Verbosity) -> 
     let outer = std::mem::replace(&mut cx.args, args);
     let done = parse(&cx.args).and_then(|m| {
         let request = request(cx, &m)?;
-        super::aggregate::write_explain_of(cx, inner, request, verbosity)
+        super::explain_pipeline::write_explain_of(cx, inner, request, verbosity)
     });
     cx.args = outer;
     done

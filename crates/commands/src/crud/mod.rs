@@ -2,7 +2,10 @@
 //! (`batch`).
 
 mod batch;
+mod candidates;
 pub(crate) mod cursor;
+mod execution_stats;
+mod explain_pipeline;
 mod on_view;
 pub(crate) mod shape;
 pub(crate) mod variables;

@@ -2,7 +2,7 @@
 
 use super::cursor::{self, Keep};
 use super::explain::Verbosity;
-use super::{aggregate, variables};
+use super::{explain_pipeline, variables};
 use crate::replication::stored_config;
 use crate::request::collation;
 use crate::request::idl;
@@ -206,5 +206,5 @@ pub fn explain(
     verbosity: Verbosity,
 ) -> Result<Done> {
     let request = request(cx, command)?;
-    aggregate::write_explain_of(cx, inner, request, verbosity)
+    explain_pipeline::write_explain_of(cx, inner, request, verbosity)
 }

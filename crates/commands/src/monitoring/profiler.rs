@@ -177,6 +177,8 @@ pub struct Observed<'a> {
     pub done: &'a Result<Done>,
     pub plan: Option<Arc<Plan>>,
     pub examined: Examined,
+    /// Of what the planner looked at, and of the query's shape.
+    pub hashes: Option<(String, Option<String>)>,
     pub elapsed: Duration,
     /// The command that made the cursor of a getMore: its comment is the getMore's too.
     pub originating: Option<DocBuf>,
@@ -272,6 +274,15 @@ impl Commands {
         if o.plan.as_ref().is_some_and(|p| p.sort.is_some()) {
             w.bool("hasSortStage", true);
         }
+        for (name, n) in [
+            ("fromMultiPlanner", o.examined.raced),
+            ("replanned", o.examined.replanned),
+        ] {
+            if n > 0 {
+                w.bool(name, true);
+            }
+        }
+        write_hashes(&mut w, o.hashes.as_ref());
         counts(&mut w, o.command.name, o.reply);
         w.i32("numYield", 0).doc("locks", Doc::EMPTY);
         if let Err(Stop::Failed(e)) = o.done {
@@ -288,12 +299,27 @@ impl Commands {
             let coll = self.engine.catalog.get(&ns);
             w.str("queryFramework", "classic");
             w.str("planSummary", &summary(&plan.access, coll.as_deref()));
+            w.int(
+                "planningTimeMicros",
+                (o.examined.planning_nanos / 1000) as i64,
+            );
         }
         w.date("ts", now_millis())
             .str("client", &o.client.peer.to_string())
             .str("appName", o.client.state.app_name());
         w.open_array("allUsers").close().str("user", "");
         w.finish()
+    }
+}
+
+/// The hashes by which queries of one kind are grouped, under MongoDB 8's names.
+fn write_hashes(w: &mut Writer, hashes: Option<&(String, Option<String>)>) {
+    let Some((plan, shape)) = hashes else {
+        return;
+    };
+    w.str("planCacheShapeHash", plan).str("planCacheKey", plan);
+    if let Some(shape) = shape {
+        w.str("queryShapeHash", shape);
     }
 }
 

@@ -32,6 +32,8 @@ pub(super) struct Account<'a, 'r> {
     pub spent: Vec<(String, OperationKind, Usage)>,
     pub plan: Option<Arc<Plan>>,
     pub examined: Examined,
+    /// Of what the planner looked at, and of the query's shape; only where the command may be told of.
+    pub hashes: Option<(String, Option<String>)>,
     /// Collections that it made because something was written to them.
     pub made: SmallVec<[String; 1]>,
     /// The command that made the cursor of a getMore.
@@ -71,6 +73,7 @@ impl Commands {
                 done: account.done,
                 plan: account.plan,
                 examined: account.examined,
+                hashes: account.hashes,
                 elapsed: account.elapsed,
                 originating: account.originating,
             });

@@ -255,6 +255,11 @@ impl Commands {
         let silent =
             cx.write_concern.acknowledge == Acknowledge::Never && cx.command.is(flag::COUNTED);
         let unmet = cx.write_concern.unmet.is_some() || admission.failure.is_some();
+        let elapsed = admission.started.elapsed().saturating_sub(cx.waited);
+        let hashes = match !suspended && self.profiler.wants(elapsed) {
+            true => crate::crud::explain::hashes_of_command(&cx),
+            false => None,
+        };
         *out = cx.w.finish_into();
         if unmet && done.is_ok() {
             self.complete_unmet(out, start);
@@ -276,10 +281,11 @@ impl Commands {
         drop(cx.transaction);
         if !awaits && !suspended {
             let account = Account {
+                hashes,
                 args: &cx.args,
                 done: &done,
                 reply: &out[start..],
-                elapsed: admission.started.elapsed().saturating_sub(cx.waited),
+                elapsed,
                 statements: cx.statements,
                 work: cx.work,
                 spent: cx.spent,

@@ -43,7 +43,7 @@ pub fn count(ctx: &mut OpCtx, ns: &str, req: &ReadRequest, skip: u64, limit: u64
     if req.filter.is_trivial() && req.hint.is_none() {
         return Ok(bounded(ctx.engine.store.counts(coll.tablet).0));
     }
-    let choice = req.choose(ctx.engine, &view, &coll, true)?;
+    let choice = req.choose_timed(ctx, &view, &coll, true)?;
     let most = if limit > 0 {
         Some(skip.saturating_add(limit))
     } else {

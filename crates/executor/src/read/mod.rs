@@ -24,6 +24,6 @@ pub(crate) mod zones;
 
 pub use count::{count, has_records};
 pub use find::{FindCursor, FindRequest};
-pub use record_stream::RecordStream;
+pub use record_stream::{RecordStream, Trial};
 pub use request::ReadRequest;
 pub use tail::TailCursor;

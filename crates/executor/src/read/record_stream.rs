@@ -36,6 +36,7 @@ macro_rules! step {
 }
 
 mod race;
+pub use race::Trial;
 mod top_k;
 
 /// The state of a blocking sort.
@@ -84,8 +85,19 @@ impl RecordStream {
         coll: Arc<Collection>,
         req: &ReadRequest,
     ) -> Result<RecordStream> {
-        let choice = req.choose(ctx.engine, &view, &coll, false)?;
+        let choice = req.choose_timed(ctx, &view, &coll, false)?;
         RecordStream::open_chosen(ctx, view, coll, choice, req)
+    }
+
+    /// Runs plans of one request against each other until one has a first batch, for explain.
+    pub fn try_plans(
+        ctx: &mut OpCtx,
+        view: &View,
+        coll: &Arc<Collection>,
+        plans: impl Iterator<Item = Plan>,
+        req: &ReadRequest,
+    ) -> Result<Vec<Trial>> {
+        race::try_plans(ctx, view, coll, plans, req)
     }
 
     /// Opens what was chosen. Nothing is read yet, unless only that can tell which plan is the best.

@@ -2,6 +2,7 @@
 //! operator's rules (query settings, index filters, `notablescan`).
 
 use crate::engine::Engine;
+use crate::op::OpCtx;
 use crate::read::measure::Measure;
 use crate::read::text;
 use bson::Doc;
@@ -15,7 +16,7 @@ use std::borrow::Cow;
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 use storage::View;
 
 /// A read request.
@@ -101,6 +102,23 @@ impl<'a> ReadRequest<'a> {
             projection: self.projection.cloned(),
             plan: plan.clone(),
         }
+    }
+
+    /// As [`ReadRequest::choose`], with the time that it takes counted for the operation. Fewer than two
+    /// indexes leave little to choose, and no clock is read.
+    pub(crate) fn choose_timed(
+        &self,
+        ctx: &mut OpCtx,
+        view: &View,
+        coll: &Arc<Collection>,
+        count: bool,
+    ) -> Result<Choice> {
+        let started = (coll.usable.len() > 1).then(Instant::now);
+        let choice = self.choose(ctx.engine, view, coll, count)?;
+        if let Some(started) = started {
+            ctx.examined.planning_nanos += started.elapsed().as_nanos() as u64;
+        }
+        Ok(choice)
     }
 
     /// As [`ReadRequest::plan`], with the plans that were not chosen.

@@ -13,12 +13,13 @@
 
 use super::{Order, RecordStream};
 use crate::engine::Engine;
+use crate::examined::Examined;
 use crate::op::OpCtx;
 use crate::read::ReadRequest;
 use crate::read::step::Current;
-use catalog::{Collection, PlanCacheEntry, PlanKey};
+use catalog::{Collection, PlanKey};
 use errors::{Result, Stop};
-use planner::Choice;
+use planner::{Choice, Plan};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use storage::View;
@@ -60,6 +61,7 @@ struct Runner {
     begins: bool,
     /// What it may read before it has disappointed; `None` of a race with a limit.
     watch: Option<u64>,
+    ended: bool,
     failed: Option<Stop>,
 }
 
@@ -73,6 +75,56 @@ impl Kept {
     pub(super) fn then(self) -> Order {
         *self.then
     }
+}
+
+/// What a plan did in a trial.
+#[derive(Debug)]
+pub struct Trial {
+    pub returned: u64,
+    pub examined: Examined,
+    pub sort_bytes: usize,
+    pub sort_rows: u64,
+    /// It gave all that there is.
+    pub ended: bool,
+    pub failed: Option<errors::Error>,
+}
+
+/// Runs plans in turns of equal length until one has a first batch, or all that there is. Nothing of it is
+/// remembered, and what is read counts as planning.
+pub(crate) fn try_plans(
+    ctx: &mut OpCtx,
+    view: &View,
+    coll: &Arc<Collection>,
+    plans: impl Iterator<Item = Plan>,
+    req: &ReadRequest,
+) -> Result<Vec<Trial>> {
+    ctx.need_worker()?;
+    let mut runners = Vec::new();
+    for plan in plans {
+        let (view, coll, vars) = (view.clone(), coll.clone(), req.vars.clone());
+        let stream = RecordStream::begin(ctx, view, coll, Arc::new(plan), req.limit, vars)?;
+        runners.push(Runner::new(stream, false, true, None));
+    }
+    let before = ctx.examined;
+    let wanted = req.limit.map_or(BATCH, |l| l.clamp(1, BATCH));
+    let mut turn = FIRST_TURN;
+    // All are asked in each turn: the one that wins may not be the first.
+    while !turn_of_all(ctx, &mut runners, turn, wanted)? {
+        turn = (turn as f64 * GROWTH) as u64;
+    }
+    ctx.examined = before;
+    ctx.examined.planning += runners.iter().map(Runner::cost).sum::<u64>();
+    Ok(runners.into_iter().map(Runner::tried).collect())
+}
+
+/// Lets each run until it has read so much; whether one is at its end, or none can go on.
+fn turn_of_all(ctx: &mut OpCtx, runners: &mut [Runner], until: u64, wanted: u64) -> Result<bool> {
+    let (mut has_ended, mut alive) = (false, 0);
+    for r in runners.iter_mut().filter(|r| r.failed.is_none()) {
+        has_ended |= r.run(ctx, until, wanted)?;
+        alive += usize::from(r.failed.is_none());
+    }
+    Ok(has_ended || alive == 0)
 }
 
 /// Runs the plan that was chosen against its rivals; the stream of the one that wins.
@@ -98,15 +150,8 @@ pub(super) fn race(
     for (plan, begins, watch) in plans {
         let favourite = cached.as_ref().is_some_and(|c| c.form == plan.form());
         let (view, coll, vars) = (view.clone(), coll.clone(), req.vars.clone());
-        runners.push(Runner {
-            stream: RecordStream::begin(ctx, view, coll, Arc::new(plan), req.limit, vars)?,
-            rows: VecDeque::new(),
-            bytes: 0,
-            favourite,
-            begins: begins || favourite,
-            watch,
-            failed: None,
-        });
+        let stream = RecordStream::begin(ctx, view, coll, Arc::new(plan), req.limit, vars)?;
+        runners.push(Runner::new(stream, favourite, begins || favourite, watch));
     }
     // The one that is the best for all that is known begins.
     runners.sort_by_key(|r| !r.favourite);
@@ -116,28 +161,29 @@ pub(super) fn race(
     let all = runners.iter().map(Runner::cost).sum::<u64>();
     let mut winner = runners.swap_remove(won);
     winner.stream.examined.planning = all.saturating_sub(winner.cost());
+    note(ctx.engine, &coll, key, cached.is_some(), &mut winner, req);
     ctx.examined = before;
     ctx.examined.add(winner.stream.examined);
-    note(ctx.engine, &coll, key, cached, &winner, req);
     Ok(winner.keep(ctx))
 }
 
-/// Remembers what won.
+/// Remembers what won, and counts it; `known`: a race of the shape was won before.
 fn note(
     engine: &Engine,
     coll: &Collection,
     key: PlanKey,
-    cached: Option<Arc<PlanCacheEntry>>,
-    winner: &Runner,
+    known: bool,
+    winner: &mut Runner,
     req: &ReadRequest,
 ) {
-    let again = cached.is_some() && winner.favourite;
-    if cached.is_some() && !again {
+    winner.stream.examined.raced = 1;
+    if known && !winner.favourite {
+        winner.stream.examined.replanned = 1;
         engine
             .replanned
             .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
     }
-    if !again {
+    if !winner.favourite {
         let form = winner.stream.plan.form();
         coll.plan_cache.put(
             key,
@@ -184,6 +230,30 @@ fn run(ctx: &mut OpCtx, runners: &mut [Runner], wanted: u64) -> Result<usize> {
 }
 
 impl Runner {
+    fn new(stream: RecordStream, favourite: bool, begins: bool, watch: Option<u64>) -> Runner {
+        Runner {
+            stream,
+            rows: VecDeque::new(),
+            bytes: 0,
+            favourite,
+            begins,
+            watch,
+            ended: false,
+            failed: None,
+        }
+    }
+
+    fn tried(self) -> Trial {
+        Trial {
+            returned: self.rows.len() as u64,
+            examined: self.stream.examined,
+            sort_bytes: self.stream.sort_bytes,
+            sort_rows: self.stream.sort_rows,
+            ended: self.ended,
+            failed: self.failed.map(Stop::into_error),
+        }
+    }
+
     fn cost(&self) -> u64 {
         let x = &self.stream.examined;
         x.keys + x.docs * FETCH
@@ -211,7 +281,10 @@ impl Runner {
                         return Ok(true);
                     }
                 }
-                Ok(false) => return Ok(true),
+                Ok(false) => {
+                    self.ended = true;
+                    return Ok(true);
+                }
                 Err(e) if e.is_suspension() || e.is_interruption() => return Err(e),
                 Err(e) => {
                     self.failed = Some(e);
