@@ -574,3 +574,42 @@ fn a_watched_plan_reads_no_more_than_was_asked_for() {
     assert_eq!(executor::count(&mut ctx, NS, &request, 0, 1).unwrap(), 1);
     assert!(ctx.examined.docs <= 5, "{}", ctx.examined.docs);
 }
+
+/// A collection of which one query is answered by an index alone, after a race.
+fn raced() -> (Db, Filter) {
+    let db = misleading();
+    create_index(&db.engine, r#"{"b":1,"a":1}"#);
+    let filter = Filter::parse(
+        d(r#"{"a":{"$gte":0},"b":1}"#).as_doc(),
+        &ParseEnv::default(),
+    )
+    .unwrap();
+    (db, filter)
+}
+
+/// A race gathers more records than it keeps: these are neither lost nor read twice.
+#[test]
+fn a_write_changes_what_a_race_has_gathered_and_counts_it_once() {
+    let (db, filter) = raced();
+    let mut ctx = OpCtx::worker(&db.engine);
+    let request = executor::ReadRequest::new(&filter);
+    let deleted = executor::delete_in_parts(&mut ctx, NS, &request, |_| Ok(Some(()))).unwrap();
+    assert_eq!(deleted.n, 1112);
+    assert_eq!((ctx.examined.docs, ctx.examined.raced), (deleted.n, 1));
+}
+
+#[test]
+fn what_a_race_has_gathered_is_skipped_one_by_one() {
+    let (db, filter) = raced();
+    for skip in [50, 100, 101, 102, 110, 500, 1111, 1112] {
+        let mut ctx = OpCtx::worker(&db.engine);
+        let mut request = FindRequest::new(filter.clone());
+        request.skip = skip;
+        let mut cursor = FindCursor::open(&mut ctx, NS, request).unwrap().unwrap();
+        let mut n = 0;
+        while cursor.next(&mut ctx).unwrap() {
+            n += 1;
+        }
+        assert_eq!((n, ctx.examined.raced), (1112 - skip, 1), "skip {skip}");
+    }
+}

@@ -321,9 +321,15 @@ impl IndexScan {
         scan.valid().then(|| records::own_part(scan.key()))
     }
 
+    /// Whether records are gathered that [`IndexScan::next`] gives before anything else.
+    pub(crate) fn has_gathered(&self) -> bool {
+        self.ready.at < self.ready.len()
+    }
+
     /// Moves to the next entry that is given, and puts its record key into `record_key`. Reads
-    /// documents only where they must decide.
+    /// documents only where they must decide. Nothing may be gathered: that would be passed over.
     pub(crate) fn next_entry(&mut self, ctx: &mut OpCtx, step: &mut Step) -> Result<bool> {
+        assert!(!self.has_gathered(), "gathered records are given first");
         loop {
             match self.find(ctx, step)? {
                 Found::End => return Ok(false),

@@ -212,6 +212,13 @@ impl RecordStream {
         }
         self.make_order(ctx)?;
         *n -= std::mem::take(&mut self.passed).min(*n);
+        // A race has gathered more than it has kept.
+        while *n > 0 && matches!(&self.source, Source::Index(scan) if scan.has_gathered()) {
+            if !self.next_unsorted(ctx)? {
+                break;
+            }
+            *n -= 1;
+        }
         let trivial = self.plan.residual.is_trivial();
         match &mut self.source {
             Source::Sorted(s) => {
@@ -264,7 +271,7 @@ impl RecordStream {
     pub(crate) fn tells_keys(&self) -> bool {
         let known = match &self.source {
             Source::Ids { .. } => !self.coll.is_numbered(),
-            Source::Index(_) => true,
+            Source::Index(scan) => !scan.has_gathered(),
             _ => false,
         };
         known && matches!(self.order, Order::There) && self.plan.residual.is_trivial()

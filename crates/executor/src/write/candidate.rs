@@ -56,7 +56,8 @@ impl Candidate {
 pub(crate) struct CandidateBatches {
     coll: Arc<Collection>,
     rows: RecordStream,
-    /// The keys come from an index alone, so the write is the first to read the documents.
+    /// The keys of the last batch come from an index alone, so the write is the first to read the
+    /// documents. What a race of plans has kept was read before.
     pub unread: bool,
     more: bool,
 }
@@ -70,7 +71,7 @@ impl CandidateBatches {
         check_writable(&coll)?;
         let rows = RecordStream::open(ctx, view, coll.clone(), read)?;
         Ok(Some(CandidateBatches {
-            unread: rows.tells_keys(),
+            unread: false,
             coll,
             rows,
             more: true,
@@ -81,6 +82,11 @@ impl CandidateBatches {
     pub fn next(&mut self, ctx: &mut OpCtx) -> Result<Vec<Vec<u8>>> {
         let mut keys = Vec::with_capacity(BATCH);
         while self.more && keys.len() < BATCH {
+            let unread = self.rows.tells_keys();
+            if !keys.is_empty() && unread != self.unread {
+                break;
+            }
+            self.unread = unread;
             self.more = self.rows.next_key(ctx)?;
             if self.more {
                 keys.push(self.coll.record_key(self.rows.record_key()));
