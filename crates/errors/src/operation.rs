@@ -10,7 +10,7 @@
 use crate::Fallible;
 use std::cell::Cell;
 use std::ptr::NonNull;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Steps from one question to the next. A step is about what it takes to read a clause.
 pub const TURN: usize = 1024;
@@ -80,6 +80,18 @@ pub fn ask() -> Fallible<()> {
     }
 }
 
+/// Before work of about so long that cannot be ended. Fails when the operation of this thread has to end, or
+/// would have to before that is done.
+pub fn ask_ahead(work: Duration) -> Fallible<()> {
+    let asked = ASKED.get();
+    let latest = asked.deadline.and_then(|d| d.checked_sub(work));
+    match asked.question {
+        // SAFETY: it lives for as long as it stands there; see `asking`.
+        Some(question) => unsafe { question.as_ref()(latest.or(asked.deadline)) },
+        None => Ok(()),
+    }
+}
+
 /// Counts a step. Fails when the operation of this thread has to end.
 #[inline]
 pub fn step() -> Fallible<()> {
@@ -141,5 +153,22 @@ mod tests {
             steps(TURN - 1).unwrap();
             assert_eq!(asked.get(), 2);
         });
+    }
+
+    #[test]
+    fn what_cannot_be_ended_in_time_is_not_begun() {
+        let until = |deadline: Option<Instant>| match deadline {
+            Some(d) if Instant::now() >= d => Err(crate::err!(MaxTimeMSExpired, "late")),
+            _ => Ok(()),
+        };
+        let (short, long) = (Duration::from_millis(1), Duration::from_secs(7200));
+        asking(None, &until, || assert!(ask_ahead(long).is_ok()));
+        asking(
+            Some(Instant::now() + Duration::from_secs(3600)),
+            &until,
+            || {
+                assert!(ask_ahead(short).is_ok() && ask_ahead(long).is_err() && ask().is_ok());
+            },
+        );
     }
 }

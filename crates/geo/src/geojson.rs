@@ -187,6 +187,7 @@ fn line(v: Option<Val<'_>>) -> Result<Line> {
             v.map(shell::val).unwrap_or_default()
         );
     }
+    point::ask_of_edges(points.len())?;
     let line = s2::polyline::Polyline::new(points);
     if let Some(e) = line.find_validation_error() {
         bail!(

@@ -3,6 +3,7 @@
 use bson::{Doc, Val};
 use errors::{Fallible as Result, bail, operation};
 use s2rst::s2;
+use std::time::Duration;
 
 /// A point on the plane.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -151,4 +152,12 @@ impl Location {
         crate::geojson::crs(d, false)?;
         geojson(d)
     }
+}
+
+/// What the library takes at least to check an edge and to put it into an index: it cannot be ended.
+const EDGE: Duration = Duration::from_nanos(150);
+
+/// Before so many edges are given to the library: whether there is time for them.
+pub(crate) fn ask_of_edges(edges: usize) -> Result<()> {
+    operation::ask_ahead(EDGE.saturating_mul(u32::try_from(edges).unwrap_or(u32::MAX)))
 }

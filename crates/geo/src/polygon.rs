@@ -150,6 +150,7 @@ fn ring(v: Val<'_>) -> Result<Loop> {
             shell::val(v)
         );
     }
+    point::ask_of_edges(points.len())?;
     let l = Loop::new(points);
     if let Err(e) = l.validate() {
         bail!(BadValue, "Loop is not valid: {} {e}", shell::val(v));

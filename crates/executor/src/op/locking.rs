@@ -11,7 +11,7 @@ use crate::key_locks::Waiting;
 use crate::transaction::Transaction;
 use crate::write_group::Held;
 use catalog::{Collection, WriteLock};
-use errors::{Result, bail};
+use errors::{Fallible, Result, bail, operation};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -240,7 +240,8 @@ impl<'a> OpCtx<'a> {
                 self.staged = true;
             }
             None => {
-                let proposed = self.engine.store.propose_in(self.epoch, entries);
+                let proposed = in_time(&entries)
+                    .and_then(|()| self.engine.store.propose_in(self.epoch, entries));
                 self.commit_failed |= proposed.is_err();
                 let c = proposed?;
                 self.last_index = c.index;
@@ -297,4 +298,20 @@ impl<'a> OpCtx<'a> {
             self.flush();
         }
     }
+}
+
+/// What a key takes at least to be written: once that has begun it cannot be ended.
+const KEY: Duration = Duration::from_nanos(250);
+
+/// Fewer are written before anybody could notice.
+const MANY_KEYS: usize = 4096;
+
+/// Whether there is time to write so much: fails before anything of it is written.
+fn in_time(entries: &[Entry]) -> Fallible<()> {
+    let keys: usize = entries.iter().map(|e| e.effects.len()).sum();
+    if keys < MANY_KEYS {
+        return Ok(());
+    }
+    let many = u32::try_from(keys).unwrap_or(u32::MAX);
+    operation::ask_ahead(KEY.saturating_mul(many))
 }

@@ -9,6 +9,7 @@ use crate::list::FEW;
 use bson::{Doc, Val, Value, Writer, tag};
 use errors::{Result, bail, err};
 use smallvec::SmallVec;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 pub(super) const OPS: &[Op] = &[
@@ -307,7 +308,7 @@ fn parse_let(_: &'static Op, arg: Val<'_>, env: &ParseEnv) -> Result<Parsed> {
         names.push(Arc::from(e.name));
         args.push(operand(e.val, env)?);
     }
-    args.push(operand(body, &env.with(&names))?);
+    args.push(operand(body, &env.with(&names)?)?);
     Ok(Parsed::Call(args, Prepared::Names(names)))
 }
 
@@ -322,11 +323,13 @@ fn eval_let<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
     if names.len() <= FEW {
         return bind(names, &values, body, ctx);
     }
-    ctx.vars.work(names.len())?;
-    let values = names.iter().zip(&values);
-    let values = values.map(|(name, v)| (&**name, v.as_val())).collect();
+    let mut by_name = HashMap::with_capacity(names.len());
+    for (name, v) in names.iter().zip(&values) {
+        ctx.vars.work(1)?;
+        by_name.insert(&**name, v.as_val());
+    }
     let scope = Scope::Many {
-        values: &values,
+        values: &by_name,
         parent: ctx.scope,
     };
     body.eval(&ctx.inside(&scope)).map(Computed::detach)
@@ -367,7 +370,7 @@ static MAP: Named = Named {
 fn parse_map(op: &'static Op, arg: Val<'_>, env: &ParseEnv) -> Result<Parsed> {
     let f = fields(op, &MAP, arg)?;
     let name = parse_as(f[1])?;
-    let inner = env.with(std::slice::from_ref(&name));
+    let inner = env.with(std::slice::from_ref(&name))?;
     let args = vec![optional(f[0], env)?, optional(f[2], &inner)?];
     Ok(Parsed::Call(args, Prepared::Names(vec![name])))
 }
@@ -407,7 +410,7 @@ static FILTER: Named = Named {
 fn parse_filter(op: &'static Op, arg: Val<'_>, env: &ParseEnv) -> Result<Parsed> {
     let f = fields(op, &FILTER, arg)?;
     let name = parse_as(f[1])?;
-    let inner = env.with(std::slice::from_ref(&name));
+    let inner = env.with(std::slice::from_ref(&name))?;
     let args = vec![
         optional(f[0], env)?,
         optional(f[2], &inner)?,
@@ -472,7 +475,7 @@ static REDUCE: Named = Named {
 fn parse_reduce(op: &'static Op, arg: Val<'_>, env: &ParseEnv) -> Result<Parsed> {
     let f = fields(op, &REDUCE, arg)?;
     let names: Vec<Arc<str>> = vec![Arc::from("this"), Arc::from("value")];
-    let inner = env.with(&names);
+    let inner = env.with(&names)?;
     let args = vec![
         optional(f[0], env)?,
         optional(f[1], env)?,

@@ -109,13 +109,17 @@ impl ParseEnv {
 
     /// Makes a variable of the server's own known (`DESCEND` inside `$redact`).
     pub fn define_unchecked(&mut self, name: &str) {
-        self.rebound |= name == "CURRENT";
+        self.define_shared(Arc::from(name));
+    }
+
+    fn define_shared(&mut self, name: Arc<str>) {
+        self.rebound |= &*name == "CURRENT";
         match self.names.as_mut().and_then(Arc::get_mut) {
             Some(names) => {
-                names.own.insert(Arc::from(name));
+                names.own.insert(name);
             }
             None => {
-                let own = HashSet::from([Arc::from(name)]);
+                let own = HashSet::from([name]);
                 let outer = self.names.take();
                 self.names = Some(Arc::new(Names { own, outer }));
             }
@@ -488,11 +492,12 @@ fn named(op: &Op, spec: &Named, arg: Val<'_>, env: &ParseEnv) -> Result<Vec<Node
 
 impl ParseEnv {
     /// The same with more names, already checked.
-    pub(super) fn with(&self, names: &[Arc<str>]) -> ParseEnv {
+    pub(super) fn with(&self, names: &[Arc<str>]) -> Result<ParseEnv> {
         let mut env = self.clone();
         for n in names {
-            env.define_unchecked(n);
+            errors::operation::step()?;
+            env.define_shared(n.clone());
         }
-        env
+        Ok(env)
     }
 }

@@ -14,7 +14,7 @@ use crate::expr::join_paths;
 use crate::expr::{EvalCtx, Expression, ParseEnv, Vars};
 use crate::sort::SortPattern;
 use bson::{Doc, DocBuf, Val, Value, Writer, key, order, tag};
-use errors::{Result, bail};
+use errors::{Result, bail, operation};
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -86,7 +86,7 @@ pub(super) fn bucket(spec: Val<'_>, ctx: &ParseCtx) -> Result<Vec<Stage>> {
             );
         }
     }
-    let id = switch(by, &boundaries, default.as_ref());
+    let id = switch(by, &boundaries, default.as_ref())?;
     let mut w = Writer::new();
     w.val("_id", id.as_val());
     match output {
@@ -131,7 +131,10 @@ fn constant(v: Val<'_>, env: &ParseEnv, code: i32, what: &str) -> Result<Value> 
 fn check_boundaries(list: Doc<'_>, env: &ParseEnv) -> Result<Vec<Value>> {
     let values = list
         .values()
-        .map(|v| constant(v, env, 40191, "boundaries"))
+        .map(|v| {
+            operation::step()?;
+            constant(v, env, 40191, "boundaries")
+        })
         .collect::<Result<Vec<_>>>()?;
     if values.len() < 2 {
         bail!(
@@ -141,6 +144,7 @@ fn check_boundaries(list: Doc<'_>, env: &ParseEnv) -> Result<Vec<Value>> {
         );
     }
     for pair in values.windows(2) {
+        operation::step()?;
         let (a, b) = (pair[0].as_val(), pair[1].as_val());
         if tag::rank(a.tag) != tag::rank(b.tag) {
             bail!(
@@ -163,13 +167,15 @@ fn check_boundaries(list: Doc<'_>, env: &ParseEnv) -> Result<Vec<Value>> {
 
 /// `{$switch: {branches: [{case: {$and: [{$gte: [by, lower]}, {$lt: [by, upper]}]}, then: lower},
 /// …], default}}`.
-fn switch(by: Val<'_>, boundaries: &[Value], default: Option<&Value>) -> Value {
+fn switch(by: Val<'_>, boundaries: &[Value], default: Option<&Value>) -> Result<Value> {
     let literal = |w: &mut Writer, name: &str, v: Val<'_>| {
         w.open_doc(name).val("$literal", v).close();
     };
     let mut w = Writer::new();
     w.open_doc("$switch").open_array("branches");
     for pair in boundaries.windows(2) {
+        // A branch is some fields long, and is copied into the stages.
+        operation::steps(8)?;
         w.open_doc("").open_doc("case").open_array("$and");
         for (op, bound) in [("$gte", &pair[0]), ("$lt", &pair[1])] {
             w.open_doc("").open_array(op).push(by);
@@ -184,7 +190,7 @@ fn switch(by: Val<'_>, boundaries: &[Value], default: Option<&Value>) -> Value {
     if let Some(d) = default {
         literal(&mut w, "default", d.as_val());
     }
-    Value::from(w.finish())
+    Ok(Value::from(w.finish()))
 }
 
 #[derive(Debug)]

@@ -32,8 +32,8 @@ pub enum UpdateOp {
     },
     Pull(Pull),
     PullAll(List),
-    /// The new place of a renamed field; the old path by components.
-    RenameTo(Vec<String>),
+    /// The new place of a renamed field; the old path.
+    RenameTo(Box<str>),
     /// The old place of a renamed field.
     RenameFrom,
 }
@@ -164,7 +164,7 @@ impl UpdateOp {
     }
 
     pub fn rename_to(from: &str) -> UpdateOp {
-        UpdateOp::RenameTo(from.split('.').map(str::to_string).collect())
+        UpdateOp::RenameTo(from.into())
     }
 
     /// Applies the operator to a value that is there.
@@ -427,20 +427,20 @@ fn bit<'a>(ops: &[(Bit, i64, bool)], v: Val<'_>, at: &UpdateTarget<'_>) -> Resul
 }
 
 /// The value that a rename moves; `None` when the source is not there.
-fn renamed<'a>(from: &[String], root: Doc<'a>) -> Result<Option<Val<'a>>> {
+fn renamed<'a>(from: &str, root: Doc<'a>) -> Result<Option<Val<'a>>> {
     let mut v = root.as_val();
     let (mut array, mut name) = (None, "");
-    for part in from {
+    for part in from.split('.') {
         let found = match v.tag {
             tag::DOCUMENT => v.as_doc().and_then(|d| d.get(part)),
             tag::ARRAY => {
                 array = array.or(Some(name));
                 let Some(i) = crate::path::array_index(part) else {
-                    return Err(not_viable(part, &from.join("."), name, v).into());
+                    return Err(not_viable(part, from, name, v).into());
                 };
                 v.as_array().and_then(|a| a.values().nth(i as usize))
             }
-            _ => return Err(not_viable(part, &from.join("."), name, v).into()),
+            _ => return Err(not_viable(part, from, name, v).into()),
         };
         match found {
             Some(f) => v = f,
@@ -449,7 +449,7 @@ fn renamed<'a>(from: &[String], root: Doc<'a>) -> Result<Option<Val<'a>>> {
         name = part;
     }
     if let Some(array) = array {
-        return Err(through_array("source", &from.join("."), array, root).into());
+        return Err(through_array("source", from, array, root).into());
     }
     Ok(Some(v))
 }
