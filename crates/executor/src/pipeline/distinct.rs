@@ -8,7 +8,7 @@ use crate::read::text;
 use bson::{Doc, Value, key};
 use catalog::Collection;
 use errors::{Result, bail};
-use planner::{DistinctRequest, Plan};
+use planner::{Access, DistinctRequest, Plan};
 use query::collation::Collation;
 use query::path::{FieldPath, Leaf};
 use query::pipeline::Share;
@@ -36,9 +36,9 @@ pub fn distinct(
         );
     }
     ctx.check_moment(&coll)?;
-    let (plan, _) = distinct_plan(ctx, &view, &coll, path, req, collation)?;
-    let mut rows =
-        RecordStream::with_plan(ctx, view, coll, Arc::new(plan), None, req.vars.clone())?;
+    let needed = covering(&BTreeSet::from([path.to_string()]));
+    let read = read_of(req, path, needed.as_ref(), collation);
+    let mut rows = open(ctx, view, coll, &read)?;
     let mut found = Found::default();
     let mut share = ctx.engine.stage_memory.share();
     while rows.next(ctx)? {
@@ -46,6 +46,42 @@ pub fn distinct(
         found.count(&mut share, ctx)?;
     }
     Ok(found.values.into_values().collect())
+}
+
+/// What is read for a distinct.
+fn read_of<'a>(
+    req: &ReadRequest<'a>,
+    path: &'a FieldPath,
+    needed: Option<&'a Projection>,
+    collation: Option<&'a Collation>,
+) -> ReadRequest<'a> {
+    ReadRequest {
+        projection: needed,
+        distinct: Some(DistinctRequest {
+            path,
+            collation,
+            group: false,
+        }),
+        ..req.clone()
+    }
+}
+
+/// Opens the plan of a distinct, or the one that wins where only a race can tell. A scan that jumps from value
+/// to value gives fewer rows than others for the same answer: it runs against none.
+fn open(
+    ctx: &mut OpCtx,
+    view: View,
+    coll: Arc<Collection>,
+    read: &ReadRequest<'_>,
+) -> Result<RecordStream> {
+    let choice = read.choose_timed(ctx, &view, &coll, false)?;
+    let jumps = |p: &Plan| matches!(&p.access, Access::Index(a) if a.distinct.is_some());
+    if jumps(&choice.plan) || choice.others.iter().any(|o| jumps(&o.plan)) {
+        ctx.examined.planning += choice.counted;
+        let plan = Arc::new(choice.plan);
+        return RecordStream::with_plan(ctx, view, coll, plan, None, read.vars.clone());
+    }
+    RecordStream::open_chosen(ctx, view, coll, choice, read)
 }
 
 /// The plan of a distinct, and the projection when an index covers it.
@@ -58,15 +94,7 @@ pub fn distinct_plan(
     collation: Option<&Collation>,
 ) -> Result<(Plan, Option<Projection>)> {
     let needed = covering(&BTreeSet::from([path.to_string()]));
-    let read = ReadRequest {
-        projection: needed.as_ref(),
-        distinct: Some(DistinctRequest {
-            path,
-            collation,
-            group: false,
-        }),
-        ..req.clone()
-    };
+    let read = read_of(req, path, needed.as_ref(), collation);
     let plan = read.plan(ctx.engine, view, coll, false)?;
     let needed = needed.filter(|_| plan.covered);
     Ok((plan, needed))
