@@ -699,3 +699,29 @@ fn a_distinct_reads_no_more_than_the_best_plan_allows() {
     assert_eq!((best.0, chosen.0), (1, 1));
     assert!(chosen.1 <= 10 * best.1 + 200, "{} of {}", chosen.1, best.1);
 }
+
+/// The rows of a sort that a race has fetched come before all others.
+#[test]
+fn a_skip_behind_a_race_goes_on_in_the_order_of_the_sort() {
+    let (db, filter) = raced();
+    let numbers = |skip: u64, limit: Option<u64>| {
+        let mut ctx = OpCtx::worker(&db.engine);
+        let mut request = FindRequest::new(filter.clone());
+        request.sort = Some(SortPattern::parse(d(r#"{"_id":-1}"#).as_doc()).unwrap());
+        (request.skip, request.limit) = (skip, limit);
+        request.hint = Some(Hint::Name(db.indexes[1].clone()));
+        let mut cursor = FindCursor::open(&mut ctx, NS, request).unwrap().unwrap();
+        let mut ids = Vec::new();
+        while cursor.next(&mut ctx).unwrap() {
+            ids.push(cursor.doc().unwrap().get("_id").unwrap().to_string());
+        }
+        ids
+    };
+    let all = numbers(0, None);
+    assert_eq!(all.len(), 1112);
+    for skip in [50, 100, 101, 102, 120, 160, 1000] {
+        let rest = numbers(skip, Some(200));
+        let behind: Vec<_> = all.iter().skip(skip as usize).take(200).cloned().collect();
+        assert_eq!(rest, behind, "skip {skip}");
+    }
+}

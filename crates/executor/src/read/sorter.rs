@@ -290,9 +290,10 @@ pub(crate) struct Sorted {
 }
 
 impl Sorted {
-    /// Skips the first `n` rows without fetching them; returns how many there were.
+    /// Skips the next `n` rows, without fetching those that are not fetched yet; returns how many there were.
     pub(crate) fn skip(&mut self, n: usize) -> Result<usize> {
-        let mut skipped = 0;
+        let mut skipped = self.ready.len().min(n);
+        self.ready.drain(..skipped);
         while skipped < n {
             self.refill()?;
             let some = self.rows.len().min(n - skipped);
