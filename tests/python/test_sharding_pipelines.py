@@ -7,6 +7,7 @@ from datetime import datetime
 from itertools import count
 
 import pytest
+from pymongo.errors import OperationFailure
 from sharded_cluster import at_rest
 from test_pipeline_optimizer import INHIBIT, SHAPES, Generator, inhibited
 from test_sharding import shard
@@ -208,6 +209,34 @@ def test_explain_of_a_view_tells_what_each_shard_gets(db):
     assert "shards" not in found and found["stages"][0]["$cursor"]["queryPlanner"]["namespace"] == "pipes.u"
 
 
+def test_explain_of_a_view_on_views_goes_down_to_what_is_stored(db):
+    """All views are on the first shard, and so are those that they are on; what they are of is on both."""
+    db.create_collection("first", viewOn="t", pipeline=[{"$addFields": {"y": {"$add": ["$h", 1]}}}])
+    db.create_collection("second", viewOn="first", pipeline=[{"$project": {"k": 1, "g": 1, "y": 1}}])
+    db.create_collection("third", viewOn="second", pipeline=[{"$match": {"y": {"$gt": 0}}}])
+
+    def explain(command):
+        return db.command("explain", command, verbosity="executionStats")
+
+    def examined(explained):
+        return {at: told["stages"][0]["$cursor"]["executionStats"]["totalDocsExamined"] for at, told in explained["shards"].items()}
+
+    for name in ["second", "third"]:
+        assert examined(explain({"find": name, "filter": {"k": 700}})) == {"s1": 1}
+        assert examined(explain({"find": name, "filter": {"g": 3}})) == {"s0": 25, "s1": 25}
+        assert examined(explain({"count": name, "query": {"k": 3}})) == {"s0": 1}
+        assert examined(explain({"distinct": name, "key": "y", "query": {"k": 3}})) == {"s0": 1}
+        found = explain({"aggregate": name, "pipeline": [{"$match": {"g": 3}}, {"$group": {"_id": "$y", "n": {"$sum": 1}}}], "cursor": {}})
+        assert examined(found) == {"s0": 25, "s1": 25}
+        assert found["splitPipeline"]["mergerPart"][0]["$group"]["$doingMerge"] is True
+    with pytest.raises(OperationFailure) as refused:
+        explain({"find": "third", "filter": {}, "returnKey": True})
+    assert refused.value.code == 168
+    # A collection on one shard, joined with what is on both: the join is not explained as if all were there.
+    found = explain({"aggregate": "u", "pipeline": [{"$match": {"k": 7}}, {"$lookup": {"from": "t", "localField": "k", "foreignField": "k", "as": "j"}}], "cursor": {}})
+    assert list(found["shards"]) == ["s0"] and "$lookup" in found["splitPipeline"]["mergerPart"][0]
+
+
 def test_explain_shows_a_pipeline_whole_that_one_shard_runs(db):
     pipeline = [{"$match": {"k": 7}}, {"$lookup": {"from": "u", "localField": "k", "foreignField": "k", "as": "j"}}, {"$count": "n"}]
     found = db.command("explain", {"aggregate": "t", "pipeline": pipeline, "cursor": {}}, verbosity="queryPlanner")
@@ -346,8 +375,6 @@ def normal(v):
 
 
 def outcome(coll, pipeline):
-    from pymongo.errors import OperationFailure
-
     try:
         return sorted(repr(normal(d)) for d in coll.aggregate(pipeline))
     except OperationFailure as e:

@@ -341,43 +341,28 @@ pub(crate) fn of_collection(router: &Router, command: &Command<'_>) -> Outcome<D
     })
 }
 
-/// What each shard would do. A view is read as the pipeline over what lies below it, unless all of
-/// that is on the shard that keeps the view: then that is asked for the view itself.
+/// What each shard would do. A view is read as the pipeline over what lies below it, step by step
+/// where that is a view itself, as a read of it is.
 pub(crate) fn explain(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     let Some(inner) = command.document("explain") else {
         return Err(err!(BadValue, "explain needs a command").into());
     };
-    if let Some(view) = view_of(router, command.db, inner)? {
-        let asked = with_fields(inner, doc! {"$db": command.db}.as_doc());
-        let request = Request::own(asked.as_doc());
-        if let Some(below) = views::below(&Command::of(&request)?, &view)? {
-            let mut w = Writer::new();
-            w.open_doc("explain");
-            for e in below.as_doc().iter().filter(|e| e.name != "$db") {
-                w.val(e.name, e.val);
-            }
-            w.close();
-            for e in command.body.iter().skip(1) {
-                w.val(e.name, e.val);
-            }
-            return own(router, &w.finish(), explain);
-        }
-    }
-    explain_stored(router, command, inner)
-}
-
-/// The view that a command reads, where what lies below it is elsewhere.
-fn view_of(router: &Router, db: &str, inner: Doc<'_>) -> Outcome<Option<views::View>> {
-    let first = inner.first();
-    let name = first.and_then(|e| e.val.as_str()).unwrap_or_default();
-    let Some(Placement::Whole(whole)) = router.cluster.placement(&format!("{db}.{name}"))? else {
-        return Ok(None);
+    let asked = with_fields(inner, doc! {"$db": command.db}.as_doc());
+    let request = Request::own(asked.as_doc());
+    let read = Command::of(&request)?;
+    let Some(below) = views::below_defined(router, &read)? else {
+        return explain_stored(router, command, inner);
     };
-    let view = views::defined(router, &whole.shard, db, name)?;
-    Ok(match view {
-        Some(view) if !aggregate::are_all_on(router, &whole.shard, &view.reads(db))? => Some(view),
-        _ => None,
-    })
+    let mut w = Writer::new();
+    w.open_doc("explain");
+    for e in below.as_doc().iter().filter(|e| e.name != "$db") {
+        w.val(e.name, e.val);
+    }
+    w.close();
+    for e in command.body.iter().skip(1) {
+        w.val(e.name, e.val);
+    }
+    own(router, &w.finish(), explain)
 }
 
 fn explain_stored(router: &Router, command: &Command<'_>, inner: Doc<'_>) -> Outcome<DocBuf> {
@@ -401,7 +386,14 @@ fn explain_stored(router: &Router, command: &Command<'_>, inner: Doc<'_>) -> Out
         };
         let set = |shard: &Arc<str>| router.cluster.shard(shard);
         let whole = command.whole();
-        if let (Placement::Whole(_), [shard]) = (placement, shards.as_slice()) {
+        let is_whole_on = |shard: &Arc<str>| {
+            let mut others = Vec::new();
+            aggregate::foreign(command.db, pipeline.unwrap_or(Doc::EMPTY), &mut others);
+            aggregate::are_all_on(router, shard, &others)
+        };
+        if let (Placement::Whole(_), [shard]) = (placement, shards.as_slice())
+            && is_whole_on(shard)?
+        {
             return set(shard)?.call(&crate::upstream::message(whole.as_doc(), &[]));
         }
         if first.is_some_and(|e| e.name == "aggregate") {

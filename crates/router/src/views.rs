@@ -3,8 +3,9 @@
 //!
 //! Invariant: a cursor over a view bears the view's name.
 
-use crate::metadata::run;
+use crate::metadata::{Placement, Whole};
 use crate::request::{Command, finish, own};
+use crate::scratch::sound;
 use crate::service_impl::Router;
 use crate::{Outcome, aggregate, cursors};
 use bson::{Doc, DocBuf, Val, Writer, doc};
@@ -32,11 +33,21 @@ pub(crate) fn told(reply: &DocBuf) -> Option<View> {
     })
 }
 
-/// The view of that name, as the shard has it that keeps its definition.
-pub(crate) fn defined(router: &Router, shard: &str, db: &str, name: &str) -> Outcome<Option<View>> {
-    let asked = doc! {"listCollections": 1, "filter": doc! {"name": name, "type": "view"}};
-    let reply = run(&*router.cluster.shard(shard)?, db, asked.as_doc())?;
-    let found = cursors::batch_of(&reply).next();
+/// The view of that name, as the shard has it where the database is.
+fn defined(router: &Router, db: &str, name: &str) -> Outcome<Option<View>> {
+    let asked = doc! {"listCollections": 1, "filter": doc! {"name": name, "type": "view"}, "$db": db};
+    let reply = router.cluster.agree_home(db, |home| {
+        let Some(home) = home else {
+            return Ok(None);
+        };
+        let placement = Placement::Whole(Whole::at_home(home));
+        let sent = router
+            .cluster
+            .send(&placement, &home.shard, asked.as_doc(), &[]);
+        sent.map(Some)
+    })?;
+    let reply = reply.map(sound).transpose()?;
+    let found = reply.as_ref().and_then(|r| cursors::batch_of(r).next());
     let Some(options) = found.and_then(|d| d.get("options")?.as_doc()) else {
         return Ok(None);
     };
@@ -49,12 +60,24 @@ pub(crate) fn defined(router: &Router, shard: &str, db: &str, name: &str) -> Out
     }))
 }
 
-impl View {
-    /// The collections that its documents are of, by full name.
-    pub fn reads(&self, db: &str) -> Vec<String> {
-        let mut all = vec![format!("{db}.{}", self.on)];
-        aggregate::foreign(db, self.pipeline.as_doc(), &mut all);
-        all
+/// The pipeline over what is below the view that a command reads, without having its shard begin to
+/// read; `None` where it reads no view.
+pub(crate) fn below_defined(router: &Router, command: &Command<'_>) -> Outcome<Option<DocBuf>> {
+    let stages = command.field("pipeline").and_then(Val::as_array);
+    // A pipeline that ranks what others find asks the view itself.
+    if !matches!(command.name, "find" | "aggregate" | "count" | "distinct")
+        || command.collection().is_empty()
+        || aggregate::fuses(stages.unwrap_or(Doc::EMPTY))
+    {
+        return Ok(None);
+    }
+    let placement = router.cluster.placement(&command.namespace()?)?;
+    if !matches!(placement, Some(Placement::Whole(_))) {
+        return Ok(None);
+    }
+    match defined(router, command.db, command.collection())? {
+        Some(view) => below(command, &view),
+        None => Ok(None),
     }
 }
 
@@ -180,9 +203,12 @@ fn project(w: &mut Writer, projection: Doc<'_>) {
 }
 
 /// The pipeline that a read of a view stands for; `None` for any other command.
-pub(crate) fn below(command: &Command<'_>, view: &View) -> Outcome<Option<DocBuf>> {
+fn below(command: &Command<'_>, view: &View) -> Outcome<Option<DocBuf>> {
     let body = match command.name {
-        "find" => over_find(command, view),
+        "find" => {
+            commands::check_find_of_view(command.body)?;
+            over_find(command, view)
+        }
         "aggregate" => over_aggregate(command, view),
         "count" => over_count(command, view),
         "distinct" => over_distinct(command, view),
