@@ -243,25 +243,33 @@ def test_explain_shows_a_pipeline_whole_that_one_shard_runs(db):
     assert list(found["shards"]) == ["s0"] and found["splitPipeline"] is None
 
 
-def test_a_join_with_what_is_sharded_asks_for_many_at_once(cluster, db):
-    """Of each batch of documents one query goes to the shards that have the values that are joined."""
-    beside = shard(db, "beside", {"k": 1}, at=[DOCUMENTS // 2])
-    documents = [{"_id": i, "k": i, "name": f"n{i}"} for i in range(DOCUMENTS)]
-    beside.insert_many(documents)
-    db.beside_plain.insert_many(documents)
+def counting_finds(cluster, db, name):
+    """Runs pipelines over `t`: what each gives, and how often each shard was asked for documents of a collection."""
 
     def finds(pipeline):
-        directs = [cluster.on_shard(name) for name in cluster.shards]
+        directs = [cluster.on_shard(shard) for shard in cluster.shards]
         for direct in directs:
             direct.pipes.command("profile", 2)
         given = list(db.t.aggregate(pipeline))
         counted = []
         for direct in directs:
             direct.pipes.command("profile", 0)
-            counted.append(direct.pipes["system.profile"].count_documents({"ns": "pipes.beside", "op": "query"}))
+            asked = {"ns": f"pipes.{name}", "op": {"$in": ["query", "command"]}, "$or": [{"command.find": name}, {"command.aggregate": name}]}
+            counted.append(direct.pipes["system.profile"].count_documents(asked))
             direct.pipes.drop_collection("system.profile")
             direct.close()
         return given, counted
+
+    return finds
+
+
+def test_a_join_with_what_is_sharded_asks_for_many_at_once(cluster, db):
+    """Of each batch of documents one query goes to the shards that have the values that are joined."""
+    beside = shard(db, "beside", {"k": 1}, at=[DOCUMENTS // 2])
+    documents = [{"_id": i, "k": i, "name": f"n{i}"} for i in range(DOCUMENTS)]
+    beside.insert_many(documents)
+    db.beside_plain.insert_many(documents)
+    finds = counting_finds(cluster, db, "beside")
 
     def joined(name, local, *more):
         return [{"$lookup": {"from": name, "localField": local, "foreignField": "k", "as": "j"}}, *more]
@@ -276,6 +284,37 @@ def test_a_join_with_what_is_sharded_asks_for_many_at_once(cluster, db):
     assert given == [{"n": DOCUMENTS}]
     given, counted = finds([{"$match": {"k": {"$gte": 100, "$lt": 900}}}, *joined("beside", "h", {"$project": {"j.name": 1}})])
     assert len(given) == 800 and counted[1] == 0 and 0 < counted[0] <= 15
+
+
+def test_a_search_in_what_is_sharded_asks_for_many_at_once(cluster, db):
+    """Of each batch of documents one query for each step goes to the shards that have the values it leads to."""
+    tree = shard(db, "tree", {"k": 1}, at=[DOCUMENTS // 2])
+    # Ten steps up from each leaf, within one hundred, so on one shard.
+    # They are too long to be sent along.
+    documents = [{"_id": i, "k": i, "up": i - 10 if i % 100 >= 10 else None, "pad": PAD} for i in range(DOCUMENTS)]
+    tree.insert_many(documents)
+    db.tree_plain.insert_many(documents)
+    finds = counting_finds(cluster, db, "tree")
+
+    def searched(name, *more, **options):
+        return [{"$graphLookup": {"from": name, "startWith": "$k", "connectFromField": "up", "connectToField": "k", "as": "j", **options}}, *more]
+
+    sizes = {"$group": {"_id": {"$size": "$j"}, "n": {"$sum": 1}, "far": {"$sum": {"$max": "$j.d"}}}}
+    for options in [{"depthField": "d"}, {"depthField": "d", "maxDepth": 2}, {"restrictSearchWithMatch": {"_id": {"$gt": 250}}}]:
+        given, counted = finds(searched("tree", sizes, **options))
+        same(given, db.t.aggregate(searched("tree_plain", sizes, **options)))
+        steps = options.get("maxDepth", 10) + 1
+        # Four by themselves, then batches of 16, 32, … 512; each step may go to both shards.
+        assert 0 < sum(counted) <= (4 + 7) * 2 * steps, (options, counted)
+    # Where all that they lead to is on one shard it alone is asked.
+    low = [{"$match": {"k": {"$gte": 100, "$lt": 400}}}]
+    given, counted = finds([*low, *searched("tree", sizes)])
+    same(given, db.t.aggregate([*low, *searched("tree_plain", sizes)]))
+    assert counted[1] == 0 and 0 < counted[0] <= (4 + 6) * 11, counted
+    # A view on it is searched as well.
+    db.create_collection("tree_view", viewOn="tree", pipeline=[{"$addFields": {"w": 1}}])
+    given, counted = finds([*low, *searched("tree_view", sizes)])
+    same(given, db.t.aggregate([*low, *searched("tree_plain", sizes)]))
 
 
 def test_states_that_are_too_long_to_send(db):

@@ -1,7 +1,8 @@
 //! `$graphLookup`: a breadth-first search through another collection.
 
 use super::lookup::{collection, equals_any, join_values};
-use super::lookup_table::Table;
+use super::lookup_batch::{Ahead, Batch, Joins};
+use super::lookup_table::{Foreign, Table};
 use super::options::field_path;
 use super::parse::ParseCtx;
 use super::stage_memory::hold;
@@ -12,7 +13,7 @@ use crate::expr::{EvalCtx, Expression, Vars};
 use crate::filter::{Filter, Node};
 use crate::metadata::Metadata;
 use crate::path::FieldPath;
-use bson::{Doc, DocBuf, Val, Value, Writer, key, tag};
+use bson::{Doc, DocBuf, Val, Value, Writer, key};
 use errors::{Result, bail, err};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -163,6 +164,81 @@ impl GraphLookup {
     }
 }
 
+impl GraphLookup {
+    /// The stage on top of `input`.
+    pub(super) fn attach(
+        self: &Arc<GraphLookup>,
+        input: Box<dyn Source>,
+        vars: Arc<Vars>,
+    ) -> Box<dyn Source> {
+        let batch = Batch::default();
+        let input: Box<dyn Source> = match self.documents.is_none() && self.collation.is_none() {
+            true => {
+                let (spec, vars, batch) = (self.clone(), vars.clone(), batch.clone());
+                Box::new(Ahead::new(input, spec, vars, batch))
+            }
+            false => input,
+        };
+        Box::new(Run::new(input, self.clone(), vars, batch))
+    }
+
+    /// The values that a search begins with.
+    fn starts(&self, doc: Doc<'_>, vars: &Arc<Vars>) -> Result<Value> {
+        let start = self.start.evaluate(&EvalCtx::new(doc, vars))?;
+        Ok(start.as_val().map_or(Value::NULL, Val::to_value))
+    }
+
+    /// What finds the documents that have one of the values.
+    fn level(&self, values: Vec<Val<'_>>) -> Pipeline {
+        let mut nodes = vec![equals_any(
+            &self.connect_to,
+            values,
+            self.collation.as_ref(),
+        )];
+        nodes.extend(self.restrict.clone().map(Filter::into_root));
+        Pipeline::from_filter(Filter::from_node(Node::and(nodes)))
+    }
+}
+
+/// The values that are looked for where a search begins with this one: of an array its elements.
+fn each(start: &Value) -> Vec<Val<'_>> {
+    match start.as_val().as_array() {
+        Some(items) => items.values().collect(),
+        None => vec![start.as_val()],
+    }
+}
+
+impl Joins for GraphLookup {
+    const STAGE: &'static str = "$graphLookup";
+    // A query has to fit into a message.
+    const MOST_VALUES: usize = 4096;
+
+    fn from(&self) -> Option<(&Namespace, &FieldPath)> {
+        Some((&self.from, &self.connect_to))
+    }
+
+    fn gains(&self, _: &Foreign) -> bool {
+        true
+    }
+
+    fn values(&self, doc: Doc<'_>, vars: &Arc<Vars>) -> Result<Vec<Value>> {
+        let start = self.starts(doc, vars)?;
+        Ok(each(&start).into_iter().map(Val::to_value).collect())
+    }
+
+    fn query(&self, values: Vec<Val<'_>>) -> Pipeline {
+        self.level(values)
+    }
+
+    fn leads_to<'d>(&self, found: Doc<'d>) -> Vec<Val<'d>> {
+        join_values(found, &self.connect_from)
+    }
+
+    fn most_steps(&self) -> Option<i64> {
+        self.max_depth
+    }
+}
+
 /// Of an entry of a set, beside its key, about.
 const ENTRY_BYTES: usize = 48;
 
@@ -219,6 +295,8 @@ struct Search {
     level: Option<Box<dyn Source>>,
     results: Writer,
     share: Share,
+    /// All that it may find, where that was read ahead.
+    ahead: Option<Arc<Table>>,
 }
 
 fn check_memory(seen: &Seen, results: &Writer, limit: usize) -> Result<()> {
@@ -232,40 +310,37 @@ pub(super) struct Run {
     input: Box<dyn Source>,
     spec: Arc<GraphLookup>,
     vars: Arc<Vars>,
+    /// What the documents that were taken in ahead find.
+    batch: Batch,
     search: Option<Search>,
     out: Vec<u8>,
 }
 
 impl Run {
-    pub fn new(input: Box<dyn Source>, spec: Arc<GraphLookup>, vars: Arc<Vars>) -> Run {
+    fn new(input: Box<dyn Source>, spec: Arc<GraphLookup>, vars: Arc<Vars>, batch: Batch) -> Run {
         Run {
             input,
             spec,
             vars,
+            batch,
             search: None,
             out: Vec::new(),
         }
     }
 
     fn begin(&self, host: &dyn PipelineHost) -> Result<Search> {
-        let ctx = EvalCtx::new(self.input.doc(), &self.vars);
-        let start = self.spec.start.evaluate(&ctx)?;
+        let start = self.spec.starts(self.input.doc(), &self.vars)?;
         let mut s = Search {
             seen: Seen::default(),
             depth: 0,
             level: None,
             results: Writer::new_array(),
             share: host.share(),
+            ahead: self.batch.table(),
         };
-        match start.as_val() {
-            Some(v) if v.tag == tag::ARRAY => {
-                for item in v.as_array().unwrap_or(Doc::EMPTY).values() {
-                    s.seen.ask(item);
-                    check_memory(&s.seen, &s.results, host.memory_limit())?;
-                }
-            }
-            Some(v) => s.seen.ask(v),
-            None => s.seen.ask(Val::NULL),
+        for v in each(&start) {
+            s.seen.ask(v);
+            check_memory(&s.seen, &s.results, host.memory_limit())?;
         }
         s.seen.descend();
         Ok(s)
@@ -286,6 +361,7 @@ impl Search {
             level,
             results,
             share,
+            ahead,
         } = self;
         loop {
             // The results, and the document that they become part of.
@@ -300,11 +376,15 @@ impl Search {
                 None if seen.frontier.is_empty() => return Ok(()),
                 None => {
                     let values: Vec<Val<'_>> = seen.frontier.iter().map(Value::as_val).collect();
-                    let there = spec.documents.as_ref().map(|d| d.with(&values));
-                    let collation = spec.collation.as_ref();
-                    let mut nodes = vec![equals_any(&spec.connect_to, values, collation)];
-                    nodes.extend(spec.restrict.clone().map(Filter::into_root));
-                    let pipeline = Pipeline::from_filter(Filter::from_node(Node::and(nodes)));
+                    let there: Option<Box<dyn Source>> = match (&spec.documents, &ahead) {
+                        (Some(documents), _) => Some(documents.with(&values)),
+                        (None, Some(table)) => {
+                            let found = table.found(&values).unwrap_or_else(|| table.all());
+                            Some(Box::new(found))
+                        }
+                        (None, None) => None,
+                    };
+                    let pipeline = spec.level(values);
                     let source = match there {
                         Some(there) => pipeline.attach(0, there, vars),
                         None => host.open(&spec.from, &pipeline, vars)?,

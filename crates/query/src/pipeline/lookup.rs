@@ -1,7 +1,7 @@
 //! `$lookup`: by equality of two fields, by a pipeline with variables, or both.
 
-use super::lookup_batch::{Ahead, Batch};
-use super::lookup_table::{Joiner, Matches, may_have_table};
+use super::lookup_batch::{Ahead, Batch, Joins};
+use super::lookup_table::{Foreign, Joiner, Matches, is_exact, may_have_table};
 use super::lookup_unwind;
 use super::narrow::Names;
 use super::options::{field_path, object, options, required, string, wrong_type};
@@ -263,6 +263,47 @@ impl Lookup {
     pub fn is_independent(&self) -> bool {
         let samples = |s: &Stage| matches!(s.op, Op::Sample(_));
         self.lets.is_empty() && self.fields.is_none() && !self.pipeline.stages.iter().any(samples)
+    }
+}
+
+impl Joins for Lookup {
+    const STAGE: &'static str = STAGE;
+    // A document that has values of two queries would come twice.
+    const MOST_VALUES: usize = usize::MAX;
+
+    fn from(&self) -> Option<(&Namespace, &FieldPath)> {
+        let (_, foreign) = self.fields.as_ref()?;
+        Some((self.from.as_ref()?, foreign))
+    }
+
+    fn gains(&self, there: &Foreign) -> bool {
+        there.indexed
+    }
+
+    fn values(&self, doc: Doc<'_>, _: &Arc<Vars>) -> Result<Vec<Value>> {
+        let Some((local, _)) = &self.fields else {
+            return Ok(Vec::new());
+        };
+        let values = join_values(doc, local).into_iter();
+        Ok(values.filter(|v| is_exact(*v)).map(Val::to_value).collect())
+    }
+
+    fn query(&self, values: Vec<Val<'_>>) -> Pipeline {
+        match &self.fields {
+            Some((_, foreign)) => {
+                let filter = Filter::from_node(equals_any(foreign, values, None));
+                self.pipeline.after(filter)
+            }
+            None => self.pipeline.clone(),
+        }
+    }
+
+    fn leads_to<'d>(&self, _: Doc<'d>) -> Vec<Val<'d>> {
+        Vec::new()
+    }
+
+    fn most_steps(&self) -> Option<i64> {
+        Some(0)
     }
 }
 

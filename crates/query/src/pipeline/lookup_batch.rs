@@ -1,9 +1,11 @@
-//! The input of a `$lookup` whose foreign collection is on other servers: so many documents of it are
-//! taken in, and one query asks for all that they join.
+//! The input of a `$lookup` or a `$graphLookup` whose foreign collection is on other servers: so many
+//! documents of it are taken in, and one query asks for all that they join; of a search, one for each
+//! step away from where they start.
 //!
 //! ```text
 //! input ── 16, 32, … 512 documents ── one query: the foreign field is one of all their values
-//!                                         └── a table, in which each finds its own
+//!                                     │   └── a table, in which each finds its own
+//!                                     └── $graphLookup: one query for all that this leads to, …
 //! ```
 //! A query for each document would be a message to a server and back. Where the foreign collection is
 //! sharded by the joined field the query goes to the shards that have these values, and to no others.
@@ -11,16 +13,15 @@
 //! Invariant: the documents come out as they went in. The table answers as
 //! [`super::lookup_table`] says; what it cannot answer is asked for by itself.
 
-use super::lookup::{Lookup, equals_any, join_values};
-use super::lookup_table::{Table, empty_table, is_exact};
+use super::lookup_table::{Foreign, Table, read_into};
 use super::stage_memory::hold;
-use super::{IdleVisitor, Pipeline, PipelineHost, Share, Source};
+use super::{IdleVisitor, Namespace, Pipeline, PipelineHost, Share, Source};
 use crate::expr::Vars;
-use crate::filter::Filter;
 use crate::metadata::Metadata;
-use bson::{Doc, DocBuf, Val};
+use crate::path::FieldPath;
+use bson::{Doc, DocBuf, Val, Value, key};
 use errors::Result;
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// For no more documents than this it is not worth asking how large the other side is.
@@ -29,6 +30,8 @@ const UNASKED: usize = 4;
 const FEWEST: usize = 16;
 const MOST: usize = 512;
 const MOST_BYTES: usize = 1 << 20;
+/// Of a value that was asked for, beside its bytes, about.
+const VALUE_BYTES: usize = 64;
 
 /// What the documents that are taken in join: made by one side, read by the other.
 #[derive(Clone, Default)]
@@ -47,19 +50,78 @@ impl Batch {
     }
 }
 
+/// A stage that joins by values of a path.
+pub(super) trait Joins: Send + Sync {
+    /// As errors name it.
+    const STAGE: &'static str;
+    /// The most values that one query asks for.
+    const MOST_VALUES: usize;
+    /// The collection, and the path by which it is asked.
+    fn from(&self) -> Option<(&Namespace, &FieldPath)>;
+    /// Whether a query for many is worth it, where each is a message.
+    fn gains(&self, there: &Foreign) -> bool;
+    /// The values that a document of the input looks for.
+    fn values(&self, doc: Doc<'_>, vars: &Arc<Vars>) -> Result<Vec<Value>>;
+    /// What finds the documents that have one of the values.
+    fn query(&self, values: Vec<Val<'_>>) -> Pipeline;
+    /// The values that are looked for where this was found.
+    fn leads_to<'d>(&self, found: Doc<'d>) -> Vec<Val<'d>>;
+    /// How many steps are gone from what was found first; `None`: as far as they lead.
+    fn most_steps(&self) -> Option<i64>;
+}
+
+/// The values of a batch.
+#[derive(Default)]
+struct Wanted {
+    /// Keys of all that were wanted so far.
+    known: HashSet<Vec<u8>>,
+    /// Not asked for yet; those of the next step.
+    here: VecDeque<Value>,
+    next: VecDeque<Value>,
+    step: i64,
+    bytes: usize,
+}
+
+impl Wanted {
+    fn want(&mut self, v: Val<'_>) {
+        let key = key::of(v);
+        let bytes = key.len() + v.bytes.len() + VALUE_BYTES;
+        if self.known.insert(key) {
+            self.bytes += bytes;
+            self.next.push_back(v.to_value());
+        }
+    }
+
+    /// On to the next step, where nothing of this one is left; whether there is anything to ask for.
+    fn goes_on(&mut self, most_steps: Option<i64>) -> bool {
+        if self.here.is_empty() {
+            self.here = std::mem::take(&mut self.next);
+            self.step += 1;
+        }
+        // The first step is to the values of the input itself.
+        !self.here.is_empty() && most_steps.is_none_or(|most| self.step - 1 <= most)
+    }
+}
+
+struct Reading {
+    table: Table,
+    wanted: Wanted,
+    source: Option<Box<dyn Source>>,
+}
+
 enum State {
     /// Whether there is anything to gain is not known yet: so many documents went through.
     Unknown(usize),
     /// Documents go through as they come.
     Through,
     Filling,
-    Reading(Box<dyn Source>, Box<Table>),
+    Reading(Box<Reading>),
     Giving,
 }
 
-pub(super) struct Ahead {
+pub(super) struct Ahead<J> {
     input: Box<dyn Source>,
-    spec: Arc<Lookup>,
+    spec: Arc<J>,
     vars: Arc<Vars>,
     batch: Batch,
     state: State,
@@ -68,12 +130,14 @@ pub(super) struct Ahead {
     bytes: usize,
     most: usize,
     ended: bool,
+    /// What a batch joins is too much to hold.
+    gave_up: bool,
     share: Option<Share>,
 }
 
-impl Ahead {
+impl<J: Joins> Ahead<J> {
     /// Of a stage whose matches a table may give.
-    pub fn new(input: Box<dyn Source>, spec: Arc<Lookup>, vars: Arc<Vars>, batch: Batch) -> Ahead {
+    pub fn new(input: Box<dyn Source>, spec: Arc<J>, vars: Arc<Vars>, batch: Batch) -> Ahead<J> {
         Ahead {
             input,
             spec,
@@ -84,23 +148,24 @@ impl Ahead {
             bytes: 0,
             most: FEWEST,
             ended: false,
+            gave_up: false,
             share: None,
         }
     }
 
-    /// Whether a query costs a message, and an index serves it.
+    /// Whether a query costs a message, and many values may be asked for by one.
     fn gains(&self, host: &mut dyn PipelineHost) -> bool {
-        let (Some(ns), Some((_, foreign))) = (&self.spec.from, &self.spec.fields) else {
+        let Some((ns, path)) = self.spec.from() else {
             return false;
         };
-        let there = host.foreign(ns, foreign);
-        there.is_some_and(|f| f.remote && f.indexed)
+        let there = host.foreign(ns, path);
+        there.is_some_and(|f| f.remote && self.spec.gains(&f))
     }
 
     fn fill(&mut self, host: &mut dyn PipelineHost) -> Result<()> {
         while !self.ended && self.held.len() < self.most && self.bytes < MOST_BYTES {
             let share = self.share.get_or_insert_with(|| host.share());
-            hold(share, self.bytes, host, "$lookup")?;
+            hold(share, self.bytes, host, J::STAGE)?;
             if self.input.advance(host)? {
                 let doc = self.input.doc().to_buf();
                 self.bytes += doc.as_bytes().len() + size_of::<DocBuf>();
@@ -112,49 +177,70 @@ impl Ahead {
         Ok(())
     }
 
-    /// The query for all that is held; `None` where no document has a value to look for.
-    fn query(&self, host: &mut dyn PipelineHost) -> Result<Option<Box<dyn Source>>> {
-        let (Some(ns), Some((local, foreign))) = (&self.spec.from, &self.spec.fields) else {
+    /// What all that is held looks for; `None` where that is nothing, or no table can tell.
+    fn begin(&self) -> Result<Option<Reading>> {
+        let Some(table) = self.spec.from().and_then(|(_, path)| Table::by(path)) else {
             return Ok(None);
         };
-        let all = self.held.iter();
-        let mut values: Vec<Val<'_>> = all
-            .flat_map(|(doc, _)| join_values(doc.as_doc(), local))
-            .collect();
-        values.retain(|v| is_exact(*v));
-        if values.is_empty() {
-            return Ok(None);
+        let mut wanted = Wanted::default();
+        for (doc, _) in &self.held {
+            match self.spec.values(doc.as_doc(), &self.vars) {
+                Ok(values) => values.iter().for_each(|v| wanted.want(v.as_val())),
+                Err(e) if e.is_suspension() => return Err(e),
+                // It comes up when it is that document's turn.
+                Err(_) => {}
+            }
         }
-        let filter = Filter::from_node(equals_any(foreign, values, None));
-        let pipeline: Pipeline = self.spec.pipeline.after(filter);
-        host.open(ns, &pipeline, &self.vars).map(Some)
+        Ok((!wanted.next.is_empty()).then_some(Reading {
+            table,
+            wanted,
+            source: None,
+        }))
     }
 
-    /// Reads what the query gives into a table, where that can be and has room.
+    /// Reads what the queries give into a table, where that can be and has room.
     fn read(&mut self, host: &mut dyn PipelineHost) -> Result<()> {
-        let State::Reading(source, table) = &mut self.state else {
+        let (State::Reading(reading), Some((ns, _))) = (&mut self.state, self.spec.from()) else {
             return Ok(());
         };
+        let Reading {
+            table,
+            wanted,
+            source,
+        } = &mut **reading;
         let share = self.share.get_or_insert_with(|| host.share());
         let fits = loop {
-            host.check()?;
-            if !source.advance(host)? {
-                break true;
-            }
-            let added = table.add(source.doc(), None);
-            let bytes = self.bytes + table.bytes();
-            if !added || bytes > host.memory_limit() || !share.fits(bytes) {
+            let from = match source {
+                Some(source) => source,
+                None if !wanted.goes_on(self.spec.most_steps()) => break true,
+                None => {
+                    let many = wanted.here.len().min(J::MOST_VALUES);
+                    let values = wanted.here.iter().take(many).map(Value::as_val).collect();
+                    let found = host.open(ns, &self.spec.query(values), &self.vars)?;
+                    wanted.here.drain(..many);
+                    source.insert(found)
+                }
+            };
+            let held = self.bytes;
+            let fits = read_into(table, from, (&mut *host, &mut *share), None, |found| {
+                let next = self.spec.leads_to(found);
+                next.into_iter().for_each(|v| wanted.want(v));
+                held + wanted.bytes
+            })?;
+            if !fits {
                 break false;
             }
+            *source = None;
         };
-        if let State::Reading(_, table) = std::mem::replace(&mut self.state, State::Giving) {
-            self.batch.put(fits.then(|| Arc::new(*table)));
+        if let State::Reading(reading) = std::mem::replace(&mut self.state, State::Giving) {
+            self.batch.put(fits.then(|| Arc::new(reading.table)));
         }
+        self.gave_up = !fits;
         Ok(())
     }
 }
 
-impl Source for Ahead {
+impl<J: Joins> Source for Ahead<J> {
     fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool> {
         loop {
             match &mut self.state {
@@ -175,11 +261,9 @@ impl Source for Ahead {
                     if self.held.is_empty() {
                         return Ok(false);
                     }
-                    let found = self.query(host)?;
-                    let table = empty_table(&self.spec);
-                    self.state = match (found, table) {
-                        (Some(found), Some(table)) => State::Reading(found, Box::new(table)),
-                        _ => State::Giving,
+                    self.state = match self.begin()? {
+                        Some(reading) => State::Reading(Box::new(reading)),
+                        None => State::Giving,
                     };
                     self.most = MOST.min(self.most * 2);
                     if matches!(self.state, State::Giving) {
@@ -201,7 +285,10 @@ impl Source for Ahead {
                     }
                     self.batch.put(None);
                     self.bytes = 0;
-                    self.state = State::Filling;
+                    self.state = match (self.gave_up, self.ended) {
+                        (true, false) => State::Through,
+                        _ => State::Filling,
+                    };
                 }
             }
         }
@@ -224,7 +311,9 @@ impl Source for Ahead {
     fn parts(&mut self, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()> {
         let through = matches!(self.state, State::Unknown(_) | State::Through);
         self.input.parts(wanted && through, to)?;
-        if let State::Reading(source, _) = &mut self.state {
+        if let State::Reading(reading) = &mut self.state
+            && let Some(source) = &mut reading.source
+        {
             source.parts(false, to)?;
         }
         Ok(())

@@ -142,7 +142,8 @@ impl Joiner {
     }
 
     fn begin(&mut self, host: &mut dyn PipelineHost, vars: &Arc<Vars>) -> Result<()> {
-        let Some(table) = empty_table(&self.spec) else {
+        let path = self.spec.fields.as_ref().map(|(_, path)| path);
+        let Some(table) = path.and_then(Table::by) else {
             self.table_after = Some(u64::MAX);
             return Ok(());
         };
@@ -160,17 +161,7 @@ impl Joiner {
             return Ok(());
         };
         let share = self.share.get_or_insert_with(|| host.share());
-        let fits = loop {
-            host.check()?;
-            if !source.advance(host)? {
-                break true;
-            }
-            let added = table.add(source.doc(), self.read.as_ref());
-            let bytes = table.bytes();
-            if !added || bytes > host.memory_limit() || !share.fits(bytes) {
-                break false;
-            }
-        };
+        let fits = read_into(table, source, (host, share), self.read.as_ref(), |_| 0)?;
         self.state = match std::mem::replace(&mut self.state, State::Queries) {
             State::Reading(_, table) if fits => State::Table(Arc::new(*table)),
             _ => {
@@ -191,6 +182,29 @@ impl Joiner {
     }
 }
 
+/// Adds what a source gives, to its end. `read`: as [`Table::add`]; `beside` is told each document,
+/// and says what is held beside the table. False where the table cannot take a document, or gets too
+/// large: then it is of no use.
+pub(super) fn read_into(
+    table: &mut Table,
+    source: &mut Box<dyn Source>,
+    (host, share): (&mut dyn PipelineHost, &mut Share),
+    read: Option<&Names>,
+    mut beside: impl FnMut(Doc<'_>) -> usize,
+) -> Result<bool> {
+    loop {
+        host.check()?;
+        if !source.advance(host)? {
+            return Ok(true);
+        }
+        let added = table.add(source.doc(), read);
+        let bytes = beside(source.doc()) + table.bytes();
+        if !added || bytes > host.memory_limit() || !share.fits(bytes) {
+            return Ok(false);
+        }
+    }
+}
+
 /// Whether the matches of all documents come from one table: the inner pipeline filters at most,
 /// and is the same for each.
 pub(super) fn may_have_table(spec: &Lookup) -> bool {
@@ -203,12 +217,6 @@ pub(super) fn may_have_table(spec: &Lookup) -> bool {
         && spec.lets.is_empty()
         && spec.collation.is_none()
         && spec.pipeline.stages.iter().all(|s| filters(&s.op))
-}
-
-/// A table by the foreign field.
-pub(super) fn empty_table(spec: &Lookup) -> Option<Table> {
-    let (_, path) = spec.fields.as_ref()?;
-    Table::by(path)
 }
 
 fn table_after(spec: &Lookup, host: &mut dyn PipelineHost) -> u64 {
@@ -271,6 +279,16 @@ impl Table {
             rows,
             next: 0,
         }))
+    }
+
+    /// All documents.
+    pub fn all(self: &Arc<Table>) -> Matches {
+        let rows = (0..).zip(&self.ends).map(|(row, _)| row).collect();
+        Matches::Found(Found {
+            table: self.clone(),
+            rows,
+            next: 0,
+        })
     }
 
     fn new(pattern: KeyPattern) -> Table {

@@ -233,3 +233,82 @@ fn a_search_finds_the_same_in_documents_that_come_with_it() {
         assert!(asked > 0 && none == 0);
     }
 }
+
+const SEARCHES: [&str; 6] = [
+    r#"[{"$graphLookup":{"from":"b","startWith":"$k","connectFromField":"k","connectToField":"_id","as":"j"}}]"#,
+    r#"[{"$graphLookup":{"from":"b","startWith":"$_id","connectFromField":"k","connectToField":"k","as":"j","depthField":"d"}}]"#,
+    r#"[{"$graphLookup":{"from":"b","startWith":"$k","connectFromField":"_id","connectToField":"k","as":"j","maxDepth":1,"depthField":"d"}}]"#,
+    r#"[{"$graphLookup":{"from":"b","startWith":"$k.x","connectFromField":"k.x","connectToField":"k","as":"j","maxDepth":0}}]"#,
+    r#"[{"$graphLookup":{"from":"b","startWith":"$k","connectFromField":"k","connectToField":"k.x","as":"j","restrictSearchWithMatch":{"_id":{"$gt":7}}}}]"#,
+    // It fails for the texts among them.
+    r#"[{"$match":{"k":{"$not":{"$type":["string","array","object","bool"]}}}},{"$graphLookup":{"from":"b","startWith":{"$add":["$k",1]},"connectFromField":"k","connectToField":"_id","as":"j"}},{"$limit":40}]"#,
+];
+
+/// What searches find, whatever came first.
+fn sorted(found: Vec<DocBuf>) -> Vec<(Vec<u8>, Vec<Vec<u8>>)> {
+    let bytes = |v: Val<'_>| v.bytes.to_vec();
+    let each = |d: DocBuf| {
+        let all = d.get("j").and_then(Val::as_array).unwrap_or(Doc::EMPTY);
+        let mut all: Vec<_> = all.values().map(bytes).collect();
+        all.sort();
+        (d.get("_id").map_or(Vec::new(), bytes), all)
+    };
+    found.into_iter().map(each).collect()
+}
+
+#[test]
+fn searches_of_many_find_what_each_finds() {
+    let seed = std::env::var("PANDO_SEED")
+        .ok()
+        .and_then(|s| s.parse().ok());
+    let seed = seed.unwrap_or_else(|| rand::rng().random());
+    println!("PANDO_SEED={seed}");
+    let mut rng = StdRng::seed_from_u64(seed);
+    for turn in 0..40 {
+        let (input, foreign) = (collection(&mut rng, 100), collection(&mut rng, 30));
+        for search in SEARCHES {
+            let expected = run(search, &input, &mut host(&foreign, false));
+            let mut remote = host(&foreign, true);
+            remote.remote = true;
+            remote.offload_every = [None, Some(7)][turn % 2];
+            let got = run(search, &input, &mut remote);
+            assert_eq!(sorted(got), sorted(expected), "PANDO_SEED={seed} {search}");
+        }
+    }
+}
+
+#[test]
+fn searches_of_many_ask_once_for_each_step() {
+    // Chains of ten: 0 → 1 → … → 9, 10 → 11 → …
+    let foreign: Vec<String> = (0..1000)
+        .map(|i| {
+            format!(
+                r#"{{"_id":{i},"k":{}}}"#,
+                if i % 10 == 9 { -1 } else { i + 1 }
+            )
+        })
+        .collect();
+    let foreign = docs(&format!("[{}]", foreign.join(",")));
+    let input: Vec<String> = (0..500)
+        .map(|i| format!(r#"{{"_id":{i},"k":{}}}"#, i * 2))
+        .collect();
+    let input = docs(&format!("[{}]", input.join(",")));
+    let mut remote = host(&foreign, true);
+    remote.remote = true;
+    let found = sorted(run(SEARCHES[0], &input, &mut remote));
+    assert_eq!(
+        found,
+        sorted(run(SEARCHES[0], &input, &mut host(&foreign, false)))
+    );
+    // Four by themselves, then batches of 16, 32, …, 256, and the rest: eleven steps each.
+    assert!(remote.opened <= (4 + 6) * 11, "{}", remote.opened);
+    // Where they have no room each searches for itself.
+    let mut small = host(&foreign, true);
+    (small.remote, small.limit) = (true, Some(3000));
+    let found = sorted(run(SEARCHES[0], &input, &mut small));
+    assert_eq!(
+        found,
+        sorted(run(SEARCHES[0], &input, &mut host(&foreign, false)))
+    );
+    assert!(small.opened > 1000, "{}", small.opened);
+}

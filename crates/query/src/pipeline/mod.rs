@@ -682,7 +682,7 @@ impl Op {
             Op::UnionWith(u) => Box::new(union_with::Run::new(input, u.clone(), vars, None)),
             Op::Fusion(f) => f.attach(&vars),
             Op::Score(s) => s.attach(input, vars),
-            Op::GraphLookup(g) => Box::new(graph_lookup::Run::new(input, g.clone(), vars)),
+            Op::GraphLookup(g) => g.attach(input, vars),
             Op::Redact(e) => Box::new(redact::Run::new(input, e.clone(), vars)),
             Op::Documents(e) => Box::new(rows::Documents::new(e.clone(), vars)),
             Op::BucketAuto(b) => Box::new(bucket::Run::new(input, b.clone(), vars)),
