@@ -256,6 +256,12 @@ def test_a_join_is_left_as_it_is_where_turning_it_gains_nothing(many):
     assert reads([JOIN, {"$unwind": "$j"}, {"$match": {"j.w": 7}}]) >= 2000
     # Too much of the other side would be read: no more than a quarter of this one is tried.
     assert reads([join(of="t"), {"$unwind": "$j"}, {"$match": {"j.g": {"$gte": 0}}}], "u") >= 300
+    # Of far too much only the first few are read, since its index tells about how much it is.
+    much = [{"$match": {"k": {"$gte": 0}}}, join(of="u"), {"$unwind": "$j"}, {"$match": {"j.k": {"$gte": 0}}}]
+    tried = [much[1], *much[2:]]
+    _, in_vain, _ = aggregate(many, "t", tried, batchSize=10_000)
+    _, without, _ = aggregate(many, "t", much, hint={"$natural": 1}, batchSize=10_000)
+    assert in_vain - without <= 20, (in_vain, without)
     # The first documents are asked for, whatever is joined to them; a hint says how to read them.
     assert reads([{"$limit": 1500}, JOIN, *selective]) >= 1500
     assert reads([JOIN, *selective], hint={"$natural": 1}) >= 2000

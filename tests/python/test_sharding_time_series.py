@@ -108,6 +108,24 @@ def test_devices_with_many_measurements(cluster, db):
     assert coll.count_documents({"m": 1}) == 100
 
 
+@pytest.mark.parametrize("key", [{"m": 1}, {"m": 1, "t": 1}])
+def test_the_last_of_each_device_reads_few_buckets(db, key):
+    coll = spread(db, key)
+    hours = 12
+    coll.insert_many([{"t": at(s), "m": device, "n": s} for device in range(10) for s in range(0, hours * 3600, 20)])
+    for pipeline, want in [
+        ([{"$sort": {"m": 1, "t": -1}}, {"$group": {"_id": "$m", "n": {"$first": "$n"}}}], hours * 3600 - 20),
+        ([{"$sort": {"t": 1}}, {"$group": {"_id": "$m", "n": {"$last": "$n"}}}], hours * 3600 - 20),
+        ([{"$group": {"_id": "$m", "n": {"$top": {"output": "$n", "sortBy": {"t": -1}}}}}], hours * 3600 - 20),
+        ([{"$sort": {"t": 1}}, {"$group": {"_id": "$m", "n": {"$first": "$n"}}}], 0),
+    ]:
+        found = {g["_id"]: g["n"] for g in coll.aggregate(pipeline)}
+        assert found == dict.fromkeys(range(10), want), pipeline
+        said = db.command("explain", {"aggregate": "s", "pipeline": pipeline, "cursor": {}}, verbosity="executionStats")
+        read = [one["stages"][0]["$cursor"]["executionStats"]["totalDocsExamined"] for one in said["shards"].values()]
+        assert len(read) == 2 and 10 <= sum(read) <= 24, (pipeline, read)
+
+
 def test_deletes_and_updates(db):
     coll = spread_by_part(db)
     coll.insert_many([{"t": at(n), "m": {"id": device, "place": "hall"}, "n": n} for n in range(20) for device in range(10)])

@@ -198,6 +198,69 @@ def examined(explained):
     return max(int(s.split(":")[1].split(",")[0].strip(" }")) for s in said.split("totalDocsExamined")[1:])
 
 
+def last_points(c):
+    """Pipelines that want the last, or the first, measurement of each device, and whether it is the last."""
+    last, first = {"$last": "$v"}, {"$first": "$v"}
+    return [
+        ([{"$sort": {"d": 1, "t": -1}}, {"$group": {"_id": "$d", "v": first}}], True),
+        ([{"$sort": {"t": 1}}, {"$group": {"_id": "$d", "v": last, "at": {"$max": "$t"}}}], True),
+        ([{"$group": {"_id": "$d", "v": {"$top": {"output": "$v", "sortBy": {"t": -1}}}}}], True),
+        ([{"$group": {"_id": "$d", "v": {"$max": "$t"}}}], True),
+        ([{"$sort": {"t": 1}}, {"$group": {"_id": "$d", "v": first}}], False),
+        ([{"$group": {"_id": "$d", "v": {"$min": "$t"}}}], False),
+        ([{"$group": {"_id": "$d"}}], False),
+    ]
+
+
+def by_id(groups):
+    return sorted(groups, key=lambda g: repr(g["_id"]))
+
+
+def written(pipeline):
+    """The pipeline, run as it is written."""
+    return [stage for each in pipeline for stage in (each, {"$_internalInhibitOptimization": {}})][:-1]
+
+
+def test_the_last_of_each_device_reads_few_buckets(db):
+    c = series(db)
+    devices, hours = 20, 24
+    for d in range(devices):
+        c.insert_many([{"t": at(s), "d": d, "v": s} for s in range(0, hours * 3600, 20)])
+    assert db["system.buckets.m"].count_documents({}) >= devices * hours
+    between = {"d": {"$gt": 3, "$lte": 8}}
+    for pipeline, last in last_points(c):
+        for filtered, of in [([], devices), ([{"$match": between}], 5), ([{"$match": {"d": 7}}], 1), ([{"$match": {"d": {"$in": [5, 6]}}}], 2)]:
+            said = c.database.command("explain", {"aggregate": c.name, "pipeline": filtered + pipeline, "cursor": {}}, verbosity="executionStats")
+            # Of each device those that begin within an hour of the last, and the next, which tells that there is no more. Where
+            # the device before is left out by the filter, that one's buckets are read.
+            assert of <= examined(said) <= 3 * of + (30 if filtered == [{"$match": between}] else 0), (pipeline, filtered, said)
+            found = by_id(c.aggregate(filtered + pipeline))
+            assert len(found) == of and found == by_id(c.aggregate(written(filtered + pipeline)))
+    # What is filtered by more than the device is read.
+    for more in [{"$match": {"v": {"$lt": 5000}}}, {"$match": {"t": {"$lt": at(5000)}}}]:
+        found = by_id(c.aggregate([more, *last_points(c)[0][0]]))
+        assert [g["v"] for g in found] == [4980] * devices
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_ends_of_devices_are_those_of_all_measurements(db, seed):
+    rng = random.Random(seed)
+    c = series(db, timeseries={"granularity": rng.choice(["seconds", "minutes"])})
+    devices = [None, 1, 2.5, "a", "ab", {"room": 1}, {"room": 1, "x": 2}, *([["a"]] if seed % 2 else [])]
+    times = iter(rng.sample(range(400_000), 6000))
+    for _ in range(30):
+        device, n = rng.choice(devices), rng.choice([1, 5, 300])
+        # Each batch lies somewhere, within others too; no two measurements have one time.
+        of = sorted(next(times) for _ in range(n))
+        c.insert_many([{"t": at(t), "v": t} | ({} if device is None and rng.random() < 0.5 else {"d": device}) for t in of])
+    if seed == 2:
+        c.create_index([("d", 1), ("t", -1)])
+    for pipeline, _ in last_points(c):
+        for filtered in [[], [{"$match": {"d": {"$ne": 1}}}], [{"$match": {"d.room": 1}}]]:
+            found = by_id(c.aggregate(filtered + pipeline))
+            assert found == by_id(c.aggregate(written(filtered + pipeline))), (seed, filtered, pipeline)
+
+
 def test_bounds_of_measured_fields_narrow_queries(db):
     c = series(db)
     # Of each device 50 buckets of 200 measurements, whose values rise by 10 from one to the next.

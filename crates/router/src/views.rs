@@ -35,7 +35,8 @@ pub(crate) fn told(reply: &DocBuf) -> Option<View> {
 
 /// The view of that name, as the shard has it where the database is.
 fn defined(router: &Router, db: &str, name: &str) -> Outcome<Option<View>> {
-    let asked = doc! {"listCollections": 1, "filter": doc! {"name": name, "type": "view"}, "$db": db};
+    let asked =
+        doc! {"listCollections": 1, "filter": doc! {"name": name, "type": "view"}, "$db": db};
     let reply = router.cluster.agree_home(db, |home| {
         let Some(home) = home else {
             return Ok(None);

@@ -1,7 +1,7 @@
 //! What a query of measurements says of buckets: a range of times, and a filter of bucket documents.
 
 use crate::{TimeSeriesOptions, measured};
-use bson::{Doc, DocBuf, Elem, Val, Value, Writer, tag};
+use bson::{Doc, DocBuf, Elem, Val, Value, Writer, order, tag};
 
 /// The buckets that may hold what a query matches, and the times that it may match.
 #[derive(Clone, Debug)]
@@ -22,6 +22,9 @@ struct Found {
     collated: bool,
     /// The one value that the whole meta field must equal.
     equal: Option<Value>,
+    /// Between which values the whole meta field must lie, both included.
+    least: Option<Value>,
+    most: Option<Value>,
 }
 
 impl Selection {
@@ -33,6 +36,8 @@ impl Selection {
             measured: Vec::new(),
             collated,
             equal: None,
+            least: None,
+            most: None,
         };
         for q in queries {
             found.conjuncts(options, *q, 0);
@@ -52,6 +57,11 @@ impl Selection {
 pub(crate) fn below<'n>(name: &'n str, field: &str) -> Option<&'n str> {
     let rest = name.strip_prefix(field)?;
     (rest.is_empty() || rest.starts_with('.')).then_some(rest)
+}
+
+/// A value that only equal values match, or those on one side of it.
+fn is_plain(v: &Val<'_>) -> bool {
+    !v.is_nullish() && !matches!(v.tag, tag::ARRAY | tag::REGEX | tag::UNDEFINED)
 }
 
 /// Operators that mean something else behind another stage, or that say nothing of a whole bucket.
@@ -118,13 +128,45 @@ impl Found {
             Some(d) if d.first().is_some_and(|f| f.name.starts_with('$')) => None,
             _ => Some(e.val),
         };
-        let plain = |v: &Val<'_>| {
-            !v.is_nullish() && !matches!(v.tag, tag::ARRAY | tag::REGEX | tag::UNDEFINED)
-        };
-        if below.is_empty()
-            && let Some(v) = equal.filter(plain)
-        {
+        if !below.is_empty() {
+            return;
+        }
+        if let Some(v) = equal.filter(is_plain) {
             self.equal = Some(v.to_value());
+        }
+        for e in e.val.as_doc().unwrap_or(Doc::EMPTY) {
+            self.meta_between(e);
+        }
+    }
+
+    /// `e`: an operator on the meta field, and what it compares with.
+    fn meta_between(&mut self, e: Elem<'_>) {
+        let (least, most) = match e.name {
+            "$gt" | "$gte" => (Some(e.val), None),
+            "$lt" | "$lte" => (None, Some(e.val)),
+            "$in" => {
+                let all = || e.val.as_array().unwrap_or(Doc::EMPTY).values();
+                if !all().all(|v| is_plain(&v)) {
+                    return;
+                }
+                let by = |a: &Val<'_>, b: &Val<'_>| order::compare(*a, *b);
+                (all().min_by(by), all().max_by(by))
+            }
+            _ => return,
+        };
+        let higher = |v: &Val<'_>, than: &Option<Value>| {
+            let than = than.as_ref().map(Value::as_val);
+            than.is_none_or(|t| order::compare(*v, t).is_gt())
+        };
+        let lower = |v: &Val<'_>, than: &Option<Value>| {
+            let than = than.as_ref().map(Value::as_val);
+            than.is_none_or(|t| order::compare(*v, t).is_lt())
+        };
+        if let Some(v) = least.filter(|v| is_plain(v) && higher(v, &self.least)) {
+            self.least = Some(v.to_value());
+        }
+        if let Some(v) = most.filter(|v| is_plain(v) && lower(v, &self.most)) {
+            self.most = Some(v.to_value());
         }
     }
 
@@ -137,6 +179,18 @@ impl Found {
             (_, None) => Some(Val::NULL),
             _ => None,
         };
+        let bounded = self.least.is_some() || self.most.is_some();
+        if meta.is_none() && ordered && bounded {
+            w.open_doc("_id");
+            if let Some(least) = &self.least {
+                w.open_doc("$gte").val("m", least.as_val()).close();
+            }
+            if let Some(most) = &self.most {
+                w.open_doc("$lte").val("m", most.as_val());
+                w.val("t", Val::MAX_KEY).close();
+            }
+            w.close();
+        }
         if let Some(m) = meta {
             // A bucket may begin up to its span before the first of its measurements that counts.
             w.open_doc("_id").open_doc("$gte").val("m", m);

@@ -167,12 +167,39 @@ fn queries_select_buckets() {
         filter.contains("_id") && filter.contains("control.max.t"),
         "{filter}"
     );
-    // An element of an array would match too.
-    let (filter, _) = selected(r#"{"m": {"$in": ["a", "b"]}}"#);
+    // Between the least and the greatest of the values.
+    for (query, low, high) in [
+        (r#"{"m": {"$in": ["b", "a", "c"]}}"#, r#""a""#, r#""c""#),
+        (r#"{"m": {"$gt": 3, "$lte": 8}}"#, "3", "8"),
+        (
+            r#"{"m": {"$gte": 1}, "$and": [{"m": {"$gte": 2, "$lt": 9}}, {"m": {"$lt": 7}}]}"#,
+            "2",
+            "7",
+        ),
+    ] {
+        let (filter, _) = selected(query);
+        let bounds = format!(r#"{{"$gte":{{"m":{low}}},"$lte":{{"m":{high},"t":"#);
+        let found = filter.replace(' ', "");
+        assert!(
+            found.contains(&bounds) && found.contains("meta"),
+            "{filter}"
+        );
+    }
+    let (filter, _) = selected(r#"{"m": {"$lt": 3}}"#);
     assert!(
-        !filter.contains("_id") && filter.contains("meta"),
+        filter.contains("_id") && !filter.contains(r#""$gte""#),
         "{filter}"
     );
+    // Not what arrays, null or patterns match.
+    for query in [
+        r#"{"m": {"$in": ["a", null]}}"#,
+        r#"{"m": {"$gte": [1]}}"#,
+        r#"{"m": {"$in": ["a", ["b"]]}}"#,
+        r#"{"m.x": {"$gt": 1}}"#,
+    ] {
+        let (filter, _) = selected(query);
+        assert!(!filter.contains("_id"), "{filter}");
+    }
     let (filter, _) = selected(r#"{"m": null}"#);
     assert!(!filter.contains("_id"), "{filter}");
     let (filter, times) = selected(r#"{"$or": [{"m": 1}, {"t": {"$date": 1}}]}"#);

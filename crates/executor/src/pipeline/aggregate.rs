@@ -26,6 +26,7 @@ use query::pipeline::{
     RowsStage, SearchStage, Share, Source, StageProfiler,
 };
 use query::projection::Projection;
+use query::sort::SortPattern;
 use std::any::Any;
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -71,6 +72,10 @@ impl pipeline::DocumentSource for Leaf {
 
     fn meta(&self) -> &Metadata {
         self.0.known()
+    }
+
+    fn leave_out(&mut self, low: Doc<'_>, high: Doc<'_>) {
+        self.0.leave_out(low, high);
     }
 
     fn as_any(&mut self) -> &mut dyn Any {
@@ -350,6 +355,9 @@ pub(crate) fn begin(
         cursor.drop_projection_unless_covered();
         return begun(Start::Rows(Box::new(cursor)), push.consumed, Some(coll));
     }
+    if push.backwards {
+        find.plan = backwards(ctx, &view, &coll, &find)?;
+    }
     // A projection to the needed fields may let an index cover the query; it is dropped when none
     // does.
     find.projection = needed;
@@ -363,6 +371,34 @@ pub(crate) fn begin(
         cursor.keep_index_key();
     }
     begun(Start::Rows(Box::new(cursor)), push.consumed, Some(coll))
+}
+
+/// The plan by which a scan of the records goes through them in the order of `_id` backwards; `None`
+/// where they do not lie so, or another plan finds what is asked for.
+fn backwards(
+    ctx: &OpCtx,
+    view: &View,
+    coll: &Arc<Collection>,
+    find: &FindRequest<'_>,
+) -> Result<Option<Arc<Plan>>> {
+    if coll.is_numbered() || coll.collation.is_some() || find.hint.is_some() {
+        return Ok(None);
+    }
+    let order = SortPattern::parse(doc! {"_id": -1}.as_doc())?;
+    let scans = |sort| {
+        let read = ReadRequest {
+            sort,
+            vars: find.filter.wants_vars().then(|| find.vars.clone()),
+            ..ReadRequest::new(&find.filter)
+        };
+        let plan = read.plan(ctx.engine, view, coll, false)?;
+        let is_scan = matches!(plan.access, Access::Records { .. }) && plan.sort.is_none();
+        Ok::<_, errors::Stop>(is_scan.then(|| Arc::new(plan)))
+    };
+    match scans(None)? {
+        Some(_) => scans(Some(&order)),
+        None => Ok(None),
+    }
 }
 
 /// The plan by which an index gives one document for each group.

@@ -126,6 +126,10 @@ impl pipeline::DocumentSource for WatchedLeaf {
         self.cursor.known()
     }
 
+    fn leave_out(&mut self, low: Doc<'_>, high: Doc<'_>) {
+        self.cursor.leave_out(low, high);
+    }
+
     fn as_any(&mut self) -> &mut dyn Any {
         self
     }

@@ -3,7 +3,8 @@
 //!
 //! The other side is asked before it is known how much is there, so it may tell a quarter of what
 //! the collection has, and no more than [`MOST_DOCUMENTS`]; when that is not enough, the pipeline runs
-//! as it was, and that much was read in vain. An index has to find what is asked for there: without
+//! as it was, and that much was read in vain. So after the first few its index is asked how many there
+//! are: where that is far more than would be read, nothing more is. An index has to find what is asked for there: without
 //! one the whole of it would be read.
 
 use crate::op::OpCtx;
@@ -18,6 +19,10 @@ use std::sync::Arc;
 /// Read of the other side, and kept of it.
 const MOST_DOCUMENTS: u64 = 1000;
 const MOST_BYTES: usize = 256 << 10;
+/// After so many it is asked how many there are.
+const FIRST: u64 = 16;
+/// By so much an estimate is wrong at the most, where it is believed.
+const ERROR: f64 = 4.0;
 /// Joins of one pipeline that are tried.
 const MOST_JOINS: usize = 3;
 /// One document of this many may be read in order to find out.
@@ -62,8 +67,13 @@ fn values_of(
     if !reads_results_only(cursor.plan()) {
         return Ok(None);
     }
+    let mut seen = 0;
     while cursor.next(ctx)? {
         ctx.tick(1)?;
+        seen += 1;
+        if seen == FIRST && cursor.expected_reads(ctx)?.keys > ERROR * most as f64 {
+            return Ok(None);
+        }
         let fits = values.add(cursor.doc()?, &join.foreign);
         let examined = cursor.examined();
         if !fits || values.bytes() > MOST_BYTES || examined.docs.max(examined.keys) > most {

@@ -12,7 +12,7 @@ use bson::{Doc, DocBuf, Val, Writer};
 use catalog::Collection;
 use catalog::numbers::sequence_of;
 use errors::{Error, Result, bail};
-use planner::{Access, Hint, Plan};
+use planner::{Access, Hint, Plan, Reads};
 use query::expr::Vars;
 use query::filter::{Filter, nearest};
 use query::index_keys::KeySet;
@@ -359,6 +359,16 @@ impl FindCursor {
             *l -= 1;
         }
         Ok(true)
+    }
+
+    /// What its plan reads from its beginning to its end, where that was counted or is estimated.
+    pub(crate) fn expected_reads(&self, ctx: &mut OpCtx) -> Result<Reads> {
+        self.rows.expected_reads(ctx)
+    }
+
+    /// See [`RecordStream::leave_out`].
+    pub(crate) fn leave_out(&mut self, low: Doc<'_>, high: Doc<'_>) {
+        self.rows.leave_out(low, high);
     }
 
     /// The current result in its shape.

@@ -112,6 +112,25 @@ impl Position {
 pub(crate) struct RecordScan {
     position: Position,
     done: bool,
+    hole: Option<Hole>,
+    /// How many records of a hole are stepped over before a seek: the next hole is probably as long
+    /// as the last one.
+    patience: u32,
+    /// Records that were stepped over since somebody asked.
+    passed: u64,
+}
+
+/// A range of keys whose records are not wanted, the second end excluded.
+struct Hole {
+    low: Vec<u8>,
+    high: Vec<u8>,
+    stepped: u32,
+}
+
+impl Hole {
+    fn holds(&self, key: &[u8]) -> bool {
+        self.low.as_slice() <= key && key < self.high.as_slice()
+    }
 }
 
 impl RecordScan {
@@ -133,6 +152,9 @@ impl RecordScan {
         RecordScan {
             position: Position::new(keyspace::join(p, low), high, reverse),
             done: false,
+            hole: None,
+            patience: 1,
+            passed: 0,
         }
     }
 
@@ -140,9 +162,52 @@ impl RecordScan {
         if self.done {
             return Ok(false);
         }
-        let more = self.position.next(view)?;
+        let more = match self.hole {
+            None => self.position.next(view)?,
+            Some(_) => self.next_beside(view)?,
+        };
         self.done = !more;
         Ok(more)
+    }
+
+    /// From here on records with these keys (whole ones; `high` excluded) may be passed over, and no
+    /// others.
+    pub(crate) fn leave_out(&mut self, low: Vec<u8>, high: Vec<u8>) {
+        let stepped = 0;
+        self.hole = Some(Hole { low, high, stepped });
+    }
+
+    /// How many records the engine gave since the last call that were not wanted.
+    pub(crate) fn take_passed(&mut self) -> u64 {
+        std::mem::take(&mut self.passed)
+    }
+
+    /// To the next record that is not in the hole.
+    fn next_beside(&mut self, view: &View) -> Result<bool> {
+        loop {
+            let Some(hole) = &mut self.hole else {
+                return self.position.next(view);
+            };
+            let far = hole.stepped >= self.patience;
+            let more = match (far, self.position.direction) {
+                (false, _) => self.position.next(view)?,
+                (true, Direction::Forward) => self.position.seek(view, &hole.high)?,
+                (true, Direction::Backward) => self.position.seek(view, &hole.low)?,
+            };
+            if more && hole.holds(self.position.key()) {
+                hole.stepped += 1;
+                self.passed += 1;
+                continue;
+            }
+            if hole.stepped > 0 {
+                self.patience = match far {
+                    true => (self.patience / 2).max(1),
+                    false => (self.patience * 2).min(SEEK),
+                };
+                self.hole = None;
+            }
+            return Ok(more);
+        }
     }
 
     pub(crate) fn key(&self) -> &[u8] {

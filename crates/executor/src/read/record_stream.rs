@@ -8,6 +8,7 @@ use self::top_k::Narrow;
 use crate::examined::Examined;
 use crate::op::OpCtx;
 use crate::read::ReadRequest;
+use crate::read::measure::Measure;
 use crate::read::sorter::Sorter;
 use crate::read::source::{
     Source, count_uses, doc_of_scan, open_source, release_source, step_source,
@@ -17,7 +18,7 @@ use crate::records;
 use bson::Doc;
 use catalog::Collection;
 use errors::{Error, Result};
-use planner::{Choice, Plan};
+use planner::{Choice, Plan, Reads};
 use query::sort::SortPattern;
 use std::sync::Arc;
 use storage::View;
@@ -316,7 +317,7 @@ impl RecordStream {
             if more {
                 records::stored(&self.coll, scan.key(), scan.value())?;
             }
-            self.examined.docs += u64::from(more);
+            self.examined.docs += u64::from(more) + scan.take_passed();
             let now = if more {
                 Current::Scanned
             } else {
@@ -347,6 +348,29 @@ impl RecordStream {
                     return Err(e);
                 }
             }
+        }
+    }
+
+    /// What the plan reads from its beginning to its end, where that was counted or is estimated.
+    pub(crate) fn expected_reads(&self, ctx: &mut OpCtx) -> Result<Reads> {
+        let measure = Measure::new(ctx.engine, &self.view, &self.coll, None);
+        let reads = measure.reads(&[&self.plan.access]);
+        ctx.examined.planning += measure.counted();
+        match (measure.stopped(), reads.first()) {
+            (Some(stop), _) => Err(stop),
+            (None, reads) => Ok(reads.copied().unwrap_or_default()),
+        }
+    }
+
+    /// Results whose `_id` is not before `low`, and before `high`, need not come. Only a scan of
+    /// records in the order of `_id` passes over them.
+    pub(crate) fn leave_out(&mut self, low: Doc<'_>, high: Doc<'_>) {
+        if self.coll.is_numbered() || self.coll.collation.is_some() {
+            return;
+        }
+        if let Source::Records(scan) = &mut self.source {
+            let key = |id: Doc<'_>| self.coll.record_key(&bson::key::of(id.as_val()));
+            scan.leave_out(key(low), key(high));
         }
     }
 

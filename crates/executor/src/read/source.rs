@@ -167,7 +167,9 @@ pub(crate) fn step_source(
         }
         Source::Records(scan) => {
             ctx.tick(1)?;
-            if scan.next(step.view)? {
+            let more = scan.next(step.view)?;
+            step.examined.docs += scan.take_passed();
+            if more {
                 step.examined.docs += 1;
                 records::stored(step.coll, scan.key(), scan.value())?;
                 Ok(Some(Current::Scanned))

@@ -374,6 +374,27 @@ impl AccumulatorSpec {
         std::iter::once(&self.arg).chain(&self.n).collect()
     }
 
+    /// Whether of its group's documents those are enough that have the greatest value (`Some(true)`),
+    /// or the least, at a path where all have values that sort.
+    pub fn needs_end_of(&self, path: &str) -> Option<bool> {
+        match &self.kind {
+            Kind::Max if self.arg.as_path().as_deref() == Some(path) => Some(true),
+            Kind::Min if self.arg.as_path().as_deref() == Some(path) => Some(false),
+            Kind::Top {
+                order,
+                bottom,
+                single: true,
+                ..
+            } => match order.fields.as_slice() {
+                [by] if by.meta.is_none() && by.path.as_str() == path => {
+                    Some(by.descending != *bottom)
+                }
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
     /// Paths of the document that it reads; `None` when it may read all of it.
     pub fn needed_paths(&self) -> Option<BTreeSet<String>> {
         let mut all = Some(BTreeSet::new());

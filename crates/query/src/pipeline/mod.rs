@@ -124,6 +124,9 @@ pub trait Source: Send {
     /// Shows `to` the rows and single documents that it holds, always in the same order. `wanted`:
     /// [`Source::doc`] will be asked for before the next `advance`.
     fn parts(&mut self, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()>;
+    /// Whoever reads it needs no documents any more whose `_id` is not before `low` and before
+    /// `high`. They may come all the same.
+    fn leave_out(&mut self, _low: Doc<'_>, _high: Doc<'_>) {}
 }
 
 /// Whoever makes a pipeline idle between two batches, or wakes it: is shown what it holds. What
@@ -156,6 +159,8 @@ pub trait DocumentSource: Send {
     fn meta(&self) -> &Metadata {
         Metadata::NONE
     }
+    /// As [`Source::leave_out`].
+    fn leave_out(&mut self, _low: Doc<'_>, _high: Doc<'_>) {}
     fn as_any(&mut self) -> &mut dyn Any;
 }
 
@@ -567,10 +572,7 @@ impl Pipeline {
                     out = Box::new(series_top::Run::new(out, spec, behind, fused, needed, vars));
                     continue;
                 }
-                out = match series_last::wanted(u, behind) {
-                    Some(last) => Box::new(series_last::Run::new(out, u.clone(), last, needed)),
-                    None => Box::new(unpack::Run::new(out, u.clone(), behind, needed)),
-                };
+                out = u.attach(out, behind, needed);
                 continue;
             }
             if let Op::Lookup(l) = &s.op {

@@ -148,6 +148,10 @@ impl Source for Watched {
         self.input.meta()
     }
 
+    fn leave_out(&mut self, low: Doc<'_>, high: Doc<'_>) {
+        self.input.leave_out(low, high);
+    }
+
     fn parts(&mut self, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()> {
         self.input.parts(wanted, to)
     }
@@ -169,9 +173,13 @@ impl Pipeline {
     ) -> (Box<dyn Source>, Vec<usize>) {
         let mut out = self.narrowed(from, source, true);
         let mut numbers = Vec::new();
-        for s in self.stages.iter().skip(from) {
+        for (at, s) in self.stages.iter().enumerate().skip(from) {
             let n = watch.add();
-            out = watched(s.op.attach(out, vars), n);
+            out = match &s.op {
+                Op::Unpack(u) => u.attach(out, self.stages.split_at(at + 1).1, self.needed(at + 1)),
+                op => op.attach(out, vars),
+            };
+            out = watched(out, n);
             numbers.push(n);
         }
         // Watching takes as much of the stack again.

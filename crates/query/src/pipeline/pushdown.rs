@@ -1,7 +1,7 @@
 //! What of the beginning of a pipeline a query over the collection can answer.
 
 use super::group::Group;
-use super::{Op, Pipeline};
+use super::{Op, Pipeline, series_last};
 use crate::collation::Collation;
 use crate::expr::join_paths;
 use crate::filter::{Filter, Node, Test};
@@ -27,6 +27,9 @@ pub struct Pushdown {
     pub count_only: bool,
     /// The next stage makes its groups of one document each.
     pub group: Option<GroupPushdown>,
+    /// Of the documents that the query gives in the order of `_id` backwards few are wanted (see
+    /// [`Source::leave_out`](super::Source::leave_out)).
+    pub backwards: bool,
     /// How many stages the query stands for: [`Pipeline::attach`] takes the rest.
     pub consumed: usize,
 }
@@ -101,6 +104,7 @@ impl Pipeline {
                 needed: None,
                 count_only: false,
                 group: None,
+                backwards: self.wants_newest(),
                 consumed: 0,
             };
         }
@@ -146,8 +150,16 @@ impl Pipeline {
             limit,
             needed: self.needed(consumed),
             count_only,
+            backwards: false,
             consumed,
         }
+    }
+
+    /// Of the buckets that it begins with only the newest of each device are wanted.
+    fn wants_newest(&self) -> bool {
+        let behind = self.stages.get(1..).unwrap_or_default();
+        let wanted = self.unpack().and_then(|u| series_last::wanted(u, behind));
+        wanted == Some(true)
     }
 }
 

@@ -30,6 +30,10 @@ impl Source for Leaf {
     fn parts(&mut self, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()> {
         to.rows(&mut *self.rows, wanted)
     }
+
+    fn leave_out(&mut self, low: Doc<'_>, high: Doc<'_>) {
+        self.rows.leave_out(low, high);
+    }
 }
 
 pub(super) struct Empty;

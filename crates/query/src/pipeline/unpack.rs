@@ -4,7 +4,7 @@
 //! What the stages behind it say of the meta field and of the time decides which buckets are read
 //! ([`Unpack::selection`]); what they need decides which columns are taken out of a bucket.
 
-use super::{IdleVisitor, Op, PipelineHost, Source, Stage};
+use super::{IdleVisitor, Op, PipelineHost, Source, Stage, series_last};
 use crate::collation::Collation;
 use crate::expr::ParseEnv;
 use crate::filter::Filter;
@@ -33,6 +33,20 @@ impl Unpack {
             spec.as_doc().as_val(),
             Op::Unpack(Arc::new(self)),
         )
+    }
+
+    /// The stage on top of `input`. `behind` are the stages that follow; they need the paths
+    /// `needed`.
+    pub(super) fn attach(
+        self: &Arc<Unpack>,
+        input: Box<dyn Source>,
+        behind: &[Stage],
+        needed: Option<BTreeSet<String>>,
+    ) -> Box<dyn Source> {
+        match series_last::wanted(self, behind) {
+            Some(last) => Box::new(series_last::Run::new(input, self.clone(), last, needed)),
+            None => Box::new(Run::new(input, self.clone(), behind, needed)),
+        }
     }
 
     /// What the stages that follow say of buckets.

@@ -707,3 +707,42 @@ fn joins_that_may_be_turned_round() {
     let lets = r#"{"$lookup":{"from":"b","localField":"l","foreignField":"f","let":{"y":"$y"},"pipeline":[{"$match":{"$expr":{"$eq":["$x","$$y"]}}}],"as":"j"}},{"$unwind":"$j"}"#;
     assert!(turned(lets).is_empty());
 }
+
+/// Ten stages, of which filters move, and which nobody would write worse.
+const TEN: &str = r#"[
+    {"$addFields":{"w":{"$add":["$k",1]},"o.p":"$p"}},
+    {"$match":{"g":{"$in":[1,2,3]},"w":{"$gt":5}}},
+    {"$lookup":{"from":"b","localField":"l","foreignField":"f","as":"j"}},
+    {"$unwind":"$j"},
+    {"$match":{"j.x":{"$gte":1,"$lt":9},"k":{"$ne":null}}},
+    {"$project":{"k":1,"g":1,"w":1,"y":"$j.y","price":{"$multiply":["$j.price",{"$subtract":[100,"$j.discount"]}]}}},
+    {"$sort":{"k":1,"_id":1}},
+    {"$group":{"_id":"$g","sum":{"$sum":"$price"},"n":{"$sum":1},"first":{"$first":"$y"}}},
+    {"$match":{"_id":{"$lte":2},"n":{"$gt":1}}},
+    {"$limit":20}
+]"#;
+
+/// The least time of many rounds, in microseconds:
+/// `cargo test -p query --locked --lib -- optimizer::tests::ten_stages --ignored --nocapture`
+#[test]
+#[ignore = "a measurement"]
+fn ten_stages() {
+    const EACH: u32 = 200;
+    let stages = bson::json::parse_value(TEN).unwrap();
+    let least = |run: &dyn Fn()| {
+        let round = |_| {
+            let start = std::time::Instant::now();
+            (0..EACH).for_each(|_| run());
+            start.elapsed() / EACH
+        };
+        (0..300).map(round).min().unwrap().as_nanos() as f64 / 1000.0
+    };
+    let parse = || super::super::tests::parse_value_under(stages.as_val(), "").unwrap();
+    let pipeline = parse();
+    println!(
+        "parsed {:.1} us, optimized {:.1} us, both {:.1} us",
+        least(&|| _ = std::hint::black_box(parse())),
+        least(&|| _ = std::hint::black_box(pipeline.optimized())),
+        least(&|| _ = std::hint::black_box(parse().optimized())),
+    );
+}
