@@ -222,7 +222,9 @@ impl<'p> Planner<'p> {
         let Some((best, cost)) = ranked.next() else {
             return Choice::only(self.finish(self.scan(root, self.scan_reversed(), true)));
         };
-        let limited = self.req.limit.is_some_and(|l| l > 0);
+        // A limit ends no scan that has to be sorted.
+        let sorts = self.sort.is_some() && !best.sorted;
+        let limited = self.req.limit.is_some_and(|l| l > 0) && !sorts;
         let is_watched = !limited && !best.reads().exact;
         let other = |(c, of): (Candidate, Cost)| Estimated {
             rival: match is_watched {

@@ -39,7 +39,7 @@ const OF_WINNER: u64 = 4;
 const OF_LIKELY: u64 = 2;
 /// The same of a plan that is watched, as long as it has read no more than was thought.
 const OF_WATCHED: u64 = 6;
-/// The first turn of a plan that is watched: no longer than counting it was.
+/// The first turn of a plan that is watched: no longer than counting it was, which a limit makes short.
 const FIRST_WATCHED_TURN: u64 = 1024;
 /// A document costs as much as so many entries.
 const FETCH: u64 = 4;
@@ -157,7 +157,7 @@ pub(super) fn race(
     runners.sort_by_key(|r| !r.favourite);
     let wanted = req.limit.map_or(BATCH, |l| l.clamp(1, BATCH));
     let before = ctx.examined;
-    let won = run(ctx, &mut runners, wanted)?;
+    let won = run(ctx, &mut runners, wanted, req.limit.is_some())?;
     let all = runners.iter().map(Runner::cost).sum::<u64>();
     let mut winner = runners.swap_remove(won);
     winner.stream.examined.planning = all.saturating_sub(winner.cost());
@@ -193,7 +193,7 @@ fn note(
 }
 
 /// Lets each run in its turn until one has what is wanted; which that is.
-fn run(ctx: &mut OpCtx, runners: &mut [Runner], wanted: u64) -> Result<usize> {
+fn run(ctx: &mut OpCtx, runners: &mut [Runner], wanted: u64, limited: bool) -> Result<usize> {
     let first = runners.first();
     let watch = first.and_then(|r| r.watch);
     let of_first = match first {
@@ -202,8 +202,8 @@ fn run(ctx: &mut OpCtx, runners: &mut [Runner], wanted: u64) -> Result<usize> {
         _ => OF_LIKELY,
     };
     let mut turn = match watch {
-        Some(_) => FIRST_WATCHED_TURN,
-        None => FIRST_TURN,
+        Some(_) if !limited => FIRST_WATCHED_TURN,
+        _ => FIRST_TURN,
     };
     loop {
         let has_disappointed = runners.first().is_some_and(Runner::has_disappointed);
