@@ -10,7 +10,8 @@ import time
 import pytest
 
 from encrypted import tls_client, tls_options
-from harness import BINARY, Server, free_port
+from harness import BINARY, Server
+from mariadb import INSTALLED, mariadb
 
 LAB = BINARY.with_name("pando-lab")
 
@@ -136,28 +137,17 @@ def test_the_laboratory_at_postgresql_over_tls(authority, tmp_path):
         shutil.rmtree(home, ignore_errors=True)
 
 
-@pytest.mark.skipif(not shutil.which("mariadbd"), reason="no MariaDB here")
+@pytest.mark.skipif(not INSTALLED, reason="no MariaDB here")
 def test_the_laboratory_at_mariadb_over_tls(authority, tmp_path):
     certificate = authority.issue("certified")
     authority.issue("server")
-    data, socket, port = tmp_path / "data", tmp_path / "s", free_port()
-    user = ["--user=root"] if os.getuid() == 0 else []
-    done = run("mariadb-install-db", "--no-defaults", f"--datadir={data}", "--auth-root-authentication-method=normal", "--skip-test-db", *user)
-    assert done.returncode == 0, done.stderr
-    server = subprocess.Popen(
-        [
-            shutil.which("mariadbd"), "--no-defaults", *user, f"--datadir={data}", f"--port={port}", "--bind-address=127.0.0.1", f"--socket={socket}",
-            f"--ssl-cert={tmp_path}/server.pem", f"--ssl-key={tmp_path}/server.pem", f"--ssl-ca={authority.file}",
-        ],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )
-    try:
-        sql = """CREATE USER secret@'127.0.0.1' IDENTIFIED BY 'geheim' REQUIRE SSL; GRANT ALL ON *.* TO secret@'127.0.0.1';
-                 CREATE USER certified@'127.0.0.1' REQUIRE X509; GRANT ALL ON *.* TO certified@'127.0.0.1';"""
-        end = time.monotonic() + 60
-        while (done := run("mariadb", "--no-defaults", "-u", "root", f"--socket={socket}", "-e", sql)).returncode:
-            assert time.monotonic() < end, done.stderr
-            time.sleep(0.2)
+    own = f"{tmp_path}/server.pem"
+    with mariadb(tmp_path, f"--ssl-cert={own}", f"--ssl-key={own}", f"--ssl-ca={authority.file}") as server:
+        server.sql(
+            """CREATE USER secret@'127.0.0.1' IDENTIFIED BY 'geheim' REQUIRE SSL; GRANT ALL ON *.* TO secret@'127.0.0.1';
+               CREATE USER certified@'127.0.0.1' REQUIRE X509; GRANT ALL ON *.* TO certified@'127.0.0.1';"""
+        )
+        port = server.port
         verify = f"ssl-mode=VERIFY_IDENTITY&ssl-ca={authority.file}"
         out = tmp_path / "result.json"
         for who, options in [
@@ -177,6 +167,3 @@ def test_the_laboratory_at_mariadb_over_tls(authority, tmp_path):
             ("certified@", verify),
         ]:
             assert measure(f"mysql://{who}127.0.0.1:{port}/lab?{options}", out).returncode == 1, options
-    finally:
-        server.terminate()
-        server.wait(60)

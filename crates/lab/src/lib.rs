@@ -24,6 +24,7 @@
 pub mod bench;
 pub mod calibrate;
 pub mod cgroup;
+pub mod changed;
 pub mod compare;
 pub mod connection;
 pub mod distribution;
@@ -79,6 +80,9 @@ struct Lab {
     /// Lose what others have in tables (collections) of the names that are needed; else they are refused.
     #[arg(long, global = true)]
     overwrite: bool,
+    /// Change settings of a whole server where the durability needs it, and set them back at the end.
+    #[arg(long, global = true)]
+    change_settings: bool,
 }
 
 #[derive(Subcommand)]
@@ -194,6 +198,10 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
     if lab.overwrite {
         targets::mark::overwrite();
     }
+    if lab.change_settings {
+        changed::allow();
+    }
+    changed::restore_left();
     // Without a word, the short study.
     let command = match lab.command {
         Some(command) => command,
@@ -204,7 +212,9 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
             _ => unreachable!("the short study has defaults"),
         },
     };
-    match dispatch(command) {
+    let done = dispatch(command);
+    changed::restore();
+    match done {
         // As a shell expects of what Ctrl-C ended.
         Ok(_) if fleet::interrupted() => ExitCode::from(130),
         Ok(true) => ExitCode::SUCCESS,

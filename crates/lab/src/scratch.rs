@@ -11,7 +11,8 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-const PREFIX: &str = "pando-lab-";
+/// How our folders are called.
+pub const PREFIX: &str = "pando-lab-";
 const MARKER: &str = ".run";
 
 pub struct Scratch {
@@ -72,7 +73,7 @@ fn mark(dir: &Path) -> std::io::Result<File> {
 }
 
 /// Takes the lock unless somebody has it. Processes that we start do not inherit the file.
-fn lock(file: &File) -> bool {
+pub(crate) fn lock(file: &File) -> bool {
     use std::os::fd::AsRawFd;
     // SAFETY: the descriptor is open as long as `file` lives.
     unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }

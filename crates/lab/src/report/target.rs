@@ -2,7 +2,7 @@
 
 use crate::connection::{Address, Connection};
 use crate::process::disk_bytes;
-use bson::doc;
+use bson::{Doc, DocBuf, Writer, doc};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -96,6 +96,11 @@ impl TargetInfo {
         if connection.is_encrypted() {
             settings.insert("tls".to_string(), "yes".to_string());
         }
+        let started = started_with(connection);
+        if let Some(parsed) = &started {
+            flatten("", parsed.as_doc(), &mut settings);
+        }
+        settings.extend(parameters(connection));
         let mut info = TargetInfo {
             url: target.url.clone(),
             product,
@@ -107,22 +112,87 @@ impl TargetInfo {
         };
         // A router keeps nothing: what its shards keep is not known here.
         let local = info.pid.is_some() && !connection.is_router();
-        info.keeps_data_in(data_folder(connection), local);
+        info.keeps_data_in(started.as_ref().and_then(data_folder), local);
         info
     }
 }
 
-/// What the server was told of its place.
-fn data_folder(connection: &mut Connection) -> Option<String> {
+/// What the server was started with.
+fn started_with(connection: &mut Connection) -> Option<DocBuf> {
     let said = connection.try_command("admin", doc! {"getCmdLineOpts": 1}.as_doc());
-    let said = said.ok()?;
-    let storage = said.get("parsed")?.as_doc()?.get("storage")?.as_doc()?;
+    Some(said.ok()?.get("parsed")?.as_doc()?.to_buf())
+}
+
+fn data_folder(started: &DocBuf) -> Option<String> {
+    let storage = started.get("storage")?.as_doc()?;
     Some(storage.get("dbPath")?.as_str()?.to_string())
+}
+
+/// Parts of a configuration that say where a server is, not what work costs there.
+const PLACES: [&str; 6] = [
+    "config",
+    "net",
+    "processManagement",
+    "security",
+    "systemLog",
+    "storage.dbPath",
+];
+
+/// A configuration as `storage.engine` = `wiredTiger`, without places and secrets.
+fn flatten(within: &str, d: Doc<'_>, into: &mut BTreeMap<String, String>) {
+    for e in d {
+        let name = match within {
+            "" => e.name.to_string(),
+            _ => format!("{within}.{}", e.name),
+        };
+        if PLACES.contains(&&*name) {
+            continue;
+        }
+        match e.val.as_doc() {
+            Some(d) => flatten(&name, d, into),
+            None => {
+                let plain = e.val.as_str().map(str::to_string);
+                into.insert(name, plain.unwrap_or_else(|| e.val.to_string()));
+            }
+        }
+    }
+}
+
+/// Parameters that decide what a write costs: how often the log and the data are synced.
+fn parameters(connection: &mut Connection) -> BTreeMap<String, String> {
+    let names = ["journalCommitInterval", "syncdelay"];
+    let mut told = |name: &str| {
+        let mut asked = Writer::new();
+        asked.i32("getParameter", 1).i32(name, 1);
+        let said = connection
+            .try_command("admin", asked.finish().as_doc())
+            .ok()?;
+        Some((name.to_string(), said.get(name)?.to_string()))
+    };
+    names.into_iter().filter_map(&mut told).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_configuration_is_told_without_places() {
+        let parsed = doc! {
+            "net": doc! {"port": 27017},
+            "storage": doc! {"dbPath": "/data", "engine": "wiredTiger", "journal": doc! {"commitIntervalMs": 5}},
+            "replication": doc! {"replSet": "rs0"},
+        };
+        let mut told = BTreeMap::new();
+        flatten("", parsed.as_doc(), &mut told);
+        let told: Vec<String> = told.iter().map(|(n, v)| format!("{n}={v}")).collect();
+        let wanted = [
+            "replication.replSet=rs0",
+            "storage.engine=wiredTiger",
+            "storage.journal.commitIntervalMs=5",
+        ];
+        assert_eq!(told, wanted);
+    }
 
     #[test]
     fn the_disk_that_a_server_takes() {

@@ -101,6 +101,7 @@ pub fn main(args: Args) -> Result<bool> {
     course(left(&args, &draft, targets.len() * repeats));
     let mut infos = Vec::new();
     for target in &targets {
+        target.ready(args.durability)?;
         let mut info = target.info()?;
         draft.tell_apart(&mut info);
         draft.add_target(info.clone());

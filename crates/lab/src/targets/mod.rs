@@ -52,6 +52,10 @@ pub struct Table {
 /// A database under measurement.
 pub trait Target: Send + Sync {
     fn url(&self) -> &str;
+    /// Sees that the server keeps what a durability promises, before anything is measured.
+    fn ready(&self, _durability: Durability) -> Result<()> {
+        Ok(())
+    }
     /// Product, version, settings, and its process when it runs on this machine.
     fn info(&self) -> Result<TargetInfo>;
     /// The database that the URL names.
@@ -240,6 +244,11 @@ pub fn open_all(urls: &[String]) -> Result<Vec<Arc<dyn Target>>> {
         return Err(Fault::Target("none of the targets answered".into()));
     }
     Ok(there)
+}
+
+/// Sets a server's setting back to what it was before a run.
+pub fn set_back(setting: &crate::changed::Setting) -> Result<()> {
+    mysql::set_back(setting)
 }
 
 /// Refuses what a database without unacknowledged writes cannot do.

@@ -36,6 +36,10 @@ impl Target for Split {
         &self.shown
     }
 
+    fn ready(&self, durability: Durability) -> Result<()> {
+        self.parts.iter().try_for_each(|p| p.ready(durability))
+    }
+
     fn info(&self) -> Result<TargetInfo> {
         let infos = self.parts.iter().map(|p| p.info());
         let infos = infos.collect::<Result<Vec<_>>>()?;

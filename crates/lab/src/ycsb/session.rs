@@ -77,6 +77,7 @@ impl Session {
         spec: Spec,
         durability: Durability,
     ) -> Result<Session> {
+        target.ready(durability)?;
         let info = target.info()?;
         let db = target.database().unwrap_or_else(|| "ycsb".into());
         Ok(Session {

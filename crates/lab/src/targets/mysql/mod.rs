@@ -3,7 +3,8 @@
 //!
 //! Statements are prepared on every connection in the same order, so that their numbers are their places behind the
 //! connection's first; requests are made with the places and fitted to the connection when they are sent. Durability, for
-//! InnoDB: `w1` is `innodb_flush_log_at_trx_commit = 2` (written at once, synced each second), the others 1. MyISAM and Aria know no such promise: their tables take every durability and keep none.
+//! InnoDB: `w1` asks for `innodb_flush_log_at_trx_commit = 2` (written at once, synced each second), the others for 1. MyISAM
+//! and Aria know no such promise: their tables take every durability and keep none.
 
 mod dialect;
 mod packets;
@@ -12,18 +13,40 @@ mod session;
 use super::encryption::{Encryption, Route};
 use super::mark::{self, Owner};
 use super::{Dialect, Key, Table, Target, Url, acknowledged_only};
+use crate::changed::{self, Setting};
 use crate::fault::{Fault, Result};
 use crate::report::{Sizes, TargetInfo};
+use crate::scratch;
 use crate::terms::Durability;
 use dialect::{MyDialect, full_name, quoted};
 use session::My;
 use std::collections::BTreeMap;
+use std::path::{Component, Path};
 use std::sync::Arc;
 
 pub struct MySql {
     route: Route,
     text: String,
+    /// As it was given, with its password.
+    given: String,
     engine: &'static str,
+}
+
+/// How InnoDB's log is synced: 1 with each commit; 0 and 2 each second.
+const FLUSH: &str = "innodb_flush_log_at_trx_commit";
+
+/// Sets a server's setting back to what it was.
+pub fn set_back(setting: &Setting) -> Result<()> {
+    let is_known = setting.name == FLUSH && matches!(&*setting.value, "0" | "1" | "2" | "3");
+    if !is_known {
+        return Err(Fault::Local(format!(
+            "'{} = {}' is no setting that is ever changed",
+            setting.name, setting.value
+        )));
+    }
+    let server = MySql::open(&setting.url)?;
+    let mut c = My::connect(&server.route)?;
+    c.run(&format!("SET GLOBAL {FLUSH} = {}", setting.value))
 }
 
 const ENGINES: [&str; 3] = ["InnoDB", "MyISAM", "Aria"];
@@ -41,6 +64,7 @@ impl MySql {
         let encryption = Encryption::of_mysql(&url)?;
         Ok(MySql {
             text: url.text.clone(),
+            given: text.to_string(),
             route: Route { url, encryption },
             engine,
         })
@@ -48,6 +72,17 @@ impl MySql {
 }
 
 impl MySql {
+    /// Whether the laboratory has started the server: its data lies in a folder of ours.
+    fn is_of_the_laboratory(&self, c: &mut My) -> bool {
+        let is_ours = |part: Component<'_>| {
+            let name = part.as_os_str().to_string_lossy();
+            name.starts_with(scratch::PREFIX)
+        };
+        self.route.url.host.is_local()
+            && c.value("SELECT @@datadir")
+                .is_ok_and(|dir| Path::new(&dir).components().any(is_ours))
+    }
+
     /// What the table's file takes of the disk; MariaDB and MySQL name their list of files differently.
     fn tablespace(&self, c: &mut My, table: &Table) -> Option<u64> {
         let lists = ["innodb_sys_tablespaces", "innodb_tablespaces"];
@@ -64,6 +99,45 @@ impl MySql {
 impl Target for MySql {
     fn url(&self) -> &str {
         &self.text
+    }
+
+    /// The setting is one of the whole server: unless we have started it, it is changed with `--change-settings` only. Without it a server that syncs more
+    /// than was asked for is measured as it is, which its settings on the page say; one that syncs less is refused.
+    fn ready(&self, durability: Durability) -> Result<()> {
+        acknowledged_only("MySQL", durability)?;
+        if self.engine != "InnoDB" {
+            return Ok(());
+        }
+        let mut c = My::connect(&self.route)?;
+        let is = c.value(&format!("SELECT @@{FLUSH}"))?;
+        let asked = if durability == Durability::W1 {
+            "2"
+        } else {
+            "1"
+        };
+        if is == asked {
+            return Ok(());
+        }
+        let set = format!("SET GLOBAL {FLUSH} = {asked}");
+        if self.is_of_the_laboratory(&mut c) {
+            return c.run(&set);
+        }
+        if changed::is_allowed() {
+            changed::remember(Setting {
+                url: self.given.clone(),
+                name: FLUSH.into(),
+                value: is,
+            })?;
+            return c.run(&set);
+        }
+        if is == "1" {
+            return Ok(());
+        }
+        Err(Fault::Usage(format!(
+            "{}: {FLUSH} is {is}, and --durability {} needs {asked}: --change-settings sets it for the run, and sets it back",
+            self.text,
+            durability.name()
+        )))
     }
 
     fn info(&self) -> Result<TargetInfo> {
@@ -214,13 +288,6 @@ impl Target for MySql {
 
     fn dialect(&self, table: &Arc<Table>, durability: Durability) -> Result<Box<dyn Dialect>> {
         acknowledged_only("MySQL", durability)?;
-        if self.engine == "InnoDB" {
-            let flush = if durability == Durability::W1 { 2 } else { 1 };
-            let mut c = My::connect(&self.route)?;
-            c.run(&format!(
-                "SET GLOBAL innodb_flush_log_at_trx_commit = {flush}"
-            ))?;
-        }
         Ok(Box::new(MyDialect::new(&self.route, table)))
     }
 }
