@@ -7,6 +7,7 @@ from datetime import datetime
 from itertools import count
 
 import pytest
+from bson import ObjectId
 from pymongo.errors import OperationFailure
 from sharded_cluster import at_rest
 from test_pipeline_optimizer import INHIBIT, SHAPES, Generator, inhibited
@@ -172,6 +173,40 @@ def test_what_a_view_asks_for_is_divided_too(read, db):
     assert len(given) == 100 and all(0 < documents <= 101 for documents, _ in sent.values())
     explained = db.command("explain", {"aggregate": "t", "pipeline": [{"$sort": {"h": 1}}, {"$match": {"k": 700}}, {"$count": "n"}], "cursor": {}})
     assert list(explained["shards"]) == ["s1"]
+
+
+def test_what_lies_beside_a_target_is_written_where_it_is(read, cluster, db):
+    """The target is on the first shard, which writes its own documents; those of the second come through the router."""
+    few = [{"$match": {"g": {"$lt": 10}}}, {"$set": {"w": 1}}]
+    want = sorted((d["_id"] for d in db.plain.find({"g": {"$lt": 10}})))
+    add = {"$merge": {"into": "added", "whenMatched": [{"$set": {"w": {"$add": ["$w", "$$new.w"]}}}]}}
+    db.added.create_index("w")
+    for last, times in [(add, 1), (add, 2), (add, 3), ({"$out": "added"}, 1), ({"$out": "made"}, 1), ({"$merge": {"into": "made", "whenMatched": "merge"}}, 1)]:
+        given, documents, sent = read([*few, last])
+        assert given == [] and documents >= 500, (last, documents)
+        assert sent["s0"][0] == 0 and sent["s0"][1] < 3000, (last, sent)
+        assert sent["s1"][0] == 250, (last, sent)
+        target = db[last["$out"] if "$out" in last else last["$merge"]["into"]]
+        assert sorted(d["_id"] for d in target.find({"w": times, "pad": PAD})) == want == sorted(target.distinct("_id")), last
+    assert [i["name"] for i in db.added.list_indexes()] == ["_id_", "w_1"], "$out keeps the target's indexes"
+    # Each shard has documents that fail, whichever comes first.
+    for last, code in [
+        ({"$merge": {"into": "made", "whenMatched": "fail"}}, 11000),
+        ({"$merge": {"into": "none", "whenNotMatched": "fail"}}, 13113),
+        ({"$merge": {"into": "none", "on": "w"}}, 51183),
+    ]:
+        with pytest.raises(OperationFailure) as refused:
+            db.t.aggregate([*few, last])
+        assert refused.value.code == code
+    with pytest.raises(OperationFailure) as refused:
+        db.t.aggregate([{"$set": {"_id": 1}}, {"$out": "made"}])
+    assert refused.value.code == 11000 and db.made.count_documents({}) == 500
+    # Stages that need all documents, or another collection, run as before.
+    for stages, n in [([{"$sort": {"k": 1}}, {"$limit": 700}], 700), ([{"$group": {"_id": "$g"}}], 20), ([{"$unionWith": "u"}, {"$project": {"k": 1}}], 1000)]:
+        db.t.aggregate([*stages, {"$out": "all"}] if "$unionWith" not in stages[0] else [*stages, {"$merge": {"into": "all", "whenMatched": "keepExisting"}}])
+        assert db["all"].count_documents({}) in (n, 1000)
+    assert not [n for n in db.list_collection_names() if n.startswith("tmp")]
+    assert all(open_cursors(cluster, name) == 0 for name in cluster.shards)
 
 
 def test_explain_tells_what_each_shard_gets(db):
@@ -360,6 +395,19 @@ def open_cursors(cluster, name):
 class Divided(Generator):
     """What is divided between shards and router, in all ways."""
 
+    def stage(self):
+        r = self.r
+        if r.random() < 0.85:
+            return super().stage()
+        by = {"connectFromField": r.choice(["a", "b", "a.b", "_id"]), "connectToField": r.choice(["_id", "a", "b"])}
+        more = r.choice([{}, {"maxDepth": r.randint(0, 2)}, {"restrictSearchWithMatch": {"_id": {"$lt": r.randint(5, 30)}}}])
+        return r.choice(
+            [
+                {"$graphLookup": {"from": "kin", "startWith": r.choice(["$a", "$b", "$_id", "$a.b"]), **by, **more, "as": "w"}},
+                {"$lookup": {"from": "kin", "localField": r.choice(["a", "b", "_id"]), "foreignField": r.choice(["_id", "a"]), "as": "w"}},
+            ]
+        )
+
     def reduced(self):
         r = self.r
         by = r.choice(["$a", "$b", "$c", {"x": "$b"}, None])
@@ -420,6 +468,26 @@ def outcome(coll, pipeline):
         return e.code
 
 
+def together(v):
+    """The pipeline with the other sides of its joins in one place."""
+    if isinstance(v, dict):
+        return {k: together(x) for k, x in v.items()}
+    if isinstance(v, list):
+        return [together(x) for x in v]
+    return "kin_together" if v == "kin" else v
+
+
+def written(db, coll, pipeline):
+    """What a pipeline leaves in a collection, or why it does not. An `_id` that is made up is not compared."""
+    db.drop_collection("made_by")
+    try:
+        coll.aggregate([*pipeline, {"$out": "made_by"}])
+    except OperationFailure as e:
+        return e.code
+    found = [normal({k: None if isinstance(v, ObjectId) else v for k, v in d.items()}) for d in db.made_by.find()]
+    return sorted(repr(sorted(d.items())) for d in found)
+
+
 def test_random_pipelines_give_the_same(cluster, db):
     r = random.Random(SEED)
     g = Divided(r)
@@ -430,6 +498,11 @@ def test_random_pipelines_give_the_same(cluster, db):
         for field in ["a", "a.b", "b"]:
             coll.create_index(field)
     db.other.insert_many([g.document(i) for i in range(30)])
+    kin = shard(db, "kin", {"_id": 1}, at=[12])
+    documents = [g.document(i) for i in range(30)]
+    for coll in [kin, db.kin_together]:
+        coll.insert_many(documents)
+        coll.create_index("a")
     first = {"$addFields": {"d": "$a"}}
     db.create_collection("view", viewOn="other", pipeline=[first])
     db.create_collection("on", viewOn="spread", pipeline=[first])
@@ -437,10 +510,13 @@ def test_random_pipelines_give_the_same(cluster, db):
     for i in range(PIPELINES):
         pipeline = g.stages()
         whole = [first, *pipeline]
-        want = outcome(db.together, inhibited(whole))
+        alone = inhibited(together(whole))
+        want = outcome(db.together, alone)
         if isinstance(want, int):
             continue
         compared += 1
         for found in [outcome(spread, whole), outcome(db.on, pipeline), outcome(spread, [first, INHIBIT, *pipeline])]:
             assert found == want, f"PANDO_SEED={SEED} ({i}): {whole}"
+        if i % 4 == 0:
+            assert written(db, spread, whole) == written(db, db.together, alone), f"PANDO_SEED={SEED} ({i}), $out: {whole}"
     assert compared > PIPELINES // 2

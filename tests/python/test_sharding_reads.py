@@ -197,6 +197,14 @@ def test_merge(joined, cluster):
     joined.client.drop_database(other.name)
 
 
+def test_more_than_a_batch_of_one_shard_is_merged(joined):
+    """The cursor on the source's shard is of the client's session."""
+    target = shard(joined, "target", {"_id": 1}, at=[1000])
+    joined.many.insert_many([{"_id": n} for n in range(2500)])
+    joined.many.aggregate([{"$merge": "target"}])
+    assert target.count_documents({}) == 2500
+
+
 def test_merge_finds_its_shards_while_ranges_move(joined, cluster):
     target = shard(joined, "target", {"k": 1}, at=[50])
     with cluster.routers[0].client() as other:
@@ -204,6 +212,33 @@ def test_merge_finds_its_shards_while_ranges_move(joined, cluster):
             joined.client.admin.command("moveChunk", target.full_name, find={"k": 75}, to=f"s{n % 2}")
             other[joined.name].orders.aggregate([{"$project": {"k": "$n", "round": {"$literal": n}}}, {"$merge": "target"}])
             assert target.count_documents({"round": n}) == 100 == target.count_documents({})
+
+
+def test_each_document_is_merged_once_while_ranges_move(joined, cluster):
+    """The shard that has the target writes its own documents, in the versions that the others' were read in."""
+    orders, add = joined.orders, [{"$set": {"rounds": {"$add": ["$rounds", 1]}}}]
+    merge = {"$merge": {"into": "counted", "whenMatched": add}}
+    orders.aggregate([{"$project": {"rounds": {"$literal": 0}}}, merge])
+    assert joined.counted.count_documents({"rounds": 0}) == 100
+    stop, moved = threading.Event(), []
+
+    def move():
+        with cluster.routers[0].client() as other:
+            while not stop.is_set():
+                other.admin.command("moveChunk", orders.full_name, find={"n": 75}, to=f"s{len(moved) % 2}")
+                moved.append(1)
+
+    mover = threading.Thread(target=move)
+    mover.start()
+    try:
+        for n in range(1, 41):
+            orders.aggregate([{"$match": {"n": {"$gte": 0}}}, merge])
+            found = {d["rounds"] for d in joined.counted.find()}
+            assert found == {n}, (n, found, len(moved))
+    finally:
+        stop.set()
+        mover.join()
+    assert len(moved) > 1 and joined.counted.count_documents({}) == 100
 
 
 def read(stream, n):

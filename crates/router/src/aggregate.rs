@@ -12,13 +12,13 @@ use crate::foreign::within;
 use crate::merge::Merge;
 use crate::merging::Merging;
 use crate::metadata::{Placement, Whole};
-use crate::pipeline_parts::{Asked, Parts};
+use crate::pipeline_parts::{Asked, Parts, list};
 use crate::request::{Command, finish};
-use crate::scratch::compute;
+use crate::scratch::{compute, sound};
 use crate::service_impl::Router;
 use crate::small_side::small_side;
 use crate::{Failure, Outcome, change_stream, ddl, merge_into, views};
-use bson::{Doc, DocBuf, Val, Value, Writer};
+use bson::{Doc, DocBuf, Val, Value, Writer, doc};
 use errors::{Code, err};
 use query::expr::ParseEnv;
 use query::pipeline::{ParseCtx, Pipeline};
@@ -445,6 +445,59 @@ fn without_collection(router: &Router, command: &Command<'_>) -> Outcome<DocBuf>
         merging: None,
     };
     Ok(cursors::renumber(reply, router.cursors.add(&ns, source)))
+}
+
+/// Cursors of a pipeline's documents: those of one shard by themselves.
+pub(crate) struct Apart {
+    /// The reply with the cursor of all others'.
+    pub others: DocBuf,
+    /// That of the one's, which has read nothing yet.
+    pub of_one: DocBuf,
+    /// Where the documents were when the cursors were opened.
+    pub placement: Placement,
+}
+
+/// Opens a pipeline of a sharded collection so that the documents of one shard come by themselves;
+/// `None` where it does more than look at one document at a time, reads other collections, or needs
+/// that shard not, or no other. `command`: the aggregate that reads them.
+pub(crate) fn apart(router: &Router, command: &Command<'_>, one: &str) -> Outcome<Option<Apart>> {
+    let stages = command.field("pipeline").and_then(Val::as_array);
+    let stages = stages.unwrap_or(Doc::EMPTY);
+    if command.collection().is_empty() || !is_of_one_collection(command.db, stages) {
+        return Ok(None);
+    }
+    let ns = command.namespace()?;
+    router.cluster.agree(&ns, |placement| {
+        let Some(placement @ Placement::Sharded(_)) = placement else {
+            return Ok(None);
+        };
+        let mut shards = pipeline_targets(command, command.body, placement, stages)?;
+        shards.dedup();
+        let (of_one, others): (Vec<_>, Vec<_>) = shards.into_iter().partition(|s| **s == *one);
+        let ([one], false) = (of_one.as_slice(), others.is_empty()) else {
+            return Ok(None);
+        };
+        let holds = command.collation(placement);
+        let asked = asked(command.db, command.body, holds)?;
+        let parts = Parts::of(&asked, stages, &|_, _| Ok(None))?;
+        if !parts.looks_at_each() {
+            return Ok(None);
+        }
+        let mut w = command.without(&["pipeline", "cursor"]);
+        w.doc("cursor", doc! {"batchSize": 0}.as_doc());
+        w.val("pipeline", list(&parts.on_shards).as_val());
+        let reply = sound(router.send(command, placement, one, &naming(w.finish(), one), &[])?)?;
+        let of_one = cursors::adopt(router, &ns, one, reply);
+        let opened = in_parts(router, command, placement, &ns, &others, parts, holds);
+        let others = opened.inspect_err(|_| {
+            cursors::end(router, &ns, cursors::cursor_id(&of_one));
+        })?;
+        Ok(Some(Apart {
+            others,
+            of_one,
+            placement: placement.clone(),
+        }))
+    })
 }
 
 fn split(

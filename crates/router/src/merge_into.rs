@@ -5,21 +5,36 @@
 //! the version of the target. `$out` fills a collection beside its target, and the shard replaces
 //! the target by that one at once.
 //!
+//! Where the documents are on several shards, and the target as a whole is on one of these, that shard
+//! writes its own while the router hands on those of the others: they do not come here.
+//!
+//! ```text
+//! cursors of all documents ── the target's shard: [the same stages, {$merge}], with the versions of
+//!        │                    before    └── refused as stale: its cursor is read in its place
+//!        └── the other shards' documents, batch by batch ── the target's shard
+//! ```
+//! The cursors are opened first, so what they show is of the versions that the writing shard is told:
+//! it has the same documents as its cursor, or does nothing.
+//!
 //! Invariant: a document is written by the shard that owns its place. A batch that a shard has
 //! written is not sent again, whatever the next one says. The target of `$out` is replaced where it is:
 //! one that has moved while the documents were gathered is left as it is, and they are gathered anew.
 
-use crate::aggregate::{Written, stage_of};
+use crate::aggregate::{Apart, Written, stage_of};
 use crate::chunks::lock;
+use crate::cluster_stages::naming;
 use crate::cursors;
 use crate::metadata::{Placement, Whole};
 use crate::request::{Command, finish, own};
+use crate::routing::{UnderWay, received};
 use crate::scratch::sound;
 use crate::service_impl::Router;
+use crate::upstream::with_fields;
 use crate::write::shard_at;
 use crate::{Failure, Outcome, aggregate, ddl, write_concern};
 use bson::{Doc, DocBuf, ObjectId, Val, Writer, doc};
 use errors::err;
+use service::Request;
 use sharding::RoutingTable;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -138,7 +153,71 @@ fn fill(
         w.push(*s);
     });
     w.close().value("cursor", doc! {"batchSize": 1000});
-    let mut reply = own(router, &w.finish(), aggregate::run)?;
+    let body = w.finish();
+    let Some((apart, shard, under_way)) = begin_beside(router, command, &body, before, target)?
+    else {
+        let reply = own(router, &body, aggregate::run)?;
+        return hand_on(router, command, reply, target, concerns);
+    };
+    let handed_on = hand_on(router, command, apart.others, target, concerns);
+    // It is waited for whatever became of the others: what it does is part of the command.
+    let reply = received(under_way).and_then(|reply| router.cluster.judge(&shard, reply));
+    if let (Ok(()), Err(Failure::Stale(_))) = (&handed_on, &reply) {
+        return hand_on(router, command, apart.of_one, target, concerns);
+    }
+    let ns = command.namespace()?;
+    cursors::end(router, &ns, cursors::cursor_id(&apart.of_one));
+    handed_on?;
+    note(concerns, sound(reply?)?, &shard);
+    Ok(())
+}
+
+/// Has the shard where the target is as a whole write its own documents, where others have some too.
+/// `body`: the aggregate that reads them.
+fn begin_beside(
+    router: &Router,
+    command: &Command<'_>,
+    body: &DocBuf,
+    before: &[Val<'_>],
+    target: &Target,
+) -> Outcome<Option<(Apart, Arc<str>, UnderWay)>> {
+    let Some((shard, stage)) = target.whole_on() else {
+        return Ok(None);
+    };
+    let request = Request::own(body.as_doc());
+    let Some(apart) = aggregate::apart(router, &Command::of(&request)?, &shard)? else {
+        return Ok(None);
+    };
+    let mut w = command.without(&["pipeline", "cursor"]);
+    w.open_array("pipeline");
+    before.iter().for_each(|s| {
+        w.push(*s);
+    });
+    w.push(stage.as_doc().as_val());
+    w.close().value("cursor", doc! {});
+    if let Target::Itself { ns, whole, .. } = target
+        && let Some(whole) = whole
+    {
+        let placement = Placement::Whole(whole.clone());
+        let told = router.cluster.target_of(ns, &placement, &shard);
+        w.doc("writesTo", told.as_doc());
+    }
+    let (body, placement) = (naming(w.finish(), &shard), &apart.placement);
+    let message = router
+        .cluster
+        .versioned(placement, &shard, body.as_doc(), &[]);
+    let under_way = router.cluster.begin(&shard, message);
+    Ok(Some((apart, shard, under_way)))
+}
+
+/// Writes all that a cursor gives.
+fn hand_on(
+    router: &Router,
+    command: &Command<'_>,
+    mut reply: DocBuf,
+    target: &Target,
+    concerns: &mut Concerns,
+) -> Outcome<()> {
     let (mut batch, mut bytes) = (Vec::new(), 0);
     loop {
         for d in cursors::batch_of(&reply) {
@@ -156,6 +235,7 @@ fn fill(
         let ns = command.namespace()?;
         let collection = ns.split_once('.').map_or("", |(_, c)| c);
         let more = doc! {"getMore": id, "collection": collection, "$db": command.db};
+        let more = with_fields(more.as_doc(), command.session_fields().as_doc());
         reply = own(router, &more, cursors::get_more)?;
     }
     match batch.is_empty() {
@@ -176,6 +256,8 @@ enum Target {
         ns: String,
         db: String,
         stage: DocBuf,
+        /// Where it is, if it is not sharded.
+        whole: Option<Whole>,
     },
 }
 
@@ -199,6 +281,10 @@ impl Target {
         for e in given.iter().filter(|e| e.name != "into") {
             w.val(e.name, e.val);
         }
+        let whole = match &placement {
+            Some(Placement::Whole(whole)) => Some(whole.clone()),
+            _ => None,
+        };
         if let Some(Placement::Sharded(table)) = &placement {
             let key: Vec<&str> = table.key().names().collect();
             match given.get("on") {
@@ -217,7 +303,22 @@ impl Target {
             ns: written.ns(),
             db: written.db.clone(),
             stage: w.finish(),
+            whole,
         })
+    }
+
+    /// The shard that it is on as a whole, and the stage by which that writes its own documents.
+    fn whole_on(&self) -> Option<(Arc<str>, DocBuf)> {
+        match self {
+            Target::Itself { stage, whole, .. } => {
+                Some((whole.as_ref()?.shard.clone(), stage.clone()))
+            }
+            Target::Beside { db, name, home } => {
+                let into = doc! {"db": db, "coll": name};
+                let inserts = doc! {"into": into, "on": "_id", "whenMatched": "fail"};
+                Some((home.clone(), doc! {"$merge": inserts}))
+            }
+        }
     }
 
     fn write(
@@ -245,7 +346,7 @@ impl Target {
                     None => Ok(()),
                 }
             }
-            Target::Itself { ns, db, stage } => {
+            Target::Itself { ns, db, stage, .. } => {
                 merge(router, command, (ns, db), stage, docs, concerns)
             }
         }

@@ -434,6 +434,13 @@ impl Parts {
         Ok(())
     }
 
+    /// Shards do all of it, each document by itself.
+    pub fn looks_at_each(&self) -> bool {
+        let chooses = self.skip > 0 || self.limit.is_some();
+        let plain = !self.wrapped && !self.states && matches!(self.order, Order::None);
+        self.here.is_empty() && plain && !chooses
+    }
+
     /// The two parts, for people.
     pub fn shown(&self) -> (Value, Value) {
         (list(&self.on_shards), list(&self.here))
@@ -494,7 +501,7 @@ fn number(stage: Val<'_>, name: &str) -> Option<u64> {
 }
 
 /// What has the bytes of a stage.
-trait AsStage {
+pub(crate) trait AsStage {
     fn val(&self) -> Val<'_>;
 }
 
@@ -556,7 +563,7 @@ fn sample_size(rest: &[Val<'_>]) -> Option<i64> {
 }
 
 /// Stages as an array.
-fn list<S: AsStage>(stages: impl IntoIterator<Item = S>) -> Value {
+pub(crate) fn list<S: AsStage>(stages: impl IntoIterator<Item = S>) -> Value {
     let mut w = Writer::new_array();
     for stage in stages {
         w.push(stage.val());

@@ -134,6 +134,12 @@ const READS: [&str; 12] = [
     "dataSize",
 ];
 
+/// Whether stages end with one that writes: what was merged once is not to be merged again.
+fn is_written(stages: Doc<'_>) -> bool {
+    let last = stages.values().last().and_then(|s| s.as_doc()?.first());
+    last.is_some_and(|e| matches!(e.name, "$merge" | "$out"))
+}
+
 impl<'m> Asked<'m> {
     /// Of a whole message.
     pub fn of(message: &'m [u8]) -> Outcome<Asked<'m>> {
@@ -150,6 +156,7 @@ impl<'m> Asked<'m> {
                 "maxTimeMS" => most = e.val.to_i64_exact().filter(|ms| *ms > 0),
                 "autocommit" => in_transaction = true,
                 "mergeTarget" => merges = true,
+                "pipeline" => merges |= e.val.as_array().is_some_and(is_written),
                 _ => {}
             }
         }
@@ -953,6 +960,16 @@ pub(crate) mod tests {
             ),
             (
                 doc! {"aggregate": 1, "mergeTarget": "d.c", "$readPreference": secondary()},
+                Mode::Primary,
+                None,
+                false,
+            ),
+            // What writes is not done twice.
+            (
+                doc! {
+                    "aggregate": "c", "$readPreference": secondary(),
+                    "pipeline": bson::array![doc! {"$match": doc! {}}, doc! {"$merge": "d"}],
+                },
                 Mode::Primary,
                 None,
                 false,

@@ -105,6 +105,12 @@ const FENCE_WAIT_MILLIS: i64 = 500;
 /// How long who was refused waits for another who finds out why.
 const OTHERS_PATIENCE: Duration = Duration::from_secs(5);
 
+/// A command that a shard works at.
+pub(crate) struct UnderWay {
+    message: Vec<u8>,
+    sent: Outcome<Sent>,
+}
+
 /// What was sent: to whom, when it is over, and where its reply comes.
 type Sent = (
     Arc<ReplicaSet>,
@@ -357,30 +363,23 @@ impl Cluster {
     }
 
     fn send_all(&self, messages: Vec<(Arc<str>, Vec<u8>)>) -> Vec<Outcome<DocBuf>> {
-        let mut under_way = Vec::with_capacity(messages.len());
-        for (shard, message) in messages {
-            let sent = self.shard(&shard).and_then(|set| {
-                let asked = Asked::of(&message)?;
-                let until = end_of_step(asked.most);
-                let member = set.choose(&asked)?;
-                let late = || set.is_late();
-                let line = member.upstream.send(&message, &Wait::to(until, &late));
-                let terms = asked.terms;
-                Ok((set.clone(), member, terms, until, line))
-            });
-            under_way.push((message, sent));
-        }
-        let receive = |(message, sent): (Vec<u8>, Outcome<Sent>)| {
-            let (set, member, terms, until, line) = sent?;
+        let messages = messages.into_iter();
+        let under_way: Vec<_> = messages.map(|(to, what)| self.begin(&to, what)).collect();
+        under_way.into_iter().map(received).collect()
+    }
+
+    /// Has a shard begin; [`received`] waits for its end.
+    pub(crate) fn begin(&self, shard: &str, message: Vec<u8>) -> UnderWay {
+        let sent = self.shard(shard).and_then(|set| {
+            let asked = Asked::of(&message)?;
+            let until = end_of_step(asked.most);
+            let member = set.choose(&asked)?;
             let late = || set.is_late();
-            let wait = Wait::to(until, &late);
-            let reply = line.and_then(|line| member.upstream.receive(line, &wait));
-            match set.judge(terms, &member, reply) {
-                Some(reply) => reply,
-                None => set.call_until(&message, until),
-            }
-        };
-        under_way.into_iter().map(receive).collect()
+            let line = member.upstream.send(&message, &Wait::to(until, &late));
+            let terms = asked.terms;
+            Ok((set.clone(), member, terms, until, line))
+        });
+        UnderWay { message, sent }
     }
 
     /// Sends one command with its version to one shard.
@@ -437,6 +436,18 @@ impl Cluster {
                 .timestamp("clusterTime", time)
                 .close();
         }
+    }
+}
+
+/// The reply to what was begun.
+pub(crate) fn received(under_way: UnderWay) -> Outcome<DocBuf> {
+    let (set, member, terms, until, line) = under_way.sent?;
+    let late = || set.is_late();
+    let wait = Wait::to(until, &late);
+    let reply = line.and_then(|line| member.upstream.receive(line, &wait));
+    match set.judge(terms, &member, reply) {
+        Some(reply) => reply,
+        None => set.call_until(&under_way.message, until),
     }
 }
 
