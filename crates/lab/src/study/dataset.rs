@@ -13,7 +13,7 @@ use crate::fault::{Fault, Result};
 use crate::random::{Permutation, Rng, mix};
 use crate::reply;
 use crate::request::locate;
-use bson::{Doc, ObjectId, Val, Value, Writer};
+use bson::{Doc, DocBuf, ObjectId, Val, Value, Writer, doc};
 
 /// Documents that share a number.
 pub const PER_NUMBER: u64 = 10;
@@ -200,6 +200,18 @@ impl Dataset {
                 out.push(0);
             }
         }
+    }
+
+    /// Keys between so many parts of the data of the same size, as the chunks of a sharded collection end.
+    pub fn middles(&self, parts: u64) -> Vec<DocBuf> {
+        let at = |part: u64| match self.ids {
+            Ids::Generated => self.id(u64::try_from(
+                u128::from(self.records) * u128::from(part) / u128::from(parts),
+            )
+            .unwrap_or(0)),
+            Ids::Md5 => Value::from(format!("{:04x}", part * 0x1_0000 / parts)),
+        };
+        (1..parts).map(|part| doc! {"_id": at(part)}).collect()
     }
 
     pub fn id(&self, i: u64) -> Value {

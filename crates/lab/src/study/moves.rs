@@ -316,10 +316,10 @@ impl Balancer {
 
 /// A range between two keys, and the shard that has it.
 #[derive(Clone, Debug)]
-struct Chunk {
+pub(super) struct Chunk {
     min: DocBuf,
     max: DocBuf,
-    shard: String,
+    pub(super) shard: String,
 }
 
 /// Documents of `config`, as many as a first batch holds.
@@ -337,7 +337,7 @@ fn read_config(router: &mut Connection, collection: &str, filter: Doc<'_>) -> Re
 }
 
 /// All chunks of a collection. They name it by its UUID; before MongoDB 5 by its namespace.
-fn chunks_of(router: &mut Connection, ns: &str) -> Result<Vec<Chunk>> {
+pub(super) fn chunks_of(router: &mut Connection, ns: &str) -> Result<Vec<Chunk>> {
     let entries = read_config(router, "collections", doc! {"_id": ns}.as_doc())?;
     let uuid = entries
         .first()
@@ -360,7 +360,7 @@ fn chunks_of(router: &mut Connection, ns: &str) -> Result<Vec<Chunk>> {
     Ok(found.iter().filter_map(chunk).collect())
 }
 
-fn shards_of(router: &mut Connection) -> Result<Vec<String>> {
+pub(super) fn shards_of(router: &mut Connection) -> Result<Vec<String>> {
     let reply = router.command("admin", doc! {"listShards": 1}.as_doc())?;
     let all = reply.get("shards").and_then(Val::as_array);
     let names = all.unwrap_or(Doc::EMPTY).values();
@@ -377,10 +377,20 @@ fn move_chunk(router: &mut Connection, ns: &str, chunk: &Chunk, to: &str) -> Res
 /// Makes the collection anew, in the same chunks each time, one after the other on the next shard.
 fn spread(router: &mut Connection, session: &Session, kind: Kind) -> Result<Vec<Chunk>> {
     let table = session.table();
-    let ns = format!("{}.{}", table.database, table.name);
     router.drop_collection(&table.database, &table.name)?;
     router.shard_collection(&table.database, &table.name, "_id", kind.how())?;
-    for middle in kind.middles() {
+    split_and_spread(router, &table.database, &table.name, kind.middles())
+}
+
+/// Splits a collection without documents before each of those keys, and puts one chunk after the other on the next shard.
+pub(super) fn split_and_spread(
+    router: &mut Connection,
+    db: &str,
+    collection: &str,
+    middles: Vec<DocBuf>,
+) -> Result<Vec<Chunk>> {
+    let ns = format!("{db}.{collection}");
+    for middle in middles {
         let split = doc! {"split": ns.as_str(), "middle": middle};
         router.command("admin", split.as_doc())?;
     }

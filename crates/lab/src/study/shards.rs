@@ -6,6 +6,7 @@
 //! moves no chunks; the result says which of the two it was. A target that is asked for shards and has none is left out
 //! with one line. Shares of the mixed scenarios other than 65% are not published: we take 10/90, 65/35 and 90/10.
 
+use super::moves;
 use crate::connection::{Address, Connection};
 use crate::fault::{Fault, Result};
 use crate::fleet::{catch_interrupts, interrupted};
@@ -327,10 +328,26 @@ pub fn name_cluster(info: &mut TargetInfo, router: &mut Connection) {
     info.more_pids.clear();
 }
 
-/// What `collStats` says of each shard.
+/// A sentence where the documents do not lie evenly: then it is not the number of shards that was measured.
+pub fn uneven(shards: &[Shard]) -> Option<String> {
+    let all: u64 = shards.iter().map(|s| s.documents).sum();
+    let most = shards.iter().max_by_key(|s| s.documents)?;
+    let is_uneven = all > 0 && most.documents * shards.len() as u64 * 2 > all * 3;
+    is_uneven.then(|| {
+        format!(
+            "NOT SPREAD: {:.0}% of the documents lie on 1 of {} shards ({}).",
+            most.documents as f64 / all as f64 * 100.0,
+            shards.len(),
+            most.name
+        )
+    })
+}
+
+/// What `collStats` says of each shard, with the chunks that the configuration gives it.
 pub fn statistics(url: &str, db: &str, collection: &str, setup: u64) -> Result<Vec<Shard>> {
     let mut c = Address::parse(url)?.connect()?;
     let stats = c.command(db, doc! {"collStats": collection}.as_doc())?;
+    let chunks = moves::chunks_of(&mut c, &format!("{db}.{collection}"))?;
     let shards = stats.get("shards").and_then(Val::as_doc);
     let all = shards.into_iter().flat_map(|s| s.iter());
     Ok(all
@@ -350,7 +367,7 @@ pub fn statistics(url: &str, db: &str, collection: &str, setup: u64) -> Result<V
                     .and_then(Val::as_doc)
                     .map(sizes_of)
                     .unwrap_or_default(),
-                chunks: number("nchunks"),
+                chunks: chunks.iter().filter(|c| c.shard == e.name).count() as u64,
             })
         })
         .collect())
@@ -359,6 +376,26 @@ pub fn statistics(url: &str, db: &str, collection: &str, setup: u64) -> Result<V
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn documents_on_one_shard_are_told_of() {
+        let with = |documents: &[u64]| -> Vec<Shard> {
+            let shard = |n: &u64| Shard {
+                name: format!("s{n}"),
+                documents: *n,
+                ..Shard::default()
+            };
+            documents.iter().map(shard).collect()
+        };
+        assert_eq!(uneven(&with(&[0, 0])), None);
+        assert_eq!(uneven(&with(&[60, 40])), None);
+        assert_eq!(uneven(&with(&[900, 800, 1000])), None);
+        let told = uneven(&with(&[0, 1000])).unwrap();
+        assert!(
+            told.contains("100%") && told.contains("1 of 2") && told.contains("s1000"),
+            "{told}"
+        );
+    }
 
     #[test]
     fn setups() {

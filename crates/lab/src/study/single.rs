@@ -7,7 +7,7 @@ use super::dataset::{
     DOCUMENT_BYTES, Dataset, Dates, INDEXES, Ids, PER_NUMBER, PER_RANGE, Payload,
 };
 use super::operation::{Operation, Place, Work};
-use super::shards;
+use super::{moves, shards};
 use crate::connection::{Address, Connection};
 use crate::fault::{Fault, Result};
 use crate::fleet::{Fleet, catch_interrupts, interrupted};
@@ -79,6 +79,9 @@ pub struct Args {
     #[command(flatten)]
     pub to: Output,
 }
+
+/// Chunks of each shard that a sharded collection has before its documents come.
+const CHUNKS: u64 = 8;
 
 const INSERTS: [(&str, &str, Durability); 3] = [
     ("1", "test 1: insert, unacknowledged", Durability::Unack),
@@ -329,8 +332,14 @@ impl Single {
         if side.sharded {
             let shards = shards::statistics(&self.url(), &self.args.database, "single", 0)?;
             let of = shards.len() as u64;
-            let all = shards.into_iter().map(|s| Shard { of, ..s });
-            self.draft.report.shards = all.collect();
+            let all: Vec<Shard> = shards.into_iter().map(|s| Shard { of, ..s }).collect();
+            if let Some(uneven) = shards::uneven(&all) {
+                self.draft.note(uneven);
+            }
+            self.draft.note(format!(
+                "Sharded by _id, {CHUNKS} chunks a shard from the beginning; documents come in the order of _id, so one shard at a time takes them."
+            ));
+            self.draft.report.shards = all;
         }
         Ok(())
     }
@@ -359,12 +368,15 @@ impl Single {
 
     /// A collection with its indexes and nothing in it.
     fn fresh(&mut self, collection: &str) -> Result<Place> {
-        let db = self.args.database.clone();
+        let (db, data) = (self.args.database.clone(), Arc::clone(&self.data));
         let side = self.side();
         side.control.drop_collection(&db, collection)?;
         if side.sharded {
             let key = bson::Value::from(1);
             side.control.shard_collection(&db, collection, "_id", key)?;
+            let parts = moves::shards_of(&mut side.control)?.len() as u64 * CHUNKS;
+            let middles = data.middles(parts);
+            moves::split_and_spread(&mut side.control, &db, collection, middles)?;
         }
         side.control.create_indexes(&db, collection, &INDEXES)?;
         Ok(self.place(collection))
