@@ -54,6 +54,7 @@ pub mod scratch;
 pub mod short;
 pub mod show;
 pub mod spoken;
+pub mod stall;
 pub mod study;
 pub mod sweep;
 pub mod targets;

@@ -7,6 +7,7 @@ use crate::measure::median;
 use crate::overview::{Class, Overview, Row};
 use crate::rates::{Ratio, Word};
 use crate::report::{Check, Comparison, Report, Step};
+use crate::stall;
 use crate::terms::{grouped, span};
 use std::fmt::Write as _;
 
@@ -56,10 +57,54 @@ pub fn of(r: &Report) -> Vec<Sentence> {
         all.push(bars);
     }
     all.extend(shapes(r));
+    let stalls = r.steps.iter().filter_map(stall::sentence);
+    all.extend(stalls.take(MOST_STALLS).map(|text| say(Tone::Behind, text)));
+    all.extend(offered(r));
     if overview.targets.len() < 2 {
         all.extend(alone(r));
     }
     all
+}
+
+/// More of them are told of in the tables only.
+const MOST_STALLS: usize = 6;
+
+/// What an open loop offered, the most that was kept up with, and how long operations took there.
+fn offered(r: &Report) -> Vec<Sentence> {
+    let open = || r.steps.iter().filter(|s| s.offered.is_some());
+    let mut names: Vec<(&str, Option<&str>)> = Vec::new();
+    for s in open() {
+        let name = (s.name.as_str(), s.target.as_deref());
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    let of = |s: &&Step| s.offered.unwrap_or(0.0);
+    let told = names.into_iter().map(|(name, target)| {
+        let own = || open().filter(move |s| s.name == name && s.target.as_deref() == target);
+        let best = own().filter(|s| !s.overloaded);
+        let best = best.max_by(|a, b| of(a).total_cmp(&of(b)));
+        let who = target.map_or(String::new(), |t| format!("{t}, "));
+        match best {
+            Some(s) => {
+                let p99 = s.latency.values().map(|l| l.p99_us).fold(0.0, f64::max);
+                say(
+                    Tone::Plain,
+                    format!(
+                        "{who}{name}: keeps up with {} operations a second that were offered, p99 {} from when each was due.",
+                        grouped(of(&s)),
+                        span((p99 * 1e3) as u64)
+                    ),
+                )
+            }
+            None => {
+                let least = own().map(|s| of(&s)).fold(f64::INFINITY, f64::min);
+                let text = format!("{who}{name}: overloaded by {} operations a second, the fewest that were offered.", grouped(least));
+                say(Tone::Behind, text)
+            }
+        }
+    });
+    told.collect()
 }
 
 /// A comparison in the words of the terminal: what costs more CPU while its rate is higher is not called slower.
@@ -460,6 +505,13 @@ fn doubts(r: &Report, once: bool) -> Vec<String> {
             "{bound} step(s) were limited by the client (marked *)"
         ));
     }
+    let stalls = r.steps.iter().filter(|s| stall::Stall::of(s).is_some());
+    if let n @ 1.. = stalls.count() {
+        doubts.push(format!(
+            "in {n} step(s) a server stood still, which averages and percentiles hide"
+        ));
+    }
+    doubts.extend(r.steps.iter().find_map(stall::lag));
     if r.interrupted {
         doubts.push("the run was interrupted".into());
     }

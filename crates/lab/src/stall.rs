@@ -1,0 +1,174 @@
+//! What an average hides: a server that stood still, and a client that was late itself.
+//!
+//! A closed loop waits for a server that stands still, so few of its operations are slow, and no percentile tells of it. The
+//! seconds in which hardly anything ended do, and the longest operation does.
+
+use crate::measure::median;
+use crate::report::Step;
+use crate::terms::span;
+
+/// A second with less than this share of the median rate is one of standstill.
+const HARDLY: f64 = 0.05;
+/// Below this rate a second without an operation says nothing.
+const LEAST_RATE: f64 = 50.0;
+/// So much standstill is told of, in seconds.
+const LEAST_SILENCE: f64 = 0.9;
+/// An operation as long as this, and so many times the median, is a standstill too.
+const LEAST_LONGEST: f64 = 0.5;
+const LONGER: f64 = 100.0;
+/// From this share of a latency on it is the client's lag that is told of, and not the server's time.
+const MOSTLY: f64 = 0.5;
+/// Less lag than this is no matter, in microseconds.
+const LEAST_LAG_US: f64 = 1000.0;
+
+/// A server that stood still in a step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Stall {
+    /// Seconds in which hardly anything ended.
+    pub silence: f64,
+    /// Seconds of the longest operation.
+    pub longest: f64,
+}
+
+impl Stall {
+    /// The worst of a step's repeats.
+    pub fn of(step: &Step) -> Option<Stall> {
+        let repeats = step.repeats.iter().filter_map(Stall::of_one);
+        let all = repeats.chain(Stall::of_one(step));
+        all.max_by(|a, b| a.time().total_cmp(&b.time()))
+    }
+
+    fn of_one(step: &Step) -> Option<Stall> {
+        let rates: Vec<f64> = step
+            .series
+            .iter()
+            .filter(|s| s.seconds > 0.2)
+            .map(|s| s.operations as f64 / s.seconds)
+            .collect();
+        let usual = median(&rates);
+        let is_silent =
+            |s: &&crate::measure::Sample| (s.operations as f64) < usual * s.seconds * HARDLY;
+        let silence = match usual >= LEAST_RATE {
+            true => step
+                .series
+                .iter()
+                .filter(is_silent)
+                .map(|s| s.seconds)
+                .sum(),
+            false => 0.0,
+        };
+        let longest = step.latency.values().map(|l| l.max_us).fold(0.0, f64::max) / 1e6;
+        let stands_out = |l: &crate::measure::Latency| {
+            l.max_us >= LEAST_LONGEST * 1e6 && l.max_us >= l.p50_us * LONGER && l.p50_us > 0.0
+        };
+        let is_long = step.latency.values().any(stands_out);
+        (silence >= LEAST_SILENCE || is_long).then_some(Stall { silence, longest })
+    }
+
+    fn time(&self) -> f64 {
+        self.silence.max(self.longest)
+    }
+}
+
+/// `Q stood still in C.S5: for 3.0 of 8.0 s hardly anything ended; the longest operation took 3.0 s`.
+pub fn sentence(step: &Step) -> Option<String> {
+    let stall = Stall::of(step)?;
+    let who = step.target.as_deref().unwrap_or("The server");
+    let how_long = span((stall.longest * 1e9) as u64);
+    Some(match stall.silence > 0.0 {
+        true => format!(
+            "{who} stood still in {}: for {:.1} of {:.1} s hardly anything ended; the longest operation took {how_long}.",
+            step.name, stall.silence, step.seconds
+        ),
+        false => format!(
+            "{who} stood still in {}: an operation took {how_long}.",
+            step.name
+        ),
+    })
+}
+
+/// What of an open loop's latency was the client's own: it sent late what was due.
+pub fn lag(step: &Step) -> Option<String> {
+    let lag = step.lag.as_ref()?.p99_us;
+    let worst = step.latency.values().map(|l| l.p99_us).fold(0.0, f64::max);
+    let is_the_clients = lag >= LEAST_LAG_US && lag >= worst * MOSTLY;
+    is_the_clients.then(|| {
+        format!(
+            "of a p99 of {} in {} the client itself was {} late",
+            span((worst * 1e3) as u64),
+            step.name,
+            span((lag * 1e3) as u64)
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measure::{Latency, Sample};
+
+    fn step(operations: &[u64], p50_us: f64, max_us: f64) -> Step {
+        let mut s = Step::example("C.S5", "Q", 8, 1000.0);
+        s.seconds = operations.len() as f64;
+        s.series = operations
+            .iter()
+            .enumerate()
+            .map(|(i, n)| Sample {
+                at: i as f64 + 1.0,
+                seconds: 1.0,
+                operations: *n,
+                ..Sample::default()
+            })
+            .collect();
+        let latency = Latency {
+            count: 1,
+            p50_us,
+            p99_us: max_us / 2.0,
+            max_us,
+            ..Latency::default()
+        };
+        s.latency.insert("READ".into(), latency);
+        s
+    }
+
+    #[test]
+    fn a_standstill_is_told_of_however_good_the_average_is() {
+        let told = sentence(&step(
+            &[40_000, 41_000, 0, 0, 12, 39_000, 40_000, 42_000],
+            100.0,
+            3e6,
+        ));
+        let told = told.unwrap();
+        assert!(
+            told.contains("Q stood still in C.S5: for 3.0 of 8.0 s") && told.contains("3.0"),
+            "{told}"
+        );
+        // One of a second in the midst of two.
+        let told = sentence(&step(&[40_000, 20_000, 20_000, 41_000], 100.0, 1e6)).unwrap();
+        assert!(told.contains("an operation took"), "{told}");
+    }
+
+    #[test]
+    fn what_is_slow_by_nature_does_not_stand_still() {
+        assert_eq!(
+            sentence(&step(&[40_000, 20_000, 30_000], 100.0, 9_000.0)),
+            None
+        );
+        assert_eq!(sentence(&step(&[1, 0, 1, 0, 2, 1], 900_000.0, 1.6e6)), None);
+        assert_eq!(sentence(&step(&[], 0.0, 0.0)), None);
+    }
+
+    #[test]
+    fn a_late_client_is_told_of() {
+        let mut s = step(&[1000, 1000], 100.0, 1.684e6);
+        assert_eq!(lag(&s), None);
+        s.lag = Some(Latency {
+            p99_us: 841_500.0,
+            ..Latency::default()
+        });
+        let told = lag(&s).unwrap();
+        assert!(told.contains("842") && told.contains("late"), "{told}");
+        s.lag.as_mut().unwrap().p99_us = 90.0;
+        assert_eq!(lag(&s), None);
+    }
+}
