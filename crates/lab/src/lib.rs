@@ -28,6 +28,7 @@ pub mod changed;
 pub mod compare;
 pub mod connection;
 pub mod distribution;
+pub mod family;
 pub mod fault;
 pub mod fleet;
 pub mod floor;

@@ -4,6 +4,7 @@
 //! An interval is of 95%, by Student's t on logarithms. What was measured once has none: seconds of one run say how even it
 //! was, not what the next run would give.
 
+use crate::family;
 use crate::measure::{median, median_interval};
 use crate::report::Step;
 
@@ -54,6 +55,8 @@ pub fn reach(value: f64, interval: Option<[f64; 2]>) -> String {
 pub struct Ratio {
     pub value: f64,
     pub interval: Option<[f64; 2]>,
+    /// The chance of such a ratio between equals; `None` where it was measured once, or the repeats took no turns.
+    pub chance: Option<f64>,
 }
 
 /// What a ratio says of its first side.
@@ -72,8 +75,11 @@ impl Ratio {
         if !value.is_finite() {
             return None;
         }
+        let mut chance = None;
         let interval = if a.len() == b.len() {
             let pairs: Vec<f64> = a.iter().zip(b).map(|(a, b)| a / b).collect();
+            let logs: Vec<f64> = pairs.iter().map(|p| p.ln()).collect();
+            chance = family::chance(&logs).filter(|c| c.is_finite());
             interval_of(&pairs)
         } else {
             let both = interval_of(a).zip(interval_of(b));
@@ -81,6 +87,7 @@ impl Ratio {
         };
         Some(Ratio {
             value,
+            chance,
             interval: interval.map(|[low, high]| [low.min(value), high.max(value)]),
         })
     }

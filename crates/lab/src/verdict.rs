@@ -1,8 +1,9 @@
 //! What a result says in a few sentences, and whether to believe it: what the page opens with and the terminal ends with.
 //!
-//! Invariant: a target is called ahead or behind only by ratios whose intervals exclude 1; kinds of work are never mixed in
-//! one sentence.
+//! Invariant: a target is called ahead or behind only where one test over all rows decides it ([`family`]); kinds of work are
+//! never mixed in one sentence.
 
+use crate::family;
 use crate::measure::median;
 use crate::overview::{Class, Overview, Row};
 use crate::rates::{Ratio, Word};
@@ -172,13 +173,29 @@ fn against(all: &Overview, i: usize) -> Option<Sentence> {
             kinds.push((class.plural(), ratios));
         }
     }
+    let kinds = decide(kinds);
     if kinds.is_empty() {
         return None;
     }
-    let (tone, head) = headline(first, other, &kinds);
+    let (mut tone, mut head) = headline(first, other, &kinds);
+    // Where no step was quiet, what is decided may be the neighbours'.
+    let noisy = |r: &Row| {
+        [0, i].iter().any(|c| {
+            r.cells
+                .get(*c)
+                .and_then(Option::as_ref)
+                .is_some_and(|c| c.noisy)
+        })
+    };
+    let mut compared = all.rows.iter().filter(|r| r.ratio(i).is_some());
+    if matches!(tone, Tone::Ahead | Tone::Behind) && compared.all(noisy) {
+        tone = Tone::Open;
+        head =
+            format!("{head}, but the machine was quiet in no step, so this is not to be believed");
+    }
     let decided = tone != Tone::Open || kinds.iter().any(|k| has(&k.1, Word::Faster));
     let parts = kinds.iter().map(|(what, ratios)| {
-        let values: Vec<f64> = ratios.iter().map(|r| r.value).collect();
+        let values: Vec<f64> = ratios.iter().map(|r| r.0.value).collect();
         let doubt = doubt(ratios).filter(|_| decided);
         let doubt = doubt.map_or(String::new(), |d| format!(" ({d})"));
         format!("{what} {} times{doubt}", times(&values))
@@ -190,15 +207,32 @@ fn against(all: &Overview, i: usize) -> Option<Sentence> {
     Some(say(tone, text + "."))
 }
 
-fn has(ratios: &[Ratio], word: Word) -> bool {
-    ratios.iter().any(|r| r.word() == word)
+/// The ratios of a kind of work, each with what the test of all rows together decides of it.
+type Decided<'a> = (&'a str, Vec<(Ratio, Word)>);
+
+/// One test over the rows of all kinds.
+fn decide(kinds: Vec<(&str, Vec<Ratio>)>) -> Vec<Decided<'_>> {
+    let all: Vec<Ratio> = kinds.iter().flat_map(|k| k.1.iter().copied()).collect();
+    let mut words = family::decided(&all).into_iter();
+    let with = |ratios: Vec<Ratio>, words: &mut dyn Iterator<Item = Word>| {
+        let words = words.chain(std::iter::repeat(Word::Open));
+        ratios.into_iter().zip(words).collect()
+    };
+    let kinds = kinds.into_iter();
+    kinds
+        .map(|(what, ratios)| (what, with(ratios, &mut words)))
+        .collect()
+}
+
+fn has(ratios: &[(Ratio, Word)], word: Word) -> bool {
+    ratios.iter().any(|r| r.1 == word)
 }
 
 /// Who is faster, and in which kinds of work where it is not all of them.
-fn headline(first: &str, other: &str, kinds: &[(&str, Vec<Ratio>)]) -> (Tone, String) {
+fn headline(first: &str, other: &str, kinds: &[Decided<'_>]) -> (Tone, String) {
     let once = kinds
         .iter()
-        .all(|k| k.1.iter().all(|r| r.interval.is_none()));
+        .all(|k| k.1.iter().all(|r| r.0.interval.is_none()));
     if once {
         let text = "measured once, so this may be chance (--repeat 3)";
         return (Tone::Open, format!("{first} against {other}, {text}"));
@@ -227,13 +261,13 @@ fn headline(first: &str, other: &str, kinds: &[(&str, Vec<Ratio>)]) -> (Tone, St
         ),
         (true, true) => (
             Tone::Open,
-            format!("Undecided between {first} and {other}, every interval holds 1"),
+            format!("Undecided between {first} and {other}, chance explains all differences"),
         ),
     }
 }
 
 /// What of one kind of work is not faster, where that is not what the sentence says already.
-fn doubt(ratios: &[Ratio]) -> Option<&'static str> {
+fn doubt(ratios: &[(Ratio, Word)]) -> Option<&'static str> {
     let any = |word: Word| has(ratios, word);
     match (any(Word::Faster), any(Word::Slower), any(Word::Open)) {
         (false, false, _) => any(Word::Open).then_some("undecided"),
