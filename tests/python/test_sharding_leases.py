@@ -138,3 +138,54 @@ def test_moves_between_different_pairs_at_the_same_time(tmp_path):
         admin.command("balancerStop")
         for zone in pairs:
             assert client[zone].c.count_documents({}) == 800
+
+
+@pytest.mark.timeout(240)
+def test_one_collection_moves_between_different_pairs_at_the_same_time(tmp_path):
+    with ShardedCluster(tmp_path, shards=4) as cluster, cluster.client() as client:
+        admin, coll = client.admin, client.one.c
+        admin.command("balancerStop")
+        client.config.settings.update_one({"_id": "chunksize"}, {"$set": {"value": 1}}, upsert=True)
+        admin.command("enableSharding", "one", primaryShard="s0")
+        admin.command("shardCollection", "one.c", key={"k": 1})
+        admin.command("split", "one.c", middle={"k": 800})
+        admin.command("moveChunk", "one.c", find={"k": 800}, to="s1")
+        for begin in range(0, 1600, 100):
+            coll.insert_many([{"_id": n, "k": n, "fill": "x" * 10_000} for n in range(begin, begin + 100)])
+        takers = [cluster.on_shard("s2"), cluster.on_shard("s3")]
+        try:
+            for taker in takers:
+                block(taker, "insert", 5000)
+            admin.command("balancerStart")
+            until("two are under way", lambda: client.config.migrations.count_documents({"ns": "one.c"}) == 2, 60)
+            shown = admin.command("currentOp", ns="one.c", desc="MoveCoordinator")["inprog"]
+            sides = [op["command"][side] for op in shown for side in ("fromShard", "toShard")]
+            assert sorted(sides) == ["s0", "s1", "s2", "s3"], shown
+            # Who writes beside them loses nothing.
+            for n in range(1600, 1800):
+                coll.insert_one({"_id": n, "k": n % 800 * 2, "fill": "x"})
+            until("it is even", lambda: admin.command("balancerCollectionStatus", "one.c")["balancerCompliant"], 120)
+        finally:
+            for taker in takers:
+                taker.close()
+        admin.command("balancerStop")
+        until("all have ended", lambda: not client.config.migrations.count_documents({}), 60)
+        assert coll.count_documents({}) == 1800 and len(coll.distinct("_id")) == 1800
+        at_once, twice = overlaps(client.config.changelog.find({"ns": "one.c", "what": {"$ne": "moveChunk.error"}}))
+        assert at_once >= 1 and twice == 0
+        counts = [s["count"] for s in client.one.command("collStats", "c")["shards"].values()]
+        assert len(counts) == 4 and sum(counts) == 1800, counts
+
+
+def overlaps(lines):
+    """How many moves began while another was under way, and how many of those had a shard in common with it."""
+    under_way, at_once, twice = [], 0, 0
+    for line in sorted((line for line in lines if line["what"].startswith("moveChunk")), key=lambda line: line["time"]):
+        if line["what"] == "moveChunk.start":
+            sides = {line["details"]["from"], line["details"]["to"]}
+            at_once += bool(under_way)
+            twice += any(sides & {other["from"], other["to"]} for other in under_way)
+            under_way.append(line["details"])
+        else:
+            under_way.remove(line["details"])
+    return at_once, twice

@@ -3,6 +3,7 @@ one votes: a majority is fulfilled while the other stands still."""
 
 import datetime
 import itertools
+import threading
 import time
 
 import pytest
@@ -134,7 +135,7 @@ def test_what_a_deposed_primary_has_not_kept_fails_the_move(cluster, coll):
     assert coll.count_documents({}) == 100
 
 
-def test_concurrency_has_bounds_and_no_effect(cluster):
+def test_concurrency_has_bounds(cluster):
     with cluster.on_shard("s0") as direct:
         assert direct.admin.command("getParameter", chunkMigrationConcurrency=1)["chunkMigrationConcurrency"] == 1
         direct.admin.command("setParameter", chunkMigrationConcurrency=500)
@@ -142,6 +143,47 @@ def test_concurrency_has_bounds_and_no_effect(cluster):
             with refuses(72):
                 direct.admin.command("setParameter", chunkMigrationConcurrency=wrong)
         assert direct.admin.command("setParameter", chunkMigrationConcurrency=1)["was"] == 500
+
+
+def inserts_at_once(cluster, client, db, copiers):
+    """The most messages of documents that are under way at once to the receiver of a move."""
+    admin, coll = client.admin, client[db].c
+    admin.command("shardCollection", f"{db}.c", key={"k": 1})
+    coll.insert_many([{"_id": n, "k": n, "fill": "x" * 1000} for n in range(3000)])
+    here = client.config.databases.find_one({"_id": db})["primary"]
+    there = "s1" if here == "s0" else "s0"
+    most, failures = 0, []
+
+    def run():
+        try:
+            admin.command("moveChunk", f"{db}.c", find={"k": 1}, to=there)
+        except Exception as failure:
+            failures.append(failure)
+
+    with cluster.on_shard(there) as direct:
+        direct.admin.command("setParameter", chunkMigrationConcurrency=copiers)
+        data = {"failCommands": ["insert"], "failInternalCommands": True, "blockConnection": True, "blockTimeMS": 1000}
+        direct.admin.command("configureFailPoint", "failCommand", mode="alwaysOn", data=data)
+        try:
+            mover = threading.Thread(target=run)
+            mover.start()
+            while mover.is_alive():
+                ops = direct.admin.aggregate([{"$currentOp": {}}])
+                inserts = [o for o in ops if o.get("command", {}).get("insert") == "c" and o["command"]["$db"] == db]
+                most = max(most, len(inserts))
+                if most >= copiers:
+                    direct.admin.command("configureFailPoint", "failCommand", mode="off")
+        finally:
+            direct.admin.command("configureFailPoint", "failCommand", mode="off")
+            direct.admin.command("setParameter", chunkMigrationConcurrency=1)
+    assert not failures, failures
+    assert coll.count_documents({}) == 3000
+    return most
+
+
+def test_a_receiver_says_how_many_messages_are_put_at_once(cluster, client):
+    assert inserts_at_once(cluster, client, "alone", 1) == 1
+    assert 2 <= inserts_at_once(cluster, client, "several", 4) <= 4
 
 
 def test_settings_that_make_no_sense_are_refused(client):

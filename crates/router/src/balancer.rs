@@ -1,8 +1,8 @@
 //! The balancer: moves ranges until shards have about the same of each collection, by size.
 //!
-//! Invariant: one move at a time for each collection (its lock) and for each shard, and no move where
-//! the balancer is stopped. Moves between different pairs of shards go on at the same time. It decides on figures of the moment; a move that is not needed any more is only
-//! work.
+//! Invariant: one move at a time for each shard, and no move where the balancer is stopped. Moves between
+//! different pairs of shards go on at the same time, of one collection too. It decides on figures of the
+//! moment; a move that is not needed any more is only work.
 
 use crate::admin::consistency::forbids_moves;
 use crate::cuts::first_part;
@@ -10,16 +10,17 @@ use crate::listing::size_on;
 use crate::metadata::{Cluster, Placement};
 use crate::request::{Command, finish};
 use crate::service_impl::Router;
-use crate::transfer::{Manner, move_range};
+use crate::transfer::{Manner, To, move_range, move_ranges};
 use crate::write_concern::majority;
 use crate::{Failure, Outcome};
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use errors::Code;
 use jiff::tz::TimeZone;
 use parking_lot::{Condvar, Mutex};
-use sharding::balance::{Load, choose};
+use sharding::balance::{Load, choose_apart, take_apart};
 use sharding::zones::{Within, Zone, of as zone_of};
 use sharding::{BalancerSettings, Chunk, RoutingTable, settings_validator};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
@@ -138,7 +139,7 @@ pub(crate) fn collection_status(router: &Router, command: &Command<'_>) -> Outco
     let table = crate::admin::table_of(router, ns)?;
     let bytes = range_bytes(&router.cluster)?;
     let moves_jumbo = settings(&router.cluster)?.moves_jumbo;
-    let due = plan(&router.cluster, &table, bytes, moves_jumbo)?.is_some();
+    let due = !plan(&router.cluster, &table, bytes, moves_jumbo)?.is_empty();
     let mut w = Writer::new();
     w.i64("chunkSize", (bytes >> 20) as i64)
         .bool("balancerCompliant", !due);
@@ -154,13 +155,14 @@ struct Due {
     to: String,
 }
 
-/// The move that a collection needs most.
+/// The moves that a collection needs most, no two of which have a shard in common.
 fn plan(
     cluster: &Cluster,
     table: &RoutingTable,
     bytes: u64,
     moves_jumbo: bool,
-) -> Outcome<Option<Due>> {
+) -> Outcome<Vec<Due>> {
+    let (mut planned, mut busy) = (Vec::new(), BTreeSet::new());
     let ns = &table.entry.ns;
     let shards = cluster.shards()?;
     let tags = cluster.read_config("tags", doc! {"ns": ns.as_str()}.as_doc(), Doc::EMPTY)?;
@@ -196,18 +198,18 @@ fn plan(
                 may_take: zone.is_none_or(tagged),
             });
         }
-        if let Some((from, to)) = choose(&loads, bytes) {
+        for (from, to) in choose_apart(&loads, bytes, &mut busy) {
             let chunk = chunks.iter().find(|c| &*c.shard == from);
-            return Ok(chunk.map(|c| Due {
+            planned.extend(chunk.map(|c| Due {
                 chunk: (*c).clone(),
                 to: to.into(),
             }));
         }
     }
-    Ok(None)
+    Ok(planned)
 }
 
-/// One round: a move for each collection that needs one. How many moves there were.
+/// One round: for each collection the moves that it needs, at most one of a shard. How many there were.
 pub fn round(cluster: &Cluster) -> Result<usize, errors::Error> {
     one_round(cluster).map_err(|f| f.into_error())
 }
@@ -232,27 +234,48 @@ fn one_round(cluster: &Cluster) -> Outcome<usize> {
         let Some(Placement::Sharded(table)) = cluster.refresh(ns)? else {
             continue;
         };
-        let Some(due) = plan(cluster, &table, bytes, settings.moves_jumbo)? else {
-            continue;
-        };
-        planned.push(Planned {
-            ns: ns.into(),
-            max: first_part(cluster, &table, &due.chunk, bytes)?,
-            due,
-        });
+        for due in plan(cluster, &table, bytes, settings.moves_jumbo)? {
+            planned.push(Planned {
+                ns: ns.into(),
+                max: first_part(cluster, &table, &due.chunk, bytes)?,
+                due,
+            });
+        }
     }
     let mut moved = 0;
     while !planned.is_empty() {
-        let wave = together(&mut planned);
+        let mut wave: BTreeMap<String, Vec<Planned>> = BTreeMap::new();
+        for one in take_apart(&mut planned, Planned::pair) {
+            wave.entry(one.ns.clone()).or_default().push(one);
+        }
         moved += std::thread::scope(|threads| {
-            let run = |p: &Planned| usize::from(p.run(cluster, &manner));
-            let moves: Vec<_> = wave.iter().map(|p| threads.spawn(move || run(p))).collect();
+            let run = |(ns, moves): (&String, &Vec<_>)| run_all(cluster, ns, moves, &manner);
+            let all: Vec<_> = wave.iter().map(|m| threads.spawn(move || run(m))).collect();
             // One that panicked has moved nothing that is known of.
-            let ended = moves.into_iter().map(|m| m.join().unwrap_or(0));
+            let ended = all.into_iter().map(|m| m.join().unwrap_or(0));
             ended.sum::<usize>()
         });
     }
     Ok(moved)
+}
+
+/// Moves of one collection, at once. How many were done.
+fn run_all(cluster: &Cluster, ns: &str, moves: &[Planned], manner: &Manner) -> usize {
+    let done = match moves {
+        [one] => {
+            let To { min, max, shard } = one.to();
+            Ok(vec![move_range(cluster, ns, min, max, shard, manner)])
+        }
+        moves => {
+            let ranges: Vec<To<'_>> = moves.iter().map(Planned::to).collect();
+            move_ranges(cluster, ns, &ranges, manner)
+        }
+    };
+    let done = done.unwrap_or_else(|e| vec![Err(e)]);
+    for e in done.iter().filter_map(|done| done.as_ref().err()) {
+        tracing::warn!(target: "SHARDING", ns, error = %e, "The balancer's move failed");
+    }
+    done.iter().filter(|done| done.is_ok()).count()
 }
 
 /// A move that a round has decided on.
@@ -263,30 +286,18 @@ struct Planned {
 }
 
 impl Planned {
-    /// Whether it was done.
-    fn run(&self, cluster: &Cluster, manner: &Manner) -> bool {
-        let (ns, due) = (&self.ns, &self.due);
-        let (min, max) = (due.chunk.min.as_doc(), self.max.as_doc());
-        let done = move_range(cluster, ns, min, max, &due.to, manner);
-        if let Err(e) = &done {
-            tracing::warn!(target: "SHARDING", ns = ns.as_str(), error = %e, "The balancer's move failed");
-        }
-        done.is_ok()
+    /// Giver and taker.
+    fn pair(&self) -> [String; 2] {
+        [self.due.chunk.shard.to_string(), self.due.to.clone()]
     }
-}
 
-/// Takes the moves that go on at the same time: no two of them have a shard in common.
-fn together(planned: &mut Vec<Planned>) -> Vec<Planned> {
-    let mut busy: Vec<String> = Vec::new();
-    let free = |p: &mut Planned| {
-        let pair = [p.due.chunk.shard.to_string(), p.due.to.clone()];
-        let is_free = !pair.iter().any(|shard| busy.contains(shard));
-        if is_free {
-            busy.extend(pair);
+    fn to(&self) -> To<'_> {
+        To {
+            min: self.due.chunk.min.as_doc(),
+            max: self.max.as_doc(),
+            shard: &self.due.to,
         }
-        is_free
-    };
-    planned.extract_if(.., free).collect()
+    }
 }
 
 /// Balances for ever, in a thread of its own, while `leads` says that this process is to.

@@ -22,36 +22,71 @@ const PAUSE: Duration = Duration::from_millis(30);
 /// Whoever holds it is asked to hurry then.
 const ASKS_AFTER: Duration = Duration::from_millis(500);
 
-/// A lock in `config.locks`, of a collection or of a database. It is renewed while it is held.
+/// A lock in `config.locks`, of a collection or of a database. It is renewed while it is held, by him or
+/// by one of its [`part`](Lock::part)s.
 pub(crate) struct Lock<'c> {
     pub cluster: &'c Cluster,
-    ns: String,
     pub by: String,
-    /// Grows with each holder, and with each move that is taken back: shards refuse what was sent in an
-    /// earlier one.
+    /// Grows with each holder, with each part, and with each move that is taken back: shards refuse what
+    /// was sent in an earlier one.
     turn: AtomicI64,
+    /// What it has under way is one of several, and has this `_id`.
+    part: Option<String>,
+    whole: Arc<Whole<'c>>,
+}
+
+/// What the parts of a lock share.
+struct Whole<'c> {
+    cluster: &'c Cluster,
+    ns: String,
+    by: String,
+    /// The last turn of any part.
+    last: AtomicI64,
     /// Held by whoever changes the lock's document.
     changing: Arc<Mutex<()>>,
+    /// Held by the part that changes the owner of its range.
+    deciding: Mutex<Decided>,
     wanted: Arc<AtomicBool>,
     /// Ends the renewal when it is dropped.
     _renewed: mpsc::Sender<()>,
 }
 
-impl Lock<'_> {
-    fn new<'c>(cluster: &'c Cluster, ns: &str, by: String, turn: i64) -> Outcome<Lock<'c>> {
+/// What is known of the changes that parts of a lock have made.
+#[derive(Default)]
+struct Decided {
+    /// What became of one is not known.
+    in_doubt: bool,
+}
+
+impl Whole<'_> {
+    fn own(&self) -> DocBuf {
+        lock::held(&self.ns, &self.by)
+    }
+}
+
+impl<'c> Lock<'c> {
+    fn new(cluster: &'c Cluster, ns: &str, by: String, turn: i64) -> Outcome<Lock<'c>> {
         let (ends, ended) = mpsc::channel();
         let changing = Arc::new(Mutex::new(()));
-        let held = Lock {
+        let whole = Whole {
             cluster,
             ns: ns.into(),
-            by,
-            turn: AtomicI64::new(turn),
+            by: by.clone(),
+            last: AtomicI64::new(turn),
             changing: changing.clone(),
+            deciding: Mutex::default(),
             wanted: Arc::default(),
             _renewed: ends,
         };
-        let (config, q) = (cluster.config.clone(), held.own());
-        let wanted = held.wanted.clone();
+        let (config, q) = (cluster.config.clone(), whole.own());
+        let wanted = whole.wanted.clone();
+        let held = Lock {
+            cluster,
+            by,
+            turn: AtomicI64::new(turn),
+            part: None,
+            whole: Arc::new(whole),
+        };
         let renew = move || {
             while ended.recv_timeout(lock::RENEW) == Err(RecvTimeoutError::Timeout) {
                 let Some(_changing) = changing.try_lock() else {
@@ -80,12 +115,53 @@ impl Lock<'_> {
 
     /// Of which collection or database it is.
     pub fn name(&self) -> &str {
-        &self.ns
+        &self.whole.ns
+    }
+
+    /// A part of it for one of several moves at once, no two of which have a shard in common, with a turn
+    /// of its own. Who has parts does nothing himself until they have ended.
+    pub fn part(&self) -> Outcome<Lock<'c>> {
+        let mut part = Lock {
+            cluster: self.cluster,
+            by: self.by.clone(),
+            turn: AtomicI64::new(0),
+            part: None,
+            whole: self.whole.clone(),
+        };
+        part.take_turn()?;
+        part.part = Some(part.fence());
+        Ok(part)
+    }
+
+    /// Changes the owner of the range of a part: no other part does so until it is known what became of
+    /// that, which `is_known` finds out where it failed.
+    pub fn decide(
+        &self,
+        change: impl FnOnce() -> Outcome<()>,
+        is_known: impl FnOnce() -> Outcome<()>,
+    ) -> Outcome<()> {
+        let mut decided = self.whole.deciding.lock();
+        if decided.in_doubt {
+            return Err(err!(
+                ConflictingOperationInProgress,
+                "it is not known what became of another move of {}",
+                self.whole.ns
+            )
+            .into());
+        }
+        let done = change();
+        decided.in_doubt = done.is_err() && is_known().is_err();
+        done
+    }
+
+    /// The `_id` of what it has under way, if that is one of several moves at once.
+    pub fn of_part(&self) -> Option<&str> {
+        self.part.as_deref()
     }
 
     /// Whether another waits for it, as far as was heard.
     pub fn is_wanted(&self) -> bool {
-        self.wanted.load(Ordering::Relaxed)
+        self.whole.wanted.load(Ordering::Relaxed)
     }
 
     pub fn turn(&self) -> i64 {
@@ -98,7 +174,7 @@ impl Lock<'_> {
     }
 
     fn own(&self) -> DocBuf {
-        lock::held(&self.ns, &self.by)
+        self.whole.own()
     }
 
     /// Goes on as the next holder: what is still on its way of what was taken back is an earlier one's.
@@ -106,12 +182,13 @@ impl Lock<'_> {
         let mut change = Change::begin(self);
         change.update("locks", self.own(), lock::next_turn(millis()));
         change.commit()?;
-        self.turn.fetch_add(1, Ordering::Relaxed);
+        let before = self.whole.last.fetch_add(1, Ordering::Relaxed);
+        self.turn.store(before + 1, Ordering::Relaxed);
         Ok(())
     }
 }
 
-impl Drop for Lock<'_> {
+impl Drop for Whole<'_> {
     fn drop(&mut self) {
         let _changing = self.changing.lock();
         let updates = bson::array![doc! {"q": self.own(), "u": lock::freed()}];
@@ -188,7 +265,8 @@ pub(crate) fn lock_within<'c>(
 /// Writes to the metadata that are done all or not at all.
 pub(crate) struct Change<'c> {
     cluster: &'c Cluster,
-    /// Of the lock's holder.
+    /// The last one of the lock's holder: of several moves at once, what is changed later has no
+    /// earlier one.
     turn: i64,
     writes: Vec<DocBuf>,
     /// The lock is not renewed meanwhile: that would be a conflict.
@@ -198,11 +276,12 @@ pub(crate) struct Change<'c> {
 impl<'c> Change<'c> {
     /// It fails unless the lock is held then.
     pub fn begin(held: &Lock<'c>) -> Change<'c> {
+        let changing = Mutex::lock_arc(&held.whole.changing);
         let mut change = Change {
-            turn: held.turn(),
+            turn: held.whole.last.load(Ordering::Relaxed),
             cluster: held.cluster,
             writes: Vec::new(),
-            _changing: Mutex::lock_arc(&held.changing),
+            _changing: changing,
         };
         change.update("locks", held.own(), lock::renewed(millis()));
         change

@@ -34,7 +34,7 @@ fn operation(entry: Doc<'_>) -> DocBuf {
     let progress = entry.get("progress").and_then(Val::as_doc);
     let seconds = progress.and_then(|p| p.get("seconds")?.to_i64_exact());
     let phase = progress.and_then(|p| p.get("phase")?.as_str());
-    let ns = text("_id");
+    let ns = text("ns");
     let mut w = Writer::new();
     w.str("type", "op")
         .str("desc", "MoveCoordinator")
@@ -75,7 +75,7 @@ mod tests {
     fn a_move_is_shown_as_the_command_that_began_it() {
         let told = doc! {"phase": "copy", "copiedDocuments": 7i64, "seconds": 3i64};
         let entry = doc! {
-            "_id": "d.c", "kind": "range", "by": "r", "turn": 1i64, "state": "moving", "from": "s0",
+            "_id": "r.1", "ns": "d.c", "kind": "range", "by": "r", "turn": 1i64, "state": "moving", "from": "s0",
             "to": bson::array!["s1"], "min": doc! {"k": 1}, "max": doc! {"k": 9}, "progress": told.clone(),
         };
         let shown = operation(entry.as_doc());
@@ -94,7 +94,7 @@ mod tests {
             Some(3)
         );
         // One that has told nothing yet.
-        let begun = doc! {"_id": "d", "kind": "home", "state": "moving"};
+        let begun = doc! {"_id": "d", "ns": "d", "kind": "home", "state": "moving"};
         let shown = operation(begun.as_doc());
         assert_eq!(shown.get("msg").and_then(Val::as_str), Some("moving"));
         assert!(!shown.as_doc().contains("progress"));

@@ -145,7 +145,7 @@ impl Cluster {
             }
             Next::Release(pause) => {
                 std::thread::sleep(operation_time::at_most(pause));
-                if let Err(e) = self.release_fence(name) {
+                if let Err(e) = self.release_fence(name, &stale.shard) {
                     tracing::warn!(target: "SHARDING", ns = name, error = %e, "A fence stands");
                 }
                 false

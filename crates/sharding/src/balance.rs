@@ -1,4 +1,7 @@
-//! Which shard gives a range away, and which takes it: by size, as MongoDB balances since 6.1.
+//! Which shard gives a range away, and which takes it: by size, as MongoDB balances since 6.1. A shard
+//! takes part in one move at a time, so of `n` shards `n / 2` pairs move at once.
+
+use std::collections::BTreeSet;
 
 /// What a shard has of a collection, or of one of its zones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +35,40 @@ pub fn choose<'a>(loads: &[Load<'a>], range_bytes: u64) -> Option<(&'a str, &'a 
     let giver = givers().max_by_key(|l| l.bytes)?;
     let apart = giver.bytes.saturating_sub(taker.bytes);
     (apart > range_bytes.saturating_mul(TOLERANCE)).then_some((giver.shard, taker.shard))
+}
+
+/// Givers and takers of moves that go on at once: no shard is in two of them, or `busy` already. They
+/// are busy then.
+pub fn choose_apart<'a>(
+    loads: &[Load<'a>],
+    range_bytes: u64,
+    busy: &mut BTreeSet<String>,
+) -> Vec<(&'a str, &'a str)> {
+    let mut chosen = Vec::new();
+    loop {
+        let free = loads.iter().filter(|l| !busy.contains(l.shard));
+        let free: Vec<Load<'a>> = free.copied().collect();
+        let Some((from, to)) = choose(&free, range_bytes) else {
+            return chosen;
+        };
+        busy.extend([from.to_string(), to.to_string()]);
+        chosen.push((from, to));
+    }
+}
+
+/// Takes of what is planned what goes on at once: the first, and what has no shard in common with those
+/// before. `pair`: giver and taker.
+pub fn take_apart<T>(planned: &mut Vec<T>, pair: impl Fn(&T) -> [String; 2]) -> Vec<T> {
+    let mut busy = BTreeSet::new();
+    let is_free = |one: &mut T| {
+        let shards = pair(one);
+        let free = !shards.iter().any(|shard| busy.contains(shard));
+        if free {
+            busy.extend(shards);
+        }
+        free
+    };
+    planned.extract_if(.., is_free).collect()
 }
 
 #[cfg(test)]
@@ -71,6 +108,38 @@ mod tests {
         let mut outside = load("x", 5);
         outside.may_take = false;
         assert_eq!(choose(&[load("b", 9), outside], 10), Some(("x", "b")));
+    }
+
+    #[test]
+    fn several_at_once() {
+        let none = &mut BTreeSet::new();
+        let four = [load("a", 90), load("b", 100), load("c", 5), load("d", 0)];
+        assert_eq!(choose_apart(&four, 10, none), [("b", "d"), ("a", "c")]);
+        // The other two have about the same.
+        let four = [load("a", 60), load("b", 100), load("c", 50), load("d", 0)];
+        let mut busy = BTreeSet::new();
+        assert_eq!(choose_apart(&four, 10, &mut busy), [("b", "d")]);
+        assert_eq!(busy, BTreeSet::from(["b".into(), "d".into()]));
+        assert_eq!(choose_apart(&four, 10, &mut busy), []);
+        // Of three shards one waits.
+        let three = [load("a", 90), load("b", 100), load("c", 0)];
+        let chosen = choose_apart(&three, 10, &mut BTreeSet::new());
+        assert_eq!(chosen, [("b", "c")]);
+        let (mut one, mut other) = (load("a", 1), load("b", 1));
+        (one.draining, other.draining) = (true, true);
+        let emptied = [one, other, load("c", 9), load("d", 8)];
+        let chosen = choose_apart(&emptied, 10, &mut BTreeSet::new());
+        assert_eq!(chosen, [("a", "d"), ("b", "c")]);
+    }
+
+    #[test]
+    fn what_has_a_shard_in_common_goes_one_after_the_other() {
+        let pairs = ["ab", "bc", "cd", "da", "ef"];
+        let mut planned = pairs.to_vec();
+        let pair = |p: &&str| [p[..1].to_string(), p[1..].to_string()];
+        assert_eq!(take_apart(&mut planned, pair), ["ab", "cd", "ef"]);
+        assert_eq!(take_apart(&mut planned, pair), ["bc", "da"]);
+        assert!(take_apart(&mut planned, pair).is_empty());
     }
 
     /// Moves of equal ranges come to an end.

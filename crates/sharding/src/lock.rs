@@ -9,7 +9,8 @@
 //! refused there as earlier ones.
 //!
 //! Invariant: `turn` grows with each holder, so what an earlier one still sends is known as his; and
-//! with each move of one holder that is taken back, so what is still on its way of that is. One lock
+//! with each move of one holder that is taken back, so what is still on its way of that is; and with each
+//! of several moves that he makes at once. One lock
 //! that was not renewed for [`LEFT`] was left behind; its holder's next change fails, because it names
 //! him.
 

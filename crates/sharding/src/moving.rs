@@ -8,6 +8,10 @@
 //! ```
 //! Invariant: what was decided is decided by the document's `state` alone. So the mover, the next
 //! holder of the lock and a router that waits may all end the same move, and do the same.
+//!
+//! Several ranges of a collection may move at once, under one lock, while no two of these moves have a
+//! shard in common. Each has a turn of the lock and a document of its own, so that a shard, which
+//! knows the turn of one of them, refuses what is an earlier one's.
 
 use crate::chunk::Replaced;
 use crate::{Chunk, RoutingTable, Version};
@@ -187,18 +191,47 @@ impl State {
     }
 }
 
-/// The document of what begins.
-pub fn beginning(name: &str, kind: &str, by: &str, turn: i64, fields: &DocBuf) -> DocBuf {
+/// The document of what begins at a collection or a database. `id`: its name, or of one of several
+/// moves at once that of its fence.
+pub fn beginning(
+    (id, name): (&str, &str),
+    kind: &str,
+    by: &str,
+    turn: i64,
+    fields: &DocBuf,
+) -> DocBuf {
     let mut w = Writer::new();
-    w.str("_id", name).str("kind", kind).str("by", by);
+    w.str("_id", id).str("ns", name);
+    w.str("kind", kind).str("by", by);
     w.i64("turn", turn).str("state", "moving");
     w.extend(fields.as_doc());
     w.finish()
 }
 
 /// The filter that finds it while it is not decided.
-pub fn undecided(name: &str, by: &str, turn: i64) -> DocBuf {
-    doc! {"_id": name, "by": by, "turn": turn, "state": "moving"}
+pub fn undecided(id: &str, by: &str, turn: i64) -> DocBuf {
+    doc! {"_id": id, "by": by, "turn": turn, "state": "moving"}
+}
+
+/// The filter that finds what is under way at a collection or a database: all, or that one.
+pub fn under_way(name: &str, id: Option<&str>) -> DocBuf {
+    match id {
+        Some(id) => doc! {"_id": id, "ns": name},
+        None => doc! {"ns": name},
+    }
+}
+
+/// The filter that finds what may hold routers up at a shard: all but the moves of ranges between
+/// others. `to` and `fenced`: names, or lists of them.
+pub fn under_way_at(name: &str, shard: &str) -> DocBuf {
+    let others = doc! {"kind": doc! {"$ne": "range"}};
+    let sides = [
+        doc! {"fenced": shard},
+        doc! {"from": shard},
+        doc! {"to": shard},
+    ];
+    let [fenced, from, to] = sides;
+    doc! {"ns": name, "$or": bson::array![others, fenced, from, to]}
 }
 
 /// The name of its fence: no other move has the same, of the same holder of the lock neither.

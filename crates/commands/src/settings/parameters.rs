@@ -42,8 +42,8 @@ pub const PACED_MOVES: &str = "pacedRangeMoves";
 /// How long they rest at least, in milliseconds: when documents were put, and when some were removed.
 pub const COPY_PAUSE: &str = "migrateCloneInsertionBatchDelayMS";
 pub const CLEAN_PAUSE: &str = "rangeDeleterBatchDelayMS";
-/// Threads that copy a range at once on MongoDB; here one does.
-const MIGRATION_CONCURRENCY: &str = "chunkMigrationConcurrency";
+/// Messages that are put at once at a shard that a range comes to.
+pub const MIGRATION_CONCURRENCY: &str = "chunkMigrationConcurrency";
 /// How long a transaction waits for DDL.
 pub const TRANSACTION_LOCK_PATIENCE: &str = "maxTransactionLockRequestTimeoutMillis";
 
@@ -68,6 +68,7 @@ const EFFECTIVE: &[&str] = &[
     "logComponentVerbosity",
     "logLevel",
     COPY_PAUSE,
+    MIGRATION_CONCURRENCY,
     PACED_MOVES,
     CLEAN_PAUSE,
     SNAPSHOT_WINDOW,

@@ -7,24 +7,21 @@
 use super::Manner;
 use super::leases::Kept;
 use super::progress::Progress;
+use super::put::{Copiers, Put};
 use super::rests::Rests;
 use crate::chunks::Lock;
 use crate::metadata::{Cluster, batches, each, run};
-use crate::request::own_message;
 use crate::upstream::with_fields;
 use crate::write_concern::majority;
 use crate::{Outcome, ddl};
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
 use errors::{Code, err};
-use sharding::follow::{Ask, Changes, Follow, PUT_DOCUMENTS};
+use sharding::follow::{Ask, Changes, Follow};
 use sharding::series::measurements_of;
 use sharding::{PlaceRange, Version};
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Bytes of one insert at a receiver.
-const PUT_BYTES: usize = 4 << 20;
 /// How long a writer's command waits at first, where the copy does not come nearer.
 const SLOW_MILLIS: i64 = 2;
 /// The giver forgets it after a second.
@@ -43,14 +40,14 @@ pub(super) struct Way<'m> {
     pub into: String,
     pub takers: Vec<Arc<str>>,
     /// The receiver of a document, unless it stays where it is.
-    pub place: &'m dyn Fn(Doc<'_>) -> Outcome<Option<Arc<str>>>,
+    pub place: &'m (dyn Fn(Doc<'_>) -> Outcome<Option<Arc<str>>> + Sync),
     pub kept: Kept,
     pub progress: Progress,
 }
 
 impl Way<'_> {
     /// What says to a shard whose part of a move a write is.
-    fn turn(&self) -> DocBuf {
+    pub fn turn(&self) -> DocBuf {
         let mut w = Writer::new();
         w.str("ns", self.ns)
             .timestamp("life", self.life.timestamp)
@@ -94,7 +91,7 @@ fn simple() -> DocBuf {
     doc! {"locale": "simple"}
 }
 
-fn parts(ns: &str) -> (&str, &str) {
+pub(super) fn parts(ns: &str) -> (&str, &str) {
     ns.split_once('.').unwrap_or((ns, ""))
 }
 
@@ -106,7 +103,7 @@ impl<'m> Giver<'m> {
             sides.push(shard.clone());
         }
         let mut giver = Giver {
-            rests: Rests::new(way.cluster, way.held, sides),
+            rests: Rests::new(way.cluster, way.held, sides, &way.takers),
             way,
             shard: shard.clone(),
             mine,
@@ -192,21 +189,25 @@ impl<'m> Giver<'m> {
         let find = with_fields(self.find(self.mine.as_doc()).as_doc(), self.limits.as_doc());
         let find = with_fields(find.as_doc(), first.as_doc());
         let from = self.way.cluster.shard(&self.shard)?;
-        let mut put = Put::new(self.way);
-        let mut work = Instant::now();
-        batches(&from, db, find.as_doc(), |batch| {
-            for d in batch.values().filter_map(Val::as_doc) {
-                put.add(d)?;
-            }
-            if !self.rests.are_none() {
-                put.send_all()?;
-            }
-            self.rests.after(work);
-            self.between()?;
-            work = Instant::now();
-            Ok(Some(self.rests.documents()))
+        let refused = std::thread::scope(|threads| {
+            let copiers = Copiers::new(threads, self.rests.copiers());
+            let mut put = Put::by(self.way, Some(copiers));
+            let mut work = Instant::now();
+            batches(&from, db, find.as_doc(), |batch| {
+                for d in batch.values().filter_map(Val::as_doc) {
+                    put.add(d)?;
+                }
+                if !self.rests.are_none() {
+                    put.send_all()?;
+                }
+                self.rests.after(work);
+                self.between()?;
+                work = Instant::now();
+                Ok(Some(self.rests.documents()))
+            })?;
+            put.end()
         })?;
-        self.follow.copied(put.end()?);
+        self.follow.copied(refused);
         self.copied = true;
         Ok(())
     }
@@ -327,102 +328,11 @@ impl<'m> Giver<'m> {
             }
         }
         let from = self.way.cluster.shard(&self.shard)?;
-        let mut put = Put::new(self.way);
+        let mut put = Put::by(self.way, None);
         each(&from, db, self.find(by_id.as_doc()).as_doc(), |d| {
             put.add(d)
         })?;
         put.end()
-    }
-}
-
-/// Documents on their way, some at a time for each receiver.
-struct Put<'m> {
-    way: &'m Way<'m>,
-    waiting: HashMap<Arc<str>, Waiting>,
-    refused: Vec<Value>,
-}
-
-#[derive(Default)]
-struct Waiting {
-    ids: Vec<Value>,
-    documents: Vec<u8>,
-}
-
-impl<'m> Put<'m> {
-    fn new(way: &'m Way<'m>) -> Put<'m> {
-        Put {
-            way,
-            waiting: HashMap::new(),
-            refused: Vec::new(),
-        }
-    }
-
-    fn add(&mut self, d: Doc<'_>) -> Outcome<()> {
-        let Some(taker) = (self.way.place)(d)? else {
-            return Ok(());
-        };
-        let waiting = self.waiting.entry(taker.clone()).or_default();
-        waiting.documents.extend_from_slice(d.as_bytes());
-        let id = d.get("_id").unwrap_or(Val::NULL);
-        waiting.ids.push(id.to_value());
-        if waiting.documents.len() > PUT_BYTES || waiting.ids.len() >= PUT_DOCUMENTS {
-            let full = std::mem::take(waiting);
-            self.send(&taker, full)?;
-        }
-        Ok(())
-    }
-
-    /// Sends what is left. The ids of what was refused because of a key that another has.
-    fn end(mut self) -> Outcome<Vec<Value>> {
-        self.send_all()?;
-        Ok(self.refused)
-    }
-
-    fn send_all(&mut self) -> Outcome<()> {
-        for (taker, waiting) in std::mem::take(&mut self.waiting) {
-            self.send(&taker, waiting)?;
-        }
-        Ok(())
-    }
-
-    fn send(&mut self, taker: &str, waiting: Waiting) -> Outcome<()> {
-        if waiting.ids.is_empty() {
-            return Ok(());
-        }
-        let (db, collection) = parts(&self.way.into);
-        let mut w = Writer::new();
-        w.str("insert", collection)
-            .bool("ordered", false)
-            .bool("bypassDocumentValidation", true)
-            .bool("fromMigrate", true)
-            .doc("moveTurn", self.way.turn().as_doc())
-            .doc("writeConcern", majority().as_doc())
-            .str("$db", db);
-        let set = self.way.cluster.shard(taker)?;
-        let reply = own_message(&set, w.finish(), "documents", &waiting.documents)?;
-        let bytes = waiting.documents.len();
-        self.way.progress.put(waiting.ids.len(), bytes);
-        let errors = reply.get("writeErrors").and_then(Val::as_array);
-        for e in errors
-            .unwrap_or(Doc::EMPTY)
-            .values()
-            .filter_map(Val::as_doc)
-        {
-            let number = |name: &str| e.get(name).and_then(Val::to_i64_exact);
-            let at = number("index").and_then(|at| usize::try_from(at).ok());
-            let id = at.and_then(|at| waiting.ids.get(at));
-            match (number("code"), id) {
-                (Some(code), Some(id)) if code == i64::from(Code::DuplicateKey.0) => {
-                    self.refused.push(id.clone());
-                }
-                _ => {
-                    return Err(
-                        err!(OperationFailed, "{taker} does not take a document: {e}").into(),
-                    );
-                }
-            }
-        }
-        Ok(())
     }
 }
 

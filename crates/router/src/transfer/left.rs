@@ -2,7 +2,8 @@
 //! by whoever finds it when that one is gone.
 //!
 //! ```text
-//! {_id: collection or database, kind, by, turn, state, from, to: […], fenced: […], …}
+//! {_id, ns: collection or database, kind, by, turn, state, from, to: […], fenced: […], …}
+//! _id: `ns`; of one of several moves at once the name of its fence
 //! state: moving → moved   by the change of the metadata that it was for
 //!        moving → left    by whoever takes it back; then that change cannot be made any more
 //! ```
@@ -72,7 +73,8 @@ impl Left {
 
 /// Writes down what is about to begin.
 pub(crate) fn begin(held: &Lock<'_>, ns: &str, kind: &str, fields: DocBuf) -> Outcome<()> {
-    let document = moving::beginning(ns, kind, &held.by, held.turn(), &fields);
+    let id = held.of_part().unwrap_or(ns);
+    let document = moving::beginning((id, ns), kind, &held.by, held.turn(), &fields);
     let mut change = Change::begin(held);
     change.insert("migrations", &[document]);
     change.commit()
@@ -82,7 +84,7 @@ pub(crate) fn begin(held: &Lock<'_>, ns: &str, kind: &str, fields: DocBuf) -> Ou
 pub(crate) fn decide(change: &mut Change<'_>, held: &Lock<'_>, ns: &str) {
     change.update(
         "migrations",
-        moving::undecided(ns, &held.by, held.turn()),
+        moving::undecided(held.of_part().unwrap_or(ns), &held.by, held.turn()),
         moving::moved(),
     );
 }
@@ -107,59 +109,66 @@ impl Cluster {
     }
 
     /// Ends what was begun: it is taken back where the metadata was not changed, and told to the
-    /// shards where it was.
+    /// shards where it was. A part of the lock ends its own.
     pub(crate) fn end_left_moves_under(&self, held: &Lock<'_>, ns: &str) -> Outcome<()> {
-        let Some(left) = self.decided(ns)? else {
-            return Ok(());
-        };
-        if !left.is_moved() && left.turn() == held.turn() {
-            held.take_turn()?;
+        for left in self.decided(&moving::under_way(ns, held.of_part()))? {
+            if !left.is_moved() && left.turn() == held.turn() {
+                held.take_turn()?;
+            }
+            match left.text("kind") {
+                RESHARD => reshard::end(self, held, ns, &left)?,
+                HOME => self.end_home(Some(held), ns, &left)?,
+                SPREAD => self.end_spread(ns, &left, Some(held))?,
+                _ => self.end_range(Some(held), ns, &left)?,
+            }
+            let mut change = Change::begin(held);
+            change.remove("migrations", doc! {"_id": left.text("_id")});
+            change.commit()?;
         }
-        match left.text("kind") {
-            RESHARD => reshard::end(self, held, ns, &left)?,
-            HOME => self.end_home(Some(held), ns, &left)?,
-            SPREAD => self.end_spread(ns, &left, Some(held))?,
-            _ => self.end_range(Some(held), ns, &left)?,
-        }
-        let mut change = Change::begin(held);
-        change.remove("migrations", doc! {"_id": ns});
-        change.commit()
+        Ok(())
     }
 
-    /// Takes away the fence that holds routers up, without ending what it was raised for, if that
-    /// was not done; tells the shards, if it was.
-    pub(crate) fn release_fence(&self, name: &str) -> Outcome<()> {
+    /// Takes back what a holder of the lock has under way, unless it is done. Either way that does not
+    /// change any more.
+    pub(super) fn settle(&self, held: &Lock<'_>, ns: &str) -> Outcome<()> {
+        self.decided(&moving::under_way(ns, held.of_part()))
+            .map(drop)
+    }
+
+    /// Takes away the fence of a shard that holds routers up, without ending what it was raised for, if
+    /// that was not done; tells the shards, if it was.
+    pub(crate) fn release_fence(&self, name: &str, shard: &str) -> Outcome<()> {
         let buckets = series::buckets_of(name);
-        let (name, left) = match (self.decided(name)?, buckets == name) {
-            (Some(left), _) => (name, left),
-            (None, true) => return Ok(()),
+        // Ranges that move between other shards go on.
+        let there = |ns: &str| self.decided(&moving::under_way_at(ns, shard));
+        let (name, found) = match (there(name)?, buckets == name) {
             // Of a time series the buckets are what moves.
-            (None, false) => match self.decided(&buckets)? {
-                Some(left) => (buckets.as_str(), left),
-                None => return Ok(()),
-            },
+            (found, false) if found.is_empty() => (buckets.as_str(), there(&buckets)?),
+            (found, _) => (name, found),
         };
+        found.iter().try_for_each(|left| self.release(name, left))
+    }
+
+    fn release(&self, name: &str, left: &Left) -> Outcome<()> {
         match left.text("kind") {
             RESHARD if left.is_moved() => self.end_left_moves(name),
-            RESHARD => self.lift_all(name, &left, None),
-            HOME => self.end_home(None, name, &left),
-            SPREAD => self.end_spread(name, &left, None),
-            _ => self.end_range(None, name, &left),
+            RESHARD => self.lift_all(name, left, None),
+            HOME => self.end_home(None, name, left),
+            SPREAD => self.end_spread(name, left, None),
+            _ => self.end_range(None, name, left),
         }
     }
 
-    /// What is under way at `ns`, in a state that does not change any more.
-    fn decided(&self, ns: &str) -> Outcome<Option<Left>> {
+    /// What is found of what is under way, in a state that does not change any more.
+    fn decided(&self, filter: &DocBuf) -> Outcome<Vec<Left>> {
         loop {
-            let found = self.read_config("migrations", doc! {"_id": ns}.as_doc(), Doc::EMPTY)?;
-            let Some(found) = found.into_iter().next() else {
-                return Ok(None);
+            let found = self.read_config("migrations", filter.as_doc(), Doc::EMPTY)?;
+            let found: Vec<Left> = found.into_iter().map(Left).collect();
+            let mut undecided = found.iter().filter(|left| left.state() == State::Moving);
+            let Some(left) = undecided.next() else {
+                return Ok(found);
             };
-            let left = Left(found);
-            if left.state() != State::Moving {
-                return Ok(Some(left));
-            }
-            let q = moving::undecided(ns, left.text("by"), left.turn());
+            let q = moving::undecided(left.text("_id"), left.text("by"), left.turn());
             let u = moving::left();
             let update = doc! {
                 "update": "migrations",
@@ -339,6 +348,11 @@ pub(crate) fn table_under(
     ns: &str,
 ) -> Outcome<Arc<RoutingTable>> {
     cluster.end_left_moves_under(held, ns)?;
+    table_now(cluster, ns)
+}
+
+/// The same where nothing is left of what was under way.
+pub(super) fn table_now(cluster: &Cluster, ns: &str) -> Outcome<Arc<RoutingTable>> {
     match cluster.refresh(ns)?.as_ref().and_then(Placement::table) {
         Some(table) if !table.entry.measured => Ok(table.clone()),
         _ => Err(err!(NamespaceNotSharded, "Collection {ns} is not sharded").into()),

@@ -9,6 +9,7 @@
 //! - `leases`: the logs that are kept for it;
 //! - `manner`: what a move waits for, and until when it may take;
 //! - `progress`: how far it has come, for those who look;
+//! - `put`: documents on their way to receivers;
 //! - `rests`: how much movers work while others are served;
 //! - `time`: the cluster's time.
 //!
@@ -21,6 +22,7 @@ mod leases;
 mod left;
 mod manner;
 mod progress;
+mod put;
 mod reshard;
 mod rests;
 mod time;
@@ -41,12 +43,13 @@ use bson::{Doc, DocBuf, ObjectId, Val, Writer, doc};
 use copy::{Giver, Way, copy_sessions, likeness};
 use errors::{Code, Error, err};
 use leases::Kept;
-use left::{clean, teach_as};
+use left::{clean, table_now, teach_as};
 use parking_lot::Mutex;
 use progress::Progress;
 use sharding::moving::{RangeMove, Step, change_of_owner};
 use sharding::series::check_bound;
 use sharding::{Chunk, PlaceRange, RoutingTable};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -130,6 +133,55 @@ fn move_in(
         likeness: Mutex::default(),
     };
     moving.run()
+}
+
+/// A range of a collection, and the shard that it goes to.
+pub(crate) struct To<'a> {
+    pub min: Doc<'a>,
+    pub max: Doc<'a>,
+    pub shard: &'a str,
+}
+
+/// Moves ranges of one collection at once. One that has a shard in common with an earlier one fails; the
+/// others do not fail with it.
+pub(crate) fn move_ranges(
+    cluster: &Cluster,
+    ns: &str,
+    ranges: &[To<'_>],
+    manner: &Manner,
+) -> Outcome<Vec<Outcome<()>>> {
+    let held = lock_within(cluster, ns, manner.left())?;
+    let table = table_under(cluster, &held, ns)?;
+    let mut busy: BTreeSet<String> = BTreeSet::new();
+    let mut part = |range: &To<'_>| {
+        let place = table.key().place_of_bound(range.min)?;
+        let from = table.chunk_at(&place).map_or("", |chunk| &*chunk.shard);
+        let pair = [from.to_string(), range.shard.to_string()];
+        if pair.iter().any(|shard| busy.contains(shard)) {
+            return Err(err!(
+                ConflictingOperationInProgress,
+                "{from} or {} takes part in another move",
+                range.shard
+            )
+            .into());
+        }
+        busy.extend(pair);
+        held.part()
+    };
+    let parts: Vec<Outcome<Lock<'_>>> = ranges.iter().map(&mut part).collect();
+    let run = |part: Outcome<Lock<'_>>, range: &To<'_>| {
+        let (min, max) = (range.min, range.max);
+        move_in(manner, cluster, &part?, ns, min, max, range.shard)
+    };
+    Ok(std::thread::scope(|threads| {
+        let both = parts.into_iter().zip(ranges);
+        let moves: Vec<_> = both
+            .map(|(p, r)| threads.spawn(move || run(p, r)))
+            .collect();
+        let panicked = |_| Err(err!(InternalError, "a move has panicked").into());
+        let ended = moves.into_iter().map(|m| m.join().unwrap_or_else(panicked));
+        ended.collect()
+    }))
 }
 
 impl Move<'_> {
@@ -354,10 +406,21 @@ impl Move<'_> {
         reach_time(self.cluster, &self.to, time)
     }
 
-    /// Changes the owner in the metadata.
+    /// Changes the owner in the metadata. What moves at once does so one after the other, each by the
+    /// table that the other has made.
     fn commit(&self) -> Outcome<()> {
+        if self.held.of_part().is_none() {
+            return self.commit_by(&self.table);
+        }
+        self.held.decide(
+            || self.commit_by(&*table_now(self.cluster, self.ns())?),
+            || self.cluster.settle(self.held, self.ns()),
+        )
+    }
+
+    fn commit_by(&self, table: &RoutingTable) -> Outcome<()> {
         let owner = change_of_owner(
-            &self.table,
+            table,
             (&self.min, &self.max),
             &self.to,
             ddl::now(),

@@ -78,7 +78,8 @@ impl Progress {
     }
 
     fn write(&self, way: &Way<'_>, progress: DocBuf) -> crate::Outcome<()> {
-        let q = moving::undecided(way.ns, &way.held.by, way.held.turn());
+        let id = way.held.of_part().unwrap_or(way.ns);
+        let q = moving::undecided(id, &way.held.by, way.held.turn());
         let u = doc! {"$set": doc! {"progress": progress}};
         let update = doc! {
             "update": "migrations",

@@ -17,16 +17,24 @@ pub(super) struct Rests<'m> {
     shards: Vec<(Arc<str>, Pace)>,
     /// So long at least, as the shards say.
     least: Duration,
+    /// Those that documents are put at, and how many messages at once each wants.
+    takers: Vec<(Arc<str>, usize)>,
 }
 
 impl<'m> Rests<'m> {
-    pub fn new(cluster: &'m Cluster, held: &'m Lock<'m>, shards: Vec<Arc<str>>) -> Rests<'m> {
+    pub fn new(
+        cluster: &'m Cluster,
+        held: &'m Lock<'m>,
+        shards: Vec<Arc<str>>,
+        takers: &[Arc<str>],
+    ) -> Rests<'m> {
         let mut rests = Rests {
             cluster,
             held,
             began: Instant::now(),
             shards: shards.into_iter().map(|s| (s, Pace::default())).collect(),
             least: Duration::ZERO,
+            takers: takers.iter().map(|taker| (taker.clone(), 1)).collect(),
         };
         rests.ask();
         rests
@@ -48,6 +56,10 @@ impl<'m> Rests<'m> {
             pace.heard(served, self.began.elapsed());
             let pause = number("pauseMillis").unwrap_or(0).unsigned_abs();
             least = least.max(Duration::from_millis(pause));
+            let copiers = number("copiers").and_then(|n| usize::try_from(n).ok());
+            for (_, at_once) in self.takers.iter_mut().filter(|(taker, _)| taker == shard) {
+                *at_once = copiers.unwrap_or(1);
+            }
             asked = true;
         }
         if asked {
@@ -78,6 +90,15 @@ impl<'m> Rests<'m> {
             .iter()
             .map(|(_, pace)| pace.documents(self.began.elapsed()));
         each.min().unwrap_or(1)
+    }
+
+    /// Messages that are on their way at once to a receiver, as those say who receive.
+    pub fn copiers(&self) -> usize {
+        self.takers
+            .iter()
+            .map(|(_, at_once)| *at_once)
+            .min()
+            .unwrap_or(1)
     }
 
     pub fn are_none(&self) -> bool {

@@ -62,11 +62,13 @@ pub enum Planted {
     HomeReadLast,
     /// A move that its own mover takes back is ended in the turn in which it began.
     SameTurnAtTheEnd,
+    /// One of two moves at once changes the owner by the table as it was before the other.
+    TableOfTheBeginning,
 }
 
 impl Planted {
     /// All bugs.
-    pub const ALL: [Planted; 27] = [
+    pub const ALL: [Planted; 28] = [
         Planted::FenceSkipped,
         Planted::GateSkipped,
         Planted::PreparedPassed,
@@ -94,6 +96,7 @@ impl Planted {
         Planted::OldViewsKept,
         Planted::HomeReadLast,
         Planted::SameTurnAtTheEnd,
+        Planted::TableOfTheBeginning,
     ];
 }
 

@@ -397,6 +397,7 @@ fn nothing_is_lost_doubled_or_seen_in_part() {
         "writes",
         "moves",
         "failed moves",
+        "two moves at once",
         "moves of collections",
         "moves of the primary",
         "two-phase commits",

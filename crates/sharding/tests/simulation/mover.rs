@@ -5,6 +5,7 @@ use crate::documents::Turn;
 use crate::history::Planted;
 use crate::names::{DB, Ns, SHARDED, name_of, ns_named};
 use crate::router::{Failure, Outcome, Placement, Router};
+use crate::runtime::together;
 use crate::shard::{Document, KEYS, Refusal, Shard};
 use bson::{DocBuf, ObjectId, Val, Value, doc};
 use errors::Stop;
@@ -14,14 +15,34 @@ use sharding::split::{cut_chunk, join};
 use sharding::two_phase::Shard as Name;
 use sharding::{Chunk, Fence, PlaceRange, Replaced, RoutingTable, lock};
 use std::cell::Cell;
+use std::pin::Pin;
 use std::rc::Rc;
 
-/// Held until it is dropped; then it is renewed no more.
+/// Held until it and its parts are dropped; then it is renewed no more.
 pub struct Held {
     pub name: String,
     pub by: String,
     turn: Cell<i64>,
+    /// The `_id` of what a part of it has under way.
+    part: Option<String>,
+    whole: Rc<Whole>,
+}
+
+/// What the parts of a lock share.
+struct Whole {
+    /// The last turn of any part.
+    last: Cell<i64>,
+    deciding: Cell<Deciding>,
     renews: Rc<Cell<bool>>,
+}
+
+/// Whether a part changes the owner of its range.
+#[derive(Clone, Copy, PartialEq)]
+enum Deciding {
+    No,
+    Yes,
+    /// It is not known what became of that.
+    Doubt,
 }
 
 impl Held {
@@ -36,9 +57,14 @@ impl Held {
     fn own(&self) -> DocBuf {
         lock::held(&self.name, &self.by)
     }
+
+    /// The `_id` of what it has under way.
+    fn id(&self) -> &str {
+        self.part.as_deref().unwrap_or(&self.name)
+    }
 }
 
-impl Drop for Held {
+impl Drop for Whole {
     fn drop(&mut self) {
         self.renews.set(false);
     }
@@ -101,7 +127,12 @@ impl Router {
             name: of.into(),
             by,
             turn: Cell::new(turn),
-            renews: renews.clone(),
+            part: None,
+            whole: Rc::new(Whole {
+                last: Cell::new(turn),
+                deciding: Cell::new(Deciding::No),
+                renews: renews.clone(),
+            }),
         };
         let (this, own) = (self.clone(), held.own());
         self.sim.spawn(self.sim.process(), async move {
@@ -131,52 +162,69 @@ impl Router {
         }
     }
 
+    /// For one of several moves at once, with a turn of its own.
+    async fn part(&self, held: &Held) -> Outcome<Held> {
+        let mut part = Held {
+            name: held.name.clone(),
+            by: held.by.clone(),
+            turn: Cell::new(held.turn()),
+            part: None,
+            whole: held.whole.clone(),
+        };
+        self.next_turn(&part).await?;
+        part.part = Some(part.fence());
+        Ok(part)
+    }
+
     /// What is still on its way of what the holder of the lock has taken back is an earlier one's.
     async fn take_turn(&self, held: &Held) -> Outcome<()> {
         if self.history.has(Planted::SameTurnAtTheEnd) {
             return Ok(());
         }
+        self.next_turn(held).await
+    }
+
+    async fn next_turn(&self, held: &Held) -> Outcome<()> {
         let next = lock::next_turn(self.sim.now() as i64);
         let write = Write::Update("locks", held.own(), next);
         self.write_config(vec![write]).await?;
-        held.turn.set(held.turn() + 1);
+        held.whole.last.set(held.whole.last.get() + 1);
+        held.turn.set(held.whole.last.get());
         Ok(())
     }
 
-    /// What is under way, in a state that does not change any more.
-    async fn decided(&self, name: &str) -> Outcome<Option<DocBuf>> {
+    /// What is found of what is under way, in a state that does not change any more.
+    async fn decided(&self, filter: DocBuf) -> Outcome<Vec<DocBuf>> {
         loop {
-            let found = self.read_config("migrations", doc! {"_id": name}).await?;
-            let Some(left) = found.into_iter().next() else {
-                return Ok(None);
+            let found = self.read_config("migrations", filter.clone()).await?;
+            let Some(left) = found.iter().find(|left| state(left) == State::Moving) else {
+                return Ok(found);
             };
-            if state(&left) != State::Moving {
-                return Ok(Some(left));
-            }
-            let q = moving::undecided(name, text(&left, "by"), turn_of(&left));
+            let q = moving::undecided(text(left, "_id"), text(left, "by"), turn_of(left));
             let _ = self
                 .write_config(vec![Write::Update("migrations", q, moving::left())])
                 .await;
         }
     }
 
-    pub async fn release_fence(&self, name: &str) -> Outcome<()> {
-        match self.decided(name).await? {
-            Some(left) => self.end_move(None, name, &left).await,
-            None => Ok(()),
+    pub async fn release_fence(&self, name: &str, shard: &str) -> Outcome<()> {
+        for left in self.decided(moving::under_way_at(name, shard)).await? {
+            self.end_move(None, name, &left).await?;
         }
+        Ok(())
     }
 
     pub async fn end_left_moves(&self, held: &Held) -> Outcome<()> {
-        let Some(left) = self.decided(&held.name).await? else {
-            return Ok(());
-        };
-        if state(&left) != State::Moved && turn_of(&left) == held.turn() {
-            self.take_turn(held).await?;
+        let own = moving::under_way(&held.name, held.part.as_deref());
+        for left in self.decided(own).await? {
+            if state(&left) != State::Moved && turn_of(&left) == held.turn() {
+                self.take_turn(held).await?;
+            }
+            self.end_move(Some(held), &held.name, &left).await?;
+            let gone = Write::Remove("migrations", doc! {"_id": text(&left, "_id")});
+            self.change(held, vec![gone]).await?;
         }
-        self.end_move(Some(held), &held.name, &left).await?;
-        let gone = Write::Remove("migrations", doc! {"_id": held.name.as_str()});
-        self.change(held, vec![gone]).await
+        Ok(())
     }
 
     async fn end_move(&self, held: Option<&Held>, name: &str, left: &DocBuf) -> Outcome<()> {
@@ -188,14 +236,15 @@ impl Router {
 
     /// Writes down what is about to begin.
     pub async fn begin(&self, held: &Held, kind: &str, fields: &DocBuf) -> Outcome<()> {
-        let begins = moving::beginning(&held.name, kind, &held.by, held.turn(), fields);
+        let names = (held.id(), held.name.as_str());
+        let begins = moving::beginning(names, kind, &held.by, held.turn(), fields);
         self.change(held, vec![Write::Insert("migrations", begins)])
             .await
     }
 
     /// Has a change of the metadata decide that it is done.
     pub fn decides(&self, held: &Held) -> Write {
-        let undecided = moving::undecided(&held.name, &held.by, held.turn());
+        let undecided = moving::undecided(held.id(), &held.by, held.turn());
         Write::Update("migrations", undecided, moving::moved())
     }
 
@@ -256,7 +305,14 @@ impl Router {
         let place = table.key().place_of(at.as_doc()).map_err(failed)?;
         let chunk = table.chunk_at(&place).expect("a chunk").clone();
         if let Some(to) = to {
-            return self.move_range(held, table, chunk, at, to).await;
+            let second = self.second_move(&table, [&chunk.shard, &to]);
+            return match second {
+                Some((other, there)) => {
+                    let moves = [(chunk, at.clone(), to), (other, at, there)];
+                    self.move_both(held, table, moves).await
+                }
+                None => self.move_range(held, table, chunk, at, to).await,
+            };
         }
         let replaced = match self.sim.one_in(2) {
             true => cut_chunk(&table, &chunk, &[at], || self.id()),
@@ -272,6 +328,39 @@ impl Router {
         let replaced = replaced.map_err(failed)?;
         self.history.count("cuts and joins");
         self.change(held, replace(held, &replaced)).await
+    }
+
+    /// A chunk of another shard that goes to yet another, if there are so many and it comes so.
+    fn second_move(&self, table: &RoutingTable, busy: [&Name; 2]) -> Option<(Chunk, Name)> {
+        if busy[0] == busy[1] || !self.sim.one_in(2) {
+            return None;
+        }
+        let chunk = table.chunks().find(|c| !busy.contains(&&c.shard))?;
+        let names = self.shards.iter().map(|s| &s.name);
+        let mut free = names.filter(|name| !busy.contains(name) && **name != chunk.shard);
+        Some((chunk.clone(), free.next()?.clone()))
+    }
+
+    /// Two moves at once, which have no shard in common.
+    async fn move_both(
+        self: &Rc<Router>,
+        held: &Held,
+        table: Rc<RoutingTable>,
+        moves: [(Chunk, DocBuf, Name); 2],
+    ) -> Outcome<()> {
+        let mut both: Vec<Pin<Box<dyn Future<Output = Outcome<()>>>>> = Vec::new();
+        for (chunk, at, to) in moves {
+            let part = self.part(held).await?;
+            let (this, table) = (self.clone(), table.clone());
+            both.push(Box::pin(async move {
+                this.move_range(&part, table, chunk, at, to).await
+            }));
+        }
+        let done = together(&self.sim, both).await;
+        if done.iter().all(Result::is_ok) {
+            self.history.count("two moves at once");
+        }
+        done.into_iter().collect()
     }
 
     async fn move_range(
@@ -402,9 +491,40 @@ impl Router {
         }
     }
 
+    /// Parts of a lock do so one after the other, each when it is known what became of the other.
     async fn change_owner(&self, held: &Held, m: &Move) -> Outcome<()> {
+        let Some(part) = &held.part else {
+            return self.change_owner_by(&m.table, held, m).await;
+        };
+        let deciding = &held.whole.deciding;
+        while deciding.get() == Deciding::Yes {
+            self.sim.sleep(1).await;
+        }
+        if deciding.get() == Deciding::Doubt {
+            return Err(refused(Conflict));
+        }
+        deciding.set(Deciding::Yes);
+        let mut done = match self.history.has(Planted::TableOfTheBeginning) {
+            true => self.change_owner_by(&m.table, held, m).await,
+            false => match self.table_of(m.ns).await {
+                Ok(table) => self.change_owner_by(&table, held, m).await,
+                Err(e) => Err(e),
+            },
+        };
+        let mut known = Deciding::No;
+        if done.is_err() {
+            let own = moving::under_way(&held.name, Some(part));
+            if let Err(e) = self.decided(own).await {
+                (known, done) = (Deciding::Doubt, Err(e));
+            }
+        }
+        deciding.set(known);
+        done
+    }
+
+    async fn change_owner_by(&self, table: &RoutingTable, held: &Held, m: &Move) -> Outcome<()> {
         let bounds = (&m.min, &m.max);
-        let replaced = change_of_owner(&m.table, bounds, &m.to, self.sim.now(), || self.id());
+        let replaced = change_of_owner(table, bounds, &m.to, self.sim.now(), || self.id());
         let mut writes = replace(held, &replaced.map_err(failed)?);
         writes.push(self.decides(held));
         self.change(held, writes).await
@@ -457,7 +577,8 @@ impl Router {
         for collection in ["migrations", "locks"] {
             for found in self.read_config(collection, DocBuf::default()).await? {
                 let is_free = text(&found, "by").is_empty();
-                let name = text(&found, "_id").to_string();
+                let of = if collection == "locks" { "_id" } else { "ns" };
+                let name = text(&found, of).to_string();
                 if !is_free && !names.contains(&name) {
                     names.push(name);
                 }
@@ -497,7 +618,7 @@ pub fn state(left: &DocBuf) -> State {
 }
 
 fn replace(held: &Held, replaced: &Replaced) -> Vec<Write> {
-    let turn = held.turn() as u64;
+    let turn = held.whole.last.get() as u64;
     let uuid = uuid_of(ns_named(&held.name));
     let gone = replaced.old.iter();
     let gone = gone.map(|c| Write::Remove("chunks", doc! {"_id": c.id}));

@@ -315,7 +315,7 @@ impl Router {
                 Next::Release(pause) => {
                     self.history.count("released fences");
                     let name = if of_database { DB.into() } else { name_of(ns) };
-                    let _ = self.release_fence(&name).await;
+                    let _ = self.release_fence(&name, &shard).await;
                     pause
                 }
                 Next::Read(pause) => pause,
