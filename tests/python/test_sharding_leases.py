@@ -1,6 +1,7 @@
 """What movers read of a log is kept for them on every member, and let go of when they are done; and moves between different
 pairs of shards go on at the same time."""
 
+import datetime
 import threading
 
 import pytest
@@ -74,6 +75,18 @@ def test_the_progress_of_a_move(tmp_path):
         assert told["phase"] in ("copy", "catchUp") and told["seconds"] >= 1
         assert 0 < told["copiedDocuments"] <= DOCUMENTS and told["copiedBytes"] > 200 * told["copiedDocuments"]
         assert told["backlogDocuments"] == 0
+        # One chunk of two, which has all documents.
+        assert told["approxDocumentsToCopy"] == DOCUMENTS and told["approxBytesToCopy"] > 200 * DOCUMENTS
+        assert 0 < told["workShare"] <= 1 and told["remainingSeconds"] >= 0
+        assert told["estimatedEnd"] > datetime.datetime.now(datetime.UTC).replace(tzinfo=None) - datetime.timedelta(minutes=1)
+        moves = client.admin.command("serverStatus")["pandodb"]["moves"]
+        assert moves["underWay"] == 1 and moves["done"] == moves["failed"] == 0
+        assert moves["copiedDocuments"] >= told["copiedDocuments"] and moves["copiedBytes"] > 200 * told["copiedDocuments"]
+        assert 0 <= moves["leftDocuments"] < DOCUMENTS
+        # As sh.status() asks.
+        active = list(client.config.locks.find({"state": 2}))
+        assert [lock["_id"] for lock in active] == ["seen.c"] and active[0]["when"]
+        assert client.admin.command("balancerStatus")["inBalancerRound"]
         shown = client.admin.command("currentOp", ns="seen.c", desc="MoveCoordinator")["inprog"]
         assert [op["command"]["moveRange"] for op in shown] == ["seen.c"] and shown[0]["command"]["toShard"] == there, shown
         assert shown[0]["progress"]["copiedDocuments"] >= told["copiedDocuments"] and shown[0]["msg"] in ("copy", "catchUp")
@@ -83,6 +96,10 @@ def test_the_progress_of_a_move(tmp_path):
         mover.join(120)
         assert not failures, failures
         assert client.config.migrations.count_documents({}) == 0 and coll.count_documents({}) == DOCUMENTS
+        moves = client.admin.command("serverStatus")["pandodb"]["moves"]
+        assert moves["done"] == 1 and not moves["underWay"] and not moves["leftDocuments"] and not moves["leftBytes"]
+        assert not client.admin.command("balancerStatus")["inBalancerRound"]
+        until("the lock is free", lambda: client.config.locks.count_documents({"state": 2}) == 0)
 
 
 def test_resharding_lets_go_of_all_logs(tmp_path):

@@ -8,6 +8,7 @@ use commands::Commands;
 use replication::Driver;
 use router::{Cluster, Router, balancer, resolver};
 use service::ServerConfig;
+use service::moves::Moves;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -25,7 +26,9 @@ fn seed() -> u32 {
 /// A router in front of the cluster that the configuration names.
 pub fn router(config: &ServerConfig, commands: Commands) -> Arc<Router> {
     let address = config.config_db.clone().unwrap_or_default();
-    let cluster = Arc::new(Cluster::new(&address, peers::access(config)));
+    let moves = commands.control.metrics.moves.clone();
+    let cluster = Cluster::new(&address, peers::access(config)).counting(moves);
+    let cluster = Arc::new(cluster);
     let router = Router::new(cluster, commands);
     router.announce(&format!("localhost:{}", config.port));
     router
@@ -33,13 +36,14 @@ pub fn router(config: &ServerConfig, commands: Commands) -> Arc<Router> {
 
 /// Begins to balance the cluster whose configuration this set has, and to end what routers have left,
 /// where this member leads it.
-pub fn balance(config: &ServerConfig, driver: &Driver) -> Result<(), String> {
+pub fn balance(config: &ServerConfig, driver: &Driver, moves: Arc<Moves>) -> Result<(), String> {
     let host = match config.bind.first().map(String::as_str) {
         None | Some("localhost" | "0.0.0.0" | "::") => "127.0.0.1",
         Some(host) => host,
     };
     let address = format!("{}/{host}:{}", driver.set_name(), config.port);
-    let cluster = Arc::new(Cluster::new(&address, peers::access(config)));
+    let cluster = Cluster::new(&address, peers::access(config)).counting(moves);
+    let cluster = Arc::new(cluster);
     let driver = driver.clone();
     let leads = move || driver.status().is_primary() && driver.is_open();
     balancer::run(cluster.clone(), leads.clone())

@@ -225,7 +225,8 @@ fn run(launch: Launch, ready: Option<Ready>) -> Result<ExitCode, Failure> {
         ready.announce();
     }
     if let (ClusterRole::Config, Some(driver)) = (config.role, &replica) {
-        route::balance(&config, driver).map_err(Failure::other)?;
+        let moves = control.metrics.moves.clone();
+        route::balance(&config, driver, moves).map_err(Failure::other)?;
     }
     let served = answer(&config, listeners, console, commands, control, tls)?;
     if let Some(replica) = &replica {

@@ -10,7 +10,7 @@ use crate::listing::size_on;
 use crate::metadata::{Cluster, Placement};
 use crate::request::{Command, finish};
 use crate::service_impl::Router;
-use crate::transfer::{Manner, To, move_range, move_ranges};
+use crate::transfer::{Manner, RANGE, To, move_range, move_ranges};
 use crate::write_concern::majority;
 use crate::{Failure, Outcome};
 use bson::{Doc, DocBuf, Val, Writer, doc};
@@ -129,7 +129,11 @@ pub(crate) fn status(router: &Router, _: &Command<'_>) -> Outcome<DocBuf> {
             false => "full",
         },
     );
-    w.bool("inBalancerRound", false);
+    let moving = doc! {"kind": RANGE};
+    let moving = router
+        .cluster
+        .read_config("migrations", moving.as_doc(), Doc::EMPTY)?;
+    w.bool("inBalancerRound", !moving.is_empty());
     w.i64("numBalancerRounds", ROUNDS.load(Ordering::Relaxed));
     Ok(finish(w, &[]))
 }

@@ -10,6 +10,7 @@ use crate::{Failure, Outcome};
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
 use errors::err;
 use parking_lot::RwLock;
+use service::moves::Moves;
 use sharding::{Chunk, CollectionEntry, DbVersion, RoutingTable, Series, ShardKey, series};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -106,6 +107,7 @@ pub struct Cluster {
     /// The latest time that a set has told of.
     time: Arc<AtomicU64>,
     pub(crate) agreeing: Agreeing,
+    pub(crate) moves: Arc<Moves>,
 }
 
 impl Cluster {
@@ -119,7 +121,14 @@ impl Cluster {
             known: RwLock::default(),
             time,
             agreeing: Agreeing::default(),
+            moves: Arc::default(),
         }
+    }
+
+    /// What it moves is counted there.
+    pub fn counting(mut self, moves: Arc<Moves>) -> Cluster {
+        self.moves = moves;
+        self
     }
 
     /// Takes over the cluster's time from a shard's reply.

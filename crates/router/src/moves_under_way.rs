@@ -4,7 +4,7 @@
 //! ```text
 //! {type: "op", desc: "MoveCoordinator", ns, active: true, op: "command",
 //!  command: {moveRange: ns, min, max, fromShard, toShard}, secs_running, msg: "copy",
-//!  progress: {phase, copiedDocuments, copiedBytes, backlogDocuments, seconds}}
+//!  progress: as `sharding::progress` has it}
 //! ```
 //! It is read from `config.migrations`, so every router shows the moves of all others and of the
 //! balancer. Who moves renews it once a second.

@@ -1,13 +1,14 @@
 //! The running server, as the commands see it: stop it, and read its counters.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::{Arc, OnceLock};
 use std::time::{Instant, SystemTime};
 
 use parking_lot::Mutex;
 
 use crate::establishment::Establishment;
 use crate::in_flight::InFlight;
+use crate::moves::Moves;
 
 /// Stops the server, from any thread.
 pub struct Control {
@@ -178,6 +179,7 @@ pub struct Metrics {
     /// the longest of them, as far as it has come).
     pub loop_held: AtomicU64,
     pub loop_held_longest_ms: AtomicU64,
+    pub moves: Arc<Moves>,
 }
 
 impl Metrics {

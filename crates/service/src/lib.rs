@@ -22,6 +22,7 @@ mod control;
 pub mod establishment;
 pub mod in_flight;
 pub mod logging;
+pub mod moves;
 
 pub use client::{Address, Client, OWN_ID, PeerCertificate, Waker};
 pub use config::ServerConfig;

@@ -9,7 +9,7 @@
 //! - [`agreement`]: what a router does when a shard refuses its version;
 //! - [`lock`], [`moving`], [`moving_home`], [`follow`]: who changes a collection, how a range gets another
 //!   owner and a database another primary, how documents follow, what of them is on its way
-//!   ([`UnderWay`]); [`pace`]: how fast, while clients are served;
+//!   ([`UnderWay`]); [`pace`]: how fast, while clients are served; [`progress`]: how far it has come;
 //! - [`two_phase`]: the steps of a transaction over several shards, from its commit to its end;
 //! - [`snapshot`]: one state of all shards; [`snapshot_history`]: what a shard keeps of them;
 //! - [`Home`]: the same for what is not sharded, by database;
@@ -32,6 +32,7 @@ pub mod moving;
 pub mod moving_home;
 mod ownership;
 pub mod pace;
+pub mod progress;
 pub mod protocol;
 mod range;
 mod routing_table;

@@ -2,8 +2,9 @@
 //! chunks.
 //!
 //! ```text
-//! {_id: collection or database, by, at, turn, wanted?: when another has asked for it}
+//! {_id: collection or database, by, at, turn, state, when, wanted?: when another has asked for it}
 //! ```
+//! `state` is 2 while it is held, since `when`: `sh.status()` shows these as collections with active migrations.
 //! The document stays when the collection or the database is dropped. A shard that was not reached then
 //! keeps the greatest `turn` that it has heard of; the holders of a lock that began anew at one would be
 //! refused there as earlier ones.
@@ -26,7 +27,7 @@ pub fn take(name: &str, by: &str, now_millis: i64) -> (DocBuf, DocBuf) {
     let late = Value::date(now_millis - LEFT.as_millis() as i64);
     let query = doc! {"_id": name, "at": doc! {"$lt": late}};
     let update = doc! {
-        "$set": doc! {"by": by, "at": Value::date(now_millis)},
+        "$set": doc! {"by": by, "at": Value::date(now_millis), "state": 2, "when": Value::date(now_millis)},
         "$inc": doc! {"turn": 1_i64},
         "$unset": doc! {"wanted": 1},
     };
@@ -54,5 +55,5 @@ pub fn wanted(now_millis: i64) -> DocBuf {
 
 /// The document stays, and with it the number of holders.
 pub fn freed() -> DocBuf {
-    doc! {"$set": doc! {"by": "", "at": Value::date(0)}}
+    doc! {"$set": doc! {"by": "", "at": Value::date(0), "state": 0}}
 }

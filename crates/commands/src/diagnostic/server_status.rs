@@ -8,8 +8,9 @@ use crate::monitoring::metrics::KINDS;
 use crate::request::{CommandContext, Done};
 use crate::topology::member;
 use crate::version::{PANDO_VERSION, VERSION};
-use bson::Val;
+use bson::{Val, Writer};
 use errors::Result;
+use service::moves::Moves;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Sections that come only when asked for.
@@ -421,6 +422,7 @@ fn pandodb(cx: &mut CommandContext<'_, '_>) {
         "writesSlowedForMoves",
         cx.app.ownerships.waited_slowly() as i64,
     );
+    moves(w, &cx.app.control.metrics.moves);
     let f = &cx.app.control.in_flight;
     w.open_doc("inFlight")
         .i64("limitBytes", f.limit() as i64)
@@ -460,5 +462,24 @@ fn pandodb(cx: &mut CommandContext<'_, '_>) {
         .i64("grouped", m.grouped.load(Relaxed) as i64)
         .i64("diskReads", m.disk_reads.load(Relaxed) as i64)
         .close();
+    w.close();
+}
+
+/// What this process moves between shards, and what is left of that.
+fn moves(w: &mut Writer, moves: &Moves) {
+    let left = moves.left();
+    w.open_doc("moves");
+    for (name, n) in [
+        ("underWay", moves.under_way.load(Relaxed)),
+        ("done", moves.done.load(Relaxed)),
+        ("failed", moves.failed.load(Relaxed)),
+        ("copiedDocuments", moves.documents.load(Relaxed)),
+        ("copiedBytes", moves.bytes.load(Relaxed)),
+        ("leftDocuments", left.documents),
+        ("leftBytes", left.bytes),
+        ("backlogDocuments", left.backlog),
+    ] {
+        w.i64(name, n as i64);
+    }
     w.close();
 }

@@ -117,6 +117,10 @@ const GROWING: &[&str] = &[
     "pando_extra_info_page_faults",
     "pando_metrics_queryExecutor_hiddenKeysSkipped",
     "pando_pandodb_engine_hiddenKeysSkipped",
+    "pando_pandodb_moves_done",
+    "pando_pandodb_moves_failed",
+    "pando_pandodb_moves_copiedDocuments",
+    "pando_pandodb_moves_copiedBytes",
 ];
 
 /// The text of all figures now.

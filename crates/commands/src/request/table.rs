@@ -241,6 +241,7 @@ commands! {
     "_pandoChanges" => ADMIN | WORKER, Cluster(&[Internal]), crate::shard::pando_changes::run, "which documents of a collection were touched";
     "_pandoTime" => ADMIN | WRITE | WORKER, Cluster(&[Internal]), crate::shard::pando_time::run, "the time of a shard's log, and that it be late enough";
     "_pandoServed" => ADMIN, Cluster(&[Internal]), crate::shard::pando_served::run, "how much a shard does for routers";
+    "_pandoRangeSize" => ADMIN | WORKER, Cluster(&[Internal]), crate::shard::pando_range_size::run, "about how much lies in a range";
     "_pandoFence" => ADMIN | WRITE | WORKER, Cluster(&[Internal]), crate::shard::pando_fence::run, "lets routers wait while a range changes its owner";
     "_pandoChange" => ADMIN | WRITE | WORKER, Cluster(&[Internal]), crate::shard::pando_change::run, "writes to the metadata, all or none";
     "_pandoHome" => ADMIN | WRITE | WORKER, Cluster(&[Internal]), crate::shard::pando_home::run, "tells a shard which databases it is the primary of";

@@ -18,6 +18,7 @@ pub mod pando_outcome;
 pub mod pando_ownership;
 pub mod pando_prepare;
 pub mod pando_prepared;
+pub mod pando_range_size;
 pub mod pando_receive;
 pub mod pando_served;
 pub mod pando_sessions;

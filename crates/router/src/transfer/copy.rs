@@ -6,7 +6,7 @@
 
 use super::Manner;
 use super::leases::Kept;
-use super::progress::Progress;
+use super::progress::{Told, Work};
 use super::put::{Copiers, Put};
 use super::rests::Rests;
 use crate::chunks::Lock;
@@ -42,10 +42,17 @@ pub(super) struct Way<'m> {
     /// The receiver of a document, unless it stays where it is.
     pub place: &'m (dyn Fn(Doc<'_>) -> Outcome<Option<Arc<str>>> + Sync),
     pub kept: Kept,
-    pub progress: Progress,
+    pub progress: Told,
 }
 
 impl Way<'_> {
+    /// Whether all of a giver's documents go.
+    pub fn gives_all(&self) -> bool {
+        self.range
+            .as_ref()
+            .is_none_or(|range| *range == PlaceRange::all())
+    }
+
     /// What says to a shard whose part of a move a write is.
     pub fn turn(&self) -> DocBuf {
         let mut w = Writer::new();
@@ -144,9 +151,13 @@ impl<'m> Giver<'m> {
     }
 
     fn tell_progress(&self) {
-        let phase = if self.copied { "catchUp" } else { "copy" };
-        let backlog = self.follow.backlog();
-        self.way.progress.tell(self.way, phase, backlog);
+        let work = Work {
+            catches_up: self.copied,
+            backlog: self.follow.backlog(),
+            share: self.rests.share(),
+            limits: self.limits.as_doc(),
+        };
+        self.way.progress.tell(self.way, &work);
     }
 
     fn keep_logs_now_and_then(&self) {

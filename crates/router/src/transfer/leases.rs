@@ -23,6 +23,11 @@ pub(super) struct Kept {
 }
 
 impl Kept {
+    /// Those whose logs are kept.
+    pub fn givers(&self) -> Vec<Arc<str>> {
+        self.places.lock().keys().cloned().collect()
+    }
+
     pub fn is_due(&self) -> bool {
         let told = *self.told.lock();
         told.is_none_or(|told| told.elapsed() > RENEWED)

@@ -45,7 +45,7 @@ use errors::{Code, Error, err};
 use leases::Kept;
 use left::{clean, table_now, teach_as};
 use parking_lot::Mutex;
-use progress::Progress;
+use progress::Told;
 use sharding::moving::{RangeMove, Step, change_of_owner};
 use sharding::series::check_bound;
 use sharding::{Chunk, PlaceRange, RoutingTable};
@@ -197,6 +197,7 @@ impl Move<'_> {
         log(self.cluster, "moveChunk.start", self.ns(), self.details());
         self.write_down()?;
         let done = self.transfer();
+        self.cluster.moves.ended(done.is_ok());
         // What the metadata says decides: it may have been changed where that failed.
         let ended = self.cluster.end_left_moves_under(self.held, self.ns());
         match done {
@@ -243,7 +244,7 @@ impl Move<'_> {
             takers: vec![self.to.clone()],
             place: &place,
             kept: Kept::default(),
-            progress: Progress::default(),
+            progress: Told::new(self.cluster),
         };
         let mut giver = None;
         let mut steps = RangeMove::new();

@@ -8,7 +8,7 @@
 use super::copy::{Giver, Way, copy_sessions, make_like};
 use super::leases::Kept;
 use super::left::{Left, RESHARD, begin, decide, teach_as};
-use super::progress::Progress;
+use super::progress::Told;
 use super::{fence, lift, reach_time, time_of};
 use crate::admin::{entry_doc, new_life};
 use crate::chunks::{Change, Lock, log};
@@ -132,6 +132,7 @@ impl Reshard<'_> {
             doc! {"key": self.plan.key.pattern()},
         );
         let done = self.steps();
+        self.cluster.moves.ended(done.is_ok());
         let ended = self.cluster.end_left_moves_under(self.held, self.ns());
         if let Err(e) = &ended {
             tracing::warn!(target: "SHARDING", ns = self.ns(), error = %e, "A resharding is left behind");
@@ -168,7 +169,7 @@ impl Reshard<'_> {
             takers: self.takers.clone(),
             place: &place,
             kept: Kept::default(),
-            progress: Progress::default(),
+            progress: Told::new(self.cluster),
         };
         let mut givers = Vec::new();
         for (shard, owned) in &owners {

@@ -17,6 +17,8 @@ pub(super) struct Rests<'m> {
     shards: Vec<(Arc<str>, Pace)>,
     /// So long at least, as the shards say.
     least: Duration,
+    /// How long it has rested in all.
+    rested: Duration,
     /// Those that documents are put at, and how many messages at once each wants.
     takers: Vec<(Arc<str>, usize)>,
 }
@@ -34,6 +36,7 @@ impl<'m> Rests<'m> {
             began: Instant::now(),
             shards: shards.into_iter().map(|s| (s, Pace::default())).collect(),
             least: Duration::ZERO,
+            rested: Duration::ZERO,
             takers: takers.iter().map(|taker| (taker.clone(), 1)).collect(),
         };
         rests.ask();
@@ -80,7 +83,18 @@ impl<'m> Rests<'m> {
             true => Duration::ZERO,
             false => rest.unwrap_or_default(),
         };
-        std::thread::sleep(rest.max(self.least));
+        let rest = rest.max(self.least);
+        std::thread::sleep(rest);
+        self.rested += rest;
+    }
+
+    /// Of the time since the beginning the part in which it did not rest.
+    pub fn share(&self) -> f64 {
+        let all = self.began.elapsed().as_secs_f64();
+        match all > 0.0 {
+            true => (1.0 - self.rested.as_secs_f64() / all).clamp(0.0, 1.0),
+            false => 1.0,
+        }
     }
 
     /// Documents of one piece of work.
