@@ -62,13 +62,11 @@ pub enum Planted {
     HomeReadLast,
     /// A move that its own mover takes back is ended in the turn in which it began.
     SameTurnAtTheEnd,
-    /// One of two moves at once changes the owner by the table as it was before the other.
-    TableOfTheBeginning,
 }
 
 impl Planted {
     /// All bugs.
-    pub const ALL: [Planted; 28] = [
+    pub const ALL: [Planted; 27] = [
         Planted::FenceSkipped,
         Planted::GateSkipped,
         Planted::PreparedPassed,
@@ -96,7 +94,6 @@ impl Planted {
         Planted::OldViewsKept,
         Planted::HomeReadLast,
         Planted::SameTurnAtTheEnd,
-        Planted::TableOfTheBeginning,
     ];
 }
 

@@ -308,7 +308,8 @@ impl Router {
             let second = self.second_move(&table, [&chunk.shard, &to]);
             return match second {
                 Some((other, there)) => {
-                    let moves = [(chunk, at.clone(), to), (other, at, there)];
+                    let all = other.min.clone();
+                    let moves = [(chunk, at, to), (other, all, there)];
                     self.move_both(held, table, moves).await
                 }
                 None => self.move_range(held, table, chunk, at, to).await,
@@ -505,12 +506,9 @@ impl Router {
             return Err(refused(Conflict));
         }
         deciding.set(Deciding::Yes);
-        let mut done = match self.history.has(Planted::TableOfTheBeginning) {
-            true => self.change_owner_by(&m.table, held, m).await,
-            false => match self.table_of(m.ns).await {
-                Ok(table) => self.change_owner_by(&table, held, m).await,
-                Err(e) => Err(e),
-            },
+        let mut done = match self.table_of(m.ns).await {
+            Ok(table) => self.change_owner_by(&table, held, m).await,
+            Err(e) => Err(e),
         };
         let mut known = Deciding::No;
         if done.is_err() {
