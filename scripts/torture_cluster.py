@@ -3,13 +3,16 @@ writes that are lost, doubled or undone, and for transactions of which a part is
 
     python scripts/torture_cluster.py target/debug/pando [--seeds 5] [--seed N] [--seconds 12] [--shards 2] [--replicas 3] [--auth]
                                       [--writers 4] [--payers 2] [--readers 6] [--adders 2] [--appenders 4] [--calm]
+                                      [--batchers 3 --fill 500 --megabytes 64] [--balance]
 
 Writers go through two routers: inserts, counted `$inc` by shard key and by `_id`, deletes, all retryable. Payers move money
 between accounts on several shards in transactions, and readers add all accounts up in snapshots: in transactions, in finds, and
 once more at the time that a find has told. Adders have a router add them up, many times in one message after the other, so that
 there are many sums. Appenders append to lists on several shards and read them, in transactions through
 either router; of their history `tests/python/list_append.py` tells whether snapshots can have made it. With `--calm` that is
-all: nothing moves and nobody is harmed. Otherwise chunks of both collections move and are cut meanwhile without pause, and
+all: nothing moves and nobody is harmed. Batchers insert 50 documents of `--fill` bytes in one command, in order or not, into a
+collection of four chunks of `--megabytes` each. With `--balance` the balancer moves too, between several pairs of shards at
+once where there are four, and its ranges are of 1 MB. Otherwise chunks of both collections move and are cut meanwhile without pause, and
 processes of every kind are killed or stopped for a while; with `--replicas` mostly primaries, so that elections come while
 commits are under way. With `--auth` all of it is logged in. In the end each document is there with at least what was
 acknowledged and at most what was sent, once; what was acknowledged as deleted is gone; each sum was whole, and what payers were
@@ -42,6 +45,10 @@ parser.add_argument("--payers", type=int, default=2)
 parser.add_argument("--readers", type=int, default=6)
 parser.add_argument("--adders", type=int, default=2)
 parser.add_argument("--appenders", type=int, default=4)
+parser.add_argument("--batchers", type=int, default=0)
+parser.add_argument("--fill", type=int, default=500)
+parser.add_argument("--megabytes", type=int, default=0)
+parser.add_argument("--balance", action="store_true")
 parser.add_argument("--calm", action="store_true")
 parser.add_argument("--keep", type=pathlib.Path, help="a directory for data and logs that stays")
 given = parser.parse_args()
@@ -54,6 +61,7 @@ from harness import BINARY, Server, Wire, until  # noqa: E402
 from list_append import faults  # noqa: E402
 from pymongo.errors import (  # noqa: E402
     AutoReconnect,
+    BulkWriteError,
     ConfigurationError,
     DuplicateKeyError,
     OperationFailure,
@@ -66,6 +74,8 @@ WRITERS, PAYERS = given.writers, given.payers
 KEYS = 1000
 ACCOUNTS, EACH = 40, 100
 LISTS = 8
+BATCH = 50
+ALL = ("t.c", "t.a", "t.l", *(["t.b"] if given.batchers else []))
 SNAPSHOT = dict(read_concern=ReadConcern("snapshot"), write_concern=WriteConcern("majority"))
 LOGIN = dict(username="root", password="torture", authSource="admin") if given.auth else {}
 # What a driver's user may see while servers go: the driver has retried once.
@@ -233,6 +243,26 @@ class Writer(threading.Thread):
                     self.gone.add(last)
                     if done.deleted_count != 1:
                         self.wrong.append(f"delete of {last}: {done.raw_result}")
+
+
+class Batcher(Writer):
+    """Inserts many documents in one command. `inserted`: those that were acknowledged, by their keys."""
+
+    def step(self, coll, n):
+        batch = [
+            {"_id": f"b{self.number}.{n}.{i}", "k": self.rng.randrange(KEYS), "v": 0, "fill": "x" * given.fill}
+            for i in range(BATCH)
+        ]
+        coll = coll.database.get_collection("b", write_concern=coll.write_concern)
+        if self.attempt("batch", lambda: self.insert(coll, batch, ordered=n % 2 == 0)):
+            self.inserted.update((d["_id"], d["k"]) for d in batch)
+
+    def insert(self, coll, batch, ordered):
+        try:
+            return coll.insert_many(batch, ordered=ordered)
+        except BulkWriteError as e:
+            passes = {w["code"] for w in e.details["writeErrors"]} <= PASSING
+            raise AutoReconnect(str(e)[:300]) if passes else e
 
 
 class Payer(threading.Thread):
@@ -438,7 +468,7 @@ class Mover(threading.Thread):
                 self.failed[code if code in EXPECTED else f"{code}: {str(e)[:200]}"] += 1
 
     def step(self, admin):
-        key, ns = self.rng.randrange(KEYS), self.rng.choice(("t.c", "t.c", "t.a", "t.l"))
+        key, ns = self.rng.randrange(KEYS), self.rng.choice(("t.c", "t.c", *ALL[1:], *ALL[3:]))
         if self.rng.random() < 0.2:
             admin.command("split", ns, middle={"k": key})
         elif self.rng.random() < 0.2:
@@ -487,6 +517,22 @@ def check_documents(client, writers):
         for d in w.inserted:
             if d in values and not w.sure[d] <= values[d] <= w.sent[d]:
                 raise AssertionError(f"{d} has {values[d]}: {w.sure[d]} acknowledged, {w.sent[d]} sent")
+
+
+def check_batches(client, batchers):
+    found = collections.Counter(d["_id"] for d in client.t.b.find({}, {"_id": 1}))
+    twice = [d for d, n in found.items() if n > 1]
+    assert not twice, f"{len(twice)} documents of batches are there twice: {twice[:5]}"
+    for b in batchers:
+        assert not b.wrong, f"{len(b.wrong)} answers to batches are wrong: {b.wrong[:3]}"
+        lost = [d for d in b.inserted if d not in found]
+        assert not lost, f"{len(lost)} acknowledged documents of batches are lost: {lost[:5]}"
+    filled = sum(1 for d in found if str(d).startswith("f"))
+    assert filled == documents_before(), f"{filled} of {documents_before()} documents are left of those before"
+
+
+def documents_before():
+    return given.megabytes * 4 * (1 << 20) // (given.fill + 60)
 
 
 def check_accounts(client, cluster, payers):
@@ -540,7 +586,7 @@ def settle(client):
     """Ends what is left under way: a move of each chunk's own place does nothing else."""
     def moved():
         with contextlib.suppress(PyMongoError):
-            for ns in ("t.c", "t.a", "t.l"):
+            for ns in ALL:
                 uuid = client.config.collections.find_one({"_id": ns})["uuid"]
                 chunk = client.config.chunks.find_one({"uuid": uuid})
                 client.admin.command("moveRange", ns, min=chunk["min"], max=chunk["max"], toShard=chunk["shard"])
@@ -563,7 +609,7 @@ def is_sharded(client, ns):
 
 
 def prepare(client):
-    for ns in ("t.c", "t.a", "t.l"):
+    for ns in ALL:
         until("it is sharded", lambda ns=ns: is_sharded(client, ns), 60)
         for n, key in enumerate(range(200, KEYS, 200)):
             client.admin.command("split", ns, middle={"k": key})
@@ -573,6 +619,14 @@ def prepare(client):
     accounts = [{"_id": n, "k": key_of(n), "n": EACH if n < ACCOUNTS else 0} for n in range(ACCOUNTS + PAYERS)]
     client.t.a.insert_many(accounts)
     client.t.l.insert_many([{"_id": n, "k": list_key_of(n), "v": []} for n in range(LISTS)])
+    if given.batchers:
+        many = documents_before()
+        for begin in range(0, many, 1000):
+            part = range(begin, min(begin + 1000, many))
+            client.t.b.insert_many([{"_id": f"f{n}", "k": n % KEYS, "v": 0, "fill": "x" * given.fill} for n in part], ordered=False)
+    if given.balance:
+        client.config.settings.update_one({"_id": "chunksize"}, {"$set": {"value": 1}}, upsert=True)
+        client.admin.command("balancerStart")
 
 
 def run(seed, path):
@@ -587,7 +641,8 @@ def run(seed, path):
         payers += [Payer(cluster, n, stop, reads=True) for n in range(given.readers)]
         payers_and_adders = [*payers, *(Adder(cluster, n, stop) for n in range(given.adders))]
         appenders = [Appender(cluster, n, stop) for n in range(given.appenders)]
-        threads = [*([] if given.calm else [mover]), *writers, *payers_and_adders, *appenders]
+        batchers = [Batcher(cluster, n, stop) for n in range(given.batchers)]
+        threads = [*([] if given.calm else [mover]), *writers, *batchers, *payers_and_adders, *appenders]
         for thread in threads:
             thread.start()
         if given.calm:
@@ -601,16 +656,21 @@ def run(seed, path):
         for group in [cluster.config, *cluster.shards]:
             until(f"{group.name} has a primary", group.primary, 60)
         with cluster.routers[0].client(directConnection=False, **LOGIN) as client:
+            if given.balance:
+                client.admin.command("balancerStop")
             settle(client)
             check_documents(client, writers)
+            if batchers:
+                check_batches(client, batchers)
             check_accounts(client, cluster, payers_and_adders)
             check_lists(client, appenders)
-            for ns in ("t.c", "t.a", "t.l"):
+            for ns in ALL:
                 check_chunks(client, cluster, ns)
         done, unsure = sum(w.done for w in writers), sum(w.unsure for w in writers)
         slowest = max((w.slowest for w in writers), default=0)
+        batches = f"{sum(b.done for b in batchers)} batches, " if batchers else ""
         return (
-            f"{done} writes, {unsure} in doubt, slowest {slowest:.1f} s, {sum(p.sure for p in payers)} payments, "
+            f"{batches}{done} writes, {unsure} in doubt, slowest {slowest:.1f} s, {sum(p.sure for p in payers)} payments, "
             f"{sum(p.read for p in payers_and_adders)} sums, {sum(len(a.committed) for a in appenders)} transactions on lists "
             f"(in doubt: {sum(len(a.doubtful) for a in appenders)}, failed: {sum(a.failed for a in appenders)}), "
             f"{mover.moved} moves and cuts (failed: {dict(mover.failed)}), {dict(harms)}"
