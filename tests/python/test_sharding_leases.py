@@ -70,6 +70,9 @@ def test_the_next_primary_has_what_a_mover_reads(tmp_path):
 def test_the_progress_of_a_move(tmp_path):
     with at_rest(tmp_path) as cluster, cluster.client() as client:
         coll, there = paused(cluster, client, "seen", 1500)
+        # The receiver has a part already, so it is asked for its size.
+        client.admin.command("moveChunk", "seen.c", find={"k": 700}, to=there)
+        done = client.admin.command("serverStatus")["pandodb"]["moves"]["done"]
         mover, failures = move_beside(client, "seen", there)
         told = until("it tells", lambda: (client.config.migrations.find_one({"_id": "seen.c"}) or {}).get("progress"), 60)
         assert told["phase"] in ("copy", "catchUp") and told["seconds"] >= 1
@@ -80,9 +83,13 @@ def test_the_progress_of_a_move(tmp_path):
         assert 0 < told["workShare"] <= 1 and told["remainingSeconds"] >= 0
         assert told["estimatedEnd"] > datetime.datetime.now(datetime.UTC).replace(tzinfo=None) - datetime.timedelta(minutes=1)
         moves = client.admin.command("serverStatus")["pandodb"]["moves"]
-        assert moves["underWay"] == 1 and moves["done"] == moves["failed"] == 0
+        assert moves["underWay"] == 1 and moves["done"] == done and moves["failed"] == 0
         assert moves["copiedDocuments"] >= told["copiedDocuments"] and moves["copiedBytes"] > 200 * told["copiedDocuments"]
         assert 0 <= moves["leftDocuments"] < DOCUMENTS
+        # What collStats counts is what lies there: what is copied is there twice until the move ends.
+        stats = client.seen.command("collStats", "c")
+        assert stats["count"] == sum(s["count"] for s in stats["shards"].values()) > DOCUMENTS and stats["numOrphanDocs"] == 0
+        assert coll.estimated_document_count() == coll.count_documents({}) == DOCUMENTS
         # As sh.status() asks.
         active = list(client.config.locks.find({"state": 2}))
         assert [lock["_id"] for lock in active] == ["seen.c"] and active[0]["when"]
@@ -97,7 +104,8 @@ def test_the_progress_of_a_move(tmp_path):
         assert not failures, failures
         assert client.config.migrations.count_documents({}) == 0 and coll.count_documents({}) == DOCUMENTS
         moves = client.admin.command("serverStatus")["pandodb"]["moves"]
-        assert moves["done"] == 1 and not moves["underWay"] and not moves["leftDocuments"] and not moves["leftBytes"]
+        assert client.seen.command("collStats", "c")["count"] == coll.estimated_document_count() == DOCUMENTS
+        assert moves["done"] == done + 1 and not moves["underWay"] and not moves["leftDocuments"] and not moves["leftBytes"]
         assert not client.admin.command("balancerStatus")["inBalancerRound"]
         until("the lock is free", lambda: client.config.locks.count_documents({"state": 2}) == 0)
 
