@@ -236,7 +236,13 @@ def test_the_last_of_each_device_reads_few_buckets(db):
             assert of <= examined(said) <= 3 * of + (30 if filtered == [{"$match": between}] else 0), (pipeline, filtered, said)
             found = by_id(c.aggregate(filtered + pipeline))
             assert len(found) == of and found == by_id(c.aggregate(written(filtered + pipeline)))
-    # What is filtered by more than the device is read.
+        # From that side on, where the end of a device passes if anything of it does.
+        hour = {"t": {"$gte": at(23 * 3600)}} if last else {"t": {"$lt": at(3600)}}
+        for filtered in [hour, {**hour, "d": {"$lt": 10}}, {"t": {("$gt" if last else "$lt"): at(-1 if not last else 24 * 3600)}}]:
+            found = by_id(c.aggregate([{"$match": filtered}, *pipeline]))
+            assert found == by_id(c.aggregate(written([{"$match": filtered}, *pipeline]))), (filtered, pipeline)
+            assert len(found) == (10 if "d" in filtered else devices if filtered == hour else 0)
+    # What is filtered by more than that is read.
     for more in [{"$match": {"v": {"$lt": 5000}}}, {"$match": {"t": {"$lt": at(5000)}}}]:
         found = by_id(c.aggregate([more, *last_points(c)[0][0]]))
         assert [g["v"] for g in found] == [4980] * devices
@@ -256,7 +262,9 @@ def test_the_ends_of_devices_are_those_of_all_measurements(db, seed):
     if seed == 2:
         c.create_index([("d", 1), ("t", -1)])
     for pipeline, _ in last_points(c):
-        for filtered in [[], [{"$match": {"d": {"$ne": 1}}}], [{"$match": {"d.room": 1}}]]:
+        some = [at(rng.randrange(400_000)) for _ in range(2)]
+        by_time = [[{"$match": {"t": {op: t}}}] for op, t in zip(rng.sample(["$gt", "$gte", "$lt", "$lte"], 2), some)]
+        for filtered in [[], [{"$match": {"d": {"$ne": 1}}}], [{"$match": {"d.room": 1}}], *by_time]:
             found = by_id(c.aggregate(filtered + pipeline))
             assert found == by_id(c.aggregate(written(filtered + pipeline))), (seed, filtered, pipeline)
 

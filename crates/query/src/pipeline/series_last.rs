@@ -10,12 +10,13 @@
 //! The other way round the first bucket of a device begins first.
 //!
 //! Invariant: the `$sort` and the `$group` behind it find in what comes out all that they would have
-//! kept. So nothing but the meta field may be filtered in between.
+//! kept. So in between nothing is filtered but the meta field, and the time only from that side on where
+//! a device's end passes if anything of it does.
 
 use super::group::Field;
 use super::unpack::{damaged, rank, rank_of};
 use super::{IdleVisitor, Op, PipelineHost, Source, Stage, Unpack};
-use crate::filter::Node;
+use crate::filter::{Node, Test};
 use bson::{Doc, DocBuf, Val, Writer};
 use errors::Result;
 use std::collections::BTreeSet;
@@ -50,12 +51,25 @@ pub(super) fn wanted(spec: &Unpack, behind: &[Stage]) -> Option<bool> {
     if !group.fields.iter().all(|f| newest(f) == Some(first)) {
         return None;
     }
-    let of_device = |s: &Stage| match &s.op {
-        Op::Match(f) => asks_of(f.root(), meta),
+    let keeps = |s: &Stage| match &s.op {
+        Op::Match(f) => keeps_end(f.root(), meta, time, first),
         _ => false,
     };
     let grouped = group.id.as_path().as_deref() == Some(meta);
-    (grouped && matches.iter().all(of_device)).then_some(first)
+    (grouped && matches.iter().all(keeps)).then_some(first)
+}
+
+/// Whether the last measurement of a device (`last`), or the first, passes a filter where any of it does.
+fn keeps_end(node: &Node, meta: &str, time: &str, last: bool) -> bool {
+    match node {
+        Node::And(all) => all.iter().all(|n| keeps_end(n, meta, time, last)),
+        Node::Pred { path, test } if path.as_str() == time => match test {
+            Test::Gt(_) | Test::Gte(_) => last,
+            Test::Lt(_) | Test::Lte(_) => !last,
+            _ => false,
+        },
+        node => asks_of(node, meta),
+    }
 }
 
 /// Whether a `$sort` by the time, within a device, is descending; `None`: it is by something else.

@@ -328,6 +328,31 @@ mod tests {
                 r#"{"$match":{"m":{"$gt":4}}},"#,
                 Some(false),
             ),
+            (
+                r#"{"t":1}"#,
+                last,
+                r#"{"$match":{"m":{"$gt":4},"t":{"$gte":{"$date":1000}}}},"#,
+                Some(true),
+            ),
+            (
+                r#"{"t":1}"#,
+                &first,
+                r#"{"$match":{"t":{"$lt":{"$date":1000}},"m":{"$gt":4}}},"#,
+                Some(false),
+            ),
+            // The last of these is not the last of the device.
+            (
+                r#"{"t":1}"#,
+                last,
+                r#"{"$match":{"t":{"$lt":{"$date":1000}}}},"#,
+                None,
+            ),
+            (
+                r#"{"t":1}"#,
+                last,
+                r#"{"$match":{"$or":[{"m":1},{"t":{"$gt":{"$date":1000}}}]}},"#,
+                None,
+            ),
             (r#"{"t":1,"m":1}"#, last, "", None),
             (r#"{"v":1}"#, last, "", None),
             (r#"{"t":1}"#, last, r#"{"$match":{"v":1}},"#, None),
