@@ -29,6 +29,20 @@ pub fn catch_interrupts() {
     }
     // SAFETY: the handler does only what a signal handler may.
     unsafe { libc::signal(libc::SIGINT, handler as *const () as libc::sighandler_t) };
+    static ADVISER: std::sync::Once = std::sync::Once::new();
+    ADVISER.call_once(|| drop(std::thread::spawn(advise)));
+}
+
+/// How long an end may take after Ctrl-C until the user is told how to have it at once.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Tells who has pressed Ctrl-C why the run does not end.
+fn advise() {
+    while !interrupted() {
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    std::thread::sleep(PATIENCE);
+    eprintln!("waiting for a server's answer; Ctrl-C once more ends at once");
 }
 
 pub fn interrupted() -> bool {

@@ -24,6 +24,11 @@ use std::time::{Duration, Instant};
 
 /// No reply for so long is a fault.
 const STALL: Duration = Duration::from_secs(120);
+/// Once a run is over: no reply for so long, or for so many times the longest operation, is a fault too.
+const STALL_AT_END: Duration = Duration::from_secs(10);
+const LONGER: u32 = 4;
+/// After Ctrl-C replies are waited for so long; then what is there is the result.
+const FAREWELL: Duration = Duration::from_secs(3);
 const TICK: Duration = Duration::from_millis(250);
 /// Unacknowledged requests that one connection sends before the others have their turn.
 const BURST: u32 = 32;
@@ -291,7 +296,7 @@ impl<W: Workload> Lane<W> {
             self.issue(c, Instant::now())?;
         }
         let (mut now, mut next_tick) = (Instant::now(), start + TICK);
-        let (mut seen, mut seen_at) = (0, now);
+        let (mut seen, mut seen_at, mut stopped) = (0, now, None);
         while self.live > 0 {
             self.turn()?;
             now = Instant::now();
@@ -300,14 +305,16 @@ impl<W: Workload> Lane<W> {
                 next_tick = now + TICK;
                 if stop.load(Ordering::Relaxed) {
                     self.deadline = Some(now);
+                    let since = *stopped.get_or_insert(now);
+                    if now - since > FAREWELL {
+                        break;
+                    }
                 }
                 if self.recorder.requests != seen {
                     (seen, seen_at) = (self.recorder.requests, now);
-                } else if now - seen_at > STALL {
-                    return Err(lost(
-                        &self.peer,
-                        &format!("gave no reply for {} s", STALL.as_secs()),
-                    ));
+                } else if now - seen_at > self.patience(now) {
+                    let what = format!("gave no reply for {} s", (now - seen_at).as_secs());
+                    return Err(lost(&self.peer, &what));
                 }
             }
         }
@@ -319,6 +326,15 @@ impl<W: Workload> Lane<W> {
             bytes: self.bytes,
             lag: self.schedule.take().map(|s| s.lag),
         })
+    }
+
+    /// For how long a reply may be missing.
+    fn patience(&self, now: Instant) -> Duration {
+        let longest = self.recorder.longest();
+        match self.deadline.is_some_and(|d| now >= d) {
+            true if longest > Duration::ZERO => (longest * LONGER).clamp(STALL_AT_END, STALL),
+            _ => STALL,
+        }
     }
 
     fn turn(&mut self) -> Result<()> {

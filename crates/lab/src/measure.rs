@@ -128,6 +128,12 @@ impl Recorder {
         }
     }
 
+    /// The longest operation so far; zero before the first.
+    pub fn longest(&self) -> Duration {
+        let longest = self.totals.iter().map(Histogram::max).max();
+        Duration::from_nanos(longest.unwrap_or(0))
+    }
+
     /// The same request as recorded, for what is kept beside.
     #[inline]
     pub fn detail(&mut self, kind: u8, took: Duration, late: Duration) {
