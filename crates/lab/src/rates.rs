@@ -50,6 +50,14 @@ pub fn reach(value: f64, interval: Option<[f64; 2]>) -> String {
     }
 }
 
+/// As much of an interval as is drawn: one that says nothing must not stretch an axis over everything else.
+pub fn drawn(value: f64, [low, high]: [f64; 2]) -> [f64; 2] {
+    [low.max(value / WIDE), high.min(value * WIDE)]
+}
+
+/// An interval that reaches so many times farther than its value says no more than that nothing is known.
+const WIDE: f64 = 3.0;
+
 /// One rate divided by another.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ratio {
@@ -109,7 +117,10 @@ impl Ratio {
                 } else {
                     ""
                 };
-                format!("{:.2}× ({low:.2}–{high:.2}){open}", self.value)
+                match drawn(self.value, [low, high]) == [low, high] {
+                    true => format!("{:.2}× ({low:.2}–{high:.2}){open}", self.value),
+                    false => format!("{:.2}× (wide){open}", self.value),
+                }
             }
             None => format!("{:.2}× ?", self.value),
         }
@@ -169,6 +180,14 @@ impl Step {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_interval_that_says_nothing_is_told_of_as_wide() {
+        let unsure = Ratio::of(&[100.0, 900.0], &[200.0, 150.0]).unwrap();
+        assert!(unsure.text().contains("(wide)"), "{}", unsure.text());
+        assert_eq!(drawn(10.0, [0.0, 1e9]), [10.0 / 3.0, 30.0]);
+        assert_eq!(drawn(10.0, [9.0, 12.0]), [9.0, 12.0]);
+    }
 
     #[test]
     fn the_knee_is_the_least_that_reaches_the_peak() {

@@ -3,7 +3,7 @@
 use super::super::plot::{Axis, Body, Line};
 use super::super::published;
 use super::{Charts, distinct, grouped, spikes};
-use crate::rates::group_interval;
+use crate::rates::{drawn, group_interval};
 use crate::report::{Sizes, Step};
 
 /// How many records were in after so many seconds.
@@ -218,7 +218,7 @@ impl Charts<'_> {
                     band: of
                         .iter()
                         .filter_map(|&i| {
-                            let [low, high] = group_interval(steps[i])?;
+                            let [low, high] = drawn(steps[i].per_second, group_interval(steps[i])?);
                             Some((steps[i].at?, low, high))
                         })
                         .collect(),

@@ -3,7 +3,7 @@
 use super::super::plot::{Axis, Body, Line};
 use super::{Charts, distinct, grouped};
 use crate::measure::Latency;
-use crate::rates::{interval, peak_and_knee};
+use crate::rates::{drawn, interval, peak_and_knee};
 use crate::report::Step;
 use std::collections::BTreeSet;
 
@@ -25,7 +25,7 @@ fn connections_line(name: String, color: usize, own: &[&Step]) -> Line {
         marks.extend(knee.map(|k| mark("knee", k)));
     }
     let band = own.iter().filter_map(|s| {
-        let [low, high] = interval(s)?;
+        let [low, high] = drawn(s.per_second, interval(s)?);
         Some((s.connections as f64, low, high))
     });
     Line {

@@ -3,7 +3,7 @@
 use super::super::plot::{Axis, Body, Range};
 use super::{Charts, grouped};
 use crate::overview::modes_are_targets;
-use crate::rates::{Ratio, rates};
+use crate::rates::{Ratio, drawn, rates};
 use crate::report::Step;
 use std::collections::BTreeMap;
 
@@ -79,7 +79,7 @@ impl Charts<'_> {
                 let Some(ratio) = Ratio::of(&rates(own), &rates(other)) else {
                     continue;
                 };
-                let [low, high] = ratio.interval.unwrap_or([ratio.value; 2]);
+                let [low, high] = drawn(ratio.value, ratio.interval.unwrap_or([ratio.value; 2]));
                 let mode = mode.as_ref().map_or(String::new(), |m| format!(", {m}"));
                 rows.push(Range {
                     name: format!(
