@@ -7,6 +7,7 @@ use super::admission::{
     self, Admission, Refusal, is_retryable_write, retryable_code, write_labels,
 };
 use crate::crud::cursor::PendingBatch;
+use crate::monitoring::metrics::Top;
 use crate::request::args::Args;
 use crate::request::concern::{self, Acknowledge, Unmet, WriteConcern};
 use crate::request::connection::Connection;
@@ -24,6 +25,7 @@ use ::replication::member::raft_id;
 use bson::{Doc, Writer};
 use errors::{Code, Error, Result, Stop, Suspension, err};
 use executor::{OpCtx, ViewTaken, WriteGroup};
+use parking_lot::Mutex;
 use service::config::ClusterRole;
 use service::{Client, Kept, Mode, Needs, Outcome, Request, Unfinished};
 use std::sync::atomic::Ordering::Relaxed;
@@ -54,6 +56,15 @@ struct Left {
     wrote: bool,
     /// For its next run, when it only needed disk reads or time.
     kept: Option<Kept>,
+}
+
+/// What of a command that has run only its admission knows.
+struct Ending {
+    /// Where its reply begins.
+    start: usize,
+    elapsed: Duration,
+    /// A write concern is not met, whatever the command says.
+    unmet: bool,
 }
 
 impl Commands {
@@ -252,10 +263,36 @@ impl Commands {
             }));
         }
         let durability = self.durability(&cx, call.mode, left.wrote);
+        let ending = Ending {
+            start,
+            elapsed: admission.started.elapsed().saturating_sub(cx.waited),
+            unmet: admission.failure.is_some(),
+        };
+        self.conclude(call, &local.top, cx, &done, ending, out);
+        admission.release();
+        let done = done?;
+        if lost {
+            return Ok(Outcome::Close);
+        }
+        room.settle(out.len() - start);
+        Ok(outcome(done, durability))
+    }
+
+    /// Brings the reply to its end, leaves the transaction, and accounts for a command that has run.
+    fn conclude(
+        &self,
+        call: &Call<'_, '_>,
+        top: &Mutex<Top>,
+        mut cx: CommandContext<'_, '_>,
+        done: &Result<Done>,
+        ending: Ending,
+        out: &mut Vec<u8>,
+    ) {
         let silent =
             cx.write_concern.acknowledge == Acknowledge::Never && cx.command.is(flag::COUNTED);
-        let unmet = cx.write_concern.unmet.is_some() || admission.failure.is_some();
-        let elapsed = admission.started.elapsed().saturating_sub(cx.waited);
+        let unmet = cx.write_concern.unmet.is_some() || ending.unmet;
+        let suspended = matches!(done, Err(Stop::Suspended(_)));
+        let (start, elapsed) = (ending.start, ending.elapsed);
         let hashes = match !suspended && self.profiler.wants(elapsed) {
             true => crate::crud::explain::hashes_of_command(&cx),
             false => None,
@@ -273,7 +310,7 @@ impl Commands {
             out.extend_from_slice(unacknowledged(call.command.name).as_bytes());
         }
         if let Some(statement) = &mut cx.transaction
-            && transaction::leave(statement, cx.op.transaction.take(), &done, &out[start..])
+            && transaction::leave(statement, cx.op.transaction.take(), done, &out[start..])
         {
             self.cursors
                 .kill_transaction(statement.lsid, statement.number);
@@ -283,7 +320,7 @@ impl Commands {
             let account = Account {
                 hashes,
                 args: &cx.args,
-                done: &done,
+                done,
                 reply: &out[start..],
                 elapsed,
                 statements: cx.statements,
@@ -294,15 +331,8 @@ impl Commands {
                 made: std::mem::take(&mut cx.op.made),
                 originating: cx.originating,
             };
-            self.account(call, &local.top, account);
+            self.account(call, top, account);
         }
-        admission.release();
-        let done = done?;
-        if lost {
-            return Ok(Outcome::Close);
-        }
-        room.settle(out.len() - start);
-        Ok(outcome(done, durability))
     }
 
     /// As [`Commands::enter_transaction`]; on a shard its snapshot has to be later than the moves of
