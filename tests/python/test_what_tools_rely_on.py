@@ -13,6 +13,7 @@ import pytest
 from harness import Wire, refuses, until
 from pymongo.errors import BulkWriteError, DuplicateKeyError, OperationFailure
 from replica_set import ReplicaSet
+from sharded_cluster import ShardedCluster
 
 CASELESS = {"locale": "en", "strength": 2}
 
@@ -418,6 +419,16 @@ class TestClock:
                 self.goes_on(client)
             for member in members.members:
                 assert "Writes fail" not in member.log.read_text()
+
+    def test_of_a_cluster(self, tmp_path):
+        """Through a router: its clock, and the tokens of a stream over shards that nobody writes to."""
+        with ShardedCluster(tmp_path, options=self.OFTEN) as cluster, cluster.client() as client:
+            client.admin.command("shardCollection", "d.c", key={"_id": "hashed"})
+            self.goes_on(client)
+            with client.d.c.watch(max_await_time_ms=100) as stream:
+                stream.try_next()
+                first = stream.resume_token["_data"]
+                until("the token goes on", lambda: stream.try_next() is None and stream.resume_token["_data"] > first, 30)
 
     def test_can_be_switched_off(self, new_server):
         with new_server(*self.OFTEN, "--setParameter", "writePeriodicNoops=false").client() as client:
