@@ -17,8 +17,10 @@ pub const SPACE_ID: u8 = 4;
 pub const META_COLLECTION: u32 = 1;
 pub const META_NEXT_TABLET: u32 = 2;
 pub const META_BUILD: u32 = 3;
+/// Counts of records, which the store keeps itself (`storage::counts`): `tablet u64 BE` follows.
+pub const META_COUNT: u32 = 4;
 /// The time up to which states may have been pinned for snapshots of all shards.
-pub const META_RESERVED_TIME: u32 = 4;
+pub const META_RESERVED_TIME: u32 = 5;
 
 /// Kinds of records of sessions (in the place of the index id): what retryable writes and
 /// transactions came to, prepared transactions, decisions that not all shards have heard of.

@@ -10,6 +10,8 @@
 //! tablet 0 | space 0 | kind 1 | uuid [16]      collection record, BSON (see record.rs)
 //! tablet 0 | space 0 | kind 2 |                 {nextTablet: int64}
 //! tablet 0 | space 0 | kind 3 | tablet | index  progress of an index build: the last record key done
+//! tablet 0 | space 0 | kind 4 | tablet          count of records, the store's own
+//! tablet 0 | space 0 | kind 5 |                 reserved time
 //! ```
 //!
 //! Architecture invariant: names never appear in keys; a tablet number is never used twice.

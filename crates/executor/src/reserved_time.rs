@@ -5,7 +5,7 @@
 //! the same for ever, whoever leads.
 
 use crate::engine::Engine;
-use catalog::keyspace::{self, META_RESERVED_TIME, Prefix, SPACE_META, SYSTEM_TABLET};
+use catalog::keyspace::{self, META_COUNT, META_RESERVED_TIME, Prefix, SPACE_META, SYSTEM_TABLET};
 use errors::Result;
 use storage::{Effect, Entry, Epoch, View};
 
@@ -14,11 +14,19 @@ pub(crate) fn key() -> Prefix {
     keyspace::prefix(SYSTEM_TABLET, SPACE_META, META_RESERVED_TIME)
 }
 
+/// Where builds before 28 November 2026 have stored it: among the counts of records.
+fn old_key() -> Prefix {
+    keyspace::prefix(SYSTEM_TABLET, SPACE_META, META_COUNT)
+}
+
 /// What the log says.
 pub fn reserved_time(view: &View) -> Result<u64> {
-    let stored = view.get(&key())?;
-    let bytes = stored.and_then(|bytes| <[u8; 8]>::try_from(&*bytes).ok());
-    Ok(bytes.map_or(0, u64::from_be_bytes))
+    let at = |key: Prefix| -> Result<u64> {
+        let stored = view.get(&key)?;
+        let bytes = stored.and_then(|bytes| <[u8; 8]>::try_from(&*bytes).ok());
+        Ok(bytes.map_or(0, u64::from_be_bytes))
+    };
+    Ok(at(key())?.max(at(old_key())?))
 }
 
 /// Has it say a later one. One thread at a time does.
