@@ -10,9 +10,9 @@ from harness import refuses, until
 from pymongo import ReadPreference
 from pymongo.operations import SearchIndexModel
 from replica_set import ReplicaSet
+from searches import DYNAMIC, found, ids, indexed, is_ready, shows, text
 from sharded_cluster import ShardedCluster
 
-DYNAMIC = {"mappings": {"dynamic": True}}
 SCORE = {"$project": {"score": {"$meta": "searchScore"}}}
 TEXTS = [
     {"_id": 1, "title": "the quick brown fox", "n": 1},
@@ -20,33 +20,6 @@ TEXTS = [
     {"_id": 3, "title": "a quick quick quick rabbit", "n": 3},
     {"_id": 4, "title": "Résumé", "n": 4},
 ]
-
-
-def indexed(coll, definition=DYNAMIC, name="default"):
-    """Makes a search index, and waits until it answers."""
-    coll.create_search_index(SearchIndexModel(definition, name))
-    until("the search index is ready", lambda: is_ready(coll, name))
-    return coll
-
-
-def is_ready(coll, name="default"):
-    return any(i["queryable"] and i["status"] == "READY" for i in coll.list_search_indexes(name))
-
-
-def found(coll, operator, *stages, **options):
-    return list(coll.aggregate([{"$search": {**operator, **options}}, *stages]))
-
-
-def ids(coll, operator, **options):
-    return sorted(d["_id"] for d in found(coll, operator, **options))
-
-
-def text(query, path="title", **more):
-    return {"text": {"query": query, "path": path, **more}}
-
-
-def shows(coll, operator, wanted):
-    until(f"{operator} finds {wanted}", lambda: ids(coll, operator) == wanted)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ use crate::files::Snapshot;
 use crate::find::each_match;
 use crate::operator::Clause;
 use crate::problem::wrong;
+use crate::room::Room;
 use crate::set::TermRange;
 use crate::terms::{date_bytes, kind, number_bytes, value_prefix};
 use bson::{Value, Writer, tag};
@@ -18,6 +19,9 @@ use tantivy::index::SegmentId;
 
 /// The most boundaries or buckets of a facet.
 const MOST_BUCKETS: i32 = 1000;
+
+/// What a string takes that is counted, besides its bytes.
+const STRING_BYTES: usize = 64;
 
 /// The most facets of a search.
 const MOST_FACETS: usize = 100;
@@ -133,9 +137,13 @@ pub(crate) fn write(
     snapshot: &Snapshot,
     clause: Option<&Clause>,
     facets: &[Facet],
+    room: &mut Room<'_>,
 ) -> Result<()> {
     let mut matching: HashMap<SegmentId, BitSet> = HashMap::new();
-    each_match(snapshot, clause, |reader, _, docs| {
+    each_match(snapshot, clause, room, |reader, _, docs, room| {
+        if !matching.contains_key(&reader.segment_id()) {
+            room.take_set(reader.max_doc() as usize / 8 + 64)?;
+        }
         let set = matching
             .entry(reader.segment_id())
             .or_insert_with(|| BitSet::with_max_value(reader.max_doc()));
@@ -147,7 +155,7 @@ pub(crate) fn write(
     w.open_doc("facet");
     for facet in facets {
         w.open_doc(&facet.name).open_array("buckets");
-        facet.write(w, snapshot, &matching)?;
+        facet.write(w, snapshot, &matching, room)?;
         w.close().close();
     }
     w.close();
@@ -160,6 +168,7 @@ impl Facet {
         w: &mut Writer,
         snapshot: &Snapshot,
         matching: &HashMap<SegmentId, BitSet>,
+        room: &mut Room<'_>,
     ) -> Result<()> {
         if matches!(self.by, By::Strings { .. })
             && snapshot
@@ -181,12 +190,15 @@ impl Facet {
             By::Strings { most } => {
                 let mut counts: HashMap<String, u64> = HashMap::new();
                 self.each(snapshot, kind::STRING, matching, |value, n| {
-                    if let Ok(s) = std::str::from_utf8(value) {
+                    if let (Ok(s), true) = (std::str::from_utf8(value), n > 0) {
+                        if !counts.contains_key(s) {
+                            room.take(s.len() + STRING_BYTES)?;
+                        }
                         *counts.entry(s.to_string()).or_default() += n;
                     }
+                    Ok(())
                 })?;
-                let mut counts: Vec<(String, u64)> =
-                    counts.into_iter().filter(|(_, n)| *n > 0).collect();
+                let mut counts: Vec<(String, u64)> = counts.into_iter().collect();
                 counts.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
                 for (s, n) in counts.iter().take(*most) {
                     bucket(w, &Value::from(s.as_str()), *n);
@@ -206,6 +218,7 @@ impl Facet {
                     if let Some(count) = counts.get_mut(place) {
                         *count += n;
                     }
+                    Ok(())
                 })?;
                 for ((_, id), n) in boundaries.iter().zip(&counts).take(boundaries.len() - 1) {
                     bucket(w, id, *n);
@@ -224,7 +237,7 @@ impl Facet {
         snapshot: &Snapshot,
         kind: u8,
         matching: &HashMap<SegmentId, BitSet>,
-        mut each: impl FnMut(&[u8], u64),
+        mut each: impl FnMut(&[u8], u64) -> Result<()>,
     ) -> Result<()> {
         let Some(path) = snapshot.paths.get(&self.path) else {
             return Ok(());
@@ -238,8 +251,7 @@ impl Facet {
             range.walk(reader, |term, documents| {
                 let mut n = 0;
                 documents(&mut |doc| n += u64::from(set.contains(doc)))?;
-                each(term.get(prefix.len()..).unwrap_or(&[]), n);
-                Ok(())
+                each(term.get(prefix.len()..).unwrap_or(&[]), n)
             })?;
         }
         Ok(())

@@ -6,11 +6,11 @@
 //! Invariant: only one [`IndexWriter`] of a folder lives at a time.
 
 use crate::definition::{Definition, OrProblem};
-use crate::problem::of_library;
+use crate::directory::{self, Files};
 use crate::terms::{Paths, Terms};
 use crate::vector::{Slots, file_of, stored_vector};
 use bson::Doc;
-use errors::{Error, Result};
+use errors::{Code, Result, Stop, err};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -18,7 +18,6 @@ use std::fs::File;
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tantivy::directory::MmapDirectory;
 use tantivy::index::SegmentId;
 use tantivy::indexer::IndexWriterOptions;
 use tantivy::query::RangeQuery;
@@ -32,8 +31,8 @@ use tantivy::{Index, IndexReader, IndexSettings, ReloadPolicy, Searcher, Tantivy
 /// The memory of a writer's buffer in bytes: the least that the library takes.
 pub const WRITER_BYTES: usize = 15 << 20;
 
-/// The version of the layout of [`crate::terms`]: an index of another one is built anew.
-const LAYOUT: u64 = 1;
+/// The version of the layout of all files: an index of another one is built anew.
+const LAYOUT: u64 = 2;
 
 /// Up to where an index is complete: an entry of the log, and its time, which tells logs apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -172,22 +171,26 @@ pub struct SearchIndex {
 
 impl SearchIndex {
     /// Opens the index of a folder, or makes one. `None` for its position: it has no commit, and is to be filled. What
-    /// cannot be read, or is of another definition (`stamp`), is thrown away.
+    /// is damaged, or of another definition (`stamp`), is thrown away. Reads all of its files.
     pub fn open(
         dir: &Path,
         definition: Arc<Definition>,
         stamp: &str,
     ) -> Result<(Arc<SearchIndex>, Option<Position>)> {
         if let Some(found) = Self::existing(dir, &definition, stamp) {
-            return Ok(found);
+            match found.0.check() {
+                Ok(()) => return Ok(found),
+                Err(e) if e.is(Code::DataCorruptionDetected) => {}
+                Err(e) => return Err(e),
+            }
         }
         if dir.exists() {
             std::fs::remove_dir_all(dir).or_problem()?;
         }
         std::fs::create_dir_all(dir).or_problem()?;
         let (schema, fields) = schema();
-        let files = MmapDirectory::open(dir).map_err(|e| of_library(e.into()))?;
-        let index = Index::create(files, schema, IndexSettings::default()).or_problem()?;
+        let index =
+            Index::create(Files::open(dir)?, schema, IndexSettings::default()).or_problem()?;
         let slots = vec![0; definition.vectors.len()];
         let made = Self::over(
             dir,
@@ -207,7 +210,7 @@ impl SearchIndex {
         definition: &Arc<Definition>,
         stamp: &str,
     ) -> Option<(Arc<SearchIndex>, Option<Position>)> {
-        let index = Index::open(MmapDirectory::open(dir).ok()?).ok()?;
+        let index = Index::open(Files::open(dir).ok()?).ok()?;
         let (schema, fields) = schema();
         if index.schema() != schema {
             return None;
@@ -280,6 +283,17 @@ impl SearchIndex {
     /// The state of the last commit.
     pub fn snapshot(&self) -> Snapshot {
         self.current.lock().clone()
+    }
+
+    /// Fails with `DataCorruptionDetected` where its files are not as they were written. Reads all of them.
+    pub fn check(&self) -> Result<()> {
+        directory::check(&self.dir, &self.index)?;
+        let slots = self.snapshot().slots;
+        for (n, field) in self.definition.vectors.iter().enumerate() {
+            let count = slots.get(n).copied().unwrap_or(0);
+            crate::vector::check(&file_of(&self.dir, n), field.dimensions, count)?;
+        }
+        Ok(())
     }
 
     /// The bytes of its files.
@@ -435,7 +449,7 @@ impl IndexWriter {
     }
 }
 
-/// A mistake of our own: the index says what its writer never wrote.
-pub(crate) fn damaged(what: &str) -> Error {
-    Error::internal(format!("a search index is damaged ({what})"))
+/// The index says what its writer never wrote.
+pub(crate) fn damaged(what: &str) -> Stop {
+    err!(DataCorruptionDetected, "a search index is damaged: {what}").into()
 }

@@ -12,8 +12,9 @@ use crate::operator::{
 };
 use crate::phrase::PhraseQuery;
 use crate::problem::wrong;
+use crate::room::Room;
 use crate::score::{Bm25, WordQuery, idf};
-use crate::set::{MOST_SET_BYTES, ScoredQuery, SetQuery, TermRange};
+use crate::set::{ScoredQuery, SetQuery, TermRange};
 use crate::terms::{
     asked, date_of, grams_name, is_path, kind, multi_name, number_of, value_prefix, word_prefix,
 };
@@ -94,10 +95,15 @@ impl Hits {
 
 impl Search {
     /// Finds the best `limit` documents, or all; `None` of `limit` wants all.
-    pub fn find(&self, snapshot: Snapshot, limit: Option<usize>) -> Result<Hits> {
+    pub fn find(
+        &self,
+        snapshot: Snapshot,
+        limit: Option<usize>,
+        room: &mut Room<'_>,
+    ) -> Result<Hits> {
         let mut compiler = Compiler {
             snapshot: &snapshot,
-            room: MOST_SET_BYTES,
+            room,
         };
         let query = match &self.clause {
             Some(clause) => compiler.clause(clause)?,
@@ -121,6 +127,9 @@ impl Search {
                             at: DocAddress::new(segment, doc),
                         };
                         keep(&mut best, hit, most, limit)?;
+                        if best.len() == best.capacity() && best.len() < most {
+                            compiler.room.take(best.len() * size_of::<Hit>())?;
+                        }
                     }
                 }
                 doc = scorer.advance();
@@ -136,8 +145,8 @@ impl Search {
 
 impl Search {
     /// What is known of all results: `{count, facet}`.
-    pub fn meta(&self, snapshot: Snapshot) -> Result<bson::DocBuf> {
-        let count = self.find(snapshot.clone(), Some(0))?.count;
+    pub fn meta(&self, snapshot: Snapshot, room: &mut Room<'_>) -> Result<bson::DocBuf> {
+        let count = self.find(snapshot.clone(), Some(0), room)?.count;
         let mut w = bson::Writer::new();
         w.open_doc("count");
         let name = match self.count {
@@ -147,7 +156,8 @@ impl Search {
         w.i64(name, i64::try_from(count).unwrap_or(i64::MAX))
             .close();
         if !self.facets.is_empty() {
-            crate::facet::write(&mut w, &snapshot, self.clause.as_ref(), &self.facets)?;
+            let clause = self.clause.as_ref();
+            crate::facet::write(&mut w, &snapshot, clause, &self.facets, room)?;
         }
         Ok(w.finish())
     }
@@ -187,14 +197,11 @@ pub(crate) fn into_hits(snapshot: Snapshot, best: BinaryHeap<Hit>) -> Hits {
 pub(crate) fn each_match(
     snapshot: &Snapshot,
     clause: Option<&Clause>,
-    mut each: impl FnMut(&SegmentReader, u32, &[DocId]) -> Result<()>,
+    room: &mut Room<'_>,
+    mut each: impl FnMut(&SegmentReader, u32, &[DocId], &mut Room<'_>) -> Result<()>,
 ) -> Result<()> {
     let query = match clause {
-        Some(clause) => Compiler {
-            snapshot,
-            room: MOST_SET_BYTES,
-        }
-        .clause(clause)?,
+        Some(clause) => Compiler { snapshot, room }.clause(clause)?,
         None => Box::new(AllQuery),
     };
     let unscored = EnableScoring::disabled_from_searcher(&snapshot.searcher);
@@ -210,25 +217,24 @@ pub(crate) fn each_match(
                 batch.push(doc);
             }
             if batch.len() == 1024 {
-                each(reader, segment, &batch)?;
+                each(reader, segment, &batch, room)?;
                 batch.clear();
             }
             doc = scorer.advance();
         }
-        each(reader, segment, &batch)?;
+        each(reader, segment, &batch, room)?;
     }
     Ok(())
 }
 
 type Made = Box<dyn Query>;
 
-struct Compiler<'a> {
+struct Compiler<'a, 'r> {
     snapshot: &'a Snapshot,
-    /// The bytes that sets may still take.
-    room: usize,
+    room: &'a mut Room<'r>,
 }
 
-impl Compiler<'_> {
+impl Compiler<'_, '_> {
     fn clause(&mut self, clause: &Clause) -> Result<Made> {
         step()?;
         let query = self.operator(&clause.operator)?;
@@ -481,7 +487,7 @@ impl Compiler<'_> {
     }
 
     fn set(&mut self, ranges: &[TermRange], wanted: &dyn Fn(&[u8]) -> bool) -> Result<Made> {
-        let set = SetQuery::of(&self.snapshot.searcher, ranges, &mut self.room, wanted)?;
+        let set = SetQuery::of(&self.snapshot.searcher, ranges, self.room, wanted)?;
         Ok(Box::new(set))
     }
 
@@ -582,7 +588,7 @@ impl Compiler<'_> {
             let score = pivot / (pivot + (origin - value).abs());
             if score.is_finite() { score as f32 } else { 0.0 }
         };
-        let found = ScoredQuery::of(&self.snapshot.searcher, &ranges, &mut self.room, &score)?;
+        let found = ScoredQuery::of(&self.snapshot.searcher, &ranges, self.room, &score)?;
         Ok(Box::new(found))
     }
 

@@ -10,6 +10,7 @@
 
 mod analysis;
 mod definition;
+mod directory;
 mod facet;
 mod fields;
 mod files;
@@ -18,6 +19,7 @@ mod find;
 mod operator;
 mod phrase;
 mod problem;
+mod room;
 mod score;
 mod set;
 mod terms;
@@ -27,7 +29,13 @@ pub use definition::{Definition, Kind};
 pub use files::{IndexWriter, Position, SearchIndex, Snapshot, WRITER_BYTES};
 pub use find::{Found, Hits};
 pub use operator::Search;
+pub use room::Room;
 pub use vector::VectorSearch;
+
+/// The checksum that files beside an index carry.
+pub fn checksum(bytes: &[u8]) -> u32 {
+    crc32c::crc32c(bytes)
+}
 
 #[cfg(test)]
 mod tests;

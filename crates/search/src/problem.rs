@@ -1,6 +1,7 @@
 //! What is wrong with a search or a definition, in MongoDB's codes and sentences.
 
 use errors::{Error, Stop, err};
+use tantivy::TantivyError;
 
 /// A mistake in a search, found where it runs: `UnknownError`, as a search server's answers reach a client of MongoDB.
 pub fn wrong(sentence: impl std::fmt::Display) -> Stop {
@@ -16,9 +17,16 @@ pub fn wrong_definition(sentence: impl std::fmt::Display) -> Stop {
     ))
 }
 
-/// What the library says of its files: not the user's mistake.
-pub fn of_library(e: tantivy::TantivyError) -> Stop {
-    Stop::from(Error::internal(format!("search index: {e}")))
+/// What the library says of its files: not the user's mistake. `DataCorruptionDetected` where they cannot be what it wrote.
+pub fn of_library(e: TantivyError) -> Stop {
+    Stop::from(match e {
+        TantivyError::DataCorruption(_)
+        | TantivyError::OpenReadError(_)
+        | TantivyError::IncompatibleIndex(_) => {
+            err!(DataCorruptionDetected, "a search index is damaged: {e}")
+        }
+        _ => Error::internal(format!("search index: {e}")),
+    })
 }
 
 /// The same for a file that cannot be read or written.

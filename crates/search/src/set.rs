@@ -2,7 +2,7 @@
 //! patterns), and asks in between whether the operation may go on.
 
 use crate::definition::OrProblem;
-use crate::problem::wrong;
+use crate::room::Room;
 use crate::score::not_explained;
 use errors::Result;
 use errors::operation::{step, steps};
@@ -15,9 +15,6 @@ use tantivy::query::{
 };
 use tantivy::schema::{Field, IndexRecordOption};
 use tantivy::{BitSet, DocId, DocSet, Score, Searcher, SegmentReader, TERMINATED};
-
-/// The most bytes that the sets of one search take.
-pub(crate) const MOST_SET_BYTES: usize = 64 << 20;
 
 /// Documents with the score 1.
 #[derive(Clone, Debug, Default)]
@@ -105,19 +102,16 @@ fn behind(prefix: &[u8]) -> Bound<Vec<u8>> {
 }
 
 impl SetQuery {
-    /// The documents with a term that `wanted` lets through. `room`: the bytes that sets may still take.
+    /// The documents with a term that `wanted` lets through.
     pub fn of(
         searcher: &Searcher,
         ranges: &[TermRange],
-        room: &mut usize,
+        room: &mut Room<'_>,
         wanted: &dyn Fn(&[u8]) -> bool,
     ) -> Result<SetQuery> {
         let mut out = SetQuery::default();
         for reader in searcher.segment_readers() {
-            let bytes = reader.max_doc() as usize / 8 + 64;
-            *room = room
-                .checked_sub(bytes)
-                .ok_or_else(|| wrong("the search needs too much memory"))?;
+            room.take_set(reader.max_doc() as usize / 8 + 64)?;
             let mut set = BitSet::with_max_value(reader.max_doc());
             for range in ranges {
                 range.walk(reader, |term, documents| match wanted(term) {
@@ -138,7 +132,7 @@ impl ScoredQuery {
     pub fn of(
         searcher: &Searcher,
         ranges: &[TermRange],
-        room: &mut usize,
+        room: &mut Room<'_>,
         score: &dyn Fn(&[u8]) -> f32,
     ) -> Result<ScoredQuery> {
         let mut out = ScoredQuery::default();
@@ -152,9 +146,7 @@ impl ScoredQuery {
                         *known = known.max(score);
                     })
                 })?;
-                *room = room
-                    .checked_sub(best.len() * 16)
-                    .ok_or_else(|| wrong("the search needs too much memory"))?;
+                room.take_set(best.len() * 16)?;
             }
             let mut docs: Vec<(DocId, f32)> = best.into_iter().collect();
             docs.sort_unstable_by_key(|(doc, _)| *doc);

@@ -1,6 +1,6 @@
 //! An index as a whole: what is put in is found again.
 
-use crate::{Definition, IndexWriter, Kind, Position, Search, SearchIndex, VectorSearch};
+use crate::{Definition, IndexWriter, Kind, Position, Room, Search, SearchIndex, VectorSearch};
 use bson::{Doc, DocBuf, doc};
 use std::sync::Arc;
 
@@ -26,7 +26,9 @@ fn filled(dir: &std::path::Path, docs: &[&str]) -> (Arc<SearchIndex>, IndexWrite
 
 fn found(index: &SearchIndex, search: &str) -> Vec<(u8, f32)> {
     let search = Search::parse(json(search).as_doc(), false).unwrap();
-    let mut hits = search.find(index.snapshot(), None).unwrap();
+    let mut hits = search
+        .find(index.snapshot(), None, &mut Room::new(&mut |_| Ok(())))
+        .unwrap();
     let mut out = Vec::new();
     while let Some(hit) = hits.next().unwrap() {
         out.push((hit.key[0], hit.score));
@@ -216,7 +218,9 @@ fn vectors_are_found_behind_a_filter_and_after_a_restart() {
             r#"{{"index": "i", "path": "v", "queryVector": [7.2, 0], "limit": 3, "exact": true, "filter": {filter}}}"#
         );
         let search = VectorSearch::parse(json(&stage).as_doc()).unwrap();
-        let mut hits = search.find(index.snapshot()).unwrap();
+        let mut hits = search
+            .find(index.snapshot(), &mut Room::new(&mut |_| Ok(())))
+            .unwrap();
         let mut keys = Vec::new();
         while let Some(hit) = hits.next().unwrap() {
             keys.push(hit.key[0]);
@@ -259,10 +263,106 @@ fn facets_count_values_of_what_matches() {
         "s": {"type": "string", "path": "cat", "numBuckets": 2},
         "n": {"type": "number", "path": "n", "boundaries": [0, 2, 4], "default": "rest"}}}}"#;
     let search = Search::parse(json(facet).as_doc(), true).unwrap();
-    let got = search.meta(index.snapshot()).unwrap();
+    let got = search
+        .meta(index.snapshot(), &mut Room::new(&mut |_| Ok(())))
+        .unwrap();
     let want = r#"{"count": {"lowerBound": {"$numberLong": "4"}}, "facet": {
         "s": {"buckets": [{"_id": "b", "count": {"$numberLong": "2"}}, {"_id": "a", "count": {"$numberLong": "1"}}]},
         "n": {"buckets": [{"_id": 0, "count": {"$numberLong": "1"}}, {"_id": 2, "count": {"$numberLong": "2"}},
             {"_id": "rest", "count": {"$numberLong": "1"}}]}}}"#;
     assert_eq!(got.as_doc().to_string(), json(want).as_doc().to_string());
+}
+
+/// Every file of an index, damaged at many places: it is built anew, or it answers as before.
+#[test]
+fn damaged_files_are_found_when_the_index_is_opened() {
+    let dir = tempfile::tempdir().unwrap();
+    let d = json(
+        r#"{"fields": [{"type": "vector", "path": "v", "numDimensions": 2, "similarity": "euclidean"},
+            {"type": "filter", "path": "n"}]}"#,
+    );
+    let vectors = Arc::new(Definition::parse(Kind::Vector, d.as_doc()).unwrap());
+    let texts = definition(r#"{"mappings": {"dynamic": true}}"#);
+    for definition in [texts, vectors] {
+        let made = dir.path().join("made");
+        let (index, _) = SearchIndex::open(&made, definition.clone(), "1").unwrap();
+        let mut writer = index.writer("1").unwrap();
+        for i in 0..200u8 {
+            let d = format!(
+                r#"{{"v": [{i}, 0], "n": {}, "title": "some words {i}"}}"#,
+                i % 2
+            );
+            writer.put(&[i], json(&d).as_doc()).unwrap();
+        }
+        writer.delete(&[7]);
+        writer.commit(Position { index: 1, ts: 1 }).unwrap();
+        writer.close().unwrap();
+        drop(index);
+        let files = std::fs::read_dir(&made).unwrap();
+        let mut files: Vec<_> = files.map(|f| f.unwrap().file_name()).collect();
+        files.sort();
+        let mut found = 0;
+        for file in &files {
+            let whole = std::fs::read(made.join(file)).unwrap();
+            for part in 0..9 {
+                let copy = dir.path().join("copy");
+                std::fs::create_dir(&copy).unwrap();
+                for f in &files {
+                    std::fs::copy(made.join(f), copy.join(f)).unwrap();
+                }
+                let mut bytes = whole.clone();
+                match bytes.len().checked_sub(1) {
+                    Some(last) if part < 8 => bytes[last * part / 7] ^= 0x10,
+                    Some(last) => bytes.truncate(last / 2),
+                    None => {}
+                }
+                std::fs::write(copy.join(file), bytes).unwrap();
+                let (opened, position) = SearchIndex::open(&copy, definition.clone(), "1").unwrap();
+                match position {
+                    None => found += 1,
+                    Some(_) => assert_eq!(opened.snapshot().documents(), 199, "{file:?} {part}"),
+                }
+                drop(opened);
+                std::fs::remove_dir_all(&copy).unwrap();
+            }
+            let name = file.to_str().unwrap();
+            assert!(found > 0 || name.starts_with('.'), "{name}");
+        }
+        std::fs::remove_dir_all(&made).unwrap();
+    }
+}
+
+#[test]
+fn a_search_asks_for_its_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let d = r#"{"mappings": {"dynamic": true, "fields": {"cat": {"type": "token"}}}}"#;
+    let (index, _) = SearchIndex::open(dir.path(), definition(d), "1").unwrap();
+    let mut writer = index.writer("1").unwrap();
+    for i in 0..5000u32 {
+        let doc = format!(r#"{{"cat": "c{i}", "n": {i}}}"#);
+        writer.put(&i.to_be_bytes(), json(&doc).as_doc()).unwrap();
+    }
+    writer.commit(Position { index: 1, ts: 1 }).unwrap();
+    let asked = |search: &str, most: usize| {
+        let search = Search::parse(json(search).as_doc(), true).unwrap();
+        let mut held = 0;
+        let mut ask = |bytes: usize| {
+            held = bytes;
+            match bytes > most {
+                true => Err(errors::err!(ExceededMemoryLimit, "{bytes}").into()),
+                false => Ok(()),
+            }
+        };
+        let room = &mut Room::new(&mut ask);
+        let all = search.find(index.snapshot(), None, room).map(|h| h.count);
+        let facets = search.meta(index.snapshot(), room).map(drop);
+        (all.and(facets), held)
+    };
+    let facet = r#"{"facet": {"operator": {"range": {"path": "n", "gte": 0}}, "facets": {
+        "s": {"type": "string", "path": "cat"}}}}"#;
+    let (done, held) = asked(facet, usize::MAX);
+    done.unwrap();
+    // Hits, sets, and the strings that are counted.
+    assert!(held > 5000 * (16 + 64), "{held}");
+    assert!(asked(facet, held / 2).0.is_err());
 }

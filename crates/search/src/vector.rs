@@ -1,7 +1,7 @@
 //! Vectors of documents: their slots in a file beside the index, and searches that compare them all.
 //!
 //! ```text
-//! vectors-N.f32    slot 0 | slot 1 | …      `dimensions` f32 LE each, of the N-th vector field
+//! vectors-N.f32    slot 0 | slot 1 | …      `dimensions` f32 LE and their crc32c LE each, of the N-th vector field
 //! ```
 //! The library's index knows the slot of each document (a column), so what is deleted or filtered there is never looked
 //! at. Slots are only appended; those of documents that changed stay until the index is built anew.
@@ -10,10 +10,11 @@
 
 use crate::definition::{OrProblem, Similarity, VectorField};
 use crate::fields::Fields;
-use crate::files::{Snapshot, slots_column};
+use crate::files::{Snapshot, damaged, slots_column};
 use crate::find::{Hit, Hits, into_hits};
 use crate::operator::Clause;
 use crate::problem::wrong;
+use crate::room::Room;
 use bson::{Doc, Val};
 use errors::Result;
 use errors::operation::steps;
@@ -27,6 +28,9 @@ use tantivy::DocAddress;
 
 /// The most bytes that one read of the file takes.
 const READ_BYTES: usize = 1 << 20;
+
+/// The bytes of a slot's checksum.
+const SUM_BYTES: usize = 4;
 
 /// The subtype of BSON's vectors.
 const SUBTYPE: u8 = 9;
@@ -96,11 +100,43 @@ pub(crate) fn file_of(dir: &Path, field: usize) -> PathBuf {
     dir.join(format!("vectors-{field}.f32"))
 }
 
+/// The bytes of a slot.
+fn slot_bytes(dimensions: usize) -> usize {
+    dimensions * 4 + SUM_BYTES
+}
+
+/// The vector of a slot; `None`: it is not what was written.
+fn sound(slot: &[u8]) -> Option<&[u8]> {
+    let (vector, sum) = slot.split_last_chunk::<SUM_BYTES>()?;
+    (crc32c::crc32c(vector).to_le_bytes() == *sum).then_some(vector)
+}
+
+/// Fails where one of the first `count` slots is not what was written. Reads them all.
+pub(crate) fn check(path: &Path, dimensions: usize, count: u64) -> Result<()> {
+    let bytes = slot_bytes(dimensions);
+    let file = File::open(path).or_problem()?;
+    let (mut left, mut whole) = (Vec::new(), 0);
+    let mut file = std::io::Read::take(file, count * bytes as u64);
+    crate::directory::each_block(&mut file, |block| {
+        left.extend_from_slice(block);
+        let end = left.len() / bytes * bytes;
+        let slots = left.get(..end).unwrap_or(&[]).chunks_exact(bytes);
+        whole += slots.take_while(|s| sound(s).is_some()).count() as u64;
+        left.drain(..end);
+    })?;
+    match whole == count {
+        true => Ok(()),
+        false => Err(damaged("vectors")),
+    }
+}
+
 /// Appends vectors.
 pub(crate) struct Slots {
     file: File,
     count: u64,
     buffer: Vec<u8>,
+    /// Some of the file is not on disk yet.
+    unsynced: bool,
 }
 
 impl Slots {
@@ -113,11 +149,13 @@ impl Slots {
             .create(true)
             .open(path)
             .or_problem()?;
-        file.set_len(count * dimensions as u64 * 4).or_problem()?;
+        file.set_len(count * slot_bytes(dimensions) as u64)
+            .or_problem()?;
         Ok(Slots {
             file,
             count,
             buffer: Vec::new(),
+            unsynced: false,
         })
     }
 
@@ -127,9 +165,12 @@ impl Slots {
 
     /// The slot of a vector.
     pub fn push(&mut self, vector: &[f32]) -> Result<u64> {
+        let start = self.buffer.len();
         vector
             .iter()
             .for_each(|n| self.buffer.extend_from_slice(&n.to_le_bytes()));
+        let sum = crc32c::crc32c(self.buffer.get(start..).unwrap_or(&[]));
+        self.buffer.extend_from_slice(&sum.to_le_bytes());
         if self.buffer.len() > READ_BYTES {
             self.flush()?;
         }
@@ -138,6 +179,7 @@ impl Slots {
     }
 
     fn flush(&mut self) -> Result<()> {
+        self.unsynced = true;
         self.file.write_all(&self.buffer).or_problem()?;
         self.buffer.clear();
         Ok(())
@@ -147,7 +189,10 @@ impl Slots {
     pub fn sync(&mut self) -> Result<()> {
         if !self.buffer.is_empty() {
             self.flush()?;
+        }
+        if self.unsynced {
             self.file.sync_data().or_problem()?;
+            self.unsynced = false;
         }
         Ok(())
     }
@@ -237,7 +282,7 @@ impl VectorSearch {
     }
 
     /// The nearest documents. All vectors that the filter lets through are compared.
-    pub fn find(&self, snapshot: Snapshot) -> Result<Hits> {
+    pub fn find(&self, snapshot: Snapshot, room: &mut Room<'_>) -> Result<Hits> {
         let definition = snapshot.definition.clone();
         let fields = definition.vectors.iter().enumerate();
         let Some((number, field)) = fields.clone().find(|(_, f)| f.path == self.path) else {
@@ -252,7 +297,9 @@ impl VectorSearch {
         }
         let mut wanted = Vec::new();
         if self.elements == Elements::Floats {
-            crate::find::each_match(&snapshot, self.filter.as_ref(), |reader, segment, docs| {
+            let filter = self.filter.as_ref();
+            crate::find::each_match(&snapshot, filter, room, |reader, segment, docs, room| {
+                room.take(docs.len() * size_of::<(u64, DocAddress)>() * 2)?;
                 let column = reader
                     .fast_fields()
                     .column_opt::<i64>(&slots_column(number))
@@ -303,7 +350,7 @@ impl VectorSearch {
         wanted: &[(u64, DocAddress)],
     ) -> Result<BinaryHeap<Hit>> {
         let mut best = BinaryHeap::new();
-        let bytes = field.dimensions * 4;
+        let bytes = slot_bytes(field.dimensions);
         let a_read = (READ_BYTES / bytes).max(1) as u64;
         let mut block = Vec::new();
         let mut start = u64::MAX;
@@ -324,8 +371,8 @@ impl VectorSearch {
                 )?;
             }
             let from = usize::try_from(slot - start).unwrap_or(0) * bytes;
-            let Some(stored) = block.get(from..from + bytes) else {
-                return Err(crate::files::damaged("a slot behind the end of its file").into());
+            let Some(stored) = block.get(from..from + bytes).and_then(sound) else {
+                return Err(damaged("vectors"));
             };
             let hit = Hit {
                 score: score(field.similarity, &self.query, stored),

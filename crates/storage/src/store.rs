@@ -524,6 +524,11 @@ impl Store {
         Ok(self.log.seek(ts)?)
     }
 
+    /// The bytes that are free on the disk of the data; `None`: nobody knows.
+    pub fn free_bytes(&self) -> Option<u64> {
+        crate::data_dir::free_bytes(self.engine.data_dir().path())
+    }
+
     /// Says how much of its past the log keeps, from now on and after restarts.
     pub fn set_log_window(&self, window: LogWindow) -> Result<()> {
         log_window::save(self.engine.data_dir().path(), &window)?;

@@ -1,98 +1,155 @@
-//! One search index that follows the log.
+//! One search index that follows the log, turn by turn.
 //!
 //! ```text
-//! open ─┬─ its position is in the log ──────────────▶ read on ─▶ commit ─▶ wait for news ─▶ …
-//!       └─ no commit, or the log no longer reaches ─▶ scan the collection ─▶ commit ─▶ read on
+//! open ─┬─ its position is in the log ─────────────▶ read ─▶ commit ─▶ wait for news of the collection
+//!       └─ no commit, or the log no longer reaches ─▶ fill, a part a turn ─▶ commit ─▶ read
+//! damaged ─▶ thrown away ─▶ open
 //! ```
 //! Invariants:
 //! - Entries are read up to the durable index only, each once, in order; a commit says how far.
 //! - A document goes by the key of its record, and what an entry puts or deletes is absolute: an
 //!   entry that a scan has already seen changes nothing when it is read again.
+//! - Without news of its collection an index is complete up to where the log's tail has told all
+//!   who follow.
 
+use super::pool::{Pool, WriterPermit};
 use super::{LOOK, SearchSpec};
 use crate::engine::Engine;
-use crate::follow::LogTail;
+use crate::follow;
 use crate::op::OpCtx;
 use bson::Doc;
 use catalog::keyspace::{SPACE_RECORD, prefix_end};
-use errors::{Error, Result, bail};
-use parking_lot::{Condvar, Mutex};
+use errors::{Code, Error, Result, bail, err, operation};
+use parking_lot::Mutex;
 use search::{IndexWriter, Position, SearchIndex, WRITER_BYTES};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, OnceLock, Weak};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
-use storage::{Direction, Effect, Entry, Store};
+use storage::{Direction, Effect, Entry, LogMark, Store, View};
 
 /// From one commit to the next, at least.
 const BETWEEN_COMMITS: Duration = Duration::from_millis(50);
 /// Entries that one turn reads before it commits.
 const ENTRIES_A_TURN: u64 = 20_000;
-/// A position is committed after so many entries that did not concern the index.
-const ENTRIES_UNCOMMITTED: u64 = 50_000;
+/// How long one turn fills an index.
+const FILLING_A_TURN: Duration = Duration::from_millis(200);
+/// An index writes down how far it is when so many entries did not concern it.
+const ENTRIES_UNNOTED: u64 = 50_000;
+/// How often it looks whether that is so.
+const BETWEEN_NOTES: Duration = Duration::from_secs(300);
 /// A writer that had nothing to do for so long gives its memory back.
 const IDLE: Duration = Duration::from_secs(5);
 /// The longest that a search waits for its index.
 const CAUSAL_WAIT: Duration = Duration::from_secs(30);
 /// After a failure.
 const RETRY: Duration = Duration::from_secs(2);
-/// How long a writer waits for its share of the memory before it takes it nevertheless.
-const MEMORY_WAIT: Duration = Duration::from_secs(10);
+/// Until there may be a writer.
+const WRITER_WAIT: Duration = Duration::from_millis(30);
+/// From one look at all files, because a search was surprised by them, to the next.
+const BETWEEN_CHECKS: Duration = Duration::from_secs(60);
+/// Where less is free, an index leaves the disk to the log and the collections.
+const LEAST_FREE_BYTES: u64 = 32 << 20;
 
-/// An index and its thread.
+/// An index.
 pub struct Follower {
+    pub id: u64,
     pub spec: SearchSpec,
     uuid: [u8; 16],
     tablet: u64,
     dir: PathBuf,
-    index: OnceLock<Arc<SearchIndex>>,
+    engine: Weak<Engine>,
+    pool: Weak<Pool>,
+    tail: Arc<follow::LogTail>,
+    index: Mutex<Option<Arc<SearchIndex>>>,
+    /// News of the collection, under the name that it has.
+    news: Mutex<Option<(String, Arc<follow::Follower>)>>,
     ready: AtomicBool,
     /// All entries up to this one are in the last commit, or did not concern the index.
     complete: AtomicU64,
-    /// Somebody waits for this entry.
-    wanted: AtomicU64,
+    /// It has all of the news that it was told of.
+    caught_up: AtomicBool,
+    /// Its turn has begun and not ended.
+    running: AtomicBool,
     stopped: AtomicBool,
     removed: AtomicBool,
+    /// A search was surprised by its files.
+    suspect: AtomicBool,
     failure: Mutex<Option<String>>,
-    news: Mutex<bool>,
-    woken: Condvar,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    state: Mutex<State>,
+}
+
+/// What an index does after a turn.
+pub(super) enum Next {
+    /// Nothing, until there is news.
+    Wait,
+    After(Duration),
+    Ended,
+}
+
+#[derive(Default)]
+struct State {
+    phase: Phase,
+    writer: Option<Writer>,
+    /// When the last commit was.
+    committed: Option<Instant>,
+    checked: Option<Instant>,
+    /// What [`Note`] says on disk.
+    noted: u64,
+}
+
+#[derive(Default)]
+enum Phase {
+    #[default]
+    Closed,
+    /// The documents behind `key` are not in yet.
+    Filling {
+        view: View,
+        key: Vec<u8>,
+        from: Position,
+    },
+    /// `from`: it has nothing to read before this place.
+    Reading { at: Position, from: Option<LogMark> },
+}
+
+/// The index's writer while there is something to write.
+struct Writer {
+    inner: IndexWriter,
+    used: Instant,
+    permit: WriterPermit,
+    _share: query::pipeline::Share,
 }
 
 impl Follower {
-    pub(super) fn start(
+    pub(super) fn new(
         engine: &Arc<Engine>,
-        uuid: [u8; 16],
-        tablet: u64,
+        of: ([u8; 16], u64),
         spec: SearchSpec,
         dir: PathBuf,
     ) -> Arc<Follower> {
-        let follower = Arc::new(Follower {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        Arc::new(Follower {
+            id: LAST.fetch_add(1, SeqCst),
             spec,
-            uuid,
-            tablet,
+            uuid: of.0,
+            tablet: of.1,
             dir,
-            index: OnceLock::new(),
+            engine: Arc::downgrade(engine),
+            pool: Arc::downgrade(&engine.search.pool),
+            tail: engine.log_tail.clone(),
+            index: Mutex::default(),
+            news: Mutex::default(),
             ready: AtomicBool::new(false),
             complete: AtomicU64::new(0),
-            wanted: AtomicU64::new(0),
+            caught_up: AtomicBool::new(false),
+            running: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
             removed: AtomicBool::new(false),
+            suspect: AtomicBool::new(false),
             failure: Mutex::default(),
-            news: Mutex::default(),
-            woken: Condvar::new(),
-            thread: Mutex::default(),
-        });
-        let (weak, own) = (Arc::downgrade(engine), follower.clone());
-        let thread = std::thread::Builder::new()
-            .name("search-index".into())
-            .spawn(move || own.run(&weak));
-        match thread {
-            Ok(t) => *follower.thread.lock() = Some(t),
-            Err(e) => *follower.failure.lock() = Some(format!("no thread: {e}")),
-        }
-        follower
+            state: Mutex::default(),
+        })
     }
 
     pub fn is_ready(&self) -> bool {
@@ -103,57 +160,72 @@ impl Follower {
         self.failure.lock().clone()
     }
 
-    pub fn index(&self) -> Option<&Arc<SearchIndex>> {
-        self.index.get()
+    pub fn index(&self) -> Option<Arc<SearchIndex>> {
+        self.index.lock().clone()
     }
 
     pub fn documents(&self) -> u64 {
-        self.index.get().map_or(0, |i| i.snapshot().documents())
+        self.index().map_or(0, |i| i.snapshot().documents())
     }
 
     pub fn bytes(&self) -> u64 {
-        self.index.get().map_or(0, |i| i.bytes())
+        self.index().map_or(0, |i| i.bytes())
     }
 
-    /// Ends the thread soon.
-    pub fn stop(&self) {
-        self.stopped.store(true, SeqCst);
-        self.wake();
-    }
-
-    /// And takes the files away.
-    pub fn stop_and_remove(&self) {
-        self.removed.store(true, SeqCst);
-        self.stop();
-    }
-
-    pub fn join(&self) {
-        let thread = self.thread.lock().take();
-        // The last owner of the engine may be that thread itself.
-        if let Some(t) = thread.filter(|t| t.thread().id() != std::thread::current().id()) {
-            let _ = t.join();
+    /// Has it get a turn soon.
+    fn hurry(self: &Arc<Follower>, at: Instant) {
+        if let Some(pool) = self.pool.upgrade() {
+            pool.due(self, at);
         }
     }
 
-    fn wake(&self) {
-        *self.news.lock() = true;
-        self.woken.notify_all();
-    }
-
-    /// Waits for news, or a while.
-    fn wait(&self, most: Duration) {
+    /// Follows the collection under this name from now on.
+    pub(super) fn follow(self: &Arc<Follower>, ns: &str) {
         let mut news = self.news.lock();
-        if !*news && !self.stopped.load(SeqCst) {
-            self.woken.wait_for(&mut news, most);
+        if news.as_ref().is_some_and(|(known, _)| known == ns) {
+            return;
         }
-        *news = false;
+        // What was written under the new name until now is news that it was not told of.
+        self.caught_up.store(false, SeqCst);
+        let following = self.tail.follow(ns);
+        *news = Some((ns.to_string(), Arc::new(following)));
+        drop(news);
+        self.hurry(Instant::now());
+    }
+
+    /// It has its last turn soon.
+    pub(super) fn end(self: &Arc<Follower>, remove: bool) {
+        self.removed.store(remove, SeqCst);
+        self.stopped.store(true, SeqCst);
+        self.hurry(Instant::now());
+    }
+
+    /// A search was surprised by what it found: the index looks at its files, and is built anew where
+    /// they are damaged.
+    pub(super) fn suspect(self: &Arc<Follower>) {
+        self.suspect.store(true, SeqCst);
+        self.hurry(Instant::now());
+    }
+
+    fn news(&self) -> Option<Arc<follow::Follower>> {
+        self.news.lock().as_ref().map(|(_, n)| n.clone())
+    }
+
+    /// Up to which entry the index has everything.
+    fn complete(&self) -> u64 {
+        // In this order: what has come since then was told of before it was scanned.
+        let scanned = self.tail.scanned().0;
+        let news = self.news().is_none_or(|n| n.has_news());
+        let busy = news || self.running.load(SeqCst) || !self.caught_up.load(SeqCst);
+        let own = self.complete.load(SeqCst);
+        if busy { own } else { own.max(scanned) }
     }
 
     /// Waits until the index has everything up to `index`, as long as the operation may go on, and no
     /// longer than [`CAUSAL_WAIT`].
-    pub(super) fn reach(&self, ctx: &OpCtx<'_>, index: u64) -> Result<()> {
+    pub(super) fn reach(self: &Arc<Follower>, ctx: &OpCtx<'_>, index: u64) -> Result<()> {
         let begun = Instant::now();
-        while self.complete.load(SeqCst) < index {
+        while self.complete() < index {
             ctx.check()?;
             if begun.elapsed() > CAUSAL_WAIT {
                 bail!(
@@ -162,161 +234,389 @@ impl Follower {
                     self.spec.name
                 );
             }
-            self.wanted.fetch_max(index, SeqCst);
             ctx.engine.store.request_sync();
-            self.wake();
+            if self.news().is_some_and(|n| n.has_news()) {
+                self.hurry(Instant::now());
+            }
             std::thread::sleep(LOOK / 10);
         }
         Ok(())
     }
 
-    fn run(self: Arc<Follower>, engine: &Weak<Engine>) {
-        while !self.stopped.load(SeqCst) {
-            if let Err(e) = self.follow(engine) {
-                let message = e.into_error().message.clone();
-                tracing::warn!(target: "INDEX", index = &*self.spec.name, error = &*message, "a search index failed");
-                *self.failure.lock() = Some(message);
-                self.wait(RETRY);
+    /// Does what there is to do, as far as one turn goes.
+    pub(super) fn turn(self: &Arc<Follower>) -> Next {
+        self.running.store(true, SeqCst);
+        let next = self.turn_with(&mut self.state.lock());
+        self.running.store(false, SeqCst);
+        next
+    }
+
+    fn turn_with(self: &Arc<Follower>, state: &mut State) -> Next {
+        let engine = self.engine.upgrade();
+        let (Some(engine), false) = (&engine, self.stopped.load(SeqCst)) else {
+            self.close(state);
+            return Next::Ended;
+        };
+        let ends = |_: Option<Instant>| match self.stops() {
+            true => Err(err!(Interrupted, "the search index is stopped")),
+            false => Ok(()),
+        };
+        let step = || operation::asking(None, &ends, || self.step(engine, state));
+        let next = match catch_unwind(AssertUnwindSafe(step)) {
+            Ok(Ok(next)) => return next,
+            Ok(Err(e)) => e.into_error(),
+            Err(_) => {
+                self.suspect.store(true, SeqCst);
+                Error::internal("the index met a fault of the program")
             }
+        };
+        self.failed(state, &next);
+        Next::After(RETRY)
+    }
+
+    /// Whether it is to end, or the server.
+    fn stops(&self) -> bool {
+        let pool = self.pool.upgrade();
+        self.stopped.load(SeqCst) || pool.is_none_or(|p| p.is_stopped())
+    }
+
+    fn failed(&self, state: &mut State, e: &Error) {
+        // What was not committed is gone; the next turn begins where the last commit was.
+        state.phase = Phase::Closed;
+        state.writer = None;
+        self.caught_up.store(false, SeqCst);
+        if self.stops() {
+            return;
         }
+        if e.code == Code::DataCorruptionDetected {
+            self.suspect.store(true, SeqCst);
+        }
+        if !self.is_ready() {
+            // Nothing of it is of use, and the disk may be full of it.
+            *self.index.lock() = None;
+            let _ = std::fs::remove_dir_all(&self.dir);
+        }
+        let message = e.message.clone();
+        tracing::warn!(target: "INDEX", index = &*self.spec.name, error = &*message, "a search index failed");
+        *self.failure.lock() = Some(message);
+    }
+
+    /// Gives back what it holds. Where the collection is gone, or the definition, its files go too.
+    fn close(&self, state: &mut State) {
+        let _ = self.note_progress(state, 1);
+        state.writer = None;
+        state.phase = Phase::Closed;
+        *self.news.lock() = None;
         if self.removed.load(SeqCst) {
+            *self.index.lock() = None;
             let _ = std::fs::remove_dir_all(&self.dir);
         }
     }
 
-    /// Follows the log until it is stopped.
-    fn follow(&self, engine: &Weak<Engine>) -> Result<()> {
-        let Some(strong) = engine.upgrade() else {
-            self.stopped.store(true, SeqCst);
+    /// The same when no turn will come any more.
+    pub(super) fn close_now(&self) {
+        self.close(&mut self.state.lock());
+    }
+
+    fn stamp(&self) -> String {
+        format!("{}-{}", self.spec.id, self.spec.version)
+    }
+
+    fn step(self: &Arc<Follower>, engine: &Arc<Engine>, state: &mut State) -> Result<Next> {
+        if self.suspect.load(SeqCst) {
+            self.look_at_files(state)?;
+        }
+        match &state.phase {
+            Phase::Closed => self.open(engine, state),
+            Phase::Filling { .. } => self.fill(engine, state),
+            Phase::Reading { at, from } => {
+                let (at, from) = (*at, *from);
+                self.read_on(engine, state, at, from)
+            }
+        }
+    }
+
+    /// Reads all files; where they are damaged the index begins anew.
+    fn look_at_files(&self, state: &mut State) -> Result<()> {
+        if state.checked.is_some_and(|c| c.elapsed() < BETWEEN_CHECKS) {
+            self.suspect.store(false, SeqCst);
             return Ok(());
-        };
-        let stamp = format!("{}-{}", self.spec.id, self.spec.version);
-        let index = match self.index.get() {
-            Some(index) => index.clone(),
+        }
+        let index = self.index();
+        let found = index.as_ref().map_or(Ok(()), |i| {
+            let looked = catch_unwind(AssertUnwindSafe(|| i.check()));
+            looked.unwrap_or_else(|_| Err(err!(DataCorruptionDetected, "its files").into()))
+        });
+        match found {
+            Ok(()) => state.checked = Some(Instant::now()),
+            Err(e) if e.is(Code::DataCorruptionDetected) => {
+                tracing::warn!(target: "INDEX", index = &*self.spec.name, error = %e.into_error(), "a damaged search index is built anew");
+                self.ready.store(false, SeqCst);
+                self.caught_up.store(false, SeqCst);
+                state.writer = None;
+                state.phase = Phase::Closed;
+                *self.index.lock() = None;
+                // Whoever still searches has the files open.
+                let _ = std::fs::remove_dir_all(&self.dir);
+            }
+            Err(e) => return Err(e),
+        }
+        self.suspect.store(false, SeqCst);
+        Ok(())
+    }
+
+    fn open(self: &Arc<Follower>, engine: &Arc<Engine>, state: &mut State) -> Result<Next> {
+        let index = match self.index() {
+            Some(index) => index,
             None => {
-                let (made, _) = SearchIndex::open(&self.dir, self.spec.definition.clone(), &stamp)?;
-                self.index.get_or_init(|| made).clone()
+                let definition = self.spec.definition.clone();
+                let (made, _) = SearchIndex::open(&self.dir, definition, &self.stamp())?;
+                self.index.lock().insert(made).clone()
             }
         };
-        let tail = strong.log_tail.clone();
-        let mut writer = Writer {
-            index: index.clone(),
-            stamp,
-            open: None,
-            share: strong.stage_memory.share(),
-            used: Instant::now(),
-        };
-        let mut at = index.snapshot().position;
-        if !reaches(&strong.store, at)? {
-            at = self.fill(&strong, &mut writer)?;
+        let committed = index.snapshot().position;
+        let noted = Note::read(&self.dir, committed);
+        for at in noted.into_iter().chain([committed]) {
+            if reaches(&engine.store, at)? {
+                state.noted = at.index;
+                return self.serve(engine, state, at);
+            }
         }
-        self.complete.store(at.index, SeqCst);
-        drop(strong);
-        self.serve(engine);
-        self.read_on(engine, &tail, &mut writer, at)
+        state.phase = Phase::Filling {
+            from: Position {
+                index: engine.store.last().index,
+                ts: engine.store.last().ts,
+            },
+            view: engine.store.view(),
+            key: Vec::new(),
+        };
+        Ok(Next::After(Duration::ZERO))
     }
 
     /// From now on searches find it; the version before is not needed any more.
-    fn serve(&self, engine: &Weak<Engine>) {
+    fn serve(
+        self: &Arc<Follower>,
+        engine: &Arc<Engine>,
+        state: &mut State,
+        at: Position,
+    ) -> Result<Next> {
         *self.failure.lock() = None;
-        if !self.ready.swap(true, SeqCst)
-            && let Some(engine) = engine.upgrade()
-        {
-            engine.search.sync(&engine, false);
+        state.phase = Phase::Reading { at, from: None };
+        self.complete.store(at.index, SeqCst);
+        if !self.ready.swap(true, SeqCst) {
+            engine.search.changed(engine);
         }
+        Ok(Next::After(Duration::ZERO))
     }
 
-    /// Puts in all documents of the collection. Returns from where on the log is to be read.
-    fn fill(&self, engine: &Arc<Engine>, writer: &mut Writer) -> Result<Position> {
-        let last = engine.store.last();
-        let view = engine.store.view();
-        let open = writer.open(self)?;
-        open.clear()?;
+    /// The writer, if there may be one now.
+    fn writer<'s>(
+        &self,
+        engine: &Engine,
+        writer: &'s mut Option<Writer>,
+        filling: bool,
+    ) -> Result<Option<&'s mut Writer>> {
+        if let Some(open) = writer {
+            open.used = Instant::now();
+            return Ok(Some(open));
+        }
+        let (Some(pool), Some(index)) = (self.pool.upgrade(), self.index()) else {
+            return Ok(None);
+        };
+        let Some(permit) = pool.writer(filling) else {
+            engine.search.wants_writer(true);
+            return Ok(None);
+        };
+        let mut share = engine.stage_memory.share();
+        // One always may, so that there is progress whoever holds the memory.
+        if !share.fits_for_good(WRITER_BYTES) && pool.writers() > 1 {
+            engine.search.wants_writer(true);
+            return Ok(None);
+        }
+        engine.search.wants_writer(false);
+        Ok(Some(writer.insert(Writer {
+            inner: index.writer(&self.stamp())?,
+            used: Instant::now(),
+            permit,
+            _share: share,
+        })))
+    }
+
+    /// Puts in documents of the collection, as many as a turn takes.
+    fn fill(self: &Arc<Follower>, engine: &Arc<Engine>, state: &mut State) -> Result<Next> {
+        check_disk(engine)?;
+        let begun = Instant::now();
+        let Phase::Filling { view, key, from } = &mut state.phase else {
+            return Ok(Next::Wait);
+        };
+        let first = key.is_empty();
+        let Some(open) = self.writer(engine, &mut state.writer, true)? else {
+            return Ok(Next::After(WRITER_WAIT));
+        };
+        if first {
+            open.inner.clear()?;
+        }
         let prefix = catalog::keyspace::prefix(self.tablet, SPACE_RECORD, 0);
-        let mut scan = view.scan(&prefix, &prefix_end(&prefix), Direction::Forward);
+        let low = if first { prefix.to_vec() } else { key.clone() };
+        let mut scan = view.scan(&low, &prefix_end(&prefix), Direction::Forward);
         while scan.next()? {
-            if self.stopped.load(SeqCst) {
-                return Err(Error::internal("stopped").into());
-            }
+            operation::step()?;
             let Some(doc) = Doc::new(scan.value()) else {
                 return Err(Error::internal("a record of the collection is damaged").into());
             };
-            open.put(scan.key(), doc)?;
+            open.inner.put(scan.key(), doc)?;
+            if begun.elapsed() > FILLING_A_TURN {
+                *key = scan.key().to_vec();
+                // The next one comes right behind it.
+                key.push(0);
+                return Ok(Next::After(Duration::ZERO));
+            }
         }
         // What the scan saw may be taken back as long as it is not durable.
         engine.store.wait_durable(engine.store.last_index())?;
-        let at = Position {
-            index: last.index,
-            ts: last.ts,
-        };
-        open.commit(at)?;
-        Ok(at)
+        let at = *from;
+        open.inner.commit(at)?;
+        open.permit.is_filled();
+        state.committed = Some(Instant::now());
+        self.serve(engine, state, at)
     }
 
     fn read_on(
-        &self,
-        engine: &Weak<Engine>,
-        tail: &Arc<LogTail>,
-        writer: &mut Writer,
+        self: &Arc<Follower>,
+        engine: &Arc<Engine>,
+        state: &mut State,
         mut at: Position,
-    ) -> Result<()> {
-        let follower = tail.follow("");
-        let me = Arc::new(Waker::default());
-        let mut committed = at;
-        while !self.stopped.load(SeqCst) {
-            if engine.strong_count() == 0 {
-                self.stopped.store(true, SeqCst);
-                break;
-            }
-            let told = me.clone();
-            follower.on_news(Box::new(move || told.tell()));
-            let _ = follower.take_news();
-            let store = tail.store();
-            let changed = self.read(store, writer, &mut at)?;
-            if changed || at.index > committed.index + ENTRIES_UNCOMMITTED {
-                writer.open(self)?.commit(at)?;
-                committed = at;
-            }
-            self.complete.store(at.index, SeqCst);
-            if at.index < store.durable_index() {
-                continue;
-            }
-            if !changed && writer.is_idle() {
-                writer.close()?;
-            }
-            let begun = Instant::now();
-            while !self.stopped.load(SeqCst) {
-                let urgent =
-                    self.wanted.load(SeqCst) > at.index && store.durable_index() > at.index;
-                let rested = begun.elapsed() >= BETWEEN_COMMITS;
-                let news = store.durable_index() > at.index;
-                if urgent || rested && news || begun.elapsed() > IDLE {
-                    break;
+        mut from: Option<LogMark>,
+    ) -> Result<Next> {
+        let Some(news) = self.news() else {
+            return Ok(Next::Wait);
+        };
+        let store = &engine.store;
+        if self.caught_up.load(SeqCst) {
+            let scanned = self.tail.scanned();
+            match news.has_news() {
+                true => from = news.take_news(),
+                false if scanned.0 > at.index => {
+                    at = Position {
+                        index: scanned.0,
+                        ts: scanned.1,
+                    }
                 }
-                // Until there is news there is nothing to look at.
-                match news {
-                    true => self.wait(LOOK),
-                    false => me.wait(self, IDLE),
+                false => {}
+            }
+        } else {
+            // It reads everything behind its position, so also what it was told of.
+            let _ = news.take_news();
+        }
+        let until = store.durable_index();
+        let reads = from.is_some() || !self.caught_up.load(SeqCst);
+        if reads && until > at.index {
+            check_disk(engine)?;
+            let mark = from.unwrap_or_else(|| store.log_mark(at.index + 1));
+            self.caught_up.store(false, SeqCst);
+            match self.read(engine, &mut state.writer, &mut at, mark, until)? {
+                Read::NoWriter => {
+                    state.phase = Phase::Reading { at, from };
+                    return Ok(Next::After(WRITER_WAIT));
+                }
+                Read::Unchanged => {}
+                Read::Changed => {
+                    if let Some(open) = &mut state.writer {
+                        open.inner.commit(at)?;
+                    }
+                    state.committed = Some(Instant::now());
+                    state.noted = at.index;
                 }
             }
+        }
+        *self.failure.lock() = None;
+        self.complete.store(at.index, SeqCst);
+        let goes_on = reads && at.index < until;
+        state.phase = Phase::Reading {
+            at,
+            from: from.filter(|_| goes_on),
+        };
+        if goes_on {
+            return Ok(Next::After(Duration::ZERO));
+        }
+        self.caught_up.store(true, SeqCst);
+        self.await_news(&news, state);
+        self.note_progress(state, ENTRIES_UNNOTED)?;
+        self.rest(engine, state)
+    }
+
+    /// Has news make it due, not too soon after the last commit.
+    fn await_news(self: &Arc<Follower>, news: &follow::Follower, state: &State) {
+        let rest = state.committed.map_or(Duration::ZERO, |c| {
+            BETWEEN_COMMITS.saturating_sub(c.elapsed())
+        });
+        let at = Instant::now() + rest;
+        let me = Arc::downgrade(self);
+        news.on_news(Box::new(move || {
+            if let Some(me) = me.upgrade() {
+                me.hurry(at.max(Instant::now()));
+            }
+        }));
+        if news.has_news() {
+            self.hurry(at);
+        }
+    }
+
+    /// What is left to do without news: to give the writer back.
+    fn rest(&self, engine: &Engine, state: &mut State) -> Result<Next> {
+        let Some(open) = &state.writer else {
+            return Ok(Next::After(BETWEEN_NOTES));
+        };
+        let wanted = engine.search.is_writer_wanted();
+        if wanted || open.used.elapsed() >= IDLE {
+            if let Some(open) = state.writer.take() {
+                open.inner.close()?;
+            }
+            return Ok(Next::After(BETWEEN_NOTES));
+        }
+        Ok(Next::After(BETWEEN_COMMITS * 4))
+    }
+
+    /// Writes down how far it is, where that is at least `least` entries behind what was committed.
+    fn note_progress(&self, state: &mut State, least: u64) -> Result<()> {
+        let Phase::Reading { mut at, .. } = state.phase else {
+            return Ok(());
+        };
+        let scanned = self.tail.scanned();
+        let news = self.news().is_none_or(|n| n.has_news());
+        if scanned.0 > at.index && self.caught_up.load(SeqCst) && !news {
+            at = Position {
+                index: scanned.0,
+                ts: scanned.1,
+            };
+        }
+        if at.index >= state.noted + least
+            && let Some(index) = self.index()
+        {
+            Note::write(&self.dir, index.snapshot().position, at)?;
+            state.noted = at.index;
         }
         Ok(())
     }
 
-    /// Reads entries up to the durable index, or as many as a turn takes. Returns whether the index
-    /// has changed.
-    fn read(&self, store: &Store, writer: &mut Writer, at: &mut Position) -> Result<bool> {
-        let durable = store.durable_index();
-        if durable <= at.index {
-            return Ok(false);
-        }
-        if store.first_log_index() > at.index + 1 {
+    /// Reads entries up to `until`, or as many as a turn takes.
+    fn read(
+        &self,
+        engine: &Engine,
+        writer: &mut Option<Writer>,
+        at: &mut Position,
+        from: LogMark,
+        until: u64,
+    ) -> Result<Read> {
+        let store = &engine.store;
+        if store.first_log_index() > from.index.max(at.index + 1) {
             return Err(Error::internal("the log no longer reaches where the index stands").into());
         }
-        let end = durable.min(at.index + ENTRIES_A_TURN);
-        let mut reader = store.read_log_at(store.log_mark(at.index + 1))?;
-        let mut changed = false;
-        while at.index < end && !self.stopped.load(SeqCst) {
+        let end = until.min(from.index.max(at.index) + ENTRIES_A_TURN);
+        let mut reader = store.read_log_at(from)?;
+        let mut outcome = Read::Unchanged;
+        while at.index < end {
+            operation::step()?;
             let Some(record) = reader.next()? else { break };
             if record.index <= at.index {
                 continue;
@@ -325,14 +625,20 @@ impl Follower {
                 let Some(entry) = Entry::decode(record.payload) else {
                     return Err(Error::internal("an entry of the log is damaged").into());
                 };
-                changed |= self.apply(&entry, writer)?;
+                if self.touches(&entry) {
+                    let Some(open) = self.writer(engine, writer, false)? else {
+                        return Ok(Read::NoWriter);
+                    };
+                    self.apply(&entry, &mut open.inner)?;
+                    outcome = Read::Changed;
+                }
             }
             *at = Position {
                 index: record.index,
                 ts: record.ts,
             };
         }
-        Ok(changed)
+        Ok(outcome)
     }
 
     /// Whether an entry may change the index: what is sure not to is not decoded.
@@ -340,34 +646,47 @@ impl Follower {
         Entry::documents_of(payload).is_none_or(|uuid| uuid == self.uuid)
     }
 
-    fn apply(&self, entry: &Entry, writer: &mut Writer) -> Result<bool> {
+    fn touches(&self, entry: &Entry) -> bool {
         let records = catalog::keyspace::prefix(self.tablet, SPACE_RECORD, 0);
-        let mut changed = false;
+        let mut effects = entry.plain().flat_map(|part| &part.effects);
+        effects.any(|effect| match effect {
+            Effect::Put(key, _) | Effect::Delete(key) => key.starts_with(&records),
+            Effect::DeleteRange(low, high) => overlap(&records, low, high),
+        })
+    }
+
+    fn apply(&self, entry: &Entry, writer: &mut IndexWriter) -> Result<()> {
+        let records = catalog::keyspace::prefix(self.tablet, SPACE_RECORD, 0);
         for effect in entry.plain().flat_map(|part| &part.effects) {
             match effect {
                 Effect::Put(key, value) if key.starts_with(&records) => {
                     let Some(doc) = Doc::new(value) else {
                         return Err(Error::internal("a document of the log is damaged").into());
                     };
-                    writer.open(self)?.put(key, doc)?;
-                    changed = true;
+                    writer.put(key, doc)?;
                 }
-                Effect::Delete(key) if key.starts_with(&records) => {
-                    writer.open(self)?.delete(key);
-                    changed = true;
-                }
-                Effect::DeleteRange(low, high)
-                    if low.as_slice() < prefix_end(&records).as_slice()
-                        && high.as_slice() > &records[..] =>
-                {
-                    writer.open(self)?.delete_range(low, high)?;
-                    changed = true;
+                Effect::Delete(key) if key.starts_with(&records) => writer.delete(key),
+                Effect::DeleteRange(low, high) if overlap(&records, low, high) => {
+                    writer.delete_range(low, high)?;
                 }
                 _ => {}
             }
         }
-        Ok(changed)
+        Ok(())
     }
+}
+
+/// Whether a range has keys that begin with `prefix`.
+fn overlap(prefix: &[u8; 13], low: &[u8], high: &[u8]) -> bool {
+    low < prefix_end(prefix).as_slice() && high > &prefix[..]
+}
+
+/// What reading the log has come to.
+enum Read {
+    /// There may be no writer now.
+    NoWriter,
+    Unchanged,
+    Changed,
 }
 
 /// Whether the log goes on where an index stands.
@@ -380,71 +699,52 @@ fn reaches(store: &Store, at: Position) -> Result<bool> {
     Ok(record.is_some_and(|r| r.index == at.index && r.ts == at.ts))
 }
 
-/// Tells a thread that there is news.
-#[derive(Default)]
-struct Waker {
-    news: Mutex<bool>,
-    told: Condvar,
-}
-
-impl Waker {
-    fn tell(&self) {
-        *self.news.lock() = true;
-        self.told.notify_all();
-    }
-
-    /// Waits for news of the log, a stop, or a while.
-    fn wait(&self, of: &Follower, most: Duration) {
-        let begun = Instant::now();
-        while begun.elapsed() < most && !of.stopped.load(SeqCst) {
-            let mut news = self.news.lock();
-            if std::mem::take(&mut *news) {
-                return;
-            }
-            self.told.wait_for(&mut news, LOOK * 5);
-            if std::mem::take(&mut *news) || std::mem::take(&mut *of.news.lock()) {
-                return;
-            }
-        }
+/// Fails where the disk is nearly full: what is left is for the log and the collections.
+fn check_disk(engine: &Engine) -> Result<()> {
+    match engine.store.free_bytes() {
+        Some(free) if free < LEAST_FREE_BYTES => bail!(
+            OutOfDiskSpace,
+            "less than {} MB are free on the disk",
+            LEAST_FREE_BYTES >> 20
+        ),
+        _ => Ok(()),
     }
 }
 
-/// The index's writer while there is something to write.
-struct Writer {
-    index: Arc<SearchIndex>,
-    stamp: String,
-    open: Option<IndexWriter>,
-    share: query::pipeline::Share,
-    used: Instant,
-}
+/// How far an index is whose last commit is older: nothing in between did concern it.
+///
+/// ```text
+/// seen    commit u64 LE | index u64 LE | ts u64 LE | crc32c LE of these
+/// ```
+/// It need not be durable. Without it the index reads the log from its commit on.
+struct Note;
 
-impl Writer {
-    fn open(&mut self, of: &Follower) -> Result<&mut IndexWriter> {
-        self.used = Instant::now();
-        if self.open.is_none() {
-            let begun = Instant::now();
-            while !self.share.fits_for_good(WRITER_BYTES) && begun.elapsed() < MEMORY_WAIT {
-                if of.stopped.load(SeqCst) {
-                    return Err(Error::internal("stopped").into());
-                }
-                std::thread::sleep(LOOK);
-            }
-        }
-        match &mut self.open {
-            Some(open) => Ok(open),
-            none => Ok(none.insert(self.index.writer(&self.stamp)?)),
-        }
+impl Note {
+    const FILE: &'static str = "seen";
+
+    fn read(dir: &std::path::Path, committed: Position) -> Option<Position> {
+        let bytes = std::fs::read(dir.join(Note::FILE)).ok()?;
+        let bytes: [u8; 28] = bytes.try_into().ok()?;
+        let (body, sum) = bytes.split_at(24);
+        let number = |at: usize| {
+            let b = body.get(at..at + 8)?;
+            Some(u64::from_le_bytes(b.try_into().ok()?))
+        };
+        let sound = search::checksum(body).to_le_bytes() == *sum;
+        (sound && number(0)? == committed.index).then_some(Position {
+            index: number(8)?,
+            ts: number(16)?,
+        })
     }
 
-    fn is_idle(&self) -> bool {
-        self.open.is_some() && self.used.elapsed() >= IDLE
-    }
-
-    fn close(&mut self) -> Result<()> {
-        if let Some(open) = self.open.take() {
-            open.close()?;
+    fn write(dir: &std::path::Path, committed: Position, at: Position) -> Result<()> {
+        let mut bytes = Vec::with_capacity(28);
+        for n in [committed.index, at.index, at.ts] {
+            bytes.extend_from_slice(&n.to_le_bytes());
         }
-        self.share.release();
+        bytes.extend_from_slice(&search::checksum(&bytes).to_le_bytes());
+        let failed = |e: std::io::Error| Error::internal(format!("search index: {e}"));
+        std::fs::write(dir.join(Note::FILE), bytes).map_err(failed)?;
         Ok(())
     }
 }

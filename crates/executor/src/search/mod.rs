@@ -1,8 +1,8 @@
-//! Search indexes: each follows the log on a thread of its own, and answers searches from its last
-//! commit.
+//! Search indexes: each follows the log, turn by turn on the threads of one pool, and answers
+//! searches from its last commit.
 //!
 //! ```text
-//! catalog: collections with definitions ── sync ──▶ one Follower a definition ──▶ search/<id>-<version>/
+//! catalog: collections with definitions ── sync ──▶ one Follower a definition ──▶ search/<id>-<version>-<tablet>/
 //!                                                        ▲ durable entries of the log
 //! ```
 //! Invariants:
@@ -11,6 +11,7 @@
 //! - A new version of a definition is built beside the old one, which serves until it is ready.
 
 mod follower;
+mod pool;
 mod stage;
 
 pub(crate) use stage::found;
@@ -21,10 +22,12 @@ use catalog::Collection;
 use errors::{Result, bail};
 use follower::Follower;
 use parking_lot::Mutex;
+use pool::Pool;
 use search::{Definition, Kind};
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 /// A definition as the catalog keeps it, read.
@@ -79,6 +82,11 @@ pub struct SearchStatus {
 #[derive(Default)]
 pub struct SearchIndexes {
     followers: Mutex<HashMap<String, Arc<Follower>>>,
+    pool: Arc<Pool>,
+    /// One waits that others close their writers.
+    wants_writer: AtomicBool,
+    /// A look at the catalog is to come.
+    sync_asked: AtomicBool,
 }
 
 impl SearchIndexes {
@@ -86,14 +94,38 @@ impl SearchIndexes {
     pub fn start(engine: &Arc<Engine>) {
         let weak = Arc::downgrade(engine);
         engine.catalog.on_search(Box::new(move || {
-            // Whoever writes waits for this call: the work is done elsewhere.
-            let weak = weak.clone();
-            let sync = move || sync(&weak);
-            let _ = std::thread::Builder::new()
-                .name("search-sync".into())
-                .spawn(sync);
+            if let Some(engine) = weak.upgrade() {
+                engine.search.changed(&engine);
+            }
         }));
         engine.search.sync(engine, true);
+    }
+
+    /// The catalog has changed, or an index is ready.
+    fn changed(&self, engine: &Arc<Engine>) {
+        // Whoever calls may hold locks, and waits: the work is done elsewhere.
+        if self.sync_asked.swap(true, SeqCst) {
+            return;
+        }
+        let weak = Arc::downgrade(engine);
+        let sync = move || {
+            if let Some(engine) = weak.upgrade() {
+                engine.search.sync_asked.store(false, SeqCst);
+                engine.search.sync(&engine, false);
+            }
+        };
+        let thread = std::thread::Builder::new().name("search-sync".into());
+        if thread.spawn(sync).is_err() {
+            self.sync_asked.store(false, SeqCst);
+        }
+    }
+
+    fn wants_writer(&self, wanted: bool) {
+        self.wants_writer.store(wanted, SeqCst);
+    }
+
+    fn is_writer_wanted(&self) -> bool {
+        self.wants_writer.load(SeqCst)
     }
 
     /// Has a follower for every definition there is, and no other.
@@ -115,14 +147,14 @@ impl SearchIndexes {
                 if !followers.get(&folder).is_some_and(|f| f.is_ready()) {
                     serving.push(spec.id.clone());
                 }
-                wanted.insert(folder, (c.uuid, c.tablet, spec));
+                wanted.insert(folder, (c.uuid, c.tablet, c.ns.to_string(), spec));
             }
         }
         followers.retain(|folder, f| {
             // The version before serves until the new one is ready.
             let stays = wanted.contains_key(folder) || serving.contains(&f.spec.id);
             if !stays {
-                f.stop_and_remove();
+                f.end(true);
             }
             stays
         });
@@ -130,11 +162,10 @@ impl SearchIndexes {
         if at_start {
             remove_others(&base, &wanted);
         }
-        for (folder, (uuid, tablet, spec)) in wanted {
+        for (folder, (uuid, tablet, ns, spec)) in wanted {
             let dir = base.join(&folder);
-            followers
-                .entry(folder)
-                .or_insert_with(|| Follower::start(engine, uuid, tablet, spec, dir));
+            let made = || Follower::new(engine, (uuid, tablet), spec, dir);
+            followers.entry(folder).or_insert_with(made).follow(&ns);
         }
     }
 
@@ -179,23 +210,17 @@ impl SearchIndexes {
         }
     }
 
-    /// Ends all followers, and waits for them.
+    /// Ends all turns, and waits for them.
     fn stop(&self) {
         let followers: Vec<Arc<Follower>> = self.followers.lock().drain().map(|(_, f)| f).collect();
-        followers.iter().for_each(|f| f.stop());
-        followers.iter().for_each(|f| f.join());
+        self.pool.stop();
+        followers.iter().for_each(|f| f.close_now());
     }
 }
 
 impl Drop for SearchIndexes {
     fn drop(&mut self) {
         self.stop();
-    }
-}
-
-fn sync(engine: &Weak<Engine>) {
-    if let Some(engine) = engine.upgrade() {
-        engine.search.sync(&engine, false);
     }
 }
 

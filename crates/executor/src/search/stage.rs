@@ -3,16 +3,20 @@
 //! Invariant: a document is read when it is given, so it is as it is now; what was deleted meanwhile
 //! is left out.
 
+use super::follower::Follower;
 use crate::engine::Engine;
 use crate::op::OpCtx;
 use crate::pinned_snapshot::PinnedSnapshot;
-use ::search::{Hits, Search, VectorSearch};
+use ::search::{Hits, Room, Search, VectorSearch};
 use bson::{Doc, DocBuf, doc};
 use catalog::Collection;
-use errors::{Result, bail};
+use errors::{Code, Result, bail, err};
 use query::expr::Vars;
 use query::metadata::Metadata;
-use query::pipeline::{self, IdleVisitor, PipelineHost, SearchKind, SearchStage, Source, search};
+use query::pipeline::{
+    self, IdleVisitor, PipelineHost, SearchKind, SearchStage, Share, Source, search,
+};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// What a search finds, at most `limit` documents. `causal`: the client wants to see what it has
@@ -63,17 +67,25 @@ pub(crate) fn found(
     let Some(open) = index.index() else {
         return Ok(pipeline::over_docs(Vec::new()));
     };
+    let mut held = engine.stage_memory.share();
     if stage.kind == SearchKind::Meta {
-        return Ok(pipeline::over_docs(vec![search.meta(open.snapshot())?]));
+        let meta = within(ctx, &index, &mut held, |room| {
+            search.meta(open.snapshot(), room)
+        })?;
+        return Ok(pipeline::over_docs(vec![meta]));
     }
     // A view's own stages, and another order, may want more of them.
     let bounded = limit.filter(|_| search.sort.is_none() && view.is_none());
     let most = bounded.map(|n| usize::try_from(n).unwrap_or(usize::MAX));
-    let hits = search.find(open.snapshot(), most)?;
+    let hits = within(ctx, &index, &mut held, |room| {
+        search.find(open.snapshot(), most, room)
+    })?;
     let rows: Box<dyn Source> = Box::new(Rows {
         engine,
+        index,
         moment: ctx.moment.clone(),
         hits,
+        held,
         by_vector: false,
         current: DocBuf::new(),
         meta: Metadata::default(),
@@ -99,15 +111,20 @@ fn nearest(
     let search = VectorSearch::parse(stage.spec.as_doc())?;
     let engine = ctx.engine.clone();
     let index = engine.search.serving(coll, &search.index);
-    let Some((index, open)) = index.as_ref().and_then(|i| Some((i, i.index()?))) else {
+    let Some((index, open)) = index.and_then(|i| Some((i.clone(), i.index()?))) else {
         return Ok(pipeline::over_docs(Vec::new()));
     };
     if causal {
         index.reach(ctx, engine.store.last_index())?;
     }
-    let hits = search.find(open.snapshot())?;
+    let mut held = engine.stage_memory.share();
+    let hits = within(ctx, &index, &mut held, |room| {
+        search.find(open.snapshot(), room)
+    })?;
     Ok(above(Box::new(Rows {
         engine: engine.clone(),
+        index,
+        held,
         moment: ctx.moment.clone(),
         hits,
         by_vector: true,
@@ -116,11 +133,44 @@ fn nearest(
     })))
 }
 
+/// Searches with memory from the budget of stages. Where the index is not what it should be, it looks
+/// at its files, and the search fails.
+fn within<T>(
+    ctx: &mut OpCtx<'_>,
+    index: &Arc<Follower>,
+    held: &mut Share,
+    search: impl FnOnce(&mut Room<'_>) -> Result<T>,
+) -> Result<T> {
+    let mut ask = |bytes| held.hold(bytes, "$search", || ctx.wait_for_memory());
+    guarded(index, || search(&mut Room::new(&mut ask)))
+}
+
+fn guarded<T>(index: &Arc<Follower>, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    let done = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+        Err(err!(
+            DataCorruptionDetected,
+            "a search index met what it did not expect: {}",
+            index.spec.name
+        )
+        .into())
+    });
+    if done
+        .as_ref()
+        .is_err_and(|e| e.is(Code::DataCorruptionDetected))
+    {
+        index.suspect();
+    }
+    done
+}
+
 /// The documents of hits.
 struct Rows {
     engine: Arc<Engine>,
+    index: Arc<Follower>,
     moment: Option<Arc<PinnedSnapshot>>,
     hits: Hits,
+    /// The memory of the hits.
+    held: Share,
     by_vector: bool,
     current: DocBuf,
     meta: Metadata,
@@ -130,7 +180,9 @@ impl Source for Rows {
     fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool> {
         loop {
             host.check()?;
-            let Some(hit) = self.hits.next()? else {
+            let hits = &mut self.hits;
+            let Some(hit) = guarded(&self.index, || hits.next())? else {
+                self.held.release();
                 return Ok(false);
             };
             let view = match &self.moment {

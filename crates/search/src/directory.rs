@@ -1,0 +1,172 @@
+//! The files of an index as the library reads and writes them, and whether they are as they were written.
+//!
+//! ```text
+//! small files       read into memory        a mapping for each would be too many where there are many indexes
+//! large files       mapped
+//! lists of files    the list | crc32c LE    what the library replaces as a whole (`meta.json`)
+//! ```
+//! Invariant: [`check`] reads with `read`, and not through a mapping: what the disk cannot give is an error then, and
+//! not the end of the process.
+
+use crate::files::damaged;
+use crate::problem::{of_io, of_library};
+use errors::Result;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tantivy::directory::error::{DeleteError, LockError, OpenReadError, OpenWriteError};
+use tantivy::directory::{
+    Directory, DirectoryLock, FileHandle, Lock, MmapDirectory, OwnedBytes, WatchCallback,
+    WatchHandle, WritePtr,
+};
+use tantivy::index::{Index, SegmentComponent, SegmentMeta};
+
+/// Files up to this size are read into memory.
+const SMALL_BYTES: u64 = 64 << 10;
+
+/// What one read of a check takes.
+const BLOCK_BYTES: usize = 1 << 20;
+
+/// What the library puts behind its files: `{"version": …, "crc": …} | length u32 LE | 1337 u32 LE`.
+const FOOTER_MAGIC: u32 = 1337;
+const MOST_FOOTER_BYTES: u64 = 50_000;
+
+/// The folder of an index.
+#[derive(Clone, Debug)]
+pub(crate) struct Files {
+    dir: PathBuf,
+    mapped: MmapDirectory,
+}
+
+impl Files {
+    pub fn open(dir: &Path) -> Result<Files> {
+        Ok(Files {
+            dir: dir.to_path_buf(),
+            mapped: MmapDirectory::open(dir).map_err(|e| of_library(e.into()))?,
+        })
+    }
+}
+
+fn not_read(path: &Path, e: io::Error) -> OpenReadError {
+    match e.kind() {
+        io::ErrorKind::NotFound => OpenReadError::FileDoesNotExist(path.to_path_buf()),
+        _ => OpenReadError::wrap_io_error(e, path.to_path_buf()),
+    }
+}
+
+impl Directory for Files {
+    fn get_file_handle(&self, path: &Path) -> Result<Arc<dyn FileHandle>, OpenReadError> {
+        let full = self.dir.join(path);
+        let size = std::fs::metadata(&full).map_err(|e| not_read(path, e))?;
+        if size.len() > SMALL_BYTES {
+            return self.mapped.get_file_handle(path);
+        }
+        let bytes = std::fs::read(&full).map_err(|e| not_read(path, e))?;
+        Ok(Arc::new(OwnedBytes::new(bytes)))
+    }
+
+    fn delete(&self, path: &Path) -> Result<(), DeleteError> {
+        self.mapped.delete(path)
+    }
+
+    fn exists(&self, path: &Path) -> Result<bool, OpenReadError> {
+        self.mapped.exists(path)
+    }
+
+    fn open_write(&self, path: &Path) -> Result<WritePtr, OpenWriteError> {
+        self.mapped.open_write(path)
+    }
+
+    fn atomic_read(&self, path: &Path) -> Result<Vec<u8>, OpenReadError> {
+        let mut bytes = self.mapped.atomic_read(path)?;
+        let list = bytes.len().saturating_sub(4);
+        let sum = bytes.split_off(list);
+        if sum != crc32c::crc32c(&bytes).to_le_bytes() {
+            let e = io::Error::new(io::ErrorKind::InvalidData, "its checksum is another one");
+            return Err(OpenReadError::wrap_io_error(e, path.to_path_buf()));
+        }
+        Ok(bytes)
+    }
+
+    fn atomic_write(&self, path: &Path, data: &[u8]) -> io::Result<()> {
+        let sum = crc32c::crc32c(data).to_le_bytes();
+        self.mapped.atomic_write(path, &[data, &sum].concat())
+    }
+
+    fn sync_directory(&self) -> io::Result<()> {
+        self.mapped.sync_directory()
+    }
+
+    fn acquire_lock(&self, lock: &Lock) -> Result<DirectoryLock, LockError> {
+        self.mapped.acquire_lock(lock)
+    }
+
+    fn watch(&self, callback: WatchCallback) -> tantivy::Result<WatchHandle> {
+        self.mapped.watch(callback)
+    }
+}
+
+/// Fails where a file of the last commit is not as it was written. Reads all of them, and asks the operation in between.
+pub(crate) fn check(dir: &Path, index: &Index) -> Result<()> {
+    let segments = index.searchable_segment_metas().map_err(of_library)?;
+    for file in index.directory().list_managed_files() {
+        if segments.iter().any(|s| is_of(s, &file)) && dir.join(&file).exists() {
+            check_file(&dir.join(&file))?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether a file is one of a segment, and not of an earlier state of it.
+fn is_of(segment: &SegmentMeta, file: &Path) -> bool {
+    let name = file.to_str().unwrap_or("");
+    match file.extension().and_then(|e| e.to_str()) {
+        Some("del") => segment.relative_path(SegmentComponent::Delete) == file,
+        Some("temp") | None => false,
+        Some(_) => name.starts_with(&segment.id().uuid_string()),
+    }
+}
+
+fn check_file(path: &Path) -> Result<()> {
+    let wrong = || damaged(&format!("{}", path.display()));
+    let mut file = File::open(path).map_err(of_io)?;
+    let size = file.metadata().map_err(of_io)?.len();
+    let Some(tail_at) = size.checked_sub(8) else {
+        return Err(wrong());
+    };
+    let mut tail = [0; 8];
+    file.seek(SeekFrom::Start(tail_at)).map_err(of_io)?;
+    file.read_exact(&mut tail).map_err(of_io)?;
+    let (length, magic) = tail.split_at(4);
+    let number = |b: &[u8]| b.try_into().map_or(0, u32::from_le_bytes);
+    let (length, magic) = (u64::from(number(length)), number(magic));
+    let body = tail_at.checked_sub(length);
+    let Some(body) = body.filter(|_| magic == FOOTER_MAGIC && length <= MOST_FOOTER_BYTES) else {
+        return Err(wrong());
+    };
+    let mut footer = vec![0; usize::try_from(length).unwrap_or(0)];
+    file.seek(SeekFrom::Start(body)).map_err(of_io)?;
+    file.read_exact(&mut footer).map_err(of_io)?;
+    let said: Option<serde_json::Value> = serde_json::from_slice(&footer).ok();
+    let said = said.and_then(|v| v.get("crc")?.as_u64());
+    file.seek(SeekFrom::Start(0)).map_err(of_io)?;
+    let mut sum = crc32fast::Hasher::new();
+    each_block(&mut file.take(body), |block| sum.update(block))?;
+    match said == Some(u64::from(sum.finalize())) {
+        true => Ok(()),
+        false => Err(wrong()),
+    }
+}
+
+/// Has `each` called with all of a file, block by block.
+pub(crate) fn each_block(file: &mut impl Read, mut each: impl FnMut(&[u8])) -> Result<()> {
+    let mut block = vec![0; BLOCK_BYTES];
+    loop {
+        errors::operation::ask()?;
+        match file.read(&mut block).map_err(of_io)? {
+            0 => return Ok(()),
+            n => each(block.get(..n).unwrap_or(&[])),
+        }
+    }
+}
