@@ -11,7 +11,6 @@ from pymongo import ReadPreference
 from pymongo.operations import SearchIndexModel
 from replica_set import ReplicaSet
 from searches import DYNAMIC, found, ids, indexed, is_ready, shows, text
-from sharded_cluster import ShardedCluster
 
 SCORE = {"$project": {"score": {"$meta": "searchScore"}}}
 TEXTS = [
@@ -299,15 +298,3 @@ def test_vectors_are_there_after_a_kill(new_server):
                 "the nearest are found",
                 lambda: [i for i, _ in nearest(client.t.c, query, 3, exact=True)] == [d["_id"] for d in want],
             )
-
-
-def test_a_sharded_cluster_says_that_it_has_none(tmp_path):
-    with ShardedCluster(tmp_path, shards=1) as cluster, cluster.client() as client:
-        client.t.c.insert_one({"_id": 1})
-        for command in [
-            {"createSearchIndexes": "c", "indexes": [{"definition": DYNAMIC}]},
-            {"aggregate": "c", "pipeline": [{"$search": text("x")}], "cursor": {}},
-            {"aggregate": "c", "pipeline": [{"$listSearchIndexes": {}}], "cursor": {}},
-        ]:
-            with refuses(31082, "SearchNotEnabled"):
-                client.t.command(command)

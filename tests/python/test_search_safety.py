@@ -127,7 +127,9 @@ def test_kills_in_mid_commit(new_server):
         with server.client() as client:
             coll = client.t.c
             until("the indexes are open", lambda c=coll: is_ready(c) and is_ready(c, "vectors"))
-            until(f"kill {kill} of seed {SEED}: they agree", lambda c=coll: not differences(c, WORDS), 20)
+            until(f"kill {kill} of seed {SEED}: they agree: {server.tail(5)}", lambda c=coll: not differences(c, WORDS), 60)
+            message = [i["statusDetail"][0].get("message") for i in coll.list_search_indexes()]
+            assert message == [None, None], f"kill {kill} of seed {SEED}"
             query = [rng.uniform(-1, 1) for _ in range(4)]
 
             def distance(d, q=query):

@@ -17,7 +17,7 @@ use crate::request::{Command, finish};
 use crate::scratch::{compute, sound};
 use crate::service_impl::Router;
 use crate::small_side::small_side;
-use crate::{Failure, Outcome, change_stream, ddl, merge_into, views};
+use crate::{Failure, Outcome, change_stream, ddl, merge_into, search, views};
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
 use errors::{Code, err};
 use query::expr::ParseEnv;
@@ -292,6 +292,19 @@ fn read(
             return fused(router, command, ns).map(Some);
         }
         shards.dedup();
+        if let Some(first) = stages
+            .values()
+            .next()
+            .filter(|s| search::is_told_together(*s))
+        {
+            let (told, replies) = search::together(router, command, placement, &shards, first)?;
+            if let [view] = &replies[..]
+                && views::told(view).is_some()
+            {
+                return Ok(Some(view.clone()));
+            }
+            return behind(router, command, (told, &replies), stages).map(Some);
+        }
         split(router, command, placement, ns, &shards, stages).map(Some)
     })
 }
@@ -361,7 +374,20 @@ fn of_the_cluster(
     documents: Vec<DocBuf>,
     stages: Doc<'_>,
 ) -> Outcome<DocBuf> {
-    let ns = format!("{}.$cmd.aggregate", command.db);
+    behind(router, command, (documents, &[]), stages)
+}
+
+/// The stages behind the first, over what was found for that.
+fn behind(
+    router: &Router,
+    command: &Command<'_>,
+    (documents, replies): (Vec<DocBuf>, &[DocBuf]),
+    stages: Doc<'_>,
+) -> Outcome<DocBuf> {
+    let ns = match command.collection() {
+        "" => format!("{}.$cmd.aggregate", command.db),
+        _ => command.namespace()?,
+    };
     let rest: Vec<Value> = stages.values().skip(1).map(|s| s.to_value()).collect();
     let rest = Rest {
         ns: &ns,
@@ -373,7 +399,7 @@ fn of_the_cluster(
         command,
         Merge::of_documents(&ns, documents),
         &rest,
-        &[],
+        replies,
     )
 }
 

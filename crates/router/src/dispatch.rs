@@ -8,7 +8,7 @@ use crate::service_impl::Router;
 use crate::upstream::{error_of, with_fields};
 use crate::{
     Failure, Outcome as Routed, access, admin, aggregate, backup, bulk_write, cursors, ddl,
-    file_md5, find, fsync, listing, map_reduce, operation_time, operations, rename, schema,
+    file_md5, find, fsync, listing, map_reduce, operation_time, operations, rename, schema, search,
     single_write, snapshot, transactions, write,
 };
 use bson::{DocBuf, Elem, doc};
@@ -67,6 +67,8 @@ pub(crate) fn handler(name: &str) -> Option<Handler> {
         | "splitVector" => unknown,
         "create" => ddl::create,
         "createIndexes" | "dropIndexes" | "deleteIndexes" | "collMod" => ddl::on_all_shards,
+        "createSearchIndexes" | "updateSearchIndex" | "dropSearchIndex" => search::change,
+        "listSearchIndexes" => search::list,
         "drop" => ddl::drop_collection,
         "dropDatabase" => ddl::drop_database,
         "renameCollection" => rename::run,

@@ -74,6 +74,7 @@ pub mod resolver;
 mod routing;
 mod schema;
 mod scratch;
+mod search;
 mod service_impl;
 mod single_write;
 mod small_side;

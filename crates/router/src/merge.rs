@@ -29,6 +29,8 @@ pub(crate) enum Order {
     Near(FieldPath, Arc<NearTest>),
     /// Nearest first, in documents that are wrapped.
     Distance,
+    /// Best first, in documents that are wrapped.
+    Score,
 }
 
 impl Order {
@@ -49,6 +51,7 @@ impl Order {
             }
             Order::Near(path, test) => far(nearest(path, &test.near, d).map(|n| n.0)),
             Order::Distance => far(merged::distance_of(d)),
+            Order::Score => far(merged::search_score_of(d).map(|score| -score)),
         })
     }
 }

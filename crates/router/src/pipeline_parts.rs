@@ -13,6 +13,8 @@
 //! $sample             wrapped, random order   │ the first of all, unwrapped, rest here
 //! $geoNear $match …   wrapped                 │ merged by distance, unwrapped, rest here
 //! $match of $text …   wrapped if asked for    │ rest here, which knows the scores
+//! $search $match …    wrapped                 │ merged by score or in its order, unwrapped, rest here
+//! $vectorSearch …     wrapped                 │ merged by score, as many as it wants, rest here
 //! anything else       fields that it needs    │ all of it here
 //! ```
 //!
@@ -155,7 +157,10 @@ impl Parts {
         let list = in_order.as_ref().and_then(|v| v.as_val().as_array());
         let all: Vec<Val<'_>> = list.unwrap_or(stages).values().collect();
         if found.any() && is_wrapped(&all, found) {
-            return Ok(Parts::wrapped_already(&all, found));
+            return Parts::wrapped_already(&all, found);
+        }
+        if found.search || found.vector {
+            return Parts::searched(&all, found);
         }
         if found.near {
             return Ok(Parts::near(&all, found));
@@ -226,14 +231,45 @@ impl Parts {
     }
 
     /// Who asks wants the documents as they are wrapped.
-    fn wrapped_already(all: &[Val<'_>], found: Found) -> Parts {
+    fn wrapped_already(all: &[Val<'_>], found: Found) -> Outcome<Parts> {
         let limits = all.iter().filter_map(|s| number(*s, "$limit"));
-        Parts {
+        Ok(Parts {
             on_shards: owned(all),
-            order: order_of(found),
-            limit: limits.min(),
+            order: order_of(all, found)?,
+            limit: limits.chain(nearest_wanted(all)).min(),
             ..Parts::default()
+        })
+    }
+
+    /// The best documents of each shard, with their scores.
+    fn searched(all: &[Val<'_>], found: Found) -> Outcome<Parts> {
+        let nearest = nearest_wanted(all);
+        let matches = |s: &&Val<'_>| stage_of(**s).is_some_and(|s| s.0 == "$match");
+        let many = match nearest {
+            // A filter is for the nearest of all shards together.
+            Some(_) => 1,
+            None => 1 + all.iter().skip(1).take_while(matches).count(),
+        };
+        let (first, behind) = all.split_at(many.min(all.len()));
+        let mut on_shards = owned(first);
+        let wanted = wanted_of(behind);
+        if let Some(most) = wanted {
+            let most = i64::try_from(most).unwrap_or(i64::MAX);
+            on_shards.push(doc! {"$limit": most}.into());
         }
+        on_shards.push(found.wrapping().into());
+        let mut here = owned(behind);
+        if !here.is_empty() {
+            here.insert(0, found.merged().into());
+        }
+        Ok(Parts {
+            on_shards,
+            order: order_of(all, found)?,
+            limit: nearest.into_iter().chain(wanted).min(),
+            wrapped: true,
+            here,
+            ..Parts::default()
+        })
     }
 
     /// The nearest documents of each shard. Stages that make other documents would lose their
@@ -250,7 +286,7 @@ impl Parts {
         }
         Parts {
             on_shards,
-            order: order_of(found),
+            order: Order::Distance,
             wrapped: true,
             here,
             ..Parts::default()
@@ -482,11 +518,58 @@ fn owned(stages: &[Val<'_>]) -> Vec<Value> {
     stages.iter().map(|s| s.to_value()).collect()
 }
 
-fn order_of(found: Found) -> Order {
-    match found.near {
-        true => Order::Distance,
-        false => Order::None,
+/// The order of wrapped documents.
+fn order_of(all: &[Val<'_>], found: Found) -> Outcome<Order> {
+    if found.near {
+        return Ok(Order::Distance);
     }
+    if !found.search && !found.vector {
+        return Ok(Order::None);
+    }
+    let spec = all.first().and_then(|s| stage_of(*s)?.1.as_doc());
+    let Some(sort) = spec.and_then(|d| d.get("sort")?.as_doc()) else {
+        return Ok(Order::Score);
+    };
+    let mut wrapped = Writer::new();
+    for e in sort {
+        let given = e.val.as_doc();
+        let by_score = given.is_some_and(|d| d.contains("$meta"));
+        let order = match given {
+            Some(d) => d.get("order").and_then(Val::to_i64_exact),
+            None => e.val.to_i64_exact(),
+        };
+        match by_score {
+            true => wrapped.i32("m.searchScore", -1),
+            false => wrapped.i32(
+                &format!("d.{}", e.name),
+                if order == Some(-1) { -1 } else { 1 },
+            ),
+        };
+    }
+    Ok(Order::By(SortPattern::parse_found(
+        wrapped.finish().as_doc(),
+    )?))
+}
+
+/// How many documents a `$vectorSearch` gives.
+fn nearest_wanted(all: &[Val<'_>]) -> Option<u64> {
+    let (_, spec) = stage_of(*all.first()?).filter(|s| s.0 == "$vectorSearch")?;
+    let limit = spec.as_doc()?.get("limit")?.to_i64_exact()?;
+    u64::try_from(limit).ok().filter(|n| *n > 0)
+}
+
+/// How many documents stages want, at most, of what comes to them.
+fn wanted_of(stages: &[Val<'_>]) -> Option<u64> {
+    let mut skipped = 0u64;
+    for stage in stages {
+        match stage_of(*stage)?.0 {
+            "$skip" => skipped = skipped.saturating_add(number(*stage, "$skip")?),
+            "$limit" => return Some(skipped.saturating_add(number(*stage, "$limit")?)),
+            "$project" | "$addFields" | "$set" | "$unset" | "$replaceRoot" | "$replaceWith" => {}
+            _ => return None,
+        }
+    }
+    None
 }
 
 fn is_wrapped(all: &[Val<'_>], found: Found) -> bool {

@@ -106,12 +106,24 @@ fn over(
     batch: Option<i64>,
     write: impl Fn(&mut Writer),
 ) -> Outcome<DocBuf> {
+    over_pipeline(command, view, batch, |w| {
+        view.pipeline.as_doc().values().for_each(|s| {
+            w.push(s);
+        });
+        write(w);
+    })
+}
+
+/// What is below a view, with these stages alone.
+fn over_pipeline(
+    command: &Command<'_>,
+    view: &View,
+    batch: Option<i64>,
+    write: impl Fn(&mut Writer),
+) -> Outcome<DocBuf> {
     check_collation(command, view)?;
     let mut w = Writer::new();
     w.str("aggregate", &view.on).open_array("pipeline");
-    view.pipeline.as_doc().values().for_each(|s| {
-        w.push(s);
-    });
     write(&mut w);
     w.close().open_doc("cursor");
     if let Some(n) = batch {
@@ -249,11 +261,33 @@ fn over_aggregate(command: &Command<'_>, view: &View) -> Outcome<DocBuf> {
     let batch = command.document("cursor").and_then(|c| c.get("batchSize"));
     let batch = batch.and_then(Val::to_i64_exact);
     let stages = command.field("pipeline").and_then(Val::as_array);
-    over(command, view, batch, |w| {
-        stages.unwrap_or(Doc::EMPTY).values().for_each(|s| {
+    let stages = stages.unwrap_or(Doc::EMPTY);
+    let first = stages.values().next().and_then(aggregate::stage_of);
+    // A search finds documents below the view, which then makes of them what it shows.
+    let searches = match first.map(|(name, _)| name) {
+        Some("$search" | "$vectorSearch") => true,
+        Some("$searchMeta") => {
+            return over_pipeline(command, view, batch, |w| push_all(w, stages, 0));
+        }
+        _ => false,
+    };
+    if !searches {
+        return over(command, view, batch, |w| push_all(w, stages, 0));
+    }
+    over_pipeline(command, view, batch, |w| {
+        stages.values().take(1).for_each(|s| {
             w.push(s);
         });
+        push_all(w, view.pipeline.as_doc(), 0);
+        push_all(w, stages, 1);
     })
+}
+
+/// Appends stages from a number on.
+fn push_all(w: &mut Writer, stages: Doc<'_>, from: usize) {
+    stages.values().skip(from).for_each(|s| {
+        w.push(s);
+    });
 }
 
 pub(crate) fn aggregate(router: &Router, command: &Command<'_>, view: &View) -> Outcome<DocBuf> {

@@ -118,6 +118,23 @@ pub(crate) fn check(dir: &Path, index: &Index) -> Result<()> {
     Ok(())
 }
 
+/// Removes what no commit names: of a writer that was killed, or that failed. The library would refuse to write files of
+/// the same names, and never remove its temporary ones.
+pub(crate) fn clean(dir: &Path, index: &Index) -> Result<()> {
+    let segments = index.searchable_segment_metas().map_err(of_library)?;
+    for entry in std::fs::read_dir(dir).map_err(of_io)? {
+        let file = PathBuf::from(entry.map_err(of_io)?.file_name());
+        let name = file.to_str().unwrap_or("");
+        // Files of segments have names of 32 hexadecimal digits.
+        let of_segment = name.len() > 32 && name.bytes().take(32).all(|b| b.is_ascii_hexdigit());
+        let is_left = of_segment && !segments.iter().any(|s| is_of(s, &file));
+        if is_left || name.starts_with(".tmp") {
+            std::fs::remove_file(dir.join(&file)).map_err(of_io)?;
+        }
+    }
+    Ok(())
+}
+
 /// Whether a file is one of a segment, and not of an earlier state of it.
 fn is_of(segment: &SegmentMeta, file: &Path) -> bool {
     let name = file.to_str().unwrap_or("");

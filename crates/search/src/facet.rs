@@ -5,6 +5,7 @@
 use crate::fields::Fields;
 use crate::files::Snapshot;
 use crate::find::each_match;
+use crate::hits::key_of;
 use crate::operator::Clause;
 use crate::problem::wrong;
 use crate::room::Room;
@@ -14,8 +15,8 @@ use bson::{Value, Writer, tag};
 use errors::Result;
 use errors::operation::step;
 use std::collections::HashMap;
-use tantivy::BitSet;
 use tantivy::index::SegmentId;
+use tantivy::{BitSet, DocAddress};
 
 /// The most boundaries or buckets of a facet.
 const MOST_BUCKETS: i32 = 1000;
@@ -131,16 +132,15 @@ fn boundaries(f: &Fields<'_>, dates: bool) -> Result<Vec<(Vec<u8>, Value)>> {
     Ok(out)
 }
 
-/// Writes `facet: {name: {buckets: [{_id, count}]}}`.
-pub(crate) fn write(
-    w: &mut Writer,
+/// The documents that match, by segment. `shown`: whether the one under a key counts.
+pub(crate) fn matching(
     snapshot: &Snapshot,
     clause: Option<&Clause>,
-    facets: &[Facet],
     room: &mut Room<'_>,
-) -> Result<()> {
+    mut shown: Option<&mut dyn FnMut(&[u8]) -> Result<bool>>,
+) -> Result<HashMap<SegmentId, BitSet>> {
     let mut matching: HashMap<SegmentId, BitSet> = HashMap::new();
-    each_match(snapshot, clause, room, |reader, _, docs, room| {
+    each_match(snapshot, clause, room, |reader, segment, docs, room| {
         if !matching.contains_key(&reader.segment_id()) {
             room.take_set(reader.max_doc() as usize / 8 + 64)?;
         }
@@ -148,14 +148,34 @@ pub(crate) fn write(
             .entry(reader.segment_id())
             .or_insert_with(|| BitSet::with_max_value(reader.max_doc()));
         for doc in docs {
-            set.insert(*doc);
+            let counts = match &mut shown {
+                None => true,
+                Some(shown) => {
+                    step()?;
+                    shown(&key_of(snapshot, DocAddress::new(segment, *doc))?)?
+                }
+            };
+            if counts {
+                set.insert(*doc);
+            }
         }
         Ok(())
     })?;
+    Ok(matching)
+}
+
+/// Writes `facet: {name: {buckets: [{_id, count}]}}`.
+pub(crate) fn write(
+    w: &mut Writer,
+    snapshot: &Snapshot,
+    matching: &HashMap<SegmentId, BitSet>,
+    facets: &[Facet],
+    room: &mut Room<'_>,
+) -> Result<()> {
     w.open_doc("facet");
     for facet in facets {
         w.open_doc(&facet.name).open_array("buckets");
-        facet.write(w, snapshot, &matching, room)?;
+        facet.write(w, snapshot, matching, room)?;
         w.close().close();
     }
     w.close();

@@ -177,12 +177,13 @@ impl SearchIndex {
         definition: Arc<Definition>,
         stamp: &str,
     ) -> Result<(Arc<SearchIndex>, Option<Position>)> {
-        if let Some(found) = Self::existing(dir, &definition, stamp) {
-            match found.0.check() {
-                Ok(()) => return Ok(found),
-                Err(e) if e.is(Code::DataCorruptionDetected) => {}
-                Err(e) => return Err(e),
+        match Self::open_existing(dir, &definition, stamp) {
+            Ok(Some(index)) => {
+                let position = index.snapshot().position;
+                return Ok((index, Some(position)));
             }
+            Err(e) if !e.is(Code::DataCorruptionDetected) => return Err(e),
+            Ok(None) | Err(_) => {}
         }
         if dir.exists() {
             std::fs::remove_dir_all(dir).or_problem()?;
@@ -205,11 +206,22 @@ impl SearchIndex {
         Ok((made, None))
     }
 
-    fn existing(
+    fn open_existing(
         dir: &Path,
         definition: &Arc<Definition>,
         stamp: &str,
-    ) -> Option<(Arc<SearchIndex>, Option<Position>)> {
+    ) -> Result<Option<Arc<SearchIndex>>> {
+        let Some((index, fields, committed)) = Self::existing(dir, stamp) else {
+            return Ok(None);
+        };
+        // The library takes for granted that its files are whole.
+        directory::check(dir, &index)?;
+        check_vectors(dir, definition, &committed.slots)?;
+        Self::over(dir, index, fields, definition.clone(), committed).map(Some)
+    }
+
+    /// What the last commit of a folder says, if it is of that definition.
+    fn existing(dir: &Path, stamp: &str) -> Option<(Index, SchemaFields, Committed)> {
         let index = Index::open(Files::open(dir).ok()?).ok()?;
         let (schema, fields) = schema();
         if index.schema() != schema {
@@ -232,8 +244,7 @@ impl SearchIndex {
             paths,
             slots: slots.collect::<Option<Vec<u64>>>()?,
         };
-        let open = Self::over(dir, index, fields, definition.clone(), committed).ok()?;
-        Some((open, Some(position)))
+        Some((index, fields, committed))
     }
 
     fn over(
@@ -288,12 +299,7 @@ impl SearchIndex {
     /// Fails with `DataCorruptionDetected` where its files are not as they were written. Reads all of them.
     pub fn check(&self) -> Result<()> {
         directory::check(&self.dir, &self.index)?;
-        let slots = self.snapshot().slots;
-        for (n, field) in self.definition.vectors.iter().enumerate() {
-            let count = slots.get(n).copied().unwrap_or(0);
-            crate::vector::check(&file_of(&self.dir, n), field.dimensions, count)?;
-        }
-        Ok(())
+        check_vectors(&self.dir, &self.definition, &self.snapshot().slots)
     }
 
     /// The bytes of its files.
@@ -302,6 +308,7 @@ impl SearchIndex {
         files.filter_map(|f| Some(f.metadata().ok()?.len())).sum()
     }
 
+    /// The one writer. What one before it has left is removed.
     pub fn writer(self: &Arc<SearchIndex>, stamp: &str) -> Result<IndexWriter> {
         let options = IndexWriterOptions::builder()
             .num_worker_threads(1)
@@ -309,6 +316,7 @@ impl SearchIndex {
             .memory_budget_per_thread(WRITER_BYTES)
             .build();
         let current = self.snapshot();
+        directory::clean(&self.dir, &self.index)?;
         let inner = self.index.writer_with_options(options).or_problem()?;
         let mut slots = Vec::new();
         for (n, field) in self.definition.vectors.iter().enumerate() {
@@ -327,6 +335,16 @@ impl SearchIndex {
             stamp: stamp.to_string(),
         })
     }
+}
+
+fn check_vectors(dir: &Path, definition: &Definition, slots: &[u64]) -> Result<()> {
+    for (n, field) in definition.vectors.iter().enumerate() {
+        let count = slots.get(n).copied().unwrap_or(0);
+        if count > 0 {
+            crate::vector::check(&file_of(dir, n), field.dimensions, count)?;
+        }
+    }
+    Ok(())
 }
 
 /// Changes an index; what it does is seen after a commit.

@@ -9,27 +9,36 @@
 //! A search asks [`errors::operation`] in proportion to what it looks at.
 
 mod analysis;
+mod compiler;
 mod definition;
 mod directory;
+mod edits;
 mod facet;
 mod fields;
 mod files;
 mod filter;
 mod find;
+mod hits;
 mod operator;
+mod paths;
+mod pattern;
 mod phrase;
 mod problem;
 mod room;
 mod score;
+mod search;
 mod set;
 mod terms;
+mod text_operators;
+mod value_operators;
+mod value_queries;
 mod vector;
 
 pub use definition::{Definition, Kind};
 pub use files::{IndexWriter, Position, SearchIndex, Snapshot, WRITER_BYTES};
-pub use find::{Found, Hits};
-pub use operator::Search;
+pub use hits::{Found, Hits};
 pub use room::Room;
+pub use search::Search;
 pub use vector::VectorSearch;
 
 /// The checksum that files beside an index carry.

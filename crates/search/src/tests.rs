@@ -219,7 +219,7 @@ fn vectors_are_found_behind_a_filter_and_after_a_restart() {
         );
         let search = VectorSearch::parse(json(&stage).as_doc()).unwrap();
         let mut hits = search
-            .find(index.snapshot(), &mut Room::new(&mut |_| Ok(())))
+            .find(index.snapshot(), 3, &mut Room::new(&mut |_| Ok(())))
             .unwrap();
         let mut keys = Vec::new();
         while let Some(hit) = hits.next().unwrap() {
@@ -264,7 +264,7 @@ fn facets_count_values_of_what_matches() {
         "n": {"type": "number", "path": "n", "boundaries": [0, 2, 4], "default": "rest"}}}}"#;
     let search = Search::parse(json(facet).as_doc(), true).unwrap();
     let got = search
-        .meta(index.snapshot(), &mut Room::new(&mut |_| Ok(())))
+        .meta(index.snapshot(), &mut Room::new(&mut |_| Ok(())), None)
         .unwrap();
     let want = r#"{"count": {"lowerBound": {"$numberLong": "4"}}, "facet": {
         "s": {"buckets": [{"_id": "b", "count": {"$numberLong": "2"}}, {"_id": "a", "count": {"$numberLong": "1"}}]},
@@ -355,7 +355,7 @@ fn a_search_asks_for_its_memory() {
         };
         let room = &mut Room::new(&mut ask);
         let all = search.find(index.snapshot(), None, room).map(|h| h.count);
-        let facets = search.meta(index.snapshot(), room).map(drop);
+        let facets = search.meta(index.snapshot(), room, None).map(drop);
         (all.and(facets), held)
     };
     let facet = r#"{"facet": {"operator": {"range": {"path": "n", "gte": 0}}, "facets": {
@@ -365,4 +365,40 @@ fn a_search_asks_for_its_memory() {
     // Hits, sets, and the strings that are counted.
     assert!(held > 5000 * (16 + 64), "{held}");
     assert!(asked(facet, held / 2).0.is_err());
+}
+
+fn copy(from: &std::path::Path, to: &std::path::Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for file in std::fs::read_dir(from).unwrap() {
+        let file = file.unwrap();
+        std::fs::copy(file.path(), to.join(file.file_name())).unwrap();
+    }
+}
+
+/// Killed when the files of a commit were written, and the commit was not.
+#[test]
+fn what_a_killed_writer_has_left_is_in_nobodys_way() {
+    let dir = tempfile::tempdir().unwrap();
+    let (whole, killed) = (dir.path().join("whole"), dir.path().join("killed"));
+    let (index, mut writer) = filled(&whole, &TEXTS);
+    copy(&whole, &killed);
+    let change = |writer: &mut IndexWriter| {
+        writer.delete(&[2]);
+        writer.commit(Position { index: 8, ts: 80 })
+    };
+    change(&mut writer).unwrap();
+    for file in std::fs::read_dir(&whole).unwrap() {
+        let file = file.unwrap();
+        if file.path().extension().is_some_and(|e| e == "del") {
+            std::fs::copy(file.path(), killed.join(file.file_name())).unwrap();
+        }
+    }
+    std::fs::write(killed.join(".tmpXXXXXX"), "half").unwrap();
+    drop((index, writer));
+    let dynamic = definition(r#"{"mappings": {"dynamic": true}}"#);
+    let (index, position) = SearchIndex::open(&killed, dynamic, "1").unwrap();
+    assert_eq!(position, Some(Position { index: 7, ts: 70 }));
+    change(&mut index.writer("1").unwrap()).unwrap();
+    assert_eq!(index.snapshot().documents(), 4);
+    assert!(!killed.join(".tmpXXXXXX").exists());
 }

@@ -11,7 +11,7 @@
 use crate::definition::{OrProblem, Similarity, VectorField};
 use crate::fields::Fields;
 use crate::files::{Snapshot, damaged, slots_column};
-use crate::find::{Hit, Hits, into_hits};
+use crate::hits::{Hit, Hits, keep_best};
 use crate::operator::Clause;
 use crate::problem::wrong;
 use crate::room::Room;
@@ -114,7 +114,9 @@ fn sound(slot: &[u8]) -> Option<&[u8]> {
 /// Fails where one of the first `count` slots is not what was written. Reads them all.
 pub(crate) fn check(path: &Path, dimensions: usize, count: u64) -> Result<()> {
     let bytes = slot_bytes(dimensions);
-    let file = File::open(path).or_problem()?;
+    let Ok(file) = File::open(path) else {
+        return Err(damaged("vectors"));
+    };
     let (mut left, mut whole) = (Vec::new(), 0);
     let mut file = std::io::Read::take(file, count * bytes as u64);
     crate::directory::each_block(&mut file, |block| {
@@ -281,8 +283,8 @@ impl VectorSearch {
         })
     }
 
-    /// The nearest documents. All vectors that the filter lets through are compared.
-    pub fn find(&self, snapshot: Snapshot, room: &mut Room<'_>) -> Result<Hits> {
+    /// The nearest documents, at most `most`. All vectors that the filter lets through are compared.
+    pub fn find(&self, snapshot: Snapshot, most: usize, room: &mut Room<'_>) -> Result<Hits> {
         let definition = snapshot.definition.clone();
         let fields = definition.vectors.iter().enumerate();
         let Some((number, field)) = fields.clone().find(|(_, f)| f.path == self.path) else {
@@ -318,8 +320,9 @@ impl VectorSearch {
             })?;
         }
         wanted.sort_unstable();
-        let best = self.nearest(&snapshot, number, field, &wanted)?;
-        Ok(into_hits(snapshot, best))
+        let best = self.nearest(&snapshot, number, field, (&wanted, most))?;
+        let count = best.len() as u64;
+        Ok(Hits::of(snapshot, best, count))
     }
 
     fn check(&self, field: &VectorField) -> Result<()> {
@@ -347,7 +350,7 @@ impl VectorSearch {
         snapshot: &Snapshot,
         number: usize,
         field: &VectorField,
-        wanted: &[(u64, DocAddress)],
+        (wanted, most): (&[(u64, DocAddress)], usize),
     ) -> Result<BinaryHeap<Hit>> {
         let mut best = BinaryHeap::new();
         let bytes = slot_bytes(field.dimensions);
@@ -378,7 +381,7 @@ impl VectorSearch {
                 score: score(field.similarity, &self.query, stored),
                 at: *at,
             };
-            crate::find::keep_best(&mut best, hit, self.limit);
+            keep_best(&mut best, hit, most);
         }
         Ok(best)
     }

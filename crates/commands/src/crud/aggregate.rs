@@ -16,7 +16,6 @@ use errors::{Result, bail};
 use executor::{AggregateRequest, PipelineCursor, ReadElsewhere};
 use planner::Hint;
 use query::pipeline::{Namespace, ParseCtx, Pipeline};
-use service::config::ClusterRole;
 
 pub(super) struct Aggregate {
     ns: String,
@@ -130,10 +129,6 @@ pub(super) fn parse(cx: &CommandContext<'_, '_>) -> Result<Aggregate> {
     }
     let ctx = ParseCtx::new(cx.args.db, coll, env);
     let pipeline = Pipeline::parse(pipeline, &ctx)?;
-    let in_cluster = cx.app.config.role != ClusterRole::None || cx.app.elsewhere.get().is_some();
-    if in_cluster && pipeline.searches() {
-        return Err(query::pipeline::search::not_on_clusters().into());
-    }
     for ns in pipeline.fuses() {
         check_fused(cx, ns)?;
     }

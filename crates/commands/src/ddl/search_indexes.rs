@@ -2,7 +2,9 @@
 //! rows of `$listSearchIndexes`.
 //!
 //! A definition is a part of its collection's record in the catalog, so it goes where the collection
-//! goes. Each member builds its own index of it.
+//! goes. Each member builds its own index of it. On a sharded cluster each shard has the definitions,
+//! under the same ids: routers send the ids of the first shard to the others (`pandoIds`), and give a
+//! shard that a range is moved to all definitions of the one that it comes from (`pandoLike`).
 //!
 //! Source: MongoDB's manual, "createSearchIndexes" and "$listSearchIndexes".
 
@@ -17,7 +19,6 @@ use errors::{Result, bail, err};
 use executor::Engine;
 use executor::search::check_searchable;
 use search::{Definition, Kind};
-use service::config::ClusterRole;
 use std::sync::Arc;
 
 /// The most search indexes of a collection.
@@ -26,13 +27,6 @@ const MOST_INDEXES: usize = 64;
 const MOST_BYTES: usize = 1 << 20;
 /// The name of an index that was given none.
 const DEFAULT_NAME: &str = "default";
-
-fn refuse_on_shards(cx: &CommandContext<'_, '_>) -> Result<()> {
-    if cx.app.config.role != ClusterRole::None {
-        return Err(query::pipeline::search::not_on_clusters().into());
-    }
-    Ok(())
-}
 
 fn collection(cx: &CommandContext<'_, '_>) -> Result<Arc<Collection>> {
     let ns = cx.args.namespace()?;
@@ -128,13 +122,21 @@ fn new_id() -> String {
 }
 
 pub fn create(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
-    refuse_on_shards(cx)?;
-    let mut indexes = None;
+    let (mut indexes, mut ids, mut like) = (None, Doc::EMPTY, None);
     for e in cx.args.fields.clone() {
         match e.name {
             "indexes" => indexes = idl::array("createSearchIndexes", e)?,
+            "pandoIds" => ids = idl::array("createSearchIndexes", e)?.unwrap_or(Doc::EMPTY),
+            "pandoLike" => like = idl::array("createSearchIndexes", e)?,
             _ => return Err(cx.args.unknown(e)),
         }
+    }
+    if let Some(specs) = like {
+        return make_like(cx, specs);
+    }
+    let given: Vec<&str> = ids.values().filter_map(|v| v.as_str()).collect();
+    if given.iter().any(|id| !is_id(id)) {
+        bail!(BadValue, "ids of search indexes are 24 hexadecimal digits");
     }
     let indexes: Doc = idl::required("createSearchIndexes", "indexes", indexes)?;
     let wanted = indexes
@@ -149,7 +151,7 @@ pub fn create(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let mut made = Vec::new();
     let interrupt = || cx.op.check();
     cx.app.engine.catalog.change_search(&coll.ns, &interrupt, |all| {
-        for w in &wanted {
+        for (n, w) in wanted.iter().enumerate() {
             let same = all.iter().find(|d| field(d, "name") == w.name);
             if let Some(there) = same {
                 let definition = there.get("definition").and_then(|v| v.as_doc());
@@ -167,7 +169,7 @@ pub fn create(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
             if all.len() >= MOST_INDEXES {
                 bail!(CannotCreateIndex, "a collection may have at most {MOST_INDEXES} search indexes");
             }
-            let id = new_id();
+            let id = given.get(n).map_or_else(new_id, |id| id.to_string());
             all.push(spec(&id, &w.name, w.kind, 0, w.definition.as_doc()));
             made.push((id, w.name.clone()));
         }
@@ -182,13 +184,63 @@ pub fn create(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     Ok(Done::Reply)
 }
 
+/// The collection has these search indexes, and no others: those of another shard.
+fn make_like(cx: &mut CommandContext<'_, '_>, specs: Doc<'_>) -> Result<Done> {
+    let mut wanted = Vec::new();
+    for d in specs.values().filter_map(|v| v.as_doc()) {
+        let text = |name: &str| d.get(name).and_then(|v| v.as_str()).unwrap_or("");
+        let kind = Kind::named(text("type")).unwrap_or(Kind::Search);
+        let definition = d.get("definition").and_then(|v| v.as_doc());
+        let definition = definition.unwrap_or(Doc::EMPTY);
+        check_definition(kind, definition)?;
+        if !is_id(text("id")) || text("name").is_empty() || wanted.len() >= MOST_INDEXES {
+            bail!(BadValue, "these are no search indexes: {specs}");
+        }
+        let version = d.get("version").and_then(|v| v.as_i64()).unwrap_or(0);
+        wanted.push(spec(text("id"), text("name"), kind, version, definition));
+    }
+    let coll = collection(cx)?;
+    let same = |a: &DocBuf, b: &DocBuf| {
+        let names = ["id", "name", "type", "version", "definition"];
+        names.iter().all(|name| a.get(name) == b.get(name))
+    };
+    let there = coll.search.as_deref().unwrap_or(&[]);
+    let is_like = there.len() == wanted.len() && there.iter().zip(&wanted).all(|(a, b)| same(a, b));
+    if !is_like {
+        let interrupt = || cx.op.check();
+        let catalog = &cx.app.engine.catalog;
+        catalog.change_search(&coll.ns, &interrupt, |all| {
+            *all = std::mem::take(&mut wanted);
+            Ok(())
+        })?;
+        changed(cx);
+    }
+    Ok(Done::Reply)
+}
+
+/// An id is a part of the names of folders.
+fn is_id(id: &str) -> bool {
+    id.len() == 24 && id.bytes().all(|b| b.is_ascii_hexdigit())
+}
+
 /// The index that a command names.
+#[derive(Default)]
 struct Which<'a> {
     name: Option<&'a str>,
     id: Option<&'a str>,
 }
 
-impl Which<'_> {
+impl<'a> Which<'a> {
+    /// Takes a field of the command, if it is one that names an index.
+    fn take(&mut self, command: &str, e: Elem<'a>) -> Result<bool> {
+        match e.name {
+            "name" => self.name = Some(text(command, e)?),
+            "id" => self.id = Some(text(command, e)?),
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
     fn check(&self, command: &str) -> Result<()> {
         if self.name.is_some() == self.id.is_some() {
             bail!(
@@ -212,17 +264,12 @@ impl Which<'_> {
 
 pub fn update(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     const AT: &str = "updateSearchIndex";
-    refuse_on_shards(cx)?;
-    let mut which = Which {
-        name: None,
-        id: None,
-    };
+    let mut which = Which::default();
     let mut definition = None;
     for e in cx.args.fields.clone() {
         match e.name {
-            "name" => which.name = Some(text(AT, e)?),
-            "id" => which.id = Some(text(AT, e)?),
             "definition" => definition = idl::doc(AT, e)?,
+            _ if which.take(AT, e)? => {}
             _ => return Err(cx.args.unknown(e)),
         }
     }
@@ -255,16 +302,10 @@ pub fn update(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
 
 pub fn drop_one(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     const AT: &str = "dropSearchIndex";
-    refuse_on_shards(cx)?;
-    let mut which = Which {
-        name: None,
-        id: None,
-    };
+    let mut which = Which::default();
     for e in cx.args.fields.clone() {
-        match e.name {
-            "name" => which.name = Some(text(AT, e)?),
-            "id" => which.id = Some(text(AT, e)?),
-            _ => return Err(cx.args.unknown(e)),
+        if !which.take(AT, e)? {
+            return Err(cx.args.unknown(e));
         }
     }
     which.check(AT)?;
@@ -287,7 +328,6 @@ pub fn drop_one(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
 
 pub fn list(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     const AT: &str = "listSearchIndexes";
-    refuse_on_shards(cx)?;
     let mut batch_size = None;
     let mut filter = Writer::new();
     for e in cx.args.fields.clone() {

@@ -174,11 +174,25 @@ fn pipeline(w: &mut Writer, stages: Doc<'_>, shown: &DocBuf) {
             w.push(g.finish().as_doc().as_val());
             1
         }
+        // A search has to find its documents first.
+        Some(e) if matches!(e.name, "$search" | "$searchMeta" | "$vectorSearch") => {
+            let mut s = Writer::new();
+            s.open_doc(e.name)
+                .extend(e.val.as_doc().unwrap_or(Doc::EMPTY));
+            s.doc(query::pipeline::search::SHOWN, shown.as_doc())
+                .close();
+            w.push(s.finish().as_doc().as_val());
+            1
+        }
         // It tells of the collection, not of its documents.
         Some(e)
             if matches!(
                 e.name,
-                "$collStats" | "$indexStats" | "$planCacheStats" | "$changeStream"
+                "$collStats"
+                    | "$indexStats"
+                    | "$planCacheStats"
+                    | "$changeStream"
+                    | "$listSearchIndexes"
             ) =>
         {
             0
@@ -250,6 +264,13 @@ mod tests {
                 Some(
                     doc! {"aggregate": "c", "pipeline": array![doc! {"$match": &shown}, doc! {"$group": 1}]},
                 ),
+            ),
+            (
+                "aggregate",
+                doc! {"aggregate": "c", "pipeline": array![doc! {"$search": doc! {"a": 1}}]},
+                Some(doc! {"aggregate": "c", "pipeline": array![
+                    doc! {"$search": doc! {"a": 1, "$_pandoShown": &shown}},
+                ]}),
             ),
             ("insert", doc! {"insert": "c"}, None),
         ] {

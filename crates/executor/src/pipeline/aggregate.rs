@@ -494,6 +494,9 @@ impl PipelineHost for Outside<'_, '_> {
     }
 
     fn search(&mut self, stage: &SearchStage, limit: Option<u64>) -> Result<Box<dyn Source>> {
+        if let Some(elsewhere) = &self.request.elsewhere {
+            return elsewhere.search(stage, limit);
+        }
         let (causal, vars) = (self.request.causal, self.request.vars.clone());
         crate::search::found(self.ctx, stage, limit, causal, &vars)
     }

@@ -9,7 +9,10 @@ use errors::{Fallible, Result};
 use query::expr::Vars;
 use query::metadata::Metadata;
 use query::path::FieldPath;
-use query::pipeline::{Foreign, IdleVisitor, Namespace, Pipeline, PipelineHost, Source};
+use query::pipeline::merged::going_on;
+use query::pipeline::{
+    Foreign, IdleVisitor, Namespace, Pipeline, PipelineHost, SearchStage, Source,
+};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -93,6 +96,22 @@ impl ReadElsewhere {
             _ => Some(self.collections.find(ns, w.finish().as_doc())?),
         };
         Ok(pipeline.attach(push.consumed, Box::new(Rows::of(rows)), vars))
+    }
+
+    /// [`PipelineHost::search`].
+    pub(crate) fn search(
+        &self,
+        stage: &SearchStage,
+        limit: Option<u64>,
+    ) -> Result<Box<dyn Source>> {
+        let (there, found) = stage.elsewhere(limit);
+        let mut w = Writer::new();
+        self.write_options(&mut w);
+        let options = w.finish();
+        let rows = self
+            .collections
+            .aggregate(&stage.ns, &there, options.as_doc())?;
+        Ok(going_on(Box::new(Rows::of(Some(rows))), found))
     }
 
     fn write_options(&self, w: &mut Writer) {

@@ -1,7 +1,7 @@
 //! `$search`, `$searchMeta` and `$vectorSearch` over a collection: what an index finds, as documents of the store.
 //!
 //! Invariant: a document is read when it is given, so it is as it is now; what was deleted meanwhile
-//! is left out.
+//! is left out, and so is what a shard does not own (`shown`).
 
 use super::follower::Follower;
 use crate::engine::Engine;
@@ -11,7 +11,8 @@ use ::search::{Hits, Room, Search, VectorSearch};
 use bson::{Doc, DocBuf, doc};
 use catalog::Collection;
 use errors::{Code, Result, bail, err};
-use query::expr::Vars;
+use query::expr::{ParseEnv, Vars};
+use query::filter::Filter;
 use query::metadata::Metadata;
 use query::pipeline::{
     self, IdleVisitor, PipelineHost, SearchKind, SearchStage, Share, Source, search,
@@ -33,11 +34,7 @@ pub(crate) fn found(
         bail!(
             OperationNotSupportedInTransaction,
             "Stage not supported inside of a multi-document transaction: {}",
-            match stage.kind {
-                SearchKind::Search => "$search",
-                SearchKind::Meta => "$searchMeta",
-                SearchKind::Vector => "$vectorSearch",
-            }
+            stage.kind.stage_name()
         );
     }
     let view = ctx.catalog().resolve(&stage.ns.to_string())?;
@@ -68,22 +65,33 @@ pub(crate) fn found(
         return Ok(pipeline::over_docs(Vec::new()));
     };
     let mut held = engine.stage_memory.share();
+    let shown = Shown::of(stage)?;
+    let reader = Reader::of(ctx);
     if stage.kind == SearchKind::Meta {
-        let meta = within(ctx, &index, &mut held, |room| {
-            search.meta(open.snapshot(), room)
+        let meta = within(ctx, &index, &mut held, |room| match shown {
+            None => search.meta(open.snapshot(), room, None),
+            Some(shown) => {
+                let mut is_shown = |key: &[u8]| {
+                    let record = reader.record(key)?;
+                    Ok(record.is_some_and(|r| shown.has(r.as_doc())))
+                };
+                search.meta(open.snapshot(), room, Some(&mut is_shown))
+            }
         })?;
         return Ok(pipeline::over_docs(vec![meta]));
     }
     // A view's own stages, and another order, may want more of them.
-    let bounded = limit.filter(|_| search.sort.is_none() && view.is_none());
+    let plain = search.sort.is_none() && view.is_none() && shown.is_none();
+    let bounded = limit.filter(|_| plain);
     let most = bounded.map(|n| usize::try_from(n).unwrap_or(usize::MAX));
     let hits = within(ctx, &index, &mut held, |room| {
         search.find(open.snapshot(), most, room)
     })?;
     let rows: Box<dyn Source> = Box::new(Rows {
-        engine,
+        reader,
         index,
-        moment: ctx.moment.clone(),
+        shown,
+        left: u64::MAX,
         hits,
         held,
         by_vector: false,
@@ -118,14 +126,21 @@ fn nearest(
         index.reach(ctx, engine.store.last_index())?;
     }
     let mut held = engine.stage_memory.share();
+    let (shown, reader) = (Shown::of(stage)?, Reader::of(ctx));
+    // As many as are wanted; where some may be hidden, all of them, nearest first.
+    let most = match &shown {
+        None => search.limit,
+        Some(_) => open.snapshot().documents().try_into().unwrap_or(usize::MAX),
+    };
     let hits = within(ctx, &index, &mut held, |room| {
-        search.find(open.snapshot(), room)
+        search.find(open.snapshot(), most, room)
     })?;
     Ok(above(Box::new(Rows {
-        engine: engine.clone(),
+        reader,
         index,
+        shown,
+        left: search.limit as u64,
         held,
-        moment: ctx.moment.clone(),
         hits,
         by_vector: true,
         current: DocBuf::new(),
@@ -163,11 +178,51 @@ fn guarded<T>(index: &Arc<Follower>, work: impl FnOnce() -> Result<T>) -> Result
     done
 }
 
+/// What a shard owns of a collection.
+struct Shown(Filter);
+
+impl Shown {
+    fn of(stage: &SearchStage) -> Result<Option<Shown>> {
+        let filter = |d: &DocBuf| Filter::parse(d.as_doc(), &ParseEnv::new());
+        Ok(stage.shown.as_ref().map(filter).transpose()?.map(Shown))
+    }
+
+    fn has(&self, doc: Doc<'_>) -> bool {
+        self.0.matches(doc).unwrap_or(false)
+    }
+}
+
+/// Reads records by their keys.
+struct Reader {
+    engine: Arc<Engine>,
+    moment: Option<Arc<PinnedSnapshot>>,
+}
+
+impl Reader {
+    fn of(ctx: &OpCtx<'_>) -> Reader {
+        Reader {
+            engine: ctx.engine.clone(),
+            moment: ctx.moment.clone(),
+        }
+    }
+
+    fn record(&self, key: &[u8]) -> Result<Option<DocBuf>> {
+        let view = match &self.moment {
+            Some(m) => m.view.clone(),
+            None => self.engine.store.latest(),
+        };
+        let record = view.get(key)?;
+        Ok(record.map(|r| DocBuf::from_vec(r.to_vec()).unwrap_or_default()))
+    }
+}
+
 /// The documents of hits.
 struct Rows {
-    engine: Arc<Engine>,
+    reader: Reader,
     index: Arc<Follower>,
-    moment: Option<Arc<PinnedSnapshot>>,
+    shown: Option<Shown>,
+    /// How many more are given.
+    left: u64,
     hits: Hits,
     /// The memory of the hits.
     held: Share,
@@ -181,18 +236,22 @@ impl Source for Rows {
         loop {
             host.check()?;
             let hits = &mut self.hits;
-            let Some(hit) = guarded(&self.index, || hits.next())? else {
+            let next = match self.left {
+                0 => None,
+                _ => guarded(&self.index, || hits.next())?,
+            };
+            let Some(hit) = next else {
                 self.held.release();
                 return Ok(false);
             };
-            let view = match &self.moment {
-                Some(m) => m.view.clone(),
-                None => self.engine.store.latest(),
-            };
-            let Some(record) = view.get(&hit.key)? else {
+            let Some(record) = self.reader.record(&hit.key)? else {
                 continue;
             };
-            self.current = DocBuf::from_vec(record.to_vec()).unwrap_or_default();
+            if self.shown.as_ref().is_some_and(|s| !s.has(record.as_doc())) {
+                continue;
+            }
+            self.left -= 1;
+            self.current = record;
             let score = Some(f64::from(hit.score));
             self.meta = match self.by_vector {
                 true => Metadata {

@@ -2,7 +2,7 @@
 //! found it itself.
 //!
 //! ```text
-//! each server: …, wrapped           {d: the document, m: {distance, textScore}}
+//! each server: …, wrapped           {d: the document, m: {distance, textScore, searchScore, …}}
 //! together:    …, $_pandoMerged     the document, with what was known of it
 //! ```
 //! The first stage is one that anybody may write ([`wrapping`]); the second is for whoever merges.
@@ -11,11 +11,15 @@ use super::geo_near::{DISTANCE, POINT};
 use super::options::{object, options};
 use super::{IdleVisitor, Op, Pipeline, PipelineHost, Source, Stage, lookup_unwind};
 use crate::metadata::Metadata;
-use bson::{Doc, DocBuf, Val, Writer, doc};
+use bson::{Doc, DocBuf, Val, Writer};
 use errors::Result;
 use std::collections::BTreeSet;
 
 pub(super) const STAGE: &str = "$_pandoMerged";
+
+/// Metadata, by its name for `$meta` and in what is wrapped.
+const SEARCH_SCORE: &str = "searchScore";
+const VECTOR_SCORE: &str = "vectorSearchScore";
 
 /// What is known of the documents beside their fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,6 +28,10 @@ pub struct Found {
     pub near: bool,
     /// `$text` has found them.
     pub text: bool,
+    /// `$search` has found them.
+    pub search: bool,
+    /// `$vectorSearch` has found them.
+    pub vector: bool,
 }
 
 impl Found {
@@ -35,11 +43,13 @@ impl Found {
             text: e.is_some_and(|e| {
                 e.name == "$match" && e.val.as_doc().is_some_and(super::parse::has_text)
             }),
+            search: e.is_some_and(|e| e.name == "$search"),
+            vector: e.is_some_and(|e| e.name == "$vectorSearch"),
         }
     }
 
     pub fn any(self) -> bool {
-        self.near || self.text
+        self.near || self.text || self.search || self.vector
     }
 
     /// The stage that wraps documents.
@@ -50,6 +60,8 @@ impl Found {
             (self.near, "distance", "geoNearDistance"),
             (self.near, "point", "geoNearPoint"),
             (self.text, "textScore", "textScore"),
+            (self.search, SEARCH_SCORE, SEARCH_SCORE),
+            (self.vector, VECTOR_SCORE, VECTOR_SCORE),
         ] {
             if known {
                 w.open_doc(name).str("$meta", meta).close();
@@ -62,15 +74,30 @@ impl Found {
     /// The stage that goes on with documents that were wrapped.
     pub fn merged(self) -> DocBuf {
         let mut w = Writer::new();
-        w.value(STAGE, doc! {"near": self.near, "text": self.text});
+        w.open_doc(STAGE);
+        for (known, name) in [
+            (self.near, "near"),
+            (self.text, "text"),
+            (self.search, "search"),
+            (self.vector, "vector"),
+        ] {
+            if known {
+                w.bool(name, true);
+            }
+        }
+        w.close();
         w.finish()
     }
 
     pub(super) fn parse(spec: Val<'_>) -> Result<Found> {
-        let [near, text] = options(STAGE, object("", STAGE, spec)?, ["near", "text"])?;
+        let names = ["near", "text", "search", "vector"];
+        let given = options(STAGE, object("", STAGE, spec)?, names)?;
+        let [near, text, search, vector] = given.map(|v| v.is_some_and(Val::truthy));
         Ok(Found {
-            near: near.is_some_and(Val::truthy),
-            text: text.is_some_and(Val::truthy),
+            near,
+            text,
+            search,
+            vector,
         })
     }
 }
@@ -93,6 +120,23 @@ pub fn unwrapped(wrapped: Doc<'_>) -> DocBuf {
     w.finish()
 }
 
+/// How well one that was wrapped was found by a search.
+pub fn search_score_of(wrapped: Doc<'_>) -> Option<f64> {
+    let known = wrapped.get("m")?.as_doc()?;
+    known
+        .get(SEARCH_SCORE)
+        .or(known.get(VECTOR_SCORE))?
+        .to_f64()
+}
+
+/// The documents of those that come wrapped, with what is known of them.
+pub fn going_on(wrapped: Box<dyn Source>, found: Found) -> Box<dyn Source> {
+    match found.any() {
+        true => Box::new(Run::new(wrapped, found)),
+        false => wrapped,
+    }
+}
+
 /// The distance of one that was wrapped.
 pub fn distance_of(wrapped: Doc<'_>) -> Option<f64> {
     wrapped.get("m")?.as_doc()?.get("distance")?.to_f64()
@@ -106,11 +150,11 @@ impl Pipeline {
         let found = match &first.op {
             Op::GeoNear(_) => Found {
                 near: true,
-                text: false,
+                ..Found::default()
             },
             Op::Match(f) if f.text().is_some() => Found {
-                near: false,
                 text: true,
+                ..Found::default()
             },
             _ => return None,
         };
@@ -192,6 +236,8 @@ impl Source for Run {
         let known = known.unwrap_or(Doc::EMPTY);
         let number = |name: &str| known.get(name).and_then(|v| v.to_f64());
         self.meta.text_score = number("textScore").filter(|_| self.found.text);
+        self.meta.search_score = number(SEARCH_SCORE).filter(|_| self.found.search);
+        self.meta.vector_score = number(VECTOR_SCORE).filter(|_| self.found.vector);
         self.out.clear();
         let mut w = Writer::on(std::mem::take(&mut self.out));
         write_document(&mut w, given);

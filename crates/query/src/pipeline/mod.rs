@@ -209,7 +209,7 @@ pub trait PipelineHost {
 
     /// What a search finds, at most `limit` documents. Where there are no search indexes it fails.
     fn search(&mut self, _: &SearchStage, _limit: Option<u64>) -> Result<Box<dyn Source>> {
-        Err(search::not_on_clusters().into())
+        Err(search::not_here().into())
     }
 
     /// What a stage holds counts there.

@@ -312,6 +312,7 @@ impl Known {
             Some(Op::Merged(found)) => {
                 self.near |= found.near;
                 self.metadata.text_score |= found.text;
+                self.metadata.search_score |= found.search || found.vector;
             }
             Some(Op::Search(s)) => {
                 self.metadata = Available {

@@ -1,10 +1,11 @@
 //! `$search`, `$searchMeta`, `$vectorSearch`: stages that find documents by an index beside the
 //! collection. What they ask is read where the index is ([`PipelineHost::search`]).
 
+use super::merged::Found;
 use super::{IdleVisitor, Namespace, Op, PipelineHost, Source, Stage};
 use crate::metadata::Metadata;
 use crate::sort::SortPattern;
-use bson::{Doc, DocBuf, Val, tag};
+use bson::{Doc, DocBuf, Val, Writer, doc, tag};
 use errors::{Error, Result, bail, err};
 use std::sync::Arc;
 
@@ -26,6 +27,21 @@ pub struct SearchStage {
     /// The collection or view that it is on.
     pub ns: Namespace,
     pub spec: DocBuf,
+    /// Documents that this filter does not let through are not there: orphans, at a shard.
+    pub shown: Option<DocBuf>,
+}
+
+/// The field of a stage's specification by which a shard says what is shown.
+pub const SHOWN: &str = "$_pandoShown";
+
+impl SearchKind {
+    pub fn stage_name(self) -> &'static str {
+        match self {
+            SearchKind::Search => "$search",
+            SearchKind::Meta => "$searchMeta",
+            SearchKind::Vector => "$vectorSearch",
+        }
+    }
 }
 
 impl SearchStage {
@@ -60,11 +76,37 @@ impl SearchStage {
         {
             bail!(10065, "invalid parameter: expected an object (filter)");
         }
+        let shown = d.get(SHOWN).and_then(|v| v.as_doc());
+        let mut own = Writer::new();
+        d.iter().filter(|e| e.name != SHOWN).for_each(|e| {
+            own.val(e.name, e.val);
+        });
         Ok(SearchStage {
             kind,
             ns,
-            spec: d.to_buf(),
+            spec: own.finish(),
+            shown: shown.map(Doc::to_buf),
         })
+    }
+
+    /// The stages for who has the documents, and what is known of those that he gives.
+    pub fn elsewhere(&self, limit: Option<u64>) -> (Vec<DocBuf>, Found) {
+        let mut stage = Writer::new();
+        stage.doc(self.kind.stage_name(), self.spec.as_doc());
+        let mut stages = vec![stage.finish()];
+        let found = Found {
+            search: self.kind == SearchKind::Search,
+            vector: self.kind == SearchKind::Vector,
+            ..Found::default()
+        };
+        if let (true, Some(most)) = (found.search, limit.filter(|n| *n > 0)) {
+            let most = i64::try_from(most).unwrap_or(i64::MAX);
+            stages.push(doc! {"$limit": most});
+        }
+        if found.any() {
+            stages.push(found.wrapping());
+        }
+        (stages, found)
     }
 
     /// Whether it gives what `$meta: "scoreDetails"` shows.
@@ -75,11 +117,8 @@ impl SearchStage {
 }
 
 /// Where there are no search indexes.
-pub fn not_on_clusters() -> Error {
-    err!(
-        SearchNotEnabled,
-        "PandoDB has no search indexes on sharded clusters yet"
-    )
+pub fn not_here() -> Error {
+    err!(SearchNotEnabled, "there are no search indexes here")
 }
 
 /// How many documents the stages behind a search want, at most; `None`: all.

@@ -13,7 +13,7 @@ use crate::chunks::Lock;
 use crate::metadata::{Cluster, batches, each, run};
 use crate::upstream::with_fields;
 use crate::write_concern::majority;
-use crate::{Outcome, ddl};
+use crate::{Outcome, ddl, search};
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
 use errors::{Code, err};
 use sharding::follow::{Ask, Changes, Follow};
@@ -353,6 +353,7 @@ pub(super) fn likeness(cluster: &Cluster, shard: &str, ns: &str) -> Outcome<Vec<
     let ns = shown.as_deref().unwrap_or(ns);
     let mut found = ddl::indexes_of(cluster, shard, ns)?;
     found.extend(ddl::options_of(cluster, shard, ns)?);
+    found.extend(search::definitions(cluster, shard, ns)?);
     Ok(found)
 }
 
@@ -371,12 +372,14 @@ pub(crate) fn make_like(
         given => given,
     };
     let (shown, shown_into) = (measurements_of(ns), measurements_of(into));
+    let measured = shown.is_some();
     let (ns, into) = (
         shown.as_deref().unwrap_or(ns),
         shown_into.as_deref().unwrap_or(into),
     );
     let (into_db, into) = parts(into);
     let options = ddl::options_of(cluster, from, ns)?;
+    let to_name = to;
     let to = cluster.shard(to)?;
     let mut w = Writer::new();
     w.str("create", into);
@@ -415,7 +418,10 @@ pub(crate) fn make_like(
     if any {
         run(&to, into_db, w.finish().as_doc())?;
     }
-    Ok(())
+    if measured {
+        return Ok(());
+    }
+    search::make_like(cluster, (from, ns), (to_name, &format!("{into_db}.{into}")))
 }
 
 /// What is known of retryable writes: a retry of one goes to the receiver from now on.

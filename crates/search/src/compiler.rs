@@ -1,0 +1,356 @@
+//! From operators to queries of the library: what scores words while their postings are read, and how queries are put
+//! together. Queries over values and patterns are in files of their own.
+
+use crate::analysis::Analyzer;
+use crate::definition::{OrProblem, StringType};
+use crate::edits::edits;
+use crate::files::Snapshot;
+use crate::operator::{
+    Clause, Fuzzy, MOST_CLAUSES, Operator, PathSpec, ScoreChange, too_many_clauses,
+};
+use crate::pattern::glob;
+use crate::phrase::PhraseQuery;
+use crate::problem::wrong;
+use crate::room::Room;
+use crate::score::{Bm25, WordQuery, idf};
+use crate::set::TermRange;
+use crate::terms::{grams_name, is_path, multi_name, word_prefix};
+use errors::Result;
+use errors::operation::step;
+use std::ops::Bound;
+use std::sync::Arc;
+use tantivy::Term;
+use tantivy::query::{
+    AllQuery, BooleanQuery, BoostQuery, ConstScoreQuery, EmptyQuery, Occur, Query,
+};
+
+pub(crate) type Made = Box<dyn Query>;
+
+pub(crate) struct Compiler<'a, 'r> {
+    pub snapshot: &'a Snapshot,
+    pub room: &'a mut Room<'r>,
+}
+
+impl Compiler<'_, '_> {
+    pub(crate) fn clause(&mut self, clause: &Clause) -> Result<Made> {
+        step()?;
+        let query = self.operator(&clause.operator)?;
+        Ok(match clause.score {
+            ScoreChange::None => query,
+            ScoreChange::Boost(by) => Box::new(BoostQuery::new(query, by)),
+            ScoreChange::Constant(to) => Box::new(ConstScoreQuery::new(query, to)),
+        })
+    }
+
+    fn operator(&mut self, operator: &Operator) -> Result<Made> {
+        match operator {
+            Operator::Text {
+                paths,
+                query,
+                fuzzy,
+                all,
+            } => self.text(paths, query, *fuzzy, *all),
+            Operator::Phrase { paths, query, slop } => self.phrase(paths, query, *slop),
+            Operator::Compound {
+                must,
+                should,
+                must_not,
+                filter,
+                least,
+            } => {
+                let mut clauses = Vec::new();
+                for c in must {
+                    clauses.push((Occur::Must, self.clause(c)?));
+                }
+                for c in filter {
+                    let unscored = ConstScoreQuery::new(self.clause(c)?, 0.0);
+                    clauses.push((Occur::Must, Box::new(unscored) as Made));
+                }
+                if must.is_empty() && filter.is_empty() && should.is_empty() {
+                    let all = ConstScoreQuery::new(Box::new(AllQuery), 0.0);
+                    clauses.push((Occur::Must, Box::new(all)));
+                }
+                for c in should {
+                    clauses.push((Occur::Should, self.clause(c)?));
+                }
+                for c in must_not {
+                    clauses.push((Occur::MustNot, self.clause(c)?));
+                }
+                Ok(Box::new(BooleanQuery::with_minimum_required_clauses(
+                    clauses, *least,
+                )))
+            }
+            Operator::Values {
+                paths,
+                values,
+                finite,
+            } => self.values(paths, values, *finite),
+            Operator::Exists { path } => self.exists(path),
+            Operator::Range { paths, bounds } => self.range(paths, bounds),
+            Operator::Near {
+                paths,
+                kind,
+                origin,
+                pivot,
+            } => self.near(paths, *kind, *origin, *pivot),
+            Operator::Pattern {
+                paths,
+                query,
+                analyzed,
+                regex,
+            } => self.pattern(paths, query, *analyzed, *regex),
+            Operator::Autocomplete {
+                path,
+                query,
+                fuzzy,
+                in_order,
+            } => self.autocomplete(path, query, *fuzzy, *in_order),
+        }
+    }
+
+    /// The names among the index's paths that are meant, with their analyzers. A path that no document has is none.
+    pub(crate) fn analyzed(&self, paths: &[PathSpec]) -> Result<Vec<(u32, StringType)>> {
+        let (known, definition) = (&self.snapshot.paths, &self.snapshot.definition);
+        let mut out = Vec::new();
+        for path in paths {
+            match path {
+                PathSpec::Path(p) => {
+                    if let (Some(n), Some(a)) = (known.get(p), definition.analyzers(p, None)) {
+                        out.push((n, a));
+                    }
+                }
+                PathSpec::Multi(p, m) => {
+                    let Some(a) = definition.analyzers(p, Some(m)) else {
+                        return Err(wrong(format!("path \"{p}\" has no multi analyzer \"{m}\"")));
+                    };
+                    if let Some(n) = known.get(&multi_name(p, m)) {
+                        out.push((n, a));
+                    }
+                }
+                PathSpec::Wildcard(pattern) => {
+                    for name in known.names().iter().filter(|n| is_path(n)) {
+                        step()?;
+                        if glob(pattern, name)
+                            && let (Some(n), Some(a)) =
+                                (known.get(name), definition.analyzers(name, None))
+                        {
+                            out.push((n, a));
+                        }
+                    }
+                }
+            }
+        }
+        Ok(out)
+    }
+
+    /// The numbers of plain paths.
+    pub(crate) fn numbers<'p>(&'p self, paths: &'p [String]) -> impl Iterator<Item = u32> + 'p {
+        paths.iter().filter_map(|p| self.snapshot.paths.get(p))
+    }
+
+    fn text(
+        &mut self,
+        paths: &[PathSpec],
+        query: &[String],
+        fuzzy: Option<Fuzzy>,
+        all: bool,
+    ) -> Result<Made> {
+        let paths = self.analyzed(paths)?;
+        let mut alternatives: Vec<Made> = Vec::new();
+        let mut clauses = 0;
+        for (path, analyzers) in paths {
+            for text in query {
+                let mut words: Vec<Made> = Vec::new();
+                for token in analyzers.search.tokens(text) {
+                    step()?;
+                    words.push(match fuzzy {
+                        None => self.word(path, &token.text)?,
+                        Some(f) => self.fuzzy(path, &token.text, f)?,
+                    });
+                    clauses += 1;
+                    if clauses > MOST_CLAUSES {
+                        return Err(too_many_clauses());
+                    }
+                }
+                match all {
+                    true if !words.is_empty() => {
+                        alternatives.push(Box::new(BooleanQuery::intersection(words)));
+                    }
+                    true => {}
+                    false => alternatives.extend(words),
+                }
+            }
+        }
+        Ok(any_of(alternatives))
+    }
+
+    fn term(&self, path: u32, word: &str) -> Term {
+        let text = format!("{}{word}", word_prefix(path));
+        Term::from_field_text(self.snapshot.fields.words, &text)
+    }
+
+    /// How many documents have a term, and of how many with the path.
+    fn idf(&self, path: u32, term: &Term) -> Result<f32> {
+        let with_term = self.snapshot.searcher.doc_freq(term).or_problem()?;
+        Ok(idf(self.snapshot.length_sum(path)?.documents, with_term))
+    }
+
+    fn word(&self, path: u32, word: &str) -> Result<Made> {
+        let term = self.term(path, word);
+        let bm25 = Bm25::new(self.snapshot, path, self.idf(path, &term)?)?;
+        Ok(Box::new(WordQuery {
+            term,
+            bm25: Arc::new(bm25),
+        }))
+    }
+
+    /// The terms near a word: as many as it may become, the nearest first. All score by the most frequent one's rarity,
+    /// less the further they are.
+    fn fuzzy(&mut self, path: u32, word: &str, fuzzy: Fuzzy) -> Result<Made> {
+        let wanted: Vec<char> = word.chars().collect();
+        let fixed: String = wanted.iter().take(fuzzy.prefix).collect();
+        let start = word_prefix(path);
+        let range = TermRange::prefix(
+            self.snapshot.fields.words,
+            format!("{start}{fixed}").as_bytes(),
+        );
+        let mut near = std::collections::BTreeMap::new();
+        for reader in self.snapshot.searcher.segment_readers() {
+            range.walk(reader, |term, _| {
+                let Some(term) = term
+                    .get(start.len()..)
+                    .and_then(|t| std::str::from_utf8(t).ok())
+                else {
+                    return Ok(());
+                };
+                let distance = edits(&wanted, term, fuzzy.edits);
+                if let Some(distance) = distance {
+                    near.insert(term.to_string(), distance);
+                }
+                Ok(())
+            })?;
+        }
+        let mut terms: Vec<(usize, String)> = near.into_iter().map(|(t, d)| (d, t)).collect();
+        terms.sort();
+        terms.truncate(fuzzy.expansions.min(MOST_CLAUSES));
+        let mut most = 0;
+        for (_, text) in &terms {
+            let term = self.term(path, text);
+            most = most.max(self.snapshot.searcher.doc_freq(&term).or_problem()?);
+        }
+        let idf = idf(self.snapshot.length_sum(path)?.documents, most);
+        let bm25 = Arc::new(Bm25::new(self.snapshot, path, idf)?);
+        let queries = terms.iter().map(|(distance, text)| {
+            let shorter = text.chars().count().min(wanted.len()).max(1);
+            let boost = (1.0 - *distance as f32 / shorter as f32).max(0.0);
+            let query = WordQuery {
+                term: self.term(path, text),
+                bm25: bm25.clone(),
+            };
+            Box::new(BoostQuery::new(Box::new(query), boost)) as Made
+        });
+        Ok(any_of(queries.collect()))
+    }
+
+    fn phrase(&mut self, paths: &[PathSpec], query: &[String], slop: u32) -> Result<Made> {
+        let mut alternatives: Vec<Made> = Vec::new();
+        for (path, analyzers) in self.analyzed(paths)? {
+            for text in query {
+                let tokens = analyzers.search.tokens(text);
+                if alternatives.len() + tokens.len() > MOST_CLAUSES {
+                    return Err(too_many_clauses());
+                }
+                if let [one] = &tokens[..] {
+                    alternatives.push(self.word(path, &one.text)?);
+                }
+                if tokens.len() < 2 {
+                    continue;
+                }
+                let mut sum = 0.0;
+                let mut terms = Vec::new();
+                for token in &tokens {
+                    let term = self.term(path, &token.text);
+                    sum += self.idf(path, &term)?;
+                    terms.push((term, u32::try_from(token.position).unwrap_or(u32::MAX)));
+                }
+                alternatives.push(Box::new(PhraseQuery {
+                    terms,
+                    slop,
+                    bm25: Arc::new(Bm25::new(self.snapshot, path, sum)?),
+                }));
+            }
+        }
+        Ok(any_of(alternatives))
+    }
+
+    fn autocomplete(
+        &mut self,
+        path: &str,
+        query: &[String],
+        fuzzy: Option<Fuzzy>,
+        in_order: bool,
+    ) -> Result<Made> {
+        let grams = self
+            .snapshot
+            .definition
+            .at(path)
+            .0
+            .and_then(|t| t.autocomplete);
+        let Some(grams) = grams else {
+            return Err(wrong(format!(
+                "path \"{path}\" needs to be indexed as autocomplete"
+            )));
+        };
+        let Some(n) = self.snapshot.paths.get(&grams_name(path)) else {
+            return Ok(Box::new(EmptyQuery));
+        };
+        let mut alternatives: Vec<Made> = Vec::new();
+        for text in query {
+            let mut words: Vec<Made> = Vec::new();
+            let mut phrase = Vec::new();
+            for token in Analyzer::Standard.tokens(text) {
+                // The index knows no longer gram.
+                let gram: String = token.text.chars().take(grams.most).collect();
+                words.push(match fuzzy {
+                    Some(f) => self.fuzzy(n, &gram, f)?,
+                    None => self.gram(n, &gram)?,
+                });
+                let place = u32::try_from(token.position).unwrap_or(u32::MAX);
+                phrase.push((self.term(n, &gram), place));
+            }
+            if words.len() > MOST_CLAUSES {
+                return Err(too_many_clauses());
+            }
+            alternatives.push(match in_order && fuzzy.is_none() && words.len() > 1 {
+                true => Box::new(PhraseQuery {
+                    terms: phrase,
+                    slop: 0,
+                    bm25: Arc::new(Bm25::new(self.snapshot, n, 1.0)?),
+                }),
+                false => match words.is_empty() {
+                    true => Box::new(EmptyQuery),
+                    false => Box::new(BooleanQuery::intersection(words)),
+                },
+            });
+        }
+        Ok(any_of(alternatives))
+    }
+
+    fn gram(&mut self, path: u32, gram: &str) -> Result<Made> {
+        let exact = format!("{}{gram}", word_prefix(path)).into_bytes();
+        let range = TermRange {
+            field: self.snapshot.fields.words,
+            low: Bound::Included(exact.clone()),
+            high: Bound::Included(exact),
+        };
+        self.set(&[range], &|_| true)
+    }
+}
+
+pub(crate) fn any_of(mut queries: Vec<Made>) -> Made {
+    match queries.len() {
+        0 => Box::new(EmptyQuery),
+        1 => queries.remove(0),
+        _ => Box::new(BooleanQuery::union(queries)),
+    }
+}

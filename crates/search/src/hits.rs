@@ -1,0 +1,112 @@
+//! What a search has found: the best hits, and the keys of their documents.
+
+use crate::definition::OrProblem;
+use crate::files::{Snapshot, damaged};
+use crate::problem::wrong;
+use errors::Result;
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+use tantivy::schema::Value as _;
+use tantivy::{DocAddress, TantivyDocument};
+
+/// The most results of a search that says nothing of how many it wants: their scores and places stay in memory.
+pub(crate) const MOST_FOUND: usize = 4 << 20;
+
+/// A document that was found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Found {
+    /// The key that it was put under.
+    pub key: Vec<u8>,
+    pub score: f32,
+}
+
+/// What a search has found, from the best on.
+pub struct Hits {
+    snapshot: Snapshot,
+    found: std::vec::IntoIter<Hit>,
+    /// How many there are in all.
+    pub count: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Hit {
+    pub score: f32,
+    pub at: DocAddress,
+}
+
+impl Eq for Hit {}
+
+impl PartialOrd for Hit {
+    fn partial_cmp(&self, other: &Hit) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// The better one is less: a heap's greatest is the one to give up first.
+impl Ord for Hit {
+    fn cmp(&self, other: &Hit) -> Ordering {
+        other
+            .score
+            .total_cmp(&self.score)
+            .then_with(|| self.at.cmp(&other.at))
+    }
+}
+
+impl Hits {
+    /// The next one.
+    #[allow(clippy::should_implement_trait)]
+    pub fn next(&mut self) -> Result<Option<Found>> {
+        let Some(hit) = self.found.next() else {
+            return Ok(None);
+        };
+        Ok(Some(Found {
+            key: key_of(&self.snapshot, hit.at)?,
+            score: hit.score,
+        }))
+    }
+}
+
+/// The key that a document was put under.
+pub(crate) fn key_of(snapshot: &Snapshot, at: DocAddress) -> Result<Vec<u8>> {
+    let doc: TantivyDocument = snapshot.searcher.doc(at).or_problem()?;
+    let key = doc.get_first(snapshot.fields.key);
+    let key = key.and_then(|v| v.as_bytes().map(<[u8]>::to_vec));
+    key.ok_or_else(|| damaged("a document without a key"))
+}
+
+impl Hits {
+    /// Of a heap of the best; `count`: how many there were in all.
+    pub(crate) fn of(snapshot: Snapshot, best: BinaryHeap<Hit>, count: u64) -> Hits {
+        Hits {
+            found: best.into_sorted_vec().into_iter(),
+            count,
+            snapshot,
+        }
+    }
+}
+
+pub(crate) fn keep(
+    best: &mut BinaryHeap<Hit>,
+    hit: Hit,
+    most: usize,
+    limit: Option<usize>,
+) -> Result<()> {
+    if best.len() >= most && limit.is_none() {
+        return Err(wrong(format!(
+            "more than {MOST_FOUND} documents match: ask for fewer with a $limit behind the search"
+        )));
+    }
+    keep_best(best, hit, most);
+    Ok(())
+}
+
+/// Keeps a hit that is among the best `most`.
+pub(crate) fn keep_best(best: &mut BinaryHeap<Hit>, hit: Hit, most: usize) {
+    if best.len() < most {
+        best.push(hit);
+    } else if let Some(mut worst) = best.peek_mut()
+        && hit < *worst
+    {
+        *worst = hit;
+    }
+}

@@ -1,0 +1,192 @@
+//! What a `$search` or `$searchMeta` stage asks: parsed once, with MongoDB's errors.
+//!
+//! Source: MongoDB's manual, "$search" and "$searchMeta".
+
+use crate::definition::Kind;
+use crate::facet::Facet;
+use crate::fields::Fields;
+use crate::operator::{Clause, OPERATORS, only_clause};
+use crate::problem::wrong;
+use bson::{Doc, DocBuf, Val};
+use errors::Result;
+use errors::operation::step;
+
+/// How results are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(crate) enum Count {
+    #[default]
+    LowerBound,
+    Total,
+}
+
+/// A search over one index.
+#[derive(Clone, Debug)]
+pub struct Search {
+    pub index: String,
+    /// `None`: all documents.
+    pub(crate) clause: Option<Clause>,
+    pub(crate) facets: Vec<Facet>,
+    pub(crate) count: Count,
+    /// As `$sort` takes it.
+    pub sort: Option<DocBuf>,
+}
+
+impl Search {
+    /// From the stage's document. `meta`: of `$searchMeta`, which shows no documents.
+    pub fn parse(stage: Doc<'_>, meta: bool) -> Result<Search> {
+        let f = Fields::new("", stage);
+        if let Some(v) = f.raw("scoreDetails")
+            && v.as_bool().is_none()
+        {
+            errors::bail!(
+                13111,
+                "wrong type for field (scoreDetails) {} != bool",
+                v.type_name()
+            );
+        }
+        if let Some(v) = f.raw("returnStoredSource")
+            && v.as_bool().is_none()
+        {
+            errors::bail!(
+                13111,
+                "wrong type for field (returnStoredSource) {} != bool",
+                v.type_name()
+            );
+        }
+        let index = f.string("index")?.unwrap_or("default");
+        if index.is_empty() {
+            return Err(wrong("\"index\" cannot be empty"));
+        }
+        let count = count(&f)?;
+        let sort = sort(&f)?;
+        f.flag("concurrent")?;
+        if let Some(preference) = f.doc("searchNodePreference")? {
+            preference.required_string("key")?;
+        }
+        if let Some(scope) = f.doc("returnScope")? {
+            scope.required_string("path")?;
+            if stage.get("returnStoredSource").and_then(|v| v.as_bool()) != Some(true) {
+                return Err(wrong(
+                    "\"returnScope\" requires \"returnStoredSource\" to be true",
+                ));
+            }
+        }
+        f.doc("tracking")?;
+        f.doc("highlight")?;
+        for option in ["highlight", "searchAfter", "searchBefore"] {
+            if f.get(option).is_some() && !meta {
+                return Err(wrong(format!("\"{option}\" is not supported yet")));
+            }
+        }
+        for option in ["returnStoredSource", "scoreDetails"] {
+            if !meta && f.get(option).and_then(|v| v.as_bool()) == Some(true) {
+                return Err(wrong(format!("\"{option}\" is not supported yet")));
+            }
+        }
+        let (clause, facets) = match f.doc("facet")? {
+            Some(collector) => faceted(&f, &collector)?,
+            None => (Some(only_clause(&f, 0)?), Vec::new()),
+        };
+        f.end()?;
+        Ok(Search {
+            index: index.to_string(),
+            clause,
+            facets,
+            count,
+            sort,
+        })
+    }
+
+    /// Refuses what cannot be asked of an index of that kind.
+    pub fn check_kind(&self, kind: Kind) -> Result<()> {
+        match kind {
+            Kind::Search => Ok(()),
+            Kind::Vector => Err(wrong(format!(
+                "Cannot execute $search over vectorSearch index '{}'",
+                self.index
+            ))),
+        }
+    }
+}
+
+/// The operator and the facets of a collector.
+fn faceted(f: &Fields<'_>, collector: &Fields<'_>) -> Result<(Option<Clause>, Vec<Facet>)> {
+    if let Some(e) = f
+        .doc
+        .iter()
+        .find(|e| OPERATORS.contains(&e.name) && !e.val.is_nullish())
+    {
+        return Err(wrong(format!(
+            "only one operator may be present, found \"facet\" and \"{}\"",
+            e.name
+        )));
+    }
+    let facets = crate::facet::parse(collector)?;
+    let clause = match collector.doc("operator")? {
+        None => None,
+        Some(operator) => {
+            let clause = only_clause(&operator, 0)?;
+            operator.end()?;
+            Some(clause)
+        }
+    };
+    collector.end()?;
+    Ok((clause, facets))
+}
+
+fn count(f: &Fields<'_>) -> Result<Count> {
+    let Some(c) = f.doc("count")? else {
+        return Ok(Count::default());
+    };
+    let kind = match c.string("type")? {
+        None | Some("lowerBound") => Count::LowerBound,
+        Some("total") => Count::Total,
+        Some(_) => {
+            return Err(wrong("\"count.type\" must be one of [lowerBound, total]"));
+        }
+    };
+    c.int("threshold", 0, i32::MAX)?;
+    c.end()?;
+    Ok(kind)
+}
+
+/// The `$sort` that orders the results.
+fn sort(f: &Fields<'_>) -> Result<Option<DocBuf>> {
+    let Some(s) = f.doc("sort")? else {
+        return Ok(None);
+    };
+    let mut w = bson::Writer::new();
+    if s.doc.is_empty() {
+        return Err(wrong("\"sort\" must have at least one sort field"));
+    }
+    for e in s.doc.iter() {
+        step()?;
+        let name = s.name(e.name);
+        let order = |v: Val<'_>| match v.as_decimal().is_none().then(|| v.to_f64()).flatten() {
+            Some(1.0) => Ok(1),
+            Some(-1.0) => Ok(-1),
+            _ => Err(wrong(format!("\"{name}\" must be 1, -1 or a document"))),
+        };
+        match e.val.as_doc() {
+            Some(d) if d.contains("$meta") => {
+                if d.get("$meta").and_then(|v| v.as_str()) != Some("searchScore") {
+                    return Err(wrong(format!("\"{name}.$meta\" must be \"searchScore\"")));
+                }
+                // In the order of scores from the highest on, unless the lowest are asked for.
+                match d.get("order").map(order).transpose()? {
+                    Some(1) => return Err(wrong("ascending order of scores is not supported yet")),
+                    _ => w.open_doc(e.name).str("$meta", "searchScore").close(),
+                };
+            }
+            Some(d) => {
+                let by = d.get("order").map_or(Ok(1), order)?;
+                w.i32(e.name, by);
+            }
+            None => {
+                let by = order(e.val)?;
+                w.i32(e.name, by);
+            }
+        }
+    }
+    Ok(Some(w.finish()))
+}
