@@ -8,7 +8,7 @@
 //! ```
 //! * [`targets`]: the databases, one file or folder each; [`targets::local`] starts throw-away ones, [`scratch`] has their
 //!   files, [`cgroup`] holds them to so much memory.
-//! * [`distribution`], [`ycsb`]: the YCSB core workload, key for key, and its command line. [`study`]: studies A to G.
+//! * [`distribution`], [`ycsb`]: the YCSB core workload, key for key, and its command line. [`study`]: studies A to K.
 //! * [`lane`], [`fleet`]: the load client, a closed or an open loop; [`spoken`]: workloads in a target's dialect. [`null`]:
 //!   the server that only reads and answers; [`floor`]: what that costs, beside each step.
 //! * [`sweep`], [`compare`], [`short`]: peak and knee, two sides in alternating slices, the canonical study. [`reads`]: of data that is there.
@@ -168,6 +168,9 @@ enum Study {
     /// Study J: joins and groups of the kind that TPC-H asks, each by itself, on any targets.
     #[command(alias = "j")]
     Tpch(study::tpch::Args),
+    /// Study K: whether the planner takes the best index: random queries by every index that bears on them.
+    #[command(alias = "k")]
+    Plans(study::plans::Args),
 }
 
 /// Runs `pando lab …`; `args` are the words after `lab`.
@@ -283,6 +286,7 @@ fn dispatch(command: Command) -> Result<bool> {
             Study::Queue(args) => study::queue::main(args),
             Study::Moves(args) => study::moves::main(args),
             Study::Tpch(args) => study::tpch::main(args),
+            Study::Plans(args) => study::plans::main(args),
         },
         Command::Queries(args) => queries::main(args),
         Command::Reads(args) => reads::main(args),
@@ -347,10 +351,12 @@ fn list() {
             "G: pipelines over documents of 1 KB, on any targets",
         ),
         ("queue", "H: a queue, or a window by age, on any targets"),
+        ("moves", "I: what it costs clients that chunks move"),
         (
             "tpch",
-            "I: joins and groups of the kind that TPC-H asks, on any targets",
+            "J: joins and groups of the kind that TPC-H asks, on any targets",
         ),
+        ("plans", "K: the plan that is chosen, against the best"),
     ] {
         println!("  {name:<11}{about}");
     }

@@ -234,7 +234,8 @@ fn unused(wanted: PathBuf) -> Result<PathBuf> {
 
 /// Steps, or what stands for them.
 fn measured(report: &Report) -> usize {
-    report.steps.len() + report.turns.len() + report.comparisons.len()
+    let asked = report.choices.iter().map(|c| c.schemas as usize);
+    report.steps.len() + report.turns.len() + report.comparisons.len() + asked.sum::<usize>()
 }
 
 fn unfinished(result: &Path) -> PathBuf {

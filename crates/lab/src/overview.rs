@@ -44,6 +44,12 @@ pub fn merge(reports: &[Report]) -> Vec<Report> {
         have.checks.extend(r.checks);
         have.comparisons.extend(r.comparisons);
         have.shards.extend(r.shards);
+        for c in &mut r.choices {
+            if have.choices.iter().any(|h| h.target == c.target) {
+                let _ = write!(c.target, " ({stamp})");
+            }
+        }
+        have.choices.extend(r.choices);
         have.interrupted |= r.interrupted;
         for n in r.notes {
             if !have.notes.contains(&n) {
@@ -74,6 +80,7 @@ pub fn title(r: &Report) -> String {
         "D-shards" => "Study D: one process against shards".into(),
         "E-pains" => "Study E: flatness, spikes, restart, recovery".into(),
         "F-files" => "Study F: large files".into(),
+        "K-plans" => "Study K: the plan that is chosen, against the best".into(),
         "I-moves" => "Study I: chunks that move under load".into(),
         "canonical" => "The short study".into(),
         "bars" => "Operation by operation, against the null server".into(),

@@ -5,6 +5,7 @@ use crate::measure::Latency;
 use crate::overview::{Overview, merge, short_title};
 use crate::rates::{UNDECIDED, interval, reach};
 use crate::report::{CLIENT_BAR, Check, Comparison, Report, Shard, Step};
+use crate::study::plans::told;
 use crate::terms::{bytes, figure, grouped, span};
 use comfy_table::{CellAlignment, ContentArrangement, Table, TableComponent, presets};
 use std::collections::{BTreeMap, BTreeSet};
@@ -76,7 +77,12 @@ pub fn several(reports: &[Report]) {
     if hosts {
         println!("different machines: compare shapes, not figures");
     }
-    overview(&Overview::of(&merge(reports)));
+    let merged = merge(reports);
+    merged.iter().for_each(choices);
+    let all = Overview::of(&merged);
+    if !all.targets.is_empty() || merged.iter().all(|r| r.choices.is_empty()) {
+        overview(&all);
+    }
 }
 
 /// A row for a step, a column for a target, and one for the first target's ratio to it.
@@ -121,9 +127,10 @@ pub fn overview(all: &Overview) {
 
 /// A whole report.
 pub fn report(r: &Report) {
-    println!("{} {} of {}", r.kind, r.name, r.started);
-    if let Some(line) = r.command_line() {
-        println!("command {line}");
+    let line = |text: &str| println!("{}", fitted(r, text));
+    line(&format!("{} {} of {}", r.kind, r.name, r.started));
+    if let Some(command) = r.command_line() {
+        line(&format!("command {command}"));
     }
     let targets = if r.targets.is_empty() {
         r.target.as_slice()
@@ -134,9 +141,9 @@ pub fn report(r: &Report) {
         let cache = t
             .cache_bytes
             .map_or(String::new(), |b| format!(", cache {}", bytes(b)));
-        println!("target {}, {}{cache}", t.label(), t.url);
+        line(&format!("target {}, {}{cache}", t.label(), t.url));
     }
-    println!(
+    line(&format!(
         "host {}, {} core(s), {} memory, load {:.1} before and {:.1} after, steal {:.1}%",
         r.host.cpu,
         r.host.cores,
@@ -144,7 +151,7 @@ pub fn report(r: &Report) {
         r.conditions.load_before,
         r.conditions.load_after,
         r.conditions.steal_percent
-    );
+    ));
     let settings: Vec<String> = r
         .settings
         .iter()
@@ -156,7 +163,7 @@ pub fn report(r: &Report) {
         })
         .collect();
     if !settings.is_empty() {
-        println!("{}", settings.join(", "));
+        line(&settings.join(", "));
     }
     if r.interrupted {
         println!("INTERRUPTED: what was measured until then");
@@ -164,18 +171,53 @@ pub fn report(r: &Report) {
     steps(&r.steps);
     sizes(&r.steps);
     comparisons(&r.comparisons);
+    choices(r);
     checks(&r.checks);
     shards(r);
     for note in &r.notes {
-        println!("- {note}");
+        line(&format!("- {note}"));
     }
     println!();
     for sentence in crate::verdict::of(r) {
-        println!("{}", sentence.text);
+        line(&sentence.text);
     }
-    if !r.steps.is_empty() {
-        println!("{}", crate::verdict::trust(r).text);
+    if !r.steps.is_empty() || !r.choices.is_empty() {
+        line(&crate::verdict::trust(r).text);
     }
+}
+
+/// A text as it stands on the terminal. Of plans everything is wrapped: queries are long.
+fn fitted(r: &Report, text: &str) -> String {
+    match r.choices.is_empty() {
+        true => text.to_string(),
+        false => told::wrapped(text, narrow()),
+    }
+}
+
+/// Columns of a terminal, or fewer where this one has fewer.
+fn narrow() -> usize {
+    terminal_width().map_or(told::COLUMNS, |w| usize::from(w).min(told::COLUMNS))
+}
+
+/// How good the chosen plans are, and the worst of them.
+fn choices(r: &Report) {
+    if r.choices.is_empty() {
+        return;
+    }
+    let heads = told::heads(r);
+    let heads: Vec<&str> = heads.iter().map(String::as_str).collect();
+    let mut t = fitting(u16::try_from(narrow()).ok(), &heads);
+    for row in told::rows(r) {
+        t.add_row(row);
+    }
+    println!("\n{t}");
+    for c in r.choices.iter().filter(|c| !c.worst.is_empty()) {
+        println!("\n{}", fitted(r, &format!("the worst of {}", c.target)));
+        for text in told::paragraphs(c) {
+            println!("{}", fitted(r, &text));
+        }
+    }
+    println!();
 }
 
 fn shards(r: &Report) {

@@ -9,6 +9,7 @@ use crate::overview::{Class, Overview, Row};
 use crate::rates::{Ratio, Word};
 use crate::report::{Check, Comparison, Report, Step};
 use crate::stall;
+use crate::study::plans::told;
 use crate::terms::{grouped, span};
 use std::fmt::Write as _;
 
@@ -61,6 +62,7 @@ pub fn of(r: &Report) -> Vec<Sentence> {
     let stalls = r.steps.iter().filter_map(stall::sentence);
     all.extend(stalls.take(MOST_STALLS).map(|text| say(Tone::Behind, text)));
     all.extend(offered(r));
+    all.extend(told::sentences(r).into_iter().map(|s| say(Tone::Plain, s)));
     if overview.targets.len() < 2 {
         all.extend(alone(r));
     }
@@ -478,10 +480,11 @@ pub fn trust(r: &Report) -> Trust {
     let repeats = r.steps.iter().map(|s| s.repeats.len().max(1) as f64);
     let repeats = median(&repeats.collect::<Vec<f64>>());
     let several = r.targets.len() > 1 && r.kind != "compare";
-    let doubts = doubts(r, several && repeats < 2.0);
+    let doubts = doubts(r, several && repeats < 2.0 && r.choices.is_empty());
     let measured = match repeats {
         n if n >= 2.0 && several => format!("{n:.0} repeats, targets in turn"),
         n if n >= 2.0 => format!("{n:.0} repeats"),
+        _ if !r.choices.is_empty() => "counts".into(),
         _ if r.steps.is_empty() => "alternating slices".into(),
         _ => "measured once".into(),
     };
@@ -489,6 +492,12 @@ pub fn trust(r: &Report) -> Trust {
         return Trust {
             doubtful: true,
             text: format!("With care ({measured}): {}.", doubts.join("; ")),
+        };
+    }
+    if !r.choices.is_empty() {
+        return Trust {
+            doubtful: false,
+            text: "What was read is counted, not timed; a planner that samples may still choose otherwise next time.".into(),
         };
     }
     Trust {
@@ -517,13 +526,15 @@ fn doubts(r: &Report, once: bool) -> Vec<String> {
     }
     let cores = r.host.cores.max(1) as f64;
     let before = r.conditions.load_before;
-    if noisy == 0 && before > cores {
+    // What is counted is the same on a busy machine.
+    let timed = r.choices.is_empty();
+    if timed && noisy == 0 && before > cores {
         doubts.push(format!(
             "the load average was {before:.1} on {} cores before it began",
             r.host.cores
         ));
     }
-    if r.conditions.steal_percent > 3.0 {
+    if timed && r.conditions.steal_percent > 3.0 {
         doubts.push(format!(
             "{:.0}% of the CPU time was stolen by the hypervisor",
             r.conditions.steal_percent

@@ -219,6 +219,7 @@ fn section(h: &mut String, r: &Report, charts: &[Chart], overview: Option<&Overv
     if let Some(all) = overview {
         tables::overview(h, all);
     }
+    tables::choices(h, r);
     tables::checks(h, r);
     tables::comparisons(h, r);
     tables::steps(h, r, overview.is_none());

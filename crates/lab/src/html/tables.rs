@@ -7,6 +7,7 @@ use crate::measure::Latency;
 use crate::overview::Overview;
 use crate::rates::{UNDECIDED, Word, interval, reach};
 use crate::report::{Report, Shard, Step};
+use crate::study::plans::told;
 use crate::terms::{self, bytes, counted, grouped, span};
 use std::fmt::Write as _;
 
@@ -54,8 +55,19 @@ fn table(h: &mut String, name: &str, open: bool, head: &[&str], rows: Vec<Vec<St
 }
 
 /// Columns of words, which may take several lines.
-const WORDS: [&str; 7] = [
-    "step", "target", "mode", "note", "noise", "figure", "workload",
+const WORDS: [&str; 12] = [
+    "step",
+    "target",
+    "mode",
+    "note",
+    "noise",
+    "figure",
+    "workload",
+    "chosen over best",
+    "query",
+    "indexes",
+    "chosen plan",
+    "best plan",
 ];
 
 /// What filters and, where heads are not drawn, sorts a table; a few rows need neither.
@@ -146,6 +158,17 @@ pub(super) fn overview(h: &mut String, all: &Overview) {
 /// Where a study begins on the page.
 pub(super) fn anchor(study: &str) -> String {
     format!("of-{}", slug(study))
+}
+
+/// How good the chosen plans are, and the worst of them.
+pub(super) fn choices(h: &mut String, r: &Report) {
+    if r.choices.is_empty() {
+        return;
+    }
+    let heads = told::heads(r);
+    let heads: Vec<&str> = heads.iter().map(String::as_str).collect();
+    table(h, "Percentiles", true, &heads, told::rows(r));
+    table(h, "The worst", true, &told::WORST, told::worst(r));
 }
 
 pub(super) fn checks(h: &mut String, r: &Report) {

@@ -51,6 +51,7 @@ impl Draft {
                 turns: Vec::new(),
                 comparisons: Vec::new(),
                 checks: Vec::new(),
+                choices: Vec::new(),
                 interrupted: false,
             },
             watch: Watch::start(),
@@ -88,8 +89,10 @@ impl Draft {
         report.comparisons = before.comparisons;
         report.comparisons.retain(|c| !c.interrupted);
         report.checks = before.checks;
+        report.choices = before.choices;
         report.shards = before.shards;
-        let done = report.steps.len() + report.comparisons.len();
+        let asked = report.choices.iter().map(|c| c.schemas as usize);
+        let done = report.steps.len() + report.comparisons.len() + asked.sum::<usize>();
         before.notes.into_iter().for_each(|n| self.note(n));
         self.note(format!(
             "Resumed with {done} step(s) of {}.",

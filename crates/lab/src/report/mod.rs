@@ -5,9 +5,11 @@
 //!   steps[]        one measured run: rate, CPU of both sides, latency by kind of operation, series by second, sizes
 //!   comparisons[]  two sides in interleaved slices: shares, CPU ratio, the bar for each
 //!   checks[]       one figure against one bar
+//!   choices[]      of each target, what every query read by the chosen plan and by the best
 //! ```
 //! A reader refuses another schema version: figures are compared only when they mean the same.
 
+mod choices;
 mod draft;
 mod figures;
 mod step;
@@ -15,6 +17,7 @@ mod target;
 
 use crate::fault::{Fault, Result, local};
 use crate::host::{Conditions, Host};
+pub use choices::{Choice, Choices, FETCH, SHARES, times};
 pub use draft::Draft;
 pub use figures::{Check, Comparison, Side};
 use serde::{Deserialize, Serialize};
@@ -58,6 +61,9 @@ pub struct Report {
     pub turns: Vec<Step>,
     pub comparisons: Vec<Comparison>,
     pub checks: Vec<Check>,
+    /// What query planners chose, of each target.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub choices: Vec<Choices>,
     /// Ended by Ctrl-C: what was measured until then.
     pub interrupted: bool,
 }

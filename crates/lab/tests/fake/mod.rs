@@ -386,6 +386,15 @@ impl State {
                 }
                 doc! {"n": n, "nModified": n, "ok": 1.0}
             }
+            // Of plans it only answers, and always with nothing; one that lies has something by a hint.
+            "find" if ns.ends_with(".plans") => {
+                let mut batch = Writer::new_array();
+                if self.honesty == Honesty::MixesUp && body.contains("hint") {
+                    batch.push_value(doc! {"_id": 1});
+                }
+                let cursor = doc! {"firstBatch": batch.finish_array(), "id": 0i64, "ns": ns};
+                doc! {"cursor": cursor, "ok": 1.0}
+            }
             "find" => return self.find(&ns, body),
             "count" => {
                 let filter = body.get("query").and_then(Val::as_doc);
@@ -395,7 +404,22 @@ impl State {
                 });
                 doc! {"n": found as i32, "ok": 1.0}
             }
-            "explain" => doc! {"executionStats": doc!{"totalDocsExamined": 0}, "ok": 1.0},
+            "explain" => {
+                // What is told to take an index reads half of what is not.
+                let hinted = first.val.as_doc()?.contains("hint");
+                let (keys, name) = if hinted {
+                    (90, "told_1")
+                } else {
+                    (190, "own_1")
+                };
+                let scan = doc! {"stage": "IXSCAN", "indexName": name};
+                let stats = doc! {
+                    "executionSuccess": true, "totalKeysExamined": keys, "totalDocsExamined": 0,
+                };
+                doc! {
+                    "queryPlanner": doc! {"winningPlan": scan}, "executionStats": stats, "ok": 1.0,
+                }
+            }
             "collStats" => {
                 let c = self.collections.get(&ns);
                 let count = c.map_or(0, BTreeMap::len) as i32;

@@ -1,4 +1,4 @@
-//! Studies A to F, the bars and the short study.
+//! Studies A to F and K, the bars and the short study.
 
 use super::{Lab, STUDY_B, run};
 use crate::fake::Honesty;
@@ -283,4 +283,53 @@ fn the_short_study_ends_with_a_page() {
     );
     assert!(!run(&["report", "/nowhere.json"]));
     assert!(!lab.run(&["short", "--duration", "0s"]));
+}
+
+#[test]
+fn study_k_tells_what_the_planner_chose() {
+    let lab = Lab::new(Honesty::Honest);
+    let words = ["study", "plans", "--schemas", "2", "--queries", "20"];
+    let words = [&words[..], &["--docs", "150", "--seed", "7"]].concat();
+    assert!(lab.run(&words));
+    let report = lab.report();
+    let [of] = &report.choices[..] else {
+        panic!("{:?}", report.choices);
+    };
+    assert_eq!((of.target.as_str(), of.schemas), ("MongoDB 0.0-fake", 2));
+    assert!((10..40).contains(&of.queries()), "{}", of.queries());
+    assert!(of.chosen.iter().all(|c| *c == 190));
+    // An `$or` by itself has a plan by branches too, which is no better here.
+    assert!(of.best.iter().filter(|b| **b == 90).count() * 10 >= of.queries() * 9);
+    let worst = &of.worst[0];
+    assert_eq!((of.worst.len(), worst.chosen_by.as_str()), (10, "own_1"));
+    assert_eq!(worst.best_by, "told_1");
+    assert!(worst.indexes.len() >= 2 && !worst.query.is_empty());
+    let page = std::fs::read_to_string(lab.out().with_extension("html")).unwrap();
+    assert!(page.contains("at most 2.05 times what the best index reads"));
+    assert!(page.contains("id=\"plans-reached\"") && page.contains("told_1"));
+    // The same seed asks the same, and what is asked is not asked again.
+    assert!(lab.run(&words));
+    assert_eq!(lab.report().choices[0].worst, of.worst);
+    assert!(lab.run(&[&words[..], &["--resume"]].concat()));
+    assert_eq!(lab.report().choices[0].queries(), of.queries());
+    // Twice as much as the best misses the bar; a program that knows no hints cannot be asked.
+    assert!(!lab.run(&[&words[..], &["--bars"]].concat()));
+    assert!(lab.report().checks.iter().any(|c| !c.pass));
+    assert!(!run(&[
+        "study", "plans", "--launch", "postgres", "--out", "-"
+    ]));
+    assert!(!lab.run(&["study", "plans", "--docs", "50"]));
+}
+
+#[test]
+fn study_k_ends_where_two_plans_give_different_documents() {
+    for (honesty, ends) in [
+        (Honesty::MixesUp, true),
+        (Honesty::LosesInserts, true),
+        (Honesty::Honest, false),
+    ] {
+        let lab = Lab::new(honesty);
+        let words = ["study", "plans", "--schemas", "1", "--queries", "9"];
+        assert_eq!(!lab.run(&[&words[..], &["--docs", "150"]].concat()), ends);
+    }
 }

@@ -4,6 +4,7 @@ mod done;
 mod growth;
 mod loads;
 mod modes;
+mod plans;
 mod targets;
 
 use super::plot::{Axis, Body, Chart};
@@ -67,6 +68,7 @@ pub fn of(report: &Report) -> Vec<Chart> {
     charts.latency_by_threads();
     charts.latency_by_load();
     charts.over_done();
+    charts.plans();
     charts.over_time();
     charts.sizes_over_time();
     charts.comparisons();
@@ -93,6 +95,7 @@ pub fn first(r: &Report, charts: &[Chart]) -> Vec<usize> {
         (_, "E-pains") => &["time-load", "connections"],
         (_, "F-files") => &["files"],
         // With one taker and with many.
+        (_, "K-plans") => &["plans"; 2],
         (_, "H-queue" | "H-window") => &["done", "done", "time"],
         // Bars say who was faster before anything is read.
         (_, "canonical") if r.targets.len() > 1 => &["targets", "latency"],
