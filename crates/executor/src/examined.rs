@@ -13,7 +13,7 @@ pub struct Examined {
     /// What was counted, and read by plans that were not taken, to choose a plan: entries, and
     /// documents as four entries each.
     pub planning: u64,
-    /// The time spent to choose plans where there is more than one index; races are not in it.
+    /// The time spent to count for plans; races are not in it.
     pub planning_nanos: u64,
     /// Plans that a race chose, and those among them that differ from what won the last race of the shape.
     pub raced: u64,

@@ -241,6 +241,7 @@ impl<'p> Planner<'p> {
             watch: is_watched.then(|| cost.most_reads()),
             plan: self.finish(best),
             counted: 0,
+            nanos: 0,
         }
     }
 

@@ -143,6 +143,8 @@ pub struct Choice {
     pub watch: Option<u64>,
     /// How many entries were counted to choose, where somebody tells.
     pub counted: u64,
+    /// How long that took, in nanoseconds, where somebody tells.
+    pub nanos: u64,
 }
 
 impl Choice {
@@ -153,6 +155,7 @@ impl Choice {
             others: Vec::new(),
             watch: None,
             counted: 0,
+            nanos: 0,
         }
     }
 }

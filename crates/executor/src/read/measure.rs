@@ -20,6 +20,7 @@ use errors::{Result, Stop, Suspension};
 use planner::{Access, Bounds, IndexAccess, Reads};
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
+use std::time::Instant;
 use storage::View;
 
 /// What a candidate may have read after each turn, in entries.
@@ -46,6 +47,8 @@ pub(crate) struct Measure<'m> {
     left: Cell<u64>,
     /// The most entries of a candidate.
     most: u64,
+    /// When counting began. No clock is read where nothing is counted.
+    began: Cell<Option<Instant>>,
     /// Why counting stopped.
     stopped: RefCell<Option<Stop>>,
 }
@@ -86,6 +89,7 @@ impl<'m> Measure<'m> {
             coll,
             left: Cell::new(MOST_READ),
             most: limit.map_or(u64::MAX, |l| l.saturating_mul(OF_LIMIT)),
+            began: Cell::new(None),
             stopped: RefCell::default(),
         }
     }
@@ -95,6 +99,13 @@ impl<'m> Measure<'m> {
         MOST_READ - self.left.get()
     }
 
+    /// How long ago it began to count, in nanoseconds; 0 where it did not.
+    pub(crate) fn nanos(&self) -> u64 {
+        self.began
+            .get()
+            .map_or(0, |t| t.elapsed().as_nanos() as u64)
+    }
+
     /// The suspension or failure for which the figures are not to be used.
     pub(crate) fn stopped(&self) -> Option<Stop> {
         self.stopped.take()
@@ -102,6 +113,9 @@ impl<'m> Measure<'m> {
 
     /// What each access would read.
     pub(crate) fn reads(&self, asked: &[&Access]) -> Vec<Reads> {
+        if self.began.get().is_none() {
+            self.began.set(Some(Instant::now()));
+        }
         match self.count(asked) {
             Ok(all) => all.iter().map(|c| self.total(c)).collect(),
             Err(stop) => {

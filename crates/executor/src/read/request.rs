@@ -16,7 +16,7 @@ use std::borrow::Cow;
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Instant, SystemTime};
+use std::time::SystemTime;
 use storage::View;
 
 /// A read request.
@@ -104,8 +104,7 @@ impl<'a> ReadRequest<'a> {
         }
     }
 
-    /// As [`ReadRequest::choose`], with the time that it takes counted for the operation. Fewer than two
-    /// indexes leave little to choose, and no clock is read.
+    /// As [`ReadRequest::choose`], with the time that counting takes counted for the operation.
     pub(crate) fn choose_timed(
         &self,
         ctx: &mut OpCtx,
@@ -113,11 +112,8 @@ impl<'a> ReadRequest<'a> {
         coll: &Arc<Collection>,
         count: bool,
     ) -> Result<Choice> {
-        let started = (coll.usable.len() > 1).then(Instant::now);
         let choice = self.choose(ctx.engine, view, coll, count)?;
-        if let Some(started) = started {
-            ctx.examined.planning_nanos += started.elapsed().as_nanos() as u64;
-        }
+        ctx.examined.planning_nanos += choice.nanos;
         Ok(choice)
     }
 
@@ -179,6 +175,7 @@ impl<'a> ReadRequest<'a> {
         };
         let mut choice = self.choose_by(&estimate, &fewest, coll, count)?;
         choice.counted = measure.counted();
+        choice.nanos = measure.nanos();
         // On an event loop counting may need a disk read, or take too long. A plan made without it
         // would be arbitrary, so that comes first.
         match lacks
