@@ -79,6 +79,45 @@ def test_counts_and_other_pipelines(texts, db):
         texts.aggregate([{"$match": {}}, search])
 
 
+def test_query_strings_and_places(coll):
+    def at(x, y):
+        return {"type": "Point", "coordinates": [x, y]}
+
+    coll.insert_many([{**d, "at": at(d["n"], 0)} for d in TEXTS])
+    geo = {"type": "geo", "indexShapes": True}
+    indexed(coll, {"mappings": {"dynamic": True, "fields": {"at": geo}}})
+
+    def query(said):
+        return {"queryString": {"defaultPath": "title", "query": said}}
+
+    square = {"type": "Polygon", "coordinates": [[[0, -1], [0, 1], [2.5, 1], [2.5, -1], [0, -1]]]}
+    for operator, wanted in [
+        (query("quick AND brown"), [1]),
+        (query("quick OR body:nap"), [1, 2, 3]),
+        (query('"green turtle" -quick'), [2]),
+        (query("n:[2 TO 3]"), [2, 3]),
+        ({"geoWithin": {"path": "at", "circle": {"center": at(3, 0), "radius": 120_000}}}, [2, 3, 4]),
+        ({"geoWithin": {"path": "at", "box": {"bottomLeft": at(2, -1), "topRight": at(3, 1)}}}, [2, 3]),
+        ({"geoShape": {"path": "at", "relation": "within", "geometry": square}}, [1, 2]),
+        ({"geoShape": {"path": "at", "relation": "disjoint", "geometry": square}}, [3, 4]),
+    ]:
+        assert ids(coll, operator) == wanted, operator
+    near = found(coll, {"near": {"path": "at", "origin": at(4, 0), "pivot": 1000}})
+    assert [d["_id"] for d in near] == [4, 3, 2, 1]
+    refuses(8, lambda: ids(coll, query("quick AND AND")))
+    refuses(8, lambda: ids(coll, {"geoShape": {"path": "n", "relation": "within", "geometry": square}}))
+
+
+def test_what_an_index_has_stored(coll):
+    coll.insert_many(TEXTS)
+    indexed(coll, {**DYNAMIC, "storedSource": {"include": ["title"]}})
+    assert found(coll, text("turtle"), returnStoredSource=True) == [{"_id": 2, "title": TEXTS[1]["title"]}]
+    assert found(coll, text("turtle"), SCORE, returnStoredSource=True)[0]["score"] > 0
+    assert found(coll, text("turtle"), returnStoredSource=False) == [TEXTS[1]]
+    indexed(coll, DYNAMIC, "plain")
+    refuses(8, lambda: found(coll, text("turtle"), index="plain", returnStoredSource=True))
+
+
 def test_writes_are_seen_soon(texts):
     texts.insert_one({"_id": 5, "title": "quick snail"})
     shows(texts, text("quick"), [1, 3, 5])

@@ -36,7 +36,7 @@ const ROOMS: &[(&str, &[&str])] = &[
         ],
     ),
     ("changes", &["catalog", "storage", "bson", "errors"]),
-    ("search", &["bson", "errors"]),
+    ("search", &["bson", "errors", "geo"]),
     (
         "executor",
         &[

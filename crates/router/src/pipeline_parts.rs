@@ -530,10 +530,19 @@ fn order_of(all: &[Val<'_>], found: Found) -> Outcome<Order> {
     let Some(sort) = spec.and_then(|d| d.get("sort")?.as_doc()) else {
         return Ok(Order::Score);
     };
+    let stored = spec.and_then(|d| d.get("returnStoredSource")?.as_bool());
     let mut wrapped = Writer::new();
     for e in sort {
         let given = e.val.as_doc();
         let by_score = given.is_some_and(|d| d.contains("$meta"));
+        if stored == Some(true) && !by_score {
+            // The field may be none of those that the shards give.
+            return Err(errors::err!(
+                CommandNotSupported,
+                "$search over several shards with returnStoredSource cannot sort by a field yet"
+            )
+            .into());
+        }
         let order = match given {
             Some(d) => d.get("order").and_then(Val::to_i64_exact),
             None => e.val.to_i64_exact(),

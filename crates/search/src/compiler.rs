@@ -93,6 +93,12 @@ impl Compiler<'_, '_> {
                 origin,
                 pivot,
             } => self.near(paths, *kind, *origin, *pivot),
+            Operator::Place {
+                paths,
+                place,
+                shapes,
+            } => self.place(paths, place, *shapes),
+            Operator::NearPoint { paths, near, pivot } => self.near_point(paths, near, *pivot),
             Operator::Pattern {
                 paths,
                 query,

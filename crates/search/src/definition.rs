@@ -8,7 +8,7 @@
 
 use crate::analysis::Analyzer;
 use crate::problem::{of_library, wrong_definition};
-use bson::{Doc, Val};
+use bson::{Doc, DocBuf, Val, Writer};
 use errors::Result;
 use std::collections::BTreeMap;
 
@@ -80,6 +80,8 @@ pub struct FieldTypes {
     pub boolean: bool,
     pub object_id: bool,
     pub uuid: bool,
+    /// Shapes; `Some(true)`: not only points (`indexShapes`).
+    pub geo: Option<bool>,
     pub document: Option<Mapping>,
 }
 
@@ -114,6 +116,18 @@ pub struct Definition {
     /// Of strings whose field says nothing.
     pub default: StringType,
     pub vectors: Vec<VectorField>,
+    pub stored: StoredSource,
+}
+
+/// Which fields of its documents a search may give instead of the documents (`storedSource`).
+#[derive(Clone, Debug, Default)]
+pub enum StoredSource {
+    /// None: nobody may ask for them.
+    #[default]
+    None,
+    All,
+    /// By a projection.
+    Some(DocBuf),
 }
 
 impl Definition {
@@ -231,7 +245,78 @@ fn search(d: Doc<'_>) -> Result<Definition> {
         mapping: mapping(m, default, 0)?,
         default,
         vectors: Vec::new(),
+        stored: stored_source(d)?,
     })
+}
+
+/// `true`, `false`, `{include: [path, …]}` or `{exclude: [path, …]}`.
+fn stored_source(d: Doc<'_>) -> Result<StoredSource> {
+    let Some(v) = d.get("storedSource").filter(|v| !v.is_nullish()) else {
+        return Ok(StoredSource::None);
+    };
+    match v.as_bool() {
+        Some(true) => return Ok(StoredSource::All),
+        Some(false) => return Ok(StoredSource::None),
+        None => {}
+    }
+    let one = v.as_doc().filter(|d| d.count() == 1).and_then(Doc::first);
+    let wanted = match one.map(|e| e.name) {
+        Some("include") => 1,
+        Some("exclude") => 0,
+        _ => {
+            return Err(wrong_definition(
+                "\"storedSource\" must be a boolean, or have one of [include, exclude]",
+            ));
+        }
+    };
+    let paths = one.and_then(|e| e.val.as_array());
+    let Some(paths) = paths.filter(|l| !l.is_empty()) else {
+        return Err(wrong_definition(
+            "\"storedSource\" must have a list of paths that is not empty",
+        ));
+    };
+    let mut known: Vec<&str> = Vec::new();
+    for path in paths.values() {
+        errors::operation::step()?;
+        match path.as_str() {
+            Some(path) if is_path(path) => known.push(path),
+            _ => {
+                return Err(wrong_definition(
+                    "the paths of \"storedSource\" must be paths of fields",
+                ));
+            }
+        }
+    }
+    let projection = projection(known, wanted);
+    Ok(match projection.as_doc().is_empty() {
+        true => StoredSource::All,
+        false => StoredSource::Some(projection),
+    })
+}
+
+fn is_path(path: &str) -> bool {
+    let mut parts = path.split('.');
+    parts.all(|p| !p.is_empty() && !p.starts_with('$') && !p.contains('\0'))
+}
+
+/// A projection by paths. What lies within another of them goes with that one; `_id` is always there.
+fn projection(mut paths: Vec<&str>, wanted: i32) -> DocBuf {
+    // In this order a path stands behind the one that it lies within.
+    paths.sort_by(|a, b| a.split('.').cmp(b.split('.')));
+    let mut w = Writer::new();
+    let mut last: Option<&str> = None;
+    for path in paths {
+        let within = last.is_some_and(|l| {
+            let rest = path.strip_prefix(l);
+            rest.is_some_and(|r| r.is_empty() || r.starts_with('.'))
+        });
+        if within || wanted == 0 && path == "_id" {
+            continue;
+        }
+        w.i32(path, wanted);
+        last = Some(path);
+    }
+    w.finish()
 }
 
 fn mapping(d: Doc<'_>, default: StringType, depth: usize) -> Result<Mapping> {
@@ -321,7 +406,8 @@ fn field(
         "objectId" => types.object_id = true,
         "uuid" => types.uuid = true,
         "document" => types.document = Some(mapping(d, default, depth + 1)?),
-        "embeddedDocuments" | "geo" | "knnVector" | "vector" => {
+        "geo" => types.geo = Some(flag(d, "indexShapes")?.unwrap_or(false)),
+        "embeddedDocuments" | "knnVector" | "vector" => {
             return Err(wrong_definition(format!(
                 "type \"{kind}\" is not supported yet"
             )));
@@ -396,6 +482,7 @@ fn vector(d: Doc<'_>) -> Result<Definition> {
             search: Analyzer::Keyword,
         },
         vectors: Vec::new(),
+        stored: StoredSource::None,
     };
     for v in fields.values() {
         errors::operation::step()?;

@@ -23,7 +23,9 @@ mod operator;
 mod paths;
 mod pattern;
 mod phrase;
+mod places;
 mod problem;
+mod query_string;
 mod room;
 mod score;
 mod search;
@@ -34,7 +36,7 @@ mod value_operators;
 mod value_queries;
 mod vector;
 
-pub use definition::{Definition, Kind};
+pub use definition::{Definition, Kind, StoredSource};
 pub use files::{IndexWriter, Position, SearchIndex, Snapshot, WRITER_BYTES};
 pub use hits::{Found, Hits};
 pub use room::Room;

@@ -5,12 +5,14 @@
 use crate::fields::Fields;
 pub(crate) use crate::paths::PathSpec;
 use crate::paths::paths;
+use crate::places::{self, Place};
 use crate::problem::wrong;
 use crate::text_operators::{autocomplete, more_like_this, text};
 use crate::value_operators::{near, range, value, values};
 use bson::{Val, Value};
 use errors::Result;
 use errors::operation::step;
+use geo::Near;
 
 /// The most clauses that the terms of one operator make.
 pub const MOST_CLAUSES: usize = 1024;
@@ -84,6 +86,17 @@ pub(crate) enum Operator {
         paths: Vec<String>,
         kind: u8,
         origin: f64,
+        pivot: f64,
+    },
+    /// `shapes`: of any kind, and not of points only.
+    Place {
+        paths: Vec<String>,
+        place: Place,
+        shapes: bool,
+    },
+    NearPoint {
+        paths: Vec<String>,
+        near: Near,
         pivot: f64,
     },
     Pattern {
@@ -184,6 +197,9 @@ fn operator(name: &str, f: &Fields<'_>, depth: usize) -> Result<Operator> {
         },
         "autocomplete" => autocomplete(f)?,
         "moreLikeThis" => more_like_this(f)?,
+        "geoWithin" => places::geo_within(f)?,
+        "geoShape" => places::geo_shape(f)?,
+        "queryString" => crate::query_string::parse(f)?,
         other => return Err(wrong(format!("\"{other}\" is not supported yet"))),
     })
 }

@@ -2,7 +2,7 @@
 //!
 //! Source: MongoDB's manual, "$search" and "$searchMeta".
 
-use crate::definition::Kind;
+use crate::definition::{Definition, Kind, StoredSource};
 use crate::facet::Facet;
 use crate::fields::Fields;
 use crate::operator::{Clause, OPERATORS, only_clause};
@@ -29,6 +29,8 @@ pub struct Search {
     pub(crate) count: Count,
     /// As `$sort` takes it.
     pub sort: Option<DocBuf>,
+    /// Documents are given as the index has stored them.
+    stored: bool,
 }
 
 impl Search {
@@ -44,15 +46,14 @@ impl Search {
                 v.type_name()
             );
         }
-        if let Some(v) = f.raw("returnStoredSource")
-            && v.as_bool().is_none()
-        {
-            errors::bail!(
+        let stored = match f.raw("returnStoredSource") {
+            Some(v) if v.as_bool().is_none() && !meta => errors::bail!(
                 13111,
                 "wrong type for field (returnStoredSource) {} != bool",
                 v.type_name()
-            );
-        }
+            ),
+            _ => f.flag("returnStoredSource")?.unwrap_or(false),
+        };
         let index = f.string("index")?.unwrap_or("default");
         if index.is_empty() {
             return Err(wrong("\"index\" cannot be empty"));
@@ -78,10 +79,8 @@ impl Search {
                 return Err(wrong(format!("\"{option}\" is not supported yet")));
             }
         }
-        for option in ["returnStoredSource", "scoreDetails"] {
-            if !meta && f.get(option).and_then(|v| v.as_bool()) == Some(true) {
-                return Err(wrong(format!("\"{option}\" is not supported yet")));
-            }
+        if !meta && f.get("scoreDetails").and_then(|v| v.as_bool()) == Some(true) {
+            return Err(wrong("\"scoreDetails\" is not supported yet"));
         }
         let (clause, facets) = match f.doc("facet")? {
             Some(collector) => faceted(&f, &collector)?,
@@ -94,7 +93,23 @@ impl Search {
             facets,
             count,
             sort,
+            stored,
         })
+    }
+
+    /// The projection of what the index has stored, where that is asked for.
+    pub fn stored(&self, definition: &Definition) -> Result<Option<DocBuf>> {
+        if !self.stored {
+            return Ok(None);
+        }
+        match &definition.stored {
+            StoredSource::None => Err(wrong(format!(
+                "\"returnStoredSource\" needs an index with \"storedSource\": {}",
+                self.index
+            ))),
+            StoredSource::All => Ok(None),
+            StoredSource::Some(projection) => Ok(Some(projection.clone())),
+        }
     }
 
     /// Refuses what cannot be asked of an index of that kind.

@@ -32,6 +32,8 @@ const PART: char = '\0';
 /// Kinds of value, by their byte in the index.
 pub mod kind {
     pub const EXISTS: u8 = b'x';
+    /// A shape, as the document has it.
+    pub const GEO: u8 = b'g';
     pub const NULL: u8 = b'0';
     pub const BOOLEAN: u8 = b'b';
     pub const DATE: u8 = b'd';
@@ -305,6 +307,12 @@ impl Walk<'_> {
             return;
         }
         if let Some(doc) = v.as_doc() {
+            if let Some(shapes) = types.geo
+                && crate::places::is_indexed(v, shapes)
+                && let Some(path) = self.here()
+            {
+                self.terms.value(path, kind::GEO, doc.as_bytes());
+            }
             if let Some(mapping) = &types.document
                 && self.here().is_some()
             {

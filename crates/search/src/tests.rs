@@ -402,3 +402,165 @@ fn what_a_killed_writer_has_left_is_in_nobodys_way() {
     assert_eq!(index.snapshot().documents(), 4);
     assert!(!killed.join(".tmpXXXXXX").exists());
 }
+
+#[test]
+fn query_strings_are_lucenes() {
+    let dir = tempfile::tempdir().unwrap();
+    let (index, _writer) = filled(dir.path(), &TEXTS);
+    let cases: [(&str, &[u8]); 16] = [
+        ("quick", &[0, 2]),
+        ("quick AND brown", &[0]),
+        ("quick OR turtle", &[0, 1, 2]),
+        ("quick turtle", &[0, 1, 2]),
+        ("quick -rabbit", &[0]),
+        ("+quick +rabbit", &[2]),
+        ("quick AND NOT fox", &[2]),
+        ("body:quick", &[1]),
+        ("sub.title:quick OR body:nap", &[1, 4]),
+        ("(quick OR slow) AND (fox OR turtle)", &[0, 1]),
+        ("\\\"quick brown\\\"", &[0]),
+        ("\\\"quick fox\\\"~1", &[0]),
+        ("turtel~1", &[1]),
+        ("qu*", &[0, 2]),
+        ("n:[2 TO *]", &[1, 2]),
+        ("n:{1 TO 3}^2", &[1]),
+    ];
+    for (query, want) in cases {
+        let search =
+            format!(r#"{{"queryString": {{"defaultPath": "title", "query": "{query}"}}}}"#);
+        assert_eq!(keys(&index, &search), want, "{query}");
+    }
+    for bad in [
+        "quick AND AND",
+        "(quick",
+        "OR",
+        "\\\"quick",
+        "n:[1 2]",
+        "a:",
+        ")",
+        "x^y",
+    ] {
+        let search = format!(r#"{{"queryString": {{"defaultPath": "title", "query": "{bad}"}}}}"#);
+        let said = Search::parse(json(&search).as_doc(), false).unwrap_err();
+        assert!(said.is(errors::Code::UnknownError), "{bad}: {said}");
+    }
+}
+
+#[test]
+fn shapes_are_found_where_they_lie() {
+    let dir = tempfile::tempdir().unwrap();
+    let d = r#"{"mappings": {"fields": {"at": {"type": "geo", "indexShapes": true}, "p": {"type": "geo"}}}}"#;
+    let (index, _) = SearchIndex::open(dir.path(), definition(d), "1").unwrap();
+    let mut writer = index.writer("1").unwrap();
+    for (i, (x, y)) in [
+        (0.0, 0.0),
+        (1.0, 1.0),
+        (5.0, 5.0),
+        (179.5, 0.0),
+        (-179.5, 0.0),
+    ]
+    .iter()
+    .enumerate()
+    {
+        let point = format!(r#"{{"type": "Point", "coordinates": [{x:.1}, {y:.1}]}}"#);
+        let doc = format!(r#"{{"at": {point}, "p": {point}, "other": {point}}}"#);
+        writer.put(&[i as u8], json(&doc).as_doc()).unwrap();
+    }
+    let square =
+        r#"{"type": "Polygon", "coordinates": [[[4, 4], [4, 6], [6, 6], [6, 4], [4, 4]]]}"#;
+    writer
+        .put(
+            &[9],
+            json(&format!(r#"{{"at": {square}, "p": 3}}"#)).as_doc(),
+        )
+        .unwrap();
+    writer.commit(Position { index: 1, ts: 1 }).unwrap();
+    let corner =
+        |x: f64, y: f64| format!(r#"{{"type": "Point", "coordinates": [{x:.1}, {y:.1}]}}"#);
+    let boxed = |low: String, high: String| {
+        format!(
+            r#"{{"geoWithin": {{"path": "p", "box": {{"bottomLeft": {low}, "topRight": {high}}}}}}}"#
+        )
+    };
+    let big =
+        r#"{"type": "Polygon", "coordinates": [[[-1, -1], [-1, 8], [8, 8], [8, -1], [-1, -1]]]}"#;
+    let shape = |relation: &str, geometry: &str| {
+        format!(
+            r#"{{"geoShape": {{"path": "at", "relation": "{relation}", "geometry": {geometry}}}}}"#
+        )
+    };
+    let center = corner(0.0, 0.0);
+    let cases: [(String, &[u8]); 8] = [
+        (boxed(corner(-1.0, -1.0), corner(2.0, 2.0)), &[0, 1]),
+        (boxed(corner(179.0, -1.0), corner(-179.0, 1.0)), &[3, 4]),
+        (
+            format!(
+                r#"{{"geoWithin": {{"path": "p", "circle": {{"center": {center}, "radius": 200000}}}}}}"#
+            ),
+            &[0, 1],
+        ),
+        (
+            format!(r#"{{"geoWithin": {{"path": "p", "geometry": {big}}}}}"#),
+            &[0, 1, 2],
+        ),
+        (shape("within", big), &[0, 1, 2, 9]),
+        (shape("intersects", square), &[2, 9]),
+        (shape("disjoint", big), &[3, 4]),
+        (shape("contains", &corner(5.5, 5.5)), &[9]),
+    ];
+    for (search, want) in cases {
+        assert_eq!(keys(&index, &search), want, "{search}");
+    }
+    let near = found(
+        &index,
+        &format!(r#"{{"near": {{"path": "p", "origin": {center}, "pivot": 1000}}}}"#),
+    );
+    assert_eq!(
+        near.iter().take(3).map(|(k, _)| *k).collect::<Vec<_>>(),
+        [0, 1, 2]
+    );
+    assert_eq!(near.first().map(|(_, s)| *s), Some(1.0));
+    for bad in [
+        boxed(corner(0.0, 0.0), corner(0.0, 100.0)),
+        r#"{"geoWithin": {"path": "p"}}"#.to_string(),
+        shape("touches", big),
+        shape("within", &center),
+    ] {
+        let said = Search::parse(json(&bad).as_doc(), false).unwrap_err();
+        assert!(said.is(errors::Code::UnknownError), "{bad}: {said}");
+    }
+}
+
+#[test]
+fn stored_sources_are_projections() {
+    let stored = |said: &str| {
+        let d = format!(r#"{{"mappings": {{"dynamic": true}}, "storedSource": {said}}}"#);
+        Definition::parse(Kind::Search, json(&d).as_doc())
+    };
+    let search = json(r#"{"exists": {"path": "a"}, "returnStoredSource": true}"#);
+    let search = Search::parse(search.as_doc(), false).unwrap();
+    let given = |said: &str| search.stored(&stored(said).unwrap());
+    assert!(given("true").unwrap().is_none());
+    assert!(given(r#"{"exclude": ["_id"]}"#).unwrap().is_none());
+    assert!(given("false").is_err(), "nothing is stored");
+    for (said, want) in [
+        (
+            r#"{"include": ["a.b", "c", "a", "a-b", "c"]}"#,
+            r#"{"a": 1, "a-b": 1, "c": 1}"#,
+        ),
+        (r#"{"exclude": ["_id", "b.c"]}"#, r#"{"b.c": 0}"#),
+    ] {
+        assert_eq!(given(said).unwrap(), Some(json(want)), "{said}");
+    }
+    for bad in [
+        "1",
+        "{}",
+        r#"{"include": []}"#,
+        r#"{"include": ["a"], "exclude": ["b"]}"#,
+        r#"{"include": [3]}"#,
+        r#"{"include": ["a..b"]}"#,
+        r#"{"exclude": ["$a"]}"#,
+    ] {
+        assert!(stored(bad).is_err(), "{bad}");
+    }
+}

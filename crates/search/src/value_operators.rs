@@ -119,14 +119,12 @@ pub(crate) fn range(f: &Fields<'_>) -> Result<Operator> {
 pub(crate) fn near(f: &Fields<'_>) -> Result<Operator> {
     let paths = plain_paths(f)?;
     let origin = f.required("origin")?;
-    let (kind, at) = match (origin.as_date(), origin.to_f64()) {
-        (Some(millis), _) => (crate::terms::kind::DATE, millis as f64),
+    let at = match (origin.as_date(), origin.to_f64()) {
+        (Some(millis), _) => Some((crate::terms::kind::DATE, millis as f64)),
         (None, Some(n)) if origin.is_number() && origin.as_decimal().is_none() => {
-            (crate::terms::kind::NUMBER, n)
+            Some((crate::terms::kind::NUMBER, n))
         }
-        _ if origin.as_doc().is_some() => {
-            return Err(wrong("\"near\" over points is not supported yet"));
-        }
+        _ if origin.as_doc().is_some() => None,
         _ => {
             return Err(wrong(format!(
                 "\"{}\" must be a number, date or point",
@@ -141,16 +139,24 @@ pub(crate) fn near(f: &Fields<'_>) -> Result<Operator> {
     let Some(pivot) = pivot else {
         return Err(wrong(format!("\"{}\" must be a number", f.name("pivot"))));
     };
-    if !(pivot > 0.0 && pivot.is_finite() && at.is_finite()) {
+    let finite = at.is_none_or(|(_, at)| at.is_finite());
+    if !(pivot > 0.0 && pivot.is_finite() && finite) {
         return Err(wrong(format!(
             "\"{}\" must be positive and finite",
             f.name("pivot")
         )));
     }
-    Ok(Operator::Near {
-        paths,
-        kind,
-        origin: at,
-        pivot,
+    Ok(match at {
+        Some((kind, origin)) => Operator::Near {
+            paths,
+            kind,
+            origin,
+            pivot,
+        },
+        None => Operator::NearPoint {
+            paths,
+            near: crate::places::near(f, "origin")?,
+            pivot,
+        },
     })
 }

@@ -3,12 +3,14 @@
 use crate::compiler::{Compiler, Made};
 use crate::definition::Kind;
 use crate::operator::Bounds;
+use crate::places::{Place, shape_of};
 use crate::problem::wrong;
 use crate::set::{ScoredQuery, SetQuery, TermRange};
 use crate::terms::{asked, date_of, kind, number_of, value_prefix};
 use bson::Value;
 use errors::Result;
 use errors::operation::step;
+use geo::Near;
 use std::ops::Bound;
 use tantivy::query::EmptyQuery;
 
@@ -106,6 +108,50 @@ impl Compiler<'_, '_> {
         });
         let ranges: Vec<TermRange> = ranges.collect();
         self.set(&ranges, &|term| !is_nan(term))
+    }
+
+    pub(crate) fn place(&mut self, paths: &[String], place: &Place, shapes: bool) -> Result<Made> {
+        let definition = &self.snapshot.definition;
+        for path in paths {
+            let indexed = definition.at(path).0.and_then(|t| t.geo);
+            match (indexed, shapes) {
+                (None, _) => {
+                    return Err(wrong(format!("Path \"{path}\" needs to be indexed as geo")));
+                }
+                (Some(false), true) => {
+                    return Err(wrong(format!(
+                        "Path \"{path}\" needs to be indexed as geo with indexShapes"
+                    )));
+                }
+                _ => {}
+            }
+        }
+        let ranges = self.shapes(paths);
+        let from = value_prefix(0, kind::GEO).len();
+        self.set(&ranges, &|term| {
+            let shape = term.get(from..).and_then(shape_of);
+            shape.is_some_and(|s| place.has(s))
+        })
+    }
+
+    pub(crate) fn near_point(&mut self, paths: &[String], near: &Near, pivot: f64) -> Result<Made> {
+        let ranges = self.shapes(paths);
+        let from = value_prefix(0, kind::GEO).len();
+        let score = |term: &[u8]| {
+            let shape = term.get(from..).and_then(shape_of);
+            let distance = shape.map_or(f64::INFINITY, |s| near.distance(&s));
+            (pivot / (pivot + distance)) as f32
+        };
+        let found = ScoredQuery::of(&self.snapshot.searcher, &ranges, self.room, &score)?;
+        Ok(Box::new(found))
+    }
+
+    fn shapes(&self, paths: &[String]) -> Vec<TermRange> {
+        let field = self.snapshot.fields.values;
+        let numbers = self.numbers(paths);
+        numbers
+            .map(|path| TermRange::prefix(field, &value_prefix(path, kind::GEO)))
+            .collect()
     }
 
     pub(crate) fn near(

@@ -15,7 +15,8 @@ use query::expr::{ParseEnv, Vars};
 use query::filter::Filter;
 use query::metadata::Metadata;
 use query::pipeline::{
-    self, IdleVisitor, PipelineHost, SearchKind, SearchStage, Share, Source, search,
+    self, IdleVisitor, Namespace, ParseCtx, Pipeline, PipelineHost, SearchKind, SearchStage, Share,
+    Source, search,
 };
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -67,6 +68,7 @@ pub(crate) fn found(
     let mut held = engine.stage_memory.share();
     let shown = Shown::of(stage)?;
     let reader = Reader::of(ctx);
+    let projection = search.stored(open.definition())?;
     if stage.kind == SearchKind::Meta {
         let meta = within(ctx, &index, &mut held, |room| match shown {
             None => search.meta(open.snapshot(), room, None),
@@ -102,10 +104,21 @@ pub(crate) fn found(
         Some(by) => search::sorted(rows, by.as_doc(), limit.filter(|_| view.is_none()))?,
         None => rows,
     };
+    let rows = match projection {
+        Some(projection) => projected(&stage.ns, &projection)?.attach(0, rows, vars),
+        None => rows,
+    };
     Ok(match view {
         Some(v) => v.pipeline.attach(0, rows, vars),
         None => rows,
     })
+}
+
+/// The stage that leaves of documents what an index has stored.
+fn projected(ns: &Namespace, projection: &DocBuf) -> Result<Pipeline> {
+    let stages = bson::array![doc! {"$project": projection.clone()}];
+    let context = ParseCtx::new(&ns.db, Some(&ns.coll), ParseEnv::new());
+    Pipeline::parse(stages.as_val(), &context)
 }
 
 /// `$vectorSearch`. `above`: what comes on top of its results.

@@ -62,9 +62,13 @@ impl SearchStage {
         };
         let bad = ["scoreDetails", "returnStoredSource"].into_iter();
         let mut bad = bad.filter_map(|name| Some((name, d.get(name)?)));
-        if let Some((name, v)) = bad.find(|(_, v)| v.as_bool().is_none())
-            && kind != SearchKind::Vector
-        {
+        // Of the others the index says so itself.
+        let checked = |name: &str| match kind {
+            SearchKind::Search => true,
+            SearchKind::Meta => name == "scoreDetails",
+            SearchKind::Vector => false,
+        };
+        if let Some((name, v)) = bad.find(|(name, v)| v.as_bool().is_none() && checked(name)) {
             bail!(
                 13111,
                 "wrong type for field ({name}) {} != bool",
