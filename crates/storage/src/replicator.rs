@@ -127,13 +127,19 @@ impl FlushGate {
     pub(crate) fn pass(&self) {
         let applied = self.applied.load(Ordering::Acquire);
         let mut lock = self.lock.lock();
-        let reached = || {
-            let synced = self.synced.load(Ordering::Acquire);
-            self.allowed.load(Ordering::Acquire).min(synced)
-        };
-        while reached() < applied {
+        while self.reached() < applied {
             self.changed.wait_for(&mut lock, LOOK);
         }
+    }
+
+    /// Whether a flush would not wait. Who has stopped the set asks before a flush: nobody lets it go on.
+    pub(crate) fn is_open(&self) -> bool {
+        self.reached() >= self.applied.load(Ordering::Acquire)
+    }
+
+    fn reached(&self) -> u64 {
+        let synced = self.synced.load(Ordering::Acquire);
+        self.allowed.load(Ordering::Acquire).min(synced)
     }
 }
 
@@ -148,7 +154,9 @@ mod tests {
         gate.allow(4);
         gate.applying(4);
         gate.pass();
+        assert!(gate.is_open());
         gate.applying(6);
+        assert!(!gate.is_open());
         let (told, passed) = std::sync::mpsc::channel();
         let flush = gate.clone();
         let thread = std::thread::spawn(move || {

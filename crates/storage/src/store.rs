@@ -689,7 +689,10 @@ impl Store {
         self.keeper.stop();
         self.log.wait_durable(self.log.last_index())?;
         // What no majority has must not be on disk.
-        if self.engine.gate().allowed() >= self.last_index() {
+        let gate = self.engine.gate();
+        // Who tells it may not have had its turn yet.
+        gate.synced(self.log.durable_index());
+        if gate.allowed() >= self.last_index() && gate.is_open() {
             self.engine.flush()?;
         }
         maintenance::trim_log(&self.log, &self.engine)
