@@ -638,6 +638,54 @@ fn a_watched_plan_reads_no_more_than_was_asked_for() {
     assert!(ctx.examined.docs <= 5, "{}", ctx.examined.docs);
 }
 
+/// Entries of two fields lie in the order of `d` behind `h`: those whose `d` is great come last, and first by the index that
+/// narrows less.
+#[test]
+fn a_limit_that_comes_late_is_joined_by_a_wider_index() {
+    let document = |i: usize| {
+        let (h, g) = (i % 5, i / 5 % 10);
+        d(&format!(
+            r#"{{"_id":{i},"d":{i},"e":{i},"g":{g},"h":{h},"f":7}}"#
+        ))
+    };
+    let docs: Vec<DocBuf> = (0..100_000).map(document).collect();
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(&dir);
+    insert(&engine, &docs);
+    let keys = [r#"{"h":1,"g":1,"f":1}"#, r#"{"h":-1,"e":1}"#];
+    keys.iter().for_each(|key| create_index(&engine, key));
+    let db = Db {
+        engine,
+        kinds: Vec::new(),
+        indexes: keys.map(String::from).to_vec(),
+        docs,
+        _dir: dir,
+    };
+    let filter = r#"{"g":3,"d":{"$gte":98000}}"#;
+    for skip in [0, 3, 30] {
+        let q = Query {
+            filter: Filter::parse(d(filter).as_doc(), &ParseEnv::default()).unwrap(),
+            sort: SortPattern::parse(d(r#"{"h":1}"#).as_doc()).ok(),
+            text: filter.to_string(),
+            filtered: Vec::new(),
+            ordered: None,
+            limit: Some(10),
+            skip,
+        };
+        let by = |n: usize| db.run(&q, Some(Hint::Name(db.indexes[n].clone())));
+        let (narrow, wide) = (by(0), by(1));
+        assert!(narrow.cost > 4 * wide.cost, "{} {}", narrow.cost, wide.cost);
+        let chosen = db.run(&q, None);
+        let all = chosen.cost + chosen.planning;
+        println!(
+            "skip {skip}: {all} reads, {} by the wider, {} by the narrower",
+            wide.cost, narrow.cost
+        );
+        assert!(all <= 10 * wide.cost + 200, "{all} of {}", wide.cost);
+        same(&q, &chosen, &wide);
+    }
+}
+
 /// A collection of which one query is answered by an index alone, after a race.
 fn raced() -> (Db, Filter) {
     let db = misleading();

@@ -59,6 +59,9 @@ const FREE_READS: f64 = 30.0;
 /// much as far as is known. Others join when the plan has read more than was thought.
 const NEAR: f64 = 4.0;
 
+/// So many plans that read more in all may join one that a limit ends.
+const MOST_WIDER: usize = 2;
+
 /// One way to answer the query.
 pub(crate) struct Candidate {
     pub access: Access,
@@ -143,7 +146,7 @@ fn choose_by(req: &PlanRequest<'_>, work: &Work<'_>) -> Result<Choice> {
         return p.between_limits(hinted).map(Choice::only);
     }
     if req.filter.is_never() {
-        return Ok(Choice::only(Plan::new(Access::Eof, Filter::all())));
+        return Ok(Choice::only(Plan::nothing()));
     }
     let root = req.filter.root();
     if text {
@@ -214,9 +217,13 @@ impl<'p> Planner<'p> {
     /// The cheapest plan, and the others.
     fn choice(&self, root: &Node) -> Choice {
         let mut all = self.candidates(root);
-        if let Some(plain) = self.plain(&mut all) {
-            let scan = || self.scan(root, self.scan_reversed(), true);
-            return Choice::only(self.finish(plain.unwrap_or_else(scan)));
+        let mut wider = Vec::new();
+        if let Some(plain) = self.plain(&mut all, &mut wider) {
+            let best = plain.unwrap_or_else(|| self.scan(root, self.scan_reversed(), true));
+            return Choice {
+                wider: self.joining(&best, wider),
+                ..Choice::only(self.finish(best))
+            };
         }
         let mut ranked = self.ranked(all).into_iter();
         let Some((best, cost)) = ranked.next() else {
@@ -238,11 +245,25 @@ impl<'p> Planner<'p> {
         Choice {
             estimated: Some((best.reads(), cost)),
             others: ranked.map(other).collect(),
+            wider: self.joining(&best, wider),
             watch: is_watched.then(|| cost.most_reads()),
             plan: self.finish(best),
             counted: 0,
             nanos: 0,
         }
+    }
+
+    /// Those of the wider candidates that may come to their end before `best`: a limit ends them, and how soon only the
+    /// documents tell.
+    fn joining(&self, best: &Candidate, wider: Vec<Candidate>) -> Vec<Plan> {
+        let limited = self.req.limit.is_some_and(|l| l > 0);
+        if !limited || best.decides() || self.sort.is_some() && !best.sorted {
+            return Vec::new();
+        }
+        let ordered = wider
+            .into_iter()
+            .filter(|c| self.sort.is_none() || c.sorted);
+        ordered.take(MOST_WIDER).map(|c| self.finish(c)).collect()
     }
 
     /// The cheapest candidate that uses bounds or gives the order.

@@ -139,6 +139,9 @@ pub struct Choice {
     pub estimated: Option<(Reads, Cost)>,
     /// The best first.
     pub others: Vec<Estimated>,
+    /// Plans whose entries are more than those of `plan` when all are read, and lie in another order. Where a limit ends the
+    /// scan one of them may come to its end sooner: they join when `plan` has read much and given nothing.
+    pub wider: Vec<Plan>,
     /// After how many reads without an end the plan has disappointed, and others join it. `None`: it goes to its end.
     pub watch: Option<u64>,
     /// How many entries were counted to choose, where somebody tells.
@@ -153,6 +156,7 @@ impl Choice {
             plan,
             estimated: None,
             others: Vec::new(),
+            wider: Vec::new(),
             watch: None,
             counted: 0,
             nanos: 0,
@@ -333,6 +337,11 @@ impl Plan {
         let mut form = vec![u32::from(self.sort.is_some())];
         self.access.add_form(&mut form);
         form
+    }
+
+    /// Reads and gives nothing.
+    pub fn nothing() -> Plan {
+        Plan::new(Access::Eof, Filter::all())
     }
 
     pub(crate) fn new(access: Access, residual: Filter) -> Plan {

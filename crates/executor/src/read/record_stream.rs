@@ -3,7 +3,7 @@
 //!
 //! Between batches of a cursor only the snapshot is held ([`RecordStream::release`]).
 
-use self::race::Kept;
+use self::race::{Kept, Late};
 use self::top_k::Narrow;
 use crate::examined::Examined;
 use crate::op::OpCtx;
@@ -17,7 +17,7 @@ use crate::read::step::{Current, KEPT_BYTES, Step, test};
 use crate::records;
 use bson::Doc;
 use catalog::Collection;
-use errors::{Error, Result};
+use errors::{Error, Result, Stop};
 use planner::{Choice, Plan, Reads};
 use query::sort::SortPattern;
 use std::sync::Arc;
@@ -72,6 +72,8 @@ pub struct RecordStream {
     /// the sort has already left out.
     will_skip: u64,
     passed: u64,
+    /// Who joins as long as nothing was given.
+    late: Option<Box<Late>>,
     pub examined: Examined,
     /// The peak memory of the sort in bytes, and the number of rows it saw.
     pub sort_bytes: usize,
@@ -115,8 +117,10 @@ impl RecordStream {
             match is_watched || choice.watch.is_none() && choice.others.iter().any(|o| o.rival) {
                 true => race::race(ctx, view, coll, choice, req)?,
                 false => {
+                    let late = Late::of(choice.wider, req).filter(|_| !ctx.only_plans);
                     let (plan, vars) = (Arc::new(choice.plan), req.vars.clone());
-                    RecordStream::with_plan(ctx, view, coll, plan, req.limit, vars)?
+                    let rows = RecordStream::with_plan(ctx, view, coll, plan, req.limit, vars)?;
+                    RecordStream { late, ..rows }
                 }
             };
         rows.examined.planning += counted;
@@ -176,6 +180,7 @@ impl RecordStream {
             disk_use: ctx.disk_use,
             will_skip: 0,
             passed: 0,
+            late: None,
             examined: Examined::default(),
             sort_bytes: 0,
             sort_rows: 0,
@@ -184,6 +189,40 @@ impl RecordStream {
 
     /// To the next result; `false` at the end.
     pub fn next(&mut self, ctx: &mut OpCtx) -> Result<bool> {
+        match self.late {
+            None => self.next_counted(ctx),
+            Some(_) => self.next_or_join(ctx),
+        }
+    }
+
+    /// As long as nothing was given: when much was read for that, others join, and the stream becomes that of the one which
+    /// wins.
+    fn next_or_join(&mut self, ctx: &mut OpCtx) -> Result<bool> {
+        loop {
+            let left = Late::AFTER.saturating_sub(race::cost(&self.examined));
+            if left == 0 {
+                ctx.need_worker()?;
+                let late = self.late.take();
+                race::join(ctx, self, late.map(|l| *l).unwrap_or_default())?;
+                return self.next_counted(ctx);
+            }
+            // An event loop ends its turns itself.
+            let turns = !ctx.may_offload();
+            if turns {
+                ctx.begin_turn(left);
+            }
+            let more = self.next_counted(ctx);
+            if turns && ctx.end_turn() && more.as_ref().is_err_and(Stop::is_suspension) {
+                continue;
+            }
+            if matches!(more, Ok(true)) {
+                self.late = None;
+            }
+            return more;
+        }
+    }
+
+    fn next_counted(&mut self, ctx: &mut OpCtx) -> Result<bool> {
         let before = self.examined;
         let more = match self.order {
             Order::There => self.next_unsorted(ctx),
@@ -196,6 +235,12 @@ impl RecordStream {
 
     /// Skips up to `n` results. Records are not fetched where order and index alone decide.
     pub fn skip(&mut self, ctx: &mut OpCtx, n: &mut u64) -> Result<()> {
+        while self.late.is_some() && *n > 0 {
+            *n = match self.next(ctx)? {
+                true => *n - 1,
+                false => 0,
+            };
+        }
         let before = self.examined;
         let skipped = self.pass_over(ctx, n);
         ctx.examined.keys += self.examined.keys - before.keys;

@@ -2,7 +2,7 @@
 //!
 //! Costs are counted in reads of one index key. The store is asked about sizes only where there is
 //! a choice that is not plain: a candidate whose entries are among those of another's is the better
-//! one ([`Planner::drop_wider`]), and nothing is better than a unique index that is given whole.
+//! one ([`Planner::part_wider`]), and nothing is better than a unique index that is given whole.
 //!
 //! Without a limit a scan goes to its end, and its cost is known when its entries are counted. With
 //! one it ends where enough documents have matched. Where the documents decide, how soon that is
@@ -38,7 +38,7 @@ impl Candidate {
     }
 
     /// What it reads is among the results, whatever the documents hold.
-    fn decides(&self) -> bool {
+    pub(super) fn decides(&self) -> bool {
         self.residual.is_trivial() && !matches!(self.access, Access::Or(_) | Access::Merge(..))
     }
 
@@ -53,16 +53,21 @@ impl Candidate {
 impl Planner<'_> {
     /// The cheapest of some candidates.
     pub(super) fn cheapest(&self, mut all: Vec<Candidate>) -> Option<Candidate> {
-        match self.plain(&mut all) {
+        match self.plain(&mut all, &mut Vec::new()) {
             Some(one) => one,
             None => self.ranked(all).into_iter().next().map(|(c, _)| c),
         }
     }
 
-    /// The candidate that is the best whatever the sizes are; `None`: they have to be known.
-    pub(super) fn plain(&self, all: &mut Vec<Candidate>) -> Option<Option<Candidate>> {
+    /// The candidate that is the best whatever the sizes are; `None`: they have to be known. What reads more than another goes
+    /// to `wider`.
+    pub(super) fn plain(
+        &self,
+        all: &mut Vec<Candidate>,
+        wider: &mut Vec<Candidate>,
+    ) -> Option<Option<Candidate>> {
         if all.len() > 1 {
-            self.drop_wider(all);
+            self.part_wider(all, wider);
         }
         if all.len() <= 1 {
             return Some(all.pop());
@@ -113,11 +118,11 @@ impl Planner<'_> {
         self.req.indexes.iter().find(|i| i.id == index)
     }
 
-    /// Leaves out candidates that read what another reads, and more.
-    fn drop_wider(&self, all: &mut Vec<Candidate>) {
+    /// Parts from the rest the candidates that read what another reads, and more.
+    fn part_wider(&self, all: &mut Vec<Candidate>, wider: &mut Vec<Candidate>) {
         let mut i = 0;
         while i < all.len() {
-            let wider = (0..all.len()).any(|j| {
+            let is_wider = (0..all.len()).any(|j| {
                 let (Some(a), Some(b)) = (all.get(j), all.get(i)) else {
                     return false;
                 };
@@ -125,8 +130,8 @@ impl Planner<'_> {
                     && self.within(a, b)
                     && (!self.within(b, a) || self.by_form(a, b).then(j.cmp(&i)).is_lt())
             });
-            if wider {
-                all.remove(i);
+            if is_wider {
+                wider.push(all.remove(i));
             } else {
                 i += 1;
             }

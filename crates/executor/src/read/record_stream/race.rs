@@ -1,7 +1,8 @@
 //! A race of plans: where only running them can tell which is the best, the plan that was chosen and
 //! its rivals run in turns until one has the first batch. Without a limit a plan whose entries were too
 //! many to count is watched: others that may be as good run beside it in short turns, and all others join
-//! when it has read more than was thought.
+//! when it has read more than was thought. With a limit those join late that read more in all, but in another order: when the
+//! one chosen has read much and given nothing ([`join`]).
 //!
 //! What the winner found is kept, and given first; it goes on from there. So nothing is read twice by
 //! it, and nothing is given twice. Which plan has won is remembered for the shape of the query
@@ -50,6 +51,34 @@ pub(super) struct Kept {
     then: Box<Order>,
 }
 
+/// Plans that join one which has read much and given nothing.
+#[derive(Default)]
+pub(super) struct Late {
+    plans: Vec<Plan>,
+    limit: Option<u64>,
+}
+
+impl Late {
+    /// What the one chosen may read before others join it, in entries.
+    pub(super) const AFTER: u64 = 512;
+
+    /// `None` where nobody is to join.
+    pub(super) fn of(plans: Vec<Plan>, req: &ReadRequest) -> Option<Box<Late>> {
+        let limit = req.limit;
+        (!plans.is_empty()).then(|| Box::new(Late { plans, limit }))
+    }
+}
+
+/// How the turns of a race grow, and who has the longer ones.
+struct Pace {
+    /// The end of the first turn, in reads of one entry.
+    turn: u64,
+    /// The first plan's turns are so many times as long as those of the others,
+    of_first: u64,
+    /// until it disappoints: then they are alike.
+    alike: bool,
+}
+
 /// One plan that runs.
 struct Runner {
     stream: RecordStream,
@@ -59,7 +88,7 @@ struct Runner {
     favourite: bool,
     /// It runs from the beginning, and not only when the first has disappointed.
     begins: bool,
-    /// What it may read before it has disappointed; `None` of a race with a limit.
+    /// What it may read before it has disappointed; `None`: nobody waits for that.
     watch: Option<u64>,
     ended: bool,
     failed: Option<Stop>,
@@ -140,12 +169,18 @@ pub(super) fn race(
     let key = req.plan_key(&coll);
     let cached = coll.plan_cache.find(&key);
     let watched = choice.watch;
+    let late = (!choice.wider.is_empty()).then_some(Late::AFTER);
     let rivals = choice
         .others
         .into_iter()
         .filter(|o| o.rival || watched.is_some());
-    let rivals = rivals.map(|o| (o.plan, o.rival, watched.map(|_| o.cost.most_reads())));
-    let plans = std::iter::once((choice.plan, true, watched)).chain(rivals.take(MOST_RIVALS));
+    let rivals = rivals.map(|o| {
+        let most = watched.map(|_| o.cost.most_reads());
+        (o.plan, o.rival, most.or(late))
+    });
+    let wider = choice.wider.into_iter().map(|plan| (plan, false, late));
+    let rivals = rivals.chain(wider).take(MOST_RIVALS);
+    let plans = std::iter::once((choice.plan, true, watched.or(late))).chain(rivals);
     let mut runners = Vec::with_capacity(1 + MOST_RIVALS);
     for (plan, begins, watch) in plans {
         let favourite = cached.as_ref().is_some_and(|c| c.form == plan.form());
@@ -157,14 +192,85 @@ pub(super) fn race(
     runners.sort_by_key(|r| !r.favourite);
     let wanted = req.limit.map_or(BATCH, |l| l.clamp(1, BATCH));
     let before = ctx.examined;
-    let won = run(ctx, &mut runners, wanted, req.limit.is_some())?;
+    let is_favourite = runners.first().is_some_and(|r| r.favourite);
+    let pace = Pace {
+        turn: match watched {
+            Some(_) if req.limit.is_none() => FIRST_WATCHED_TURN,
+            _ => FIRST_TURN,
+        },
+        of_first: match watched {
+            Some(_) => OF_WATCHED,
+            None if is_favourite => OF_WINNER,
+            None => OF_LIKELY,
+        },
+        alike: watched.is_some(),
+    };
+    let won = run(ctx, &mut runners, wanted, pace)?;
     let all = runners.iter().map(Runner::cost).sum::<u64>();
     let mut winner = runners.swap_remove(won);
     winner.stream.examined.planning = all.saturating_sub(winner.cost());
     note(ctx.engine, &coll, key, cached.is_some(), &mut winner, req);
     ctx.examined = before;
     ctx.examined.add(winner.stream.examined);
-    Ok(winner.keep(ctx))
+    let stream = winner.keep();
+    stream.is_run(ctx);
+    Ok(stream)
+}
+
+/// Others run beside a stream that has given nothing; it becomes the stream of the one that wins.
+pub(super) fn join(ctx: &mut OpCtx, stream: &mut RecordStream, late: Late) -> Result<()> {
+    // Nothing may be lost half-way, and it may take long.
+    ctx.need_worker()?;
+    let begin = |plan: Plan| {
+        let (view, coll) = (stream.view.clone(), stream.coll.clone());
+        RecordStream::begin(
+            ctx,
+            view,
+            coll,
+            Arc::new(plan),
+            late.limit,
+            stream.vars.clone(),
+        )
+    };
+    let nothing = begin(Plan::nothing())?;
+    let others = late.plans.into_iter().map(begin);
+    let others = others.collect::<Result<Vec<_>>>()?;
+    let first = std::mem::replace(stream, nothing);
+    let (before, read) = (ctx.examined, first.examined);
+    let pace = Pace {
+        turn: (cost(&read) as f64 * GROWTH) as u64,
+        of_first: OF_WATCHED,
+        alike: false,
+    };
+    let all = std::iter::once(first).chain(others);
+    let mut runners: Vec<Runner> = all.map(|s| Runner::new(s, false, true, None)).collect();
+    let wanted = late.limit.map_or(BATCH, |l| l.clamp(1, BATCH));
+    let won = run(ctx, &mut runners, wanted, pace)?;
+    let all = runners.iter().map(Runner::cost).sum::<u64>();
+    let mut winner = runners.swap_remove(won);
+    let planning = all.saturating_sub(winner.cost());
+    winner.stream.examined.planning = read.planning + planning;
+    winner.stream.examined.raced = 1;
+    // What the first has read before is of the winner, or of choosing it.
+    let of_winner = winner.stream.examined;
+    ctx.examined = Examined {
+        keys: before.keys.saturating_sub(read.keys) + of_winner.keys,
+        docs: before.docs.saturating_sub(read.docs) + of_winner.docs,
+        planning: before.planning + planning,
+        raced: before.raced + 1,
+        ..before
+    };
+    *stream = winner.keep();
+    if won != 0 {
+        ctx.plan = None;
+        stream.is_run(ctx);
+    }
+    Ok(())
+}
+
+/// What was examined, in reads of one entry.
+pub(super) fn cost(x: &Examined) -> u64 {
+    x.keys + x.docs * FETCH
 }
 
 /// Remembers what won, and counts it; `known`: a race of the shape was won before.
@@ -193,24 +299,15 @@ fn note(
 }
 
 /// Lets each run in its turn until one has what is wanted; which that is.
-fn run(ctx: &mut OpCtx, runners: &mut [Runner], wanted: u64, limited: bool) -> Result<usize> {
-    let first = runners.first();
-    let watch = first.and_then(|r| r.watch);
-    let of_first = match first {
-        _ if watch.is_some() => OF_WATCHED,
-        Some(r) if r.favourite => OF_WINNER,
-        _ => OF_LIKELY,
-    };
-    let mut turn = match watch {
-        Some(_) if !limited => FIRST_WATCHED_TURN,
-        _ => FIRST_TURN,
-    };
+fn run(ctx: &mut OpCtx, runners: &mut [Runner], wanted: u64, pace: Pace) -> Result<usize> {
+    let mut turn = pace.turn;
     loop {
         let has_disappointed = runners.first().is_some_and(Runner::has_disappointed);
-        let others = if has_disappointed {
+        let is_stuck = runners.first().is_some_and(|r| r.failed.is_some());
+        let others = if is_stuck || has_disappointed && pace.alike {
             turn
         } else {
-            turn / of_first
+            turn / pace.of_first
         };
         let mut alive = 0;
         for (i, r) in runners.iter_mut().enumerate() {
@@ -255,8 +352,7 @@ impl Runner {
     }
 
     fn cost(&self) -> u64 {
-        let x = &self.stream.examined;
-        x.keys + x.docs * FETCH
+        cost(&self.stream.examined)
     }
 
     /// Whether it has read more than was thought, or cannot go on: others have to.
@@ -296,7 +392,7 @@ impl Runner {
     }
 
     /// The stream, which gives the rows that are there first.
-    fn keep(self, ctx: &mut OpCtx) -> RecordStream {
+    fn keep(self) -> RecordStream {
         let mut stream = self.stream;
         let then = Box::new(std::mem::replace(&mut stream.order, Order::There));
         stream.order = Order::Kept(Kept {
@@ -304,7 +400,6 @@ impl Runner {
             then,
         });
         stream.current = Current::None;
-        stream.is_run(ctx);
         stream
     }
 }
