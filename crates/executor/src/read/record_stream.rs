@@ -198,28 +198,27 @@ impl RecordStream {
     /// As long as nothing was given: when much was read for that, others join, and the stream becomes that of the one which
     /// wins.
     fn next_or_join(&mut self, ctx: &mut OpCtx) -> Result<bool> {
-        loop {
+        let more = loop {
+            // An event loop ends its turns itself, and a worker goes on.
+            if ctx.may_offload() {
+                break self.next_counted(ctx);
+            }
             let left = Late::AFTER.saturating_sub(race::cost(&self.examined));
             if left == 0 {
-                ctx.need_worker()?;
                 let late = self.late.take();
                 race::join(ctx, self, late.map(|l| *l).unwrap_or_default())?;
-                return self.next_counted(ctx);
+                break self.next_counted(ctx);
             }
-            // An event loop ends its turns itself.
-            let turns = !ctx.may_offload();
-            if turns {
-                ctx.begin_turn(left);
-            }
+            ctx.begin_turn(left);
             let more = self.next_counted(ctx);
-            if turns && ctx.end_turn() && more.as_ref().is_err_and(Stop::is_suspension) {
-                continue;
+            if !(ctx.end_turn() && more.as_ref().is_err_and(Stop::is_suspension)) {
+                break more;
             }
-            if matches!(more, Ok(true)) {
-                self.late = None;
-            }
-            return more;
+        };
+        if matches!(more, Ok(true)) {
+            self.late = None;
         }
+        more
     }
 
     fn next_counted(&mut self, ctx: &mut OpCtx) -> Result<bool> {

@@ -60,7 +60,7 @@ pub(super) struct Late {
 
 impl Late {
     /// What the one chosen may read before others join it, in entries.
-    pub(super) const AFTER: u64 = 512;
+    pub(super) const AFTER: u64 = 160;
 
     /// `None` where nobody is to join.
     pub(super) fn of(plans: Vec<Plan>, req: &ReadRequest) -> Option<Box<Late>> {
@@ -245,7 +245,10 @@ pub(super) fn join(ctx: &mut OpCtx, stream: &mut RecordStream, late: Late) -> Re
     let all = std::iter::once(first).chain(others);
     let mut runners: Vec<Runner> = all.map(|s| Runner::new(s, false, true, None)).collect();
     let wanted = late.limit.map_or(BATCH, |l| l.clamp(1, BATCH));
-    let won = run(ctx, &mut runners, wanted, pace)?;
+    let won = match catch_up(ctx, &mut runners, wanted)? {
+        Some(won) => won,
+        None => run(ctx, &mut runners, wanted, pace)?,
+    };
     let all = runners.iter().map(Runner::cost).sum::<u64>();
     let mut winner = runners.swap_remove(won);
     let planning = all.saturating_sub(winner.cost());
@@ -266,6 +269,17 @@ pub(super) fn join(ctx: &mut OpCtx, stream: &mut RecordStream, late: Late) -> Re
         stream.is_run(ctx);
     }
     Ok(())
+}
+
+/// Lets those that have joined read what is theirs of what the first has read; which of them has what is wanted.
+fn catch_up(ctx: &mut OpCtx, runners: &mut [Runner], wanted: u64) -> Result<Option<usize>> {
+    let read = runners.first().map_or(0, Runner::cost);
+    for (i, r) in runners.iter_mut().enumerate().skip(1) {
+        if r.run(ctx, read / OF_WATCHED, wanted)? {
+            return Ok(Some(i));
+        }
+    }
+    Ok(None)
 }
 
 /// What was examined, in reads of one entry.
