@@ -245,10 +245,13 @@ fn open(
         // The cursor belongs to the view: the collection below may be dropped.
         return Ok((opened.0, None));
     }
+    // Each of these steps goes through the whole pipeline, which may have megabytes.
     let optimized = pipeline.optimized();
+    ctx.check()?;
     let resolved = geo_near::resolved(ctx, &full, &optimized, vars)?;
     let mut pipeline = resolved;
     let mut begun = begin(ctx, &full, &pipeline, vars, hint.clone())?;
+    ctx.check()?;
     if matches!(asked, Asked::First)
         && let Some(better) = turned_round(ctx, &begun, &pipeline, vars, hint.as_ref())?
     {
@@ -306,6 +309,7 @@ pub(crate) fn begin(
     hint: Option<Hint>,
 ) -> Result<Begun> {
     let push = pipeline.pushdown();
+    ctx.check()?;
     let (view, coll) = ctx.view(ns);
     if pipeline.searches_text(push.consumed) {
         bail!(

@@ -32,7 +32,7 @@ use super::lookup::Lookup;
 use super::parse::coalesce;
 use super::union_with::UnionWith;
 use super::{Op, Pipeline, Stage};
-use errors::{Result, bail};
+use errors::{Result, bail, operation};
 use std::sync::Arc;
 
 pub(super) const INHIBIT: &str = "$_internalInhibitOptimization";
@@ -83,7 +83,8 @@ impl Pipeline {
     }
 
     fn optimized_by(&self, rules: &[(&str, Rule)]) -> Pipeline {
-        if self.optimized || self.stages.is_empty() {
+        // What has to end is not made better: whoever asks next ends it.
+        if self.optimized || self.stages.is_empty() || operation::step().is_err() {
             return self.clone();
         }
         // First the pipelines inside, whose filters a `$facet` may share.

@@ -9,7 +9,7 @@ use crate::expr::ParseEnv;
 use crate::filter::{Filter, Node};
 use crate::transform::Transform;
 use bson::{DocBuf, Val, Writer};
-use memchr::memmem;
+use memchr::memchr_iter;
 use std::sync::Arc;
 
 /// Before a `$facet` whose pipelines all begin with filters goes what one of them must find.
@@ -96,7 +96,11 @@ const BY_CHANCE: [&[u8]; 6] = [
 /// Whether what is specified so gives the same each time it is run. A text that only looks like
 /// chance counts as such.
 pub(in super::super) fn gives_the_same(spec: Val<'_>) -> bool {
-    !(BY_CHANCE.iter()).any(|name| memmem::find(spec.bytes, name).is_some())
+    let begins = |at: usize| {
+        let rest = spec.bytes.get(at..).unwrap_or_default();
+        BY_CHANCE.iter().any(|name| rest.starts_with(name))
+    };
+    !memchr_iter(b'$', spec.bytes).any(begins)
 }
 
 /// A `$lookup` of the same text as one before it takes what that has found, where both the fields
