@@ -51,6 +51,7 @@ pub mod reply;
 pub mod report;
 pub mod request;
 pub mod run;
+pub mod scorecard;
 pub mod scratch;
 pub mod short;
 pub mod show;
@@ -62,6 +63,7 @@ pub mod targets;
 pub mod terms;
 pub mod threshold;
 pub mod verdict;
+pub mod veto;
 pub mod ycsb;
 
 use clap::error::ErrorKind;
@@ -93,7 +95,7 @@ enum Command {
     Run(run::Args),
     /// Bring a workload's records in, measured, and leave them.
     Load(run::Args),
-    /// A workload by connections, with peak and knee, then response times at 50, 70 and 90% of the peak.
+    /// A workload by connections, with peak and knee, then response times at 50, 70 and 90% of the least peak.
     Sweep(sweep::Args),
     /// Two targets or two builds in alternating slices: faster, slower or inconclusive.
     Compare(compare::Args),

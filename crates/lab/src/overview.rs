@@ -1,9 +1,11 @@
 //! Results beside each other: those of one study become one with all its targets, and all studies become one table, a row
 //! for a step and a column for a target, with ratios and intervals.
 
-use crate::rates::{Ratio, interval, rates, reach};
+use crate::family;
+use crate::rates::{Ratio, UNDECIDED, Word, interval, rates, reach};
 use crate::report::{Report, Step, TargetInfo};
 use crate::terms::{figure, grouped};
+use crate::veto;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
@@ -155,6 +157,10 @@ pub struct Row {
     pub class: Class,
     /// One for each target; those that did not run it have none.
     pub cells: Vec<Option<Cell>>,
+    /// What one test over all rows decides of the first target against each other one.
+    pub words: Vec<Word>,
+    /// Why nothing is decided of them, whatever the figures are.
+    pub vetoes: Vec<Vec<&'static str>>,
 }
 
 #[derive(Clone, Debug)]
@@ -164,7 +170,8 @@ pub struct Cell {
     rates: Vec<f64>,
     /// CPU microseconds an operation of the server.
     pub cpu_us: Option<f64>,
-    pub noisy: bool,
+    /// Its place among the report's steps, where it is a step.
+    pub step: Option<usize>,
 }
 
 impl Row {
@@ -173,6 +180,15 @@ impl Row {
         let cell = |i: usize| self.cells.get(i)?.as_ref();
         let (first, other) = (cell(0)?, cell(i).filter(|_| i > 0)?);
         Ratio::of(&first.rates, &other.rates)
+    }
+
+    /// The ratio with its interval, and a mark where it is not decided.
+    pub fn told(&self, i: usize) -> Option<(Word, String)> {
+        let ratio = self.ratio(i)?;
+        let word = self.words.get(i).copied().unwrap_or(Word::Open);
+        let open = word == Word::Open && ratio.interval.is_some();
+        let mark = if open { UNDECIDED } else { "" };
+        Some((word, format!("{}{mark}", ratio.text())))
     }
 
     /// The first target's CPU an operation against the other's.
@@ -199,7 +215,31 @@ impl Overview {
         for row in &mut all.rows {
             row.cells.resize(width, None);
         }
+        all.decide(reports);
         all
+    }
+
+    /// One test over all rows and targets; what is vetoed is neither tested nor decided.
+    fn decide(&mut self, reports: &[Report]) {
+        let width = self.targets.len();
+        for row in &mut self.rows {
+            row.words = vec![Word::Open; width];
+            row.vetoes = (0..width).map(|i| vetoes(row, i, reports)).collect();
+        }
+        let mut places = Vec::new();
+        let mut ratios = Vec::new();
+        for (n, row) in self.rows.iter().enumerate() {
+            for i in 1..width {
+                let ratio = row.ratio(i).filter(|_| row.vetoes[i].is_empty());
+                if let Some(ratio) = ratio {
+                    places.push((n, i));
+                    ratios.push(ratio);
+                }
+            }
+        }
+        for ((n, i), word) in places.into_iter().zip(family::decided(&ratios)) {
+            self.rows[n].words[i] = word;
+        }
     }
 
     fn column(&mut self, label: &str) -> usize {
@@ -231,6 +271,8 @@ impl Overview {
                 step: step.to_string(),
                 class,
                 cells: Vec::new(),
+                words: Vec::new(),
+                vetoes: Vec::new(),
             });
             self.rows.len() - 1
         });
@@ -281,7 +323,12 @@ impl Overview {
                     .filter(|o| o.target.as_deref().unwrap_or("–") == target);
                 let best = own.max_by(|a, b| a.per_second.total_cmp(&b.per_second));
                 if let Some(best) = best {
-                    self.put((n, r), (&name, Class::of(best)), target, rate(best, many));
+                    let step = r.steps.iter().position(|s| std::ptr::eq(s, *best));
+                    let cell = Cell {
+                        step,
+                        ..rate(best, many)
+                    };
+                    self.put((n, r), (&name, Class::of(best)), target, cell);
                 }
             }
         }
@@ -306,7 +353,7 @@ impl Overview {
                     false => side.slices_per_second.clone(),
                 },
                 cpu_us: side.cpu_us,
-                noisy: false,
+                step: None,
             };
             let what = (name.as_str(), Class::Other);
             self.put((n, r), what, &subject, cell(&c.subject));
@@ -335,7 +382,7 @@ impl Overview {
                 text: text.replace("  ", " ").trim_end().to_string(),
                 rates: Vec::new(),
                 cpu_us: None,
-                noisy: false,
+                step: None,
             };
             self.put((n, r), (name, Class::Other), &target, cell);
         }
@@ -364,8 +411,26 @@ fn rate(s: &Step, many: bool) -> Cell {
         text,
         rates: rates(s),
         cpu_us: s.server_cpu_us,
-        noisy: s.noise.said().is_some(),
+        step: None,
     }
+}
+
+/// Why the first target and another are not to be compared in a row.
+fn vetoes(row: &Row, i: usize, reports: &[Report]) -> Vec<&'static str> {
+    let report = reports.get(row.report);
+    let step = |i: usize| {
+        let cell = row.cells.get(i)?.as_ref()?;
+        report?.steps.get(cell.step?)
+    };
+    let (Some(a), Some(b)) = (step(0), step(i).filter(|_| i > 0)) else {
+        return Vec::new();
+    };
+    let info = |s: &Step| {
+        let label = s.target.as_deref();
+        let mut targets = report?.targets.iter();
+        targets.find(|t| Some(&*t.label()) == label).cloned()
+    };
+    veto::of(a, b, info)
 }
 
 #[cfg(test)]
@@ -436,11 +501,12 @@ mod tests {
         );
         let ratio = all.rows[0].ratio(1).unwrap();
         assert_eq!(ratio.value, 2.0);
+        assert_eq!(ratio.text(), "2.00× (2.00–2.00)");
         assert_eq!(
-            (ratio.word(), ratio.text().as_str()),
-            (Word::Faster, "2.00× (2.00–2.00)")
+            all.rows[0].told(1),
+            Some((Word::Faster, "2.00× (2.00–2.00)".into()))
         );
-        assert_eq!(all.rows[0].ratio(2).unwrap().word(), Word::Open);
+        assert_eq!(all.rows[0].told(2).unwrap().0, Word::Open);
         assert!(all.rows[0].ratio(0).is_none() && all.rows[1].ratio(1).is_none());
         let best = all.rows[1].cells[0].as_ref().unwrap();
         assert_eq!(best.text, "400/s ±2.5% @8");

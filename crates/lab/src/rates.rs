@@ -108,26 +108,19 @@ impl Ratio {
         }
     }
 
-    /// With its interval, where it has one, and a mark where that leaves open which one is faster.
+    /// With its interval, where it has one.
     pub fn text(&self) -> String {
         match self.interval {
-            Some([low, high]) => {
-                let open = if self.word() == Word::Open {
-                    UNDECIDED
-                } else {
-                    ""
-                };
-                match drawn(self.value, [low, high]) == [low, high] {
-                    true => format!("{:.2}× ({low:.2}–{high:.2}){open}", self.value),
-                    false => format!("{:.2}× (wide){open}", self.value),
-                }
+            Some(i) if drawn(self.value, i) == i => {
+                format!("{:.2}× ({:.2}–{:.2})", self.value, i[0], i[1])
             }
+            Some(_) => format!("{:.2}× (wide)", self.value),
             None => format!("{:.2}× ?", self.value),
         }
     }
 }
 
-/// Said of a ratio whose interval holds 1.
+/// Said of a ratio that is not decided.
 pub const UNDECIDED: &str = "≈";
 
 /// The rates that a ratio is made of: of the repeats, or the only one.

@@ -111,7 +111,7 @@ pub fn overview(all: &Overview) {
         for (i, cell) in row.cells.iter().enumerate() {
             cells.push(cell.as_ref().map_or_else(String::new, |c| c.text.clone()));
             if i > 0 {
-                cells.push(row.ratio(i).map_or_else(String::new, |r| r.text()));
+                cells.push(row.told(i).map_or_else(String::new, |t| t.1));
             }
         }
         t.add_row(cells);
@@ -119,7 +119,7 @@ pub fn overview(all: &Overview) {
     println!("\n{t}");
     if !others.is_empty() {
         println!(
-            "×: the rate of {first} divided by the other's, with its 95% interval over repeats; {UNDECIDED} where that holds 1 and neither is faster, ? where it was measured once and nobody can tell"
+            "×: the rate of {first} divided by the other's, with its 95% interval over repeats; {UNDECIDED} where one test over all rows does not decide, ? where it was measured once and nobody can tell"
         );
     }
     println!("of a step at several numbers of connections the best (@)");

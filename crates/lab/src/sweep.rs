@@ -1,5 +1,5 @@
 //! `pando lab sweep`: one workload by number of connections, its peak and its knee, and then the response times at 50, 70
-//! and 90% of the peak in an open loop. The two kinds of figures are never mixed: a step either has a rate offered or not.
+//! and 90% of the peak in an open loop; of several targets the least peak, so that all are offered the same. The two kinds of figures are never mixed: a step either has a rate offered or not.
 
 use crate::fault::{Fault, Result};
 use crate::fleet::{catch_interrupts, interrupted};
@@ -36,7 +36,7 @@ pub struct Args {
     /// Length of one turn of a point.
     #[arg(long, default_value = "2s", value_parser = duration)]
     pub duration: Duration,
-    /// Percent of the peak at which response times are taken; none with 0.
+    /// Percent of the least peak at which response times are taken; none with 0.
     #[arg(long, value_delimiter = ',', default_value = "50,70,90")]
     pub latency: Vec<u32>,
     /// Random gaps between the operations of the open loop instead of equal ones.
@@ -132,10 +132,13 @@ impl Turns<'_> {
         for session in &*sessions {
             peaks.push(peak(session, draft));
         }
+        let Some((connections, rate)) = common_peak(&peaks) else {
+            return draft.gather();
+        };
         for (repeat, i) in turns(self.repeats, sessions.len()) {
-            let Some((connections, rate)) = peaks[i] else {
+            if peaks[i].is_none() {
                 continue;
-            };
+            }
             draft.begin(repeat);
             for &percent in self.latency.iter().filter(|p| **p > 0) {
                 let rate = rate * f64::from(percent) / 100.0;
@@ -197,17 +200,29 @@ impl Turns<'_> {
         if interrupted() || draft.has(&key) || !session.prepare(false)? {
             return Ok(());
         }
+        let of = match draft.report.targets.len() {
+            0 | 1 => "peak",
+            _ => "least peak",
+        };
         say(
             self.quiet,
-            format_args!("{label}, {name}: response times at {percent}% of the peak"),
+            format_args!("{label}, {name}: response times at {percent}% of the {of}"),
         );
         progress::step(2.0);
         let (_, mut step) = session.run(plan, &mut |_| {})?;
-        step.mode = Some(format!("{percent}% of the peak"));
+        step.mode = Some(format!("{percent}% of the {of}"));
         draft.push(&key, step);
         journal.save(draft);
         Ok(())
     }
+}
+
+/// What all targets are offered a share of: the least rate of a peak, from as many connections as any needs for its own.
+fn common_peak(peaks: &[Option<(usize, f64)>]) -> Option<(usize, f64)> {
+    let found = || peaks.iter().flatten();
+    let connections = found().map(|p| p.0).max()?;
+    let rate = found().map(|p| p.1).min_by(f64::total_cmp)?;
+    Some((connections, rate))
 }
 
 /// Connections and rate of a session's peak; peak and knee become figures of the result.
@@ -236,4 +251,16 @@ fn peak(session: &Session, draft: &mut Draft) -> Option<(usize, f64)> {
         .retain(|c| checks.iter().all(|n| n.name != c.name));
     draft.report.checks.extend(checks);
     Some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_targets_are_offered_a_share_of_the_least_peak() {
+        let peaks = [Some((8, 5000.0)), None, Some((64, 1200.0))];
+        assert_eq!(common_peak(&peaks), Some((64, 1200.0)));
+        assert_eq!(common_peak(&[None]), None);
+    }
 }

@@ -1,9 +1,8 @@
 //! What a result says in a few sentences, and whether to believe it: what the page opens with and the terminal ends with.
 //!
-//! Invariant: a target is called ahead or behind only where one test over all rows decides it ([`family`]); kinds of work are
+//! Invariant: a target is called ahead or behind only where one test over all rows decides it ([`Overview`]); kinds of work are
 //! never mixed in one sentence.
 
-use crate::family;
 use crate::measure::median;
 use crate::overview::{Class, Overview, Row};
 use crate::rates::{Ratio, Word};
@@ -61,7 +60,10 @@ pub fn of(r: &Report) -> Vec<Sentence> {
     all.extend(shapes(r));
     let stalls = r.steps.iter().filter_map(stall::sentence);
     all.extend(stalls.take(MOST_STALLS).map(|text| say(Tone::Behind, text)));
-    all.extend(offered(r));
+    // Of several targets the scorecard has it.
+    if overview.targets.len() < 2 {
+        all.extend(offered(r));
+    }
     all.extend(told::sentences(r).into_iter().map(|s| say(Tone::Plain, s)));
     if overview.targets.len() < 2 {
         all.extend(alone(r));
@@ -168,33 +170,19 @@ fn against(all: &Overview, i: usize) -> Option<Sentence> {
     let (mut kinds, mut cpu) = (Vec::new(), Vec::new());
     for class in [Class::Reads, Class::Writes, Class::Mixed, Class::Own] {
         let rows = all.rows.iter().filter(|r| r.class == class);
-        let own: Vec<(&Row, Ratio)> = rows.filter_map(|r| Some((r, r.ratio(i)?))).collect();
-        cpu.extend(own.iter().filter_map(|(r, _)| r.cpu_ratio(i)));
-        let ratios: Vec<Ratio> = own.into_iter().map(|(_, r)| r).collect();
+        let own: Vec<&Row> = rows.filter(|r| r.ratio(i).is_some()).collect();
+        cpu.extend(own.iter().filter_map(|r| r.cpu_ratio(i)));
+        let word = |r: &&Row| Some((r.ratio(i)?, r.words.get(i).copied()?));
+        let ratios: Vec<(Ratio, Word)> = own.iter().filter_map(word).collect();
         if !ratios.is_empty() {
             kinds.push((class.plural(), ratios));
         }
     }
-    let kinds = decide(kinds);
     if kinds.is_empty() {
         return None;
     }
-    let (mut tone, mut head) = headline(first, other, &kinds);
-    // Where no step was quiet, what is decided may be the neighbours'.
-    let noisy = |r: &Row| {
-        [0, i].iter().any(|c| {
-            r.cells
-                .get(*c)
-                .and_then(Option::as_ref)
-                .is_some_and(|c| c.noisy)
-        })
-    };
-    let mut compared = all.rows.iter().filter(|r| r.ratio(i).is_some());
-    if matches!(tone, Tone::Ahead | Tone::Behind) && compared.all(noisy) {
-        tone = Tone::Open;
-        head =
-            format!("{head}, but the machine was quiet in no step, so this is not to be believed");
-    }
+    let (tone, head) = headline(first, other, &kinds);
+    let head = vetoed(all, i, head);
     let decided = tone != Tone::Open || kinds.iter().any(|k| has(&k.1, Word::Faster));
     let parts = kinds.iter().map(|(what, ratios)| {
         let values: Vec<f64> = ratios.iter().map(|r| r.0.value).collect();
@@ -212,18 +200,25 @@ fn against(all: &Overview, i: usize) -> Option<Sentence> {
 /// The ratios of a kind of work, each with what the test of all rows together decides of it.
 type Decided<'a> = (&'a str, Vec<(Ratio, Word)>);
 
-/// One test over the rows of all kinds.
-fn decide(kinds: Vec<(&str, Vec<Ratio>)>) -> Vec<Decided<'_>> {
-    let all: Vec<Ratio> = kinds.iter().flat_map(|k| k.1.iter().copied()).collect();
-    let mut words = family::decided(&all).into_iter();
-    let with = |ratios: Vec<Ratio>, words: &mut dyn Iterator<Item = Word>| {
-        let words = words.chain(std::iter::repeat(Word::Open));
-        ratios.into_iter().zip(words).collect()
-    };
-    let kinds = kinds.into_iter();
-    kinds
-        .map(|(what, ratios)| (what, with(ratios, &mut words)))
-        .collect()
+/// The headline with the number of rows in which something forbids to decide, and what; that alone where it is all of them.
+fn vetoed(all: &Overview, i: usize, head: String) -> String {
+    let compared = all.rows.iter().filter(|r| r.ratio(i).is_some());
+    let compared: Vec<&[&str]> = compared
+        .map(|r| r.vetoes.get(i).map_or(&[][..], Vec::as_slice))
+        .collect();
+    let mut reasons: Vec<&str> = compared.iter().flat_map(|v| v.iter().copied()).collect();
+    reasons.sort_unstable();
+    reasons.dedup();
+    let rows = compared.iter().filter(|v| !v.is_empty()).count();
+    let compared = compared.len();
+    let (first, other) = (&all.targets[0], &all.targets[i]);
+    match (rows, reasons.join(", ")) {
+        (0, _) => head,
+        (n, why) if n == compared => {
+            format!("Nothing is decided between {first} and {other}, because {why}")
+        }
+        (n, why) => format!("{head} ({n} of {compared} steps do not count: {why})"),
+    }
 }
 
 fn has(ratios: &[(Ratio, Word)], word: Word) -> bool {

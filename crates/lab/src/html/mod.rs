@@ -1,6 +1,6 @@
 //! `pando lab report`: results as one HTML page that stands by itself, and each plot as an SVG file.
 //!
-//! It opens with a verdict and whether to believe it, then at most two plots, then the tables; all else is folded. No
+//! It opens with a verdict, whether to believe it and the scorecard, then at most two plots, then the tables; all else is folded. No
 //! network: styles, script and the chart library (uPlot, 51 KB, MIT: it draws tens of thousands of points at once, zooms
 //! and reads values off, which SVG of our own does not) are inside. The page follows the reader's light or dark setting, a
 //! button overrides it; plots that are SVG are drawn at two widths so that a phone shows text at its size.
@@ -8,8 +8,10 @@
 //! Invariant: whatever comes from a result file is escaped; the page is written whole or not at all.
 
 pub(crate) mod charts;
+mod palette;
 mod plot;
 mod published;
+mod scorecard;
 mod tables;
 
 use crate::fault::{Fault, Result, local};
@@ -106,7 +108,7 @@ pub fn write(reports: &[Report], out: &Path, svg: Option<&Path>) -> Result<usize
         drawn.push((r, charts));
     }
     let overview = Overview::of(&merged);
-    crate::report::write_whole(out, &page(&drawn, &overview))?;
+    crate::report::write_whole(out, &page(&drawn, &merged, &overview))?;
     let mut plots = 0;
     for c in drawn.iter().flat_map(|(_, charts)| charts) {
         plots += 1;
@@ -118,7 +120,7 @@ pub fn write(reports: &[Report], out: &Path, svg: Option<&Path>) -> Result<usize
     Ok(plots)
 }
 
-fn page(all: &[(&Report, Vec<Chart>)], overview: &Overview) -> String {
+fn page(all: &[(&Report, Vec<Chart>)], merged: &[Report], overview: &Overview) -> String {
     let mut h = String::new();
     let several = all.len() > 1;
     let name = match all.first() {
@@ -139,6 +141,7 @@ fn page(all: &[(&Report, Vec<Chart>)], overview: &Overview) -> String {
             let _ = write!(h, "<h2><a href=\"#{at}\">{}</a></h2>", escape(&title(r)));
             verdict(&mut h, r);
         }
+        scorecard::scorecard(&mut h, merged, overview);
         tables::overview(&mut h, overview);
         h.push_str("</section>");
     }
@@ -155,6 +158,7 @@ fn page(all: &[(&Report, Vec<Chart>)], overview: &Overview) -> String {
             let _ = write!(h, "<section id=\"{at}\"><h1>{}</h1>", escape(&title(r)));
             verdict(&mut h, r);
             facts(&mut h, r);
+            scorecard::scorecard(&mut h, merged, overview);
         }
         let own = Some(overview).filter(|o| !several && o.targets.len() > 1);
         section(&mut h, r, charts, own);
@@ -252,7 +256,9 @@ fn targets(h: &mut String, r: &Report) {
         return;
     }
     h.push_str("<details><summary>Targets and their settings</summary><ul class=\"targets\">");
-    for (i, t) in list.iter().enumerate() {
+    let labels: Vec<String> = list.iter().map(|t| t.label()).collect();
+    let colors = palette::colors(&labels);
+    for (t, color) in list.iter().zip(colors) {
         let cache = t
             .cache_bytes
             .map_or(String::new(), |b| format!(" · cache {}", bytes(b)));
@@ -263,8 +269,7 @@ fn targets(h: &mut String, r: &Report) {
             .collect();
         let _ = write!(
             h,
-            "<li><span class=\"swatch b{}\"></span><span><b>{}</b>{cache}<br><small>{}</small>",
-            i % plot::COLORS,
+            "<li><span class=\"swatch b{color}\"></span><span><b>{}</b>{cache}<br><small>{}</small>",
             escape(&t.label()),
             escape(&t.url),
         );

@@ -99,7 +99,7 @@ pub(super) fn overview(h: &mut String, all: &Overview) {
     if !others.is_empty() {
         let _ = write!(
             h,
-            " ×: the rate of {} divided by the other's, with its 95% interval over repeats; above 1 it is faster. {UNDECIDED}: the interval holds 1, neither is faster. ?: measured once, nobody can tell.",
+            " ×: the rate of {} divided by the other's, with its 95% interval over repeats; above 1 it is faster. {UNDECIDED}: not decided by one test over all rows. ?: measured once, nobody can tell.",
             escape(first)
         );
     }
@@ -108,7 +108,7 @@ pub(super) fn overview(h: &mut String, all: &Overview) {
         .iter()
         .flat_map(|r| &r.cells)
         .flatten()
-        .any(|c| c.noisy)
+        .any(|c| c.text.ends_with(crate::show::NOISY))
     {
         h.push_str(" ~: the machine was not quiet meanwhile.");
     }
@@ -139,14 +139,14 @@ pub(super) fn overview(h: &mut String, all: &Overview) {
             let text = row.cells[i].as_ref().map_or("", |c| c.text.as_str());
             cell_of(h, target, text, "");
             if i > 0 {
-                let ratio = row.ratio(i);
-                let class = match ratio.map(|r| r.word()) {
+                let told = row.told(i);
+                let class = match told.as_ref().map(|t| t.0) {
                     Some(Word::Open) => " class=\"open\"",
                     Some(Word::Slower) => " class=\"behind\"",
                     Some(Word::Faster) => " class=\"ahead\"",
                     None => "",
                 };
-                let text = ratio.map_or_else(String::new, |r| r.text());
+                let text = told.map_or_else(String::new, |t| t.1);
                 cell_of(h, &format!("{first} against it"), &text, class);
             }
         }

@@ -7,6 +7,7 @@ mod modes;
 mod plans;
 mod targets;
 
+use super::palette;
 use super::plot::{Axis, Body, Chart};
 use crate::measure::median;
 use crate::report::{Report, Step};
@@ -29,8 +30,9 @@ fn grouped<'a, K: PartialEq>(
 
 pub struct Charts<'a> {
     report: &'a Report,
-    /// Targets by label, in order: the place is the colour.
+    /// Targets by label, in order, and the colour of each.
     targets: Vec<String>,
+    colors: Vec<usize>,
     /// Names of steps, in order: of one target the place of a name is its colour, in all plots the same.
     names: Vec<String>,
     pub all: Vec<Chart>,
@@ -49,6 +51,7 @@ pub fn of(report: &Report) -> Vec<Chart> {
     names.dedup();
     let mut charts = Charts {
         report,
+        colors: palette::colors(&targets),
         targets,
         names,
         all: Vec::new(),
@@ -97,10 +100,9 @@ pub fn first(r: &Report, charts: &[Chart]) -> Vec<usize> {
         // With one taker and with many.
         (_, "K-plans") => &["plans"; 2],
         (_, "H-queue" | "H-window") => &["done", "done", "time"],
-        // Bars say who was faster before anything is read.
-        (_, "canonical") if r.targets.len() > 1 => &["targets", "latency"],
+        (_, "canonical") if r.targets.len() > 1 => &["connections", "latency"],
         ("sweep", _) | (_, "canonical") => &["connections", "latency"],
-        ("queries", _) if r.targets.len() > 1 => &["targets", "connections"],
+        ("queries", _) if r.targets.len() > 1 => &["connections", "targets"],
         _ => &[
             "ratios",
             "comparison",
@@ -147,7 +149,8 @@ pub(super) fn slug(s: &str) -> String {
 impl Charts<'_> {
     fn color(&self, s: &Step) -> usize {
         let label = s.target.clone().unwrap_or_default();
-        self.targets.iter().position(|t| *t == label).unwrap_or(0)
+        let place = self.targets.iter().position(|t| *t == label);
+        place.and_then(|i| self.colors.get(i).copied()).unwrap_or(0)
     }
 
     /// Of one target: each name has its colour.

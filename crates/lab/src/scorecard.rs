@@ -1,0 +1,316 @@
+//! The scorecard that a page opens with: a row for each workload in plain words, a bar for each target, and what one test over
+//! all rows decides.
+//!
+//! Invariant: lengths are shares of the row's longest bar, and an interval is clipped to it.
+
+use crate::overview::{Overview, Row};
+use crate::rates::{Ratio, Word, drawn, interval};
+use crate::report::{Report, Step};
+use crate::terms::{bytes, grouped, span};
+use std::fmt::Write as _;
+
+pub struct Scorecard {
+    pub targets: Vec<String>,
+    pub workloads: Vec<Workload>,
+}
+
+/// A row.
+pub struct Workload {
+    /// `90% reads, 10% updates, 32 connections, 1 KB`.
+    pub words: String,
+    /// The study and its name for the step.
+    pub place: String,
+    /// One for each target that ran it.
+    pub bars: Vec<Option<Bar>>,
+    /// The first target against each other one.
+    pub against: Vec<Option<Against>>,
+}
+
+pub struct Bar {
+    pub text: String,
+    /// Of the longest bar.
+    pub length: f64,
+    /// Of the longest bar, clipped.
+    pub interval: Option<[f64; 2]>,
+    pub cpu_us: Option<f64>,
+    /// Under the load that all targets were offered.
+    pub offered: Option<Offered>,
+}
+
+/// Response time under one load for all targets.
+pub struct Offered {
+    pub per_second: f64,
+    /// `None`: it did not keep up.
+    pub p99_us: Option<f64>,
+}
+
+pub struct Against {
+    pub word: Word,
+    /// `2.00 times as fast as Q`, `not decided: the machine was not quiet`.
+    pub text: String,
+}
+
+impl Scorecard {
+    /// Of results that are merged, and what is side by side of them.
+    pub fn of(reports: &[Report], overview: &Overview) -> Scorecard {
+        let workloads = overview.rows.iter().filter_map(|row| {
+            let report = reports.get(row.report)?;
+            workload(report, overview, row)
+        });
+        Scorecard {
+            targets: overview.targets.clone(),
+            workloads: workloads.collect(),
+        }
+    }
+}
+
+fn workload(report: &Report, overview: &Overview, row: &Row) -> Option<Workload> {
+    let step = |i: usize| report.steps.get(row.cells.get(i)?.as_ref()?.step?);
+    let all: Vec<Option<&Step>> = (0..row.cells.len()).map(step).collect();
+    let named = all.iter().flatten().next()?;
+    let longest = all.iter().flatten().map(|s| s.per_second);
+    let longest = longest.fold(0.0, f64::max);
+    let load = common_load(report, named, &all);
+    let bars = all.iter().map(|s| Some(bar((*s)?, report, longest, load)));
+    let against = (1..all.len()).map(|i| {
+        let ratio = row.ratio(i)?;
+        let other = overview.targets.get(i)?;
+        let word = row.words.get(i).copied().unwrap_or(Word::Open);
+        let vetoes = row.vetoes.get(i).map_or(&[][..], Vec::as_slice);
+        Some(Against {
+            word,
+            text: told(ratio, word, vetoes, other),
+        })
+    });
+    Some(Workload {
+        words: words(named),
+        place: format!("{}, {}", row.study, row.step),
+        bars: bars.collect(),
+        against: std::iter::once(None).chain(against).collect(),
+    })
+}
+
+/// What one test over all rows says of a ratio.
+fn told(ratio: Ratio, word: Word, vetoes: &[&str], other: &str) -> String {
+    let times = |v: f64| match v {
+        v if v >= 9.95 => format!("{v:.0}"),
+        v => format!("{v:.2}"),
+    };
+    match word {
+        Word::Faster => format!("{} times as fast as {other}", times(ratio.value)),
+        Word::Slower => format!("{other} is {} times as fast", times(1.0 / ratio.value)),
+        Word::Open if !vetoes.is_empty() => {
+            format!("against {other} not decided: {}", vetoes.join(", "))
+        }
+        Word::Open if ratio.interval.is_none() => {
+            format!("against {other} not decided: measured once")
+        }
+        Word::Open => format!("against {other} not decided: chance explains it"),
+    }
+}
+
+fn bar(s: &Step, report: &Report, longest: f64, load: Option<f64>) -> Bar {
+    let share = |v: f64| (v / longest).clamp(0.0, 1.0);
+    let reach = interval(s).map(|i| drawn(s.per_second, i).map(share));
+    let text = match s.megabytes_per_second {
+        Some(mb) => format!("{} MB/s", grouped(mb)),
+        None => format!("{}/s", grouped(s.per_second)),
+    };
+    Bar {
+        text,
+        length: share(s.per_second),
+        interval: reach,
+        cpu_us: s.server_cpu_us,
+        offered: load.and_then(|l| offered(report, s, l)),
+    }
+}
+
+/// The open loops of a workload on a target.
+fn open_loops<'r>(report: &'r Report, s: &'r Step) -> impl Iterator<Item = (f64, &'r Step)> {
+    let own = move |o: &&Step| o.name == s.name && o.target == s.target;
+    let all = report.steps.iter().filter(own);
+    all.filter_map(|o| Some((o.offered?, o)))
+}
+
+/// Loads that differ by less are the same load.
+fn is_same_load(a: f64, b: f64) -> bool {
+    (a - b).abs() <= a.max(b) * 0.01
+}
+
+/// The greatest load that all targets were offered.
+fn common_load(report: &Report, named: &Step, all: &[Option<&Step>]) -> Option<f64> {
+    let everybody = |load: f64| {
+        let mut steps = all.iter().flatten();
+        steps.all(|s| open_loops(report, s).any(|(l, _)| is_same_load(l, load)))
+    };
+    let loads = open_loops(report, named).map(|(load, _)| load);
+    loads.filter(|l| everybody(*l)).max_by(f64::total_cmp)
+}
+
+fn offered(report: &Report, s: &Step, load: f64) -> Option<Offered> {
+    let (_, step) = open_loops(report, s).find(|(l, _)| is_same_load(*l, load))?;
+    let worst = step.latency.values().map(|l| l.p99_us).fold(0.0, f64::max);
+    Some(Offered {
+        per_second: load,
+        p99_us: (!step.overloaded).then_some(worst),
+    })
+}
+
+impl Bar {
+    /// `p99 1.9 ms at 5,000/s offered · 31 µs of CPU`.
+    pub fn more(&self) -> String {
+        let mut all = Vec::new();
+        if let Some(o) = &self.offered {
+            let load = grouped(o.per_second);
+            all.push(match o.p99_us {
+                Some(us) => format!("p99 {} at {load}/s offered", span((us * 1e3) as u64)),
+                None => format!("overloaded by {load}/s"),
+            });
+        }
+        if let Some(cpu) = self.cpu_us {
+            all.push(format!("{cpu:.0} µs of CPU"));
+        }
+        all.join(" · ")
+    }
+}
+
+/// A workload in plain words: what its operations are, from how many connections, of which size.
+pub fn words(s: &Step) -> String {
+    let all: u64 = s.latency.values().map(|l| l.count).sum();
+    let mut kinds: Vec<(&str, u64)> = s.latency.iter().map(|(k, l)| (&**k, l.count)).collect();
+    kinds.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(b.0)));
+    let of = |kind: &str| plural(kind).map_or_else(|| kind.to_lowercase(), String::from);
+    let mut text = match kinds.as_slice() {
+        [] => s.name.clone(),
+        // The name says more than that it was an operation.
+        [(kind, _)] => plural(kind).map_or_else(|| s.name.clone(), String::from),
+        several => {
+            let share = |n: u64| (n as f64 * 100.0 / all.max(1) as f64).round();
+            let parts = several.iter().filter(|k| share(k.1) >= 1.0);
+            let parts = parts.map(|(k, n)| format!("{:.0}% {}", share(*n), of(k)));
+            parts.collect::<Vec<_>>().join(", ")
+        }
+    };
+    if let Some(mode) = s.mode.as_ref().filter(|m| **m != s.name) {
+        let _ = write!(text, ", {mode}");
+    }
+    let _ = match s.connections {
+        1 => write!(text, ", 1 connection"),
+        n => write!(text, ", {n} connections"),
+    };
+    if let Some(size) = s.bytes_per_operation {
+        let _ = write!(text, ", {}", bytes(size as u64));
+    }
+    text
+}
+
+fn plural(kind: &str) -> Option<&'static str> {
+    Some(match kind {
+        "READ" | "read" => "reads",
+        "INSERT" | "insert" => "inserts",
+        "UPDATE" | "update" => "updates",
+        "DELETE" | "delete" => "deletes",
+        "SCAN" => "scans of ranges",
+        "READ-MODIFY-WRITE" => "reads with an update",
+        "UPLOAD" => "files stored",
+        "DOWNLOAD" => "files read",
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measure::Latency;
+    use crate::report::{Draft, TargetInfo};
+
+    fn count(n: u64) -> Latency {
+        Latency {
+            count: n,
+            p99_us: 1900.0,
+            ..Latency::default()
+        }
+    }
+
+    fn report(steps: Vec<Step>) -> Report {
+        let mut d = Draft::new("sweep", "C.S4");
+        for name in ["P", "Q"] {
+            d.add_target(TargetInfo {
+                product: name.into(),
+                ..TargetInfo::default()
+            });
+        }
+        d.report.steps = steps;
+        d.report
+    }
+
+    fn step(target: &str, rates: &[f64]) -> Step {
+        let mut s = Step::repeated("C.S4", target, 32, rates);
+        s.latency.clear();
+        s.latency.insert("READ".into(), count(900));
+        s.latency.insert("UPDATE".into(), count(100));
+        s.bytes_per_operation = Some(1000.0);
+        s.server_cpu_us = Some(31.0);
+        s
+    }
+
+    fn open(target: &str, load: f64) -> Step {
+        Step {
+            offered: Some(load),
+            ..step(target, &[load])
+        }
+    }
+
+    fn card(steps: Vec<Step>) -> Scorecard {
+        let all = [report(steps)];
+        let overview = Overview::of(&all);
+        Scorecard::of(&all, &overview)
+    }
+
+    #[test]
+    fn a_workload_is_told_in_plain_words_with_bars_and_one_decision() {
+        let card = card(vec![
+            step("P", &[200.0, 201.0, 199.0]),
+            step("Q", &[100.0, 100.5, 99.5]),
+            open("P", 50.0),
+            open("P", 90.0),
+            open("Q", 50.0),
+        ]);
+        assert_eq!(card.targets, ["P", "Q"]);
+        let row = &card.workloads[0];
+        assert_eq!(
+            (card.workloads.len(), row.words.as_str()),
+            (1, "90% reads, 10% updates, 32 connections, 1000 B")
+        );
+        let bars: Vec<&Bar> = row.bars.iter().flatten().collect();
+        assert_eq!((bars[0].length, bars[1].length), (1.0, 0.5));
+        let [low, high] = bars[0].interval.unwrap();
+        assert!(low > 0.9 && high <= 1.0, "{low} {high}");
+        // 90 a second was offered to one of them only.
+        assert_eq!(
+            bars[0].more(),
+            "p99 1.90 ms at 50.0/s offered · 31 µs of CPU"
+        );
+        let against = row.against[1].as_ref().unwrap();
+        assert_eq!(
+            (against.word, against.text.as_str()),
+            (Word::Faster, "2.00 times as fast as Q")
+        );
+    }
+
+    #[test]
+    fn what_is_not_to_be_believed_decides_nothing_and_says_why() {
+        let noisy = || {
+            let mut s = step("Q", &[100.0, 100.5, 99.5]);
+            s.noise.others_percent = Some(40.0);
+            s
+        };
+        let card = card(vec![step("P", &[200.0, 201.0, 199.0]), noisy()]);
+        let against = card.workloads[0].against[1].as_ref().unwrap();
+        assert_eq!(against.word, Word::Open);
+        assert_eq!(
+            against.text,
+            "against Q not decided: the machine was not quiet"
+        );
+    }
+}

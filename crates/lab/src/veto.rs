@@ -1,0 +1,133 @@
+//! What forbids to believe that one target is faster than another in a step, each with its word.
+
+use crate::overview::Class;
+use crate::report::{Step, TargetInfo};
+use crate::stall::{self, Stall};
+
+/// Data of two targets that differ by more than this share are not the same data. Some servers only estimate how many records
+/// they have.
+const ALIKE: f64 = 0.3;
+
+/// Why a difference between two steps says nothing; nothing where it may be believed.
+pub fn of(a: &Step, b: &Step, info: impl Fn(&Step) -> Option<TargetInfo>) -> Vec<&'static str> {
+    let either = |of: fn(&Step) -> bool| of(a) || of(b);
+    let mut all = Vec::new();
+    if either(|s| s.noise.said().is_some()) {
+        all.push("the machine was not quiet");
+    }
+    if either(|s| Stall::of(s).is_some()) {
+        all.push("a server stood still");
+    }
+    if either(|s| s.client_bound || stall::lag(s).is_some()) {
+        all.push("the client was at its limit");
+    }
+    if either(|s| s.interrupted) {
+        all.push("the run was cut short");
+    }
+    if !alike(documents(a), documents(b)) {
+        all.push("the data were not equal");
+    }
+    let weak = |s: &Step| info(s).is_some_and(|t| loses(&t, s.durability.as_deref()));
+    if Class::of(a) != Class::Reads && (a.durability != b.durability || weak(a) != weak(b)) {
+        all.push("the durability was not equal");
+    }
+    all
+}
+
+/// How many documents a step found, where that was looked at: what it inserted itself is its rate.
+fn documents(s: &Step) -> Option<u64> {
+    let own = ["INSERT", "insert"]
+        .iter()
+        .filter_map(|k| s.latency.get(*k));
+    let own: u64 = own.map(|l| l.count).sum();
+    Some(s.sizes.last()?.documents.saturating_sub(own))
+}
+
+fn alike(a: Option<u64>, b: Option<u64>) -> bool {
+    match (a, b) {
+        (Some(a), Some(b)) => a.abs_diff(b) as f64 <= a.max(b) as f64 * ALIKE,
+        _ => true,
+    }
+}
+
+/// Whether what a target acknowledges can be lost: with the machine's power always, or although the client waits for the disk.
+fn loses(t: &TargetInfo, durability: Option<&str>) -> bool {
+    let set = |name: &str, value: &str| t.settings.get(name).is_some_and(|v| v == value);
+    let waits = matches!(durability, Some("majority" | "journaled"));
+    let never = set("fsync", "off") || set("innodb_flush_log_at_trx_commit", "0");
+    let later = set("innodb_flush_log_at_trx_commit", "2") || set("synchronous_commit", "off");
+    never || waits && later
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::Sizes;
+
+    fn step(name: &str) -> Step {
+        Step::repeated(name, "P", 8, &[100.0, 101.0, 99.0])
+    }
+
+    #[test]
+    fn each_reason_has_its_word_and_equals_have_none() {
+        let said = |change: fn(&mut Step)| {
+            let (a, mut b) = (step("C.S1"), step("C.S1"));
+            change(&mut b);
+            of(&a, &b, |_| None)
+        };
+        assert!(said(|_| {}).is_empty());
+        assert_eq!(
+            said(|s| s.noise.others_percent = Some(40.0)),
+            ["the machine was not quiet"]
+        );
+        assert_eq!(
+            said(|s| s.client_bound = true),
+            ["the client was at its limit"]
+        );
+        assert_eq!(said(|s| s.interrupted = true), ["the run was cut short"]);
+        assert_eq!(
+            said(|s| s.durability = Some("journaled".into())),
+            ["the durability was not equal"]
+        );
+        let sized = |n: u64| {
+            let mut s = step("load");
+            s.sizes = vec![Sizes {
+                documents: n,
+                ..Sizes::default()
+            }];
+            s
+        };
+        let half = of(&sized(1000), &sized(500), |_| None);
+        assert_eq!(half, ["the data were not equal"]);
+        assert!(of(&sized(1000), &sized(850), |_| None).is_empty());
+    }
+
+    #[test]
+    fn a_target_that_loses_what_it_acknowledges_is_not_compared_in_writes() {
+        let info = |name: &str, value: &str| {
+            let mut t = TargetInfo::default();
+            t.settings.insert(name.into(), value.into());
+            t
+        };
+        for (name, value, durability, loses_it) in [
+            ("fsync", "off", "w1", true),
+            ("fsync", "on", "w1", false),
+            ("innodb_flush_log_at_trx_commit", "2", "w1", false),
+            ("innodb_flush_log_at_trx_commit", "2", "journaled", true),
+            ("innodb_flush_log_at_trx_commit", "1", "journaled", false),
+        ] {
+            let t = info(name, value);
+            assert_eq!(loses(&t, Some(durability)), loses_it, "{name} {value}");
+        }
+        let (a, mut b) = (step("C.S1"), step("C.S1"));
+        b.target = Some("Q".into());
+        let of_b = |s: &Step| (s.target.as_deref() == Some("Q")).then(|| info("fsync", "off"));
+        assert_eq!(of(&a, &b, of_b), ["the durability was not equal"]);
+        // Reads wait for no disk.
+        let (mut a, mut b) = (a, b);
+        for s in [&mut a, &mut b] {
+            s.latency.insert("READ".into(), Default::default());
+        }
+        assert!(of(&a, &b, of_b).is_empty());
+    }
+}
