@@ -1,5 +1,5 @@
-//! Results in the formats of other tools: CSV for spreadsheets and scripts, and Prometheus' text for a node exporter's
-//! textfile collector or a push gateway.
+//! Results in the formats of other tools: CSV for spreadsheets and scripts, Prometheus' text for a node exporter's textfile
+//! collector or a push gateway, and HdrHistogram's log, which its own tools read.
 
 use crate::rates::interval;
 use crate::report::{Check, Report, Step};
@@ -14,6 +14,8 @@ pub enum Format {
     Csv,
     /// Gauges with a label for each step.
     Prometheus,
+    /// Whole histograms in nanoseconds, a line with a tag for each operation of each step.
+    Hlog,
 }
 
 const COLUMNS: &str = "study,started,step,mode,target,connections,durability,operation,operations,seconds,per_second,\
@@ -89,6 +91,46 @@ fn row(r: &Report, s: &Step, target: &str, kind: Option<&String>) -> String {
         s.interrupted.to_string(),
     ]);
     cells.join(",") + "\n"
+}
+
+/// The histograms of results as a log of HdrHistogram, version 1.3: a step stands in one interval, repeats one after the other.
+pub fn hlog(reports: &[Report]) -> String {
+    let mut out = String::from("#[Histogram log format version 1.3]\n");
+    out.push_str("\"StartTimestamp\",\"Interval_Length\",\"Interval_Max\",\"Interval_Compressed_Histogram\"\n");
+    for r in reports {
+        let own = r.target.as_ref().map(crate::report::TargetInfo::label);
+        let mut at = 0.0;
+        for s in &r.steps {
+            let target = s.target.clone().or(own.clone()).unwrap_or_default();
+            let each = match s.repeats.is_empty() {
+                true => std::slice::from_ref(s),
+                false => &s.repeats[..],
+            };
+            for one in each {
+                for (kind, l) in one.latency.iter().filter(|(_, l)| !l.hdr.is_empty()) {
+                    let load = one
+                        .offered
+                        .map_or(format!("@{}", one.connections), |l| format!("@{l:.0}/s"));
+                    let tag = [&target, &s.name, &load, kind].map(|p| tagged(p)).join("/");
+                    // Milliseconds, as its tools take the largest value to be.
+                    let max = l.max_us / 1e3;
+                    let _ = writeln!(
+                        out,
+                        "Tag={tag},{at:.3},{:.3},{max:.3},{}",
+                        one.seconds, l.hdr
+                    );
+                }
+                at += one.seconds;
+            }
+        }
+    }
+    out
+}
+
+/// A part of a tag, in which commas and blanks would end it.
+fn tagged(part: &str) -> String {
+    let ends = |c: char| c == ',' || c == '/' && part.len() > 1 || c.is_whitespace();
+    part.replace(ends, "_")
 }
 
 /// A label's value, escaped as Prometheus wants it.
@@ -240,5 +282,38 @@ mod tests {
             let value = line.rsplit_once("} ").unwrap().1;
             assert!(value.parse::<f64>().is_ok(), "{line}");
         }
+    }
+
+    #[test]
+    fn histogram_tools_read_every_histogram_of_a_result() {
+        use hdrhistogram::serialization::Deserializer;
+        use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
+        let mut h = crate::measure::histogram();
+        (1..=100u64).for_each(|i| h.record(i * 1_000_000).unwrap());
+        let mut r = crate::report::Draft::new("run", "C.S3").report;
+        let mut one = Step::example("C.S3", "Pando, 1", 8, 10.0);
+        one.latency
+            .insert("READ".into(), crate::measure::Latency::of(&h));
+        (one.seconds, one.offered) = (2.0, Some(50.0));
+        r.steps = vec![one.clone(), one];
+        let text = hlog(&[r]);
+        let mut read = Vec::new();
+        for entry in IntervalLogIterator::new(text.as_bytes()) {
+            if let Ok(LogEntry::Interval(i)) = entry {
+                use base64::Engine as _;
+                let bytes = base64::engine::general_purpose::STANDARD
+                    .decode(i.encoded_histogram())
+                    .unwrap();
+                let back: hdrhistogram::Histogram<u64> =
+                    Deserializer::new().deserialize(&mut &bytes[..]).unwrap();
+                assert_eq!(back.len(), 100);
+                read.push((
+                    i.tag().unwrap().as_str().to_string(),
+                    i.start_timestamp().as_secs(),
+                ));
+            }
+        }
+        let tag = "Pando__1/C.S3/@50_s/READ".to_string();
+        assert_eq!(read, [(tag.clone(), 0), (tag, 2)], "{text}");
     }
 }

@@ -304,6 +304,7 @@ fn dispatch(command: Command) -> Result<bool> {
             match (format, reports.as_slice()) {
                 (formats::Format::Csv, all) => print!("{}", formats::csv(all)),
                 (formats::Format::Prometheus, all) => print!("{}", formats::prometheus(all)),
+                (formats::Format::Hlog, all) => print!("{}", formats::hlog(all)),
                 (formats::Format::Table, [one]) => show::report(one),
                 (formats::Format::Table, all) => show::several(all),
             }

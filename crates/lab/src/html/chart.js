@@ -7,6 +7,12 @@
     a = Math.abs(n);
     return String(+n.toFixed(a >= 100 || a === 0 ? 0 : a >= 10 ? 1 : a >= 0.1 ? 2 : 3)) + unit;
   };
+  // A value as its axis names it: of shares x stands for 1 - 1/x.
+  var named = function (v, of) {
+    if (v == null) return "–";
+    if (!of.shares) return short(v) + of.suffix;
+    return (100 - 100 / v).toFixed(Math.min(6, Math.max(0, Math.ceil(Math.log10(v) - 2.0001)))) + "%";
+  };
   // Round places on a logarithmic axis: in few decades 1, 2 and 5 of each.
   var decades = function (low, high) {
     var out = [], from = Math.floor(Math.log10(low)), to = Math.ceil(Math.log10(high));
@@ -21,7 +27,7 @@
     var a = Object.assign({
       stroke: function () { return color("soft"); }, font: "11px system-ui, sans-serif",
       grid: { stroke: function () { return color("line"); }, width: 1 }, ticks: { show: false },
-      values: function (u, all) { return all.map(function (v) { return v == null ? "" : short(v) + of.suffix; }); }
+      values: function (u, all) { return all.map(function (v) { return v == null ? "" : named(v, of); }); }
     }, more);
     if (of.ticks.length || of.log) {
       a.filter = function (u, all) { return all; };
@@ -80,13 +86,13 @@
   };
   var draw = function (el, width) {
     var d = el._data || (el._data = JSON.parse(el.querySelector("script").textContent));
-    var data = [d.at], series = [{ label: d.x.label, value: function (u, v) { return v == null ? "–" : short(v) + d.x.suffix; } }], bands = [];
+    var data = [d.at], series = [{ label: d.x.label, value: function (u, v) { return named(v, d.x); } }], bands = [];
     d.series.forEach(function (s) {
       data.push(s.values);
       series.push({
         label: s.name, stroke: function () { return color("s" + s.color); }, width: s.fine ? 1.2 : 2, dash: s.dashed ? [6, 4] : undefined,
         spanGaps: true, points: { show: s.dots, size: 7, fill: function () { return color("s" + s.color); } },
-        value: function (u, v) { return v == null ? "–" : short(v) + d.y.suffix; }
+        value: function (u, v) { return named(v, d.y); }
       });
     });
     d.series.forEach(function (s) {

@@ -4,6 +4,7 @@ mod done;
 mod growth;
 mod loads;
 mod modes;
+mod percentiles;
 mod plans;
 mod targets;
 
@@ -70,6 +71,7 @@ pub fn of(report: &Report) -> Vec<Chart> {
     charts.by_shards();
     charts.latency_by_threads();
     charts.latency_by_load();
+    charts.percentiles();
     charts.over_done();
     charts.plans();
     charts.over_time();
@@ -100,7 +102,7 @@ pub fn first(r: &Report, charts: &[Chart]) -> Vec<usize> {
         // With one taker and with many.
         (_, "K-plans") => &["plans"; 2],
         (_, "H-queue" | "H-window") => &["done", "done", "time"],
-        (_, "canonical") if r.targets.len() > 1 => &["connections", "latency"],
+        (_, "canonical") if r.targets.len() > 1 => &["percentiles", "latency"],
         ("sweep", _) | (_, "canonical") => &["connections", "latency"],
         ("queries", _) if r.targets.len() > 1 => &["connections", "targets"],
         _ => &[

@@ -1,7 +1,7 @@
 //! The sheet that a plot is drawn on: its legend, its axes.
 
 use super::scale::Map;
-use super::{Axis, COLORS, escape, short};
+use super::{Axis, COLORS, escape};
 use std::fmt::Write as _;
 
 pub(super) const FONT: f64 = 12.0;
@@ -56,13 +56,12 @@ impl Canvas {
             let y = map.at(t);
             let _ = write!(
                 self.out,
-                "<line x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\" class=\"grid\"/><text x=\"{:.1}\" y=\"{:.1}\" class=\"tick\" text-anchor=\"end\">{}{}</text>",
+                "<line x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\" class=\"grid\"/><text x=\"{:.1}\" y=\"{:.1}\" class=\"tick\" text-anchor=\"end\">{}</text>",
                 self.left,
                 self.right,
                 self.left - 6.0,
                 y + 4.0,
-                short(t),
-                axis.suffix
+                axis.named(t)
             );
         }
         let _ = write!(
@@ -78,7 +77,7 @@ impl Canvas {
         let mut last = f64::NEG_INFINITY;
         for t in map.ticks(axis, wanted) {
             let x = map.at(t);
-            let label = format!("{}{}", short(t), axis.suffix);
+            let label = axis.named(t);
             let w = text_width(&label);
             if x - w / 2.0 < last + 6.0 {
                 continue;

@@ -15,7 +15,7 @@ const MOST: usize = 900;
 type Points = Vec<(f64, f64)>;
 
 fn axis(a: &Axis) -> Value {
-    json!({"label": a.label, "log": a.log, "ticks": a.ticks, "suffix": a.suffix})
+    json!({"label": a.label, "log": a.log, "ticks": a.ticks, "suffix": a.suffix, "shares": a.shares})
 }
 
 /// The values of a line at all places of the plot; none where it has no point.

@@ -36,6 +36,8 @@ pub struct Axis {
     /// Only these values get a tick.
     pub ticks: Vec<f64>,
     pub suffix: &'static str,
+    /// A value x stands for a share of 1 - 1/x, and is named so: 100 is 99%.
+    pub shares: bool,
 }
 
 impl Axis {
@@ -52,9 +54,32 @@ impl Axis {
             label: label.into(),
             log: true,
             ticks,
-            suffix: "",
+            ..Axis::default()
         }
     }
+
+    /// Of percentiles, each decade ten times as rare as the one before.
+    pub fn shares(label: &str) -> Axis {
+        Axis {
+            shares: true,
+            ..Axis::log(label, (0..7).map(|n| 10f64.powi(n)).collect())
+        }
+    }
+
+    /// A value as the axis names it.
+    fn named(&self, v: f64) -> String {
+        match self.shares {
+            true => share(v),
+            false => format!("{}{}", short(v), self.suffix),
+        }
+    }
+}
+
+/// `99.9%` of 1000: as many nines as the value tells apart.
+fn share(x: f64) -> String {
+    let percent = 100.0 - 100.0 / x.max(1.0);
+    let digits = (x.max(1.0).log10() - 2.0).ceil().clamp(0.0, 6.0) as usize;
+    format!("{percent:.digits$}%")
 }
 
 pub enum Body {
