@@ -169,7 +169,7 @@ impl Published {
             if let Some(before) = before.filter(|c| c.ns != version.ns) {
                 next.names_mut().remove(&before.ns);
             }
-            debug_assert!(
+            assert!(
                 next.get(&version.ns).is_none_or(|c| c.uuid == version.uuid),
                 "two collections named {}",
                 version.ns

@@ -117,6 +117,11 @@ impl<'a> Group<'a> {
     }
 
     fn push(&mut self, stamp: Stamp, fill: impl FnOnce(&mut Vec<u8>)) {
+        assert!(stamp.index == self.last.index + 1, "indexes are dense");
+        assert!(
+            stamp.ts > self.last.ts && stamp.term >= self.last.term,
+            "time goes forward, and terms do not fall"
+        );
         let lag = u32::try_from(stamp.index.saturating_sub(self.durable)).unwrap_or(u32::MAX);
         let start = self.tail.buf.len();
         frame::encode(&mut self.tail.buf, &stamp, lag, fill);

@@ -153,7 +153,7 @@ impl Coordinator {
     /// Takes the answers to all of [`Coordinator::asks`], in the same order.
     pub fn heard(&mut self, answers: &[Answer]) {
         let asked = self.asks();
-        debug_assert_eq!(asked.len(), answers.len());
+        assert_eq!(asked.len(), answers.len(), "an answer of each");
         let all = |wanted: Answer| answers.iter().all(|a| *a == wanted);
         let first = answers.first().cloned().unwrap_or(Answer::Lost);
         self.tries += 1;

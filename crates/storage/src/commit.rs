@@ -395,6 +395,13 @@ impl<E: CommitEnv> Committer<E> {
         places.clear();
         env.append(&group, places)?;
         *progress = Progress::UnderWay;
+        // Nothing is acknowledged of a group whose places are not those of its entries, behind all that is applied.
+        assert_eq!(places.len(), group.entries().count(), "a place for each");
+        let mut before = self.applied().index;
+        for place in places.iter() {
+            assert!(place.index > before, "the log goes forward");
+            before = place.index;
+        }
         if let Err(e) = env.decide(last_place(places)) {
             *progress = Progress::Idle;
             return Err(e);
@@ -404,7 +411,6 @@ impl<E: CommitEnv> Committer<E> {
             return Err(e);
         }
         *progress = Progress::Idle;
-        debug_assert_eq!(places.len(), group.entries().count(), "a place for each");
         let mut done = 0usize;
         let mut end = |entries: &[Entry]| {
             done += entries.len();
@@ -412,7 +418,8 @@ impl<E: CommitEnv> Committer<E> {
         };
         let own_end = end(own).expect("a place for each entry that was appended");
         for follower in followers {
-            *follower.outcome.lock() = end(&follower.entries).map(Ok);
+            let place = end(&follower.entries).expect("a place for each entry of the group");
+            *follower.outcome.lock() = Some(Ok(place));
         }
         self.set_applied(last_place(places));
         Ok(own_end)
@@ -440,6 +447,8 @@ impl<E: CommitEnv> Committer<E> {
     }
 
     fn set_applied(&self, at: Committed) {
+        let before = self.applied_index.load(Ordering::Acquire);
+        assert!(at.index >= before, "what is applied stays applied");
         self.applied_index.store(at.index, Ordering::Release);
         self.applied_ts.store(at.ts, Ordering::Release);
     }

@@ -479,7 +479,7 @@ fn encode_parts(parts: &[Entry], buf: &mut Vec<u8>) {
     // A part's length precedes the part, and is known only after encoding it.
     let mut bytes = Vec::new();
     for part in parts {
-        debug_assert!(!matches!(part.op, Op::Transaction(_)), "a part is plain");
+        assert!(!matches!(part.op, Op::Transaction(_)), "a part is plain");
         bytes.clear();
         part.encode(&mut bytes);
         put_bytes(buf, &bytes);

@@ -57,7 +57,10 @@ pub fn commit(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         entry.effects.extend(decision);
         entry.effects.extend(instead);
     })?;
-    debug_assert!(!wrote || cx.op.has_written());
+    assert!(
+        !wrote || cx.op.has_written(),
+        "what was written is committed"
+    );
     Ok(Done::Reply)
 }
 

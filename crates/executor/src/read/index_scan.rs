@@ -345,7 +345,7 @@ impl IndexScan {
         limit: Option<u64>,
     ) -> IndexScan {
         // With one entry for each value, that entry need not be the document's first.
-        debug_assert!(!access.dedup || access.distinct.is_none());
+        assert!(!access.dedup || access.distinct.is_none());
         let mut ranges: VecDeque<_> = Position::ranges(&index, &access.bounds).into();
         let several = Several::of(&mut ranges, access.reverse);
         let (several, position) = match several {

@@ -390,7 +390,7 @@ pub(super) struct Found {
 impl Found {
     fn doc(&self) -> Doc<'_> {
         let row = self.next.checked_sub(1).and_then(|at| self.rows.get(at));
-        debug_assert!(row.is_some(), "asked for a document after a match");
+        assert!(row.is_some(), "asked for a document after a match");
         row.and_then(|row| self.table.row(*row))
             .unwrap_or(Doc::EMPTY)
     }
