@@ -111,3 +111,28 @@ def test_an_expired_certificate_is_said_to_have_expired(tmp_path, authority):
     with Server(tmp_path / "data", *options) as server, server.client() as client:
         said = client.admin.command("getLog", "startupWarnings")["log"]
         assert any("certificate has expired" in line for line in said) and not any("expires soon" in line for line in said), said
+
+
+def test_a_password_that_was_forgotten_is_set_anew_with_the_key_of_the_members(tmp_path):
+    key = tmp_path / "key"
+    key.write_text("c2VjcmV0IG9mIHRoZSBtZW1iZXJz")
+    key.chmod(0o600)
+    with Server(tmp_path / "data", "--replSet", "rs0", "--keyFile", key) as server:
+        with server.client() as client:
+            client.admin.command("replSetInitiate", {"_id": "rs0", "members": [{"_id": 0, "host": server.address}]})
+            until("it takes writes", lambda: client.admin.command("hello")["isWritablePrimary"])
+            client.admin.command("createUser", "admin", pwd="forgotten", roles=["root"])
+        with server.client(username="__system", password=key.read_text(), authSource="local") as member:
+            member.admin.command("updateUser", "admin", pwd="new")
+        with server.client(username="admin", password="new") as client:
+            client.t.c.insert_one({})
+
+
+def test_a_password_that_was_forgotten_is_set_anew_without_logins(tmp_path):
+    server = Server(tmp_path / "data", "--auth")
+    with server, server.client() as client:
+        client.admin.command("createUser", "admin", pwd="forgotten", roles=["root"])
+    with Server(tmp_path / "data") as server, server.client() as client:
+        client.admin.command("updateUser", "admin", pwd="new")
+    with Server(tmp_path / "data", "--auth") as server, server.client(username="admin", password="new") as client:
+        client.t.c.insert_one({})

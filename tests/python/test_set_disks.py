@@ -120,3 +120,23 @@ def test_a_primary_whose_disk_fails_leaves_and_another_goes_on(three):
         assert three.primary() is not member
         assert [d["_id"] for d in things.find(sort=[("_id", 1)])] == list(range(100))
     comes_back(three, member, 100)
+
+
+def test_a_wrong_clock_harms_no_write_and_no_order(three):
+    """A day ahead, then a day behind: the log goes on from its last entry, and nobody else is elected."""
+    primary = three.primary()
+    with three.client() as client:
+        things = client.t.get_collection("clocked", write_concern=MAJORITY)
+        try:
+            for n, off in enumerate((0, 86_400, -86_400, 0)):
+                primary.shim.set_clock(off)
+                things.insert_one({"_id": n})
+        finally:
+            primary.shim.set_clock(0)
+        entries = client.local["oplog.rs"].find({"ns": "t.clocked", "op": "i"}).sort("$natural", 1)
+        entries = [(e["o"]["_id"], e["ts"]) for e in entries]
+        assert [n for n, _ in entries] == [0, 1, 2, 3]
+        times = [ts for _, ts in entries]
+        assert times == sorted(times) and len(set(times)) == 4
+        assert 80_000 < times[3].time - times[0].time, "cluster time is never put back"
+    assert three.primary() is primary

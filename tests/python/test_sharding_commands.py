@@ -329,3 +329,20 @@ def test_servers_of_another_release_are_told_so(cluster):
             reply = wire.command({"hello": 1, "pandoCluster": {"min": 7, "max": 9}, "$db": "admin"})
             assert reply["code"] == 188 and "speaks versions 7 to 9" in reply["errmsg"], reply
             assert "pandoCluster" not in wire.command({"hello": 1, "$db": "admin"})
+
+
+def test_a_set_that_is_a_shard_is_added_before_and_its_address_is_renewed(cluster, client):
+    address = f"s1/{cluster.shards['s1'].address}"
+    shards = client.config.shards
+    try:
+        shards.update_one({"_id": "s1"}, {"$set": {"host": f"{address},127.0.0.1:1"}})
+        assert client.admin.command("addShard", address)["shardAdded"] == "s1"
+        assert shards.find_one({"_id": "s1"})["host"] == address
+        with refuses(20, "IllegalOperation", "A shard already exists containing the replica set 's1'"):
+            client.admin.command("addShard", address, name="other")
+        # Another set of that name is not taken for it.
+        shards.update_one({"_id": "s1"}, {"$set": {"host": "s1/127.0.0.1:1"}})
+        with refuses(20, "IllegalOperation", "A shard already exists containing the replica set 's1'"):
+            client.admin.command("addShard", address)
+    finally:
+        shards.update_one({"_id": "s1"}, {"$set": {"host": address}})

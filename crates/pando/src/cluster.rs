@@ -1,32 +1,34 @@
-//! `pando cluster up|status|add-shard|down`: a deployment of several processes on this machine, by one command.
+//! `pando cluster up|status|add-shard|…`: a deployment of several processes on this machine, by one command.
 //!
 //! ```text
 //! DIR/cluster.json   what was made: sets, their members, ports, processes
+//!     cluster.lock   held by a command that changes something
 //!     rs0-0/         a member's data, and rs0-0.log beside it
 //! ```
 //! A sharded cluster is a configuration set, `config`, shards `s0`, `s1`, …, and a router.
 //!
-//! Invariant: a process is ended only if it is the one that was recorded: its number and the moment
-//! of its start. The kernel gives a number again, but not both.
+//! Invariant: each command may be killed at any moment. What it is about to do is recorded before, and
+//! each step finds out whether it was done, so the same command, or `up`, goes on with it.
 
+mod changes;
 mod deployment;
+mod processes;
+mod ready;
+mod shares;
 
-use crate::client::refusal;
-use crate::memory;
 use crate::peers::quoted;
 use crate::progress::Progress;
-use bson::{Writer, doc};
-use deployment::{Deployment, MemberProcess, Role, SET, start_of};
-use replication::state_file;
+use deployment::{Deployment, MemberProcess, Role, SET, Stage};
+use processes::{Claim, end, launch};
+use shares::{shared_cores, shared_memory, with_own_metrics};
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::OpenOptionsExt;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
-use std::time::{Duration, Instant};
+use std::process::ExitCode;
+use std::time::Duration;
 
 const HELP: &str = "\
 Runs a deployment of several servers on this machine.
@@ -34,19 +36,25 @@ Runs a deployment of several servers on this machine.
 Usage: pando cluster up --replicas N [--shards N] [--auth] [--dir DIR] [--port PORT] [-- options of each server]
        pando cluster status [--dir DIR]
        pando cluster add-shard [--dir DIR]
+       pando cluster remove-shard SHARD [--dir DIR]
+       pando cluster add-member [SET] [--dir DIR]
        pando cluster down [--dir DIR]
 
-  up      starts a replica set of N members (1, 3, 5 or 7), or with --shards a sharded cluster whose
-          sets have N members (1 if not given), and prints how to connect to it; on a directory of an
-          earlier 'up' it starts those members again that do not run
-  status  says which members there are, and what each is
-  add-shard  starts one more shard, of as many members as the others have; the balancer fills it
-  down    ends the processes that 'up' has started, and keeps their data
+  up            starts a replica set of N members (1, 3, 5 or 7), or with --shards a sharded cluster whose
+                sets have N members (1 if not given), and prints how to connect to it; on a directory of an
+                earlier 'up' it starts those members again that do not run
+  status        says which members there are, and what each is
+  add-shard     starts one more shard, of as many members as the others have; the balancer fills it
+  remove-shard  moves all data of a shard to the others, takes it out of the cluster, ends its servers
+  add-member    starts one more member of a set, which copies its data; SET as 's0' or 'config'
+  down          ends the processes that 'up' has started, and keeps their data
+
+Each of these can be killed at any moment: the same command goes on where it was.
 
 Servers of a sharded cluster share the cores: each gets its part of them as event loops, unless the
 options of servers say --event-loops. All servers share half of the memory as caches, unless they say
---cache. With --metrics PORT each serves its figures on a port of its own: PORT and those after it, in
-the order of 'status'.
+--cache. With --metrics PORT each serves its figures on a port of its own: as far behind PORT as its
+own port is behind the first one.
 
   --auth        asks clients to log in: the servers share a key, DIR/key, that is made here
   --dir DIR     where data, logs and the record of the processes are; pando-cluster if not given
@@ -59,12 +67,20 @@ const LOOK: Duration = Duration::from_millis(50);
 /// How long a member may take to say what it is.
 const ANSWER: Duration = Duration::from_secs(3);
 const KEY_BYTES: usize = 64;
-/// No server works well with less.
-const LEAST_CACHE_MB: u64 = 16;
+const COMMANDS: [&str; 6] = [
+    "up",
+    "status",
+    "add-shard",
+    "remove-shard",
+    "add-member",
+    "down",
+];
 
 #[derive(Debug, PartialEq, Eq)]
 struct Asked {
     what: String,
+    /// The shard or the set that it is about.
+    about: Option<String>,
     replicas: Option<u16>,
     shards: Option<u16>,
     auth: bool,
@@ -92,8 +108,7 @@ pub fn main(args: &[OsString]) -> ExitCode {
     let done = match asked.what.as_str() {
         "up" => up(&asked),
         "status" => status(&asked.dir),
-        "add-shard" => add_shard(&asked.dir),
-        _ => down(&asked.dir),
+        _ => change(&asked),
     };
     match done {
         Ok(said) => {
@@ -107,17 +122,33 @@ pub fn main(args: &[OsString]) -> ExitCode {
     }
 }
 
+/// What changes a deployment that is there.
+fn change(asked: &Asked) -> Result<String, String> {
+    let dir = std::path::absolute(&asked.dir).map_err(|e| e.to_string())?;
+    // Before anything is written there.
+    recorded(&dir)?;
+    match (asked.what.as_str(), asked.about.as_deref()) {
+        ("add-shard", _) => changes::add_shard(&dir),
+        ("remove-shard", shard) => {
+            let shard = shard.ok_or("remove-shard wants the name of a shard, as s1")?;
+            changes::remove_shard(&dir, shard)
+        }
+        ("add-member", set) => changes::add_member(&dir, set),
+        _ => down(&dir),
+    }
+}
+
 fn parse(words: &[String]) -> Result<Asked, String> {
+    let known = COMMANDS.join(", ");
     let (what, rest) = words
         .split_first()
-        .ok_or("cluster wants up, status, add-shard or down")?;
-    if !matches!(what.as_str(), "up" | "status" | "add-shard" | "down") {
-        return Err(format!(
-            "cluster knows up, status, add-shard and down, not '{what}'"
-        ));
+        .ok_or_else(|| format!("cluster wants one of {known}"))?;
+    if !COMMANDS.contains(&what.as_str()) {
+        return Err(format!("cluster knows {known}, not '{what}'"));
     }
     let mut asked = Asked {
         what: what.clone(),
+        about: None,
         replicas: None,
         shards: None,
         auth: false,
@@ -133,6 +164,11 @@ fn parse(words: &[String]) -> Result<Asked, String> {
         }
         if word == "--auth" && what == "up" {
             asked.auth = true;
+            continue;
+        }
+        let names_one = matches!(what.as_str(), "remove-shard" | "add-member");
+        if names_one && asked.about.is_none() && !word.starts_with('-') {
+            asked.about = Some(word.clone());
             continue;
         }
         let (name, value) = match word.split_once('=') {
@@ -159,17 +195,21 @@ fn parse(words: &[String]) -> Result<Asked, String> {
     if asked.replicas.is_some_and(|n| !matches!(n, 1 | 3 | 5 | 7)) {
         return Err("--replicas is 1, 3, 5 or 7: an even number survives no more failures".into());
     }
+    if what == "remove-shard" && asked.about.is_none() {
+        return Err("remove-shard wants the name of a shard, as s1".into());
+    }
     Ok(asked)
 }
 
 fn up(asked: &Asked) -> Result<String, String> {
     let dir = std::path::absolute(&asked.dir).map_err(|e| e.to_string())?;
     fs::create_dir_all(&dir).map_err(|e| format!("cannot make {}: {e}", dir.display()))?;
+    let _claim = Claim::of(&dir)?;
     let mut deployment = match Deployment::load(&dir)? {
         Some(there) if there.is_as_asked(asked) => there,
         Some(there) => {
             return Err(format!(
-                "{} holds a deployment of {} members in all: choose another --dir, or rs.add members to it",
+                "{} holds a deployment of {} members in all: choose another --dir, or see add-shard and add-member",
                 dir.display(),
                 there.members.len()
             ));
@@ -185,6 +225,8 @@ fn up(asked: &Asked) -> Result<String, String> {
                     let key = make_key(&dir)?.to_string_lossy().into_owned();
                     new.server.extend(["--keyFile".into(), key]);
                 }
+                // Before a server runs: whoever is killed from here on leaves none that nobody knows.
+                new.save(&dir)?;
                 new
             }
         },
@@ -222,159 +264,37 @@ fn start(dir: &Path, deployment: &mut Deployment) -> Result<(), String> {
         let Some(member) = deployment.members.get(at).filter(|m| !m.runs()) else {
             continue;
         };
-        // One whose start was not recorded, because `up` was killed in between.
-        let started = match member.left_running(dir) {
-            Some(running) => running,
-            None => {
-                let options = with_own_metrics(&deployment.server, at)?;
-                launch(dir, member, &config, &options)?
-            }
-        };
+        let options = with_own_metrics(&deployment.server, deployment.behind_first(member.port))?;
+        let process = launch(dir, member, &config, &options)?;
         if let Some(member) = deployment.members.get_mut(at) {
-            *member = started;
+            member.is_process(process);
         }
-        // Recorded at once: whatever fails next, `down` finds it.
         deployment.save(dir)?;
     }
+    deployment.save(dir)?;
     drop(progress);
     let _progress = Progress::of_time("waiting until all are ready");
-    make_ready(dir, deployment).map_err(|why| {
+    ready::make_ready(dir, deployment).map_err(|why| {
         format!(
             "{why}\nEnd what was started: pando cluster down --dir {}",
             dir.display()
         )
-    })
-}
-
-/// Starts one more shard of a sharded cluster.
-fn add_shard(dir: &Path) -> Result<String, String> {
-    let dir = std::path::absolute(dir).map_err(|e| e.to_string())?;
-    let mut deployment = recorded(&dir)?;
-    if deployment.router().is_none() {
-        return Err(format!(
-            "{} holds a replica set: 'up --shards N' makes a cluster that has shards",
-            dir.display()
-        ));
-    }
-    let sets = deployment.sets();
-    let shards = sets.iter().filter(|s| s[0].role == Role::Shard);
-    let numbers = shards
-        .clone()
-        .filter_map(|s| s[0].set.strip_prefix('s')?.parse().ok());
-    let number: u16 = numbers.max().map_or(0, |n: u16| n.saturating_add(1));
-    let replicas = shards.map(Vec::len).max().unwrap_or(1);
-    let name = format!("s{number}");
-    let mut ports = (deployment.members.iter().map(|m| m.port).max())
-        .map_or(27017, |last| last.saturating_add(1))..=u16::MAX;
-    for n in 0..replicas {
-        // Others may have taken those that follow.
-        let port = ports
-            .find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
-            .ok_or("no port above those of the others is free")?;
-        let new = MemberProcess::planned(&name, Role::Shard, n, port);
-        deployment.members.push(new);
-    }
-    start(&dir, &mut deployment)?;
-    Ok(format!(
-        "Shard {name} is there. The balancer moves ranges to it: sh.status() at {}",
-        deployment.uri("")
-    ))
-}
-
-/// The option by which the router and the primaries of shards share the machine's cores: with more
-/// event loops than there are cores each turn of one serves fewer requests, and costs as much.
-fn shared_cores(shards: Option<u16>, given: &[String]) -> Vec<String> {
-    let names = |word: &String| word.split('=').next() == Some("--event-loops");
-    let Some(shards) = shards.filter(|_| !given.iter().any(names)) else {
-        return Vec::new();
-    };
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let loops = (cores / (usize::from(shards) + 1)).max(1);
-    vec!["--event-loops".into(), loops.to_string()]
-}
-
-/// The option by which all servers share half of the memory. One alone takes what it takes by itself.
-fn shared_memory(servers: usize, given: &[String]) -> Vec<String> {
-    let names = |word: &String| {
-        let name = word.split('=').next();
-        matches!(
-            name,
-            Some("--cache" | "--wiredTigerCacheSizeGB" | "--wiredTigerCacheSizePct")
-        )
-    };
-    if servers < 2 || given.iter().any(names) {
-        return Vec::new();
-    }
-    let memory = memory::available_bytes();
-    let part = memory / 2 / servers as u64;
-    let cache = part.min(memory::default_cache_bytes(memory));
-    vec![
-        "--cache".into(),
-        format!("{}MB", (cache >> 20).max(LEAST_CACHE_MB)),
-    ]
-}
-
-/// The options of the server at that place: each has a port of its own for its figures.
-fn with_own_metrics(given: &[String], at: usize) -> Result<Vec<String>, String> {
-    let mut options = given.to_vec();
-    let is_metrics = |word: &String| word == "--metrics" || word.starts_with("--metrics=");
-    let Some(found) = options.iter().position(is_metrics) else {
-        return Ok(options);
-    };
-    let own = |text: &str| -> Result<String, String> {
-        let (host, port) = match text.rsplit_once(':') {
-            Some((host, port)) => (format!("{host}:"), port),
-            None => (String::new(), text),
-        };
-        let first: u16 = port
-            .parse()
-            .map_err(|_| format!("--metrics wants a port, not '{text}'"))?;
-        let at = u16::try_from(at).ok().and_then(|at| first.checked_add(at));
-        let port = at.ok_or("there are no ports above 65535 for --metrics")?;
-        Ok(format!("{host}{port}"))
-    };
-    if let Some(text) = options
-        .get(found)
-        .and_then(|w| w.strip_prefix("--metrics="))
-    {
-        let text = own(text)?;
-        options[found] = format!("--metrics={text}");
-    } else if let Some(text) = options.get(found + 1) {
-        let text = own(text)?;
-        options[found + 1] = text;
-    }
-    Ok(options)
-}
-
-/// Awaits the members, makes the sets that are not made, and tells the router of its shards.
-fn make_ready(dir: &Path, deployment: &Deployment) -> Result<(), String> {
-    let (routers, members): (Vec<&MemberProcess>, Vec<&MemberProcess>) = deployment
-        .members
-        .iter()
-        .partition(|m| m.role == Role::Router);
-    let key = deployment.key()?;
-    await_members(dir, &members)?;
-    for set in deployment
-        .sets()
-        .iter()
-        .filter(|s| s[0].role != Role::Router)
-    {
-        initiate(dir, set, key.as_deref())?;
-    }
-    await_members(dir, &routers)?;
-    for router in routers {
-        for shard in deployment.addresses(Role::Shard) {
-            let add = doc! { "addShard": shard };
-            let reply = router.ask(key.as_deref(), "admin", add.as_doc())?;
-            refusal(reply.as_doc()).map_or(Ok(()), Err)?;
+    })?;
+    for member in &mut deployment.members {
+        if member.stage != Stage::Leaves {
+            member.stage = Stage::There;
         }
     }
-    Ok(())
+    deployment.save(dir)
 }
 
 /// A key that the servers share: its owner alone may read it.
 fn make_key(dir: &Path) -> Result<PathBuf, String> {
-    let path = dir.join("key");
+    let (path, draft) = (dir.join("key"), dir.join("key.new"));
+    // Of an `up` that was killed behind it.
+    if path.exists() {
+        return Ok(path);
+    }
     let failed = |e: std::io::Error| format!("cannot write {}: {e}", path.display());
     let mut secret = [0; KEY_BYTES];
     File::open("/dev/urandom")
@@ -382,10 +302,11 @@ fn make_key(dir: &Path) -> Result<PathBuf, String> {
         .map_err(failed)?;
     let text: String = secret.iter().map(|b| format!("{b:02x}")).collect();
     let mut options = File::options();
-    options.create_new(true).write(true).mode(0o600);
-    let mut file = options.open(&path).map_err(failed)?;
+    options.create(true).truncate(true).write(true).mode(0o600);
+    let mut file = options.open(&draft).map_err(failed)?;
     file.write_all(text.as_bytes())
         .and_then(|()| file.sync_all())
+        .and_then(|()| fs::rename(&draft, &path))
         .map_err(failed)?;
     Ok(path)
 }
@@ -417,171 +338,9 @@ fn planned(replicas: u16, shards: Option<u16>, asked: &Asked) -> Result<Deployme
     Ok(Deployment {
         members,
         server: asked.server.clone(),
+        asked: (asked.replicas, asked.shards),
+        shards_made: shards.unwrap_or(0),
     })
-}
-
-fn launch(
-    dir: &Path,
-    member: &MemberProcess,
-    config: &str,
-    options: &[String],
-) -> Result<MemberProcess, String> {
-    let failed = |e: std::io::Error| format!("cannot start {}: {e}", member.name);
-    let log = dir.join(format!("{}.log", member.name));
-    let log = File::options()
-        .create(true)
-        .append(true)
-        .open(log)
-        .map_err(failed)?;
-    let mut command = Command::new(std::env::current_exe().map_err(failed)?);
-    match member.role {
-        Role::Router => command.args(["route", "--configdb", config]),
-        Role::Plain => command.args(["serve", "--replSet", &member.set]),
-        Role::Config => command.args(["serve", "--configsvr", "--replSet", &member.set]),
-        Role::Shard => command.args(["serve", "--shardsvr", "--replSet", &member.set]),
-    };
-    command
-        .args(["--port", &member.port.to_string()])
-        .arg("--dbpath")
-        .arg(dir.join(&member.name))
-        .args(options)
-        .stdin(Stdio::null())
-        .stdout(log.try_clone().map_err(failed)?)
-        .stderr(log);
-    // SAFETY: setsid may be called between fork and exec. The member outlives the terminal.
-    unsafe {
-        command.pre_exec(|| {
-            libc::setsid();
-            Ok(())
-        });
-    }
-    let child = command.spawn().map_err(failed)?;
-    let pid = child.id();
-    let started = start_of(pid).ok_or_else(|| format!("{} ended at once", member.name))?;
-    Ok(MemberProcess {
-        pid,
-        started,
-        ..member.clone()
-    })
-}
-
-fn await_members(dir: &Path, members: &[&MemberProcess]) -> Result<(), String> {
-    let until = Instant::now() + PATIENCE;
-    for member in members {
-        let hello = doc! { "hello": 1 };
-        while member.ask(None, "admin", hello.as_doc()).is_err() {
-            if !member.runs() || Instant::now() > until {
-                let log = dir.join(format!("{}.log", member.name));
-                let why = fs::read_to_string(&log).unwrap_or_default();
-                let why = why.lines().last().unwrap_or("it says nothing");
-                return Err(format!(
-                    "{} does not serve: {why} ({})",
-                    member.name,
-                    log.display()
-                ));
-            }
-            std::thread::sleep(LOOK);
-        }
-    }
-    Ok(())
-}
-
-/// Makes the set, if it is not made, and waits until all members have its data. A set that one member
-/// knows is made: who does not know it learns of it from the others.
-fn initiate(dir: &Path, members: &[&MemberProcess], key: Option<&str>) -> Result<(), String> {
-    let first = members.first().ok_or("there is no member")?;
-    let knows = |m: &&MemberProcess| dir.join(&m.name).join(state_file::NAME).exists();
-    let is_new = !members.iter().any(knows);
-    if is_new {
-        let mut w = Writer::new();
-        w.open_doc("replSetInitiate")
-            .str("_id", &first.set)
-            .open_array("members");
-        for (n, member) in members.iter().enumerate() {
-            w.open_doc("")
-                .int("_id", n as i64)
-                .str("host", &member.host())
-                .close();
-        }
-        w.close().close();
-        let reply = first.ask(key, "admin", w.finish().as_doc())?;
-        let code = reply.as_doc().get("code").and_then(|v| v.to_i64_exact());
-        // It was made by an `up` that was ended right behind.
-        if code != Some(23) {
-            refusal(reply.as_doc()).map_or(Ok(()), Err)?;
-        }
-    }
-    let until = Instant::now() + PATIENCE;
-    loop {
-        let states: Vec<i64> = members.iter().map(|m| state(m, key)).collect();
-        // The members of a new set get their votes one after the other. With fewer it would not bear
-        // the loss of one.
-        let all_vote = || {
-            let votes = members.iter().map(|m| votes(m, key)).max();
-            !is_new || votes == i64::try_from(members.len()).ok()
-        };
-        if states.contains(&1) && states.iter().all(|s| matches!(s, 1 | 2)) && all_vote() {
-            return Ok(());
-        }
-        if Instant::now() > until {
-            let each = members.iter().zip(&states);
-            let each = each.map(|(m, state)| match why_not(m, key) {
-                Some(why) => format!("\n  {}: {why}", m.name),
-                None => format!("\n  {}: state {state}", m.name),
-            });
-            return Err(format!(
-                "the members did not get ready in time:{}",
-                each.collect::<String>()
-            ));
-        }
-        std::thread::sleep(LOOK);
-    }
-}
-
-/// MongoDB's number of a member's state; 8 for one that is not reached.
-fn state(member: &MemberProcess, key: Option<&str>) -> i64 {
-    status_number(member, key, "myState").unwrap_or(8)
-}
-
-/// How many members have a vote, as one of them knows it; 0 for one that is not reached.
-fn votes(member: &MemberProcess, key: Option<&str>) -> i64 {
-    status_number(member, key, "votingMembersCount").unwrap_or(0)
-}
-
-fn status_number(member: &MemberProcess, key: Option<&str>, field: &str) -> Option<i64> {
-    let status = doc! { "replSetGetStatus": 1 };
-    let reply = member.ask_within(ANSWER, key, status.as_doc()).ok()?;
-    reply.as_doc().get(field)?.to_i64_exact()
-}
-
-/// What a member is, for people.
-fn shown_state(member: &MemberProcess, key: Option<&str>) -> &'static str {
-    if !member.runs() {
-        return "does not run";
-    }
-    if member.role == Role::Router {
-        let hello = doc! { "hello": 1 };
-        return match member.ask_within(ANSWER, key, hello.as_doc()) {
-            Ok(_) => "router",
-            Err(_) => "does not answer",
-        };
-    }
-    match state(member, key) {
-        1 => "primary",
-        2 => "secondary",
-        3 | 5 => "copies the data",
-        8 => "does not answer",
-        _ => "starts",
-    }
-}
-
-/// Why a member has no state in its set.
-fn why_not(member: &MemberProcess, key: Option<&str>) -> Option<String> {
-    let status = doc! { "replSetGetStatus": 1 };
-    match member.ask(key, "admin", status.as_doc()) {
-        Ok(reply) => refusal(reply.as_doc()),
-        Err(why) => Some(why),
-    }
 }
 
 fn recorded(dir: &Path) -> Result<Deployment, String> {
@@ -600,15 +359,21 @@ fn status(dir: &Path) -> Result<String, String> {
     // All at once: several may not answer.
     let key = key.as_deref();
     let states = std::thread::scope(|s| {
-        let ask = |member| s.spawn(move || shown_state(member, key));
+        let ask = |member| s.spawn(move || ready::shown_state(member, key));
         let asked: Vec<_> = deployment.members.iter().map(ask).collect();
         let said = asked.into_iter().map(|one| one.join());
         said.map(|is| is.unwrap_or("does not answer"))
             .collect::<Vec<_>>()
     });
     for (member, is) in deployment.members.iter().zip(states) {
+        let stage = match member.stage {
+            Stage::There => "",
+            Stage::NewShard => ", add-shard goes on with it",
+            Stage::NewMember => ", add-member goes on with it",
+            Stage::Leaves => ", remove-shard goes on with it",
+        };
         said.push_str(&format!(
-            "\n  {}  {}  pid {}  {is}",
+            "\n  {}  {}  pid {}  {is}{stage}",
             member.name,
             member.host(),
             member.pid
@@ -618,31 +383,13 @@ fn status(dir: &Path) -> Result<String, String> {
 }
 
 fn down(dir: &Path) -> Result<String, String> {
+    let _claim = Claim::of(dir)?;
     let deployment = recorded(dir)?;
-    let running: Vec<&MemberProcess> = deployment.members.iter().filter(|m| m.runs()).collect();
-    for member in &running {
-        // One that is stopped ends only when it goes on.
-        for signal in [libc::SIGTERM, libc::SIGCONT] {
-            // SAFETY: a signal to a process that is the recorded one.
-            unsafe { libc::kill(member.pid.cast_signed(), signal) };
-        }
-    }
-    let until = Instant::now() + PATIENCE;
-    while running.iter().any(|m| m.runs()) {
-        if Instant::now() > until {
-            let left: Vec<&str> = running
-                .iter()
-                .filter(|m| m.runs())
-                .map(|m| &*m.name)
-                .collect();
-            return Err(format!("{} did not end yet", left.join(", ")));
-        }
-        std::thread::sleep(LOOK);
-    }
+    let all: Vec<&MemberProcess> = deployment.members.iter().collect();
+    let ended = end(&all)?;
     Ok(format!(
-        "{} of {} members ran and were ended. Their data stays in {}.",
-        running.len(),
-        deployment.members.len(),
+        "{ended} of {} members ran and were ended. Their data stays in {}.",
+        all.len(),
         dir.display()
     ))
 }
@@ -657,50 +404,6 @@ mod tests {
     }
 
     #[test]
-    fn servers_of_shards_share_the_cores() {
-        let words = |text: &str| text.split(' ').map(String::from).collect::<Vec<_>>();
-        assert_eq!(shared_cores(Some(100), &[]), words("--event-loops 1"));
-        assert!(shared_cores(None, &[]).is_empty());
-        assert!(shared_cores(Some(2), &words("--event-loops 4")).is_empty());
-        assert!(shared_cores(Some(2), &words("--event-loops=4")).is_empty());
-    }
-
-    #[test]
-    fn servers_share_the_memory() {
-        let words = |text: &str| text.split(' ').map(String::from).collect::<Vec<_>>();
-        let megabytes = |servers| {
-            let option = shared_memory(servers, &[]);
-            assert_eq!(option[0], "--cache");
-            option[1].trim_end_matches("MB").parse::<u64>().unwrap()
-        };
-        let all = memory::available_bytes() >> 20;
-        for servers in [3, 13, 40] {
-            let sum = megabytes(servers) * servers as u64;
-            assert!(
-                sum <= all / 2 || megabytes(servers) == LEAST_CACHE_MB,
-                "{servers}: {sum}"
-            );
-        }
-        assert!(shared_memory(1, &[]).is_empty());
-        assert!(shared_memory(13, &words("--cache 64MB")).is_empty());
-        assert!(shared_memory(13, &words("--wiredTigerCacheSizeGB=1")).is_empty());
-    }
-
-    #[test]
-    fn each_server_has_a_port_for_its_figures() {
-        let words = |text: &str| text.split(' ').map(String::from).collect::<Vec<_>>();
-        for (given, at, own) in [
-            ("--quiet --metrics 9216", 2, "--quiet --metrics 9218"),
-            ("--metrics=127.0.0.1:9216", 1, "--metrics=127.0.0.1:9217"),
-            ("--quiet", 5, "--quiet"),
-        ] {
-            assert_eq!(with_own_metrics(&words(given), at), Ok(words(own)));
-        }
-        assert!(with_own_metrics(&words("--metrics 65535"), 1).is_err());
-        assert!(with_own_metrics(&words("--metrics x"), 1).is_err());
-    }
-
-    #[test]
     fn what_may_be_asked() {
         let up = asked("up --replicas 3 --dir d --port=5 -- --cache 64MB").unwrap();
         assert_eq!(
@@ -710,7 +413,12 @@ mod tests {
         assert_eq!(up.server, ["--cache", "64MB"]);
         assert!(!up.auth && asked("up --shards 2 --auth").unwrap().auth);
         assert_eq!(asked("down").unwrap().dir, Path::new("pando-cluster"));
+        let less = asked("remove-shard s1 --dir d").unwrap();
+        assert_eq!((less.about.as_deref(), less.dir), (Some("s1"), "d".into()));
+        assert_eq!(asked("add-member").unwrap().about, None);
         for (words, said) in [
+            ("remove-shard --dir d", "name of a shard"),
+            ("add-member s0 s1", "value"),
             ("", "not ''"),
             ("sideways", "sideways"),
             ("up --replicas 2", "even number"),
@@ -722,32 +430,5 @@ mod tests {
             let says = asked(words).unwrap_err();
             assert!(says.contains(said), "{words}: {says}");
         }
-    }
-
-    #[test]
-    fn a_record_comes_back_and_another_process_of_the_number_is_not_ours() {
-        let pid = std::process::id();
-        let own = MemberProcess {
-            name: "rs0-0".into(),
-            set: SET.into(),
-            role: Role::Plain,
-            port: 1,
-            pid,
-            started: start_of(pid).unwrap(),
-        };
-        assert!(own.runs());
-        let other = MemberProcess {
-            started: own.started + 1,
-            ..own.clone()
-        };
-        assert!(!other.runs());
-        let deployment = Deployment {
-            members: vec![own, other],
-            server: vec!["--quiet".into()],
-        };
-        let dir = tempfile::tempdir().unwrap();
-        assert_eq!(Deployment::load(dir.path()), Ok(None));
-        deployment.save(dir.path()).unwrap();
-        assert_eq!(Deployment::load(dir.path()), Ok(Some(deployment)));
     }
 }

@@ -3,12 +3,13 @@
 //! Invariant: a record that cannot be read whole is not taken.
 
 use super::Asked;
+use super::processes::{Process, serving, start_of};
 use crate::client::ServerAddress;
 use crate::peers::{self, client_uri, tls_of_client};
 use bson::{Doc, DocBuf};
 use serde_json::{Value, json};
 use std::fs::{self, File};
-use std::os::unix::ffi::OsStrExt;
+use std::net::TcpListener;
 use std::path::Path;
 use std::time::Duration;
 
@@ -43,6 +44,37 @@ impl Role {
     }
 }
 
+/// How far a member is in the deployment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Stage {
+    #[default]
+    There,
+    /// Of a shard that `add-shard` has begun to add.
+    NewShard,
+    /// `add-member` has begun to add it to its set.
+    NewMember,
+    /// Of a shard that `remove-shard` empties.
+    Leaves,
+}
+
+impl Stage {
+    const ALL: [(&'static str, Stage); 4] = [
+        ("there", Stage::There),
+        ("newShard", Stage::NewShard),
+        ("newMember", Stage::NewMember),
+        ("leaves", Stage::Leaves),
+    ];
+
+    fn named(name: &str) -> Option<Stage> {
+        Stage::ALL.iter().find(|(n, _)| *n == name).map(|(_, s)| *s)
+    }
+
+    fn name(self) -> &'static str {
+        let known = Stage::ALL.iter().find(|(_, s)| *s == self);
+        known.map_or("there", |(n, _)| n)
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct MemberProcess {
     pub(super) name: String,
@@ -52,6 +84,7 @@ pub(super) struct MemberProcess {
     pub(super) pid: u32,
     /// The moment of its start, as the kernel counts it.
     pub(super) started: u64,
+    pub(super) stage: Stage,
 }
 
 impl MemberProcess {
@@ -64,7 +97,12 @@ impl MemberProcess {
             port,
             pid: 0,
             started: 0,
+            stage: Stage::There,
         }
+    }
+
+    pub(super) fn is_process(&mut self, (pid, started): Process) {
+        (self.pid, self.started) = (pid, started);
     }
 
     pub(super) fn host(&self) -> String {
@@ -73,23 +111,6 @@ impl MemberProcess {
 
     pub(super) fn runs(&self) -> bool {
         self.pid != 0 && start_of(self.pid) == Some(self.started)
-    }
-
-    /// The process that has the member's directory open, though the record does not know it.
-    pub(super) fn left_running(&self, dir: &Path) -> Option<MemberProcess> {
-        let own = dir.join(&self.name);
-        let lock = fs::read_to_string(own.join("pando.lock")).ok()?;
-        let pid = lock.trim().parse().ok()?;
-        let started = start_of(pid)?;
-        // The number in the file may be of a process that came later.
-        let words = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
-        let own = own.as_os_str().as_bytes();
-        words.split(|b| *b == 0).find(|word| *word == own)?;
-        Some(MemberProcess {
-            pid,
-            started,
-            ..self.clone()
-        })
     }
 
     /// The reply to a command: as a member of the cluster, where there is a key.
@@ -121,15 +142,34 @@ impl MemberProcess {
     }
 }
 
-/// A replica set as it is recorded.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What is recorded.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Deployment {
     pub(super) members: Vec<MemberProcess>,
     pub(super) server: Vec<String>,
+    /// What the first `up` was asked for: members of a set, and shards. It may be asked for again.
+    pub(super) asked: (Option<u16>, Option<u16>),
+    /// How many shards were ever made: a name is given once.
+    pub(super) shards_made: u16,
 }
 
 impl Deployment {
+    /// The record, with the processes that are there though it does not know them: whoever started
+    /// them was killed right behind.
     pub(super) fn load(dir: &Path) -> Result<Option<Deployment>, String> {
+        let mut deployment = Deployment::read(dir)?;
+        if let Some(deployment) = &mut deployment {
+            let mut found = serving(dir);
+            for member in deployment.members.iter_mut().filter(|m| !m.runs()) {
+                if let Some(process) = found.remove(&member.name) {
+                    member.is_process(process);
+                }
+            }
+        }
+        Ok(deployment)
+    }
+
+    fn read(dir: &Path) -> Result<Option<Deployment>, String> {
         let path = dir.join(RECORD);
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
@@ -161,15 +201,26 @@ impl Deployment {
                 port: u16::try_from(number("port")?).ok()?,
                 pid: u32::try_from(number("pid")?).ok()?,
                 started: number("started")?,
+                stage: match m.get("stage") {
+                    None => Stage::There,
+                    Some(stage) => Stage::named(stage.as_str()?)?,
+                },
             })
         });
         let server = record.get("serverOptions")?.as_array()?.iter();
-        Some(Deployment {
+        let small = |field: &str| u16::try_from(record.get(field)?.as_u64()?).ok();
+        let mut deployment = Deployment {
             members: members.collect::<Option<_>>()?,
             server: server
                 .map(|v| Some(v.as_str()?.into()))
                 .collect::<Option<_>>()?,
-        })
+            asked: (small("askedReplicas"), small("askedShards")),
+            shards_made: 0,
+        };
+        let numbers = deployment.members.iter().filter_map(shard_number);
+        let behind = numbers.max().map_or(0, |n| n.saturating_add(1));
+        deployment.shards_made = small("shardsMade").unwrap_or(0).max(behind);
+        Some(deployment)
     }
 
     pub(super) fn to_json(&self) -> Value {
@@ -179,13 +230,23 @@ impl Deployment {
             .map(|members| {
                 let first = members[0];
                 let each = members.iter().map(|m| {
-                    json!({ "name": m.name, "port": m.port, "pid": m.pid, "started": m.started })
+                    json!({
+                        "name": m.name, "port": m.port, "pid": m.pid, "started": m.started,
+                        "stage": m.stage.name(),
+                    })
                 });
                 let each: Vec<Value> = each.collect();
                 json!({ "name": first.set, "role": first.role.name(), "members": each })
             })
             .collect();
-        json!({ "sets": sets, "serverOptions": self.server })
+        let (replicas, shards) = self.asked;
+        json!({
+            "sets": sets,
+            "serverOptions": self.server,
+            "askedReplicas": replicas,
+            "askedShards": shards,
+            "shardsMade": self.shards_made,
+        })
     }
 
     /// What the servers prove to each other that they are members by, if they do.
@@ -240,6 +301,32 @@ impl Deployment {
             .map_err(|e| format!("cannot write {}: {e}", path.display()))
     }
 
+    /// The shards that the router is to know, as it is told them.
+    pub(super) fn shards_that_stay(&self) -> Vec<String> {
+        let sets = self.sets();
+        let stay = sets
+            .iter()
+            .filter(|s| s[0].role == Role::Shard && s[0].stage != Stage::Leaves);
+        stay.map(|s| format!("{}/{}", s[0].set, hosts(s.iter().copied())))
+            .collect()
+    }
+
+    /// The port behind all that it has which nobody has.
+    pub(super) fn next_port(&self) -> Result<u16, String> {
+        let last = self.members.iter().map(|m| m.port).max();
+        let mut ports = last.map_or(27017, |last| last.saturating_add(1))..=u16::MAX;
+        // Others may have taken those that follow.
+        ports
+            .find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
+            .ok_or("no port above those of the others is free".into())
+    }
+
+    /// How far a server's port is behind the first one.
+    pub(super) fn behind_first(&self, port: u16) -> u16 {
+        let first = self.members.iter().map(|m| m.port).min();
+        port.saturating_sub(first.unwrap_or(port))
+    }
+
     /// The connection string for clients, with a database or none.
     pub(super) fn uri(&self, database: &str) -> String {
         let mut options = self.tls();
@@ -269,8 +356,12 @@ impl Deployment {
         }
     }
 
-    /// Members of a set, or sets of such a cluster: what `up` was asked for.
+    /// Members of a set, or sets of such a cluster: what `up` is asked for is there, or was when it was
+    /// made.
     pub(super) fn is_as_asked(&self, asked: &Asked) -> bool {
+        if (asked.replicas, asked.shards) == self.asked {
+            return true;
+        }
         let sets = self.sets();
         let shards = sets.iter().filter(|s| s[0].role == Role::Shard).count();
         let replicas = sets
@@ -282,6 +373,13 @@ impl Deployment {
     }
 }
 
+/// The number of a shard, by its name.
+fn shard_number(member: &MemberProcess) -> Option<u16> {
+    let shard = member.role == Role::Shard;
+    shard.then_some(())?;
+    member.set.strip_prefix('s')?.parse().ok()
+}
+
 pub(super) fn hosts<'m>(members: impl Iterator<Item = &'m MemberProcess>) -> String {
     members
         .map(MemberProcess::host)
@@ -289,14 +387,55 @@ pub(super) fn hosts<'m>(members: impl Iterator<Item = &'m MemberProcess>) -> Str
         .join(",")
 }
 
-/// When a process began, in ticks since the machine did; `None` where there is no such process.
-pub(super) fn start_of(pid: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may hold anything, spaces too.
-    let after = stat.rsplit_once(')')?.1;
-    let mut fields = after.split_ascii_whitespace();
-    // A process that has ended and was not waited for is none.
-    let state = fields.next()?;
-    (state != "Z").then_some(())?;
-    fields.nth(18)?.parse().ok()
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_comes_back_and_another_process_of_the_number_is_not_ours() {
+        let pid = std::process::id();
+        let own = MemberProcess {
+            pid,
+            started: start_of(pid).unwrap(),
+            stage: Stage::NewMember,
+            ..MemberProcess::planned(SET, Role::Plain, 0, 1)
+        };
+        assert!(own.runs());
+        let other = MemberProcess {
+            started: own.started + 1,
+            ..own.clone()
+        };
+        assert!(!other.runs());
+        let deployment = Deployment {
+            members: vec![own, other],
+            server: vec!["--quiet".into()],
+            asked: (Some(3), None),
+            shards_made: 7,
+        };
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(Deployment::load(dir.path()), Ok(None));
+        deployment.save(dir.path()).unwrap();
+        assert_eq!(Deployment::load(dir.path()), Ok(Some(deployment)));
+    }
+
+    #[test]
+    fn a_record_of_an_earlier_release_is_read() {
+        let member = json!({"name": "s2-0", "port": 5, "pid": 0, "started": 0});
+        let set = json!({"name": "s2", "role": "shard", "members": [member]});
+        let record = json!({"sets": [set], "serverOptions": []});
+        let read = Deployment::from_json(&record).unwrap();
+        assert_eq!((read.shards_made, read.asked), (3, (None, None)));
+        assert_eq!(read.members[0].stage, Stage::There);
+    }
+
+    #[test]
+    fn a_figures_port_is_as_far_behind_as_the_servers() {
+        let at = |port| MemberProcess::planned("s0", Role::Shard, 0, port);
+        let deployment = Deployment {
+            members: vec![at(27018), at(27017), at(27030)],
+            ..Deployment::default()
+        };
+        assert_eq!(deployment.behind_first(27030), 13);
+        assert_eq!(deployment.behind_first(27017), 0);
+    }
 }

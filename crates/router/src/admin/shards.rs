@@ -45,14 +45,10 @@ pub(super) fn add(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     let mut hosts: Vec<&str> = hosts.values().filter_map(Val::as_str).collect();
     hosts.sort_unstable();
     let address = format!("{name}/{}", hosts.join(","));
-    for shard in cluster.shards()? {
-        if shard.get("host").and_then(Val::as_str) == Some(&address) {
-            let mut w = Writer::new();
-            w.val("shardAdded", shard.get("_id").unwrap_or(Val::NULL));
-            return Ok(finish(w, &[]));
-        }
-    }
     let id = command.field("name").and_then(Val::as_str).unwrap_or(name);
+    if let Some(shard) = shard_of_set(&cluster.shards()?, name) {
+        return added_before(router, &shard, command, &address);
+    }
     let listed = run(
         &set,
         "admin",
@@ -95,6 +91,53 @@ pub(super) fn add(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     let mut w = Writer::new();
     w.str("shardAdded", id);
     Ok(finish(w, &[]))
+}
+
+/// The shard that is the replica set of that name.
+fn shard_of_set(shards: &[DocBuf], set: &str) -> Option<DocBuf> {
+    let of = |s: &&DocBuf| {
+        let host = s.get("host").and_then(Val::as_str).unwrap_or_default();
+        host.split_once('/').is_some_and(|(name, _)| name == set)
+    };
+    shards.iter().find(of).cloned()
+}
+
+/// A set that is a shard is added already. Its members may be others than they were: a router that knows
+/// none of those that are left would not find it.
+fn added_before(
+    router: &Router,
+    shard: &DocBuf,
+    command: &Command<'_>,
+    address: &str,
+) -> Outcome<DocBuf> {
+    let text = |name: &str| shard.get(name).and_then(Val::as_str).unwrap_or_default();
+    let (id, known) = (text("_id"), text("host"));
+    let set_name = known.split_once('/').map_or(known, |(name, _)| name);
+    let named = command.field("name").and_then(Val::as_str);
+    // Another set that has the same name is not taken for it.
+    if named.is_some_and(|name| name != id) || !have_one_in_common(known, address) {
+        return Err(err!(
+            IllegalOperation,
+            "A shard already exists containing the replica set '{set_name}'"
+        )
+        .into());
+    }
+    if known != address {
+        set(router, id, doc! {"$set": doc! {"host": address}})?;
+        router.cluster.forget_all();
+    }
+    let mut w = Writer::new();
+    w.str("shardAdded", id);
+    Ok(finish(w, &[]))
+}
+
+/// Whether two addresses, `set/host:port,…`, name one member that is the same.
+fn have_one_in_common(one: &str, other: &str) -> bool {
+    fn members(address: &str) -> impl Iterator<Item = &str> {
+        let hosts = address.split_once('/').map_or(address, |(_, hosts)| hosts);
+        hosts.split(',')
+    }
+    members(one).any(|host| members(other).any(|o| o == host))
 }
 
 fn insert(router: &Router, collection: &str, entry: DocBuf) -> Outcome<()> {
