@@ -225,3 +225,32 @@ def test_a_transaction_that_is_older_than_a_range_does_not_miss_it(cluster, coll
     coll.database.client.admin.command("moveChunk", coll.full_name, find={"k": 99}, to="s0")
     late = send(cluster, **statement(coll, number, find="c", filter={"k": 99}))
     assert late["code"] == 272 and "TransientTransactionError" in late["errorLabels"]
+
+
+def messages(cluster, command):
+    """How many of these commands each shard was sent."""
+    sent = {}
+    for name in ("s0", "s1"):
+        with cluster.on_shard(name) as direct:
+            sent[name] = direct.admin.command("serverStatus")["metrics"]["commands"][command]["total"]
+    return sent
+
+
+def test_an_ordered_batch_costs_a_message_for_each_run_and_ends_where_it_fails(cluster, coll):
+    """What stands next to each other for one shard is sent at once; nothing behind what fails is there."""
+    runs = [(10, 7), (60, 1), (20, 3), (80, 40), (30, 2)]
+    documents = [{"_id": f"{at}.{n}", "k": at} for at, many in runs for n in range(many)]
+    before = messages(cluster, "insert")
+    coll.insert_many(documents)
+    assert messages(cluster, "insert") == {"s0": before["s0"] + 3, "s1": before["s1"] + 2}
+    coll.delete_many({})
+    coll.insert_many(documents, ordered=False)
+    assert messages(cluster, "insert") == {"s0": before["s0"] + 4, "s1": before["s1"] + 3}
+    coll.delete_many({})
+    coll.insert_one({"_id": "80.5", "k": 80})
+    with pytest.raises(pymongo.errors.BulkWriteError) as failed:
+        coll.insert_many(documents)
+    [error] = failed.value.details["writeErrors"]
+    assert error["index"] == 7 + 1 + 3 + 5 and failed.value.details["nInserted"] == error["index"]
+    there = {d["_id"] for d in coll.find()}
+    assert there == {d["_id"] for d in documents[: error["index"] + 1]}

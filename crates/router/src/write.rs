@@ -229,24 +229,22 @@ impl<'a> Batch<'a> {
 
     /// Runs the first statement and those after it that are for the same shard alone.
     fn run_group(&mut self, placement: &Placement, shard: &Arc<str>) -> Outcome<()> {
-        let mut taken = Vec::new();
-        let mut kept = std::collections::VecDeque::new();
-        while let Some(statement) = self.pending.pop_front() {
-            let same = matches!(
+        let is_for_it = |statement: &Statement| {
+            matches!(
                 self.target(placement, statement.doc.as_doc()),
                 Ok(Target::All(shards)) if shards.len() == 1 && shards[0] == *shard
-            );
-            if same {
-                taken.push(statement);
-            } else {
-                kept.push_back(statement);
-                if self.ordered {
-                    break;
-                }
-            }
-        }
-        kept.append(&mut self.pending);
-        self.pending = kept;
+            )
+        };
+        let taken: Vec<Statement> = if self.ordered {
+            let run = self.pending.iter().take_while(|s| is_for_it(s)).count();
+            self.pending.drain(..run).collect()
+        } else {
+            let which: Vec<bool> = self.pending.iter().map(is_for_it).collect();
+            let all = std::mem::take(&mut self.pending).into_iter().zip(which);
+            let (taken, kept): (Vec<_>, Vec<_>) = all.partition(|(_, is_for_it)| *is_for_it);
+            self.pending = kept.into_iter().map(|(statement, _)| statement).collect();
+            taken.into_iter().map(|(statement, _)| statement).collect()
+        };
         match self.send(placement, shard, &taken) {
             Ok(reply) => {
                 let indexes: Vec<usize> = taken.iter().map(|s| s.index).collect();
