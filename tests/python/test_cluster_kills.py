@@ -192,6 +192,10 @@ def test_whatever_is_killed_the_end_is_the_same(tmp_path, seed):
     begun = time.monotonic()
     try:
         sequence.whole()
+    except Exception as e:
+        # Of many sequences pytest tells only at the end why one has failed.
+        print(f"seed {seed} failed: {e}")
+        raise
     finally:
         print(f"seed {seed}, {time.monotonic() - begun:.0f} s:", *sequence.steps, sep="\n  ")
         for pids in processes(place).values():

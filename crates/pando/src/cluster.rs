@@ -14,12 +14,13 @@ mod changes;
 mod deployment;
 mod processes;
 mod ready;
+mod restored;
 mod shares;
 
 use crate::peers::quoted;
 use crate::progress::Progress;
 use deployment::{Deployment, MemberProcess, Role, SET, Stage};
-use processes::{Claim, end, launch};
+use processes::{Claim, launch};
 use shares::{shared_cores, shared_memory, with_own_metrics};
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -34,6 +35,7 @@ const HELP: &str = "\
 Runs a deployment of several servers on this machine.
 
 Usage: pando cluster up --replicas N [--shards N] [--auth] [--dir DIR] [--port PORT] [-- options of each server]
+       pando cluster up --from ARCHIVE [--until MOMENT] [--key-file FILE] [--replicas N] [...]
        pando cluster status [--dir DIR]
        pando cluster add-shard [--dir DIR]
        pando cluster remove-shard SHARD [--dir DIR]
@@ -56,6 +58,8 @@ options of servers say --event-loops. All servers share half of the memory as ca
 --cache. With --metrics PORT each serves its figures on a port of its own: as far behind PORT as its
 own port is behind the first one.
 
+  --from ARCHIVE  makes it of the last backup in ARCHIVE before MOMENT, and the log behind it, as pando
+                  restore does: the sets that it had, at ports of this machine, with N members each
   --auth        asks clients to log in: the servers share a key, DIR/key, that is made here
   --dir DIR     where data, logs and the record of the processes are; pando-cluster if not given
   --port PORT   the router's, or the first member's; the others have the next ones; 27017 if not given
@@ -86,6 +90,10 @@ struct Asked {
     auth: bool,
     dir: PathBuf,
     port: Option<u16>,
+    /// The archive of backups that it is made of, as of a moment, and the archive's key.
+    from: Option<String>,
+    until: Option<String>,
+    key_file: Option<PathBuf>,
     server: Vec<String>,
 }
 
@@ -154,6 +162,9 @@ fn parse(words: &[String]) -> Result<Asked, String> {
         auth: false,
         dir: "pando-cluster".into(),
         port: None,
+        from: None,
+        until: None,
+        key_file: None,
         server: Vec::new(),
     };
     let mut rest = rest.iter();
@@ -186,6 +197,9 @@ fn parse(words: &[String]) -> Result<Asked, String> {
             "--replicas" if what == "up" => asked.replicas = Some(number()?),
             "--shards" if what == "up" => asked.shards = Some(number()?),
             "--port" if what == "up" => asked.port = Some(number()?),
+            "--from" if what == "up" => asked.from = Some(value),
+            "--until" if what == "up" => asked.until = Some(value),
+            "--key-file" if what == "up" => asked.key_file = Some(value.into()),
             _ => return Err(format!("cluster {what} has no option '{name}'")),
         }
     }
@@ -194,6 +208,12 @@ fn parse(words: &[String]) -> Result<Asked, String> {
     }
     if asked.replicas.is_some_and(|n| !matches!(n, 1 | 3 | 5 | 7)) {
         return Err("--replicas is 1, 3, 5 or 7: an even number survives no more failures".into());
+    }
+    if asked.from.is_some() && asked.shards.is_some() {
+        return Err("--from makes as many shards as the backup has: --shards is not for it".into());
+    }
+    if asked.from.is_none() && (asked.until.is_some() || asked.key_file.is_some()) {
+        return Err("--until and --key-file are for --from ARCHIVE".into());
     }
     if what == "remove-shard" && asked.about.is_none() {
         return Err("remove-shard wants the name of a shard, as s1".into());
@@ -206,6 +226,12 @@ fn up(asked: &Asked) -> Result<String, String> {
     fs::create_dir_all(&dir).map_err(|e| format!("cannot make {}: {e}", dir.display()))?;
     let _claim = Claim::of(&dir)?;
     let mut deployment = match Deployment::load(&dir)? {
+        Some(there) if asked.from.is_some() && asked.from != there.from => {
+            return Err(format!(
+                "{} holds a deployment that was not made of this archive: choose another --dir",
+                dir.display()
+            ));
+        }
         Some(there) if there.is_as_asked(asked) => there,
         Some(there) => {
             return Err(format!(
@@ -214,22 +240,22 @@ fn up(asked: &Asked) -> Result<String, String> {
                 there.members.len()
             ));
         }
-        None => match (asked.replicas, asked.shards) {
-            (None, None) => return Err("--replicas says how many members to start".into()),
-            (n, shards) => {
-                let mut new = planned(n.unwrap_or(1), shards, asked)?;
-                new.server.extend(shared_cores(shards, &asked.server));
-                new.server
-                    .extend(shared_memory(new.members.len(), &asked.server));
-                if asked.auth {
-                    let key = make_key(&dir)?.to_string_lossy().into_owned();
-                    new.server.extend(["--keyFile".into(), key]);
+        None => {
+            let mut new = match (&asked.from, asked.replicas, asked.shards) {
+                (Some(archive), _, _) => restored::plan(&dir, archive, asked)?,
+                (None, None, None) => {
+                    return Err("--replicas says how many members to start".into());
                 }
-                // Before a server runs: whoever is killed from here on leaves none that nobody knows.
-                new.save(&dir)?;
-                new
+                (None, n, shards) => planned(new_sets(n.unwrap_or(1), shards), asked)?,
+            };
+            if asked.auth {
+                let key = make_key(&dir)?.to_string_lossy().into_owned();
+                new.server.extend(["--keyFile".into(), key]);
             }
-        },
+            // Before a server runs: whoever is killed from here on leaves none that nobody knows.
+            new.save(&dir)?;
+            new
+        }
     };
     start(&dir, &mut deployment)?;
     let what = match deployment.router() {
@@ -257,6 +283,9 @@ fn up(asked: &Asked) -> Result<String, String> {
 
 /// Starts the members that do not run, and makes of them what they are to be.
 fn start(dir: &Path, deployment: &mut Deployment) -> Result<(), String> {
+    // Those that an earlier command has told to end.
+    deployment.end(dir, |_| false)?;
+    restored::settle(dir, deployment)?;
     let config = deployment.addresses(Role::Config).concat();
     let progress = Progress::of_steps("starting servers", deployment.members.len() as u64);
     for at in 0..deployment.members.len() {
@@ -311,17 +340,21 @@ fn make_key(dir: &Path) -> Result<PathBuf, String> {
     Ok(path)
 }
 
+/// The sets of a deployment that is new, and how many members each has.
+fn new_sets(replicas: u16, shards: Option<u16>) -> Vec<(String, Role, u16)> {
+    let Some(shards) = shards else {
+        return vec![(SET.to_string(), Role::Plain, replicas)];
+    };
+    let mut sets = vec![
+        ("router".to_string(), Role::Router, 1),
+        ("config".to_string(), Role::Config, replicas),
+    ];
+    sets.extend((0..shards).map(|n| (format!("s{n}"), Role::Shard, replicas)));
+    sets
+}
+
 /// The members of new sets, whose ports nobody has.
-fn planned(replicas: u16, shards: Option<u16>, asked: &Asked) -> Result<Deployment, String> {
-    let mut sets = Vec::new();
-    match shards {
-        None => sets.push((SET.to_string(), Role::Plain, replicas)),
-        Some(shards) => {
-            sets.push(("router".to_string(), Role::Router, 1));
-            sets.push(("config".to_string(), Role::Config, replicas));
-            sets.extend((0..shards).map(|n| (format!("s{n}"), Role::Shard, replicas)));
-        }
-    }
+fn planned(sets: Vec<(String, Role, u16)>, asked: &Asked) -> Result<Deployment, String> {
     let mut next = asked.port.unwrap_or(27017);
     let mut members = Vec::new();
     for (set, role, many) in sets {
@@ -335,11 +368,19 @@ fn planned(replicas: u16, shards: Option<u16>, asked: &Asked) -> Result<Deployme
             members.push(MemberProcess::planned(&set, role, usize::from(n), port));
         }
     }
+    let shards = members.iter().filter(|m| m.role == Role::Shard);
+    let shards = shards.filter(|m| m.name.ends_with("-0")).count();
+    let shards = u16::try_from(shards).ok().filter(|n| *n > 0);
+    let mut server = asked.server.clone();
+    server.extend(shared_cores(shards, &asked.server));
+    server.extend(shared_memory(members.len(), &asked.server));
     Ok(Deployment {
         members,
-        server: asked.server.clone(),
+        server,
         asked: (asked.replicas, asked.shards),
         shards_made: shards.unwrap_or(0),
+        from: asked.from.clone(),
+        unsettled: Vec::new(),
     })
 }
 
@@ -384,12 +425,11 @@ fn status(dir: &Path) -> Result<String, String> {
 
 fn down(dir: &Path) -> Result<String, String> {
     let _claim = Claim::of(dir)?;
-    let deployment = recorded(dir)?;
-    let all: Vec<&MemberProcess> = deployment.members.iter().collect();
-    let ended = end(&all)?;
+    let mut deployment = recorded(dir)?;
+    let ended = deployment.end(dir, |_| true)?;
     Ok(format!(
         "{ended} of {} members ran and were ended. Their data stays in {}.",
-        all.len(),
+        deployment.members.len(),
         dir.display()
     ))
 }
@@ -417,6 +457,8 @@ mod tests {
         assert_eq!((less.about.as_deref(), less.dir), (Some("s1"), "d".into()));
         assert_eq!(asked("add-member").unwrap().about, None);
         for (words, said) in [
+            ("up --from a --shards 2", "as many shards"),
+            ("up --replicas 1 --until x", "for --from"),
             ("remove-shard --dir d", "name of a shard"),
             ("add-member s0 s1", "value"),
             ("", "not ''"),

@@ -78,6 +78,38 @@ pub fn main(args: &[OsString]) -> ExitCode {
     }
 }
 
+/// A set of a backup.
+pub struct RestoredSet {
+    /// As the cluster knows it; empty for a server alone.
+    pub name: String,
+    /// `SET/host:port,…`, as it was; may be empty.
+    pub members: String,
+}
+
+/// Restores all of the last backup before a moment. Returns whether it is of a cluster, and its sets: the
+/// data of each is in `target/NAME`, that of a server alone in `target`.
+pub fn whole(
+    archive: &str,
+    target: &Path,
+    key_file: Option<&Path>,
+    until: Until,
+) -> Result<(bool, Vec<RestoredSet>), String> {
+    let restored = from_archive::run(&FromArchive {
+        place: archive,
+        target,
+        key_file,
+        backup: None,
+        until,
+        set: None,
+        only: &[],
+    })?;
+    let sets = restored.sets.into_iter().map(|(set, _, _)| RestoredSet {
+        name: set.name,
+        members: set.members,
+    });
+    Ok((restored.cluster, sets.collect()))
+}
+
 fn run(asked: &Asked) -> Result<String, String> {
     let place = asked.backup.to_string_lossy();
     if from_archive::is_archive(&place) {

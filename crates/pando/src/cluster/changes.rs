@@ -8,7 +8,7 @@
 //! Invariant: what is begun is recorded first, so the same command goes on with it, whenever it was killed.
 
 use super::deployment::{Deployment, MemberProcess, Role, Stage};
-use super::processes::{Claim, end};
+use super::processes::Claim;
 use super::{LOOK, recorded, start};
 use crate::client::refusal;
 use crate::progress::Progress;
@@ -167,13 +167,9 @@ pub(super) fn remove_shard(dir: &Path, name: &str) -> Result<String, String> {
     drain(&deployment, name, &others)?;
     let _claim = Claim::of(dir)?;
     let mut deployment = recorded(dir)?;
-    let leave: Vec<&MemberProcess> = deployment
-        .members
-        .iter()
-        .filter(|m| m.set == name)
-        .collect();
-    end(&leave)?;
-    let left: Vec<String> = leave.iter().map(|m| m.name.clone()).collect();
+    deployment.end(dir, |m| m.set == name)?;
+    let left = deployment.members.iter().filter(|m| m.set == name);
+    let left: Vec<String> = left.map(|m| m.name.clone()).collect();
     deployment.members.retain(|m| m.set != name);
     deployment.save(dir)?;
     Ok(format!(

@@ -3,7 +3,7 @@
 //! Invariant: a record that cannot be read whole is not taken.
 
 use super::Asked;
-use super::processes::{Process, serving, start_of};
+use super::processes::{Process, end, serving, start_of};
 use crate::client::ServerAddress;
 use crate::peers::{self, client_uri, tls_of_client};
 use bson::{Doc, DocBuf};
@@ -85,6 +85,8 @@ pub(super) struct MemberProcess {
     /// The moment of its start, as the kernel counts it.
     pub(super) started: u64,
     pub(super) stage: Stage,
+    /// A command has begun to end it: what still runs of it does not stay.
+    pub(super) ending: bool,
 }
 
 impl MemberProcess {
@@ -98,6 +100,7 @@ impl MemberProcess {
             pid: 0,
             started: 0,
             stage: Stage::There,
+            ending: false,
         }
     }
 
@@ -151,6 +154,10 @@ pub(super) struct Deployment {
     pub(super) asked: (Option<u16>, Option<u16>),
     /// How many shards were ever made: a name is given once.
     pub(super) shards_made: u16,
+    /// The archive that it was made of.
+    pub(super) from: Option<String>,
+    /// Of a backup, whose sets are not in their places yet: the name of each in it, and its first member.
+    pub(super) unsettled: Vec<(String, String)>,
 }
 
 impl Deployment {
@@ -205,6 +212,7 @@ impl Deployment {
                     None => Stage::There,
                     Some(stage) => Stage::named(stage.as_str()?)?,
                 },
+                ending: m.get("ending").and_then(Value::as_bool) == Some(true),
             })
         });
         let server = record.get("serverOptions")?.as_array()?.iter();
@@ -216,6 +224,11 @@ impl Deployment {
                 .collect::<Option<_>>()?,
             asked: (small("askedReplicas"), small("askedShards")),
             shards_made: 0,
+            from: record.get("from").and_then(Value::as_str).map(String::from),
+            unsettled: match record.get("unsettled") {
+                None => Vec::new(),
+                Some(pairs) => serde_json::from_value(pairs.clone()).ok()?,
+            },
         };
         let numbers = deployment.members.iter().filter_map(shard_number);
         let behind = numbers.max().map_or(0, |n| n.saturating_add(1));
@@ -232,7 +245,7 @@ impl Deployment {
                 let each = members.iter().map(|m| {
                     json!({
                         "name": m.name, "port": m.port, "pid": m.pid, "started": m.started,
-                        "stage": m.stage.name(),
+                        "stage": m.stage.name(), "ending": m.ending,
                     })
                 });
                 let each: Vec<Value> = each.collect();
@@ -246,6 +259,8 @@ impl Deployment {
             "askedReplicas": replicas,
             "askedShards": shards,
             "shardsMade": self.shards_made,
+            "from": self.from,
+            "unsettled": self.unsettled,
         })
     }
 
@@ -301,6 +316,26 @@ impl Deployment {
             .map_err(|e| format!("cannot write {}: {e}", path.display()))
     }
 
+    /// Ends the members that are of a kind, and says how many ran. It is recorded first: a server takes
+    /// its time to end, and whoever comes meanwhile does not take it for one that serves.
+    pub(super) fn end(
+        &mut self,
+        dir: &Path,
+        which: impl Fn(&MemberProcess) -> bool,
+    ) -> Result<usize, String> {
+        for member in &mut self.members {
+            member.ending |= member.runs() && which(member);
+        }
+        self.save(dir)?;
+        let ending: Vec<&MemberProcess> = self.members.iter().filter(|m| m.ending).collect();
+        let ended = end(&ending)?;
+        for member in &mut self.members {
+            member.ending = false;
+        }
+        self.save(dir)?;
+        Ok(ended)
+    }
+
     /// The shards that the router is to know, as it is told them.
     pub(super) fn shards_that_stay(&self) -> Vec<String> {
         let sets = self.sets();
@@ -333,7 +368,8 @@ impl Deployment {
         let hosts = match self.router() {
             Some(router) => router.host(),
             None => {
-                options.insert(0, format!("replicaSet={SET}"));
+                let set = self.members.first().map_or(SET, |m| &m.set);
+                options.insert(0, format!("replicaSet={set}"));
                 hosts(self.members.iter())
             }
         };
@@ -411,6 +447,8 @@ mod tests {
             server: vec!["--quiet".into()],
             asked: (Some(3), None),
             shards_made: 7,
+            from: Some("/backups".into()),
+            unsettled: vec![("s0".into(), "s0-0".into())],
         };
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(Deployment::load(dir.path()), Ok(None));

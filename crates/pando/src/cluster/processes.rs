@@ -100,6 +100,7 @@ pub(super) fn launch(
     let mut command = Command::new(std::env::current_exe().map_err(failed)?);
     match member.role {
         Role::Router => command.args(["route", "--configdb", config]),
+        Role::Plain if member.set.is_empty() => command.arg("serve"),
         Role::Plain => command.args(["serve", "--replSet", &member.set]),
         Role::Config => command.args(["serve", "--configsvr", "--replSet", &member.set]),
         Role::Shard => command.args(["serve", "--shardsvr", "--replSet", &member.set]),

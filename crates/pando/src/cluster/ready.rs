@@ -30,8 +30,11 @@ pub(super) fn make_ready(dir: &Path, deployment: &Deployment) -> Result<(), Stri
         let (new, old): (Vec<_>, Vec<_>) =
             set.into_iter().partition(|m| m.stage == Stage::NewMember);
         initiate(dir, &old, key)?;
+        // One that was taken in before may be the primary by now.
+        let all: Vec<_> = old.iter().chain(&new).copied().collect();
+        await_set(&old, &all, key)?;
         for member in new {
-            join(&old, member, key)?;
+            join(&all, member, key)?;
         }
     }
     await_members(dir, &routers)?;
@@ -66,8 +69,8 @@ fn await_members(dir: &Path, members: &[&MemberProcess]) -> Result<(), String> {
     Ok(())
 }
 
-/// Makes the set, if it is not made, and waits until all members have its data and their votes. A set
-/// that one member knows is made: who does not know it learns of it from the others.
+/// Makes the set, if it is not made. A set that one member knows is made: who does not know it learns of
+/// it from the others.
 fn initiate(dir: &Path, members: &[&MemberProcess], key: Option<&str>) -> Result<(), String> {
     let first = members.first().ok_or("there is no member")?;
     let knows = |m: &&MemberProcess| dir.join(&m.name).join(state_file::NAME).exists();
@@ -90,17 +93,20 @@ fn initiate(dir: &Path, members: &[&MemberProcess], key: Option<&str>) -> Result
             refusal(reply.as_doc()).map_or(Ok(()), Err)?;
         }
     }
-    await_set(members, key)
+    Ok(())
 }
 
-/// Waits until all of these members have the set's data, and all of its voters their votes: with fewer
-/// it would not bear the loss of one.
-fn await_set(members: &[&MemberProcess], key: Option<&str>) -> Result<(), String> {
+/// Waits until these members of a set have its data, and all of its voters their votes: with fewer it
+/// would not bear the loss of one.
+fn await_set(
+    members: &[&MemberProcess],
+    all: &[&MemberProcess],
+    key: Option<&str>,
+) -> Result<(), String> {
     let until = Instant::now() + PATIENCE;
     loop {
         let states: Vec<i64> = members.iter().map(|m| state(m, key)).collect();
-        let primary = members.iter().zip(&states).find(|(_, s)| **s == PRIMARY);
-        let primary = primary.map(|(m, _)| *m);
+        let primary = all.iter().find(|m| state(m, key) == PRIMARY).copied();
         let have_data = states.iter().all(|s| matches!(*s, PRIMARY | SECONDARY));
         let all_vote = |p: &MemberProcess| voters(p, key).is_some_and(|n| votes(p, key) >= n);
         if have_data && primary.is_some_and(all_vote) {
@@ -124,17 +130,24 @@ fn await_set(members: &[&MemberProcess], key: Option<&str>) -> Result<(), String
                 None => format!("\n  {}: {}", m.name, shown_number(*state)),
             });
             let each: String = each.collect();
-            return Err(format!("the members did not get ready in time:{each}"));
+            let leaderless = if primary.is_none() {
+                " there is no primary"
+            } else {
+                ""
+            };
+            return Err(format!(
+                "the members did not get ready in time:{leaderless}{each}"
+            ));
         }
         std::thread::sleep(LOOK);
     }
 }
 
-/// Has a member taken into the set of the others, if it is not in it.
-fn join(others: &[&MemberProcess], new: &MemberProcess, key: Option<&str>) -> Result<(), String> {
+/// Has a member taken into its set, if it is not in it.
+fn join(all: &[&MemberProcess], new: &MemberProcess, key: Option<&str>) -> Result<(), String> {
     let until = Instant::now() + PATIENCE;
     let taken_in = || {
-        let primary = others.iter().find(|m| state(m, key) == PRIMARY);
+        let primary = all.iter().find(|m| state(m, key) == PRIMARY);
         let primary = primary.ok_or("there is no primary")?;
         let config = config_of(primary, key)?;
         let Some(config) = with_member(config.as_doc(), &new.host()) else {
@@ -151,8 +164,7 @@ fn join(others: &[&MemberProcess], new: &MemberProcess, key: Option<&str>) -> Re
         }
         std::thread::sleep(LOOK);
     }
-    let all: Vec<&MemberProcess> = others.iter().copied().chain([new]).collect();
-    await_set(&all, key)
+    await_set(&[new], all, key)
 }
 
 fn config_of(member: &MemberProcess, key: Option<&str>) -> Result<DocBuf, String> {
