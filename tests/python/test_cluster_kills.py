@@ -142,14 +142,14 @@ class Sequence:
         code, said = self.up()
         assert code == 0, said
         for name, members in self.sets("shard").items():
-            if members[0]["stage"] == "leaves":
+            if members[0]["leaves"]:
                 code, said = self.run("remove-shard", name)
                 assert code == 0, said
 
     def check(self):
         record = self.record()
         members = [m for s in record["sets"] for m in s["members"]]
-        assert {m["stage"] for m in members} == {"there"}
+        assert {(m["stage"], m["leaves"], m["ending"]) for m in members} == {("there", False, False)}
         assert processes(self.place) == {m["name"]: [m["pid"]] for m in members}
         assert len({m["port"] for m in members}) == len(members)
         for name, of_set in self.sets().items():

@@ -252,9 +252,19 @@ def test_members_are_added_and_removed(tmp_path):
                 until("the member votes", members.is_whole if n == 2 else lambda: True)
             config = client.admin.command("replSetGetConfig")["config"]
             config["version"] += 1
+            # The machine of one is gone for good: another one takes its place.
+            members.members[2].kill()
             del config["members"][2]
             client.admin.command("replSetReconfig", config)
             assert len(client.admin.command("hello")["hosts"]) == 2
+            with Server(tmp_path / "fresh", "--replSet", "rs", "--cache", "32MB") as fresh:
+                config = client.admin.command("replSetGetConfig")["config"]
+                config["version"] += 1
+                config["members"].append({"_id": 3, "host": fresh.address})
+                client.admin.command("replSetReconfig", config)
+                sees(fresh, {}, 1000)
+                until("the member votes", lambda: client.admin.command("replSetGetStatus")["votingMembersCount"] == 3)
+                client.t.get_collection("c", write_concern=WriteConcern(3, wtimeout=30_000)).insert_one({})
 
 
 def test_a_removed_member_knows_it_and_comes_back(three):

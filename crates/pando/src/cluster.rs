@@ -310,9 +310,7 @@ fn start(dir: &Path, deployment: &mut Deployment) -> Result<(), String> {
         )
     })?;
     for member in &mut deployment.members {
-        if member.stage != Stage::Leaves {
-            member.stage = Stage::There;
-        }
+        member.stage = Stage::There;
     }
     deployment.save(dir)
 }
@@ -408,10 +406,10 @@ fn status(dir: &Path) -> Result<String, String> {
     });
     for (member, is) in deployment.members.iter().zip(states) {
         let stage = match member.stage {
+            _ if member.leaves => ", remove-shard goes on with it",
             Stage::There => "",
             Stage::NewShard => ", add-shard goes on with it",
             Stage::NewMember => ", add-member goes on with it",
-            Stage::Leaves => ", remove-shard goes on with it",
         };
         said.push_str(&format!(
             "\n  {}  {}  pid {}  {is}{stage}",

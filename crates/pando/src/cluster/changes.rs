@@ -3,7 +3,7 @@
 //! ```text
 //! add-shard     NewShard in the record ─► servers run ─► the router knows it ─► There
 //! add-member    NewMember in the record ─► it runs ─► its set has it ─► There
-//! remove-shard  Leaves in the record ─► emptied, the router forgets it ─► its servers end ─► not in the record
+//! remove-shard  `leaves` in the record ─► emptied, the router forgets it ─► its servers end ─► not in the record
 //! ```
 //! Invariant: what is begun is recorded first, so the same command goes on with it, whenever it was killed.
 
@@ -31,7 +31,7 @@ pub(super) fn add_shard(dir: &Path) -> Result<String, String> {
     let begun = deployment
         .members
         .iter()
-        .find(|m| m.stage == Stage::NewShard);
+        .find(|m| m.stage == Stage::NewShard && !m.leaves);
     let name = match begun {
         Some(member) => member.set.clone(),
         None => plan_shard(&mut deployment)?,
@@ -70,21 +70,21 @@ pub(super) fn add_member(dir: &Path, set: Option<&str>) -> Result<String, String
     let mut deployment = recorded(dir)?;
     let set = set_named(&deployment, set)?;
     let there: Vec<MemberProcess> = of_set(&deployment, &set);
+    let first = there.first().ok_or("there is no member")?;
+    if first.leaves {
+        return Err(format!(
+            "{set} leaves the cluster: it needs no more members"
+        ));
+    }
     let begun = there.iter().find(|m| m.stage == Stage::NewMember);
     let name = match begun {
         Some(member) => member.name.clone(),
+        None if there.len() >= MOST_MEMBERS => {
+            return Err(format!(
+                "{set} has {MOST_MEMBERS} members: no more may have a vote"
+            ));
+        }
         None => {
-            let first = there.first().ok_or("there is no member")?;
-            if first.stage == Stage::Leaves {
-                return Err(format!(
-                    "{set} leaves the cluster: it needs no more members"
-                ));
-            }
-            if there.len() >= MOST_MEMBERS {
-                return Err(format!(
-                    "{set} has {MOST_MEMBERS} members: no more may have a vote"
-                ));
-            }
             let port = deployment.next_port()?;
             let mut new = MemberProcess::planned(&set, first.role, there.len(), port);
             new.stage = Stage::NewMember;
@@ -137,7 +137,7 @@ pub(super) fn remove_shard(dir: &Path, name: &str) -> Result<String, String> {
     let shards = |d: &Deployment, stays: bool| -> Vec<String> {
         let sets = d.sets();
         let of = sets.iter().filter(|s| s[0].role == Role::Shard);
-        let of = of.filter(|s| !stays || s[0].stage != Stage::Leaves);
+        let of = of.filter(|s| !stays || !s[0].leaves);
         of.map(|s| s[0].set.clone()).collect()
     };
     if !shards(&deployment, false).iter().any(|s| s == name) {
@@ -158,7 +158,7 @@ pub(super) fn remove_shard(dir: &Path, name: &str) -> Result<String, String> {
         ));
     }
     for member in deployment.members.iter_mut().filter(|m| m.set == name) {
-        member.stage = Stage::Leaves;
+        member.leaves = true;
     }
     deployment.save(dir)?;
     start(dir, &mut deployment)?;

@@ -53,16 +53,13 @@ pub(super) enum Stage {
     NewShard,
     /// `add-member` has begun to add it to its set.
     NewMember,
-    /// Of a shard that `remove-shard` empties.
-    Leaves,
 }
 
 impl Stage {
-    const ALL: [(&'static str, Stage); 4] = [
+    const ALL: [(&'static str, Stage); 3] = [
         ("there", Stage::There),
         ("newShard", Stage::NewShard),
         ("newMember", Stage::NewMember),
-        ("leaves", Stage::Leaves),
     ];
 
     fn named(name: &str) -> Option<Stage> {
@@ -85,6 +82,8 @@ pub(super) struct MemberProcess {
     /// The moment of its start, as the kernel counts it.
     pub(super) started: u64,
     pub(super) stage: Stage,
+    /// `remove-shard` empties its shard.
+    pub(super) leaves: bool,
     /// A command has begun to end it: what still runs of it does not stay.
     pub(super) ending: bool,
 }
@@ -100,6 +99,7 @@ impl MemberProcess {
             pid: 0,
             started: 0,
             stage: Stage::There,
+            leaves: false,
             ending: false,
         }
     }
@@ -212,6 +212,7 @@ impl Deployment {
                     None => Stage::There,
                     Some(stage) => Stage::named(stage.as_str()?)?,
                 },
+                leaves: m.get("leaves").and_then(Value::as_bool) == Some(true),
                 ending: m.get("ending").and_then(Value::as_bool) == Some(true),
             })
         });
@@ -245,7 +246,7 @@ impl Deployment {
                 let each = members.iter().map(|m| {
                     json!({
                         "name": m.name, "port": m.port, "pid": m.pid, "started": m.started,
-                        "stage": m.stage.name(), "ending": m.ending,
+                        "stage": m.stage.name(), "leaves": m.leaves, "ending": m.ending,
                     })
                 });
                 let each: Vec<Value> = each.collect();
@@ -341,7 +342,7 @@ impl Deployment {
         let sets = self.sets();
         let stay = sets
             .iter()
-            .filter(|s| s[0].role == Role::Shard && s[0].stage != Stage::Leaves);
+            .filter(|s| s[0].role == Role::Shard && !s[0].leaves);
         stay.map(|s| format!("{}/{}", s[0].set, hosts(s.iter().copied())))
             .collect()
     }
