@@ -202,4 +202,30 @@ def test_a_sharded_cluster_is_started_and_ended(place):
     cluster("up", "--dir", place)
     with pymongo.MongoClient("localhost", port) as client:
         assert client.t.c.count_documents({}) == 100
+        client.admin.command("balancerStop")
+        assert "the balancer is off" in cluster("remove-shard", "s1", "--dir", place, fails=True)
+        assert cluster("status", "--dir", place).count("remove-shard goes on with it") == 1
+        client.admin.command("balancerStart")
+        assert "out of the cluster" in cluster("remove-shard", "s1", "--dir", place)
+        assert "removed before" in cluster("remove-shard", "s1", "--dir", place)
+        assert {s["_id"] for s in client.admin.command("listShards")["shards"]} == {"s0", "s2"}
+        assert client.t.c.count_documents({}) == 100
+    assert "there are s0, s2" in cluster("remove-shard", "s9", "--dir", place, fails=True)
+    assert "s1-0" not in cluster("status", "--dir", place)
     assert "100" in cluster("up", "--shards", 101, "--dir", place, fails=True)
+
+
+def test_a_cluster_whose_servers_want_certificates_and_logins(place, authority):
+    port = free_ports(3)
+    tls = ["--tlsMode", "requireTLS", "--tlsCertificateKeyFile", authority.issue("server"), "--tlsCAFile", authority.file]
+    said = cluster("up", "--shards", 1, "--auth", "--dir", place, "--port", port, "--", "--cache", "16MB", *tls)
+    assert "tls=true" in said and "createUser" in said
+    assert "s0-0" in (status := cluster("status", "--dir", place)) and "primary" in status and "does not answer" not in status
+    cluster("down", "--dir", place)
+    assert "ready" in cluster("up", "--dir", place)
+
+
+def test_options_that_were_wrong_may_be_others_the_next_time(place):
+    port = free_ports(1)
+    assert "does not serve" in cluster("up", "--replicas", 1, "--dir", place, "--port", port, "--", "--cahce", "16MB", fails=True)
+    assert "ready" in cluster("up", "--replicas", 1, "--dir", place, "--port", port, "--", "--cache", "16MB")

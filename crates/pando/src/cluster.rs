@@ -97,6 +97,13 @@ struct Asked {
     server: Vec<String>,
 }
 
+impl Asked {
+    /// Whether it says what there shall be.
+    fn says_what(&self) -> bool {
+        self.replicas.is_some() || self.shards.is_some() || self.from.is_some()
+    }
+}
+
 pub fn main(args: &[OsString]) -> ExitCode {
     let words: Vec<String> = args
         .iter()
@@ -203,6 +210,11 @@ fn parse(words: &[String]) -> Result<Asked, String> {
             _ => return Err(format!("cluster {what} has no option '{name}'")),
         }
     }
+    checked(asked)
+}
+
+/// What was asked for, if it can be done.
+fn checked(asked: Asked) -> Result<Asked, String> {
     if asked.shards.is_some_and(|n| !(1..=100).contains(&n)) {
         return Err("--shards is 1 to 100".into());
     }
@@ -215,7 +227,7 @@ fn parse(words: &[String]) -> Result<Asked, String> {
     if asked.from.is_none() && (asked.until.is_some() || asked.key_file.is_some()) {
         return Err("--until and --key-file are for --from ARCHIVE".into());
     }
-    if what == "remove-shard" && asked.about.is_none() {
+    if asked.what == "remove-shard" && asked.about.is_none() {
         return Err("remove-shard wants the name of a shard, as s1".into());
     }
     Ok(asked)
@@ -226,6 +238,8 @@ fn up(asked: &Asked) -> Result<String, String> {
     fs::create_dir_all(&dir).map_err(|e| format!("cannot make {}: {e}", dir.display()))?;
     let _claim = Claim::of(&dir)?;
     let mut deployment = match Deployment::load(&dir)? {
+        // Nothing has come of it yet: options that were wrong may be others now.
+        Some(there) if asked.says_what() && there.is_untouched(&dir) => first(&dir, asked)?,
         Some(there) if asked.from.is_some() && asked.from != there.from => {
             return Err(format!(
                 "{} holds a deployment that was not made of this archive: choose another --dir",
@@ -240,22 +254,7 @@ fn up(asked: &Asked) -> Result<String, String> {
                 there.members.len()
             ));
         }
-        None => {
-            let mut new = match (&asked.from, asked.replicas, asked.shards) {
-                (Some(archive), _, _) => restored::plan(&dir, archive, asked)?,
-                (None, None, None) => {
-                    return Err("--replicas says how many members to start".into());
-                }
-                (None, n, shards) => planned(new_sets(n.unwrap_or(1), shards), asked)?,
-            };
-            if asked.auth {
-                let key = make_key(&dir)?.to_string_lossy().into_owned();
-                new.server.extend(["--keyFile".into(), key]);
-            }
-            // Before a server runs: whoever is killed from here on leaves none that nobody knows.
-            new.save(&dir)?;
-            new
-        }
+        None => first(&dir, asked)?,
     };
     start(&dir, &mut deployment)?;
     let what = match deployment.router() {
@@ -279,6 +278,22 @@ fn up(asked: &Asked) -> Result<String, String> {
         asked.dir.display(),
         asked.dir.display(),
     ))
+}
+
+/// A deployment that is new, recorded.
+fn first(dir: &Path, asked: &Asked) -> Result<Deployment, String> {
+    let mut new = match (&asked.from, asked.replicas, asked.shards) {
+        (Some(archive), _, _) => restored::plan(dir, archive, asked)?,
+        (None, None, None) => return Err("--replicas says how many members to start".into()),
+        (None, n, shards) => planned(new_sets(n.unwrap_or(1), shards), asked)?,
+    };
+    if asked.auth {
+        let key = make_key(dir)?.to_string_lossy().into_owned();
+        new.server.extend(["--keyFile".into(), key]);
+    }
+    // Before a server runs: whoever is killed from here on leaves none that nobody knows.
+    new.save(dir)?;
+    Ok(new)
 }
 
 /// Starts the members that do not run, and makes of them what they are to be.
@@ -313,6 +328,27 @@ fn start(dir: &Path, deployment: &mut Deployment) -> Result<(), String> {
         member.stage = Stage::There;
     }
     deployment.save(dir)
+}
+
+/// The options of servers with their files by whole paths: a later `up` may be called elsewhere.
+fn absolute_paths(server: &[String]) -> Result<Vec<String>, String> {
+    let whole = |path: &str| -> Result<String, String> {
+        let path = std::path::absolute(path).map_err(|e| format!("{path}: {e}"))?;
+        let text = path.to_str().ok_or("a path is not UTF-8")?;
+        Ok(text.into())
+    };
+    let names_file =
+        |name: &str| name.starts_with("--tls") && name.ends_with("File") || name == "--keyFile";
+    let (mut words, mut is_file) = (Vec::new(), false);
+    for word in server {
+        words.push(match word.split_once('=') {
+            _ if is_file => whole(word)?,
+            Some((name, path)) if names_file(name) => format!("{name}={}", whole(path)?),
+            _ => word.clone(),
+        });
+        is_file = names_file(word);
+    }
+    Ok(words)
 }
 
 /// A key that the servers share: its owner alone may read it.
@@ -369,7 +405,7 @@ fn planned(sets: Vec<(String, Role, u16)>, asked: &Asked) -> Result<Deployment, 
     let shards = members.iter().filter(|m| m.role == Role::Shard);
     let shards = shards.filter(|m| m.name.ends_with("-0")).count();
     let shards = u16::try_from(shards).ok().filter(|n| *n > 0);
-    let mut server = asked.server.clone();
+    let mut server = absolute_paths(&asked.server)?;
     server.extend(shared_cores(shards, &asked.server));
     server.extend(shared_memory(members.len(), &asked.server));
     Ok(Deployment {
@@ -393,12 +429,12 @@ fn recorded(dir: &Path) -> Result<Deployment, String> {
 
 fn status(dir: &Path) -> Result<String, String> {
     let deployment = recorded(dir)?;
-    let key = deployment.key()?;
+    let access = deployment.access()?;
     let mut said = format!("{}\n", deployment.uri(""));
     // All at once: several may not answer.
-    let key = key.as_deref();
+    let access = &access;
     let states = std::thread::scope(|s| {
-        let ask = |member| s.spawn(move || ready::shown_state(member, key));
+        let ask = |member| s.spawn(move || ready::shown_state(member, access));
         let asked: Vec<_> = deployment.members.iter().map(ask).collect();
         let said = asked.into_iter().map(|one| one.join());
         said.map(|is| is.unwrap_or("does not answer"))
@@ -451,6 +487,10 @@ mod tests {
         assert_eq!(up.server, ["--cache", "64MB"]);
         assert!(!up.auth && asked("up --shards 2 --auth").unwrap().auth);
         assert_eq!(asked("down").unwrap().dir, Path::new("pando-cluster"));
+        let words = ["--tlsCAFile", "/a/ca.pem", "--keyFile=/k", "--quiet"].map(String::from);
+        assert_eq!(absolute_paths(&words).unwrap(), words);
+        let relative = absolute_paths(&["--tlsCAFile".into(), "ca.pem".into()]).unwrap();
+        assert!(relative[1].starts_with('/') && relative[1].ends_with("/ca.pem"));
         let less = asked("remove-shard s1 --dir d").unwrap();
         assert_eq!((less.about.as_deref(), less.dir), (Some("s1"), "d".into()));
         assert_eq!(asked("add-member").unwrap().about, None);

@@ -130,7 +130,7 @@ pub fn access(config: &ServerConfig) -> router::ConnectionStrings {
 }
 
 /// Percent-encoded, for a connection string.
-fn escape(text: &str) -> String {
+pub fn escape(text: &str) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.~/".contains(&b);
     text.bytes()
         .map(|b| {

@@ -7,7 +7,7 @@
 //! ```
 //! Invariant: what is begun is recorded first, so the same command goes on with it, whenever it was killed.
 
-use super::deployment::{Deployment, MemberProcess, Role, Stage};
+use super::deployment::{Access, Deployment, MemberProcess, Role, Stage};
 use super::processes::Claim;
 use super::{LOOK, recorded, start};
 use crate::client::refusal;
@@ -182,14 +182,21 @@ pub(super) fn remove_shard(dir: &Path, name: &str) -> Result<String, String> {
 /// Has the cluster empty a shard, until it has forgotten it.
 fn drain(deployment: &Deployment, name: &str, others: &[String]) -> Result<(), String> {
     let router = deployment.router().ok_or("there is no router")?;
-    let key = deployment.key()?;
-    let key = key.as_deref();
+    let access = deployment.access()?;
+    let access = &access;
+    let balancer = router.ask(access, "admin", doc! { "balancerStatus": 1 }.as_doc())?;
+    if balancer.as_doc().get("mode").and_then(|v| v.as_str()) == Some("off") {
+        return Err(format!(
+            "the balancer is off, so no range leaves {name}: sh.startBalancer() at {}\nThe same command goes on with it.",
+            deployment.uri("")
+        ));
+    }
     let progress = Progress::of_time(&format!("emptying {name}"));
     let mut heard = Instant::now();
     let mut next = others.iter().cycle();
     loop {
         let remove = doc! { "removeShard": name };
-        let reply = router.ask(key, "admin", remove.as_doc());
+        let reply = router.ask(access, "admin", remove.as_doc());
         match reply.and_then(|r| answered(r, SHARD_NOT_FOUND)) {
             Ok(None) => return Ok(()),
             Ok(Some(reply)) => {
@@ -199,25 +206,8 @@ fn drain(deployment: &Deployment, name: &str, others: &[String]) -> Result<(), S
                 }
                 heard = Instant::now();
                 progress.say(&remaining(name, reply));
-                for (field, command) in [
-                    ("dbsToMove", "movePrimary"),
-                    ("collectionsToMove", "moveCollection"),
-                ] {
-                    for what in listed(reply, field) {
-                        let to = next.next().ok_or("there is no other shard")?;
-                        let mut w = bson::Writer::new();
-                        let to_field = if command == "movePrimary" {
-                            "to"
-                        } else {
-                            "toShard"
-                        };
-                        w.str(command, what).str(to_field, to);
-                        // What does not succeed now does in a later round: a move may be under way.
-                        let moved = router.ask(key, "admin", w.finish().as_doc());
-                        if let Some(why) = moved.map_or_else(Some, |r| refusal(r.as_doc())) {
-                            progress.say(&format!("{what} does not move yet: {why}"));
-                        }
-                    }
+                for why in move_what_is_whole(router, access, reply, &mut next) {
+                    progress.say(&why);
                 }
             }
             Err(why) if heard.elapsed() > SILENCE => {
@@ -229,6 +219,31 @@ fn drain(deployment: &Deployment, name: &str, others: &[String]) -> Result<(), S
         }
         std::thread::sleep(LOOK);
     }
+}
+
+/// Moves the databases and collections that the balancer does not cut. Returns why some stay; what does
+/// not succeed now does in a later round: a move may be under way.
+fn move_what_is_whole<'o>(
+    router: &MemberProcess,
+    access: &Access,
+    reply: Doc<'_>,
+    to: &mut impl Iterator<Item = &'o String>,
+) -> Vec<String> {
+    let mut stay = Vec::new();
+    for (list, command, field) in [
+        ("dbsToMove", "movePrimary", "to"),
+        ("collectionsToMove", "moveCollection", "toShard"),
+    ] {
+        for (what, to) in listed(reply, list).into_iter().zip(&mut *to) {
+            let mut w = bson::Writer::new();
+            w.str(command, what).str(field, to);
+            let moved = router.ask(access, "admin", w.finish().as_doc());
+            if let Some(why) = moved.map_or_else(Some, |r| refusal(r.as_doc())) {
+                stay.push(format!("{what} does not move yet: {why}"));
+            }
+        }
+    }
+    stay
 }
 
 /// A reply; `None` if it is an error of that code.

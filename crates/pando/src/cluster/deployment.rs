@@ -119,28 +119,50 @@ impl MemberProcess {
     /// The reply to a command: as a member of the cluster, where there is a key.
     pub(super) fn ask(
         &self,
-        key: Option<&str>,
+        access: &Access,
         db: &str,
         command: Doc<'_>,
     ) -> Result<DocBuf, String> {
-        self.address(key)?.ask(db, command)
+        access.address(&self.host())?.ask(db, command)
     }
 
     /// The same of one that may be stopped.
     pub(super) fn ask_within(
         &self,
         limit: Duration,
-        key: Option<&str>,
+        access: &Access,
         command: Doc<'_>,
     ) -> Result<DocBuf, String> {
-        self.address(key)?.ask_within(limit, "admin", command)
+        let address = access.address(&self.host())?;
+        address.ask_within(limit, "admin", command)
+    }
+}
+
+/// How servers are asked: the key that they share, if there is one, and what a connection string has to
+/// say of encryption.
+pub(super) struct Access {
+    key: Option<String>,
+    tls: Vec<String>,
+}
+
+impl Access {
+    /// Without a login.
+    pub(super) fn of_nobody(&self) -> Access {
+        Access {
+            key: None,
+            tls: self.tls.clone(),
+        }
     }
 
-    fn address(&self, key: Option<&str>) -> Result<ServerAddress, String> {
-        let address = match key {
-            Some(key) => peers::by_key(key, &self.host()),
-            None => format!("mongodb://{}/", self.host()),
+    fn address(&self, host: &str) -> Result<ServerAddress, String> {
+        let mut address = match &self.key {
+            Some(key) => peers::by_key(key, host),
+            None => format!("mongodb://{host}/?"),
         };
+        for option in &self.tls {
+            address.push('&');
+            address.push_str(option);
+        }
         ServerAddress::parse(&address)
     }
 }
@@ -266,7 +288,7 @@ impl Deployment {
     }
 
     /// What the servers prove to each other that they are members by, if they do.
-    pub(super) fn key(&self) -> Result<Option<String>, String> {
+    fn key(&self) -> Result<Option<String>, String> {
         let mut words = self.server.iter();
         while let Some(word) = words.next() {
             let file = match word.strip_prefix("--keyFile") {
@@ -280,6 +302,43 @@ impl Deployment {
             return Ok(keys.into_iter().next());
         }
         Ok(None)
+    }
+
+    pub(super) fn access(&self) -> Result<Access, String> {
+        let mut tls = self.tls();
+        if !tls.is_empty() {
+            // Servers may ask their clients for a certificate too: theirs is one.
+            for (option, word) in [
+                ("tlsCertificateKeyFile", "--tlsCertificateKeyFile"),
+                (
+                    "tlsCertificateKeyFilePassword",
+                    "--tlsCertificateKeyFilePassword",
+                ),
+            ] {
+                let given = self.option(word).map(peers::escape);
+                tls.extend(given.map(|value| format!("{option}={value}")));
+            }
+        }
+        Ok(Access {
+            key: self.key()?,
+            tls,
+        })
+    }
+
+    /// What the servers were given for an option.
+    fn option(&self, name: &str) -> Option<&str> {
+        let at = self.server.iter().position(|w| w == name);
+        let given = at
+            .and_then(|at| self.server.get(at + 1))
+            .map(String::as_str);
+        let prefix = format!("{name}=");
+        given.or_else(|| self.server.iter().find_map(|w| w.strip_prefix(&*prefix)))
+    }
+
+    /// Whether no server has made anything yet.
+    pub(super) fn is_untouched(&self, dir: &Path) -> bool {
+        let mut members = self.members.iter();
+        self.unsettled.is_empty() && !members.any(|m| m.runs() || dir.join(&m.name).exists())
     }
 
     /// The members of each set, in the order of their ports.
@@ -379,16 +438,8 @@ impl Deployment {
 
     /// What a connection string has to say of encryption.
     fn tls(&self) -> Vec<String> {
-        let option = |name: &str| {
-            let at = self.server.iter().position(|w| w == name);
-            let given = at
-                .and_then(|at| self.server.get(at + 1))
-                .map(String::as_str);
-            let prefix = format!("{name}=");
-            given.or_else(|| self.server.iter().find_map(|w| w.strip_prefix(&*prefix)))
-        };
-        match option("--tlsMode") {
-            Some("requireTLS") => tls_of_client(option("--tlsCAFile").map(Path::new)),
+        match self.option("--tlsMode") {
+            Some("requireTLS") => tls_of_client(self.option("--tlsCAFile").map(Path::new)),
             _ => Vec::new(),
         }
     }

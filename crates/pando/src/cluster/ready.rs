@@ -1,7 +1,7 @@
 //! Members that run become what they are to be: sets are made, members join theirs, the router knows
 //! its shards. Each step finds out whether it was done before.
 
-use super::deployment::{Deployment, MemberProcess, Role, Stage};
+use super::deployment::{Access, Deployment, MemberProcess, Role, Stage};
 use super::{ANSWER, LOOK, PATIENCE};
 use crate::client::refusal;
 use bson::{Doc, DocBuf, Val, Writer, doc};
@@ -20,39 +20,40 @@ pub(super) fn make_ready(dir: &Path, deployment: &Deployment) -> Result<(), Stri
         .members
         .iter()
         .partition(|m| m.role == Role::Router);
-    let key = deployment.key()?;
-    let key = key.as_deref();
-    await_members(dir, &members)?;
+    let access = deployment.access()?;
+    let access = &access;
+    await_members(dir, &members, access)?;
     for set in deployment.sets() {
         if set.iter().any(|m| m.role == Role::Router) {
             continue;
         }
         let (new, old): (Vec<_>, Vec<_>) =
             set.into_iter().partition(|m| m.stage == Stage::NewMember);
-        initiate(dir, &old, key)?;
+        initiate(dir, &old, access)?;
         // One that was taken in before may be the primary by now.
         let all: Vec<_> = old.iter().chain(&new).copied().collect();
-        await_set(&old, &all, key)?;
+        await_set(&old, &all, access)?;
         for member in new {
-            join(&all, member, key)?;
+            join(&all, member, access)?;
         }
     }
-    await_members(dir, &routers)?;
+    await_members(dir, &routers, access)?;
     for router in routers {
         for shard in deployment.shards_that_stay() {
             let add = doc! { "addShard": shard };
-            let reply = router.ask(key, "admin", add.as_doc())?;
+            let reply = router.ask(access, "admin", add.as_doc())?;
             refusal(reply.as_doc()).map_or(Ok(()), Err)?;
         }
     }
     Ok(())
 }
 
-fn await_members(dir: &Path, members: &[&MemberProcess]) -> Result<(), String> {
+fn await_members(dir: &Path, members: &[&MemberProcess], access: &Access) -> Result<(), String> {
+    let nobody = access.of_nobody();
     let until = Instant::now() + PATIENCE;
     for member in members {
         let hello = doc! { "hello": 1 };
-        while member.ask_within(ANSWER, None, hello.as_doc()).is_err() {
+        while member.ask_within(ANSWER, &nobody, hello.as_doc()).is_err() {
             if !member.runs() || Instant::now() > until {
                 let log = dir.join(format!("{}.log", member.name));
                 let why = fs::read_to_string(&log).unwrap_or_default();
@@ -71,7 +72,7 @@ fn await_members(dir: &Path, members: &[&MemberProcess]) -> Result<(), String> {
 
 /// Makes the set, if it is not made. A set that one member knows is made: who does not know it learns of
 /// it from the others.
-fn initiate(dir: &Path, members: &[&MemberProcess], key: Option<&str>) -> Result<(), String> {
+fn initiate(dir: &Path, members: &[&MemberProcess], access: &Access) -> Result<(), String> {
     let first = members.first().ok_or("there is no member")?;
     let knows = |m: &&MemberProcess| dir.join(&m.name).join(state_file::NAME).exists();
     if !members.iter().any(knows) {
@@ -86,7 +87,7 @@ fn initiate(dir: &Path, members: &[&MemberProcess], key: Option<&str>) -> Result
                 .close();
         }
         w.close().close();
-        let reply = first.ask(key, "admin", w.finish().as_doc())?;
+        let reply = first.ask(access, "admin", w.finish().as_doc())?;
         let code = reply.as_doc().get("code").and_then(|v| v.to_i64_exact());
         // It was made by an `up` that was ended right behind.
         if code != Some(ALREADY_INITIALIZED) {
@@ -101,14 +102,14 @@ fn initiate(dir: &Path, members: &[&MemberProcess], key: Option<&str>) -> Result
 fn await_set(
     members: &[&MemberProcess],
     all: &[&MemberProcess],
-    key: Option<&str>,
+    access: &Access,
 ) -> Result<(), String> {
     let until = Instant::now() + PATIENCE;
     loop {
-        let states: Vec<i64> = members.iter().map(|m| state(m, key)).collect();
-        let primary = all.iter().find(|m| state(m, key) == PRIMARY).copied();
+        let states: Vec<i64> = members.iter().map(|m| state(m, access)).collect();
+        let primary = all.iter().find(|m| state(m, access) == PRIMARY).copied();
         let have_data = states.iter().all(|s| matches!(*s, PRIMARY | SECONDARY));
-        let all_vote = |p: &MemberProcess| voters(p, key).is_some_and(|n| votes(p, key) >= n);
+        let all_vote = |p: &MemberProcess| voters(p, access).is_some_and(|n| votes(p, access) >= n);
         if have_data && primary.is_some_and(all_vote) {
             return Ok(());
         }
@@ -125,7 +126,7 @@ fn await_set(
                 }
                 return Ok(());
             }
-            let each = late.map(|(m, state)| match why_not(m, key) {
+            let each = late.map(|(m, state)| match why_not(m, access) {
                 Some(why) => format!("\n  {}: {why}", m.name),
                 None => format!("\n  {}: {}", m.name, shown_number(*state)),
             });
@@ -144,17 +145,17 @@ fn await_set(
 }
 
 /// Has a member taken into its set, if it is not in it.
-fn join(all: &[&MemberProcess], new: &MemberProcess, key: Option<&str>) -> Result<(), String> {
+fn join(all: &[&MemberProcess], new: &MemberProcess, access: &Access) -> Result<(), String> {
     let until = Instant::now() + PATIENCE;
     let taken_in = || {
-        let primary = all.iter().find(|m| state(m, key) == PRIMARY);
+        let primary = all.iter().find(|m| state(m, access) == PRIMARY);
         let primary = primary.ok_or("there is no primary")?;
-        let config = config_of(primary, key)?;
+        let config = config_of(primary, access)?;
         let Some(config) = with_member(config.as_doc(), &new.host()) else {
             return Ok(());
         };
         let reconfig = doc! { "replSetReconfig": config };
-        let reply = primary.ask(key, "admin", reconfig.as_doc())?;
+        let reply = primary.ask(access, "admin", reconfig.as_doc())?;
         refusal(reply.as_doc()).map_or(Ok(()), Err)
     };
     // Another change of the configuration, or an election, may be under way.
@@ -164,11 +165,11 @@ fn join(all: &[&MemberProcess], new: &MemberProcess, key: Option<&str>) -> Resul
         }
         std::thread::sleep(LOOK);
     }
-    await_set(&[new], all, key)
+    await_set(&[new], all, access)
 }
 
-fn config_of(member: &MemberProcess, key: Option<&str>) -> Result<DocBuf, String> {
-    let reply = member.ask_within(ANSWER, key, doc! { "replSetGetConfig": 1 }.as_doc())?;
+fn config_of(member: &MemberProcess, access: &Access) -> Result<DocBuf, String> {
+    let reply = member.ask_within(ANSWER, access, doc! { "replSetGetConfig": 1 }.as_doc())?;
     refusal(reply.as_doc()).map_or(Ok(()), Err)?;
     let config = reply.as_doc().get("config").and_then(|v| v.as_doc());
     config
@@ -209,8 +210,8 @@ fn with_member(config: Doc<'_>, host: &str) -> Option<DocBuf> {
 }
 
 /// How many members of a set have a vote by its configuration.
-fn voters(primary: &MemberProcess, key: Option<&str>) -> Option<i64> {
-    let config = config_of(primary, key).ok()?;
+fn voters(primary: &MemberProcess, access: &Access) -> Option<i64> {
+    let config = config_of(primary, access).ok()?;
     let members = config.as_doc().get("members").and_then(|v| v.as_array())?;
     let has_none = |m: &Doc<'_>| m.get("votes").and_then(Val::to_i64_exact) == Some(0);
     let voters = members
@@ -221,18 +222,18 @@ fn voters(primary: &MemberProcess, key: Option<&str>) -> Option<i64> {
 }
 
 /// MongoDB's number of a member's state; 8 for one that is not reached.
-fn state(member: &MemberProcess, key: Option<&str>) -> i64 {
-    status_number(member, key, "myState").unwrap_or(8)
+fn state(member: &MemberProcess, access: &Access) -> i64 {
+    status_number(member, access, "myState").unwrap_or(8)
 }
 
 /// How many members have a vote, as one of them knows it; 0 for one that is not reached.
-fn votes(member: &MemberProcess, key: Option<&str>) -> i64 {
-    status_number(member, key, "votingMembersCount").unwrap_or(0)
+fn votes(member: &MemberProcess, access: &Access) -> i64 {
+    status_number(member, access, "votingMembersCount").unwrap_or(0)
 }
 
-fn status_number(member: &MemberProcess, key: Option<&str>, field: &str) -> Option<i64> {
+fn status_number(member: &MemberProcess, access: &Access, field: &str) -> Option<i64> {
     let status = doc! { "replSetGetStatus": 1 };
-    let reply = member.ask_within(ANSWER, key, status.as_doc()).ok()?;
+    let reply = member.ask_within(ANSWER, access, status.as_doc()).ok()?;
     reply.as_doc().get(field)?.to_i64_exact()
 }
 
@@ -249,24 +250,24 @@ fn shown_number(state: i64) -> &'static str {
 }
 
 /// What a member is, for people.
-pub(super) fn shown_state(member: &MemberProcess, key: Option<&str>) -> &'static str {
+pub(super) fn shown_state(member: &MemberProcess, access: &Access) -> &'static str {
     if !member.runs() {
         return "does not run";
     }
     if member.role == Role::Router {
         let hello = doc! { "hello": 1 };
-        return match member.ask_within(ANSWER, key, hello.as_doc()) {
+        return match member.ask_within(ANSWER, access, hello.as_doc()) {
             Ok(_) => "router",
             Err(_) => "does not answer",
         };
     }
-    shown_number(state(member, key))
+    shown_number(state(member, access))
 }
 
 /// Why a member has no state in its set.
-fn why_not(member: &MemberProcess, key: Option<&str>) -> Option<String> {
+fn why_not(member: &MemberProcess, access: &Access) -> Option<String> {
     let status = doc! { "replSetGetStatus": 1 };
-    match member.ask_within(ANSWER, key, status.as_doc()) {
+    match member.ask_within(ANSWER, access, status.as_doc()) {
         Ok(reply) => refusal(reply.as_doc()),
         Err(why) => Some(why),
     }

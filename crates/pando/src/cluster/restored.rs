@@ -12,7 +12,7 @@
 //! As a configuration set it would speak to the shards at their old addresses, where those of before may
 //! still serve.
 
-use super::deployment::{Deployment, MemberProcess, Role, SET, Stage};
+use super::deployment::{Access, Deployment, MemberProcess, Role, SET, Stage};
 use super::processes::launch;
 use super::shares::with_own_metrics;
 use super::{Asked, LOOK, PATIENCE, planned};
@@ -141,8 +141,8 @@ fn tell_addresses(dir: &Path, deployment: &mut Deployment) -> Result<(), String>
     member.is_process(launch(dir, &alone, "", &options)?);
     let member = member.clone();
     deployment.save(dir)?;
-    await_writable(&member)?;
-    let key = deployment.key()?;
+    let access = deployment.access()?;
+    await_writable(&member, &access)?;
     for (shard, host) in shards {
         let one = doc! {"q": doc! {"_id": shard.as_str()}, "u": doc! {"$set": doc! {"host": host}}};
         let update = doc! {
@@ -150,7 +150,7 @@ fn tell_addresses(dir: &Path, deployment: &mut Deployment) -> Result<(), String>
             "updates": bson::array![one],
             "writeConcern": doc! {"w": "majority"},
         };
-        let reply = member.ask(key.as_deref(), "config", update.as_doc())?;
+        let reply = member.ask(&access, "config", update.as_doc())?;
         refusal(reply.as_doc()).map_or(Ok(()), Err)?;
         if reply.as_doc().get("n").and_then(Val::to_i64_exact) != Some(1) {
             return Err(format!("the metadata of the backup has no shard {shard}"));
@@ -160,11 +160,12 @@ fn tell_addresses(dir: &Path, deployment: &mut Deployment) -> Result<(), String>
     Ok(())
 }
 
-fn await_writable(member: &MemberProcess) -> Result<(), String> {
+fn await_writable(member: &MemberProcess, access: &Access) -> Result<(), String> {
     let until = Instant::now() + PATIENCE;
+    let nobody = access.of_nobody();
     loop {
         let hello = doc! { "hello": 1 };
-        let reply = member.ask_within(super::ANSWER, None, hello.as_doc());
+        let reply = member.ask_within(super::ANSWER, &nobody, hello.as_doc());
         let writable = |r: &bson::DocBuf| {
             let is = r.as_doc().get("isWritablePrimary");
             is.is_some_and(|v| v.truthy())
