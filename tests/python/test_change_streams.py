@@ -143,6 +143,34 @@ def test_expanded_events(coll):
     assert events[5]["updateDescription"]["disambiguatedPaths"] == {"b.0.0": ["b", 0, "0"]}
 
 
+def test_a_modification_tells_what_has_changed_and_what_was(coll):
+    db = coll.database
+    db.create_collection(coll.name, validationLevel="moderate")
+    coll.create_index("a", expireAfterSeconds=1800)
+    changes = [
+        {"validator": {"a": {"$gt": 0}}},
+        {"validator": {}},
+        {"index": {"name": "a_1", "hidden": True}},
+        {"index": {"name": "a_1", "hidden": False, "expireAfterSeconds": 3600}},
+    ]
+    with db.watch(max_await_time_ms=200, show_expanded_events=True) as stream:
+        for change in changes:
+            db.command("collMod", coll.name, **change)
+        events = take(stream, len(changes))
+    said = [e["operationDescription"] for e in events]
+    assert said == [
+        {"validator": {"a": {"$gt": 0}}},
+        {"validator": {}},
+        {"index": {"name": "a_1", "hidden": True}},
+        {"index": {"name": "a_1", "expireAfterSeconds": 3600, "hidden": False}},
+    ]
+    was = [e["stateBeforeChange"] for e in events]
+    assert all(w["collectionOptions"]["uuid"] == events[0]["collectionUUID"] for w in was)
+    assert "validator" not in was[0]["collectionOptions"] and was[0]["collectionOptions"]["validationLevel"] == "moderate"
+    assert was[1]["collectionOptions"]["validator"] == {"a": {"$gt": 0}}
+    assert [w.get("indexOptions") for w in was] == [None, None, {"hidden": False}, {"expireAfterSeconds": 1800, "hidden": True}]
+
+
 def test_whole_documents(coll):
     db = coll.database
     with pytest.raises(OperationFailure):

@@ -712,7 +712,17 @@ impl Catalog {
         spec: DocBuf,
         interrupt: CheckInterrupt<'_>,
     ) -> Result<()> {
-        self.alter(ns, interrupt, doc! { "collMod": ns, "index": &spec }, |c| {
+        // What streams of changes tell of it: what it was.
+        let mut what = Writer::new();
+        what.str("collMod", ns).doc("index", spec.as_doc());
+        if let Some(c) = self.get(ns) {
+            what.doc("options", c.options.as_doc());
+            let old = c.indexes.iter().find(|i| i.name() == name);
+            if let Some(i) = old {
+                what.doc("before", i.spec.as_doc());
+            }
+        }
+        self.alter(ns, interrupt, what.finish(), |c| {
             let tablet = c.tablet;
             let i = index_mut(c, |i| i.name() == name)?;
             let mut next = record::build_index(tablet, i.id, spec.as_doc(), i.state)?;
@@ -738,16 +748,16 @@ impl Catalog {
         options: DocBuf,
         interrupt: CheckInterrupt<'_>,
     ) -> Result<()> {
-        self.alter(
-            ns,
-            interrupt,
-            doc! { "collMod": ns, "options": &options },
-            |c| {
-                check_definition(&self.current.snapshot.load(), ns, options.as_doc())?;
-                c.set_options(options);
-                Ok(((), vec![]))
-            },
-        )
+        let mut what = Writer::new();
+        what.str("collMod", ns).doc("options", options.as_doc());
+        if let Some(c) = self.get(ns) {
+            what.doc("before", c.options.as_doc());
+        }
+        self.alter(ns, interrupt, what.finish(), |c| {
+            check_definition(&self.current.snapshot.load(), ns, options.as_doc())?;
+            c.set_options(options);
+            Ok(((), vec![]))
+        })
     }
 
     /// Replaces the search indexes of a collection by what `change` makes of them.

@@ -291,7 +291,10 @@ pub fn write(
         description::write(&mut w, diff, expanded);
     }
     if let What::Ddl(d) = change.what {
-        operation(&mut w, d, kind, expanded);
+        match kind {
+            Kind::Modify => modification(&mut w, d, &change.uuid),
+            _ => operation(&mut w, d, kind, expanded),
+        }
     }
     if matches!(kind, Kind::Update | Kind::Replace | Kind::Delete) {
         image(&mut w, "fullDocumentBeforeChange", images.before);
@@ -341,18 +344,74 @@ fn operation(w: &mut Writer, d: Doc<'_>, kind: Kind, expanded: bool) {
             }
             w.close();
         }
-        Kind::Modify => {
-            w.open_doc("operationDescription");
-            for e in d.iter().skip(1) {
-                match e.val.as_doc().filter(|_| e.name == "options") {
-                    Some(options) => w.extend(options),
-                    None => w.val(e.name, e.val),
-                };
-            }
-            w.close();
-        }
         _ => {}
     }
+}
+
+/// What `collMod` has changed, and as what it was before.
+fn modification(w: &mut Writer, d: Doc<'_>, uuid: &[u8; 16]) {
+    let part = |name: &str| d.get(name).and_then(|v| v.as_doc());
+    let (before, index) = (part("before"), part("index"));
+    let now = match index {
+        Some(_) => index,
+        None => part("options"),
+    };
+    let (now, old) = (now.unwrap_or(Doc::EMPTY), before.unwrap_or(Doc::EMPTY));
+    w.open_doc("operationDescription");
+    if index.is_some() {
+        w.open_doc("index").str("name", text(now, "name"));
+    }
+    for e in now.iter().filter(|e| old.get(e.name) != Some(e.val)) {
+        w.val(e.name, e.val);
+    }
+    for name in gone(old, now) {
+        as_nothing(w, name);
+    }
+    if index.is_some() {
+        w.close();
+    }
+    w.close();
+    // Entries of older logs do not tell.
+    if before.is_none() {
+        return;
+    }
+    w.open_doc("stateBeforeChange")
+        .open_doc("collectionOptions")
+        .binary("uuid", 4, uuid);
+    let options = if index.is_some() {
+        part("options")
+    } else {
+        before
+    };
+    w.extend(options.unwrap_or(Doc::EMPTY)).close();
+    if index.is_some() {
+        w.open_doc("indexOptions");
+        for e in old.iter().filter(|e| now.get(e.name) != Some(e.val)) {
+            w.val(e.name, e.val);
+        }
+        for name in gone(now, old) {
+            as_nothing(w, name);
+        }
+        w.close();
+    }
+    w.close();
+}
+
+/// The fields that one document has and the other has not.
+fn gone<'d>(from: Doc<'d>, to: Doc<'d>) -> impl Iterator<Item = &'d str> {
+    let names = from.iter().map(|e| e.name);
+    names.filter(move |name| to.get(name).is_none())
+}
+
+/// An option that is not there, by the value that means so.
+fn as_nothing(w: &mut Writer, name: &str) {
+    match name {
+        "hidden" | "unique" | "prepareUnique" | "changeStreamPreAndPostImages" => {
+            w.bool(name, false)
+        }
+        "validator" => w.doc(name, Doc::EMPTY),
+        _ => w,
+    };
 }
 
 /// The event that ends a stream, behind that of `change`.
