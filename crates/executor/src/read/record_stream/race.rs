@@ -236,7 +236,7 @@ pub(super) fn join(ctx: &mut OpCtx, stream: &mut RecordStream, late: Late) -> Re
     let others = late.plans.into_iter().map(begin);
     let others = others.collect::<Result<Vec<_>>>()?;
     let first = std::mem::replace(stream, nothing);
-    let (before, read) = (ctx.examined, first.examined);
+    let (before, read, chosen) = (ctx.examined, first.examined, first.plan.clone());
     let pace = Pace {
         turn: (cost(&read) as f64 * GROWTH) as u64,
         of_first: OF_WATCHED,
@@ -265,7 +265,10 @@ pub(super) fn join(ctx: &mut OpCtx, stream: &mut RecordStream, late: Late) -> Re
     };
     *stream = winner.keep();
     if won != 0 {
-        ctx.plan = None;
+        // Of an operation with several streams the first one's plan is told.
+        if ctx.plan.as_ref().is_some_and(|p| Arc::ptr_eq(p, &chosen)) {
+            ctx.plan = None;
+        }
         stream.is_run(ctx);
     }
     Ok(())
