@@ -156,9 +156,10 @@ class Sequence:
             with pymongo.MongoClient(f"mongodb://localhost:{of_set[0]['port']}/?directConnection=true") as client:
                 config = client.admin.command("replSetGetConfig")["config"]
                 assert sorted(m["host"] for m in config["members"]) == sorted(f"localhost:{m['port']}" for m in of_set), name
-                status = client.admin.command("replSetGetStatus")
-                assert status["votingMembersCount"] == len(of_set), name
-                assert sorted(m["stateStr"] for m in status["members"])[0] == "PRIMARY", name
+                assert client.admin.command("replSetGetStatus")["votingMembersCount"] == len(of_set), name
+                states = ["PRIMARY"] + ["SECONDARY"] * (len(of_set) - 1)
+                # Each member has to hear the others once.
+                until(name, lambda c=client, s=states: s == sorted(m["stateStr"] for m in c.admin.command("replSetGetStatus")["members"]))
         with self.client() as client:
             if self.written:
                 assert client.t.c.count_documents({}) == self.written

@@ -4,6 +4,7 @@ use crate::cipher::{Opening, Sealing};
 use crate::directory::Directory;
 use crate::lock::{Lock, Work};
 use crate::manifest::{Backup, KeptFile, hex};
+use crate::s3::S3;
 use crate::store::{Object, Store};
 use crate::{Key, Outcome};
 use serde_json::{Value, json};
@@ -316,12 +317,16 @@ fn proof_of(key: &Key) -> String {
 }
 
 fn store_at(place: &str) -> Outcome<Arc<dyn Store>> {
-    if let Some((scheme, _)) = place.split_once("://") {
-        return Err(format!(
+    match place.split_once("://") {
+        Some(("s3", rest)) => {
+            let environment = |name: &str| std::env::var(name).ok();
+            Ok(Arc::new(S3::new(rest, environment)?))
+        }
+        Some((scheme, _)) => Err(format!(
             "{place}: there are no stores of the kind '{scheme}'"
-        ));
+        )),
+        None => Ok(Arc::new(Directory::new(Path::new(place)))),
     }
-    Ok(Arc::new(Directory::new(Path::new(place))))
 }
 
 fn read_text(store: &dyn Store, name: &str) -> Outcome<Option<String>> {

@@ -20,6 +20,7 @@ mod directory;
 mod keeping;
 mod lock;
 mod manifest;
+mod s3;
 mod store;
 
 pub use cipher::Key;

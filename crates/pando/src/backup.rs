@@ -30,9 +30,10 @@ Usage: pando backup URI ARCHIVE [--key-file FILE] [--follow [--every SECONDS]]
   URI      the server, as mongodb://127.0.0.1:27017/ or
            mongodb://user:password@host/?authSource=admin&tls=true&tlsCAFile=ca.pem
            that of a router is its whole cluster
-  ARCHIVE  a directory on this machine; the first backup makes it, and each one adds what it lacks:
-           files that have changed, and the log since the backup before. pando restore goes back to
-           any moment that its logs cover
+  ARCHIVE  a directory on this machine, or s3://BUCKET/PREFIX in a store that speaks S3, with who asks
+           and where in AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION and AWS_ENDPOINT_URL_S3;
+           the first backup makes it, and each one adds what it lacks: files that have changed, and
+           the log since the backup before. pando restore goes back to any moment that its logs cover
   DIR      a directory of the server's machine that does not exist yet; a server starts from it with
            pando serve --dbpath DIR. On the file system of the data it shares the data files, and takes
            little time and space. Of a cluster, the primary of each shard makes DIR/SHARD on its

@@ -303,7 +303,8 @@ pub(super) fn said(restored: &Restored, asked: &FromArchive<'_>) -> String {
 
 /// The moments that an archive has are told by `pando backup list`.
 pub(super) fn is_archive(place: &str) -> bool {
-    Archive::is_at(place).unwrap_or(false)
+    // Whatever a store says against it is said when it is opened.
+    place.contains("://") || Archive::is_at(place).unwrap_or(false)
 }
 
 #[cfg(test)]
