@@ -49,6 +49,7 @@ pub use group::{Group, Stamp};
 pub use lease::MOST_WINDOWS;
 pub use reader::{LogMark, LogReader, Record};
 pub use recovery::Recovered;
+pub use sync::DurableIndex;
 
 pub use frame::MAX_PAYLOAD_BYTES;
 
@@ -259,6 +260,11 @@ impl Log {
     /// The last index that survives a loss of power.
     pub fn durable_index(&self) -> u64 {
         self.shared.syncer.durable()
+    }
+
+    /// [`Log::durable_index`] for who does not hold the log.
+    pub fn follow_durable_index(&self) -> DurableIndex {
+        self.shared.syncer.durable_index()
     }
 
     /// Runs the callbacks of [`Log::on_durable`], as after a sync.

@@ -56,8 +56,25 @@ impl Growing {
     }
 }
 
+/// The last index that survives a loss of power, as it is whenever it is asked for. A callback may bring an older one than a callback
+/// before it did, since each runs on the thread that has synced.
+#[derive(Clone, Debug)]
+pub struct DurableIndex(Arc<AtomicU64>);
+
+impl DurableIndex {
+    /// For tests of who follows it.
+    #[doc(hidden)]
+    pub fn of(index: Arc<AtomicU64>) -> DurableIndex {
+        DurableIndex(index)
+    }
+
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
 pub(crate) struct Syncer {
-    durable: AtomicU64,
+    durable: DurableIndex,
     dirty: AtomicBool,
     requested: AtomicBool,
     /// As `requested`, but a pause after the last sync is kept.
@@ -76,7 +93,7 @@ pub(crate) struct Syncer {
 impl Syncer {
     pub fn new(durable: u64, open: Arc<dyn LogFile>, dir: bool) -> Syncer {
         Syncer {
-            durable: AtomicU64::new(durable),
+            durable: DurableIndex(Arc::new(AtomicU64::new(durable))),
             dirty: AtomicBool::new(false),
             requested: AtomicBool::new(false),
             soon: AtomicBool::new(false),
@@ -95,7 +112,11 @@ impl Syncer {
     }
 
     pub fn durable(&self) -> u64 {
-        self.durable.load(Ordering::Acquire)
+        self.durable.get()
+    }
+
+    pub fn durable_index(&self) -> DurableIndex {
+        self.durable.clone()
     }
 
     pub fn healthy(&self) -> Result<()> {
@@ -125,7 +146,7 @@ impl Syncer {
     /// Records a durable cut: the log now ends at `durable`, in the open file. The caller holds
     /// `running`.
     pub fn cut(&self, durable: u64, open: Arc<dyn LogFile>) {
-        self.durable.fetch_min(durable, Ordering::AcqRel);
+        self.durable.0.fetch_min(durable, Ordering::AcqRel);
         *self.unsynced.lock() = Unsynced {
             files: vec![Growing::new(open)],
             dir: false,
@@ -263,7 +284,7 @@ impl Shared {
             self.syncer.poison(format!("fdatasync failed: {e}"));
             return self.syncer.healthy();
         }
-        self.syncer.durable.fetch_max(target, Ordering::AcqRel);
+        self.syncer.durable.0.fetch_max(target, Ordering::AcqRel);
         Ok(())
     }
 

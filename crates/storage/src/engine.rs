@@ -380,18 +380,13 @@ impl Engine {
 
     /// Flushes all memtables. When it returns, all earlier writes are in the data files.
     pub fn flush(&self) -> Result<()> {
-        // When RocksDB waits for several families it confuses their memtables, and may return
-        // before all is written. So a mark is written last, and then looked for in the files.
         let _one = self.flushing.lock();
-        let mark = self.sequence().to_be_bytes();
-        let mut batch = Batch::new(self);
-        batch.push(&Effect::Put(FLUSHED_KEY.to_vec(), mark.to_vec()));
-        self.write(&batch)?;
+        let mark = self.mark_flush()?;
         let begun = Instant::now();
         while begun.elapsed() < FLUSH_PATIENCE {
             self.flush_all(true)?;
             for _ in 0..FLUSH_LOOKS {
-                if self.value(FLUSHED_KEY, true)?.as_deref() == Some(&mark) {
+                if self.is_flushed(&mark)? {
                     return Ok(());
                 }
                 self.takes_writes()?;
@@ -399,6 +394,47 @@ impl Engine {
             }
         }
         Err(Error::internal("the engine does not write out its memory"))
+    }
+
+    /// As [`Engine::flush`], for as long as `goes_on`: what is left then stays in memory, and is in the log. Whether all is written.
+    pub fn flush_while(&self, goes_on: impl Fn() -> bool) -> Result<bool> {
+        let _one = loop {
+            if let Some(one) = self.flushing.try_lock_for(FLUSH_LOOK) {
+                break one;
+            }
+            if !goes_on() {
+                return Ok(false);
+            }
+        };
+        let mark = self.mark_flush()?;
+        for look in 0u32.. {
+            if !goes_on() {
+                break;
+            }
+            if look.is_multiple_of(FLUSH_LOOKS) {
+                self.flush_all(false)?;
+            }
+            if self.is_flushed(&mark)? {
+                return Ok(true);
+            }
+            self.takes_writes()?;
+            std::thread::sleep(FLUSH_LOOK);
+        }
+        Ok(false)
+    }
+
+    /// When RocksDB waits for several families it confuses their memtables, and may return before all is written. So a mark is
+    /// written last, and then looked for in the files.
+    fn mark_flush(&self) -> Result<[u8; 8]> {
+        let mark = self.sequence().to_be_bytes();
+        let mut batch = Batch::new(self);
+        batch.push(&Effect::Put(FLUSHED_KEY.to_vec(), mark.to_vec()));
+        self.write(&batch)?;
+        Ok(mark)
+    }
+
+    fn is_flushed(&self, mark: &[u8; 8]) -> Result<bool> {
+        Ok(self.value(FLUSHED_KEY, true)?.as_deref() == Some(mark))
     }
 
     /// Starts a flush of all memtables in the background.
@@ -723,6 +759,23 @@ mod flush_tests {
                 assert_eq!(engine.value(&key, true).unwrap(), Some(value));
             }
         }
+    }
+
+    #[test]
+    fn a_flush_that_nobody_lets_go_on_is_left() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(StoreOptions::new(dir.path())).unwrap();
+        let engine = store.engine_itself();
+        store.write_unlogged(&[put(1, 1, 10)]).unwrap();
+        assert!(engine.flush_while(|| engine.gate().is_open()).unwrap());
+        // Applied after it was asked whether a flush may begin, and had by no majority.
+        engine.gate().allow(4);
+        engine.gate().applying(5);
+        let asked = std::cell::Cell::new(false);
+        let goes_on = || !asked.replace(true) || engine.gate().is_open();
+        assert!(!engine.flush_while(goes_on).unwrap());
+        engine.gate().allow(5);
+        assert!(engine.flush_while(|| engine.gate().is_open()).unwrap());
     }
 
     #[test]

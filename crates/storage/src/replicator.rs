@@ -16,7 +16,9 @@
 //!   has not, and a log that ends before its engine has a hole.
 
 use errors::{Error, err};
+use oplog::DurableIndex;
 use parking_lot::{Condvar, Mutex};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -74,8 +76,9 @@ pub(crate) fn not_primary() -> Error {
 pub struct FlushGate {
     /// The last index that a majority has.
     allowed: AtomicU64,
-    /// The last index of this member's log that is on disk.
-    synced: AtomicU64,
+    /// The last index of this member's log that is on disk; nothing where there is no set. It is asked for and not told: of two
+    /// threads that have synced, the one that was earlier may tell later.
+    synced: OnceLock<DurableIndex>,
     /// The last index that may be in a memory table.
     applied: AtomicU64,
     lock: Mutex<()>,
@@ -89,7 +92,7 @@ impl Default for FlushGate {
     fn default() -> FlushGate {
         FlushGate {
             allowed: AtomicU64::new(u64::MAX),
-            synced: AtomicU64::new(u64::MAX),
+            synced: OnceLock::new(),
             applied: AtomicU64::new(0),
             lock: Mutex::new(()),
             changed: Condvar::new(),
@@ -105,9 +108,14 @@ impl FlushGate {
         self.changed.notify_all();
     }
 
-    /// The log is on disk up to `index`; without a set it is not asked for.
-    pub(crate) fn synced(&self, index: u64) {
-        self.synced.store(index, Ordering::Release);
+    /// From now on flushes bring no more to disk than the log has there.
+    pub(crate) fn follow(&self, log: DurableIndex) {
+        // There is one log for the life of the process.
+        let _ = self.synced.set(log);
+    }
+
+    /// More of the log is on disk.
+    pub(crate) fn synced(&self) {
         let _lock = self.lock.lock();
         self.changed.notify_all();
     }
@@ -132,13 +140,13 @@ impl FlushGate {
         }
     }
 
-    /// Whether a flush would not wait. Who has stopped the set asks before a flush: nobody lets it go on.
+    /// Whether a flush would not wait. Who has stopped the set asks: nobody lets a flush go on then.
     pub(crate) fn is_open(&self) -> bool {
         self.reached() >= self.applied.load(Ordering::Acquire)
     }
 
     fn reached(&self) -> u64 {
-        let synced = self.synced.load(Ordering::Acquire);
+        let synced = self.synced.get().map_or(u64::MAX, DurableIndex::get);
         self.allowed.load(Ordering::Acquire).min(synced)
     }
 }
@@ -146,30 +154,107 @@ impl FlushGate {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Effect, Entry, Op, Store, StoreOptions};
     use std::sync::Arc;
+    use std::sync::mpsc::channel;
+    use std::thread::spawn;
+
+    const SOON: Duration = Duration::from_secs(20);
 
     #[test]
     fn a_flush_waits_for_what_it_would_bring_to_disk() {
         let gate = Arc::new(FlushGate::default());
+        let durable = Arc::new(AtomicU64::new(0));
+        gate.follow(DurableIndex::of(durable.clone()));
+        let sync = |index| {
+            durable.store(index, Ordering::Release);
+            gate.synced();
+        };
+        sync(4);
         gate.allow(4);
         gate.applying(4);
         gate.pass();
         assert!(gate.is_open());
         gate.applying(6);
         assert!(!gate.is_open());
-        let (told, passed) = std::sync::mpsc::channel();
+        let (told, passed) = channel();
         let flush = gate.clone();
-        let thread = std::thread::spawn(move || {
+        let thread = spawn(move || {
             flush.pass();
             told.send(()).unwrap();
         });
         gate.allow(5);
         assert!(passed.recv_timeout(Duration::from_millis(250)).is_err());
-        gate.synced(5);
+        sync(5);
         gate.allow(6);
         assert!(passed.recv_timeout(Duration::from_millis(250)).is_err());
-        gate.synced(6);
-        passed.recv_timeout(Duration::from_secs(10)).unwrap();
+        sync(6);
+        passed.recv_timeout(SOON).unwrap();
         thread.join().unwrap();
+    }
+
+    struct Primary;
+
+    impl Replicator for Primary {
+        fn term(&self) -> u64 {
+            1
+        }
+        fn appended(&self, _: Vec<Appended>) {}
+        fn awaited(&self) {}
+    }
+
+    fn primary(dir: &std::path::Path) -> Arc<Store> {
+        let store = Store::open(StoreOptions::new(dir)).unwrap();
+        store.flush_gate().allow(0);
+        store.set_term(1).unwrap();
+        store
+    }
+
+    fn write(store: &Store, key: &str) -> u64 {
+        let effects = vec![Effect::Put(key.into(), b"1".to_vec())];
+        let entry = Entry::new("db.coll".into(), [9; 16], Op::Noop, effects);
+        store.propose(vec![entry]).unwrap().index
+    }
+
+    /// Closes the store in time, and opens it again: so many entries were replayed.
+    fn replayed_after_close(store: Arc<Store>, dir: &std::path::Path) -> u64 {
+        let (told, closed) = channel();
+        spawn(move || {
+            store.close().unwrap();
+            drop(store);
+            told.send(()).unwrap();
+        });
+        closed.recv_timeout(SOON).expect("the store is closed");
+        let store = Store::open(StoreOptions::new(dir)).unwrap();
+        store.stats().replayed_entries
+    }
+
+    #[test]
+    fn a_word_of_an_earlier_sync_that_comes_late_holds_no_flush_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = primary(dir.path());
+        let (begun, begins) = channel();
+        let (late, goes_on) = channel();
+        let goes_on = Mutex::new(Some((begun, goes_on)));
+        store.on_durable(Box::new(move |_| {
+            // The first is overtaken by all others.
+            let first = goes_on.lock().take();
+            if let Some((begun, goes_on)) = first {
+                begun.send(()).unwrap();
+                goes_on.recv().unwrap();
+            }
+        }));
+        store.replicate(Arc::new(Primary)).unwrap();
+        write(&store, "a");
+        let slow = store.clone();
+        let thread = spawn(move || slow.call_back());
+        begins.recv_timeout(SOON).unwrap();
+        let last = write(&store, "b");
+        store.decided(last);
+        store.wait_durable(last).unwrap();
+        late.send(()).unwrap();
+        thread.join().unwrap();
+        assert!(store.flush_gate().is_open());
+        assert_eq!(replayed_after_close(store, dir.path()), 0);
     }
 }

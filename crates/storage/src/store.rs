@@ -272,9 +272,9 @@ impl Store {
             let _ = self.shared.replicator.set(replicator);
         })?;
         let engine = self.engine.clone();
-        engine.gate().synced(self.log.durable_index());
+        engine.gate().follow(self.log.follow_durable_index());
         self.log
-            .on_durable(Box::new(move |durable| engine.gate().synced(durable)));
+            .on_durable(Box::new(move |_| engine.gate().synced()));
         Ok(())
     }
 
@@ -690,10 +690,9 @@ impl Store {
         self.log.wait_durable(self.log.last_index())?;
         // What no majority has must not be on disk.
         let gate = self.engine.gate();
-        // Who tells it may not have had its turn yet.
-        gate.synced(self.log.durable_index());
-        if gate.allowed() >= self.last_index() && gate.is_open() {
-            self.engine.flush()?;
+        if gate.allowed() >= self.last_index() {
+            // A write may have come since, and the set that would let it go on has stopped.
+            self.engine.flush_while(|| gate.is_open())?;
         }
         maintenance::trim_log(&self.log, &self.engine)
     }
@@ -706,7 +705,6 @@ fn unknown_form(index: u64) -> Error {
     )
 }
 
-/// Opens the log and applies what the engine does not have of it.
 /// Opens the log and applies the entries that the engine lacks.
 fn replay(
     opts: LogOptions,

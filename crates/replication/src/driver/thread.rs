@@ -310,6 +310,8 @@ impl Thread {
             }
             Input::Copied(outcome) => self.end_copy(outcome)?,
             Input::Stop => {
+                // Nobody moves the commit point for what would be written from now on.
+                self.shared.close();
                 self.shared.initial_sync.stop();
                 self.hand_on(true)?;
                 if let Some(member) = &mut self.member {
