@@ -87,6 +87,17 @@ def test_a_move_is_no_load_of_its_own(cluster):
             assert served(cluster, shard) - n < 5, shard
 
 
+def test_a_batch_is_the_work_of_several_commands(cluster):
+    """A mover gives way to those who load in batches as it does to those who insert one by one."""
+    with cluster.client() as client:
+        coll, here, _ = sharded(client, "loaded")
+        before = served(cluster, here)
+        for n in range(10):
+            coll.insert_many([{"_id": f"{n}.{i}", "k": i, "pad": "x" * 500} for i in range(50)])
+        # 270 KB, of which 2 KB are as much as one command.
+        assert 130 < served(cluster, here) - before < 200
+
+
 def test_pauses_that_are_asked_for(cluster):
     with cluster.client() as client:
         coll, here, there = sharded(client, "paused")

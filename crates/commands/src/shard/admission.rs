@@ -103,7 +103,7 @@ impl Commands {
         if moves {
             return self.admit_mover(request);
         }
-        self.ownerships.serving();
+        self.ownerships.serving(request.message_bytes);
         self.hear_time(request.body);
         let received = Received::of(request.body).map_err(|stop| stop.into_error())?;
         let first = request.body.first().map_or(Val::NULL, |e| e.val);
@@ -194,7 +194,7 @@ impl HomeRead {
 }
 
 impl Commands {
-    /// How many commands the shard has served for routers; none where movers need not rest.
+    /// How much the shard has served for routers, in commands; none where movers need not rest.
     pub(super) fn served(&self) -> u64 {
         match self.parameters.bool(PACED_MOVES) {
             true => self.ownerships.served(),

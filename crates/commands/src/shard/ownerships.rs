@@ -22,6 +22,9 @@ use storage::{Committed, Effect, Entry, Observer, Op};
 /// How long movers' writes that are under way are waited for.
 const MOVERS_DRAIN: Duration = Duration::from_secs(5);
 
+/// A message has so many bytes for each command that it counts as.
+const BYTES_OF_A_COMMAND: usize = 2 << 10;
+
 /// Held by a write until it is committed: a router's has the gates of its collection and, where that
 /// is not sharded, of its database.
 pub struct WriterGuard {
@@ -220,11 +223,13 @@ impl Ownerships {
         self.news.1.notify_all();
     }
 
-    pub(super) fn serving(&self) {
-        self.served.fetch_add(1, Ordering::Relaxed);
+    /// A command of a router, in a message of that length: a long one is as much work as several.
+    pub(super) fn serving(&self, message_bytes: usize) {
+        let work = 1 + message_bytes / BYTES_OF_A_COMMAND;
+        self.served.fetch_add(work as u64, Ordering::Relaxed);
     }
 
-    /// How many commands of routers came since the process began.
+    /// How many commands of routers came since the process began, by the work that they are.
     pub(super) fn served(&self) -> u64 {
         self.served.load(Ordering::Relaxed)
     }

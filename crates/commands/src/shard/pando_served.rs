@@ -4,7 +4,8 @@
 //! ```text
 //! {_pandoServed: 1}      → {served: <long>, pauseMillis: <int>, copiers: <int>}
 //! ```
-//! `served`: commands of routers since the process began; 0 where movers need not rest. `pauseMillis`:
+//! `served`: commands of routers since the process began, where a message of many documents is as many as it has pieces of 2 KB; 0
+//! where movers need not rest. `pauseMillis`:
 //! so long at least they do. `copiers`: messages that are put here at once, when a range comes here.
 
 use crate::request::{CommandContext, Done};
