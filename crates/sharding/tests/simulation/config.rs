@@ -136,6 +136,14 @@ pub fn whole_chunk(key: &ShardKey, shard: &str, id: ObjectId) -> Chunk {
     }
 }
 
+/// Of the collection that is sharded.
+fn chunks_of(state: &Documents) -> Vec<Chunk> {
+    let of_sharded = RoutingTable::unknown_chunks(None, &uuid_of(SHARDED));
+    let chunks = state.find("chunks", &of_sharded);
+    let parsed = chunks.iter().map(|d| Chunk::parse(d.as_doc()));
+    parsed.map(|c| c.expect("a chunk")).collect()
+}
+
 impl Config {
     /// One chunk, and the primary, on the first shard.
     pub fn new(sim: Rc<Sim>, process: Process, history: Rc<History>) -> Rc<Config> {
@@ -171,6 +179,7 @@ impl Config {
             let mut set = self.set.borrow_mut();
             let mut trial = set.latest.clone();
             writes.iter().try_for_each(|w| trial.run(w))?;
+            self.check_versions(&set.latest, &trial);
             set.append(writes)
         };
         self.check();
@@ -232,14 +241,27 @@ impl Config {
 
     /// The table of the newest state is whole at any time.
     fn check(&self) {
-        let of_sharded = RoutingTable::unknown_chunks(None, &uuid_of(SHARDED));
-        let chunks = self.set.borrow().latest.find("chunks", &of_sharded);
-        let chunks: Vec<Chunk> = chunks
-            .iter()
-            .map(|d| Chunk::parse(d.as_doc()).expect("a chunk"))
-            .collect();
+        let chunks = chunks_of(&self.set.borrow().latest);
         if let Err(stop) = RoutingTable::new(entry(), chunks) {
             self.history.wrong(format!("{}", stop.into_error()));
+        }
+    }
+
+    /// What goes to another shard has a version that the collection did not have before: of two tables the one with more moves in
+    /// it is known as the later one.
+    fn check_versions(&self, before: &Documents, after: &Documents) {
+        let Ok(table) = RoutingTable::new(entry(), chunks_of(before)) else {
+            return;
+        };
+        for chunk in chunks_of(after) {
+            let place = table.key().place_of_bound(chunk.min.as_doc());
+            let owner = table.chunk_at(&place.expect("a bound"));
+            let has_gone = owner.is_some_and(|owner| owner.shard != chunk.shard);
+            if has_gone && (chunk.lastmod >> 32) as u32 <= table.version().major() {
+                let version = chunk.lastmod >> 32;
+                self.history
+                    .wrong(format!("version {version} is that of two moves"));
+            }
         }
     }
 }

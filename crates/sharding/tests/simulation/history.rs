@@ -62,11 +62,15 @@ pub enum Planted {
     HomeReadLast,
     /// A move that its own mover takes back is ended in the turn in which it began.
     SameTurnAtTheEnd,
+    /// One of several moves at once changes the owner by the table that it began with.
+    OldTableAtTheEnd,
+    /// Several moves at once change their owners without waiting for each other.
+    OwnersChangedAtOnce,
 }
 
 impl Planted {
     /// All bugs.
-    pub const ALL: [Planted; 27] = [
+    pub const ALL: [Planted; 29] = [
         Planted::FenceSkipped,
         Planted::GateSkipped,
         Planted::PreparedPassed,
@@ -94,6 +98,8 @@ impl Planted {
         Planted::OldViewsKept,
         Planted::HomeReadLast,
         Planted::SameTurnAtTheEnd,
+        Planted::OldTableAtTheEnd,
+        Planted::OwnersChangedAtOnce,
     ];
 }
 

@@ -8,7 +8,8 @@
 //! stale routers while ranges move, are cut and joined, and shards are emptied; others make collections
 //! and views of a database that is not sharded, while its primary and its collections move.
 //!
-//! What is checked: the chunks leave no place out at any time; no two shards serve a place, or a database,
+//! What is checked: the chunks leave no place out at any time; what goes to another shard has a version that the collection did not
+//! have before; no two shards serve a place, or a database,
 //! at any time; no fence stands when nothing is under way; what was acknowledged is there, once, with a
 //! value between what was acknowledged and what was sent; what was deleted stays so; no read sees an
 //! orphan, or a part of a transaction; the sum of the accounts is whole in every snapshot. In the end
