@@ -145,7 +145,7 @@ def test_moves_to_it_fail_with_the_reason_and_not_all_the_time(cluster, client):
     client.admin.command("balancerStop")
     client.config.settings.delete_one({"_id": "chunksize"})
     assert coll.count_documents({}) == 2002
-    until("nothing is under way", lambda: client.config.migrations.count_documents({"_id": ns}) == 0)
+    until("nothing is under way", lambda: client.config.migrations.count_documents({"ns": ns}) == 0)
 
 
 def cluster_has(cluster, coll):

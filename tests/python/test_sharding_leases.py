@@ -4,6 +4,7 @@ pairs of shards go on at the same time."""
 import datetime
 import threading
 
+import pymongo
 import pytest
 from bson import MaxKey, MinKey
 from harness import until
@@ -74,7 +75,7 @@ def test_the_progress_of_a_move(tmp_path):
         client.admin.command("moveChunk", "seen.c", find={"k": 700}, to=there)
         done = client.admin.command("serverStatus")["pandodb"]["moves"]["done"]
         mover, failures = move_beside(client, "seen", there)
-        told = until("it tells", lambda: (client.config.migrations.find_one({"_id": "seen.c"}) or {}).get("progress"), 60)
+        told = until("it tells", lambda: (client.config.migrations.find_one({"ns": "seen.c"}) or {}).get("progress"), 60)
         assert told["phase"] in ("copy", "catchUp") and told["seconds"] >= 1
         assert 0 < told["copiedDocuments"] <= DOCUMENTS and told["copiedBytes"] > 200 * told["copiedDocuments"]
         assert told["backlogDocuments"] == 0
@@ -200,6 +201,52 @@ def test_one_collection_moves_between_different_pairs_at_the_same_time(tmp_path)
         assert at_once >= 1 and twice == 0
         counts = [s["count"] for s in client.one.command("collStats", "c")["shards"].values()]
         assert len(counts) == 4 and sum(counts) == 1800, counts
+
+
+@pytest.mark.timeout(240)
+def test_commands_move_ranges_of_one_collection_beside_each_other(tmp_path):
+    """Between different pairs of shards. One that has a shard in common with another waits for its end."""
+    with ShardedCluster(tmp_path, shards=4) as cluster, cluster.client() as client:
+        admin, coll = client.admin, client.one.c
+        admin.command("balancerStop")
+        admin.command("enableSharding", "one", primaryShard="s0")
+        admin.command("shardCollection", "one.c", key={"k": 1})
+        for middle in (100, 200):
+            admin.command("split", "one.c", middle={"k": middle})
+        admin.command("moveChunk", "one.c", find={"k": 100}, to="s1")
+        coll.insert_many([{"_id": n, "k": n} for n in range(300)])
+        failures = []
+
+        def move(key, to):
+            try:
+                admin.command("moveChunk", "one.c", find={"k": key}, to=to)
+            except Exception as failure:
+                failures.append(failure)
+
+        takers = [cluster.on_shard("s2"), cluster.on_shard("s3")]
+        try:
+            for taker in takers:
+                block(taker, "insert", 6000)
+            movers = [threading.Thread(target=move, args=which) for which in ((1, "s2"), (150, "s3"), (250, "s2"))]
+            for mover in movers[:2]:
+                mover.start()
+            until("two are under way", lambda: client.config.migrations.count_documents({"ns": "one.c"}) == 2, 60)
+            movers[2].start()
+            with pytest.raises(pymongo.errors.ExecutionTimeout):
+                admin.command("moveRange", "one.c", min={"k": 200}, toShard="s3", maxTimeMS=300)
+            assert client.config.migrations.count_documents({"ns": "one.c"}) == 2, "the third waits"
+            for mover in movers:
+                mover.join(120)
+        finally:
+            for taker in takers:
+                taker.close()
+        assert not failures, failures
+        assert [c["shard"] for c in client.config.chunks.find().sort("min", 1)] == ["s2", "s3", "s2"]
+        assert coll.count_documents({}) == 300 and not client.config.migrations.count_documents({})
+        at_once, twice = overlaps(client.config.changelog.find({"ns": "one.c", "what": {"$ne": "moveChunk.error"}}))
+        assert at_once >= 1 and twice == 0
+        # Who has an answer finds the lock free.
+        assert client.config.locks.count_documents({"_id": "one.c", "state": 2}) == 0
 
 
 def overlaps(lines):

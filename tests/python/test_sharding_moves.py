@@ -257,7 +257,7 @@ def test_a_move_whose_router_is_killed_is_ended_by_another(tmp_path):
 
         moving = threading.Thread(target=move)
         moving.start()
-        until("the move is under way", lambda: client.config.migrations.find_one({"_id": "left.c"}) or not moving.is_alive())
+        until("the move is under way", lambda: client.config.migrations.find_one({"ns": "left.c"}) or not moving.is_alive())
         own.routers[0].kill()
         moving.join(30)
         mover.close()
@@ -294,7 +294,7 @@ def test_an_index_that_is_made_while_a_range_moves_is_on_all_shards(cluster):
 
         moving = threading.Thread(target=move)
         moving.start()
-        until("it has begun", lambda: client.config.migrations.find_one({"_id": ns}) or not moving.is_alive(), 20)
+        until("it has begun", lambda: client.config.migrations.find_one({"ns": ns}) or not moving.is_alive(), 20)
         with cluster.on_shard(there) as direct:
             until("it copies", lambda: direct.indexed.c.find_one() or not moving.is_alive(), 20)
         other.indexed.c.create_index("pad")

@@ -61,7 +61,7 @@ def test_a_write_that_takes_long_holds_up_its_own_range_alone(cluster):
         moved = in_thread(moves_to_s1(client, "x.c"))
         until("the copy has begun", lambda: any(op.get("command", {}).get("insert") for op in direct.admin.aggregate([{"$currentOp": {}}])))
         began = time.monotonic()
-        moving = client.config.migrations.find_one({"_id": "x.c"})["range"]
+        moving = client.config.migrations.find_one({"ns": "x.c"})["range"]
         clean = {"_pandoClean": 1, "ns": "x.c", "keep": True}
         # Another range of the collection.
         direct.admin.command({**clean, "range": {"low": moving["high"]}})

@@ -8,7 +8,7 @@ use crate::metadata::{Cluster, run};
 use crate::write_concern::majority;
 use crate::{Failure, Outcome};
 use bson::{DocBuf, ObjectId, Val, Value, Writer, doc};
-use errors::{Code, err};
+use errors::{Code, Error, err};
 use parking_lot::{ArcMutexGuard, Mutex, RawMutex};
 use sharding::{Chunk, lock, moving};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 /// How long a lock is waited for.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(30);
 /// Whoever holds it is asked to hurry then.
 const ASKS_AFTER: Duration = Duration::from_millis(500);
@@ -47,6 +47,8 @@ struct Whole<'c> {
     /// Held by the part that changes the owner of its range.
     deciding: Mutex<Decided>,
     wanted: Arc<AtomicBool>,
+    /// Somebody waits for a part of it.
+    awaited: AtomicBool,
     /// Ends the renewal when it is dropped.
     _renewed: mpsc::Sender<()>,
 }
@@ -76,6 +78,7 @@ impl<'c> Lock<'c> {
             changing: changing.clone(),
             deciding: Mutex::default(),
             wanted: Arc::default(),
+            awaited: AtomicBool::new(false),
             _renewed: ends,
         };
         let (config, q) = (cluster.config.clone(), whole.own());
@@ -164,6 +167,16 @@ impl<'c> Lock<'c> {
         self.whole.wanted.load(Ordering::Relaxed)
     }
 
+    /// Says whether somebody waits for the end of a part of it.
+    pub fn set_awaited(&self, awaited: bool) {
+        self.whole.awaited.store(awaited, Ordering::Relaxed);
+    }
+
+    /// Whether anybody waits for the end of what it is held for: then that does not rest.
+    pub fn is_awaited(&self) -> bool {
+        self.is_wanted() || self.whole.awaited.load(Ordering::Relaxed)
+    }
+
     pub fn turn(&self) -> i64 {
         self.turn.load(Ordering::Relaxed)
     }
@@ -249,16 +262,22 @@ pub(crate) fn lock_within<'c>(
             let _ = cluster.on_config("config", ask.as_doc());
         }
         if began.elapsed() > patience {
-            if patience < PATIENCE {
-                return Err(err!(MaxTimeMSExpired, "operation exceeded time limit").into());
-            }
-            return Err(err!(
-                ConflictingOperationInProgress,
-                "{ns} is being changed by somebody else"
-            )
-            .into());
+            return Err(too_late(ns, most).into());
         }
         std::thread::sleep(PAUSE);
+    }
+}
+
+/// What who has waited for so long for the lock of a collection or of a database is told.
+pub(crate) fn too_late(ns: &str, most: Option<Duration>) -> Error {
+    match most {
+        Some(most) if most < PATIENCE => {
+            err!(MaxTimeMSExpired, "operation exceeded time limit")
+        }
+        _ => err!(
+            ConflictingOperationInProgress,
+            "{ns} is being changed by somebody else"
+        ),
     }
 }
 

@@ -4,6 +4,7 @@
 
 use crate::agreeing::Agreeing;
 use crate::replica_set::{ConnectionStrings, ReplicaSet};
+use crate::transfer::Beside;
 use crate::upstream::{error_of, message, with_fields};
 use crate::write_concern::acknowledged;
 use crate::{Failure, Outcome};
@@ -108,6 +109,7 @@ pub struct Cluster {
     time: Arc<AtomicU64>,
     pub(crate) agreeing: Agreeing,
     pub(crate) moves: Arc<Moves>,
+    pub(crate) beside: Beside,
 }
 
 impl Cluster {
@@ -122,6 +124,7 @@ impl Cluster {
             time,
             agreeing: Agreeing::default(),
             moves: Arc::default(),
+            beside: Beside::default(),
         }
     }
 

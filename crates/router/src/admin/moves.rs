@@ -7,7 +7,7 @@ use super::{consistency, done, named_chunk, table_of};
 use crate::Outcome;
 use crate::request::{Command, finish};
 use crate::service_impl::Router;
-use crate::transfer::{Manner, move_range};
+use crate::transfer::{Manner, To, move_beside};
 use bson::{Doc, DocBuf, Val, Writer};
 use errors::{Error, err};
 use sharding::{Chunk, RoutingTable};
@@ -131,7 +131,12 @@ fn run(
     manner: &Manner,
 ) -> Outcome<()> {
     consistency::check_moves_are_allowed(router, ns)?;
-    move_range(&router.cluster, ns, min, max, to, manner)?;
+    let range = To {
+        min,
+        max,
+        shard: to,
+    };
+    move_beside(&router.cluster, ns, &range, manner)?;
     router.cluster.refresh(ns)?;
     Ok(())
 }

@@ -309,7 +309,7 @@ pub(super) fn clean(held: &Lock<'_>, shard: &str, which: DocBuf) -> Outcome<()> 
         w.i32("_pandoClean", 1).extend(which.as_doc());
         w.i64("turn", held.turn())
             .i64("millis", CLEAN_MILLIS)
-            .bool("hurries", held.is_wanted())
+            .bool("hurries", held.is_awaited())
             .doc("writeConcern", majority().as_doc());
         let reply = held.cluster.on_shard(shard, "admin", w.finish().as_doc())?;
         if !reply.get("more").is_some_and(Val::truthy) {

@@ -66,7 +66,7 @@ impl Manner {
         let most = most.filter(|ms| *ms > 0);
         let most = most.map(|ms| Duration::from_millis(ms.unsigned_abs()));
         let began = Instant::now();
-        while !held.is_wanted() {
+        while !held.is_awaited() {
             self.check()?;
             let left = most.map_or(SLICE, |most| most.saturating_sub(began.elapsed()));
             if left.is_zero() {

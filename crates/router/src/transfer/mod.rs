@@ -2,6 +2,7 @@
 //! ([decision](../../../../docs/decisions/2026-11-25-sharding.md), "A move"), and what else is made of the
 //! same steps:
 //!
+//! - `beside`: moves of one collection that are asked for at the same time;
 //! - `copy`: documents on their way: snapshot, catch-up, what was refused;
 //! - `left`: what is under way, and how it ends whoever ends it;
 //! - `reshard`: a collection with another shard key;
@@ -16,6 +17,7 @@
 //! Invariant: at each moment one shard owns the range, and what it has acknowledged the next owner
 //! gets. Until the metadata says so, the receiver shows nothing of it.
 
+mod beside;
 mod copy;
 mod home;
 mod leases;
@@ -27,6 +29,7 @@ mod reshard;
 mod rests;
 mod time;
 
+pub(crate) use beside::{Beside, move_beside};
 pub(crate) use copy::make_like;
 pub(crate) use home::{drop_home, move_primary};
 pub(crate) use left::{HOME, RANGE};
@@ -274,7 +277,7 @@ impl Move<'_> {
         giver: &mut Option<Giver<'_>>,
     ) -> Outcome<()> {
         match steps.writes_were_open() {
-            Some(pause) if !self.held.is_wanted() => std::thread::sleep(pause),
+            Some(pause) if !self.held.is_awaited() => std::thread::sleep(pause),
             _ => return Err(refusal.into()),
         }
         giver.as_mut().map_or(Ok(()), Giver::come_near)

@@ -79,7 +79,7 @@ impl<'m> Rests<'m> {
             .iter()
             .map(|(_, pace)| pace.rest(worked, since))
             .max();
-        let rest = match self.held.is_wanted() {
+        let rest = match self.held.is_awaited() {
             true => Duration::ZERO,
             false => rest.unwrap_or_default(),
         };
