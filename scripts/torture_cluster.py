@@ -3,7 +3,7 @@ writes that are lost, doubled or undone, and for transactions of which a part is
 
     python scripts/torture_cluster.py target/debug/pando [--seeds 5] [--seed N] [--seconds 12] [--shards 2] [--replicas 3] [--auth]
                                       [--writers 4] [--payers 2] [--readers 6] [--adders 2] [--appenders 4] [--calm]
-                                      [--batchers 3 --fill 500 --megabytes 64] [--balance]
+                                      [--batchers 3 --fill 500 --megabytes 64] [--balance] [--movers 1]
 
 Writers go through two routers: inserts, counted `$inc` by shard key and by `_id`, deletes, all retryable. Payers move money
 between accounts on several shards in transactions, and readers add all accounts up in snapshots: in transactions, in finds, and
@@ -12,7 +12,8 @@ there are many sums. Appenders append to lists on several shards and read them, 
 either router; of their history `tests/python/list_append.py` tells whether snapshots can have made it. With `--calm` that is
 all: nothing moves and nobody is harmed. Batchers insert 50 documents of `--fill` bytes in one command, in order or not, into a
 collection of four chunks of `--megabytes` each. With `--balance` the balancer moves too, between several pairs of shards at
-once where there are four, and its ranges are of 1 MB. Otherwise chunks of both collections move and are cut meanwhile without pause, and
+once where there are four, and its ranges are of 1 MB. Otherwise chunks of all collections move and are cut meanwhile without pause,
+by so many `--movers`, whose moves go on at once where they have no shard in common, and
 processes of every kind are killed or stopped for a while; with `--replicas` mostly primaries, so that elections come while
 commits are under way. With `--auth` all of it is logged in. In the end each document is there with at least what was
 acknowledged and at most what was sent, once; what was acknowledged as deleted is gone; each sum was whole, and what payers were
@@ -48,6 +49,7 @@ parser.add_argument("--appenders", type=int, default=4)
 parser.add_argument("--batchers", type=int, default=0)
 parser.add_argument("--fill", type=int, default=500)
 parser.add_argument("--megabytes", type=int, default=0)
+parser.add_argument("--movers", type=int, default=1)
 parser.add_argument("--balance", action="store_true")
 parser.add_argument("--calm", action="store_true")
 parser.add_argument("--keep", type=pathlib.Path, help="a directory for data and logs that stays")
@@ -635,14 +637,15 @@ def run(seed, path):
         with cluster.routers[0].client(directConnection=False, **LOGIN) as client:
             prepare(client)
         stop = threading.Event()
-        mover = Mover(cluster, seed, stop)
+        # A seed's first mover does as it did before there were several.
+        movers = [Mover(cluster, seed + 1_000_000 * n, stop) for n in range(given.movers)]
         writers = [Writer(cluster, n, stop) for n in range(WRITERS)]
         payers = [Payer(cluster, n, stop) for n in range(PAYERS)]
         payers += [Payer(cluster, n, stop, reads=True) for n in range(given.readers)]
         payers_and_adders = [*payers, *(Adder(cluster, n, stop) for n in range(given.adders))]
         appenders = [Appender(cluster, n, stop) for n in range(given.appenders)]
         batchers = [Batcher(cluster, n, stop) for n in range(given.batchers)]
-        threads = [*([] if given.calm else [mover]), *writers, *batchers, *payers_and_adders, *appenders]
+        threads = [*([] if given.calm else movers), *writers, *batchers, *payers_and_adders, *appenders]
         for thread in threads:
             thread.start()
         if given.calm:
@@ -673,7 +676,8 @@ def run(seed, path):
             f"{batches}{done} writes, {unsure} in doubt, slowest {slowest:.1f} s, {sum(p.sure for p in payers)} payments, "
             f"{sum(p.read for p in payers_and_adders)} sums, {sum(len(a.committed) for a in appenders)} transactions on lists "
             f"(in doubt: {sum(len(a.doubtful) for a in appenders)}, failed: {sum(a.failed for a in appenders)}), "
-            f"{mover.moved} moves and cuts (failed: {dict(mover.failed)}), {dict(harms)}"
+            f"{sum(m.moved for m in movers)} moves and cuts (failed: {dict(sum((m.failed for m in movers), collections.Counter()))}), "
+            f"{dict(harms)}"
         )
 
 
