@@ -72,7 +72,7 @@ impl Charts<'_> {
 
 /// Latency in milliseconds by 1 / (1 - share), as far as there are operations enough.
 fn curve(latency: &crate::measure::Latency) -> Option<Vec<(f64, f64)>> {
-    let h = latency.histogram().ok().filter(|h| h.len() > 0)?;
+    let h = latency.histogram().ok().filter(|h| !h.is_empty())?;
     let last = h.len() as f64 / BEYOND;
     let step = |n: u32| 10f64.powf(f64::from(n) / f64::from(EACH_DECADE));
     let places = (0..).map(step).take_while(|x| *x <= last);
