@@ -2,21 +2,19 @@
 //!
 //! ```text
 //! search        {mappings: {dynamic, fields: {name: {type, …} | [{type, …}, …]}}, analyzer, searchAnalyzer}
-//! vectorSearch  {fields: [{type: "vector", path, numDimensions, similarity}, {type: "filter", path}]}
+//! vectorSearch  {fields: [{type: "vector", path, numDimensions, similarity, …}, {type: "filter", path}], nestedRoot}
 //! ```
 //! Source: MongoDB's manual, "Define Field Mappings" and "How to Index Fields for Vector Search".
 
 use crate::analysis::Analyzer;
 use crate::problem::{of_library, wrong_definition};
-use bson::{Doc, DocBuf, Val, Writer};
+use crate::vector_definition::VectorField;
+use bson::{Doc, DocBuf, Writer};
 use errors::Result;
 use std::collections::BTreeMap;
 
 /// How deep mappings may nest.
-const MOST_DEPTH: usize = 32;
-
-/// The most dimensions of a vector.
-const MOST_DIMENSIONS: i64 = 8192;
+pub(crate) const MOST_DEPTH: usize = 32;
 
 /// Two kinds of index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,22 +90,6 @@ pub struct Mapping {
     pub fields: BTreeMap<String, FieldTypes>,
 }
 
-/// How alike two vectors are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Similarity {
-    Cosine,
-    DotProduct,
-    Euclidean,
-}
-
-/// A field that holds vectors.
-#[derive(Clone, Debug)]
-pub struct VectorField {
-    pub path: String,
-    pub dimensions: usize,
-    pub similarity: Similarity,
-}
-
 /// A definition that was checked.
 #[derive(Clone, Debug)]
 pub struct Definition {
@@ -116,6 +98,8 @@ pub struct Definition {
     /// Of strings whose field says nothing.
     pub default: StringType,
     pub vectors: Vec<VectorField>,
+    /// The array whose elements have the vectors.
+    pub nested_root: Option<String>,
     pub stored: StoredSource,
 }
 
@@ -135,7 +119,7 @@ impl Definition {
     pub fn parse(kind: Kind, d: Doc<'_>) -> Result<Definition> {
         match kind {
             Kind::Search => search(d),
-            Kind::Vector => vector(d),
+            Kind::Vector => crate::vector_definition::parse(d),
         }
     }
 
@@ -173,7 +157,7 @@ impl Definition {
     }
 }
 
-fn string<'a>(d: Doc<'a>, name: &str) -> Result<Option<&'a str>> {
+pub(crate) fn string<'a>(d: Doc<'a>, name: &str) -> Result<Option<&'a str>> {
     match d.get(name).filter(|v| !v.is_nullish()) {
         None => Ok(None),
         Some(v) => match v.as_str() {
@@ -245,6 +229,7 @@ fn search(d: Doc<'_>) -> Result<Definition> {
         mapping: mapping(m, default, 0)?,
         default,
         vectors: Vec::new(),
+        nested_root: None,
         stored: stored_source(d)?,
     })
 }
@@ -451,115 +436,6 @@ fn grams(d: Doc<'_>) -> Result<Grams> {
         }
     };
     Ok(Grams { least, most, from })
-}
-
-fn vector(d: Doc<'_>) -> Result<Definition> {
-    let fields = d.get("fields").and_then(|v| v.as_array());
-    let Some(fields) = fields.filter(|l| !l.is_empty()) else {
-        return Err(wrong_definition(
-            "\"fields\" is required and cannot be empty",
-        ));
-    };
-    if let Some(v) = d.get("storedSource")
-        && v.as_bool() != Some(false)
-    {
-        return Err(wrong_definition(match v.as_bool() {
-            Some(_) => "\"storedSource\" must be a document or false",
-            None => "\"storedSource\" is not supported yet",
-        }));
-    }
-    if d.contains("nestedRoot") {
-        errors::bail!(
-            CommandFailed,
-            "\"nestedRoot\" does not match any vector field's path"
-        );
-    }
-    let mut out = Definition {
-        kind: Kind::Vector,
-        mapping: Mapping::default(),
-        default: StringType {
-            index: Analyzer::Keyword,
-            search: Analyzer::Keyword,
-        },
-        vectors: Vec::new(),
-        stored: StoredSource::None,
-    };
-    for v in fields.values() {
-        errors::operation::step()?;
-        let Some(f) = v.as_doc() else {
-            return Err(wrong_definition("\"fields\" must be a list of documents"));
-        };
-        let Some(path) = string(f, "path")? else {
-            return Err(wrong_definition("\"fields.path\" is required"));
-        };
-        match string(f, "type")? {
-            Some("vector") => out.vectors.push(vector_field(path, f)?),
-            Some("filter") => out.mapping.put_filter(path)?,
-            _ => {
-                return Err(wrong_definition(
-                    "\"fields.type\" must be one of [filter, vector]",
-                ));
-            }
-        }
-    }
-    if out.vectors.is_empty() {
-        return Err(wrong_definition(
-            "\"fields\" must have at least one of type \"vector\"",
-        ));
-    }
-    Ok(out)
-}
-
-fn vector_field(path: &str, f: Doc<'_>) -> Result<VectorField> {
-    let whole = |v: Val<'_>| v.to_i64_exact();
-    let Some(n) = f.get("numDimensions").and_then(whole) else {
-        return Err(wrong_definition("\"fields.numDimensions\" is required"));
-    };
-    if !(1..=MOST_DIMENSIONS).contains(&n) {
-        return Err(wrong_definition(format!(
-            "\"fields.numDimensions\" must be within bounds [1, {MOST_DIMENSIONS}]"
-        )));
-    }
-    let similarity = match string(f, "similarity")? {
-        Some("cosine") => Similarity::Cosine,
-        Some("dotProduct") => Similarity::DotProduct,
-        Some("euclidean") => Similarity::Euclidean,
-        _ => {
-            return Err(wrong_definition(
-                "\"fields.similarity\" must be one of [cosine, dotProduct, euclidean]",
-            ));
-        }
-    };
-    Ok(VectorField {
-        path: path.to_string(),
-        dimensions: usize::try_from(n).unwrap_or(0),
-        similarity,
-    })
-}
-
-impl Mapping {
-    /// Everything that a filter can ask of a path.
-    fn put_filter(&mut self, path: &str) -> Result<()> {
-        let (first, rest) = path
-            .split_once('.')
-            .map_or((path, None), |(f, r)| (f, Some(r)));
-        if path.split('.').count() > MOST_DEPTH {
-            return Err(wrong_definition("a path is too deep"));
-        }
-        let types = self.fields.entry(first.to_string()).or_default();
-        match rest {
-            Some(rest) => types.document.get_or_insert_default().put_filter(rest),
-            None => {
-                types.token = Some(false);
-                types.number = true;
-                types.date = true;
-                types.boolean = true;
-                types.object_id = true;
-                types.uuid = true;
-                Ok(())
-            }
-        }
-    }
 }
 
 /// A problem of the library as one of ours; here so that all files name one place.

@@ -7,8 +7,11 @@
 
 use crate::definition::{Definition, OrProblem};
 use crate::directory::{self, Files};
+use crate::field_graph::{FieldGraph, Grown};
+use crate::near::PlaceList;
+use crate::slots::{Slots, file_of};
 use crate::terms::{Paths, Terms};
-use crate::vector::{Slots, file_of, stored_vector};
+use crate::vector::{Elements, stored_vector};
 use bson::Doc;
 use errors::{Code, Result, Stop, err};
 use parking_lot::Mutex;
@@ -18,6 +21,7 @@ use std::fs::File;
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 use tantivy::index::SegmentId;
 use tantivy::indexer::IndexWriterOptions;
 use tantivy::query::RangeQuery;
@@ -73,10 +77,22 @@ pub(crate) fn lengths_column(path: u32) -> String {
     format!("{LENGTHS}.{path}")
 }
 
-/// The name of the column of the slots of a vector field.
-pub(crate) fn slots_column(field: usize) -> String {
-    format!("{LENGTHS}.v{field}")
+/// The name of the column of the slots of a vector field, of vectors with such elements.
+pub(crate) fn slots_column(field: usize, elements: Elements) -> String {
+    format!("{LENGTHS}.{}", slots_name(field, elements))
 }
+
+fn slots_name(field: usize, elements: Elements) -> String {
+    let kind = match elements {
+        Elements::Floats => "",
+        Elements::Bytes => "i",
+        Elements::Bits => "b",
+    };
+    format!("v{field}{kind}")
+}
+
+/// The column of what tells the elements of one document from those of others.
+pub(crate) const PARENTS_COLUMN: &str = "lengths.p";
 
 /// What a path's texts have in common in one segment.
 #[derive(Clone, Copy, Debug, Default)]
@@ -95,7 +111,10 @@ pub struct Snapshot {
     sums: Arc<Mutex<HashMap<(SegmentId, u32), LengthSum>>>,
     /// The files of the vector fields, and how many slots of each are committed.
     pub(crate) vectors: Vec<Arc<File>>,
-    slots: Vec<u64>,
+    pub(crate) slots: Vec<u64>,
+    pub(crate) graphs: Vec<Arc<FieldGraph>>,
+    /// Where the slots of segments are.
+    places: Arc<Mutex<HashMap<(SegmentId, String), PlaceList>>>,
     pub position: Position,
 }
 
@@ -125,12 +144,30 @@ impl Snapshot {
         Ok(all)
     }
 
-    /// Forgets the sums of segments that are gone.
-    fn forget_sums(&self) {
+    /// The slots of a vector field in a segment.
+    pub(crate) fn places(
+        &self,
+        segment: &tantivy::SegmentReader,
+        field: usize,
+        elements: Elements,
+    ) -> Result<PlaceList> {
+        let column = slots_column(field, elements);
+        let at = (segment.segment_id(), column.clone());
+        if let Some(known) = self.places.lock().get(&at) {
+            return Ok(known.clone());
+        }
+        let list = PlaceList::of(segment, &column)?;
+        self.places.lock().insert(at, list.clone());
+        Ok(list)
+    }
+
+    /// Forgets what is known of segments that are gone.
+    fn forget_segments(&self) {
         let segments = self.searcher.segment_readers().iter();
         let there: std::collections::HashSet<SegmentId> =
             segments.map(|s| s.segment_id()).collect();
         self.sums.lock().retain(|(id, _), _| there.contains(id));
+        self.places.lock().retain(|(id, _), _| there.contains(id));
     }
 }
 
@@ -254,13 +291,14 @@ impl SearchIndex {
         definition: Arc<Definition>,
         committed: Committed,
     ) -> Result<Arc<SearchIndex>> {
-        let mut vectors = Vec::new();
+        let (mut vectors, mut graphs) = (Vec::new(), Vec::new());
         for (n, field) in definition.vectors.iter().enumerate() {
             let path = file_of(dir, n);
             let count = committed.slots.get(n).copied().unwrap_or(0);
             // What was not committed is cut off.
             drop(Slots::open(&path, field.dimensions, count)?);
             vectors.push(Arc::new(File::open(&path).or_problem()?));
+            graphs.push(Arc::new(FieldGraph::new(dir, n, field)));
         }
         let reader = index
             .reader_builder()
@@ -275,6 +313,8 @@ impl SearchIndex {
             sums: Arc::default(),
             vectors,
             slots: committed.slots,
+            graphs,
+            places: Arc::default(),
             position: committed.position,
         };
         Ok(Arc::new(SearchIndex {
@@ -300,6 +340,43 @@ impl SearchIndex {
     pub fn check(&self) -> Result<()> {
         directory::check(&self.dir, &self.index)?;
         check_vectors(&self.dir, &self.definition, &self.snapshot().slots)
+    }
+
+    /// Puts vectors of the last commit into graphs, until `until`, which searches walk from then on. `holds`: whether
+    /// they may have so many bytes of memory in all. Called by one thread at a time.
+    pub fn grow_graphs(
+        &self,
+        until: Instant,
+        mut holds: impl FnMut(usize) -> bool,
+    ) -> Result<Grown> {
+        let snapshot = self.snapshot();
+        let mut all = Grown::Whole;
+        for (n, graph) in snapshot.graphs.iter().enumerate() {
+            let others = snapshot.graphs.iter().enumerate().filter(|(m, _)| *m != n);
+            let others: usize = others.map(|(_, g)| g.memory_bytes()).sum();
+            let slots = snapshot.slots.get(n).copied().unwrap_or(0);
+            let Some(file) = snapshot.vectors.get(n) else {
+                continue;
+            };
+            let mut holds = |bytes: usize| holds(others + bytes);
+            match graph.grow((file, slots), until, &mut holds)? {
+                Grown::Whole => {}
+                other => all = other,
+            }
+        }
+        Ok(all)
+    }
+
+    /// Writes graphs that have grown much since that was done. What was not written is built again from the vectors.
+    pub fn save_graphs(&self) -> Result<()> {
+        let snapshot = self.snapshot();
+        snapshot.graphs.iter().try_for_each(|graph| graph.save())
+    }
+
+    /// How many vectors are in graphs.
+    pub fn in_graphs(&self) -> u64 {
+        let snapshot = self.snapshot();
+        snapshot.graphs.iter().map(|g| g.slots()).sum()
     }
 
     /// The bytes of its files.
@@ -341,7 +418,7 @@ fn check_vectors(dir: &Path, definition: &Definition, slots: &[u64]) -> Result<(
     for (n, field) in definition.vectors.iter().enumerate() {
         let count = slots.get(n).copied().unwrap_or(0);
         if count > 0 {
-            crate::vector::check(&file_of(dir, n), field.dimensions, count)?;
+            crate::slots::check(&file_of(dir, n), field.dimensions, count)?;
         }
     }
     Ok(())
@@ -361,17 +438,41 @@ impl IndexWriter {
     pub fn put(&mut self, key: &[u8], doc: Doc<'_>) -> Result<()> {
         self.delete(key);
         let definition = self.index.definition.clone();
-        let terms = Terms::of(&definition, doc, &mut self.paths);
-        let mut slots = Vec::new();
+        let Some(root) = &definition.nested_root else {
+            return self.put_one(key, doc, &definition, None);
+        };
+        let mut parent = None;
+        for element in crate::nested::elements(doc, root) {
+            errors::operation::step()?;
+            let first = self.slots.iter().map(Slots::count).sum();
+            let of = *parent.get_or_insert(first);
+            self.put_one(key, element.as_doc(), &definition, Some(of))?;
+        }
+        Ok(())
+    }
+
+    fn put_one(
+        &mut self,
+        key: &[u8],
+        doc: Doc<'_>,
+        definition: &Definition,
+        parent: Option<u64>,
+    ) -> Result<()> {
+        let terms = Terms::of(definition, doc, &mut self.paths);
+        let mut columns: Vec<(String, u64)> = Vec::new();
         for (n, field) in definition.vectors.iter().enumerate() {
-            if let Some(vector) = stored_vector(field, doc)
+            if let Some((vector, elements)) = stored_vector(field, doc)
                 && let Some(file) = self.slots.get_mut(n)
             {
-                slots.push((n, file.push(&vector)?));
+                columns.push((slots_name(n, elements), file.push(&vector)?));
             }
         }
+        if columns.is_empty() && parent.is_some() {
+            return Ok(());
+        }
+        columns.extend(parent.map(|p| ("p".to_string(), p)));
         self.inner
-            .add_document(self.document(key, terms, &slots))
+            .add_document(self.document(key, terms, columns))
             .or_problem()?;
         Ok(())
     }
@@ -396,7 +497,7 @@ impl IndexWriter {
         Ok(())
     }
 
-    fn document(&self, key: &[u8], terms: Terms, slots: &[(usize, u64)]) -> TantivyDocument {
+    fn document(&self, key: &[u8], terms: Terms, numbers: Vec<(String, u64)>) -> TantivyDocument {
         let fields = self.index.fields;
         let mut doc = TantivyDocument::new();
         doc.add_bytes(fields.key, key);
@@ -422,11 +523,9 @@ impl IndexWriter {
         }
         let lengths = terms.lengths.iter();
         let lengths = lengths.map(|(path, n)| (path.to_string(), i64::from(*n).into()));
-        let slot = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
-        let slots = slots
-            .iter()
-            .map(|(field, n)| (format!("v{field}"), slot(*n).into()));
-        let columns: std::collections::BTreeMap<_, _> = lengths.chain(slots).collect();
+        let numbers = numbers.into_iter();
+        let numbers = numbers.map(|(name, n)| (name, i64::try_from(n).unwrap_or(i64::MAX).into()));
+        let columns: std::collections::BTreeMap<_, _> = lengths.chain(numbers).collect();
         if !columns.is_empty() {
             doc.add_object(fields.lengths, columns);
         }
@@ -457,7 +556,7 @@ impl IndexWriter {
         current.searcher = self.index.reader.searcher();
         current.position = position;
         current.slots = self.slots.iter().map(Slots::count).collect();
-        current.forget_sums();
+        current.forget_segments();
         Ok(())
     }
 

@@ -19,7 +19,7 @@ fn plain(operator: Operator) -> Clause {
     }
 }
 
-fn all_of(filter: Vec<Clause>) -> Clause {
+pub(crate) fn all_of(filter: Vec<Clause>) -> Clause {
     plain(Operator::Compound {
         must: vec![],
         should: vec![],

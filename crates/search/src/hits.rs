@@ -26,6 +26,8 @@ pub struct Hits {
     found: std::vec::IntoIter<Hit>,
     /// How many there are in all.
     pub count: u64,
+    /// How many vectors were compared.
+    pub compared: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -80,6 +82,7 @@ impl Hits {
         Hits {
             found: best.into_sorted_vec().into_iter(),
             count,
+            compared: 0,
             snapshot,
         }
     }

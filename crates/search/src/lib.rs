@@ -9,16 +9,21 @@
 //! A search asks [`errors::operation`] in proportion to what it looks at.
 
 mod analysis;
+mod codes;
 mod compiler;
 mod definition;
 mod directory;
 mod edits;
 mod facet;
+mod field_graph;
 mod fields;
 mod files;
 mod filter;
 mod find;
+mod graph;
 mod hits;
+mod near;
+mod nested;
 mod operator;
 mod paths;
 mod pattern;
@@ -30,13 +35,16 @@ mod room;
 mod score;
 mod search;
 mod set;
+mod slots;
 mod terms;
 mod text_operators;
 mod value_operators;
 mod value_queries;
 mod vector;
+mod vector_definition;
 
 pub use definition::{Definition, Kind, StoredSource};
+pub use field_graph::Grown;
 pub use files::{IndexWriter, Position, SearchIndex, Snapshot, WRITER_BYTES};
 pub use hits::{Found, Hits};
 pub use room::Room;
@@ -48,5 +56,7 @@ pub fn checksum(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes)
 }
 
+#[cfg(test)]
+mod near_tests;
 #[cfg(test)]
 mod tests;

@@ -367,7 +367,7 @@ fn a_search_asks_for_its_memory() {
     assert!(asked(facet, held / 2).0.is_err());
 }
 
-fn copy(from: &std::path::Path, to: &std::path::Path) {
+pub(crate) fn copy(from: &std::path::Path, to: &std::path::Path) {
     std::fs::create_dir_all(to).unwrap();
     for file in std::fs::read_dir(from).unwrap() {
         let file = file.unwrap();
@@ -511,6 +511,18 @@ fn shapes_are_found_where_they_lie() {
     for (search, want) in cases {
         assert_eq!(keys(&index, &search), want, "{search}");
     }
+    // A shape of so many bytes is not in the index.
+    let ring: Vec<String> = (0..=360)
+        .map(|i| f64::from(i % 360).to_radians())
+        .map(|a| format!("[{:.6}, {:.6}]", 50.0 + a.cos(), 50.0 + a.sin()))
+        .collect();
+    let ring = ring.join(", ");
+    let ring = format!(r#"{{"at": {{"type": "Polygon", "coordinates": [[{ring}]]}}}}"#);
+    assert!(json(&ring).as_doc().len() > 8_192);
+    writer.put(&[10], json(&ring).as_doc()).unwrap();
+    writer.commit(Position { index: 2, ts: 2 }).unwrap();
+    let far = corner(50.0, 50.0);
+    assert_eq!(keys(&index, &shape("contains", &far)), [0u8; 0]);
     let near = found(
         &index,
         &format!(r#"{{"near": {{"path": "p", "origin": {center}, "pivot": 1000}}}}"#),

@@ -1,36 +1,24 @@
-//! Vectors of documents: their slots in a file beside the index, and searches that compare them all.
+//! Vectors of documents, and searches for the nearest.
 //!
-//! ```text
-//! vectors-N.f32    slot 0 | slot 1 | …      `dimensions` f32 LE and their crc32c LE each, of the N-th vector field
-//! ```
-//! The library's index knows the slot of each document (a column), so what is deleted or filtered there is never looked
-//! at. Slots are only appended; those of documents that changed stay until the index is built anew.
-//!
-//! Invariant: the file is on disk up to a commit's count of slots before that commit is.
+//! The library's index knows the slot of each document's vector (a column), so what is deleted or filtered there is
+//! never given. A search compares all vectors that are left, or those that a graph leads to ([`crate::near`]).
 
-use crate::definition::{OrProblem, Similarity, VectorField};
+use crate::definition::{Definition, OrProblem};
 use crate::fields::Fields;
-use crate::files::{Snapshot, damaged, slots_column};
+use crate::files::{PARENTS_COLUMN, Snapshot};
 use crate::hits::{Hit, Hits, keep_best};
+use crate::near::{self, Wanted};
+use crate::nested::{self, Parents, ScoreMode};
 use crate::operator::Clause;
 use crate::problem::wrong;
 use crate::room::Room;
+use crate::slots::SlotReader;
+use crate::vector_definition::{Similarity, VectorField};
 use bson::{Doc, Val};
-use errors::Result;
 use errors::operation::steps;
+use errors::{Code, Result};
 use std::collections::BinaryHeap;
-use std::fs::File;
-use std::io::Write;
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use tantivy::DocAddress;
-
-/// The most bytes that one read of the file takes.
-const READ_BYTES: usize = 1 << 20;
-
-/// The bytes of a slot's checksum.
-const SUM_BYTES: usize = 4;
 
 /// The subtype of BSON's vectors.
 const SUBTYPE: u8 = 9;
@@ -82,122 +70,17 @@ pub(crate) fn vector_of(v: Val<'_>) -> Option<(Vec<f32>, Elements)> {
 }
 
 /// A vector of a document, if the field can hold it.
-pub(crate) fn stored_vector(field: &VectorField, doc: Doc<'_>) -> Option<Vec<f32>> {
+pub(crate) fn stored_vector(field: &VectorField, doc: Doc<'_>) -> Option<(Vec<f32>, Elements)> {
     let mut at = doc.as_val();
     for part in field.path.split('.') {
         at = at.as_doc()?.get(part)?;
     }
     let (vector, elements) = vector_of(at)?;
-    let fits = elements == Elements::Floats
-        && vector.len() == field.dimensions
-        && vector.iter().all(|n| n.is_finite());
+    let fits = vector.len() == field.dimensions && vector.iter().all(|n| n.is_finite());
     let zero = field.similarity == Similarity::Cosine && vector.iter().all(|n| *n == 0.0);
-    (fits && !zero).then_some(vector)
-}
-
-/// The file of a field's vectors.
-pub(crate) fn file_of(dir: &Path, field: usize) -> PathBuf {
-    dir.join(format!("vectors-{field}.f32"))
-}
-
-/// The bytes of a slot.
-fn slot_bytes(dimensions: usize) -> usize {
-    dimensions * 4 + SUM_BYTES
-}
-
-/// The vector of a slot; `None`: it is not what was written.
-fn sound(slot: &[u8]) -> Option<&[u8]> {
-    let (vector, sum) = slot.split_last_chunk::<SUM_BYTES>()?;
-    (crc32c::crc32c(vector).to_le_bytes() == *sum).then_some(vector)
-}
-
-/// Fails where one of the first `count` slots is not what was written. Reads them all.
-pub(crate) fn check(path: &Path, dimensions: usize, count: u64) -> Result<()> {
-    let bytes = slot_bytes(dimensions);
-    let Ok(file) = File::open(path) else {
-        return Err(damaged("vectors"));
-    };
-    let (mut left, mut whole) = (Vec::new(), 0);
-    let mut file = std::io::Read::take(file, count * bytes as u64);
-    crate::directory::each_block(&mut file, |block| {
-        left.extend_from_slice(block);
-        let end = left.len() / bytes * bytes;
-        let slots = left.get(..end).unwrap_or(&[]).chunks_exact(bytes);
-        whole += slots.take_while(|s| sound(s).is_some()).count() as u64;
-        left.drain(..end);
-    })?;
-    match whole == count {
-        true => Ok(()),
-        false => Err(damaged("vectors")),
-    }
-}
-
-/// Appends vectors.
-pub(crate) struct Slots {
-    file: File,
-    count: u64,
-    buffer: Vec<u8>,
-    /// Some of the file is not on disk yet.
-    unsynced: bool,
-}
-
-impl Slots {
-    /// Goes on behind `count` slots: what is behind them was not committed.
-    pub fn open(path: &Path, dimensions: usize, count: u64) -> Result<Slots> {
-        let mut options = File::options();
-        let file = options
-            .read(true)
-            .append(true)
-            .create(true)
-            .open(path)
-            .or_problem()?;
-        file.set_len(count * slot_bytes(dimensions) as u64)
-            .or_problem()?;
-        Ok(Slots {
-            file,
-            count,
-            buffer: Vec::new(),
-            unsynced: false,
-        })
-    }
-
-    pub fn count(&self) -> u64 {
-        self.count
-    }
-
-    /// The slot of a vector.
-    pub fn push(&mut self, vector: &[f32]) -> Result<u64> {
-        let start = self.buffer.len();
-        vector
-            .iter()
-            .for_each(|n| self.buffer.extend_from_slice(&n.to_le_bytes()));
-        let sum = crc32c::crc32c(self.buffer.get(start..).unwrap_or(&[]));
-        self.buffer.extend_from_slice(&sum.to_le_bytes());
-        if self.buffer.len() > READ_BYTES {
-            self.flush()?;
-        }
-        self.count += 1;
-        Ok(self.count - 1)
-    }
-
-    fn flush(&mut self) -> Result<()> {
-        self.unsynced = true;
-        self.file.write_all(&self.buffer).or_problem()?;
-        self.buffer.clear();
-        Ok(())
-    }
-
-    /// All that was pushed is on disk.
-    pub fn sync(&mut self) -> Result<()> {
-        if !self.buffer.is_empty() {
-            self.flush()?;
-        }
-        if self.unsynced {
-            self.file.sync_data().or_problem()?;
-            self.unsynced = false;
-        }
-        Ok(())
-    }
+    // Bits have no direction.
+    let bits = elements == Elements::Bits && field.similarity != Similarity::Euclidean;
+    (fits && !zero && !bits).then_some((vector, elements))
 }
 
 /// A `$vectorSearch`.
@@ -209,7 +92,14 @@ pub struct VectorSearch {
     elements: Elements,
     pub limit: usize,
     exact: bool,
+    /// How many the graph gives, to be compared exactly.
+    candidates: usize,
     filter: Option<Clause>,
+    /// What is asked of a document whose elements have the vectors.
+    parents: Option<Clause>,
+    score_mode: Option<ScoreMode>,
+    /// It asks for what only an explanation tells (`explainOptions`).
+    traces: bool,
 }
 
 impl VectorSearch {
@@ -257,11 +147,12 @@ impl VectorSearch {
         if let Some(preference) = f.doc("searchNodePreference")? {
             preference.required_string("key")?;
         }
-        for unsupported in ["parentFilter", "nestedOptions"] {
-            if stage.get(unsupported).is_some_and(|v| !v.is_nullish()) {
-                return Err(wrong(format!("\"{unsupported}\" is not supported yet")));
-            }
-        }
+        let parents = match f.doc("parentFilter")? {
+            None => None,
+            Some(d) => crate::filter::clause_of(d.doc).map_err(of_parents)?,
+        };
+        let score_mode = f.doc("nestedOptions")?.map(score_mode).transpose()?;
+        let traces = f.doc("explainOptions")?.map(check_trace).transpose()?;
         if f.flag("returnStoredSource")? == Some(true) {
             return Err(wrong("\"returnStoredSource\" is not supported yet"));
         }
@@ -279,15 +170,32 @@ impl VectorSearch {
             elements,
             limit: usize::try_from(limit).unwrap_or(0),
             exact,
+            candidates: usize::try_from(candidates.unwrap_or(0)).unwrap_or(0),
             filter,
+            parents,
+            score_mode,
+            traces: traces.is_some(),
         })
     }
 
-    /// The nearest documents, at most `most`. All vectors that the filter lets through are compared.
+    /// The filter over what an index has as documents.
+    fn filter(&self, definition: &Definition) -> Option<Clause> {
+        let mut parents = self.parents.clone();
+        if let Some(parents) = &mut parents
+            && definition.nested_root.is_some()
+        {
+            nested::ask_parents(parents);
+        }
+        let both: Vec<Clause> = self.filter.iter().cloned().chain(parents).collect();
+        (!both.is_empty()).then(|| crate::filter::all_of(both))
+    }
+
+    /// The nearest documents, at most `most`. All vectors that the filter lets through are compared where `exact` is
+    /// asked for, or where that is no more work than to walk a graph.
     pub fn find(&self, snapshot: Snapshot, most: usize, room: &mut Room<'_>) -> Result<Hits> {
         let definition = snapshot.definition.clone();
-        let fields = definition.vectors.iter().enumerate();
-        let Some((number, field)) = fields.clone().find(|(_, f)| f.path == self.path) else {
+        let mut fields = definition.vectors.iter().enumerate();
+        let Some((number, field)) = fields.find(|(_, f)| f.path == self.path) else {
             return Err(wrong(format!(
                 "Path '{}' needs to be indexed as vector",
                 self.path
@@ -297,32 +205,48 @@ impl VectorSearch {
         if self.exact && self.limit >= MOST_EXACT as usize {
             return Err(wrong("\"limit\" is too great for an exact search"));
         }
-        let mut wanted = Vec::new();
-        if self.elements == Elements::Floats {
-            let filter = self.filter.as_ref();
-            crate::find::each_match(&snapshot, filter, room, |reader, segment, docs, room| {
-                room.take(docs.len() * size_of::<(u64, DocAddress)>() * 2)?;
-                let column = reader
-                    .fast_fields()
-                    .column_opt::<i64>(&slots_column(number))
-                    .or_problem()?;
-                let Some(column) = column else { return Ok(()) };
-                for doc in docs {
-                    steps(1)?;
-                    if let Some(slot) = column.first(*doc) {
-                        wanted.push((
-                            u64::try_from(slot).unwrap_or(0),
-                            DocAddress::new(segment, *doc),
-                        ));
-                    }
-                }
-                Ok(())
-            })?;
+        if self.traces {
+            return Err(wrong("\"explainOptions\" is for explain only"));
         }
-        wanted.sort_unstable();
-        let best = self.nearest(&snapshot, number, field, (&wanted, most))?;
+        if self.score_mode.is_some() && definition.nested_root.is_none() {
+            return Err(wrong(
+                "\"nestedOptions\" needs an index with \"nestedRoot\"",
+            ));
+        }
+        let filter = self.filter(&definition);
+        let wanted = Wanted {
+            number,
+            elements: self.elements,
+            query: &self.query,
+            filter: filter.as_ref(),
+            most: self.candidates.max(most),
+        };
+        let mut compared = 0;
+        let found = match self.exact {
+            true => None,
+            false => near::candidates(&snapshot, &wanted, room, &mut compared)?,
+        };
+        let mut slots = match found {
+            Some(slots) => slots,
+            None => near::all(&snapshot, &wanted, room)?,
+        };
+        slots.sort_unstable();
+        compared += slots.len();
+        let best = match definition.nested_root {
+            None => {
+                let mut best = BinaryHeap::new();
+                self.each_score(&snapshot, (number, field), &slots, |hit| {
+                    keep_best(&mut best, hit, most);
+                    Ok(())
+                })?;
+                best
+            }
+            Some(_) => self.nearest_parents(&snapshot, (number, field), (&slots, most), room)?,
+        };
         let count = best.len() as u64;
-        Ok(Hits::of(snapshot, best, count))
+        let mut hits = Hits::of(snapshot, best, count);
+        hits.compared = compared;
+        Ok(hits)
     }
 
     fn check(&self, field: &VectorField) -> Result<()> {
@@ -345,63 +269,105 @@ impl VectorSearch {
         Ok(())
     }
 
-    fn nearest(
+    /// Documents by the scores of their elements.
+    fn nearest_parents(
         &self,
         snapshot: &Snapshot,
-        number: usize,
-        field: &VectorField,
-        (wanted, most): (&[(u64, DocAddress)], usize),
+        (number, field): (usize, &VectorField),
+        (slots, most): (&[(u64, DocAddress)], usize),
+        room: &mut Room<'_>,
     ) -> Result<BinaryHeap<Hit>> {
-        let mut best = BinaryHeap::new();
-        let bytes = slot_bytes(field.dimensions);
-        let a_read = (READ_BYTES / bytes).max(1) as u64;
-        let mut block = Vec::new();
-        let mut start = u64::MAX;
-        let file = snapshot.vectors.get(number).cloned();
-        let Some(file) = file.filter(|_| !wanted.is_empty()) else {
-            return Ok(best);
-        };
-        for (slot, at) in wanted {
-            steps(1 + field.dimensions / 64)?;
-            let first = slot / a_read * a_read;
-            if first != start {
-                start = first;
-                read_block(
-                    &file,
-                    first * bytes as u64,
-                    a_read as usize * bytes,
-                    &mut block,
-                )?;
+        let readers = snapshot.searcher.segment_readers().iter();
+        let column = |r: &tantivy::SegmentReader| r.fast_fields().column_opt::<i64>(PARENTS_COLUMN);
+        let columns = readers.map(|r| column(r).or_problem());
+        let columns: Vec<_> = columns.collect::<Result<_>>()?;
+        let mut parents = Parents::default();
+        self.each_score(snapshot, (number, field), slots, |hit| {
+            let column = columns.get(hit.at.segment_ord as usize);
+            let parent = column.and_then(|c| c.as_ref()?.first(hit.at.doc_id));
+            let before = parents.len();
+            parents.add(u64::try_from(parent.unwrap_or(0)).unwrap_or(0), hit);
+            match parents.len() > before {
+                true => room.take(size_of::<(u64, (Hit, f64, u32))>() * 2),
+                false => Ok(()),
             }
-            let from = usize::try_from(slot - start).unwrap_or(0) * bytes;
-            let Some(stored) = block.get(from..from + bytes).and_then(sound) else {
-                return Err(damaged("vectors"));
-            };
-            let hit = Hit {
-                score: score(field.similarity, &self.query, stored),
-                at: *at,
-            };
+        })?;
+        let mode = self.score_mode.unwrap_or(ScoreMode::Max);
+        let mut best = BinaryHeap::new();
+        for hit in parents.hits(mode) {
             keep_best(&mut best, hit, most);
         }
         Ok(best)
     }
-}
 
-fn read_block(file: &Arc<File>, at: u64, bytes: usize, block: &mut Vec<u8>) -> Result<()> {
-    block.resize(bytes, 0);
-    let mut filled = 0;
-    while let Some(rest) = block.get_mut(filled..).filter(|r| !r.is_empty()) {
-        match file.read_at(rest, at + filled as u64).or_problem()? {
-            0 => break,
-            n => filled += n,
+    /// Compares the vectors of slots with the query.
+    fn each_score(
+        &self,
+        snapshot: &Snapshot,
+        (number, field): (usize, &VectorField),
+        wanted: &[(u64, DocAddress)],
+        mut each: impl FnMut(Hit) -> Result<()>,
+    ) -> Result<()> {
+        let file = snapshot.vectors.get(number).cloned();
+        let Some(file) = file.filter(|_| !wanted.is_empty()) else {
+            return Ok(());
+        };
+        // A few that lie far apart are read one by one.
+        let slots = snapshot.slots.get(number).copied().unwrap_or(0);
+        let at_once = match wanted.len() as u64 > slots / 16 {
+            true => usize::MAX,
+            false => 1,
+        };
+        let mut reader = SlotReader::new(file, field.dimensions, at_once);
+        let of = (field.similarity, self.elements);
+        for (slot, at) in wanted {
+            steps(1 + field.dimensions / 64)?;
+            each(Hit {
+                score: score(of, &self.query, reader.read(*slot)?),
+                at: *at,
+            })?;
         }
+        Ok(())
     }
-    block.truncate(filled);
-    Ok(())
 }
 
-/// How alike two vectors are, as MongoDB tells it: from 0 to 1, but for a dot product of longer vectors.
-fn score(similarity: Similarity, query: &[f32], stored: &[u8]) -> f32 {
+fn check_trace(options: Fields<'_>) -> Result<()> {
+    if let Some(ids) = options.get("traceDocumentIds")
+        && ids.as_array().is_none_or(|list| list.is_empty())
+    {
+        return Err(wrong(
+            "\"explainOptions.traceDocumentIds\" must be a non-empty array",
+        ));
+    }
+    options.end()
+}
+
+/// A mistake in a parent filter: all have one code, unlike those in the filter.
+fn of_parents(e: errors::Stop) -> errors::Stop {
+    match [Code::BadValue, Code(5626500)].iter().any(|c| e.is(*c)) {
+        true => wrong(e.into_error().into_message()),
+        false => e,
+    }
+}
+
+/// How elements' scores become a document's.
+fn score_mode(options: Fields<'_>) -> Result<ScoreMode> {
+    let mode = match options.string("scoreMode")? {
+        None | Some("max") => ScoreMode::Max,
+        Some("avg") => ScoreMode::Avg,
+        Some(_) => {
+            return Err(wrong(
+                "\"nestedOptions.scoreMode\" must be one of [avg, max]",
+            ));
+        }
+    };
+    options.end()?;
+    Ok(mode)
+}
+
+/// How alike two vectors are, as MongoDB tells it: from 0 to 1, but for a dot product of longer vectors. Bytes have the
+/// scores of Lucene's `VectorUtil`.
+fn score((similarity, elements): (Similarity, Elements), query: &[f32], stored: &[u8]) -> f32 {
     let numbers = stored
         .chunks_exact(4)
         .filter_map(|c| Some(f32::from_le_bytes(c.try_into().ok()?)));
@@ -420,6 +386,9 @@ fn score(similarity: Similarity, query: &[f32], stored: &[u8]) -> f32 {
     }
     let score = match similarity {
         Similarity::Euclidean => 1.0 / (1.0 + distance),
+        Similarity::DotProduct if elements == Elements::Bytes => {
+            0.5 + dot / (query.len() as f64 * f64::from(1 << 15))
+        }
         Similarity::DotProduct => ((1.0 + dot) / 2.0).max(0.0),
         Similarity::Cosine => ((1.0 + dot / (own * other).sqrt()) / 2.0).max(0.0),
     };
@@ -456,7 +425,10 @@ mod tests {
             .flat_map(|n| n.to_le_bytes())
             .collect();
         let query = [1.0, 0.0, 0.0];
-        let near = |s, want: f32| assert!((score(s, &query, &stored) - want).abs() < 1e-6);
+        let near = |s, want: f32| {
+            let got = score((s, Elements::Floats), &query, &stored);
+            assert!((got - want).abs() < 1e-6);
+        };
         near(Similarity::Cosine, 0.916_025_16);
         near(Similarity::Euclidean, 0.757_575_8);
         near(Similarity::DotProduct, 0.8);

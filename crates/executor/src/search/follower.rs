@@ -21,7 +21,7 @@ use bson::Doc;
 use catalog::keyspace::{SPACE_RECORD, prefix_end};
 use errors::{Code, Error, Result, bail, err, operation};
 use parking_lot::Mutex;
-use search::{IndexWriter, Position, SearchIndex, WRITER_BYTES};
+use search::{Grown, IndexWriter, Position, SearchIndex, WRITER_BYTES};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -33,6 +33,8 @@ use storage::{Direction, Effect, Entry, LogMark, Store, View};
 const BETWEEN_COMMITS: Duration = Duration::from_millis(50);
 /// Entries that one turn reads before it commits.
 const ENTRIES_A_TURN: u64 = 20_000;
+/// How long one turn puts vectors into graphs: a commit that is due meanwhile comes so much later.
+const GROWING_A_TURN: Duration = Duration::from_millis(30);
 /// How long one turn fills an index.
 const FILLING_A_TURN: Duration = Duration::from_millis(200);
 /// An index writes down how far it is when so many entries did not concern it.
@@ -97,6 +99,8 @@ struct State {
     checked: Option<Instant>,
     /// What [`Note`] says on disk.
     noted: u64,
+    /// The memory of graphs.
+    graphs: query::pipeline::Share,
 }
 
 #[derive(Default)]
@@ -294,6 +298,7 @@ impl Follower {
         if !self.is_ready() {
             // Nothing of it is of use, and the disk may be full of it.
             *self.index.lock() = None;
+            state.graphs = query::pipeline::Share::default();
             let _ = std::fs::remove_dir_all(&self.dir);
         }
         let message = e.message.clone();
@@ -309,6 +314,7 @@ impl Follower {
         *self.news.lock() = None;
         if self.removed.load(SeqCst) {
             *self.index.lock() = None;
+            state.graphs = query::pipeline::Share::default();
             let _ = std::fs::remove_dir_all(&self.dir);
         }
     }
@@ -356,6 +362,7 @@ impl Follower {
                 state.writer = None;
                 state.phase = Phase::Closed;
                 *self.index.lock() = None;
+                state.graphs = query::pipeline::Share::default();
                 // Whoever still searches has the files open.
                 let _ = std::fs::remove_dir_all(&self.dir);
             }
@@ -371,6 +378,7 @@ impl Follower {
             None => {
                 let definition = self.spec.definition.clone();
                 let (made, _) = SearchIndex::open(&self.dir, definition, &self.stamp())?;
+                state.graphs = engine.stage_memory.share();
                 self.index.lock().insert(made).clone()
             }
         };
@@ -542,7 +550,25 @@ impl Follower {
         self.caught_up.store(true, SeqCst);
         self.await_news(&news, state);
         self.note_progress(state, ENTRIES_UNNOTED)?;
+        if self.grow_graphs(state)? {
+            return Ok(Next::After(Duration::ZERO));
+        }
         self.rest(engine, state)
+    }
+
+    /// Puts vectors into graphs, as many as a turn takes; whether there are more. What there is no memory for is
+    /// compared one by one.
+    fn grow_graphs(&self, state: &mut State) -> Result<bool> {
+        let Some(index) = self.index() else {
+            return Ok(false);
+        };
+        let until = Instant::now() + GROWING_A_TURN;
+        let grown = index.grow_graphs(until, |bytes| state.graphs.fits(bytes))?;
+        if grown == Grown::More {
+            return Ok(true);
+        }
+        index.save_graphs()?;
+        Ok(false)
     }
 
     /// Has news make it due, not too soon after the last commit.

@@ -1,0 +1,250 @@
+//! The graph of one vector field: how it grows behind the commits, and its file.
+//!
+//! ```text
+//! graph-N.links    slots u64 LE | row u32 LE | edges u32 LE | rows, u32 LE each | crc32c LE of all before
+//! ```
+//! The file holds links only; what the graph keeps of vectors is read from these. It can be lost: the graph grows anew.
+//!
+//! Invariants:
+//! - A graph has slots of commits only, so the file never tells of vectors that a kill has taken back.
+//! - Whoever searches waits for one slot to be put in at the most.
+
+use crate::definition::OrProblem;
+use crate::graph::Graph;
+use crate::near::PLACE_BYTES;
+use crate::slots::SlotReader;
+use crate::vector_definition::VectorField;
+use errors::Result;
+use parking_lot::{Mutex, RwLock};
+use std::fs::File;
+use std::io::{BufReader, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Fewer vectors are compared one by one.
+const LEAST_SLOTS: u64 = 2_000;
+
+/// Slots between two questions for memory.
+const SLOTS_A_TURN: usize = 1024;
+
+const HEADER_BYTES: usize = 16;
+
+/// How far a graph has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Grown {
+    /// It has all vectors of the last commit, or there are too few for a graph.
+    Whole,
+    More,
+    /// There is no memory for more of them.
+    NoRoom,
+}
+
+/// What a walk has found.
+pub(crate) struct Walk {
+    /// Slots, the nearest first; `None`: it was to end before.
+    pub near: Option<Vec<u32>>,
+    pub compared: usize,
+    /// The slots that the graph had.
+    pub slots: usize,
+}
+
+pub(crate) struct FieldGraph {
+    path: PathBuf,
+    field: VectorField,
+    graph: RwLock<Graph>,
+    /// `None`: it was not looked for yet. How many slots the file has.
+    saved: Mutex<Option<usize>>,
+}
+
+impl FieldGraph {
+    /// An empty one of the N-th vector field.
+    pub fn new(dir: &Path, n: usize, field: &VectorField) -> FieldGraph {
+        FieldGraph {
+            path: dir.join(format!("graph-{n}.links")),
+            field: field.clone(),
+            graph: RwLock::new(Graph::new(field)),
+            saved: Mutex::new(None),
+        }
+    }
+
+    pub fn slots(&self) -> u64 {
+        self.graph.read().len() as u64
+    }
+
+    /// The bytes of memory that so many slots take, with the lists of where they are.
+    fn bytes_of(&self, slots: usize) -> usize {
+        let bytes = slots * (Graph::slot_bytes(&self.field) + PLACE_BYTES);
+        // Buffers grow by an eighth.
+        bytes + bytes / 8
+    }
+
+    pub fn memory_bytes(&self) -> usize {
+        self.bytes_of(self.graph.read().len())
+    }
+
+    pub fn walk(
+        &self,
+        query: &[f32],
+        bounds: (usize, usize),
+        wanted: impl FnMut(u32) -> bool,
+    ) -> Result<Walk> {
+        let graph = self.graph.read();
+        let walked = graph.walk(&graph.probe(query), bounds, wanted)?;
+        let near = walked.found;
+        Ok(Walk {
+            near: near.map(|near| near.into_iter().map(|n| n.slot).collect()),
+            compared: walked.compared,
+            slots: graph.len(),
+        })
+    }
+
+    /// Takes in vectors of the file, of which so many are committed.
+    pub fn grow(
+        &self,
+        (file, committed): (&Arc<File>, u64),
+        until: Instant,
+        holds: &mut dyn FnMut(usize) -> bool,
+    ) -> Result<Grown> {
+        let committed = u32::try_from(committed).unwrap_or(u32::MAX) as usize;
+        if self.field.flat || (committed as u64) < LEAST_SLOTS {
+            return Ok(Grown::Whole);
+        }
+        if self.saved.lock().is_none() {
+            let saved = self.load(file, committed, holds)?;
+            *self.saved.lock() = Some(saved);
+        }
+        let mut reader = SlotReader::new(file.clone(), self.field.dimensions, 64);
+        loop {
+            let next = self.graph.read().len();
+            if next >= committed {
+                return Ok(Grown::Whole);
+            }
+            if Instant::now() > until {
+                return Ok(Grown::More);
+            }
+            let turn = next / SLOTS_A_TURN * SLOTS_A_TURN + SLOTS_A_TURN;
+            if !holds(self.bytes_of(turn)) {
+                return Ok(Grown::NoRoom);
+            }
+            let vector = reader.numbers(next as u64)?;
+            // The long part, beside searches.
+            let lists = self.graph.read().lists_with(&vector)?;
+            self.graph.write().add(&vector, lists);
+        }
+    }
+
+    /// Writes it where it has grown by a quarter since then.
+    pub fn save(&self) -> Result<()> {
+        let mut saved = self.saved.lock();
+        let (graph, before) = (self.graph.read(), saved.unwrap_or(0));
+        let more = graph.len().saturating_sub(before);
+        if graph.len() == 0 || more < (before / 4).max(SLOTS_A_TURN) {
+            return Ok(());
+        }
+        let part = self.path.with_extension("tmp");
+        let file = File::create(&part).or_problem()?;
+        let mut to = Summed {
+            inner: BufWriter::with_capacity(1 << 20, &file),
+            sum: 0,
+        };
+        to.write(&(graph.len() as u64).to_le_bytes())?;
+        to.write(&(graph.row() as u32).to_le_bytes())?;
+        to.write(&(self.field.edges as u32).to_le_bytes())?;
+        for rows in graph.links().chunks(1 << 16) {
+            errors::operation::ask()?;
+            let bytes: Vec<u8> = rows.iter().flat_map(|n| n.to_le_bytes()).collect();
+            to.write(&bytes)?;
+        }
+        let sum = to.sum.to_le_bytes();
+        to.write(&sum)?;
+        to.inner.flush().or_problem()?;
+        drop(to);
+        file.sync_data().or_problem()?;
+        std::fs::rename(&part, &self.path).or_problem()?;
+        *saved = Some(graph.len());
+        Ok(())
+    }
+
+    /// Takes the links of the file, and the vectors of its slots. Gives how many there are.
+    fn load(
+        &self,
+        file: &Arc<File>,
+        committed: usize,
+        holds: &mut dyn FnMut(usize) -> bool,
+    ) -> Result<usize> {
+        let row = self.graph.read().row();
+        let Some(links) = read(&self.path, row, self.field.edges, committed)? else {
+            return Ok(0);
+        };
+        let slots = links.len() / row;
+        if !holds(self.bytes_of(slots)) {
+            return Ok(0);
+        }
+        let mut graph = Graph::new(&self.field);
+        let mut reader = SlotReader::new(file.clone(), self.field.dimensions, usize::MAX);
+        for slot in 0..slots {
+            errors::operation::steps(1 + self.field.dimensions / 64)?;
+            graph.put_code(&reader.numbers(slot as u64)?);
+        }
+        if !graph.put_links(links) {
+            return Ok(0);
+        }
+        *self.graph.write() = graph;
+        Ok(slots)
+    }
+}
+
+/// The links of a file; `None`: there is none that is whole and of these commits.
+fn read(path: &Path, row: usize, edges: usize, committed: usize) -> Result<Option<Vec<u32>>> {
+    let Ok(file) = File::open(path) else {
+        return Ok(None);
+    };
+    let size = file.metadata().or_problem()?.len();
+    let mut from = BufReader::with_capacity(1 << 20, file);
+    let mut header = [0; HEADER_BYTES];
+    if from.read_exact(&mut header).is_err() {
+        return Ok(None);
+    }
+    let number = |at: usize| {
+        let bytes = header.get(at..at + 4).and_then(|b| b.try_into().ok());
+        u32::from_le_bytes(bytes.unwrap_or_default()) as usize
+    };
+    let (slots, high) = (number(0), number(4));
+    let fits = high == 0 && slots <= committed && number(8) == row && number(12) == edges;
+    let bytes = slots as u64 * row as u64 * 4;
+    if !fits || size != HEADER_BYTES as u64 + bytes + 4 {
+        return Ok(None);
+    }
+    let mut sum = crc32c::crc32c(&header);
+    let mut links = Vec::with_capacity(slots * row);
+    let mut block = vec![0; 1 << 18];
+    while links.len() < slots * row {
+        errors::operation::ask()?;
+        let left = (slots * row - links.len()) * 4;
+        let length = left.min(block.len());
+        let Some(part) = block.get_mut(..length) else {
+            return Ok(None);
+        };
+        from.read_exact(part).or_problem()?;
+        sum = crc32c::crc32c_append(sum, part);
+        let numbers = part.chunks_exact(4);
+        links.extend(numbers.filter_map(|c| Some(u32::from_le_bytes(c.try_into().ok()?))));
+    }
+    let mut said = [0; 4];
+    from.read_exact(&mut said).or_problem()?;
+    Ok((said == sum.to_le_bytes()).then_some(links))
+}
+
+/// A file and the checksum of what was written to it.
+struct Summed<W> {
+    inner: W,
+    sum: u32,
+}
+
+impl<W: Write> Summed<W> {
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.sum = crc32c::crc32c_append(self.sum, bytes);
+        self.inner.write_all(bytes).or_problem()
+    }
+}

@@ -1,0 +1,219 @@
+//! Definitions of vector indexes: fields that hold vectors, and fields that filters may ask for.
+//!
+//! Source: MongoDB's manual, "How to Index Fields for Vector Search".
+
+use crate::analysis::Analyzer;
+use crate::definition::{Definition, Kind, MOST_DEPTH, Mapping, StoredSource, StringType, string};
+use crate::nested::of_parent;
+use crate::problem::wrong_definition;
+use bson::{Doc, Val};
+use errors::Result;
+
+/// The most dimensions of a vector.
+const MOST_DIMENSIONS: i64 = 8192;
+
+/// How alike two vectors are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Similarity {
+    Cosine,
+    DotProduct,
+    Euclidean,
+}
+
+/// What of a vector stays in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Quantization {
+    None,
+    Scalar,
+    Binary,
+}
+
+/// A field that holds vectors.
+#[derive(Clone, Debug)]
+pub struct VectorField {
+    pub path: String,
+    pub dimensions: usize,
+    pub similarity: Similarity,
+    pub quantization: Quantization,
+    /// There is no graph: all vectors are compared (`indexingMethod: "flat"`).
+    pub flat: bool,
+    /// Half of the links of a slot in the graph (`maxEdges`).
+    pub edges: usize,
+    /// How many slots a new one chooses its links from (`numEdgeCandidates`).
+    pub edge_candidates: usize,
+}
+
+/// Fails with MongoDB's errors.
+pub(crate) fn parse(d: Doc<'_>) -> Result<Definition> {
+    let fields = d.get("fields").and_then(|v| v.as_array());
+    let Some(fields) = fields.filter(|l| !l.is_empty()) else {
+        return Err(wrong_definition(
+            "\"fields\" is required and cannot be empty",
+        ));
+    };
+    if let Some(v) = d.get("storedSource")
+        && v.as_bool() != Some(false)
+    {
+        return Err(wrong_definition(match v.as_bool() {
+            Some(_) => "\"storedSource\" must be a document or false",
+            None => "\"storedSource\" is not supported yet",
+        }));
+    }
+    let nested_root = string(d, "nestedRoot")?.map(str::to_string);
+    let mut out = Definition {
+        kind: Kind::Vector,
+        mapping: Mapping::default(),
+        default: StringType {
+            index: Analyzer::Keyword,
+            search: Analyzer::Keyword,
+        },
+        vectors: Vec::new(),
+        nested_root,
+        stored: StoredSource::None,
+    };
+    for v in fields.values() {
+        errors::operation::step()?;
+        let Some(f) = v.as_doc() else {
+            return Err(wrong_definition("\"fields\" must be a list of documents"));
+        };
+        let Some(path) = string(f, "path")? else {
+            return Err(wrong_definition("\"fields.path\" is required"));
+        };
+        match string(f, "type")? {
+            Some("vector") => out.vectors.push(vector_field(path, f)?),
+            Some("filter") => {
+                out.mapping.put_filter(path)?;
+                if out.nested_root.is_some() {
+                    out.mapping.put_filter(&of_parent(path))?;
+                }
+            }
+            _ => {
+                return Err(wrong_definition(
+                    "\"fields.type\" must be one of [filter, vector]",
+                ));
+            }
+        }
+    }
+    if out.vectors.is_empty() {
+        return Err(wrong_definition(
+            "\"fields\" must have at least one of type \"vector\"",
+        ));
+    }
+    if let Some(root) = &out.nested_root {
+        let within = |f: &VectorField| {
+            let rest = f.path.strip_prefix(root.as_str());
+            rest.is_some_and(|rest| rest.starts_with('.'))
+        };
+        if !out.vectors.iter().any(within) {
+            errors::bail!(
+                CommandFailed,
+                "\"nestedRoot\" does not match any vector field's path"
+            );
+        }
+        if !out.vectors.iter().all(within) {
+            return Err(wrong_definition(
+                "vectors beside \"nestedRoot\" are not supported yet",
+            ));
+        }
+    }
+    Ok(out)
+}
+
+fn vector_field(path: &str, f: Doc<'_>) -> Result<VectorField> {
+    let whole = |v: Val<'_>| v.to_i64_exact();
+    let Some(n) = f.get("numDimensions").and_then(whole) else {
+        return Err(wrong_definition("\"fields.numDimensions\" is required"));
+    };
+    if !(1..=MOST_DIMENSIONS).contains(&n) {
+        return Err(wrong_definition(format!(
+            "\"fields.numDimensions\" must be within bounds [1, {MOST_DIMENSIONS}]"
+        )));
+    }
+    let similarity = match string(f, "similarity")? {
+        Some("cosine") => Similarity::Cosine,
+        Some("dotProduct") => Similarity::DotProduct,
+        Some("euclidean") => Similarity::Euclidean,
+        _ => {
+            return Err(wrong_definition(
+                "\"fields.similarity\" must be one of [cosine, dotProduct, euclidean]",
+            ));
+        }
+    };
+    let quantization = match string(f, "quantization")? {
+        None | Some("none") => Quantization::None,
+        Some("scalar") => Quantization::Scalar,
+        Some("binary") => Quantization::Binary,
+        Some(_) => {
+            return Err(wrong_definition(
+                "\"fields.quantization\" must be one of [none, scalar, binary]",
+            ));
+        }
+    };
+    let flat = match string(f, "indexingMethod")? {
+        None | Some("hnsw") => false,
+        Some("flat") => true,
+        Some(_) => {
+            return Err(wrong_definition(
+                "\"fields.indexingMethod\" must be one of [flat, hnsw]",
+            ));
+        }
+    };
+    let options = match f.get("hnswOptions").filter(|v| !v.is_nullish()) {
+        None => Doc::EMPTY,
+        Some(v) => match v.as_doc() {
+            Some(options) => options,
+            None => {
+                return Err(wrong_definition(
+                    "\"fields.hnswOptions\" must be a document",
+                ));
+            }
+        },
+    };
+    Ok(VectorField {
+        path: path.to_string(),
+        dimensions: usize::try_from(n).unwrap_or(0),
+        similarity,
+        quantization,
+        flat,
+        edges: edge_option(options, "maxEdges", (16, 64))?,
+        edge_candidates: edge_option(options, "numEdgeCandidates", (100, 3200))?,
+    })
+}
+
+/// A number of `hnswOptions`; the lowest is what it is by default.
+fn edge_option(options: Doc<'_>, name: &str, (low, high): (usize, usize)) -> Result<usize> {
+    let Some(v) = options.get(name).filter(|v| !v.is_nullish()) else {
+        return Ok(low);
+    };
+    let n = v.to_i64_exact().and_then(|n| usize::try_from(n).ok());
+    n.filter(|n| (low..=high).contains(n)).ok_or_else(|| {
+        wrong_definition(format!(
+            "\"fields.hnswOptions.{name}\" must be within bounds [{low}, {high}]"
+        ))
+    })
+}
+
+impl Mapping {
+    /// Everything that a filter can ask of a path.
+    fn put_filter(&mut self, path: &str) -> Result<()> {
+        let (first, rest) = path
+            .split_once('.')
+            .map_or((path, None), |(f, r)| (f, Some(r)));
+        if path.split('.').count() > MOST_DEPTH {
+            return Err(wrong_definition("a path is too deep"));
+        }
+        let types = self.fields.entry(first.to_string()).or_default();
+        match rest {
+            Some(rest) => types.document.get_or_insert_default().put_filter(rest),
+            None => {
+                types.token = Some(false);
+                types.number = true;
+                types.date = true;
+                types.boolean = true;
+                types.object_id = true;
+                types.uuid = true;
+                Ok(())
+            }
+        }
+    }
+}
