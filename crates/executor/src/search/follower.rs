@@ -12,7 +12,9 @@
 //! - Without news of its collection an index is complete up to where the log's tail has told all
 //!   who follow.
 
+use super::note::Note;
 use super::pool::{Pool, WriterPermit};
+use super::records::Records;
 use super::{LOOK, SearchSpec};
 use crate::engine::Engine;
 use crate::follow;
@@ -27,7 +29,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
-use storage::{Direction, Effect, Entry, LogMark, Store, View};
+use storage::{Direction, Entry, LogMark, Store, View};
 
 /// From one commit to the next, at least.
 const BETWEEN_COMMITS: Duration = Duration::from_millis(50);
@@ -639,6 +641,7 @@ impl Follower {
             return Err(Error::internal("the log no longer reaches where the index stands").into());
         }
         let end = until.min(from.index.max(at.index) + ENTRIES_A_TURN);
+        let records = Records::of(self.uuid, self.tablet);
         let mut reader = store.read_log_at(from)?;
         let mut outcome = Read::Unchanged;
         while at.index < end {
@@ -647,15 +650,15 @@ impl Follower {
             if record.index <= at.index {
                 continue;
             }
-            if self.concerns(record.payload) {
+            if records.concern(record.payload) {
                 let Some(entry) = Entry::decode(record.payload) else {
                     return Err(Error::internal("an entry of the log is damaged").into());
                 };
-                if self.touches(&entry) {
+                if records.are_touched_by(&entry) {
                     let Some(open) = self.writer(engine, writer, false)? else {
                         return Ok(Read::NoWriter);
                     };
-                    self.apply(&entry, &mut open.inner)?;
+                    records.apply(&entry, &mut open.inner)?;
                     outcome = Read::Changed;
                 }
             }
@@ -666,45 +669,6 @@ impl Follower {
         }
         Ok(outcome)
     }
-
-    /// Whether an entry may change the index: what is sure not to is not decoded.
-    fn concerns(&self, payload: &[u8]) -> bool {
-        Entry::documents_of(payload).is_none_or(|uuid| uuid == self.uuid)
-    }
-
-    fn touches(&self, entry: &Entry) -> bool {
-        let records = catalog::keyspace::prefix(self.tablet, SPACE_RECORD, 0);
-        let mut effects = entry.plain().flat_map(|part| &part.effects);
-        effects.any(|effect| match effect {
-            Effect::Put(key, _) | Effect::Delete(key) => key.starts_with(&records),
-            Effect::DeleteRange(low, high) => overlap(&records, low, high),
-        })
-    }
-
-    fn apply(&self, entry: &Entry, writer: &mut IndexWriter) -> Result<()> {
-        let records = catalog::keyspace::prefix(self.tablet, SPACE_RECORD, 0);
-        for effect in entry.plain().flat_map(|part| &part.effects) {
-            match effect {
-                Effect::Put(key, value) if key.starts_with(&records) => {
-                    let Some(doc) = Doc::new(value) else {
-                        return Err(Error::internal("a document of the log is damaged").into());
-                    };
-                    writer.put(key, doc)?;
-                }
-                Effect::Delete(key) if key.starts_with(&records) => writer.delete(key),
-                Effect::DeleteRange(low, high) if overlap(&records, low, high) => {
-                    writer.delete_range(low, high)?;
-                }
-                _ => {}
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Whether a range has keys that begin with `prefix`.
-fn overlap(prefix: &[u8; 13], low: &[u8], high: &[u8]) -> bool {
-    low < prefix_end(prefix).as_slice() && high > &prefix[..]
 }
 
 /// What reading the log has come to.
@@ -734,43 +698,5 @@ fn check_disk(engine: &Engine) -> Result<()> {
             LEAST_FREE_BYTES >> 20
         ),
         _ => Ok(()),
-    }
-}
-
-/// How far an index is whose last commit is older: nothing in between did concern it.
-///
-/// ```text
-/// seen    commit u64 LE | index u64 LE | ts u64 LE | crc32c LE of these
-/// ```
-/// It need not be durable. Without it the index reads the log from its commit on.
-struct Note;
-
-impl Note {
-    const FILE: &'static str = "seen";
-
-    fn read(dir: &std::path::Path, committed: Position) -> Option<Position> {
-        let bytes = std::fs::read(dir.join(Note::FILE)).ok()?;
-        let bytes: [u8; 28] = bytes.try_into().ok()?;
-        let (body, sum) = bytes.split_at(24);
-        let number = |at: usize| {
-            let b = body.get(at..at + 8)?;
-            Some(u64::from_le_bytes(b.try_into().ok()?))
-        };
-        let sound = search::checksum(body).to_le_bytes() == *sum;
-        (sound && number(0)? == committed.index).then_some(Position {
-            index: number(8)?,
-            ts: number(16)?,
-        })
-    }
-
-    fn write(dir: &std::path::Path, committed: Position, at: Position) -> Result<()> {
-        let mut bytes = Vec::with_capacity(28);
-        for n in [committed.index, at.index, at.ts] {
-            bytes.extend_from_slice(&n.to_le_bytes());
-        }
-        bytes.extend_from_slice(&search::checksum(&bytes).to_le_bytes());
-        let failed = |e: std::io::Error| Error::internal(format!("search index: {e}"));
-        std::fs::write(dir.join(Note::FILE), bytes).map_err(failed)?;
-        Ok(())
     }
 }

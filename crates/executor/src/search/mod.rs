@@ -11,7 +11,9 @@
 //! - A new version of a definition is built beside the old one, which serves until it is ready.
 
 mod follower;
+mod note;
 mod pool;
+mod records;
 mod stage;
 
 pub(crate) use stage::found;
