@@ -112,38 +112,8 @@ impl VectorSearch {
             return Err(wrong("\"index\" cannot be empty"));
         }
         let path = f.required_string("path")?;
-        if f.get("model").is_some() || f.get("query").is_some() {
-            return Err(wrong(
-                "\"query\" and \"model\" cannot be used with \"queryVector\"",
-            ));
-        }
-        let given = f.required("queryVector")?;
-        let Some((query, elements)) = vector_of(given) else {
-            return Err(wrong(
-                "\"queryVector\" must be an array of numbers or a vector",
-            ));
-        };
-        if query.iter().any(|n| !n.is_finite()) {
-            return Err(wrong("\"queryVector\" must have finite elements"));
-        }
-        let exact = f.flag("exact")?.unwrap_or(false);
-        let candidates = f.int("numCandidates", 1, 10_000)?;
-        match (exact, candidates) {
-            (true, Some(_)) => {
-                return Err(wrong(
-                    "\"numCandidates\" must be omitted if \"exact\" is true",
-                ));
-            }
-            (false, None) => {
-                return Err(wrong("\"numCandidates\" is required if \"exact\" is false"));
-            }
-            (false, Some(n)) if n < limit => {
-                return Err(wrong(
-                    "\"numCandidates\" must be greater than or equal to \"limit\"",
-                ));
-            }
-            _ => {}
-        }
+        let (query, elements) = query(&f)?;
+        let candidates = candidates(&f, limit)?;
         if let Some(preference) = f.doc("searchNodePreference")? {
             preference.required_string("key")?;
         }
@@ -169,7 +139,7 @@ impl VectorSearch {
             query,
             elements,
             limit: usize::try_from(limit).unwrap_or(0),
-            exact,
+            exact: candidates.is_none(),
             candidates: usize::try_from(candidates.unwrap_or(0)).unwrap_or(0),
             filter,
             parents,
@@ -347,6 +317,40 @@ fn of_parents(e: errors::Stop) -> errors::Stop {
     match [Code::BadValue, Code(5626500)].iter().any(|c| e.is(*c)) {
         true => wrong(e.into_error().into_message()),
         false => e,
+    }
+}
+
+/// The vector whose nearest are looked for.
+fn query(f: &Fields<'_>) -> Result<(Vec<f32>, Elements)> {
+    if f.get("model").is_some() || f.get("query").is_some() {
+        return Err(wrong(
+            "\"query\" and \"model\" cannot be used with \"queryVector\"",
+        ));
+    }
+    let Some((query, elements)) = vector_of(f.required("queryVector")?) else {
+        return Err(wrong(
+            "\"queryVector\" must be an array of numbers or a vector",
+        ));
+    };
+    match query.iter().all(|n| n.is_finite()) {
+        true => Ok((query, elements)),
+        false => Err(wrong("\"queryVector\" must have finite elements")),
+    }
+}
+
+/// `numCandidates`; `None`: all are compared.
+fn candidates(f: &Fields<'_>, limit: i32) -> Result<Option<i32>> {
+    let exact = f.flag("exact")?.unwrap_or(false);
+    let candidates = f.int("numCandidates", 1, 10_000)?;
+    match (exact, candidates) {
+        (true, Some(_)) => Err(wrong(
+            "\"numCandidates\" must be omitted if \"exact\" is true",
+        )),
+        (false, None) => Err(wrong("\"numCandidates\" is required if \"exact\" is false")),
+        (false, Some(n)) if n < limit => Err(wrong(
+            "\"numCandidates\" must be greater than or equal to \"limit\"",
+        )),
+        _ => Ok(candidates),
     }
 }
 
