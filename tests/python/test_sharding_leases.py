@@ -33,11 +33,11 @@ def leases(server):
 
 @pytest.mark.timeout(240)
 def test_the_next_primary_has_what_a_mover_reads(tmp_path):
-    """The giver's primary is killed while its mover is in the middle of the catch-up, two windows of the log behind."""
+    """The donor's primary is killed while its mover is in the middle of the catch-up, two windows of the log behind."""
     with at_rest(tmp_path, replicas=3, options=("--log-retain", "4")) as cluster, cluster.client(retryWrites=True) as client:
         coll, here, there = sharded(client, "leased")
-        givers = cluster.sets[here]
-        assert [leases(g) for g in givers] == [0, 0, 0]
+        donors = cluster.sets[here]
+        assert [leases(g) for g in donors] == [0, 0, 0]
         stop, touched = threading.Event(), []
 
         def touch():
@@ -54,18 +54,18 @@ def test_the_next_primary_has_what_a_mover_reads(tmp_path):
             until("it catches up", lambda: runs(direct, "delete", "leased.c"), 60)
             stop.set()
             toucher.join(60)
-            assert [leases(g) for g in givers] == [1, 1, 1]
+            assert [leases(g) for g in donors] == [1, 1, 1]
             # Into the part that stays.
             for n in range(80):
                 coll.insert_one({"_id": f"w{n}", "k": 700 + n, "fill": "x" * 100_000})
-            givers[0].kill()
+            donors[0].kill()
             for n in range(80, 90):
                 coll.insert_one({"_id": f"w{n}", "k": 700 + n, "fill": "x" * 100_000})
         mover.join(120)
         assert not failures, failures
         assert client.config.chunks.count_documents({"shard": there}) == 1
         assert coll.count_documents({}) == DOCUMENTS + 90 + len(touched)
-        until("they let go", lambda: [leases(g) for g in givers[1:]] == [0, 0])
+        until("they let go", lambda: [leases(g) for g in donors[1:]] == [0, 0])
 
 
 def test_the_progress_of_a_move(tmp_path):
@@ -150,17 +150,17 @@ def test_moves_between_different_pairs_at_the_same_time(tmp_path):
             admin.command("updateZoneKeyRange", f"{zone}.c", min={"k": MinKey()}, max={"k": MaxKey()}, zone=zone)
             for begin in range(0, 800, 100):
                 client[zone].c.insert_many([{"_id": n, "k": n, "fill": "x" * 10_000} for n in range(begin, begin + 100)])
-        takers = [cluster.on_shard("s1"), cluster.on_shard("s3")]
+        recipients = [cluster.on_shard("s1"), cluster.on_shard("s3")]
         try:
-            for taker in takers:
-                block(taker, "insert", 8000)
+            for recipient in recipients:
+                block(recipient, "insert", 8000)
             admin.command("balancerStart")
             under_way = lambda: {d["_id"] for d in client.config.migrations.find()} == {"a.c", "b.c"}
             until("both are under way", under_way, 60)
-            until("both have data", lambda: all(t[z].c.estimated_document_count() for t, z in zip(takers, "ab")), 60)
+            until("both have data", lambda: all(t[z].c.estimated_document_count() for t, z in zip(recipients, "ab")), 60)
         finally:
-            for taker in takers:
-                taker.close()
+            for recipient in recipients:
+                recipient.close()
         admin.command("balancerStop")
         for zone in pairs:
             assert client[zone].c.count_documents({}) == 800
@@ -178,10 +178,10 @@ def test_one_collection_moves_between_different_pairs_at_the_same_time(tmp_path)
         admin.command("moveChunk", "one.c", find={"k": 800}, to="s1")
         for begin in range(0, 1600, 100):
             coll.insert_many([{"_id": n, "k": n, "fill": "x" * 10_000} for n in range(begin, begin + 100)])
-        takers = [cluster.on_shard("s2"), cluster.on_shard("s3")]
+        recipients = [cluster.on_shard("s2"), cluster.on_shard("s3")]
         try:
-            for taker in takers:
-                block(taker, "insert", 5000)
+            for recipient in recipients:
+                block(recipient, "insert", 5000)
             admin.command("balancerStart")
             until("two are under way", lambda: client.config.migrations.count_documents({"ns": "one.c"}) == 2, 60)
             shown = admin.command("currentOp", ns="one.c", desc="MoveCoordinator")["inprog"]
@@ -192,8 +192,8 @@ def test_one_collection_moves_between_different_pairs_at_the_same_time(tmp_path)
                 coll.insert_one({"_id": n, "k": n % 800 * 2, "fill": "x"})
             until("it is even", lambda: admin.command("balancerCollectionStatus", "one.c")["balancerCompliant"], 120)
         finally:
-            for taker in takers:
-                taker.close()
+            for recipient in recipients:
+                recipient.close()
         admin.command("balancerStop")
         until("all have ended", lambda: not client.config.migrations.count_documents({}), 60)
         assert coll.count_documents({}) == 1800 and len(coll.distinct("_id")) == 1800
@@ -223,10 +223,10 @@ def test_commands_move_ranges_of_one_collection_beside_each_other(tmp_path):
             except Exception as failure:
                 failures.append(failure)
 
-        takers = [cluster.on_shard("s2"), cluster.on_shard("s3")]
+        recipients = [cluster.on_shard("s2"), cluster.on_shard("s3")]
         try:
-            for taker in takers:
-                block(taker, "insert", 6000)
+            for recipient in recipients:
+                block(recipient, "insert", 6000)
             movers = [threading.Thread(target=move, args=which) for which in ((1, "s2"), (150, "s3"), (250, "s2"))]
             for mover in movers[:2]:
                 mover.start()
@@ -238,8 +238,8 @@ def test_commands_move_ranges_of_one_collection_beside_each_other(tmp_path):
             for mover in movers:
                 mover.join(120)
         finally:
-            for taker in takers:
-                taker.close()
+            for recipient in recipients:
+                recipient.close()
         assert not failures, failures
         assert [c["shard"] for c in client.config.chunks.find().sort("min", 1)] == ["s2", "s3", "s2"]
         assert coll.count_documents({}) == 300 and not client.config.migrations.count_documents({})

@@ -87,7 +87,7 @@ def test_unknown_fields_and_wrong_types(client, coll):
     assert owner(coll, 50) != to
 
 
-def test_a_move_returns_when_the_giver_has_nothing_left(cluster, client, coll):
+def test_a_move_returns_when_the_donor_has_nothing_left(cluster, client, coll):
     for arguments in ({"_waitForDelete": True}, {"waitForDelete": True, "forceJumbo": True, "maxChunkSizeBytes": 1024}):
         to = move(coll, **arguments)
         with cluster.on_shard(other(to)) as direct:

@@ -63,19 +63,19 @@ def test_a_read_that_waits_past_a_move_is_asked_again(cluster):
 
 def test_a_transaction_does_not_see_orphans_that_are_removed_meanwhile(cluster):
     ns = "views.orphans"
-    with cluster.client() as client, cluster.shards["s0"].client() as giver, cluster.shards["s1"].client() as taker:
+    with cluster.client() as client, cluster.shards["s0"].client() as donor, cluster.shards["s1"].client() as recipient:
         spread(client, ns)
-        given, own = known(giver, ns), known(taker, ns)
+        given, own = known(donor, ns), known(recipient, ns)
         [incoming] = given["owned"]
         move = {"ns": ns, "range": incoming, "turn": own["turn"]}
         # A move that will fail brings its documents.
-        taker.admin.command("_pandoReceive", 1, key={"k": 1}, version=own["version"], **move)
-        taker.views.orphans.insert_many([{"_id": n, "k": n} for n in range(10)])
+        recipient.admin.command("_pandoReceive", 1, key={"k": 1}, version=own["version"], **move)
+        recipient.views.orphans.insert_many([{"_id": n, "k": n} for n in range(10)])
         with client.start_session() as session:
             session.start_transaction(read_concern=ReadConcern("snapshot"))
             keys = lambda: sorted(d["k"] for d in client.views.orphans.find(session=session))  # noqa: E731
             assert keys() == list(range(20))
-            assert taker.admin.command("_pandoClean", 1, **move)["n"] == 10
+            assert recipient.admin.command("_pandoClean", 1, **move)["n"] == 10
             with pytest.raises(OperationFailure) as refused:
                 pytest.fail(f"the transaction sees {keys()}")
             assert refused.value.code == 272 and refused.value.has_error_label("TransientTransactionError")

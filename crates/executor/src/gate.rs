@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! close … open                     a lock: whoever takes it gives it back
-//! hold(lifetime) … release(id)     a hold: ends by itself, so that nothing stays locked when its taker dies
+//! hold(lifetime) … release(id)     a hold: ends by itself, so that nothing stays locked when its holder dies
 //! ```
 //!
 //! Invariant: a hold that [`Gate::holds`] finds has not ended since it was taken: ids are not given twice.

@@ -290,7 +290,7 @@ struct Planned {
 }
 
 impl Planned {
-    /// Giver and taker.
+    /// Donor and recipient.
     fn pair(&self) -> [String; 2] {
         [self.due.chunk.shard.to_string(), self.due.to.clone()]
     }

@@ -169,10 +169,10 @@ fn main() {
             may_take: true,
         })
         .collect();
-    measured("the balancer chooses giver and taker", || {
+    measured("the balancer chooses donor and recipient", || {
         black_box(choose(&loads, 128 << 20));
     });
-    measured("the balancer looks for a chunk of the giver", || {
+    measured("the balancer looks for a chunk of the donor", || {
         black_box(next.chunk_of("shard099", |c| !c.jumbo).is_some());
     });
 }

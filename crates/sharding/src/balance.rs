@@ -19,25 +19,25 @@ pub struct Load<'a> {
 /// Data is moved while two shards differ by more than so many ranges' sizes.
 const TOLERANCE: u64 = 3;
 
-/// Giver and taker, if a range of `range_bytes` is to move at all.
+/// Donor and recipient, if a range of `range_bytes` is to move at all.
 pub fn choose<'a>(loads: &[Load<'a>], range_bytes: u64) -> Option<(&'a str, &'a str)> {
-    let takers = loads.iter().filter(|l| l.may_take && !l.draining);
-    let taker = takers.min_by_key(|l| l.bytes)?;
-    let givers = || {
+    let recipients = loads.iter().filter(|l| l.may_take && !l.draining);
+    let recipient = recipients.min_by_key(|l| l.bytes)?;
+    let donors = || {
         loads
             .iter()
-            .filter(|l| l.has_ranges && l.shard != taker.shard)
+            .filter(|l| l.has_ranges && l.shard != recipient.shard)
     };
     // Whoever must or may not have what it has gives first.
-    if let Some(giver) = givers().find(|l| l.draining || !l.may_take) {
-        return Some((giver.shard, taker.shard));
+    if let Some(donor) = donors().find(|l| l.draining || !l.may_take) {
+        return Some((donor.shard, recipient.shard));
     }
-    let giver = givers().max_by_key(|l| l.bytes)?;
-    let apart = giver.bytes.saturating_sub(taker.bytes);
-    (apart > range_bytes.saturating_mul(TOLERANCE)).then_some((giver.shard, taker.shard))
+    let donor = donors().max_by_key(|l| l.bytes)?;
+    let apart = donor.bytes.saturating_sub(recipient.bytes);
+    (apart > range_bytes.saturating_mul(TOLERANCE)).then_some((donor.shard, recipient.shard))
 }
 
-/// Givers and takers of moves that go on at once: no shard is in two of them, or `busy` already. They
+/// Donors and recipients of moves that go on at once: no shard is in two of them, or `busy` already. They
 /// are busy then.
 pub fn choose_apart<'a>(
     loads: &[Load<'a>],
@@ -57,7 +57,7 @@ pub fn choose_apart<'a>(
 }
 
 /// Takes of what is planned what goes on at once: the first, and what has no shard in common with those
-/// before. `pair`: giver and taker.
+/// before. `pair`: donor and recipient.
 pub fn take_apart<T>(planned: &mut Vec<T>, pair: impl Fn(&T) -> [String; 2]) -> Vec<T> {
     let mut busy = BTreeSet::new();
     let is_free = |one: &mut T| {

@@ -1,15 +1,15 @@
-//! Documents that follow a giver's log to their takers: a snapshot, then what the log says was touched,
+//! Documents that follow a donor's log to their recipients: a snapshot, then what the log says was touched,
 //! until little is left; without fences as often as it takes, and once more behind them.
 //!
 //! Invariant: what is read of a document is at least as new as what the log was read up to. A document
-//! that a taker does not take for now (another has its unique key, and may lose it) is put again with
+//! that a recipient does not take for now (another has its unique key, and may lose it) is put again with
 //! the next ones; one that it does not take in the end fails the move.
 
 use bson::Value;
 use errors::{Result, err};
 use std::time::Duration;
 
-/// Documents of one message to a taker.
+/// Documents of one message to a recipient.
 pub const PUT_DOCUMENTS: usize = 1000;
 /// The catch-up ends when a round had no more documents than this, or took no longer.
 const FEW: usize = 200;
@@ -25,7 +25,7 @@ pub const MOST_HURRY: u32 = 7;
 pub enum Ask {
     /// What the log says behind the entry `after` of this `term`; without one, where it ends.
     Changes(Option<(i64, i64)>),
-    /// These go at the takers, and what the giver has of them is put there: [`Follow::put`].
+    /// These go at the recipients, and what the donor has of them is put there: [`Follow::put`].
     Renew(Vec<Value>),
 }
 
@@ -35,7 +35,7 @@ pub struct Changes {
     pub ids: Vec<Value>,
     pub up_to: i64,
     pub term: i64,
-    /// The giver's time then.
+    /// The donor's time then.
     pub time: u64,
     pub more: bool,
 }
@@ -50,7 +50,7 @@ enum Phase {
     Done,
 }
 
-/// One giver's documents.
+/// One donor's documents.
 #[derive(Clone, Debug)]
 pub struct Follow {
     phase: Phase,
@@ -61,7 +61,7 @@ pub struct Follow {
     more: bool,
     /// What the log has told of, that was not renewed yet.
     waiting: Vec<Value>,
-    /// What a taker did not take.
+    /// What a recipient did not take.
     again: Vec<Value>,
     rounds: usize,
     touched: usize,
@@ -108,7 +108,7 @@ impl Follow {
         }
     }
 
-    /// What is read at the giver has to have come to this time of it.
+    /// What is read at the donor has to have come to this time of it.
     pub fn time(&self) -> u64 {
         self.time
     }
@@ -190,7 +190,7 @@ impl Follow {
         self.go_on(now)
     }
 
-    /// The ids that a taker did not take, of the snapshot.
+    /// The ids that a recipient did not take, of the snapshot.
     pub fn copied(&mut self, refused: Vec<Value>) {
         self.again.extend(refused);
     }

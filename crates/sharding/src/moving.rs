@@ -2,7 +2,7 @@
 //! under way, and how that ends whoever ends it.
 //!
 //! ```text
-//! both sides know the table ─► the taker expects the range ─► copy ─► come near ─► fence ─► finish
+//! both sides know the table ─► the recipient expects the range ─► copy ─► come near ─► fence ─► finish
 //!     ─► the metadata changes (moving → moved)                                  └─ too long, or any step fails
 //! end: moving → left, unless it is moved ─► both sides are told ─► fences ─► who does not own it removes it
 //! ```
@@ -50,15 +50,15 @@ impl Drains {
 /// What the mover does, one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    TellGiver,
-    TellTaker,
-    /// The collection and its indexes at the taker.
+    TellDonor,
+    TellRecipient,
+    /// The collection and its indexes at the recipient.
     MakeLike,
-    /// The range among what the taker hides.
+    /// The range among what the recipient hides.
     Expect,
     /// What a move of before has left there is removed.
     Clear,
-    /// From here on the giver's log says what is touched.
+    /// From here on the donor's log says what is touched.
     Mark,
     Copy,
     CopyOutcomes,
@@ -66,14 +66,14 @@ pub enum Step {
     Fence,
     Finish,
     CopyLastOutcomes,
-    /// What the taker writes from now on is later than all that the giver has written.
+    /// What the recipient writes from now on is later than all that the donor has written.
     PassTime,
     ChangeOwner,
 }
 
 const STEPS: [Step; 14] = [
-    Step::TellGiver,
-    Step::TellTaker,
+    Step::TellDonor,
+    Step::TellRecipient,
     Step::MakeLike,
     Step::Expect,
     Step::Clear,
@@ -249,7 +249,7 @@ pub fn left() -> DocBuf {
     doc! {"$set": doc! {"state": "left"}}
 }
 
-/// The chunks when the range from `min` to `max`, which lies in one chunk, has got to `to`. The giver
+/// The chunks when the range from `min` to `max`, which lies in one chunk, has got to `to`. The donor
 /// gets a new version too, by a chunk that it keeps.
 pub fn change_of_owner(
     table: &RoutingTable,

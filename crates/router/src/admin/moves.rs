@@ -1,6 +1,6 @@
 //! `moveChunk`, `moveRange`: a range of a collection goes to a shard that is named.
 //!
-//! Both return when the giver has removed the range's documents, so what `waitForDelete` asks for holds
+//! Both return when the donor has removed the range's documents, so what `waitForDelete` asks for holds
 //! anyway. No range is too big to be moved, so there is nothing to force.
 
 use super::{consistency, done, named_chunk, table_of};

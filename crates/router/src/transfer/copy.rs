@@ -1,5 +1,5 @@
 //! Documents on their way from one shard to others, while they are written: a snapshot, then what the
-//! giver's log says was touched, until little is left.
+//! donor's log says was touched, until little is left.
 //!
 //! Invariant: the steps are [`Follow`]'s. What is read of a document is at least as new as what the log
 //! was read up to.
@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 /// How long a writer's command waits at first, where the copy does not come nearer.
 const SLOW_MILLIS: i64 = 2;
-/// The giver forgets it after a second.
+/// The donor forgets it after a second.
 const SLOWED_ANEW: Duration = Duration::from_millis(300);
 
 /// Where documents go.
@@ -38,7 +38,7 @@ pub(super) struct Way<'m> {
     pub range: Option<PlaceRange>,
     /// The collection that they are put in.
     pub into: String,
-    pub takers: Vec<Arc<str>>,
+    pub recipients: Vec<Arc<str>>,
     /// The receiver of a document, unless it stays where it is.
     pub place: &'m (dyn Fn(Doc<'_>) -> Outcome<Option<Arc<str>>> + Sync),
     pub kept: Kept,
@@ -46,7 +46,7 @@ pub(super) struct Way<'m> {
 }
 
 impl Way<'_> {
-    /// Whether all of a giver's documents go.
+    /// Whether all of a donor's documents go.
     pub fn gives_all(&self) -> bool {
         self.range
             .as_ref()
@@ -66,7 +66,7 @@ impl Way<'_> {
     }
 }
 
-impl Drop for Giver<'_> {
+impl Drop for Donor<'_> {
     /// Its log need not be kept any more. Who does not hear of that lets go of it by himself.
     fn drop(&mut self) {
         self.way.let_go_of_log(&self.shard);
@@ -74,7 +74,7 @@ impl Drop for Giver<'_> {
 }
 
 /// What one shard gives.
-pub(super) struct Giver<'m> {
+pub(super) struct Donor<'m> {
     way: &'m Way<'m>,
     pub shard: Arc<str>,
     /// A filter for its documents, among those of others at a receiver.
@@ -102,15 +102,15 @@ pub(super) fn parts(ns: &str) -> (&str, &str) {
     ns.split_once('.').unwrap_or((ns, ""))
 }
 
-impl<'m> Giver<'m> {
+impl<'m> Donor<'m> {
     /// From here on its log says what is touched.
-    pub fn begin(way: &'m Way<'m>, shard: &Arc<str>, mine: DocBuf) -> Outcome<Giver<'m>> {
-        let mut sides = way.takers.clone();
+    pub fn begin(way: &'m Way<'m>, shard: &Arc<str>, mine: DocBuf) -> Outcome<Donor<'m>> {
+        let mut sides = way.recipients.clone();
         if !sides.contains(shard) {
             sides.push(shard.clone());
         }
-        let mut giver = Giver {
-            rests: Rests::new(way.cluster, way.held, sides, &way.takers),
+        let mut donor = Donor {
+            rests: Rests::new(way.cluster, way.held, sides, &way.recipients),
             way,
             shard: shard.clone(),
             mine,
@@ -122,18 +122,18 @@ impl<'m> Giver<'m> {
             limits: DocBuf::default(),
             began: Instant::now(),
         };
-        giver.go_on()?;
-        giver.keep_logs();
-        Ok(giver)
+        donor.go_on()?;
+        donor.keep_logs();
+        Ok(donor)
     }
 
-    pub fn in_manner(mut self, manner: &Manner) -> Giver<'m> {
+    pub fn in_manner(mut self, manner: &Manner) -> Donor<'m> {
         self.manner = manner.clone();
         self
     }
 
     /// By an index, within these limits.
-    pub fn by(mut self, limits: DocBuf) -> Giver<'m> {
+    pub fn by(mut self, limits: DocBuf) -> Donor<'m> {
         self.limits = limits;
         self
     }
@@ -145,9 +145,9 @@ impl<'m> Giver<'m> {
         self.keep_logs_now_and_then();
         self.tell_progress();
         let way = self.way;
-        way.takers
+        way.recipients
             .iter()
-            .try_for_each(|taker| self.manner.wait(way.cluster, way.held, taker))
+            .try_for_each(|recipient| self.manner.wait(way.cluster, way.held, recipient))
     }
 
     fn tell_progress(&self) {
@@ -171,14 +171,14 @@ impl<'m> Giver<'m> {
         self.way.keep_logs(&self.shard, after);
     }
 
-    /// Says something of the lease on the log of the giver's primary.
+    /// Says something of the lease on the log of the donor's primary.
     fn lease(&self, what: DocBuf) -> Outcome<()> {
         let cluster = self.way.cluster;
         let said = cluster.on_shard(&self.shard, "admin", self.way.of_lease(&what).as_doc());
         said.map(drop)
     }
 
-    /// A find at the giver, whoever its primary is now: he has what the log was read up to.
+    /// A find at the donor, whoever its primary is now: he has what the log was read up to.
     fn find(&self, filter: Doc<'_>) -> DocBuf {
         let (_, collection) = parts(self.way.ns);
         let mut w = Writer::new();
@@ -265,7 +265,7 @@ impl<'m> Giver<'m> {
         Ok(())
     }
 
-    /// Where the giver's writers are faster than the copy, each of their commands waits a little, and
+    /// Where the donor's writers are faster than the copy, each of their commands waits a little, and
     /// longer the longer that lasts. Whether they are.
     fn slow_down(&mut self) -> Outcome<bool> {
         let hurry = self.follow.hurry(self.began.elapsed());
@@ -332,10 +332,13 @@ impl<'m> Giver<'m> {
             "moveTurn": self.way.turn(),
             "writeConcern": majority(),
         };
-        for taker in &self.way.takers {
-            let reply = self.way.cluster.on_shard(taker, into_db, delete.as_doc())?;
+        for recipient in &self.way.recipients {
+            let reply = self
+                .way
+                .cluster
+                .on_shard(recipient, into_db, delete.as_doc())?;
             if let Some(errors) = reply.get("writeErrors") {
-                return Err(err!(OperationFailed, "{taker} removes nothing: {errors}").into());
+                return Err(err!(OperationFailed, "{recipient} removes nothing: {errors}").into());
             }
         }
         let from = self.way.cluster.shard(&self.shard)?;
@@ -357,7 +360,7 @@ pub(super) fn likeness(cluster: &Cluster, shard: &str, ns: &str) -> Outcome<Vec<
     Ok(found)
 }
 
-/// The collection at a receiver as it is at a giver: with its options, its indexes and its UUID, unless
+/// The collection at a receiver as it is at a donor: with its options, its indexes and its UUID, unless
 /// another is given, and no documents of it.
 pub(crate) fn make_like(
     cluster: &Cluster,

@@ -1,7 +1,7 @@
 //! Leases on the logs of those that give: what movers have still to read is kept for them.
 //!
-//! Invariant: every member of a giver keeps its log, for whoever is primary next has to have it; and
-//! all givers of a transfer are renewed together, while only one of them is copied.
+//! Invariant: every member of a donor keeps its log, for whoever is primary next has to have it; and
+//! all donors of a transfer are renewed together, while only one of them is copied.
 
 use super::copy::Way;
 use crate::upstream::{message, with_fields};
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The leases on givers' logs are renewed so often.
+/// The leases on donors' logs are renewed so often.
 const RENEWED: Duration = Duration::from_secs(5);
 
 /// The logs that are kept, and up to which entry each was read.
@@ -24,7 +24,7 @@ pub(super) struct Kept {
 
 impl Kept {
     /// Those whose logs are kept.
-    pub fn givers(&self) -> Vec<Arc<str>> {
+    pub fn donors(&self) -> Vec<Arc<str>> {
         self.places.lock().keys().cloned().collect()
     }
 
@@ -35,7 +35,7 @@ impl Kept {
 }
 
 impl Way<'_> {
-    /// Takes or renews the leases: this giver's log was read up to `after`.
+    /// Takes or renews the leases: this donor's log was read up to `after`.
     pub fn keep_logs(&self, shard: &Arc<str>, after: i64) {
         let all = {
             let mut places = self.kept.places.lock();
@@ -50,7 +50,7 @@ impl Way<'_> {
         *self.kept.told.lock() = Some(Instant::now());
     }
 
-    /// A giver's log need not be kept any more. Nobody waits for a member that does not answer; who does
+    /// A donor's log need not be kept any more. Nobody waits for a member that does not answer; who does
     /// not hear of it lets go by himself.
     pub fn let_go_of_log(&self, shard: &str) {
         self.kept.places.lock().remove(shard);
@@ -61,7 +61,7 @@ impl Way<'_> {
         }
     }
 
-    /// What says something of the lease to a giver.
+    /// What says something of the lease to a donor.
     pub fn of_lease(&self, what: &DocBuf) -> DocBuf {
         let mut w = Writer::new();
         w.i32("_pandoChanges", 1)
@@ -71,7 +71,7 @@ impl Way<'_> {
         w.finish()
     }
 
-    /// A message about the lease to each member of a giver.
+    /// A message about the lease to each member of a donor.
     fn to_each(&self, what: DocBuf) -> Vec<u8> {
         let by_any = doc! {"mode": "primaryPreferred"};
         let to_each = doc! {"$db": "admin", "$readPreference": by_any};

@@ -43,7 +43,7 @@ use crate::metadata::{Cluster, run};
 use crate::write_concern::majority;
 use crate::{Failure, Outcome, ddl};
 use bson::{Doc, DocBuf, ObjectId, Val, Writer, doc};
-use copy::{Giver, Way, copy_sessions, likeness};
+use copy::{Donor, Way, copy_sessions, likeness};
 use errors::{Code, Error, err};
 use leases::Kept;
 use left::{clean, table_now, teach_as};
@@ -244,19 +244,19 @@ impl Move<'_> {
             life: self.table.version(),
             into: self.ns().into(),
             range: Some(self.range.clone()),
-            takers: vec![self.to.clone()],
+            recipients: vec![self.to.clone()],
             place: &place,
             kept: Kept::default(),
             progress: Told::new(self.cluster),
         };
-        let mut giver = None;
+        let mut donor = None;
         let mut steps = RangeMove::new();
         let began = Instant::now();
         while let Some(step) = steps.step(began.elapsed())? {
             self.manner.check()?;
-            match self.step(step, &way, &mut giver, steps.drain()) {
+            match self.step(step, &way, &mut donor, steps.drain()) {
                 Err(Failure::Client(e)) if step == Step::Fence && e.code == Code::LockTimeout => {
-                    self.wait_for_writes(e, &mut steps, &mut giver)?
+                    self.wait_for_writes(e, &mut steps, &mut donor)?
                 }
                 done => {
                     done?;
@@ -274,38 +274,38 @@ impl Move<'_> {
         &self,
         refusal: Error,
         steps: &mut RangeMove,
-        giver: &mut Option<Giver<'_>>,
+        donor: &mut Option<Donor<'_>>,
     ) -> Outcome<()> {
         match steps.writes_were_open() {
             Some(pause) if !self.held.is_awaited() => std::thread::sleep(pause),
             _ => return Err(refusal.into()),
         }
-        giver.as_mut().map_or(Ok(()), Giver::come_near)
+        donor.as_mut().map_or(Ok(()), Donor::come_near)
     }
 
     fn step<'w>(
         &self,
         step: Step,
         way: &'w Way<'w>,
-        giver: &mut Option<Giver<'w>>,
+        donor: &mut Option<Donor<'w>>,
         drain: Duration,
     ) -> Outcome<()> {
         let turn = Some(self.held.turn());
         let tell = |shard: &str| teach_as(self.cluster, &self.table, shard, turn, None);
         match step {
-            Step::TellGiver => tell(&self.from),
-            Step::TellTaker => tell(&self.to),
+            Step::TellDonor => tell(&self.from),
+            Step::TellRecipient => tell(&self.to),
             Step::MakeLike => self.make_like(),
             Step::Expect => self.expect(),
             Step::Clear => self.clear(),
             Step::Mark => {
-                let begun = Giver::begin(way, &self.from, self.filter())?;
-                *giver = Some(begun.in_manner(&self.manner).by(self.limits()?));
+                let begun = Donor::begin(way, &self.from, self.filter())?;
+                *donor = Some(begun.in_manner(&self.manner).by(self.limits()?));
                 Ok(())
             }
-            Step::Copy => giver.as_mut().map_or(Ok(()), Giver::copy),
-            Step::ComeNear => giver.as_mut().map_or(Ok(()), Giver::come_near),
-            Step::Finish => giver.as_mut().map_or(Ok(()), Giver::finish),
+            Step::Copy => donor.as_mut().map_or(Ok(()), Donor::copy),
+            Step::ComeNear => donor.as_mut().map_or(Ok(()), Donor::come_near),
+            Step::Finish => donor.as_mut().map_or(Ok(()), Donor::finish),
             Step::CopyOutcomes | Step::CopyLastOutcomes => {
                 copy_sessions(self.cluster, &self.from, &self.to)
             }
@@ -365,7 +365,7 @@ impl Move<'_> {
         clean(self.held, &self.to, range)
     }
 
-    /// The range within an index of the giver that begins with the shard key; empty where there is
+    /// The range within an index of the donor that begins with the shard key; empty where there is
     /// none, or all goes.
     fn limits(&self) -> Outcome<DocBuf> {
         let mut w = Writer::new();
@@ -404,7 +404,7 @@ impl Move<'_> {
         )
     }
 
-    /// What the receiver writes from now on is later than all that the giver has written.
+    /// What the receiver writes from now on is later than all that the donor has written.
     fn pass_time(&self) -> Outcome<()> {
         let time = time_of(self.cluster, &self.from)?;
         reach_time(self.cluster, &self.to, time)

@@ -41,7 +41,7 @@ fn is_due(last: &Mutex<Instant>, each: Duration) -> bool {
     due
 }
 
-/// What a giver works at.
+/// What a donor works at.
 pub(super) struct Work<'a> {
     pub catches_up: bool,
     pub backlog: usize,
@@ -129,23 +129,23 @@ fn to_copy(way: &Way<'_>, limits: Doc<'_>) -> Option<(u64, u64)> {
         return None;
     }
     let mut sum = (0, 0);
-    for giver in way.kept.givers() {
+    for donor in way.kept.donors() {
         let (documents, bytes) = match limits.is_empty() {
             true => {
-                let (bytes, documents) = size_on(way.cluster, &giver, way.ns).ok()?;
+                let (bytes, documents) = size_on(way.cluster, &donor, way.ns).ok()?;
                 (documents, bytes)
             }
-            false => size_within(way, &giver, limits)?,
+            false => size_within(way, &donor, limits)?,
         };
         sum = (sum.0 + documents, sum.1 + bytes);
     }
     Some(sum)
 }
 
-fn size_within(way: &Way<'_>, giver: &str, limits: Doc<'_>) -> Option<(u64, u64)> {
+fn size_within(way: &Way<'_>, donor: &str, limits: Doc<'_>) -> Option<(u64, u64)> {
     let ask = doc! {"_pandoRangeSize": 1, "ns": way.ns};
     let ask = with_fields(ask.as_doc(), limits);
-    let reply = way.cluster.on_shard(giver, "admin", ask.as_doc()).ok()?;
+    let reply = way.cluster.on_shard(donor, "admin", ask.as_doc()).ok()?;
     let number = |name: &str| reply.get(name).and_then(Val::to_i64_exact);
     Some((
         number("documents")?.unsigned_abs(),

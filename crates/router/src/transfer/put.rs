@@ -81,16 +81,16 @@ impl<'s, 'e> Put<'s, 'e> {
     }
 
     pub fn add(&mut self, d: Doc<'_>) -> Outcome<()> {
-        let Some(taker) = (self.way.place)(d)? else {
+        let Some(recipient) = (self.way.place)(d)? else {
             return Ok(());
         };
-        let waiting = self.waiting.entry(taker.clone()).or_default();
+        let waiting = self.waiting.entry(recipient.clone()).or_default();
         waiting.documents.extend_from_slice(d.as_bytes());
         let id = d.get("_id").unwrap_or(Val::NULL);
         waiting.ids.push(id.to_value());
         if waiting.documents.len() > self.bytes || waiting.ids.len() >= self.documents {
             let full = std::mem::take(waiting);
-            self.send(&taker, full)?;
+            self.send(&recipient, full)?;
         }
         Ok(())
     }
@@ -103,8 +103,8 @@ impl<'s, 'e> Put<'s, 'e> {
 
     /// All that was added is at the receivers then.
     pub fn send_all(&mut self) -> Outcome<()> {
-        for (taker, waiting) in std::mem::take(&mut self.waiting) {
-            self.send(&taker, waiting)?;
+        for (recipient, waiting) in std::mem::take(&mut self.waiting) {
+            self.send(&recipient, waiting)?;
         }
         if let Some(copiers) = &mut self.copiers {
             self.refused.extend(copiers.wait(0)?);
@@ -112,25 +112,27 @@ impl<'s, 'e> Put<'s, 'e> {
         Ok(())
     }
 
-    fn send(&mut self, taker: &Arc<str>, waiting: Waiting) -> Outcome<()> {
+    fn send(&mut self, recipient: &Arc<str>, waiting: Waiting) -> Outcome<()> {
         if waiting.ids.is_empty() {
             return Ok(());
         }
         let way = self.way;
         let Some(copiers) = &mut self.copiers else {
-            self.refused.extend(put(way, taker, &waiting)?);
+            self.refused.extend(put(way, recipient, &waiting)?);
             return Ok(());
         };
         self.refused.extend(copiers.wait(copiers.most - 1)?);
-        let taker = taker.clone();
-        let one = copiers.threads.spawn(move || put(way, &taker, &waiting));
+        let recipient = recipient.clone();
+        let one = copiers
+            .threads
+            .spawn(move || put(way, &recipient, &waiting));
         copiers.under_way.push_back(one);
         Ok(())
     }
 }
 
 /// One message. The ids of what was refused.
-fn put(way: &Way<'_>, taker: &str, waiting: &Waiting) -> Outcome<Vec<Value>> {
+fn put(way: &Way<'_>, recipient: &str, waiting: &Waiting) -> Outcome<Vec<Value>> {
     let (db, collection) = parts(&way.into);
     let mut w = Writer::new();
     w.str("insert", collection)
@@ -140,7 +142,7 @@ fn put(way: &Way<'_>, taker: &str, waiting: &Waiting) -> Outcome<Vec<Value>> {
         .doc("moveTurn", way.turn().as_doc())
         .doc("writeConcern", majority().as_doc())
         .str("$db", db);
-    let set = way.cluster.shard(taker)?;
+    let set = way.cluster.shard(recipient)?;
     let reply = own_message(&set, w.finish(), "documents", &waiting.documents)?;
     let bytes = waiting.documents.len();
     way.progress.put(waiting.ids.len(), bytes);
@@ -159,7 +161,9 @@ fn put(way: &Way<'_>, taker: &str, waiting: &Waiting) -> Outcome<Vec<Value>> {
                 refused.push(id.clone());
             }
             _ => {
-                return Err(err!(OperationFailed, "{taker} does not take a document: {e}").into());
+                return Err(
+                    err!(OperationFailed, "{recipient} does not take a document: {e}").into(),
+                );
             }
         }
     }

@@ -5,7 +5,7 @@
 //! Invariant: until every shard has heard of the new life, none serves it, old or new: the fences are
 //! firm. What was decided, any holder of the lock can end.
 
-use super::copy::{Giver, Way, copy_sessions, make_like};
+use super::copy::{Donor, Way, copy_sessions, make_like};
 use super::leases::Kept;
 use super::left::{Left, RESHARD, begin, decide, teach_as};
 use super::progress::Told;
@@ -47,7 +47,7 @@ struct Reshard<'c> {
     plan: Plan,
     beside: String,
     /// Shards that get a part, and the one that has the database.
-    takers: Vec<Arc<str>>,
+    recipients: Vec<Arc<str>>,
     /// These and the ones that give.
     all: Vec<Arc<str>>,
 }
@@ -86,9 +86,9 @@ pub(crate) fn reshard(
     };
     let chunks = plan.ranges.iter().enumerate().map(chunk).collect();
     let new = RoutingTable::new(entry, chunks)?;
-    let mut takers: BTreeSet<Arc<str>> = new.shards().cloned().collect();
-    takers.extend(cluster.database(db)?);
-    let mut all = takers.clone();
+    let mut recipients: BTreeSet<Arc<str>> = new.shards().cloned().collect();
+    recipients.extend(cluster.database(db)?);
+    let mut all = recipients.clone();
     all.extend(old.shards().cloned());
     let hex: String = uuid.iter().map(|b| format!("{b:02x}")).collect();
     let work = Reshard {
@@ -98,7 +98,7 @@ pub(crate) fn reshard(
         new,
         plan,
         beside: format!("{db}.resharding.{hex}"),
-        takers: takers.into_iter().collect(),
+        recipients: recipients.into_iter().collect(),
         all: all.into_iter().collect(),
     };
     work.run()
@@ -119,7 +119,7 @@ impl Reshard<'_> {
 
     fn run(&self) -> Outcome<()> {
         let fields = doc! {
-            "to": names(&self.takers),
+            "to": names(&self.recipients),
             "fenced": names(&self.all),
             "beside": &self.beside,
             "key": self.plan.key.pattern(),
@@ -166,39 +166,39 @@ impl Reshard<'_> {
             life: self.old.version(),
             into: self.beside.clone(),
             range: None,
-            takers: self.takers.clone(),
+            recipients: self.recipients.clone(),
             place: &place,
             kept: Kept::default(),
             progress: Told::new(self.cluster),
         };
-        let mut givers = Vec::new();
+        let mut donors = Vec::new();
         for (shard, owned) in &owners {
-            givers.push(Giver::begin(&way, shard, self.mine(owned))?);
+            donors.push(Donor::begin(&way, shard, self.mine(owned))?);
         }
-        for giver in &mut givers {
-            giver.copy()?;
+        for donor in &mut donors {
+            donor.copy()?;
             self.still_wanted()?;
         }
         self.copy_all_sessions()?;
-        for giver in &mut givers {
-            giver.come_near()?;
+        for donor in &mut donors {
+            donor.come_near()?;
         }
         // Those that came first have waited for the last.
-        for giver in &mut givers {
-            giver.come_near()?;
+        for donor in &mut donors {
+            donor.come_near()?;
         }
         self.still_wanted()?;
-        let raised = self.fence_all(&mut givers)?;
-        for giver in &mut givers {
-            giver.finish()?;
+        let raised = self.fence_all(&mut donors)?;
+        for donor in &mut donors {
+            donor.finish()?;
         }
         self.copy_all_sessions()?;
         let mut latest = 0;
-        for (giver, _) in &owners {
-            latest = latest.max(time_of(self.cluster, giver)?);
+        for (donor, _) in &owners {
+            latest = latest.max(time_of(self.cluster, donor)?);
         }
-        for taker in &self.takers {
-            reach_time(self.cluster, taker, latest)?;
+        for recipient in &self.recipients {
+            reach_time(self.cluster, recipient, latest)?;
         }
         if raised.elapsed() > FENCES {
             return Err(err!(
@@ -212,7 +212,7 @@ impl Reshard<'_> {
 
     /// Raises the fences of all shards, and says when. Where writes are open for too long at one,
     /// those of the others are taken away, and it waits its turn.
-    fn fence_all(&self, givers: &mut [Giver<'_>]) -> Outcome<Instant> {
+    fn fence_all(&self, donors: &mut [Donor<'_>]) -> Outcome<Instant> {
         let mut drains = Drains::default();
         loop {
             let raised = Instant::now();
@@ -231,14 +231,14 @@ impl Reshard<'_> {
                 }
                 done => return done.map(|()| raised),
             }
-            for giver in &mut *givers {
-                giver.come_near()?;
+            for donor in &mut *donors {
+                donor.come_near()?;
             }
             self.still_wanted()?;
         }
     }
 
-    /// The filter for what a giver has, where others give too.
+    /// The filter for what a donor has, where others give too.
     fn mine(&self, owned: &[PlaceRange]) -> DocBuf {
         if self.old.shards().len() == 1 {
             return DocBuf::default();
@@ -269,9 +269,9 @@ impl Reshard<'_> {
     }
 
     fn copy_all_sessions(&self) -> Outcome<()> {
-        for giver in self.old.shards() {
-            for taker in self.takers.iter().filter(|t| *t != giver) {
-                copy_sessions(self.cluster, giver, taker)?;
+        for donor in self.old.shards() {
+            for recipient in self.recipients.iter().filter(|t| *t != donor) {
+                copy_sessions(self.cluster, donor, recipient)?;
             }
         }
         Ok(())
@@ -283,13 +283,13 @@ impl Reshard<'_> {
         for shard in &self.all {
             teach_as(self.cluster, &self.old, shard, turn, None)?;
         }
-        let Some(giver) = self.old.shards().next() else {
+        let Some(donor) = self.old.shards().next() else {
             return Err(err!(InternalError, "a collection without chunks").into());
         };
         let (db, beside) = self.beside.split_once('.').unwrap_or_default();
-        for taker in &self.takers {
+        for recipient in &self.recipients {
             let named = (&*self.beside, Some(self.new.entry.uuid));
-            make_like(self.cluster, giver, self.ns(), taker, named)?;
+            make_like(self.cluster, donor, self.ns(), recipient, named)?;
             if let Some(index) = &self.plan.index {
                 let create = doc! {
                     "createIndexes": beside,
@@ -297,7 +297,7 @@ impl Reshard<'_> {
                     "writeConcern": majority(),
                     "mayBypassWriteBlocking": true,
                 };
-                self.cluster.on_shard(taker, db, create.as_doc())?;
+                self.cluster.on_shard(recipient, db, create.as_doc())?;
             }
         }
         Ok(())
@@ -331,7 +331,7 @@ impl Reshard<'_> {
 /// Ends what was left: the collections beside take the places of the old ones, or go.
 pub(super) fn end(cluster: &Cluster, held: &Lock<'_>, ns: &str, left: &Left) -> Outcome<()> {
     let (by, beside) = (&left.fence(), left.text("beside"));
-    let takers = left.names("to");
+    let recipients = left.names("to");
     if !left.is_moved() {
         for shard in left.names("fenced") {
             lift(cluster, &shard, ns, by, Some(held.turn()))?;
@@ -348,7 +348,7 @@ pub(super) fn end(cluster: &Cluster, held: &Lock<'_>, ns: &str, left: &Left) -> 
         w.i32("_pandoSwap", 1)
             .str("ns", ns)
             .i64("turn", held.turn());
-        if takers.contains(&shard) {
+        if recipients.contains(&shard) {
             w.str("with", beside);
         }
         w.doc("writeConcern", majority().as_doc());

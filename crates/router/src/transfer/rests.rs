@@ -20,7 +20,7 @@ pub(super) struct Rests<'m> {
     /// How long it has rested in all.
     rested: Duration,
     /// Those that documents are put at, and how many messages at once each wants.
-    takers: Vec<(Arc<str>, usize)>,
+    recipients: Vec<(Arc<str>, usize)>,
 }
 
 impl<'m> Rests<'m> {
@@ -28,7 +28,7 @@ impl<'m> Rests<'m> {
         cluster: &'m Cluster,
         held: &'m Lock<'m>,
         shards: Vec<Arc<str>>,
-        takers: &[Arc<str>],
+        recipients: &[Arc<str>],
     ) -> Rests<'m> {
         let mut rests = Rests {
             cluster,
@@ -37,7 +37,10 @@ impl<'m> Rests<'m> {
             shards: shards.into_iter().map(|s| (s, Pace::default())).collect(),
             least: Duration::ZERO,
             rested: Duration::ZERO,
-            takers: takers.iter().map(|taker| (taker.clone(), 1)).collect(),
+            recipients: recipients
+                .iter()
+                .map(|recipient| (recipient.clone(), 1))
+                .collect(),
         };
         rests.ask();
         rests
@@ -60,7 +63,11 @@ impl<'m> Rests<'m> {
             let pause = number("pauseMillis").unwrap_or(0).unsigned_abs();
             least = least.max(Duration::from_millis(pause));
             let copiers = number("copiers").and_then(|n| usize::try_from(n).ok());
-            for (_, at_once) in self.takers.iter_mut().filter(|(taker, _)| taker == shard) {
+            for (_, at_once) in self
+                .recipients
+                .iter_mut()
+                .filter(|(recipient, _)| recipient == shard)
+            {
                 *at_once = copiers.unwrap_or(1);
             }
             asked = true;
@@ -108,7 +115,7 @@ impl<'m> Rests<'m> {
 
     /// Messages that are on their way at once to a receiver, as those say who receive.
     pub fn copiers(&self) -> usize {
-        self.takers
+        self.recipients
             .iter()
             .map(|(_, at_once)| *at_once)
             .min()

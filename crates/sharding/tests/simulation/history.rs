@@ -16,9 +16,9 @@ pub enum Planted {
     PreparedPassed,
     /// A shard serves whatever version a router believes in.
     VersionUnchecked,
-    /// A giver's log tells of all touched documents but the last.
+    /// A donor's log tells of all touched documents but the last.
     CatchUpShort,
-    /// A giver's log that was cut behind a mover's place tells of what is left of it.
+    /// A donor's log that was cut behind a mover's place tells of what is left of it.
     LogCutUnseen,
     /// A shard shows documents that are not its own.
     OrphansShown,

@@ -448,8 +448,8 @@ impl Router {
         let (ns, turn) = (m.ns, held.turn());
         let range = m.range.clone();
         match step {
-            Step::TellGiver => self.teach(&m.table, &m.from, Some(turn)).await,
-            Step::TellTaker => self.teach(&m.table, &m.to, Some(turn)).await,
+            Step::TellDonor => self.teach(&m.table, &m.from, Some(turn)).await,
+            Step::TellRecipient => self.teach(&m.table, &m.to, Some(turn)).await,
             Step::MakeLike => self.on(&m.to, move |s| s.make_like(ns)).await,
             Step::Expect => {
                 let nothing = (m.table.key().clone(), m.table.version());
@@ -553,7 +553,7 @@ impl Router {
         Ok(())
     }
 
-    /// Puts what the giver has at the taker: of all in the range, or of these.
+    /// Puts what the donor has at the recipient: of all in the range, or of these.
     async fn copy(&self, held: &Held, m: &Move, time: u64, ids: Option<Vec<Value>>) -> Outcome<()> {
         let (ns, range) = (m.ns, m.range.clone());
         let turn = Turn {
