@@ -12,7 +12,8 @@ import time
 
 import pytest
 from harness import refuses, until
-from pymongo.errors import PyMongoError
+from pymongo.errors import OperationFailure, PyMongoError
+from pymongo.operations import SearchIndexModel
 from searches import DYNAMIC, differences, found, ids, indexed, is_ready, shows, text
 
 SEED = int(os.environ.get("PANDO_SEED", random.randrange(1 << 32)))
@@ -187,6 +188,36 @@ def test_damaged_files_are_found_at_the_start(new_server):
     assert {".json", ".term", ".store", ".f32"} & kinds, kinds
 
 
+def wait_for_all(coll, name, search):
+    """What a search finds once its index is ready. Until then it is refused: a part would be taken for the whole."""
+
+    def answer():
+        ready = is_ready(coll, name)
+        try:
+            return ready, search()
+        except OperationFailure as e:
+            assert (e.code, "while in state INITIAL_SYNC" in str(e)) in ((8, True), (301, False)), e
+            return ready, None
+
+    answers = []
+    until("the index is ready", lambda: answers.append(answer()) or answers[-1][0])
+    assert all(found in (None, answers[-1][1]) for _, found in answers), answers
+    return answers[-1][1]
+
+
+def test_an_index_that_is_being_built_refuses_searches(new_server):
+    server = new_server("--cache", "32MB")
+    with server.client() as client:
+        coll = client.t.c
+        coll.insert_many({"_id": i, "title": "red", "v": [i, 0, 0, 1], "n": 1} for i in range(5000))
+        coll.create_search_index(SearchIndexModel(DYNAMIC, "words"))
+        found = wait_for_all(coll, "words", lambda: len(ids(coll, text("red"), index="words")))
+        assert found == 5000
+        coll.create_search_index(SearchIndexModel(VECTORS, "vectors", "vectorSearch"))
+        assert wait_for_all(coll, "vectors", lambda: nearest(coll, [7.2, 0, 0, 1])) == [7, 8, 6]
+        assert ids(coll, text("red"), index="no such index") == []
+
+
 def test_damage_under_a_running_server(new_server):
     """A search says so, and the index is built anew."""
     server = new_server("--cache", "32MB")
@@ -198,7 +229,7 @@ def test_damage_under_a_running_server(new_server):
             file.write(b"\xff" * 40)
         with refuses(301, "DataCorruptionDetected"):
             nearest(coll, [500.2, 0, 0, 1])
-        until("it is built anew", lambda: is_ready(coll, "vectors"))
+        assert wait_for_all(coll, "vectors", lambda: nearest(coll, [500.2, 0, 0, 1])) == [500, 501, 499]
         assert_whole(coll)
         # A file is gone, and so is one that is cut off.
         coll.update_many({}, {"$inc": {"n": 1}})
@@ -278,7 +309,8 @@ def test_full_disk(small_disk, new_server):
         assert coll.find_one({"_id": 1000})
         coll.create_search_index({"name": "second", "definition": DYNAMIC})
         until("it failed", lambda: status(coll, "second")["status"] == "FAILED")
-        assert found(coll, text("red"), index="second") == []
+        with refuses(8, "UnknownError"):
+            found(coll, text("red"), index="second")
         ballast.unlink()
         until("both go on", lambda: is_ready(coll, "second") and 1000 in ids(coll, text("red")))
         assert 1000 in ids(coll, text("red"), index="second")

@@ -162,6 +162,11 @@ impl Follower {
         self.ready.load(SeqCst)
     }
 
+    /// Whether it is to look at its files.
+    pub fn is_suspect(&self) -> bool {
+        self.suspect.load(SeqCst)
+    }
+
     pub fn failure(&self) -> Option<String> {
         self.failure.lock().clone()
     }

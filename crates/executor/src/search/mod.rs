@@ -19,13 +19,13 @@ mod stage;
 pub(crate) use stage::found;
 
 use crate::engine::Engine;
-use bson::Doc;
+use bson::{Doc, DocBuf};
 use catalog::Collection;
 use errors::{Result, bail};
 use follower::Follower;
 use parking_lot::Mutex;
 use pool::Pool;
-use search::{Definition, Kind};
+use search::{Definition, Kind, SearchIndex};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -78,6 +78,12 @@ pub struct SearchStatus {
     pub bytes: u64,
     /// What went wrong, while it did.
     pub message: Option<String>,
+}
+
+/// An index that a search goes on in, and who keeps it.
+pub(crate) struct Opened {
+    index: Arc<SearchIndex>,
+    follower: Arc<Follower>,
 }
 
 /// The search indexes of a server.
@@ -171,8 +177,35 @@ impl SearchIndexes {
         }
     }
 
+    /// The index of that name, to search in it; `None`: there is none of that name, so nothing is found.
+    ///
+    /// # Errors
+    /// `UnknownError` where its first state is still to be built here.
+    pub(crate) fn to_search(&self, coll: &Collection, name: &str) -> Result<Option<Opened>> {
+        let is_named = |s: &&DocBuf| s.get("name").and_then(|v| v.as_str()) == Some(name);
+        let specs = coll.search.as_deref().unwrap_or(&[]);
+        let Some(spec) = specs.iter().find(is_named) else {
+            return Ok(None);
+        };
+        let serving = self.serving(coll, name);
+        match serving.and_then(|f| Some((f.index()?, f))) {
+            Some((index, follower)) => Ok(Some(Opened { index, follower })),
+            // An answer without documents would be taken for what there is.
+            None => {
+                let state = match self.status(coll, spec.as_doc()).status {
+                    "FAILED" => "FAILED",
+                    _ => "INITIAL_SYNC",
+                };
+                bail!(
+                    UnknownError,
+                    "cannot query search index {name} while in state {state}"
+                )
+            }
+        }
+    }
+
     /// The index of that name that serves now; `None`: there is none, or it is being built.
-    pub(crate) fn serving(&self, coll: &Collection, name: &str) -> Option<Arc<Follower>> {
+    fn serving(&self, coll: &Collection, name: &str) -> Option<Arc<Follower>> {
         let specs = coll.search.as_deref()?;
         let spec = specs
             .iter()
@@ -198,7 +231,9 @@ impl SearchIndexes {
                 .cloned()
         };
         let message = newest.as_ref().and_then(|f| f.failure());
-        let ready = newest.as_ref().is_some_and(|f| f.is_ready());
+        let ready = newest
+            .as_ref()
+            .is_some_and(|f| f.is_ready() && !f.is_suspect());
         SearchStatus {
             status: match (&message, ready) {
                 (Some(_), false) => "FAILED",

@@ -52,19 +52,17 @@ pub(crate) fn found(
     }
     let search = Search::parse(stage.spec.as_doc(), stage.kind == SearchKind::Meta)?;
     let engine = ctx.engine.clone();
-    let Some(index) = engine.search.serving(&coll, &search.index) else {
+    let Some(opened) = engine.search.to_search(&coll, &search.index)? else {
         return Ok(pipeline::over_docs(match stage.kind {
             SearchKind::Meta => vec![doc! { "count": doc! { "total": 0i64 } }],
             _ => Vec::new(),
         }));
     };
+    let (open, index) = (opened.index, opened.follower);
     search.check_kind(index.spec.kind)?;
     if causal {
         index.reach(ctx, engine.store.last_index())?;
     }
-    let Some(open) = index.index() else {
-        return Ok(pipeline::over_docs(Vec::new()));
-    };
     let mut held = engine.stage_memory.share();
     let shown = Shown::of(stage)?;
     let reader = Reader::of(ctx);
@@ -131,10 +129,10 @@ fn nearest(
 ) -> Result<Box<dyn Source>> {
     let search = VectorSearch::parse(stage.spec.as_doc())?;
     let engine = ctx.engine.clone();
-    let index = engine.search.serving(coll, &search.index);
-    let Some((index, open)) = index.and_then(|i| Some((i.clone(), i.index()?))) else {
+    let Some(opened) = engine.search.to_search(coll, &search.index)? else {
         return Ok(pipeline::over_docs(Vec::new()));
     };
+    let (open, index) = (opened.index, opened.follower);
     if causal {
         index.reach(ctx, engine.store.last_index())?;
     }
