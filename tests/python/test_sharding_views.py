@@ -81,3 +81,47 @@ def test_a_transaction_does_not_see_orphans_that_are_removed_meanwhile(cluster):
             assert refused.value.code == 272 and refused.value.has_error_label("TransientTransactionError")
             session.abort_transaction()
         assert client.views.orphans.count_documents({}) == 20
+
+
+def test_an_explanation_counts_no_orphans(cluster):
+    ns = "views.explained"
+    with cluster.client() as client, cluster.shards["s0"].client() as donor, cluster.shards["s1"].client() as recipient:
+        spread(client, ns)
+        own = known(recipient, ns)
+        [incoming] = known(donor, ns)["owned"]
+        move = {"ns": ns, "range": incoming, "turn": own["turn"]}
+        recipient.admin.command("_pandoReceive", 1, key={"k": 1}, version=own["version"], **move)
+        recipient.views.explained.insert_many([{"_id": n, "k": n} for n in range(10)])
+
+        def explained(command):
+            return client.views.command("explain", command, verbosity="executionStats")
+
+        found = explained({"find": "explained", "filter": {}})
+        assert found["executionStats"]["nReturned"] == 20
+        grouped = explained({"aggregate": "explained", "pipeline": [{"$match": {"_id": {"$gte": 0}}}], "cursor": {}})
+        stats = [shard.get("executionStats") or shard["stages"][0]["$cursor"]["executionStats"] for shard in grouped["shards"].values()]
+        assert sum(s["nReturned"] for s in stats) == 20
+        # What is explained goes where it would go by itself.
+        for command in (
+            {"update": "explained", "updates": [{"q": {"k": 3}, "u": {"$set": {"x": 1}}}]},
+            {"delete": "explained", "deletes": [{"q": {"k": 3}, "limit": 0}]},
+            {"findAndModify": "explained", "query": {"k": 3}, "remove": True},
+            {"count": "explained", "query": {"k": 3}},
+            {"distinct": "explained", "key": "x", "query": {"k": 3}},
+        ):
+            [shard] = explained(command)["queryPlanner"]["winningPlan"]["shards"]
+            assert shard["shardName"] == "s0", command
+        recipient.admin.command("_pandoClean", 1, **move)
+
+
+def test_an_explanation_with_what_a_router_believed_before_is_refused(cluster):
+    ns = "views.believed"
+    with cluster.client() as client, cluster.shards["s0"].client() as donor:
+        spread(client, ns)
+        before = known(donor, ns)["version"]
+        client.admin.command("moveChunk", ns, find={"k": 5}, to="s1")
+        with pytest.raises(OperationFailure) as refused:
+            donor.views.command("explain", {"find": "believed", "filter": {}}, shardVersion=before)
+        assert refused.value.code == 13388
+        stats = client.views.command("explain", {"find": "believed", "filter": {}}, verbosity="executionStats")["executionStats"]
+        assert stats["nReturned"] == 20

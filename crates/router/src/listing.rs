@@ -351,7 +351,7 @@ pub(crate) fn explain(router: &Router, command: &Command<'_>) -> Outcome<DocBuf>
     let request = Request::own(asked.as_doc());
     let read = Command::of(&request)?;
     let Some(below) = views::below_defined(router, &read)? else {
-        return explain_stored(router, command, inner);
+        return explain_stored(router, command, &read);
     };
     let mut w = Writer::new();
     w.open_doc("explain");
@@ -365,89 +365,103 @@ pub(crate) fn explain(router: &Router, command: &Command<'_>) -> Outcome<DocBuf>
     own(router, &w.finish(), explain)
 }
 
-fn explain_stored(router: &Router, command: &Command<'_>, inner: Doc<'_>) -> Outcome<DocBuf> {
-    let first = inner.first();
-    let collection = first.and_then(|e| e.val.as_str()).unwrap_or_default();
-    let ns = format!("{}.{collection}", command.db);
-    let filter = ["filter", "query"]
-        .iter()
-        .find_map(|f| inner.get(f)?.as_doc());
+/// Where an explained command looks for documents.
+fn filter_of<'a>(inner: &Command<'a>) -> Doc<'a> {
+    let first_of = |statements: &str| {
+        let all = inner.body.get(statements)?.as_array()?;
+        all.values().next()?.as_doc()?.get("q")?.as_doc()
+    };
+    let name = inner.body.first().map_or("", |e| e.name);
+    let filter = match name {
+        "find" => inner.document("filter"),
+        "update" => first_of("updates"),
+        "delete" => first_of("deletes"),
+        _ => inner.document("query"),
+    };
+    filter.unwrap_or(Doc::EMPTY)
+}
+
+/// Sends it with what the router believes, as the command itself goes: a shard hides what it does
+/// not own, and refuses what it knows better.
+fn explain_stored(router: &Router, command: &Command<'_>, inner: &Command<'_>) -> Outcome<DocBuf> {
+    let ns = format!("{}.{}", command.db, inner.collection());
+    let is_pipeline = inner.body.first().is_some_and(|e| e.name == "aggregate");
+    let stages = inner.field("pipeline").and_then(Val::as_array);
+    let stages = stages.filter(|_| is_pipeline).unwrap_or(Doc::EMPTY);
     router.cluster.agree(&ns, |placement| {
         let Some(placement) = placement else {
             return compute_for(router, command.user.clone(), &command.whole());
         };
-        let pipeline = first.filter(|e| e.name == "aggregate").map(|_| {
-            let stages = inner.get("pipeline").and_then(Val::as_array);
-            stages.unwrap_or(Doc::EMPTY)
-        });
-        let shards = match pipeline {
-            Some(stages) => aggregate::pipeline_targets(command, inner, placement, stages)?,
-            None => find::targets(command, placement, filter.unwrap_or(Doc::EMPTY))?,
+        let shards = match is_pipeline {
+            true => aggregate::pipeline_targets(inner, inner.body, placement, stages)?,
+            false => find::targets(inner, placement, filter_of(inner))?,
         };
-        let set = |shard: &Arc<str>| router.cluster.shard(shard);
         let whole = command.whole();
         let is_whole_on = |shard: &Arc<str>| {
             let mut others = Vec::new();
-            aggregate::foreign(command.db, pipeline.unwrap_or(Doc::EMPTY), &mut others);
+            aggregate::foreign(command.db, stages, &mut others);
             aggregate::are_all_on(router, shard, &others)
         };
         if let (Placement::Whole(_), [shard]) = (placement, shards.as_slice())
             && is_whole_on(shard)?
         {
-            return set(shard)?.call(&crate::upstream::message(whole.as_doc(), &[]));
+            return router.cluster.send(placement, shard, whole.as_doc(), &[]);
         }
-        if first.is_some_and(|e| e.name == "aggregate") {
+        if is_pipeline {
             let own = placement.table().and_then(|t| t.entry.collation.as_ref());
-            let given = inner.get("collation").and_then(Val::as_doc);
-            let collation = given.or(own.map(DocBuf::as_doc));
-            return explain_pipeline(router, command, inner, collation, &shards);
+            let collation = inner.document("collation").or(own.map(DocBuf::as_doc));
+            return explain_pipeline(router, command, inner.body, collation, (placement, &shards));
         }
-        let mut w = Writer::new();
-        let stage = if shards.len() == 1 {
-            "SINGLE_SHARD"
-        } else {
-            "SHARD_MERGE"
-        };
-        w.open_doc("queryPlanner")
-            .open_doc("winningPlan")
-            .str("stage", stage);
-        w.open_array("shards");
-        let mut executions = Vec::new();
-        for shard in &shards {
-            let reply = sound(set(shard)?.call(&crate::upstream::message(whole.as_doc(), &[]))?)?;
+        let to_each: Vec<_> = shards.iter().map(|s| (s.clone(), whole.clone())).collect();
+        let replies = router.cluster.scatter(placement, &to_each)?;
+        let mut explained = Vec::new();
+        for (shard, reply) in shards.iter().zip(replies) {
+            explained.push((shard.clone(), sound(reply)?));
+        }
+        explained_together(router, &explained)
+    })
+}
+
+/// One explanation of a command that several shards explain.
+fn explained_together(router: &Router, explained: &[(Arc<str>, DocBuf)]) -> Outcome<DocBuf> {
+    let mut w = Writer::new();
+    let stage = match explained.len() {
+        1 => "SINGLE_SHARD",
+        _ => "SHARD_MERGE",
+    };
+    w.open_doc("queryPlanner")
+        .open_doc("winningPlan")
+        .str("stage", stage);
+    w.open_array("shards");
+    for (shard, reply) in explained {
+        let mut one = Writer::new();
+        one.str("shardName", shard)
+            .str("connectionString", &router.cluster.shard(shard)?.address);
+        if let Some(planner) = reply.get("queryPlanner").and_then(Val::as_doc) {
+            one.extend(planner);
+        }
+        w.push(one.finish().as_doc().as_val());
+    }
+    w.close().close().close();
+    let stats: Vec<_> = explained
+        .iter()
+        .filter_map(|(s, r)| Some((s.clone(), r.get("executionStats")?.as_doc()?.to_buf())))
+        .collect();
+    if !stats.is_empty() {
+        w.open_doc("executionStats");
+        let names = ["nReturned", "totalKeysExamined", "totalDocsExamined"];
+        sum(&stats, &names, &mut w);
+        w.open_doc("executionStages")
+            .str("stage", stage)
+            .open_array("shards");
+        for (shard, s) in &stats {
             let mut one = Writer::new();
-            one.str("shardName", shard)
-                .str("connectionString", &set(shard)?.address);
-            if let Some(planner) = reply.get("queryPlanner").and_then(Val::as_doc) {
-                one.extend(planner);
-            }
+            one.str("shardName", shard).extend(s.as_doc());
             w.push(one.finish().as_doc().as_val());
-            executions.push((shard.clone(), reply));
         }
         w.close().close().close();
-        let stats: Vec<_> = executions
-            .iter()
-            .filter_map(|(s, r)| Some((s.clone(), r.get("executionStats")?.as_doc()?.to_buf())))
-            .collect();
-        if !stats.is_empty() {
-            w.open_doc("executionStats");
-            sum(
-                &stats,
-                &["nReturned", "totalKeysExamined", "totalDocsExamined"],
-                &mut w,
-            );
-            w.open_doc("executionStages")
-                .str("stage", stage)
-                .open_array("shards");
-            for (shard, s) in &stats {
-                let mut one = Writer::new();
-                one.str("shardName", shard).extend(s.as_doc());
-                w.push(one.finish().as_doc().as_val());
-            }
-            w.close().close().close();
-        }
-        Ok(finish(w, &[]))
-    })
+    }
+    Ok(finish(w, &[]))
 }
 
 /// What each shard would do for a pipeline, and what is left for the router.
@@ -456,7 +470,7 @@ fn explain_pipeline(
     command: &Command<'_>,
     inner: Doc<'_>,
     collation: Option<Doc<'_>>,
-    shards: &[Arc<str>],
+    (placement, shards): (&Placement, &[Arc<str>]),
 ) -> Outcome<DocBuf> {
     let stages = inner.get("pipeline").and_then(Val::as_array);
     let stages = stages.unwrap_or(Doc::EMPTY);
@@ -480,10 +494,8 @@ fn explain_pipeline(
         };
     }
     let mut body = Writer::new();
-    body.doc("explain", asked.finish().as_doc());
-    for e in command.body.iter().skip(1) {
-        body.val(e.name, e.val);
-    }
+    body.doc("explain", asked.finish().as_doc())
+        .extend(command.without(&["explain"]).finish().as_doc());
     let body = body.finish();
     let mut w = Writer::new();
     match is_split {
@@ -496,11 +508,12 @@ fn explain_pipeline(
         false => _ = w.null("splitPipeline"),
     }
     w.open_doc("shards");
-    for shard in shards {
-        let set = router.cluster.shard(shard)?;
-        let reply = sound(set.call(&crate::upstream::message(body.as_doc(), &[]))?)?;
+    let to_each: Vec<_> = shards.iter().map(|s| (s.clone(), body.clone())).collect();
+    let replies = router.cluster.scatter(placement, &to_each)?;
+    for (shard, reply) in shards.iter().zip(replies) {
+        let reply = sound(reply)?;
         let mut one = Writer::new();
-        one.str("host", &set.address);
+        one.str("host", &router.cluster.shard(shard)?.address);
         let own = [
             "ok",
             "$clusterTime",

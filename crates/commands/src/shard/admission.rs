@@ -10,7 +10,7 @@ use super::pando_time::MOST_AHEAD_SECONDS;
 use super::{RangesRead, WriterGuard};
 use crate::Commands;
 use crate::request::connection::Connection;
-use crate::request::table::{Command, flag};
+use crate::request::table::{Command, flag, lookup};
 use crate::security::authorize;
 use crate::settings::parameters::PACED_MOVES;
 use bson::{Doc, DocBuf, Val, Writer};
@@ -105,6 +105,11 @@ impl Commands {
         }
         self.ownerships.serving(request.message_bytes);
         self.hear_time(request.body);
+        if let Some(inner) = request.body.get("explain").and_then(Val::as_doc)
+            && command.name == "explain"
+        {
+            return self.admit_explained(request, inner);
+        }
         let received = Received::of(request.body).map_err(|stop| stop.into_error())?;
         let first = request.body.first().map_or(Val::NULL, |e| e.val);
         let db = request.db().unwrap_or("");
@@ -151,13 +156,7 @@ impl Commands {
             Standing::Serve { .. } if merged.is_some() => {}
             Standing::Serve { hides: true } => {
                 if let Some(known) = &known {
-                    let collated = self.engine.catalog.collation_of(&ns).is_some();
-                    let hider = Hider {
-                        known,
-                        collated,
-                        series: part.series_of(known),
-                    };
-                    admitted.body = hider.hide(command.name, request);
+                    admitted.body = self.hider(&ns, &part, known).hide(command.name, request);
                 }
             }
             Standing::Stale => return Err(refusal(&ns, received, known.as_deref(), false)),
@@ -169,6 +168,57 @@ impl Commands {
         }
         Ok(admitted)
     }
+}
+
+impl Commands {
+    /// What is explained runs with the orphans hidden, as it would run for itself.
+    fn admit_explained(&self, request: &Request<'_>, inner: Doc<'_>) -> Result<Admitted, Error> {
+        let mut admitted = Admitted::default();
+        let received = Received::of(request.body).map_err(|stop| stop.into_error())?;
+        let first = inner.first();
+        let Some((command, first)) = first.and_then(|e| Some((lookup(e.name)?, e.val))) else {
+            return Ok(admitted);
+        };
+        let Some((db, coll)) = command.target(request.db().unwrap_or(""), first) else {
+            return Ok(admitted);
+        };
+        let ns = format!("{db}.{coll}");
+        let part = self.part_of(&ns);
+        self.check_home(request.body.get("databaseVersion"), db, false)?;
+        let known = self.ownerships.get(&part.name);
+        match standing(known.as_deref(), received) {
+            Standing::Serve { hides } => {
+                if let (true, Some(known)) = (hides, &known) {
+                    let hidden = self.hider(&ns, &part, known);
+                    let hidden = hidden.hide(command.name, &Request::own(inner));
+                    admitted.body = hidden.map(|inner| explaining(request.body, &inner));
+                }
+            }
+            Standing::Stale => return Err(refusal(&ns, received, known.as_deref(), false)),
+            Standing::Fenced => return Err(refusal(&ns, received, known.as_deref(), true)),
+        }
+        let ranges = RangesRead::new(&self.ownerships, &ns, part.name, received, known);
+        admitted.ranges = Some(ranges);
+        Ok(admitted)
+    }
+
+    fn hider<'k>(&self, ns: &str, part: &Part, known: &'k Ownership) -> Hider<'k> {
+        Hider {
+            known,
+            collated: self.engine.catalog.collation_of(ns).is_some(),
+            series: part.series_of(known),
+        }
+    }
+}
+
+/// The explain in place of the one that came, of a command with the orphans hidden.
+fn explaining(came: Doc<'_>, inner: &DocBuf) -> DocBuf {
+    let mut w = Writer::with_capacity(came.len() + inner.as_bytes().len());
+    w.doc("explain", inner.as_doc());
+    for e in came.iter().filter(|e| e.name != "explain") {
+        w.val(e.name, e.val);
+    }
+    w.finish()
 }
 
 /// A command for a database as a whole, of which the router believes that it is here.
