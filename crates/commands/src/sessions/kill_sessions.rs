@@ -7,16 +7,16 @@ use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use auth::UserName;
 use bson::{Doc, Val};
-use errors::{Fallible, Result};
+use errors::{Fallible, Result, operation};
 use session::Lsid;
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let ids = ids(cx, "killSessions", cx.args.first)?;
     if ids.is_empty() {
         let own = own_uid(cx);
-        kill(cx, &those(cx, |l| l.uid == own));
+        kill(cx, &those(cx, |l| l.uid == own))?;
     } else {
-        kill(cx, &ids);
+        kill(cx, &ids)?;
     }
     Ok(Done::Reply)
 }
@@ -25,6 +25,7 @@ pub fn run_all(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let users = patterns("killAllSessions", cx.args.first)?;
     let mut owners = Vec::new();
     for (i, v) in users.values().enumerate() {
+        operation::step()?;
         let within = format!("killAllSessions.killAllSessions.{i}");
         let (mut user, mut db) = (None, None);
         let Some(d) = v.as_doc() else { continue };
@@ -40,7 +41,7 @@ pub fn run_all(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         owners.push(UserName::new(user, db).digest());
     }
     let named = |l: &Lsid| users.is_empty() || owners.contains(&l.uid);
-    kill(cx, &those(cx, named));
+    kill(cx, &those(cx, named))?;
     Ok(Done::Reply)
 }
 
@@ -53,6 +54,7 @@ pub fn run_by_pattern(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         Vec::new()
     };
     for (i, v) in patterns.values().enumerate() {
+        operation::step()?;
         let within = format!("killAllSessionsByPattern.killAllSessionsByPattern.{i}");
         for e in idl::unique(&within, v.as_doc().unwrap_or(Doc::EMPTY))? {
             match e.name {
@@ -75,7 +77,7 @@ pub fn run_by_pattern(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
             }
         }
     }
-    kill(cx, &which);
+    kill(cx, &which)?;
     Ok(Done::Reply)
 }
 
@@ -112,9 +114,11 @@ fn those(cx: &CommandContext<'_, '_>, kind: impl Fn(&Lsid) -> bool) -> Vec<Lsid>
         .collect()
 }
 
-fn kill(cx: &CommandContext<'_, '_>, ids: &[Lsid]) {
+fn kill(cx: &CommandContext<'_, '_>, ids: &[Lsid]) -> Result<()> {
     for id in ids {
+        operation::step()?;
         cx.app.operations.kill_session(*id);
         cx.app.forget_session(id);
     }
+    Ok(())
 }

@@ -67,7 +67,7 @@ pub fn count(ctx: &mut OpCtx, ns: &str, req: &ReadRequest, skip: u64, limit: u64
                 ctx,
                 &view,
                 &coll,
-                IndexScan::new(index, a, true, most),
+                IndexScan::new(index, a, true, most)?,
                 most,
             )?
         };
@@ -95,7 +95,7 @@ fn count_ranges(
     most: Option<u64>,
 ) -> Result<u64> {
     let mut n = 0;
-    for (low, high) in Position::ranges(index, &access.bounds) {
+    for (low, high) in Position::ranges(index, &access.bounds)? {
         let mut scan = view.scan(&low, &high, storage::Direction::Forward);
         while Some(n) != most && scan.next()? {
             ctx.tick(1)?;

@@ -124,7 +124,7 @@ fn stops(e: &Stop) -> bool {
 fn chooses(filter: &Filter) -> bool {
     filter.root().any(&mut |n| match n {
         Node::Or(_) => true,
-        Node::Expr(e) => e.alternatives().is_some(),
+        Node::Expr(e) => e.has_alternatives(),
         _ => false,
     })
 }

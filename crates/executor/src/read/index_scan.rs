@@ -11,7 +11,7 @@ use bson::{Val, Writer};
 use catalog::keyspace;
 use catalog::numbers::sequence_key;
 use catalog::{Collection, Index};
-use errors::{Error, Result, Stop, Suspension};
+use errors::{Error, Result, Stop, Suspension, operation};
 use planner::{Bounds, IndexAccess};
 use query::filter::Filter;
 use query::index_keys::{FieldKind, KeySet};
@@ -50,19 +50,22 @@ impl Position {
     }
 
     /// The ranges of the keyspace for bounds of an index, ascending.
-    pub(crate) fn ranges(index: &Index, bounds: &Bounds) -> Vec<(Vec<u8>, Vec<u8>)> {
+    pub(crate) fn ranges(index: &Index, bounds: &Bounds) -> Result<VecDeque<(Vec<u8>, Vec<u8>)>> {
         let Bounds::Ranges(ranges) = bounds;
-        ranges
-            .iter()
-            .map(|(low, high)| {
-                let high = if high.is_empty() {
-                    keyspace::prefix_end(&index.prefix)
-                } else {
-                    keyspace::join(&index.prefix, high)
-                };
-                (keyspace::join(&index.prefix, low), high)
-            })
-            .collect()
+        let step = |range| {
+            operation::step()?;
+            Ok(Position::range(index, range))
+        };
+        ranges.iter().map(step).collect()
+    }
+
+    /// One of them.
+    pub(crate) fn range(index: &Index, (low, high): &(Vec<u8>, Vec<u8>)) -> (Vec<u8>, Vec<u8>) {
+        let high = match high.is_empty() {
+            true => keyspace::prefix_end(&index.prefix),
+            false => keyspace::join(&index.prefix, high),
+        };
+        (keyspace::join(&index.prefix, low), high)
     }
 
     pub(crate) fn next(&mut self, view: &View) -> Result<bool> {
@@ -343,10 +346,10 @@ impl IndexScan {
         access: &Arc<IndexAccess>,
         covered: bool,
         limit: Option<u64>,
-    ) -> IndexScan {
+    ) -> Result<IndexScan> {
         // With one entry for each value, that entry need not be the document's first.
         assert!(!access.dedup || access.distinct.is_none());
-        let mut ranges: VecDeque<_> = Position::ranges(&index, &access.bounds).into();
+        let mut ranges: VecDeque<_> = Position::ranges(&index, &access.bounds)?;
         let several = Several::of(&mut ranges, access.reverse);
         let (several, position) = match several {
             None => (None, None),
@@ -355,7 +358,7 @@ impl IndexScan {
                 Some(Position::new(low, high, access.reverse)),
             ),
         };
-        IndexScan {
+        Ok(IndexScan {
             index,
             access: access.clone(),
             covered,
@@ -373,7 +376,7 @@ impl IndexScan {
             last: Vec::new(),
             done: false,
             sound: false,
-        }
+        })
     }
 
     pub(crate) fn index(&self) -> &Index {

@@ -171,7 +171,7 @@ impl<'m> Measure<'m> {
             if reads_all(&index, a) {
                 return Ok(Counted::known(self.records(), true));
             }
-            let scan = IndexScan::new(index.clone(), a, true, None);
+            let scan = IndexScan::new(index.clone(), a, true, None)?;
             Ok(Counted::of(Kind::Index(Box::new(scan), index, a)))
         };
         match access {
@@ -284,13 +284,13 @@ impl<'m> Measure<'m> {
                 return read * ranges.len() as f64 / passed as f64;
             }
         }
-        let all = Position::ranges(index, &a.bounds);
-        let each = (all.len() / ASKED_RANGES).max(1);
-        let some = all.iter().step_by(each).take(ASKED_RANGES);
-        let bytes: u64 = some.map(|(l, h)| self.size(l, h)).sum();
+        let each = (ranges.len() / ASKED_RANGES).max(1);
+        let some = ranges.iter().step_by(each).take(ASKED_RANGES);
+        let some: Vec<_> = some.map(|r| Position::range(index, r)).collect();
+        let bytes: u64 = some.iter().map(|(l, h)| self.size(l, h)).sum();
         let bytes = bytes as f64 * each as f64;
         if !a.skip.is_empty()
-            && let (Some(key), [(low, high)]) = (at, &all[..])
+            && let (Some(key), [(low, high)]) = (at, &some[..])
         {
             // Later fields let the scan pass over entries.
             let key = keyspace::join(&index.prefix, key);

@@ -49,7 +49,7 @@ pub(crate) fn open_source(
             a,
             covered,
             limit,
-        ))),
+        )?)),
         Access::Or(branches) => {
             let mut open = Vec::with_capacity(branches.len());
             for b in branches.iter() {
@@ -62,7 +62,7 @@ pub(crate) fn open_source(
             let mut scans = Vec::with_capacity(branches.len());
             for b in branches.iter() {
                 let index = index(coll, b.access.index)?;
-                scans.push(IndexScan::new(index, &b.access, false, limit));
+                scans.push(IndexScan::new(index, &b.access, false, limit)?);
             }
             let merge = Merge::new(branches.clone(), scans, pattern.clone());
             Source::Merge(Box::new(merge))

@@ -36,7 +36,14 @@ impl Planner<'_> {
         if let Some((_, matcher)) = text {
             self.keep_rarest(info, matcher, &mut chosen)?;
         }
+        let values = preds.iter().map(|p| values(p.test)).sum();
+        if !self.work.pass(values) {
+            return None;
+        }
         let spread = ranges(fields, &mut chosen.intervals);
+        if !self.work.pass(spread.ranges.len()) {
+            return None;
+        }
         if chosen.intervals.iter().any(Vec::is_empty) {
             return Some(Candidate::nothing());
         }
@@ -59,6 +66,9 @@ impl Planner<'_> {
         let narrowing = narrowing(&chosen) | set(&done) & !by_bounds;
         let known = info.unique && used == fields.len() && all_points(&chosen.intervals);
         let residual = rest(all, &done);
+        if !self.work.pass(values) {
+            return None;
+        }
         let sorted = self.sort.is_none() || given.is_some() || merged.is_some();
         let one_path =
             (0..fields.len()).all(|i| wildcard::holds_one_path(fields, &chosen.intervals, i));
@@ -288,4 +298,13 @@ fn estimates(
     }
     let tests = intervals.iter().skip(used).filter(|l| bounded(l)).count() + key_tests;
     (keys.max(1.0), 0.3f64.powi(tests as i32))
+}
+
+/// What a test compares with, in values.
+fn values(test: &Test) -> usize {
+    match test {
+        Test::In(list) => list.values.len() + list.regexes.len(),
+        Test::Collated(c) => values(&c.folded),
+        _ => 1,
+    }
 }

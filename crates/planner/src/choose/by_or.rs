@@ -31,7 +31,8 @@ impl Planner<'_> {
                 Node::Or(branches) => branches,
                 Node::Expr(e) => match e.alternatives() {
                     Some(each) => {
-                        expressions = each.into_iter().map(Node::Expr).collect::<Vec<_>>();
+                        let each = each.into_iter().map(|e| Node::Expr(Arc::new(e)));
+                        expressions = each.collect::<Vec<_>>();
                         &expressions
                     }
                     None => continue,
@@ -173,7 +174,7 @@ impl Planner<'_> {
 fn is_disjunction(node: &Node) -> bool {
     match node {
         Node::Or(_) => true,
-        Node::Expr(e) => e.alternatives().is_some(),
+        Node::Expr(e) => e.has_alternatives(),
         _ => false,
     }
 }

@@ -77,6 +77,27 @@ fn planning_ends_when_it_is_interrupted() {
         assert!(error.is(errors::Code::Interrupted), "{error:?}");
         assert!(asked.get() <= 5, "asked {} times", asked.get());
     }
+    // So does one of lists, whose values are gone over for each index.
+    let list = format!(
+        "[{}]",
+        (0..100_000)
+            .map(|n| n.to_string())
+            .collect::<Vec<_>>()
+            .join(",")
+    );
+    let f = filter(&format!(
+        r#"{{"f1":{{"$in":{list}}},"f2":{{"$in":{list}}}}}"#
+    ));
+    let asked = Cell::new(0);
+    let stop = |_: Option<Instant>| match asked.replace(asked.get() + 1) {
+        ..20 => Ok(()),
+        n => {
+            assert!(n < 100, "it goes on");
+            Err(errors::err!(Interrupted, "enough"))
+        }
+    };
+    let interrupted = operation::asking(None, &stop, || plan(&request(&f, &infos)));
+    assert!(interrupted.is_err_and(|e| e.is(errors::Code::Interrupted)));
     // What is short never asks.
     let f = filter(r#"{"f1":1,"f2":2,"$or":[{"f3":1},{"f4":1}]}"#);
     let never = |_: Option<Instant>| panic!("was asked");

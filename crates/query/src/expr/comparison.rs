@@ -92,6 +92,13 @@ impl Expression {
     }
 }
 
+impl Expression {
+    /// Whether it is an `$or`, without a copy of what it consists of.
+    pub fn has_alternatives(&self) -> bool {
+        matches!(&self.node, Node::Call(c) if c.op.name == "$or")
+    }
+}
+
 fn gather(node: &Node, vars: &Vars, out: &mut Vec<Comparison>) {
     let Node::Call(c) = node else { return };
     match (c.op.name, Order::of(c.op.name), c.args.as_slice()) {

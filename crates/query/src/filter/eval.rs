@@ -163,7 +163,7 @@ impl Test {
     pub(super) fn of_list(list: InList, collation: Option<&Collation>) -> Result<Test> {
         let affected = list.values.iter().any(|v| Collation::affects(v.as_val()));
         let Some(c) = collation.filter(|_| affected) else {
-            return Ok(Test::In(list).collate(collation));
+            return Ok(Test::In(list.into()).collate(collation));
         };
         let fold = |v: &Value| {
             errors::operation::step()?;
@@ -171,8 +171,8 @@ impl Test {
         };
         let folded = list.values.iter().map(fold).collect::<Result<_>>()?;
         Ok(Test::Collated(Box::new(Collated {
-            source: Test::In(list),
-            folded: Test::In(InList::new(folded, Vec::new())),
+            source: Test::In(list.into()),
+            folded: Test::In(InList::new(folded, Vec::new()).into()),
             collation: c.clone(),
         })))
     }
@@ -183,7 +183,7 @@ impl Test {
         let fold = |v: &Value| c.fold(v.as_val());
         let folded = match &self {
             Test::In(l) if l.values.iter().any(|v| Collation::affects(v.as_val())) => {
-                Test::In(InList::new(l.values.iter().map(fold).collect(), Vec::new()))
+                Test::In(InList::new(l.values.iter().map(fold).collect(), Vec::new()).into())
             }
             Test::Eq(v) | Test::Lt(v) | Test::Lte(v) | Test::Gt(v) | Test::Gte(v)
                 if !Collation::affects(v.as_val()) =>

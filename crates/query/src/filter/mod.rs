@@ -71,11 +71,11 @@ pub enum Node {
         path: FieldPath,
         test: Test,
     },
-    Expr(Expression),
+    Expr(Arc<Expression>),
     /// `$sampleRate`.
     Sample(f64),
     /// `$jsonSchema` on the whole document.
-    Schema(Box<Schema>),
+    Schema(Arc<Schema>),
     /// `$text`
     Text(Arc<TextSearch>),
 }
@@ -89,7 +89,8 @@ pub enum Test {
     Lte(Value),
     Gt(Value),
     Gte(Value),
-    In(InList),
+    /// Plans keep what it is part of, and it may be long.
+    In(Arc<InList>),
     Exists,
     Type(TypeSet),
     Regex(Box<Regex>),

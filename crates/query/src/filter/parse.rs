@@ -113,7 +113,7 @@ fn parse_top(op: &str, e: Elem<'_>, env: &ParseEnv, place: Place) -> Result<Opti
         "nor" => Node::Nor(clauses(e, env, place)?),
         "expr" => {
             only_top("$expr")?;
-            Node::Expr(Expression::parse_condition(e.val, env)?)
+            Node::Expr(Arc::new(Expression::parse_condition(e.val, env)?))
         }
         "comment" => return Ok(None),
         // Of a shard's own: by bytes, whatever the collation is.
@@ -125,7 +125,7 @@ fn parse_top(op: &str, e: Elem<'_>, env: &ParseEnv, place: Place) -> Result<Opti
             let Some(d) = e.val.as_doc() else {
                 bail!(TypeMismatch, "$jsonSchema must be an object");
             };
-            Node::Schema(Box::new(Schema::parse(d)?))
+            Node::Schema(Arc::new(Schema::parse(d)?))
         }
         "sampleRate" => {
             only_top("$sampleRate")?;
@@ -155,7 +155,7 @@ fn parse_top(op: &str, e: Elem<'_>, env: &ParseEnv, place: Place) -> Result<Opti
             if !env.allows_where() {
                 bail!(BadValue, "$where is not allowed in this context");
             }
-            Node::Expr(Expression::parse_where(e.val, env)?)
+            Node::Expr(Arc::new(Expression::parse_where(e.val, env)?))
         }
         // The fields of a DBRef. Names of collections and databases know no collation.
         "ref" | "id" | "db" => {
@@ -607,16 +607,16 @@ pub(super) fn simplify(node: Node) -> Node {
         },
         Node::Pred {
             path,
-            test: Test::In(mut l),
-        } => match (l.values.len(), l.regexes.len()) {
-            (0, 0) => Node::Const(false),
-            (1, 0) => Node::Pred {
+            test: Test::In(l),
+        } => match (&l.values[..], &l.regexes[..]) {
+            ([], []) => Node::Const(false),
+            ([one], []) => Node::Pred {
                 path,
-                test: Test::Eq(l.values.remove(0)),
+                test: Test::Eq(one.clone()),
             },
-            (0, 1) => Node::Pred {
+            ([], [one]) => Node::Pred {
                 path,
-                test: Test::Regex(Box::new(l.regexes.remove(0))),
+                test: Test::Regex(Box::new(one.clone())),
             },
             _ => Node::Pred {
                 path,
@@ -648,9 +648,9 @@ fn or_to_in(nodes: Vec<Node>) -> Node {
                 test: Test::Eq(v), ..
             } => values.push(v),
             Node::Pred {
-                test: Test::In(mut l),
-                ..
+                test: Test::In(l), ..
             } => {
+                let mut l = Arc::unwrap_or_clone(l);
                 values.append(&mut l.values);
                 regexes.append(&mut l.regexes);
             }
@@ -659,7 +659,7 @@ fn or_to_in(nodes: Vec<Node>) -> Node {
     }
     simplify(Node::Pred {
         path: first,
-        test: Test::In(InList::new(values, regexes)),
+        test: Test::In(InList::new(values, regexes).into()),
     })
 }
 

@@ -397,10 +397,10 @@ pub(super) fn equals_any(
         0 if any.is_empty() => any.push(pred(Test::Eq(Value::NULL))),
         0 => {}
         1 => any.push(pred(Test::Eq(values.swap_remove(0)))),
-        _ => any.push(pred(Test::In(InList {
-            values,
-            regexes: Vec::new(),
-        }))),
+        _ => {
+            let regexes = Vec::new();
+            any.push(pred(Test::In(InList { values, regexes }.into())));
+        }
     }
     match any.len() {
         1 => any.swap_remove(0),

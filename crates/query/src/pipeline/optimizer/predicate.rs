@@ -8,6 +8,7 @@ use crate::expr::Expression;
 use crate::filter::{Filter, Node, Test};
 use crate::path::FieldPath;
 use bson::{Val, tag};
+use std::sync::Arc;
 
 /// What a stage lets pass.
 pub(super) struct Passage<'a> {
@@ -71,8 +72,8 @@ impl Passage<'_> {
         for n in 1.. {
             match e.divided(n) {
                 Some((first, rest)) if first.last().is_some_and(moves) => {
-                    let first = first.into_iter().map(Node::Expr).collect();
-                    taken = Some((first, Node::Expr(rest)));
+                    let first = first.into_iter().map(|e| Node::Expr(Arc::new(e))).collect();
+                    taken = Some((first, Node::Expr(Arc::new(rest))));
                 }
                 _ => break,
             }
