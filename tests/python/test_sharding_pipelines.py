@@ -209,6 +209,81 @@ def test_what_lies_beside_a_target_is_written_where_it_is(read, cluster, db):
     assert all(open_cursors(cluster, name) == 0 for name in cluster.shards)
 
 
+@pytest.fixture
+def handed_on(cluster):
+    """Runs a pipeline that merges, and counts the documents that came through the router."""
+
+    def run(coll, pipeline, **options):
+        directs = [cluster.on_shard(name) for name in cluster.shards]
+        for direct in directs:
+            direct.pipes.command("profile", 0)
+            direct.pipes.drop_collection("system.profile")
+            direct.pipes.command("profile", 2)
+        assert list(coll.aggregate(pipeline, **options)) == []
+        documents = 0
+        for direct in directs:
+            direct.pipes.command("profile", 0)
+            # A long command is cut.
+            for entry in direct.pipes["system.profile"].find({"command.pipeline.$documents": {"$exists": True}}):
+                documents += len(entry["command"]["pipeline"][0]["$documents"]["$literal"])
+            direct.close()
+        return documents
+
+    return run
+
+
+def test_shards_write_what_belongs_to_them_of_a_sharded_target(handed_on, cluster, db):
+    add = [{"$set": {"w": {"$add": ["$w", "$$new.w"]}}}]
+    # The profiler shows no longer commands. Half of them are on each shard.
+    some, n = {"$match": {"k": {"$gte": 350, "$lt": 650}}}, 300
+    target = shard(db, "beside", {"k": 1}, at=[DOCUMENTS // 2])
+    merge = {"$merge": {"into": "beside", "on": ["_id", "k"], "whenMatched": add}}
+    for times in (1, 2, 3):
+        # What lies as its source does has no way to go.
+        assert handed_on(db.t, [some, {"$project": {"k": 1, "w": {"$literal": 1}}}, merge]) == 0
+        assert target.count_documents({"w": times}) == n == target.count_documents({})
+    # A source that is whole has half of it where it is; its stages may need all documents.
+    assert handed_on(db.plain, [some, {"$sort": {"k": 1}}, {"$limit": 240}, {"$project": {"k": 1, "w": {"$literal": 1}}}, merge]) == 90
+    assert [d["of"] for d in target.aggregate([{"$group": {"_id": "$w", "of": {"$sum": 1}}}, {"$sort": {"_id": 1}}])] == [60, 240]
+    # Turned round, everything goes to the other shard. Of what is pushed on by a quarter, a quarter does.
+    turned = shard(db, "turned", {"k": 1}, at=[DOCUMENTS // 2])
+    assert handed_on(db.t, [some, {"$project": {"k": {"$subtract": [DOCUMENTS - 1, "$k"]}}}, {"$merge": "turned"}]) == n
+    assert handed_on(db.t, [some, {"$project": {"k": {"$add": ["$k", 75]}, "_id": {"$add": ["$_id", 5000]}}}, {"$merge": "turned"}]) == n // 4
+    assert turned.count_documents({}) == 2 * n
+    # Where documents are made of all the router makes them.
+    sums = shard(db, "sums", {"_id": 1}, at=[10])
+    assert handed_on(db.t, [{"$group": {"_id": "$g", "n": {"$sum": 1}}}, {"$merge": "sums"}]) == 20
+    assert sums.count_documents({"n": DOCUMENTS // 20}) == 20
+    for last, code in [
+        ({"$merge": {"into": "beside", "whenMatched": "fail"}}, 11000),
+        ({"$merge": {"into": "beside", "whenNotMatched": "fail"}}, 13113),
+    ]:
+        with pytest.raises(OperationFailure) as refused:
+            db.t.aggregate([{"$set": {"_id": {"$cond": [{"$eq": ["$k", 600]}, -1 if code == 13113 else 600, {"$add": ["$_id", 0 if code == 13113 else 9000]}]}}}, last])
+        assert refused.value.code == code
+    assert all(open_cursors(cluster, name) == 0 for name in cluster.shards)
+
+
+def test_what_is_merged_by_other_fields_needs_no_id(db):
+    """Only what looks for documents by `_id` gives them one: another one would change a document that is there."""
+    db.named.create_index("k", unique=True)
+    target = shard(db, "named", {"k": 1}, at=[DOCUMENTS // 2])
+    merge = {"$merge": {"into": "named", "on": ["k"], "whenMatched": "merge"}}
+    for source in (db.t, db.plain):
+        for turn in range(2):
+            source.aggregate([{"$project": {"_id": 0, "k": 1, "turn": {"$literal": turn}}}, merge])
+            assert target.count_documents({"turn": turn}) == DOCUMENTS == target.count_documents({})
+
+
+def test_long_parts_pause(handed_on, db):
+    """A shard does not hold its target for longer than ten thousand writes take."""
+    target = shard(db, "paused", {"k": 1}, at=[0])
+    big = shard(db, "paused_source", {"k": 1}, at=[0])
+    big.insert_many([{"_id": i, "k": i} for i in range(-12_000, 12_000)])
+    assert handed_on(big, [{"$merge": "paused"}], batchSize=0) == 0
+    assert target.count_documents({}) == 24_000
+
+
 def test_explain_tells_what_each_shard_gets(db):
     def parts(*pipeline):
         split = db.command("explain", {"aggregate": "t", "pipeline": list(pipeline), "cursor": {}}, verbosity="queryPlanner")["splitPipeline"]

@@ -241,6 +241,34 @@ def test_each_document_is_merged_once_while_ranges_move(joined, cluster):
     assert len(moved) > 1 and joined.counted.count_documents({}) == 100
 
 
+def test_each_document_is_merged_once_while_its_target_moves(joined, cluster):
+    """A shard says of each document whether it has written it, while nothing of the target can move."""
+    target = shard(joined, "parted", {"k": 1}, at=[50])
+    merge = {"$merge": {"into": "parted", "whenMatched": [{"$set": {"rounds": {"$add": ["$rounds", 1]}}}]}}
+    first = {"$project": {"k": "$n", "rounds": {"$literal": 0}}}
+    joined.orders.aggregate([first, merge])
+    assert target.count_documents({"rounds": 0}) == 100
+    stop, moved = threading.Event(), []
+
+    def move():
+        with cluster.routers[0].client() as other:
+            while not stop.is_set():
+                other.admin.command("moveChunk", target.full_name, find={"k": 75 - 50 * (len(moved) // 2 % 2)}, to=f"s{len(moved) % 2}")
+                moved.append(1)
+
+    mover = threading.Thread(target=move)
+    mover.start()
+    try:
+        for n in range(1, 41):
+            joined.orders.aggregate([first, merge])
+            found = {d["rounds"] for d in target.find()}
+            assert found == {n}, (n, found, len(moved))
+    finally:
+        stop.set()
+        mover.join()
+    assert len(moved) > 1 and target.count_documents({}) == 100
+
+
 def read(stream, n):
     """So many events, which must be all there are."""
     events = []

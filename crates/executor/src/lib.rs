@@ -65,8 +65,9 @@ pub use key_locks::{OpenTransaction, Transactions};
 pub use op::{INLINE_BUDGET, OpCtx, ReplyMemory, Spent, ViewTaken};
 pub use pinned_snapshot::PinnedSnapshot;
 pub use pipeline::{
-    AggregateRequest, Elsewhere, ExplainedPipeline, PipelineCursor, ReadElsewhere, RowsElsewhere,
-    ServerRows, distinct, distinct_of, distinct_plan, explain_pipeline,
+    AggregateRequest, Elsewhere, ExplainedPipeline, MergesApart, OwnPlaces, Owns, PipelineCursor,
+    ReadElsewhere, RowsElsewhere, ServerRows, distinct, distinct_of, distinct_plan,
+    explain_pipeline,
 };
 pub use prepared::{Prepared, PreparedTransaction};
 pub use query::pipeline::Share;

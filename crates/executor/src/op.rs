@@ -19,6 +19,7 @@ use crate::engine::Engine;
 use crate::examined::Examined;
 use crate::interrupt::{Interrupt, StoppedBy, interrupted};
 use crate::pinned_snapshot::PinnedSnapshot;
+use crate::pipeline::OwnPlaces;
 use crate::transaction::Transaction;
 use crate::write_group::WriteGroup;
 use catalog::Collection;
@@ -88,6 +89,8 @@ pub struct OpCtx<'a> {
     pub from_migrate: bool,
     /// A router has seen to it that what `$merge` finds documents by is unique.
     pub merges_by_checked_key: bool,
+    /// As a shard: which documents of a collection a pipeline writes here; `None`: none.
+    pub own_places: Option<OwnPlaces>,
     /// Blocking stages may use temporary files (`allowDiskUse`).
     pub disk_use: bool,
     /// Only the plan is wanted: nothing is read to see whether it is as good as it was thought to be.
@@ -153,6 +156,7 @@ impl<'a> OpCtx<'a> {
             bypass_validation: false,
             from_migrate: false,
             merges_by_checked_key: false,
+            own_places: None,
             disk_use: true,
             only_plans: false,
             room: None,

@@ -65,6 +65,7 @@ mod moves_under_way;
 mod on_loop;
 mod operation_time;
 mod operations;
+mod parted_merge;
 mod pipeline_parts;
 mod read_preference;
 mod rename;

@@ -13,6 +13,10 @@
 //!        │                    before    └── refused as stale: its cursor is read in its place
 //!        └── the other shards' documents, batch by batch ── the target's shard
 //! ```
+//! Where the target is sharded, each shard writes what of its documents belongs to it, and gives the
+//! rest, batch by batch; the router hands those on. A batch is told what the router believes of the
+//! target. A shard that knows better writes nothing of that batch: all of it comes here.
+//!
 //! The cursors are opened first, so what they show is of the versions that the writing shard is told:
 //! it has the same documents as its cursor, or does nothing.
 //!
@@ -25,6 +29,7 @@ use crate::chunks::lock;
 use crate::cluster_stages::naming;
 use crate::cursors;
 use crate::metadata::{Placement, Whole};
+use crate::parted_merge::PartedMerge;
 use crate::request::{Command, finish, own};
 use crate::routing::{UnderWay, received};
 use crate::scratch::sound;
@@ -87,9 +92,9 @@ pub(crate) fn run(
 }
 
 /// Replies that say that a write concern was not fulfilled.
-type Concerns = Vec<DocBuf>;
+pub(crate) type Concerns = Vec<DocBuf>;
 
-fn note(concerns: &mut Concerns, reply: DocBuf, shard: &str) {
+pub(crate) fn note(concerns: &mut Concerns, reply: DocBuf, shard: &str) {
     let reply = write_concern::at_shard(reply, shard);
     if reply.as_doc().contains("writeConcernError") && concerns.len() < MOST_CONCERNS {
         concerns.push(reply);
@@ -154,6 +159,9 @@ fn fill(
     });
     w.close().value("cursor", doc! {"batchSize": 1000});
     let body = w.finish();
+    if let Some(parts) = PartedMerge::open(router, command, &body, target)? {
+        return parts.run(router, command, target, concerns);
+    }
     let Some((apart, shard, under_way)) = begin_beside(router, command, &body, before, target)?
     else {
         let reply = own(router, &body, aggregate::run)?;
@@ -244,7 +252,7 @@ fn hand_on(
     }
 }
 
-enum Target {
+pub(crate) enum Target {
     /// A collection that will replace the target of `$out`.
     Beside {
         db: String,
@@ -307,6 +315,19 @@ impl Target {
         })
     }
 
+    /// The namespace and the stage where it is sharded.
+    pub fn sharded(&self) -> Option<(&str, &DocBuf)> {
+        match self {
+            Target::Itself {
+                ns,
+                stage,
+                whole: None,
+                ..
+            } => Some((ns, stage)),
+            _ => None,
+        }
+    }
+
     /// The shard that it is on as a whole, and the stage by which that writes its own documents.
     fn whole_on(&self) -> Option<(Arc<str>, DocBuf)> {
         match self {
@@ -321,7 +342,7 @@ impl Target {
         }
     }
 
-    fn write(
+    pub fn write(
         &self,
         router: &Router,
         command: &Command<'_>,
@@ -392,11 +413,7 @@ fn merge(
     docs: Vec<DocBuf>,
     concerns: &mut Concerns,
 ) -> Outcome<()> {
-    let checked = stage.get("$merge").and_then(Val::as_doc);
-    let checked = checked.is_some_and(|m| {
-        let on = m.get("on").and_then(Val::as_array);
-        on.is_some_and(|on| on.values().any(|f| f.as_str() == Some("_id")))
-    });
+    let checked = finds_by_id(stage);
     let nothing = docs.is_empty();
     let mut pending: VecDeque<DocBuf> = docs.into();
     router.cluster.agree(ns, |placement| {
@@ -406,7 +423,7 @@ fn merge(
         let mut first = nothing;
         while first || !pending.is_empty() {
             first = false;
-            let (shard, mine) = take_for_one_shard(placement, &mut pending)?;
+            let (shard, mine) = take_for_one_shard(placement, checked, &mut pending)?;
             let mut w = Writer::new();
             w.i32("aggregate", 1).open_array("pipeline");
             w.open_doc("").open_doc("$documents").open_array("$literal");
@@ -439,9 +456,20 @@ fn merge(
     })
 }
 
-/// The first document's shard, and all documents that belong there.
+/// Whether a `$merge` looks for documents by their `_id`, too: each has one, and finds one at most.
+pub(crate) fn finds_by_id(stage: &DocBuf) -> bool {
+    let spec = stage.get("$merge").and_then(Val::as_doc);
+    let on = spec.and_then(|m| m.get("on"));
+    let several = on.and_then(Val::as_array);
+    let mut all = several.into_iter().flat_map(Doc::values).chain(on);
+    on.is_none() || all.any(|f| f.as_str() == Some("_id"))
+}
+
+/// The first document's shard, and all documents that belong there. `identified`: each gets an `_id`
+/// that has none.
 fn take_for_one_shard(
     placement: &Placement,
+    identified: bool,
     pending: &mut VecDeque<DocBuf>,
 ) -> Outcome<(Arc<str>, Vec<DocBuf>)> {
     let table = match placement {
@@ -455,11 +483,15 @@ fn take_for_one_shard(
         let some = some.ok_or_else(|| err!(InternalError, "a collection without chunks"))?;
         return Ok((some, Vec::new()));
     };
-    ensure_id(first);
+    if identified {
+        ensure_id(first);
+    }
     let shard = shard_of(table, first)?;
     let (mut mine, mut others) = (Vec::new(), VecDeque::new());
     for mut d in pending.drain(..) {
-        ensure_id(&mut d);
+        if identified {
+            ensure_id(&mut d);
+        }
         match shard_of(table, &d)? == shard {
             true => mine.push(d),
             false => others.push_back(d),

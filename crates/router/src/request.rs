@@ -27,7 +27,7 @@ pub(crate) struct Command<'a> {
 }
 
 /// What only the router itself may say to a shard.
-const OURS: [&str; 10] = [
+const OURS: [&str; 11] = [
     "shardVersion",
     "databaseVersion",
     "writesTo",
@@ -36,6 +36,7 @@ const OURS: [&str; 10] = [
     "fromMigrate",
     "mergeTarget",
     "mergeKeyChecked",
+    "mergesApart",
     BYPASSES,
     SHAPE,
 ];

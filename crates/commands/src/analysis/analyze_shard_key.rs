@@ -58,6 +58,7 @@ impl OfServer<'_, '_, '_> {
         let ctx = ParseCtx::new(db, Some(coll), Default::default());
         let request = AggregateRequest {
             causal: false,
+            merges_apart: None,
             ns: Namespace::new(db, coll),
             pipeline: Pipeline::parse(list.finish_array().as_val(), &ctx)?,
             vars: Arc::new(Vars::new(crate::clock::now_millis())),

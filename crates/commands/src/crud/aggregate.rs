@@ -13,7 +13,7 @@ use crate::settings::query_settings;
 use crate::stats::rows;
 use bson::{Doc, DocBuf, Elem, Val, Writer};
 use errors::{Result, bail};
-use executor::{AggregateRequest, PipelineCursor, ReadElsewhere};
+use executor::{AggregateRequest, MergesApart, PipelineCursor, ReadElsewhere};
 use planner::Hint;
 use query::pipeline::{Namespace, ParseCtx, Pipeline};
 
@@ -37,6 +37,7 @@ idl::arguments! {
         "collation" => collation: CollationArgument = collation::read,
         "bypassDocumentValidation" => bypass_validation: bool = idl::flag,
         "mergeKeyChecked" => merge_key_checked: bool = idl::flag,
+        "mergesApart" => merges_apart: bool = idl::flag,
     }
     checked: "encryptionInformation" => idl::no_encryption;
     ignored: "fromMongos" | "needsMerge" | "exchange" | "collectionUUID" | "isMapReduceCommand"
@@ -149,7 +150,10 @@ pub(super) fn parse(cx: &CommandContext<'_, '_>) -> Result<Aggregate> {
     }
     let request = AggregateRequest {
         ns: Namespace::new(cx.args.db, coll.unwrap_or("$cmd.aggregate")),
-        pipeline,
+        pipeline: match a.merges_apart {
+            true => pipeline.merging_apart(),
+            false => pipeline,
+        },
         vars,
         hint: a.hint,
         allow_disk_use: a
@@ -158,6 +162,10 @@ pub(super) fn parse(cx: &CommandContext<'_, '_>) -> Result<Aggregate> {
         server_rows: Some(rows::for_pipeline(cx)),
         elsewhere: elsewhere(cx),
         causal: is_causal(&cx.args),
+        merges_apart: a.merges_apart.then_some(MergesApart {
+            bypass_validation: a.bypass_validation,
+            key_checked: a.merge_key_checked,
+        }),
     };
     Ok(Aggregate {
         ns,

@@ -108,6 +108,10 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     cx.op.moment = cursor.moment.clone();
     let batch = a.batch.filter(|n| *n > 0).unwrap_or(u64::MAX);
     cx.op.may_cut = true;
+    if cx.op.own_places.is_some() {
+        // What it writes is acknowledged as the command asked for.
+        cx.heed_write_concern(cursor.command.get("writeConcern"))?;
+    }
     cx.w.open_doc("cursor").open_array("nextBatch");
     let start = cx.w.len();
     let done = fill(cx, &mut cursor, batch, until)?;

@@ -285,6 +285,7 @@ fn request(cx: &CommandContext<'_, '_>, m: &MapReduce<'_>) -> Result<AggregateRe
     let stages = pipeline_of(m, map, reduce, cx.args.db);
     Ok(AggregateRequest {
         causal: false,
+        merges_apart: None,
         ns: Namespace::new(cx.args.db, coll),
         pipeline: Pipeline::parse(stages.as_val(), &ctx)?,
         vars,

@@ -132,6 +132,7 @@ pub fn request(cx: &CommandContext<'_, '_>, command: &str) -> Result<AggregateRe
     let pipeline = stages.get("pipeline").unwrap_or(Val::NULL);
     Ok(AggregateRequest {
         causal: false,
+        merges_apart: None,
         ns: Namespace::new(cx.args.db, coll),
         pipeline: Pipeline::parse(pipeline, &ParseCtx::new(cx.args.db, parsed_for, env))?,
         vars,

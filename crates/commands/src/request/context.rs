@@ -10,7 +10,7 @@ use crate::request::connection::Connection;
 use crate::request::table::{Command, flag};
 use crate::request::transaction::{self, TransactionStatement};
 use crate::security::authorize;
-use bson::{DocBuf, Writer};
+use bson::{DocBuf, Val, Writer};
 use errors::{Result, bail};
 use executor::OpCtx;
 use service::config::Topology;
@@ -106,24 +106,34 @@ impl<'c, 'r> CommandContext<'c, 'r> {
         if g.from_migrate {
             self.op.from_migrate = authorize::may_as_member(self);
         }
-        let default = match concern {
-            None if self.command.is(flag::WRITE) => self.app.rw_defaults.of_members(),
-            _ => None,
-        };
-        let (concern, given) = match &default {
-            Some(d) => {
-                let v = d.as_doc().as_val();
-                (Some(concern::write_concern(v, topology)?), Some(v))
-            }
-            None => (concern, g.write_concern),
-        };
-        if let (Some(mut wc), Some(v)) = (concern, given) {
-            concern::of_set(&mut wc, v, self.app.replica.as_ref());
-            if wc.members.is_some() || wc.own_disk {
-                self.op.need_worker()?;
-            }
-            self.write_concern = wc;
+        match (concern, g.write_concern) {
+            (Some(concern), Some(v)) => self.await_concern(concern, v),
+            (None, _) if self.command.is(flag::WRITE) => self.heed_write_concern(None),
+            _ => Ok(()),
         }
+    }
+
+    /// Makes the command wait for what a write concern says, or the default where none is given.
+    pub fn heed_write_concern(&mut self, given: Option<Val<'_>>) -> Result<()> {
+        let default = match given {
+            None => self.app.rw_defaults.of_members(),
+            Some(_) => None,
+        };
+        match default.as_ref().map(|d| d.as_doc().as_val()).or(given) {
+            Some(v) => {
+                let concern = concern::write_concern(v, &self.app.config.topology)?;
+                self.await_concern(concern, v)
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn await_concern(&mut self, mut wc: WriteConcern, given: Val<'_>) -> Result<()> {
+        concern::of_set(&mut wc, given, self.app.replica.as_ref());
+        if wc.members.is_some() || wc.own_disk {
+            self.op.need_worker()?;
+        }
+        self.write_concern = wc;
         Ok(())
     }
 

@@ -24,7 +24,7 @@ use crate::{Commands, Local};
 use ::replication::member::raft_id;
 use bson::{Doc, Writer};
 use errors::{Code, Error, Result, Stop, Suspension, err};
-use executor::{OpCtx, ViewTaken, WriteGroup};
+use executor::{OpCtx, OwnPlaces, ViewTaken, WriteGroup};
 use parking_lot::Mutex;
 use service::config::ClusterRole;
 use service::{Client, Kept, Mode, Needs, Outcome, Request, Unfinished};
@@ -44,6 +44,8 @@ pub struct Call<'c, 'r> {
     /// What a router's read was admitted by.
     pub ranges: Option<&'c RangesRead>,
     pub home: Option<&'c HomeRead>,
+    /// What a pipeline may write here of a sharded collection.
+    pub own_places: Option<&'c OwnPlaces>,
 }
 
 /// The longest body of a command that is read on an event loop: to parse and plan for it takes some
@@ -110,6 +112,7 @@ impl Commands {
             command,
             ranges: None,
             home: None,
+            own_places: None,
         };
         self.complete(local, &call, start, out)
     }
@@ -171,6 +174,7 @@ impl Commands {
             command,
             ranges: admitted.ranges.as_ref(),
             home: admitted.home.as_ref(),
+            own_places: admitted.own_places.as_ref(),
         };
         local.writer = admitted.writer.take();
         let outcome = self.complete(local, &call, start, out);
@@ -377,6 +381,7 @@ impl Commands {
         op.killed = registered.map(|r| &r.operation.killed);
         op.waiting = registered.map(|r| &r.operation.waiting);
         op.on_view = call.ranges.map(|ranges| ranges as &dyn ViewTaken);
+        op.own_places = call.own_places.cloned();
         op
     }
 

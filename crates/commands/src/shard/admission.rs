@@ -15,6 +15,7 @@ use crate::security::authorize;
 use crate::settings::parameters::PACED_MOVES;
 use bson::{Doc, DocBuf, Val, Writer};
 use errors::{Error, Result, err};
+use executor::{OwnPlaces, Owns};
 use service::{Client, Request};
 use sharding::{
     DbVersion, Home, Ownership, PlaceRange, Received, Series, Standing, home_standing, standing,
@@ -48,6 +49,17 @@ pub struct Admitted {
     pub ranges: Option<RangesRead>,
     /// The same of a command for a database as a whole.
     pub home: Option<HomeRead>,
+    /// Of the next batch of a `$merge` in parts: what it writes here.
+    pub own_places: Option<OwnPlaces>,
+}
+
+/// What a shard owns, as it was when the command was admitted.
+struct Owned(Arc<Ownership>);
+
+impl Owns for Owned {
+    fn owns(&self, doc: Doc<'_>) -> Result<bool> {
+        self.0.owns(doc)
+    }
 }
 
 impl Commands {
@@ -91,7 +103,8 @@ impl Commands {
     ) -> Result<Admitted, Error> {
         let mut admitted = Admitted::default();
         let moves = request.body.contains("moveTurn");
-        if !moves && !request.body.contains("shardVersion") {
+        let merges = command.name == "getMore" && request.body.contains("writesTo");
+        if !moves && !merges && !request.body.contains("shardVersion") {
             return Ok(admitted);
         }
         if self.security.enabled && !authorize::is_member(client) {
@@ -105,6 +118,9 @@ impl Commands {
         }
         self.ownerships.serving(request.message_bytes);
         self.hear_time(request.body);
+        if merges {
+            return self.admit_merging(request);
+        }
         if let Some(inner) = request.body.get("explain").and_then(Val::as_doc)
             && command.name == "explain"
         {
@@ -147,7 +163,7 @@ impl Commands {
             self.tell_of_view(&ns, request)?;
         }
         if let Some(target) = request.body.get("writesTo").and_then(Val::as_doc) {
-            admitted.writer = Some(self.admit_target(target, holder.as_ref())?);
+            admitted.writer = Some(self.admit_target(target, holder.as_ref())?.0);
         }
         let known = unfenced(self.ownerships.get(&part.name), again);
         match standing(known.as_deref(), received) {
@@ -280,7 +296,11 @@ impl Commands {
 
     /// The gates for the collection that a pipeline writes to beside the one that it reads, as the
     /// router believes it to be: `{ns, shardVersion, databaseVersion?}`.
-    fn admit_target(&self, target: Doc<'_>, holder: Option<&Holder>) -> Result<WriterGuard, Error> {
+    fn admit_target(
+        &self,
+        target: Doc<'_>,
+        holder: Option<&Holder>,
+    ) -> Result<(WriterGuard, Option<Arc<Ownership>>), Error> {
         let ns = target.get("ns").and_then(Val::as_str).unwrap_or_default();
         let db = ns.split_once('.').map_or(ns, |(db, _)| db);
         let received = Received::of(target).map_err(|stop| stop.into_error())?;
@@ -293,10 +313,24 @@ impl Commands {
         self.check_home(told, db, guard.again())?;
         let known = unfenced(self.ownerships.get(&part.name), guard.again());
         match standing(known.as_deref(), received) {
-            Standing::Serve { .. } => Ok(guard),
+            Standing::Serve { .. } => Ok((guard, known)),
             Standing::Stale => Err(refusal(ns, received, known.as_deref(), false)),
             Standing::Fenced => Err(refusal(ns, received, known.as_deref(), true)),
         }
+    }
+
+    /// The gate for the next batch of a `$merge` in parts, and what belongs here meanwhile.
+    fn admit_merging(&self, request: &Request<'_>) -> Result<Admitted, Error> {
+        let target = request.body.get("writesTo").and_then(Val::as_doc);
+        let target = target.unwrap_or(Doc::EMPTY);
+        let ns = target.get("ns").and_then(Val::as_str).unwrap_or_default();
+        let (writer, known) = self.admit_target(target, None)?;
+        let own = known.map(|known| OwnPlaces::new(ns, Arc::new(Owned(known))));
+        Ok(Admitted {
+            writer: Some(writer),
+            own_places: own,
+            ..Admitted::default()
+        })
     }
 
     /// Fails where the mover of a database's primary was followed by another, or the shard is the

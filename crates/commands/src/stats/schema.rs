@@ -100,6 +100,7 @@ fn open(
     let pipeline = Pipeline::parse(stages.as_val(), &ParseCtx::new(cx.args.db, Some(coll), env))?;
     let request = AggregateRequest {
         causal: false,
+        merges_apart: None,
         ns: Namespace::new(cx.args.db, coll),
         pipeline,
         vars,

@@ -7,7 +7,8 @@ use crate::pipeline::elsewhere::ReadElsewhere;
 use crate::pipeline::explain;
 use crate::pipeline::geo_near;
 use crate::pipeline::idle::Idle;
-use crate::pipeline::merge_into::MergeInto;
+use crate::pipeline::merge_into::{self, MergeInto};
+use crate::pipeline::own_places::OwnPlaces;
 use crate::pipeline::semi_join;
 use crate::pipeline::series_out;
 use crate::read::find::{FindCursor, FindRequest};
@@ -22,8 +23,8 @@ use query::expr::Vars;
 use query::metadata::Metadata;
 use query::path::FieldPath;
 use query::pipeline::{
-    self, Foreign, GroupPushdown, MergeSpec, Namespace, OutSpec, Pipeline, PipelineHost, RowsKind,
-    RowsStage, SearchStage, Share, Source, StageProfiler,
+    self, Apart, Foreign, GroupPushdown, MergeSpec, Namespace, OutSpec, Pipeline, PipelineHost,
+    RowsKind, RowsStage, SearchStage, Share, Source, StageProfiler,
 };
 use query::projection::Projection;
 use query::sort::SortPattern;
@@ -48,6 +49,16 @@ pub struct AggregateRequest {
     pub elsewhere: Option<ReadElsewhere>,
     /// Searches show what the client has seen before (`afterClusterTime`).
     pub causal: bool,
+    /// Its `$merge` writes what belongs to this shard, batch by batch, and the cursor gives the rest.
+    pub merges_apart: Option<MergesApart>,
+}
+
+/// What holds for each batch of a `$merge` in parts.
+#[derive(Clone, Copy)]
+pub struct MergesApart {
+    pub bypass_validation: bool,
+    /// As [`OpCtx::merges_by_checked_key`].
+    pub key_checked: bool,
 }
 
 /// A running pipeline. Send and owned: it lives in the cursor registry between batches.
@@ -183,6 +194,10 @@ impl PipelineCursor {
         max_bytes: usize,
     ) -> Result<bool> {
         self.interrupt.renew(ctx.stopped_by());
+        if let Some(merges) = &self.request.merges_apart {
+            ctx.bypass_validation = merges.bypass_validation;
+            ctx.merges_by_checked_key = merges.key_checked;
+        }
         if let Some(idle) = self.idle.take() {
             idle.resume(&mut *self.source, self.pending)?;
         }
@@ -191,6 +206,9 @@ impl PipelineCursor {
         while n < max_docs {
             if !self.advance(ctx)? {
                 return Ok(true);
+            }
+            if ctx.own_places.as_mut().is_some_and(OwnPlaces::take_pause) {
+                return Ok(false);
             }
             let doc = self.source.doc();
             pipeline::check_size(doc.len())?;
@@ -202,7 +220,8 @@ impl PipelineCursor {
             w.push(doc.as_val());
             n += 1;
         }
-        if max_docs == 0 && self.request.pipeline.writes() {
+        let apart = self.request.merges_apart.is_some();
+        if max_docs == 0 && self.request.pipeline.writes() && !apart {
             // No documents are requested, but a writing pipeline writes now.
             return Ok(!self.advance(ctx)?);
         }
@@ -603,6 +622,42 @@ impl PipelineHost for Outside<'_, '_> {
             into.put(self.ctx, new.as_doc())?;
         }
         into.finish()
+    }
+
+    fn merge_apart(
+        &mut self,
+        spec: &MergeSpec,
+        input: &mut dyn Source,
+        vars: &Arc<Vars>,
+    ) -> Result<Apart> {
+        self.ctx.need_worker()?;
+        // What nobody says to be here is written by somebody else.
+        let target = spec.target.to_string();
+        let places = self.ctx.own_places.take();
+        let mut places = places.filter(|p| p.target == target);
+        let mut into = match &places {
+            Some(_) => Some(MergeInto::new(self.ctx, spec, vars)?),
+            None => None,
+        };
+        let next = loop {
+            if places.as_mut().is_some_and(OwnPlaces::pauses) {
+                break Apart::Pause;
+            }
+            if !input.advance(self)? {
+                break Apart::End;
+            }
+            let new = merge_into::identified(spec, input.doc());
+            let is_own = places.as_mut().is_some_and(|p| p.has(new.as_doc()));
+            match into.as_mut().filter(|_| is_own) {
+                Some(into) => into.put(self.ctx, new.as_doc())?,
+                None => break Apart::Elsewhere(new),
+            }
+        };
+        self.ctx.own_places = places;
+        if let Some(into) = &mut into {
+            into.finish()?;
+        }
+        Ok(next)
     }
 
     fn rows(&mut self, stage: &RowsStage) -> Result<Vec<DocBuf>> {

@@ -49,14 +49,8 @@ impl<'a> MergeInto<'a> {
     /// Writes one document. An error that concerns only this document is kept for the end of the
     /// batch.
     pub fn put(&mut self, ctx: &mut OpCtx<'_>, new: Doc<'_>) -> Result<()> {
-        let generated;
-        let new = match self.spec.on.iter().any(|p| p.is_id()) {
-            true => {
-                generated = with_id(new);
-                generated.as_doc()
-            }
-            false => new,
-        };
+        let new = identified(self.spec, new);
+        let new = new.as_doc();
         let filter = self.filter(new)?;
         match self.write(ctx, &filter, new) {
             Err(Stop::Failed(e)) if concerns_one_document(&e) => {
@@ -189,6 +183,14 @@ fn concerns_one_document(e: &Error) -> bool {
             | Code::PathNotViable
             | Code(13113)
     )
+}
+
+/// A document as it is looked for: with an `_id` where that is among what it is found by.
+pub(crate) fn identified(spec: &MergeSpec, d: Doc<'_>) -> DocBuf {
+    match spec.on.iter().any(|p| p.is_id()) {
+        true => with_id(d),
+        false => d.to_buf(),
+    }
 }
 
 fn with_id(d: Doc<'_>) -> DocBuf {

@@ -74,7 +74,7 @@ pub use search::{SearchKind, SearchStage};
 pub use spill::{Merge, Runs, SpillFile, SpillTarget};
 pub use stage_memory::{Share, StageMemory};
 pub use unpack::Unpack;
-pub use write::{Matched, MergeSpec, NotMatched, OutSpec};
+pub use write::{Apart, Matched, MergeSpec, NotMatched, OutSpec};
 
 use crate::accumulator::Accumulator;
 use crate::arithmetic::{Number, Sum};
@@ -193,6 +193,12 @@ pub trait PipelineHost {
 
     /// Merges all that `input` gives into a collection.
     fn merge(&mut self, spec: &MergeSpec, input: &mut dyn Source, vars: &Arc<Vars>) -> Result<()>;
+
+    /// Merges what `input` gives and belongs here, until there is a document that does not. A pause is
+    /// told beside it, to whoever has opened the pipeline. Fails where nobody has asked for parts.
+    fn merge_apart(&mut self, _: &MergeSpec, _: &mut dyn Source, _: &Arc<Vars>) -> Result<Apart> {
+        Err(errors::Error::internal("nothing is merged apart here").into())
+    }
 
     /// The rows of a stage that tells about the server or a collection.
     fn rows(&mut self, stage: &RowsStage) -> Result<Vec<DocBuf>>;
@@ -446,6 +452,14 @@ impl Pipeline {
         )
     }
 
+    /// The same pipeline where the server has a part of the target of its `$merge` only.
+    pub fn merging_apart(mut self) -> Pipeline {
+        if let Some(Op::Merge(spec)) = self.stages.last_mut().map(|s| &mut s.op) {
+            *spec = Arc::new(spec.apart());
+        }
+        self
+    }
+
     /// The `$merge` at its end.
     pub fn merge(&self) -> Option<&MergeSpec> {
         match self.stages.last().map(|s| &s.op) {
@@ -691,6 +705,9 @@ impl Op {
             Op::Densify(d) => Box::new(densify::Run::new(input, d.clone())),
             Op::Window(w) => Box::new(window::Run::new(input, w.clone(), vars)),
             Op::Out(o) => Box::new(write::Out::new(input, o.clone())),
+            Op::Merge(m) if m.is_apart() => {
+                Box::new(write::MergeApart::new(input, m.clone(), vars))
+            }
             Op::Merge(m) => Box::new(write::Merge::new(input, m.clone(), vars)),
             Op::Rows(r) => Box::new(rows::Run::new(r.clone())),
             Op::Search(s) => Box::new(search::Run::new(s.clone(), None)),

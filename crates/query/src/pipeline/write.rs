@@ -50,9 +50,34 @@ pub struct MergeSpec {
     lets: Vec<(String, Expression)>,
     /// How what comes is compared with what is there.
     pub collation: Option<Collation>,
+    /// The server has a part of the target only: see [`PipelineHost::merge_apart`].
+    apart: bool,
+}
+
+/// What comes of a part of a `$merge`.
+#[derive(Debug)]
+pub enum Apart {
+    /// A document that another server writes.
+    Elsewhere(DocBuf),
+    /// Enough was written for one batch.
+    Pause,
+    /// There are no more documents.
+    End,
 }
 
 impl MergeSpec {
+    /// The same where the server has a part of the target only.
+    pub(super) fn apart(&self) -> MergeSpec {
+        MergeSpec {
+            apart: true,
+            ..self.clone()
+        }
+    }
+
+    pub fn is_apart(&self) -> bool {
+        self.apart
+    }
+
     /// The variables for one document that comes: those of `let` and `$$new`.
     pub fn bind(&self, new: Doc<'_>, vars: &Arc<Vars>) -> Result<Arc<Vars>> {
         let bound = super::lookup::bind(&self.lets, new, vars)?;
@@ -249,6 +274,7 @@ impl MergeSpec {
             when_not_matched,
             lets: parsed_lets,
             collation: ctx.env.collation().cloned(),
+            apart: false,
         })
     }
 }
@@ -458,5 +484,46 @@ impl Source for Merge {
 
     fn parts(&mut self, _wanted: bool, to: &mut dyn IdleVisitor) -> Result<()> {
         super::show_input(&mut self.input, to)
+    }
+}
+
+/// `$merge` where the server has a part of the target only: gives the documents that others write.
+pub(super) struct MergeApart {
+    input: Box<dyn Source>,
+    spec: Arc<MergeSpec>,
+    vars: Arc<Vars>,
+    current: DocBuf,
+}
+
+impl MergeApart {
+    pub fn new(input: Box<dyn Source>, spec: Arc<MergeSpec>, vars: Arc<Vars>) -> MergeApart {
+        MergeApart {
+            input,
+            spec,
+            vars,
+            current: DocBuf::new(),
+        }
+    }
+}
+
+impl Source for MergeApart {
+    fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool> {
+        let next = host.merge_apart(&self.spec, &mut *self.input, &self.vars)?;
+        let (doc, more) = match next {
+            Apart::Elsewhere(doc) => (doc, true),
+            Apart::Pause => (DocBuf::new(), true),
+            Apart::End => (DocBuf::new(), false),
+        };
+        self.current = doc;
+        Ok(more)
+    }
+
+    fn doc(&self) -> Doc<'_> {
+        self.current.as_doc()
+    }
+
+    fn parts(&mut self, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()> {
+        self.input.parts(false, to)?;
+        super::show_doc(&mut self.current, wanted, to)
     }
 }
