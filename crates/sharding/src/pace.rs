@@ -5,8 +5,8 @@
 //! load: commands that a shard serves for routers in a second, in parts of BUSY; at most 1
 //! ```
 //! So a mover works a fifth of the time where many write, and all of it where nobody does. What is
-//! written meanwhile he has to copy too: after one second he works a third of the time, after two half
-//! of it, after four two thirds, and so comes to an end.
+//! written meanwhile he has to copy too: after four seconds he works a third of the time, after eight half
+//! of it, after sixteen two thirds, and so comes to an end.
 //!
 //! Invariant: a rest is bounded by the work before it, so a move takes at most `1 + RESTS` times as
 //! long as one that does not rest.
@@ -17,6 +17,8 @@ use std::time::Duration;
 const RESTS: f64 = 4.0;
 /// Commands in a second that are full load.
 const BUSY: f64 = 500.0;
+/// A move that takes longer than this rests less and less.
+const STEADY: Duration = Duration::from_secs(2);
 /// A load of less is nobody's.
 const IDLE: f64 = 0.02;
 const LONGEST: Duration = Duration::from_millis(200);
@@ -66,7 +68,7 @@ impl Pace {
     pub fn rest(&self, worked: Duration, since: Duration) -> Duration {
         match self.load {
             Some(load) if load >= IDLE => {
-                let rests = RESTS / (2.0 * since.as_secs_f64()).max(1.0);
+                let rests = RESTS / (since.as_secs_f64() / STEADY.as_secs_f64()).max(1.0);
                 worked.mul_f64(rests * load).min(LONGEST)
             }
             _ => Duration::ZERO,
@@ -114,8 +116,9 @@ mod tests {
         assert_eq!(pace.rest(millis(1000), millis(0)), LONGEST);
         assert_eq!(pace.documents(millis(0)), FEW);
         // The longer it takes, the more it works.
-        assert_eq!(pace.rest(millis(10), millis(1000)), millis(20));
-        assert_eq!(pace.rest(millis(10), millis(4000)), millis(5));
+        assert_eq!(pace.rest(millis(10), millis(1000)), millis(40));
+        assert_eq!(pace.rest(millis(10), millis(4000)), millis(20));
+        assert_eq!(pace.rest(millis(10), millis(16_000)), millis(5));
         assert_eq!(pace.documents(millis(8000)), SOME);
         pace.heard(10_250, millis(2000));
         assert_eq!(pace.rest(millis(10), millis(0)), millis(20));
