@@ -19,6 +19,7 @@ use errors::{Code, err};
 use sharding::follow::{Ask, Changes, Follow};
 use sharding::series::measurements_of;
 use sharding::{PlaceRange, Version};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -91,6 +92,8 @@ pub(super) struct Donor<'m> {
     /// The limits of an index that find the same: `hint`, `min`, `max`.
     limits: DocBuf,
     began: Instant,
+    /// Most of what was put anew last was not at its receiver: inserts, rather than updates.
+    are_new: bool,
 }
 
 /// Whatever the collection's own is: places are in the order of bytes.
@@ -121,6 +124,7 @@ impl<'m> Donor<'m> {
             slowed: Instant::now(),
             limits: DocBuf::default(),
             began: Instant::now(),
+            are_new: false,
         };
         donor.go_on()?;
         donor.keep_logs();
@@ -316,15 +320,25 @@ impl<'m> Donor<'m> {
 
     /// Puts the newest state of documents in the place of what the receivers have of them. The ids
     /// of those that were not taken.
-    fn renew(&self, ids: &[Value]) -> Outcome<Vec<Value>> {
-        let (db, _) = parts(self.way.ns);
-        let mut list = Writer::new_array();
-        ids.iter().for_each(|id| {
-            list.push(id.as_val());
-        });
-        let by_id = doc! {"_id": doc! {"$in": list.finish_array()}};
+    fn renew(&mut self, ids: &[Value]) -> Outcome<Vec<Value>> {
+        // Of several receivers another one than the document's may have an older state of it.
+        if !self.are_new || self.way.recipients.len() > 1 {
+            return self.replace(ids);
+        }
+        let mut missing: HashSet<Value> = ids.iter().cloned().collect();
+        let mut known = self.put_newest(ids, |id| _ = missing.remove(id))?;
+        known.extend(missing);
+        self.are_new = known.len() * 2 < ids.len();
+        match known.is_empty() {
+            true => Ok(known),
+            false => self.replace(&known),
+        }
+    }
+
+    /// The same where receivers may have an older state.
+    fn replace(&mut self, ids: &[Value]) -> Outcome<Vec<Value>> {
         let (into_db, into) = parts(&self.way.into);
-        let both = doc! {"$and": bson::array![by_id.clone(), self.mine.clone()]};
+        let both = doc! {"$and": bson::array![one_of(ids), self.mine.clone()]};
         let delete = doc! {
             "delete": into,
             "deletes": bson::array![doc! {"q": both, "limit": 0, "collation": simple()}],
@@ -332,6 +346,7 @@ impl<'m> Donor<'m> {
             "moveTurn": self.way.turn(),
             "writeConcern": majority(),
         };
+        let mut removed = 0;
         for recipient in &self.way.recipients {
             let reply = self
                 .way
@@ -340,14 +355,35 @@ impl<'m> Donor<'m> {
             if let Some(errors) = reply.get("writeErrors") {
                 return Err(err!(OperationFailed, "{recipient} removes nothing: {errors}").into());
             }
+            removed += reply.get("n").and_then(Val::to_i64_exact).unwrap_or(0);
         }
+        self.are_new = removed.unsigned_abs() * 2 < ids.len() as u64;
+        self.put_newest(ids, |_| {})
+    }
+
+    /// Inserts what the donor has of these documents. `sent` is told of each that goes. The ids of
+    /// those that were not taken.
+    fn put_newest(&self, ids: &[Value], mut sent: impl FnMut(&Value)) -> Outcome<Vec<Value>> {
+        let (db, _) = parts(self.way.ns);
         let from = self.way.cluster.shard(&self.shard)?;
         let mut put = Put::by(self.way, None);
-        each(&from, db, self.find(by_id.as_doc()).as_doc(), |d| {
-            put.add(d)
+        each(&from, db, self.find(one_of(ids).as_doc()).as_doc(), |d| {
+            if put.add(d)? {
+                sent(&d.get("_id").unwrap_or(Val::NULL).to_value());
+            }
+            Ok(())
         })?;
         put.end()
     }
+}
+
+/// The filter of documents by their `_id`.
+fn one_of(ids: &[Value]) -> DocBuf {
+    let mut list = Writer::new_array();
+    ids.iter().for_each(|id| {
+        list.push(id.as_val());
+    });
+    doc! {"_id": doc! {"$in": list.finish_array()}}
 }
 
 /// What a collection is like at a shard: its indexes, and its options, if it has any.

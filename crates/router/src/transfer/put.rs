@@ -80,9 +80,10 @@ impl<'s, 'e> Put<'s, 'e> {
         }
     }
 
-    pub fn add(&mut self, d: Doc<'_>) -> Outcome<()> {
+    /// Whether the document goes.
+    pub fn add(&mut self, d: Doc<'_>) -> Outcome<bool> {
         let Some(recipient) = (self.way.place)(d)? else {
-            return Ok(());
+            return Ok(false);
         };
         let waiting = self.waiting.entry(recipient.clone()).or_default();
         waiting.documents.extend_from_slice(d.as_bytes());
@@ -92,7 +93,7 @@ impl<'s, 'e> Put<'s, 'e> {
             let full = std::mem::take(waiting);
             self.send(&recipient, full)?;
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Sends what is left. The ids of what was refused because of a key that another has.
