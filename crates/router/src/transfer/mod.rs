@@ -305,21 +305,18 @@ impl Move<'_> {
             }
             Step::Copy => donor.as_mut().map_or(Ok(()), Donor::copy),
             Step::ComeNear => donor.as_mut().map_or(Ok(()), Donor::come_near),
-            Step::Finish => donor.as_mut().map_or(Ok(()), Donor::finish),
+            Step::Finish => self.finish(donor.as_mut()),
             Step::CopyOutcomes | Step::CopyLastOutcomes => {
                 copy_sessions(self.cluster, &self.from, &self.to)
             }
-            Step::Fence => {
-                fence(
-                    self.cluster,
-                    self.held,
-                    self.ns(),
-                    &self.from,
-                    &self.range,
-                    (false, drain),
-                )?;
-                self.check_like()
-            }
+            Step::Fence => fence(
+                self.cluster,
+                self.held,
+                self.ns(),
+                &self.from,
+                &self.range,
+                (false, drain),
+            ),
             Step::PassTime => self.pass_time(),
             Step::ChangeOwner => self.commit(),
         }
@@ -329,6 +326,16 @@ impl Move<'_> {
         let (cluster, ns) = (self.cluster, self.ns());
         *self.likeness.lock() = likeness(cluster, &self.from, ns)?;
         make_like(cluster, &self.from, ns, &self.to, (ns, None))
+    }
+
+    /// The last round, and beside it a look at what must not have changed: clients wait.
+    fn finish(&self, donor: Option<&mut Donor<'_>>) -> Outcome<()> {
+        std::thread::scope(|threads| {
+            let likeness = threads.spawn(|| self.check_like());
+            let finished = donor.map_or(Ok(()), Donor::finish);
+            let panicked = |_| Err(err!(InternalError, "a look at indexes has panicked").into());
+            finished.and(likeness.join().unwrap_or_else(panicked))
+        })
     }
 
     /// Fails where indexes or options have changed since the collection was made at the receiver, which
