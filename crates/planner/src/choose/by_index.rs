@@ -30,20 +30,7 @@ impl Planner<'_> {
     ) -> Option<Candidate> {
         let all = clauses(root);
         let fields = &info.key.fields;
-        self.work.step(preds.len() * fields.len());
-        let text = (info.key.text()).and_then(|_| by_text::clause(all));
-        let mut chosen = Chosen::of(preds, info, text);
-        if let Some((_, matcher)) = text {
-            self.keep_rarest(info, matcher, &mut chosen)?;
-        }
-        let values = preds.iter().map(|p| values(p.test)).sum();
-        if !self.work.pass(values) {
-            return None;
-        }
-        let spread = ranges(fields, &mut chosen.intervals);
-        if !self.work.pass(spread.ranges.len()) {
-            return None;
-        }
+        let (chosen, spread) = self.bounds_and_ranges(info, all, preds)?;
         if chosen.intervals.iter().any(Vec::is_empty) {
             return Some(Candidate::nothing());
         }
@@ -66,7 +53,7 @@ impl Planner<'_> {
         let narrowing = narrowing(&chosen) | set(&done) & !by_bounds;
         let known = info.unique && used == fields.len() && all_points(&chosen.intervals);
         let residual = rest(all, &done);
-        if !self.work.pass(values) {
+        if !self.work.pass(spread.ranges.len()) {
             return None;
         }
         let sorted = self.sort.is_none() || given.is_some() || merged.is_some();
@@ -123,6 +110,30 @@ impl Planner<'_> {
             known,
             counted: false,
         })
+    }
+
+    /// The bounds of an index's fields, and the ranges of the entries inside them. `None`: the index
+    /// does not serve, or planning is to end.
+    fn bounds_and_ranges(
+        &self,
+        info: &IndexInfo,
+        all: &[Node],
+        preds: &[Predicate<'_>],
+    ) -> Option<(Chosen, Spread)> {
+        let fields = &info.key.fields;
+        self.work.step(preds.len() * fields.len());
+        let text = (info.key.text()).and_then(|_| by_text::clause(all));
+        let mut chosen = Chosen::of(preds, info, text);
+        if let Some((_, matcher)) = text {
+            self.keep_rarest(info, matcher, &mut chosen)?;
+        }
+        if !self.work.pass(preds.iter().map(|p| values(p.test)).sum()) {
+            return None;
+        }
+        let spread = ranges(fields, &mut chosen.intervals);
+        self.work
+            .pass(spread.ranges.len())
+            .then_some((chosen, spread))
     }
 
     /// Every array field is bound to a single value, so that a document comes once.
