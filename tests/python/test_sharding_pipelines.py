@@ -236,8 +236,8 @@ def test_shards_write_what_belongs_to_them_of_a_sharded_target(handed_on, cluste
     add = [{"$set": {"w": {"$add": ["$w", "$$new.w"]}}}]
     # The profiler shows no longer commands. Half of them are on each shard.
     some, n = {"$match": {"k": {"$gte": 350, "$lt": 650}}}, 300
-    target = shard(db, "beside", {"k": 1}, at=[DOCUMENTS // 2])
-    merge = {"$merge": {"into": "beside", "on": ["_id", "k"], "whenMatched": add}}
+    target = shard(db, "parted", {"k": 1}, at=[DOCUMENTS // 2])
+    merge = {"$merge": {"into": "parted", "on": ["_id", "k"], "whenMatched": add}}
     for times in (1, 2, 3):
         # What lies as its source does has no way to go.
         assert handed_on(db.t, [some, {"$project": {"k": 1, "w": {"$literal": 1}}}, merge]) == 0
@@ -246,17 +246,17 @@ def test_shards_write_what_belongs_to_them_of_a_sharded_target(handed_on, cluste
     assert handed_on(db.plain, [some, {"$sort": {"k": 1}}, {"$limit": 240}, {"$project": {"k": 1, "w": {"$literal": 1}}}, merge]) == 90
     assert [d["of"] for d in target.aggregate([{"$group": {"_id": "$w", "of": {"$sum": 1}}}, {"$sort": {"_id": 1}}])] == [60, 240]
     # Turned round, everything goes to the other shard. Of what is pushed on by a quarter, a quarter does.
-    turned = shard(db, "turned", {"k": 1}, at=[DOCUMENTS // 2])
-    assert handed_on(db.t, [some, {"$project": {"k": {"$subtract": [DOCUMENTS - 1, "$k"]}}}, {"$merge": "turned"}]) == n
-    assert handed_on(db.t, [some, {"$project": {"k": {"$add": ["$k", 75]}, "_id": {"$add": ["$_id", 5000]}}}, {"$merge": "turned"}]) == n // 4
+    turned = shard(db, "parted_turned", {"k": 1}, at=[DOCUMENTS // 2])
+    assert handed_on(db.t, [some, {"$project": {"k": {"$subtract": [DOCUMENTS - 1, "$k"]}}}, {"$merge": "parted_turned"}]) == n
+    assert handed_on(db.t, [some, {"$project": {"k": {"$add": ["$k", 75]}, "_id": {"$add": ["$_id", 5000]}}}, {"$merge": "parted_turned"}]) == n // 4
     assert turned.count_documents({}) == 2 * n
     # Where documents are made of all the router makes them.
-    sums = shard(db, "sums", {"_id": 1}, at=[10])
-    assert handed_on(db.t, [{"$group": {"_id": "$g", "n": {"$sum": 1}}}, {"$merge": "sums"}]) == 20
+    sums = shard(db, "parted_sums", {"_id": 1}, at=[10])
+    assert handed_on(db.t, [{"$group": {"_id": "$g", "n": {"$sum": 1}}}, {"$merge": "parted_sums"}]) == 20
     assert sums.count_documents({"n": DOCUMENTS // 20}) == 20
     for last, code in [
-        ({"$merge": {"into": "beside", "whenMatched": "fail"}}, 11000),
-        ({"$merge": {"into": "beside", "whenNotMatched": "fail"}}, 13113),
+        ({"$merge": {"into": "parted", "whenMatched": "fail"}}, 11000),
+        ({"$merge": {"into": "parted", "whenNotMatched": "fail"}}, 13113),
     ]:
         with pytest.raises(OperationFailure) as refused:
             db.t.aggregate([{"$set": {"_id": {"$cond": [{"$eq": ["$k", 600]}, -1 if code == 13113 else 600, {"$add": ["$_id", 0 if code == 13113 else 9000]}]}}}, last])
@@ -266,9 +266,9 @@ def test_shards_write_what_belongs_to_them_of_a_sharded_target(handed_on, cluste
 
 def test_what_is_merged_by_other_fields_needs_no_id(db):
     """Only what looks for documents by `_id` gives them one: another one would change a document that is there."""
-    db.named.create_index("k", unique=True)
-    target = shard(db, "named", {"k": 1}, at=[DOCUMENTS // 2])
-    merge = {"$merge": {"into": "named", "on": ["k"], "whenMatched": "merge"}}
+    db.parted_named.create_index("k", unique=True)
+    target = shard(db, "parted_named", {"k": 1}, at=[DOCUMENTS // 2])
+    merge = {"$merge": {"into": "parted_named", "on": ["k"], "whenMatched": "merge"}}
     for source in (db.t, db.plain):
         for turn in range(2):
             source.aggregate([{"$project": {"_id": 0, "k": 1, "turn": {"$literal": turn}}}, merge])

@@ -19,6 +19,7 @@ mod stage;
 pub(crate) use stage::found;
 
 use crate::engine::Engine;
+use crate::op::OpCtx;
 use bson::{Doc, DocBuf};
 use catalog::Collection;
 use errors::{Result, bail};
@@ -30,7 +31,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A definition as the catalog keeps it, read.
 #[derive(Clone, Debug)]
@@ -178,29 +179,41 @@ impl SearchIndexes {
     }
 
     /// The index of that name, to search in it; `None`: there is none of that name, so nothing is found.
+    /// One that is opened, or of a collection that has just come to this shard, is ready in a moment: it is
+    /// waited for a little.
     ///
     /// # Errors
     /// `UnknownError` where its first state is still to be built here.
-    pub(crate) fn to_search(&self, coll: &Collection, name: &str) -> Result<Option<Opened>> {
+    pub(crate) fn to_search(
+        &self,
+        ctx: &OpCtx<'_>,
+        coll: &Collection,
+        name: &str,
+    ) -> Result<Option<Opened>> {
         let is_named = |s: &&DocBuf| s.get("name").and_then(|v| v.as_str()) == Some(name);
         let specs = coll.search.as_deref().unwrap_or(&[]);
         let Some(spec) = specs.iter().find(is_named) else {
             return Ok(None);
         };
-        let serving = self.serving(coll, name);
-        match serving.and_then(|f| Some((f.index()?, f))) {
-            Some((index, follower)) => Ok(Some(Opened { index, follower })),
+        let until = Instant::now() + OPENING;
+        loop {
+            let serving = self.serving(coll, name);
+            if let Some((index, follower)) = serving.and_then(|f| Some((f.index()?, f))) {
+                return Ok(Some(Opened { index, follower }));
+            }
+            let state = match self.status(coll, spec.as_doc()).status {
+                "FAILED" => "FAILED",
+                _ => "INITIAL_SYNC",
+            };
             // An answer without documents would be taken for what there is.
-            None => {
-                let state = match self.status(coll, spec.as_doc()).status {
-                    "FAILED" => "FAILED",
-                    _ => "INITIAL_SYNC",
-                };
+            if state == "FAILED" || Instant::now() > until {
                 bail!(
                     UnknownError,
                     "cannot query search index {name} while in state {state}"
-                )
+                );
             }
+            ctx.check()?;
+            std::thread::sleep(LOOK);
         }
     }
 
@@ -287,5 +300,7 @@ pub fn check_searchable(coll: &Collection) -> Result<()> {
     Ok(())
 }
 
+/// How long a search waits for an index that is not ready.
+const OPENING: Duration = Duration::from_millis(500);
 /// How long a wait for an index goes on before it asks again.
 const LOOK: Duration = Duration::from_millis(20);

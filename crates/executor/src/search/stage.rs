@@ -52,7 +52,7 @@ pub(crate) fn found(
     }
     let search = Search::parse(stage.spec.as_doc(), stage.kind == SearchKind::Meta)?;
     let engine = ctx.engine.clone();
-    let Some(opened) = engine.search.to_search(&coll, &search.index)? else {
+    let Some(opened) = engine.search.to_search(ctx, &coll, &search.index)? else {
         return Ok(pipeline::over_docs(match stage.kind {
             SearchKind::Meta => vec![doc! { "count": doc! { "total": 0i64 } }],
             _ => Vec::new(),
@@ -129,7 +129,7 @@ fn nearest(
 ) -> Result<Box<dyn Source>> {
     let search = VectorSearch::parse(stage.spec.as_doc())?;
     let engine = ctx.engine.clone();
-    let Some(opened) = engine.search.to_search(coll, &search.index)? else {
+    let Some(opened) = engine.search.to_search(ctx, coll, &search.index)? else {
         return Ok(pipeline::over_docs(Vec::new()));
     };
     let (open, index) = (opened.index, opened.follower);
