@@ -119,6 +119,58 @@ def test_counts_and_facets_are_summed(coll):
         coll.aggregate([{"$searchMeta": {"facet": {"facets": {"x": {"type": "string", "path": "title"}}}}}])
 
 
+def test_what_is_known_of_all_is_known_behind_the_search(coll):
+    known = {"$project": {"_id": 0, "n": "$$SEARCH_META.count.total"}}
+    total = {"count": {"type": "total"}}
+    assert found(coll, text("red"), {"$limit": 2}, known, **total) == [{"n": COUNT // 5}] * 2
+    among = {"$match": {"$expr": {"$gt": ["$n", {"$add": ["$$SEARCH_META.count.total", 310]}]}}}
+    assert [d["_id"] for d in found(coll, text("red"), among, {"$sort": {"_id": 1}}, **total)] == [395]
+    parts = {"docs": [{"$count": "n"}], "meta": [{"$replaceWith": "$$SEARCH_META"}, {"$limit": 1}]}
+    want = {"docs": [{"n": COUNT // 5}], "meta": [{"count": {"total": COUNT // 5}}]}
+    assert found(coll, text("red"), {"$facet": parts}, **total) == [want]
+    # In a pipeline whose stages are run by the router.
+    inner = [{"$search": {**text("red"), **total}}, {"$limit": 1}, known]
+    assert list(coll.aggregate([{"$match": {"_id": 1}}, {"$project": {"_id": 1}}, {"$unionWith": {"coll": "c", "pipeline": inner}}])) == [
+        {"_id": 1},
+        {"n": COUNT // 5},
+    ]
+    with refuses(6347902):
+        coll.aggregate([{"$set": {"m": "$$SEARCH_META"}}])
+
+
+@pytest.mark.parametrize("options", [{}, {"sort": {"n": -1}}, {"sort": {"cat": 1}}])
+def test_pages_of_both_shards_follow_one_another(coll, options):
+    token = {"$set": {"token": {"$meta": "searchSequenceToken"}}}
+    out, after = [], {}
+    while page := found(coll, text("red"), {"$limit": 7}, token, **options, **after):
+        out += page
+        after = {"searchAfter": page[-1]["token"]}
+    assert sorted(d["_id"] for d in out) == list(range(0, COUNT, 5))
+    assert [d["token"] for d in out] == sorted(d["token"] for d in out)
+    if options:
+        [(field, order)] = options["sort"].items()
+        assert [d[field] for d in out] == sorted((d[field] for d in out), reverse=order == -1)
+    before = found(coll, text("red"), {"$limit": 9}, searchBefore=out[40]["token"], **options)
+    assert [d["_id"] for d in before] == [d["_id"] for d in out[39:30:-1]]
+
+
+def test_highlights_and_details_come_from_both(coll):
+    shown = {"$project": {"on": {"$meta": "searchHighlights"}, "why": {"$meta": "scoreDetails"}, "score": {"$meta": "searchScore"}}}
+    for d in found(coll, text("red"), {"$limit": 50}, shown, highlight={"path": "title"}, scoreDetails=True):
+        assert d["on"][0]["texts"] == [{"value": "red", "type": "hit"}, {"value": " word", "type": "text"}]
+        assert d["why"]["value"] == d["score"]
+
+
+def test_what_is_stored_comes_in_order_though_it_lacks_what_it_is_sorted_by(coll):
+    indexed(coll, {**FACETED, "storedSource": {"include": ["title"]}}, "stored")
+    options = {"index": "stored", "returnStoredSource": True, "sort": {"n": -1}}
+    given = found(coll, text("red"), {"$limit": 3}, **options)
+    assert given == [{"_id": i, "title": "red word"} for i in (395, 390, 385)]
+    # Nothing behind it: the router gives what shards have wrapped.
+    assert [d["_id"] for d in found(coll, text("red"), **options)] == list(range(COUNT - 5, -1, -5))
+    coll.drop_search_index("stored")
+
+
 def test_the_nearest_of_both_shards(coll):
     assert nearest(coll, [199.6, 1]) == [200, 199, 201, 198, 202]
     assert nearest(coll, [199.6, 1], 2, {"$project": {"n": 1}}) == [200, 199]

@@ -19,6 +19,10 @@ pub struct Metadata {
     pub search_score: Option<f64>,
     /// `$meta: "vectorSearchScore"`
     pub vector_score: Option<f64>,
+    /// `$meta: "searchSequenceToken"`: where the document stands among all that a search finds
+    pub sequence_token: Option<Box<str>>,
+    /// `$meta: "searchHighlights"`
+    pub highlights: Option<Box<Value>>,
 }
 
 /// Which of it the documents at a place of a pipeline have.
@@ -49,6 +53,8 @@ impl Metadata {
         index_key: None,
         search_score: None,
         vector_score: None,
+        sequence_token: None,
+        highlights: None,
     };
 
     pub fn is_none(&self) -> bool {
@@ -72,6 +78,8 @@ impl Metadata {
             "indexKey" => document(&self.index_key),
             "searchScore" => self.search_score.map(Value::from),
             "vectorSearchScore" => self.vector_score.map(Value::from),
+            "searchSequenceToken" => self.sequence_token.as_deref().map(Value::from),
+            "searchHighlights" => self.highlights.as_deref().cloned(),
             _ => None,
         }
     }
@@ -98,6 +106,12 @@ impl Metadata {
             }
             if let Some(score) = self.vector_score {
                 w.f64("vectorSearchScore", score);
+            }
+            if let Some(token) = &self.sequence_token {
+                w.str("searchSequenceToken", token);
+            }
+            if let Some(highlights) = &self.highlights {
+                w.val("searchHighlights", highlights.as_val());
             }
             out.extend_from_slice(w.finish().as_doc().as_bytes());
         }
@@ -127,6 +141,11 @@ impl Metadata {
             index_key: document("indexKey"),
             search_score: number("searchScore"),
             vector_score: number("vectorSearchScore"),
+            sequence_token: known
+                .get("searchSequenceToken")
+                .and_then(|v| v.as_str())
+                .map(Box::from),
+            highlights: (known.get("searchHighlights")).map(|v| Box::new(v.to_value())),
         }
     }
 }

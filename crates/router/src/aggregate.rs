@@ -21,6 +21,7 @@ use crate::{Failure, Outcome, change_stream, ddl, merge_into, search, views};
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
 use errors::{Code, err};
 use query::expr::ParseEnv;
+use query::pipeline::merged::Found;
 use query::pipeline::{ParseCtx, Pipeline};
 use std::sync::Arc;
 
@@ -537,7 +538,13 @@ fn split(
     let holds = command.collation(placement);
     let asked = asked(command.db, command.body, holds)?;
     let join = |name: &str, spec: Doc<'_>| small_side(router, command, &asked, name, spec);
-    let parts = Parts::of(&asked, stages, &join)?;
+    let mut parts = Parts::of(&asked, stages, &join)?;
+    if parts.asks_meta
+        && let Some(first) = stages.values().next()
+    {
+        let told = search::meta(router, command, placement, shards, first)?;
+        parts.know(Found::of(stages.values()), told.as_doc());
+    }
     let states = parts.states;
     let ended = in_parts(router, command, placement, ns, shards, parts, holds);
     match ended {

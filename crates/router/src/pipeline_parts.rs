@@ -31,7 +31,8 @@ use bson::{Doc, DocBuf, Val, Value, Writer, doc};
 use query::collation::Collation;
 use query::expr::ParseEnv;
 use query::metadata::asks_for;
-use query::pipeline::merged::Found;
+use query::pipeline::merged::{Found, TOKEN};
+use query::pipeline::search::Asks;
 use query::pipeline::{ParseCtx, Pipeline};
 use query::sort::SortPattern;
 
@@ -143,12 +144,13 @@ pub(crate) struct Parts {
     pub here: Vec<Value>,
     /// Shards give what they have found of a whole stage, and not documents.
     pub states: bool,
+    /// The stages for here read `$$SEARCH_META`, which the first of them is to know.
+    pub asks_meta: bool,
 }
 
 impl Parts {
     pub fn of(asked: &Asked<'_>, stages: Doc<'_>, join: &Join<'_>) -> Outcome<Parts> {
-        let first = stages.values().next();
-        let found = first.map_or(Found::default(), Found::by);
+        let found = Found::of(stages.values());
         // What was found keeps what is known of it only in the order in which it is written.
         let in_order = match found.any() {
             true => None,
@@ -198,7 +200,7 @@ impl Parts {
     /// The same without states of what is made of documents.
     pub fn of_documents(asked: &Asked<'_>, stages: Doc<'_>) -> Outcome<Parts> {
         let all: Vec<Val<'_>> = stages.values().collect();
-        let found = all.first().map_or(Found::default(), |s| Found::by(*s));
+        let found = Found::of(stages.values());
         let (on_shards, rest) = streamed(&all, found, &|_, _| Ok(None))?;
         let mut parts = Parts {
             on_shards,
@@ -244,7 +246,10 @@ impl Parts {
     /// The best documents of each shard, with their scores.
     fn searched(all: &[Val<'_>], found: Found) -> Outcome<Parts> {
         let nearest = nearest_wanted(all);
-        let matches = |s: &&Val<'_>| stage_of(**s).is_some_and(|s| s.0 == "$match");
+        let matches = |s: &&Val<'_>| {
+            // What all have found a shard does not know.
+            stage_of(**s).is_some_and(|s| s.0 == "$match") && !Asks::of([**s]).meta
+        };
         let many = match nearest {
             // A filter is for the nearest of all shards together.
             Some(_) => 1,
@@ -267,6 +272,7 @@ impl Parts {
             order: order_of(all, found)?,
             limit: nearest.into_iter().chain(wanted).min(),
             wrapped: true,
+            asks_meta: found.search && Asks::of(behind.iter().copied()).meta,
             here,
             ..Parts::default()
         })
@@ -290,6 +296,13 @@ impl Parts {
             wrapped: true,
             here,
             ..Parts::default()
+        }
+    }
+
+    /// Has the stages for here know what a search has found on all shards.
+    pub fn know(&mut self, found: Found, search_meta: Doc<'_>) {
+        if let Some(first) = self.here.first_mut() {
+            *first = found.merged_with(Some(search_meta)).into();
         }
     }
 
@@ -527,22 +540,20 @@ fn order_of(all: &[Val<'_>], found: Found) -> Outcome<Order> {
         return Ok(Order::None);
     }
     let spec = all.first().and_then(|s| stage_of(*s)?.1.as_doc());
+    if found.token {
+        let backwards = spec.and_then(|d| d.get("searchBefore")?.as_str()).is_some();
+        let mut by = Writer::new();
+        by.i32(&format!("m.{TOKEN}"), if backwards { -1 } else { 1 });
+        let by = by.finish();
+        return Ok(Order::By(SortPattern::parse_found(by.as_doc())?));
+    }
     let Some(sort) = spec.and_then(|d| d.get("sort")?.as_doc()) else {
         return Ok(Order::Score);
     };
-    let stored = spec.and_then(|d| d.get("returnStoredSource")?.as_bool());
     let mut wrapped = Writer::new();
     for e in sort {
         let given = e.val.as_doc();
         let by_score = given.is_some_and(|d| d.contains("$meta"));
-        if stored == Some(true) && !by_score {
-            // The field may be none of those that the shards give.
-            return Err(errors::err!(
-                CommandNotSupported,
-                "$search over several shards with returnStoredSource cannot sort by a field yet"
-            )
-            .into());
-        }
         let order = match given {
             Some(d) => d.get("order").and_then(Val::to_i64_exact),
             None => e.val.to_i64_exact(),

@@ -142,6 +142,21 @@ pub(crate) fn together(
     Ok((merged, replies))
 }
 
+/// What is known of all that a `$search` finds.
+pub(crate) fn meta(
+    router: &Router,
+    command: &Command<'_>,
+    placement: &Placement,
+    shards: &[Arc<str>],
+    stage: Val<'_>,
+) -> Outcome<DocBuf> {
+    let spec = stage_of(stage).and_then(|(_, spec)| spec.as_doc());
+    let asked = doc! {"$searchMeta": spec.unwrap_or(Doc::EMPTY).to_buf()};
+    let asked = asked.as_doc().as_val();
+    let (rows, _) = together(router, command, placement, shards, asked)?;
+    Ok(rows.into_iter().next().unwrap_or_default())
+}
+
 /// The facets of a specification, by name.
 fn facets(spec: Doc<'_>) -> Doc<'_> {
     let facets = spec

@@ -37,6 +37,9 @@ pub enum Analyzer {
 pub struct Token {
     pub text: String,
     pub position: usize,
+    /// Where it stands in the text, in bytes.
+    pub start: usize,
+    pub end: usize,
 }
 
 impl Analyzer {
@@ -55,13 +58,13 @@ impl Analyzer {
     /// The tokens of a text, in order. Costs time and memory in proportion to the text.
     pub fn tokens(self, text: &str) -> Vec<Token> {
         match self {
-            Analyzer::Standard => numbered(words(text).map(|w| lower(&w))),
+            Analyzer::Standard => numbered(words(text), lower),
             Analyzer::Simple => {
                 let words = text.split(|c: char| !c.is_alphabetic());
-                numbered(words.filter(|w| !w.is_empty()).map(lower))
+                numbered(placed(text, words.filter(|w| !w.is_empty())), lower)
             }
-            Analyzer::Whitespace => numbered(text.split_whitespace().map(str::to_string)),
-            Analyzer::Keyword => numbered(std::iter::once(text.to_string())),
+            Analyzer::Whitespace => numbered(placed(text, text.split_whitespace()), str::to_string),
+            Analyzer::Keyword => numbered(std::iter::once((0, text)), str::to_string),
             Analyzer::English => english(text),
         }
     }
@@ -75,8 +78,16 @@ impl Analyzer {
     }
 }
 
-fn numbered(words: impl Iterator<Item = String>) -> Vec<Token> {
-    let token = |(position, text)| Token { text, position };
+fn numbered<'a>(
+    words: impl Iterator<Item = (usize, &'a str)>,
+    written: impl Fn(&str) -> String,
+) -> Vec<Token> {
+    let token = |(position, (start, word)): (usize, (usize, &str))| Token {
+        text: written(word),
+        position,
+        start,
+        end: start + word.len(),
+    };
     words
         .enumerate()
         .map(token)
@@ -84,10 +95,19 @@ fn numbered(words: impl Iterator<Item = String>) -> Vec<Token> {
         .collect()
 }
 
-/// The words of a text by Unicode's rules, long ones in pieces.
-fn words(text: &str) -> impl Iterator<Item = String> + '_ {
-    text.unicode_words().flat_map(|word| {
-        let mut rest = word;
+/// Parts of a text with where they begin in it.
+fn placed<'a>(
+    text: &'a str,
+    parts: impl Iterator<Item = &'a str>,
+) -> impl Iterator<Item = (usize, &'a str)> {
+    let begin = text.as_ptr() as usize;
+    parts.map(move |part| ((part.as_ptr() as usize).saturating_sub(begin), part))
+}
+
+/// The words of a text by Unicode's rules, long ones in pieces, with where they begin.
+fn words(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    text.unicode_word_indices().flat_map(|(start, word)| {
+        let (mut at, mut rest) = (start, word);
         std::iter::from_fn(move || {
             if rest.is_empty() {
                 return None;
@@ -95,7 +115,9 @@ fn words(text: &str) -> impl Iterator<Item = String> + '_ {
             let end = rest.char_indices().nth(MOST_CHARACTERS);
             let (piece, behind) = rest.split_at(end.map_or(rest.len(), |(at, _)| at));
             rest = behind;
-            Some(piece.to_string())
+            let begin = at;
+            at += piece.len();
+            Some((begin, piece))
         })
     })
 }
@@ -110,14 +132,20 @@ pub fn lower(word: &str) -> String {
 fn english(text: &str) -> Vec<Token> {
     let stemmer = Stemmer::create(Algorithm::English);
     let mut out = Vec::new();
-    for (position, word) in words(text).enumerate() {
+    for (position, (start, word)) in words(text).enumerate() {
         let possessive = ["'s", "'S", "\u{2019}s", "\u{2019}S"];
         let bare = possessive.iter().find_map(|end| word.strip_suffix(end));
-        let word = lower(bare.unwrap_or(&word));
+        let end = start + word.len();
+        let word = lower(bare.unwrap_or(word));
         // A word that is left out leaves its place.
         if !ENGLISH_STOP_WORDS.contains(&word.as_str()) {
             let text = stemmer.stem(&word).into_owned();
-            out.push(Token { text, position });
+            out.push(Token {
+                text,
+                position,
+                start,
+                end,
+            });
         }
     }
     out

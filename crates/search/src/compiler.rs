@@ -85,6 +85,7 @@ impl Compiler<'_, '_> {
                 values,
                 finite,
             } => self.values(paths, values, *finite),
+            Operator::Span(spans) => self.span(spans),
             Operator::Exists { path } => self.exists(path),
             Operator::Range { paths, bounds } => self.range(paths, bounds),
             Operator::Near {
@@ -190,13 +191,13 @@ impl Compiler<'_, '_> {
         Ok(any_of(alternatives))
     }
 
-    fn term(&self, path: u32, word: &str) -> Term {
+    pub(crate) fn term(&self, path: u32, word: &str) -> Term {
         let text = format!("{}{word}", word_prefix(path));
         Term::from_field_text(self.snapshot.fields.words, &text)
     }
 
     /// How many documents have a term, and of how many with the path.
-    fn idf(&self, path: u32, term: &Term) -> Result<f32> {
+    pub(crate) fn idf(&self, path: u32, term: &Term) -> Result<f32> {
         let with_term = self.snapshot.searcher.doc_freq(term).or_problem()?;
         Ok(idf(self.snapshot.length_sum(path)?.documents, with_term))
     }

@@ -7,7 +7,7 @@
 //! Source: MongoDB's manual, "Define Field Mappings" and "How to Index Fields for Vector Search".
 
 use crate::analysis::Analyzer;
-use crate::problem::{of_library, wrong_definition};
+use crate::problem::{of_library, wrong, wrong_definition};
 use crate::vector_definition::VectorField;
 use bson::{Doc, DocBuf, Writer};
 use errors::Result;
@@ -145,6 +145,17 @@ impl Definition {
         (found, found.is_none() && dynamic)
     }
 
+    /// The projection of what an index has stored; `None`: it has all.
+    pub(crate) fn given(&self, name: &str) -> Result<Option<DocBuf>> {
+        match &self.stored {
+            StoredSource::None => Err(wrong(format!(
+                "\"returnStoredSource\" needs an index with \"storedSource\": {name}"
+            ))),
+            StoredSource::All => Ok(None),
+            StoredSource::Some(projection) => Ok(Some(projection.clone())),
+        }
+    }
+
     /// The analyzers of a path, or of one of its alternatives; `None`: it holds no analyzed strings.
     pub fn analyzers(&self, path: &str, multi: Option<&str>) -> Option<StringType> {
         let (types, dynamic) = self.at(path);
@@ -235,7 +246,7 @@ fn search(d: Doc<'_>) -> Result<Definition> {
 }
 
 /// `true`, `false`, `{include: [path, …]}` or `{exclude: [path, …]}`.
-fn stored_source(d: Doc<'_>) -> Result<StoredSource> {
+pub(crate) fn stored_source(d: Doc<'_>) -> Result<StoredSource> {
     let Some(v) = d.get("storedSource").filter(|v| !v.is_nullish()) else {
         return Ok(StoredSource::None);
     };

@@ -6,8 +6,9 @@
 use crate::compiler::Compiler;
 use crate::definition::OrProblem;
 use crate::files::Snapshot;
-use crate::hits::{Hit, Hits, MOST_FOUND, keep};
+use crate::hits::{Hit, Hits, MOST_FOUND, keep, key_of};
 use crate::operator::Clause;
+use crate::page::score_order;
 use crate::room::Room;
 use crate::search::{Count, Search};
 use errors::Result;
@@ -15,6 +16,9 @@ use errors::operation::step;
 use std::collections::BinaryHeap;
 use tantivy::query::{AllQuery, EnableScoring};
 use tantivy::{BitSet, DocAddress, DocId, DocSet, SegmentReader, TERMINATED};
+
+/// What a document takes while those of its score are put in order, about.
+const TIE_BYTES: usize = 96;
 
 impl Search {
     /// Finds the best `limit` documents, or all; `None` of `limit` wants all.
@@ -34,6 +38,8 @@ impl Search {
         };
         let scoring = EnableScoring::enabled_from_searcher(&snapshot.searcher);
         let weight = query.weight(scoring).or_problem()?;
+        // What another page shows is known when all are there.
+        let limit = limit.filter(|_| !self.pages.is_bounded());
         let most = limit.unwrap_or(MOST_FOUND);
         let (mut best, mut count) = (BinaryHeap::new(), 0);
         for (segment, reader) in (0u32..).zip(snapshot.searcher.segment_readers()) {
@@ -58,7 +64,67 @@ impl Search {
                 doc = scorer.advance();
             }
         }
-        Ok(Hits::of(snapshot, best, count))
+        let mut hits = Hits::of(snapshot, best, count);
+        hits.weight = Some(weight).filter(|_| self.details);
+        Ok(hits)
+    }
+
+    /// The documents of the page that is wanted, at most `limit`, in the order of their tokens. `tie`: the part of a
+    /// document's key that is its own on every server.
+    pub fn page(
+        &self,
+        snapshot: Snapshot,
+        tie: fn(&[u8]) -> &[u8],
+        limit: Option<usize>,
+        room: &mut Room<'_>,
+    ) -> Result<Hits> {
+        let all = self.find(snapshot.clone(), None, room)?;
+        let (count, weight, mut left) = (all.count, all.weight, all.found.as_slice());
+        let mut page = Vec::new();
+        let mut same = Vec::new();
+        while !left.is_empty() && limit.is_none_or(|most| page.len() < most) {
+            step()?;
+            // In reverse order the worst come first.
+            let group = match self.pages.is_backwards() {
+                false => {
+                    let of = |hit: &Hit| left.first().is_some_and(|f| f.score == hit.score);
+                    let n = left.iter().take_while(|hit| of(hit)).count();
+                    let (group, rest) = left.split_at(n.max(1));
+                    left = rest;
+                    group
+                }
+                true => {
+                    let of = |hit: &Hit| left.last().is_some_and(|l| l.score == hit.score);
+                    let n = left.iter().rev().take_while(|hit| of(hit)).count();
+                    let (rest, group) = left.split_at(left.len() - n.max(1));
+                    left = rest;
+                    group
+                }
+            };
+            let order = group.first().map_or([0; 4], |hit| score_order(hit.score));
+            if !self.pages.may_admit(&order) {
+                continue;
+            }
+            same.clear();
+            for hit in group {
+                step()?;
+                let key = key_of(&snapshot, hit.at)?;
+                let token = self.pages.token(&order, tie(&key));
+                if self.pages.admits(&token) {
+                    same.push((token, *hit));
+                }
+            }
+            room.take(same.len() * TIE_BYTES)?;
+            same.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+            if self.pages.is_backwards() {
+                same.reverse();
+            }
+            let wanted = limit.map_or(same.len(), |most| most - page.len());
+            page.extend(same.iter().take(wanted).map(|(_, hit)| *hit));
+        }
+        let mut hits = Hits::in_order(snapshot, page, count);
+        hits.weight = weight;
+        Ok(hits)
     }
 
     /// What is known of all results: `{count, facet}`. `shown`: whether the document under a key counts.

@@ -1,11 +1,14 @@
 //! What a search has found: the best hits, and the keys of their documents.
 
 use crate::definition::OrProblem;
+use crate::explained::explained;
 use crate::files::{Snapshot, damaged};
 use crate::problem::wrong;
+use bson::DocBuf;
 use errors::Result;
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
+use tantivy::query::Weight;
 use tantivy::schema::Value as _;
 use tantivy::{DocAddress, TantivyDocument};
 
@@ -18,16 +21,20 @@ pub struct Found {
     /// The key that it was put under.
     pub key: Vec<u8>,
     pub score: f32,
+    /// `{value, description, details}`, where that is asked for.
+    pub details: Option<Box<DocBuf>>,
 }
 
 /// What a search has found, from the best on.
 pub struct Hits {
     snapshot: Snapshot,
-    found: std::vec::IntoIter<Hit>,
+    pub(crate) found: std::vec::IntoIter<Hit>,
     /// How many there are in all.
     pub count: u64,
     /// How many vectors were compared.
     pub compared: usize,
+    /// What tells how scores came about, where that is asked for.
+    pub(crate) weight: Option<Box<dyn Weight>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -61,9 +68,18 @@ impl Hits {
         let Some(hit) = self.found.next() else {
             return Ok(None);
         };
+        let details = match &self.weight {
+            Some(weight) => Some(Box::new(explained(
+                &self.snapshot,
+                weight.as_ref(),
+                hit.at,
+            )?)),
+            None => None,
+        };
         Ok(Some(Found {
             key: key_of(&self.snapshot, hit.at)?,
             score: hit.score,
+            details,
         }))
     }
 }
@@ -79,10 +95,15 @@ pub(crate) fn key_of(snapshot: &Snapshot, at: DocAddress) -> Result<Vec<u8>> {
 impl Hits {
     /// Of a heap of the best; `count`: how many there were in all.
     pub(crate) fn of(snapshot: Snapshot, best: BinaryHeap<Hit>, count: u64) -> Hits {
+        Hits::in_order(snapshot, best.into_sorted_vec(), count)
+    }
+
+    pub(crate) fn in_order(snapshot: Snapshot, found: Vec<Hit>, count: u64) -> Hits {
         Hits {
-            found: best.into_sorted_vec().into_iter(),
+            found: found.into_iter(),
             count,
             compared: 0,
+            weight: None,
             snapshot,
         }
     }

@@ -14,6 +14,7 @@ mod compiler;
 mod definition;
 mod directory;
 mod edits;
+mod explained;
 mod facet;
 mod field_graph;
 mod fields;
@@ -21,10 +22,12 @@ mod files;
 mod filter;
 mod find;
 mod graph;
+mod highlight;
 mod hits;
 mod near;
 mod nested;
 mod operator;
+mod page;
 mod paths;
 mod pattern;
 mod phrase;
@@ -36,6 +39,7 @@ mod score;
 mod search;
 mod set;
 mod slots;
+mod span;
 mod terms;
 mod text_operators;
 mod value_operators;
@@ -46,7 +50,9 @@ mod vector_definition;
 pub use definition::{Definition, Kind, StoredSource};
 pub use field_graph::Grown;
 pub use files::{IndexWriter, Position, SearchIndex, Snapshot, WRITER_BYTES};
+pub use highlight::Highlighter;
 pub use hits::{Found, Hits};
+pub use page::{Pages, Token, score_order};
 pub use room::Room;
 pub use search::Search;
 pub use vector::VectorSearch;
@@ -58,5 +64,7 @@ pub fn checksum(bytes: &[u8]) -> u32 {
 
 #[cfg(test)]
 mod near_tests;
+#[cfg(test)]
+mod shown_tests;
 #[cfg(test)]
 mod tests;

@@ -7,6 +7,7 @@ pub(crate) use crate::paths::PathSpec;
 use crate::paths::paths;
 use crate::places::{self, Place};
 use crate::problem::wrong;
+use crate::span::{Spans, Words};
 use crate::text_operators::{autocomplete, more_like_this, text};
 use crate::value_operators::{near, range, value, values};
 use bson::{Val, Value};
@@ -75,6 +76,7 @@ pub(crate) enum Operator {
         values: Vec<Value>,
         finite: bool,
     },
+    Span(Spans<Words>),
     Exists {
         path: String,
     },
@@ -200,6 +202,7 @@ fn operator(name: &str, f: &Fields<'_>, depth: usize) -> Result<Operator> {
         "geoWithin" => places::geo_within(f)?,
         "geoShape" => places::geo_shape(f)?,
         "queryString" => crate::query_string::parse(f)?,
+        "span" => Operator::Span(crate::span::parse(f, 0)?),
         other => return Err(wrong(format!("\"{other}\" is not supported yet"))),
     })
 }

@@ -64,7 +64,7 @@ impl Compiler<'_, '_> {
 }
 
 /// A pattern of regular expressions over a whole term.
-fn whole_regex(pattern: &str) -> Result<regex::Regex> {
+pub(crate) fn whole_regex(pattern: &str) -> Result<regex::Regex> {
     let whole = regex::RegexBuilder::new(&format!("^(?:{pattern})$"))
         .dot_matches_new_line(true)
         .size_limit(1 << 20)
@@ -82,7 +82,7 @@ pub(crate) fn glob(pattern: &str, name: &str) -> bool {
 }
 
 /// The same for a term, where `?` is any one character and `\` takes what follows as it is.
-fn wildcard(pattern: &str, word: &str) -> bool {
+pub(crate) fn wildcard(pattern: &str, word: &str) -> bool {
     matches_pattern(pattern, word, true)
 }
 

@@ -3,7 +3,7 @@
 //! Source: Lucene's `ExactPhraseMatcher` and `SloppyPhraseMatcher`: a document counts each place where the phrase is,
 //! less the further its words lie apart.
 
-use crate::score::{Bm25, SegmentBm25, not_explained};
+use crate::score::{Bm25, SegmentBm25, not_explained, word_of};
 use std::sync::Arc;
 use tantivy::postings::{Postings, SegmentPostings};
 use tantivy::query::{EmptyScorer, EnableScoring, Explanation, Query, Scorer, Weight};
@@ -24,14 +24,19 @@ impl Query for PhraseQuery {
     }
 }
 
-impl Weight for PhraseQuery {
-    fn scorer(&self, reader: &SegmentReader, boost: Score) -> tantivy::Result<Box<dyn Scorer>> {
+impl PhraseQuery {
+    /// `None`: a word is in no document of the segment.
+    fn matches(
+        &self,
+        reader: &SegmentReader,
+        boost: Score,
+    ) -> tantivy::Result<Option<PhraseScorer>> {
         let mut words = Vec::new();
         for (term, place) in &self.terms {
             let inverted = reader.inverted_index(term.field())?;
             let option = IndexRecordOption::WithFreqsAndPositions;
             let Some(postings) = inverted.read_postings(term, option)? else {
-                return Ok(Box::new(EmptyScorer));
+                return Ok(None);
             };
             words.push(Word {
                 postings,
@@ -52,11 +57,28 @@ impl Weight for PhraseQuery {
             .first()
             .map_or(TERMINATED, |w| w.postings.doc());
         scorer.settle(first);
-        Ok(Box::new(scorer))
+        Ok(Some(scorer))
+    }
+}
+
+impl Weight for PhraseQuery {
+    fn scorer(&self, reader: &SegmentReader, boost: Score) -> tantivy::Result<Box<dyn Scorer>> {
+        Ok(match self.matches(reader, boost)? {
+            Some(scorer) => Box::new(scorer),
+            None => Box::new(EmptyScorer),
+        })
     }
 
-    fn explain(&self, _: &SegmentReader, _: DocId) -> tantivy::Result<Explanation> {
-        Err(not_explained())
+    fn explain(&self, reader: &SegmentReader, doc: DocId) -> tantivy::Result<Explanation> {
+        let Some(mut scorer) = self.matches(reader, 1.0)? else {
+            return Err(not_explained());
+        };
+        if scorer.doc() > doc || scorer.seek(doc) != doc {
+            return Err(not_explained());
+        }
+        let words: Vec<String> = self.terms.iter().map(|(t, _)| word_of(t)).collect();
+        let words = format!("\"{}\"", words.join(" "));
+        self.bm25.explain(reader, (doc, scorer.frequency), &words)
     }
 }
 

@@ -45,6 +45,8 @@ pub(crate) struct Bm25 {
     pub weight: f32,
     average: f32,
     path: u32,
+    /// The path's name.
+    name: Arc<str>,
 }
 
 impl Bm25 {
@@ -56,7 +58,42 @@ impl Bm25 {
             weight: idf,
             average: average.max(f32::MIN_POSITIVE),
             path,
+            name: snapshot.paths.name(path).into(),
         })
+    }
+
+    /// Why a document has its score for what it holds so often.
+    pub fn explain(
+        &self,
+        reader: &SegmentReader,
+        (doc, frequency): (DocId, f32),
+        what: &str,
+    ) -> tantivy::Result<Explanation> {
+        let here = self.in_segment(reader, 1.0)?;
+        let (score, length) = (here.score(doc, frequency), here.length(doc));
+        let text = format!(
+            "$type:string/{}:{what} [BM25Similarity], result of:",
+            self.name
+        );
+        let mut told = Explanation::new_with_string(text, score);
+        let text = format!("score(freq={frequency:.1}), computed as boost * idf * tf from:");
+        let mut product = Explanation::new_with_string(text, score);
+        let idf = "idf, computed as log(1 + (N - n + 0.5) / (n + 0.5))";
+        product.add_detail(Explanation::new(idf, self.weight));
+        let tf = "tf, computed as freq / (freq + k1 * (1 - b + b * dl / avgdl)) from:";
+        let mut tf = Explanation::new(tf, score / self.weight.max(f32::MIN_POSITIVE));
+        for (what, value) in [
+            ("freq, occurrences of term within document", frequency),
+            ("k1, term saturation parameter", K1),
+            ("b, length normalization parameter", B),
+            ("dl, length of field", length),
+            ("avgdl, average length of field", self.average),
+        ] {
+            tf.add_detail(Explanation::new(what, value));
+        }
+        product.add_detail(tf);
+        told.add_detail(product);
+        Ok(told)
     }
 
     pub fn in_segment(&self, reader: &SegmentReader, boost: Score) -> tantivy::Result<SegmentBm25> {
@@ -77,13 +114,18 @@ pub(crate) struct SegmentBm25 {
 }
 
 impl SegmentBm25 {
-    pub fn score(&self, doc: DocId, frequency: f32) -> Score {
+    /// How long the path's texts are, as scores take it.
+    fn length(&self, doc: DocId) -> f32 {
         let length = self
             .lengths
             .as_ref()
             .and_then(|l| l.first(doc))
             .unwrap_or(1);
-        let length = rounded(u32::try_from(length).unwrap_or(u32::MAX)) as f32;
+        rounded(u32::try_from(length).unwrap_or(u32::MAX)) as f32
+    }
+
+    pub fn score(&self, doc: DocId, frequency: f32) -> Score {
+        let length = self.length(doc);
         let inverse = 1.0 / (K1 * ((1.0 - B) + B * length / self.average));
         self.weight - self.weight / (1.0 + frequency * inverse)
     }
@@ -113,9 +155,27 @@ impl Weight for WordQuery {
         Ok(Box::new(WordScorer { postings, bm25 }))
     }
 
-    fn explain(&self, _: &SegmentReader, _: DocId) -> tantivy::Result<Explanation> {
-        Err(not_explained())
+    fn explain(&self, reader: &SegmentReader, doc: DocId) -> tantivy::Result<Explanation> {
+        let inverted = reader.inverted_index(self.term.field())?;
+        let postings = inverted.read_postings(&self.term, IndexRecordOption::WithFreqs)?;
+        let Some(mut postings) = postings.filter(|p| p.doc() <= doc) else {
+            return Err(not_explained());
+        };
+        if postings.seek(doc) != doc {
+            return Err(not_explained());
+        }
+        let frequency = postings.term_freq() as f32;
+        let word = word_of(&self.term);
+        self.bm25.explain(reader, (doc, frequency), &word)
     }
+}
+
+/// The word of a term, without its path.
+pub(crate) fn word_of(term: &Term) -> String {
+    let bytes = term.serialized_value_bytes();
+    let text = String::from_utf8_lossy(bytes);
+    let word = text.split_once('\u{1}').map_or("", |(_, word)| word);
+    word.to_string()
 }
 
 pub(crate) fn not_explained() -> TantivyError {

@@ -2,10 +2,12 @@
 //!
 //! Source: MongoDB's manual, "$search" and "$searchMeta".
 
-use crate::definition::{Definition, Kind, StoredSource};
+use crate::definition::{Definition, Kind};
 use crate::facet::Facet;
 use crate::fields::Fields;
+use crate::highlight::Highlight;
 use crate::operator::{Clause, OPERATORS, only_clause};
+use crate::page::Pages;
 use crate::problem::wrong;
 use bson::{Doc, DocBuf, Val};
 use errors::Result;
@@ -31,6 +33,10 @@ pub struct Search {
     pub sort: Option<DocBuf>,
     /// Documents are given as the index has stored them.
     stored: bool,
+    pub pages: Pages,
+    pub(crate) highlight: Option<Highlight>,
+    /// How scores came about is told.
+    pub details: bool,
 }
 
 impl Search {
@@ -73,15 +79,17 @@ impl Search {
             }
         }
         f.doc("tracking")?;
-        f.doc("highlight")?;
-        for option in ["highlight", "searchAfter", "searchBefore"] {
-            if f.get(option).is_some() && !meta {
-                return Err(wrong(format!("\"{option}\" is not supported yet")));
+        // They say which documents are shown, and of what: none here.
+        let (highlight, pages) = match meta {
+            false => (Highlight::parse(&f)?, Pages::parse(&f, sort.as_ref())?),
+            true => {
+                f.doc("highlight")?;
+                f.raw("searchAfter");
+                f.raw("searchBefore");
+                (None, Pages::default())
             }
-        }
-        if !meta && f.get("scoreDetails").and_then(|v| v.as_bool()) == Some(true) {
-            return Err(wrong("\"scoreDetails\" is not supported yet"));
-        }
+        };
+        let details = f.get("scoreDetails").and_then(|v| v.as_bool());
         let (clause, facets) = match f.doc("facet")? {
             Some(collector) => faceted(&f, &collector)?,
             None => (Some(only_clause(&f, 0)?), Vec::new()),
@@ -94,6 +102,9 @@ impl Search {
             count,
             sort,
             stored,
+            pages,
+            highlight,
+            details: details == Some(true),
         })
     }
 
@@ -102,14 +113,7 @@ impl Search {
         if !self.stored {
             return Ok(None);
         }
-        match &definition.stored {
-            StoredSource::None => Err(wrong(format!(
-                "\"returnStoredSource\" needs an index with \"storedSource\": {}",
-                self.index
-            ))),
-            StoredSource::All => Ok(None),
-            StoredSource::Some(projection) => Ok(Some(projection.clone())),
-        }
+        definition.given(&self.index)
     }
 
     /// Refuses what cannot be asked of an index of that kind.

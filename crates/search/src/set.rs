@@ -156,6 +156,13 @@ impl ScoredQuery {
     }
 }
 
+fn looked_up(mut scorer: Box<dyn Scorer>, doc: DocId) -> tantivy::Result<Explanation> {
+    if scorer.doc() > doc || scorer.seek(doc) != doc {
+        return Err(not_explained());
+    }
+    Ok(Explanation::new("looked up beforehand", scorer.score()))
+}
+
 impl Query for SetQuery {
     fn weight(&self, _: EnableScoring<'_>) -> tantivy::Result<Box<dyn Weight>> {
         Ok(Box::new(self.clone()))
@@ -173,8 +180,8 @@ impl Weight for SetQuery {
         }
     }
 
-    fn explain(&self, _: &SegmentReader, _: DocId) -> tantivy::Result<Explanation> {
-        Err(not_explained())
+    fn explain(&self, reader: &SegmentReader, doc: DocId) -> tantivy::Result<Explanation> {
+        looked_up(self.scorer(reader, 1.0)?, doc)
     }
 }
 
@@ -196,8 +203,8 @@ impl Weight for ScoredQuery {
         }
     }
 
-    fn explain(&self, _: &SegmentReader, _: DocId) -> tantivy::Result<Explanation> {
-        Err(not_explained())
+    fn explain(&self, reader: &SegmentReader, doc: DocId) -> tantivy::Result<Explanation> {
+        looked_up(self.scorer(reader, 1.0)?, doc)
     }
 }
 

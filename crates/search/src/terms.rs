@@ -63,6 +63,12 @@ impl Paths {
         &self.names
     }
 
+    /// The name of a path.
+    pub fn name(&self, path: u32) -> &str {
+        let name = self.names.get(path as usize).map_or("", |n| n.as_str());
+        name.split(PART).next().unwrap_or("")
+    }
+
     /// The number of a path that some document had.
     pub fn get(&self, name: &str) -> Option<u32> {
         self.by_name.get(name).copied()

@@ -33,7 +33,11 @@ pub(crate) fn values(f: &Fields<'_>) -> Result<Operator> {
             let mut out = Vec::new();
             for (i, v) in list.values().enumerate() {
                 step()?;
-                out.push(value(f, &format!("value[{i}]"), Some(v))?);
+                let name = format!("value[{i}]");
+                if v.is_nullish() {
+                    return Err(wrong(format!("\"{}\" cannot be null", f.name(&name))));
+                }
+                out.push(value(f, &name, Some(v))?);
             }
             out
         }
@@ -106,6 +110,14 @@ pub(crate) fn range(f: &Fields<'_>) -> Result<Operator> {
             f.at
         )));
     }
+    if let (Some(((_, a), false)), Some(((_, b), false))) = (&low, &high)
+        && a == b
+    {
+        return Err(wrong(format!(
+            "nothing is between the bounds of \"{}\"",
+            f.at
+        )));
+    }
     Ok(Operator::Range {
         paths,
         bounds: Bounds {
@@ -139,8 +151,7 @@ pub(crate) fn near(f: &Fields<'_>) -> Result<Operator> {
     let Some(pivot) = pivot else {
         return Err(wrong(format!("\"{}\" must be a number", f.name("pivot"))));
     };
-    let finite = at.is_none_or(|(_, at)| at.is_finite());
-    if !(pivot > 0.0 && pivot.is_finite() && finite) {
+    if !(pivot > 0.0 && pivot.is_finite()) {
         return Err(wrong(format!(
             "\"{}\" must be positive and finite",
             f.name("pivot")

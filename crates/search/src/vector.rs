@@ -14,7 +14,7 @@ use crate::problem::wrong;
 use crate::room::Room;
 use crate::slots::SlotReader;
 use crate::vector_definition::{Similarity, VectorField};
-use bson::{Doc, Val};
+use bson::{Doc, DocBuf, Val};
 use errors::operation::steps;
 use errors::{Code, Result};
 use std::collections::BinaryHeap;
@@ -98,6 +98,8 @@ pub struct VectorSearch {
     /// What is asked of a document whose elements have the vectors.
     parents: Option<Clause>,
     score_mode: Option<ScoreMode>,
+    /// Documents are given as the index has stored them.
+    stored: bool,
     /// It asks for what only an explanation tells (`explainOptions`).
     traces: bool,
 }
@@ -123,9 +125,7 @@ impl VectorSearch {
         };
         let score_mode = f.doc("nestedOptions")?.map(score_mode).transpose()?;
         let traces = f.doc("explainOptions")?.map(check_trace).transpose()?;
-        if f.flag("returnStoredSource")? == Some(true) {
-            return Err(wrong("\"returnStoredSource\" is not supported yet"));
-        }
+        let stored = f.flag("returnStoredSource")? == Some(true);
         let filter = match stage.get("filter") {
             None => None,
             Some(v) => match v.as_doc() {
@@ -144,8 +144,17 @@ impl VectorSearch {
             filter,
             parents,
             score_mode,
+            stored,
             traces: traces.is_some(),
         })
+    }
+
+    /// The projection of what the index has stored, where that is asked for.
+    pub fn stored(&self, definition: &Definition) -> Result<Option<DocBuf>> {
+        match self.stored {
+            true => definition.given(&self.index),
+            false => Ok(None),
+        }
     }
 
     /// The filter over what an index has as documents.

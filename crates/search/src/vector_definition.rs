@@ -3,7 +3,7 @@
 //! Source: MongoDB's manual, "How to Index Fields for Vector Search".
 
 use crate::analysis::Analyzer;
-use crate::definition::{Definition, Kind, MOST_DEPTH, Mapping, StoredSource, StringType, string};
+use crate::definition::{Definition, Kind, MOST_DEPTH, Mapping, StringType, stored_source, string};
 use crate::nested::of_parent;
 use crate::problem::wrong_definition;
 use bson::{Doc, Val};
@@ -53,11 +53,11 @@ pub(crate) fn parse(d: Doc<'_>) -> Result<Definition> {
     };
     if let Some(v) = d.get("storedSource")
         && v.as_bool() != Some(false)
+        && v.as_doc().is_none()
     {
-        return Err(wrong_definition(match v.as_bool() {
-            Some(_) => "\"storedSource\" must be a document or false",
-            None => "\"storedSource\" is not supported yet",
-        }));
+        return Err(wrong_definition(
+            "\"storedSource\" must be a document or false",
+        ));
     }
     let nested_root = string(d, "nestedRoot")?.map(str::to_string);
     let mut out = Definition {
@@ -69,7 +69,7 @@ pub(crate) fn parse(d: Doc<'_>) -> Result<Definition> {
         },
         vectors: Vec::new(),
         nested_root,
-        stored: StoredSource::None,
+        stored: stored_source(d)?,
     };
     for v in fields.values() {
         errors::operation::step()?;

@@ -19,7 +19,7 @@ use catalog::numbers::ID_INDEX;
 use catalog::{Collection, NewIndex};
 use errors::{Result, bail};
 use planner::{Access, DistinctRequest, Hint, Plan};
-use query::expr::Vars;
+use query::expr::{SearchMeta, Vars};
 use query::metadata::Metadata;
 use query::path::FieldPath;
 use query::pipeline::{
@@ -516,12 +516,17 @@ impl PipelineHost for Outside<'_, '_> {
         Ok(pipeline::nested(source, NESTING_STAGES))
     }
 
-    fn search(&mut self, stage: &SearchStage, limit: Option<u64>) -> Result<Box<dyn Source>> {
+    fn search(
+        &mut self,
+        stage: &SearchStage,
+        limit: Option<u64>,
+        known: Option<&SearchMeta>,
+    ) -> Result<Box<dyn Source>> {
         if let Some(elsewhere) = &self.request.elsewhere {
-            return elsewhere.search(stage, limit);
+            return elsewhere.search(stage, limit, known);
         }
         let (causal, vars) = (self.request.causal, self.request.vars.clone());
-        crate::search::found(self.ctx, stage, limit, causal, &vars)
+        crate::search::found(self.ctx, stage, limit, causal, &vars, known)
     }
 
     fn foreign(&mut self, ns: &Namespace, path: &FieldPath) -> Option<Foreign> {

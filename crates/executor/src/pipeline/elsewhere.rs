@@ -6,7 +6,7 @@
 
 use bson::{Doc, DocBuf, Writer};
 use errors::{Fallible, Result};
-use query::expr::Vars;
+use query::expr::{SearchMeta, Vars};
 use query::metadata::Metadata;
 use query::path::FieldPath;
 use query::pipeline::merged::going_on;
@@ -103,11 +103,17 @@ impl ReadElsewhere {
         &self,
         stage: &SearchStage,
         limit: Option<u64>,
+        known: Option<&SearchMeta>,
     ) -> Result<Box<dyn Source>> {
         let (there, found) = stage.elsewhere(limit);
         let mut w = Writer::new();
         self.write_options(&mut w);
         let options = w.finish();
+        if let Some(known) = known {
+            let (asked, options) = ([stage.meta_elsewhere()], options.as_doc());
+            let mut told = self.collections.aggregate(&stage.ns, &asked, options)?;
+            let _ = known.set(told.next()?.unwrap_or_default());
+        }
         let rows = self
             .collections
             .aggregate(&stage.ns, &there, options.as_doc())?;

@@ -7,28 +7,33 @@ use super::follower::Follower;
 use crate::engine::Engine;
 use crate::op::OpCtx;
 use crate::pinned_snapshot::PinnedSnapshot;
-use ::search::{Hits, Room, Search, VectorSearch};
+use ::search::{
+    Found, Highlighter, Hits, Pages, Room, Search, Snapshot, Token, VectorSearch, score_order,
+};
 use bson::{Doc, DocBuf, doc};
 use catalog::Collection;
+use catalog::keyspace::PREFIX;
 use errors::{Code, Result, bail, err};
-use query::expr::{ParseEnv, Vars};
+use query::expr::{ParseEnv, SearchMeta, Vars};
 use query::filter::Filter;
 use query::metadata::Metadata;
 use query::pipeline::{
     self, IdleVisitor, Namespace, ParseCtx, Pipeline, PipelineHost, SearchKind, SearchStage, Share,
     Source, search,
 };
+use query::sort::SortPattern;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// What a search finds, at most `limit` documents. `causal`: the client wants to see what it has
-/// seen elsewhere.
+/// seen elsewhere. `known`: where what is known of all results goes, if it is asked for.
 pub(crate) fn found(
     ctx: &mut OpCtx<'_>,
     stage: &SearchStage,
     limit: Option<u64>,
     causal: bool,
     vars: &Arc<Vars>,
+    known: Option<&SearchMeta>,
 ) -> Result<Box<dyn Source>> {
     ctx.need_worker()?;
     if ctx.transaction.is_some() {
@@ -45,7 +50,7 @@ pub(crate) fn found(
         return Ok(pipeline::over_docs(Vec::new()));
     };
     if stage.kind == SearchKind::Vector {
-        return nearest(ctx, stage, &coll, causal, |rows| match &view {
+        return nearest(ctx, stage, &coll, (causal, vars), |rows| match &view {
             Some(v) => v.pipeline.attach(0, rows, vars),
             None => rows,
         });
@@ -53,10 +58,7 @@ pub(crate) fn found(
     let search = Search::parse(stage.spec.as_doc(), stage.kind == SearchKind::Meta)?;
     let engine = ctx.engine.clone();
     let Some(opened) = engine.search.to_search(ctx, &coll, &search.index)? else {
-        return Ok(pipeline::over_docs(match stage.kind {
-            SearchKind::Meta => vec![doc! { "count": doc! { "total": 0i64 } }],
-            _ => Vec::new(),
-        }));
+        return Ok(nothing(stage.kind, known));
     };
     let (open, index) = (opened.index, opened.follower);
     search.check_kind(index.spec.kind)?;
@@ -67,26 +69,29 @@ pub(crate) fn found(
     let shown = Shown::of(stage)?;
     let reader = Reader::of(ctx);
     let projection = search.stored(open.definition())?;
-    if stage.kind == SearchKind::Meta {
-        let meta = within(ctx, &index, &mut held, |room| match shown {
-            None => search.meta(open.snapshot(), room, None),
-            Some(shown) => {
-                let mut is_shown = |key: &[u8]| {
-                    let record = reader.record(key)?;
-                    Ok(record.is_some_and(|r| shown.has(r.as_doc())))
-                };
-                search.meta(open.snapshot(), room, Some(&mut is_shown))
-            }
+    let snapshot = open.snapshot();
+    if stage.kind == SearchKind::Meta || known.is_some() {
+        let meta = within(ctx, &index, &mut held, |room| {
+            of_all(&search, snapshot.clone(), (&reader, shown.as_ref()), room)
         })?;
-        return Ok(pipeline::over_docs(vec![meta]));
+        if let Some(known) = known {
+            let _ = known.set(meta.clone());
+        }
+        if stage.kind == SearchKind::Meta {
+            return Ok(pipeline::over_docs(vec![meta]));
+        }
     }
     // A view's own stages, and another order, may want more of them.
     let plain = search.sort.is_none() && view.is_none() && shown.is_none();
     let bounded = limit.filter(|_| plain);
     let most = bounded.map(|n| usize::try_from(n).unwrap_or(usize::MAX));
-    let hits = within(ctx, &index, &mut held, |room| {
-        search.find(open.snapshot(), most, room)
+    let paging = Paging::of(&search, stage)?;
+    let hits = within(ctx, &index, &mut held, |room| match &paging {
+        Some(p) if p.sort.is_none() => search.page(snapshot, tie, most, room),
+        _ => search.find(snapshot, most, room),
     })?;
+    let by_token = paging.is_some();
+    let highlighter = search.highlighter(open.definition());
     let rows: Box<dyn Source> = Box::new(Rows {
         reader,
         index,
@@ -95,11 +100,15 @@ pub(crate) fn found(
         hits,
         held,
         by_vector: false,
+        paging,
+        highlighter: highlighter.filter(|_| stage.asks.highlights),
         current: DocBuf::new(),
         meta: Metadata::default(),
     });
+    let most = limit.filter(|_| view.is_none());
     let rows = match &search.sort {
-        Some(by) => search::sorted(rows, by.as_doc(), limit.filter(|_| view.is_none()))?,
+        Some(_) if by_token => search::by_token(rows, search.pages.is_backwards(), most),
+        Some(by) => search::sorted(rows, by.as_doc(), most)?,
         None => rows,
     };
     let rows = match projection {
@@ -110,6 +119,35 @@ pub(crate) fn found(
         Some(v) => v.pipeline.attach(0, rows, vars),
         None => rows,
     })
+}
+
+/// What is found where there is no index.
+fn nothing(kind: SearchKind, known: Option<&SearchMeta>) -> Box<dyn Source> {
+    let meta = doc! { "count": doc! { "total": 0i64 } };
+    if let Some(known) = known {
+        let _ = known.set(meta.clone());
+    }
+    pipeline::over_docs(match kind {
+        SearchKind::Meta => vec![meta],
+        _ => Vec::new(),
+    })
+}
+
+/// What is known of all documents that a search finds, of those that are shown.
+fn of_all(
+    search: &Search,
+    snapshot: Snapshot,
+    (reader, shown): (&Reader, Option<&Shown>),
+    room: &mut Room<'_>,
+) -> Result<DocBuf> {
+    let Some(shown) = shown else {
+        return search.meta(snapshot, room, None);
+    };
+    let mut is_shown = |key: &[u8]| {
+        let record = reader.record(key)?;
+        Ok(record.is_some_and(|r| shown.has(r.as_doc())))
+    };
+    search.meta(snapshot, room, Some(&mut is_shown))
 }
 
 /// The stage that leaves of documents what an index has stored.
@@ -124,7 +162,7 @@ fn nearest(
     ctx: &mut OpCtx<'_>,
     stage: &SearchStage,
     coll: &Collection,
-    causal: bool,
+    (causal, vars): (bool, &Arc<Vars>),
     above: impl FnOnce(Box<dyn Source>) -> Box<dyn Source>,
 ) -> Result<Box<dyn Source>> {
     let search = VectorSearch::parse(stage.spec.as_doc())?;
@@ -146,7 +184,8 @@ fn nearest(
     let hits = within(ctx, &index, &mut held, |room| {
         search.find(open.snapshot(), most, room)
     })?;
-    Ok(above(Box::new(Rows {
+    let projection = search.stored(open.definition())?;
+    let rows: Box<dyn Source> = Box::new(Rows {
         reader,
         index,
         shown,
@@ -154,9 +193,16 @@ fn nearest(
         held,
         hits,
         by_vector: true,
+        paging: None,
+        highlighter: None,
         current: DocBuf::new(),
         meta: Metadata::default(),
-    })))
+    });
+    let rows = match projection {
+        Some(projection) => projected(&stage.ns, &projection)?.attach(0, rows, vars),
+        None => rows,
+    };
+    Ok(above(rows))
 }
 
 /// Searches with memory from the budget of stages. Where the index is not what it should be, it looks
@@ -227,6 +273,43 @@ impl Reader {
     }
 }
 
+/// What tells the records of one collection apart, on every member and shard.
+fn tie(key: &[u8]) -> &[u8] {
+    key.get(PREFIX..).unwrap_or(key)
+}
+
+/// Where documents stand among all that a search finds.
+struct Paging {
+    pages: Pages,
+    /// What they are sorted by; `None`: their scores.
+    sort: Option<SortPattern>,
+}
+
+impl Paging {
+    /// `None`: nobody asks.
+    fn of(search: &Search, stage: &SearchStage) -> Result<Option<Paging>> {
+        if !stage.asks.token && !search.pages.is_bounded() {
+            return Ok(None);
+        }
+        let sort = search.sort.as_ref();
+        Ok(Some(Paging {
+            pages: search.pages.clone(),
+            sort: sort
+                .map(|by| SortPattern::parse_found(by.as_doc()))
+                .transpose()?,
+        }))
+    }
+
+    fn token(&self, hit: &Found, doc: Doc<'_>, known: &Metadata) -> Result<Token> {
+        let mut order = Vec::new();
+        match &self.sort {
+            None => order.extend(score_order(hit.score)),
+            Some(sort) => sort.sort_key_with(doc, known, &mut order)?,
+        }
+        Ok(self.pages.token(&order, tie(&hit.key)))
+    }
+}
+
 /// The documents of hits.
 struct Rows {
     reader: Reader,
@@ -238,8 +321,23 @@ struct Rows {
     /// The memory of the hits.
     held: Share,
     by_vector: bool,
+    paging: Option<Paging>,
+    highlighter: Option<Highlighter>,
     current: DocBuf,
     meta: Metadata,
+}
+
+impl Rows {
+    /// What is known of a document.
+    fn tell(&mut self, hit: &Found) {
+        self.meta = Metadata::default();
+        let score = Some(f64::from(hit.score));
+        match self.by_vector {
+            true => self.meta.vector_score = score,
+            false => self.meta.search_score = score,
+        }
+        self.meta.score_details = hit.details.clone();
+    }
 }
 
 impl Source for Rows {
@@ -261,19 +359,19 @@ impl Source for Rows {
             if self.shown.as_ref().is_some_and(|s| !s.has(record.as_doc())) {
                 continue;
             }
+            self.tell(&hit);
+            if let Some(paging) = &self.paging {
+                let token = paging.token(&hit, record.as_doc(), &self.meta)?;
+                if !paging.pages.admits(&token) {
+                    continue;
+                }
+                self.meta.sequence_token = Some(token.written().into());
+            }
+            if let Some(highlighter) = &mut self.highlighter {
+                self.meta.highlights = Some(Box::new(highlighter.of(record.as_doc())?));
+            }
             self.left -= 1;
             self.current = record;
-            let score = Some(f64::from(hit.score));
-            self.meta = match self.by_vector {
-                true => Metadata {
-                    vector_score: score,
-                    ..Metadata::default()
-                },
-                false => Metadata {
-                    search_score: score,
-                    ..Metadata::default()
-                },
-            };
             return Ok(true);
         }
     }

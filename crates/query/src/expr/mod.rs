@@ -43,6 +43,7 @@ pub use comparison::{Comparison, Order};
 pub use hash::hash64;
 pub use node::{Computed, EvalCtx};
 pub use parse::ParseEnv;
+pub(crate) use parse::SearchMetaAccess;
 pub use path::ExprPath;
 
 pub(crate) use array::{SortSpec, count_of};
@@ -109,6 +110,8 @@ pub struct Vars {
     /// Where each stands among them; empty for few.
     places: HashMap<Arc<str>, usize>,
     watchdog: Option<Arc<dyn Watchdog>>,
+    /// `$$SEARCH_META` of the pipeline at hand.
+    search_meta: Option<Arc<SearchMeta>>,
     left: work::Left,
 }
 
@@ -119,6 +122,19 @@ impl Vars {
             now: now_ms,
             ..Vars::default()
         }
+    }
+
+    /// The same variables for the stages behind a search, which fills `known` before they run.
+    pub(crate) fn behind_search(&self, known: Arc<SearchMeta>) -> Vars {
+        Vars {
+            search_meta: Some(known),
+            ..self.clone()
+        }
+    }
+
+    fn search_meta(&self) -> Option<Val<'_>> {
+        let known = self.search_meta.as_ref()?.get()?;
+        Some(known.as_doc().as_val())
     }
 
     pub fn now(&self) -> i64 {
@@ -201,6 +217,9 @@ impl Vars {
         v.as_ref().map(Value::as_val)
     }
 }
+
+/// What is known of all that a search has found, once it has run.
+pub type SearchMeta = std::sync::OnceLock<bson::DocBuf>;
 
 /// What documents come together by.
 pub(crate) enum Key {

@@ -154,6 +154,8 @@ pub(crate) enum System {
     Now,
     ClusterTime,
     Remove,
+    /// What is known of all that a search has found.
+    SearchMeta,
 }
 
 #[derive(Clone, Debug)]
@@ -467,6 +469,7 @@ impl Node {
             Node::System(System::Now, p) => with("$$NOW", p),
             Node::System(System::ClusterTime, p) => with("$$CLUSTER_TIME", p),
             Node::System(System::Remove, p) => with("$$REMOVE", p),
+            Node::System(System::SearchMeta, p) => with("$$SEARCH_META", p),
             Node::Var(name, p) => with(&format!("$${name}"), p),
             Node::Doc(fields) => {
                 let mut w = Writer::new();
@@ -500,6 +503,10 @@ fn system<'a>(s: System, path: &ExprPath, ctx: &EvalCtx<'a>) -> Result<Computed<
                 10071200,
                 "Builtin variable '$$CLUSTER_TIME' is not available"
             ),
+        },
+        System::SearchMeta => match ctx.vars.search_meta() {
+            Some(known) => return path.eval_below(known, ctx.vars),
+            None => Computed::Missing,
         },
         System::Now | System::Remove => Computed::Missing,
     })

@@ -30,8 +30,23 @@ pub struct ParseEnv {
     allows_text: bool,
     /// What `$meta` may ask for.
     available: Available,
+    /// What may be said of `$$SEARCH_META`.
+    search_meta: SearchMetaAccess,
     /// Shared by all that is parsed with it.
     constants: Arc<ConstantBudget>,
+}
+
+/// Whether `$$SEARCH_META` may be read at a place of a pipeline.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum SearchMetaAccess {
+    /// There is no pipeline: the variable is missing.
+    #[default]
+    Outside,
+    /// No search stands before.
+    NoSearch,
+    Known,
+    /// A stage that has a pipeline of its own stands before.
+    BehindPipeline,
 }
 
 /// The names of one `let`, and those around it. A `let` may have as many as fit into a command, and a
@@ -168,6 +183,15 @@ impl ParseEnv {
         self
     }
 
+    pub(crate) fn with_search_meta(mut self, access: SearchMetaAccess) -> ParseEnv {
+        self.search_meta = access;
+        self
+    }
+
+    pub(crate) fn search_meta(&self) -> SearchMetaAccess {
+        self.search_meta
+    }
+
     pub fn available(&self) -> Available {
         self.available
     }
@@ -302,9 +326,24 @@ pub(super) fn field_or_variable(s: &str, env: &ParseEnv) -> Result<Node> {
         "NOW" => System::Now,
         "CLUSTER_TIME" => System::ClusterTime,
         "REMOVE" => System::Remove,
+        "SEARCH_META" => search_meta(env)?,
         _ => bail!(17276, "Use of undefined variable: {name}"),
     };
     Ok(Node::System(system, path(rest)?))
+}
+
+fn search_meta(env: &ParseEnv) -> Result<System> {
+    match env.search_meta {
+        SearchMetaAccess::Outside | SearchMetaAccess::Known => Ok(System::SearchMeta),
+        SearchMetaAccess::NoSearch => bail!(
+            6347902,
+            "Can't access $$SEARCH_META without a $search stage earlier in the pipeline"
+        ),
+        SearchMetaAccess::BehindPipeline => bail!(
+            6347901,
+            "Can't access $$SEARCH_META after a stage with a sub-pipeline"
+        ),
+    }
 }
 
 /// A path after `$` or after a variable: an empty one ended with a dot.

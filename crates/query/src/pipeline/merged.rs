@@ -9,17 +9,22 @@
 
 use super::geo_near::{DISTANCE, POINT};
 use super::options::{object, options};
+use super::search::{Asks, gives_details};
 use super::{IdleVisitor, Op, Pipeline, PipelineHost, Source, Stage, lookup_unwind};
 use crate::metadata::Metadata;
 use bson::{Doc, DocBuf, Val, Writer};
 use errors::Result;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 pub(super) const STAGE: &str = "$_pandoMerged";
 
 /// Metadata, by its name for `$meta` and in what is wrapped.
 const SEARCH_SCORE: &str = "searchScore";
 const VECTOR_SCORE: &str = "vectorSearchScore";
+pub const TOKEN: &str = "searchSequenceToken";
+const HIGHLIGHTS: &str = "searchHighlights";
+const DETAILS: &str = "scoreDetails";
 
 /// What is known of the documents beside their fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,6 +37,18 @@ pub struct Found {
     pub search: bool,
     /// `$vectorSearch` has found them.
     pub vector: bool,
+    /// Their places in the search are known, highlights, and how their scores came about.
+    pub token: bool,
+    pub highlights: bool,
+    pub details: bool,
+}
+
+/// Whether a search over several servers is put in order by sequence tokens.
+fn is_ordered_by_token(spec: Doc<'_>) -> bool {
+    let has = |name: &str| spec.get(name).is_some_and(|v| !v.is_nullish());
+    let stored = spec.get("returnStoredSource").and_then(|v| v.as_bool());
+    // What it is sorted by may be none of the fields that are given.
+    has("searchAfter") || has("searchBefore") || has("sort") && stored == Some(true)
 }
 
 impl Found {
@@ -45,6 +62,31 @@ impl Found {
             }),
             search: e.is_some_and(|e| e.name == "$search"),
             vector: e.is_some_and(|e| e.name == "$vectorSearch"),
+            ..Found::default()
+        }
+    }
+
+    /// The same of all stages.
+    pub fn of<'a>(stages: impl IntoIterator<Item = Val<'a>>) -> Found {
+        let mut stages = stages.into_iter();
+        let first = stages.next();
+        match first.map_or(Found::default(), Found::by) {
+            found if found.search => Found::of_search(first, Asks::of(stages)),
+            found => found,
+        }
+    }
+
+    /// `asks`: what the stages behind the first one ask for.
+    pub(super) fn of_search<'a>(stages: impl IntoIterator<Item = Val<'a>>, asks: Asks) -> Found {
+        let first = stages.into_iter().next();
+        let found = first.map_or(Found::default(), Found::by);
+        let spec = first.and_then(|v| v.as_doc()?.first()?.val.as_doc());
+        let spec = spec.unwrap_or(Doc::EMPTY);
+        Found {
+            token: found.search && (asks.token || is_ordered_by_token(spec)),
+            highlights: found.search && asks.highlights,
+            details: found.search && asks.details && gives_details(spec),
+            ..found
         }
     }
 
@@ -62,6 +104,9 @@ impl Found {
             (self.text, "textScore", "textScore"),
             (self.search, SEARCH_SCORE, SEARCH_SCORE),
             (self.vector, VECTOR_SCORE, VECTOR_SCORE),
+            (self.token, TOKEN, TOKEN),
+            (self.highlights, HIGHLIGHTS, HIGHLIGHTS),
+            (self.details, DETAILS, DETAILS),
         ] {
             if known {
                 w.open_doc(name).str("$meta", meta).close();
@@ -73,6 +118,11 @@ impl Found {
 
     /// The stage that goes on with documents that were wrapped.
     pub fn merged(self) -> DocBuf {
+        self.merged_with(None)
+    }
+
+    /// The same, which knows `$$SEARCH_META` of the stages behind it.
+    pub fn merged_with(self, search_meta: Option<Doc<'_>>) -> DocBuf {
         let mut w = Writer::new();
         w.open_doc(STAGE);
         for (known, name) in [
@@ -80,25 +130,57 @@ impl Found {
             (self.text, "text"),
             (self.search, "search"),
             (self.vector, "vector"),
+            (self.token, "token"),
+            (self.highlights, "highlights"),
+            (self.details, "details"),
         ] {
             if known {
                 w.bool(name, true);
             }
         }
+        if let Some(known) = search_meta {
+            w.doc("searchMeta", known);
+        }
         w.close();
         w.finish()
     }
+}
 
-    pub(super) fn parse(spec: Val<'_>) -> Result<Found> {
-        let names = ["near", "text", "search", "vector"];
+/// The stage that goes on with documents that were wrapped.
+#[derive(Clone, Debug, Default)]
+pub struct Merged {
+    pub(super) found: Found,
+    /// `$$SEARCH_META` of the stages behind it.
+    pub(super) search_meta: Option<DocBuf>,
+}
+
+impl Merged {
+    pub(super) fn parse(spec: Val<'_>) -> Result<Merged> {
+        let names = [
+            "searchMeta",
+            "near",
+            "text",
+            "search",
+            "vector",
+            "token",
+            "highlights",
+            "details",
+        ];
         let given = options(STAGE, object("", STAGE, spec)?, names)?;
-        let [near, text, search, vector] = given.map(|v| v.is_some_and(Val::truthy));
-        Ok(Found {
+        let [known, ..] = given;
+        let search_meta = known.and_then(|v| v.as_doc()).map(Doc::to_buf);
+        let [_, near, text, search, vector, token, highlights, details] =
+            given.map(|v| v.is_some_and(Val::truthy));
+        let found = Found {
             near,
             text,
             search,
             vector,
-        })
+            token,
+            highlights,
+            details,
+        };
+        Ok(Merged { found, search_meta })
     }
 }
 
@@ -163,7 +245,14 @@ impl Pipeline {
         there.extend(limit.map(Stage::written));
         there.push(found.wrapping());
         let spec = found.merged();
-        let merged = Stage::new(STAGE, spec.as_doc().as_val(), Op::Merged(found));
+        let merged = Stage::new(
+            STAGE,
+            spec.as_doc().as_val(),
+            Op::Merged(Arc::new(Merged {
+                found,
+                search_meta: None,
+            })),
+        );
         let mut stages = vec![merged];
         stages.extend_from_slice(self.stages.split_at(1).1);
         let rest = Pipeline {
@@ -238,6 +327,13 @@ impl Source for Run {
         self.meta.text_score = number("textScore").filter(|_| self.found.text);
         self.meta.search_score = number(SEARCH_SCORE).filter(|_| self.found.search);
         self.meta.vector_score = number(VECTOR_SCORE).filter(|_| self.found.vector);
+        let token = known.get(TOKEN).and_then(|v| v.as_str());
+        self.meta.sequence_token = token.filter(|_| self.found.token).map(Box::from);
+        let highlights = known.get(HIGHLIGHTS).filter(|_| self.found.highlights);
+        self.meta.highlights = highlights.map(|v| Box::new(v.to_value()));
+        let details = known.get(DETAILS).and_then(|v| v.as_doc());
+        let details = details.filter(|_| self.found.details);
+        self.meta.score_details = details.map(|d| Box::new(d.to_buf()));
         self.out.clear();
         let mut w = Writer::on(std::mem::take(&mut self.out));
         write_document(&mut w, given);

@@ -78,7 +78,7 @@ pub use write::{Apart, Matched, MergeSpec, NotMatched, OutSpec};
 
 use crate::accumulator::Accumulator;
 use crate::arithmetic::{Number, Sum};
-use crate::expr::{Expression, Vars};
+use crate::expr::{Expression, SearchMeta, Vars};
 use crate::filter::Filter;
 use crate::metadata::{self, Metadata};
 use crate::path::FieldPath;
@@ -214,7 +214,13 @@ pub trait PipelineHost {
     }
 
     /// What a search finds, at most `limit` documents. Where there are no search indexes it fails.
-    fn search(&mut self, _: &SearchStage, _limit: Option<u64>) -> Result<Box<dyn Source>> {
+    /// `known`: what is known of all of them is put there, if anybody asks for it.
+    fn search(
+        &mut self,
+        _: &SearchStage,
+        _limit: Option<u64>,
+        _known: Option<&SearchMeta>,
+    ) -> Result<Box<dyn Source>> {
         Err(search::not_here().into())
     }
 
@@ -288,7 +294,7 @@ pub(crate) enum Op {
     Rows(Arc<RowsStage>),
     Search(Arc<search::SearchStage>),
     GeoNear(Arc<geo_near::GeoNear>),
-    Merged(merged::Found),
+    Merged(Arc<merged::Merged>),
     Unpack(Arc<unpack::Unpack>),
     /// Lets everything through, and no rule of the optimizer past it.
     Inhibit,
@@ -558,7 +564,16 @@ impl Pipeline {
             )
         };
         let built = self.stages.iter().skip(from).any(builds);
-        let near = |s: &Stage| matches!(&s.op, Op::Merged(found) if found.near);
+        let known = self.search_meta();
+        let behind_search;
+        let vars = match &known {
+            Some(known) => {
+                behind_search = Arc::new(vars.behind_search(known.clone()));
+                &behind_search
+            }
+            None => vars,
+        };
+        let near = |s: &Stage| matches!(&s.op, Op::Merged(m) if m.found.near);
         let mut meta = self.stages.iter().any(near) || self.geo_near().is_some_and(|g| g.meta);
         let mut out = self.narrowed(from, source, false);
         let mut next = from;
@@ -602,7 +617,7 @@ impl Pipeline {
             }
             if let Op::Search(stage) = &s.op {
                 let limit = search::wanted(self.stages.split_at(at + 1).1);
-                out = Box::new(search::Run::new(stage.clone(), limit));
+                out = Box::new(search::Run::new(stage.clone(), limit, known.clone()));
                 continue;
             }
             if built && matches!(s.op, Op::Out(_) | Op::Merge(_)) {
@@ -624,6 +639,16 @@ impl Pipeline {
             ..=FEW_STAGES => out,
             stages => nested(out, stages),
         }
+    }
+
+    /// Where `$$SEARCH_META` of this pipeline is kept; `None` where no stage reads it.
+    fn search_meta(&self) -> Option<Arc<SearchMeta>> {
+        // At a router the documents come before what is known of them.
+        self.stages.iter().find_map(|stage| match &stage.op {
+            Op::Search(s) if s.asks.meta => Some(Arc::default()),
+            Op::Merged(m) => Some(Arc::new(SearchMeta::from(m.search_meta.clone()?))),
+            _ => None,
+        })
     }
 
     /// What the `$unionWith` at a place shares with those of the same text; `None` where it has none.
@@ -710,9 +735,9 @@ impl Op {
             }
             Op::Merge(m) => Box::new(write::Merge::new(input, m.clone(), vars)),
             Op::Rows(r) => Box::new(rows::Run::new(r.clone())),
-            Op::Search(s) => Box::new(search::Run::new(s.clone(), None)),
+            Op::Search(s) => Box::new(search::Run::new(s.clone(), None, None)),
             Op::GeoNear(g) => Box::new(geo_near::Run::new(input, g.clone())),
-            Op::Merged(found) => Box::new(merged::Run::new(input, *found)),
+            Op::Merged(m) => Box::new(merged::Run::new(input, m.found)),
             Op::Unpack(u) => Box::new(unpack::Run::new(input, u.clone(), &[], None)),
             Op::Inhibit => input,
         }

@@ -4,13 +4,13 @@ use super::geo_near::GeoNear;
 use super::group::Group;
 use super::lookup_unwind;
 use super::rows::{RowsKind, RowsStage};
-use super::search::SearchStage;
+use super::search::{Asks, SearchKind, SearchStage};
 use super::{
     Namespace, Op, Pipeline, Stage, bucket, densify, facet, fill, fusion, graph_lookup, lookup,
     merged, optimizer, redact, score, union_with, unwind, window, write,
 };
 use crate::arithmetic::decimal;
-use crate::expr::{Expression, ParseEnv};
+use crate::expr::{Expression, ParseEnv, SearchMetaAccess};
 use crate::filter::Filter;
 use crate::metadata::Available;
 use crate::sort::SortPattern;
@@ -52,7 +52,7 @@ impl ParseCtx {
         ParseCtx {
             db: db.to_string(),
             coll: coll.map(str::to_string),
-            env: env.allow_where(false),
+            env: (env.allow_where(false)).with_search_meta(SearchMetaAccess::NoSearch),
             inside: Inside::Nothing,
             in_facet: false,
             depth: 0,
@@ -65,13 +65,20 @@ impl ParseCtx {
         from: Option<&Namespace>,
         env: ParseEnv,
     ) -> ParseCtx {
+        let search_meta = match inside {
+            // Its pipelines are as stages of the one around it.
+            Inside::Facet => env.search_meta(),
+            _ => SearchMetaAccess::NoSearch,
+        };
         ParseCtx {
             db: self.db.clone(),
             coll: match inside {
                 Inside::Facet => self.coll.clone(),
                 _ => from.map(|n| n.coll.clone()),
             },
-            env: env.with_available(Available::default()),
+            env: env
+                .with_available(Available::default())
+                .with_search_meta(search_meta),
             inside,
             in_facet: self.in_facet || inside == Inside::Facet,
             depth: self.depth + 1,
@@ -216,7 +223,7 @@ impl Pipeline {
             );
         }
         let mut out = Vec::with_capacity(n);
-        let mut known = Known::default();
+        let mut known = Known::at_begin(ctx);
         for v in list.values() {
             let Some(d) = v.as_doc() else {
                 bail!(
@@ -266,6 +273,9 @@ impl Pipeline {
         if known.near {
             note_meta(list, &mut out);
         }
+        if let Some(Op::Search(s)) = out.first_mut().map(|s| &mut s.op) {
+            Arc::make_mut(s).asks = Asks::of(list.values().skip(1));
+        }
         Ok(Pipeline {
             stages: coalesce(out),
             optimized: false,
@@ -279,16 +289,27 @@ struct Known {
     /// How far they are from a point.
     near: bool,
     metadata: Available,
+    search_meta: SearchMetaAccess,
 }
 
 impl Known {
+    fn at_begin(ctx: &ParseCtx) -> Known {
+        Known {
+            search_meta: ctx.env.search_meta(),
+            ..Known::default()
+        }
+    }
+
     /// `ctx` where this is known; `None`: it is the same.
     fn within(&self, ctx: &ParseCtx) -> Option<ParseCtx> {
-        let more = self.near || self.metadata != Available::default();
+        let more = self.near
+            || self.metadata != Available::default()
+            || self.search_meta != ctx.env.search_meta();
         more.then(|| ParseCtx {
             env: (ctx.env.clone())
                 .with_near(self.near || ctx.env.has_near())
-                .with_available(self.metadata),
+                .with_available(self.metadata)
+                .with_search_meta(self.search_meta),
             ..ctx.clone()
         })
     }
@@ -301,6 +322,7 @@ impl Known {
         }
         self.near |= name == "$geoNear";
         self.metadata.text_score |= by_text;
+        self.pass_search(stage);
         match stage.map(|s| &s.op) {
             Some(Op::Fusion(f)) => {
                 self.metadata = Available {
@@ -309,10 +331,12 @@ impl Known {
                     ..Available::default()
                 }
             }
-            Some(Op::Merged(found)) => {
+            Some(Op::Merged(m)) => {
+                let found = m.found;
                 self.near |= found.near;
                 self.metadata.text_score |= found.text;
                 self.metadata.search_score |= found.search || found.vector;
+                self.metadata.score_details |= found.details;
             }
             Some(Op::Search(s)) => {
                 self.metadata = Available {
@@ -324,6 +348,21 @@ impl Known {
             Some(Op::Score(s)) => {
                 self.metadata.score = true;
                 self.metadata.score_details = s.gives_details();
+            }
+            _ => {}
+        }
+    }
+
+    /// `$$SEARCH_META` belongs to one pipeline, and not to what stands behind another one in it.
+    fn pass_search(&mut self, stage: Option<&Stage>) {
+        match stage.map(|s| &s.op) {
+            Some(Op::Search(s)) if s.kind != SearchKind::Vector => {
+                self.search_meta = SearchMetaAccess::Known;
+            }
+            Some(Op::Merged(m)) if m.found.search => self.search_meta = SearchMetaAccess::Known,
+            Some(Op::UnionWith(_)) => self.search_meta = SearchMetaAccess::BehindPipeline,
+            Some(Op::Lookup(l)) if !l.pipeline.stages.is_empty() => {
+                self.search_meta = SearchMetaAccess::BehindPipeline;
             }
             _ => {}
         }
@@ -400,6 +439,10 @@ fn check_inside(name: &str, ctx: &ParseCtx) -> Result<()> {
     let writes = matches!(name, "$out" | "$merge");
     match ctx.inside {
         Inside::Lookup if writes => bail!(
+            51047,
+            "{name} is not allowed within a $lookup's sub-pipeline"
+        ),
+        Inside::Lookup if name == "$vectorSearch" => bail!(
             51047,
             "{name} is not allowed within a $lookup's sub-pipeline"
         ),
@@ -572,8 +615,8 @@ fn unrecognized(name: &str) -> errors::Error {
 
 fn parse_stage(name: &str, spec: Val<'_>, ctx: &ParseCtx, out: &mut Vec<Stage>) -> Result<()> {
     if name == merged::STAGE {
-        let found = merged::Found::parse(spec)?;
-        out.push(Stage::new(merged::STAGE, spec, Op::Merged(found)));
+        let merged = Arc::new(merged::Merged::parse(spec)?);
+        out.push(Stage::new(merged::STAGE, spec, Op::Merged(merged)));
         return Ok(());
     }
     if name == optimizer::INHIBIT {

@@ -3,6 +3,7 @@
 
 use super::merged::Found;
 use super::{IdleVisitor, Namespace, Op, PipelineHost, Source, Stage};
+use crate::expr::SearchMeta;
 use crate::metadata::Metadata;
 use crate::sort::SortPattern;
 use bson::{Doc, DocBuf, Val, Writer, doc, tag};
@@ -29,6 +30,36 @@ pub struct SearchStage {
     pub spec: DocBuf,
     /// Documents that this filter does not let through are not there: orphans, at a shard.
     pub shown: Option<DocBuf>,
+    /// What stages behind it read of what it found.
+    pub asks: Asks,
+}
+
+/// What stages behind a search ask for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Asks {
+    /// `$$SEARCH_META`
+    pub meta: bool,
+    /// `$meta: "searchSequenceToken"`
+    pub token: bool,
+    /// `$meta: "searchHighlights"`
+    pub highlights: bool,
+    /// `$meta: "scoreDetails"`
+    pub details: bool,
+}
+
+impl Asks {
+    /// Of the stages as they are written.
+    pub fn of<'a>(behind: impl IntoIterator<Item = Val<'a>>) -> Asks {
+        let mut asks = Asks::default();
+        for stage in behind {
+            let has = |name: &str| memchr::memmem::find(stage.bytes, name.as_bytes()).is_some();
+            asks.meta |= has("$SEARCH_META");
+            asks.token |= has("searchSequenceToken");
+            asks.highlights |= has("searchHighlights");
+            asks.details |= has("scoreDetails");
+        }
+        asks
+    }
 }
 
 /// The field of a stage's specification by which a shard says what is shown.
@@ -90,6 +121,7 @@ impl SearchStage {
             ns,
             spec: own.finish(),
             shown: shown.map(Doc::to_buf),
+            asks: Asks::default(),
         })
     }
 
@@ -98,11 +130,7 @@ impl SearchStage {
         let mut stage = Writer::new();
         stage.doc(self.kind.stage_name(), self.spec.as_doc());
         let mut stages = vec![stage.finish()];
-        let found = Found {
-            search: self.kind == SearchKind::Search,
-            vector: self.kind == SearchKind::Vector,
-            ..Found::default()
-        };
+        let found = Found::of_search(stages.iter().map(|s| s.as_doc().as_val()), self.asks);
         if let (true, Some(most)) = (found.search, limit.filter(|n| *n > 0)) {
             let most = i64::try_from(most).unwrap_or(i64::MAX);
             stages.push(doc! {"$limit": most});
@@ -113,11 +141,19 @@ impl SearchStage {
         (stages, found)
     }
 
+    /// The stage for who has the documents that tells what is known of all of them.
+    pub fn meta_elsewhere(&self) -> DocBuf {
+        doc! {"$searchMeta": self.spec.clone()}
+    }
+
     /// Whether it gives what `$meta: "scoreDetails"` shows.
     pub(super) fn gives_details(&self) -> bool {
-        let asked = |name| self.spec.get(name).and_then(|v| v.as_bool());
-        asked("scoreDetails") == Some(true)
+        gives_details(self.spec.as_doc())
     }
+}
+
+pub(super) fn gives_details(spec: Doc<'_>) -> bool {
+    spec.get("scoreDetails").and_then(|v| v.as_bool()) == Some(true)
 }
 
 /// Where there are no search indexes.
@@ -144,14 +180,16 @@ pub(super) fn wanted(behind: &[Stage]) -> Option<u64> {
 pub(super) struct Run {
     stage: Arc<SearchStage>,
     limit: Option<u64>,
+    known: Option<Arc<SearchMeta>>,
     found: Option<Box<dyn Source>>,
 }
 
 impl Run {
-    pub fn new(stage: Arc<SearchStage>, limit: Option<u64>) -> Run {
+    pub fn new(stage: Arc<SearchStage>, limit: Option<u64>, known: Option<Arc<SearchMeta>>) -> Run {
         Run {
             stage,
             limit,
+            known,
             found: None,
         }
     }
@@ -163,7 +201,7 @@ impl Source for Run {
         let found = match &mut self.found {
             Some(found) => found,
             None => {
-                let found = host.search(&self.stage, self.limit)?;
+                let found = host.search(&self.stage, self.limit, self.known.as_deref())?;
                 self.found.insert(found)
             }
         };
@@ -184,6 +222,12 @@ impl Source for Run {
             None => Ok(()),
         }
     }
+}
+
+/// What was found in the order of its sequence tokens, or the reverse of it.
+pub fn by_token(found: Box<dyn Source>, backwards: bool, limit: Option<u64>) -> Box<dyn Source> {
+    let order = super::sort::Order::Token { backwards };
+    Box::new(super::sort::Run::new(found, order, limit))
 }
 
 /// What was found, in another order.

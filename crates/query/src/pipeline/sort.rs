@@ -34,6 +34,10 @@ pub(super) enum Order {
     Bucket(Arc<BucketAuto>),
     /// Partition, then value.
     Densify(Ranking),
+    /// Where a search has them.
+    Token {
+        backwards: bool,
+    },
 }
 
 impl Order {
@@ -50,12 +54,22 @@ impl Order {
                 Ok(())
             }
             Order::Densify(ranking) => ranking.order(doc, out),
+            Order::Token { backwards } => {
+                let start = out.len();
+                let token = meta.sequence_token.as_deref().unwrap_or("");
+                out.extend_from_slice(token.as_bytes());
+                out.push(0);
+                if *backwards {
+                    out.iter_mut().skip(start).for_each(|b| *b = !*b);
+                }
+                Ok(())
+            }
         }
     }
 
     fn stage(&self) -> &'static str {
         match self {
-            Order::By(_) => "$sort",
+            Order::By(_) | Order::Token { .. } => "$sort",
             Order::Random => "$sample",
             Order::Window(..) => "$setWindowFields",
             Order::Bucket(_) => "$bucketAuto",
