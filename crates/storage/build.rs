@@ -1,5 +1,6 @@
 //! Compiles our parts of the engine, its file system (`cpp/files.cc`), its block cache
-//! (`cpp/cache.cc`), its counters (`cpp/perf.cc`) and the reader of a whole file (`cpp/scrub.cc`), against the headers that RocksDB was built with.
+//! (`cpp/cache.cc`), its counters (`cpp/perf.cc`), the reader of a whole file (`cpp/scrub.cc`) and its environment in an
+//! encrypted directory (`cpp/encrypted.cc`), against the headers that RocksDB was built with.
 
 use std::path::Path;
 
@@ -17,6 +18,7 @@ fn main() {
     build.flag("-include").flag("cstdint");
     build.files([
         "cpp/files.cc",
+        "cpp/encrypted.cc",
         "cpp/cache.cc",
         "cpp/perf.cc",
         "cpp/scrub.cc",

@@ -108,6 +108,11 @@ impl Archive {
         Ok(Archive { store, key })
     }
 
+    /// Whether nobody reads it without its key.
+    pub fn is_encrypted(&self) -> bool {
+        self.key.is_some()
+    }
+
     pub fn lock(&self, work: Work) -> Outcome<Lock> {
         Lock::take(&self.store, work)
     }

@@ -26,6 +26,8 @@ pub enum Error {
     Cut { wanted: u64, last: u64 },
     /// The entry does not directly follow the last one of the log.
     OutOfOrder { index: u64, why: String },
+    /// The segment is encrypted and there is no key, or the other way round.
+    Encryption { segment: PathBuf, is_sealed: bool },
     /// The directory holds a log of a format version that this program does not read.
     Version { segment: PathBuf, version: u32 },
 }
@@ -79,6 +81,16 @@ impl fmt::Display for Error {
             Error::OutOfOrder { index, why } => {
                 write!(f, "entry {index} cannot be appended to the log: {why}")
             }
+            Error::Encryption { segment, is_sealed } => {
+                let segment = segment.display();
+                match is_sealed {
+                    true => write!(f, "{segment} is encrypted, and there is no key for it"),
+                    false => write!(
+                        f,
+                        "{segment} is not encrypted, as it should be in this data directory"
+                    ),
+                }
+            }
             Error::Version { segment, version } => write!(
                 f,
                 "{} has log format version {version}, which this version does not read",
@@ -100,7 +112,7 @@ impl From<Error> for errors::Error {
             Error::Missing { .. } => errors::Code::OplogQueryMinTsMissing,
             Error::Cut { .. } => errors::Code::CappedPositionLost,
             Error::OutOfOrder { .. } => errors::Code::OplogOutOfOrder,
-            Error::Version { .. } => errors::Code::UnsupportedFormat,
+            Error::Encryption { .. } | Error::Version { .. } => errors::Code::UnsupportedFormat,
         };
         errors::Error::new(code, e.to_string())
     }

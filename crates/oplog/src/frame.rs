@@ -13,8 +13,12 @@
 //! segment tells where the log ends. `lag` is how far the durable index was behind this entry's
 //! index when it was written (saturating). So index − lag was durable by then: the proof that
 //! recovery needs to tell a torn tail from damage.
+//!
+//! In a sealed segment (flag 2) a payload is encrypted, and everything from `index` to `lag` is proven with it
+//! (`encryption::EntryCipher`). The checksum is that of what is in the file: damage is found without a key.
 
 use crate::Stamp;
+use encryption::{ENTRY_OVERHEAD_BYTES, EntryCipher};
 
 pub(crate) const HEADER_BYTES: usize = 48;
 pub(crate) const FRAME_HEAD_BYTES: usize = 44;
@@ -24,10 +28,12 @@ pub(crate) const VERSION: u32 = 2;
 /// The segment does not continue the previous one: the engine's state was ahead of the log when it
 /// was opened.
 pub(crate) const FLAG_GAP: u32 = 1;
+/// Payloads are encrypted.
+pub(crate) const FLAG_SEALED: u32 = 2;
 /// The largest `length` of a frame; a larger one is damage.
 pub(crate) const MAX_FRAME_BYTES: usize = 1 << 30;
-/// The most bytes that the payload of an entry may have: 1 GiB less the head of its frame.
-pub const MAX_PAYLOAD_BYTES: usize = MAX_FRAME_BYTES - FRAME_BODY_HEAD_BYTES;
+/// The most bytes that the payload of an entry may have: 1 GiB less the head of its frame and what a sealed one has more.
+pub const MAX_PAYLOAD_BYTES: usize = MAX_FRAME_BYTES - FRAME_BODY_HEAD_BYTES - ENTRY_OVERHEAD_BYTES;
 /// The largest index. No log reaches it; a larger one read from a disk is damage. So index
 /// arithmetic cannot overflow.
 const MAX_INDEX: u64 = 1 << 62;
@@ -90,8 +96,15 @@ impl Header {
     }
 }
 
-/// Appends a frame whose payload `fill` writes.
-pub(crate) fn encode(buf: &mut Vec<u8>, stamp: &Stamp, lag: u32, fill: impl FnOnce(&mut Vec<u8>)) {
+/// Appends a frame whose payload `fill` writes. One that is to be sealed has room for that, and is no frame before
+/// [`seal_all`] has made it one.
+pub(crate) fn encode(
+    buf: &mut Vec<u8>,
+    stamp: &Stamp,
+    lag: u32,
+    is_sealed: bool,
+    fill: impl FnOnce(&mut Vec<u8>),
+) {
     let start = buf.len();
     let mut head = [0; FRAME_HEAD_BYTES];
     head[8..16].copy_from_slice(&stamp.index.to_le_bytes());
@@ -100,11 +113,39 @@ pub(crate) fn encode(buf: &mut Vec<u8>, stamp: &Stamp, lag: u32, fill: impl FnOn
     head[32..40].copy_from_slice(&stamp.wall_millis.to_le_bytes());
     head[40..44].copy_from_slice(&lag.to_le_bytes());
     buf.extend_from_slice(&head);
+    if is_sealed {
+        buf.extend_from_slice(&EntryCipher::FRONT);
+    }
     fill(buf);
+    if is_sealed {
+        buf.extend_from_slice(&EntryCipher::BACK);
+    }
     let length = (buf.len() - start - 8) as u32;
-    let crc = checksum(length, &buf[start + 8..]);
     buf[start..start + 4].copy_from_slice(&length.to_le_bytes());
-    buf[start + 4..start + 8].copy_from_slice(&crc.to_le_bytes());
+    if !is_sealed {
+        let crc = checksum(length, &buf[start + 8..]);
+        buf[start + 4..start + 8].copy_from_slice(&crc.to_le_bytes());
+    }
+}
+
+/// Seals frames that were encoded for it. They are complete, since nobody else has written them.
+pub(crate) fn seal_all(mut frames: &mut [u8], cipher: &EntryCipher) {
+    while let Some(length) = u32_at(frames, 0) {
+        let (frame, rest) = frames.split_at_mut(8 + length as usize);
+        let (head, room) = frame.split_at_mut(FRAME_HEAD_BYTES);
+        cipher.seal(&head[8..], room);
+        let crc = checksum(length, &frame[8..]);
+        frame[4..8].copy_from_slice(&crc.to_le_bytes());
+        frames = rest;
+    }
+}
+
+/// Opens the payload of a sealed frame in place: `frame` is all of it. Returns where the payload begins in it, and how
+/// long it is; `None` where it was changed, or sealed with another key.
+pub(crate) fn open(frame: &mut [u8], cipher: &EntryCipher) -> Option<(usize, usize)> {
+    let (head, sealed) = frame.split_at_mut_checked(FRAME_HEAD_BYTES)?;
+    let (at, len) = cipher.open(head.get(8..)?, sealed)?;
+    Some((FRAME_HEAD_BYTES + at, len))
 }
 
 fn checksum(length: u32, body: &[u8]) -> u32 {

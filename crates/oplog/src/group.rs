@@ -124,7 +124,8 @@ impl<'a> Group<'a> {
         );
         let lag = u32::try_from(stamp.index.saturating_sub(self.durable)).unwrap_or(u32::MAX);
         let start = self.tail.buf.len();
-        frame::encode(&mut self.tail.buf, &stamp, lag, fill);
+        let is_sealed = self.tail.segment.cipher.is_some();
+        frame::encode(&mut self.tail.buf, &stamp, lag, is_sealed, fill);
         self.oversized |= self.tail.buf.len() - start - 8 > MAX_FRAME_BYTES;
         if self.first_ts == 0 {
             self.first_ts = stamp.ts;
@@ -149,6 +150,9 @@ impl<'a> Group<'a> {
         let len = tail.buf.len() as u64;
         if tail.offset > HEADER_BYTES as u64 && tail.offset + len > self.shared.opts.segment_bytes {
             roll(self.shared, tail)?;
+        }
+        if let Some(cipher) = &tail.segment.cipher {
+            frame::seal_all(&mut tail.buf, cipher);
         }
         if let Err(e) = write_all_at(&*tail.segment.file, &tail.buf, tail.offset) {
             let failure = Error::io(

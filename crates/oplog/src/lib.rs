@@ -54,6 +54,7 @@ pub use sync::DurableIndex;
 pub use frame::MAX_PAYLOAD_BYTES;
 
 use cut::Cuts;
+use encryption::DataKey;
 use frame::{Header, VERSION};
 use marks::RecentMarks;
 use parking_lot::Mutex;
@@ -77,6 +78,8 @@ pub struct LogOptions {
     /// How much of its past is kept at first; [`Log::set_window`] changes it.
     pub window: Window,
     pub file_system: Arc<dyn FileSystem>,
+    /// Entries are sealed under it; a log has all of its segments sealed, or none.
+    pub key: Option<DataKey>,
     /// The clock behind timestamps: milliseconds since 1970.
     pub clock: fn() -> u64,
 }
@@ -89,6 +92,7 @@ impl LogOptions {
             sync_interval: Duration::from_millis(100),
             window: Window::default(),
             file_system: Arc::new(Disk),
+            key: None,
             clock: wall_clock,
         }
     }

@@ -5,6 +5,7 @@ use crate::file::{LogFile, read_full_at};
 use crate::frame::{self, FRAME_HEAD_BYTES, HEADER_BYTES, Parsed};
 use crate::segment::Segment;
 use crate::{Shared, Stamp};
+use encryption::EntryCipher;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -54,6 +55,7 @@ pub(crate) enum Step {
 /// The frames of one segment file in order, through a buffer.
 pub(crate) struct Frames {
     file: Arc<dyn LogFile>,
+    cipher: Option<Arc<EntryCipher>>,
     buf: Vec<u8>,
     /// The next frame is at `buf[at..end]`, which is `offset` in the file. What is behind `end` is old.
     at: usize,
@@ -65,6 +67,7 @@ impl Frames {
     pub fn new(segment: &Segment) -> Frames {
         Frames {
             file: segment.file.clone(),
+            cipher: segment.cipher.clone(),
             buf: Vec::new(),
             at: 0,
             end: 0,
@@ -83,11 +86,20 @@ impl Frames {
             let rest = &self.buf[self.at..self.end];
             match frame::parse(rest) {
                 Parsed::Frame(f, total) => {
-                    let found = Found {
-                        stamp: f.stamp,
-                        start: self.at + FRAME_HEAD_BYTES,
-                        len: f.payload.len(),
+                    let stamp = f.stamp;
+                    let place = match &self.cipher {
+                        None => Some((FRAME_HEAD_BYTES, f.payload.len())),
+                        Some(cipher) => {
+                            frame::open(&mut self.buf[self.at..self.at + total], cipher)
+                        }
                     };
+                    let Some((start, len)) = place else {
+                        return Ok(Step::Damaged(
+                            "it was changed, or encrypted with another key",
+                        ));
+                    };
+                    let start = self.at + start;
+                    let found = Found { stamp, start, len };
                     self.at += total;
                     self.offset += total as u64;
                     return Ok(Step::Frame(found));

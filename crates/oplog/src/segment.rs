@@ -2,10 +2,11 @@
 
 use crate::error::{Error, Result};
 use crate::file::{LogFile, read_full_at, write_all_at};
-use crate::frame::{HEADER_BYTES, Header, VERSION};
+use crate::frame::{FLAG_SEALED, HEADER_BYTES, Header, VERSION};
 use crate::lease::MOST_WINDOWS;
 use crate::reader::{Frames, Step};
 use crate::{LogOptions, Shared};
+use encryption::EntryCipher;
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,6 +17,8 @@ pub(crate) struct Segment {
     pub first_index: u64,
     pub path: PathBuf,
     pub file: Arc<dyn LogFile>,
+    /// Seals its entries, in a log that is encrypted.
+    pub cipher: Option<Arc<EntryCipher>>,
     /// The timestamp of the first entry; 0 while there is none, or before it has been read.
     pub first_ts: AtomicU64,
     /// The file's size, once the segment is closed.
@@ -39,6 +42,11 @@ impl Segment {
     /// nor directory.
     pub fn create(opts: &LogOptions, header: Header) -> Result<Arc<Segment>> {
         let first_index = header.first_index;
+        let cipher = cipher(opts, first_index);
+        let header = Header {
+            flags: header.flags | if cipher.is_some() { FLAG_SEALED } else { 0 },
+            ..header
+        };
         let path = opts.dir.join(file_name(first_index));
         let fail = |e: &std::io::Error| Error::io(format!("cannot create {}", path.display()), e);
         let file = opts.file_system.create(&path).map_err(|e| fail(&e))?;
@@ -51,6 +59,7 @@ impl Segment {
             first_index,
             path,
             file,
+            cipher,
             first_ts: AtomicU64::new(0),
             bytes: AtomicU64::new(HEADER_BYTES as u64),
         }))
@@ -76,7 +85,7 @@ impl Segment {
         path: &Path,
         first_index: u64,
     ) -> Result<Option<(Arc<Segment>, Header)>> {
-        Segment::opened(opts.file_system.open(path), path, first_index)
+        Segment::opened(opts, opts.file_system.open(path), path, first_index)
     }
 
     /// As [`Segment::open`], read-only.
@@ -85,7 +94,7 @@ impl Segment {
         path: &Path,
         first_index: u64,
     ) -> Result<Option<(Arc<Segment>, Header)>> {
-        Segment::opened(opts.file_system.open_to_read(path), path, first_index)
+        Segment::opened(opts, opts.file_system.open_to_read(path), path, first_index)
     }
 
     /// Opens a file whose header is damaged, to read the frames behind the header. The file name
@@ -98,12 +107,14 @@ impl Segment {
             first_index,
             path: path.to_path_buf(),
             file,
+            cipher: cipher(opts, first_index),
             first_ts: AtomicU64::new(0),
             bytes: AtomicU64::new(bytes),
         }))
     }
 
     fn opened(
+        opts: &LogOptions,
         file: std::io::Result<Arc<dyn LogFile>>,
         path: &Path,
         first_index: u64,
@@ -139,16 +150,29 @@ impl Segment {
                 ),
             });
         }
+        let is_sealed = header.flags & FLAG_SEALED != 0;
+        if is_sealed != opts.key.is_some() {
+            return Err(Error::Encryption {
+                segment: path.to_path_buf(),
+                is_sealed,
+            });
+        }
         let bytes = file.len().map_err(|e| fail(&e))?;
         let segment = Segment {
             first_index,
             path: path.to_path_buf(),
             file,
+            cipher: cipher(opts, first_index),
             first_ts: AtomicU64::new(0),
             bytes: AtomicU64::new(bytes),
         };
         Ok(Some((Arc::new(segment), header)))
     }
+}
+
+fn cipher(opts: &LogOptions, first_index: u64) -> Option<Arc<EntryCipher>> {
+    let key = opts.key.as_ref()?;
+    Some(Arc::new(key.of_segment(first_index)))
 }
 
 /// All kept segments, oldest first. The last one is open for appending.

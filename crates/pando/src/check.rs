@@ -24,7 +24,7 @@ use storage::{Offline, Unreadable};
 const HELP: &str = "\
 Reads a data directory that no server has open, and says what is damaged. Nothing is changed.
 
-Usage: pando check DIR
+Usage: pando check DIR [--encryptionKeyFile FILE]
 
 Exit codes: 0 all is sound, 1 something is damaged, 100 the directory cannot be opened.
 ";
@@ -49,7 +49,9 @@ pub fn main(args: &[OsString]) -> ExitCode {
             eprintln!("pando: cannot open {}: {}", dir.display(), e.message);
             let other = matches!(
                 e.code,
-                errors::Code::DBPathInUse | errors::Code::IncompatibleServerVersion
+                errors::Code::DBPathInUse
+                    | errors::Code::IncompatibleServerVersion
+                    | errors::Code::BadValue
             );
             if !other && dir.is_dir() {
                 eprintln!(

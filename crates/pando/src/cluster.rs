@@ -337,8 +337,10 @@ fn absolute_paths(server: &[String]) -> Result<Vec<String>, String> {
         let text = path.to_str().ok_or("a path is not UTF-8")?;
         Ok(text.into())
     };
-    let names_file =
-        |name: &str| name.starts_with("--tls") && name.ends_with("File") || name == "--keyFile";
+    let names_file = |name: &str| {
+        name.starts_with("--tls") && name.ends_with("File")
+            || matches!(name, "--keyFile" | "--encryptionKeyFile")
+    };
     let (mut words, mut is_file) = (Vec::new(), false);
     for word in server {
         words.push(match word.split_once('=') {

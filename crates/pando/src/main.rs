@@ -16,6 +16,7 @@ mod oplog;
 mod options;
 mod peers;
 mod progress;
+mod rekey;
 mod restore;
 mod route;
 mod salvage;
@@ -47,6 +48,7 @@ Usage: pando <command> [options]
   backup    keeps backups of a running server, set or cluster: pando backup URI ARCHIVE
   restore   data directories as of a moment, from a backup and the log: pando restore ARCHIVE TARGET
   oplog     shows the log of a data directory or a server (see: pando oplog --help)
+  rekey     gives an encrypted data directory another master key (see: pando rekey --help)
   migrate   brings a running MongoDB over while clients write: pando migrate FROM TO --state DIR
   schema    what the documents of a collection look like (see: pando schema --help)
   lab       the benchmark laboratory (see: pando lab --help)
@@ -84,6 +86,16 @@ fn run() -> ExitCode {
     } else {
         rest.remove(0)
     };
+    let reads_files = ["check", "salvage", "restore", "oplog", "rekey"];
+    let key = match command.to_str() {
+        Some(tool) if reads_files.contains(&tool) => rekey::take_key(&mut rest),
+        Some("cluster") => rekey::look_for_key(&rest),
+        _ => Ok(()),
+    };
+    if let Err(says) = key {
+        eprintln!("pando: {says}");
+        return ExitCode::from(2);
+    }
     match command.to_str() {
         Some("serve") => serve::main(Personality::Pando, &rest),
         Some("route") => serve::route(Personality::Pando, &rest),
@@ -96,6 +108,7 @@ fn run() -> ExitCode {
         Some("restore") => private(restore::main, &rest),
         Some("migrate") => private(migrate::main, &rest),
         Some("oplog") => oplog::main(&rest),
+        Some("rekey") => rekey::main(rest),
         Some("lab") => laboratory::main(&rest),
         Some("schema") => schema::main(rest),
         Some("--version" | "-V" | "version") => {

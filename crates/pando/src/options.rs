@@ -387,6 +387,18 @@ pub const FLAGS: &[Flag] = &[
         Value("FILE"),
         "The key that members of a cluster share; switches --auth on",
     ),
+    own(
+        &["enableEncryption"],
+        "security.enableEncryption",
+        Switch,
+        "Encrypt the data directory with AES-256, if it is new; one that is encrypted wants it too",
+    ),
+    own(
+        &["encryptionKeyFile"],
+        "security.encryptionKeyFile",
+        Value("FILE"),
+        "The master key, with --enableEncryption: 32 bytes in base64, as openssl rand -base64 32 makes them, readable for its owner only",
+    ),
     flag(
         &["clusterAuthMode"],
         "security.clusterAuthMode",

@@ -23,7 +23,7 @@ const HELP: &str = "\
 Makes a data directory from a backup and the log that was kept since, as of a moment.
 
 Usage: pando restore ARCHIVE TARGET [--until MOMENT] [--backup ID] [--set SET] [--only NAMESPACES]
-                     [--key-file FILE]
+                     [--key-file FILE] [--encryptionKeyFile FILE]
        pando restore BACKUP TARGET [--until MOMENT] [--log DIR]
 
   ARCHIVE  where pando backup keeps backups; of a cluster all sets go to one time of the cluster,
@@ -37,6 +37,7 @@ Usage: pando restore ARCHIVE TARGET [--until MOMENT] [--backup ID] [--set SET] [
   --only      databases and collections, as shop,crm.people: TARGET then has them as mongodump
               writes them, for mongorestore into a deployment that runs
   --key-file  the key of an archive that is encrypted
+  --encryptionKeyFile  the master key of encrypted data directories: TARGET is encrypted as they are
   --log    the data directory of the server that BACKUP was made of, or a copy of its
            directory \"log\" [default: where the server had it]; the server may be running
 

@@ -25,10 +25,10 @@ use storage::{Effect, Offline, Unreadable};
 const HELP: &str = "\
 Saves what can be read of a data directory that no server has open. Nothing in it is changed.
 
-Usage: pando salvage DIR OUT
+Usage: pando salvage DIR OUT [--encryptionKeyFile FILE]
 
   OUT   a directory that does not exist yet, or is empty; it gets what mongodump would write, to be
-        loaded with: mongorestore OUT
+        loaded with: mongorestore OUT. Of an encrypted directory too it is not encrypted
 
 Exit codes: 0 everything was saved, 1 something was lost, 100 nothing could be read.
 ";
@@ -99,7 +99,9 @@ fn run(dir: &Path, out: &Path, scratch: &Path, wanted: &dyn Fn(&str) -> bool) ->
     let mut lost = 0;
     let offline = match Offline::open(dir) {
         Ok(offline) => offline,
-        Err(e) if e.code == errors::Code::DBPathInUse => return Err(e.into()),
+        Err(e) if matches!(e.code, errors::Code::DBPathInUse | errors::Code::BadValue) => {
+            return Err(e.into());
+        }
         Err(e) => {
             println!(
                 "The engine does not open ({}); its books are made anew from the data files and the log.",

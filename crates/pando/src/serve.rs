@@ -254,6 +254,9 @@ fn listen(config: &mut ServerConfig) -> Result<Listeners, Failure> {
 
 /// Opens the data directory. `files`: how many the process may have open.
 fn open_store(config: &ServerConfig, member: bool, files: u64) -> errors::Fallible<Arc<Store>> {
+    if let Some(path) = &config.encryption_key_file {
+        storage::at_rest::use_key_file(path)?;
+    }
     // What a majority of the other members may not have is not applied at the start.
     let state = match member {
         true => replication::state_file::load(&config.db_path)?,

@@ -74,6 +74,7 @@ pub fn launch(
         max_connections: max_connections(&o)?,
         loops: o.parsed("pando.eventLoops", "a number")?.unwrap_or(0),
         security,
+        encryption_key_file: encryption_key_file(&o)?,
         tls,
         audit: audit(&o)?,
         scripting: o.switch("security.javascriptEnabled")?.unwrap_or(true),
@@ -374,6 +375,17 @@ fn tls(o: &Reader<'_>) -> Result<TlsOptions, String> {
         allow_invalid_certificates: switch("allowInvalidCertificates")?,
         disabled,
     })
+}
+
+/// The master key's file, where data are to be encrypted.
+fn encryption_key_file(o: &Reader<'_>) -> Result<Option<PathBuf>, String> {
+    let enabled = o.switch("security.enableEncryption")?.unwrap_or(false);
+    let file = o.text("security.encryptionKeyFile").map(absolute);
+    match (enabled, file.transpose()?) {
+        (true, None) => Err("--enableEncryption needs --encryptionKeyFile FILE".into()),
+        (false, Some(_)) => Err("--encryptionKeyFile is for --enableEncryption".into()),
+        (_, file) => Ok(file),
+    }
 }
 
 /// Whether commands are checked, and the key of the cluster. A key file asks for both.
@@ -853,6 +865,8 @@ mod tests {
             ("--bind 127.0.0.1,10.0.0.1", "will not listen on 10.0.0.1"),
             ("--keyFile /nowhere/key", "/nowhere/key: No such file"),
             ("--keyFile /dev/null", "permissions are too open"),
+            ("--enableEncryption", "needs --encryptionKeyFile"),
+            ("--encryptionKeyFile k", "for --enableEncryption"),
             ("--clusterAuthMode x509", "needs --tlsMode"),
             ("--auth --bind 10.0.0.1", "--tlsMode requireTLS"),
             ("--tlsMode requireTLS", "--tlsCertificateKeyFile"),

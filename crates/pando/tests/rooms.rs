@@ -21,8 +21,9 @@ const ROOMS: &[(&str, &[&str])] = &[
         "query",
         &["geo", "text", "time_series", "pcre", "bson", "errors"],
     ),
-    ("oplog", &["errors"]),
-    ("storage", &["oplog", "uring", "errors"]),
+    ("encryption", &[]),
+    ("oplog", &["encryption", "errors"]),
+    ("storage", &["oplog", "encryption", "uring", "errors"]),
     ("planner", &["query", "geo", "text", "bson", "errors"]),
     (
         "catalog",

@@ -212,6 +212,8 @@ pub struct ServerConfig {
     pub role: ClusterRole,
     /// A router's configuration set: `set/host:port,…`.
     pub config_db: Option<String>,
+    /// The master key's file; `None`: data are not encrypted.
+    pub encryption_key_file: Option<PathBuf>,
     /// Memory for blocks and memtables together, in bytes.
     pub cache_bytes: u64,
     /// Data files are read and written past the kernel's page cache.
@@ -273,6 +275,7 @@ impl Default for ServerConfig {
                 name: "rs0".into(),
                 named: false,
             },
+            encryption_key_file: None,
             role: ClusterRole::None,
             config_db: None,
             cache_bytes: 256 << 20,

@@ -231,13 +231,17 @@ class Files : public FileSystemWrapper {
 
 }  // namespace
 
+std::shared_ptr<FileSystem> PandoFiles() {
+  return std::make_shared<Files>(FileSystem::Default());
+}
+
 extern "C" {
 
-// `options` is a rocksdb_options_t, which holds nothing but the options.
-void pando_files_use(void* options) {
-  static Env* const env =
-      NewCompositeEnv(std::make_shared<Files>(FileSystem::Default())).release();
-  static_cast<Options*>(options)->env = env;
+// `options` is a rocksdb_options_t, which holds nothing but the options; `other` an environment, or null: these files as they are.
+void pando_files_use(void* options, void* other) {
+  static Env* const env = NewCompositeEnv(PandoFiles()).release();
+  static_cast<Options*>(options)->env =
+      other == nullptr ? env : static_cast<Env*>(other);
 }
 
 // From now on this thread's reads go there; null: to the disk.

@@ -3,12 +3,14 @@
 #include <cstring>
 #include <string>
 
+#include "rocksdb/env.h"
 #include "rocksdb/options.h"
 #include "rocksdb/sst_file_reader.h"
 
-// Null where all is well; else what RocksDB says, to be freed by rocksdb_free.
-extern "C" char* pando_verify_file(const char* path) {
+// `env`: the environment of an encrypted directory, or null. Null where all is well; else what RocksDB says, to be freed by rocksdb_free.
+extern "C" char* pando_verify_file(const char* path, void* env) {
   rocksdb::Options options;
+  if (env != nullptr) options.env = static_cast<rocksdb::Env*>(env);
   rocksdb::SstFileReader reader(options);
   rocksdb::Status status = reader.Open(path);
   if (status.ok()) {

@@ -2,7 +2,9 @@
 //!
 //! ```text
 //! PANDO        "pando data format 4\n": the stamp; a directory without it is new or somebody else's.
-//!              4, or 5 once something is in it that only this release and later ones read
+//!              4, or 5 once something is in it that only this release and later ones read;
+//!              100 more where the directory is encrypted
+//! PANDO.key    the key of an encrypted one, see `at_rest`
 //! pando.lock   flock(2)ed while a process has the directory open; holds its pid
 //! log/         segments of the log
 //! log-window   how much of the log's past is kept, once somebody has said so
@@ -12,7 +14,9 @@
 //! initial-sync-source/  checkpoints that other members copy
 //! ```
 
+use crate::at_rest::{self, TemporaryFile};
 use crate::received_copy;
+use encryption::DataKey;
 use errors::{Fallible as Result, err};
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -27,12 +31,23 @@ const LOCK: &str = "pando.lock";
 /// [`DataDir::raise`].
 pub const FORMAT: u32 = 5;
 pub(crate) const OLDEST: u32 = 4;
+/// Added to the format that the stamp of an encrypted directory says.
+const ENCRYPTED: u32 = 100;
+
+/// What a stamp says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stamp {
+    pub format: u32,
+    pub is_encrypted: bool,
+}
 
 /// The directory, locked until the value is dropped.
 pub(crate) struct DataDir {
     dir: PathBuf,
     /// What the stamp says.
     format: AtomicU32,
+    /// `None` where the directory is plain.
+    key: Option<DataKey>,
     _lock: File,
 }
 
@@ -50,9 +65,14 @@ impl DataDir {
             .map_err(|e| err!(FileNotOpen, "cannot create the data directory {shown}: {e}"))?;
         let stamped = check_contents(dir)?;
         let lock = lock(dir)?;
+        let key = at_rest::decide(dir, stamped.map(|s| s.is_encrypted), true)?;
         received_copy::swap_in(dir)?;
+        let stamp = stamped.unwrap_or(Stamp {
+            format: OLDEST,
+            is_encrypted: key.is_some(),
+        });
         if stamped.is_none() {
-            write_stamp(dir, OLDEST).map_err(|e| {
+            write_stamp(dir, stamp).map_err(|e| {
                 err!(
                     FileNotOpen,
                     "cannot write to the data directory {shown}: {e}"
@@ -61,7 +81,8 @@ impl DataDir {
         }
         Ok(DataDir {
             dir: dir.to_path_buf(),
-            format: AtomicU32::new(stamped.unwrap_or(OLDEST)),
+            format: AtomicU32::new(stamp.format),
+            key,
             _lock: lock,
         })
     }
@@ -80,11 +101,11 @@ impl DataDir {
             ));
         }
         // What a later release has written is not damaged, and not to be judged here.
-        if let Err(e) = check_contents(dir)
-            && e.code == errors::Code::IncompatibleServerVersion
-        {
-            return Err(e);
-        }
+        let stamped = match check_contents(dir) {
+            Err(e) if e.code == errors::Code::IncompatibleServerVersion => return Err(e),
+            stamped => stamped.ok().flatten(),
+        };
+        let key = at_rest::decide(dir, stamped.map(|s| s.is_encrypted), false)?;
         let lock = match lock(dir) {
             Ok(file) => file,
             Err(e) if e.code == errors::Code::DBPathInUse => return Err(e),
@@ -94,6 +115,7 @@ impl DataDir {
         Ok(DataDir {
             dir: dir.to_path_buf(),
             format: AtomicU32::new(OLDEST),
+            key,
             _lock: lock,
         })
     }
@@ -103,13 +125,29 @@ impl DataDir {
         self.format.load(Ordering::Acquire)
     }
 
+    pub fn stamp(&self) -> Stamp {
+        Stamp {
+            format: self.format(),
+            is_encrypted: self.key.is_some(),
+        }
+    }
+
+    /// What its files are encrypted with; `None` where they are not.
+    pub fn key(&self) -> Option<&DataKey> {
+        self.key.as_ref()
+    }
+
     /// From now on the directory may hold what only programs of this format and later ones read. On
     /// disk when it returns.
     pub fn raise(&self, format: u32) -> Result<()> {
         if format <= self.format() {
             return Ok(());
         }
-        write_stamp(&self.dir, format).map_err(|e| {
+        let stamp = Stamp {
+            format,
+            ..self.stamp()
+        };
+        write_stamp(&self.dir, stamp).map_err(|e| {
             let shown = self.dir.display();
             err!(FileNotOpen, "cannot write the stamp {shown}/{STAMP}: {e}")
         })?;
@@ -142,7 +180,7 @@ impl DataDir {
     }
 
     /// Creates a file without a name.
-    pub fn temporary_file(&self) -> Result<File> {
+    pub fn temporary_file(&self) -> Result<TemporaryFile> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let path = self.dir.join(format!("temporary-{number}.new"));
@@ -151,6 +189,7 @@ impl DataDir {
         let options = options.read(true).write(true).create(true).truncate(true);
         let file = options.open(&path);
         file.and_then(|file| fs::remove_file(&path).map(|()| file))
+            .map(|file| TemporaryFile::new(file, self.key.is_some()))
             .map_err(|e| {
                 err!(
                     OutOfDiskSpace,
@@ -176,7 +215,8 @@ impl DataDir {
 }
 
 /// Writes the stamp that marks `dir` as a data directory. It appears whole or not at all.
-pub(crate) fn write_stamp(dir: &Path, format: u32) -> std::io::Result<()> {
+pub(crate) fn write_stamp(dir: &Path, stamp: Stamp) -> std::io::Result<()> {
+    let format = stamp.format + if stamp.is_encrypted { ENCRYPTED } else { 0 };
     let draft = dir.join("PANDO.new");
     let mut file = File::create(&draft)?;
     file.write_all(format!("pando data format {format}\n").as_bytes())?;
@@ -185,9 +225,9 @@ pub(crate) fn write_stamp(dir: &Path, format: u32) -> std::io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-/// The format that the directory's stamp says; `None` without one, an error when it belongs to other
+/// What the directory's stamp says; `None` without one, an error when it belongs to other
 /// software.
-fn check_contents(dir: &Path) -> Result<Option<u32>> {
+fn check_contents(dir: &Path) -> Result<Option<Stamp>> {
     let shown = dir.display();
     let unreadable =
         |e: std::io::Error| err!(FileNotOpen, "cannot read the data directory {shown}: {e}");
@@ -198,7 +238,16 @@ fn check_contents(dir: &Path) -> Result<Option<u32>> {
                 .strip_prefix("pando data format ")
                 .and_then(|n| n.parse::<u32>().ok());
             return match format {
-                Some(n @ OLDEST..=FORMAT) => Ok(Some(n)),
+                Some(format @ OLDEST..=FORMAT) => Ok(Some(Stamp {
+                    format,
+                    is_encrypted: false,
+                })),
+                Some(n) if (ENCRYPTED + OLDEST..=ENCRYPTED + FORMAT).contains(&n) => {
+                    Ok(Some(Stamp {
+                        format: n - ENCRYPTED,
+                        is_encrypted: true,
+                    }))
+                }
                 Some(n) if n > FORMAT => Err(err!(
                     IncompatibleServerVersion,
                     "the data directory {shown} has format {n}, which a later release has written; this version of PandoDB reads formats {OLDEST} and \

@@ -8,12 +8,14 @@
 //! Where the safe wrapper would copy or allocate for each record, the C interface is called
 //! directly. The wrapper builds the options and owns the database.
 
+use crate::at_rest;
 use crate::background_error::Trouble;
 use crate::batch::Batch;
 use crate::cache_balance::Shares;
 use crate::compaction_ranges::cuts;
 use crate::data_dir::{self, DataDir};
 use crate::dead_ranges::DeadRanges;
+use crate::encrypted_env;
 use crate::family::Family;
 use crate::ghost_list::Ghost;
 use crate::record_cache::{Rows, Writing};
@@ -21,11 +23,12 @@ use crate::replicator::FlushGate;
 use crate::tuning::{EngineOptions, Load, Tuned, records_compression};
 use crate::view::ReadOptions;
 use crate::{Committed, Effect};
+use encryption::DataKey;
 use errors::{Error, Fallible as Result, Suspension, err};
 use parking_lot::Mutex;
 use rocksdb::{AsColumnFamilyRef, AsRawPtr, ColumnFamily, ColumnFamilyDescriptor, DB};
 use rocksdb_sys as ffi;
-use std::ffi::{CStr, CString, c_char};
+use std::ffi::{CStr, CString, c_char, c_void};
 use std::path::Path;
 use std::ptr;
 use std::sync::Arc;
@@ -115,7 +118,8 @@ impl Engine {
     fn open_as(data_dir: DataDir, opts: &EngineOptions, read_only: bool) -> Result<Engine> {
         data_dir.check_books()?;
         let trouble = Arc::new(Trouble::default());
-        let tuned = Tuned::new(opts, &trouble)?;
+        let encrypted = data_dir.key().map(encrypted_env::of);
+        let tuned = Tuned::new(opts, &trouble, encrypted)?;
         let families = Family::ALL
             .map(|family| ColumnFamilyDescriptor::new(family.name(), tuned.of(family).clone()));
         let dir = data_dir.engine();
@@ -161,8 +165,8 @@ impl Engine {
     }
 
     /// Rebuilds the engine's manifest from the data files in `dir`.
-    pub fn rebuild(dir: &Path, opts: &EngineOptions) -> Result<()> {
-        let tuned = Tuned::new(opts, &Arc::default())?;
+    pub fn rebuild(dir: &Path, opts: &EngineOptions, key: Option<&DataKey>) -> Result<()> {
+        let tuned = Tuned::new(opts, &Arc::default(), key.map(encrypted_env::of))?;
         DB::repair(tuned.of(Family::Others), dir).map_err(|e| error(&e.into_string()))
     }
 
@@ -195,13 +199,15 @@ impl Engine {
     /// The same of one file. One that is not there any more, since it was merged into others, is well.
     pub fn verify_file(&self, name: &str) -> Result<()> {
         unsafe extern "C" {
-            fn pando_verify_file(path: *const c_char) -> *mut c_char;
+            fn pando_verify_file(path: *const c_char, env: *mut c_void) -> *mut c_char;
         }
         let path = self.data_dir.engine().join(name);
         let shown = CString::new(path.as_os_str().as_encoded_bytes());
         let shown = shown.map_err(|_| Error::internal("a data file's name has a zero in it"))?;
-        // SAFETY: the path lives during the call; what comes back is ours.
-        let failure = unsafe { pando_verify_file(shown.as_ptr()) };
+        let encrypted = self.data_dir.key().map(encrypted_env::of);
+        let env = encrypted.map_or(ptr::null_mut(), |env| env.0);
+        // SAFETY: the path lives during the call, the environment for ever; what comes back is ours.
+        let failure = unsafe { pando_verify_file(shown.as_ptr(), env) };
         match failure.is_null() || !path.exists() {
             true if failure.is_null() => Ok(()),
             true => {
@@ -494,8 +500,12 @@ impl Engine {
         let copied = rocksdb::checkpoint::Checkpoint::new(&self.db)
             .and_then(|c| c.create_checkpoint(dir.join("engine")))
             .map_err(|e| error(&e.into_string()))
+            .and_then(|()| match self.data_dir.key() {
+                Some(_) => at_rest::copy_key(self.data_dir.path(), dir),
+                None => Ok(()),
+            })
             // The stamp is written last: a directory that has it is complete.
-            .and_then(|()| data_dir::write_stamp(dir, self.data_dir.format()).map_err(io));
+            .and_then(|()| data_dir::write_stamp(dir, self.data_dir.stamp()).map_err(io));
         if copied.is_err() {
             let _ = std::fs::remove_dir_all(dir);
         }

@@ -17,6 +17,7 @@
 //! Latches are in this crate because they guard keys. Writers take them, not the store: from
 //! reading what they will change until their proposal has returned.
 
+pub mod at_rest;
 mod background_error;
 mod batch;
 mod batched_read;
@@ -28,6 +29,7 @@ mod data_dir;
 mod dead_ranges;
 mod dead_search;
 mod empty_stretches;
+mod encrypted_env;
 mod engine;
 mod engine_scan;
 mod entry;

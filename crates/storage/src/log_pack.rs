@@ -6,6 +6,7 @@
 //!
 //! Invariant: what is unpacked is what was packed: an entry whose fingerprint does not agree is an error.
 
+use crate::at_rest;
 use crate::restore::fingerprint;
 use errors::{Error, Fallible as Result, err};
 use oplog::{Log, LogOptions, Record};
@@ -74,12 +75,13 @@ pub struct LogMaker {
 
 impl LogMaker {
     /// `dir` is new or empty.
-    pub fn new(dir: &Path) -> LogMaker {
-        LogMaker {
+    /// It is encrypted where it lies in a directory that is.
+    pub fn new(dir: &Path) -> Result<LogMaker> {
+        Ok(LogMaker {
             log: None,
-            options: LogOptions::new(dir),
+            options: at_rest::log_options(dir)?,
             last: (0, 0),
-        }
+        })
     }
 
     /// Appends what is packed in `bytes`; entries that are there already are passed over. The first index of all is
@@ -134,7 +136,7 @@ mod tests {
     #[test]
     fn packed_entries_become_a_log_that_goes_on_where_they_began() {
         let dir = tempfile::tempdir().unwrap();
-        let mut maker = LogMaker::new(dir.path());
+        let mut maker = LogMaker::new(dir.path()).unwrap();
         for from in [7_u64, 8, 9] {
             let mut packed = Vec::new();
             for index in [from, from + 1] {
@@ -167,7 +169,7 @@ mod tests {
             assert!(unpack_record(&mut &packed[..len]).is_err(), "{len}");
         }
         let dir = tempfile::tempdir().unwrap();
-        let mut maker = LogMaker::new(dir.path());
+        let mut maker = LogMaker::new(dir.path()).unwrap();
         maker.append(&packed).unwrap();
         let mut behind_a_gap = Vec::new();
         pack_record(&record(3, b""), &mut behind_a_gap);

@@ -11,6 +11,7 @@
 //! Invariant: misses are recorded only while a read of such a view is under way; every other read
 //! of the thread goes to the disk.
 
+use crate::encrypted_env::Env;
 use rocksdb_sys as ffi;
 use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
@@ -60,18 +61,20 @@ struct Reads {
 }
 
 unsafe extern "C" {
-    fn pando_files_use(options: *mut ffi::rocksdb_options_t);
+    fn pando_files_use(options: *mut ffi::rocksdb_options_t, other: *mut c_void);
     fn pando_reads_go_to(reads: *mut Reads);
     fn pando_file_close(open: *mut c_void);
     fn pando_let_one_in(of: u32);
     fn pando_reads_noted() -> u64;
 }
 
-/// Has a database that is opened with these options go through our files.
-pub(crate) fn use_files(options: &rocksdb::Options) {
+/// Has a database that is opened with these options go through our files, encrypted ones where there is an environment for
+/// them.
+pub(crate) fn use_files(options: &rocksdb::Options, encrypted: Option<Env>) {
     use rocksdb::AsRawPtr;
+    let other = encrypted.map_or(ptr::null_mut(), |env| env.0);
     // SAFETY: a setter on options that live; the environment that it sets lives for ever.
-    unsafe { pando_files_use(options.as_raw_ptr()) }
+    unsafe { pando_files_use(options.as_raw_ptr(), other) }
 }
 
 /// Of so many reads one enters the page cache when the memory is full.

@@ -4,6 +4,7 @@
 //! what came after. Damage does not end the reading: a scan skips what cannot be read, and reports
 //! which keys may be missing.
 
+use crate::at_rest;
 use crate::batch::Batch;
 use crate::counts::{Counts, Touched};
 use crate::data_dir::DataDir;
@@ -70,7 +71,7 @@ impl Offline {
             row_percent: 0,
             ..StoreOptions::new(dir)
         };
-        let (stamp, log) = (data_dir.check_stamp(), opts.log(data_dir.log()));
+        let (stamp, log) = (data_dir.check_stamp(), opts.log(&data_dir));
         let engine = Arc::new(Engine::open_to_read(data_dir, &opts.engine())?);
         // A damaged count or applied index is reported by the scan of its block.
         let counted = Counts::load(&engine).map_or(Committed::default(), |c| c.1);
@@ -121,10 +122,13 @@ impl Offline {
             engine_options: "disable_auto_compactions=true".into(),
             ..StoreOptions::new(scratch)
         };
-        if files > 0 {
-            Engine::rebuild(&engine_dir, &opts.engine())?;
+        if data_dir.key().is_some() {
+            at_rest::copy_key(dir, scratch)?;
         }
-        let log = opts.log(data_dir.log());
+        if files > 0 {
+            Engine::rebuild(&engine_dir, &opts.engine(), data_dir.key())?;
+        }
+        let log = opts.log(&data_dir);
         let engine = Engine::open(DataDir::open_to_read(scratch)?, &opts.engine())?;
         refill(&Arc::new(engine), &log)?;
         let mut offline = Offline::open(scratch)?;

@@ -13,6 +13,7 @@
 //! - The target appears whole: it is made under another name beside its own, and renamed when it is on disk.
 
 use crate::Entry;
+use crate::at_rest;
 use crate::counts::Counts;
 use crate::data_dir::{self, DataDir};
 use crate::engine::Engine;
@@ -211,7 +212,7 @@ pub fn restore(
         )
         .into());
     }
-    let log = LogOptions::new(log_dir(request.log.unwrap_or(&record.log))?);
+    let log = at_rest::log_options(&log_dir(request.log.unwrap_or(&record.log))?)?;
     let offline = Offline::open(backup)?;
     let from = offline.applied();
     let end = find_end(&log, from, &record, request.until)?;
@@ -359,7 +360,15 @@ fn make(
     };
     copy_engine(&backup.join("engine"), &draft.join("engine")).map_err(failed)?;
     // What was noted is not in the engine's files, and the log begins anew.
-    data_dir::write_stamp(draft, data_dir::OLDEST).map_err(failed)?;
+    let is_encrypted = backup.join(at_rest::KEY_FILE).exists();
+    if is_encrypted {
+        at_rest::copy_key(backup, draft)?;
+    }
+    let stamp = data_dir::Stamp {
+        format: data_dir::OLDEST,
+        is_encrypted,
+    };
+    data_dir::write_stamp(draft, stamp).map_err(failed)?;
     let opts = StoreOptions {
         cache_bytes: 64 << 20,
         row_percent: 0,
@@ -406,7 +415,7 @@ fn copy_engine(from: &Path, to: &Path) -> std::io::Result<()> {
 pub struct LogFiles(LogOptions);
 
 pub fn log_files(dir: &Path) -> Result<LogFiles> {
-    Ok(LogFiles(LogOptions::new(log_dir(dir)?)))
+    Ok(LogFiles(at_rest::log_options(&log_dir(dir)?)?))
 }
 
 impl LogFiles {

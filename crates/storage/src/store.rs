@@ -1,5 +1,6 @@
 //! The store: data directory, log and engine together, and their recovery.
 
+use crate::at_rest::{DataFiles, TemporaryFile};
 use crate::batch::Batch;
 use crate::batched_read;
 use crate::commit::Committer;
@@ -21,7 +22,6 @@ use errors::{Error, Fallible as Result, Stop, err};
 use oplog::{
     Log, LogMark, LogOptions, LogReader, Record, Trimmed as LogTrimmed, Window as LogWindow,
 };
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -96,13 +96,14 @@ impl StoreOptions {
         }
     }
 
-    pub(crate) fn log(&self, dir: PathBuf) -> LogOptions {
+    pub(crate) fn log(&self, data_dir: &DataDir) -> LogOptions {
         LogOptions {
             segment_bytes: self.log_segment_bytes,
             sync_interval: self.sync_interval,
             window: self.log_window,
             file_system: self.log_file_system.clone(),
-            ..LogOptions::new(dir)
+            key: data_dir.key().cloned(),
+            ..LogOptions::new(data_dir.log())
         }
     }
 }
@@ -193,11 +194,11 @@ impl Store {
     /// end.
     pub fn open(opts: StoreOptions) -> Result<Arc<Store>> {
         let data_dir = DataDir::open(&opts.dir)?;
-        let log_dir = data_dir.log();
         let mut opts = opts;
+        let mut log_options = opts.log(&data_dir);
         opts.log_window = log_window::load(&opts.dir)?.unwrap_or(opts.log_window);
         let engine = Arc::new(Engine::open(data_dir, &opts.engine())?);
-        let log_options = opts.log(log_dir);
+        log_options.window = opts.log_window;
         let (counts, counted) = Counts::load(&engine).map_err(Stop::into_error)?;
         let applied = engine.applied(false)?.max(counted);
         let (log, replayed, applied) = replay(log_options, &engine, &counts, applied, &opts)?;
@@ -308,6 +309,16 @@ impl Store {
             self.log.advance_clock(time.saturating_add(1));
         }
         Ok(())
+    }
+
+    /// The engine's files as the engine sees them.
+    pub fn engine_files(&self) -> DataFiles {
+        DataFiles::new(self.engine.data_dir().key().cloned())
+    }
+
+    /// Whether what is written to the directory is encrypted.
+    pub fn is_encrypted(&self) -> bool {
+        self.engine.data_dir().key().is_some()
     }
 
     /// The data format of what the directory may hold.
@@ -626,7 +637,7 @@ impl Store {
 
     /// An unnamed temporary file for data that exceeds memory; it is gone when it is closed. It
     /// lies beside the data, where an operator provides space.
-    pub fn temporary_file(&self) -> Result<File> {
+    pub fn temporary_file(&self) -> Result<TemporaryFile> {
         self.engine.data_dir().temporary_file()
     }
 

@@ -6,6 +6,7 @@
 use crate::background_error::Trouble;
 use crate::cache_balance::WINDOW;
 use crate::dead_ranges::Mode;
+use crate::encrypted_env::Env;
 use crate::engine::check;
 use crate::family::Family;
 use crate::ghost_list::Ghost;
@@ -113,8 +114,12 @@ pub(crate) struct Tuned {
 }
 
 impl Tuned {
-    pub fn new(opts: &EngineOptions, trouble: &Arc<Trouble>) -> Result<Tuned> {
-        let mut tuned = options(opts);
+    pub fn new(
+        opts: &EngineOptions,
+        trouble: &Arc<Trouble>,
+        encrypted: Option<Env>,
+    ) -> Result<Tuned> {
+        let mut tuned = options(opts, encrypted);
         for (options, family) in [
             (&mut tuned.others, Family::Others),
             (&mut tuned.records, Family::Records),
@@ -157,7 +162,7 @@ pub(crate) fn records_compression(at_flush: bool) -> &'static str {
     }
 }
 
-fn options(opts: &EngineOptions) -> Tuned {
+fn options(opts: &EngineOptions, encrypted: Option<Env>) -> Tuned {
     let cache_bytes = opts.cache_bytes();
     // Entry size zero: the cache's table grows with its content.
     let block_cache = rocksdb::Cache::new_hyper_clock_cache(cache_bytes - opts.row_bytes(), 0);
@@ -174,7 +179,7 @@ fn options(opts: &EngineOptions) -> Tuned {
     );
 
     let mut o = rocksdb::Options::default();
-    nonblocking_read::use_files(&o);
+    nonblocking_read::use_files(&o, encrypted);
     o.create_if_missing(true);
     o.create_missing_column_families(true);
     // The engine writes no log of its own, so only the atomic flush keeps records and index entries

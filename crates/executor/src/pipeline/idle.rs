@@ -12,8 +12,8 @@ use crate::pipeline::aggregate::Leaf;
 use errors::{Error, Result, err};
 use query::pipeline::{DocumentSource, IdleVisitor, Share, Source};
 use std::collections::VecDeque;
-use std::fs::File;
 use std::io::{self, Read, Seek, Write};
+use storage::at_rest::TemporaryFile;
 
 /// Shorter documents stay in memory and are not counted, in bytes.
 const LONG: usize = 16 << 10;
@@ -25,7 +25,7 @@ pub(crate) struct Idle {
     /// The lengths of the documents in the order of the visit; `None` for documents that stayed in
     /// place.
     left: VecDeque<Option<usize>>,
-    file: Option<File>,
+    file: Option<TemporaryFile>,
 }
 
 impl Idle {

@@ -3,6 +3,7 @@
 mod faulty_disk;
 #[path = "../../../../tests/fuzz/mutate.rs"]
 mod mutate;
+mod sealed;
 #[path = "../../../../tests/fuzz/targets/log.rs"]
 mod targets;
 

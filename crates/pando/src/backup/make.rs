@@ -64,6 +64,7 @@ fn keep<'a>(
     cluster: bool,
     described: Vec<Described>,
 ) -> Result<Made<'a>, String> {
+    check_encryption(archive, &described)?;
     let id = new_id();
     let (sent_files, sent_bytes) = keep_files(c, archive, &described)?;
     let previous = archive.backups()?.pop();
@@ -95,6 +96,17 @@ fn keep<'a>(
         logs,
         notes,
     })
+}
+
+/// The files of an encrypted server come as they are; its log comes in the clear.
+fn check_encryption(archive: &Archive, described: &[Described]) -> Result<(), String> {
+    let has_key = |d: &&Described| d.files.iter().any(|f| f.name == storage::at_rest::KEY_FILE);
+    match described.iter().find(has_key) {
+        Some(_) if !archive.is_encrypted() => Err(
+            "the server's data are encrypted, and the archive is not, which would keep the log in the clear: make one with --key-file".into(),
+        ),
+        _ => Ok(()),
+    }
 }
 
 /// Puts the files that the archive lacks, and reads them there.

@@ -201,7 +201,7 @@ fn fetch_files(
 /// The log behind the files. Returns the timestamp of its last entry.
 fn fetch_log(archive: &Archive, set: &SetBackup, dir: &Path) -> Result<u64, String> {
     fs::create_dir_all(dir).map_err(|e| format!("cannot make {}: {e}", dir.display()))?;
-    let mut maker = LogMaker::new(dir);
+    let mut maker = LogMaker::new(dir).map_err(|e| e.into_message())?;
     for piece in archive.pieces(&set.line, &set.name)? {
         if piece.last >= set.from.index {
             let packed = archive.read_piece(&piece)?;

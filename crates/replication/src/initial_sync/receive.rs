@@ -10,19 +10,20 @@
 //! - Every part was compared with its checksum at the source, also one that an attempt before left.
 //! - COMPLETE appears whole, after everything else is on disk.
 //! - The first failure ends all lines; what they have is kept for the next attempt.
+//! - In an encrypted directory the files are encrypted as they come. Nothing is written over with other content there:
+//!   a file that differs begins anew, under another key.
 
 use super::{CopyFile, Offer, PART_BYTES, Progress, SyncSource};
 use crate::config::Config;
 use crate::state_file;
 use errors::{Error, Fallible as Result, err};
 use parking_lot::Mutex;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use storage::at_rest::{DataFile, DataFiles};
 use storage::received_copy::{COMPLETE, DIR, KEEPS_LOG};
 
 const OFFER: &str = "OFFER";
@@ -85,13 +86,15 @@ pub fn receive(
         fs::remove_dir_all(&dir).map_err(|e| failed("remove", &dir, &e))?;
     }
     fs::create_dir_all(&engine).map_err(|e| failed("make", &engine, &e))?;
+    let own = DataFiles::of(data_dir)?;
+    own.prepare(data_dir, &dir)?;
     save(&dir, OFFER, &offer)?;
     remove_others(&engine, &offer)?;
     progress.bytes.store(offer.bytes(), Ordering::Relaxed);
     progress
         .files
         .store(offer.files.len() as u64, Ordering::Relaxed);
-    let files = Files::new(&offer, &engine);
+    let files = Files::new(&offer, &engine, own);
     std::thread::scope(|scope| {
         for line in more.iter_mut() {
             scope.spawn(|| files.copy(&mut **line, progress));
@@ -120,18 +123,20 @@ fn remove_others(engine: &Path, offer: &Offer) -> Result<()> {
 struct Files<'a> {
     offer: &'a Offer,
     engine: &'a Path,
+    own: DataFiles,
     /// The largest last, from where they are taken.
     waiting: Mutex<Vec<&'a CopyFile>>,
     failure: Mutex<Option<Error>>,
 }
 
 impl<'a> Files<'a> {
-    fn new(offer: &'a Offer, engine: &'a Path) -> Files<'a> {
+    fn new(offer: &'a Offer, engine: &'a Path, own: DataFiles) -> Files<'a> {
         let mut waiting: Vec<_> = offer.files.iter().collect();
         waiting.sort_by_key(|file| file.bytes);
         Files {
             offer,
             engine,
+            own,
             waiting: Mutex::new(waiting),
             failure: Mutex::default(),
         }
@@ -145,6 +150,7 @@ impl<'a> Files<'a> {
                 name: &file.name,
                 bytes: file.bytes,
                 path: self.engine.join(&file.name),
+                own: &self.own,
             };
             match copy.run(source, progress, || self.failure.lock().is_some()) {
                 Ok(()) => progress.files_done.fetch_add(1, Ordering::Relaxed),
@@ -166,21 +172,12 @@ impl<'a> Files<'a> {
     }
 }
 
-/// Has the disk begin with what was written, so that little is left to the sync of the file. A failure
-/// is found by the sync.
-fn send_to_disk(file: &File, offset: u64, len: u64) {
-    let (Ok(offset), Ok(len)) = (i64::try_from(offset), i64::try_from(len)) else {
-        return;
-    };
-    // SAFETY: the file is open; the call touches no memory of ours.
-    unsafe { libc::sync_file_range(file.as_raw_fd(), offset, len, libc::SYNC_FILE_RANGE_WRITE) };
-}
-
 struct FileCopy<'a> {
     id: bson::ObjectId,
     name: &'a str,
     bytes: u64,
     path: PathBuf,
+    own: &'a DataFiles,
 }
 
 impl FileCopy<'_> {
@@ -191,19 +188,20 @@ impl FileCopy<'_> {
         progress: &Progress,
         ends: impl Fn() -> bool,
     ) -> Result<()> {
-        let mut options = OpenOptions::new();
-        let options = options.read(true).write(true).create(true).truncate(false);
-        let file = options
-            .open(&self.path)
-            .map_err(|e| failed("open", &self.path, &e))?;
-        let there = file.metadata().map_or(0, |m| m.len());
+        let (mut file, mut there) = self.open()?;
         let mut offset = 0;
         while offset < self.bytes {
             if progress.stop.load(Ordering::Relaxed) || ends() {
                 return Err(err!(Interrupted, "the initial sync was broken off"));
             }
             let len = (self.bytes - offset).min(PART_BYTES);
-            let keeps = there >= offset + len && self.is_there(&file, source, offset, len)?;
+            let may_be_there = there >= offset + len;
+            let keeps = may_be_there && self.is_there(&file, source, offset, len)?;
+            if may_be_there && !keeps && self.own.is_encrypted() {
+                (file, there) = (self.anew()?, 0);
+                offset = 0;
+                continue;
+            }
             match keeps {
                 true => progress.kept.fetch_add(len, Ordering::Relaxed),
                 false => {
@@ -213,15 +211,30 @@ impl FileCopy<'_> {
             };
             offset += len;
         }
-        file.set_len(self.bytes)
-            .and_then(|()| file.sync_all())
-            .map_err(|e| failed("write", &self.path, &e))
+        let finished = file.finish(self.bytes);
+        finished.map_err(|e| failed("write", &self.path, &e))
+    }
+
+    /// The file, and how much of it is there. Files of data have one content for ever, the engine's books do not.
+    fn open(&self) -> Result<(DataFile, u64)> {
+        if self.own.is_encrypted() && !self.name.ends_with(".sst") {
+            return Ok((self.anew()?, 0));
+        }
+        let file = self.own.open_to_write(&self.path);
+        let file = file.map_err(|e| failed("open", &self.path, &e))?;
+        let there = file.bytes().unwrap_or(0);
+        Ok((file, there))
+    }
+
+    fn anew(&self) -> Result<DataFile> {
+        let file = self.own.create(&self.path);
+        file.map_err(|e| failed("open", &self.path, &e))
     }
 
     /// Whether the file has the source's bytes at that place.
     fn is_there(
         &self,
-        file: &File,
+        file: &DataFile,
         source: &mut dyn SyncSource,
         offset: u64,
         len: u64,
@@ -234,7 +247,13 @@ impl FileCopy<'_> {
         Ok(part.about.checksum == crc32c::crc32c(&own))
     }
 
-    fn fetch(&self, file: &File, source: &mut dyn SyncSource, offset: u64, len: u64) -> Result<()> {
+    fn fetch(
+        &self,
+        file: &DataFile,
+        source: &mut dyn SyncSource,
+        offset: u64,
+        len: u64,
+    ) -> Result<()> {
         for _ in 0..TRIES {
             let part = source.read(self.id, self.name, offset, true)?;
             std::thread::sleep(part.about.wait.min(LONGEST_WAIT));
@@ -242,7 +261,7 @@ impl FileCopy<'_> {
             if is_whole && part.about.checksum == crc32c::crc32c(part.bytes) {
                 let written = file.write_all_at(part.bytes, offset);
                 written.map_err(|e| failed("write", &self.path, &e))?;
-                send_to_disk(file, offset, len);
+                file.send_to_disk(offset, len);
                 return Ok(());
             }
         }

@@ -5,17 +5,18 @@
 //!   It shares the data files; what it costs is what merging would have freed meanwhile.
 //! - While there is one, the log is not trimmed past it: whoever has copied it finds the log from there.
 //! - Only files of the checkpoint are read, whatever name is asked for.
+//! - What is told is decrypted: who receives it encrypts it with a key of its own, or not.
 
 use super::{AboutPart, CopyFile, Offer, PART_BYTES};
 use crate::driver::Status;
 use bson::ObjectId;
 use errors::{Error, Fallible as Result, err};
 use parking_lot::Mutex;
-use std::fs::File;
-use std::io::{ErrorKind, Read, Seek, SeekFrom};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
+use storage::at_rest::{DataFile, DataFiles};
 use storage::{Offline, Store};
 
 /// Where checkpoints lie in the data directory.
@@ -52,15 +53,22 @@ fn failed(what: &str, path: &Path, e: &std::io::Error) -> Error {
 }
 
 /// Appends `len` bytes of a file to `out`, which is not cleared before.
-fn append_part(path: &Path, offset: u64, len: u64, out: &mut Vec<u8>) -> std::io::Result<()> {
-    let mut file = File::open(path)?;
-    file.seek(SeekFrom::Start(offset))?;
+fn append_part(file: &DataFile, offset: u64, len: u64, out: &mut Vec<u8>) -> std::io::Result<()> {
+    let len = usize::try_from(len).unwrap_or(0);
     // Room for the end of the reply too.
-    out.reserve_exact(usize::try_from(len).unwrap_or(0) + 256);
-    match file.take(len).read_to_end(out)? as u64 == len {
-        true => Ok(()),
-        false => Err(ErrorKind::UnexpectedEof.into()),
-    }
+    out.reserve_exact(len + 256);
+    let start = out.len();
+    out.resize(start + len, 0);
+    let part = out.get_mut(start..).unwrap_or_default();
+    file.read_exact_at(part, offset)
+}
+
+/// All of a small file.
+fn text_of(files: &DataFiles, path: &Path) -> std::io::Result<String> {
+    let file = files.open(path)?;
+    let mut bytes = Vec::new();
+    append_part(&file, 0, file.bytes()?, &mut bytes)?;
+    String::from_utf8(bytes).map_err(|_| ErrorKind::InvalidData.into())
 }
 
 impl Copies {
@@ -158,22 +166,23 @@ impl Copies {
     fn describe(&self, store: &Store, dir: &Path, id: ObjectId) -> Result<Offer> {
         let index = Offline::open(dir)?.applied().index;
         let engine = dir.join("engine");
+        let data = store.engine_files();
         let mut files = Vec::new();
         let entries = std::fs::read_dir(&engine).map_err(|e| failed("read", &engine, &e))?;
         for entry in entries {
             let entry = entry.map_err(|e| failed("read", &engine, &e))?;
-            let meta = entry.metadata().map_err(|e| failed("read", &engine, &e))?;
-            if meta.is_file() && entry.file_name() != "LOCK" {
-                files.push(CopyFile {
-                    name: entry.file_name().to_string_lossy().into_owned(),
-                    bytes: meta.len(),
-                });
+            let path = entry.path();
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let is_book = name == "LOCK" || (name.starts_with("LOG") && data.is_encrypted());
+            if path.is_file() && !is_book {
+                let bytes = data.open(&path).and_then(|file| file.bytes());
+                let bytes = bytes.map_err(|e| failed("read", &path, &e))?;
+                files.push(CopyFile { name, bytes });
             }
         }
         files.sort_by(|a, b| a.name.cmp(&b.name));
         let identity = self.identity.clone();
-        let identity =
-            std::fs::read_to_string(&identity).map_err(|e| failed("read", &identity, &e))?;
+        let identity = text_of(&data, &identity).map_err(|e| failed("read", &identity, &e))?;
         Ok(Offer {
             id,
             format: store.data_format(),
@@ -229,7 +238,11 @@ impl Copies {
             (copy.dir.join("engine").join(&file.name), len)
         };
         let start = out.len();
-        append_part(&path, offset, len, out).map_err(|e| failed("read", &path, &e))?;
+        let files = self.store()?.engine_files();
+        let appended = files
+            .open(&path)
+            .and_then(|file| append_part(&file, offset, len, out));
+        appended.map_err(|e| failed("read", &path, &e))?;
         let checksum = crc32c::crc32c(&out[start..]);
         let mut made = self.made.lock();
         let copy = made
