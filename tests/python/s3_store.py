@@ -16,11 +16,12 @@ PAGE = 5
 
 
 class Store(ThreadingHTTPServer):
-    """`objects` by key, those `of_parts` among them; each `fails_each`th request fails."""
+    """`objects` by key, those `of_parts` among them; each `fails_each`th request fails. `most_at_once`: of requests that were
+    there together, while each of objects takes `seconds`."""
 
     daemon_threads = True
 
-    def __init__(self, fails_each=0, certificate=None):
+    def __init__(self, fails_each=0, certificate=None, seconds=0):
         super().__init__(("127.0.0.1", 0), Request)
         self.scheme = "https" if certificate else "http"
         if certificate:
@@ -29,6 +30,7 @@ class Store(ThreadingHTTPServer):
             self.socket = context.wrap_socket(self.socket, server_side=True)
         self.objects, self.written, self.uploads, self.of_parts = {}, {}, {}, set()
         self.fails_each, self.requests, self.lock = fails_each, 0, threading.Lock()
+        self.seconds, self.at_once, self.most_at_once = seconds, 0, 0
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     def environment(self):
@@ -64,6 +66,12 @@ class Request(BaseHTTPRequestHandler):
         _, bucket, *key = urllib.parse.unquote(url.path).split("/", 2)
         body = self.rfile.read(int(self.headers.get("content-length") or 0))
         with store.lock:
+            store.at_once += 1
+            store.most_at_once = max(store.most_at_once, store.at_once)
+        if key and "files/" in key[0]:
+            time.sleep(store.seconds)
+        with store.lock:
+            store.at_once -= 1
             store.requests += 1
             fails = store.fails_each and store.requests % store.fails_each == 0
             if fails and store.requests % 2:

@@ -129,3 +129,16 @@ def test_what_a_store_refuses_is_said(new_server, tmp_path):
         assert "nothing was restored" in pando("restore", PLACE, tmp_path / "x", **refused)
         assert store.objects == {} and not (tmp_path / "x").exists()
         assert "no stores of the kind 'ftp'" in pando("backup", "list", "ftp://x/y", **refused)
+
+
+def test_files_are_moved_beside_each_other_and_no_more_than_four(new_server, tmp_path):
+    server = new_server()
+    with server.client() as client, Store(seconds=0.05) as store:
+        client.t.c.insert_many([{"_id": i, "text": os.urandom(2000)} for i in range(200)])
+        most = []
+        for words in (("backup", uri(server), PLACE), ("backup", "verify", PLACE), ("restore", PLACE, tmp_path / "back")):
+            store.most_at_once = 0
+            pando(*words, store=store)
+            most.append(store.most_at_once)
+        assert all(2 <= n <= 4 for n in most), most
+    assert documents(tmp_path / "back") == {"c": list(range(200))}

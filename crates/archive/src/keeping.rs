@@ -108,6 +108,11 @@ impl Archive {
         Ok(Archive { store, key })
     }
 
+    /// How many of its objects are best moved beside each other.
+    pub fn transfers(&self) -> usize {
+        self.store.transfers()
+    }
+
     /// Whether nobody reads it without its key.
     pub fn is_encrypted(&self) -> bool {
         self.key.is_some()

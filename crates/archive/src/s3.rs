@@ -35,6 +35,8 @@ const CONNECT: Duration = Duration::from_secs(10);
 const SILENCE: Duration = Duration::from_secs(60);
 /// How often a request is made that the store or the network fails.
 const ATTEMPTS: u32 = 5;
+/// Objects that are moved beside each other: each holds a part in memory, and waits for the network and the store.
+const TRANSFERS: usize = 4;
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 
 pub(crate) struct S3 {
@@ -331,6 +333,10 @@ impl Requests {
 }
 
 impl Store for S3 {
+    fn transfers(&self) -> usize {
+        TRANSFERS
+    }
+
     fn put(&self, name: &str, from: &mut dyn Read) -> Outcome<()> {
         let key = self.key(name);
         let mut first = Vec::new();

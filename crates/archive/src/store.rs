@@ -26,4 +26,9 @@ pub trait Store: Send + Sync {
 
     /// One that is not there is removed already.
     fn remove(&self, name: &str) -> Outcome<()>;
+
+    /// How many objects are best moved beside each other: one where nothing but the disk is waited for.
+    fn transfers(&self) -> usize {
+        1
+    }
 }

@@ -3,8 +3,10 @@
 use super::log_keeper::last_of;
 use crate::moment;
 use crate::progress::Progress;
-use archive::{Archive, Backup, SetBackup, Work};
+use crate::transfers::beside_each_other;
+use archive::{Archive, Backup, KeptFile, SetBackup, Work};
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use storage::unpack_record;
 
@@ -84,11 +86,16 @@ pub(super) fn verify(archive: &Archive, id: Option<&str>) -> Result<String, Stri
     files.sort_by_key(|f| f.sha256);
     files.dedup_by_key(|f| f.sha256);
     let progress = Progress::of_bytes("reading", files.iter().map(|f| f.bytes).sum());
-    let mut damage = Vec::new();
-    for file in &files {
-        damage.extend(archive.verify_file(file).err());
+    let damage = Mutex::new(Vec::new());
+    let verify = |(): &mut (), file: &&KeptFile| {
+        let verified = archive.verify_file(file);
+        damage.lock().extend(verified.err());
         progress.add(file.bytes);
-    }
+        Ok(())
+    };
+    beside_each_other(archive.transfers(), &files, || Ok(()), verify)?;
+    let mut damage = damage.into_inner();
+    damage.sort();
     let mut seen = BTreeSet::new();
     let mut entries = 0;
     for set in &sets {

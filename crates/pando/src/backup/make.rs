@@ -7,7 +7,8 @@ use super::log_keeper::LogKeeper;
 use super::remote::{self, Described, LogFailure, RemoteFile, StagedSet};
 use crate::client::{Conversation, ServerAddress};
 use crate::progress::Progress;
-use archive::{Archive, At, Backup, SetBackup, Work};
+use crate::transfers::beside_each_other;
+use archive::{Archive, At, Backup, KeptFile, SetBackup, Work};
 use jiff::Timestamp;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -36,7 +37,7 @@ pub(super) fn make<'a>(address: &ServerAddress, archive: &'a Archive) -> Result<
     let ids = staged.clone();
     let described = describe_all(address, staged);
     drop(progress);
-    let made = described.and_then(|described| keep(&mut c, archive, cluster, described));
+    let made = described.and_then(|described| keep(address, &mut c, archive, cluster, described));
     for staged in &ids {
         remote::release(&mut c, staged);
     }
@@ -59,6 +60,7 @@ fn describe_all(address: &ServerAddress, staged: Vec<StagedSet>) -> Result<Vec<D
 }
 
 fn keep<'a>(
+    address: &ServerAddress,
     c: &mut Conversation,
     archive: &'a Archive,
     cluster: bool,
@@ -66,7 +68,7 @@ fn keep<'a>(
 ) -> Result<Made<'a>, String> {
     check_encryption(archive, &described)?;
     let id = new_id();
-    let (sent_files, sent_bytes) = keep_files(c, archive, &described)?;
+    let (sent_files, sent_bytes) = keep_files(address, archive, &described)?;
     let previous = archive.backups()?.pop();
     let (mut sets, mut logs, mut notes) = (Vec::new(), Vec::new(), Vec::new());
     let reach = described.iter().map(|d| d.complete.ts).max().unwrap_or(0) + 1;
@@ -111,7 +113,7 @@ fn check_encryption(archive: &Archive, described: &[Described]) -> Result<(), St
 
 /// Puts the files that the archive lacks, and reads them there.
 fn keep_files(
-    c: &mut Conversation,
+    address: &ServerAddress,
     archive: &Archive,
     described: &[Described],
 ) -> Result<(usize, u64), String> {
@@ -125,12 +127,13 @@ fn keep_files(
         .collect();
     let bytes = lacking.iter().map(|(_, f)| f.bytes).sum();
     let progress = Progress::of_bytes("copying files", bytes);
-    for (staged, file) in &lacking {
+    let put = |c: &mut Conversation, (staged, file): &(&StagedSet, &KeptFile)| {
         let mut from = progress.counting(RemoteFile::new(c, staged, file));
         archive.put_file(file, &mut from)?;
         // What was put is read: the network and the disk of the archive may err too.
-        archive.verify_file(file)?;
-    }
+        archive.verify_file(file)
+    };
+    beside_each_other(archive.transfers(), &lacking, || address.open(), put)?;
     Ok((lacking.len(), bytes))
 }
 

@@ -12,7 +12,8 @@ use super::{BuiltIndexes, sentence, show};
 use crate::moment;
 use crate::progress::Progress;
 use crate::salvage;
-use archive::{Archive, Backup, SetBackup};
+use crate::transfers::beside_each_other;
+use archive::{Archive, Backup, KeptFile, SetBackup};
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -182,7 +183,7 @@ fn fetch_files(
     dir: &Path,
     progress: &Progress,
 ) -> Result<(), String> {
-    for file in &set.files {
+    let fetch = |(): &mut (), file: &KeptFile| {
         let path = dir.join(&file.name);
         let parent = path.parent().unwrap_or(dir);
         let write = |from: &mut dyn std::io::Read| -> std::io::Result<()> {
@@ -193,9 +194,9 @@ fn fetch_files(
             to.sync_all()
         };
         let mut from = progress.counting(archive.read_file(file)?);
-        write(&mut from).map_err(|e| format!("{}: {e}", path.display()))?;
-    }
-    Ok(())
+        write(&mut from).map_err(|e| format!("{}: {e}", path.display()))
+    };
+    beside_each_other(archive.transfers(), &set.files, || Ok(()), fetch)
 }
 
 /// The log behind the files. Returns the timestamp of its last entry.
