@@ -128,20 +128,30 @@ def test_a_member_whose_directory_was_emptied_is_no_new_set(place):
 
 
 def test_servers_share_the_memory_and_keep_their_files_private(place):
-    port = free_ports(14)
-    figures = port + 7
+    port = free_ports(20)
+    figures = port + 10
     cluster("up", "--shards", 1, "--replicas", 3, "--dir", place, "--port", port, "--", "--metrics", figures)
     with open("/proc/meminfo") as meminfo:
         memory = int(meminfo.readline().split()[1]) * 1024
-    caches, ports = [], []
-    for member in members(place):
-        with open(f"/proc/{member['pid']}/cmdline") as cmdline:
-            words = cmdline.read().split("\0")
-        cache = words[words.index("--cache") + 1]
-        caches.append(int(cache.removesuffix("MB")) << 20)
-        ports.append(int(words[words.index("--metrics") + 1]))
+    def started():
+        caches, ports = [], []
+        for member in members(place):
+            with open(f"/proc/{member['pid']}/cmdline") as cmdline:
+                words = cmdline.read().split("\0")
+            cache = words[words.index("--cache") + 1]
+            caches.append(int(cache.removesuffix("MB")) << 20)
+            ports.append(int(words[words.index("--metrics") + 1]))
+        return caches, ports
+
+    caches, ports = started()
     assert len(caches) == 7 and sum(caches) <= memory // 2
     assert ports == list(range(figures, figures + 7))
+    # One more has the share of one of eight; the others have theirs until they start again.
+    cluster("add-member", "s0", "--dir", place)
+    assert 8 * min(started()[0]) <= memory // 2 and sorted(started()[0])[1:] == caches
+    cluster("down", "--dir", place)
+    cluster("up", "--dir", place)
+    assert len(set(started()[0])) == 1 and sum(started()[0]) <= memory // 2
     readable = [p for p in [place, *place.rglob("*")] if p != place and p.stat().st_mode & 0o077 and not p.is_symlink()]
     assert readable == []
 

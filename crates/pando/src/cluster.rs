@@ -21,7 +21,7 @@ use crate::peers::quoted;
 use crate::progress::Progress;
 use deployment::{Deployment, MemberProcess, Role, SET, Stage};
 use processes::{Claim, launch};
-use shares::{shared_cores, shared_memory, with_own_metrics};
+use shares::{options_of, shared_cores};
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -302,13 +302,15 @@ fn start(dir: &Path, deployment: &mut Deployment) -> Result<(), String> {
     deployment.end(dir, |_| false)?;
     restored::settle(dir, deployment)?;
     let config = deployment.addresses(Role::Config).concat();
+    let servers = deployment.members.len();
     let progress = Progress::of_steps("starting servers", deployment.members.len() as u64);
     for at in 0..deployment.members.len() {
         progress.set(at as u64);
         let Some(member) = deployment.members.get(at).filter(|m| !m.runs()) else {
             continue;
         };
-        let options = with_own_metrics(&deployment.server, deployment.behind_first(member.port))?;
+        let behind = deployment.behind_first(member.port);
+        let options = options_of(&deployment.server, servers, behind)?;
         let process = launch(dir, member, &config, &options)?;
         if let Some(member) = deployment.members.get_mut(at) {
             member.is_process(process);
@@ -409,7 +411,6 @@ fn planned(sets: Vec<(String, Role, u16)>, asked: &Asked) -> Result<Deployment, 
     let shards = u16::try_from(shards).ok().filter(|n| *n > 0);
     let mut server = absolute_paths(&asked.server)?;
     server.extend(shared_cores(shards, &asked.server));
-    server.extend(shared_memory(members.len(), &asked.server));
     Ok(Deployment {
         members,
         server,

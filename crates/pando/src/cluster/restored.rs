@@ -14,7 +14,7 @@
 
 use super::deployment::{Access, Deployment, MemberProcess, Role, SET, Stage};
 use super::processes::launch;
-use super::shares::with_own_metrics;
+use super::shares::options_of;
 use super::{Asked, LOOK, PATIENCE, planned};
 use crate::client::refusal;
 use crate::moment;
@@ -128,6 +128,7 @@ fn tell_addresses(dir: &Path, deployment: &mut Deployment) -> Result<(), String>
     let at = (deployment.members.iter())
         .position(|m| m.role == Role::Config && m.stage == Stage::There)
         .ok_or("there is no configuration set in the backup")?;
+    let servers = deployment.members.len();
     let Some(member) = deployment.members.get_mut(at) else {
         return Ok(());
     };
@@ -137,7 +138,7 @@ fn tell_addresses(dir: &Path, deployment: &mut Deployment) -> Result<(), String>
         role: Role::Plain,
         ..member.clone()
     };
-    let options = with_own_metrics(&deployment.server, 0)?;
+    let options = options_of(&deployment.server, servers, 0)?;
     member.is_process(launch(dir, &alone, "", &options)?);
     let member = member.clone();
     deployment.save(dir)?;

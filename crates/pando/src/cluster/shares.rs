@@ -17,8 +17,20 @@ pub(super) fn shared_cores(shards: Option<u16>, given: &[String]) -> Vec<String>
     vec!["--event-loops".into(), loops.to_string()]
 }
 
+/// The options of one of so many servers, whose port is so far behind the first one. What it has of the memory is found when
+/// it starts: a deployment grows and shrinks.
+pub(super) fn options_of(
+    given: &[String],
+    servers: usize,
+    behind: u16,
+) -> Result<Vec<String>, String> {
+    let mut options = with_own_metrics(given, behind)?;
+    options.extend(shared_memory(servers, given));
+    Ok(options)
+}
+
 /// The option by which all servers share half of the memory. One alone takes what it takes by itself.
-pub(super) fn shared_memory(servers: usize, given: &[String]) -> Vec<String> {
+fn shared_memory(servers: usize, given: &[String]) -> Vec<String> {
     let names = |word: &String| {
         let name = word.split('=').next();
         matches!(
@@ -40,7 +52,7 @@ pub(super) fn shared_memory(servers: usize, given: &[String]) -> Vec<String> {
 
 /// The options of a server whose port is so far behind the first one: each has a port of its own for
 /// its figures.
-pub(super) fn with_own_metrics(given: &[String], behind: u16) -> Result<Vec<String>, String> {
+fn with_own_metrics(given: &[String], behind: u16) -> Result<Vec<String>, String> {
     let mut options = given.to_vec();
     let is_metrics = |word: &String| word == "--metrics" || word.starts_with("--metrics=");
     let Some(found) = options.iter().position(is_metrics) else {
