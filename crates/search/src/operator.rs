@@ -257,30 +257,38 @@ fn score(f: &Fields<'_>) -> Result<ScoreChange> {
     }
 }
 
+/// The clauses at a place: a document, or a list of some. `parse` reads one, which has no other field.
+pub(crate) fn one_or_several<T>(
+    at: &str,
+    v: Val<'_>,
+    parse: impl Fn(&Fields<'_>) -> Result<T>,
+) -> Result<Vec<T>> {
+    let one = |at: &str, v: Val<'_>| -> Result<T> {
+        let f = Fields::of(at, v)?;
+        let clause = parse(&f)?;
+        f.end()?;
+        Ok(clause)
+    };
+    let Some(list) = v.as_array() else {
+        return Ok(vec![one(at, v)?]);
+    };
+    let mut out = Vec::new();
+    for (i, v) in list.values().enumerate() {
+        out.push(one(&format!("{at}[{i}]"), v)?);
+    }
+    match out.is_empty() {
+        true => Err(wrong(format!("\"{at}\" cannot be empty"))),
+        false if out.len() > MOST_CLAUSES => Err(too_many_clauses()),
+        false => Ok(out),
+    }
+}
+
 fn compound(f: &Fields<'_>, depth: usize) -> Result<Operator> {
     let clauses = |name: &'static str| -> Result<Vec<Clause>> {
         let Some(v) = f.get(name) else {
             return Ok(Vec::new());
         };
-        let at = f.name(name);
-        let one = |at: &str, v: Val<'_>| -> Result<Clause> {
-            let f = Fields::of(at, v)?;
-            let clause = only_clause(&f, depth + 1)?;
-            f.end()?;
-            Ok(clause)
-        };
-        let Some(list) = v.as_array() else {
-            return Ok(vec![one(&at, v)?]);
-        };
-        let mut out = Vec::new();
-        for (i, v) in list.values().enumerate() {
-            out.push(one(&format!("{at}[{i}]"), v)?);
-        }
-        match out.is_empty() {
-            true => Err(wrong(format!("\"{at}\" cannot be empty"))),
-            false if out.len() > MOST_CLAUSES => Err(too_many_clauses()),
-            false => Ok(out),
-        }
+        one_or_several(&f.name(name), v, |f| only_clause(f, depth + 1))
     };
     let (must, should) = (clauses("must")?, clauses("should")?);
     let (must_not, filter) = (clauses("mustNot")?, clauses("filter")?);

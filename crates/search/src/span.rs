@@ -5,11 +5,10 @@
 
 use crate::compiler::{Compiler, Made, any_of};
 use crate::fields::Fields;
-use crate::operator::{MOST_CLAUSES, PathSpec, too_many_clauses};
+use crate::operator::{MOST_CLAUSES, PathSpec, one_or_several, too_many_clauses};
 use crate::paths::paths;
 use crate::problem::wrong;
 use crate::score::{Bm25, SegmentBm25, not_explained};
-use bson::Val;
 use errors::Result;
 use errors::operation::step;
 use std::sync::Arc;
@@ -114,26 +113,9 @@ pub(crate) fn parse(f: &Fields<'_>, depth: usize) -> Result<Spans<Words>> {
 }
 
 fn clauses(f: &Fields<'_>, depth: usize) -> Result<Vec<Spans<Words>>> {
-    let at = f.name("clauses");
-    let one = |at: &str, v: Val<'_>| -> Result<Spans<Words>> {
-        let f = Fields::of(at, v)?;
-        let spans = parse(&f, depth + 1)?;
-        f.end()?;
-        Ok(spans)
-    };
-    let v = f.required("clauses")?;
-    let Some(list) = v.as_array() else {
-        return Ok(vec![one(&at, v)?]);
-    };
-    let mut out = Vec::new();
-    for (i, v) in list.values().enumerate() {
-        out.push(one(&format!("{at}[{i}]"), v)?);
-    }
-    match out.is_empty() {
-        true => Err(wrong(format!("\"{at}\" cannot be empty"))),
-        false if out.len() > MOST_CLAUSES => Err(too_many_clauses()),
-        false => Ok(out),
-    }
+    one_or_several(&f.name("clauses"), f.required("clauses")?, |f| {
+        parse(f, depth + 1)
+    })
 }
 
 impl<T> Spans<T> {
