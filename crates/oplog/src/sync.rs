@@ -85,6 +85,8 @@ pub(crate) struct Syncer {
     unsynced: Mutex<Unsynced>,
     /// Held while a sync runs.
     running: Mutex<()>,
+    /// Set while the thread sleeps until it is woken. Otherwise it looks at `dirty` within an interval by itself.
+    resting: AtomicBool,
     control: Mutex<()>,
     wake: Condvar,
     callbacks: RwLock<Vec<Callback>>,
@@ -105,6 +107,7 @@ impl Syncer {
                 dir,
             }),
             running: Mutex::new(()),
+            resting: AtomicBool::new(false),
             control: Mutex::new(()),
             wake: Condvar::new(),
             callbacks: RwLock::new(Vec::new()),
@@ -179,9 +182,15 @@ impl Syncer {
         }
     }
 
-    /// After a write: the periodic sync has work to do.
+    /// After a write: the periodic sync has work to do. Most writes are followed by a request, so
+    /// only a thread that rests is woken.
     pub fn mark_dirty(&self) {
-        self.notify(&self.dirty);
+        // Sets `dirty`, then reads `resting`; the thread does it the other way round, so that one
+        // of the two sees what the other has set.
+        if !self.dirty.swap(true, Ordering::SeqCst) && self.resting.load(Ordering::SeqCst) {
+            let _control = self.control.lock();
+            self.wake.notify_one();
+        }
     }
 
     pub fn request(&self) {
@@ -199,13 +208,29 @@ impl Syncer {
     /// Waits until a sync is due: at once where one was requested, after the pause where one is
     /// wanted soon, and after the interval where something was written.
     fn wait_for_work(&self, interval: Duration, pause_ends: Instant) {
-        let any = |flags: &[&AtomicBool]| flags.iter().any(|f| Syncer::set(f));
+        let asked = || {
+            [&self.requested, &self.soon, &self.stopped]
+                .into_iter()
+                .any(Syncer::set)
+        };
         let mut control = self.control.lock();
-        while !any(&[&self.requested, &self.soon, &self.dirty, &self.stopped]) {
-            self.wake.wait(&mut control);
+        let awake_until = Instant::now() + interval;
+        while !asked() && !self.wake.wait_until(&mut control, awake_until).timed_out() {}
+        if !asked() {
+            if Syncer::set(&self.dirty) {
+                return;
+            }
+            self.resting.store(true, Ordering::SeqCst);
+            while !asked() && !self.dirty.load(Ordering::SeqCst) {
+                self.wake.wait(&mut control);
+            }
+            self.resting.store(false, Ordering::SeqCst);
         }
         let deadline = Instant::now() + interval;
-        while !any(&[&self.requested, &self.stopped]) {
+        while ![&self.requested, &self.stopped]
+            .into_iter()
+            .any(Syncer::set)
+        {
             let until = match Syncer::set(&self.soon) {
                 true => deadline.min(pause_ends),
                 false => deadline,
