@@ -72,6 +72,71 @@ def test_joins_at_the_snapshot_of_a_transaction(client, db):
     assert over == {n: 8 - n for n in range(9)}
 
 
+MUCH = 2000
+SUM = [
+    {"$lookup": {"from": "much", "localField": "n", "foreignField": "n", "as": "m"}},
+    {"$unwind": "$m"},
+    {"$group": {"_id": None, "n": {"$sum": 1}, "paid": {"$sum": "$m.paid"}}},
+]
+
+
+@pytest.fixture
+def much(client, db):
+    """Too much to be sent along with the stage."""
+    much = shard(db, "much", {"n": 1}, at=[50])
+    much.insert_many([{"_id": n, "n": n % 100, "paid": n} for n in range(MUCH)])
+    return much
+
+
+def adds_up(db):
+    (total,) = db.orders.aggregate(SUM)
+    return (total["n"], total["paid"]) == (MUCH, sum(range(MUCH)))
+
+
+def test_shards_join_what_moves_meanwhile(client, db, much):
+    """Each shard reads of the others what it joins, and is told where that is like a router."""
+    explained = db.command("explain", {"aggregate": "orders", "pipeline": SUM, "cursor": {}})
+    assert list(explained["splitPipeline"]["shardsPart"][0]) == ["$lookup"]
+    stop, wrong, ended = threading.Event(), [], []
+
+    def sums():
+        while not stop.is_set():
+            (ended if adds_up(db) else wrong).append(1)
+
+    threads = [threading.Thread(target=sums) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for to in ["s1", "s0"]:
+            client.admin.command("moveChunk", much.full_name, find={"n": 1}, to=to)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert not wrong and len(ended) > 2
+
+
+@pytest.mark.parametrize("code", [365, 166])
+def test_the_router_joins_what_a_shard_cannot(cluster, db, much, code):
+    """365: too many reads of other shards are under way on it; 166: what it joins is a view now."""
+    with cluster.on_shard("s1") as direct:
+        data = {"failCommands": ["aggregate"], "errorCode": code}
+        direct.admin.command("configureFailPoint", "failCommand", mode={"times": 1}, data=data)
+        assert adds_up(db)
+        # It has failed once, and does not any more.
+        assert list(direct.admin.aggregate([{"$documents": []}])) == []
+
+
+def test_a_join_of_a_shard_ends_in_time(db, much):
+    """Each document takes a read of its own, which scans."""
+    slow = {"$lookup": {
+        "from": "much", "let": {"n": "$n"}, "as": "m",
+        "pipeline": [{"$match": {"$expr": {"$gt": [{"$add": ["$paid", "$$n"]}, 0]}}}, {"$project": {"n": 1}}],
+    }}
+    with refuses(50):
+        list(db.orders.aggregate([slow, {"$unwind": "$m"}, {"$group": {"_id": "$m.n", "n": {"$sum": 1}}}], maxTimeMS=30))
+
+
 def test_joins_see_the_writes_of_their_transaction(client, db):
     with client.start_session() as session, session.start_transaction():
         db.customers.update_many({}, {"$set": {"name": "mine"}}, session=session)

@@ -162,6 +162,29 @@ def test_members_commands_are_the_members_alone(cluster, root):
         assert wire.command({"_pandoTime": 1, "$db": "admin"})["ok"] == 1
 
 
+def test_shards_join_each_others_collections_as_members(cluster, root):
+    """The user may read; the shards log in to each other. Who is no member may not have them read."""
+    for name in ("one", "other"):
+        root.admin.command("shardCollection", f"join.{name}", key={"k": "hashed"})
+        root.join[name].insert_many([{"_id": n, "k": n % 1500} for n in range(1600)])
+    join = [{"$lookup": {"from": "other", "localField": "k", "foreignField": "k", "as": "o"}}, {"$group": {"_id": {"$size": "$o"}, "n": {"$sum": 1}}}]
+    explained = root.join.command("explain", {"aggregate": "one", "pipeline": join, "cursor": {}})
+    assert list(explained["splitPipeline"]["shardsPart"][0]) == ["$lookup"]
+    reader = user(root, "joiner", {"role": "read", "db": "join"})
+    with cluster.client(**reader) as client:
+        assert sorted((d["_id"], d["n"]) for d in client.join.one.aggregate(join)) == [(1, 1400), (2, 200)]
+    of_one = user(root, "half", db="join")
+    one = [{"resource": {"db": "join", "collection": "one"}, "actions": ["find"]}]
+    root.join.command("createRole", "one", privileges=one, roles=[])
+    root.join.command("grantRolesToUser", "half", roles=["one"])
+    with cluster.client(**of_one) as client, refuses(13):
+        list(client.join.one.aggregate(join))
+    with cluster.shards["s0"].wire() as wire:
+        # Made above, on the shard.
+        log_in(wire, "local", "pencil", "admin")
+        expect_error(wire.command({"aggregate": "one", "pipeline": join, "cursor": {}, "joinsElsewhere": [], "$db": "join"}), 13)
+
+
 def test_changes_of_users_are_heard_of_at_other_routers(cluster, root):
     bob = user(root, "bob", {"role": "read", "db": "shop"})
     with cluster.client(0, **bob) as here, cluster.client(1, **bob) as there:

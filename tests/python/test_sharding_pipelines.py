@@ -128,8 +128,30 @@ TRAVELS = {
     "$lookup, $unwind, $group": ([JOIN, {"$unwind": "$j"}, {"$group": {"_id": "$j.name", "n": {"$sum": 1}}}], 100, 12_000),
     "$lookup in what is not little": (
         [{"$lookup": {"from": "big", "localField": "h", "foreignField": "k", "as": "j"}}, {"$group": {"_id": {"$size": "$j"}, "n": {"$sum": 1}}}],
-        500,
-        12_000,
+        5,
+        1000,
+    ),
+    "$lookup in what is sharded": (
+        [
+            {"$lookup": {"from": "t", "localField": "p", "foreignField": "k", "as": "j"}},
+            {"$unwind": "$j"},
+            {"$group": {"_id": {"$subtract": ["$k", "$j.k"]}, "n": {"$sum": 1}, "a": {"$max": {"$size": "$j.a"}}}},
+        ],
+        5,
+        1000,
+    ),
+    "$lookup with a pipeline, $match, $count": (
+        [
+            {"$match": {"k": {"$gte": 460, "$lt": 540}}},
+            {"$lookup": {
+                "from": "big", "localField": "h", "foreignField": "k", "let": {"g": "$g"}, "as": "j",
+                "pipeline": [{"$match": {"$expr": {"$gt": ["$k", {"$multiply": [2, "$$g"]}]}}}, {"$project": {"k": 1}}],
+            }},
+            {"$match": {"j.k": {"$gte": 0}}},
+            {"$count": "n"},
+        ],
+        5,
+        1000,
     ),
     "$graphLookup, $group": (
         [
@@ -144,8 +166,8 @@ TRAVELS = {
             {"$graphLookup": {"from": "big", "startWith": "$k", "connectFromField": "k", "connectToField": "k", "as": "j"}},
             {"$group": {"_id": {"$size": "$j"}, "n": {"$sum": 1}}},
         ],
-        500,
-        12_000,
+        5,
+        1000,
     ),
     "$project behind $sort": ([{"$sort": {"h": 1, "k": 1}}, {"$project": {"k": 1, "y": {"$add": ["$k", 1]}}}, {"$limit": 3}], 3, 1200),
     "$match behind $setWindowFields": (

@@ -56,6 +56,7 @@ pub use security::authorize::check_user_still;
 pub use security::login::LoggedIn;
 pub use security::needs::RequiredAccess;
 pub use security::routed::{FailPoint, RoutersOwn};
+pub use shard::joins::ClusterReads;
 pub use version::{FEATURE_VERSIONS, VERSION};
 
 use ::replication::{Changed, Driver};
@@ -130,6 +131,8 @@ pub struct Commands {
     pub samplers: Arc<analysis::sampling::Samplers>,
     /// Reads what pipelines join and this server does not have.
     pub(crate) elsewhere: OnceLock<Arc<dyn Elsewhere>>,
+    /// Reads what a shard joins that other shards have.
+    pub(crate) cluster_reads: OnceLock<Arc<dyn ClusterReads>>,
 }
 
 /// Goes on with the index builds that a stop interrupted.
@@ -239,6 +242,7 @@ impl Commands {
             log_times,
             samplers,
             elsewhere: OnceLock::new(),
+            cluster_reads: OnceLock::new(),
         };
         let control = commands.control.clone();
         (commands.cursors).on_kill_of_waiting(Box::new(move || control.stir()));
@@ -294,6 +298,11 @@ impl Commands {
     /// Has pipelines read all collections but their own by `elsewhere`, from now on.
     pub fn join_with(&self, elsewhere: Arc<dyn Elsewhere>) {
         let _ = self.elsewhere.set(elsewhere);
+    }
+
+    /// Has this server join by `reads` what other shards of its cluster have, where it is a shard.
+    pub fn join_as_shard(&self, reads: Arc<dyn ClusterReads>) {
+        let _ = self.cluster_reads.set(reads);
     }
 
     /// All figures of the server, in the text form that Prometheus reads.

@@ -65,6 +65,11 @@ pub fn until(deadline: Option<Instant>) {
     });
 }
 
+/// When the operation of this thread has to end.
+pub fn deadline() -> Option<Instant> {
+    ASKED.get().deadline
+}
+
 /// Whether somebody is asked.
 pub fn is_asked() -> bool {
     ASKED.get().question.is_some()

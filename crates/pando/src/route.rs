@@ -6,7 +6,7 @@
 use crate::peers;
 use commands::Commands;
 use replication::Driver;
-use router::{Cluster, Router, balancer, resolver};
+use router::{Cluster, Router, ShardJoins, balancer, resolver};
 use service::ServerConfig;
 use service::moves::Moves;
 use std::path::{Path, PathBuf};
@@ -32,6 +32,13 @@ pub fn router(config: &ServerConfig, commands: Commands) -> Arc<Router> {
     let router = Router::new(cluster, commands);
     router.announce(&format!("localhost:{}", config.port));
     router
+}
+
+/// Has a server join what other shards have, where it is one of a cluster. `workers`: how many of its
+/// threads may wait.
+pub fn join_as_shard(config: &ServerConfig, commands: &Commands, workers: usize) {
+    let joins = ShardJoins::new(peers::access(config), workers);
+    commands.join_as_shard(Arc::new(joins));
 }
 
 /// Begins to balance the cluster whose configuration this set has, and to end what routers have left,

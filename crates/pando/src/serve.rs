@@ -318,6 +318,7 @@ fn answer(
         console.into_iter().for_each(|c| c.stop());
         served
     } else {
+        route::join_as_shard(config, &commands, limits.max_workers);
         let commands = Arc::new(commands);
         let told = commands.clone();
         let figures = serve_figures(config, move || told.figures()).map_err(Failure::listening)?;

@@ -16,7 +16,7 @@ use crate::pipeline_parts::{Asked, Parts, list};
 use crate::request::{Command, finish};
 use crate::scratch::{compute, sound};
 use crate::service_impl::Router;
-use crate::small_side::small_side;
+use crate::small_side::Joins;
 use crate::{Failure, Outcome, change_stream, ddl, merge_into, search, views};
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
 use errors::{Code, err};
@@ -537,8 +537,10 @@ fn split(
 ) -> Outcome<DocBuf> {
     let holds = command.collation(placement);
     let asked = asked(command.db, command.body, holds)?;
-    let join = |name: &str, spec: Doc<'_>| small_side(router, command, &asked, name, spec);
-    let mut parts = Parts::of(&asked, stages, &join)?;
+    let joins = Joins::of(router, command, &asked);
+    let mut parts = Parts::of(&asked, stages, &|name, spec| joins.join(name, spec))?;
+    parts.joins_elsewhere = joins.elsewhere();
+    let joined = parts.joins_elsewhere.is_some();
     if parts.asks_meta
         && let Some(first) = stages.values().next()
     {
@@ -553,6 +555,17 @@ fn split(
             if states && e.code == Code::BSONObjectTooLarge && !command.in_transaction() =>
         {
             let parts = Parts::of_documents(&asked, stages)?;
+            in_parts(router, command, placement, ns, shards, parts, holds)
+        }
+        // A shard has many of them under way, or there is a view now.
+        Err(Failure::Client(e))
+            if joined
+                && matches!(
+                    e.code,
+                    Code::TemporarilyUnavailable | Code::CommandNotSupportedOnView
+                ) =>
+        {
+            let parts = Parts::of(&asked, stages, &|_, _| Ok(None))?;
             in_parts(router, command, placement, ns, shards, parts, holds)
         }
         ended => ended,
@@ -578,6 +591,9 @@ fn in_parts(
         .open_doc("cursor")
         .i64("batchSize", SHARD_BATCH)
         .close();
+    if let Some(joins) = &parts.joins_elsewhere {
+        w.val("joinsElsewhere", joins.as_val());
+    }
     let each = w.finish();
     let to = shards.iter();
     let commands: Vec<_> = to.map(|s| (s.clone(), naming(each.clone(), s))).collect();

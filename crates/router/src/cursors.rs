@@ -7,6 +7,7 @@ use crate::access;
 use crate::change_stream::ChangeStream;
 use crate::merge::Merge;
 use crate::merging;
+use crate::metadata::Cluster;
 use crate::request::{Command, finish};
 use crate::scratch::{check_arguments, compute};
 use crate::service_impl::Router;
@@ -383,12 +384,7 @@ fn close_source(router: &Router, ns: &str, source: Source) {
             collection,
         } if id != 0 => kill(&shard, id, &collection),
         Source::Shard { .. } => {}
-        Source::Merge(merge) => {
-            let collection = merge.ns.split_once('.').map_or("", |(_, c)| c);
-            merge
-                .remains()
-                .for_each(|(shard, id)| kill(shard, id, collection));
-        }
+        Source::Merge(merge) => end_parts(&router.cluster, &merge),
         Source::Changes(stream) => {
             let remains = stream.remains();
             remains.for_each(|(shard, id, collection)| kill(shard, id, collection));
@@ -408,6 +404,19 @@ fn close_source(router: &Router, ns: &str, source: Source) {
                 merging::end(router, &ns);
             }
         }
+    }
+}
+
+/// Ends the cursors of a merge at the shards.
+pub(crate) fn close_merge(cluster: &Cluster, merge: &Merge) {
+    operation_time::putting_away(|| end_parts(cluster, merge));
+}
+
+fn end_parts(cluster: &Cluster, merge: &Merge) {
+    let (db, collection) = merge.ns.split_once('.').unwrap_or((&merge.ns, ""));
+    for (shard, id) in merge.remains() {
+        let command = doc! {"killCursors": collection, "cursors": bson::array![id]};
+        let _ = cluster.on_shard(shard, db, command.as_doc());
     }
 }
 

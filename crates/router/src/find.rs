@@ -169,6 +169,12 @@ impl Scattered {
         }))
     }
 
+    /// What the shards give, as one.
+    pub fn merged(mut self, shards: &[Arc<str>], replies: &[DocBuf]) -> Outcome<Merge> {
+        self.merge.begin(shards, replies)?;
+        Ok(self.merge)
+    }
+
     /// The reply for the client. It may ask shards for more, and wait for that, where one of them
     /// has not given all.
     pub fn finish(

@@ -12,7 +12,7 @@
 //! - `routing`, `agreeing`: versions, and what is done when a router or a shard knows too little;
 //! - `request`: a client's command, and what of it goes to a shard;
 //! - `pipeline_parts`: which stages run on shards; `merging`: what the rest of them reads;
-//!   `small_side`: joins with little, for shards; `foreign`, `merge_into`, `views`: what pipelines
+//!   `small_side`: joins for shards, `shard_joins`: how those read what they lack; `foreign`, `merge_into`, `views`: what pipelines
 //!   join, where they write, what is below views;
 //! - `change_stream`: the streams of all shards as one; `stream_token`: where one resumes;
 //!   `waiting_streams`: those that wait for news;
@@ -77,6 +77,7 @@ mod schema;
 mod scratch;
 mod search;
 mod service_impl;
+mod shard_joins;
 mod single_write;
 mod small_side;
 mod snapshot;
@@ -94,6 +95,7 @@ mod write_concern;
 pub use metadata::Cluster;
 pub use replica_set::{ConnectionStrings, ReplicaSet};
 pub use service_impl::Router;
+pub use shard_joins::ShardJoins;
 
 use errors::{Code, Error, Stop};
 

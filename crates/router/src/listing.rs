@@ -7,7 +7,7 @@ use crate::pipeline_parts::Parts;
 use crate::request::{Command, finish, own};
 use crate::scratch::{check_arguments, compute_for, sound};
 use crate::service_impl::Router;
-use crate::small_side::small_side;
+use crate::small_side::Joins;
 use crate::upstream::with_fields;
 use crate::{Failure, Outcome, aggregate, find, views};
 use bson::{Doc, DocBuf, Val, Writer, doc};
@@ -475,7 +475,7 @@ fn explain_pipeline(
     let stages = inner.get("pipeline").and_then(Val::as_array);
     let stages = stages.unwrap_or(Doc::EMPTY);
     let asked = aggregate::asked(command.db, inner, collation)?;
-    let join = |name: &str, spec: Doc<'_>| small_side(router, command, &asked, name, spec);
+    let joins = Joins::of(router, command, &asked);
     let mut others = Vec::new();
     aggregate::foreign(command.db, stages, &mut others);
     let is_split = match shards {
@@ -483,18 +483,21 @@ fn explain_pipeline(
         _ => true,
     };
     let (each, rest) = match is_split {
-        true => Parts::of(&asked, stages, &join)?.shown(),
+        true => Parts::of(&asked, stages, &|name, spec| joins.join(name, spec))?.shown(),
         false => (stages.as_array_val().to_value(), Val::NULL.to_value()),
     };
-    let mut asked = Writer::new();
+    let mut run = Writer::new();
     for e in inner {
         match e.name {
-            "pipeline" => asked.val("pipeline", each.as_val()),
-            name => asked.val(name, e.val),
+            "pipeline" => run.val("pipeline", each.as_val()),
+            name => run.val(name, e.val),
         };
     }
+    if let Some(joins) = joins.elsewhere().filter(|_| is_split) {
+        run.val("joinsElsewhere", joins.as_val());
+    }
     let mut body = Writer::new();
-    body.doc("explain", asked.finish().as_doc())
+    body.doc("explain", run.finish().as_doc())
         .extend(command.without(&["explain"]).finish().as_doc());
     let body = body.finish();
     let mut w = Writer::new();

@@ -165,6 +165,11 @@ impl Merge {
         }
     }
 
+    /// Whether a shard has to be asked for the next document.
+    pub fn has_to_ask(&self) -> bool {
+        self.parts.iter().any(|p| p.held.is_empty() && p.id != 0)
+    }
+
     /// The next document as its shard gave it.
     pub fn next_document(&mut self, cluster: &Cluster) -> Outcome<Option<DocBuf>> {
         loop {

@@ -4,7 +4,8 @@
 //! ```text
 //! $match … $project   each shard              │ rest here
 //! $lookup of little   with what it looks up   │ as one of these, where the rest reduces documents
-//! $graphLookup, too
+//! $lookup of much     read of other shards    │ so, too
+//! $graphLookup        as $lookup
 //! $sort ($skip) $limit                        │ merged in that order, rest here
 //! $group              states of its groups    │ merged, rest here
 //! $sort $group        states with sort keys   │ where what heeds the order can be merged by them
@@ -37,7 +38,7 @@ use query::pipeline::{ParseCtx, Pipeline};
 use query::sort::SortPattern;
 
 /// Stages that look at one document at a time, and need nothing else.
-const STREAMING: [&str; 9] = [
+pub(crate) const STREAMING: [&str; 9] = [
     "$match",
     "$project",
     "$addFields",
@@ -49,7 +50,7 @@ const STREAMING: [&str; 9] = [
     "$redact",
 ];
 
-/// Stages that shards do with what they join sent along.
+/// Stages that shards do with what they join sent along, or read of each other.
 const JOINS: [&str; 2] = ["$lookup", "$graphLookup"];
 
 /// Stages that make less of their documents on the shards already.
@@ -125,8 +126,8 @@ impl Asked<'_> {
     }
 }
 
-/// A `$lookup` or `$graphLookup`, by name and specification, with all that it can find in it, for any
-/// server; `None`: as it is.
+/// A `$lookup` or `$graphLookup`, by name and specification, as any shard can do it; `None`: it is for
+/// the router.
 pub(crate) type Join<'a> = dyn Fn(&str, Doc<'_>) -> Outcome<Option<DocBuf>> + 'a;
 
 /// A divided pipeline.
@@ -144,6 +145,8 @@ pub(crate) struct Parts {
     pub here: Vec<Value>,
     /// Shards give what they have found of a whole stage, and not documents.
     pub states: bool,
+    /// What the shards have to be told of collections that they join and read of each other.
+    pub joins_elsewhere: Option<Value>,
     /// The stages for here read `$$SEARCH_META`, which the first of them is to know.
     pub asks_meta: bool,
 }

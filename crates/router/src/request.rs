@@ -27,7 +27,7 @@ pub(crate) struct Command<'a> {
 }
 
 /// What only the router itself may say to a shard.
-const OURS: [&str; 11] = [
+const OURS: [&str; 12] = [
     "shardVersion",
     "databaseVersion",
     "writesTo",
@@ -37,6 +37,7 @@ const OURS: [&str; 11] = [
     "mergeTarget",
     "mergeKeyChecked",
     "mergesApart",
+    "joinsElsewhere",
     BYPASSES,
     SHAPE,
 ];

@@ -1,50 +1,116 @@
-//! A `$lookup` or `$graphLookup` in little, so that shards can do it: the router reads what is looked up
-//! and sends it with the stage, as MongoDB's `$documents` lets any client do for `$lookup`.
+//! `$lookup` and `$graphLookup` on shards. In little: the router reads what is looked up and sends it
+//! with the stage, as MongoDB's `$documents` lets any client do for `$lookup`. In large: the shards
+//! read it of each other (`shard_joins`), and the router says how much there is.
 //!
-//! Invariant: the results are those of the stage as it was written. So what is sent is all of it,
-//! compared by bytes, and outside of transactions, whose reads are those of one moment.
+//! Invariant: the results are those of the stage as it was written. So what is sent is all of it; it is
+//! compared by bytes, and outside of transactions and snapshots, whose reads are those of one moment.
 
 use crate::Outcome;
 use crate::foreign::{Foreign, within};
-use crate::pipeline_parts::Asked;
+use crate::pipeline_parts::{Asked, STREAMING, list};
 use crate::request::{Command, own};
 use crate::service_impl::Router;
 use crate::{aggregate, cursors};
-use bson::{Doc, DocBuf, Val, Writer, doc};
+use bson::{Doc, DocBuf, Val, Value, Writer, doc};
 use commands::Elsewhere;
 use query::path::FieldPath;
 use query::pipeline::Namespace;
+use std::cell::RefCell;
 
 /// The most that is sent with a stage.
 const MOST_DOCUMENTS: u64 = 1000;
 const MOST_BYTES: u64 = 256 << 10;
 
-/// The stage with what it looks up; `None` where that is too much, or not the same for all
-/// documents.
-pub(crate) fn small_side(
-    router: &Router,
-    command: &Command<'_>,
-    asked: &Asked<'_>,
-    name: &str,
-    spec: Doc<'_>,
-) -> Outcome<Option<DocBuf>> {
-    if command.in_transaction() || asked.collation.is_some() {
-        return Ok(None);
+/// The joins of a pipeline, as its shards do them.
+pub(crate) struct Joins<'j> {
+    router: &'j Router,
+    command: &'j Command<'j>,
+    asked: &'j Asked<'j>,
+    /// What the shards have to read of each other, `{ns, path, documents, bytes, indexed}`.
+    elsewhere: RefCell<Vec<DocBuf>>,
+}
+
+impl<'j> Joins<'j> {
+    pub fn of(router: &'j Router, command: &'j Command<'j>, asked: &'j Asked<'j>) -> Joins<'j> {
+        Joins {
+            router,
+            command,
+            asked,
+            elsewhere: RefCell::default(),
+        }
     }
-    match name {
-        "$lookup" => joined(router, command, spec),
-        "$graphLookup" => searched(router, command, spec),
-        _ => Ok(None),
+
+    /// The stage for the shards: with what it looks up, where that is little, or as it is, where they
+    /// can read it of each other. `None`: it is for the router.
+    pub fn join(&self, name: &str, spec: Doc<'_>) -> Outcome<Option<DocBuf>> {
+        let text = |name: &str| spec.get(name).and_then(Val::as_str);
+        let path = match name {
+            "$lookup" => text("foreignField").unwrap_or("_id"),
+            "$graphLookup" => text("connectToField").unwrap_or("_id"),
+            _ => return Ok(None),
+        };
+        let alone = self.command.in_transaction() || self.asked.collation.is_some();
+        let Some(from) = text("from").filter(|_| !alone) else {
+            return Ok(None);
+        };
+        let ns = Namespace::new(self.command.db, from);
+        let reads = Foreign(self.router.itself.clone());
+        let Some(size) = reads.size(&ns, &FieldPath::new(path)) else {
+            return Ok(None);
+        };
+        if is_small(size.documents, size.bytes) {
+            let sent = match name {
+                "$lookup" => joined(self.router, self.command, spec)?,
+                _ => searched(self.router, self.command, spec)?,
+            };
+            if sent.is_some() {
+                return Ok(sent);
+            }
+        }
+        if !self.may_be_read_late(spec) {
+            return Ok(None);
+        }
+        self.elsewhere.borrow_mut().push(doc! {
+            "ns": ns.to_string(), "path": path, "documents": size.documents as i64,
+            "bytes": size.bytes as i64, "indexed": size.indexed,
+        });
+        let mut w = Writer::new();
+        w.doc(name, spec);
+        Ok(Some(w.finish()))
     }
+
+    /// Whether shards may read it when they come to it: no moment is asked for, and no stage within
+    /// needs more than a document.
+    fn may_be_read_late(&self, spec: Doc<'_>) -> bool {
+        let level = self.command.document("readConcern");
+        let level = level.and_then(|c| c.get("level")?.as_str());
+        let stages = spec.get("pipeline").and_then(Val::as_array);
+        let stages = stages.unwrap_or(Doc::EMPTY);
+        let streams =
+            |s: Val<'_>| aggregate::stage_of(s).is_some_and(|(name, _)| STREAMING.contains(&name));
+        within(self.command).as_doc().is_empty()
+            && !matches!(level, Some("snapshot" | "linearizable"))
+            && stages.values().all(streams)
+    }
+
+    /// What the shards have to be told of the collections that they read of each other.
+    pub fn elsewhere(&self) -> Option<Value> {
+        let all = self.elsewhere.borrow();
+        (!all.is_empty()).then(|| list(all.iter().cloned().map(Value::from)))
+    }
+}
+
+fn is_small(documents: u64, bytes: u64) -> bool {
+    documents <= MOST_DOCUMENTS && bytes <= MOST_BYTES
 }
 
 /// The search with all that it may find.
 fn searched(router: &Router, command: &Command<'_>, spec: Doc<'_>) -> Outcome<Option<DocBuf>> {
     let text = |name: &str| spec.get(name).and_then(Val::as_str);
-    let (Some(from), Some(to)) = (text("from"), text("connectToField")) else {
+    let Some(from) = text("from") else {
         return Ok(None);
     };
-    let Some(documents) = all_of(router, command, from, to, Doc::EMPTY)? else {
+    let Some(documents) = all_of(router, command, from, Doc::EMPTY)? else {
         return Ok(None);
     };
     let mut w = Writer::new();
@@ -71,7 +137,7 @@ fn joined(router: &Router, command: &Command<'_>, spec: Doc<'_>) -> Outcome<Opti
     if !lets.unwrap_or(Doc::EMPTY).is_empty() || !stages.values().all(filters) {
         return Ok(None);
     }
-    let Some(documents) = all_of(router, command, from, foreign, stages)? else {
+    let Some(documents) = all_of(router, command, from, stages)? else {
         return Ok(None);
     };
     let mut w = Writer::new();
@@ -86,21 +152,14 @@ fn joined(router: &Router, command: &Command<'_>, spec: Doc<'_>) -> Outcome<Opti
     Ok(Some(w.finish()))
 }
 
-/// What a pipeline of filters finds in a collection that has little; `None`: it has more, or it is
-/// not known.
+/// What a pipeline of filters finds in a collection that has little; `None`: it has more by now.
 fn all_of(
     router: &Router,
     command: &Command<'_>,
     from: &str,
-    path: &str,
     filters: Doc<'_>,
 ) -> Outcome<Option<Vec<DocBuf>>> {
-    let small = |documents: u64, bytes: u64| documents <= MOST_DOCUMENTS && bytes <= MOST_BYTES;
     let ns = Namespace::new(command.db, from);
-    let size = Foreign(router.itself.clone()).size(&ns, &FieldPath::new(path));
-    if !size.is_some_and(|s| small(s.documents, s.bytes)) {
-        return Ok(None);
-    }
     let mut w = Writer::new();
     w.str("aggregate", from)
         .val("pipeline", filters.as_array_val());
@@ -117,5 +176,5 @@ fn all_of(
     if id != 0 {
         cursors::end(router, &ns.to_string(), id);
     }
-    Ok((id == 0 && small(found.len() as u64, bytes)).then_some(found))
+    Ok((id == 0 && is_small(found.len() as u64, bytes)).then_some(found))
 }

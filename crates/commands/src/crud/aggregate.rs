@@ -10,6 +10,7 @@ use crate::request::idl;
 use crate::request::transaction;
 use crate::request::{CommandContext, Done};
 use crate::settings::query_settings;
+use crate::shard::joins;
 use crate::stats::rows;
 use bson::{Doc, DocBuf, Elem, Val, Writer};
 use errors::{Result, bail};
@@ -38,6 +39,7 @@ idl::arguments! {
         "bypassDocumentValidation" => bypass_validation: bool = idl::flag,
         "mergeKeyChecked" => merge_key_checked: bool = idl::flag,
         "mergesApart" => merges_apart: bool = idl::flag,
+        "joinsElsewhere" => joins_elsewhere: Option<Doc<'a>> = idl::array,
     }
     checked: "encryptionInformation" => idl::no_encryption;
     ignored: "fromMongos" | "needsMerge" | "exchange" | "collectionUUID" | "isMapReduceCommand"
@@ -160,7 +162,7 @@ pub(super) fn parse(cx: &CommandContext<'_, '_>) -> Result<Aggregate> {
             .allow_disk_use
             .unwrap_or_else(|| cx.app.parameters.bool(super::find::DISK_USE)),
         server_rows: Some(rows::for_pipeline(cx)),
-        elsewhere: elsewhere(cx),
+        elsewhere: elsewhere(cx, a.joins_elsewhere)?,
         causal: is_causal(&cx.args),
         merges_apart: a.merges_apart.then_some(MergesApart {
             bypass_validation: a.bypass_validation,
@@ -199,14 +201,20 @@ fn is_causal(args: &Args<'_>) -> bool {
 }
 
 /// How the pipeline reads other collections, where that is not from this server.
-fn elsewhere(cx: &CommandContext<'_, '_>) -> Option<ReadElsewhere> {
+fn elsewhere(cx: &CommandContext<'_, '_>, joins: Option<Doc<'_>>) -> Result<Option<ReadElsewhere>> {
+    if let Some(joins) = joins {
+        return joins::read_by(cx, joins).map(Some);
+    }
+    let Some(collections) = cx.app.elsewhere.get() else {
+        return Ok(None);
+    };
     let given = cx.args.field("collation").and_then(|v| v.as_doc());
     let within = cx.args.field("readWithin").and_then(|v| v.as_doc());
-    Some(ReadElsewhere {
-        collections: cx.app.elsewhere.get()?.clone(),
+    Ok(Some(ReadElsewhere {
+        collections: collections.clone(),
         collation: given.filter(|d| !d.is_empty()).map(Doc::to_buf),
         within: within.map(Doc::to_buf).unwrap_or_default(),
-    })
+    }))
 }
 
 /// A pipeline with a stage before it.

@@ -1,7 +1,8 @@
 //! Which shard this server is: what the router that added it has left here, as MongoDB does
 //! (`shardIdentity` in `admin.system.version`), and the commands that tell of it.
 //!
-//! Of the other shards a shard knows nothing: routers know them.
+//! Of the other shards a shard knows nothing by itself: routers know them. What it joins it asks the
+//! configuration set for (`joins`).
 
 use crate::request::{CommandContext, Done};
 use crate::settings::documents;
@@ -12,7 +13,8 @@ use service::config::ClusterRole;
 const VERSIONS: &str = "admin.system.version";
 const IDENTITY: &str = "shardIdentity";
 
-fn identity(cx: &CommandContext<'_, '_>) -> Result<Option<DocBuf>> {
+/// `None`: this server was added to no cluster, or is no shard.
+pub(super) fn identity(cx: &CommandContext<'_, '_>) -> Result<Option<DocBuf>> {
     match cx.app.config.role {
         ClusterRole::Shard => documents::get(&cx.app.engine, VERSIONS, IDENTITY),
         _ => Ok(None),

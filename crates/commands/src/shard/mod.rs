@@ -6,6 +6,7 @@ mod admission;
 mod gates;
 mod hiding;
 pub mod identity;
+pub mod joins;
 mod log_times;
 mod ownerships;
 pub mod pando_change;

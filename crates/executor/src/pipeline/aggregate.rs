@@ -508,6 +508,8 @@ impl PipelineHost for Outside<'_, '_> {
         vars: &Arc<Vars>,
     ) -> Result<Box<dyn Source>> {
         if let Some(elsewhere) = &self.request.elsewhere {
+            // It waits for other servers.
+            self.ctx.need_worker()?;
             let source = elsewhere.open(ns, pipeline, vars)?;
             return Ok(pipeline::nested(source, NESTING_STAGES));
         }
