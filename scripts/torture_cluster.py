@@ -7,7 +7,7 @@ writes that are lost, doubled or undone, and for transactions of which a part is
 
 Writers go through two routers: inserts, counted `$inc` by shard key and by `_id`, deletes, all retryable. Payers move money
 between accounts on several shards in transactions, and readers add all accounts up in snapshots: in transactions, in finds, and
-once more at the time that a find has told. Adders have a router add them up, many times in one message after the other, so that
+once more at the time that a find has told. Adders have a router add them up, or find them, in one message after the other, so that
 there are many sums. Appenders append to lists on several shards and read them, in transactions through
 either router; of their history `tests/python/list_append.py` tells whether snapshots can have made it. With `--calm` that is
 all: nothing moves and nobody is harmed. Batchers insert 50 documents of `--fill` bytes in one command, in order or not, into a
@@ -331,7 +331,7 @@ class Payer(threading.Thread):
 
 
 class Adder(threading.Thread):
-    """Has a router add all accounts up in one snapshot after the other, without waiting for the last sum."""
+    """Has a router add all accounts up, or finds them, in one snapshot after the other, without waiting for the last."""
 
     AT_ONCE = 32
     FAILED_AT_ONCE = 0.05
@@ -341,10 +341,13 @@ class Adder(threading.Thread):
         self.router, self.stop = cluster.routers[number % len(cluster.routers)], stop
         self.read, self.wrong = 0, []
         group = {"$group": {"_id": None, "n": {"$sum": "$n"}, "accounts": {"$sum": 1}}}
-        self.ask = bson.encode({
-            "aggregate": "a", "pipeline": [{"$match": {"_id": {"$lt": ACCOUNTS}}}, group], "cursor": {},
-            "readConcern": {"level": "snapshot"}, "$db": "t",
-        })
+        where, at = {"_id": {"$lt": ACCOUNTS}}, {"readConcern": {"level": "snapshot"}, "$db": "t"}
+        # Those of one router take turns: one has it add up, the next adds up what it finds.
+        self.finds = number // len(cluster.routers) % 2 == 1
+        self.ask = bson.encode(
+            {"find": "a", "filter": where, "projection": {"_id": 0, "n": 1}, **at} if self.finds
+            else {"aggregate": "a", "pipeline": [{"$match": where}, group], "cursor": {}, **at}
+        )
 
     def run(self):
         while not self.stop.is_set():
@@ -364,7 +367,8 @@ class Adder(threading.Thread):
             _, _, payload = wire.receive()
             reply = bson.decode(payload[5:])
             if reply["ok"]:
-                (total,) = reply["cursor"]["firstBatch"]
+                batch = reply["cursor"]["firstBatch"]
+                total = {"accounts": len(batch), "n": sum(d["n"] for d in batch)} if self.finds else batch[0]
                 self.read += 1
                 if (total["accounts"], total["n"]) != (ACCOUNTS, ACCOUNTS * EACH):
                     self.wrong.append(total)

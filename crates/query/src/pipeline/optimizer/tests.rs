@@ -478,6 +478,18 @@ fn a_facet_of_filters_reads_what_one_of_them_wants() {
 }
 
 #[test]
+fn a_facet_of_many_filters_stays() {
+    let facet = |parts: usize| {
+        let parts: Vec<_> = (0..parts)
+            .map(|n| format!(r#""f{n}":[{{"$match":{{"k":{n}}}}}]"#))
+            .collect();
+        optimized(&format!(r#"{{"$facet":{{{}}}}}"#, parts.join(",")))
+    };
+    assert!(facet(256).starts_with(r#"{"$or""#));
+    assert!(facet(257).starts_with("$facet"));
+}
+
+#[test]
 fn what_nobody_uses_goes() {
     let join = r#"{"$lookup":{"from":"b","localField":"x","foreignField":"y","as":"j"}}"#;
     let group = r#"{"$group":{"_id":"$g"}}"#;

@@ -12,6 +12,9 @@ use bson::{DocBuf, Val, Writer};
 use memchr::memchr_iter;
 use std::sync::Arc;
 
+/// What one of so many pipelines must find is no filter that saves anything, and is long to plan.
+const MOST_PARTS: usize = 256;
+
 /// Before a `$facet` whose pipelines all begin with filters goes what one of them must find.
 pub(super) fn filter_facets(stages: Vec<Stage>) -> Vec<Stage> {
     let mut out = Vec::with_capacity(stages.len());
@@ -31,6 +34,9 @@ fn common_filter(stage: &Stage) -> Option<Filter> {
     let Op::Facet(facet) = &stage.op else {
         return None;
     };
+    if facet.parts.len() > MOST_PARTS {
+        return None;
+    }
     let (mut alternatives, mut known) = (Vec::new(), std::collections::HashSet::new());
     for (_, part) in &facet.parts {
         let Some(Op::Match(f)) = part.stages.first().map(|s| &s.op) else {
