@@ -500,8 +500,8 @@ class Divided(Generator):
         more = r.choice([{}, {"maxDepth": r.randint(0, 2)}, {"restrictSearchWithMatch": {"_id": {"$lt": r.randint(5, 30)}}}])
         return r.choice(
             [
-                {"$graphLookup": {"from": "kin", "startWith": r.choice(["$a", "$b", "$_id", "$a.b"]), **by, **more, "as": "w"}},
-                {"$lookup": {"from": "kin", "localField": r.choice(["a", "b", "_id"]), "foreignField": r.choice(["_id", "a"]), "as": "w"}},
+                {"$graphLookup": {"from": r.choice(["kin", "much"]), "startWith": r.choice(["$a", "$b", "$_id", "$a.b"]), **by, **more, "as": "w"}},
+                {"$lookup": {"from": r.choice(["kin", "much"]), "localField": r.choice(["a", "b", "_id"]), "foreignField": r.choice(["_id", "a"]), "as": "w"}},
             ]
         )
 
@@ -571,7 +571,7 @@ def together(v):
         return {k: together(x) for k, x in v.items()}
     if isinstance(v, list):
         return [together(x) for x in v]
-    return "kin_together" if v == "kin" else v
+    return f"{v}_together" if v in ("kin", "much") else v
 
 
 def written(db, coll, pipeline):
@@ -597,8 +597,11 @@ def test_random_pipelines_give_the_same(cluster, db):
     db.other.insert_many([g.document(i) for i in range(30)])
     kin = shard(db, "kin", {"_id": 1}, at=[12])
     documents = [g.document(i) for i in range(30)]
-    for coll in [kin, db.kin_together]:
-        coll.insert_many(documents)
+    # Too many to be sent along: shards read them of each other.
+    much = shard(db, "much", {"_id": 1}, at=[17])
+    nobodys = [{"_id": 1000 + i, "a": -999, "b": -999} for i in range(1001)]
+    for coll, more in [(kin, []), (db.kin_together, []), (much, nobodys), (db.much_together, nobodys)]:
+        coll.insert_many(documents + more)
         coll.create_index("a")
     first = {"$addFields": {"d": "$a"}}
     db.create_collection("view", viewOn="other", pipeline=[first])
