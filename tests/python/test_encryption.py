@@ -8,6 +8,7 @@ import subprocess
 
 import pytest
 from harness import BINARY, Server, refuses, until
+from pymongo.operations import SearchIndexModel
 from replica_set import ReplicaSet, sees
 
 MARK = "nobody-reads-this"
@@ -75,8 +76,6 @@ def test_no_file_is_readable_and_all_is_there_after_a_kill(new_server, tmp_path,
     with server.client() as client:
         coll = fill(client)
         # What does not fit into memory goes to files without names.
-        with refuses(115, containing="not encrypted"):
-            coll.create_search_index({"name": "s", "definition": {"mappings": {"dynamic": True}}})
         temporary = [{"$group": {"_id": "$_id", "all": {"$push": "$text"}}}, {"$sort": {"all": 1, "_id": 1}}]
         client.admin.command("setParameter", 1, internalQueryMaxBlockingSortMemoryUsageBytes=10_000)
         grouped = [d["_id"] for d in coll.aggregate(temporary, allowDiskUse=True)]
@@ -92,6 +91,47 @@ def test_no_file_is_readable_and_all_is_there_after_a_kill(new_server, tmp_path,
     with Server(tmp_path / "plain") as plain, plain.client() as client:
         fill(client)
         assert len(readable(plain.path)) > 1
+
+
+def test_search_indexes_are_encrypted(new_server, tmp_path, master):
+    def make(client):
+        coll = client.t.s
+        coll.insert_many([{"_id": n, "text": f"{MARK} word{n}", "v": [1, n / 300]} for n in range(3000)])
+        coll.create_search_index(SearchIndexModel({"mappings": {"dynamic": True}}, "text"))
+        fields = [{"type": "vector", "path": "v", "numDimensions": 2, "similarity": "euclidean"}]
+        coll.create_search_index(SearchIndexModel({"fields": fields}, "vectors", "vectorSearch"))
+
+    def is_found(client):
+        coll = client.t.s
+        if not all(i["queryable"] for i in coll.list_search_indexes()):
+            return False
+        text = [{"$search": {"index": "text", "text": {"path": "text", "query": "word77 word2999"}}}, {"$project": {"_id": 1}}]
+        near = {"index": "vectors", "path": "v", "queryVector": [1, 5], "limit": 3, "numCandidates": 50}
+        vectors = [d["_id"] for d in coll.aggregate([{"$vectorSearch": near}, {"$project": {"_id": 1}}])]
+        return sorted(d["_id"] for d in coll.aggregate(text)) == [77, 2999] and sorted(vectors) == [1499, 1500, 1501]
+
+    def plain_words(path):
+        files = [f for f in (path / "search").rglob("*") if f.is_file()]
+        assert sum(f.stat().st_size for f in files) > 50_000
+        return [f for f in files if b"word2999" in f.read_bytes() or b"segments" in f.read_bytes()]
+
+    server = new_server(*with_key(master))
+    with server.client() as client:
+        make(client)
+        until("all is found", lambda: is_found(client))
+        client.t.s.insert_one({"_id": "late", "text": "latecomer", "v": [9, 9]})
+    server.kill()
+    assert plain_words(server.path) == []
+    server.start()
+    with server.client() as client:
+        until("all is found again", lambda: is_found(client))
+        late = [{"$search": {"index": "text", "text": {"path": "text", "query": "latecomer"}}}]
+        until("what came last too", lambda: [d["_id"] for d in client.t.s.aggregate(late)] == ["late"])
+    # The same without a key is readable: this is what is compared with.
+    with Server(tmp_path / "plain") as plain, plain.client() as client:
+        make(client)
+        until("all is found", lambda: is_found(client))
+        assert plain_words(plain.path)
 
 
 def test_kills_under_writes_lose_nothing_that_was_acknowledged(new_server, master):

@@ -5,7 +5,7 @@
 //!    │ AES-256-GCM
 //! data key     one for each data directory, made with it, wrapped in DIR/encryption.key
 //!    │ HMAC-SHA256 of a purpose and a salt
-//!    ├─ key of a file      AES-256-CTR: bytes are read and written at any place         (engine, spill files)
+//!    ├─ key of a file      AES-256-CTR: bytes are read and written at any place         (engine, search indexes, spill files)
 //!    └─ key of a segment   AES-256-GCM for each entry: what was changed is not read     (log)
 //! ```
 //!
@@ -15,11 +15,13 @@
 //! - A wrong master key and a damaged `encryption.key` are two different errors.
 //! - Pure but for the key files and the kernel's random numbers; knows no server and no file's meaning.
 
+mod data_file;
 mod data_key;
 mod entry_cipher;
 mod file_cipher;
 mod master_key;
 
+pub use data_file::{DataFile, DataFiles};
 pub use data_key::{DataKey, Unwrapped};
 pub use entry_cipher::{EntryCipher, OVERHEAD_BYTES as ENTRY_OVERHEAD_BYTES};
 pub use file_cipher::{FileCipher, HEADER_BYTES as FILE_HEADER_BYTES};

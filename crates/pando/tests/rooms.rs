@@ -37,7 +37,7 @@ const ROOMS: &[(&str, &[&str])] = &[
         ],
     ),
     ("changes", &["catalog", "storage", "bson", "errors"]),
-    ("search", &["bson", "errors", "geo"]),
+    ("search", &["encryption", "bson", "errors", "geo"]),
     (
         "executor",
         &[

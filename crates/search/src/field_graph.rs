@@ -14,10 +14,10 @@ use crate::graph::Graph;
 use crate::near::PLACE_BYTES;
 use crate::slots::SlotReader;
 use crate::vector_definition::VectorField;
+use encryption::{DataFile, DataFiles};
 use errors::Result;
 use parking_lot::{Mutex, RwLock};
-use std::fs::File;
-use std::io::{BufReader, BufWriter, Read, Write};
+use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -51,6 +51,7 @@ pub(crate) struct Walk {
 
 pub(crate) struct FieldGraph {
     path: PathBuf,
+    data: DataFiles,
     field: VectorField,
     graph: RwLock<Graph>,
     /// `None`: it was not looked for yet. How many slots the file has.
@@ -59,9 +60,10 @@ pub(crate) struct FieldGraph {
 
 impl FieldGraph {
     /// An empty one of the N-th vector field.
-    pub fn new(dir: &Path, n: usize, field: &VectorField) -> FieldGraph {
+    pub fn new(dir: &Path, data: &DataFiles, n: usize, field: &VectorField) -> FieldGraph {
         FieldGraph {
             path: dir.join(format!("graph-{n}.links")),
+            data: data.clone(),
             field: field.clone(),
             graph: RwLock::new(Graph::new(field)),
             saved: Mutex::new(None),
@@ -102,7 +104,7 @@ impl FieldGraph {
     /// Takes in vectors of the file, of which so many are committed.
     pub fn grow(
         &self,
-        (file, committed): (&Arc<File>, u64),
+        (file, committed): (&Arc<DataFile>, u64),
         until: Instant,
         holds: &mut dyn FnMut(usize) -> bool,
     ) -> Result<Grown> {
@@ -143,24 +145,23 @@ impl FieldGraph {
             return Ok(());
         }
         let part = self.path.with_extension("tmp");
-        let file = File::create(&part).or_problem()?;
+        let file = self.data.create(&part).or_problem()?;
         let mut to = Summed {
-            inner: BufWriter::with_capacity(1 << 20, &file),
+            file: &file,
+            at: 0,
             sum: 0,
         };
         to.write(&(graph.len() as u64).to_le_bytes())?;
         to.write(&(graph.row() as u32).to_le_bytes())?;
         to.write(&(self.field.edges as u32).to_le_bytes())?;
-        for rows in graph.links().chunks(1 << 16) {
+        for rows in graph.links().chunks(1 << 18) {
             errors::operation::ask()?;
             let bytes: Vec<u8> = rows.iter().flat_map(|n| n.to_le_bytes()).collect();
             to.write(&bytes)?;
         }
         let sum = to.sum.to_le_bytes();
         to.write(&sum)?;
-        to.inner.flush().or_problem()?;
-        drop(to);
-        file.sync_data().or_problem()?;
+        file.finish(to.at).or_problem()?;
         std::fs::rename(&part, &self.path).or_problem()?;
         *saved = Some(graph.len());
         Ok(())
@@ -169,12 +170,15 @@ impl FieldGraph {
     /// Takes the links of the file, and the vectors of its slots. Gives how many there are.
     fn load(
         &self,
-        file: &Arc<File>,
+        file: &Arc<DataFile>,
         committed: usize,
         holds: &mut dyn FnMut(usize) -> bool,
     ) -> Result<usize> {
         let row = self.graph.read().row();
-        let Some(links) = read(&self.path, row, self.field.edges, committed)? else {
+        let Ok(from) = self.data.open(&self.path) else {
+            return Ok(0);
+        };
+        let Some(links) = read(&from, row, self.field.edges, committed)? else {
             return Ok(0);
         };
         let slots = links.len() / row;
@@ -196,12 +200,9 @@ impl FieldGraph {
 }
 
 /// The links of a file; `None`: there is none that is whole and of these commits.
-fn read(path: &Path, row: usize, edges: usize, committed: usize) -> Result<Option<Vec<u32>>> {
-    let Ok(file) = File::open(path) else {
-        return Ok(None);
-    };
-    let size = file.metadata().or_problem()?.len();
-    let mut from = BufReader::with_capacity(1 << 20, file);
+fn read(file: &DataFile, row: usize, edges: usize, committed: usize) -> Result<Option<Vec<u32>>> {
+    let size = file.bytes().or_problem()?;
+    let mut from = BufReader::with_capacity(1 << 20, file.reader());
     let mut header = [0; HEADER_BYTES];
     if from.read_exact(&mut header).is_err() {
         return Ok(None);
@@ -237,14 +238,17 @@ fn read(path: &Path, row: usize, edges: usize, committed: usize) -> Result<Optio
 }
 
 /// A file and the checksum of what was written to it.
-struct Summed<W> {
-    inner: W,
+struct Summed<'f> {
+    file: &'f DataFile,
+    at: u64,
     sum: u32,
 }
 
-impl<W: Write> Summed<W> {
+impl Summed<'_> {
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
         self.sum = crc32c::crc32c_append(self.sum, bytes);
-        self.inner.write_all(bytes).or_problem()
+        self.file.write_all_at(bytes, self.at).or_problem()?;
+        self.at += bytes.len() as u64;
+        Ok(())
     }
 }

@@ -13,11 +13,11 @@ use crate::slots::{Slots, file_of};
 use crate::terms::{Paths, Terms};
 use crate::vector::{Elements, stored_vector};
 use bson::Doc;
+use encryption::{DataFile, DataFiles};
 use errors::{Code, Result, Stop, err};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use std::collections::HashMap;
-use std::fs::File;
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -110,7 +110,7 @@ pub struct Snapshot {
     pub(crate) definition: Arc<Definition>,
     sums: Arc<Mutex<HashMap<(SegmentId, u32), LengthSum>>>,
     /// The files of the vector fields, and how many slots of each are committed.
-    pub(crate) vectors: Vec<Arc<File>>,
+    pub(crate) vectors: Vec<Arc<DataFile>>,
     pub(crate) slots: Vec<u64>,
     pub(crate) graphs: Vec<Arc<FieldGraph>>,
     /// Where the slots of segments are.
@@ -199,6 +199,7 @@ struct Committed {
 /// An index that is open.
 pub struct SearchIndex {
     dir: PathBuf,
+    data: DataFiles,
     index: Index,
     reader: IndexReader,
     fields: SchemaFields,
@@ -208,13 +209,14 @@ pub struct SearchIndex {
 
 impl SearchIndex {
     /// Opens the index of a folder, or makes one. `None` for its position: it has no commit, and is to be filled. What
-    /// is damaged, or of another definition (`stamp`), is thrown away. Reads all of its files.
+    /// is damaged, or of another definition (`stamp`), is thrown away. Reads all of its files, which are of `data`.
     pub fn open(
         dir: &Path,
         definition: Arc<Definition>,
         stamp: &str,
+        data: &DataFiles,
     ) -> Result<(Arc<SearchIndex>, Option<Position>)> {
-        match Self::open_existing(dir, &definition, stamp) {
+        match Self::open_existing(dir, &definition, stamp, data) {
             Ok(Some(index)) => {
                 let position = index.snapshot().position;
                 return Ok((index, Some(position)));
@@ -227,11 +229,11 @@ impl SearchIndex {
         }
         std::fs::create_dir_all(dir).or_problem()?;
         let (schema, fields) = schema();
-        let index =
-            Index::create(Files::open(dir)?, schema, IndexSettings::default()).or_problem()?;
+        let index = Index::create(Files::open(dir, data)?, schema, IndexSettings::default())
+            .or_problem()?;
         let slots = vec![0; definition.vectors.len()];
         let made = Self::over(
-            dir,
+            (dir, data),
             index,
             fields,
             definition,
@@ -247,19 +249,24 @@ impl SearchIndex {
         dir: &Path,
         definition: &Arc<Definition>,
         stamp: &str,
+        data: &DataFiles,
     ) -> Result<Option<Arc<SearchIndex>>> {
-        let Some((index, fields, committed)) = Self::existing(dir, stamp) else {
+        let Some((index, fields, committed)) = Self::existing(dir, stamp, data) else {
             return Ok(None);
         };
         // The library takes for granted that its files are whole.
-        directory::check(dir, &index)?;
-        check_vectors(dir, definition, &committed.slots)?;
-        Self::over(dir, index, fields, definition.clone(), committed).map(Some)
+        directory::check(dir, data, &index)?;
+        check_vectors(dir, data, definition, &committed.slots)?;
+        Self::over((dir, data), index, fields, definition.clone(), committed).map(Some)
     }
 
     /// What the last commit of a folder says, if it is of that definition.
-    fn existing(dir: &Path, stamp: &str) -> Option<(Index, SchemaFields, Committed)> {
-        let index = Index::open(Files::open(dir).ok()?).ok()?;
+    fn existing(
+        dir: &Path,
+        stamp: &str,
+        data: &DataFiles,
+    ) -> Option<(Index, SchemaFields, Committed)> {
+        let index = Index::open(Files::open(dir, data).ok()?).ok()?;
         let (schema, fields) = schema();
         if index.schema() != schema {
             return None;
@@ -285,7 +292,7 @@ impl SearchIndex {
     }
 
     fn over(
-        dir: &Path,
+        (dir, data): (&Path, &DataFiles),
         index: Index,
         fields: SchemaFields,
         definition: Arc<Definition>,
@@ -296,9 +303,9 @@ impl SearchIndex {
             let path = file_of(dir, n);
             let count = committed.slots.get(n).copied().unwrap_or(0);
             // What was not committed is cut off.
-            drop(Slots::open(&path, field.dimensions, count)?);
-            vectors.push(Arc::new(File::open(&path).or_problem()?));
-            graphs.push(Arc::new(FieldGraph::new(dir, n, field)));
+            let slots = Slots::open(&path, data, field.dimensions, count)?;
+            vectors.push(slots.file().clone());
+            graphs.push(Arc::new(FieldGraph::new(dir, data, n, field)));
         }
         let reader = index
             .reader_builder()
@@ -319,6 +326,7 @@ impl SearchIndex {
         };
         Ok(Arc::new(SearchIndex {
             dir: dir.to_path_buf(),
+            data: data.clone(),
             index,
             reader,
             fields,
@@ -338,8 +346,9 @@ impl SearchIndex {
 
     /// Fails with `DataCorruptionDetected` where its files are not as they were written. Reads all of them.
     pub fn check(&self) -> Result<()> {
-        directory::check(&self.dir, &self.index)?;
-        check_vectors(&self.dir, &self.definition, &self.snapshot().slots)
+        directory::check(&self.dir, &self.data, &self.index)?;
+        let slots = self.snapshot().slots;
+        check_vectors(&self.dir, &self.data, &self.definition, &slots)
     }
 
     /// Puts vectors of the last commit into graphs, until `until`, which searches walk from then on. `holds`: whether
@@ -398,12 +407,12 @@ impl SearchIndex {
         let mut slots = Vec::new();
         for (n, field) in self.definition.vectors.iter().enumerate() {
             let count = current.slots.get(n).copied().unwrap_or(0);
-            slots.push(Slots::open(
-                &file_of(&self.dir, n),
-                field.dimensions,
-                count,
-            )?);
+            let path = file_of(&self.dir, n);
+            slots.push(Slots::open(&path, &self.data, field.dimensions, count)?);
         }
+        // What a writer has left uncommitted may have led to new files.
+        let vectors = slots.iter().map(|s| s.file().clone()).collect();
+        self.current.lock().vectors = vectors;
         Ok(IndexWriter {
             inner,
             slots,
@@ -414,11 +423,16 @@ impl SearchIndex {
     }
 }
 
-fn check_vectors(dir: &Path, definition: &Definition, slots: &[u64]) -> Result<()> {
+fn check_vectors(
+    dir: &Path,
+    data: &DataFiles,
+    definition: &Definition,
+    slots: &[u64],
+) -> Result<()> {
     for (n, field) in definition.vectors.iter().enumerate() {
         let count = slots.get(n).copied().unwrap_or(0);
         if count > 0 {
-            crate::slots::check(&file_of(dir, n), field.dimensions, count)?;
+            crate::slots::check(&file_of(dir, n), data, field.dimensions, count)?;
         }
     }
     Ok(())

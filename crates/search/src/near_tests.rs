@@ -4,6 +4,7 @@ use crate::{
     Definition, Grown, IndexWriter, Kind, Position, Room, SearchIndex, VectorSearch, checksum,
 };
 use bson::{DocBuf, Writer};
+use encryption::DataFiles;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
@@ -56,7 +57,8 @@ fn put(writer: &mut IndexWriter, keys: std::ops::Range<u32>) {
 }
 
 fn filled(dir: &Path, definition: &Arc<Definition>) -> (Arc<SearchIndex>, IndexWriter) {
-    let (index, _) = SearchIndex::open(dir, definition.clone(), "1").unwrap();
+    let (index, _) =
+        SearchIndex::open(dir, definition.clone(), "1", &DataFiles::default()).unwrap();
     let mut writer = index.writer("1").unwrap();
     put(&mut writer, 0..COUNT);
     writer.commit(Position { index: 1, ts: 1 }).unwrap();
@@ -170,7 +172,8 @@ fn what_is_deleted_or_new_is_heeded_at_once() {
 #[test]
 fn equal_vectors_hide_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    let (index, _) = SearchIndex::open(dir.path(), definition(""), "1").unwrap();
+    let (index, _) =
+        SearchIndex::open(dir.path(), definition(""), "1", &DataFiles::default()).unwrap();
     let mut writer = index.writer("1").unwrap();
     for key in 0..COUNT {
         let of = if key % 2 == 0 { 0 } else { key };
@@ -199,7 +202,8 @@ fn a_graph_is_there_again_after_a_start() {
     index.save_graphs().unwrap();
     drop((writer, index));
     let in_graphs = |dir: &Path| {
-        let (index, position) = SearchIndex::open(dir, definition.clone(), "1").unwrap();
+        let (index, position) =
+            SearchIndex::open(dir, definition.clone(), "1", &DataFiles::default()).unwrap();
         assert!(position.is_some());
         // Nothing is put in: what it has then is what the file had.
         index.grow_graphs(Instant::now(), |_| true).unwrap();
@@ -219,7 +223,8 @@ fn a_graph_is_there_again_after_a_start() {
         let mut bytes = whole.clone();
         bytes[at] ^= 1;
         std::fs::write(made.join(file), bytes).unwrap();
-        let (index, _) = SearchIndex::open(&made, definition.clone(), "1").unwrap();
+        let (index, _) =
+            SearchIndex::open(&made, definition.clone(), "1", &DataFiles::default()).unwrap();
         index.grow_graphs(Instant::now(), |_| true).unwrap();
         assert_eq!(index.in_graphs(), 0, "byte {at}");
     }

@@ -2,6 +2,7 @@
 
 use crate::{Definition, IndexWriter, Kind, Position, Room, Search, SearchIndex, score_order};
 use bson::{Doc, DocBuf, doc};
+use encryption::DataFiles;
 use std::sync::Arc;
 
 fn json(text: &str) -> DocBuf {
@@ -15,7 +16,7 @@ fn filled(dir: &std::path::Path, docs: &[&str]) -> (Arc<SearchIndex>, IndexWrite
             "name": {"type": "string", "multi": {"whole": {"type": "string", "analyzer": "lucene.keyword"}}}}}}"#,
     );
     let definition = Arc::new(Definition::parse(Kind::Search, definition.as_doc()).unwrap());
-    let (index, _) = SearchIndex::open(dir, definition, "1").unwrap();
+    let (index, _) = SearchIndex::open(dir, definition, "1", &DataFiles::default()).unwrap();
     let mut writer = index.writer("1").unwrap();
     for (i, d) in docs.iter().enumerate() {
         writer.put(&key(i), json(d).as_doc()).unwrap();

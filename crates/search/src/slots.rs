@@ -5,14 +5,15 @@
 //! ```
 //! Slots are only appended; those of documents that changed stay until the index is built anew.
 //!
-//! Invariant: the file is on disk up to a commit's count of slots before that commit is.
+//! Invariants:
+//! - The file is on disk up to a commit's count of slots before that commit is.
+//! - In an encrypted directory a slot that was not committed is not written over: the committed ones move to a new file.
 
 use crate::definition::OrProblem;
 use crate::files::damaged;
+use encryption::{DataFile, DataFiles};
 use errors::Result;
-use std::fs::File;
-use std::io::Write;
-use std::os::unix::fs::FileExt;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -39,19 +40,20 @@ fn sound(slot: &[u8]) -> Option<&[u8]> {
 }
 
 /// Fails where one of the first `count` slots is not what was written. Reads them all.
-pub(crate) fn check(path: &Path, dimensions: usize, count: u64) -> Result<()> {
+pub(crate) fn check(path: &Path, data: &DataFiles, dimensions: usize, count: u64) -> Result<()> {
     let bytes = slot_bytes(dimensions);
-    let Ok(file) = File::open(path) else {
+    let Ok(file) = data.open(path) else {
         return Err(damaged("vectors"));
     };
     let (mut left, mut whole) = (Vec::new(), 0);
-    let mut file = std::io::Read::take(file, count * bytes as u64);
+    let mut file = file.reader().take(count * bytes as u64);
     crate::directory::each_block(&mut file, |block| {
         left.extend_from_slice(block);
         let end = left.len() / bytes * bytes;
         let slots = left.get(..end).unwrap_or(&[]).chunks_exact(bytes);
         whole += slots.take_while(|s| sound(s).is_some()).count() as u64;
         left.drain(..end);
+        Ok(())
     })?;
     match whole == count {
         true => Ok(()),
@@ -61,7 +63,9 @@ pub(crate) fn check(path: &Path, dimensions: usize, count: u64) -> Result<()> {
 
 /// Appends vectors.
 pub(crate) struct Slots {
-    file: File,
+    file: Arc<DataFile>,
+    /// The end of what is in the file.
+    end: u64,
     count: u64,
     buffer: Vec<u8>,
     /// Some of the file is not on disk yet.
@@ -70,22 +74,24 @@ pub(crate) struct Slots {
 
 impl Slots {
     /// Goes on behind `count` slots: what is behind them was not committed.
-    pub fn open(path: &Path, dimensions: usize, count: u64) -> Result<Slots> {
-        let mut options = File::options();
-        let file = options
-            .read(true)
-            .append(true)
-            .create(true)
-            .open(path)
-            .or_problem()?;
-        file.set_len(count * slot_bytes(dimensions) as u64)
-            .or_problem()?;
+    pub fn open(path: &Path, data: &DataFiles, dimensions: usize, count: u64) -> Result<Slots> {
+        let end = count * slot_bytes(dimensions) as u64;
+        let mut file = data.open_to_write(path).or_problem()?;
+        if data.is_encrypted() && file.bytes().or_problem()? > end {
+            file = moved(&file, path, data, end)?;
+        }
+        file.set_bytes(end).or_problem()?;
         Ok(Slots {
-            file,
+            file: Arc::new(file),
+            end,
             count,
             buffer: Vec::new(),
             unsynced: false,
         })
+    }
+
+    pub fn file(&self) -> &Arc<DataFile> {
+        &self.file
     }
 
     pub fn count(&self) -> u64 {
@@ -109,7 +115,9 @@ impl Slots {
 
     fn flush(&mut self) -> Result<()> {
         self.unsynced = true;
-        self.file.write_all(&self.buffer).or_problem()?;
+        let written = self.file.write_all_at(&self.buffer, self.end);
+        written.or_problem()?;
+        self.end += self.buffer.len() as u64;
         self.buffer.clear();
         Ok(())
     }
@@ -127,9 +135,24 @@ impl Slots {
     }
 }
 
+/// The first bytes of a file in a new one of its name, which has a key of its own.
+fn moved(file: &DataFile, path: &Path, data: &DataFiles, bytes: u64) -> Result<DataFile> {
+    let part = path.with_extension("tmp");
+    let new = data.create(&part).or_problem()?;
+    let mut at = 0;
+    crate::directory::each_block(&mut file.reader().take(bytes), |block| {
+        let written = new.write_all_at(block, at);
+        at += block.len() as u64;
+        written.or_problem()
+    })?;
+    new.finish(bytes).or_problem()?;
+    std::fs::rename(&part, path).or_problem()?;
+    Ok(new)
+}
+
 /// Reads slots, best in their order.
 pub(crate) struct SlotReader {
-    file: Arc<File>,
+    file: Arc<DataFile>,
     bytes: usize,
     a_read: u64,
     start: u64,
@@ -138,7 +161,7 @@ pub(crate) struct SlotReader {
 
 impl SlotReader {
     /// `at_once`: the most slots that it reads at a time.
-    pub fn new(file: Arc<File>, dimensions: usize, at_once: usize) -> SlotReader {
+    pub fn new(file: Arc<DataFile>, dimensions: usize, at_once: usize) -> SlotReader {
         let bytes = slot_bytes(dimensions);
         SlotReader {
             file,
@@ -176,7 +199,7 @@ impl SlotReader {
     }
 }
 
-fn read_block(file: &Arc<File>, at: u64, bytes: usize, block: &mut Vec<u8>) -> Result<()> {
+fn read_block(file: &DataFile, at: u64, bytes: usize, block: &mut Vec<u8>) -> Result<()> {
     block.resize(bytes, 0);
     let mut filled = 0;
     while let Some(rest) = block.get_mut(filled..).filter(|r| !r.is_empty()) {

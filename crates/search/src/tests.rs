@@ -2,6 +2,7 @@
 
 use crate::{Definition, IndexWriter, Kind, Position, Room, Search, SearchIndex, VectorSearch};
 use bson::{Doc, DocBuf, doc};
+use encryption::{DataFiles, DataKey};
 use std::sync::Arc;
 
 fn json(text: &str) -> DocBuf {
@@ -14,7 +15,7 @@ fn definition(text: &str) -> Arc<Definition> {
 
 fn filled(dir: &std::path::Path, docs: &[&str]) -> (Arc<SearchIndex>, IndexWriter) {
     let dynamic = definition(r#"{"mappings": {"dynamic": true}}"#);
-    let (index, position) = SearchIndex::open(dir, dynamic, "1").unwrap();
+    let (index, position) = SearchIndex::open(dir, dynamic, "1", &DataFiles::default()).unwrap();
     assert_eq!(position, None);
     let mut writer = index.writer("1").unwrap();
     for (i, d) in docs.iter().enumerate() {
@@ -140,7 +141,8 @@ fn an_index_goes_on_where_its_last_commit_was() {
         .unwrap();
     drop((index, writer));
     let dynamic = definition(r#"{"mappings": {"dynamic": true}}"#);
-    let (index, position) = SearchIndex::open(dir.path(), dynamic.clone(), "1").unwrap();
+    let (index, position) =
+        SearchIndex::open(dir.path(), dynamic.clone(), "1", &DataFiles::default()).unwrap();
     assert_eq!(position, Some(Position { index: 7, ts: 70 }));
     assert_eq!(
         keys(&index, r#"{"exists": {"path": "title"}}"#),
@@ -158,7 +160,7 @@ fn an_index_goes_on_where_its_last_commit_was() {
         [0]
     );
     drop((index, writer));
-    let (_, position) = SearchIndex::open(dir.path(), dynamic, "2").unwrap();
+    let (_, position) = SearchIndex::open(dir.path(), dynamic, "2", &DataFiles::default()).unwrap();
     assert_eq!(position, None, "another definition begins anew");
 }
 
@@ -203,7 +205,8 @@ fn vectors_are_found_behind_a_filter_and_after_a_restart() {
             {"type": "filter", "path": "n"}]}"#,
     );
     let definition = Arc::new(Definition::parse(Kind::Vector, d.as_doc()).unwrap());
-    let (index, _) = SearchIndex::open(dir.path(), definition.clone(), "1").unwrap();
+    let (index, _) =
+        SearchIndex::open(dir.path(), definition.clone(), "1", &DataFiles::default()).unwrap();
     let mut writer = index.writer("1").unwrap();
     for i in 0..20u8 {
         let v = format!(r#"{{"v": [{i}, 0], "n": {}}}"#, i % 2);
@@ -235,7 +238,8 @@ fn vectors_are_found_behind_a_filter_and_after_a_restart() {
         .put(&[7], json(r#"{"v": [100, 0], "n": 1}"#).as_doc())
         .unwrap();
     drop((writer, index));
-    let (index, position) = SearchIndex::open(dir.path(), definition, "1").unwrap();
+    let (index, position) =
+        SearchIndex::open(dir.path(), definition, "1", &DataFiles::default()).unwrap();
     assert!(position.is_some());
     assert_eq!(near(&index, "{}"), [7, 8, 6]);
     let mut writer = index.writer("1").unwrap();
@@ -251,7 +255,8 @@ fn vectors_are_found_behind_a_filter_and_after_a_restart() {
 fn facets_count_values_of_what_matches() {
     let dir = tempfile::tempdir().unwrap();
     let d = r#"{"mappings": {"dynamic": true, "fields": {"cat": {"type": "token"}}}}"#;
-    let (index, _) = SearchIndex::open(dir.path(), definition(d), "1").unwrap();
+    let (index, _) =
+        SearchIndex::open(dir.path(), definition(d), "1", &DataFiles::default()).unwrap();
     let mut writer = index.writer("1").unwrap();
     for (i, cat) in ["a", "b", "a", "c", "b", "a"].iter().enumerate() {
         let doc = format!(r#"{{"cat": "{cat}", "n": {i}}}"#);
@@ -283,9 +288,15 @@ fn damaged_files_are_found_when_the_index_is_opened() {
     );
     let vectors = Arc::new(Definition::parse(Kind::Vector, d.as_doc()).unwrap());
     let texts = definition(r#"{"mappings": {"dynamic": true}}"#);
-    for definition in [texts, vectors] {
+    let plain = DataFiles::default();
+    let encrypted = DataFiles::new(Some(DataKey::generate()));
+    for (definition, data) in [
+        (texts, &plain),
+        (vectors.clone(), &plain),
+        (vectors, &encrypted),
+    ] {
         let made = dir.path().join("made");
-        let (index, _) = SearchIndex::open(&made, definition.clone(), "1").unwrap();
+        let (index, _) = SearchIndex::open(&made, definition.clone(), "1", data).unwrap();
         let mut writer = index.writer("1").unwrap();
         for i in 0..200u8 {
             let d = format!(
@@ -317,7 +328,8 @@ fn damaged_files_are_found_when_the_index_is_opened() {
                     None => {}
                 }
                 std::fs::write(copy.join(file), bytes).unwrap();
-                let (opened, position) = SearchIndex::open(&copy, definition.clone(), "1").unwrap();
+                let (opened, position) =
+                    SearchIndex::open(&copy, definition.clone(), "1", data).unwrap();
                 match position {
                     None => found += 1,
                     Some(_) => assert_eq!(opened.snapshot().documents(), 199, "{file:?} {part}"),
@@ -332,11 +344,56 @@ fn damaged_files_are_found_when_the_index_is_opened() {
     }
 }
 
+/// A key stream that has encrypted vectors which were not committed is not used again.
+#[test]
+fn vectors_that_were_not_committed_are_not_written_over_in_an_encrypted_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let d = json(
+        r#"{"fields": [{"type": "vector", "path": "v", "numDimensions": 2, "similarity": "euclidean"}]}"#,
+    );
+    let vectors = Arc::new(Definition::parse(Kind::Vector, d.as_doc()).unwrap());
+    let data = DataFiles::new(Some(DataKey::generate()));
+    let open = || SearchIndex::open(dir.path(), vectors.clone(), "1", &data).unwrap();
+    let put = |index: &Arc<SearchIndex>, ids: std::ops::Range<u8>| {
+        let mut writer = index.writer("1").unwrap();
+        for i in ids {
+            let d = format!(r#"{{"v": [{i}, {i}]}}"#);
+            writer.put(&[i], json(&d).as_doc()).unwrap();
+        }
+        let at = u64::from(index.snapshot().documents() as u8) + 1;
+        writer.commit(Position { index: at, ts: at }).unwrap();
+        writer.close().unwrap();
+    };
+    put(&open().0, 0..20);
+    let file = dir.path().join("vectors-0.f32");
+    let before = std::fs::read(&file).unwrap();
+    let longer = [&before[..], &[7; 99]].concat();
+    std::fs::write(&file, &longer).unwrap();
+    let (index, position) = open();
+    assert!(position.is_some());
+    put(&index, 20..40);
+    let after = std::fs::read(&file).unwrap();
+    assert_eq!(after.len(), before.len() + 20 * 12);
+    assert_ne!(after[..64], before[..64], "another salt");
+    let stage =
+        r#"{"index": "i", "path": "v", "queryVector": [31.2, 31.2], "limit": 3, "exact": true}"#;
+    let search = VectorSearch::parse(json(stage).as_doc()).unwrap();
+    for index in [index, open().0] {
+        let mut hits = search
+            .find(index.snapshot(), 3, &mut Room::new(&mut |_| Ok(())))
+            .unwrap();
+        for want in [31, 32, 30] {
+            assert_eq!(hits.next().unwrap().unwrap().key, [want]);
+        }
+    }
+}
+
 #[test]
 fn a_search_asks_for_its_memory() {
     let dir = tempfile::tempdir().unwrap();
     let d = r#"{"mappings": {"dynamic": true, "fields": {"cat": {"type": "token"}}}}"#;
-    let (index, _) = SearchIndex::open(dir.path(), definition(d), "1").unwrap();
+    let (index, _) =
+        SearchIndex::open(dir.path(), definition(d), "1", &DataFiles::default()).unwrap();
     let mut writer = index.writer("1").unwrap();
     for i in 0..5000u32 {
         let doc = format!(r#"{{"cat": "c{i}", "n": {i}}}"#);
@@ -396,7 +453,8 @@ fn what_a_killed_writer_has_left_is_in_nobodys_way() {
     std::fs::write(killed.join(".tmpXXXXXX"), "half").unwrap();
     drop((index, writer));
     let dynamic = definition(r#"{"mappings": {"dynamic": true}}"#);
-    let (index, position) = SearchIndex::open(&killed, dynamic, "1").unwrap();
+    let (index, position) =
+        SearchIndex::open(&killed, dynamic, "1", &DataFiles::default()).unwrap();
     assert_eq!(position, Some(Position { index: 7, ts: 70 }));
     change(&mut index.writer("1").unwrap()).unwrap();
     assert_eq!(index.snapshot().documents(), 4);
@@ -450,7 +508,8 @@ fn query_strings_are_lucenes() {
 fn shapes_are_found_where_they_lie() {
     let dir = tempfile::tempdir().unwrap();
     let d = r#"{"mappings": {"fields": {"at": {"type": "geo", "indexShapes": true}, "p": {"type": "geo"}}}}"#;
-    let (index, _) = SearchIndex::open(dir.path(), definition(d), "1").unwrap();
+    let (index, _) =
+        SearchIndex::open(dir.path(), definition(d), "1", &DataFiles::default()).unwrap();
     let mut writer = index.writer("1").unwrap();
     for (i, (x, y)) in [
         (0.0, 0.0),

@@ -10,13 +10,14 @@
 //! - Where the key is missing, damaged or wrapped by another master key, nothing of the directory is read or changed.
 //! - A copy of a directory has a copy of its wrapped key.
 
-use encryption::{DataKey, FILE_HEADER_BYTES, FileCipher, MasterKey, Unwrapped};
+pub use encryption::{DataFile, DataFiles};
+use encryption::{DataKey, FileCipher, MasterKey, Unwrapped};
 use errors::{Fallible as Result, err};
 use oplog::LogOptions;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -142,129 +143,28 @@ pub(crate) fn log_options(dir: &Path) -> Result<LogOptions> {
     })
 }
 
-/// The engine's files of a directory as the engine sees them: decrypted, without what only tells how.
-#[derive(Clone)]
-pub struct DataFiles(Option<DataKey>);
+/// The files of a data directory that exists.
+pub fn files_of(dir: &Path) -> Result<DataFiles> {
+    decide(dir, None, false).map(DataFiles::new)
+}
 
-impl DataFiles {
-    pub(crate) fn new(key: Option<DataKey>) -> DataFiles {
-        DataFiles(key)
-    }
-
-    /// Those of a data directory that exists.
-    pub fn of(dir: &Path) -> Result<DataFiles> {
-        decide(dir, None, false).map(DataFiles)
-    }
-
-    pub fn is_encrypted(&self) -> bool {
-        self.0.is_some()
-    }
-
-    /// Opens a file to read it.
-    pub fn open(&self, path: &Path) -> io::Result<DataFile> {
-        let file = File::open(path)?;
-        let cipher = self.cipher_of(&file, path)?;
-        Ok(DataFile { file, cipher })
-    }
-
-    /// Opens a file to go on with it; one whose header is not whole begins anew.
-    pub fn open_to_write(&self, path: &Path) -> io::Result<DataFile> {
-        let mut options = OpenOptions::new();
-        let options = options.read(true).write(true).create(true).truncate(false);
-        let file = options.open(path)?;
-        match self.cipher_of(&file, path) {
-            Ok(cipher) => Ok(DataFile { file, cipher }),
-            Err(_) => self.create(path),
-        }
-    }
-
-    /// Makes an empty file, which is encrypted under a key of its own.
-    pub fn create(&self, path: &Path) -> io::Result<DataFile> {
-        let mut options = OpenOptions::new();
-        let file = options.read(true).write(true).create(true).truncate(true);
-        let file = file.open(path)?;
-        if let Some(key) = &self.0 {
-            file.write_all_at(&key.new_header(), 0)?;
-        }
-        let cipher = self.cipher_of(&file, path)?;
-        Ok(DataFile { file, cipher })
-    }
-
-    fn cipher_of(&self, file: &File, path: &Path) -> io::Result<Option<FileCipher>> {
-        let Some(key) = &self.0 else {
-            return Ok(None);
-        };
-        let mut header = [0; FILE_HEADER_BYTES];
-        let damaged = || {
-            let says = format!("the header of {} is damaged", path.display());
-            io::Error::new(ErrorKind::InvalidData, says)
-        };
-        file.read_exact_at(&mut header, 0).map_err(|_| damaged())?;
-        key.of_file(&header).map(Some).ok_or_else(damaged)
-    }
-
-    /// Puts what is needed to read files of this directory into `to`, which gets such files.
-    pub fn prepare(&self, dir: &Path, to: &Path) -> Result<()> {
-        match self.0 {
-            Some(_) => copy_key(dir, to),
-            None => Ok(()),
-        }
+/// Puts what is needed to read the files of an encrypted directory into `to`, which gets such files.
+pub fn prepare_copy(files: &DataFiles, dir: &Path, to: &Path) -> Result<()> {
+    match files.is_encrypted() {
+        true => copy_key(dir, to),
+        false => Ok(()),
     }
 }
 
-/// A file of the engine's.
-pub struct DataFile {
-    file: File,
-    cipher: Option<FileCipher>,
-}
-
-impl DataFile {
-    fn front(&self) -> u64 {
-        self.cipher.as_ref().map_or(0, |_| FILE_HEADER_BYTES as u64)
-    }
-
-    pub fn bytes(&self) -> io::Result<u64> {
-        Ok(self.file.metadata()?.len().saturating_sub(self.front()))
-    }
-
-    pub fn read_exact_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
-        let at = offset + self.front();
-        self.file.read_exact_at(bytes, at)?;
-        if let Some(cipher) = &self.cipher {
-            cipher.apply(at, bytes);
-        }
-        Ok(())
-    }
-
-    /// What is written again in one place must be what was there: see `encryption`. Other content wants a new file.
-    pub fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        let at = offset + self.front();
-        match &self.cipher {
-            None => self.file.write_all_at(bytes, at),
-            Some(cipher) => {
-                let mut bytes = bytes.to_vec();
-                cipher.apply(at, &mut bytes);
-                self.file.write_all_at(&bytes, at)
-            }
-        }
-    }
-
-    /// Has the disk begin with what was written there. A failure is found by [`DataFile::finish`].
-    pub fn send_to_disk(&self, offset: u64, len: u64) {
-        let at = i64::try_from(offset + self.front());
-        let (Ok(at), Ok(len)) = (at, i64::try_from(len)) else {
-            return;
-        };
-        let fd: RawFd = self.file.as_raw_fd();
-        // SAFETY: the file is open; the call touches no memory of ours.
-        unsafe { libc::sync_file_range(fd, at, len, libc::SYNC_FILE_RANGE_WRITE) };
-    }
-
-    /// Gives the file its length, and syncs it.
-    pub fn finish(&self, bytes: u64) -> io::Result<()> {
-        self.file.set_len(bytes + self.front())?;
-        self.file.sync_all()
-    }
+/// Has the disk begin with what was written there. A failure is found by [`DataFile::finish`].
+pub fn send_to_disk(file: &DataFile, offset: u64, len: u64) {
+    let at = i64::try_from(file.place(offset));
+    let (Ok(at), Ok(len)) = (at, i64::try_from(len)) else {
+        return;
+    };
+    let fd: RawFd = file.as_raw_fd();
+    // SAFETY: the file is open; the call touches no memory of ours.
+    unsafe { libc::sync_file_range(fd, at, len, libc::SYNC_FILE_RANGE_WRITE) };
 }
 
 /// A file without a name, which is gone when it is closed. In an encrypted directory its bytes are encrypted under a
@@ -332,34 +232,6 @@ impl Seek for TemporaryFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn files_are_the_same_with_and_without_a_key_and_differ_on_disk() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("f");
-        for key in [None, Some(DataKey::generate())] {
-            let files = DataFiles::new(key);
-            let file = files.create(&path).unwrap();
-            file.write_all_at(b"world", 6).unwrap();
-            file.write_all_at(b"hello ", 0).unwrap();
-            file.finish(11).unwrap();
-            let file = files.open_to_write(&path).unwrap();
-            assert_eq!(file.bytes().unwrap(), 11);
-            let mut bytes = [0; 4];
-            files
-                .open(&path)
-                .unwrap()
-                .read_exact_at(&mut bytes, 4)
-                .unwrap();
-            assert_eq!(&bytes, b"o wo");
-            let on_disk = fs::read(&path).unwrap();
-            let is_plain = on_disk.windows(5).any(|w| w == b"hello");
-            assert_eq!(is_plain, !files.is_encrypted());
-        }
-        let other = DataFiles::new(Some(DataKey::generate()));
-        let e = other.open(&path).err().unwrap();
-        assert!(e.to_string().contains("damaged"), "{e}");
-    }
 
     #[test]
     fn temporary_files_come_back_and_are_not_readable() {

@@ -147,7 +147,7 @@ pub fn create(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         bail!(BadValue, "Must specify at least one index to create");
     }
     let coll = collection(cx)?;
-    check_searchable(&cx.app.engine, &coll)?;
+    check_searchable(&coll)?;
     let mut made = Vec::new();
     let interrupt = || cx.op.check();
     cx.app.engine.catalog.change_search(&coll.ns, &interrupt, |all| {

@@ -384,7 +384,8 @@ impl Follower {
             Some(index) => index,
             None => {
                 let definition = self.spec.definition.clone();
-                let (made, _) = SearchIndex::open(&self.dir, definition, &self.stamp())?;
+                let files = engine.store.engine_files();
+                let (made, _) = SearchIndex::open(&self.dir, definition, &self.stamp(), &files)?;
                 state.graphs = engine.stage_memory.share();
                 self.index.lock().insert(made).clone()
             }

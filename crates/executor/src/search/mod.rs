@@ -96,8 +96,6 @@ pub struct SearchIndexes {
     wants_writer: AtomicBool,
     /// A look at the catalog is to come.
     sync_asked: AtomicBool,
-    /// The data are encrypted, and files of search indexes would not be.
-    refuses: AtomicBool,
 }
 
 impl SearchIndexes {
@@ -109,8 +107,6 @@ impl SearchIndexes {
                 engine.search.changed(&engine);
             }
         }));
-        let refuses = engine.store.is_encrypted();
-        engine.search.refuses.store(refuses, SeqCst);
         engine.search.sync(engine, true);
     }
 
@@ -143,9 +139,6 @@ impl SearchIndexes {
 
     /// Has a follower for every definition there is, and no other.
     fn sync(&self, engine: &Arc<Engine>, at_start: bool) {
-        if self.refuses.load(SeqCst) {
-            return;
-        }
         let mut followers = self.followers.lock();
         let snapshot = engine.catalog.snapshot();
         let mut wanted = HashMap::new();
@@ -250,10 +243,7 @@ impl SearchIndexes {
             of.find(|f| f.spec.id == text("id") && Some(f.spec.version) == version)
                 .cloned()
         };
-        let message = match self.refuses.load(SeqCst) {
-            true => Some(NOT_ENCRYPTED.into()),
-            false => newest.as_ref().and_then(|f| f.failure()),
-        };
+        let message = newest.as_ref().and_then(|f| f.failure());
         let ready = newest
             .as_ref()
             .is_some_and(|f| f.is_ready() && !f.is_suspect());
@@ -298,15 +288,8 @@ fn remove_others<T>(base: &std::path::Path, wanted: &HashMap<String, T>) {
     }
 }
 
-/// Why a server whose data are encrypted has no search indexes.
-const NOT_ENCRYPTED: &str =
-    "search indexes are not encrypted yet, so a server with --enableEncryption has none";
-
 /// Refuses a collection that cannot have search indexes.
-pub fn check_searchable(engine: &Engine, coll: &Collection) -> Result<()> {
-    if engine.store.is_encrypted() {
-        bail!(CommandNotSupported, "{NOT_ENCRYPTED}");
-    }
+pub fn check_searchable(coll: &Collection) -> Result<()> {
     if coll.is_view() || coll.time_series.is_some() {
         bail!(
             CommandNotSupportedOnView,

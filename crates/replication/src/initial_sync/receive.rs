@@ -23,7 +23,7 @@ use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use storage::at_rest::{DataFile, DataFiles};
+use storage::at_rest::{self, DataFile, DataFiles};
 use storage::received_copy::{COMPLETE, DIR, KEEPS_LOG};
 
 const OFFER: &str = "OFFER";
@@ -86,8 +86,8 @@ pub fn receive(
         fs::remove_dir_all(&dir).map_err(|e| failed("remove", &dir, &e))?;
     }
     fs::create_dir_all(&engine).map_err(|e| failed("make", &engine, &e))?;
-    let own = DataFiles::of(data_dir)?;
-    own.prepare(data_dir, &dir)?;
+    let own = at_rest::files_of(data_dir)?;
+    at_rest::prepare_copy(&own, data_dir, &dir)?;
     save(&dir, OFFER, &offer)?;
     remove_others(&engine, &offer)?;
     progress.bytes.store(offer.bytes(), Ordering::Relaxed);
@@ -261,7 +261,7 @@ impl FileCopy<'_> {
             if is_whole && part.about.checksum == crc32c::crc32c(part.bytes) {
                 let written = file.write_all_at(part.bytes, offset);
                 written.map_err(|e| failed("write", &self.path, &e))?;
-                file.send_to_disk(offset, len);
+                at_rest::send_to_disk(file, offset, len);
                 return Ok(());
             }
         }
