@@ -196,7 +196,7 @@ def test_goes_on_after_a_stop_and_a_kill(new_server):
         assert ids(coll, text("quick")) == [1, 3]
         coll.insert_many({"_id": i, "title": "quick again"} for i in range(10, 500))
         coll.delete_one({"_id": 1})
-        server.kill()
+    server.kill()
     server.start()
     with server.client() as client:
         coll = client.t.c
@@ -326,7 +326,7 @@ def test_vectors_are_there_after_a_kill(new_server):
     with server.client() as client:
         docs = vectors(client.t.c, 300)
         client.t.c.insert_one({"_id": 1000, "v": [0.5, 0.5, 0.5]})
-        server.kill()
+    server.kill()
     server.start()
     with server.client() as client:
         until("the index is open", lambda: is_ready(client.t.c, "vectors"))

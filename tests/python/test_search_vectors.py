@@ -58,7 +58,7 @@ def test_a_graph_is_there_after_a_kill(new_server):
         assert recall(coll, rnd, filter={"n": 3}) == 1
         coll.delete_many({"_id": {"$lt": COUNT // 4}})
         coll.insert_one({"_id": "new", "v": [0.5] * DIMENSIONS, "n": 1})
-        server.kill()
+    server.kill()
     server.start()
     with server.client() as client:
         coll = client.t.c
