@@ -8,6 +8,7 @@ use commands::Commands;
 use replication::Driver;
 use router::{Cluster, Router, ShardJoins, balancer, resolver};
 use service::ServerConfig;
+use service::config::ClusterRole;
 use service::moves::Moves;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -34,10 +35,12 @@ pub fn router(config: &ServerConfig, commands: Commands) -> Arc<Router> {
     router
 }
 
-/// Has a server join what other shards have, where it is one of a cluster. `workers`: how many of its
-/// threads may wait.
+/// Has a shard join what other shards have. `workers`: how many of its threads may wait.
 pub fn join_as_shard(config: &ServerConfig, commands: &Commands, workers: usize) {
-    let joins = ShardJoins::new(peers::access(config), workers);
+    if config.role != ClusterRole::Shard {
+        return;
+    }
+    let joins = ShardJoins::new(peers::access(config), workers, &commands.control);
     commands.join_as_shard(Arc::new(joins));
 }
 

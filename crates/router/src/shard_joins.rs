@@ -13,6 +13,7 @@ use crate::merge::Merge;
 use crate::metadata::Cluster;
 use crate::replica_set::ConnectionStrings;
 use crate::request::Command;
+use crate::upstream::account_to;
 use crate::{Failure, Outcome, cursors, operation_time, views};
 use bson::{Doc, DocBuf, Val, Writer};
 use commands::{ClusterReads, Elsewhere, RowsElsewhere};
@@ -20,7 +21,7 @@ use errors::{Fallible, bail, err};
 use parking_lot::Mutex;
 use query::path::FieldPath;
 use query::pipeline::{Foreign, Namespace};
-use service::Request;
+use service::{Control, Request};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
@@ -33,8 +34,10 @@ pub struct ShardJoins {
 }
 
 impl ShardJoins {
-    /// `workers`: how many threads of the server may wait at a time.
-    pub fn new(access: ConnectionStrings, workers: usize) -> ShardJoins {
+    /// `workers`: how many threads of the server may wait at a time. Long replies of other shards count as
+    /// those that `control`'s server sends do.
+    pub fn new(access: ConnectionStrings, workers: usize, control: &Arc<Control>) -> ShardJoins {
+        account_to(control);
         ShardJoins {
             access,
             known: Mutex::default(),
@@ -198,7 +201,7 @@ mod tests {
 
     #[test]
     fn half_of_the_workers_may_wait() {
-        let joins = ShardJoins::new(Arc::new(str::to_string), 4);
+        let joins = ShardJoins::new(Arc::new(str::to_string), 4, &Arc::default());
         let one = |inner: &dyn Fn() -> Fallible<()>| {
             joins.waits.read(|| inner().map_err(Failure::Client))
         };

@@ -27,7 +27,7 @@ const LOGIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// So often who waits for a reply looks whether it is late.
 const SLICE: Duration = Duration::from_secs(1);
 
-/// The budget for long replies of this process; empty where it is no router.
+/// The budget for long replies of this process; empty where it is neither router nor shard.
 static BUDGET: OnceLock<Arc<Control>> = OnceLock::new();
 
 /// Has long replies wait for memory.
