@@ -6,7 +6,7 @@ import threading
 
 import bson
 import pytest
-from harness import refuses
+from harness import refuses, until
 from pymongo.errors import OperationFailure
 from pymongo.read_concern import ReadConcern
 from sharded_cluster import at_rest
@@ -242,6 +242,27 @@ def test_results_of_one_shard_are_written_while_it_is_left(cluster, client):
     assert moving.moves > 0, moving.failure
     assert sorted(db.list_collection_names()) == ["merged", "out", "source"]
     client.drop_database(db.name)
+
+
+@pytest.mark.parametrize("into", ["sharded", "whole"])
+def test_what_is_written_ends_when_its_client_has_left(cluster, client, db, into):
+    count = 60_000
+    source = shard(db, "many", {"n": 1}, at=[count // 2])
+    source.insert_many([{"_id": n, "n": n} for n in range(count)])
+    if into == "sharded":
+        shard(db, "sharded", {"n": 1}, at=[count // 3])
+    merge = {"$merge": {"into": into, **({"on": ["_id", "n"]} if into == "sharded" else {})}}
+    with cluster.routers[0].wire() as wire:
+        wire.send_body(bson.encode({"aggregate": "many", "pipeline": [{"$set": {"w": 1}}, merge], "cursor": {}, "$db": db.name}))
+        until("it writes", lambda: db[into].find_one())
+    counts = []
+
+    def ended():
+        counts.append(db[into].count_documents({}))
+        return len(counts) > 3 and counts[-1] == counts[-3]
+
+    until("it has ended", ended, 30)
+    assert counts[-1] < count
 
 
 def test_results_replace_a_collection_that_was_moved_by_itself(client, db):

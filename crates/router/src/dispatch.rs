@@ -13,7 +13,7 @@ use crate::{
 };
 use bson::{DocBuf, Elem, doc};
 use commands::{Connection, LoggedIn};
-use errors::{Code, err};
+use errors::{Code, bail, err};
 use service::{Client, Request};
 use std::sync::Arc;
 use std::time::Instant;
@@ -111,7 +111,7 @@ impl Router {
         let own = access::own(request.command());
         let admitted = self.local.admit_routed(client, request, own, true);
         let outcome = match admitted {
-            Ok(user) => self.route_for(user, handler, request),
+            Ok(user) => self.route_for(user, handler, client, request),
             Err(e) => Err(e.into()),
         };
         self.ended(client, request, outcome)
@@ -143,6 +143,7 @@ impl Router {
         &self,
         user: Option<Arc<LoggedIn>>,
         handler: Handler,
+        client: &Client<Connection>,
         request: &Request<'_>,
     ) -> Routed<DocBuf> {
         let body = self.local.for_shards(user.as_deref(), request.body)?;
@@ -156,7 +157,13 @@ impl Router {
         };
         let since = request.resumed.map_or_else(Instant::now, |r| r.since);
         let end = operation_time::end_of(request.body, since);
-        let asked = |_: Option<Instant>| operation_time::check().map_err(Failure::into_error);
+        let stops = operation_time::may_stop(request.command());
+        let asked = |_: Option<Instant>| {
+            if stops && client.is_cancelled() {
+                bail!(Interrupted, "the client has left");
+            }
+            operation_time::check().map_err(Failure::into_error)
+        };
         let reply = operation_time::within(end, || {
             errors::operation::asking(end, &asked, || self.handle(handler, &command))
         })?;

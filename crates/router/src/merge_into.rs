@@ -228,6 +228,10 @@ fn hand_on(
 ) -> Outcome<()> {
     let (mut batch, mut bytes) = (Vec::new(), 0);
     loop {
+        if let Err(e) = errors::operation::ask() {
+            cursors::end(router, &command.namespace()?, cursors::cursor_id(&reply));
+            return Err(e.into());
+        }
         for d in cursors::batch_of(&reply) {
             bytes += d.len();
             batch.push(d.to_buf());

@@ -56,6 +56,11 @@ pub(crate) fn end_of(command: Doc<'_>, since: Instant) -> Option<Instant> {
     end.filter(|_| TIMED.contains(&name))
 }
 
+/// Whether a command may stop between two of its steps.
+pub(crate) fn may_stop(name: &str) -> bool {
+    TIMED.contains(&name)
+}
+
 /// Runs what is done for an operation that is over then.
 pub(crate) fn within<T>(end: Option<Instant>, run: impl FnOnce() -> T) -> T {
     struct Before(Option<Instant>);

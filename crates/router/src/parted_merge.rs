@@ -116,6 +116,11 @@ impl PartedMerge {
         concerns: &mut Concerns,
     ) -> Outcome<()> {
         while !self.open.is_empty() {
+            let asked = errors::operation::ask().map_err(Failure::Client);
+            if let Err(e) = asked {
+                self.end(router);
+                return Err(e);
+            }
             let (given, outcome) = self.batches(router, target, concerns);
             let handed_on = given
                 .into_iter()
