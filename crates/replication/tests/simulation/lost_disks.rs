@@ -1,11 +1,13 @@
-//! Disks that are lost whole: a member comes back with nothing, and is taken in again by the others.
+//! Disks that are lost whole, or damaged: a member comes back with nothing, and is taken in again by the others. A
+//! damaged log is one that the real log's recovery refuses: its server does not start, and gets an empty directory.
 //!
 //! At most so many members are without their data at a time as a set can lose: with more, what was
 //! acknowledged may be gone, whatever is done.
 
 use super::disk::{Planted, SimLog};
-use super::{Sim, from_env};
-use rand::Rng;
+use super::{Sim, from_env, torn};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
 use replication::member::{Member, MemberRole, raft_id};
 
 /// What became of the disks of a run.
@@ -15,6 +17,8 @@ pub struct Losses {
     pub without: Vec<usize>,
     pub count: u64,
     pub healed: u64,
+    /// Those of them whose log had another bit.
+    pub damaged: u64,
 }
 
 impl Sim {
@@ -41,6 +45,15 @@ impl Sim {
             return;
         }
         self.crash(at);
+        let damaged = self.rng.random_bool(0.5);
+        if damaged {
+            let mut rng = StdRng::seed_from_u64(self.rng.random());
+            let log = &self.nodes[at].disk.0.borrow().log;
+            // Nobody knows of damage that looks like a torn tail: what the log opens with is a prefix of what was there.
+            if log.is_empty() || !torn::is_refused_with_damage(log, &mut rng) {
+                return;
+            }
+        }
         let new = SimLog::default();
         {
             let old = self.nodes[at].disk.0.borrow();
@@ -57,6 +70,7 @@ impl Sim {
         let losses = self.losses.get_or_insert_default();
         losses.without.push(at);
         losses.count += 1;
+        losses.damaged += u64::from(damaged);
     }
 
     /// A member that has nothing asks the primary whether it may begin.
@@ -121,7 +135,7 @@ fn run(seed: u64, planted: Planted) -> Sim {
 #[test]
 fn a_member_that_lost_its_disk_comes_back_and_takes_nothing_along() {
     let first = from_env("PANDO_SEED", 1);
-    let (mut acknowledged, mut lost, mut healed) = (0, 0, 0);
+    let (mut acknowledged, mut lost, mut healed, mut damaged) = (0, 0, 0, 0);
     for seed in first..first + from_env("PANDO_SEEDS", 10) {
         println!("PANDO_SEED={seed}");
         let sim = run(seed, Planted::Nothing);
@@ -133,10 +147,13 @@ fn a_member_that_lost_its_disk_comes_back_and_takes_nothing_along() {
         );
         acknowledged += sim.acknowledged.len();
         (lost, healed) = (lost + losses.count, healed + losses.healed);
+        damaged += losses.damaged;
     }
-    println!("{acknowledged} acknowledged writes, {lost} disks were lost");
+    println!(
+        "{acknowledged} acknowledged writes, {lost} disks were lost, {damaged} of them damaged"
+    );
     assert_eq!(lost, healed);
-    assert!(lost > 10, "{lost}");
+    assert!(lost > 10 && damaged > 0, "{lost} {damaged}");
 }
 
 #[test]
