@@ -175,7 +175,8 @@ fn verify(cx: &mut CommandContext<'_, '_>, path: &Path) -> Result<()> {
 }
 
 fn describe(cx: &mut CommandContext<'_, '_>, copy: &Staged) -> Result<()> {
-    let described = staged::read_whole(copy.dir()).and_then(|found| Ok((found, copy.files()?)));
+    let read = || staged::read_whole(copy.dir()).and_then(|found| Ok((found, copy.files()?)));
+    let described = staged::beside_others(read);
     let (found, files) = match described {
         Ok(described) => described,
         Err(e) => {

@@ -10,6 +10,7 @@ use crate::progress::Progress;
 use crate::transfers::beside_each_other;
 use archive::{Archive, At, Backup, KeptFile, SetBackup, Work};
 use jiff::Timestamp;
+use own_process::pace::Pace;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
@@ -127,11 +128,16 @@ fn keep_files(
         .collect();
     let bytes = lacking.iter().map(|(_, f)| f.bytes).sum();
     let progress = Progress::of_bytes("copying files", bytes);
+    let threads = archive.transfers().min(lacking.len());
     let put = |c: &mut Conversation, (staged, file): &(&StagedSet, &KeptFile)| {
+        let pace = Pace::begin();
         let mut from = progress.counting(RemoteFile::new(c, staged, file));
         archive.put_file(file, &mut from)?;
         // What was put is read: the network and the disk of the archive may err too.
-        archive.verify_file(file)
+        archive.verify_file(file)?;
+        // Writers beside it keep their pace.
+        pace.rest(threads);
+        Ok(())
     };
     beside_each_other(archive.transfers(), &lacking, || address.open(), put)?;
     Ok((lacking.len(), bytes))

@@ -181,6 +181,26 @@ fn hash(path: &Path) -> std::io::Result<(u64, [u8; 32])> {
     }
 }
 
+/// How much a thread that reads a copy whole gives way to those that answer clients (nice(2)).
+const NICENESS: libc::c_int = 15;
+
+/// Does long work in a thread that gives way to all others of the server.
+pub(super) fn beside_others<T: Send>(work: impl FnOnce() -> Outcome<T> + Send) -> Outcome<T> {
+    let gives_way = || {
+        // SAFETY: takes numbers alone; 0 is the calling thread.
+        unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICENESS) };
+        work()
+    };
+    std::thread::scope(|scope| {
+        let begun = std::thread::Builder::new()
+            .name("backup-read".into())
+            .spawn_scoped(scope, gives_way);
+        let gone = || err!(InternalError, "the thread that read the copy has ended");
+        let thread = begun.map_err(|e| err!(InternalError, "a copy is not read: {e}"))?;
+        thread.join().unwrap_or_else(|_| Err(gone()))
+    })
+}
+
 /// Reads a copy as a start would, and every block of its files.
 pub(super) fn read_whole(path: &Path) -> Outcome<Found> {
     let offline = Offline::open(path)?;
