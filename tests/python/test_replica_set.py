@@ -46,18 +46,8 @@ def test_three_members_have_what_is_written(three):
         assert len(client.nodes) == 3
         wanted = coll.count_documents({})
         coll.with_options(write_concern=WriteConcern(w=3, wtimeout=20_000)).insert_one({"_id": "all"})
-        # `local` is like any other database.
-        notes = client.local.notes.with_options(write_concern=WriteConcern(w=3, wtimeout=20_000))
-        notes.insert_one({"_id": 1})
-        primary = client.primary[1]
     for member in three.members:
         sees(member, {}, wanted + 1)
-        with member.client() as direct:
-            assert direct.local.notes.find_one() == {"_id": 1}
-            if member.port != primary:
-                with pytest.raises(NotPrimaryError) as refused:
-                    direct.local.notes.insert_one({})
-                assert refused.value.details["code"] == 10107
         with member.client() as client:
             assert {i["name"] for i in client.t.c.list_indexes()} == {"_id_", "x_1"}
             assert client.t.c.count_documents({"x": 3}, hint="x_1") == client.t.c.count_documents({"y": 1})

@@ -32,6 +32,7 @@ mod crud;
 mod ddl;
 mod diagnostic;
 mod handshake;
+mod own_local;
 mod replication;
 mod roles;
 mod sessions;
@@ -133,6 +134,10 @@ pub struct Commands {
     pub(crate) elsewhere: OnceLock<Arc<dyn Elsewhere>>,
     /// Reads what a shard joins that other shards have.
     pub(crate) cluster_reads: OnceLock<Arc<dyn ClusterReads>>,
+    /// A member's own `local`.
+    pub own_local: Option<Arc<own_local::OwnLocal>>,
+    /// Where users and roles are, if not in `engine`.
+    pub(crate) authority: Option<Arc<executor::Engine>>,
 }
 
 /// Goes on with the index builds that a stop interrupted.
@@ -209,7 +214,7 @@ impl Commands {
             profiler.profile_all(config.profile_level);
         }
         profiler.set_sample_rate(config.slow_sample_rate);
-        let commands = Commands {
+        let mut commands = Commands {
             parameters,
             store,
             engine,
@@ -243,7 +248,12 @@ impl Commands {
             samplers,
             elsewhere: OnceLock::new(),
             cluster_reads: OnceLock::new(),
+            own_local: None,
+            authority: None,
         };
+        if commands.replica.is_some() {
+            commands.own_local = Some(Arc::new(own_local::OwnLocal::beside(&commands)));
+        }
         let control = commands.control.clone();
         (commands.cursors).on_kill_of_waiting(Box::new(move || control.stir()));
         commands.follow_set()?;
@@ -320,6 +330,11 @@ impl Commands {
         self.security.enabled
             && self.config.role != ClusterRole::Router
             && self.security.is_exceptional(&self.engine).unwrap_or(false)
+    }
+
+    /// Whose users and roles hold.
+    pub(crate) fn authority(&self) -> &Arc<executor::Engine> {
+        self.authority.as_ref().unwrap_or(&self.engine)
     }
 
     /// Ends a session: its cursors go with it.

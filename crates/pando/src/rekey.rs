@@ -71,7 +71,13 @@ pub fn main(mut words: Vec<OsString>) -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    match at_rest::rekey(dir, &new) {
+    // A member of a set has its own `local` beside.
+    let beside = dir.join("local");
+    let rekeyed = at_rest::rekey(dir, &new).and_then(|()| match beside.is_dir() {
+        true => at_rest::rekey(&beside, &new),
+        false => Ok(()),
+    });
+    match rekeyed {
         Ok(()) => {
             println!(
                 "{} has another master key: start its server with {OPTION} {}",

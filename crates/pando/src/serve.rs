@@ -228,11 +228,13 @@ fn run(launch: Launch, ready: Option<Ready>) -> Result<ExitCode, Failure> {
         let moves = control.metrics.moves.clone();
         route::balance(&config, driver, moves).map_err(Failure::other)?;
     }
+    let own_local = commands.own_local.clone();
     let served = answer(&config, listeners, console, commands, control, tls)?;
     if let Some(replica) = &replica {
         replica.stop();
     }
     let closed = store.close();
+    let closed = own_local.map_or(Ok(()), |own| own.close()).and(closed);
     if config.role == ClusterRole::Router {
         route::clear(&config.db_path);
     }

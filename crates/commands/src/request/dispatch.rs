@@ -20,7 +20,7 @@ use crate::shard::{HomeRead, RangesRead};
 use crate::topology::member;
 use crate::topology::monitor::Monitor;
 use crate::topology::state_change;
-use crate::{Commands, Local};
+use crate::{Commands, Local, own_local};
 use ::replication::member::raft_id;
 use bson::{Doc, Writer};
 use errors::{Code, Error, Result, Stop, Suspension, err};
@@ -87,6 +87,15 @@ impl Commands {
             self.write_failure(&err!(CommandNotFound, "no such command: '{name}'"), out);
             return Outcome::Reply;
         };
+        if let Some(own) = self.own_local_of(command, request) {
+            if mode.on_loop() {
+                return suspended(Suspension::Worker, None);
+            }
+            let outcome = self.dispatch_to_own_local(own, (local, client), (command, request), out);
+            if let Some(outcome) = outcome {
+                return outcome;
+            }
+        }
         // A fail point may close, block or fail, which an event loop must not do.
         if mode.on_loop()
             // A request that waited checks on the loop whether it has to wait again.
@@ -220,6 +229,9 @@ impl Commands {
         let mut args = Args::parse(call.command.name, call.request.body, call.request.legacy_db)?;
         if let Some(lsid) = &mut args.generic.lsid {
             self.own_session(call.client, lsid)?;
+        }
+        if self.authority.is_some() {
+            own_local::without_members(&mut args.generic);
         }
         let admission = match self.admit(call, &args) {
             Ok(admission) => admission,

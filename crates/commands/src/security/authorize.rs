@@ -171,7 +171,7 @@ fn check_stranger(asking: &Asking<'_, '_>, may_block: impl Fn() -> Result<()>) -
     };
     if local && asking.args.db == "admin" && EXCEPTIONAL.contains(&asking.command) {
         may_block()?;
-        if asking.app.security.is_exceptional(&asking.app.engine)? {
+        if asking.app.security.is_exceptional(asking.app.authority())? {
             return Ok(());
         }
     }

@@ -393,7 +393,7 @@ impl Commands {
             )));
         }
         let (given, own_restrictions) = match certified {
-            [] => match self.security.user(&self.engine, name)? {
+            [] => match self.security.user(self.authority(), name)? {
                 Some(user) => (user.roles(), Some(user.restrictions()?)),
                 None => return Ok(None),
             },
@@ -403,7 +403,7 @@ impl Commands {
             privileges,
             roles: all_roles,
             mut restrictions,
-        } = self.security.resolve(&self.engine, &given)?;
+        } = self.security.resolve(self.authority(), &given)?;
         restrictions.extend(own_restrictions);
         let user = LoggedIn {
             name: name.clone(),
