@@ -62,6 +62,14 @@ class TestStringsThatAreNoText:
         counted = {"count": names.name, "query": {"name": "ANN"}, "collation": CASELESS}
         names.database.command("explain", counted)
 
+    def test_keys_of_an_index(self, coll):
+        coll.create_index("a", collation={"locale": "zh"})
+        coll.insert_many([{"a": text} for text in ("\u6f22", "\u00f6", "e")])
+        for key in coll.find(return_key=True).hint("a_1"):
+            assert re.fullmatch("([0-9a-f]{2})+", key["a"]), key
+        keys = coll.aggregate([{"$match": {"a": {"$gte": ""}}}, {"$project": {"key": {"$meta": "indexKey"}}}], hint="a_1", collation={"locale": "zh"})
+        assert all(re.fullmatch("([0-9a-f]{2})+", d["key"]["a"]) for d in keys)
+
     def test_a_duplicate_without_a_collation_is_shown_as_it_is(self, coll):
         coll.create_index("name", unique=True)
         coll.insert_one({"name": "Ann"})
@@ -264,6 +272,9 @@ class TestHintsInPlans:
             plan = self.plan(things, {"find": things.name, "filter": {}, "hint": hint})
             assert (plan["stage"], plan["inputStage"]["stage"], plan["inputStage"]["indexName"]) == ("FETCH", "IXSCAN", "_id_")
         assert self.plan(things, {"find": things.name, "filter": {}})["stage"] == "COLLSCAN"
+        for hint in ({"_id": 1}, "_id_"):
+            plan = self.plan(things, {"aggregate": things.name, "pipeline": [{"$match": {"a": 1}}], "cursor": {}, "hint": hint})
+            assert (plan["stage"], plan["inputStage"]["stage"], plan["inputStage"]["indexName"]) == ("FETCH", "IXSCAN", "_id_")
 
     def test_of_counts(self, things):
         plan = self.plan(things, {"count": things.name, "query": {"a": 1}, "hint": "b_1"})

@@ -425,11 +425,7 @@ fn plan(
         };
         plan = req.plan(&cx.app.engine, &view_of_plan, &coll, true)?;
     }
-    // Records that lie in the order of `_id` are what its index would give: that was asked for.
-    let by_id = hint.as_ref().is_some_and(Hint::names_id);
-    if by_id && plan.access.is_scan() && plan.id_bounds.is_empty() {
-        plan.id_bounds = vec![planner::Interval::all()];
-    }
+    show_hint_of_id(&mut plan, hint.as_ref());
     let tree = stages(&Explain {
         plan: &plan,
         filter,
@@ -457,6 +453,15 @@ fn plan(
         rejected,
         trials,
     })
+}
+
+/// Records that lie in the order of `_id` are what its index would give: where that was asked for, it is
+/// shown.
+pub(super) fn show_hint_of_id(plan: &mut planner::Plan, hint: Option<&Hint>) {
+    let by_id = hint.is_some_and(Hint::names_id);
+    if by_id && plan.access.is_scan() && plan.id_bounds.is_empty() {
+        plan.id_bounds = vec![planner::Interval::all()];
+    }
 }
 
 /// The plans that there are for a query; with `tries` each runs against the others. None where nothing is

@@ -216,7 +216,11 @@ fn query_stages(
     push: &Pushdown,
 ) -> PlanStage {
     match (&explained.plan, &explained.coll) {
-        (Some(plan), Some(coll)) => stages_of(plan, explained, coll, push, pipeline.hint.is_none()),
+        (Some(plan), Some(coll)) => {
+            let mut plan = plan.clone();
+            explain::show_hint_of_id(&mut plan, pipeline.hint.as_ref());
+            stages_of(&plan, explained, coll, push, pipeline.hint.is_none())
+        }
         _ if explained.fast_count => explain::stage("RECORD_STORE_FAST_COUNT"),
         _ => explain::stage("EOF"),
     }

@@ -211,12 +211,26 @@ fn index_key(
                 return Ok(DocBuf::new());
             };
             let shown = index.info.key.decode(k, types, false);
-            shown.ok_or_else(|| records::damaged_entry(index).into())
+            let shown = shown.ok_or_else(|| records::damaged_entry(index))?;
+            Ok(match index.info.key.collation() {
+                Some(_) => in_hex(shown.as_doc()),
+                None => shown,
+            })
         }
         Some((Access::Ids(_), _)) => by_id(),
         Some((Access::Records { .. }, p)) if ordered || !p.id_bounds.is_empty() => by_id(),
         _ => Ok(DocBuf::new()),
     }
+}
+
+/// A key whose strings are a collation's, which are no text: in hexadecimal, as errors tell them.
+fn in_hex(key: Doc<'_>) -> DocBuf {
+    use bson::hex_text::{Strings, in_hex};
+    let mut w = Writer::new();
+    for e in key {
+        w.val(e.name, in_hex(e.val, Strings::All, "").0.as_val());
+    }
+    w.finish()
 }
 
 /// An open query. Send and owned: it lives in the cursor registry between batches.
