@@ -5,12 +5,14 @@ import datetime
 import json
 import math
 import re
+import socket
+import subprocess
 import time
 
 import bson
 import pymongo
 import pytest
-from harness import Wire, refuses, until
+from harness import BINARY, Wire, refuses, until
 from pymongo.errors import BulkWriteError, DuplicateKeyError, OperationFailure
 from replica_set import ReplicaSet
 from sharded_cluster import ShardedCluster
@@ -379,6 +381,27 @@ class TestLog:
 
     def transitions(self, server):
         return [line["msg"] for line in self.lines(server) if line.get("id") == 21331]
+
+    def test_the_build(self, new_server):
+        """mongodb-runner takes the version from it."""
+        [line] = [line for line in self.lines(new_server()) if line.get("id") == 23403]
+        assert (line["c"], line["ctx"], line["msg"]) == ("CONTROL", "initandlisten", "Build Info")
+        assert line["attr"]["buildInfo"]["version"].startswith("8.") and line["attr"]["buildInfo"]["modules"] == []
+
+    @pytest.mark.parametrize("routes, number, ctx", [(False, 20568, "initandlisten"), (True, 22856, "mongosMain")])
+    def test_a_port_that_is_taken(self, new_server, tmp_path, routes, number, ctx):
+        """mongodb-memory-server and mongodb-runner try another one."""
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            port = taken.getsockname()[1]
+            what = ["route", "--configdb", "c/127.0.0.1:1"] if routes else ["serve", "--dbpath", tmp_path / "d"]
+            ended = subprocess.run([BINARY, *what, "--port", str(port)], capture_output=True, text=True, timeout=60)
+        assert ended.returncode != 0
+        lines = [json.loads(line) for line in (ended.stdout + ended.stderr).splitlines() if line.startswith("{")]
+        [line] = [line for line in lines if line.get("id") == number]
+        assert (line["s"], line["ctx"], line["msg"]) == ("E", ctx, "Error setting up listener")
+        assert line["attr"]["error"] == {"code": 9001, "codeName": "SocketException", "errmsg": "Address already in use"}
 
     def test_a_server_that_is_a_set_by_itself(self, new_server):
         assert self.transitions(new_server()) == [self.SENTENCE]

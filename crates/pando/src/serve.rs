@@ -245,6 +245,7 @@ fn run(launch: Launch, ready: Option<Ready>) -> Result<ExitCode, Failure> {
 /// Listens where the configuration says, which learns of the port where it left the choice open.
 fn listen(config: &mut ServerConfig) -> Result<Listeners, Failure> {
     let listeners = server::listen(&config.bind, config.port, config.unix_socket.as_deref())
+        .inspect_err(|says| log_no_listener(config, says))
         .map_err(Failure::listening)?;
     if config.port == 0
         && let Some(address) = listeners.addresses().first()
@@ -252,6 +253,23 @@ fn listen(config: &mut ServerConfig) -> Result<Listeners, Failure> {
         config.port = address.port();
     }
     Ok(listeners)
+}
+
+/// What tools read in the log of a server whose port is taken, to try another one.
+fn log_no_listener(config: &ServerConfig, says: &str) {
+    let says = match says.contains("in use by another program") {
+        true => "Address already in use",
+        false => says,
+    };
+    let error = serde_json::json!({ "code": 9001, "codeName": "SocketException", "errmsg": says });
+    match config.role {
+        ClusterRole::Router => {
+            tracing::error!(target: "NETWORK", id = 22856, ctx = "mongosMain", error.json = %error, "Error setting up listener")
+        }
+        _ => {
+            tracing::error!(target: "NETWORK", id = 20568, ctx = "initandlisten", error.json = %error, "Error setting up listener")
+        }
+    }
 }
 
 /// Opens the data directory. `files`: how many the process may have open.
@@ -424,6 +442,8 @@ fn log_start(config: &ServerConfig, warnings: &[String]) {
     tracing::info!(target: "CONTROL", id = 4615611, ctx = "initandlisten", pid = std::process::id(), port = config.port,
         dbPath = %config.db_path.display(), version = env!("CARGO_PKG_VERSION"), compatibleWith = commands::VERSION,
         "PandoDB starting");
+    let build = build_info();
+    tracing::info!(target: "CONTROL", id = 23403, ctx = "initandlisten", buildInfo.json = %build, "Build Info");
     tracing::info!(target: "CONTROL", id = 21951, ctx = "initandlisten", options.json = %config.parsed, "Options set by command line");
     if !config.security.authorization {
         tracing::warn!(target: "CONTROL", id = 22120, ctx = "initandlisten", startup_warning = true,
@@ -554,7 +574,11 @@ fn version(personality: Personality) -> String {
         Personality::Mongod => format!(
             "db version v{}\nPandoDB {own}: not MongoDB's server, but one that speaks its protocol\nBuild Info: {}\n",
             commands::VERSION,
-            serde_json::json!({ "version": commands::VERSION, "pandodb": own, "modules": [], "allocator": "system" }),
+            build_info(),
         ),
     }
+}
+
+fn build_info() -> serde_json::Value {
+    serde_json::json!({ "version": commands::VERSION, "pandodb": env!("CARGO_PKG_VERSION"), "modules": [], "allocator": "system" })
 }
