@@ -64,6 +64,7 @@ actions! {
     CreateRole = "createRole",
     CreateSearchIndexes = "createSearchIndexes",
     CreateUser = "createUser",
+    DbCheck = "dbCheck",
     DbHash = "dbHash",
     DbStats = "dbStats",
     DropCollection = "dropCollection",

@@ -29,6 +29,7 @@ mod version;
 mod admin;
 pub mod analysis;
 mod crud;
+mod db_check;
 mod ddl;
 mod diagnostic;
 mod handshake;
@@ -138,6 +139,8 @@ pub struct Commands {
     pub own_local: Option<Arc<own_local::OwnLocal>>,
     /// Where users and roles are, if not in `engine`.
     pub(crate) authority: Option<Arc<executor::Engine>>,
+    /// Checks that compare what members have.
+    pub(crate) db_checks: OnceLock<Arc<db_check::DbChecks>>,
 }
 
 /// Goes on with the index builds that a stop interrupted.
@@ -250,6 +253,7 @@ impl Commands {
             cluster_reads: OnceLock::new(),
             own_local: None,
             authority: None,
+            db_checks: OnceLock::new(),
         };
         if commands.replica.is_some() {
             commands.own_local = Some(Arc::new(own_local::OwnLocal::beside(&commands)));
@@ -261,6 +265,7 @@ impl Commands {
         background::ttl_monitor::start(&commands)?;
         background::noop_writer::start(&commands)?;
         background::scrub::start(&commands)?;
+        db_check::DbChecks::follow(&commands)?;
         Ok(commands)
     }
 

@@ -131,6 +131,7 @@ fn commands_beside(c: &Commands) -> Box<Make> {
             log_times: Arc::default(),
             elsewhere: OnceLock::new(),
             cluster_reads: OnceLock::new(),
+            db_checks: OnceLock::new(),
             config: config.clone(),
         };
         crate::background::reaper::start(&commands)?;

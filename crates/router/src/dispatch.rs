@@ -63,8 +63,8 @@ pub(crate) fn handler(name: &str) -> Option<Handler> {
         "fsyncUnlock" => fsync::unlock,
         "pandoBackup" => backup::run,
         // A router has none of these.
-        "compact" | "reIndex" | "applyOps" | "dbHash" | "dbhash" | "top" | "shardingState"
-        | "splitVector" => unknown,
+        "compact" | "reIndex" | "applyOps" | "dbCheck" | "pandoCheckBatch" | "dbHash"
+        | "dbhash" | "top" | "shardingState" | "splitVector" => unknown,
         "create" => ddl::create,
         "createIndexes" | "dropIndexes" | "deleteIndexes" | "collMod" => ddl::on_all_shards,
         "createSearchIndexes" | "updateSearchIndex" | "dropSearchIndex" => search::change,

@@ -17,6 +17,8 @@
 //! - Groups pass through append, decide and apply one after another, in the order of their indexes.
 //!   So the applied state is always a prefix of the log.
 //! - A proposal is in one group as a whole, and its entries are in their order.
+//! - A mark ([`Entry::mark`]) is the last entry of its group, also on a member that takes it from
+//!   the primary: the state that its observers see is that of the mark.
 //! - A group that the engine refuses after it was appended is kept, and applied before any other
 //!   group is appended: nothing overtakes it. Until then its error is the answer to all. What was
 //!   decided before that without having seen it is refused ([`Epoch`]). Only a cut of the log that
@@ -106,6 +108,11 @@ struct Queue {
     waiting: VecDeque<Arc<Waiter>>,
 }
 
+/// Whether nothing may follow a proposal in its group: it ends with a mark.
+fn ends_group(proposal: &[Entry]) -> bool {
+    proposal.last().is_some_and(Entry::is_mark)
+}
+
 /// The place of a group's last entry. A group has at least one.
 pub(crate) fn last_place(places: &[Committed]) -> Committed {
     *places.last().expect("a place for each entry of a group")
@@ -173,7 +180,11 @@ impl Followers {
             if bytes > GROUP_BYTES {
                 break;
             }
+            let is_last = ends_group(&next.entries);
             followers.0.extend(queue.waiting.pop_front());
+            if is_last {
+                break;
+            }
         }
         followers
     }
@@ -294,9 +305,26 @@ impl<E: CommitEnv> Committer<E> {
         let (Some(entries), Some(places)) = (entries.get(new..), places.get(new..)) else {
             return Ok(());
         };
-        if places.is_empty() {
-            return Ok(());
+        let (mut entries, mut places) = (entries, places);
+        while !places.is_empty() {
+            // A mark ends its group.
+            let many = entries.iter().position(Entry::is_mark);
+            let many = many.map_or(places.len(), |at| at + 1).min(places.len());
+            let (group, rest) = entries.split_at(many.min(entries.len()));
+            let (at, behind) = places.split_at(many);
+            self.apply_group(&mut pipeline, group, at)?;
+            (entries, places) = (rest, behind);
         }
+        Ok(())
+    }
+
+    /// Applies entries that are in the log, as one.
+    fn apply_group(
+        &self,
+        pipeline: &mut Pipeline<E>,
+        entries: &[Entry],
+        places: &[Committed],
+    ) -> Result<()> {
         pipeline.progress = Progress::UnderWay;
         let group = Group {
             own: entries,
@@ -321,7 +349,10 @@ impl<E: CommitEnv> Committer<E> {
                 WAITING => std::thread::park(),
                 LEAD => {
                     let _lead = Lead(&self.queue);
-                    let followers = Followers::take(&self.queue, waiter.bytes);
+                    let followers = match ends_group(&waiter.entries) {
+                        true => Followers(Vec::new()),
+                        false => Followers::take(&self.queue, waiter.bytes),
+                    };
                     return self.commit(&waiter.entries, waiter.epoch, &followers.0);
                 }
                 _ => {

@@ -124,6 +124,9 @@ pub struct Entry {
     pub migrated: bool,
 }
 
+/// The namespace of [`Entry::mark`]: no collection can have it.
+const MARK: &str = "local.$mark";
+
 const TAG_DELETE: u8 = 0x00;
 const TAG_PUT: u8 = 0x01;
 const TAG_DELETE_RANGE: u8 = 0x02;
@@ -239,6 +242,16 @@ impl Entry {
     /// An entry that belongs to no collection and has only effects.
     pub fn noop(effects: Vec<Effect>) -> Entry {
         Entry::new(Arc::default(), [0; 16], Op::Noop, effects)
+    }
+
+    /// An entry without content whose state every member can look at: an observer that is told of it
+    /// sees nothing of what comes after it, on whichever member.
+    pub fn mark(name: Uuid) -> Entry {
+        Entry::new(MARK.into(), name, Op::Noop, Vec::new())
+    }
+
+    pub fn is_mark(&self) -> bool {
+        self.op == Op::Noop && &*self.ns == MARK
     }
 
     /// The plain entries in the order of application: the parts of a transaction, then the entry

@@ -176,8 +176,14 @@ impl Watch {
 
     fn operation(&self, o: &Operation, truncate: bool) -> DocBuf {
         let elapsed = o.started.elapsed();
-        let mut w = self.begin(&format!("conn{}", o.connection));
-        w.int("connectionId", o.connection).str("client", &o.client);
+        // What the server does by itself has no connection.
+        let mut w = match o.connection {
+            0 => self.begin(o.command),
+            n => self.begin(&format!("conn{n}")),
+        };
+        if o.connection != 0 {
+            w.int("connectionId", o.connection).str("client", &o.client);
+        }
         if !o.app_name.is_empty() {
             w.str("appName", &o.app_name);
         }

@@ -141,6 +141,7 @@ commands! {
     "analyzeShardKey" => ADMIN | WORKER | OF_NAMESPACE, Namespace(&[AnalyzeShardKey]), crate::analysis::analyze_shard_key::run, "how well a key would serve as a shard key";
     "configureQueryAnalyzer" => ADMIN | WORKER | OF_NAMESPACE, Namespace(&[AnalyzeShardKey]), crate::analysis::configure_query_analyzer::run, "how many queries of a collection are sampled";
     "dbHash" | "dbhash" => READ | WORKER, Database(&[DbHash]), crate::stats::db_hash::run, "digests of collections";
+    "dbCheck" => WORKER, Own(needs::db_check), crate::db_check::command::run, "compares what the members of a set have, in the background";
     "filemd5" => READ | WORKER | OF_COLLECTION, Own(needs::file_md5), crate::crud::file_md5::run, "the digest of a file of GridFS";
     "pandoSchema" => READ | WORKER | OF_COLLECTION, Collection(&[Find]), crate::stats::schema::run, "what the documents of a collection look like";
     "validate" => WORKER | OF_COLLECTION, Collection(&[Validate]), crate::stats::validate::run, "compares records and indexes of a collection";
@@ -233,6 +234,7 @@ commands! {
     "replSetResizeOplog" => ADMIN | WORKER, Cluster(&[ReplSetResizeOplog]), crate::replication::repl_set_resize_oplog::run, "changes how much of the oplog is kept";
     "replSetReconfig" => ADMIN | WORKER, Cluster(&[ReplSetConfigure]), crate::replication::repl_set_reconfig::run, "another configuration of the replica set";
     "pandoCopyFiles" => ADMIN | WORKER | LONG, Cluster(&[Internal]), crate::replication::pando_copy_files::run, "the files of this member, for one that the log does not reach";
+    "pandoCheckBatch" => ADMIN | WORKER, Cluster(&[Internal]), crate::db_check::command::of_member, "what members say to each other of a check";
     "pandoReplicate" => ADMIN, Cluster(&[Internal]), crate::replication::pando_replicate::run, "what members of a replica set send each other";
     "_pandoSettings" => ADMIN | WRITE | WORKER, Cluster(&[Internal]), crate::admin::pando_settings::run, "settings of the whole cluster";
     "_pandoQueryShape" => ADMIN | WORKER, Cluster(&[Internal]), crate::admin::query_settings::shape, "what is set for a query";

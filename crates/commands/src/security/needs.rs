@@ -392,6 +392,10 @@ pub fn backup(check: &Check<'_, '_>) -> Result<bool> {
 }
 
 /// Entries can do anything.
+pub fn db_check(check: &Check<'_, '_>) -> Result<bool> {
+    Ok(check.may(DbCheck, Target::Any))
+}
+
 pub fn apply_ops(check: &Check<'_, '_>) -> Result<bool> {
     Ok(check.may(AnyAction, Target::Any))
 }

@@ -2,6 +2,7 @@
 //! tools ask for, with the values of a MongoDB 8 where they mean something here and harmless ones
 //! where they do not.
 
+use crate::db_check::{EVERY, MOST_RUNS, RATE};
 use crate::settings::log_components;
 use crate::version::FEATURE_VERSION;
 use bson::{Doc, Value, Writer, array, doc};
@@ -54,6 +55,9 @@ const EFFECTIVE: &[&str] = &[
     "allowDiskUseByDefault",
     "clientCursorMonitorFrequencySecs",
     "cursorTimeoutMillis",
+    EVERY,
+    MOST_RUNS,
+    RATE,
     ROLLBACK_FILES,
     ESTABLISHMENT[0],
     ESTABLISHMENT[1],
@@ -130,6 +134,8 @@ parameters! {
     "clusterAuthMode" => "undefined", BOTH, None;
     ROLLBACK_FILES => true, BOTH, None;
     SETTINGS_INTERVAL => 30, BOTH, Some((1, i32::MAX as i64));
+    EVERY => 25, BOTH, Some((1, 10_000));
+    MOST_RUNS => 5, BOTH, Some((1, 100));
     "cursorTimeoutMillis" => 600_000i64, BOTH, Some((1, i64::MAX));
     "diagnosticDataCollectionEnabled" => false, BOTH, None;
     "enableLocalhostAuthBypass" => true, START, None;
@@ -160,6 +166,7 @@ parameters! {
     SNAPSHOT_WINDOW => 300, BOTH, NATURAL;
     NO_TABLE_SCAN => false, BOTH, None;
     PACED_MOVES => true, BOTH, None;
+    RATE => 1, BOTH, NATURAL;
     "periodicNoopIntervalSecs" => 10, START, POSITIVE;
     "quiet" => false, BOTH, None;
     CLEAN_PAUSE => 0, BOTH, NATURAL;

@@ -320,41 +320,59 @@ fn extra_entries(
     while scan.next()? {
         op.tick(1)?;
         let entry = scan.key().get(PREFIX..).unwrap_or(&[]);
-        let mut at = Some(0);
-        for field in &index.info.key.fields {
-            at = at.and_then(|at| Some(at + key::field_len(entry.get(at..)?, field.descending)?));
-        }
+        let Some(extra) = extra(view, coll, index, (entry, scan.value()), &mut keys)? else {
+            continue;
+        };
         let name = index.name();
-        let parts = at.and_then(|at| {
-            let (record, _) = executor::told(index, entry, at, scan.value()).ok()?;
-            Some((entry.get(..at)?, record))
+        f.broken(name);
+        f.extra.add(|| match extra {
+            Extra::Damaged => format!("index '{name}' holds an entry that is damaged"),
+            Extra::NoDocument => {
+                format!("index '{name}' holds an entry of a document that is not there")
+            }
+            Extra::NotWanted(id) => format!(
+                "index '{name}' holds an entry that the document with _id {id} does not want"
+            ),
         });
-        let Some((index_key, record)) = parts else {
-            f.broken(name);
-            f.extra
-                .add(|| format!("index '{name}' holds an entry that is damaged"));
-            continue;
-        };
-        let stored = view.get(&coll.record_key(record))?;
-        let Some(doc) = stored.as_ref().and_then(|s| Doc::new(s)) else {
-            f.broken(name);
-            f.extra
-                .add(|| format!("index '{name}' holds an entry of a document that is not there"));
-            continue;
-        };
-        if executor::keys_of(index, doc, &mut keys).is_ok()
-            && !keys.iter().any(|(k, _)| k == index_key)
-        {
-            let id = doc.get("_id").map(|v| v.to_string()).unwrap_or_default();
-            f.broken(name);
-            f.extra.add(|| {
-                format!(
-                    "index '{name}' holds an entry that the document with _id {id} does not want"
-                )
-            });
-        }
     }
     Ok(())
+}
+
+/// Why an index should not have an entry.
+pub(crate) enum Extra {
+    Damaged,
+    NoDocument,
+    /// The document with this `_id` has other keys.
+    NotWanted(String),
+}
+
+/// What is wrong with an entry of an index: its key behind the index's prefix, and its value.
+pub(crate) fn extra(
+    view: &View,
+    coll: &Collection,
+    index: &Index,
+    (entry, value): (&[u8], &[u8]),
+    keys: &mut KeySet,
+) -> Result<Option<Extra>> {
+    let mut at = Some(0);
+    for field in &index.info.key.fields {
+        at = at.and_then(|at| Some(at + key::field_len(entry.get(at..)?, field.descending)?));
+    }
+    let parts = at.and_then(|at| {
+        let (record, _) = executor::told(index, entry, at, value).ok()?;
+        Some((entry.get(..at)?, record))
+    });
+    let Some((index_key, record)) = parts else {
+        return Ok(Some(Extra::Damaged));
+    };
+    let stored = view.get(&coll.record_key(record))?;
+    let Some(doc) = stored.as_ref().and_then(|s| Doc::new(s)) else {
+        return Ok(Some(Extra::NoDocument));
+    };
+    let wants =
+        executor::keys_of(index, doc, keys).is_err() || keys.iter().any(|(k, _)| k == index_key);
+    let id = || doc.get("_id").map(|v| v.to_string()).unwrap_or_default();
+    Ok((!wants).then(|| Extra::NotWanted(id())))
 }
 
 /// The counts that are kept must be those of the records, when nobody has written since.

@@ -1,0 +1,429 @@
+//! The runs of a check on the primary, one after the other.
+
+use super::batch::{self, Bound, Found, Limits, Part};
+use super::health_log::{About, BatchEntry};
+use super::{DbChecks, EVERY, LOOK, MOST_RESULTS, MOST_RUNS, Outcome, RATE};
+use crate::monitoring::operations::Registered;
+use crate::request::connection::new_uuid;
+use bson::{Doc, DocBuf, Writer, doc};
+use errors::{Code, Error, Result, bail};
+use executor::OpCtx;
+use replication::config::Wanted;
+use replication::member::raft_id;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use storage::{Entry, Uuid};
+
+/// At the end of a run members that have not told what they found are waited for.
+const LAST_REPORTS: Duration = Duration::from_secs(10);
+/// A write concern without a time limit is waited for as long.
+const LONGEST_CONCERN: Duration = Duration::from_secs(3600);
+
+/// What is read of a collection.
+#[derive(Clone, Debug, Default)]
+pub struct Kind {
+    /// Entries of this index, not documents.
+    pub index: Option<String>,
+    pub looks_up: bool,
+    pub with_indexes: bool,
+}
+
+/// One command's work.
+#[derive(Clone, Debug)]
+pub struct Run {
+    pub targets: Vec<(String, Uuid)>,
+    pub kind: Kind,
+    pub from: Option<Bound>,
+    pub to: Option<Bound>,
+    pub most_docs: u64,
+    pub most_bytes: u64,
+    pub docs_of_batch: u64,
+    pub time_of_batch: Duration,
+    /// Who must have each batch before the next one.
+    pub waits_for: Option<(Wanted, Option<u64>)>,
+    /// As `dbCheckParameters` tells them.
+    pub parameters: Option<DocBuf>,
+    /// As currentOp tells it.
+    pub description: DocBuf,
+}
+
+/// A bound as the health log shows it.
+pub fn shown(bound: Option<&[u8]>, index: Option<&str>, is_end: bool) -> DocBuf {
+    let open = match is_end {
+        true => bson::Val::MAX_KEY,
+        false => bson::Val::MIN_KEY,
+    };
+    let mut w = Writer::new();
+    match (bound, index) {
+        (None, index) => w.val(index.unwrap_or("_id"), open),
+        (Some(key), Some(index)) => w.binary(index, 0, key),
+        (Some(id), None) => w.extend(Doc::new(id).unwrap_or(Doc::EMPTY)),
+    };
+    w.finish()
+}
+
+/// How far a run has come in a collection.
+struct Progress {
+    from: Option<Bound>,
+    docs: u64,
+    bytes: u64,
+    batches: i64,
+    names: Vec<Uuid>,
+}
+
+impl DbChecks {
+    /// Puts a run behind those that there are; tells the health log where they are too many.
+    pub fn enqueue(self: &Arc<Self>, run: Run) {
+        let most = usize::try_from(self.parameters.int(MOST_RUNS)).unwrap_or(1);
+        let mut state = self.state.lock();
+        if state.runs.len() >= most {
+            let queue = state.runs.iter().map(|r| r.description.clone()).collect();
+            drop(state);
+            let host = self.host();
+            let about = About {
+                target: None,
+                host: &host,
+                parameters: run.parameters.as_ref().map(DocBuf::as_doc),
+                operation: "dbCheckBatch",
+            };
+            return self.log(&[about.queue(queue)]);
+        }
+        state.runs.push_back(run);
+        let begins = !std::mem::replace(&mut state.runs_are_done, true);
+        drop(state);
+        if begins {
+            self.clone().spawn(|checks| checks.do_runs());
+        }
+    }
+
+    fn do_runs(self: Arc<Self>) {
+        loop {
+            let run = {
+                let mut state = self.state.lock();
+                let Some(run) = state.runs.front().cloned() else {
+                    state.runs_are_done = false;
+                    return;
+                };
+                run
+            };
+            self.run(&run);
+            self.state.lock().runs.pop_front();
+        }
+    }
+
+    fn run(&self, run: &Run) {
+        let host = self.host();
+        let single = run
+            .parameters
+            .is_some()
+            .then(|| run.targets.first())
+            .flatten();
+        let about = |operation, target| About {
+            target,
+            host: &host,
+            parameters: run.parameters.as_ref().map(DocBuf::as_doc),
+            operation,
+        };
+        let whole = single.map(|(ns, uuid)| (ns.as_str(), uuid));
+        self.log(&[about("dbCheckStart", whole).info()]);
+        let ns = run.targets.first().map_or("", |(ns, _)| ns.as_str());
+        let operation = self.register(ns, run.description.clone());
+        for (ns, uuid) in &run.targets {
+            let of_batch = about("dbCheckBatch", Some((ns, uuid)));
+            if let Err(stop) = self.check(run, (ns, uuid), &of_batch, &operation) {
+                let error = stop.into_error();
+                let (severity, msg, scope) = match error.code {
+                    Code::NamespaceNotFound => (
+                        "warning",
+                        "abandoning dbCheck batch because collection no longer exists",
+                        "collection",
+                    ),
+                    Code::IndexNotFound => (
+                        "warning",
+                        "abandoning dbCheck extra index keys check because index no longer exists",
+                        "index",
+                    ),
+                    Code::WriteConcernFailed => (
+                        "warning",
+                        "dbCheck failed waiting for writeConcern",
+                        "collection",
+                    ),
+                    Code::NotWritablePrimary | Code::PrimarySteppedDown => (
+                        "warning",
+                        "abandoning dbCheck batch due to stepdown",
+                        "collection",
+                    ),
+                    _ => ("error", "dbCheck failed", "cluster"),
+                };
+                self.log(&[of_batch.failure(severity, msg, scope, &error)]);
+                if operation.is_killed() || self.control.is_stopping() || !self.leads() {
+                    break;
+                }
+            }
+        }
+        self.log(&[about("dbCheckStop", whole).info()]);
+    }
+
+    /// Checks a collection, batch by batch.
+    fn check(
+        &self,
+        run: &Run,
+        target: (&str, &Uuid),
+        about: &About<'_>,
+        operation: &Registered,
+    ) -> Result<()> {
+        let mut progress = Progress {
+            from: run.from.clone(),
+            docs: 0,
+            bytes: 0,
+            batches: 0,
+            names: Vec::new(),
+        };
+        loop {
+            self.go_on(operation)?;
+            if !self.leads() {
+                bail!(PrimarySteppedDown, "dbCheck terminated due to stepdown");
+            }
+            let began = Instant::now();
+            let (found, index) = self.batch(run, target, about, operation, &mut progress)?;
+            self.await_members(run, index, operation)?;
+            let ends =
+                found.ended || progress.docs >= run.most_docs || progress.bytes >= run.most_bytes;
+            if ends {
+                return self.await_reports(&progress.names, about, operation);
+            }
+            self.rest(found.bytes, began, operation)?;
+        }
+    }
+
+    /// Reads the next batch in the state of a mark, and has its result ready for the others.
+    fn batch(
+        &self,
+        run: &Run,
+        (ns, uuid): (&str, &Uuid),
+        about: &About<'_>,
+        operation: &Registered,
+        progress: &mut Progress,
+    ) -> Result<(Found, u64)> {
+        let name = new_uuid();
+        self.announce(name);
+        self.engine.store.propose(vec![Entry::mark(name)])?;
+        let Some(marked) = self.take(Some(name)) else {
+            self.forget(&name);
+            bail!(SnapshotUnavailable, "the state of a batch is gone");
+        };
+        let outcome = marked.collection(ns, uuid).map_or_else(
+            || {
+                Err(errors::err!(
+                    NamespaceNotFound,
+                    "Collection under dbCheck no longer exists; cannot find collection for ns {ns}"
+                )
+                .into())
+            },
+            |coll| {
+                let mut op = OpCtx::worker(&self.engine);
+                op.killed = Some(&operation.operation.killed);
+                let limits = Limits {
+                    count: run.docs_of_batch.min(run.most_docs - progress.docs),
+                    bytes: run.most_bytes - progress.bytes,
+                    until: Instant::now() + run.time_of_batch,
+                };
+                let part = Part {
+                    view: &marked.view,
+                    coll,
+                    from: progress.from.as_deref(),
+                    to: run.to.as_deref(),
+                    limits: Some(&limits),
+                };
+                let found = match &run.kind.index {
+                    Some(index) => batch::entries(&mut op, &part, index, run.kind.looks_up),
+                    None => batch::documents(&mut op, &part, run.kind.with_indexes),
+                };
+                found.map(|found| (found, coll.capped.is_some()))
+            },
+        );
+        let (found, is_capped) = match outcome {
+            Ok(found) => found,
+            Err(stop) => {
+                self.forget(&name);
+                return Err(stop);
+            }
+        };
+        // The last batch ends where all ends: what others have behind it is seen.
+        let to = match found.ended {
+            true => run.to.clone(),
+            false => found.last.clone(),
+        };
+        progress.batches += 1;
+        let logs = progress.batches % self.parameters.int(EVERY).max(1) == 0;
+        let index = run.kind.index.as_deref();
+        let mut entries: Vec<DocBuf> = found.wrong.iter().map(|w| about.wrong(w)).collect();
+        if logs {
+            let of = BatchEntry {
+                name: &name,
+                expected: &found.digest,
+                from: shown(progress.from.as_deref(), index, false),
+                to: shown(to.as_deref(), index, true),
+                is_capped,
+                ts: marked.ts,
+            };
+            entries.push(about.batch(&found, &of).0);
+        }
+        let mut w = Writer::new();
+        w.str("ns", ns)
+            .binary("uuid", 4, uuid)
+            .str("md5", &found.digest);
+        for (field, bound) in [("from", &progress.from), ("to", &to)] {
+            if let Some(bound) = bound {
+                w.binary(field, 0, bound);
+            }
+        }
+        if let Some(index) = index {
+            w.str("index", index);
+        }
+        w.bool("looksUp", run.kind.looks_up)
+            .bool("withIndexes", run.kind.with_indexes)
+            .bool("logs", logs);
+        if let Some(parameters) = &run.parameters {
+            w.doc("parameters", parameters.as_doc());
+        }
+        self.publish(&name, w.finish());
+        self.log(&entries);
+        progress.docs += found.count;
+        progress.bytes += found.bytes;
+        progress.names.push(name);
+        if progress.names.len() > MOST_RESULTS {
+            progress.names.remove(0);
+        }
+        progress.from = found.last.clone().or_else(|| progress.from.take());
+        Ok((found, marked.index))
+    }
+
+    fn announce(&self, name: Uuid) {
+        let mut state = self.state.lock();
+        state.outcomes.push_back(Outcome {
+            name,
+            result: None,
+            reported: 0,
+        });
+        while state.outcomes.len() > MOST_RESULTS {
+            state.outcomes.pop_front();
+        }
+    }
+
+    fn forget(&self, name: &Uuid) {
+        self.state.lock().outcomes.retain(|o| o.name != *name);
+    }
+
+    fn publish(&self, name: &Uuid, result: DocBuf) {
+        let mut state = self.state.lock();
+        if let Some(outcome) = state.outcomes.iter_mut().find(|o| o.name == *name) {
+            outcome.result = Some(result);
+        }
+    }
+
+    /// What is known of a batch: `None` where it is not one of this member's; its result, when it is read.
+    pub fn outcome(&self, name: &Uuid) -> Option<Option<DocBuf>> {
+        let state = self.state.lock();
+        let outcome = state.outcomes.iter().find(|o| o.name == *name)?;
+        Some(outcome.result.clone())
+    }
+
+    /// Another member has read a batch.
+    pub fn reported(&self, name: &Uuid) {
+        let mut state = self.state.lock();
+        if let Some(outcome) = state.outcomes.iter_mut().find(|o| o.name == *name) {
+            outcome.reported += 1;
+        }
+    }
+
+    /// Waits until the members that the command's write concern asks for have the batch's mark.
+    fn await_members(&self, run: &Run, index: u64, operation: &Registered) -> Result<()> {
+        let (Some(driver), Some((wanted, timeout))) = (&self.replica, &run.waits_for) else {
+            return Ok(());
+        };
+        let until = Instant::now() + timeout.map_or(LONGEST_CONCERN, Duration::from_millis);
+        loop {
+            let reached = driver.wait(until.min(Instant::now() + LOOK), |status| {
+                let has = |member: i32| {
+                    let id = raft_id(member);
+                    status.progress.iter().any(|p| p.0 == id && p.1 >= index)
+                };
+                status
+                    .config
+                    .as_ref()
+                    .is_some_and(|c| c.is_reached(wanted, &has))
+            });
+            if reached {
+                return Ok(());
+            }
+            self.go_on(operation)?;
+            if !self.leads() {
+                bail!(PrimarySteppedDown, "dbCheck terminated due to stepdown");
+            }
+            if Instant::now() >= until {
+                bail!(WriteConcernFailed, "waiting for replication timed out");
+            }
+        }
+    }
+
+    /// Waits, for a while, until the members that are there have read all batches.
+    fn await_reports(
+        &self,
+        names: &[Uuid],
+        about: &About<'_>,
+        operation: &Registered,
+    ) -> Result<()> {
+        let Some(driver) = &self.replica else {
+            return Ok(());
+        };
+        let until = Instant::now() + LAST_REPORTS;
+        loop {
+            let status = driver.status();
+            let others = status.progress.iter().filter(|p| p.0 != status.id).count();
+            let lacking = {
+                let state = self.state.lock();
+                let lacks = |o: &&Outcome| names.contains(&o.name) && o.reported < others;
+                state.outcomes.iter().filter(lacks).count()
+            };
+            if lacking == 0 {
+                return Ok(());
+            }
+            if Instant::now() >= until {
+                let text = format!("{lacking} batches have not been read by all members");
+                let error = Error::new(Code::ExceededTimeLimit, text);
+                self.log(&[about.failure(
+                    "warning",
+                    "dbCheck: members are missing",
+                    "cluster",
+                    &error,
+                )]);
+                return Ok(());
+            }
+            self.go_on(operation)?;
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// Rests as long as `maxDbCheckMBperSec` says.
+    fn rest(&self, bytes: u64, began: Instant, operation: &Registered) -> Result<()> {
+        let rate = self.parameters.int(RATE).unsigned_abs();
+        if rate == 0 {
+            return Ok(());
+        }
+        let whole = Duration::from_secs_f64(bytes as f64 / (rate << 20) as f64);
+        while let Some(left) = whole
+            .checked_sub(began.elapsed())
+            .filter(|left| !left.is_zero())
+        {
+            self.go_on(operation)?;
+            std::thread::sleep(left.min(LOOK));
+        }
+        Ok(())
+    }
+}
+
+/// A description without a collection, of a run over a database.
+pub fn of_database(db: &str) -> DocBuf {
+    doc! { "dbcheck": db }
+}

@@ -1,0 +1,145 @@
+"""dbCheck: what the members of a set have is compared while they work, and stands in the health log."""
+
+import threading
+
+import pytest
+from harness import refuses, until
+from pymongo.errors import NotPrimaryError
+from replica_set import ReplicaSet
+
+BOTH = "dataConsistencyAndMissingIndexKeysCheck"
+
+
+def health(client, **query):
+    return list(client.local["system.healthlog"].find(query))
+
+
+def ended(client, runs=1):
+    until("the checks end", lambda: len(health(client, operation="dbCheckStop")) == runs, 60)
+
+
+@pytest.fixture
+def fast(new_server):
+    with new_server("--setParameter", "maxDbCheckMBperSec=0", "--setParameter", "dbCheckHealthLogEveryNBatches=1").client() as client:
+        yield client
+
+
+class TestOneServer:
+    def test_batches(self, fast):
+        coll = fast.d.c
+        coll.create_index("a")
+        coll.insert_many([{"_id": i, "a": i % 7} for i in range(250)])
+        assert fast.d.command("dbCheck", "c", validateMode=BOTH, maxDocsPerBatch=100)["ok"] == 1
+        ended(fast)
+        start, *batches, stop = health(fast)
+        assert (start["operation"], stop["operation"]) == ("dbCheckStart", "dbCheckStop")
+        assert [b["data"]["count"] for b in batches] == [100, 100, 50]
+        assert [b["data"]["batchEnd"] for b in batches[:2]] == [{"_id": 99}, {"_id": 199}]
+        for entry in batches:
+            assert (entry["severity"], entry["scope"], entry["msg"]) == ("info", "cluster", "dbCheck batch consistent")
+            assert entry["namespace"] == "d.c" and entry["operation"] == "dbCheckBatch"
+            assert entry["data"]["md5"]["expected"] == entry["data"]["md5"]["found"]
+            assert entry["data"]["dbCheckParameters"]["validateMode"] == BOTH
+        assert fast.local.command("collStats", "system.healthlog")["capped"]
+
+    def test_entries_of_an_index(self, fast):
+        fast.d.c.create_index("a")
+        fast.d.c.insert_many([{"a": [i, i + 1]} for i in range(60)])
+        fast.d.command("dbCheck", "c", validateMode="extraIndexKeysCheck", secondaryIndex="a_1", maxDocsPerBatch=50)
+        ended(fast)
+        assert [b["data"]["count"] for b in health(fast, operation="dbCheckBatch")] == [50, 50, 20]
+        fast.d.command("dbCheck", "c", validateMode="extraIndexKeysCheck", secondaryIndex="b_1")
+        ended(fast, 2)
+        [warning] = health(fast, severity="warning")
+        assert warning["msg"] == "abandoning dbCheck extra index keys check because index no longer exists"
+
+    def test_bounds(self, fast):
+        fast.d.c.insert_many([{"_id": i} for i in range(100)])
+        fast.d.command("dbCheck", "c", start={"_id": 10}, end={"_id": 50})
+        ended(fast)
+        fast.d.command("dbCheck", "c", maxCount=7)
+        ended(fast, 2)
+        assert [b["data"]["count"] for b in health(fast, operation="dbCheckBatch")] == [40, 7]
+
+    def test_a_database(self, fast):
+        fast.d.a.insert_one({})
+        fast.d.b.insert_one({"_id": "x" * 40})
+        fast.d.create_collection("v", viewOn="a", pipeline=[])
+        fast.d.command("dbCheck", 1)
+        ended(fast)
+        batches = health(fast, operation="dbCheckBatch")
+        assert sorted(b["namespace"] for b in batches) == ["d.a", "d.b", "d.system.views"]
+        assert [b["data"]["count"] for b in batches] == [1, 1, 1]
+
+    def test_what_is_refused(self, fast):
+        fast.d.c.insert_one({})
+        fast.d.create_collection("v", viewOn="c", pipeline=[])
+        ask = fast.d.command
+        for code, name, more in [
+            (26, "none", {}), (166, "v", {}), (51024, "c", {"maxDocsPerBatch": 0}), (51024, "c", {"maxDocsPerBatch": 10_001}), (51024, "c", {"maxBatchTimeMillis": 9}),
+            (72, "c", {"validateMode": "extraIndexKeysCheck"}), (72, "c", {"secondaryIndex": "a"}), (72, "c", {"skipLookupForExtraKeys": True}), (2, "c", {"validateMode": "all"}),
+            (6769500, "c", {"snapshotRead": False}), (40415, "c", {"nothing": 1}), (14, [], {}), (6769501, 1, {"snapshotRead": False}),
+        ]:
+            with refuses(code):
+                ask("dbCheck", name, **more)
+        fast.local.c.insert_one({})
+        with refuses(40619):
+            fast.local.command("dbCheck", "c")
+        with refuses(73):
+            fast.local.command("dbCheck", 1)
+
+
+def test_it_rests_is_shown_and_ended(new_server):
+    """At 1 MB a second 20 MB take long: killOp ends it, and those that waited go on; more than five do not wait."""
+    with new_server().client() as client:
+        client.d.c.insert_many([{"pad": "x" * 100_000} for _ in range(200)])
+        client.d.small.insert_one({})
+        client.d.command("dbCheck", "c", maxDocsPerBatch=20)
+
+        def shown():
+            return [o for o in client.admin.command("currentOp")["inprog"] if o["desc"] == "dbCheck"]
+
+        until("it is shown", shown)
+        for _ in range(5):
+            client.d.command("dbCheck", "small")
+        [queue] = health(client, msg="too many dbcheck runs in queue")
+        assert len(queue["data"]["dbCheckQueue"]) == 5
+        client.admin.command("killOp", op=shown()[0]["opid"])
+        ended(client, 5)
+        [failed] = health(client, msg="dbCheck failed")
+        assert "Interrupted" in failed["data"]["error"]
+
+
+def test_members_agree_while_they_work(tmp_path):
+    options = ("--setParameter", "maxDbCheckMBperSec=0", "--setParameter", "dbCheckHealthLogEveryNBatches=1")
+    with ReplicaSet(tmp_path, options=options) as members:
+        members.initiate()
+        with members.client() as client:
+            coll = client.d.c
+            coll.create_index("n")
+            coll.insert_many([{"_id": i, "n": 0} for i in range(2000)])
+            stop = threading.Event()
+
+            def write():
+                while not stop.is_set():
+                    coll.update_many({}, {"$inc": {"n": 1}})
+
+            writers = [threading.Thread(target=write) for _ in range(2)]
+            [w.start() for w in writers]
+            try:
+                client.d.command("dbCheck", "c", validateMode=BOTH, maxDocsPerBatch=200, maxBatchTimeMillis=20_000)
+                ended(client)
+            finally:
+                stop.set()
+                [w.join() for w in writers]
+        found = []
+        for member in members.members:
+            with member.client() as client:
+                until("it has read all batches", lambda c=client: len(health(c, operation="dbCheckBatch")) == 10)
+                batches = health(client, operation="dbCheckBatch")
+                assert {b["severity"] for b in batches} == {"info"}, batches
+                assert {b["host"] for b in batches} == {member.address}
+                found.append(sorted(b["data"]["md5"]["found"] for b in batches))
+        assert found[0] == found[1] == found[2]
+        with members.secondaries()[0].client() as secondary, pytest.raises(NotPrimaryError):
+            secondary.d.command("dbCheck", "c")
