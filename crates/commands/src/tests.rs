@@ -551,15 +551,9 @@ fn administration() {
     s.ok(r#"{"shutdown": 1, "$db": "admin"}"#.replace("shutdown", "ping").as_str());
 }
 
-#[test]
-fn validate_names_what_does_not_agree() {
+/// The first index's last entry is lost, and there is one for a document that never was.
+fn damage_first_index(s: &Server) {
     use storage::{Direction, Effect};
-    let mut s = Server::new();
-    s.ok(r#"{"createIndexes": "c", "indexes": [{"key": {"a": 1}, "name": "a_1"}, {"key": {"b": -1}, "name": "b"}]}"#);
-    s.ok(r#"{"insert": "c", "documents": [{"_id": 1, "a": [1, 2]}, {"_id": 2, "a": 3, "b": 1}, {"_id": 3}]}"#);
-    let r = s.ok(r#"{"validate": "c", "full": true}"#);
-    assert_eq!(text(&r, "valid"), "true");
-    assert_eq!(text(&r, "keysPerIndex.a_1"), "4");
     let coll = s.commands.engine.catalog.get("test.c").unwrap();
     let prefix = coll.indexes[0].prefix;
     let end = catalog::keyspace::prefix_end(&prefix);
@@ -571,12 +565,54 @@ fn validate_names_what_does_not_agree() {
             entries.push((scan.key().to_vec(), scan.value().to_vec()));
         }
     }
-    // The entry of `_id: 2` is lost, and there is one for a document that never was.
     let (lost, types) = entries.last().unwrap().clone();
     let mut bogus = lost.clone();
     *bogus.last_mut().unwrap() ^= 0x40;
     let effects = [Effect::Delete(lost), Effect::Put(bogus, types)];
     s.commands.store.write_unlogged(&effects).unwrap();
+}
+
+#[test]
+fn db_check_names_what_does_not_agree() {
+    let mut s = Server::new();
+    s.ok(r#"{"createIndexes": "c", "indexes": [{"key": {"a": 1}, "name": "a_1"}]}"#);
+    s.ok(r#"{"insert": "c", "documents": [{"_id": 1, "a": [1, 2]}, {"_id": 2, "a": 3}]}"#);
+    damage_first_index(&s);
+    s.ok(r#"{"dbCheck": "c", "validateMode": "dataConsistencyAndMissingIndexKeysCheck"}"#);
+    s.ok(r#"{"dbCheck": "c", "validateMode": "extraIndexKeysCheck", "secondaryIndex": "a_1"}"#);
+    let ended =
+        r#"{"count": "system.healthlog", "query": {"operation": "dbCheckStop"}, "$db": "local"}"#;
+    while text(&s.ok(ended), "n") != "2" {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let r =
+        s.ok(r#"{"find": "system.healthlog", "filter": {"severity": "error"}, "$db": "local"}"#);
+    let at = |n: usize, field: &str| {
+        let shown = text(&r, &format!("cursor.firstBatch.{n}.{field}"));
+        shown.trim_matches('"').to_string()
+    };
+    assert_eq!(at(0, "msg"), "Document has missing index keys");
+    assert_eq!(at(0, "data.context.missingIndexKeys.0.indexName"), "a_1");
+    assert_eq!(at(0, "data.context._id"), "2");
+    assert_eq!(
+        at(1, "msg"),
+        "found extra index key entry without corresponding document"
+    );
+    assert_eq!(at(1, "data.context.indexSpec.name"), "a_1");
+    assert_eq!(at(2, "msg"), "-");
+}
+
+#[test]
+fn validate_names_what_does_not_agree() {
+    use storage::Effect;
+    let mut s = Server::new();
+    s.ok(r#"{"createIndexes": "c", "indexes": [{"key": {"a": 1}, "name": "a_1"}, {"key": {"b": -1}, "name": "b"}]}"#);
+    s.ok(r#"{"insert": "c", "documents": [{"_id": 1, "a": [1, 2]}, {"_id": 2, "a": 3, "b": 1}, {"_id": 3}]}"#);
+    let r = s.ok(r#"{"validate": "c", "full": true}"#);
+    assert_eq!(text(&r, "valid"), "true");
+    assert_eq!(text(&r, "keysPerIndex.a_1"), "4");
+    damage_first_index(&s);
+    let coll = s.commands.engine.catalog.get("test.c").unwrap();
     let r = s.ok(r#"{"validate": "c"}"#);
     assert_eq!(text(&r, "valid"), "false");
     assert_eq!(text(&r, "indexDetails.a_1.valid"), "false");

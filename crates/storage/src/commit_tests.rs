@@ -386,3 +386,47 @@ fn what_is_applied_is_not_applied_again() {
     ];
     assert_eq!(fake.steps(), applied);
 }
+
+#[test]
+fn a_mark_ends_its_group() {
+    let (committer, fake) = start();
+    let open = fake.close();
+    let mut proposers = behind_a_leader(&committer, &[&[1], &[2]]);
+    for n in 2..=4u8 {
+        let committer2 = committer.clone();
+        proposers.push(std::thread::spawn(move || {
+            let what = if n == 2 {
+                Entry::mark([7; 16])
+            } else {
+                entry(n)
+            };
+            committer2.propose(Epoch::default(), vec![what])
+        }));
+        while committer.queue.lock().waiting.len() != usize::from(n) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    open.send(()).unwrap();
+    assert_eq!(outcomes(proposers), (1..=5).map(Ok).collect::<Vec<_>>());
+    let decided: Vec<_> = fake
+        .steps()
+        .into_iter()
+        .filter(|s| matches!(s, Decide(_)))
+        .collect();
+    assert_eq!(decided, [Decide(1), Decide(3), Decide(5)]);
+}
+
+#[test]
+fn a_mark_ends_what_a_secondary_applies_at_once() {
+    let (committer, fake) = start();
+    let entries = [entry(1), Entry::mark([7; 16]), entry(2), entry(3)];
+    let places: Vec<Committed> = (1..=4)
+        .map(|index| Committed {
+            index,
+            ts: index << 32,
+        })
+        .collect();
+    committer.apply_appended(&entries, &places).unwrap();
+    assert_eq!(fake.steps(), [Apply(vec![1]), Apply(vec![2, 3])]);
+    assert_eq!(committer.applied().index, 4);
+}

@@ -140,3 +140,44 @@ impl DbChecks {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_that_is_not_the_primarys_is_an_error() {
+        let (uuid, found) = (
+            [1; 16],
+            Found {
+                digest: "b".into(),
+                ..Found::default()
+            },
+        );
+        let about = About {
+            target: Some(("d.c", &uuid)),
+            host: "h:1",
+            parameters: None,
+            operation: "dbCheckBatch",
+        };
+        let said = |expected: &str, is_capped: bool| {
+            let of = BatchEntry {
+                name: &uuid,
+                expected,
+                from: DocBuf::new(),
+                to: DocBuf::new(),
+                is_capped,
+                ts: 1,
+            };
+            let (entry, same) = about.batch(&found, &of);
+            let word = |name: &str| entry.get(name).and_then(|v| v.as_str().map(str::to_string));
+            (word("severity").unwrap(), word("msg").unwrap(), same)
+        };
+        let words = |severity: &str, end: &str, same| {
+            (severity.to_string(), format!("dbCheck batch {end}"), same)
+        };
+        assert_eq!(said("b", false), words("info", "consistent", true));
+        assert_eq!(said("a", false), words("error", "inconsistent", false));
+        assert_eq!(said("a", true), words("warning", "inconsistent", false));
+    }
+}
