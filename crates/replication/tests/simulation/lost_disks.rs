@@ -9,6 +9,7 @@ use super::{Sim, from_env, torn};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use replication::member::{Member, MemberRole, raft_id};
+use replication::message;
 
 /// What became of the disks of a run.
 #[derive(Default)]
@@ -19,6 +20,12 @@ pub struct Losses {
     pub healed: u64,
     /// Those of them whose log had another bit.
     pub damaged: u64,
+}
+
+/// The raft id of who has sent a message.
+fn sender(bytes: &[u8]) -> u64 {
+    let read = message::read(bytes).unwrap_or_default();
+    read.first().map_or(0, |m| m.from)
 }
 
 impl Sim {
@@ -54,6 +61,10 @@ impl Sim {
                 return;
             }
         }
+        // A member asks twice before it is let in, each time over a new connection: what its earlier life has
+        // sent has arrived by then, or was lost with its connections.
+        let before = raft_id(at as i32);
+        self.network.retain(|_, (_, bytes)| sender(bytes) != before);
         let new = SimLog::default();
         {
             let old = self.nodes[at].disk.0.borrow();
