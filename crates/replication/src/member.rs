@@ -331,7 +331,9 @@ impl<L: MemberLog + Clone> Member<L> {
                 invited_by = invited.invited_by.or(invited_by);
                 continue;
             }
-            self.check_memory(&message)?;
+            if !self.can_take(&message)? {
+                continue;
+            }
             self.note_answer(&message);
             // A member that was removed, or one of an old configuration, is answered by nobody.
             let _ = self.node.step(message);

@@ -19,7 +19,7 @@
 //! - The primary lets a member begin once for each time that it was brought in, and only where it has
 //!   not heard of any entry on the member's disk since.
 
-use super::{Member, MemberLog, MemberRole};
+use super::{ELECTION_TICKS, Member, MemberLog, MemberRole};
 use crate::log_view::VoterChange;
 use errors::{Error, Fallible as Result, err};
 use raft::StateRole;
@@ -80,14 +80,18 @@ impl<L: MemberLog + Clone> Member<L> {
         self.readmissions = Readmissions::default();
     }
 
-    /// A primary knows of entries here that are not here: an old copy of the disk was put in place, or
-    /// the disk did not keep what it said that it has.
-    pub(super) fn check_memory(&self, message: &Message) -> Result<()> {
+    /// Whether a message can be taken. Fails where a primary knows of entries here that are not here: an
+    /// old copy of the disk was put in place, or the disk did not keep what it said that it has. What comes
+    /// right after the start may have been sent to the process before, of whose disk it was true.
+    pub(super) fn can_take(&self, message: &Message) -> Result<bool> {
         let last = self.node.raft.raft_log.last_index();
         let tells = message.get_msg_type() == MessageType::MsgHeartbeat;
-        match tells && message.term >= self.term() && message.commit > last {
-            true => Err(forgotten(message.commit, last)),
-            false => Ok(()),
+        if !tells || message.term < self.term() || message.commit <= last {
+            return Ok(true);
+        }
+        match self.ticks < ELECTION_TICKS as u64 {
+            true => Ok(false),
+            false => Err(forgotten(message.commit, last)),
         }
     }
 }

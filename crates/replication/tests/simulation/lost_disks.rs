@@ -9,7 +9,6 @@ use super::{Sim, from_env, torn};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use replication::member::{Member, MemberRole, raft_id};
-use replication::message;
 
 /// What became of the disks of a run.
 #[derive(Default)]
@@ -22,33 +21,33 @@ pub struct Losses {
     pub damaged: u64,
 }
 
-/// The raft id of who has sent a message.
-fn sender(bytes: &[u8]) -> u64 {
-    let read = message::read(bytes).unwrap_or_default();
-    read.first().map_or(0, |m| m.from)
-}
-
 impl Sim {
     fn newest_primary(&self) -> Option<&Member<SimLog>> {
         newest(self.nodes.iter().filter_map(|n| n.member.as_ref()))
     }
 
+    /// Whether a majority of the voters has its data also without that member. Of two voters none can be lost.
+    fn bears_the_loss_of(&self, at: usize) -> bool {
+        let without = self.losses.as_ref().map_or(&[][..], |l| &l.without);
+        let Some(primary) = self.newest_primary() else {
+            return false;
+        };
+        let voters = &primary.voters().voters;
+        let is_whole = |id: &&u64| {
+            let mut gone = without.iter().chain([&at]);
+            gone.all(|at| raft_id(*at as i32) != **id)
+        };
+        voters.len() > 2 && voters.iter().filter(is_whole).count() > voters.len() / 2
+    }
+
     /// Now and then a member's disk is replaced by an empty one.
     pub(super) fn lose_a_disk(&mut self) {
         let Some(losses) = &self.losses else { return };
-        let most = (self.nodes.len() - 1) / 2;
-        // Of two voters one cannot be lost.
-        if self
-            .newest_primary()
-            .is_none_or(|m| m.voters().voters.len() < 3)
-        {
-            return;
-        }
-        if losses.without.len() >= most || !self.rng.random_bool(0.0004) {
+        if !self.rng.random_bool(0.0004) {
             return;
         }
         let at = self.rng.random_range(0..self.nodes.len());
-        if losses.without.contains(&at) {
+        if losses.without.contains(&at) || !self.bears_the_loss_of(at) {
             return;
         }
         self.crash(at);
@@ -61,10 +60,6 @@ impl Sim {
                 return;
             }
         }
-        // A member asks twice before it is let in, each time over a new connection: what its earlier life has
-        // sent has arrived by then, or was lost with its connections.
-        let before = raft_id(at as i32);
-        self.network.retain(|_, (_, bytes)| sender(bytes) != before);
         let new = SimLog::default();
         {
             let old = self.nodes[at].disk.0.borrow();
