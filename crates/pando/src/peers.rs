@@ -259,11 +259,13 @@ impl Transport for Peers {
             return Err(errors::err!(InvalidReplicaSetConfig, "{host}: {why}"));
         }
         let state = reply.get("state").and_then(|v| v.to_i64_exact());
+        let until = reply.get("until").and_then(|v| v.to_i64_exact());
+        let until = until.map_or(0, i64::unsigned_abs);
         Ok(match reply.get("admitted").map(|v| v.truthy()) {
-            Some(true) => Admission::Now,
+            Some(true) => Admission::Now(until),
             Some(false) => Admission::Later,
             // A primary of an earlier release is not asked.
-            None if state == Some(1) => Admission::Now,
+            None if state == Some(1) => Admission::Now(0),
             None => Admission::NotHere,
         })
     }

@@ -406,16 +406,16 @@ impl Driver {
 
     /// Begins a set, of which this is the first voter.
     pub fn found(&self, id: u64, config: Config) {
-        self.begin(id, id, config, false);
+        self.begin(id, id, config, 0);
     }
 
-    /// Begins a member's part in a set. `rejoins`: as one that has lost what it had.
-    fn begin(&self, id: u64, founder: u64, config: Config, rejoins: bool) {
+    /// Begins a member's part in a set. `rejoins_until`: what it has to have before it votes.
+    fn begin(&self, id: u64, founder: u64, config: Config, rejoins_until: u64) {
         let mut state = State {
             id,
             founder,
             config: Some(config),
-            rejoins,
+            rejoins_until,
             ..State::default()
         };
         state.hard.term = FIRST_TERM;

@@ -32,9 +32,9 @@ pub struct State {
     pub outlived: Vec<u64>,
     /// Then, the end of the log: changes of voters up to there are not taken.
     pub outlived_at: u64,
-    /// It founded the set and has lost its disk: it stands for no election before its log, which begins
-    /// with it as the only voter, has come to where it was removed ([`crate::member`]).
-    pub rejoins: bool,
+    /// It began with nothing: before its commit point has come to here, it neither votes nor stands for
+    /// election ([`crate::member`]).
+    pub rejoins_until: u64,
     /// The newest configuration that is applied.
     pub config: Option<Config>,
 }
@@ -70,8 +70,8 @@ impl State {
             }
             w.close();
         }
-        if self.rejoins {
-            w.bool("rejoins", true);
+        if self.rejoins_until > 0 {
+            w.i64("rejoinsUntil", self.rejoins_until as i64);
         }
         if let Some(config) = &self.config {
             w.doc("config", config.to_doc().as_doc());
@@ -102,7 +102,7 @@ impl State {
         if state.outlived_at > 0 {
             state.outlived = ids("outlived")?;
         }
-        state.rejoins = d.get("rejoins").is_some_and(|v| v.truthy());
+        state.rejoins_until = number("rejoinsUntil").unwrap_or(0);
         if let Some(config) = d.get("config") {
             state.config = Some(Config::parse(config.as_doc()?, None).ok()?);
         }
@@ -169,7 +169,7 @@ mod tests {
         (state.hard.term, state.hard.vote, state.hard.commit) = (7, 2, 99);
         state.base = Some((90, 6));
         state.rollbacks = 4;
-        state.rejoins = true;
+        state.rejoins_until = 98;
         state.voters.voters = vec![1, 2, 3];
         (state.outlived, state.outlived_at) = (vec![5, 6], 98);
         state.config = Some(Config::of_one(

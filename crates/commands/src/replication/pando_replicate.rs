@@ -5,7 +5,7 @@
 //! {pandoReplicate: 1, version, set, setId, founder, to, config: <document>}          to a member that knows of no set yet
 //! {pandoReplicate: 1, version, set, setId, founder, to}                              asks whether it could be that member
 //! {pandoReplicate: 1, version, set, setId, founder, to, begins: <long>}              asks the primary whether the member that has
-//!                                                                                    nothing may begin: {admitted: <bool>}
+//!                                                                                    nothing may begin: {admitted: <bool>, until: <index>}
 //! ```
 //! The reply tells the timestamp of the newest entry that is applied (`applied`) and the state of the member (`state`), what damage it has found in its
 //! files (`damaged`), and `lacks: true` where it knows of no set: the sender introduces it then. Bytes that are longer than a document may be come in parts, all but the last with `more`. A primary tells what
@@ -203,8 +203,11 @@ fn admit(
         );
     }
     if status.is_primary() {
-        let admitted = driver.readmits(member);
-        cx.w.bool("admitted", admitted);
+        let until = driver.readmits(member);
+        cx.w.bool("admitted", until.is_some());
+        if let Some(until) = until {
+            cx.w.i64("until", until.cast_signed());
+        }
     }
     cx.w.i32("state", status.state());
     Ok(Done::Reply)

@@ -8,7 +8,7 @@ use crate::config::Config;
 use crate::member::raft_id;
 use errors::Fallible as Result;
 use parking_lot::Mutex;
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::time::Duration;
 
 /// Between two questions, first and later.
@@ -17,7 +17,8 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(30), Duration::from_
 /// What a member hears to the question whether it may begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
-    Now,
+    /// It votes when its commit point has come to here.
+    Now(u64),
     /// The primary has begun to bring it in.
     Later,
     /// The asked member is not the primary.
@@ -30,16 +31,17 @@ pub(super) struct Joining {
     /// The newest: number, founder, configuration.
     told: Mutex<Option<(u64, u64, Config)>>,
     why: Mutex<String>,
-    /// On the primary: those that may begin, and have not heard it yet.
-    granted: Mutex<HashSet<u64>>,
+    /// On the primary: those that may begin, and have not heard it yet, with the commit point that they have to
+    /// come to.
+    granted: Mutex<HashMap<u64, u64>>,
 }
 
 impl Joining {
-    pub fn grant(&self, id: u64) {
-        self.granted.lock().insert(id);
+    pub fn grant(&self, id: u64, until: u64) {
+        self.granted.lock().insert(id, until);
     }
 
-    pub fn take_grant(&self, id: u64) -> bool {
+    pub fn take_grant(&self, id: u64) -> Option<u64> {
         self.granted.lock().remove(&id)
     }
 }
@@ -73,13 +75,14 @@ impl Driver {
             .then(|| joining.why.lock().clone())
     }
 
-    /// On the primary: whether a member that has nothing may begin. It asks again until it may.
-    pub fn readmits(&self, id: u64) -> bool {
-        if self.shared.joining.take_grant(id) {
-            return true;
+    /// On the primary: the commit point that a member which has nothing has to come to, where it may begin.
+    /// `None`: it asks again.
+    pub fn readmits(&self, id: u64) -> Option<u64> {
+        let granted = self.shared.joining.take_grant(id);
+        if granted.is_none() {
+            let _ = self.shared.inputs.send(super::Input::Readmit(id));
         }
-        let _ = self.shared.inputs.send(super::Input::Readmit(id));
-        false
+        granted
     }
 
     fn ask_to_join(&self) {
@@ -91,13 +94,13 @@ impl Driver {
                 return;
             };
             match self.ask_all(id, founder, &config) {
-                Ok(true) => {
+                Ok(Some(until)) => {
                     tracing::info!(target: "REPL", member = id - 1, "The primary takes this member in");
-                    self.begin(id, founder, config, id == founder);
+                    self.begin(id, founder, config, until);
                     *joining.told.lock() = None;
                     return;
                 }
-                Ok(false) => {
+                Ok(None) => {
                     *joining.why.lock() = "the primary has begun to take it in: a majority of the other members has to agree".into();
                 }
                 Err(e) => *joining.why.lock() = e.into_message(),
@@ -111,8 +114,9 @@ impl Driver {
         *joining.told.lock() = None;
     }
 
-    /// Whether the primary lets this member begin; an error where no primary is found.
-    fn ask_all(&self, id: u64, founder: u64, config: &Config) -> Result<bool> {
+    /// What this member has to come to before it votes, where the primary lets it begin; an error where no primary is
+    /// found.
+    fn ask_all(&self, id: u64, founder: u64, config: &Config) -> Result<Option<u64>> {
         let set = SetName {
             name: self.set_name.clone(),
             id: config.settings.replica_set_id.map_or([0; 12], |id| id.0),
@@ -123,8 +127,8 @@ impl Driver {
         for other in config.members.iter().filter(|m| raft_id(m.id) != id) {
             let to = raft_id(other.id);
             match self.transport.admits(&set, &other.host.to_string(), to, id) {
-                Ok(Admission::Now) => return Ok(true),
-                Ok(Admission::Later) => return Ok(false),
+                Ok(Admission::Now(until)) => return Ok(Some(until)),
+                Ok(Admission::Later) => return Ok(None),
                 Ok(Admission::NotHere) => {}
                 Err(e) => failure = Some(e),
             }

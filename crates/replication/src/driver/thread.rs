@@ -264,7 +264,7 @@ impl Thread {
             }
             Input::Begin(state) => {
                 if self.member.is_none() {
-                    let founds = state.voters.voters == [state.id] && !state.rejoins;
+                    let founds = state.voters.voters == [state.id] && state.rejoins_until == 0;
                     let state = self.after_backup(*state);
                     state_file::save(&self.log.dir, &state)?;
                     self.begin(state)?;
@@ -274,9 +274,8 @@ impl Thread {
                 }
             }
             Input::Readmit(id) => {
-                let admitted = self.member.as_mut().is_some_and(|m| m.readmit(id));
-                if admitted {
-                    self.shared.joining.grant(id);
+                if let Some(until) = self.member.as_mut().and_then(|m| m.readmit(id)) {
+                    self.shared.joining.grant(id, until);
                 }
             }
             Input::Reconfigure(config, answer) => self.reconfigure(*config, answer),

@@ -306,7 +306,6 @@ pub fn adopt(data_dir: &Path) -> Result<()> {
         state.hard.commit = offer.index;
         state.hard.term = state.hard.term.max(offer.term);
         state.base = Some((offer.index, offer.term));
-        state.rejoins = false;
         state.voters.voters = offer.voters;
         state.voters.learners = offer.learners;
         state.config = Some(Config::parse(offer.config.as_doc(), None)?);

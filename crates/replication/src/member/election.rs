@@ -26,7 +26,7 @@ impl<L: MemberLog + Clone> Member<L> {
     /// Whether it may be elected, as far as it goes by itself.
     pub fn may_stand(&self) -> bool {
         let free = self.ticks >= self.frozen_until && !self.withheld;
-        free && !self.state.rejoins && self.is_electable()
+        free && !self.is_rejoining() && self.is_electable()
     }
 
     /// Whether it knows of no primary, and has not listened for long enough to say that there is none.

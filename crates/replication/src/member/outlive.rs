@@ -47,7 +47,7 @@ impl<L: MemberLog + Clone> Member<L> {
         // The commit point may be that of entries which are not in the log yet.
         state.hard.commit = self.saved_commit;
         state.config = Some(config);
-        state.rejoins = false;
+        state.rejoins_until = 0;
         log.save(&state)?;
         Member::new(log, state, chance)
     }

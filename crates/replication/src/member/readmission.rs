@@ -5,7 +5,8 @@
 //! ```text
 //! member   has nothing: takes no part, asks the primary whether it may begin
 //! primary  in its log: remove the member; then it learns, without a vote ─► it may
-//! member   begins, as one that was never there; gets the log or files; votes when it has caught up
+//! member   begins, as one that was never there; gets the log or files; votes when its commit point has
+//!          come to that of the primary that let it begin
 //! ```
 //!
 //! Why that is enough: the change by which it is removed was committed after the loss, and not by its
@@ -15,7 +16,9 @@
 //! Invariants:
 //! - A member that has no state neither votes nor answers what continues a log, before the primary has
 //!   let it begin.
-//! - One that founded the set begins its log again as its only voter, and stands for no election there.
+//! - Before it has what was committed when it was let in, it votes for nobody and stands for no election,
+//!   whatever the part of the log that it has says of voters: in older configurations it is one, and by its
+//!   vote one that is behind could be elected there without what it had acknowledged.
 //! - The primary lets a member begin once for each time that it was brought in, and only where it has
 //!   not heard of any entry on the member's disk since.
 
@@ -36,18 +39,24 @@ pub(super) struct Readmissions {
 }
 
 impl<L: MemberLog + Clone> Member<L> {
-    /// On the primary: whether a member that has nothing may begin. It asks again until it may.
-    pub fn readmit(&mut self, id: u64) -> bool {
+    /// On the primary: the commit point that a member which has nothing has to come to, where it may begin.
+    /// `None`: it asks again.
+    pub fn readmit(&mut self, id: u64) -> Option<u64> {
         if self.role != MemberRole::Primary || id == self.state.id {
-            return false;
+            return None;
         }
         let progress = self.node.raft.prs().get(id);
         let is_fresh = progress.is_some_and(|p| p.matched == 0);
         if self.readmissions.admitted.remove(&id) && is_fresh {
-            return true;
+            return Some(self.commit_index());
         }
         self.readmissions.asking.insert(id);
-        false
+        None
+    }
+
+    /// Whether it lacks some of what was committed when it was let in again.
+    pub(super) fn is_rejoining(&self) -> bool {
+        self.commit_index() < self.state.rejoins_until
     }
 
     /// The next member that is to be removed, because it has lost what it had.
@@ -84,6 +93,15 @@ impl<L: MemberLog + Clone> Member<L> {
     /// old copy of the disk was put in place, or the disk did not keep what it said that it has. What comes
     /// right after the start may have been sent to the process before, of whose disk it was true.
     pub(super) fn can_take(&self, message: &Message) -> Result<bool> {
+        let asks_for_a_vote = matches!(
+            message.get_msg_type(),
+            MessageType::MsgRequestVote
+                | MessageType::MsgRequestPreVote
+                | MessageType::MsgTimeoutNow
+        );
+        if asks_for_a_vote && self.is_rejoining() {
+            return Ok(false);
+        }
         let last = self.node.raft.raft_log.last_index();
         let tells = message.get_msg_type() == MessageType::MsgHeartbeat;
         if !tells || message.term < self.term() || message.commit <= last {

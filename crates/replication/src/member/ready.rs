@@ -224,7 +224,6 @@ impl<L: MemberLog + Clone> Member<L> {
                 self.state.outlived.retain(|gone| *gone != id);
             }
             self.note_admission(change, term);
-            self.state.rejoins &= change != VoterChange::Remove(self.state.id);
             self.state.voters = self
                 .node
                 .apply_conf_change(&change.to_raft())

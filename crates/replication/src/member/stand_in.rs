@@ -29,7 +29,7 @@ impl<L: MemberLog + Clone> Member<L> {
         self.leaderless = if hears { 0 } else { self.leaderless + 1 };
         // Two of them do not stand at once.
         let patience = LEFT_TO_OTHERS + raft.randomized_election_timeout();
-        let may = self.ticks >= self.frozen_until && !self.withheld && !self.state.rejoins;
+        let may = self.ticks >= self.frozen_until && !self.withheld && !self.is_rejoining();
         if may && self.leaderless >= patience {
             self.leaderless = 0;
             let _ = self.node.campaign();

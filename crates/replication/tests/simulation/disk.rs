@@ -39,6 +39,8 @@ pub enum Planted {
     SavedShort,
     /// A member whose disk is new votes and answers at once.
     AsIfNothing,
+    /// It votes as soon as it was let in.
+    VotesTooSoon,
 }
 
 #[derive(Default)]
