@@ -24,6 +24,7 @@ use crate::transaction::Transaction;
 use crate::write_group::WriteGroup;
 use catalog::Collection;
 use errors::{Fallible, Result, Suspension, bail};
+use parking_lot::Mutex;
 use planner::Plan;
 use query::expr::Vars;
 use smallvec::SmallVec;
@@ -124,6 +125,8 @@ pub struct OpCtx<'a> {
     pub last_index: u64,
     /// For the profiler: the first plan that ran, and what all plans examined.
     pub plan: Option<Arc<Plan>>,
+    /// Told of that plan when it begins to run.
+    pub shown_plan: Option<&'a Mutex<Option<Arc<Plan>>>>,
     pub examined: Examined,
     /// The hidden keys of this thread when the operation began.
     hidden_before: u64,
@@ -173,6 +176,7 @@ impl<'a> OpCtx<'a> {
             waiting: None,
             last_index: 0,
             plan: None,
+            shown_plan: None,
             examined: Examined::default(),
             hidden_before: storage::hidden_keys::on_this_thread(),
             made: SmallVec::new(),
@@ -202,6 +206,17 @@ impl<'a> OpCtx<'a> {
         Examined {
             hidden: self.examined.hidden + hidden,
             ..self.examined
+        }
+    }
+
+    /// The plan answers the operation from here on. Of several the first is told.
+    pub(crate) fn runs_plan(&mut self, plan: &Arc<Plan>) {
+        if self.plan.is_some() {
+            return;
+        }
+        self.plan = Some(plan.clone());
+        if let Some(shown) = self.shown_plan {
+            *shown.lock() = Some(plan.clone());
         }
     }
 

@@ -198,6 +198,7 @@ impl DbChecks {
             started: Instant::now(),
             killed: Arc::default(),
             waiting: Default::default(),
+            plan: Default::default(),
         })
     }
 

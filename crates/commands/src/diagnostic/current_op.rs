@@ -5,7 +5,8 @@ use super::process;
 use crate::Commands;
 use crate::clock::now_millis;
 use crate::monitoring::operations::{Operation, Operations};
-use crate::monitoring::profiler::operation_name;
+use crate::monitoring::profiler::{operation_name, summary};
+use crate::request::table::{flag, lookup};
 use crate::request::{CommandContext, Done};
 use crate::security::authorize;
 use crate::sessions::append_session;
@@ -216,6 +217,10 @@ impl Watch {
         } else {
             w.doc("command", body);
         }
+        if let Some(plan) = o.plan.lock().clone() {
+            let coll = self.engine.catalog.get(&o.ns);
+            w.str("planSummary", &summary(&plan.access, coll.as_deref()));
+        }
         if o.command == "getMore" {
             let id = body.first().map_or(Val::NULL, |e| e.val);
             w.open_doc("cursor")
@@ -223,10 +228,10 @@ impl Watch {
                 .i64("operationUsingCursorId", i64::from(o.id))
                 .close();
         }
-        w.i32("numYields", 0).doc("locks", Doc::EMPTY);
-        w.bool("waitingForLock", o.waiting.load(Relaxed))
-            .doc("lockStats", Doc::EMPTY)
-            .bool("waitingForFlowControl", false)
+        let waits = o.waiting.load(Relaxed);
+        w.i32("numYields", 0);
+        append_locks(&mut w, o, waits);
+        w.bool("waitingForFlowControl", false)
             .doc("flowControlStats", Doc::EMPTY);
         w.finish()
     }
@@ -272,4 +277,34 @@ impl Watch {
 
 fn now() -> String {
     service::logging::timestamp(std::time::SystemTime::now())
+}
+
+/// The intent locks that the operation counts as having taken (see `engine_figures::locks`): readers take none in truth,
+/// and writers latch single records. Whoever waits does so for the lock against all writes.
+fn append_locks(w: &mut Writer, o: &Operation, waits: bool) {
+    let has = |flag| lookup(o.command).is_some_and(|c| c.is(flag));
+    let mode = match () {
+        () if waits => Some("w"),
+        () if has(flag::READ) => Some("r"),
+        () if has(flag::WRITE) => Some("w"),
+        () => None,
+    };
+    w.open_doc("locks");
+    if let Some(mode) = mode {
+        let names = ["Global", "Database", "Collection"];
+        let known = if o.ns.ends_with(".$cmd") { 2 } else { 3 };
+        names.iter().take(known).for_each(|name| {
+            w.str(name, mode);
+        });
+    }
+    w.close();
+    w.bool("waitingForLock", waits).open_doc("lockStats");
+    if waits {
+        w.open_doc("Global");
+        for name in ["acquireCount", "acquireWaitCount"] {
+            w.open_doc(name).i64("w", 1).close();
+        }
+        w.close();
+    }
+    w.close();
 }

@@ -4,6 +4,7 @@
 use crate::security::redact;
 use bson::{Doc, DocBuf, Writer};
 use parking_lot::Mutex;
+use planner::Plan;
 use service::Request;
 use session::Lsid;
 use std::collections::HashMap;
@@ -33,6 +34,8 @@ pub struct Operation {
     pub killed: Arc<AtomicBool>,
     /// It waits for the lock of fsync to go.
     pub waiting: AtomicBool,
+    /// The plan that runs for it; `None` before there is one, and for what has none.
+    pub plan: Mutex<Option<Arc<Plan>>>,
 }
 
 /// All of them.
@@ -216,6 +219,7 @@ mod tests {
             started: Instant::now(),
             killed: Arc::default(),
             waiting: AtomicBool::default(),
+            plan: Mutex::default(),
         };
         let r = ops.register(op);
         assert_eq!(ops.list().len(), 1);

@@ -416,7 +416,7 @@ fn counts(w: &mut Writer, command: &str, reply: Doc<'_>) {
 }
 
 /// A plan in a few words: `COLLSCAN`, `IXSCAN { a: 1 }`.
-fn summary(access: &Access, coll: Option<&Collection>) -> String {
+pub fn summary(access: &Access, coll: Option<&Collection>) -> String {
     let index = |a: &IndexAccess| {
         let (id, stage) = match a.distinct {
             Some(_) => (a.index, "DISTINCT_SCAN"),

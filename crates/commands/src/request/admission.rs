@@ -409,5 +409,6 @@ pub fn operation(
         started,
         killed: Arc::default(),
         waiting: Default::default(),
+        plan: Default::default(),
     }
 }

@@ -392,6 +392,7 @@ impl Commands {
         let registered = admission.registered.as_ref();
         op.killed = registered.map(|r| &r.operation.killed);
         op.waiting = registered.map(|r| &r.operation.waiting);
+        op.shown_plan = registered.map(|r| &r.operation.plan);
         op.on_view = call.ranges.map(|ranges| ranges as &dyn ViewTaken);
         op.own_places = call.own_places.cloned();
         op

@@ -56,7 +56,7 @@ pub fn count(ctx: &mut OpCtx, ns: &str, req: &ReadRequest, skip: u64, limit: u64
         let index = index(&coll, a.index)?;
         count_uses(ctx, &coll, &plan.access);
         if ctx.plan.is_none() {
-            ctx.plan = Some(Arc::new(plan.clone()));
+            ctx.runs_plan(&Arc::new(plan.clone()));
         }
         let planner::Bounds::Ranges(ranges) = &a.bounds;
         let bare = a.key_filter.is_empty() && a.skip.is_empty() && !a.dedup;

@@ -144,9 +144,7 @@ impl RecordStream {
     /// The plan is the one that answers the operation.
     fn is_run(&self, ctx: &mut OpCtx) {
         count_uses(ctx, &self.coll, &self.plan.access);
-        if ctx.plan.is_none() {
-            ctx.plan = Some(self.plan.clone());
-        }
+        ctx.runs_plan(&self.plan);
     }
 
     fn begin(
