@@ -43,6 +43,7 @@ mod stats;
 mod tests;
 mod users;
 
+pub use admin::pando_backup::last as last_backup;
 pub use admin::pando_settings::is_of_cluster;
 pub use crud::bulk_write::check as check_bulk_write;
 pub use crud::check_find_of_view;
@@ -59,7 +60,7 @@ pub use security::login::LoggedIn;
 pub use security::needs::RequiredAccess;
 pub use security::routed::{FailPoint, RoutersOwn};
 pub use shard::joins::ClusterReads;
-pub use version::{FEATURE_VERSIONS, VERSION};
+pub use version::{FEATURE_VERSIONS, PANDO_VERSION, VERSION};
 
 use ::replication::{Changed, Driver};
 use admin::set_feature_compatibility_version::AsParameter as FeatureVersion;

@@ -165,7 +165,7 @@ fn into_archive(
     // A server that does not answer leaves no archive behind.
     drop(address.open()?);
     let archive = Archive::open_or_make(place, key)?;
-    let made = make::make(&address, &archive)?;
+    let made = make::make(&address, &archive, place)?;
     for note in &made.notes {
         eprintln!("pando: {note}");
     }
@@ -184,7 +184,7 @@ fn into_archive(
     }
     println!("{said}\nThe log flows into it now.");
     let interval = Duration::from_secs(asked.every.unwrap_or(2));
-    follow::follow(&address, &archive, made.logs, interval)
+    follow::follow(&address, (&archive, place), made.logs, interval)
 }
 
 fn in_place(uri: &str, dir: &Path) -> Result<String, String> {

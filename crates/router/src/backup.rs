@@ -94,6 +94,12 @@ pub(crate) fn run(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
                 }
             }))
         }
+        (Some("kept"), _) => {
+            let word =
+                |name| text(name).ok_or_else(|| err!(BadValue, "pandoBackup wants '{name}'"));
+            note(cluster, word("backup")?, word("to")?)?;
+            Ok(finish(Writer::new(), &[]))
+        }
         (Some(_), Some(set)) => {
             let ask = command
                 .without(&["lsid", "$readPreference", "set"])
@@ -130,6 +136,9 @@ fn in_place(cluster: &Cluster, path: Option<&str>) -> Outcome<DocBuf> {
         release(cluster, &staged);
     }
     let finished = finished?;
+    if let Err(e) = note(cluster, "", path) {
+        tracing::warn!(target: "SHARDING", error = %e, "The cluster is not told of a backup");
+    }
     let fields = ["path", "host", "collections", "bytes"];
     let told = told(&finished, &fields, |w, set| {
         let staged = staged.iter().find(|(of, _)| of == set).map(|(_, r)| r);
@@ -143,6 +152,16 @@ fn in_place(cluster: &Cluster, path: Option<&str>) -> Outcome<DocBuf> {
     w.str("path", path).bool("verified", true);
     w.extend(told.as_doc());
     Ok(w.finish())
+}
+
+/// Has the configuration set know that there is a backup.
+fn note(cluster: &Cluster, backup: &str, to: &str) -> Outcome<()> {
+    let noted = commands::last_backup::document(backup, to);
+    let update = doc! {"q": doc! {"_id": commands::last_backup::ID}, "u": noted, "upsert": true};
+    let update = doc! {
+        "update": "settings", "updates": bson::array![update], "writeConcern": doc! {"w": "majority"},
+    };
+    cluster.on_config("config", update.as_doc()).map(drop)
 }
 
 /// Copies of all sets as of one moment, beside their data.

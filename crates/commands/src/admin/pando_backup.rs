@@ -9,6 +9,7 @@
 //! {step: "read", id, file, offset, length}      a piece of a file
 //! {step: "release", id}                         removes the copy
 //! {step: "log", after: {index, timestamp}, reach}   entries of the log behind that one
+//! {step: "kept", backup: <id>, to: <where>}     it is in an archive now: what the set knows as its last backup
 //! ```
 //! `pando backup` asks for the steps, by a router for a whole cluster: between `stage` and the others
 //! writes are free again on all shards. On one file system a copy shares the data files (they are never
@@ -19,6 +20,7 @@
 //! - A copy that was staged under a lock is of a server that was locked all that time.
 //! - Entries that are told are never taken back: a majority has them on disk.
 
+pub mod last;
 mod log;
 mod staged;
 
@@ -44,6 +46,8 @@ struct Asked<'a> {
     length: u64,
     after: Option<Doc<'a>>,
     reach: u64,
+    backup: Option<&'a str>,
+    to: Option<&'a str>,
 }
 
 fn parse<'a>(cx: &CommandContext<'a, '_>) -> Result<Asked<'a>> {
@@ -59,6 +63,8 @@ fn parse<'a>(cx: &CommandContext<'a, '_>) -> Result<Asked<'a>> {
             "length" => asked.length = idl::unsigned(AT, e)?.unwrap_or(0),
             "after" => asked.after = idl::doc(AT, e)?,
             "reach" => asked.reach = e.val.as_timestamp().unwrap_or(0),
+            "backup" => asked.backup = idl::string(AT, e)?,
+            "to" => asked.to = idl::string(AT, e)?,
             _ => return Err(cx.args.unknown(e)),
         }
     }
@@ -78,6 +84,9 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
             copy(cx, path)?;
             verify(cx, path)?;
             place(cx, path);
+            if let Err(e) = last::note(cx, "", &path.to_string_lossy()) {
+                tracing::warn!(target: "STORAGE", error = %e, "The set is not told of a backup");
+            }
         }
         Some("stage") => stage(cx, asked.hold)?,
         Some("finish") => {
@@ -96,6 +105,10 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         }
         Some("release") => of_id(cx)?.remove(),
         Some("log") => log::tell(cx, asked.after, asked.reach)?,
+        Some("kept") => {
+            let id = idl::required(AT, "backup", asked.backup)?;
+            last::note(cx, id, idl::required(AT, "to", asked.to)?)?;
+        }
         Some(other) => bail!(BadValue, "{AT} has no step '{other}'"),
     }
     Ok(Done::Reply)

@@ -15,7 +15,7 @@ use std::time::Duration;
 /// Runs until the process is ended. Whatever fails is tried again: a server that is gone comes back.
 pub(super) fn follow<'a>(
     address: &ServerAddress,
-    archive: &'a Archive,
+    (archive, place): (&'a Archive, &str),
     mut logs: Vec<LogKeeper<'a>>,
     interval: Duration,
 ) -> Result<String, String> {
@@ -38,7 +38,7 @@ pub(super) fn follow<'a>(
             }
             Err(LogFailure::Another(why)) => {
                 eprintln!("pando: the log is another one, so there is another backup: {why}");
-                match make::make(address, archive) {
+                match make::make(address, archive, place) {
                     Ok(made) => logs = made.logs,
                     Err(why) => eprintln!("pando: no backup was made, trying again: {why}"),
                 }

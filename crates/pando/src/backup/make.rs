@@ -29,7 +29,12 @@ pub(super) struct Made<'a> {
     pub notes: Vec<String>,
 }
 
-pub(super) fn make<'a>(address: &ServerAddress, archive: &'a Archive) -> Result<Made<'a>, String> {
+/// `place`: where the archive is, for people.
+pub(super) fn make<'a>(
+    address: &ServerAddress,
+    archive: &'a Archive,
+    place: &str,
+) -> Result<Made<'a>, String> {
     let _lock = archive.lock(Work::Backup)?;
     let mut c = address.open()?;
     let progress = Progress::of_time("copying beside the data");
@@ -38,9 +43,17 @@ pub(super) fn make<'a>(address: &ServerAddress, archive: &'a Archive) -> Result<
     let ids = staged.clone();
     let described = describe_all(address, staged);
     drop(progress);
-    let made = described.and_then(|described| keep(address, &mut c, archive, cluster, described));
+    let mut made =
+        described.and_then(|described| keep(address, &mut c, archive, cluster, described));
     for staged in &ids {
         remote::release(&mut c, staged);
+    }
+    if let Ok(made) = &mut made
+        && let Err(why) = remote::note(&mut c, &made.backup.id, place)
+    {
+        made.notes.push(format!(
+            "the servers do not know that there is a backup now, and will not tell its age: {why}"
+        ));
     }
     made
 }

@@ -98,6 +98,14 @@ pub(super) fn stage(c: &mut Conversation) -> Result<(bool, Vec<StagedSet>), Stri
     sets.ok_or_else(|| "the server does not say what it has copied (its release is too old)".into())
 }
 
+/// Has the servers know that the backup is in its archive.
+pub(super) fn note(c: &mut Conversation, backup: &str, to: &str) -> Result<(), String> {
+    let ask = command("", "kept", |w| {
+        w.str("backup", backup).str("to", to);
+    });
+    asked(c, &ask).map(drop)
+}
+
 /// Has a set read its copy whole, and tell what is in it.
 pub(super) fn describe(address: &ServerAddress, staged: StagedSet) -> Result<Described, String> {
     let mut c = address.open()?;
