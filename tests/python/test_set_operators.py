@@ -232,6 +232,21 @@ def test_a_fail_point_keeps_a_member_from_taking_entries(three):
         coll.with_options(write_concern=WriteConcern(3, wtimeout=20_000)).insert_one({})
 
 
+def test_every_member_knows_the_releases_and_the_last_backup(three):
+    until("the set is whole", three.is_whole, 60)
+    build = admin(three.primary(), "buildInfo")["pandodb"]
+    for member in three.members:
+        until("all releases", lambda m=member: {one.get("pandodb") for one in members_of(m).values()} == {build})
+    assert admin(three.secondaries()[0], "pandoBackup", step="kept", backup="b1", to="/x")["ok"] == 1
+
+    def known(member):
+        with member.client() as client:
+            return client.config.settings.find_one({"_id": "lastBackup"}, {"backup": 1, "to": 1})
+
+    for member in three.members:
+        until("it is known", lambda m=member: known(m) == {"_id": "lastBackup", "backup": "b1", "to": "/x"})
+
+
 def test_a_change_of_voters_takes_no_configuration_back(three):
     """A vote is given because of one configuration when the next is in the log and no majority has it."""
     until("the set is whole", three.is_whole, 60)

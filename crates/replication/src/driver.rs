@@ -83,6 +83,36 @@ pub struct Told {
     pub applied: u64,
     /// MongoDB's number of its state; 0 where it tells none.
     pub state: i32,
+    pub release: Release,
+}
+
+/// The release of a member's program: major, minor, patch. All 0 where it tells none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Release([u16; 3]);
+
+impl Release {
+    /// Of this program.
+    pub fn own() -> Release {
+        Release::parse(env!("CARGO_PKG_VERSION"))
+    }
+
+    /// Of `1.2.3`, or `1.2.3-more`; what is anything else is not known.
+    pub fn parse(text: &str) -> Release {
+        let plain = text.split(['-', '+']).next().unwrap_or("");
+        let numbers: Vec<u16> = plain.split('.').map_while(|n| n.parse().ok()).collect();
+        Release(numbers.try_into().unwrap_or_default())
+    }
+
+    pub fn is_known(self) -> bool {
+        self != Release::default()
+    }
+}
+
+impl std::fmt::Display for Release {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let [major, minor, patch] = self.0;
+        write!(f, "{major}.{minor}.{patch}")
+    }
 }
 
 /// What a primary knows of a member.

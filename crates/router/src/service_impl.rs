@@ -84,6 +84,7 @@ impl Router {
         let now = now.map_or(0, |d| d.as_millis() as i64);
         let set = doc! {"$set": doc! {
             "ping": bson::Value::date(now), "mongoVersion": commands::VERSION, "waiting": true,
+            "pandodb": commands::PANDO_VERSION,
         }};
         let update = doc! {"q": doc! {"_id": host}, "u": set, "upsert": true};
         let ping = doc! {"update": "mongos", "updates": bson::array![update]};

@@ -7,16 +7,16 @@
 //! {pandoReplicate: 1, version, set, setId, founder, to, begins: <long>}              asks the primary whether the member that has
 //!                                                                                    nothing may begin: {admitted: <bool>, until: <index>}
 //! ```
-//! The reply tells the timestamp of the newest entry that is applied (`applied`) and the state of the member (`state`), what damage it has found in its
+//! The reply tells the timestamp of the newest entry that is applied (`applied`) and the state of the member (`state`), the release of its program (`release`), what damage it has found in its
 //! files (`damaged`), and `lacks: true` where it knows of no set: the sender introduces it then. Bytes that are longer than a document may be come in parts, all but the last with `more`. A primary tells what
-//! it knows of all members besides, now and then: `from: <long>, members: [{id: <long>, ts, term, wall, applied: <timestamp>, state: <int>, heard: <bool>}]`.
+//! it knows of all members besides, now and then: `from: <long>, members: [{id: <long>, ts, term, wall, applied: <timestamp>, state: <int>, heard: <bool>, release: <string>}]`.
 //!
 //! Invariant: a member of one set takes nothing of another, and one with data of its own joins none.
 
 use crate::request::{CommandContext, Done, idl};
 use bson::Doc;
 use errors::{Result, bail};
-use replication::driver::{Known, Told};
+use replication::driver::{Known, Release, Told};
 use replication::member::OpTime;
 use replication::{Config, message};
 
@@ -77,6 +77,9 @@ fn board(cx: &CommandContext<'_, '_>) -> Option<(u64, Vec<Known>)> {
             told: Told {
                 applied: time("applied")?,
                 state: i32::try_from(number("state")?).ok()?,
+                release: Release::parse(
+                    member.get("release").and_then(|v| v.as_str()).unwrap_or(""),
+                ),
             },
             is_heard: member.get("heard")?.truthy(),
         })
@@ -182,7 +185,8 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     }
     let applied = cx.app.store.last_ts();
     cx.w.timestamp("applied", applied)
-        .i32("state", status.state());
+        .i32("state", status.state())
+        .str("release", &Release::own().to_string());
     if let Some(damage) = driver.damage() {
         cx.w.str("damaged", damage);
     }

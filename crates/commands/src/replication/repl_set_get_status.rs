@@ -8,7 +8,7 @@ use bson::Writer;
 use errors::{Result, bail};
 use replication::Config;
 use replication::config::MemberConfig;
-use replication::driver::Status;
+use replication::driver::{Release, Status};
 use replication::initial_sync::ProgressReport;
 use replication::member::OpTime;
 use replication::member::raft_id;
@@ -100,6 +100,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         .date("electionDate", started);
     w.i32("configVersion", 1)
         .i64("configTerm", ONLY_TERM)
+        .str("pandodb", &Release::own().to_string())
         .bool("self", true)
         .str("lastHeartbeatMessage", "");
     w.close().close();
@@ -396,6 +397,13 @@ fn append_member(
     }
     w.int("configVersion", config.version)
         .i64("configTerm", config.term);
+    let release = match own {
+        true => Release::own(),
+        false => known.map_or_else(Release::default, |k| k.told.release),
+    };
+    if release.is_known() {
+        w.str("pandodb", &release.to_string());
+    }
     if own {
         w.bool("self", true);
     }

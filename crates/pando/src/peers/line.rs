@@ -14,7 +14,7 @@ use super::{Access, Board};
 use crate::client::{Conversation, ServerAddress, refusal};
 use bson::{DocBuf, ObjectId, Writer};
 use parking_lot::{Condvar, Mutex};
-use replication::driver::{Known, SetName, Told};
+use replication::driver::{Known, Release, SetName, Told};
 use replication::message::{self, Message};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -158,8 +158,11 @@ fn append_board(w: &mut Writer, from: u64, board: &[Known]) {
             .i64("wall", known.durable.wall_millis)
             .timestamp("applied", known.told.applied)
             .i32("state", known.told.state)
-            .bool("heard", known.is_heard)
-            .close();
+            .bool("heard", known.is_heard);
+        if known.told.release.is_known() {
+            w.str("release", &known.told.release.to_string());
+        }
+        w.close();
     }
     w.close();
 }
@@ -220,7 +223,12 @@ impl Sender {
             if let Some(applied) = applied.and_then(|v| v.as_timestamp()) {
                 let state = reply.as_doc().get("state").and_then(|v| v.as_i32());
                 let state = state.unwrap_or_default();
-                *self.line.told.lock() = Some(Told { applied, state });
+                let release = reply.as_doc().get("release").and_then(|v| v.as_str());
+                *self.line.told.lock() = Some(Told {
+                    applied,
+                    state,
+                    release: Release::parse(release.unwrap_or("")),
+                });
             }
             if let Some(config) = reply.as_doc().get("config").and_then(|v| v.as_doc()) {
                 *self.line.without.lock() = Some(config.to_buf());

@@ -4,7 +4,7 @@
 
 use super::elections::Elections;
 use super::thread::Thread;
-use super::{Changed, Known, StoreLog};
+use super::{Changed, Known, Release, StoreLog, Told};
 use crate::config::Config;
 use crate::member::{Member, MemberLog, MemberRole, OpTime, raft_id};
 use crate::state_file::State;
@@ -188,10 +188,18 @@ impl Thread {
                 false => Arc::default(),
             };
         }
+        let own = Told {
+            release: Release::own(),
+            ..Told::default()
+        };
+        let told = |id| match id == member.id() {
+            true => own,
+            false => self.transport.told(id).unwrap_or_default(),
+        };
         let of = |&(id, matched, is_heard): &(u64, u64, bool)| Known {
             id,
             durable: member.op_time(matched).unwrap_or_default(),
-            told: self.transport.told(id).unwrap_or_default(),
+            told: told(id),
             is_heard,
         };
         let known: Vec<_> = progress.iter().map(of).collect();

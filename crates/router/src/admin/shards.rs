@@ -3,7 +3,7 @@
 use super::done;
 use crate::chunks::log;
 use crate::ddl::now;
-use crate::metadata::run;
+use crate::metadata::{Cluster, run};
 use crate::request::{Command, finish};
 use crate::service_impl::Router;
 use crate::{Outcome, ReplicaSet, balancer};
@@ -167,14 +167,51 @@ fn tell_who_it_is(router: &Router, set: &ReplicaSet, id: &str, address: &str) {
     }
 }
 
-pub(super) fn list(router: &Router, _: &Command<'_>) -> Outcome<DocBuf> {
+/// With `pandoMembers` each shard says besides what its members are: see [`with_members`].
+pub(super) fn list(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    let shards = router.cluster.shards()?;
     let mut w = Writer::new();
     w.open_array("shards");
-    for shard in router.cluster.shards()? {
-        w.push(shard.as_doc().as_val());
+    if !command.field("pandoMembers").is_some_and(Val::truthy) {
+        shards.iter().for_each(|shard| {
+            w.push(shard.as_doc().as_val());
+        });
+        w.close();
+        return Ok(finish(w, &[]));
     }
+    let told: Vec<DocBuf> = std::thread::scope(|scope| {
+        let asked: Vec<_> = shards
+            .iter()
+            .map(|shard| scope.spawn(|| with_members(&router.cluster, shard.as_doc())))
+            .collect();
+        asked.into_iter().filter_map(|a| a.join().ok()).collect()
+    });
+    told.iter().for_each(|shard| {
+        w.push(shard.as_doc().as_val());
+    });
     w.close();
     Ok(finish(w, &[]))
+}
+
+/// A shard with `members` as its `replSetGetStatus` has them, or with `error`: why it does not say.
+fn with_members(cluster: &Cluster, shard: Doc<'_>) -> DocBuf {
+    const MILLIS: i64 = 5_000;
+    let name = shard.get("_id").and_then(Val::as_str).unwrap_or_default();
+    let ask = doc! {"replSetGetStatus": 1, "maxTimeMS": MILLIS};
+    let status = cluster.on_shard(name, "admin", ask.as_doc());
+    let mut w = Writer::new();
+    w.extend(shard);
+    match status {
+        Ok(status) => {
+            if let Some(members) = status.get("members") {
+                w.val("members", members);
+            }
+        }
+        Err(failure) => {
+            w.str("error", &failure.into_error().message);
+        }
+    }
+    w.finish()
 }
 
 /// Begins to empty a shard, says how far that is, or takes it out when it is empty.
