@@ -77,6 +77,15 @@ async function visit(browser, scene, shape) {
     }
     const alerts = await page.$$eval('main [role=alert]', (all) => all.map((a) => a.textContent.trim()).filter(Boolean));
     if (alerts.length) fault(`says ${alerts}`);
+    // Who speaks English finds the planted trouble in what is written.
+    const expected = scene.expect?.[view];
+    if (expected && shape.locale === 'en-US') {
+      const read = () => page.$eval('main', (e) => e.innerText.replace(/\s+/g, ' '));
+      const until = Date.now() + 15_000;
+      while (!new RegExp(expected).test(await read()) && Date.now() < until) await page.waitForTimeout(500);
+      const text = await read();
+      if (!new RegExp(expected).test(text)) fault(`does not say ${expected}, but ${text.slice(0, 600)}`);
+    }
     await look(page, scene, shape, view);
   }
   view = 'kill';

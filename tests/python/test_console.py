@@ -4,12 +4,13 @@ import contextlib
 import json
 import re
 import socket
+import subprocess
 import threading
 
 import pytest
 from console_client import Console, trusting, with_console
 from encrypted import tls_options
-from harness import free_port, until
+from harness import BINARY, free_port, until
 from replica_set import ReplicaSet
 from sharded_cluster import ShardedCluster
 
@@ -181,6 +182,37 @@ def test_who_holds_connections_holds_up_nobody(console):
         assert client.admin.command("ping")["ok"] == 1
 
 
+def test_who_takes_no_reply_holds_up_nobody(console):
+    with console.server.client() as client:
+        client.shop.things.insert_many({"t": "x" * 900_000} for _ in range(4))
+    body = json.dumps({"db": "shop", "collection": "things"})
+    ask = f"POST /api/1/query HTTP/1.1\r\nHost: localhost\r\nCookie: {console.cookie}\r\nContent-Type: application/json\r\n"
+    ask += f"X-Pando-Console: 1\r\nContent-Length: {len(body)}\r\n\r\n{body}"
+    heard = []
+    with contextlib.ExitStack() as held:
+        for _ in range(24):
+            s = held.enter_context(socket.socket())
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            s.settimeout(20)
+            s.connect(("127.0.0.1", console.port))
+            s.sendall(ask.encode())
+            # The reply begins, and is read no further.
+            heard.append(int(s.recv(12).split()[1]))
+        assert heard[:5] == [200] * 5 and 503 in heard, "replies that nobody takes are bounded in all"
+        assert console.get("session")[0] == 200
+        assert console.ask("GET", "/uplot.js")[0] == 200
+    until("their room is free again", lambda: console.post("query", json.loads(body))[0] == 200)
+
+
+def test_a_flood_of_asset_readers_that_never_read(console):
+    with contextlib.ExitStack() as held:
+        for _ in range(200):
+            s = held.enter_context(socket.create_connection(("127.0.0.1", console.port), timeout=10))
+            s.sendall(b"GET /uplot.js HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert console.ask("GET", "/")[0] == 200
+        assert threads_of(console.server) < 180
+
+
 def threads_of(server):
     with open(f"/proc/{server.process.pid}/status") as status:
         return int(re.search(r"Threads:\s+(\d+)", status.read())[1])
@@ -205,7 +237,7 @@ def test_names_that_are_scripts_stay_text(console):
 
 
 def test_the_page_never_makes_markup_of_text(console):
-    for name in ("core", "app", "now", "running", "slow", "data", "members", "shards", "log", "tree", "words", "relaxed", "theme", "uplot"):
+    for name in ("core", "app", "now", "running", "slow", "data", "members", "shards", "log", "tree", "words", "relaxed", "theme", "timeline", "uplot"):
         status, _, body = console.ask("GET", f"/{name}.js")
         assert status == 200
         code = "\n".join(line for line in body.decode().splitlines() if not line.startswith("//"))
@@ -259,7 +291,7 @@ def test_a_slow_operation_is_shown_with_what_would_serve_it(console):
         advice = shape["advice"]
         assert (list(advice["key"].items()), advice["reason"]) == ([("city", 1), ("at", -1), ("total", 1)], "scan")
         status, answer = console.post("slow/plan", {"id": shape["id"]})
-        assert status == 200 and len(answer["explain"]["queryShapeHash"]) == 64
+        assert status == 200 and answer["explain"]["queryShapeHash"] == shape["queryShapeHash"] == shape["id"]
         assert [i["name"] for i in answer["indexes"]] == ["_id_"]
         # The index that is advised serves it.
         client.shop.orders.create_index(list(advice["key"].items()))
@@ -286,10 +318,29 @@ def test_an_operation_is_killed(console):
             return [o for o in operations if o.get("command", {}).get("comment") == "planted"]
 
         [operation] = until("it runs", planted)
+        assert operation["planSummary"] == "COLLSCAN"
+        assert operation["locks"] == {"Global": "r", "Database": "r", "Collection": "r"}
         assert console.post("kill", {"opid": operation["opid"]}) == (200, {})
         thread.join(30)
         assert failed and failed[0].code == 11601
         assert console.post("kill", {"opid": "x"})[0] == 400
+
+
+def test_writes_that_are_locked_are_seen(console):
+    with console.server.client() as client:
+        assert console.get("running")[1]["locksAgainstWrites"] == 0
+        client.admin.command("fsync", lock=True)
+        thread = threading.Thread(target=client.shop.things.insert_one, args=({"a": 1},))
+        thread.start()
+        try:
+            [waits] = until("it waits", lambda: console.get("now")[1]["waiting"])
+            assert waits["locks"]["Global"] == "w" and waits["lockStats"]["Global"]["acquireWaitCount"] == {"w": 1}
+            assert console.get("running")[1]["locksAgainstWrites"] == 1
+            assert console.get("now")[1]["status"]["pandodb"]["locksAgainstWrites"] == 1
+        finally:
+            client.admin.command("fsyncUnlock")
+        thread.join(30)
+        assert console.get("now")[1]["moves"] == []
 
 
 def test_data_and_its_indexes(console):
@@ -333,6 +384,19 @@ def test_the_log_and_its_warnings(console):
     assert any(line["msg"] == "Waiting for connections" for line in log["lines"])
     assert any("Access control is not enabled" in line["msg"] for line in log["startupWarnings"])
     assert log["certificate"] is None
+    assert log["start"] and log["start"][0]["t"] == log["lines"][0]["t"]
+    assert log["backup"] == {"known": True}
+
+
+def test_the_age_of_the_last_backup(console, tmp_path):
+    with console.server.client() as client:
+        client.shop.things.insert_one({"a": 1})
+    uri, archive = f"mongodb://127.0.0.1:{console.server.port}/", tmp_path / "archive"
+    subprocess.run([BINARY, "backup", uri, archive], check=True, capture_output=True)
+    last = console.get("log")[1]["backup"]
+    assert last["known"] and last["to"] == str(archive) and last["backup"] and last["at"]["$date"]
+    subprocess.run([BINARY, "backup", uri, tmp_path / "copy", "--in-place"], check=True, capture_output=True)
+    assert console.get("log")[1]["backup"]["to"] == str(tmp_path / "copy")
 
 
 def warned_of(server):
@@ -412,6 +476,7 @@ def test_a_set(tmp_path):
         assert console.log_in() == 200
         _, answer = console.get("members")
         assert [m["stateStr"] for m in answer["status"]["members"]] == ["PRIMARY"]
+        assert [m["pandodb"] for m in answer["status"]["members"]] == [console.get("session")[1]["version"]]
         assert answer["config"]["_id"] == "rs" and isinstance(answer["elections"], list)
         _, session = console.get("session")
         assert session["set"] == "rs" and "members" in session["views"]
@@ -432,6 +497,11 @@ def test_a_cluster(tmp_path):
         assert {s["_id"] for s in answer["shards"]} == {"s0", "s1"}
         assert {c["_id"]["shard"] for c in answer["chunks"]} == {"s0", "s1"}
         assert any(c["_id"] == "shop.things" for c in answer["collections"])
+        _, answer = console.get("shards/members")
+        assert {s["_id"]: [(m["stateStr"], m["pandodb"]) for m in s["members"]] for s in answer["shards"]} == {
+            name: [("PRIMARY", session["version"])] for name in ("s0", "s1")
+        }
+        assert console.get("now")[1]["moves"] == []
         _, schema = console.post("schema", {"db": "shop", "collection": "things"})
         assert {f["path"] for f in schema["fields"]} == {"_id", "a"}
         _, page = console.get("collections", db="shop")

@@ -234,7 +234,7 @@ def test_a_fail_point_keeps_a_member_from_taking_entries(three):
 
 def test_every_member_knows_the_releases_and_the_last_backup(three):
     until("the set is whole", three.is_whole, 60)
-    build = admin(three.primary(), "buildInfo")["pandodb"]
+    build = admin(three.primary(), "buildInfo")["pandodb"]["version"]
     for member in three.members:
         until("all releases", lambda m=member: {one.get("pandodb") for one in members_of(m).values()} == {build})
     assert admin(three.secondaries()[0], "pandoBackup", step="kept", backup="b1", to="/x")["ok"] == 1

@@ -128,9 +128,23 @@ function plain(v) {
 }
 export const shortened = (text, most = 160) => (text.length > most ? text.slice(0, most - 1) + "…" : text);
 
-/** A table that scrolls by itself: columns are [title, class], rows are lists of cells. */
-export function table(caption, columns, rows, empty) {
-  return h("div.wide", { tabindex: 0, role: "region", "aria-label": caption },
+/** How far an operation is: done and all of it, of an index build or of a move; null where it does not say. */
+export function progress(o) {
+  const p = o.progress;
+  if (!p) return null;
+  const done = number(p.done ?? p.copiedDocuments), total = number(p.total ?? p.approxDocumentsToCopy);
+  return Number.isFinite(done) ? { done, total: total > 0 ? Math.max(done, total) : null } : null;
+}
+export function meter(o) {
+  const p = progress(o);
+  return p && h("span", {}, o.msg && [o.msg.split(":")[0], " "], `${count(p.done)} / ${p.total === null ? "?" : count(p.total)} `,
+    p.total !== null && h("progress", { max: p.total, value: p.done, "aria-label": o.msg || t("progress") }));
+}
+
+/** A table that scrolls by itself: columns are [title, class], rows are lists of cells. `kind` stack: on a phone the cells of a
+    row stand below each other. */
+export function table(caption, columns, rows, empty, kind) {
+  return h("div.wide" + (kind ? "." + kind : ""), { tabindex: 0, role: "region", "aria-label": caption },
     h("table", {},
       h("caption", {}, caption),
       h("thead", {}, h("tr", {}, columns.map(([title, kind]) => h("th" + (kind ? "." + kind : ""), { scope: "col" }, title)))),

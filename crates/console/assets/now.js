@@ -1,5 +1,5 @@
 // Is it healthy: figures of the last hour, what waits, and what should be looked at.
-import { h, add, get, every, count, short, bytes, micros, millis, number, show } from "/core.js";
+import { h, add, get, every, count, short, bytes, micros, millis, number, show, meter } from "/core.js";
 import { t, language } from "/words.js";
 
 const HOUR = 3600;
@@ -17,6 +17,7 @@ const charts = [
   ["network", bytes, [["bytesIn", 1], ["bytesOut", 2]]],
   ["disk", bytes, [["diskFreeBytes", 2]]],
   ["reading", count, [["documentsExamined", 3], ["documentsReturned", 2], ["diskReads", 1]]],
+  ["moves", count, [["moves", 3]]],
   ["lag", (n) => millis(n * 1000), [["lagSeconds", 4], ["worstLagSeconds", 3]]],
 ];
 
@@ -60,6 +61,7 @@ export function notes(series, slow) {
   }
   if (last("writesStopped")) found.push(["bad", t("note.writesStopped")]);
   if (last("backgroundErrors")) found.push(["bad", t("note.backgroundErrors"), "#log"]);
+  if (last("locksAgainstWrites") > 0) found.push(["bad", t("note.locked"), "#running"]);
   if (last("delayedBytesPerSecond") || last("paceMillisPerMB")) found.push(["warn", t("note.writesSlowed")]);
   if (last("lagSeconds") > 10) found.push([last("lagSeconds") > 60 ? "bad" : "warn", t("note.lag", millis(last("lagSeconds") * 1000)), "#members"]);
   if (last("membersDown") > 0) found.push(["bad", t("note.down", count(last("membersDown"))), "#members"]);
@@ -105,17 +107,41 @@ function waits(answer) {
   return [h("h2", {}, t("waits")), h("ul", {}, rows.length + operations.length ? [...rows, ...operations] : h("li.soft", {}, t("nothingWaits")))];
 }
 
+/** Throttles that hold at this moment, and the locks against writes. */
+function throttles(answer, series) {
+  const p = answer.status.pandodb || {}, e = p.engine || {}, f = p.inFlight || {}, queue = number(answer.status.connections?.queuedForEstablishment);
+  const slowed = (series.writesSlowedForMoves || []).at(-1);
+  const all = [
+    [number(p.locksAgainstWrites) > 0, t("throttle.locked", count(p.locksAgainstWrites))],
+    [e.writesStopped, t("throttle.stopped")],
+    [number(e.delayedBytesPerSecond) > 0, t("throttle.delayed", bytes(e.delayedBytesPerSecond))],
+    [number(e.paceMillisPerMB) > 0, t("throttle.pace", count(e.paceMillisPerMB))],
+    [slowed > 0, t("throttle.moves", count(slowed))],
+    [number(f.waiting) > 0, t("throttle.memory", count(f.waiting), bytes(f.limitBytes))],
+    [queue > 0, t("throttle.establishment", count(queue))],
+  ].filter(([holds]) => holds);
+  return [h("h2", {}, t("throttles")), h("ul", {}, all.length ? all.map(([, what]) => h("li", {}, what)) : h("li.soft", {}, t("throttles.none")))];
+}
+
+/** What moves between shards: of a router all of it, of others nothing. */
+function moves(answer) {
+  const all = answer.moves || [];
+  return [h("h2", {}, t("moves")), h("ul", {}, all.length
+    ? all.map((o) => h("li", {}, h("b", {}, o.ns), ` ${o.command?.fromShard ?? "?"} → ${o.command?.toShard ?? "?"} · ${millis(number(o.secs_running) * 1000)} · `, meter(o) || o.msg || ""))
+    : h("li.soft", {}, t("moves.none")))];
+}
+
 export async function show_(view) {
   const said = h("ul.notes", { "aria-label": t("notes") });
   const cards = h("div.cards");
-  const waiting = h("section.card");
+  const waiting = h("section.card"), held = h("section.card"), moving = h("section.card");
   const grid = h("div.charts");
-  add(view.root, [h("h1", {}, t("view.now")), said, cards, waiting, grid]);
+  add(view.root, [h("h1", {}, t("view.now")), said, cards, h("div.three", {}, waiting, held, view.session.role === "router" && moving), grid]);
   let plots = null, all = { at: [], series: {} }, slow = null, turns = 0;
   view.failed = (e) => said.replaceChildren(h("li.bad", {}, e.message));
   const draw = () => {
     if (!plots) {
-      const known = charts.filter(([, , lines]) => lines.some(([n]) => all.series[n]?.some((v) => v !== null)));
+      const known = charts.filter(([name, , lines]) => lines.some(([n]) => all.series[n]?.some((v) => v !== null)) && (name !== "moves" || view.session.role === "router"));
       if (all.at.length < 2) return;
       plots = known.map(([name, write, lines]) => {
         const place = h("div");
@@ -150,6 +176,8 @@ export async function show_(view) {
     cards.replaceChildren(...figures(all.series, answer.status).map(([name, value, kind]) =>
       h("div.figure" + (kind ? "." + kind : ""), {}, h("span", {}, name), h("b", {}, value))));
     waiting.replaceChildren(...waits(answer));
+    held.replaceChildren(...throttles(answer, all.series));
+    moving.replaceChildren(...moves(answer));
     draw();
   });
 }

@@ -13,6 +13,19 @@ const words = {
   "indexSize": ["Size of indexes", "索引大小"], "documents": ["Documents", "文档数"], "average": ["Average document", "平均文档"], "databases": ["Databases", "数据库"], "collections": ["Collections", "集合"],
   "sharded": ["sharded", "已分片"], "field": ["Field", "字段"], "share": ["In", "占比"], "types": ["Types", "类型"], "examples": ["Examples", "示例"], "schema": ["Fields", "字段结构"], "notes": ["What to look at", "需要关注"],
 
+  "plan": ["Plan", "执行计划"], "locks": ["Locks", "锁"], "shard": ["Shard", "分片"], "progress": ["Progress", "进度"],
+  "throttles": ["Throttles that hold", "生效的限流"], "throttles.none": ["None.", "没有。"], "throttle.locked": ["All writes are locked, by fsync or for a backup: {0} locks.", "全部写入被锁(fsync 或备份):{0} 个锁。"],
+  "throttle.stopped": ["Writes are stopped: merging cannot keep up.", "写入已停止:合并跟不上。"], "throttle.delayed": ["Writes are held to {0} a second, since merging is behind.", "合并落后,写入限于每秒 {0}。"], "throttle.pace": ["Writes wait {0} ms for each MB, since merging is behind.", "合并落后,每 MB 写入等待 {0} 毫秒。"],
+  "throttle.moves": ["{0} writes a second wait for a move of their range.", "每秒 {0} 个写入在等待其范围的迁移。"], "throttle.memory": ["{0} long messages wait: those under way may take {1}.", "{0} 个大消息在等待:处理中的消息上限 {1}。"], "throttle.establishment": ["{0} new connections wait: more come than are let in a second.", "{0} 个新连接在等待:超过每秒允许数。"],
+  "moves": ["Moves under way", "进行中的迁移"], "moves.none": ["Nothing moves.", "没有迁移。"], "note.locked": ["All writes are locked, by fsync or for a backup.", "全部写入被锁(fsync 或备份)。"],
+  "chart.moves": ["Moves under way by this router", "本路由进行中的迁移"], "series.moves": ["moves", "迁移"],
+  "running.locked": ["Writes are locked", "写入被锁"], "running.lockedWhy": ["{0} locks against all writes are held: by fsync, or for a backup.", "有 {0} 个全局写锁:fsync 或备份。"],
+  "locks.waits": ["waits for the lock against all writes", "等待全局写锁"], "locks.documents": ["what its {0} statements have written", "其 {0} 条语句写入的文档"], "locks.read": ["to read: {0}", "读:{0}"], "locks.write": ["to write: {0}", "写:{0}"],
+  "time.states": ["States and elections", "状态与选举"], "time.copies": ["Copies of members", "成员间复制"], "time.trouble": ["Trouble", "异常"],
+  "shards.members": ["Members of the shards", "各分片成员"], "shards.silent": ["is not reached", "无法访问"],
+  "log.startLines": ["What it said while it started ({0} lines)", "启动时的日志({0} 行)"],
+  "backup.age": ["The last backup is this old:", "最近一次备份距今:"], "backup.none": ["no backup is known", "没有已知的备份"], "backup.how": ["pando backup makes one, and tells the server.", "用 pando backup 备份,服务器即会知晓。"], "backup.notAllowed": ["Your roles do not show when the last backup was.", "您的角色无权查看最近的备份。"],
+
   "view.now": ["Now", "现在"], "view.running": ["Running", "运行中"], "view.slow": ["Slow", "慢操作"], "view.data": ["Data", "数据"],
   "view.members": ["Members", "成员"], "view.shards": ["Shards", "分片"], "view.log": ["Log", "日志"],
 

@@ -20,6 +20,7 @@ mod rate;
 mod sampler;
 mod session;
 mod slow;
+mod start_log;
 
 use bson::{Doc, DocBuf};
 use errors::Fallible;
@@ -32,15 +33,20 @@ use sampler::History;
 use service::{Address, Control, Service};
 use session::Sessions;
 use slow::Shapes;
+use start_log::StartLog;
 use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-/// Connections at a time; past it, one that has not said yet what it wants makes room.
+/// Connections at a time; past it, the one that has been waited for the longest makes room: it has not said yet what it
+/// wants, or does not take its reply.
 const MOST_CONNECTIONS: usize = 64;
+/// Of all replies that clients have not taken yet, but for short ones.
+const MOST_REPLY_BYTES: usize = 64 << 20;
+const SHORT_REPLY_BYTES: usize = 128 << 10;
 /// Commands are evaluated recursively; what is not touched takes no memory.
 const STACK_BYTES: usize = 16 << 20;
 const STOP: Duration = Duration::from_secs(5);
@@ -87,6 +93,9 @@ pub(crate) struct Shared {
     login: Mutex<()>,
     history: History,
     shapes: Shapes,
+    start: StartLog,
+    /// Bytes of long replies that are under way.
+    replies: AtomicUsize,
     stopping: AtomicBool,
     connections: Mutex<Connections>,
     ended: Condvar,
@@ -96,8 +105,8 @@ pub(crate) struct Shared {
 struct Connections {
     open: usize,
     next: u64,
-    /// Those that have not said yet what they want, oldest first.
-    undecided: VecDeque<(u64, TcpStream)>,
+    /// Those whose client is waited for, oldest first: they have not said yet what they want, or their reply is under way.
+    awaited: VecDeque<(u64, TcpStream)>,
 }
 
 /// Opens the socket of the page.
@@ -143,6 +152,8 @@ pub fn start<S: Service>(
         login: Mutex::new(()),
         history: History::default(),
         shapes: Shapes::default(),
+        start: StartLog::default(),
+        replies: AtomicUsize::new(0),
         stopping: AtomicBool::new(false),
         connections: Mutex::default(),
         ended: Condvar::new(),
@@ -170,7 +181,7 @@ impl Console {
         let until = Instant::now() + STOP;
         let mut connections = shared.connections.lock();
         shared.ended.notify_all();
-        for (_, socket) in connections.undecided.drain(..) {
+        for (_, socket) in connections.awaited.drain(..) {
             let _ = socket.shutdown(Shutdown::Both);
         }
         while connections.open > 0 {
@@ -227,10 +238,14 @@ impl Shared {
             if let Some((id, entered)) = self.admit(&client) {
                 let shared = self.clone();
                 // Without a thread the client finds the connection closed.
-                let _ = spawn("console-client", move || {
+                let spawned = spawn("console-client", move || {
                     shared.serve(id, client);
+                    shared.leave(id);
                     drop(entered);
                 });
+                if spawned.is_err() {
+                    self.leave(id);
+                }
             }
         }
     }
@@ -241,7 +256,7 @@ impl Shared {
         let entered = self.enter()?;
         let mut connections = self.connections.lock();
         if connections.open > MOST_CONNECTIONS
-            && let Some((_, oldest)) = connections.undecided.pop_front()
+            && let Some((_, oldest)) = connections.awaited.pop_front()
         {
             let _ = oldest.shutdown(Shutdown::Both);
         }
@@ -250,31 +265,37 @@ impl Shared {
         }
         let id = connections.next;
         connections.next += 1;
-        connections.undecided.push_back((id, copy));
+        connections.awaited.push_back((id, copy));
         drop(connections);
         Some((id, entered))
     }
 
-    fn decided(&self, id: u64) {
-        let mut connections = self.connections.lock();
-        connections.undecided.retain(|(other, _)| *other != id);
+    /// The client is waited for no longer: it has said what it wants, or is gone. Gives its socket.
+    fn leave(&self, id: u64) -> Option<TcpStream> {
+        let awaited = &mut self.connections.lock().awaited;
+        let at = awaited.iter().position(|(other, _)| *other == id)?;
+        awaited.remove(at).map(|(_, socket)| socket)
+    }
+
+    /// The client is waited for again, to take its reply.
+    fn await_again(&self, id: u64, socket: TcpStream) {
+        self.connections.lock().awaited.push_back((id, socket));
     }
 
     fn serve(self: &Arc<Self>, id: u64, client: TcpStream) {
         let Ok(peer) = client.peer_addr() else {
-            return self.decided(id);
+            return;
         };
         let _ = client.set_nodelay(true);
         let timed = Timed::new(client, PATIENCE);
         match &self.tls {
             None => self.converse(id, timed, peer, |t| t),
-            Some(tls) => match rustls::ServerConnection::new(tls()) {
-                Ok(session) => {
+            Some(tls) => {
+                if let Ok(session) = rustls::ServerConnection::new(tls()) {
                     let stream = rustls::StreamOwned::new(session, timed);
                     self.converse(id, stream, peer, |s| &mut s.sock);
                 }
-                Err(_) => self.decided(id),
-            },
+            }
         }
     }
 
@@ -287,18 +308,34 @@ impl Shared {
         timed: impl Fn(&mut T) -> &mut Timed,
     ) {
         let read = http::read(&mut stream);
-        self.decided(id);
+        // One that is gone from there was closed to make room.
+        let Some(socket) = self.leave(id) else {
+            return;
+        };
         let refused = matches!(read, Err(Unread::Refused(..)));
-        let (reply, head_only) = match read {
+        let (mut reply, head_only) = match read {
             Err(Unread::Gone) => return,
             Err(Unread::Refused(status, why)) => (Reply::error(status, why), false),
             Ok(request) => (self.answer(&request, peer), request.method == Method::Head),
         };
+        let under_way = self.reserve(reply.body.len());
+        if under_way.is_none() {
+            reply = Reply::error(503, "long replies wait for clients that do not take them");
+        }
+        self.await_again(id, socket);
         timed(&mut stream).extend(REPLY_PATIENCE);
         let _ = http::write(&mut stream, &reply, head_only, self.guard.secure);
         if refused {
             timed(&mut stream).drain();
         }
+    }
+
+    /// Room for a reply until the guard is dropped; nothing where clients that do not read have all of it.
+    fn reserve(self: &Arc<Self>, bytes: usize) -> Option<UnderWay> {
+        let bytes = if bytes > SHORT_REPLY_BYTES { bytes } else { 0 };
+        let under_way = UnderWay(self.clone(), bytes);
+        let before = self.replies.fetch_add(bytes, SeqCst);
+        (bytes == 0 || before + bytes <= MOST_REPLY_BYTES).then_some(under_way)
     }
 
     fn answer(self: &Arc<Self>, request: &Request, peer: SocketAddr) -> Reply {
@@ -340,5 +377,14 @@ impl Drop for Entered {
     fn drop(&mut self) {
         self.0.connections.lock().open -= 1;
         self.0.ended.notify_all();
+    }
+}
+
+/// See [`Shared::reserve`].
+struct UnderWay(Arc<Shared>, usize);
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.replies.fetch_sub(self.1, SeqCst);
     }
 }

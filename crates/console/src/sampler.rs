@@ -3,7 +3,7 @@
 //! Invariant: at most [`KEPT`] samples of [`FIELDS`] numbers are kept, and of slow operations what [`crate::slow`] keeps.
 
 use crate::Shared;
-use bson::{Doc, Val, Writer};
+use bson::{Doc, DocBuf, Val, Writer};
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use std::collections::VecDeque;
@@ -85,11 +85,10 @@ const FIGURES: &[(&str, Kind, &str)] = &[
         "pandodb.engine.delayedBytesPerSecond",
     ),
     ("writesStopped", Gauge, "pandodb.engine.writesStopped"),
-    (
-        "writesSlowedForMoves",
-        Gauge,
-        "pandodb.writesSlowedForMoves",
-    ),
+    ("writesSlowedForMoves", Rate, "pandodb.writesSlowedForMoves"),
+    ("locksAgainstWrites", Gauge, "pandodb.locksAgainstWrites"),
+    ("moves", Gauge, "pandodb.moves.underWay"),
+    ("movedBytes", Rate, "pandodb.moves.copiedBytes"),
     ("backgroundErrors", Gauge, "pandodb.engine.backgroundErrors"),
     (
         "documentsExamined",
@@ -141,7 +140,7 @@ pub struct History(Mutex<Kept>);
 
 /// Takes samples until the console stops.
 pub fn run(shared: &Arc<Shared>) {
-    loop {
+    for turn in 0_u64.. {
         {
             let Some(_entered) = shared.enter() else {
                 return;
@@ -149,6 +148,9 @@ pub fn run(shared: &Arc<Shared>) {
             sample(shared);
             shared.shapes.read_log();
             shared.sessions.tidy();
+            if turn == 1 {
+                shared.start.keep();
+            }
         }
         if !shared.pause(EVERY) {
             return;
@@ -175,7 +177,15 @@ fn sample(shared: &Shared) {
     let mut w = Writer::new();
     w.i32("replSetGetStatus", 1).str("$db", "admin");
     let set = (shared.process.ask)(w.finish().as_doc()).ok();
-    let [lag, worst, down] = set.map_or([None; 3], |set| lag_seconds(set.as_doc()));
+    let lags = set.map(|set| {
+        let lags = lag_seconds(set.as_doc(), Doc::EMPTY);
+        // Few are behind, so few ask who is meant to be.
+        match lags.iter().take(2).flatten().any(|lag| *lag > 1.0) {
+            true => lag_seconds(set.as_doc(), configuration(shared).as_doc()),
+            false => lags,
+        }
+    });
+    let [lag, worst, down] = lags.unwrap_or([None; 3]);
     let disk = (shared.process.disk)();
     let [total, free] = match disk {
         Some((total, free)) => [total as f64, free as f64],
@@ -186,13 +196,23 @@ fn sample(shared: &Shared) {
     shared.history.add(now_millis(), status.as_doc(), added);
 }
 
+/// The configuration of the set, or an empty document.
+fn configuration(shared: &Shared) -> DocBuf {
+    let mut w = Writer::new();
+    w.i32("replSetGetConfig", 1).str("$db", "admin");
+    let reply = (shared.process.ask)(w.finish().as_doc()).ok();
+    let config = reply.as_ref().and_then(|r| r.get("config")?.as_doc());
+    config.unwrap_or(Doc::EMPTY).to_buf()
+}
+
 pub fn now_millis() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |d| i64::try_from(d.as_millis()).unwrap_or(i64::MAX))
 }
 
-/// How far this member is behind its primary, how far the last of those that are reached is, and how many are not.
-fn lag_seconds(set: Doc<'_>) -> [Option<f64>; 3] {
+/// How far this member is behind its primary, how far the last of those that are reached is, and how many are not. By how much
+/// a member is to be behind (`config`) does not count.
+fn lag_seconds(set: Doc<'_>, config: Doc<'_>) -> [Option<f64>; 3] {
     let members = set.get("members").and_then(Val::as_array);
     let members = members.unwrap_or(Doc::EMPTY);
     let all = || members.values().filter_map(Val::as_doc);
@@ -200,9 +220,16 @@ fn lag_seconds(set: Doc<'_>) -> [Option<f64>; 3] {
     let date = |m: Doc<'_>| m.get("optimeDate").and_then(Val::as_date);
     let down = all().filter(|m| number(*m, "health") == Some(0.0)).count();
     let primary = all().find(|m| number(*m, "state") == Some(1.0));
+    let configured = config.get("members").and_then(Val::as_array);
+    let configured = configured.unwrap_or(Doc::EMPTY);
+    let delay = |m: Doc<'_>| {
+        let is_it = |c: &Doc<'_>| number(*c, "_id") == number(m, "_id");
+        let found = configured.values().filter_map(Val::as_doc).find(is_it);
+        found.and_then(|c| number(c, "secondaryDelaySecs"))
+    };
     let behind = |m: Doc<'_>| {
-        let behind = date(primary?)?.saturating_sub(date(m)?);
-        Some((behind as f64 / 1000.0).max(0.0))
+        let behind = date(primary?)?.saturating_sub(date(m)?) as f64 / 1000.0;
+        Some((behind - delay(m).unwrap_or(0.0)).max(0.0))
     };
     let own = all().find(|m| m.get("self").is_some_and(Val::truthy));
     // A secondary: others have no such time, or do not follow.
@@ -394,13 +421,18 @@ mod tests {
     fn lag_is_counted_from_the_primary() {
         let member = |state: i32, own: bool, at: i64| {
             let health = if state == 8 { 0.0 } else { 1.0 };
-            doc! {"state": state, "self": own, "health": health, "optimeDate": bson::Value::date(at)}
+            doc! {"_id": at as i32, "state": state, "self": own, "health": health, "optimeDate": bson::Value::date(at)}
         };
         let set = doc! {"members": array![
             member(1, false, 9000), member(2, true, 5500), member(2, false, 1000), member(8, false, 0)
         ]};
-        assert_eq!(lag_seconds(set.as_doc()), [Some(3.5), Some(8.0), Some(1.0)]);
+        let of = |set: &DocBuf| lag_seconds(set.as_doc(), Doc::EMPTY);
+        assert_eq!(of(&set), [Some(3.5), Some(8.0), Some(1.0)]);
+        // One that is to be behind.
+        let config = doc! {"members": array![doc! {"_id": 1000, "secondaryDelaySecs": 7}]};
+        let lags = lag_seconds(set.as_doc(), config.as_doc());
+        assert_eq!(lags, [Some(3.5), Some(3.5), Some(1.0)]);
         let set = doc! {"members": array![member(2, true, 5500)]};
-        assert_eq!(lag_seconds(set.as_doc()), [None, None, Some(0.0)]);
+        assert_eq!(of(&set), [None, None, Some(0.0)]);
     }
 }

@@ -1,7 +1,8 @@
 //! Slow operations by their shape: what the log says of them, added up.
 //!
-//! A shape is a command without what changes from one call to the next: values of the filter are `?`, sessions and times
-//! are left out.
+//! A shape is that of the `queryShapeHash` which the line has, the same as explain's. Of other commands, and of what goes on
+//! with a cursor, it is the command without what changes from one call to the next: values of the filter are `?`, sessions
+//! and times are left out.
 //!
 //! Invariant: at most [`MOST`] shapes are kept, each with one example of at most a log line's length. The one that took the
 //! least time in all makes room.
@@ -68,6 +69,10 @@ const KEPT: &[&str] = &[
 #[derive(Clone, Debug)]
 pub struct Shape {
     pub id: String,
+    /// By the command without values.
+    own: String,
+    /// MongoDB's `queryShapeHash`; empty where no line had one.
+    hash: String,
     pub ns: String,
     pub kind: String,
     pub shape: Value,
@@ -157,16 +162,25 @@ impl Kept {
             "command" | "" => fields.keys().next().map_or("command", String::as_str),
             written => written,
         };
-        let id = id(ns, kind, &shape);
-        let at = match self.shapes.iter().position(|s| s.id == id) {
+        let (own, hash) = (id(ns, kind, &shape), text(attr, "queryShapeHash"));
+        let same = |s: &Shape| match s.hash.is_empty() || hash.is_empty() {
+            true => s.own == own,
+            false => s.hash == hash,
+        };
+        let at = match self.shapes.iter().position(same) {
             Some(at) => at,
             None => {
                 self.make_room();
-                self.shapes.push(Shape::new(id, ns, kind, shape));
+                let id = if hash.is_empty() { own.as_str() } else { hash };
+                self.shapes
+                    .push(Shape::new(id.into(), own, ns, kind, shape));
                 self.shapes.len() - 1
             }
         };
         if let Some(shape) = self.shapes.get_mut(at) {
+            if shape.hash.is_empty() {
+                shape.hash = hash.into();
+            }
             shape.count(line, attr, fields);
         }
     }
@@ -185,9 +199,11 @@ impl Kept {
 }
 
 impl Shape {
-    fn new(id: String, ns: &str, kind: &str, shape: Value) -> Shape {
+    fn new(id: String, own: String, ns: &str, kind: &str, shape: Value) -> Shape {
         Shape {
             id,
+            own,
+            hash: String::new(),
             ns: ns.into(),
             kind: kind.into(),
             shape,
@@ -239,7 +255,7 @@ impl Shape {
         let useful = (self.returned + self.written).max(1.0);
         let advice = crate::advice::of(self);
         json!({
-            "id": self.id, "ns": self.ns, "kind": self.kind, "shape": self.shape, "example": self.example,
+            "id": self.id, "queryShapeHash": (!self.hash.is_empty()).then_some(&self.hash), "ns": self.ns, "kind": self.kind, "shape": self.shape, "example": self.example,
             "count": self.count, "millis": self.millis, "longestMillis": self.longest_millis,
             "documentsExamined": self.documents, "keysExamined": self.keys, "returned": self.returned,
             "written": self.written, "examinedPerReturned": self.documents.max(self.keys) / useful,
@@ -364,6 +380,22 @@ mod tests {
         );
         assert_eq!(first["example"]["filter"]["a"], json!(2));
         assert_eq!(first["example"]["lsid"], Value::Null);
+    }
+
+    #[test]
+    fn the_hash_of_the_query_shape_decides_where_there_is_one() {
+        let mut kept = Kept::default();
+        let hashed = |value: i64, hash: &str| {
+            let mut l = line(value, 1);
+            l["attr"]["queryShapeHash"] = json!(hash);
+            l
+        };
+        // What goes on with a cursor has none.
+        for l in [hashed(1, "A"), hashed(2, "B"), hashed(3, "A"), line(4, 1)] {
+            kept.add(&l);
+        }
+        let told: Vec<_> = kept.shapes.iter().map(|s| (&*s.id, s.count)).collect();
+        assert_eq!(told, [("A", 3), ("B", 1)]);
     }
 
     #[test]

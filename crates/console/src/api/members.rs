@@ -70,3 +70,11 @@ pub fn shards(c: &mut dyn Connection) -> Answer {
     }
     Ok(answer)
 }
+
+/// The shards with their members, which are asked now: one that is down takes its time.
+pub fn of_shards(c: &mut dyn Connection) -> Answer {
+    let mut w = Writer::new();
+    w.i32("listShards", 1).bool("pandoMembers", true);
+    let reply = ask(c, "admin", &w.finish())?;
+    Ok(reply_to_json(&reply))
+}

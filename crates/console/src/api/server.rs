@@ -1,6 +1,7 @@
 //! Running operations, their end, and the log.
 
-use super::{Answer, Failure, aggregate, ask, doc_to_json, first_batch, simple};
+use super::{Answer, Failure, aggregate, ask, doc_to_json, find, first_batch, simple};
+use crate::Shared;
 use crate::http::Request;
 use crate::in_process::Connection;
 use bson::{Val, Writer};
@@ -26,7 +27,27 @@ pub fn running(c: &mut dyn Connection) -> Answer {
         listed => (listed?, true),
     };
     let operations = first_batch(&reply).into_iter().map(doc_to_json);
-    Ok(json!({"allUsers": all, "operations": operations.collect::<Vec<_>>()}))
+    let operations: Vec<Value> = operations.collect();
+    Ok(json!({"allUsers": all, "operations": operations, "locksAgainstWrites": locks(c)}))
+}
+
+/// How many locks against all writes there are, where the user may know.
+fn locks(c: &mut dyn Connection) -> Value {
+    let mut w = Writer::new();
+    w.i32("serverStatus", 1);
+    for section in [
+        "metrics",
+        "catalogStats",
+        "wiredTiger",
+        "repl",
+        "opLatencies",
+    ] {
+        w.i32(section, 0);
+    }
+    let status = ask(c, "admin", &w.finish()).ok();
+    let pandodb = status.as_ref().and_then(|s| s.get("pandodb")?.as_doc());
+    let locks = pandodb.and_then(|p| p.get("locksAgainstWrites")?.to_i64_exact());
+    locks.map_or(Value::Null, Value::from)
 }
 
 pub fn kill(c: &mut dyn Connection, r: &Request) -> Answer {
@@ -42,8 +63,8 @@ pub fn kill(c: &mut dyn Connection, r: &Request) -> Answer {
     Ok(json!({}))
 }
 
-/// The newest lines, warnings of the start, and the certificate.
-pub fn log(c: &mut dyn Connection) -> Answer {
+/// The newest lines, those of the start and its warnings, the certificate, and the last backup.
+pub fn log(shared: &Shared, c: &mut dyn Connection) -> Answer {
     let mut answer = json!({});
     for (name, log) in [("lines", "global"), ("startupWarnings", "startupWarnings")] {
         let mut w = Writer::new();
@@ -53,6 +74,8 @@ pub fn log(c: &mut dyn Connection) -> Answer {
         let lines = lines.into_iter().flat_map(|l| l.values());
         answer[name] = lines.filter_map(Val::as_str).map(entry).collect();
     }
+    answer["start"] = shared.start.lines().iter().map(|l| entry(l)).collect();
+    answer["backup"] = backup(c);
     if let Ok(status) = ask(c, "admin", &simple("serverStatus")) {
         let security = status.get("security").and_then(Val::as_doc);
         let security = security.map_or(Value::Null, doc_to_json);
@@ -61,6 +84,21 @@ pub fn log(c: &mut dyn Connection) -> Answer {
         answer["uptimeMillis"] = json!(started);
     }
     Ok(answer)
+}
+
+/// The last backup that the server knows of; `known` is false where the user may not read what is known.
+fn backup(c: &mut dyn Connection) -> Value {
+    let last = find("settings", json!({"_id": "lastBackup"}), json!({}), 1);
+    let Ok(reply) = ask(c, "config", &last) else {
+        return json!({"known": false});
+    };
+    let mut answer = json!({"known": true});
+    if let Some(last) = first_batch(&reply).first() {
+        for name in ["at", "backup", "to"] {
+            answer[name] = last.get(name).map_or(Value::Null, super::to_json);
+        }
+    }
+    answer
 }
 
 /// A line of the log as what it says; one that was cut off as text.

@@ -8,8 +8,11 @@ use crate::Shared;
 use crate::http::Request;
 use crate::in_process::Connection;
 use crate::session::Session;
-use bson::{Val, Writer};
+use bson::{Doc, Val, Writer};
 use serde_json::{Value, json};
+
+/// How `$currentOp` calls what moves between shards.
+const MOVE: &str = "MoveCoordinator";
 
 /// What `GET log` and the slow operations need: they are out of the log.
 fn may_read_log(c: &mut dyn Connection) -> Result<(), Failure> {
@@ -43,7 +46,8 @@ pub fn session(shared: &Shared, session: &Session, c: &mut dyn Connection) -> An
     if is_router && ask(c, "config", &shards).is_ok() {
         views.push("shards");
     }
-    let version = build.as_doc().get("pandodb").and_then(Val::as_str);
+    let own = build.get("pandodb").and_then(Val::as_doc);
+    let version = own.and_then(|d| d.get("version")?.as_str());
     Ok(json!({
         "user": session.user, "login": shared.authorization, "role": if is_router { "router" } else { "node" },
         "set": set, "me": text("me"), "primary": text("primary"),
@@ -69,20 +73,27 @@ pub fn now(shared: &Shared, c: &mut dyn Connection, r: &Request) -> Answer {
     let after = r.parameter("after").and_then(|v| v.parse().ok());
     let mut answer = shared.history.json(after.unwrap_or(0));
     answer["status"] = reply_to_json(&status);
-    answer["waiting"] = waiting(c).unwrap_or(Value::Null);
+    let [waiting, moves] = match waiting_and_moves(c) {
+        Ok(found) => found,
+        Err(_) => [Value::Null, Value::Null],
+    };
+    answer["waiting"] = waiting;
+    answer["moves"] = moves;
     Ok(answer)
 }
 
-/// Operations that wait for others, where the user may see them.
-fn waiting(c: &mut dyn Connection) -> Result<Value, Failure> {
+/// Operations that wait for others, and what moves between shards, where the user may see them.
+fn waiting_and_moves(c: &mut dyn Connection) -> Result<[Value; 2], Failure> {
     let pipeline = json!([
         {"$currentOp": {"allUsers": true, "idleSessions": false, "truncateOps": true}},
-        {"$match": {"waitingForLock": true}},
-        {"$limit": 20},
+        {"$match": {"$or": [{"waitingForLock": true}, {"desc": MOVE}]}},
+        {"$limit": 40},
     ]);
-    let reply = ask(c, "admin", &aggregate(None, pipeline, 20))?;
-    let all = first_batch(&reply);
-    Ok(all.into_iter().map(doc_to_json).collect())
+    let reply = ask(c, "admin", &aggregate(None, pipeline, 40))?;
+    let all = first_batch(&reply).into_iter();
+    let is_move = |d: &Doc<'_>| d.get("desc").and_then(Val::as_str) == Some(MOVE);
+    let (moves, waiting): (Vec<_>, Vec<_>) = all.partition(is_move);
+    Ok([waiting, moves].map(|list| list.into_iter().map(doc_to_json).collect()))
 }
 
 pub fn slow(shared: &Shared, c: &mut dyn Connection) -> Answer {
