@@ -1,5 +1,5 @@
-//! Who may do what at a router: users and roles lie on the configuration set, and the router checks
-//! each command itself before it sends it on as a member of the cluster.
+//! Access control of a router: users and roles lie on the configuration set, and the router checks each
+//! command itself before it sends it on as a member of the cluster.
 //!
 //! Invariants: what a user may do at a router is never older than
 //! `userCacheInvalidationIntervalSecs`, while the configuration set is reached; after a change through
@@ -152,8 +152,8 @@ pub(crate) fn on_users(router: &Router, command: &Command<'_>) -> Outcome<DocBuf
     reply
 }
 
-/// Forgets users and roles when the configuration set says that some have changed, for as long as
-/// the router lives. Asks so often as `userCacheInvalidationIntervalSecs` says.
+/// Forgets users and roles when the configuration set says that some have changed, for as long as the
+/// router lives. Asks every `userCacheInvalidationIntervalSecs`.
 pub(crate) fn watch_users(router: &Arc<Router>) -> std::io::Result<()> {
     let watched = Arc::downgrade(router);
     let work = move || {
@@ -189,7 +189,7 @@ fn look_at_users(router: &Weak<Router>, known: &mut Option<ObjectId>) -> Option<
     Some(Duration::from_secs(seconds))
 }
 
-/// Whether a user may do this; everybody, where nobody is asked who he is.
+/// Whether a user may do this; always true without access control.
 pub(crate) fn may(user: Option<&LoggedIn>, action: auth::Action, target: Target<'_>) -> bool {
     user.is_none_or(|user| user.privileges.allows(action, target))
 }
@@ -225,7 +225,7 @@ pub(crate) fn seen_collections(command: &Command<'_>, ns: &str, all: &[DocBuf]) 
     finish(w, &[])
 }
 
-/// Fails unless whoever made a cursor is who asks for it.
+/// Fails if the cursor's owner is another user.
 pub(crate) fn check_owner(command: &Command<'_>, owner: Option<&str>, id: i64) -> Outcome<()> {
     let Some(user) = &command.user else {
         return Ok(());

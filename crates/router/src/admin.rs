@@ -139,7 +139,7 @@ fn split(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     Ok(done())
 }
 
-/// Cuts a chunk at these bounds. Shards need not know: who has what stays as it is.
+/// Cuts a chunk at these bounds. Ownership does not change, so shards need not know.
 pub(crate) fn split_at(
     router: &Router,
     held: &chunks::Lock<'_>,

@@ -368,7 +368,7 @@ fn adopt_scratch(
     cursors::renumber(reply, router.cursors.add(ns, source))
 }
 
-/// The rest of a pipeline that begins with what is told of the cluster.
+/// The rest of a pipeline whose first stage reports on the cluster.
 fn of_the_cluster(
     router: &Router,
     command: &Command<'_>,
@@ -378,7 +378,7 @@ fn of_the_cluster(
     behind(router, command, (documents, &[]), stages)
 }
 
-/// The stages behind the first, over what was found for that.
+/// Runs the stages behind the first over the documents that it gave.
 fn behind(
     router: &Router,
     command: &Command<'_>,
@@ -550,7 +550,7 @@ fn split(
     let states = parts.states;
     let ended = in_parts(router, command, placement, ns, shards, parts, holds);
     match ended {
-        // States may be longer than what is made of them, which may be little.
+        // Partial states may be longer than the final result.
         Err(Failure::Client(e))
             if states && e.code == Code::BSONObjectTooLarge && !command.in_transaction() =>
         {
@@ -628,7 +628,7 @@ fn in_parts(
     ended(router, command, merge, &rest, &replies)
 }
 
-/// What is left of a pipeline when its first stages have run.
+/// The rest of a pipeline, behind its first stages.
 struct Rest<'p> {
     /// Of the whole pipeline.
     ns: &'p str,

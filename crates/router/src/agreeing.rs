@@ -1,7 +1,7 @@
 //! One request of a collection, or of a database, finds out how router and shards come to agree; the
 //! others that were refused wait for what it finds.
 //!
-//! Invariant: nobody waits for ever, and who has waited tries again before it asks anything.
+//! Invariant: no wait is without limit, and a waiter tries again before it asks anything.
 
 use parking_lot::{ArcMutexGuard, Mutex, RawMutex};
 use std::collections::HashMap;
@@ -12,15 +12,15 @@ use std::time::Duration;
 #[derive(Default)]
 pub(crate) struct Agreeing(Mutex<HashMap<String, Arc<Matter>>>);
 
-/// What is known of one name.
+/// The refresh state of one namespace.
 #[derive(Default)]
 pub(crate) struct Matter {
-    /// How often somebody has found something out.
+    /// How many refreshes have ended.
     found: AtomicU64,
     one: Arc<Mutex<()>>,
 }
 
-/// Held by who finds out.
+/// Held by the thread that refreshes.
 pub(crate) struct Lead<'m> {
     matter: &'m Matter,
     _one: ArcMutexGuard<RawMutex, ()>,
@@ -32,7 +32,7 @@ impl Agreeing {
         if let Some(matter) = all.get(name) {
             return matter.clone();
         }
-        // Those that nobody asks about are forgotten.
+        // Entries without users are dropped.
         all.retain(|_, matter| Arc::strong_count(matter) > 1);
         all.entry(name.into()).or_default().clone()
     }
@@ -44,8 +44,8 @@ impl Matter {
         self.found.load(Ordering::SeqCst)
     }
 
-    /// After an attempt that was refused, which began when `found` was known: `None` where somebody
-    /// has found something out since.
+    /// After an attempt that was refused, which began when `found` was known: `None` if another refresh
+    /// has ended since.
     pub fn lead(&self, found: u64, patience: Duration) -> Option<Lead<'_>> {
         let one = Mutex::try_lock_arc_for(&self.one, patience)?;
         match self.found() == found {

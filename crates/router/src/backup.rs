@@ -3,9 +3,10 @@
 //! ```text
 //! hold all against writes ─► copy, beside the data ─► let go of all ─► put in place or fetched, and read whole
 //! ```
-//! While all are held nothing changes anywhere: what is copied then is one state of the cluster.
+//! While all are held nothing changes anywhere: the copies of that time are one state of the cluster.
 //! Moves of ranges and commits over shards are in it as far as they were, and go on when the cluster is
-//! started from it, as after a loss of power. The steps behind `stage` are for one set, which `set` names.
+//! started from it, as after a loss of power. The steps behind `stage` are for one set, which `set`
+//! names.
 //!
 //! Invariants:
 //! - Whatever fails, all are let go; where this router dies, the holds end by themselves.

@@ -43,7 +43,7 @@ fn setting(cluster: &Cluster, id: &str) -> Outcome<Option<DocBuf>> {
     Ok(found.into_iter().next())
 }
 
-/// What is set of it; an error where that makes no sense.
+/// The balancer's settings; an error if they are invalid.
 fn settings(cluster: &Cluster) -> Outcome<BalancerSettings> {
     let found = setting(cluster, "balancer")?.unwrap_or_default();
     Ok(BalancerSettings::parse(found.as_doc())?)

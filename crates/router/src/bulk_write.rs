@@ -230,7 +230,7 @@ impl Run<'_> {
                     self.add(at, end, &reply);
                     self.report.replies.push(reply);
                 }
-                // What is wrong with one collection is told with its operations.
+                // An error of one collection fails its operations only.
                 Err(Failure::Client(e)) if !self.ends_all(&e) => {
                     let many = if self.ordered { 1 } else { end - at };
                     for at in at..at + many {

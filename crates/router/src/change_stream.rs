@@ -11,9 +11,8 @@
 //! A request that waits for news holds a thread, while not many do; the others are run again after a
 //! pause.
 //!
-//! Invariants: events come in the order of (token, shard), whoever reads them and however often. A
-//! stream that resumes asks each shard from the token's timestamp on, and passes over what is not
-//! behind the token.
+//! Invariants: events come in the order of (token, shard), for every reader and every time. A stream
+//! that resumes asks each shard from the token's timestamp on, and skips events up to the token.
 
 use crate::cursors::{self, Source};
 use crate::replica_set::Asked;
@@ -231,8 +230,8 @@ fn at_time(time: u64) -> DocBuf {
     w.finish()
 }
 
-/// For each shard the time behind all that it had written so long ago: what it has written since is
-/// at that time or later.
+/// For each shard the first time that is later than all its writes of that long ago: later writes have
+/// that time or a later one.
 fn times_before(router: &Router, ago: Duration) -> Outcome<HashMap<String, u64>> {
     let asked = Instant::now();
     let mut times = HashMap::new();

@@ -1,8 +1,8 @@
 //! Changes of a collection's chunks in the metadata: one at a time for each collection, each done
 //! whole or not at all.
 //!
-//! Invariant: who changes chunks holds the collection's lock, and the change fails where the lock is
-//! no longer his.
+//! Invariant: a change of chunks needs the collection's lock; the change fails if the lock was taken
+//! over.
 
 use crate::metadata::{Cluster, run};
 use crate::write_concern::majority;
@@ -19,16 +19,16 @@ use std::time::{Duration, Instant};
 /// How long a lock is waited for.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(30);
-/// Whoever holds it is asked to hurry then.
+/// A waiter then asks the holder to hurry.
 const ASKS_AFTER: Duration = Duration::from_millis(500);
 
-/// A lock in `config.locks`, of a collection or of a database. It is renewed while it is held, by him or
-/// by one of its [`part`](Lock::part)s.
+/// A lock in `config.locks`, of a collection or of a database. The holder, or one of its
+/// [`part`](Lock::part)s, renews it.
 pub(crate) struct Lock<'c> {
     pub cluster: &'c Cluster,
     pub by: String,
-    /// Grows with each holder, with each part, and with each move that is taken back: shards refuse what
-    /// was sent in an earlier one.
+    /// Grows with each holder, each part, and each move that is rolled back: shards refuse commands of
+    /// an earlier turn.
     turn: AtomicI64,
     /// What it has under way is one of several, and has this `_id`.
     part: Option<String>,
@@ -42,18 +42,18 @@ struct Whole<'c> {
     by: String,
     /// The last turn of any part.
     last: AtomicI64,
-    /// Held by whoever changes the lock's document.
+    /// Held while the lock's document is changed.
     changing: Arc<Mutex<()>>,
     /// Held by the part that changes the owner of its range.
     deciding: Mutex<Decided>,
     wanted: Arc<AtomicBool>,
-    /// Somebody waits for a part of it.
+    /// Another command waits for a part of the lock.
     awaited: AtomicBool,
     /// Ends the renewal when it is dropped.
     _renewed: mpsc::Sender<()>,
 }
 
-/// What is known of the changes that parts of a lock have made.
+/// What is known of the changes by parts of a lock.
 #[derive(Default)]
 struct Decided {
     /// What became of one is not known.
@@ -101,7 +101,8 @@ impl<'c> Lock<'c> {
                     "update": lock::renewed(millis()),
                     "writeConcern": majority(),
                 };
-                // Whoever could not renew it fails at his next change, if it was taken over.
+                // A failed renewal is not fatal here: the holder's next change fails if the lock was
+                // taken over.
                 if let Ok(reply) = run(&config, "config", renew.as_doc()) {
                     let before = reply.get("value").and_then(Val::as_doc);
                     let asked = before.is_some_and(|d| d.contains("wanted"));
@@ -121,8 +122,8 @@ impl<'c> Lock<'c> {
         &self.whole.ns
     }
 
-    /// A part of it for one of several moves at once, no two of which have a shard in common, with a turn
-    /// of its own. Who has parts does nothing himself until they have ended.
+    /// A part of it for one of several moves at once, no two of which have a shard in common, with a
+    /// turn of its own. The holder itself changes nothing until its parts have ended.
     pub fn part(&self) -> Outcome<Lock<'c>> {
         let mut part = Lock {
             cluster: self.cluster,
@@ -167,7 +168,7 @@ impl<'c> Lock<'c> {
         self.whole.wanted.load(Ordering::Relaxed)
     }
 
-    /// Says whether somebody waits for the end of a part of it.
+    /// Sets whether a command waits for the end of a part of the lock.
     pub fn set_awaited(&self, awaited: bool) {
         self.whole.awaited.store(awaited, Ordering::Relaxed);
     }
@@ -190,7 +191,8 @@ impl<'c> Lock<'c> {
         self.whole.own()
     }
 
-    /// Goes on as the next holder: what is still on its way of what was taken back is an earlier one's.
+    /// Continues as the next holder: messages of a rolled-back move that are still on their way carry an
+    /// earlier turn.
     pub fn take_turn(&self) -> Outcome<()> {
         let mut change = Change::begin(self);
         change.update("locks", self.own(), lock::next_turn(millis()));
@@ -223,7 +225,7 @@ pub(crate) fn lock<'c>(cluster: &'c Cluster, ns: &str) -> Outcome<Lock<'c>> {
     lock_within(cluster, ns, None)
 }
 
-/// The same for who has not more time than that.
+/// The same with a time limit.
 pub(crate) fn lock_within<'c>(
     cluster: &'c Cluster,
     ns: &str,
@@ -258,7 +260,7 @@ pub(crate) fn lock_within<'c>(
             asked = true;
             let updates = bson::array![doc! {"q": doc! {"_id": ns}, "u": lock::wanted(millis())}];
             let ask = doc! {"update": "locks", "updates": updates, "writeConcern": majority()};
-            // Who is not heard waits for as long as it takes.
+            // If the request to hurry is lost, the wait just takes longer.
             let _ = cluster.on_config("config", ask.as_doc());
         }
         if began.elapsed() > patience {
@@ -268,7 +270,7 @@ pub(crate) fn lock_within<'c>(
     }
 }
 
-/// What who has waited for so long for the lock of a collection or of a database is told.
+/// The error of a timeout on a collection's or a database's lock.
 pub(crate) fn too_late(ns: &str, most: Option<Duration>) -> Error {
     match most {
         Some(most) if most < PATIENCE => {
@@ -284,8 +286,7 @@ pub(crate) fn too_late(ns: &str, most: Option<Duration>) -> Error {
 /// Writes to the metadata that are done all or not at all.
 pub(crate) struct Change<'c> {
     cluster: &'c Cluster,
-    /// The last one of the lock's holder: of several moves at once, what is changed later has no
-    /// earlier one.
+    /// The lock's last turn: of several moves at once, a later change has no earlier turn.
     turn: i64,
     writes: Vec<DocBuf>,
     /// The lock is not renewed meanwhile: that would be a conflict.
@@ -346,7 +347,7 @@ impl<'c> Change<'c> {
         let began = Instant::now();
         loop {
             match self.cluster.on_config("admin", command.as_doc()) {
-                // Somebody else reads or renews what is changed here.
+                // Another thread reads or renews the same document.
                 Err(Failure::Client(e))
                     if e.code == Code::WriteConflict && began.elapsed() < PATIENCE =>
                 {

@@ -50,9 +50,9 @@ struct Cursor {
     /// `None` while a request uses it.
     source: Option<Source>,
     used: Instant,
-    /// The name of who has made it; nobody's where nobody is asked who he is.
+    /// The user that opened it; `None` without access control.
     owner: Option<String>,
-    /// The command that has made it, where somebody has: he has to keep what it needs.
+    /// The command that opened it: its user must keep the rights that the command needs.
     command: DocBuf,
 }
 
@@ -139,7 +139,7 @@ impl Cursors {
         }
     }
 
-    /// Fails where a cursor is another user's, or its user has lost what he made it with.
+    /// Fails if the cursor is another user's, or if its user has lost the rights that its command needs.
     fn check_rights(&self, command: &Command<'_>, id: i64) -> Outcome<()> {
         self.check_owner(command, id)?;
         let Some(user) = &command.user else {
@@ -366,7 +366,7 @@ fn more(
     }
 }
 
-/// Ends what is left of a cursor at the shards. Failures are of no interest: they end it too, later.
+/// Ends the shards' part of a cursor. Failures are of no interest: they end it too, later.
 pub(crate) fn close(router: &Router, ns: &str, source: Source) {
     operation_time::putting_away(|| close_source(router, ns, source));
 }

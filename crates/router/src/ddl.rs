@@ -75,7 +75,7 @@ pub(crate) fn make_database(
         "writeConcern": doc! {"w": "majority"},
     };
     let reply = cluster.on_config("config", insert.as_doc())?;
-    let _ = reply; // Where somebody else was first, his is read now.
+    let _ = reply; // If another router was first, its document is read now.
     cluster.forget_database(db);
     let made = cluster.database(db)?;
     made.ok_or_else(|| err!(NamespaceNotFound, "database {db} was removed").into())
@@ -189,7 +189,7 @@ pub(crate) fn on_all_shards(router: &Router, command: &Command<'_>) -> Outcome<D
     })
 }
 
-/// `convertToCapped`, `cloneCollectionAsCapped`: of what is on one shard.
+/// `convertToCapped`, `cloneCollectionAsCapped`: for collections on one shard.
 pub(crate) fn capped(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     let name = command.name;
     let sharded = err!(IllegalOperation, "You can't {name} a sharded collection");
@@ -391,7 +391,8 @@ fn on_all_home_last(
     Ok(replies)
 }
 
-/// Removes a collection that has chunks: first from the metadata, so that nobody is sent to it.
+/// Removes a collection that has chunks: first from the metadata, so that routers send nothing to it any
+/// more.
 fn drop_sharded(cluster: &Cluster, ns: &str, concern: Option<Doc<'_>>) -> Outcome<Vec<DocBuf>> {
     // Of a time series the buckets are what has chunks, and the whole goes.
     let shown = series::measurements_of(ns).unwrap_or_else(|| ns.into());

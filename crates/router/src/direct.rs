@@ -46,7 +46,7 @@ pub(crate) fn serves(name: &str) -> bool {
     )
 }
 
-/// What is done with the replies.
+/// How the replies become the client's.
 enum Then {
     /// One shard's reply is the client's; a cursor in it becomes one of the router's, over `ns`.
     Adopt {
@@ -81,7 +81,7 @@ pub(crate) struct UnderWay {
     rooms: Vec<Room>,
 }
 
-/// What is to be sent.
+/// The commands to send.
 struct Plan<'a> {
     commands: Vec<(Arc<str>, DocBuf)>,
     sequences: &'a [wire::Sequence<'a>],

@@ -1,5 +1,5 @@
-//! Which handler a command goes to, and what is asked of it before and after: access, audit, read
-//! preference, snapshots, transactions. It may wait, so it runs on a worker.
+//! Which handler a command goes to, and its checks before and after: access, audit, read preference,
+//! snapshots, transactions. It may wait, so it runs on a worker.
 
 use crate::cursors::cursor_id;
 use crate::read_preference::{self, ReadPreference};
@@ -23,7 +23,7 @@ const SNAPSHOT_TRIES: u32 = 3;
 
 pub(crate) type Handler = fn(&Router, &Command<'_>) -> Routed<DocBuf>;
 
-/// What is not answered by the router alone.
+/// Commands that the router does not answer alone.
 pub(crate) fn handler(name: &str) -> Option<Handler> {
     Some(match name {
         "find" => find::find,
@@ -258,7 +258,7 @@ impl Router {
         })
     }
 
-    /// Applies what is set for the cluster's writes, and for queries of this one's shape.
+    /// Applies the cluster's write block and the query settings of this query's shape.
     fn heed_rules<'a>(&self, command: &Command<'a>) -> Routed<Command<'a>> {
         let user = command.user.as_deref();
         let bypasses = self.local.passes_write_block(user, command.request)?;

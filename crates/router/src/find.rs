@@ -1,4 +1,4 @@
-//! `find`, `count` and `distinct`: to the shards that can have what is asked for.
+//! `find`, `count` and `distinct`: to the shards that can have a match.
 //!
 //! Invariant: a document is given once, whatever moves meanwhile: the shards' cursors of one find
 //! were opened under one table, and each reads the state of when it was opened.
@@ -23,7 +23,7 @@ use std::sync::Arc;
 /// Documents of a batch from a shard, where the client does not say how many.
 const SHARD_BATCH: i64 = 1000;
 
-/// The shards that a filter has to ask; never none, so that somebody says what is wrong with it.
+/// The shards that a filter targets; at least one, so that a shard reports an invalid filter.
 pub(crate) fn targets(
     command: &Command<'_>,
     placement: &Placement,
@@ -41,8 +41,8 @@ pub(crate) fn targets(
     })
 }
 
-/// Where there is no database nothing is found; the scratch server, which has none of it either, says
-/// what is wrong with the command.
+/// Without the database nothing is found; the scratch server, which does not have it either, reports an
+/// invalid command.
 fn nowhere(
     router: &Router,
     command: &Command<'_>,
@@ -262,7 +262,7 @@ impl Late {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let mut vars = Vars::new(now.map_or(0, |d| d.as_millis() as i64));
         for e in variables.unwrap_or(Doc::EMPTY) {
-            // What is wrong with it the shards say.
+            // The shards report what is invalid in it.
             let value = Expression::parse(e.val, &env)?;
             let value = value.evaluate(&EvalCtx::new(Doc::EMPTY, &vars))?;
             let value = value.into_value();

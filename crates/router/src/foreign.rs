@@ -1,9 +1,8 @@
 //! What pipelines join: the scratch server, which runs the part of a pipeline that needs all
 //! documents, reads other collections through the router, as a client would.
 //!
-//! Invariant: a foreign collection is read where the metadata says that it is, in the transaction of
-//! the pipeline or at its moment ([`within`]). One batch of it is held, and its cursor ends with
-//! whoever reads it.
+//! Invariant: a foreign collection is read where the metadata says that it is, in the transaction of the
+//! pipeline or at its moment ([`within`]). One batch of it is held, and its cursor ends with its reader.
 
 use crate::cursors;
 use crate::dispatch::Handler;

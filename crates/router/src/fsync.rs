@@ -1,5 +1,4 @@
-//! `fsync` and `fsyncUnlock`: on all shards and the configuration set, so that what is locked is the
-//! cluster.
+//! `fsync` and `fsyncUnlock`: on all shards and the configuration set, so the whole cluster is locked.
 //!
 //! Invariant: where one set is not locked, none stays locked by that command.
 

@@ -1,33 +1,33 @@
 //! The router: a server without state of its own, which sends what clients ask to the shards that
 //! have it ([decision](../../../docs/decisions/2026-11-25-sharding.md)).
 //!
-//! - [`Router`] answers what the event loops read: what is about the server itself a scratch
-//!   [`Commands`](commands::Commands) answers, everything else is sent on to shards;
-//! - `dispatch`: which handler a command goes to, and what is asked of it before and after;
+//! - [`Router`] answers the requests that the event loops read: a scratch
+//!   [`Commands`](commands::Commands) answers those about the process itself, everything else is sent on
+//!   to shards;
+//! - `dispatch`: which handler a command goes to, and its checks before and after;
 //! - `on_loop`, `direct`, `lines`: what the event loops send and receive themselves; workers do the
 //!   rest;
 //! - `scratch`: what the scratch server answers for other commands;
-//! - `upstream`, `replica_set`: connections, and who is primary;
+//! - `upstream`, `replica_set`: connections, and which member is primary;
 //! - `metadata`: what the configuration set says, as far as it was needed;
-//! - `routing`, `agreeing`: versions, and what is done when a router or a shard knows too little;
+//! - `routing`, `agreeing`: versions, and the refresh when a router or a shard knows too little;
 //! - `request`: a client's command, and what of it goes to a shard;
-//! - `pipeline_parts`: which stages run on shards; `merging`: what the rest of them reads;
-//!   `small_side`: joins for shards, `shard_joins`: how those read what they lack; `foreign`, `merge_into`, `views`: what pipelines
-//!   join, where they write, what is below views;
+//! - `pipeline_parts`: which stages run on shards; `merging`: what the rest of them reads; `small_side`:
+//!   joins for shards, `shard_joins`: how those read what they lack; `foreign`, `merge_into`, `views`:
+//!   what pipelines join, where they write, the pipelines of views;
 //! - `change_stream`: the streams of all shards as one; `stream_token`: where one resumes;
 //!   `waiting_streams`: those that wait for news;
 //! - `find`, `cursors`, `aggregate`, `write`, `ddl`, `listing`, `map_reduce`, `file_md5`: commands, and
 //!   families of them; `collection_uuid`: whether a collection is the one that a client means;
 //! - `transactions`: which shards have a part in them, and how they end;
-//! - `two_phase`, `resolver`: the end of those that have written on several shards, and of what is
-//!   left of them;
+//! - `two_phase`, `resolver`: commits over several shards, and transactions in doubt;
 //! - `snapshot`: one state of all shards;
 //! - `key_change`: updates that move a document;
 //! - `bulk_write`, `without_key`: bulk writes, and upserts that name no shard;
 //! - `operations`, `cluster_stages`: what runs in the cluster, and stages that tell of it; `fsync`:
 //!   the lock against writes on all of it;
 //! - `write_concern`: what shards say of a client's, as one;
-//! - `access`: who may do what; `read_preference`: which member of a set answers;
+//! - `access`: access control; `read_preference`: which member of a set answers;
 //! - `admin`, `transfer`, `balancer`: what changes the cluster; `cuts`: where chunks are cut.
 //!
 //! Invariant: a client never sees that the router, or a shard, knew too little. What a router
@@ -106,7 +106,7 @@ pub(crate) enum Failure {
     Client(Error),
     /// Nothing was sent.
     Unreachable(String),
-    /// It is not known what became of what was sent.
+    /// It is unknown whether the command ran.
     Lost(String),
     /// A shard did nothing, because one of the two knows too little.
     Stale(Box<Stale>),

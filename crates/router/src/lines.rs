@@ -30,13 +30,13 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The most idle connections kept to one server: as many as a burst of clients needs, and those that
-/// nobody has needed for [`IDLE`] go.
+/// The most idle connections kept to one server: as many as a burst of clients needs. Those idle for
+/// [`IDLE`] are closed.
 const KEEP: usize = 1024;
 const IDLE: Duration = Duration::from_secs(60);
-/// So often it is looked for them.
+/// How often idle connections are looked for.
 const TRIM: Duration = Duration::from_secs(10);
-/// So often it is looked whether a reply is late.
+/// How often late replies are looked for.
 const LOOK: Duration = Duration::from_millis(40);
 const BUFFER_BYTES: usize = 64 << 10;
 /// Connections of which one poll tells.
@@ -52,7 +52,7 @@ struct Ticket {
     holds: bool,
 }
 
-/// What is to be sent, and to whom.
+/// A message and its recipient.
 pub(crate) struct Outgoing {
     pub set: Arc<ReplicaSet>,
     pub member: Arc<Member>,
@@ -282,7 +282,7 @@ impl Lines {
         self.trim();
     }
 
-    /// Ends what is past its own time, and has it looked for those that have been waited for for long.
+    /// Ends requests past their own time, and has the sets of late replies checked.
     fn end_late(&mut self, tickets: &mut Vec<u64>) {
         let now = Instant::now();
         if now - self.looked < LOOK {
@@ -308,7 +308,7 @@ impl Lines {
         if self.short.is_empty() || std::mem::replace(&mut self.given, given) == given {
             return;
         }
-        // Who goes on waiting is not the first to wait, for whom all loops would be woken.
+        // A request that still waits must not count as the first waiter: that would wake all loops.
         self.control.in_flight.begin_wait();
         for at in std::mem::take(&mut self.short) {
             if let Some(kept) = self.all.get_mut(at) {
@@ -320,7 +320,7 @@ impl Lines {
         self.control.in_flight.end_wait();
     }
 
-    /// Closes connections that nobody has needed for long.
+    /// Closes connections that were idle for long.
     fn trim(&mut self) {
         let now = Instant::now();
         if now - self.trimmed < TRIM {
@@ -345,7 +345,7 @@ impl Lines {
             return;
         };
         if kept.errand.is_none() {
-            // Nobody has asked for what comes: mostly it is the end.
+            // No request is in flight on it: mostly it is the end of the connection.
             if event.is_readable() || ends {
                 self.drop_line(at);
             }
@@ -377,7 +377,7 @@ impl Lines {
         self.end(at, outcome, tickets);
     }
 
-    /// Gives the reply to who has asked.
+    /// Gives the reply to the request that waits for it.
     fn end(&mut self, at: usize, outcome: Outcome<DocBuf>, tickets: &mut Vec<u64>) {
         let Some(kept) = self.all.get_mut(at) else {
             return;
@@ -408,7 +408,8 @@ impl Lines {
             false if in_flight.try_take(bytes) => {}
             false => {
                 in_flight.begin_wait();
-                // What was given back before is not told to who waits from now on.
+                // Memory given back before this is not announced to a new waiter, so it tries again
+                // itself.
                 if !in_flight.try_take(bytes) {
                     kept.short = true;
                     self.short.push(at);

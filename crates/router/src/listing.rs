@@ -24,7 +24,7 @@ pub(crate) fn list_databases(router: &Router, command: &Command<'_>) -> Outcome<
     let cluster = &router.cluster;
     let mut w = Writer::new();
     w.i32("listDatabases", 1);
-    // A filter sees what is asked for.
+    // `filter` and `nameOnly` go to each shard as they are.
     for name in ["filter", "nameOnly"] {
         if let Some(v) = command.field(name) {
             w.val(name, v);
@@ -464,7 +464,7 @@ fn explained_together(router: &Router, explained: &[(Arc<str>, DocBuf)]) -> Outc
     Ok(finish(w, &[]))
 }
 
-/// What each shard would do for a pipeline, and what is left for the router.
+/// Each shard's plan for a pipeline, and the router's part.
 fn explain_pipeline(
     router: &Router,
     command: &Command<'_>,

@@ -1,5 +1,5 @@
 //! `mapReduce`: the pipeline that it stands for, run as any other pipeline: shards map, the router
-//! reduces, and what is written goes where its collection is.
+//! reduces, and the results go where their collection is.
 
 use crate::metadata::Placement;
 use crate::request::{Command, finish, own};

@@ -56,7 +56,7 @@ impl Order {
     }
 }
 
-/// What is left of one shard's results.
+/// The rest of one shard's results.
 pub(crate) struct Part {
     pub shard: Arc<str>,
     /// 0: the shard has no more.

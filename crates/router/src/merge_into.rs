@@ -50,7 +50,7 @@ const BATCH_BYTES: usize = 8 << 20;
 const BATCH_DOCUMENTS: usize = 10_000;
 /// How often the documents for a target are gathered that moves meanwhile.
 const MOST_ATTEMPTS: u32 = 5;
-/// Of what is said of a write concern, batch by batch, so much is kept.
+/// The most write concern errors kept, over all batches.
 const MOST_CONCERNS: usize = 100;
 
 /// Options of the client's command that the writing part heeds too.
@@ -125,7 +125,7 @@ fn once(
         (true, None) => Target::beside(written, home),
         (false, placement) => Target::merged(written, last, placement)?,
     };
-    // It says what is wrong with the stage before anything is read.
+    // An empty write finds what is wrong with the stage before anything is read.
     let mut outcome = target.write(router, command, Vec::new(), concerns);
     if outcome.is_ok() {
         outcome = fill(router, command, before, &target, concerns);
@@ -395,7 +395,7 @@ fn check_on(on: Val<'_>, key: &[&str]) -> Outcome<()> {
     let given: Vec<&str> = match (on.as_str(), on.as_array()) {
         (Some(one), _) => vec![one],
         (_, Some(several)) => several.values().filter_map(Val::as_str).collect(),
-        // The shard says what is wrong with it.
+        // The shard reports what is wrong with it.
         _ => return Ok(()),
     };
     match key.iter().all(|f| given.contains(f)) {
@@ -517,7 +517,7 @@ fn ensure_id(d: &mut DocBuf) {
     }
 }
 
-/// Has the shard put what was gathered in the place of the target, if that is still there.
+/// Has the shard put the gathered collection in the place of the target, if the target has not changed.
 fn replace(
     router: &Router,
     command: &Command<'_>,

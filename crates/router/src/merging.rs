@@ -1,8 +1,8 @@
-//! What the rest of a pipeline reads: the scratch server takes the documents of a [`Merge`] as it
-//! needs them, under the name of a collection that nobody else knows.
+//! What the rest of a pipeline reads: the scratch server takes the documents of a [`Merge`] as it needs
+//! them, under a collection name of its own.
 //!
-//! Invariant: documents are read once, by the pipeline that the merge was made for. The shards'
-//! cursors end with whoever reads them, or when it never begins to.
+//! Invariant: documents are read once, by the pipeline that the merge was made for. The shards' cursors
+//! end with their reader, or when it never begins to read.
 
 use crate::Failure;
 use crate::cursors::{self, Source};
@@ -16,8 +16,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Merges that wait for their pipeline to read them, by namespace, and since when. A cursor that
-/// nobody asks for documents is forgotten after a while, and its merge with it.
+/// Merges that wait for their pipeline to read them, by namespace, and since when. A cursor whose client
+/// asks for no more is forgotten after a while, and its merge with it.
 #[derive(Default)]
 pub(crate) struct Waiting(Mutex<HashMap<String, (Instant, Merge)>>);
 
@@ -59,8 +59,8 @@ impl<'r> Merging<'r> {
         }
     }
 
-    /// The stages that give the documents, and let no rule of the optimizer change what is asked
-    /// for.
+    /// The stages that give the documents; the last keeps the optimizer from changing what is requested
+    /// of shards.
     pub fn write_source(&self, stages: &mut Writer) {
         let name = self.ns.split_once('.').map_or("", |(_, name)| name);
         for stage in [

@@ -1,6 +1,6 @@
 //! What the configuration set says of the cluster, as far as it was needed.
 //!
-//! Invariant: what is kept may be old. A shard that knows better says so, and it is read again.
+//! Invariant: the cache may be stale. A shard that knows better says so, and it is read again.
 
 use crate::agreeing::Agreeing;
 use crate::replica_set::{ConnectionStrings, ReplicaSet};
@@ -90,7 +90,7 @@ pub(crate) const CONFIG: &str = "config";
 #[derive(Default)]
 struct Known {
     shards: HashMap<String, Arc<ReplicaSet>>,
-    /// Those of before all was forgotten: who is found at the same address is the same.
+    /// The sets of before the cache was cleared: a set at the same address is reused.
     earlier: HashMap<String, Arc<ReplicaSet>>,
     databases: HashMap<String, Home>,
     collections: HashMap<String, Placement>,
@@ -334,9 +334,9 @@ impl Cluster {
         self.read_table_from(ns, known.map(|table| &**table))
     }
 
-    /// Of a table that is known, in the same life, only the chunks that were written since by the
-    /// holder of the lock who wrote last, or by a later one. Chunks that change while they are read
-    /// do not meet: then all are read.
+    /// Of a known table of the same life, reads only the chunks that were written since, by the lock's
+    /// last holder or a later one. Chunks that change while they are read do not meet: then all are
+    /// read.
     fn read_table_from(
         &self,
         ns: &str,
@@ -403,8 +403,8 @@ pub(crate) fn run(set: &ReplicaSet, db: &str, command: Doc<'_>) -> Outcome<DocBu
 }
 
 /// The same with a client's write concern: what the reply says of that is for the client. The set hears
-/// the cluster's time, and tells its own: what is written because of something that was written on
-/// another set is later than that, so that the logs of all sets up to one time fit together.
+/// the cluster's time and tells its own: a write that follows from a write on another set has a later
+/// time, so the logs of all sets up to one time fit together.
 pub(crate) fn run_as_told(set: &ReplicaSet, db: &str, command: Doc<'_>) -> Outcome<DocBuf> {
     let body = match command.contains("$db") {
         true => command.to_buf(),

@@ -7,7 +7,7 @@
 //!  progress: as `sharding::progress` has it}
 //! ```
 //! It is read from `config.migrations`, so every router shows the moves of all others and of the
-//! balancer. Who moves renews it once a second.
+//! balancer. The mover renews it once a second.
 
 use crate::Outcome;
 use crate::metadata::Cluster;
@@ -42,7 +42,7 @@ fn operation(entry: Doc<'_>) -> DocBuf {
         .bool("active", true)
         .str("op", "command");
     w.open_doc("command").str(command_of(text("kind")), ns);
-    // Who may go to several shards has a list of them.
+    // A document with several recipients has a list of them.
     let first = |v| match Val::as_array(v) {
         Some(list) => list.values().next(),
         None => Some(v),

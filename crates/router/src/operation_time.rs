@@ -1,8 +1,8 @@
 //! The time of the operation that this thread works for: an operation takes many steps, and each of
 //! them ends when the whole of it has to (`maxTimeMS`).
 //!
-//! Invariant: what is set here is the operation's of the thread's innermost [`within`], and of
-//! nobody else's when that has returned.
+//! Invariant: the limit set here is that of the thread's innermost [`within`], and ends when that
+//! returns.
 
 use crate::Outcome;
 use crate::upstream::time_is_over;
@@ -61,7 +61,7 @@ pub(crate) fn may_stop(name: &str) -> bool {
     TIMED.contains(&name)
 }
 
-/// Runs what is done for an operation that is over then.
+/// Runs steps of an operation that ends at `end`.
 pub(crate) fn within<T>(end: Option<Instant>, run: impl FnOnce() -> T) -> T {
     struct Before(Option<Instant>);
     impl Drop for Before {
@@ -98,7 +98,7 @@ pub(crate) fn end_of_step(most: Option<Duration>) -> Option<Instant> {
     }
 }
 
-/// What is left of `limit`, or of the operation's time.
+/// `limit`, or the operation's remaining time if that is shorter.
 pub(crate) fn at_most(limit: Duration) -> Duration {
     end().map_or(limit, |end| {
         limit.min(end.saturating_duration_since(Instant::now()))
@@ -113,8 +113,8 @@ pub(crate) fn check() -> Outcome<()> {
     }
 }
 
-/// A command whose `maxTimeMS` is what is left of the operation's time. `None`: it says so already,
-/// or no time.
+/// A command with `maxTimeMS` set to the operation's remaining time. `None`: it says so already, or no
+/// time.
 pub(crate) fn shortened(command: Doc<'_>) -> Option<DocBuf> {
     let left = end()?.saturating_duration_since(Instant::now());
     let given = command.get("maxTimeMS")?.to_i64_exact()?;
@@ -177,7 +177,7 @@ mod tests {
             assert_eq!(told.get("limit").and_then(Val::to_i64_exact), Some(1));
             assert_eq!(shortened(doc! {"find": "c"}.as_doc()), None);
         });
-        // What is over is told the least, as 0 would be no limit.
+        // An operation whose time is over sends 1 ms, as 0 would be no limit.
         within(Some(Instant::now()), || {
             let told = shortened(find.as_doc()).expect("it says less");
             assert_eq!(told.get("maxTimeMS").and_then(Val::to_i64_exact), Some(1));

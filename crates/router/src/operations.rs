@@ -77,7 +77,7 @@ pub(crate) fn current(router: &Router, command: &Command<'_>) -> Outcome<DocBuf>
     Ok(finish(w, &[]))
 }
 
-/// What `currentOp` says beside a filter on what is shown.
+/// Fields of `currentOp` that are no filter on operations.
 const NO_FILTER: [&str; 8] = [
     "lsid",
     "txnNumber",
@@ -190,7 +190,7 @@ pub(crate) fn kill_sessions(router: &Router, command: &Command<'_>) -> Outcome<D
     Ok(reply)
 }
 
-/// The sessions that a user names, or all of his.
+/// The sessions that a user names, or all of the user's.
 fn of_user(command: &Command<'_>, user: &LoggedIn) -> DocBuf {
     let uid = bson::Value::binary(0, &user.uid);
     let list = command.field("killSessions").and_then(Val::as_array);
@@ -209,7 +209,7 @@ fn of_user(command: &Command<'_>, user: &LoggedIn) -> DocBuf {
 }
 
 /// Tells shards of sessions that have ended, behind the reply: a client that goes does not wait for
-/// shards. What is not told ends there by its time.
+/// shards. A session that a shard is not told of ends there by its timeout.
 pub(crate) struct EndedSessions(SyncSender<DocBuf>);
 
 /// Commands that may wait to be told.

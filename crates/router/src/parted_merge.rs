@@ -133,7 +133,7 @@ impl PartedMerge {
         Ok(())
     }
 
-    /// One batch of each shard that has more: what is to be handed on, and the first failure.
+    /// One batch of each shard that has more: the documents to pass on, and the first failure.
     fn batches(
         &mut self,
         router: &Router,
@@ -198,7 +198,7 @@ impl PartedMerge {
         message(command.as_doc(), &[])
     }
 
-    /// Ends what is still open.
+    /// Ends the shards' open cursors.
     fn end(&mut self, router: &Router) {
         for (shard, id) in std::mem::take(&mut self.open) {
             let kill = doc! {"killCursors": &self.collection, "cursors": bson::array![id]};

@@ -19,8 +19,8 @@
 //! anything else       fields that it needs    │ all of it here
 //! ```
 //!
-//! Invariant: a stage that needs all documents sees all of them, with what was known of them, in
-//! the order in which it is promised them.
+//! Invariant: a stage that needs all documents sees all of them, with their metadata, in the order in
+//! which it is promised them.
 
 #[cfg(test)]
 mod random;
@@ -92,7 +92,7 @@ pub(crate) struct Asked<'a> {
 }
 
 impl Asked<'_> {
-    /// `None` where it is too long, or wrong: what is wrong with it its shards say.
+    /// `None` if it is too long or invalid: then its shards report the error.
     pub fn parsed(&self, stages: Doc<'_>) -> Option<Pipeline> {
         if stages.len() > MOST_BYTES_PARSED {
             return None;
@@ -154,7 +154,7 @@ pub(crate) struct Parts {
 impl Parts {
     pub fn of(asked: &Asked<'_>, stages: Doc<'_>, join: &Join<'_>) -> Outcome<Parts> {
         let found = Found::of(stages.values());
-        // What was found keeps what is known of it only in the order in which it is written.
+        // Search results keep their metadata only in the order in which the stages are written.
         let in_order = match found.any() {
             true => None,
             false => asked.in_order(stages),
@@ -200,7 +200,7 @@ impl Parts {
         Ok(parts)
     }
 
-    /// The same without states of what is made of documents.
+    /// The same without partial states.
     pub fn of_documents(asked: &Asked<'_>, stages: Doc<'_>) -> Outcome<Parts> {
         let all: Vec<Val<'_>> = stages.values().collect();
         let found = Found::of(stages.values());
@@ -235,7 +235,7 @@ impl Parts {
         Ok(())
     }
 
-    /// Who asks wants the documents as they are wrapped.
+    /// The client asked for documents in their wrapped form.
     fn wrapped_already(all: &[Val<'_>], found: Found) -> Outcome<Parts> {
         let limits = all.iter().filter_map(|s| number(*s, "$limit"));
         Ok(Parts {
@@ -433,7 +433,7 @@ impl Parts {
         Ok(true)
     }
 
-    /// What is done in merging, as stages.
+    /// The stages that merging repeats.
     fn chosen_again(&self) -> Vec<Value> {
         let mut out = Vec::new();
         if let Order::By(sort) = &self.order
@@ -516,7 +516,7 @@ enum Condition {
     InOrder,
     /// A limit holds for the documents of all shards.
     LimitOfAll,
-    /// A shard gives also what is passed over.
+    /// A shard gives the skipped documents as well.
     WithSkipped,
     /// All fields travel that any stage of the rest reads.
     AllThatIsRead,

@@ -1,8 +1,9 @@
 //! `renameCollection`: the shard that has the database renames what it has.
 //!
 //! A collection that was moved by itself, and is where its database is, is first what only the database
-//! says to be there. Who does not know of that yet does nothing wrong: its documents stay where they
-//! are. What is left when this ends in between is such a collection, under its old name.
+//! says to be there. A router that does not know of that yet still sends commands to the right shard:
+//! the documents stay where they are. If this ends in between, such a collection stays, under its old
+//! name.
 
 use crate::chunks::{Change, Lock, lock};
 use crate::ddl::{LACKS, made_for, make_database};

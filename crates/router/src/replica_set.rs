@@ -1,12 +1,13 @@
 //! A replica set behind the router: its members, what each is, and which of them a command goes to.
 //!
-//! Each member is asked by a thread of its own what it is: every [`LOOK`], and at once where somebody
-//! waits for a member, or one has failed. While somebody waits, a member answers as soon as it has
-//! become something else; one that is not reached is tried ever more rarely.
+//! Each member is asked by a thread of its own for its state: every [`LOOK`], and at once if a command
+//! waits for a member, or one has failed. While a command waits, a member answers as soon as its state
+//! changes; one that is not reached is tried ever more rarely.
 //!
-//! Invariant: what is for the primary goes to who last said that he is. A cursor's commands go to the
-//! member that has it. A command that a server refused because it is no primary has changed nothing,
-//! so it is sent again; one whose reply was lost only where a second run does no harm.
+//! Invariant: a command for the primary goes to the member that last reported itself as primary. A
+//! cursor's commands go to the member that has it. A command that a server refused because it is no
+//! primary has changed nothing, so it is sent again; one whose reply was lost only where a second run
+//! does no harm.
 
 use crate::operation_time::{self, end_of_step};
 use crate::read_preference::{Kind, Mode, ReadPreference, Seen};
@@ -21,31 +22,30 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-/// How long a member is looked for.
-/// A reply of each member that is told something is waited for so long.
+/// How long a member is looked for. How long one reply is waited for when all members are told
+/// something.
 const TOLD: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Before a command is sent again.
 const PAUSE: Duration = Duration::from_millis(10);
-/// So often a member is asked what it is.
+/// How often a member is asked for its state.
 const LOOK: Duration = Duration::from_secs(10);
-/// The same where no primary is known. While somebody waits a first look comes sooner, and each in
-/// vain makes the next pause longer, up to that.
+/// The same where no primary is known. While a command waits the first look comes sooner, and each look
+/// in vain makes the next pause longer, up to that.
 const LOOK_FOR_PRIMARY: Duration = Duration::from_millis(500);
 const LOOK_FOR_SOMEBODY: Duration = Duration::from_millis(20);
-/// How long a member may keep a router waiting that has asked it what it is; and where somebody waits
-/// for a reply that is late.
+/// How long a member may take to answer `hello`; and the same while a reply is late.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 const LATE_HELLO_TIMEOUT: Duration = Duration::from_secs(2);
-/// Who has not said for so long what it is does not answer anything else.
+/// A member that has not answered `hello` for this long is given up: its connections are closed.
 const MISSED: Duration = Duration::from_secs(10);
-/// A reply is late then; so often members are asked what they are because of that.
+/// After this time a reply is late; while one is, members are asked for their state this often.
 pub(crate) const LATE: Duration = Duration::from_secs(1);
-/// Cursors of which is known who has them, before those that nobody has used for long are forgotten.
+/// The most cursors whose member is remembered, before idle ones are forgotten.
 const MOST_CURSORS: usize = 10_000;
 const CURSOR_IDLE: Duration = Duration::from_secs(30 * 60);
 
-/// How the router proves who it is: the connection string of a host.
+/// The connection string of a host, with the router's credentials.
 pub type ConnectionStrings = Arc<dyn Fn(&str) -> String + Send + Sync>;
 
 pub struct ReplicaSet {
@@ -59,7 +59,7 @@ pub struct ReplicaSet {
     pub(crate) cluster_time: Arc<AtomicU64>,
 }
 
-/// Who has a cursor.
+/// The member that has a cursor.
 struct Holder {
     member: Arc<Member>,
     used: Instant,
@@ -93,7 +93,7 @@ struct Members {
 
 #[derive(Default)]
 struct Looks {
-    /// How often somebody has asked for a look at once.
+    /// How many looks at once were requested.
     asked: u64,
     /// When a reply was late.
     late: Option<Instant>,
@@ -134,7 +134,7 @@ const READS: [&str; 12] = [
     "dataSize",
 ];
 
-/// Whether stages end with one that writes: what was merged once is not to be merged again.
+/// Whether the last stage writes: a merged result must not be merged twice.
 fn is_written(stages: Doc<'_>) -> bool {
     let last = stages.values().last().and_then(|s| s.as_doc()?.first());
     last.is_some_and(|e| matches!(e.name, "$merge" | "$out"))
@@ -308,8 +308,8 @@ impl ReplicaSet {
         self.call_by(message, &Asked::of(message)?, PATIENCE, until)
     }
 
-    /// Sends a message to each member that is there, and waits a little for each reply. Who does not
-    /// get it, or refuses, is nobody's concern.
+    /// Sends a message to each member that is there, and waits a little for each reply. A member that
+    /// does not get it, or refuses, is ignored.
     pub(crate) fn tell_all(&self, message: &[u8]) {
         let all = self.members.all.read().clone();
         let is_there = |m: &&Arc<Member>| {
@@ -332,7 +332,7 @@ impl ReplicaSet {
         until: Option<Instant>,
     ) -> Outcome<DocBuf> {
         let began = Instant::now();
-        // Who waits for news waits long.
+        // A wait for news is long on purpose, so it is never late.
         let late = || {
             if asked.terms.cursor.is_none() {
                 self.is_late();
@@ -360,8 +360,8 @@ impl ReplicaSet {
         }
     }
 
-    /// A reply has not come for long: it is looked whether there is another primary by now, and
-    /// whether who is to reply is there.
+    /// A reply is late: the set's primary is looked for again, and the member that has to reply is
+    /// checked.
     pub(crate) fn is_late(&self) {
         let mut looks = self.members.looks.lock();
         if looks.late.is_none_or(|late| late.elapsed() >= LATE) {
@@ -371,7 +371,8 @@ impl ReplicaSet {
         }
     }
 
-    /// What a member's reply means. `None`: the command is to be sent again, to whom it is for.
+    /// What a member's reply means. `None`: the command has to be sent again, to the member that it is
+    /// for now.
     pub(crate) fn judge(
         &self,
         asked: Terms,
@@ -408,7 +409,7 @@ impl ReplicaSet {
         }
     }
 
-    /// Keeps in mind what a reply tells of the set: its time, and who has which cursor.
+    /// Remembers the set's time and the cursor's member from a reply.
     fn note(&self, asked: Terms, member: &Arc<Member>, reply: &DocBuf) {
         if let Some(time) = reply.get("operationTime").and_then(Val::as_timestamp) {
             self.time.fetch_max(time, Ordering::Relaxed);
@@ -557,8 +558,8 @@ impl Members {
         }
     }
 
-    /// A member does not answer. What was asked of it is given up where there is another primary, and
-    /// where it does not answer for long. Since when it does not.
+    /// A member does not answer. Its requests are given up if another member is primary, or if it does
+    /// not answer for long. Since when it does not.
     fn miss(&self, member: &Arc<Member>) -> Instant {
         let missed = member.seen.read().missed.unwrap_or_else(Instant::now);
         let primary = self.primary();
@@ -671,7 +672,7 @@ impl Members {
         }
         let found = loop {
             let mut looks = self.looks.lock();
-            // Under the lock: what is learned after this wakes it up.
+            // Under the lock: news after this wakes the wait up.
             if let Some(found) = self.pick(preference) {
                 break Some(found);
             }

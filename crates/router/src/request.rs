@@ -21,7 +21,7 @@ pub(crate) struct Command<'a> {
     pub db: &'a str,
     pub body: Doc<'a>,
     pub request: &'a Request<'a>,
-    /// Who is logged in; nobody where nobody is asked who he is.
+    /// The logged-in user; `None` without access control.
     pub user: Option<Arc<LoggedIn>>,
     pub said: Said,
 }
@@ -198,9 +198,8 @@ pub(crate) fn has_collation(collation: Option<Doc<'_>>) -> bool {
     locale.is_some_and(|l| l != "simple")
 }
 
-/// A filter that the router does not understand may find anything: shards will say what is wrong
-/// with it. Under a collation a string may equal others, which lie elsewhere; `collation` is what
-/// was given.
+/// A filter that the router cannot parse may match anything: the shards report what is wrong with it.
+/// Under a collation a string may equal others, which lie elsewhere; `collation` is the client's.
 pub(crate) fn ranges(
     filter: Doc<'_>,
     variables: Option<Doc<'_>>,

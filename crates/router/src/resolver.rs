@@ -4,7 +4,7 @@
 //! It is a client in the process that leads the configuration set, as the balancer is one. What it
 //! finds on a shard in two looks, some seconds apart, is left: a commit takes less.
 //!
-//! Invariant: whoever ends a transaction asks the shard that decides it first. So it does no harm to
+//! Invariant: to end a transaction, the shard that coordinates it is asked first. So it does no harm to
 //! one whose router lives and is slow, but that it may be aborted.
 
 use crate::admin::Teller;
@@ -21,12 +21,12 @@ const LEFT: Duration = Duration::from_secs(5);
 
 type Key = (Shard, Vec<u8>, i64);
 
-/// What was seen, and when first.
+/// Transactions seen, and when first.
 #[derive(Default)]
 struct Seen(HashMap<Key, Instant>);
 
 impl Seen {
-    /// Whether it was seen so long ago already.
+    /// Whether it was first seen long enough ago.
     fn is_left(&mut self, key: Key, now: Instant, round: &mut HashMap<Key, Instant>) -> bool {
         let first = self.0.get(&key).copied().unwrap_or(now);
         round.insert(key, first);

@@ -1,7 +1,7 @@
-//! Versions on the way to a shard, and what is done when one of the two knows too little.
+//! Versions on the way to a shard, and the refresh when router or shard knows too little.
 //!
-//! Invariant: a shard that refuses a version has changed nothing, so the same is sent again when
-//! both agree. Nobody waits for ever.
+//! Invariant: a shard that refuses a version has changed nothing, so the same is sent again when both
+//! agree. No wait is without limit.
 
 use crate::metadata::{Cluster, Home, Placement, Whole};
 use crate::operation_time::{self, end_of_step};
@@ -68,7 +68,7 @@ pub(crate) fn judge(shard: &str, reply: DocBuf) -> Outcome<DocBuf> {
 /// From where it is taken what the metadata says.
 #[derive(Clone, Copy)]
 enum Reading {
-    /// From what was read.
+    /// From what is cached.
     Known,
     /// What has changed is read.
     Changes,
@@ -90,7 +90,7 @@ impl Patience {
         }
     }
 
-    /// What comes after a refusal. Fails for who has waited for too long.
+    /// What comes after a refusal. Fails when the wait has taken too long.
     fn next(&mut self, stale: &Stale) -> Outcome<Next> {
         match self.agreement.refused(self.began.elapsed(), stale.fenced) {
             Next::GiveUp => Err(Failure::Stale(Box::new(stale.clone()))),
@@ -99,10 +99,10 @@ impl Patience {
     }
 }
 
-/// A fence is waited for so long at the shard that has it, before it is asked about again.
+/// How long a shard waits for its fence, before the router asks again.
 const FENCE_WAIT_MILLIS: i64 = 500;
 
-/// How long who was refused waits for another who finds out why.
+/// How long a refused request waits for another one's refresh.
 const OTHERS_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A command that a shard works at.
@@ -111,7 +111,7 @@ pub(crate) struct UnderWay {
     sent: Outcome<Sent>,
 }
 
-/// What was sent: to whom, when it is over, and where its reply comes.
+/// A sent message: its set, its member, its terms, its time limit, and the connection of its reply.
 type Sent = (
     Arc<ReplicaSet>,
     Arc<Member>,
@@ -163,8 +163,9 @@ impl Stale {
 }
 
 impl Cluster {
-    /// Runs `attempt` with what is known of a collection until router and shards agree. `None` where
-    /// the database does not exist. What is stale of another collection is for who has sent that.
+    /// Runs `attempt` with the cached metadata of a collection until router and shards agree. `None`
+    /// where the database does not exist. A refusal that names another collection is passed on to the
+    /// caller.
     pub(crate) fn agree<T>(
         &self,
         ns: &str,
@@ -289,8 +290,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Tells a shard of which version a database is, and whether it is its primary; who holds the
-    /// database's lock says so.
+    /// Tells a shard the version and the primary of a database; sent under the database's lock.
     pub(crate) fn teach_home(
         &self,
         db: &str,
@@ -401,8 +401,8 @@ impl Cluster {
         judge(shard, reply)
     }
 
-    /// The message of a command with what the router believes, and with the cluster's time: what the
-    /// shard writes for it is later than what was seen before.
+    /// The command's message with the router's versions and the cluster's time: the shard's write is
+    /// later than all that was seen before.
     pub(crate) fn versioned(
         &self,
         placement: &Placement,
@@ -439,7 +439,7 @@ impl Cluster {
     }
 }
 
-/// The reply to what was begun.
+/// The reply to a sent request.
 pub(crate) fn received(under_way: UnderWay) -> Outcome<DocBuf> {
     let (set, member, terms, until, line) = under_way.sent?;
     let late = || set.is_late();

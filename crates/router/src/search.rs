@@ -142,7 +142,7 @@ pub(crate) fn together(
     Ok((merged, replies))
 }
 
-/// What is known of all that a `$search` finds.
+/// The metadata of a `$search` over all shards.
 pub(crate) fn meta(
     router: &Router,
     command: &Command<'_>,

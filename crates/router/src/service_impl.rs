@@ -1,7 +1,7 @@
 //! The router as the event loops see it.
 //!
-//! Invariant: nothing waits on an event loop. What is about the server itself is answered where it
-//! was read; what is for shards that are known is sent from there, and goes on when they reply
+//! Invariant: nothing waits on an event loop. Commands about the process are answered where they are
+//! read; those for known shards are sent from there, and go on when the shards reply
 //! ([`crate::direct`]); everything else runs on a worker.
 
 use crate::access::{self, OnConfigurationSet};
@@ -27,7 +27,7 @@ use std::sync::{Arc, Weak};
 
 pub struct Router {
     pub(crate) cluster: Arc<Cluster>,
-    /// Answers what is about this process, and computes what shards cannot compute alone.
+    /// Answers commands about this process, and computes what shards cannot compute alone.
     pub(crate) local: Commands,
     pub(crate) cursors: Cursors,
     /// What pipelines will read.

@@ -21,7 +21,7 @@ use query::path::FieldPath;
 use sharding::{Place, PlaceRange, RoutingTable, targeting};
 use std::sync::Arc;
 
-/// Tries to find and change one document before somebody else does.
+/// How often the router tries to find and change one document, while others change it first.
 const TRIES: usize = 10;
 
 /// What an update does to the shard key of the document that it finds.
@@ -54,7 +54,7 @@ pub(crate) fn effect_on_key(
 ) -> Outcome<Key> {
     let key = table.entry.asked_key();
     if table.entry.measurements().is_some() && !many {
-        // The shard says what is wrong with it.
+        // The shard reports what is wrong with it.
         return Ok(Key::Kept);
     }
     if update.tag == tag::ARRAY {
@@ -83,7 +83,7 @@ pub(crate) fn effect_on_key(
     let given = |field: &str| parsed.as_ref().and_then(|f| equality(f, field));
     if update.first().is_none_or(|e| !e.name.starts_with('$')) {
         if many {
-            // The shard says what is wrong with it.
+            // The shard reports what is wrong with it.
             return Ok(Key::Kept);
         }
         return replacement(table, update, found, given("_id"));
@@ -154,7 +154,7 @@ pub(crate) fn kept_place(
     match effect {
         Key::Kept => Ok(Some(None)),
         Key::Replaced(place) => Ok(Some(Some(place))),
-        // Who cannot move it looks for it where it would belong.
+        // A command that must not move it looks for it where it would belong.
         Key::ReplacedSomewhere(place) if check_may_move(command, many).is_err() => {
             Ok(Some(Some(place)))
         }

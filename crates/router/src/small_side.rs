@@ -1,9 +1,9 @@
-//! `$lookup` and `$graphLookup` on shards. In little: the router reads what is looked up and sends it
-//! with the stage, as MongoDB's `$documents` lets any client do for `$lookup`. In large: the shards
-//! read it of each other (`shard_joins`), and the router says how much there is.
+//! `$lookup` and `$graphLookup` on shards. Small collections: the router reads the foreign documents and
+//! sends them with the stage, as MongoDB's `$documents` lets any client do for `$lookup`. In large: the
+//! shards read it of each other (`shard_joins`), and the router says how much there is.
 //!
-//! Invariant: the results are those of the stage as it was written. So what is sent is all of it; it is
-//! compared by bytes, and outside of transactions and snapshots, whose reads are those of one moment.
+//! Invariant: the results are those of the stage as it was written. So all of it is sent; it is compared
+//! by bytes, and outside of transactions and snapshots, whose reads are at one time.
 
 use crate::Outcome;
 use crate::foreign::{Foreign, within};

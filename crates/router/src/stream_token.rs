@@ -4,7 +4,7 @@
 //! token of an event for clients = the shard's token without its end | name of the shard | 00 | 04
 //! token of a mark               = as a shard has it
 //! ```
-//! Shards pass over what is behind their own. As in their tokens the end may be missing, and what
+//! Shards ignore the bytes behind their own token. As in their tokens the end may be missing, and what
 //! stands behind it is passed over.
 
 use crate::Outcome;

@@ -26,8 +26,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Sessions whose last transaction is remembered; of more than that, those of the user who has most
-/// make room, in parts.
+/// Sessions whose last transaction is remembered; beyond that, the user with the most sessions makes
+/// room, in parts.
 const MOST: usize = 100_000;
 const PART: usize = 64;
 /// How long a commit waits for one that is sent again while it is under way.
@@ -103,8 +103,8 @@ impl Remembered {
         }
     }
 
-    /// Forgets some of the user who has most: first what has ended, then what has rested for longest.
-    /// It costs a look at all, for many that come after it.
+    /// Forgets some sessions of the user with the most: first those that have ended, then the longest
+    /// idle. It costs a look at all, for many that come after it.
     fn make_room(&mut self, some: usize) {
         let Some((user, _)) = self.many.iter().max_by_key(|(_, many)| **many) else {
             return;
@@ -567,8 +567,8 @@ impl Router {
         self.told(command, recovery, ended)
     }
 
-    /// What the client is told of the end of a transaction over several shards. A majority has it:
-    /// where he has asked for more, that is waited for where it was decided.
+    /// What the client is told of the end of a transaction over several shards. A majority has it: a
+    /// stricter write concern is awaited where the commit was decided.
     fn told(&self, command: &Command<'_>, recovery: &str, ended: Ended) -> Outcome<DocBuf> {
         let number = session_of(command).1;
         match ended.verdict {
@@ -657,7 +657,7 @@ mod tests {
         }
     }
 
-    /// Who begins more than there is room for loses his own, and of those what has ended or rested.
+    /// A user beyond the limit loses transactions of its own, first those that have ended or are idle.
     #[test]
     fn one_user_does_not_end_what_others_have_begun() {
         let (most, mut remembered) = (640, Remembered::default());

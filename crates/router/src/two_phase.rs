@@ -1,8 +1,8 @@
 //! Transactions that have written on several shards: the messages of their commit and of their
 //! recovery ([`sharding::two_phase`] has the steps).
 //!
-//! Invariant: prepares, the decision and what is told of it wait for a majority of their shard, so
-//! none of them is taken back.
+//! Invariant: prepares, the decision and its messages wait for a majority of their shard, so none of
+//! them is rolled back.
 
 use crate::Outcome;
 use crate::metadata::Cluster;
@@ -23,12 +23,12 @@ pub(crate) struct Id {
     number: i64,
 }
 
-/// What is left of a transaction on a shard, or is decided there.
+/// A shard's record of a transaction in doubt.
 pub(crate) struct Left {
     pub id: Id,
-    /// Who decides; `None`: the shard that says so.
+    /// The shard that coordinates; `None`: the shard with this record.
     pub recovery: Option<Shard>,
-    /// Who is to be told.
+    /// The shards to tell.
     pub participants: Vec<Shard>,
 }
 

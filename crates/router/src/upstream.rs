@@ -20,11 +20,11 @@ use std::time::{Duration, Instant};
 const KEEP: usize = 128;
 /// A first read of this many bytes takes most replies in one.
 const READ_BYTES: usize = 16 << 10;
-/// So often a worker that waits for memory looks whether the server is being stopped.
+/// How often a worker that waits for memory checks for a shutdown.
 const LOOK: Duration = Duration::from_millis(250);
 /// How long a server may take for a word of the login.
 const LOGIN_TIMEOUT: Duration = Duration::from_secs(10);
-/// So often who waits for a reply looks whether it is late.
+/// How often a wait for a reply checks whether it is late.
 const SLICE: Duration = Duration::from_secs(1);
 
 /// The budget for long replies of this process; empty where it is neither router nor shard.
@@ -48,7 +48,7 @@ impl Room {
         Room(None)
     }
 
-    /// What was taken.
+    /// Memory that was taken already.
     pub fn taken(control: &Arc<Control>, bytes: usize) -> Room {
         Room(Some((control.clone(), bytes)))
     }
@@ -57,8 +57,8 @@ impl Room {
         self.0.is_none()
     }
 
-    /// For a worker: waits for memory, within its operation's time. Who holds some gives it back, or
-    /// is given up.
+    /// For a worker: waits for memory, within its operation's time. A holder gives some back, or is
+    /// given up.
     fn await_for(bytes: usize) -> Outcome<Room> {
         let Some(control) = BUDGET.get() else {
             return Ok(Room::none());
@@ -189,7 +189,7 @@ impl Upstream {
         open.push(ending);
     }
 
-    /// Ends all connections: who waits for a reply on one of them hears that it is lost.
+    /// Ends all connections: waits for replies on them fail as lost.
     pub(crate) fn cut(&self) {
         self.forget();
         let open = std::mem::take(&mut *self.open.lock());
@@ -206,7 +206,7 @@ impl Upstream {
         Ok(line)
     }
 
-    /// The reply to what was sent.
+    /// The reply to a sent request.
     pub(crate) fn receive(&self, mut line: Line, patience: &Wait<'_>) -> Outcome<DocBuf> {
         let reply = line.read_reply(Some(patience))?;
         let mut idle = self.idle.lock();
@@ -260,7 +260,7 @@ impl Upstream {
         self.life.load(Ordering::Relaxed)
     }
 
-    /// A connection that nobody uses, for an event loop to keep; it does not block.
+    /// An idle connection, for an event loop to keep; it does not block.
     pub(crate) fn take_idle(&self) -> Option<Line> {
         loop {
             let mut line = self.idle.lock().pop()?;
@@ -404,8 +404,8 @@ impl Line {
         Ok(sent)
     }
 
-    /// Reads what is there of a reply, without waiting. `have`: what was read of it before;
-    /// `buffer`: a place to read to; `has_room`: its memory is accounted for.
+    /// Reads the available bytes of a reply, without waiting. `have`: the bytes read before; `buffer`: a
+    /// place to read to; `has_room`: its memory is accounted for.
     pub(crate) fn read_now(
         &mut self,
         have: &mut Vec<u8>,

@@ -61,8 +61,8 @@ fn defined(router: &Router, db: &str, name: &str) -> Outcome<Option<View>> {
     }))
 }
 
-/// The pipeline over what is below the view that a command reads, without having its shard begin to
-/// read; `None` where it reads no view.
+/// The pipeline below the view that a command reads, without having its shard begin to read; `None` if
+/// it reads no view.
 pub(crate) fn below_defined(router: &Router, command: &Command<'_>) -> Outcome<Option<DocBuf>> {
     let stages = command.field("pipeline").and_then(Val::as_array);
     // A pipeline that ranks what others find asks the view itself.
@@ -99,7 +99,7 @@ const KEPT: [&str; 13] = [
     "bypassDocumentValidation",
 ];
 
-/// The pipeline over what is below a view: that of the view, then `write`'s stages.
+/// The pipeline of a view, then `write`'s stages.
 fn over(
     command: &Command<'_>,
     view: &View,
@@ -114,7 +114,7 @@ fn over(
     })
 }
 
-/// What is below a view, with these stages alone.
+/// The pipeline of a view with these stages alone.
 fn over_pipeline(
     command: &Command<'_>,
     view: &View,

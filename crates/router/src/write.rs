@@ -159,7 +159,7 @@ impl<'a> Batch<'a> {
         })
     }
 
-    /// Runs what is pending, as far as it goes.
+    /// Runs the pending statements, as far as possible.
     fn proceed(&mut self, placement: &Placement) -> Outcome<()> {
         while let Some(first) = self.pending.front() {
             match self.target(placement, first.doc.as_doc()) {
@@ -328,7 +328,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Runs an update that may move its document. What is wrong with it is that statement's error.
+    /// Runs an update that may move its document. An invalid update is that statement's error.
     fn run_moving(&mut self, placement: &Placement, statement: &Statement) -> Outcome<()> {
         let ns = self.command.namespace()?;
         let d = statement.doc.as_doc();
@@ -492,8 +492,8 @@ fn inserting(statement: &Statement, new: Doc<'_>) -> Statement {
     }
 }
 
-/// The shards where documents of these ranges can be; one where there is none, to say what is wrong
-/// with the statement.
+/// The shards where documents of these ranges can be; at least one, to report what is wrong with the
+/// statement.
 fn at_least_one(table: &RoutingTable, found: &[sharding::PlaceRange]) -> Vec<Arc<str>> {
     let mut shards = table.shards_in(found);
     if shards.is_empty() {

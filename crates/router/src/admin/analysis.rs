@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 /// How often samples are written.
 const WRITE: Duration = Duration::from_secs(2);
-/// How often it is asked what is to be sampled, as MongoDB's routers do.
+/// How often a router reads what to sample, as MongoDB's routers do.
 const ASK: Duration = Duration::from_secs(10);
 
 struct OfCluster<'a> {
@@ -190,8 +190,7 @@ pub(super) fn configure(router: &Router, command: &Command<'_>) -> Outcome<DocBu
     Ok(finish(w, &[]))
 }
 
-/// Samples as the configuration set says, and writes what was sampled, as long as there is the
-/// router.
+/// Samples as the configuration set says, and writes the samples, until the router ends.
 pub(crate) fn follow_analyzers(router: &Arc<Router>) -> std::io::Result<()> {
     let router = Arc::downgrade(router);
     let run = move || {

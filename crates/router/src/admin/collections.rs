@@ -1,7 +1,7 @@
 //! Databases and collections that become sharded.
 //!
-//! Invariant: the metadata says that a collection is sharded before any shard does, and until then
-//! nobody reads or writes it as such.
+//! Invariant: the metadata says that a collection is sharded before any shard does; until then no router
+//! reads or writes it as sharded.
 
 use super::{done, new_life, series};
 use crate::chunks::{Change, Lock, index_chunks, lock, log, replace};
@@ -115,8 +115,8 @@ pub(super) fn check_collation(given: Option<Doc<'_>>) -> Outcome<()> {
     }
 }
 
-/// The collation that a collection has by its options. Who shards such a one has to say that places
-/// are in the order of bytes.
+/// The collation that a collection has by its options. To shard such a collection, the command has to
+/// name the simple collation.
 pub(super) fn own_collation(options: Doc<'_>, given: Option<Doc<'_>>) -> Outcome<Option<DocBuf>> {
     let own = options.get("collation").and_then(Val::as_doc);
     match (own.filter(|_| has_collation(own)), given) {
@@ -185,8 +185,8 @@ pub(crate) struct Wanted<'k> {
     pub series: Option<Series>,
 }
 
-/// The metadata of a collection that is sharded from now on. All of it is where it was, so who
-/// does not know of it yet does nothing wrong.
+/// The metadata of a collection that is sharded from now on. All chunks are on the shard that has the
+/// collection, so a router that does not know of this yet still sends commands to the right shard.
 pub(crate) fn become_sharded(
     cluster: &Cluster,
     held: &Lock<'_>,

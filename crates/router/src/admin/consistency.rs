@@ -66,7 +66,7 @@ fn inconsistent(w: &mut Writer, kind: &str, ns: &str, shard: &str, why: &str) {
     w.push(found.as_doc().as_val());
 }
 
-/// Fails where somebody has forbidden that ranges of the collection move.
+/// Fails if moves of the collection's ranges are forbidden.
 pub(crate) fn check_moves_are_allowed(router: &Router, ns: &str) -> Outcome<()> {
     let cluster = &router.cluster;
     let found = cluster.read_config("collections", doc! {"_id": ns}.as_doc(), Doc::EMPTY)?;

@@ -15,9 +15,10 @@ use errors::err;
 use sharding::{Chunk, CollectionEntry, RoutingTable, Series, ShardKey, series};
 use std::sync::Arc;
 
-/// Says of a collection that is not sharded where it is, by a chunk of its own. What is there stays, so
-/// who does not know of it yet does nothing wrong. It fails for who has lost one of the locks: of the
-/// collection and of its database, without which it may be on another shard by now.
+/// Says of a collection that is not sharded where it is, by a chunk of its own. No document moves, so a
+/// router that does not know of this yet still sends commands to the right shard. It fails if one of the
+/// two locks is lost, the collection's or the database's: without them the collection may be on another
+/// shard by now.
 pub(crate) fn track(
     cluster: &Cluster,
     (held, database): (&Lock<'_>, &Lock<'_>),
@@ -141,7 +142,7 @@ fn movable(cluster: &Cluster, ns: &str, shard: &str) -> Outcome<String> {
     }
 }
 
-/// A bound of the longer key: what is not said is before all, and behind the last bound behind all.
+/// A bound under the longer key: the added fields are MinKey, in the last bound MaxKey.
 fn longer(key: &ShardKey, bound: &DocBuf) -> DocBuf {
     let last = bound
         .as_doc()

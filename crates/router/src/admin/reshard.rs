@@ -1,5 +1,5 @@
 //! Another shard key for a collection that is sharded, or none: `reshardCollection`,
-//! `unshardCollection`, and what is said to the one that runs.
+//! `unshardCollection`, and commands to the resharding that runs.
 
 use super::done;
 use crate::chunks::lock;
@@ -21,7 +21,7 @@ const MOST_CHUNKS: i64 = 100_000;
 /// Documents that are looked at for each range.
 const SAMPLES: i64 = 20;
 
-/// Where somebody else changes the collection, that is said as MongoDB says it.
+/// Turns a conflict of locks into MongoDB's error for a collection that is being changed.
 fn busy(failure: Failure) -> Failure {
     match failure {
         Failure::Client(e) if e.code == Code::ConflictingOperationInProgress => err!(

@@ -113,7 +113,7 @@ fn prepare(
     let majority = doc! {"w": "majority"};
     let mut known = listed(cluster, shard, ns)?;
     if let (None, Some(given)) = (&known, given) {
-        // What is wrong with the key is said before anything is made.
+        // An invalid key is refused before anything is made.
         series::key_of_buckets(given, pattern)?;
         let create = doc! {
             "create": collection, "timeseries": given, "writeConcern": &majority,

@@ -153,7 +153,8 @@ fn insert(router: &Router, collection: &str, entry: DocBuf) -> Outcome<()> {
     }
 }
 
-/// Leaves at a shard who it is. Only those who ask the shard itself need it.
+/// Writes its identity (name, address, configuration set) to a shard. Only clients that connect to the
+/// shard directly need it.
 fn tell_who_it_is(router: &Router, set: &ReplicaSet, id: &str, address: &str) {
     let identity = doc! {
         "shardName": id,
@@ -242,7 +243,7 @@ pub(super) fn remove(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> 
     }
     let databases = cluster.read_config("databases", doc! {"primary": id}.as_doc(), Doc::EMPTY)?;
     let chunks = cluster.read_config("chunks", doc! {"shard": id}.as_doc(), Doc::EMPTY)?;
-    // What is under way ends before: it would find no shard to tell.
+    // Pending moves end first: later they would not find this shard to tell it.
     let any = bson::array![doc! {"from": id}, doc! {"to": id}, doc! {"fenced": id}];
     let busy = cluster.read_config("migrations", doc! {"$or": any}.as_doc(), Doc::EMPTY)?;
     let mut w = Writer::new();

@@ -185,7 +185,7 @@ fn normal(v: Val<'_>) -> String {
     }
 }
 
-/// What is wrong with a divided pipeline.
+/// The difference that a divided pipeline makes, if any.
 fn differs(seed: u64) -> Option<String> {
     let r = &mut StdRng::seed_from_u64(seed);
     let (all, other) = (documents(r, 24), documents(r, 4));

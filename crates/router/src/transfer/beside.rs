@@ -6,8 +6,10 @@
 //!                  └─► yes ──────────────────────────────────────────┘
 //! ```
 //! Invariants:
-//! - Whoever asks has one answer, whatever happens to the thread. Who has waited for too long takes back what has not begun.
-//! - Where another waits for the lock, or a move has failed, nothing more begins under it: what is left is begun under the next.
+//! - Every request gets one answer, whatever happens to the thread. A request that has waited too long
+//!   withdraws its move, if that has not begun.
+//! - If another command waits for the lock, or a move has failed, nothing more begins under it: the
+//!   remaining moves begin under the next.
 
 use super::left::{table_now, table_under};
 use super::manner::Manner;
@@ -30,7 +32,7 @@ use std::time::Duration;
 /// It is looked for as long at once whether the lock is free, and whether another waits for it.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// What was asked for, by collection. There is an entry for as long as it is led.
+/// The requested moves, by collection. There is an entry for as long as it is led.
 #[derive(Default)]
 pub(crate) struct Beside {
     last: AtomicU64,
@@ -51,7 +53,7 @@ struct Led {
 impl Led {
     fn answer(&mut self) {
         for (answer, done) in self.ended.drain(..) {
-            // Nobody waits where the client has gone.
+            // Fails without harm if the client has gone.
             let _ = answer.send(done);
         }
     }
@@ -116,7 +118,7 @@ pub(crate) fn move_beside(
 }
 
 impl Beside {
-    /// Whether nobody leads the collection yet.
+    /// Whether the collection has no leader yet.
     fn put(&self, ns: &str, asked: Asked) -> bool {
         let mut all = self.led.lock();
         let is_new = !all.contains_key(ns);
@@ -147,7 +149,7 @@ impl Beside {
     }
 }
 
-/// What is to be done next for a collection.
+/// A leader's next step for a collection.
 enum Next {
     Begin(Asked, [String; 2]),
     /// Something has ended, was asked for, or `LOOK` has passed.
@@ -165,7 +167,7 @@ struct Leads {
 }
 
 impl Drop for Leads {
-    /// Where it ends too early whoever waits hears that nobody answers.
+    /// If it ends too early, the waiters find no leader and fail.
     fn drop(&mut self) {
         if !self.is_over.get() {
             self.cluster.beside.led.lock().remove(&self.ns);
@@ -188,7 +190,7 @@ impl Leads {
                 Ok(table) => self.move_under(&held, table),
                 Err(e) => self.refuse(e),
             }
-            // Who has an answer finds the lock free.
+            // A client with its answer finds the lock free.
             drop(held);
             if let Some(led) = self.cluster.beside.led.lock().get_mut(&self.ns) {
                 led.answer();
@@ -207,7 +209,7 @@ impl Leads {
         waits
     }
 
-    /// Whoever waits now cannot be served.
+    /// Fails all requests that wait now.
     fn refuse(&self, e: Failure) {
         let mut all = self.cluster.beside.led.lock();
         let e = e.into_error();

@@ -1,8 +1,7 @@
 //! Documents on their way from one shard to others, while they are written: a snapshot, then what the
 //! donor's log says was touched, until little is left.
 //!
-//! Invariant: the steps are [`Follow`]'s. What is read of a document is at least as new as what the log
-//! was read up to.
+//! Invariant: the steps are [`Follow`]'s. A document is read at least as new as the log was.
 
 use super::Manner;
 use super::leases::Kept;
@@ -68,7 +67,7 @@ impl Way<'_> {
 }
 
 impl Drop for Donor<'_> {
-    /// Its log need not be kept any more. Who does not hear of that lets go of it by himself.
+    /// Its log need not be kept any more. A shard that does not hear of that drops the lease itself.
     fn drop(&mut self) {
         self.way.let_go_of_log(&self.shard);
     }
@@ -92,7 +91,7 @@ pub(super) struct Donor<'m> {
     /// The limits of an index that find the same: `hint`, `min`, `max`.
     limits: DocBuf,
     began: Instant,
-    /// Most of what was put anew last was not at its receiver: inserts, rather than updates.
+    /// Most of the last documents were new to the recipient: inserts are used, not updates.
     are_new: bool,
 }
 
@@ -106,7 +105,7 @@ pub(super) fn parts(ns: &str) -> (&str, &str) {
 }
 
 impl<'m> Donor<'m> {
-    /// From here on its log says what is touched.
+    /// From here on its log is kept, and tells which documents change.
     pub fn begin(way: &'m Way<'m>, shard: &Arc<str>, mine: DocBuf) -> Outcome<Donor<'m>> {
         let mut sides = way.recipients.clone();
         if !sides.contains(shard) {
@@ -182,7 +181,7 @@ impl<'m> Donor<'m> {
         said.map(drop)
     }
 
-    /// A find at the donor, whoever its primary is now: he has what the log was read up to.
+    /// A find at the donor's current primary: it has everything up to the read position of the log.
     fn find(&self, filter: Doc<'_>) -> DocBuf {
         let (_, collection) = parts(self.way.ns);
         let mut w = Writer::new();
@@ -427,7 +426,7 @@ pub(crate) fn make_like(
     if let Some(uuid) = uuid {
         w.binary("pandoUUID", 4, &uuid);
     }
-    // A move is nobody's write.
+    // A move is not a user's write, so write blocks do not apply.
     w.doc("writeConcern", majority().as_doc())
         .bool("mayBypassWriteBlocking", true);
     match run(&to, into_db, w.finish().as_doc()) {
@@ -463,7 +462,7 @@ pub(crate) fn make_like(
     search::make_like(cluster, (from, ns), (to_name, &format!("{into_db}.{into}")))
 }
 
-/// What is known of retryable writes: a retry of one goes to the receiver from now on.
+/// The records of retryable writes: the recipient gets retries from now on.
 pub(super) fn copy_sessions(cluster: &Cluster, from: &str, to: &str) -> Outcome<()> {
     let (from, to) = (cluster.shard(from)?, cluster.shard(to)?);
     let mut after: Option<Value> = None;

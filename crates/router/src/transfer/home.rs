@@ -1,6 +1,6 @@
-//! A database with another primary shard: what is not sharded goes there, one collection after
-//! another, each like a range; then routers wait with the database for a moment, while its views are
-//! made there and the metadata says so. The steps are those of `sharding::moving_home`.
+//! A database with another primary shard: its unsharded collections go there one after another, each
+//! like a range; then routers wait with the database for a moment, while its views are made there and
+//! the metadata changes. The steps are those of `sharding::moving_home`.
 //!
 //! Invariant: when the metadata changes, nothing is on the old primary shard that only the database
 //! says to be there. A collection that has moved says by itself where it is, whatever ends this.
@@ -63,7 +63,7 @@ impl<'c> Leaving<'c> {
         }))
     }
 
-    /// The document that says what is under way.
+    /// The document of the pending move.
     fn write_down(&self, to: &[&str]) -> Outcome<()> {
         let mut names = Writer::new_array();
         to.iter().for_each(|to| {
@@ -113,7 +113,8 @@ impl<'c> Leaving<'c> {
         for d in listed(self.cluster, self.db, &self.from)? {
             let ns = format!("{}.{}", self.db, name_of(&d));
             let own = matches!(name_of(&d), "system.views" | "system.profile");
-            // What is being gathered for `$out` stays: its target is looked at again before that.
+            // Temporary collections of `$out` stay: `$out` checks its target again before it renames
+            // them.
             let own = own || name_of(&d).starts_with("tmp.agg_out.");
             if is_of(&d, "collection") && !own && self.cluster.read_table(&ns)?.is_none() {
                 found.push(ns);
@@ -210,7 +211,7 @@ pub(crate) fn move_primary(cluster: &Cluster, db: &str, to: &str) -> Outcome<()>
     ended(cluster, &held, db, done)
 }
 
-/// Ends what is under way. What the metadata says decides: it may have been changed where that failed.
+/// Ends the pending move. What the metadata says decides: it may have been changed where that failed.
 fn ended(cluster: &Cluster, held: &Lock<'_>, db: &str, done: Outcome<()>) -> Outcome<()> {
     let ended = cluster.end_left_moves_under(held, db);
     if let (Err(_), Err(left)) = (&done, &ended) {
@@ -219,7 +220,7 @@ fn ended(cluster: &Cluster, held: &Lock<'_>, db: &str, done: Outcome<()>) -> Out
     done.and(ended)
 }
 
-/// Removes a database from the metadata, when `drop` has removed what is in it.
+/// Removes a database from the metadata, after `drop` has removed its collections.
 pub(crate) fn drop_home(
     cluster: &Cluster,
     db: &str,

@@ -1,7 +1,7 @@
 //! Leases on the logs of those that give: what movers have still to read is kept for them.
 //!
-//! Invariant: every member of a donor keeps its log, for whoever is primary next has to have it; and
-//! all donors of a transfer are renewed together, while only one of them is copied.
+//! Invariant: every member of a donor keeps its log, since each may become primary; and all donors of a
+//! transfer are renewed together, while only one of them is copied.
 
 use super::copy::Way;
 use crate::upstream::{message, with_fields};
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The leases on donors' logs are renewed so often.
+/// How often the leases on donors' logs are renewed.
 const RENEWED: Duration = Duration::from_secs(5);
 
 /// The logs that are kept, and up to which entry each was read.
@@ -50,8 +50,8 @@ impl Way<'_> {
         *self.kept.told.lock() = Some(Instant::now());
     }
 
-    /// A donor's log need not be kept any more. Nobody waits for a member that does not answer; who does
-    /// not hear of it lets go by himself.
+    /// A donor's log need not be kept any more. A member that does not answer is not waited for; it
+    /// drops the lease itself.
     pub fn let_go_of_log(&self, shard: &str) {
         self.kept.places.lock().remove(shard);
         let said = self.to_each(doc! {"end": true});

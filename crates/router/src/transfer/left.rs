@@ -1,5 +1,5 @@
-//! The document of what is under way (`config.migrations`), and how it ends: by whoever began it, or
-//! by whoever finds it when that one is gone.
+//! The document of a pending move (`config.migrations`), and how the move ends: by its beginner, or, if
+//! that one is gone, by whichever router finds it.
 //!
 //! ```text
 //! {_id, ns: collection or database, kind, by, turn, state, from, to: […], fenced: […], …}
@@ -7,9 +7,10 @@
 //! state: moving → moved   by the change of the metadata that it was for
 //!        moving → left    by whoever takes it back; then that change cannot be made any more
 //! ```
-//! Invariant: what was decided is decided by that one field, so whoever ends it does the same. What
-//! only takes a fence away needs no lock, and everybody may do it. Who holds the lock ends what is taken
-//! back in another turn than that in which it began, so shards refuse what is still on its way of it.
+//! Invariant: that one field holds the decision, so every router that ends the move does the same. To
+//! remove a fence needs no lock, and every router may do it. The lock's holder ends a rolled-back move
+//! in a later turn than the one it began in, so shards refuse messages of it that are still on their
+//! way.
 
 use super::{lift, reshard};
 use crate::chunks::{Change, Lock, lock};
@@ -32,10 +33,10 @@ pub(crate) const RESHARD: &str = "reshard";
 /// A database gets another primary shard, or is dropped.
 pub(crate) const HOME: &str = "home";
 
-/// So long a shard removes documents before it is asked again.
+/// How long a shard removes documents before it is asked again.
 const CLEAN_MILLIS: i64 = 1000;
 
-/// What is under way, or was left so.
+/// A move that is pending, or was abandoned.
 pub(super) struct Left(DocBuf);
 
 impl Left {
@@ -71,7 +72,7 @@ impl Left {
     }
 }
 
-/// Writes down what is about to begin.
+/// Records a move that is about to begin.
 pub(crate) fn begin(held: &Lock<'_>, ns: &str, kind: &str, fields: DocBuf) -> Outcome<()> {
     let id = held.of_part().unwrap_or(ns);
     let document = moving::beginning((id, ns), kind, &held.by, held.turn(), &fields);
@@ -102,14 +103,14 @@ fn unless_gone(done: Outcome<()>) -> Outcome<()> {
 }
 
 impl Cluster {
-    /// Ends what is under way at a collection or a database and whose beginner is gone.
+    /// Ends the pending moves of a collection or a database whose beginner is gone.
     pub(crate) fn end_left_moves(&self, ns: &str) -> Outcome<()> {
         let held = lock(self, ns)?;
         self.end_left_moves_under(&held, ns)
     }
 
-    /// Ends what was begun: it is taken back where the metadata was not changed, and told to the
-    /// shards where it was. A part of the lock ends its own.
+    /// Ends pending moves: they are rolled back if the metadata was not changed, and otherwise told to
+    /// the shards. A part of the lock ends its own.
     pub(crate) fn end_left_moves_under(&self, held: &Lock<'_>, ns: &str) -> Outcome<()> {
         for left in self.decided(&moving::under_way(ns, held.of_part()))? {
             if !left.is_moved() && left.turn() == held.turn() {
@@ -159,7 +160,7 @@ impl Cluster {
         }
     }
 
-    /// What is found of what is under way, in a state that does not change any more.
+    /// The pending moves that match, each in a final state.
     fn decided(&self, filter: &DocBuf) -> Outcome<Vec<Left>> {
         loop {
             let found = self.read_config("migrations", filter.as_doc(), Doc::EMPTY)?;
@@ -318,7 +319,7 @@ pub(super) fn clean(held: &Lock<'_>, shard: &str, which: DocBuf) -> Outcome<()> 
     }
 }
 
-/// Tells a shard what a table says; who holds the lock says so, and takes a firm fence of `by` away.
+/// Tells a shard a table, under the lock in `turn`, and removes a firm fence of `by`.
 pub(super) fn teach_as(
     cluster: &Cluster,
     table: &RoutingTable,
@@ -341,7 +342,7 @@ pub(super) fn teach_as(
         .map(drop)
 }
 
-/// The table of a collection as the metadata has it, for whoever holds its lock.
+/// The table of a collection as the metadata has it; the caller holds its lock.
 pub(crate) fn table_under(
     cluster: &Cluster,
     held: &Lock<'_>,
@@ -351,7 +352,7 @@ pub(crate) fn table_under(
     table_now(cluster, ns)
 }
 
-/// The same where nothing is left of what was under way.
+/// The same without pending moves.
 pub(super) fn table_now(cluster: &Cluster, ns: &str) -> Outcome<Arc<RoutingTable>> {
     match cluster.refresh(ns)?.as_ref().and_then(Placement::table) {
         Some(table) if !table.entry.measured => Ok(table.clone()),

@@ -1,5 +1,4 @@
-//! How a range is moved, as whoever has it moved asks for it: which members of the receiver the copy
-//! waits for, and until when it may take.
+//! The options of a move: which members of the recipient the copy waits for, and its time limit.
 //!
 //! Invariant: a majority of the receiver has all documents before the owner changes, whatever is asked
 //! for.
@@ -12,7 +11,7 @@ use bson::{Doc, DocBuf, Val, Writer};
 use errors::{Code, err};
 use std::time::{Duration, Instant};
 
-/// Members are waited for so long at once: in between it is looked whether there is time.
+/// How long one wait for members takes, before the time limit is checked again.
 const SLICE: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Debug, Default)]
@@ -56,8 +55,8 @@ impl Manner {
         }
     }
 
-    /// Waits for the members that were asked for, so long as the write concern says, then goes on. Not
-    /// where somebody else waits for the lock.
+    /// Waits for the members that the write concern names, at most its `wtimeout`. Does not wait if
+    /// another command waits for the lock.
     pub fn wait(&self, cluster: &Cluster, held: &Lock<'_>, shard: &str) -> Outcome<()> {
         let Some(concern) = &self.throttle else {
             return Ok(());

@@ -3,13 +3,13 @@
 //! same steps:
 //!
 //! - `beside`: moves of one collection that are asked for at the same time;
-//! - `copy`: documents on their way: snapshot, catch-up, what was refused;
-//! - `left`: what is under way, and how it ends whoever ends it;
+//! - `copy`: documents on their way: snapshot, catch-up, refused documents;
+//! - `left`: pending moves, and how any router ends them;
 //! - `reshard`: a collection with another shard key;
 //! - `home`: a database with another primary shard;
 //! - `leases`: the logs that are kept for it;
 //! - `manner`: what a move waits for, and until when it may take;
-//! - `progress`: how far it has come, for those who look;
+//! - `progress`: how far a move has come, for operators;
 //! - `put`: documents on their way to receivers;
 //! - `rests`: how much movers work while others are served;
 //! - `time`: the cluster's time.
@@ -84,7 +84,7 @@ pub(crate) fn move_range(
     move_in(manner, cluster, &held, ns, min, max, to)
 }
 
-/// The same for whoever holds the collection's lock.
+/// The same; the caller holds the collection's lock.
 pub(crate) fn move_range_under(
     cluster: &Cluster,
     held: &Lock<'_>,
@@ -219,7 +219,7 @@ impl Move<'_> {
         }
     }
 
-    /// The document that says what is under way.
+    /// The document of the pending move.
     fn write_down(&self) -> Outcome<()> {
         let fields = doc! {
             "from": &*self.from,
@@ -338,8 +338,8 @@ impl Move<'_> {
         })
     }
 
-    /// Fails where indexes or options have changed since the collection was made at the receiver, which
-    /// nobody has told of that. Behind the fence they do not change.
+    /// Fails if indexes or options have changed since the collection was made at the recipient, which
+    /// does not know of the change. Behind the fence they do not change.
     fn check_like(&self) -> Outcome<()> {
         let now = likeness(self.cluster, &self.from, self.ns())?;
         match now == *self.likeness.lock() {

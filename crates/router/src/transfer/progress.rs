@@ -1,7 +1,7 @@
 //! How far a move has come ([`Progress`]): told in its document of `config.migrations` and in
 //! `serverStatus` once a second, and in the log every ten.
 //!
-//! Invariant: nobody decides anything by it, and a move does not fail because it could not be told.
+//! Invariant: no decision depends on it, and a move does not fail if it cannot be written.
 
 use super::copy::Way;
 use crate::chunks::millis;

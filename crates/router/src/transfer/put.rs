@@ -36,7 +36,8 @@ impl<'s, 'e> Copiers<'s, 'e> {
         }
     }
 
-    /// Waits until `left` messages are under way at most. The ids of what was refused of the others.
+    /// Waits until `left` messages are under way at most. The ids of the documents that were refused in
+    /// the others.
     fn wait(&mut self, left: usize) -> Outcome<Vec<Value>> {
         let mut refused = Vec::new();
         while self.under_way.len() > left
@@ -96,7 +97,7 @@ impl<'s, 'e> Put<'s, 'e> {
         Ok(true)
     }
 
-    /// Sends what is left. The ids of what was refused because of a key that another has.
+    /// Sends the remaining documents. The ids of those refused because of a duplicate key.
     pub fn end(mut self) -> Outcome<Vec<Value>> {
         self.send_all()?;
         Ok(self.refused)
@@ -132,7 +133,7 @@ impl<'s, 'e> Put<'s, 'e> {
     }
 }
 
-/// One message. The ids of what was refused.
+/// One message. The ids of the refused documents.
 fn put(way: &Way<'_>, recipient: &str, waiting: &Waiting) -> Outcome<Vec<Value>> {
     let (db, collection) = parts(&way.into);
     let mut w = Writer::new();

@@ -3,7 +3,7 @@
 //! fenced, the metadata begins another life of it, and on each shard the one takes the other's place.
 //!
 //! Invariant: until every shard has heard of the new life, none serves it, old or new: the fences are
-//! firm. What was decided, any holder of the lock can end.
+//! firm. Any holder of the lock can end a decided one.
 
 use super::copy::{Donor, Way, copy_sessions, make_like};
 use super::leases::Kept;
@@ -23,7 +23,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Fences that have stood so long are taken away, and the work was for nothing.
+/// Fences that have stood this long are removed, and the resharding fails.
 const FENCES: Duration = Duration::from_secs(3);
 
 /// What a collection is to become.
@@ -256,7 +256,7 @@ impl Reshard<'_> {
         w.finish()
     }
 
-    /// Fails where somebody has taken it back.
+    /// Fails if another command has rolled it back.
     fn still_wanted(&self) -> Outcome<()> {
         let filter = doc! {"_id": self.ns(), "by": &self.held.by, "state": "moving"};
         let found = self
@@ -277,7 +277,7 @@ impl Reshard<'_> {
         Ok(())
     }
 
-    /// Everybody who has a part knows of it, and the collections beside are there.
+    /// Every shard with a part learns of it, and the temporary collections are made.
     fn prepare(&self) -> Outcome<()> {
         let turn = Some(self.held.turn());
         for shard in &self.all {
@@ -328,7 +328,7 @@ impl Reshard<'_> {
     }
 }
 
-/// Ends what was left: the collections beside take the places of the old ones, or go.
+/// Ends a pending resharding: the temporary collections replace the old ones, or are dropped.
 pub(super) fn end(cluster: &Cluster, held: &Lock<'_>, ns: &str, left: &Left) -> Outcome<()> {
     let (by, beside) = (&left.fence(), left.text("beside"));
     let recipients = left.names("to");
@@ -361,7 +361,7 @@ pub(super) fn end(cluster: &Cluster, held: &Lock<'_>, ns: &str, left: &Left) -> 
     Ok(())
 }
 
-/// Takes back what is under way at a collection, if it is a resharding and not decided.
+/// Rolls back a collection's pending resharding, if it is not decided.
 pub(crate) fn abort(cluster: &Cluster, ns: &str) -> Outcome<()> {
     let filter = doc! {"_id": ns, "kind": RESHARD};
     let found = cluster.read_config("migrations", filter.as_doc(), Doc::EMPTY)?;

@@ -1,7 +1,6 @@
-//! Rests of whoever copies documents, while the shards that give and take them serve routers
-//! ([`Pace`]).
+//! Throttles copying while the shards of both sides serve routers ([`Pace`]).
 //!
-//! Invariant: what is asked of shards for this never fails a move.
+//! Invariant: a request to shards for the throttle never fails a move.
 
 use crate::chunks::Lock;
 use crate::metadata::Cluster;
@@ -15,7 +14,7 @@ pub(super) struct Rests<'m> {
     held: &'m Lock<'m>,
     began: Instant,
     shards: Vec<(Arc<str>, Pace)>,
-    /// So long at least, as the shards say.
+    /// The least pause, as the shards report it.
     least: Duration,
     /// How long it has rested in all.
     rested: Duration,
@@ -77,7 +76,8 @@ impl<'m> Rests<'m> {
         }
     }
 
-    /// After work that has begun then. Who is waited for does not rest.
+    /// After work that has begun then. No pause beyond the least while another command waits for the
+    /// lock.
     pub fn after(&mut self, work: Instant) {
         self.ask();
         let (worked, since) = (work.elapsed(), self.began.elapsed());
@@ -113,7 +113,7 @@ impl<'m> Rests<'m> {
         each.min().unwrap_or(1)
     }
 
-    /// Messages that are on their way at once to a receiver, as those say who receive.
+    /// How many messages are in flight to a recipient at once: the least that any of them reports.
     pub fn copiers(&self) -> usize {
         self.recipients
             .iter()

@@ -15,7 +15,7 @@ pub(crate) fn time_of(cluster: &Cluster, shard: &str) -> Outcome<u64> {
     Ok(time.ok_or_else(|| err!(InternalError, "{shard} does not say what time it is"))?)
 }
 
-/// The time of a shard's log as it was so long ago.
+/// The time of a shard's log that long ago.
 pub(crate) fn time_before(cluster: &Cluster, shard: &str, ago: Duration) -> Outcome<u64> {
     let ago = i64::try_from(ago.as_micros()).unwrap_or(i64::MAX);
     let ask = doc! {"_pandoTime": 1, "ago": ago};
