@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 
-/// Counts what is allocated.
+/// Counts allocated bytes.
 struct Counted;
 static HELD: AtomicUsize = AtomicUsize::new(0);
 

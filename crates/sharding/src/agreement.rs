@@ -5,14 +5,14 @@
 //!         └► stale: the metadata is read. It says something new: again with that
 //!                                         nothing new: the shard knows less, and is told
 //! ```
-//! Invariant: nobody waits for ever.
+//! Invariant: no wait is without limit.
 
 use std::time::Duration;
 
 /// How long a router and a shard may differ, or a fence may stand.
 const PATIENCE: Duration = Duration::from_secs(30);
 const FENCE_PAUSE: Duration = Duration::from_millis(4);
-/// A fence that stands so long is taken away, if what it was raised for is not done.
+/// A fence that has stood this long is removed, unless its change is decided.
 const FENCE_LEFT: Duration = Duration::from_secs(4);
 /// Between two attempts that are not expected to differ.
 const STALE_PAUSE: Duration = Duration::from_millis(10);
@@ -30,7 +30,7 @@ pub enum Next {
     Read(Duration),
 }
 
-/// Who is to learn, when the metadata was read after a refusal.
+/// Which side has to learn, after the metadata was read because of a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Learns {
     Router,

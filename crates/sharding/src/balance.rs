@@ -28,7 +28,7 @@ pub fn choose<'a>(loads: &[Load<'a>], range_bytes: u64) -> Option<(&'a str, &'a 
             .iter()
             .filter(|l| l.has_ranges && l.shard != recipient.shard)
     };
-    // Whoever must or may not have what it has gives first.
+    // A draining shard, or one whose zones forbid its ranges, gives first.
     if let Some(donor) = donors().find(|l| l.draining || !l.may_take) {
         return Some((donor.shard, recipient.shard));
     }
@@ -56,8 +56,8 @@ pub fn choose_apart<'a>(
     }
 }
 
-/// Takes of what is planned what goes on at once: the first, and what has no shard in common with those
-/// before. `pair`: donor and recipient.
+/// Takes those moves off the plan that may run at once: the first, and each that has no shard in common
+/// with those before. `pair`: donor and recipient.
 pub fn take_apart<T>(planned: &mut Vec<T>, pair: impl Fn(&T) -> [String; 2]) -> Vec<T> {
     let mut busy = BTreeSet::new();
     let is_free = |one: &mut T| {

@@ -17,8 +17,7 @@ pub struct Chunk {
     pub jumbo: bool,
     /// When its shard got it: a BSON timestamp.
     pub since: u64,
-    /// The holder of the collection's lock who has written it: what was written later has a greater
-    /// one. 0 where it does not say.
+    /// The turn of the lock under which it was written, which only grows; 0 if the document has none.
     pub turn: u64,
 }
 

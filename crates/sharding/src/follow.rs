@@ -1,9 +1,9 @@
 //! Documents that follow a donor's log to their recipients: a snapshot, then what the log says was touched,
 //! until little is left; without fences as often as it takes, and once more behind them.
 //!
-//! Invariant: what is read of a document is at least as new as what the log was read up to. A document
-//! that a recipient does not take for now (another has its unique key, and may lose it) is put again with
-//! the next ones; one that it does not take in the end fails the move.
+//! Invariant: a document is read at least as new as the log was. A document that a recipient does not
+//! take for now (another has its unique key, and may lose it) is put again with the next ones; one that
+//! it does not take in the end fails the move.
 
 use bson::Value;
 use errors::{Result, err};
@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const HURRIED_EACH: Duration = Duration::from_secs(1);
 pub const MOST_HURRY: u32 = 7;
 
-/// What is to be done now.
+/// The next step.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Ask {
     /// What the log says behind the entry `after` of this `term`; without one, where it ends.
@@ -45,7 +45,8 @@ enum Phase {
     Mark,
     Near,
     Finish,
-    /// Behind the fence nothing is touched any more: what was not taken is put until nothing changes.
+    /// Behind the fence no document changes any more: refused documents are put again until nothing
+    /// changes.
     Again,
     Done,
 }
@@ -56,7 +57,7 @@ pub struct Follow {
     phase: Phase,
     after: i64,
     term: i64,
-    /// What is read is not older than this.
+    /// Reads are not older than this.
     time: u64,
     more: bool,
     /// What the log has told of, that was not renewed yet.
@@ -65,7 +66,7 @@ pub struct Follow {
     again: Vec<Value>,
     rounds: usize,
     touched: usize,
-    /// What was touched in the round before.
+    /// The documents touched in the round before.
     before: usize,
     /// Whether the last round was at most half of the one before.
     halved: bool,
@@ -108,7 +109,7 @@ impl Follow {
         }
     }
 
-    /// What is read at the donor has to have come to this time of it.
+    /// Reads at the donor wait until it has come to this time.
     pub fn time(&self) -> u64 {
         self.time
     }
@@ -123,8 +124,8 @@ impl Follow {
         self.waiting.len() + self.again.len()
     }
 
-    /// Whether what is done now may be done at leisure: what is written meanwhile is for the next
-    /// round, and rounds that do not rest come to an end.
+    /// Whether this step may be throttled: later writes are for the next round, and rounds without
+    /// pauses come to an end.
     pub fn may_rest(&self) -> bool {
         self.phase == Phase::Near && self.rounds == 0
     }
@@ -234,7 +235,7 @@ impl Follow {
         Ok(())
     }
 
-    /// What is refused as often as it is put is refused for good.
+    /// Documents that a whole round refuses again are refused for good.
     fn put_again(&mut self) -> Result<()> {
         if self.again.is_empty() {
             self.phase = Phase::Done;

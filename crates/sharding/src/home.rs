@@ -1,9 +1,8 @@
 //! Where a database's collections are that are not sharded: its primary shard, since which version,
 //! and what a shard knows of that (`config.homes` there).
 //!
-//! Invariant: what is learned never goes back. A shard that is fenced, or is the primary no more,
-//! serves no router that believes otherwise. What an earlier holder of the database's lock still sends
-//! is refused.
+//! Invariant: the state never goes back. A shard that is fenced, or is the primary no more, serves no
+//! router that believes otherwise. What an earlier holder of the database's lock still sends is refused.
 
 use crate::Standing;
 use bson::{Doc, DocBuf, Val, Writer};
@@ -64,7 +63,7 @@ pub struct Home {
     pub version: DbVersion,
     /// Whether the shard is the primary.
     pub primary: bool,
-    /// Who is about to make another shard the primary: routers wait.
+    /// The mover that is about to make another shard the primary: routers wait.
     pub fence: Option<String>,
     /// The latest holder of the database's lock that was heard of.
     pub turn: u64,
@@ -98,7 +97,7 @@ impl Home {
         w.finish()
     }
 
-    /// What is known after `told`; `None` when it is nothing new.
+    /// The state after `told`; `None` if it is not newer.
     pub fn learn(known: Option<&Home>, told: &Home) -> Option<Home> {
         match known {
             Some(known) if !told.version.is_newer(&known.version) => None,
@@ -120,7 +119,7 @@ impl Home {
         base.heed(turn).map(Some)
     }
 
-    /// Fails for a holder of the lock who was followed by another.
+    /// Fails if the lock has had a later holder.
     fn heed(mut self, turn: u64) -> Result<Home> {
         if turn < self.turn {
             bail!(
@@ -140,7 +139,7 @@ impl Home {
         by: &str,
         turn: u64,
     ) -> Result<Home> {
-        // Who holds the lock knows of a later life than a shard of which nobody has asked for it yet.
+        // The lock's holder may know of a later life than the shard, if no router has used it yet.
         let known_now = known.filter(|k| !version.is_newer(&k.version));
         if known_now.is_some_and(|k| k.version != version || !k.primary) {
             bail!(StaleDbVersion, "{db} has another primary since");
@@ -174,8 +173,8 @@ impl Home {
         Ok(lifts.then(|| heard.without_fence()))
     }
 
-    /// Before what is left of the database's views goes from a shard: from here on what earlier holders
-    /// of the lock send is refused. Fails where the shard is the primary.
+    /// Before the database's views are removed from a shard: from here on commands of earlier holders of
+    /// the lock are refused. Fails where the shard is the primary.
     pub fn cleared(known: Option<&Home>, db: &str, turn: u64) -> Result<Home> {
         match known {
             Some(known) if !known.primary => known.clone().heed(turn),
@@ -183,8 +182,8 @@ impl Home {
         }
     }
 
-    /// Whether views that a mover sends have a place here: he is the last holder of the lock that was
-    /// heard of, and the shard is not the primary yet.
+    /// Whether the shard takes views from a mover: the mover is the last holder of the lock that the
+    /// shard knows, and the shard is not the primary yet.
     pub fn takes_from(known: Option<&Home>, turn: u64) -> bool {
         known.is_some_and(|k| !k.primary && k.turn == turn)
     }

@@ -7,12 +7,12 @@
 //! - [`Ownership`]: what a shard knows of its part, and what it answers to a router that believes
 //!   something else;
 //! - [`agreement`]: what a router does when a shard refuses its version;
-//! - [`lock`], [`moving`], [`moving_home`], [`follow`]: who changes a collection, how a range gets another
-//!   owner and a database another primary, how documents follow, what of them is on its way
-//!   ([`UnderWay`]); [`pace`]: how fast, while clients are served; [`progress`]: how far it has come;
+//! - [`lock`], [`moving`], [`moving_home`], [`follow`]: the lock of a change, how a range gets another
+//!   owner and a database another primary, how documents follow, writes in flight ([`UnderWay`]);
+//!   [`pace`]: how fast, while clients are served; [`progress`]: how far a move has come;
 //! - [`two_phase`]: the steps of a transaction over several shards, from its commit to its end;
 //! - [`snapshot`]: one state of all shards; [`snapshot_history`]: what a shard keeps of them;
-//! - [`Home`]: the same for what is not sharded, by database;
+//! - [`Home`]: the same for unsharded collections, by database;
 //! - [`analysis`]: how well a key would serve as a shard key;
 //! - [`zones`], [`balance`], [`BalancerSettings`]: where ranges may lie, which one is to move, and when.
 //!

@@ -1,4 +1,4 @@
-//! The lock of a collection or of a database, as a document of `config.locks`: who changes its
+//! The lock of a collection or of a database, as a document of `config.locks`: its holder may change the
 //! chunks.
 //!
 //! ```text
@@ -9,16 +9,15 @@
 //! keeps the greatest `turn` that it has heard of; the holders of a lock that began anew at one would be
 //! refused there as earlier ones.
 //!
-//! Invariant: `turn` grows with each holder, so what an earlier one still sends is known as his; and
-//! with each move of one holder that is taken back, so what is still on its way of that is; and with each
-//! of several moves that he makes at once. One lock
-//! that was not renewed for [`LEFT`] was left behind; its holder's next change fails, because it names
-//! him.
+//! Invariant: `turn` grows with each holder, with each move that a holder rolls back, and with each of
+//! several moves at once; so a late message shows by its turn that it is of an earlier one. A lock that
+//! was not renewed for [`LEFT`] is abandoned; its holder's next change fails, because it names the
+//! holder.
 
 use bson::{DocBuf, Value, doc};
 use std::time::Duration;
 
-/// A lock whose holder has not renewed it for so long was left behind.
+/// A lock whose holder has not renewed it for this long is abandoned.
 pub const LEFT: Duration = Duration::from_secs(10);
 pub const RENEW: Duration = Duration::from_secs(2);
 
@@ -48,7 +47,7 @@ pub fn next_turn(now_millis: i64) -> DocBuf {
     doc! {"$set": doc! {"at": Value::date(now_millis)}, "$inc": doc! {"turn": 1_i64}}
 }
 
-/// Somebody waits for it: its holder does not rest.
+/// Another command waits for it: its holder pauses no more.
 pub fn wanted(now_millis: i64) -> DocBuf {
     doc! {"$set": doc! {"wanted": Value::date(now_millis)}}
 }

@@ -1,17 +1,17 @@
-//! A range on its way to another shard: the steps of whoever moves it, the document that says what is
-//! under way, and how that ends whoever ends it.
+//! A range on its way to another shard: the mover's steps, the document of the pending move, and how any
+//! router ends it.
 //!
 //! ```text
 //! both sides know the table ─► the recipient expects the range ─► copy ─► come near ─► fence ─► finish
 //!     ─► the metadata changes (moving → moved)                                  └─ too long, or any step fails
 //! end: moving → left, unless it is moved ─► both sides are told ─► fences ─► who does not own it removes it
 //! ```
-//! Invariant: what was decided is decided by the document's `state` alone. So the mover, the next
-//! holder of the lock and a router that waits may all end the same move, and do the same.
+//! Invariant: the document's `state` alone holds the decision. So the mover, the next holder of the lock
+//! and a router that waits may all end the same move, and do the same.
 //!
 //! Several ranges of a collection may move at once, under one lock, while no two of these moves have a
-//! shard in common. Each has a turn of the lock and a document of its own, so that a shard, which
-//! knows the turn of one of them, refuses what is an earlier one's.
+//! shard in common. Each has a turn of the lock and a document of its own, so that a shard, which knows
+//! the turn of one of them, refuses messages of earlier ones.
 
 use crate::chunk::Replaced;
 use crate::{Chunk, RoutingTable, Version};
@@ -20,14 +20,14 @@ use errors::{Result, err};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A fence that has stood so long is taken away, and the move fails.
+/// A fence that has stood this long is removed, and the move fails.
 pub const FENCE: Duration = Duration::from_millis(2000);
 
 /// How long a fence waits for the writes that are under way when it is asked for, one time after the
 /// other. Routers' new writes wait for it meanwhile, and go on for as long in between.
 const DRAINS_MILLIS: [u64; 6] = [500, 500, 500, 750, 1000, 1000];
 
-/// The patience of who asks for a fence with writes that are open for too long.
+/// How long the mover goes on asking for a fence, while writes stay open for too long.
 #[derive(Clone, Debug, Default)]
 pub struct Drains {
     refused: usize,
@@ -58,7 +58,7 @@ pub enum Step {
     Expect,
     /// What a move of before has left there is removed.
     Clear,
-    /// From here on the donor's log says what is touched.
+    /// From here on the donor's log tells which documents change.
     Mark,
     Copy,
     CopyOutcomes,
@@ -88,8 +88,8 @@ const STEPS: [Step; 14] = [
     Step::ChangeOwner,
 ];
 
-/// The mover's way, when what is under way is written down, until the owner has changed or something
-/// fails. Either way it is to be ended then.
+/// The mover's steps, from the recorded document until the owner has changed or a step fails. Either way
+/// it is to be ended then.
 #[derive(Clone, Debug, Default)]
 pub struct RangeMove {
     at: usize,
@@ -103,7 +103,7 @@ impl RangeMove {
         RangeMove::default()
     }
 
-    /// What is to be done now; `None` at the end. `now`: of any clock that does not stand.
+    /// The next step; `None` at the end. `now`: of any clock that does not stand.
     pub fn step(&mut self, now: Duration) -> Result<Option<Step>> {
         let step = STEPS.get(self.at).copied();
         match step {
@@ -140,19 +140,19 @@ impl RangeMove {
     }
 }
 
-/// What is done to end a range's move that is decided.
+/// The steps that end a decided move of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndStep {
     /// Both sides hear what the metadata says.
     Tell,
     /// The fence goes, where it stands still.
     Lift,
-    /// Those who do not own the range remove its documents.
+    /// Shards that do not own the range remove its documents.
     Clean,
 }
 
-/// What is to be done, in this order; then who holds the lock removes the document of what was under
-/// way. Who does not only lets routers go on.
+/// The steps, in this order; then the lock's holder removes the document of the pending move. A router
+/// without the lock only lets routers go on.
 pub fn ending(moved: bool, holds_lock: bool) -> &'static [EndStep] {
     match (holds_lock, moved) {
         (true, _) => &[EndStep::Tell, EndStep::Lift, EndStep::Clean],
@@ -172,7 +172,7 @@ pub fn without_the_range<'s>(
         .filter(move |side| Some(side.as_str()) != owner)
 }
 
-/// How it stands with what is under way.
+/// The state of a pending move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// Not decided: it is taken back first ([`left`]), and looked at again.
@@ -213,7 +213,7 @@ pub fn undecided(id: &str, by: &str, turn: i64) -> DocBuf {
     doc! {"_id": id, "by": by, "turn": turn, "state": "moving"}
 }
 
-/// The filter that finds what is under way at a collection or a database: all, or that one.
+/// The filter for the pending moves of a collection or a database: all, or that one.
 pub fn under_way(name: &str, id: Option<&str>) -> DocBuf {
     match id {
         Some(id) => doc! {"_id": id, "ns": name},

@@ -1,5 +1,4 @@
-//! A database on its way to another primary shard: the steps of whoever moves it, and how that ends
-//! whoever ends it.
+//! A database on its way to another primary shard: the mover's steps, and how any router ends them.
 //!
 //! ```text
 //! look ─► each collection that only the database says to be there says so itself, and moves like a range
@@ -9,7 +8,7 @@
 //! end: moving → left, unless it is moved ─► all sides are told ─► fence ─► who is not the primary forgets the views
 //! ```
 //! Invariant: when the metadata changes, nothing is on the old primary shard that only the database says
-//! to be there. What was decided is decided by the `state` of the document of what is under way alone.
+//! to be there. The `state` of the pending move's document alone holds the decision.
 
 use errors::{Result, err};
 
@@ -25,7 +24,7 @@ pub enum Step {
     MoveCollection(String),
     /// What says so already is known at the new primary shard too.
     MakeTracked,
-    /// The document of what is under way.
+    /// The document of the pending move.
     WriteDown,
     Fence,
     /// The same as the first, while nothing can come to be: [`HomeMove::found`].
@@ -33,12 +32,12 @@ pub enum Step {
     /// The new primary shard has the views that the old one has, and no other.
     MakeViews,
     ChangePrimary,
-    /// What is under way is ended: a collection has come to be before the fence.
+    /// The pending move ends: a collection was created before the fence.
     TakeBack,
 }
 
-/// The mover's way until the primary has changed or something fails. If what is under way was written
-/// down, it is to be ended then.
+/// The mover's way until the primary has changed or something fails. If the pending move was recorded,
+/// it has to be ended then.
 #[derive(Clone, Debug)]
 pub struct HomeMove {
     now: Option<Step>,
@@ -62,7 +61,7 @@ impl HomeMove {
         }
     }
 
-    /// What is to be done now; `None` at the end.
+    /// The next step; `None` at the end.
     pub fn step(&self) -> Option<Step> {
         self.now.clone()
     }
@@ -104,7 +103,7 @@ impl HomeMove {
     }
 }
 
-/// What is done to end the change of a database's primary that is decided.
+/// The steps that end a decided change of a database's primary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndStep {
     /// The shards hear what the metadata says.
@@ -115,8 +114,8 @@ pub enum EndStep {
     ForgetViews,
 }
 
-/// What is to be done, in this order; then who holds the lock removes the document of what was under
-/// way. Who does not only lets routers go on.
+/// The steps, in this order; then the lock's holder removes the document of the pending move. A router
+/// without the lock only lets routers go on.
 pub fn ending(moved: bool, holds_lock: bool) -> &'static [EndStep] {
     match (holds_lock, moved) {
         (true, _) => &[EndStep::Tell, EndStep::Lift, EndStep::ForgetViews],

@@ -4,9 +4,9 @@
 //! worked for t ─► rests for t × RESTS × load, at most LONGEST; less, the longer the move takes
 //! load: commands that a shard serves for routers in a second, in parts of BUSY; at most 1
 //! ```
-//! So a mover works a fifth of the time where many write, and all of it where nobody does. What is
-//! written meanwhile he has to copy too: after four seconds he works a third of the time, after eight half
-//! of it, after sixteen two thirds, and so comes to an end.
+//! So a mover works a fifth of the time on a busy shard, and all of it on an idle one. Writes of clients
+//! meanwhile have to be copied too: after four seconds the mover works a third of the time, after eight
+//! half of it, after sixteen two thirds, and so comes to an end.
 //!
 //! Invariant: a rest is bounded by the work before it, so a move takes at most `1 + RESTS` times as
 //! long as one that does not rest.
@@ -19,10 +19,10 @@ const RESTS: f64 = 4.0;
 const BUSY: f64 = 500.0;
 /// A move that takes longer than this rests less and less.
 const STEADY: Duration = Duration::from_secs(2);
-/// A load of less is nobody's.
+/// A lower load counts as idle.
 const IDLE: f64 = 0.02;
 const LONGEST: Duration = Duration::from_millis(200);
-/// A load is measured over so long at least, the first one sooner.
+/// The least time over which load is measured; the first time is shorter.
 const PERIOD: Duration = Duration::from_millis(40);
 const FIRST: Duration = Duration::from_millis(5);
 /// Documents of one piece of work, while others are served and while none are.

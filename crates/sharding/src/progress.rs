@@ -10,9 +10,9 @@ use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Progress {
-    /// All of it was copied once: what was touched meanwhile follows.
+    /// All documents were copied once: changes since then follow.
     pub catches_up: bool,
-    /// What was put at receivers, some of it more than once.
+    /// Documents put at recipients, some more than once.
     pub documents: u64,
     pub bytes: u64,
     /// How much there was to copy when it began, about: documents and bytes.
@@ -38,7 +38,7 @@ impl Progress {
         Some(documents.saturating_sub(self.documents) + self.backlog)
     }
 
-    /// Bytes that are still to be put, by the mean size of what was.
+    /// Bytes that are still to be put, by the mean size of the documents so far.
     pub fn left_bytes(&self) -> Option<u64> {
         let left = u128::from(self.left()?);
         let bytes = left * u128::from(self.bytes) / u128::from(self.documents.max(1));

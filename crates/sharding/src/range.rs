@@ -41,7 +41,7 @@ fn earlier(a: &Option<Place>, b: &Option<Place>) -> bool {
     }
 }
 
-/// Sorts, drops what is empty, joins what touches.
+/// Sorts, drops empty ranges, joins adjacent ones.
 pub fn union(mut ranges: Vec<PlaceRange>) -> Vec<PlaceRange> {
     ranges.retain(|r| !r.is_empty());
     ranges.sort_by(|a, b| a.low.cmp(&b.low));
@@ -59,7 +59,7 @@ pub fn union(mut ranges: Vec<PlaceRange>) -> Vec<PlaceRange> {
     out
 }
 
-/// What is in both sets.
+/// The places in both sets.
 pub fn intersect(a: &[PlaceRange], b: &[PlaceRange]) -> Vec<PlaceRange> {
     let (mut i, mut j) = (0, 0);
     let mut out = Vec::new();
@@ -80,7 +80,7 @@ pub fn intersect(a: &[PlaceRange], b: &[PlaceRange]) -> Vec<PlaceRange> {
     out
 }
 
-/// What is in the set `a` and not in the set `b`.
+/// The places in the set `a` and not in the set `b`.
 pub fn cut(a: &[PlaceRange], b: &[PlaceRange]) -> Vec<PlaceRange> {
     let mut outside = Vec::with_capacity(b.len() + 1);
     let mut low = Some(Vec::new());

@@ -41,7 +41,7 @@ impl CollectionEntry {
         self.measurements().map_or(&self.key, Series::key)
     }
 
-    /// Where what is to be inserted belongs.
+    /// The place of a document to insert.
     pub fn place_of(&self, doc: Doc<'_>) -> Result<Place> {
         match self.measurements() {
             Some(series) => series.place_of(&self.key, doc),
@@ -99,7 +99,7 @@ pub struct RoutingTable {
     blocks: Vec<Arc<Block>>,
     /// The greatest version among the chunks of each shard.
     shards: BTreeMap<Arc<str>, u64>,
-    /// The last holder of the collection's lock who has written any of the chunks.
+    /// The greatest turn of the chunks.
     turn: u64,
 }
 
@@ -205,9 +205,8 @@ impl RoutingTable {
         Ok(())
     }
 
-    /// The filter for the chunks of a collection that are to be read, where a table of it is known
-    /// in the same life: those that were written since by the holder of the lock who wrote last, or
-    /// by a later one.
+    /// The filter for the chunks that a known table of the same life lacks: those written since, in the
+    /// table's greatest turn or a later one.
     pub fn unknown_chunks(known: Option<&RoutingTable>, uuid: &[u8; 16]) -> DocBuf {
         let mut w = Writer::new();
         w.binary("uuid", 4, uuid);
@@ -338,7 +337,7 @@ impl RoutingTable {
         self.shards.keys()
     }
 
-    /// What a shard has to know to serve whoever believes this table.
+    /// The version that a shard must know to serve a router with this table.
     pub fn version_of(&self, shard: &str) -> Version {
         Version {
             epoch: self.entry.epoch,

@@ -1,12 +1,12 @@
-//! Time series over shards. What is sharded is the collection of the buckets; clients name that of the
+//! Time series over shards. The sharded collection is that of the buckets; clients name that of the
 //! measurements.
 //!
 //! ```text
 //! measurement {META: v, TIME: t, …}      bucket {meta: v, control: {min: {TIME: t}, …}, …}
 //! key of measurements {META: 1}          shard key {meta: 1, "control.min.TIME": 1}
 //! ```
-//! Invariant: no bound lies within one meta value, so all buckets of that value are on one shard. What
-//! is packed, deleted or changed there stays there, and a query's meta value says which shards to ask.
+//! Invariant: no bound lies within one meta value, so all buckets of that value are on one shard. So
+//! packing, deletes and changes stay on that shard, and a query's meta value says which shards to ask.
 
 use crate::{Ownership, Place, PlaceRange, ShardKey};
 use bson::{Doc, DocBuf, Val, Writer, tag};

@@ -364,8 +364,8 @@ pub fn value_of(key: &[u8]) -> Option<Value> {
     rest.is_empty().then_some(value)
 }
 
-/// The value that a place begins with, and what is behind it. A place does not say of which type
-/// its numbers are: of the types that could be, the first is taken that gives the same place again.
+/// The value that a place begins with, and the rest. A place does not say of which type its numbers are:
+/// of the types that could be, the first is taken that gives the same place again.
 fn value_at(place: &[u8]) -> Option<(Value, &[u8])> {
     /// Codes of int32, int64, double and decimal, as [`key::Decoder`] reads them.
     const WHOLE_AND_DOUBLE: [u8; 3] = [0, 1, 2];

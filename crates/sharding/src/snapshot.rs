@@ -14,7 +14,7 @@ use errors::{Result, err};
 
 /// How often a time is chosen anew, because a shard's log was past it.
 const TRIES: u32 = 12;
-/// How far ahead of what was seen the first time is, in increments; each later one is twice as far.
+/// How far ahead of the last seen time the first try is, in increments; each later one is twice as far.
 const AHEAD: u64 = 64;
 
 /// What a shard is asked, of its state at that time. `Id` names a transaction.
@@ -30,7 +30,7 @@ pub enum Ask<Id> {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer<Id> {
-    /// It is kept, with what is prepared in it and the shard that decides each.
+    /// Kept, with the transactions prepared in it and the shard that coordinates each.
     Pinned(Vec<(Shard, Id)>),
     /// The log is at this time already.
     Late(u64),
@@ -46,7 +46,7 @@ enum Phase {
     Done,
 }
 
-/// What is prepared on a shard, and who decides it.
+/// A transaction prepared on a shard, and its coordinator.
 #[derive(Clone, Debug)]
 struct Prepared<Id> {
     on: Shard,
@@ -83,7 +83,7 @@ impl<Id: Clone + PartialEq> Pinning<Id> {
         self.at
     }
 
-    /// What is to be asked now, of each shard at most one thing; nothing at the end.
+    /// The next requests, at most one for each shard; none at the end.
     pub fn asks(&self) -> Vec<(Shard, Ask<Id>)> {
         match self.phase {
             Phase::Pinning => self.shards.iter().map(|s| (s.clone(), Ask::Pin)).collect(),
@@ -177,7 +177,7 @@ impl<Id: Clone + PartialEq> Pinning<Id> {
         Ok(())
     }
 
-    /// Where nobody is to be asked the step is done.
+    /// A step without requests is done.
     fn skip(&mut self) {
         if self.prepared.is_empty() {
             self.phase = Phase::Done;

@@ -4,14 +4,13 @@
 //! pinned ─► prepared transactions in it that had committed are shown (settled) ─► read
 //! ```
 //!
-//! Several routers choose the same time, and one router does for several clients. Invariants: the
-//! first state that is pinned at a time stays, whoever pins it again; it is read only when it is
-//! settled, so what is read at a time never changes. All who settle it show the same, because the
-//! shards that decide have kept one state of that time too; that is asserted.
+//! Several routers choose the same time, and one router does for several clients. Invariants: the first
+//! state pinned at a time stays, however often it is pinned again; it is read only when it is settled,
+//! so a read at that time never changes. All routers that settle it show the same, because the
+//! coordinating shards have kept one state of that time too; that is asserted.
 //!
-//! What waits for a lock may find another world when it has it. So the lock is a type of the one who
-//! runs this: a mutex in a server, which never lets a future wait, and a task that sleeps in the
-//! simulator.
+//! What waits for a lock may find another world when it has it. So the lock is a type of the caller: a
+//! mutex in a server, which never lets a future wait, and a task that sleeps in the simulator.
 
 use errors::Result;
 use std::collections::BTreeMap;
@@ -35,24 +34,24 @@ pub trait State: Clone {
     /// What these have prepared in it.
     fn parts(&self, ids: &[Self::Id]) -> Result<Self::Parts>;
 
-    /// The state with what was prepared in it.
+    /// The state with the prepared writes that it shows.
     fn showing(&self, parts: Self::Parts) -> Result<Self>;
 }
 
-/// One who has it has it alone.
+/// Exclusive access.
 pub trait Exclusive<T> {
     fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> impl Future<Output = R>;
 }
 
 struct Pinned<S: State> {
-    /// When it was last pinned, by the clock of who runs this.
+    /// When it was last pinned, by the caller's clock.
     since: Duration,
     state: S,
-    /// What it shows of what is prepared in it; `None` while nobody has said.
+    /// The prepared transactions that it shows; `None` until it is settled.
     shown: Option<Vec<S::Id>>,
 }
 
-/// What is kept.
+/// The pinned states, by time.
 pub struct Kept<S: State>(BTreeMap<u64, Pinned<S>>);
 
 impl<S: State> Default for Kept<S> {
@@ -165,7 +164,7 @@ impl<L> SnapshotHistory<L> {
         self.0.with(any).await
     }
 
-    /// Lets go of those that nobody has pinned since then.
+    /// Drops those that were not pinned since then.
     pub async fn forget<S: State>(&self, before: Duration)
     where
         L: Exclusive<Kept<S>>,

@@ -1,7 +1,7 @@
 //! How a collection is cut: at its birth, and where a chunk has grown; and how chunks of one shard
 //! become one.
 //!
-//! Invariant: neither changes who has what, nor the major version of any shard.
+//! Invariant: neither changes an owner, nor the major version of any shard.
 
 use crate::chunk::Replaced;
 use crate::series::check_bound;

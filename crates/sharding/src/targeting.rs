@@ -1,6 +1,6 @@
 //! From a filter to the ranges of places where documents that match it can be.
 //!
-//! Invariant: a document that matches has its place inside. What is inside need not match.
+//! Invariant: a document that matches has its place inside. Not every document inside needs to match.
 
 use crate::{Place, PlaceRange, ShardKey, intersect, union};
 use bson::key;

@@ -8,11 +8,11 @@
 //! ```
 //!
 //! The recovery shard's commit is the decision; it is one with the record of it. To ask what became of
-//! it ends what has not committed, for good. So it does not matter who asks, when, and how often, or
-//! whether the coordinator lives: there is one outcome.
+//! it ends what has not committed, for good. So any router may ask, at any time, as often as it likes,
+//! with or without the coordinator: there is one outcome.
 //!
-//! Invariants: nobody is told of a commit before a majority of the recovery shard has the decision.
-//! Nobody is told of an abort once the recovery shard may have been asked to commit, unless that
+//! Invariants: no client is told of a commit before a majority of the recovery shard has the decision.
+//! No client is told of an abort once the recovery shard may have been asked to commit, unless that
 //! shard has said that it never will.
 
 pub mod part;
@@ -52,7 +52,7 @@ pub enum Answer {
     Aborted,
 }
 
-/// How it has ended, for who asked for the commit.
+/// The outcome, for the client that asked for the commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Committed,
@@ -108,7 +108,7 @@ impl Coordinator {
         }
     }
 
-    /// Of what somebody has left. `others` may have a part in it.
+    /// Ends a transaction that its router has abandoned. `others` may have a part in it.
     pub fn recover(recovery: Shard, others: Vec<Shard>) -> Coordinator {
         Coordinator {
             phase: Phase::Resolving,
@@ -125,7 +125,7 @@ impl Coordinator {
         }
     }
 
-    /// What is to be asked now, of each shard at most one thing; nothing at the end.
+    /// The next requests, at most one for each shard; none at the end.
     pub fn asks(&self) -> Vec<(Shard, Ask)> {
         let all = |shards: &[Shard], ask: Ask| -> Vec<(Shard, Ask)> {
             shards.iter().map(|s| (s.clone(), ask.clone())).collect()
@@ -193,7 +193,7 @@ impl Coordinator {
                 self.left = missed.map(|((shard, _), _)| shard).collect();
                 match self.left.is_empty() {
                     true => self.go(Phase::Forgetting),
-                    // Whoever looks for what is left will find it.
+                    // The resolver will find it.
                     false if self.tries >= TRIES => self.go(Phase::Ended(Verdict::Committed)),
                     false => {}
                 }
@@ -202,7 +202,7 @@ impl Coordinator {
             Phase::Aborting => self.go(Phase::Ended(Verdict::Aborted)),
             Phase::Ended(_) => {}
         }
-        // Where nobody is to be asked the step is done.
+        // A step without requests is done.
         if self.verdict().is_none() && self.asks().is_empty() {
             self.heard(&[]);
         }

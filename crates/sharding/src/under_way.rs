@@ -1,7 +1,8 @@
 //! What movers have sent to a shard of a collection, and is not done yet.
 //!
-//! Invariant: who enters is judged by what is known after that. So whoever has stored that a range takes
-//! nothing more, and then waited for those that are under way, has seen the last of it.
+//! Invariant: a write that enters is judged by the state that is read after it entered. So a shard that
+//! has stored that a range takes no more writes, and then waited for those in flight, has seen the last
+//! of them.
 
 use crate::PlaceRange;
 

@@ -1,15 +1,14 @@
 //! What a shard makes of the commands of routers and movers (`_pandoOwnership`, `_pandoFence`,
 //! `_pandoReceive`, `_pandoClean`, and the documents of a move): from what it knows to what it knows
-//! then, or the refusal. What is known then is stored before the reply.
+//! then, or the refusal. The new state is stored before the reply.
 
 use super::{Fence, Ownership};
 use crate::{PlaceRange, cut};
 use errors::{Result, bail};
 
 impl Ownership {
-    /// What is known after somebody has told what the metadata says: a router, or the holder `turn`
-    /// of the collection's lock. `None` when it is nothing new. `by` is who has raised a fence that
-    /// this takes away, a firm one too.
+    /// The state after a router, or the holder `turn` of the collection's lock, has told the metadata.
+    /// `None` when it is nothing new. `by` names the fence that this removes, a firm one too.
     pub fn told(
         known: Option<&Ownership>,
         told: &Ownership,
@@ -42,7 +41,7 @@ impl Ownership {
         }
     }
 
-    /// The fence of another who holds the lock as long as this one does.
+    /// The fence of another mover under the same turn of the lock, or a later one.
     fn fence_of_another(&self, by: &str, turn: u64) -> Option<&Fence> {
         let fence = self.fence.as_ref()?;
         (fence.by != by && turn <= self.turn).then_some(fence)
@@ -118,8 +117,8 @@ impl Ownership {
         }
     }
 
-    /// Whether a state of when `before` was known is read rightly by what `now` says: the shard has the
-    /// same ranges, and what was hidden then still is, which that state may hold.
+    /// Whether a snapshot taken when `before` was known is read rightly under `now`: the shard has the
+    /// same ranges, and the orphans of that time, which the snapshot may hold, are still hidden.
     pub fn reads_the_past(before: Option<&Ownership>, now: &Ownership) -> bool {
         before.is_some_and(|before| {
             before.version.epoch == now.version.epoch
@@ -128,8 +127,8 @@ impl Ownership {
         })
     }
 
-    /// Whether what a mover sends has a place here: he is the last holder of the lock that was heard
-    /// of, in this life of the collection, and the range that he moves, if it is one, is expected.
+    /// Whether the shard takes documents from a mover: it is the last holder of the lock that the shard
+    /// knows, in this life of the collection, and its range, if it has one, is expected.
     pub fn takes_from(
         known: Option<&Ownership>,
         life: u64,
@@ -183,7 +182,7 @@ mod tests {
         assert!(!serves(&before, &expecting) && !serves(&before, &nothing(3)));
     }
 
-    /// Who has the lock later takes the place of an earlier one's fence; another's is refused.
+    /// A later holder of the lock replaces an earlier one's fence; another mover's is refused.
     #[test]
     fn fences_of_others() {
         let fence = |by: &str| Fence {
@@ -205,7 +204,7 @@ mod tests {
         assert!(!Ownership::takes_from(Some(&fenced), 5, 8, None));
     }
 
-    /// What was on its way when its move was ended is refused, though nobody has held the lock since.
+    /// A late message of an ended move is refused, although the lock has had no other holder since.
     #[test]
     fn what_comes_after_the_end_of_its_move_is_refused() {
         let range = range(3, 5);

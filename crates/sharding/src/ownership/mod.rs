@@ -1,9 +1,8 @@
-//! What a shard knows of its part of a collection: a state machine that routers and whoever moves a
-//! range teach, and a document of the shard's own (`config.ownership`), so that it outlives the
-//! process and reaches the other members.
+//! A shard's part of a collection: a state machine that routers and movers teach, and a document of the
+//! shard's own (`config.ownership`), so that it survives the process and reaches the other members.
 //!
-//! Invariant: what is learned never goes back. A range that the shard has lost, or does not have
-//! yet, is among the orphans until its documents are gone or it is owned; so no router sees them.
+//! Invariant: the state never goes back. A range that the shard has lost, or does not have yet, is among
+//! the orphans until its documents are gone or it is owned; so no router sees them.
 
 mod commands;
 
@@ -17,7 +16,8 @@ pub struct Fence {
     /// The move that raised it.
     pub by: String,
     pub range: PlaceRange,
-    /// The collection is about to begin another life: only who raised the fence tells of that.
+    /// The collection is about to begin another life: only the mover that raised the fence tells of
+    /// that.
     pub firm: bool,
 }
 
@@ -37,8 +37,8 @@ pub struct Ownership {
     /// The latest holder of the collection's lock that was heard of. What an earlier one still
     /// sends is refused.
     pub turn: u64,
-    /// The range whose documents that holder may send, until it is owned or cleaned: what is on its
-    /// way for longer is refused.
+    /// The range whose documents that holder may send, until it is owned or cleaned: later messages are
+    /// refused.
     pub incoming: Option<PlaceRange>,
 }
 
@@ -69,7 +69,7 @@ pub fn standing(known: Option<&Ownership>, received: Received) -> Standing {
     if known.fence.as_ref().is_some_and(|f| f.firm) {
         return Standing::Fenced;
     }
-    // Splits change the minor version only: who has what stays as it is.
+    // Splits change the minor version only: no range changes its owner.
     if !known.version.is_same_life(&version) || known.version.major() != version.major() {
         return Standing::Stale;
     }
@@ -110,7 +110,7 @@ impl Ownership {
         }
     }
 
-    /// What is known after `told` was learned; `None` when it is nothing new.
+    /// The state after `told`; `None` if it is not newer.
     pub fn learn(known: Option<&Ownership>, told: &Ownership) -> Option<Ownership> {
         let fresh = Ownership {
             orphans: Vec::new(),
@@ -148,8 +148,7 @@ impl Ownership {
         })
     }
 
-    /// Fails for a holder of the lock who was followed by another. From a later one on earlier ones
-    /// are refused.
+    /// Fails if the lock has had a later holder. From a later one on earlier ones are refused.
     pub fn heed(mut self, turn: u64) -> Result<Ownership> {
         if turn < self.turn {
             bail!(
@@ -387,7 +386,7 @@ mod tests {
             ..donor
         };
         assert_eq!(v(&fenced, version(5, 1, 0)), Standing::Fenced);
-        // A split that somebody else tells of does not lift it.
+        // A split that another router tells of does not lift it.
         let told = owning(version(5, 1, 2), vec![range(0, 10)]);
         let fenced = Ownership::learn(Some(&fenced), &told).unwrap();
         assert!(fenced.fence.is_some());

@@ -1,4 +1,4 @@
-//! Several who pin and settle the same time, in all orders.
+//! Several routers that pin and settle the same time, in all orders.
 
 use super::*;
 use std::cell::RefCell;
@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-/// What is written, and what is prepared.
+/// Written and prepared values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Numbers {
     shown: Vec<u32>,
@@ -121,7 +121,7 @@ fn reader((history, _): World) -> Task {
     })
 }
 
-/// Whoever is first at the lock each time: what is read at a time is one state.
+/// In every order at the lock: all reads at a time see one state.
 #[test]
 fn a_state_that_is_read_does_not_change() {
     // Two routers stand before a lock six times each at the most.

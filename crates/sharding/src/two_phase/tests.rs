@@ -1,6 +1,5 @@
-//! Every way in which a commit can go: each message may be lost before or after it has had its
-//! effect, shards may forget what is only in their memory, the coordinator may end at any step, and
-//! somebody may come to resolve the transaction at any step.
+//! Every way in which a commit can go: each message may be lost before or after its effect, shards may
+//! lose their memory, the coordinator may end at any step, and a resolver may come at any step.
 
 use super::*;
 use std::collections::BTreeMap;
@@ -18,7 +17,7 @@ enum Part {
 #[derive(Clone)]
 struct Shards {
     parts: BTreeMap<Shard, Part>,
-    /// On the recovery shard: who is to be told of the commit.
+    /// On the recovery shard: the shards to tell of the commit.
     decision: Option<Vec<Shard>>,
 }
 
@@ -71,7 +70,7 @@ impl Shards {
         Answer::Yes
     }
 
-    /// A new primary: what was in memory is gone.
+    /// A new primary: the memory is lost.
     fn restart(&mut self, name: &str) {
         let part = self.parts.get_mut(name).unwrap();
         if *part == Part::Open {
@@ -168,7 +167,7 @@ fn explore_step(shards: Shards, state: &State, faults: u32) -> usize {
     ways
 }
 
-/// After whoever resolves it has come: all or nothing, and what the client was told.
+/// After the resolver: all or nothing, and as the client was told.
 fn check(mut shards: Shards, told: Option<Verdict>) {
     match told {
         Some(Verdict::Committed) => assert_eq!(shards.get(RECOVERY), Part::Committed),
@@ -176,7 +175,7 @@ fn check(mut shards: Shards, told: Option<Verdict>) {
         Some(Verdict::Unknown) | None => {}
     }
     shards.resolve();
-    // What is still in memory ends with its lifetime.
+    // Open parts end with their lifetime.
     ALL.iter().for_each(|s| shards.restart(s));
     let parts: Vec<Part> = ALL.iter().map(|s| shards.get(s)).collect();
     let whole = parts.iter().all(|p| *p == Part::Committed);

@@ -19,7 +19,7 @@ const PAYERS: u32 = 2;
 /// How many add up all accounts; `PANDO_ADDERS` changes it.
 const ADDERS: u64 = 2;
 const REARRANGERS: u32 = 2;
-/// How often a write is sent that nobody answers.
+/// How often a write without an answer is sent.
 const TRIES: u32 = 8;
 
 /// The document that counts what a payer has done.
@@ -223,7 +223,7 @@ impl Clients {
     async fn add_up(self: Rc<Clients>) {
         let history = self.cluster.history.clone();
         while self.goes_on() {
-            // Routers choose the same time for several who ask at once.
+            // Routers choose the same time for several clients at once.
             let many = 1 + self.cluster.sim.below(3);
             let one = |_| -> Pin<Box<dyn Future<Output = _>>> {
                 let this = self.clone();

@@ -218,8 +218,8 @@ impl Config {
         Some(turn)
     }
 
-    /// How many have held locks; `None` while somebody does, or a move is under way. A lock that was left counts as held: its
-    /// holder may wake up, and go on until another has taken the lock.
+    /// How many have held locks; `None` while a lock is held or a move is pending. A lock that was left
+    /// counts as held: its holder may wake up, and go on until another has taken the lock.
     pub fn turns(&self) -> Option<i64> {
         let latest = &self.set.borrow().latest;
         let locks = latest.find("locks", &DocBuf::default());
@@ -231,7 +231,7 @@ impl Config {
         locks.iter().map(turn).sum()
     }
 
-    /// The fences of what is under way, as the newest state has it, or as a majority does.
+    /// The fences of pending moves, as the newest state has them, or as a majority does.
     pub fn fences(&self) -> Vec<String> {
         let mut set = self.set.borrow_mut();
         let all = |state: &Documents| state.find("migrations", &DocBuf::default());

@@ -40,7 +40,7 @@ impl Shard {
         if after.is_some_and(|(_, believed)| believed != at) {
             return Err(Refusal::Never("another log".into()));
         }
-        // What nobody has a lease on any more is cut: whoever reads there has to begin anew.
+        // The log is cut where no lease covers it: a reader there has to begin anew.
         let kept = self.cut_behind(first, end);
         if kept > first && !self.history.has(Planted::LogCutUnseen) {
             self.history.count("moves whose log was cut");
@@ -70,7 +70,7 @@ impl Shard {
         })
     }
 
-    /// From which entry on the log is still there, for who reads it from `first` to `end`: now and then a
+    /// The first entry of the log that is still there, for a reader of `first` to `end`: now and then a
     /// lease is over, or another primary knows of none. Where it lies decides, so that no seed goes
     /// another way by being asked.
     fn cut_behind(&self, first: i64, end: i64) -> i64 {
@@ -104,7 +104,7 @@ impl Shard {
         let known = self.known(by.ns);
         let range = Some(&by.range);
         let takes = Ownership::takes_from(known.as_deref(), by.life, by.turn as u64, range);
-        // What is of a move that has ended is refused twice: by its turn, and by what is expected.
+        // A message of an ended move is refused twice: by its turn, and by the expected range.
         let unexpected = Ownership::takes_from(known.as_deref(), by.life, by.turn as u64, None);
         let takes = takes || unexpected && self.history.has(Planted::SameTurnAtTheEnd);
         match takes || self.history.has(Planted::LateMoverHeard) {
@@ -116,7 +116,7 @@ impl Shard {
     async fn take(self: Rc<Shard>, turn: Turn, entry: Vec<Change>) -> Reply<()> {
         let gate = self.enter_mover(&turn);
         self.takes(&turn)?;
-        // Now and then one takes longer than whoever sent it lives.
+        // Now and then a message takes longer than its sender lives.
         self.pause(if self.sim.one_in(20) { 4000 } else { 3 }).await;
         let mark = self.append(entry);
         drop(gate);

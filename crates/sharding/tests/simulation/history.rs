@@ -1,4 +1,4 @@
-//! What was sent and what was acknowledged, and what that says of what is read.
+//! What was sent and acknowledged, and which reads are right because of that.
 
 use crate::names::{Ns, id_in, ns_of};
 use std::cell::RefCell;
@@ -12,31 +12,31 @@ pub enum Planted {
     FenceSkipped,
     /// The fence does not wait for writes that are under way.
     GateSkipped,
-    /// The fence does not wait for what is prepared.
+    /// The fence does not wait for prepared transactions.
     PreparedPassed,
     /// A shard serves whatever version a router believes in.
     VersionUnchecked,
     /// A donor's log tells of all touched documents but the last.
     CatchUpShort,
-    /// A donor's log that was cut behind a mover's place tells of what is left of it.
+    /// A donor's log that was cut behind a mover's position tells only its rest.
     LogCutUnseen,
     /// A shard shows documents that are not its own.
     OrphansShown,
-    /// A read goes on with what was compared before it had its view.
+    /// A read goes on with a version that was compared before its view was taken.
     ViewUnchecked,
-    /// A state that is kept shows what was hidden in it.
+    /// A pinned state shows documents that were hidden in it.
     HiddenShownLater,
     /// The outcomes of retryable writes do not go with a range.
     OutcomesLeft,
-    /// The deciding shard does not store who is to be told.
+    /// The coordinating shard does not store the shards to tell.
     DecisionForgotten,
-    /// A decision is earlier than what was prepared for it.
+    /// A decision is earlier than its prepares.
     DecisionEarly,
-    /// What is prepared is in memory only.
+    /// Prepared writes are in memory only.
     PromiseInMemory,
-    /// The locks of what is prepared are free.
+    /// Prepared writes hold no locks.
     PreparedReleased,
-    /// A snapshot is read without what is prepared in it.
+    /// A snapshot is read without the transactions prepared in it.
     SnapshotUnprepared,
     /// A state that is pinned again is put in the place of the first, without what that was told to show.
     SnapshotPinnedAnew,
@@ -206,7 +206,7 @@ impl History {
         self.change(id, |m| m.deleted = true);
     }
 
-    /// What a read that begins now has to see, unless somebody begins to delete it.
+    /// What a read that begins now has to see, unless a client begins to delete it.
     pub fn expected(&self, ns: Ns) -> Expected {
         let inner = self.inner.borrow();
         let made = || inner.made.range(id_in(ns, 0)..id_in(ns + 1, 0));

@@ -1,4 +1,4 @@
-//! Who changes a database's primary, or the shard of a collection that is not sharded.
+//! Changes of a database's primary, or of the shard of an unsharded collection.
 
 use crate::config::{Write, entry_of, uuid_of, whole_chunk};
 use crate::history::Planted;

@@ -8,13 +8,12 @@
 //! stale routers while ranges move, are cut and joined, and shards are emptied; others make collections
 //! and views of a database that is not sharded, while its primary and its collections move.
 //!
-//! What is checked: the chunks leave no place out at any time; what goes to another shard has a version that the collection did not
-//! have before; no two shards serve a place, or a database,
-//! at any time; no fence stands when nothing is under way; what was acknowledged is there, once, with a
-//! value between what was acknowledged and what was sent; what was deleted stays so; no read sees an
-//! orphan, or a part of a transaction; the sum of the accounts is whole in every snapshot. In the end
-//! nothing is under way, prepared or undecided, and each document is where it belongs. A seed replays a
-//! run.
+//! Checked are: the chunks leave no place out at any time; a range on another shard has a version that
+//! the collection did not have before; no two shards serve a place, or a database, at any time; no fence
+//! stands without a pending move; an acknowledged document is there, once, with a value between the
+//! acknowledged and the sent ones; a deleted one stays deleted; no read sees an orphan, or a part of a
+//! transaction; the sum of the accounts is whole in every snapshot. In the end nothing is under way,
+//! prepared or undecided, and each document is where it belongs. A seed replays a run.
 //!
 //! What a mover has sent when it ended its own move is refused by two rules: the end is in another turn of
 //! the lock, and a shard takes documents of a range only while it expects that (`Ownership::incoming`).
@@ -226,7 +225,7 @@ impl Cluster {
         }
     }
 
-    /// Where a fence stands, something is under way: otherwise nobody would take it away.
+    /// A fence stands only while a move is pending: otherwise it would stay.
     fn check_fences(&self) {
         let mut standing = Vec::new();
         for shard in self.shards.iter() {
@@ -247,7 +246,7 @@ impl Cluster {
         }
     }
 
-    /// What is to be seen of each collection, what is seen, and where it is.
+    /// For each collection the expected documents, the found ones, and their places.
     async fn read_all(&self, router: &Rc<Router>) -> Outcome<BTreeMap<Ns, Seen>> {
         let mut all = BTreeMap::new();
         for ns in self.history.collections() {
@@ -300,7 +299,7 @@ impl Cluster {
     }
 }
 
-/// What was wrong, and what was done.
+/// What was wrong, and the counts of operations.
 struct Run {
     wrong: Vec<String>,
     counts: BTreeMap<&'static str, u64>,

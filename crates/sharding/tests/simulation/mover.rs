@@ -1,4 +1,4 @@
-//! Who changes a collection's chunks: takes its lock, ends what others have left, moves, cuts, joins.
+//! Changes of a collection's chunks: takes the lock, ends abandoned moves, moves, cuts, joins.
 
 use crate::config::{Conflict, Write, uuid_of};
 use crate::documents::Turn;
@@ -103,7 +103,7 @@ impl Router {
         done.map_err(refused)
     }
 
-    /// A change of the metadata by who holds the lock.
+    /// A change of the metadata under the lock.
     pub async fn change(&self, held: &Held, writes: Vec<Write>) -> Outcome<()> {
         let own = self.holds(held);
         self.write_config([vec![own], writes].concat()).await
@@ -176,7 +176,7 @@ impl Router {
         Ok(part)
     }
 
-    /// What is still on its way of what the holder of the lock has taken back is an earlier one's.
+    /// After a rollback of the same holder, late messages carry an earlier turn.
     async fn take_turn(&self, held: &Held) -> Outcome<()> {
         if self.history.has(Planted::SameTurnAtTheEnd) {
             return Ok(());
@@ -193,7 +193,7 @@ impl Router {
         Ok(())
     }
 
-    /// What is found of what is under way, in a state that does not change any more.
+    /// The pending moves that match, each in a final state.
     async fn decided(&self, filter: DocBuf) -> Outcome<Vec<DocBuf>> {
         loop {
             let found = self.read_config("migrations", filter.clone()).await?;
@@ -234,7 +234,7 @@ impl Router {
         }
     }
 
-    /// Writes down what is about to begin.
+    /// Records a move that is about to begin.
     pub async fn begin(&self, held: &Held, kind: &str, fields: &DocBuf) -> Outcome<()> {
         let names = (held.id(), held.name.as_str());
         let begins = moving::beginning(names, kind, &held.by, held.turn(), fields);
@@ -285,7 +285,7 @@ impl Router {
         Ok(())
     }
 
-    /// Something to do with a chunk, by who holds the lock. `to`: the shard that gets a range, if any.
+    /// Changes a chunk under the lock. `to`: the shard that gets a range, if any.
     pub async fn rearrange(self: Rc<Router>, key: u32, to: Option<Name>) -> Outcome<()> {
         let held = self.lock(&name_of(SHARDED)).await?;
         let done = self.rearrange_under(&held, key, to).await;
@@ -575,7 +575,7 @@ impl Router {
             .await
     }
 
-    /// Has nothing under way any more: ends what was left, and takes the locks that were left from their holders.
+    /// Leaves nothing pending: ends abandoned moves, and takes abandoned locks from their holders.
     pub async fn settle(self: Rc<Router>) -> Outcome<()> {
         let mut names = Vec::new();
         for collection in ["migrations", "locks"] {
@@ -608,7 +608,7 @@ fn turn_of(left: &DocBuf) -> i64 {
         .expect("a turn")
 }
 
-/// The fence of what is under way.
+/// The fence of a pending move.
 pub fn fence(left: &DocBuf) -> String {
     moving::fence_of(text(left, "by"), turn_of(left))
 }

@@ -35,7 +35,7 @@ pub struct Replicated<S: State> {
     made: u64,
 }
 
-/// An entry, for who waits for it.
+/// An entry that is waited for.
 #[derive(Clone, Copy)]
 pub struct Mark {
     index: usize,

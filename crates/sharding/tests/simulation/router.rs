@@ -19,7 +19,7 @@ use std::rc::Rc;
 
 #[derive(Clone, Debug)]
 pub enum Failure {
-    /// Nobody has answered: it may have been done.
+    /// No answer: it may have been done.
     Lost,
     Refused(Refusal),
 }
@@ -282,7 +282,7 @@ impl Router {
         }
     }
 
-    /// Runs `attempt` with what is believed until router and shards agree.
+    /// Runs `attempt` with the cached metadata until router and shards agree.
     async fn agree<T>(
         self: &Rc<Router>,
         ns: Ns,

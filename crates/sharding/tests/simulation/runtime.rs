@@ -167,8 +167,8 @@ impl Sim {
         self.call_by(to, make, false, delay).await
     }
 
-    /// The same of a shard. `again`: what may be sent again by who is in doubt, so it may arrive twice,
-    /// whenever.
+    /// The same of a shard. `again`: a sender in doubt may send it again, so it may arrive twice, at any
+    /// time.
     pub async fn call_shard<R, F>(
         self: &Rc<Self>,
         to: Process,

@@ -1,5 +1,5 @@
-//! A shard: documents, what it knows of its part, the outcomes of retryable writes, and what is
-//! prepared; all in a log that a majority has after a while.
+//! A shard: documents, its ownership, the outcomes of retryable writes, and prepared transactions; all
+//! in a log that a majority has after a while.
 //!
 //! Its decisions are the crate's: [`standing`], [`home_standing`], the commands of [`Ownership`] and
 //! [`Home`], [`part::outcome`]. What the executor and the sessions do around them is modelled: gates, key
@@ -190,11 +190,11 @@ pub enum Behind {
 #[derive(Default)]
 pub struct Door {
     inside: Rc<Cell<u32>>,
-    /// Somebody waits for those inside.
+    /// The gate waits for those inside.
     closed: bool,
 }
 
-/// Held by who writes until it is done.
+/// Held by a writer until it is done.
 pub struct Gate(Rc<Cell<u32>>);
 
 impl Drop for Gate {
@@ -316,7 +316,7 @@ impl Shard {
         }
     }
 
-    /// The gate, while nobody waits for those behind it.
+    /// Enters the gate; `None` while it is being drained.
     pub fn enter(&self, behind: Behind) -> Option<Gate> {
         let mut memory = self.memory.borrow_mut();
         let door = memory.doors.entry(behind).or_default();
@@ -327,7 +327,7 @@ impl Shard {
         Some(Gate(door.inside.clone()))
     }
 
-    /// Waits for those behind a gate, so long; whether all are done.
+    /// Waits at most `millis` for those behind a gate; whether all are done.
     pub async fn drain(&self, behind: Behind, millis: u64) -> bool {
         let close = |closed| {
             let mut memory = self.memory.borrow_mut();

@@ -30,7 +30,7 @@ impl Shard {
         Ok(())
     }
 
-    /// A majority has what was learned, or what was known.
+    /// Waits until a majority has the learned state, or the known one.
     async fn store(&self, learned: Option<Change>) {
         let mark = match learned {
             Some(learned) => Some(self.append(vec![learned])),
@@ -41,7 +41,7 @@ impl Shard {
         }
     }
 
-    /// One at a time changes what is known.
+    /// One change of the state at a time.
     async fn changing(&self) {
         while self.memory.borrow().changing {
             self.sim.sleep(3).await;
@@ -222,7 +222,7 @@ impl Shard {
         Ok(())
     }
 
-    /// `_pandoHome`: views that are nobody's go.
+    /// `_pandoHome`: views without an owner are dropped.
     pub async fn forget_views(self: Rc<Shard>, turn: i64) -> Reply<()> {
         self.changing().await;
         let known = self.home();
@@ -251,7 +251,7 @@ impl Shard {
         views.cloned().collect()
     }
 
-    /// `create`, by a mover: what is there stays.
+    /// `create`, by a mover: existing views stay.
     pub async fn make_views(self: Rc<Shard>, views: Vec<Document>, turn: i64) -> Reply<()> {
         let known = self.home();
         if !Home::takes_from(known.as_deref(), turn as u64) {

@@ -1,6 +1,6 @@
 //! A shard's part in transactions: open ones in memory, prepared ones in the log, states that are kept
-//! for snapshots. The states are kept by what shards keep theirs by ([`SnapshotHistory`]): whoever waits
-//! for its lock may find that others were before.
+//! for snapshots. The states are kept by the shards' own [`SnapshotHistory`]: a task that waits for its
+//! lock may find changes by others.
 
 use crate::history::Planted;
 use crate::names::{Ns, SHARDED, ns_of};
@@ -330,7 +330,7 @@ impl Shard {
         }
     }
 
-    /// `_pandoPrepared`: what waits here, with who decides it and who is to hear of it.
+    /// `_pandoPrepared`: transactions in doubt here, each with its coordinator and the shards to tell.
     pub async fn left(self: Rc<Shard>) -> Vec<(Txn, Name, Vec<Name>)> {
         let latest = &self.set.borrow().latest;
         let prepared = latest.prepared.iter();
@@ -374,7 +374,7 @@ impl Shard {
                 snapshot::Answer::Included
             }
         };
-        // What is shown must not be taken back.
+        // A shown state must not be rolled back.
         let last = self.set.borrow().last();
         if let Some(mark) = last {
             self.majority(mark).await;
