@@ -7,7 +7,7 @@
 //! - `admin`, `crud`, `ddl`, `diagnostic`, `handshake`, `replication`, `roles`, `sessions`, `stats`,
 //!   `users`: the commands, a file each, which parses, runs and replies;
 //! - `shard`: a shard's side of a cluster;
-//! - `security`: who a client is, and what he may do;
+//! - `security`: authentication and access control;
 //! - `monitoring`, `settings`, `topology`: state of the server that several commands share;
 //! - `background`: threads that work without a request.
 //!
@@ -117,7 +117,7 @@ pub struct Commands {
     pub(crate) query_settings: Arc<query_settings::QuerySettings>,
     /// What `autoCompact` was last told: target in megabytes, and whether once only.
     pub(crate) auto_compact: Mutex<Option<(i64, bool)>>,
-    /// Held by who changes which data format may be written.
+    /// Held while the writable data format is changed.
     pub(crate) format_change: Mutex<()>,
     pub(crate) connections: Arc<Connections>,
     pub(crate) expired: Arc<background::ttl_monitor::TtlCounters>,
@@ -331,7 +331,7 @@ impl Commands {
         monitoring::figures::disk(&self.config.db_path)
     }
 
-    /// Whether nobody can log in yet, although everybody has to.
+    /// Whether logins are required, but no user exists yet.
     pub fn lacks_users(&self) -> bool {
         self.security.enabled
             && self.config.role != ClusterRole::Router

@@ -10,7 +10,7 @@
 //! - The store is made by the first write; what only reads does not make it.
 //! - The oplog, `system.replset`, and what the member's log has of `local` (of a release that replicated
 //!   it) are not in it.
-//! - Who may do what is asked of the member's own users ([`Commands::authority`]).
+//! - Access is checked by the member's own users ([`Commands::authority`]).
 
 use crate::request::args::Generic;
 use crate::request::table::{Command, flag};
@@ -49,7 +49,7 @@ impl OwnLocal {
         }
     }
 
-    /// Answers by the store beside; `None`: there is none, and nobody wants to write.
+    /// Answers by the store beside; `None` if there is none and the command does not write.
     pub(crate) fn commands(&self, writes: bool) -> Result<Option<Arc<Commands>>> {
         let mut opened = self.opened.lock();
         if opened.is_none() && (writes || self.dir.exists()) {
@@ -194,7 +194,7 @@ impl Commands {
     }
 }
 
-/// What is written to the member's own `local` no other member has, nor is waited for.
+/// Writes to the member's own `local` are on no other member, and wait for none.
 pub(crate) fn without_members(generic: &mut Generic<'_>) {
     let names_members = |w: Val<'_>| match w.to_i64_exact() {
         Some(n) => n > 1,

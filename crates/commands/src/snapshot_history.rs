@@ -9,8 +9,8 @@
 //! On a shard routers choose the times, and several of them the same one
 //! ([`sharding::snapshot_history`]). What the shard's log has up to such a time stays as it is, also
 //! when another member leads: the log says up to which time states may have been pinned, and a primary
-//! writes nothing at or before what it found there when it began. So a time that a primary before it
-//! had pinned is past for it, and whoever read that state hears that it is gone.
+//! writes nothing at or before what it found there when it began. So a time that an earlier primary had
+//! pinned is past for a later one, and a reader of that state hears that it is gone.
 
 use errors::{Result, bail};
 use executor::{Engine, PinnedSnapshot};
@@ -26,7 +26,8 @@ use storage::{Epoch, WriteSet};
 
 /// A moment holds up the engine's cleaning behind it; with more of them than this the oldest goes early.
 const MOST: usize = 4096;
-/// How far past a time that is pinned the log says that others may be, in seconds: so often it says it.
+/// How far past a pinned time the log reserves times for pinning, in seconds; that is how often it does
+/// so.
 const RESERVED_SECONDS: u64 = 2;
 
 /// A state that is kept for routers.
@@ -74,8 +75,8 @@ pub struct SnapshotHistory {
     pinned: shared::SnapshotHistory<Locked>,
     /// The newest at some time each.
     newest: Mutex<BTreeMap<u64, (Instant, Arc<PinnedSnapshot>)>>,
-    /// Of a shard of a cluster. Its newest state is not taken for the one that was pinned at its time:
-    /// that may show what was prepared in it, and was pinned by a primary before this one.
+    /// Of a shard of a cluster. Its newest state is not used for a time that was pinned by an earlier
+    /// primary: that state may show prepared transactions.
     of_shard: bool,
     began: Instant,
     /// Up to which time the log says that states may be pinned. What it has said it says, as long as
@@ -148,7 +149,7 @@ impl SnapshotHistory {
         settled.ok_or_else(|| too_old(ts).into())
     }
 
-    /// A state that is pinned, of which may not be known yet what it shows of what is prepared in it.
+    /// A pinned state; which prepared transactions it shows may not be known yet.
     pub fn pinned_at(&self, ts: u64) -> Result<Arc<PinnedSnapshot>> {
         let found = at_once(self.pinned.pinned_at::<Pinned>(ts));
         found.map(|Pinned(m)| m).ok_or_else(|| too_old(ts).into())

@@ -377,7 +377,7 @@ fn fail_command() {
         ("10107".into(), "\"RetryableWriteError\"".into())
     );
     assert_eq!(text(&s.ok(&insert), "n"), "1");
-    // The retry of what was done does nothing and answers the same.
+    // The retry does nothing and answers the same.
     assert_eq!(text(&s.ok(&insert), "n"), "1");
     assert_eq!(text(&s.ok(r#"{"count": "c"}"#), "n"), "1");
     s.ok(
@@ -433,8 +433,8 @@ fn sessions_and_transactions() {
     assert_eq!(s.code(r#"{"endSessions": [1]}"#), 14);
 }
 
-/// A shard may refuse a first statement when the transaction has begun there: its router sends it
-/// again. What was ended does not begin again.
+/// A shard may refuse a first statement when the transaction has begun there: its router sends it again.
+/// An ended transaction does not begin again.
 #[test]
 fn a_transaction_begins_again_on_a_shard_whose_first_statement_has_failed() {
     let lsid =

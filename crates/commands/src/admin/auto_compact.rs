@@ -1,5 +1,5 @@
-//! `autoCompact`: the engine compacts by itself as it is written to; what is asked for is checked
-//! and remembered, and `runOnce` asks for one compaction of everything.
+//! `autoCompact`: the engine compacts by itself as it is written to; the options are checked and
+//! remembered, and `runOnce` requests one compaction of everything.
 
 use crate::request::idl;
 use crate::request::{CommandContext, Done};

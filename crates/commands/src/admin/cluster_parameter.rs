@@ -141,7 +141,7 @@ pub fn set(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         for known in default.as_doc() {
             let given = new.get(known.name);
             let value = match given {
-                // Null goes back to the default, and what is not named stays.
+                // Null means the default; a field without a value keeps its own.
                 Some(v) if v.is_nullish() => known.val,
                 Some(v) => v,
                 None => now.get(known.name).unwrap_or(known.val),

@@ -1,4 +1,4 @@
-//! `compact`: has the engine rewrite a collection, so that what was deleted takes no space.
+//! `compact`: has the engine rewrite a collection, so that deleted documents take no space.
 
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
@@ -32,8 +32,8 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         bail!(CommandNotSupportedOnView, "can't compact a view");
     }
     if dry {
-        // What was deleted is known to the engine only as it merges: what lies on disk beyond the
-        // documents' own bytes is the least that a rewrite gives back.
+        // The engine notices deletes only as it merges: the bytes on disk beyond the documents' own are
+        // the least that a rewrite gives back.
         let s = sizes(&cx.app.engine, &coll);
         cx.w.int(
             "estimatedBytesFreed",

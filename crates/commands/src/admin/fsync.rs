@@ -2,7 +2,7 @@
 //! against writes under which the files can be copied.
 //!
 //! With `pandoHoldMillis` the lock ends by itself after that time, and the reply has `pandoHold`, the id
-//! by which `fsyncUnlock` ends exactly it: who locks several servers may die in between.
+//! by which `fsyncUnlock` ends exactly it: a client that locks several servers may die in between.
 
 use crate::request::idl;
 use crate::request::{CommandContext, Done};
@@ -29,8 +29,8 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     }
     let taken = lock.then(|| Taken::take(cx, lifetime));
     let locked = match lock {
-        // Nobody begins to write from here on; whoever had begun holds a lock of the catalog
-        // until it is done.
+        // No write begins from here on; a write that has begun holds a lock of the catalog until it is
+        // done.
         true => drain(cx, patience),
         false => Ok(()),
     };

@@ -148,7 +148,7 @@ fn stage(cx: &mut CommandContext<'_, '_>, hold: Option<i64>) -> Result<()> {
     Ok(())
 }
 
-/// What was written to one shard and not to another would be in the backup of a cluster else.
+/// Without the lock the backup of a cluster could have a write of one shard and lack that of another.
 fn check_locked(cx: &CommandContext<'_, '_>, hold: Option<i64>) -> Result<()> {
     match hold.is_none_or(|id| cx.app.engine.gate.holds(id)) {
         true => Ok(()),
@@ -164,7 +164,7 @@ fn copy(cx: &mut CommandContext<'_, '_>, path: &Path) -> Result<()> {
     let index = store.last_index();
     store.checkpoint(path)?;
     let files = fs::read_dir(path.join("engine")).map_or(0, Iterator::count);
-    // Everything up to here is in it; what was written meanwhile may be.
+    // Everything up to here is in it; later writes may be.
     cx.w.i64("files", files as i64)
         .i64("index", index as i64)
         .timestamp("timestamp", cx.app.store.last_ts());

@@ -8,7 +8,7 @@
 //! `at` is a time of the configuration set at which these were its settings. `refused` says why a lower
 //! feature compatibility version was not taken; the other settings were.
 //!
-//! Invariant: what was the case earlier does not come after what was later.
+//! Invariant: an earlier setting is never applied after a later one.
 
 use super::set_feature_compatibility_version as version;
 use super::{cluster_parameter, rw_concern, write_block};

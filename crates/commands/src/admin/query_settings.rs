@@ -295,7 +295,7 @@ fn namespace(d: Doc<'_>) -> Result<(&str, &str)> {
     Ok((db, coll))
 }
 
-/// What is given in the place of what was set; what is not named stays.
+/// The given settings over the old ones; a missing field stays.
 fn merged(given: Doc<'_>, old: Doc<'_>) -> DocBuf {
     let mut w = Writer::new();
     for name in ["indexHints", "queryFramework", "reject", "comment"] {

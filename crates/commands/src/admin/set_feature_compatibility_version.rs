@@ -120,8 +120,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     Ok(Done::Reply)
 }
 
-/// Stores a version, which is one of [`FEATURE_VERSIONS`], for whoever holds the lock of format
-/// changes.
+/// Stores a version, which is one of [`FEATURE_VERSIONS`]; the caller holds the lock of format changes.
 pub(super) fn put(cx: &mut CommandContext<'_, '_>, version: &str) -> Result<()> {
     let used = check(cx, version)?;
     let mut value = Writer::new();

@@ -66,8 +66,8 @@ impl WriteBlock {
     }
 }
 
-/// Refuses a command that writes, while writes are refused. The server's own databases are not the
-/// users', and who has `bypassWriteBlockingMode` writes on: a router says so of its users.
+/// Refuses a command that writes, while writes are refused. The server's own databases are exempt, and
+/// so are users with `bypassWriteBlockingMode`: a router says so of its users.
 #[inline]
 pub fn check(cx: &CommandContext<'_, '_>) -> Result<()> {
     // What a router runs itself is a part of what it has checked.

@@ -21,7 +21,7 @@ idl::arguments! {
     }
 }
 
-/// What is asked for.
+/// The parsed command.
 pub struct Configuration {
     pub ns: String,
     /// `None`: nothing is sampled.

@@ -6,7 +6,7 @@
 //! config.sampledQueries  {_id, ns, collectionUuid, cmdName, cmd, expireAt}  what was
 //! ```
 //!
-//! Invariant: a query is never held up. What is not written soon enough is let go.
+//! Invariant: a query is never held up. Samples that are not written soon enough are dropped.
 
 use bson::{Doc, DocBuf, Val, Value, Writer};
 use catalog::keyspace::SPACE_RECORD;
@@ -30,7 +30,7 @@ const MOST_WAITING: usize = 10_000;
 /// A command that is longer is not sampled.
 const MOST_BYTES: usize = 64 << 10;
 
-/// What is sampled of a collection.
+/// The sampling of one collection.
 struct Analyzer {
     uuid: Value,
     per_second: f64,
@@ -128,7 +128,7 @@ impl Samplers {
         }
     }
 
-    /// What is to be written to `config.sampledQueries`.
+    /// The documents for `config.sampledQueries`.
     pub fn take(&self) -> Vec<DocBuf> {
         std::mem::take(&mut *self.waiting.lock())
     }

@@ -1,9 +1,8 @@
-//! The clock of a server that nobody writes to: an entry without content, each
-//! `periodicNoopIntervalSecs`. `operationTime`, `lastWrite` and the resume tokens of quiet change
-//! streams go on by it.
+//! The clock of an idle server: an entry without content, each `periodicNoopIntervalSecs`.
+//! `operationTime`, `lastWrite` and the resume tokens of quiet change streams go on by it.
 //!
-//! Invariant: it writes only where the newest entry is older than the interval, and only where
-//! writes are taken and need not wait: nobody could end its wait.
+//! Invariant: it writes only if the newest entry is older than the interval, and only if writes are
+//! taken and need not wait: nothing could end its wait.
 
 use crate::Commands;
 use crate::settings::parameters::Parameters;
@@ -56,7 +55,7 @@ fn is_due(newest: u64, now_ms: i64, interval_s: i64) -> bool {
 }
 
 impl NoopWriter {
-    /// `None` when there is nobody left to work for.
+    /// `None` when the server has ended.
     fn look(&self) -> Option<()> {
         if self.control.upgrade()?.is_stopping() {
             return None;
@@ -70,7 +69,7 @@ impl NoopWriter {
             && !self.engine.upgrade()?.gate.is_closed()
             && store.refusal().is_none();
         if takes_writes && is_due(store.last_ts(), crate::clock::now_millis(), interval) {
-            // Whoever writes next is told why it fails: a full disk, a deposed primary.
+            // A failure shows at the next write: a full disk, a deposed primary.
             let _ = store.propose(vec![Entry::noop(vec![])]);
         }
         Some(())

@@ -1,6 +1,5 @@
-//! Frees what clients leave behind: idle cursors, sessions that nobody uses any more, the records
-//! of their retryable writes, moments that were read. Looks daily at when the server's certificate
-//! ends.
+//! Frees what clients leave behind: idle cursors, unused sessions, the records of their retryable
+//! writes, snapshots that were read. Looks daily at when the server's certificate ends.
 
 use crate::Commands;
 use crate::analysis::sampling::{SAMPLES, Samplers};
@@ -67,7 +66,7 @@ pub fn start(c: &Commands) -> Result<()> {
 }
 
 impl Reaper {
-    /// How long to wait for the next round; `None` when there is nobody left to reap for.
+    /// How long to wait for the next round; `None` when the server has ended.
     fn round(&mut self) -> Option<Duration> {
         let (cursors, sessions) = (self.cursors.upgrade()?, self.sessions.upgrade()?);
         let parameters = self.parameters.upgrade()?;
@@ -115,7 +114,7 @@ impl Reaper {
         ))
     }
 
-    /// Writes the queries that were sampled; `None` when there is nobody left to reap for.
+    /// Writes the sampled queries; `None` when the server has ended.
     fn write_samples(&self) -> Option<()> {
         if !self.writes_samples {
             return Some(());

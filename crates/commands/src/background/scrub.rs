@@ -1,5 +1,6 @@
 //! The scrub: once a week all data files are read, a bounded number of bytes a second, so that damage is
-//! found before its copies are lost. What is found a member mends by itself; a server alone says so.
+//! found before its copies are lost. A member of a set repairs damage by itself; a server alone reports
+//! it.
 //!
 //! ```text
 //! DATA/scrubbed      its time of change is when the last pass ended, or the data directory began
@@ -77,7 +78,7 @@ fn rest(bytes: u64, bytes_a_second: u64, took: Duration) -> Duration {
 }
 
 impl Scrub {
-    /// `None` when there is nobody left to work for.
+    /// `None` when the server has ended.
     fn look(&self) -> Option<()> {
         self.go_on()?;
         if is_due(&self.mark) {

@@ -1,11 +1,10 @@
 //! The TTL monitor: deletes documents whose time is over, as TTL indexes and clustered collections
 //! say.
 //!
-//! A thread wakes every `ttlMonitorSleepSecs` and makes passes over all TTL indexes until none of
-//! them has anything left. Each index gets a turn of bounded length, so that one with much to
-//! delete does not hold up the others; within a turn the batches go through the ordinary write
-//! path, each followed by a rest as long as the batch took, so that whoever is served in the
-//! foreground has at least half of the time.
+//! A thread wakes every `ttlMonitorSleepSecs` and makes passes over all TTL indexes until none of them
+//! has anything left. Each index gets a turn of bounded length, so that one with much to delete does not
+//! hold up the others; within a turn the batches go through the ordinary write path, each followed by a
+//! pause as long as the batch took, so that clients have at least half of the time.
 
 use crate::Commands;
 use crate::settings::parameters::Parameters;
@@ -32,7 +31,7 @@ pub struct TtlCounters {
     pub sub_passes: AtomicU64,
 }
 
-/// What is to expire.
+/// A collection with documents to expire.
 struct Target {
     coll: Arc<Collection>,
     /// The TTL index; none: a clustered collection's own `_id`.
@@ -80,7 +79,7 @@ pub fn start(c: &Commands) -> Result<()> {
 }
 
 impl Expirer {
-    /// Whether it may work; `None` when there is nobody left to work for.
+    /// Whether it may work; `None` when the server has ended.
     fn is_enabled(&self) -> Option<bool> {
         if self.control.upgrade()?.is_stopping() {
             return None;

@@ -1,9 +1,8 @@
 //! `bulkWrite`: inserts, updates and deletes on several collections in one command.
 //!
-//! What is wrong with the command or the shape of an operation fails the whole before anything is
-//! done; what goes wrong while an operation runs is that operation's own, and is told in the cursor
-//! of results. Operations run in the order given; inserts that follow each other into one
-//! collection are one batch.
+//! An error in the command or in the shape of an operation fails the whole before anything is done; an
+//! error while an operation runs is that operation's own, in the cursor of results. Operations run in
+//! the order given; inserts that follow each other into one collection are one batch.
 
 use super::batch::{self, Common, Statements};
 use super::cursor::{self, Keep};
@@ -501,7 +500,7 @@ impl Run<'_> {
         };
         match failed {
             Stop::Failed(e) if !e.is_interruption() => report.failed(at, &e, update),
-            // The time is up, somebody stopped it, or it is suspended: that is the command's.
+            // An interruption or a suspension is the whole command's.
             stop => return Err(stop),
         }
         Ok(())

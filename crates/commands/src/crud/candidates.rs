@@ -1,5 +1,5 @@
-//! The candidates of an explained query: the plans that there were, what was thought of each, and what
-//! each read when all ran against each other (`rejectedPlans`, `allPlansExecution`).
+//! The candidates of an explained query: the plans, the estimates of each, and how much each read when
+//! all ran against each other (`rejectedPlans`, `allPlansExecution`).
 
 use super::execution_stats::{Counted, execution_stages};
 use bson::{DocBuf, Writer};
@@ -93,7 +93,7 @@ impl Candidates {
     }
 }
 
-/// What was thought that a plan reads, and whether its entries were counted to their end.
+/// The estimated reads of a plan, and whether its entries were counted to their end.
 fn write_estimates(w: &mut Writer, e: &Estimated) {
     w.f64("keysEstimate", e.reads.keys.round())
         .f64("docsEstimate", e.reads.given.round())

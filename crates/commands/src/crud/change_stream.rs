@@ -353,7 +353,7 @@ impl<'a> Stages<'a> {
         if e.name == SPLIT {
             self.split = true;
         } else if !self.pipeline.add(e.name, e.val, env)? {
-            // One that nobody knows is refused as such.
+            // An unknown stage is refused as such.
             query::pipeline::check_stage(e.name)?;
             bail!(
                 IllegalOperation,

@@ -18,7 +18,7 @@ pub const FIRST_BATCH: u64 = 101;
 /// A batch's documents take at most this much, in bytes; a single larger one is given alone.
 pub const BATCH_BYTES: usize = 16 * 1024 * 1024;
 
-/// The command itself, and what was parsed of it.
+/// The command itself, and its parsed form.
 const HELD_OF_COMMAND: usize = 3;
 
 /// How a cursor is to be kept.

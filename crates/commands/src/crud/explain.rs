@@ -30,7 +30,7 @@ pub(super) enum Verbosity {
     AllPlansExecution,
 }
 
-/// What is explained: a query, and the stage that uses its results.
+/// The explained query, and the stage that uses its results.
 struct Subject<'a> {
     ns: String,
     request: FindRequest<'a>,
@@ -44,7 +44,7 @@ struct Subject<'a> {
     disk_use: bool,
 }
 
-/// What is to be explained, and how much is to be told of it.
+/// The explained command, and how much to tell of it.
 struct Asked<'a> {
     inner: Doc<'a>,
     command: &'static str,

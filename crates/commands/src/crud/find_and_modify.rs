@@ -149,7 +149,7 @@ fn write_reply(w: &mut Writer, found: &FoundAndModified, value: Option<&DocBuf>,
     };
 }
 
-/// Changes the document, unless it is a retry of what was done before.
+/// Changes the document, unless it is a retry of an earlier execution.
 fn execute(
     cx: &mut CommandContext<'_, '_>,
     ns: &str,

@@ -16,8 +16,7 @@ use std::time::{Duration, Instant};
 
 /// How long an awaitData cursor waits when the client does not say.
 const AWAIT: Duration = Duration::from_secs(1);
-/// Whoever waits looks this often whether he still should: nobody wakes him when his cursor is
-/// killed or his client is gone.
+/// How often a waiting cursor checks whether it was killed or its client is gone: neither wakes it.
 const LOOK: Duration = Duration::from_millis(250);
 
 idl::arguments! {

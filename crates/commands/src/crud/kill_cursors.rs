@@ -53,7 +53,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     Ok(Done::Reply)
 }
 
-/// Everybody may end his own cursors; others' with the privilege on their collection or the server.
+/// Every user may end its own cursors; others' with the privilege on their collection or the server.
 fn check_owners(cx: &CommandContext<'_, '_>, ids: &[i64]) -> Result<()> {
     let target = Target::Collection(cx.args.db, cx.args.first.as_str().unwrap_or(""));
     if [target, Target::Cluster]

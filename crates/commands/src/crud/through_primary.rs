@@ -1,18 +1,18 @@
 //! `$out` and `$merge` on a secondary: the primary runs the command, since it writes. What the client
 //! may do was checked here; the primary is asked as by a member.
 //!
-//! Invariant: when the reply comes this member has what was written, so that a causal session reads it
-//! here, or a bounded time has passed.
+//! Invariant: when the reply comes this member has the write, so that a causal session reads it here, or
+//! a bounded time has passed.
 
 use crate::request::{CommandContext, Done};
 use bson::{Doc, Val, Writer};
 use errors::{Error, Result};
 use std::time::{Duration, Instant};
 
-/// So long this member may take to have what was written.
+/// How long this member may take to have the write.
 const CATCH_UP: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(100);
-/// What is of the client's connection and session, or was heeded here.
+/// Fields that belong to the client's connection and session, or were applied here.
 const OWN: [&str; 9] = [
     "$db",
     "$clusterTime",
@@ -56,7 +56,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Option<Done>> {
     for e in reply.iter().filter(|e| !ENDS.contains(&e.name)) {
         cx.w.val(e.name, e.val);
     }
-    // The primary has waited for whom the client asked for.
+    // The primary has waited for the client's write concern.
     (cx.write_concern.members, cx.write_concern.own_disk) = (None, false);
     cx.write_concern.unmet = None;
     let written = reply.get("operationTime").and_then(|v| v.as_timestamp());

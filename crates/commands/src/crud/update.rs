@@ -200,7 +200,7 @@ pub(super) fn execute(
     }
 }
 
-/// Refuses stages of names that MongoDB does not have; what is no pipeline passes.
+/// Refuses stages of names that MongoDB does not have; anything but a pipeline passes.
 fn check_stage_names(u: Val<'_>) -> Result<()> {
     let stages = u.as_array().unwrap_or(Doc::EMPTY);
     for stage in stages.values().filter_map(|v| v.as_doc()?.first()) {
@@ -299,8 +299,8 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
             Err(stop) => return Err(stop),
         }
     }
-    // Stages that nobody has are the whole command's error; it is found when its stages are
-    // counted, after the writes.
+    // An unknown stage is the whole command's error; it is found when its stages are counted, after the
+    // writes.
     for s in &statements {
         check_stage_names(s.u)?;
     }

@@ -498,7 +498,7 @@ impl IndexOptions {
         w.finish()
     }
 
-    /// Tells the client what was and what is.
+    /// Tells the client the old and the new values.
     fn report(&self, index: &Index, w: &mut Writer) {
         if let Some(n) = self.expire {
             if let Some(old) = index.spec.get("expireAfterSeconds") {

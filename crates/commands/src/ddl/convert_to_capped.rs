@@ -115,7 +115,7 @@ pub fn options(source: &Collection, size: i64) -> DocBuf {
 
 /// Copies all documents in natural order.
 pub fn copy(op: &mut OpCtx<'_>, source: &Arc<Collection>, to: &str) -> Result<()> {
-    // What was let in once is kept, whatever the validator says by now.
+    // Stored documents are kept, whatever the validator says by now.
     op.bypass_validation = true;
     let all = Filter::all();
     let (view, _) = op.view(&source.ns);

@@ -1,7 +1,7 @@
 //! `create`: a collection with options.
 //!
-//! What is checked is what MongoDB checks; an option that would change how documents are kept or
-//! found, and that this version does not have, is refused rather than ignored.
+//! The checks are MongoDB's; an option that would change how documents are kept or found, and that this
+//! version does not have, is refused rather than ignored.
 
 use super::{changed, encrypted_fields, engine_options, time_series};
 use crate::request::collation;
@@ -34,7 +34,8 @@ idl::arguments! {
         "changeStreamPreAndPostImages" => images: Option<bool> = images,
         "encryptedFields" => encrypted: Option<Doc<'a>> = idl::doc,
         "autoIndexId" => auto_index_id: Option<bool> = idl::safe_bool,
-        /// The one that its other parts have: said by who makes a part of a sharded collection.
+        /// The UUID of the collection's other parts: a router gives it for a part of a sharded
+        /// collection.
         "pandoUUID" => uuid: Option<[u8; 16]> = idl::uuid,
     }
     checked: "temp" | "recordIdsReplicated" => idl::safe_bool;
@@ -90,7 +91,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         changed(cx);
         return Ok(Done::Reply);
     }
-    // Outside of transactions it is no error to ask for what is there.
+    // Outside of transactions it is no error to create a collection that exists with the same options.
     let same = (catalog.get(&ns))
         .filter(|_| cx.op.transaction.is_none())
         .is_some_and(|c| same_options(c.options.as_doc(), options.as_doc()));

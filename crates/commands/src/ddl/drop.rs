@@ -45,7 +45,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
                 .forget(catalog::db_of(&ns), Some(catalog::collection_of(&ns)));
             changed(cx);
         }
-        // Since MongoDB 7 dropping what is not there succeeds.
+        // Since MongoDB 7 dropping a collection that does not exist succeeds.
         Err(e) if e.is(Code::NamespaceNotFound) => {}
         Err(e) => return Err(e),
     }

@@ -18,7 +18,7 @@ pub struct IndexSpec {
     pub spec: DocBuf,
 }
 
-/// Options that say what is indexed and how: two indexes on one key must differ in one of them.
+/// Options that determine the content of an index: two indexes on one key must differ in one of them.
 const SIGNATURE: [&str; 5] = [
     "unique",
     "sparse",

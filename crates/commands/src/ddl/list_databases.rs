@@ -37,7 +37,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         }
     }
     names.sort();
-    // Who may not list all databases sees those that he may do anything with.
+    // A user that may not list all databases sees those on which it has any privilege.
     let sees_all = authorize::may(cx, Action::ListDatabases, Target::Cluster);
     if only_own.unwrap_or(!sees_all) {
         names.retain(|db| authorize::may_anything(cx, db));

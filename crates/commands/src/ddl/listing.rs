@@ -52,7 +52,7 @@ pub fn batch_size(command: &str, e: Elem<'_>) -> Result<Option<u64>> {
     Ok(size)
 }
 
-/// Writes `cursor: {id, ns, firstBatch}` and keeps what is left.
+/// Writes `cursor: {id, ns, firstBatch}` and keeps the rest.
 pub fn reply(
     cx: &mut CommandContext<'_, '_>,
     ns: &str,

@@ -1,7 +1,7 @@
 //! Definition of time series: a collection of measurements, which is a view, and that of its buckets.
 //!
-//! Indexes are asked for by the fields of measurements, and kept on the fields of buckets; each keeps
-//! what was asked for as `originalSpec`.
+//! Indexes are created by the fields of measurements, and kept on the fields of buckets; each keeps its
+//! definition as `originalSpec`.
 
 use super::index_spec::IndexSpec;
 use crate::request::idl;
@@ -11,7 +11,7 @@ use errors::{Result, bail};
 use std::sync::Arc;
 use time_series::{Granularity, MAX_SPAN_SECONDS, TimeSeriesOptions, buckets_of};
 
-/// What is asked for as an index by the order in which buckets lie.
+/// The field with the definition of an index as it was given.
 const ORIGINAL: &str = "originalSpec";
 
 idl::arguments! {
@@ -112,7 +112,7 @@ fn shown_spec(options: &TimeSeriesOptions, spec: Doc<'_>) -> Option<DocBuf> {
     Some(w.finish())
 }
 
-/// What is to be made on buckets for these indexes of measurements, without those that exist.
+/// The indexes on buckets for these indexes of measurements, without those that exist.
 pub fn new_indexes(
     buckets: &Collection,
     options: &TimeSeriesOptions,

@@ -1,5 +1,5 @@
-//! What `create` and `collMod` check of a validator, and of it what holds for every filter of what
-//! is no collection.
+//! The checks of `create` and `collMod` on a validator; the check of its operators also serves filters
+//! that run without a collection.
 
 use bson::Doc;
 use errors::{Result, bail};

@@ -27,7 +27,7 @@ pub type Connections = Mutex<BTreeMap<i64, String>>;
 /// With `truncateOps`, a longer command is cut off.
 const TRUNCATED_BYTES: usize = 1000;
 
-/// What is to be shown.
+/// Which operations to show.
 #[derive(Clone, Debug, Default)]
 pub struct OperationFilter {
     pub idle_connections: bool,
@@ -68,7 +68,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let mut filter = Writer::new();
     let mut all = false;
     let mut only = None;
-    // All other fields are a filter on what is shown.
+    // All other fields are a filter on the operations shown.
     for e in &cx.args.fields {
         match e.name {
             "$all" => all = e.val.truthy(),
@@ -279,8 +279,9 @@ fn now() -> String {
     service::logging::timestamp(std::time::SystemTime::now())
 }
 
-/// The intent locks that the operation counts as having taken (see `engine_figures::locks`): readers take none in truth,
-/// and writers latch single records. Whoever waits does so for the lock against all writes.
+/// The intent locks that the operation counts as having taken (see `engine_figures::locks`): readers
+/// take none in truth, and writers latch single records. An operation that waits does so for the lock
+/// against all writes.
 fn append_locks(w: &mut Writer, o: &Operation, waits: bool) {
     let has = |flag| lookup(o.command).is_some_and(|c| c.is(flag));
     let mode = match () {

@@ -1,7 +1,7 @@
 //! `electionMetrics` of serverStatus: the elections that this member stood in since its process began,
 //! by their reasons.
 //!
-//! Nobody is elected here who has to catch up, and freezing ends in no election: those are 0.
+//! A new primary never has to catch up here, and freezing ends in no election: those counts are 0.
 
 use crate::request::CommandContext;
 use bson::Writer;
@@ -21,7 +21,7 @@ const NEVER: [&str; 8] = [
 pub fn append(cx: &mut CommandContext<'_, '_>) {
     let elections = match &cx.app.replica {
         Some(driver) => driver.status().elections,
-        // Of a set of this one server, where nobody is ever elected.
+        // In a set of this one server there are no elections.
         None if cx.app.config.topology.set_name().is_some() => Default::default(),
         None => return,
     };

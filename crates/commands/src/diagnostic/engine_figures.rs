@@ -146,7 +146,7 @@ fn transaction(cx: &mut CommandContext<'_, '_>) {
     w.close();
 }
 
-/// Nobody waits for a ticket here: what runs, runs.
+/// Tickets are not limited here: no operation waits for one.
 pub fn queues(cx: &mut CommandContext<'_, '_>) {
     let out = running(cx);
     let w = cx.w.open_doc("queues").open_doc("execution");

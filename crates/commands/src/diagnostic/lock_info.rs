@@ -1,5 +1,5 @@
-//! `lockInfo`: who holds and awaits locks. Records are latched for microseconds and not listed;
-//! what is listed is the lock of `fsync` against writes.
+//! `lockInfo`: holders of locks and waiters. Record latches last microseconds and are not listed; the
+//! lock of `fsync` against writes is.
 
 use crate::request::{CommandContext, Done};
 use errors::Result;

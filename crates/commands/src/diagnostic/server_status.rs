@@ -1,5 +1,6 @@
-//! `serverStatus`: the sections that tools print. `wiredTiger.cache` is filled from our own cache
-//! and memtables, since mongostat reads its columns there; what is ours alone stands in `pandodb`.
+//! `serverStatus`: the sections that tools print. `wiredTiger.cache` is filled from our own cache and
+//! memtables, since mongostat reads its columns there; figures without a counterpart in MongoDB stand in
+//! `pandodb`.
 
 use super::{command_metrics, election_metrics, engine_figures, process};
 use crate::clock::now_millis;
@@ -237,7 +238,7 @@ fn network(cx: &mut CommandContext<'_, '_>) {
         .bool("clientSupported", false)
         .i64("accepted", 0)
         .close();
-    // What is compressed is not counted apart: the tables are there for those who read them.
+    // Compressed bytes are not counted apart: the fields are there for programs that read them.
     w.open_doc("compression");
     for name in ["snappy", "zstd", "zlib"] {
         w.open_doc(name);
@@ -466,7 +467,7 @@ fn pandodb(cx: &mut CommandContext<'_, '_>) {
     w.close();
 }
 
-/// What this process moves between shards, and what is left of that.
+/// The moves of this process between shards, and what remains of them.
 fn moves(w: &mut Writer, moves: &Moves) {
     let left = moves.left();
     w.open_doc("moves");

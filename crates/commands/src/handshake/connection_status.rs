@@ -1,4 +1,4 @@
-//! `connectionStatus`: who the client is, and what he may do.
+//! `connectionStatus`: the client's users and their privileges.
 
 use crate::request::idl;
 use crate::request::{CommandContext, Done};

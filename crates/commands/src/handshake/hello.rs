@@ -126,7 +126,7 @@ fn answer(cx: &mut CommandContext<'_, '_>, primary: &str) -> Result<Done> {
     Ok(Done::ReplyMore)
 }
 
-/// The mechanisms that a user can log in by; all of them for one who is not there.
+/// The mechanisms that a user can log in by; all of them for an unknown user.
 fn append_mechanisms(cx: &mut CommandContext<'_, '_>, name: &UserName) -> Result<()> {
     cx.op.need_worker()?;
     let user = cx.app.security.user(&cx.app.engine, name)?;

@@ -122,7 +122,7 @@ pub fn speculate(cx: &mut CommandContext<'_, '_>, first: Doc<'_>) -> Result<()> 
         skips_empty: options.get("skipEmptyExchange").is_some_and(Val::truthy),
     };
     if !login::may_have(cx.app, &s)? {
-        // The client learns of his mechanisms in the same reply, and takes another.
+        // The reply lists the user's mechanisms, and the client takes another.
         return Ok(());
     }
     if let Ok(Some(reply)) = login::start(cx, &s) {

@@ -1,5 +1,5 @@
-//! `appendOplogNote`: a document in the log that changes nothing, for who reads the log. It is of a data
-//! format that the release before does not read.
+//! `appendOplogNote`: a document in the log that changes nothing, for readers of the log. It is of a
+//! data format that the release before does not read.
 
 use super::set_name;
 use crate::admin::set_feature_compatibility_version::use_newest_format;

@@ -267,7 +267,7 @@ fn delete(cx: &mut CommandContext<'_, '_>, ns: &str, o: Doc<'_>) -> Result<()> {
     executor::delete(&mut cx.op, ns, &request, 0, None).map(|_| ())
 }
 
-/// Runs the command of an entry; its reply is nobody's.
+/// Runs the command of an entry; its reply is discarded.
 fn command(cx: &mut CommandContext<'_, '_>, db: &str, o: Doc<'_>) -> Result<()> {
     let name = o.first().map_or("", |e| e.name);
     let Some(command) = table::lookup(name).filter(|c| DDL.contains(&c.name)) else {

@@ -169,7 +169,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
             let Some(mut messages) = message::read(&bytes) else {
                 bail!(BadValue, "the bytes are no messages between members");
             };
-            // A member that was removed does not know it: nobody sends to it any more.
+            // A removed member does not know it: no member sends to it any more.
             let is_stranger = |m: &message::Message| status.member(m.from).is_none();
             if let (true, Some(config)) = (messages.iter().any(is_stranger), &status.config) {
                 cx.w.doc("config", config.to_doc().as_doc());

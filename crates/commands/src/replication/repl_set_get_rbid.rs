@@ -1,4 +1,4 @@
-//! `replSetGetRBID`: a number that changes when a member takes writes back. Who reads a member's log
+//! `replSetGetRBID`: a number that changes when a member takes writes back. A reader of a member's log
 //! compares it before and after.
 
 use super::set_name;

@@ -183,7 +183,7 @@ fn of_set(cx: &mut CommandContext<'_, '_>, name: &str, status: &Status) -> Resul
                 status.member(status.id).map_or(0.0, |m| m.priority),
             )
             .i64("electionTimeoutMillis", config.settings.election_timeout_ms)
-            // Who is elected has all that a majority has, and takes writes at once.
+            // A new primary has all that a majority has, and takes writes at once.
             .date("newTermStartDate", millis(at))
             .date("wMajorityWriteAvailabilityDate", millis(at))
             .close();
@@ -207,7 +207,7 @@ fn of_set(cx: &mut CommandContext<'_, '_>, name: &str, status: &Status) -> Resul
     Ok(Done::Reply)
 }
 
-/// Whom this member has voted for, where that was another.
+/// The candidate that this member has voted for, if that was another member.
 fn append_vote(w: &mut Writer, status: &Status) {
     let vote = status.elections.vote;
     let Some(candidate) = status.member(vote.candidate) else {
@@ -292,7 +292,7 @@ fn known_of(status: &Status, id: u64, ts: u64) -> OpTime {
             ..status.committed
         },
         Some(known) => known.durable,
-        // What is committed the primary has.
+        // The primary has all committed entries.
         None if id == status.primary => status.committed,
         None => OpTime::default(),
     }
@@ -313,8 +313,8 @@ fn applied_of(status: &Status, id: u64, durable: OpTime) -> OpTime {
     }
 }
 
-/// What is known of one member here; the caller closes the document. `at`: the newest timestamp, and for how many seconds this server
-/// has run. `copies`: it copies files from here now.
+/// The status of one member as this one knows it; the caller closes the document. `at`: the newest
+/// timestamp, and for how many seconds this server has run. `copies`: it copies files from here now.
 fn append_member(
     w: &mut Writer,
     status: &Status,
@@ -358,7 +358,7 @@ fn append_member(
     }
     let durable = known_of(status, id, ts);
     let applied = applied_of(status, id, durable);
-    // What is on its disk it has written.
+    // Durable entries are written as well.
     for (field, known) in [
         ("optime", applied),
         ("optimeDurable", durable),

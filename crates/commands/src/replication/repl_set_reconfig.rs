@@ -45,7 +45,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     if force && config.version <= old.version {
         config.version = old.version + 1;
     }
-    // A primary's configuration is of its own term, whoever was primary when it was made.
+    // A primary's configuration is of its own term, even if another primary made it.
     let old = Config {
         term: config.term,
         ..(**old).clone()

@@ -1,5 +1,6 @@
-//! `replSetStepDown`: hands a primary's part to another member. In the set of one nobody can take it: without `force` that is
-//! the error, at once rather than after a wait for members that cannot come; with it this member is elected again at once.
+//! `replSetStepDown`: hands a primary's part to another member. In a set of one there is no other
+//! member: without `force` that is the error, at once rather than after a wait for members that cannot
+//! come; with it this member is elected again at once.
 
 use super::set_name;
 use crate::request::{CommandContext, Done, idl};

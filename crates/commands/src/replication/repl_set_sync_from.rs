@@ -1,5 +1,5 @@
-//! `replSetSyncFrom`: from whom a secondary has its entries. That is the primary, always: nobody else
-//! can be asked for.
+//! `replSetSyncFrom`: the sync source of a secondary. That is always the primary: no other member can be
+//! requested.
 
 use super::set_name;
 use crate::request::{CommandContext, Done, idl};

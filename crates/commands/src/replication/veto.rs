@@ -8,7 +8,7 @@ use replication::{Config, Driver, SetName};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-/// So long the servers may take to answer.
+/// How long the servers may take to answer.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Asks all members that `is_new` is true of, at once; the first error of one that refuses.

@@ -147,8 +147,7 @@ impl Commands {
         check_session(command, args, &self.config)
     }
 
-    /// Applies the fail point `failCommand`: blocks, fails, or tells what is to be done with the
-    /// reply.
+    /// Applies the fail point `failCommand`: blocks, fails, or tells what happens to the reply.
     pub(crate) fn fail(
         &self,
         command: &Command,

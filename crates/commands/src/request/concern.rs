@@ -208,8 +208,8 @@ pub fn of_set(concern: &mut WriteConcern, v: Val<'_>, replica: Option<&Driver>) 
     }
 }
 
-/// What a write concern asks of the members of a configured set: who must have the write, where that
-/// is more than the primary or other than a majority, or where the wait has an end.
+/// The members that a write concern requires in a configured set, if that is more than the primary or
+/// other than a majority, or if the wait has a limit.
 pub fn of_members(concern: &mut WriteConcern, v: Val<'_>, config: &Config) {
     let Some(d) = v.as_doc() else { return };
     let timeout = d.get("wtimeout").and_then(|v| v.to_f64());

@@ -24,8 +24,8 @@ pub enum Done {
     Reply,
     /// The reply is written, and the same request is to be run again for the next one.
     ReplyMore,
-    /// Nothing is written; the request is to be run again at this moment, or when something has
-    /// happened since the server was stirred so often.
+    /// Nothing is written; the request is run again at this time, or when the server's count of events
+    /// differs from `seen`.
     Await { until: Instant, seen: usize },
     /// The connection is closed.
     Close,

@@ -52,7 +52,7 @@ pub struct Call<'c, 'r> {
 /// milliseconds.
 const LONG_BODY_BYTES: usize = 256 << 10;
 
-/// What is known after a command, whether it failed or not.
+/// The outcome of a command, failed or not.
 #[derive(Default)]
 struct Left {
     wrote: bool,
@@ -557,7 +557,7 @@ fn run(cx: &mut CommandContext<'_, '_>, start: usize, admission: &Admission) -> 
         && !state_change::is_not_primary(e.code)
         && !e.is_interruption()
     {
-        // What was asked of the members holds for what a write has seen, too.
+        // The write concern holds for the state that a failed write has seen, too.
         await_members(cx)?;
     }
     done.map_err(|e| e.map_error(|e| with_unmet(e, &cx.write_concern)))
@@ -575,7 +575,7 @@ fn confirm_primary(cx: &CommandContext<'_, '_>) -> Result<()> {
         return Ok(());
     };
     let entry = storage::Entry::noop(Vec::new());
-    // In another term the read may have missed what was written between.
+    // In a later term the read may have missed writes in between.
     let index = cx.app.store.propose_in(cx.op.epoch(), vec![entry])?.index;
     let until = cx.op.deadline.unwrap_or(Instant::now() + LONGEST_WAIT);
     driver.wait(until, |s| s.commit_index >= index || !s.is_primary());

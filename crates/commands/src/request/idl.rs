@@ -183,8 +183,8 @@ pub fn safe_bool(within: &str, e: Elem<'_>) -> Result<Option<bool>> {
     given(e.val, read, || mismatch(within, e.name, e.val, SAFE_BOOL))
 }
 
-/// Any number: fractions of doubles are cut off, decimals rounded half to even, what is out of
-/// range is clamped.
+/// Any number: fractions of doubles are cut off, decimals rounded half to even, values out of range are
+/// clamped.
 pub fn int(within: &str, e: Elem<'_>) -> Result<Option<i64>> {
     given(e.val, whole(e.val), || {
         mismatch(within, e.name, e.val, NUMBERS)

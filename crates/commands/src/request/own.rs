@@ -24,7 +24,7 @@ impl Commands {
         let mut out = Vec::new();
         let request = Request::own(body);
         self.run(&mut self.local(), Mode::Worker, &client, &request, &mut out);
-        // The reply is sent to nobody.
+        // The reply goes to no client.
         let held = client.reply_held.swap(0, Relaxed);
         if held > 0 {
             self.control.in_flight.give(held);

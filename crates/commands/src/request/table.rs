@@ -41,7 +41,7 @@ use flag::*;
 pub struct Command {
     pub name: &'static str,
     pub flags: u16,
-    /// What it needs of who runs it, where authorization is on.
+    /// The privileges that it needs, with authorization on.
     pub needs: RequiredAccess,
     pub run: Run,
     /// For `listCommands`.

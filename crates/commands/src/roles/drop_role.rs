@@ -1,4 +1,4 @@
-//! `dropRole` and `dropAllRolesFromDatabase`: whoever had a dropped role has it no more.
+//! `dropRole` and `dropAllRolesFromDatabase`: users with a dropped role lose it.
 
 use super::{document, existing, named};
 use crate::request::{CommandContext, Done};

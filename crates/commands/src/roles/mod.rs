@@ -1,7 +1,7 @@
 //! Commands on roles that users make: made, changed, removed, shown.
 //!
-//! Invariant: who changes roles holds `Security::changing` from the look at what is there until the
-//! change is applied.
+//! Invariant: a change of roles holds `Security::changing` from the reading of the stored documents
+//! until the change is applied.
 
 pub mod create_role;
 pub mod drop_role;

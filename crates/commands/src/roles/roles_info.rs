@@ -99,7 +99,7 @@ fn show(
     Ok(w.finish())
 }
 
-/// All roles as what a user who had them would have.
+/// The roles and privileges of a user with these roles.
 fn fragment(cx: &mut CommandContext<'_, '_>, names: &[RoleName]) -> Result<Done> {
     let resolved = roles::resolve(&cx.app.engine, names)?;
     cx.w.open_doc("userFragment");

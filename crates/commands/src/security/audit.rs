@@ -1,5 +1,5 @@
-//! The audit log: who logged in or failed to, who was refused, and who changed users, roles and
-//! collections, as lines of JSON in MongoDB's form.
+//! The audit log: logins and failed ones, refusals, and changes of users, roles and collections, as
+//! lines of JSON in MongoDB's form.
 //!
 //! ```text
 //! {atype, ts, uuid, local: {ip, port}, remote: {ip, port}, users: [{user, db}], roles: [{role, db}], param, result}
@@ -182,14 +182,13 @@ fn place(w: &mut Writer, field: &str, address: &Address) {
     w.close();
 }
 
-/// The event that a command stands for, and what is told of it; `None` for all that are not
-/// audited.
+/// The event of a command, and its parameters; `None` for commands that are not audited.
 fn change(ended: &Ended<'_>) -> Option<(&'static str, DocBuf)> {
     let (body, db) = (ended.request.body, ended.db);
     let text = |field: &str| body.get(field).and_then(|v| v.as_str()).unwrap_or("");
     let first = body.first().and_then(|e| e.val.as_str()).unwrap_or("");
     let of_name = |what: &str| {
-        // The fields of a change of users or roles, without what is generic or secret.
+        // The fields of a change of users or roles, without generic and secret ones.
         let mut w = Writer::new();
         w.str(
             what,
@@ -246,7 +245,7 @@ fn change(ended: &Ended<'_>) -> Option<(&'static str, DocBuf)> {
             }
             ("dropIndex", w.finish())
         }
-        // What is no message was refused, and is no event.
+        // A refused message is no event.
         "logApplicationMessage" if ended.failure.is_none() => (
             "applicationMessage",
             doc! { "msg": text("logApplicationMessage") },

@@ -115,8 +115,8 @@ pub fn check(cx: &mut CommandContext<'_, '_>) -> Result<()> {
     check_client(&asking, || cx.op.need_worker())
 }
 
-/// Fails where a client may not run his command. `may_block` fails where what has to be read cannot
-/// be waited for.
+/// Fails if a client may not run the command. `may_block` fails where what has to be read cannot be
+/// waited for.
 pub fn check_client(asking: &Asking<'_, '_>, may_block: impl Fn() -> Result<()>) -> Result<()> {
     let Some(user) = login::current(asking.app, asking.client, &may_block)? else {
         return check_stranger(asking, may_block);
@@ -163,7 +163,7 @@ const EXCEPTIONAL: [&str; 6] = [
     "addShard",
 ];
 
-/// Nobody is logged in: the localhost exception may hold.
+/// Without a login: the localhost exception may hold.
 fn check_stranger(asking: &Asking<'_, '_>, may_block: impl Fn() -> Result<()>) -> Result<()> {
     let local = match asking.client.peer.ip() {
         Some(ip) => ip.is_loopback(),
@@ -182,7 +182,7 @@ fn check_stranger(asking: &Asking<'_, '_>, may_block: impl Fn() -> Result<()>) -
     )
 }
 
-/// Fails unless whoever made a cursor is who asks for it.
+/// Fails if the cursor's owner is another user.
 pub fn check_owner(cx: &CommandContext<'_, '_>, owner: Option<&str>, id: i64) -> Result<()> {
     if !cx.app.security.enabled || owner == name(cx).as_deref() {
         return Ok(());
@@ -193,7 +193,7 @@ pub fn check_owner(cx: &CommandContext<'_, '_>, owner: Option<&str>, id: i64) ->
     )
 }
 
-/// Fails where the client has lost what the command needed that made his cursor.
+/// Fails if the client has lost the privileges that the cursor's command needs.
 pub fn check_still(cx: &CommandContext<'_, '_>, command: Doc<'_>, id: i64) -> Result<()> {
     if !cx.app.security.enabled {
         return Ok(());
@@ -204,7 +204,7 @@ pub fn check_still(cx: &CommandContext<'_, '_>, command: Doc<'_>, id: i64) -> Re
     }
 }
 
-/// Fails where a user may not run a command any more, of `db`, that has made his cursor `id`.
+/// Fails if a user may no longer run the command, of `db`, that opened its cursor `id`.
 pub fn check_user_still(user: &LoggedIn, command: Doc<'_>, db: &str, id: i64) -> Fallible<()> {
     let Some(known) = command.first().and_then(|e| table::lookup(e.name)) else {
         return Ok(());
@@ -231,7 +231,7 @@ fn lost(id: i64) -> errors::Error {
     )
 }
 
-/// The name of who is logged in.
+/// The name of the logged-in user.
 pub fn name(cx: &CommandContext<'_, '_>) -> Option<String> {
     if !cx.app.security.enabled {
         return None;
@@ -245,7 +245,7 @@ pub fn may(cx: &CommandContext<'_, '_>, action: Action, target: Target<'_>) -> b
         || (cx.client.state.login.user()).is_some_and(|u| u.privileges.allows(action, target))
 }
 
-/// Whether the client may say what only members of the cluster say; anybody may where nobody is asked.
+/// Whether the client may use what is for members of the cluster; always true without access control.
 pub fn may_as_member(cx: &CommandContext<'_, '_>) -> bool {
     may(cx, Action::Internal, Target::Cluster)
 }

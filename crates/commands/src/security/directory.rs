@@ -1,6 +1,7 @@
 //! Users and roles that another server keeps: a router's are on the configuration set.
 //!
-//! Invariant: what was read holds until [`Security::generation`] grows, as with users of one's own.
+//! Invariant: users and roles that were read hold until [`Security::generation`] grows, as with the
+//! server's own users.
 
 use super::Security;
 use super::{roles, users};
@@ -11,7 +12,7 @@ use errors::{Fallible, Result};
 use executor::Engine;
 use std::sync::Arc;
 
-/// Who knows users and roles.
+/// A source of users and roles.
 pub trait UserDirectory: Send + Sync {
     /// The document of that `_id` in `admin.system.users` or `admin.system.roles`. It may take the
     /// time of an answer over the network.

@@ -1,9 +1,8 @@
-//! Logging in: an exchange of messages under way, and who is logged in.
+//! Logging in: pending exchanges of messages, and logged-in users.
 //!
 //! Invariants:
-//! - A wrong password, a user who is not there, a mechanism that he has no credential for, and a
-//!   message that makes no sense get the same answer, after the same time ([`DELAY`]), in which no
-//!   thread waits.
+//! - A wrong password, an unknown user, a mechanism without a credential, and a malformed message get
+//!   the same answer, after the same time ([`DELAY`]), in which no thread waits.
 //! - A connection has one exchange at most, and one user at most: a new one takes the old one's
 //!   place.
 
@@ -26,22 +25,22 @@ use std::time::{Duration, Instant};
 
 pub const X509: &str = "MONGODB-X509";
 
-/// After so long a login that failed is answered.
+/// The delay of the answer to a failed login.
 const DELAY: Duration = Duration::from_millis(100);
-/// What a client is told to hash a password with that nobody has.
+/// How often a client is told to hash the password of an unknown user.
 const ITERATIONS: [(Hash, u32); 2] = [(Hash::Sha1, 10_000), (Hash::Sha256, 15_000)];
 
-/// Somebody who has proven who he is.
+/// An authenticated user.
 pub struct LoggedIn {
     pub name: UserName,
-    /// Whose his sessions are.
+    /// The owner's id in the user's sessions.
     pub uid: [u8; 32],
-    /// Those that he was given.
+    /// The roles that were granted directly.
     pub roles: Vec<RoleName>,
     /// Those and all that they lead to.
     pub all_roles: BTreeSet<RoleName>,
     pub privileges: Privileges,
-    /// Those that his certificate gives him; the stored user, if there is one, does not count then.
+    /// The roles of the user's certificate; the stored user, if there is one, does not count then.
     certified: Vec<RoleName>,
     /// [`Security::generation`] when this was read.
     generation: u64,
@@ -64,7 +63,7 @@ impl std::fmt::Debug for Login {
 }
 
 impl Login {
-    /// Who is logged in, as he was known when that was read.
+    /// The logged-in user, with the privileges of when they were read.
     pub fn user(&self) -> Option<Arc<LoggedIn>> {
         self.user.load_full()
     }
@@ -78,8 +77,8 @@ impl Login {
         self.user.load().as_ref().map_or(NOBODY, |u| u.uid)
     }
 
-    /// Makes somebody the connection's user who need not prove who he is: the server itself, or whom
-    /// another connection has proven.
+    /// Sets the connection's user without a login: for the server itself, or for a user that another
+    /// connection has authenticated.
     pub fn admit(&self, user: Arc<LoggedIn>) {
         self.user.store(Some(user));
     }
@@ -167,8 +166,8 @@ pub fn start(cx: &mut CommandContext<'_, '_>, s: &Start<'_>) -> Result<Option<Re
     }))
 }
 
-/// Whether a login can succeed by its mechanism: false only for a user who is there and has no
-/// credential for it.
+/// Whether a login can succeed by its mechanism: false only for a known user without a credential for
+/// it.
 pub fn may_have(app: &Commands, s: &Start<'_>) -> Result<bool> {
     let (Some(hash), Ok(first)) = (Hash::named(s.mechanism), First::parse(s.payload)) else {
         return Ok(false);
@@ -178,8 +177,8 @@ pub fn may_have(app: &Commands, s: &Start<'_>) -> Result<bool> {
     Ok(user.is_none_or(|u| u.credentials().get(hash.mechanism()).is_some()))
 }
 
-/// Logs a client in by the certificate that it has shown. `user` is whom it says to be, if it says.
-/// `false` where that failed, which waits as any failure does.
+/// Logs a client in by the certificate that it has shown. `user`: the user that the client names, if
+/// any. `false` where that failed, which waits as any failure does.
 pub fn by_certificate(cx: &mut CommandContext<'_, '_>, user: Option<&str>) -> Result<bool> {
     cx.op.need_worker()?;
     let Some(certificate) = cx.client.certificate.get() else {
@@ -225,7 +224,7 @@ fn is_of_member(app: &Commands, shown: &PeerCertificate) -> bool {
     own.is_some_and(|own| !own.organization.is_empty() && own.organization == shown.organization)
 }
 
-/// The name of whom a client's certificate speaks for.
+/// The subject of a client's certificate.
 pub fn certified(cx: &CommandContext<'_, '_>) -> String {
     let certificate = cx.client.certificate.get();
     certificate.map_or_else(String::new, |c| c.subject.clone())
@@ -311,8 +310,8 @@ pub fn is_refused(cx: &CommandContext<'_, '_>) -> bool {
     cx.request.again && matches!(*exchange, Some(Pending::Refused(_)))
 }
 
-/// Makes `name` the connection's user, if nothing restricts him from where he is. `certified` are the
-/// roles that his certificate gives him, if it gives any.
+/// Makes `name` the connection's user, if no restriction of addresses forbids it. `certified`: the roles
+/// of the certificate, if it has any.
 fn log_in(
     cx: &CommandContext<'_, '_>,
     name: &UserName,
@@ -351,9 +350,9 @@ fn check_restrictions(
 }
 
 impl Commands {
-    /// The credential to prove, and whether there is one: else one that nobody can prove.
+    /// The credential to prove, and whether the user exists: otherwise one that no client can prove.
     fn credential(&self, name: &UserName, hash: Hash) -> Result<(Credential, bool)> {
-        // Made for everybody, so that it takes no longer for one who is not there.
+        // Made for every name, so that an unknown user takes as long as a known one.
         let (secret, text) = (&self.security.secret, name.to_string());
         let nobody = Credential::of_nobody(hash, &text, secret, iterations(hash));
         if *name == member_name() {
@@ -369,13 +368,13 @@ impl Commands {
         Ok((nobody, false))
     }
 
-    /// A user with all that he may do now, and what restricts him.
+    /// A user with all privileges, and its restrictions.
     pub(crate) fn read_user(
         &self,
         name: &UserName,
         certified: &[RoleName],
     ) -> Result<Option<(LoggedIn, Vec<auth::restriction::Restrictions>)>> {
-        // Before the reading: a change meanwhile makes what was read old.
+        // Taken before the reading: a change meanwhile makes the read user outdated.
         let generation = self.security.generation.load(Ordering::Acquire);
         if *name == member_name() {
             let role = RoleName::new("__system", "local");
@@ -433,7 +432,7 @@ pub fn iterations_of(app: &Commands, hash: Hash) -> u32 {
     if given > 0 { given } else { iterations(hash) }
 }
 
-/// Who is logged in, as users and roles are stored now. Where they have changed it reads them, which
+/// The logged-in user, as users and roles are stored now. Where they have changed it reads them, which
 /// an event loop leaves to a worker: `may_block` fails there.
 pub fn current(
     app: &Commands,

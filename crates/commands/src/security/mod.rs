@@ -1,18 +1,18 @@
-//! Who a client is, and what he may do.
+//! Authentication and access control.
 //!
-//! - `login`: who is logged in on a connection, and exchanges under way;
+//! - `login`: logged-in users of connections, and pending exchanges;
 //! - `users`, `roles`: the documents in `admin.system.users` and `admin.system.roles`;
 //! - `directory`: those of another server, where a router's are;
 //! - `authorize`: what a command needs, and whether its client may;
 //! - `routed`: both for what a router sends on;
-//! - `audit`: the lines that tell who did what;
-//! - `redact`: what of a command nobody is shown.
+//! - `audit`: the audit log;
+//! - `redact`: the secret fields of commands.
 //!
 //! Invariants:
-//! - With authorization on, a command that reads or changes anything runs for a client who is
-//!   logged in and may, or under the localhost exception; the table of commands says for each
-//!   command what it needs.
-//! - What a user may do is what the stored users and roles say when his command begins: every
+//! - With authorization on, a command that reads or changes anything runs only for a logged-in client
+//!   with the privileges, or under the localhost exception; the table of commands names the privileges
+//!   of each command.
+//! - A user's privileges are those that the stored users and roles give when the command begins: every
 //!   change of them raises `generation`, and a login of an older one is read anew.
 
 pub mod audit;
@@ -58,20 +58,20 @@ pub struct Security {
     pub enabled: bool,
     /// What members share; the first is the one to log in with.
     pub keys: Vec<String>,
-    /// What credentials of users who are not there are made of.
+    /// The secret from which credentials of unknown users are made.
     pub secret: [u8; 32],
     /// Grows with every change of users and roles.
     pub generation: AtomicU64,
     /// There was a user or a role once: the localhost exception is over.
     closed: AtomicBool,
-    /// Held by who changes users or roles, from the look at what is there.
+    /// Held while users or roles are changed, from the reading of the stored documents.
     pub changing: Mutex<()>,
     /// Failed logins by user, since the last was told to the log.
     failures: Mutex<HashMap<UserName, Failures>>,
     pub audit: Option<Audit>,
     /// Of the first key, one for each mechanism: made when a member first logs in.
     of_members: OnceLock<Vec<Credential>>,
-    /// Who knows users and roles, if not this server's own store.
+    /// The source of users and roles, if not this server's own store.
     directory: OnceLock<Arc<dyn UserDirectory>>,
 }
 

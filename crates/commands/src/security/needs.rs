@@ -1,6 +1,6 @@
 //! What each command needs, beyond what one action on one resource says: by its arguments.
 //!
-//! Whoever makes users and roles must himself be allowed to give away what they get.
+//! A user that creates or changes users and roles must have the right to grant what they get.
 
 use super::authorize::Check;
 use crate::crud::bulk_write::Addressed;
@@ -13,7 +13,7 @@ use bson::{Doc, Elem, Val};
 use catalog::{collection_of, db_of};
 use errors::{Result, bail};
 
-/// What a command needs of who runs it.
+/// The privileges that a command needs.
 pub enum RequiredAccess {
     /// Anybody may, before a login too.
     Nothing,
@@ -81,7 +81,7 @@ pub fn bulk_write(check: &Check<'_, '_>) -> Result<bool> {
         let op = Addressed::of(op)?;
         let (Addressed::Insert(at) | Addressed::Update { target: at, .. } | Addressed::Delete(at)) =
             op;
-        // The command itself says what is wrong with a place that is not there.
+        // The command itself reports a place that does not exist.
         let Some(ns) = spaces.get(at).and_then(|d| d.get("ns")?.as_str()) else {
             continue;
         };
@@ -141,7 +141,7 @@ fn begins(
         "$indexStats" => check.may(IndexStats, target),
         "$planCacheStats" => check.may(PlanCacheRead, target),
         "$listSearchIndexes" => check.may(ListSearchIndexes, target),
-        // Everybody may see his own.
+        // Every user may see its own.
         "$currentOp" => !asks("allUsers")? || check.may(Inprog, Target::Cluster),
         "$listSessions" | "$listLocalSessions" => {
             let others = asks("allUsers")? || options(stage, spec)?.get("users").is_some();
@@ -298,7 +298,7 @@ pub fn create(check: &Check<'_, '_>) -> Result<bool> {
     };
     let pipeline = check.args.field("pipeline").and_then(|v| v.as_array());
     let pipeline = pipeline.unwrap_or(Doc::EMPTY);
-    // A view shows whoever may read it what it reads.
+    // A view shows its source to all its readers.
     Ok(check.may(CreateCollection, target)
         && pipeline_of(check, check.args.db, Some(on), pipeline)?)
 }
@@ -330,7 +330,7 @@ pub fn rename_collection(check: &Check<'_, '_>) -> Result<bool> {
     };
     let (source, target) = (of_ns(from), of_ns(to));
     let drops = check.flag("dropTarget");
-    // Nobody gets to read a collection by giving it another name.
+    // A rename must not give a user read access to a collection.
     let hides = check.may(Find, source) || !check.may(Find, target);
     if db_of(from) == db_of(to)
         && check.may(RenameCollectionSameDb, source)
@@ -402,7 +402,7 @@ pub fn apply_ops(check: &Check<'_, '_>) -> Result<bool> {
 
 // Users and roles.
 
-/// Whether roles may be given away, each by who may in its database.
+/// Whether the user may grant these roles, each in its database.
 fn grants(check: &Check<'_, '_>, action: Action, field: &str) -> Result<bool> {
     let Some(list) = check.args.field(field).and_then(|v| v.as_array()) else {
         return Ok(true);

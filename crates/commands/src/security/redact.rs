@@ -1,4 +1,5 @@
-//! What of a command nobody is shown: not the log, the profiler, currentOp, or an error.
+//! The secret fields of commands: they are shown neither in the log, nor by the profiler, currentOp, or
+//! an error.
 
 use bson::{Doc, DocBuf, Writer};
 

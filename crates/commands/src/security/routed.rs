@@ -49,12 +49,12 @@ impl Commands {
         self.security.read_from(directory);
     }
 
-    /// What was read of users and roles does not count any more.
+    /// Cached users and roles are read anew.
     pub fn forget_users(&self) {
         self.security.generation.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// How long what was read of users and roles may be believed, in seconds.
+    /// How long cached users and roles are valid, in seconds.
     pub fn user_cache_interval_secs(&self) -> u64 {
         let seconds = self.parameters.int(parameters::USER_CACHE_INTERVAL);
         u64::try_from(seconds).unwrap_or(30).max(1)
@@ -65,7 +65,7 @@ impl Commands {
         self.security.enabled
     }
 
-    /// The user that the server itself is; `None` where nobody is asked.
+    /// The user of the server itself; `None` without access control.
     pub fn own_user(&self) -> Fallible<Option<Arc<LoggedIn>>> {
         if !self.security.enabled {
             return Ok(None);
@@ -77,9 +77,9 @@ impl Commands {
         Ok(Some(Arc::new(user.0)))
     }
 
-    /// Fails where a client may not run what the router sends on for him. `own`: what the command
-    /// needs that is the router's. What has to be read is waited for if `may_wait`, and is an error
-    /// otherwise. Gives who he is, where somebody is logged in.
+    /// Fails if a client may not run the command that the router sends on. `own`: what the command needs
+    /// that is the router's. What has to be read is waited for if `may_wait`, and is an error otherwise.
+    /// Gives the logged-in user, if any.
     pub fn admit_routed(
         &self,
         client: &Client<Connection>,

@@ -58,7 +58,7 @@ impl User {
     }
 }
 
-/// The roles that a stored user or role names. What is no name is passed over.
+/// The roles that a stored user or role names. Invalid names are skipped.
 pub fn role_names(d: Doc<'_>) -> Vec<RoleName> {
     let list = d.get("roles").and_then(|v| v.as_array());
     (list.iter().flat_map(|l| l.values()))

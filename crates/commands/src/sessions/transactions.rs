@@ -1,7 +1,7 @@
 //! `commitTransaction` and `abortTransaction`.
 //!
 //! `{commitTransaction: 1, …, participants: [<shard>…]}`: a router commits what this shard decides for
-//! others, which have prepared their parts. The commit's entry says whom the decision concerns.
+//! others, which have prepared their parts. The commit's entry names the shards of the decision.
 //!
 //! `executed: {session, number, statement, image?}`: the transaction is a router's, in the place of a
 //! client's retryable statement, whose record is in the commit's entry too.

@@ -66,7 +66,7 @@ pub struct CommandFailure {
 }
 
 impl CommandFailure {
-    /// What it appends to the reply of a command that somebody else runs.
+    /// The fields that it appends to the reply of a command that runs elsewhere.
     pub fn fields(&self) -> DocBuf {
         let mut w = Writer::new();
         if let Some(concern) = &self.write_concern_error {

@@ -18,7 +18,7 @@ pub const TRANSACTION_LIFETIME: &str = "transactionLifetimeLimitSeconds";
 pub const SNAPSHOT_WINDOW: &str = "minSnapshotHistoryWindowInSeconds";
 /// Megabytes a second that a member which copies files from here may have; 0 without a limit.
 pub const INITIAL_SYNC_RATE: &str = "initialSyncMaxMBPerSec";
-/// A checkpoint that nobody has read for so many seconds goes.
+/// A checkpoint that was not read for this many seconds is removed.
 pub const INITIAL_SYNC_PATIENCE: &str = "initialSyncSourceIdleSecs";
 /// Documents that a member takes back are saved in files.
 pub const ROLLBACK_FILES: &str = "createRollbackDataFiles";
@@ -48,8 +48,8 @@ pub const MIGRATION_CONCURRENCY: &str = "chunkMigrationConcurrency";
 /// How long a transaction waits for DDL.
 pub const TRANSACTION_LOCK_PATIENCE: &str = "maxTransactionLockRequestTimeoutMillis";
 
-/// Those that change what the server does. The others are kept and told to whoever asks; what they
-/// are for is not there.
+/// Those that change what the server does. The others are kept and returned by `getParameter`; the
+/// features that they set do not exist here.
 const EFFECTIVE: &[&str] = &[
     NO_TABLE_SCAN,
     "allowDiskUseByDefault",

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 /// The document of `config.settings` that keeps them.
 pub(crate) const ID: &str = "querySettings";
 
-/// What is set for one shape.
+/// The settings of one query shape.
 #[derive(Clone)]
 pub struct Setting {
     /// 64 hexadecimal digits in upper case.
@@ -33,7 +33,7 @@ pub struct Setting {
 pub struct QuerySettings {
     any: AtomicBool,
     all: RwLock<Vec<Arc<Setting>>>,
-    /// Held by who changes them, from what was there to what is kept.
+    /// Held while settings change, from the reading to the storing.
     changing: Mutex<()>,
 }
 
@@ -101,8 +101,8 @@ impl QuerySettings {
         self.all.read().iter().find(|s| s.hash == hash).cloned()
     }
 
-    /// Changes what is set: `change` is given what is there, and what it leaves is kept before
-    /// queries heed it.
+    /// Changes the settings: `change` gets the present ones, and its result is stored before queries
+    /// apply it.
     pub fn change<T>(
         &self,
         op: &mut OpCtx<'_>,
@@ -137,8 +137,8 @@ fn row(s: &Setting, with_shape: bool) -> DocBuf {
     w.finish()
 }
 
-/// Heeds what is set for a query that is about to run: fails when its shape is rejected, and puts
-/// the indexes that are allowed in the place of its own hint.
+/// Applies the settings of a query that is about to run: fails if its shape is rejected, and replaces
+/// its own hint by the allowed indexes.
 pub fn heed(
     cx: &CommandContext<'_, '_>,
     ns: &str,
@@ -160,7 +160,7 @@ pub fn heed(
     Ok(())
 }
 
-/// What is set for the query that a client has sent, of whose shape `own` is the hash.
+/// The settings of the client's query; `own` computes the hash of its shape.
 pub fn find(cx: &CommandContext<'_, '_>, own: impl FnOnce() -> String) -> Option<Arc<Setting>> {
     let body = cx.request.body;
     let hash = match body.get("originalQueryShapeHash").and_then(|v| v.as_str()) {

@@ -14,7 +14,7 @@ use errors::{Error, Fallible, err};
 use service::Request;
 use std::time::Duration;
 
-/// What is said of a query's shape.
+/// The settings of a query's shape.
 pub struct Shape {
     pub hash: String,
     pub rejects: bool,
@@ -63,7 +63,7 @@ impl Commands {
         Some(w.finish())
     }
 
-    /// Whether commands have to be looked at by a worker, for what is set for some of them.
+    /// Whether a worker has to check commands, because a rule is set for some of them.
     #[inline]
     pub fn has_rules(&self) -> bool {
         self.write_block.is_on() || !self.query_settings.is_empty()
@@ -95,8 +95,8 @@ impl Commands {
         Ok(false)
     }
 
-    /// What is set for queries of this one's shape, which is a command with its `$db`; `None` also
-    /// where it is none, which shards say better.
+    /// The settings of a query's shape, for a command with its `$db`; `None` also for an invalid one,
+    /// which shards report better.
     pub fn shape_setting(&self, command: Doc<'_>) -> Fallible<Option<Shape>> {
         if self.query_settings.is_empty() {
             return Ok(None);
@@ -162,7 +162,7 @@ fn takes_read_concern(command: &Command, body: Doc<'_>) -> bool {
     let of_collection = body.first().is_some_and(|e| e.val.as_str().is_some());
     match command.name {
         "find" | "count" | "distinct" => true,
-        // What is not of a collection tells of the server.
+        // Without a collection it reports on the server.
         "aggregate" => of_collection && stages(body).next() != Some("$changeStream"),
         _ => false,
     }

@@ -1,7 +1,7 @@
 //! Settings of the whole server that outlive it: a document each in `config.settings`.
 //!
-//! Invariant: what is kept of them in memory changes when an entry of the log on their documents is
-//! applied, and nowhere else: whoever proposed it, and at the start by what is there.
+//! Invariant: the copies in memory change only when an entry of the log on their documents is applied,
+//! by any proposer, and at the start from the stored documents.
 
 use super::documents;
 use bson::{Doc, DocBuf, Writer};
@@ -24,7 +24,7 @@ pub trait InMemory: Send + Sync {
 /// Those that are told of changes.
 struct Followers(Vec<Arc<dyn InMemory>>);
 
-/// Gives each setting what is stored, and from now on every change of it.
+/// Gives each setting its stored document, and from now on every change of it.
 pub fn follow(engine: &Arc<Engine>, settings: Vec<Arc<dyn InMemory>>) -> Result<()> {
     for setting in &settings {
         let stored = load(engine, setting.id())?;

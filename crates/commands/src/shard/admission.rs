@@ -63,7 +63,7 @@ impl Owns for Owned {
 }
 
 impl Commands {
-    /// What is known of a collection that a router names. Its buckets may be sharded where it is not
+    /// The shard's part of a collection that a router names. Its buckets may be sharded where it is not
     /// there.
     pub(crate) fn part_of(&self, ns: &str) -> Part {
         let found = self.engine.catalog.get(ns);
@@ -168,7 +168,7 @@ impl Commands {
         let known = unfenced(self.ownerships.get(&part.name), again);
         match standing(known.as_deref(), received) {
             Standing::Serve { hides: false } => {}
-            // What is merged is found by the shard key, so it is no orphan.
+            // A merged document is found by the shard key, so it is no orphan.
             Standing::Serve { .. } if merged.is_some() => {}
             Standing::Serve { hides: true } => {
                 if let Some(known) = &known {
@@ -187,7 +187,7 @@ impl Commands {
 }
 
 impl Commands {
-    /// What is explained runs with the orphans hidden, as it would run for itself.
+    /// An explained command runs with the orphans hidden, as it would run for itself.
     fn admit_explained(&self, request: &Request<'_>, inner: Doc<'_>) -> Result<Admitted, Error> {
         let mut admitted = Admitted::default();
         let received = Received::of(request.body).map_err(|stop| stop.into_error())?;
@@ -346,8 +346,8 @@ impl Commands {
         }
     }
 
-    /// The gate for a part of a range's move. Fails where the mover was followed by another: what he
-    /// still sends has no place here any more.
+    /// The gate for a part of a range's move. Fails if the lock has had a later holder: the mover's
+    /// messages are refused then.
     pub(crate) fn admit_mover(&self, request: &Request<'_>) -> Result<Admitted, Error> {
         let told = request.body.get("moveTurn").and_then(Val::as_doc);
         let home =
@@ -388,16 +388,16 @@ impl Commands {
         }
     }
 
-    /// As the configuration set: what is written because of something that was written on a shard is
-    /// later than that, so that the logs of all sets up to one time fit together.
+    /// As the configuration set: a write that follows from a write on a shard has a later time, so the
+    /// logs of all sets up to one time fit together.
     pub(crate) fn hear_time_of_router(&self, client: &Client<Connection>, body: Doc<'_>) {
         if !self.security.enabled || authorize::is_member(client) {
             self.hear_time(body);
         }
     }
 
-    /// What is written from now on is later than what the router has seen. A time that is far ahead
-    /// of the clock is nobody's.
+    /// Writes from now on are later than all that the router has seen. A time far ahead of the clock is
+    /// ignored.
     pub(crate) fn hear_time(&self, body: Doc<'_>) {
         let told = body.get("$clusterTime").and_then(Val::as_doc);
         let Some(time) = told.and_then(|t| t.get("clusterTime")?.as_timestamp()) else {
@@ -489,7 +489,7 @@ fn holder(body: Doc<'_>) -> Option<Holder> {
     ))
 }
 
-/// What is known, without a fence that waits for the command's own transaction.
+/// The state without a fence that waits for the command's own transaction.
 fn unfenced(known: Option<Arc<Ownership>>, again: bool) -> Option<Arc<Ownership>> {
     match known {
         Some(known) if again && known.fence.is_some() => Some(Arc::new(known.without_fence())),

@@ -1,11 +1,11 @@
-//! Gates: each write of a router holds that of its collection until it is committed, and who raises a
-//! fence waits until he has the gate alone.
+//! Gates: each write of a router holds that of its collection until it is committed, and the fence waits
+//! until it has the gate alone.
 //!
-//! While he waits nobody new comes in, but transactions that are in already do: they could not end
-//! otherwise, and he waits for their end.
+//! While it waits no new write enters, except those of transactions that are inside: they could not end
+//! otherwise, and the fence waits for their end.
 //!
-//! Invariant: [`Pass::again`] is true only where the transaction has held the gate without a pause
-//! since before the pass was given, so nobody has had the gate alone meanwhile.
+//! Invariant: [`Pass::again`] is true only if the transaction has held the gate without a pause since
+//! before the pass was given, so no fence has had the gate alone meanwhile.
 
 use parking_lot::lock_api::ArcRwLockReadGuard;
 use parking_lot::{Mutex, RawRwLock, RwLock};
@@ -33,11 +33,11 @@ pub(super) struct Pass {
 }
 
 impl Gate {
-    /// `None` while somebody waits for the gate, unless the transaction holds it.
+    /// `None` while a fence waits for the gate, unless the transaction holds it.
     pub fn enter(&self, holder: Option<&Holder>) -> Option<Pass> {
         let holds = |h: &Holder| self.holders.lock().contains_key(h);
         let guard = match holder.is_some_and(holds) {
-            // Waits for nobody, or, where the transaction ends just now, while one passes who is alone.
+            // Waits for no fence, or, if the transaction ends just now, while one that is alone passes.
             true => self.lock.read_arc_recursive(),
             false => self.lock.try_read_arc()?,
         };
@@ -56,12 +56,12 @@ impl Gate {
         })
     }
 
-    /// Whether nobody held it, at the latest after `wait`.
+    /// Whether the gate was free, at the latest after `wait`.
     pub fn drain(&self, wait: Duration) -> bool {
         self.lock.try_write_for(wait).is_some()
     }
 
-    /// Waits until nobody waits for it alone. Whether there was anything to wait for.
+    /// Waits until no fence waits for the gate. Whether there was anything to wait for.
     pub fn wait_while_awaited(&self, until: Instant) -> bool {
         if self.lock.try_read().is_some() {
             return false;

@@ -2,7 +2,7 @@
 //! outside of the orphan ranges. A filter that says where its documents are, as most do, needs that
 //! only where such a range lies there.
 //!
-//! Invariant: no filter that runs finds an orphan. What is not understood may find anything.
+//! Invariant: no filter that runs finds an orphan. A filter that cannot be parsed may find anything.
 
 use bson::{Doc, DocBuf, Val, Writer};
 use query::expr::{ParseEnv, Vars};
@@ -39,7 +39,7 @@ impl Hider<'_> {
         Some(w.finish())
     }
 
-    /// What is shown of what a filter may find, by the options that are beside it.
+    /// A filter that leaves out orphans, for a filter and the options beside it.
     fn shown(&self, filter: Option<Doc<'_>>, options: Doc<'_>) -> Option<DocBuf> {
         let is_given = |name| {
             let given = options.get(name).and_then(Val::as_doc);
@@ -123,7 +123,7 @@ impl Hider<'_> {
     }
 }
 
-/// `filter` and what is shown, both.
+/// Both `filter` and `shown`.
 fn both(filter: Option<Doc<'_>>, shown: &DocBuf) -> DocBuf {
     let mut w = Writer::new();
     w.open_array("$and");
@@ -134,7 +134,7 @@ fn both(filter: Option<Doc<'_>>, shown: &DocBuf) -> DocBuf {
     w.finish()
 }
 
-/// An update or a delete of what is shown.
+/// An update or a delete without orphans.
 fn with_shown(statement: Doc<'_>, shown: &DocBuf) -> DocBuf {
     let mut w = Writer::new();
     for e in statement {

@@ -48,7 +48,7 @@ pub(crate) const OWNERSHIP: &str = "config.ownership";
 /// Where it keeps which databases it is the primary of.
 pub(crate) const HOMES: &str = "config.homes";
 
-/// How long a fence waits for what is under way (`drain`), while routers' new writes wait for it.
+/// How long a fence waits for writes in flight (`drain`), while routers' new writes wait for it.
 fn drain_time(cx: &CommandContext<'_, '_>) -> Duration {
     let millis = cx.args.field("drain").and_then(|v| v.to_i64_exact());
     Duration::from_millis(millis.unwrap_or(500).clamp(0, 2000).unsigned_abs())
@@ -103,7 +103,7 @@ fn range(cx: &CommandContext<'_, '_>) -> Result<PlaceRange> {
     PlaceRange::parse(document(cx, "range")?)
 }
 
-/// The holder of the collection's lock who sends the command; without one, whoever was last.
+/// The turn of the lock of the sender; without one, the last known.
 fn turn(cx: &CommandContext<'_, '_>, known: u64) -> u64 {
     let turn = cx.args.field("turn").and_then(|v| v.to_i64_exact());
     turn.map_or(known, |turn| turn as u64)

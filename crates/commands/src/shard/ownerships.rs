@@ -1,8 +1,9 @@
 //! What this shard knows of its part of each sharded collection, in memory.
 //!
-//! Invariant: it is what the documents of `config.ownership` say, as applied entries wrote them. A
-//! write that a router sent holds its collection's gate from before its version is compared until it is committed; so whoever
-//! has raised a fence and then passed the gate has seen the last write of before.
+//! Invariant: it is what the documents of `config.ownership` say, as applied entries wrote them. A write
+//! that a router sent holds its collection's gate from before its version is compared until it is
+//! committed; so a mover that has raised a fence and then passed the gate has seen the last earlier
+//! write.
 
 use super::gates::{Gate, Holder, Pass};
 use super::{HOMES, OWNERSHIP};
@@ -33,7 +34,7 @@ pub struct WriterGuard {
     _mover: Option<MoverGuard>,
 }
 
-/// What movers have sent of one collection, and who waits for the end of some of it.
+/// Movers' writes in flight to one collection, and the waits for their end.
 #[derive(Default)]
 struct Movers(Mutex<UnderWay>, Condvar);
 
@@ -75,7 +76,7 @@ pub struct Ownerships {
     homes: RwLock<HashMap<String, Arc<Home>>>,
     /// What changes them: one at a time.
     pub(super) changing: Mutex<()>,
-    /// Who waits for the end of a fence is told of changes.
+    /// Wakes the waits for the end of a fence.
     news: (Mutex<()>, Condvar),
     /// Commands of routers.
     served: AtomicU64,
@@ -88,7 +89,7 @@ pub struct Ownerships {
 }
 
 impl Ownerships {
-    /// What is stored, and from now on every change of it.
+    /// Loads the stored states, and follows every change of them.
     pub fn follow(engine: &Arc<Engine>) -> Result<Arc<Ownerships>> {
         let this = Arc::new(Ownerships::default());
         documents::each(engine, OWNERSHIP, Doc::EMPTY, |d| {
@@ -117,7 +118,7 @@ impl Ownerships {
         self.homes.read().get(db).cloned()
     }
 
-    /// Has each write of routers to a collection wait so long, until then. It ends by itself.
+    /// Delays each write of routers to a collection by `each`, until then. It ends by itself.
     pub fn slow_down(&self, ns: &str, each: Duration, until: Instant) {
         let mut slowed = self.slowed.lock();
         slowed.insert(ns.to_string(), (each, until));
@@ -203,8 +204,8 @@ impl Ownerships {
         take(self.parts.write().entry(name.into()).or_default())
     }
 
-    /// Waits until no fence of a collection stands, and nobody waits for its writes to end; not for
-    /// ever. Whether there was anything to wait for.
+    /// Waits until no fence of a collection stands, and none waits for its writes to end; at most until
+    /// `until`. Whether there was anything to wait for.
     pub(super) fn wait_while_fenced(&self, ns: &str, until: Instant) -> bool {
         let mut waited = false;
         let mut held = self.news.0.lock();

@@ -16,7 +16,7 @@ use query::filter::Filter;
 use query::update::Update;
 use std::sync::Arc;
 
-/// Whose transaction it is: nobody's, no client can name it.
+/// The owner of the transaction: a session that no client can name.
 const NOBODY: Lsid = Lsid {
     id: [0; 16],
     uid: [0; 32],

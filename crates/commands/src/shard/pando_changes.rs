@@ -1,5 +1,4 @@
-//! `_pandoChanges`: which documents of a collection the log says were touched, for whoever copies
-//! them.
+//! `_pandoChanges`: which documents of a collection were touched, by the log, for movers.
 //!
 //! ```text
 //! {_pandoChanges: 1, ns}                          → {ids: [], upTo: <long>, term: <long>}     where the log ends
@@ -10,9 +9,9 @@
 //! ```
 //! With a range: of documents that lie there, or may have lain there. With a lease the log is kept from
 //! `after` on, or from its end, until a minute after it was last asked for. With `slowMillis` each write
-//! of routers to the collection waits so long, for a second.
-//! `term` is that of the entry `upTo`. A log that has another entry there is another primary's, and what
-//! was read before may never have been written: that fails.
+//! of routers to the collection is delayed by that time, for a second. `term` is that of the entry
+//! `upTo`. If the log has another entry there it is another primary's, and the entries read before may
+//! never have been committed: that fails.
 
 use super::{range, text};
 use crate::request::{CommandContext, Done};
@@ -26,12 +25,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use storage::{Effect, Entry, Glance, LogReader, Op};
 
-/// What is before a record's own key: tablet, space, index.
+/// The prefix of a record's own key: tablet, space, index.
 const RECORD_PREFIX: usize = 8 + 1 + 4;
 /// How long writes wait that are slowed down, at most, and for how long they do.
 const MOST_SLOW_MILLIS: i64 = 500;
 const SLOWED: Duration = Duration::from_secs(1);
-/// A lease on the log holds so long unless it is renewed.
+/// How long a lease on the log holds unless it is renewed.
 const LEASE: Duration = Duration::from_secs(60);
 /// The ids of one reply, in bytes.
 const MOST_BYTES: usize = 4 << 20;
@@ -114,7 +113,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     Ok(Done::Reply)
 }
 
-/// A reader from an entry on. One that is gone is gone for whoever copies: he begins anew.
+/// A reader from an entry on. If its entries are gone, the mover has to begin anew.
 fn read_log(cx: &CommandContext<'_, '_>, first: u64) -> Result<LogReader> {
     let store = &cx.app.store;
     if first < store.first_log_index() {

@@ -9,7 +9,7 @@
 //! it `hurries`, it rests between batches ([`Pace`]). After `millis` there may be more.
 //!
 //! Invariant: no batch is removed after another holder of the lock was heard of, or the shard owns the
-//! range. In between others may change what is known.
+//! range. In between the state may change.
 
 use super::{Ownerships, range, store, text, turn};
 use crate::Commands;
@@ -50,7 +50,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
 }
 
 /// From here on what earlier holders of the lock send is refused, and what this one has sent of these
-/// ranges, unless they are kept; all of it is done. What is known then, and the ranges.
+/// ranges, unless they are kept; all of it is done. Gives the new state, and the ranges.
 fn close(
     cx: &mut CommandContext<'_, '_>,
     ns: &str,

@@ -15,10 +15,10 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let (lsid, number) = named_transaction(cx)?;
     let commits = required(cx, "commit", |v| v.as_bool())?;
     cx.app.hear_time(cx.request.body);
-    // Not by the gate: who closes it waits for the locks that what is prepared has.
+    // Not by the gate: a fence that drains it waits for the locks of prepared transactions.
     let retries = cx.app.retries.clone();
     let was_prepared = retries.decide(&mut cx.op, lsid, number, commits, now_millis())?;
-    // What was decided before may not be on disk yet.
+    // An earlier decision may not be on disk yet.
     cx.after_commit = true;
     cx.w.bool("prepared", was_prepared);
     Ok(Done::Reply)

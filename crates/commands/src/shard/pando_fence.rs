@@ -17,7 +17,7 @@ use errors::{Result, bail};
 use sharding::Fence;
 use std::time::{Duration, Instant};
 
-/// Nobody is kept waiting for longer.
+/// The longest wait.
 const LONGEST_WAIT_MILLIS: i64 = 2000;
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {

@@ -21,7 +21,7 @@ use std::sync::Arc;
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let ownerships = cx.app.ownerships.clone();
     let _one = ownerships.changing.lock();
-    // What is known already may be what a majority does not have yet.
+    // The known state may not be on a majority yet.
     cx.after_commit = true;
     if cx.args.field("home").is_some() {
         let told = Home::parse(document(cx, "home")?)?;
@@ -50,7 +50,7 @@ fn store(cx: &mut CommandContext<'_, '_>, home: &Home) -> Result<()> {
     put(cx, HOMES, &home.db, &home.to_doc())
 }
 
-/// The holder of the lock who sends it, if he says so.
+/// The turn of the lock of the sender, if it names one.
 fn turn(cx: &CommandContext<'_, '_>) -> Option<u64> {
     let turn = cx.args.field("turn").and_then(Val::to_i64_exact);
     turn.map(|turn| turn as u64)
@@ -81,7 +81,7 @@ fn fence(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     Ok(Done::Reply)
 }
 
-/// The views that are here are nobody's: those of the database are where its primary is.
+/// The views here have no owner: those of the database are on its primary shard.
 fn forget_views(cx: &mut CommandContext<'_, '_>, db: &str) -> Result<Done> {
     let turn = needed_turn(cx)?;
     let known = cx.app.ownerships.home(db);

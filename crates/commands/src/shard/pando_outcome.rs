@@ -26,7 +26,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     }
     let retries = cx.app.retries.clone();
     let resolved = retries.resolve(&mut cx.op, lsid, number, now_millis())?;
-    // What is told is true for ever: it has to be on disk.
+    // The answer is final, so it has to be on disk.
     cx.after_commit = true;
     match resolved {
         KnownOutcome::Aborted => {

@@ -4,8 +4,8 @@
 //! {_pandoOwnership: 1, ownership: {_id: ns, key, version, seen, owned, orphans}, turn?, by?}
 //! {_pandoOwnership: 1, drop: ns, life?: <timestamp>}     the collection is not sharded
 //! ```
-//! Only what is newer is learned, and forgotten only what is of that life. `by` is who has raised a
-//! firm fence, which this takes away.
+//! Only a newer state is learned, and only the state of that life forgotten. `by` names a firm fence,
+//! which this removes.
 
 use super::{OWNERSHIP, document, store};
 use crate::request::{CommandContext, Done};

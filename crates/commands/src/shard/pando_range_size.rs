@@ -1,4 +1,4 @@
-//! `_pandoRangeSize`: about how much lies in a range, for whoever tells how far a move has come.
+//! `_pandoRangeSize`: about how much lies in a range, for the progress of a move.
 //!
 //! ```text
 //! {_pandoRangeSize: 1, ns, hint?: <name of an index>, min?, max?}      → {documents: <long>, bytes: <long>}

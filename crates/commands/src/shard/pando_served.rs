@@ -1,12 +1,11 @@
-//! `_pandoServed`: how much a shard does for routers, for whoever copies a range and is to disturb
-//! nobody.
+//! `_pandoServed`: how much a shard does for routers, so that movers can slow down.
 //!
 //! ```text
 //! {_pandoServed: 1}      → {served: <long>, pauseMillis: <int>, copiers: <int>}
 //! ```
-//! `served`: commands of routers since the process began, where a message of many documents is as many as it has pieces of 2 KB; 0
-//! where movers need not rest. `pauseMillis`:
-//! so long at least they do. `copiers`: messages that are put here at once, when a range comes here.
+//! `served`: commands of routers since the process began, where a message of many documents is as many
+//! as it has pieces of 2 KB; 0 where movers need not rest. `pauseMillis`: the least pause of a mover.
+//! `copiers`: messages that are put here at once, when a range comes here.
 
 use crate::request::{CommandContext, Done};
 use crate::settings::parameters::{COPY_PAUSE, MIGRATION_CONCURRENCY};

@@ -24,7 +24,7 @@ use session::two_phase::{has_decision, prepared_key};
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let at = required(cx, "at", Val::as_timestamp)?;
     let (moments, engine) = (&cx.app.moments, &cx.app.engine);
-    // What is shown must not be taken back.
+    // A shown state must not be rolled back.
     cx.after_commit = true;
     if let Some(asked) = listed(cx, "committed")? {
         let view = &moments.pinned_at(at)?.view;

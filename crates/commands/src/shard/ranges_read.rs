@@ -1,8 +1,8 @@
 //! What a router's read was admitted by, until it has its views: a wait in between (for a time that
 //! the client has seen elsewhere, for memory, for a thread) may be longer than a move.
 //!
-//! Invariant: what was read is handed out only where, when each view was taken, no range had gone since
-//! the admission, and none had come that the read does not hide.
+//! Invariant: results are handed out only if, when each view was taken, no range had gone since the
+//! admission, and none had come that the read does not hide.
 
 use super::Ownerships;
 use super::admission::refusal;
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 pub struct RangesRead {
     ownerships: Arc<Ownerships>,
-    /// As the router names it, and what is read.
+    /// The collection as the router names it, and the one that is read.
     ns: String,
     part: String,
     received: Received,

@@ -1,5 +1,5 @@
-//! States of real stores: many who pin and settle the same times beside writers, and a primary after
-//! another.
+//! States of real stores: many threads pin and settle the same times beside writers, and a primary
+//! follows another.
 
 use super::*;
 use bson::doc;
@@ -50,7 +50,7 @@ fn code<T>(outcome: Result<T>) -> Option<Code> {
     outcome.err().map(|stop| stop.into_error().code)
 }
 
-/// What was prepared in a state that another primary has pinned may belong to it.
+/// A transaction that was prepared in another primary's pinned state may belong to it.
 #[test]
 fn a_shard_reads_no_state_that_it_has_not_pinned() {
     let dir = tempfile::tempdir().unwrap();
@@ -70,7 +70,7 @@ fn a_shard_reads_no_state_that_it_has_not_pinned() {
     assert!(pin(newest).is_some() && pin(newest + 1).is_none());
 }
 
-/// Whoever pins it again, and whoever else settles it: a state that was read is read again.
+/// However often it is pinned and settled: a state that was read is read again.
 #[test]
 fn a_state_that_was_read_does_not_change() {
     let dir = tempfile::tempdir().unwrap();
@@ -118,7 +118,7 @@ fn a_state_that_was_read_does_not_change() {
     });
 }
 
-/// Who leads after a primary that has pinned a state writes nothing at its time, or before.
+/// The next primary after one that has pinned a state writes nothing at its time, or before.
 #[test]
 fn a_later_primary_writes_after_what_was_pinned() {
     let dir = tempfile::tempdir().unwrap();

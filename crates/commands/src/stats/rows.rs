@@ -254,7 +254,7 @@ fn cluster_catalog(engine: &Engine, stage: &RowsStage) -> Vec<DocBuf> {
     rows
 }
 
-/// The sessions of `owners`; everybody's without them.
+/// The sessions of `owners`; all sessions without them.
 fn list_sessions(sessions: &Sessions, owners: Option<&[[u8; 32]]>) -> Vec<DocBuf> {
     let mut rows = Vec::new();
     for (lsid, idle_seconds) in sessions.list() {

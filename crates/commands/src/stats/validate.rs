@@ -147,8 +147,8 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     Ok(Done::Reply)
 }
 
-/// Writes what was found. `indexes`: the entries of each that is ready. `metadata`: only the
-/// catalog was looked at.
+/// Writes the findings. `indexes`: the entries of each that is ready. `metadata`: only the catalog was
+/// looked at.
 fn write_report(
     w: &mut Writer,
     coll: &Collection,
@@ -346,7 +346,7 @@ pub(crate) enum Extra {
     NotWanted(String),
 }
 
-/// What is wrong with an entry of an index: its key behind the index's prefix, and its value.
+/// The fault of an index entry: its key behind the index's prefix, and its value.
 pub(crate) fn extra(
     view: &View,
     coll: &Collection,
@@ -375,7 +375,7 @@ pub(crate) fn extra(
     Ok((!wants).then(|| Extra::NotWanted(id())))
 }
 
-/// The counts that are kept must be those of the records, when nobody has written since.
+/// The kept counts must be those of the records, if there were no writes since.
 fn check_counts(cx: &CommandContext<'_, '_>, coll: &Collection, f: &mut Findings) {
     let (count, bytes) = cx.app.store.counts(coll.tablet);
     if (count, bytes) != (f.records, f.bytes) {

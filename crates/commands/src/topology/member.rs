@@ -20,8 +20,8 @@ pub fn election_id(term: i64) -> ObjectId {
 }
 
 /// `host:port` under which this member is reached: advertised, configured, or where this client came in.
-/// A server that listens on `localhost` by that name is `localhost` to who comes in on loopback: clients compare the name
-/// that they were given with the one that they hear.
+/// A server that listens on `localhost` by that name is `localhost` to a client on loopback: clients
+/// compare the name that they were given with the one that they hear.
 pub fn host(cx: &CommandContext<'_, '_>) -> String {
     if let Some(h) = &cx.app.config.advertise {
         return h.clone();

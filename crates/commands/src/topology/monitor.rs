@@ -2,8 +2,8 @@
 //! a server send one with the version they know and hear at once when there is another, or after a
 //! time that all is well.
 //!
-//! Invariant: the counter grows after what it counts has changed, and is read before; so whoever is
-//! told a version that is behind the truth hears of it with the next reply, which comes at once.
+//! Invariant: the counter grows after the state that it counts has changed, and is read before; so a
+//! client with an outdated version gets the new state with the next reply, which comes at once.
 
 use crate::monitoring::operations::Registered;
 use crate::request::CommandContext;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-/// Nobody is kept waiting for longer.
+/// The longest wait.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 const AT: &str = "hello.topologyVersion";
 

@@ -1,4 +1,4 @@
-//! `invalidateUserCache`: whoever is logged in is read anew before his next command.
+//! `invalidateUserCache`: each logged-in user is read anew before its next command.
 
 use crate::request::{CommandContext, Done};
 use errors::Result;

@@ -1,7 +1,7 @@
 //! Commands on users: made, changed, removed, shown.
 //!
-//! Invariant: who changes users holds `Security::changing` from the look at what is there until the
-//! change is applied.
+//! Invariant: a change of users holds `Security::changing` from the reading of the stored documents
+//! until the change is applied.
 
 pub mod create_user;
 pub mod drop_user;
@@ -71,7 +71,7 @@ pub fn check_restrictions(v: Option<Val<'_>>) -> Result<()> {
     }
 }
 
-/// The user of that name, who must be there.
+/// The user of that name; an error if there is none.
 fn existing(app: &Commands, name: &UserName) -> Result<User> {
     let found = users::find(&app.engine, name)?;
     found.ok_or_else(|| err!(UserNotFound, "User '{name}' not found").into())

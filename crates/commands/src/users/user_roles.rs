@@ -14,7 +14,7 @@ idl::arguments! {
     }
 }
 
-/// Adds what is not there yet.
+/// Adds the roles that are missing.
 pub fn add(has: &mut Vec<RoleName>, given: &[RoleName]) {
     for role in given {
         if !has.contains(role) {

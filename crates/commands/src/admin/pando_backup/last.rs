@@ -1,4 +1,4 @@
-//! What is known of the last backup: a document of `config.settings`, which all members have and every start finds.
+//! The last backup: a document of `config.settings`, which all members have and every start finds.
 //!
 //! ```text
 //! {_id: "lastBackup", at: <date>, backup: <id in its archive, or "">, to: <where>}

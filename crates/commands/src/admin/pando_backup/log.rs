@@ -1,4 +1,4 @@
-//! Entries of the log for whoever keeps them elsewhere.
+//! Entries of the log, for archives elsewhere.
 
 use super::AT;
 use crate::request::{CommandContext, idl};
@@ -34,13 +34,13 @@ pub(super) fn tell(
     Ok(())
 }
 
-/// Has the log go on past a time of the cluster, where nobody writes: an entry without content.
+/// Has an idle server's log go on past a time of the cluster: an entry without content.
 fn go_on(cx: &CommandContext<'_, '_>, reach: u64) {
     let store = &cx.app.store;
     let takes_writes = cx.app.replica.as_ref().is_none_or(|r| r.is_open());
     if takes_writes && store.log_end_ts() < reach && !cx.app.engine.gate.is_closed() {
         store.advance_clock(reach);
-        // Whoever writes next is told why it fails.
+        // A failure shows at the next write.
         let _ = store.propose(vec![Entry::noop(vec![])]);
     }
 }
@@ -49,7 +49,7 @@ fn go_on(cx: &CommandContext<'_, '_>, reach: u64) {
 struct Packed {
     bytes: Vec<u8>,
     entries: i64,
-    /// Index and timestamp of the last, or what was asked for.
+    /// Index and timestamp of the last, or the requested ones.
     last: (u64, u64),
     /// Whether there is more at once.
     more: bool,

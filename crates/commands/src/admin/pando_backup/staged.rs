@@ -6,7 +6,7 @@
 //!
 //! Invariants:
 //! - A name that a client gives never leads out of the copy.
-//! - A copy that nobody has asked for in [`IDLE`] is nobody's: it goes with the next one.
+//! - A copy that was not requested for [`IDLE`] is abandoned: it goes with the next one.
 
 use super::{Outcome, failed, unreadable};
 use errors::err;
@@ -89,7 +89,7 @@ impl Staged {
         &self.dir
     }
 
-    /// Somebody wants it still.
+    /// Marks the copy as still in use.
     fn touch(&self) {
         let _ = File::open(&self.dir).and_then(|dir| dir.set_modified(SystemTime::now()));
     }
@@ -129,7 +129,7 @@ impl Staged {
         Ok(files)
     }
 
-    /// A piece of a file: of that length, or of what is there and fits into a reply.
+    /// A piece of a file: of that length, or shorter at the file's end or the limit of a reply.
     pub fn read(&self, file: &str, offset: u64, length: u64) -> Outcome<Vec<u8>> {
         let name = file.strip_prefix("engine/").unwrap_or(file);
         if name.is_empty() || name.contains('/') || name.starts_with('.') {
