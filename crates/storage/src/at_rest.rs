@@ -114,7 +114,8 @@ pub(crate) fn copy_key(from: &Path, to: &Path) -> Result<()> {
     save(to, &text)
 }
 
-/// Wraps the key of a directory that no server has open by another master key: what is encrypted stays as it is.
+/// Wraps the key of a directory that no server has open by another master key: encrypted files stay as
+/// they are.
 pub fn rekey(dir: &Path, new: &Path) -> Result<()> {
     let new = master_key(new)?;
     let data_dir = crate::data_dir::DataDir::open_to_read(dir)?;
@@ -148,7 +149,7 @@ pub fn files_of(dir: &Path) -> Result<DataFiles> {
     decide(dir, None, false).map(DataFiles::new)
 }
 
-/// Puts what is needed to read the files of an encrypted directory into `to`, which gets such files.
+/// Puts the keys for reading the files of an encrypted directory into `to`, which gets such files.
 pub fn prepare_copy(files: &DataFiles, dir: &Path, to: &Path) -> Result<()> {
     match files.is_encrypted() {
         true => copy_key(dir, to),
@@ -156,7 +157,7 @@ pub fn prepare_copy(files: &DataFiles, dir: &Path, to: &Path) -> Result<()> {
     }
 }
 
-/// Has the disk begin with what was written there. A failure is found by [`DataFile::finish`].
+/// Has the disk begin to write these bytes. A failure is found by [`DataFile::finish`].
 pub fn send_to_disk(file: &DataFile, offset: u64, len: u64) {
     let at = i64::try_from(file.place(offset));
     let (Ok(at), Ok(len)) = (at, i64::try_from(len)) else {
@@ -198,7 +199,7 @@ impl Read for TemporaryFile {
     }
 }
 
-/// What is encrypted for one write.
+/// The most bytes encrypted for one write.
 const MOST_WRITTEN: usize = 64 << 10;
 
 impl Write for TemporaryFile {

@@ -14,8 +14,8 @@ const DELETE_IN: u8 = 0x4;
 const PUT_IN: u8 = 0x5;
 const DELETE_RANGE_IN: u8 = 0xe;
 const DELETE_RANGE: u8 = 0xf;
-/// Of so many deleted keys one is told to those who look for dead ranges. A prime: a document is a
-/// few keys, in an order that comes again, and each of its indexes has to be told of.
+/// One deleted key of this many is reported to the search for dead ranges. A prime: a document is a few
+/// keys, in an order that comes again, and each of its indexes has to be told of.
 const DELETES_A_PLACE: u32 = 61;
 
 /// Sorting fewer effects than this gains little.
@@ -169,8 +169,8 @@ impl Batch {
         &self.places
     }
 
-    /// Calls `each` with every key that is put, in order. What the engine is given is what is read
-    /// here: no put can be forgotten.
+    /// Calls `each` with every key that is put, in order. The bytes read here are those that the engine
+    /// gets: no put can be forgotten.
     pub fn each_put(&self, each: &mut dyn FnMut(&[u8])) {
         let mut rest = self.bytes().get(HEADER..).unwrap_or_default();
         while let Some((&tag, behind)) = rest.split_first() {
@@ -179,7 +179,7 @@ impl Batch {
     }
 }
 
-/// Reads one change of a batch; what is behind it.
+/// Reads one change of a batch; gives the rest.
 fn change<'b>(tag: u8, mut rest: &'b [u8], each: &mut dyn FnMut(&[u8])) -> Option<&'b [u8]> {
     if matches!(tag, PUT_IN | DELETE_IN | DELETE_RANGE_IN) {
         rest = number(rest)?.1;

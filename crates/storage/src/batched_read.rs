@@ -1,11 +1,10 @@
 //! Batched reads: a thread that may wait has many records read from the disk at once.
 //!
-//! A get that goes to the disk waits for its block before the next get begins. So keys in no order
-//! are first looked up in memory, all of them, and the reads that they miss are
-//! [recorded](crate::nonblocking_read). The kernel gets these reads with one call ([`uring`]). When
-//! the last has come the keys are looked up again, with the blocks at hand. Where the thread can
-//! have no ring, and for what is still missing after [`ROUNDS`] rounds, the engine reads one by
-//! one.
+//! A get that goes to the disk waits for its block before the next get begins. So keys in no order are
+//! first looked up in memory, all of them, and the reads that they miss are
+//! [recorded](crate::nonblocking_read). The kernel gets these reads with one call ([`uring`]). When the
+//! last has come the keys are looked up again, with the blocks at hand. If the thread can have no ring,
+//! and for reads still missing after [`ROUNDS`] rounds, the engine reads one by one.
 
 use crate::nonblocking_read::{Block, Missing, ROOM};
 use parking_lot::Mutex;
@@ -13,7 +12,7 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use uring::{Buffer, Buffers, ReadPlace, Ring};
 
-/// How often what is still missing is read: a file's index block may have to come before it says
+/// How many rounds of missing reads there are: a file's index block may have to come before it says
 /// where a data block is.
 pub(crate) const ROUNDS: usize = 4;
 /// The most that is read at once, in bytes; a read alone may be longer.
@@ -65,8 +64,8 @@ impl Brought {
             .collect()
     }
 
-    /// Reads what is missing, or the first of it; false when nothing was read. What was brought
-    /// before is let go.
+    /// Reads the missing blocks, or the first of them; false when nothing was read. Drops the blocks of
+    /// the last round.
     pub fn read(&mut self, missing: Vec<Missing>) -> bool {
         self.give_back();
         RING.with_borrow_mut(|own| {
@@ -99,8 +98,7 @@ impl Drop for Brought {
     }
 }
 
-/// Submits what is missing, up to [`BYTES`], and waits for all of it; `None` when one of the reads
-/// failed.
+/// Submits the missing reads, up to [`BYTES`], and waits for all of them; `None` when one failed.
 fn read_all(ring: &mut Ring<Missing>, missing: Vec<Missing>) -> Option<Vec<(Missing, Buffer)>> {
     let mut bytes = 0;
     let mut spares = BUFFERS.lock();

@@ -19,10 +19,10 @@
 //! - A proposal is in one group as a whole, and its entries are in their order.
 //! - A mark ([`Entry::mark`]) is the last entry of its group, also on a member that takes it from
 //!   the primary: the state that its observers see is that of the mark.
-//! - A group that the engine refuses after it was appended is kept, and applied before any other
-//!   group is appended: nothing overtakes it. Until then its error is the answer to all. What was
-//!   decided before that without having seen it is refused ([`Epoch`]). Only a cut of the log that
-//!   takes it out ends that.
+//! - A group that the engine refuses after it was appended is kept, and applied before any other group
+//!   is appended: nothing overtakes it. Until then its error is the answer to all. A write that was
+//!   decided before that without having seen it is refused ([`Epoch`]). Only a cut of the log that takes
+//!   it out ends that.
 //! - After a panic between append and the end of apply the engine's state is unknown: nothing is
 //!   appended until a restart, which replays the log.
 //! - Every proposer gets an outcome, whatever happens to the leader. Leadership is handed over,
@@ -44,7 +44,7 @@ use std::time::Duration;
 /// A leader takes followers up to about this size: all members of a group wait for its last one.
 const GROUP_BYTES: usize = 4 << 20;
 
-/// So long a cut of the log waits for a group that is under way.
+/// How long a truncation of the log waits for the group in flight.
 const CUT_WAIT: Duration = Duration::from_millis(100);
 
 const WAITING: u8 = 0;
@@ -76,7 +76,7 @@ pub(crate) struct Group<'a> {
 }
 
 impl Group<'_> {
-    /// One or more entries for each who proposed.
+    /// One or more entries for each proposer.
     pub fn proposals(&self) -> impl Iterator<Item = &[Entry]> + Clone {
         let followers = self.followers.iter().map(|f| f.entries.as_slice());
         std::iter::once(self.own).chain(followers)
@@ -256,7 +256,7 @@ impl<E: CommitEnv> Committer<E> {
         if self.applied().index > index || matches!(pipeline.progress, Progress::UnderWay) {
             return Ok(false);
         }
-        // What is left of them is in the log, and is handed in again when a majority has it.
+        // The rest of them is in the log, and is applied when a majority has it.
         if let Progress::Refused(_, places) = &pipeline.progress
             && last_place(places).index > index
         {
@@ -291,8 +291,8 @@ impl<E: CommitEnv> Committer<E> {
         self.commit(&entries, epoch, &[])
     }
 
-    /// Applies entries that are in the log, at the places given: what a secondary does with those
-    /// that it was sent. They have to follow on what is applied. Those that are applied already are
+    /// Applies entries that are in the log, at the places given: what a secondary does with those that
+    /// it was sent. They have to follow on the last applied entry. Those that are applied already are
     /// left out: a primary may hear that a majority has an entry while it applies that itself, and
     /// counts would be changed twice.
     pub fn apply_appended(&self, entries: &[Entry], places: &[Committed]) -> Result<()> {

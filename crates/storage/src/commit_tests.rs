@@ -241,8 +241,8 @@ fn nothing_overtakes_a_group_that_the_engine_refused() {
         assert!(committer.between_groups(|_| ()).is_err());
     }
     assert_eq!(committer.applied(), Committed::default());
-    // Two were not even appended; the first is applied before the fourth is appended. What was decided
-    // before that without having seen it is refused.
+    // Two were not even appended; the first is applied before the fourth is appended. A write that was
+    // decided before that without having seen it is refused.
     let before = Epoch::default();
     let e = committer.propose(before, vec![entry(3)]).unwrap_err();
     assert_eq!(e.code, errors::Code::WriteConflict);
@@ -352,7 +352,7 @@ fn many_at_once_keep_the_order() {
     }
     all.sort_unstable();
     assert_eq!(all, (1..=1600).map(|n| n * 2).collect::<Vec<u64>>());
-    // What is applied is what was appended, group by group.
+    // The applied entries are the appended ones, group by group.
     for group in fake.steps().chunks(3) {
         let [Append(appended), Decide(_), Apply(applied)] = group else {
             panic!("{group:?}")

@@ -294,7 +294,7 @@ fn check_contents(dir: &Path) -> Result<Option<Stamp>> {
     Ok(None)
 }
 
-/// The bytes that are free on the disk that a path is on; `None`: nobody knows.
+/// The free bytes of the disk that a path is on; `None`: unknown.
 pub(crate) fn free_bytes(path: &Path) -> Option<u64> {
     use std::os::unix::ffi::OsStrExt;
     let path = std::ffi::CString::new(path.as_os_str().as_bytes()).ok()?;

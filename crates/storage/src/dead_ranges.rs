@@ -1,4 +1,5 @@
-//! Dead ranges: where nothing lives, so that scans need not step over what was deleted there.
+//! Dead ranges: ranges without living keys, so that scans need not step over the markers of deletes
+//! there.
 //!
 //! A deleted key stays in the engine as a marker until files are merged, and each scan would step
 //! over every marker again. A scan that has stepped over many of them says so here. Later scans
@@ -40,10 +41,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// The most places that wait to be looked at.
 const MOST_PLACES: usize = 1024;
-/// Seconds after which a range that nobody uses is forgotten.
+/// Seconds after which an unused range is forgotten.
 const UNUSED_SECONDS: u64 = 600;
 
-/// What is made of dead ranges: `dead_ranges=…` among the engine's options, for experiments and tests.
+/// How dead ranges are used: `dead_ranges=…` among the engine's options, for experiments and tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Mode {
     #[default]
@@ -197,8 +198,8 @@ impl DeadRanges {
         index.is_some_and(|i| holder(&i.dead, key).is_some())
     }
 
-    /// Has writes tell of `[low, high)` from now on, so that one look at it is enough to note what
-    /// is dead in it. Returns a mark for [`DeadRanges::forget`].
+    /// Has writes report puts in `[low, high)` from now on, so that one look is enough to note its dead
+    /// parts. Returns a mark for [`DeadRanges::forget`].
     pub fn watch(&self, low: &[u8], high: &[u8]) -> Option<u64> {
         let prefix = prefix_of(low, high)?;
         let mut known = self.known.write();
@@ -229,7 +230,8 @@ impl DeadRanges {
         self.many.store(known.ranges, Ordering::SeqCst);
     }
 
-    /// Makes what is not quiet of `[low, high)` quiet since the newest write that has begun.
+    /// Makes the parts of `[low, high)` that are not quiet yet quiet since the newest write that has
+    /// begun.
     fn add_quiet(
         &self,
         known: &mut Known,
@@ -254,9 +256,9 @@ impl DeadRanges {
         since
     }
 
-    /// A reader whose state holds the writes up to `seen` has seen nothing in `[low, high)`, and
-    /// has stepped over about `weight` markers there. What is quiet of it becomes dead; the rest
-    /// becomes quiet, and will be dead when it is seen so again.
+    /// A reader whose state holds the writes up to `seen` has seen nothing in `[low, high)`, and has
+    /// stepped over about `weight` markers there. Its quiet parts become dead; the rest becomes quiet,
+    /// and will be dead when it is seen so again.
     pub fn note(&self, low: &[u8], high: &[u8], seen: u64, weight: u32) {
         let Some(prefix) = prefix_of(low, high).filter(|_| self.is_on()) else {
             return;
@@ -332,7 +334,7 @@ impl DeadRanges {
         self.rounds.load(Ordering::SeqCst)
     }
 
-    /// Called once a second: forgets what nobody has used for long.
+    /// Called once a second: forgets ranges that were unused for long.
     pub fn tick(&self) {
         let now = self.second.fetch_add(1, Ordering::Relaxed) + 1;
         if !self.any() || !now.is_multiple_of(UNUSED_SECONDS / 10) {

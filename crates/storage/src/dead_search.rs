@@ -1,5 +1,5 @@
-//! The search for dead ranges: where many keys were deleted, the maintenance thread looks once what
-//! is left there, so that the first query behind a mass delete does not step over all of it.
+//! The search for dead ranges: where many keys were deleted, the maintenance thread looks once for
+//! living keys, so that the first query behind a mass delete does not step over all of it.
 //!
 //! One deleted key of 61 is a place to look around (see `batch`), and so is a stretch that a scan
 //! has found and that was not quiet yet. A look steps from the place to the next living key on both
@@ -35,8 +35,8 @@ fn look_around_all(engine: &Arc<Engine>) {
         if steps > STEPS_A_ROUND {
             return engine.dead().look_around(places);
         }
-        // An error is not told here: whoever reads there meets it again. What is not in memory
-        // would be missed at the other places of the index too, after as many steps.
+        // An error is not reported here: a later reader meets it again. Blocks that are not in memory
+        // would be missing at the other places of the index too, after as many steps.
         if look_around(engine, &place).is_err() {
             let index = place.get(..PREFIX).unwrap_or_default();
             places.retain(|other| !other.starts_with(index));
@@ -63,7 +63,7 @@ fn look_around(engine: &Arc<Engine>, place: &[u8]) -> Result<()> {
     while dead.ended() < watch && begun.elapsed() < PATIENCE {
         std::thread::sleep(PAUSE);
     }
-    // What is not in memory is not read for this: who deleted it has just read it.
+    // Nothing is read from the disk for this: the deleting thread has just read the blocks.
     let view = View::snapshot(engine).cached_only();
     let looked = [Direction::Forward, Direction::Backward]
         .into_iter()

@@ -402,7 +402,8 @@ impl Engine {
         Err(Error::internal("the engine does not write out its memory"))
     }
 
-    /// As [`Engine::flush`], for as long as `goes_on`: what is left then stays in memory, and is in the log. Whether all is written.
+    /// As [`Engine::flush`], for as long as `goes_on`: the rest then stays in memory, and is in the log.
+    /// Whether all is written.
     pub fn flush_while(&self, goes_on: impl Fn() -> bool) -> Result<bool> {
         let _one = loop {
             if let Some(one) = self.flushing.try_lock_for(FLUSH_LOOK) {
@@ -657,7 +658,7 @@ pub(crate) fn check(failure: *mut c_char) -> Result<()> {
     }
 }
 
-/// As [`check`], of a read that may be of what is in memory only.
+/// As [`check`], of a read that may be limited to memory.
 #[inline]
 pub(crate) fn check_read(failure: *mut c_char) -> errors::Result<()> {
     if failure.is_null() {

@@ -35,7 +35,8 @@ const COST_OF_PART: u64 = 4;
 const LONG: usize = 4 * LINE;
 /// The size of a line of the processor's caches.
 const LINE: usize = 64;
-/// What is prefetched of an entry: its key, and as much of a document as most queries look at.
+/// How many cache lines of the next entry are prefetched: its key, and as much of a document as most
+/// queries look at.
 const PREFETCHED_LINES: usize = 4;
 
 #[derive(Clone, Copy, PartialEq, Eq)]

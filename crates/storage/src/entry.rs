@@ -33,7 +33,7 @@
 //!   are applied in order, its own effects after them.
 //! - A part of a transaction is no transaction: reading an entry goes one level deep, whatever its
 //!   bytes say.
-//! - Reading reserves nothing by a number in the bytes: what is counted must be there.
+//! - Reading reserves nothing by a number in the bytes: the counted bytes must be there.
 
 use crate::counts::CountDelta;
 use crate::record_cache;
@@ -90,7 +90,7 @@ pub enum Op {
         /// key where it is sharded.
         record_key: Vec<u8>,
     },
-    /// A BSON document that says what was created, changed or dropped.
+    /// A BSON document that describes the collection or index that was created, changed or dropped.
     Ddl(Vec<u8>),
     /// The writes of a transaction with several documents, in order. The entry around them carries
     /// the session, and has the effects on the session's own record.
@@ -101,8 +101,8 @@ pub enum Op {
         config: Vec<u8>,
         change: Vec<u8>,
     },
-    /// What somebody has asked to be noted: a BSON document. It is of data format 5: written only where
-    /// all members read that.
+    /// A note of a user: a BSON document. It is of data format 5: written only where all members read
+    /// that.
     Note(Vec<u8>),
 }
 
@@ -289,8 +289,9 @@ impl Entry {
         ENTRY_HEAD_BYTES + own + parts + effects.sum::<usize>()
     }
 
-    /// How many timestamps before its own a transaction has: whoever shows it in parts gives each its own. A part of more than this
-    /// has one more, so the parts may be of twice as many bytes and still not fill up.
+    /// How many timestamps before its own a transaction has: a reader that shows it in parts gives each
+    /// its own. A part of more than this has one more, so the parts may be of twice as many bytes and
+    /// still not fill up.
     pub(crate) fn reserved(&self) -> u64 {
         const PART_BYTES: usize = 6 << 20;
         match &self.op {

@@ -153,7 +153,7 @@ impl CommitEnv for LogAndEngine {
         let mut appending = self.log.group();
         let replicator = self.shared.replicator.get();
         if let Some(replicator) = replicator {
-            // Nobody else appends from here on. A log that has entries of a later term is not ours.
+            // From here on no other thread appends. A log that has entries of a later term is not ours.
             let term = replicator.term();
             let holds = term != 0 && term == appending.term();
             if !holds || group.epochs().any(|e| e.term != term) {

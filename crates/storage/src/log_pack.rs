@@ -1,10 +1,11 @@
-//! Entries of the log outside of a log: packed by a server for whoever keeps them, and made a log again.
+//! Entries of the log outside of a log: packed by a server for archives, and made a log again.
 //!
 //! ```text
 //! index u64 LE | ts u64 LE | term u64 LE | wall clock i64 LE | fingerprint of the payload u64 LE | length u32 LE | payload
 //! ```
 //!
-//! Invariant: what is unpacked is what was packed: an entry whose fingerprint does not agree is an error.
+//! Invariant: unpacked entries are the packed ones: an entry whose fingerprint does not agree is an
+//! error.
 
 use crate::at_rest;
 use crate::restore::fingerprint;
@@ -84,8 +85,8 @@ impl LogMaker {
         })
     }
 
-    /// Appends what is packed in `bytes`; entries that are there already are passed over. The first index of all is
-    /// any; the others follow on it.
+    /// Appends the entries packed in `bytes`; those that are there already are skipped. The first index
+    /// of all is any; the others follow on it.
     pub fn append(&mut self, mut bytes: &[u8]) -> Result<()> {
         let mut records = Vec::new();
         while let Some(record) = unpack_record(&mut bytes)? {

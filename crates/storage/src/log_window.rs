@@ -1,5 +1,5 @@
-//! How much of the log's past a data directory keeps, where somebody has changed that while it was open: a file of two lines,
-//! which is whole or not there.
+//! How much of the log's past a data directory keeps, if that was changed while it was open: a file of
+//! two lines, which is whole or absent.
 //!
 //! ```text
 //! max_bytes 1073741824
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 const NAME: &str = "log-window";
 
-/// `None` where nobody has changed it.
+/// `None` if it was not changed.
 pub(crate) fn load(dir: &Path) -> Result<Option<Window>> {
     let path = dir.join(NAME);
     match fs::read_to_string(&path) {

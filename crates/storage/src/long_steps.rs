@@ -1,8 +1,8 @@
 //! Long steps: a scan that steps over very many hidden keys asks now and then whether it may go on.
 //!
-//! Who runs an operation says what is to be asked ([`asking`]). On an event loop, where a view shows only what is in memory, an operation may step over
-//! [`ON_LOOP`] hidden keys in all; then it is suspended as for a read from the disk, and a worker
-//! steps over the rest.
+//! The runner of an operation sets the question ([`asking`]). On an event loop, where a view shows only
+//! blocks in memory, an operation may step over [`ON_LOOP`] hidden keys in all; then it is suspended as
+//! for a read from the disk, and a worker steps over the rest.
 //!
 //! Invariant: a step passes at most [`STEPS`] hidden keys between two questions.
 

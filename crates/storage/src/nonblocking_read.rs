@@ -80,7 +80,7 @@ pub(crate) fn use_files(options: &rocksdb::Options, encrypted: Option<Env>) {
 /// Of so many reads one enters the page cache when the memory is full.
 const ONE_IN: u32 = 32;
 
-/// Looks now and then whether the page cache has room for what is read.
+/// Checks now and then whether the page cache has room for the blocks that are read.
 pub(crate) struct PageCacheRoom {
     has: Option<crate::store::HasRoom>,
     noted: u64,
@@ -91,7 +91,7 @@ impl PageCacheRoom {
         PageCacheRoom { has, noted: 0 }
     }
 
-    /// While nothing is read nobody has to know.
+    /// Without reads the answer is not needed.
     pub fn look(&mut self) {
         // SAFETY: plain functions.
         let noted = unsafe { pando_reads_noted() };
@@ -219,7 +219,7 @@ pub(crate) fn active() -> bool {
 pub(crate) struct Noting(bool);
 
 impl Noting {
-    /// `wanted`: whether the view shows only what is in memory.
+    /// `wanted`: whether the view shows only blocks in memory.
     #[inline]
     pub fn begin(wanted: bool) -> Noting {
         let noting = wanted && active();

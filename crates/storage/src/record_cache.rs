@@ -484,7 +484,7 @@ impl Shard {
         }
     }
 
-    /// Evicts what is over the limit, and frees slots that are not needed.
+    /// Evicts rows over the limit, and frees spare slots.
     fn shrink(&mut self, limit_bytes: usize, ghost: &Ghost) {
         while self.bytes > limit_bytes && self.count > 0 {
             self.evict(ghost);

@@ -1,4 +1,4 @@
-//! Applying entries of a log to an engine that nobody else writes to: at the start, and for a restore.
+//! Applying entries of a log to an engine without other writers: at the start, and for a restore.
 //!
 //! Invariant: entries come in their order, so the engine's state is always a prefix of the log, and says which.
 
@@ -60,7 +60,7 @@ impl<'e> Replay<'e> {
         Ok(entry)
     }
 
-    /// Applies what is left.
+    /// Applies the remaining entries.
     pub fn finish(mut self) -> Result<()> {
         match self.staged {
             true => self.apply(),

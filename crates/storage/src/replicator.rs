@@ -1,5 +1,5 @@
-//! Where the log is one of several members': who is asked before an entry is made here, and told of
-//! each that was appended.
+//! The log of a replica set's member: the replicator admits entries before they are made here, and
+//! learns of each that was appended.
 //!
 //! ```text
 //! primary    propose ─► admit ─ append ─► Replicator::appended ─ apply ─ acknowledged for w: 1
@@ -8,8 +8,8 @@
 //!
 //! Invariants:
 //! - [`Replicator::appended`] is called under the commit lock, so in the order of the log.
-//! - What was decided in one [`Epoch`] is appended in no other. So no write rests on what it saw before
-//!   another member was primary, and no entry of an old term lies behind one of a new.
+//! - A write that was decided in one [`Epoch`] is appended in no other. So no write rests on what it saw
+//!   before another member was primary, and no entry of an old term lies behind one of a new.
 //! - What the engine has on disk is never ahead of [`FlushGate::allow`]: memory tables with later
 //!   entries are not flushed. So a member that starts again can forget what no majority had.
 //! - Nor is it ahead of this member's own log on disk: a majority may have an entry that this disk
@@ -62,7 +62,7 @@ pub trait Replicator: Send + Sync {
     /// Entries are in the log, and about to be applied. It holds all writers up: it must be quick.
     fn appended(&self, entries: Vec<Appended>);
 
-    /// Somebody waits until other members have what was appended. It must be quick.
+    /// A write waits until other members have its entries. It must be quick.
     fn awaited(&self);
 }
 
@@ -72,7 +72,7 @@ pub(crate) fn not_primary() -> Error {
     err!(NotWritablePrimary, "not primary").with_label("RetryableWriteError")
 }
 
-/// Holds back flushes of memory tables until what is in them may reach the disk.
+/// Holds back flushes of memory tables until their content may reach the disk.
 pub struct FlushGate {
     /// The last index that a majority has.
     allowed: AtomicU64,
@@ -101,7 +101,7 @@ impl Default for FlushGate {
 }
 
 impl FlushGate {
-    /// Flushes may bring to disk what is applied up to `index`; all of it for `u64::MAX`.
+    /// Flushes may bring applied entries up to `index` to disk; all of them for `u64::MAX`.
     pub fn allow(&self, index: u64) {
         self.allowed.store(index, Ordering::Release);
         let _lock = self.lock.lock();
@@ -130,7 +130,7 @@ impl FlushGate {
         self.applied.store(index, Ordering::Release);
     }
 
-    /// Waits until what is applied now may reach the disk. A flush takes only memory tables that
+    /// Waits until the entries applied by now may reach the disk. A flush takes only memory tables that
     /// were full before it began.
     pub(crate) fn pass(&self) {
         let applied = self.applied.load(Ordering::Acquire);
@@ -140,7 +140,8 @@ impl FlushGate {
         }
     }
 
-    /// Whether a flush would not wait. Who has stopped the set asks: nobody lets a flush go on then.
+    /// Whether a flush would not wait. For the time after the set has stopped: no later call lets a
+    /// flush go on.
     pub(crate) fn is_open(&self) -> bool {
         self.reached() >= self.applied.load(Ordering::Acquire)
     }

@@ -109,7 +109,7 @@ impl Until {
 pub struct Moment {
     pub index: u64,
     pub ts: u64,
-    /// By the clock of who wrote it; whole seconds where the entry itself is not there to be asked.
+    /// By the writer's clock; whole seconds if the entry itself is not kept.
     pub wall_millis: i64,
 }
 
@@ -142,7 +142,7 @@ pub struct RestoreRequest<'p> {
     pub until: Until,
 }
 
-/// Does for a restore what is not in the log's entries.
+/// Adds to a restore what the log's entries do not have.
 pub trait Completion {
     /// Is told of each entry that is applied.
     fn applied(&mut self, entry: &Entry);
@@ -176,7 +176,7 @@ pub enum RestoreError {
         after: Moment,
         next: Option<Moment>,
     },
-    /// An entry of the log is another than that which the backup was made under.
+    /// An entry of the log is not the one under which the backup was made.
     OtherLog {
         index: u64,
     },
@@ -359,7 +359,7 @@ fn make(
         _ => err!(FileNotOpen, "cannot write {}: {e}", draft.display()),
     };
     copy_engine(&backup.join("engine"), &draft.join("engine")).map_err(failed)?;
-    // What was noted is not in the engine's files, and the log begins anew.
+    // Notes are entries of the log only, and the log begins anew: the oldest data format will do.
     let is_encrypted = backup.join(at_rest::KEY_FILE).exists();
     if is_encrypted {
         at_rest::copy_key(backup, draft)?;

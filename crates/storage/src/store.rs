@@ -55,9 +55,10 @@ pub struct StoreOptions {
     pub engine_options: String,
     /// The log's file system; a faulty one in tests.
     pub log_file_system: Arc<dyn oplog::FileSystem>,
-    /// The last index that opening applies of the log, where what is behind it is not decided yet.
+    /// The last index of the log that opening applies, if later entries are not decided yet.
     pub apply_up_to: u64,
-    /// Nor is what was made after that, in milliseconds since 1970 by the clock of its primary.
+    /// Nor are entries applied that were made after that, in milliseconds since 1970 by the clock of
+    /// their primary.
     pub apply_made_before: i64,
 }
 
@@ -132,12 +133,12 @@ pub struct StoreStats {
     /// Disk reads that were submitted together with others of their operation, since the process
     /// began.
     pub batched_reads: u64,
-    /// Hidden keys that the scans of the process have stepped over: deleted, overwritten, or newer
-    /// than what was read.
+    /// Hidden keys that the scans of the process have stepped over: deleted, overwritten, or newer than
+    /// the scan's state.
     pub hidden_keys: u64,
     /// Ranges that are known to hold nothing.
     pub dead_ranges: u64,
-    /// Readers who have the log kept for them.
+    /// Readers with a lease on the log.
     pub log_leases: u64,
     /// The bytes of all live SST files.
     pub sst_bytes: u64,
@@ -161,7 +162,8 @@ pub struct StoreStats {
     /// The newest of these failures.
     pub background_error: Option<String>,
     pub snapshots: u64,
-    /// The age of the oldest snapshot in seconds; what is deleted or overwritten since stays as it is.
+    /// The age of the oldest snapshot in seconds; deleted and overwritten versions since then stay on
+    /// disk.
     pub oldest_snapshot_seconds: u64,
     pub log_bytes: u64,
     /// How much of its past the log keeps.
@@ -316,7 +318,7 @@ impl Store {
         DataFiles::new(self.engine.data_dir().key().cloned())
     }
 
-    /// Whether what is written to the directory is encrypted.
+    /// Whether the files of the directory are encrypted.
     pub fn is_encrypted(&self) -> bool {
         self.engine.data_dir().key().is_some()
     }
@@ -326,7 +328,7 @@ impl Store {
         self.engine.data_dir().format()
     }
 
-    /// From now on the directory may hold what is of this data format. On disk when it returns.
+    /// From now on the directory may hold entries of this data format. On disk when it returns.
     pub fn raise_data_format(&self, format: u32) -> Result<()> {
         self.engine.data_dir().raise(format)
     }
@@ -359,7 +361,7 @@ impl Store {
         Ok(())
     }
 
-    /// Applies entries that are in the log and follow on what is applied.
+    /// Applies entries that are in the log and follow on the last applied one.
     pub fn apply_records(&self, entries: &[Record<'_>]) -> Result<()> {
         if entries.is_empty() {
             return Ok(());
@@ -403,8 +405,8 @@ impl Store {
         self.propose_in(self.epoch(), entries)
     }
 
-    /// As [`Store::propose`], of what was decided by what was seen in `epoch`: refused where another
-    /// member may have written since.
+    /// As [`Store::propose`], for a write that was decided in `epoch`: refused if another member may
+    /// have written since.
     pub fn propose_in(&self, epoch: Epoch, entries: Vec<Entry>) -> Result<Committed> {
         check_size(&entries)?;
         self.committer.propose(epoch, entries)
@@ -461,14 +463,13 @@ impl Store {
         self.log.durable_index()
     }
 
-    /// A majority has the log up to `index`: flushes may bring it to disk, and whoever waits for it
-    /// is told.
+    /// A majority has the log up to `index`: flushes may bring it to disk, and its waiters are told.
     pub fn decided(&self, index: u64) {
         self.engine.gate().allow(index);
         self.log.call_back();
     }
 
-    /// Has whoever waits for the log look again.
+    /// Wakes the waiters for the log.
     pub fn call_back(&self) {
         self.log.call_back();
     }
@@ -478,8 +479,8 @@ impl Store {
         let _ = self.committer.between_groups(|_| ());
     }
 
-    /// Asks that what is appended becomes durable soon, here and on other members;
-    /// [`Store::on_durable`] callbacks tell when it is.
+    /// Asks that appended entries become durable soon, here and on other members; [`Store::on_durable`]
+    /// callbacks tell when they are.
     pub fn request_sync(&self) {
         if let Some(replicator) = self.shared.replicator.get() {
             replicator.awaited();
@@ -492,7 +493,7 @@ impl Store {
         self.log.request_sync();
     }
 
-    /// As [`Store::request_sync`], but not right after another sync. For those who follow the log.
+    /// As [`Store::request_sync`], but not right after another sync. For readers that follow the log.
     pub fn request_sync_soon(&self) {
         self.log.request_sync_soon();
     }
@@ -535,7 +536,7 @@ impl Store {
         Ok(self.log.seek(ts)?)
     }
 
-    /// The bytes that are free on the disk of the data; `None`: nobody knows.
+    /// The free bytes of the disk of the data; `None`: unknown.
     pub fn free_bytes(&self) -> Option<u64> {
         crate::data_dir::free_bytes(self.engine.data_dir().path())
     }
@@ -552,8 +553,8 @@ impl Store {
         self.log.hold(index);
     }
 
-    /// The log keeps its entries from `index` on for whoever reads them under this name, for
-    /// `lifetime` or until the lease is renewed or ended, within the bound of all leases.
+    /// The log keeps its entries from `index` on for the reader of this name, for `lifetime` or until
+    /// the lease is renewed or ended, within the bound of all leases.
     pub fn lease_log(&self, name: &str, index: u64, lifetime: Duration) {
         self.log.lease(name, index, lifetime);
     }
@@ -660,7 +661,7 @@ impl Store {
     /// log it can be brought further ([`crate::restore`]); `dir` must not exist.
     pub fn checkpoint(&self, dir: &Path) -> Result<()> {
         self.engine.checkpoint(dir)?;
-        // What was written while the files were copied may be in them.
+        // Writes during the copying of the files may be in them.
         let complete = self.last();
         let fingerprint = || -> Result<u64> {
             let mut reader = self.log.read(complete.index)?;
@@ -729,7 +730,7 @@ fn replay(
     let mut up_to = limits.apply_up_to;
     let (log, recovered) = Log::open(opts, applied.index + 1, applied.ts, |record| {
         if record.wall_millis > limits.apply_made_before {
-            // What is behind it waits too, whatever its clock has said.
+            // Later entries wait too, whatever their clock has said.
             up_to = up_to.min(record.index - 1);
         }
         if record.index > up_to {

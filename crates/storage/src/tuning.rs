@@ -48,7 +48,7 @@ pub struct EngineOptions {
     pub extra: String,
 }
 
-/// What is made of dead ranges: `on`, `off`, or `unended` (a planted fault).
+/// How dead ranges are used: `on`, `off`, or `unended` (a planted fault).
 const DEAD_RANGES: &str = "dead_ranges";
 
 /// The write load.

@@ -848,8 +848,8 @@ impl Deref for Slice {
         if self.len == 0 {
             return &[];
         }
-        // SAFETY: see `take` and `of_row`; the owner keeps the bytes where they are, and nobody
-        // writes them.
+        // SAFETY: see `take` and `of_row`; the owner keeps the bytes where they are, and nothing writes
+        // them.
         unsafe { std::slice::from_raw_parts(self.data, self.len) }
     }
 }

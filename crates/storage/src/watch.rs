@@ -16,8 +16,8 @@ pub trait Watcher: Send + Sync {
     fn put(&self, keys: &mut dyn Iterator<Item = &[u8]>);
 }
 
-/// Learns of entries once the engine has applied them: in-memory state changes here, whoever
-/// proposed the entry.
+/// Learns of entries once the engine has applied them: in-memory state changes here, for entries of
+/// every proposer.
 pub trait Observer: Send + Sync {
     /// Called for each entry in the order of the log, after it can be read and before its proposer
     /// returns. All writers wait for it: it must be quick, must not propose, and must not wait for

@@ -65,7 +65,7 @@ fn write_for_ever(dir: &Path) {
                     let new_records = i64::from(replaced.is_none());
                     entry.count(1, new_records, value(n).len() as i64 - old_bytes as i64);
                     store.propose(vec![entry]).expect("propose");
-                    // One write(2) a line: a pipe keeps what was written before the kill.
+                    // One write(2) a line: a pipe keeps the lines of before the kill.
                     let line = format!("{thread} {n}\n");
                     std::io::stdout()
                         .lock()

@@ -48,7 +48,7 @@ fn filled(dir: &Path, direct_io: bool) -> Arc<Store> {
     open(dir, direct_io)
 }
 
-/// Does what was not done, as an event loop has the kernel do it.
+/// Does the missing reads, as an event loop has the kernel do them.
 fn fetch(missing: &[Missing]) -> Vec<Vec<u8>> {
     missing
         .iter()
@@ -134,7 +134,7 @@ fn what_is_missing_is_noted_and_then_found_in_what_was_brought() {
     }
     assert_eq!(lacked.len(), 1, "{lacked:?}");
     assert!(lacked[0] > 20, "{lacked:?}");
-    // What is not there is known without reading, or by reading.
+    // An absent key is known without reading, or by reading.
     assert!(tried(|| view.get(&key(RECORDS + 5))).0.is_none());
     // A scan.
     let scanned = |direction| {
@@ -154,7 +154,7 @@ fn what_is_missing_is_noted_and_then_found_in_what_was_brought() {
     let (done, missing) = without(&[], || store.view().get(&key(3333)));
     assert_eq!(done.unwrap().unwrap().to_vec(), value(3333));
     assert!(missing.is_empty());
-    // Many at once too, and what is missing before and after is noted.
+    // Many at once too, and the missing reads before and after are noted.
     let many: Vec<Vec<u8>> = (0..30).map(|n| key(3400 + n * 577 % 500)).collect();
     let many: Vec<&[u8]> = many.iter().map(|k| &**k).collect();
     let (all, missing) = without(&[], || {

@@ -466,9 +466,9 @@ fn concurrent_proposals_are_all_applied_and_numbered_once() {
     assert_eq!(contents(&open(dir.path())), before);
 }
 
-/// Pairs of records that are always written together, by two writers, while readers look at them
-/// through snapshots and at the newest state: a snapshot never sees half of a write, and nobody
-/// sees less than what was acknowledged before he looked.
+/// Pairs of records that are always written together, by two writers, while readers look at them through
+/// snapshots and at the newest state: a snapshot never sees half of a write, and no reader sees less
+/// than was acknowledged before it looked.
 #[test]
 fn records_that_are_kept_in_memory_are_never_stale() {
     let dir = tempfile::tempdir().unwrap();
@@ -583,10 +583,9 @@ fn random_group(rng: &mut StdRng, model: &mut Model) -> Vec<Entry> {
         .collect()
 }
 
-/// Random writes against a model. A crash is a drop (which flushes no memtable) after which the
-/// log's tail that was not durable is cut anywhere, as a loss of power does. What is found must be
-/// the model after some group, none older than the last durable one; and the store must go on from
-/// there.
+/// Random writes against a model. A crash is a drop (which flushes no memtable) after which the log's
+/// tail that was not durable is cut anywhere, as a loss of power does. The recovered state must be the
+/// model after some group, none older than the last durable one; and the store must go on from there.
 #[test]
 fn random_writes_and_crashes_agree_with_a_model() {
     let seed: u64 = std::env::var("SEED")

@@ -1,4 +1,4 @@
-//! Rows and blocks share the cache by what is read.
+//! Rows and blocks share the cache by how they are read.
 
 use std::time::{Duration, Instant};
 use storage::{Direction, Effect, Store, StoreOptions};

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use storage::{Effect, Entry, Op, Store};
 
-/// What is loaded, and how.
+/// The data to load, and how.
 pub struct Load {
     pub docs: u64,
     pub threads: u64,

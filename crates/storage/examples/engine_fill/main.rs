@@ -129,7 +129,7 @@ fn insert(n: u64, numbers: &mut Numbers) -> Entry {
 
 fn fill(store: &Arc<Store>, from: u64, count: u64, group: u64) -> u64 {
     let mut numbers = Numbers(from);
-    // The making of the entries is not what is measured.
+    // Making the entries is not measured.
     let mut batches = Vec::new();
     let mut n = from;
     while n < from + count {

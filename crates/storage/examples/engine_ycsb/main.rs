@@ -78,7 +78,7 @@ struct Ycsb {
     doc_bytes: usize,
     threads: u64,
     seconds: u64,
-    /// Each phase first runs so long unmeasured.
+    /// Each phase first runs for this time unmeasured.
     warmup: u64,
     phases: Vec<Phase>,
 }
@@ -146,8 +146,7 @@ fn settle(store: &Arc<Store>) -> f64 {
     started.elapsed().as_secs_f64()
 }
 
-/// Nanoseconds of reads and of updates. Small, for there is one of each thread, and memory is what
-/// is short.
+/// Nanoseconds of reads and of updates. Small, since each thread has one, and memory is scarce.
 struct Times([Histogram<u32>; 2]);
 
 impl Times {
@@ -194,7 +193,7 @@ fn work(store: &Arc<Store>, ycsb: &Ycsb, read_percent: u64, seed: u64, end: Inst
     times
 }
 
-/// All threads for so long: what they did, and how long they really took.
+/// Runs all threads for that time: their counts, and the time they really took.
 fn run_for(
     store: &Arc<Store>,
     ycsb: &Ycsb,

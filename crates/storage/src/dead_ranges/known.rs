@@ -142,7 +142,7 @@ impl Known {
         Some((low, range))
     }
 
-    /// Takes `[low, high)` out of a range that holds it; what is left on both sides stays.
+    /// Takes `[low, high)` out of a range that holds it; the parts on both sides stay.
     pub fn take_out(
         &mut self,
         prefix: &[u8; PREFIX],

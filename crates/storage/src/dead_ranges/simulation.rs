@@ -1,5 +1,5 @@
-//! Dead ranges in a simulation: the steps of one write after the other, of scans and of searches,
-//! which a seed interleaves, over all versions of some keys. Most of what is written are deletes.
+//! Dead ranges in a simulation: the steps of one write after the other, of scans and of searches, which
+//! a seed interleaves, over all versions of some keys. Most writes are deletes.
 //!
 //! ```text
 //! write    begins, can be read, ends
@@ -7,7 +7,7 @@
 //! search   watches, waits, and is then a scan from a place to the next living key
 //! ```
 //!
-//! What is checked: a scan gives what lives in its state. Faults that are planted have to be found.
+//! Checked is: a scan gives the living keys of its state. Faults that are planted have to be found.
 //!
 //!     PANDO_SEEDS=10000 cargo test -p storage --lib dead_ranges::simulation --release
 
@@ -66,7 +66,7 @@ struct Simulation<'r> {
     versions: BTreeMap<Bytes, BTreeMap<u64, bool>>,
     /// How many writes can be read.
     readable: u64,
-    /// What is under way, and what it changes until it can be read.
+    /// The write in flight, and its changes until they can be read.
     under_way: Option<(Write<'r>, Vec<(Bytes, bool)>)>,
     readers: Vec<Reader>,
     checked: u64,
@@ -260,7 +260,7 @@ impl<'r> Simulation<'r> {
         }
     }
 
-    /// Notes the stretch up to what was found.
+    /// Notes the stretch up to the key that was found.
     fn note(&self, reader: &Reader, found: Option<&Bytes>, seen: u64) {
         if reader.markers < MANY {
             return;

@@ -125,7 +125,7 @@ fn a_quiet_range_that_was_seen_empty_is_dead_until_a_put() {
     assert_eq!((&*left.0, &*left.1), (&*low, &*key(15)));
     let right = found(9, true).unwrap();
     assert_eq!((&*right.0, &*right.1), (&*successor(&key(15)), &*high));
-    // What is put between two dead ranges does not join them.
+    // A put between two dead ranges does not join them.
     assert_eq!(puts(15), 2);
     for n in 10..20 {
         assert!(n == 15 || ranges.covers(&key(n)));
@@ -245,7 +245,7 @@ fn a_mass_delete_is_found_without_a_query_and_old_views_see_what_was() {
     write(&store, (0..30_000).map(put));
     let old = store.view();
     write(&store, (100..29_900).map(delete));
-    // Nobody has looked yet but the maintenance thread.
+    // Only the maintenance thread has looked so far.
     let dead = || store.engine_itself().dead();
     let begun = Instant::now();
     while dead().dead() == 0 && begun.elapsed() < Duration::from_secs(20) {
@@ -283,7 +283,7 @@ fn a_mass_delete_is_found_without_a_query_and_old_views_see_what_was() {
     assert_eq!(all(&store.view()).len(), 201);
     assert_eq!(all(&view), left);
     drop((store, view, old));
-    // What is deleted in the files, or in what is replayed, is found again.
+    // Deleted keys in the files, or in the replayed log, are found again.
     let (store, stepped) = hidden(|| open(dir.path()));
     assert_eq!(stepped, 0);
     until_few(400, || assert!(all(&store.view()).len() <= 30_000));
@@ -306,7 +306,7 @@ fn a_mass_delete_is_found_in_each_index_of_its_documents() {
             .map(|key| Effect::Put(key, vec![7; 20])),
     );
     write(&store, (0..19_900).flat_map(keys).map(Effect::Delete));
-    // Nobody looks there but the maintenance thread.
+    // Only the maintenance thread looks there.
     let dead = store.engine_itself().dead();
     let is_known = |index| {
         [0, 9_000, 19_899]
@@ -500,7 +500,7 @@ fn an_old_view_steps_over_what_it_has_found_once() {
     write(&store, (0..20_000).map(put));
     write(&store, (100..19_900).map(delete));
     let old = store.view();
-    // What is noted from here on is of later states.
+    // Notes from here on are of later states.
     write(&store, [put(50_000)]);
     until_few(400, || assert_eq!(all(&store.view()).len(), 201));
     let left: Vec<u64> = (0..100).chain(19_900..20_000).collect();
