@@ -14,8 +14,9 @@
 //! index when it was written (saturating). So index − lag was durable by then: the proof that
 //! recovery needs to tell a torn tail from damage.
 //!
-//! In a sealed segment (flag 2) a payload is encrypted, and everything from `index` to `lag` is proven with it
-//! (`encryption::EntryCipher`). The checksum is that of what is in the file: damage is found without a key.
+//! In a sealed segment (flag 2) a payload is encrypted, and everything from `index` to `lag` is proven
+//! with it (`encryption::EntryCipher`). The checksum is over the bytes of the file: damage is found
+//! without a key.
 
 use crate::Stamp;
 use encryption::{ENTRY_OVERHEAD_BYTES, EntryCipher};
@@ -128,7 +129,7 @@ pub(crate) fn encode(
     }
 }
 
-/// Seals frames that were encoded for it. They are complete, since nobody else has written them.
+/// Seals frames that were encoded for it. They are complete, since only this process has written them.
 pub(crate) fn seal_all(mut frames: &mut [u8], cipher: &EntryCipher) {
     while let Some(length) = u32_at(frames, 0) {
         let (frame, rest) = frames.split_at_mut(8 + length as usize);

@@ -1,7 +1,7 @@
-//! Leases on the log's past: who reads it from some entry on, and has lost his place if that goes.
+//! Leases on the log's past: for readers from some entry on, which lose their position if it is trimmed.
 //!
-//! Invariant: a lease ends by itself, so nobody who dies holds up the log. What all of them keep
-//! beyond the window is bounded: at most [`MOST_WINDOWS`] times the window's bytes are kept in all.
+//! Invariant: a lease ends by itself, so a reader that dies does not hold up the log. What all of them
+//! keep beyond the window is bounded: at most [`MOST_WINDOWS`] times the window's bytes are kept in all.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -39,7 +39,7 @@ impl Leases {
         leases.values().filter(|lease| lease.until > now).count()
     }
 
-    /// The first entry that somebody has a lease on; `u64::MAX` where nobody has.
+    /// The first entry under a lease; `u64::MAX` without leases.
     pub fn oldest(&self, now: Instant) -> u64 {
         let mut leases = self.by_name.lock();
         leases.retain(|_, lease| lease.until > now);

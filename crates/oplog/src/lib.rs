@@ -266,7 +266,7 @@ impl Log {
         self.shared.syncer.durable()
     }
 
-    /// [`Log::durable_index`] for who does not hold the log.
+    /// [`Log::durable_index`] without holding the log.
     pub fn follow_durable_index(&self) -> DurableIndex {
         self.shared.syncer.durable_index()
     }
@@ -283,7 +283,7 @@ impl Log {
     }
 
     /// As [`Log::request_sync`], but not right after another sync: requests of a few milliseconds are
-    /// served by one. For those who follow the log, and would have a sync after each group.
+    /// served by one. For readers that follow the log, and would have a sync after each group.
     pub fn request_sync_soon(&self) {
         self.shared.syncer.request_soon();
     }

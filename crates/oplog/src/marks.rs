@@ -1,5 +1,5 @@
-//! Where the groups that were written last begin: so one who is told of an entry finds it without
-//! reading what is before it.
+//! Where the last groups begin: so a reader that is told of an entry finds it without reading those
+//! before it.
 
 use crate::reader::LogMark;
 use std::collections::VecDeque;

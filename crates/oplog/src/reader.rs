@@ -57,7 +57,7 @@ pub(crate) struct Frames {
     file: Arc<dyn LogFile>,
     cipher: Option<Arc<EntryCipher>>,
     buf: Vec<u8>,
-    /// The next frame is at `buf[at..end]`, which is `offset` in the file. What is behind `end` is old.
+    /// The next frame is at `buf[at..end]`, which is `offset` in the file. Bytes behind `end` are old.
     at: usize,
     end: usize,
     offset: u64,
@@ -174,9 +174,8 @@ pub(crate) fn unreadable(path: &Path, e: &std::io::Error) -> Error {
     Error::io(format!("cannot read {}", path.display()), e)
 }
 
-/// A reader's position. A reader that continues from a mark finds its place without reading what is
-/// before it, as long as the segment is kept. When the segment is gone, only the mark's index
-/// counts.
+/// A reader's position. A reader that continues from a mark finds its place without reading earlier
+/// entries, as long as the segment is kept. When the segment is gone, only the mark's index counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogMark {
     pub index: u64,

@@ -62,7 +62,7 @@ impl Growing {
 pub struct DurableIndex(Arc<AtomicU64>);
 
 impl DurableIndex {
-    /// For tests of who follows it.
+    /// For tests of its followers.
     #[doc(hidden)]
     pub fn of(index: Arc<AtomicU64>) -> DurableIndex {
         DurableIndex(index)

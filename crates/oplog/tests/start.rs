@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
-/// The disk, with what is read of it counted.
+/// The disk, with reads counted.
 #[derive(Clone, Default)]
 struct CountingDisk {
     opened: Arc<AtomicU64>,
@@ -113,7 +113,7 @@ fn a_long_past_is_not_read() {
     assert_eq!(at_start.opened.load(SeqCst), many);
     // A header is 48 bytes; the last segment is read whole.
     assert!(read <= many * 48 + (8 << 10), "{read} of {bytes} bytes");
-    // The past is there for whoever asks.
+    // Earlier entries can still be read.
     assert_eq!(log.read(1).unwrap().next().unwrap().unwrap().index, 1);
     drop(log);
 

@@ -1,5 +1,5 @@
-//! An in-memory file system that fails on demand and can lose power. After a loss of power some
-//! sectors of what was not synced are kept.
+//! An in-memory file system that fails on demand and can lose power. After a loss of power some sectors
+//! of the unsynced bytes are kept.
 
 use oplog::{FileSystem, LogFile};
 use rand::Rng;

@@ -126,7 +126,7 @@ fn a_damaged_entry_that_was_durable_is_named() {
                     assert_eq!(index, if first { 1 } else { 2 });
                     assert_eq!(offset, if first { 48 } else { second as u64 });
                 }
-                // Behind what was durable it is a torn tail.
+                // Behind the durable part it is a torn tail.
                 Ok((_, found, _)) if at >= third => assert!(found.len() >= 2 && found.len() < 4),
                 other => panic!("byte {at}: {:?}", other.map(|o| o.1)),
             }
@@ -155,7 +155,7 @@ fn a_damaged_header_before_what_was_durable_is_named() {
         }
     ));
     assert_eq!(copy.bytes(&segment(1)), bytes, "nothing of it is removed");
-    // Whoever looks at it still finds what is behind.
+    // A later examination still finds the entries behind.
     let mut seen = Vec::new();
     let found = oplog::examine(&options(&copy), |r| seen.push(r.index)).unwrap();
     assert_eq!((found.faults.len(), seen), (1, vec![1, 2, 3, 4]));
@@ -201,7 +201,7 @@ fn damage_in_an_older_segment_is_named_unless_it_is_not_needed() {
     );
     let (log, found, _) = open_with(opts, 25).unwrap();
     assert_eq!(found, expected(31)[24..]);
-    // Whoever reads there later is told.
+    // A later reader gets the error.
     let mut reader = log.read(1).unwrap();
     let outcome = loop {
         match reader.next() {
@@ -257,7 +257,7 @@ fn a_failed_sync_poisons_for_good() {
     assert!(log.healthy().is_err());
     assert_eq!(log.durable_index(), 1);
     assert_eq!(log.last_index(), 2);
-    // Whoever asks later is called back as well.
+    // A later request is called back as well.
     let before = called.load(Ordering::SeqCst);
     log.request_sync();
     let deadline = Instant::now() + Duration::from_secs(20);
@@ -628,7 +628,7 @@ fn a_crash_in_the_middle_of_a_cut_leaves_a_log_without_a_hole() {
         assert_eq!(found, expected(log.last_index()));
         assert!((8..=30).contains(&log.last_index()));
         ends.insert(log.last_index());
-        // Whoever wanted the cut wants it again.
+        // The caller of the truncation repeats it.
         log.truncate_after(8).unwrap();
         drop(log);
         assert_eq!(open_with(crashed, 1).unwrap().1, expected(8));
@@ -812,9 +812,8 @@ fn a_state_ahead_of_the_log_leaves_a_gap_that_is_known() {
     assert_eq!(log.last_index(), 11);
 }
 
-/// Random groups, syncs, trims and losses of power. All that was durable must be found, unchanged
-/// and dense; what is found beyond must have been written; and no loss of power is mistaken for
-/// damage.
+/// Random groups, syncs, trims and losses of power. All durable entries must be found, unchanged and
+/// dense; entries beyond must have been written; and no loss of power is mistaken for damage.
 #[test]
 fn no_loss_of_power_loses_what_was_durable() {
     let seed: u64 = std::env::var("SEED")
@@ -890,7 +889,7 @@ fn a_bent_segment_is_recovered_or_refused() {
             seen.push((r.index, r.payload.to_vec()))
         });
         assert!(looked.is_ok_and(|found| found.entries == seen.len() as u64));
-        // Whatever was bent: what is recovered is what was written, from the first entry on.
+        // Whatever was bent: recovered entries are the written ones, from the first on.
         if let Ok((_, entries, _)) = open(&disk) {
             assert!(sound.starts_with(&entries));
         }

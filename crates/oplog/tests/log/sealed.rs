@@ -1,4 +1,4 @@
-//! A log whose entries are encrypted: what is in its files, and what is read of them.
+//! A log whose entries are encrypted: the bytes of its files, and the entries read from them.
 
 use super::{Entries, FaultyDisk, append, expected, foreign, open_with, options, payload, segment};
 use encryption::DataKey;
