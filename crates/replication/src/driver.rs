@@ -8,7 +8,7 @@
 //!
 //! Invariants:
 //! - Only this thread touches the member.
-//! - [`Status`] is what was true after the last input. Whoever waits for a change of it is woken.
+//! - [`Status`] is the state after the last input. Waiters for a change of it are woken.
 //! - Where the store takes writes (`Gate`), this member was the primary of the term that the log is
 //!   in; a write that loses the race with a deposition is taken back by the restart.
 
@@ -72,7 +72,7 @@ pub trait Transport: Send + Sync {
     fn trouble(&self, member: u64) -> Option<String>;
     /// Runs a command on the member at `host:port`, and gives its reply, an error reply too.
     fn ask(&self, host: &str, db: &str, command: Doc<'_>) -> Result<DocBuf>;
-    /// A member that files are copied from, by its `host:port`. `member`: who copies.
+    /// A member that files are copied from, by its `host:port`. `member`: the member that copies.
     fn source(&self, host: &str, member: u64) -> Result<Box<dyn SyncSource>>;
 }
 
@@ -96,7 +96,7 @@ impl Release {
         Release::parse(env!("CARGO_PKG_VERSION"))
     }
 
-    /// Of `1.2.3`, or `1.2.3-more`; what is anything else is not known.
+    /// Of `1.2.3`, or `1.2.3-more`; anything else is an unknown release.
     pub fn parse(text: &str) -> Release {
         let plain = text.split(['-', '+']).next().unwrap_or("");
         let numbers: Vec<u16> = plain.split('.').map_while(|n| n.parse().ok()).collect();
@@ -145,7 +145,7 @@ enum Input {
     Received(Vec<Message>),
     /// The store has appended entries: they are in the outbox.
     Appended,
-    /// Somebody waits for what is held back.
+    /// A write waits for entries that are held back.
     Asked,
     Synced,
     Begin(Box<State>),
@@ -154,12 +154,12 @@ enum Input {
     Reconfigure(Box<Config>, Answer),
     /// Go on as the only voter of this configuration.
     Outlive(Box<Config>, Answer),
-    /// Stand for election, whoever is primary.
+    /// Stand for election, even if there is a primary.
     StepUp,
     /// Maintenance has begun or ended: whether it stands is to be looked at.
     Withhold,
     HandOver(u64),
-    /// To whom, and in which term that was asked for.
+    /// The successor, and the term of the request.
     HandOverNow(u64, u64),
     Freeze(Duration),
     StandDown,
@@ -170,7 +170,7 @@ enum Input {
     Stop,
 }
 
-/// What the driver's thread and everybody else share.
+/// The state that the driver's thread shares with its callers.
 struct Shared {
     inputs: Sender<Input>,
     outbox: Outbox,
@@ -216,14 +216,14 @@ impl Shared {
         self.open.store(0, Ordering::Release);
     }
 
-    /// Somebody waits for other members: nothing is held back from them.
+    /// A write waits for other members: no entry is held back from them.
     fn ask(&self) {
         if self.outbox.ask() {
             let _ = self.inputs.send(Input::Asked);
         }
     }
 
-    /// Whoever waits for a change of the status looks again.
+    /// Wakes the waiters for a change of the status.
     fn wake(&self) {
         let _lock = self.lock.lock();
         self.changed.notify_all();
@@ -304,7 +304,7 @@ impl Driver {
             stopping: AtomicBool::new(false),
         });
         if let Some(state) = &state {
-            // A member is one of its set from the start, whoever asks before the thread has begun.
+            // A member is one of its set from the start, also before the thread has begun.
             *shared.status.write() = Arc::new(Status::of_start(state));
         }
         store.flush_gate().allow(0);
@@ -478,8 +478,8 @@ impl Driver {
         }
     }
 
-    /// Where a majority is gone for good: this member becomes the primary of a configuration that
-    /// nobody else is asked for, and brings its other members in.
+    /// For a majority that is lost for good: this member becomes the primary of a configuration that no
+    /// other member has to accept, and brings its other members in.
     pub fn outlive(&self, config: Config, patience: Duration) -> Result<()> {
         let (until, (answer, answered)) = (Instant::now() + patience, channel());
         let outlive = Input::Outlive(Box::new(config.clone()), answer);
@@ -498,8 +498,8 @@ impl Driver {
         let _ = self.shared.inputs.send(Input::HandOver(to));
     }
 
-    /// Stands for election: a primary that there is takes no more writes and hands over. May be said
-    /// again: what is under way is not begun anew.
+    /// Stands for election: a primary that there is takes no more writes and hands over. A second call
+    /// does not begin it anew.
     pub fn step_up(&self) {
         let _ = self.shared.inputs.send(Input::StepUp);
     }

@@ -11,7 +11,7 @@
 //! - [`driver`]: the thread that drives a member over a real store.
 //! - [`message`]: the bytes of messages between members.
 //! - [`initial_sync`]: files for a member that the log does not reach any more.
-//! - [`rollback`]: files of what is taken back.
+//! - [`rollback`]: files of documents that are rolled back.
 //! - [`state_file`]: what a member must not forget besides its log.
 //!
 //! Invariant: knows no command and no socket of a client.

@@ -23,7 +23,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use storage::{Appended, Record};
 
-/// The term of what was written before there was a set.
+/// The term of entries of before there was a set.
 pub const FIRST_TERM: u64 = 1;
 
 /// So many bytes of the log's end are kept in memory: what followers that keep up are sent.

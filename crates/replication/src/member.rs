@@ -24,13 +24,13 @@
 //!   ([`News::restart`]) starts again, and applies what a majority had.
 //!
 //! What happens to a member stands here; what it does about that in the rooms:
-//! - [`election`]: who leads, and what follows from that.
-//! - [`followers`]: what a primary knows of the others, tells them, and who votes.
+//! - [`election`]: elections, and their consequences.
+//! - [`followers`]: a primary's knowledge of the others, its messages to them, and who votes.
 //! - [`ready`]: what raft-rs asks for.
 //! - [`delayed`]: members that apply entries late.
 //! - [`readmission`]: members that have lost their disk.
 //! - [`outlive`]: a member that goes on without the majority of its set.
-//! - [`stand_in`]: members that may not be primary, and have what nobody else has.
+//! - [`stand_in`]: members that may not be primary, and have entries that no other member has.
 
 mod delayed;
 mod election;
@@ -73,7 +73,7 @@ pub trait MemberLog {
     /// Takes the entries after `index` out. False, and nothing is done, where one of them is applied
     /// or being applied.
     fn truncate_after(&self, index: u64) -> Result<bool>;
-    /// Applies entries that are in the log and follow on what is applied.
+    /// Applies entries that are in the log and follow on the last applied one.
     fn apply(&self, entries: &[Record<'_>]) -> Result<()>;
     /// The term of entries that are made here from now on.
     fn set_term(&self, term: u64) -> Result<()>;
@@ -207,7 +207,7 @@ impl<L: MemberLog + Clone> Member<L> {
             ..raft::Config::default()
         };
         let mut hard = state.hard.clone();
-        // What is applied was committed.
+        // Applied entries were committed.
         hard.commit = hard.commit.max(applied).min(last);
         hard.term = hard.term.max(log_view::FIRST_TERM);
         let state = State { hard, ..state };
@@ -270,7 +270,7 @@ impl<L: MemberLog + Clone> Member<L> {
         self.node.raft.raft_log.committed
     }
 
-    /// Whom it voted for (0: nobody), and in which term.
+    /// The candidate of its vote (0: none), and the term.
     pub fn vote(&self) -> (u64, u64) {
         (self.state.hard.vote, self.state.hard.term)
     }
@@ -335,7 +335,7 @@ impl<L: MemberLog + Clone> Member<L> {
                 continue;
             }
             self.note_answer(&message);
-            // A member that was removed, or one of an old configuration, is answered by nobody.
+            // A message of a removed member, or of an old configuration, gets no answer.
             let _ = self.node.step(message);
         }
         let mut news = self.process()?;

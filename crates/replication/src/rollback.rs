@@ -1,12 +1,12 @@
-//! What is taken back with entries that no majority had: saved before the entries leave the log, as
-//! MongoDB saves it, so that bsondump and mongorestore read it.
+//! Documents of entries that are rolled back, because no majority had them: saved before the entries
+//! leave the log, as MongoDB saves them, so that bsondump and mongorestore read them.
 //!
 //! ```text
 //! <data directory>/rollback/<UUID of the collection>/removed.2026-11-25T07-40-00.0.bson
 //! ```
 //!
-//! A file holds the documents as they were when the last of the entries was made. A document that
-//! these entries deleted is in none: what was there before comes back by itself.
+//! A file holds the documents as they were when the last of the entries was made. A document that these
+//! entries deleted is in none: its earlier state comes back by itself.
 //!
 //! Invariants:
 //! - When [`save`] returns, the files and their names are on disk. A start that was cut off between
@@ -159,7 +159,7 @@ impl Files {
 }
 
 impl Open {
-    /// Appends what is buffered. Files are many, so none stays open.
+    /// Appends the buffered documents. Files are many, so none stays open.
     fn write(&mut self, last: bool) -> Result<()> {
         let path = &self.saved.path;
         let append = || {

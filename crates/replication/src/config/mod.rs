@@ -1,8 +1,8 @@
 //! The configuration of a replica set, as MongoDB's clients and operators write and read it.
 //!
 //! Pure: [`parse`](Config::parse) reads the document, [`check`] says whether it may start a set or
-//! follow another, [`write_concern`] says when a write has reached the members that were asked for.
-//! What it may say is MongoDB's, with its errors; COMPAT.md names what is refused beyond that.
+//! follow another, [`write_concern`] says when a write has reached the members that were asked for. Its
+//! fields are MongoDB's, with MongoDB's errors; COMPAT.md names what is refused beyond that.
 //!
 //! Invariant: a `Config` that was parsed and written out again reads as the same `Config`.
 

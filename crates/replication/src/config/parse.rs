@@ -1,7 +1,7 @@
 //! From the document to the configuration.
 //!
-//! What is wrong with a document is InvalidReplicaSetConfig with the sentence that MongoDB's
-//! parser has, whatever code that parser raises it with.
+//! An invalid document gives InvalidReplicaSetConfig with the sentence of MongoDB's parser, whatever
+//! code that parser uses.
 
 use super::{
     Config, Host, INITIAL_TERM, MAX_MEMBERS, MemberConfig, NO_TERM, Settings, WriteConcernMode,

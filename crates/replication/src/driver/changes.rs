@@ -1,5 +1,5 @@
-//! Changes of who votes and who is primary: what is asked for by a command, and what the configuration
-//! asks for by itself.
+//! Changes of voters and of the primary: those that a command requests, and those that follow from the
+//! configuration.
 //!
 //! Invariant: before a primary gives its part up it takes no more writes, and those that it took are
 //! on their way to the others.
@@ -58,7 +58,7 @@ impl Thread {
     pub(super) fn close_before(&mut self, then: impl FnOnce(u64) -> Input) {
         self.shared.close();
         self.yields = true;
-        // Who is refused from now on shall hear the reason by `hello`.
+        // Writes that are refused from now on shall find the reason in `hello`.
         self.tell(Changed::Topology);
         let then = then(self.member.as_ref().map_or(0, Member::term));
         let (store, inputs) = (self.log.store(), self.shared.inputs.clone());
@@ -77,7 +77,7 @@ impl Thread {
         let Some(member) = &self.member else {
             return Ok(());
         };
-        // A member that has just begun has not heard yet whether there is a primary. Those who hear
+        // A member that has just begun has not heard yet whether there is a primary. Members that hear
         // of one would refuse it their votes.
         if !member.may_stand() || member.role() != MemberRole::Secondary || member.has_just_begun()
         {
@@ -109,7 +109,7 @@ impl Thread {
         }
     }
 
-    /// What was asked for in an earlier term is not done in a later one.
+    /// A request of an earlier term is not carried out in a later one.
     pub(super) fn is_of(&self, term: u64) -> bool {
         self.member.as_ref().is_some_and(|m| m.term() == term)
     }
@@ -147,8 +147,8 @@ impl Thread {
         })
     }
 
-    /// Whether this member was removed, and nobody has told it: then it hears of no primary, and the
-    /// others do not know it. Who hears of a primary again is a member again.
+    /// Whether this member was removed without being told: then it hears of no primary, and the others
+    /// do not know it. A member that hears of a primary again is in the set again.
     pub(super) fn look_for_removal(&mut self) {
         let told = self.transport.without();
         let Some(member) = &self.member else { return };

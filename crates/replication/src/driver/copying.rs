@@ -140,8 +140,8 @@ impl Thread {
         complete(&self.log.dir, offer)
     }
 
-    /// The member has left its set because of the damage: an entry could not be applied. Another member's files are asked for
-    /// all the same, whoever has them, until the process ends.
+    /// The member has left its set because of the damage: an entry could not be applied. Every other
+    /// member is asked for its files all the same, until the process ends.
     pub(super) fn repair_from_outside(&mut self) {
         let config = self.member.as_ref().and_then(|m| m.config()).cloned();
         let own = self.member.as_ref().map_or(0, Member::id);

@@ -1,7 +1,7 @@
-//! The elections that this member took part in since its process began: how often it stood and why,
-//! whom it voted for last, how often it was deposed.
+//! The elections of this member since its process began: how often it stood and why, its last vote, how
+//! often it was deposed.
 //!
-//! Invariant: whoever was elected has stood.
+//! Invariant: an elected member has stood.
 
 use super::thread::{BY_PRIORITY, BY_REQUEST, BY_STEP_UP, BY_TIMEOUT, Thread};
 use crate::member::MemberRole;
@@ -14,11 +14,11 @@ pub struct Stood {
     pub successful: u64,
 }
 
-/// Whom a member voted for.
+/// A member's vote.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Vote {
     pub term: u64,
-    /// The candidate's number; 0 for nobody.
+    /// The candidate's number; 0 for none.
     pub candidate: u64,
     /// `None` where that was before the process began.
     pub at: Option<SystemTime>,

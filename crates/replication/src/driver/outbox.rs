@@ -1,8 +1,8 @@
 //! Entries on their way from the store to the driver's thread.
 //!
-//! Where many writes of `w: 1` come, the groups of some milliseconds are handed on together: one
-//! message to each member and one sync then serve them all. Nothing is held back where somebody waits
-//! for other members, or where few entries come.
+//! Where many writes of `w: 1` come, the groups of some milliseconds are handed on together: one message
+//! to each member and one sync then serve them all. No entry is held back while a write waits for other
+//! members, or while few entries come.
 //!
 //! ```text
 //! the store ── put ──► entries ── take ──► the thread: at once, or PACE after the last time
@@ -11,7 +11,7 @@
 //!
 //! Invariants:
 //! - Entries leave in the order of the log, and none is held back for longer than [`PACE`].
-//! - Who asks before the thread looks is seen by it; one who asks later wakes it.
+//! - A request before the thread looks is seen by it; a later one wakes it.
 
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -21,12 +21,12 @@ use storage::Appended;
 
 /// The longest that an entry waits for others to go with it.
 pub(super) const PACE: Duration = Duration::from_millis(5);
-/// Fewer entries than this in [`PACE`] are not held back: little is gained, and those who read from
-/// secondaries would wait.
+/// Fewer entries than this in [`PACE`] are not held back: little is gained, and reads from secondaries
+/// would lag.
 const MANY: usize = 4;
-/// Where somebody has waited for other members, somebody will again: for so long nothing is held back.
+/// After a wait for other members another one is likely: for this long no entry is held back.
 const ASKED: Duration = Duration::from_millis(20);
-/// So many bytes go, whoever waits.
+/// Entries of this many bytes go at once.
 const FULL_BYTES: usize = 256 << 10;
 
 #[derive(Default)]
@@ -38,7 +38,7 @@ struct Waiting {
 pub(super) struct Outbox {
     begun: Instant,
     waiting: Mutex<Waiting>,
-    /// When somebody waited for other members last, in microseconds since `begun`; 0 for never.
+    /// The last wait for other members, in microseconds since `begun`; 0 for never.
     asked: AtomicU64,
     /// The thread holds entries back.
     holds: AtomicBool,
@@ -65,7 +65,7 @@ impl Outbox {
         was_empty || before < FULL_BYTES && waiting.bytes >= FULL_BYTES
     }
 
-    /// Somebody waits for other members. Whether the thread has to be told.
+    /// A write waits for other members. Whether the thread has to be told.
     pub fn ask(&self) -> bool {
         let since = self.begun.elapsed().as_micros();
         self.asked
@@ -121,7 +121,7 @@ impl Pace {
         }
         if !at_once && !is_full && self.holds_until(outbox).is_some() {
             outbox.holds.store(true, SeqCst);
-            // Who asked before that has not told the thread.
+            // A request before that has not woken the thread.
             if let Some(until) = self.holds_until(outbox) {
                 return (Vec::new(), Some(until));
             }

@@ -25,7 +25,7 @@ const PAUSE: Duration = Duration::from_secs(2);
 const ROOM_BYTES: usize = 8 << 20;
 const FILE: &str = "room.new";
 
-/// What is known of this member's disk.
+/// The state of this member's disk.
 #[derive(Default)]
 pub(super) struct Room {
     /// Writes were refused, and another member was asked to take over because of that.
@@ -78,7 +78,7 @@ pub(super) fn wait_for_room(dir: &Path, why: &Error) -> bool {
     }
 }
 
-/// Who takes over: the voter that lacks least, of those that were heard of and may be elected.
+/// The successor: the voter with the least lag, of those that were heard of and may be elected.
 fn successor(status: &Status, lag: impl Fn(u64) -> u64) -> Option<u64> {
     let config = status.config.as_ref()?;
     let ids = config
@@ -123,7 +123,7 @@ impl Thread {
         Ok(())
     }
 
-    /// Who takes over from this primary; asked for now and then.
+    /// The member that takes over from this primary; asked for now and then.
     pub(super) fn due_successor(&mut self) -> Option<u64> {
         if !self.room.is_due() {
             return None;

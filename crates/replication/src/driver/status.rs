@@ -1,6 +1,6 @@
-//! What everybody may know of a member, and how the driver's thread makes it known.
+//! A member's published state, and how the driver's thread publishes it.
 //!
-//! Invariant: whoever is told of a change finds it in the status already.
+//! Invariant: when a change is announced, the status has it already.
 
 use super::elections::Elections;
 use super::thread::Thread;
@@ -15,7 +15,7 @@ use std::time::SystemTime;
 /// MongoDB's number of a secondary's state.
 const SECONDARY: i32 = 2;
 
-/// What everybody may know of the member at any time.
+/// A member's published state.
 #[derive(Clone, Debug, Default)]
 pub struct Status {
     pub role: MemberRole,
@@ -110,7 +110,7 @@ impl Status {
         }
     }
 
-    /// What is known of a member.
+    /// The known state of another member.
     pub fn known(&self, id: u64) -> Option<&Known> {
         self.known.iter().find(|k| k.id == id)
     }
@@ -128,8 +128,8 @@ impl Status {
 }
 
 impl Thread {
-    /// What is true of the member now. What changes with each message is as it was `before`, unless
-    /// it is time to look.
+    /// The member's present state. What changes with each message is as it was `before`, unless it is
+    /// time to look.
     fn status(&self, member: &Member<StoreLog>, before: &Status, looked: bool) -> Status {
         let role = member.role();
         let commit = member.commit_index();
@@ -179,7 +179,8 @@ impl Thread {
         }
     }
 
-    /// What is known of all members: on the primary by itself, elsewhere by what it has told.
+    /// The known state of all members: on the primary its own knowledge, elsewhere what the primary has
+    /// told.
     fn known(&self, member: &Member<StoreLog>, progress: &[(u64, u64, bool)]) -> Arc<Vec<Known>> {
         if member.role() != MemberRole::Primary {
             let (of, known) = &*self.shared.board.lock();
@@ -207,7 +208,7 @@ impl Thread {
         Arc::new(known)
     }
 
-    /// Makes known what is true now.
+    /// Publishes the present state.
     pub(super) fn publish(&mut self) {
         let before = self.shared.status.read().clone();
         self.note_election((before.role, before.term));

@@ -1,7 +1,7 @@
 //! A store as the log of a member: what consensus reads, appends, cuts and applies.
 //!
 //! Invariants:
-//! - What is applied here a majority has, so flushes may bring it to disk.
+//! - Entries that are applied here are on a majority, so flushes may bring them to disk.
 //! - Documents are saved before the entries that made them are cut.
 
 use super::Shared;
@@ -143,7 +143,7 @@ impl MemberLog for StoreLog {
         let Some(last) = entries.last() else {
             return Ok(());
         };
-        // What is applied here is committed, so it may reach the disk.
+        // These entries are committed, so they may reach the disk.
         store.flush_gate().allow(last.index);
         let mut rest = entries;
         while let Some(at) = rest.iter().position(|r| Entry::is_ddl(r.payload)) {

@@ -32,7 +32,7 @@ const SHORTEST_TICK: Duration = Duration::from_millis(10);
 const LONGEST_TICK: Duration = Duration::from_secs(60);
 /// The most inputs that are taken before the status is made known.
 const BATCH: usize = 256;
-/// So long a primary that writes waits for entries that take the commit point with them.
+/// How long a writing primary waits for entries that take the commit point with them.
 const TELL: Duration = Duration::from_millis(1);
 
 /// Why members stand for election, in MongoDB's words: they hear of no primary; the primary asks them
@@ -41,7 +41,7 @@ pub(super) const BY_TIMEOUT: &str = "electionTimeout";
 pub(super) const BY_REQUEST: &str = "stepUpRequestSkipDryRun";
 /// The primary asks, because this member has the higher priority.
 pub(super) const BY_PRIORITY: &str = "priorityTakeover";
-/// Somebody asks it to, by `replSetStepUp`.
+/// A client asks it to, by `replSetStepUp`.
 pub(super) const BY_STEP_UP: &str = "stepUpRequest";
 
 /// The inputs that have come; neighbours of one kind become one, so that what they cause is sent in
@@ -83,7 +83,7 @@ pub(super) struct Thread {
     pub(super) set_name: String,
     /// Files are copied.
     pub(super) copying: bool,
-    /// What is copied takes the place of damaged files.
+    /// The copied files take the place of damaged ones.
     pub(super) repairs: bool,
     /// How often entries had been appended when the log was found not to reach back.
     pub(super) left_behind: Option<u64>,
@@ -102,7 +102,7 @@ pub(super) struct Thread {
 
 impl Thread {
     pub(super) fn run(mut self, inputs: Receiver<Input>, state: Option<State>) {
-        // Consensus that has lost its footing must not go on: a start reads what is on disk.
+        // Consensus in an unknown state must not go on: a start reads the state on disk.
         let outcome =
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.serve(&inputs, state)));
         let why = match outcome {
@@ -111,7 +111,7 @@ impl Thread {
             Err(_) => Error::internal("the thread of the replica set panicked"),
         };
         self.leave(why.clone());
-        // Nobody takes what comes from now on.
+        // No input is taken from now on.
         drop(inputs);
         if storage::damage().is_some() {
             self.repair_from_outside();
@@ -130,7 +130,7 @@ impl Thread {
         *self.shared.status.write() = Arc::new(status);
         self.shared.wake();
         self.tell(Changed::Topology);
-        // Who waits for what this member wrote hears that it is no primary any more.
+        // Waiters for writes of this member hear that it is no primary any more.
         if let Ok(store) = self.log.store() {
             store.call_back();
         }
@@ -309,7 +309,7 @@ impl Thread {
             }
             Input::Copied(outcome) => self.end_copy(outcome)?,
             Input::Stop => {
-                // Nobody moves the commit point for what would be written from now on.
+                // From now on no thread moves the commit point for later writes.
                 self.shared.close();
                 self.shared.initial_sync.stop();
                 self.hand_on(true)?;
@@ -381,7 +381,7 @@ impl Thread {
         Ok(())
     }
 
-    /// Tells the transport who there is.
+    /// Tells the transport the set's members.
     pub(super) fn introduce(&mut self) {
         let Some(member) = &self.member else { return };
         let Some(config) = member.config() else {

@@ -11,7 +11,7 @@
 //! - [`receive`]: the side that wants them.
 //!
 //! Invariants:
-//! - What is in a checkpoint a majority has: flushes wait for the commit point.
+//! - A checkpoint holds only entries that a majority has: flushes wait for the commit point.
 //! - A member that took entries from a primary while it copied drops the copy: what it told a primary
 //!   that it has it must keep.
 
@@ -142,7 +142,7 @@ pub trait SyncSource: Send {
     fn end(&mut self, id: ObjectId) -> Result<()>;
 }
 
-/// How far the initial sync of this member is, for whoever asks.
+/// The progress of this member's initial sync.
 #[derive(Default)]
 pub struct Progress {
     /// The thread that receives is to end.

@@ -29,7 +29,7 @@ use storage::received_copy::{COMPLETE, DIR, KEEPS_LOG};
 const OFFER: &str = "OFFER";
 /// It is not waited longer before the next part, whatever the source says.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
-/// A part that arrives broken is asked for again so often.
+/// How often a part that arrives broken is asked for again.
 const TRIES: usize = 3;
 
 /// Ends for a reason of the disk's.
@@ -273,7 +273,7 @@ impl FileCopy<'_> {
     }
 }
 
-/// From now on a start opens what was received.
+/// From now on a start opens the received files.
 pub fn complete(data_dir: &Path, offer: &Offer) -> Result<()> {
     save(&data_dir.join(DIR), COMPLETE, offer)
 }

@@ -3,9 +3,10 @@
 //! Invariants:
 //! - A checkpoint is kept while it is read, and goes when its reader has not been heard of for a while.
 //!   It shares the data files; what it costs is what merging would have freed meanwhile.
-//! - While there is one, the log is not trimmed past it: whoever has copied it finds the log from there.
+//! - While there is one, the log is not trimmed past it: a member that has copied it finds the log from
+//!   there.
 //! - Only files of the checkpoint are read, whatever name is asked for.
-//! - What is told is decrypted: who receives it encrypts it with a key of its own, or not.
+//! - The files are sent decrypted: the recipient encrypts them with a key of its own, or not.
 
 use super::{AboutPart, CopyFile, Offer, PART_BYTES};
 use crate::driver::Status;
@@ -21,11 +22,11 @@ use storage::{Offline, Store};
 
 /// Where checkpoints lie in the data directory.
 const DIR: &str = "initial-sync-source";
-/// After a copy the log is kept for its member for so long, or until it has caught up.
+/// How long after a copy the log is kept for its member, unless that has caught up before.
 const CATCH_UP: Duration = Duration::from_secs(600);
 
 struct Checkpoint {
-    /// Who copies it.
+    /// The member that copies it.
     member: u64,
     dir: PathBuf,
     offer: Offer,
@@ -270,7 +271,8 @@ impl Copies {
         }
     }
 
-    /// Removes what nobody has read for so long, and lets go of the log of members that have caught up.
+    /// Removes checkpoints that were not read for `patience`, and ends the leases of members that have
+    /// caught up.
     pub fn sweep(&self, patience: Duration, status: &Status) {
         if self.made.lock().is_empty() {
             return;

@@ -3,8 +3,8 @@
 //!
 //! Invariants:
 //! - Changes of voters and configuration are never held back: they are taken when they are committed.
-//! - What is applied late is read from the log, so a delay of days holds nothing in memory.
-//! - Only what is committed and on this disk is applied.
+//! - Entries that are applied late are read from the log, so a delay of days holds nothing in memory.
+//! - Only entries that are committed and on this disk are applied.
 
 use super::{Member, MemberLog, News, raft_id};
 use crate::log_view;
@@ -26,7 +26,7 @@ impl State {
         own.map_or(0, |m| m.delay_secs.saturating_mul(1000))
     }
 
-    /// A start applies what was made before that, in milliseconds since 1970.
+    /// A start applies entries made before that, in milliseconds since 1970.
     pub fn applies_made_before(&self, now: SystemTime) -> i64 {
         let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
         match self.delay_millis() {
@@ -41,7 +41,7 @@ impl<L: MemberLog + Clone> Member<L> {
         self.state.delay_millis() > 0
     }
 
-    /// The last entry that readers may know of: what is committed, and of a delayed member applied.
+    /// The last entry that readers may see: committed, and on a delayed member applied.
     pub fn shown_index(&self) -> u64 {
         match self.is_delayed() {
             true => self.commit_index().min(self.log().applied_index()),
@@ -57,7 +57,7 @@ impl<L: MemberLog + Clone> Member<L> {
         self.held_back
     }
 
-    /// Applies what is old enough, a part of it where that is much.
+    /// Applies entries that are old enough, in parts if they are many.
     pub(super) fn apply_due(&mut self, news: &mut News) -> Result<()> {
         if !self.held_back || news.restart.is_some() {
             return Ok(());

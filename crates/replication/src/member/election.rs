@@ -1,7 +1,7 @@
-//! Who leads: when a member stands for election, how the lead is handed over or given up, and what
-//! follows for the log of who is elected or deposed.
+//! Elections: when a member stands, how a primary hands over or steps down, and what follows for the log
+//! of an elected or deposed member.
 //!
-//! Invariant: a member that may not be primary stands only where nobody else can be elected
+//! Invariant: a member that may not be primary stands only if no other member can be elected
 //! ([`super::stand_in`]).
 
 use super::{ELECTION_TICKS, Member, MemberLog, MemberRole, News, broken};
@@ -112,7 +112,7 @@ impl<L: MemberLog + Clone> Member<L> {
             },
         };
         if role == MemberRole::Elected && self.role != role {
-            // What was answered to this member in an earlier term says nothing of this one.
+            // Answers to this member in an earlier term do not count in this one.
             self.answered.clear();
             self.forget_readmissions();
         }

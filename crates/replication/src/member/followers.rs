@@ -60,7 +60,7 @@ impl<L: MemberLog + Clone> Member<L> {
         others.filter(move |id| *id != own && self.told.get(id).is_none_or(|told| *told < commit))
     }
 
-    /// Tells the commit point to those who were sent none since it moved. One that is not reached
+    /// Tells the commit point to members that were sent none since it moved. One that is not reached
     /// learns of it by a heartbeat.
     pub fn tell_commit(&mut self) -> Result<News> {
         self.remind();

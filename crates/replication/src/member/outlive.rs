@@ -9,7 +9,7 @@
 //!
 //! Invariants:
 //! - It is asked for by an operator: what only the members that are gone had is lost.
-//! - Members that are left come to the same voters as this one: whoever left is removed by the log.
+//! - Remaining members come to the same voters as this one: the others are removed by the log.
 //! - A change of voters that was under way, and that no majority may have had, is not taken.
 
 use super::{ELECTION_TICKS, Member, MemberLog};

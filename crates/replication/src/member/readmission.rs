@@ -1,6 +1,6 @@
-//! A member that has lost its disk: it has forgotten what it said that it has, and whom it has voted for.
-//! As if nothing had happened it could help to elect a primary that lacks what was acknowledged by its
-//! word, or vote twice in a term.
+//! A member that has lost its disk: it has forgotten which entries it has acknowledged, and its votes.
+//! If it simply went on, it could help to elect a primary that lacks entries which this member had
+//! acknowledged, or vote twice in a term.
 //!
 //! ```text
 //! member   has nothing: takes no part, asks the primary whether it may begin
@@ -10,15 +10,17 @@
 //! ```
 //!
 //! Why that is enough: the change by which it is removed was committed after the loss, and not by its
-//! word, so by a majority of the others. Whoever is elected later needs one of those, and has the change
-//! and all before it. Who stood for election when it had the lost vote has not, and no majority any more.
+//! word, so by a majority of the others. A later primary needs the vote of one of those, and so has the
+//! change and all before it. A member that stood for election when it had the lost vote lacks the
+//! change, and cannot get a majority any more.
 //!
 //! Invariants:
 //! - A member that has no state neither votes nor answers what continues a log, before the primary has
 //!   let it begin.
-//! - Before it has what was committed when it was let in, it votes for nobody and stands for no election,
-//!   whatever the part of the log that it has says of voters: in older configurations it is one, and by its
-//!   vote one that is behind could be elected there without what it had acknowledged.
+//! - Before it has all that was committed when it was let in, it votes for no candidate and stands for
+//!   no election, even if its part of the log names it as a voter: in older configurations it is one,
+//!   and by its vote one that is behind could be elected there without the entries that it had
+//!   acknowledged.
 //! - The primary lets a member begin once for each time that it was brought in, and only where it has
 //!   not heard of any entry on the member's disk since.
 
@@ -54,7 +56,7 @@ impl<L: MemberLog + Clone> Member<L> {
         None
     }
 
-    /// Whether it lacks some of what was committed when it was let in again.
+    /// Whether it lacks entries that were committed when it was let in again.
     pub(super) fn is_rejoining(&self) -> bool {
         self.commit_index() < self.state.rejoins_until
     }
@@ -84,7 +86,7 @@ impl<L: MemberLog + Clone> Member<L> {
         }
     }
 
-    /// What was asked for in an earlier term is asked for again.
+    /// Requests of an earlier term are made again.
     pub(super) fn forget_readmissions(&mut self) {
         self.readmissions = Readmissions::default();
     }

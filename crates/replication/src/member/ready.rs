@@ -1,4 +1,5 @@
-//! What raft-rs asks for, done in its order: state, entries into the log, messages, what is committed.
+//! Carries out what raft-rs requests, in its order: state, entries into the log, messages, committed
+//! entries.
 //!
 //! Invariants:
 //! - A vote and a term are on disk before a message tells of them.
@@ -84,7 +85,8 @@ impl<L: MemberLog + Clone> Member<L> {
         Ok(())
     }
 
-    /// Appends what is not in the log yet. Gives the reason why the member has to start again.
+    /// Appends the entries that are not in the log yet. Gives the reason why the member has to start
+    /// again.
     fn append(&mut self, entries: &[Entry]) -> Result<Option<String>> {
         let Some(first) = entries.first() else {
             return Ok(None);
@@ -111,7 +113,7 @@ impl<L: MemberLog + Clone> Member<L> {
     }
 
     /// Cuts the entries from `index` on out of the log, unless one of them is being applied. It is
-    /// counted first: who sees another count has to look again at what he has read of the log.
+    /// counted first: a reader that sees another count has to read the log again.
     fn take_back(&mut self, index: u64) -> Result<bool> {
         self.state.rollbacks += 1;
         // The commit point may be that of entries which are not in the log yet.
@@ -164,9 +166,9 @@ impl<L: MemberLog + Clone> Member<L> {
         }
     }
 
-    /// Applies what is committed and not applied yet. What this member has proposed as a primary its
-    /// store applies by itself, and may be at it: that is not waited for, because it may wait for
-    /// memory tables to be flushed, and those wait for the commit point that is moved here.
+    /// Applies entries that are committed and not applied yet. What this member has proposed as a
+    /// primary its store applies by itself, and may be at it: that is not waited for, because it may
+    /// wait for memory tables to be flushed, and those wait for the commit point that is moved here.
     fn commit(&mut self, committed: &[Entry], news: &mut News) -> Result<()> {
         let Some(last) = committed.last().map(|e| e.index) else {
             return Ok(());
@@ -238,7 +240,7 @@ impl<L: MemberLog + Clone> Member<L> {
                 self.state.config = Some(config);
             }
         }
-        // A start takes up what is behind the commit point that is saved: there may be more changes.
+        // A start applies the entries behind the saved commit point: there may be more changes.
         self.saved_commit = self.saved_commit.max(index);
         self.state.hard.commit = self.saved_commit;
         self.log().save(&self.state)

@@ -1,5 +1,5 @@
-//! A member that may not be primary (`priority: 0`) and has what no other voter that is there has: nobody
-//! can be elected without its vote, and it cannot vote for one whose log is behind its own.
+//! A member that may not be primary (`priority: 0`) and has entries that no other reachable voter has:
+//! no member can be elected without its vote, and it cannot vote for one whose log is behind its own.
 //!
 //! It stands for election itself then, takes no writes, brings its entries to the others, and hands
 //! over to one that may be primary.

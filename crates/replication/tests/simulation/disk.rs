@@ -35,7 +35,7 @@ pub enum Planted {
     LateWrite,
     /// The commit point is saved before the log holds the entries that it is of.
     SavedAhead,
-    /// What is taken back is saved without its first entry.
+    /// Rolled-back documents are saved without the first entry's.
     SavedShort,
     /// A member whose disk is new votes and answers at once.
     AsIfNothing,

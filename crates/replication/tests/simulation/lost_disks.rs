@@ -1,8 +1,8 @@
 //! Disks that are lost whole, or damaged: a member comes back with nothing, and is taken in again by the others. A
 //! damaged log is one that the real log's recovery refuses: its server does not start, and gets an empty directory.
 //!
-//! At most so many members are without their data at a time as a set can lose: with more, what was
-//! acknowledged may be gone, whatever is done.
+//! At a time no more members lose their data than a set can bear: with more, acknowledged writes may be
+//! gone, whatever is done.
 
 use super::disk::{Planted, SimLog};
 use super::{Sim, from_env, torn};
@@ -58,7 +58,8 @@ impl Sim {
         if damaged {
             let mut rng = StdRng::seed_from_u64(self.rng.random());
             let log = &self.nodes[at].disk.0.borrow().log;
-            // Nobody knows of damage that looks like a torn tail: what the log opens with is a prefix of what was there.
+            // Damage that looks like a torn tail is not recognised: the log opens with a prefix of its
+            // entries.
             if log.is_empty() || !torn::is_refused_with_damage(log, &mut rng) {
                 return;
             }
@@ -109,7 +110,8 @@ impl Sim {
         }
     }
 
-    /// Who votes again, as a primary that can commit knows it, has what the others had.
+    /// A member that votes again, by the knowledge of a primary that can commit, has what the others
+    /// had.
     pub(super) fn look_for_healed(&mut self) {
         let Some(losses) = &mut self.losses else {
             return;

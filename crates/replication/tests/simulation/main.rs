@@ -1,15 +1,16 @@
 //! Whole replica sets in one thread: a seeded clock, a network that loses, delays, doubles and parts,
-//! disks that lose what was not synced, members that die at any moment.
+//! disks that lose unsynced bytes, members that die at any moment.
 //!
-//! What is checked after every step: no two members ever have different entries at an index that
-//! either knows as committed; what was acknowledged for majority is never lost; a member applies
-//! nothing that it has to take back; what it takes back is in files, that and no more. At the end, on a network that works, all members have one log,
-//! and each write that was decided by what it saw follows on that. A seed replays a run, to the byte.
+//! Checked after every step: no two members ever have different entries at an index that either knows as
+//! committed; no write acknowledged for majority is ever lost; a member applies nothing that it has to
+//! roll back; rolled-back documents are in files, those and no more. At the end, on a network that
+//! works, all members have one log, and each write that was decided by what it saw follows on that. A
+//! seed replays a run, to the byte.
 //!
-//! Odd seeds are harsher: syncs fail and say so (the member leaves, and comes back without what was not
-//! synced), a member is cut off in either direction alone, in every second of them one is delayed, each
-//! member saves its state every few entries, and what a crash leaves of a log is what the real log's
-//! recovery finds on a disk that kept some sectors of what was not synced.
+//! Odd seeds are harsher: syncs fail and say so (the member leaves, and comes back without its unsynced
+//! entries), a member is cut off in either direction alone, in every second of them one is delayed, each
+//! member saves its state every few entries, and after a crash a log is what the real log's recovery
+//! finds on a disk that kept some sectors of the unsynced bytes.
 //!
 //!     PANDO_SEEDS=10000 PANDO_SEED=1 cargo test -p replication --test simulation --release
 
@@ -49,7 +50,7 @@ struct Sim {
     rng: StdRng,
     now: u64,
     nodes: Vec<Node>,
-    /// By the time of arrival and a running number: to whom, and the bytes.
+    /// By the time of arrival and a running number: the recipient, and the bytes.
     network: BTreeMap<(u64, u64), (usize, Vec<u8>)>,
     sent: u64,
     /// Pairs (from, to) that hear nothing.
@@ -63,7 +64,7 @@ struct Sim {
     written: u64,
     planted: Planted,
     restarts: u64,
-    /// Nobody writes until then.
+    /// No client writes until then.
     quiet_until: u64,
     /// Of all that was sent, and when.
     trace: DefaultHasher,
@@ -594,7 +595,7 @@ impl Sim {
         let last = *self.committed.keys().next_back().unwrap();
         for (at, node) in self.nodes.iter().enumerate() {
             let d = node.disk.0.borrow();
-            // What was written in the last seconds, by clocks that differ, waits on a delayed member.
+            // Writes of the last seconds, by clocks that differ, wait on a delayed member.
             let behind = if d.state.delay_millis() > 0 {
                 1000
             } else {

@@ -72,7 +72,7 @@ fn who_is_left_goes_on_and_comes_to_the_same_voters() {
         let chance = sim.rng.random();
         sim.nodes[left[0]].member = Some(member.outlive(config, chance).unwrap());
         sim.with(left[0], Member::campaign);
-        // A start in between takes up what was written down.
+        // A start in between goes on from the saved state.
         if sim.rng.random_bool(0.5) {
             sim.crash(left[0]);
         }

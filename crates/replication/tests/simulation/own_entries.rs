@@ -1,4 +1,4 @@
-//! What a primary has proposed is applied by who has proposed it.
+//! Entries that a primary has proposed are applied by its store.
 
 use super::disk::{SimLog, payload};
 use replication::member::{Member, MemberRole};

@@ -1,5 +1,5 @@
-//! What a loss of power leaves of a log: written by the real log on a disk that keeps some sectors of
-//! what was not synced, and read again by its recovery.
+//! A log after a loss of power: written by the real log on a disk that keeps some sectors of the
+//! unsynced bytes, and read again by its recovery.
 
 use crate::disk::{own, record};
 use crate::faulty_disk::FaultyDisk;
