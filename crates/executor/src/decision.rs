@@ -1,6 +1,6 @@
 //! The decision of a prepared transaction on the shard that has prepared it.
 //!
-//! Invariant: it takes effect once. One thread at a time decides, by the latch of what is stored, and
+//! Invariant: it takes effect once. One thread at a time decides, by the latch of the stored entry, and
 //! the decision's entry removes that.
 
 use crate::op::OpCtx;
@@ -11,8 +11,8 @@ use errors::Result;
 use std::sync::atomic::Ordering;
 use storage::{Effect, Entry};
 
-/// Commits or aborts what is stored under `key`; false where nothing is, because it has been decided
-/// or was never prepared. `record` adds to the commit's entry what the session is to say.
+/// Commits or aborts the transaction stored under `key`; false if there is none, because it has been
+/// decided or was never prepared. `record` adds to the commit's entry what the session is to say.
 pub fn decide(
     ctx: &mut OpCtx,
     key: &[u8],

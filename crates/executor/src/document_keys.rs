@@ -1,5 +1,5 @@
-//! By what documents of sharded collections are named where their changes are told of: whoever knows
-//! of shards says so to the engine.
+//! The names of documents of sharded collections in change events: the part of the server that knows of
+//! shards gives them to the engine.
 
 use crate::Engine;
 use std::sync::{Arc, OnceLock};

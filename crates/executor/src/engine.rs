@@ -52,7 +52,7 @@ pub struct Engine {
     pub search: SearchIndexes,
 }
 
-/// Keeps [`Engine::prepared`] in step with what is applied.
+/// Keeps [`Engine::prepared`] in step with applied entries.
 struct FollowPrepared(Weak<Engine>);
 
 impl Observer for FollowPrepared {
@@ -72,7 +72,7 @@ impl Engine {
         if store.last_index() == 0 && !replicated {
             // A replica set's first entry: cluster time is never zero.
             let first = store.propose(vec![Entry::noop(vec![])])?;
-            // So that nobody finds an oplog without an entry.
+            // So that no client finds an oplog without an entry.
             store.wait_durable(first.index)?;
         }
         let catalog = Catalog::open(store.clone())?;

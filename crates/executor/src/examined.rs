@@ -8,10 +8,10 @@ pub struct Examined {
     pub docs: u64,
     /// Seeks: to the start of a range, and within it past what later fields exclude.
     pub seeks: u64,
-    /// Hidden keys that scans stepped over: deleted, overwritten, or newer than what was read.
+    /// Hidden keys that scans stepped over: deleted, overwritten, or newer than the scan's state.
     pub hidden: u64,
-    /// What was counted, and read by plans that were not taken, to choose a plan: entries, and
-    /// documents as four entries each.
+    /// Reads for choosing a plan, counts and reads of plans that lost: entries, and documents as four
+    /// entries each.
     pub planning: u64,
     /// The time spent to count for plans; races are not in it.
     pub planning_nanos: u64,

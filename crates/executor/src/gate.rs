@@ -49,7 +49,7 @@ impl Locks {
 }
 
 impl Gate {
-    /// Holds whose time is over end here: writers ask, and nobody else needs to know.
+    /// Expired holds end here: only writers need to know.
     #[inline]
     pub fn is_closed(&self) -> bool {
         self.closed.load(Ordering::SeqCst) && self.is_still_closed()
@@ -117,7 +117,7 @@ impl Gate {
         self.locks.lock().count()
     }
 
-    /// Ends what is over, and says to others what there is.
+    /// Ends expired holds, and publishes the present state.
     fn settle(&self, locks: &mut Locks) {
         if !locks.holds.is_empty() {
             let now = Instant::now();
@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(gate.close(), 3);
         assert_eq!((gate.open(), gate.open()), (Some(2), Some(1)));
         assert!(gate.is_closed() && gate.holds(hold));
-        // Whoever unlocks by hand ends a hold too.
+        // An unlock by hand ends a hold too.
         assert_eq!(gate.open(), Some(0));
         assert!(!gate.is_closed() && !gate.holds(hold) && gate.open().is_none());
     }

@@ -121,8 +121,8 @@ impl KeyLocks {
         Ok(())
     }
 
-    /// Gives keys to `id`, whoever has them: a transaction's become those of the prepared one that
-    /// it is.
+    /// Gives keys to `id`, also those of another owner: a transaction's become those of its prepared
+    /// form.
     pub(crate) fn take_over(&self, id: u64, hashes: &[u64]) {
         let mut table = self.table.lock();
         for hash in hashes {

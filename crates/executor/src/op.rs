@@ -1,11 +1,10 @@
 //! One running operation: its budget, its write group, its interruption.
 //!
-//! An operation first runs *inline*, on an event loop: it may examine [`INLINE_BUDGET`] entries,
-//! reads only what is in the cache and never waits. When that is not enough it is
-//! suspended before it has had any effect, and is run again on a worker. Inline, commits
-//! are deferred: the entries gather in the loop's [`WriteGroup`], and latches and locks stay held
-//! until the group is written. On a worker a commit is made at once, in one group with whoever else
-//! commits.
+//! An operation first runs *inline*, on an event loop: it may examine [`INLINE_BUDGET`] entries, reads
+//! only cached data and never waits. When that is not enough it is suspended before it has had any
+//! effect, and is run again on a worker. Inline, commits are deferred: the entries gather in the loop's
+//! [`WriteGroup`], and latches and locks stay held until the group is written. On a worker a commit is
+//! made at once, in one group with others that commit at the same time.
 //!
 //! Invariant: after an operation has staged anything it never offloads; what it still needs it
 //! waits for.
@@ -55,7 +54,7 @@ pub trait ReplyMemory {
     fn wait(&self) -> bool;
 }
 
-/// Who wants to know when an operation has taken what it reads a collection from.
+/// Is told when an operation has taken the view from which it reads a collection.
 pub trait ViewTaken {
     fn view_taken(&self, ns: &str);
 }
@@ -86,7 +85,7 @@ pub struct OpCtx<'a> {
     pub cancelled: Option<&'a Arc<AtomicBool>>,
     /// Validators are bypassed (`bypassDocumentValidation`).
     pub bypass_validation: bool,
-    /// What is written is a part of the move of a range between shards.
+    /// The writes are a part of the move of a range between shards.
     pub from_migrate: bool,
     /// A router has seen to it that what `$merge` finds documents by is unique.
     pub merges_by_checked_key: bool,
@@ -460,7 +459,7 @@ impl<'a> OpCtx<'a> {
         }
     }
 
-    /// On an event loop only what is in memory is read.
+    /// On an event loop only blocks in memory are read.
     fn as_it_may_read(&self, view: View) -> View {
         match self.may_offload() {
             true => view.cached_only(),

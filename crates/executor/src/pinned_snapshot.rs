@@ -59,7 +59,7 @@ impl PinnedSnapshot {
         Ok(prepared::stored_in(&self.view)?.is_empty())
     }
 
-    /// What is prepared in it under these keys, as it would be shown.
+    /// The transactions prepared in it under these keys, as they would be shown.
     pub fn parts(&self, keys: &[Vec<u8>]) -> Result<WriteSet> {
         let mut parts = self.base.clone();
         for key in keys {

@@ -10,13 +10,13 @@
 //!     → {lsid: {id, uid}, txnNumber, recoveryShard, date, locks: u64 LE…, entry: bytes of the commit's entry}
 //! ```
 //!
-//! What is stored is state as any other: it survives a restart, is in every copy of the data, and
-//! needs no log. The locks follow it, in memory, as entries are applied; so whoever becomes primary
-//! has them already.
+//! The stored entry is state as any other: it survives a restart, is in every copy of the data, and
+//! needs no log. The locks follow it, in memory, as entries are applied; so a new primary has them
+//! already.
 //!
-//! Invariants: no time limit, no election and no restart ends one. Its keys are written by nobody
-//! else, and its collections see no DDL, until it is decided. A decision takes effect once: it and
-//! the removal are one entry, and one thread at a time decides.
+//! Invariants: no time limit, no election and no restart ends one. Only its decision writes its keys,
+//! and its collections see no DDL, until it is decided. A decision takes effect once: it and the removal
+//! are one entry, and one thread at a time decides.
 
 use crate::key_locks::{KeyLocks, Transactions};
 use crate::session_id::Lsid;
@@ -53,7 +53,7 @@ pub struct PreparedTransaction {
     _collections: Vec<WriteLock>,
 }
 
-/// What is stored of one, besides its entry.
+/// The fields that are stored beside its entry.
 pub(crate) struct Stored<'t> {
     pub lsid: Lsid,
     pub number: i64,
@@ -144,7 +144,7 @@ fn each_in(view: &View, mut take: impl FnMut(&[u8], &[u8]) -> Result<()>) -> Res
     Ok(())
 }
 
-/// What is prepared in a state; it holds no locks.
+/// The transactions prepared in a state; they hold no locks.
 pub fn stored_in(view: &View) -> Result<Vec<PreparedTransaction>> {
     let mut all = Vec::new();
     each_in(view, |_, stored| {

@@ -1,8 +1,8 @@
 //! The time up to which states may have been pinned for snapshots of all shards, as the log says it.
 //!
 //! Invariant: a primary writes nothing at or before what its log said when it began
-//! (`Store::begin_after`). So what the log of a set has up to a time at which a state was pinned is
-//! the same for ever, whoever leads.
+//! (`Store::begin_after`). So the log of a set up to a time at which a state was pinned is the same for
+//! ever, under every primary.
 
 use crate::engine::Engine;
 use catalog::keyspace::{self, META_COUNT, META_RESERVED_TIME, Prefix, SPACE_META, SYSTEM_TABLET};

@@ -151,8 +151,8 @@ impl Transaction {
         self.epoch
     }
 
-    /// Whether it can commit no more: another member may have written since it began, and its locks
-    /// kept nobody there from the keys.
+    /// Whether it can commit no more: another member may have written since it began, where its locks
+    /// had no effect.
     pub fn is_overtaken(&self) -> bool {
         self.epoch != self.engine.store.epoch()
     }
@@ -355,8 +355,7 @@ impl Transaction {
         entry
     }
 
-    /// Takes the log entry that prepares it: it stores the parts under `key`, for whoever commits
-    /// them.
+    /// Takes the log entry that prepares it: it stores the parts under `key`, for their later commit.
     pub(crate) fn take_prepared(&mut self, key: Vec<u8>, recovery_shard: &str) -> Result<Entry> {
         if !self.created.is_empty() {
             bail!(

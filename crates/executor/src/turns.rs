@@ -1,14 +1,14 @@
 //! Turns: transactions whose sessions have lost a conflict begin again one after the other.
 //!
-//! Who loses a conflict is told at once, and begins again at once. Where many connections want the
-//! same few documents, most of what they do then is to lose, and what they hold until they do makes
-//! others lose. So a session that has lost waits at its next beginning until it is its turn: until
+//! A transaction that loses a conflict is told at once, and begins again at once. Where many connections
+//! want the same few documents, most of what they do then is to lose, and what they hold until they do
+//! makes others lose. So a session that has lost waits at its next beginning until it is its turn: until
 //! the one before it has ended. Sessions that have not lost begin freely.
 //!
 //! Invariants:
-//! - A turn ends with its transaction, and after [`LEASE`] in any case: one whose client has gone, or
-//!   that is long, holds nobody up.
-//! - Nobody waits who holds anything: no snapshot is taken and no key is locked before the turn.
+//! - A turn ends with its transaction, and after [`LEASE`] in any case: a long one, or one whose client
+//!   has gone, holds up no other.
+//! - A waiter holds nothing: no snapshot is taken and no key is locked before the turn.
 
 use errors::Result;
 use parking_lot::{Condvar, Mutex};
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 /// The longest turn.
 const LEASE: Duration = Duration::from_millis(20);
-/// So often one who waits looks whether he still should.
+/// How often a waiter checks whether to go on waiting.
 const LOOK: Duration = Duration::from_millis(100);
 /// The most that wait: each holds a worker thread. Further ones begin at once.
 const MOST_WAITING: usize = 64;
@@ -40,7 +40,7 @@ impl Queue {
     }
 }
 
-/// The queue of those who have lost.
+/// The queue of sessions that have lost a conflict.
 #[derive(Clone, Default)]
 pub struct Turns(Arc<Mutex<Queue>>);
 
@@ -67,7 +67,7 @@ impl Drop for Place<'_> {
     fn drop(&mut self) {
         let mut queue = self.0.0.lock();
         queue.waiting.retain(|(number, _)| *number != self.1);
-        // Whoever is the first now has to know until when the turn that is on lasts.
+        // The new first waiter has to know until when the present turn lasts.
         queue.call();
     }
 }
@@ -96,7 +96,7 @@ impl Turns {
                 let turns = self.clone();
                 return Ok(Some(Turn { turns, number }));
             }
-            // Who is called in between was called under this lock.
+            // A call in between was made under this lock.
             let until = if first { ends } else { now + LOOK };
             called.wait_until(&mut queue, until.min(now + LOOK));
         }
@@ -138,7 +138,7 @@ mod tests {
         // Its end is not that of the turn that is on now.
         drop(left);
         assert_eq!(turns.0.lock().on.map(|(n, _)| n), Some(next.number));
-        // One who gives up leaves the queue.
+        // A waiter that gives up leaves the queue.
         let mut asked = 0;
         let gave_up = turns.wait(|| {
             asked += 1;

@@ -53,7 +53,7 @@ impl WriteGroup {
         self.held.push(held);
     }
 
-    /// Writes and applies what was staged; then releases latches and locks.
+    /// Writes and applies the staged entries; then releases latches and locks.
     pub fn flush(&mut self, store: &Store) {
         if self.entries.is_empty() {
             return;

@@ -154,7 +154,7 @@ impl Db {
         }
         let dir = tempfile::tempdir().unwrap();
         let engine = open(&dir);
-        // What is known of an index may be of a time when it was small.
+        // The statistics of an index may be from a time when it was small.
         let first = r.pick(&[0, n / 10, n]);
         let (early, late) = docs.split_at(first.max(1));
         insert(&engine, early);
@@ -308,7 +308,7 @@ impl Db {
         let mut fields = Vec::new();
         let mut text = self.conjunction(r, &mut fields);
         if r.one_in(8) {
-            // No single index narrows by what is in branches.
+            // No single index narrows by fields of branches.
             let mut inner = Vec::new();
             let all: Vec<String> = (0..2 + r.below(2))
                 .map(|_| self.conjunction(r, &mut inner))
@@ -436,7 +436,7 @@ fn number(name: &str, default: usize) -> usize {
     given.and_then(|v| v.parse().ok()).unwrap_or(default)
 }
 
-/// The quotient, and what is told of it.
+/// The quotient, and its details.
 struct Outcome {
     quotient: f64,
     beyond: bool,
@@ -623,14 +623,14 @@ fn a_plan_that_disappoints_is_joined_by_others() {
 fn a_watched_plan_reads_no_more_than_was_asked_for() {
     let db = misleading();
     let filter = |text: &str| Filter::parse(d(text).as_doc(), &ParseEnv::default()).unwrap();
-    // Who only wants to know the plan has nothing read.
+    // A request for the plan only reads nothing.
     let mut ctx = OpCtx::worker(&db.engine);
     ctx.only_plans = true;
     let request = FindRequest::new(filter(r#"{"a":{"$gte":0},"b":1,"c":5}"#));
     let cursor = FindCursor::open(&mut ctx, NS, request).unwrap().unwrap();
     let x = cursor.examined();
     assert_eq!((x.keys, x.docs), (0, 0));
-    // Who counts up to one has one read.
+    // A count up to one reads one.
     let mut ctx = OpCtx::worker(&db.engine);
     let filter = filter(r#"{"a":{"$gte":40000},"b":{"$gte":3}}"#);
     let request = executor::ReadRequest::new(&filter);

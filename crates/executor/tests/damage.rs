@@ -14,8 +14,8 @@ fn d(text: &str) -> DocBuf {
     json::parse(text).unwrap()
 }
 
-/// Documents with `_id` and `a` from 1 to 3 under an index on `a`; `damage` tells what is written
-/// over the first record, by its key and value.
+/// Documents with `_id` and `a` from 1 to 3 under an index on `a`; `damage` gives the effect that
+/// replaces the first record, by its key and value.
 fn damaged(dir: &std::path::Path, damage: impl Fn(&[u8], &[u8]) -> Effect) -> Arc<Engine> {
     let engine = Engine::open(Store::open(StoreOptions::new(dir)).unwrap()).unwrap();
     let docs: Vec<DocBuf> = (1..4).map(|n| doc! { "_id": n, "a": n, "b": n }).collect();

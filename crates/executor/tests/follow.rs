@@ -14,7 +14,7 @@ const LONG: Duration = Duration::from_secs(60);
 
 fn open(dir: &std::path::Path) -> Arc<Engine> {
     let options = StoreOptions {
-        // Whoever waits has to ask for a sync.
+        // A waiter has to ask for a sync.
         sync_interval: Duration::from_secs(3600),
         ..StoreOptions::new(dir)
     };
@@ -109,11 +109,11 @@ fn follow(engine: &Arc<Engine>, name: &str, begin: u64, mut wanted: i32) {
     let (mut next, mut caught_up) = (begin + 1, false);
     while wanted > 0 {
         let told = told.clone();
-        // Who has seen all is gone when this is called.
+        // The follower may be gone when this is called, after it has seen all.
         follower.on_news(Box::new(move || {
             let _ = told.send(());
         }));
-        // Who has not read up to the durable index passes over nothing.
+        // A follower that has not read up to the durable index skips nothing.
         if let Some(mark) = follower.take_news()
             && caught_up
         {

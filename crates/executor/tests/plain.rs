@@ -49,7 +49,7 @@ fn engine(dir: &tempfile::TempDir) -> Arc<Engine> {
     engine
 }
 
-/// What is taken, and how many entries were counted to choose it.
+/// The chosen plan, and how many entries were counted to choose it.
 fn chosen(engine: &Arc<Engine>, text: &str) -> (String, u64) {
     let filter = Filter::parse(d(text).as_doc(), &ParseEnv::default()).unwrap();
     let ctx = OpCtx::worker(engine);

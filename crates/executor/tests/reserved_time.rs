@@ -1,4 +1,4 @@
-//! The reserved time is found again by who opens the data files, and so are the counts of records beside it.
+//! A later start finds the reserved time in the data files, and the counts of records beside it.
 
 use bson::{Doc, DocBuf, doc};
 use catalog::keyspace::{self, META_COUNT, SPACE_META, SYSTEM_TABLET};

@@ -5,8 +5,8 @@
 //! a sync is done ─────── those whose noted entries are durable ── have news; who waits is woken
 //! ```
 //!
-//! Nobody reads the log to find out: writers look up their own entries, and do nothing more where
-//! those who follow are noted already.
+//! No thread reads the log to find out: writers look up their own entries, and do nothing more if the
+//! followers are noted already.
 //!
 //! Invariants:
 //! - A follower without news has missed nothing up to [`LogTail::scanned`], if it had read up to
@@ -48,7 +48,8 @@ impl Follower {
         self.place.news.lock().take()
     }
 
-    /// Has `wake` called, once, when there is news from now on. Who then looks whether there was news before has missed none.
+    /// Has `wake` called, once, when there is news from now on. A caller that then looks for earlier
+    /// news has missed none.
     pub fn on_news(&self, wake: Wake) {
         *self.place.wake.lock() = Some(wake);
         self.tail.hurry(&self.name);
@@ -76,7 +77,7 @@ impl Place {
     }
 }
 
-/// Those who follow one name.
+/// The followers of one name.
 #[derive(Default)]
 struct Named {
     places: Vec<Arc<Place>>,
@@ -96,7 +97,7 @@ struct Followers {
     by_name: HashMap<Box<str>, Named, foldhash::fast::RandomState>,
     /// The names with a noted entry, and from which index on they wait for its durability.
     pending: VecDeque<(u64, Box<str>)>,
-    /// The last entry that was applied while somebody followed, and what that was at the last sync.
+    /// The last entry that was applied while there were followers, and the same at the last sync.
     applied: Committed,
     applied_at_sync: Committed,
     scanned: Committed,
@@ -121,7 +122,7 @@ impl Followers {
         }
     }
 
-    /// Notes an entry with those who follow a collection, its database, or everything.
+    /// Notes an entry with the followers of a collection, of its database, or of everything.
     fn note_of(&mut self, ns: &str, index: u64, store: &Store) -> bool {
         let mut wanted = self.note(ns, index, store);
         if let Some((db, _)) = ns.split_once('.') {
@@ -138,7 +139,7 @@ impl Followers {
             // A collection is renamed to another name, which may be of another database.
             if let Op::Ddl(what) = &part.op {
                 let Some(what) = Doc::new(what) else {
-                    // Whoever reads the entry says that it is damaged.
+                    // A reader of the entry reports that it is damaged.
                     return true;
                 };
                 for name in what.values().filter_map(|v| v.as_str()) {
@@ -190,7 +191,7 @@ pub struct LogTail {
     following: AtomicUsize,
 }
 
-/// Notes what is applied with those whom it concerns.
+/// Notes applied entries with their followers.
 struct NoteApplied(Weak<LogTail>);
 
 impl Observer for NoteApplied {
@@ -257,7 +258,7 @@ impl LogTail {
         }
     }
 
-    /// Somebody begins to wait for news of a name: what is noted has to become durable.
+    /// A wait for news of a name begins: noted entries have to become durable.
     fn hurry(&self, name: &str) {
         let followers = self.followers.lock();
         if followers
@@ -269,8 +270,7 @@ impl LogTail {
         }
     }
 
-    /// Follows what is written to a collection (`database.collection`), to a database, or (empty)
-    /// at all.
+    /// Follows the writes to a collection (`database.collection`), to a database, or (empty) all.
     pub fn follow(self: &Arc<LogTail>, name: &str) -> Follower {
         let place = Arc::<Place>::default();
         let before = self.following.fetch_add(1, SeqCst);
@@ -278,7 +278,7 @@ impl LogTail {
         fence(SeqCst);
         let mut followers = self.followers.lock();
         if before == 0 {
-            // What was applied meanwhile is unknown.
+            // Entries applied meanwhile are unknown.
             followers.scanned = Committed::default();
             followers.applied = self.store.last();
             followers.applied_at_sync = followers.applied;

@@ -269,7 +269,7 @@ impl<'a> OpCtx<'a> {
     }
 
     /// Prepares a transaction: its parts are stored under `key`, and its key locks stay until it is
-    /// decided ([`crate::Prepared`]). `recovery_shard`: who knows the outcome.
+    /// decided ([`crate::Prepared`]). `recovery_shard`: the shard that knows the outcome.
     pub fn prepare_transaction(
         &mut self,
         mut transaction: Box<Transaction>,

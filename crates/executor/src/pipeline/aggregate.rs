@@ -236,7 +236,7 @@ impl PipelineCursor {
     }
 }
 
-/// Who opens a pipeline.
+/// The caller of a pipeline.
 enum Asked<'w> {
     /// A command: once.
     First,
@@ -396,8 +396,8 @@ pub(crate) fn begin(
     begun(Start::Rows(Box::new(cursor)), push.consumed, Some(coll))
 }
 
-/// The plan by which a scan of the records goes through them in the order of `_id` backwards; `None`
-/// where they do not lie so, or another plan finds what is asked for.
+/// The plan by which a scan of the records goes through them in the order of `_id` backwards; `None` if
+/// they do not lie so, or another plan serves the query.
 fn backwards(
     ctx: &OpCtx,
     view: &View,
@@ -638,7 +638,7 @@ impl PipelineHost for Outside<'_, '_> {
         vars: &Arc<Vars>,
     ) -> Result<Apart> {
         self.ctx.need_worker()?;
-        // What nobody says to be here is written by somebody else.
+        // A document that no rule places here is written elsewhere.
         let target = spec.target.to_string();
         let places = self.ctx.own_places.take();
         let mut places = places.filter(|p| p.target == target);

@@ -48,7 +48,7 @@ pub fn distinct(
     Ok(found.values.into_values().collect())
 }
 
-/// What is read for a distinct.
+/// The read request of a distinct.
 fn read_of<'a>(
     req: &ReadRequest<'a>,
     path: &'a FieldPath,
@@ -172,7 +172,7 @@ mod tests {
     use super::*;
     use query::pipeline::StageMemory;
 
-    /// Short values take more memory than room in the reply, which is what is limited.
+    /// Short values take more memory than room in the reply, and memory is limited.
     #[test]
     fn what_is_held_is_counted() {
         let memory = Arc::new(StageMemory::default());

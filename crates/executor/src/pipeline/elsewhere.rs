@@ -1,5 +1,5 @@
-//! Other collections of a pipeline that are not in this engine: whoever runs the pipeline (a
-//! router) reads them where they are.
+//! Collections of a pipeline that are not in this engine: the router that runs the pipeline reads them
+//! where they are.
 //!
 //! Invariant: the filter, the order and the limits that a pipeline begins with are applied where
 //! the documents are; everything behind them here. Of what comes, one batch is held.

@@ -1,7 +1,7 @@
 //! What a shard has of a sharded collection, for a pipeline that writes there.
 //!
-//! Invariant: it is true for as long as the operation runs: whoever gives it holds the gate of the
-//! collection until what was written is committed.
+//! Invariant: it is true for as long as the operation runs: its giver holds the gate of the collection
+//! until the writes are committed.
 
 use bson::Doc;
 use errors::Result;
@@ -37,7 +37,7 @@ impl OwnPlaces {
         }
     }
 
-    /// Whether a document is to be written here. One that lies nowhere is told of by who routes it.
+    /// Whether a document is to be written here. One that has no place is reported by the router.
     pub(crate) fn has(&mut self, doc: Doc<'_>) -> bool {
         let has = self.owns.owns(doc).unwrap_or(false);
         self.written += u32::from(has);

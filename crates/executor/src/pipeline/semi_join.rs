@@ -1,11 +1,11 @@
 //! Joins that are turned round ([`query::pipeline::SemiJoin`]): where a pipeline reads its whole
 //! collection only to join it to a few documents of another, these are looked for first.
 //!
-//! The other side is asked before it is known how much is there, so it may tell a quarter of what
-//! the collection has, and no more than [`MOST_DOCUMENTS`]; when that is not enough, the pipeline runs
-//! as it was, and that much was read in vain. So after the first few its index is asked how many there
-//! are: where that is far more than would be read, nothing more is. An index has to find what is asked for there: without
-//! one the whole of it would be read.
+//! The other side is asked before it is known how much is there, so it may tell a quarter of what the
+//! collection has, and no more than [`MOST_DOCUMENTS`]; when that is not enough, the pipeline runs as it
+//! was, and that much was read in vain. So after the first few its index is asked how many there are:
+//! where that is far more than would be read, nothing more is. An index has to serve the query there:
+//! without one the whole collection would be read.
 
 use crate::op::OpCtx;
 use crate::pipeline::aggregate::{Start, begin};
@@ -83,7 +83,7 @@ fn values_of(
     Ok(Some(values))
 }
 
-/// Whether all that the plan's index gives is a result: then what is read up to one is bounded.
+/// Whether every entry of the plan's index is a result: then the reads up to one are bounded.
 fn reads_results_only(plan: &Plan) -> bool {
     let exact = match &plan.access {
         Access::Eof | Access::Ids(_) => true,

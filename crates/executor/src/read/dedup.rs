@@ -25,7 +25,7 @@ const COUNTED: usize = 256 << 10;
 /// The overhead of a key: its slot in the partly empty set, and its allocation.
 const OVERHEAD: usize = 48;
 
-/// What is known of a record.
+/// Whether a record was given before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Known {
     New,
@@ -43,7 +43,7 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// What is known of a record; remembers it as given, if there is room.
+    /// Whether a record was given before; remembers it as given, if there is room.
     pub(crate) fn add(&mut self, ctx: &OpCtx, record_key: &[u8]) -> Known {
         let bytes = self.bytes.saturating_add(record_key.len() + OVERHEAD);
         if self.full || !self.fits(ctx, bytes) {
@@ -101,7 +101,7 @@ pub(crate) fn given_by<A>(
     doc: Doc<'_>,
     vars: Option<&Vars>,
 ) -> Result<bool> {
-    // A row would be lost that is in nobody's hands.
+    // A suspension here would lose the row, which no stage holds.
     ctx.in_one_turn(|ctx| ctx.tick(branches.len() as u32))?;
     for whole in branches.iter().filter_map(|b| b.whole.as_ref()) {
         match test(whole, doc, vars) {

@@ -247,7 +247,7 @@ pub struct FindCursor {
     pub returned: u64,
     /// Present when expressions are evaluated.
     interrupt: Option<Arc<Interrupt>>,
-    /// What is known of the current result, where somebody asks.
+    /// The metadata of the current result, if requested.
     known: Metadata,
     wants_score: bool,
     wants_index_key: bool,
@@ -422,7 +422,7 @@ impl FindCursor {
         self.wants_index_key = true;
     }
 
-    /// What is known of the current result, as [`FindCursor::project`] left it.
+    /// The metadata of the current result, as [`FindCursor::project`] left it.
     pub(crate) fn known(&self) -> &Metadata {
         &self.known
     }

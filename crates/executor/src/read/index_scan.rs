@@ -119,7 +119,7 @@ pub(crate) struct RecordScan {
     /// How many records of a hole are stepped over before a seek: the next hole is probably as long
     /// as the last one.
     patience: u32,
-    /// Records that were stepped over since somebody asked.
+    /// Records stepped over since the last question whether to go on.
     passed: u64,
 }
 

@@ -1,10 +1,10 @@
 //! Counts what the candidates of a query would read, so that the planner can choose among them.
 //!
 //! All candidates are counted in turns, each turn longer than the last, by the scans that would run
-//! (bounds of later fields and tests on keys included), without reading a document of an index.
-//! Counting ends when one of them has ended and the others have read as much. What is longer than
-//! that is estimated: from the engine's sizes of key ranges, from the share of the ranges that was
-//! passed, and from the share of the entries that was given.
+//! (bounds of later fields and tests on keys included), without reading a document of an index. Counting
+//! ends when one of them has ended and the others have read as much. A longer one is estimated: from the
+//! engine's sizes of key ranges, from the share of the ranges that was passed, and from the share of the
+//! entries that was given.
 //!
 //! Invariant: counting for one plan reads at most [`MOST_READ`] entries, and a turn for each
 //! candidate. On an event loop it counts one short turn; what needs more goes to a worker.

@@ -99,8 +99,7 @@ impl Several {
 mod tests {
     use super::*;
 
-    /// Goes over `keys` as an engine's scan would; gives what was let in and how many moves were
-    /// seeks.
+    /// Goes over `keys` as an engine's scan would; gives the admitted keys and the number of seeks.
     fn scan(keys: &[u8], ranges: &[(u8, u8)], reverse: bool) -> (Vec<u8>, usize) {
         let key = |k: u8| vec![k];
         let mut all: VecDeque<KeyRange> = ranges.iter().map(|(l, h)| (key(*l), key(*h))).collect();

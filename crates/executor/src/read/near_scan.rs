@@ -1,9 +1,10 @@
 //! What an index of shapes has near to a point, the nearest first, as it is asked for.
 //!
-//! One queue holds cells, entries of the index and documents, each with the least distance that what is in it can have. The
-//! nearest is taken out of it: a cell with few entries gives way to these, one with many to its children; an entry to its
-//! document; a document is the next result. So of the collection only those documents are read that are as near as the last
-//! result, and those whose cells are.
+//! One queue holds cells, entries of the index and documents, each with the least distance that its
+//! content can have. The nearest is taken out of it: a cell with few entries gives way to these, one
+//! with many to its children; an entry to its document; a document is the next result. So of the
+//! collection only those documents are read that are as near as the last result, and those whose cells
+//! are.
 //!
 //! Invariant: a document comes out when nothing in the queue can be nearer than it, and once.
 
@@ -107,7 +108,7 @@ enum What<C> {
 }
 
 impl<C> What<C> {
-    /// Of what is equally near documents come first.
+    /// At equal distance documents come first.
     fn rank(&self) -> u8 {
         match self {
             What::Document { .. } => 0,
@@ -169,7 +170,7 @@ struct Search<C: Cells> {
     access: Arc<NearAccess>,
     cells: C,
     queue: BinaryHeap<Reverse<Item<C::Cell>>>,
-    /// What the queue and `seen` hold, and of it what is documents.
+    /// The bytes that the queue and `seen` hold, and those of documents among them.
     bytes: usize,
     document_bytes: usize,
     /// Records that were read, where one may have several entries.
@@ -327,7 +328,7 @@ where
         Ok(())
     }
 
-    /// Puts what is in a cell in its place.
+    /// Puts the content of a cell in its place.
     fn open_cell(
         &mut self,
         ctx: &mut OpCtx,

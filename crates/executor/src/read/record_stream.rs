@@ -72,7 +72,7 @@ pub struct RecordStream {
     /// the sort has already left out.
     will_skip: u64,
     passed: u64,
-    /// Who joins as long as nothing was given.
+    /// The plans that may join while no result was given.
     late: Option<Box<Late>>,
     pub examined: Examined,
     /// The peak memory of the sort in bytes, and the number of rows it saw.
@@ -103,7 +103,7 @@ impl RecordStream {
         race::try_plans(ctx, view, coll, plans, req)
     }
 
-    /// Opens what was chosen. Nothing is read yet, unless only that can tell which plan is the best.
+    /// Opens a chosen plan. Nothing is read yet, unless only that can tell which plan is the best.
     pub(crate) fn open_chosen(
         ctx: &mut OpCtx,
         view: View,

@@ -24,7 +24,7 @@ pub fn bound<'f>(filter: &'f Filter, coll: Option<&Collection>) -> Result<Cow<'f
     filter.bind_text(index).map(Cow::Owned)
 }
 
-/// What is known of a document that the plan found.
+/// The metadata of a document that the plan found.
 pub(crate) fn metadata(plan: &Plan, doc: Doc<'_>) -> Metadata {
     let matcher = plan.text.as_ref().and_then(|t| t.matcher.as_ref());
     Metadata {

@@ -9,8 +9,8 @@
 //! - Entries are read up to the durable index only, each once, in order; a commit says how far.
 //! - A document goes by the key of its record, and what an entry puts or deletes is absolute: an
 //!   entry that a scan has already seen changes nothing when it is read again.
-//! - Without news of its collection an index is complete up to where the log's tail has told all
-//!   who follow.
+//! - Without news of its collection an index is complete up to the point that the log's tail has
+//!   reported to all followers.
 
 use super::note::Note;
 use super::pool::{Pool, WriterPermit};
@@ -43,7 +43,7 @@ const FILLING_A_TURN: Duration = Duration::from_millis(200);
 const ENTRIES_UNNOTED: u64 = 50_000;
 /// How often it looks whether that is so.
 const BETWEEN_NOTES: Duration = Duration::from_secs(300);
-/// A writer that had nothing to do for so long gives its memory back.
+/// How long an idle writer keeps its memory.
 const IDLE: Duration = Duration::from_secs(5);
 /// The longest that a search waits for its index.
 const CAUSAL_WAIT: Duration = Duration::from_secs(30);
@@ -196,7 +196,7 @@ impl Follower {
         if news.as_ref().is_some_and(|(known, _)| known == ns) {
             return;
         }
-        // What was written under the new name until now is news that it was not told of.
+        // Writes under the new name before this came without news.
         self.caught_up.store(false, SeqCst);
         let following = self.tail.follow(ns);
         *news = Some((ns.to_string(), Arc::new(following)));
@@ -292,7 +292,7 @@ impl Follower {
     }
 
     fn failed(&self, state: &mut State, e: &Error) {
-        // What was not committed is gone; the next turn begins where the last commit was.
+        // Uncommitted changes are lost; the next turn begins at the last commit.
         state.phase = Phase::Closed;
         state.writer = None;
         self.caught_up.store(false, SeqCst);
@@ -370,7 +370,7 @@ impl Follower {
                 state.phase = Phase::Closed;
                 *self.index.lock() = None;
                 state.graphs = query::pipeline::Share::default();
-                // Whoever still searches has the files open.
+                // A search that still runs has the files open.
                 let _ = std::fs::remove_dir_all(&self.dir);
             }
             Err(e) => return Err(e),
@@ -444,7 +444,7 @@ impl Follower {
             return Ok(None);
         };
         let mut share = engine.stage_memory.share();
-        // One always may, so that there is progress whoever holds the memory.
+        // One writer is always allowed, so that there is progress when others hold the memory.
         if !share.fits_for_good(WRITER_BYTES) && pool.writers() > 1 {
             engine.search.wants_writer(true);
             return Ok(None);
@@ -596,7 +596,7 @@ impl Follower {
         }
     }
 
-    /// What is left to do without news: to give the writer back.
+    /// The work without news: to give the writer back.
     fn rest(&self, engine: &Engine, state: &mut State) -> Result<Next> {
         let Some(open) = &state.writer else {
             return Ok(Next::After(BETWEEN_NOTES));
@@ -611,7 +611,7 @@ impl Follower {
         Ok(Next::After(BETWEEN_COMMITS * 4))
     }
 
-    /// Writes down how far it is, where that is at least `least` entries behind what was committed.
+    /// Records the progress, if that is at least `least` entries behind the last commit.
     fn note_progress(&self, state: &mut State, least: u64) -> Result<()> {
         let Phase::Reading { mut at, .. } = state.phase else {
             return Ok(());
@@ -695,7 +695,7 @@ fn reaches(store: &Store, at: Position) -> Result<bool> {
     Ok(record.is_some_and(|r| r.index == at.index && r.ts == at.ts))
 }
 
-/// Fails where the disk is nearly full: what is left is for the log and the collections.
+/// Fails if the disk is nearly full: the rest is for the log and the collections.
 fn check_disk(engine: &Engine) -> Result<()> {
     match engine.store.free_bytes() {
         Some(free) if free < LEAST_FREE_BYTES => bail!(

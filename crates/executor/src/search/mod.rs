@@ -69,7 +69,7 @@ impl SearchSpec {
     }
 }
 
-/// What is told of an index.
+/// The status of an index.
 #[derive(Clone, Debug)]
 pub struct SearchStatus {
     /// `BUILDING`, `READY` or `FAILED`.
@@ -81,7 +81,7 @@ pub struct SearchStatus {
     pub message: Option<String>,
 }
 
-/// An index that a search goes on in, and who keeps it.
+/// An index that a search goes on in, and its follower.
 pub(crate) struct Opened {
     index: Arc<SearchIndex>,
     follower: Arc<Follower>,
@@ -112,7 +112,7 @@ impl SearchIndexes {
 
     /// The catalog has changed, or an index is ready.
     fn changed(&self, engine: &Arc<Engine>) {
-        // Whoever calls may hold locks, and waits: the work is done elsewhere.
+        // The caller may hold locks, and waits: the work is done by another thread.
         if self.sync_asked.swap(true, SeqCst) {
             return;
         }

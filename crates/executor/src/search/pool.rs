@@ -1,13 +1,12 @@
 //! The threads on which search indexes have their turns.
 //!
-//! An index that has something to do is due at some time; a thread takes what is due first, and puts
-//! it back when its turn is over. There are no more threads than [`MOST_THREADS`] and no more
-//! writers than [`MOST_WRITERS`], however many indexes there are.
+//! An index with work is due at some time; a thread takes the one that is due first, and puts it back
+//! when its turn is over. There are no more threads than [`MOST_THREADS`] and no more writers than
+//! [`MOST_WRITERS`], however many indexes there are.
 //!
 //! Invariants:
 //! - An index has one turn at a time.
-//! - Whoever makes an index due before a time finds it running from that time on, as soon as a
-//!   thread is free.
+//! - An index that is made due before a time runs from that time on, as soon as a thread is free.
 
 use super::follower::{Follower, Next};
 use parking_lot::{Condvar, Mutex};
@@ -21,9 +20,9 @@ use std::time::{Duration, Instant};
 pub(super) const MOST_THREADS: usize = 4;
 /// The most writers of indexes that are open at a time; each has some threads of the library.
 pub(super) const MOST_WRITERS: usize = 6;
-/// So many of them may be filling their index: who follows the log never waits for all of them.
+/// How many of them may be filling their index: a follower of the log never waits for all of them.
 const MOST_FILLING: usize = 3;
-/// A thread that had nothing to do for so long ends.
+/// A thread that was idle for this long ends.
 const IDLE: Duration = Duration::from_secs(10);
 
 #[derive(Default)]
@@ -135,7 +134,7 @@ impl Pool {
     /// No turn begins from now on; waits for those that run.
     pub fn stop(&self) {
         self.stopped.store(true, SeqCst);
-        // Under the lock, so that nobody who has looked before sleeps on.
+        // Under the lock, so that no thread that has looked before sleeps on.
         drop(self.due.lock());
         self.changed.notify_all();
         let threads = std::mem::take(&mut *self.threads.lock());
@@ -218,7 +217,7 @@ fn work(pool: &Weak<Pool>) {
                     None => pool.changed.wait_for(&mut due, IDLE),
                 };
                 due.idle -= 1;
-                // One that waits for what is due later is enough.
+                // One thread that waits for later work is enough.
                 let spare = due.idle > 0 || due.in_order.is_empty();
                 if spare && begun.elapsed() >= IDLE {
                     due.threads -= 1;

@@ -20,7 +20,7 @@ impl Records {
         }
     }
 
-    /// Whether an entry may change them: what is sure not to is not decoded.
+    /// Whether an entry may change them: an entry that certainly does not is not decoded.
     pub fn concern(&self, payload: &[u8]) -> bool {
         Entry::documents_of(payload).is_none_or(|uuid| uuid == self.uuid)
     }

@@ -1,7 +1,7 @@
 //! `$search`, `$searchMeta` and `$vectorSearch` over a collection: what an index finds, as documents of the store.
 //!
-//! Invariant: a document is read when it is given, so it is as it is now; what was deleted meanwhile
-//! is left out, and so is what a shard does not own (`shown`).
+//! Invariant: a document is read when it is given, so it is in its present state; documents that were
+//! deleted meanwhile are left out, and so are those that a shard does not own (`shown`).
 
 use super::follower::Follower;
 use crate::engine::Engine;
@@ -25,8 +25,8 @@ use query::sort::SortPattern;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// What a search finds, at most `limit` documents. `causal`: the client wants to see what it has
-/// seen elsewhere. `known`: where what is known of all results goes, if it is asked for.
+/// What a search finds, at most `limit` documents. `causal`: the client wants to see what it has seen
+/// elsewhere. `known`: the place for the metadata of all results, if requested.
 pub(crate) fn found(
     ctx: &mut OpCtx<'_>,
     stage: &SearchStage,
@@ -121,7 +121,7 @@ pub(crate) fn found(
     })
 }
 
-/// What is found where there is no index.
+/// The empty result without an index.
 fn nothing(kind: SearchKind, known: Option<&SearchMeta>) -> Box<dyn Source> {
     let meta = doc! { "count": doc! { "total": 0i64 } };
     if let Some(known) = known {
@@ -133,7 +133,7 @@ fn nothing(kind: SearchKind, known: Option<&SearchMeta>) -> Box<dyn Source> {
     })
 }
 
-/// What is known of all documents that a search finds, of those that are shown.
+/// The metadata of all documents that a search finds and may show.
 fn of_all(
     search: &Search,
     snapshot: Snapshot,
@@ -286,7 +286,7 @@ struct Paging {
 }
 
 impl Paging {
-    /// `None`: nobody asks.
+    /// `None`: not requested.
     fn of(search: &Search, stage: &SearchStage) -> Result<Option<Paging>> {
         if !stage.asks.token && !search.pages.is_bounded() {
             return Ok(None);
@@ -328,7 +328,7 @@ struct Rows {
 }
 
 impl Rows {
-    /// What is known of a document.
+    /// Sets the metadata of a document.
     fn tell(&mut self, hit: &Found) {
         self.meta = Metadata::default();
         let score = Some(f64::from(hit.score));

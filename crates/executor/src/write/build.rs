@@ -168,7 +168,8 @@ fn aborted(why: &str) -> Error {
     err!(IndexBuildAborted, "Index build failed: {why}")
 }
 
-/// What was to be built, or its collection, was dropped meanwhile: that is no fault of who asked for it.
+/// The index, or its collection, was dropped during the build: the client that requested it is not at
+/// fault.
 fn of_what_is_gone(stop: Stop) -> Stop {
     match stop.failure().map(|e| e.code) {
         Some(Code::NamespaceNotFound) => aborted("the collection was dropped").into(),

@@ -43,7 +43,7 @@ impl LockedCollection {
                 // A transaction is about to create it: when that ends, the collection exists or the
                 // name is free.
                 Err(e) if e.is(Code::WriteConflict) => ctx.let_others()?,
-                // Somebody else may have been faster.
+                // Another thread may have been faster.
                 made => {
                     if made?.is_some() {
                         ctx.made.push(ns.into());

@@ -1,8 +1,8 @@
 //! Writing: insert, update, delete, findAndModify, expiry of documents, and index builds.
 //!
-//! [`record_write`] is the write protocol that all statements share; the statements' own files say
-//! what is searched and how it changes. Invariant: latches are held from the first read that
-//! decides a write until its entry is applied.
+//! [`record_write`] is the write protocol that all statements share; the statements' own files have the
+//! search and the change. Invariant: latches are held from the first read that decides a write until its
+//! entry is applied.
 
 pub mod build;
 mod candidate;

@@ -49,7 +49,7 @@ impl NewRecord {
         })
     }
 
-    /// The record of a new bucket that holds what is at these positions too.
+    /// The record of a new bucket that holds the measurements at these positions too.
     pub fn holding(mut self, with: Vec<usize>) -> NewRecord {
         self.with = with;
         self.fresh = true;

@@ -115,7 +115,7 @@ impl RecordWrite {
         &self.target.coll
     }
 
-    /// Releases the latches, drops what is staged, and yields to another write.
+    /// Releases the latches, drops staged entries, and yields to another write.
     pub fn let_go(&mut self) {
         self.latches = None;
         self.entries.clear();
@@ -177,9 +177,9 @@ impl RecordWrite {
         Ok(Latched::Held)
     }
 
-    /// Calls `decide` for each latched record that exists, with its position in `keys`, and stages
-    /// the decision. `None`: [`Latched::Conflict`]. After an error, what was staged before it may
-    /// be committed.
+    /// Calls `decide` for each latched record that exists, with its position in `keys`, and stages the
+    /// decision. `None`: [`Latched::Conflict`]. After an error, entries staged before it may be
+    /// committed.
     pub fn change_each<'u>(
         &mut self,
         ctx: &mut OpCtx,
@@ -239,7 +239,7 @@ impl RecordWrite {
         Ok(())
     }
 
-    /// Commits what is staged. With a retry record, `results` says what the statement did; it is
+    /// Commits the staged entries. With a retry record, `results` says what the statement did; it is
     /// recorded even when nothing changed. All writes of records are committed here.
     pub fn commit(
         mut self,

@@ -1,4 +1,4 @@
-//! Writes to time series. Who names a collection of measurements writes to its buckets.
+//! Writes to time series. A write to a collection of measurements goes to its buckets.
 //!
 //! Measurements that come are laid into new buckets, those of one meta value together. When enough of
 //! one value lie as they came, they are packed: one write takes those buckets out, and puts the same
@@ -58,7 +58,7 @@ pub(crate) fn of(ctx: &OpCtx, ns: &str) -> Option<Series> {
     })
 }
 
-/// Refuses to change buckets under their names: what is in them is not for documents to say.
+/// Refuses to change buckets under their names: users do not write their content.
 pub(crate) fn refuse_buckets(ctx: &OpCtx, ns: &str) -> Result<()> {
     if !ns.contains(time_series::BUCKETS) {
         return Ok(());
@@ -373,7 +373,7 @@ fn insert_rows(
         return Err(e.into());
     }
     for (meta, times) in ripe {
-        // What is not packed now stays readable as it is.
+        // Buckets that are not packed now stay readable as they are.
         if let Err(e) = pack(ctx, series, meta.as_ref().map(Value::as_val), times) {
             tracing::debug!(namespace = &*series.shown.ns, error = %e, "buckets were not packed");
         }
@@ -533,7 +533,7 @@ fn replace(
         let changed = write.changes.add(&coll, versions)?;
         write.mark_multikey(ctx)?;
         let key = records::record_key(&coll, records::id_of(bucket.as_doc())?);
-        // A new key, which nobody else writes; caches go by the latch all the same.
+        // A new key, which no other write has; caches go by the latch all the same.
         let _ = ctx.latch_keys(&mut write.latches, &[latch_hash(&key)])?;
         write.changes.effects(&coll, changed, &key, &mut effects);
         bytes += bucket.as_bytes().len() as i64;

@@ -167,7 +167,7 @@ impl Random {
     }
 }
 
-/// A query, and what is told of how it was answered.
+/// A query, and how it was answered.
 struct Query {
     filter: Filter,
     sort: Option<SortPattern>,
@@ -515,7 +515,7 @@ fn what_a_branch_never_tests_does_not_fail() {
     for limit in LIMITS {
         assert_eq!(db.find(limit, &simple).unwrap().len(), 4);
     }
-    // Here it might have been found by the other alternative, so that nobody knows.
+    // Here the other alternative might have found it, which is not known.
     let nested = q(&format!(
         r#"{{"$or":[{{"$and":[{failing},{{"a":1}}]}},{{"b":5}}]}}"#
     ));

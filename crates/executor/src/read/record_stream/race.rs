@@ -62,14 +62,14 @@ impl Late {
     /// What the one chosen may read before others join it, in entries.
     pub(super) const AFTER: u64 = 160;
 
-    /// `None` where nobody is to join.
+    /// `None` if no plan is to join.
     pub(super) fn of(plans: Vec<Plan>, req: &ReadRequest) -> Option<Box<Late>> {
         let limit = req.limit;
         (!plans.is_empty()).then(|| Box::new(Late { plans, limit }))
     }
 }
 
-/// How the turns of a race grow, and who has the longer ones.
+/// How the turns of a race grow, and which plan has the longer ones.
 struct Pace {
     /// The end of the first turn, in reads of one entry.
     turn: u64,
@@ -88,7 +88,7 @@ struct Runner {
     favourite: bool,
     /// It runs from the beginning, and not only when the first has disappointed.
     begins: bool,
-    /// What it may read before it has disappointed; `None`: nobody waits for that.
+    /// How much it may read before it has disappointed; `None`: no limit.
     watch: Option<u64>,
     ended: bool,
     failed: Option<Stop>,
@@ -118,8 +118,8 @@ pub struct Trial {
     pub failed: Option<errors::Error>,
 }
 
-/// Runs plans in turns of equal length until one has a first batch, or all that there is. Nothing of it is
-/// remembered, and what is read counts as planning.
+/// Runs plans in turns of equal length until one has a first batch, or all that there is. No winner is
+/// remembered, and the reads count as planning.
 pub(crate) fn try_plans(
     ctx: &mut OpCtx,
     view: &View,
@@ -274,7 +274,8 @@ pub(super) fn join(ctx: &mut OpCtx, stream: &mut RecordStream, late: Late) -> Re
     Ok(())
 }
 
-/// Lets those that have joined read what is theirs of what the first has read; which of them has what is wanted.
+/// Lets the joined plans read their share of the first one's reads; gives the plan that has enough
+/// results.
 fn catch_up(ctx: &mut OpCtx, runners: &mut [Runner], wanted: u64) -> Result<Option<usize>> {
     let read = runners.first().map_or(0, Runner::cost);
     for (i, r) in runners.iter_mut().enumerate().skip(1) {
@@ -285,7 +286,7 @@ fn catch_up(ctx: &mut OpCtx, runners: &mut [Runner], wanted: u64) -> Result<Opti
     Ok(None)
 }
 
-/// What was examined, in reads of one entry.
+/// The examined entries and documents, in reads of one entry.
 pub(super) fn cost(x: &Examined) -> u64 {
     x.keys + x.docs * FETCH
 }
@@ -315,7 +316,7 @@ fn note(
     }
 }
 
-/// Lets each run in its turn until one has what is wanted; which that is.
+/// Lets each run in its turn until one has enough results; gives that one.
 fn run(ctx: &mut OpCtx, runners: &mut [Runner], wanted: u64, pace: Pace) -> Result<usize> {
     let mut turn = pace.turn;
     loop {
@@ -377,7 +378,7 @@ impl Runner {
         self.failed.is_some() || self.watch.is_some_and(|most| self.cost() > most)
     }
 
-    /// Runs until so much was read in all; whether it has what is wanted, or all there is.
+    /// Runs until `until` was read in all; whether it has enough results, or all.
     fn run(&mut self, ctx: &mut OpCtx, until: u64, wanted: u64) -> Result<bool> {
         while self.cost() < until {
             ctx.begin_turn((until - self.cost()).div_ceil(1 + FETCH));
