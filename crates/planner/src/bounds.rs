@@ -78,7 +78,7 @@ fn compared(c: &Comparison, kind: FieldKind<'_>) -> Option<FieldBounds> {
     let v = folded(v);
     let interval = match c.order {
         Order::Eq | Order::In => Interval::point(v),
-        // What is missing is less than null.
+        // A missing value is less than null.
         Order::Lt if v.tag() == tag::NULL => Interval::new(Val::MIN_KEY.into(), true, v, true),
         Order::Lt => Interval::new(Val::MIN_KEY.into(), true, v, false),
         Order::Lte => Interval::new(Val::MIN_KEY.into(), true, v, true),
@@ -220,7 +220,7 @@ fn of_folded(test: &Test, kind: FieldKind<'_>) -> Option<FieldBounds> {
 fn members(list: &InList, kind: FieldKind<'_>) -> Option<FieldBounds> {
     let (mut all, mut sure) = (Vec::new(), true);
     for v in &list.values {
-        // Without bounds for who is to end: planning asks again, and fails.
+        // Without bounds for an operation that has to end: planning asks again, and fails.
         operation::step().ok()?;
         let b = equality(v.as_val(), kind)?;
         sure &= b.exact;
@@ -240,7 +240,7 @@ fn comparison(v: &Value, up: bool, inclusive: bool, kind: FieldKind<'_>) -> Opti
     match val.tag {
         tag::NULL if inclusive => equality(val, kind),
         tag::NULL => exact(Vec::new(), true),
-        // An array compares as a whole, but its elements are what is indexed.
+        // An array compares as a whole, but the index has its elements.
         tag::ARRAY | tag::REGEX | tag::UNDEFINED => None,
         _ if is_nan(val) => match inclusive {
             true => equality(val, kind),

@@ -1,9 +1,9 @@
 //! Candidates and the choice among them.
 //!
-//! A query that an index can answer is not answered by a collection scan, as in MongoDB. Among
-//! indexes the least cost wins: keys read, documents fetched, rows sorted, and how much of that a
-//! limit saves when the index gives the order. Sizes are counted by whoever has the indexes when
-//! there is a choice to make, else they come from rules of thumb about operators
+//! A query that an index can answer is not answered by a collection scan, as in MongoDB. Among indexes
+//! the least cost wins: keys read, documents fetched, rows sorted, and how much of that a limit saves
+//! when the index gives the order. Sizes are counted by the executor when there is a choice to make,
+//! else they come from rules of thumb about operators
 //! ([decision](../../../docs/decisions/2026-11-27-choice-of-index.md)).
 
 mod by_index;
@@ -48,7 +48,7 @@ const MAX_RANGES: usize = 4096;
 const MAX_MERGED: usize = 200;
 /// What the key of a value takes beside the value's bytes, mostly.
 const KEY_OVERHEAD_BYTES: usize = 8;
-/// How many documents a collection is thought to have when nobody can tell.
+/// The assumed number of documents of a collection of unknown size.
 const DEFAULT_DOCS: f64 = 10_000.0;
 
 /// Another plan is tried where it may cost so many times less than the one chosen,
@@ -73,7 +73,7 @@ pub(crate) struct Candidate {
     /// Index keys read, and the share of them that is fetched.
     keys: f64,
     fetched: f64,
-    /// Bit i: clause i of the filter narrows what is read. Later clauses have no bit.
+    /// Bit i: clause i of the filter narrows the reads. Later clauses have no bit.
     narrowing: u64,
     /// `keys` is no guess: no more can be read.
     known: bool,

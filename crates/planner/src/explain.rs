@@ -1,7 +1,7 @@
 //! Plans as MongoDB's explain prints them (`queryPlanner.winningPlan`).
 //!
-//! [`stages`] gives the tree of stages; who ran the plan may add what was counted before turning it
-//! into a document.
+//! [`stages`] gives the tree of stages; the executor may add its counts before turning it into a
+//! document.
 
 use crate::interval::Interval;
 use crate::plan::{Access, Bounds, IndexAccess, IndexInfo, NearAccess, Plan};
@@ -71,7 +71,7 @@ impl PlanStage {
         PlanStage::new("GROUP", doc! {}).over(self)
     }
 
-    /// The stages by numbers from 1 on, inputs before those who read them.
+    /// The stages by numbers from 1 on, inputs before their readers.
     pub fn number(&mut self) {
         self.number_from(1);
     }
@@ -148,7 +148,7 @@ pub fn stages(e: &Explain<'_>) -> PlanStage {
     }
     if e.skip > 0 {
         let skip = PlanStage::new("SKIP", doc! { "skipAmount": e.skip as i64 });
-        // Where the index decides alone, what is skipped is not fetched.
+        // If the index decides alone, skipped documents are not fetched.
         let before_fetch = plan.sort.is_none()
             && plan.residual.is_trivial()
             && matches!(plan.access, Access::Index(_))
@@ -607,7 +607,7 @@ fn index_scan(e: &Explain<'_>, a: &IndexAccess) -> PlanStage {
     s
 }
 
-/// A search for what is near; how far it goes shows in what it examines.
+/// A search for the nearest documents; how far it goes shows in the examined counts.
 fn near_scan(e: &Explain<'_>, n: &NearAccess) -> PlanStage {
     let info = e.indexes.iter().find(|i| i.id == n.index);
     let kind = info.and_then(|i| i.key.geospatial());

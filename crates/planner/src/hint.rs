@@ -18,7 +18,7 @@ pub(crate) fn resolve<'a>(req: &PlanRequest<'a>) -> Result<Hinted<'a>> {
     };
     let visible = || req.indexes.iter().filter(|i| i.ready && !i.hidden);
     match hint {
-        // Who plans over what is allowed passes those indexes only.
+        // A caller that restricts the indexes passes only the allowed ones.
         Hint::Among(_) => Ok(Hinted::Nothing),
         Hint::Natural { reverse } => Ok(Hinted::Natural { reverse: *reverse }),
         Hint::Name(n) if n == "_id_" && req.clustered => Ok(Hinted::Id),

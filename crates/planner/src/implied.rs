@@ -133,7 +133,7 @@ fn test_implies(test: &Test, need: &Test) -> bool {
             bounded(b.as_val(), a.as_val(), false)
         }
         (Test::Lte(a), Test::Lt(b)) => bounded(b.as_val(), a.as_val(), true),
-        // A bound that is null finds what is not there; below and above the ends is everything.
+        // A bound that is null finds missing values; below and above the ends is everything.
         (Test::Gt(a) | Test::Gte(a) | Test::Lt(a) | Test::Lte(a), Test::Type(set)) => {
             !is_open(a.as_val()) && covers_rank(*set, a.as_val())
         }
@@ -255,7 +255,7 @@ mod tests {
             (r#"{"a":5}"#, r#"{"a":{"$type":"number"}}"#, true),
             (r#"{"a":5}"#, r#"{"a":{"$type":"int"}}"#, false),
             (r#"{"a":5}"#, r#"{"$or":[{"a":5},{"b":1}]}"#, true),
-            // Below and above the ends is everything, and null is also what is not there.
+            // Below and above the ends is everything, and null also finds missing values.
             (
                 r#"{"a":{"$gte":{"$minKey":1}}}"#,
                 r#"{"a":{"$type":"minKey"}}"#,

@@ -146,7 +146,7 @@ impl Interval {
     }
 }
 
-/// Sorts, drops what is empty and joins what overlaps or touches.
+/// Sorts, drops empty intervals and joins those that overlap or touch.
 pub fn union(mut list: Vec<Interval>) -> Vec<Interval> {
     list.retain(|i| !i.is_empty());
     list.sort_by(|a, b| a.cmp_low(b).then_with(|| a.cmp_high(b)));

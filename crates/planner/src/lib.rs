@@ -1,8 +1,8 @@
 //! From a filter and the indexes there are to a plan. Pure: no I/O, no locks.
 //!
 //! * [`choose`]: a plan and those that were not chosen; [`plan`]: the plan alone. [`id_lookup`]: the shortcut for `{_id: x}`, taken before anything else.
-//! * [`Plan`] says where candidates come from ([`Access`]), what is still to be tested on them, and
-//!   what order they need.
+//! * [`Plan`] says where candidates come from ([`Access`]), which tests remain on them, and what order
+//!   they need.
 //! * `interval`: sets of values; `bounds`: which values a predicate can hold for, and the byte
 //!   ranges of an index that hold them; `skip`: bounds of later fields, and where the next entry
 //!   inside can be; `implied`: whether a filter implies another (partial and sparse indexes);

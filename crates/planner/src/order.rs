@@ -32,7 +32,7 @@ pub(crate) fn given_by(
     }
     let point = |i: usize| matches!(intervals.get(i).map(Vec::as_slice), Some([x]) if x.is_point());
     let bounded = |i: usize| intervals.get(i).is_some_and(|l| bounded(l));
-    // What is bound to one value is in any order.
+    // A field bound to one value is in any order.
     let wanted: Vec<&SortField> = sort
         .fields
         .iter()

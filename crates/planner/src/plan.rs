@@ -1,4 +1,4 @@
-//! What is planned, and what a plan is.
+//! The planner's request, and its plan.
 
 use crate::distinct::{Distinct, DistinctRequest};
 use crate::interval::Interval;
@@ -61,7 +61,7 @@ impl Hint {
     }
 }
 
-/// What is to be planned.
+/// The planner's request.
 pub struct PlanRequest<'a> {
     pub filter: &'a Filter,
     /// Values of the variables that `$expr` in the filter names.
@@ -87,8 +87,7 @@ pub struct PlanRequest<'a> {
     /// Which of several ranges of an index holds the fewest entries, exactly. Asked only where a
     /// phrase is looked for.
     pub fewest: Option<&'a dyn Fn(u32, &[(Vec<u8>, Vec<u8>)]) -> usize>,
-    /// What each of several ways would read, when somebody can tell. Asked only when there is a
-    /// choice.
+    /// The reads of several accesses, if they can be counted. Asked only when there is a choice.
     pub estimate: Option<&'a dyn Fn(&[&Access]) -> Vec<Reads>>,
 }
 
@@ -121,7 +120,7 @@ impl Cost {
     }
 }
 
-/// A plan, and what was thought of it.
+/// A plan, and its estimates.
 #[derive(Clone, Debug)]
 pub struct Estimated {
     pub plan: Plan,
@@ -144,9 +143,9 @@ pub struct Choice {
     pub wider: Vec<Plan>,
     /// After how many reads without an end the plan has disappointed, and others join it. `None`: it goes to its end.
     pub watch: Option<u64>,
-    /// How many entries were counted to choose, where somebody tells.
+    /// How many entries were counted to choose, if known.
     pub counted: u64,
-    /// How long that took, in nanoseconds, where somebody tells.
+    /// How long that took, in nanoseconds, if known.
     pub nanos: u64,
 }
 
@@ -168,8 +167,8 @@ impl Choice {
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub access: Access,
-    /// What is still to be tested on a fetched document; trivial when the access decides
-    /// everything. Branches of `Or` have theirs.
+    /// The test that remains on a fetched document; trivial when the access decides everything. Branches
+    /// of `Or` have theirs.
     pub residual: Filter,
     /// The order the results still need; `None` when the access gives it (or none was asked for).
     pub sort: Option<SortPattern>,
@@ -209,7 +208,7 @@ pub enum Access {
 #[derive(Clone, Debug)]
 pub struct Branch<A> {
     pub access: A,
-    /// What is still to be tested on its documents.
+    /// The test that remains on its documents.
     pub residual: Filter,
     /// What decides whether a document is among its results, whatever it is found by, and the same
     /// each time. `None`: no other branch comes to its records.
@@ -237,7 +236,7 @@ pub struct IndexAccess {
     pub wildcard: Option<FieldPath>,
 }
 
-/// A search of an index of shapes for what is near to a point.
+/// A search of an index of shapes for documents near a point.
 #[derive(Clone, Debug)]
 pub struct NearAccess {
     pub index: u32,

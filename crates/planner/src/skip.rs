@@ -1,7 +1,7 @@
 //! Bounds of fields behind those that the ranges of an index scan bound.
 //!
-//! A range of `{a, b}` that bounds `a` by more than one value holds entries with any `b`. What is
-//! wanted of `b` is tested on the entry's bytes, and tells where the next entry can be that has it:
+//! A range of `{a, b}` that bounds `a` by more than one value holds entries with any `b`. The bounds of
+//! `b` are tested on the entry's bytes, and tell where the next entry inside can be:
 //!
 //! ```text
 //! bounds  a in [2, 9], b in {5}
@@ -113,7 +113,7 @@ impl SkipBounds {
             match nearest {
                 Some(s) if reverse => self.append_end(s, i, target),
                 Some(s) => self.append_start(s, i, target),
-                // In reverse, what is before all entries with these values of the earlier fields.
+                // In reverse, the place before all entries with these values of the earlier fields.
                 None if reverse => {}
                 None => match key::successor(target) {
                     Some(behind) => *target = behind,

@@ -75,8 +75,8 @@ impl Planner<'_> {
         let multiplied = all.saturating_mul(branches).saturating_mul(WORK_PER_COPY);
         let all_fit = !self.multiplied && self.work.allows(multiplied);
         let simple_fit = self.work.allows(of_simple.saturating_mul(branches));
-        // What is left to chance is asked once for a document, not once for each branch that comes
-        // to it.
+        // A random condition is evaluated once for a document, not once for each branch that comes to
+        // it.
         others.into_iter().cloned().partition(|n| {
             let fits = if simple(&n) { simple_fit } else { all_fit };
             // Only an index can tell what a search matches.

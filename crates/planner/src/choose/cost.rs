@@ -25,8 +25,8 @@ const MATCHING: f64 = 0.5;
 const MOST_COUNTED: usize = 16;
 /// The steps of planning that counting the entries of a candidate stands for.
 const STEPS_OF_COUNT: usize = 16;
-/// Up to so many results a sort reads few documents, where the index has what is sorted by
-/// (`top_k` of the executor).
+/// Up to this many results a sort reads few documents, if the index has the sort fields (`top_k` of the
+/// executor).
 const MOST_NARROW: u64 = 8 << 10;
 
 impl Candidate {
@@ -180,7 +180,7 @@ impl Planner<'_> {
             _ if c.covered => c.keys,
             _ => c.keys + fetched * FETCH,
         };
-        // What was not counted may be half or twice as much.
+        // An estimate may be off by a factor of two.
         let doubt = if c.known || c.counted { 1.0 } else { 2.0 };
         let same = |cost: f64| Cost {
             low: cost / doubt,
@@ -210,7 +210,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Whether the entries have what is sorted by first.
+    /// Whether the entries have the sort fields first.
     fn tells_order(&self, c: &Candidate) -> bool {
         let (Some(a), Some(info)) = (c.index(), self.info(c)) else {
             return false;
@@ -228,7 +228,7 @@ impl Planner<'_> {
             })
     }
 
-    /// Replaces rules of thumb by what was counted.
+    /// Replaces rules of thumb by counts.
     fn estimate(&self, all: &mut [Candidate]) {
         let Some(estimate) = self.req.estimate else {
             return;

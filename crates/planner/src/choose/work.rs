@@ -32,14 +32,14 @@ impl<'p> Work<'p> {
         }
     }
 
-    /// Counts what is done anyway.
+    /// Counts steps that are taken anyway.
     pub fn step(&self, n: usize) {
         self.done.set(self.done.get().saturating_add(n as u64));
         self.pass(n);
     }
 
-    /// Counts what is linear in the clauses and the indexes by itself, so that only the operation
-    /// may end it. Whether planning goes on.
+    /// Counts steps that are linear in the clauses and the indexes by themselves, so that only the
+    /// operation may end them. Whether planning goes on.
     pub fn pass(&self, n: usize) -> bool {
         if let Err(ended) = operation::steps(n) {
             self.stopped.borrow_mut().get_or_insert(ended);

@@ -1,4 +1,4 @@
-//! What planning costs, in steps, and what is chosen without asking the store.
+//! The cost of planning, in steps, and choices without counts of the store.
 
 use super::*;
 use crate::choose::plan_counted;
@@ -98,7 +98,7 @@ fn planning_ends_when_it_is_interrupted() {
     };
     let interrupted = operation::asking(None, &stop, || plan(&request(&f, &infos)));
     assert!(interrupted.is_err_and(|e| e.is(errors::Code::Interrupted)));
-    // What is short never asks.
+    // Short planning never asks.
     let f = filter(r#"{"f1":1,"f2":2,"$or":[{"f3":1},{"f4":1}]}"#);
     let never = |_: Option<Instant>| panic!("was asked");
     let short = operation::asking(None, &never, || plan(&request(&f, &infos)));
@@ -114,7 +114,7 @@ fn the_index_that_bounds_more_wins_in_any_order() {
             .collect();
         let name = |f: &str| {
             let f = filter(f);
-            // Nobody needs to be asked where one reads what another reads.
+            // No counts are needed if two accesses read the same.
             let never = |_: &[&Access]| -> Vec<Reads> { panic!("was asked") };
             let plan = plan(&PlanRequest {
                 estimate: Some(&never),
