@@ -107,7 +107,7 @@ pub struct KeySet {
     watch: Watch,
 }
 
-/// Who is asked while keys are made that take more than going over the document.
+/// The context that may end the making of keys, where that takes more than going over the document.
 #[derive(Default)]
 struct Watch {
     vars: Option<Arc<Vars>>,

@@ -11,7 +11,7 @@
 //!   memory.
 //! * [`sort`]: sort patterns and their keys. [`index_keys`]: the keys of a document in an index.
 //! * [`path`]: dotted paths and MongoDB's walk along them. [`collation`]: the order of strings.
-//! * [`metadata`]: what is known of a document beside its fields.
+//! * [`metadata`]: a document's metadata beside its fields.
 //! * [`script`]: what functions in JavaScript ask of an engine.
 //! * [`arithmetic`]: the four number types. [`shape`]: which fields and types documents have.
 //!

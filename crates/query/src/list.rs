@@ -1,6 +1,5 @@
-//! A list in which many values are looked up: what a client sends may be as long as what a
-//! collection holds, and whoever goes over the one for each item of the other is busy for hours, in
-//! a call that nobody can end.
+//! A list for many look-ups: a client's list may be as long as a collection's array, and going over the
+//! one for each item of the other would take hours, in a call that cannot be ended.
 
 use crate::collation::{Collation, equal};
 use bson::{Doc, Val, Value, order};

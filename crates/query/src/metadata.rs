@@ -1,4 +1,4 @@
-//! What is known of a document beside its fields, for `$meta`: by whom it was found and how well.
+//! A document's metadata beside its fields, for `$meta`: what found it and how well.
 //!
 //! It is made where documents are read, or by a stage that scores them, and goes with them through the
 //! stages that pass documents on one by one; a stage that makes one document of several drops it.
@@ -84,7 +84,7 @@ impl Metadata {
         }
     }
 
-    /// A document and its metadata as one, for who keeps it.
+    /// A document and its metadata as one, to be kept.
     pub(crate) fn pack(&self, doc: Doc<'_>) -> Vec<u8> {
         let mut out = doc.as_bytes().to_vec();
         if !self.is_none() {

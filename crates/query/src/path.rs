@@ -58,7 +58,7 @@ pub fn array_index(component: &str) -> Option<u32> {
 }
 
 impl FieldPath {
-    /// Splits at dots. Any text is a path; who must refuse empty components asks
+    /// Splits at dots. Any text is a path; a caller that must refuse empty components asks
     /// [`FieldPath::has_empty_part`].
     pub fn new(text: &str) -> FieldPath {
         let mut parts = SmallVec::new();
@@ -186,7 +186,7 @@ impl FieldPath {
         }
     }
 
-    /// The value at the path, entering documents only: what is behind an array is not found.
+    /// The value at the path, entering documents only: a value behind an array is not found.
     pub fn get<'a>(&self, doc: Doc<'a>) -> Option<Val<'a>> {
         let mut d = doc;
         for i in 0..self.len() {

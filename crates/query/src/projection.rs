@@ -53,7 +53,7 @@ enum Child {
     Computed(Expression),
 }
 
-/// What is being parsed, and what has been seen of it.
+/// The parsed part, and its properties so far.
 struct Parser<'p> {
     env: &'p ParseEnv,
     filter: Option<&'p Filter>,
@@ -142,8 +142,7 @@ impl Projection {
         self.positional
     }
 
-    /// Fields that are to show the key of the index that found the document, which who runs the
-    /// query adds.
+    /// Fields that show the key of the index that found the document; the executor adds them.
     pub fn index_key_fields(&self) -> &[Box<str>] {
         &self.index_key
     }
@@ -621,8 +620,8 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Each element of an array by itself; what is no document is dropped by an inclusion, kept by
-    /// an exclusion.
+    /// Each element of an array by itself; an element that is no document is dropped by an inclusion,
+    /// kept by an exclusion.
     fn array(&self, b: &Branch, v: Val<'_>, out: &mut Vec<u8>) -> Result<()> {
         let start = open(out);
         let mut n = 0;

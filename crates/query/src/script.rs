@@ -45,7 +45,7 @@ pub trait Scripts {
         globals: Globals<'_>,
     ) -> Result<Value>;
 
-    /// Runs the function for what it emits, which takes the place of what is in `out`.
+    /// Runs the function for the values that it emits, which replace the content of `out`.
     fn map(
         &self,
         function: &Function,

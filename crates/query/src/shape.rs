@@ -35,7 +35,7 @@ impl Default for ShapeLimits {
     }
 }
 
-/// What is known of one path.
+/// The counts of one path.
 #[derive(Clone, Debug)]
 pub struct Field {
     pub path: String,
@@ -54,7 +54,7 @@ pub struct Field {
     children: usize,
 }
 
-/// What is known of all documents given so far.
+/// The shape of all documents given so far.
 pub struct Shape {
     limits: ShapeLimits,
     pub documents: u64,

@@ -141,8 +141,8 @@ impl SortPattern {
         self.sort_key_until(doc, known, None, out).map(|_| ())
     }
 
-    /// The same for who has no use for a key above `last`: of such a one it may write the first
-    /// fields only, and says false then.
+    /// The same for a caller that needs no key above `last`: of such a one it may write the first fields
+    /// only, and returns false then.
     pub fn sort_key_until(
         &self,
         doc: Doc<'_>,
@@ -243,7 +243,7 @@ impl SortPattern {
     }
 }
 
-/// What is said of index keys, said of a sort.
+/// Errors of index keys, in the words of a sort.
 fn as_sort(e: Error) -> Error {
     match e.code {
         Code::CannotIndexParallelArrays => {

@@ -24,7 +24,7 @@ pub(super) struct Functions {
 /// The values of one key that `reduce` has not seen together yet.
 pub struct Reduction {
     key: Value,
-    /// As elements without names: nobody reads the indexes of what `reduce` is given.
+    /// As elements without names: `reduce` does not see the indexes of its array.
     values: Vec<u8>,
     items: usize,
 }
@@ -102,7 +102,7 @@ impl Reduction {
             .call(reduce, None, &args, vars.script_globals(true))
     }
 
-    /// After each value: keeps what is held small.
+    /// After each value: reduces early, so that the held values stay small.
     pub(super) fn settle(&mut self, reduce: &Function, vars: &Vars) -> Result<()> {
         if self.items >= REDUCED_ITEMS || self.values.len() >= REDUCED_BYTES {
             let one = self.reduced(reduce, vars)?;

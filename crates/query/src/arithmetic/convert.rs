@@ -215,7 +215,7 @@ pub fn narrow(i: i64) -> Result<i32, Reason> {
     i32::try_from(i).map_err(|_| OVERFLOW)
 }
 
-/// The nearest double of a decimal; refuses what is out of a double's range.
+/// The nearest double of a decimal; refuses a decimal out of a double's range.
 pub fn decimal_to_f64(d: Decimal128) -> Result<f64, Reason> {
     let f = d.to_f64();
     let lost = f.is_infinite() && !d.is_infinite() || f == 0.0 && !d.is_zero();

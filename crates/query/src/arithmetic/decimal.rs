@@ -285,7 +285,7 @@ fn function(a: Decimal128, f: impl FnOnce(&mut Cx, &mut Wide)) -> Decimal128 {
     narrow(x)
 }
 
-/// What is too small to hold: zero with the least exponent.
+/// A value too small to hold: zero with the least exponent.
 fn underflowed(d: Decimal128) -> Decimal128 {
     if d.is_zero() {
         Decimal128::from_parts(false, 0, MIN_EXPONENT).unwrap_or(d)

@@ -206,7 +206,7 @@ impl Variance {
         if o.count == 0 {
             return;
         }
-        // What is next to the greatest double has a square that is none.
+        // The square of a double near the greatest is infinite.
         if self.count == 0 {
             *self = *o;
             return;

@@ -65,8 +65,8 @@ impl Expression {
         out
     }
 
-    /// The first `n` operands of an `$and` one by one, and what is left of it; `None` for any other
-    /// expression, and where nothing would be left.
+    /// The first `n` operands of an `$and` one by one, and the rest of it; `None` for any other
+    /// expression, and if no rest would stay.
     pub(crate) fn divided(&self, n: usize) -> Option<(Vec<Expression>, Expression)> {
         let Node::Call(c) = &self.node else {
             return None;

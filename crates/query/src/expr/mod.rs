@@ -218,7 +218,7 @@ impl Vars {
     }
 }
 
-/// What is known of all that a search has found, once it has run.
+/// The metadata of a search's results as a whole, once it has run.
 pub type SearchMeta = std::sync::OnceLock<bson::DocBuf>;
 
 /// What documents come together by.

@@ -154,7 +154,7 @@ pub(crate) enum System {
     Now,
     ClusterTime,
     Remove,
-    /// What is known of all that a search has found.
+    /// The metadata of a search's results as a whole.
     SearchMeta,
 }
 
@@ -332,7 +332,7 @@ impl Node {
 
     /// Replaces constant parts by their values, innermost first.
     ///
-    /// What a call gives is kept as far as `left` goes; what is not is computed for each document,
+    /// The result of a call is kept as far as `left` goes; a larger one is computed for each document,
     /// where it counts and can be ended.
     pub(crate) fn fold(&mut self, left: &super::ConstantBudget) -> Result<()> {
         match self {

@@ -76,7 +76,7 @@ fn merge_objects<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
             each.filter_map(object).collect::<Result<_>>()?
         }
     };
-    // At once: merged one by one, what is there already would be gone over for each.
+    // At once: merged one by one, the existing fields would be gone over for each.
     own(match &all[..] {
         [only] => only.to_buf(),
         _ => document_of(

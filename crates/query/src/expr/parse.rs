@@ -12,7 +12,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// What is known while parsing: the variables that may be named.
+/// The context of parsing: the variables that may be named.
 #[derive(Clone, Default)]
 pub struct ParseEnv {
     names: Option<Arc<Names>>,
@@ -57,9 +57,8 @@ struct Names {
     outer: Option<Arc<Names>>,
 }
 
-/// What the computed constants of a command may come to, and what may be gone over for them, in
-/// bytes: nobody counts them while it is
-/// parsed, and a short call may give a long value.
+/// The most bytes that a command's computed constants may have, and that may be gone over for them:
+/// parsing cannot be ended, and a short call may give a long value.
 const CONSTANT_BYTES: usize = 32 << 20;
 
 /// The bytes that are left of [`CONSTANT_BYTES`].
@@ -172,7 +171,7 @@ impl ParseEnv {
         self.allows_text
     }
 
-    /// Whether what is parsed with it is computed of documents that `$text` found.
+    /// Whether the parsed expression is computed over documents that `$text` found.
     pub fn with_text_score(self, there: bool) -> ParseEnv {
         self.with_available(Available::of_text(there))
     }

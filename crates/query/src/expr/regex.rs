@@ -188,7 +188,7 @@ fn find<'a>(c: &'a Call, ctx: &EvalCtx<'a>, want: Want) -> Result<Computed<'a>> 
     }
 }
 
-/// A pattern, a text, and whom to ask.
+/// A pattern, a text, and the context that may end the match.
 struct Search<'r, 'v> {
     name: &'static str,
     regex: &'r Regex,
@@ -197,7 +197,7 @@ struct Search<'r, 'v> {
 }
 
 impl<'r> Search<'r, '_> {
-    /// What a match gives; an end by who was asked is his error.
+    /// A match's result; if the context ends it, that error.
     fn run<T>(
         &self,
         matched: impl FnOnce(&'r Regex, pcre::Asked<'_>) -> Result<T, Failure>,

@@ -44,7 +44,7 @@ fn elements_true<'a>(c: &'a Call, ctx: &EvalCtx<'a>, code: i32, all: bool) -> Re
     })
 }
 
-/// The distinct values of an array, sorted; none of what is no array.
+/// The distinct values of an array, sorted; `None` for any other value.
 fn sorted<'v>(c: &Call, ctx: &EvalCtx<'_>, v: &'v Computed<'_>) -> Result<Option<Vec<Val<'v>>>> {
     let Some(array) = v.or_null().as_array() else {
         return Ok(None);

@@ -132,7 +132,7 @@ static TRIM: Named = Named {
     unknown: 50694,
 };
 
-/// What is trimmed when nothing is said: NUL and the white space of Unicode.
+/// The characters that are trimmed by default: NUL and the white space of Unicode.
 const WHITE_SPACE: &[char] = &[
     '\0', ' ', '\t', '\n', '\x0B', '\x0C', '\r', '\u{A0}', '\u{1680}', '\u{2000}', '\u{2001}',
     '\u{2002}', '\u{2003}', '\u{2004}', '\u{2005}', '\u{2006}', '\u{2007}', '\u{2008}', '\u{2009}',

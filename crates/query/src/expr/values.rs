@@ -214,7 +214,7 @@ pub(crate) fn constant_of(v: Val<'_>, env: &ParseEnv) -> Result<Option<Value>> {
         super::Node::Array(_) | super::Node::Call(_) => {
             match n.eval(&EvalCtx::new(Doc::EMPTY, &vars)) {
                 Ok(v) => Ok(v.into_value()),
-                // Nobody could end it.
+                // Here no operation could end it.
                 Err(e) if e.is_suspension() => bail!(
                     ExceededMemoryLimit,
                     "a constant expression of a specification takes too much work"

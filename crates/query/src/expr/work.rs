@@ -1,4 +1,4 @@
-//! How much an evaluation has done: whoever may end it is asked in proportion.
+//! How much an evaluation has done: the operation is asked in proportion whether to end it.
 //!
 //! Loops that each count their own turns are not enough: three of 255 turns inside one another take
 //! millions, and a turn may sort an array of 16 MB. So there is one count for all that an
@@ -8,8 +8,8 @@
 //! * each call of an operator and each turn of a loop;
 //! * the length of every operand that an operator reads ([`super::node::Call::arg`]) and of every
 //!   value it makes, so that an operator that is linear in both needs nothing of its own;
-//! * by the operator itself, what is more than that (sorting, regular expressions) or where the
-//!   length says too much ([`super::node::Call::peek`]).
+//! * by the operator itself, work beyond that (sorting, regular expressions) or where the length says
+//!   too much ([`super::node::Call::peek`]).
 //!
 //! Invariant: an evaluation counts from zero ([`Vars::begin_work`]), so that a small one never
 //! asks, however many there were before.
@@ -108,8 +108,8 @@ impl Vars {
         self.work(level.saturating_mul(levels).saturating_mul(weight))
     }
 
-    /// Variables for what is computed while it is parsed, which nobody could end: little may be.
-    /// The second gives the bytes that were gone over so far.
+    /// Variables for constants that are computed while they are parsed, which nothing could end: few
+    /// steps are allowed. The second gives the bytes that were gone over so far.
     pub(super) fn for_constants() -> (Vars, impl Fn() -> usize) {
         let mut vars = Vars::default();
         let left = Arc::new(AtomicU32::new(CONSTANT_TURNS));
@@ -331,7 +331,7 @@ mod tests {
         }
     }
 
-    /// While something is parsed nobody can end it.
+    /// Parsing cannot be ended.
     #[test]
     fn long_constants_are_left_for_later() {
         let long = parse(r#"{"$range":[0,6000000]}"#);

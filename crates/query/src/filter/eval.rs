@@ -348,7 +348,7 @@ impl Collated {
         let Some(v) = v else {
             return self.folded.passes(None, watch);
         };
-        // What is compared is made anew for each test.
+        // The compared form is made anew for each test.
         if watch.spent_bytes(v.bytes.len().saturating_mul(COLLATED)) {
             return false;
         }

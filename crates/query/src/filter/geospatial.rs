@@ -38,7 +38,7 @@ impl GeoTest {
         }
     }
 
-    /// What is no shape does not pass.
+    /// A value without a shape does not pass.
     pub fn matches(&self, v: Val<'_>) -> bool {
         v.as_container().is_some()
             && Geometry::of_stored(v).is_ok_and(|g| self.region.matches(self.predicate, &g))
@@ -86,7 +86,7 @@ pub(super) fn test(e: Elem<'_>, all: Doc<'_>) -> Result<Test> {
     })))
 }
 
-/// The operators of a field, when they are those of a search for what is near.
+/// The operators of a field, if they are those of a search for the nearest.
 pub(super) fn near(ops: Doc<'_>, env: &ParseEnv) -> Result<Option<Test>> {
     let is_near = |e: &Elem<'_>| matches!(e.name, "$near" | "$nearSphere" | "$geoNear");
     let first = ops.first().filter(is_near);

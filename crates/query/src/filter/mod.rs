@@ -45,8 +45,8 @@ use errors::{Result, err};
 use std::sync::Arc;
 use watch::WorkMeter;
 
-/// With so many nodes a test goes over its document so often at most, which takes a second where
-/// that has 16 MB.
+/// With at most this many nodes a test goes over its document as often at most, which takes a second for
+/// one of 16 MB.
 pub(crate) const FEW_NODES: usize = 32;
 
 /// A parsed query document.
@@ -183,8 +183,8 @@ impl Filter {
         WorkMeter::over(None, |watch| eval::matches(&self.root, doc, watch))
     }
 
-    /// The same with values for variables that `$expr` names, and with whom they ask whether a long
-    /// test may go on.
+    /// The same with values for variables that `$expr` names, and with the context that may end a long
+    /// test.
     #[inline]
     pub fn matches_with(&self, doc: Doc<'_>, vars: &Vars) -> Result<bool> {
         vars.begin_work();

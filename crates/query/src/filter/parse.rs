@@ -241,7 +241,7 @@ fn parse_operators(path: &FieldPath, ops: Doc<'_>, env: &ParseEnv) -> Result<Vec
     Ok(out)
 }
 
-/// The operators beside one. What is sought among them is sought once: there may be a million.
+/// The operators beside one. A search among them is done once: there may be a million.
 struct Neighbours<'a> {
     all: Doc<'a>,
     /// The last `$options`, and whether a `$regex` follows one.

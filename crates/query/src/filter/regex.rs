@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// The longest pattern that MongoDB accepts.
 const MAX_PATTERN_BYTES: usize = 16 * 1024;
-/// The most work of a match that nobody may end: it is about 64 MB that are gone over.
+/// The most work of a match that cannot be ended: it is about 64 MB that are gone over.
 const UNWATCHED_UNITS: usize = 1 << 20;
 
 /// A compiled regular expression.
@@ -91,12 +91,12 @@ impl Regex {
         Value::regex(&self.pattern, &self.options)
     }
 
-    /// Whether it is found in the string. Nobody is asked, and much work is no match.
+    /// Whether it is found in the string. It cannot be ended, and too much work is no match.
     pub fn is_match(&self, s: &[u8]) -> bool {
         self.found(s, &mut within(UNWATCHED_UNITS))
     }
 
-    /// The same; whoever may end the test is asked.
+    /// The same; the operation may end the test.
     #[inline]
     pub(crate) fn matches(&self, s: &[u8], watch: &WorkMeter<'_>) -> bool {
         match watch.vars() {

@@ -339,7 +339,7 @@ fn items(e: Elem<'_>, additional_items: Option<Val<'_>>) -> Result<Rule> {
 
 /// Of binary values: what a client has encrypted.
 const ENCRYPTED: u8 = 6;
-/// Of their content: kind, number of the key, and then the type of what was encrypted.
+/// Their content: kind, number of the key, and then the type of the encrypted value.
 const TYPE_AT: usize = 17;
 
 fn check_encryption(e: Elem<'_>, known: &[&str]) -> Result<()> {
@@ -959,7 +959,7 @@ mod tests {
                 .find(|i| values[..*i].iter().any(|w| same_by_get(values[*i], *w)));
             assert_eq!(repeated(&values), want, "{array:?}");
             found[usize::from(want.is_some())] += usize::from(values.len() > FEW);
-            // An enumeration of what is there once.
+            // An enumeration of distinct values.
             let once: Vec<Val<'_>> = values[..want.unwrap_or(values.len())].to_vec();
             if once.is_empty() {
                 continue;

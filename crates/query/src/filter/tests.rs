@@ -379,7 +379,7 @@ fn long_queries() {
     assert!(Filter::parse(w.finish().as_doc(), &ParseEnv::new()).is_ok());
 }
 
-/// A long command is asked while it is parsed whether it is to end; what is short is not.
+/// A long command can be ended while it is parsed; a short one does not ask.
 #[test]
 fn parsing_asks() {
     use crate::pipeline::{ParseCtx, Pipeline};
@@ -478,8 +478,8 @@ fn parsing_asks() {
     assert_eq!(asked_by(&short, 0), (false, 0));
 }
 
-/// What a test goes over again and again can be ended, within the one document; what is short is
-/// never asked about.
+/// A test that goes over a value again and again can be ended, within the one document; a short one
+/// never asks.
 #[test]
 fn long_tests_ask() {
     use std::sync::Arc;
@@ -599,7 +599,7 @@ fn constants_share_their_bytes() {
     assert!(constant(&ParseEnv::new()));
 }
 
-/// Whoever may end a test is asked within one match of a regular expression.
+/// A test can be ended within one match of a regular expression.
 #[test]
 fn a_match_is_ended() {
     use crate::expr::Vars;

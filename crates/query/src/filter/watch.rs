@@ -1,4 +1,4 @@
-//! What a test has done: whoever may end it is asked in proportion, as evaluations are
+//! The work of a test: the operation is asked in proportion whether to end it, as evaluations do
 //! (`expr/work.rs`).
 //!
 //! Tests answer yes or no and nothing else, so an end is noted here, and whatever is answered after
@@ -18,7 +18,7 @@ pub(crate) struct WorkMeter<'a> {
 }
 
 impl<'a> WorkMeter<'a> {
-    /// Nobody is asked.
+    /// A meter that never asks.
     pub fn none() -> WorkMeter<'a> {
         WorkMeter {
             vars: None,
@@ -27,8 +27,8 @@ impl<'a> WorkMeter<'a> {
         }
     }
 
-    /// What `test` answers, or the error that ended it. Without variables nobody is asked, and only
-    /// an `$expr` can fail.
+    /// What `test` answers, or the error that ended it. Without variables it never asks, and only an
+    /// `$expr` can fail.
     #[inline]
     pub fn over<T>(vars: Option<&'a Vars>, test: impl FnOnce(&WorkMeter<'a>) -> T) -> Result<T> {
         let watch = WorkMeter {

@@ -29,7 +29,7 @@ pub struct Wildcard {
     compound: bool,
 }
 
-/// How a path stands to what is held.
+/// How a path relates to the indexed ones.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     Outside,

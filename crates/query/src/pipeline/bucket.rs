@@ -637,7 +637,7 @@ mod tests {
         assert_eq!(apart.unwrap().len(), 4);
     }
 
-    /// What is grouped by is asked for once: asked again, it would be another value than the one
+    /// The group expression is evaluated once: evaluated again, it would give another value than the one
     /// sorted by.
     #[test]
     fn a_random_value_stays_what_it_was() {
@@ -677,7 +677,7 @@ mod tests {
         let half = r#""a":{"$push":"$pad"},"b":{"$push":"$pad"}"#;
         assert_eq!(run(half, 1), "#146");
         assert_eq!(run(r#""a":{"$push":"$pad"}"#, 1), r#"[{"n": 1}]"#);
-        // What is held is counted, not what was.
+        // The present bytes count, not the peak.
         assert_eq!(
             run(
                 r#""a":{"$last":{"$cond":[{"$mod":["$_id",2]},"$$ROOT",0]}}"#,

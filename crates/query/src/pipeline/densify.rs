@@ -275,7 +275,7 @@ struct Row {
 /// The steps through a partition, which is the one that is given.
 struct Steps {
     partition: Vec<u8>,
-    /// For what is made behind the last row; else the fields are those of the row behind.
+    /// For documents that are made behind the last row; else the fields are those of the row behind.
     fields: DocBuf,
     from: Value,
     /// The step that comes next, and its value.
@@ -587,7 +587,7 @@ mod tests {
         );
     }
 
-    /// What is made in a gap has the partition as the row behind it spells it.
+    /// A document made in a gap has the partition as the row behind it spells it.
     #[test]
     fn partitions_are_told_apart_by_the_collation() {
         let input = r#"[{"p":"a","t":0},{"p":"A","t":2},{"p":"b","t":5}]"#;

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[derive(Debug)]
 pub(crate) struct Facet {
     pub parts: Vec<(String, Pipeline)>,
-    /// Results come out one by one, for whoever goes on with them.
+    /// Results come out one by one, for the router to go on with.
     pub numbered: bool,
 }
 

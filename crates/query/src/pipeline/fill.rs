@@ -1,5 +1,5 @@
-//! `$fill`: what is null or missing becomes a constant expression, the last value, or one between
-//! its neighbours. It stands for `$setWindowFields` and `$addFields`.
+//! `$fill`: a null or missing value becomes a constant expression, the last value, or one between its
+//! neighbours. It stands for `$setWindowFields` and `$addFields`.
 
 use super::options::{object, options, required};
 use super::parse::ParseCtx;

@@ -295,7 +295,7 @@ fn query(v: Val<'_>, env: &ParseEnv) -> Result<Filter> {
     parse_match(v, env)
 }
 
-/// A document with a value on a path. What is no document on the way makes room for one.
+/// A document with a value on a path. Any other value on the way gives way to a document.
 fn write_with(w: &mut Writer, doc: Doc<'_>, path: &FieldPath, at: usize, v: Val<'_>) {
     let name = path.part(at);
     let last = at + 1 >= path.len();
@@ -358,7 +358,7 @@ impl Source for Run {
     }
 }
 
-/// Takes off what was only for later stages.
+/// Takes off fields that were only for later stages.
 pub(super) struct Strip {
     input: Box<dyn Source>,
     out: Vec<u8>,

@@ -33,7 +33,7 @@ pub(crate) struct GraphLookup {
     documents: Option<Nodes>,
 }
 
-/// A router sends what is little with the stage to servers that do not have it.
+/// A router sends a small collection with the stage to servers that do not have it.
 const DOCUMENTS: &str = "$_pandoDocuments";
 
 /// The documents of a search, by the values that lead to them.

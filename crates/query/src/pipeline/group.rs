@@ -97,7 +97,7 @@ impl Group {
             bail!(15947, "a group's fields must be specified in an object");
         };
         let (mut id, mut fields, mut part) = (None, Vec::new(), Part::Whole);
-        // The last part evaluates nothing: what is known of documents the others were told.
+        // The last part evaluates nothing: the metadata of documents was given to the others.
         let known = env.clone().with_near(true).with_available(Available {
             text_score: true,
             score: true,
@@ -301,7 +301,7 @@ impl Run {
         if bytes <= limit && share.fits(bytes) {
             return Ok(());
         }
-        // Who gave no leave for files is refused for what is his, not for what others hold.
+        // Without leave for files a stage is refused for its own memory, not for that of others.
         if bytes > limit && !host.allow_disk_use() {
             return Err(too_much_memory("$group", limit).into());
         }

@@ -25,7 +25,7 @@ pub(crate) struct Lookup {
     /// Nothing when the pipeline makes its own documents.
     pub from: Option<Namespace>,
     pub as_: FieldPath,
-    /// Of the input, and of what is joined.
+    /// Of the input, and of the joined documents.
     pub fields: Option<(FieldPath, FieldPath)>,
     pub lets: Vec<(String, Expression)>,
     pub pipeline: Pipeline,
@@ -183,8 +183,8 @@ impl Lookup {
         all
     }
 
-    /// The fields that are read of what is joined, where these paths are read behind the stage;
-    /// `None`: all. A number may be a place in the array.
+    /// The fields of joined documents that are read, if these paths are read behind the stage; `None`:
+    /// all. A number may be a place in the array.
     pub(super) fn read_of_joined(&self, paths: Option<&BTreeSet<String>>) -> Option<Names> {
         let mut below = BTreeSet::new();
         for path in paths?.iter().map(|p| FieldPath::new(p)) {

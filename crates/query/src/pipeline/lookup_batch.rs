@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// For no more documents than this it is not worth asking how large the other side is.
 const UNASKED: usize = 4;
-/// How many documents are taken in: at first, so that who wants few waits for few, and at the most.
+/// How many documents a batch takes: at first few, so that a small limit waits for few, and at the most.
 const FEWEST: usize = 16;
 const MOST: usize = 512;
 const MOST_BYTES: usize = 1 << 20;
@@ -66,7 +66,7 @@ pub(super) trait Joins: Send + Sync {
     fn query(&self, values: Vec<Val<'_>>) -> Pipeline;
     /// The values that are looked for where this was found.
     fn leads_to<'d>(&self, found: Doc<'d>) -> Vec<Val<'d>>;
-    /// How many steps are gone from what was found first; `None`: as far as they lead.
+    /// How many steps from the first documents the search goes; `None`: as far as they lead.
     fn most_steps(&self) -> Option<i64>;
 }
 

@@ -50,7 +50,7 @@ const ENTRY_BYTES: usize = 64;
 /// How the documents of the input find theirs.
 pub(super) struct Joiner {
     spec: Arc<Lookup>,
-    /// The fields that are read of what is joined; `None`: all.
+    /// The fields of joined documents that are read; `None`: all.
     read: Option<Names>,
     queries: u64,
     /// A table is made after so many queries; `None` until it was asked.
@@ -76,7 +76,7 @@ enum State {
 }
 
 impl Joiner {
-    /// `read`: the fields that stages behind read of what is joined; `None`: all.
+    /// `read`: the fields of joined documents that later stages read; `None`: all.
     pub fn new(spec: Arc<Lookup>, read: Option<Names>, batch: Batch) -> Joiner {
         let table_after = (!may_have_table(&spec)).then_some(u64::MAX);
         Joiner {
@@ -182,8 +182,8 @@ impl Joiner {
     }
 }
 
-/// Adds what a source gives, to its end. `read`: as [`Table::add`]; `beside` is told each document,
-/// and says what is held beside the table. False where the table cannot take a document, or gets too
+/// Adds what a source gives, to its end. `read`: as [`Table::add`]; `beside` gets each document, and
+/// returns the bytes held beside the table. False where the table cannot take a document, or gets too
 /// large: then it is of no use.
 pub(super) fn read_into(
     table: &mut Table,

@@ -12,7 +12,7 @@ const JOINS: [&str; 8] = [
     r#"[{"$lookup":{"from":"b","localField":"k","foreignField":"k","as":"j"}},{"$unwind":"$j"}]"#,
     r#"[{"$lookup":{"from":"b","localField":"k.x","foreignField":"k.x","as":"j"}},{"$unwind":"$j"},{"$match":{"j._id":{"$gt":3}}}]"#,
     r#"[{"$lookup":{"from":"b","localField":"k","foreignField":"k.x","as":"j","pipeline":[{"$match":{"_id":{"$ne":2}}}]}}]"#,
-    // Of what is joined only some fields are read.
+    // Only some fields of the joined documents are read.
     r#"[{"$lookup":{"from":"b","localField":"k","foreignField":"k","as":"j"}},{"$unwind":"$j"},{"$group":{"_id":"$j._id","n":{"$sum":1}}}]"#,
     r#"[{"$lookup":{"from":"b","localField":"k","foreignField":"k","as":"j.b"}},{"$group":{"_id":"$j.b.k","a":{"$push":"$j.c"}}}]"#,
     r#"[{"$lookup":{"from":"b","localField":"k","foreignField":"k","as":"j"}},{"$match":{"j.0.k":2}},{"$count":"n"}]"#,
@@ -183,7 +183,7 @@ fn a_query_asks_for_many_documents_on_another_server() {
         assert_eq!(there.opened, 4 + 6, "{join}");
         assert_eq!(found, run(join, &input, &mut host(&foreign, false)));
     }
-    // What is missing is asked for by itself.
+    // A missing value is queried by itself.
     let few = docs(
         r#"[{"_id":1},{"_id":2,"k":null},{"_id":3,"k":1},{"_id":4},{"_id":5,"k":2},{"_id":6},{"_id":7,"k":[3,null]}]"#,
     );

@@ -1,6 +1,6 @@
-//! `$lookup` with the `$unwind` of its array, as one stage: the matches are given one by one, and
-//! there is no array. A `$match` on what was joined becomes the last stage of the pipeline that is
-//! run for each document.
+//! `$lookup` with the `$unwind` of its array, as one stage: the matches are given one by one, and there
+//! is no array. A `$match` on the joined documents becomes the last stage of the pipeline that is run
+//! for each document.
 //!
 //! Invariant: the results are those of the stages one after another, but that no array has to fit
 //! into memory.
@@ -38,7 +38,7 @@ fn join(stage: &Stage, next: &Op) -> Option<Stage> {
     let mut matched = None;
     match (&lookup.unwinding, next) {
         (None, Op::Unwind(u)) if u.path == lookup.as_ => lookup.unwinding = Some(u.clone()),
-        // What is kept where nothing matches, and positions among all matches, are seen before the
+        // Documents that are kept without a match, and positions among all matches, are seen before the
         // filter.
         (Some(u), Op::Match(f)) if u.index.is_none() && !u.preserve => {
             let filter = Filter::from_node(below(f.root(), &lookup.as_)?);

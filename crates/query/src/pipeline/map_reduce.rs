@@ -1,9 +1,9 @@
 //! What `mapReduce` runs: its map, its `$unwind` and its `$group` as one operator.
 //!
-//! The command writes `{$project: {emits: {$_internalJsEmit: …}}}`, `{$unwind: "$emits"}` and a
-//! `$group` by `$emits.k`. Run one by one they make a document for each key that is emitted, only to
-//! take it apart again. Here what is emitted is held by key, and goes into the groups when there is
-//! enough of it: a group is looked for once for many values.
+//! The command writes `{$project: {emits: {$_internalJsEmit: …}}}`, `{$unwind: "$emits"}` and a `$group`
+//! by `$emits.k`. Run one by one they make a document for each key that is emitted, only to take it
+//! apart again. Here emitted values are held by key, and go into the groups when there are enough of
+//! them: a group is looked for once for many values.
 //!
 //! Invariant: the groups and their order are those of the three stages. A group's values are in the
 //! order in which they were emitted, where its keys are of one type.
@@ -22,7 +22,7 @@ const EMITS: &str = "emits";
 /// How many stages the operator stands for.
 pub(super) const STAGES: usize = 3;
 
-/// What is held before it goes into the groups.
+/// The most bytes held before they go into the groups.
 const PENDING_BYTES: usize = 512 << 10;
 /// What a key takes beside its bytes.
 const KEY_BYTES: usize = 128;
@@ -63,7 +63,7 @@ fn emitting(stage: &Stage) -> Option<Function> {
     map.as_doc()?.get("eval")?.as_code().map(Function::new)
 }
 
-/// What was emitted and is in no group yet.
+/// Emitted values that are in no group yet.
 #[derive(Default)]
 struct Pending {
     /// Places in `keys`, by type and bytes.
@@ -127,7 +127,7 @@ impl Run {
         }
     }
 
-    /// Takes what is pending into the groups. After a suspension it goes on where it was.
+    /// Takes the pending values into the groups. After a suspension it goes on where it was.
     fn take_pending(&mut self, host: &mut dyn PipelineHost) -> Result<()> {
         while let Some((key, values)) = self.pending.keys.get(self.pending.taken) {
             host.check()?;

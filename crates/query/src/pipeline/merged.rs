@@ -5,7 +5,8 @@
 //! each server: …, wrapped           {d: the document, m: {distance, textScore, searchScore, …}}
 //! together:    …, $_pandoMerged     the document, with what was known of it
 //! ```
-//! The first stage is one that anybody may write ([`wrapping`]); the second is for whoever merges.
+//! The first stage is one that clients may write as well ([`wrapping`]); the second is for the router
+//! that merges.
 
 use super::geo_near::{DISTANCE, POINT};
 use super::options::{object, options};
@@ -19,14 +20,14 @@ use std::sync::Arc;
 
 pub(super) const STAGE: &str = "$_pandoMerged";
 
-/// Metadata, by its name for `$meta` and in what is wrapped.
+/// Metadata, by its name for `$meta` and in wrapped documents.
 const SEARCH_SCORE: &str = "searchScore";
 const VECTOR_SCORE: &str = "vectorSearchScore";
 pub const TOKEN: &str = "searchSequenceToken";
 const HIGHLIGHTS: &str = "searchHighlights";
 const DETAILS: &str = "scoreDetails";
 
-/// What is known of the documents beside their fields.
+/// Which metadata the documents have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Found {
     /// `$geoNear` has found them, nearest first.
@@ -184,7 +185,7 @@ impl Merged {
     }
 }
 
-/// Appends the document of one that was wrapped, without what was only for stages.
+/// Appends the document of a wrapped one, without the fields that were only for stages.
 fn write_document(w: &mut Writer, wrapped: Doc<'_>) {
     let d = wrapped.get("d").and_then(|v| v.as_doc());
     let fields = d.unwrap_or(Doc::EMPTY).iter();
@@ -211,7 +212,7 @@ pub fn search_score_of(wrapped: Doc<'_>) -> Option<f64> {
         .to_f64()
 }
 
-/// The documents of those that come wrapped, with what is known of them.
+/// The documents of wrapped ones, with their metadata.
 pub fn going_on(wrapped: Box<dyn Source>, found: Found) -> Box<dyn Source> {
     match found.any() {
         true => Box::new(Run::new(wrapped, found)),

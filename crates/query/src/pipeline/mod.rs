@@ -117,19 +117,19 @@ pub trait Source: Send {
     fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool>;
     /// The document that the last `advance` reached.
     fn doc(&self) -> Doc<'_>;
-    /// What is known of that document.
+    /// The metadata of that document.
     fn meta(&self) -> &Metadata {
         Metadata::NONE
     }
     /// Shows `to` the rows and single documents that it holds, always in the same order. `wanted`:
     /// [`Source::doc`] will be asked for before the next `advance`.
     fn parts(&mut self, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()>;
-    /// Whoever reads it needs no documents any more whose `_id` is not before `low` and before
-    /// `high`. They may come all the same.
+    /// The reader needs no documents any more whose `_id` is not before `low` and before `high`. They
+    /// may come all the same.
     fn leave_out(&mut self, _low: Doc<'_>, _high: Doc<'_>) {}
 }
 
-/// Whoever makes a pipeline idle between two batches, or wakes it: is shown what it holds. What
+/// Makes a pipeline idle between two batches, or wakes it: is shown the documents that it holds. What
 /// blocking stages have taken in is not shown; it counts in their [`Share`].
 pub trait IdleVisitor {
     /// `wanted`: the document that they stand on will be asked for again.
@@ -152,10 +152,10 @@ fn show_input(input: &mut Option<Box<dyn Source>>, to: &mut dyn IdleVisitor) -> 
     input.as_mut().map_or(Ok(()), |i| i.parts(false, to))
 }
 
-/// The rows of a collection, as whoever reads it keeps them; see [`PipelineHost::advance_rows`].
+/// The rows of a collection, as the host keeps them; see [`PipelineHost::advance_rows`].
 pub trait DocumentSource: Send {
     fn doc(&self) -> Doc<'_>;
-    /// What is known of that document.
+    /// The metadata of that document.
     fn meta(&self) -> &Metadata {
         Metadata::NONE
     }
@@ -195,7 +195,7 @@ pub trait PipelineHost {
     fn merge(&mut self, spec: &MergeSpec, input: &mut dyn Source, vars: &Arc<Vars>) -> Result<()>;
 
     /// Merges what `input` gives and belongs here, until there is a document that does not. A pause is
-    /// told beside it, to whoever has opened the pipeline. Fails where nobody has asked for parts.
+    /// told beside it, to the opener of the pipeline. Fails if no parts were requested.
     fn merge_apart(&mut self, _: &MergeSpec, _: &mut dyn Source, _: &Arc<Vars>) -> Result<Apart> {
         Err(errors::Error::internal("nothing is merged apart here").into())
     }
@@ -214,7 +214,7 @@ pub trait PipelineHost {
     }
 
     /// What a search finds, at most `limit` documents. Where there are no search indexes it fails.
-    /// `known`: what is known of all of them is put there, if anybody asks for it.
+    /// `known`: the place for the metadata of all of them, if requested.
     fn search(
         &mut self,
         _: &SearchStage,
@@ -242,7 +242,7 @@ pub trait PipelineHost {
     /// [`nested`].
     fn under_way(&mut self) -> &mut usize;
 
-    /// Where to count what is done, when the pipeline is explained.
+    /// The counters, when the pipeline is explained.
     fn watch(&mut self) -> Option<&mut StageProfiler> {
         None
     }
@@ -643,7 +643,7 @@ impl Pipeline {
 
     /// Where `$$SEARCH_META` of this pipeline is kept; `None` where no stage reads it.
     fn search_meta(&self) -> Option<Arc<SearchMeta>> {
-        // At a router the documents come before what is known of them.
+        // At a router the documents come before the metadata of all.
         self.stages.iter().find_map(|stage| match &stage.op {
             Op::Search(s) if s.asks.meta => Some(Arc::default()),
             Op::Merged(m) => Some(Arc::new(SearchMeta::from(m.search_meta.clone()?))),

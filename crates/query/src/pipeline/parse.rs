@@ -283,7 +283,7 @@ impl Pipeline {
     }
 }
 
-/// What is known of the documents between two stages.
+/// Which metadata the documents have between two stages.
 #[derive(Default)]
 struct Known {
     /// How far they are from a point.

@@ -7,9 +7,9 @@
 //! page = row*
 //! row  = key length u32 LE | key | document length u32 LE | document
 //! ```
-//! Invariant: what is held is at most the memory limit, and what is shared with others: all rows,
-//! or the pages looked at last, and of these at least one. Of the rest only where each page begins
-//! is known.
+//! Invariant: a partition holds at most the memory limit, and its share of the common memory: all rows,
+//! or the pages looked at last, and of these at least one. Of the rest only where each page begins is
+//! known.
 
 use super::spill::{SpillFile, failed, read_part, write_part};
 use super::{PipelineHost, Share, too_much_memory};
@@ -60,7 +60,7 @@ impl Partition {
         if self.len == 0 {
             return Ok(());
         }
-        // Who gave no leave for files is refused for what is his, not for what others hold.
+        // Without leave for files a stage is refused for its own memory, not for that of others.
         if bytes > limit && !host.allow_disk_use() {
             return Err(too_much_memory("$setWindowFields", limit).into());
         }
@@ -254,12 +254,12 @@ mod tests {
             assert_eq!(all.row(at * 89 % 400).unwrap(), Some(&row(at * 89 % 400)));
             assert!(memory.used() <= memory.limit());
         }
-        // Most is for whoever comes next, and more when nobody else has any.
+        // Most of the memory stays free for new stages; a stage alone gets more.
         assert!(all.pages.as_ref().unwrap().cached_bytes < 2 << 20);
         drop(other);
         (0..400).for_each(|at| assert_eq!(all.row(at).unwrap(), Some(&row(at))));
         assert!(all.pages.as_ref().unwrap().cached_bytes > 3 << 20);
-        // What is refused without leave for files does not depend on the others.
+        // A refusal without leave for files does not depend on the others.
         let mut refused = Partition::default();
         let error = (0..800).find_map(|i| push(&mut refused, i, &mut host).err());
         assert_eq!(error.unwrap().failure().unwrap().code.0, 292);

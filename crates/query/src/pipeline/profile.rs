@@ -4,9 +4,8 @@
 //! advanced it is the current one of the host's [`StageProfiler`]: what it says of itself, and what
 //! the collections that it opens examine, is counted there.
 //!
-//! Invariant: where nobody asks for an explanation none of this is there. No operator is wrapped,
-//! no clock is read, and [`PipelineHost::watch`] is asked once for a whole input or a spill, never
-//! for a document.
+//! Invariant: without an explanation none of this is there. No operator is wrapped, no clock is read,
+//! and [`PipelineHost::watch`] is asked once for a whole input or a spill, never for a document.
 
 use super::{IdleVisitor, Op, Pipeline, PipelineHost, Source, Stage};
 use crate::accumulator::Accumulator;
@@ -366,7 +365,7 @@ mod tests {
         };
         for (d, rows) in explained(&mut small, INPUT, stages).iter().zip([4, 3]) {
             assert_eq!(d.get("usedDisk").unwrap().as_bool(), Some(true));
-            // Each row alone is too much; the last run is what was left at the end.
+            // Each row alone is too much; the last run is the rest at the end.
             assert_eq!(number(d, "spilledRecords"), rows, "{d:?}");
             assert!(number(d, "spills") >= rows && number(d, "spilledBytes") > rows * 20);
             assert_eq!(number(d, "nReturned"), 3);

@@ -200,8 +200,7 @@ fn check_query_settings(d: Doc<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The options of `$listSessions` and `$listLocalSessions`: everybody's sessions, or those of some
-/// users.
+/// The options of `$listSessions` and `$listLocalSessions`: all sessions, or those of some users.
 fn check_list_sessions(stage: &str, d: Doc<'_>) -> Result<()> {
     let [users, all] = options(stage, d, ["users", "allUsers"])?;
     let all = match all {

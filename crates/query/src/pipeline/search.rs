@@ -15,7 +15,7 @@ use std::sync::Arc;
 pub enum SearchKind {
     /// Documents by text, best first.
     Search,
-    /// One document with what is known of all results.
+    /// One document with the metadata of all results.
     Meta,
     /// Documents by a vector, nearest first.
     Vector,
@@ -62,7 +62,7 @@ impl Asks {
     }
 }
 
-/// The field of a stage's specification by which a shard says what is shown.
+/// The field of a stage's specification in which a shard names the documents that it shows.
 pub const SHOWN: &str = "$_pandoShown";
 
 impl SearchKind {
@@ -125,7 +125,7 @@ impl SearchStage {
         })
     }
 
-    /// The stages for who has the documents, and what is known of those that he gives.
+    /// The stages for the server that has the documents, and the metadata of those that it gives.
     pub fn elsewhere(&self, limit: Option<u64>) -> (Vec<DocBuf>, Found) {
         let mut stage = Writer::new();
         stage.doc(self.kind.stage_name(), self.spec.as_doc());
@@ -141,7 +141,7 @@ impl SearchStage {
         (stages, found)
     }
 
-    /// The stage for who has the documents that tells what is known of all of them.
+    /// The stage, for the server that has the documents, that gives the metadata of all of them.
     pub fn meta_elsewhere(&self) -> DocBuf {
         doc! {"$searchMeta": self.spec.clone()}
     }
@@ -224,13 +224,13 @@ impl Source for Run {
     }
 }
 
-/// What was found in the order of its sequence tokens, or the reverse of it.
+/// The results in the order of their sequence tokens, or the reverse of it.
 pub fn by_token(found: Box<dyn Source>, backwards: bool, limit: Option<u64>) -> Box<dyn Source> {
     let order = super::sort::Order::Token { backwards };
     Box::new(super::sort::Run::new(found, order, limit))
 }
 
-/// What was found, in another order.
+/// The results in another order.
 pub fn sorted(found: Box<dyn Source>, by: Doc<'_>, limit: Option<u64>) -> Result<Box<dyn Source>> {
     let pattern = Arc::new(SortPattern::parse_found(by)?);
     let order = super::sort::Order::By(pattern);

@@ -241,7 +241,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
     use time_series::{Measurement, TimeSeriesOptions};
 
-    /// Buckets in the order of their keys, or backwards; what is left out does not come.
+    /// Buckets in the order of their keys, or backwards; those left out do not come.
     struct Records {
         left: Vec<(Vec<u8>, DocBuf)>,
         hole: Option<(Vec<u8>, Vec<u8>)>,

@@ -2,8 +2,8 @@
 //! behind them, as one operator. Buckets come in the order of devices; so many of them are gathered,
 //! and taken apart the most promising first, until none that is left can have anything better.
 //!
-//! Invariant: the measurements are those of the stages one after another, in the order of time.
-//! What is gathered, and what is kept, counts in the memory of stages.
+//! Invariant: the measurements are those of the stages one after another, in the order of time. Gathered
+//! and kept measurements count in the memory of stages.
 
 use super::stage_memory::hold;
 use super::unpack::{damaged, rank, rank_of};
@@ -421,7 +421,7 @@ mod tests {
         let (found, apart) = run(r#"[{"$sort":{"t":1}},{"$limit":10}]"#);
         assert_eq!((found.len(), found[0].0), (10, 0));
         assert!(apart <= 10, "{apart} of {all}");
-        // What is filtered counts for nothing.
+        // Filtered-out measurements do not count.
         let (found, apart) = run(r#"[{"$match":{"v":3}},{"$sort":{"t":-1}},{"$limit":35}]"#);
         assert!(found.iter().all(|(_, v)| *v == 3));
         assert!(apart <= DEVICES as usize, "{apart} of {all}");

@@ -19,7 +19,7 @@ struct Row {
     key: Vec<u8>,
     /// Order of arrival: the sort is stable.
     seq: u64,
-    /// With what is known of it.
+    /// With its metadata.
     doc: Vec<u8>,
 }
 
@@ -30,7 +30,7 @@ pub(super) enum Order {
     Random,
     /// Partition, then sort key.
     Window(Arc<Window>, Arc<Vars>),
-    /// What is grouped by.
+    /// The group expression.
     Bucket(Arc<BucketAuto>),
     /// Partition, then value.
     Densify(Ranking),
@@ -142,7 +142,7 @@ impl Run {
         std::mem::take(&mut self.out)
     }
 
-    /// What is in memory, in order.
+    /// The rows in memory, in order.
     fn drain(&mut self) -> Vec<Row> {
         self.bytes = 0;
         if self.limit.is_some() {
@@ -153,14 +153,14 @@ impl Run {
         rows
     }
 
-    /// Tells explain what is in memory.
+    /// Tells explain how much is in memory.
     fn measure(&self, host: &mut dyn PipelineHost) {
         if let Some(f) = host.watch().and_then(StageProfiler::now) {
             f.sorted_bytes += self.bytes as u64;
         }
     }
 
-    /// Writes what is in memory as a run.
+    /// Writes the rows in memory as a run.
     fn spill(&mut self, host: &mut dyn PipelineHost) -> Result<()> {
         self.runs.prepare(host)?;
         self.measure(host);
@@ -227,8 +227,8 @@ impl Source for Run {
             while let Some(input) = &mut self.input {
                 let share = self.share.get_or_insert_with(|| host.share());
                 if self.bytes > limit || !share.fits(self.bytes) {
-                    // Who gave no leave for files is refused for what is his, not for what others
-                    // hold.
+                    // Without leave for files a stage is refused for its own memory, not for that of
+                    // others.
                     let before = self.limit.map_or(self.spilled_bytes, |_| 0);
                     if !host.allow_disk_use() && self.bytes as u64 + before > limit as u64 {
                         return Err(too_much_memory(self.order.stage(), limit).into());

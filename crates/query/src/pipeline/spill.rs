@@ -182,7 +182,7 @@ impl Runs {
 struct Reader {
     /// Which file it lies in.
     file: usize,
-    /// What is not in `buffer` yet.
+    /// The part that is not in `buffer` yet.
     rest: Range<u64>,
     buffer: Vec<u8>,
     at: usize,

@@ -1,15 +1,14 @@
 //! Memory that the blocking stages of all operations share.
 //!
 //! One stage may hold up to its own limit ([`PipelineHost::memory_limit`]), all together what
-//! [`StageMemory`] says. What can go to a file asks with [`Share::fits`], and goes there early when
-//! others have the memory: each may hold four times what is free beside it, so that one alone gets
-//! nearly all, many get even shares, and whoever comes next always finds some. What cannot go to a
-//! file ([`hold`]) may take all that is free and half as much again; past that it waits, and is
-//! refused when that was in vain. Where nobody else holds any it is left to its own limit: nothing
-//! would come of waiting.
+//! [`StageMemory`] says. A stage that can spill asks with [`Share::fits`], and spills early when others
+//! have the memory: each may hold four times the free bytes beside it, so that one alone gets nearly
+//! all, many get even shares, and a new one always finds some. What cannot go to a file ([`hold`]) may
+//! take all that is free and half as much again; past that it waits, and is refused when that was in
+//! vain. If no other stage holds any it is left to its own limit: waiting would be in vain.
 //!
-//! Invariant: what can be spilled never waits, so that its memory comes back whatever those do who
-//! wait.
+//! Invariant: a stage that can spill never waits, so that its memory comes back whatever the waiting
+//! ones do.
 
 use super::PipelineHost;
 use errors::{Result, err};
@@ -67,7 +66,7 @@ impl StageMemory {
     }
 }
 
-/// What one stage holds. By default it shares with nobody.
+/// What one stage holds. By default it shares with no other.
 #[derive(Default)]
 pub struct Share {
     of: Option<Arc<StageMemory>>,

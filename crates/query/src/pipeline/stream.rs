@@ -146,7 +146,7 @@ impl Map {
     }
 }
 
-/// What is copied in about the time of a step.
+/// The bytes copied in about the time of a step.
 const BYTES_A_STEP: usize = 256;
 
 impl Source for Map {
@@ -204,8 +204,8 @@ impl Source for Checked {
     }
 }
 
-/// What is written is no deeper than what anybody could insert and read. Its size is whoever writes
-/// it to check.
+/// The nesting of written documents is no deeper than inserts allow. Their size is checked by the
+/// writer.
 pub(super) struct Shallow {
     pub input: Box<dyn Source>,
 }

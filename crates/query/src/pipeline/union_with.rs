@@ -61,7 +61,7 @@ pub(super) struct Found(Arc<Mutex<State>>);
 
 #[derive(Default)]
 enum State {
-    /// Nobody has begun.
+    /// No reader has begun.
     #[default]
     Unread,
     Reading(Vec<DocBuf>),
@@ -89,7 +89,7 @@ impl Found {
         }
     }
 
-    /// Whether who asks is the first: then he keeps what he finds.
+    /// Whether the caller is the first: then it keeps the documents that it finds.
     fn begin(&self) -> bool {
         let mut state = self.state();
         let first = matches!(*state, State::Unread);
@@ -100,7 +100,7 @@ impl Found {
     }
 }
 
-/// Writes down what is found.
+/// Keeps the documents that are found.
 struct Keeping {
     found: Found,
     share: Share,

@@ -1,5 +1,5 @@
 //! `$_internalUnpackBucket`: the measurements in the buckets of a time-series collection. It is the
-//! first stage of every pipeline over one, and nobody writes it.
+//! first stage of every pipeline over one; users do not write it.
 //!
 //! What the stages behind it say of the meta field and of the time decides which buckets are read
 //! ([`Unpack::selection`]); what they need decides which columns are taken out of a bucket.

@@ -169,7 +169,7 @@ pub(super) fn replace(
     *out = w.finish_into();
 }
 
-/// Copies `doc` with the value at a path replaced (or removed); makes what is missing on the way.
+/// Copies `doc` with the value at a path replaced (or removed); makes missing documents on the way.
 /// Anything on the way that is no document becomes one.
 pub(super) fn set_path(
     w: &mut Writer,

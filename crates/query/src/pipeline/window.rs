@@ -372,7 +372,7 @@ pub(super) struct Run {
     /// next one.
     next: Option<(Vec<u8>, Row)>,
     ended: bool,
-    /// The row to be given next, and what was made for it so far.
+    /// The row to be given next, and its values so far.
     at: usize,
     values: Vec<Value>,
     /// Of each output.

@@ -1,9 +1,9 @@
 //! What the functions of `$setWindowFields` give for the rows of a partition, row by row in their
 //! order.
 //!
-//! Invariant: what is held does not grow with the partition, but for a function whose value does:
-//! that stops now and then, so that what it holds can be counted ([`Progress::bytes`]). A function
-//! that has failed because of an interruption may be asked for the same row again.
+//! Invariant: the held bytes do not grow with the partition, but for a function whose value does: that
+//! stops now and then, so that its bytes can be counted ([`Progress::bytes`]). A function that has
+//! failed because of an interruption may be asked for the same row again.
 
 use super::partition::{Partition, Row};
 use super::window::{Edge, Frame, Output, Unit};
@@ -593,7 +593,7 @@ struct Covariance {
     sum_x: Number,
     sum_y: Number,
     c: Number,
-    /// What is infinite or NaN counts apart, and decides once there are two finite pairs.
+    /// Infinite values and NaN count apart, and decide once there are two finite pairs.
     infinite: Option<f64>,
 }
 

@@ -48,7 +48,7 @@ pub struct MergeSpec {
     pub when_not_matched: NotMatched,
     /// Variables of the pipeline, over the document that comes.
     lets: Vec<(String, Expression)>,
-    /// How what comes is compared with what is there.
+    /// How incoming documents are compared with existing ones.
     pub collation: Option<Collation>,
     /// The server has a part of the target only: see [`PipelineHost::merge_apart`].
     apart: bool,

@@ -132,9 +132,9 @@ impl Transform {
     /// The path of the input under which every test finds what it finds under `path` in the result;
     /// `None` where there is none, or it is not known.
     ///
-    /// Where a field below another is computed, what is no document on the way becomes one, which a
-    /// test of its neighbours sees. Where fields below another are left out, elements of arrays
-    /// may be, so that positions are others.
+    /// If a field below another is computed, any other value on the way becomes a document, which a test
+    /// of its neighbours sees. Where fields below another are left out, elements of arrays may be, so
+    /// that positions are others.
     pub(crate) fn source_of(&self, path: &FieldPath) -> Option<FieldPath> {
         let (mode, root) = match &self.kind {
             Kind::Tree(mode, root) => (*mode, root),
@@ -294,7 +294,7 @@ impl Branch {
             w.close();
         } else {
             match mode {
-                // What is no document gives way to one for the computed fields.
+                // Any other value gives way to a document for the computed fields.
                 Mode::Include | Mode::Add if self.computed => {
                     w.open_doc(name);
                     self.apply(mode, None, ctx, w)?;

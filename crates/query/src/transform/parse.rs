@@ -8,7 +8,7 @@ use errors::{Error, Result, Stop, bail, err, operation};
 /// The most components of a path.
 const MAX_DEPTH: usize = 200;
 
-/// What is seen of a `$project` so far.
+/// The properties of a `$project` so far.
 struct Project<'e> {
     env: &'e ParseEnv,
     mode: Option<Mode>,

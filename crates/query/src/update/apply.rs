@@ -14,8 +14,8 @@ use errors::{Result, bail, err};
 use smallvec::{SmallVec, smallvec};
 use std::borrow::Cow;
 
-/// When what is written comes to more, no document can come of it, and nothing more is written.
-/// Less may still be taken back.
+/// When the written bytes come to more, no document can come of it, and nothing more is written. Less
+/// may still be taken back.
 const MAX_WRITTEN: usize = 2 * MAX_DOC_BYTES;
 
 #[cfg(test)]

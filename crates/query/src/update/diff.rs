@@ -33,7 +33,7 @@ enum Note<'a> {
     Removed(&'a str),
     Updated(Written),
     Inserted(Written),
-    /// The notes up to `end` are about what is inside of this element.
+    /// The notes up to `end` are about the content of this element.
     Inside {
         name: &'a str,
         array: bool,

@@ -65,7 +65,7 @@ pub enum Creation<'a> {
     CreateOwned(Value),
 }
 
-/// Who asks: for error messages.
+/// The update's document and operator, for error messages.
 pub struct UpdateTarget<'a> {
     pub root: Doc<'a>,
     pub path: &'a str,

@@ -42,7 +42,7 @@ pub enum UpdateNode {
     Elements(Elements),
 }
 
-/// What is below each filter.
+/// The children of each filter.
 #[derive(Clone, Debug, Default)]
 pub struct Elements {
     pub list: Vec<(Option<usize>, UpdateNode)>,

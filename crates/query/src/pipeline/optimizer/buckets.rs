@@ -33,7 +33,7 @@ impl Buckets {
             }
             bounds.push((low, high));
         }
-        // Of what is no number a filter finds only itself.
+        // For a value that is no number a filter finds only itself.
         let orders = |v: &Value| {
             let v = v.as_val();
             !v.is_nullish() && v.as_container().is_none() && !v.to_f64().is_some_and(f64::is_nan)

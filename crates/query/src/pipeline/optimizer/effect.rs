@@ -22,7 +22,7 @@ pub(in super::super) enum Fields<'a> {
     Written(Vec<&'a FieldPath>),
     /// As the transformation says.
     Transformed(&'a Transform),
-    /// Parts of them may be missing. What is there stands at the path where it stood.
+    /// Parts of them may be missing. The remaining fields stand at their paths.
     Pruned,
     /// Other documents come out.
     Others,

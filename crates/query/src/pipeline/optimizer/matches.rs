@@ -274,8 +274,8 @@ pub(super) fn show_union(union: &UnionWith) -> DocBuf {
     w.finish()
 }
 
-/// Before a stage that makes a field the document goes what is asked of that field's fields. Of a
-/// document without such a document the stage raises an error, so those go on.
+/// Conditions on the fields of the document that becomes the root go before the stage. Of a document
+/// without such a document the stage raises an error, so those go on.
 pub(super) fn before_root(place: &Place<'_>) -> Option<Vec<Stage>> {
     let filter = filter(place)?;
     let Op::Transform(t) = &place.first.op else {
@@ -308,8 +308,8 @@ pub(super) fn before_root(place: &Place<'_>) -> Option<Vec<Stage>> {
     Some(out)
 }
 
-/// What is asked of single values holds before `$redact` where it holds behind it: that only takes
-/// documents away, with all inside of them. Positions in arrays move, so a path must have none.
+/// A condition on single values holds before `$redact` if it holds behind it: that only takes documents
+/// away, with all inside of them. Positions in arrays move, so a path must have none.
 pub(super) fn copied_before_redact(place: &Place<'_>) -> Option<Vec<Stage>> {
     let filter = filter(place)?;
     let Fields::Pruned = place.first.effect().fields else {

@@ -1,10 +1,10 @@
 //! From a sequence of stages to a better one with the same results.
 //!
-//! A rule looks at two neighbours, and at what stands before them, and says what is to stand in
-//! their place. It asks stages what they do (`effect`), and filters what of them may move
-//! (`predicate`); `matches` has the rules of `$match`, `sequence` those of `$sort`, `$limit` and
-//! `$skip`. The rules are tried until none applies any more. Three look at all stages (`whole`): one
-//! before these, two behind them. `semi_join` says what the other side of a join may tell before.
+//! A rule looks at two neighbours, and at the stages before them, and gives the stages that replace
+//! them. It asks stages what they do (`effect`), and filters what of them may move (`predicate`);
+//! `matches` has the rules of `$match`, `sequence` those of `$sort`, `$limit` and `$skip`. The rules are
+//! tried until none applies any more. Three look at all stages (`whole`): one before these, two behind
+//! them. `semi_join` says what the other side of a join may tell before.
 //!
 //! Invariant: the documents that come out, and their order where one is promised, are those of the
 //! stages as they were written. An error that a stage would raise for a document may be missing
@@ -37,14 +37,14 @@ use std::sync::Arc;
 
 pub(super) const INHIBIT: &str = "$_internalInhibitOptimization";
 
-/// Two neighbours, and what is before them.
+/// Two neighbours, and the stages before them.
 pub(super) struct Place<'a> {
     pub before: &'a [Stage],
     pub first: &'a Stage,
     pub second: &'a Stage,
 }
 
-/// What is to stand in the place of two neighbours.
+/// The stages that replace two neighbours.
 type Rule = fn(&Place<'_>) -> Option<Vec<Stage>>;
 
 /// The rules by their names, in the order in which they are tried.
@@ -83,7 +83,7 @@ impl Pipeline {
     }
 
     fn optimized_by(&self, rules: &[(&str, Rule)]) -> Pipeline {
-        // What has to end is not made better: whoever asks next ends it.
+        // An operation that has to end is not optimized: the next question ends it.
         if self.optimized || self.stages.is_empty() || operation::step().is_err() {
             return self.clone();
         }
@@ -121,7 +121,7 @@ fn rearranged(mut stages: Vec<Stage>, rules: &[(&str, Rule)]) -> Vec<Stage> {
     stages
 }
 
-/// The stage with the pipelines that it runs itself optimized; a filter with what is known of it.
+/// The stage with the pipelines that it runs itself optimized; a filter with its constants computed.
 fn inside(mut stage: Stage, rules: &[(&str, Rule)]) -> Stage {
     let op = match &stage.op {
         Op::Match(f) => match f.with_constants() {

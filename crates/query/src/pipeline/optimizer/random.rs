@@ -326,7 +326,7 @@ impl Case {
         Some((turned, by))
     }
 
-    /// What is wrong with a pipeline that rules have made of it. An error may be missing then.
+    /// How a pipeline differs after the rules. An error may be missing then.
     fn differs(&self, rules: &[(&str, Rule)]) -> Option<String> {
         let pipeline = parse_under(&self.stages, self.collation).ok()?;
         let want = self.run(&pipeline).ok()?;
@@ -387,7 +387,7 @@ fn optimized_and_not_are_the_same() {
             changed += u64::from(names(&p) != names(&p.optimized()));
         }
     }
-    // A generator of what is refused, or of what no rule applies to, would find nothing.
+    // A generator of refused pipelines, or of pipelines to which no rule applies, would find nothing.
     let all = number("PANDO_PIPELINES", 3000);
     assert!(all < 100 || compared > all / 2, "{compared} of {all}");
     assert!(all < 100 || changed > all / 10, "{changed} of {all}");
@@ -427,7 +427,7 @@ fn renamed(place: &Place<'_>, name: &str, to: &crate::path::FieldPath) -> Option
     Some(out)
 }
 
-/// Rules without their conditions, by what is missing.
+/// Rules without their conditions, named by the missing one.
 const CARELESS: [(&str, Rule); 18] = [
     ("$project: a field that is made", |p| {
         match (&p.first.op, p.first.name) {

@@ -1,6 +1,6 @@
-//! Joins that can be turned round: what is asked of the joined side says which of the documents
-//! before the join are wanted at all. Where few there are found, their values of the foreign field
-//! are a filter of the local one, and an index may find the documents that have them.
+//! Joins that can be turned round: the conditions on the joined side tell which documents before the
+//! join are wanted at all. Where few there are found, their values of the foreign field are a filter of
+//! the local one, and an index may find the documents that have them.
 //!
 //! ```text
 //! $lookup {from: b, localField: l, foreignField: f, as: j}, $unwind: "$j", $match: {"j.x": 5}
@@ -8,9 +8,9 @@
 //! first   b: x = 5             few documents, their f: 1, 4, 9
 //! then    $match: {l: {$in: [1, 4, 9]}}, and the stages as they were
 //! ```
-//! The stages stay, so that nothing has to be known of the documents that come: the filter only
-//! keeps those away that would have found nothing. Who runs the pipeline decides whether it is
-//! worth reading the other side first; here is only what may be done.
+//! The stages stay, so that nothing has to be known of the documents that come: the filter only keeps
+//! those away that would have found nothing. The executor decides whether it is worth reading the other
+//! side first; here is only whether it is correct.
 //!
 //! Invariant: each document of which the stages give one passes the filter.
 
@@ -26,7 +26,7 @@ use bson::{Doc, Value, tag};
 
 /// A join of a pipeline that may be turned round.
 pub struct SemiJoin {
-    /// The collection on the other side, and what is asked of its documents.
+    /// The collection on the other side, and the pipeline that selects its documents.
     pub from: Namespace,
     pub wanted: Pipeline,
     pub foreign: FieldPath,
@@ -47,8 +47,8 @@ impl JoinedValues {
         self.bytes
     }
 
-    /// Adds what a document has at the path. `false`: what it has is no filter of the other side,
-    /// since it stands for what is missing there, or an array is on the way.
+    /// Adds what a document has at the path. `false`: its value is no filter of the other side, since it
+    /// stands for a missing one there, or an array is on the way.
     pub fn add(&mut self, doc: Doc<'_>, path: &FieldPath) -> bool {
         let mut at = Some(doc.as_val());
         for part in path.parts() {
@@ -140,7 +140,7 @@ fn semi_join(
     }
     let drops = lookup.unwinding.as_ref().is_some_and(|u| !u.preserve);
     if !drops {
-        // What is asked of the array: that it holds a document like that.
+        // The condition on the array: that it holds such a document.
         let Op::Match(f) = &behind?.op else {
             return None;
         };

@@ -8,7 +8,7 @@ use crate::path::FieldPath;
 use bson::Value;
 use std::sync::Arc;
 
-/// A side of a `$unionWith` keeps no more than this: what is sorted there is sorted again behind it.
+/// A side of a `$unionWith` keeps no more than this: its documents are sorted again behind it.
 const MOST_KEPT: u64 = 10_000;
 
 fn swapped(place: &Place<'_>) -> Option<Vec<Stage>> {

@@ -64,7 +64,7 @@ fn a_filter_goes_before_a_projection() {
             r#"{"$project":{"o.k":1}},{"$match":{"o.k":5}}"#,
             r#"{"o.k":5} $project"#,
         ),
-        // What is left of the field is not what it was.
+        // The rest of the field is another value.
         (
             r#"{"$project":{"o.k":1}},{"$match":{"o":5}}"#,
             r#"$project {"o":5}"#,
@@ -78,7 +78,7 @@ fn a_filter_goes_before_a_projection() {
             r#"{"$project":{"x":"$o.k"}},{"$match":{"x":5}}"#,
             r#"$project {"x":5}"#,
         ),
-        // What is no document becomes one.
+        // Any other value becomes a document.
         (
             r#"{"$project":{"o.k":1,"o.x":"$y"}},{"$match":{"o.k":5}}"#,
             r#"$project {"o.k":5}"#,
@@ -152,7 +152,7 @@ fn a_filter_goes_before_a_new_root() {
             r#"{"$replaceWith":{"x":"$k"}},{"$match":{"x":5}}"#,
             r#"{"k":{"$eq":5}} $replaceWith"#,
         ),
-        // Of what is no document the stage tells.
+        // Any other value is an error of the stage.
         (
             r#"{"$replaceRoot":{"newRoot":"$o"}},{"$match":{"k":5}}"#,
             r#"{"$or":[{"o.k":{"$eq":5}},{"o":{"$not":{"$type":[3]}}},{"o":{"$type":[4]}}]} $replaceRoot"#,
@@ -326,7 +326,7 @@ fn what_follows_is_asked_before_a_redaction() {
             r#"{"k":{"$in":[5,"x"]},"z":null}"#,
             r#"{"k":{"$in":[5,"x"]}} $redact {"$and":[{"k":{"$in":[5,"x"]}},{"z":{"$eq":null}}]}"#,
         ),
-        // What was taken away is missing, and shorter.
+        // A removed value is missing, and the array shorter.
         (r#"{"k":null}"#, r#"$redact {"k":null}"#),
         (r#"{"k":{"$ne":5}}"#, r#"$redact {"k":{"$not":{"$eq":5}}}"#),
         (r#"{"k":{"$size":1}}"#, r#"$redact {"k":{"$size":1}}"#),
@@ -446,7 +446,7 @@ fn a_bucket_reads_what_falls_into_it() {
         bucket(r#""$k""#, "", r#"{"$gte":0}"#),
         format!(r#"{both} $group {{"_id":{{"$gte":0}}}} $sort"#)
     );
-    // What falls into no bucket, and what is computed.
+    // Values without a bucket, and computed ones.
     let stays = r#"$group {"_id":{"$exists":true}} $sort"#;
     assert_eq!(
         bucket(r#""$k""#, r#","default":"x""#, r#"{"$exists":true}"#),
@@ -501,7 +501,7 @@ fn what_nobody_uses_goes() {
             format!(r#"{join},{{"$set":{{"j":1}}}},{group}"#),
             "$set $group",
         ),
-        // What is read, or given, stays; and what changes the number, or may fail.
+        // Read and given joins stay; and so do those that change the number of documents, or may fail.
         (join.to_string(), "$lookup[]"),
         (
             format!(r#"{join},{{"$group":{{"_id":"$j.z"}}}}"#),
@@ -720,7 +720,7 @@ fn joins_that_may_be_turned_round() {
     assert!(turned(lets).is_empty());
 }
 
-/// Ten stages, of which filters move, and which nobody would write worse.
+/// Ten stages, of which the rules move filters.
 const TEN: &str = r#"[
     {"$addFields":{"w":{"$add":["$k",1]},"o.p":"$p"}},
     {"$match":{"g":{"$in":[1,2,3]},"w":{"$gt":5}}},

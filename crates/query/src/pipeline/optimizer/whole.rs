@@ -1,5 +1,5 @@
-//! Rules that look at more than two neighbours: a filter that all pipelines of a `$facet` share,
-//! joins that were done before, and stages whose result nobody uses.
+//! Rules that look at more than two neighbours: a filter that all pipelines of a `$facet` share, joins
+//! that were done before, and stages whose result is unused.
 
 use super::super::lookup::Lookup;
 use super::super::{Op, Stage};
@@ -99,8 +99,8 @@ const BY_CHANCE: [&[u8]; 6] = [
     b"$_internalJs",
 ];
 
-/// Whether what is specified so gives the same each time it is run. A text that only looks like
-/// chance counts as such.
+/// Whether this specification gives the same each time it is run. A text that only looks like chance
+/// counts as such.
 pub(in super::super) fn gives_the_same(spec: Val<'_>) -> bool {
     let begins = |at: usize| {
         let rest = spec.bytes.get(at..).unwrap_or_default();
@@ -109,8 +109,8 @@ pub(in super::super) fn gives_the_same(spec: Val<'_>) -> bool {
     !memchr_iter(b'$', spec.bytes).any(begins)
 }
 
-/// A `$lookup` of the same text as one before it takes what that has found, where both the fields
-/// that it reads and what was found are still as they were.
+/// A `$lookup` of the same text as an earlier one takes its result, if both the fields that it reads and
+/// the result are unchanged.
 pub(super) fn joined_once(mut stages: Vec<Stage>) -> Vec<Stage> {
     for at in 1..stages.len() {
         let (before, rest) = stages.split_at(at);
