@@ -15,8 +15,7 @@ pub enum Address {
 impl Address {
     pub fn ip(&self) -> Option<IpAddr> {
         match self {
-            // A dual-stack listener reports IPv4 peers as mapped addresses; nobody wants to read
-            // those.
+            // A dual-stack listener reports IPv4 peers as mapped addresses, which are hard to read.
             Address::Tcp(a) => Some(a.ip().to_canonical()),
             Address::Unix(_) => None,
         }
@@ -82,7 +81,7 @@ pub struct Client<S> {
     /// Set once the client is gone: a command that is still running for it should stop. Shared, so
     /// that executors can keep it without knowing of connections.
     pub cancelled: Arc<AtomicBool>,
-    /// Bytes of [`crate::InFlight`] that the reply holds until it is sent; whoever closes the
+    /// Bytes of [`crate::InFlight`] that the reply holds until it is sent; the thread that closes the
     /// connection gives them back.
     pub reply_held: AtomicUsize,
     /// Set when it is gone and its last reply was not sent in whole.

@@ -37,8 +37,7 @@ pub enum Topology {
     /// The one member of a replica set of this name.
     ReplicaSet {
         name: String,
-        /// The name was given by the user, who (or whose scripts) may go on to call
-        /// `replSetInitiate`.
+        /// The user gave the name; the user or a script may go on to call `replSetInitiate`.
         named: bool,
     },
 }
@@ -105,7 +104,7 @@ pub struct TlsOptions {
     pub disabled: Vec<String>,
 }
 
-/// A text that nobody is shown.
+/// A text that is never shown.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Secret(pub String);
 
@@ -162,7 +161,7 @@ pub struct AuditOptions {
     pub filter: Option<String>,
 }
 
-/// Who may do what.
+/// Access control.
 #[derive(Clone, Default)]
 pub struct SecurityOptions {
     /// Commands are checked.
@@ -228,7 +227,7 @@ pub struct ServerConfig {
     /// The log's past is kept up to this size, in bytes: what change streams and `local.oplog.rs`
     /// can read.
     pub log_retain_bytes: u64,
-    /// What is younger is kept however large the log is.
+    /// Younger entries are kept however large the log is.
     pub log_retain_at_least: Duration,
     pub max_connections: usize,
     /// Scripts are run: `$where`, `$function`, `$accumulator`, `mapReduce`.
@@ -241,7 +240,7 @@ pub struct ServerConfig {
     /// `setParameter`, name and value as text, in the order given.
     pub parameters: Vec<(String, String)>,
     pub slow_ms: i64,
-    /// The profiler's level of databases that nobody sets one for.
+    /// The profiler's level of databases without one of their own.
     pub profile_level: i32,
     /// What part of slow operations is logged and profiled.
     pub slow_sample_rate: f64,

@@ -55,7 +55,7 @@ pub struct OwnCertificate {
     pub has_authority: bool,
 }
 
-/// So long before its end a certificate is warned of.
+/// How long before its end a warning is given.
 const WARN_DAYS: i64 = 30;
 const DAY_MILLIS: i64 = 86_400_000;
 
@@ -122,9 +122,9 @@ impl Control {
         self.stirred.load(SeqCst)
     }
 
-    /// For a request on a worker thread that is going to wait for an event: until the guard is
-    /// dropped the thread does not count among those that the pool may have, so that those who wait
-    /// do not keep others from working.
+    /// For a request on a worker thread that is going to wait for an event: until the guard is dropped
+    /// the thread does not count among those that the pool may have, so that waiting requests do not
+    /// keep others from working.
     pub fn waits(&self) -> Waiting<'_> {
         self.waiting.fetch_add(1, Relaxed);
         Waiting(&self.waiting)

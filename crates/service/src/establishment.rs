@@ -1,6 +1,5 @@
-//! How many new connections a second are let in (the parameters `ingressConnectionEstablishment…`
-//! of MongoDB 8), and what was counted. The acceptor asks at each connection; the settings change
-//! while it runs.
+//! The limit of new connections a second (the parameters `ingressConnectionEstablishment…` of MongoDB
+//! 8), and its counts. The acceptor asks at each connection; the settings change while it runs.
 
 use parking_lot::Mutex;
 use std::net::IpAddr;

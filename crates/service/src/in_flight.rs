@@ -2,10 +2,10 @@
 //! replies that are made or wait for their readers. Short messages ([`SMALL_BYTES`]) are not
 //! counted.
 //!
-//! Invariant: nobody waits for memory while he holds some. A request takes all that it needs or
-//! nothing before its buffer grows; a reply takes the most that it may come to before it grows,
-//! unless its request holds memory already: that one goes on and may pass the limit. So whoever
-//! holds memory can always finish, and the first to ask always gets it.
+//! Invariant: a holder of memory never waits for memory. A request takes all that it needs or nothing
+//! before its buffer grows; a reply takes the most that it may come to before it grows, unless its
+//! request holds memory already: that one goes on and may pass the limit. So a holder can always finish,
+//! and the first to ask always gets it.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::Duration;
@@ -22,11 +22,11 @@ pub struct InFlight {
     used: AtomicUsize,
     /// Connections and threads that wait.
     waiting: AtomicUsize,
-    /// Changes when bytes have been given back while somebody waited.
+    /// Changes when bytes were given back while a request waited.
     given: AtomicUsize,
     waits: AtomicU64,
     given_up: AtomicU64,
-    /// Called when the first begins to wait, and when bytes come back while somebody does.
+    /// Called when the first request begins to wait, and when bytes come back while one waits.
     wakers: Mutex<Vec<Waker>>,
     turn: Mutex<()>,
     room: Condvar,
@@ -80,7 +80,7 @@ impl InFlight {
             .is_ok()
     }
 
-    /// Takes what is in memory already, whatever the limit.
+    /// Takes bytes that are in memory already, whatever the limit.
     pub fn take(&self, bytes: usize) {
         self.used.fetch_add(bytes, SeqCst);
     }
@@ -102,8 +102,7 @@ impl InFlight {
         self.used.fetch_sub(bytes, SeqCst);
         if self.has_waiting() {
             self.given.fetch_add(1, SeqCst);
-            // Whoever looked before the bytes were back is waiting by the time that we have his
-            // lock.
+            // A thread that looked before the bytes were back is waiting once we have its lock.
             drop(self.turn.lock());
             self.room.notify_one();
             self.wake();
@@ -113,7 +112,7 @@ impl InFlight {
     pub fn begin_wait(&self) {
         self.waits.fetch_add(1, Relaxed);
         if self.waiting.fetch_add(1, SeqCst) == 0 {
-            // Somebody may hold messages that have stalled.
+            // Another connection may hold messages that have stalled.
             self.wake();
         }
     }
@@ -135,7 +134,7 @@ impl InFlight {
         self.given.load(SeqCst)
     }
 
-    /// How often somebody waited.
+    /// How many waits there were.
     pub fn waits(&self) -> u64 {
         self.waits.load(Relaxed)
     }
@@ -149,7 +148,7 @@ impl InFlight {
         self.given_up.load(Relaxed)
     }
 
-    /// Registers what to call when those who hold or wait for memory should look again.
+    /// Registers a call for when holders and waiters of memory should look again.
     pub fn on_change(&self, wake: Waker) {
         self.wakers.lock().push(wake);
     }

@@ -1,6 +1,6 @@
-//! The contract between the sockets and the commands: what the event loops ask of whoever answers
-//! requests, and what the answering side may know of the server around it (its configuration, its
-//! counters, its log, how to stop it).
+//! The contract between the sockets and the commands: what the event loops ask of a service, and what
+//! the service may know of the server around it (its configuration, its counters, its log, how to stop
+//! it).
 //!
 //! Invariant: no I/O here, and no knowledge of any command or of any socket; `server` and
 //! `commands` both stand on it.
@@ -64,8 +64,7 @@ pub struct Request<'a> {
     /// The database when the message itself names it (legacy OP_QUERY on `<db>.$cmd`); else the
     /// body's `$db` does.
     pub legacy_db: Option<&'a str>,
-    /// The client wants no reply (an unacknowledged write): what is appended to `out` is thrown
-    /// away.
+    /// The client wants no reply (an unacknowledged write): the bytes appended to `out` are discarded.
     pub more_to_come: bool,
     /// The client takes a stream of replies: [`Outcome::ReplyMore`] is allowed.
     pub exhaust_allowed: bool,
@@ -98,9 +97,8 @@ pub type Kept = Box<dyn Any + Send>;
 pub struct Resumed<'a> {
     /// What the last run kept, until it is [taken](Resumed::take).
     pub kept: &'a RefCell<Option<Kept>>,
-    /// The reads that it lacked, with what each brought: as many bytes as it asked for, or fewer at
-    /// the end of the file. Replies of other servers are among what was kept; one that is not there
-    /// was lost.
+    /// The reads that it lacked, with what each brought: as many bytes as it asked for, or fewer at the
+    /// end of the file. Replies of other servers are in `kept`; a missing one was lost.
     pub reads: &'a [(&'a DiskRead, &'a [u8])],
     /// When it was run first.
     pub since: Instant,
@@ -154,9 +152,9 @@ pub enum Outcome {
     /// As `Reply`, and the same request shall run again once this reply is on its way: an exhaust
     /// cursor. The reply is marked as one that another follows. Only if the request allowed it.
     ReplyMore,
-    /// There is nothing to say yet. Run it again at this moment, when the client's [`Waker`] was
-    /// called since this run began, or as soon as [`Control::stirred`]
-    /// is no longer what was seen; until then it costs a place in a list.
+    /// There is nothing to say yet. Run it again at this time, when the client's [`Waker`] was called
+    /// since this run began, or as soon as [`Control::stirred`] differs from `seen`; until then it costs
+    /// a place in a list.
     Await { until: Instant, seen: usize },
     /// Inline only. The reply document is appended to `out`, but may be sent only after the group
     /// that the write was staged in is committed, and if `durable`, is on disk.
@@ -192,7 +190,7 @@ pub enum Needs {
     Replies(u64),
 }
 
-/// Who answers requests. Every method may be called from any thread.
+/// Answers requests. Every method may be called from any thread.
 pub trait Service: Send + Sync + 'static {
     /// What an event loop or a worker thread keeps from request to request: scratch buffers, and
     /// the staged group.
@@ -209,15 +207,14 @@ pub trait Service: Send + Sync + 'static {
     /// The client is gone and none of its requests is running.
     fn disconnected(&self, client: &Client<Self::State>);
 
-    /// Whether the service asks for a login, and nobody has logged in on the connection: such
-    /// connections are served after all others.
+    /// Whether the service requires a login, and the connection has none: such connections are served
+    /// after all others.
     fn is_guest(&self, _client: &Client<Self::State>) -> bool {
         false
     }
 
-    /// Runs one request. Only what is appended to `out` counts, and only under the outcomes that
-    /// say so: one whole BSON document. A panic is answered with InternalError and the connection
-    /// lives on.
+    /// Runs one request. Only bytes appended to `out` count, and only under the outcomes that say so:
+    /// one whole BSON document. A panic is answered with InternalError and the connection lives on.
     fn run(
         &self,
         local: &mut Self::Local,
@@ -233,18 +230,17 @@ pub trait Service: Send + Sync + 'static {
         None
     }
 
-    /// Takes what other servers have sent, without waiting, and appends the tickets of the requests
-    /// that may go on. Called also while somebody waits for memory ([`InFlight`]), which replies may
-    /// wait for too.
+    /// Takes what other servers have sent, without waiting, and appends the tickets of the requests that
+    /// may go on. Called also while a request waits for memory ([`InFlight`]), which replies may wait
+    /// for too.
     fn take_arrived(&self, _local: &mut Self::Local, _tickets: &mut Vec<u64>) {}
 
-    /// Commits what was staged in `local` since the last call and gives the log index of it. On an
-    /// error every staged reply is replaced by that error. Called only when at least one request
-    /// was staged.
+    /// Commits the writes staged in `local` since the last call and gives their log index. On an error
+    /// every staged reply is replaced by that error. Called only when at least one request was staged.
     fn commit(&self, local: &mut Self::Local) -> Result<u64>;
 
     /// The log index up to which everything is on disk; an error once the disk has failed for good,
-    /// which is then the reply to all who wait.
+    /// which is then the reply to all that wait.
     fn durable(&self) -> Result<u64>;
 
     /// Asks for the log to be written to disk up to `index`. Does not block.

@@ -126,12 +126,12 @@ pub fn set_reopen(reopen: bool) {
     LOG.reopen.store(reopen, Relaxed);
 }
 
-/// Begins a new log file (`logRotate`, SIGUSR1). The old one is moved aside under a name with the
-/// time in it, unless that is somebody else's business, or somebody has done it already.
+/// Begins a new log file (`logRotate`, SIGUSR1). The old one is moved aside under a name with the time
+/// in it, unless another program does that, or has done it already.
 pub fn rotate() -> io::Result<()> {
     let mut out = LOG.out.lock();
     if let Out::File(path, file) = &mut *out {
-        // What is no file (`/dev/null`, a terminal) is not moved: nobody would get it back.
+        // A device (`/dev/null`, a terminal) is not moved: it would not come back.
         if !LOG.reopen.load(Relaxed) && !path.metadata().is_ok_and(|m| !m.is_file()) {
             match move_aside(path) {
                 Err(e) if e.kind() == io::ErrorKind::NotFound => {}

@@ -1,7 +1,7 @@
 //! What this process moves between shards, for `serverStatus`: as a router that was asked to, or as the
 //! balancer.
 //!
-//! Invariant: what is left of those under way goes with them, however they end.
+//! Invariant: the remaining work of a move goes with it, however it ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -11,7 +11,7 @@ pub struct Moves {
     pub under_way: AtomicU64,
     pub done: AtomicU64,
     pub failed: AtomicU64,
-    /// What was put at receivers.
+    /// Documents put at recipients.
     pub documents: AtomicU64,
     pub bytes: AtomicU64,
     left_documents: AtomicU64,
