@@ -464,8 +464,7 @@ impl<S: Service> EventLoop<S> {
 
     fn on_event(&mut self, key: usize, c: &mut Connection<S>, event: &Event) -> Fate {
         if event.is_error() || event.is_write_closed() {
-            // Nothing can be sent any more; what was already received may still be unacknowledged
-            // writes.
+            // Nothing can be sent any more; messages received before may be unacknowledged writes.
             c.readable = true;
             c.hung_up = true;
             if !c.output.is_empty() || (c.phase.is_elsewhere() && !c.silent) {

@@ -1,7 +1,7 @@
 //! One page over HTTP, for programs that collect figures: `GET /metrics`.
 //!
-//! Invariant: one request at a time, of bounded size and for a bounded time; whatever a client sends or
-//! fails to read, it holds up nobody but others who want the page.
+//! Invariant: one request at a time, of bounded size and for a bounded time; a slow or hostile client
+//! holds up only other readers of the page.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 const HEAD_BYTES: usize = 8 << 10;
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Serves what `page` gives, until nobody else holds it. Gives the address that is listened on.
+/// Serves the text of `page`, until its last owner drops it. Gives the address that is listened on.
 pub fn serve<P>(address: SocketAddr, page: Weak<P>) -> Result<SocketAddr, String>
 where
     P: Fn() -> Result<String, String> + Send + Sync + 'static,

@@ -1,7 +1,7 @@
 //! Inbox: what other threads hand to an event loop.
 //!
-//! Invariant: after `push` or `wake` the loop makes a turn in which it sees what was handed over;
-//! wakes that it has not yet seen are merged into one system call.
+//! Invariant: after `push` or `wake` the loop makes a turn in which it sees the new items; wakes that it
+//! has not yet seen are merged into one system call.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};

@@ -104,7 +104,7 @@ pub fn listen(hosts: &[String], port: u16, unix: Option<&Path>) -> Result<Listen
     }
     if let Some(path) = unix {
         let fail = |e: io::Error| format!("cannot listen on the socket {}: {e}", path.display());
-        // A socket that nobody answers on is left over from a process that died.
+        // A socket without a listener is left over from a process that died.
         if std::os::unix::net::UnixStream::connect(path).is_ok() {
             return Err(format!(
                 "the socket {} is in use by another program",

@@ -36,7 +36,7 @@ pub(crate) struct Runner<S: Service> {
     pub resets: u64,
 }
 
-/// What is needed to complete a reply.
+/// The parts needed to complete a reply.
 #[derive(Debug)]
 pub(crate) struct Head {
     /// Where the reply document starts.
@@ -84,7 +84,7 @@ impl Executed {
     }
 }
 
-/// A parsed message, or what is wrong with it.
+/// A parsed message, or its fault.
 struct Incoming<'a> {
     header: Header,
     legacy: bool,
@@ -136,7 +136,7 @@ impl<S: Service> Runner<S> {
         }
     }
 
-    /// Commits what was staged; a panic of the service is an error like any other.
+    /// Commits the staged writes; a panic of the service is an error like any other.
     pub fn commit(&mut self) -> Result<u64, Error> {
         let committed = catch_unwind(AssertUnwindSafe(|| self.service.commit(&mut self.local)));
         committed.unwrap_or_else(|panic| {
@@ -146,10 +146,9 @@ impl<S: Service> Runner<S> {
         })
     }
 
-    /// Runs a complete `message`. `respond_to` is the message that the reply answers, when that is
-    /// not `message` itself; `resumed`: what the service has kept of its last run. Who gives it
-    /// vouches that the service has seen this message ([`Executed::served`]): its documents are not
-    /// validated again.
+    /// Runs a complete `message`. `respond_to` is the message that the reply answers, when that is not
+    /// `message` itself; `resumed`: what the service has kept of its last run. The caller vouches that
+    /// the service has seen this message ([`Executed::served`]): its documents are not validated again.
     pub fn execute(
         &mut self,
         client: &Client<S::State>,
@@ -380,7 +379,7 @@ impl<S: Service> Runner<S> {
     }
 }
 
-/// What is known of the documents of a message.
+/// Whether the documents of a message are validated.
 #[derive(Clone, Copy)]
 enum Documents {
     Unknown,
@@ -389,7 +388,7 @@ enum Documents {
 }
 
 impl Documents {
-    /// A command: no field of it is given twice, so that whoever asks for one finds the same.
+    /// A command: no field occurs twice, so every reader of a field finds the same.
     fn read(self, bytes: &[u8]) -> Result<Doc<'_>, Fault> {
         let doc = match (self, Doc::new(bytes)) {
             (Documents::Valid, Some(doc)) => return Ok(doc),

@@ -44,7 +44,7 @@ pub struct Tls {
     told: Mutex<(Option<Instant>, u64)>,
 }
 
-/// What was read from the files.
+/// The loaded files.
 struct Loaded {
     config: Arc<ServerConfig>,
     own: OwnCertificate,
@@ -80,7 +80,7 @@ impl Tls {
         Ok(())
     }
 
-    /// For others who serve with the same certificate, and ask for the same of clients.
+    /// For other listeners with the same certificate and the same demands on clients.
     pub fn config(&self) -> Arc<ServerConfig> {
         self.loaded.load().config.clone()
     }
@@ -196,7 +196,7 @@ impl Layer {
         })
     }
 
-    /// Nobody knows yet who speaks, or a handshake is under way.
+    /// The protocol is not known yet, or a handshake is in progress.
     pub fn is_establishing(&self) -> bool {
         match self {
             Layer::Plain => false,

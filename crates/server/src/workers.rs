@@ -22,7 +22,7 @@ use crate::runner::{Executed, Runner};
 /// An idle thread leaves after this long.
 const IDLE: Duration = Duration::from_secs(10);
 /// Expressions and pipelines are evaluated recursively, within bounds that 8 MB suffice for when the
-/// compiler optimizes. Without, frames are larger. What is not touched takes no memory.
+/// compiler optimizes. Without, frames are larger. Untouched pages take no memory.
 pub(crate) const STACK_BYTES: usize = 16 << 20;
 
 pub(crate) struct Job<S: Service> {

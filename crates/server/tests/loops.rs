@@ -33,7 +33,7 @@ struct Script {
     gone: AtomicUsize,
     unacknowledged: AtomicUsize,
     awaited: AtomicUsize,
-    /// Who has not sent "enter" is a guest.
+    /// A client that has not sent "enter" is a guest.
     asks_login: AtomicBool,
     /// The number of "turn"s so far.
     turns: AtomicU64,
@@ -494,7 +494,7 @@ fn reads_that_a_request_lacks_are_done_while_the_loop_goes_on() {
     assert_eq!(int(&reply, "worker"), 1);
     let reply = one.call(doc! { "fetch": 0, "broken": true });
     assert_eq!(int(&reply, "worker"), 1);
-    // Who has the loop to itself.
+    // While it has the loop to itself.
     for _ in 0..50 {
         let reply = one.call(doc! { "fetch": 3, "wanted": 4 });
         assert_eq!((int(&reply, "n"), int(&reply, "worker")), (3, worker));
@@ -546,7 +546,7 @@ fn who_waits_for_another_server_holds_up_nobody() {
         assert_eq!(int(&reply, "n"), 400 + 10 * (7 - i as i64));
         assert_eq!(int(&reply, "there"), 1);
     }
-    // Who is gone is let go when the reply comes.
+    // A client that has gone is dropped when the reply comes.
     let gone = server.service.gone.load(SeqCst);
     let mut leaves = server.client();
     leaves.send(doc! { "remote": 50 });
@@ -712,7 +712,7 @@ fn replies_wait_for_the_disk() {
     for p in &mut waiting {
         assert_eq!(int(&p.receive().2, "durable"), 5);
     }
-    // A disk that fails is the reply to those who wait.
+    // A failed disk is the reply to all that wait.
     other.send(doc! { "stage": 1, "durable": true });
     until("committed", || server.service.committed.load(SeqCst) == 6);
     server.service.fail_disk.store(true, SeqCst);
@@ -886,7 +886,7 @@ fn who_waits_holds_nothing_and_hears_of_events() {
     let metrics = &server.control.metrics;
     let busy = metrics.active.load(SeqCst) + metrics.workers.load(SeqCst);
     assert_eq!((busy, server.service.awaited.load(SeqCst)), (0, 0));
-    // Who hangs up is let go, the others are not.
+    // A client that hangs up is dropped, the others are not.
     drop(peers.split_off(50));
     until("gone", || server.service.gone.load(SeqCst) == 50);
     server.control.stir();

@@ -46,7 +46,7 @@ struct Entry<R> {
 /// A request whose reads have ended.
 pub(super) struct Ready<R> {
     pub request: R,
-    /// What was read, in any order; `None` when a read failed.
+    /// The completed reads, in any order; `None` when one failed.
     pub reads: Option<Vec<(DiskRead, Buffer)>>,
 }
 
@@ -56,7 +56,7 @@ pub(super) struct DiskQueue<R> {
     requests: Slab<Entry<R>>,
     /// Those with reads that are not pushed, the next one first.
     turns: VecDeque<usize>,
-    /// What is under way, in bytes.
+    /// The reads in flight, in bytes.
     bytes: usize,
     buffers: Buffers,
 }
@@ -135,7 +135,7 @@ impl<R> DiskQueue<R> {
         }
     }
 
-    /// Hands to the kernel what was pushed since the last time.
+    /// Hands the kernel the reads pushed since the last time.
     pub fn submit(&mut self) {
         if self.ring.has_queued() {
             // What could not be submitted stays queued for the next turn.

@@ -1,9 +1,7 @@
-//! Connections of guests: their TLS is not settled, or the service asks for a login and nobody has
-//! logged in on them.
+//! Connections of guests: their TLS is not settled, or the service requires a login and they have none.
 //!
-//! Invariant: a turn serves at most [`GUESTS_A_TURN`] of them, after everybody else and in the
-//! order of their coming, so that however many there are, a client who is logged in waits for a
-//! few at most.
+//! Invariant: a turn serves at most [`GUESTS_A_TURN`] of them, after all others and in the order of
+//! their coming, so that however many there are, a logged-in client waits for a few at most.
 
 use service::Service;
 

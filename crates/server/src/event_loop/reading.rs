@@ -328,7 +328,7 @@ impl<S: Service> EventLoop<S> {
 const HTTP_SENTENCE: &str = "HTTP/1.0 200 OK\r\nConnection: close\r\nContent-Type: text/plain\r\nContent-Length: 85\r\n\r\n\
     It looks like you are trying to access MongoDB over HTTP on the native driver port.\r\n";
 
-/// Answers who speaks HTTP here. What the socket does not take at once is not sent.
+/// Answers an HTTP client. What the socket does not take at once is not sent.
 fn answer_http(stream: &mut Option<Stream>, bytes: &[u8]) {
     if let (true, Some(stream)) = (bytes.starts_with(b"GET "), stream) {
         let _ = stream.write(HTTP_SENTENCE.as_bytes());

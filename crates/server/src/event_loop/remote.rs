@@ -16,7 +16,7 @@ use super::requests::Suspended;
 use super::{EventLoop, Fate};
 use crate::connection::{Connection, Phase, Resume};
 
-/// So often the service looks for replies that do not come: it may have to end what waits for them.
+/// How often the service looks for overdue replies: it may have to end requests that wait for them.
 const LOOK: Duration = Duration::from_millis(50);
 
 pub(super) const REMOTE: Token = Token(usize::MAX - 2);

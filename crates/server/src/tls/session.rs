@@ -5,8 +5,7 @@
 //! - A session that waits holds no buffer: what it keeps between calls are encrypted bytes that are
 //!   no whole record yet, and bytes for which the reader or the kernel had no room.
 //! - A read that gives less than was asked for has emptied the socket: readiness is told once.
-//! - What was taken of a reply counts as sent when its encrypted form is with the kernel, and not
-//!   before.
+//! - Bytes taken of a reply count as sent when their encrypted form is with the kernel, and not before.
 
 use std::cell::Cell;
 use std::io::{self, ErrorKind, Read, Write};
@@ -224,7 +223,7 @@ impl Session {
         }
     }
 
-    /// Computes on what was fed. Not for an event loop.
+    /// Computes on the bytes fed so far. Not for an event loop.
     pub fn step(&mut self) -> Result<(), rustls::Error> {
         self.fed = false;
         let mut incoming = std::mem::take(&mut self.incoming);
@@ -319,7 +318,7 @@ impl Session {
         outcome.map_err(io::Error::other)
     }
 
-    /// Gives the kernel what is encrypted; false when it takes no more for now.
+    /// Gives the kernel the encrypted bytes; false when it takes no more for now.
     fn flush(&mut self, socket: &mut TcpStream) -> io::Result<bool> {
         while self.sent < self.outgoing.len() {
             match socket.write(&self.outgoing[self.sent..]) {
