@@ -1,9 +1,8 @@
 //! Open cursors: found by id, used by one request at a time, killed, timed out.
 //!
-//! Invariant: a cursor in use is not in the table, only its place is. Killing it sets a flag, which
-//! its user sees at the next step and when returning it.
-//! A getMore that waits for news leaves its cursor in the table: whoever kills that has the getMore
-//! run again.
+//! Invariant: a cursor in use is not in the table, only its place is. Killing it sets a flag, which its
+//! user sees at the next step and when returning it. A getMore that waits for news leaves its cursor in
+//! the table: a kill has the getMore run again.
 
 use crate::Lsid;
 use bson::{DocBuf, Writer};
@@ -179,7 +178,7 @@ pub struct Cursor {
     pub ns: String,
     pub results: Box<dyn Results>,
     pub lsid: Option<Lsid>,
-    /// The user who created it, if users are checked.
+    /// The user that created it, if users are checked.
     pub owner: Option<String>,
     /// The multi-document transaction that it belongs to.
     pub txn_number: Option<i64>,
@@ -197,13 +196,13 @@ pub struct Cursor {
     /// Until when the getMore that has to wait waits.
     pub await_until: Option<Instant>,
     pub killed: Arc<AtomicBool>,
-    /// For a long command, and what was parsed of it.
+    /// For a long command, and its parsed form.
     pub share: Share,
     created: Instant,
     used: Instant,
 }
 
-/// A cursor that nobody uses now, for currentOp.
+/// An idle cursor, for currentOp.
 pub struct IdleCursor {
     pub id: i64,
     pub ns: String,
@@ -365,7 +364,7 @@ impl Cursors {
         }
     }
 
-    /// Who made a cursor; `None` where there is none of that id.
+    /// The owner of a cursor; `None` if there is none of that id.
     pub fn owner(&self, id: i64) -> Option<Option<String>> {
         match self.slots.lock().get(&id)? {
             Slot::Idle(c) => Some(c.owner.clone()),
@@ -396,7 +395,7 @@ impl Cursors {
         waited.is_some()
     }
 
-    /// Ends the cursor of a client that is gone: nobody waits on it any more.
+    /// Ends the cursor of a client that is gone: no request waits on it any more.
     pub fn abandon(&self, id: i64) {
         self.end(id);
     }
@@ -458,14 +457,14 @@ impl Cursors {
         self.kill_where(|_, _, _| true)
     }
 
-    /// Drops cursors that were idle for so long.
+    /// Drops cursors that were idle for longer than `idle`.
     pub fn reap(&self, idle: Duration) {
         let n =
             self.kill_where(|_, _, c| c.is_some_and(|c| !c.no_timeout && c.used.elapsed() > idle));
         self.timed_out.fetch_add(n, Ordering::Relaxed);
     }
 
-    /// The cursors that nobody uses now.
+    /// The idle cursors.
     pub fn idle(&self) -> Vec<IdleCursor> {
         let slots = self.slots.lock();
         let idle = slots.values().filter_map(|s| match s {

@@ -33,8 +33,8 @@ use storage::{Direction, Effect, Entry, Epoch, OpSession, Store};
 
 mod hand_over;
 
-/// What a session's record lies under: its id where it is nobody's, else a digest of id and owner,
-/// which nobody can make fall on another's.
+/// The key of a session's record: its id if it has no owner, else a digest of id and owner, which no
+/// client can make collide with another's.
 pub(crate) type RecordId = [u8; 16];
 
 pub(crate) fn record_id(lsid: &Lsid) -> RecordId {
@@ -63,7 +63,7 @@ struct Done {
     result: StmtResult,
 }
 
-/// What is known of a session in memory.
+/// A session's state in memory.
 #[derive(Default)]
 pub(crate) struct State {
     /// When it was read; what it says holds in that epoch.
@@ -78,7 +78,7 @@ pub(crate) struct State {
     pub(crate) lost: bool,
     /// By first statement; the ranges do not overlap.
     done: BTreeMap<i32, Done>,
-    /// The page that is written now, and the first statements of what is on it.
+    /// The page that is written now, and its first statements.
     page: u32,
     on_page: Vec<i32>,
     /// Milliseconds since 1970 of the last write.
@@ -165,7 +165,7 @@ fn record_of(key: &[u8]) -> Option<RecordId> {
 }
 
 impl State {
-    /// Begins with a new number; what was in progress is aborted.
+    /// Begins with a new number; a transaction in progress is aborted.
     pub(crate) fn clear(&mut self, txn: i64) {
         self.txn = txn;
         self.phase = Phase::None;
@@ -348,8 +348,8 @@ impl Retries {
         })
     }
 
-    /// After a commit that failed: what is in memory may not have happened. Transactions in progress
-    /// stay: nothing is said to have come of them.
+    /// After a failed commit: the writes in memory may not have happened. Transactions in progress stay:
+    /// nothing is said to have come of them.
     pub fn forget(&self) {
         let in_progress = |s: &Arc<Mutex<State>>| s.try_lock().is_some_and(|s| s.has_open());
         self.sessions.lock().retain(|_, s| in_progress(s));
@@ -411,7 +411,7 @@ impl Retries {
         self.sessions.lock().len()
     }
 
-    /// Forgets what is kept in memory of a session.
+    /// Forgets a session's state in memory.
     pub fn end(&self, lsid: &Lsid) {
         self.sessions.lock().remove(&record_id(lsid));
     }

@@ -7,7 +7,7 @@
 //!                     └─ prepare ─► prepared ─ decision ─► committed or aborted      (crate::two_phase)
 //! ```
 //!
-//! A transaction ends where its primary is deposed: nobody else knows of it.
+//! A transaction ends when its primary is deposed: no other member knows of it.
 //!
 //! Invariant: a commit and the record that says so are one log entry, so a commit that is sent
 //! again, also after a restart, is answered as the first one was.
@@ -30,7 +30,7 @@ pub(crate) enum Phase {
     InProgress(Box<Transaction>),
     /// A request runs a statement of it.
     Running,
-    /// It has promised to commit: what is stored of it says so, this only answers its session.
+    /// It has promised to commit: its stored entry decides, this only answers its session.
     Prepared,
     Committed,
     Aborted,
@@ -55,7 +55,7 @@ pub struct TransactionHold {
     lifetime: Duration,
 }
 
-/// Settles what was left by a panic: the transaction went with the request.
+/// Settles the state after a panic: the transaction went with the request.
 impl Drop for TransactionHold {
     fn drop(&mut self) {
         let phase = &mut self.session.state().phase;

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! One shard decides: its commit is the commit, and is one entry with the decision, which stays until
-//! all others have been told. Where there is neither decision nor record of a commit, the transaction
-//! has not committed; whoever asks for the outcome has that recorded first, so it never will.
+//! all others have been told. Without a decision and without a record of a commit, the transaction has
+//! not committed; a request for the outcome has that recorded first, so it never will.
 //!
 //! Invariant: after [`Retries::resolve`] has answered, no other answer is true.
 
@@ -53,7 +53,7 @@ fn behind(prefix: &keyspace::Prefix, lsid: &Lsid, number: i64) -> Vec<u8> {
     key
 }
 
-/// Where what is prepared of a transaction is stored.
+/// The key of a transaction's prepared entry.
 pub fn prepared_key(lsid: &Lsid, number: i64) -> Vec<u8> {
     behind(&prepared::prefix(), lsid, number)
 }
@@ -153,8 +153,8 @@ impl Retries {
         Ok(())
     }
 
-    /// Commits or aborts this shard's part, as was decided. Where it is not prepared, an abort ends
-    /// what is in progress, and a commit has been made before. Whether it was prepared.
+    /// Commits or aborts this shard's part, as was decided. If it is not prepared, an abort ends a
+    /// transaction in progress, and a commit has been made before. Whether it was prepared.
     pub fn decide(
         &self,
         ctx: &mut OpCtx,
