@@ -11,10 +11,10 @@
 //!   [`Snapshot::read`] would read.
 //! - A version shares in-memory state with the previous version ([`Collection::adopt`]): locks,
 //!   counters, maps.
-//! - A pending name is reserved for its transaction. A pending collection is published when its
-//!   entry is applied; when its transaction aborts, the name is free again. A name is published
-//!   before it is no longer pending, so whoever asks in the other order never finds it free in
-//!   between ([`Published::holder`]).
+//! - A pending name is reserved for its transaction. A pending collection is published when its entry is
+//!   applied; when its transaction aborts, the name is free again. A name is published before it is no
+//!   longer pending, so a reader that asks in the other order never finds it free in between
+//!   ([`Published::holder`]).
 
 use crate::change::Snapshot;
 use crate::collection::Collection;

@@ -142,7 +142,7 @@ pub struct NewIndex {
 pub struct Catalog {
     store: Arc<Store>,
     current: Arc<Published>,
-    /// Held from reading what is to be changed until the change is applied.
+    /// Held from the reading before a change until the change is applied.
     change: Mutex<()>,
     /// When that began.
     epoch: Mutex<Epoch>,
@@ -249,7 +249,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// Takes the catalog's mutex: what is read with it held is what is changed.
+    /// Takes the catalog's mutex: under it a change follows on what it has read.
     fn changing(&self) -> MutexGuard<'_, ()> {
         let change = self.change.lock();
         *self.epoch.lock() = self.store.epoch();
@@ -313,8 +313,7 @@ impl Catalog {
         self.applied(ns)
     }
 
-    /// The version that was published from what was proposed just now, with the catalog's mutex
-    /// held.
+    /// The version that the last proposal published, with the catalog's mutex held.
     fn applied(&self, ns: &str) -> Result<Arc<Collection>> {
         self.get(ns)
             .ok_or_else(|| Error::internal(format!("no {ns} after its entry was applied")).into())
@@ -420,7 +419,7 @@ impl Catalog {
         self.drop_as(ns, "drop", interrupt)
     }
 
-    /// Drops a collection that nobody is told of: this is not its last place.
+    /// Drops a collection without an event: this is not its last place.
     pub fn drop_unseen(&self, ns: &str, interrupt: CheckInterrupt<'_>) -> Result<()> {
         self.drop_as(ns, "dropUnseen", interrupt).map(drop)
     }
@@ -482,8 +481,8 @@ impl Catalog {
         self.rename_as("renameCollection", from, to, drop_target, interrupt)
     }
 
-    /// Puts `with` in the place of `ns`, which is dropped if it is there. Nobody is told of it: who
-    /// follows `ns` goes on.
+    /// Puts `with` in the place of `ns`, which is dropped if it is there. There is no event: followers
+    /// of `ns` go on.
     pub fn swap(&self, with: &str, ns: &str, interrupt: CheckInterrupt<'_>) -> Result<()> {
         self.rename_as("swap", with, ns, true, interrupt)
     }

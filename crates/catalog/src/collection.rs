@@ -260,7 +260,7 @@ impl Collection {
         RwLock::try_read_arc(&self.lock)
     }
 
-    /// The write lock's read side once more, for one who holds it: also while DDL waits for it.
+    /// The write lock's read side once more, for a holder of it: also while DDL waits for it.
     pub fn write_lock_again(&self) -> WriteLock {
         RwLock::read_arc_recursive(&self.lock)
     }
@@ -286,12 +286,12 @@ impl Collection {
         Arc::new(merged)
     }
 
-    /// The write lock's read side; waits so long for DDL on this collection.
+    /// The write lock's read side; waits at most `patience` for DDL on this collection.
     pub fn write_lock_within(&self, patience: Duration) -> Option<WriteLock> {
         RwLock::try_read_arc_for(&self.lock, patience)
     }
 
-    /// Waits so long until no write is under way; whether none is.
+    /// Waits at most `patience` until no write is in flight; whether none is.
     pub fn is_idle_within(&self, patience: Duration) -> bool {
         RwLock::try_write_arc_for(&self.lock, patience).is_some()
     }

@@ -1,10 +1,10 @@
 //! The catalog: which collections and indexes exist, under which numbers, with which options.
 //!
-//! Readers load an immutable [`Snapshot`] (one atomic pointer). Every change is a DDL entry of the
-//! log, made under the catalog's mutex; the new snapshot is published when the entry is applied
-//! (`applied.rs`), whoever proposed it. A collection's `lock` orders its writes against DDL: a
-//! write statement holds the read side from prepare until applied, DDL that changes what writes
-//! must do (new index, drop, rename) holds the write side.
+//! Readers load an immutable [`Snapshot`] (one atomic pointer). Every change is a DDL entry of the log,
+//! made under the catalog's mutex; the new snapshot is published when the entry is applied
+//! (`applied.rs`), for entries of every proposer. A collection's `lock` orders its writes against DDL: a
+//! write statement holds the read side from prepare until applied, DDL that changes what writes must do
+//! (new index, drop, rename) holds the write side.
 //!
 //! ```text
 //! tablet 0 | space 0 | kind 1 | uuid [16]      collection record, BSON (see record.rs)

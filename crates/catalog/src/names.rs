@@ -1,5 +1,5 @@
-//! Collections by name, in order. A copy shares with the original all but what is changed
-//! afterwards, so that a change of the catalog costs little however many collections there are.
+//! Collections by name, in order. A copy shares with the original all parts but later changes, so that a
+//! change of the catalog costs little however many collections there are.
 //!
 //! ```text
 //! leaves ─┬─ leaf: a.a … a.f        at most LARGEST entries each, none empty

@@ -31,17 +31,17 @@ pub struct Numbers {
 
 #[derive(Default)]
 struct At {
-    /// When somebody has looked what the last one is.
+    /// The epoch in which the last number was looked up.
     epoch: Epoch,
     /// The next one; 0 until then.
     next: u64,
 }
 
 impl Numbers {
-    /// Takes so many numbers that follow each other, and gives the first. `last` looks for the
-    /// highest one that a record has: it is asked before the first number of an epoch is given, when
-    /// nobody can have put a record in it. `epoch`: when the insertion began; one of an earlier epoch
-    /// than others have numbers of is not going to be appended.
+    /// Takes so many numbers that follow each other, and gives the first. `last` looks for the highest
+    /// one that a record has: it is asked before the first number of an epoch is given, when no record
+    /// can have been added in it. `epoch`: when the insertion began; one of an earlier epoch than others
+    /// have numbers of is not going to be appended.
     pub fn take(
         &self,
         many: u64,

@@ -26,7 +26,8 @@ const MOST_QUERY_BYTES: usize = 16 << 10;
 pub struct PlanKey {
     pub shape: String,
     pub sort: DocBuf,
-    /// Of the limit: how many bits it has. What is best for one result need not be for thousands.
+    /// Of the limit: how many bits it has. The best plan for one result need not be the best for
+    /// thousands.
     pub limit_bits: u32,
     /// The ids of the indexes.
     pub indexes: Vec<u32>,

@@ -1,9 +1,8 @@
 //! Time series in the catalog: a collection of measurements is a view of the collection that holds
 //! their buckets, whose name begins with `system.buckets.`. Both have the option `timeseries`.
 //!
-//! [`Young`] counts the measurements that lie as they came, by meta value, so that whoever writes
-//! knows when there are enough of them to be packed. It is a hint: what it has forgotten is packed
-//! later, or stays as it is.
+//! [`Young`] counts the measurements that are not packed yet, by meta value, so that writers know when
+//! there are enough of them. It is a hint: what it has forgotten is packed later, or stays as it is.
 
 use crate::Catalog;
 use ::time_series::{PACKED_ROWS, TimeSeriesOptions};
@@ -16,7 +15,7 @@ use std::sync::atomic::AtomicU64;
 /// Of so many meta values it counts; then it begins anew.
 const MOST_METAS: usize = 100_000;
 
-/// What was written to a collection's buckets since the process began.
+/// Writes to a collection's buckets since the process began.
 #[derive(Debug, Default)]
 pub struct BucketFigures {
     /// Buckets that were made.
@@ -120,8 +119,8 @@ pub fn options_of_measurements(
 
 impl Catalog {
     /// Creates a time series; false when there is something of that name. Its buckets come first, so
-    /// that whoever sees it finds them.
-    /// `uuid`: that of the buckets, where another shard has some of them.
+    /// that they exist when it is visible. `uuid`: that of the buckets, where another shard has some of
+    /// them.
     pub fn create_time_series(
         &self,
         ns: &str,

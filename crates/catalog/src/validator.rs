@@ -7,7 +7,7 @@ use query::expr::ParseEnv;
 use query::filter::Filter;
 
 /// Documents must match `filter`: the collection's own, and that fields which clients encrypt hold
-/// what is encrypted.
+/// encrypted values.
 #[derive(Debug)]
 pub struct Validator {
     /// An error when it was stored by a version that knew more operators: writes fail with it, the

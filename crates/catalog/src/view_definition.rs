@@ -1,8 +1,8 @@
 //! Views: what a collection's `viewOn` and `pipeline` say, how views stand on each other, and the
 //! rows of `system.views`.
 //!
-//! Invariant: the views of a database form no cycle and are at most [`MAX_DEPTH`] deep. This is
-//! checked when a view is defined or redefined, so whoever follows them comes to an end.
+//! Invariant: the views of a database form no cycle and are at most [`MAX_DEPTH`] deep. This is checked
+//! when a view is defined or redefined, so following views always ends.
 //!
 //! A view is a collection record like any other, with a tablet that stays empty. Tools look for
 //! views in `system.views` too: that is a real collection, whose documents are written by the log

@@ -330,7 +330,7 @@ impl Zones {
                 },
                 Some(Interval(least, greatest)) => Expected {
                     best: complement(greatest),
-                    // What was cut from the least key makes its complement too small.
+                    // A cut of the least key makes its complement too small.
                     worst: match least.len() < KEPT {
                         true => complement(least),
                         false => anything_with(&complement(least)),
@@ -560,8 +560,7 @@ mod tests {
         Some(zones)
     }
 
-    /// Whether a record's own key lies in what is expected of it, and how wide that is in dates of
-    /// `d`.
+    /// Whether a record's own key lies in the expected range, and how wide that is in dates of `d`.
     fn check(zones: &Zones, record: u64, d: &Value) {
         for descending in [false, true] {
             let mut out = Vec::new();
@@ -583,7 +582,7 @@ mod tests {
 
     #[test]
     fn a_record_lies_where_it_is_expected() {
-        // Short and long keys; those that are cut agree in what is kept.
+        // Short and long keys; those that are cut agree in the kept part.
         let date = |r: u64| Value::date(1_000_000 + r as i64 / 3);
         let long = |r: u64| Value::from(format!("{:060}", r / 2));
         for descending in [false, true] {
