@@ -1,6 +1,6 @@
 //! The files of the page, compressed in the binary.
 //!
-//! Invariant: what is served is one of these; a path never reaches the file system.
+//! Invariant: only these files are served; a path never reaches the file system.
 
 use flate2::read::GzDecoder;
 use std::io::Read;

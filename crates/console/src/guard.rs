@@ -3,8 +3,8 @@
 //! Invariants:
 //! - Every reply forbids frames, sniffing, and scripts, styles and connections that are not the page's own.
 //! - A request under a name that this server does not have (a name that was bent to this address) is refused.
-//! - What is asked of the API comes from the page itself: a browser that says otherwise is refused, and what changes
-//!   anything carries a header that no other page may send.
+//! - Requests to the API come from the page itself: a browser that says otherwise is refused, and a
+//!   request that changes anything carries a header that no other page may send.
 
 use crate::http::{Method, Request};
 use std::net::IpAddr;
@@ -20,7 +20,7 @@ Permissions-Policy: camera=(), geolocation=(), microphone=(), payment=(), usb=()
 /// The header that the page sends with everything that it posts.
 const OWN_HEADER: &str = "x-pando-console";
 
-/// Who may be asked for.
+/// The hosts that a request may name.
 pub struct Guard {
     /// Names beside addresses and `localhost`, in lower case.
     pub names: Vec<String>,

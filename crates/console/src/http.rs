@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! - A head has at most [`HEAD_BYTES`], a body [`BODY_BYTES`]; a body's length is said before it.
-//! - A request is there in [`PATIENCE`], and its reply is taken in [`REPLY_PATIENCE`], or the connection ends: nobody holds
-//!   one by sending or reading slowly.
+//! - A request is complete within [`PATIENCE`], and its reply is taken within [`REPLY_PATIENCE`], or the
+//!   connection ends: no client holds one by sending or reading slowly.
 
 use serde_json::Value;
 use std::io::{self, ErrorKind, Read, Write};

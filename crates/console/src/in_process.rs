@@ -1,5 +1,5 @@
-//! A client of the server that the console is part of: commands go the way that those of sockets go, as the user who has
-//! logged in by SCRAM on this connection. There is no other check of rights.
+//! A client of the server that the console is part of: commands take the way of those from sockets, as
+//! the user that has logged in by SCRAM on this connection. There is no other check of rights.
 //!
 //! Invariant: a command that panics, or that an event would have to end, is an error; what its reply has reserved is given
 //! back.
@@ -114,7 +114,7 @@ impl Converse for Talk<'_> {
     }
 }
 
-/// Says who is there: a program of this name, and the user, if one logs in.
+/// Introduces the client: a program of this name, and the user, if one logs in.
 pub fn greet(c: &mut dyn Connection, who: Option<&Credentials>) -> Result<(), String> {
     let mut w = Writer::new();
     w.i32("hello", 1);

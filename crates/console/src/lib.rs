@@ -1,13 +1,14 @@
-//! The console: a page of the server and of the router, over HTTP, for whoever operates them.
+//! The console: a page of the server and of the router, over HTTP, for operators.
 //!
 //! ```text
 //! browser ── http, guard ── sessions ── api ── in_process ── the way of every command
 //!                                        └──── sampler, slow: what the process saw of itself, for who may see it
 //! ```
 //! Invariants:
-//! - Whatever is shown of data or server was answered to a command of the user who looks, or is kept back until such a
-//!   command was answered: there is no second check of rights.
-//! - Connections, sessions, replies and what is kept are bounded; nothing waits for a client without end.
+//! - Data and state of the server are shown only as answers to a command of the user who looks, or after
+//!   such a command was answered: there is no second check of rights.
+//! - Connections, sessions, replies and kept samples are bounded; nothing waits for a client without
+//!   end.
 //! - Nothing here is on the way of a command of another client.
 
 mod advice;
@@ -47,7 +48,7 @@ const MOST_CONNECTIONS: usize = 64;
 /// Of all replies that clients have not taken yet, but for short ones.
 const MOST_REPLY_BYTES: usize = 64 << 20;
 const SHORT_REPLY_BYTES: usize = 128 << 10;
-/// Commands are evaluated recursively; what is not touched takes no memory.
+/// Commands are evaluated recursively; untouched pages take no memory.
 const STACK_BYTES: usize = 16 << 20;
 const STOP: Duration = Duration::from_secs(5);
 /// After accepting failed (no more files, say), the next try.
@@ -176,7 +177,7 @@ impl Console {
         let shared = &self.shared;
         shared.stopping.store(true, SeqCst);
         shared.sessions.end_all();
-        // Whoever waits for connections finds one, and looks.
+        // The thread that waits for connections gets one, and looks.
         let _ = TcpStream::connect_timeout(&self.address, Duration::from_millis(100));
         let until = Instant::now() + STOP;
         let mut connections = shared.connections.lock();

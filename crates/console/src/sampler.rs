@@ -179,7 +179,8 @@ fn sample(shared: &Shared) {
     let set = (shared.process.ask)(w.finish().as_doc()).ok();
     let lags = set.map(|set| {
         let lags = lag_seconds(set.as_doc(), Doc::EMPTY);
-        // Few are behind, so few ask who is meant to be.
+        // Few members lag, so the configuration is seldom needed to see which of them are delayed on
+        // purpose.
         match lags.iter().take(2).flatten().any(|lag| *lag > 1.0) {
             true => lag_seconds(set.as_doc(), configuration(shared).as_doc()),
             false => lags,
@@ -349,7 +350,7 @@ fn buckets(status: Doc<'_>, class: &str) -> Buckets {
     all
 }
 
-/// The lower bound of the bucket that holds the percentile of what was added between two moments.
+/// The lower bound of the bucket with that percentile of the counts added between two samples.
 fn percentile(before: &Buckets, now: &Buckets, percent: f64) -> Option<f64> {
     let had = |bound: f64| {
         let found = before.iter().find(|(b, _)| *b == bound);

@@ -1,5 +1,5 @@
-//! Who is logged in at the page: a random word in a cookie, and two connections to the server under the user's login, one
-//! for what the page shows of the server and one for his queries, which may take long.
+//! Sessions of the page: a random word in a cookie, and two connections to the server under the user's
+//! login, one for the state of the server and one for the user's queries, which may take long.
 //!
 //! Invariants: there are at most [`MOST`] sessions, and none is older than [`LONGEST`] or unused for [`IDLE`]; no password
 //! and no word of a cookie is kept; a query runs alone in its session.
@@ -21,7 +21,7 @@ pub const LONGEST: Duration = Duration::from_secs(12 * 60 * 60);
 const TURN: Duration = Duration::from_secs(5);
 
 pub struct Session {
-    /// `user@database`, or nothing where nobody logs in.
+    /// `user@database`, or empty without access control.
     pub user: String,
     watch: Mutex<Box<dyn Connection>>,
     query: Mutex<Box<dyn Connection>>,
@@ -72,7 +72,7 @@ impl Session {
     }
 }
 
-/// What was typed.
+/// The login form's fields.
 pub struct Login {
     pub user: String,
     pub password: String,
@@ -132,7 +132,7 @@ impl Sessions {
     }
 }
 
-/// Who could read the table could not make a cookie of it, and how long a search takes says nothing of a word.
+/// The table does not reveal cookies, and the time of a search says nothing of a word.
 fn key(word: &str) -> [u8; 32] {
     Sha256::digest(word.as_bytes()).into()
 }

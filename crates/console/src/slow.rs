@@ -19,7 +19,7 @@ const DEEPEST: usize = 12;
 /// A longer list is one shape with another long one.
 const LONGEST_LIST: usize = 20;
 
-/// Fields of commands that say how they are sent, not what is asked.
+/// Fields of commands that belong to the transport, not to the query.
 const ENVELOPE: &[&str] = &[
     "lsid",
     "$clusterTime",
@@ -115,7 +115,7 @@ impl Shapes {
         for line in lines.iter().filter(|l| l.contains("\"id\":51803")) {
             match serde_json::from_str(line) {
                 Ok(line) => kept.add(&line),
-                // It was longer than what is kept of a line.
+                // The line was longer than the limit.
                 Err(_) => kept.missed += 1,
             }
         }

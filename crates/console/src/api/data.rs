@@ -1,4 +1,4 @@
-//! Databases, collections, what is in them, and their indexes.
+//! Databases, collections, their documents and indexes.
 
 use super::{Answer, aggregate, ask, doc_to_json, first_batch, parameter, reply_to_json};
 use crate::http::Request;
@@ -30,7 +30,7 @@ pub fn collections(c: &mut dyn Connection, r: &Request) -> Answer {
     let part = r.parameter("filter").unwrap_or_default().to_lowercase();
     let from = r.parameter("from").and_then(|v| v.parse::<usize>().ok());
     let mut w = Writer::new();
-    // Who may not list all is given those that he may read.
+    // A user that may not list all gets those that it may read.
     w.i32("listCollections", 1).bool("nameOnly", true);
     w.bool("authorizedCollections", true);
     w.open_doc("cursor")

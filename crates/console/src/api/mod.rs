@@ -1,4 +1,5 @@
-//! What the page asks, as JSON (docs/console.md): each path is one or more commands of the user who has logged in.
+//! The page's requests, as JSON (docs/console.md): each path is one or more commands of the logged-in
+//! user.
 //!
 //! Invariant: a reply is built of at most [`MOST_REPLY_BYTES`] of documents.
 
@@ -180,7 +181,7 @@ fn text<'a>(o: &'a Map<String, Value>, name: &str) -> &'a str {
     o.get(name).and_then(Value::as_str).unwrap_or("")
 }
 
-/// Answers what is below `/api/`.
+/// Answers requests below `/api/`.
 pub fn answer(shared: &Arc<Shared>, r: &Request, peer: SocketAddr) -> Reply {
     let Some(path) = r.path.strip_prefix("/api/1/") else {
         return Reply::error(404, "this is version 1 of the API: /api/1/");
@@ -271,7 +272,7 @@ fn log_in(shared: &Arc<Shared>, r: &Request, peer: SocketAddr) -> Result<Reply, 
     let opened = Session::open(&*backend, &Address::Tcp(peer), who);
     let session = opened.map_err(|_| {
         shared.failures.note(from);
-        // It says neither whether there is such a user, nor what he is called.
+        // It tells neither whether there is such a user, nor the user's name.
         Failure::new(401, "the user, the password or the database is wrong")
     })?;
     let word = shared.sessions.add(session);

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 const MOST_OPERATIONS: i32 = 500;
 
-/// All operations, or the user's own where he may see no others.
+/// All operations, or only the user's own without the right to see others.
 pub fn running(c: &mut dyn Connection) -> Answer {
     let list = |c: &mut dyn Connection, all: bool| {
         let stage =
@@ -86,7 +86,7 @@ pub fn log(shared: &Shared, c: &mut dyn Connection) -> Answer {
     Ok(answer)
 }
 
-/// The last backup that the server knows of; `known` is false where the user may not read what is known.
+/// The last backup that the server knows of; `known` is false if the user may not read it.
 fn backup(c: &mut dyn Connection) -> Value {
     let last = find("settings", json!({"_id": "lastBackup"}), json!({}), 1);
     let Ok(reply) = ask(c, "config", &last) else {

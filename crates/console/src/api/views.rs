@@ -1,4 +1,5 @@
-//! What the process has seen of itself, for who may see it: each answer follows a command of the user that needs the right.
+//! What the process has measured of itself; each answer follows a command of the user that needs the
+//! right.
 
 use super::{
     Answer, Failure, UNAUTHORIZED, aggregate, ask, doc_to_json, find, first_batch, reply_to_json,
@@ -21,7 +22,7 @@ fn may_read_log(c: &mut dyn Connection) -> Result<(), Failure> {
     ask(c, "admin", &w.finish()).map(|_| ())
 }
 
-/// Who is logged in where, and which views there are for him.
+/// The logged-in user, the server, and the views that the user may see.
 pub fn session(shared: &Shared, session: &Session, c: &mut dyn Connection) -> Answer {
     let hello = ask(c, "admin", &simple("hello"))?;
     let build = ask(c, "admin", &simple("buildInfo"))?;
@@ -102,7 +103,7 @@ pub fn slow(shared: &Shared, c: &mut dyn Connection) -> Answer {
     let mut answer = shared.shapes.json();
     let mut w = Writer::new();
     w.i32("profile", -1);
-    // What counts as slow is told to who may read it.
+    // The limit of slow operations is told to users that may read it.
     if let Ok(profile) = ask(c, "admin", &w.finish()) {
         let slow_ms = profile.get("slowms").and_then(Val::to_i64_exact);
         answer["slowMillis"] = slow_ms.map_or(Value::Null, Value::from);
