@@ -58,8 +58,8 @@ unsafe impl GlobalAlloc for Allocator {
     }
 }
 
-/// Gives the system what is free as a whole, at once. By itself the allocator waits for a second, since what is given back is
-/// dear to have again.
+/// Returns all free memory to the system at once. By itself the allocator waits for a second, since
+/// returned memory is expensive to get again.
 pub fn give_back() {
     // SAFETY: may be called at any time, on any thread.
     unsafe { mi_collect(true) }
@@ -74,7 +74,7 @@ mod tests {
         for align in [1usize, 2, 4, 8, 16, 32, 64, 4096] {
             for size in (1..200).chain([1000, 1024, 1100, 4095, 4097, 70_000, 1 << 20]) {
                 let layout = Layout::from_size_align(size, align).unwrap();
-                // SAFETY: the blocks are freed with their layouts, and only what was allocated is touched.
+                // SAFETY: the blocks are freed with their layouts, and only allocated bytes are touched.
                 unsafe {
                     let block = Allocator.alloc(layout);
                     assert_eq!(block.addr() % align, 0, "{layout:?}");

@@ -1,7 +1,7 @@
 //! `pando backup URI TARGET`: all data of a server, a set or a cluster, in an archive that takes backup after backup;
 //! or in place, each server a copy of its own. `list`, `verify` and `prune` are about archives.
 //!
-//! Invariant: success is said only of what was read whole, at the servers and in the archive.
+//! Invariant: success is reported only for what was read whole, at the servers and in the archive.
 
 mod follow;
 mod kept;

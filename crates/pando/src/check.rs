@@ -1,4 +1,5 @@
-//! `pando check DIR`: reads everything that a data directory holds, while no server has it open, and says what is damaged.
+//! `pando check DIR`: reads everything in a data directory, while no server has it open, and reports
+//! damage.
 //!
 //! The log's checksums, the checksum of every block of every data file, every record's BSON, every record against its index
 //! entries and every entry against its record, counts and catalog. One pass over the data: records and indexes are compared by

@@ -7,8 +7,8 @@ use outgoing::{Converse, Error, MongoTarget, Stream};
 use std::io::{ErrorKind, Read, Write};
 use std::time::Duration;
 
-/// A server by its connection string, which says who asks and whether it is encrypted. Of several hosts it is
-/// the one that takes writes, or else the first that answers.
+/// A server by its connection string, with credentials and TLS. Of several hosts it is the one that
+/// takes writes, or else the first that answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerAddress {
     /// At least one.

@@ -213,7 +213,7 @@ fn parse(words: &[String]) -> Result<Asked, String> {
     checked(asked)
 }
 
-/// What was asked for, if it can be done.
+/// The request, if it can be carried out.
 fn checked(asked: Asked) -> Result<Asked, String> {
     if asked.shards.is_some_and(|n| !(1..=100).contains(&n)) {
         return Err("--shards is 1 to 100".into());
@@ -291,7 +291,7 @@ fn first(dir: &Path, asked: &Asked) -> Result<Deployment, String> {
         let key = make_key(dir)?.to_string_lossy().into_owned();
         new.server.extend(["--keyFile".into(), key]);
     }
-    // Before a server runs: whoever is killed from here on leaves none that nobody knows.
+    // Before a server runs: a kill from here on leaves no unknown server.
     new.save(dir)?;
     Ok(new)
 }
@@ -391,7 +391,7 @@ fn new_sets(replicas: u16, shards: Option<u16>) -> Vec<(String, Role, u16)> {
     sets
 }
 
-/// The members of new sets, whose ports nobody has.
+/// The members of new sets, on free ports.
 fn planned(sets: Vec<(String, Role, u16)>, asked: &Asked) -> Result<Deployment, String> {
     let mut next = asked.port.unwrap_or(27017);
     let mut members = Vec::new();

@@ -1,6 +1,7 @@
 //! The wiring of the console: where it listens, and what it is told of the process.
 //!
-//! Invariant: where nobody has asked for an address, a console that cannot listen is warned of, and the server goes on.
+//! Invariant: without an address in the configuration, a console that cannot listen is a warning only,
+//! and the server goes on.
 
 use commands::Commands;
 use console::{Console, Options, Process, TlsSource};
@@ -51,7 +52,7 @@ pub fn address_of(config: &ServerConfig, listener: &TcpListener) -> Option<Strin
     Some(format!("{scheme}://{address}/"))
 }
 
-/// On loopback nobody listens in, and no certificate is of that name: there only if it is wanted.
+/// Loopback is not overheard, and no certificate has that name: TLS there only on request.
 fn is_encrypted(config: &ServerConfig) -> bool {
     matches!(
         config.console,

@@ -18,7 +18,7 @@ pub struct Ready(File);
 impl Ready {
     pub fn announce(mut self) {
         let _ = self.0.write_all(b"1");
-        // From here on nobody is there to read what is printed.
+        // From here on the output has no reader.
         if let Ok(null) = File::options().read(true).write(true).open("/dev/null") {
             for standard in 0..=2 {
                 // SAFETY: both are open descriptors, and dup2 touches no memory.
@@ -41,7 +41,7 @@ pub fn fork() -> Result<Forked, String> {
     if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
         return Err(failed("make a pipe"));
     }
-    // SAFETY: the descriptors are fresh and owned by nobody else.
+    // SAFETY: the descriptors are fresh and have no other owner.
     let (mut reader, writer) = unsafe { (File::from_raw_fd(ends[0]), File::from_raw_fd(ends[1])) };
     println!("about to fork child process, waiting until server is ready for connections.");
     let _ = std::io::stdout().flush();
@@ -114,7 +114,7 @@ pub struct PidFile(PathBuf);
 
 impl PidFile {
     pub fn write(path: &Path) -> Result<PidFile, String> {
-        // Whoever watches the process may read it, as mongod's.
+        // Readable for programs that watch the process, as mongod's.
         std::fs::write(path, format!("{}\n", std::process::id()))
             .and_then(|()| std::fs::set_permissions(path, Permissions::from_mode(0o644)))
             .map_err(|e| format!("cannot write the pid file {}: {e}", path.display()))?;

@@ -28,9 +28,10 @@ pub fn refuse_huge_pages() {
 const BESIDE_CACHE: u64 = 140 << 20;
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Watches how much of the machine's memory this process holds, and has the allocator give back what is free when it is much. A
-/// load writes hundreds of megabytes a second through memtables and messages; what of that is free for a moment, in one thread's
-/// share while another asks the system for more, was a hundred megabytes and more.
+/// Watches how much of the machine's memory this process holds, and has the allocator return free memory
+/// when it is much. A load writes hundreds of megabytes a second through memtables and messages; what of
+/// that is free for a moment, in one thread's share while another asks the system for more, was a
+/// hundred megabytes and more.
 pub fn keep_within(cache_bytes: u64) {
     let most = cache_bytes.saturating_add(BESIDE_CACHE);
     let watch = move || {
@@ -70,7 +71,7 @@ pub fn available_bytes() -> u64 {
         .fold(machine, u64::min)
 }
 
-/// Tells whether a sixteenth of the machine's memory, or of what each control group may have, is in nobody's use.
+/// Whether a sixteenth of the machine's memory, or of what each control group may have, is unused.
 pub fn has_room() -> storage::HasRoom {
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let groups: Vec<(PathBuf, u64)> = limit_files(&groups, Path::new("/sys/fs/cgroup"))
@@ -104,7 +105,7 @@ fn number_in(path: &Path) -> Option<u64> {
     std::fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-/// The cache when nobody says how large it shall be.
+/// The default size of the cache.
 pub fn default_cache_bytes(memory: u64) -> u64 {
     let quarter = memory / 4;
     match memory {

@@ -1,8 +1,8 @@
 //! `pando migrate`: brings a running MongoDB (or PandoDB) over, while clients go on to write there.
 //!
-//! The steps: collections are made, documents copied, changes since the begin followed, indexes built when all is of one time,
-//! changes followed until somebody says that the target takes over, and both sides compared. The state of it lies in a
-//! directory, so a run that was ended goes on.
+//! The steps: collections are made, documents copied, changes since the beginning followed, indexes
+//! built when all is of one time, changes followed until the cut-over to the target, and both sides
+//! compared. The state of it lies in a directory, so a run that was ended goes on.
 //!
 //! Invariant: nothing is written at the source, ever; at the target only collections that this migration has made.
 
@@ -310,7 +310,7 @@ impl Migration<'_> {
                 && !copy::is_by_id(ns)
                 && pieces.iter().any(|p| !p.done)
             {
-                // A part of it is there; which part, nobody knows.
+                // An unknown part of it is there.
                 structure::drop_collection(&mut self.to, &ns.db, &ns.coll)?;
             }
             structure::create(&mut self.to, ns)?;
@@ -375,7 +375,7 @@ impl Migration<'_> {
             );
             self.follow_until_told(follower)?;
         }
-        // What was acknowledged at the source before now comes over.
+        // Writes acknowledged at the source before now come over.
         let until = self.from.operation_time()?.unwrap_or_default();
         self.follow_to(follower, until)?;
         let begun = Instant::now();

@@ -512,7 +512,7 @@ impl Options {
         Ok(())
     }
 
-    /// What `other` says goes before what is said here.
+    /// The values of `other` take precedence.
     pub fn overlay(&mut self, other: Options) {
         self.keys.extend(other.keys);
         self.parameters.extend(other.parameters);

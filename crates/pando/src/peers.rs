@@ -1,5 +1,5 @@
-//! Connections to the other members of a replica set: who they are, how this member proves who it is
-//! to them, and their files for an initial sync. What is sent to them goes over [`line`].
+//! Connections to the other members of a replica set: the members, this member's credentials, and their
+//! files for an initial sync. Messages to them go over [`line`].
 
 mod line;
 
@@ -26,7 +26,7 @@ pub struct Peers {
 /// What the others are told of all members, with a number that grows.
 type Board = (u64, Vec<Known>);
 
-/// How this member proves who it is to others.
+/// This member's credentials for the others.
 struct Access {
     key: Option<String>,
     tls: Option<String>,
@@ -66,7 +66,7 @@ impl Access {
 const BY_KEY: &str = "authSource=local&authMechanism=SCRAM-SHA-256";
 
 fn user_of(key: &str) -> String {
-    // A slash would end the part of the connection string that says who and where.
+    // A slash would end the part of the connection string with user and host.
     format!("__system:{}@", escape(key).replace('/', "%2F"))
 }
 
@@ -123,7 +123,7 @@ pub fn quoted(word: &str) -> String {
     }
 }
 
-/// How a router, or who balances, proves who it is: the connection string of a host.
+/// The connection string of a host, with the credentials of a router or a balancer.
 pub fn access(config: &ServerConfig) -> router::ConnectionStrings {
     let access = Access::of(config);
     Arc::new(move |host| access.url(host))

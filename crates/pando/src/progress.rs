@@ -1,4 +1,4 @@
-//! How far a tool is: a bar on a terminal, nothing where nobody looks.
+//! The progress of a tool: a bar on a terminal, nothing otherwise.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{IsTerminal, Read};
@@ -19,7 +19,7 @@ impl Progress {
         Progress::with(what, steps, "{msg} {wide_bar} {pos}/{len} {eta}")
     }
 
-    /// Of something that nobody knows the length of.
+    /// Progress without a known length.
     pub fn of_time(what: &str) -> Progress {
         Progress::with(what, 0, "{spinner} {msg} {elapsed}")
     }
@@ -54,7 +54,7 @@ impl Progress {
         self.0.set_message(what.to_string());
     }
 
-    /// Counts what is read.
+    /// Counts the bytes read.
     pub fn counting<'p, R: Read>(&'p self, from: R) -> Counting<'p, R> {
         Counting {
             from,

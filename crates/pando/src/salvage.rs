@@ -1,7 +1,8 @@
 //! `pando salvage DIR OUT`: saves what can be read of a damaged data directory, as mongodump would have written it.
 //!
-//! Dump files and not a data directory: what was saved then passes the front door when it is loaded (mongorestore), so nothing
-//! that is half there is taken over, indexes are built anew, and the files can be read with other tools too.
+//! Dump files and not a data directory: saved documents then pass validation when they are loaded
+//! (mongorestore), so nothing half-written is taken over, indexes are built anew, and the files can be
+//! read with other tools too.
 //!
 //! ```text
 //! data files   what can be read of them; what is in a damaged block is passed over
@@ -167,7 +168,7 @@ fn run(dir: &Path, out: &Path, scratch: &Path, wanted: &dyn Fn(&str) -> bool) ->
     }
     drop(progress);
     if !gaps.is_empty() {
-        // The log's past has the last state of what was written within its window.
+        // The log's past has the last state of documents written within its window.
         let older = older(&offline, &gaps)?;
         for dump in &mut dumps {
             dump.add(&older)?;
@@ -346,7 +347,7 @@ impl Dump {
         })
     }
 
-    /// For documents that nobody says whose they are.
+    /// For documents whose collection is unknown.
     fn nameless(out: &Path, tablet: u64) -> Dump {
         let folder = out.join("salvaged");
         let name = format!("tablet_{tablet}");

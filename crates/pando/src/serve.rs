@@ -32,8 +32,8 @@ const BAD_OPTIONS: u8 = 2;
 const CANNOT_LISTEN: u8 = 48;
 const CANNOT_OPEN_DATA: u8 = 100;
 
-/// Of the files that the process may open, the share of connections and that of the engine's tables. What is left is for the
-/// log's segments, temporary files and whatever is open for a moment.
+/// Of the files that the process may open, the share of connections and that of the engine's tables. The
+/// rest is for the log's segments, temporary files and other short uses.
 const CONNECTIONS_PERCENT: u64 = 60;
 const TABLES_PERCENT: u64 = 24;
 /// A table may be open three times: by the engine, and twice for what event loops read (see `storage::missing`).
@@ -414,7 +414,8 @@ fn start_again(_why: &str) {
 /// C++ library's own state under their hands, and end in an abort.
 fn leave(code: u8) -> ! {
     let _ = std::io::stdout().flush();
-    // SAFETY: ends the process. What was acknowledged is in the log, and the directory's lock goes with the process.
+    // SAFETY: ends the process. Acknowledged writes are in the log, and the directory's lock goes with
+    // the process.
     unsafe { libc::_exit(i32::from(code)) }
 }
 
@@ -454,9 +455,9 @@ fn log_start(config: &ServerConfig, warnings: &[String]) {
     }
 }
 
-/// What is said of a server that is ready, beside its configuration.
+/// What is printed for a server that is ready, beside its configuration.
 struct Said {
-    /// There are no users, and somebody has to log in.
+    /// There are no users, and logins are required.
     lacks_users: bool,
     /// Its replica set has been initiated.
     has_set: bool,
@@ -545,8 +546,8 @@ fn announce(
         .and_then(|()| stdout.flush());
 }
 
-/// `host:port` for people and drivers: the same as `hello` gives to who comes in on loopback, as
-/// drivers compare the two.
+/// `host:port` for people and drivers: the same as `hello` gives to a client on loopback, as drivers
+/// compare the two.
 fn reached_under(config: &ServerConfig, addresses: &[SocketAddr]) -> String {
     let first = addresses.iter().find(|a| a.is_ipv4()).or(addresses.first());
     let port = first.map_or(config.port, |a| a.port());

@@ -184,7 +184,8 @@ fn warnings(options: &Options, handicap: f64) -> Vec<String> {
     warnings
 }
 
-/// Where figures are served: whoever reaches it may read them, so beyond this machine it has to be wanted.
+/// The address of the figures: every client that reaches it may read them, so an address beyond this
+/// machine has to be named.
 fn metrics(o: &Reader<'_>) -> Result<Option<SocketAddr>, String> {
     let Some(text) = o.text("pando.metrics") else {
         return Ok(None);
@@ -410,8 +411,8 @@ fn security(o: &Reader<'_>, tls: &TlsOptions) -> Result<SecurityOptions, String>
     })
 }
 
-/// How members prove who they are, and whether that is by certificates, which asks for logins as a key
-/// file does.
+/// How members authenticate, and whether that is by certificates, which requires logins as a key file
+/// does.
 fn cluster_auth(
     o: &Reader<'_>,
     tls: &TlsOptions,

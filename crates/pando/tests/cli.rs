@@ -1,4 +1,4 @@
-//! The binary as a user and his scripts start it.
+//! The binary as a user and scripts start it.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -185,7 +185,7 @@ fn the_table_goes_one_way() {
     }
 }
 
-/// The table names exactly the edges that exist: one that is not allowed is a fault, and so is one that nobody uses.
+/// The table names exactly the edges that exist: a forbidden edge is a fault, and so is an unused one.
 #[test]
 fn the_table_names_the_edges_that_exist() {
     let workspace = workspace();

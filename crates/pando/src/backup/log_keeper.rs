@@ -1,7 +1,8 @@
-//! The log of a set, kept in an archive: read from the server behind what is there, and put as it comes.
+//! The log of a set, kept in an archive: read from the server behind the last kept entry, and put as it
+//! comes.
 //!
-//! Invariant: in a line each entry follows on the one before. Who finds the log to be another one begins
-//! another line, with a backup.
+//! Invariant: in a line each entry follows on the one before. If the log proves to be another one,
+//! another line begins, with a backup.
 
 use super::remote::{self, LogFailure};
 use crate::client::Conversation;

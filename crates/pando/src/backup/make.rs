@@ -18,14 +18,14 @@ use std::time::{Duration, Instant};
 const LOG_PATIENCE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What was made, and what it took.
+/// A finished backup, and its cost.
 pub(super) struct Made<'a> {
     pub backup: Backup,
     pub sent_files: usize,
     pub sent_bytes: u64,
     /// Where the logs of the sets go on.
     pub logs: Vec<LogKeeper<'a>>,
-    /// For people: what is not as they may think.
+    /// For people: surprising circumstances.
     pub notes: Vec<String>,
 }
 
@@ -146,7 +146,7 @@ fn keep_files(
         let pace = Pace::begin();
         let mut from = progress.counting(RemoteFile::new(c, staged, file));
         archive.put_file(file, &mut from)?;
-        // What was put is read: the network and the disk of the archive may err too.
+        // Each file that was put is read again: the network and the disk of the archive may err too.
         archive.verify_file(file)?;
         // Writers beside it keep their pace.
         pace.rest(threads);

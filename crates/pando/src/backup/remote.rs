@@ -106,7 +106,7 @@ pub(super) fn note(c: &mut Conversation, backup: &str, to: &str) -> Result<(), S
     asked(c, &ask).map(drop)
 }
 
-/// Has a set read its copy whole, and tell what is in it.
+/// Has a set read its copy whole, and describe it.
 pub(super) fn describe(address: &ServerAddress, staged: StagedSet) -> Result<Described, String> {
     let mut c = address.open()?;
     let ask = command(&staged.name, "describe", |w| {

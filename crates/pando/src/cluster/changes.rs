@@ -5,7 +5,8 @@
 //! add-member    NewMember in the record ─► it runs ─► its set has it ─► There
 //! remove-shard  `leaves` in the record ─► emptied, the router forgets it ─► its servers end ─► not in the record
 //! ```
-//! Invariant: what is begun is recorded first, so the same command goes on with it, whenever it was killed.
+//! Invariant: a step is recorded before it begins, so the same command goes on with it, whenever it was
+//! killed.
 
 use super::deployment::{Access, Deployment, MemberProcess, Role, Stage};
 use super::processes::Claim;

@@ -167,7 +167,7 @@ impl Access {
     }
 }
 
-/// What is recorded.
+/// The record of a deployment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Deployment {
     pub(super) members: Vec<MemberProcess>,
@@ -183,8 +183,8 @@ pub(super) struct Deployment {
 }
 
 impl Deployment {
-    /// The record, with the processes that are there though it does not know them: whoever started
-    /// them was killed right behind.
+    /// The record, and running processes that it lacks: the command that started them was killed right
+    /// after.
     pub(super) fn load(dir: &Path) -> Result<Option<Deployment>, String> {
         let mut deployment = Deployment::read(dir)?;
         if let Some(deployment) = &mut deployment {
@@ -377,7 +377,7 @@ impl Deployment {
     }
 
     /// Ends the members that are of a kind, and says how many ran. It is recorded first: a server takes
-    /// its time to end, and whoever comes meanwhile does not take it for one that serves.
+    /// its time to end, and another command meanwhile does not take it for one that serves.
     pub(super) fn end(
         &mut self,
         dir: &Path,
@@ -406,7 +406,7 @@ impl Deployment {
             .collect()
     }
 
-    /// The port behind all that it has which nobody has.
+    /// The first free port behind those of the deployment.
     pub(super) fn next_port(&self) -> Result<u16, String> {
         let last = self.members.iter().map(|m| m.port).max();
         let mut ports = last.map_or(27017, |last| last.saturating_add(1))..=u16::MAX;

@@ -22,7 +22,7 @@ use std::time::Instant;
 const LOCK: &str = "cluster.lock";
 
 /// Held while a command changes a deployment. What it has forked holds it too, until that is a server.
-/// So whoever has the lock sees the processes of all who had it before, also of one that was killed.
+/// So the holder of the lock sees the processes of all earlier holders, also of one that was killed.
 pub(super) struct Claim(#[allow(dead_code, reason = "closing it is its use")] File);
 
 impl Claim {

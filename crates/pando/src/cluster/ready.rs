@@ -70,8 +70,8 @@ fn await_members(dir: &Path, members: &[&MemberProcess], access: &Access) -> Res
     Ok(())
 }
 
-/// Makes the set, if it is not made. A set that one member knows is made: who does not know it learns of
-/// it from the others.
+/// Makes the set, if it is not made. A set that one member knows is made: the others learn of it from
+/// that member.
 fn initiate(dir: &Path, members: &[&MemberProcess], access: &Access) -> Result<(), String> {
     let first = members.first().ok_or("there is no member")?;
     let knows = |m: &&MemberProcess| dir.join(&m.name).join(state_file::NAME).exists();

@@ -8,9 +8,9 @@
 //!         ─► config.shards says where the shards are now
 //!         ─► started as every deployment; the other members copy the data
 //! ```
-//! Invariant: the metadata is changed while the configuration set is a server alone, which asks nobody.
-//! As a configuration set it would speak to the shards at their old addresses, where those of before may
-//! still serve.
+//! Invariant: the metadata is changed while the configuration set is a server alone, which contacts no
+//! other. As a configuration set it would speak to the shards at their old addresses, where those of
+//! before may still serve.
 
 use super::deployment::{Access, Deployment, MemberProcess, Role, SET, Stage};
 use super::processes::launch;
@@ -28,7 +28,7 @@ use storage::Until;
 
 const RESTORED: &str = "restored";
 
-/// Restores the backup, and plans the members of what was in it.
+/// Restores the backup, and plans the members of its sets.
 pub(super) fn plan(dir: &Path, archive: &str, asked: &Asked) -> Result<Deployment, String> {
     let until = match &asked.until {
         Some(text) => moment::parse(text)?,
@@ -86,7 +86,7 @@ fn is_plain(name: &str) -> bool {
     name.bytes().all(plain) && !name.starts_with('.')
 }
 
-/// Puts what was restored in its place, and has the metadata say where the shards are, if that was not
+/// Puts the restored sets in their place, and has the metadata say where the shards are, unless that was
 /// done.
 pub(super) fn settle(dir: &Path, deployment: &mut Deployment) -> Result<(), String> {
     if deployment.unsettled.is_empty() {

@@ -1,7 +1,7 @@
 //! The copy of documents: collections in pieces by `_id`, several pieces at a time.
 //!
-//! What is read is not of one moment: the changes of the source are followed from before the first document was read, and
-//! mend that. Invariant: a document is read and written as the bytes that it is.
+//! The copy is not of one time: the changes of the source are followed from before the first document
+//! was read, and mend that. Invariant: a document is read and written as the bytes that it is.
 
 use super::inventory::{Namespace, NamespaceKind};
 use super::server::{DUPLICATE_KEY, Failure, Kind, Result, Server, command, opened, write_errors};

@@ -198,7 +198,7 @@ impl<'f> Follower<'f> {
         }
     }
 
-    /// A collection that comes from where nobody looked has documents that were never read.
+    /// A collection renamed from outside of the migration has documents that were never read.
     fn refuse_coming(&self, kind: &str, event: Doc<'_>) -> Result<()> {
         match place(event, "to") {
             Some((db, coll)) if kind == "rename" && self.only.has(db, coll) => {
@@ -330,8 +330,8 @@ impl<'f> Follower<'f> {
         Ok(())
     }
 
-    /// Documents that have what others are to have: all go, then all come. What is still refused waits for the change of a
-    /// document that was not read yet; until then the token stays where it is.
+    /// Documents that have what others are to have: all go, then all come. Documents still refused wait
+    /// for the change of a document that was not read yet; until then the token stays where it is.
     fn change_places(&mut self, db: &str, coll: &str, all: &[(Value, Becomes)]) -> Result<()> {
         let gone: Vec<(Value, Becomes)> = all.iter().map(|(id, _)| (id.clone(), None)).collect();
         self.make(db, coll, &gone)?;

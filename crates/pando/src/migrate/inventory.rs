@@ -129,7 +129,8 @@ pub(super) fn indexes(
     Ok(each.collect())
 }
 
-/// A listed index without what is of its release. `None`: of `_id`, or the order of a clustered collection.
+/// A listed index without the fields of its release. `None`: of `_id`, or the order of a clustered
+/// collection.
 pub(super) fn index_spec(listed: Doc<'_>) -> Option<(String, DocBuf)> {
     let name = listed.get("name")?.as_str()?;
     let is_of_id = listed.get("key")?.as_doc()?.as_bytes() == doc! { "_id": 1 }.as_bytes();

@@ -1,7 +1,7 @@
 //! The servers that a migration stands between: what kind each is, and what it is asked.
 //!
-//! Invariant: what a server refuses is an error with its code; what is lost on the way is one without, and may be asked
-//! again where that does no harm.
+//! Invariant: a refusal by a server is an error with its code; a loss on the way is one without, and the
+//! request may be repeated if that does no harm.
 
 use crate::client::{Conversation, Documents, ServerAddress};
 use bson::{Doc, DocBuf, Val, Writer, doc};
@@ -173,7 +173,7 @@ impl Server {
                 return Ok(());
             }
             let more = doc! { "getMore": cursor, "collection": coll };
-            // A lost cursor is gone: whoever reads begins again.
+            // A lost cursor is gone: its reader begins again.
             reply = self.try_run(db, &more)?;
         }
     }

@@ -67,7 +67,8 @@ pub(super) struct Progress {
 
 pub(super) struct State {
     dir: PathBuf,
-    /// The connection strings without passwords, and what is meant: another migration has another directory.
+    /// The connection strings without passwords, and the options: another migration has another
+    /// directory.
     about: DocBuf,
     progress: Mutex<(Progress, Instant)>,
 }
@@ -155,7 +156,7 @@ impl State {
         write().map_err(|e| format!("{}: {e}", path.display()))
     }
 
-    /// Whether somebody has said that the target takes over.
+    /// Whether the cut-over to the target was requested.
     pub fn is_cut_over_asked(&self) -> bool {
         self.dir.join(CUT_OVER).exists()
     }

@@ -1,5 +1,5 @@
-//! What is sent to one other member: two lanes, each with a thread and a connection, which sends what
-//! waits in batches and waits for the answer to one before it sends the next.
+//! Messages to one other member: two lanes, each with a thread and a connection, which sends waiting
+//! messages in batches and waits for the answer to one before it sends the next.
 //!
 //! ```text
 //! what continues a log ────────────────────────────► main ──► the peer
@@ -28,10 +28,10 @@ const PART_BYTES: usize = 8 << 20;
 const MUCH_BYTES: usize = 1 << 20;
 /// After a failure, before the next try.
 const PAUSE: Duration = Duration::from_millis(200);
-/// A peer that does not answer is complained about so often.
+/// How often a peer that does not answer is logged.
 const COMPLAIN: Duration = Duration::from_secs(30);
 
-/// What is said of a peer that has nothing.
+/// The log's words for a peer without data.
 const LACKS: &str = "it has no data of this set (it is new, or its disk was replaced), and is taken in when a majority of the others agrees";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -32,7 +32,7 @@ pub(super) struct FromArchive<'a> {
     pub only: &'a [String],
 }
 
-/// What was made, by set.
+/// The restored sets.
 pub(super) struct Restored {
     pub cluster: bool,
     pub sets: Vec<(SetBackup, PathBuf, Moment)>,
@@ -212,7 +212,7 @@ fn fetch_log(archive: &Archive, set: &SetBackup, dir: &Path) -> Result<u64, Stri
     maker.finish().map_err(|e| e.into_message())
 }
 
-/// Puts what was made in its place: as it is, or what was asked for of it.
+/// Puts a restored directory in its place: as it is, or in the requested form.
 fn finish(
     asked: &FromArchive<'_>,
     backup: &Backup,
