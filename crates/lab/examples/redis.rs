@@ -55,7 +55,7 @@ fn end(input: &[u8], at: usize) -> std::result::Result<usize, usize> {
 }
 
 impl Redis {
-    /// A blocking connection for what is not measured.
+    /// A blocking connection for unmeasured requests.
     fn ask(&self, words: &[&[u8]]) -> Result<Vec<u8>> {
         let mut stream = self.url.host.connect()?;
         let mut out = Vec::new();

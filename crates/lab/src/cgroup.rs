@@ -1,7 +1,8 @@
 //! Memory cgroups, in which servers are held to so much memory.
 //!
-//! Invariant: a group goes with the server that is in it, and one that a killed run has left with the next run that starts
-//! a server. A group with a process in it cannot be removed, so nobody's is.
+//! Invariant: a group goes with the server that is in it, and one that a killed run has left with the
+//! next run that starts a server. A group with a process in it cannot be removed, so no running server
+//! loses its group.
 
 use crate::fault::{Fault, Result, local};
 use std::io;
@@ -80,7 +81,7 @@ impl MemoryGroup {
         std::fs::write(&path, pid.to_string()).map_err(local(path.display()))
     }
 
-    /// Lets what is about to be started begin in the group.
+    /// Lets the command begin in the group.
     pub fn admit(&self, command: &mut Command) -> Result<()> {
         let path = self.members();
         let file = std::fs::OpenOptions::new().write(true).open(&path);

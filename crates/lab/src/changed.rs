@@ -165,7 +165,7 @@ mod tests {
         let found = left(dir.path());
         assert_eq!(found.len(), 1);
         assert_eq!((&found[0].0, &found[0].1), (&setting, &path));
-        // Somebody sets it back already.
+        // The other run sets it back already.
         assert!(left(dir.path()).is_empty());
     }
 }

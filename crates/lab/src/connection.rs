@@ -63,7 +63,7 @@ impl Address {
     }
 }
 
-/// A connection that has said `hello`, and who it is.
+/// A connection that has said `hello`, and its server.
 pub struct Connection {
     stream: Stream,
     /// As it may be shown.
@@ -100,7 +100,7 @@ pub fn handshake(address: &Address) -> Result<(Stream, DocBuf)> {
     Ok((c.stream, c.hello))
 }
 
-/// Reads once. A signal (the user's Ctrl-C) is no fault of the connection's: what is under way ends
+/// Reads once. A signal (the user's Ctrl-C) is no fault of the connection's: the pending request ends
 /// when it has its answer.
 pub(crate) fn read_some(stream: &mut impl Read, buf: &mut [u8]) -> std::io::Result<usize> {
     loop {

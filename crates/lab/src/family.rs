@@ -9,7 +9,7 @@ use crate::rates::{Ratio, Word};
 /// The chance that a page of equals names a winner.
 const LEVEL: f64 = 0.05;
 
-/// What is decided of each ratio, in their order. Those without repeats stay open.
+/// The decision on each ratio, in their order. Those without repeats stay open.
 pub fn decided(ratios: &[Ratio]) -> Vec<Word> {
     let mut tested: Vec<(usize, f64)> = ratios
         .iter()

@@ -51,7 +51,7 @@ impl From<outgoing::Error> for Fault {
     }
 }
 
-/// Adds what was being done to an I/O error.
+/// Adds the attempted action to an I/O error.
 pub fn local(doing: impl fmt::Display) -> impl FnOnce(std::io::Error) -> Fault {
     move |e| Fault::Local(format!("{doing}: {e}"))
 }

@@ -36,7 +36,7 @@ pub fn catch_interrupts() {
 /// How long an end may take after Ctrl-C until the user is told how to have it at once.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Tells who has pressed Ctrl-C why the run does not end.
+/// Tells the user after Ctrl-C why the run does not end.
 fn advise() {
     while !interrupted() {
         std::thread::sleep(Duration::from_millis(200));
@@ -176,7 +176,7 @@ impl<W: Workload> Fleet<W> {
         self.set_ramp(rate, None, poisson);
     }
 
-    /// The same with a rate that comes to another one, evenly over so long.
+    /// The same with a rate that moves evenly to another one.
     pub fn set_ramp(&mut self, rate: Option<f64>, ramp: Option<(f64, Duration)>, poisson: bool) {
         let lanes = self.lanes.len() as f64;
         for (i, lane) in self.lanes.iter_mut().enumerate() {

@@ -96,7 +96,7 @@ impl Ticks {
             .filter_map(|n| n.parse().ok())
             .collect();
         Ticks {
-            // User, nice, system: interrupts are nobody's.
+            // User, nice, system: interrupts belong to no process.
             busy: numbers.iter().take(3).sum(),
             steal: numbers.get(7).copied().unwrap_or(0),
             all: numbers.iter().take(8).sum(),
@@ -104,8 +104,8 @@ impl Ticks {
     }
 }
 
-/// What else the machine did during a step, in percent of all its cores. Where the server's processes are not known,
-/// nobody can say what others did.
+/// What else the machine did during a step, in percent of all its cores. If the server's processes are
+/// not known, the others' share is unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Noise {

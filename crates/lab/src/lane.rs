@@ -22,12 +22,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-/// No reply for so long is a fault.
+/// How long a connection may be without a reply.
 const STALL: Duration = Duration::from_secs(120);
-/// Once a run is over: no reply for so long, or for so many times the longest operation, is a fault too.
+/// Once a run is over: no reply for this long, or for this many times the longest operation, is a fault
+/// too.
 const STALL_AT_END: Duration = Duration::from_secs(10);
 const LONGER: u32 = 4;
-/// After Ctrl-C replies are waited for so long; then what is there is the result.
+/// How long replies are waited for after Ctrl-C; then the result is complete.
 const FAREWELL: Duration = Duration::from_secs(3);
 const TICK: Duration = Duration::from_millis(250);
 /// Unacknowledged requests that one connection sends before the others have their turn.
@@ -96,7 +97,7 @@ pub trait Workload: Send {
 pub struct Pace {
     /// Operations a second, of this lane.
     pub rate: f64,
-    /// The rate that it comes to, evenly over so long.
+    /// The final rate, and the time over which it is reached.
     pub ramp: Option<(f64, Duration)>,
     /// Exponentially distributed gaps (a Poisson process) instead of equal ones.
     pub poisson: bool,
@@ -104,7 +105,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Operations a second so long after the start.
+    /// The rate at that time after the start.
     fn at(&self, since: Duration) -> f64 {
         match self.ramp {
             Some((end, over)) => {
@@ -340,7 +341,7 @@ impl<W: Workload> Lane<W> {
     fn turn(&mut self) -> Result<()> {
         let wait = match &self.schedule {
             _ if !self.again.is_empty() => Duration::ZERO,
-            // A poll sleeps in milliseconds: what is due sooner is waited for awake.
+            // A poll sleeps in milliseconds: shorter times are waited for awake.
             Some(s) if !s.idle.is_empty() => {
                 let left = s.due.saturating_duration_since(Instant::now());
                 left.saturating_sub(Duration::from_millis(1)).min(TICK)

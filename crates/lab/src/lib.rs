@@ -161,7 +161,8 @@ enum Study {
     /// Study G: pipelines that filter, group, join and sort documents of 1 KB, each by itself, on any targets.
     #[command(alias = "g")]
     Aggregate(study::aggregate::Args),
-    /// Study H: a queue of jobs, or a window by age: whether what was deleted costs anything, on any targets.
+    /// Study H: a queue of jobs, or a window by age: whether deleted records cost anything, on any
+    /// targets.
     #[command(alias = "h")]
     Queue(study::queue::Args),
     /// Study I: what it costs clients that chunks move, second by second, on any clusters.

@@ -81,7 +81,7 @@ pub struct Sample {
     pub p99_us: f64,
     pub p999_us: f64,
     pub max_us: f64,
-    /// Kind by kind, for whoever looks on; a result keeps the whole run's histograms instead.
+    /// Kind by kind, for the running display; a result keeps the whole run's histograms instead.
     #[serde(skip)]
     pub kinds: Vec<(&'static str, Histogram<u64>)>,
 }
@@ -112,7 +112,7 @@ pub struct Recorder {
     interval_operations: u64,
     pub operations: u64,
     pub requests: u64,
-    /// What is kept beside: of open loops times from the sending on.
+    /// Histograms kept beside: of open loops times from the sending on.
     served: Vec<Histogram<u64>>,
     singles: Option<Vec<Single>>,
 }
@@ -134,7 +134,7 @@ impl Recorder {
         Duration::from_nanos(longest.unwrap_or(0))
     }
 
-    /// The same request as recorded, for what is kept beside.
+    /// The same request as recorded, for the histograms kept beside.
     #[inline]
     pub fn detail(&mut self, kind: u8, took: Duration, late: Duration) {
         if let Some(h) = self.served.get_mut(usize::from(kind)) {

@@ -122,7 +122,7 @@ impl Replies {
         Replies::with_records(0)
     }
 
-    /// The same for who counts first.
+    /// The same for clients that count first.
     fn with_records(records: u64) -> Replies {
         let n = i64::try_from(records).unwrap_or(i64::MAX);
         let pid = i64::from(std::process::id());

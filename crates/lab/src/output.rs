@@ -1,5 +1,5 @@
-//! Where a run's result goes, alike for every command that measures, and what is left of a run that does not come to its
-//! end: its steps stand beside the result to come, and `--resume` goes on after the last of them.
+//! The place of a run's result, alike for every command that measures, and of an unfinished run: its
+//! steps stand beside the result to come, and `--resume` goes on after the last of them.
 //!
 //! Invariants: a place that cannot be written is a fault before anything is measured. A result or a journal that is there is
 //! replaced only with `--force`, and gone on with only with `--resume`; a folder is made only for default names. The journal
@@ -109,7 +109,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Keeps what is measured so far. A disk that is full now may have room at the end: it is told of once.
+    /// Saves the steps so far. A disk that is full now may have room at the end: it is told of once.
     pub fn save(&mut self, draft: &Draft) {
         let Some(path) = self.path() else { return };
         match draft.report.write(&path) {
@@ -150,7 +150,7 @@ impl Journal {
         Ok(report)
     }
 
-    /// An empty journal helps nobody.
+    /// An empty journal is of no use.
     fn sweep_up(&self) {
         if self.kept == 0
             && let Some(path) = self.path()

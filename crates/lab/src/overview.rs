@@ -219,7 +219,7 @@ impl Overview {
         all
     }
 
-    /// One test over all rows and targets; what is vetoed is neither tested nor decided.
+    /// One test over all rows and targets; a vetoed row is neither tested nor decided.
     fn decide(&mut self, reports: &[Report]) {
         let width = self.targets.len();
         for row in &mut self.rows {

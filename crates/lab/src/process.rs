@@ -351,7 +351,7 @@ impl Launched {
             .map_err(local(log.display()))?;
         let err = out.try_clone().map_err(local(log.display()))?;
         let mut c = Command::new(program);
-        // Nobody looks at the page of a server that is measured.
+        // A measured server needs no console.
         c.args(args)
             .env("PANDO_CONSOLE", "off")
             .stdin(Stdio::null())
@@ -429,7 +429,7 @@ pub fn end_with_us(command: &mut Command) {
             if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
                 return Err(io::Error::last_os_error());
             }
-            // Who ended before the call is not told of.
+            // A parent that ended before the call is not noticed.
             if u32::try_from(libc::getppid()) != Ok(parent) {
                 return Err(io::ErrorKind::Interrupted.into());
             }

@@ -58,7 +58,7 @@ pub fn step(weight: f64) {
 }
 
 impl Course {
-    /// Seconds until all steps are done; `share` is what is done of the one under way.
+    /// Seconds until all steps are done; `share`: the done part of the present one.
     fn left(&self, share: f64, now: Instant) -> Option<f64> {
         let here = (now - self.step_began).as_secs_f64();
         let before = (self.step_began - self.began).as_secs_f64();
@@ -263,7 +263,7 @@ impl Drop for Progress {
     }
 }
 
-/// A plain line about what is being prepared.
+/// A plain line about a preparation.
 pub fn say(quiet: bool, line: impl std::fmt::Display) {
     if !quiet {
         eprintln!("{line}");

@@ -1,8 +1,8 @@
 //! Rates of steps with their intervals over repeats, ratios of two steps, and what rates say of a number of connections:
 //! the peak and the knee.
 //!
-//! An interval is of 95%, by Student's t on logarithms. What was measured once has none: seconds of one run say how even it
-//! was, not what the next run would give.
+//! An interval is of 95%, by Student's t on logarithms. A single run has none: seconds of one run say
+//! how even it was, not what the next run would give.
 
 use crate::family;
 use crate::measure::{median, median_interval};
@@ -204,13 +204,13 @@ mod tests {
         assert_eq!(word(&[20.0, 21.0, 19.0], &[10.0, 10.0, 10.0]), Word::Faster);
         assert_eq!(word(&[10.0, 10.0, 10.0], &[20.0, 21.0, 19.0]), Word::Slower);
         assert_eq!(word(&[20.0, 9.0, 11.0], &[10.0, 10.0, 10.0]), Word::Open);
-        // What was measured once says nothing, however far apart.
+        // A single run says nothing, however far apart.
         let once = Ratio::of(&[40.0], &[1.0]).unwrap();
         assert_eq!(
             (once.word(), once.text().as_str()),
             (Word::Open, "40.00× ?")
         );
-        // A drift that both sides share does not blur what is paired.
+        // A drift that both sides share does not blur pairs.
         let drift = Ratio::of(&[11.0, 22.1, 43.9], &[10.0, 20.0, 40.0]).unwrap();
         assert_eq!(drift.word(), Word::Faster);
         assert_eq!(word(&[30.0, 31.0], &[10.0, 10.1, 10.2]), Word::Faster);

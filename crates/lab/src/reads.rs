@@ -41,7 +41,7 @@ pub struct Args {
     /// Length of each step.
     #[arg(long, default_value = "20s", value_parser = duration)]
     pub duration: Duration,
-    /// Each step first runs so long unmeasured.
+    /// Unmeasured time before each step.
     #[arg(long, default_value = "5s", value_parser = pause)]
     pub warmup: Duration,
     /// Documents that are read again and again, so that memory holds them.

@@ -20,9 +20,9 @@ use std::time::Duration;
 pub enum Phases {
     /// Insert the records and stop.
     Load,
-    /// Run on what is there.
+    /// Run on the existing records.
     Run,
-    /// Load what is missing, then run.
+    /// Load the missing records, then run.
     Both,
 }
 
@@ -55,7 +55,7 @@ pub struct Args {
     /// Length of each run.
     #[arg(long, value_parser = duration)]
     pub duration: Option<Duration>,
-    /// Run so long before measuring (not with workloads that only insert).
+    /// Unmeasured time before measuring (not with workloads that only insert).
     #[arg(long, default_value = "0s", value_parser = pause)]
     pub warmup: Duration,
     /// Open loop: so many operations a second, response times counted from when each was due; 1000..9000 rises evenly over
@@ -71,7 +71,7 @@ pub struct Args {
     /// Whether to load, to run, or both.
     #[arg(long, value_enum, default_value = "both")]
     pub phase: Phases,
-    /// Documents of an insert message when loading is not what is measured.
+    /// Documents of an insert message while loading is not measured.
     #[arg(long, default_value_t = 1000)]
     pub load_batch: u64,
     /// Load anew even if the records are there.
@@ -322,7 +322,7 @@ pub fn gather(args: &Args) -> Result<(String, Properties)> {
     }
     for pair in &args.properties {
         properties.add_pair(pair)?;
-        // Files that others wrote are warned of; what is said here was meant.
+        // Unknown properties in a file only give a warning; those of the command line are errors.
         let key = pair.split('=').next().unwrap_or_default().trim();
         if !known(key) {
             return Err(Fault::Usage(format!("property {key} is not known")));

@@ -51,7 +51,7 @@ pub struct Against {
 }
 
 impl Scorecard {
-    /// Of results that are merged, and what is side by side of them.
+    /// Of merged results, with those of other runs beside.
     pub fn of(reports: &[Report], overview: &Overview) -> Scorecard {
         let workloads = overview.rows.iter().filter_map(|row| {
             let report = reports.get(row.report)?;

@@ -1,9 +1,9 @@
 //! Folders that belong to one run: the data and logs of the servers that it starts. They go with the run; those of a run
 //! that was killed go with the next one.
 //!
-//! Invariant: a folder is removed for a run that died only when it is ours by name, owner and marker, and nobody holds the
-//! lock on the marker. The run holds it as long as it lives, whatever ends it, so no process id can be mistaken, not even
-//! across containers that share a temporary directory.
+//! Invariant: a folder is removed for a run that died only when it is ours by name, owner and marker,
+//! and the lock on the marker is free. The run holds it as long as it lives, whatever ends it, so no
+//! process id can be mistaken, not even across containers that share a temporary directory.
 
 use crate::fault::{Result, local};
 use std::fs::{DirBuilder, File};
@@ -33,7 +33,7 @@ impl Scratch {
         static FOLDERS: AtomicU32 = AtomicU32::new(0);
         let n = FOLDERS.fetch_add(1, Ordering::Relaxed);
         let dir = parent.join(format!("{PREFIX}{kind}-{}-{n}", std::process::id()));
-        // Servers that run as somebody else pass through it.
+        // Servers that run as another user pass through it.
         let made = DirBuilder::new().recursive(true).mode(0o755).create(&dir);
         made.map_err(local(dir.display()))?;
         let marker = mark(&dir).map_err(local(dir.display())).inspect_err(|_| {
@@ -46,7 +46,7 @@ impl Scratch {
         })
     }
 
-    /// Leaves the folder, for whoever looks into a failure; later runs leave it too.
+    /// Leaves the folder, for a look into a failure; later runs leave it too.
     pub fn keep(&self) {
         self.kept.store(true, Ordering::Relaxed);
         let _ = std::fs::remove_file(self.dir.join(MARKER));
@@ -61,7 +61,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Under another name until it is locked: who looks for the marker finds it locked or not at all.
+/// Under another name until it is locked: a run that looks for the marker finds it locked or not at all.
 fn mark(dir: &Path) -> std::io::Result<File> {
     let beside = dir.join(".making");
     let file = File::create(&beside)?;
@@ -72,7 +72,7 @@ fn mark(dir: &Path) -> std::io::Result<File> {
     Ok(file)
 }
 
-/// Takes the lock unless somebody has it. Processes that we start do not inherit the file.
+/// Takes the lock if it is free. Processes that we start do not inherit the file.
 pub(crate) fn lock(file: &File) -> bool {
     use std::os::fd::AsRawFd;
     // SAFETY: the descriptor is open as long as `file` lives.
@@ -113,7 +113,7 @@ mod tests {
         kept.keep();
         let kept_dir = kept.dir.clone();
         drop(kept);
-        // A killed run's: the marker is there and nobody holds it.
+        // A killed run's: the marker is there and its lock is free.
         for (name, marked) in [
             ("pando-lab-x-1-0", true),
             ("pando-lab-x-1-1", false),

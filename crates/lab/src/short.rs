@@ -59,7 +59,7 @@ pub fn main(args: Args) -> Result<bool> {
             "--records and --duration must be more than nothing".into(),
         ));
     }
-    // Known before anything is started: what is not installed is not waited for.
+    // Known before a server is started: there is no wait for missing programs.
     let beside = args.with.iter().filter(|p| installed(package(p).0)).count();
     let repeats = args.repeat.times(args.url.len().max(1) + beside)?;
     let mut draft = Draft::new("study", "canonical");

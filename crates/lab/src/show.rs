@@ -509,7 +509,7 @@ pub fn diff(before: &Report, after: &Report) -> Result<()> {
     Ok(())
 }
 
-/// Settings that say how long was measured, not what was done.
+/// Settings of the length of measuring, not of the work.
 const MEASURING: [&str; 4] = ["rounds", "repeats", "seconds_a_point", "seconds_a_turn"];
 
 /// Refuses two results whose figures mean different things.

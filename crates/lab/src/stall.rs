@@ -87,7 +87,7 @@ pub fn sentence(step: &Step) -> Option<String> {
     })
 }
 
-/// What of an open loop's latency was the client's own: it sent late what was due.
+/// How much of an open loop's latency was the client's own: it sent late.
 pub fn lag(step: &Step) -> Option<String> {
     let lag = step.lag.as_ref()?.p99_us;
     let worst = step.latency.values().map(|l| l.p99_us).fold(0.0, f64::max);

@@ -164,7 +164,7 @@ fn some(names: &[&str]) -> String {
     few.join(", ") + more
 }
 
-/// The first target against another in one sentence: who is faster, then each kind of work by itself.
+/// The first target against another in one sentence: the faster one, then each kind of work by itself.
 fn against(all: &Overview, i: usize) -> Option<Sentence> {
     let (first, other) = (all.targets.first()?, all.targets.get(i)?);
     let (mut kinds, mut cpu) = (Vec::new(), Vec::new());
@@ -225,7 +225,7 @@ fn has(ratios: &[(Ratio, Word)], word: Word) -> bool {
     ratios.iter().any(|r| r.1 == word)
 }
 
-/// Who is faster, and in which kinds of work where it is not all of them.
+/// The faster target, and the kinds of work, unless it is all of them.
 fn headline(first: &str, other: &str, kinds: &[Decided<'_>]) -> (Tone, String) {
     let once = kinds
         .iter()
@@ -521,7 +521,7 @@ fn doubts(r: &Report, once: bool) -> Vec<String> {
     }
     let cores = r.host.cores.max(1) as f64;
     let before = r.conditions.load_before;
-    // What is counted is the same on a busy machine.
+    // Counts are the same on a busy machine.
     let timed = r.choices.is_empty();
     if timed && noisy == 0 && before > cores {
         doubts.push(format!(

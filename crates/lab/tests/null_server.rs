@@ -148,7 +148,8 @@ fn a_disk_that_is_full_leaves_nothing_half_written() {
             && lines.len() == 2,
         "{said}"
     );
-    // What was measured is not lost, and no file says half of it: at most the journal of the steps that had room.
+    // The measurements are not lost, and no file says half of it: at most the journal of the steps that
+    // had room.
     assert!(
         text(&done.stdout).contains("READ"),
         "{}",

@@ -21,7 +21,7 @@ fn said(done: &Output) -> String {
     String::from_utf8_lossy(&done.stderr).into_owned()
 }
 
-/// Seven documents that nobody may lose, in each collection that a command wants.
+/// Seven documents that must stay, in each collection that a command wants.
 #[test]
 fn tables_of_others_are_refused_and_stay() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,6 @@
-//! Runs that are killed (SIGKILL) in the middle of a step and go on: every command that measures for longer than a moment.
-//! The result has the same steps as that of a run that nothing happened to, and what was measured before is not again.
+//! Runs that are killed (SIGKILL) in the middle of a step and go on: every command that measures for
+//! longer than a moment. The result has the same steps as that of an undisturbed run, and earlier
+//! measurements are not repeated.
 
 #[allow(dead_code, reason = "other tests use the rest")]
 mod fake;

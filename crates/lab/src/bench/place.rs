@@ -90,7 +90,7 @@ impl Room {
         })
     }
 
-    /// Leaves the servers' data and logs where they are, for whoever looks into a failure.
+    /// Leaves the servers' data and logs where they are, for a look into a failure.
     pub fn keep(&self) {
         self.scratch.keep();
         eprintln!(
@@ -167,7 +167,7 @@ impl Room {
         })
     }
 
-    /// A null server that says what was recorded.
+    /// A null server that sends the recorded replies.
     pub fn null(&self, recorded: &Recorded) -> Result<NullProcess> {
         if self.in_process_null {
             return NullProcess::in_process(

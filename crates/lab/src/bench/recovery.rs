@@ -75,7 +75,7 @@ pub fn measure(room: &Room, gigabytes: f64, quiet: bool) -> Result<Vec<Check>> {
     ])
 }
 
-/// A load in the middle of which the server is killed; its lanes know what was acknowledged.
+/// A load in the middle of which the server is killed; its lanes know the acknowledged inserts.
 fn killed_under_load(server: &mut Server, place: &Place) -> Result<Fleet<Work>> {
     let mut fleet = Fleet::connect(&server.target, CONNECTIONS, 1, |_, _| {
         let insert = Operation::Insert {

@@ -1,4 +1,4 @@
-//! Throughput by number of connections: the peak, and what is left of it with very many.
+//! Throughput by number of connections: the peak, and the rest of it with very many.
 
 use super::Args;
 use super::cases::Stage;
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// Connections, and the least share of the peak there.
 const BARS: [(usize, f64); 2] = [(128, 0.95), (256, 0.90)];
-/// Every number of connections gets its turn so often.
+/// How many turns each number of connections gets.
 const ROUNDS: usize = 3;
 
 struct Point {

@@ -34,7 +34,7 @@ pub struct Args {
     /// The baseline: a target's URL, a program that is started with `serve --dbpath … --port …`, or null (a server that
     /// only answers).
     pub a: String,
-    /// What is compared with it.
+    /// The other side.
     pub b: String,
     /// Scenarios that read or update (see `pando lab list`) [default: C.S5,C.S4; with --trials C.S5].
     #[arg(long, value_delimiter = ',')]
@@ -110,7 +110,7 @@ pub fn main(args: Args) -> Result<bool> {
     Ok(journal.finish(draft, Page::Beside)?.passed())
 }
 
-/// What is done on both sides; refuses what changes its own records.
+/// The workloads of both sides; refuses those that change their own records.
 fn workloads(args: &Args) -> Result<Vec<(String, Spec)>> {
     if args.pairs < 6 || args.slice.is_zero() || args.records == 0 || args.connections == 0 {
         return Err(Fault::Usage(
@@ -183,7 +183,7 @@ impl Duel<'_> {
             }
             let c = match self.fight(name, spec, handicap) {
                 Ok(c) => c,
-                // What was compared before stands.
+                // Earlier comparisons stand.
                 Err(_) if interrupted() && !draft.report.comparisons.is_empty() => break,
                 Err(fault) => return Err(fault),
             };

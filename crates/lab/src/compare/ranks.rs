@@ -11,8 +11,8 @@ pub const NONE: f64 = 0.01;
 /// compared with itself shall hardly ever be called another.
 const REACH: f64 = 2.576;
 
-/// The rate decides; where it cannot, what the servers spent on an operation does: who needs more CPU for the same is
-/// slower wherever CPU is the limit.
+/// The rate decides; if it cannot, the servers' CPU time for an operation does: the side that needs more
+/// for the same is slower wherever CPU is the limit.
 pub fn decide(
     rate: (f64, [f64; 2]),
     cost: Option<(f64, [f64; 2])>,

@@ -27,7 +27,7 @@ pub fn check(args: &Args) -> Result<()> {
     }
 }
 
-/// What is tried, in the draft of its result.
+/// Describes the trial in the draft of its result.
 pub fn describe(args: &Args, trials: usize, draft: &mut Draft) {
     let handicap = args.handicap.unwrap_or(HANDICAP);
     draft.set("trials", trials);

@@ -40,8 +40,8 @@ pub struct Args {
     pub force: bool,
 }
 
-/// The colours of the series, light and dark, and of everything else. They are kept apart by lightness too, for those
-/// who see colours differently and for print.
+/// The colours of the series, light and dark, and of everything else. They are kept apart by lightness
+/// too, for colour-blind readers and for print.
 const COLOR_CSS: &str = include_str!("colors.css");
 const PLOT_CSS: &str = include_str!("plot.css");
 const PAGE_CSS: &str = include_str!("page.css");
@@ -193,7 +193,7 @@ fn verdict(h: &mut String, r: &Report) {
     );
 }
 
-/// What was run, where and when.
+/// The run's subject, place and time.
 fn facts(h: &mut String, r: &Report) {
     let side = |name: &str| r.settings.get(name).and_then(|v| v.as_str());
     if let (Some(a), Some(b), "compare") = (side("a"), side("b"), &*r.kind) {

@@ -1,4 +1,4 @@
-//! Which colour a target has: a product's own on every page, so that who has seen one page can read the next.
+//! A target's colour: a product's own on every page, so that all pages read alike.
 
 use super::plot::COLORS;
 
@@ -11,7 +11,7 @@ const PRODUCTS: [(&str, usize); 5] = [
     ("MySQL", 1),
 ];
 
-/// The colour of each label. A second target of a product, and products that are not known, take what is free.
+/// The colour of each label. A second target of a product, and unknown products, take free colours.
 pub(super) fn colors(labels: &[String]) -> Vec<usize> {
     let own = |label: &String| PRODUCTS.iter().find(|(name, _)| label.contains(name));
     let mut taken: Vec<Option<usize>> = vec![None; labels.len()];

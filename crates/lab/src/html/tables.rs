@@ -302,7 +302,7 @@ fn costs(h: &mut String, r: &Report) {
     );
 }
 
-/// The cells that say which step it is; what is the same in all rows says nothing.
+/// The cells that identify a step; a cell that is the same in all rows is left out.
 fn name_of(r: &Report, s: &Step, kind: &str) -> Vec<String> {
     let several = r.steps.iter().any(|o| o.target != s.target);
     let kind = match kind {

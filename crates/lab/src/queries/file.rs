@@ -35,7 +35,7 @@ impl Once {
     }
 }
 
-/// Whether a target of one language is told what is said in another.
+/// Whether a target of one language gets statements in another.
 fn understands(language: Language, said: Language) -> bool {
     language == said || language == Language::MySql && said == Language::Sql
 }

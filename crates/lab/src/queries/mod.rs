@@ -12,8 +12,10 @@
 //! after                                   said once when all is done
 //! {"drop": "orders"}
 //! ```
-//! A statement that begins with `{` is a command in Extended JSON, all others are SQL; a target is told those of its
-//! language. `query of_customer on mysql` is the same for MySQL and MariaDB, in place of the other SQL. What is sent is made ready before the clock starts: in a command a variable is patched in place.
+//! A statement that begins with `{` is a command in Extended JSON, all others are SQL; a target is told
+//! those of its language. `query of_customer on mysql` is the same for MySQL and MariaDB, in place of
+//! the other SQL. Messages are made ready before the clock starts: in a command a variable is patched in
+//! place.
 //!
 //! Invariant: a reply that is an error, or that gives another number of records than the file says, ends the run.
 
@@ -59,7 +61,7 @@ pub struct Args {
     pub how: How,
 }
 
-/// Whom the queries are asked, and how long.
+/// The targets of the queries, and for how long.
 #[derive(clap::Args)]
 pub struct How {
     /// Targets, which take turns; without one a server of this run's own.
@@ -71,7 +73,7 @@ pub struct How {
     /// Length of each step.
     #[arg(long, default_value = "10s", value_parser = duration)]
     pub duration: Duration,
-    /// Each step first runs so long unmeasured.
+    /// Unmeasured time before each step.
     #[arg(long, default_value = "1s", value_parser = pause)]
     pub warmup: Duration,
     /// Threads of the load client (default: one a core).
@@ -291,7 +293,7 @@ impl<'a> Asked<'a> {
     }
 }
 
-/// What is wrong with the file, and where.
+/// A fault of the file, and its line.
 fn wrong(line: usize, why: impl std::fmt::Display) -> Fault {
     Fault::Usage(format!("line {line}: {why}"))
 }

@@ -1,4 +1,4 @@
-//! The one schema of results, versioned: what was measured, on what, under which conditions, with whole histograms.
+//! The one schema of results, versioned: measurements, machine, conditions, with whole histograms.
 //!
 //! ```text
 //! Report  schema, kind, name, started, seconds, lab, host, conditions, target, settings, interrupted
@@ -50,7 +50,7 @@ pub struct Report {
     /// The shards of a cluster at the end.
     #[serde(default)]
     pub shards: Vec<Shard>,
-    /// What a reader must know: definitions that we chose, what was skipped and why.
+    /// Facts that a reader must know: definitions that we chose, skipped steps and why.
     #[serde(default)]
     pub notes: Vec<String>,
     /// What the user or the study set: records, durability, payload, seeds …
@@ -64,12 +64,12 @@ pub struct Report {
     /// What query planners chose, of each target.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub choices: Vec<Choices>,
-    /// Ended by Ctrl-C: what was measured until then.
+    /// Ended by Ctrl-C: the measurements until then.
     pub interrupted: bool,
 }
 
-/// Writes a text so that the file is whole or not there. What is no file (`/dev/null`, a pipe) is written to as it is: renaming would
-/// put a file in its place.
+/// Writes a text so that the file is whole or not there. A device or a pipe (`/dev/null`) is written to
+/// as it is: renaming would put a file in its place.
 pub fn write_whole(path: &Path, text: &str) -> Result<()> {
     if path.metadata().is_ok_and(|m| !m.is_file() && !m.is_dir()) {
         return std::fs::write(path, text).map_err(local(path.display()));

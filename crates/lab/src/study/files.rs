@@ -1,8 +1,8 @@
 //! `pando lab study files`: study F, large files through GridFS, as drivers store them: chunks of 255 KB in `fs.chunks`
 //! with a unique index on file and number, and a document in `fs.files`.
 //!
-//! The unit is a file: its whole upload or download is one operation, each chunk a request of its own. Every downloaded
-//! file is compared with what was uploaded, chunk by chunk.
+//! The unit is a file: its whole upload or download is one operation, each chunk a request of its own.
+//! Every downloaded file is compared with the uploaded one, chunk by chunk.
 
 use super::shards;
 use crate::connection::{Address, Connection};
@@ -154,7 +154,7 @@ impl Study<'_> {
     fn with(&mut self, n: usize) -> Result<()> {
         let label = self.info.label();
         let key = |name: &str| format!("{label} / {n} / {name}");
-        // What was uploaded by a run that died may have gone with its server, or be only a part.
+        // The uploads of a run that died may have gone with its server, or be only a part.
         if !self.draft.has(&key("download"))
             && !stored(&mut self.control, self.args, self.args.files)?
         {

@@ -51,7 +51,7 @@ pub struct Args {
     /// What a write waits for.
     #[arg(long, value_enum, default_value = "w1")]
     pub durability: Durability,
-    /// An insert mode or a read test ends after so long if not all is done.
+    /// The longest time of an insert mode or a read test.
     #[arg(long, value_parser = duration)]
     pub limit: Option<Duration>,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! `pando lab study moves`: study I, what it costs those who write that chunks move meanwhile, second by second.
+//! `pando lab study moves`: study I, the cost to writers of chunk moves, second by second.
 //!
 //! On each target, a router, each load runs twice on the same collection made anew: without moves, and while a client has one
 //! chunk after the other moved to the next shard. The collection has the same chunks both times, spread over the shards
@@ -80,7 +80,7 @@ const TABLE: &str = "moved";
 const BATCH: u64 = 50;
 /// Keys are `user` and the digits of a hash, so their first digit is even enough.
 const DIGITS: std::ops::RangeInclusive<u32> = 2..=9;
-/// A shard that is still taking the chunk before is asked again after so long.
+/// The pause before a shard that is still taking the last chunk is asked again.
 const REFUSED_PAUSE: Duration = Duration::from_millis(100);
 /// The name of a chunk's arrival in the series.
 const MOVED: &str = "chunk moved";
@@ -409,7 +409,7 @@ pub(super) fn split_and_spread(
     Ok(chunks)
 }
 
-/// What was moved during a run.
+/// The moves during a run.
 #[derive(Default)]
 struct Moves {
     /// Seconds since it began.

@@ -107,7 +107,7 @@ pub struct Work {
     head: Arc<InsertHead>,
     id: Vec<u8>,
     seen: u32,
-    /// First number and count of every acknowledged insert, when somebody will ask for them.
+    /// First number and count of every acknowledged insert, if they will be checked.
     pub acknowledged: Option<Vec<(u64, u64)>>,
 }
 

@@ -1,8 +1,10 @@
-//! `pando lab study queue`: study H, whether what was deleted costs anything: a queue of jobs, or a window by age.
+//! `pando lab study queue`: study H, whether deleted records cost anything: a queue of jobs, or a window
+//! by age.
 //!
-//! As many jobs are made as are taken, so about as many wait in the end as in the beginning, and a rate that falls falls
-//! because of what is gone. The check sets the last tenth of the seconds against the first. PostgreSQL takes with `FOR
-//! UPDATE SKIP LOCKED`, MariaDB with `DELETE … ORDER BY … LIMIT 1`.
+//! As many jobs are made as are taken, so about as many wait in the end as in the beginning, and a
+//! falling rate falls because of deleted records. The check sets the last tenth of the seconds against
+//! the first. PostgreSQL takes with `FOR UPDATE SKIP LOCKED`, MariaDB with `DELETE … ORDER BY … LIMIT
+//! 1`.
 
 use super::pains;
 use crate::fault::{Fault, Result};
@@ -13,7 +15,8 @@ use crate::terms::count;
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// A window by age in place of the queue: what is new comes in, the oldest goes out, and is asked for.
+    /// A window by age in place of the queue: new documents come in, the oldest go out, and are asked
+    /// for.
     #[arg(long)]
     pub window: bool,
     /// Jobs that wait, or documents of the window.

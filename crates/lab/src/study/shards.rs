@@ -28,7 +28,7 @@ pub struct Args {
     /// Numbers of shards to launch, or NUMBER=URL of those that run: a process, a router, or URL+URL+… side by side.
     #[arg(long, value_delimiter = ',', default_value = "1,2,4,6,8")]
     pub shards: Vec<String>,
-    /// What is launched: pando (the client spreads the keys) or mongod (with a router).
+    /// The product to launch: pando (the client spreads the keys) or mongod (with a router).
     #[arg(long, value_name = "PRODUCT", default_value = "pando")]
     pub launch: String,
     #[command(flatten)]
@@ -136,7 +136,7 @@ impl Setup {
     /// shards and was left out.
     fn measure(&self, args: &Args, draft: &mut Draft, journal: &mut Journal) -> Result<bool> {
         let shards = self.shards;
-        // What is done is not launched again.
+        // Finished steps need no launch.
         if SCENARIOS
             .iter()
             .all(|(name, _, _)| draft.has(&key(shards, name)))

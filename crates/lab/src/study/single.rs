@@ -43,10 +43,10 @@ pub struct Args {
     /// Length of each read test.
     #[arg(long, default_value = "10s", value_parser = duration)]
     pub duration: Duration,
-    /// Wait so long between loading and reading: what is loaded is merged meanwhile.
+    /// A pause between loading and reading: the loaded data is merged meanwhile.
     #[arg(long, default_value = "0s", value_parser = pause)]
     pub settle: Duration,
-    /// Insert tests other than the batch insert end after so long if not all documents are in.
+    /// The longest time of insert tests other than the batch insert.
     #[arg(long, default_value = "60s", value_parser = duration)]
     pub insert_duration: Duration,
     /// Only these tests: 1, 2, 3, 3j, 4, 5, 6, 7 (2 loads the data of the read tests).
@@ -211,7 +211,7 @@ impl Side {
     }
 }
 
-/// Sleeps so long, or until Ctrl-C.
+/// Sleeps that long, or until Ctrl-C.
 fn rest(time: Duration) {
     let end = Instant::now() + time;
     while Instant::now() < end && !interrupted() {

@@ -34,7 +34,7 @@ impl Encryption {
             "disable" | "allow" => return Ok(Encryption::Never),
             "verify-full" => CertificateCheck::Name,
             "verify-ca" => CertificateCheck::Authority,
-            // As libpq has it: who names authorities wants them asked.
+            // As libpq has it: named authorities are checked.
             "require" if authorities.is_some() => CertificateCheck::Authority,
             "require" | "prefer" => CertificateCheck::Nothing,
             other => {

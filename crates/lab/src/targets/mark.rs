@@ -1,8 +1,9 @@
 //! Whose a table is. The laboratory drops only what it made and marked, and what it was told to with `--overwrite`.
 //!
-//! Invariant: a table that is there and bears no mark of ours is never dropped, emptied or loaded into without
-//! `--overwrite`. A mark of MongoDB's protocol is a document in a collection beside the table, with the table's UUID, so that
-//! one that somebody dropped and made anew is not taken for ours; of PostgreSQL and MySQL it is the table's comment.
+//! Invariant: a table that is there and bears no mark of ours is never dropped, emptied or loaded into
+//! without `--overwrite`. A mark of MongoDB's protocol is a document in a collection beside the table,
+//! with the table's UUID, so that a table that another program dropped and made anew is not taken for
+//! ours; of PostgreSQL and MySQL it is the table's comment.
 
 use crate::fault::{Fault, Result};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

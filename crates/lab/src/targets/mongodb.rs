@@ -387,7 +387,7 @@ impl Dialect for MongoDialect {
     }
 }
 
-/// `{ping: 1}` against a server, for those who wait until it is there.
+/// `{ping: 1}` against a server, for waits until it is there.
 pub fn answers(address: &Address) -> bool {
     let ping = doc! {"ping": 1};
     address

@@ -292,7 +292,7 @@ impl Client {
     fn next_insert(&mut self, first: u64, count: u64, out: &mut Vec<u8>) -> Issued {
         self.write_insert(first, count, out);
         if !self.shared.durability.acknowledged() {
-            // Nobody will say that it is there; a reader may miss it, as YCSB's does.
+            // The insert gets no acknowledgement; a reader may miss it, as YCSB's does.
             self.shared.inserts.acknowledge(first, count);
         }
         Issued {

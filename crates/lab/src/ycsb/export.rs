@@ -16,7 +16,7 @@ pub struct Entry {
 pub enum Value {
     Whole(u64),
     Real(f64),
-    /// YCSB writes -1 beside what is only a heading.
+    /// YCSB writes -1 beside a mere heading.
     Heading,
 }
 

@@ -339,7 +339,7 @@ impl Measurements<'_> {
     }
 }
 
-/// The line of `-s`, every so often.
+/// The line of `-s`, at intervals.
 pub struct Status {
     wanted: bool,
     label: String,
@@ -405,7 +405,7 @@ impl Status {
         for (kind, h) in &outcome.kinds {
             let mut rest = h.clone();
             if let Some((_, seen)) = self.seen.iter().find(|(k, _)| k == kind) {
-                // What was seen is part of the whole.
+                // The seconds shown are part of the whole.
                 let _ = rest.subtract(seen);
             }
             add(&mut self.kinds, kind, &rest);

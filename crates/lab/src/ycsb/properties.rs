@@ -4,7 +4,7 @@ use crate::fault::{Fault, Result, local};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Keys and values; what is set later wins.
+/// Keys and values; a later one wins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Properties(BTreeMap<String, String>);
 

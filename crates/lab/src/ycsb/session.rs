@@ -23,7 +23,7 @@ pub struct Session {
     pub name: String,
     pub spec: Spec,
     pub durability: Durability,
-    /// Documents of an insert message when loading is not what is measured.
+    /// Documents of an insert message while loading is not measured.
     pub load_batch: u64,
     /// Threads of the load client; 0 for one a core.
     pub client_threads: usize,
@@ -140,8 +140,8 @@ impl Session {
         self.target.count(&self.table)
     }
 
-    /// Brings the table to the state that the run phase starts from. `false` when Ctrl-C came first: what was measured
-    /// before is kept, and there is nothing to run on.
+    /// Brings the table to the state that the run phase starts from. `false` when Ctrl-C came first:
+    /// earlier measurements are kept, and there is nothing to run on.
     pub fn prepare(&mut self, reload: bool) -> Result<bool> {
         if self.spec.only_inserts() {
             self.empty()?;

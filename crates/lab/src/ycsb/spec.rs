@@ -232,7 +232,7 @@ fn length(p: &Properties, key: &str) -> Result<Length> {
     }
 }
 
-/// Whether a property means anything here, or to those who wrote the file.
+/// Whether a property means anything here, or in YCSB.
 pub fn known(key: &str) -> bool {
     KNOWN.contains(&key) || WITHOUT_EFFECT.contains(&key)
 }

@@ -40,7 +40,7 @@ struct State {
     role: Role,
     /// The replica set, once it was initiated, and how often `hello` was said since.
     set: Option<(String, u32)>,
-    /// Who may do anything: user, password as the mechanism hashes it, mechanism.
+    /// The only user: name, password as the mechanism hashes it, mechanism.
     user: Option<(&'static str, String, Hash)>,
     shards: Vec<String>,
     honesty: Honesty,
@@ -154,7 +154,7 @@ fn converse(mut stream: TcpStream, state: &Mutex<State>, gate: Option<&Gate>) {
     }
 }
 
-/// What a connection has said of who it is.
+/// A connection's login so far.
 #[derive(Default)]
 struct Guest {
     expected: Option<(String, String)>,
@@ -162,7 +162,7 @@ struct Guest {
 }
 
 impl Guest {
-    /// The reply to whom may not come in, or to one who says who he is; none when the request may go on.
+    /// The reply to a client that may not come in, or that logs in; `None` when the request may go on.
     fn stop(&mut self, user: &(&str, String, Hash), msg: &wire::Msg<'_>) -> Option<DocBuf> {
         let body = Doc::new(msg.body)?;
         let (name, password, hash) = user;
@@ -405,7 +405,7 @@ impl State {
                 doc! {"n": found as i32, "ok": 1.0}
             }
             "explain" => {
-                // What is told to take an index reads half of what is not.
+                // With a hinted index it reads half as much.
                 let hinted = first.val.as_doc()?.contains("hint");
                 let (keys, name) = if hinted {
                     (90, "told_1")

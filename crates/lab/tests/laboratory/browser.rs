@@ -20,7 +20,8 @@ fn browser() -> Option<PathBuf> {
 const EARS: &str = "<script>var wrong=[];onerror=function(m){wrong.push(String(m))};\
     ['error','warn'].forEach(function(k){var f=console[k];console[k]=function(m){wrong.push(String(m));f.apply(console,arguments)}})</script>";
 
-/// After them: everything is unfolded, and what is drawn, cut off or too wide is told in the window's title.
+/// After them: everything is unfolded, and the counts of plots, cut-off and too wide elements are shown
+/// in the window's title.
 const PROBE: &str = "<script>\
     document.querySelectorAll('details').forEach(function(d){d.open=true});\
     var turns=0;(function look(){\

@@ -73,7 +73,7 @@ fn wrong_requests_end_with_a_failure() {
     }
     assert_eq!(std::fs::read_dir(lab.dir.path()).unwrap().count(), 1);
     assert!(!run(&["calibrate", "--workload", "C.S9"]));
-    // Nobody listens there.
+    // A port without a listener.
     let mut args = vec!["run", "C.S1", "--records", "10"];
     args.extend(["--url", "mongodb://127.0.0.1:1"]);
     assert!(!run(&args));

@@ -1,4 +1,4 @@
-//! Queries of the user's own, from a file: on the stand-in, on databases that are installed, and what is refused.
+//! Queries of the user's own, from a file: on the stand-in, on installed databases, and refused ones.
 
 use super::{Lab, run};
 use crate::fake::Honesty;

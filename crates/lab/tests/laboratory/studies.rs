@@ -71,7 +71,7 @@ fn study_b_keeps_the_time_of_every_thousand() {
         assert!(s.group_seconds.iter().all(|t| *t > 0.0));
     }
     assert!(!lab.dir.path().join("result.json.unfinished").exists());
-    // What is there already is not done again; with other settings it is not the same run.
+    // Finished steps are not done again; with other settings it is not the same run.
     let again = [&STUDY_B[..], &["--resume"]].concat();
     assert!(lab.run(&again));
     assert_eq!(lab.report().steps.len(), 7);
@@ -307,7 +307,7 @@ fn study_k_tells_what_the_planner_chose() {
     let page = std::fs::read_to_string(lab.out().with_extension("html")).unwrap();
     assert!(page.contains("at most 2.05 times what the best index reads"));
     assert!(page.contains("id=\"plans-reached\"") && page.contains("told_1"));
-    // The same seed asks the same, and what is asked is not asked again.
+    // The same seed asks the same, and finished queries are not asked again.
     assert!(lab.run(&words));
     assert_eq!(lab.report().choices[0].worst, of.worst);
     assert!(lab.run(&[&words[..], &["--resume"]].concat()));

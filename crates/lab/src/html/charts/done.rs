@@ -1,5 +1,5 @@
-//! Of study H: the rate against what was done until then. What is gone must not cost those who come later, and a fast target
-//! has more of it behind itself in the same second.
+//! Of study H: the rate against the work done until then. Deleted records must not slow later
+//! operations, and a fast target has more of them behind itself in the same second.
 
 use super::super::plot::{Axis, Body, Line};
 use super::{Charts, grouped};

@@ -87,8 +87,8 @@ pub fn of(report: &Report) -> Vec<Chart> {
     charts.all
 }
 
-/// Plots that a page of this result opens with, by what their names begin with; ranges of many rows are for those who
-/// unfold them.
+/// Plots that a page of this result opens with, by the beginnings of their names; ranges of many rows
+/// are folded.
 pub fn first(r: &Report, charts: &[Chart]) -> Vec<usize> {
     let wanted: &[&str] = match (r.kind.as_str(), r.name.as_str()) {
         (_, "A-single" | "A-sharded" | "A-both") => {
@@ -99,7 +99,7 @@ pub fn first(r: &Report, charts: &[Chart]) -> Vec<usize> {
         (_, "D-shards") => &["shards", "gain"],
         (_, "E-pains") => &["time-load", "connections"],
         (_, "F-files") => &["files"],
-        // With one taker and with many.
+        // With one client that takes jobs and with many.
         (_, "K-plans") => &["plans"; 2],
         (_, "H-queue" | "H-window") => &["done", "done", "time"],
         (_, "canonical") if r.targets.len() > 1 => &["percentiles", "latency"],

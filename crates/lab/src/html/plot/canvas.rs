@@ -22,7 +22,7 @@ pub(super) struct Canvas {
 }
 
 impl Canvas {
-    /// The names of what is drawn, in rows above the plot; gives where the plot may begin.
+    /// The names of the drawn series, in rows above the plot; gives where the plot may begin.
     pub(super) fn legend(&mut self, names: &[(String, usize, bool)]) {
         let (mut x, mut y) = (2.0, 14.0);
         for (name, color, dashed) in names {

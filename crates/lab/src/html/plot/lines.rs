@@ -64,7 +64,7 @@ impl Chart {
             let color = (lines.len() + row + 1) % COLORS;
             plane.events(c, row, color, what, places);
         }
-        // What is pointed out lies above all lines, its words kept inside.
+        // Marks lie above all lines, their words kept inside.
         let mut said: Vec<(f64, f64)> = Vec::new();
         for l in lines {
             plane.marks(c, l, &mut said);

@@ -105,7 +105,7 @@ pub struct Line {
     pub dashed: bool,
     /// Which colour; lines of one target share it.
     pub color: usize,
-    /// Points that are pointed out: place, value, what is said.
+    /// Marked points: place, value, words.
     pub marks: Vec<(f64, f64, String)>,
     pub dots: bool,
 }

@@ -227,7 +227,7 @@ pub fn same(schema: &Schema, q: &Query, a: (&str, &[u64]), b: (&str, &[u64])) ->
     if a.1.len() != b.1.len() {
         return differ(&format!("{} and {} documents", a.1.len(), b.1.len()));
     }
-    // What is alike in the order may come in any order, and where there is a limit any of it may come.
+    // Documents of equal order may come in any order, and with a limit any of them may come.
     let ranks = |ids: &[u64]| -> Vec<_> { ids.iter().map(|id| q.ranks(schema, *id)).collect() };
     if ranks(a.1) != ranks(b.1) {
         return differ("another order");

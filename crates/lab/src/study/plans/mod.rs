@@ -3,10 +3,11 @@
 //! ```text
 //! Schema (documents, indexes, history) ─ Query ─ planned, and by every index that bears on it ─ Choice ─ Choices of a target
 //! ```
-//! Each query runs as the server plans it, and with a hint of every index that begins with a field of its filter or gives the
-//! order. What counts is what was examined, by `explain`: entries, and four times the documents. The best is the least of all
-//! runs. An index that neither narrows nor gives the order is no plan, and neither is a scan of the collection; of an `$or`
-//! by itself the best index of each branch is one too.
+//! Each query runs as the server plans it, and with a hint of every index that begins with a field of
+//! its filter or gives the order. Examined entries and documents count, by `explain`: each document as
+//! four entries. The best is the least of all runs. An index that neither narrows nor gives the order is
+//! no plan, and neither is a scan of the collection; of an `$or` by itself the best index of each branch
+//! is one too.
 //!
 //! Invariant: every run of a query must give the same documents, as far as one collection gives the same to all; else the
 //! study ends. Which queries are asked depends on the seed alone, not on what a target answers.

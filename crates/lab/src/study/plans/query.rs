@@ -4,7 +4,7 @@ use super::schema::{ELEMENTS, FIELDS, Kind, Pattern, Rank, Schema, document, fie
 use crate::random::Rng;
 use bson::{DocBuf, Value, Writer, doc, shell};
 
-/// What is looked for, and the fields that an index can narrow it by.
+/// A condition, and the fields by which an index can narrow it.
 #[derive(Clone)]
 pub struct Condition {
     pub filter: DocBuf,
@@ -111,7 +111,7 @@ impl Query {
             branches = (0..many).map(|_| Condition::tests(schema, r)).collect();
             let or = Condition {
                 filter: doc! {"$or": listed(&branches)},
-                // No single index narrows by what is in branches.
+                // No single index narrows by fields of branches.
                 fields: Vec::new(),
             };
             condition = match one_in(r, 2) {

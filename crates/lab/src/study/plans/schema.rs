@@ -77,7 +77,7 @@ impl Datum {
         }
     }
 
-    /// As a document has it; nothing for what is missing.
+    /// As a document has it; `None` for a missing field.
     fn value(&self) -> Option<Value> {
         Some(match self {
             Datum::Missing => return None,

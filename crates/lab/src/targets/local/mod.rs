@@ -1,5 +1,5 @@
-//! `pando lab targets`: throw-away servers of this machine, started from what is installed, all with the same cache and
-//! the same promise to disk, and stopped again by their process ids.
+//! `pando lab targets`: throw-away servers of this machine, started from installed programs, all with
+//! the same cache and the same promise to disk, and stopped again by their process ids.
 //!
 //! Invariant: a folder of ours is removed only after the server whose files it holds has ended; a process is ended only
 //! when its command line still names that folder.
@@ -35,7 +35,7 @@ enum What {
     Up(Up),
     /// Stop one server, or all, and remove their data.
     Down { name: Option<String> },
-    /// The servers that run, and what is installed (the same as without a word).
+    /// The running servers, and the installed products (the same as without a word).
     List,
 }
 
@@ -120,7 +120,7 @@ impl Means {
 /// How long servers live.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Life {
-    /// Until somebody stops them.
+    /// Until they are stopped by command.
     UntilStopped,
     /// No longer than this process, even when it is killed.
     OfRun,

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 const READY: Duration = Duration::from_secs(60);
 
-/// Whom a server runs as: PostgreSQL refuses root.
+/// The user that a server runs as: PostgreSQL refuses root.
 fn servant() -> Option<(u32, u32)> {
     // SAFETY: no pointers are involved.
     if unsafe { libc::getuid() } != 0 {

@@ -21,7 +21,7 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// Whether what is launched in several processes has a router before them.
+    /// Whether the launched product has a router before several processes.
     pub fn has_router(&self) -> bool {
         let product = self.launch.as_deref().unwrap_or_default();
         Up::new(product, self.means.clone(), self.shards).has_router()
@@ -43,8 +43,8 @@ impl Launch {
     }
 }
 
-/// The targets of a command that writes. Without a URL it has a server of its own, which lives as long as what is given back
-/// first: nothing of anybody's is written to.
+/// The targets of a command that writes. Without a URL it has a server of its own, which lives as long
+/// as the first part of the result: no other server is written to.
 pub fn given_or_own(
     urls: &[String],
     quiet: bool,

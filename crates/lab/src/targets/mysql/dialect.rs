@@ -1,4 +1,4 @@
-//! What is said to MySQL, and how its replies are judged.
+//! Statements to MySQL, and how its replies are judged.
 
 use super::Route;
 use super::packets::{ends_rows, length_encoded, number, packet, payload, refused, whole};

@@ -2,7 +2,7 @@
 
 use crate::fault::Fault;
 
-/// The longest payload of one packet; what is longer goes on in the next.
+/// The longest payload of one packet; a longer one goes on in the next.
 pub(super) const PACKET_BYTES: usize = 0xff_ffff;
 
 /// Appends `body` as packets numbered from 0.

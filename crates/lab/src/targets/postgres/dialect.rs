@@ -1,4 +1,4 @@
-//! What is said to PostgreSQL, and how its replies are judged.
+//! Statements to PostgreSQL, and how its replies are judged.
 
 use super::Layout;
 use super::Route;
