@@ -1,5 +1,5 @@
-//! What each thread holds in large blocks of the heap: told by the program's allocator, asked by
-//! whoever runs what users wrote.
+//! How much each thread holds in large blocks of the heap: the program's allocator counts, and code that
+//! runs users' expressions reads.
 //!
 //! Invariant: a block counts from its allocation to its end, with the thread that does either. A
 //! thread that ends others' blocks may so come to less than nothing; only differences within one

@@ -1,4 +1,4 @@
-//! What is kept may be encrypted: AES-256-GCM in pieces, under a key of its own for each object.
+//! Objects may be encrypted: AES-256-GCM in pieces, under a key of its own for each object.
 //!
 //! ```text
 //! "pando-sealed-1\n\0" | salt 32 | piece | piece | … | last piece        a piece: 64 KB and 16 bytes that prove it
@@ -57,7 +57,7 @@ impl Key {
         Some(Key(bytes.try_into().ok()?))
     }
 
-    /// A number that only who has the key can make of these bytes.
+    /// A number that can be made of these bytes only with the key.
     pub(crate) fn derive(&self, purpose: &str, bytes: &[u8]) -> [u8; 32] {
         let mac = <Hmac<Sha256> as hmac::KeyInit>::new_from_slice(&self.0);
         // HMAC takes keys of any length.
@@ -78,7 +78,7 @@ pub(crate) struct Sealing<'r> {
     from: &'r mut dyn Read,
     name: String,
     stream: Option<EncryptorBE32<Aes256Gcm>>,
-    /// The piece that follows, not encrypted yet: only what is behind it tells whether it is the last.
+    /// The next piece, not encrypted yet: only the bytes behind it tell whether it is the last.
     next: Vec<u8>,
     out: Vec<u8>,
     at: usize,
@@ -135,7 +135,7 @@ impl Read for Sealing<'_> {
     }
 }
 
-/// Reads what was encrypted. Nothing is given that is not proven.
+/// Reads an encrypted object. Nothing is given that is not proven.
 pub(crate) struct Opening<'r> {
     from: Box<dyn Read + 'r>,
     name: String,

@@ -1,4 +1,4 @@
-//! An archive: what is in it, put, read and let go.
+//! An archive: its content, how it is put, read and removed.
 
 use crate::cipher::{Opening, Sealing};
 use crate::directory::Directory;
@@ -113,7 +113,7 @@ impl Archive {
         self.store.transfers()
     }
 
-    /// Whether nobody reads it without its key.
+    /// Whether it can be read only with its key.
     pub fn is_encrypted(&self) -> bool {
         self.key.is_some()
     }
@@ -144,7 +144,7 @@ impl Archive {
         }
     }
 
-    /// Of an encrypted archive a name says nothing of the content to who has no key.
+    /// Of an encrypted archive a name says nothing of the content without the key.
     fn file_name(&self, sha256: &[u8; 32]) -> String {
         let name = match &self.key {
             None => hex(sha256),
@@ -264,7 +264,7 @@ impl Archive {
     pub fn prune(&self, keep: impl Fn(&Backup) -> bool) -> Outcome<Pruned> {
         let (kept, gone): (Vec<Backup>, Vec<Backup>) = self.backups()?.into_iter().partition(keep);
         let mut pruned = Pruned::default();
-        // What is listed stays whole: the list goes first.
+        // A listed backup is whole: the list goes first.
         for backup in &gone {
             self.store.remove(&format!("{BACKUPS}{}.json", backup.id))?;
         }
@@ -349,7 +349,7 @@ fn read_text(store: &dyn Store, name: &str) -> Outcome<Option<String>> {
     Ok(Some(text))
 }
 
-/// Hands on what is read, and compares it with what it should be at its end.
+/// Hands on the bytes read, and compares their hash at the end.
 struct Hashed<R> {
     from: R,
     hasher: Option<Sha256>,

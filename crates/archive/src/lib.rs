@@ -11,7 +11,7 @@
 //! log where the archive ended goes on in the line of the backup before it, else it begins another one.
 //!
 //! Invariants:
-//! - A backup is written when all of its files are there, so what is listed is whole.
+//! - A backup is written when all of its files are there, so a listed one is whole.
 //! - A file is never changed: its name is the hash of its content.
 //! - Knows no server, no data directory and no entry of a log: only bytes and their names.
 
@@ -29,5 +29,5 @@ pub use lock::{Lock, Work};
 pub use manifest::{At, Backup, KeptFile, SetBackup};
 pub use store::{Object, Store};
 
-/// Failures are sentences for whoever runs the tool.
+/// Failures are sentences for the user of the tool.
 pub type Outcome<T> = Result<T, String>;

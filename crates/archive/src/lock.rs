@@ -1,5 +1,5 @@
-//! Who works in an archive: backups beside each other, but nobody beside a prune, which removes what no
-//! backup has yet.
+//! The locks of an archive: backups may run beside each other, but none beside a prune, which removes
+//! files that no backup has yet.
 //!
 //! Invariant: each writes what it does first and looks for others then, so of two one at least sees the
 //! other.
@@ -38,7 +38,7 @@ impl Work {
     }
 }
 
-/// Held while somebody works; given back when it is dropped.
+/// Held during a piece of work; given back when it is dropped.
 pub struct Lock {
     store: Arc<dyn Store>,
     name: String,
@@ -104,7 +104,7 @@ impl Drop for Lock {
     }
 }
 
-/// A name that nobody else gives.
+/// A unique name.
 pub(crate) fn random_name() -> String {
     let mut bytes = [0; 8];
     let read = File::open("/dev/urandom").and_then(|mut f| f.read_exact(&mut bytes));

@@ -46,7 +46,7 @@ pub struct Backup {
 }
 
 impl Backup {
-    /// The moment of a backup: what is later than that is not in it.
+    /// The time of a backup: later writes are not in it.
     pub fn complete_ts(&self) -> u64 {
         self.sets.iter().map(|s| s.complete.ts).max().unwrap_or(0)
     }

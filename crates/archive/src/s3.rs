@@ -3,8 +3,9 @@
 //! ```text
 //! s3://BUCKET/PREFIX    an object is PREFIX/NAME
 //! ```
-//! Who asks and where is said by the environment, as Amazon's own tools read it: `AWS_ACCESS_KEY_ID`,
-//! `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`, `AWS_REGION`, `AWS_ENDPOINT_URL_S3`, `AWS_CA_BUNDLE`.
+//! Credentials and endpoint come from the environment, as Amazon's own tools read it:
+//! `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`, `AWS_REGION`,
+//! `AWS_ENDPOINT_URL_S3`, `AWS_CA_BUNDLE`.
 //!
 //! Invariants:
 //! - An object is there whole or not at all: it is put by one request, or by the one that ends its parts.
@@ -25,7 +26,7 @@ use ureq::http::Response;
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use ureq::{Agent, Body};
 
-/// What is longer is put in parts of this size; at most 10,000 of them are one object.
+/// A longer object is put in parts of this size, at most 10,000 of them.
 const PART_BYTES: u64 = 16 << 20;
 const MOST_PARTS: usize = 10_000;
 /// How long a signed address is taken.
@@ -40,7 +41,7 @@ const TRANSFERS: usize = 4;
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 
 pub(crate) struct S3 {
-    /// The part of it that does requests is shared with what is being read.
+    /// The part of it that does requests is shared with open readers.
     requests: Arc<Requests>,
     prefix: String,
 }
@@ -227,7 +228,7 @@ impl Requests {
         })
     }
 
-    /// What is listed behind a token, the token of what follows, and the store's time.
+    /// The objects listed behind a token, the token of the next ones, and the store's time.
     fn list(
         &self,
         prefix: &str,
@@ -321,7 +322,7 @@ impl Requests {
             }
         });
         match ended {
-            // It was done, and nobody heard of it.
+            // It was done, but the reply was lost.
             Err(Trouble::Refused(code, _))
                 if code == "NoSuchUpload" && self.get(key, 0).is_ok() =>
             {
@@ -440,7 +441,7 @@ fn not_reached(e: ureq::Error) -> Trouble {
     let why = format!("the store is not reached: {e}");
     let is_stranger = match &e {
         ureq::Error::Rustls(_) | ureq::Error::BadUri(_) => true,
-        // What is wrong with a certificate comes as this.
+        // A bad certificate comes as this.
         ureq::Error::Io(e) => e.kind() == std::io::ErrorKind::InvalidData,
         _ => false,
     };

@@ -6,8 +6,8 @@ use base64::alphabet::STANDARD;
 const FEWEST: usize = 6;
 const MOST: usize = 1024;
 
-/// The keys of a file: one text, or a YAML list of texts (to change a key without a stop: the first
-/// is used, all are accepted). Whitespace inside a key does not count. The error says what is wrong.
+/// The keys of a file: one text, or a YAML list of texts (to change a key without a stop: the first is
+/// used, all are accepted). Whitespace inside a key does not count. The error is a sentence.
 pub fn parse(text: &str) -> Result<Vec<String>, String> {
     let is_list = text.lines().any(|l| l.trim_start().starts_with("- "));
     let raw: Vec<&str> = match is_list {

@@ -1,4 +1,4 @@
-//! Who somebody is, and what he may do.
+//! Authentication and privileges.
 //!
 //! - [`name`]: names of users and roles, with the database that each belongs to;
 //! - [`scram`]: passwords as they are kept, and the exchange that proves one, for both sides;
@@ -21,8 +21,7 @@ pub mod scram;
 use bson::Doc;
 use errors::{Fallible, bail};
 
-/// Fails where a document says something twice: of what it gives, nobody may read another part than
-/// who checks it.
+/// Fails if a document has a field twice: the check and the use must read the same one.
 fn unique<'a>(within: &str, d: Doc<'a>) -> Fallible<Doc<'a>> {
     match d.repeated_name() {
         None => Ok(d),

@@ -32,7 +32,7 @@ impl UserName {
         format!("{}.{}", self.db, self.user)
     }
 
-    /// What his sessions are told apart by: SHA-256 of `user@db`, of nothing where there is no name.
+    /// The owner's id in a user's sessions: SHA-256 of `user@db`, of nothing where there is no name.
     pub fn digest(&self) -> [u8; 32] {
         if self.user.is_empty() && self.db.is_empty() {
             return Sha256::digest([]).into();

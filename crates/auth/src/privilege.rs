@@ -145,7 +145,7 @@ impl Privilege {
     }
 }
 
-/// All that somebody may do: asked once or more for every command, without allocation.
+/// All privileges of a user: asked once or more for every command, without allocation.
 #[derive(Clone, Debug, Default)]
 pub struct Privileges {
     any: Actions,
@@ -174,7 +174,7 @@ fn is_apart(db: &str) -> bool {
 }
 
 impl Privileges {
-    /// Those of `__system`, and of everybody where authorization is off.
+    /// Those of `__system`, and of every client without authorization.
     pub fn all() -> Privileges {
         Privileges {
             any: Actions::ALL,

@@ -11,7 +11,7 @@ use crate::restriction::Restrictions;
 use Action::*;
 use std::collections::BTreeSet;
 
-/// What is known of a role.
+/// The stored content of a role.
 #[derive(Clone, Debug, Default)]
 pub struct Role {
     pub privileges: Vec<Privilege>,

@@ -3,7 +3,7 @@
 use crate::view::size_of_value;
 use crate::{Doc, MAX_DEPTH, tag};
 
-/// What is wrong with bytes that claim to be BSON.
+/// The fault of bytes that claim to be BSON.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Malformed {
     /// The length, a terminator or an element does not fit.

@@ -52,8 +52,8 @@ impl<'a> Doc<'a> {
     }
 
     /// The same for a document that was whole when it was stored: it fits if its length is that of
-    /// `bytes`. Its last byte is not looked at: of a long document that may be the first touch of
-    /// memory that nobody reads, and costs more than to find a field.
+    /// `bytes`. Its last byte is not looked at: of a long document that may be the first touch of memory
+    /// that is never read, and costs more than to find a field.
     #[inline]
     pub fn of_stored(bytes: &'a [u8]) -> Option<Doc<'a>> {
         let len = usize::try_from(i32_at(bytes, 0)?).ok()?;
@@ -229,8 +229,7 @@ impl<'a> Iterator for Iter<'a> {
 
 /// Where the name that `bytes` begin with ends, and whether it is all ASCII. `None`: it does not.
 ///
-/// Eight bytes at once: most names are shorter, and a loop over their bytes would end where nobody
-/// foresees it.
+/// Eight bytes at once: most names are shorter, and a loop over their bytes would end unpredictably.
 #[inline]
 fn name_end(bytes: &[u8]) -> Option<(usize, bool)> {
     const ONES: u64 = u64::from_le_bytes([1; 8]);

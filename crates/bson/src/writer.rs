@@ -251,7 +251,7 @@ impl Writer {
         self.buf.len()
     }
 
-    /// Forgets what was appended since the buffer had so many bytes: whole elements of the innermost
+    /// Forgets the elements appended since the buffer had `bytes` bytes: whole elements of the innermost
     /// open document, which was open then.
     pub fn truncate(&mut self, bytes: usize) {
         self.buf.truncate(bytes);

@@ -1,6 +1,6 @@
 //! Certificates and their keys: read from PEM files, and what a certificate says.
 //!
-//! Invariant: an error is one line that names the file and never what is in it; cryptography is
+//! Invariant: an error is one line that names the file and never its content; cryptography is
 //! libraries'.
 
 mod subject;

@@ -1,5 +1,5 @@
-//! What a certificate says of whom it was made for: his name as MongoDB writes it, and the roles that
-//! MongoDB's extension gives him.
+//! The owner of a certificate: the name as MongoDB writes it, and the roles that MongoDB's extension
+//! gives.
 //!
 //! A name is written by RFC 2253, the last part first, with OpenSSL's short names; bytes that are not
 //! ASCII become `\C3\A4`. The extension (1.3.6.1.4.1.34601.2.1.1) is a set of sequences of two UTF-8

@@ -4,8 +4,8 @@
 //! * [`event`] makes the event of a change stream of one such change, [`oplog_entry`] the documents of the oplog of an entry.
 //! * [`Token`] is where in the log an event stands, as clients keep it.
 //!
-//! Invariant: pure. What is said of a change is in its entry: no catalog, no store and no clock is asked, so an old entry says
-//! today what it said when it was written.
+//! Invariant: pure. The description of a change comes from its entry alone: no catalog, no store and no
+//! clock is asked, so an old entry gives today what it gave when it was written.
 
 mod description;
 pub mod event;

@@ -10,7 +10,8 @@
 //! `partialTxn`, each with the `prevOpTime` of the one before, the last with their `count`. Their timestamps were reserved when
 //! the entry was written (`storage::Entry`).
 //!
-//! Source: the oplog of MongoDB 8 as its tools and those who tail it read it; the manual names few of its fields.
+//! Source: the oplog of MongoDB 8 as its tools and other readers use it; the manual names few of its
+//! fields.
 
 use crate::{Change, EntryStamp, What, changes, coll_of, text};
 use bson::{Doc, DocBuf, Writer, tag};

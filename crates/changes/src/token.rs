@@ -191,7 +191,7 @@ fn foreign_mark(bytes: &[u8]) -> Option<u64> {
     is_mark.then(|| u64::from_be_bytes(ts.try_into().unwrap_or_default()))
 }
 
-/// Nobody can go on behind an event that is not in the log.
+/// No stream can go on behind an event that is not in the log.
 pub fn token_not_found(token: Doc<'_>) -> Error {
     let message = format!("cannot resume stream; the resume token was not found. {token}");
     Error::coded(280, message).with_label("NonResumableChangeStreamError")

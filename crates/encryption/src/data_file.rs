@@ -151,7 +151,8 @@ impl DataFile {
         Content { file: self, at: 0 }
     }
 
-    /// What is written again in one place must be what was there: see the crate's page. Other content wants a new file.
+    /// A second write to one place must have the same bytes: see the crate's page. Other content wants a
+    /// new file.
     pub fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         let at = self.place(offset);
         match &self.cipher {

@@ -31,7 +31,7 @@ pub enum Unwrapped {
     Key(DataKey),
     /// Another master key has wrapped it.
     OtherMaster,
-    /// Nobody can unwrap this.
+    /// No key can unwrap this.
     Damaged,
 }
 
@@ -47,7 +47,7 @@ impl DataKey {
         DataKey(Arc::new(Derivation { bytes, key }))
     }
 
-    /// The text of the file that holds the key, for who has the master key.
+    /// The text of the file that holds the key, for holders of the master key.
     pub fn wrap(&self, master: &MasterKey) -> String {
         let mut nonce = [0; NONCE_LEN];
         random(&mut nonce);

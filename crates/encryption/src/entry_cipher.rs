@@ -1,4 +1,4 @@
-//! The cipher of entries: each is sealed for itself, and with it what is said of it in the clear.
+//! The cipher of entries: each is sealed for itself, together with its fields in the clear.
 //!
 //! ```text
 //! sealed entry = nonce 12 | encrypted payload | proof 16

@@ -13,7 +13,7 @@ use ctr::CtrCore;
 use ctr::flavors::Ctr128BE;
 use ring::hmac;
 
-/// A header is as long as a page: what is behind it keeps its place in pages, for reads past the page cache.
+/// A header is as long as a page: the content keeps its place in pages, for reads past the page cache.
 pub const HEADER_BYTES: usize = 4096;
 const MAGIC: &[u8; 16] = b"pando-at-rest-1\n";
 const SALT_BYTES: usize = 32;

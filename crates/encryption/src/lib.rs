@@ -11,7 +11,7 @@
 //!
 //! Invariants:
 //! - No two places are encrypted with the same bytes of a key stream: a file and an entry have a salt of
-//!   their own, and what is written again in one place of a file is what was there.
+//!   their own, and a second write to one place of a file has the same bytes.
 //! - A wrong master key and a damaged `encryption.key` are two different errors.
 //! - Pure but for the key files and the kernel's random numbers; knows no server and no file's meaning.
 

@@ -12,8 +12,8 @@ use std::path::Path;
 pub struct MasterKey(pub(crate) [u8; 32]);
 
 impl MasterKey {
-    /// A file with 32 bytes in base64, as `openssl rand -base64 32` makes them, that nobody but its owner may
-    /// read. The error is a sentence that names the file, and never what is in it.
+    /// A file with 32 bytes in base64, as `openssl rand -base64 32` makes them, that only its owner may
+    /// read. The error is a sentence that names the file, and never its content.
     pub fn load(path: &Path) -> Result<MasterKey, String> {
         let shown = path.display();
         let fail = |e: std::io::Error| format!("cannot read the encryption key file {shown}: {e}");

@@ -1,9 +1,9 @@
 //! The operation that this thread runs: what takes long asks here whether it is to end (`maxTimeMS`,
 //! `killOp`, a client that has left), wherever it stands.
 //!
-//! Who runs an operation says what is to be asked ([`asking`]). What goes over something that a user
-//! has sent counts a [`step`] for each clause, field, element or word. So parsing and planning need
-//! not be given the operation.
+//! The runner of an operation sets the question ([`asking`]). What goes over something that a user has
+//! sent counts a [`step`] for each clause, field, element or word. So parsing and planning need not be
+//! given the operation.
 //!
 //! Invariants: the operation is asked at least once in [`TURN`] steps; a short command never asks.
 
@@ -70,7 +70,7 @@ pub fn deadline() -> Option<Instant> {
     ASKED.get().deadline
 }
 
-/// Whether somebody is asked.
+/// Whether a question is set.
 pub fn is_asked() -> bool {
     ASKED.get().question.is_some()
 }
@@ -85,8 +85,8 @@ pub fn ask() -> Fallible<()> {
     }
 }
 
-/// Before work of about so long that cannot be ended. Fails when the operation of this thread has to end, or
-/// would have to before that is done.
+/// Before work of about that time that cannot be ended. Fails when the operation of this thread has to
+/// end, or would have to before that is done.
 pub fn ask_ahead(work: Duration) -> Fallible<()> {
     let asked = ASKED.get();
     let latest = asked.deadline.and_then(|d| d.checked_sub(work));

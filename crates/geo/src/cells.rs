@@ -1,6 +1,6 @@
 //! What a search knows of a cell, whichever index it is of.
 
-/// Cells in which a search looks for what is near.
+/// Cells in which a search looks for the nearest.
 ///
 /// Invariant: what lies in a cell lies in one of its children, and no nearer and no farther than the cell.
 pub trait Cells {
@@ -21,6 +21,6 @@ pub trait Cells {
     /// The cell of a key.
     fn of_key(&self, key: i64) -> Option<Self::Cell>;
 
-    /// The least and the greatest distance of what is in it.
+    /// The least and the greatest distance of its content.
     fn distances(&self, cell: Self::Cell) -> (f64, f64);
 }

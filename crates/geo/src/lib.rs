@@ -34,5 +34,6 @@ pub use region::{Predicate, Region};
 /// MongoDB's radius of the earth, in metres.
 pub const EARTH_RADIUS_METRES: f64 = 6_378_100.0;
 
-/// What is nearer than this touches, in radians: about the width of S2's smallest cell, by which MongoDB decides.
+/// Shapes nearer than this touch, in radians: about the width of S2's smallest cell, by which MongoDB
+/// decides.
 pub const TOUCH: f64 = 1e-9;

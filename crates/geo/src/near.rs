@@ -17,7 +17,7 @@ pub enum Metric {
     Metres,
 }
 
-/// A search for what is near.
+/// A search for the nearest.
 #[derive(Clone, Debug)]
 pub struct Near {
     pub center: Location,

@@ -28,8 +28,8 @@ const SLACK: f64 = 1e-9;
 
 /// Edges with a margin around them, as S2's coverer asks for regions.
 ///
-/// What is tried next is asked for first; where the answer is no, nothing is met any more, and the
-/// covering is of no use.
+/// The next test is announced first; if the answer is no, nothing is met any more, and the covering is
+/// of no use.
 struct Padded<'a> {
     index: &'a ShapeIndex,
     edges: usize,

@@ -7,7 +7,7 @@ use bson::json;
 use geo::{Cells, Geometry, Grid, Near, Predicate, Region, grid, sphere};
 use std::f64::consts::PI;
 
-/// What is so near to a boundary is left out, in radians.
+/// Points this near to a boundary are left out, in radians.
 const DOUBTFUL: f64 = 1e-8;
 
 struct Random(u64);
@@ -88,7 +88,7 @@ fn angle(a: Vector, b: Vector) -> f64 {
     length(cross(a, b)).atan2(dot(a, b))
 }
 
-/// Where one comes to who goes so many degrees from a place, in a direction.
+/// The point that many degrees from a place, in a direction.
 fn destination((lng, lat): (f64, f64), turn: f64, degrees: f64) -> (f64, f64) {
     let (p, x, d) = (vector((lng, lat)), lng.to_radians(), degrees.to_radians());
     let east = [-x.sin(), x.cos(), 0.0];

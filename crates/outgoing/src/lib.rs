@@ -2,12 +2,12 @@
 //! MongoDB's protocol.
 //!
 //! - [`Url`]: where a server is, and what its connection string says;
-//! - [`ClientTls`]: whom to trust, and what to show;
+//! - [`ClientTls`]: trusted authorities, and the own certificate;
 //! - [`Stream`]: a socket, with or without TLS;
 //! - [`Credentials`]: SCRAM and certificates; [`MongoTarget`]: all of it for a `mongodb://` string.
 //!
-//! Invariant: a password is never shown, whatever is printed of these. Whoever is not proven to be the
-//! server that was named is told nothing, unless its user has said that he need not be.
+//! Invariant: a password is never shown, whatever is printed of these. A server that is not proven to be
+//! the named one is told nothing, unless the user has waived the proof.
 
 mod login;
 mod mongo_target;
@@ -24,7 +24,7 @@ pub use url::{HostAddress, Url, parts, without_password};
 /// Why there is no connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// What was asked for makes no sense.
+    /// The request makes no sense.
     Usage(String),
     /// The server, or the way to it.
     Failed(String),
@@ -42,7 +42,7 @@ impl std::fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Names what was tried in a failure of the system.
+/// Names the attempt in a failure of the system.
 fn failed(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Error {
     move |e| Error::Failed(format!("{}: {e}", what.into()))
 }

@@ -29,7 +29,7 @@ enum Mechanism {
 
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
-    /// Empty where the certificate alone says who it is.
+    /// Empty if the certificate alone names the user.
     user: String,
     password: String,
     /// The database that knows the user.
@@ -46,7 +46,7 @@ impl fmt::Debug for Credentials {
 }
 
 impl Credentials {
-    /// A person's, who has typed them; nothing of them is remembered.
+    /// A person's typed credentials; nothing of them is cached.
     pub fn new(user: &str, password: &str, source: &str) -> Credentials {
         Credentials {
             user: user.into(),

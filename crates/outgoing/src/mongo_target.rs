@@ -1,4 +1,4 @@
-//! A server of MongoDB's protocol by its connection string: where, encrypted how, and as whom.
+//! A server of MongoDB's protocol by its connection string: address, encryption, credentials.
 
 use crate::{
     CertificateCheck, ClientTls, Credentials, Error, HostAddress, Result, Stream, TlsFiles, Url,
@@ -51,7 +51,7 @@ impl MongoTarget {
         }
     }
 
-    /// A socket, encrypted if it has to be; nobody is logged in yet.
+    /// A socket, encrypted if required; not logged in yet.
     pub fn connect(&self) -> Result<Stream> {
         self.secure(self.url.host.connect()?)
     }

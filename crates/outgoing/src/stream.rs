@@ -39,7 +39,7 @@ impl From<TcpStream> for Stream {
 }
 
 impl Stream {
-    /// Shakes hands; the socket must block. `name` is whom the server must prove to be.
+    /// Shakes hands; the socket must block. `name` is the host that the server must prove to be.
     pub fn secure(self, tls: &ClientTls, name: &str) -> Result<Stream> {
         let socket = self.socket;
         let why = |e: &dyn std::fmt::Display| Error::Failed(format!("TLS with {name}: {e}"));
@@ -68,7 +68,7 @@ impl Stream {
         self.socket.set_write_timeout(limit)
     }
 
-    /// By which somebody else ends it for whoever reads or writes.
+    /// A handle by which another thread ends it under a reader or a writer.
     pub fn ending(&self) -> Ending {
         Ending(Arc::downgrade(&self.socket))
     }
@@ -95,7 +95,7 @@ impl Ending {
         self.0.strong_count() == 0
     }
 
-    /// Who waits for it finds it closed.
+    /// A waiting reader finds it closed.
     pub fn end(&self) {
         if let Some(socket) = self.0.upgrade() {
             let _ = socket.shutdown(Shutdown::Both);

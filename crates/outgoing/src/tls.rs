@@ -20,11 +20,11 @@ pub enum CertificateCheck {
     Name,
     /// That an authority has signed its certificate.
     Authority,
-    /// Nothing: what is sent is encrypted, for whoever answers.
+    /// Nothing: the bytes are encrypted, for any server that answers.
     Nothing,
 }
 
-/// Where certificates lie, and what is asked of the server's.
+/// The places of certificates, and the check of the server's.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct TlsFiles {
     pub check: CertificateCheck,

@@ -22,7 +22,7 @@ impl HostAddress {
         self.connect_within(CONNECT_TIMEOUT, REPLY_TIMEOUT)
     }
 
-    /// The same with limits, which are not zero: for the connection, and for what is read from it at first.
+    /// The same with limits, which are not zero: for the connection, and for its first reply.
     pub fn connect_within(&self, limit: Duration, reply: Duration) -> Result<TcpStream> {
         let what = || format!("connecting to {self}");
         let stream = match self {
@@ -76,7 +76,7 @@ pub struct Url {
     pub user: Option<String>,
     pub password: Option<String>,
     pub host: HostAddress,
-    /// The host as it was named, without its port: whom a certificate must be of.
+    /// The host as it was named, without its port: the name that a certificate must have.
     pub name: String,
     pub database: Option<String>,
     pub options: Vec<(String, String)>,

@@ -1,7 +1,8 @@
 //! A command whose reader has had enough (`pando lab show | head`) ends quietly, as other programs do there.
 //!
-//! Printing panics then. The stack is unwound as ever, so that what was started is stopped and what was made is removed; only
-//! nothing is said, and the exit code is the one that a shell shows of programs that the signal ends.
+//! Printing panics then. The stack is unwound as ever, so that started processes are stopped and
+//! temporary files removed; only nothing is printed, and the exit code is the one that a shell shows of
+//! programs that the signal ends.
 
 use std::any::Any;
 use std::panic::{self, UnwindSafe};
@@ -13,7 +14,7 @@ const ENDED_BY_A_BROKEN_PIPE: u8 = 141;
 
 static BROKEN: AtomicBool = AtomicBool::new(false);
 
-/// Runs a command to its end, or until nobody reads what it prints.
+/// Runs a command to its end, or until its output has no reader.
 pub fn guard(command: impl FnOnce() -> ExitCode + UnwindSafe) -> ExitCode {
     let usual = panic::take_hook();
     panic::set_hook(Box::new(move |info| {

@@ -7,10 +7,12 @@ use std::time::Duration;
 /// Between two looks: short beside a slice, and long beside what a look costs.
 const EVERY: Duration = Duration::from_millis(10);
 
-/// What looks cost while nobody works counts as paid, but no more than this: a long rest is no credit for later.
+/// The cost of looking during idle time counts as paid, but no more than this: a long rest is no credit
+/// for later.
 const CREDIT: Duration = Duration::from_millis(1);
 
-/// Slows this process down by so many percent (0 to 1000) for as long as it lives. The error says what is wrong.
+/// Slows this process down by so many percent (0 to 1000) for as long as it lives. The error is a
+/// sentence.
 pub fn start(percent: f64) -> Result<(), String> {
     if !(0.0..=1000.0).contains(&percent) {
         return Err("--handicap is 0 to 1000 percent".into());

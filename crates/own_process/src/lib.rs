@@ -1,5 +1,6 @@
-//! What both programs do with their own process: end quietly where nobody reads their output, rest where others want the machine,
-//! and spend CPU time in vain on purpose. Invariant: knows nothing of databases.
+//! Functions of both programs for their own process: end quietly when the output has no reader, rest
+//! while others use the machine, and spend CPU time in vain on purpose. Invariant: knows nothing of
+//! databases.
 
 pub mod broken_pipe;
 pub mod handicap;

@@ -1,8 +1,8 @@
-//! Work that leaves the machine to others: where it is busy, who works rests in between.
+//! Work that leaves the machine to others: on a busy one, the worker rests in between.
 
 use std::time::{Duration, Instant};
 
-/// What is taken of a machine that is busy: one part in so many.
+/// The part of a busy machine that is used: one in this many.
 const PARTS: f64 = 10.0;
 /// A machine is busy where fewer of its ticks were idle than one in so many.
 const IDLE: u64 = 10;
@@ -29,8 +29,8 @@ impl Pace {
         }
     }
 
-    /// Rests after the piece, where the machine was busy meanwhile, so long that `threads` that do so take
-    /// a tenth of it.
+    /// Rests after the piece, if the machine was busy meanwhile, long enough that `threads` such threads
+    /// take a tenth of it.
     pub fn rest(self, threads: usize) {
         let (Some(before), Some(now)) = (self.ticks, ticks()) else {
             return;

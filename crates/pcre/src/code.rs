@@ -59,7 +59,7 @@ impl Code {
 
     /// Whether there is machine code for it now.
     pub fn compile_to_machine_code(&mut self) -> bool {
-        // SAFETY: nobody else has it yet.
+        // SAFETY: it has no other owner yet.
         unsafe { pcre2_jit_compile_8(self.0, PCRE2_JIT_COMPLETE) == 0 }
     }
 
@@ -78,7 +78,7 @@ impl Code {
         out
     }
 
-    /// Tries with few steps, and asks nobody.
+    /// Tries with few steps, without a callback.
     pub fn brief(&self, text: &str, at: usize, data: &mut MatchData, steps: u32) -> Outcome {
         thread_local! {
             static CONTEXT: Option<Context> = Context::new();
@@ -134,7 +134,7 @@ pub(crate) struct Limits {
     pub heap_kib: u32,
 }
 
-/// What a match may take, and whom it calls.
+/// The limits of a match, and its callback.
 pub(crate) struct Context(pub *mut pcre2_match_context_8);
 
 impl Drop for Context {

@@ -1,9 +1,9 @@
 //! Regular expressions: PCRE2, with a bound on everything that a match may take.
 //!
-//! A short text is tried at first with few steps, the fewer the longer it is, and in machine code
-//! once the pattern has been used a while. Nearly all matches end there. What does not, and every
-//! long text, is tried in a form that calls back before each item of the pattern
-//! ([`watched`]): whoever may end the operation is asked in proportion to what was done.
+//! A short text is tried at first with few steps, the fewer the longer it is, and in machine code once
+//! the pattern has been used a while. Nearly all matches end there. Other texts, and all long ones, are
+//! tried in a form that calls back before each item of the pattern ([`watched`]): the operation is asked
+//! in proportion to the work whether to end.
 //!
 //! Invariant: what the first try answers is what an unbounded match would answer; where a bound is
 //! met, the second try alone decides. So the answer does not depend on how often a pattern was
@@ -47,7 +47,7 @@ pub struct Options {
 /// Why there is no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// Who was asked has ended the match.
+    /// The callback has ended the match.
     Ended,
     /// A bound was met, in PCRE2's words.
     Limit(String),

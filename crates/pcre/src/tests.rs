@@ -1,4 +1,4 @@
-//! Matches, their bounds, and who is asked.
+//! Matches, their bounds, and the callback.
 
 use super::{Failure, Options, Regex, WARM_UP};
 
@@ -73,8 +73,8 @@ fn long_texts() {
     assert_eq!(c.get(0), Some((1_000_000, 1_000_003)));
 }
 
-/// A pattern that goes back for ever ends by its bounds, or as soon as whoever is asked says so;
-/// it is no match that way, however often it was used.
+/// A pattern that goes back for ever ends by its bounds, or as soon as the callback says so; it is no
+/// match that way, however often it was used.
 #[test]
 fn bounds() {
     let long = format!("{}b", "a".repeat(1_000_000));

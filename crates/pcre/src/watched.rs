@@ -42,7 +42,7 @@ unsafe extern "C" {
     ) -> libc::c_int;
 }
 
-/// What is handed through PCRE2.
+/// The state handed through PCRE2.
 struct Meter<'a, 'b> {
     asked: &'a mut (dyn FnMut(usize) -> bool + 'b),
     position: usize,
@@ -72,7 +72,7 @@ unsafe extern "C" fn called(block: *mut Callout, meter: *mut libc::c_void) -> li
 }
 
 /// Where a match with machine code keeps its ways back: address space of [`STACK_BYTES`], which takes
-/// longer to get than a short match. Who searches one text again and again keeps it.
+/// longer to get than a short match. A caller that searches one text again and again keeps it.
 pub(crate) struct Stack(*mut pcre2_jit_stack_8);
 
 #[cfg(test)]

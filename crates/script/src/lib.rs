@@ -7,9 +7,9 @@
 //!
 //! Invariant: a script reaches nothing but what it is given. There is no file, no network, no
 //! environment; the realm holds the language, the clock and `prelude.js`. It takes at most
-//! [`MEMORY_BYTES`] and [`STACK_BYTES`], and whoever runs it can end it at any time: the engine asks
-//! every few thousand steps; so does what takes memory, and the prelude where the engine would go over
-//! much in one step. No script, whatever it does, is more than an error.
+//! [`MEMORY_BYTES`] and [`STACK_BYTES`], and the caller can end it at any time: the engine asks every
+//! few thousand steps; so do allocations, and the prelude where the engine would go over much in one
+//! step. No script, whatever it does, is more than an error.
 
 mod convert;
 mod emit;
@@ -235,7 +235,7 @@ impl Realm {
                 ctx.globals().set("obj", this.clone())?;
             }
             let returned = apply(ctx, function, this, call.args)?;
-            // Nobody asked for it.
+            // Here it is not used.
             shared.emitted.take();
             let mut w = Writer::new_array();
             convert::write(ctx, &mut w, "", &returned, 0)?;

@@ -1,8 +1,8 @@
 //! The memory of a realm: the system's, and on the way to it a look whether the script must end.
 //!
-//! The engine asks every few thousand steps, and one step may be a copy of megabytes. Such a step
-//! takes memory, so whoever takes much is asked too; a script that must end gets no large block any
-//! more, so that its next step fails instead of going on.
+//! The engine asks every few thousand steps, and one step may be a copy of megabytes. Such a step takes
+//! memory, so a large allocation asks too; a script that must end gets no large block any more, so that
+//! its next step fails instead of going on.
 
 use crate::Shared;
 use rquickjs::allocator::Allocator;
@@ -39,8 +39,8 @@ impl Watched {
     }
 }
 
-// SAFETY: all blocks are those of the system's allocator, whose alignment and sizes are what is
-// asked for.
+// SAFETY: all blocks are those of the system's allocator, whose alignment and sizes are the requested
+// ones.
 unsafe impl Allocator for Watched {
     fn alloc(&mut self, size: usize) -> *mut u8 {
         match self.refuses(size) {

@@ -1,8 +1,8 @@
 //! The texts of a document, and the terms that these give it.
 //!
-//! A string is indexed where a weight names its path, or all are. Arrays are entered, and what is in
-//! them has the array's path; an array in an array only where all strings are indexed. A document may
-//! name the language of what is in it.
+//! A string is indexed where a weight names its path, or all are. Arrays are entered, and their elements
+//! have the array's path; an array in an array only if all strings are indexed. A document may name the
+//! language of its strings.
 //!
 //! ```text
 //! a string's score of a term = weight · (1 + 1/2 + 1/4 + …, once for each time)

@@ -28,7 +28,7 @@ fn bare(c: char) -> Option<char> {
         return None;
     }
     let mut rest = std::iter::once(c).nfd().filter(|d| !is_diacritic(*d)).nfc();
-    // What is more than one code point without its diacritics keeps them.
+    // A character that is more than one code point without its diacritics keeps them.
     match (rest.next(), rest.next()) {
         (Some(one), None) => Some(one),
         _ => Some(c),

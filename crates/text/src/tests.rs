@@ -280,8 +280,8 @@ fn any_text() {
             "$diacriticSensitive": rng.random::<bool>() };
             let m = Matcher::new(&Search::parse(search.as_doc()).unwrap(), index.clone()).unwrap();
             let found = m.parsed.bounds.iter().any(|t| entries.contains_key(t));
-            // Not the other way round: a stop word of the document, which has no entry, may be what
-            // is left of a word of the search without its diacritics.
+            // Not the other way round: a stop word of the document, which has no entry, may equal a word
+            // of the search without its diacritics.
             if m.is_by_terms() && found {
                 assert!(
                     m.matches(d.as_doc(), &|| true),

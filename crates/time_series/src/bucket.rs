@@ -482,8 +482,8 @@ impl Table {
 }
 
 impl Rows {
-    /// Writes the next measurement into `out`, in place of what is there; `Some(false)` at the end,
-    /// `None` where the bucket is damaged.
+    /// Writes the next measurement into `out`, replacing its content; `Some(false)` at the end, `None`
+    /// where the bucket is damaged.
     pub fn next(&mut self, out: &mut Vec<u8>) -> Option<bool> {
         out.clear();
         let mut w = Writer::on(std::mem::take(out));

@@ -2,8 +2,8 @@
 //! query or an index is known of whole buckets
 //! ([decision](../../docs/decisions/2026-11-25-time-series.md)).
 //!
-//! Invariant: pure. What is taken out of a bucket is what was put in; a filter of buckets passes
-//! every bucket that holds a measurement which the query matches.
+//! Invariant: pure. A measurement comes out of a bucket as it went in; a filter of buckets passes every
+//! bucket that holds a measurement which the query matches.
 
 mod bucket;
 mod columns;

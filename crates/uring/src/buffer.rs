@@ -1,6 +1,6 @@
 //! Memory that reads come to, aligned as reads past the page cache need it.
 //!
-//! Invariant: `bytes` shows what was written and nothing else of the memory.
+//! Invariant: `bytes` shows only memory that was written.
 
 /// Where a buffer begins is a multiple of this, and so is how long it is; in bytes.
 pub const PAGE: usize = 4096;
@@ -39,7 +39,7 @@ impl Buffer {
         self.len = len;
     }
 
-    /// What was read.
+    /// The bytes that were read.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: pages are bytes, and the first `len` of them were written (`set_len`).
         unsafe { std::slice::from_raw_parts(self.pages.as_ptr().cast(), self.len) }

@@ -27,8 +27,7 @@ pub struct ReadPlace {
 #[derive(Debug)]
 pub struct ReadCompletion<T> {
     pub owner: T,
-    /// What was read: as many bytes as asked for, or fewer at the end of the file; none after an
-    /// error.
+    /// The bytes read: as many as requested, or fewer at the end of the file; none after an error.
     pub buffer: Buffer,
     pub result: io::Result<()>,
 }
@@ -210,7 +209,7 @@ mod tests {
         rings
     }
 
-    /// Submits what is queued and waits for all that is under way.
+    /// Submits the queued reads and waits for all of them.
     fn take_all<T>(ring: &mut Ring<T>) -> Vec<ReadCompletion<T>> {
         let mut all = Vec::new();
         while ring.under_way() > 0 {

@@ -1,7 +1,8 @@
 //! MongoDB's wire protocol, without I/O: bytes in a buffer to messages, and messages to bytes in a buffer.
 //!
-//! Invariant: nothing here blocks, reads a socket, or panics on what a peer sent; what is parsed borrows from the buffer,
-//! and a reply is built where it will be sent from, so that a large reply is never copied.
+//! Invariant: nothing here blocks, reads a socket, or panics on a peer's bytes; a parsed message borrows
+//! from the buffer, and a reply is built where it will be sent from, so that a large reply is never
+//! copied.
 //!
 //! ```text
 //! message   length i32 | requestId i32 | responseTo i32 | opCode i32 | payload            (little-endian, length counts all)
@@ -177,8 +178,8 @@ pub enum Message<'a> {
     Query(OpQuery<'a>),
     Reply(OpReply<'a>),
     Compressed(Compressed<'a>),
-    /// An operation that MongoDB dropped in 6.0 (OP_INSERT, OP_UPDATE, OP_DELETE, OP_GET_MORE, OP_KILL_CURSORS): see
-    /// [`removed`] for what is due.
+    /// An operation that MongoDB dropped in 6.0 (OP_INSERT, OP_UPDATE, OP_DELETE, OP_GET_MORE,
+    /// OP_KILL_CURSORS): see [`removed`] for the answer.
     Removed(i32),
     /// Not an operation of this protocol: the connection must be closed.
     Unknown(i32),

@@ -47,7 +47,8 @@ impl<'a> Reader<'a> {
         std::str::from_utf8(bytes).ok()
     }
 
-    /// A document by its length prefix: at least five bytes, inside what is left, ended by a NUL.
+    /// A document by its length prefix: at least five bytes, within the rest of the message, ended by a
+    /// NUL.
     pub fn doc(&mut self) -> Result<&'a [u8], Error> {
         let len = Reader(self.0)
             .i32()

@@ -39,8 +39,8 @@ impl ScramClient {
         })
     }
 
-    /// The same, where `salted` gives what [`Hash::salted`] does of password, salt and iterations: who
-    /// logs in often remembers it.
+    /// The same, where `salted` gives the result of [`Hash::salted`] for password, salt and iterations:
+    /// a client that logs in often caches it.
     pub fn last_by(
         &mut self,
         server_first: &str,

@@ -1,4 +1,4 @@
-//! What is kept of a password.
+//! The stored form of a password.
 //!
 //! ```text
 //! credentials: {"SCRAM-SHA-1":   {iterationCount, salt, storedKey, serverKey},
@@ -63,8 +63,8 @@ impl Credential {
         }
     }
 
-    /// A credential that no password proves, for a user who is not there: always the same for one
-    /// name, so that asking twice tells nothing.
+    /// A credential that no password proves, for an unknown user: always the same for one name, so that
+    /// asking twice tells nothing.
     pub fn of_nobody(hash: Hash, name: &str, secret: &[u8], iterations: u32) -> Credential {
         let derive = |what: &str| Hash::Sha256.hmac(secret, format!("{what} {name}").as_bytes());
         let sized = |what: &str, n: usize| derive(what).into_iter().take(n).collect::<Vec<u8>>();

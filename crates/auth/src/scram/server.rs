@@ -7,10 +7,10 @@ use super::{Credential, decode, encode, xor};
 use errors::{Error, Fallible as Result, err};
 use subtle::ConstantTimeEq;
 
-/// A client's message is short; what is longer is none.
+/// A client's message is short; a longer one is invalid.
 const LONGEST: usize = 8192;
 
-/// Who a first message says it comes from, and its nonce.
+/// The user that a first message names, and its nonce.
 pub struct First {
     pub user: String,
     bare: String,
@@ -97,8 +97,8 @@ fn unescape(name: &str) -> Option<String> {
 }
 
 impl Exchange {
-    /// Answers a client's first message. `genuine` is false for a credential that belongs to
-    /// nobody ([`Credential::of_nobody`]).
+    /// Answers a client's first message. `genuine` is false for a credential of no user
+    /// ([`Credential::of_nobody`]).
     pub fn begin(
         first: First,
         credential: Credential,
