@@ -429,7 +429,7 @@ pub fn end_with_us(command: &mut Command) {
             if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
                 return Err(io::Error::last_os_error());
             }
-            // A parent that ended before the call is not noticed.
+            // A parent that ended before the call sends no signal, so it is looked for here.
             if u32::try_from(libc::getppid()) != Ok(parent) {
                 return Err(io::ErrorKind::Interrupted.into());
             }

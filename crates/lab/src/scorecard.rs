@@ -51,7 +51,7 @@ pub struct Against {
 }
 
 impl Scorecard {
-    /// Of merged results, with those of other runs beside.
+    /// Of merged results, with their overview.
     pub fn of(reports: &[Report], overview: &Overview) -> Scorecard {
         let workloads = overview.rows.iter().filter_map(|row| {
             let report = reports.get(row.report)?;

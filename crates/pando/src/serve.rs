@@ -36,7 +36,7 @@ const CANNOT_OPEN_DATA: u8 = 100;
 /// rest is for the log's segments, temporary files and other short uses.
 const CONNECTIONS_PERCENT: u64 = 60;
 const TABLES_PERCENT: u64 = 24;
-/// A table may be open three times: by the engine, and twice for what event loops read (see `storage::missing`).
+/// A table may be open three times: by the engine, and twice for the reads of event loops (see `storage::nonblocking_read`).
 const OPEN_TIMES: u64 = 3;
 
 struct Failure {

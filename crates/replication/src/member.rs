@@ -104,7 +104,7 @@ pub struct News {
     pub messages: Vec<Message>,
     /// The member has to start again, because of this.
     pub restart: Option<String>,
-    /// MemberRole, primary or configuration have changed.
+    /// Role, primary or configuration have changed.
     pub changed: bool,
     /// This member's log is too far back: the primary of this number says that it has to copy files.
     pub invited_by: Option<u64>,

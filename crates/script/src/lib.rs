@@ -235,7 +235,7 @@ impl Realm {
                 ctx.globals().set("obj", this.clone())?;
             }
             let returned = apply(ctx, function, this, call.args)?;
-            // Here it is not used.
+            // Emitted values are not used here.
             shared.emitted.take();
             let mut w = Writer::new_array();
             convert::write(ctx, &mut w, "", &returned, 0)?;
