@@ -4,10 +4,11 @@
 
 Kinds: `half` sends half of a ClientHello and no more; `flight` a whole one, and never answers the server's; `garbage` what looks
 like a handshake and is none; `renegotiate` asks for a new handshake on a session of TLS 1.2 (with openssl); `guess` tries
-passwords on each connection; `mixed` is all but the last two. A client who is logged in reads all the while. Attackers, server and
+passwords on each connection; `mixed` is all but the last two. A logged-in client reads all the while. Attackers, server and
 reader share the machine: so each attack is made on a second server first, and the reader's figures of both are told. Fails where the
-reader's 99th percentile is more than twice as high as while the other server is attacked, or the server takes more than 100 MB beyond what it had, tells the log of each failure, dies, or answers a user who is not there in another way
-than a wrong password: in words, or in time (medians of trials that take turns).
+reader's 99th percentile is more than twice as high as while the other server is attacked, or the server takes
+more than 100 MB beyond what it had, tells the log of each failure, dies, or answers an unknown user in
+another way than a wrong password: in words, or in time (medians of trials that take turns).
 """
 
 import argparse
@@ -103,7 +104,7 @@ GUESSED = multiprocessing.Queue()
 
 def raise_limit():
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
-    # What an attacker computes, he computes on a machine of his own.
+    # An attacker computes on a machine of its own.
     os.nice(10)
 
 
@@ -134,7 +135,7 @@ def renegotiate(port, authority):
 
 
 class Reader:
-    """A client who was logged in before the attack, and reads a document every 5 ms."""
+    """A client that was logged in before the attack, and reads a document every 5 ms."""
 
     def __init__(self, server, authority):
         self.times, self.failure, self.ends = [], None, False

@@ -5,7 +5,7 @@
 
 One follower is stopped (SIGSTOP); pando-lab, which lies beside the server, inserts documents of 100 bytes one by one with w: 1, each an
 entry of the log, as fast as it can on the same machine; then the follower goes on, and the time is taken until it has all of them on its
-disk, and until it has applied them. Nobody writes meanwhile. Prints one line.
+disk, and until it has applied them. There are no writes meanwhile. Prints one line.
 """
 
 import os

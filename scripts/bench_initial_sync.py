@@ -65,8 +65,8 @@ def sync(client, member, number):
     want = client.t.c.estimated_document_count()
 
     def has_all():
-        # Each look costs the machine some milliseconds. While the process begins anew nobody answers,
-        # and the driver would look again after half a second.
+        # Each look costs the machine some milliseconds. While the process begins anew it does not
+        # answer, and the driver would look again only after half a second.
         time.sleep(0.05)
         try:
             with member.client(serverSelectionTimeoutMS=100) as there:

@@ -1,9 +1,9 @@
 """The server's side of scripts/bench-load.sh: loads a collection with three random secondary indexes and prints its figures.
 
-Four processes, which share the cores with the server: they are cheap, so that they are not what is measured, and what they take is
-in the figures. Messages are put together from bytes. The line of JSON has the names that the storage room's example
-`engine_fill load=…` gives. With a file named after the data directory, the ids go there, one a line, and the end waits until the
-server has merged what was loaded.
+Four processes, which share the cores with the server: they are cheap, so that they distort little, and their
+own time is in the figures. Messages are put together from bytes. The line of JSON has the names that the
+storage room's example `engine_fill load=…` gives. With a file named after the data directory, the ids go
+there, one a line, and the end waits until the server has merged the loaded documents.
 """
 
 import hashlib

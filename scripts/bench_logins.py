@@ -1,4 +1,4 @@
-"""What logins cost those who are connected: the response times of point reads without and with logins over TLS beside them.
+"""The cost of logins to connected clients: the response times of point reads without and with logins over TLS beside them.
 
     .venv/bin/python scripts/bench_logins.py target/release [--logins 200] [--reads 500] [--seconds 10] [--rounds 3] [--rsa 2048]
 

@@ -1,4 +1,4 @@
-"""Many small documents in one collection: how fast they come in, what is asked of them afterwards, and a restart after a kill.
+"""Many small documents in one collection: how fast they come in, queries afterwards, and a restart after a kill.
 
     .venv/bin/python scripts/bench_many.py                        100 million documents (about 150 bytes, one secondary index)
     .venv/bin/python scripts/bench_many.py --docs 1000000 --dir /somewhere --cache 1GB

@@ -3,7 +3,7 @@
     .venv/bin/python scripts/bench_money.py target/release/pando [ACCOUNTS, 10] [CONNECTIONS, 64] [TURNS, 6] [SECONDS, 3]
 
 Each transaction takes from one account and gives to another, and begins again after a conflict, as drivers do. The clients are processes of
-their own, and speak the protocol without a driver, so that they are not what is measured. The sum of all accounts is checked in the end.
+their own, and speak the protocol without a driver, so that they distort little. The sum of all accounts is checked in the end.
 """
 
 import multiprocessing

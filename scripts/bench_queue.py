@@ -13,7 +13,7 @@ updates  60,000 updates of one document beside an open cursor; then a scan over 
 
 Each is set beside what it was in the beginning, or beside a collection of the same documents that never deleted. The first poll comes
 a second after the last delete. CPU of operations that write is that of the whole process, merging included; that of polls is of the
-threads that serve. The client is Python's. `--off`: nothing is noted of what is dead. Needs PyMongo.
+threads that serve. The client is Python's. `--off`: no dead range is noted. Needs PyMongo.
 """
 
 import argparse

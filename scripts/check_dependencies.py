@@ -17,7 +17,7 @@ REGISTRY = "registry+https://github.com/rust-lang/crates.io-index"
 
 
 def allows(expression, allowed):
-    """Whether a licence expression can be met by what is allowed. Old ones have a slash for OR."""
+    """Whether a licence expression can be met by allowed licences. Old ones have a slash for OR."""
     words = re.findall(r"\(|\)|[^\s()]+", expression.replace("/", " OR "))
 
     def either():

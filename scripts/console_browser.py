@@ -201,7 +201,7 @@ def full(path):
         subprocess.run(["umount", disk], check=True)
 
 
-# Each gives lists of what is looked at, one after the other, while its servers are up.
+# Each gives lists of views, one after the other, while its servers are up.
 SCENES = {"node": node, "many": many, "set": replica_set, "cluster": cluster, "load": load, "full": full}
 
 

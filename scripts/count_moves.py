@@ -5,9 +5,9 @@ batches, without moves and while one range after the other moves.
     scripts/count_moves.py target/release/pando [documents of a batch, 50] [rounds, 3] [seconds, 8]
 
 Two shards of one member, a router, nine ranges by `_id`, documents of 450 bytes with random keys. Prints for each round how many
-documents were inserted and moved, the CPU of an inserted document without moves, what is left of the CPU with moves for each
-document that was copied (read, written, removed at the donor), and that part of all. The rates are those of clients in Python, which
-take part in the machine; the CPU of the servers is what counts.
+documents were inserted and moved, the CPU of an inserted document without moves, the rest of the CPU with
+moves for each document that was copied (read, written, removed at the donor), and that part of all. The rates
+are those of clients in Python, which take part in the machine; the CPU of the servers is what counts.
 """
 
 import os

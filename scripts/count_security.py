@@ -1,4 +1,4 @@
-"""Instructions that the server spends on one point read: plain, for a user who is checked, and over TLS.
+"""Instructions that the server spends on one point read: plain, for a user with checked rights, and over TLS.
 
     .venv/bin/python scripts/count_security.py target/debug/pando [READS, 2000]
 
@@ -28,7 +28,7 @@ def connected(port, **more):
 
 
 def count(binary, kind, reads):
-    """Instructions of a server's whole life, in which a client reads so often by `_id`."""
+    """Instructions of a server's whole life, in which a client reads that often by `_id`."""
     with tempfile.TemporaryDirectory() as place:
         place, port = pathlib.Path(place), free_port()
         options, client = [], {}

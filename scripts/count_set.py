@@ -56,7 +56,7 @@ def measure(servers, concern):
         return found
 
     until("all is there", lambda: len(set(counts())) == 1, 120)
-    # What is left to do after the last acknowledgement belongs to it.
+    # Work after the last acknowledgement belongs to it.
     time.sleep(1)
     return [(cpu(server) - b) / (RATE * SECONDS) * 1e6 for server, b in zip(servers, before)]
 

@@ -1,12 +1,13 @@
-"""Instructions that the server spends on inserts while nobody, one and many change streams follow, and the memory of the many.
+"""Instructions that the server spends on inserts while no, one and many change streams follow, and the memory of the many.
 
     .venv/bin/python scripts/count_streams.py target/debug/pando [INSERTS, 1000] [STREAMS, 1000] [BURST, 40]
 
 The one follows the collection that is written to; the many follow others, and wait in a getMore. Needs valgrind and PyMongo. Counts carry
 no noise of the machine, and valgrind makes everything some fifty times slower, also what happens between two syncs. So a writer that is
 never idle is played by bursts: as many inserts at once as one would send in the two milliseconds between two syncs (40 are 20,000 a
-second), and the next burst when the stream has given all. The stream's own work (events, replies) is in the count; what is spent on the
-thread that runs the inserts is told apart. Opening the streams is counted apart. Memory is measured on a server of its own, without valgrind.
+second), and the next burst when the stream has given all. The stream's own work (events, replies) is in the
+count; the part of the thread that runs the inserts is told apart. Opening the streams is counted apart.
+Memory is measured on a server of its own, without valgrind.
 """
 
 import contextlib

@@ -367,7 +367,8 @@ def touches(update, field):
 
 
 class Geo(Kind):
-    """Shapes by an index against a scan; and what is near against what lies within the same circle."""
+    """Shapes by an index against a scan; and searches for the nearest against the content of the same
+    circle."""
 
     def round(self, r):
         language = Language(r)
@@ -496,7 +497,7 @@ class TimeSeries(Kind):
 
 
 class Transactions(Kind):
-    """What is read and written in a transaction against the same without one, until it is committed or taken back."""
+    """Reads and writes in a transaction against the same without one, until it is committed or aborted."""
 
     def round(self, r):
         language = Language(r)

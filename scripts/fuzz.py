@@ -36,7 +36,7 @@ def pack(inputs: list[bytes], path: pathlib.Path) -> None:
 
 
 def seeds(target: str) -> list[bytes]:
-    """What is packed, what the blind tests start from, and whatever our tests of the language are written in."""
+    """The packed corpus, the seeds of the blind tests, and all texts in our tests of the language."""
     out = packed(ROOT / "tests/fuzz/corpus" / target)
     if target in LANGUAGE:
         for path in (ROOT / "tests/fuzz/seeds").glob("*.json"):
@@ -128,7 +128,7 @@ def save(target: str, binary: str) -> int:
     for old in small.glob("*"):
         old.unlink()
     small.mkdir(exist_ok=True)
-    # What is packed may have been forgotten by the folder that grows.
+    # The folder that grows may have lost inputs of the packed corpus.
     first = WORK / f"packed-{target}"
     for old in first.glob("*"):
         old.unlink()

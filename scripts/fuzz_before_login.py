@@ -1,4 +1,4 @@
-"""Bent messages to a server that nobody has logged in to: it answers or hangs up, and gives nothing away.
+"""Bent messages to a server without a login: it answers or hangs up, and gives nothing away.
 
     .venv/bin/python scripts/fuzz_before_login.py target/release/pando [--seconds 3600] [--seed N] [--clients 2]
 

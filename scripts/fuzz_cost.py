@@ -4,10 +4,9 @@
     scripts/fuzz.sh cost [SECONDS [NAME…]]       PANDO_BIN names the server (target/debug/pando)
 
 A shape is a command made for a number: branches, depth, lengths, repeats, elements, vertices, words.
-The number is doubled until the command is refused or long. What is counted is processor time of the
-server, the least of three runs; bytes are those of the command, or of the documents it reads. What
-others do on the machine makes time longer, never shorter: what looks bad is run again, and the least
-of all runs counts.
+The number is doubled until the command is refused or long. Counted is processor time of the server, the least
+of three runs; bytes are those of the command, or of the documents it reads. What others do on the machine
+makes time longer, never shorter: what looks bad is run again, and the least of all runs counts.
 
 Fails where, past NOTABLE_S of work, four times the bytes take more than n·log n and SLACK; where
 `maxTimeMS: 100` ends when the server has worked for longer than that and LATE_MS; and where the

@@ -27,7 +27,7 @@ while [ $# -gt 0 ]; do
 done
 [ ${#kinds[@]} -gt 0 ] || kinds=(tarball deb wheel npm container homebrew)
 
-# ---- what is packed: the program, stripped, and what its own help says
+# ---- the packed content: the program, stripped, and its own help
 
 # The newest version of the C library that the binary asks for.
 glibc_of() {

@@ -41,7 +41,7 @@ apt_candidate() {
     apt-cache policy "$1" 2>/dev/null | sed -n 's/^ *Candidate: \([0-9]*:\)\{0,1\}\([0-9.]*\).*/\2/p'
 }
 
-# Not libclang-cpp, which comes with other packages and serves nobody here.
+# Not libclang-cpp, which comes with other packages and is of no use here.
 has_libclang() {
     [ -n "${LIBCLANG_PATH:-}" ] || compgen -G '/usr/lib/llvm-*/lib/libclang[-.][0-9s]*' >/dev/null ||
         ldconfig -p 2>/dev/null | grep -q 'libclang\(-[0-9.]*\)\?\.so'

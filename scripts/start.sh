@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# From a fresh clone to a running server: installs what is missing, builds, and serves ./data on 127.0.0.1:27017.
-# Arguments are handed to `pando serve` (`scripts/start.sh --port 27018`); `pando serve --help` explains them.
+# From a fresh clone to a running server: installs missing packages, builds, and serves ./data on
+# 127.0.0.1:27017. Arguments are handed to `pando serve` (`scripts/start.sh --port 27018`); `pando serve
+# --help` explains them.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . scripts/provision.sh

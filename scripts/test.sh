@@ -21,7 +21,7 @@ done
 target=${CARGO_TARGET_DIR:-target}
 [[ $target == /* ]] || target=$PWD/$target
 export PANDO_BIN=$target/debug/pando
-# A first build is not made quicker by what is kept for a second one, some ten gigabytes.
+# A first build gains nothing from files kept for a second one, some ten gigabytes.
 [ -d "$target/debug" ] || export CARGO_INCREMENTAL=0
 # Its port might be one that another test has just found free. Tests of the console ask for one.
 export PANDO_CONSOLE=off

@@ -9,16 +9,17 @@ Writers go through two routers: inserts, counted `$inc` by shard key and by `_id
 between accounts on several shards in transactions, and readers add all accounts up in snapshots: in transactions, in finds, and
 once more at the time that a find has told. Adders have a router add them up, or find them, in one message after the other, so that
 there are many sums. Appenders append to lists on several shards and read them, in transactions through
-either router; of their history `tests/python/list_append.py` tells whether snapshots can have made it. With `--calm` that is
-all: nothing moves and nobody is harmed. Batchers insert 50 documents of `--fill` bytes in one command, in order or not, into a
-collection of four chunks of `--megabytes` each. With `--balance` the balancer moves too, between several pairs of shards at
-once where there are four, and its ranges are of 1 MB. Otherwise chunks of all collections move and are cut meanwhile without pause,
-by so many `--movers`, whose moves go on at once where they have no shard in common, and
-processes of every kind are killed or stopped for a while; with `--replicas` mostly primaries, so that elections come while
-commits are under way. With `--auth` all of it is logged in. In the end each document is there with at least what was
-acknowledged and at most what was sent, once; what was acknowledged as deleted is gone; each sum was whole, and what payers were
-told is so; nothing is prepared or undecided; the chunks leave no gap and do not overlap; no shard has a document that is not
-its own. A failing seed is printed.
+either router; of their history `tests/python/list_append.py` tells whether snapshots can have made it. With
+`--calm` that is all: nothing moves and no process is harmed. Batchers insert 50 documents of `--fill` bytes
+in one command, in order or not, into a collection of four chunks of `--megabytes` each. With `--balance` the
+balancer moves too, between several pairs of shards at once where there are four, and its ranges are of 1 MB.
+Otherwise chunks of all collections move and are cut meanwhile without pause, by so many `--movers`, whose
+moves go on at once where they have no shard in common, and processes of every kind are killed or stopped for
+a while; with `--replicas` mostly primaries, so that elections come while commits are under way. With `--auth`
+all of it is logged in. In the end each document is there with at least the acknowledged and at most the sent
+updates, once; a document acknowledged as deleted is gone; each sum was whole, and payers were told the truth;
+nothing is prepared or undecided; the chunks leave no gap and do not overlap; no shard has a document that is
+not its own. A failing seed is printed.
 """
 
 import argparse
@@ -96,7 +97,7 @@ def key_options(path):
 
 
 def make_root(client):
-    """The first user, by whom all clients log in."""
+    """The first user; all clients log in as this one."""
     if given.auth:
         client.admin.command("createUser", LOGIN["username"], pwd=LOGIN["password"], roles=["root"])
 
@@ -269,7 +270,7 @@ class Batcher(Writer):
 
 class Payer(threading.Thread):
     """Moves money in transactions; `sent` and `sure`: how often its tally was to grow, and was told to have grown. A reader
-    adds all accounts up in snapshots; each router has some of its own, who choose the same times."""
+    adds all accounts up in snapshots; each router has some of its own, which choose the same times."""
 
     def __init__(self, cluster, number, stop, reads=False):
         super().__init__(daemon=True)
@@ -547,7 +548,7 @@ def check_accounts(client, cluster, payers):
             with until("the shard has a primary", group.primary, 60).client(**LOGIN) as direct:
                 with contextlib.suppress(PyMongoError):
                     if given.auth:
-                        # What waits for whom is told to members only.
+                        # Only members are told which transaction waits for which shard.
                         if direct.admin.command("serverStatus")["transactions"]["currentPrepared"] == 0:
                             continue
                         return False
@@ -589,7 +590,7 @@ def place(bound):
 
 
 def settle(client):
-    """Ends what is left under way: a move of each chunk's own place does nothing else."""
+    """Ends pending moves: a move of a chunk to its own shard does nothing else."""
     def moved():
         with contextlib.suppress(PyMongoError):
             for ns in ALL:

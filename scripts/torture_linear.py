@@ -3,7 +3,7 @@ for linearizability.
 
     python scripts/torture_linear.py target/debug/pando [seeds, 5] [seconds a seed, 20] [first seed, random]
 
-Needs root, `ip`, a C compiler and Go (for the checker in tests/linear). The members and the clients live in namespaces with a network of their own, which nobody outside of them reaches.
+Needs root, `ip`, a C compiler and Go (for the checker in tests/linear). The members and the clients live in namespaces with a network of their own, which is not reached from outside.
 
 Clients read with read concern linearizable, and write and swap with majority, each on one of a few registers; each operation is
 recorded with its call and its return. One whose outcome is an error may have happened at any time after. Two more clients write with
@@ -143,7 +143,8 @@ class Load:
                     op["return"] = time.monotonic_ns()
                 except PyMongoError:
                     pass
-                # One that nobody knows the outcome of goes on for ever: its process begins anew, as another.
+                # An operation without a known outcome goes on for ever: its process begins anew, as
+                # another.
                 process += 0 if op["return"] else 1000
                 with self.lock:
                     self.history.append(op)

@@ -3,8 +3,9 @@
     python scripts/torture_set.py target/debug/pando [seeds, 5] [seconds a seed, 20] [first seed, random]
 
 Writers insert with majority, delete most of it again, and add to counters in transactions. In the end every acknowledged insert
-must be there that was not deleted, and none whose deletion was acknowledged, on every member and in both orders; the counter must
-have at least what was acknowledged, and all members must hash alike. A failing seed is printed.
+must be there that was not deleted, and none whose deletion was acknowledged, on every member and in both
+orders; the counter must have at least the acknowledged value, and all members must hash alike. A failing seed
+is printed.
 """
 
 import os

@@ -1,6 +1,6 @@
 """What Monstache needs of Elasticsearch: an HTTP server that keeps documents by index and id.
 
-Invariant: it keeps what was written, as it was written, and answers as a server of version 7 does. It searches nothing.
+Invariant: it keeps documents as they were written, and answers as a server of version 7 does. It searches nothing.
 """
 
 import json
@@ -39,7 +39,8 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class StandIn(ThreadingHTTPServer):
-    """`with StandIn() as sink`: serves on a free loopback port. `documents(index)` is what is there now."""
+    """`with StandIn() as sink`: serves on a free loopback port. `documents(index)` gives the present
+    documents."""
 
     daemon_threads = True
 

@@ -1,4 +1,4 @@
-"""Monstache, unmodified: what is in the database, and what changes in it, arrives at Elasticsearch.
+"""Monstache, unmodified: the documents of the database, and their changes, arrive at Elasticsearch.
 
 The program is `MONSTACHE_BIN`; scripts/consumers.sh builds it.
 """

@@ -1,7 +1,8 @@
 //! A small seeded fuzzer, shared by the crates' `fuzz` tests: valid input, bent.
 //!
-//! `FUZZ_SECONDS` makes a test run for so long instead of its usual second or so; `FUZZ_SEED` replays one. A finding is a panic:
-//! it prints the seed of its input, and its input in hexadecimal, which is then added to the seeds of that target.
+//! `FUZZ_SECONDS` is how long a test runs, instead of its usual second or so; `FUZZ_SEED` replays one. A
+//! finding is a panic: it prints the seed of its input, and its input in hexadecimal, which is then
+//! added to the seeds of that target.
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};

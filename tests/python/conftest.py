@@ -53,7 +53,7 @@ def coll(db):
 
 @pytest.fixture
 def new_server(tmp_path):
-    """Starts servers that the test may kill; ends what is left of them."""
+    """Starts servers that the test may kill; ends the remaining ones."""
     started = []
 
     def start(*options, path=None, **more):

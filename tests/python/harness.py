@@ -249,7 +249,7 @@ class Wire:
 
 @contextlib.contextmanager
 def refuses(code, name=None, containing=None):
-    """What is inside must fail with this code (and code name, and these words)."""
+    """The block must fail with this code (and code name, and these words)."""
     with pytest.raises(OperationFailure) as caught:
         yield caught
     error = caught.value

@@ -1,9 +1,9 @@
-"""Counts of the hidden keys that queries step over, for tests of what is deleted."""
+"""Counts of the hidden keys that queries step over, for tests of deletes."""
 
 from harness import until
 
-# A query that begins behind what is dead steps over a few keys only: what was deleted since the last
-# look, and what one look leaves to the next.
+# A query that begins behind a dead range steps over a few keys only: those deleted since the last look,
+# and those that one look leaves to the next.
 FEW = 200
 
 

@@ -7,7 +7,7 @@ idea of Elle, by Kingsbury and Alvaro). Between transactions there are three kin
     rw  a read of a list to which another then appended
 
 Snapshot isolation allows a cycle only where two rw edges follow each other (write skew; Fekete, Adya). Anything else is an
-anomaly: a lost update, a read of what was aborted or half done, a snapshot that moves.
+anomaly: a lost update, a read of aborted or half-done writes, a snapshot that moves.
 """
 
 import collections
@@ -15,7 +15,7 @@ import collections
 
 def check(transactions, final, aborted=()):
     """`transactions`: lists of ("append", key, value) and ("read", key, list) that were committed, in their order within each;
-    `final`: each key's list at the end; `aborted`: values that must be nowhere. Gives a list of what is wrong."""
+    `final`: each key's list at the end; `aborted`: values that must be nowhere. Gives a list of faults."""
     wrong = []
     owner = {}
     for t, ops in enumerate(transactions):

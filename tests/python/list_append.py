@@ -1,10 +1,11 @@
 """Histories of transactions that append to lists and read them, and whether snapshot isolation could have made them.
 
-After Elle (Kingsbury and Alvaro, VLDB 2020): each value is appended once, so that a list tells who wrote before whom. A
-transaction is a list of `("append", key, value)` and `("read", key, values)`. Edges are `ww` (the next writer of a list), `wr`
-(who wrote what was read last) and `rw` (who wrote next what was read). By Cerone and Gotsman (JACM 2018) a history is one of
-snapshot isolation exactly if no cycle is made of steps that are a `ww` or `wr` edge, with or without one `rw` edge behind it: a
-cycle has two `rw` edges in a row, as write skew has, or is a fault.
+After Elle (Kingsbury and Alvaro, VLDB 2020): each value is appended once, so that a list tells the order of
+its writers. A transaction is a list of `("append", key, value)` and `("read", key, values)`. Edges are `ww`
+(the next writer of a list), `wr` (from the writer of the last value read) and `rw` (to the writer of the next
+value). By Cerone and Gotsman (JACM 2018) a history is one of snapshot isolation exactly if no cycle is made
+of steps that are a `ww` or `wr` edge, with or without one `rw` edge behind it: a cycle has two `rw` edges in
+a row, as write skew has, or is a fault.
 """
 
 import collections
@@ -12,7 +13,7 @@ import collections
 
 def faults(committed, doubtful, final):
     """`committed`: transactions that were told to have committed; `doubtful`: those that may have; `final`: the lists at the
-    end. Gives what is wrong, as texts."""
+    end. Gives the faults, as texts."""
     wrong = []
     order = {key: list(values) for key, values in final.items()}
     for key, values in order.items():

@@ -1,9 +1,9 @@
-"""Commands of users who mean no good, made by chance, and what became of the data.
+"""Random commands of malicious users, and the data afterwards.
 
 A case is a command of one user: of a template that names collections, its names drawn from those that there are, and then
 bent: fields and options given twice, in another order, beside the body in a sequence, inside explain, in a transaction.
-Whether it is answered or refused is the server's affair; what counts is what it *touched*: whose marks its replies show,
-and what is another than before in all databases. Both must be within what the user's privileges say.
+Whether it is answered or refused is the server's affair; only the data that it *touched* counts: the marks in
+its replies, and the differences in all databases. Both must be within what the user's privileges say.
 """
 
 import random
@@ -192,7 +192,7 @@ def roles_of(name):
 
 
 class Attack:
-    """The users, the data with its marks, and what is another than before.
+    """The users, the data with its marks, and the differences.
 
     `logs` are clients of the members that keep a log. All data is looked at where one of them has gone on, and in one of
     some hundred cases without that.
@@ -250,7 +250,7 @@ class Attack:
         return [log.local["oplog.rs"].find_one(says, {"ts": 1, "t": 1}, sort=[("$natural", -1)]) for log in self.logs]
 
     def has_changed(self):
-        """Whether a log has gone on: what is in none of them is not written."""
+        """Whether a log has gone on: without an entry there was no write."""
         return self.ends() != self.places
 
     def look(self):
@@ -299,7 +299,7 @@ def allowed(privileges, space, actions):
 
 
 def violations(attack, name, privileges, before, after, body, reply):
-    """What was touched and not allowed."""
+    """Data that was touched without the right."""
     for space in STORED:
         seen = f"MARK:{space}".encode() in reply
         # A view shows what lies below it.
@@ -338,7 +338,7 @@ def violations(attack, name, privileges, before, after, body, reply):
                     shown = f"MARK:{other}".encode() in bson.encode({"a": come})
                     if shown and other != space and not allowed(privileges, other, {"find"}):
                         through = other == "app.pub" and allowed(privileges, "app.v", {"find"})
-                        # Another name shows nothing to whom the new one shows nothing.
+                        # A rename must not show a collection to users that cannot read the new name.
                         renamed = b"renameCollection" in body and not allowed(privileges, space, {"find"})
                         if not through and not renamed:
                             yield f"it copied {other} to {space}"

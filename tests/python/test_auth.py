@@ -16,7 +16,7 @@ ROOT = {"username": "root", "password": "r00t-pässword", "authSource": "admin"}
 
 @pytest.fixture
 def locked(new_server):
-    """A server that asks for a login, with one user who may do everything."""
+    """A server that requires logins, with one user that may do everything."""
     server = new_server("--auth")
     server.client().admin.command("createUser", "root", pwd=ROOT["password"], roles=["root"])
     return server
@@ -301,7 +301,7 @@ def test_bent_logins_leave_the_connection_alive(locked):
 
 
 def test_nobody_looks_like_somebody(locked):
-    """The salt of a user who is not there stays the same, as a real one's does."""
+    """The salt of an unknown user stays the same, as a real one's does."""
     with locked.wire() as wire:
         asked = [bytes(sasl(wire, b"n,,n=%s,r=abc" % name)["payload"]).decode() for name in (b"root", b"ghost", b"ghost")]
     parts = [dict(p.split("=", 1) for p in a.split(",")) for a in asked]

@@ -170,7 +170,7 @@ def last_moment(archive):
 
 
 def test_the_log_of_a_set_flows_into_the_archive_over_an_election(tmp_path):
-    """All machines are lost while clients write: what is lost are the last seconds."""
+    """All machines are lost while clients write: only the last seconds are lost."""
     archive = tmp_path / "archive"
     with ReplicaSet(tmp_path) as members:
         members.initiate()
@@ -241,7 +241,7 @@ def test_a_whole_cluster_goes_back_to_one_moment_between_its_backups(tmp_path):
                 found = [d["n"] for d in client.t.c.find()]
                 return set(found) if all(found.count(n) == 4 for n in found) else None
 
-            # What was being committed at the moment goes on when the cluster has come up.
+            # A commit in progress at that time goes on when the cluster has come up.
             there = until("no transaction is there in part", numbers, 60)
             assert set(range(20)) <= there and len(there) < 30
             shards = client.t.command("collStats", "c")["shards"]

@@ -12,7 +12,7 @@ from bson import Regex
 from pymongo.errors import ExecutionTimeout, OperationFailure
 
 MB = 1 << 20
-# A server that is not optimized, on a busy machine; what is bounded by nothing takes a minute and more.
+# A server that is not optimized, on a busy machine; unbounded work takes a minute and more.
 LATE_S = 10
 
 

@@ -1,4 +1,4 @@
-"""A command whose output nobody reads (any more) ends quietly: `pando lab … | head`."""
+"""A command whose output has no reader (any more) ends quietly: `pando lab … | head`."""
 
 import os
 import subprocess

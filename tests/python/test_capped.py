@@ -318,7 +318,8 @@ def test_restart_and_kill(new_server):
             for name in ["few", "small"]:
                 coll = client.t[name]
                 kept = ids(coll.find())
-                # All that stayed is one piece, in order, up to at least what was acknowledged last.
+                # The documents that stayed are one piece, in order, up to at least the last acknowledged
+                # one.
                 assert kept == list(range(kept[0], kept[-1] + 1)) if kept else last[name] == -1
                 if kept:
                     assert kept[-1] >= last[name]

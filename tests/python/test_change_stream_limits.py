@@ -133,7 +133,7 @@ def test_a_client_that_vanishes(new_server):
         for wire in wires:
             wire.socket.close()
         until("their cursors go", lambda: open_cursors() == before)
-        # Nobody follows any more, and one who begins to is told.
+        # No stream follows any more, and a new one gets its events.
         with client.test.c.watch(max_await_time_ms=200) as stream:
             client.test.c.insert_one({"_id": 1})
             assert take(stream, 1)[0]["documentKey"] == {"_id": 1}
@@ -164,7 +164,8 @@ def test_what_a_match_excludes_is_not_made(client, coll):
         coll.insert_one({"_id": 6})
         assert take(stream, 1)[0]["ns"]["coll"] == coll.name
         quiet(stream)
-    # What is only known of the whole event is asked of it, and a stage before the match is run before.
+    # A match on fields that only the whole event has is applied to that, and a stage before the match is
+    # run before.
     with coll.watch([{"$match": {"updateDescription.updatedFields.n": 9}}], max_await_time_ms=200) as stream:
         coll.update_one({"_id": 1}, {"$set": {"n": 8}})
         coll.update_one({"_id": 1}, {"$set": {"n": 9}})

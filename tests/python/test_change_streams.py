@@ -354,7 +354,7 @@ def test_a_transaction_comes_at_its_commit(client, db):
 
 @pytest.mark.parametrize("kind", ["change stream", "oplog"])
 def test_a_kill_ends_a_getmore_that_waits(client, coll, kind):
-    """At once, and it says that the cursor was killed: nobody waits for `maxTimeMS`."""
+    """At once, and it says that the cursor was killed: it does not wait for `maxTimeMS`."""
     coll.insert_one({"_id": 1})
     if kind == "oplog":
         at = client.admin.command("ping")["operationTime"]

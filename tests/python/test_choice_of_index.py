@@ -1,5 +1,5 @@
 """Everywhere a plan is made, the index that bounds all of the fields is taken: on a server, in a transaction, and through a
-router on both shards. What is counted is what the servers examine."""
+router on both shards. The servers' examined keys and documents are counted."""
 
 import contextlib
 

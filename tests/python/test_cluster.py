@@ -13,7 +13,7 @@ from harness import BINARY, until
 
 
 def free_ports(count):
-    """The first of so many ports in a row that nobody has."""
+    """The first of that many free ports in a row."""
     for first in range(20000 + os.getpid() % 5000, 32000, count):
         with socket.socket() as probe:
             taken = []

@@ -1,4 +1,4 @@
-"""Clustered collections: what is shown of them, how they are read, what is refused."""
+"""Clustered collections: how they are shown and read, and refusals."""
 
 import pytest
 from pymongo.errors import DuplicateKeyError

@@ -88,7 +88,7 @@ def test_index_of_the_same_collation(coll):
     assert used({"w": 5}) == "caseless"
     assert used({"w": "x"}, Collation("en", strength=2, caseLevel=True)) == "COLLSCAN"
     assert coll.index_information()["caseless"]["collation"]["strength"] == 2
-    # What the index holds of strings is not what was stored.
+    # The index holds sort keys of strings, not the stored strings.
     assert list(coll.find({"w": "x"}, {"_id": 0, "w": 1}, collation=CASELESS).sort("w", 1)) == [{"w": "x"}, {"w": "X"}]
 
 

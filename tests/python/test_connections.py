@@ -50,7 +50,7 @@ def test_vanishing_at_every_moment(server, wire):
 
 
 def test_a_client_that_does_not_read(server, coll, wire):
-    """Its replies pile up nowhere without bound, and nobody else waits for it."""
+    """Its replies pile up nowhere without bound, and no other client waits for it."""
     coll.insert_many([{"_id": i, "pad": "x" * 100_000} for i in range(50)])
     deaf = Wire(server.port, timeout_s=1)
     deaf.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -161,7 +161,7 @@ def test_sigterm_with_clients_connected(new_server):
 
 
 def test_a_cursor_whose_number_was_lost_is_closed(new_server):
-    """Nobody can go on with it, and it holds the document that its batch had no room for."""
+    """No client can go on with it, and it holds the document that its batch had no room for."""
     server = new_server()
     with server.client() as client:
         client.t.large.insert_many([{"x": bytes(1 << 20)} for _ in range(40)])

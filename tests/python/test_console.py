@@ -1,4 +1,4 @@
-"""The console: what it shows, to whom, and what it refuses."""
+"""The console: its views, their rights, and its refusals."""
 
 import contextlib
 import json
@@ -29,7 +29,7 @@ def console(new_server):
 
 @pytest.fixture
 def locked(new_server):
-    """A server with users: `root`, and `reader` who may read `shop` alone."""
+    """A server with users: `root`, and `reader` that may read `shop` alone."""
     server, console = with_console(new_server, "--auth")
     with server.client() as client:
         client.admin.command("createUser", "root", pwd="r00t-pässword", roles=["root"])
@@ -119,7 +119,7 @@ def test_a_user_who_is_gone_sees_nothing(locked):
 def test_passwords_are_not_guessed_in_a_flood(locked):
     seen = [locked.log_in("root", f"guess {n}") for n in range(14)]
     assert seen[:10] == [401] * 10 and 429 in seen[10:]
-    # What is asked for with a cookie goes on.
+    # Requests with a cookie go on.
     assert locked.get("session")[0] == 401
     assert locked.ask("GET", "/")[0] == 200
 

@@ -25,7 +25,8 @@ INDEXES = [[("a", 1)], [("tags", 1), ("a", -1)], [("owner", 1), ("b", 1)]]
 
 
 class Writer(threading.Thread):
-    """Writes at random. `known` is what was acknowledged; `doubt` what the last request may have made of it."""
+    """Writes at random. `known` is the acknowledged state; `doubt` the one that the last request may have
+    left."""
 
     def __init__(self, server, number, rng, known):
         super().__init__()
@@ -78,7 +79,7 @@ class Writer(threading.Thread):
         return {i: None for i, d in known.items() if d["a"] == a}, lambda c: c.delete_many({"owner": self.number, "a": a})
 
     def look(self, _things):
-        """What is wrong while the server runs."""
+        """Faults while the server runs."""
 
     def settle(self, effects):
         for i, after in effects.items():
@@ -152,7 +153,7 @@ class Churn:
         those = [i for i, d in known.items() if d["a"] == a]
         if kind < 0.9:
             return {i: None for i in those}, lambda c: c.delete_many({"owner": self.number, "a": a})
-        # No two are alike in it, or nobody could say which is taken first.
+        # No two are alike in it, or the first one would be unknown.
         after = {i: {**known[i], "b": known[i]["b"] + 1} for i in those}
         return after, lambda c: c.update_many({"owner": self.number, "a": a}, {"$inc": {"b": 1}})
 
@@ -176,7 +177,7 @@ def test_every_acknowledged_write_survives_kills(new_server, kind):
 
 
 def test_a_dead_range_that_no_write_ends_is_found(new_server):
-    """A planted fault: what is put where nothing lived stays hidden from later scans."""
+    """A planted fault: puts in a dead range stay hidden from later scans."""
     server = new_server("--engine-options", "dead_ranges=unended")
     with pytest.raises(AssertionError, match="seed"):
         survive(server, Churner, 20)

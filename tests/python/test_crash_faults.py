@@ -1,9 +1,10 @@
 """Seeded crash runs: the server is killed between or within two calls to the kernel, with faults below log and engine.
 
 One run: a server with `tests/faults/faults.c` below it, writers and one that creates and drops indexes and collections; it is
-killed at the event that the seed chose, in the middle of a flush, a merge, an index build or a drop as it may be; some seeds lose
-what was not synced, some have the disk full for a while, some have a sync fail. Then `pando check` reads what was left, a server
-without faults starts on it, and every acknowledged write must be there, whole, in records and indexes alike.
+killed at the event that the seed chose, in the middle of a flush, a merge, an index build or a drop as it may
+be; some seeds lose unsynced writes, some have the disk full for a while, some have a sync fail. Then `pando
+check` reads the directory, a server without faults starts on it, and every acknowledged write must be there,
+whole, in records and indexes alike.
 
     scripts/crash.sh 1000          a thousand seeds; a failure prints its own, and PANDO_CRASH_SEED replays it
 """
@@ -62,7 +63,7 @@ class Plan:
         if self.kind == "badsync":
             words.append(f"badsync={int(10 ** rng.uniform(1.5, 3.5))}")
         self.words = ",".join(words)
-        # After a loss of power only what was to be on disk must be there.
+        # After a loss of power only writes whose concern waits for the disk must be there.
         self.concerns = test_crash.CONCERNS[1:] if self.kind == "power" else test_crash.CONCERNS
 
     def __str__(self):

@@ -1,4 +1,4 @@
-"""Cursors: batches, getMore, killCursors, time-outs, and what is gone."""
+"""Cursors: batches, getMore, killCursors, time-outs, and ended ones."""
 
 
 import pytest

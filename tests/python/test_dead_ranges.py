@@ -1,4 +1,4 @@
-"""What is deleted costs nothing: queues, states, windows by age, mass deletes, expiry. Tests count the
+"""Deleted documents cost nothing: queues, states, windows by age, mass deletes, expiry. Tests count the
 hidden keys that queries step over, never time."""
 
 import datetime
@@ -103,7 +103,7 @@ def test_a_window_by_age(q):
         fill(q, begin + 500, begin + 1000)
         assert q.delete_many({"at": {"$lt": begin + 500}}).deleted_count == 500
         _, stepped = steps(q, lambda: q.find_one(sort=[("at", 1)]))
-        # Behind what has just been deleted at most, never what was deleted before.
+        # At most over keys that were just deleted, never over those deleted before.
         assert stepped < 500 * 4, begin
     until_few(q, lambda: first(q, {}, "at"), 10_000)
     until_few(q, lambda: q.find_one()["at"], 10_000)
@@ -236,7 +236,7 @@ def test_secondaries_pass_over_the_same(tmp_path):
             until("it is applied there", lambda: first(copy, {}, "at") == 5990)
             until_few(copy, lambda: first(copy, {}, "at"), 5990)
             until_few(copy, lambda: copy.find_one()["at"], 5990)
-            # What is applied there later ends the range there.
+            # A later entry that is applied there ends the range there.
             fill(c, 100, 101)
             until("it is applied there", lambda: first(copy, {}, "at") == 100)
             assert copy.count_documents({"at": {"$lt": 5990}}) == 1

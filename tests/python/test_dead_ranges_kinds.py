@@ -1,5 +1,6 @@
-"""What is deleted costs nothing, kind by kind: index kinds, ways to scan, transactions, capped and time-series collections,
-open cursors, members that came later, chunks that moved. Tests count hidden keys, never time."""
+"""Deleted documents cost nothing, kind by kind: index kinds, ways to scan, transactions, capped and
+time-series collections, open cursors, members that came later, chunks that moved. Tests count hidden keys,
+never time."""
 
 import datetime
 
@@ -37,7 +38,8 @@ def point(n):
     return {"type": "Point", "coordinates": [n % 360 * 0.1, n // 360 * 0.1]}
 
 
-# An index, what a document has there, a query that scans the index over what was deleted, and options of the index.
+# An index, a document's value there, a query that scans the index over deleted keys, and options of the
+# index.
 KINDS = {
     "ascending": ([("a", 1)], lambda n: n, {"a": {"$gte": 5}}),
     "descending": ([("a", -1)], lambda n: n, {"a": {"$gte": 5}}),
@@ -136,7 +138,7 @@ def test_transactions(own, q):
     fill(q, 0, MANY)
     client = q.database.client
     with client.start_session() as session:
-        # What is aborted was never deleted.
+        # An aborted delete never happened.
         session.start_transaction()
         q.delete_many({"at": {"$lt": MANY - LEFT}}, session=session)
         assert q.find_one(sort=[("at", 1)], session=session)["at"] == MANY - LEFT
@@ -156,7 +158,7 @@ def test_transactions(own, q):
             assert (count(), count()) == (MANY, MANY)
             older.commit_transaction()
         until_few(q, lambda: q.find_one()["at"], MANY - LEFT)
-        # One that begins now, and writes into what is dead.
+        # A transaction that begins now, and writes into the dead range.
         with session.start_transaction():
             q.insert_one({"at": 3000}, session=session)
             look = lambda: q.find_one(sort=[("at", 1)], session=session)["at"]

@@ -37,7 +37,7 @@ def test_what_is_written_is_read_after_a_restart(new_server, tmp_path):
         things.create_index("n")
         for start in range(0, 20_000, 1000):
             things.insert_many([{"_id": i, "n": i % 100, "pad": pad} for i in range(start, start + 1000)])
-        # What the log alone holds is replayed; what is in files is read from them.
+        # Writes that only the log holds are replayed; the others are read from files.
         client.admin.command("fsync")
         things.update_many({"n": 7}, {"$set": {"seen": True}})
     assert server.restart().running()
@@ -161,7 +161,7 @@ def test_a_query_by_an_index_goes_on_where_it_lacked_records(new_server, tmp_pat
         things.find(ten).sort("m").skip(2).limit(3).comment("at last").to_list()
         lines = [json.loads(line)["attr"] for line in log.read_text().splitlines() if '"at last"' in line]
         told = [(a["keysExamined"], a["docsExamined"], a["nreturned"]) for a in lines]
-        # (Of a sort what is given is read again.)
+        # (A sort reads the documents that it gives again.)
         assert [t[:1] + t[2:] for t in told] == [(10, 10), (10, 3)] and told[0][1] == 10 and told[1][1] >= 10
         reads = client.admin.command("serverStatus")["pandodb"]["loops"]["diskReads"]
         assert (reads > 0) == has_ring()

@@ -251,7 +251,7 @@ def test_it_is_what_a_collection_scan_gives(coll, arrays):
             plan = leaf(distinct_plan(coll, path, query, **options)[0])
             scans += plan["stage"] == "DISTINCT_SCAN"
             got, want = values(coll, path, query, **options), values(coll, path, query, hint=NATURAL, **options)
-            # Which of the strings that a collation holds equal is given, nobody says.
+            # Which of the strings that are equal under a collation is given, is not specified.
             fold = (lambda all: sorted(str(v).lower() for v in all)) if options else (lambda all: all)
             assert fold(got) == fold(want), (path, query, options, plan)
             sort = rng.choice([None, {"a": 1, "c": 1, "_id": 1}, {"c": -1, "a": 1, "_id": -1}, {"c": 1, "_id": 1}])

@@ -1,7 +1,8 @@
 """The built-in roles' privileges, compared with what MongoDB's manual (8.0, Built-In Roles) lists for each.
 
-Each documented action must be there. What the server grants beyond the manual's lists, as MongoDB's own server does (the manual
-leaves out what is internal or new, and speaks of some resources in prose), stands in documented_roles_beyond.txt.
+Each documented action must be there. What the server grants beyond the manual's lists, as MongoDB's own
+server does (the manual leaves out internal and new actions, and speaks of some resources in prose), stands in
+documented_roles_beyond.txt.
 """
 
 import os

@@ -87,7 +87,7 @@ def test_no_file_is_readable_and_all_is_there_after_a_kill(new_server, tmp_path,
     server.start()
     assert count(server) == 301
     server.kill()
-    # The same without a key is readable: this is what is compared with.
+    # The same without a key is readable, for comparison.
     with Server(tmp_path / "plain") as plain, plain.client() as client:
         fill(client)
         assert len(readable(plain.path)) > 1
@@ -127,7 +127,7 @@ def test_search_indexes_are_encrypted(new_server, tmp_path, master):
         until("all is found again", lambda: is_found(client))
         late = [{"$search": {"index": "text", "text": {"path": "text", "query": "latecomer"}}}]
         until("what came last too", lambda: [d["_id"] for d in client.t.s.aggregate(late)] == ["late"])
-    # The same without a key is readable: this is what is compared with.
+    # The same without a key is readable, for comparison.
     with Server(tmp_path / "plain") as plain, plain.client() as client:
         make(client)
         until("all is found", lambda: is_found(client))

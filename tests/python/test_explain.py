@@ -93,7 +93,7 @@ def test_order_in_memory(things):
 
 
 def test_skipped_entries_are_not_fetched(things):
-    """Where the index decides order and filter, only what is returned is fetched."""
+    """Where the index decides order and filter, only returned documents are fetched."""
     plan, stats = find(things, filter={"b": {"$gte": 100, "$lt": 1100}}, sort={"b": -1}, skip=100, limit=10)
     assert {"FETCH", "SKIP", "IXSCAN", "LIMIT"} >= set(stages(plan)) and "SKIP" in stages(plan)
     assert stages(plan).index("FETCH") < stages(plan).index("SKIP"), "the skip stands below the fetch"

@@ -65,7 +65,7 @@ def test_full_disk(small_disk, new_server):
         details = error.details.get("writeErrors", [error.details])[0]
         assert details.get("code", error.code) == OUT_OF_DISK_SPACE, error.details
         assert "space" in details["errmsg"]
-        # Reads go on, and show what was acknowledged.
+        # Reads go on, and show the acknowledged writes.
         found = {d["_id"] for d in things.find({}, {"_id": 1})}
         assert known <= found
         assert things.find_one({"a": 0}) is not None
@@ -181,7 +181,7 @@ def test_too_few_files(new_server):
         for _ in range(400):
             with contextlib.suppress(OSError):
                 crowd.append(socket.create_connection(("127.0.0.1", server.port), timeout=1))
-        # Who is in is served, flushes included.
+        # Connected clients are served, flushes included.
         for n in range(1, 40):
             things.insert_many([{"_id": f"{n}-{k}", "pad": os.urandom(2000)} for k in range(100)])
         assert things.count_documents({}) == 3901
@@ -266,7 +266,7 @@ def test_damaged_data_file(new_server, tmp_path):
     assert checked.returncode == 1
     assert file.name in checked.stdout and "records of d.things cannot be read in part" in checked.stdout, checked.stdout
 
-    # The server names the file to whom it concerns, and serves the rest.
+    # The server names the file to clients that need it, and serves the rest.
     server.start()
     with server.client() as client:
         with pytest.raises(OperationFailure, match=file.name):
@@ -377,7 +377,7 @@ def test_damaged_catalog(new_server, tmp_path):
 
 
 def test_lost_bookkeeping_does_not_begin_anew(new_server):
-    """Without its file CURRENT the engine would take the directory for a new one and remove what is in it."""
+    """Without its file CURRENT the engine would take the directory for a new one and remove its files."""
     server = new_server("--cache", "16MB")
     load(server, 1000)
     engine = server.path / "engine"
@@ -491,7 +491,8 @@ def test_a_backup_of_damaged_data_is_an_error_and_is_not_left(new_server, tmp_pa
             engine = client.admin.command("serverStatus")["pandodb"]["engine"]
         return not (engine["runningCompactions"] or engine["runningFlushes"] or engine["pendingCompactionBytes"])
 
-    # A file that is being merged into another may have been read already: what is damaged then is in no backup.
+    # A file that is being merged into another may have been read already: later damage of it is in no
+    # backup.
     until("no file is being merged", files_rest)
     [table, *_] = sorted(server.path.glob("engine/*.sst"), key=lambda f: -f.stat().st_size)
     with open(table, "r+b") as file:

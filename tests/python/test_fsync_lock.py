@@ -85,7 +85,7 @@ def test_locks_are_counted(locked):
 
 
 def test_no_write_is_torn_by_the_lock(locked):
-    """Locks taken in the middle of a storm: what was acknowledged is there, and the count stands still while locked."""
+    """Locks taken in the middle of a storm: acknowledged writes are there, and the count stands still while locked."""
     stop = threading.Event()
     acknowledged = [0] * 4
 

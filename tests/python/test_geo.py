@@ -1,4 +1,4 @@
-"""Geospatial queries and indexes: against formulas of the test's own, with and without an index; what is refused; what is read."""
+"""Geospatial queries and indexes: against formulas of the test's own, with and without an index; refusals; the documents read."""
 
 import math
 import random

@@ -1,4 +1,4 @@
-"""256 clients that mean no good: the others are served as before, and memory stays within what was promised.
+"""256 clients that mean no good: the others are served as before, and memory stays within its limit.
 
     pytest -s tests/python/test_hostile.py        prints latencies and the most memory of each attack
 
@@ -20,8 +20,8 @@ from watch import Watch
 CACHE, OVERHEAD, IN_FLIGHT = 256, 300, 256
 CLIENTS = 256
 SECONDS = 8
-# The kernel of a peer that is gone goes on sending what it had taken, and what was lost (a full socket loses some) it sends
-# again after pauses that double: until then the server knows of no end.
+# The kernel of a peer that is gone goes on sending buffered bytes, and repeats lost ones (a full socket
+# loses some) after pauses that double: until then the server knows of no end.
 KERNEL_SECONDS = 120
 
 
@@ -56,11 +56,11 @@ def connections(client):
 
 
 def assert_nobody_holds_memory(client, mine):
-    """What is held belongs to connections, and is given back with the last of them."""
+    """Held memory belongs to connections, and is given back with the last of them."""
     deadline = time.monotonic() + KERNEL_SECONDS
     alone_since = None
     while True:
-        # In this order: who has come to an end in between has given back before.
+        # In this order: a connection that has ended in between has given its memory back before.
         others = connections(client) - mine
         held = client.admin.command("serverStatus")["pandodb"]["inFlight"]["bytes"]
         if not held:
@@ -95,7 +95,8 @@ def test_the_others_are_served(target, kind):
     )
     assert server.running()
     assert watch.most < limit
-    # The attackers take part of the processors that are measured with; in the middle twice the time is what is promised.
+    # The attackers take part of the processors that serve the others; twice the time in the middle is
+    # the promise.
     quiet = os.environ.get("PANDO_QUIET") == "1"
     assert were < (max(2 * was, was + 2) if quiet else was + 1000), (was, were)
     assert_nobody_holds_memory(client, mine)

@@ -1,4 +1,4 @@
-"""Cursors that nobody goes on with hold next to nothing, however long the documents are, and go on when they are asked to."""
+"""Idle cursors hold next to nothing, however long the documents are, and go on when they are asked to."""
 
 import os
 
@@ -73,7 +73,7 @@ def test_long_documents_are_not_held(server, kind):
                 assert cursor.cursor_id
             else:
                 assert keys(leave(cursor)) == want[0]
-        # Each of those that follow is what was left, whole.
+        # Each following document is one of the kept ones, whole.
         assert [keys(d) for d in [first, *kept]] == want
         held = client.admin.command("serverStatus")["pandodb"]["cursors"]
     print(f"\n{kind}: at most {watch.most} MB; {held}")

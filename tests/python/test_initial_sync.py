@@ -47,7 +47,7 @@ def fill(client, count, first=0):
 def trimmed(client, behind):
     """Waits until the log begins behind the insert of a document."""
     def first():
-        # What is flushed the log need not keep.
+        # The log need not keep entries that are flushed.
         client.admin.command("fsync")
         entry = client.local["oplog.rs"].find_one(sort=[("$natural", 1)])
         return entry["o"]["_id"] if entry["op"] == "i" and entry["ns"] == "t.c" else -1
@@ -154,7 +154,7 @@ def test_a_copy_goes_on_after_either_side_was_killed(members):
         assert not client.admin.command("hello")["secondary"]
     until("files are copied", lambda: is_copying(two))
     one.kill()
-    # A checkpoint that nobody will read again goes with the start.
+    # A checkpoint without a reader is removed at the start.
     one.start()
     with one.client() as client:
         until("the primary is back", lambda: client.admin.command("hello")["isWritablePrimary"])

@@ -1,4 +1,4 @@
-"""insert: ids, batches, errors, what is changed on the way in."""
+"""insert: ids, batches, errors, changes on the way in."""
 
 import bson
 import bson.raw_bson

@@ -92,7 +92,7 @@ def test_the_field_between_may_be_free(coll):
 
 
 def test_an_order_with_bounds_behind_it(coll):
-    # The index gives the order of a; b bounds what is read of it.
+    # The index gives the order of a; b bounds the entries read.
     found = coll.find({"b": {"$in": [3, 97]}}).sort("a", 1).hint([("a", 1), ("b", 1), ("c", -1)])
     assert [d["a"] for d in found] == [a for a in range(40) for _ in range(2)]
     s, scan = stats(coll.find({"b": {"$in": [3, 97]}}).sort("a", 1))

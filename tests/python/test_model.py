@@ -171,7 +171,7 @@ def test_agrees_with_the_model(coll, round_number, writes):
 
 
 def test_a_dead_range_that_no_write_ends_is_found(new_server):
-    """A planted fault: what is put where nothing lived stays hidden from later scans."""
+    """A planted fault: puts in a dead range stay hidden from later scans."""
     server = new_server("--engine-options", "dead_ranges=unended")
     with server.client() as client:
         for seed in range(SEED, SEED + 5):

@@ -35,7 +35,7 @@ def examined(things, *query, **options):
 
 
 def sorted_as(docs, order, index=("n",)):
-    """By the order; what is equal in it comes as the index has it."""
+    """By the order; documents of equal order come as the index has them."""
     out = sorted(docs, key=lambda d: tuple(d[f] for f in index) + (d["_id"],))
     for field, direction in reversed(order):
         out.sort(key=lambda d: d[field], reverse=direction < 0)

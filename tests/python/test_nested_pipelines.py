@@ -43,7 +43,7 @@ def stages(kind, n):
 def nested(depth, pad):
     inner = pad
     for _ in range(depth):
-        # What nobody uses is not joined.
+        # A join whose result is unused is not run.
         used = {"$match": {"r": {"$exists": True}}}
         inner = [{"$lookup": {"from": "c", "pipeline": inner, "as": "r"}}, used, *pad]
     return inner

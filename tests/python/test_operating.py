@@ -24,7 +24,7 @@ def test_data_log_and_backup_are_for_their_owner_only(tmp_path):
             made += [*(tmp_path / "data").rglob("*"), *(tmp_path / "backup").rglob("*")]
             open_to_others = [str(p) for p in made if p.stat().st_mode & 0o077]
             assert open_to_others == []
-            # Whoever watches the process may read its number, as with mongod.
+            # Programs that watch the process may read its number, as with mongod.
             assert stat.S_IMODE((tmp_path / "pid").stat().st_mode) == 0o644
     finally:
         os.umask(before)

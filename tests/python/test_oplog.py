@@ -1,4 +1,4 @@
-"""`local.oplog.rs`: the log as those who tail it read it."""
+"""`local.oplog.rs`: the log as its tailing readers see it."""
 
 import threading
 import time

@@ -44,7 +44,7 @@ def test_the_size_holds(new_server):
         assert used > 1
         truncation = client.admin.command("serverStatus")["oplogTruncation"]
         assert truncation["truncateCount"] > 0 and "oplogMinRetentionHours" not in truncation
-        # What is gone cannot be resumed at.
+        # A stream cannot resume at an entry that is gone.
         oldest = client.local["oplog.rs"].find_one()["ts"]
         with pytest.raises(OperationFailure) as e:
             client.test.c.watch(start_at_operation_time=type(oldest)(oldest.time - 1000, 1))

@@ -86,7 +86,7 @@ def test_tools_of_ours_say_why_they_are_not_let_in(guarded, authority, tmp_path)
 def test_the_laboratory_at_postgresql_over_tls(authority, tmp_path):
     certificate = authority.issue("certified")
     authority.issue("server")
-    # Root's PostgreSQL runs as somebody else, who must come to it.
+    # Root's PostgreSQL runs as another user, which must be able to enter the folder.
     home = pathlib.Path(tempfile.mkdtemp(prefix="pando-postgres-"))
     home.chmod(0o755)
     up = lab("targets", "--dir", home, "up", "postgres", "--memory", "64m")

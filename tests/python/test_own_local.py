@@ -59,7 +59,7 @@ def test_on_a_secondary(members):
         assert {"notes", "oplog.rs"} <= set(client.local.list_collection_names())
         assert client.local.command("collStats", "notes")["count"] == 302
         assert client.local.command("validate", "notes")["valid"]
-        # What is the member's own stays what it was.
+        # The member's own collections stay as they were.
         assert client.local["system.replset"].find_one()["_id"] == "rs"
         assert client.local["oplog.rs"].find_one()
         with pytest.raises(NotPrimaryError):

@@ -205,7 +205,7 @@ def test_what_is_written_twice_is_done_once(many):
         ([few, join(name="x"), {"$addFields": {"w": 1}}, {"$sort": {"p": 1}}, join(name="y")], 20),
         ([few, {"$facet": {name: [JOIN, {"$match": {"j": {"$ne": []}}}] for name in "ab"}}], 20),
         ([{"$match": {"k": 5}}, *[{"$unionWith": {"coll": "u", "pipeline": [few]}}] * 3], 11),
-        # What is read has another value by then.
+        # The field that is read has another value by then.
         ([few, join(name="x"), {"$addFields": {"k": 3}}, join(name="y")], 30),
     ]:
         found, documents, _ = aggregate(many, "t", pipeline)
@@ -251,7 +251,7 @@ def test_a_join_is_left_as_it_is_where_turning_it_gains_nothing(many):
     selective = [{"$unwind": "$j"}, {"$match": {"j._id": 7}}]
     # The collection is read by an index already.
     assert reads([{"$match": {"k": 7}}, JOIN, *selective]) <= 2
-    # No index finds what is asked for on the other side.
+    # No index serves the query on the other side.
     many.u.update_many({}, [{"$set": {"w": {"$mod": ["$k", 10]}}}])
     assert reads([JOIN, {"$unwind": "$j"}, {"$match": {"j.w": 7}}]) >= 2000
     # Too much of the other side would be read: no more than a quarter of this one is tried.

@@ -93,7 +93,7 @@ def test_a_part_is_seen_when_it_is_committed_and_only_then(members, coll):
     assert coll.count_documents({}) == coll.estimated_document_count() == 5
     assert listed(members) == [] and not is_locked(members, 1)
     assert part.end("commitTransaction")["ok"] == 1 and part.end("abortTransaction")["code"] == 256
-    # What is said against it comes too late.
+    # An abort comes too late.
     assert part.decide(False)["prepared"] is False
     assert coll.find_one({"_id": 1})["n"] == 1
 
@@ -140,7 +140,7 @@ def test_a_part_survives_kills_and_elections(members, coll):
     assert parts[0].decide(True)["prepared"] is True
     first.start()
     until("the set is whole", members.is_whole, 60)
-    # All at once: what is prepared is on disk.
+    # All at once: prepared transactions are on disk.
     for member in members.members:
         member.kill()
     for member in members.members:

@@ -84,7 +84,7 @@ def test_what_is_told(admin, things):
     assert len(shape) == 64 and reply["representativeQuery"] == query
     explained = things.database.command("explain", {"find": things.name, "filter": {"a": 9}, "sort": {"b": 1}})
     assert explained["queryShapeHash"] == shape
-    # What is not named stays, and the hash will do for a shape that is known.
+    # A missing field stays, and the hash is enough for a known shape.
     changed = admin.command("setQuerySettings", shape, settings={"queryFramework": "classic"})
     kept = {**hints(things, "_id_"), "queryFramework": "classic", "comment": {"by": "me"}}
     assert changed["settings"] == kept

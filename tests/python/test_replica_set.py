@@ -300,7 +300,7 @@ def test_write_concerns_of_several_members(three):
 
 
 def test_one_member_and_its_disk_wait_for_nobody_else(three):
-    # So long a primary stays one that hears of nobody.
+    # How long a primary stays one that hears of no other member.
     three.initiate(settings={"electionTimeoutMillis": 120_000})
     primary = three.primary()
     for secondary in three.secondaries():
@@ -524,7 +524,7 @@ def test_members_that_do_not_stand_vote_for_others(three):
 
 
 def test_what_only_a_member_that_may_not_be_primary_has_is_brought_to_the_others(three):
-    """Nobody is elected without its vote, and it cannot vote for one that has less."""
+    """No member is elected without its vote, and it cannot vote for one that has less."""
     three.initiate(m0={"priority": 2}, m2={"priority": 0})
     first, behind, keeper = three.members
     until("the first is primary", lambda: three.primary() is first)
@@ -715,7 +715,7 @@ def test_a_primary_whose_memory_tables_wait_for_a_majority_steps_down(tmp_path):
     """Writes stall while no majority has what fills the memory tables. Stepping down waits for those
     writes, and has to let the acknowledgements in that they wait for."""
     with ReplicaSet(tmp_path, options=["--cache", "32MB"]) as members:
-        # So long a primary stays one that hears of nobody.
+        # How long a primary stays one that hears of no other member.
         members.initiate(settings={"electionTimeoutMillis": 120_000})
         primary = members.primary()
         others = [m for m in members.members if m is not primary]

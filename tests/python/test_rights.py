@@ -1,4 +1,4 @@
-"""No user touches more than he may, however a command is written.
+"""No user touches data without the right, however a command is written.
 
 `PANDO_RIGHTS=100000 PANDO_SEED=7` makes the last test longer, and another.
 """
@@ -48,7 +48,7 @@ def place(request):
 
 @pytest.fixture
 def logs(place, request):
-    """Clients of all that keep a log of what is written at `place`."""
+    """Clients of all that keep a log of the writes at `place`."""
     with contextlib.ExitStack() as opened:
         if "locked" in request.node.callspec.params.values():
             yield [opened.enter_context(root_of(place))]
@@ -64,7 +64,7 @@ def root_of(server):
 
 @pytest.fixture
 def nobody(place):
-    """A user without any role, and what he says byte by byte."""
+    """A user without any role, whose commands are sent byte by byte."""
     with root_of(place) as root:
         root.admin.command("createUser", "nobody", pwd="p", roles=[])
         with Wire(place.port) as wire:
@@ -92,7 +92,7 @@ def test_a_field_given_twice_makes_nobody_root(place, nobody):
 
 
 def test_options_given_twice_are_refused(locked):
-    """Whoever is asked: the reader of a right and the reader of a command see one value."""
+    """The check of a right and the command see the same value."""
     with Wire(locked.port) as wire:
         log_in(wire, "root", "p", "admin")
 

@@ -29,7 +29,7 @@ def root(locked):
 
 @pytest.fixture
 def login(locked, root):
-    """Makes a user with these roles, and gives his client."""
+    """Makes a user with these roles, and gives the user's client."""
     clients = []
 
     def log_in(*roles, db="shop"):
@@ -110,7 +110,7 @@ def test_a_view_shows_what_it_shows(login, root):
     client = login({"role": "names", "db": "admin"})
     assert client.shop["names"].find_one() == {"_id": 1, "name": "Ann"}
     assert not may(client, {"find": "people"})
-    # Whoever may make collections makes no view over what he may not read.
+    # A user that may create collections makes no view over a collection that it may not read.
     maker = {"db": "shop", "collection": "v"}
     root.admin.command("createRole", "maker", privileges=[{"resource": maker, "actions": ["createCollection"]}], roles=[])
     client = login({"role": "maker", "db": "admin"})
@@ -295,7 +295,7 @@ def test_every_command_times_every_built_in_role(locked, root):
                 if name in UNSAFE:
                     continue
                 form = FORMS.get(name) or {name: "c" if flags[name].get("adminOnly") is not True else 1}
-                # An unknown field ends what was let through before it does anything.
+                # An unknown field ends permitted commands before they do anything.
                 form = {**form, "$pandoNothing": 1} if name not in ("explain",) else form
                 where = "admin" if flags[name].get("adminOnly") else "shop"
                 lines.setdefault(name, []).append("+" if may(client, form, db=where) else "-")
@@ -307,7 +307,7 @@ def test_every_command_times_every_built_in_role(locked, root):
     assert MATRIX.read_text() == head + text
 
 
-# What these take for an argument is wrong, so that whoever may run them gets an error of another kind, and nothing happens.
+# Invalid arguments of these, so that a permitted command fails with another error, and nothing happens.
 MALFORMED = {
     "shutdown": {"shutdown": 1, "timeoutSecs": "soon"},
     "fsync": {"fsync": 1, "lock": "maybe"},
@@ -329,7 +329,7 @@ MAY = {
 
 
 def test_who_may_run_what_would_end_the_server_or_change_it(locked, root):
-    """The commands that the matrix leaves out, and logout, which everybody may."""
+    """The commands that the matrix leaves out, and logout, which every user may run."""
     assert UNSAFE == {*MALFORMED, "logout"}
     found = {name: set() for name in MALFORMED}
     for role in ROLES:

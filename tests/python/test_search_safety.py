@@ -49,7 +49,7 @@ def nearest(coll, query, limit=3):
 
 
 def test_many_indexes_share_threads_and_writers(new_server):
-    """A thread and 15 MB for each would be too much for whoever has an index for each of his tenants."""
+    """A thread and 15 MB for each would be too much for an application with an index for each tenant."""
     server = new_server("--cache", "32MB")
     with server.client() as client:
         for c in range(4):

@@ -1,4 +1,5 @@
-"""What is set for the whole server and outlives it: default concerns, the user write block, cluster parameters; and `validate`."""
+"""Settings of the whole server that survive a restart: default concerns, the user write block, cluster
+parameters; and `validate`."""
 
 import json
 

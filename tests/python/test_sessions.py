@@ -88,7 +88,7 @@ def test_a_session_is_its_users(new_server):
     for wire, user in ((ann, "a"), (bob, "b"), (ann, "a"), (bob, "b")):
         write = {"insert": "retried", "documents": [{"_id": user}], "lsid": lsid, "txnNumber": Int64(9), "$db": "shop"}
         assert wire.command(write)["n"] == 1
-    # Nobody says that a session is another's.
+    # No user may name another's session.
     other = {**lsid, "uid": Binary(b"\x07" * 32, 0)}
     for command in ({"ping": 1, "lsid": other}, {"killSessions": [other]}):
         expect_error(bob.command({**command, "$db": "admin"}), 13, "Unauthorized")

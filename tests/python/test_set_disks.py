@@ -111,7 +111,7 @@ def test_a_primary_whose_disk_fails_leaves_and_another_goes_on(three):
     with three.client() as client:
         things = coll(client)
         things.delete_many({})
-        # Retryable writes: the driver sends what was under way to the next primary.
+        # Retryable writes: the driver sends those in flight to the next primary.
         for n in range(100):
             if n == 50:
                 member.shim.fail_sync()
@@ -123,7 +123,7 @@ def test_a_primary_whose_disk_fails_leaves_and_another_goes_on(three):
 
 
 def test_a_wrong_clock_harms_no_write_and_no_order(three):
-    """A day ahead, then a day behind: the log goes on from its last entry, and nobody else is elected."""
+    """A day ahead, then a day behind: the log goes on from its last entry, and no other member is elected."""
     primary = three.primary()
     with three.client() as client:
         things = client.t.get_collection("clocked", write_concern=MAJORITY)

@@ -27,7 +27,7 @@ def test_who_is_left_goes_on_by_force(tmp_path):
         without = {**config, "members": [m for m in config["members"] if m["host"] != left[0].address]}
         assert admin(left[0], without, force=True)["code"] == 74
         assert admin(left[0], config)["code"] == 10107
-        # Until it has heard of nobody for a while it takes the primary for alive.
+        # Until it has heard of no other member for a while it takes the primary for alive.
         until("nobody is heard of", lambda: admin(left[0], config, force=True)["ok"])
         with left[0].client() as client:
             assert client.admin.command("hello")["isWritablePrimary"]

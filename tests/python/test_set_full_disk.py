@@ -96,7 +96,7 @@ def test_a_full_disk_harms_nobody_and_comes_back(three, whose):
         finally:
             ends.set()
             writer.join()
-        # What was refused says why, with MongoDB's code.
+        # A refusal says why, with MongoDB's code.
         codes = {e.code for e in refused}
         assert codes <= NOT_WRITTEN, refused
         if whose == "secondary":
@@ -123,7 +123,7 @@ def test_who_has_no_room_for_his_vote_leaves_and_elects_when_there_is_room(three
     said = len(full.log.read_text())
     ballast = fill(full)
     primary.kill()
-    # Of three votes one is gone, and one cannot be written down: nobody may be elected by it.
+    # Of three votes one is gone, and one cannot be written: no member may be elected by it.
     until("it has left", lambda: "leaves its replica set" in full.log.read_text()[said:])
     assert three.states().count("primary") == 0 and full.running()
     ballast.unlink()

@@ -44,7 +44,8 @@ def test_a_member_with_a_new_disk_comes_back_by_itself(three, whose):
 
 
 def test_it_has_no_vote_before_it_has_its_copy_and_the_status_says_why(three):
-    """What only the primary and the lost disk had stays: who lacks it is not elected by the vote of an empty member."""
+    """Writes that only the primary and the lost disk had stay: a member without them is not elected by the
+    vote of an empty one."""
     primary = three.primary()
     lost, behind = three.secondaries()
     with three.client() as client:
@@ -63,7 +64,7 @@ def test_it_has_no_vote_before_it_has_its_copy_and_the_status_says_why(three):
     with lost.client() as client, pytest.raises(OperationFailure, match="no data of its set") as refused:
         client.admin.command("replSetGetStatus")
     assert refused.value.code == 94
-    # The one that lacks the write and the one that has forgotten it elect nobody.
+    # The member that lacks the write and the one that has forgotten it elect no primary.
     primary.kill()
     behind.start()
     for _ in range(20):

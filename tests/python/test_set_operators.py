@@ -92,7 +92,7 @@ def test_a_member_steps_up(three):
 
 
 def test_a_member_that_has_just_started_steps_up(three):
-    """It has heard of no primary yet, and nobody would vote for it against the one that there is."""
+    """It has heard of no primary yet, and no member would vote for it against the present one."""
     for _ in range(3):
         member = three.secondaries()[0]
         member.kill()
@@ -298,7 +298,7 @@ def test_a_default_write_concern_waits_for_the_members_that_it_names(three):
             admin(member, "configureFailPoint", "stopReplProducer", mode="alwaysOn")
             reply = client.t.command("insert", "defaults", documents=[{}], check=False)
             assert reply["n"] == 1 and reply["writeConcernError"]["code"] == 64, reply
-            # Who says what he wants gets that.
+            # An explicit concern is applied.
             reply = client.t.command("insert", "defaults", documents=[{}], writeConcern={"w": "majority"})
             assert "writeConcernError" not in reply
         finally:

@@ -174,7 +174,7 @@ def test_what_is_stored_comes_in_order_though_it_lacks_what_it_is_sorted_by(coll
 def test_the_nearest_of_both_shards(coll):
     assert nearest(coll, [199.6, 1]) == [200, 199, 201, 198, 202]
     assert nearest(coll, [199.6, 1], 2, {"$project": {"n": 1}}) == [200, 199]
-    # What is behind sees no more than the nearest of all.
+    # The stages behind it see no more than the nearest of all.
     assert nearest(coll, [199.6, 1], 5, {"$match": {"n": {"$gt": 200}}}) == [201, 202]
     want = sorted((abs(199.6 - i), i) for i in range(3, COUNT, 7))[:4]
     assert nearest(coll, [199.6, 1], 4, filter={"cat": "c3"}) == [i for _, i in want]
@@ -227,7 +227,7 @@ def counted(coll):
 
 
 def test_no_document_twice_while_ranges_move(tmp_path):
-    """A shard that gives a range away has orphans, and one that takes it has what is not its own yet."""
+    """The donor of a range has orphans, and its recipient has documents that are not its own yet."""
     with ShardedCluster(tmp_path) as cluster, cluster.client() as client:
         client.admin.command("balancerStop")
         client.admin.command("shardCollection", "t.c", key={"n": 1})
@@ -278,7 +278,8 @@ def test_no_document_twice_while_ranges_move(tmp_path):
         for thread in searching:
             thread.join()
         assert not wrong, wrong
-        # What was moved is found where it is, and nothing of it where it was, before it is cleaned and after.
+        # Moved documents are found where they are, and not where they were, before the cleaning and
+        # after.
         shows(coll, {"exists": {"path": "n"}}, list(range(COUNT)))
         until("each is counted", lambda: counted(coll) == COUNT)
         until("the nearest are there", lambda: nearest(coll, [123.2, 1], 4) == [123, 124, 122, 125])

@@ -37,7 +37,7 @@ def db(client):
 
 
 def spread(db, collation=None):
-    """`k` is the shard key: "a" and what is behind it lies on another shard than what is before. `v` is the same."""
+    """`k` is the shard key: "a" and later values lie on another shard than earlier ones. `v` is the same."""
     coll = db.create_collection("c", **({"collation": collation} if collation else {}))
     admin = db.client.admin
     admin.command("shardCollection", coll.full_name, key={"k": 1}, collation=SIMPLE)
@@ -87,7 +87,7 @@ def test_a_collection_with_a_collation_of_its_own(db, cluster):
     assert len(coll.distinct("v", collation=SIMPLE)) == 12
     grouped = list(coll.aggregate([{"$group": {"_id": "$v", "ids": {"$push": "$_id"}}}, {"$sort": {"_id": -1}}]))
     assert folded(grouped, "_id") == "fedcba" and {len(d["ids"]) for d in grouped} == {2}
-    # What is left for the router compares in the same way.
+    # The router's part compares in the same way.
     assert coll.aggregate([{"$limit": 20}, {"$match": {"v": "F"}}, {"$count": "n"}]).next() == {"n": 2}
     picked = coll.find({}, {"same": {"$eq": ["$v", "d"]}}).sort("v")
     assert [d["same"] for d in picked] == [n in (6, 7) for n in range(12)]

@@ -68,7 +68,7 @@ def does(write):
 
 
 def use_up(coll):
-    """Writes little until not even that finds room, in what is left of the log's last page. How many documents of `k: 90` there
+    """Writes little until not even that finds room in the rest of the log's last page. How many documents of `k: 90` there
     are more, and how many of those behind are gone."""
     more, gone = 0, 0
     for n in range(20):
@@ -93,7 +93,7 @@ def test_writes_to_it_are_refused_and_others_go_on(cluster, client):
     written = write_until_refused(coll, 90)
     more, gone = use_up(coll)
     written += more
-    # What is for the others is done, and what is for both in part.
+    # Writes for the others are done, and those for both in part.
     assert accepts(coll, 10) and not accepts(coll, 90)
     reply = client.full.command("insert", "c", documents=[{"k": 11}, {"k": 91}, {"k": 12}], ordered=False)
     assert reply["n"] == 2 and [e["code"] for e in reply["writeErrors"]] == [OUT_OF_DISK_SPACE]

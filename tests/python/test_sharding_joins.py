@@ -29,7 +29,8 @@ def client(cluster):
 
 @pytest.fixture
 def db(client):
-    """`orders` and `customers` are on two shards, `rates` on one; a customer's orders are not where he is."""
+    """`orders` and `customers` are on two shards, `rates` on one; a customer's orders are not where the
+    customer is."""
     database = client[f"joins{next(numbers)}"]
     orders = shard(database, "orders", {"n": 1}, at=[50])
     customers = shard(database, "customers", {"_id": 1}, at=[5])
@@ -274,7 +275,7 @@ def test_results_replace_a_collection_that_was_moved_by_itself(client, db):
 
 
 def test_patterns_are_values_of_a_join(db):
-    """What is looked up goes to the shards as a filter, where a pattern in a list would match texts."""
+    """The looked-up values go to the shards as a filter, where a pattern in a list would match texts."""
     db.orders.insert_one({"_id": 200, "n": 200, "tags": [bson.Regex("c"), 3]})
     db.customers.insert_many([{"_id": 10, "tag": "abc"}, {"_id": 11, "tag": bson.Regex("c")}, {"_id": 12, "tag": 3}, {"_id": 13}])
     lookup = {"from": "customers", "localField": "tags", "foreignField": "tag", "as": "c"}

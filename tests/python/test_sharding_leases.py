@@ -87,7 +87,7 @@ def test_the_progress_of_a_move(tmp_path):
         assert moves["underWay"] == 1 and moves["done"] == done and moves["failed"] == 0
         assert moves["copiedDocuments"] >= told["copiedDocuments"] and moves["copiedBytes"] > 200 * told["copiedDocuments"]
         assert 0 <= moves["leftDocuments"] < DOCUMENTS
-        # What collStats counts is what lies there: what is copied is there twice until the move ends.
+        # collStats counts stored documents: copied ones are there twice until the move ends.
         stats = client.seen.command("collStats", "c")
         assert stats["count"] == sum(s["count"] for s in stats["shards"].values()) > DOCUMENTS and stats["numOrphanDocs"] == 0
         assert coll.estimated_document_count() == coll.count_documents({}) == DOCUMENTS
@@ -187,7 +187,7 @@ def test_one_collection_moves_between_different_pairs_at_the_same_time(tmp_path)
             shown = admin.command("currentOp", ns="one.c", desc="MoveCoordinator")["inprog"]
             sides = [op["command"][side] for op in shown for side in ("fromShard", "toShard")]
             assert sorted(sides) == ["s0", "s1", "s2", "s3"], shown
-            # Who writes beside them loses nothing.
+            # A client that writes beside them loses nothing.
             for n in range(1600, 1800):
                 coll.insert_one({"_id": n, "k": n % 800 * 2, "fill": "x"})
             until("it is even", lambda: admin.command("balancerCollectionStatus", "one.c")["balancerCompliant"], 120)
@@ -245,7 +245,7 @@ def test_commands_move_ranges_of_one_collection_beside_each_other(tmp_path):
         assert coll.count_documents({}) == 300 and not client.config.migrations.count_documents({})
         at_once, twice = overlaps(client.config.changelog.find({"ns": "one.c", "what": {"$ne": "moveChunk.error"}}))
         assert at_once >= 1 and twice == 0
-        # Who has an answer finds the lock free.
+        # A client with its answer finds the lock free.
         assert client.config.locks.count_documents({"_id": "one.c", "state": 2}) == 0
 
 

@@ -163,7 +163,8 @@ def test_members_commands_are_the_members_alone(cluster, root):
 
 
 def test_shards_join_each_others_collections_as_members(cluster, root):
-    """The user may read; the shards log in to each other. Who is no member may not have them read."""
+    """The user may read; the shards log in to each other. A client that is no member may not have them
+    read."""
     for name in ("one", "other"):
         root.admin.command("shardCollection", f"join.{name}", key={"k": "hashed"})
         root.join[name].insert_many([{"_id": n, "k": n % 1500} for n in range(1600)])
@@ -247,7 +248,7 @@ def test_sessions_and_cursors_are_their_users(cluster, root):
         assert carol.command({"insert": "plain", "documents": [{"_id": "c"}], **insert})["n"] == 1
         assert dave.command({"insert": "plain", "documents": [{"_id": "d"}], **insert})["n"] == 1
         assert root.shop.plain.count_documents({"_id": {"$in": ["c", "d"]}}) == 2
-        # Nor may he say that it is hers.
+        # Nor may a user name another as the session's owner.
         foreign = {"lsid": {**lsid, "uid": bson.Binary(b"u" * 32)}}
         expect_error(dave.command({"find": "plain", **foreign, "$db": "shop"}), 13)
     for person in people:

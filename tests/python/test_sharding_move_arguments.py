@@ -109,7 +109,7 @@ def test_the_copy_waits_for_more_members_than_a_majority(cluster, coll):
         with refuses(50):
             move(coll, **more, maxTimeMS=1500)
         assert owner(coll, 50) == before and coll.count_documents({}) == 100
-        # Who waits only for so long goes on then.
+        # A limited wait goes on after its time.
         move(coll, _secondaryThrottle=True, writeConcern={"w": 2, "wtimeout": 300})
     move(coll, **more)
     with refuses(100):

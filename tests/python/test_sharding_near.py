@@ -1,4 +1,4 @@
-"""What is found by how far or how well it matches, over several shards: `$geoNear`, `$near`, `$text` by score, fusion
+"""Searches by distance or score, over several shards: `$geoNear`, `$near`, `$text` by score, fusion
 stages, sorts and limits that shards share."""
 
 import itertools

@@ -1,4 +1,5 @@
-"""How much a move takes from those who write meanwhile: it rests while routers are served, and who waits for its end asks once."""
+"""How much a move takes from clients that write meanwhile: it pauses while routers are served, and a waiter
+for its end asks once."""
 
 import contextlib
 import random
@@ -88,7 +89,7 @@ def test_a_move_is_no_load_of_its_own(cluster):
 
 
 def test_a_batch_is_the_work_of_several_commands(cluster):
-    """A mover gives way to those who load in batches as it does to those who insert one by one."""
+    """A mover gives way to clients that load in batches as to those that insert one by one."""
     with cluster.client() as client:
         coll, here, _ = sharded(client, "loaded")
         before = served(cluster, here)
@@ -153,7 +154,7 @@ def small_logs(tmp_path):
 
 
 def paused(cluster, client, db, millis):
-    """A collection whose range waits so long between pieces of its copy, and the other shard."""
+    """A collection whose range waits that long between pieces of its copy, and the other shard."""
     coll, here, there = sharded(client, db)
     for shard in (here, there):
         with cluster.on_shard(shard) as direct:
@@ -232,7 +233,7 @@ def test_batches_into_a_range_that_moves(cluster):
             # It would have taken for ever; a busy machine needs some time.
             client.admin.command("moveChunk", "batches.c", find={"k": 1}, to=there)
             inserts, deletes = told("insert") - inserts, told("delete") - deletes
-            # What was inserted meanwhile has no older state there that would have to go before.
+            # Documents inserted meanwhile have no older state there that would have to go before.
             assert inserts > 20 and deletes < inserts / 30, (inserts, deletes)
         finally:
             stop.set()

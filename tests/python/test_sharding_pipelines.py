@@ -267,7 +267,8 @@ def test_shards_write_what_belongs_to_them_of_a_sharded_target(handed_on, cluste
     # A source that is whole has half of it where it is; its stages may need all documents.
     assert handed_on(db.plain, [some, {"$sort": {"k": 1}}, {"$limit": 240}, {"$project": {"k": 1, "w": {"$literal": 1}}}, merge]) == 90
     assert [d["of"] for d in target.aggregate([{"$group": {"_id": "$w", "of": {"$sum": 1}}}, {"$sort": {"_id": 1}}])] == [60, 240]
-    # Turned round, everything goes to the other shard. Of what is pushed on by a quarter, a quarter does.
+    # Turned round, everything goes to the other shard. Of values that are moved on by a quarter, a
+    # quarter does.
     turned = shard(db, "parted_turned", {"k": 1}, at=[DOCUMENTS // 2])
     assert handed_on(db.t, [some, {"$project": {"k": {"$subtract": [DOCUMENTS - 1, "$k"]}}}, {"$merge": "parted_turned"}]) == n
     assert handed_on(db.t, [some, {"$project": {"k": {"$add": ["$k", 75]}, "_id": {"$add": ["$_id", 5000]}}}, {"$merge": "parted_turned"}]) == n // 4
@@ -364,7 +365,7 @@ def test_explain_of_a_view_on_views_goes_down_to_what_is_stored(db):
     with pytest.raises(OperationFailure) as refused:
         explain({"find": "third", "filter": {}, "returnKey": True})
     assert refused.value.code == 168
-    # A collection on one shard, joined with what is on both: the join is not explained as if all were there.
+    # A collection on one shard, joined with one on both: the join is not explained as if all were there.
     found = explain({"aggregate": "u", "pipeline": [{"$match": {"k": 7}}, {"$lookup": {"from": "t", "localField": "k", "foreignField": "k", "as": "j"}}], "cursor": {}})
     assert list(found["shards"]) == ["s0"] and "$lookup" in found["splitPipeline"]["mergerPart"][0]
 
@@ -450,7 +451,7 @@ def test_a_search_in_what_is_sharded_asks_for_many_at_once(cluster, db):
 
 
 def test_states_that_are_too_long_to_send(db):
-    """Each shard's list would be a document of more than 16 MB, and what is made of it is a number."""
+    """Each shard's list would be a document of more than 16 MB, and the final result is a number."""
     long = shard(db, "long", {"_id": 1}, at=[20])
     for n in range(40):
         long.insert_one({"_id": n, "v": str(n) + "y" * (1 << 20)})
@@ -490,7 +491,7 @@ def open_cursors(cluster, name):
 
 
 class Divided(Generator):
-    """What is divided between shards and router, in all ways."""
+    """Pipelines divided between shards and router, in all ways."""
 
     def stage(self):
         r = self.r

@@ -90,7 +90,7 @@ def test_move_primary_while_it_is_written(cluster, client):
     db.new.insert_one({})
     assert count_on(cluster, there, db.new) == 1
     client.admin.command("movePrimary", "goes", to=there)
-    # And back, with what was new.
+    # And back, with the new documents.
     client.admin.command("movePrimary", "goes", to=here)
     assert db.c.count_documents({}) == 2000 + written and db.new.count_documents({}) == 1
     client.drop_database("goes")
@@ -258,7 +258,8 @@ def test_reshard_refuses(client):
 
 
 def test_a_shard_with_data_joins_and_leaves(cluster, client, tmp_path):
-    """A set that has databases becomes a shard, and leaves when they and what was moved to it are elsewhere."""
+    """A set that has databases becomes a shard, and leaves when they and the collections moved to it are
+    elsewhere."""
     extra = member(tmp_path, "s2", "--shardsvr")
     extra.launch()
     try:
@@ -286,7 +287,7 @@ def test_a_shard_with_data_joins_and_leaves(cluster, client, tmp_path):
 
 
 def test_a_dropped_database_is_made_and_moved_again(cluster, client):
-    """Its lock stays: shards remember who has held it."""
+    """Its lock stays: shards remember its holders."""
     names = [f"locked{n}" for n in range(3)]
     for _ in range(2):
         for name in names:
@@ -354,7 +355,7 @@ def test_a_collection_that_was_moved_is_renamed_where_its_database_is(cluster, c
 
 
 def test_a_rename_whose_router_is_killed_after_the_metadata_was_changed(cluster, client):
-    """The collection is what only its database says to be there; shards hear of that from whoever comes next."""
+    """The collection is untracked; shards hear of that from the next router."""
     db, admin = client.halfway, client.admin
     db.a.insert_many([{"_id": n} for n in range(10)])
     here, there = sides(client, "halfway")

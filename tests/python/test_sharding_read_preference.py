@@ -100,7 +100,7 @@ def test_a_cursor_stays_where_it_was_opened(cluster, coll):
 
 
 def test_what_is_written_is_seen_in_a_session(client, coll):
-    """The time of one shard's write is that which another shard's secondary has to come to."""
+    """Another shard's secondary has to come to the time of one shard's write."""
     chosen = coll.with_options(read_preference=Secondary(), write_concern=WriteConcern(1))
     with client.start_session(causal_consistency=True) as session:
         for n in range(300, 330):

@@ -46,7 +46,8 @@ def on_the_other(db):
 
 @pytest.fixture
 def joined(db):
-    """`orders` and `customers` are sharded, `rates` is not; a customer's orders are on other shards than he."""
+    """`orders` and `customers` are sharded, `rates` is not; a customer's orders are on other shards than the
+    customer."""
     orders = shard(db, "orders", {"n": 1}, at=[50])
     customers = shard(db, "customers", {"_id": 1}, at=[5])
     orders.insert_many([{"_id": n, "n": n, "customer": n % 10, "lines": [n % 3, 7]} for n in range(100)])
@@ -177,7 +178,7 @@ def test_merge(joined, cluster):
     assert target.count_documents({}) == 100 and target.count_documents({"old": True, "customer": 0}) == 2
     counts = on_shards(cluster, target)
     assert min(counts.values()) == 50
-    # Over what is there: replaced, kept, refused, thrown away.
+    # Over existing documents: replaced, kept, refused, thrown away.
     joined.orders.aggregate([*source, {"$match": {"k": {"$lt": 20}}}, {"$merge": {"into": "target", "whenMatched": "replace"}}])
     assert target.count_documents({"old": True}) == 1
     joined.rates.aggregate([{"$project": {"k": "$_id"}}, {"$merge": {"into": "target", "whenMatched": [{"$set": {"r": "$$new.k"}}]}}])
@@ -309,7 +310,7 @@ def test_a_change_stream_over_shards(db):
 
 
 def test_a_change_stream_goes_on_behind_a_token_of_a_shard(db, cluster):
-    """Who moves from a shard's own stream to the router's has each event once."""
+    """A client that moves from a shard's own stream to the router's has each event once."""
     coll = shard(db, "c", {"k": 1}, at=[50])
     for name in cluster.sets:
         with cluster.on_shard(name) as direct, direct[db.name].c.watch(max_await_time_ms=50) as own:

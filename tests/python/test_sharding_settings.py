@@ -274,7 +274,7 @@ def test_a_router_starts_with_the_settings(cluster, admin, tmp_path, unblocked):
 
 
 def test_who_may_write_nevertheless(tmp_path):
-    """`bypassWriteBlockingMode` counts at the router, which tells the shards; nobody says so himself."""
+    """`bypassWriteBlockingMode` counts at the router, which tells the shards; no client says so itself."""
     key = ("--keyFile", key_file(tmp_path / "key"))
     with ShardedCluster(tmp_path, shards=1, options=key) as running:
         with running.client() as stranger:

@@ -1,4 +1,5 @@
-"""States that shards keep for snapshots: whoever pins a time again, and whoever leads, it is one state."""
+"""States that shards keep for snapshots: it is one state, however often a time is pinned, and under every
+primary."""
 
 import itertools
 import time
@@ -85,7 +86,7 @@ def test_a_state_that_is_pinned_again_shows_what_it_showed(cluster, coll):
             state = Pinned(direct)
             assert state.first["pinned"] and len(state.first["prepared"]) == 1, state.first
             [left] = state.first["prepared"]
-            # What it shows of what is prepared in it nobody has said.
+            # It is not known yet which of its prepared transactions it shows.
             with pytest.raises(OperationFailure) as error:
                 state.read(coll, 10)
             assert error.value.code == 239
@@ -173,7 +174,7 @@ def test_databases_are_dropped_that_nobody_has_asked_their_primary_for(cluster):
 
 
 def test_a_client_does_not_set_the_clock(cluster, coll):
-    """Nothing proves the time that he says he has heard of: it moves the logs no further than clocks differ."""
+    """Nothing proves the time that a client names: it moves the logs no further than clocks differ."""
     now = int(time.time())
     told = {"clusterTime": bson.Timestamp(now + 3000, 1), "signature": {"hash": bson.Binary(bytes(20)), "keyId": bson.Int64(0)}}
     with cluster.routers[0].wire() as wire:

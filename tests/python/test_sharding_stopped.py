@@ -1,4 +1,4 @@
-"""A shard's primary stands still: its process is there, and takes what is sent. What waits for it ends in its own time, or goes to
+"""A shard's primary stands still: its process is there, and takes messages. What waits for it ends in its own time, or goes to
 the next primary."""
 
 import os
@@ -21,7 +21,8 @@ def cluster(tmp_path_factory):
             direct.admin.command("replSetReconfig", {**config, "version": config["version"] + 1, "settings": settings})
         for server in running.sets["s0"]:
             until("it has heard of it", lambda s=server: election_timeout(s) == 2000)
-        # A member that has been added votes once it has caught up. With two voters nobody is elected in the place of one.
+        # A member that has been added votes once it has caught up. With two voters no other member can
+        # be elected.
         for server in running.sets["s0"]:
             until("it knows three voters", lambda s=server: voters(s) == 3, 60)
         yield running

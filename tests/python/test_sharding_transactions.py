@@ -1,4 +1,5 @@
-"""Transactions that write on several shards: all or nothing, whoever is killed, and locks that are let go."""
+"""Transactions that write on several shards: all or nothing, whatever process is killed, and locks that are
+released."""
 
 import itertools
 import threading
@@ -317,7 +318,7 @@ def test_a_snapshot_is_one_moment_of_all_shards(cluster, client, coll):
 
 
 def test_a_snapshot_that_a_shard_has_lost_is_replaced(cluster, client, coll):
-    """Its primary has failed since it was pinned. Who has named a time himself is told."""
+    """Its primary has failed since it was pinned. A client that has named a time itself gets the error."""
     try:
         fail(cluster, "s1", mode={"times": 1}, failCommands=["find"], errorCode=239)
         with client.start_session(snapshot=True) as session:

@@ -1,4 +1,4 @@
-"""What movers have sent to a shard and is not done yet is waited for by whoever removes that range, and by nobody else."""
+"""A removal of a range waits for the movers' writes in flight to it, and no other command does."""
 
 import threading
 import time
@@ -65,7 +65,7 @@ def test_a_write_that_takes_long_holds_up_its_own_range_alone(cluster):
         clean = {"_pandoClean": 1, "ns": "x.c", "keep": True}
         # Another range of the collection.
         direct.admin.command({**clean, "range": {"low": moving["high"]}})
-        # Another collection, while somebody waits for this one's.
+        # Another collection, while a wait for this one's goes on.
         cleaned = in_thread(lambda: direct.admin.command({**clean, "range": empty}) and time.monotonic())
         time.sleep(0.2)
         moves_to_s1(client, "y.c")()

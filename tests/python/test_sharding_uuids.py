@@ -17,7 +17,7 @@ def admin(cluster):
 
 
 def uuids(cluster, admin, db, name):
-    """By who says it: the configuration, the router, each shard that has the collection."""
+    """By source: the configuration, the router, each shard that has the collection."""
     found = {}
     entry = admin.client.config.collections.find_one({"_id": f"{db}.{name}"})
     if entry:

@@ -47,7 +47,7 @@ def test_a_read_that_waits_past_a_move_is_asked_again(cluster):
         client.admin.command("moveChunk", ns, find={"k": 5}, to="s1")
         time = direct.admin.command("_pandoTime")["time"]
         assert known(direct, ns)["version"] != before["version"]
-        # It comes with the version of before, and waits for what is after the move.
+        # It comes with the version from before the move, and waits for a time after it.
         read = {
             "find": "waits",
             "filter": {},
@@ -101,7 +101,7 @@ def test_an_explanation_counts_no_orphans(cluster):
         grouped = explained({"aggregate": "explained", "pipeline": [{"$match": {"_id": {"$gte": 0}}}], "cursor": {}})
         stats = [shard.get("executionStats") or shard["stages"][0]["$cursor"]["executionStats"] for shard in grouped["shards"].values()]
         assert sum(s["nReturned"] for s in stats) == 20
-        # What is explained goes where it would go by itself.
+        # An explained command goes where it would go by itself.
         for command in (
             {"update": "explained", "updates": [{"q": {"k": 3}, "u": {"$set": {"x": 1}}}]},
             {"delete": "explained", "deletes": [{"q": {"k": 3}, "limit": 0}]},

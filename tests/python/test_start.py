@@ -1,4 +1,4 @@
-"""Starting: what is said, data directories that are locked, foreign or unwritable, ports in use, options from everywhere."""
+"""Starting: messages, data directories that are locked, foreign or unwritable, ports in use, options from everywhere."""
 
 import os
 import re
@@ -206,7 +206,7 @@ def test_memory_does_not_come_in_huge_pages(new_server):
 
 @pytest.mark.parametrize("reopen", [False, True])
 def test_log_rotation(new_server, tmp_path, reopen):
-    """On SIGUSR1 and by command the old log is moved aside; with reopen that is somebody else's business."""
+    """On SIGUSR1 and by command the old log is moved aside; with reopen another program does that."""
     log = tmp_path / "server.log"
     server = new_server("--log-path", log, *(["--logRotate", "reopen", "--logappend"] if reopen else []))
 

@@ -102,7 +102,7 @@ def test_a_hello_waits_while_there_is_no_news(wire, name):
 
 
 def test_a_hello_that_needs_a_worker_waits_once(wire):
-    """To say what mechanisms a user has, it reads: what was asked on the loop is asked again on a worker."""
+    """It reads the user's mechanisms: a request on the loop is run again on a worker."""
     version = known(wire)
     assert wire.command(hello(version, 50, saslSupportedMechs="admin.nobody"))["saslSupportedMechs"]
     stream = Stream(wire, version, 50, saslSupportedMechs="admin.nobody")

@@ -58,7 +58,7 @@ def test_await_data_wakes_with_an_insert(log):
         log.insert_one({"_id": i})
     thread.join(10)
     assert [i for i, _ in arrived] == [1, 2, 3]
-    # Not a matter of how often somebody looks: much faster than the longest wait.
+    # It does not depend on how often the server looks: much faster than the longest wait.
     assert all(at - then < 2 for (_, at), then in zip(arrived, sent, strict=True))
 
 

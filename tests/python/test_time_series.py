@@ -242,7 +242,7 @@ def test_the_last_of_each_device_reads_few_buckets(db):
             found = by_id(c.aggregate([{"$match": filtered}, *pipeline]))
             assert found == by_id(c.aggregate(written([{"$match": filtered}, *pipeline]))), (filtered, pipeline)
             assert len(found) == (10 if "d" in filtered else devices if filtered == hour else 0)
-    # What is filtered by more than that is read.
+    # Buckets that are filtered by more than that are read.
     for more in [{"$match": {"v": {"$lt": 5000}}}, {"$match": {"t": {"$lt": at(5000)}}}]:
         found = by_id(c.aggregate([more, *last_points(c)[0][0]]))
         assert [g["v"] for g in found] == [4980] * devices
@@ -396,7 +396,7 @@ def test_measurements_expire(new_server):
     now = datetime.datetime.now(datetime.timezone.utc)
     c.insert_many([{"t": now - datetime.timedelta(hours=5), "d": i} for i in range(5)])
     c.insert_many([{"t": now, "d": i} for i in range(5)])
-    # Older than ten minutes, in a bucket whose hour has not ended for so long.
+    # Older than ten minutes, in a bucket whose hour ended less than ten minutes ago.
     c.insert_many([{"t": now - datetime.timedelta(minutes=30), "d": i} for i in range(5)])
     deadline = time.monotonic() + 60
     while c.count_documents({}) > 10 and time.monotonic() < deadline:

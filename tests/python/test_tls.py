@@ -285,7 +285,7 @@ def test_roles_in_a_certificate(with_root, authority):
         with pytest.raises(PyMongoError):
             carl.other.things.find_one()
         assert users_of(carl) == [{"user": "CN=carl,O=Pando", "db": "$external"}]
-        # A role that is changed counts for him too.
+        # A change of a role counts for this user too.
         c.shop.command("updateRole", "clerk", roles=["read"], privileges=[])
         carl.shop.things.find_one()
 
@@ -307,7 +307,7 @@ def test_how_members_may_log_in(with_root, authority, tmp_path, mode, key, certi
                 with pytest.raises(PyMongoError) as caught:
                     users_of(c)
                 assert caught.value.code == 18
-    # A user who is the certificate of a member does not come to be one.
+    # A user with the name of a member's certificate does not become a member.
     with client(server, authority, username="root", password="p") as c:
         c["$external"].command("createUser", "CN=member,OU=Servers,O=Pando", roles=[])
     with client(server, authority, **by_certificate) as c:

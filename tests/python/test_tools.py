@@ -248,7 +248,7 @@ def test_dump_and_replay_the_oplog_under_writes(new_server, tmp_path):
 
 
 def test_replay_up_to_a_moment(new_server, tmp_path):
-    """mongorestore --oplogLimit takes back what was written by mistake."""
+    """mongorestore --oplogLimit undoes a mistaken write."""
     source, copy = new_server(), new_server(path=tmp_path / "copy")
     with source.client() as client, copy.client() as restored:
         things = client.shop.things

@@ -1,4 +1,5 @@
-"""What bad use of transactions gets: MongoDB's codes and labels; and clients that vanish, which hold up nobody."""
+"""What bad use of transactions gets: MongoDB's codes and labels; and clients that vanish, which hold up no
+other."""
 
 import socket
 import struct
@@ -57,7 +58,7 @@ def test_numbers_in_the_wrong_order(wire, db, raw):
 
 
 def test_what_makes_a_statement_impossible_ends_the_transaction(db, raw):
-    """An operation that is not allowed inside aborts what was done before it, and its error says that it is not to be tried again."""
+    """An operation that is not allowed inside aborts the transaction, and its error says that it is not to be tried again."""
     for n, bad in enumerate([{"count": "c"}, {"aggregate": "c", "pipeline": [{"$out": "d"}], "cursor": {}}, {"drop": "c"}]):
         t = raw("not allowed", n + 1)
         assert t(insert(n), start=True)["ok"] == 1
@@ -81,7 +82,7 @@ def test_one_that_is_too_old(new_server):
         for t, end in zip(transactions, ends):
             reply = end(t)
             expect_error(reply, 251, "NoSuchTransaction")
-            # An abort of what is gone is no reason to begin again.
+            # An abort of an ended transaction is no reason to begin again.
             assert labels(reply) == [TRANSIENT]
         assert client.test.c.count_documents({}) == 1
         t = Raw(wire, "test", "old snapshot")

@@ -114,7 +114,7 @@ def test_lists(new_server, seed):
         if outcome == "committed":
             settled.append(ops)
     aborted = {v for outcome, ops in out if outcome == "aborted" for kind, _, v in ops if kind == "append"}
-    # Of what nobody knows, all is there or nothing.
+    # Of a transaction with unknown outcome, all is there or nothing.
     for outcome, ops in out:
         mine = {v for kind, _, v in ops if kind == "append"}
         assert not (outcome == "unknown" and mine & there and not mine <= there), f"seed {seed}: half of {ops}"

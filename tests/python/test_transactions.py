@@ -59,7 +59,7 @@ def test_all_or_nothing(client, things):
             things.insert_one({"_id": 100, "group": 1}, session=s)
             things.update_one({"_id": 1}, {"$inc": {"n": 100}}, session=s)
             things.delete_one({"_id": 2}, session=s)
-            # Nobody else sees any of it.
+            # No other session sees any of it.
             assert things.find_one({"_id": 100}) is None
             assert things.find_one({"_id": 1})["n"] == 1 and things.find_one({"_id": 2})
         assert things.find_one({"_id": 100}) and things.find_one({"_id": 1})["n"] == 101
@@ -211,7 +211,7 @@ def test_a_plain_write_that_waits_obeys_its_time_limit(client, things):
 
 
 def test_with_transaction_under_contention(client, things):
-    """Every increment counts once, whoever had to begin again."""
+    """Every increment counts once, however often transactions begin again."""
 
     def add():
         with client.start_session() as s:
@@ -432,7 +432,7 @@ def test_a_cursor_shows_what_was_written_before_it(client, things):
 
 
 def test_a_transaction_has_a_size(raw, things):
-    """What is too large is refused with a code of its own, and nothing of it stays."""
+    """A transaction that is too large is refused with a code of its own, and nothing of it stays."""
     t = raw("large")
     document = {"fill": "x" * (8 << 20)}
     reply = t({"insert": things.name, "documents": [{**document, "_id": 1000}]}, start=True)

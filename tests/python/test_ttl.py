@@ -1,4 +1,4 @@
-"""TTL indexes: what they take, and that they expire what is old and nothing else."""
+"""TTL indexes: their options, and that they expire old documents and no others."""
 
 import datetime
 import time

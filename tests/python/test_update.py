@@ -1,4 +1,4 @@
-"""update: every operator, positional operators, array filters, pipelines, upserts, and what is refused."""
+"""update: every operator, positional operators, array filters, pipelines, upserts, and refusals."""
 
 import datetime
 

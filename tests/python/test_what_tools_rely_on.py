@@ -455,7 +455,7 @@ class TestClock:
                 assert "Writes fail" not in member.log.read_text()
 
     def test_of_a_cluster(self, tmp_path):
-        """Through a router: its clock, and the tokens of a stream over shards that nobody writes to."""
+        """Through a router: its clock, and the tokens of a stream over idle shards."""
         with ShardedCluster(tmp_path, options=self.OFTEN) as cluster, cluster.client() as client:
             client.admin.command("shardCollection", "d.c", key={"_id": "hashed"})
             self.goes_on(client)

@@ -86,7 +86,7 @@ pub fn keys(input: &[u8]) {
     }
 }
 
-/// What is read as Extended JSON is sound BSON, and prints.
+/// Accepted Extended JSON is sound BSON, and prints.
 pub fn json(input: &[u8]) {
     if let Ok(text) = std::str::from_utf8(input)
         && let Ok(doc) = bson::json::parse(text)

@@ -7,7 +7,7 @@ pub fn read(input: &[u8]) {
     // A name is written in ASCII, whatever its bytes are, but for control characters of ASCII.
     assert!(certified.subject.is_ascii());
     assert!(certified.organization.is_sorted());
-    // Nobody becomes another by what his name holds: parts are parted by commas and pluses alone.
+    // A name's content cannot make it another name: parts are parted by commas and pluses alone.
     for part in &certified.organization {
         assert!(certified.subject.contains(part.as_str()));
     }

@@ -144,7 +144,7 @@ pub fn recovery(input: &[u8]) {
     assert!(entries.iter().all(|(index, _)| *index >= from));
     assert!(entries.iter().all(|entry| whole.contains(entry)));
     assert!(entries.windows(2).all(|w| w[0].0 < w[1].0));
-    // What it goes on with is found again, behind what was there.
+    // New entries are found again, behind the old ones.
     for payload in [b"one".to_vec(), b"two".to_vec()] {
         let Ok(stamp) = log.append(&payload) else {
             return;

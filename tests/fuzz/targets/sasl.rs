@@ -18,7 +18,7 @@ pub fn messages(input: &[u8]) {
         let credential = Credential::of_nobody(hash, &first.user, b"secret", 1);
         let (exchange, reply) = Exchange::begin(first, credential, true, "server");
         assert!(reply.starts_with("r=") && reply.contains("server,s="));
-        // Nobody finds a proof by chance.
+        // No proof is found by chance.
         assert!(!matches!(exchange.end(last), Ok(ScramStep::Proven(_))));
     }
 }

@@ -7,7 +7,7 @@ use script::{FunctionCall, Interrupted, RealmGlobals, ScriptEngine};
 use std::cell::Cell;
 use std::sync::Arc;
 
-/// So often the engine may ask whether it must end.
+/// How often the engine may ask whether it must end.
 const ASKS: u32 = 200;
 
 fn interrupted() -> Interrupted {
@@ -30,7 +30,7 @@ fn check(v: Val<'_>) {
     let mut w = Writer::new();
     w.val("v", v);
     let whole = w.finish();
-    // Deeper than a client's document may be is for whoever stores it to refuse.
+    // A document deeper than a client's may be is refused where it is stored.
     bson::validate_with_depth(whole.as_bytes(), 400).expect("well-formed");
 }
 
@@ -58,7 +58,7 @@ pub fn run(input: &[u8]) {
             all.values().for_each(check);
         }
     }
-    // What is left of the realm still answers.
+    // The rest of the realm still answers.
     let plain: Arc<str> = Arc::from("function (x) { return x }");
     let call = FunctionCall {
         source: &plain,

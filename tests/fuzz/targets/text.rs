@@ -1,5 +1,5 @@
-//! A search and a text, parted by a line's end, in a language and a version that the first byte says:
-//! what is found by its terms is what has one of them in its index entries, and nothing else scores.
+//! A search and a text, parted by a line's end, in a language and a version that the first byte names: a
+//! document found by its terms has one of them in its index entries, and no other scores.
 
 use std::sync::Arc;
 use text::{Matcher, Search, TextIndex};

@@ -330,7 +330,7 @@ async fn transfer(
 }
 
 /// A transaction as the manual has it for drivers without a call of its own for it: all of it again
-/// after a transient error, the commit alone again where nobody knows what became of it.
+/// after a transient error, the commit alone again after an unknown outcome.
 async fn with_retries(
     from: &Collection<Document>,
     to: &Collection<Document>,

@@ -17,7 +17,7 @@ struct Server {
 }
 
 impl Server {
-    /// Asks for a login and for TLS; has a user `root`, and one who is the certificate of client.pem.
+    /// Requires logins and TLS; has a user `root`, and one named by the certificate client.pem.
     async fn start() -> Server {
         let here = Path::new(env!("CARGO_MANIFEST_DIR"));
         let folder = tempfile::tempdir().unwrap();

@@ -3,7 +3,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicIsize, Ordering::Relaxed};
 
-/// The system's allocator, with what is in use counted.
+/// The system's allocator, with its bytes in use counted.
 pub struct Counted;
 
 static USED: AtomicIsize = AtomicIsize::new(0);

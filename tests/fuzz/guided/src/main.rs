@@ -33,7 +33,7 @@ use std::sync::OnceLock;
 
 /// Processor time that one input may take.
 const CPU_SECONDS: i64 = 10;
-/// Memory that one input may take, beside what was there before.
+/// Memory that one input may take, beyond the memory in use before.
 const MEMORY_BYTES: usize = 512 << 20;
 
 #[global_allocator]

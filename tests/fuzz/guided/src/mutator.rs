@@ -335,7 +335,8 @@ fn change(root: &mut Tree, rng: &mut StdRng) {
     }
 }
 
-/// Texts by libFuzzer, which has its dictionary and what was compared with what; numbers by their edges and types.
+/// Texts by libFuzzer, which has its dictionary and the compared values; numbers by their edges and
+/// types.
 fn bend_leaf(v: &mut Value, rng: &mut StdRng) {
     if let Some(text) = v.as_val().str_bytes() {
         let mut buf = text.to_vec();
