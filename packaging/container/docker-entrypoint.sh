@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Starts the server as the `mongo` image does: MONGO_INITDB_ROOT_USERNAME and MONGO_INITDB_ROOT_PASSWORD (or …_FILE) make the
-# first user and switch logins on; scripts of /docker-entrypoint-initdb.d run once, while nobody else reaches the server.
+# Starts the server as the `mongo` image does: MONGO_INITDB_ROOT_USERNAME and MONGO_INITDB_ROOT_PASSWORD
+# (or …_FILE) make the first user and switch logins on; scripts of /docker-entrypoint-initdb.d run once,
+# while no other client reaches the server.
 set -euo pipefail
 
 die() {

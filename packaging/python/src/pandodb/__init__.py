@@ -89,7 +89,7 @@ class Server:
         """Ends the server; its data stays where `path` named a directory."""
         process, self._process = self._process, None
         if process is not None and process.poll() is None:
-            # Nobody wants the data of a temporary directory.
+            # The data of a temporary directory are not kept.
             process.kill() if self._own else process.terminate()
             try:
                 process.wait(self.timeout)
