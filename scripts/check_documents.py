@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Checks the documents: each link within the project leads to a file that is there, each anchor to a heading that is there, each
-fenced block is closed, and blocks of JSON and Python can be parsed. Quick, and without the network.
+fenced block is closed, blocks of JSON, Python and shell can be parsed, and flags of servers in them are flags that there are. Quick,
+and without the network. (scripts/book.py looks at the links of the book, tests/python/test_quick_start.py runs programs.)
 
     scripts/check_documents.py [FILE…]"""
 
@@ -11,7 +12,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import reference
+
 ROOT = Path(__file__).resolve().parent.parent
+# A command that starts a server, up to its end.
+SERVER = re.compile(r"^\s*(?:\$ )?(?:pando (?:serve|mongod|route)|mongod|mongos)\b((?:[^\n#|&;\\]|\\\n)*)", re.M)
 LINK = re.compile(r"(?<!!)\[[^\]\[]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^ *```+ *([\w-]*)")
 
@@ -44,6 +49,17 @@ def parts(text):
     return "\n".join(prose), blocks
 
 
+def mistakes_of_shell(block):
+    """What bash does not understand, and flags that no server has."""
+    tried = subprocess.run(["bash", "-n"], input=block, capture_output=True, text=True)
+    if tried.returncode:
+        yield tried.stderr.strip().splitlines()[0]
+    for words in SERVER.findall(block):
+        for flag in re.findall(r"(?:^|\s)--([A-Za-z][\w-]*)", words):
+            if flag not in FLAGS and flag not in ("help", "version", "config"):
+                yield f"no server has --{flag}"
+
+
 def mistakes_of(path):
     text = path.read_text(encoding="utf-8")
     prose, blocks = parts(text)
@@ -64,8 +80,16 @@ def mistakes_of(path):
                 json.loads(block)
             elif language == "python":
                 ast.parse(block)
+            elif language in ("sh", "bash", "console"):
+                # What a console shows of output is no shell.
+                shown = re.findall(r"^\s*\$ ((?:.*\\\n)*.*)$", block, re.M)
+                for mistake in mistakes_of_shell("\n".join(shown) if language == "console" else block):
+                    yield f"line {line}: {mistake}"
         except (SyntaxError, ValueError) as error:
             yield f"line {line}: {language}: {error}"
+
+
+FLAGS = reference.flag_names()
 
 
 def pages_without_a_place():
