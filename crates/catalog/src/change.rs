@@ -399,7 +399,7 @@ impl Catalog {
         }
     }
 
-    /// Waits until all writes and changes that were under way at the call are done; false when
+    /// Waits until all writes and changes that were in flight at the call are done; false when
     /// `deadline` passes first.
     pub fn drain(&self, deadline: Instant) -> bool {
         let all_over = self

@@ -296,7 +296,7 @@ impl Collection {
         RwLock::try_write_arc_for(&self.lock, patience).is_some()
     }
 
-    /// Waits for writes that are under way, and keeps others away until the guard is dropped.
+    /// Waits for writes in flight, and keeps others away until the guard is dropped.
     pub fn freeze(&self, interrupt: CheckInterrupt<'_>) -> Result<Frozen> {
         Ok(Frozen {
             uuid: self.uuid,

@@ -24,7 +24,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 use storage::{Epoch, WriteSet};
 
-/// A moment holds up the engine's cleaning behind it; with more of them than this the oldest goes early.
+/// A snapshot holds up the engine's cleaning behind it; with more of them than this the oldest goes
+/// early.
 const MOST: usize = 4096;
 /// How far past a pinned time the log reserves times for pinning, in seconds; that is how often it does
 /// so.

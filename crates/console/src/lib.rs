@@ -95,7 +95,7 @@ pub(crate) struct Shared {
     history: History,
     shapes: Shapes,
     start: StartLog,
-    /// Bytes of long replies that are under way.
+    /// Bytes of long replies in flight.
     replies: AtomicUsize,
     stopping: AtomicBool,
     connections: Mutex<Connections>,
@@ -172,7 +172,7 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<()>
 }
 
 impl Console {
-    /// Ends what runs, and waits for that: afterwards no command of the console is under way.
+    /// Ends what runs, and waits for that: afterwards no command of the console runs.
     pub fn stop(self) {
         let shared = &self.shared;
         shared.stopping.store(true, SeqCst);

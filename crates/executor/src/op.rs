@@ -132,7 +132,7 @@ pub struct OpCtx<'a> {
     /// Collections that it has made because something was written to them, or put in the place of
     /// others.
     pub made: SmallVec<[String; 1]>,
-    /// Index counters that were incremented; taken back when the operation runs again.
+    /// Index counters that were incremented; decremented when the operation runs again.
     used: SmallVec<[Arc<AtomicU64>; 2]>,
 }
 
@@ -191,7 +191,7 @@ impl<'a> OpCtx<'a> {
         }
     }
 
-    /// Takes back counts, because the operation failed only to run again.
+    /// Undoes counts, because the operation failed only to run again.
     pub fn run_again(&mut self) {
         for accesses in self.used.drain(..) {
             accesses.fetch_sub(1, Ordering::Relaxed);

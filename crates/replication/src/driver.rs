@@ -9,8 +9,8 @@
 //! Invariants:
 //! - Only this thread touches the member.
 //! - [`Status`] is the state after the last input. Waiters for a change of it are woken.
-//! - Where the store takes writes (`Gate`), this member was the primary of the term that the log is
-//!   in; a write that loses the race with a deposition is taken back by the restart.
+//! - Where the store takes writes (`Gate`), this member was the primary of the term that the log is in;
+//!   a write that loses the race with a deposition is rolled back by the restart.
 
 mod changes;
 mod copying;
@@ -191,7 +191,7 @@ struct Shared {
     maintenance: AtomicU64,
     /// Why this member takes no part in its set any more.
     left: OnceLock<String>,
-    /// Documents that are taken back are saved (`createRollbackDataFiles`).
+    /// Documents that are rolled back are saved (`createRollbackDataFiles`).
     saves_rollbacks: AtomicBool,
     /// Whether damaged data files are replaced by those of the primary.
     repairs_itself: AtomicBool,
@@ -386,7 +386,7 @@ impl Driver {
         self.shared.repairs_itself.store(on, Ordering::Relaxed);
     }
 
-    /// Whether documents that are taken back are saved.
+    /// Whether documents that are rolled back are saved.
     pub fn save_rollbacks(&self, on: bool) {
         self.shared.saves_rollbacks.store(on, Ordering::Relaxed);
     }

@@ -275,7 +275,7 @@ impl<L: MemberLog + Clone> Member<L> {
         (self.state.hard.vote, self.state.hard.term)
     }
 
-    /// How often entries were taken back.
+    /// How many rollbacks there were.
     pub fn rollbacks(&self) -> u64 {
         self.state.rollbacks
     }

@@ -27,7 +27,7 @@ pub const DIRECTORY: &str = "rollback";
 /// Documents are written when so many bytes of them have come together.
 const BUFFER_BYTES: usize = 8 << 20;
 
-/// Hands the entries that are taken back to its argument, in their order, from the first.
+/// Hands the entries that are rolled back to its argument, in their order, from the first.
 pub type Entries<'a> = dyn FnMut(&mut dyn FnMut(Record<'_>) -> Result<()>) -> Result<()> + 'a;
 
 /// A file that was written.
@@ -38,7 +38,7 @@ pub struct Saved {
     pub documents: u64,
 }
 
-/// Writes the documents that are taken back. Reads the entries twice.
+/// Writes the documents that are rolled back. Reads the entries twice.
 pub fn save(dir: &Path, now: SystemTime, entries: &mut Entries<'_>) -> Result<Vec<Saved>> {
     let newest = newest(entries)?;
     let mut files = Files {

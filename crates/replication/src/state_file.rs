@@ -25,7 +25,7 @@ pub struct State {
     pub voters: ConfState,
     /// Index and term of the entry that a copy of files ended with: the log has it not.
     pub base: Option<(u64, u64)>,
-    /// How often entries were taken back.
+    /// How many rollbacks there were.
     pub rollbacks: u64,
     /// Where this member was made the only voter by force: the members of before that are none any
     /// more, until the log says so ([`crate::member`]).

@@ -30,7 +30,7 @@ pub(crate) struct Lock<'c> {
     /// Grows with each holder, each part, and each move that is rolled back: shards refuse commands of
     /// an earlier turn.
     turn: AtomicI64,
-    /// What it has under way is one of several, and has this `_id`.
+    /// Its pending move is one of several, and has this `_id`.
     part: Option<String>,
     whole: Arc<Whole<'c>>,
 }
@@ -158,7 +158,7 @@ impl<'c> Lock<'c> {
         done
     }
 
-    /// The `_id` of what it has under way, if that is one of several moves at once.
+    /// The `_id` of its pending move, if that is one of several at once.
     pub fn of_part(&self) -> Option<&str> {
         self.part.as_deref()
     }
@@ -182,7 +182,7 @@ impl<'c> Lock<'c> {
         self.turn.load(Ordering::Relaxed)
     }
 
-    /// The name of the fences of what its holder has under way.
+    /// The name of the fences of its holder's pending move.
     pub fn fence(&self) -> String {
         moving::fence_of(&self.by, self.turn())
     }

@@ -1,8 +1,8 @@
 //! What pipelines join: the scratch server, which runs the part of a pipeline that needs all
 //! documents, reads other collections through the router, as a client would.
 //!
-//! Invariant: a foreign collection is read where the metadata says that it is, in the transaction of the
-//! pipeline or at its moment ([`within`]). One batch of it is held, and its cursor ends with its reader.
+//! Invariant: a foreign collection is read where the metadata says that it is, in the transaction or the
+//! snapshot of the pipeline ([`within`]). One batch of it is held, and its cursor ends with its reader.
 
 use crate::cursors;
 use crate::dispatch::Handler;
@@ -23,8 +23,7 @@ pub(crate) struct Foreign(pub Weak<Router>);
 /// What says of which transaction a statement is.
 const SESSION: [&str; 3] = ["lsid", "txnNumber", "autocommit"];
 
-/// The fields that each read of a pipeline carries: those of its transaction, or the moment that it
-/// reads.
+/// The fields that each read of a pipeline carries: those of its transaction, or its snapshot.
 pub(crate) fn within(command: &Command<'_>) -> DocBuf {
     let mut w = Writer::new();
     let concern = command.document("readConcern");

@@ -120,7 +120,7 @@ pub(crate) struct Stale {
     pub shard: String,
     /// Of which collection, or database, it speaks.
     pub name: String,
-    /// It is to be asked again in a moment.
+    /// It has to be asked again soon.
     pub fenced: bool,
     /// It was the version of the database.
     pub of_database: bool,

@@ -396,8 +396,8 @@ fn time_in(message: Doc<'_>) -> Option<u64> {
     told.and_then(|t| t.get("clusterTime")?.as_timestamp())
 }
 
-/// Runs a command of the router's own on a set's primary; an error reply is an error, and so is one
-/// that was not acknowledged: a primary that was deposed meanwhile may take back what it has done.
+/// Runs a command of the router's own on a set's primary; an error reply is an error, and so is one that
+/// was not acknowledged: a primary that was deposed meanwhile may roll it back.
 pub(crate) fn run(set: &ReplicaSet, db: &str, command: Doc<'_>) -> Outcome<DocBuf> {
     acknowledged(run_as_told(set, db, command)?)
 }

@@ -23,7 +23,7 @@ fn command_of(kind: &str) -> &'static str {
     }
 }
 
-/// All that is under way.
+/// All pending moves.
 pub(crate) fn operations(cluster: &Cluster) -> Outcome<Vec<DocBuf>> {
     let found = cluster.read_config("migrations", Doc::EMPTY, Doc::EMPTY)?;
     Ok(found.iter().map(|d| operation(d.as_doc())).collect())

@@ -79,8 +79,8 @@ impl<'j> Joins<'j> {
         Ok(Some(w.finish()))
     }
 
-    /// Whether shards may read it when they come to it: no moment is asked for, and no stage within
-    /// needs more than a document.
+    /// Whether shards may read it when they come to it: no snapshot is named, and no stage within needs
+    /// more than a document.
     fn may_be_read_late(&self, spec: Doc<'_>) -> bool {
         let level = self.command.document("readConcern");
         let level = level.and_then(|c| c.get("level")?.as_str());

@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 /// room, in parts.
 const MOST: usize = 100_000;
 const PART: usize = 64;
-/// How long a commit waits for one that is sent again while it is under way.
+/// How long a commit waits for an earlier attempt that is still in progress.
 const PATIENCE: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(10);
 const TRANSIENT: &str = "TransientTransactionError";

@@ -6,7 +6,7 @@
 //! The file holds links only; what the graph keeps of vectors is read from these. It can be lost: the graph grows anew.
 //!
 //! Invariants:
-//! - A graph has slots of commits only, so the file never tells of vectors that a kill has taken back.
+//! - A graph has slots of commits only, so the file never has vectors that a kill has undone.
 //! - Whoever searches waits for one slot to be put in at the most.
 
 use crate::definition::OrProblem;

@@ -1,8 +1,8 @@
 //! One connection's state between the turns of its loop.
 //!
-//! Invariant: at most one request is under way; while it is, or while its reply does not fit the
-//! socket, nothing more is read, so that a connection holds at most one message (of the limited
-//! length) and one reply. An idle connection holds no buffer.
+//! Invariant: at most one request is in progress; while it is, or while its reply does not fit the
+//! socket, nothing more is read, so that a connection holds at most one message (of the limited length)
+//! and one reply. An idle connection holds no buffer.
 
 use std::io;
 use std::sync::Arc;
@@ -132,7 +132,7 @@ impl<S: Service> Connection<S> {
         }
     }
 
-    /// Whether no request is under way, so that the next message may run.
+    /// Whether no request is in progress, so that the next message may run.
     pub fn is_free(&self) -> bool {
         matches!(self.phase, Phase::Idle) && self.output.is_empty()
     }

@@ -28,7 +28,7 @@ pub struct Left {
     pub backlog: u64,
 }
 
-/// A move under way, until it is dropped.
+/// A move in progress, until it is dropped.
 #[derive(Debug)]
 pub struct MoveUnderWay {
     moves: Arc<Moves>,
@@ -49,7 +49,7 @@ impl Moves {
         count.fetch_add(1, Relaxed);
     }
 
-    /// Of all that are under way.
+    /// Of all in progress.
     pub fn left(&self) -> Left {
         Left {
             documents: self.left_documents.load(Relaxed),

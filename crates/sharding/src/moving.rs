@@ -23,8 +23,8 @@ use std::time::Duration;
 /// A fence that has stood this long is removed, and the move fails.
 pub const FENCE: Duration = Duration::from_millis(2000);
 
-/// How long a fence waits for the writes that are under way when it is asked for, one time after the
-/// other. Routers' new writes wait for it meanwhile, and go on for as long in between.
+/// How long a fence waits for the writes in flight when it is raised, one time after the other. Routers'
+/// new writes wait for it meanwhile, and go on for as long in between.
 const DRAINS_MILLIS: [u64; 6] = [500, 500, 500, 750, 1000, 1000];
 
 /// How long the mover goes on asking for a fence, while writes stay open for too long.
@@ -175,7 +175,7 @@ pub fn without_the_range<'s>(
 /// The state of a pending move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Not decided: it is taken back first ([`left`]), and looked at again.
+    /// Not decided: it is rolled back first ([`left`]), and looked at again.
     Moving,
     Moved,
     Left,
@@ -244,7 +244,7 @@ pub fn moved() -> DocBuf {
     doc! {"$set": doc! {"state": "moved"}}
 }
 
-/// It is taken back: that change cannot be made any more.
+/// It is rolled back: that change cannot be made any more.
 pub fn left() -> DocBuf {
     doc! {"$set": doc! {"state": "left"}}
 }

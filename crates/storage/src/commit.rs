@@ -237,7 +237,7 @@ impl<E: CommitEnv> Committer<E> {
         self.applied_late.load(Ordering::Acquire)
     }
 
-    /// Runs `f` while no group is under way. Fails when one is in the log and not applied.
+    /// Runs `f` while no group is in flight. Fails when one is in the log and not applied.
     pub fn between_groups<R>(&self, f: impl FnOnce(&mut E) -> R) -> Result<R> {
         let mut pipeline = self.pipeline.lock();
         match pipeline.progress {

@@ -81,7 +81,7 @@ pub(crate) struct DeadRanges {
     rounds: AtomicU64,
 }
 
-/// A write under way; it ends when this is dropped.
+/// A write in flight; it ends when this is dropped.
 pub(crate) struct Write<'a> {
     ranges: &'a DeadRanges,
     number: u64,
@@ -107,7 +107,7 @@ impl DeadRanges {
         self.mode != Mode::Off
     }
 
-    /// Begins a write; only one may be under way. `each_put` tells of the keys that it puts.
+    /// Begins a write; only one may be in flight. `each_put` tells of the keys that it puts.
     pub fn begin(&self, each_put: impl Fn(&mut dyn FnMut(&[u8]))) -> Write<'_> {
         let number = self.begun.fetch_add(1, Ordering::SeqCst) + 1;
         let write = Write {

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 const STEPS_A_ROUND: u64 = 1 << 20;
 /// A place is told by its index: `tablet u64 | space u8 | index id u32`.
 const PREFIX: usize = 13;
-/// How long a look waits for writes that are under way, and how often it asks.
+/// How long a look waits for writes in flight, and how often it asks.
 const PATIENCE: Duration = Duration::from_millis(20);
 const PAUSE: Duration = Duration::from_micros(100);
 

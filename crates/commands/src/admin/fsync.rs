@@ -94,7 +94,7 @@ impl Taken {
     }
 }
 
-/// Waits for the writes that are under way.
+/// Waits for the writes in flight.
 fn drain(cx: &CommandContext<'_, '_>, patience_ms: i32) -> Result<()> {
     const LOOK: Duration = Duration::from_millis(100);
     let patience = Duration::from_millis(u64::try_from(patience_ms).unwrap_or(0));

@@ -18,7 +18,7 @@
 //! Invariants:
 //! - A reply with `verified: true` is of a copy whose every block was read and has its checksum.
 //! - A copy that was staged under a lock is of a server that was locked all that time.
-//! - Entries that are told are never taken back: a majority has them on disk.
+//! - Entries that were sent are never rolled back: a majority has them on disk.
 
 pub mod last;
 mod log;

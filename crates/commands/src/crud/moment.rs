@@ -1,12 +1,12 @@
-//! `readConcern: {level: "snapshot"}` of find, aggregate and distinct: which moment they read, and
-//! how the reply names it.
+//! `readConcern: {level: "snapshot"}` of find, aggregate and distinct: which snapshot they read, and how
+//! the reply names it.
 
 use crate::request::CommandContext;
 use bson::Writer;
 use errors::Result;
 use executor::OpCtx;
 
-/// Takes the moment that the command asks for; without `atClusterTime` that is now.
+/// Takes the snapshot that the command asks for; without `atClusterTime` the newest.
 pub fn enter(cx: &mut CommandContext<'_, '_>) -> Result<()> {
     if cx.op.transaction.is_some() {
         // It reads the transaction's snapshot.

@@ -431,7 +431,7 @@ impl Commands {
     }
 }
 
-/// Whether a read may show only what a loss of power does not take back: what a majority has, on one node. It reads the newest,
+/// Whether a read may show only durable state: what a majority has, on one node. It reads the newest,
 /// and its reply waits for the disk.
 fn shows_durable(cx: &CommandContext<'_, '_>) -> bool {
     let concern = cx.args.generic.read_concern.and_then(|v| v.as_doc());

@@ -14,13 +14,13 @@ use std::collections::BTreeMap;
 pub const NO_TABLE_SCAN: &str = "notablescan";
 /// Seconds that a transaction may be open.
 pub const TRANSACTION_LIFETIME: &str = "transactionLifetimeLimitSeconds";
-/// How long a moment can be read (`readConcern: snapshot`).
+/// How long a snapshot can be read (`readConcern: snapshot`).
 pub const SNAPSHOT_WINDOW: &str = "minSnapshotHistoryWindowInSeconds";
 /// Megabytes a second that a member which copies files from here may have; 0 without a limit.
 pub const INITIAL_SYNC_RATE: &str = "initialSyncMaxMBPerSec";
 /// A checkpoint that was not read for this many seconds is removed.
 pub const INITIAL_SYNC_PATIENCE: &str = "initialSyncSourceIdleSecs";
-/// Documents that a member takes back are saved in files.
+/// Documents that a member rolls back are saved in files.
 pub const ROLLBACK_FILES: &str = "createRollbackDataFiles";
 /// What limits how many connections a second are let in.
 pub const ESTABLISHMENT: [&str; 5] = [

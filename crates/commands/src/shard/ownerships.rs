@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use storage::{Committed, Effect, Entry, Observer, Op};
 
-/// How long movers' writes that are under way are waited for.
+/// How long movers' writes in flight are waited for.
 const MOVERS_DRAIN: Duration = Duration::from_secs(5);
 
 /// A message has so many bytes for each command that it counts as.
@@ -235,9 +235,8 @@ impl Ownerships {
         self.served.load(Ordering::Relaxed)
     }
 
-    /// Waits until the writes to a collection, or to what of a database is not sharded, are
-    /// committed that are under way, those of open transactions among them; false when that takes
-    /// longer than `wait`.
+    /// Waits until the writes in flight to a collection, or to the unsharded collections of a database,
+    /// are committed, those of open transactions among them; false when that takes longer than `wait`.
     pub(super) fn drain(&self, name: &str, wait: Duration) -> bool {
         self.gate(name).drain(wait)
     }

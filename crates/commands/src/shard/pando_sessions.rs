@@ -15,7 +15,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         cx.after_commit = true;
         return Ok(Done::Reply);
     }
-    // The other shard would say of a write that is taken back here that it was done.
+    // The other shard would report a write that is rolled back here as done.
     cx.after_commit = true;
     let after = cx.args.field("after").and_then(|v| v.as_binary());
     let mut records = Writer::new_array();

@@ -65,7 +65,7 @@ pub fn is_writable(cx: &CommandContext<'_, '_>) -> bool {
     driver.is_none_or(|driver| driver.is_leading() && driver.is_open())
 }
 
-/// Another after each time that entries were taken back (`rbid`).
+/// Changes after each rollback (`rbid`).
 pub fn rollback_id(cx: &CommandContext<'_, '_>) -> i32 {
     let rollbacks = cx.app.replica.as_ref().map_or(0, |d| d.status().rollbacks);
     i32::try_from(rollbacks).unwrap_or(i32::MAX - 1) + 1

@@ -47,8 +47,7 @@ pub struct ReadElsewhere {
     pub collections: Arc<dyn Elsewhere>,
     /// What the pipeline compares by; `None`: by bytes.
     pub collation: Option<DocBuf>,
-    /// Fields that each of its reads carries: of which transaction it is a statement, or which
-    /// moment it reads.
+    /// Fields that each of its reads carries: its transaction, or its snapshot.
     pub within: DocBuf,
 }
 

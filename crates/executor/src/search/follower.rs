@@ -488,7 +488,7 @@ impl Follower {
                 return Ok(Next::After(Duration::ZERO));
             }
         }
-        // What the scan saw may be taken back as long as it is not durable.
+        // The state that the scan saw may be rolled back as long as it is not durable.
         engine.store.wait_durable(engine.store.last_index())?;
         let at = *from;
         open.inner.commit(at)?;

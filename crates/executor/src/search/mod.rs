@@ -7,7 +7,7 @@
 //! ```
 //! Invariants:
 //! - A server without search indexes has no thread, no file and no follower of the log for them.
-//! - What an index has committed was durable: nothing that it shows is taken back.
+//! - An index has committed only durable state: nothing that it shows is rolled back.
 //! - A new version of a definition is built beside the old one, which serves until it is ready.
 
 mod follower;

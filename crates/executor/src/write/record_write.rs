@@ -70,7 +70,7 @@ pub(crate) struct StagedBatch {
     pub changed: u64,
 }
 
-/// A write under way: a locked collection, the latches held, and the entries staged so far.
+/// A write in progress: a locked collection, the latches held, and the entries staged so far.
 pub(crate) struct RecordWrite {
     pub target: LockedCollection,
     pub latches: Option<LatchGuard>,

@@ -185,7 +185,7 @@ impl Copying<'_> {
                 }
             }
             if self.source.has_log {
-                // What could be taken back is not taken over.
+                // Writes that could be rolled back are not copied.
                 w.doc("readConcern", doc! { "level": "majority" }.as_doc());
             }
         })

@@ -54,7 +54,7 @@ pub struct Status {
     pub is_removed: bool,
     /// As of the last look: number, and when a message of that member came last.
     pub heard: Vec<(u64, SystemTime)>,
-    /// How often entries were taken back here.
+    /// How many rollbacks there were here.
     pub rollbacks: u64,
     pub elections: Elections,
 }

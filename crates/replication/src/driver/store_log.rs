@@ -43,7 +43,7 @@ impl StoreLog {
     }
 }
 
-/// So many bytes of entries are read at a time where they are taken back.
+/// The bytes of entries read at a time in a rollback.
 const ROLLBACK_READ_BYTES: u64 = 4 << 20;
 
 impl StoreLog {

@@ -193,8 +193,8 @@ impl Thread {
         Ok(held)
     }
 
-    /// Tells the others of the commit point, unless entries will do so before `at`: such as are under
-    /// way, or will go soon. Returns when to.
+    /// Tells the others of the commit point, unless entries will do so before `at`: entries in flight,
+    /// or soon to be sent. Returns when to.
     fn tell_commit(&mut self, at: Option<Instant>) -> Result<Option<Instant>> {
         let Some(member) = self.member.as_ref().filter(|m| m.owes_commit()) else {
             return Ok(None);

@@ -129,11 +129,11 @@ pub struct Part<'a> {
 pub struct AboutPart {
     /// CRC-32C of the part.
     pub checksum: u32,
-    /// How long the receiver is to wait before it asks again.
+    /// How long the recipient is to wait before it asks again.
     pub wait: Duration,
 }
 
-/// A member that has files, as the receiver reaches it.
+/// A member that has files, as the recipient reaches it.
 pub trait SyncSource: Send {
     /// A checkpoint; the one with this number, where it is still there.
     fn begin(&mut self, known: Option<ObjectId>) -> Result<Offer>;

@@ -1,8 +1,8 @@
 //! What a primary knows of the other members, what it tells them besides entries, and which of them
 //! are to vote.
 //!
-//! Invariant: a member gets a vote only when it has nearly all entries, and one change of voters is
-//! under way at a time.
+//! Invariant: a member gets a vote only when it has nearly all entries, and one change of voters is in
+//! progress at a time.
 
 use super::{CAUGHT_UP_ENTRIES, ELECTION_TICKS, Member, MemberLog, MemberRole, News, raft_id};
 use crate::log_view::VoterChange;
@@ -48,7 +48,7 @@ impl<L: MemberLog + Clone> Member<L> {
         self.node.raft.state == StateRole::Leader && self.unaware().next().is_some()
     }
 
-    /// Whether a majority has all entries: none is under way that would take the commit point along.
+    /// Whether a majority has all entries: none is in flight that would take the commit point along.
     pub fn is_all_committed(&self) -> bool {
         self.node.raft.raft_log.last_index() <= self.commit_index()
     }

@@ -154,7 +154,7 @@ enum Next {
     Begin(Asked, [String; 2]),
     /// Something has ended, was asked for, or `LOOK` has passed.
     LookAgain,
-    /// Nothing is under way, and nothing more begins under this lock.
+    /// No move is in progress, and none more begins under this lock.
     Free,
 }
 

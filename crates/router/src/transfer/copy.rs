@@ -39,7 +39,7 @@ pub(super) struct Way<'m> {
     /// The collection that they are put in.
     pub into: String,
     pub recipients: Vec<Arc<str>>,
-    /// The receiver of a document, unless it stays where it is.
+    /// The recipient of a document, unless it stays where it is.
     pub place: &'m (dyn Fn(Doc<'_>) -> Outcome<Option<Arc<str>>> + Sync),
     pub kept: Kept,
     pub progress: Told,
@@ -77,7 +77,7 @@ impl Drop for Donor<'_> {
 pub(super) struct Donor<'m> {
     way: &'m Way<'m>,
     pub shard: Arc<str>,
-    /// A filter for its documents, among those of others at a receiver.
+    /// A filter for its documents, among those of others at a recipient.
     mine: DocBuf,
     follow: Follow,
     /// All of it was copied once.
@@ -317,10 +317,10 @@ impl<'m> Donor<'m> {
         })
     }
 
-    /// Puts the newest state of documents in the place of what the receivers have of them. The ids
+    /// Puts the newest state of documents in the place of what the recipients have of them. The ids
     /// of those that were not taken.
     fn renew(&mut self, ids: &[Value]) -> Outcome<Vec<Value>> {
-        // Of several receivers another one than the document's may have an older state of it.
+        // Of several recipients another one than the document's may have an older state of it.
         if !self.are_new || self.way.recipients.len() > 1 {
             return self.replace(ids);
         }
@@ -334,7 +334,7 @@ impl<'m> Donor<'m> {
         }
     }
 
-    /// The same where receivers may have an older state.
+    /// The same where recipients may have an older state.
     fn replace(&mut self, ids: &[Value]) -> Outcome<Vec<Value>> {
         let (into_db, into) = parts(&self.way.into);
         let both = doc! {"$and": bson::array![one_of(ids), self.mine.clone()]};
@@ -395,7 +395,7 @@ pub(super) fn likeness(cluster: &Cluster, shard: &str, ns: &str) -> Outcome<Vec<
     Ok(found)
 }
 
-/// The collection at a receiver as it is at a donor: with its options, its indexes and its UUID, unless
+/// The collection at a recipient as it is at a donor: with its options, its indexes and its UUID, unless
 /// another is given, and no documents of it.
 pub(crate) fn make_like(
     cluster: &Cluster,

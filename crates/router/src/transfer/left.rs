@@ -81,7 +81,7 @@ pub(crate) fn begin(held: &Lock<'_>, ns: &str, kind: &str, fields: DocBuf) -> Ou
     change.commit()
 }
 
-/// Has a change of the metadata decide that it is done; it fails where it was taken back.
+/// Has a change of the metadata decide that the move is done; it fails if the move was rolled back.
 pub(crate) fn decide(change: &mut Change<'_>, held: &Lock<'_>, ns: &str) {
     change.update(
         "migrations",
@@ -103,7 +103,7 @@ fn unless_gone(done: Outcome<()>) -> Outcome<()> {
 }
 
 impl Cluster {
-    /// Ends the pending moves of a collection or a database whose beginner is gone.
+    /// Ends pending moves of a collection or a database that their mover has abandoned.
     pub(crate) fn end_left_moves(&self, ns: &str) -> Outcome<()> {
         let held = lock(self, ns)?;
         self.end_left_moves_under(&held, ns)
@@ -129,7 +129,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Takes back what a holder of the lock has under way, unless it is done. Either way that does not
+    /// Rolls back the pending move of a holder of the lock, unless it is done. Either way that does not
     /// change any more.
     pub(super) fn settle(&self, held: &Lock<'_>, ns: &str) -> Outcome<()> {
         self.decided(&moving::under_way(ns, held.of_part()))

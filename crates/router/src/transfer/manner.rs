@@ -1,6 +1,6 @@
 //! The options of a move: which members of the recipient the copy waits for, and its time limit.
 //!
-//! Invariant: a majority of the receiver has all documents before the owner changes, whatever is asked
+//! Invariant: a majority of the recipient has all documents before the owner changes, whatever is asked
 //! for.
 
 use crate::chunks::Lock;

@@ -10,12 +10,12 @@
 //! - `leases`: the logs that are kept for it;
 //! - `manner`: what a move waits for, and until when it may take;
 //! - `progress`: how far a move has come, for operators;
-//! - `put`: documents on their way to receivers;
+//! - `put`: documents on their way to recipients;
 //! - `rests`: how much movers work while others are served;
 //! - `time`: the cluster's time.
 //!
 //! Invariant: at each moment one shard owns the range, and what it has acknowledged the next owner
-//! gets. Until the metadata says so, the receiver shows nothing of it.
+//! gets. Until the metadata says so, the recipient shows nothing of it.
 
 mod beside;
 mod copy;
@@ -66,7 +66,7 @@ struct Move<'c> {
     max: DocBuf,
     range: PlaceRange,
     manner: Manner,
-    /// What the collection was like when it was made at the receiver.
+    /// What the collection was like when it was made at the recipient.
     likeness: Mutex<Vec<DocBuf>>,
 }
 
@@ -411,7 +411,7 @@ impl Move<'_> {
         )
     }
 
-    /// What the receiver writes from now on is later than all that the donor has written.
+    /// What the recipient writes from now on is later than all that the donor has written.
     fn pass_time(&self) -> Outcome<()> {
         let time = time_of(self.cluster, &self.from)?;
         reach_time(self.cluster, &self.to, time)
@@ -455,7 +455,7 @@ fn within(table: &RoutingTable, range: &PlaceRange, min: Doc<'_>, max: Doc<'_>) 
 }
 
 /// From here on routers wait with a collection at a shard; what it has acknowledged is in its log.
-/// Writes that are under way are waited for as long as `drain` says.
+/// Writes in flight are waited for as long as `drain` says.
 pub(crate) fn fence(
     cluster: &Cluster,
     held: &Lock<'_>,

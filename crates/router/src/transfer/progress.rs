@@ -65,7 +65,7 @@ impl Told {
         }
     }
 
-    /// So much has been put at receivers.
+    /// So much has been put at recipients.
     pub fn put(&self, documents: usize, bytes: usize) {
         for (documents_sum, bytes_sum) in [
             (&self.documents, &self.bytes),

@@ -1,4 +1,4 @@
-//! Documents on their way to receivers: some at a time, and several messages at once where the receivers
+//! Documents on their way to recipients: some at a time, and several messages at once where the recipients
 //! have it so (`chunkMigrationConcurrency`).
 //!
 //! Invariant: no more is on its way than [`PUT_BYTES`], but for what each message has at least.
@@ -14,7 +14,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::thread::{Scope, ScopedJoinHandle};
 
-/// Bytes on their way to receivers.
+/// Bytes on their way to recipients.
 const PUT_BYTES: usize = 4 << 20;
 /// Of one message of several at once.
 const LEAST_BYTES: usize = 64 << 10;
@@ -36,7 +36,7 @@ impl<'s, 'e> Copiers<'s, 'e> {
         }
     }
 
-    /// Waits until `left` messages are under way at most. The ids of the documents that were refused in
+    /// Waits until at most `left` messages are in flight. The ids of the documents that were refused in
     /// the others.
     fn wait(&mut self, left: usize) -> Outcome<Vec<Value>> {
         let mut refused = Vec::new();
@@ -50,7 +50,7 @@ impl<'s, 'e> Copiers<'s, 'e> {
     }
 }
 
-/// Documents on their way, some at a time for each receiver.
+/// Documents on their way, some at a time for each recipient.
 pub(super) struct Put<'s, 'e> {
     way: &'s Way<'s>,
     waiting: HashMap<Arc<str>, Waiting>,
@@ -103,7 +103,7 @@ impl<'s, 'e> Put<'s, 'e> {
         Ok(self.refused)
     }
 
-    /// All that was added is at the receivers then.
+    /// All that was added is at the recipients then.
     pub fn send_all(&mut self) -> Outcome<()> {
         for (recipient, waiting) in std::mem::take(&mut self.waiting) {
             self.send(&recipient, waiting)?;

@@ -1,4 +1,4 @@
-//! The cluster's time, as moves need it: what a receiver writes is later than what the donor has
+//! The cluster's time, as moves need it: what a recipient writes is later than what the donor has
 //! written.
 
 use crate::metadata::{Cluster, run};

@@ -1,11 +1,11 @@
 //! Disk queue: reads for suspended requests, which the kernel does while the loop continues, in the
 //! order of the requests.
 //!
-//! Only as many reads are under way as keep a disk busy; other requests wait for their turn.
-//! Without a [`Ring`] from the kernel there is no queue, and workers read instead.
+//! Only as many reads are in flight as keep a disk busy; other requests wait for their turn. Without a
+//! [`Ring`] from the kernel there is no queue, and workers read instead.
 //!
-//! Invariant: each request that was taken is returned once by [`DiskQueue::take_ready`], when none
-//! of its reads is under way.
+//! Invariant: each request that was taken is returned once by [`DiskQueue::take_ready`], when none of
+//! its reads is in flight.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, RawFd};
@@ -18,10 +18,10 @@ use uring::{Buffer, Buffers, ReadPlace, Ring};
 
 pub(crate) const RING: Token = Token(usize::MAX - 1);
 
-/// Reads under way at most. With fewer, ten documents each of some connections would be submitted
-/// one by one, as places come free.
+/// Reads in flight at most. With fewer, ten documents each of some connections would be submitted one by
+/// one, as places come free.
 const READS: usize = 256;
-/// The most that is under way, in bytes; a read alone may be longer.
+/// The most bytes in flight; a read alone may be longer.
 const BYTES: usize = 16 << 20;
 /// The most requests that wait for their turn.
 const REQUESTS: usize = 1024;
@@ -148,7 +148,7 @@ impl<R> DiskQueue<R> {
         self.ring.has_queued() || self.ring.has_completed()
     }
 
-    /// The requests of which no read is under way any more.
+    /// The requests of which no read is in flight any more.
     pub fn take_ready(&mut self) -> Vec<Ready<R>> {
         let mut ready = Vec::new();
         while let Some(done) = self.ring.take() {

@@ -365,7 +365,7 @@ mod tests {
         assert_eq!(at(Some(&known), version(6, 2, 1)), Standing::Stale);
     }
 
-    /// A whole move, as donor and receiver learn of it.
+    /// A whole move, as donor and recipient learn of it.
     #[test]
     fn a_move() {
         let donor = owning(version(5, 1, 0), vec![range(0, 10)]);

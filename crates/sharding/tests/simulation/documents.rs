@@ -149,7 +149,7 @@ impl Shard {
             let records = records.filter(|(_, r)| r.outcome.is_some());
             (records.collect(), set.last())
         };
-        // The other shard would say of a write that was taken back that it was done.
+        // The other shard would report a write that was rolled back as done.
         if let Some(last) = last {
             self.majority(last).await;
         }

@@ -10,7 +10,7 @@ pub enum Planted {
     Nothing,
     /// The mover raises no fence.
     FenceSkipped,
-    /// The fence does not wait for writes that are under way.
+    /// The fence does not wait for writes in flight.
     GateSkipped,
     /// The fence does not wait for prepared transactions.
     PreparedPassed,
@@ -48,7 +48,7 @@ pub enum Planted {
     MoversPassed,
     /// The mover of a primary raises no fence.
     HomeFenceSkipped,
-    /// The fence of a database does not wait for writes that are under way.
+    /// The fence of a database does not wait for writes in flight.
     HomeGateSkipped,
     /// A shard serves whatever version of a database a router believes in.
     HomeUnchecked,
@@ -60,7 +60,7 @@ pub enum Planted {
     OldViewsKept,
     /// A router asks whether a collection says where it is, and then where its database is.
     HomeReadLast,
-    /// A move that its own mover takes back is ended in the turn in which it began.
+    /// A move that its own mover rolls back is ended in the turn in which it began.
     SameTurnAtTheEnd,
     /// One of several moves at once changes the owner by the table that it began with.
     OldTableAtTheEnd,

@@ -1,6 +1,6 @@
 //! Whole sharded clusters in one thread: a seeded clock, a network that loses, delays, doubles and
-//! reorders, processes of every kind that die or stand still at any moment, elections that take back
-//! what no majority had.
+//! reorders, processes of every kind that die or stand still at any moment, elections that roll back
+//! entries without a majority.
 //!
 //! Inside are the crate's own state machines, which routers, shards and movers run: versions and
 //! ownership, agreement, the lock, moves and their end, documents that follow a log, a database's
@@ -12,7 +12,7 @@
 //! the collection did not have before; no two shards serve a place, or a database, at any time; no fence
 //! stands without a pending move; an acknowledged document is there, once, with a value between the
 //! acknowledged and the sent ones; a deleted one stays deleted; no read sees an orphan, or a part of a
-//! transaction; the sum of the accounts is whole in every snapshot. In the end nothing is under way,
+//! transaction; the sum of the accounts is whole in every snapshot. In the end nothing is pending,
 //! prepared or undecided, and each document is where it belongs. A seed replays a run.
 //!
 //! What a mover has sent when it ended its own move is refused by two rules: the end is in another turn of
@@ -257,7 +257,7 @@ impl Cluster {
         Ok(all)
     }
 
-    /// Nothing is left under way, and each document is where it belongs.
+    /// No move stays pending, and each document is where it belongs.
     async fn rest(self: Rc<Cluster>) {
         let router = self.routers[0].clone();
         let found = loop {

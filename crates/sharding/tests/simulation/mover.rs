@@ -23,7 +23,7 @@ pub struct Held {
     pub name: String,
     pub by: String,
     turn: Cell<i64>,
-    /// The `_id` of what a part of it has under way.
+    /// The `_id` of the pending move of a part of it.
     part: Option<String>,
     whole: Rc<Whole>,
 }
@@ -58,7 +58,7 @@ impl Held {
         lock::held(&self.name, &self.by)
     }
 
-    /// The `_id` of what it has under way.
+    /// The `_id` of its pending move.
     fn id(&self) -> &str {
         self.part.as_deref().unwrap_or(&self.name)
     }

@@ -1,7 +1,7 @@
 //! A replica set, as the cluster sees it: a log whose entries a majority has after a while, and an
-//! election that takes back what it has not.
+//! election that rolls back the others.
 //!
-//! Invariant: what a majority has is never taken back. Timestamps of one log rise.
+//! Invariant: an entry that a majority has is never rolled back. Timestamps of one log rise.
 
 use crate::runtime::Sim;
 use std::rc::Rc;

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 /// Documents that are removed before a rest.
 const CLEANED_AT_ONCE: usize = 3;
-/// How long writes that are under way are waited for.
+/// How long writes in flight are waited for.
 const DRAIN: u64 = 500;
 
 fn not_sharded() -> Refusal {

@@ -135,7 +135,7 @@ impl<'r> Simulation<'r> {
         Ok(())
     }
 
-    /// The next step of the write that is under way, or a new one.
+    /// The next step of the write in flight, or a new one.
     fn write(&mut self) {
         if let Some((write, changes)) = self.under_way.take() {
             if changes.is_empty() {

@@ -130,7 +130,7 @@ pub(super) fn refused(payload: &[u8]) -> Fault {
     }
 }
 
-/// ER_LOCK_DEADLOCK: another statement went on, and this one was taken back.
+/// ER_LOCK_DEADLOCK: another statement went on, and this one was rolled back.
 const DEADLOCK: u16 = 1213;
 
 #[cfg(test)]

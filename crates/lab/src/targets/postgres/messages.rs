@@ -86,5 +86,5 @@ pub(super) fn refused(body: &[u8]) -> Fault {
     }
 }
 
-/// serialization_failure, deadlock_detected: this statement was taken back for another.
+/// serialization_failure, deadlock_detected: this statement was rolled back for another.
 const CONFLICTS: [&str; 2] = ["40001", "40P01"];
