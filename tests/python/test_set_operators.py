@@ -83,7 +83,7 @@ def test_a_member_steps_up(three):
         assert three.primary() is member
         metrics = admin(member, "replSetGetStatus")["electionCandidateMetrics"]
         assert metrics["lastElectionReason"] == "stepUpRequest"
-        # Nothing that the old primary had taken is taken back.
+        # No write of the old primary is rolled back.
         assert client.t.c.find_one({"_id": "before"})
     assert admin(primary, "replSetGetRBID")["rbid"] == 1
     assert admin(primary, "replSetFreeze", 60)["ok"] == 1

@@ -5,7 +5,7 @@
 //! backups/ID.json                      one backup: of when it is, and the files of each set
 //! files/AB/HASH                        a file of one backup or many, by its content
 //! log/LINE/SET/FIRST-LAST              entries of the log from FIRST to LAST, as the storage room packs them, compressed
-//! locks/ID                             somebody works here
+//! locks/ID                             a command works here
 //! ```
 //! A *line* is a history in which each entry of the log follows on the one before: a backup that finds the
 //! log where the archive ended goes on in the line of the backup before it, else it begins another one.

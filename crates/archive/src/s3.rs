@@ -273,7 +273,7 @@ impl Requests {
         let ended = put.and_then(|parts| self.end_parts(key, upload, &parts));
         if ended.is_err() {
             let action = self.bucket.abort_multipart_upload(credentials, key, upload);
-            // What cannot be taken back now costs room until the bucket's own rules remove it.
+            // Parts that cannot be removed now cost room until the bucket's own rules remove it.
             let _ = answered(self.agent.delete(self.signed(&action)).call());
         }
         ended

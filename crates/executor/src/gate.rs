@@ -1,7 +1,7 @@
 //! The write gate: closed while the server is locked against writes.
 //!
 //! ```text
-//! close … open                     a lock: whoever takes it gives it back
+//! close … open                     a lock: its holder gives it back
 //! hold(lifetime) … release(id)     a hold: ends by itself, so that nothing stays locked when its holder dies
 //! ```
 //!

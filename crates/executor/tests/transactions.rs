@@ -59,7 +59,7 @@ fn memory_is_shared_and_given_back() {
     let (t, code) = insert(&engine, begin(&engine, 99), 99);
     assert_eq!(code, None);
     assert!(all.held_bytes.load(Relaxed) > 10_000);
-    // A statement that is taken back gives back what it took.
+    // A statement that is rolled back gives its bytes back.
     let savepoint = t.savepoint();
     let before = all.held_bytes.load(Relaxed);
     let (mut t, code) = insert(&engine, t, 100);

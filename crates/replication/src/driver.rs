@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! commands, peers ─► Driver (a channel) ─► thread: Member ─► Transport
-//! the store ─ appended, synced ─┘              └─► Status, read by everybody without waiting
+//! the store ─ appended, synced ─┘              └─► Status, read by all threads without waiting
 //! ```
 //!
 //! Invariants:

@@ -4,8 +4,8 @@
 //! look ─► each collection that only the database says to be there says so itself, and moves like a range
 //!      ─► look again, until there is none ─► what has chunks is known at the new primary
 //!      ─► the end of before ─► fence ─► look ─► views ─► the metadata changes (moving → moved)
-//!                                         └─ a collection has come to be: taken back, and again
-//! end: moving → left, unless it is moved ─► all sides are told ─► fence ─► who is not the primary forgets the views
+//!                                         └─ a collection has come to be: rolled back, and again
+//! end: moving → left, unless it is moved ─► all sides are told ─► fence ─► other shards forget the views
 //! ```
 //! Invariant: when the metadata changes, nothing is on the old primary shard that only the database says
 //! to be there. The `state` of the pending move's document alone holds the decision.

@@ -2,8 +2,8 @@
 //! proposer that queued meanwhile into its group.
 //!
 //! ```text
-//! propose ── nobody leads ──► lead: admit ─ append ─ decide ─ apply ─ tell the followers ─ hand over
-//!        └── somebody leads ─► queue, sleep ─► done, or lead the next group
+//! propose ── no leader ──► lead: admit ─ append ─ decide ─ apply ─ tell the followers ─ hand over
+//!        └── a leader ──► queue, sleep ─► done, or lead the next group
 //!
 //! admit    may the group begin?                     waits or refuses; nothing has happened
 //! append   stamp and write: one write of the log    all of the group is in the log, or nothing

@@ -1,13 +1,13 @@
 //! The data directory: its stamp, its format version, and its lock for one process.
 //!
 //! ```text
-//! PANDO        "pando data format 4\n": the stamp; a directory without it is new or somebody else's.
+//! PANDO        "pando data format 4\n": the stamp; a directory without it is new or another program's.
 //!              4, or 5 once something is in it that only this release and later ones read;
 //!              100 more where the directory is encrypted
 //! PANDO.key    the key of an encrypted one, see `at_rest`
 //! pando.lock   flock(2)ed while a process has the directory open; holds its pid
 //! log/         segments of the log
-//! log-window   how much of the log's past is kept, once somebody has said so
+//! log-window   how much of the log's past is kept, once it was set
 //! engine/      RocksDB
 //! scrubbed     when all data files were read for damage
 //! initial-sync/         files of another member, see `received_copy`

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! read    Store::view ─► View ─► get, get_some, scan                               no locks; a snapshot
-//! write   Store::propose(entries) ─► log: one write(2) ─► engine: one batch         ordered; with whoever else proposes
+//! write   Store::propose(entries) ─► log: one write(2) ─► engine: one batch         ordered; with other proposals of the time
 //! ```
 //!
 //! Invariants:

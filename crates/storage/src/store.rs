@@ -449,7 +449,7 @@ impl Store {
         self.committer.applied().ts
     }
 
-    /// The last index that is not taken back: a loss of power leaves it. Where the log is one of
+    /// The last index that is never rolled back: it survives a loss of power. Where the log is one of
     /// several members', a majority has it on disk, and this member's own disk may be behind.
     pub fn durable_index(&self) -> u64 {
         match self.is_replicated() {

@@ -145,7 +145,7 @@ impl Ownerships {
         self.waited_slowly.load(Ordering::Relaxed)
     }
 
-    /// The gates for a write; `None` while somebody waits for writes to end, unless `holder`, the
+    /// The gates for a write; `None` while a fence waits for writes to end, unless `holder`, the
     /// write's transaction, has written there before.
     pub(super) fn enter(
         &self,

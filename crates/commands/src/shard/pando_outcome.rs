@@ -4,7 +4,7 @@
 //! ```text
 //! {_pandoOutcome: 1, session: {id, uid?}, number: <long>}
 //!     → {committed: <bool>, participants: [<shard>…]}      those that may not have been told
-//!     → {committed: false, past: true}      the session has gone on: nobody waits for it any more
+//!     → {committed: false, past: true}      the session has gone on: no client waits for it any more
 //! {_pandoOutcome: 1, session, number, told: true}          all others have been told
 //! ```
 

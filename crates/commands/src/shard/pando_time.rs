@@ -3,7 +3,7 @@
 //! ```text
 //! {_pandoTime: 1}                        → {time: <timestamp of the last entry>}
 //! {_pandoTime: 1, atLeast: <timestamp>}  → {time}       an empty entry brings the log there
-//! {_pandoTime: 1, ago: <microseconds>}   → {time, then} and what it was so long ago
+//! {_pandoTime: 1, ago: <microseconds>}   → {time, then} and the time that long ago
 //! ```
 //! A stream of changes over the cluster may give an event of one shard when no other can have an
 //! earlier one any more.

@@ -1,6 +1,6 @@
 //! What a shard has of a sharded collection, for a pipeline that writes there.
 //!
-//! Invariant: it is true for as long as the operation runs: its giver holds the gate of the collection
+//! Invariant: it is true for as long as the operation runs: its creator holds the gate of the collection
 //! until the writes are committed.
 
 use bson::Doc;

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! archive ─► DIR/restored/s0, …            whole, or made anew
-//!         ─► the record, with what is left to settle
+//!         ─► the record, with the steps that remain
 //!         ─► DIR/s0-0, …                   the first member of each set
 //!         ─► config.shards says where the shards are now
 //!         ─► started as every deployment; the other members copy the data

@@ -15,7 +15,7 @@ use smallvec::{SmallVec, smallvec};
 use std::borrow::Cow;
 
 /// When the written bytes come to more, no document can come of it, and nothing more is written. Less
-/// may still be taken back.
+/// may still be undone.
 const MAX_WRITTEN: usize = 2 * MAX_DOC_BYTES;
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 //! {_id, ns: collection or database, kind, by, turn, state, from, to: […], fenced: […], …}
 //! _id: `ns`; of one of several moves at once the name of its fence
 //! state: moving → moved   by the change of the metadata that it was for
-//!        moving → left    by whoever takes it back; then that change cannot be made any more
+//!        moving → left    by a rollback, of any router; then that change cannot be made any more
 //! ```
 //! Invariant: that one field holds the decision, so every router that ends the move does the same. To
 //! remove a fence needs no lock, and every router may do it. The lock's holder ends a rolled-back move
