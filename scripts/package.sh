@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Makes the packages of one commit from one binary, and tries them.
 #
-#     scripts/package.sh build [--bin FILE] [--out DIR] [KIND…]   tarball deb wheel npm container homebrew (all)
+#     scripts/package.sh build [--bin FILE] [--out DIR] [KIND…]   tarball deb wheel npm container homebrew helm (all)
 #     scripts/package.sh try [--out DIR] [KIND…]                  installs each into a clean root and runs a first query
 #
+# A binary for another processor (scripts/cross.sh) is run by what PANDO_RUN names, as "qemu-aarch64-static -L /usr/aarch64-linux-gnu".
 # Without --bin the release binary is built. The binary says which C library it needs: that is in the name of the wheel and in
 # the package's dependencies, so a binary made on a new system is not offered to an old one. DIR is target/packages.
 set -euo pipefail
@@ -20,12 +21,12 @@ while [ $# -gt 0 ]; do
     case $1 in
         --bin) bin=$(realpath "$2"); shift ;;
         --out) mkdir -p "$2"; out=$(realpath "$2"); shift ;;
-        tarball | deb | wheel | npm | container | homebrew) kinds+=("$1") ;;
+        tarball | deb | wheel | npm | container | homebrew | helm) kinds+=("$1") ;;
         *) die "no such package: $1" ;;
     esac
     shift
 done
-[ ${#kinds[@]} -gt 0 ] || kinds=(tarball deb wheel npm container homebrew)
+[ ${#kinds[@]} -gt 0 ] || kinds=(tarball deb wheel npm container homebrew helm)
 
 # ---- the packed content: the program, stripped, and its own help
 
@@ -34,19 +35,29 @@ glibc_of() {
     objdump -T "$1" | grep -o 'GLIBC_[0-9.]*' | sed 's/GLIBC_//' | sort -Vu | tail -n 1
 }
 
-# Sets version, machine (as uname says), debian (the same for dpkg), node (for npm), glibc, stage.
+# The processor that a binary is for, as uname says it.
+machine_of() {
+    case $(od -An -tx1 -j18 -N1 "$1" | tr -d ' ') in
+        3e) echo x86_64 ;;
+        b7) echo aarch64 ;;
+        *) die "there are no packages for the processor of $1" ;;
+    esac
+}
+
+# Sets version, machine, debian (the same for dpkg), node (for npm), glibc, libraries (packages that it needs besides), stage.
 prepare() {
     if [ -z "$bin" ]; then
         cargo build --release --locked -p pando
         bin=${CARGO_TARGET_DIR:-$PWD/target}/release/pando
     fi
-    version=$("$bin" --version | cut -d' ' -f2)
-    machine=$(uname -m)
+    machine=$(machine_of "$bin")
     case $machine in
         x86_64) debian=amd64 node=x64 ;;
         aarch64) debian=arm64 node=arm64 ;;
-        *) die "there are no packages for $machine" ;;
     esac
+    libraries=
+    ! objdump -p "$bin" | grep -q 'NEEDED .*libstdc++' || libraries+=", libstdc++6"
+    ! objdump -p "$bin" | grep -q 'NEEDED .*libgcc_s' || libraries+=", libgcc-s1"
     glibc=$(glibc_of "$bin")
     [ -n "$glibc" ] || die "$bin does not say which C library it needs"
     stage=$(mktemp -d)
@@ -54,8 +65,12 @@ prepare() {
     mkdir -p "$out" "$stage/tree"
     local root=$stage/tree
     install -D -m 0755 "$bin" "$root/bin/pando"
-    strip "$root/bin/pando"
-    python3 "$here/documents.py" "$bin" "$stage/documents"
+    # The release profile strips by itself; what another processor's binary has is left where there is no tool for it.
+    strip "$root/bin/pando" 2>/dev/null || [ "$machine" != "$(uname -m)" ]
+    printf '#!/bin/sh\nexec %s "%s" "$@"\n' "${PANDO_RUN:-}" "$bin" >"$stage/run"
+    chmod 0755 "$stage/run"
+    version=$("$stage/run" --version | cut -d' ' -f2)
+    python3 "$here/documents.py" "$stage/run" "$stage/documents"
     mkdir -p "$root/share/man/man1" "$root/share/bash-completion/completions" "$root/share/zsh/vendor-completions" \
         "$root/share/fish/vendor_completions.d" "$root/share/doc/pando"
     cp "$stage"/documents/man/man1/*.1 "$root/share/man/man1"
@@ -96,7 +111,7 @@ build_deb() {
 	Section: database
 	Priority: optional
 	Installed-Size: $(du -sk "$root" | cut -f1)
-	Depends: libc6 (>= $glibc), libstdc++6, libgcc-s1, passwd
+	Depends: libc6 (>= $glibc)$libraries, passwd
 	Recommends: logrotate
 	Description: document database for MongoDB's drivers, shells and tools
 	 A server that MongoDB's own drivers use as it is, with replica sets and sharded clusters.
@@ -148,6 +163,14 @@ build_container() {
 build_homebrew() {
     [ -e "$out/pando-$version-linux-$machine.tar.gz" ] || build_tarball
     python3 "$here/homebrew/formula.py" "$version" "$out" >"$out/pandodb.rb"
+}
+
+# The chart as `helm package` packs it, without helm.
+build_helm() {
+    cp -a "$here/helm/pando" "$stage/pando"
+    sed -i "s/^version: .*/version: $version/; s/^appVersion: .*/appVersion: \"$version\"/" "$stage/pando/Chart.yaml"
+    tar --create --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" --exclude=.helmignore -C "$stage" pando |
+        gzip -n >"$out/pando-$version.tgz"
 }
 
 # ---- trying them
@@ -202,6 +225,16 @@ try_container() { bash "$here/try/container.sh" "$(need_package 'pando-*-contain
 try_homebrew() {
     need_package 'pandodb.rb' >/dev/null
     if command -v ruby >/dev/null; then ruby -c "$out/pandodb.rb"; else echo "SKIPPED: no ruby"; fi
+}
+
+# The chart's pods are run with the program of the tarball.
+try_helm() {
+    local file
+    file=$(need_package 'pando-[0-9]*.tgz')
+    [ -x "$work/venv-helm/bin/python" ] || python_with_driver "$work/venv-helm"
+    mkdir -p "$work/helm-program"
+    tar -xzf "$(need_package 'pando-*-linux-*.tar.gz')" -C "$work/helm-program" --strip-components=1
+    PYTHON=$work/venv-helm/bin/python bash "$here/try/helm.sh" "$file" "$work/helm" "$work/helm-program/bin"
 }
 
 if [ "$verb" = build ]; then
