@@ -5,7 +5,8 @@
 //! - [`key_file`]: the secret that members of a cluster share;
 //! - [`action`], [`privilege`]: what may be done on what;
 //! - [`role`]: built-in roles, and roles that users make of others;
-//! - [`restriction`]: from where a user may come.
+//! - [`restriction`]: from where a user may come;
+//! - [`session_id`]: logical sessions, each of which belongs to a user.
 //!
 //! Invariant: no I/O, no clock, and no cryptography of its own: hashes and their use for passwords
 //! are libraries. What depends on a secret takes the same time whatever the secret is.
@@ -17,6 +18,7 @@ pub mod privilege;
 pub mod restriction;
 pub mod role;
 pub mod scram;
+pub mod session_id;
 
 use bson::Doc;
 use errors::{Fallible, bail};

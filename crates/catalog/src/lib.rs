@@ -23,7 +23,6 @@ mod collection;
 mod index_filter;
 pub mod keyspace;
 mod names;
-mod namespace;
 pub mod numbers;
 mod plan_cache;
 mod record;
@@ -39,11 +38,11 @@ pub use collection::{
     CheckInterrupt, Collection, Frozen, Index, IndexState, WriteLock, never_interrupted,
 };
 pub use index_filter::{IndexFilter, IndexFilters, QueryShape};
-pub use namespace::{
-    check_collection_name, check_db_name, check_system_name, collection_of, db_of,
-};
 pub use numbers::Numbers;
 pub use plan_cache::{PlanCache, PlanCacheEntry, PlanCacheFigures, PlanKey};
+pub use query::namespace::{
+    check_collection_name, check_db_name, check_system_name, collection_of, db_of,
+};
 pub use validator::Validator;
 pub use view_definition::ViewDefinition;
 pub use zones::{Expected, Samples, Zones, alike, digest};

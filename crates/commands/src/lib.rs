@@ -2,8 +2,9 @@
 //!
 //! [`Commands`] answers what the server's event loops read (`service::Service`). The rooms:
 //!
-//! - `request`: from the message to its command and back to the reply; arguments, concerns, the
-//!   table of commands;
+//! - `dispatch`, `handlers`, `accounting`: from the message to the function that runs its command, and
+//!   back to the reply;
+//! - `request`: admission, the context of a running command, concerns, transactions;
 //! - `admin`, `crud`, `ddl`, `diagnostic`, `handshake`, `replication`, `roles`, `sessions`, `stats`,
 //!   `users`: the commands, a file each, which parses, runs and replies;
 //! - `shard`: a shard's side of a cluster;
@@ -18,7 +19,14 @@
 
 mod background;
 mod clock;
+mod connection;
+mod dispatch;
+mod for_router;
+mod handlers;
 mod monitoring;
+mod oplog_view;
+mod process;
+mod profiler;
 mod request;
 mod security;
 mod settings;
@@ -44,33 +52,32 @@ mod tests;
 mod users;
 
 pub use admin::pando_backup::last as last_backup;
-pub use admin::pando_settings::is_of_cluster;
+pub use connection::login::LoggedIn;
+pub use connection::{Connection, new_uuid};
 pub use crud::bulk_write::check as check_bulk_write;
 pub use crud::check_find_of_view;
 pub use crud::file_md5::{FileDigest, of_view as chunks_of_view};
 pub use crud::get_more::with_resumable_label;
 pub use ddl::create::uuid_mismatch;
 pub use executor::{Elsewhere, RowsElsewhere};
+pub use for_router::FailPoint;
 pub use request::collation::given as given_collation;
-pub use request::connection::{Connection, new_uuid};
 pub use request::transaction::is_transient;
 pub use security::UserDirectory;
 pub use security::authorize::check_user_still;
-pub use security::login::LoggedIn;
-pub use security::needs::RequiredAccess;
-pub use security::routed::{FailPoint, RoutersOwn};
 pub use shard::joins::ClusterReads;
 pub use version::{FEATURE_VERSIONS, PANDO_VERSION, VERSION};
 
 use ::replication::{Changed, Driver};
 use admin::set_feature_compatibility_version::AsParameter as FeatureVersion;
 use bson::{Doc, DocBuf, ObjectId, Writer};
+use crud::query_settings;
 use diagnostic::current_op::Connections;
 use errors::{Fallible, Result};
 use monitoring::metrics::{self, Counters};
 use monitoring::operations::Operations;
-use monitoring::profiler::Profiler;
 use parking_lot::Mutex;
+use profiler::Profiler;
 use service::config::ClusterRole;
 use service::{
     Address, Client, Control, DiskRead, Mode, Needs, Outcome, Request, ServerConfig, Service,
@@ -78,7 +85,6 @@ use service::{
 use session::{Cursors, Lsid, Retries, Sessions};
 use settings::fail_point::FailPoints;
 use settings::parameters::{self, Parameters};
-use settings::query_settings;
 use smallvec::SmallVec;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
@@ -371,7 +377,7 @@ impl Service for Commands {
 
     fn disconnected(&self, client: &Client<Connection>) {
         self.connections.lock().remove(&client.id);
-        *client.state.monitor.lock() = topology::monitor::Monitor::default();
+        *client.state.monitor.lock() = connection::monitor::Monitor::default();
         // A cursor whose number was lost on the way would hold a batch's last document until it
         // times out.
         let opened = client.state.opened.swap(0, Ordering::Relaxed);

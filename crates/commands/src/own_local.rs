@@ -12,11 +12,11 @@
 //!   it) are not in it.
 //! - Access is checked by the member's own users ([`Commands::authority`]).
 
-use crate::request::args::Generic;
-use crate::request::table::{Command, flag};
 use crate::{Commands, Local, resume_builds};
 use bson::{Doc, ObjectId, Val};
 use errors::{Fallible, Result};
+use front::args::Generic;
+use front::{Specification, flag};
 use parking_lot::Mutex;
 use service::config::{ClusterRole, Topology};
 use service::{Client, Mode, Outcome, Request, ServerConfig};
@@ -116,7 +116,7 @@ fn commands_beside(c: &Commands) -> Box<Make> {
             operations: operations.clone(),
             counters: counters.clone(),
             operators: Default::default(),
-            profiler: crate::monitoring::profiler::Profiler::new(config.slow_ms),
+            profiler: crate::profiler::Profiler::new(config.slow_ms),
             rw_defaults: rw_defaults.clone(),
             write_block: write_block.clone(),
             query_settings: query_settings.clone(),
@@ -143,7 +143,7 @@ impl Commands {
     /// The member's own `local`, for a command of it.
     pub(crate) fn own_local_of(
         &self,
-        command: &Command,
+        command: &Specification,
         request: &Request<'_>,
     ) -> Option<&Arc<OwnLocal>> {
         let own = self.own_local.as_ref()?;
@@ -168,7 +168,7 @@ impl Commands {
         &self,
         own: &OwnLocal,
         (local, client): (&mut Local, &Client<crate::Connection>),
-        (command, request): (&Command, &Request<'_>),
+        (command, request): (&Specification, &Request<'_>),
         out: &mut Vec<u8>,
     ) -> Option<Outcome> {
         let writes = command.is(flag::WRITE) && !command.is(flag::READ);
@@ -207,7 +207,7 @@ pub(crate) fn without_members(generic: &mut Generic<'_>) {
 }
 
 /// The collection that a command is about.
-fn collection<'a>(command: &Command, request: &Request<'a>) -> Option<&'a str> {
+fn collection<'a>(command: &Specification, request: &Request<'a>) -> Option<&'a str> {
     let first = request.body.first()?;
     let text = |v: Val<'a>| v.as_str().filter(|name| !name.is_empty());
     match command.name {

@@ -5,8 +5,8 @@
 //! with its latches held, so neither misses the other. Transactions never wait for key locks, so
 //! there is no deadlock.
 
-use crate::session_id::Lsid;
 use crate::turns::Turns;
+use auth::session_id::Lsid;
 use errors::Result;
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;

@@ -44,7 +44,6 @@ mod read;
 mod records;
 mod reserved_time;
 pub mod search;
-pub mod session_id;
 pub mod temp_collections;
 mod transaction;
 mod turns;
@@ -52,6 +51,7 @@ pub mod write;
 mod write_group;
 mod zone_maps;
 
+pub use auth::session_id::Lsid;
 pub use decision::decide;
 pub use document_keys::ShardKeys;
 pub use engine::Engine;
@@ -76,7 +76,6 @@ pub use read::{
 };
 pub use records::{entries_of, has_entry, identity, keys_of, record_key, told};
 pub use reserved_time::{reserve_time, reserved_time};
-pub use session_id::Lsid;
 pub use transaction::{Savepoint, Transaction};
 pub use write::{
     DeleteRequest, Deleted, Expired, FindAndModify, FoundAndModified, Inserted, Retry, StmtResult,

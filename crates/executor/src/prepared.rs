@@ -19,7 +19,7 @@
 //! are one entry, and one thread at a time decides.
 
 use crate::key_locks::{KeyLocks, Transactions};
-use crate::session_id::Lsid;
+use auth::session_id::Lsid;
 use bson::{Doc, Writer};
 use catalog::keyspace::{self, PREFIX, Prefix, SESSION_PREPARED, SPACE_RECORD, SPACE_SESSION};
 use catalog::{Catalog, WriteLock};

@@ -124,7 +124,7 @@ pub fn quoted(word: &str) -> String {
 }
 
 /// The connection string of a host, with the credentials of a router or a balancer.
-pub fn access(config: &ServerConfig) -> router::ConnectionStrings {
+pub fn access(config: &ServerConfig) -> cluster_view::ConnectionStrings {
     let access = Access::of(config);
     Arc::new(move |host| access.url(host))
 }

@@ -4,9 +4,11 @@
 //! Invariant: a router's directory is scratch, and goes with the process.
 
 use crate::peers;
+use cluster_view::Cluster;
 use commands::Commands;
+use mover::{Moving, balancer, resolver};
 use replication::Driver;
-use router::{Cluster, Router, ShardJoins, balancer, resolver};
+use router::{Router, ShardJoins};
 use service::ServerConfig;
 use service::config::ClusterRole;
 use service::moves::Moves;
@@ -28,7 +30,8 @@ fn seed() -> u32 {
 pub fn router(config: &ServerConfig, commands: Commands) -> Arc<Router> {
     let address = config.config_db.clone().unwrap_or_default();
     let moves = commands.control.metrics.moves.clone();
-    let cluster = Cluster::new(&address, peers::access(config)).counting(moves);
+    let cluster =
+        Cluster::new(&address, peers::access(config), Box::<Moving>::default()).counting(moves);
     let cluster = Arc::new(cluster);
     let router = Router::new(cluster, commands);
     router.announce(&format!("localhost:{}", config.port));
@@ -52,7 +55,8 @@ pub fn balance(config: &ServerConfig, driver: &Driver, moves: Arc<Moves>) -> Res
         Some(host) => host,
     };
     let address = format!("{}/{host}:{}", driver.set_name(), config.port);
-    let cluster = Cluster::new(&address, peers::access(config)).counting(moves);
+    let cluster =
+        Cluster::new(&address, peers::access(config), Box::<Moving>::default()).counting(moves);
     let cluster = Arc::new(cluster);
     let driver = driver.clone();
     let leads = move || driver.status().is_primary() && driver.is_open();

@@ -26,6 +26,7 @@ pub mod filter;
 pub mod index_keys;
 mod list;
 pub mod metadata;
+pub mod namespace;
 pub mod path;
 pub mod pipeline;
 pub mod projection;

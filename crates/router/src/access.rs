@@ -5,17 +5,17 @@
 //! `userCacheInvalidationIntervalSecs`, while the configuration set is reached; after a change through
 //! this router it holds at once. That a user is not there only a primary says.
 
-use crate::Outcome;
-use crate::metadata::run;
 use crate::request::{Command, finish};
 use crate::service_impl::Router;
-use crate::upstream::{error_of, message, with_fields};
 use auth::Action::*;
 use auth::Target;
 use bson::{Doc, DocBuf, ObjectId, Val, Writer, doc};
-use commands::RequiredAccess::*;
-use commands::{LoggedIn, RoutersOwn, UserDirectory};
+use cluster_view::Outcome;
+use cluster_view::metadata::run;
+use cluster_view::upstream::{error_of, message, with_fields};
+use commands::{LoggedIn, UserDirectory};
 use errors::{Fallible, err};
+use front::{flag, specification};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -24,66 +24,13 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Where a user management command does not say it.
 const MAJORITY_MILLIS: i64 = 60_000;
 
-macro_rules! routers_own {
-    ($($name:literal $(| $alias:literal)* => $needs:expr;)*) => {
-        /// What a command needs that only routers have.
-        pub(crate) fn own(name: &str) -> Option<&'static RoutersOwn> {
-            match name {
-                $($name $(| $alias)* => {
-                    static OWN: RoutersOwn = RoutersOwn { name: $name, needs: $needs };
-                    Some(&OWN)
-                })*
-                _ => None,
-            }
-        }
-    };
-}
-
-routers_own! {
-    "addShard" | "addshard" => Cluster(&[AddShard]);
-    "listShards" | "listshards" => Cluster(&[ListShards]);
-    "removeShard" | "removeshard" => Cluster(&[RemoveShard]);
-    "getShardMap" => Cluster(&[GetShardMap]);
-    "isdbgrid" | "isDbGrid" => Nothing;
-    "enableSharding" | "enablesharding" => NamedDatabase(&[EnableSharding]);
-    "shardCollection" | "shardcollection" => Namespace(&[EnableSharding]);
-    "getShardVersion" => Namespace(&[GetShardVersion]);
-    "split" => Namespace(&[SplitChunk]);
-    "moveChunk" | "movechunk" => Namespace(&[MoveChunk]);
-    "moveRange" => Namespace(&[MoveChunk]);
-    "mergeChunks" => Namespace(&[SplitChunk]);
-    "mergeAllChunksOnShard" => Namespace(&[MoveChunk]);
-    "clearJumboFlag" => Namespace(&[ClearJumboFlag]);
-    "addShardToZone" => Fixed("config", "shards", &[Find, Update]);
-    "removeShardFromZone" => Fixed("config", "shards", &[Find, Update]);
-    "updateZoneKeyRange" => Fixed("config", "tags", &[Find, Update]);
-    "balancerStart" => Fixed("config", "settings", &[Update]);
-    "balancerStop" => Fixed("config", "settings", &[Update]);
-    "balancerStatus" => Fixed("config", "settings", &[Find]);
-    "balancerCollectionStatus" => Namespace(&[EnableSharding]);
-    "configureCollectionBalancing" => Namespace(&[EnableSharding]);
-    "checkMetadataConsistency" => Cluster(&[CheckMetadataConsistency]);
-    "setAllowMigrations" => Namespace(&[MoveChunk]);
-    "flushRouterConfig" => Cluster(&[FlushRouterConfig]);
-    "movePrimary" => NamedDatabase(&[MoveChunk]);
-    "moveCollection" => Namespace(&[MoveCollection]);
-    "unshardCollection" => Namespace(&[UnshardCollection]);
-    "reshardCollection" => Namespace(&[ReshardCollection]);
-    "abortReshardCollection" => Namespace(&[ReshardCollection]);
-    "commitReshardCollection" => Namespace(&[ReshardCollection]);
-    "cleanupReshardCollection" => Namespace(&[ReshardCollection]);
-    "refineCollectionShardKey" => Namespace(&[RefineCollectionShardKey]);
-    "analyzeShardKey" => Namespace(&[AnalyzeShardKey]);
-    "configureQueryAnalyzer" => Namespace(&[AnalyzeShardKey]);
-}
-
 /// Fails where a command that only routers have is not for the database it was sent to.
 pub(crate) fn check_database(command: &Command<'_>) -> Outcome<()> {
     let anywhere = matches!(
         command.name,
         "isdbgrid" | "isDbGrid" | "checkMetadataConsistency"
     );
-    if anywhere || command.db == "admin" || own(command.name).is_none() {
+    if anywhere || command.db == "admin" || !is_routers_own(command.name) {
         return Ok(());
     }
     Err(err!(
@@ -94,8 +41,13 @@ pub(crate) fn check_database(command: &Command<'_>) -> Outcome<()> {
     .into())
 }
 
+/// Whether only routers have a command of that name.
+fn is_routers_own(name: &str) -> bool {
+    specification::lookup(name).is_some_and(|c| c.is(flag::ROUTER))
+}
+
 /// The users and roles of the configuration set.
-pub(crate) struct OnConfigurationSet(pub Arc<crate::Cluster>);
+pub(crate) struct OnConfigurationSet(pub Arc<cluster_view::Cluster>);
 
 impl OnConfigurationSet {
     fn first(&self, ns: &str, filter: DocBuf) -> Fallible<Option<DocBuf>> {
@@ -111,7 +63,9 @@ impl OnConfigurationSet {
             let reply = reply.map_err(|failure| failure.into_error())?;
             match error_of(reply.as_doc()) {
                 Some(e) => Err(e),
-                None => Ok(crate::cursors::batch_of(&reply).next().map(Doc::to_buf)),
+                None => Ok(cluster_view::reply::batch_of(&reply)
+                    .next()
+                    .map(Doc::to_buf)),
             }
         };
         // A secondary that has just started may be behind all that it has.
@@ -243,7 +197,8 @@ pub(crate) fn check_owner(command: &Command<'_>, owner: Option<&str>, id: i64) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::replica_set::tests::told;
+    use cluster_view::testing::{access, told};
+    use mover::Moving;
     use std::sync::atomic::Ordering;
 
     /// Otherwise a user that is there could not log in, and anybody could make the first one.
@@ -251,9 +206,10 @@ mod tests {
     fn a_secondary_does_not_say_that_there_is_no_user() {
         let (set, told) = told(1);
         told.secondary.store(true, Ordering::Relaxed);
-        let directory = OnConfigurationSet(Arc::new(crate::Cluster::new(
+        let directory = OnConfigurationSet(Arc::new(cluster_view::Cluster::new(
             &set.address,
-            crate::replica_set::tests::access(),
+            access(),
+            Box::<Moving>::default(),
         )));
         assert!(directory.any("admin.system.users").is_err());
         told.primary.store(true, Ordering::Relaxed);

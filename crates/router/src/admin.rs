@@ -1,6 +1,7 @@
 //! Commands that change the cluster: shards, sharded collections, chunks, zones.
 
 mod analysis;
+mod balancer;
 mod collections;
 pub(crate) mod consistency;
 mod moves;
@@ -11,23 +12,20 @@ mod settings;
 mod shards;
 mod zones;
 
-use crate::chunks;
-use crate::cuts::median;
-use crate::metadata::{Cluster, Placement};
 use crate::request::{Command, finish, ranges};
 use crate::service_impl::Router;
-use crate::{Outcome, balancer, ddl};
 use bson::{Doc, DocBuf, ObjectId, Val, Writer, doc};
+use cluster_view::Outcome;
+use cluster_view::chunks;
+use cluster_view::cuts::median;
+use cluster_view::metadata::Placement;
 use errors::err;
 use sharding::split::{cut_chunk, join};
 use sharding::{Chunk, RoutingTable};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 pub(crate) use analysis::{follow_analyzers, sampled};
-pub(crate) use collections::entry_doc;
-pub(crate) use placement::track;
-pub(crate) use settings::{Teller, check_write_block, follow as follow_settings};
+pub(crate) use settings::{check_write_block, follow as follow_settings};
 
 type Handler = fn(&Router, &Command<'_>) -> Outcome<DocBuf>;
 
@@ -204,15 +202,4 @@ fn clear_jumbo(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     drop(held);
     router.cluster.refresh(ns)?;
     Ok(done())
-}
-
-/// A timestamp for a new life of a collection, or of a database: later than what shards have told of,
-/// and than each that was given before.
-pub(crate) fn new_life(cluster: &Cluster) -> u64 {
-    static LAST: AtomicU64 = AtomicU64::new(0);
-    let at_least = ddl::now().max(cluster.time() + 1);
-    let after = |last: u64| Some(at_least.max(last + 1));
-    match LAST.fetch_update(Relaxed, Relaxed, after) {
-        Ok(last) | Err(last) => at_least.max(last + 1),
-    }
 }

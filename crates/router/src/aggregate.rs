@@ -4,22 +4,27 @@
 //!
 //! Invariant: a stage that needs all documents sees all of them.
 
-use crate::chunks::lock;
-use crate::cluster_stages::{self, naming};
-use crate::cursors::{self, Source};
+use crate::cluster_stages;
+use crate::cluster_stages::naming;
+use crate::cursors;
+use crate::cursors::Source;
 use crate::find::{first_batch, targets};
 use crate::foreign::within;
 use crate::merge::Merge;
 use crate::merging::Merging;
-use crate::metadata::{Placement, Whole};
 use crate::pipeline_parts::{Asked, Parts, list};
 use crate::request::{Command, finish};
-use crate::scratch::{compute, sound};
+use crate::scratch::compute;
 use crate::service_impl::Router;
 use crate::small_side::Joins;
-use crate::{Failure, Outcome, change_stream, ddl, merge_into, search, views};
+use crate::{change_stream, ddl, merge_into, search, views};
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
+use cluster_view::chunks::lock;
+use cluster_view::metadata::{Placement, Whole};
+use cluster_view::reply::sound;
+use cluster_view::{Failure, Outcome};
 use errors::{Code, err};
+use mover::PendingMoves;
 use query::expr::ParseEnv;
 use query::pipeline::merged::Found;
 use query::pipeline::{ParseCtx, Pipeline};
@@ -270,7 +275,7 @@ fn read(
             ddl::make_database(&router.cluster, command.db, None)?;
             router.cluster.refresh(ns)?;
             let Some(home) = router.cluster.home(command.db)? else {
-                return Err(crate::routing::no_database(command.db));
+                return Err(cluster_view::routing::no_database(command.db));
             };
             if !are_all_on(router, &home.shard, others)? {
                 return Ok(None);
@@ -355,7 +360,7 @@ fn adopt_scratch(
     collection: &str,
     merging: Option<Merging<'_>>,
 ) -> DocBuf {
-    let id = cursors::cursor_id(&reply);
+    let id = cluster_view::reply::cursor_id(&reply);
     if id == 0 {
         return reply;
     }
@@ -460,7 +465,7 @@ fn without_collection(router: &Router, command: &Command<'_>) -> Outcome<DocBuf>
     });
     w.doc("readWithin", within.as_doc());
     let reply = compute(router, &w.finish())?;
-    let id = cursors::cursor_id(&reply);
+    let id = cluster_view::reply::cursor_id(&reply);
     if id == 0 {
         return Ok(reply);
     }
@@ -517,7 +522,7 @@ pub(crate) fn apart(router: &Router, command: &Command<'_>, one: &str) -> Outcom
         let of_one = cursors::adopt(router, &ns, one, reply);
         let opened = in_parts(router, command, placement, &ns, &others, parts, holds);
         let others = opened.inspect_err(|_| {
-            cursors::end(router, &ns, cursors::cursor_id(&of_one));
+            cursors::end(router, &ns, cluster_view::reply::cursor_id(&of_one));
         })?;
         Ok(Some(Apart {
             others,

@@ -15,11 +15,11 @@
 //! - Success is said only where every copy was read whole.
 
 use crate::fsync::sets;
-use crate::metadata::Cluster;
 use crate::request::{Command, finish};
 use crate::service_impl::Router;
-use crate::{Failure, Outcome};
 use bson::{DocBuf, Val, Writer, doc};
+use cluster_view::metadata::Cluster;
+use cluster_view::{Failure, Outcome};
 use errors::{Code, err};
 use std::path::Path;
 use std::time::Duration;

@@ -3,12 +3,16 @@
 //! Invariant: operations run in the order given, each under its own statement number, so that a
 //! retry is known at the shards.
 
-use crate::cursors::{self, Source};
+use crate::cursors;
+
+use crate::collection_uuid;
+use crate::cursors::Source;
 use crate::request::{Command, finish, own};
 use crate::scratch::compute;
 use crate::service_impl::Router;
-use crate::{Failure, Outcome, collection_uuid, ddl, write, write_concern};
+use crate::{ddl, write};
 use bson::{Doc, DocBuf, Val, Writer};
+use cluster_view::{Failure, Outcome, write_concern};
 use errors::{Error, err};
 
 const CURSOR_NS: &str = "admin.$cmd.bulkWrite";
@@ -442,7 +446,7 @@ fn cursor_of(router: &Router, command: &Command<'_>, items: &[DocBuf]) -> Outcom
     };
     w.close().str("$db", "admin");
     let reply = cursors::with_ns(compute(router, &w.finish())?, CURSOR_NS);
-    let id = cursors::cursor_id(&reply);
+    let id = cluster_view::reply::cursor_id(&reply);
     if id == 0 {
         return Ok(reply);
     }

@@ -14,18 +14,21 @@
 //! Invariants: events come in the order of (token, shard), for every reader and every time. A stream
 //! that resumes asks each shard from the token's timestamp on, and skips events up to the token.
 
-use crate::cursors::{self, Source};
-use crate::replica_set::Asked;
+use crate::cursors;
+
+use crate::cursors::Source;
+use crate::find;
 use crate::request::{Command, finish};
 use crate::service_impl::Router;
 use crate::stream_token::{shard_in, with_shard};
-use crate::transfer::{set_time, time_before};
-use crate::upstream::{Wait, error_of, message, with_fields};
 use crate::waiting_streams::Waiting;
-use crate::{Failure, Outcome, ReplicaSet, find};
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use changes::{Token, TokenPlace};
+use cluster_view::replica_set::Asked;
+use cluster_view::upstream::{Wait, error_of, message, with_fields};
+use cluster_view::{Failure, Outcome, ReplicaSet};
 use errors::{Code, err};
+use mover::transfer::{set_time, time_before};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -277,7 +280,7 @@ impl ChangeStream {
         w.close().value("cursor", doc! {"batchSize": 0});
         let set = router.cluster.shard(shard)?;
         let reply = set.call(&message(w.finish().as_doc(), &[]))?;
-        let reply = crate::scratch::sound(reply)?;
+        let reply = cluster_view::reply::sound(reply)?;
         let mut part = Part {
             shard: shard.into(),
             set,
@@ -623,8 +626,8 @@ impl ChangeStream {
 
 impl Part {
     fn take(&mut self, reply: &DocBuf) {
-        self.id = cursors::cursor_id(reply);
-        for event in cursors::batch_of(reply) {
+        self.id = cluster_view::reply::cursor_id(reply);
+        for event in cluster_view::reply::batch_of(reply) {
             self.held
                 .push_back((data_of(event.get("_id")), event.to_buf()));
         }

@@ -4,13 +4,14 @@
 
 use crate::admin::sampled;
 use crate::aggregate::stage_of;
-use crate::listing::size_on;
-use crate::metadata::{CONFIG, Placement, all};
+use crate::operations;
 use crate::request::Command;
 use crate::scratch::compute_for;
 use crate::service_impl::Router;
-use crate::{Outcome, operations};
 use bson::{Doc, DocBuf, Val, Writer, doc};
+use cluster_view::Outcome;
+use cluster_view::collections::size_on;
+use cluster_view::metadata::{CONFIG, Placement, all};
 use errors::err;
 
 /// The documents that such a stage gives; `None`: it is another one.

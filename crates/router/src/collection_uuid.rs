@@ -1,8 +1,8 @@
 //! `collectionUUID`: whether a collection is the one that a client means.
 
 use crate::Outcome;
-use crate::metadata::{Cluster, all};
 use bson::{Val, doc};
+use cluster_view::metadata::{Cluster, all};
 use commands::uuid_mismatch;
 
 /// Fails where the collection of that name has another UUID than the one given, if one is. The error

@@ -7,14 +7,15 @@ use crate::access;
 use crate::change_stream::ChangeStream;
 use crate::merge::Merge;
 use crate::merging;
-use crate::metadata::Cluster;
 use crate::request::{Command, finish};
 use crate::scratch::{check_arguments, compute};
 use crate::service_impl::Router;
-use crate::upstream::message;
-use crate::{Failure, Outcome, operation_time};
 use auth::{Action, Target};
-use bson::{Doc, DocBuf, Val, Writer, doc};
+use bson::{DocBuf, Val, Writer, doc};
+use cluster_view::metadata::Cluster;
+use cluster_view::reply::cursor_id;
+use cluster_view::upstream::message;
+use cluster_view::{Failure, Outcome, operation_time};
 use errors::{Code, err};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -219,21 +220,6 @@ pub(crate) fn adopt(router: &Router, ns: &str, shard: &Arc<str>, reply: DocBuf) 
     renumber(reply, router.cursors.add(ns, source))
 }
 
-pub(crate) fn cursor_id(reply: &DocBuf) -> i64 {
-    let cursor = reply.get("cursor").and_then(Val::as_doc);
-    cursor
-        .and_then(|c| c.get("id")?.to_i64_exact())
-        .unwrap_or(0)
-}
-
-/// The documents of a reply that has opened a cursor, or goes on with one.
-pub(crate) fn batch_of(reply: &DocBuf) -> impl Iterator<Item = Doc<'_>> {
-    let cursor = reply.get("cursor").and_then(Val::as_doc);
-    let batch = cursor.and_then(|c| c.get("firstBatch").or(c.get("nextBatch")));
-    let batch = batch.and_then(Val::as_array).unwrap_or(Doc::EMPTY);
-    batch.values().filter_map(Val::as_doc)
-}
-
 /// The scratch server knows none of the cursors.
 const LACKS: [Code; 2] = [Code::CursorNotFound, Code::Unauthorized];
 
@@ -319,7 +305,7 @@ fn more(
             }
             let set = router.cluster.shard(shard)?;
             let reply = set.call(&message(w.finish().as_doc(), &[]))?;
-            let reply = crate::scratch::sound(reply)?;
+            let reply = cluster_view::reply::sound(reply)?;
             match cursor_id(&reply) {
                 0 => {
                     *remote = 0;

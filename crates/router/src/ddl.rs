@@ -3,17 +3,20 @@
 //! Invariant: a sharded collection has its indexes on each shard that has a range of it. A unique
 //! index begins with the shard key, because shards do not know of each other's keys.
 
-use crate::metadata::{CONFIG, Cluster, Placement, Whole, all, run_as_told};
+use crate::admin;
+use crate::collection_uuid;
 use crate::request::{Command, finish};
-use crate::scratch::{check_arguments, compute_for, sound};
+use crate::scratch::{check_arguments, compute_for};
 use crate::service_impl::Router;
-use crate::{Failure, Outcome, admin, collection_uuid, write_concern};
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
+use cluster_view::collections::{indexes_of, uuid};
+use cluster_view::metadata::{CONFIG, Cluster, Placement, Whole, run_as_told};
+use cluster_view::reply::sound;
+use cluster_view::{Outcome, write_concern};
 use errors::{Code, Error, err};
+use mover::PendingMoves;
 use sharding::series;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::SystemTime;
 
 /// The scratch server has none of the collections.
 pub(crate) const LACKS: &[Code] = &[Code::NamespaceNotFound, Code::CollectionUUIDMismatch];
@@ -65,7 +68,7 @@ pub(crate) fn make_database(
         "primary": *shard,
         "version": doc! {
             "uuid": Value::binary(4, &uuid()),
-            "timestamp": Value::timestamp(crate::admin::new_life(cluster)),
+            "timestamp": Value::timestamp(cluster_view::collections::new_life(cluster)),
             "lastMod": 1,
         },
     };
@@ -81,25 +84,6 @@ pub(crate) fn make_database(
     made.ok_or_else(|| err!(NamespaceNotFound, "database {db} was removed").into())
 }
 
-pub(crate) fn uuid() -> [u8; 16] {
-    let mut id: [u8; 16] = rand::random();
-    id[6] = id[6] & 0x0F | 0x40;
-    id[8] = id[8] & 0x3F | 0x80;
-    id
-}
-
-/// A BSON timestamp of now, later each time. Behind its seconds are nanoseconds, so that what another
-/// router makes afterwards is later too.
-pub(crate) fn now() -> u64 {
-    static LAST: AtomicU64 = AtomicU64::new(0);
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let now = since.map_or(0, |d| d.as_secs() << 32 | u64::from(d.subsec_nanos()));
-    let after = |last: u64| Some(now.max(last + 1));
-    match LAST.fetch_update(Ordering::Relaxed, Ordering::Relaxed, after) {
-        Ok(last) | Err(last) => now.max(last + 1),
-    }
-}
-
 pub(crate) fn create(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     let ns = command.namespace()?;
     make_database(&router.cluster, command.db, None)?;
@@ -113,11 +97,11 @@ pub(crate) fn create(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> 
         None => match made_for(&router.cluster, command.db, &ns)? {
             made @ Placement::Whole(_) => {
                 let Placement::Whole(Whole { shard, .. }) = &made else {
-                    return Err(crate::routing::no_database(command.db));
+                    return Err(cluster_view::routing::no_database(command.db));
                 };
                 router.send(command, &made, shard, &command.whole(), &[])
             }
-            Placement::Sharded(_) => Err(crate::routing::no_database(command.db)),
+            Placement::Sharded(_) => Err(cluster_view::routing::no_database(command.db)),
         },
     })
 }
@@ -126,7 +110,7 @@ pub(crate) fn create(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> 
 pub(crate) fn made_for(cluster: &Cluster, db: &str, ns: &str) -> Outcome<Placement> {
     make_database(cluster, db, None)?;
     let made = cluster.refresh(ns)?;
-    made.ok_or_else(|| crate::routing::no_database(db))
+    made.ok_or_else(|| cluster_view::routing::no_database(db))
 }
 
 /// `createIndexes`, `dropIndexes`, `collMod`.
@@ -293,42 +277,6 @@ fn keep_key_index(
     }
 }
 
-pub(crate) fn indexes_of(cluster: &Cluster, shard: &str, ns: &str) -> Outcome<Vec<DocBuf>> {
-    let (db, collection) = ns.split_once('.').unwrap_or((ns, ""));
-    let found = all(
-        &*cluster.shard(shard)?,
-        db,
-        doc! {"listIndexes": collection}.as_doc(),
-    );
-    match found {
-        Err(Failure::Client(e)) if e.code == Code::NamespaceNotFound => Ok(Vec::new()),
-        other => other,
-    }
-}
-
-/// A shard's collection, or view, as it lists it.
-pub(crate) fn listed(cluster: &Cluster, shard: &str, ns: &str) -> Outcome<Option<DocBuf>> {
-    let (db, collection) = ns.split_once('.').unwrap_or((ns, ""));
-    let list = doc! {"listCollections": 1, "filter": doc! {"name": collection}};
-    let found = all(&*cluster.shard(shard)?, db, list.as_doc())?;
-    Ok(found.into_iter().next())
-}
-
-/// The UUID of a shard's collection.
-pub(crate) fn uuid_of(cluster: &Cluster, shard: &str, ns: &str) -> Outcome<Option<[u8; 16]>> {
-    let listed = listed(cluster, shard, ns)?;
-    Ok(listed.and_then(|d| {
-        let info = d.get("info")?.as_doc()?;
-        info.get("uuid")?.as_binary()?.1.try_into().ok()
-    }))
-}
-
-/// The options of a shard's collection.
-pub(crate) fn options_of(cluster: &Cluster, shard: &str, ns: &str) -> Outcome<Option<DocBuf>> {
-    let listed = listed(cluster, shard, ns)?;
-    Ok(listed.and_then(|d| Some(d.get("options")?.as_doc()?.to_buf())))
-}
-
 pub(crate) fn drop_collection(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     check_arguments(router, command, LACKS)?;
     admin::check_write_block(router, command)?;
@@ -352,7 +300,11 @@ pub(crate) fn drop_collection(router: &Router, command: &Command<'_>) -> Outcome
         }),
         Some(_) => {
             collection_uuid::check(cluster, &ns, command.field("collectionUUID"))?;
-            let replies = drop_sharded(cluster, &ns, write_concern::at_least_majority(command))?;
+            let replies = drop_sharded(
+                cluster,
+                &ns,
+                crate::client_concern::at_least_majority(command),
+            )?;
             let mut w = Writer::new();
             w.str("ns", &ns);
             write_concern::append(&mut w, &replies);
@@ -378,7 +330,7 @@ fn on_all_home_last(
     for shard in &shards {
         let mut own = None;
         if is_home(shard) {
-            crate::transfer::join_time(cluster, shard)?;
+            mover::transfer::join_time(cluster, shard)?;
             own = concern;
         }
         let majority = doc! {"w": "majority"};
@@ -400,13 +352,13 @@ fn drop_sharded(cluster: &Cluster, ns: &str, concern: Option<Doc<'_>>) -> Outcom
         return Ok(Vec::new());
     };
     let ns = table.entry.ns.as_str();
-    let held = crate::chunks::lock(cluster, ns)?;
+    let held = cluster_view::chunks::lock(cluster, ns)?;
     cluster.end_left_moves_under(&held, ns)?;
     let Some(table) = cluster.read_table(ns)? else {
         return Ok(Vec::new());
     };
     let uuid = Value::binary(4, &table.entry.uuid);
-    let mut change = crate::chunks::Change::begin(&held);
+    let mut change = cluster_view::chunks::Change::begin(&held);
     change.remove("collections", doc! {"_id": ns});
     change.remove("chunks", doc! {"uuid": uuid});
     change.remove("tags", doc! {"ns": ns});
@@ -436,9 +388,9 @@ pub(crate) fn drop_database(router: &Router, command: &Command<'_>) -> Outcome<D
             drop_sharded(cluster, ns, None)?;
         }
     }
-    let concern = write_concern::at_least_majority(command);
+    let concern = crate::client_concern::at_least_majority(command);
     let mut replies = Vec::new();
-    crate::transfer::drop_home(cluster, db, || {
+    mover::transfer::drop_home(cluster, db, || {
         let command = doc! {"dropDatabase": 1, "mayBypassWriteBlocking": true};
         replies = on_all_home_last(cluster, db, command.as_doc(), concern)?;
         Ok(())

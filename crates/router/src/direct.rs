@@ -17,17 +17,18 @@
 
 use crate::find::{Scattered, targets};
 use crate::lines::{Lines, Outgoing, Slot};
-use crate::metadata::Placement;
-use crate::operation_time::end_of_step;
-use crate::read_preference::ReadPreference;
-use crate::replica_set::{Asked, Member, ReplicaSet, Terms};
 use crate::request::Command;
 use crate::service_impl::Router;
 use crate::single_write::{Found, found_at};
-use crate::upstream::Room;
 use crate::write::ForOneShard;
-use crate::{Failure, Outcome, aggregate, cursors, snapshot, views};
+use crate::{aggregate, cursors, snapshot, views};
 use bson::{Doc, DocBuf};
+use cluster_view::metadata::Placement;
+use cluster_view::operation_time::end_of_step;
+use cluster_view::read_preference::ReadPreference;
+use cluster_view::replica_set::{Asked, Member, ReplicaSet, Terms};
+use cluster_view::upstream::Room;
+use cluster_view::{Failure, Outcome};
 use std::sync::Arc;
 
 /// Whether a command may be served so.
@@ -234,7 +235,9 @@ pub(crate) fn finish(router: &Router, mut under_way: UnderWay, command: &Command
     }
     // A shard that has more is waited for where the client wants more.
     let waits = match &under_way.then {
-        Then::Merge(_) => replies.iter().any(|reply| cursors::cursor_id(reply) != 0),
+        Then::Merge(_) => replies
+            .iter()
+            .any(|reply| cluster_view::reply::cursor_id(reply) != 0),
         _ => false,
     };
     under_way.replies = replies;

@@ -1,17 +1,19 @@
 //! Which handler a command goes to, and its checks before and after: access, audit, read preference,
 //! snapshots, transactions. It may wait, so it runs on a worker.
 
-use crate::cursors::cursor_id;
-use crate::read_preference::{self, ReadPreference};
 use crate::request::{Command, Said};
 use crate::service_impl::Router;
-use crate::upstream::{error_of, with_fields};
+use crate::snapshot::Snapshots;
 use crate::{
-    Failure, Outcome as Routed, access, admin, aggregate, backup, bulk_write, cursors, ddl,
-    file_md5, find, fsync, listing, map_reduce, operation_time, operations, rename, schema, search,
-    single_write, snapshot, transactions, write,
+    access, admin, aggregate, backup, bulk_write, cursors, ddl, file_md5, find, fsync, listing,
+    map_reduce, operations, rename, schema, search, single_write, snapshot, transactions, write,
 };
 use bson::{DocBuf, Elem, doc};
+use cluster_view::read_preference;
+use cluster_view::read_preference::ReadPreference;
+use cluster_view::reply::cursor_id;
+use cluster_view::upstream::{error_of, with_fields};
+use cluster_view::{Failure, Outcome as Routed, operation_time};
 use commands::{Connection, LoggedIn};
 use errors::{Code, bail, err};
 use service::{Client, Request};
@@ -108,8 +110,7 @@ impl Router {
         client: &Client<Connection>,
         request: &Request<'_>,
     ) -> Routed<DocBuf> {
-        let own = access::own(request.command());
-        let admitted = self.local.admit_routed(client, request, own, true);
+        let admitted = self.local.admit_routed(client, request, true);
         let outcome = match admitted {
             Ok(user) => self.route_for(user, handler, client, request),
             Err(e) => Err(e.into()),
@@ -132,9 +133,7 @@ impl Router {
             Ok(reply) => error_of(reply.as_doc()),
             Err(e) => Some(e.clone()),
         };
-        let own = access::own(request.command());
-        self.local
-            .audit_routed(client, request, own, failure.as_ref());
+        self.local.audit_routed(client, request, failure.as_ref());
         outcome.map_err(Failure::from)
     }
 

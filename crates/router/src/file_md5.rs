@@ -1,12 +1,13 @@
 //! `filemd5`: the digest of a file of GridFS, over its chunks as the router reads them, wherever they
 //! lie.
 
-use crate::metadata::Placement;
 use crate::request::{Command, finish, own};
 use crate::scratch::check_arguments;
 use crate::service_impl::Router;
-use crate::{Failure, Outcome, cursors, find};
+use crate::{cursors, find};
 use bson::{DocBuf, Val, Writer, doc};
+use cluster_view::metadata::Placement;
+use cluster_view::{Failure, Outcome};
 use commands::{FileDigest, chunks_of_view};
 use errors::{Code, err};
 
@@ -43,8 +44,8 @@ pub(crate) fn run(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     })?;
     let mut digest = FileDigest::new(command.is("partialOk"));
     loop {
-        let id = cursors::cursor_id(&reply);
-        for chunk in cursors::batch_of(&reply) {
+        let id = cluster_view::reply::cursor_id(&reply);
+        for chunk in cluster_view::reply::batch_of(&reply) {
             let added = digest.add(chunk);
             if !matches!(added, Ok(true)) {
                 cursors::end(router, &ns, id);

@@ -3,14 +3,18 @@
 //! Invariant: a document is given once, whatever moves meanwhile: the shards' cursors of one find
 //! were opened under one table, and each reads the state of when it was opened.
 
-use crate::cursors::{self, FIRST_BATCH, Source};
+use crate::cursors;
+
+use crate::cursors::{FIRST_BATCH, Source};
 use crate::merge::{Merge, Order};
-use crate::metadata::{Placement, Whole};
 use crate::request::{Command, finish};
-use crate::scratch::{compute_for, sound};
+use crate::scratch::compute_for;
 use crate::service_impl::Router;
-use crate::{Outcome, views};
+use crate::views;
 use bson::{Doc, DocBuf, Val, Writer};
+use cluster_view::Outcome;
+use cluster_view::metadata::{Placement, Whole};
+use cluster_view::reply::sound;
 use query::collation::{self, Collation};
 use query::expr::{EvalCtx, Expression, ParseEnv, Vars};
 use query::filter::{Filter, nearest};

@@ -8,9 +8,10 @@ use crate::cursors;
 use crate::dispatch::Handler;
 use crate::request::{Command, own};
 use crate::service_impl::Router;
-use crate::upstream::with_fields;
-use crate::{Failure, aggregate, find, listing};
+use crate::{aggregate, find, listing};
 use bson::{Doc, DocBuf, Val, Writer, doc};
+use cluster_view::Failure;
+use cluster_view::upstream::with_fields;
 use commands::{Elsewhere, RowsElsewhere};
 use errors::{Code, Fallible, err};
 use query::path::FieldPath;
@@ -143,8 +144,9 @@ impl Rows {
     }
 
     fn take(&mut self, reply: &DocBuf) {
-        self.id = cursors::cursor_id(reply);
-        self.held.extend(cursors::batch_of(reply).map(Doc::to_buf));
+        self.id = cluster_view::reply::cursor_id(reply);
+        self.held
+            .extend(cluster_view::reply::batch_of(reply).map(Doc::to_buf));
     }
 }
 

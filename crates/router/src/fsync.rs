@@ -2,11 +2,11 @@
 //!
 //! Invariant: where one set is not locked, none stays locked by that command.
 
-use crate::metadata::{CONFIG, Cluster};
 use crate::request::{Command, finish};
 use crate::service_impl::Router;
-use crate::{Failure, Outcome};
 use bson::{Doc, DocBuf, Val, Writer, doc};
+use cluster_view::metadata::{CONFIG, Cluster};
+use cluster_view::{Failure, Outcome};
 
 /// The fields of a client's command that are for shards.
 fn ask_of(command: &Command<'_>) -> DocBuf {

@@ -10,16 +10,20 @@
 //!
 //! Source: MongoDB's manual, "Change a Document's Shard Key Value".
 
-use crate::find::{self, Late};
-use crate::metadata::Placement;
+use crate::find;
+
+use crate::find::Late;
 use crate::request::{Command, own};
 use crate::scratch::{Scratch, compute};
 use crate::service_impl::Router;
-use crate::transactions::{self, failed};
-use crate::upstream::error_of;
-use crate::write::{self, shard_at};
-use crate::{Failure, Outcome, operation_time, write_concern};
+use crate::transactions;
+use crate::transactions::failed;
+use crate::write;
+use crate::write::shard_at;
 use bson::{Doc, DocBuf, Val, Writer, doc};
+use cluster_view::metadata::Placement;
+use cluster_view::upstream::error_of;
+use cluster_view::{Failure, Outcome, operation_time, write_concern};
 use errors::{Code, Error, err};
 use std::sync::Arc;
 use std::time::Duration;
@@ -202,7 +206,7 @@ impl Statement<'_> {
     fn table(&self, router: &Router) -> Outcome<Arc<sharding::RoutingTable>> {
         match router.cluster.placement(self.ns)? {
             Some(Placement::Sharded(table)) => Ok(table),
-            _ => Err(crate::routing::no_database(self.collection().0)),
+            _ => Err(cluster_view::routing::no_database(self.collection().0)),
         }
     }
 
@@ -294,7 +298,7 @@ impl Statement<'_> {
     fn send(&self, router: &Router, shard: &Arc<str>, command: &DocBuf) -> Outcome<DocBuf> {
         router.cluster.agree(self.ns, |placement| match placement {
             Some(placement) => router.send(self.command, placement, shard, command, &[]),
-            None => Err(crate::routing::no_database(self.collection().0)),
+            None => Err(cluster_view::routing::no_database(self.collection().0)),
         })
     }
 
@@ -358,7 +362,7 @@ impl Statement<'_> {
         let executed = self.executed(&change);
         let commit = own_one.end(
             "commitTransaction",
-            write_concern::beyond_majority(self.command),
+            crate::client_concern::beyond_majority(self.command),
         );
         let commit_it = |router: &Router, c: &Command<'_>| {
             transactions::commit_with(router, c, Some(&executed))

@@ -36,16 +36,13 @@
 mod access;
 mod admin;
 mod aggregate;
-mod agreeing;
 mod backup;
-pub mod balancer;
 mod bulk_write;
 mod change_stream;
-mod chunks;
+mod client_concern;
 mod cluster_stages;
 mod collection_uuid;
 mod cursors;
-mod cuts;
 mod ddl;
 mod direct;
 mod dispatch;
@@ -60,19 +57,12 @@ mod map_reduce;
 mod merge;
 mod merge_into;
 mod merging;
-mod metadata;
-mod moves_under_way;
 mod on_loop;
-mod operation_time;
 mod operations;
 mod parted_merge;
 mod pipeline_parts;
-mod read_preference;
 mod rename;
-mod replica_set;
 mod request;
-pub mod resolver;
-mod routing;
 mod schema;
 mod scratch;
 mod search;
@@ -83,95 +73,13 @@ mod small_side;
 mod snapshot;
 mod stream_token;
 mod transactions;
-mod transfer;
-mod two_phase;
-mod upstream;
 mod views;
 mod waiting_streams;
 mod without_key;
 mod write;
-mod write_concern;
 
-pub use metadata::Cluster;
-pub use replica_set::{ConnectionStrings, ReplicaSet};
 pub use service_impl::Router;
 pub use shard_joins::ShardJoins;
 
-use errors::{Code, Error, Stop};
-
-/// Why something was not done by a server behind the router.
-#[derive(Debug)]
-pub(crate) enum Failure {
-    /// What the client is told.
-    Client(Error),
-    /// Nothing was sent.
-    Unreachable(String),
-    /// It is unknown whether the command ran.
-    Lost(String),
-    /// A shard did nothing, because one of the two knows too little.
-    Stale(Box<Stale>),
-    /// There is nothing to say yet: the request is to be run again then.
-    NotYet(std::time::Instant),
-}
-
-/// What a shard says that refuses a version.
-#[derive(Clone, Debug)]
-pub(crate) struct Stale {
-    pub shard: String,
-    /// Of which collection, or database, it speaks.
-    pub name: String,
-    /// It has to be asked again soon.
-    pub fenced: bool,
-    /// It was the version of the database.
-    pub of_database: bool,
-    /// The life of the collection that the shard knows.
-    pub life: Option<u64>,
-}
-
-pub(crate) type Outcome<T> = Result<T, Failure>;
-
-impl From<Error> for Failure {
-    fn from(e: Error) -> Failure {
-        Failure::Client(e)
-    }
-}
-
-impl From<Stop> for Failure {
-    fn from(stop: Stop) -> Failure {
-        Failure::Client(stop.into_error())
-    }
-}
-
-impl std::fmt::Display for Failure {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Failure::Client(e) => e.fmt(f),
-            Failure::Unreachable(why) | Failure::Lost(why) => f.write_str(why),
-            Failure::Stale(stale) => write!(f, "{} and the router differ", stale.shard),
-            Failure::NotYet(_) => f.write_str("there is nothing yet"),
-        }
-    }
-}
-
-impl Failure {
-    /// The error that a client gets.
-    pub fn into_error(self) -> Error {
-        match self {
-            Failure::Client(e) => e,
-            Failure::Unreachable(why) | Failure::Lost(why) => {
-                Error::new(Code::HostUnreachable, why).with_label("RetryableWriteError")
-            }
-            Failure::NotYet(_) => Error::internal("what waits for news was not run again"),
-            Failure::Stale(stale) => Error::new(
-                match stale.of_database {
-                    true => Code::StaleDbVersion,
-                    false => Code::StaleConfig,
-                },
-                format!(
-                    "the router and the shard {} do not come to agree",
-                    stale.shard
-                ),
-            ),
-        }
-    }
-}
+pub use cluster_view::Cluster;
+pub(crate) use cluster_view::Outcome;

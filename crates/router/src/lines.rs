@@ -5,7 +5,7 @@
 //! idle ── send ──► busy ── the whole reply ──► idle
 //!   └── closed by the server ──► gone ◄── lost ──┘
 //! ```
-//! A loop takes connections over that workers have opened ([`Upstream`](crate::upstream::Upstream)):
+//! A loop takes connections over that workers have opened ([`Upstream`](cluster_view::upstream::Upstream)):
 //! opening one waits, so that what finds none goes to a worker.
 //!
 //! Of a long reply no more is read than its beginning until there is memory for it
@@ -15,10 +15,10 @@
 //! a failure in its [`Slot`], and its ticket is told once, when all commands of the ticket have. A
 //! ticket of which one reply holds memory takes it for its others, so that it comes to its end.
 
-use crate::replica_set::{LATE, Member, ReplicaSet};
-use crate::upstream::{Line, Read, Room, room_for, time_is_over};
-use crate::{Failure, Outcome};
 use bson::DocBuf;
+use cluster_view::replica_set::{LATE, Member, ReplicaSet};
+use cluster_view::upstream::{Line, Read, Room, room_for, time_is_over};
+use cluster_view::{Failure, Outcome};
 use mio::event::Event;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
@@ -73,7 +73,7 @@ struct Errand {
 struct Kept {
     line: Line,
     member: Arc<Member>,
-    /// [`Upstream::life`](crate::upstream::Upstream::life) when it was opened.
+    /// [`Upstream::life`](cluster_view::upstream::Upstream::life) when it was opened.
     life: u64,
     /// What the kernel has not taken yet.
     unsent: Vec<u8>,

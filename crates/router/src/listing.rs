@@ -2,16 +2,18 @@
 
 use crate::access;
 use crate::cursors;
-use crate::metadata::{CONFIG, Placement, Whole, all, run};
 use crate::pipeline_parts::Parts;
 use crate::request::{Command, finish, own};
-use crate::scratch::{check_arguments, compute_for, sound};
+use crate::scratch::{check_arguments, compute_for};
 use crate::service_impl::Router;
 use crate::small_side::Joins;
-use crate::upstream::with_fields;
-use crate::{Failure, Outcome, aggregate, find, views};
+use crate::{aggregate, find, views};
 use bson::{Doc, DocBuf, Val, Writer, doc};
-use errors::{Code, err};
+use cluster_view::Outcome;
+use cluster_view::metadata::{CONFIG, Placement, Whole, all};
+use cluster_view::reply::sound;
+use cluster_view::upstream::with_fields;
+use errors::err;
 use service::Request;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -88,7 +90,7 @@ pub(crate) fn list_collections(router: &Router, command: &Command<'_>) -> Outcom
     // Also where there is no database.
     check_arguments(router, command, &[])?;
     if OWN.contains(&command.db) {
-        let message = crate::upstream::message(whole.as_doc(), &[]);
+        let message = cluster_view::upstream::message(whole.as_doc(), &[]);
         let reply = router.cluster.shard(CONFIG)?.call(&message)?;
         return Ok(cursors::adopt(router, &ns, &CONFIG.into(), reply));
     }
@@ -126,7 +128,7 @@ pub(crate) fn validate_metadata(router: &Router, command: &Command<'_>) -> Outco
     w.open_array("apiVersionErrors");
     for shard in router.cluster.shard_names()? {
         let set = router.cluster.shard(&shard)?;
-        let reply = sound(set.call(&crate::upstream::message(ask.as_doc(), &[]))?)?;
+        let reply = sound(set.call(&cluster_view::upstream::message(ask.as_doc(), &[]))?)?;
         let found = reply.get("apiVersionErrors").and_then(Val::as_array);
         for e in found.unwrap_or(Doc::EMPTY).values() {
             // A sharded collection has its indexes on several.
@@ -177,7 +179,10 @@ pub(crate) fn db_stats(router: &Router, command: &Command<'_>) -> Outcome<DocBuf
     let mut replies = Vec::new();
     for shard in router.cluster.shard_names()? {
         let set = router.cluster.shard(&shard)?;
-        let reply = set.call(&crate::upstream::message(command.whole().as_doc(), &[]))?;
+        let reply = set.call(&cluster_view::upstream::message(
+            command.whole().as_doc(),
+            &[],
+        ))?;
         replies.push((Arc::from(shard), sound(reply)?));
     }
     let mut w = Writer::new();
@@ -531,18 +536,4 @@ fn explain_pipeline(
     }
     w.close();
     Ok(finish(w, &[]))
-}
-
-/// How many bytes a shard has of a collection.
-pub(crate) fn size_on(router: &crate::Cluster, shard: &str, ns: &str) -> Outcome<(u64, u64)> {
-    let (db, collection) = ns.split_once('.').unwrap_or((ns, ""));
-    let set = router.shard(shard)?;
-    match run(&set, db, doc! {"collStats": collection}.as_doc()) {
-        Ok(reply) => {
-            let number = |name: &str| reply.get(name).and_then(Val::to_f64).unwrap_or(0.0) as u64;
-            Ok((number("size"), number("count")))
-        }
-        Err(Failure::Client(e)) if e.code == Code::NamespaceNotFound => Ok((0, 0)),
-        Err(e) => Err(e),
-    }
 }

@@ -1,11 +1,12 @@
 //! `mapReduce`: the pipeline that it stands for, run as any other pipeline: shards map, the router
 //! reduces, and the results go where their collection is.
 
-use crate::metadata::Placement;
 use crate::request::{Command, finish, own};
 use crate::service_impl::Router;
-use crate::{Outcome, aggregate, cursors};
+use crate::{aggregate, cursors};
 use bson::{DocBuf, Writer, doc};
+use cluster_view::Outcome;
+use cluster_view::metadata::Placement;
 use errors::err;
 
 /// What the pipeline takes over.
@@ -44,10 +45,10 @@ pub(crate) fn run(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     if !asked.writes {
         w.open_array("results");
         loop {
-            cursors::batch_of(&reply).for_each(|d| {
+            cluster_view::reply::batch_of(&reply).for_each(|d| {
                 w.push(d.as_val());
             });
-            let id = cursors::cursor_id(&reply);
+            let id = cluster_view::reply::cursor_id(&reply);
             if w.len() > REPLY_BYTES {
                 cursors::end(router, &ns, id);
                 return Err(err!(

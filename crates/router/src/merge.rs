@@ -4,10 +4,10 @@
 //! one batch.
 
 use crate::find::Late;
-use crate::metadata::{Cluster, run};
-use crate::upstream::with_fields;
-use crate::{Failure, Outcome};
 use bson::{Doc, DocBuf, Val, Value, Writer, doc, key};
+use cluster_view::metadata::{Cluster, run};
+use cluster_view::upstream::with_fields;
+use cluster_view::{Failure, Outcome};
 use query::filter::{NearTest, nearest};
 use query::path::FieldPath;
 use query::pipeline::merged;
@@ -105,7 +105,7 @@ impl Merge {
     /// Takes over the first batches.
     pub fn begin(&mut self, shards: &[Arc<str>], replies: &[DocBuf]) -> Outcome<()> {
         for (shard, reply) in shards.iter().zip(replies) {
-            if let Some(e) = crate::upstream::error_of(reply.as_doc()) {
+            if let Some(e) = cluster_view::upstream::error_of(reply.as_doc()) {
                 return Err(e.into());
             }
             let mut part = Part {

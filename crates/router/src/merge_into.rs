@@ -25,20 +25,22 @@
 //! one that has moved while the documents were gathered is left as it is, and they are gathered anew.
 
 use crate::aggregate::{Apart, Written, stage_of};
-use crate::chunks::lock;
 use crate::cluster_stages::naming;
 use crate::cursors;
-use crate::metadata::{Placement, Whole};
 use crate::parted_merge::PartedMerge;
 use crate::request::{Command, finish, own};
-use crate::routing::{UnderWay, received};
-use crate::scratch::sound;
 use crate::service_impl::Router;
-use crate::upstream::with_fields;
 use crate::write::shard_at;
-use crate::{Failure, Outcome, aggregate, ddl, write_concern};
+use crate::{aggregate, ddl};
 use bson::{Doc, DocBuf, ObjectId, Val, Writer, doc};
+use cluster_view::chunks::lock;
+use cluster_view::metadata::{Placement, Whole};
+use cluster_view::reply::sound;
+use cluster_view::routing::{UnderWay, received};
+use cluster_view::upstream::with_fields;
+use cluster_view::{Failure, Outcome, write_concern};
 use errors::err;
+use mover::PendingMoves;
 use service::Request;
 use sharding::RoutingTable;
 use std::collections::VecDeque;
@@ -174,7 +176,7 @@ fn fill(
         return hand_on(router, command, apart.of_one, target, concerns);
     }
     let ns = command.namespace()?;
-    cursors::end(router, &ns, cursors::cursor_id(&apart.of_one));
+    cursors::end(router, &ns, cluster_view::reply::cursor_id(&apart.of_one));
     handed_on?;
     note(concerns, sound(reply?)?, &shard);
     Ok(())
@@ -229,10 +231,14 @@ fn hand_on(
     let (mut batch, mut bytes) = (Vec::new(), 0);
     loop {
         if let Err(e) = errors::operation::ask() {
-            cursors::end(router, &command.namespace()?, cursors::cursor_id(&reply));
+            cursors::end(
+                router,
+                &command.namespace()?,
+                cluster_view::reply::cursor_id(&reply),
+            );
             return Err(e.into());
         }
-        for d in cursors::batch_of(&reply) {
+        for d in cluster_view::reply::batch_of(&reply) {
             bytes += d.len();
             batch.push(d.to_buf());
             if bytes > BATCH_BYTES || batch.len() >= BATCH_DOCUMENTS {
@@ -240,7 +246,7 @@ fn hand_on(
                 bytes = 0;
             }
         }
-        let id = cursors::cursor_id(&reply);
+        let id = cluster_view::reply::cursor_id(&reply);
         if id == 0 {
             break;
         }
@@ -422,7 +428,7 @@ fn merge(
     let mut pending: VecDeque<DocBuf> = docs.into();
     router.cluster.agree(ns, |placement| {
         let Some(placement) = placement else {
-            return Err(crate::routing::no_database(db));
+            return Err(cluster_view::routing::no_database(db));
         };
         let mut first = nothing;
         while first || !pending.is_empty() {

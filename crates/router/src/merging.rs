@@ -4,11 +4,12 @@
 //! Invariant: documents are read once, by the pipeline that the merge was made for. The shards' cursors
 //! end with their reader, or when it never begins to read.
 
-use crate::Failure;
-use crate::cursors::{self, Source};
+use crate::cursors;
+use crate::cursors::Source;
 use crate::merge::Merge;
 use crate::service_impl::Router;
 use bson::{DocBuf, Writer, doc};
+use cluster_view::Failure;
 use commands::RowsElsewhere;
 use errors::Fallible;
 use parking_lot::Mutex;

@@ -3,12 +3,13 @@
 //!
 //! Invariant: nothing here waits. What has to is left to a worker.
 
-use crate::cursors::cursor_id;
-use crate::direct::{self, Finished, UnderWay};
+use crate::direct;
+use crate::direct::{Finished, UnderWay};
 use crate::request::Command;
 use crate::service_impl::{LoopLocal, Router};
-use crate::{Outcome as Routed, access};
 use bson::DocBuf;
+use cluster_view::Outcome as Routed;
+use cluster_view::reply::cursor_id;
 use commands::{Connection, LoggedIn};
 use service::{Client, Kept, Mode, Needs, Outcome, Request, Unfinished};
 use std::sync::Arc;
@@ -40,9 +41,7 @@ impl Router {
         if self.local.has_fail_points() || self.local.has_rules() {
             return None;
         }
-        let user = self
-            .local
-            .admit_routed(client, request, access::own(name), false);
+        let user = self.local.admit_routed(client, request, false);
         let user = user.ok()?;
         let body = self.local.for_shards(user.as_deref(), request.body);
         let body = body.ok()?;

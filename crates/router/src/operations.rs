@@ -4,16 +4,18 @@
 //! opid of an operation at a shard = "<shard>:<number there>"; of the router itself a number
 //! ```
 
-use crate::metadata::{Cluster, all};
+use crate::access;
 use crate::request::{Command, finish};
 use crate::scratch::compute_for;
 use crate::service_impl::Router;
 use crate::transactions::id_of;
-use crate::{Outcome, access, moves_under_way};
 use auth::{Action, Target};
 use bson::{Doc, DocBuf, Val, Writer, doc};
+use cluster_view::Outcome;
+use cluster_view::metadata::{Cluster, all};
 use commands::LoggedIn;
 use errors::err;
+use mover::moves_under_way;
 use query::expr::{ParseEnv, Vars};
 use query::filter::Filter;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};

@@ -13,18 +13,21 @@
 //! - A shard that knows better of the target refuses the batch before it has read anything: that batch
 //!   comes whole, and is handed on.
 
-use crate::aggregate::{self, asked};
+use crate::aggregate;
+
+use crate::aggregate::asked;
 use crate::cluster_stages::naming;
 use crate::merge_into::{Concerns, Target, finds_by_id, note};
-use crate::metadata::Placement;
 use crate::pipeline_parts::Parts;
 use crate::request::Command;
-use crate::routing::received;
-use crate::scratch::sound;
 use crate::service_impl::Router;
-use crate::upstream::{message, with_fields};
-use crate::{Failure, Outcome, cursors, views};
+use crate::views;
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
+use cluster_view::metadata::Placement;
+use cluster_view::reply::sound;
+use cluster_view::routing::received;
+use cluster_view::upstream::{message, with_fields};
+use cluster_view::{Failure, Outcome};
 use service::Request;
 use std::sync::Arc;
 
@@ -101,7 +104,7 @@ impl PartedMerge {
     }
 
     fn keep(&mut self, shard: Arc<str>, reply: &DocBuf) {
-        match cursors::cursor_id(reply) {
+        match cluster_view::reply::cursor_id(reply) {
             0 => {}
             id => self.open.push((shard, id)),
         }
@@ -164,7 +167,11 @@ impl PartedMerge {
             };
             match reply.and_then(sound) {
                 Ok(reply) => {
-                    given.push(cursors::batch_of(&reply).map(Doc::to_buf).collect());
+                    given.push(
+                        cluster_view::reply::batch_of(&reply)
+                            .map(Doc::to_buf)
+                            .collect(),
+                    );
                     self.keep(shard.clone(), &reply);
                     note(concerns, reply, &shard);
                 }

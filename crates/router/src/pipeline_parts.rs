@@ -25,10 +25,10 @@
 #[cfg(test)]
 mod random;
 
-use crate::Outcome;
 use crate::aggregate::stage_of;
 use crate::merge::Order;
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
+use cluster_view::Outcome;
 use query::collation::Collation;
 use query::expr::ParseEnv;
 use query::metadata::asks_for;

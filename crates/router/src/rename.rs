@@ -5,16 +5,18 @@
 //! the documents stay where they are. If this ends in between, such a collection stays, under its old
 //! name.
 
-use crate::chunks::{Change, Lock, lock};
+use crate::collection_uuid;
 use crate::ddl::{LACKS, made_for, make_database};
-use crate::metadata::{Cluster, Placement, Whole, run as run_on};
 use crate::request::Command;
 use crate::scratch::check_arguments;
 use crate::service_impl::Router;
-use crate::write_concern::majority;
-use crate::{Outcome, collection_uuid};
 use bson::{DocBuf, Val, Value, doc};
+use cluster_view::Outcome;
+use cluster_view::chunks::{Change, Lock, lock};
+use cluster_view::metadata::{Cluster, Placement, Whole, run as run_on};
+use cluster_view::write_concern::majority;
 use errors::err;
+use mover::PendingMoves;
 
 pub(crate) fn run(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     check_arguments(router, command, LACKS)?;

@@ -2,10 +2,10 @@
 //!
 //! Invariant: what the router has no opinion of is sent on as it came.
 
-use crate::Outcome;
-use crate::metadata::Placement;
 use crate::service_impl::Router;
 use bson::{Doc, DocBuf, Val, Writer};
+use cluster_view::Outcome;
+use cluster_view::metadata::Placement;
 use commands::LoggedIn;
 use errors::err;
 use query::collation::Collation;
@@ -238,20 +238,5 @@ pub(crate) fn own(
 ) -> Outcome<DocBuf> {
     let request = Request::own(body.as_doc());
     let reply = run(router, &Command::of(&request)?)?;
-    crate::scratch::sound(reply)
-}
-
-/// Sends a command with one sequence of documents to a set's primary; an error reply is an error, and
-/// so is one that was not acknowledged.
-pub(crate) fn own_message(
-    set: &crate::ReplicaSet,
-    body: DocBuf,
-    name: &str,
-    documents: &[u8],
-) -> Outcome<DocBuf> {
-    let sequence = wire::Sequence { name, documents };
-    let body = crate::metadata::timed(set, &body);
-    let reply = set.call(&crate::upstream::message(body.as_doc(), &[sequence]))?;
-    crate::metadata::hear(set, &reply);
-    crate::write_concern::acknowledged(crate::scratch::sound(reply)?)
+    cluster_view::reply::sound(reply)
 }

@@ -3,13 +3,14 @@
 //! Invariant: each shard looks at as many documents as its part of all is, so that the shares of fields and
 //! types are those of a sample of the whole.
 
-use crate::Outcome;
 use crate::ddl::LACKS;
-use crate::metadata::{Placement, Whole};
 use crate::request::{Command, finish};
-use crate::scratch::{check_arguments, sound};
+use crate::scratch::check_arguments;
 use crate::service_impl::Router;
 use bson::{Doc, DocBuf, Val, Value, Writer, array};
+use cluster_view::Outcome;
+use cluster_view::metadata::{Placement, Whole};
+use cluster_view::reply::sound;
 use errors::err;
 use std::sync::Arc;
 

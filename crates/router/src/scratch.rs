@@ -2,21 +2,13 @@
 
 use crate::request::Command;
 use crate::service_impl::Router;
-use crate::upstream::error_of;
-use crate::{Failure, Outcome, operation_time};
 use bson::{DocBuf, doc};
+use cluster_view::reply::sound;
+use cluster_view::{Failure, Outcome, operation_time};
 use commands::LoggedIn;
 use errors::Code;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-/// A reply, or the error that it tells.
-pub(crate) fn sound(reply: DocBuf) -> Outcome<DocBuf> {
-    match error_of(reply.as_doc()) {
-        Some(e) => Err(e.into()),
-        None => Ok(reply),
-    }
-}
 
 /// Fails where a server would refuse the arguments of a command: the scratch server says so, which
 /// has nothing. Errors with a code of `lacks` say no more than that.

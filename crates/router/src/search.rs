@@ -10,13 +10,15 @@
 //! Invariant: an index that is listed as queryable is so on every shard.
 
 use crate::aggregate::stage_of;
-use crate::cursors::batch_of;
-use crate::metadata::{Cluster, Placement, Whole, all, run};
 use crate::request::{Command, own};
-use crate::scratch::{check_arguments, sound};
+use crate::scratch::check_arguments;
 use crate::service_impl::Router;
-use crate::{Failure, Outcome, aggregate, ddl};
+use crate::{aggregate, ddl};
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
+use cluster_view::metadata::{Placement, Whole};
+use cluster_view::reply::batch_of;
+use cluster_view::reply::sound;
+use cluster_view::{Failure, Outcome};
 use errors::{Code, err};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -313,55 +315,4 @@ fn listed(rows: &[DocBuf]) -> Vec<DocBuf> {
         Some(w.finish())
     });
     merged.collect()
-}
-
-/// The definitions that a shard has of a collection: `{id, name, type, version, definition}`.
-pub(crate) fn definitions(cluster: &Cluster, shard: &str, ns: &str) -> Outcome<Vec<DocBuf>> {
-    let (db, collection) = ns.split_once('.').unwrap_or((ns, ""));
-    let ask = doc! {
-        "aggregate": collection,
-        "pipeline": bson::array![doc! {"$listSearchIndexes": doc! {}}],
-        "cursor": doc! {},
-    };
-    let rows = all(&*cluster.shard(shard)?, db, ask.as_doc())?;
-    let definition = |row: &DocBuf| {
-        let mut w = Writer::new();
-        for (name, told) in [
-            ("id", "id"),
-            ("name", "name"),
-            ("type", "type"),
-            ("version", "latestVersion"),
-            ("definition", "latestDefinition"),
-        ] {
-            w.val(name, row.get(told).unwrap_or(Val::NULL));
-        }
-        w.finish()
-    };
-    Ok(rows.iter().map(definition).collect())
-}
-
-/// Gives a shard the definitions that another one has.
-pub(crate) fn make_like(
-    cluster: &Cluster,
-    (from, ns): (&str, &str),
-    (to, into): (&str, &str),
-) -> Outcome<()> {
-    let there = definitions(cluster, from, ns)?;
-    if there.is_empty() && definitions(cluster, to, into)?.is_empty() {
-        return Ok(());
-    }
-    let (db, collection) = into.split_once('.').unwrap_or((into, ""));
-    let mut w = Writer::new();
-    w.str("createSearchIndexes", collection)
-        .open_array("indexes")
-        .close()
-        .open_array("pandoLike");
-    there.iter().for_each(|d| {
-        w.push(d.as_doc().as_val());
-    });
-    w.close()
-        .doc("writeConcern", doc! {"w": "majority"}.as_doc())
-        .bool("mayBypassWriteBlocking", true);
-    run(&*cluster.shard(to)?, db, w.finish().as_doc())?;
-    Ok(())
 }

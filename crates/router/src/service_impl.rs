@@ -4,19 +4,22 @@
 //! read; those for known shards are sent from there, and go on when the shards reply
 //! ([`crate::direct`]); everything else runs on a worker.
 
-use crate::access::{self, OnConfigurationSet};
+use crate::access;
+
+use crate::access::OnConfigurationSet;
+use crate::admin;
 use crate::cursors::Cursors;
 use crate::dispatch::handler;
 use crate::foreign::Foreign;
 use crate::lines::Lines;
 use crate::merging::Waiting;
-use crate::metadata::Cluster;
 use crate::on_loop::{GoneOn, Sent};
 use crate::operations::EndedSessions;
 use crate::transactions::Transactions;
-use crate::upstream::account_to;
-use crate::{Failure, Outcome as Routed, admin};
 use bson::{Doc, DocBuf, Val, Writer, doc};
+use cluster_view::metadata::Cluster;
+use cluster_view::upstream::account_to;
+use cluster_view::{Failure, Outcome as Routed};
 use commands::{Commands, Connection, FailPoint, Local};
 use errors::Fallible;
 use service::in_flight::SMALL_BYTES;

@@ -10,14 +10,16 @@
 
 use crate::find::{Scattered, targets};
 use crate::merge::Merge;
-use crate::metadata::Cluster;
-use crate::replica_set::ConnectionStrings;
 use crate::request::Command;
-use crate::upstream::account_to;
-use crate::{Failure, Outcome, cursors, operation_time, views};
+use crate::{cursors, views};
 use bson::{Doc, DocBuf, Val, Writer};
+use cluster_view::metadata::Cluster;
+use cluster_view::replica_set::ConnectionStrings;
+use cluster_view::upstream::account_to;
+use cluster_view::{Failure, Outcome, operation_time};
 use commands::{ClusterReads, Elsewhere, RowsElsewhere};
 use errors::{Fallible, bail, err};
+use mover::Moving;
 use parking_lot::Mutex;
 use query::path::FieldPath;
 use query::pipeline::{Foreign, Namespace};
@@ -55,7 +57,11 @@ impl ClusterReads for ShardJoins {
         let cluster = match &*known {
             Some((address, cluster)) if address == config => cluster.clone(),
             _ => {
-                let cluster = Arc::new(Cluster::new(config, self.access.clone()));
+                let cluster = Arc::new(Cluster::new(
+                    config,
+                    self.access.clone(),
+                    Box::<Moving>::default(),
+                ));
                 *known = Some((config.into(), cluster.clone()));
                 cluster
             }

@@ -3,16 +3,18 @@
 //! Invariant: no update that the router lets pass to a shard as it is moves a document to another
 //! place.
 
+use crate::ddl;
 use crate::find::{one, targets};
-use crate::key_change::{self, Changed, check_may_move};
-use crate::metadata::Placement;
+use crate::key_change;
+use crate::key_change::{Changed, check_may_move};
 use crate::request::{Command, finish};
 use crate::service_impl::Router;
-use crate::upstream::with_fields;
 use crate::without_key::{new_document, nothing};
 use crate::write::{shard_at, statement_number};
-use crate::{Outcome, ddl};
 use bson::{Doc, DocBuf, Val, Writer, order, tag};
+use cluster_view::Outcome;
+use cluster_view::metadata::Placement;
+use cluster_view::upstream::with_fields;
 use errors::err;
 use query::collation::Collation;
 use query::expr::ParseEnv;
@@ -209,7 +211,7 @@ pub(crate) fn find_and_modify(router: &Router, command: &Command<'_>) -> Outcome
         let reply = change(router, command, &ns, filter, &found)?;
         let last = reply.get("lastErrorObject").and_then(Val::as_doc);
         let n = last.and_then(|l| l.get("n")?.to_i64_exact()).unwrap_or(1);
-        if n > 0 || crate::upstream::error_of(reply.as_doc()).is_some() {
+        if n > 0 || cluster_view::upstream::error_of(reply.as_doc()).is_some() {
             return Ok(reply);
         }
     }
@@ -236,7 +238,7 @@ fn at_once(
     placement: Option<&Placement>,
 ) -> Outcome<AtOnce> {
     let Some(placement) = placement else {
-        return Err(crate::routing::no_database(command.db));
+        return Err(cluster_view::routing::no_database(command.db));
     };
     Ok(match found_at(command, filter, placement)? {
         Found::On(shard) => {
@@ -364,7 +366,7 @@ fn change(
 ) -> Outcome<DocBuf> {
     router.cluster.agree(ns, |placement| {
         let Some(Placement::Sharded(table)) = placement else {
-            return Err(crate::routing::no_database(command.db));
+            return Err(cluster_view::routing::no_database(command.db));
         };
         let shard = shard_at(table, &table.key().place_of(found.as_doc())?)?;
         let mut this = Writer::new();
@@ -418,7 +420,7 @@ fn insert_new(router: &Router, command: &Command<'_>, ns: &str) -> Outcome<DocBu
     let body = w.finish();
     router.cluster.agree(ns, |placement| {
         let Some(placement @ Placement::Sharded(table)) = placement else {
-            return Err(crate::routing::no_database(command.db));
+            return Err(cluster_view::routing::no_database(command.db));
         };
         let shard = shard_at(table, &table.key().place_of(new.as_doc())?)?;
         router.send(command, placement, &shard, &body, &[])

@@ -5,13 +5,13 @@
 //! Invariant: the results are those of the stage as it was written. So all of it is sent; it is compared
 //! by bytes, and outside of transactions and snapshots, whose reads are at one time.
 
-use crate::Outcome;
 use crate::foreign::{Foreign, within};
 use crate::pipeline_parts::{Asked, STREAMING, list};
 use crate::request::{Command, own};
 use crate::service_impl::Router;
 use crate::{aggregate, cursors};
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
+use cluster_view::Outcome;
 use commands::Elsewhere;
 use query::path::FieldPath;
 use query::pipeline::Namespace;
@@ -170,9 +170,11 @@ fn all_of(
     w.open_doc("collation").str("locale", "simple").close();
     w.extend(within(command).as_doc()).str("$db", command.db);
     let reply = own(router, &w.finish(), aggregate::run)?;
-    let found: Vec<DocBuf> = cursors::batch_of(&reply).map(Doc::to_buf).collect();
+    let found: Vec<DocBuf> = cluster_view::reply::batch_of(&reply)
+        .map(Doc::to_buf)
+        .collect();
     let bytes = found.iter().map(|d| d.as_doc().len() as u64).sum();
-    let id = cursors::cursor_id(&reply);
+    let id = cluster_view::reply::cursor_id(&reply);
     if id != 0 {
         cursors::end(router, &ns.to_string(), id);
     }

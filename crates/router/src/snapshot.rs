@@ -1,26 +1,34 @@
 //! One state of all shards: for transactions and reads with read concern `snapshot`
 //! ([`sharding::snapshot`] has the steps).
 
-use crate::ddl::now;
-use crate::metadata::{CONFIG, Cluster};
 use crate::request::Command;
-use crate::scratch::sound;
-use crate::two_phase::Id;
-use crate::upstream::with_fields;
-use crate::write_concern::{self, acknowledged};
-use crate::{Failure, Outcome};
 use bson::{Doc, DocBuf, Val, Writer, doc};
+use cluster_view::collections::now;
+use cluster_view::metadata::{CONFIG, Cluster};
+use cluster_view::reply::sound;
+use cluster_view::upstream::with_fields;
+use cluster_view::write_concern;
+use cluster_view::write_concern::acknowledged;
+use cluster_view::{Failure, Outcome};
 use errors::{Error, err};
+use mover::two_phase::Id;
 use sharding::snapshot::{Answer, Ask, Pinning};
 use sharding::two_phase::Shard;
 
 /// How often a state of all shards is pinned before the client hears that it cannot be.
 const TRIES: u32 = 3;
 
-impl Cluster {
+/// States of all shards at one time.
+pub(crate) trait Snapshots {
     /// Has all shards keep one state; its time. Where one has failed on the way, and lost its part, it
     /// is another state.
-    pub(crate) fn pin_snapshot(&self) -> Outcome<u64> {
+    fn pin_snapshot(&self) -> Outcome<u64>;
+
+    fn pin_once(&self) -> Outcome<u64>;
+}
+
+impl Snapshots for Cluster {
+    fn pin_snapshot(&self) -> Outcome<u64> {
         let mut tries = 1;
         loop {
             let again = |e: &Error| commands::is_transient(e.code) && tries < TRIES;

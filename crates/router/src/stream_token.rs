@@ -7,7 +7,7 @@
 //! Shards ignore the bytes behind their own token. As in their tokens the end may be missing, and what
 //! stands behind it is passed over.
 
-use crate::Outcome;
+use cluster_view::Outcome;
 use errors::err;
 
 /// A shard's token of an event without its end, in hex: what stands behind is ours.
@@ -48,9 +48,9 @@ pub(crate) fn shard_in(token: &str) -> Outcome<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Failure;
     use bson::doc;
     use changes::{Token, TokenPlace};
+    use cluster_view::Failure;
     use errors::Code;
 
     #[test]

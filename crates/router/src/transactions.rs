@@ -3,7 +3,7 @@
 //! ```text
 //! statement ─► shard that has joined: as it is │ another: startTransaction, with the read concern
 //! commit    ─► one shard written to at the most: those that were only read, then that one
-//!           ─► several: in two phases (crate::two_phase)
+//!           ─► several: in two phases (mover::two_phase)
 //! abort     ─► all
 //! ```
 //!
@@ -12,14 +12,15 @@
 //! is answered by what that shard has recorded. A statement that fails ends the transaction on all of
 //! its shards.
 
-use crate::metadata::Placement;
 use crate::request::{Command, finish};
 use crate::service_impl::Router;
-use crate::two_phase::{Ended, Id};
-use crate::upstream::{error_of, message, with_fields};
-use crate::{Failure, Outcome, write_concern};
 use bson::{Doc, DocBuf, Val, Writer, doc};
+use cluster_view::metadata::Placement;
+use cluster_view::upstream::{error_of, message, with_fields};
+use cluster_view::{Failure, Outcome, write_concern};
 use errors::{Code, Error, err};
+use mover::TwoPhase;
+use mover::two_phase::{Ended, Id};
 use parking_lot::Mutex;
 use sharding::two_phase::{Coordinator, Verdict};
 use std::collections::HashMap;
@@ -539,7 +540,9 @@ impl Router {
         let all = self.cluster.shard_names()?;
         let others = all.into_iter().map(Arc::from).collect();
         let steps = Coordinator::recover(recovery.clone(), others);
-        let ended = self.cluster.end(&Id::of(command), &recovery, steps, None);
+        let ended = self
+            .cluster
+            .end(&two_phase_id(command), &recovery, steps, None);
         if ended.past {
             return Err(err!(
                 TransactionTooOld,
@@ -559,7 +562,7 @@ impl Router {
     ) -> Outcome<DocBuf> {
         let ended = self
             .cluster
-            .end(&Id::of(command), recovery, steps, executed);
+            .end(&two_phase_id(command), recovery, steps, executed);
         self.transactions.change(command, |t| {
             t.busy = false;
             t.aborted |= ended.verdict == Verdict::Aborted;
@@ -574,7 +577,7 @@ impl Router {
         match ended.verdict {
             Verdict::Committed => {
                 let mut w = Writer::new();
-                if write_concern::beyond_majority(command).is_some() {
+                if crate::client_concern::beyond_majority(command).is_some() {
                     let again = command.without(&["recoveryToken", "participants"]).finish();
                     let reply = self.end_on(recovery, &again)?;
                     write_concern::append(&mut w, &[write_concern::at_shard(reply, recovery)]);
@@ -635,6 +638,10 @@ impl Router {
             (None, None) => Ok(crate::admin::done()),
         }
     }
+}
+
+fn two_phase_id(command: &Command<'_>) -> Id {
+    Id::new(command.document("lsid"), command.int("txnNumber"))
 }
 
 #[cfg(test)]

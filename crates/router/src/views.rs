@@ -3,12 +3,13 @@
 //!
 //! Invariant: a cursor over a view bears the view's name.
 
-use crate::metadata::{Placement, Whole};
 use crate::request::{Command, finish, own};
-use crate::scratch::sound;
 use crate::service_impl::Router;
-use crate::{Outcome, aggregate, cursors};
+use crate::{aggregate, cursors};
 use bson::{Doc, DocBuf, Val, Writer, doc};
+use cluster_view::Outcome;
+use cluster_view::metadata::{Placement, Whole};
+use cluster_view::reply::sound;
 use errors::{Code, err};
 
 /// A view as its shard tells of it.
@@ -48,7 +49,9 @@ fn defined(router: &Router, db: &str, name: &str) -> Outcome<Option<View>> {
         sent.map(Some)
     })?;
     let reply = reply.map(sound).transpose()?;
-    let found = reply.as_ref().and_then(|r| cursors::batch_of(r).next());
+    let found = reply
+        .as_ref()
+        .and_then(|r| cluster_view::reply::batch_of(r).next());
     let Some(options) = found.and_then(|d| d.get("options")?.as_doc()) else {
         return Ok(None);
     };
@@ -249,7 +252,7 @@ pub(crate) fn find(router: &Router, command: &Command<'_>, view: &View) -> Outco
     let single = command.is("singleBatch") || command.int("limit").is_some_and(|n| n < 0);
     let body = over_find(command, view)?;
     let reply = named(router, command, own(router, &body, aggregate::run)?)?;
-    let id = cursors::cursor_id(&reply);
+    let id = cluster_view::reply::cursor_id(&reply);
     if single && id != 0 {
         cursors::end(router, &command.namespace()?, id);
         return Ok(cursors::renumber(reply, 0));
@@ -298,14 +301,18 @@ pub(crate) fn aggregate(router: &Router, command: &Command<'_>, view: &View) -> 
 /// The reply, and its cursor, under the name of the view.
 fn named(router: &Router, command: &Command<'_>, reply: DocBuf) -> Outcome<DocBuf> {
     let ns = command.namespace()?;
-    router.cursors.rename(cursors::cursor_id(&reply), &ns);
+    router
+        .cursors
+        .rename(cluster_view::reply::cursor_id(&reply), &ns);
     Ok(cursors::with_ns(reply, &ns))
 }
 
 /// The one document that a pipeline gives.
 fn single(router: &Router, body: &DocBuf) -> Outcome<(DocBuf, Option<DocBuf>)> {
     let reply = own(router, body, aggregate::run)?;
-    let found = cursors::batch_of(&reply).next().map(Doc::to_buf);
+    let found = cluster_view::reply::batch_of(&reply)
+        .next()
+        .map(Doc::to_buf);
     Ok((reply, found))
 }
 

@@ -3,15 +3,18 @@
 //! Invariant: a statement that a shard has run is not sent again, whatever the next shard says.
 //! Statements keep their numbers, so that a retry of the client's is known at the shard.
 
-use crate::key_change::{self, Changed};
-use crate::metadata::{Placement, Whole};
+use crate::key_change;
+
+use crate::ddl;
+use crate::key_change::Changed;
 use crate::request::{Command, finish, ranges};
 use crate::service_impl::Router;
 use crate::single_write::{effect_on_key, kept_place, place_of_upsert};
-use crate::upstream::error_of;
 use crate::without_key::{new_document, nothing};
-use crate::{Failure, Outcome, ddl, write_concern};
 use bson::{Doc, DocBuf, ObjectId, Val, Writer};
+use cluster_view::metadata::{Placement, Whole};
+use cluster_view::upstream::error_of;
+use cluster_view::{Failure, Outcome, write_concern};
 use errors::err;
 use sharding::RoutingTable;
 use std::sync::Arc;
@@ -370,7 +373,7 @@ impl<'a> Batch<'a> {
     /// Inserts what an upsert makes that has found nothing.
     fn insert_new(&mut self, placement: &Placement, statement: &Statement) -> Outcome<()> {
         let Placement::Sharded(table) = placement else {
-            return Err(crate::routing::no_database(self.command.db));
+            return Err(cluster_view::routing::no_database(self.command.db));
         };
         let d = statement.doc.as_doc();
         let variables = d.get("c").or_else(|| self.command.field("let"));

@@ -20,10 +20,10 @@
 //! Pages of an older transaction number than the first page's are leftovers.
 
 use crate::transaction::Phase;
+use auth::session_id::NOBODY;
 use bson::{Doc, Val, Value, Writer};
 use catalog::keyspace::{self, SESSION_RECORD, SPACE_SESSION, SYSTEM_TABLET};
 use errors::{Error, Result, Suspension, bail};
-use executor::session_id::NOBODY;
 use executor::{Lsid, OpCtx, Retry, StmtResult};
 use parking_lot::{ArcMutexGuard, Mutex, RawMutex};
 use sha2::{Digest, Sha256};

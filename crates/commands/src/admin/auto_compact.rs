@@ -1,9 +1,9 @@
 //! `autoCompact`: the engine compacts by itself as it is written to; the options are checked and
 //! remembered, and `runOnce` requests one compaction of everything.
 
-use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use errors::{Result, bail};
+use front::idl;
 
 const AT: &str = "autoCompact";
 const DEFAULT_MB: i64 = 20;

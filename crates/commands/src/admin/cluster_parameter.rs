@@ -2,12 +2,12 @@
 //! cluster. They are kept and told; the features that they tune are here with the rest of this
 //! server's or not yet.
 
-use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use crate::settings::stored::{self, InMemory};
 use bson::{Doc, DocBuf, Val, Writer, doc, tag};
 use errors::{Result, bail};
 use executor::Engine;
+use front::idl;
 use std::sync::Weak;
 use std::sync::atomic::Ordering;
 
@@ -53,7 +53,7 @@ impl InMemory for ImageExpiry {
 }
 
 /// What the `_id` of a parameter's document begins with.
-pub(crate) const PREFIX: &str = "clusterParameter.";
+pub(crate) use front::cluster_settings::PARAMETER_PREFIX as PREFIX;
 
 fn setting(name: &str) -> String {
     format!("{PREFIX}{name}")

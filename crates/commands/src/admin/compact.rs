@@ -1,10 +1,10 @@
 //! `compact`: has the engine rewrite a collection, so that deleted documents take no space.
 
-use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use crate::stats::sizes;
 use catalog::keyspace;
 use errors::{Result, Stop, bail};
+use front::idl;
 
 /// Less than this is not worth a file's rewriting: WiredTiger leaves files below it alone.
 const LEAST_BYTES: u64 = 1 << 20;

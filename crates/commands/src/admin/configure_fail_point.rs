@@ -1,10 +1,10 @@
 //! `configureFailPoint`.
 
-use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use crate::settings::fail_point::mode;
 use bson::Doc;
 use errors::{Result, bail};
+use front::idl;
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let Some(name) = cx.args.first.as_str() else {

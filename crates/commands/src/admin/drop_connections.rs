@@ -1,9 +1,9 @@
 //! `dropConnections`: ends this server's connections to others, of which it has none; the addresses
 //! are checked.
 
-use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use errors::{Result, bail};
+use front::idl;
 
 const AT: &str = "dropConnections";
 

@@ -4,9 +4,9 @@
 //! With `pandoHoldMillis` the lock ends by itself after that time, and the reply has `pandoHold`, the id
 //! by which `fsyncUnlock` ends exactly it: a client that locks several servers may die in between.
 
-use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use errors::{Result, bail};
+use front::idl;
 use std::time::{Duration, Instant};
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {

@@ -1,9 +1,9 @@
 //! `getParameter`.
 
-use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use crate::settings::parameters::append;
 use errors::{Result, bail};
+use front::idl;
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let at = "getParameter.getParameter";

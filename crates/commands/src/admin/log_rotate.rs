@@ -7,7 +7,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     cx.args.no_fields()?;
     let first = cx.args.first;
     if !first.is_number() && !matches!(first.tag, bson::tag::BOOL | bson::tag::STRING) {
-        return Err(crate::request::idl::mismatch(
+        return Err(front::idl::mismatch(
             "logRotate",
             "logRotate",
             first,

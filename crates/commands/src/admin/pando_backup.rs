@@ -24,10 +24,11 @@ pub mod last;
 mod log;
 mod staged;
 
-use crate::request::{CommandContext, Done, idl};
+use crate::request::{CommandContext, Done};
 use crate::topology::member::host;
 use bson::Doc;
 use errors::{Fallible, Result, bail, err};
+use front::idl;
 use staged::Staged;
 use std::fs;
 use std::io::ErrorKind;

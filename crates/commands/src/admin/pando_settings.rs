@@ -11,27 +11,17 @@
 //! Invariant: an earlier setting is never applied after a later one.
 
 use super::set_feature_compatibility_version as version;
-use super::{cluster_parameter, rw_concern, write_block};
-use crate::request::{CommandContext, Done, idl};
-use crate::settings::{query_settings, stored};
+use crate::request::{CommandContext, Done};
+use crate::settings::stored;
 use crate::version::FEATURE_VERSIONS;
 use bson::{Doc, DocBuf, Val, Writer};
 use errors::{Code, Result, Stop, bail};
+use front::cluster_settings::is_of_cluster;
+use front::idl;
 use service::config::ClusterRole;
 
 /// The document of `config.settings` that says which settings were taken last.
 const TAKEN: &str = "clusterSettings";
-
-/// Whether a setting is one of the whole cluster, by the `_id` of its document.
-pub fn is_of_cluster(id: &str) -> bool {
-    let named = [
-        version::SETTING,
-        write_block::SETTING,
-        rw_concern::SETTING,
-        query_settings::ID,
-    ];
-    named.contains(&id) || id.starts_with(cluster_parameter::PREFIX)
-}
 
 /// The settings that a document list has, without their `_id`.
 fn each<'a>(list: Val<'a>) -> impl Iterator<Item = (&'a str, DocBuf)> {

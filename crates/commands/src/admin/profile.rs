@@ -1,10 +1,10 @@
 //! `profile`: what of a database's commands is kept in its `system.profile`, and what counts as
 //! slow everywhere.
 
-use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use bson::{Elem, Val};
 use errors::{Result, bail};
+use front::idl;
 use query::expr::ParseEnv;
 use query::filter::Filter;
 use std::sync::Arc;

@@ -1,13 +1,13 @@
 //! `setQuerySettings` and `removeQuerySettings`: what holds for queries of one shape, which is
 //! given by a query or by its hash.
 
+use crate::crud::query_settings::{Setting, is_id_lookup};
 use crate::crud::{aggregate, distinct, find, shape, variables};
-use crate::request::args::Args;
-use crate::request::idl;
 use crate::request::{CommandContext, Done};
-use crate::settings::query_settings::{Setting, is_id_lookup};
 use bson::{Doc, DocBuf, Val, Writer};
 use errors::{Result, bail};
+use front::Args;
+use front::idl;
 use std::sync::Arc;
 
 /// A shape, as a client names it.

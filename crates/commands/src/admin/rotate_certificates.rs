@@ -1,8 +1,8 @@
 //! `rotateCertificates`: connections from now on get the certificates that lie in the files now.
 
-use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use errors::{Result, err};
+use front::idl;
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     for e in cx.args.fields.clone() {

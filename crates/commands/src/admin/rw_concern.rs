@@ -2,16 +2,16 @@
 
 use crate::clock::now_millis;
 use crate::request::concern::{self, Acknowledge, Unmet, WriteConcern};
-use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use crate::settings::stored;
 use bson::{Doc, DocBuf, Val, Writer};
 use errors::{Result, bail};
+use front::idl;
 use parking_lot::RwLock;
 use service::config::{ClusterRole, Topology};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 
-pub(crate) const SETTING: &str = "ReadWriteConcernDefaults";
+pub(crate) use front::cluster_settings::RW_CONCERN as SETTING;
 const SET: &str = "setDefaultRWConcern";
 
 /// The defaults that were set, and the one that every write needs at hand.

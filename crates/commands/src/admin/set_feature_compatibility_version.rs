@@ -9,17 +9,17 @@
 //! Invariant: `formatInUse` is in the log before the first entry of that format, so the stamp of each
 //! member's directory says so before that is applied there. While it is there the version goes no lower.
 
-use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use crate::settings::parameters::Parameters;
 use crate::settings::stored;
 use crate::version::FEATURE_VERSIONS;
 use bson::{Doc, Value, Writer, doc};
 use errors::{Result, bail};
+use front::idl;
 use std::sync::{Arc, Weak};
 use storage::{DATA_FORMAT, Store};
 
-pub(crate) const SETTING: &str = "featureCompatibilityVersion";
+pub(crate) use front::cluster_settings::FEATURE_VERSION as SETTING;
 
 /// The version with which forms of the newest format may be written.
 const NEWEST: &str = "8.2";

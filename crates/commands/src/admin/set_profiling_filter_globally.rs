@@ -1,11 +1,11 @@
 //! `setProfilingFilterGlobally`: the profiler's filter of all databases, and of those to come.
 
 use super::profile::parse_filter;
-use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use crate::settings::parameters::GLOBAL_PROFILING_FILTER;
 use bson::Val;
 use errors::{Result, bail};
+use front::idl;
 
 const AT: &str = "setProfilingFilterGlobally";
 

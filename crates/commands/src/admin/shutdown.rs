@@ -1,8 +1,8 @@
 //! `shutdown`: a clean stop; the connection is closed instead of a reply, as MongoDB does.
 
-use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use errors::{Result, bail};
+use front::idl;
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     for e in cx.args.fields.clone() {

@@ -2,10 +2,10 @@
 //! Queryable Encryption that could be compacted or cleaned up, so what the client asks is checked and
 //! answered with empty figures.
 
-use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use bson::Doc;
 use errors::{Result, bail};
+use front::idl;
 
 /// What the two differ in.
 struct Kind {

@@ -1,20 +1,20 @@
 //! `setUserWriteBlockMode`: refuses writes to users' databases until told otherwise, with the
 //! reason that was given.
 
-use crate::request::args::Args;
-use crate::request::idl;
-use crate::request::table::{Command, flag};
 use crate::request::{CommandContext, Done};
 use crate::security::authorize;
 use crate::settings::stored;
 use auth::{Action, Target};
 use bson::{Doc, doc};
 use errors::{Result, bail};
+use front::Args;
+use front::idl;
+use front::{Specification, flag};
 use parking_lot::Mutex;
 use service::config::ClusterRole;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-pub(crate) const SETTING: &str = "userWriteBlock";
+pub(crate) use front::cluster_settings::WRITE_BLOCK as SETTING;
 const AT: &str = "setUserWriteBlockMode";
 
 /// Whether writes are refused.
@@ -45,7 +45,7 @@ impl WriteBlock {
     }
 
     /// Refuses a command that writes to users' databases.
-    pub fn refuse(&self, command: &Command, args: &Args<'_>) -> Result<()> {
+    pub fn refuse(&self, command: &Specification, args: &Args<'_>) -> Result<()> {
         if !command.is(flag::WRITE) {
             return Ok(());
         }

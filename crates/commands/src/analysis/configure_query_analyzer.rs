@@ -3,12 +3,12 @@
 use super::analyze_shard_key::collection;
 use super::namespace;
 use super::sampling::ANALYZERS;
-use crate::request::args::Args;
-use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use crate::settings::documents;
 use bson::{Doc, DocBuf, Val, Writer};
 use errors::{Fallible, Result, bail};
+use front::Args;
+use front::idl;
 
 const AT: &str = "configureQueryAnalyzer";
 /// As in MongoDB.

@@ -6,10 +6,10 @@ pub mod analyze_shard_key;
 pub mod configure_query_analyzer;
 pub mod sampling;
 
-use crate::request::args::Args;
-use crate::request::idl;
 use bson::{Doc, DocBuf, Val, Writer, array, doc};
 use errors::{Fallible, Result, bail, err};
+use front::Args;
+use front::idl;
 use sharding::ShardKey;
 use sharding::analysis::{self, Distribution};
 

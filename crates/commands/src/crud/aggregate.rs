@@ -3,18 +3,18 @@
 use super::cursor::{self, Keep};
 use super::explain::Verbosity;
 use super::{change_stream, explain_pipeline, moment, shape, through_primary, variables};
-use crate::replication::stored_config;
-use crate::request::args::Args;
+use crate::crud::query_settings;
+use crate::crud::rows;
+use crate::crud::stored_config;
 use crate::request::collation::{self, CollationArgument};
-use crate::request::idl;
 use crate::request::transaction;
 use crate::request::{CommandContext, Done};
-use crate::settings::query_settings;
 use crate::shard::joins;
-use crate::stats::rows;
 use bson::{Doc, DocBuf, Elem, Val, Writer};
 use errors::{Result, bail};
 use executor::{AggregateRequest, MergesApart, PipelineCursor, ReadElsewhere};
+use front::Args;
+use front::idl;
 use planner::Hint;
 use query::pipeline::{Namespace, ParseCtx, Pipeline};
 

@@ -3,12 +3,13 @@
 
 use crate::clock::now_millis;
 use crate::request::CommandContext;
-use crate::request::args::Args;
 use crate::request::collation::{self, CollationArgument};
-use crate::request::{idl, transaction};
+use crate::request::transaction;
 use bson::{Doc, Writer};
 use errors::{Error, Result, bail};
 use executor::StmtResult;
+use front::Args;
+use front::idl;
 use query::expr::{ParseEnv, Vars};
 use service::Request;
 use session::Retryable;

@@ -9,13 +9,14 @@ use super::cursor::{self, Keep};
 use super::{delete, update, variables};
 use crate::ddl::create::check_uuid;
 use crate::monitoring::metrics::{OperationKind, Usage};
-use crate::request::args::Args;
 use crate::request::collation::{self, CollationArgument};
-use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use bson::{Doc, DocBuf, Elem, Val, Value, Writer};
-use errors::{Error, Result, Stop, bail, err};
+use errors::{Error, Result, Stop, bail};
 use executor::{OpCtx, Retry};
+use front::Args;
+use front::bulk_write::{kind, target_of};
+use front::idl;
 use planner::Hint;
 use service::Request;
 use session::Results;
@@ -106,55 +107,6 @@ idl::arguments! {
         "collation" => collation: CollationArgument = collation::read,
     }
     ignored: "sampleId";
-}
-
-/// What an operation does, and the position in `nsInfo` of what it does it to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Addressed {
-    Insert(usize),
-    Update { target: usize, upsert: bool },
-    Delete(usize),
-}
-
-impl Addressed {
-    /// Reads no more of an operation than what its rights depend on, as [`operation`] reads it.
-    pub fn of(d: Doc<'_>) -> Result<Addressed> {
-        let (within, first) = kind(d)?;
-        let target = target_of(within, first)?;
-        idl::unique(within, d)?;
-        Ok(match first.name {
-            "insert" => Addressed::Insert(target),
-            "delete" => Addressed::Delete(target),
-            _ => {
-                let upsert = d.iter().find(|e| e.name == "upsert");
-                let upsert = upsert.map(|e| idl::strict_flag(within, e)).transpose()?;
-                let upsert = upsert.unwrap_or(false);
-                Addressed::Update { target, upsert }
-            }
-        })
-    }
-}
-
-/// What messages call an operation, and its first field.
-fn kind<'a>(d: Doc<'a>) -> Result<(&'static str, Elem<'a>)> {
-    let Some(first) = d.first() else {
-        return Err(idl::missing(AT, "insert, update or delete"));
-    };
-    match first.name {
-        "insert" => Ok(("bulkWrite.insert", first)),
-        "update" => Ok(("bulkWrite.update", first)),
-        "delete" => Ok(("bulkWrite.delete", first)),
-        kind => Err(err!(
-            IDLUnknownField,
-            "Unrecognized BulkWrite operation '{kind}': it must be 'insert', 'update' or 'delete'"
-        )
-        .into()),
-    }
-}
-
-fn target_of(within: &str, first: Elem<'_>) -> Result<usize> {
-    let target = idl::int_from(within, first, 0)?;
-    Ok(idl::required(within, first.name, target)? as usize)
 }
 
 fn operation<'a>(d: Doc<'a>) -> Result<Operation<'a>> {

@@ -4,15 +4,15 @@
 
 use super::cursor::{self, FIRST_BATCH, Keep};
 use super::variables;
-use crate::request::args::Args;
 use crate::request::collation::{self, CollationArgument};
-use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use bson::{Doc, DocBuf, Elem, Val, Writer, tag};
 use changes::Token;
 use changes::event::{SUMMARY_FIELDS, Scope, Shown};
 use errors::{Result, bail};
 use executor::{ChangeStream, ChangeStreamRequest, ShowImage, StreamStart, WantedEvents};
+use front::Args;
+use front::idl;
 use query::expr::ParseEnv;
 use query::filter::{Filter, part_on};
 use query::pipeline::per_document::PerDocument;

@@ -1,13 +1,15 @@
 //! `count`.
 
 use super::{on_view, variables};
-use crate::replication::{oplog, stored_config};
+use crate::crud::oplog;
+use crate::crud::stored_config;
+use crate::oplog_view;
 use crate::request::collation::{self, CollationArgument};
-use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use bson::{Doc, Elem};
 use errors::{Result, bail};
 use executor::ReadRequest;
+use front::idl;
 use planner::Hint;
 use query::filter::Filter;
 
@@ -46,7 +48,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     if stored_config::stage(cx, &ns).is_some() {
         return on_view::count(cx);
     }
-    if oplog::is_it(cx, &ns) {
+    if oplog_view::is_it(cx, &ns) {
         let n = oplog::count(cx, a.query)?.saturating_sub(a.skip.unwrap_or(0));
         let limit = match a.limit.unsigned_abs() {
             0 => u64::MAX,

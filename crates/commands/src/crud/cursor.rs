@@ -2,12 +2,12 @@
 
 use super::moment;
 use crate::request::CommandContext;
-use crate::request::idl;
 use crate::security::authorize;
 use bson::Doc;
 use catalog::Tail;
 use errors::{Result, bail};
 use executor::{PinnedSnapshot, Share, Spent};
+use front::idl;
 use session::{Cursor, Results};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

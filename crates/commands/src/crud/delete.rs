@@ -3,11 +3,11 @@
 use super::batch::{self, Common, Statements};
 use super::variables;
 use crate::request::collation::{self, CollationArgument};
-use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use bson::Doc;
 use errors::{Result, Stop, bail};
 use executor::{DeleteRequest, Deleted, Retry};
+use front::idl;
 use planner::Hint;
 use query::filter::Filter;
 

@@ -1,13 +1,13 @@
 //! `distinct`.
 
 use super::{moment, on_view, shape, variables};
+use crate::crud::query_settings;
 use crate::request::collation::{self, CollationArgument};
-use crate::request::idl;
 use crate::request::{CommandContext, Done};
-use crate::settings::query_settings;
 use bson::{Doc, DocBuf};
 use errors::{Result, bail};
 use executor::ReadRequest;
+use front::idl;
 use planner::Hint;
 use query::expr::{ParseEnv, Vars};
 use query::filter::Filter;

@@ -4,14 +4,14 @@
 use super::candidates::Candidates;
 use super::execution_stats::{Counted, count_run, execute, execution_stages, write_stats};
 use super::{explain_pipeline, find, on_view, shape, variables};
-use crate::request::args::{self, Args};
-use crate::request::idl;
+use crate::crud::query_settings;
 use crate::request::{CommandContext, Done};
-use crate::settings::query_settings;
 use crate::version;
 use bson::{Doc, DocBuf, Val, Writer};
 use errors::{Result, bail, err};
 use executor::{FindCursor, FindRequest};
+use front::args::{self, Args};
+use front::{flag, idl, specification};
 use planner::Hint;
 use planner::explain::{Explain, PlanStage, stages};
 use query::collation::Collation;
@@ -149,7 +149,7 @@ fn explained(name: &str) -> Result<&'static str> {
         "findAndModify" | "findandmodify" => "findAndModify",
         "aggregate" => "aggregate",
         "mapReduce" | "mapreduce" => "mapReduce",
-        _ if crate::request::table::lookup(name).is_some() => {
+        _ if specification::lookup(name).is_some_and(|c| !c.is(flag::ROUTER)) => {
             bail!(IllegalOperation, "Cannot explain cmd: {name}")
         }
         _ => bail!(

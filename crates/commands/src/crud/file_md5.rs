@@ -1,11 +1,11 @@
 //! `filemd5`: the digest of a file of GridFS, by which old drivers and mongofiles compare what they
 //! sent.
 
-use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use bson::{Doc, Writer, doc};
 use errors::{Error, Result, bail, err};
 use executor::{ReadRequest, RecordStream};
+use front::idl;
 use query::expr::ParseEnv;
 use query::filter::Filter;
 use query::sort::SortPattern;

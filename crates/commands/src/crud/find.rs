@@ -2,14 +2,16 @@
 
 use super::cursor::{self, Keep};
 use super::{moment, on_view, shape, variables};
-use crate::replication::{oplog, stored_config};
+use crate::crud::oplog;
+use crate::crud::query_settings;
+use crate::crud::stored_config;
+use crate::oplog_view;
 use crate::request::collation::{self, CollationArgument};
-use crate::request::idl;
 use crate::request::{CommandContext, Done};
-use crate::settings::query_settings;
 use bson::{Doc, DocBuf, Elem};
 use errors::{Result, bail};
 use executor::{FindCursor, FindRequest, TailCursor};
+use front::idl;
 use planner::Hint;
 use query::collation::Collation;
 use query::expr::ParseEnv;
@@ -195,7 +197,7 @@ impl Find<'_> {
 }
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
-    if let Some(begun) = cx.begun.take() {
+    if let Some(begun) = cx.begun.take().and_then(|b| b.downcast().ok()) {
         cursor::go_on(cx, *begun)?;
         return Ok(Done::Reply);
     }
@@ -212,7 +214,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     if stored_config::stage(cx, &find.ns).is_some() {
         return on_view::find(cx);
     }
-    if oplog::is_it(cx, &find.ns) {
+    if oplog_view::is_it(cx, &find.ns) {
         return oplog::find(cx, find);
     }
     if find.tailable {

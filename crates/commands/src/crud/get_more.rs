@@ -3,13 +3,13 @@
 
 use super::cursor::BATCH_BYTES;
 use super::moment;
-use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use crate::security::authorize;
 use crate::settings::fail_point::FailPoints;
 use bson::{Elem, Val};
 use catalog::Tail;
 use errors::{Code, Error, Result, bail, err};
+use front::idl;
 use session::{Cursor, Results};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};

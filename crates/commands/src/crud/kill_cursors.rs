@@ -1,11 +1,11 @@
 //! `killCursors`.
 
-use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use crate::security::authorize;
 use auth::{Action, Target};
 use bson::Doc;
 use errors::{Result, bail};
+use front::idl;
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     if cx.args.first.as_str().is_none() {

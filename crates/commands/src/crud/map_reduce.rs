@@ -7,12 +7,13 @@
 use super::explain::Verbosity;
 use super::variables;
 use crate::Commands;
-use crate::request::args::Args;
-use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use bson::{Doc, Elem, Val, Value, Writer, tag};
-use errors::{Error, Result, bail, err};
+use errors::{Error, Result, bail};
 use executor::{AggregateRequest, PipelineCursor};
+use front::Args;
+use front::idl;
+use front::map_reduce::Out;
 use query::expr::Vars;
 use query::pipeline::{Namespace, ParseCtx, Pipeline};
 use query::script::SCOPE;
@@ -21,17 +22,6 @@ use std::sync::Arc;
 const AT: &str = "mapReduce";
 /// Bytes of the results that a reply may hold.
 const REPLY_BYTES: usize = 16 << 20;
-
-/// Where the results go.
-pub enum Out<'a> {
-    Inline,
-    /// `mode`: `replace`, `merge` or `reduce`.
-    Collection {
-        mode: &'static str,
-        db: Option<&'a str>,
-        name: &'a str,
-    },
-}
 
 #[derive(Default)]
 struct MapReduce<'a> {
@@ -52,57 +42,6 @@ fn function<'a>(e: Elem<'a>) -> Result<Option<Val<'a>>> {
         tag::NULL | tag::UNDEFINED => Ok(None),
         tag::STRING | tag::CODE => Ok(Some(e.val)),
         _ => bail!(BadValue, "'{}' must be of string or code type", e.name),
-    }
-}
-
-impl<'a> Out<'a> {
-    pub fn parse(v: Val<'a>) -> Result<Out<'a>> {
-        let replace = |name| Out::Collection {
-            mode: "replace",
-            db: None,
-            name,
-        };
-        if let Some(name) = v.as_str() {
-            return Ok(replace(name));
-        }
-        let Some(d) = v.as_doc() else {
-            bail!(BadValue, "'out' must be either a string or an object");
-        };
-        idl::unique("mapReduce.out", d)?;
-        if d.get("nonAtomic").and_then(Val::as_bool) == Some(false) {
-            bail!(
-                15895,
-                "The nonAtomic:false option is no longer allowed in the mapReduce command. Please omit or specify nonAtomic:true"
-            );
-        }
-        if d.contains("inline") {
-            return Ok(Out::Inline);
-        }
-        for mode in ["replace", "merge", "reduce"] {
-            let Some(name) = d.get(mode) else { continue };
-            let Some(name) = name.as_str() else {
-                bail!(
-                    BadValue,
-                    "'{mode}' supports type string, found type: {}",
-                    name.type_name()
-                );
-            };
-            let db = match d.get("db") {
-                Some(db) => Some(db.as_str().ok_or_else(|| {
-                    err!(
-                        BadValue,
-                        "db field value must be string, found type: {}",
-                        db.type_name()
-                    )
-                })?),
-                None => None,
-            };
-            return Ok(Out::Collection { mode, db, name });
-        }
-        bail!(
-            BadValue,
-            "'out' requires 'replace', 'merge', 'reduce' or 'inline'"
-        )
     }
 }
 

@@ -7,7 +7,12 @@ pub(crate) mod cursor;
 mod execution_stats;
 mod explain_pipeline;
 mod on_view;
+mod oplog;
+pub(crate) mod query_settings;
+mod rows;
+pub mod schema;
 pub(crate) mod shape;
+pub(crate) mod stored_config;
 pub(crate) mod variables;
 
 pub mod aggregate;

@@ -3,14 +3,14 @@
 use super::cursor::{self, Keep};
 use super::explain::Verbosity;
 use super::{explain_pipeline, variables};
-use crate::replication::stored_config;
+use crate::crud::rows;
+use crate::crud::stored_config;
 use crate::request::collation;
-use crate::request::idl;
 use crate::request::{CommandContext, Done};
-use crate::stats::rows;
 use bson::{Doc, DocBuf, Val, Writer};
 use errors::{Result, Stop, err};
 use executor::{AggregateRequest, PipelineCursor};
+use front::idl;
 use query::path::FieldPath;
 use query::pipeline::{Namespace, ParseCtx, Pipeline};
 

@@ -8,10 +8,11 @@
 //! ```
 
 use super::job::{self, Kind, Run};
-use crate::request::{CommandContext, Done, concern, idl};
+use crate::request::{CommandContext, Done, concern};
 use bson::{Doc, Elem, Writer};
 use catalog::Collection;
 use errors::{Error, Result, bail};
+use front::idl;
 use replication::config::Wanted;
 use std::sync::Arc;
 use std::time::Duration;

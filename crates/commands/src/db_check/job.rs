@@ -2,9 +2,10 @@
 
 use super::batch::{self, Bound, Found, Limits, Part};
 use super::health_log::{About, BatchEntry};
-use super::{DbChecks, EVERY, LOOK, MOST_RESULTS, MOST_RUNS, Outcome, RATE};
+use super::{DbChecks, LOOK, MOST_RESULTS, Outcome};
+use crate::connection::new_uuid;
 use crate::monitoring::operations::Registered;
-use crate::request::connection::new_uuid;
+use crate::settings::parameters::{DB_CHECK_LOGGED_EVERY, DB_CHECK_MOST_RUNS, DB_CHECK_RATE};
 use bson::{Doc, DocBuf, Writer, doc};
 use errors::{Code, Error, Result, bail};
 use executor::OpCtx;
@@ -74,7 +75,7 @@ struct Progress {
 impl DbChecks {
     /// Puts a run behind those that there are; tells the health log where they are too many.
     pub fn enqueue(self: &Arc<Self>, run: Run) {
-        let most = usize::try_from(self.parameters.int(MOST_RUNS)).unwrap_or(1);
+        let most = usize::try_from(self.parameters.int(DB_CHECK_MOST_RUNS)).unwrap_or(1);
         let mut state = self.state.lock();
         if state.runs.len() >= most {
             let queue = state.runs.iter().map(|r| r.description.clone()).collect();
@@ -255,7 +256,7 @@ impl DbChecks {
             false => found.last.clone(),
         };
         progress.batches += 1;
-        let logs = progress.batches % self.parameters.int(EVERY).max(1) == 0;
+        let logs = progress.batches % self.parameters.int(DB_CHECK_LOGGED_EVERY).max(1) == 0;
         let index = run.kind.index.as_deref();
         let mut entries: Vec<DocBuf> = found.wrong.iter().map(|w| about.wrong(w)).collect();
         if logs {
@@ -407,7 +408,7 @@ impl DbChecks {
 
     /// Rests as long as `maxDbCheckMBperSec` says.
     fn rest(&self, bytes: u64, began: Instant, operation: &Registered) -> Result<()> {
-        let rate = self.parameters.int(RATE).unsigned_abs();
+        let rate = self.parameters.int(DB_CHECK_RATE).unsigned_abs();
         if rate == 0 {
             return Ok(());
         }

@@ -36,10 +36,6 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use storage::{Committed, Entry, Observer, Uuid, View};
 
-pub const EVERY: &str = "dbCheckHealthLogEveryNBatches";
-pub const RATE: &str = "maxDbCheckMBperSec";
-pub const MOST_RUNS: &str = "dbCheckMaxRunsOnQueue";
-
 /// States that wait to be read, and for how long.
 const MOST_STATES: usize = 4;
 const LONGEST_STATE: Duration = Duration::from_secs(60);
@@ -134,7 +130,7 @@ impl DbChecks {
         let status = self.replica.as_ref().map(Driver::status);
         let own = status.as_ref().and_then(|s| s.member(s.id));
         own.map_or_else(
-            || format!("{}:{}", crate::diagnostic::process::host_name(), self.port),
+            || format!("{}:{}", crate::process::host_name(), self.port),
             |m| m.host.to_string(),
         )
     }

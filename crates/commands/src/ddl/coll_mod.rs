@@ -4,11 +4,11 @@ use super::create::{
     MAX_CAPPED_BYTES, check_uuid, images, rounded_up, validation_action, validation_level,
 };
 use super::{changed, view};
-use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use bson::{Doc, DocBuf, Elem, Val, Writer};
 use catalog::{Collection, Index};
 use errors::{Error, Result, bail, err};
+use front::idl;
 use std::sync::Arc;
 
 const AT: &str = "collMod";

@@ -4,12 +4,12 @@
 //! the copy takes its place in one step. Indexes are not kept, as in MongoDB.
 
 use super::{changed, create};
-use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use bson::{Doc, DocBuf, Writer};
 use catalog::Collection;
 use errors::{Code, Result, bail};
 use executor::{OpCtx, ReadRequest, RecordStream};
+use front::idl;
 use query::filter::Filter;
 use std::sync::Arc;
 

@@ -5,11 +5,11 @@
 
 use super::{changed, encrypted_fields, engine_options, time_series};
 use crate::request::collation;
-use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use bson::{Doc, DocBuf, Elem, Val, Value, Writer, order, tag};
 use catalog::Catalog;
 use errors::{Error, Result, bail, err};
+use front::idl;
 
 pub const MAX_CAPPED_BYTES: i64 = 1 << 50;
 

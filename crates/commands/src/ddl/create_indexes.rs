@@ -2,11 +2,11 @@
 
 use super::changed;
 use super::index_spec::{IndexSpec, MAX_INDEXES};
-use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use bson::{Doc, DocBuf, Elem};
 use catalog::{Collection, NewIndex};
 use errors::{Result, bail};
+use front::idl;
 
 idl::arguments! {
     struct Arguments<'a> {

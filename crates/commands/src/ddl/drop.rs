@@ -1,9 +1,9 @@
 //! `drop`: a collection with its indexes.
 
 use super::changed;
-use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use errors::{Code, Result, bail};
+use front::idl;
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let ns = cx.args.namespace()?;

@@ -1,11 +1,11 @@
 //! `dropDatabase`.
 
 use super::changed;
-use crate::request::args::Args;
-use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use bson::Elem;
 use errors::{Result, bail};
+use front::Args;
+use front::idl;
 
 /// Checks the arguments.
 pub fn check(args: &Args<'_>) -> Result<()> {

@@ -1,11 +1,11 @@
 //! `dropIndexes`, and its old name `deleteIndexes`: by name, names, key pattern, or all but `_id_`.
 
 use super::changed;
-use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use bson::{Doc, Val, tag};
 use catalog::Collection;
 use errors::{Error, Result, bail, err};
+use front::idl;
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let mut ns = cx.args.namespace()?;

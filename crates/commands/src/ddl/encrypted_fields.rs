@@ -3,9 +3,9 @@
 //! writes that need the server's part of Queryable Encryption are refused too. The collections that
 //! keep its state are made by drivers.
 
-use crate::request::idl;
 use bson::{Doc, DocBuf, Elem, Val, Writer, order};
 use errors::{Error, Result, bail};
+use front::idl;
 use query::filter::TypeSet;
 
 /// The option as it is kept.

@@ -1,8 +1,8 @@
 //! Index specifications: checked, completed, compared with those that exist.
 
-use crate::request::idl;
 use bson::{Doc, DocBuf, Elem, Val, Writer, order, shell, tag};
 use errors::{Error, Result, Stop, bail, err};
+use front::idl;
 use query::collation::Collation;
 use query::expr::ParseEnv;
 use query::filter::Filter;

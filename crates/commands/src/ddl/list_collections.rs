@@ -2,13 +2,13 @@
 
 use super::listing;
 use crate::clock::now_millis;
-use crate::replication::oplog;
-use crate::request::idl;
+use crate::oplog_view;
 use crate::request::{CommandContext, Done};
 use crate::security::authorize;
 use bson::{DocBuf, Writer, doc};
 use catalog::Collection;
 use errors::Result;
+use front::idl;
 use query::expr::{ParseEnv, Vars};
 use query::filter::Filter;
 
@@ -45,8 +45,8 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
             docs.push(d);
         }
     }
-    if oplog::is_it(cx, &format!("{}.oplog.rs", cx.args.db)) {
-        let d = oplog::describe(&cx.app.store, name_only);
+    if oplog_view::is_it(cx, &format!("{}.oplog.rs", cx.args.db)) {
+        let d = oplog_view::describe(&cx.app.store, name_only);
         if filter.matches_with(d.as_doc(), &vars)? {
             docs.push(d);
         }

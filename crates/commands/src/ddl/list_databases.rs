@@ -1,13 +1,13 @@
 //! `listDatabases`.
 
 use crate::clock::now_millis;
-use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use crate::security::authorize;
 use crate::stats::sizes;
 use auth::{Action, Target};
 use bson::Writer;
 use errors::Result;
+use front::idl;
 use query::expr::{ParseEnv, Vars};
 use query::filter::Filter;
 

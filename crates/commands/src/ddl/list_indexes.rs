@@ -1,11 +1,11 @@
 //! `listIndexes`.
 
 use super::listing;
-use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use bson::{DocBuf, Writer};
 use catalog::{Collection, IndexState};
 use errors::{Result, bail};
+use front::idl;
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let ns = cx.args.namespace()?;

@@ -1,11 +1,11 @@
 //! Listings that are computed at once and given in batches like a query's results.
 
 use crate::request::CommandContext;
-use crate::request::idl;
 use crate::security::authorize;
 use bson::{Doc, DocBuf, Elem, Writer};
 use errors::Result;
 use executor::OpCtx;
+use front::idl;
 use session::{Cursor, Results};
 
 /// Documents held in memory.

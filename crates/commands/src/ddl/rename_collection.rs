@@ -1,11 +1,11 @@
 //! `renameCollection`: within a database or into another.
 
 use super::changed;
-use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use bson::Elem;
 use catalog::Catalog;
 use errors::{Result, bail};
+use front::idl;
 
 const AT: &str = "renameCollection";
 

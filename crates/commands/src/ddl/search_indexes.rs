@@ -10,14 +10,14 @@
 
 use super::{changed, listing};
 use crate::clock::now_millis;
-use crate::diagnostic::process;
-use crate::request::idl;
+use crate::process;
 use crate::request::{CommandContext, Done};
 use bson::{Doc, DocBuf, Elem, Val, Writer};
 use catalog::Collection;
 use errors::{Result, bail, err};
 use executor::Engine;
 use executor::search::check_searchable;
+use front::idl;
 use search::{Definition, Kind};
 use std::sync::Arc;
 

@@ -2,9 +2,9 @@
 //! to change while it runs, but the build must be there.
 
 use super::create_indexes::check_quorum;
-use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use errors::{Result, bail};
+use front::idl;
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     const AT: &str = "setIndexCommitQuorum";

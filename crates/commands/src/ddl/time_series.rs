@@ -4,10 +4,10 @@
 //! definition as `originalSpec`.
 
 use super::index_spec::IndexSpec;
-use crate::request::idl;
 use bson::{Doc, DocBuf, Elem, Val, Writer};
 use catalog::{Catalog, CheckInterrupt, Collection, NewIndex};
 use errors::{Result, bail};
+use front::idl;
 use std::sync::Arc;
 use time_series::{Granularity, MAX_SPAN_SECONDS, TimeSeriesOptions, buckets_of};
 

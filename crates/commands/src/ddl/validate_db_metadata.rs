@@ -1,10 +1,10 @@
 //! `validateDBMetadata`: what of the collections and indexes a version of the API does not allow.
 
-use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use bson::{Doc, Elem};
 use catalog::Index;
 use errors::{Code, Error, Result, bail};
+use front::idl;
 
 const AT: &str = "validateDBMetadata";
 

@@ -1,8 +1,9 @@
 //! `metrics` of serverStatus: what commands, cursors, plans and replication did since the process began.
 
+use crate::monitoring::command_counts;
 use crate::monitoring::metrics::KINDS;
 use crate::request::CommandContext;
-use crate::request::table::{NAMES, lookup};
+use front::specification;
 use std::sync::atomic::Ordering::Relaxed;
 
 pub fn append(cx: &mut CommandContext<'_, '_>) {
@@ -11,16 +12,15 @@ pub fn append(cx: &mut CommandContext<'_, '_>) {
     cx.app.operators.write(cx.w.open_doc("metrics"));
     let w = &mut cx.w;
     w.open_doc("commands");
-    let mut names = NAMES.to_vec();
-    names.sort_unstable();
-    for name in names {
-        if let Some(c) = lookup(name) {
-            let (total, failed) = (c.total.load(Relaxed), c.failed.load(Relaxed));
-            w.open_doc(name)
-                .i64("failed", failed as i64)
-                .i64("total", total as i64)
-                .close();
-        }
+    let mut known: Vec<_> = specification::of_servers().collect();
+    known.sort_unstable_by_key(|c| c.name);
+    for command in known {
+        let count = command_counts::of(command);
+        let (total, failed) = (count.total.load(Relaxed), count.failed.load(Relaxed));
+        w.open_doc(command.name)
+            .i64("failed", failed as i64)
+            .i64("total", total as i64)
+            .close();
     }
     w.close();
     w.open_doc("cursor")

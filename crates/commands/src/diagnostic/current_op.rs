@@ -1,18 +1,19 @@
 //! `currentOp`, as a command and as the stage `$currentOp`: what runs, and on request idle
 //! connections and idle cursors.
 
-use super::process;
 use crate::Commands;
 use crate::clock::now_millis;
 use crate::monitoring::operations::{Operation, Operations};
-use crate::monitoring::profiler::{operation_name, summary};
-use crate::request::table::{flag, lookup};
+use crate::process;
+use crate::profiler::{operation_name, summary};
+use crate::request::session_of::append_session;
 use crate::request::{CommandContext, Done};
 use crate::security::authorize;
-use crate::sessions::append_session;
 use bson::{Doc, DocBuf, Val, Writer};
 use errors::Result;
 use executor::{Engine, OpenTransaction};
+use front::flag;
+use front::specification::lookup;
 use parking_lot::Mutex;
 use query::expr::{ParseEnv, Vars};
 use query::filter::Filter;

@@ -5,8 +5,8 @@
 //! ([`CACHE_WITHOUT_MEANING`] and others are 0). What has a meaning here has the figure of what comes
 //! nearest.
 
-use super::process;
 use crate::monitoring::metrics::OperationKind;
+use crate::process;
 use crate::request::CommandContext;
 use bson::Writer;
 use std::sync::atomic::Ordering::Relaxed;

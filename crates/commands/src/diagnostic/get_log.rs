@@ -1,8 +1,8 @@
 //! `getLog`: the newest lines of the server's log.
 
-use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use errors::{Result, bail};
+use front::idl;
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     cx.args.no_fields()?;

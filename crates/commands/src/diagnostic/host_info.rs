@@ -1,7 +1,7 @@
 //! `hostInfo`.
 
-use super::process;
 use crate::clock::now_millis;
+use crate::process;
 use crate::request::{CommandContext, Done};
 use errors::Result;
 use std::fs;

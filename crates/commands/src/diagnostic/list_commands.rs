@@ -1,16 +1,15 @@
 //! `listCommands`.
 
-use crate::request::table::{NAMES, flag, lookup};
 use crate::request::{CommandContext, Done};
 use errors::Result;
+use front::{flag, specification};
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
-    let mut names = NAMES.to_vec();
-    names.sort_unstable();
+    let mut known: Vec<_> = specification::of_servers().collect();
+    known.sort_unstable_by_key(|c| c.name);
     cx.w.open_doc("commands");
-    for name in names {
-        let Some(c) = lookup(name) else { continue };
-        cx.w.open_doc(name)
+    for c in known {
+        cx.w.open_doc(c.name)
             .str("help", c.help)
             .bool("requiresAuth", !c.is(flag::HANDSHAKE));
         cx.w.bool("secondaryOk", true)

@@ -3,7 +3,6 @@
 mod command_metrics;
 pub mod conn_pool_stats;
 pub mod current_op;
-pub mod diagnostic_data;
 mod election_metrics;
 mod engine_figures;
 pub mod features;
@@ -12,6 +11,5 @@ pub mod host_info;
 pub mod kill_op;
 pub mod list_commands;
 pub mod lock_info;
-pub mod process;
 pub mod server_status;
 pub mod top;

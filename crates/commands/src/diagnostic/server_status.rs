@@ -2,10 +2,11 @@
 //! memtables, since mongostat reads its columns there; figures without a counterpart in MongoDB stand in
 //! `pandodb`.
 
-use super::{command_metrics, election_metrics, engine_figures, process};
+use super::{command_metrics, election_metrics, engine_figures};
 use crate::clock::now_millis;
 use crate::monitoring::latency;
 use crate::monitoring::metrics::KINDS;
+use crate::process;
 use crate::request::{CommandContext, Done};
 use crate::topology::member;
 use crate::version::{PANDO_VERSION, VERSION};

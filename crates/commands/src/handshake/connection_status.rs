@@ -1,10 +1,10 @@
 //! `connectionStatus`: the client's users and their privileges.
 
-use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use crate::security::login;
-use crate::users::append_roles;
+use crate::security::roles::append_roles;
 use errors::Result;
+use front::idl;
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let mut privileges = false;

@@ -2,15 +2,16 @@
 
 use super::sasl;
 use crate::clock::now_millis;
-use crate::request::idl;
+use crate::connection::monitor::Monitor;
 use crate::request::{CommandContext, Done};
 use crate::topology::member;
-use crate::topology::monitor::{self, Monitor, TopologyVersion};
+use crate::topology::monitor::{self, TopologyVersion};
 use crate::version::{MAX_WIRE_VERSION, MIN_WIRE_VERSION};
 use auth::UserName;
 use auth::scram::Hash;
 use bson::{Doc, Val, tag};
 use errors::{Result, bail, err};
+use front::idl;
 use service::config::ClusterRole;
 use sharding::protocol;
 

@@ -1,11 +1,11 @@
 //! `saslStart`, `saslContinue`, `authenticate`, and the first message of a login inside `hello`.
 
-use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use crate::security::login::{self, Reply, Start};
 use auth::scram::Hash;
 use bson::{Doc, Elem, Val, Writer};
 use errors::{Result, bail};
+use front::idl;
 
 /// There is one exchange at a time on a connection.
 const CONVERSATION: i32 = 1;

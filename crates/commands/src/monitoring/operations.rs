@@ -1,8 +1,8 @@
 //! Operations that are running on workers, and hellos that wait: what currentOp shows and killOp
 //! stops. What runs on an event loop is too short to be seen or stopped.
 
-use crate::security::redact;
 use bson::{Doc, DocBuf, Writer};
+use front::redact;
 use parking_lot::Mutex;
 use planner::Plan;
 use service::Request;

@@ -3,8 +3,9 @@
 
 use super::set_name;
 use crate::admin::set_feature_compatibility_version::use_newest_format;
-use crate::request::{CommandContext, Done, idl};
+use crate::request::{CommandContext, Done};
 use errors::Result;
+use front::idl;
 use std::sync::Arc;
 use storage::{Entry, Op};
 

@@ -3,13 +3,16 @@
 //! `results` tell how far it went.
 
 use crate::clock::now_millis;
-use crate::request::args::Args;
-use crate::request::idl;
-use crate::request::table;
+use crate::ddl::{
+    coll_mod, create, create_indexes, drop, drop_database, drop_indexes, rename_collection,
+};
 use crate::request::{CommandContext, Done};
 use bson::{Doc, DocBuf, Val, Writer};
 use errors::{Code, Result, bail, err};
 use executor::{DeleteRequest, UpdateRequest};
+use front::Args;
+use front::idl;
+use front::specification;
 use query::expr::{ParseEnv, Vars};
 use query::filter::Filter;
 use query::update::Update;
@@ -18,15 +21,19 @@ use std::sync::Arc;
 const AT: &str = "applyOps";
 
 /// Commands that an entry of kind `c` may hold.
-const DDL: [&str; 7] = [
-    "collMod",
-    "create",
-    "createIndexes",
-    "drop",
-    "dropDatabase",
-    "dropIndexes",
-    "renameCollection",
-];
+/// What runs a command that an entry may hold.
+fn handler(name: &str) -> Option<fn(&mut CommandContext<'_, '_>) -> Result<Done>> {
+    Some(match name {
+        "collMod" => coll_mod::run,
+        "create" => create::run,
+        "createIndexes" => create_indexes::run,
+        "drop" => drop::run,
+        "dropDatabase" => drop_database::run,
+        "dropIndexes" => drop_indexes::run,
+        "renameCollection" => rename_collection::run,
+        _ => return None,
+    })
+}
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     super::set_name(cx)?;
@@ -270,7 +277,8 @@ fn delete(cx: &mut CommandContext<'_, '_>, ns: &str, o: Doc<'_>) -> Result<()> {
 /// Runs the command of an entry; its reply is discarded.
 fn command(cx: &mut CommandContext<'_, '_>, db: &str, o: Doc<'_>) -> Result<()> {
     let name = o.first().map_or("", |e| e.name);
-    let Some(command) = table::lookup(name).filter(|c| DDL.contains(&c.name)) else {
+    let known = specification::lookup(name).and_then(|c| Some((c, handler(c.name)?)));
+    let Some((command, run)) = known else {
         bail!(
             OplogOperationUnsupported,
             "an entry of {AT} cannot hold the command '{name}'"
@@ -298,7 +306,7 @@ fn command(cx: &mut CommandContext<'_, '_>, db: &str, o: Doc<'_>) -> Result<()> 
     };
     (inner.op.deadline, inner.op.cancelled, inner.op.killed) =
         (cx.op.deadline, cx.op.cancelled, cx.op.killed);
-    let done = (command.run)(&mut inner);
+    let done = run(&mut inner);
     cx.op.last_index = cx.op.last_index.max(inner.op.last_index);
     cx.after_commit |= inner.after_commit || inner.op.has_written();
     done.map(|_| ())

@@ -2,7 +2,7 @@
 
 pub mod append_oplog_note;
 pub mod apply_ops;
-pub(crate) mod oplog;
+pub mod diagnostic_data;
 pub mod pando_copy_files;
 pub mod pando_replicate;
 pub mod repl_set_abort_primary_catch_up;
@@ -17,7 +17,6 @@ pub mod repl_set_resize_oplog;
 pub mod repl_set_step_down;
 pub mod repl_set_step_up;
 pub mod repl_set_sync_from;
-pub(crate) mod stored_config;
 mod veto;
 
 use crate::Commands;

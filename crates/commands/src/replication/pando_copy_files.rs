@@ -9,9 +9,10 @@
 //!
 //! Invariant: only members of the set with what they agreed on are offered anything.
 
-use crate::request::{CommandContext, Done, idl};
+use crate::request::{CommandContext, Done};
 use crate::settings::parameters::INITIAL_SYNC_RATE;
 use errors::{Result, bail};
+use front::idl;
 
 const AT: &str = "pandoCopyFiles";
 

@@ -13,9 +13,10 @@
 //!
 //! Invariant: a member of one set takes nothing of another, and one with data of its own joins none.
 
-use crate::request::{CommandContext, Done, idl};
+use crate::request::{CommandContext, Done};
 use bson::Doc;
 use errors::{Result, bail};
+use front::idl;
 use replication::driver::{Known, Release, Told};
 use replication::member::OpTime;
 use replication::{Config, message};

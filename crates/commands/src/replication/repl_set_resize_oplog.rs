@@ -2,9 +2,9 @@
 //!
 //! Source: MongoDB 8 manual, "replSetResizeOplog". Both outlive a restart.
 
-use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use errors::{Result, bail};
+use front::idl;
 use std::time::Duration;
 
 const AT: &str = "replSetResizeOplog";

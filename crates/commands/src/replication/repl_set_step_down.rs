@@ -3,9 +3,10 @@
 //! come; with it this member is elected again at once.
 
 use super::set_name;
-use crate::request::{CommandContext, Done, idl};
+use crate::request::{CommandContext, Done};
 use bson::Val;
 use errors::{Result, bail};
+use front::idl;
 use replication::Driver;
 use replication::driver::Status;
 use std::time::{Duration, Instant};

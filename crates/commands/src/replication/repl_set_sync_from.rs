@@ -2,8 +2,9 @@
 //! requested.
 
 use super::set_name;
-use crate::request::{CommandContext, Done, idl};
+use crate::request::{CommandContext, Done};
 use errors::{Result, bail};
+use front::idl;
 use replication::Host;
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {

@@ -1,9 +1,9 @@
 //! Collations of commands, collections and indexes: checked and completed as MongoDB does.
 
 use crate::request::CommandContext;
-use crate::request::idl;
 use bson::{Doc, DocBuf, Elem, Writer};
 use errors::{Result, bail};
+use front::idl;
 use query::collation::Collation;
 
 /// The version of ICU that MongoDB names.

@@ -2,11 +2,12 @@
 //!
 //! One node is its own majority: a majority write is one that is on this node's disk.
 
-use crate::request::idl;
 use ::replication::config::{Unreachable, Wanted};
 use ::replication::{Config, Driver};
 use bson::{Elem, Val, Writer, tag};
 use errors::{Result, bail};
+use front::Args;
+use front::idl;
 use service::config::Topology;
 
 /// The most members that a replica set can have, and so the greatest `w`.
@@ -394,6 +395,12 @@ fn check_standalone(concern: &ReadConcern<'_>) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// Whether a read asks for the newest of all states.
+pub(crate) fn is_linearizable(args: &Args<'_>) -> bool {
+    let concern = args.generic.read_concern.and_then(|v| v.as_doc());
+    concern.and_then(|d| d.get("level")?.as_str()) == Some("linearizable")
 }
 
 #[cfg(test)]

@@ -1,21 +1,22 @@
 //! Command context: a command's arguments, its connection, and the reply under construction.
 
 use crate::Commands;
-use crate::crud::cursor::PendingBatch;
+use crate::connection::Connection;
 use crate::monitoring::metrics::{OperationKind, Usage, Work};
-use crate::request::Call;
-use crate::request::args::Args;
 use crate::request::concern::{self, Acknowledge, WriteConcern};
-use crate::request::connection::Connection;
-use crate::request::table::{Command, flag};
 use crate::request::transaction::{self, TransactionStatement};
-use crate::security::authorize;
 use bson::{DocBuf, Val, Writer};
 use errors::{Result, bail};
 use executor::OpCtx;
+use executor::{OwnPlaces, ViewTaken};
+use front::Args;
+use front::{Specification, flag};
 use service::config::Topology;
-use service::{Client, Request};
+use service::{Client, Mode, Request};
 use std::time::{Duration, Instant};
+
+/// What a command that was suspended keeps for its next run.
+pub type Begun = Box<dyn std::any::Any + Send>;
 
 /// The outcome of a command that did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,12 +32,33 @@ pub enum Done {
     Close,
 }
 
+/// What a shard admitted a router's command by.
+pub trait StillHolds {
+    /// Fails where it has changed while the command ran.
+    fn check(&self, app: &Commands) -> Result<()>;
+}
+
+/// One run of a request: client, command, and the mode of the run.
+#[derive(Clone, Copy)]
+pub struct Call<'c, 'r> {
+    pub mode: Mode,
+    pub client: &'c Client<Connection>,
+    pub request: &'c Request<'r>,
+    pub command: &'static Specification,
+    /// Told of each view that the command takes.
+    pub on_view: Option<&'c dyn ViewTaken>,
+    /// What has to hold still when the command has run.
+    pub holds: Option<&'c dyn StillHolds>,
+    /// What a pipeline may write here of a sharded collection.
+    pub own_places: Option<&'c OwnPlaces>,
+}
+
 /// One request on its way through a command.
 pub struct CommandContext<'c, 'r> {
     pub app: &'c Commands,
     pub client: &'c Client<Connection>,
     pub request: &'c Request<'r>,
-    pub command: &'static Command,
+    pub command: &'static Specification,
     pub args: Args<'r>,
     pub write_concern: WriteConcern,
     /// The operation: budget, deadline, where writes go.
@@ -56,7 +78,7 @@ pub struct CommandContext<'c, 'r> {
     /// The time spent waiting for other operations, which does not count as its own.
     pub waited: Duration,
     /// A first batch that an earlier run began; set again when this run is suspended.
-    pub begun: Option<Box<PendingBatch>>,
+    pub begun: Option<Begun>,
     /// The newest entry of the log when an earlier run began; `None`: this is the first.
     pub first_run: Option<u64>,
     /// For `top`, of a command on several collections.
@@ -98,21 +120,6 @@ impl<'c, 'r> CommandContext<'c, 'r> {
         }
     }
 
-    /// Checks the generic arguments, and heeds them.
-    pub fn check(&mut self) -> Result<()> {
-        let g = self.args.generic;
-        let topology = &self.app.config.topology;
-        let concern = check_generic(self.command, &self.args, topology)?;
-        if g.from_migrate {
-            self.op.from_migrate = authorize::may_as_member(self);
-        }
-        match (concern, g.write_concern) {
-            (Some(concern), Some(v)) => self.await_concern(concern, v),
-            (None, _) if self.command.is(flag::WRITE) => self.heed_write_concern(None),
-            _ => Ok(()),
-        }
-    }
-
     /// Makes the command wait for what a write concern says, or the default where none is given.
     pub fn heed_write_concern(&mut self, given: Option<Val<'_>>) -> Result<()> {
         let default = match given {
@@ -128,7 +135,8 @@ impl<'c, 'r> CommandContext<'c, 'r> {
         }
     }
 
-    fn await_concern(&mut self, mut wc: WriteConcern, given: Val<'_>) -> Result<()> {
+    /// Makes the command wait for what a write concern says that was given.
+    pub fn await_concern(&mut self, mut wc: WriteConcern, given: Val<'_>) -> Result<()> {
         concern::of_set(&mut wc, given, self.app.replica.as_ref());
         if wc.members.is_some() || wc.own_disk {
             self.op.need_worker()?;
@@ -149,8 +157,8 @@ impl<'c, 'r> CommandContext<'c, 'r> {
 
 /// Checks of generic arguments that depend on the command; the write concern, if it takes one and one
 /// was given.
-pub(super) fn check_generic(
-    command: &Command,
+pub fn check_generic(
+    command: &Specification,
     args: &Args<'_>,
     topology: &Topology,
 ) -> Result<Option<WriteConcern>> {

@@ -1,22 +1,15 @@
-//! A request on its way through the server: [`dispatch`] looks its command up in the [`table`],
-//! parts the generic arguments from the command's own ([`args`], [`idl`]), admits it
-//! ([`admission`]), runs it with a [`CommandContext`] and accounts for it ([`accounting`]).
+//! What commands share of the request that they answer: its [`CommandContext`], concerns, collations,
+//! transactions, the place of its reply.
 
-mod accounting;
-mod admission;
-pub mod args;
 pub mod collation;
 pub mod concern;
-pub mod connection;
 mod context;
-mod dispatch;
-pub mod idl;
+mod operation;
 mod own;
 pub mod reply_reservation;
-pub mod routed;
-pub mod table;
+pub mod retries;
+pub mod session_of;
 pub mod transaction;
 
-pub use admission::operation;
-pub use context::{CommandContext, Done};
-pub use dispatch::Call;
+pub use context::{Begun, Call, CommandContext, Done, StillHolds, check_generic};
+pub use operation::operation;

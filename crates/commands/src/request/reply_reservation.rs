@@ -3,7 +3,7 @@
 //! Invariant: reserved memory is released here or, after [`ReplyReservation::settle`], by the
 //! connection.
 
-use crate::request::connection::Connection;
+use crate::connection::Connection;
 use bson::MAX_DOC_BYTES;
 use executor::ReplyMemory;
 use service::in_flight::SMALL_BYTES;

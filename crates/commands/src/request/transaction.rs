@@ -4,15 +4,15 @@
 //! Invariant: a statement that fails aborts its transaction, as in MongoDB; one that is to be run
 //! again leaves it as it was.
 
-use super::dispatch::Call;
 use crate::Commands;
+use crate::request::Call;
 use crate::request::Done;
-use crate::request::args::Args;
-use crate::request::table::Command;
 use crate::settings::parameters::{TRANSACTION_LIFETIME, TRANSACTION_LOCK_PATIENCE};
 use bson::{Doc, Val};
 use errors::{Code, Error, Result, Stop, bail};
 use executor::{OpCtx, PinnedSnapshot, Savepoint, Transaction};
+use front::Args;
+use front::Specification;
 use service::config::ClusterRole;
 use session::{Lsid, TransactionHold};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub(crate) fn is_statement(args: &Args<'_>) -> bool {
     args.generic.autocommit == Some(false)
 }
 
-fn ends(command: &Command) -> bool {
+fn ends(command: &Specification) -> bool {
     matches!(
         command.name,
         "commitTransaction" | "abortTransaction" | "_pandoPrepare"
@@ -52,7 +52,11 @@ const STATEMENTS: [&str; 12] = [
 
 /// Checks the arguments of a statement, and that the command may be one. A cluster's metadata
 /// changes in transactions on its configuration set.
-pub(crate) fn check_arguments(command: &Command, args: &Args<'_>, role: ClusterRole) -> Result<()> {
+pub(crate) fn check_arguments(
+    command: &Specification,
+    args: &Args<'_>,
+    role: ClusterRole,
+) -> Result<()> {
     let g = &args.generic;
     if ends(command) {
         return Ok(());
@@ -162,7 +166,7 @@ impl Commands {
 
     /// Takes the transaction that a request names, and runs the operation in it. `None`: it names
     /// none.
-    pub(super) fn enter_transaction(
+    pub(crate) fn enter_transaction(
         &self,
         call: &Call<'_, '_>,
         args: &Args<'_>,
@@ -177,7 +181,7 @@ impl Commands {
         };
         // A secondary does not say what became of one: it may not know yet.
         if self.replica.as_ref().is_some_and(|r| !r.is_open()) {
-            return Err(super::admission::not_primary().into());
+            return Err(super::retries::not_primary().into());
         }
         let lifetime = self.lifetime();
         if ends(call.command) {
@@ -237,7 +241,7 @@ pub struct TransactionStatement {
 
 /// After a statement: returns its transaction to the session, or aborts it; returns whether it was
 /// aborted.
-pub(super) fn leave(
+pub(crate) fn leave(
     statement: &mut TransactionStatement,
     transaction: Option<Box<Transaction>>,
     done: &Result<Done>,
@@ -279,7 +283,7 @@ fn has_write_errors(reply: &[u8]) -> bool {
 
 /// Adds the label that MongoDB gives an error of a statement: drivers begin the whole transaction
 /// again, or send the commit again.
-pub(super) fn with_label(mut e: Error, command: &Command, args: &Args<'_>) -> Error {
+pub(crate) fn with_label(mut e: Error, command: &Specification, args: &Args<'_>) -> Error {
     if !is_statement(args) {
         return e;
     }
@@ -311,13 +315,13 @@ fn is_conflict(code: Code) -> bool {
 
 /// Whether an error of a statement that is no commit has the label `TransientTransactionError`.
 pub fn is_transient(code: Code) -> bool {
-    is_conflict(code) || super::admission::retryable_code(code.0)
+    is_conflict(code) || super::retries::retryable_code(code.0)
 }
 
 /// The label of an error with this code of a statement.
-pub(super) fn label_of(code: Code, command: &Command) -> Option<&'static str> {
+pub(crate) fn label_of(code: Code, command: &Specification) -> Option<&'static str> {
     let conflict = is_conflict(code);
-    let retryable = super::admission::retryable_code(code.0);
+    let retryable = super::retries::retryable_code(code.0);
     match (ends(command), conflict, retryable) {
         (_, true, _) | (false, _, true) => Some(TRANSIENT),
         (true, _, true) => Some(RETRYABLE),

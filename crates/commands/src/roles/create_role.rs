@@ -1,7 +1,6 @@
 //! `createRole`.
 
 use super::{check_circle, check_reach, document, named, privileges};
-use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use crate::security::roles;
 use crate::users::{check_restrictions, check_roles};
@@ -9,6 +8,7 @@ use auth::RoleName;
 use auth::role;
 use bson::{Doc, Val};
 use errors::{Result, bail};
+use front::idl;
 
 const AT: &str = "createRole";
 

@@ -2,9 +2,10 @@
 
 use super::{document, existing, named};
 use crate::request::{CommandContext, Done};
+use crate::security::roles::append_roles;
 use crate::security::{roles, users};
 use crate::settings::documents;
-use crate::users::{append_roles, with_fields};
+use crate::users::with_fields;
 use auth::RoleName;
 use bson::{Doc, Writer, doc};
 use errors::Result;

@@ -11,14 +11,15 @@ pub mod roles_info;
 pub mod update_role;
 
 use crate::Commands;
-use crate::request::{CommandContext, idl};
+use crate::request::CommandContext;
 use crate::security::roles;
-use crate::users::append_roles;
+use crate::security::roles::append_roles;
 use auth::RoleName;
 use auth::privilege::Privilege;
 use auth::role::{self, Role};
 use bson::{Doc, DocBuf, Val, Writer};
 use errors::{Result, bail, err};
+use front::idl;
 
 /// A role of the users' own, which must be there, and its document.
 fn existing(app: &Commands, name: &RoleName) -> Result<(Role, DocBuf)> {

@@ -1,11 +1,11 @@
 //! `grantPrivilegesToRole` and `revokePrivilegesFromRole`.
 
 use super::{alter, named, privileges};
-use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use auth::privilege::Privilege;
 use bson::Doc;
 use errors::Result;
+use front::idl;
 
 idl::arguments! {
     struct Arguments<'a> {

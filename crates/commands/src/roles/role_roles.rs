@@ -1,12 +1,12 @@
 //! `grantRolesToRole` and `revokeRolesFromRole`.
 
 use super::{alter, named};
-use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use crate::users::check_roles;
 use crate::users::user_roles::{Arguments, add, take};
 use auth::RoleName;
 use errors::Result;
+use front::idl;
 
 pub fn grant(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     change(cx, add)

@@ -1,14 +1,14 @@
 //! `rolesInfo`.
 
 use super::append_privileges;
-use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use crate::security::roles;
-use crate::users::append_roles;
+use crate::security::roles::append_roles;
 use auth::RoleName;
 use auth::role::{self, Role};
 use bson::{DocBuf, Val, Writer, doc};
 use errors::{Result, bail};
+use front::idl;
 
 const AT: &str = "rolesInfo";
 

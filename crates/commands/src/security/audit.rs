@@ -8,7 +8,7 @@
 
 use super::{roles, users};
 use crate::clock::now_millis;
-use crate::request::connection::Connection;
+use crate::connection::Connection;
 use bson::{DocBuf, Writer, doc};
 use errors::{Code, Error, Result, err};
 use parking_lot::Mutex;
@@ -90,7 +90,7 @@ impl Audit {
     pub fn observe(&self, ended: &Ended<'_>) {
         let code = ended.failure.map_or(0, |e| e.code.0);
         if code == Code::Unauthorized.0 {
-            let shown = super::redact::without_secrets(ended.request.body);
+            let shown = front::redact::without_secrets(ended.request.body);
             let args = shown.as_ref().map_or(ended.request.body, DocBuf::as_doc);
             let mut w = Writer::new();
             w.str("command", ended.command)
@@ -163,7 +163,7 @@ fn line(client: &Client<Connection>, atype: &str, param: &DocBuf, result: i32) -
     }
     w.close();
     let roles = user.iter().flat_map(|u| &u.all_roles);
-    crate::users::append_roles(&mut w, "roles", roles);
+    roles::append_roles(&mut w, "roles", roles);
     w.doc("param", param.as_doc()).i32("result", result);
     w.finish()
 }

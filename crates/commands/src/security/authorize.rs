@@ -2,91 +2,20 @@
 //!
 //! Invariant: with authorization off it costs one look at a flag.
 
-use super::login::{self, LoggedIn};
-use super::needs::RequiredAccess;
-use super::redact;
+use super::login;
 use crate::Commands;
+use crate::connection::Connection;
+use crate::connection::login::LoggedIn;
 use crate::request::CommandContext;
-use crate::request::args::Args;
-use crate::request::connection::Connection;
-use crate::request::table;
 use auth::{Action, Target};
 use bson::Doc;
 use errors::{Fallible, Result, bail};
+use front::specification;
+use front::{Args, Check, RequiredAccess, redact};
 use service::{Client, Request};
 
 /// What of a command an error shows, in bytes.
 const SHOWN_BYTES: usize = 1024;
-
-/// A command that asks whether it may run.
-pub struct Check<'c, 'r> {
-    pub user: &'c LoggedIn,
-    pub args: &'c Args<'r>,
-    /// `None` for a command inside another (`explain`).
-    pub request: Option<&'c Request<'r>>,
-}
-
-impl<'r> Check<'_, 'r> {
-    pub fn may(&self, action: Action, target: Target<'_>) -> bool {
-        self.user.privileges.allows(action, target)
-    }
-
-    pub fn may_all(&self, actions: &[Action], target: Target<'_>) -> bool {
-        actions.iter().all(|a| self.may(*a, target))
-    }
-
-    /// The collection that the command's first value names; its database where it names none.
-    pub fn target(&self) -> Target<'r> {
-        match self.args.first.as_str() {
-            Some(collection) if !collection.is_empty() => {
-                Target::Collection(self.args.db, collection)
-            }
-            _ => Target::Database(self.args.db),
-        }
-    }
-
-    /// What the command's first value names as `db.collection`.
-    pub fn named(&self) -> Target<'r> {
-        let ns = self.args.first.as_str().unwrap_or("");
-        Target::Collection(catalog::db_of(ns), catalog::collection_of(ns))
-    }
-
-    /// A field's documents, from the body or from a sequence beside it.
-    pub fn documents(&self, field: &str) -> Vec<Doc<'r>> {
-        if let Some(docs) = self.request.and_then(|r| r.sequence(field)) {
-            return docs.collect();
-        }
-        let list = self.args.field(field).and_then(|v| v.as_array());
-        (list.iter().flat_map(|l| l.values()))
-            .filter_map(|v| v.as_doc())
-            .collect()
-    }
-
-    pub fn flag(&self, field: &str) -> bool {
-        self.args.field(field).is_some_and(|v| v.truthy())
-    }
-
-    /// Whether the user may do what the table says that the command needs.
-    pub fn meets(&self, needs: &RequiredAccess) -> Result<bool> {
-        Ok(match needs {
-            RequiredAccess::Nothing | RequiredAccess::Login => true,
-            RequiredAccess::Cluster(actions) => self.may_all(actions, Target::Cluster),
-            RequiredAccess::Database(actions) => {
-                self.may_all(actions, Target::Database(self.args.db))
-            }
-            RequiredAccess::Collection(actions) => self.may_all(actions, self.target()),
-            RequiredAccess::Namespace(actions) => self.may_all(actions, self.named()),
-            RequiredAccess::NamedDatabase(actions) => {
-                let db = self.args.first.as_str().unwrap_or("");
-                self.may_all(actions, Target::Database(db))
-            }
-            RequiredAccess::Fixed(db, collection, actions) => {
-                self.may_all(actions, Target::Collection(db, collection))
-            }
-            RequiredAccess::Own(decide) => decide(self)?,
-        })
-    }
-}
 
 /// A request that asks whether it may run.
 pub struct Asking<'c, 'r> {
@@ -122,7 +51,7 @@ pub fn check_client(asking: &Asking<'_, '_>, may_block: impl Fn() -> Result<()>)
         return check_stranger(asking, may_block);
     };
     let check = Check {
-        user: &user,
+        subject: user.subject(),
         args: asking.args,
         request: Some(asking.request),
     };
@@ -206,13 +135,13 @@ pub fn check_still(cx: &CommandContext<'_, '_>, command: Doc<'_>, id: i64) -> Re
 
 /// Fails if a user may no longer run the command, of `db`, that opened its cursor `id`.
 pub fn check_user_still(user: &LoggedIn, command: Doc<'_>, db: &str, id: i64) -> Fallible<()> {
-    let Some(known) = command.first().and_then(|e| table::lookup(e.name)) else {
+    let Some(known) = command.first().and_then(|e| specification::lookup(e.name)) else {
         return Ok(());
     };
     let args = Args::parse(known.name, command, Some(db));
     let met = args.and_then(|args| {
         let check = Check {
-            user,
+            subject: user.subject(),
             args: &args,
             request: None,
         };

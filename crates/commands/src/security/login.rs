@@ -8,15 +8,13 @@
 
 use super::{Security, member_name};
 use crate::Commands;
-use crate::request::connection::Connection;
+use crate::connection::Connection;
+use crate::connection::login::{LoggedIn, Pending};
 use crate::request::{CommandContext, Done};
-use arc_swap::ArcSwapOption;
 use auth::role::Resolved;
 use auth::scram::{self, Credential, Exchange, First, Hash, ScramStep};
 use auth::{Privileges, RoleName, UserName};
 use errors::{Code, Error, Result, Stop, bail, err};
-use executor::session_id::NOBODY;
-use parking_lot::Mutex;
 use service::{Client, PeerCertificate};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -29,80 +27,6 @@ pub const X509: &str = "MONGODB-X509";
 const DELAY: Duration = Duration::from_millis(100);
 /// How often a client is told to hash the password of an unknown user.
 const ITERATIONS: [(Hash, u32); 2] = [(Hash::Sha1, 10_000), (Hash::Sha256, 15_000)];
-
-/// An authenticated user.
-pub struct LoggedIn {
-    pub name: UserName,
-    /// The owner's id in the user's sessions.
-    pub uid: [u8; 32],
-    /// The roles that were granted directly.
-    pub roles: Vec<RoleName>,
-    /// Those and all that they lead to.
-    pub all_roles: BTreeSet<RoleName>,
-    pub privileges: Privileges,
-    /// The roles of the user's certificate; the stored user, if there is one, does not count then.
-    certified: Vec<RoleName>,
-    /// [`Security::generation`] when this was read.
-    generation: u64,
-}
-
-/// What a connection knows of its user.
-#[derive(Default)]
-pub struct Login {
-    exchange: Mutex<Option<Pending>>,
-    user: ArcSwapOption<LoggedIn>,
-}
-
-impl std::fmt::Debug for Login {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let user = self.user.load();
-        f.debug_tuple("Login")
-            .field(&user.as_ref().map(|u| &u.name))
-            .finish()
-    }
-}
-
-impl Login {
-    /// The logged-in user, with the privileges of when they were read.
-    pub fn user(&self) -> Option<Arc<LoggedIn>> {
-        self.user.load_full()
-    }
-
-    pub fn is_logged_in(&self) -> bool {
-        self.user.load().is_some()
-    }
-
-    /// Whose the sessions of the connection are.
-    pub fn uid(&self) -> [u8; 32] {
-        self.user.load().as_ref().map_or(NOBODY, |u| u.uid)
-    }
-
-    /// Sets the connection's user without a login: for the server itself, or for a user that another
-    /// connection has authenticated.
-    pub fn admit(&self, user: Arc<LoggedIn>) {
-        self.user.store(Some(user));
-    }
-
-    pub fn log_out(&self) {
-        self.user.store(None);
-        *self.exchange.lock() = None;
-    }
-}
-
-/// Where an exchange stands.
-enum Pending {
-    /// The client's last message is awaited.
-    Proof {
-        exchange: Exchange,
-        name: UserName,
-        hash: Hash,
-        skips_empty: bool,
-    },
-    /// Proven; the client sends an empty message yet.
-    Empty,
-    /// Failed, and answered from this moment on.
-    Refused(Instant),
-}
 
 /// What the client is told next.
 pub struct Reply {

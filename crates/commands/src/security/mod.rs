@@ -19,15 +19,12 @@ pub mod audit;
 pub mod authorize;
 mod directory;
 pub mod login;
-pub mod needs;
-pub mod redact;
 pub mod roles;
-pub mod routed;
 pub mod users;
 
 pub use directory::UserDirectory;
 
-use crate::request::connection::Connection;
+use crate::connection::Connection;
 use audit::Audit;
 use auth::UserName;
 use auth::scram::{self, Credential, Hash};

@@ -11,7 +11,7 @@ use auth::RoleName;
 use auth::privilege::Privilege;
 use auth::restriction::Restrictions;
 use auth::role::{self, Resolved, Role};
-use bson::{Doc, DocBuf};
+use bson::{Doc, DocBuf, Writer};
 use errors::Result;
 use executor::{Engine, OpCtx};
 use std::sync::Arc;
@@ -73,4 +73,20 @@ pub fn matching(engine: &Arc<Engine>, filter: Doc<'_>) -> Result<Vec<DocBuf>> {
 /// Stores a role; `doc` has no `_id`.
 pub fn save(op: &mut OpCtx<'_>, name: &RoleName, doc: Doc<'_>) -> Result<()> {
     documents::put(op, NS, &name.id(), doc)
+}
+
+/// Writes names as `[{role, db}, …]` under `field`.
+pub fn append_roles<'r>(
+    w: &mut Writer,
+    field: &str,
+    names: impl IntoIterator<Item = &'r RoleName>,
+) {
+    w.open_array(field);
+    for name in names {
+        w.open_doc("")
+            .str("role", &name.role)
+            .str("db", &name.db)
+            .close();
+    }
+    w.close();
 }

@@ -1,13 +1,14 @@
 //! `killSessions`, `killAllSessions`, `killAllSessionsByPattern`: ends sessions with their cursors
 //! and running operations.
 
-use super::{ids, own_uid};
-use crate::request::args::digest;
-use crate::request::idl;
+use super::ids;
+use crate::request::session_of::own_uid;
 use crate::request::{CommandContext, Done};
 use auth::UserName;
 use bson::{Doc, Val};
 use errors::{Fallible, Result, operation};
+use front::args::digest;
+use front::idl;
 use session::Lsid;
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {

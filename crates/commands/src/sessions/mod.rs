@@ -5,30 +5,15 @@ pub mod kill_sessions;
 pub mod start_session;
 pub mod transactions;
 
-use crate::request::args::digest;
-use crate::request::{CommandContext, idl};
+use crate::request::CommandContext;
+use crate::request::session_of::own_uid;
 use crate::security::authorize;
 use auth::{Action, Target};
-use bson::{Doc, Elem, Val, Writer};
+use bson::{Doc, Elem, Val};
 use errors::{Result, bail, operation};
-use executor::session_id::NOBODY;
+use front::args::digest;
+use front::idl;
 use session::Lsid;
-
-/// Whose the sessions of this client are.
-pub fn own_uid(cx: &CommandContext<'_, '_>) -> [u8; 32] {
-    match cx.app.security.enabled {
-        true => cx.client.state.login.uid(),
-        false => NOBODY,
-    }
-}
-
-/// A session as it is shown.
-pub fn append_session(w: &mut Writer, field: &str, lsid: &Lsid) {
-    w.open_doc(field)
-        .binary("id", 4, &lsid.id)
-        .binary("uid", 0, &lsid.uid)
-        .close();
-}
 
 /// The sessions of an array of `{id: <uuid>}`, which are the client's own unless they say whose.
 fn ids(cx: &CommandContext<'_, '_>, command: &'static str, v: Val<'_>) -> Result<Vec<Lsid>> {

@@ -7,13 +7,13 @@
 //! client's retryable statement, whose record is in the commit's entry too.
 
 use crate::clock::now_millis;
-use crate::request::args::Args;
 use crate::request::{CommandContext, Done, transaction};
 use crate::security::authorize;
 use crate::shard::transaction_of;
 use bson::{Doc, Val};
 use errors::{Error, Result, bail, err};
 use executor::{OpCtx, Retry, StmtResult};
+use front::Args;
 use service::config::ClusterRole;
 use session::two_phase::decision;
 use session::{Lsid, Retries, Retryable};

@@ -5,6 +5,4 @@ pub mod documents;
 pub mod fail_point;
 pub mod log_components;
 pub mod parameters;
-pub mod query_settings;
-pub mod routed;
 pub mod stored;

@@ -2,7 +2,6 @@
 //! tools ask for, with the values of a MongoDB 8 where they mean something here and harmless ones
 //! where they do not.
 
-use crate::db_check::{EVERY, MOST_RUNS, RATE};
 use crate::settings::log_components;
 use crate::version::FEATURE_VERSION;
 use bson::{Doc, Value, Writer, array, doc};
@@ -17,6 +16,9 @@ pub const TRANSACTION_LIFETIME: &str = "transactionLifetimeLimitSeconds";
 /// How long a snapshot can be read (`readConcern: snapshot`).
 pub const SNAPSHOT_WINDOW: &str = "minSnapshotHistoryWindowInSeconds";
 /// Megabytes a second that a member which copies files from here may have; 0 without a limit.
+pub const DB_CHECK_LOGGED_EVERY: &str = "dbCheckHealthLogEveryNBatches";
+pub const DB_CHECK_MOST_RUNS: &str = "dbCheckMaxRunsOnQueue";
+pub const DB_CHECK_RATE: &str = "maxDbCheckMBperSec";
 pub const INITIAL_SYNC_RATE: &str = "initialSyncMaxMBPerSec";
 /// A checkpoint that was not read for this many seconds is removed.
 pub const INITIAL_SYNC_PATIENCE: &str = "initialSyncSourceIdleSecs";
@@ -55,9 +57,9 @@ const EFFECTIVE: &[&str] = &[
     "allowDiskUseByDefault",
     "clientCursorMonitorFrequencySecs",
     "cursorTimeoutMillis",
-    EVERY,
-    MOST_RUNS,
-    RATE,
+    DB_CHECK_LOGGED_EVERY,
+    DB_CHECK_MOST_RUNS,
+    DB_CHECK_RATE,
     ROLLBACK_FILES,
     ESTABLISHMENT[0],
     ESTABLISHMENT[1],
@@ -134,8 +136,8 @@ parameters! {
     "clusterAuthMode" => "undefined", BOTH, None;
     ROLLBACK_FILES => true, BOTH, None;
     SETTINGS_INTERVAL => 30, BOTH, Some((1, i32::MAX as i64));
-    EVERY => 25, BOTH, Some((1, 10_000));
-    MOST_RUNS => 5, BOTH, Some((1, 100));
+    DB_CHECK_LOGGED_EVERY => 25, BOTH, Some((1, 10_000));
+    DB_CHECK_MOST_RUNS => 5, BOTH, Some((1, 100));
     "cursorTimeoutMillis" => 600_000i64, BOTH, Some((1, i64::MAX));
     "diagnosticDataCollectionEnabled" => false, BOTH, None;
     "enableLocalhostAuthBypass" => true, START, None;
@@ -166,7 +168,7 @@ parameters! {
     SNAPSHOT_WINDOW => 300, BOTH, NATURAL;
     NO_TABLE_SCAN => false, BOTH, None;
     PACED_MOVES => true, BOTH, None;
-    RATE => 1, BOTH, NATURAL;
+    DB_CHECK_RATE => 1, BOTH, NATURAL;
     "periodicNoopIntervalSecs" => 10, START, POSITIVE;
     "quiet" => false, BOTH, None;
     CLEAN_PAUSE => 0, BOTH, NATURAL;

@@ -4,18 +4,21 @@
 //! Invariant: a command whose version is refused has changed nothing. One that is admitted while the
 //! shard may hold orphans that it could find runs with a filter that hides them.
 
+use super::WriterGuard;
 use super::gates::Holder;
 use super::hiding::Hider;
 use super::pando_time::MOST_AHEAD_SECONDS;
-use super::{RangesRead, WriterGuard};
+use super::ranges_read::RangesRead;
 use crate::Commands;
-use crate::request::connection::Connection;
-use crate::request::table::{Command, flag, lookup};
+use crate::connection::Connection;
+use crate::request::StillHolds;
 use crate::security::authorize;
 use crate::settings::parameters::PACED_MOVES;
 use bson::{Doc, DocBuf, Val, Writer};
 use errors::{Error, Result, err};
 use executor::{OwnPlaces, Owns};
+use front::specification::lookup;
+use front::{Specification, flag};
 use service::{Client, Request};
 use sharding::{
     DbVersion, Home, Ownership, PlaceRange, Received, Series, Standing, home_standing, standing,
@@ -53,6 +56,15 @@ pub struct Admitted {
     pub own_places: Option<OwnPlaces>,
 }
 
+impl StillHolds for Admitted {
+    fn check(&self, app: &Commands) -> Result<()> {
+        if let Some(ranges) = &self.ranges {
+            ranges.check()?;
+        }
+        self.home.as_ref().map_or(Ok(()), |home| home.check(app))
+    }
+}
+
 /// What a shard owns, as it was when the command was admitted.
 struct Owned(Arc<Ownership>);
 
@@ -82,7 +94,7 @@ impl Commands {
     /// How long a router's write waits, because a mover could not keep up otherwise.
     pub(crate) fn slowed_write(
         &self,
-        command: &Command,
+        command: &Specification,
         request: &Request<'_>,
     ) -> Option<Duration> {
         let any = self.ownerships.slows_any();
@@ -97,7 +109,7 @@ impl Commands {
     /// Compares versions where the command carries one.
     pub(crate) fn admit_router(
         &self,
-        command: &Command,
+        command: &Specification,
         client: &Client<Connection>,
         request: &Request<'_>,
     ) -> Result<Admitted, Error> {
@@ -253,7 +265,7 @@ impl HomeRead {
     }
 
     /// Fails where the database has gone while the command ran.
-    pub fn check(&self, commands: &Commands) -> Result<()> {
+    fn check(&self, commands: &Commands) -> Result<()> {
         let told = Some(self.told.as_doc().as_val());
         Ok(commands.check_home(told, &self.db, false)?)
     }
@@ -447,7 +459,7 @@ impl Commands {
     /// it would miss what has come in since.
     pub(crate) fn check_ranges_are_older(
         &self,
-        command: &Command,
+        command: &Specification,
         request: &Request<'_>,
         began: Instant,
     ) -> Result<(), Error> {

@@ -28,16 +28,15 @@ pub mod pando_swap;
 pub mod pando_time;
 mod ranges_read;
 
-pub use admission::HomeRead;
 pub use log_times::LogTimes;
 pub use ownerships::{Ownerships, WriterGuard};
-pub use ranges_read::RangesRead;
 
-use crate::request::{CommandContext, idl};
-use crate::sessions::own_uid;
+use crate::request::CommandContext;
+use crate::request::session_of::own_uid;
 use crate::settings::documents;
 use bson::{Doc, DocBuf, Val};
 use errors::Result;
+use front::idl;
 use session::Lsid;
 use sharding::{Ownership, PlaceRange};
 use std::time::Duration;

@@ -11,10 +11,11 @@
 
 use super::{HOMES, document, drain_time, put, text};
 use crate::ddl::changed;
-use crate::request::{CommandContext, Done, idl};
+use crate::request::{CommandContext, Done};
 use bson::Val;
 use catalog::Collection;
 use errors::{Code, Result, bail};
+use front::idl;
 use sharding::{DbVersion, Home};
 use std::sync::Arc;
 

@@ -6,8 +6,8 @@
 //!                        decisions: [{session, number, participants}…]}
 //! ```
 
+use crate::request::session_of::append_session;
 use crate::request::{CommandContext, Done};
-use crate::sessions::append_session;
 use errors::Result;
 use session::two_phase::list_decisions;
 

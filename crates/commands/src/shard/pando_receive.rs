@@ -6,8 +6,9 @@
 //! ```
 
 use super::{document, range, store, text};
-use crate::request::{CommandContext, Done, idl};
+use crate::request::{CommandContext, Done};
 use errors::Result;
+use front::idl;
 use sharding::{Ownership, ShardKey, Version};
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {

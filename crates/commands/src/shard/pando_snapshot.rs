@@ -14,8 +14,8 @@
 //! before it.
 
 use super::{required, transaction_of};
+use crate::request::session_of::append_session;
 use crate::request::{CommandContext, Done};
-use crate::sessions::append_session;
 use bson::{Doc, Val};
 use errors::{Result, bail};
 use session::Lsid;

@@ -1,13 +1,13 @@
 //! `collStats`.
 
 use super::{Sizes, sizes};
-use crate::replication::oplog;
-use crate::request::idl;
+use crate::oplog_view;
 use crate::request::{CommandContext, Done};
 use bson::Writer;
 use catalog::time_series::BucketFigures;
 use catalog::{Collection, IndexState};
 use errors::{Result, bail};
+use front::idl;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -46,7 +46,9 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     }
     cx.w.str("ns", &ns);
     match coll {
-        None if oplog::is_it(cx, &ns) => oplog::append_stats(&mut cx.w, &cx.app.store, scale),
+        None if oplog_view::is_it(cx, &ns) => {
+            oplog_view::append_stats(&mut cx.w, &cx.app.store, scale)
+        }
         Some(c) => append(&mut cx.w, &c, &sizes(&cx.app.engine, &c), scale),
         None => append_nothing(&mut cx.w, scale),
     }

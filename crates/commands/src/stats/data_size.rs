@@ -1,12 +1,12 @@
 //! `dataSize`: how many bytes a collection's documents, or those of a range, take.
 
 use super::sizes;
-use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use bson::{Doc, DocBuf, Writer};
 use catalog::Collection;
 use errors::{Result, bail};
 use executor::{ReadRequest, RecordStream};
+use front::idl;
 use query::expr::ParseEnv;
 use query::filter::Filter;
 use std::time::Instant;

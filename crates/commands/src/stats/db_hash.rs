@@ -1,6 +1,6 @@
 //! `dbHash`: digests of the collections of a database, by which two servers' data are compared.
 
-use crate::diagnostic::process;
+use crate::process;
 use crate::request::{CommandContext, Done};
 use bson::Writer;
 use catalog::Collection;

@@ -1,9 +1,9 @@
 //! `dbStats`.
 
 use super::sizes;
-use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use errors::{Result, bail};
+use front::idl;
 
 /// Sums over the collections of a database.
 #[derive(Default)]

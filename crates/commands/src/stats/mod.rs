@@ -4,8 +4,6 @@ pub mod coll_stats;
 pub mod data_size;
 pub mod db_hash;
 pub mod db_stats;
-pub mod rows;
-pub mod schema;
 pub mod split_vector;
 pub mod validate;
 

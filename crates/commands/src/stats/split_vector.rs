@@ -2,12 +2,12 @@
 //! Tools ask for it to read a collection in parts of about the same length.
 
 use super::sizes;
-use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use bson::{Doc, DocBuf, order};
 use catalog::Collection;
 use errors::{Result, bail};
 use executor::{FindCursor, FindRequest};
+use front::idl;
 use query::filter::Filter;
 use query::sort::SortPattern;
 use sharding::ShardKey;

@@ -5,13 +5,13 @@
 //! index then holds as many entries as were found so, or it holds some that no record has; those
 //! are looked for one by one and named.
 
-use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use bson::{Doc, Val, Writer, key};
 use catalog::keyspace::{self, PREFIX};
 use catalog::{Collection, Index, IndexState};
 use errors::{Result, Stop, bail};
 use executor::{OpCtx, ReadRequest, RecordStream};
+use front::idl;
 use query::filter::Filter;
 use query::index_keys::KeySet;
 use std::sync::Arc;

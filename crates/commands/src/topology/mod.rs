@@ -3,4 +3,5 @@
 
 pub mod member;
 pub mod monitor;
+pub mod own_config;
 pub mod state_change;

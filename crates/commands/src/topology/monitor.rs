@@ -5,12 +5,12 @@
 //! Invariant: the counter grows after the state that it counts has changed, and is read before; so a
 //! client with an outdated version gets the new state with the next reply, which comes at once.
 
-use crate::monitoring::operations::Registered;
+use crate::connection::monitor::{Counted, HelloCounters, Stream, Wait};
 use crate::request::CommandContext;
-use crate::request::idl;
 use crate::request::operation;
 use bson::{Elem, ObjectId};
 use errors::{Error, Result, Stop, bail};
+use front::idl;
 use service::Control;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
@@ -25,14 +25,6 @@ const AT: &str = "hello.topologyVersion";
 pub struct TopologyMonitor {
     counter: AtomicI64,
     pub figures: Arc<HelloCounters>,
-}
-
-/// How many connections are in the middle of what, for serverStatus.
-#[derive(Debug, Default)]
-pub struct HelloCounters {
-    pub awaiting: AtomicI64,
-    pub exhaust_hello: AtomicI64,
-    pub exhaust_is_master: AtomicI64,
 }
 
 impl TopologyMonitor {
@@ -82,52 +74,6 @@ impl TopologyVersion {
 
 fn wrong(e: Elem<'_>, expected: &str) -> Stop {
     idl::mismatch(AT, e.name, e.val, &[expected])
-}
-
-/// What the hello of a connection that watches the server is in the middle of.
-#[derive(Debug, Default)]
-pub struct Monitor {
-    waits: Option<Wait>,
-    streams: Option<Stream>,
-}
-
-#[derive(Debug)]
-struct Wait {
-    until: Instant,
-    /// When its `maxTimeMS` is over.
-    expires: Option<Instant>,
-    registered: Registered,
-    _counted: Counted,
-}
-
-#[derive(Debug)]
-struct Stream {
-    /// What the last reply told.
-    counter: i64,
-    _counted: Counted,
-}
-
-/// One in a figure, until it is dropped.
-#[derive(Debug)]
-struct Counted(Arc<HelloCounters>, fn(&HelloCounters) -> &AtomicI64);
-
-impl Counted {
-    fn new(figures: &Arc<HelloCounters>, which: fn(&HelloCounters) -> &AtomicI64) -> Counted {
-        which(figures).fetch_add(1, SeqCst);
-        Counted(figures.clone(), which)
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.1(&self.0).fetch_sub(1, SeqCst);
-    }
-}
-
-impl Monitor {
-    pub fn is_waiting(&self) -> bool {
-        self.waits.is_some()
-    }
 }
 
 /// Whether the client is to wait, for at most `max_await` milliseconds since it asked first, since

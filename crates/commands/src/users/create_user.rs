@@ -1,14 +1,15 @@
 //! `createUser`.
 
 use super::password::Password;
-use super::{append_roles, check_restrictions, check_roles};
-use crate::request::connection::new_uuid;
-use crate::request::idl;
+use super::{check_restrictions, check_roles};
+use crate::connection::new_uuid;
 use crate::request::{CommandContext, Done};
+use crate::security::roles::append_roles;
 use crate::security::users;
 use auth::{RoleName, UserName};
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use errors::{Result, bail};
+use front::idl;
 
 const AT: &str = "createUser";
 

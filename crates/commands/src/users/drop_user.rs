@@ -1,13 +1,13 @@
 //! `dropUser` and `dropAllUsersFromDatabase`.
 
 use super::existing;
-use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use crate::security::users;
 use crate::settings::documents;
 use auth::UserName;
 use bson::doc;
 use errors::Result;
+use front::idl;
 
 const AT: &str = "dropUser";
 

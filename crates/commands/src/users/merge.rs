@@ -2,12 +2,12 @@
 //! the server take them over from there.
 
 use super::with_fields;
-use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use crate::security::{roles, users};
 use crate::settings::documents;
 use bson::{DocBuf, doc};
 use errors::{Result, bail};
+use front::idl;
 use std::collections::HashSet;
 
 idl::arguments! {

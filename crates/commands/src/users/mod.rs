@@ -31,22 +31,6 @@ pub fn check_roles(app: &Commands, names: &[RoleName]) -> Result<()> {
     Ok(())
 }
 
-/// Writes names as `[{role, db}, …]` under `field`.
-pub fn append_roles<'r>(
-    w: &mut Writer,
-    field: &str,
-    names: impl IntoIterator<Item = &'r RoleName>,
-) {
-    w.open_array(field);
-    for name in names {
-        w.open_doc("")
-            .str("role", &name.role)
-            .str("db", &name.db)
-            .close();
-    }
-    w.close();
-}
-
 /// A document without its `_id`, with other values for some of its fields; `None` takes a field
 /// away.
 pub fn with_fields(d: Doc<'_>, changed: &[(&str, Option<Val<'_>>)]) -> DocBuf {

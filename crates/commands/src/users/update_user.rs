@@ -1,14 +1,15 @@
 //! `updateUser`.
 
 use super::create_user::Arguments;
-use super::{append_roles, check_restrictions, check_roles, existing, with_fields};
-use crate::request::idl;
+use super::{check_restrictions, check_roles, existing, with_fields};
 use crate::request::{CommandContext, Done};
+use crate::security::roles::append_roles;
 use crate::security::users;
 use auth::scram::Hash;
 use auth::{RoleName, UserName};
 use bson::{Doc, DocBuf, Writer};
 use errors::{Result, bail};
+use front::idl;
 
 const AT: &str = "updateUser";
 

@@ -1,12 +1,13 @@
 //! `grantRolesToUser` and `revokeRolesFromUser`.
 
-use super::{append_roles, check_roles, existing, with_fields};
-use crate::request::idl;
+use super::{check_roles, existing, with_fields};
 use crate::request::{CommandContext, Done};
+use crate::security::roles::append_roles;
 use crate::security::users;
 use auth::{RoleName, UserName};
 use bson::{Doc, Writer};
 use errors::Result;
+use front::idl;
 
 idl::arguments! {
     pub struct Arguments<'a> {

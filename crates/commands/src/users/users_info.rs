@@ -1,14 +1,14 @@
 //! `usersInfo`.
 
-use super::append_roles;
 use crate::clock::now_millis;
-use crate::request::idl;
 use crate::request::{CommandContext, Done};
 use crate::security::roles;
+use crate::security::roles::append_roles;
 use crate::security::users::{self, User};
 use auth::UserName;
 use bson::{Doc, DocBuf, Writer, doc};
 use errors::{Fallible, Result, bail};
+use front::idl;
 use query::expr::{ParseEnv, Vars};
 use query::filter::Filter;
 

@@ -2,11 +2,12 @@
 //! and writes it to the configuration set.
 
 use crate::dispatch::Handler;
-use crate::metadata::{CONFIG, Placement, all};
 use crate::request::{Command, finish, own};
 use crate::service_impl::Router;
-use crate::{Failure, Outcome, aggregate, cursors, listing};
+use crate::{aggregate, cursors, listing};
 use bson::{Doc, DocBuf, Val, Writer, doc};
+use cluster_view::metadata::{CONFIG, Placement, all};
+use cluster_view::{Failure, Outcome};
 use commands::analysis::configure_query_analyzer::Configuration;
 use commands::analysis::{AnalyzeRequest, Analyzed, Size};
 use errors::{Fallible, err};
@@ -28,7 +29,7 @@ fn listed(router: &Router, ns: &str) -> Outcome<DocBuf> {
     let (db, coll) = ns.split_once('.').unwrap_or((ns, ""));
     let list = doc! {"listCollections": 1, "filter": doc! {"name": coll}, "$db": db};
     let reply = own(router, &list, listing::list_collections)?;
-    let Some(found) = cursors::batch_of(&reply).next() else {
+    let Some(found) = cluster_view::reply::batch_of(&reply).next() else {
         return Err(err!(NamespaceNotFound, "The namespace does not exist: {ns}").into());
     };
     match found.get("type").and_then(Val::as_str) {
@@ -96,7 +97,9 @@ impl OfCluster<'_> {
 impl Analyzed for OfCluster<'_> {
     fn indexes(&mut self) -> Fallible<Vec<DocBuf>> {
         let reply = self.about("listIndexes", listing::list_indexes)?;
-        Ok(cursors::batch_of(&reply).map(Doc::to_buf).collect())
+        Ok(cluster_view::reply::batch_of(&reply)
+            .map(Doc::to_buf)
+            .collect())
     }
 
     fn size(&mut self) -> Fallible<Size> {
@@ -117,8 +120,8 @@ impl Analyzed for OfCluster<'_> {
             let mut reply = own(self.router, &self.pipeline(stages), aggregate::run)?;
             let mut found = Vec::new();
             loop {
-                found.extend(cursors::batch_of(&reply).map(Doc::to_buf));
-                let id = cursors::cursor_id(&reply);
+                found.extend(cluster_view::reply::batch_of(&reply).map(Doc::to_buf));
+                let id = cluster_view::reply::cursor_id(&reply);
                 if id == 0 {
                     return Ok(found);
                 }

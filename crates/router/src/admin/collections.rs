@@ -3,17 +3,22 @@
 //! Invariant: the metadata says that a collection is sharded before any shard does; until then no router
 //! reads or writes it as sharded.
 
-use super::{done, new_life, series};
-use crate::chunks::{Change, Lock, index_chunks, lock, log, replace};
-use crate::ddl::{indexes_of, make_database, now, options_of, uuid, uuid_of};
-use crate::metadata::{Cluster, Placement, run};
+use super::{done, series};
+
+use crate::ddl::make_database;
 use crate::request::{Command, finish, has_collation};
-use crate::routing::no_database;
 use crate::service_impl::Router;
-use crate::transfer::{SPREAD, begin, decide, fence, make_like};
-use crate::{Failure, Outcome, listing};
 use bson::{Doc, DocBuf, ObjectId, Val, Value, Writer, doc};
+use cluster_view::chunks::{Change, Lock, index_chunks, lock, log, replace};
+use cluster_view::collections::new_life;
+use cluster_view::collections::{entry_doc, whole_chunk};
+use cluster_view::collections::{indexes_of, now, options_of, uuid, uuid_of};
+use cluster_view::metadata::{Cluster, Placement, run};
+use cluster_view::routing::no_database;
+use cluster_view::{Failure, Outcome};
 use errors::{Code, err};
+use mover::PendingMoves;
+use mover::transfer::{SPREAD, begin, decide, fence, make_like};
 use sharding::moving::Drains;
 use sharding::{
     Chunk, CollectionEntry, PlaceRange, RoutingTable, Series, ShardKey, Version, split,
@@ -161,20 +166,6 @@ pub(super) fn make_sharded(
     Ok(())
 }
 
-/// The first chunk of a collection: all of it, on one shard.
-pub(super) fn whole_chunk(key: &ShardKey, shard: &Arc<str>) -> Chunk {
-    Chunk {
-        id: ObjectId::generate(),
-        min: key.global_min(),
-        max: key.global_max(),
-        shard: shard.clone(),
-        lastmod: Version::placement_of(1, 0),
-        jumbo: false,
-        since: now(),
-        turn: 0,
-    }
-}
-
 /// How a collection is to be sharded.
 pub(crate) struct Wanted<'k> {
     pub key: &'k ShardKey,
@@ -223,31 +214,6 @@ pub(crate) fn become_sharded(
     Ok(RoutingTable::new(entry, vec![chunk])?)
 }
 
-/// A document of `config.collections`.
-pub(crate) fn entry_doc(entry: &CollectionEntry) -> DocBuf {
-    let mut w = Writer::new();
-    w.str("_id", &entry.ns).oid("lastmodEpoch", entry.epoch);
-    w.value(
-        "lastmod",
-        Value::date((entry.timestamp >> 32) as i64 * 1000),
-    );
-    w.timestamp("timestamp", entry.timestamp)
-        .binary("uuid", 4, &entry.uuid)
-        .doc("key", entry.key.pattern())
-        .bool("unique", entry.unique)
-        .bool("noBalance", false);
-    if let Some(series) = &entry.series {
-        w.doc("timeseriesFields", series.options());
-    }
-    if let Some(collation) = &entry.collation {
-        w.doc("defaultCollation", collation.as_doc());
-    }
-    if entry.unsplittable {
-        w.bool("unsplittable", true);
-    }
-    w.finish()
-}
-
 /// Gives the ranges of a collection that has no documents to all shards. One that has got some
 /// meanwhile stays where it is.
 fn spread_out(
@@ -273,7 +239,7 @@ fn spread_out(
     let spread = || -> Outcome<()> {
         let how = (false, Drains::default().now());
         fence(cluster, held, ns, from, &PlaceRange::all(), how)?;
-        if listing::size_on(cluster, from, ns)?.1 > 0 {
+        if cluster_view::collections::size_on(cluster, from, ns)?.1 > 0 {
             return Ok(());
         }
         let mut change = Change::begin(held);
@@ -312,7 +278,7 @@ fn prepare(
         Err(Failure::Client(e)) if e.code == Code::NamespaceExists => {}
         other => drop(other?),
     }
-    let (_, count) = listing::size_on(&router.cluster, shard, ns)?;
+    let (_, count) = cluster_view::collections::size_on(&router.cluster, shard, ns)?;
     let indexes = indexes_of(&router.cluster, shard, ns)?;
     let of = |i: &DocBuf| i.get("key").and_then(Val::as_doc).map(|d| d.to_buf());
     for index in indexes

@@ -2,11 +2,12 @@
 //! `setAllowMigrations`, which keeps ranges where they are.
 
 use super::done;
-use crate::Outcome;
-use crate::ddl::indexes_of;
 use crate::request::{Command, finish};
 use crate::service_impl::Router;
 use bson::{Doc, DocBuf, Val, Writer, doc};
+use cluster_view::Outcome;
+use cluster_view::collections::forbids_moves;
+use cluster_view::collections::indexes_of;
 use errors::err;
 use sharding::RoutingTable;
 
@@ -78,11 +79,6 @@ pub(crate) fn check_moves_are_allowed(router: &Router, ns: &str) -> Outcome<()> 
         .into()),
         false => Ok(()),
     }
-}
-
-/// Whether an entry of `config.collections` says that no range may move.
-pub(crate) fn forbids_moves(entry: Doc<'_>) -> bool {
-    entry.get("permitMigrations").is_some_and(|v| !v.truthy())
 }
 
 pub(super) fn set_allow_migrations(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {

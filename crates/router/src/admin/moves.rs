@@ -4,12 +4,12 @@
 //! anyway. No range is too big to be moved, so there is nothing to force.
 
 use super::{consistency, done, named_chunk, table_of};
-use crate::Outcome;
 use crate::request::{Command, finish};
 use crate::service_impl::Router;
-use crate::transfer::{Manner, To, move_beside};
 use bson::{Doc, DocBuf, Val, Writer};
+use cluster_view::Outcome;
 use errors::{Error, err};
+use mover::transfer::{Manner, To, move_beside};
 use sharding::{Chunk, RoutingTable};
 use std::time::Instant;
 

@@ -1,65 +1,21 @@
 //! Where whole collections and databases are: `movePrimary`, `moveCollection`, and another shard key
 //! for the same places: `refineCollectionShardKey`.
 
-use super::collections::entry_doc;
-use super::{done, new_life};
-use crate::Outcome;
-use crate::chunks::{Change, Lock, index_chunks, lock, replace};
-use crate::ddl::{indexes_of, listed, options_of, uuid, uuid_of};
-use crate::metadata::{Cluster, Placement};
+use super::done;
 use crate::request::{Command, finish};
 use crate::service_impl::Router;
-use crate::transfer::{move_primary, move_range_under, table_under};
 use bson::{Doc, DocBuf, ObjectId, Val, Writer, doc};
+use cluster_view::Outcome;
+use cluster_view::chunks::{Change, Lock, lock, replace};
+use cluster_view::collections::entry_doc;
+use cluster_view::collections::new_life;
+use cluster_view::collections::{indexes_of, listed};
+use cluster_view::metadata::{Cluster, Placement};
 use errors::err;
-use sharding::{Chunk, CollectionEntry, RoutingTable, Series, ShardKey, series};
-use std::sync::Arc;
-
-/// Says of a collection that is not sharded where it is, by a chunk of its own. No document moves, so a
-/// router that does not know of this yet still sends commands to the right shard. It fails if one of the
-/// two locks is lost, the collection's or the database's: without them the collection may be on another
-/// shard by now.
-pub(crate) fn track(
-    cluster: &Cluster,
-    (held, database): (&Lock<'_>, &Lock<'_>),
-    ns: &str,
-    shard: &Arc<str>,
-) -> Outcome<RoutingTable> {
-    if let Some(table) = cluster.read_table(ns)? {
-        return Ok(table);
-    }
-    let key = ShardKey::parse(doc! {"_id": 1}.as_doc())?;
-    let chunk = super::collections::whole_chunk(&key, shard);
-    let entry = CollectionEntry {
-        ns: ns.into(),
-        uuid: uuid_of(cluster, shard, ns)?.unwrap_or_else(uuid),
-        unique: false,
-        unsplittable: true,
-        epoch: ObjectId::generate(),
-        timestamp: new_life(cluster),
-        collation: None,
-        series: series_on(cluster, shard, ns, &key)?,
-        measured: false,
-        key,
-    };
-    index_chunks(cluster)?;
-    let mut change = Change::begin(held);
-    change.holding(database);
-    change.insert("collections", &[entry_doc(&entry)]);
-    change.insert("chunks", &[chunk.to_doc(&entry.uuid)]);
-    change.commit()?;
-    Ok(RoutingTable::new(entry, vec![chunk])?)
-}
-
-/// The measurements of a collection of buckets, as a shard has them.
-fn series_on(cluster: &Cluster, shard: &str, ns: &str, key: &ShardKey) -> Outcome<Option<Series>> {
-    let Some(shown) = series::measurements_of(ns) else {
-        return Ok(None);
-    };
-    let options = options_of(cluster, shard, &shown)?;
-    let told = options.as_ref().and_then(|o| o.get("timeseries")?.as_doc());
-    Ok(told.and_then(|told| Series::new(told, key)))
-}
+use mover::PendingMoves;
+use mover::track::track;
+use mover::transfer::{move_primary, move_range_under, table_under};
+use sharding::{Chunk, CollectionEntry, RoutingTable, ShardKey, series};
 
 fn text<'a>(command: &Command<'a>, names: &[&str]) -> Outcome<&'a str> {
     let found = names.iter().find_map(|name| command.field(name)?.as_str());
@@ -109,7 +65,7 @@ pub(super) fn collection(router: &Router, command: &Command<'_>) -> Outcome<DocB
             )
             .into());
         }
-        None => return Err(crate::routing::no_database(db)),
+        None => return Err(cluster_view::routing::no_database(db)),
     };
     let moved = movable(cluster, ns, &whole.shard)?;
     let of_buckets = match moved == ns {

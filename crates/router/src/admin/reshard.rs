@@ -2,15 +2,16 @@
 //! `unshardCollection`, and commands to the resharding that runs.
 
 use super::done;
-use crate::chunks::lock;
-use crate::ddl::indexes_of;
-use crate::metadata::Cluster;
 use crate::request::Command;
 use crate::service_impl::Router;
-use crate::transfer::{self, Plan, table_under};
-use crate::{Failure, Outcome};
 use bson::{Doc, DocBuf, ObjectId, Val, Writer, doc};
+use cluster_view::chunks::lock;
+use cluster_view::collections::indexes_of;
+use cluster_view::metadata::Cluster;
+use cluster_view::{Failure, Outcome};
 use errors::{Code, err};
+use mover::transfer;
+use mover::transfer::{Plan, table_under};
 use sharding::zones::Zone;
 use sharding::{Place, RoutingTable, ShardKey, split};
 use std::collections::BTreeMap;
@@ -82,7 +83,7 @@ pub(super) fn reshard_collection(router: &Router, command: &Command<'_>) -> Outc
 
 fn sharded(
     cluster: &Cluster,
-    held: &crate::chunks::Lock<'_>,
+    held: &cluster_view::chunks::Lock<'_>,
     ns: &str,
 ) -> Outcome<Arc<RoutingTable>> {
     let table = table_under(cluster, held, ns)?;
@@ -109,7 +110,7 @@ pub(super) fn unshard(router: &Router, command: &Command<'_>) -> Outcome<DocBuf>
         None => {
             let db = ns.split_once('.').map_or(ns, |(db, _)| db);
             let home = cluster.database(db)?;
-            home.ok_or_else(|| crate::routing::no_database(db))?
+            home.ok_or_else(|| cluster_view::routing::no_database(db))?
         }
     };
     cluster.shard(&to)?;
@@ -272,7 +273,7 @@ fn sampled(
     let command = doc! {"aggregate": collection, "pipeline": pipeline, "cursor": doc! {}};
     let mut found: BTreeMap<Place, DocBuf> = BTreeMap::new();
     for shard in table.shards() {
-        let docs = crate::metadata::all(&*cluster.shard(shard)?, db, command.as_doc())?;
+        let docs = cluster_view::metadata::all(&*cluster.shard(shard)?, db, command.as_doc())?;
         for d in &docs {
             found.insert(key.place_of(d.as_doc())?, key.bound_at(d.as_doc())?);
         }

@@ -1,16 +1,17 @@
 //! Time series that become sharded: their buckets do ([`sharding::series`]).
 
 use super::collections::{Wanted, check_collation, make_sharded, own_collation, reply};
-use crate::Outcome;
-use crate::chunks::lock;
-use crate::ddl::listed;
-use crate::listing::size_on;
-use crate::metadata::{Placement, run};
 use crate::request::Command;
-use crate::routing::no_database;
 use crate::service_impl::Router;
 use bson::{Doc, DocBuf, Val, Writer, doc};
+use cluster_view::Outcome;
+use cluster_view::chunks::lock;
+use cluster_view::collections::listed;
+use cluster_view::collections::size_on;
+use cluster_view::metadata::{Placement, run};
+use cluster_view::routing::no_database;
 use errors::{Error, err};
+use mover::PendingMoves;
 use sharding::{Series, ShardKey, series};
 
 fn is_series(listed: &DocBuf) -> bool {

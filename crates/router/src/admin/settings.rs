@@ -3,74 +3,25 @@
 //!
 //! The configuration set keeps them. A change goes there, then to every shard, then the router takes
 //! it over itself. Other routers ask each `clusterServerParameterRefreshIntervalSecs`. A shard that
-//! was not reached hears of it from the process that leads the configuration set ([`Teller`]).
+//! was not reached hears of it from the process that leads the configuration set ([`mover::settings::Teller`]).
 //!
 //! Invariant: what a shard has of them was the configuration set's at one moment, and a later moment
 //! than what it had before.
 
-use crate::metadata::{Cluster, run};
 use crate::request::Command;
-use crate::scratch::sound;
 use crate::service_impl::Router;
-use crate::upstream::message;
-use crate::write_concern::majority;
-use crate::{Outcome, cursors};
-use bson::{Doc, DocBuf, Val, Writer, doc};
-use commands::{FEATURE_VERSIONS, is_of_cluster};
+use bson::{DocBuf, Val, doc};
+use cluster_view::Outcome;
+use cluster_view::reply::sound;
+use cluster_view::upstream::message;
+use commands::FEATURE_VERSIONS;
 use errors::err;
-use std::collections::HashMap;
+use mover::settings::Settings;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 /// How soon a router asks again that has not read them yet.
 const AGAIN: Duration = Duration::from_secs(1);
-
-/// The settings, and when they were these.
-struct Settings {
-    at: u64,
-    list: Vec<DocBuf>,
-}
-
-impl Settings {
-    fn read(cluster: &Cluster) -> Outcome<Settings> {
-        let find = doc! {
-            "find": "settings", "batchSize": 10_000, "singleBatch": true, "$db": "config",
-            "readConcern": doc! {"level": "snapshot"},
-        };
-        let reply = sound(cluster.config.call(&message(find.as_doc(), &[]))?)?;
-        let cursor = reply.get("cursor").and_then(Val::as_doc);
-        let at = cursor.and_then(|c| c.get("atClusterTime")?.as_timestamp());
-        let at = at.ok_or_else(|| err!(InternalError, "a snapshot has no time"))?;
-        let list = cursors::batch_of(&reply).filter(|d| is_setting(*d));
-        let list = list.map(Doc::to_buf).collect();
-        Ok(Settings { at, list })
-    }
-
-    /// The command that tells of them.
-    fn told(&self) -> DocBuf {
-        let mut w = Writer::new();
-        w.i32("_pandoSettings", 1).timestamp("at", self.at);
-        w.open_array("settings");
-        for setting in &self.list {
-            w.push(setting.as_doc().as_val());
-        }
-        w.close()
-            .doc("writeConcern", majority().as_doc())
-            .str("$db", "admin");
-        w.finish()
-    }
-}
-
-/// Whether a document of `config.settings` is one of the whole cluster's settings.
-fn is_setting(d: Doc<'_>) -> bool {
-    let id = d.get("_id").and_then(Val::as_str);
-    id.is_some_and(is_of_cluster)
-}
-
-/// Tells a set that is about to be a shard.
-pub(super) fn tell(cluster: &Cluster, set: &crate::ReplicaSet) -> Outcome<()> {
-    run(set, "admin", Settings::read(cluster)?.told().as_doc()).map(drop)
-}
 
 /// Runs a command on the configuration set.
 fn on_config(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
@@ -171,38 +122,4 @@ pub(crate) fn check_write_block(router: &Router, command: &Command<'_>) -> Outco
     let user = command.user.as_deref();
     router.local.passes_write_block(user, command.request)?;
     Ok(())
-}
-
-/// Tells shards of settings that they have not been told of: the router that changed them is gone, or
-/// did not reach them.
-#[derive(Default)]
-pub(crate) struct Teller {
-    /// What each shard was told last.
-    told: HashMap<String, Vec<DocBuf>>,
-}
-
-impl Teller {
-    pub(crate) fn look(&mut self, cluster: &Cluster, shards: &[String]) -> Outcome<()> {
-        self.told.retain(|shard, _| shards.contains(shard));
-        // A snapshot is kept for a while, so it is taken only where there is something to tell.
-        let mut list = cluster.read_config("settings", Doc::EMPTY, Doc::EMPTY)?;
-        list.retain(|d| is_setting(d.as_doc()));
-        let knows = |shard: &String| self.told.get(shard) == Some(&list);
-        if list.is_empty() || shards.iter().all(knows) {
-            return Ok(());
-        }
-        let settings = Settings::read(cluster)?;
-        for shard in shards {
-            if self.told.get(shard) == Some(&settings.list) {
-                continue;
-            }
-            let told = cluster.on_shard(shard, "admin", settings.told().as_doc());
-            let Ok(reply) = told else { continue };
-            if let Some(why) = reply.get("refused").and_then(Val::as_str) {
-                tracing::warn!(target: "SHARDING", shard, why, "A shard does not take the cluster's settings");
-            }
-            self.told.insert(shard.clone(), settings.list.clone());
-        }
-        Ok(())
-    }
 }

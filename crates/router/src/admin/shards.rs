@@ -1,14 +1,15 @@
 //! Shards: which there are, a new one, one that is emptied.
 
 use super::done;
-use crate::chunks::log;
-use crate::ddl::now;
-use crate::metadata::{Cluster, run};
 use crate::request::{Command, finish};
 use crate::service_impl::Router;
-use crate::{Outcome, ReplicaSet, balancer};
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
+use cluster_view::chunks::log;
+use cluster_view::collections::now;
+use cluster_view::metadata::{Cluster, run};
+use cluster_view::{Outcome, ReplicaSet};
 use errors::err;
+use mover::balancer;
 
 /// Databases that a new shard may have.
 const OWN: [&str; 3] = ["local", "config", "admin"];
@@ -71,12 +72,12 @@ pub(super) fn add(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
             .into());
         }
     }
-    super::settings::tell(cluster, &set)?;
+    mover::settings::tell(cluster, &set)?;
     let entry =
         doc! {"_id": id, "host": &address, "state": 1, "topologyTime": Value::timestamp(now())};
     insert(router, "shards", entry)?;
     for db in databases {
-        let version = doc! {"uuid": Value::binary(4, &crate::ddl::uuid()), "timestamp": Value::timestamp(now()), "lastMod": 1};
+        let version = doc! {"uuid": Value::binary(4, &cluster_view::collections::uuid()), "timestamp": Value::timestamp(now()), "lastMod": 1};
         insert(
             router,
             "databases",
@@ -86,7 +87,7 @@ pub(super) fn add(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     tell_who_it_is(router, &set, id, &address);
     log(cluster, "addShard", "", doc! {"name": id, "host": &address});
     cluster.forget_all();
-    crate::transfer::join_time(cluster, id)?;
+    mover::transfer::join_time(cluster, id)?;
     balancer::keep_settings_sound(cluster)?;
     let mut w = Writer::new();
     w.str("shardAdded", id);

@@ -1,12 +1,13 @@
 //! Zones: shards of a zone, and ranges that only they may have. The balancer keeps to them.
 
 use super::{done, shards, table_of};
-use crate::chunks::{Change, lock};
 use crate::request::Command;
 use crate::service_impl::Router;
-use crate::{Outcome, balancer};
 use bson::{Doc, DocBuf, Val, doc};
+use cluster_view::Outcome;
+use cluster_view::chunks::{Change, lock};
 use errors::err;
+use mover::balancer;
 use sharding::zones::{Zone, check};
 
 fn text<'a>(command: &Command<'a>, name: &str) -> &'a str {

@@ -1,9 +1,10 @@
 //! Entries of the log, for archives elsewhere.
 
 use super::AT;
-use crate::request::{CommandContext, idl};
+use crate::request::CommandContext;
 use bson::{Doc, Val};
 use errors::{Result, bail, err};
+use front::idl;
 use storage::{Entry, Record, Store, pack_record, record_fingerprint};
 
 /// Of entries in one reply, unless the first alone is longer.

@@ -1,0 +1,8 @@
+//! What a router asks of the server that it embeds: who a client is and what it may do, what is wrong
+//! with a command that no shard sees as it came, what the settings of the cluster add or refuse.
+
+mod access;
+mod checks;
+mod settings;
+
+pub use access::FailPoint;

@@ -1,0 +1,400 @@
+//! The document of a pending move (`config.migrations`), and how the move ends: by its beginner, or, if
+//! that one is gone, by whichever router finds it.
+//!
+//! ```text
+//! {_id, ns: collection or database, kind, by, turn, state, from, to: […], fenced: […], …}
+//! _id: `ns`; of one of several moves at once the name of its fence
+//! state: moving → moved   by the change of the metadata that it was for
+//!        moving → left    by a rollback, of any router; then that change cannot be made any more
+//! ```
+//! Invariant: that one field holds the decision, so every router that ends the move does the same. To
+//! remove a fence needs no lock, and every router may do it. The lock's holder ends a rolled-back move
+//! in a later turn than the one it began in, so shards refuse messages of it that are still on their
+//! way.
+
+use super::{lift, reshard};
+use bson::{Doc, DocBuf, Val, Writer, doc};
+use cluster_view::chunks::{Change, Lock, lock};
+use cluster_view::metadata::{Cluster, Placement};
+use cluster_view::write_concern::majority;
+use cluster_view::{Failure, Outcome};
+use errors::{Code, err};
+use sharding::moving::{self, EndStep, State};
+use sharding::moving_home::{self, EndStep as EndHome};
+use sharding::{DbVersion, Ownership, PlaceRange, RoutingTable, series};
+use std::sync::Arc;
+
+/// A range goes from one shard to another.
+pub const RANGE: &str = "range";
+/// An empty collection's ranges are given to all shards.
+pub const SPREAD: &str = "spread";
+/// A collection gets another shard key.
+pub const RESHARD: &str = "reshard";
+/// A database gets another primary shard, or is dropped.
+pub const HOME: &str = "home";
+
+/// How long a shard removes documents before it is asked again.
+const CLEAN_MILLIS: i64 = 1000;
+
+/// A move that is pending, or was abandoned.
+pub struct Left(DocBuf);
+
+impl Left {
+    pub fn text(&self, name: &str) -> &str {
+        self.0.get(name).and_then(Val::as_str).unwrap_or_default()
+    }
+
+    pub fn names(&self, field: &str) -> Vec<String> {
+        let list = self.0.get(field).and_then(Val::as_array);
+        let names = list.unwrap_or(Doc::EMPTY).values();
+        names.filter_map(Val::as_str).map(str::to_string).collect()
+    }
+
+    pub fn document(&self, name: &str) -> Doc<'_> {
+        self.0.get(name).and_then(Val::as_doc).unwrap_or(Doc::EMPTY)
+    }
+
+    fn turn(&self) -> i64 {
+        self.0.get("turn").and_then(Val::to_i64_exact).unwrap_or(0)
+    }
+
+    /// The name of its fences.
+    pub fn fence(&self) -> String {
+        moving::fence_of(self.text("by"), self.turn())
+    }
+
+    fn state(&self) -> State {
+        State::parse(self.text("state"))
+    }
+
+    pub fn is_moved(&self) -> bool {
+        self.state() == State::Moved
+    }
+}
+
+/// Records a move that is about to begin.
+pub fn begin(held: &Lock<'_>, ns: &str, kind: &str, fields: DocBuf) -> Outcome<()> {
+    let id = held.of_part().unwrap_or(ns);
+    let document = moving::beginning((id, ns), kind, &held.by, held.turn(), &fields);
+    let mut change = Change::begin(held);
+    change.insert("migrations", &[document]);
+    change.commit()
+}
+
+/// Has a change of the metadata decide that the move is done; it fails if the move was rolled back.
+pub fn decide(change: &mut Change<'_>, held: &Lock<'_>, ns: &str) {
+    change.update(
+        "migrations",
+        moving::undecided(held.of_part().unwrap_or(ns), &held.by, held.turn()),
+        moving::moved(),
+    );
+}
+
+/// Of a shard that is gone nothing is wanted any more.
+fn unless_gone(done: Outcome<()>) -> Outcome<()> {
+    match done {
+        Err(Failure::Client(e))
+            if matches!(e.code, Code::ShardNotFound | Code::NamespaceNotSharded) =>
+        {
+            Ok(())
+        }
+        other => other,
+    }
+}
+
+/// Moves that are under way, and how they end.
+pub trait PendingMoves {
+    /// Ends what is under way at a collection or a database and whose beginner is gone.
+    fn end_left_moves(&self, ns: &str) -> Outcome<()>;
+
+    /// Ends what was begun: it is taken back where the metadata was not changed, and told to the
+    /// shards where it was. A part of the lock ends its own.
+    fn end_left_moves_under(&self, held: &Lock<'_>, ns: &str) -> Outcome<()>;
+
+    /// Takes back what a holder of the lock has under way, unless it is done. Either way that does not
+    /// change any more.
+    fn settle(&self, held: &Lock<'_>, ns: &str) -> Outcome<()>;
+
+    /// Takes away the fence of a shard that holds routers up, without ending what it was raised for, if
+    /// that was not done; tells the shards, if it was.
+    fn release_fence(&self, name: &str, shard: &str) -> Outcome<()>;
+
+    fn release(&self, name: &str, left: &Left) -> Outcome<()>;
+
+    /// What is found of what is under way, in a state that does not change any more.
+    fn decided(&self, filter: &DocBuf) -> Outcome<Vec<Left>>;
+
+    fn lift_all(&self, ns: &str, left: &Left, turn: Option<i64>) -> Outcome<()>;
+
+    /// Tells both sides of a range's move what the metadata says.
+    fn tell_range(&self, ns: &str, left: &Left, turn: Option<i64>)
+    -> Outcome<Option<RoutingTable>>;
+
+    /// Ends a range's move, but for its document; without the lock what holds routers up.
+    fn end_range(&self, held: Option<&Lock<'_>>, ns: &str, left: &Left) -> Outcome<()>;
+
+    fn clean_range(
+        &self,
+        held: &Lock<'_>,
+        ns: &str,
+        left: &Left,
+        table: Option<&RoutingTable>,
+    ) -> Outcome<()>;
+
+    fn end_spread(&self, ns: &str, left: &Left, held: Option<&Lock<'_>>) -> Outcome<()>;
+
+    /// Ends the change of a database's primary, but for its document; without the lock what holds
+    /// routers up.
+    fn end_home(&self, held: Option<&Lock<'_>>, db: &str, left: &Left) -> Outcome<()>;
+
+    fn lift_home(&self, db: &str, left: &Left, shard: &str, turn: Option<i64>) -> Outcome<()>;
+
+    /// The views of a database that a shard has, which is not its primary.
+    fn forget_views(&self, db: &str, shard: &str, turn: Option<i64>) -> Outcome<()>;
+}
+
+impl PendingMoves for Cluster {
+    fn end_left_moves(&self, ns: &str) -> Outcome<()> {
+        let held = lock(self, ns)?;
+        self.end_left_moves_under(&held, ns)
+    }
+
+    /// Ends pending moves: they are rolled back if the metadata was not changed, and otherwise told to
+    /// the shards. A part of the lock ends its own.
+    fn end_left_moves_under(&self, held: &Lock<'_>, ns: &str) -> Outcome<()> {
+        for left in self.decided(&moving::under_way(ns, held.of_part()))? {
+            if !left.is_moved() && left.turn() == held.turn() {
+                held.take_turn()?;
+            }
+            match left.text("kind") {
+                RESHARD => reshard::end(self, held, ns, &left)?,
+                HOME => self.end_home(Some(held), ns, &left)?,
+                SPREAD => self.end_spread(ns, &left, Some(held))?,
+                _ => self.end_range(Some(held), ns, &left)?,
+            }
+            let mut change = Change::begin(held);
+            change.remove("migrations", doc! {"_id": left.text("_id")});
+            change.commit()?;
+        }
+        Ok(())
+    }
+
+    /// Rolls back the pending move of a holder of the lock, unless it is done. Either way that does not
+    /// change any more.
+    fn settle(&self, held: &Lock<'_>, ns: &str) -> Outcome<()> {
+        self.decided(&moving::under_way(ns, held.of_part()))
+            .map(drop)
+    }
+
+    fn release_fence(&self, name: &str, shard: &str) -> Outcome<()> {
+        let buckets = series::buckets_of(name);
+        // Ranges that move between other shards go on.
+        let there = |ns: &str| self.decided(&moving::under_way_at(ns, shard));
+        let (name, found) = match (there(name)?, buckets == name) {
+            // Of a time series the buckets are what moves.
+            (found, false) if found.is_empty() => (buckets.as_str(), there(&buckets)?),
+            (found, _) => (name, found),
+        };
+        found.iter().try_for_each(|left| self.release(name, left))
+    }
+
+    fn release(&self, name: &str, left: &Left) -> Outcome<()> {
+        match left.text("kind") {
+            RESHARD if left.is_moved() => self.end_left_moves(name),
+            RESHARD => self.lift_all(name, left, None),
+            HOME => self.end_home(None, name, left),
+            SPREAD => self.end_spread(name, left, None),
+            _ => self.end_range(None, name, left),
+        }
+    }
+
+    /// The pending moves that match, each in a final state.
+    fn decided(&self, filter: &DocBuf) -> Outcome<Vec<Left>> {
+        loop {
+            let found = self.read_config("migrations", filter.as_doc(), Doc::EMPTY)?;
+            let found: Vec<Left> = found.into_iter().map(Left).collect();
+            let mut undecided = found.iter().filter(|left| left.state() == State::Moving);
+            let Some(left) = undecided.next() else {
+                return Ok(found);
+            };
+            let q = moving::undecided(left.text("_id"), left.text("by"), left.turn());
+            let u = moving::left();
+            let update = doc! {
+                "update": "migrations",
+                "updates": bson::array![doc! {"q": q, "u": u}],
+                "writeConcern": majority(),
+            };
+            self.on_config("config", update.as_doc())?;
+        }
+    }
+
+    fn lift_all(&self, ns: &str, left: &Left, turn: Option<i64>) -> Outcome<()> {
+        for shard in left.names("fenced") {
+            unless_gone(lift(self, &shard, ns, &left.fence(), turn))?;
+        }
+        Ok(())
+    }
+
+    fn tell_range(
+        &self,
+        ns: &str,
+        left: &Left,
+        turn: Option<i64>,
+    ) -> Outcome<Option<RoutingTable>> {
+        let Some(table) = self.read_table(ns)? else {
+            return Ok(None);
+        };
+        for shard in left.names("fenced").into_iter().chain(left.names("to")) {
+            unless_gone(teach_as(self, &table, &shard, turn, None))?;
+        }
+        self.take_over(ns, Some(table.clone()))?;
+        Ok(Some(table))
+    }
+
+    fn end_range(&self, held: Option<&Lock<'_>>, ns: &str, left: &Left) -> Outcome<()> {
+        let turn = held.map(|held| held.turn());
+        let mut table = None;
+        for step in moving::ending(left.is_moved(), held.is_some()) {
+            match step {
+                EndStep::Tell => {
+                    table = self.tell_range(ns, left, turn)?;
+                    // The collection is dropped.
+                    if table.is_none() {
+                        return Ok(());
+                    }
+                }
+                EndStep::Lift => self.lift_all(ns, left, turn)?,
+                EndStep::Clean => {
+                    if let Some(held) = held {
+                        self.clean_range(held, ns, left, table.as_ref())?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn clean_range(
+        &self,
+        held: &Lock<'_>,
+        ns: &str,
+        left: &Left,
+        table: Option<&RoutingTable>,
+    ) -> Outcome<()> {
+        let range = PlaceRange::parse(left.document("range"))?;
+        let owner = table.and_then(|t| t.chunk_at(&range.low));
+        let sides = [left.names("fenced"), left.names("to")].concat();
+        for side in moving::without_the_range(&sides, owner) {
+            unless_gone(clean(held, side, doc! {"ns": ns, "range": range.to_doc()}))?;
+        }
+        Ok(())
+    }
+
+    fn end_spread(&self, ns: &str, left: &Left, held: Option<&Lock<'_>>) -> Outcome<()> {
+        let turn = held.map(|held| held.turn());
+        if left.is_moved()
+            && let Some(table) = self.read_table(ns)?
+        {
+            for shard in self.shard_names()? {
+                unless_gone(teach_as(self, &table, &shard, turn, None))?;
+            }
+            self.forget(ns);
+        }
+        self.lift_all(ns, left, turn)?;
+        let Some(held) = held.filter(|_| left.is_moved()) else {
+            return Ok(());
+        };
+        // All orphans go from the shard whose ranges were given away.
+        for shard in left.names("fenced") {
+            unless_gone(clean(held, &shard, doc! {"ns": ns}))?;
+        }
+        Ok(())
+    }
+
+    fn end_home(&self, held: Option<&Lock<'_>>, db: &str, left: &Left) -> Outcome<()> {
+        let home = self.refresh_home(db)?;
+        let began = DbVersion::parse(left.document("version"))?;
+        let (version, primary) = match &home {
+            Some(home) => (home.version.unwrap_or(began.next()), &*home.shard),
+            // It is dropped.
+            None => (began.next(), ""),
+        };
+        let turn = held.map(Lock::turn);
+        let sides = [left.names("fenced"), left.names("to")].concat();
+        for step in moving_home::ending(left.is_moved(), held.is_some()) {
+            for side in &sides {
+                unless_gone(match step {
+                    EndHome::Tell => self.teach_home(db, version, primary, side, turn),
+                    EndHome::Lift => self.lift_home(db, left, side, turn),
+                    EndHome::ForgetViews if side == primary => Ok(()),
+                    EndHome::ForgetViews => self.forget_views(db, side, turn),
+                })?;
+            }
+        }
+        self.forget_database(db);
+        Ok(())
+    }
+
+    fn lift_home(&self, db: &str, left: &Left, shard: &str, turn: Option<i64>) -> Outcome<()> {
+        let by = left.fence();
+        self.on_home(shard, doc! {"lift": db, "by": by}, turn)
+    }
+
+    fn forget_views(&self, db: &str, shard: &str, turn: Option<i64>) -> Outcome<()> {
+        self.on_home(shard, doc! {"forgetViews": db}, turn)
+    }
+}
+
+/// Removes documents that a shard does not own: of a range, or all. It hurries where another waits for
+/// the lock.
+pub(super) fn clean(held: &Lock<'_>, shard: &str, which: DocBuf) -> Outcome<()> {
+    loop {
+        let mut w = Writer::new();
+        w.i32("_pandoClean", 1).extend(which.as_doc());
+        w.i64("turn", held.turn())
+            .i64("millis", CLEAN_MILLIS)
+            .bool("hurries", held.is_awaited())
+            .doc("writeConcern", majority().as_doc());
+        let reply = held.cluster.on_shard(shard, "admin", w.finish().as_doc())?;
+        if !reply.get("more").is_some_and(Val::truthy) {
+            return Ok(());
+        }
+    }
+}
+
+/// Tells a shard a table, under the lock in `turn`, and removes a firm fence of `by`.
+pub(super) fn teach_as(
+    cluster: &Cluster,
+    table: &RoutingTable,
+    shard: &str,
+    turn: Option<i64>,
+    by: Option<&str>,
+) -> Outcome<()> {
+    let mut w = Writer::new();
+    w.i32("_pandoOwnership", 1);
+    w.doc("ownership", Ownership::of(table, shard).to_doc().as_doc());
+    if let Some(turn) = turn {
+        w.i64("turn", turn);
+    }
+    if let Some(by) = by {
+        w.str("by", by);
+    }
+    w.doc("writeConcern", majority().as_doc());
+    cluster
+        .on_shard(shard, "admin", w.finish().as_doc())
+        .map(drop)
+}
+
+/// The table of a collection as the metadata has it, for whoever holds its lock.
+pub fn table_under(cluster: &Cluster, held: &Lock<'_>, ns: &str) -> Outcome<Arc<RoutingTable>> {
+    cluster.end_left_moves_under(held, ns)?;
+    table_now(cluster, ns)
+}
+
+/// The same without pending moves.
+pub(super) fn table_now(cluster: &Cluster, ns: &str) -> Outcome<Arc<RoutingTable>> {
+    match cluster.refresh(ns)?.as_ref().and_then(Placement::table) {
+        Some(table) if !table.entry.measured => Ok(table.clone()),
+        _ => Err(err!(NamespaceNotSharded, "Collection {ns} is not sharded").into()),
+    }
+}

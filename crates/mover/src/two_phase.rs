@@ -1,0 +1,261 @@
+//! Transactions that have written on several shards: the messages of their commit and of their
+//! recovery ([`sharding::two_phase`] has the steps).
+//!
+//! Invariant: prepares, the decision and its messages wait for a majority of their shard, so none of
+//! them is rolled back.
+
+use bson::{Doc, DocBuf, Val, Writer, doc};
+use cluster_view::Outcome;
+use cluster_view::metadata::Cluster;
+use cluster_view::upstream::error_of;
+use sharding::two_phase::{Answer, Ask, Coordinator, Shard, Verdict};
+use std::time::Duration;
+
+/// Between two tries of the same.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Which transaction of which session.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Id {
+    /// `{id, uid?}`
+    session: DocBuf,
+    number: i64,
+}
+
+/// A shard's record of a transaction in doubt.
+pub struct Left {
+    pub id: Id,
+    /// The shard that coordinates; `None`: the shard with this record.
+    pub recovery: Option<Shard>,
+    /// The shards to tell.
+    pub participants: Vec<Shard>,
+}
+
+impl Id {
+    /// `session`: a client's `lsid`; `number`: its `txnNumber`.
+    pub fn new(session: Option<Doc<'_>>, number: Option<i64>) -> Id {
+        Id {
+            session: session.unwrap_or(Doc::EMPTY).to_buf(),
+            number: number.unwrap_or(-1),
+        }
+    }
+
+    pub fn read(d: Doc<'_>) -> Option<Id> {
+        Some(Id {
+            session: d.get("session")?.as_doc()?.to_buf(),
+            number: d.get("number")?.to_i64_exact()?,
+        })
+    }
+
+    pub fn to_doc(&self) -> DocBuf {
+        doc! {"session": self.session.clone(), "number": self.number}
+    }
+
+    /// A name for it among others.
+    pub fn key(&self) -> (Vec<u8>, i64) {
+        (self.session.as_bytes().to_vec(), self.number)
+    }
+
+    /// The message that asks a shard.
+    fn message(
+        &self,
+        cluster: &Cluster,
+        recovery: &Shard,
+        ask: &Ask,
+        executed: Option<&DocBuf>,
+    ) -> DocBuf {
+        let mut w = Writer::new();
+        match ask {
+            Ask::EndRead => self.statement(&mut w, "commitTransaction"),
+            Ask::Prepare => {
+                self.statement(&mut w, "_pandoPrepare");
+                w.str("recoveryShard", recovery);
+            }
+            Ask::Decide(others) => {
+                self.statement(&mut w, "commitTransaction");
+                w.open_array("participants");
+                for shard in others {
+                    w.str("", shard);
+                }
+                w.close();
+                if let Some(executed) = executed {
+                    w.doc("executed", executed.as_doc());
+                }
+            }
+            Ask::Commit | Ask::Abort => {
+                self.names(&mut w, "_pandoDecide");
+                w.bool("commit", *ask == Ask::Commit);
+            }
+            Ask::Outcome => self.names(&mut w, "_pandoOutcome"),
+            Ask::Forget => {
+                self.names(&mut w, "_pandoOutcome");
+                w.bool("told", true);
+            }
+        }
+        if !matches!(ask, Ask::EndRead) {
+            w.doc("writeConcern", doc! {"w": "majority"}.as_doc());
+        }
+        w.str("$db", "admin");
+        cluster.say_time(&mut w);
+        w.finish()
+    }
+
+    fn statement(&self, w: &mut Writer, name: &str) {
+        w.i32(name, 1).doc("lsid", self.session.as_doc());
+        w.i64("txnNumber", self.number).bool("autocommit", false);
+    }
+
+    fn names(&self, w: &mut Writer, name: &str) {
+        w.i32(name, 1).doc("session", self.session.as_doc());
+        w.i64("number", self.number);
+    }
+}
+
+fn shards(list: Option<Val<'_>>) -> Vec<Shard> {
+    let list = list.and_then(Val::as_array).unwrap_or(Doc::EMPTY);
+    list.values()
+        .filter_map(Val::as_str)
+        .map(Shard::from)
+        .collect()
+}
+
+/// What a reply means.
+fn answer(ask: &Ask, reply: &Outcome<DocBuf>) -> Answer {
+    let Ok(reply) = reply else {
+        return Answer::Lost;
+    };
+    if error_of(reply.as_doc()).is_some() {
+        return match ask {
+            Ask::Prepare | Ask::EndRead => Answer::No,
+            _ => Answer::Lost,
+        };
+    }
+    if reply.get("writeConcernError").is_some() {
+        return Answer::Lost;
+    }
+    match ask {
+        Ask::Outcome if reply.get("committed").is_some_and(Val::truthy) => {
+            Answer::Committed(shards(reply.get("participants")))
+        }
+        Ask::Outcome => Answer::Aborted,
+        _ => Answer::Yes,
+    }
+}
+
+/// How a commit or a recovery has ended.
+pub struct Ended {
+    pub verdict: Verdict,
+    /// What the shards have said, for its times.
+    pub replies: Vec<DocBuf>,
+    /// The session has gone on: what became of it is of no interest to the client any more.
+    pub past: bool,
+    /// Why a shard has not promised.
+    pub why: Option<String>,
+}
+
+/// The end of transactions over several shards.
+pub trait TwoPhase {
+    /// Takes a transaction over several shards to its end. `executed`: what the deciding shard records
+    /// with it.
+    fn end(
+        &self,
+        id: &Id,
+        recovery: &Shard,
+        steps: Coordinator,
+        executed: Option<&DocBuf>,
+    ) -> Ended;
+
+    fn note(&self, ended: &mut Ended, shard: &Shard, ask: &Ask, reply: Outcome<DocBuf>);
+
+    /// What waits on a shard for others.
+    fn left_on(&self, shard: &str) -> Outcome<Vec<Left>>;
+}
+
+impl TwoPhase for Cluster {
+    fn end(
+        &self,
+        id: &Id,
+        recovery: &Shard,
+        mut steps: Coordinator,
+        executed: Option<&DocBuf>,
+    ) -> Ended {
+        let mut ended = Ended {
+            verdict: Verdict::Unknown,
+            replies: Vec::new(),
+            past: false,
+            why: None,
+        };
+        let mut before = Vec::new();
+        loop {
+            if let Some(verdict) = steps.verdict() {
+                ended.verdict = verdict;
+                return ended;
+            }
+            let asks = steps.asks();
+            if asks == before {
+                std::thread::sleep(PAUSE);
+            }
+            let messages: Vec<(Shard, DocBuf)> = asks
+                .iter()
+                .map(|(shard, ask)| {
+                    let message = id.message(self, recovery, ask, executed);
+                    (shard.clone(), message)
+                })
+                .collect();
+            let replies = self.together(&messages);
+            let answers: Vec<Answer> = asks
+                .iter()
+                .zip(&replies)
+                .map(|((_, ask), reply)| answer(ask, reply))
+                .collect();
+            for ((shard, ask), reply) in asks.iter().zip(replies) {
+                self.note(&mut ended, shard, ask, reply);
+            }
+            steps.heard(&answers);
+            before = asks;
+        }
+    }
+
+    fn note(&self, ended: &mut Ended, shard: &Shard, ask: &Ask, reply: Outcome<DocBuf>) {
+        let promises = matches!(ask, Ask::Prepare | Ask::EndRead);
+        match reply {
+            Ok(reply) => {
+                self.note_time(reply.as_doc());
+                ended.past |= reply.get("past").is_some_and(Val::truthy);
+                match error_of(reply.as_doc()) {
+                    Some(e) if promises => ended.why = Some(format!("{shard}: {}", e.message)),
+                    Some(_) => {}
+                    None => ended.replies.push(reply),
+                }
+            }
+            Err(failure) if promises => ended.why = Some(format!("{shard}: {failure}")),
+            Err(_) => {}
+        }
+    }
+
+    fn left_on(&self, shard: &str) -> Outcome<Vec<Left>> {
+        let reply = self.on_shard(shard, "admin", doc! {"_pandoPrepared": 1}.as_doc())?;
+        let list = |name: &str| {
+            let list = reply.get(name).and_then(Val::as_array);
+            list.unwrap_or(Doc::EMPTY)
+                .values()
+                .filter_map(Val::as_doc)
+                .collect::<Vec<_>>()
+        };
+        let prepared = list("prepared").into_iter().filter_map(|d| {
+            Some(Left {
+                id: Id::read(d)?,
+                recovery: Some(d.get("recoveryShard")?.as_str()?.into()),
+                participants: vec![shard.into()],
+            })
+        });
+        let decisions = list("decisions").into_iter().filter_map(|d| {
+            Some(Left {
+                id: Id::read(d)?,
+                recovery: None,
+                participants: shards(d.get("participants")),
+            })
+        });
+        Ok(prepared.chain(decisions).collect())
+    }
+}
