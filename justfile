@@ -25,6 +25,7 @@ quick:
     cargo fmt --all --check
     cargo check --workspace --all-targets --locked
     python3 scripts/check_documents.py
+    python3 scripts/tidy.py
     python3 scripts/reference.py --check
 
 # Everything, as CI runs it

@@ -30,7 +30,7 @@ tools=$PWD/.tools/bin
 step_format() {
     cargo fmt --all --check && cargo fmt --manifest-path tests/rust/Cargo.toml --check &&
         cargo fmt --manifest-path tests/fuzz/guided/Cargo.toml --check &&
-        python3 scripts/check_documents.py && python3 scripts/reference.py --check
+        python3 scripts/check_documents.py && python3 scripts/reference.py --check && python3 scripts/tidy.py
 }
 
 step_lint() {
