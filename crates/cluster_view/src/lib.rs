@@ -1,12 +1,11 @@
 //! What a process knows of the cluster that it belongs to, and how it speaks with it: connections,
 //! primaries, metadata, versions, locks on metadata.
 //!
-//! - [`upstream`], [`replica_set`], [`read_preference`]: connections, who is primary, which member
-//!   answers; [`reply`]: what replies say;
+//! - [`upstream`], [`replica_set`], [`read_preference`]: connections, which member is primary, which
+//!   member answers; [`reply`]: what replies say;
 //! - [`metadata`]: what the configuration set says, as far as it was needed; [`chunks`]: locks and
 //!   changes of it; [`collections`]: collections as shards have them;
-//! - [`routing`], [`agreeing`]: versions, and what is done when this process or a shard knows too
-//!   little;
+//! - [`routing`], [`agreeing`]: versions, and the refresh when this process or a shard knows too little;
 //! - [`operation_time`]: until when an operation may take;
 //! - [`write_concern`]: what shards say of a write concern, as one;
 //! - [`cuts`]: where chunks are cut.
@@ -40,7 +39,7 @@ pub enum Failure {
     Client(Error),
     /// Nothing was sent.
     Unreachable(String),
-    /// It is not known what became of what was sent.
+    /// It is unknown whether the command ran.
     Lost(String),
     /// A shard did nothing, because one of the two knows too little.
     Stale(Box<Stale>),

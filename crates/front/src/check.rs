@@ -9,7 +9,7 @@ use query::namespace::{collection_of, db_of};
 use service::Request;
 use std::collections::BTreeSet;
 
-/// A user, as far as rights depend on who it is.
+/// The part of a user on which rights depend.
 #[derive(Clone, Copy)]
 pub struct Subject<'c> {
     pub name: &'c UserName,

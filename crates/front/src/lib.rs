@@ -1,12 +1,12 @@
-//! The door of the server and of the router: the table of commands, their arguments, and what each
-//! needs of who runs it.
+//! The door of the server and of the router: the table of commands, their arguments, and the privileges
+//! that each needs.
 //!
 //! - [`specification`]: one table of all commands: names, flags, required access;
 //! - [`args`]: the arguments that every command takes, parted from the command's own in one pass;
 //! - [`idl`]: how the arguments of a command are declared and read;
 //! - [`check`], [`needs`]: whether a user may run a command, from its arguments;
-//! - [`cluster_settings`]: which settings are those of the whole cluster; [`redact`]: what of a command
-//!   is shown to nobody;
+//! - [`cluster_settings`]: which settings are those of the whole cluster; [`redact`]: the secret fields
+//!   of commands;
 //! - [`bulk_write`], [`map_reduce`]: arguments that decide a right and that the command reads too.
 //!
 //! Invariant: pure, and knows no code that runs a command. Where a right depends on an argument, the

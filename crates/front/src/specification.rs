@@ -1,4 +1,4 @@
-//! The table of commands: names, flags, and what each needs of who runs it.
+//! The table of commands: names, flags, and needed privileges.
 //!
 //! Invariant: knows no function that runs a command. A command cannot be written here without what it
 //! needs.
@@ -37,13 +37,13 @@ pub mod flag {
 }
 use flag::*;
 
-/// What is known of a command without running it.
+/// The fixed properties of a command.
 pub struct Specification {
     pub name: &'static str,
     /// Its place in [`SPECIFICATIONS`].
     pub index: usize,
     pub flags: u16,
-    /// What it needs of who runs it, where authorization is on.
+    /// The privileges that it needs, with authorization on.
     pub needs: RequiredAccess,
     /// For `listCommands`.
     pub help: &'static str,

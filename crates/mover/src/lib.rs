@@ -2,14 +2,12 @@
 //! end of transactions over shards.
 //!
 //! - [`transfer`]: a range, a database, or a collection with another shard key, on its way;
-//! - [`balancer`]: which ranges move so that shards have alike; [`moves_under_way`]: what is told of
-//!   them;
-//! - [`two_phase`], [`resolver`]: the end of transactions that have written on several shards, and of
-//!   what is left of them;
+//! - [`balancer`]: which ranges move so that shards have alike; [`moves_under_way`]: reports on moves;
+//! - [`two_phase`], [`resolver`]: commits over several shards, and transactions in doubt;
 //! - [`settings`]: settings of the whole cluster, told to shards that have not heard of them;
 //! - [`track`]: collections that are not sharded, in the metadata.
 //!
-//! Invariant: whoever begins something says so in the metadata first, so that another process ends it.
+//! Invariant: a change is recorded in the metadata before it begins, so that another process can end it.
 
 pub mod balancer;
 pub mod moves_under_way;

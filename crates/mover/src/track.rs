@@ -8,9 +8,10 @@ use cluster_view::metadata::Cluster;
 use sharding::{CollectionEntry, RoutingTable, Series, ShardKey, series};
 use std::sync::Arc;
 
-/// Says of a collection that is not sharded where it is, by a chunk of its own. What is there stays, so
-/// who does not know of it yet does nothing wrong. It fails for who has lost one of the locks: of the
-/// collection and of its database, without which it may be on another shard by now.
+/// Says of a collection that is not sharded where it is, by a chunk of its own. No document moves, so a
+/// router that does not know of this yet still sends commands to the right shard. It fails if one of the
+/// two locks is lost, the collection's or the database's: without them the collection may be on another
+/// shard by now.
 pub fn track(
     cluster: &Cluster,
     (held, database): (&Lock<'_>, &Lock<'_>),

@@ -1,4 +1,4 @@
-//! Who is logged in on a connection, and where the exchange of a login stands.
+//! The logged-in user of a connection, and the state of a pending login.
 
 use arc_swap::ArcSwapOption;
 use auth::scram::{Exchange, Hash};
@@ -10,24 +10,24 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Somebody who has proven who he is.
+/// An authenticated user.
 pub struct LoggedIn {
     pub name: UserName,
-    /// Whose his sessions are.
+    /// The owner's id in the user's sessions.
     pub uid: [u8; 32],
-    /// Those that he was given.
+    /// The roles that were granted directly.
     pub roles: Vec<RoleName>,
     /// Those and all that they lead to.
     pub all_roles: BTreeSet<RoleName>,
     pub privileges: Privileges,
-    /// Those that his certificate gives him; the stored user, if there is one, does not count then.
+    /// The roles of the user's certificate; the stored user, if there is one, does not count then.
     pub(crate) certified: Vec<RoleName>,
     /// `Security::generation` when this was read.
     pub(crate) generation: u64,
 }
 
 impl LoggedIn {
-    /// As far as its rights depend on who it is.
+    /// The part on which its rights depend.
     pub fn subject(&self) -> Subject<'_> {
         Subject {
             name: &self.name,
@@ -54,7 +54,7 @@ impl std::fmt::Debug for Login {
 }
 
 impl Login {
-    /// Who is logged in, as he was known when that was read.
+    /// The logged-in user, with the privileges of when they were read.
     pub fn user(&self) -> Option<Arc<LoggedIn>> {
         self.user.load_full()
     }
@@ -68,8 +68,8 @@ impl Login {
         self.user.load().as_ref().map_or(NOBODY, |u| u.uid)
     }
 
-    /// Makes somebody the connection's user who need not prove who he is: the server itself, or whom
-    /// another connection has proven.
+    /// Sets the connection's user without a login: for the server itself, or for a user that another
+    /// connection has authenticated.
     pub fn admit(&self, user: Arc<LoggedIn>) {
         self.user.store(Some(user));
     }

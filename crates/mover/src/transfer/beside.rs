@@ -50,7 +50,7 @@ impl Mover for Moving {
     }
 }
 
-/// What was asked for, by collection. There is an entry for as long as it is led.
+/// The requested moves, by collection. There is an entry for as long as it is led.
 #[derive(Default)]
 pub struct Beside {
     last: AtomicU64,
@@ -142,7 +142,7 @@ impl Beside {
         &mover.expect("a cluster whose data this room moves").beside
     }
 
-    /// Whether nobody leads the collection yet.
+    /// Whether the collection has no leader yet.
     fn put(&self, ns: &str, asked: Asked) -> bool {
         let mut all = self.led.lock();
         let is_new = !all.contains_key(ns);

@@ -221,7 +221,7 @@ fn ended(cluster: &Cluster, held: &Lock<'_>, db: &str, done: Outcome<()>) -> Out
     done.and(ended)
 }
 
-/// Removes a database from the metadata, when `drop` has removed what is in it.
+/// Removes a database from the metadata, after `drop` has removed its collections.
 pub fn drop_home(cluster: &Cluster, db: &str, drop: impl FnOnce() -> Outcome<()>) -> Outcome<()> {
     let held = lock(cluster, db)?;
     let Some(leaving) = Leaving::begin(cluster, &held, db)? else {

@@ -104,11 +104,11 @@ fn unless_gone(done: Outcome<()>) -> Outcome<()> {
 
 /// Moves that are under way, and how they end.
 pub trait PendingMoves {
-    /// Ends what is under way at a collection or a database and whose beginner is gone.
+    /// Ends pending moves of a collection or a database that their mover has abandoned.
     fn end_left_moves(&self, ns: &str) -> Outcome<()>;
 
-    /// Ends what was begun: it is taken back where the metadata was not changed, and told to the
-    /// shards where it was. A part of the lock ends its own.
+    /// Ends pending moves: they are rolled back if the metadata was not changed, and otherwise told to
+    /// the shards. A part of the lock ends its own.
     fn end_left_moves_under(&self, held: &Lock<'_>, ns: &str) -> Outcome<()>;
 
     /// Takes back what a holder of the lock has under way, unless it is done. Either way that does not
@@ -121,7 +121,7 @@ pub trait PendingMoves {
 
     fn release(&self, name: &str, left: &Left) -> Outcome<()>;
 
-    /// What is found of what is under way, in a state that does not change any more.
+    /// The pending moves that match, each in a final state.
     fn decided(&self, filter: &DocBuf) -> Outcome<Vec<Left>>;
 
     fn lift_all(&self, ns: &str, left: &Left, turn: Option<i64>) -> Outcome<()>;
@@ -385,7 +385,7 @@ pub(super) fn teach_as(
         .map(drop)
 }
 
-/// The table of a collection as the metadata has it, for whoever holds its lock.
+/// The table of a collection as the metadata has it; the caller holds its lock.
 pub fn table_under(cluster: &Cluster, held: &Lock<'_>, ns: &str) -> Outcome<Arc<RoutingTable>> {
     cluster.end_left_moves_under(held, ns)?;
     table_now(cluster, ns)
