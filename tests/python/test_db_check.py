@@ -3,7 +3,8 @@
 import threading
 
 import pytest
-from harness import refuses, until
+from harness import Server, refuses, until
+from pymongo import WriteConcern
 from pymongo.errors import NotPrimaryError
 from replica_set import ReplicaSet
 
@@ -143,3 +144,74 @@ def test_members_agree_while_they_work(tmp_path):
         assert found[0] == found[1] == found[2]
         with members.secondaries()[0].client() as secondary, pytest.raises(NotPrimaryError):
             secondary.d.command("dbCheck", "c")
+
+
+def alone(member, change):
+    """Starts a stopped member as a standalone server on its directory. What it writes then takes, in its log, the place of what the
+    primary writes meanwhile: nothing tells the two apart, since both are of one term."""
+    with Server(member.path, "--standalone") as server:
+        with server.client() as client:
+            change(client)
+        assert server.stop() == 0
+
+
+class TestMembersThatDiffer:
+    OPTIONS = ("--setParameter", "maxDbCheckMBperSec=0", "--setParameter", "writePeriodicNoops=false", "--setParameter", "ttlMonitorEnabled=false")
+
+    @pytest.fixture
+    def members(self, tmp_path):
+        """A primary, a secondary that agrees with it, and one whose document 123 is another."""
+        with ReplicaSet(tmp_path, options=self.OPTIONS) as members:
+            members.initiate()
+            with members.client() as client:
+                coll = client.d.get_collection("c", write_concern=WriteConcern(w=3, wtimeout=30_000))
+                coll.create_index("n")
+                coll.insert_many([{"_id": i, "n": i} for i in range(300)])
+                other = client.d.get_collection("other", write_concern=WriteConcern(w=3, wtimeout=30_000))
+                other.insert_one({"_id": "first"})
+                agrees, differs = members.secondaries()
+                assert differs.stop() == 0
+                alone(differs, lambda c: c.d.c.update_one({"_id": 123}, {"$set": {"n": -1}}))
+                for i in range(20):
+                    client.d.other.insert_one({"_id": i})
+                differs.start()
+                other.insert_one({"_id": "last"})
+            yield members, agrees, differs
+
+    def test_the_member_is_named(self, members):
+        members, agrees, differs = members
+        with differs.client() as client:
+            assert client.d.c.find_one({"_id": 123})["n"] == -1
+        with members.client() as client:
+            uuid = client.d.command("listCollections", filter={"name": "c"})["cursor"]["firstBatch"][0]["info"]["uuid"]
+            client.d.command("dbCheck", "c", validateMode=BOTH, maxDocsPerBatch=100)
+            ended(client)
+            # On the primary all is well: only batches that are to be logged anyhow stand there.
+            assert health(client, severity={"$ne": "info"}) == []
+        with differs.client() as client:
+            [wrong] = until("it finds the batch", lambda: health(client, severity="error"))
+        assert (wrong["operation"], wrong["msg"], wrong["scope"]) == ("dbCheckBatch", "dbCheck batch inconsistent", "cluster")
+        assert (wrong["namespace"], wrong["collectionUUID"], wrong["host"]) == ("d.c", uuid, differs.address)
+        data = wrong["data"]
+        assert data["success"] is True and data["count"] == 100
+        assert (data["batchStart"], data["batchEnd"]) == ({"_id": 99}, {"_id": 199})
+        assert data["md5"]["expected"] != data["md5"]["found"]
+        assert data["dbCheckParameters"]["validateMode"] == BOTH
+        with agrees.client() as client:
+            assert health(client, severity={"$ne": "info"}) == []
+
+    def test_entries_of_an_index_and_other_collections(self, members):
+        members, agrees, differs = members
+        with members.client() as client:
+            client.d.command("dbCheck", "c", validateMode="extraIndexKeysCheck", secondaryIndex="n_1")
+            ended(client)
+            client.d.command("dbCheck", 1)
+            ended(client, 2)
+        with differs.client() as client:
+            until("it finds all", lambda: len(health(client, severity="error")) >= 3)
+            wrong = health(client, severity="error")
+        # The index, then its collection; of the other one it lacks the document whose place the own write took.
+        assert [w["namespace"] for w in wrong] == ["d.c", "d.c", "d.other"], wrong
+        assert [w["data"]["count"] for w in wrong] == [300, 300, 21]
+        with agrees.client() as client:
+            assert health(client, severity={"$ne": "info"}) == []
