@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# The programs that live on transactions, change streams and the oplog, unmodified against the built server: each step installs
-# what it needs and ends with a verdict. Longer than what belongs into scripts/test.sh, which has the quick ones (mongodump
+# The programs that live on transactions, change streams and the oplog, or that start a server for tests, unmodified against the
+# built server: each step installs what it needs and ends with a verdict. Longer than what belongs into scripts/test.sh, which has the quick ones (mongodump
 # --oplog in tests/python/test_tools.py; mongo-oplog and Mongoose in tests/node).
 #
 #     scripts/consumers.sh                     all of them
-#     scripts/consumers.sh monstache debezium  only these (monstache debezium spring)
+#     scripts/consumers.sh monstache debezium  only these (monstache debezium spring flapdoodle)
 #
 # PANDO_BIN names the server (otherwise it is built), MONSTACHE_BIN a Monstache that is there already.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . scripts/provision.sh
 
-all=(monstache debezium spring)
+all=(monstache debezium spring flapdoodle)
 steps=("$@")
 [ ${#steps[@]} -gt 0 ] || steps=("${all[@]}")
 for step in "${steps[@]}"; do
@@ -57,6 +57,11 @@ step_debezium() {
 step_spring() {
     need_maven
     (cd tests/consumers/spring && maven test)
+}
+
+step_flapdoodle() {
+    need_maven
+    (cd tests/consumers/flapdoodle && maven test)
 }
 
 need_python

@@ -11,7 +11,7 @@ import { MongoClient } from 'mongodb';
 const root = path.resolve(path.dirname(fileURLToPath(import.meta.url)), '../..');
 const binary = process.env.PANDO_BIN ?? path.join(root, 'target/debug/pando');
 
-const freePort = () =>
+export const freePort = () =>
   new Promise((resolve, reject) => {
     const probe = createServer();
     probe.on('error', reject);
