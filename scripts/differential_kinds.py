@@ -15,6 +15,7 @@ from pymongo.errors import BulkWriteError, OperationFailure
 from sharded_cluster import ShardedCluster
 
 QUESTIONS = 60
+CASELESS = {"locale": "en", "strength": 2}
 
 
 def outcome(run, ordered=True):
@@ -372,7 +373,7 @@ class Geo(Kind):
 
     def round(self, r):
         language = Language(r)
-        documents = [{"_id": i, "loc": language.shape(), "legacy": language.point(), "b": r.randint(0, 3)} for i in range(60)]
+        documents = [{"_id": i, "loc": language.shape(), "legacy": language.point(), "b": r.randint(0, 3), "s": r.choice(["a", "A", "á", "b"])} for i in range(60)]
         documents += [{"_id": 60, "b": 1}, {"_id": 61, "loc": None}]
         indexes = {"scan": [], "one": [("loc", "2dsphere")], "two": [("b", 1), ("loc", "2dsphere")], "after": [("loc", "2dsphere"), ("b", -1)], "flat": [("legacy", "2d")], "flat2": [("legacy", "2d"), ("b", 1)]}
         for name, keys in indexes.items():
@@ -380,6 +381,9 @@ class Geo(Kind):
             self.db[name].insert_many(documents)
             if keys:
                 self.db[name].create_index(keys)
+        self.db.drop_collection("strings")
+        self.db.strings.insert_many(documents)
+        self.db.strings.create_index(r.choice([[("s", 1), ("loc", "2dsphere")], [("loc", "2dsphere"), ("s", 1)]]), collation=CASELESS)
         for _ in range(QUESTIONS):
             self.ask(r, language, list(indexes)[1:])
 
@@ -394,6 +398,9 @@ class Geo(Kind):
         want = outcome(lambda: self.db.scan.find(query), False)
         for name in names:
             self.agree((query, name), want, outcome(lambda n=name: self.db[n].find(query), False))
+        strings = {"loc": language.around(), "s": r.choice(["A", "b", {"$gte": "A"}, {"$in": ["á", "B"]}, {"$ne": "a"}])}
+        for more in ({}, {"collation": CASELESS}, {"collation": {"locale": "en", "strength": 1}}):
+            self.agree((strings, more), *(outcome(lambda c=c, m=more: c.find(strings, **m), False) for c in (self.db.scan, self.db.strings)))
         radius = r.choice([0.005, 0.05, 0.5, 2])
         within = {d["_id"] for d in self.db.scan.find({"legacy": {"$geoWithin": {"$centerSphere": [near, radius]}}})}
         found = list(self.db.flat.aggregate([{"$geoNear": {"near": near, "distanceField": "far", "key": "legacy", "spherical": True, "maxDistance": radius}}]))
@@ -508,19 +515,24 @@ class Transactions(Kind):
         for _ in range(QUESTIONS // 6):
             self.transaction(r, language)
 
+    def written(self):
+        """The collection that transactions write, and whose client opens them."""
+        return self.db.t
+
     def transaction(self, r, language):
-        before = outcome(lambda: self.db.t.find().sort("_id"))
-        with self.client.start_session() as session:
+        t = self.written()
+        before = outcome(lambda: t.find().sort("_id"))
+        with t.database.client.start_session() as session:
             session.start_transaction()
             for _ in range(r.randint(1, 8)):
                 how, query, update, _id = r.choice(["read", "sort", "update", "update", "insert", "delete", "count"]), language.filter(), language.update(), r.randrange(60)
                 new = language.document(_id)
 
-                def run(name, how=how, query=query, update=update, _id=_id, new=new, **more):
-                    return self.step(self.db[name], how, query, update, _id, new, **more)
+                def run(coll, how=how, query=query, update=update, _id=_id, new=new, **more):
+                    return self.step(coll, how, query, update, _id, new, **more)
 
-                want = outcome(lambda: run("plain"))
-                found = outcome(lambda: run("t", session=session))
+                want = outcome(lambda: run(self.db.plain))
+                found = outcome(lambda: run(t, session=session))
                 self.agree((how, query, update, _id, new), want, found)
                 if isinstance(want, int):
                     # A refusal ends the transaction.
@@ -528,11 +540,11 @@ class Transactions(Kind):
             else:
                 if r.random() < 0.6:
                     session.commit_transaction()
-                    return self.agree("committed", outcome(lambda: self.db.plain.find().sort("_id")), outcome(lambda: self.db.t.find().sort("_id")))
+                    return self.agree("committed", outcome(lambda: self.db.plain.find().sort("_id")), outcome(lambda: t.find().sort("_id")))
             session.abort_transaction()
-        self.agree("aborted", before, outcome(lambda: self.db.t.find().sort("_id")))
+        self.agree("aborted", before, outcome(lambda: t.find().sort("_id")))
         self.db.plain.delete_many({})
-        documents = list(self.db.t.find())
+        documents = list(t.find())
         if documents:
             self.db.plain.insert_many(documents)
 
@@ -551,8 +563,32 @@ class Transactions(Kind):
         return list(found.sort([("b", 1), ("s", -1), ("_id", 1)]).limit(7)) if how == "sort" else sorted(found, key=lambda d: d["_id"])
 
 
+class RouterTransactions(Router):
+    """Transactions over two shards, through their router, against the same without one on a single node."""
+
+    # Of another key than `_id` the shards may each have a document of one `_id`.
+    KEYS = [{"_id": 1}, {"_id": "hashed"}]
+    transaction, step = Transactions.transaction, Transactions.step
+
+    def written(self):
+        return self.far.t
+
+    def round(self, r):
+        language = Language(r)
+        self.far = self.through[f"differential{next(self.numbers)}"]
+        self.through.admin.command("enableSharding", self.far.name, primaryShard="s0")
+        self.shard(r, "t")
+        self.far.t.insert_many(self.fill(["plain"], language, 40))
+        for field in r.sample(["a", "b", "c", "d.x", "e.y", "s"], 3):
+            self.db.plain.create_index(field)
+            self.far.t.create_index(field)
+        for _ in range(QUESTIONS // 6):
+            self.transaction(r, language)
+        self.through.drop_database(self.far.name)
+
+
 KINDS = {
     "indexes": Indexes, "collations": Collations, "stages": Stages, "deltas": Deltas, "router": Router,
-    "router-shapes": RouterShapes,
+    "router-shapes": RouterShapes, "router-transactions": RouterTransactions,
     "geo": Geo, "text": Text, "series": TimeSeries, "transactions": Transactions,
 }

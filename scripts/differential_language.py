@@ -139,6 +139,19 @@ class Language:
             lambda: {"$lookup": {"from": other, "localField": r.choice(["a", "b", "c"]), "foreignField": r.choice(["a", "b", "c"]), "pipeline": [{"$sort": {"_id": 1}}, {"$project": {"b": 1}}], "as": "j"}},
             lambda: {"$lookup": {"from": other, "let": {"v": "$b"}, "pipeline": [{"$match": {"$expr": {"$eq": ["$b", "$$v"]}}}, {"$sort": {"_id": 1}}, {"$limit": 3}], "as": "j"}},
         ]
+        # These come sorted, or are made so: more than one stage each.
+        several = [
+            lambda: [{"$sortByCount": r.choice(["$b", "$d.y", "$s"])}, {"$sort": {"_id": 1}}],
+            lambda: [{"$bucket": {"groupBy": {"$ifNull": ["$b", 9]}, "boundaries": [0, 2, 4], "default": "more", "output": {"n": {"$sum": 1}, "f": {"$first": "$b"}}}}, {"$sort": {"_id": 1}}],
+            lambda: [{"$bucketAuto": {"groupBy": "$_id", "buckets": r.randint(1, 4), "output": {"n": {"$sum": 1}, "m": {"$max": "$b"}}}}, {"$sort": {"_id": 1}}],
+            lambda: [{"$graphLookup": {"from": other, "startWith": "$b", "connectFromField": r.choice(["d.y", "a"]), "connectToField": r.choice(["b", "d.y"]), "as": "g",
+                                       "maxDepth": r.randint(0, 2), **({"restrictSearchWithMatch": self.filter(1)} if r.random() < 0.3 else {})}},
+                     {"$set": {"g": {"$sortArray": {"input": "$g._id", "sortBy": 1}}}}],
+            lambda: [{"$fill": {"sortBy": {"_id": 1}, **({"partitionBy": "$d.y"} if r.random() < 0.3 else {}), "output": {"b": r.choice([{"method": "locf"}, {"value": 7}])}}}, {"$sort": {"_id": 1}}],
+            lambda: [{"$group": {"_id": "$b", "t": {"$top": {"sortBy": {"_id": r.choice([1, -1])}, "output": "$d.y"}}, "n": {"$firstN": {"n": 2, "input": "$_id"}}, "l": {"$last": "$s"},
+                                 "x": {"$maxN": {"n": 2, "input": "$d.y"}}, "a": {"$addToSet": "$d.y"}}}, {"$set": {"a": {"$sortArray": {"input": "$a", "sortBy": 1}}}}, {"$sort": {"_id": 1}}],
+            lambda: [{"$setWindowFields": {"partitionBy": r.choice(["$d.y", None]), "sortBy": {"_id": 1}, "output": {"k": {"$rank": {}}, "h": {"$shift": {"output": "$b", "by": -1}}, "p": {"$push": "$b", "window": {"documents": ["unbounded", "current"]}}}}}],
+        ]
         end = [
             lambda: {"$unwind": {"path": r.choice(["$e", "$c", "$a"]), "preserveNullAndEmptyArrays": r.random() < 0.5, **({"includeArrayIndex": "i"} if r.random() < 0.3 else {})}},
             lambda: {"$unionWith": {"coll": other, "pipeline": [{"$match": self.filter(1)}, {"$sort": {"_id": 1}}]}}, lambda: {"$count": "n"},
@@ -146,8 +159,10 @@ class Language:
         ]
         group = lambda: {"$group": {"_id": r.choice(["$b", {"y": "$d.y", "b": "$b"}, None]), "n": {"$sum": 1}, "m": {"$max": "$d.y"}, "f": {"$first": "$b"}, "p": {"$push": "$b"}}}  # noqa: E731
         p = r.random()
-        if p < 0.8:
+        if p < 0.65:
             return [r.choice(keep)()], True
+        if p < 0.8:
+            return r.choice(several)(), True
         if p < 0.9:
             return [group(), {"$sort": {"_id": 1}}], True
         return [r.choice(end)()], False
