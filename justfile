@@ -31,3 +31,7 @@ quick:
 # Everything, as CI runs it
 all:
     scripts/test.sh
+
+# The book of the documents, and each of its links
+book:
+    scripts/book.py

@@ -189,13 +189,18 @@ python_with_driver() {
     "$1/bin/python" -m pip install --quiet --disable-pip-version-check pymongo pytest
 }
 
+# Tells how long it took from a package at hand to the first answer; what is needed besides is there before.
+told_since() { echo "from the package to a first query: $((SECONDS - $1)) s"; }
+
 try_tarball() {
-    local file
+    local file began
     file=$(need_package 'pando-*-linux-*.tar.gz')
+    python_with_driver "$work/venv-tarball"
+    began=$SECONDS
     mkdir "$work/tarball"
     tar -xzf "$file" -C "$work/tarball" --strip-components=1
-    python_with_driver "$work/venv-tarball"
     PYTHONPATH=$here/python/src PANDO_BIN=$work/tarball/bin/pando "$work/venv-tarball/bin/python" "$here/try/first_query.py"
+    told_since "$began"
 }
 
 try_deb() {
@@ -204,20 +209,25 @@ try_deb() {
 
 try_wheel() {
     python_with_driver "$work/venv"
+    local began=$SECONDS
     "$work/venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-index "$(need_package 'pandodb-*.whl')"
     "$work/venv/bin/pando" --version
     "$work/venv/bin/python" "$here/try/first_query.py"
+    told_since "$began"
     "$work/venv/bin/python" -m pytest -q -p no:cacheprovider "$here/try/test_fixture.py"
 }
 
 try_npm() {
     mkdir "$work/npm"
-    local version main platform
+    local main platform began
     platform=$(need_package 'pandodb-linux-*.tgz')
     main=$(ls "$out"/pandodb-[0-9]*.tgz | tail -n 1)
     (cd "$work/npm" && echo '{"private": true}' >package.json &&
-        npm install --silent --no-audit --no-fund mongodb && npm install --silent --no-audit --no-fund "$platform" "$main" &&
+        npm install --silent --no-audit --no-fund mongodb)
+    began=$SECONDS
+    (cd "$work/npm" && npm install --silent --no-audit --no-fund "$platform" "$main" &&
         node_modules/.bin/pando --version && cp "$here/try/first_query.js" . && node first_query.js | tee said && grep -q '^first query answered' said)
+    told_since "$began"
 }
 
 try_container() { bash "$here/try/container.sh" "$(need_package 'pando-*-container-*.tar.gz')" "$work/container"; }

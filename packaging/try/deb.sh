@@ -23,6 +23,11 @@ cp "$deb" "$root/tmp/pando.deb"
 cp -L /etc/resolv.conf "$root/etc/resolv.conf" 2>/dev/null || true
 inside() { chroot "$root" /usr/bin/env PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive "$@"; }
 
+python3 -m venv "$work/venv"
+"$work/venv/bin/python" -m pip install --quiet --disable-pip-version-check pymongo
+# Fills the package lists of the root, as a machine has them.
+inside apt-get update -qq
+began=$SECONDS
 inside apt-get install -y -qq --no-install-recommends /tmp/pando.deb >"$work/install.log" 2>&1 || { cat "$work/install.log"; exit 1; }
 inside pando --version
 for file in /etc/pando.conf /etc/logrotate.d/pando /lib/systemd/system/pando.service /usr/share/man/man1/pando-serve.1.gz \
@@ -36,8 +41,6 @@ sed -i "s/port: 27017/port: $port/" "$root/etc/pando.conf"
 # As the unit does it: this user, this command.
 chroot --userspec=pando:pando "$root" /usr/bin/pando serve --config /etc/pando.conf </dev/null >/dev/null 2>&1 &
 server=$!
-python3 -m venv "$work/venv"
-"$work/venv/bin/python" -m pip install --quiet --disable-pip-version-check pymongo
 "$work/venv/bin/python" - "$port" <<-'END'
 	import sys
 	from pymongo import MongoClient
@@ -47,6 +50,7 @@ python3 -m venv "$work/venv"
 	    assert client.admin.command("getCmdLineOpts")["parsed"]["storage"]["dbPath"] == "/var/lib/pando"
 	print("first query answered")
 END
+echo "from the package to a first query: $((SECONDS - began)) s"
 grep -q 'Waiting for connections' "$root/var/log/pando/pando.log"
 # Rotated by hand, with the signal that the unit's rotation sends: the server writes to the new file.
 inside apt-get install -y -qq --no-install-recommends logrotate >>"$work/install.log" 2>&1
