@@ -195,7 +195,7 @@ def test_a_move_that_the_log_cannot_wait_for_says_what_to_do(small_logs):
     with small_logs.client() as client:
         coll, there = paused(small_logs, client, "lost", 1000)
         mover, failures = move_beside(client, "lost", there)
-        time.sleep(0.5)
+        until("it has begun", lambda: client.config.migrations.count_documents({"ns": "lost.c"}))
         for n in range(300):
             coll.insert_one({"_id": f"w{n}", "k": 700, "fill": "x" * 100_000})
         mover.join(120)

@@ -187,7 +187,7 @@ def test_drivers_see_nothing_of_a_primary_that_fails(cluster, client, coll):
     threads = [threading.Thread(target=work, args=(kind,)) for kind in ("write", "read", "secondary")]
     for thread in threads:
         thread.start()
-    time.sleep(1)
+    until("they work", lambda: len(done) > 30)
     primary = cluster.sets["s0"][0]
     primary.kill()
 
@@ -202,7 +202,8 @@ def test_drivers_see_nothing_of_a_primary_that_fails(cluster, client, coll):
     before = len(done)
     until("all go on", lambda: len(done) > before + 30, 60)
     primary.start()
-    time.sleep(1)
+    before = len(done)
+    until("they go on beside it", lambda: len(done) > before + 30, 60)
     stop.set()
     for thread in threads:
         thread.join(60)

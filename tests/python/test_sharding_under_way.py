@@ -67,7 +67,7 @@ def test_a_write_that_takes_long_holds_up_its_own_range_alone(cluster):
         direct.admin.command({**clean, "range": {"low": moving["high"]}})
         # Another collection, while a wait for this one's goes on.
         cleaned = in_thread(lambda: direct.admin.command({**clean, "range": empty}) and time.monotonic())
-        time.sleep(0.2)
+        until("it waits", lambda: direct.admin.command("currentOp", {"command._pandoClean": 1})["inprog"])
         moves_to_s1(client, "y.c")()
         ended = time.monotonic()
         assert max(began + 3, ended) < cleaned()

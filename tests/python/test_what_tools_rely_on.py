@@ -480,7 +480,7 @@ def test_a_change_stream_begins_where_its_aggregate_was_read(server):
         client.admin.command("configureFailPoint", "failCommand", mode={"times": 1}, data=held)
         opening = {"aggregate": "c", "pipeline": [{"$changeStream": {}}], "cursor": {}, "$db": "begins"}
         watcher.send_body(bson.encode(opening))
-        time.sleep(0.3)
+        until("it is held", lambda: client.admin.command("currentOp", {"command.aggregate": "c"})["inprog"])
         coll.insert_one({"_id": 1})
         cursor = watcher.receive_msg()["cursor"]
         found = [e["documentKey"]["_id"] for e in cursor["firstBatch"]]
