@@ -7,7 +7,10 @@
 //! bytes   = length u32 LE | that many bytes
 //! ```
 //!
-//! Invariant: reading never panics and reserves nothing by a number in the bytes.
+//! Invariants:
+//! - Reading never panics and reserves nothing by a number in the bytes.
+//! - A proposal is never read. Only the primary proposes, to itself; of another member's raft-rs would parse the change of
+//!   voters by a parser that recurses as deep as the bytes ask it to (RUSTSEC-2024-0437).
 
 use protobuf::ProtobufEnum;
 use raft::eraftpb::EntryType;
@@ -99,7 +102,11 @@ fn read_entry(r: &mut Reader<'_>) -> Option<Entry> {
 
 fn read_one(r: &mut Reader<'_>) -> Option<Message> {
     let mut m = Message::default();
-    m.set_msg_type(MessageType::from_i32(i32::from(r.byte()?))?);
+    let kind = MessageType::from_i32(i32::from(r.byte()?))?;
+    if kind == MessageType::MsgPropose {
+        return None;
+    }
+    m.set_msg_type(kind);
     m.reject = r.byte()? != 0;
     m.to = r.u64()?;
     m.from = r.u64()?;
@@ -153,5 +160,18 @@ mod tests {
             }
         }
         assert!(read(&[0xff; 200]).is_none());
+    }
+
+    #[test]
+    fn nobody_proposes_for_another_member() {
+        let mut m = Message::default();
+        m.set_msg_type(MessageType::MsgAppend);
+        let mut bytes = Vec::new();
+        write(&m, &mut bytes);
+        assert!(read(&bytes).is_some());
+        m.set_msg_type(MessageType::MsgPropose);
+        let mut bytes = Vec::new();
+        write(&m, &mut bytes);
+        assert!(read(&bytes).is_none());
     }
 }
