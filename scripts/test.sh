@@ -35,6 +35,8 @@ step_format() {
 
 step_lint() {
     python3 scripts/check_dependencies.py &&
+        # The same rules by the tool that they are written for, where it is there; its advisories want the network.
+        { ! command -v cargo-deny >/dev/null || cargo deny check licenses bans sources; } &&
         cargo clippy --workspace --all-targets --locked -- -D warnings
 }
 
