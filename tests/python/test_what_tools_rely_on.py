@@ -456,9 +456,18 @@ class TestClock:
 
     def test_of_a_cluster(self, tmp_path):
         """Through a router: its clock, and the tokens of a stream over idle shards."""
-        with ShardedCluster(tmp_path, options=self.OFTEN) as cluster, cluster.client() as client:
+        with ShardedCluster(tmp_path, options=self.OFTEN, routers=2) as cluster, cluster.client() as client:
             client.admin.command("shardCollection", "d.c", key={"_id": "hashed"})
             self.goes_on(client)
+            # A router that reads and writes nothing learns the time from the answers to its hello.
+            with cluster.routers[1].wire() as bare:
+                times = set()
+
+                def goes_on():
+                    times.add(bare.command({"ping": 1, "$db": "admin"})["operationTime"])
+                    return len(times) > 1
+
+                until("the clock of the other router goes on", goes_on, 25)
             with client.d.c.watch(max_await_time_ms=100) as stream:
                 stream.try_next()
                 first = stream.resume_token["_data"]

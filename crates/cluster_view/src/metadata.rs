@@ -397,7 +397,8 @@ impl Cluster {
     }
 }
 
-fn time_in(message: Doc<'_>) -> Option<u64> {
+/// The cluster's time, as a message tells it.
+pub(crate) fn time_in(message: Doc<'_>) -> Option<u64> {
     let told = message.get("$clusterTime").and_then(Val::as_doc);
     told.and_then(|t| t.get("clusterTime")?.as_timestamp())
 }

@@ -1,14 +1,16 @@
 //! A replica set behind the router: its members, what each is, and which of them a command goes to.
 //!
 //! Each member is asked by a thread of its own for its state: every [`LOOK`], and at once if a command
-//! waits for a member, or one has failed. While a command waits, a member answers as soon as its state
-//! changes; one that is not reached is tried ever more rarely.
+//! waits for a member, or one has failed. The answer has the cluster's time too, so the clock of a
+//! router that reads and writes nothing goes on. While a command waits, a member answers as soon as
+//! its state changes; one that is not reached is tried ever more rarely.
 //!
 //! Invariant: a command for the primary goes to the member that last reported itself as primary. A
 //! cursor's commands go to the member that has it. A command that a server refused because it is no
 //! primary has changed nothing, so it is sent again; one whose reply was lost only where a second run
 //! does no harm.
 
+use crate::metadata::time_in;
 use crate::operation_time;
 
 use crate::operation_time::end_of_step;
@@ -25,14 +27,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-/// How long a member is looked for. How long one reply is waited for when all members are told
-/// something.
+/// How long one reply is waited for when all members are told something.
 const TOLD: Duration = Duration::from_millis(500);
+/// How long a member is looked for.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Before a command is sent again.
 const PAUSE: Duration = Duration::from_millis(10);
 /// How often a member is asked for its state.
 const LOOK: Duration = Duration::from_secs(10);
+/// The same while the cluster's time stands still: an idle set writes a no-op entry every ten seconds,
+/// and may have been asked just before one.
+const LOOK_FOR_TIME: Duration = Duration::from_secs(5);
 /// The same where no primary is known. While a command waits the first look comes sooner, and each look
 /// in vain makes the next pause longer, up to that.
 const LOOK_FOR_PRIMARY: Duration = Duration::from_millis(500);
@@ -92,6 +97,8 @@ struct Members {
     looks: Mutex<Looks>,
     news: Condvar,
     waiting: AtomicUsize,
+    /// That of the cluster.
+    cluster_time: Arc<AtomicU64>,
 }
 
 #[derive(Default)]
@@ -214,6 +221,7 @@ impl ReplicaSet {
             looks: Mutex::default(),
             news: Condvar::new(),
             waiting: AtomicUsize::new(0),
+            cluster_time: cluster_time.clone(),
         });
         for host in hosts.split(',').filter(|host| !host.is_empty()) {
             members.add(host);
@@ -470,12 +478,13 @@ impl Members {
     /// Asks a member what it is until it, or the set, is not needed any more.
     fn watch(self: Arc<Self>, member: &Arc<Member>) {
         let (mut line, mut news) = (None, None);
-        let (mut asked, mut in_vain) = (0, 0);
+        let (mut asked, mut in_vain, mut time) = (0, 0, 0);
         loop {
             let version = self.look(member, &mut line, news.take());
+            let before = std::mem::replace(&mut time, self.cluster_time.load(Ordering::Relaxed));
             let mut looks = self.looks.lock();
             self.news.notify_all();
-            let mut pause = self.pause();
+            let mut pause = self.pause(time > before);
             if self.waiting.load(Ordering::Relaxed) > 0 {
                 pause = pause_after(in_vain);
                 in_vain += 1;
@@ -507,10 +516,11 @@ impl Members {
         }
     }
 
-    fn pause(&self) -> Duration {
+    fn pause(&self, time_goes_on: bool) -> Duration {
         match self.primary() {
             None => LOOK_FOR_PRIMARY,
-            Some(_) => LOOK,
+            Some(_) if time_goes_on => LOOK,
+            Some(_) => LOOK_FOR_TIME,
         }
     }
 
@@ -576,6 +586,8 @@ impl Members {
     /// Takes over what a member says of itself, and of the set. `took`: how long an answer took that
     /// was given at once.
     fn learn(self: &Arc<Self>, member: &Arc<Member>, hello: Doc<'_>, took: Option<Duration>) {
+        let time = time_in(hello).unwrap_or(0);
+        self.cluster_time.fetch_max(time, Ordering::Relaxed);
         let is = |field: &str| hello.get(field).is_some_and(Val::truthy);
         let refused = refusal(&member.upstream.host, hello);
         let kind = match () {
@@ -804,6 +816,29 @@ mod tests {
         assert_eq!(reply, doc! {"ok": 1.0});
         let after = heard - elected;
         assert!(after < Duration::from_millis(250), "{after:?}");
+    }
+
+    #[test]
+    fn the_clusters_time_is_heard_of_who_says_what_it_is() {
+        let ((host, told), time) = (listening(1), Arc::<AtomicU64>::default());
+        told.primary.store(true, Ordering::Relaxed);
+        told.time.store(7 << 32, Ordering::Relaxed);
+        let set = ReplicaSet::of_cluster(&format!("s/{host}"), access(), time.clone());
+        let hears = |wanted: u64| {
+            let until = Instant::now() + LOOK / 2;
+            while time.load(Ordering::Relaxed) != wanted && Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            assert_eq!(time.load(Ordering::Relaxed), wanted);
+        };
+        hears(7 << 32);
+        told.time.store(8 << 32, Ordering::Relaxed);
+        set.members.hurry();
+        hears(8 << 32);
+        // It was asked for nothing but hello.
+        assert_eq!(told.others.load(Ordering::Relaxed), 0);
+        assert_eq!(set.members.pause(true), LOOK);
+        assert_eq!(set.members.pause(false), LOOK_FOR_TIME);
     }
 
     fn ask(set: &ReplicaSet, command: DocBuf) -> Outcome<DocBuf> {

@@ -2,11 +2,11 @@
 
 use crate::replica_set::{ConnectionStrings, ReplicaSet};
 use crate::upstream::{self, message};
-use bson::{Doc, DocBuf, Val, doc};
+use bson::{Doc, DocBuf, Val, Value, doc};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// A member that says what it is, at once or when that changes, and counts how often it was asked.
@@ -19,6 +19,8 @@ pub struct Told {
     pub hellos: AtomicUsize,
     pub others: AtomicUsize,
     pub newest: AtomicI64,
+    /// The cluster's time in its answers.
+    pub time: AtomicU64,
 }
 
 impl Told {
@@ -46,7 +48,9 @@ impl Told {
                 }
                 let version = doc! {"counter": i64::from(is_primary())};
                 let newest = self.newest.load(Ordering::Relaxed);
+                let time = Value::timestamp(self.time.load(Ordering::Relaxed));
                 reply = doc! {
+                    "$clusterTime": doc! {"clusterTime": time},
                     "isWritablePrimary": is_primary(), "topologyVersion": version, "ok": 1.0,
                     "secondary": self.secondary.load(Ordering::Relaxed) && !is_primary(),
                     "pandoCluster": doc! {"min": newest, "max": newest},
