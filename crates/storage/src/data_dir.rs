@@ -9,6 +9,9 @@
 //! log/         segments of the log
 //! log-window   how much of the log's past is kept, once it was set
 //! engine/      RocksDB
+//! local/       the store of a member's own database `local`: a data directory like this one
+//! rollback/    what a deposed primary took back
+//! replica-set.bson  what a member of a replica set must not forget besides
 //! scrubbed     when all data files were read for damage
 //! initial-sync/         files of another member, see `received_copy`
 //! initial-sync-source/  checkpoints that other members copy

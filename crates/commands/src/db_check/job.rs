@@ -2,7 +2,7 @@
 
 use super::batch::{self, Bound, Found, Limits, Part};
 use super::health_log::{About, BatchEntry};
-use super::{DbChecks, LOOK, MOST_RESULTS, Outcome};
+use super::{DbChecks, LOOK, MOST_RESULTS, Marked, Outcome};
 use crate::connection::new_uuid;
 use crate::monitoring::operations::Registered;
 use crate::settings::parameters::{DB_CHECK_LOGGED_EVERY, DB_CHECK_MOST_RUNS, DB_CHECK_RATE};
@@ -63,6 +63,33 @@ pub fn shown(bound: Option<&[u8]>, index: Option<&str>, is_end: bool) -> DocBuf 
     w.finish()
 }
 
+/// What the health log says of a check that an error ended: severity, sentence, scope.
+fn ended_early(code: Code) -> (&'static str, &'static str, &'static str) {
+    match code {
+        Code::NamespaceNotFound => (
+            "warning",
+            "abandoning dbCheck batch because collection no longer exists",
+            "collection",
+        ),
+        Code::IndexNotFound => (
+            "warning",
+            "abandoning dbCheck extra index keys check because index no longer exists",
+            "index",
+        ),
+        Code::WriteConcernFailed => (
+            "warning",
+            "dbCheck failed waiting for writeConcern",
+            "collection",
+        ),
+        Code::NotWritablePrimary | Code::PrimarySteppedDown => (
+            "warning",
+            "abandoning dbCheck batch due to stepdown",
+            "collection",
+        ),
+        _ => ("error", "dbCheck failed", "cluster"),
+    }
+}
+
 /// How far a run has come in a collection.
 struct Progress {
     from: Option<Bound>,
@@ -70,6 +97,71 @@ struct Progress {
     bytes: u64,
     batches: i64,
     names: Vec<Uuid>,
+}
+
+impl Progress {
+    /// A batch was read.
+    fn passed(&mut self, name: Uuid, found: &Found) {
+        self.docs += found.count;
+        self.bytes += found.bytes;
+        self.names.push(name);
+        if self.names.len() > MOST_RESULTS {
+            self.names.remove(0);
+        }
+        self.from = found.last.clone().or_else(|| self.from.take());
+    }
+}
+
+/// A batch that was read on the primary.
+struct Batch {
+    from: Option<Bound>,
+    to: Option<Bound>,
+    /// The health log has it even if nothing is wrong.
+    logs: bool,
+    is_capped: bool,
+}
+
+impl Batch {
+    /// What the health log of the primary says of it.
+    fn entries(&self, run: &Run, marked: &Marked, about: &About<'_>, found: &Found) -> Vec<DocBuf> {
+        let mut entries: Vec<DocBuf> = found.wrong.iter().map(|w| about.wrong(w)).collect();
+        if self.logs {
+            let index = run.kind.index.as_deref();
+            let of = BatchEntry {
+                name: &marked.name,
+                expected: &found.digest,
+                from: shown(self.from.as_deref(), index, false),
+                to: shown(self.to.as_deref(), index, true),
+                is_capped: self.is_capped,
+                ts: marked.ts,
+            };
+            entries.push(about.batch(found, &of).0);
+        }
+        entries
+    }
+
+    /// What the other members are told, to read the same.
+    fn told(&self, run: &Run, (ns, uuid): (&str, &Uuid), found: &Found) -> DocBuf {
+        let mut w = Writer::new();
+        w.str("ns", ns)
+            .binary("uuid", 4, uuid)
+            .str("md5", &found.digest);
+        for (field, bound) in [("from", &self.from), ("to", &self.to)] {
+            if let Some(bound) = bound {
+                w.binary(field, 0, bound);
+            }
+        }
+        if let Some(index) = run.kind.index.as_deref() {
+            w.str("index", index);
+        }
+        w.bool("looksUp", run.kind.looks_up)
+            .bool("withIndexes", run.kind.with_indexes)
+            .bool("logs", self.logs);
+        if let Some(parameters) = &run.parameters {
+            w.doc("parameters", parameters.as_doc());
+        }
+        w.finish()
+    }
 }
 
 impl DbChecks {
@@ -133,29 +225,7 @@ impl DbChecks {
             let of_batch = about("dbCheckBatch", Some((ns, uuid)));
             if let Err(stop) = self.check(run, (ns, uuid), &of_batch, &operation) {
                 let error = stop.into_error();
-                let (severity, msg, scope) = match error.code {
-                    Code::NamespaceNotFound => (
-                        "warning",
-                        "abandoning dbCheck batch because collection no longer exists",
-                        "collection",
-                    ),
-                    Code::IndexNotFound => (
-                        "warning",
-                        "abandoning dbCheck extra index keys check because index no longer exists",
-                        "index",
-                    ),
-                    Code::WriteConcernFailed => (
-                        "warning",
-                        "dbCheck failed waiting for writeConcern",
-                        "collection",
-                    ),
-                    Code::NotWritablePrimary | Code::PrimarySteppedDown => (
-                        "warning",
-                        "abandoning dbCheck batch due to stepdown",
-                        "collection",
-                    ),
-                    _ => ("error", "dbCheck failed", "cluster"),
-                };
+                let (severity, msg, scope) = ended_early(error.code);
                 self.log(&[of_batch.failure(severity, msg, scope, &error)]);
                 if operation.is_killed() || self.control.is_stopping() || !self.leads() {
                     break;
@@ -201,103 +271,78 @@ impl DbChecks {
     fn batch(
         &self,
         run: &Run,
-        (ns, uuid): (&str, &Uuid),
+        target: (&str, &Uuid),
         about: &About<'_>,
         operation: &Registered,
         progress: &mut Progress,
     ) -> Result<(Found, u64)> {
+        let marked = self.mark()?;
+        let read = self.read(run, target, &marked, operation, progress);
+        let (found, is_capped) = read.inspect_err(|_| self.forget(&marked.name))?;
+        progress.batches += 1;
+        let batch = Batch {
+            // The last batch ends where all ends: what others have behind it is seen.
+            to: match found.ended {
+                true => run.to.clone(),
+                false => found.last.clone(),
+            },
+            from: progress.from.clone(),
+            logs: progress.batches % self.parameters.int(DB_CHECK_LOGGED_EVERY).max(1) == 0,
+            is_capped,
+        };
+        self.publish(&marked.name, batch.told(run, target, &found));
+        self.log(&batch.entries(run, &marked, about, &found));
+        progress.passed(marked.name, &found);
+        Ok((found, marked.index))
+    }
+
+    /// Writes a mark into the log, and takes the state of that moment.
+    fn mark(&self) -> Result<Marked> {
         let name = new_uuid();
         self.announce(name);
-        self.engine.store.propose(vec![Entry::mark(name)])?;
-        let Some(marked) = self.take(Some(name)) else {
-            self.forget(&name);
-            bail!(SnapshotUnavailable, "the state of a batch is gone");
+        let marked = match self.engine.store.propose(vec![Entry::mark(name)]) {
+            Ok(_) => self.take(Some(name)).ok_or_else(|| {
+                errors::err!(SnapshotUnavailable, "the state of a batch is gone").into()
+            }),
+            Err(stop) => Err(stop.into()),
         };
-        let outcome = marked.collection(ns, uuid).map_or_else(
-            || {
-                Err(errors::err!(
-                    NamespaceNotFound,
-                    "Collection under dbCheck no longer exists; cannot find collection for ns {ns}"
-                )
-                .into())
-            },
-            |coll| {
-                let mut op = OpCtx::worker(&self.engine);
-                op.killed = Some(&operation.operation.killed);
-                let limits = Limits {
-                    count: run.docs_of_batch.min(run.most_docs - progress.docs),
-                    bytes: run.most_bytes - progress.bytes,
-                    until: Instant::now() + run.time_of_batch,
-                };
-                let part = Part {
-                    view: &marked.view,
-                    coll,
-                    from: progress.from.as_deref(),
-                    to: run.to.as_deref(),
-                    limits: Some(&limits),
-                };
-                let found = match &run.kind.index {
-                    Some(index) => batch::entries(&mut op, &part, index, run.kind.looks_up),
-                    None => batch::documents(&mut op, &part, run.kind.with_indexes),
-                };
-                found.map(|found| (found, coll.capped.is_some()))
-            },
-        );
-        let (found, is_capped) = match outcome {
-            Ok(found) => found,
-            Err(stop) => {
-                self.forget(&name);
-                return Err(stop);
-            }
+        marked.inspect_err(|_| self.forget(&name))
+    }
+
+    /// What the next batch has, and whether its collection is capped.
+    fn read(
+        &self,
+        run: &Run,
+        (ns, uuid): (&str, &Uuid),
+        marked: &Marked,
+        operation: &Registered,
+        progress: &Progress,
+    ) -> Result<(Found, bool)> {
+        let Some(coll) = marked.collection(ns, uuid) else {
+            bail!(
+                NamespaceNotFound,
+                "Collection under dbCheck no longer exists; cannot find collection for ns {ns}"
+            );
         };
-        // The last batch ends where all ends: what others have behind it is seen.
-        let to = match found.ended {
-            true => run.to.clone(),
-            false => found.last.clone(),
+        let mut op = OpCtx::worker(&self.engine);
+        op.killed = Some(&operation.operation.killed);
+        let limits = Limits {
+            count: run.docs_of_batch.min(run.most_docs - progress.docs),
+            bytes: run.most_bytes - progress.bytes,
+            until: Instant::now() + run.time_of_batch,
         };
-        progress.batches += 1;
-        let logs = progress.batches % self.parameters.int(DB_CHECK_LOGGED_EVERY).max(1) == 0;
-        let index = run.kind.index.as_deref();
-        let mut entries: Vec<DocBuf> = found.wrong.iter().map(|w| about.wrong(w)).collect();
-        if logs {
-            let of = BatchEntry {
-                name: &name,
-                expected: &found.digest,
-                from: shown(progress.from.as_deref(), index, false),
-                to: shown(to.as_deref(), index, true),
-                is_capped,
-                ts: marked.ts,
-            };
-            entries.push(about.batch(&found, &of).0);
-        }
-        let mut w = Writer::new();
-        w.str("ns", ns)
-            .binary("uuid", 4, uuid)
-            .str("md5", &found.digest);
-        for (field, bound) in [("from", &progress.from), ("to", &to)] {
-            if let Some(bound) = bound {
-                w.binary(field, 0, bound);
-            }
-        }
-        if let Some(index) = index {
-            w.str("index", index);
-        }
-        w.bool("looksUp", run.kind.looks_up)
-            .bool("withIndexes", run.kind.with_indexes)
-            .bool("logs", logs);
-        if let Some(parameters) = &run.parameters {
-            w.doc("parameters", parameters.as_doc());
-        }
-        self.publish(&name, w.finish());
-        self.log(&entries);
-        progress.docs += found.count;
-        progress.bytes += found.bytes;
-        progress.names.push(name);
-        if progress.names.len() > MOST_RESULTS {
-            progress.names.remove(0);
-        }
-        progress.from = found.last.clone().or_else(|| progress.from.take());
-        Ok((found, marked.index))
+        let part = Part {
+            view: &marked.view,
+            coll,
+            from: progress.from.as_deref(),
+            to: run.to.as_deref(),
+            limits: Some(&limits),
+        };
+        let found = match &run.kind.index {
+            Some(index) => batch::entries(&mut op, &part, index, run.kind.looks_up),
+            None => batch::documents(&mut op, &part, run.kind.with_indexes),
+        }?;
+        Ok((found, coll.capped.is_some()))
     }
 
     fn announce(&self, name: Uuid) {
