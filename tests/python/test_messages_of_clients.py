@@ -113,6 +113,10 @@ def of_collection(name, **more):
     return lambda coll: coll.database.command(name, coll.name, **more)
 
 
+def of_collection_that_is_there(name, **more):
+    return lambda coll: (coll.insert_one({}), coll.database.command(name, coll.name, **more))
+
+
 def pipeline(*stages):
     return lambda coll: list(coll.aggregate(list(stages)))
 
@@ -142,6 +146,14 @@ ROWS = {
     ]),
     "no index of that name": (lambda c: (c.insert_one({}), c.drop_index("none")), 27, "IndexNotFound", [
         ("mongosh, by the name", ""), ("applications in Go and Python", r"index not found with name \[none\]"),
+    ]),
+    "two kinds of hash": (lambda c: c.create_index([("a", "hashed"), ("b", "hashed")]), 31303, None, [("applications", r"but found 2 for 'key' \{ a: \"hashed\", b: \"hashed\" \}")]),
+    "a locale that is none": (lambda c: list(c.find().collation({"locale": "none"})), 2, "BadValue", [("applications", r"Field 'locale' is invalid in: \{ locale: \"none\" \}")]),
+    "no index to change": (of_collection_that_is_there("collMod", index={"keyPattern": {"a": 1}, "hidden": True}), 27, "IndexNotFound", [
+        ("applications", r"cannot find index \{ a: 1 \} for ns test_\d+\.things"),
+    ]),
+    "no index of that key": (lambda c: (c.insert_one({}), c.database.command("dropIndexes", c.name, index={"a": 1})), 27, "IndexNotFound", [
+        ("Mongoose, by the name", "can't find index with key: { a: 1 }"),
     ]),
     "indexes of nothing": (of_collection("dropIndexes", index="*"), 26, "NamespaceNotFound", [
         ("C#'s driver, Java's, Ruby's", "ns not found"), ("Mongoose, mongosh, by the name", ""),

@@ -5,7 +5,7 @@ use super::create::{
 };
 use super::{changed, view};
 use crate::request::{CommandContext, Done};
-use bson::{Doc, DocBuf, Elem, Val, Writer};
+use bson::{Doc, DocBuf, Elem, Val, Writer, shell};
 use catalog::{Collection, Index};
 use errors::{Error, Result, bail, err};
 use front::idl;
@@ -343,10 +343,16 @@ fn find_index(coll: &Collection, c: &IndexChange<'_>) -> Result<Option<Arc<Index
                 .filter(|i| super::index_spec::same_key(i.info.key.as_doc(), key));
             match (found.next(), found.next()) {
                 (Some(i), None) => Ok(Some(i.clone())),
-                (None, _) => bail!(IndexNotFound, "cannot find index {key} for ns {}", coll.ns),
+                (None, _) => bail!(
+                    IndexNotFound,
+                    "cannot find index {} for ns {}",
+                    shell::doc(key),
+                    coll.ns
+                ),
                 _ => bail!(
                     AmbiguousIndexKeyPattern,
-                    "index keyPattern {key} matches more than one index, must use index name"
+                    "index keyPattern {} matches more than one index, must use index name",
+                    shell::doc(key)
                 ),
             }
         }

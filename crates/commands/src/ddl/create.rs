@@ -6,7 +6,7 @@
 use super::{changed, encrypted_fields, engine_options, time_series};
 use crate::request::collation;
 use crate::request::{CommandContext, Done};
-use bson::{Doc, DocBuf, Elem, Val, Value, Writer, order, tag};
+use bson::{Doc, DocBuf, Elem, Val, Value, Writer, order, shell, tag};
 use catalog::Catalog;
 use errors::{Error, Result, bail, err};
 use front::idl;
@@ -301,7 +301,8 @@ fn clustered(v: Val<'_>) -> Result<Option<DocBuf>> {
     if key.count() != 1 || key.get("_id").and_then(|v| v.to_f64()) != Some(1.0) {
         bail!(
             InvalidIndexSpecificationOption,
-            "The clusteredIndex option supports only the key {{_id: 1}}, got {key}"
+            "The clusteredIndex option supports only the key {{_id: 1}}, got {}",
+            shell::doc(key)
         );
     }
     let mut w = Writer::new();
@@ -518,7 +519,8 @@ fn check_id_index(d: Doc<'_>) -> Result<()> {
     if key.count() != 1 || key.get("_id").and_then(|v| v.to_f64()) != Some(1.0) {
         bail!(
             BadValue,
-            "The field 'key' for an _id index must be {{_id: 1}}, but got {key}"
+            "The field 'key' for an _id index must be {{_id: 1}}, but got {}",
+            shell::doc(key)
         );
     }
     Ok(())

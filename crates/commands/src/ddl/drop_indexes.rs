@@ -2,7 +2,7 @@
 
 use super::changed;
 use crate::request::{CommandContext, Done};
-use bson::{Doc, Val, tag};
+use bson::{Doc, Val, shell, tag};
 use catalog::Collection;
 use errors::{Error, Result, bail, err};
 use front::idl;
@@ -133,12 +133,17 @@ fn named(coll: &Collection, index: Val<'_>) -> Result<Vec<String>> {
         .map(|i| i.name())
         .collect();
     match matching[..] {
-        [] => bail!(IndexNotFound, "can't find index with key: {key}"),
+        [] => bail!(
+            IndexNotFound,
+            "can't find index with key: {}",
+            shell::doc(key)
+        ),
         [one] => Ok(vec![one.to_string()]),
         _ => bail!(
             AmbiguousIndexKeyPattern,
-            "{} indexes found for key: {key}, identify by name instead. Conflicting indexes: {}",
+            "{} indexes found for key: {}, identify by name instead. Conflicting indexes: {}",
             matching.len(),
+            shell::doc(key),
             matching.join(", ")
         ),
     }

@@ -516,7 +516,8 @@ fn check_name(name: &str, key: Doc<'_>) -> Result<()> {
     if name == "_id_" && !is_id_key(key) {
         bail!(
             BadValue,
-            "The index name '_id_' is reserved for the _id index, which must have key pattern {{_id: 1}}, found key: {key}"
+            "The index name '_id_' is reserved for the _id index, which must have key pattern {{_id: 1}}, found key: {}",
+            shell::doc(key)
         );
     }
     Ok(())
@@ -542,23 +543,21 @@ fn check_key(key: Doc<'_>) -> Result<()> {
                 "The 'wildcard' index type must be declared with a '$**' field"
             );
         }
-        if e.val.as_str() == Some("hashed")
-            && key
-                .iter()
-                .filter(|e| e.val.as_str() == Some("hashed"))
-                .count()
-                > 1
-        {
-            bail!(
-                31303,
-                "A maximum of one index field is allowed to be hashed but found more for {key}"
-            );
-        }
+    }
+    let is_hashed = |e: &Elem<'_>| e.val.as_str() == Some("hashed");
+    let hashed = key.iter().filter(is_hashed).count();
+    if hashed > 1 {
+        bail!(
+            31303,
+            "A maximum of one index field is allowed to be hashed but found {hashed} for 'key' {}",
+            shell::doc(key)
+        );
     }
     if key.count() == 1 && key.get("_id").is_some_and(|v| v.is_number()) && !is_id_key(key) {
         bail!(
             BadValue,
-            "The field 'key' for an _id index must be {{_id: 1}}, but got {key}"
+            "The field 'key' for an _id index must be {{_id: 1}}, but got {}",
+            shell::doc(key)
         );
     }
     Ok(())

@@ -1,7 +1,7 @@
 //! Collations of commands, collections and indexes: checked and completed as MongoDB does.
 
 use crate::request::CommandContext;
-use bson::{Doc, DocBuf, Elem, Writer};
+use bson::{Doc, DocBuf, Elem, Writer, shell};
 use errors::{Result, bail};
 use front::idl;
 use query::collation::Collation;
@@ -122,7 +122,7 @@ pub fn complete(d: Doc<'_>) -> Result<Option<DocBuf>> {
     }
     let language = locale.split(['_', '@', '-']).next().unwrap_or("");
     if !LANGUAGES.split_ascii_whitespace().any(|l| l == language) {
-        bail!(BadValue, "Field 'locale' is invalid in: {d}");
+        bail!(BadValue, "Field 'locale' is invalid in: {}", shell::doc(d));
     }
     // What the languages themselves ask for.
     let first = match language {
