@@ -61,9 +61,9 @@ build_tools() {
 
 step_python() {
     build_tools
-    # Three processes, which take one file after the other: most tests wait more than they compute (two use less than half of two
+    # Four processes, which take one file after the other: most tests wait more than they compute (two use less than half of two
     # cores).
-    PANDO_TOOLS=$tools .venv/bin/python -m pytest tests/python --color=auto -n 3 --dist loadfile
+    PANDO_TOOLS=$tools .venv/bin/python -m pytest tests/python --color=auto -n 4 --dist loadfile
 }
 
 step_node() {
