@@ -1,6 +1,8 @@
 """dbCheck: what the members of a set have is compared while they work, and stands in the health log."""
 
+import signal
 import threading
+import time
 
 import pytest
 from harness import Server, refuses, until
@@ -144,6 +146,29 @@ def test_members_agree_while_they_work(tmp_path):
         assert found[0] == found[1] == found[2]
         with members.secondaries()[0].client() as secondary, pytest.raises(NotPrimaryError):
             secondary.d.command("dbCheck", "c")
+
+
+def test_a_member_that_stands_still_for_a_while_reads_all_batches(tmp_path):
+    """A member keeps four states: the primary does not run further ahead, though its majority would let it."""
+    options = ("--setParameter", "maxDbCheckMBperSec=0", "--setParameter", "dbCheckHealthLogEveryNBatches=1", "--setParameter", "writePeriodicNoops=false")
+    with ReplicaSet(tmp_path, options=options) as members:
+        members.initiate()
+        with members.client() as client:
+            coll = client.d.get_collection("c", write_concern=WriteConcern(w=3, wtimeout=30_000))
+            coll.insert_many([{"_id": i} for i in range(2000)])
+            slow = members.secondaries()[0]
+            slow.process.send_signal(signal.SIGSTOP)
+            try:
+                client.d.command("dbCheck", "c", maxDocsPerBatch=200)
+                until("it has begun", lambda: len(health(client, operation="dbCheckBatch")) >= 4)
+                # A run that does not wait is through in less.
+                time.sleep(2)
+            finally:
+                slow.process.send_signal(signal.SIGCONT)
+            ended(client)
+            assert not health(client, msg="dbCheck: members are missing")
+        with slow.client() as client:
+            assert len(health(client, operation="dbCheckBatch")) == 10
 
 
 def alone(member, change):

@@ -2,7 +2,7 @@
 
 use super::batch::{self, Bound, Found, Limits, Part};
 use super::health_log::{About, BatchEntry};
-use super::{DbChecks, LOOK, MOST_RESULTS, Marked, Outcome};
+use super::{DbChecks, LOOK, MOST_RESULTS, MOST_STATES, Marked, Outcome};
 use crate::connection::new_uuid;
 use crate::monitoring::operations::Registered;
 use crate::settings::parameters::{DB_CHECK_LOGGED_EVERY, DB_CHECK_MOST_RUNS, DB_CHECK_RATE};
@@ -15,8 +15,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use storage::{Entry, Uuid};
 
-/// At the end of a run members that have not told what they found are waited for.
-const LAST_REPORTS: Duration = Duration::from_secs(10);
+/// How long a run waits for a member that does not report what it found.
+const LONGEST_REPORT: Duration = Duration::from_secs(10);
+/// Batches that other members may be behind by: each keeps `MOST_STATES` states, one of them for the next mark.
+const MOST_UNREAD: usize = MOST_STATES - 1;
 /// A write concern without a time limit is waited for as long.
 const LONGEST_CONCERN: Duration = Duration::from_secs(3600);
 
@@ -97,6 +99,8 @@ struct Progress {
     bytes: u64,
     batches: i64,
     names: Vec<Uuid>,
+    /// A member did not report in time: the run waits for none until its end.
+    is_late: bool,
 }
 
 impl Progress {
@@ -249,6 +253,7 @@ impl DbChecks {
             bytes: 0,
             batches: 0,
             names: Vec::new(),
+            is_late: false,
         };
         loop {
             self.go_on(operation)?;
@@ -261,7 +266,10 @@ impl DbChecks {
             let ends =
                 found.ended || progress.docs >= run.most_docs || progress.bytes >= run.most_bytes;
             if ends {
-                return self.await_reports(&progress.names, about, operation);
+                return self.await_last_reports(&progress.names, about, operation);
+            }
+            if !progress.is_late {
+                progress.is_late = self.unread(&progress.names, MOST_UNREAD, operation)? > MOST_UNREAD;
             }
             self.rest(found.bytes, began, operation)?;
         }
@@ -413,38 +421,39 @@ impl DbChecks {
         }
     }
 
-    /// Waits, for a while, until the members that are there have read all batches.
-    fn await_reports(
+    /// Tells the health log how many batches a member has not read.
+    fn await_last_reports(
         &self,
         names: &[Uuid],
         about: &About<'_>,
         operation: &Registered,
     ) -> Result<()> {
+        let unread = self.unread(names, 0, operation)?;
+        if unread > 0 {
+            let text = format!("{unread} batches have not been read by all members");
+            let error = Error::new(Code::ExceededTimeLimit, text);
+            let msg = "dbCheck: members are missing";
+            self.log(&[about.failure("warning", msg, "cluster", &error)]);
+        }
+        Ok(())
+    }
+
+    /// Waits, for a while, until at most `most` of the batches have not been read by all members; how many these are.
+    fn unread(&self, names: &[Uuid], most: usize, operation: &Registered) -> Result<usize> {
         let Some(driver) = &self.replica else {
-            return Ok(());
+            return Ok(0);
         };
-        let until = Instant::now() + LAST_REPORTS;
+        let until = Instant::now() + LONGEST_REPORT;
         loop {
             let status = driver.status();
             let others = status.progress.iter().filter(|p| p.0 != status.id).count();
-            let lacking = {
+            let unread = {
                 let state = self.state.lock();
                 let lacks = |o: &&Outcome| names.contains(&o.name) && o.reported < others;
                 state.outcomes.iter().filter(lacks).count()
             };
-            if lacking == 0 {
-                return Ok(());
-            }
-            if Instant::now() >= until {
-                let text = format!("{lacking} batches have not been read by all members");
-                let error = Error::new(Code::ExceededTimeLimit, text);
-                self.log(&[about.failure(
-                    "warning",
-                    "dbCheck: members are missing",
-                    "cluster",
-                    &error,
-                )]);
-                return Ok(());
+            if unread <= most || Instant::now() >= until {
+                return Ok(unread);
             }
             self.go_on(operation)?;
             std::thread::sleep(LOOK);
