@@ -5,20 +5,20 @@
 //!   member answers; [`reply`]: what replies say;
 //! - [`metadata`]: what the configuration set says, as far as it was needed; [`chunks`]: locks and
 //!   changes of it; [`collections`]: collections as shards have them;
-//! - [`routing`], [`agreeing`]: versions, and the refresh when this process or a shard knows too little;
+//! - [`routing`], [`refresh`]: versions, and the refresh when this process or a shard knows too little;
 //! - [`operation_time`]: until when an operation may take;
 //! - [`write_concern`]: what shards say of a write concern, as one;
 //! - [`cuts`]: where chunks are cut.
 //!
 //! Invariant: what is forgotten here can be had again from the configuration set.
 
-pub mod agreeing;
 pub mod chunks;
 pub mod collections;
 pub mod cuts;
 pub mod metadata;
 pub mod operation_time;
 pub mod read_preference;
+pub mod refresh;
 pub mod replica_set;
 pub mod reply;
 pub mod routing;

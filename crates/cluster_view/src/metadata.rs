@@ -2,7 +2,7 @@
 //!
 //! Invariant: the cache may be stale. A shard that knows better says so, and it is read again.
 
-use crate::agreeing::Agreeing;
+use crate::refresh::Refreshes;
 use crate::replica_set::{ConnectionStrings, ReplicaSet};
 use crate::upstream::{error_of, message, with_fields};
 use crate::write_concern::acknowledged;
@@ -117,7 +117,7 @@ pub struct Cluster {
     known: RwLock<Known>,
     /// The latest time that a set has told of.
     time: Arc<AtomicU64>,
-    pub agreeing: Agreeing,
+    pub refreshes: Refreshes,
     pub moves: Arc<Moves>,
     pub mover: Box<dyn Mover>,
 }
@@ -132,7 +132,7 @@ impl Cluster {
             access,
             known: RwLock::default(),
             time,
-            agreeing: Agreeing::default(),
+            refreshes: Refreshes::default(),
             moves: Arc::default(),
             mover,
         }

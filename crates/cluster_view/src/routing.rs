@@ -229,9 +229,9 @@ impl Cluster {
     ) -> Outcome<T> {
         let db = name.split_once('.').map_or(name, |(db, _)| db);
         let mut patience = Patience::new();
-        let matter = self.agreeing.of(name);
+        let flight = self.refreshes.of(name);
         loop {
-            let found = matter.found();
+            let ended = flight.ended();
             let stale = match attempt(known.as_ref()) {
                 Err(Failure::Stale(stale)) if stale.concerns(name) => stale,
                 other => return other,
@@ -239,7 +239,7 @@ impl Cluster {
             operation_time::check()?;
             let next = patience.next(&stale)?;
             let others = operation_time::at_most(OTHERS_PATIENCE);
-            let Some(_lead) = matter.lead(found, others) else {
+            let Some(_leader) = flight.lead(ended, others) else {
                 known = read(Reading::Known)?.or(known);
                 continue;
             };

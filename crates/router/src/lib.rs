@@ -10,7 +10,7 @@
 //! - `scratch`: what the scratch server answers for other commands;
 //! - `upstream`, `replica_set`: connections, and which member is primary;
 //! - `metadata`: what the configuration set says, as far as it was needed;
-//! - `routing`, `agreeing`: versions, and the refresh when a router or a shard knows too little;
+//! - `routing`, `refresh`: versions, and the refresh when a router or a shard knows too little;
 //! - `request`: a client's command, and what of it goes to a shard;
 //! - `pipeline_parts`: which stages run on shards; `merging`: what the rest of them reads; `small_side`:
 //!   joins for shards, `shard_joins`: how those read what they lack; `foreign`, `merge_into`, `views`:

@@ -269,7 +269,8 @@ impl DbChecks {
                 return self.await_last_reports(&progress.names, about, operation);
             }
             if !progress.is_late {
-                progress.is_late = self.unread(&progress.names, MOST_UNREAD, operation)? > MOST_UNREAD;
+                progress.is_late =
+                    self.unread(&progress.names, MOST_UNREAD, operation)? > MOST_UNREAD;
             }
             self.rest(found.bytes, began, operation)?;
         }

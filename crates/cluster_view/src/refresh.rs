@@ -10,57 +10,57 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 #[derive(Default)]
-pub struct Agreeing(Mutex<HashMap<String, Arc<Matter>>>);
+pub struct Refreshes(Mutex<HashMap<String, Arc<Flight>>>);
 
 /// The refresh state of one namespace.
 #[derive(Default)]
-pub struct Matter {
+pub struct Flight {
     /// How many refreshes have ended.
-    found: AtomicU64,
-    one: Arc<Mutex<()>>,
+    ended: AtomicU64,
+    leading: Arc<Mutex<()>>,
 }
 
 /// Held by the thread that refreshes.
-pub struct Lead<'m> {
-    matter: &'m Matter,
-    _one: ArcMutexGuard<RawMutex, ()>,
+pub struct Leader<'m> {
+    flight: &'m Flight,
+    _leading: ArcMutexGuard<RawMutex, ()>,
 }
 
-impl Agreeing {
-    pub fn of(&self, name: &str) -> Arc<Matter> {
+impl Refreshes {
+    pub fn of(&self, name: &str) -> Arc<Flight> {
         let mut all = self.0.lock();
-        if let Some(matter) = all.get(name) {
-            return matter.clone();
+        if let Some(flight) = all.get(name) {
+            return flight.clone();
         }
         // Entries without users are dropped.
-        all.retain(|_, matter| Arc::strong_count(matter) > 1);
+        all.retain(|_, flight| Arc::strong_count(flight) > 1);
         all.entry(name.into()).or_default().clone()
     }
 }
 
-impl Matter {
+impl Flight {
     /// To be asked before an attempt.
-    pub fn found(&self) -> u64 {
-        self.found.load(Ordering::SeqCst)
+    pub fn ended(&self) -> u64 {
+        self.ended.load(Ordering::SeqCst)
     }
 
-    /// After an attempt that was refused, which began when `found` was known: `None` if another refresh
+    /// After an attempt that was refused, which began when `ended` was known: `None` if another refresh
     /// has ended since.
-    pub fn lead(&self, found: u64, patience: Duration) -> Option<Lead<'_>> {
-        let one = Mutex::try_lock_arc_for(&self.one, patience)?;
-        match self.found() == found {
-            true => Some(Lead {
-                matter: self,
-                _one: one,
+    pub fn lead(&self, ended: u64, patience: Duration) -> Option<Leader<'_>> {
+        let leading = Mutex::try_lock_arc_for(&self.leading, patience)?;
+        match self.ended() == ended {
+            true => Some(Leader {
+                flight: self,
+                _leading: leading,
             }),
             false => None,
         }
     }
 }
 
-impl Drop for Lead<'_> {
+impl Drop for Leader<'_> {
     fn drop(&mut self) {
-        self.matter.found.fetch_add(1, Ordering::SeqCst);
+        self.flight.ended.fetch_add(1, Ordering::SeqCst);
     }
 }
 
@@ -72,13 +72,13 @@ mod tests {
     /// Of many that are refused at once one asks.
     #[test]
     fn one_finds_out_for_all() {
-        let agreeing = Agreeing::default();
+        let refreshes = Refreshes::default();
         let (asked, ready) = (AtomicU64::new(0), Barrier::new(8));
         let refused = || {
-            let matter = agreeing.of("d.c");
-            let found = matter.found();
+            let flight = refreshes.of("d.c");
+            let ended = flight.ended();
             ready.wait();
-            if let Some(_lead) = matter.lead(found, Duration::from_secs(10)) {
+            if let Some(_leader) = flight.lead(ended, Duration::from_secs(10)) {
                 asked.fetch_add(1, Ordering::SeqCst);
                 std::thread::sleep(Duration::from_millis(20));
             }
@@ -89,8 +89,8 @@ mod tests {
             }
         });
         assert_eq!(asked.load(Ordering::SeqCst), 1);
-        let matter = agreeing.of("d.c");
-        assert_eq!(matter.found(), 1);
-        assert!(matter.lead(matter.found(), Duration::ZERO).is_some());
+        let flight = refreshes.of("d.c");
+        assert_eq!(flight.ended(), 1);
+        assert!(flight.lead(flight.ended(), Duration::ZERO).is_some());
     }
 }
