@@ -16,7 +16,7 @@ use crate::operation_time;
 use crate::operation_time::end_of_step;
 use crate::read_preference::{Kind, Mode, ReadPreference, Seen};
 use crate::upstream;
-use crate::upstream::{Line, Upstream, Wait, error_of, message, time_is_over};
+use crate::upstream::{Connection, Upstream, Wait, error_of, message, time_is_over};
 use crate::{Failure, Outcome};
 use bson::{Doc, DocBuf, ObjectId, Val, doc};
 use errors::{Code, err};
@@ -477,10 +477,10 @@ impl Members {
 
     /// Asks a member what it is until it, or the set, is not needed any more.
     fn watch(self: Arc<Self>, member: &Arc<Member>) {
-        let (mut line, mut news) = (None, None);
+        let (mut connection, mut news) = (None, None);
         let (mut asked, mut in_vain, mut time) = (0, 0, 0);
         loop {
-            let version = self.look(member, &mut line, news.take());
+            let version = self.look(member, &mut connection, news.take());
             let before = std::mem::replace(&mut time, self.cluster_time.load(Ordering::Relaxed));
             let mut looks = self.looks.lock();
             self.news.notify_all();
@@ -539,7 +539,7 @@ impl Members {
     fn look(
         self: &Arc<Self>,
         member: &Arc<Member>,
-        line: &mut Option<Line>,
+        connection: &mut Option<Connection>,
         news: Option<(DocBuf, Duration)>,
     ) -> Option<DocBuf> {
         let began = Instant::now();
@@ -548,7 +548,7 @@ impl Members {
             true => LATE_HELLO_TIMEOUT,
             false => HELLO_TIMEOUT,
         };
-        match member.upstream.hello(line, news.as_ref(), limit) {
+        match member.upstream.hello(connection, news.as_ref(), limit) {
             Ok(hello) => {
                 let at_once = news.is_none().then(|| began.elapsed());
                 self.learn(member, hello.as_doc(), at_once);

@@ -7,7 +7,7 @@ use crate::metadata::{Cluster, Home, Placement, Whole};
 use crate::operation_time;
 use crate::operation_time::end_of_step;
 use crate::replica_set::{Asked, Member, ReplicaSet, Terms};
-use crate::upstream::{Line, Wait, error_of, message, message_with};
+use crate::upstream::{Connection, Wait, error_of, message, message_with};
 use crate::{Failure, Outcome, Stale};
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
 use errors::{Code, err};
@@ -118,7 +118,7 @@ type Sent = (
     Arc<Member>,
     Terms,
     Option<Instant>,
-    Outcome<Line>,
+    Outcome<Connection>,
 );
 
 impl Cluster {
@@ -376,9 +376,9 @@ impl Cluster {
             let until = end_of_step(asked.most);
             let member = set.choose(&asked)?;
             let late = || set.is_late();
-            let line = member.upstream.send(&message, &Wait::to(until, &late));
+            let connection = member.upstream.send(&message, &Wait::to(until, &late));
             let terms = asked.terms;
-            Ok((set.clone(), member, terms, until, line))
+            Ok((set.clone(), member, terms, until, connection))
         });
         UnderWay { message, sent }
     }
@@ -442,10 +442,10 @@ impl Cluster {
 
 /// The reply to a sent request.
 pub fn received(under_way: UnderWay) -> Outcome<DocBuf> {
-    let (set, member, terms, until, line) = under_way.sent?;
+    let (set, member, terms, until, connection) = under_way.sent?;
     let late = || set.is_late();
     let wait = Wait::to(until, &late);
-    let reply = line.and_then(|line| member.upstream.receive(line, &wait));
+    let reply = connection.and_then(|connection| member.upstream.receive(connection, &wait));
     match set.judge(terms, &member, reply) {
         Some(reply) => reply,
         None => set.call_until(&under_way.message, until),

@@ -116,7 +116,7 @@ pub fn time_is_over() -> Failure {
 pub struct Upstream {
     pub host: String,
     url: String,
-    idle: Mutex<Vec<Line>>,
+    idle: Mutex<Vec<Connection>>,
     /// Of all connections that are open, and of some that are not any more.
     open: Mutex<Vec<Ending>>,
     /// Grows when the connections of before may not be used any more.
@@ -124,7 +124,7 @@ pub struct Upstream {
 }
 
 /// A connection to one server, logged in.
-pub struct Line {
+pub struct Connection {
     stream: Stream,
     host: String,
 }
@@ -141,14 +141,14 @@ impl Upstream {
     }
 
     /// A connection, and whether it was there already: then the server may have closed it.
-    fn line(&self) -> Outcome<(Line, bool)> {
-        if let Some(line) = self.idle.lock().pop() {
-            return Ok((line, true));
+    fn connection(&self) -> Outcome<(Connection, bool)> {
+        if let Some(connection) = self.idle.lock().pop() {
+            return Ok((connection, true));
         }
         Ok((self.open()?, false))
     }
 
-    fn open(&self) -> Outcome<Line> {
+    fn open(&self) -> Outcome<Connection> {
         let unreachable = |e: outgoing::Error| Failure::Unreachable(format!("{}: {e}", self.host));
         let target = MongoTarget::parse(&self.url).map_err(unreachable)?;
         // Zero would be no limit.
@@ -157,7 +157,7 @@ impl Upstream {
         self.note_open(stream.ending());
         let limited = stream.set_timeouts(Some(limit));
         limited.map_err(|e| Failure::Unreachable(format!("{}: {e}", self.host)))?;
-        let mut line = Line {
+        let mut connection = Connection {
             stream,
             host: self.host.clone(),
         };
@@ -167,15 +167,15 @@ impl Upstream {
             if let Some(user) = login.asks_for() {
                 hello.str("saslSupportedMechs", &user);
             }
-            let said = line
+            let said = connection
                 .ask("admin", hello.finish().as_doc())
                 .map_err(unreachable)?;
             login
-                .perform(&mut line, said.as_doc())
+                .perform(&mut connection, said.as_doc())
                 .map_err(unreachable)?;
         }
-        line.set_timeout(SLICE);
-        Ok(line)
+        connection.set_timeout(SLICE);
+        Ok(connection)
     }
 
     fn note_open(&self, ending: Ending) {
@@ -197,28 +197,28 @@ impl Upstream {
     }
 
     /// Sends a message: the connection on which its reply comes.
-    pub fn send(&self, message: &[u8], patience: &Wait<'_>) -> Outcome<Line> {
-        let (mut line, old) = self.line()?;
-        if old && line.is_closed() {
-            line = self.open()?;
+    pub fn send(&self, message: &[u8], patience: &Wait<'_>) -> Outcome<Connection> {
+        let (mut connection, old) = self.connection()?;
+        if old && connection.is_closed() {
+            connection = self.open()?;
         }
-        line.write(message, Some(patience))?;
-        Ok(line)
+        connection.write(message, Some(patience))?;
+        Ok(connection)
     }
 
     /// The reply to a sent request.
-    pub fn receive(&self, mut line: Line, patience: &Wait<'_>) -> Outcome<DocBuf> {
-        let reply = line.read_reply(Some(patience))?;
+    pub fn receive(&self, mut connection: Connection, patience: &Wait<'_>) -> Outcome<DocBuf> {
+        let reply = connection.read_reply(Some(patience))?;
         let mut idle = self.idle.lock();
         if idle.len() < KEEP {
-            idle.push(line);
+            idle.push(connection);
         }
         Ok(reply)
     }
 
     pub fn call(&self, message: &[u8], patience: &Wait<'_>) -> Outcome<DocBuf> {
-        let line = self.send(message, patience)?;
-        self.receive(line, patience)
+        let connection = self.send(message, patience)?;
+        self.receive(connection, patience)
     }
 
     /// What the server says it is, within `limit`; on the connection that was kept for it, which is
@@ -226,16 +226,16 @@ impl Upstream {
     /// the latest after that time.
     pub fn hello(
         &self,
-        kept: &mut Option<Line>,
+        kept: &mut Option<Connection>,
         news: Option<&(DocBuf, Duration)>,
         limit: Duration,
     ) -> Outcome<DocBuf> {
-        let mut line = match kept.take() {
-            Some(line) => line,
+        let mut connection = match kept.take() {
+            Some(connection) => connection,
             None => self.open()?,
         };
         let most = news.map_or(Duration::ZERO, |(_, most)| *most);
-        line.set_timeout(limit + most);
+        connection.set_timeout(limit + most);
         let mut hello = Writer::new();
         hello.i32("hello", 1);
         hello.doc(protocol::FIELD, protocol::spoken().as_doc());
@@ -244,8 +244,8 @@ impl Upstream {
             hello.i64("maxAwaitTimeMS", most.as_millis() as i64);
         }
         hello.str("$db", "admin");
-        let reply = line.exchange(&message(hello.finish().as_doc(), &[]))?;
-        *kept = Some(line);
+        let reply = connection.exchange(&message(hello.finish().as_doc(), &[]))?;
+        *kept = Some(connection);
         Ok(reply)
     }
 
@@ -261,17 +261,17 @@ impl Upstream {
     }
 
     /// An idle connection, for an event loop to keep; it does not block.
-    pub fn take_idle(&self) -> Option<Line> {
+    pub fn take_idle(&self) -> Option<Connection> {
         loop {
-            let mut line = self.idle.lock().pop()?;
-            if !line.is_closed() && line.stream.set_nonblocking(true).is_ok() {
-                return Some(line);
+            let mut connection = self.idle.lock().pop()?;
+            if !connection.is_closed() && connection.stream.set_nonblocking(true).is_ok() {
+                return Some(connection);
             }
         }
     }
 }
 
-impl Line {
+impl Connection {
     fn lost(&self, e: std::io::Error) -> Failure {
         Failure::Lost(format!("{}: {e}", self.host))
     }
@@ -346,8 +346,8 @@ impl Line {
         let mut room = None;
         loop {
             match self.reply_in(&reply[..have])? {
-                Whole::Reply(reply) => return Ok(reply),
-                Whole::Lacks { bytes } => {
+                Parsed::Reply(reply) => return Ok(reply),
+                Parsed::Lacks { bytes } => {
                     if room.is_none() && have + bytes > SMALL_BYTES {
                         room = Some(Room::await_for(room_for(have + bytes))?);
                     }
@@ -371,7 +371,7 @@ impl Line {
     }
 
     /// The reply that these bytes are, or how many more it lacks at least.
-    fn reply_in(&self, bytes: &[u8]) -> Outcome<Whole> {
+    fn reply_in(&self, bytes: &[u8]) -> Outcome<Parsed> {
         let stranger = || Failure::Lost(format!("{} does not answer as a server does", self.host));
         match wire::frame(bytes) {
             Ok(wire::Frame::Complete { len }) => {
@@ -380,9 +380,9 @@ impl Line {
                     return Err(stranger());
                 };
                 let body = Doc::new(msg.body).ok_or_else(stranger)?;
-                Ok(Whole::Reply(body.to_buf()))
+                Ok(Parsed::Reply(body.to_buf()))
             }
-            Ok(wire::Frame::Incomplete { need }) => Ok(Whole::Lacks {
+            Ok(wire::Frame::Incomplete { need }) => Ok(Parsed::Lacks {
                 bytes: need.saturating_sub(bytes.len()).max(1),
             }),
             Err(_) => Err(stranger()),
@@ -426,14 +426,14 @@ impl Line {
             let read = buffer.get(..n).unwrap_or_default();
             if have.is_empty() {
                 match self.reply_in(read)? {
-                    Whole::Reply(reply) => return Ok(Read::Reply(reply)),
-                    Whole::Lacks { .. } => have.extend_from_slice(read),
+                    Parsed::Reply(reply) => return Ok(Read::Reply(reply)),
+                    Parsed::Lacks { .. } => have.extend_from_slice(read),
                 }
                 continue;
             }
             have.extend_from_slice(read);
             if length_of(have).is_some_and(|n| n <= have.len())
-                && let Whole::Reply(reply) = self.reply_in(have)?
+                && let Parsed::Reply(reply) = self.reply_in(have)?
             {
                 // A long one leaves no long buffer behind.
                 *have = Vec::new();
@@ -463,18 +463,18 @@ pub enum Read {
 }
 
 /// What bytes are that came from a server.
-enum Whole {
+enum Parsed {
     Reply(DocBuf),
     Lacks { bytes: usize },
 }
 
-impl AsRawFd for Line {
+impl AsRawFd for Connection {
     fn as_raw_fd(&self) -> RawFd {
         self.stream.as_raw_fd()
     }
 }
 
-impl Converse for Line {
+impl Converse for Connection {
     type Failure = outgoing::Error;
 
     fn ask(&mut self, db: &str, command: Doc<'_>) -> Result<DocBuf, outgoing::Error> {

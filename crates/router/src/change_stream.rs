@@ -500,12 +500,13 @@ impl ChangeStream {
             let set = part.set.clone();
             let more = message(more.as_doc(), &[]);
             let member = set.choose(&Asked::of(&more)?)?;
-            let line = member.upstream.send(&more, &Wait::to(None, &|| {}));
-            under_way.push((at, set, member, more, line));
+            let connection = member.upstream.send(&more, &Wait::to(None, &|| {}));
+            under_way.push((at, set, member, more, connection));
         }
-        for (at, set, member, more, line) in under_way {
+        for (at, set, member, more, connection) in under_way {
             let wait = Wait::to(None, &|| {});
-            let reply = line.and_then(|line| member.upstream.receive(line, &wait));
+            let reply =
+                connection.and_then(|connection| member.upstream.receive(connection, &wait));
             let reply = match set.judge(Asked::of(&more)?.terms, &member, reply) {
                 Some(reply) => reply.map(|reply| error_of(reply.as_doc()).map_or(Ok(reply), Err)),
                 // Not the primary any more: its cursors are gone.

@@ -16,7 +16,7 @@
 //! by a shard, or when doing it again does no harm.
 
 use crate::find::{Scattered, targets};
-use crate::lines::{Lines, Outgoing, Slot};
+use crate::loop_connections::{LoopConnections, Outgoing, Slot};
 use crate::request::Command;
 use crate::service_impl::Router;
 use crate::single_write::{Found, found_at};
@@ -101,7 +101,7 @@ pub(crate) enum Finished {
 /// Sends a command on, if that can be done at once: the ticket of its replies.
 pub(crate) fn begin(
     router: &Router,
-    lines: &mut Lines,
+    loop_connections: &mut LoopConnections,
     command: &Command<'_>,
 ) -> Option<(u64, UnderWay)> {
     if command.db == "local" || command.in_transaction() || snapshot::wants_snapshot(command) {
@@ -114,7 +114,7 @@ pub(crate) fn begin(
     let ns = command.namespace().ok()?;
     let placement = router.cluster.known_placement(&ns)?;
     let plan = plan(router, command, ns, &placement)?;
-    send(router, lines, &placement, plan)
+    send(router, loop_connections, &placement, plan)
 }
 
 /// `None`: a worker shall find out what to do.
@@ -182,7 +182,7 @@ fn plan<'a>(
 
 fn send(
     router: &Router,
-    lines: &mut Lines,
+    loop_connections: &mut LoopConnections,
     placement: &Placement,
     plan: Plan<'_>,
 ) -> Option<(u64, UnderWay)> {
@@ -205,7 +205,7 @@ fn send(
             until,
         });
     }
-    let (ticket, slots) = lines.send(&messages)?;
+    let (ticket, slots) = loop_connections.send(&messages)?;
     let parts = to.into_iter().zip(messages).zip(slots);
     let part = |(((shard, terms), sent), slot): (((_, _), Outgoing), _)| Part {
         shard,

@@ -5,7 +5,7 @@
 //!   [`Commands`](commands::Commands) answers those about the process itself, everything else is sent on
 //!   to shards;
 //! - `dispatch`: which handler a command goes to, and its checks before and after;
-//! - `on_loop`, `direct`, `lines`: what the event loops send and receive themselves; workers do the
+//! - `on_loop`, `direct`, `loop_connections`: what the event loops send and receive themselves; workers do the
 //!   rest;
 //! - `scratch`: what the scratch server answers for other commands;
 //! - `upstream`, `replica_set`: connections, and which member is primary;
@@ -51,8 +51,8 @@ mod find;
 mod foreign;
 mod fsync;
 mod key_change;
-mod lines;
 mod listing;
+mod loop_connections;
 mod map_reduce;
 mod merge;
 mod merge_into;

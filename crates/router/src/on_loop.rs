@@ -36,7 +36,10 @@ impl Router {
         request: &Request<'_>,
     ) -> Option<Unfinished> {
         let name = request.command();
-        let lines = local.lines.as_mut().filter(|_| direct::serves(name))?;
+        let loop_connections = local
+            .loop_connections
+            .as_mut()
+            .filter(|_| direct::serves(name))?;
         // A worker acts on them, once.
         if self.local.has_fail_points() || self.local.has_rules() {
             return None;
@@ -53,7 +56,7 @@ impl Router {
             user,
             ..Command::of(&as_user).ok()?
         };
-        let (ticket, under_way) = direct::begin(self, lines, &command)?;
+        let (ticket, under_way) = direct::begin(self, loop_connections, &command)?;
         self.local.samplers.see(request);
         Some(Unfinished {
             needs: Needs::Replies(ticket),

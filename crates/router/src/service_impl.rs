@@ -11,7 +11,7 @@ use crate::admin;
 use crate::cursors::Cursors;
 use crate::dispatch::handler;
 use crate::foreign::Foreign;
-use crate::lines::Lines;
+use crate::loop_connections::LoopConnections;
 use crate::merging::Waiting;
 use crate::on_loop::{GoneOn, Sent};
 use crate::operations::EndedSessions;
@@ -44,7 +44,7 @@ pub struct Router {
 pub struct LoopLocal {
     commands: Local,
     /// Of an event loop.
-    pub(crate) lines: Option<Lines>,
+    pub(crate) loop_connections: Option<LoopConnections>,
 }
 
 impl Router {
@@ -143,13 +143,15 @@ impl Service for Router {
     fn local(&self) -> LoopLocal {
         LoopLocal {
             commands: self.local.local(),
-            lines: None,
+            loop_connections: None,
         }
     }
 
     fn watch_replies(&self, local: &mut LoopLocal) -> Option<RawFd> {
-        match Lines::open(self.local.control.clone()) {
-            Ok(lines) => Some(local.lines.insert(lines).as_raw_fd()),
+        match LoopConnections::open(self.local.control.clone()) {
+            Ok(loop_connections) => {
+                Some(local.loop_connections.insert(loop_connections).as_raw_fd())
+            }
             Err(e) => {
                 tracing::warn!(target: "NETWORK", error = %e, "Workers wait for the replies of shards");
                 None
@@ -158,8 +160,8 @@ impl Service for Router {
     }
 
     fn take_arrived(&self, local: &mut LoopLocal, tickets: &mut Vec<u64>) {
-        if let Some(lines) = &mut local.lines {
-            lines.take_arrived(tickets);
+        if let Some(loop_connections) = &mut local.loop_connections {
+            loop_connections.take_arrived(tickets);
         }
     }
 

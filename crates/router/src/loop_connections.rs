@@ -17,7 +17,7 @@
 
 use bson::DocBuf;
 use cluster_view::replica_set::{LATE, Member, ReplicaSet};
-use cluster_view::upstream::{Line, Read, Room, room_for, time_is_over};
+use cluster_view::upstream::{Connection, Read, Room, room_for, time_is_over};
 use cluster_view::{Failure, Outcome};
 use mio::event::Event;
 use mio::unix::SourceFd;
@@ -62,7 +62,7 @@ pub(crate) struct Outgoing {
 }
 
 /// A command on its way.
-struct Errand {
+struct CommandInFlight {
     ticket: u64,
     slot: Slot,
     set: Arc<ReplicaSet>,
@@ -70,8 +70,8 @@ struct Errand {
     until: Option<Instant>,
 }
 
-struct Kept {
-    line: Line,
+struct LoopConnection {
+    connection: Connection,
     member: Arc<Member>,
     /// [`Upstream::life`](cluster_view::upstream::Upstream::life) when it was opened.
     life: u64,
@@ -79,7 +79,7 @@ struct Kept {
     unsent: Vec<u8>,
     /// What has come of a reply.
     have: Vec<u8>,
-    errand: Option<Errand>,
+    command: Option<CommandInFlight>,
     /// For the reply that comes.
     room: Room,
     /// Its reply waits for memory.
@@ -89,10 +89,10 @@ struct Kept {
     used: Instant,
 }
 
-pub(crate) struct Lines {
+pub(crate) struct LoopConnections {
     poll: Poll,
     events: Events,
-    all: Slab<Kept>,
+    all: Slab<LoopConnection>,
     /// By the address of their member, which they keep alive; the last used is last.
     idle: HashMap<usize, VecDeque<usize>>,
     trimmed: Instant,
@@ -112,9 +112,9 @@ fn key_of(member: &Arc<Member>) -> usize {
     Arc::as_ptr(member) as usize
 }
 
-impl Lines {
-    pub fn open(control: Arc<Control>) -> std::io::Result<Lines> {
-        Ok(Lines {
+impl LoopConnections {
+    pub fn open(control: Arc<Control>) -> std::io::Result<LoopConnections> {
+        Ok(LoopConnections {
             poll: Poll::new()?,
             events: Events::with_capacity(EVENTS),
             all: Slab::new(),
@@ -138,7 +138,7 @@ impl Lines {
             match self.take(&one.member) {
                 Some(at) => taken.push(at),
                 None => {
-                    taken.into_iter().for_each(|at| self.rest(at));
+                    taken.into_iter().for_each(|at| self.keep(at));
                     return None;
                 }
             }
@@ -150,14 +150,14 @@ impl Lines {
         let began = Instant::now();
         for (at, one) in taken.into_iter().zip(messages) {
             let slot = Slot::default();
-            let errand = Errand {
+            let command = CommandInFlight {
                 ticket,
                 slot: slot.clone(),
                 set: one.set.clone(),
                 began,
                 until: one.until,
             };
-            match self.begin(at, &one.message, errand) {
+            match self.begin(at, &one.message, command) {
                 Ok(()) => under_way += 1,
                 Err(failure) => *slot.lock() = Some((Err(failure), Room::none())),
             }
@@ -175,19 +175,19 @@ impl Lines {
         Some((ticket, slots))
     }
 
-    fn begin(&mut self, at: usize, message: &[u8], errand: Errand) -> Outcome<()> {
+    fn begin(&mut self, at: usize, message: &[u8], command: CommandInFlight) -> Outcome<()> {
         let Some(kept) = self.all.get_mut(at) else {
             return Err(Failure::Unreachable("a connection is gone".into()));
         };
-        match kept.line.write_now(message) {
+        match kept.connection.write_now(message) {
             Ok(sent) => {
                 kept.unsent
                     .extend_from_slice(message.get(sent..).unwrap_or_default());
-                kept.errand = Some(errand);
+                kept.command = Some(command);
                 Ok(())
             }
             Err(failure) => {
-                self.drop_line(at);
+                self.close(at);
                 Err(Failure::Unreachable(failure.to_string()))
             }
         }
@@ -203,24 +203,24 @@ impl Lines {
         {
             match self.all.get(at).is_some_and(|kept| kept.life == life) {
                 true => return Some(at),
-                false => self.drop_line(at),
+                false => self.close(at),
             }
         }
-        let line = member.upstream.take_idle()?;
+        let connection = member.upstream.take_idle()?;
         let entry = self.all.vacant_entry();
         let interest = Interest::READABLE | Interest::WRITABLE;
-        let (fd, token) = (line.as_raw_fd(), Token(entry.key()));
+        let (fd, token) = (connection.as_raw_fd(), Token(entry.key()));
         let registry = self.poll.registry();
         registry
             .register(&mut SourceFd(&fd), token, interest)
             .ok()?;
-        let kept = Kept {
-            line,
+        let kept = LoopConnection {
+            connection,
             member: member.clone(),
             life,
             unsent: Vec::new(),
             have: Vec::new(),
-            errand: None,
+            command: None,
             room: Room::none(),
             short: false,
             ended: false,
@@ -230,7 +230,7 @@ impl Lines {
     }
 
     /// Keeps a connection for the next command.
-    fn rest(&mut self, at: usize) {
+    fn keep(&mut self, at: usize) {
         let Some(kept) = self.all.get_mut(at) else {
             return;
         };
@@ -238,12 +238,12 @@ impl Lines {
         let idle = self.idle.entry(key_of(&kept.member)).or_default();
         match kept.life == kept.member.upstream.life() && idle.len() < KEEP {
             true => idle.push_back(at),
-            false => self.drop_line(at),
+            false => self.close(at),
         }
     }
 
     /// Closes a connection.
-    fn drop_line(&mut self, at: usize) {
+    fn close(&mut self, at: usize) {
         let removed = self.all.try_remove(at);
         if removed.as_ref().is_some_and(|kept| kept.short) {
             self.short.retain(|other| *other != at);
@@ -291,9 +291,9 @@ impl Lines {
         self.looked = now;
         let mut over = Vec::new();
         for (at, kept) in &self.all {
-            match &kept.errand {
-                Some(errand) if errand.until.is_some_and(|until| until <= now) => over.push(at),
-                Some(errand) if now - errand.began >= LATE => errand.set.is_late(),
+            match &kept.command {
+                Some(command) if command.until.is_some_and(|until| until <= now) => over.push(at),
+                Some(command) if now - command.began >= LATE => command.set.is_late(),
                 _ => {}
             }
         }
@@ -335,7 +335,7 @@ impl Lines {
             .values()
             .flat_map(|idle| idle.iter().take_while(is_old));
         let old: Vec<usize> = old.copied().collect();
-        old.into_iter().for_each(|at| self.drop_line(at));
+        old.into_iter().for_each(|at| self.close(at));
     }
 
     fn on_event(&mut self, event: &Event, tickets: &mut Vec<u64>) {
@@ -344,10 +344,10 @@ impl Lines {
         let Some(kept) = self.all.get_mut(at) else {
             return;
         };
-        if kept.errand.is_none() {
+        if kept.command.is_none() {
             // No request is in flight on it: mostly it is the end of the connection.
             if event.is_readable() || ends {
-                self.drop_line(at);
+                self.close(at);
             }
             return;
         }
@@ -384,13 +384,13 @@ impl Lines {
         };
         let dropped = outcome.is_err() || kept.ended;
         let room = std::mem::replace(&mut kept.room, Room::none());
-        if let Some(errand) = kept.errand.take() {
-            *errand.slot.lock() = Some((outcome, room));
-            self.count(errand.ticket, tickets);
+        if let Some(command) = kept.command.take() {
+            *command.slot.lock() = Some((outcome, room));
+            self.count(command.ticket, tickets);
         }
         match dropped {
-            true => self.drop_line(at),
-            false => self.rest(at),
+            true => self.close(at),
+            false => self.keep(at),
         }
     }
 
@@ -399,7 +399,7 @@ impl Lines {
         let Some(kept) = self.all.get_mut(at) else {
             return false;
         };
-        let ticket = kept.errand.as_ref().map(|errand| errand.ticket);
+        let ticket = kept.command.as_ref().map(|command| command.ticket);
         let ticket = ticket.and_then(|ticket| self.tickets.get_mut(&ticket));
         let control = &self.control;
         let in_flight = &control.in_flight;
@@ -437,19 +437,19 @@ impl Lines {
     }
 }
 
-impl Kept {
+impl LoopConnection {
     /// Sends and reads on, without waiting.
     fn go_on(&mut self, buffer: &mut [u8]) -> Outcome<Read> {
         if !self.unsent.is_empty() {
-            let sent = self.line.write_now(&self.unsent)?;
+            let sent = self.connection.write_now(&self.unsent)?;
             self.unsent.drain(..sent);
         }
-        self.line
+        self.connection
             .read_now(&mut self.have, buffer, !self.room.is_none())
     }
 }
 
-impl Drop for Lines {
+impl Drop for LoopConnections {
     fn drop(&mut self) {
         self.short
             .iter()
@@ -457,8 +457,8 @@ impl Drop for Lines {
     }
 }
 
-impl AsRawFd for Lines {
-    /// Polls as readable when [`Lines::take_arrived`] has something to do.
+impl AsRawFd for LoopConnections {
+    /// Polls as readable when [`LoopConnections::take_arrived`] has something to do.
     fn as_raw_fd(&self) -> RawFd {
         self.poll.as_raw_fd()
     }
