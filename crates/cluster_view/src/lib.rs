@@ -8,13 +8,12 @@
 //! - [`routing`], [`refresh`]: versions, and the refresh when this process or a shard knows too little;
 //! - [`operation_time`]: until when an operation may take;
 //! - [`write_concern`]: what shards say of a write concern, as one;
-//! - [`cuts`]: where chunks are cut.
+//! - [`split_points`]: where chunks are cut.
 //!
 //! Invariant: what is forgotten here can be had again from the configuration set.
 
 pub mod chunks;
 pub mod collections;
-pub mod cuts;
 pub mod metadata;
 pub mod operation_time;
 pub mod read_preference;
@@ -22,6 +21,7 @@ pub mod refresh;
 pub mod replica_set;
 pub mod reply;
 pub mod routing;
+pub mod split_points;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod upstream;

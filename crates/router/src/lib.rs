@@ -28,7 +28,7 @@
 //!   the lock against writes on all of it;
 //! - `write_concern`: what shards say of a client's, as one;
 //! - `access`: access control; `read_preference`: which member of a set answers;
-//! - `admin`, `transfer`, `balancer`: what changes the cluster; `cuts`: where chunks are cut.
+//! - `admin`, `transfer`, `balancer`: what changes the cluster; `split_points`: where chunks are cut.
 //!
 //! Invariant: a client never sees that the router, or a shard, knew too little. What a router
 //! forgets by ending can be had again.

@@ -227,22 +227,22 @@ fn ranges(
         .filter_map(|s| Some(Arc::from(s.get("_id")?.as_str()?)))
         .collect();
     let many = asked.unwrap_or(shards.len() as i64).max(1);
-    let mut cuts = split::initial(key, u32::try_from(many).unwrap_or(u32::MAX));
-    if cuts.is_empty() && many > 1 {
-        cuts = sampled(cluster, table, key, many)?;
-        if asked.is_some() && (cuts.len() as i64) < many - 1 {
+    let mut split_points = split::initial(key, u32::try_from(many).unwrap_or(u32::MAX));
+    if split_points.is_empty() && many > 1 {
+        split_points = sampled(cluster, table, key, many)?;
+        if asked.is_some() && (split_points.len() as i64) < many - 1 {
             return Err(errors::Error::coded(
                 4952606,
                 format!(
                     "The shard key provided does not have enough cardinality to make the required number of chunks of {many}, it can only make {} chunks",
-                    cuts.len() + 1
+                    split_points.len() + 1
                 ),
             )
             .into());
         }
     }
     let mut bounds = vec![key.global_min()];
-    bounds.extend(cuts);
+    bounds.extend(split_points);
     bounds.push(key.global_max());
     let all = bounds.len() - 1;
     let at = |i: usize| shards[i * shards.len() / all].clone();

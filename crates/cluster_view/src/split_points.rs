@@ -105,8 +105,8 @@ impl<'c> Documents<'c> {
         };
         let set = self.cluster.shard(&self.chunk.shard)?;
         let keys = all(&set, self.db, find.as_doc())?;
-        let cuts = split::points(key, keys.iter().map(DocBuf::as_doc), many);
-        Ok(cuts.into_iter().next())
+        let split_points = split::points(key, keys.iter().map(DocBuf::as_doc), many);
+        Ok(split_points.into_iter().next())
     }
 
     fn behind_by_hash(&self, many: u64) -> Outcome<Option<DocBuf>> {
