@@ -6,7 +6,7 @@
 //! this router it holds at once. That a user is not there only a primary says.
 
 use crate::request::{Command, finish};
-use crate::service_impl::Router;
+use crate::router::Router;
 use auth::Action::*;
 use auth::Target;
 use bson::{Doc, DocBuf, ObjectId, Val, Writer, doc};

@@ -13,7 +13,7 @@ mod shards;
 mod zones;
 
 use crate::request::{Command, finish, ranges};
-use crate::service_impl::Router;
+use crate::router::Router;
 use bson::{Doc, DocBuf, ObjectId, Val, Writer, doc};
 use cluster_view::Outcome;
 use cluster_view::chunks;

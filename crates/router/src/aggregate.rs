@@ -9,13 +9,13 @@ use crate::cluster_stages::naming;
 use crate::cursors;
 use crate::cursors::Source;
 use crate::find::{first_batch, targets};
-use crate::foreign::within;
+use crate::joins::within;
 use crate::merge::Merge;
 use crate::merging::Merging;
 use crate::pipeline_parts::{Asked, Parts, list};
 use crate::request::{Command, finish};
+use crate::router::Router;
 use crate::scratch::compute;
-use crate::service_impl::Router;
 use crate::small_side::Joins;
 use crate::{change_stream, ddl, merge_into, search, views};
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
@@ -40,7 +40,7 @@ pub(crate) fn stage_of(stage: Val<'_>) -> Option<(&str, Val<'_>)> {
 }
 
 /// The other collections that a pipeline reads or writes, by full name.
-pub(crate) fn foreign(db: &str, stages: Doc<'_>, found: &mut Vec<String>) {
+pub(crate) fn joined_collections(db: &str, stages: Doc<'_>, found: &mut Vec<String>) {
     for (name, v) in stages.values().filter_map(stage_of) {
         let spec = v.as_doc().unwrap_or(Doc::EMPTY);
         let mut add = |v: Option<Val<'_>>| {
@@ -65,13 +65,13 @@ pub(crate) fn foreign(db: &str, stages: Doc<'_>, found: &mut Vec<String>) {
             "$merge" => add(spec.get("into")),
             "$facet" => {
                 for f in spec {
-                    foreign(db, f.val.as_array().unwrap_or(Doc::EMPTY), found);
+                    joined_collections(db, f.val.as_array().unwrap_or(Doc::EMPTY), found);
                 }
             }
             _ => {}
         }
         if let Some(inner) = spec.get("pipeline").and_then(Val::as_array) {
-            foreign(db, inner, found);
+            joined_collections(db, inner, found);
         }
     }
 }
@@ -89,7 +89,7 @@ fn first_filter(stages: Doc<'_>) -> Doc<'_> {
 /// Whether a pipeline reads or writes no collection but its own.
 pub(crate) fn is_of_one_collection(db: &str, stages: Doc<'_>) -> bool {
     let mut others = Vec::new();
-    foreign(db, stages, &mut others);
+    joined_collections(db, stages, &mut others);
     others.is_empty() && !fuses(stages)
 }
 
@@ -165,7 +165,7 @@ pub(crate) fn run(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     }
     let ns = command.namespace()?;
     let mut others = Vec::new();
-    foreign(command.db, stages, &mut others);
+    joined_collections(command.db, stages, &mut others);
     let written = Written::of(command.db, stages);
     if let Some(written) = &written {
         check_target(command, stages)?;

@@ -19,7 +19,7 @@ use crate::cursors;
 use crate::cursors::Source;
 use crate::find;
 use crate::request::{Command, finish};
-use crate::service_impl::Router;
+use crate::router::Router;
 use crate::stream_token::{shard_in, with_shard};
 use crate::waiting_streams::Waiting;
 use bson::{Doc, DocBuf, Val, Writer, doc};

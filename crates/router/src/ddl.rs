@@ -6,8 +6,8 @@
 use crate::admin;
 use crate::collection_uuid;
 use crate::request::{Command, finish};
+use crate::router::Router;
 use crate::scratch::{check_arguments, compute_for};
-use crate::service_impl::Router;
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
 use cluster_view::collections::{indexes_of, uuid};
 use cluster_view::metadata::{CONFIG, Cluster, Placement, Whole, run_as_told};

@@ -2,11 +2,11 @@
 //! snapshots, transactions. It may wait, so it runs on a worker.
 
 use crate::request::{Command, Said};
-use crate::service_impl::Router;
+use crate::router::Router;
 use crate::snapshot::Snapshots;
 use crate::{
-    access, admin, aggregate, backup, bulk_write, cursors, ddl, file_md5, find, fsync, listing,
-    map_reduce, operations, rename, schema, search, single_write, snapshot, transactions, write,
+    access, admin, aggregate, backup, bulk_write, cursors, ddl, file_md5, find, find_and_modify,
+    fsync, listing, map_reduce, operations, rename, schema, search, snapshot, transactions, write,
 };
 use bson::{DocBuf, Elem, doc};
 use cluster_view::read_preference;
@@ -31,7 +31,7 @@ pub(crate) fn handler(name: &str) -> Option<Handler> {
         "find" => find::find,
         "insert" | "update" | "delete" => write::run,
         "getMore" => cursors::get_more,
-        "findAndModify" | "findandmodify" => single_write::find_and_modify,
+        "findAndModify" | "findandmodify" => find_and_modify::find_and_modify,
         "aggregate" => aggregate::run,
         "count" => find::count,
         "distinct" => find::distinct,

@@ -2,8 +2,8 @@
 //! lie.
 
 use crate::request::{Command, finish, own};
+use crate::router::Router;
 use crate::scratch::check_arguments;
-use crate::service_impl::Router;
 use crate::{cursors, find};
 use bson::{DocBuf, Val, Writer, doc};
 use cluster_view::metadata::Placement;

@@ -14,8 +14,8 @@ use crate::find;
 
 use crate::find::Late;
 use crate::request::{Command, own};
+use crate::router::Router;
 use crate::scratch::{Scratch, compute};
-use crate::service_impl::Router;
 use crate::transactions;
 use crate::transactions::failed;
 use crate::write;

@@ -5,7 +5,7 @@
 //!   [`Commands`](commands::Commands) answers those about the process itself, everything else is sent on
 //!   to shards;
 //! - `dispatch`: which handler a command goes to, and its checks before and after;
-//! - `on_loop`, `direct`, `loop_connections`: what the event loops send and receive themselves; workers do the
+//! - `fast_path`, `loop_connections`: what the event loops send and receive themselves; workers do the
 //!   rest;
 //! - `scratch`: what the scratch server answers for other commands;
 //! - `upstream`, `replica_set`: connections, and which member is primary;
@@ -13,17 +13,17 @@
 //! - `routing`, `refresh`: versions, and the refresh when a router or a shard knows too little;
 //! - `request`: a client's command, and what of it goes to a shard;
 //! - `pipeline_parts`: which stages run on shards; `merging`: what the rest of them reads; `small_side`:
-//!   joins for shards, `shard_joins`: how those read what they lack; `foreign`, `merge_into`, `views`:
+//!   joins for shards, `shard_joins`: how those read what they lack; `joins`, `merge_into`, `views`:
 //!   what pipelines join, where they write, the pipelines of views;
 //! - `change_stream`: the streams of all shards as one; `stream_token`: where one resumes;
 //!   `waiting_streams`: those that wait for news;
-//! - `find`, `cursors`, `aggregate`, `write`, `ddl`, `listing`, `map_reduce`, `file_md5`: commands, and
+//! - `find`, `find_and_modify`, `cursors`, `aggregate`, `write`, `ddl`, `listing`, `map_reduce`, `file_md5`: commands, and
 //!   families of them; `collection_uuid`: whether a collection is the one that a client means;
 //! - `transactions`: which shards have a part in them, and how they end;
 //! - `two_phase`, `resolver`: commits over several shards, and transactions in doubt;
 //! - `snapshot`: one state of all shards;
 //! - `key_change`: updates that move a document;
-//! - `bulk_write`, `without_key`: bulk writes, and upserts that name no shard;
+//! - `bulk_write`, `upsert`: bulk writes, and upserts that name no shard;
 //! - `operations`, `cluster_stages`: what runs in the cluster, and stages that tell of it; `fsync`:
 //!   the lock against writes on all of it;
 //! - `write_concern`: what shards say of a client's, as one;
@@ -44,12 +44,13 @@ mod cluster_stages;
 mod collection_uuid;
 mod cursors;
 mod ddl;
-mod direct;
 mod dispatch;
+mod fast_path;
 mod file_md5;
 mod find;
-mod foreign;
+mod find_and_modify;
 mod fsync;
+mod joins;
 mod key_change;
 mod listing;
 mod loop_connections;
@@ -57,28 +58,26 @@ mod map_reduce;
 mod merge;
 mod merge_into;
 mod merging;
-mod on_loop;
 mod operations;
 mod parted_merge;
 mod pipeline_parts;
 mod rename;
 mod request;
+mod router;
 mod schema;
 mod scratch;
 mod search;
-mod service_impl;
 mod shard_joins;
-mod single_write;
 mod small_side;
 mod snapshot;
 mod stream_token;
 mod transactions;
+mod upsert;
 mod views;
 mod waiting_streams;
-mod without_key;
 mod write;
 
-pub use service_impl::Router;
+pub use router::Router;
 pub use shard_joins::ShardJoins;
 
 pub use cluster_view::Cluster;

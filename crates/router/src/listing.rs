@@ -4,8 +4,8 @@ use crate::access;
 use crate::cursors;
 use crate::pipeline_parts::Parts;
 use crate::request::{Command, finish, own};
+use crate::router::Router;
 use crate::scratch::{check_arguments, compute_for};
-use crate::service_impl::Router;
 use crate::small_side::Joins;
 use crate::{aggregate, find, views};
 use bson::{Doc, DocBuf, Val, Writer, doc};
@@ -404,7 +404,7 @@ fn explain_stored(router: &Router, command: &Command<'_>, inner: &Command<'_>) -
         let whole = command.whole();
         let is_whole_on = |shard: &Arc<str>| {
             let mut others = Vec::new();
-            aggregate::foreign(command.db, stages, &mut others);
+            aggregate::joined_collections(command.db, stages, &mut others);
             aggregate::are_all_on(router, shard, &others)
         };
         if let (Placement::Whole(_), [shard]) = (placement, shards.as_slice())
@@ -482,7 +482,7 @@ fn explain_pipeline(
     let asked = aggregate::asked(command.db, inner, collation)?;
     let joins = Joins::of(router, command, &asked);
     let mut others = Vec::new();
-    aggregate::foreign(command.db, stages, &mut others);
+    aggregate::joined_collections(command.db, stages, &mut others);
     let is_split = match shards {
         [shard] => aggregate::fuses(stages) || !aggregate::are_all_on(router, shard, &others)?,
         _ => true,

@@ -2,7 +2,7 @@
 //! reduces, and the results go where their collection is.
 
 use crate::request::{Command, finish, own};
-use crate::service_impl::Router;
+use crate::router::Router;
 use crate::{aggregate, cursors};
 use bson::{DocBuf, Writer, doc};
 use cluster_view::Outcome;

@@ -29,7 +29,7 @@ use crate::cluster_stages::naming;
 use crate::cursors;
 use crate::parted_merge::PartedMerge;
 use crate::request::{Command, finish, own};
-use crate::service_impl::Router;
+use crate::router::Router;
 use crate::write::shard_at;
 use crate::{aggregate, ddl};
 use bson::{Doc, DocBuf, ObjectId, Val, Writer, doc};

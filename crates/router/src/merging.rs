@@ -7,7 +7,7 @@
 use crate::cursors;
 use crate::cursors::Source;
 use crate::merge::Merge;
-use crate::service_impl::Router;
+use crate::router::Router;
 use bson::{DocBuf, Writer, doc};
 use cluster_view::Failure;
 use commands::RowsElsewhere;

@@ -6,8 +6,8 @@
 
 use crate::access;
 use crate::request::{Command, finish};
+use crate::router::Router;
 use crate::scratch::compute_for;
-use crate::service_impl::Router;
 use crate::transactions::id_of;
 use auth::{Action, Target};
 use bson::{Doc, DocBuf, Val, Writer, doc};

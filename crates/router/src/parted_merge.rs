@@ -20,7 +20,7 @@ use crate::cluster_stages::naming;
 use crate::merge_into::{Concerns, Target, finds_by_id, note};
 use crate::pipeline_parts::Parts;
 use crate::request::Command;
-use crate::service_impl::Router;
+use crate::router::Router;
 use crate::views;
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
 use cluster_view::metadata::Placement;
@@ -228,7 +228,7 @@ fn parts(
     let written = || stages.values().map(|s| s.to_value()).collect();
     if let ([shard], false) = (shards.as_slice(), aggregate::fuses(stages)) {
         let mut others = Vec::new();
-        aggregate::foreign(reads.db, stages, &mut others);
+        aggregate::joined_collections(reads.db, stages, &mut others);
         let all = aggregate::are_all_on(router, shard, &others)?;
         return Ok(all.then(|| (shards, written())));
     }

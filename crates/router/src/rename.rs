@@ -8,8 +8,8 @@
 use crate::collection_uuid;
 use crate::ddl::{LACKS, made_for, make_database};
 use crate::request::Command;
+use crate::router::Router;
 use crate::scratch::check_arguments;
-use crate::service_impl::Router;
 use bson::{DocBuf, Val, Value, doc};
 use cluster_view::Outcome;
 use cluster_view::chunks::{Change, Lock, lock};

@@ -2,7 +2,7 @@
 //!
 //! Invariant: what the router has no opinion of is sent on as it came.
 
-use crate::service_impl::Router;
+use crate::router::Router;
 use bson::{Doc, DocBuf, Val, Writer};
 use cluster_view::Outcome;
 use cluster_view::metadata::Placement;

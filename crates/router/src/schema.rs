@@ -5,8 +5,8 @@
 
 use crate::ddl::LACKS;
 use crate::request::{Command, finish};
+use crate::router::Router;
 use crate::scratch::check_arguments;
-use crate::service_impl::Router;
 use bson::{Doc, DocBuf, Val, Value, Writer, array};
 use cluster_view::Outcome;
 use cluster_view::metadata::{Placement, Whole};

@@ -1,7 +1,7 @@
 //! Commands of the router's own, or of a user's, that its scratch server answers.
 
 use crate::request::Command;
-use crate::service_impl::Router;
+use crate::router::Router;
 use bson::{DocBuf, doc};
 use cluster_view::reply::sound;
 use cluster_view::{Failure, Outcome, operation_time};

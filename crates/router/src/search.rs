@@ -11,8 +11,8 @@
 
 use crate::aggregate::stage_of;
 use crate::request::{Command, own};
+use crate::router::Router;
 use crate::scratch::check_arguments;
-use crate::service_impl::Router;
 use crate::{aggregate, ddl};
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
 use cluster_view::metadata::{Placement, Whole};

@@ -5,10 +5,10 @@
 //! Invariant: the results are those of the stage as it was written. So all of it is sent; it is compared
 //! by bytes, and outside of transactions and snapshots, whose reads are at one time.
 
-use crate::foreign::{Foreign, within};
+use crate::joins::{RouterJoins, within};
 use crate::pipeline_parts::{Asked, STREAMING, list};
 use crate::request::{Command, own};
-use crate::service_impl::Router;
+use crate::router::Router;
 use crate::{aggregate, cursors};
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
 use cluster_view::Outcome;
@@ -54,7 +54,7 @@ impl<'j> Joins<'j> {
             return Ok(None);
         };
         let ns = Namespace::new(self.command.db, from);
-        let reads = Foreign(self.router.itself.clone());
+        let reads = RouterJoins(self.router.itself.clone());
         let Some(size) = reads.size(&ns, &FieldPath::new(path)) else {
             return Ok(None);
         };

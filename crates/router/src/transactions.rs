@@ -13,7 +13,7 @@
 //! its shards.
 
 use crate::request::{Command, finish};
-use crate::service_impl::Router;
+use crate::router::Router;
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use cluster_view::metadata::Placement;
 use cluster_view::upstream::{error_of, message, with_fields};

@@ -4,7 +4,7 @@
 //! Invariant: a cursor over a view bears the view's name.
 
 use crate::request::{Command, finish, own};
-use crate::service_impl::Router;
+use crate::router::Router;
 use crate::{aggregate, cursors};
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use cluster_view::Outcome;

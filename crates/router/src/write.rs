@@ -6,11 +6,11 @@
 use crate::key_change;
 
 use crate::ddl;
+use crate::find_and_modify::{effect_on_key, kept_place, place_of_upsert};
 use crate::key_change::Changed;
 use crate::request::{Command, finish, ranges};
-use crate::service_impl::Router;
-use crate::single_write::{effect_on_key, kept_place, place_of_upsert};
-use crate::without_key::{new_document, nothing};
+use crate::router::Router;
+use crate::upsert::{new_document, nothing};
 use bson::{Doc, DocBuf, ObjectId, Val, Writer};
 use cluster_view::metadata::{Placement, Whole};
 use cluster_view::upstream::error_of;

@@ -3,7 +3,7 @@
 
 use crate::dispatch::Handler;
 use crate::request::{Command, finish, own};
-use crate::service_impl::Router;
+use crate::router::Router;
 use crate::{aggregate, cursors, listing};
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use cluster_view::metadata::{CONFIG, Placement, all};

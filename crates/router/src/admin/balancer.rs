@@ -1,7 +1,7 @@
 //! Commands on the balancer, which runs where the configuration set is led.
 
 use crate::request::{Command, finish};
-use crate::service_impl::Router;
+use crate::router::Router;
 use bson::{Doc, DocBuf, Writer, doc};
 use cluster_view::Outcome;
 use cluster_view::write_concern::majority;

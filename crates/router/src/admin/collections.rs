@@ -7,7 +7,7 @@ use super::{done, series};
 
 use crate::ddl::make_database;
 use crate::request::{Command, finish, has_collation};
-use crate::service_impl::Router;
+use crate::router::Router;
 use bson::{Doc, DocBuf, ObjectId, Val, Value, Writer, doc};
 use cluster_view::chunks::{Change, Lock, index_chunks, lock, log, replace};
 use cluster_view::collections::new_life;

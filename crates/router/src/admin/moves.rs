@@ -5,7 +5,7 @@
 
 use super::{consistency, done, named_chunk, table_of};
 use crate::request::{Command, finish};
-use crate::service_impl::Router;
+use crate::router::Router;
 use bson::{Doc, DocBuf, Val, Writer};
 use cluster_view::Outcome;
 use errors::{Error, err};

@@ -3,7 +3,7 @@
 
 use super::done;
 use crate::request::Command;
-use crate::service_impl::Router;
+use crate::router::Router;
 use bson::{Doc, DocBuf, ObjectId, Val, Writer, doc};
 use cluster_view::chunks::lock;
 use cluster_view::collections::indexes_of;

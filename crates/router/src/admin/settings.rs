@@ -9,7 +9,7 @@
 //! than what it had before.
 
 use crate::request::Command;
-use crate::service_impl::Router;
+use crate::router::Router;
 use bson::{DocBuf, Val, doc};
 use cluster_view::Outcome;
 use cluster_view::reply::sound;

@@ -2,7 +2,7 @@
 
 use super::done;
 use crate::request::{Command, finish};
-use crate::service_impl::Router;
+use crate::router::Router;
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
 use cluster_view::chunks::log;
 use cluster_view::collections::now;

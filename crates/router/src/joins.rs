@@ -7,7 +7,7 @@
 use crate::cursors;
 use crate::dispatch::Handler;
 use crate::request::{Command, own};
-use crate::service_impl::Router;
+use crate::router::Router;
 use crate::{aggregate, find, listing};
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use cluster_view::Failure;
@@ -19,7 +19,7 @@ use query::pipeline::{self, Namespace};
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
-pub(crate) struct Foreign(pub Weak<Router>);
+pub(crate) struct RouterJoins(pub Weak<Router>);
 
 /// What says of which transaction a statement is.
 const SESSION: [&str; 3] = ["lsid", "txnNumber", "autocommit"];
@@ -44,7 +44,7 @@ fn session_of(query: Doc<'_>) -> DocBuf {
     w.finish()
 }
 
-impl Elsewhere for Foreign {
+impl Elsewhere for RouterJoins {
     fn find(&self, ns: &Namespace, query: Doc<'_>) -> Fallible<Box<dyn RowsElsewhere>> {
         let Some(router) = self.0.upgrade() else {
             return Err(err!(ShutdownInProgress, "the router stops"));

@@ -2,7 +2,7 @@
 //!
 //! Invariant: nothing waits on an event loop. Commands about the process are answered where they are
 //! read; those for known shards are sent from there, and go on when the shards reply
-//! ([`crate::direct`]); everything else runs on a worker.
+//! ([`crate::fast_path::direct`]); everything else runs on a worker.
 
 use crate::access;
 
@@ -10,10 +10,10 @@ use crate::access::OnConfigurationSet;
 use crate::admin;
 use crate::cursors::Cursors;
 use crate::dispatch::handler;
-use crate::foreign::Foreign;
+use crate::fast_path::{GoneOn, Sent};
+use crate::joins::RouterJoins;
 use crate::loop_connections::LoopConnections;
 use crate::merging::Waiting;
-use crate::on_loop::{GoneOn, Sent};
 use crate::operations::EndedSessions;
 use crate::transactions::Transactions;
 use bson::{Doc, DocBuf, Val, Writer, doc};
@@ -67,7 +67,7 @@ impl Router {
         let ended_sessions = EndedSessions::tell(&cluster);
         account_to(&local.control);
         Arc::new_cyclic(|router: &Weak<Router>| {
-            local.join_with(Arc::new(Foreign(router.clone())));
+            local.join_with(Arc::new(RouterJoins(router.clone())));
             local.read_users_from(Arc::new(OnConfigurationSet(cluster.clone())));
             Router {
                 cluster,

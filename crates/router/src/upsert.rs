@@ -3,8 +3,8 @@
 //! Invariant: the document is made once, by the rules of a server, and then inserted where its
 //! shard key belongs; a document of the same `_id` there is an error, never overwritten.
 
+use crate::router::Router;
 use crate::scratch::{Scratch, compute};
-use crate::service_impl::Router;
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use cluster_view::Outcome;
 use errors::err;

@@ -1,12 +1,13 @@
 //! Commands that an event loop sends to shards, and goes on with when they have replied
-//! ([`crate::direct`]).
+//! ([`direct`]).
 //!
 //! Invariant: nothing here waits. What has to is left to a worker.
 
-use crate::direct;
-use crate::direct::{Finished, UnderWay};
+mod direct;
+
+use self::direct::{Finished, UnderWay};
 use crate::request::Command;
-use crate::service_impl::{LoopLocal, Router};
+use crate::router::{LoopLocal, Router};
 use bson::DocBuf;
 use cluster_view::Outcome as Routed;
 use cluster_view::reply::cursor_id;

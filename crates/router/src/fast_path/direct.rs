@@ -16,10 +16,10 @@
 //! by a shard, or when doing it again does no harm.
 
 use crate::find::{Scattered, targets};
+use crate::find_and_modify::{Found, found_at};
 use crate::loop_connections::{LoopConnections, Outgoing, Slot};
 use crate::request::Command;
-use crate::service_impl::Router;
-use crate::single_write::{Found, found_at};
+use crate::router::Router;
 use crate::write::ForOneShard;
 use crate::{aggregate, cursors, snapshot, views};
 use bson::{Doc, DocBuf};
