@@ -5,7 +5,7 @@
 //! `userCacheInvalidationIntervalSecs`, while the configuration set is reached; after a change through
 //! this router it holds at once. That a user is not there only a primary says.
 
-use crate::request::{Command, finish};
+use crate::request::{RoutedCommand, finish};
 use crate::router::Router;
 use auth::Action::*;
 use auth::Target;
@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const MAJORITY_MILLIS: i64 = 60_000;
 
 /// Fails where a command that only routers have is not for the database it was sent to.
-pub(crate) fn check_database(command: &Command<'_>) -> Outcome<()> {
+pub(crate) fn check_database(command: &RoutedCommand<'_>) -> Outcome<()> {
     let anywhere = matches!(
         command.name,
         "isdbgrid" | "isDbGrid" | "checkMetadataConsistency"
@@ -87,7 +87,7 @@ impl UserDirectory for OnConfigurationSet {
 }
 
 /// Changes and shows users and roles, on the configuration set.
-pub(crate) fn on_users(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(crate) fn on_users(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let shows = matches!(command.name, "usersInfo" | "rolesInfo");
     let generic = ["lsid", "writeConcern", "$readPreference", "readConcern"];
     let asked = command.without(&generic).finish();
@@ -150,7 +150,7 @@ pub(crate) fn may(user: Option<&LoggedIn>, action: auth::Action, target: Target<
 
 /// The documents of a list, of those that a user may see.
 pub(crate) fn seen_databases<'d>(
-    command: &Command<'_>,
+    command: &RoutedCommand<'_>,
     names: impl Iterator<Item = &'d String>,
 ) -> Vec<&'d String> {
     let user = command.user.as_deref();
@@ -161,7 +161,7 @@ pub(crate) fn seen_databases<'d>(
 }
 
 /// Of a whole `listCollections`, those on which the user may do anything.
-pub(crate) fn seen_collections(command: &Command<'_>, ns: &str, all: &[DocBuf]) -> DocBuf {
+pub(crate) fn seen_collections(command: &RoutedCommand<'_>, ns: &str, all: &[DocBuf]) -> DocBuf {
     let user = command.user.as_deref();
     let mut w = Writer::new();
     w.open_doc("cursor")
@@ -180,7 +180,11 @@ pub(crate) fn seen_collections(command: &Command<'_>, ns: &str, all: &[DocBuf]) 
 }
 
 /// Fails if the cursor's owner is another user.
-pub(crate) fn check_owner(command: &Command<'_>, owner: Option<&str>, id: i64) -> Outcome<()> {
+pub(crate) fn check_owner(
+    command: &RoutedCommand<'_>,
+    owner: Option<&str>,
+    id: i64,
+) -> Outcome<()> {
     let Some(user) = &command.user else {
         return Ok(());
     };

@@ -12,7 +12,7 @@ mod settings;
 mod shards;
 mod zones;
 
-use crate::request::{Command, finish, ranges};
+use crate::request::{RoutedCommand, finish, ranges};
 use crate::router::Router;
 use bson::{Doc, DocBuf, ObjectId, Val, Writer, doc};
 use cluster_view::Outcome;
@@ -27,7 +27,7 @@ use std::sync::Arc;
 pub(crate) use analysis::{follow_analyzers, sampled};
 pub(crate) use settings::{check_write_block, follow as follow_settings};
 
-type Handler = fn(&Router, &Command<'_>) -> Outcome<DocBuf>;
+type Handler = fn(&Router, &RoutedCommand<'_>) -> Outcome<DocBuf>;
 
 pub(crate) fn handler(name: &str) -> Option<Handler> {
     Some(match name {
@@ -71,7 +71,7 @@ pub(crate) fn done() -> DocBuf {
     finish(Writer::new(), &[])
 }
 
-fn flush(router: &Router, _: &Command<'_>) -> Outcome<DocBuf> {
+fn flush(router: &Router, _: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     router.cluster.forget_all();
     Ok(done())
 }
@@ -84,14 +84,14 @@ pub(crate) fn table_of(router: &Router, ns: &str) -> Outcome<Arc<RoutingTable>> 
     }
 }
 
-fn array_bounds<'a>(command: &Command<'a>) -> Option<(Doc<'a>, Doc<'a>)> {
+fn array_bounds<'a>(command: &RoutedCommand<'a>) -> Option<(Doc<'a>, Doc<'a>)> {
     let bounds = command.field("bounds")?.as_array()?;
     let mut both = bounds.values().filter_map(Val::as_doc);
     Some((both.next()?, both.next()?))
 }
 
 /// The chunk that a command names by `find`, by `bounds`, or by `middle`.
-fn named_chunk<'t>(command: &Command<'_>, table: &'t RoutingTable) -> Outcome<&'t Chunk> {
+fn named_chunk<'t>(command: &RoutedCommand<'_>, table: &'t RoutingTable) -> Outcome<&'t Chunk> {
     let key = table.key();
     if let Some((min, max)) = array_bounds(command) {
         let range = key.range(min, max)?;
@@ -122,7 +122,7 @@ fn named_chunk<'t>(command: &Command<'_>, table: &'t RoutingTable) -> Outcome<&'
         .ok_or_else(|| err!(InternalError, "a place lies in no chunk"))?)
 }
 
-fn split(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+fn split(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let ns = command.collection();
     let held = chunks::lock(&router.cluster, ns)?;
     let table = table_of(router, ns)?;
@@ -158,7 +158,7 @@ pub(crate) fn split_at(
     Ok(())
 }
 
-fn merge_chunks(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+fn merge_chunks(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let ns = command.collection();
     let Some((min, max)) = array_bounds(command) else {
         return Err(err!(FailedToParse, "need to provide 'bounds'").into());
@@ -184,7 +184,7 @@ fn merge_chunks(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
 }
 
 /// Takes the mark from a chunk that the balancer could not cut.
-fn clear_jumbo(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+fn clear_jumbo(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let ns = command.collection();
     let held = chunks::lock(&router.cluster, ns)?;
     let table = table_of(router, ns)?;

@@ -13,7 +13,7 @@ use crate::joins::within;
 use crate::merge::Merge;
 use crate::merging::Merging;
 use crate::pipeline_parts::{Asked, Parts, list};
-use crate::request::{Command, finish};
+use crate::request::{RoutedCommand, finish};
 use crate::router::Router;
 use crate::scratch::compute;
 use crate::small_side::Joins;
@@ -95,7 +95,7 @@ pub(crate) fn is_of_one_collection(db: &str, stages: Doc<'_>) -> bool {
 
 /// The shards whose documents can have a part in what a pipeline gives. `body`: the aggregate.
 pub(crate) fn pipeline_targets(
-    command: &Command<'_>,
+    command: &RoutedCommand<'_>,
     body: Doc<'_>,
     placement: &Placement,
     stages: Doc<'_>,
@@ -144,7 +144,7 @@ pub(crate) fn fuses(stages: Doc<'_>) -> bool {
     first.is_some_and(|(name, _)| matches!(name, "$rankFusion" | "$scoreFusion"))
 }
 
-pub(crate) fn run(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(crate) fn run(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let stages = command
         .field("pipeline")
         .and_then(Val::as_array)
@@ -202,7 +202,7 @@ pub(crate) fn run(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
 
 /// Fails where `$out` or `$merge`, the last stage, is not as it has to be: before anything is made
 /// for it.
-fn check_target(command: &Command<'_>, stages: Doc<'_>) -> Outcome<()> {
+fn check_target(command: &RoutedCommand<'_>, stages: Doc<'_>) -> Outcome<()> {
     let mut env = ParseEnv::new();
     for e in command.document("let").unwrap_or(Doc::EMPTY) {
         env.define(e.name)?;
@@ -219,7 +219,7 @@ fn check_target(command: &Command<'_>, stages: Doc<'_>) -> Outcome<()> {
 /// The shard that can run a pipeline alone, and what it is asked, where neither another collection
 /// nor what the cluster knows has a part in it.
 pub(crate) fn on_one_shard(
-    command: &Command<'_>,
+    command: &RoutedCommand<'_>,
     placement: &Placement,
 ) -> Option<(Arc<str>, DocBuf)> {
     let stages = command.field("pipeline").and_then(Val::as_array)?;
@@ -250,7 +250,7 @@ pub(crate) fn are_all_on(router: &Router, shard: &str, others: &[String]) -> Out
 /// one shard.
 fn read(
     router: &Router,
-    command: &Command<'_>,
+    command: &RoutedCommand<'_>,
     stages: Doc<'_>,
     ns: &str,
     others: &[String],
@@ -317,7 +317,7 @@ fn read(
 
 /// Runs a pipeline here that reads its own collection as a foreign one: whatever its first stage
 /// looks for is read through the router.
-fn fused(router: &Router, command: &Command<'_>, ns: &str) -> Outcome<DocBuf> {
+fn fused(router: &Router, command: &RoutedCommand<'_>, ns: &str) -> Outcome<DocBuf> {
     let pipeline = command.field("pipeline").unwrap_or(Val::NULL);
     let collection = command.collection();
     let given = command.document("collation");
@@ -329,7 +329,7 @@ fn fused(router: &Router, command: &Command<'_>, ns: &str) -> Outcome<DocBuf> {
 /// What the scratch server says to a pipeline with the options of a client's.
 fn computed(
     router: &Router,
-    command: &Command<'_>,
+    command: &RoutedCommand<'_>,
     collection: Value,
     pipeline: Val<'_>,
     collation: Option<Doc<'_>>,
@@ -354,7 +354,7 @@ fn computed(
 /// server knows it by; `merging`: what it reads.
 fn adopt_scratch(
     router: &Router,
-    command: &Command<'_>,
+    command: &RoutedCommand<'_>,
     ns: &str,
     reply: DocBuf,
     collection: &str,
@@ -376,7 +376,7 @@ fn adopt_scratch(
 /// The rest of a pipeline whose first stage reports on the cluster.
 fn of_the_cluster(
     router: &Router,
-    command: &Command<'_>,
+    command: &RoutedCommand<'_>,
     documents: Vec<DocBuf>,
     stages: Doc<'_>,
 ) -> Outcome<DocBuf> {
@@ -386,7 +386,7 @@ fn of_the_cluster(
 /// Runs the stages behind the first over the documents that it gave.
 fn behind(
     router: &Router,
-    command: &Command<'_>,
+    command: &RoutedCommand<'_>,
     (documents, replies): (Vec<DocBuf>, &[DocBuf]),
     stages: Doc<'_>,
 ) -> Outcome<DocBuf> {
@@ -450,7 +450,7 @@ impl Written {
 }
 
 /// `aggregate: 1`: about the server itself, or of documents that come with it.
-fn without_collection(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+fn without_collection(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let within = within(command);
     let mut w = command.without(match within.as_doc().is_empty() {
         true => &[],
@@ -492,7 +492,11 @@ pub(crate) struct Apart {
 /// Opens a pipeline of a sharded collection so that the documents of one shard come by themselves;
 /// `None` where it does more than look at one document at a time, reads other collections, or needs
 /// that shard not, or no other. `command`: the aggregate that reads them.
-pub(crate) fn apart(router: &Router, command: &Command<'_>, one: &str) -> Outcome<Option<Apart>> {
+pub(crate) fn apart(
+    router: &Router,
+    command: &RoutedCommand<'_>,
+    one: &str,
+) -> Outcome<Option<Apart>> {
     let stages = command.field("pipeline").and_then(Val::as_array);
     let stages = stages.unwrap_or(Doc::EMPTY);
     if command.collection().is_empty() || !is_of_one_collection(command.db, stages) {
@@ -534,7 +538,7 @@ pub(crate) fn apart(router: &Router, command: &Command<'_>, one: &str) -> Outcom
 
 fn split(
     router: &Router,
-    command: &Command<'_>,
+    command: &RoutedCommand<'_>,
     placement: &Placement,
     ns: &str,
     shards: &[Arc<str>],
@@ -580,7 +584,7 @@ fn split(
 /// Runs the first part of a pipeline on shards, and the rest here.
 fn in_parts(
     router: &Router,
-    command: &Command<'_>,
+    command: &RoutedCommand<'_>,
     placement: &Placement,
     ns: &str,
     shards: &[Arc<str>],
@@ -645,7 +649,7 @@ struct Rest<'p> {
 /// The last stages of a pipeline, over what `merge` gives.
 fn ended(
     router: &Router,
-    command: &Command<'_>,
+    command: &RoutedCommand<'_>,
     merge: Merge,
     rest: &Rest<'_>,
     replies: &[DocBuf],

@@ -15,7 +15,7 @@
 //! - Success is said only where every copy was read whole.
 
 use crate::fsync::sets;
-use crate::request::{Command, finish};
+use crate::request::{RoutedCommand, finish};
 use crate::router::Router;
 use bson::{DocBuf, Val, Writer, doc};
 use cluster_view::metadata::Cluster;
@@ -80,7 +80,7 @@ fn hold_all<'c>(cluster: &'c Cluster, sets: &[String]) -> Outcome<Held<'c>> {
     }
 }
 
-pub(crate) fn run(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(crate) fn run(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let cluster = &router.cluster;
     let text = |name| command.field(name).and_then(Val::as_str);
     match (text("step"), text("set")) {

@@ -7,7 +7,7 @@ use crate::cursors;
 
 use crate::collection_uuid;
 use crate::cursors::Source;
-use crate::request::{Command, finish, own};
+use crate::request::{RoutedCommand, finish, own};
 use crate::router::Router;
 use crate::scratch::compute;
 use crate::{ddl, write};
@@ -63,7 +63,7 @@ struct Operation {
     multi: bool,
 }
 
-pub(crate) fn run(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(crate) fn run(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     commands::check_bulk_write(command.request)?;
     let mut namespaces = Vec::new();
     for info in command.documents("nsInfo") {
@@ -214,7 +214,7 @@ fn statement(kind: Kind, d: Doc<'_>, multi: bool) -> Result<DocBuf, Error> {
 
 struct Run<'a> {
     router: &'a Router,
-    command: &'a Command<'a>,
+    command: &'a RoutedCommand<'a>,
     namespaces: Vec<Target<'a>>,
     operations: Vec<Operation>,
     ordered: bool,
@@ -408,7 +408,7 @@ impl Report {
         self.items.push(w.finish());
     }
 
-    fn reply(self, router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+    fn reply(self, router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
         let cursor = cursor_of(router, command, &self.items)?;
         let mut w = Writer::new();
         if let Some(v) = cursor.get("cursor") {
@@ -430,7 +430,7 @@ impl Report {
 }
 
 /// A cursor over the results, as the client asked for it.
-fn cursor_of(router: &Router, command: &Command<'_>, items: &[DocBuf]) -> Outcome<DocBuf> {
+fn cursor_of(router: &Router, command: &RoutedCommand<'_>, items: &[DocBuf]) -> Outcome<DocBuf> {
     let asked = command.document("cursor").and_then(|c| c.get("batchSize"));
     let mut w = Writer::new();
     w.i32("aggregate", 1).open_array("pipeline");

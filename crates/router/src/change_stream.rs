@@ -18,7 +18,7 @@ use crate::cursors;
 
 use crate::cursors::Source;
 use crate::find;
-use crate::request::{Command, finish};
+use crate::request::{RoutedCommand, finish};
 use crate::router::Router;
 use crate::stream_token::{shard_in, with_shard};
 use crate::waiting_streams::Waiting;
@@ -90,7 +90,7 @@ type Place = (String, String);
 
 pub(crate) fn open(
     router: &Router,
-    command: &Command<'_>,
+    command: &RoutedCommand<'_>,
     stages: Doc<'_>,
     spec: Val<'_>,
 ) -> Outcome<DocBuf> {
@@ -297,7 +297,7 @@ impl ChangeStream {
     pub fn next_batch(
         &mut self,
         router: &Router,
-        command: &Command<'_>,
+        command: &RoutedCommand<'_>,
         id: i64,
     ) -> Outcome<(DocBuf, bool)> {
         let wait = command.int("maxTimeMS").filter(|ms| *ms > 0);

@@ -1,18 +1,18 @@
 //! The write concern that a client has given, as the steps of a router's command take it.
 
-use crate::request::Command;
+use crate::request::RoutedCommand;
 use bson::{Doc, Val};
 use cluster_view::write_concern::more_than_majority;
 
 /// The client's write concern, if a majority may not be enough for it.
-pub(crate) fn beyond_majority<'a>(command: &Command<'a>) -> Option<Doc<'a>> {
+pub(crate) fn beyond_majority<'a>(command: &RoutedCommand<'a>) -> Option<Doc<'a>> {
     let given = command.document("writeConcern")?;
     more_than_majority(given).then_some(given)
 }
 
 /// The concern of a step that waits for a majority in any case: the client's where that asks for no
 /// less, with its time.
-pub(crate) fn at_least_majority<'a>(command: &Command<'a>) -> Option<Doc<'a>> {
+pub(crate) fn at_least_majority<'a>(command: &RoutedCommand<'a>) -> Option<Doc<'a>> {
     let given = command.document("writeConcern")?;
     let named = given.get("w").and_then(Val::as_str) == Some("majority");
     beyond_majority(command).or(named.then_some(given))

@@ -5,7 +5,7 @@
 use crate::admin::sampled;
 use crate::aggregate::stage_of;
 use crate::operations;
-use crate::request::Command;
+use crate::request::RoutedCommand;
 use crate::router::Router;
 use crate::scratch::compute_for;
 use bson::{Doc, DocBuf, Val, Writer, doc};
@@ -17,7 +17,7 @@ use errors::err;
 /// The documents that such a stage gives; `None`: it is another one.
 pub(crate) fn documents(
     router: &Router,
-    command: &Command<'_>,
+    command: &RoutedCommand<'_>,
     stage: (&str, Val<'_>),
 ) -> Outcome<Option<Vec<DocBuf>>> {
     Ok(Some(match stage {
@@ -57,7 +57,7 @@ pub(crate) fn documents(
 
 /// Fails where a server would refuse the first stage, or another one of its name behind it: the
 /// scratch server says so.
-fn check(router: &Router, command: &Command<'_>, name: &str) -> Outcome<()> {
+fn check(router: &Router, command: &RoutedCommand<'_>, name: &str) -> Outcome<()> {
     let stages = command.field("pipeline").and_then(Val::as_array);
     let mut w = Writer::new();
     w.i32("aggregate", 1).open_array("pipeline");
@@ -104,7 +104,7 @@ fn distribution(router: &Router) -> Outcome<Vec<DocBuf>> {
 }
 
 /// The collections of a database, or of all at `admin`, and where they are, if that is asked for.
-fn catalog(router: &Router, command: &Command<'_>, shards: bool) -> Outcome<Vec<DocBuf>> {
+fn catalog(router: &Router, command: &RoutedCommand<'_>, shards: bool) -> Outcome<Vec<DocBuf>> {
     let cluster = &router.cluster;
     let wanted = match command.db {
         "admin" => doc! {},

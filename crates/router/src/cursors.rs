@@ -7,7 +7,7 @@ use crate::access;
 use crate::change_stream::ChangeStream;
 use crate::merge::Merge;
 use crate::merging;
-use crate::request::{Command, finish};
+use crate::request::{RoutedCommand, finish};
 use crate::router::Router;
 use crate::scratch::{check_arguments, compute};
 use auth::{Action, Target};
@@ -120,7 +120,7 @@ impl Cursors {
     }
 
     /// Makes the cursor of a command its user's.
-    pub fn own(&self, id: i64, command: &Command<'_>) {
+    pub fn own(&self, id: i64, command: &RoutedCommand<'_>) {
         let opened = id != 0 && command.name != "getMore";
         let Some(user) = command.user.as_ref().filter(|_| opened) else {
             return;
@@ -132,7 +132,7 @@ impl Cursors {
     }
 
     /// Fails where a cursor is another user's.
-    fn check_owner(&self, command: &Command<'_>, id: i64) -> Outcome<()> {
+    fn check_owner(&self, command: &RoutedCommand<'_>, id: i64) -> Outcome<()> {
         let open = self.open.lock();
         match open.get(&id) {
             Some(cursor) => access::check_owner(command, cursor.owner.as_deref(), id),
@@ -141,7 +141,7 @@ impl Cursors {
     }
 
     /// Fails if the cursor is another user's, or if its user has lost the rights that its command needs.
-    fn check_rights(&self, command: &Command<'_>, id: i64) -> Outcome<()> {
+    fn check_rights(&self, command: &RoutedCommand<'_>, id: i64) -> Outcome<()> {
         self.check_owner(command, id)?;
         let Some(user) = &command.user else {
             return Ok(());
@@ -224,7 +224,7 @@ pub(crate) fn adopt(router: &Router, ns: &str, shard: &Arc<str>, reply: DocBuf) 
 const LACKS: [Code; 2] = [Code::CursorNotFound, Code::Unauthorized];
 
 /// Whether a getMore says what every driver's does.
-fn is_plain(command: &Command<'_>) -> bool {
+fn is_plain(command: &RoutedCommand<'_>) -> bool {
     let is = |e: bson::Elem<'_>| match e.name {
         "getMore" => e.val.as_i64().is_some(),
         "collection" => e.val.as_str().is_some(),
@@ -235,7 +235,7 @@ fn is_plain(command: &Command<'_>) -> bool {
     command.body.contains("collection") && command.body.iter().all(is)
 }
 
-pub(crate) fn get_more(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(crate) fn get_more(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     if !is_plain(command) {
         check_arguments(router, command, &LACKS)?;
     }
@@ -284,7 +284,7 @@ pub(crate) fn get_more(router: &Router, command: &Command<'_>) -> Outcome<DocBuf
 /// The next batch, and whether it is the last.
 fn more(
     router: &Router,
-    command: &Command<'_>,
+    command: &RoutedCommand<'_>,
     ns: &str,
     id: i64,
     source: &mut Source,
@@ -413,7 +413,7 @@ pub(crate) fn end(router: &Router, ns: &str, id: i64) {
     }
 }
 
-pub(crate) fn kill(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(crate) fn kill(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     if !command.in_transaction() {
         check_arguments(router, command, &LACKS)?;
     }

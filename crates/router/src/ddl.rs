@@ -5,7 +5,7 @@
 
 use crate::admin;
 use crate::collection_uuid;
-use crate::request::{Command, finish};
+use crate::request::{RoutedCommand, finish};
 use crate::router::Router;
 use crate::scratch::{check_arguments, compute_for};
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
@@ -84,7 +84,7 @@ pub(crate) fn make_database(
     made.ok_or_else(|| err!(NamespaceNotFound, "database {db} was removed").into())
 }
 
-pub(crate) fn create(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(crate) fn create(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let ns = command.namespace()?;
     make_database(&router.cluster, command.db, None)?;
     router.cluster.agree(&ns, |placement| match placement {
@@ -114,7 +114,7 @@ pub(crate) fn made_for(cluster: &Cluster, db: &str, ns: &str) -> Outcome<Placeme
 }
 
 /// `createIndexes`, `dropIndexes`, `collMod`.
-pub(crate) fn on_all_shards(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(crate) fn on_all_shards(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let ns = command.namespace()?;
     if command.name == "createIndexes" {
         make_database(&router.cluster, command.db, None)?;
@@ -174,7 +174,7 @@ pub(crate) fn on_all_shards(router: &Router, command: &Command<'_>) -> Outcome<D
 }
 
 /// `convertToCapped`, `cloneCollectionAsCapped`: for collections on one shard.
-pub(crate) fn capped(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(crate) fn capped(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let name = command.name;
     let sharded = err!(IllegalOperation, "You can't {name} a sharded collection");
     let absent = err!(NamespaceNotFound, "database {} not found", command.db);
@@ -184,7 +184,7 @@ pub(crate) fn capped(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> 
 /// A command about a collection that is on one shard; the errors of others.
 fn on_its_shard(
     router: &Router,
-    command: &Command<'_>,
+    command: &RoutedCommand<'_>,
     sharded: &Error,
     absent: &Error,
 ) -> Outcome<DocBuf> {
@@ -200,7 +200,7 @@ fn on_its_shard(
 }
 
 /// A command about a collection that each of its shards answers in the same way.
-pub(crate) fn where_it_is(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(crate) fn where_it_is(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let ns = command.namespace()?;
     router.cluster.agree(&ns, |placement| {
         let Some(placement) = placement else {
@@ -223,7 +223,7 @@ pub(crate) fn where_it_is(router: &Router, command: &Command<'_>) -> Outcome<Doc
 }
 
 /// The same, of commands whose arguments are checked before it is looked where the collection is.
-pub(crate) fn where_it_is_checked(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(crate) fn where_it_is_checked(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     check_arguments(router, command, LACKS)?;
     where_it_is(router, command)
 }
@@ -231,7 +231,7 @@ pub(crate) fn where_it_is_checked(router: &Router, command: &Command<'_>) -> Out
 /// Fails where `dropIndexes` would take the last index that the shard key needs.
 fn keep_key_index(
     router: &Router,
-    command: &Command<'_>,
+    command: &RoutedCommand<'_>,
     ns: &str,
     table: &sharding::RoutingTable,
 ) -> Outcome<()> {
@@ -277,7 +277,7 @@ fn keep_key_index(
     }
 }
 
-pub(crate) fn drop_collection(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(crate) fn drop_collection(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     check_arguments(router, command, LACKS)?;
     admin::check_write_block(router, command)?;
     let ns = command.namespace()?;
@@ -375,7 +375,7 @@ fn drop_sharded(cluster: &Cluster, ns: &str, concern: Option<Doc<'_>>) -> Outcom
     Ok(replies)
 }
 
-pub(crate) fn drop_database(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(crate) fn drop_database(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let cluster = &router.cluster;
     let db = command.db;
     if matches!(db, "admin" | CONFIG) {

@@ -1,7 +1,7 @@
 //! Which handler a command goes to, and its checks before and after: access, audit, read preference,
 //! snapshots, transactions. It may wait, so it runs on a worker.
 
-use crate::request::{Command, Said};
+use crate::request::{RoutedCommand, ShardHints};
 use crate::router::Router;
 use crate::snapshot::Snapshots;
 use crate::{
@@ -23,7 +23,7 @@ use std::time::Instant;
 /// How often a state of all shards is read before the client hears that it is gone.
 const SNAPSHOT_TRIES: u32 = 3;
 
-pub(crate) type Handler = fn(&Router, &Command<'_>) -> Routed<DocBuf>;
+pub(crate) type Handler = fn(&Router, &RoutedCommand<'_>) -> Routed<DocBuf>;
 
 /// Commands that the router does not answer alone.
 pub(crate) fn handler(name: &str) -> Option<Handler> {
@@ -98,7 +98,7 @@ pub(crate) fn handler(name: &str) -> Option<Handler> {
     })
 }
 
-fn unknown(_: &Router, command: &Command<'_>) -> Routed<DocBuf> {
+fn unknown(_: &Router, command: &RoutedCommand<'_>) -> Routed<DocBuf> {
     Err(err!(CommandNotFound, "no such command: '{}'", command.name).into())
 }
 
@@ -150,9 +150,9 @@ impl Router {
             body: body.as_ref().map_or(request.body, DocBuf::as_doc),
             ..*request
         };
-        let command = Command {
+        let command = RoutedCommand {
             user,
-            ..Command::of(&request)?
+            ..RoutedCommand::of(&request)?
         };
         let since = request.resumed.map_or_else(Instant::now, |r| r.since);
         let end = operation_time::end_of(request.body, since);
@@ -170,7 +170,7 @@ impl Router {
         Ok(reply)
     }
 
-    fn handle(&self, handler: Handler, command: &Command<'_>) -> Routed<DocBuf> {
+    fn handle(&self, handler: Handler, command: &RoutedCommand<'_>) -> Routed<DocBuf> {
         self.local.check_routed(command.request)?;
         access::check_database(command)?;
         let ruled = match self.local.has_rules() {
@@ -215,7 +215,7 @@ impl Router {
 
     /// Reads a new state of all shards. One that a shard's primary has taken with it when it failed
     /// is replaced by another, where that is the client's first word.
-    fn read_snapshot(&self, handler: Handler, command: &Command<'_>) -> Routed<DocBuf> {
+    fn read_snapshot(&self, handler: Handler, command: &RoutedCommand<'_>) -> Routed<DocBuf> {
         let mut tries = 0;
         loop {
             let pinned = self.cluster.pin_snapshot();
@@ -235,7 +235,7 @@ impl Router {
     }
 
     /// Reads the state of all shards at a time at which they have kept it.
-    fn read_at(&self, handler: Handler, command: &Command<'_>, at: u64) -> Routed<DocBuf> {
+    fn read_at(&self, handler: Handler, command: &RoutedCommand<'_>, at: u64) -> Routed<DocBuf> {
         // It is kept by primaries.
         let mut body = command.without(&["readConcern", "$readPreference"]);
         body.doc("readConcern", snapshot::concern_at(command, at).as_doc());
@@ -244,10 +244,10 @@ impl Router {
             body: body.as_doc(),
             ..*command.request
         };
-        let command = Command {
+        let command = RoutedCommand {
             user: command.user.clone(),
-            said: command.said.clone(),
-            ..Command::of(&request)?
+            hints: command.hints.clone(),
+            ..RoutedCommand::of(&request)?
         };
         let reply = self.dispatch(handler, &command)?;
         let failed = error_of(reply.as_doc()).is_some();
@@ -258,7 +258,7 @@ impl Router {
     }
 
     /// Applies the cluster's write block and the query settings of this query's shape.
-    fn heed_rules<'a>(&self, command: &Command<'a>) -> Routed<Command<'a>> {
+    fn heed_rules<'a>(&self, command: &RoutedCommand<'a>) -> Routed<RoutedCommand<'a>> {
         let user = command.user.as_deref();
         let bypasses = self.local.passes_write_block(user, command.request)?;
         let explained = command.document("explain");
@@ -280,18 +280,18 @@ impl Router {
             )
             .into());
         }
-        let said = Said {
+        let hints = ShardHints {
             bypasses,
             shape: shape.map(|s| s.hash),
         };
-        Ok(Command {
+        Ok(RoutedCommand {
             user: command.user.clone(),
-            said,
+            hints,
             ..*command
         })
     }
 
-    fn dispatch(&self, handler: Handler, command: &Command<'_>) -> Routed<DocBuf> {
+    fn dispatch(&self, handler: Handler, command: &RoutedCommand<'_>) -> Routed<DocBuf> {
         let ends = matches!(command.name, "commitTransaction" | "abortTransaction");
         if ends || !command.in_transaction() {
             return handler(self, command);

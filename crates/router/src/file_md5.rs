@@ -1,7 +1,7 @@
 //! `filemd5`: the digest of a file of GridFS, over its chunks as the router reads them, wherever they
 //! lie.
 
-use crate::request::{Command, finish, own};
+use crate::request::{RoutedCommand, finish, own};
 use crate::router::Router;
 use crate::scratch::check_arguments;
 use crate::{cursors, find};
@@ -14,7 +14,7 @@ use errors::{Code, err};
 /// What reading the chunks takes over from the command.
 const SHARED: [&str; 3] = ["readConcern", "$readPreference", "maxTimeMS"];
 
-pub(crate) fn run(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(crate) fn run(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     check_arguments(router, command, &[])?;
     let root = command.field("root").and_then(Val::as_str);
     let chunks = format!("{}.chunks", root.unwrap_or("fs"));

@@ -7,7 +7,7 @@ use crate::cursors;
 
 use crate::cursors::{FIRST_BATCH, Source};
 use crate::merge::{Merge, Order};
-use crate::request::{Command, finish};
+use crate::request::{RoutedCommand, finish};
 use crate::router::Router;
 use crate::scratch::compute_for;
 use crate::views;
@@ -29,7 +29,7 @@ const SHARD_BATCH: i64 = 1000;
 
 /// The shards that a filter targets; at least one, so that a shard reports an invalid filter.
 pub(crate) fn targets(
-    command: &Command<'_>,
+    command: &RoutedCommand<'_>,
     placement: &Placement,
     filter: Doc<'_>,
 ) -> Outcome<Vec<Arc<str>>> {
@@ -49,7 +49,7 @@ pub(crate) fn targets(
 /// invalid command.
 fn nowhere(
     router: &Router,
-    command: &Command<'_>,
+    command: &RoutedCommand<'_>,
     nothing: impl FnOnce() -> DocBuf,
 ) -> Outcome<DocBuf> {
     if !command.in_transaction() && command.field("readConcern").is_none() {
@@ -65,7 +65,7 @@ fn empty_cursor(ns: &str) -> DocBuf {
     finish(w, &[])
 }
 
-pub(crate) fn find(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(crate) fn find(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let reply = stored(router, command)?;
     match views::told(&reply) {
         Some(view) => {
@@ -77,7 +77,7 @@ pub(crate) fn find(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
 }
 
 /// The same, of a view what its shard tells of it.
-pub(crate) fn stored(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(crate) fn stored(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let ns = command.namespace()?;
     let filter = command.document("filter").unwrap_or(Doc::EMPTY);
     router.cluster.agree(&ns, |placement| {
@@ -95,7 +95,7 @@ pub(crate) fn stored(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> 
 
 fn scattered(
     router: &Router,
-    command: &Command<'_>,
+    command: &RoutedCommand<'_>,
     placement: &Placement,
     ns: &str,
     shards: &[Arc<str>],
@@ -121,7 +121,7 @@ pub(crate) struct Scattered {
 impl Scattered {
     /// `None`: documents go by a score, which a pipeline computes.
     pub fn of(
-        command: &Command<'_>,
+        command: &RoutedCommand<'_>,
         placement: &Placement,
         ns: &str,
     ) -> Outcome<Option<Scattered>> {
@@ -194,7 +194,7 @@ impl Scattered {
 }
 
 /// The order in which a find gives its documents.
-fn order_of(command: &Command<'_>, collation: Option<&Collation>) -> Outcome<Order> {
+fn order_of(command: &RoutedCommand<'_>, collation: Option<&Collation>) -> Outcome<Order> {
     let sort = command.document("sort").filter(|s| !s.is_empty());
     if let Some(sort) = sort {
         return Ok(match is_natural(sort) {
@@ -302,7 +302,7 @@ impl Late {
     }
 }
 
-pub(crate) fn count(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(crate) fn count(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let reply = count_stored(router, command)?;
     match views::told(&reply) {
         Some(view) => views::count(router, command, &view),
@@ -310,7 +310,7 @@ pub(crate) fn count(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     }
 }
 
-fn count_stored(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+fn count_stored(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let ns = command.namespace()?;
     let filter = command.document("query").unwrap_or(Doc::EMPTY);
     let none = || {
@@ -354,7 +354,7 @@ fn count_stored(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
     })
 }
 
-pub(crate) fn distinct(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(crate) fn distinct(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let reply = distinct_stored(router, command)?;
     match views::told(&reply) {
         Some(view) => views::distinct(router, command, &view),
@@ -362,7 +362,7 @@ pub(crate) fn distinct(router: &Router, command: &Command<'_>) -> Outcome<DocBuf
     }
 }
 
-fn distinct_stored(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+fn distinct_stored(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let ns = command.namespace()?;
     let filter = command.document("query").unwrap_or(Doc::EMPTY);
     router.cluster.agree(&ns, |placement| {

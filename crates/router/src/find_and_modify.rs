@@ -7,7 +7,7 @@ use crate::ddl;
 use crate::find::{one, targets};
 use crate::key_change;
 use crate::key_change::{Changed, check_may_move};
-use crate::request::{Command, finish};
+use crate::request::{RoutedCommand, finish};
 use crate::router::Router;
 use crate::upsert::{new_document, nothing};
 use crate::write::{shard_at, statement_number};
@@ -149,7 +149,7 @@ fn replacement(
 /// What may be said of the place of an update's document; `None`: it may move, and has to be looked at.
 /// Fails where it may not.
 pub(crate) fn kept_place(
-    command: &Command<'_>,
+    command: &RoutedCommand<'_>,
     effect: Key,
     many: bool,
 ) -> Outcome<Option<Option<Place>>> {
@@ -181,7 +181,7 @@ pub(crate) fn place_of_upsert(
     })
 }
 
-pub(crate) fn find_and_modify(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(crate) fn find_and_modify(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let ns = command.namespace()?;
     let filter = command.document("query").unwrap_or(Doc::EMPTY);
     if router.cluster.placement(&ns)?.is_none() {
@@ -233,7 +233,7 @@ enum AtOnce {
 
 fn at_once(
     router: &Router,
-    command: &Command<'_>,
+    command: &RoutedCommand<'_>,
     filter: Doc<'_>,
     placement: Option<&Placement>,
 ) -> Outcome<AtOnce> {
@@ -264,7 +264,7 @@ pub(crate) enum Found {
 
 /// Where the document of a `findAndModify` is.
 pub(crate) fn found_at(
-    command: &Command<'_>,
+    command: &RoutedCommand<'_>,
     filter: Doc<'_>,
     placement: &Placement,
 ) -> Outcome<Found> {
@@ -294,7 +294,7 @@ pub(crate) fn found_at(
 /// Removes one measurement, of the first shard that has one: they have no `_id` to find them by again.
 fn remove_first(
     router: &Router,
-    command: &Command<'_>,
+    command: &RoutedCommand<'_>,
     placement: &Placement,
     shards: &[Arc<str>],
 ) -> Outcome<DocBuf> {
@@ -316,7 +316,12 @@ fn remove_first(
 }
 
 /// An update that may move its document.
-fn moving(router: &Router, command: &Command<'_>, ns: &str, filter: Doc<'_>) -> Outcome<DocBuf> {
+fn moving(
+    router: &Router,
+    command: &RoutedCommand<'_>,
+    ns: &str,
+    filter: Doc<'_>,
+) -> Outcome<DocBuf> {
     let statement = key_change::Statement {
         command,
         ns,
@@ -344,7 +349,7 @@ fn moving(router: &Router, command: &Command<'_>, ns: &str, filter: Doc<'_>) -> 
 }
 
 /// What a command does and answers that has found nothing.
-fn not_found(router: &Router, command: &Command<'_>, ns: &str) -> Outcome<DocBuf> {
+fn not_found(router: &Router, command: &RoutedCommand<'_>, ns: &str) -> Outcome<DocBuf> {
     if command.is("upsert") {
         return insert_new(router, command, ns);
     }
@@ -359,7 +364,7 @@ fn not_found(router: &Router, command: &Command<'_>, ns: &str) -> Outcome<DocBuf
 
 fn change(
     router: &Router,
-    command: &Command<'_>,
+    command: &RoutedCommand<'_>,
     ns: &str,
     filter: Doc<'_>,
     found: &DocBuf,
@@ -385,7 +390,7 @@ fn change(
 
 /// What a retryable command did when it ran before, on whichever shard that was: with a filter that
 /// finds nothing a shard answers only what it has recorded.
-fn ran_before(router: &Router, command: &Command<'_>, ns: &str) -> Outcome<Option<DocBuf>> {
+fn ran_before(router: &Router, command: &RoutedCommand<'_>, ns: &str) -> Outcome<Option<DocBuf>> {
     if command.field("txnNumber").is_none() || command.in_transaction() {
         return Ok(None);
     }
@@ -407,7 +412,7 @@ fn ran_before(router: &Router, command: &Command<'_>, ns: &str) -> Outcome<Optio
 }
 
 /// Inserts what an upsert makes that has found nothing.
-fn insert_new(router: &Router, command: &Command<'_>, ns: &str) -> Outcome<DocBuf> {
+fn insert_new(router: &Router, command: &RoutedCommand<'_>, ns: &str) -> Outcome<DocBuf> {
     let new = new_document(
         router,
         command.body,

@@ -2,14 +2,14 @@
 //!
 //! Invariant: where one set is not locked, none stays locked by that command.
 
-use crate::request::{Command, finish};
+use crate::request::{RoutedCommand, finish};
 use crate::router::Router;
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use cluster_view::metadata::{CONFIG, Cluster};
 use cluster_view::{Failure, Outcome};
 
 /// The fields of a client's command that are for shards.
-fn ask_of(command: &Command<'_>) -> DocBuf {
+fn ask_of(command: &RoutedCommand<'_>) -> DocBuf {
     let mut w = Writer::new();
     let ours = ["$db", "lsid", "$readPreference"];
     for e in command.without(&ours).finish().as_doc() {
@@ -27,7 +27,7 @@ pub(crate) fn sets(cluster: &Cluster) -> Outcome<Vec<String>> {
     Ok(sets)
 }
 
-pub(crate) fn run(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(crate) fn run(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let (ask, cluster) = (ask_of(command), &router.cluster);
     let sets = sets(cluster)?;
     if command.is("lock") {
@@ -78,7 +78,7 @@ fn unlock_all(cluster: &Cluster, sets: &[String]) -> Outcome<Vec<(String, DocBuf
     }
 }
 
-pub(crate) fn unlock(router: &Router, _: &Command<'_>) -> Outcome<DocBuf> {
+pub(crate) fn unlock(router: &Router, _: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let sets = sets(&router.cluster)?;
     Ok(told(&unlock_all(&router.cluster, &sets)?))
 }

@@ -6,7 +6,7 @@
 
 use crate::cursors;
 use crate::dispatch::Handler;
-use crate::request::{Command, own};
+use crate::request::{RoutedCommand, own};
 use crate::router::Router;
 use crate::{aggregate, find, listing};
 use bson::{Doc, DocBuf, Val, Writer, doc};
@@ -25,7 +25,7 @@ pub(crate) struct RouterJoins(pub Weak<Router>);
 const SESSION: [&str; 3] = ["lsid", "txnNumber", "autocommit"];
 
 /// The fields that each read of a pipeline carries: those of its transaction, or its snapshot.
-pub(crate) fn within(command: &Command<'_>) -> DocBuf {
+pub(crate) fn within(command: &RoutedCommand<'_>) -> DocBuf {
     let mut w = Writer::new();
     let concern = command.document("readConcern");
     if command.in_transaction() {

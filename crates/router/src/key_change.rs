@@ -13,7 +13,7 @@
 use crate::find;
 
 use crate::find::Late;
-use crate::request::{Command, own};
+use crate::request::{RoutedCommand, own};
 use crate::router::Router;
 use crate::scratch::{Scratch, compute};
 use crate::transactions;
@@ -34,7 +34,7 @@ const PAUSE: Duration = Duration::from_millis(3);
 
 /// A statement that may move a document.
 pub(crate) struct Statement<'a> {
-    pub command: &'a Command<'a>,
+    pub command: &'a RoutedCommand<'a>,
     pub ns: &'a str,
     pub filter: Doc<'a>,
     pub update: Val<'a>,
@@ -69,7 +69,7 @@ struct Change {
 }
 
 /// Whether an update that may change a shard key may be run at all.
-pub(crate) fn check_may_move(command: &Command<'_>, many: bool) -> Outcome<()> {
+pub(crate) fn check_may_move(command: &RoutedCommand<'_>, many: bool) -> Outcome<()> {
     if many {
         return Err(err!(
             InvalidOptions,
@@ -364,7 +364,7 @@ impl Statement<'_> {
             "commitTransaction",
             crate::client_concern::beyond_majority(self.command),
         );
-        let commit_it = |router: &Router, c: &Command<'_>| {
+        let commit_it = |router: &Router, c: &RoutedCommand<'_>| {
             transactions::commit_with(router, c, Some(&executed))
         };
         let committed = operation_time::to_its_end(|| own(router, &commit, commit_it))?;
@@ -418,7 +418,7 @@ pub(crate) fn update_reply(n: i32, concern: Option<&DocBuf>) -> DocBuf {
 
 /// The reply to a findAndModify that has moved a document.
 pub(crate) fn found_reply(
-    command: &Command<'_>,
+    command: &RoutedCommand<'_>,
     before: &DocBuf,
     after: &DocBuf,
     concern: Option<&DocBuf>,

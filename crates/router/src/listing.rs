@@ -3,7 +3,7 @@
 use crate::access;
 use crate::cursors;
 use crate::pipeline_parts::Parts;
-use crate::request::{Command, finish, own};
+use crate::request::{RoutedCommand, finish, own};
 use crate::router::Router;
 use crate::scratch::{check_arguments, compute_for};
 use crate::small_side::Joins;
@@ -21,7 +21,7 @@ use std::sync::Arc;
 /// Databases that each shard has of its own.
 const OWN: [&str; 3] = ["local", "config", "admin"];
 
-pub(crate) fn list_databases(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(crate) fn list_databases(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     check_arguments(router, command, &[])?;
     let cluster = &router.cluster;
     let mut w = Writer::new();
@@ -84,7 +84,7 @@ pub(crate) fn list_databases(router: &Router, command: &Command<'_>) -> Outcome<
 }
 
 /// The collections of a database: the shard that is its primary knows all.
-pub(crate) fn list_collections(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(crate) fn list_collections(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let ns = format!("{}.$cmd.listCollections", command.db);
     let whole = command.whole();
     // Also where there is no database.
@@ -120,7 +120,7 @@ pub(crate) fn list_collections(router: &Router, command: &Command<'_>) -> Outcom
 }
 
 /// What a version of the API does not allow of what the shards have.
-pub(crate) fn validate_metadata(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(crate) fn validate_metadata(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     check_arguments(router, command, &[])?;
     let ask = command.without(&["lsid", "$readPreference"]).finish();
     let mut seen = BTreeSet::new();
@@ -141,7 +141,7 @@ pub(crate) fn validate_metadata(router: &Router, command: &Command<'_>) -> Outco
     Ok(finish(w, &[]))
 }
 
-pub(crate) fn list_indexes(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(crate) fn list_indexes(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let ns = command.namespace()?;
     router.cluster.agree(&ns, |placement| {
         let shard = match placement {
@@ -175,7 +175,7 @@ fn sum(replies: &[(Arc<str>, DocBuf)], names: &[&str], w: &mut Writer) {
     }
 }
 
-pub(crate) fn db_stats(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(crate) fn db_stats(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let mut replies = Vec::new();
     for shard in router.cluster.shard_names()? {
         let set = router.cluster.shard(&shard)?;
@@ -267,7 +267,7 @@ fn write_merged_stats(w: &mut Writer, by_shard: &[(Arc<str>, DocBuf)]) {
 }
 
 /// `collStats`, `dataSize`, `validate`.
-pub(crate) fn of_collection(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(crate) fn of_collection(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let name = match command.name {
         "dataSize" | "datasize" => "dataSize",
         "validate" => "validate",
@@ -348,13 +348,13 @@ pub(crate) fn of_collection(router: &Router, command: &Command<'_>) -> Outcome<D
 
 /// What each shard would do. A view is read as the pipeline over what lies below it, step by step
 /// where that is a view itself, as a read of it is.
-pub(crate) fn explain(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(crate) fn explain(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let Some(inner) = command.document("explain") else {
         return Err(err!(BadValue, "explain needs a command").into());
     };
     let asked = with_fields(inner, doc! {"$db": command.db}.as_doc());
     let request = Request::own(asked.as_doc());
-    let read = Command::of(&request)?;
+    let read = RoutedCommand::of(&request)?;
     let Some(below) = views::below_defined(router, &read)? else {
         return explain_stored(router, command, &read);
     };
@@ -371,7 +371,7 @@ pub(crate) fn explain(router: &Router, command: &Command<'_>) -> Outcome<DocBuf>
 }
 
 /// Where an explained command looks for documents.
-fn filter_of<'a>(inner: &Command<'a>) -> Doc<'a> {
+fn filter_of<'a>(inner: &RoutedCommand<'a>) -> Doc<'a> {
     let first_of = |statements: &str| {
         let all = inner.body.get(statements)?.as_array()?;
         all.values().next()?.as_doc()?.get("q")?.as_doc()
@@ -388,7 +388,11 @@ fn filter_of<'a>(inner: &Command<'a>) -> Doc<'a> {
 
 /// Sends it with what the router believes, as the command itself goes: a shard hides what it does
 /// not own, and refuses what it knows better.
-fn explain_stored(router: &Router, command: &Command<'_>, inner: &Command<'_>) -> Outcome<DocBuf> {
+fn explain_stored(
+    router: &Router,
+    command: &RoutedCommand<'_>,
+    inner: &RoutedCommand<'_>,
+) -> Outcome<DocBuf> {
     let ns = format!("{}.{}", command.db, inner.collection());
     let is_pipeline = inner.body.first().is_some_and(|e| e.name == "aggregate");
     let stages = inner.field("pipeline").and_then(Val::as_array);
@@ -472,7 +476,7 @@ fn explained_together(router: &Router, explained: &[(Arc<str>, DocBuf)]) -> Outc
 /// Each shard's plan for a pipeline, and the router's part.
 fn explain_pipeline(
     router: &Router,
-    command: &Command<'_>,
+    command: &RoutedCommand<'_>,
     inner: Doc<'_>,
     collation: Option<Doc<'_>>,
     (placement, shards): (&Placement, &[Arc<str>]),

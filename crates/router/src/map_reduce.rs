@@ -1,7 +1,7 @@
 //! `mapReduce`: the pipeline that it stands for, run as any other pipeline: shards map, the router
 //! reduces, and the results go where their collection is.
 
-use crate::request::{Command, finish, own};
+use crate::request::{RoutedCommand, finish, own};
 use crate::router::Router;
 use crate::{aggregate, cursors};
 use bson::{DocBuf, Writer, doc};
@@ -22,7 +22,7 @@ const SHARED: [&str; 7] = [
 /// Bytes of the results that a reply may hold.
 const REPLY_BYTES: usize = 16 << 20;
 
-pub(crate) fn run(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(crate) fn run(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let ns = command.namespace()?;
     let asked = router.local.routed_map_reduce(command.request)?;
     if asked.scoped {
@@ -77,7 +77,12 @@ pub(crate) fn run(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
 }
 
 /// Variables for the functions (`scope`) do not go with a pipeline that is divided.
-fn on_one_shard(router: &Router, command: &Command<'_>, ns: &str, writes: bool) -> Outcome<DocBuf> {
+fn on_one_shard(
+    router: &Router,
+    command: &RoutedCommand<'_>,
+    ns: &str,
+    writes: bool,
+) -> Outcome<DocBuf> {
     router.cluster.agree(ns, |placement| match placement {
         Some(placement @ Placement::Whole(whole)) if !writes => {
             let body = command.whole();

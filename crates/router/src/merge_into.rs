@@ -28,7 +28,7 @@ use crate::aggregate::{Apart, Written, stage_of};
 use crate::cluster_stages::naming;
 use crate::cursors;
 use crate::parted_merge::PartedMerge;
-use crate::request::{Command, finish, own};
+use crate::request::{RoutedCommand, finish, own};
 use crate::router::Router;
 use crate::write::shard_at;
 use crate::{aggregate, ddl};
@@ -67,7 +67,7 @@ const OPTIONS: [&str; 6] = [
 
 pub(crate) fn run(
     router: &Router,
-    command: &Command<'_>,
+    command: &RoutedCommand<'_>,
     stages: Doc<'_>,
     written: &Written,
 ) -> Outcome<DocBuf> {
@@ -106,7 +106,7 @@ pub(crate) fn note(concerns: &mut Concerns, reply: DocBuf, shard: &str) {
 /// Whether all was written; if not, the target is elsewhere by now.
 fn once(
     router: &Router,
-    command: &Command<'_>,
+    command: &RoutedCommand<'_>,
     before: &[Val<'_>],
     last: Val<'_>,
     written: &Written,
@@ -149,7 +149,7 @@ fn once(
 /// Runs the stages before the one that writes, and hands on what they give.
 fn fill(
     router: &Router,
-    command: &Command<'_>,
+    command: &RoutedCommand<'_>,
     before: &[Val<'_>],
     target: &Target,
     concerns: &mut Concerns,
@@ -186,7 +186,7 @@ fn fill(
 /// `body`: the aggregate that reads them.
 fn begin_beside(
     router: &Router,
-    command: &Command<'_>,
+    command: &RoutedCommand<'_>,
     body: &DocBuf,
     before: &[Val<'_>],
     target: &Target,
@@ -195,7 +195,7 @@ fn begin_beside(
         return Ok(None);
     };
     let request = Request::own(body.as_doc());
-    let Some(apart) = aggregate::apart(router, &Command::of(&request)?, &shard)? else {
+    let Some(apart) = aggregate::apart(router, &RoutedCommand::of(&request)?, &shard)? else {
         return Ok(None);
     };
     let mut w = command.without(&["pipeline", "cursor"]);
@@ -223,7 +223,7 @@ fn begin_beside(
 /// Writes all that a cursor gives.
 fn hand_on(
     router: &Router,
-    command: &Command<'_>,
+    command: &RoutedCommand<'_>,
     mut reply: DocBuf,
     target: &Target,
     concerns: &mut Concerns,
@@ -355,7 +355,7 @@ impl Target {
     pub fn write(
         &self,
         router: &Router,
-        command: &Command<'_>,
+        command: &RoutedCommand<'_>,
         docs: Vec<DocBuf>,
         concerns: &mut Concerns,
     ) -> Outcome<()> {
@@ -417,7 +417,7 @@ fn check_on(on: Val<'_>, key: &[&str]) -> Outcome<()> {
 /// Has the shards of a target merge documents into it.
 fn merge(
     router: &Router,
-    command: &Command<'_>,
+    command: &RoutedCommand<'_>,
     (ns, db): (&str, &str),
     stage: &DocBuf,
     docs: Vec<DocBuf>,
@@ -526,7 +526,7 @@ fn ensure_id(d: &mut DocBuf) {
 /// Has the shard put the gathered collection in the place of the target, if the target has not changed.
 fn replace(
     router: &Router,
-    command: &Command<'_>,
+    command: &RoutedCommand<'_>,
     name: &str,
     home: &Arc<str>,
     last: Val<'_>,

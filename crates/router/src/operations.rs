@@ -5,7 +5,7 @@
 //! ```
 
 use crate::access;
-use crate::request::{Command, finish};
+use crate::request::{RoutedCommand, finish};
 use crate::router::Router;
 use crate::scratch::compute_for;
 use crate::transactions::id_of;
@@ -37,7 +37,7 @@ fn of_shard(shard: &str, operation: Doc<'_>) -> DocBuf {
 }
 
 /// `currentOp`, the command.
-pub(crate) fn current(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(crate) fn current(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let user = command.user.clone();
     let own = compute_for(router, user, &command.whole())?;
     let mut w = Writer::new();
@@ -91,7 +91,7 @@ const NO_FILTER: [&str; 8] = [
     "apiDeprecationErrors",
 ];
 
-fn wanted(command: &Command<'_>) -> DocBuf {
+fn wanted(command: &RoutedCommand<'_>) -> DocBuf {
     let mut w = Writer::new();
     let fields = command.body.iter().skip(1);
     for e in fields.filter(|e| !e.name.starts_with('$') && !NO_FILTER.contains(&e.name)) {
@@ -103,7 +103,7 @@ fn wanted(command: &Command<'_>) -> DocBuf {
 /// The documents of the stage `$currentOp`.
 pub(crate) fn documents(
     router: &Router,
-    command: &Command<'_>,
+    command: &RoutedCommand<'_>,
     spec: Val<'_>,
 ) -> Outcome<Vec<DocBuf>> {
     let all_users = spec.as_doc().and_then(|d| d.get("allUsers"));
@@ -126,7 +126,7 @@ pub(crate) fn documents(
     Ok(found)
 }
 
-pub(crate) fn kill(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(crate) fn kill(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let Some(op) = command.field("op").and_then(Val::as_str) else {
         return compute_for(router, command.user.clone(), &command.whole());
     };
@@ -156,7 +156,7 @@ pub(crate) fn kill(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
 }
 
 /// Whether a shard's operation is the client's: by whose session it is.
-fn is_of(command: &Command<'_>, operation: &DocBuf) -> bool {
+fn is_of(command: &RoutedCommand<'_>, operation: &DocBuf) -> bool {
     let Some(user) = &command.user else {
         return true;
     };
@@ -166,7 +166,7 @@ fn is_of(command: &Command<'_>, operation: &DocBuf) -> bool {
 }
 
 /// Whether the operation of that number at a shard is the client's.
-fn is_own(router: &Router, command: &Command<'_>, shard: &str, id: i32) -> Outcome<bool> {
+fn is_own(router: &Router, command: &RoutedCommand<'_>, shard: &str, id: i32) -> Outcome<bool> {
     let ask = doc! {"currentOp": 1, "opid": id};
     let reply = router.cluster.on_shard(shard, "admin", ask.as_doc())?;
     let list = reply.get("inprog").and_then(Val::as_array);
@@ -175,7 +175,7 @@ fn is_own(router: &Router, command: &Command<'_>, shard: &str, id: i32) -> Outco
 }
 
 /// `killSessions`, `killAllSessions`, `killAllSessionsByPattern`: here and on all shards.
-pub(crate) fn kill_sessions(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(crate) fn kill_sessions(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let reply = compute_for(router, command.user.clone(), &command.whole())?;
     let ask = match (&command.user, command.name) {
         (Some(user), "killSessions") => of_user(command, user),
@@ -193,7 +193,7 @@ pub(crate) fn kill_sessions(router: &Router, command: &Command<'_>) -> Outcome<D
 }
 
 /// The sessions that a user names, or all of the user's.
-fn of_user(command: &Command<'_>, user: &LoggedIn) -> DocBuf {
+fn of_user(command: &RoutedCommand<'_>, user: &LoggedIn) -> DocBuf {
     let uid = bson::Value::binary(0, &user.uid);
     let list = command.field("killSessions").and_then(Val::as_array);
     let list = list.unwrap_or(Doc::EMPTY);
@@ -244,7 +244,7 @@ fn tell_shards(cluster: &Weak<Cluster>, waiting: &Receiver<DocBuf>) {
 }
 
 /// `endSessions`: here at once, on the shards soon. Their open transactions are aborted.
-pub(crate) fn end_sessions(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(crate) fn end_sessions(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let reply = compute_for(router, command.user.clone(), &command.whole())?;
     let list = command.field("endSessions").and_then(Val::as_array);
     let mut w = Writer::new();

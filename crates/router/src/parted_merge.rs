@@ -19,7 +19,7 @@ use crate::aggregate::asked;
 use crate::cluster_stages::naming;
 use crate::merge_into::{Concerns, Target, finds_by_id, note};
 use crate::pipeline_parts::Parts;
-use crate::request::Command;
+use crate::request::RoutedCommand;
 use crate::router::Router;
 use crate::views;
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
@@ -49,7 +49,7 @@ impl PartedMerge {
     /// other collections have a part in them.
     pub fn open(
         router: &Router,
-        command: &Command<'_>,
+        command: &RoutedCommand<'_>,
         body: &DocBuf,
         target: &Target,
     ) -> Outcome<Option<PartedMerge>> {
@@ -57,7 +57,7 @@ impl PartedMerge {
             return Ok(None);
         };
         let request = Request::own(body.as_doc());
-        let reads = Command::of(&request)?;
+        let reads = RoutedCommand::of(&request)?;
         if reads.collection().is_empty() {
             return Ok(None);
         }
@@ -114,7 +114,7 @@ impl PartedMerge {
     pub fn run(
         mut self,
         router: &Router,
-        command: &Command<'_>,
+        command: &RoutedCommand<'_>,
         target: &Target,
         concerns: &mut Concerns,
     ) -> Outcome<()> {
@@ -218,7 +218,7 @@ impl PartedMerge {
 /// are; `None` where that is not so.
 fn parts(
     router: &Router,
-    reads: &Command<'_>,
+    reads: &RoutedCommand<'_>,
     placement: &Placement,
 ) -> Outcome<Option<(Vec<Arc<str>>, Vec<Value>)>> {
     let stages = reads.field("pipeline").and_then(Val::as_array);
@@ -241,7 +241,7 @@ fn parts(
 }
 
 /// What each shard is asked first.
-fn opening(command: &Command<'_>, stages: &[Value], last: &DocBuf) -> DocBuf {
+fn opening(command: &RoutedCommand<'_>, stages: &[Value], last: &DocBuf) -> DocBuf {
     let mut w = command.without(&["pipeline", "cursor"]);
     w.open_array("pipeline");
     stages.iter().for_each(|s| {

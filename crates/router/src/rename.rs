@@ -7,7 +7,7 @@
 
 use crate::collection_uuid;
 use crate::ddl::{LACKS, made_for, make_database};
-use crate::request::Command;
+use crate::request::RoutedCommand;
 use crate::router::Router;
 use crate::scratch::check_arguments;
 use bson::{DocBuf, Val, Value, doc};
@@ -18,7 +18,7 @@ use cluster_view::write_concern::majority;
 use errors::err;
 use mover::PendingMoves;
 
-pub(crate) fn run(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(crate) fn run(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     check_arguments(router, command, LACKS)?;
     let from = command.collection().to_string();
     let to = command

@@ -16,14 +16,14 @@ use sharding::{PlaceRange, RoutingTable, targeting};
 use std::sync::Arc;
 
 /// A command that is routed.
-pub(crate) struct Command<'a> {
+pub(crate) struct RoutedCommand<'a> {
     pub name: &'a str,
     pub db: &'a str,
     pub body: Doc<'a>,
     pub request: &'a Request<'a>,
     /// The logged-in user; `None` without access control.
     pub user: Option<Arc<LoggedIn>>,
-    pub said: Said,
+    pub hints: ShardHints,
 }
 
 /// What only the router itself may say to a shard.
@@ -47,25 +47,25 @@ const SHAPE: &str = "originalQueryShapeHash";
 
 /// What the router says to shards of a client's command besides.
 #[derive(Clone, Default)]
-pub(crate) struct Said {
+pub(crate) struct ShardHints {
     /// The client may write while users' writes are blocked.
     pub bypasses: bool,
     /// The hash of the query's shape, where something is set for it.
     pub shape: Option<String>,
 }
 
-impl<'a> Command<'a> {
-    pub fn of(request: &'a Request<'a>) -> Outcome<Command<'a>> {
+impl<'a> RoutedCommand<'a> {
+    pub fn of(request: &'a Request<'a>) -> Outcome<RoutedCommand<'a>> {
         let db = request
             .db()
             .ok_or_else(|| err!(40571, "OP_MSG requests require a $db argument"))?;
-        Ok(Command {
+        Ok(RoutedCommand {
             name: request.command(),
             db,
             body: request.body,
             request,
             user: None,
-            said: Said::default(),
+            hints: ShardHints::default(),
         })
     }
 
@@ -124,10 +124,10 @@ impl<'a> Command<'a> {
         if !self.body.contains("$db") {
             w.str("$db", self.db);
         }
-        if self.said.bypasses {
+        if self.hints.bypasses {
             w.bool(BYPASSES, true);
         }
-        if let Some(hash) = &self.said.shape {
+        if let Some(hash) = &self.hints.shape {
             w.str(SHAPE, hash);
         }
         w
@@ -234,9 +234,9 @@ pub(crate) fn finish(mut w: Writer, replies: &[DocBuf]) -> DocBuf {
 pub(crate) fn own(
     router: &Router,
     body: &DocBuf,
-    run: impl FnOnce(&Router, &Command<'_>) -> Outcome<DocBuf>,
+    run: impl FnOnce(&Router, &RoutedCommand<'_>) -> Outcome<DocBuf>,
 ) -> Outcome<DocBuf> {
     let request = Request::own(body.as_doc());
-    let reply = run(router, &Command::of(&request)?)?;
+    let reply = run(router, &RoutedCommand::of(&request)?)?;
     cluster_view::reply::sound(reply)
 }

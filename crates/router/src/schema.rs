@@ -4,7 +4,7 @@
 //! types are those of a sample of the whole.
 
 use crate::ddl::LACKS;
-use crate::request::{Command, finish};
+use crate::request::{RoutedCommand, finish};
 use crate::router::Router;
 use crate::scratch::check_arguments;
 use bson::{Doc, DocBuf, Val, Value, Writer, array};
@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 const SAMPLE: i64 = 1000;
 
-pub(crate) fn run(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(crate) fn run(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     check_arguments(router, command, LACKS)?;
     let ns = command.namespace()?;
     router.cluster.agree(&ns, |placement| match placement {
@@ -33,7 +33,7 @@ pub(crate) fn run(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
 
 fn of_shards(
     router: &Router,
-    command: &Command<'_>,
+    command: &RoutedCommand<'_>,
     placement: &Placement,
     shards: &[Arc<str>],
 ) -> Outcome<DocBuf> {

@@ -1,6 +1,6 @@
 //! Commands of the router's own, or of a user's, that its scratch server answers.
 
-use crate::request::Command;
+use crate::request::RoutedCommand;
 use crate::router::Router;
 use bson::{DocBuf, doc};
 use cluster_view::reply::sound;
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// has nothing. Errors with a code of `lacks` say no more than that.
 pub(crate) fn check_arguments(
     router: &Router,
-    command: &Command<'_>,
+    command: &RoutedCommand<'_>,
     lacks: &[Code],
 ) -> Outcome<()> {
     if command.in_transaction() {

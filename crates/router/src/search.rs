@@ -10,7 +10,7 @@
 //! Invariant: an index that is listed as queryable is so on every shard.
 
 use crate::aggregate::stage_of;
-use crate::request::{Command, own};
+use crate::request::{RoutedCommand, own};
 use crate::router::Router;
 use crate::scratch::check_arguments;
 use crate::{aggregate, ddl};
@@ -30,7 +30,7 @@ const MOST_BUCKETS: i32 = 1000;
 const BUCKETS: i64 = 10;
 
 /// `createSearchIndexes`, `updateSearchIndex`, `dropSearchIndex`.
-pub(crate) fn change(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(crate) fn change(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     check_arguments(router, command, ddl::LACKS)?;
     let ns = command.namespace()?;
     router.cluster.agree(&ns, |placement| {
@@ -86,7 +86,7 @@ fn under_ids(body: &DocBuf, reply: &DocBuf) -> DocBuf {
 }
 
 /// `listSearchIndexes`: as the stage.
-pub(crate) fn list(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(crate) fn list(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     check_arguments(router, command, ddl::LACKS)?;
     let mut which = Writer::new();
     for name in ["name", "id"] {
@@ -111,7 +111,7 @@ pub(crate) fn is_told_together(stage: Val<'_>) -> bool {
 /// What the shards tell by such a stage, as one.
 pub(crate) fn together(
     router: &Router,
-    command: &Command<'_>,
+    command: &RoutedCommand<'_>,
     placement: &Placement,
     shards: &[Arc<str>],
     stage: Val<'_>,
@@ -147,7 +147,7 @@ pub(crate) fn together(
 /// The metadata of a `$search` over all shards.
 pub(crate) fn meta(
     router: &Router,
-    command: &Command<'_>,
+    command: &RoutedCommand<'_>,
     placement: &Placement,
     shards: &[Arc<str>],
     stage: Val<'_>,

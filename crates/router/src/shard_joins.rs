@@ -10,7 +10,7 @@
 
 use crate::find::{Scattered, targets};
 use crate::merge::Merge;
-use crate::request::Command;
+use crate::request::RoutedCommand;
 use crate::{cursors, views};
 use bson::{Doc, DocBuf, Val, Writer};
 use cluster_view::metadata::Cluster;
@@ -149,7 +149,7 @@ fn opened(cluster: &Cluster, ns: &Namespace, query: Doc<'_>) -> Outcome<Option<M
     w.str("$db", &ns.db);
     let body = w.finish();
     let request = Request::own(body.as_doc());
-    let command = Command::of(&request)?;
+    let command = RoutedCommand::of(&request)?;
     let filter = query.get("filter").and_then(Val::as_doc);
     let ns = ns.to_string();
     cluster.agree(&ns, |placement| {

@@ -7,7 +7,7 @@
 
 use crate::joins::{RouterJoins, within};
 use crate::pipeline_parts::{Asked, STREAMING, list};
-use crate::request::{Command, own};
+use crate::request::{RoutedCommand, own};
 use crate::router::Router;
 use crate::{aggregate, cursors};
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
@@ -24,14 +24,18 @@ const MOST_BYTES: u64 = 256 << 10;
 /// The joins of a pipeline, as its shards do them.
 pub(crate) struct Joins<'j> {
     router: &'j Router,
-    command: &'j Command<'j>,
+    command: &'j RoutedCommand<'j>,
     asked: &'j Asked<'j>,
     /// What the shards have to read of each other, `{ns, path, documents, bytes, indexed}`.
     elsewhere: RefCell<Vec<DocBuf>>,
 }
 
 impl<'j> Joins<'j> {
-    pub fn of(router: &'j Router, command: &'j Command<'j>, asked: &'j Asked<'j>) -> Joins<'j> {
+    pub fn of(
+        router: &'j Router,
+        command: &'j RoutedCommand<'j>,
+        asked: &'j Asked<'j>,
+    ) -> Joins<'j> {
         Joins {
             router,
             command,
@@ -105,7 +109,11 @@ fn is_small(documents: u64, bytes: u64) -> bool {
 }
 
 /// The search with all that it may find.
-fn searched(router: &Router, command: &Command<'_>, spec: Doc<'_>) -> Outcome<Option<DocBuf>> {
+fn searched(
+    router: &Router,
+    command: &RoutedCommand<'_>,
+    spec: Doc<'_>,
+) -> Outcome<Option<DocBuf>> {
     let text = |name: &str| spec.get(name).and_then(Val::as_str);
     let Some(from) = text("from") else {
         return Ok(None);
@@ -123,7 +131,7 @@ fn searched(router: &Router, command: &Command<'_>, spec: Doc<'_>) -> Outcome<Op
     Ok(Some(w.finish()))
 }
 
-fn joined(router: &Router, command: &Command<'_>, spec: Doc<'_>) -> Outcome<Option<DocBuf>> {
+fn joined(router: &Router, command: &RoutedCommand<'_>, spec: Doc<'_>) -> Outcome<Option<DocBuf>> {
     let text = |name: &str| spec.get(name).and_then(Val::as_str);
     let (Some(from), Some(local), Some(foreign)) =
         (text("from"), text("localField"), text("foreignField"))
@@ -155,7 +163,7 @@ fn joined(router: &Router, command: &Command<'_>, spec: Doc<'_>) -> Outcome<Opti
 /// What a pipeline of filters finds in a collection that has little; `None`: it has more by now.
 fn all_of(
     router: &Router,
-    command: &Command<'_>,
+    command: &RoutedCommand<'_>,
     from: &str,
     filters: Doc<'_>,
 ) -> Outcome<Option<Vec<DocBuf>>> {

@@ -1,7 +1,7 @@
 //! One state of all shards: for transactions and reads with read concern `snapshot`
 //! ([`sharding::snapshot`] has the steps).
 
-use crate::request::Command;
+use crate::request::RoutedCommand;
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use cluster_view::collections::now;
 use cluster_view::metadata::{CONFIG, Cluster};
@@ -115,7 +115,7 @@ fn names<'i>(field: &str, ids: impl Iterator<Item = &'i Id>) -> DocBuf {
 }
 
 /// Whether a command reads one state of all shards, or begins a transaction that does.
-pub(crate) fn wants_snapshot(command: &Command<'_>) -> bool {
+pub(crate) fn wants_snapshot(command: &RoutedCommand<'_>) -> bool {
     let concern = command.document("readConcern");
     let level = concern.and_then(|c| c.get("level")?.as_str());
     let reads = matches!(command.name, "find" | "aggregate" | "distinct");
@@ -125,7 +125,7 @@ pub(crate) fn wants_snapshot(command: &Command<'_>) -> bool {
 }
 
 /// The time that the command gives, of a state that was kept before.
-pub(crate) fn given_time(command: &Command<'_>) -> Option<u64> {
+pub(crate) fn given_time(command: &RoutedCommand<'_>) -> Option<u64> {
     let concern = command.document("readConcern");
     concern.and_then(|c| c.get("atClusterTime")?.as_timestamp())
 }
@@ -148,7 +148,7 @@ pub(crate) fn check_time(at: u64, heard: u64) -> Outcome<()> {
 }
 
 /// The command's read concern with the time.
-pub(crate) fn concern_at(command: &Command<'_>, at: u64) -> DocBuf {
+pub(crate) fn concern_at(command: &RoutedCommand<'_>, at: u64) -> DocBuf {
     let concern = command.document("readConcern").unwrap_or(Doc::EMPTY);
     let mut w = Writer::new();
     // The time says more than `afterClusterTime`, and the two exclude each other.

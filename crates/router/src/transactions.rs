@@ -12,7 +12,7 @@
 //! is answered by what that shard has recorded. A statement that fails ends the transaction on all of
 //! its shards.
 
-use crate::request::{Command, finish};
+use crate::request::{RoutedCommand, finish};
 use crate::router::Router;
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use cluster_view::metadata::Placement;
@@ -132,7 +132,7 @@ pub(crate) fn id_of(lsid: Doc<'_>) -> Vec<u8> {
     parts.flat_map(|(_, bytes)| bytes).copied().collect()
 }
 
-fn session_of(command: &Command<'_>) -> (Vec<u8>, i64) {
+fn session_of(command: &RoutedCommand<'_>) -> (Vec<u8>, i64) {
     let lsid = command.document("lsid").unwrap_or(Doc::EMPTY);
     (id_of(lsid), command.int("txnNumber").unwrap_or(-1))
 }
@@ -167,7 +167,7 @@ fn has_written(command: &str, reply: &DocBuf) -> bool {
 
 impl Transactions {
     /// A statement that comes from a client: the first begins its transaction.
-    pub fn begin_statement(&self, command: &Command<'_>) -> Outcome<()> {
+    pub fn begin_statement(&self, command: &RoutedCommand<'_>) -> Outcome<()> {
         let (session, number) = session_of(command);
         let starts = command.is("startTransaction");
         let mut remembered = self.0.lock();
@@ -210,7 +210,12 @@ impl Transactions {
     }
 
     /// The statement as a shard has to get it.
-    fn enlist(&self, command: &Command<'_>, shard: &Arc<str>, body: &DocBuf) -> Outcome<DocBuf> {
+    fn enlist(
+        &self,
+        command: &RoutedCommand<'_>,
+        shard: &Arc<str>,
+        body: &DocBuf,
+    ) -> Outcome<DocBuf> {
         let (session, number) = session_of(command);
         let mut remembered = self.0.lock();
         let transaction = remembered.all.get_mut(&session);
@@ -246,7 +251,7 @@ impl Transactions {
     }
 
     /// Notes a shard's reply to a statement.
-    fn note(&self, command: &Command<'_>, shard: &Arc<str>, reply: &DocBuf) -> Outcome<()> {
+    fn note(&self, command: &RoutedCommand<'_>, shard: &Arc<str>, reply: &DocBuf) -> Outcome<()> {
         let noted = self.change(command, |t| {
             let wrote = has_written(command.name, reply);
             if let Some(p) = t.participants.iter_mut().find(|p| p.shard == *shard) {
@@ -261,7 +266,7 @@ impl Transactions {
     }
 
     /// By which shard the outcome is known.
-    fn recovery_shard(&self, command: &Command<'_>) -> Option<Arc<str>> {
+    fn recovery_shard(&self, command: &RoutedCommand<'_>) -> Option<Arc<str>> {
         self.change(command, |t| {
             let first = t.participants.first().map(|p| p.shard.clone());
             t.recovery.clone().or(first)
@@ -270,7 +275,7 @@ impl Transactions {
 
     fn change<T>(
         &self,
-        command: &Command<'_>,
+        command: &RoutedCommand<'_>,
         change: impl FnOnce(&mut Transaction) -> T,
     ) -> Option<T> {
         let (session, number) = session_of(command);
@@ -282,7 +287,7 @@ impl Transactions {
 
 /// What a client is told of a statement that has failed: drivers begin a transaction again whose error
 /// has the label.
-pub(crate) fn labelled(command: &Command<'_>, failure: Failure) -> Failure {
+pub(crate) fn labelled(command: &RoutedCommand<'_>, failure: Failure) -> Failure {
     if !command.in_transaction() || matches!(failure, Failure::NotYet(_)) {
         return failure;
     }
@@ -310,7 +315,7 @@ impl Router {
     /// Sends a command to one shard; in a transaction, as a statement of it.
     pub(crate) fn send(
         &self,
-        command: &Command<'_>,
+        command: &RoutedCommand<'_>,
         placement: &Placement,
         shard: &Arc<str>,
         body: &DocBuf,
@@ -335,7 +340,7 @@ impl Router {
     /// shard has begun does not begin again where another is stale.
     pub(crate) fn scatter(
         &self,
-        command: &Command<'_>,
+        command: &RoutedCommand<'_>,
         placement: &Placement,
         commands: &[(Arc<str>, DocBuf)],
     ) -> Outcome<Vec<DocBuf>> {
@@ -350,7 +355,7 @@ impl Router {
     /// What a statement's outcome means for its transaction, and what the client gets.
     pub(crate) fn after_statement(
         &self,
-        command: &Command<'_>,
+        command: &RoutedCommand<'_>,
         outcome: Outcome<DocBuf>,
     ) -> Outcome<DocBuf> {
         match outcome {
@@ -374,7 +379,7 @@ impl Router {
 
     /// Aborts a transaction where it has begun. A shard that is not reached does so at the end of
     /// its lifetime.
-    fn abort_all(&self, command: &Command<'_>) -> Vec<Outcome<DocBuf>> {
+    fn abort_all(&self, command: &RoutedCommand<'_>) -> Vec<Outcome<DocBuf>> {
         let shards = self.transactions.change(command, |t| {
             t.aborted = true;
             let own = t.participants.iter().map(|p| p.shard.clone());
@@ -401,7 +406,7 @@ impl Router {
     }
 }
 
-pub(crate) fn abort(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(crate) fn abort(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let number = session_of(command).1;
     let ending = router
         .transactions
@@ -484,7 +489,7 @@ impl Transaction {
     }
 }
 
-pub(crate) fn commit(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(crate) fn commit(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     commit_with(router, command, None)
 }
 
@@ -492,7 +497,7 @@ pub(crate) fn commit(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> 
 /// records.
 pub(crate) fn commit_with(
     router: &Router,
-    command: &Command<'_>,
+    command: &RoutedCommand<'_>,
     executed: Option<&DocBuf>,
 ) -> Outcome<DocBuf> {
     let number = session_of(command).1;
@@ -529,7 +534,7 @@ pub(crate) fn commit_with(
 impl Router {
     /// Another router has run it: the shard that decides knows what became of it. One that has not
     /// committed there never will, on any shard.
-    fn recover_by_token(&self, command: &Command<'_>) -> Outcome<DocBuf> {
+    fn recover_by_token(&self, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
         let number = session_of(command).1;
         let token = command.document("recoveryToken");
         let recovery = token.and_then(|t| t.get("recoveryShardId")?.as_str());
@@ -555,7 +560,7 @@ impl Router {
 
     fn commit_two_phase(
         &self,
-        command: &Command<'_>,
+        command: &RoutedCommand<'_>,
         recovery: &Arc<str>,
         steps: Coordinator,
         executed: Option<&DocBuf>,
@@ -572,7 +577,7 @@ impl Router {
 
     /// What the client is told of the end of a transaction over several shards. A majority has it: a
     /// stricter write concern is awaited where the commit was decided.
-    fn told(&self, command: &Command<'_>, recovery: &str, ended: Ended) -> Outcome<DocBuf> {
+    fn told(&self, command: &RoutedCommand<'_>, recovery: &str, ended: Ended) -> Outcome<DocBuf> {
         let number = session_of(command).1;
         match ended.verdict {
             Verdict::Committed => {
@@ -598,7 +603,7 @@ impl Router {
     /// Commits what has been written to on one shard at the most, with the client's write concern.
     fn commit_one_phase(
         &self,
-        command: &Command<'_>,
+        command: &RoutedCommand<'_>,
         readers: Vec<Arc<str>>,
         writer: Option<Arc<str>>,
     ) -> Outcome<DocBuf> {
@@ -640,7 +645,7 @@ impl Router {
     }
 }
 
-fn two_phase_id(command: &Command<'_>) -> Id {
+fn two_phase_id(command: &RoutedCommand<'_>) -> Id {
     Id::new(command.document("lsid"), command.int("txnNumber"))
 }
 

@@ -3,7 +3,7 @@
 //!
 //! Invariant: a cursor over a view bears the view's name.
 
-use crate::request::{Command, finish, own};
+use crate::request::{RoutedCommand, finish, own};
 use crate::router::Router;
 use crate::{aggregate, cursors};
 use bson::{Doc, DocBuf, Val, Writer, doc};
@@ -66,7 +66,10 @@ fn defined(router: &Router, db: &str, name: &str) -> Outcome<Option<View>> {
 
 /// The pipeline below the view that a command reads, without having its shard begin to read; `None` if
 /// it reads no view.
-pub(crate) fn below_defined(router: &Router, command: &Command<'_>) -> Outcome<Option<DocBuf>> {
+pub(crate) fn below_defined(
+    router: &Router,
+    command: &RoutedCommand<'_>,
+) -> Outcome<Option<DocBuf>> {
     let stages = command.field("pipeline").and_then(Val::as_array);
     // A pipeline that ranks what others find asks the view itself.
     if !matches!(command.name, "find" | "aggregate" | "count" | "distinct")
@@ -104,7 +107,7 @@ const KEPT: [&str; 13] = [
 
 /// The pipeline of a view, then `write`'s stages.
 fn over(
-    command: &Command<'_>,
+    command: &RoutedCommand<'_>,
     view: &View,
     batch: Option<i64>,
     write: impl Fn(&mut Writer),
@@ -119,7 +122,7 @@ fn over(
 
 /// The pipeline of a view with these stages alone.
 fn over_pipeline(
-    command: &Command<'_>,
+    command: &RoutedCommand<'_>,
     view: &View,
     batch: Option<i64>,
     write: impl Fn(&mut Writer),
@@ -152,7 +155,7 @@ fn over_pipeline(
 }
 
 /// A view is read by its own collation.
-fn check_collation(command: &Command<'_>, view: &View) -> Outcome<()> {
+fn check_collation(command: &RoutedCommand<'_>, view: &View) -> Outcome<()> {
     let given = commands::given_collation(command.document("collation"))?;
     let own = commands::given_collation(Some(view.collation.as_doc()))?;
     match given {
@@ -170,11 +173,11 @@ fn stage(w: &mut Writer, name: &str, v: Val<'_>) {
     w.open_doc("").val(name, v).close();
 }
 
-fn non_empty<'a>(command: &Command<'a>, name: &str) -> Option<Doc<'a>> {
+fn non_empty<'a>(command: &RoutedCommand<'a>, name: &str) -> Option<Doc<'a>> {
     command.document(name).filter(|d| !d.is_empty())
 }
 
-fn skip_and_limit(w: &mut Writer, command: &Command<'_>) {
+fn skip_and_limit(w: &mut Writer, command: &RoutedCommand<'_>) {
     for (name, field) in [("$skip", "skip"), ("$limit", "limit")] {
         let n = command.int(field).unwrap_or(0).saturating_abs();
         if n > 0 {
@@ -185,7 +188,7 @@ fn skip_and_limit(w: &mut Writer, command: &Command<'_>) {
 
 /// A find of a collection that is sorted by how well documents match, which only their shards know:
 /// as a pipeline.
-pub(crate) fn find_by_score(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(crate) fn find_by_score(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let collation = command.document("collation").map(Doc::to_buf);
     let itself = View {
         on: command.collection().into(),
@@ -219,7 +222,7 @@ fn project(w: &mut Writer, projection: Doc<'_>) {
 }
 
 /// The pipeline that a read of a view stands for; `None` for any other command.
-fn below(command: &Command<'_>, view: &View) -> Outcome<Option<DocBuf>> {
+fn below(command: &RoutedCommand<'_>, view: &View) -> Outcome<Option<DocBuf>> {
     let body = match command.name {
         "find" => {
             commands::check_find_of_view(command.body)?;
@@ -233,7 +236,7 @@ fn below(command: &Command<'_>, view: &View) -> Outcome<Option<DocBuf>> {
     body.map(Some)
 }
 
-fn over_find(command: &Command<'_>, view: &View) -> Outcome<DocBuf> {
+fn over_find(command: &RoutedCommand<'_>, view: &View) -> Outcome<DocBuf> {
     over(command, view, command.int("batchSize"), |w| {
         if let Some(d) = non_empty(command, "filter") {
             stage(w, "$match", d.as_val());
@@ -248,7 +251,7 @@ fn over_find(command: &Command<'_>, view: &View) -> Outcome<DocBuf> {
     })
 }
 
-pub(crate) fn find(router: &Router, command: &Command<'_>, view: &View) -> Outcome<DocBuf> {
+pub(crate) fn find(router: &Router, command: &RoutedCommand<'_>, view: &View) -> Outcome<DocBuf> {
     let single = command.is("singleBatch") || command.int("limit").is_some_and(|n| n < 0);
     let body = over_find(command, view)?;
     let reply = named(router, command, own(router, &body, aggregate::run)?)?;
@@ -260,7 +263,7 @@ pub(crate) fn find(router: &Router, command: &Command<'_>, view: &View) -> Outco
     Ok(reply)
 }
 
-fn over_aggregate(command: &Command<'_>, view: &View) -> Outcome<DocBuf> {
+fn over_aggregate(command: &RoutedCommand<'_>, view: &View) -> Outcome<DocBuf> {
     let batch = command.document("cursor").and_then(|c| c.get("batchSize"));
     let batch = batch.and_then(Val::to_i64_exact);
     let stages = command.field("pipeline").and_then(Val::as_array);
@@ -293,13 +296,17 @@ fn push_all(w: &mut Writer, stages: Doc<'_>, from: usize) {
     });
 }
 
-pub(crate) fn aggregate(router: &Router, command: &Command<'_>, view: &View) -> Outcome<DocBuf> {
+pub(crate) fn aggregate(
+    router: &Router,
+    command: &RoutedCommand<'_>,
+    view: &View,
+) -> Outcome<DocBuf> {
     let body = over_aggregate(command, view)?;
     named(router, command, own(router, &body, aggregate::run)?)
 }
 
 /// The reply, and its cursor, under the name of the view.
-fn named(router: &Router, command: &Command<'_>, reply: DocBuf) -> Outcome<DocBuf> {
+fn named(router: &Router, command: &RoutedCommand<'_>, reply: DocBuf) -> Outcome<DocBuf> {
     let ns = command.namespace()?;
     router
         .cursors
@@ -316,7 +323,7 @@ fn single(router: &Router, body: &DocBuf) -> Outcome<(DocBuf, Option<DocBuf>)> {
     Ok((reply, found))
 }
 
-fn over_count(command: &Command<'_>, view: &View) -> Outcome<DocBuf> {
+fn over_count(command: &RoutedCommand<'_>, view: &View) -> Outcome<DocBuf> {
     over(command, view, None, |w| {
         if let Some(d) = non_empty(command, "query") {
             stage(w, "$match", d.as_val());
@@ -326,7 +333,7 @@ fn over_count(command: &Command<'_>, view: &View) -> Outcome<DocBuf> {
     })
 }
 
-pub(crate) fn count(router: &Router, command: &Command<'_>, view: &View) -> Outcome<DocBuf> {
+pub(crate) fn count(router: &Router, command: &RoutedCommand<'_>, view: &View) -> Outcome<DocBuf> {
     let body = over_count(command, view)?;
     let (reply, found) = single(router, &body)?;
     let mut w = Writer::new();
@@ -337,7 +344,7 @@ pub(crate) fn count(router: &Router, command: &Command<'_>, view: &View) -> Outc
     Ok(finish(w, &[reply]))
 }
 
-fn over_distinct(command: &Command<'_>, view: &View) -> Outcome<DocBuf> {
+fn over_distinct(command: &RoutedCommand<'_>, view: &View) -> Outcome<DocBuf> {
     let key = command.field("key").and_then(Val::as_str);
     let Some(key) = key.filter(|k| !k.is_empty()) else {
         return Err(err!(BadValue, "distinct needs a key").into());
@@ -360,7 +367,11 @@ fn over_distinct(command: &Command<'_>, view: &View) -> Outcome<DocBuf> {
 }
 
 /// The values come through the scratch server's own `distinct`, over the documents of the view.
-pub(crate) fn distinct(router: &Router, command: &Command<'_>, view: &View) -> Outcome<DocBuf> {
+pub(crate) fn distinct(
+    router: &Router,
+    command: &RoutedCommand<'_>,
+    view: &View,
+) -> Outcome<DocBuf> {
     let body = over_distinct(command, view)?;
     let (reply, found) = single(router, &body)?;
     let mut w = Writer::new();

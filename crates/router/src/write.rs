@@ -8,7 +8,7 @@ use crate::key_change;
 use crate::ddl;
 use crate::find_and_modify::{effect_on_key, kept_place, place_of_upsert};
 use crate::key_change::Changed;
-use crate::request::{Command, finish, ranges};
+use crate::request::{RoutedCommand, finish, ranges};
 use crate::router::Router;
 use crate::upsert::{new_document, nothing};
 use bson::{Doc, DocBuf, ObjectId, Val, Writer};
@@ -42,7 +42,7 @@ struct Statement {
     done: Vec<Arc<str>>,
 }
 
-pub(crate) fn run(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(crate) fn run(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let ns = command.namespace()?;
     if router.cluster.placement(&ns)?.is_none() {
         ddl::make_database(&router.cluster, command.db, None)?;
@@ -82,7 +82,7 @@ impl ForOneShard {
     /// `None`: several shards have a part in it, or it is not to be sent as it is.
     pub fn of(
         router: &Router,
-        command: &Command<'_>,
+        command: &RoutedCommand<'_>,
         placement: &Placement,
     ) -> Option<ForOneShard> {
         let batch = Batch::of(router, command).ok()?;
@@ -121,7 +121,7 @@ fn with_id(d: Doc<'_>) -> DocBuf {
 
 struct Batch<'a> {
     router: &'a Router,
-    command: &'a Command<'a>,
+    command: &'a RoutedCommand<'a>,
     field: &'static str,
     ordered: bool,
     pending: std::collections::VecDeque<Statement>,
@@ -129,7 +129,7 @@ struct Batch<'a> {
 }
 
 impl<'a> Batch<'a> {
-    fn of(router: &'a Router, command: &'a Command<'a>) -> Outcome<Batch<'a>> {
+    fn of(router: &'a Router, command: &'a RoutedCommand<'a>) -> Outcome<Batch<'a>> {
         let field = match command.name {
             "insert" => "documents",
             "update" => "updates",
@@ -448,7 +448,7 @@ impl<'a> Batch<'a> {
 }
 
 /// The number under which shards record the statement at this place: the client's, if it gave one.
-pub(crate) fn statement_number(command: &Command<'_>, index: usize) -> i32 {
+pub(crate) fn statement_number(command: &RoutedCommand<'_>, index: usize) -> i32 {
     let given = command.field("stmtIds").and_then(Val::as_array);
     let given = given.and_then(|ids| ids.values().nth(index)?.to_i64_exact());
     let first = command.int("stmtId").unwrap_or(0);

@@ -2,7 +2,7 @@
 //! and writes it to the configuration set.
 
 use crate::dispatch::Handler;
-use crate::request::{Command, finish, own};
+use crate::request::{RoutedCommand, finish, own};
 use crate::router::Router;
 use crate::{aggregate, cursors, listing};
 use bson::{Doc, DocBuf, Val, Writer, doc};
@@ -47,7 +47,7 @@ fn listed(router: &Router, ns: &str) -> Outcome<DocBuf> {
     }
 }
 
-fn check_database(command: &Command<'_>) -> Outcome<()> {
+fn check_database(command: &RoutedCommand<'_>) -> Outcome<()> {
     match command.db {
         "admin" => Ok(()),
         _ => Err(err!(
@@ -59,7 +59,7 @@ fn check_database(command: &Command<'_>) -> Outcome<()> {
     }
 }
 
-pub(super) fn analyze(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(super) fn analyze(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     check_database(command)?;
     let request = AnalyzeRequest::parse(command.body)?;
     listed(router, &request.ns)?;
@@ -167,7 +167,7 @@ pub(crate) fn sampled(router: &Router, filter: Doc<'_>) -> Outcome<Vec<DocBuf>> 
         .read_config("sampledQueries", filter, Doc::EMPTY)
 }
 
-pub(super) fn configure(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(super) fn configure(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     check_database(command)?;
     let asked = Configuration::parse(command.body)?;
     let listed = listed(router, &asked.ns)?;

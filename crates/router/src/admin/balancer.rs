@@ -1,6 +1,6 @@
 //! Commands on the balancer, which runs where the configuration set is led.
 
-use crate::request::{Command, finish};
+use crate::request::{RoutedCommand, finish};
 use crate::router::Router;
 use bson::{Doc, DocBuf, Writer, doc};
 use cluster_view::Outcome;
@@ -21,15 +21,15 @@ fn switch(router: &Router, on: bool) -> Outcome<DocBuf> {
     Ok(finish(Writer::new(), &[]))
 }
 
-pub(super) fn start(router: &Router, _: &Command<'_>) -> Outcome<DocBuf> {
+pub(super) fn start(router: &Router, _: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     switch(router, true)
 }
 
-pub(super) fn stop(router: &Router, _: &Command<'_>) -> Outcome<DocBuf> {
+pub(super) fn stop(router: &Router, _: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     switch(router, false)
 }
 
-pub(super) fn status(router: &Router, _: &Command<'_>) -> Outcome<DocBuf> {
+pub(super) fn status(router: &Router, _: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let mut w = Writer::new();
     w.str(
         "mode",
@@ -47,7 +47,7 @@ pub(super) fn status(router: &Router, _: &Command<'_>) -> Outcome<DocBuf> {
     Ok(finish(w, &[]))
 }
 
-pub(super) fn collection_status(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(super) fn collection_status(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let ns = command.collection();
     let table = crate::admin::table_of(router, ns)?;
     let bytes = range_bytes(&router.cluster)?;

@@ -6,7 +6,7 @@
 use super::{done, series};
 
 use crate::ddl::make_database;
-use crate::request::{Command, finish, has_collation};
+use crate::request::{RoutedCommand, finish, has_collation};
 use crate::router::Router;
 use bson::{Doc, DocBuf, ObjectId, Val, Value, Writer, doc};
 use cluster_view::chunks::{Change, Lock, index_chunks, lock, log, replace};
@@ -28,7 +28,7 @@ use std::sync::Arc;
 /// As MongoDB's.
 const MAX_INITIAL_CHUNKS: i64 = 8192;
 
-pub(super) fn enable(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(super) fn enable(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let db = command.collection();
     if db.is_empty() || matches!(db, "admin" | "config" | "local") {
         return Err(err!(InvalidNamespace, "can't shard {db} database").into());
@@ -38,7 +38,7 @@ pub(super) fn enable(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> 
     Ok(done())
 }
 
-pub(super) fn version(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(super) fn version(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let table = super::table_of(router, command.collection())?;
     let version = table.version();
     let mut w = Writer::new();
@@ -48,7 +48,7 @@ pub(super) fn version(router: &Router, command: &Command<'_>) -> Outcome<DocBuf>
     Ok(finish(w, &[]))
 }
 
-pub(super) fn shard(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(super) fn shard(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let ns = command.collection();
     let cluster = &router.cluster;
     let Some((db, collection)) = ns.split_once('.').filter(|(_, c)| !c.is_empty()) else {
@@ -138,7 +138,7 @@ pub(super) fn own_collation(options: Doc<'_>, given: Option<Doc<'_>>) -> Outcome
 /// shards.
 pub(super) fn make_sharded(
     router: &Router,
-    command: &Command<'_>,
+    command: &RoutedCommand<'_>,
     held: Lock<'_>,
     ns: &str,
     wanted: Wanted<'_>,
@@ -340,7 +340,7 @@ fn prepare(
 /// Where a new collection is cut.
 fn initial_parts(
     router: &Router,
-    command: &Command<'_>,
+    command: &RoutedCommand<'_>,
     key: &ShardKey,
     empty: bool,
 ) -> Outcome<Vec<DocBuf>> {

@@ -2,7 +2,7 @@
 //! `setAllowMigrations`, which keeps ranges where they are.
 
 use super::done;
-use crate::request::{Command, finish};
+use crate::request::{RoutedCommand, finish};
 use crate::router::Router;
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use cluster_view::Outcome;
@@ -11,7 +11,7 @@ use cluster_view::collections::indexes_of;
 use errors::err;
 use sharding::RoutingTable;
 
-pub(super) fn check(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(super) fn check(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let wanted = match (command.collection(), command.db) {
         ("", "admin") => None,
         ("", db) => Some(format!("{db}.")),
@@ -81,7 +81,10 @@ pub(crate) fn check_moves_are_allowed(router: &Router, ns: &str) -> Outcome<()> 
     }
 }
 
-pub(super) fn set_allow_migrations(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(super) fn set_allow_migrations(
+    router: &Router,
+    command: &RoutedCommand<'_>,
+) -> Outcome<DocBuf> {
     let ns = command.collection();
     super::table_of(router, ns)?;
     let update = match command.field("allowMigrations").is_some_and(Val::truthy) {

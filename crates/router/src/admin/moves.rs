@@ -4,7 +4,7 @@
 //! anyway. No range is too big to be moved, so there is nothing to force.
 
 use super::{consistency, done, named_chunk, table_of};
-use crate::request::{Command, finish};
+use crate::request::{RoutedCommand, finish};
 use crate::router::Router;
 use bson::{Doc, DocBuf, Val, Writer};
 use cluster_view::Outcome;
@@ -46,7 +46,7 @@ fn mismatch(within: &str, field: &str, v: Val<'_>, expected: &str) -> Error {
 
 /// A field, as `read` reads it; null is none.
 fn typed<'a, T>(
-    command: &Command<'a>,
+    command: &RoutedCommand<'a>,
     within: &str,
     field: &str,
     expected: &str,
@@ -59,7 +59,7 @@ fn typed<'a, T>(
     Ok(Some(found))
 }
 
-fn shard<'a>(command: &Command<'a>, within: &str, field: &str) -> Outcome<&'a str> {
+fn shard<'a>(command: &RoutedCommand<'a>, within: &str, field: &str) -> Outcome<&'a str> {
     let given = typed(command, within, field, "string", |v| v.as_str())?;
     Ok(given.ok_or_else(|| {
         err!(
@@ -72,7 +72,7 @@ fn shard<'a>(command: &Command<'a>, within: &str, field: &str) -> Outcome<&'a st
 /// How the move is to be made. Fails for fields that the command does not have, or of other types.
 fn manner(
     router: &Router,
-    command: &Command<'_>,
+    command: &RoutedCommand<'_>,
     within: &'static str,
     fields: &[&str],
 ) -> Outcome<Manner> {
@@ -88,7 +88,7 @@ fn manner(
     Ok(Manner::within(max_time_ms).throttled(concern))
 }
 
-pub(super) fn chunk(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(super) fn chunk(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     const NAME: &str = "moveChunk";
     let began = Instant::now();
     let manner = manner(router, command, NAME, &CHUNK_FIELDS)?;
@@ -141,7 +141,7 @@ fn run(
     Ok(())
 }
 
-pub(super) fn range(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(super) fn range(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     const NAME: &str = "moveRange";
     let manner = manner(router, command, NAME, &RANGE_FIELDS)?;
     let to = shard(command, NAME, "toShard")?;

@@ -2,7 +2,7 @@
 //! for the same places: `refineCollectionShardKey`.
 
 use super::done;
-use crate::request::{Command, finish};
+use crate::request::{RoutedCommand, finish};
 use crate::router::Router;
 use bson::{Doc, DocBuf, ObjectId, Val, Writer, doc};
 use cluster_view::Outcome;
@@ -17,7 +17,7 @@ use mover::track::track;
 use mover::transfer::{move_primary, move_range_under, table_under};
 use sharding::{Chunk, CollectionEntry, RoutingTable, ShardKey, series};
 
-fn text<'a>(command: &Command<'a>, names: &[&str]) -> Outcome<&'a str> {
+fn text<'a>(command: &RoutedCommand<'a>, names: &[&str]) -> Outcome<&'a str> {
     let found = names.iter().find_map(|name| command.field(name)?.as_str());
     Ok(found.filter(|s| !s.is_empty()).ok_or_else(|| {
         err!(
@@ -29,7 +29,7 @@ fn text<'a>(command: &Command<'a>, names: &[&str]) -> Outcome<&'a str> {
     })?)
 }
 
-pub(super) fn primary(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(super) fn primary(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let db = command.collection();
     if db.is_empty() || db.contains('.') {
         return Err(err!(InvalidNamespace, "invalid database name: '{db}'").into());
@@ -44,7 +44,7 @@ pub(super) fn primary(router: &Router, command: &Command<'_>) -> Outcome<DocBuf>
     Ok(done())
 }
 
-pub(super) fn collection(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(super) fn collection(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let ns = command.collection();
     let cluster = &router.cluster;
     let Some((db, _)) = ns.split_once('.') else {
@@ -113,7 +113,7 @@ fn longer(key: &ShardKey, bound: &DocBuf) -> DocBuf {
 }
 
 /// Adds fields to the end of a collection's shard key. All documents stay where they are.
-pub(super) fn refine(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(super) fn refine(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let ns = command.collection();
     let cluster = &router.cluster;
     let Some(pattern) = command.document("key") else {

@@ -2,7 +2,7 @@
 //! `unshardCollection`, and commands to the resharding that runs.
 
 use super::done;
-use crate::request::Command;
+use crate::request::RoutedCommand;
 use crate::router::Router;
 use bson::{Doc, DocBuf, ObjectId, Val, Writer, doc};
 use cluster_view::chunks::lock;
@@ -35,7 +35,7 @@ fn busy(failure: Failure) -> Failure {
     }
 }
 
-pub(super) fn reshard_collection(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(super) fn reshard_collection(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let ns = command.collection();
     let cluster = &router.cluster;
     let Some(pattern) = command.document("key") else {
@@ -100,7 +100,7 @@ fn sharded(
     }
 }
 
-pub(super) fn unshard(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(super) fn unshard(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let ns = command.collection();
     let cluster = &router.cluster;
     let held = lock(cluster, ns).map_err(busy)?;
@@ -128,13 +128,13 @@ pub(super) fn unshard(router: &Router, command: &Command<'_>) -> Outcome<DocBuf>
     Ok(done())
 }
 
-pub(super) fn abort(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(super) fn abort(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     transfer::abort(&router.cluster, command.collection())?;
     Ok(done())
 }
 
 /// It commits as soon as it can.
-pub(super) fn commit(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(super) fn commit(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let filter = doc! {"_id": command.collection(), "kind": "reshard"};
     let found = router
         .cluster
@@ -150,7 +150,7 @@ pub(super) fn commit(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> 
 }
 
 /// The zones of the new key.
-fn tags(command: &Command<'_>, ns: &str, key: &ShardKey) -> Outcome<Vec<DocBuf>> {
+fn tags(command: &RoutedCommand<'_>, ns: &str, key: &ShardKey) -> Outcome<Vec<DocBuf>> {
     let mut tags = Vec::new();
     for zone in command.documents("zones") {
         let name = ["zone", "tag"].iter().find_map(|f| zone.get(f)?.as_str());

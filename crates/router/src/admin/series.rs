@@ -1,7 +1,7 @@
 //! Time series that become sharded: their buckets do ([`sharding::series`]).
 
 use super::collections::{Wanted, check_collation, make_sharded, own_collation, reply};
-use crate::request::Command;
+use crate::request::RoutedCommand;
 use crate::router::Router;
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use cluster_view::Outcome;
@@ -27,7 +27,7 @@ fn options_in(listed: &DocBuf) -> Doc<'_> {
 /// be one.
 pub(super) fn shard(
     router: &Router,
-    command: &Command<'_>,
+    command: &RoutedCommand<'_>,
     ns: &str,
     pattern: Doc<'_>,
 ) -> Outcome<Option<DocBuf>> {

@@ -8,7 +8,7 @@
 //! Invariant: what a shard has of them was the configuration set's at one moment, and a later moment
 //! than what it had before.
 
-use crate::request::Command;
+use crate::request::RoutedCommand;
 use crate::router::Router;
 use bson::{DocBuf, Val, doc};
 use cluster_view::Outcome;
@@ -24,14 +24,14 @@ use std::time::Duration;
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// Runs a command on the configuration set.
-fn on_config(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+fn on_config(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let generic = ["lsid", "$readPreference", "readConcern"];
     let asked = command.without(&generic).finish();
     sound(router.cluster.config.call(&message(asked.as_doc(), &[]))?)
 }
 
 /// Changes a setting there, and has all shards and this router take it over.
-fn change(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+fn change(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let reply = on_config(router, command)?;
     spread(router)?;
     Ok(reply)
@@ -55,7 +55,7 @@ fn on_all_shards(router: &Router, command: &DocBuf) -> Outcome<Vec<DocBuf>> {
 }
 
 /// A lower version is one that every shard can go back to.
-fn version(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+fn version(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let wanted = command.body.first().and_then(|e| e.val.as_str());
     let known = wanted.filter(|v| FEATURE_VERSIONS.contains(v));
     if let Some(version) = known.filter(|_| command.is("confirm")) {
@@ -117,7 +117,7 @@ fn take(router: &Router) -> bool {
 }
 
 /// Fails where users' writes are blocked now: of what no shard can refuse any more when it is asked.
-pub(crate) fn check_write_block(router: &Router, command: &Command<'_>) -> Outcome<()> {
+pub(crate) fn check_write_block(router: &Router, command: &RoutedCommand<'_>) -> Outcome<()> {
     take(router);
     let user = command.user.as_deref();
     router.local.passes_write_block(user, command.request)?;

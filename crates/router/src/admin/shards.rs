@@ -1,7 +1,7 @@
 //! Shards: which there are, a new one, one that is emptied.
 
 use super::done;
-use crate::request::{Command, finish};
+use crate::request::{RoutedCommand, finish};
 use crate::router::Router;
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
 use cluster_view::chunks::log;
@@ -14,7 +14,7 @@ use mover::balancer;
 /// Databases that a new shard may have.
 const OWN: [&str; 3] = ["local", "config", "admin"];
 
-pub(super) fn add(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(super) fn add(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let given = command.collection();
     let cluster = &router.cluster;
     let set = cluster.outside(given);
@@ -108,7 +108,7 @@ fn shard_of_set(shards: &[DocBuf], set: &str) -> Option<DocBuf> {
 fn added_before(
     router: &Router,
     shard: &DocBuf,
-    command: &Command<'_>,
+    command: &RoutedCommand<'_>,
     address: &str,
 ) -> Outcome<DocBuf> {
     let text = |name: &str| shard.get(name).and_then(Val::as_str).unwrap_or_default();
@@ -170,7 +170,7 @@ fn tell_who_it_is(router: &Router, set: &ReplicaSet, id: &str, address: &str) {
 }
 
 /// With `pandoMembers` each shard says besides what its members are: see [`with_members`].
-pub(super) fn list(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(super) fn list(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let shards = router.cluster.shards()?;
     let mut w = Writer::new();
     w.open_array("shards");
@@ -217,7 +217,7 @@ fn with_members(cluster: &Cluster, shard: Doc<'_>) -> DocBuf {
 }
 
 /// Begins to empty a shard, says how far that is, or takes it out when it is empty.
-pub(super) fn remove(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(super) fn remove(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let name = command.collection();
     let cluster = &router.cluster;
     let shards = cluster.shards()?;
@@ -308,7 +308,7 @@ pub(super) fn set(router: &Router, shard: &str, update: DocBuf) -> Outcome<()> {
     }
 }
 
-pub(super) fn map(router: &Router, _: &Command<'_>) -> Outcome<DocBuf> {
+pub(super) fn map(router: &Router, _: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let mut w = Writer::new();
     let shards = router.cluster.shards()?;
     let all = shards
@@ -335,7 +335,7 @@ pub(super) fn map(router: &Router, _: &Command<'_>) -> Outcome<DocBuf> {
     Ok(finish(w, &[]))
 }
 
-pub(super) fn is_router(_: &Router, _: &Command<'_>) -> Outcome<DocBuf> {
+pub(super) fn is_router(_: &Router, _: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let mut w = Writer::new();
     w.i32("isdbgrid", 1).extend(done().as_doc());
     Ok(w.finish())

@@ -1,7 +1,7 @@
 //! Zones: shards of a zone, and ranges that only they may have. The balancer keeps to them.
 
 use super::{done, shards, table_of};
-use crate::request::Command;
+use crate::request::RoutedCommand;
 use crate::router::Router;
 use bson::{Doc, DocBuf, Val, doc};
 use cluster_view::Outcome;
@@ -10,7 +10,7 @@ use errors::err;
 use mover::balancer;
 use sharding::zones::{Zone, check};
 
-fn text<'a>(command: &Command<'a>, name: &str) -> &'a str {
+fn text<'a>(command: &RoutedCommand<'a>, name: &str) -> &'a str {
     command
         .field(name)
         .and_then(Val::as_str)
@@ -24,7 +24,7 @@ fn is_of(shard: &DocBuf, zone: &str) -> bool {
     tags.any(|t| t.as_str() == Some(zone))
 }
 
-pub(super) fn add_shard(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(super) fn add_shard(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let zone = text(command, "zone");
     shards::set(
         router,
@@ -34,7 +34,7 @@ pub(super) fn add_shard(router: &Router, command: &Command<'_>) -> Outcome<DocBu
     Ok(done())
 }
 
-pub(super) fn remove_shard(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(super) fn remove_shard(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let zone = text(command, "zone");
     let others = router.cluster.shards()?;
     let mut others = others
@@ -60,7 +60,7 @@ pub(super) fn remove_shard(router: &Router, command: &Command<'_>) -> Outcome<Do
 }
 
 /// Gives a range to a zone, or with `zone: null` to none.
-pub(super) fn update_range(router: &Router, command: &Command<'_>) -> Outcome<DocBuf> {
+pub(super) fn update_range(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let ns = command.collection();
     let held = lock(&router.cluster, ns)?;
     let table = table_of(router, ns)?;

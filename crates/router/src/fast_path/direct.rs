@@ -18,7 +18,7 @@
 use crate::find::{Scattered, targets};
 use crate::find_and_modify::{Found, found_at};
 use crate::loop_connections::{LoopConnections, Outgoing, Slot};
-use crate::request::Command;
+use crate::request::RoutedCommand;
 use crate::router::Router;
 use crate::write::ForOneShard;
 use crate::{aggregate, cursors, snapshot, views};
@@ -102,7 +102,7 @@ pub(crate) enum Finished {
 pub(crate) fn begin(
     router: &Router,
     loop_connections: &mut LoopConnections,
-    command: &Command<'_>,
+    command: &RoutedCommand<'_>,
 ) -> Option<(u64, UnderWay)> {
     if command.db == "local" || command.in_transaction() || snapshot::wants_snapshot(command) {
         return None;
@@ -120,7 +120,7 @@ pub(crate) fn begin(
 /// `None`: a worker shall find out what to do.
 fn plan<'a>(
     router: &Router,
-    command: &Command<'a>,
+    command: &RoutedCommand<'a>,
     ns: String,
     placement: &Placement,
 ) -> Option<Plan<'a>> {
@@ -224,7 +224,11 @@ fn send(
 }
 
 /// Does what follows from the replies.
-pub(crate) fn finish(router: &Router, mut under_way: UnderWay, command: &Command<'_>) -> Finished {
+pub(crate) fn finish(
+    router: &Router,
+    mut under_way: UnderWay,
+    command: &RoutedCommand<'_>,
+) -> Finished {
     let mut replies = Vec::with_capacity(under_way.parts.len());
     for part in &under_way.parts {
         match part.judged(router, &mut under_way.rooms) {
@@ -248,7 +252,11 @@ pub(crate) fn finish(router: &Router, mut under_way: UnderWay, command: &Command
 }
 
 /// Does what follows from replies that count; on a worker it may wait for more of them.
-pub(crate) fn conclude(router: &Router, under_way: UnderWay, command: &Command<'_>) -> Finished {
+pub(crate) fn conclude(
+    router: &Router,
+    under_way: UnderWay,
+    command: &RoutedCommand<'_>,
+) -> Finished {
     let UnderWay {
         parts,
         then,

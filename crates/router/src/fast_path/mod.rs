@@ -6,7 +6,7 @@
 mod direct;
 
 use self::direct::{Finished, UnderWay};
-use crate::request::Command;
+use crate::request::RoutedCommand;
 use crate::router::{LoopLocal, Router};
 use bson::DocBuf;
 use cluster_view::Outcome as Routed;
@@ -53,9 +53,9 @@ impl Router {
             body: body.as_ref().map_or(request.body, DocBuf::as_doc),
             ..*request
         };
-        let command = Command {
+        let command = RoutedCommand {
             user,
-            ..Command::of(&as_user).ok()?
+            ..RoutedCommand::of(&as_user).ok()?
         };
         let (ticket, under_way) = direct::begin(self, loop_connections, &command)?;
         self.local.samplers.see(request);
@@ -77,9 +77,9 @@ impl Router {
         request: &Request<'_>,
     ) -> Option<GoneOn> {
         let Sent { under_way, user } = sent;
-        let command = Command {
+        let command = RoutedCommand {
             user: user.clone(),
-            ..Command::of(request).ok()?
+            ..RoutedCommand::of(request).ok()?
         };
         let finished = match mode.on_loop() {
             true => direct::finish(self, under_way, &command),
