@@ -32,11 +32,11 @@ pub struct Lock<'c> {
     turn: AtomicI64,
     /// Its pending move is one of several, and has this `_id`.
     part: Option<String>,
-    whole: Arc<Whole<'c>>,
+    shared: Arc<LockShared<'c>>,
 }
 
 /// What the parts of a lock share.
-struct Whole<'c> {
+struct LockShared<'c> {
     cluster: &'c Cluster,
     ns: String,
     by: String,
@@ -60,7 +60,7 @@ struct Decided {
     in_doubt: bool,
 }
 
-impl Whole<'_> {
+impl LockShared<'_> {
     fn own(&self) -> DocBuf {
         lock::held(&self.ns, &self.by)
     }
@@ -70,7 +70,7 @@ impl<'c> Lock<'c> {
     fn new(cluster: &'c Cluster, ns: &str, by: String, turn: i64) -> Outcome<Lock<'c>> {
         let (ends, ended) = mpsc::channel();
         let changing = Arc::new(Mutex::new(()));
-        let whole = Whole {
+        let shared = LockShared {
             cluster,
             ns: ns.into(),
             by: by.clone(),
@@ -81,14 +81,14 @@ impl<'c> Lock<'c> {
             awaited: AtomicBool::new(false),
             _renewed: ends,
         };
-        let (config, q) = (cluster.config.clone(), whole.own());
-        let wanted = whole.wanted.clone();
+        let (config, q) = (cluster.config.clone(), shared.own());
+        let wanted = shared.wanted.clone();
         let held = Lock {
             cluster,
             by,
             turn: AtomicI64::new(turn),
             part: None,
-            whole: Arc::new(whole),
+            shared: Arc::new(shared),
         };
         let renew = move || {
             while ended.recv_timeout(lock::RENEW) == Err(RecvTimeoutError::Timeout) {
@@ -119,7 +119,7 @@ impl<'c> Lock<'c> {
 
     /// Of which collection or database it is.
     pub fn name(&self) -> &str {
-        &self.whole.ns
+        &self.shared.ns
     }
 
     /// A part of it for one of several moves at once, no two of which have a shard in common, with a
@@ -130,7 +130,7 @@ impl<'c> Lock<'c> {
             by: self.by.clone(),
             turn: AtomicI64::new(0),
             part: None,
-            whole: self.whole.clone(),
+            shared: self.shared.clone(),
         };
         part.take_turn()?;
         part.part = Some(part.fence());
@@ -144,12 +144,12 @@ impl<'c> Lock<'c> {
         change: impl FnOnce() -> Outcome<()>,
         is_known: impl FnOnce() -> Outcome<()>,
     ) -> Outcome<()> {
-        let mut decided = self.whole.deciding.lock();
+        let mut decided = self.shared.deciding.lock();
         if decided.in_doubt {
             return Err(err!(
                 ConflictingOperationInProgress,
                 "it is not known what became of another move of {}",
-                self.whole.ns
+                self.shared.ns
             )
             .into());
         }
@@ -165,17 +165,17 @@ impl<'c> Lock<'c> {
 
     /// Whether another waits for it, as far as was heard.
     pub fn is_wanted(&self) -> bool {
-        self.whole.wanted.load(Ordering::Relaxed)
+        self.shared.wanted.load(Ordering::Relaxed)
     }
 
     /// Sets whether a command waits for the end of a part of the lock.
     pub fn set_awaited(&self, awaited: bool) {
-        self.whole.awaited.store(awaited, Ordering::Relaxed);
+        self.shared.awaited.store(awaited, Ordering::Relaxed);
     }
 
     /// Whether anybody waits for the end of what it is held for: then that does not rest.
     pub fn is_awaited(&self) -> bool {
-        self.is_wanted() || self.whole.awaited.load(Ordering::Relaxed)
+        self.is_wanted() || self.shared.awaited.load(Ordering::Relaxed)
     }
 
     pub fn turn(&self) -> i64 {
@@ -188,7 +188,7 @@ impl<'c> Lock<'c> {
     }
 
     fn own(&self) -> DocBuf {
-        self.whole.own()
+        self.shared.own()
     }
 
     /// Continues as the next holder: messages of a rolled-back move that are still on their way carry an
@@ -197,13 +197,13 @@ impl<'c> Lock<'c> {
         let mut change = Change::begin(self);
         change.update("locks", self.own(), lock::next_turn(millis()));
         change.commit()?;
-        let before = self.whole.last.fetch_add(1, Ordering::Relaxed);
+        let before = self.shared.last.fetch_add(1, Ordering::Relaxed);
         self.turn.store(before + 1, Ordering::Relaxed);
         Ok(())
     }
 }
 
-impl Drop for Whole<'_> {
+impl Drop for LockShared<'_> {
     fn drop(&mut self) {
         let _changing = self.changing.lock();
         let updates = bson::array![doc! {"q": self.own(), "u": lock::freed()}];
@@ -296,9 +296,9 @@ pub struct Change<'c> {
 impl<'c> Change<'c> {
     /// It fails unless the lock is held then.
     pub fn begin(held: &Lock<'c>) -> Change<'c> {
-        let changing = Mutex::lock_arc(&held.whole.changing);
+        let changing = Mutex::lock_arc(&held.shared.changing);
         let mut change = Change {
-            turn: held.whole.last.load(Ordering::Relaxed),
+            turn: held.shared.last.load(Ordering::Relaxed),
             cluster: held.cluster,
             writes: Vec::new(),
             _changing: changing,

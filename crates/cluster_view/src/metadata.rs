@@ -21,13 +21,13 @@ use std::time::SystemTime;
 /// Where a collection is.
 #[derive(Clone)]
 pub enum Placement {
-    Whole(Whole),
+    Unsharded(Unsharded),
     Sharded(Arc<RoutingTable>),
 }
 
 /// Where a collection is that is not sharded.
 #[derive(Clone)]
-pub struct Whole {
+pub struct Unsharded {
     pub shard: Arc<str>,
     /// On the database's primary shard, as of this version of the database.
     pub database: Option<DbVersion>,
@@ -35,10 +35,10 @@ pub struct Whole {
     pub table: Option<Arc<RoutingTable>>,
 }
 
-impl Whole {
+impl Unsharded {
     /// Of a shard whose collections nothing moves.
-    fn fixed(shard: &str) -> Whole {
-        Whole {
+    fn fixed(shard: &str) -> Unsharded {
+        Unsharded {
             shard: shard.into(),
             database: None,
             table: None,
@@ -46,8 +46,8 @@ impl Whole {
     }
 
     /// On the primary shard of its database.
-    pub fn at_home(home: &Home) -> Whole {
-        Whole {
+    pub fn at_home(home: &Home) -> Unsharded {
+        Unsharded {
             shard: home.shard.clone(),
             database: home.version,
             table: None,
@@ -67,14 +67,14 @@ impl Placement {
     pub fn table(&self) -> Option<&Arc<RoutingTable>> {
         match self {
             Placement::Sharded(table) => Some(table),
-            Placement::Whole(whole) => whole.table.as_ref(),
+            Placement::Unsharded(unsharded) => unsharded.table.as_ref(),
         }
     }
 
     fn of(table: RoutingTable) -> Placement {
         let first = table.chunks().next().map(|chunk| chunk.shard.clone());
         match first {
-            Some(shard) if table.entry.unsplittable => Placement::Whole(Whole {
+            Some(shard) if table.entry.unsplittable => Placement::Unsharded(Unsharded {
                 shard,
                 database: None,
                 table: Some(Arc::new(table)),
@@ -285,7 +285,7 @@ impl Cluster {
     /// The same, as far as it was read.
     pub fn known_placement(&self, ns: &str) -> Option<Placement> {
         if ns.starts_with("config.") || ns.starts_with("admin.") {
-            return Some(Placement::Whole(Whole::fixed(CONFIG)));
+            return Some(Placement::Unsharded(Unsharded::fixed(CONFIG)));
         }
         self.known.read().collections.get(ns).cloned()
     }
@@ -320,7 +320,7 @@ impl Cluster {
                 // It may have got chunks before that was read, and the database have moved after.
                 match self.read_table_from(ns, None)? {
                     Some(table) => Some(Placement::of(table)),
-                    None => home.map(|home| Placement::Whole(Whole::at_home(&home))),
+                    None => home.map(|home| Placement::Unsharded(Unsharded::at_home(&home))),
                 }
             }
         };

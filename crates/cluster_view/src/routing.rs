@@ -3,7 +3,7 @@
 //! Invariant: a shard that refuses a version has changed nothing, so the same is sent again when both
 //! agree. No wait is without limit.
 
-use crate::metadata::{Cluster, Home, Placement, Whole};
+use crate::metadata::{Cluster, Home, Placement, Unsharded};
 use crate::operation_time;
 use crate::operation_time::end_of_step;
 use crate::replica_set::{Asked, Member, ReplicaSet, Terms};
@@ -27,7 +27,7 @@ pub fn version_for(placement: &Placement, shard: &str) -> Version {
 /// What a shard is told of the database: of a collection that is on its primary shard.
 fn database_for(placement: &Placement) -> Option<DbVersion> {
     match placement {
-        Placement::Whole(Whole {
+        Placement::Unsharded(Unsharded {
             database,
             table: None,
             ..
@@ -74,7 +74,7 @@ enum Reading {
     /// What has changed is read.
     Changes,
     /// All of it is read.
-    Whole,
+    All,
 }
 
 /// How long a router and its shards have not agreed yet.
@@ -179,8 +179,10 @@ impl Cluster {
         };
         let teach =
             |placement: &Option<Placement>, stale: &Stale| match (placement, stale.of_database) {
-                (Some(Placement::Whole(whole)), true) => match whole.database {
-                    Some(version) => self.teach_home(db, version, &whole.shard, &stale.shard, None),
+                (Some(Placement::Unsharded(unsharded)), true) => match unsharded.database {
+                    Some(version) => {
+                        self.teach_home(db, version, &unsharded.shard, &stale.shard, None)
+                    }
                     None => Ok(()),
                 },
                 _ => self.teach(ns, placement.as_ref(), &stale.shard, stale.life),
@@ -189,7 +191,7 @@ impl Cluster {
         let read = |how: Reading| match how {
             Reading::Known => Ok(self.known_placement(ns)),
             Reading::Changes => self.refresh(ns),
-            Reading::Whole => self.refresh_whole(ns),
+            Reading::All => self.refresh_whole(ns),
         };
         self.rounds(ns, known, attempt, read, belief, teach)
     }
@@ -211,7 +213,7 @@ impl Cluster {
         let known = self.home(db)?;
         let read = |how: Reading| match how {
             Reading::Known => Ok(self.known_home(db)),
-            Reading::Changes | Reading::Whole => self.refresh_home(db),
+            Reading::Changes | Reading::All => self.refresh_home(db),
         };
         self.rounds(db, known, attempt, read, belief, teach)
     }
@@ -257,7 +259,7 @@ impl Cluster {
                 false => read(Reading::Changes)?,
             };
             if !is_new(&known) && !stale.fenced {
-                known = read(Reading::Whole)?;
+                known = read(Reading::All)?;
                 teach(&known, &stale)?;
             }
         }

@@ -20,7 +20,7 @@ use crate::small_side::Joins;
 use crate::{change_stream, ddl, merge_into, search, views};
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
 use cluster_view::chunks::lock;
-use cluster_view::metadata::{Placement, Whole};
+use cluster_view::metadata::{Placement, Unsharded};
 use cluster_view::reply::sound;
 use cluster_view::{Failure, Outcome};
 use errors::{Code, err};
@@ -239,7 +239,7 @@ pub(crate) fn are_all_on(router: &Router, shard: &str, others: &[String]) -> Out
     for other in others {
         match router.cluster.placement(other)? {
             None => {}
-            Some(Placement::Whole(whole)) if *whole.shard == *shard => {}
+            Some(Placement::Unsharded(unsharded)) if *unsharded.shard == *shard => {}
             Some(_) => return Ok(false),
         }
     }
@@ -280,13 +280,16 @@ fn read(
             if !are_all_on(router, &home.shard, others)? {
                 return Ok(None);
             }
-            return whole_on(&Placement::Whole(Whole::at_home(&home)), &home.shard);
+            return whole_on(
+                &Placement::Unsharded(Unsharded::at_home(&home)),
+                &home.shard,
+            );
         };
         let mut shards = pipeline_targets(command, command.body, placement, stages)?;
         let fuses = fuses(stages);
         if let ([shard], true) = (
             shards.as_slice(),
-            matches!(placement, Placement::Whole(_)) || !fuses,
+            matches!(placement, Placement::Unsharded(_)) || !fuses,
         ) && are_all_on(router, shard, others)?
         {
             return whole_on(placement, shard);

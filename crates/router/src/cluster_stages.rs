@@ -160,8 +160,8 @@ fn write_placement(w: &mut Writer, placement: Option<&Placement>, primary: &str,
         (Some(table), _) => table.shards().for_each(|shard| {
             w.push_value(&**shard);
         }),
-        (None, Some(Placement::Whole(whole))) => {
-            w.push_value(&*whole.shard);
+        (None, Some(Placement::Unsharded(unsharded))) => {
+            w.push_value(&*unsharded.shard);
         }
         (None, _) => {
             w.push_value(primary);

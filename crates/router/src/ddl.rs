@@ -10,7 +10,7 @@ use crate::router::Router;
 use crate::scratch::{check_arguments, compute_for};
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
 use cluster_view::collections::{indexes_of, uuid};
-use cluster_view::metadata::{CONFIG, Cluster, Placement, Whole, run_as_told};
+use cluster_view::metadata::{CONFIG, Cluster, Placement, Unsharded, run_as_told};
 use cluster_view::reply::sound;
 use cluster_view::{Outcome, write_concern};
 use errors::{Code, Error, err};
@@ -88,15 +88,15 @@ pub(crate) fn create(router: &Router, command: &RoutedCommand<'_>) -> Outcome<Do
     let ns = command.namespace()?;
     make_database(&router.cluster, command.db, None)?;
     router.cluster.agree(&ns, |placement| match placement {
-        Some(placement @ Placement::Whole(Whole { shard, .. })) => {
+        Some(placement @ Placement::Unsharded(Unsharded { shard, .. })) => {
             router.send(command, placement, shard, &command.whole(), &[])
         }
         Some(Placement::Sharded(_)) => {
             Err(err!(NamespaceExists, "Collection {ns} already exists.").into())
         }
         None => match made_for(&router.cluster, command.db, &ns)? {
-            made @ Placement::Whole(_) => {
-                let Placement::Whole(Whole { shard, .. }) = &made else {
+            made @ Placement::Unsharded(_) => {
+                let Placement::Unsharded(Unsharded { shard, .. }) = &made else {
                     return Err(cluster_view::routing::no_database(command.db));
                 };
                 router.send(command, &made, shard, &command.whole(), &[])
@@ -124,7 +124,7 @@ pub(crate) fn on_all_shards(router: &Router, command: &RoutedCommand<'_>) -> Out
             return Err(err!(NamespaceNotFound, "ns not found {ns}").into());
         };
         let table = match placement {
-            Placement::Whole(Whole { shard, .. }) => {
+            Placement::Unsharded(Unsharded { shard, .. }) => {
                 let sequences = command.request.sequences;
                 return router.send(command, placement, shard, &command.whole(), sequences);
             }
@@ -191,7 +191,7 @@ fn on_its_shard(
     check_arguments(router, command, LACKS)?;
     let ns = command.namespace()?;
     router.cluster.agree(&ns, |placement| match placement {
-        Some(placement @ Placement::Whole(Whole { shard, .. })) => {
+        Some(placement @ Placement::Unsharded(Unsharded { shard, .. })) => {
             router.send(command, placement, shard, &command.whole(), &[])
         }
         Some(Placement::Sharded(_)) => Err(sharded.clone().into()),
@@ -208,7 +208,7 @@ pub(crate) fn where_it_is(router: &Router, command: &RoutedCommand<'_>) -> Outco
             return compute_for(router, command.user.clone(), &command.whole());
         };
         let shards: Vec<Arc<str>> = match placement {
-            Placement::Whole(Whole { shard, .. }) => vec![shard.clone()],
+            Placement::Unsharded(Unsharded { shard, .. }) => vec![shard.clone()],
             Placement::Sharded(table) => table.shards().cloned().collect(),
         };
         let whole = command.whole();
@@ -287,9 +287,9 @@ pub(crate) fn drop_collection(router: &Router, command: &RoutedCommand<'_>) -> O
             collection_uuid::check(cluster, &ns, command.field("collectionUUID"))?;
             Ok(finish(Writer::new(), &[]))
         }
-        Some(Placement::Whole(Whole { table: None, .. })) => cluster.agree(&ns, |now| {
+        Some(Placement::Unsharded(Unsharded { table: None, .. })) => cluster.agree(&ns, |now| {
             let Some(
-                now @ Placement::Whole(Whole {
+                now @ Placement::Unsharded(Unsharded {
                     shard, table: None, ..
                 }),
             ) = now

@@ -13,7 +13,7 @@ use crate::scratch::compute_for;
 use crate::views;
 use bson::{Doc, DocBuf, Val, Writer};
 use cluster_view::Outcome;
-use cluster_view::metadata::{Placement, Whole};
+use cluster_view::metadata::{Placement, Unsharded};
 use cluster_view::reply::sound;
 use query::collation::{self, Collation};
 use query::expr::{EvalCtx, Expression, ParseEnv, Vars};
@@ -34,7 +34,7 @@ pub(crate) fn targets(
     filter: Doc<'_>,
 ) -> Outcome<Vec<Arc<str>>> {
     Ok(match placement {
-        Placement::Whole(Whole { shard, .. }) => vec![shard.clone()],
+        Placement::Unsharded(Unsharded { shard, .. }) => vec![shard.clone()],
         Placement::Sharded(table) => {
             let mut shards = table.shards_in(&command.ranges(filter, table)?);
             if shards.is_empty() {

@@ -10,7 +10,7 @@ use crate::small_side::Joins;
 use crate::{aggregate, find, views};
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use cluster_view::Outcome;
-use cluster_view::metadata::{CONFIG, Placement, Whole, all};
+use cluster_view::metadata::{CONFIG, Placement, Unsharded, all};
 use cluster_view::reply::sound;
 use cluster_view::upstream::with_fields;
 use errors::err;
@@ -101,7 +101,7 @@ pub(crate) fn list_collections(router: &Router, command: &RoutedCommand<'_>) -> 
             w.open_array("firstBatch").close().close();
             return Ok(finish(w, &[]));
         };
-        let placement = Placement::Whole(Whole::at_home(home));
+        let placement = Placement::Unsharded(Unsharded::at_home(home));
         if command.user.is_some() && command.is("authorizedCollections") {
             let mut ask = Writer::new();
             let left_out = ["$db", "authorizedCollections", "cursor"];
@@ -161,7 +161,7 @@ pub(crate) fn list_indexes(router: &Router, command: &RoutedCommand<'_>) -> Outc
 
 fn some_shard(placement: &Placement) -> Option<Arc<str>> {
     match placement {
-        Placement::Whole(Whole { shard, .. }) => Some(shard.clone()),
+        Placement::Unsharded(Unsharded { shard, .. }) => Some(shard.clone()),
         Placement::Sharded(table) => table.shards().next().cloned(),
     }
 }
@@ -283,13 +283,15 @@ pub(crate) fn of_collection(router: &Router, command: &RoutedCommand<'_>) -> Out
             return compute_for(router, command.user.clone(), &command.whole());
         };
         let shards: Vec<Arc<str>> = match placement {
-            Placement::Whole(Whole { shard, .. }) => vec![shard.clone()],
+            Placement::Unsharded(Unsharded { shard, .. }) => vec![shard.clone()],
             Placement::Sharded(table) => table.shards().cloned().collect(),
         };
         let each = command.whole();
         let commands: Vec<_> = shards.iter().map(|s| (s.clone(), each.clone())).collect();
         let replies = router.cluster.scatter(placement, &commands)?;
-        if let (Placement::Whole(Whole { shard, .. }), Some(reply)) = (placement, replies.first()) {
+        if let (Placement::Unsharded(Unsharded { shard, .. }), Some(reply)) =
+            (placement, replies.first())
+        {
             let mut w = Writer::new();
             w.extend(sound(reply.clone())?.as_doc());
             match name {
@@ -332,7 +334,7 @@ pub(crate) fn of_collection(router: &Router, command: &RoutedCommand<'_>) -> Out
                     "nchunks",
                     match placement {
                         Placement::Sharded(table) => table.len() as i64,
-                        Placement::Whole(_) => 1,
+                        Placement::Unsharded(_) => 1,
                     },
                 );
             }
@@ -411,7 +413,7 @@ fn explain_stored(
             aggregate::joined_collections(command.db, stages, &mut others);
             aggregate::are_all_on(router, shard, &others)
         };
-        if let (Placement::Whole(_), [shard]) = (placement, shards.as_slice())
+        if let (Placement::Unsharded(_), [shard]) = (placement, shards.as_slice())
             && is_whole_on(shard)?
         {
             return router.cluster.send(placement, shard, whole.as_doc(), &[]);

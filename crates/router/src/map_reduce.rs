@@ -84,9 +84,9 @@ fn on_one_shard(
     writes: bool,
 ) -> Outcome<DocBuf> {
     router.cluster.agree(ns, |placement| match placement {
-        Some(placement @ Placement::Whole(whole)) if !writes => {
+        Some(placement @ Placement::Unsharded(unsharded)) if !writes => {
             let body = command.whole();
-            router.send(command, placement, &whole.shard, &body, &[])
+            router.send(command, placement, &unsharded.shard, &body, &[])
         }
         None => Err(err!(NamespaceNotFound, "ns does not exist").into()),
         _ => Err(err!(

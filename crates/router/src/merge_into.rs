@@ -34,7 +34,7 @@ use crate::write::shard_at;
 use crate::{aggregate, ddl};
 use bson::{Doc, DocBuf, ObjectId, Val, Writer, doc};
 use cluster_view::chunks::lock;
-use cluster_view::metadata::{Placement, Whole};
+use cluster_view::metadata::{Placement, Unsharded};
 use cluster_view::reply::sound;
 use cluster_view::routing::{UnderWay, received};
 use cluster_view::upstream::with_fields;
@@ -123,7 +123,7 @@ fn once(
             )
             .into());
         }
-        (true, Some(Placement::Whole(whole))) => Target::beside(written, whole.shard),
+        (true, Some(Placement::Unsharded(unsharded))) => Target::beside(written, unsharded.shard),
         (true, None) => Target::beside(written, home),
         (false, placement) => Target::merged(written, last, placement)?,
     };
@@ -205,10 +205,10 @@ fn begin_beside(
     });
     w.push(stage.as_doc().as_val());
     w.close().value("cursor", doc! {});
-    if let Target::Itself { ns, whole, .. } = target
-        && let Some(whole) = whole
+    if let Target::Itself { ns, unsharded, .. } = target
+        && let Some(unsharded) = unsharded
     {
-        let placement = Placement::Whole(whole.clone());
+        let placement = Placement::Unsharded(unsharded.clone());
         let told = router.cluster.target_of(ns, &placement, &shard);
         w.doc("writesTo", told.as_doc());
     }
@@ -275,7 +275,7 @@ pub(crate) enum Target {
         db: String,
         stage: DocBuf,
         /// Where it is, if it is not sharded.
-        whole: Option<Whole>,
+        unsharded: Option<Unsharded>,
     },
 }
 
@@ -299,8 +299,8 @@ impl Target {
         for e in given.iter().filter(|e| e.name != "into") {
             w.val(e.name, e.val);
         }
-        let whole = match &placement {
-            Some(Placement::Whole(whole)) => Some(whole.clone()),
+        let unsharded = match &placement {
+            Some(Placement::Unsharded(unsharded)) => Some(unsharded.clone()),
             _ => None,
         };
         if let Some(Placement::Sharded(table)) = &placement {
@@ -321,7 +321,7 @@ impl Target {
             ns: written.ns(),
             db: written.db.clone(),
             stage: w.finish(),
-            whole,
+            unsharded,
         })
     }
 
@@ -331,7 +331,7 @@ impl Target {
             Target::Itself {
                 ns,
                 stage,
-                whole: None,
+                unsharded: None,
                 ..
             } => Some((ns, stage)),
             _ => None,
@@ -341,9 +341,9 @@ impl Target {
     /// The shard that it is on as a whole, and the stage by which that writes its own documents.
     fn whole_on(&self) -> Option<(Arc<str>, DocBuf)> {
         match self {
-            Target::Itself { stage, whole, .. } => {
-                Some((whole.as_ref()?.shard.clone(), stage.clone()))
-            }
+            Target::Itself {
+                stage, unsharded, ..
+            } => Some((unsharded.as_ref()?.shard.clone(), stage.clone())),
             Target::Beside { db, name, home } => {
                 let into = doc! {"db": db, "coll": name};
                 let inserts = doc! {"into": into, "on": "_id", "whenMatched": "fail"};
@@ -483,7 +483,7 @@ fn take_for_one_shard(
     pending: &mut VecDeque<DocBuf>,
 ) -> Outcome<(Arc<str>, Vec<DocBuf>)> {
     let table = match placement {
-        Placement::Whole(Whole { shard, .. }) => {
+        Placement::Unsharded(Unsharded { shard, .. }) => {
             return Ok((shard.clone(), pending.drain(..).collect()));
         }
         Placement::Sharded(table) => table,
@@ -549,7 +549,7 @@ fn replace(
             return Ok(false);
         };
         match placement {
-            Placement::Whole(whole) if whole.shard == *home => {}
+            Placement::Unsharded(unsharded) if unsharded.shard == *home => {}
             _ => return Ok(false),
         }
         let reply = router.cluster.send(placement, home, body.as_doc(), &[])?;

@@ -13,7 +13,7 @@ use crate::scratch::check_arguments;
 use bson::{DocBuf, Val, Value, doc};
 use cluster_view::Outcome;
 use cluster_view::chunks::{Change, Lock, lock};
-use cluster_view::metadata::{Cluster, Placement, Whole, run as run_on};
+use cluster_view::metadata::{Cluster, Placement, Unsharded, run as run_on};
 use cluster_view::write_concern::majority;
 use errors::err;
 use mover::PendingMoves;
@@ -44,8 +44,8 @@ pub(crate) fn run(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBu
             collection_uuid::check(cluster, to, target.filter(|v| v.as_binary().is_some()))?;
             Err(err!(NamespaceNotFound, "Source collection {from} does not exist").into())
         }
-        (Some(placement @ Placement::Whole(_)), b) => {
-            let Placement::Whole(a) = &placement else {
+        (Some(placement @ Placement::Unsharded(_)), b) => {
+            let Placement::Unsharded(a) = &placement else {
                 return Err(err!(InternalError, "a collection is nowhere").into());
             };
             let b = match b {
@@ -57,7 +57,7 @@ pub(crate) fn run(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBu
                     made_for(cluster, db, to)?
                 }
             };
-            let same = matches!(&b, Placement::Whole(b) if a.shard == b.shard);
+            let same = matches!(&b, Placement::Unsharded(b) if a.shard == b.shard);
             if !same || !is_at_home(cluster, &from, a)? {
                 return Err(err!(
                     CommandFailed,
@@ -70,7 +70,7 @@ pub(crate) fn run(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBu
             }
             let whole = command.whole();
             cluster.agree(&from, |now| match now {
-                Some(now @ Placement::Whole(Whole { shard, .. })) => {
+                Some(now @ Placement::Unsharded(Unsharded { shard, .. })) => {
                     cluster.send(now, shard, whole.as_doc(), &[])
                 }
                 _ => Err(err!(NamespaceNotFound, "Source collection {from} does not exist").into()),
@@ -102,11 +102,11 @@ fn lock_databases<'c>(cluster: &'c Cluster, names: &[&str]) -> Outcome<Vec<Lock<
 }
 
 /// Whether a collection is where its database is.
-fn is_at_home(cluster: &Cluster, ns: &str, whole: &Whole) -> Outcome<bool> {
+fn is_at_home(cluster: &Cluster, ns: &str, unsharded: &Unsharded) -> Outcome<bool> {
     let db = ns.split_once('.').map_or(ns, |(db, _)| db);
     Ok(cluster
         .refresh_home(db)?
-        .is_some_and(|home| home.shard == whole.shard))
+        .is_some_and(|home| home.shard == unsharded.shard))
 }
 
 /// Takes the chunk away that says where a collection is, on the shard that its database is on; the

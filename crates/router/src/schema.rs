@@ -9,7 +9,7 @@ use crate::router::Router;
 use crate::scratch::check_arguments;
 use bson::{Doc, DocBuf, Val, Value, Writer, array};
 use cluster_view::Outcome;
-use cluster_view::metadata::{Placement, Whole};
+use cluster_view::metadata::{Placement, Unsharded};
 use cluster_view::reply::sound;
 use errors::err;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub(crate) fn run(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBu
     check_arguments(router, command, LACKS)?;
     let ns = command.namespace()?;
     router.cluster.agree(&ns, |placement| match placement {
-        Some(placement @ Placement::Whole(Whole { shard, .. })) => {
+        Some(placement @ Placement::Unsharded(Unsharded { shard, .. })) => {
             router.send(command, placement, shard, &command.whole(), &[])
         }
         Some(placement @ Placement::Sharded(table)) => {

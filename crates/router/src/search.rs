@@ -15,7 +15,7 @@ use crate::router::Router;
 use crate::scratch::check_arguments;
 use crate::{aggregate, ddl};
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
-use cluster_view::metadata::{Placement, Whole};
+use cluster_view::metadata::{Placement, Unsharded};
 use cluster_view::reply::batch_of;
 use cluster_view::reply::sound;
 use cluster_view::{Failure, Outcome};
@@ -38,7 +38,7 @@ pub(crate) fn change(router: &Router, command: &RoutedCommand<'_>) -> Outcome<Do
             return Err(err!(NamespaceNotFound, "Collection '{ns}' does not exist.").into());
         };
         let table = match placement {
-            Placement::Whole(Whole { shard, .. }) => {
+            Placement::Unsharded(Unsharded { shard, .. }) => {
                 return router.send(command, placement, shard, &command.whole(), &[]);
             }
             Placement::Sharded(table) => table,

@@ -8,7 +8,7 @@ use crate::router::Router;
 use crate::{aggregate, cursors};
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use cluster_view::Outcome;
-use cluster_view::metadata::{Placement, Whole};
+use cluster_view::metadata::{Placement, Unsharded};
 use cluster_view::reply::sound;
 use errors::{Code, err};
 
@@ -42,7 +42,7 @@ fn defined(router: &Router, db: &str, name: &str) -> Outcome<Option<View>> {
         let Some(home) = home else {
             return Ok(None);
         };
-        let placement = Placement::Whole(Whole::at_home(home));
+        let placement = Placement::Unsharded(Unsharded::at_home(home));
         let sent = router
             .cluster
             .send(&placement, &home.shard, asked.as_doc(), &[]);
@@ -79,7 +79,7 @@ pub(crate) fn below_defined(
         return Ok(None);
     }
     let placement = router.cluster.placement(&command.namespace()?)?;
-    if !matches!(placement, Some(Placement::Whole(_))) {
+    if !matches!(placement, Some(Placement::Unsharded(_))) {
         return Ok(None);
     }
     match defined(router, command.db, command.collection())? {

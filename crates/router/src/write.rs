@@ -12,7 +12,7 @@ use crate::request::{RoutedCommand, finish, ranges};
 use crate::router::Router;
 use crate::upsert::{new_document, nothing};
 use bson::{Doc, DocBuf, ObjectId, Val, Writer};
-use cluster_view::metadata::{Placement, Whole};
+use cluster_view::metadata::{Placement, Unsharded};
 use cluster_view::upstream::error_of;
 use cluster_view::{Failure, Outcome, write_concern};
 use errors::err;
@@ -47,9 +47,9 @@ pub(crate) fn run(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBu
     if router.cluster.placement(&ns)?.is_none() {
         ddl::make_database(&router.cluster, command.db, None)?;
     }
-    if let Some(Placement::Whole(_)) = router.cluster.placement(&ns)? {
+    if let Some(Placement::Unsharded(_)) = router.cluster.placement(&ns)? {
         let whole = router.cluster.agree(&ns, |placement| {
-            let Some(placement @ Placement::Whole(Whole { shard, .. })) = placement else {
+            let Some(placement @ Placement::Unsharded(Unsharded { shard, .. })) = placement else {
                 return Ok(None);
             };
             let sequences = command.request.sequences;
@@ -186,7 +186,9 @@ impl<'a> Batch<'a> {
 
     fn target(&self, placement: &Placement, statement: Doc<'_>) -> Outcome<Target> {
         let table = match placement {
-            Placement::Whole(Whole { shard, .. }) => return Ok(Target::All(vec![shard.clone()])),
+            Placement::Unsharded(Unsharded { shard, .. }) => {
+                return Ok(Target::All(vec![shard.clone()]));
+            }
             Placement::Sharded(table) => table,
         };
         if self.field == "documents" {

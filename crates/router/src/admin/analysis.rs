@@ -137,7 +137,7 @@ impl Analyzed for OfCluster<'_> {
         let run = || -> Outcome<Vec<DocBuf>> {
             let cluster = &self.router.cluster;
             let shard = match cluster.placement(self.ns)? {
-                Some(Placement::Whole(whole)) => Some(whole.shard),
+                Some(Placement::Unsharded(unsharded)) => Some(unsharded.shard),
                 Some(Placement::Sharded(table)) => table.shards().next().cloned(),
                 None => None,
             };

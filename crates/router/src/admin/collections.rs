@@ -91,7 +91,7 @@ pub(super) fn shard(router: &Router, command: &RoutedCommand<'_>) -> Outcome<Doc
             )
             .into());
         }
-        Some(Placement::Whole(whole)) => whole.shard,
+        Some(Placement::Unsharded(unsharded)) => unsharded.shard,
         None => return Err(no_database(db)),
     };
     let given = command.document("collation");

@@ -56,8 +56,8 @@ pub(super) fn collection(router: &Router, command: &RoutedCommand<'_>) -> Outcom
     cluster.end_left_moves_under(&database, db)?;
     let held = lock(cluster, ns)?;
     cluster.end_left_moves_under(&held, ns)?;
-    let whole = match cluster.refresh(ns)? {
-        Some(Placement::Whole(whole)) => whole,
+    let unsharded = match cluster.refresh(ns)? {
+        Some(Placement::Unsharded(unsharded)) => unsharded,
         Some(Placement::Sharded(_)) => {
             return Err(err!(
                 NamespaceNotFound,
@@ -67,14 +67,14 @@ pub(super) fn collection(router: &Router, command: &RoutedCommand<'_>) -> Outcom
         }
         None => return Err(cluster_view::routing::no_database(db)),
     };
-    let moved = movable(cluster, ns, &whole.shard)?;
+    let moved = movable(cluster, ns, &unsharded.shard)?;
     let of_buckets = match moved == ns {
         true => None,
         false => Some(lock(cluster, &moved)?),
     };
     let held = of_buckets.as_ref().unwrap_or(&held);
     cluster.end_left_moves_under(held, &moved)?;
-    let table = track(cluster, (held, &database), &moved, &whole.shard)?;
+    let table = track(cluster, (held, &database), &moved, &unsharded.shard)?;
     drop(database);
     let (min, max) = (table.key().global_min(), table.key().global_max());
     move_range_under(cluster, held, &moved, min.as_doc(), max.as_doc(), to)?;

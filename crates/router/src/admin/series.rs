@@ -57,7 +57,7 @@ pub(super) fn shard(
     let held = lock(cluster, &buckets)?;
     cluster.end_left_moves_under(&held, &buckets)?;
     let primary = match cluster.refresh(&buckets)? {
-        Some(Placement::Whole(whole)) => whole.shard,
+        Some(Placement::Unsharded(unsharded)) => unsharded.shard,
         Some(Placement::Sharded(table)) => {
             let options = table
                 .entry

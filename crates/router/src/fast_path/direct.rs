@@ -157,8 +157,8 @@ fn plan<'a>(
             one(shard, command.whole(), Then::Read)
         }
         "insert" | "update" | "delete" => match placement {
-            Placement::Whole(whole) => Plan {
-                commands: vec![(whole.shard.clone(), command.whole())],
+            Placement::Unsharded(unsharded) => Plan {
+                commands: vec![(unsharded.shard.clone(), command.whole())],
                 sequences: command.request.sequences,
                 then: Then::AsItIs,
             },
