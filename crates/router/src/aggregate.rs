@@ -178,7 +178,9 @@ pub(crate) fn run(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBu
         Some(written) if written.replaces => {
             let ns_of_target = written.ns();
             let held = lock(&router.cluster, &ns_of_target)?;
-            router.cluster.end_left_moves_under(&held, &ns_of_target)?;
+            router
+                .cluster
+                .end_pending_moves_under(&held, &ns_of_target)?;
             router.cluster.agree(&ns_of_target, |target| {
                 read(router, command, stages, &ns, &others, Some(target))
             })?

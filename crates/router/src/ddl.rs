@@ -353,7 +353,7 @@ fn drop_sharded(cluster: &Cluster, ns: &str, concern: Option<Doc<'_>>) -> Outcom
     };
     let ns = table.entry.ns.as_str();
     let held = cluster_view::chunks::lock(cluster, ns)?;
-    cluster.end_left_moves_under(&held, ns)?;
+    cluster.end_pending_moves_under(&held, ns)?;
     let Some(table) = cluster.read_table(ns)? else {
         return Ok(Vec::new());
     };

@@ -543,7 +543,7 @@ fn replace(
     w.str("mergeTarget", &written.ns()).str("$db", &written.db);
     let (body, ns) = (w.finish(), written.ns());
     let held = lock(&router.cluster, &ns)?;
-    router.cluster.end_left_moves_under(&held, &ns)?;
+    router.cluster.end_pending_moves_under(&held, &ns)?;
     router.cluster.agree(&ns, |placement| {
         let Some(placement) = placement else {
             return Ok(false);

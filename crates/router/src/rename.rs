@@ -34,7 +34,7 @@ pub(crate) fn run(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBu
     for ns in names.iter().filter(|ns| ns.contains('.')) {
         if held.is_empty() || from != to {
             let own = lock(cluster, ns)?;
-            cluster.end_left_moves_under(&own, ns)?;
+            cluster.end_pending_moves_under(&own, ns)?;
             held.push(own);
         }
     }
@@ -95,7 +95,7 @@ fn lock_databases<'c>(cluster: &'c Cluster, names: &[&str]) -> Outcome<Vec<Lock<
     let mut held = Vec::new();
     for db in databases {
         let own = lock(cluster, db)?;
-        cluster.end_left_moves_under(&own, db)?;
+        cluster.end_pending_moves_under(&own, db)?;
         held.push(own);
     }
     Ok(held)

@@ -175,10 +175,10 @@ pub fn without_the_range<'s>(
 /// The state of a pending move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Not decided: it is rolled back first ([`left`]), and looked at again.
+    /// Not decided: it is rolled back first ([`rolled_back`]), and looked at again.
     Moving,
     Moved,
-    Left,
+    RolledBack,
 }
 
 impl State {
@@ -186,7 +186,7 @@ impl State {
         match state {
             "moving" => State::Moving,
             "moved" => State::Moved,
-            _ => State::Left,
+            _ => State::RolledBack,
         }
     }
 }
@@ -245,7 +245,7 @@ pub fn moved() -> DocBuf {
 }
 
 /// It is rolled back: that change cannot be made any more.
-pub fn left() -> DocBuf {
+pub fn rolled_back() -> DocBuf {
     doc! {"$set": doc! {"state": "left"}}
 }
 

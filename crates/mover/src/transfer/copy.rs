@@ -7,7 +7,7 @@ use super::Manner;
 use super::leases::Kept;
 use super::progress::{Told, Work};
 use super::put::{Copiers, Put};
-use super::rests::Rests;
+use super::throttle::Rests;
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
 use cluster_view::Outcome;
 use cluster_view::chunks::Lock;

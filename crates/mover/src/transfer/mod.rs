@@ -2,39 +2,39 @@
 //! ([decision](../../../../docs/decisions/2026-11-25-sharding.md), "A move"), and what else is made of the
 //! same steps:
 //!
-//! - `beside`: moves of one collection that are asked for at the same time;
+//! - `concurrent`: moves of one collection that are asked for at the same time;
 //! - `copy`: documents on their way: snapshot, catch-up, refused documents;
-//! - `left`: pending moves, and how any router ends them;
+//! - `recovery`: pending moves, and how any router ends them;
 //! - `reshard`: a collection with another shard key;
-//! - `home`: a database with another primary shard;
+//! - `primary`: a database with another primary shard;
 //! - `leases`: the logs that are kept for it;
-//! - `manner`: what a move waits for, and until when it may take;
+//! - `move_options`: what a move waits for, and until when it may take;
 //! - `progress`: how far a move has come, for operators;
 //! - `put`: documents on their way to recipients;
-//! - `rests`: how much movers work while others are served;
+//! - `throttle`: how much movers work while others are served;
 //! - `time`: the cluster's time.
 //!
 //! Invariant: at each moment one shard owns the range, and what it has acknowledged the next owner
 //! gets. Until the metadata says so, the recipient shows nothing of it.
 
-mod beside;
+mod concurrent;
 mod copy;
-mod home;
 mod leases;
-mod left;
-mod manner;
+mod move_options;
+mod primary;
 mod progress;
 mod put;
+mod recovery;
 mod reshard;
-mod rests;
+mod throttle;
 mod time;
 
-pub use beside::{Moving, move_beside};
+pub use concurrent::{Moving, move_beside};
 pub use copy::make_like;
-pub use home::{drop_home, move_primary};
-pub use left::{HOME, PendingMoves, RANGE};
-pub use left::{SPREAD, begin, decide, table_under};
-pub use manner::Manner;
+pub use move_options::Manner;
+pub use primary::{drop_home, move_primary};
+pub use recovery::{HOME, PendingMoves, RANGE};
+pub use recovery::{SPREAD, begin, decide, table_under};
 pub use reshard::{Plan, abort, reshard};
 pub use time::{join_time, reach_time, set_time, time_before, time_of};
 
@@ -46,9 +46,9 @@ use cluster_view::{Failure, Outcome};
 use copy::{Donor, Way, copy_sessions, likeness};
 use errors::{Code, Error, err};
 use leases::Kept;
-use left::{clean, table_now, teach_as};
 use parking_lot::Mutex;
 use progress::Told;
+use recovery::{clean, table_now, teach_as};
 use sharding::moving::{RangeMove, Step, change_of_owner};
 use sharding::series::check_bound;
 use sharding::{Chunk, PlaceRange, RoutingTable};
@@ -202,7 +202,7 @@ impl Move<'_> {
         let done = self.transfer();
         self.cluster.moves.ended(done.is_ok());
         // What the metadata says decides: it may have been changed where that failed.
-        let ended = self.cluster.end_left_moves_under(self.held, self.ns());
+        let ended = self.cluster.end_pending_moves_under(self.held, self.ns());
         match done {
             Ok(()) => {
                 ended?;

@@ -8,8 +8,8 @@
 use super::PendingMoves;
 use super::copy::{Donor, Way, copy_sessions, make_like};
 use super::leases::Kept;
-use super::left::{Left, RESHARD, begin, decide, teach_as};
 use super::progress::Told;
+use super::recovery::{PendingMove, RESHARD, begin, decide, teach_as};
 use super::{fence, lift, reach_time, time_of};
 use bson::{Doc, DocBuf, ObjectId, Val, Value, Writer, doc};
 use cluster_view::chunks::{Change, Lock, log};
@@ -134,7 +134,7 @@ impl Reshard<'_> {
         );
         let done = self.steps();
         self.cluster.moves.ended(done.is_ok());
-        let ended = self.cluster.end_left_moves_under(self.held, self.ns());
+        let ended = self.cluster.end_pending_moves_under(self.held, self.ns());
         if let Err(e) = &ended {
             tracing::warn!(target: "SHARDING", ns = self.ns(), error = %e, "A resharding is left behind");
         }
@@ -330,11 +330,16 @@ impl Reshard<'_> {
 }
 
 /// Ends a pending resharding: the temporary collections replace the old ones, or are dropped.
-pub(super) fn end(cluster: &Cluster, held: &Lock<'_>, ns: &str, left: &Left) -> Outcome<()> {
-    let (by, beside) = (&left.fence(), left.text("beside"));
-    let recipients = left.names("to");
-    if !left.is_moved() {
-        for shard in left.names("fenced") {
+pub(super) fn end(
+    cluster: &Cluster,
+    held: &Lock<'_>,
+    ns: &str,
+    pending: &PendingMove,
+) -> Outcome<()> {
+    let (by, beside) = (&pending.fence(), pending.text("beside"));
+    let recipients = pending.names("to");
+    if !pending.is_moved() {
+        for shard in pending.names("fenced") {
             lift(cluster, &shard, ns, by, Some(held.turn()))?;
             let gone = doc! {"_pandoSwap": 1, "ns": beside, "writeConcern": majority()};
             cluster.on_shard(&shard, "admin", gone.as_doc())?;
@@ -344,7 +349,7 @@ pub(super) fn end(cluster: &Cluster, held: &Lock<'_>, ns: &str, left: &Left) -> 
     let Some(table) = cluster.read_table(ns)? else {
         return Ok(());
     };
-    for shard in left.names("fenced") {
+    for shard in pending.names("fenced") {
         let mut w = Writer::new();
         w.i32("_pandoSwap", 1)
             .str("ns", ns)
@@ -355,7 +360,7 @@ pub(super) fn end(cluster: &Cluster, held: &Lock<'_>, ns: &str, left: &Left) -> 
         w.doc("writeConcern", majority().as_doc());
         cluster.on_shard(&shard, "admin", w.finish().as_doc())?;
     }
-    for shard in left.names("fenced") {
+    for shard in pending.names("fenced") {
         teach_as(cluster, &table, &shard, Some(held.turn()), Some(by))?;
     }
     cluster.forget(ns);
@@ -379,7 +384,7 @@ pub fn abort(cluster: &Cluster, ns: &str) -> Outcome<()> {
     let update = doc! {"update": "migrations", "updates": updates, "writeConcern": majority()};
     let reply = cluster.on_config("config", update.as_doc())?;
     match reply.get("n").and_then(Val::to_i64_exact) {
-        Some(1) => cluster.end_left_moves(ns),
+        Some(1) => cluster.end_pending_moves(ns),
         _ => Err(err!(
             ReshardCollectionCommitted,
             "Can't abort resharding operation after the decision is made"

@@ -75,9 +75,9 @@ pub(super) fn shard(router: &Router, command: &RoutedCommand<'_>) -> Outcome<Doc
     }
     // The database stays where it is meanwhile.
     let _database = lock(cluster, db)?;
-    cluster.end_left_moves_under(&_database, db)?;
+    cluster.end_pending_moves_under(&_database, db)?;
     let held = lock(cluster, ns)?;
-    cluster.end_left_moves_under(&held, ns)?;
+    cluster.end_pending_moves_under(&held, ns)?;
     let primary = match cluster.refresh(ns)? {
         Some(Placement::Sharded(table)) => {
             if table.key().pattern() == pattern && table.entry.unique == unique {
@@ -249,7 +249,7 @@ fn spread_out(
         change.commit()
     };
     let done = spread();
-    cluster.end_left_moves_under(held, ns)?;
+    cluster.end_pending_moves_under(held, ns)?;
     done
 }
 

@@ -53,9 +53,9 @@ pub(super) fn collection(router: &Router, command: &RoutedCommand<'_>) -> Outcom
     let to = text(command, &["toShard"])?;
     cluster.shard(to)?;
     let database = lock(cluster, db)?;
-    cluster.end_left_moves_under(&database, db)?;
+    cluster.end_pending_moves_under(&database, db)?;
     let held = lock(cluster, ns)?;
-    cluster.end_left_moves_under(&held, ns)?;
+    cluster.end_pending_moves_under(&held, ns)?;
     let unsharded = match cluster.refresh(ns)? {
         Some(Placement::Unsharded(unsharded)) => unsharded,
         Some(Placement::Sharded(_)) => {
@@ -73,7 +73,7 @@ pub(super) fn collection(router: &Router, command: &RoutedCommand<'_>) -> Outcom
         false => Some(lock(cluster, &moved)?),
     };
     let held = of_buckets.as_ref().unwrap_or(&held);
-    cluster.end_left_moves_under(held, &moved)?;
+    cluster.end_pending_moves_under(held, &moved)?;
     let table = track(cluster, (held, &database), &moved, &unsharded.shard)?;
     drop(database);
     let (min, max) = (table.key().global_min(), table.key().global_max());

@@ -52,10 +52,10 @@ pub(super) fn shard(
     check_collation(command.document("collation"))?;
     // The database stays where it is meanwhile.
     let database = lock(cluster, db)?;
-    cluster.end_left_moves_under(&database, db)?;
+    cluster.end_pending_moves_under(&database, db)?;
     let buckets = series::buckets_of(ns);
     let held = lock(cluster, &buckets)?;
-    cluster.end_left_moves_under(&held, &buckets)?;
+    cluster.end_pending_moves_under(&held, &buckets)?;
     let primary = match cluster.refresh(&buckets)? {
         Some(Placement::Unsharded(unsharded)) => unsharded.shard,
         Some(Placement::Sharded(table)) => {

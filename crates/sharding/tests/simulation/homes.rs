@@ -30,7 +30,7 @@ impl Router {
     }
 
     async fn move_primary_under(self: &Rc<Router>, held: &Held, to: Name) -> Outcome<()> {
-        self.end_left_moves(held).await?;
+        self.end_pending_moves(held).await?;
         let (from, version) = self.read_home().await?;
         if from == to {
             return Ok(());
@@ -42,7 +42,7 @@ impl Router {
             true => "moves of the primary",
             false => "failed moves of the primary",
         });
-        let ended = self.end_left_moves(held).await;
+        let ended = self.end_pending_moves(held).await;
         self.forget_database();
         done.and(ended)
     }
@@ -108,7 +108,7 @@ impl Router {
             }
             Step::TakeBack => {
                 self.history.count("collections that came to be");
-                self.end_left_moves(held).await
+                self.end_pending_moves(held).await
             }
         }
     }
@@ -140,7 +140,7 @@ impl Router {
         from: &Name,
         to: &Name,
     ) -> Outcome<()> {
-        self.end_left_moves(own).await?;
+        self.end_pending_moves(own).await?;
         let table = match database {
             Some(database) => self.track(own, database, ns, from).await?,
             None => self.table_of(ns).await?,
@@ -181,7 +181,7 @@ impl Router {
     /// `moveCollection`
     pub async fn move_collection(self: Rc<Router>, ns: Ns, to: Name) -> Outcome<()> {
         let database = self.lock(DB).await?;
-        let own = match self.end_left_moves(&database).await {
+        let own = match self.end_pending_moves(&database).await {
             Ok(()) => self.lock(&name_of(ns)).await,
             Err(failure) => Err(failure),
         };
@@ -203,7 +203,7 @@ impl Router {
     }
 
     async fn track_here(&self, own: &Held, database: &Held, ns: Ns) -> Outcome<Name> {
-        self.end_left_moves(own).await?;
+        self.end_pending_moves(own).await?;
         let Placement::Home(shard, _) = self.refresh(ns).await? else {
             return Ok(self
                 .table_of(ns)

@@ -214,7 +214,7 @@ impl Router {
         Ok(())
     }
 
-    pub async fn end_left_moves(&self, held: &Held) -> Outcome<()> {
+    pub async fn end_pending_moves(&self, held: &Held) -> Outcome<()> {
         let own = moving::under_way(&held.name, held.part.as_deref());
         for left in self.decided(own).await? {
             if state(&left) != State::Moved && turn_of(&left) == held.turn() {
@@ -299,7 +299,7 @@ impl Router {
         key: u32,
         to: Option<Name>,
     ) -> Outcome<()> {
-        self.end_left_moves(held).await?;
+        self.end_pending_moves(held).await?;
         let table = self.table_of(SHARDED).await?;
         let at = doc! {"k": key as i32};
         let place = table.key().place_of(at.as_doc()).map_err(failed)?;
@@ -419,7 +419,7 @@ impl Router {
             (true, _) => "moves of collections",
             (false, _) => "failed moves",
         });
-        let ended = self.end_left_moves(held).await;
+        let ended = self.end_pending_moves(held).await;
         done.and(ended)
     }
 
@@ -590,7 +590,7 @@ impl Router {
         }
         for name in names {
             let held = self.lock(&name).await?;
-            let done = self.end_left_moves(&held).await;
+            let done = self.end_pending_moves(&held).await;
             self.free(held).await;
             done?;
         }

@@ -37,9 +37,9 @@ pub const HOME: &str = "home";
 const CLEAN_MILLIS: i64 = 1000;
 
 /// A move that is pending, or was abandoned.
-pub struct Left(DocBuf);
+pub struct PendingMove(DocBuf);
 
-impl Left {
+impl PendingMove {
     pub fn text(&self, name: &str) -> &str {
         self.0.get(name).and_then(Val::as_str).unwrap_or_default()
     }
@@ -105,11 +105,11 @@ fn unless_gone(done: Outcome<()>) -> Outcome<()> {
 /// Moves that are under way, and how they end.
 pub trait PendingMoves {
     /// Ends pending moves of a collection or a database that their mover has abandoned.
-    fn end_left_moves(&self, ns: &str) -> Outcome<()>;
+    fn end_pending_moves(&self, ns: &str) -> Outcome<()>;
 
     /// Ends pending moves: they are rolled back if the metadata was not changed, and otherwise told to
     /// the shards. A part of the lock ends its own.
-    fn end_left_moves_under(&self, held: &Lock<'_>, ns: &str) -> Outcome<()>;
+    fn end_pending_moves_under(&self, held: &Lock<'_>, ns: &str) -> Outcome<()>;
 
     /// Takes back what a holder of the lock has under way, unless it is done. Either way that does not
     /// change any more.
@@ -119,61 +119,71 @@ pub trait PendingMoves {
     /// that was not done; tells the shards, if it was.
     fn release_fence(&self, name: &str, shard: &str) -> Outcome<()>;
 
-    fn release(&self, name: &str, left: &Left) -> Outcome<()>;
+    fn release(&self, name: &str, pending: &PendingMove) -> Outcome<()>;
 
     /// The pending moves that match, each in a final state.
-    fn decided(&self, filter: &DocBuf) -> Outcome<Vec<Left>>;
+    fn decided(&self, filter: &DocBuf) -> Outcome<Vec<PendingMove>>;
 
-    fn lift_all(&self, ns: &str, left: &Left, turn: Option<i64>) -> Outcome<()>;
+    fn lift_all(&self, ns: &str, pending: &PendingMove, turn: Option<i64>) -> Outcome<()>;
 
     /// Tells both sides of a range's move what the metadata says.
-    fn tell_range(&self, ns: &str, left: &Left, turn: Option<i64>)
-    -> Outcome<Option<RoutingTable>>;
+    fn tell_range(
+        &self,
+        ns: &str,
+        pending: &PendingMove,
+        turn: Option<i64>,
+    ) -> Outcome<Option<RoutingTable>>;
 
     /// Ends a range's move, but for its document; without the lock what holds routers up.
-    fn end_range(&self, held: Option<&Lock<'_>>, ns: &str, left: &Left) -> Outcome<()>;
+    fn end_range(&self, held: Option<&Lock<'_>>, ns: &str, pending: &PendingMove) -> Outcome<()>;
 
     fn clean_range(
         &self,
         held: &Lock<'_>,
         ns: &str,
-        left: &Left,
+        pending: &PendingMove,
         table: Option<&RoutingTable>,
     ) -> Outcome<()>;
 
-    fn end_spread(&self, ns: &str, left: &Left, held: Option<&Lock<'_>>) -> Outcome<()>;
+    fn end_spread(&self, ns: &str, pending: &PendingMove, held: Option<&Lock<'_>>) -> Outcome<()>;
 
     /// Ends the change of a database's primary, but for its document; without the lock what holds
     /// routers up.
-    fn end_home(&self, held: Option<&Lock<'_>>, db: &str, left: &Left) -> Outcome<()>;
+    fn end_home(&self, held: Option<&Lock<'_>>, db: &str, pending: &PendingMove) -> Outcome<()>;
 
-    fn lift_home(&self, db: &str, left: &Left, shard: &str, turn: Option<i64>) -> Outcome<()>;
+    fn lift_home(
+        &self,
+        db: &str,
+        pending: &PendingMove,
+        shard: &str,
+        turn: Option<i64>,
+    ) -> Outcome<()>;
 
     /// The views of a database that a shard has, which is not its primary.
     fn forget_views(&self, db: &str, shard: &str, turn: Option<i64>) -> Outcome<()>;
 }
 
 impl PendingMoves for Cluster {
-    fn end_left_moves(&self, ns: &str) -> Outcome<()> {
+    fn end_pending_moves(&self, ns: &str) -> Outcome<()> {
         let held = lock(self, ns)?;
-        self.end_left_moves_under(&held, ns)
+        self.end_pending_moves_under(&held, ns)
     }
 
     /// Ends pending moves: they are rolled back if the metadata was not changed, and otherwise told to
     /// the shards. A part of the lock ends its own.
-    fn end_left_moves_under(&self, held: &Lock<'_>, ns: &str) -> Outcome<()> {
-        for left in self.decided(&moving::under_way(ns, held.of_part()))? {
-            if !left.is_moved() && left.turn() == held.turn() {
+    fn end_pending_moves_under(&self, held: &Lock<'_>, ns: &str) -> Outcome<()> {
+        for pending in self.decided(&moving::under_way(ns, held.of_part()))? {
+            if !pending.is_moved() && pending.turn() == held.turn() {
                 held.take_turn()?;
             }
-            match left.text("kind") {
-                RESHARD => reshard::end(self, held, ns, &left)?,
-                HOME => self.end_home(Some(held), ns, &left)?,
-                SPREAD => self.end_spread(ns, &left, Some(held))?,
-                _ => self.end_range(Some(held), ns, &left)?,
+            match pending.text("kind") {
+                RESHARD => reshard::end(self, held, ns, &pending)?,
+                HOME => self.end_home(Some(held), ns, &pending)?,
+                SPREAD => self.end_spread(ns, &pending, Some(held))?,
+                _ => self.end_range(Some(held), ns, &pending)?,
             }
             let mut change = Change::begin(held);
-            change.remove("migrations", doc! {"_id": left.text("_id")});
+            change.remove("migrations", doc! {"_id": pending.text("_id")});
             change.commit()?;
         }
         Ok(())
@@ -195,30 +205,34 @@ impl PendingMoves for Cluster {
             (found, false) if found.is_empty() => (buckets.as_str(), there(&buckets)?),
             (found, _) => (name, found),
         };
-        found.iter().try_for_each(|left| self.release(name, left))
+        found
+            .iter()
+            .try_for_each(|pending| self.release(name, pending))
     }
 
-    fn release(&self, name: &str, left: &Left) -> Outcome<()> {
-        match left.text("kind") {
-            RESHARD if left.is_moved() => self.end_left_moves(name),
-            RESHARD => self.lift_all(name, left, None),
-            HOME => self.end_home(None, name, left),
-            SPREAD => self.end_spread(name, left, None),
-            _ => self.end_range(None, name, left),
+    fn release(&self, name: &str, pending: &PendingMove) -> Outcome<()> {
+        match pending.text("kind") {
+            RESHARD if pending.is_moved() => self.end_pending_moves(name),
+            RESHARD => self.lift_all(name, pending, None),
+            HOME => self.end_home(None, name, pending),
+            SPREAD => self.end_spread(name, pending, None),
+            _ => self.end_range(None, name, pending),
         }
     }
 
     /// The pending moves that match, each in a final state.
-    fn decided(&self, filter: &DocBuf) -> Outcome<Vec<Left>> {
+    fn decided(&self, filter: &DocBuf) -> Outcome<Vec<PendingMove>> {
         loop {
             let found = self.read_config("migrations", filter.as_doc(), Doc::EMPTY)?;
-            let found: Vec<Left> = found.into_iter().map(Left).collect();
-            let mut undecided = found.iter().filter(|left| left.state() == State::Moving);
-            let Some(left) = undecided.next() else {
+            let found: Vec<PendingMove> = found.into_iter().map(PendingMove).collect();
+            let mut undecided = found
+                .iter()
+                .filter(|pending| pending.state() == State::Moving);
+            let Some(pending) = undecided.next() else {
                 return Ok(found);
             };
-            let q = moving::undecided(left.text("_id"), left.text("by"), left.turn());
-            let u = moving::left();
+            let q = moving::undecided(pending.text("_id"), pending.text("by"), pending.turn());
+            let u = moving::rolled_back();
             let update = doc! {
                 "update": "migrations",
                 "updates": bson::array![doc! {"q": q, "u": u}],
@@ -228,9 +242,9 @@ impl PendingMoves for Cluster {
         }
     }
 
-    fn lift_all(&self, ns: &str, left: &Left, turn: Option<i64>) -> Outcome<()> {
-        for shard in left.names("fenced") {
-            unless_gone(lift(self, &shard, ns, &left.fence(), turn))?;
+    fn lift_all(&self, ns: &str, pending: &PendingMove, turn: Option<i64>) -> Outcome<()> {
+        for shard in pending.names("fenced") {
+            unless_gone(lift(self, &shard, ns, &pending.fence(), turn))?;
         }
         Ok(())
     }
@@ -238,35 +252,39 @@ impl PendingMoves for Cluster {
     fn tell_range(
         &self,
         ns: &str,
-        left: &Left,
+        pending: &PendingMove,
         turn: Option<i64>,
     ) -> Outcome<Option<RoutingTable>> {
         let Some(table) = self.read_table(ns)? else {
             return Ok(None);
         };
-        for shard in left.names("fenced").into_iter().chain(left.names("to")) {
+        for shard in pending
+            .names("fenced")
+            .into_iter()
+            .chain(pending.names("to"))
+        {
             unless_gone(teach_as(self, &table, &shard, turn, None))?;
         }
         self.take_over(ns, Some(table.clone()))?;
         Ok(Some(table))
     }
 
-    fn end_range(&self, held: Option<&Lock<'_>>, ns: &str, left: &Left) -> Outcome<()> {
+    fn end_range(&self, held: Option<&Lock<'_>>, ns: &str, pending: &PendingMove) -> Outcome<()> {
         let turn = held.map(|held| held.turn());
         let mut table = None;
-        for step in moving::ending(left.is_moved(), held.is_some()) {
+        for step in moving::ending(pending.is_moved(), held.is_some()) {
             match step {
                 EndStep::Tell => {
-                    table = self.tell_range(ns, left, turn)?;
+                    table = self.tell_range(ns, pending, turn)?;
                     // The collection is dropped.
                     if table.is_none() {
                         return Ok(());
                     }
                 }
-                EndStep::Lift => self.lift_all(ns, left, turn)?,
+                EndStep::Lift => self.lift_all(ns, pending, turn)?,
                 EndStep::Clean => {
                     if let Some(held) = held {
-                        self.clean_range(held, ns, left, table.as_ref())?;
+                        self.clean_range(held, ns, pending, table.as_ref())?;
                     }
                 }
             }
@@ -278,21 +296,21 @@ impl PendingMoves for Cluster {
         &self,
         held: &Lock<'_>,
         ns: &str,
-        left: &Left,
+        pending: &PendingMove,
         table: Option<&RoutingTable>,
     ) -> Outcome<()> {
-        let range = PlaceRange::parse(left.document("range"))?;
+        let range = PlaceRange::parse(pending.document("range"))?;
         let owner = table.and_then(|t| t.chunk_at(&range.low));
-        let sides = [left.names("fenced"), left.names("to")].concat();
+        let sides = [pending.names("fenced"), pending.names("to")].concat();
         for side in moving::without_the_range(&sides, owner) {
             unless_gone(clean(held, side, doc! {"ns": ns, "range": range.to_doc()}))?;
         }
         Ok(())
     }
 
-    fn end_spread(&self, ns: &str, left: &Left, held: Option<&Lock<'_>>) -> Outcome<()> {
+    fn end_spread(&self, ns: &str, pending: &PendingMove, held: Option<&Lock<'_>>) -> Outcome<()> {
         let turn = held.map(|held| held.turn());
-        if left.is_moved()
+        if pending.is_moved()
             && let Some(table) = self.read_table(ns)?
         {
             for shard in self.shard_names()? {
@@ -300,32 +318,32 @@ impl PendingMoves for Cluster {
             }
             self.forget(ns);
         }
-        self.lift_all(ns, left, turn)?;
-        let Some(held) = held.filter(|_| left.is_moved()) else {
+        self.lift_all(ns, pending, turn)?;
+        let Some(held) = held.filter(|_| pending.is_moved()) else {
             return Ok(());
         };
         // All orphans go from the shard whose ranges were given away.
-        for shard in left.names("fenced") {
+        for shard in pending.names("fenced") {
             unless_gone(clean(held, &shard, doc! {"ns": ns}))?;
         }
         Ok(())
     }
 
-    fn end_home(&self, held: Option<&Lock<'_>>, db: &str, left: &Left) -> Outcome<()> {
+    fn end_home(&self, held: Option<&Lock<'_>>, db: &str, pending: &PendingMove) -> Outcome<()> {
         let home = self.refresh_home(db)?;
-        let began = DbVersion::parse(left.document("version"))?;
+        let began = DbVersion::parse(pending.document("version"))?;
         let (version, primary) = match &home {
             Some(home) => (home.version.unwrap_or(began.next()), &*home.shard),
             // It is dropped.
             None => (began.next(), ""),
         };
         let turn = held.map(Lock::turn);
-        let sides = [left.names("fenced"), left.names("to")].concat();
-        for step in moving_home::ending(left.is_moved(), held.is_some()) {
+        let sides = [pending.names("fenced"), pending.names("to")].concat();
+        for step in moving_home::ending(pending.is_moved(), held.is_some()) {
             for side in &sides {
                 unless_gone(match step {
                     EndHome::Tell => self.teach_home(db, version, primary, side, turn),
-                    EndHome::Lift => self.lift_home(db, left, side, turn),
+                    EndHome::Lift => self.lift_home(db, pending, side, turn),
                     EndHome::ForgetViews if side == primary => Ok(()),
                     EndHome::ForgetViews => self.forget_views(db, side, turn),
                 })?;
@@ -335,8 +353,14 @@ impl PendingMoves for Cluster {
         Ok(())
     }
 
-    fn lift_home(&self, db: &str, left: &Left, shard: &str, turn: Option<i64>) -> Outcome<()> {
-        let by = left.fence();
+    fn lift_home(
+        &self,
+        db: &str,
+        pending: &PendingMove,
+        shard: &str,
+        turn: Option<i64>,
+    ) -> Outcome<()> {
+        let by = pending.fence();
         self.on_home(shard, doc! {"lift": db, "by": by}, turn)
     }
 
@@ -387,7 +411,7 @@ pub(super) fn teach_as(
 
 /// The table of a collection as the metadata has it; the caller holds its lock.
 pub fn table_under(cluster: &Cluster, held: &Lock<'_>, ns: &str) -> Outcome<Arc<RoutingTable>> {
-    cluster.end_left_moves_under(held, ns)?;
+    cluster.end_pending_moves_under(held, ns)?;
     table_now(cluster, ns)
 }
 

@@ -6,7 +6,7 @@
 //! says to be there. A collection that has moved says by itself where it is, whatever ends this.
 
 use super::PendingMoves;
-use super::left::{HOME, begin, decide};
+use super::recovery::{HOME, begin, decide};
 use super::{make_like, move_range_under};
 use crate::track::track;
 use bson::{Doc, DocBuf, Val, Writer, doc};
@@ -50,7 +50,7 @@ impl<'c> Leaving<'c> {
         held: &'c Lock<'c>,
         db: &'c str,
     ) -> Outcome<Option<Leaving<'c>>> {
-        cluster.end_left_moves_under(held, db)?;
+        cluster.end_pending_moves_under(held, db)?;
         let Some(Home { shard, version }) = cluster.refresh_home(db)? else {
             return Ok(None);
         };
@@ -162,7 +162,7 @@ impl<'c> Leaving<'c> {
 
     fn move_untracked(&self, ns: &str, to: &str) -> Outcome<()> {
         let own = lock(self.cluster, ns)?;
-        self.cluster.end_left_moves_under(&own, ns)?;
+        self.cluster.end_pending_moves_under(&own, ns)?;
         let table = track(self.cluster, (&own, self.held), ns, &self.from)?;
         let (min, max) = (table.key().global_min(), table.key().global_max());
         move_range_under(self.cluster, &own, ns, min.as_doc(), max.as_doc(), to)
@@ -180,7 +180,7 @@ impl<'c> Leaving<'c> {
             Step::Fence => self.fence(),
             Step::MakeViews => self.make_views(to),
             Step::ChangePrimary => self.change_primary(to),
-            Step::TakeBack => self.cluster.end_left_moves_under(self.held, self.db),
+            Step::TakeBack => self.cluster.end_pending_moves_under(self.held, self.db),
         }
     }
 
@@ -214,7 +214,7 @@ pub fn move_primary(cluster: &Cluster, db: &str, to: &str) -> Outcome<()> {
 
 /// Ends the pending move. What the metadata says decides: it may have been changed where that failed.
 fn ended(cluster: &Cluster, held: &Lock<'_>, db: &str, done: Outcome<()>) -> Outcome<()> {
-    let ended = cluster.end_left_moves_under(held, db);
+    let ended = cluster.end_pending_moves_under(held, db);
     if let (Err(_), Err(left)) = (&done, &ended) {
         tracing::warn!(target: "SHARDING", db, error = %left, "A change of a primary is left behind");
     }

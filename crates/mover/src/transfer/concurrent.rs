@@ -11,9 +11,9 @@
 //! - If another command waits for the lock, or a move has failed, nothing more begins under it: the
 //!   remaining moves begin under the next.
 
-use super::left::PendingMoves;
-use super::left::{table_now, table_under};
-use super::manner::Manner;
+use super::move_options::Manner;
+use super::recovery::PendingMoves;
+use super::recovery::{table_now, table_under};
 use super::{To, move_in};
 use bson::DocBuf;
 use cluster_view::chunks::{Lock, PATIENCE, lock_within, too_late};
