@@ -40,11 +40,11 @@ fn look(cluster: &Cluster, seen: &mut Seen, teller: &mut Teller) -> cluster_view
     teller.look(cluster, &shards)?;
     for shard in shards {
         let shard = Shard::from(shard);
-        let left = match cluster.left_on(&shard) {
-            Ok(left) => left,
+        let in_doubt = match cluster.in_doubt_on(&shard) {
+            Ok(in_doubt) => in_doubt,
             Err(_) => continue,
         };
-        for one in left {
+        for one in in_doubt {
             let (session, number) = one.id.key();
             let key = (shard.clone(), session, number);
             if seen.is_left(key, Instant::now(), &mut round) {

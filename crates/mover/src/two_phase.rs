@@ -23,7 +23,7 @@ pub struct Id {
 }
 
 /// A shard's record of a transaction in doubt.
-pub struct Left {
+pub struct InDoubt {
     pub id: Id,
     /// The shard that coordinates; `None`: the shard with this record.
     pub recovery: Option<Shard>,
@@ -168,7 +168,7 @@ pub trait TwoPhase {
     fn note(&self, ended: &mut Ended, shard: &Shard, ask: &Ask, reply: Outcome<DocBuf>);
 
     /// What waits on a shard for others.
-    fn left_on(&self, shard: &str) -> Outcome<Vec<Left>>;
+    fn in_doubt_on(&self, shard: &str) -> Outcome<Vec<InDoubt>>;
 }
 
 impl TwoPhase for Cluster {
@@ -233,7 +233,7 @@ impl TwoPhase for Cluster {
         }
     }
 
-    fn left_on(&self, shard: &str) -> Outcome<Vec<Left>> {
+    fn in_doubt_on(&self, shard: &str) -> Outcome<Vec<InDoubt>> {
         let reply = self.on_shard(shard, "admin", doc! {"_pandoPrepared": 1}.as_doc())?;
         let list = |name: &str| {
             let list = reply.get(name).and_then(Val::as_array);
@@ -243,14 +243,14 @@ impl TwoPhase for Cluster {
                 .collect::<Vec<_>>()
         };
         let prepared = list("prepared").into_iter().filter_map(|d| {
-            Some(Left {
+            Some(InDoubt {
                 id: Id::read(d)?,
                 recovery: Some(d.get("recoveryShard")?.as_str()?.into()),
                 participants: vec![shard.into()],
             })
         });
         let decisions = list("decisions").into_iter().filter_map(|d| {
-            Some(Left {
+            Some(InDoubt {
                 id: Id::read(d)?,
                 recovery: None,
                 participants: shards(d.get("participants")),
