@@ -4,7 +4,7 @@
 //! different pairs of shards go on at the same time, of one collection too. It decides on figures of the
 //! moment; a move that is not needed any more is only work.
 
-use crate::transfer::{Manner, To, move_range, move_ranges};
+use crate::transfer::{MoveOptions, To, move_range, move_ranges};
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use cluster_view::collections::forbids_moves;
 use cluster_view::collections::size_on;
@@ -180,7 +180,7 @@ fn one_round(cluster: &Cluster) -> Outcome<usize> {
         return Ok(0);
     }
     let throttle = settings.throttle.as_ref().map(DocBuf::as_doc);
-    let manner = Manner::default().throttled(throttle);
+    let options = MoveOptions::default().throttled(throttle);
     let bytes = range_bytes(cluster)?;
     let mut planned = Vec::new();
     for entry in cluster.read_config("collections", Doc::EMPTY, doc! {"_id": 1}.as_doc())? {
@@ -208,7 +208,7 @@ fn one_round(cluster: &Cluster) -> Outcome<usize> {
             wave.entry(one.ns.clone()).or_default().push(one);
         }
         moved += std::thread::scope(|threads| {
-            let run = |(ns, moves): (&String, &Vec<_>)| run_all(cluster, ns, moves, &manner);
+            let run = |(ns, moves): (&String, &Vec<_>)| run_all(cluster, ns, moves, &options);
             let all: Vec<_> = wave.iter().map(|m| threads.spawn(move || run(m))).collect();
             // One that panicked has moved nothing that is known of.
             let ended = all.into_iter().map(|m| m.join().unwrap_or(0));
@@ -219,15 +219,15 @@ fn one_round(cluster: &Cluster) -> Outcome<usize> {
 }
 
 /// Moves of one collection, at once. How many were done.
-fn run_all(cluster: &Cluster, ns: &str, moves: &[Planned], manner: &Manner) -> usize {
+fn run_all(cluster: &Cluster, ns: &str, moves: &[Planned], options: &MoveOptions) -> usize {
     let done = match moves {
         [one] => {
             let To { min, max, shard } = one.to();
-            Ok(vec![move_range(cluster, ns, min, max, shard, manner)])
+            Ok(vec![move_range(cluster, ns, min, max, shard, options)])
         }
         moves => {
             let ranges: Vec<To<'_>> = moves.iter().map(Planned::to).collect();
-            move_ranges(cluster, ns, &ranges, manner)
+            move_ranges(cluster, ns, &ranges, options)
         }
     };
     let done = done.unwrap_or_else(|e| vec![Err(e)]);

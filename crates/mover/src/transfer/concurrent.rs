@@ -11,7 +11,7 @@
 //! - If another command waits for the lock, or a move has failed, nothing more begins under it: the
 //!   remaining moves begin under the next.
 
-use super::move_options::Manner;
+use super::move_options::MoveOptions;
 use super::recovery::PendingMoves;
 use super::recovery::{table_now, table_under};
 use super::{To, move_in};
@@ -82,7 +82,7 @@ struct Asked {
     min: DocBuf,
     max: DocBuf,
     to: String,
-    manner: Manner,
+    options: MoveOptions,
     answer: Sender<Outcome<()>>,
 }
 
@@ -90,7 +90,7 @@ impl Asked {
     fn run(&self, cluster: &Cluster, held: &Lock<'_>, ns: &str) -> Outcome<()> {
         let (min, max) = (self.min.as_doc(), self.max.as_doc());
         let part = held.part()?;
-        move_in(&self.manner, cluster, &part, ns, min, max, &self.to)
+        move_in(&self.options, cluster, &part, ns, min, max, &self.to)
     }
 }
 
@@ -99,7 +99,7 @@ pub fn move_beside(
     cluster: &Arc<Cluster>,
     ns: &str,
     range: &To<'_>,
-    manner: &Manner,
+    options: &MoveOptions,
 ) -> Outcome<()> {
     cluster.shard(range.shard)?;
     let beside = Beside::of(cluster);
@@ -110,7 +110,7 @@ pub fn move_beside(
         min: range.min.to_buf(),
         max: range.max.to_buf(),
         to: range.shard.into(),
-        manner: manner.clone(),
+        options: options.clone(),
         answer,
     };
     if beside.put(ns, asked) {
@@ -124,7 +124,7 @@ pub fn move_beside(
             .spawn(move || leads.run())
             .map_err(|e| err!(OperationFailed, "no thread for a move: {e}"))?;
     }
-    let most = manner.left();
+    let most = options.left();
     let patience = most.map_or(PATIENCE, |most| most.min(PATIENCE));
     let answer = match answered.recv_timeout(patience) {
         Err(_) if beside.take_back(ns, number) => return Err(too_late(ns, most).into()),

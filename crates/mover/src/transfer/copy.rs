@@ -3,11 +3,11 @@
 //!
 //! Invariant: the steps are [`Follow`]'s. A document is read at least as new as the log was.
 
-use super::Manner;
-use super::leases::Kept;
-use super::progress::{Told, Work};
+use super::MoveOptions;
+use super::leases::LogLeases;
+use super::progress::{MoveProgress, Work};
 use super::put::{Copiers, Put};
-use super::throttle::Rests;
+use super::throttle::Throttle;
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
 use cluster_view::Outcome;
 use cluster_view::chunks::Lock;
@@ -28,7 +28,7 @@ const SLOW_MILLIS: i64 = 2;
 const SLOWED_ANEW: Duration = Duration::from_millis(300);
 
 /// Where documents go.
-pub(super) struct Way<'m> {
+pub(super) struct CopyRoute<'m> {
     pub cluster: &'m Cluster,
     pub held: &'m Lock<'m>,
     pub ns: &'m str,
@@ -41,11 +41,11 @@ pub(super) struct Way<'m> {
     pub recipients: Vec<Arc<str>>,
     /// The recipient of a document, unless it stays where it is.
     pub place: &'m (dyn Fn(Doc<'_>) -> Outcome<Option<Arc<str>>> + Sync),
-    pub kept: Kept,
-    pub progress: Told,
+    pub leases: LogLeases,
+    pub progress: MoveProgress,
 }
 
-impl Way<'_> {
+impl CopyRoute<'_> {
     /// Whether all of a donor's documents go.
     pub fn gives_all(&self) -> bool {
         self.range
@@ -69,13 +69,13 @@ impl Way<'_> {
 impl Drop for Donor<'_> {
     /// Its log need not be kept any more. A shard that does not hear of that drops the lease itself.
     fn drop(&mut self) {
-        self.way.let_go_of_log(&self.shard);
+        self.route.let_go_of_log(&self.shard);
     }
 }
 
 /// What one shard gives.
 pub(super) struct Donor<'m> {
-    way: &'m Way<'m>,
+    route: &'m CopyRoute<'m>,
     pub shard: Arc<str>,
     /// A filter for its documents, among those of others at a recipient.
     mine: DocBuf,
@@ -84,8 +84,8 @@ pub(super) struct Donor<'m> {
     copied: bool,
     /// Nothing of it is written any more.
     fenced: bool,
-    rests: Rests<'m>,
-    manner: Manner,
+    throttle: Throttle<'m>,
+    options: MoveOptions,
     /// When it was last told to slow writers down.
     slowed: Instant,
     /// The limits of an index that find the same: `hint`, `min`, `max`.
@@ -106,20 +106,20 @@ pub(super) fn parts(ns: &str) -> (&str, &str) {
 
 impl<'m> Donor<'m> {
     /// From here on its log is kept, and tells which documents change.
-    pub fn begin(way: &'m Way<'m>, shard: &Arc<str>, mine: DocBuf) -> Outcome<Donor<'m>> {
-        let mut sides = way.recipients.clone();
+    pub fn begin(route: &'m CopyRoute<'m>, shard: &Arc<str>, mine: DocBuf) -> Outcome<Donor<'m>> {
+        let mut sides = route.recipients.clone();
         if !sides.contains(shard) {
             sides.push(shard.clone());
         }
         let mut donor = Donor {
-            rests: Rests::new(way.cluster, way.held, sides, &way.recipients),
-            way,
+            throttle: Throttle::new(route.cluster, route.held, sides, &route.recipients),
+            route,
             shard: shard.clone(),
             mine,
             follow: Follow::new(),
             copied: false,
             fenced: false,
-            manner: Manner::default(),
+            options: MoveOptions::default(),
             slowed: Instant::now(),
             limits: DocBuf::default(),
             began: Instant::now(),
@@ -130,8 +130,8 @@ impl<'m> Donor<'m> {
         Ok(donor)
     }
 
-    pub fn in_manner(mut self, manner: &Manner) -> Donor<'m> {
-        self.manner = manner.clone();
+    pub fn with_options(mut self, options: &MoveOptions) -> Donor<'m> {
+        self.options = options.clone();
         self
     }
 
@@ -144,46 +144,47 @@ impl<'m> Donor<'m> {
     /// Between pieces of the copy: fails where there is no time left, waits for the members that were
     /// asked for.
     fn between(&mut self) -> Outcome<()> {
-        self.manner.check()?;
+        self.options.check()?;
         self.keep_logs_now_and_then();
         self.tell_progress();
-        let way = self.way;
-        way.recipients
+        let route = self.route;
+        route
+            .recipients
             .iter()
-            .try_for_each(|recipient| self.manner.wait(way.cluster, way.held, recipient))
+            .try_for_each(|recipient| self.options.wait(route.cluster, route.held, recipient))
     }
 
     fn tell_progress(&self) {
         let work = Work {
             catches_up: self.copied,
             backlog: self.follow.backlog(),
-            share: self.rests.share(),
+            share: self.throttle.share(),
             limits: self.limits.as_doc(),
         };
-        self.way.progress.tell(self.way, &work);
+        self.route.progress.tell(self.route, &work);
     }
 
     fn keep_logs_now_and_then(&self) {
-        if self.way.kept.is_due() {
+        if self.route.leases.is_due() {
             self.keep_logs();
         }
     }
 
     fn keep_logs(&self) {
         let (after, _) = self.follow.place();
-        self.way.keep_logs(&self.shard, after);
+        self.route.keep_logs(&self.shard, after);
     }
 
     /// Says something of the lease on the log of the donor's primary.
     fn lease(&self, what: DocBuf) -> Outcome<()> {
-        let cluster = self.way.cluster;
-        let said = cluster.on_shard(&self.shard, "admin", self.way.of_lease(&what).as_doc());
+        let cluster = self.route.cluster;
+        let said = cluster.on_shard(&self.shard, "admin", self.route.of_lease(&what).as_doc());
         said.map(drop)
     }
 
     /// A find at the donor's current primary: it has everything up to the read position of the log.
     fn find(&self, filter: Doc<'_>) -> DocBuf {
-        let (_, collection) = parts(self.way.ns);
+        let (_, collection) = parts(self.route.ns);
         let mut w = Writer::new();
         w.str("find", collection)
             .doc("filter", filter)
@@ -198,26 +199,26 @@ impl<'m> Donor<'m> {
     }
 
     pub fn copy(&mut self) -> Outcome<()> {
-        let (db, _) = parts(self.way.ns);
-        let first = doc! {"batchSize": self.rests.documents() as i64};
+        let (db, _) = parts(self.route.ns);
+        let first = doc! {"batchSize": self.throttle.documents() as i64};
         let find = with_fields(self.find(self.mine.as_doc()).as_doc(), self.limits.as_doc());
         let find = with_fields(find.as_doc(), first.as_doc());
-        let from = self.way.cluster.shard(&self.shard)?;
+        let from = self.route.cluster.shard(&self.shard)?;
         let refused = std::thread::scope(|threads| {
-            let copiers = Copiers::new(threads, self.rests.copiers());
-            let mut put = Put::by(self.way, Some(copiers));
+            let copiers = Copiers::new(threads, self.throttle.copiers());
+            let mut put = Put::by(self.route, Some(copiers));
             let mut work = Instant::now();
             batches(&from, db, find.as_doc(), |batch| {
                 for d in batch.values().filter_map(Val::as_doc) {
                     put.add(d)?;
                 }
-                if !self.rests.are_none() {
+                if !self.throttle.is_idle() {
                     put.send_all()?;
                 }
-                self.rests.after(work);
+                self.throttle.after(work);
                 self.between()?;
                 work = Instant::now();
-                Ok(Some(self.rests.documents()))
+                Ok(Some(self.throttle.documents()))
             })?;
             put.end()
         })?;
@@ -256,11 +257,11 @@ impl<'m> Donor<'m> {
                     let (work, may_rest) = (Instant::now(), !hurries && self.follow.may_rest());
                     let refused = self.renew(&ids)?;
                     self.follow.put(refused, self.began.elapsed())?;
-                    self.manner.check()?;
+                    self.options.check()?;
                     if may_rest {
-                        self.rests.after(work);
+                        self.throttle.after(work);
                         self.between()?;
-                        self.follow.renew_at_once(self.rests.documents());
+                        self.follow.renew_at_once(self.throttle.documents());
                     }
                 }
             }
@@ -283,15 +284,15 @@ impl<'m> Donor<'m> {
 
     fn changes(&self, after: Option<(i64, i64)>) -> Outcome<Changes> {
         let mut w = Writer::new();
-        w.i32("_pandoChanges", 1).str("ns", self.way.ns);
-        w.str("lease", &self.way.held.fence());
+        w.i32("_pandoChanges", 1).str("ns", self.route.ns);
+        w.str("lease", &self.route.held.fence());
         if let Some((after, term)) = after {
             w.i64("after", after).i64("term", term);
         }
-        if let Some(range) = &self.way.range {
+        if let Some(range) = &self.route.range {
             w.doc("range", range.to_doc().as_doc());
         }
-        let cluster = self.way.cluster;
+        let cluster = self.route.cluster;
         let reply = cluster.on_shard(&self.shard, "admin", w.finish().as_doc())?;
         let number = |name: &str| reply.get(name).and_then(Val::to_i64_exact);
         let (Some(up_to), Some(term)) = (number("upTo"), number("term")) else {
@@ -321,7 +322,7 @@ impl<'m> Donor<'m> {
     /// of those that were not taken.
     fn renew(&mut self, ids: &[Value]) -> Outcome<Vec<Value>> {
         // Of several recipients another one than the document's may have an older state of it.
-        if !self.are_new || self.way.recipients.len() > 1 {
+        if !self.are_new || self.route.recipients.len() > 1 {
             return self.replace(ids);
         }
         let mut missing: HashSet<Value> = ids.iter().cloned().collect();
@@ -336,19 +337,19 @@ impl<'m> Donor<'m> {
 
     /// The same where recipients may have an older state.
     fn replace(&mut self, ids: &[Value]) -> Outcome<Vec<Value>> {
-        let (into_db, into) = parts(&self.way.into);
+        let (into_db, into) = parts(&self.route.into);
         let both = doc! {"$and": bson::array![one_of(ids), self.mine.clone()]};
         let delete = doc! {
             "delete": into,
             "deletes": bson::array![doc! {"q": both, "limit": 0, "collation": simple()}],
             "fromMigrate": true,
-            "moveTurn": self.way.turn(),
+            "moveTurn": self.route.turn(),
             "writeConcern": majority(),
         };
         let mut removed = 0;
-        for recipient in &self.way.recipients {
+        for recipient in &self.route.recipients {
             let reply = self
-                .way
+                .route
                 .cluster
                 .on_shard(recipient, into_db, delete.as_doc())?;
             if let Some(errors) = reply.get("writeErrors") {
@@ -363,9 +364,9 @@ impl<'m> Donor<'m> {
     /// Inserts what the donor has of these documents. `sent` is told of each that goes. The ids of
     /// those that were not taken.
     fn put_newest(&self, ids: &[Value], mut sent: impl FnMut(&Value)) -> Outcome<Vec<Value>> {
-        let (db, _) = parts(self.way.ns);
-        let from = self.way.cluster.shard(&self.shard)?;
-        let mut put = Put::by(self.way, None);
+        let (db, _) = parts(self.route.ns);
+        let from = self.route.cluster.shard(&self.shard)?;
+        let mut put = Put::by(self.route, None);
         each(&from, db, self.find(one_of(ids).as_doc()).as_doc(), |d| {
             if put.add(d)? {
                 sent(&d.get("_id").unwrap_or(Val::NULL).to_value());

@@ -3,7 +3,7 @@
 //! Invariant: every member of a donor keeps its log, since each may become primary; and all donors of a
 //! transfer are renewed together, while only one of them is copied.
 
-use super::copy::Way;
+use super::copy::CopyRoute;
 use bson::{DocBuf, Writer, doc};
 use cluster_view::upstream::{message, with_fields};
 use parking_lot::Mutex;
@@ -16,29 +16,29 @@ const RENEWED: Duration = Duration::from_secs(5);
 
 /// The logs that are kept, and up to which entry each was read.
 #[derive(Default)]
-pub(super) struct Kept {
+pub(super) struct LogLeases {
     places: Mutex<BTreeMap<Arc<str>, i64>>,
     /// When that was said last.
-    told: Mutex<Option<Instant>>,
+    renewed: Mutex<Option<Instant>>,
 }
 
-impl Kept {
+impl LogLeases {
     /// Those whose logs are kept.
     pub fn donors(&self) -> Vec<Arc<str>> {
         self.places.lock().keys().cloned().collect()
     }
 
     pub fn is_due(&self) -> bool {
-        let told = *self.told.lock();
-        told.is_none_or(|told| told.elapsed() > RENEWED)
+        let renewed = *self.renewed.lock();
+        renewed.is_none_or(|renewed| renewed.elapsed() > RENEWED)
     }
 }
 
-impl Way<'_> {
+impl CopyRoute<'_> {
     /// Takes or renews the leases: this donor's log was read up to `after`.
     pub fn keep_logs(&self, shard: &Arc<str>, after: i64) {
         let all = {
-            let mut places = self.kept.places.lock();
+            let mut places = self.leases.places.lock();
             places.insert(shard.clone(), after);
             places.clone()
         };
@@ -47,13 +47,13 @@ impl Way<'_> {
                 set.tell_all(&self.to_each(doc! {"after": after, "renew": true}));
             }
         }
-        *self.kept.told.lock() = Some(Instant::now());
+        *self.leases.renewed.lock() = Some(Instant::now());
     }
 
     /// A donor's log need not be kept any more. A member that does not answer is not waited for; it
     /// drops the lease itself.
     pub fn let_go_of_log(&self, shard: &str) {
-        self.kept.places.lock().remove(shard);
+        self.leases.places.lock().remove(shard);
         let said = self.to_each(doc! {"end": true});
         if let Ok(set) = self.cluster.shard(shard) {
             let tell = move || set.tell_all(&said);

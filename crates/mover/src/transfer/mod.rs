@@ -31,7 +31,7 @@ mod time;
 
 pub use concurrent::{Moving, move_beside};
 pub use copy::make_like;
-pub use move_options::Manner;
+pub use move_options::MoveOptions;
 pub use primary::{drop_home, move_primary};
 pub use recovery::{HOME, PendingMoves, RANGE};
 pub use recovery::{SPREAD, begin, decide, table_under};
@@ -43,11 +43,11 @@ use cluster_view::chunks::{Change, Lock, lock_within, log, replace};
 use cluster_view::metadata::{Cluster, run};
 use cluster_view::write_concern::majority;
 use cluster_view::{Failure, Outcome};
-use copy::{Donor, Way, copy_sessions, likeness};
+use copy::{CopyRoute, Donor, copy_sessions, likeness};
 use errors::{Code, Error, err};
-use leases::Kept;
+use leases::LogLeases;
 use parking_lot::Mutex;
-use progress::Told;
+use progress::MoveProgress;
 use recovery::{clean, table_now, teach_as};
 use sharding::moving::{RangeMove, Step, change_of_owner};
 use sharding::series::check_bound;
@@ -65,7 +65,7 @@ struct Move<'c> {
     min: DocBuf,
     max: DocBuf,
     range: PlaceRange,
-    manner: Manner,
+    options: MoveOptions,
     /// What the collection was like when it was made at the recipient.
     likeness: Mutex<Vec<DocBuf>>,
 }
@@ -77,11 +77,11 @@ pub fn move_range(
     min: Doc<'_>,
     max: Doc<'_>,
     to: &str,
-    manner: &Manner,
+    options: &MoveOptions,
 ) -> Outcome<()> {
     cluster.shard(to)?;
-    let held = lock_within(cluster, ns, manner.left())?;
-    move_in(manner, cluster, &held, ns, min, max, to)
+    let held = lock_within(cluster, ns, options.left())?;
+    move_in(options, cluster, &held, ns, min, max, to)
 }
 
 /// The same; the caller holds the collection's lock.
@@ -93,11 +93,11 @@ pub fn move_range_under(
     max: Doc<'_>,
     to: &str,
 ) -> Outcome<()> {
-    move_in(&Manner::default(), cluster, held, ns, min, max, to)
+    move_in(&MoveOptions::default(), cluster, held, ns, min, max, to)
 }
 
 fn move_in(
-    manner: &Manner,
+    options: &MoveOptions,
     cluster: &Cluster,
     held: &Lock<'_>,
     ns: &str,
@@ -132,7 +132,7 @@ fn move_in(
         max: max.to_buf(),
         range,
         table,
-        manner: manner.clone(),
+        options: options.clone(),
         likeness: Mutex::default(),
     };
     moving.run()
@@ -151,9 +151,9 @@ pub fn move_ranges(
     cluster: &Cluster,
     ns: &str,
     ranges: &[To<'_>],
-    manner: &Manner,
+    options: &MoveOptions,
 ) -> Outcome<Vec<Outcome<()>>> {
-    let held = lock_within(cluster, ns, manner.left())?;
+    let held = lock_within(cluster, ns, options.left())?;
     let table = table_under(cluster, &held, ns)?;
     let mut busy: BTreeSet<String> = BTreeSet::new();
     let mut part = |range: &To<'_>| {
@@ -174,7 +174,7 @@ pub fn move_ranges(
     let parts: Vec<Outcome<Lock<'_>>> = ranges.iter().map(&mut part).collect();
     let run = |part: Outcome<Lock<'_>>, range: &To<'_>| {
         let (min, max) = (range.min, range.max);
-        move_in(manner, cluster, &part?, ns, min, max, range.shard)
+        move_in(options, cluster, &part?, ns, min, max, range.shard)
     };
     Ok(std::thread::scope(|threads| {
         let both = parts.into_iter().zip(ranges);
@@ -237,7 +237,7 @@ impl Move<'_> {
             let inside = self.range.contains(&self.table.key().place_of(d)?);
             Ok(inside.then(|| self.to.clone()))
         };
-        let way = Way {
+        let route = CopyRoute {
             cluster: self.cluster,
             held: self.held,
             ns: self.ns(),
@@ -246,15 +246,15 @@ impl Move<'_> {
             range: Some(self.range.clone()),
             recipients: vec![self.to.clone()],
             place: &place,
-            kept: Kept::default(),
-            progress: Told::new(self.cluster),
+            leases: LogLeases::default(),
+            progress: MoveProgress::new(self.cluster),
         };
         let mut donor = None;
         let mut steps = RangeMove::new();
         let began = Instant::now();
         while let Some(step) = steps.step(began.elapsed())? {
-            self.manner.check()?;
-            match self.step(step, &way, &mut donor, steps.drain()) {
+            self.options.check()?;
+            match self.step(step, &route, &mut donor, steps.drain()) {
                 Err(Failure::Client(e)) if step == Step::Fence && e.code == Code::LockTimeout => {
                     self.wait_for_writes(e, &mut steps, &mut donor)?
                 }
@@ -286,7 +286,7 @@ impl Move<'_> {
     fn step<'w>(
         &self,
         step: Step,
-        way: &'w Way<'w>,
+        route: &'w CopyRoute<'w>,
         donor: &mut Option<Donor<'w>>,
         drain: Duration,
     ) -> Outcome<()> {
@@ -299,8 +299,8 @@ impl Move<'_> {
             Step::Expect => self.expect(),
             Step::Clear => self.clear(),
             Step::Mark => {
-                let begun = Donor::begin(way, &self.from, self.filter())?;
-                *donor = Some(begun.in_manner(&self.manner).by(self.limits()?));
+                let begun = Donor::begin(route, &self.from, self.filter())?;
+                *donor = Some(begun.with_options(&self.options).by(self.limits()?));
                 Ok(())
             }
             Step::Copy => donor.as_mut().map_or(Ok(()), Donor::copy),

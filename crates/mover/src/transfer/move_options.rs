@@ -15,25 +15,25 @@ use std::time::{Duration, Instant};
 const SLICE: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Debug, Default)]
-pub struct Manner {
+pub struct MoveOptions {
     /// After each piece of the copy.
     throttle: Option<DocBuf>,
     until: Option<Instant>,
 }
 
-impl Manner {
+impl MoveOptions {
     /// `maxTimeMS`; 0 is none.
-    pub fn within(max_time_ms: u64) -> Manner {
+    pub fn within(max_time_ms: u64) -> MoveOptions {
         let until = Instant::now().checked_add(Duration::from_millis(max_time_ms));
-        Manner {
+        MoveOptions {
             until: until.filter(|_| max_time_ms > 0),
-            ..Manner::default()
+            ..MoveOptions::default()
         }
     }
 
     /// With `_secondaryThrottle`: the copy waits for this write concern, where it asks for more than a
     /// majority.
-    pub fn throttled(mut self, concern: Option<Doc<'_>>) -> Manner {
+    pub fn throttled(mut self, concern: Option<Doc<'_>>) -> MoveOptions {
         let concern = concern.filter(|c| more_than_majority(*c));
         self.throttle = concern.map(Doc::to_buf);
         self

@@ -3,7 +3,7 @@
 //!
 //! Invariant: no decision depends on it, and a move does not fail if it cannot be written.
 
-use super::copy::Way;
+use super::copy::CopyRoute;
 use bson::{Doc, DocBuf, Val, doc};
 use cluster_view::chunks::millis;
 use cluster_view::collections::size_on;
@@ -17,12 +17,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-const TOLD_EACH: Duration = Duration::from_secs(1);
+const WRITTEN_EACH: Duration = Duration::from_secs(1);
 const LOGGED_EACH: Duration = Duration::from_secs(10);
 
-pub(super) struct Told {
+pub(super) struct MoveProgress {
     began: Instant,
-    told: Mutex<Instant>,
+    written: Mutex<Instant>,
     logged: Mutex<Instant>,
     documents: AtomicU64,
     bytes: AtomicU64,
@@ -50,12 +50,12 @@ pub(super) struct Work<'a> {
     pub limits: Doc<'a>,
 }
 
-impl Told {
-    pub fn new(cluster: &Cluster) -> Told {
+impl MoveProgress {
+    pub fn new(cluster: &Cluster) -> MoveProgress {
         let began = Instant::now();
-        Told {
+        MoveProgress {
             began,
-            told: Mutex::new(began),
+            written: Mutex::new(began),
             logged: Mutex::new(began),
             documents: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
@@ -77,15 +77,15 @@ impl Told {
     }
 
     /// Tells of it where that was not done for a while.
-    pub fn tell(&self, way: &Way<'_>, work: &Work<'_>) {
-        if !is_due(&self.told, TOLD_EACH) {
+    pub fn tell(&self, route: &CopyRoute<'_>, work: &Work<'_>) {
+        if !is_due(&self.written, WRITTEN_EACH) {
             return;
         }
         let now = Progress {
             catches_up: work.catches_up,
             documents: self.documents.load(Ordering::Relaxed),
             bytes: self.bytes.load(Ordering::Relaxed),
-            to_copy: *self.to_copy.get_or_init(|| to_copy(way, work.limits)),
+            to_copy: *self.to_copy.get_or_init(|| to_copy(route, work.limits)),
             backlog: work.backlog as u64,
             share: work.share,
             since: self.began.elapsed(),
@@ -100,52 +100,52 @@ impl Told {
             let seconds = now.since.as_secs();
             let remaining = now.remaining().map(|left| left.as_secs());
             tracing::info!(
-                target: "SHARDING", ns = way.ns, phase = now.phase(), documents, bytes, left = now.left(),
+                target: "SHARDING", ns = route.ns, phase = now.phase(), documents, bytes, left = now.left(),
                 backlog = now.backlog, share = now.share, seconds, remaining_seconds = remaining,
                 "A range is under way"
             );
         }
-        if let Err(e) = write(way, now.to_doc(millis())) {
-            tracing::debug!(target: "SHARDING", ns = way.ns, error = %e, "The progress of a move was not told");
+        if let Err(e) = write(route, now.to_doc(millis())) {
+            tracing::debug!(target: "SHARDING", ns = route.ns, error = %e, "The progress of a move was not told");
         }
     }
 }
 
-fn write(way: &Way<'_>, progress: DocBuf) -> cluster_view::Outcome<()> {
-    let id = way.held.of_part().unwrap_or(way.ns);
-    let q = moving::undecided(id, &way.held.by, way.held.turn());
+fn write(route: &CopyRoute<'_>, progress: DocBuf) -> cluster_view::Outcome<()> {
+    let id = route.held.of_part().unwrap_or(route.ns);
+    let q = moving::undecided(id, &route.held.by, route.held.turn());
     let u = doc! {"$set": doc! {"progress": progress}};
     let update = doc! {
         "update": "migrations",
         "updates": bson::array![doc! {"q": q, "u": u}],
         "writeConcern": doc! {"w": 1},
     };
-    way.cluster.on_config("config", update.as_doc()).map(drop)
+    route.cluster.on_config("config", update.as_doc()).map(drop)
 }
 
 /// How many documents and bytes there are to copy, about; `None` where that cannot be told cheaply.
-fn to_copy(way: &Way<'_>, limits: Doc<'_>) -> Option<(u64, u64)> {
-    if limits.is_empty() && !way.gives_all() {
+fn to_copy(route: &CopyRoute<'_>, limits: Doc<'_>) -> Option<(u64, u64)> {
+    if limits.is_empty() && !route.gives_all() {
         return None;
     }
     let mut sum = (0, 0);
-    for donor in way.kept.donors() {
+    for donor in route.leases.donors() {
         let (documents, bytes) = match limits.is_empty() {
             true => {
-                let (bytes, documents) = size_on(way.cluster, &donor, way.ns).ok()?;
+                let (bytes, documents) = size_on(route.cluster, &donor, route.ns).ok()?;
                 (documents, bytes)
             }
-            false => size_within(way, &donor, limits)?,
+            false => size_within(route, &donor, limits)?,
         };
         sum = (sum.0 + documents, sum.1 + bytes);
     }
     Some(sum)
 }
 
-fn size_within(way: &Way<'_>, donor: &str, limits: Doc<'_>) -> Option<(u64, u64)> {
-    let ask = doc! {"_pandoRangeSize": 1, "ns": way.ns};
+fn size_within(route: &CopyRoute<'_>, donor: &str, limits: Doc<'_>) -> Option<(u64, u64)> {
+    let ask = doc! {"_pandoRangeSize": 1, "ns": route.ns};
     let ask = with_fields(ask.as_doc(), limits);
-    let reply = way.cluster.on_shard(donor, "admin", ask.as_doc()).ok()?;
+    let reply = route.cluster.on_shard(donor, "admin", ask.as_doc()).ok()?;
     let number = |name: &str| reply.get(name).and_then(Val::to_i64_exact);
     Some((
         number("documents")?.unsigned_abs(),

@@ -3,7 +3,7 @@
 //!
 //! Invariant: no more is on its way than [`PUT_BYTES`], but for what each message has at least.
 
-use super::copy::{Way, parts};
+use super::copy::{CopyRoute, parts};
 use bson::{Doc, Val, Value, Writer};
 use cluster_view::Outcome;
 use cluster_view::reply::own_message;
@@ -52,7 +52,7 @@ impl<'s, 'e> Copiers<'s, 'e> {
 
 /// Documents on their way, some at a time for each recipient.
 pub(super) struct Put<'s, 'e> {
-    way: &'s Way<'s>,
+    route: &'s CopyRoute<'s>,
     waiting: HashMap<Arc<str>, Waiting>,
     refused: Vec<Value>,
     copiers: Option<Copiers<'s, 'e>>,
@@ -69,10 +69,10 @@ struct Waiting {
 
 impl<'s, 'e> Put<'s, 'e> {
     /// Without copiers one message after the other.
-    pub fn by(way: &'s Way<'s>, copiers: Option<Copiers<'s, 'e>>) -> Put<'s, 'e> {
+    pub fn by(route: &'s CopyRoute<'s>, copiers: Option<Copiers<'s, 'e>>) -> Put<'s, 'e> {
         let many = copiers.as_ref().map_or(1, |c| c.most);
         Put {
-            way,
+            route,
             waiting: HashMap::new(),
             refused: Vec::new(),
             copiers: copiers.filter(|c| c.most > 1),
@@ -83,7 +83,7 @@ impl<'s, 'e> Put<'s, 'e> {
 
     /// Whether the document goes.
     pub fn add(&mut self, d: Doc<'_>) -> Outcome<bool> {
-        let Some(recipient) = (self.way.place)(d)? else {
+        let Some(recipient) = (self.route.place)(d)? else {
             return Ok(false);
         };
         let waiting = self.waiting.entry(recipient.clone()).or_default();
@@ -118,36 +118,36 @@ impl<'s, 'e> Put<'s, 'e> {
         if waiting.ids.is_empty() {
             return Ok(());
         }
-        let way = self.way;
+        let route = self.route;
         let Some(copiers) = &mut self.copiers else {
-            self.refused.extend(put(way, recipient, &waiting)?);
+            self.refused.extend(put(route, recipient, &waiting)?);
             return Ok(());
         };
         self.refused.extend(copiers.wait(copiers.most - 1)?);
         let recipient = recipient.clone();
         let one = copiers
             .threads
-            .spawn(move || put(way, &recipient, &waiting));
+            .spawn(move || put(route, &recipient, &waiting));
         copiers.under_way.push_back(one);
         Ok(())
     }
 }
 
 /// One message. The ids of the refused documents.
-fn put(way: &Way<'_>, recipient: &str, waiting: &Waiting) -> Outcome<Vec<Value>> {
-    let (db, collection) = parts(&way.into);
+fn put(route: &CopyRoute<'_>, recipient: &str, waiting: &Waiting) -> Outcome<Vec<Value>> {
+    let (db, collection) = parts(&route.into);
     let mut w = Writer::new();
     w.str("insert", collection)
         .bool("ordered", false)
         .bool("bypassDocumentValidation", true)
         .bool("fromMigrate", true)
-        .doc("moveTurn", way.turn().as_doc())
+        .doc("moveTurn", route.turn().as_doc())
         .doc("writeConcern", majority().as_doc())
         .str("$db", db);
-    let set = way.cluster.shard(recipient)?;
+    let set = route.cluster.shard(recipient)?;
     let reply = own_message(&set, w.finish(), "documents", &waiting.documents)?;
     let bytes = waiting.documents.len();
-    way.progress.put(waiting.ids.len(), bytes);
+    route.progress.put(waiting.ids.len(), bytes);
     let mut refused = Vec::new();
     let errors = reply.get("writeErrors").and_then(Val::as_array);
     for e in errors

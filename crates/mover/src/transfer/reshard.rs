@@ -6,9 +6,9 @@
 //! firm. Any holder of the lock can end a decided one.
 
 use super::PendingMoves;
-use super::copy::{Donor, Way, copy_sessions, make_like};
-use super::leases::Kept;
-use super::progress::Told;
+use super::copy::{CopyRoute, Donor, copy_sessions, make_like};
+use super::leases::LogLeases;
+use super::progress::MoveProgress;
 use super::recovery::{PendingMove, RESHARD, begin, decide, teach_as};
 use super::{fence, lift, reach_time, time_of};
 use bson::{Doc, DocBuf, ObjectId, Val, Value, Writer, doc};
@@ -160,7 +160,7 @@ impl Reshard<'_> {
             let place = self.new.key().place_of(d)?;
             Ok(self.new.chunk_at(&place).map(|c| c.shard.clone()))
         };
-        let way = Way {
+        let route = CopyRoute {
             cluster: self.cluster,
             held: self.held,
             ns: self.ns(),
@@ -169,12 +169,12 @@ impl Reshard<'_> {
             range: None,
             recipients: self.recipients.clone(),
             place: &place,
-            kept: Kept::default(),
-            progress: Told::new(self.cluster),
+            leases: LogLeases::default(),
+            progress: MoveProgress::new(self.cluster),
         };
         let mut donors = Vec::new();
         for (shard, owned) in &owners {
-            donors.push(Donor::begin(&way, shard, self.mine(owned))?);
+            donors.push(Donor::begin(&route, shard, self.mine(owned))?);
         }
         for donor in &mut donors {
             donor.copy()?;

@@ -9,7 +9,7 @@ use sharding::pace::Pace;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-pub(super) struct Rests<'m> {
+pub(super) struct Throttle<'m> {
     cluster: &'m Cluster,
     held: &'m Lock<'m>,
     began: Instant,
@@ -17,32 +17,32 @@ pub(super) struct Rests<'m> {
     /// The least pause, as the shards report it.
     least: Duration,
     /// How long it has rested in all.
-    rested: Duration,
+    paused: Duration,
     /// Those that documents are put at, and how many messages at once each wants.
     recipients: Vec<(Arc<str>, usize)>,
 }
 
-impl<'m> Rests<'m> {
+impl<'m> Throttle<'m> {
     pub fn new(
         cluster: &'m Cluster,
         held: &'m Lock<'m>,
         shards: Vec<Arc<str>>,
         recipients: &[Arc<str>],
-    ) -> Rests<'m> {
-        let mut rests = Rests {
+    ) -> Throttle<'m> {
+        let mut throttle = Throttle {
             cluster,
             held,
             began: Instant::now(),
             shards: shards.into_iter().map(|s| (s, Pace::default())).collect(),
             least: Duration::ZERO,
-            rested: Duration::ZERO,
+            paused: Duration::ZERO,
             recipients: recipients
                 .iter()
                 .map(|recipient| (recipient.clone(), 1))
                 .collect(),
         };
-        rests.ask();
-        rests
+        throttle.ask();
+        throttle
     }
 
     fn ask(&mut self) {
@@ -92,14 +92,14 @@ impl<'m> Rests<'m> {
         };
         let rest = rest.max(self.least);
         std::thread::sleep(rest);
-        self.rested += rest;
+        self.paused += rest;
     }
 
     /// Of the time since the beginning the part in which it did not rest.
     pub fn share(&self) -> f64 {
         let all = self.began.elapsed().as_secs_f64();
         match all > 0.0 {
-            true => (1.0 - self.rested.as_secs_f64() / all).clamp(0.0, 1.0),
+            true => (1.0 - self.paused.as_secs_f64() / all).clamp(0.0, 1.0),
             false => 1.0,
         }
     }
@@ -122,7 +122,7 @@ impl<'m> Rests<'m> {
             .unwrap_or(1)
     }
 
-    pub fn are_none(&self) -> bool {
+    pub fn is_idle(&self) -> bool {
         self.shards.iter().all(|(_, pace)| pace.is_idle())
     }
 }

@@ -9,7 +9,7 @@ use crate::router::Router;
 use bson::{Doc, DocBuf, Val, Writer};
 use cluster_view::Outcome;
 use errors::{Error, err};
-use mover::transfer::{Manner, To, move_beside};
+use mover::transfer::{MoveOptions, To, move_beside};
 use sharding::{Chunk, RoutingTable};
 use std::time::Instant;
 
@@ -70,12 +70,12 @@ fn shard<'a>(command: &RoutedCommand<'a>, within: &str, field: &str) -> Outcome<
 }
 
 /// How the move is to be made. Fails for fields that the command does not have, or of other types.
-fn manner(
+fn options(
     router: &Router,
     command: &RoutedCommand<'_>,
     within: &'static str,
     fields: &[&str],
-) -> Outcome<Manner> {
+) -> Outcome<MoveOptions> {
     let local = &router.local;
     let max_time_ms = local.check_router_command(command.request, within, fields)?;
     let flag = |field: &str| typed(command, within, field, "bool", |v| v.as_bool());
@@ -85,13 +85,13 @@ fn manner(
     let throttled = [flag("secondaryThrottle")?, flag("_secondaryThrottle")?];
     let throttled = throttled.into_iter().flatten().next().unwrap_or(false);
     let concern = command.document("writeConcern").filter(|_| throttled);
-    Ok(Manner::within(max_time_ms).throttled(concern))
+    Ok(MoveOptions::within(max_time_ms).throttled(concern))
 }
 
 pub(super) fn chunk(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     const NAME: &str = "moveChunk";
     let began = Instant::now();
-    let manner = manner(router, command, NAME, &CHUNK_FIELDS)?;
+    let options = options(router, command, NAME, &CHUNK_FIELDS)?;
     let to = shard(command, NAME, "to")?;
     let find = typed(command, NAME, "find", "object", |v| v.as_doc())?;
     let bounds = typed(command, NAME, "bounds", "array", |v| v.as_array())?;
@@ -113,7 +113,7 @@ pub(super) fn chunk(router: &Router, command: &RoutedCommand<'_>) -> Outcome<Doc
         ns,
         (chunk.min.as_doc(), chunk.max.as_doc()),
         to,
-        &manner,
+        &options,
     )?;
     let mut w = Writer::new();
     w.i64(
@@ -128,7 +128,7 @@ fn run(
     ns: &str,
     (min, max): (Doc<'_>, Doc<'_>),
     to: &str,
-    manner: &Manner,
+    options: &MoveOptions,
 ) -> Outcome<()> {
     consistency::check_moves_are_allowed(router, ns)?;
     let range = To {
@@ -136,21 +136,21 @@ fn run(
         max,
         shard: to,
     };
-    move_beside(&router.cluster, ns, &range, manner)?;
+    move_beside(&router.cluster, ns, &range, options)?;
     router.cluster.refresh(ns)?;
     Ok(())
 }
 
 pub(super) fn range(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     const NAME: &str = "moveRange";
-    let manner = manner(router, command, NAME, &RANGE_FIELDS)?;
+    let options = options(router, command, NAME, &RANGE_FIELDS)?;
     let to = shard(command, NAME, "toShard")?;
     let min = typed(command, NAME, "min", "object", |v| v.as_doc())?;
     let max = typed(command, NAME, "max", "object", |v| v.as_doc())?;
     let ns = command.collection();
     let table = table_of(router, ns)?;
     let (min, max) = whole_range(&table, min, max)?;
-    run(router, ns, (min.as_doc(), max.as_doc()), to, &manner)?;
+    run(router, ns, (min.as_doc(), max.as_doc()), to, &options)?;
     Ok(done())
 }
 
