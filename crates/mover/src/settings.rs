@@ -33,7 +33,7 @@ impl Settings {
     }
 
     /// The command that tells of them.
-    pub fn told(&self) -> DocBuf {
+    pub fn to_command(&self) -> DocBuf {
         let mut w = Writer::new();
         w.i32("_pandoSettings", 1).timestamp("at", self.at);
         w.open_array("settings");
@@ -55,7 +55,7 @@ fn is_setting(d: Doc<'_>) -> bool {
 
 /// Tells a set that is about to be a shard.
 pub fn tell(cluster: &Cluster, set: &ReplicaSet) -> Outcome<()> {
-    run(set, "admin", Settings::read(cluster)?.told().as_doc()).map(drop)
+    run(set, "admin", Settings::read(cluster)?.to_command().as_doc()).map(drop)
 }
 
 /// Tells shards of settings that they have not been told of: the router that changed them is gone, or
@@ -63,30 +63,30 @@ pub fn tell(cluster: &Cluster, set: &ReplicaSet) -> Outcome<()> {
 #[derive(Default)]
 pub struct Teller {
     /// What each shard was told last.
-    told: HashMap<String, Vec<DocBuf>>,
+    to_command: HashMap<String, Vec<DocBuf>>,
 }
 
 impl Teller {
     pub fn look(&mut self, cluster: &Cluster, shards: &[String]) -> Outcome<()> {
-        self.told.retain(|shard, _| shards.contains(shard));
+        self.to_command.retain(|shard, _| shards.contains(shard));
         // A snapshot is kept for a while, so it is taken only where there is something to tell.
         let mut list = cluster.read_config("settings", Doc::EMPTY, Doc::EMPTY)?;
         list.retain(|d| is_setting(d.as_doc()));
-        let knows = |shard: &String| self.told.get(shard) == Some(&list);
+        let knows = |shard: &String| self.to_command.get(shard) == Some(&list);
         if list.is_empty() || shards.iter().all(knows) {
             return Ok(());
         }
         let settings = Settings::read(cluster)?;
         for shard in shards {
-            if self.told.get(shard) == Some(&settings.list) {
+            if self.to_command.get(shard) == Some(&settings.list) {
                 continue;
             }
-            let told = cluster.on_shard(shard, "admin", settings.told().as_doc());
-            let Ok(reply) = told else { continue };
+            let to_command = cluster.on_shard(shard, "admin", settings.to_command().as_doc());
+            let Ok(reply) = to_command else { continue };
             if let Some(why) = reply.get("refused").and_then(Val::as_str) {
                 tracing::warn!(target: "SHARDING", shard, why, "A shard does not take the cluster's settings");
             }
-            self.told.insert(shard.clone(), settings.list.clone());
+            self.to_command.insert(shard.clone(), settings.list.clone());
         }
         Ok(())
     }

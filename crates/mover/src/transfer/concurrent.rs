@@ -37,7 +37,7 @@ const LOOK: Duration = Duration::from_secs(1);
 /// What moves data in a process.
 #[derive(Default)]
 pub struct Moving {
-    beside: Beside,
+    concurrent: ConcurrentMoves,
 }
 
 impl Mover for Moving {
@@ -52,15 +52,15 @@ impl Mover for Moving {
 
 /// The requested moves, by collection. There is an entry for as long as it is led.
 #[derive(Default)]
-pub struct Beside {
+pub struct ConcurrentMoves {
     last: AtomicU64,
-    led: Mutex<HashMap<String, Led>>,
+    queues: Mutex<HashMap<String, MoveQueue>>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct Led {
-    waiting: Vec<Asked>,
+struct MoveQueue {
+    waiting: Vec<QueuedMove>,
     /// The pairs of shards between which something moves.
     busy: Vec<[String; 2]>,
     /// Answers to what has ended.
@@ -68,7 +68,7 @@ struct Led {
     failed: bool,
 }
 
-impl Led {
+impl MoveQueue {
     fn answer(&mut self) {
         for (answer, done) in self.ended.drain(..) {
             // Fails without harm if the client has gone.
@@ -77,7 +77,7 @@ impl Led {
     }
 }
 
-struct Asked {
+struct QueuedMove {
     number: u64,
     min: DocBuf,
     max: DocBuf,
@@ -86,7 +86,7 @@ struct Asked {
     answer: Sender<Outcome<()>>,
 }
 
-impl Asked {
+impl QueuedMove {
     fn run(&self, cluster: &Cluster, held: &Lock<'_>, ns: &str) -> Outcome<()> {
         let (min, max) = (self.min.as_doc(), self.max.as_doc());
         let part = held.part()?;
@@ -95,17 +95,17 @@ impl Asked {
 }
 
 /// Moves a range that lies in one chunk, beside others of its collection.
-pub fn move_beside(
+pub fn move_concurrently(
     cluster: &Arc<Cluster>,
     ns: &str,
     range: &To<'_>,
     options: &MoveOptions,
 ) -> Outcome<()> {
     cluster.shard(range.shard)?;
-    let beside = Beside::of(cluster);
+    let concurrent = ConcurrentMoves::of(cluster);
     let (answer, answered) = channel();
-    let number = beside.last.fetch_add(1, Ordering::Relaxed);
-    let asked = Asked {
+    let number = concurrent.last.fetch_add(1, Ordering::Relaxed);
+    let queued = QueuedMove {
         number,
         min: range.min.to_buf(),
         max: range.max.to_buf(),
@@ -113,21 +113,21 @@ pub fn move_beside(
         options: options.clone(),
         answer,
     };
-    if beside.put(ns, asked) {
-        let leads = Leads {
+    if concurrent.put(ns, queued) {
+        let leader = QueueLeader {
             cluster: cluster.clone(),
             ns: ns.into(),
             is_over: Cell::new(false),
         };
         std::thread::Builder::new()
             .name("moves".into())
-            .spawn(move || leads.run())
+            .spawn(move || leader.run())
             .map_err(|e| err!(OperationFailed, "no thread for a move: {e}"))?;
     }
     let most = options.left();
     let patience = most.map_or(PATIENCE, |most| most.min(PATIENCE));
     let answer = match answered.recv_timeout(patience) {
-        Err(_) if beside.take_back(ns, number) => return Err(too_late(ns, most).into()),
+        Err(_) if concurrent.take_back(ns, number) => return Err(too_late(ns, most).into()),
         // It has begun, and looks at its time itself.
         Err(_) => answered.recv(),
         answer => answer.map_err(|_| std::sync::mpsc::RecvError),
@@ -135,39 +135,41 @@ pub fn move_beside(
     answer.unwrap_or_else(|_| Err(err!(InternalError, "a move of {ns} was lost").into()))
 }
 
-impl Beside {
+impl ConcurrentMoves {
     /// Those of this process.
-    fn of(cluster: &Cluster) -> &Beside {
+    fn of(cluster: &Cluster) -> &ConcurrentMoves {
         let mover = cluster.mover.as_any().downcast_ref::<Moving>();
-        &mover.expect("a cluster whose data this room moves").beside
+        &mover
+            .expect("a cluster whose data this room moves")
+            .concurrent
     }
 
     /// Whether the collection has no leader yet.
-    fn put(&self, ns: &str, asked: Asked) -> bool {
-        let mut all = self.led.lock();
+    fn put(&self, ns: &str, queued: QueuedMove) -> bool {
+        let mut all = self.queues.lock();
         let is_new = !all.contains_key(ns);
-        all.entry(ns.into()).or_default().waiting.push(asked);
+        all.entry(ns.into()).or_default().waiting.push(queued);
         self.changed.notify_all();
         is_new
     }
 
     /// Whether it had not begun.
     fn take_back(&self, ns: &str, number: u64) -> bool {
-        let mut all = self.led.lock();
-        let Some(led) = all.get_mut(ns) else {
+        let mut all = self.queues.lock();
+        let Some(queue) = all.get_mut(ns) else {
             return false;
         };
-        let before = led.waiting.len();
-        led.waiting.retain(|asked| asked.number != number);
-        led.waiting.len() < before
+        let before = queue.waiting.len();
+        queue.waiting.retain(|queued| queued.number != number);
+        queue.waiting.len() < before
     }
 
-    fn ended(&self, ns: &str, pair: &[String; 2], asked: Asked, done: Outcome<()>) {
-        let mut all = self.led.lock();
-        if let Some(led) = all.get_mut(ns) {
-            led.busy.retain(|busy| busy != pair);
-            led.failed |= done.is_err();
-            led.ended.push((asked.answer, done));
+    fn ended(&self, ns: &str, pair: &[String; 2], queued: QueuedMove, done: Outcome<()>) {
+        let mut all = self.queues.lock();
+        if let Some(queue) = all.get_mut(ns) {
+            queue.busy.retain(|busy| busy != pair);
+            queue.failed |= done.is_err();
+            queue.ended.push((queued.answer, done));
         }
         self.changed.notify_all();
     }
@@ -175,7 +177,7 @@ impl Beside {
 
 /// A leader's next step for a collection.
 enum Next {
-    Begin(Asked, [String; 2]),
+    Begin(QueuedMove, [String; 2]),
     /// Something has ended, was asked for, or `LOOK` has passed.
     LookAgain,
     /// No move is in progress, and none more begins under this lock.
@@ -183,23 +185,26 @@ enum Next {
 }
 
 /// Of a thread that leads a collection.
-struct Leads {
+struct QueueLeader {
     cluster: Arc<Cluster>,
     ns: String,
     /// Another thread may lead the collection since.
     is_over: Cell<bool>,
 }
 
-impl Drop for Leads {
+impl Drop for QueueLeader {
     /// If it ends too early, the waiters find no leader and fail.
     fn drop(&mut self) {
         if !self.is_over.get() {
-            Beside::of(&self.cluster).led.lock().remove(&self.ns);
+            ConcurrentMoves::of(&self.cluster)
+                .queues
+                .lock()
+                .remove(&self.ns);
         }
     }
 }
 
-impl Leads {
+impl QueueLeader {
     fn run(self) {
         while self.has_more() {
             let held = match lock_within(&self.cluster, &self.ns, Some(LOOK)) {
@@ -216,16 +221,22 @@ impl Leads {
             }
             // A client with its answer finds the lock free.
             drop(held);
-            if let Some(led) = Beside::of(&self.cluster).led.lock().get_mut(&self.ns) {
-                led.answer();
+            if let Some(queue) = ConcurrentMoves::of(&self.cluster)
+                .queues
+                .lock()
+                .get_mut(&self.ns)
+            {
+                queue.answer();
             }
         }
     }
 
     /// Whether something waits; where nothing does the collection is not led any more.
     fn has_more(&self) -> bool {
-        let mut all = Beside::of(&self.cluster).led.lock();
-        let waits = all.get(&self.ns).is_some_and(|led| !led.waiting.is_empty());
+        let mut all = ConcurrentMoves::of(&self.cluster).queues.lock();
+        let waits = all
+            .get(&self.ns)
+            .is_some_and(|queue| !queue.waiting.is_empty());
         if !waits {
             all.remove(&self.ns);
             self.is_over.set(true);
@@ -235,21 +246,21 @@ impl Leads {
 
     /// Fails all requests that wait now.
     fn refuse(&self, e: Failure) {
-        let mut all = Beside::of(&self.cluster).led.lock();
+        let mut all = ConcurrentMoves::of(&self.cluster).queues.lock();
         let e = e.into_error();
-        for asked in all
+        for queued in all
             .get_mut(&self.ns)
             .into_iter()
-            .flat_map(|led| led.waiting.drain(..))
+            .flat_map(|queue| queue.waiting.drain(..))
         {
-            let _ = asked.answer.send(Err(e.clone().into()));
+            let _ = queued.answer.send(Err(e.clone().into()));
         }
     }
 
     fn move_under(&self, held: &Lock<'_>, mut table: Arc<RoutingTable>) {
         let (cluster, ns) = (&*self.cluster, self.ns.as_str());
-        if let Some(led) = Beside::of(&self.cluster).led.lock().get_mut(ns) {
-            led.failed = false;
+        if let Some(queue) = ConcurrentMoves::of(&self.cluster).queues.lock().get_mut(ns) {
+            queue.failed = false;
         }
         std::thread::scope(|threads| {
             loop {
@@ -261,13 +272,13 @@ impl Leads {
                             table = now;
                         }
                     }
-                    Next::Begin(asked, pair) => {
+                    Next::Begin(queued, pair) => {
                         threads.spawn(move || {
-                            let run = AssertUnwindSafe(|| asked.run(cluster, held, ns));
+                            let run = AssertUnwindSafe(|| queued.run(cluster, held, ns));
                             let panicked =
                                 |_| Err(err!(InternalError, "a move has panicked").into());
                             let done = catch_unwind(run).unwrap_or_else(panicked);
-                            Beside::of(cluster).ended(ns, &pair, asked, done);
+                            ConcurrentMoves::of(cluster).ended(ns, &pair, queued, done);
                         });
                     }
                 }
@@ -276,37 +287,39 @@ impl Leads {
     }
 
     fn next(&self, held: &Lock<'_>, table: &RoutingTable) -> Next {
-        let mut all = Beside::of(&self.cluster).led.lock();
-        let Some(led) = all.get_mut(&self.ns) else {
+        let mut all = ConcurrentMoves::of(&self.cluster).queues.lock();
+        let Some(queue) = all.get_mut(&self.ns) else {
             return Next::Free;
         };
-        let ends = led.failed || held.is_wanted();
-        let pair = |asked: &Asked| {
+        let ends = queue.failed || held.is_wanted();
+        let pair = |queued: &QueuedMove| {
             // Of a range that is none the move itself says so.
-            let place = table.key().place_of_bound(asked.min.as_doc());
+            let place = table.key().place_of_bound(queued.min.as_doc());
             let from = place.ok().and_then(|place| table.chunk_at(&place));
             [
                 from.map_or("", |chunk| &*chunk.shard).to_string(),
-                asked.to.clone(),
+                queued.to.clone(),
             ]
         };
         let is_free = |pair: &[String; 2], busy: &[[String; 2]]| {
             !busy.iter().flatten().any(|shard| pair.contains(shard))
         };
-        let mut pairs = led.waiting.iter().map(pair).enumerate();
-        let found = pairs.find(|(_, pair)| !ends && is_free(pair, &led.busy));
+        let mut pairs = queue.waiting.iter().map(pair).enumerate();
+        let found = pairs.find(|(_, pair)| !ends && is_free(pair, &queue.busy));
         if let Some((at, pair)) = found {
             held.set_awaited(false);
-            led.busy.push(pair.clone());
-            led.answer();
-            return Next::Begin(led.waiting.remove(at), pair);
+            queue.busy.push(pair.clone());
+            queue.answer();
+            return Next::Begin(queue.waiting.remove(at), pair);
         }
-        if led.busy.is_empty() && (ends || led.waiting.is_empty()) {
+        if queue.busy.is_empty() && (ends || queue.waiting.is_empty()) {
             return Next::Free;
         }
-        led.answer();
-        held.set_awaited(!led.waiting.is_empty());
-        Beside::of(&self.cluster).changed.wait_for(&mut all, LOOK);
+        queue.answer();
+        held.set_awaited(!queue.waiting.is_empty());
+        ConcurrentMoves::of(&self.cluster)
+            .changed
+            .wait_for(&mut all, LOOK);
         Next::LookAgain
     }
 }

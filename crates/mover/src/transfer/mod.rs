@@ -29,7 +29,7 @@ mod reshard;
 mod throttle;
 mod time;
 
-pub use concurrent::{Moving, move_beside};
+pub use concurrent::{Moving, move_concurrently};
 pub use copy::make_like;
 pub use move_options::MoveOptions;
 pub use primary::{drop_home, move_primary};

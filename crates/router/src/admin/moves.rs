@@ -9,7 +9,7 @@ use crate::router::Router;
 use bson::{Doc, DocBuf, Val, Writer};
 use cluster_view::Outcome;
 use errors::{Error, err};
-use mover::transfer::{MoveOptions, To, move_beside};
+use mover::transfer::{MoveOptions, To, move_concurrently};
 use sharding::{Chunk, RoutingTable};
 use std::time::Instant;
 
@@ -136,7 +136,7 @@ fn run(
         max,
         shard: to,
     };
-    move_beside(&router.cluster, ns, &range, options)?;
+    move_concurrently(&router.cluster, ns, &range, options)?;
     router.cluster.refresh(ns)?;
     Ok(())
 }
