@@ -111,7 +111,7 @@ struct Looks {
 }
 
 /// What of a command decides where it goes.
-pub struct Asked<'m> {
+pub struct ServerSelection<'m> {
     body: Doc<'m>,
     preference: ReadPreference,
     pub terms: Terms,
@@ -150,9 +150,9 @@ fn is_written(stages: Doc<'_>) -> bool {
     last.is_some_and(|e| matches!(e.name, "$merge" | "$out"))
 }
 
-impl<'m> Asked<'m> {
+impl<'m> ServerSelection<'m> {
     /// Of a whole message.
-    pub fn of(message: &'m [u8]) -> Outcome<Asked<'m>> {
+    pub fn of(message: &'m [u8]) -> Outcome<ServerSelection<'m>> {
         let body = message.get(upstream::BODY_AT..).and_then(Doc::new);
         let body = body.unwrap_or(Doc::EMPTY);
         let first = body.first();
@@ -179,7 +179,7 @@ impl<'m> Asked<'m> {
             }
             _ => None,
         };
-        Ok(Asked {
+        Ok(ServerSelection {
             preference: match given.filter(|_| reads) {
                 Some(given) => ReadPreference::parse(given)?,
                 None => ReadPreference::PRIMARY,
@@ -241,41 +241,45 @@ impl ReplicaSet {
     }
 
     /// The member that a command goes to.
-    pub fn choose(&self, asked: &Asked<'_>) -> Outcome<Arc<Member>> {
-        self.choose_within(asked, PATIENCE)
+    pub fn choose(&self, selection: &ServerSelection<'_>) -> Outcome<Arc<Member>> {
+        self.choose_within(selection, PATIENCE)
     }
 
-    fn choose_within(&self, asked: &Asked<'_>, patience: Duration) -> Outcome<Arc<Member>> {
-        if let Some(id) = asked.terms.cursor
+    fn choose_within(
+        &self,
+        selection: &ServerSelection<'_>,
+        patience: Duration,
+    ) -> Outcome<Arc<Member>> {
+        if let Some(id) = selection.terms.cursor
             && let Some(holder) = self.cursors.lock().get_mut(&id)
         {
             holder.used = Instant::now();
             return Ok(holder.member.clone());
         }
-        if asked.preference.mode != Mode::Primary
-            && let Some(after) = asked.after_cluster_time()
+        if selection.preference.mode != Mode::Primary
+            && let Some(after) = selection.after_cluster_time()
         {
             self.reach(after);
         }
-        let most = operation_time::at_most(asked.most.unwrap_or(patience));
+        let most = operation_time::at_most(selection.most.unwrap_or(patience));
         let most = Some(most).filter(|most| *most < patience);
         let found = self
             .members
-            .find(&asked.preference, most.unwrap_or(patience));
+            .find(&selection.preference, most.unwrap_or(patience));
         found.ok_or_else(|| match (most, self.members.refused()) {
             (_, Some(why)) => Failure::Client(err!(IncompatibleServerVersion, "{why}")),
             (Some(_), None) => time_is_over(),
-            (None, None) => self.unsatisfied(&asked.preference),
+            (None, None) => self.unsatisfied(&selection.preference),
         })
     }
 
     /// The same where nothing need be waited for: no cursor, and a member that is known.
-    pub fn choose_now(&self, asked: &Asked<'_>) -> Option<Arc<Member>> {
-        let behind = || asked.after_cluster_time() > Some(self.time.load(Ordering::Relaxed));
-        let by_another = asked.preference.mode != Mode::Primary;
-        match asked.terms.cursor.is_some() || by_another && behind() {
+    pub fn choose_now(&self, selection: &ServerSelection<'_>) -> Option<Arc<Member>> {
+        let behind = || selection.after_cluster_time() > Some(self.time.load(Ordering::Relaxed));
+        let by_another = selection.preference.mode != Mode::Primary;
+        match selection.terms.cursor.is_some() || by_another && behind() {
             true => None,
-            false => self.members.pick(&asked.preference),
+            false => self.members.pick(&selection.preference),
         }
     }
 
@@ -310,13 +314,13 @@ impl ReplicaSet {
 
     /// The same, where a member is looked for no longer than that.
     pub fn call_within(&self, message: &[u8], patience: Duration) -> Outcome<DocBuf> {
-        let asked = Asked::of(message)?;
-        self.call_by(message, &asked, patience, end_of_step(asked.most))
+        let selection = ServerSelection::of(message)?;
+        self.call_by(message, &selection, patience, end_of_step(selection.most))
     }
 
     /// The same of what has begun before: `until` its own time is over.
     pub fn call_until(&self, message: &[u8], until: Option<Instant>) -> Outcome<DocBuf> {
-        self.call_by(message, &Asked::of(message)?, PATIENCE, until)
+        self.call_by(message, &ServerSelection::of(message)?, PATIENCE, until)
     }
 
     /// Sends a message to each member that is there, and waits a little for each reply. A member that
@@ -338,14 +342,14 @@ impl ReplicaSet {
     fn call_by(
         &self,
         message: &[u8],
-        asked: &Asked<'_>,
+        selection: &ServerSelection<'_>,
         patience: Duration,
         until: Option<Instant>,
     ) -> Outcome<DocBuf> {
         let began = Instant::now();
         // A wait for news is long on purpose, so it is never late.
         let late = || {
-            if asked.terms.cursor.is_none() {
+            if selection.terms.cursor.is_none() {
                 self.is_late();
             }
         };
@@ -359,12 +363,12 @@ impl ReplicaSet {
                 true => time_is_over(),
                 false => failure,
             };
-            let member = self.choose_within(asked, left).map_err(over)?;
+            let member = self.choose_within(selection, left).map_err(over)?;
             let reply = member.upstream.call(message, &wait);
-            match self.judge(asked.terms, &member, reply) {
+            match self.judge(selection.terms, &member, reply) {
                 Some(outcome) => return outcome,
                 None if began.elapsed() > patience => {
-                    return Err(self.unsatisfied(&asked.preference));
+                    return Err(self.unsatisfied(&selection.preference));
                 }
                 None => std::thread::sleep(PAUSE),
             }
@@ -386,21 +390,21 @@ impl ReplicaSet {
     /// for now.
     pub fn judge(
         &self,
-        asked: Terms,
+        terms: Terms,
         member: &Arc<Member>,
         reply: Outcome<DocBuf>,
     ) -> Option<Outcome<DocBuf>> {
         match reply {
             Ok(reply) => {
                 let failed = failed_by(reply.as_doc());
-                let ended = failed.is_some_and(|code| is_of_election(code, asked.repeatable));
+                let ended = failed.is_some_and(|code| is_of_election(code, terms.repeatable));
                 if ended {
                     self.members.lose(member);
                 }
-                if ended && asked.cursor.is_none() {
+                if ended && terms.cursor.is_none() {
                     return None;
                 }
-                self.note(asked, member, &reply);
+                self.note(terms, member, &reply);
                 Some(Ok(reply))
             }
             // The operation's own time is over.
@@ -410,9 +414,9 @@ impl ReplicaSet {
                 let again = match failure {
                     // Nothing was sent.
                     Failure::Unreachable(_) => true,
-                    _ => asked.repeatable,
+                    _ => terms.repeatable,
                 };
-                match again && asked.cursor.is_none() {
+                match again && terms.cursor.is_none() {
                     true => None,
                     false => Some(Err(failure)),
                 }
@@ -421,19 +425,19 @@ impl ReplicaSet {
     }
 
     /// Remembers the set's time and the cursor's member from a reply.
-    fn note(&self, asked: Terms, member: &Arc<Member>, reply: &DocBuf) {
+    fn note(&self, terms: Terms, member: &Arc<Member>, reply: &DocBuf) {
         if let Some(time) = reply.get("operationTime").and_then(Val::as_timestamp) {
             self.time.fetch_max(time, Ordering::Relaxed);
         }
         let id = crate::reply::cursor_id(reply);
-        if asked.cursor == Some(id) && id != 0 {
+        if terms.cursor == Some(id) && id != 0 {
             return;
         }
-        if id == 0 && asked.cursor.is_none() {
+        if id == 0 && terms.cursor.is_none() {
             return;
         }
         let mut cursors = self.cursors.lock();
-        if let Some(ended) = asked.cursor {
+        if let Some(ended) = terms.cursor {
             cursors.remove(&ended);
         }
         if id != 0 {
@@ -781,8 +785,8 @@ mod tests {
 
     #[test]
     fn a_set_of_another_release_is_asked_nothing() {
-        let (set, told) = told(7);
-        told.primary.store(true, Ordering::Relaxed);
+        let (set, member) = fake_set(7);
+        member.primary.store(true, Ordering::Relaxed);
         let ping = doc! {"ping": 1, "$db": "admin"};
         let began = Instant::now();
         let Err(Failure::Client(e)) = set.call(&message(ping.as_doc(), &[])) else {
@@ -799,7 +803,7 @@ mod tests {
 
     #[test]
     fn who_waits_for_a_primary_asks_rarely_and_hears_of_it_at_once() {
-        let (set, told) = told(1);
+        let (set, member) = fake_set(1);
         let waiting = set.clone();
         let waits = std::thread::spawn(move || {
             let ping = doc! {"ping": 1, "$db": "admin"};
@@ -807,11 +811,11 @@ mod tests {
             (Instant::now(), reply)
         });
         std::thread::sleep(Duration::from_secs(3));
-        let asked = told.hellos.load(Ordering::Relaxed);
+        let asked = member.hellos.load(Ordering::Relaxed);
         // Every 20 ms it would be 150 times.
         assert!((4..30).contains(&asked), "{asked}");
         let elected = Instant::now();
-        told.primary.store(true, Ordering::Relaxed);
+        member.primary.store(true, Ordering::Relaxed);
         let (heard, reply) = waits.join().unwrap();
         assert_eq!(reply, doc! {"ok": 1.0});
         let after = heard - elected;
@@ -820,9 +824,9 @@ mod tests {
 
     #[test]
     fn the_clusters_time_is_heard_of_who_says_what_it_is() {
-        let ((host, told), time) = (listening(1), Arc::<AtomicU64>::default());
-        told.primary.store(true, Ordering::Relaxed);
-        told.time.store(7 << 32, Ordering::Relaxed);
+        let ((host, member), time) = (fake_member(1), Arc::<AtomicU64>::default());
+        member.primary.store(true, Ordering::Relaxed);
+        member.time.store(7 << 32, Ordering::Relaxed);
         let set = ReplicaSet::of_cluster(&format!("s/{host}"), access(), time.clone());
         let hears = |wanted: u64| {
             let until = Instant::now() + LOOK / 2;
@@ -832,11 +836,11 @@ mod tests {
             assert_eq!(time.load(Ordering::Relaxed), wanted);
         };
         hears(7 << 32);
-        told.time.store(8 << 32, Ordering::Relaxed);
+        member.time.store(8 << 32, Ordering::Relaxed);
         set.members.hurry();
         hears(8 << 32);
         // It was asked for nothing but hello.
-        assert_eq!(told.others.load(Ordering::Relaxed), 0);
+        assert_eq!(member.others.load(Ordering::Relaxed), 0);
         assert_eq!(set.members.pause(true), LOOK);
         assert_eq!(set.members.pause(false), LOOK_FOR_TIME);
     }
@@ -848,7 +852,7 @@ mod tests {
     /// The process is there, and its kernel takes what comes.
     #[test]
     fn what_waits_for_a_stopped_primary_ends_in_its_time_or_goes_to_the_next() {
-        let ((host, old), (other, new)) = (listening(1), listening(1));
+        let ((host, old), (other, new)) = (fake_member(1), fake_member(1));
         let set = Arc::new(ReplicaSet::new(&format!("s/{host},{other}"), access()));
         old.primary.store(true, Ordering::Relaxed);
         let find = || doc! {"find": "c", "$db": "d"};
@@ -945,7 +949,7 @@ mod tests {
             ),
         ] {
             let sent = message(body.as_doc(), &[]);
-            let asked = Asked::of(&sent).unwrap();
+            let asked = ServerSelection::of(&sent).unwrap();
             let terms = Terms { cursor, repeatable };
             assert_eq!(
                 (asked.preference.mode, asked.terms),

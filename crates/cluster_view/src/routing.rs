@@ -6,7 +6,7 @@
 use crate::metadata::{Cluster, Home, Placement, Unsharded};
 use crate::operation_time;
 use crate::operation_time::end_of_step;
-use crate::replica_set::{Asked, Member, ReplicaSet, Terms};
+use crate::replica_set::{Member, ReplicaSet, ServerSelection, Terms};
 use crate::upstream::{Connection, Wait, error_of, message, message_with};
 use crate::{Failure, Outcome, Stale};
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
@@ -374,12 +374,12 @@ impl Cluster {
     /// Has a shard begin; [`received`] waits for its end.
     pub fn begin(&self, shard: &str, message: Vec<u8>) -> UnderWay {
         let sent = self.shard(shard).and_then(|set| {
-            let asked = Asked::of(&message)?;
-            let until = end_of_step(asked.most);
-            let member = set.choose(&asked)?;
+            let selection = ServerSelection::of(&message)?;
+            let until = end_of_step(selection.most);
+            let member = set.choose(&selection)?;
             let late = || set.is_late();
             let connection = member.upstream.send(&message, &Wait::to(until, &late));
-            let terms = asked.terms;
+            let terms = selection.terms;
             Ok((set.clone(), member, terms, until, connection))
         });
         UnderWay { message, sent }

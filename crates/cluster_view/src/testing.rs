@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 /// A member that says what it is, at once or when that changes, and counts how often it was asked.
 #[derive(Default)]
-pub struct Told {
+pub struct FakeMember {
     pub primary: AtomicBool,
     pub secondary: AtomicBool,
     /// It takes what comes and answers nothing.
@@ -23,7 +23,7 @@ pub struct Told {
     pub time: AtomicU64,
 }
 
-impl Told {
+impl FakeMember {
     fn serve(self: Arc<Self>, mut stream: TcpStream) -> std::io::Result<()> {
         loop {
             let mut message = vec![0; 16];
@@ -39,8 +39,8 @@ impl Told {
             let mut reply = doc! {"ok": 1.0};
             if asked.first().unwrap().name == "hello" {
                 self.hellos.fetch_add(1, Ordering::Relaxed);
-                let told = asked.get("topologyVersion").and_then(Val::as_doc);
-                let counter = told.and_then(|t| t.get("counter")?.to_i64_exact());
+                let known = asked.get("topologyVersion").and_then(Val::as_doc);
+                let counter = known.and_then(|t| t.get("counter")?.to_i64_exact());
                 let most = asked.get("maxAwaitTimeMS").and_then(Val::to_i64_exact);
                 let until = Instant::now() + Duration::from_millis(most.unwrap_or(0) as u64);
                 while counter == Some(i64::from(is_primary())) && Instant::now() < until {
@@ -68,25 +68,25 @@ pub fn message_of(reply: &DocBuf) -> Vec<u8> {
 }
 
 /// A set of one member that says this; and what decides what it says.
-pub fn told(newest: i64) -> (Arc<ReplicaSet>, Arc<Told>) {
-    let (host, told) = listening(newest);
+pub fn fake_set(newest: i64) -> (Arc<ReplicaSet>, Arc<FakeMember>) {
+    let (host, member) = fake_member(newest);
     let set = ReplicaSet::new(&format!("s/{host}"), access());
-    (Arc::new(set), told)
+    (Arc::new(set), member)
 }
 
-pub fn listening(newest: i64) -> (String, Arc<Told>) {
+pub fn fake_member(newest: i64) -> (String, Arc<FakeMember>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let host = listener.local_addr().unwrap().to_string();
-    let told = Arc::new(Told::default());
-    told.newest.store(newest, Ordering::Relaxed);
-    let served = told.clone();
+    let member = Arc::new(FakeMember::default());
+    member.newest.store(newest, Ordering::Relaxed);
+    let served = member.clone();
     std::thread::spawn(move || {
         for stream in listener.incoming() {
-            let told = served.clone();
-            std::thread::spawn(move || told.serve(stream.unwrap()));
+            let member = served.clone();
+            std::thread::spawn(move || member.serve(stream.unwrap()));
         }
     });
-    (host, told)
+    (host, member)
 }
 
 pub fn access() -> ConnectionStrings {

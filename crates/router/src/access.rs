@@ -201,22 +201,22 @@ pub(crate) fn check_owner(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cluster_view::testing::{access, told};
+    use cluster_view::testing::{access, fake_set};
     use mover::Moving;
     use std::sync::atomic::Ordering;
 
     /// Otherwise a user that is there could not log in, and anybody could make the first one.
     #[test]
     fn a_secondary_does_not_say_that_there_is_no_user() {
-        let (set, told) = told(1);
-        told.secondary.store(true, Ordering::Relaxed);
+        let (set, member) = fake_set(1);
+        member.secondary.store(true, Ordering::Relaxed);
         let directory = OnConfigurationSet(Arc::new(cluster_view::Cluster::new(
             &set.address,
             access(),
             Box::<Moving>::default(),
         )));
         assert!(directory.any("admin.system.users").is_err());
-        told.primary.store(true, Ordering::Relaxed);
+        member.primary.store(true, Ordering::Relaxed);
         assert!(!directory.any("admin.system.users").unwrap());
     }
 }

@@ -12,7 +12,7 @@ use crate::find::{first_batch, targets};
 use crate::joins::within;
 use crate::merge::Merge;
 use crate::merging::Merging;
-use crate::pipeline_parts::{Asked, Parts, list};
+use crate::pipeline_parts::{Parts, PipelineContext, list};
 use crate::request::{RoutedCommand, finish};
 use crate::router::Router;
 use crate::scratch::compute;
@@ -112,12 +112,12 @@ pub(crate) fn pipeline_targets(
 }
 
 /// What decides what the stages of an aggregate mean.
-pub(crate) fn asked<'a>(
+pub(crate) fn pipeline_context<'a>(
     db: &'a str,
     body: Doc<'a>,
     collation: Option<Doc<'_>>,
-) -> Outcome<Asked<'a>> {
-    Ok(Asked {
+) -> Outcome<PipelineContext<'a>> {
+    Ok(PipelineContext {
         db,
         collection: body.first().and_then(|e| e.val.as_str()),
         collation: commands::given_collation(collation)?.flatten(),
@@ -134,7 +134,9 @@ fn moved_filter(db: &str, body: Doc<'_>, own: Option<Doc<'_>>, stages: Doc<'_>) 
         return None;
     }
     let given = body.get("collation").and_then(Val::as_doc);
-    let pipeline = asked(db, body, given.or(own)).ok()?.parsed(stages)?;
+    let pipeline = pipeline_context(db, body, given.or(own))
+        .ok()?
+        .parsed(stages)?;
     Some(pipeline.optimized().pushdown().filter.to_doc())
 }
 
@@ -192,7 +194,7 @@ pub(crate) fn run(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBu
         })?,
     };
     match (outcome, written) {
-        (Some(reply), _) => match views::told(&reply) {
+        (Some(reply), _) => match views::resolved_view(&reply) {
             Some(_) if fuses(stages) => fused(router, command, &ns),
             Some(view) => views::aggregate(router, command, &view),
             None => Ok(reply),
@@ -310,7 +312,7 @@ fn read(
         {
             let (told, replies) = search::together(router, command, placement, &shards, first)?;
             if let [view] = &replies[..]
-                && views::told(view).is_some()
+                && views::resolved_view(view).is_some()
             {
                 return Ok(Some(view.clone()));
             }
@@ -519,8 +521,8 @@ pub(crate) fn apart(
             return Ok(None);
         };
         let holds = command.collation(placement);
-        let asked = asked(command.db, command.body, holds)?;
-        let parts = Parts::of(&asked, stages, &|_, _| Ok(None))?;
+        let context = pipeline_context(command.db, command.body, holds)?;
+        let parts = Parts::of(&context, stages, &|_, _| Ok(None))?;
         if !parts.looks_at_each() {
             return Ok(None);
         }
@@ -550,9 +552,9 @@ fn split(
     stages: Doc<'_>,
 ) -> Outcome<DocBuf> {
     let holds = command.collation(placement);
-    let asked = asked(command.db, command.body, holds)?;
-    let joins = Joins::of(router, command, &asked);
-    let mut parts = Parts::of(&asked, stages, &|name, spec| joins.join(name, spec))?;
+    let context = pipeline_context(command.db, command.body, holds)?;
+    let joins = Joins::of(router, command, &context);
+    let mut parts = Parts::of(&context, stages, &|name, spec| joins.join(name, spec))?;
     parts.joins_elsewhere = joins.elsewhere();
     let joined = parts.joins_elsewhere.is_some();
     if parts.asks_meta
@@ -568,7 +570,7 @@ fn split(
         Err(Failure::Client(e))
             if states && e.code == Code::BSONObjectTooLarge && !command.in_transaction() =>
         {
-            let parts = Parts::of_documents(&asked, stages)?;
+            let parts = Parts::of_documents(&context, stages)?;
             in_parts(router, command, placement, ns, shards, parts, holds)
         }
         // A shard has many of them under way, or there is a view now.
@@ -579,7 +581,7 @@ fn split(
                     Code::TemporarilyUnavailable | Code::CommandNotSupportedOnView
                 ) =>
         {
-            let parts = Parts::of(&asked, stages, &|_, _| Ok(None))?;
+            let parts = Parts::of(&context, stages, &|_, _| Ok(None))?;
             in_parts(router, command, placement, ns, shards, parts, holds)
         }
         ended => ended,
@@ -612,7 +614,7 @@ fn in_parts(
     let to = shards.iter();
     let commands: Vec<_> = to.map(|s| (s.clone(), naming(each.clone(), s))).collect();
     let replies = router.scatter(command, placement, &commands)?;
-    if let Some(view) = replies.iter().find(|r| views::told(r).is_some()) {
+    if let Some(view) = replies.iter().find(|r| views::resolved_view(r).is_some()) {
         return Ok(view.clone());
     }
     let ends_here = parts.here.is_empty();

@@ -88,7 +88,7 @@ pub(crate) fn run(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBu
         (Some("stage"), _) => {
             let staged = stage(cluster)?;
             let shards = cluster.shards()?;
-            Ok(told(&staged, &["id", "host"], |w, set| {
+            Ok(sets_reply(&staged, &["id", "host"], |w, set| {
                 let of = |d: &&DocBuf| d.get("_id").and_then(Val::as_str) == Some(set);
                 if let Some(host) = shards.iter().find(of).and_then(|d| d.get("host")) {
                     w.val("members", host);
@@ -141,7 +141,7 @@ fn in_place(cluster: &Cluster, path: Option<&str>) -> Outcome<DocBuf> {
         tracing::warn!(target: "SHARDING", error = %e, "The cluster is not told of a backup");
     }
     let fields = ["path", "host", "collections", "bytes"];
-    let told = told(&finished, &fields, |w, set| {
+    let by_set = sets_reply(&finished, &fields, |w, set| {
         let staged = staged.iter().find(|(of, _)| of == set).map(|(_, r)| r);
         for name in ["index", "timestamp"] {
             if let Some(v) = staged.and_then(|r| r.get(name)) {
@@ -151,7 +151,7 @@ fn in_place(cluster: &Cluster, path: Option<&str>) -> Outcome<DocBuf> {
     });
     let mut w = Writer::new();
     w.str("path", path).bool("verified", true);
-    w.extend(told.as_doc());
+    w.extend(by_set.as_doc());
     Ok(w.finish())
 }
 
@@ -213,7 +213,7 @@ fn at_once<T: Sync>(
 }
 
 /// What the sets have said, as far as it is asked for, and what `more` adds.
-fn told(replies: &Replies, fields: &[&str], more: impl Fn(&mut Writer, &str)) -> DocBuf {
+fn sets_reply(replies: &Replies, fields: &[&str], more: impl Fn(&mut Writer, &str)) -> DocBuf {
     let mut w = Writer::new();
     w.open_doc("sets");
     for (set, reply) in replies {

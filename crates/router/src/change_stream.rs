@@ -24,7 +24,7 @@ use crate::stream_token::{shard_in, with_shard};
 use crate::waiting_streams::Waiting;
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use changes::{Token, TokenPlace};
-use cluster_view::replica_set::Asked;
+use cluster_view::replica_set::ServerSelection;
 use cluster_view::upstream::{Wait, error_of, message, with_fields};
 use cluster_view::{Failure, Outcome, ReplicaSet};
 use errors::{Code, err};
@@ -55,7 +55,7 @@ pub(crate) struct ChangeStream {
     /// `$changeStream` without where to begin, and the stages behind it.
     spec: DocBuf,
     rest: DocBuf,
-    parts: Vec<Part>,
+    parts: Vec<ShardStream>,
     /// Behind which place events are given.
     after: Place,
     /// It resumes behind an event that a shard itself has told of. Of which shard is not known before all
@@ -73,7 +73,7 @@ pub(crate) struct ChangeStream {
 }
 
 /// A shard's stream.
-struct Part {
+struct ShardStream {
     shard: Arc<str>,
     /// Of a shard that was removed the router knows no more how it is reached.
     set: Arc<ReplicaSet>,
@@ -268,7 +268,7 @@ impl ChangeStream {
     }
 
     /// Opens a shard's stream.
-    fn begin(&self, router: &Router, shard: &str, start: DocBuf) -> Outcome<Part> {
+    fn begin(&self, router: &Router, shard: &str, start: DocBuf) -> Outcome<ShardStream> {
         let mut w = Writer::new();
         w.extend(self.command.as_doc()).open_array("pipeline");
         w.open_doc("").open_doc("$changeStream");
@@ -281,7 +281,7 @@ impl ChangeStream {
         let set = router.cluster.shard(shard)?;
         let reply = set.call(&message(w.finish().as_doc(), &[]))?;
         let reply = cluster_view::reply::sound(reply)?;
-        let mut part = Part {
+        let mut part = ShardStream {
             shard: shard.into(),
             set,
             id: 0,
@@ -367,7 +367,7 @@ impl ChangeStream {
             let Some((token, _, at)) = least else {
                 return Ok(None);
             };
-            let waits = |p: &Part| p.held.is_empty() && p.seen < *token;
+            let waits = |p: &ShardStream| p.held.is_empty() && p.seen < *token;
             if self.parts.iter().any(waits) {
                 return Ok(None);
             }
@@ -405,7 +405,7 @@ impl ChangeStream {
 
     /// Whether the event of this token is of one shard only. All have come to it.
     fn only_one_has(&self, token: &str) -> bool {
-        let has = |p: &&Part| p.held.front().is_some_and(|(front, _)| front == token);
+        let has = |p: &&ShardStream| p.held.front().is_some_and(|(front, _)| front == token);
         self.parts.iter().filter(has).count() == 1
     }
 
@@ -499,7 +499,7 @@ impl ChangeStream {
             };
             let set = part.set.clone();
             let more = message(more.as_doc(), &[]);
-            let member = set.choose(&Asked::of(&more)?)?;
+            let member = set.choose(&ServerSelection::of(&more)?)?;
             let connection = member.upstream.send(&more, &Wait::to(None, &|| {}));
             under_way.push((at, set, member, more, connection));
         }
@@ -507,7 +507,7 @@ impl ChangeStream {
             let wait = Wait::to(None, &|| {});
             let reply =
                 connection.and_then(|connection| member.upstream.receive(connection, &wait));
-            let reply = match set.judge(Asked::of(&more)?.terms, &member, reply) {
+            let reply = match set.judge(ServerSelection::of(&more)?.terms, &member, reply) {
                 Some(reply) => reply.map(|reply| error_of(reply.as_doc()).map_or(Ok(reply), Err)),
                 // Not the primary any more: its cursors are gone.
                 None => Err(Failure::Lost("the primary is another".into())),
@@ -545,7 +545,7 @@ impl ChangeStream {
     }
 
     /// A shard's stream from where it was, on its new primary.
-    fn begin_again(&self, router: &Router, at: usize) -> Outcome<Part> {
+    fn begin_again(&self, router: &Router, at: usize) -> Outcome<ShardStream> {
         let part = &self.parts[at];
         let mut start = Writer::new();
         start.value("startAfter", doc! {"_data": &part.seen});
@@ -625,7 +625,7 @@ impl ChangeStream {
     }
 }
 
-impl Part {
+impl ShardStream {
     fn take(&mut self, reply: &DocBuf) {
         self.id = cluster_view::reply::cursor_id(reply);
         for event in cluster_view::reply::batch_of(reply) {

@@ -67,7 +67,7 @@ fn empty_cursor(ns: &str) -> DocBuf {
 
 pub(crate) fn find(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let reply = stored(router, command)?;
-    match views::told(&reply) {
+    match views::resolved_view(&reply) {
         Some(view) => {
             commands::check_find_of_view(command.body)?;
             views::find(router, command, &view)
@@ -140,9 +140,9 @@ impl Scattered {
             return Ok(None);
         }
         // Sort keys are of whole documents.
-        let late = projection.filter(|_| !order.is_none());
+        let post_merge = projection.filter(|_| !order.is_none());
         let mut w = command.without(&["skip", "limit", "batchSize", "singleBatch", "projection"]);
-        if let (Some(projection), None) = (projection, late) {
+        if let (Some(projection), None) = (projection, post_merge) {
             w.doc("projection", projection);
         }
         let most = command.int("batchSize");
@@ -161,8 +161,8 @@ impl Scattered {
             left: (limit > 0).then(|| limit.unsigned_abs()),
             batch,
             session: command.session_fields(),
-            projection: late
-                .map(|p| Late::parse(p, filter, collation, command.document("let")))
+            projection: post_merge
+                .map(|p| PostMergeProjection::parse(p, filter, collation, command.document("let")))
                 .transpose()?,
         };
         Ok(Some(Scattered {
@@ -249,19 +249,19 @@ pub(crate) fn first_batch(
 }
 
 /// A projection that the router makes, behind its merge.
-pub(crate) struct Late {
+pub(crate) struct PostMergeProjection {
     projection: Projection,
     filter: Filter,
     vars: Vars,
 }
 
-impl Late {
+impl PostMergeProjection {
     pub fn parse(
         projection: Doc<'_>,
         filter: Doc<'_>,
         collation: Option<Collation>,
         variables: Option<Doc<'_>>,
-    ) -> Outcome<Late> {
+    ) -> Outcome<PostMergeProjection> {
         let mut env = env().collated(collation);
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let mut vars = Vars::new(now.map_or(0, |d| d.as_millis() as i64));
@@ -274,7 +274,7 @@ impl Late {
             env.define(e.name)?;
         }
         let filter = Filter::parse(filter, &env)?;
-        Ok(Late {
+        Ok(PostMergeProjection {
             projection: Projection::parse(projection, Some(&filter), &env)?,
             filter,
             vars,
@@ -304,7 +304,7 @@ impl Late {
 
 pub(crate) fn count(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let reply = count_stored(router, command)?;
-    match views::told(&reply) {
+    match views::resolved_view(&reply) {
         Some(view) => views::count(router, command, &view),
         None => Ok(reply),
     }
@@ -356,7 +356,7 @@ fn count_stored(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf>
 
 pub(crate) fn distinct(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let reply = distinct_stored(router, command)?;
-    match views::told(&reply) {
+    match views::resolved_view(&reply) {
         Some(view) => views::distinct(router, command, &view),
         None => Ok(reply),
     }

@@ -31,14 +31,14 @@ pub(crate) fn run(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBu
     let (ask, cluster) = (ask_of(command), &router.cluster);
     let sets = sets(cluster)?;
     if command.is("lock") {
-        return Ok(told(&lock_all(cluster, &sets, ask.as_doc())?));
+        return Ok(merged_reply(&lock_all(cluster, &sets, ask.as_doc())?));
     }
     let mut replies = Vec::new();
     for set in sets {
         let reply = cluster.on_shard(&set, "admin", ask.as_doc())?;
         replies.push((set, reply));
     }
-    Ok(told(&replies))
+    Ok(merged_reply(&replies))
 }
 
 /// Locks all sets against writes, or none.
@@ -80,11 +80,11 @@ fn unlock_all(cluster: &Cluster, sets: &[String]) -> Outcome<Vec<(String, DocBuf
 
 pub(crate) fn unlock(router: &Router, _: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let sets = sets(&router.cluster)?;
-    Ok(told(&unlock_all(&router.cluster, &sets)?))
+    Ok(merged_reply(&unlock_all(&router.cluster, &sets)?))
 }
 
 /// What the first says, how many files all have written, and what each says.
-fn told(replies: &[(String, DocBuf)]) -> DocBuf {
+fn merged_reply(replies: &[(String, DocBuf)]) -> DocBuf {
     let files = |r: &DocBuf| r.get("numFiles").and_then(Val::to_i64_exact).unwrap_or(0);
     let mut w = Writer::new();
     let own = ["ok", "$clusterTime", "operationTime"];

@@ -12,7 +12,7 @@
 
 use crate::find;
 
-use crate::find::Late;
+use crate::find::PostMergeProjection;
 use crate::request::{RoutedCommand, own};
 use crate::router::Router;
 use crate::scratch::{Scratch, compute};
@@ -436,8 +436,9 @@ pub(crate) fn found_reply(
             let filter = command.document("query").unwrap_or(Doc::EMPTY);
             let collation = commands::given_collation(command.document("collation"))?;
             let variables = command.document("let");
-            let late = Late::parse(fields, filter, collation.flatten(), variables)?;
-            late.apply(shown.as_doc())?
+            let projection =
+                PostMergeProjection::parse(fields, filter, collation.flatten(), variables)?;
+            projection.apply(shown.as_doc())?
         }
     };
     let last = doc! {"n": 1, "updatedExisting": true};

@@ -485,8 +485,8 @@ fn explain_pipeline(
 ) -> Outcome<DocBuf> {
     let stages = inner.get("pipeline").and_then(Val::as_array);
     let stages = stages.unwrap_or(Doc::EMPTY);
-    let asked = aggregate::asked(command.db, inner, collation)?;
-    let joins = Joins::of(router, command, &asked);
+    let context = aggregate::pipeline_context(command.db, inner, collation)?;
+    let joins = Joins::of(router, command, &context);
     let mut others = Vec::new();
     aggregate::joined_collections(command.db, stages, &mut others);
     let is_split = match shards {
@@ -494,7 +494,7 @@ fn explain_pipeline(
         _ => true,
     };
     let (each, rest) = match is_split {
-        true => Parts::of(&asked, stages, &|name, spec| joins.join(name, spec))?.shown(),
+        true => Parts::of(&context, stages, &|name, spec| joins.join(name, spec))?.shown(),
         false => (stages.as_array_val().to_value(), Val::NULL.to_value()),
     };
     let mut run = Writer::new();

@@ -3,7 +3,7 @@
 //! Invariant: each shard gives its results in the sort's order, and what it holds at the router is
 //! one batch.
 
-use crate::find::Late;
+use crate::find::PostMergeProjection;
 use bson::{Doc, DocBuf, Val, Value, Writer, doc, key};
 use cluster_view::metadata::{Cluster, run};
 use cluster_view::upstream::with_fields;
@@ -57,7 +57,7 @@ impl Order {
 }
 
 /// The rest of one shard's results.
-pub(crate) struct Part {
+pub(crate) struct ShardCursor {
     pub shard: Arc<str>,
     /// 0: the shard has no more.
     pub id: i64,
@@ -67,14 +67,14 @@ pub(crate) struct Part {
 
 pub(crate) struct Merge {
     pub ns: String,
-    pub parts: Vec<Part>,
+    pub parts: Vec<ShardCursor>,
     pub order: Order,
     pub skip: u64,
     /// How many more the client may get.
     pub left: Option<u64>,
     /// Documents of a batch from a shard.
     pub batch: i64,
-    pub projection: Option<Late>,
+    pub projection: Option<PostMergeProjection>,
     /// Documents come wrapped, and the client gets them as they are.
     pub wrapped: bool,
     /// The fields that say whose session, and transaction, the shards' cursors belong to.
@@ -87,7 +87,7 @@ impl Merge {
         let held = documents.into_iter().map(|d| (Vec::new(), d));
         Merge {
             ns: ns.into(),
-            parts: vec![Part {
+            parts: vec![ShardCursor {
                 shard: "".into(),
                 id: 0,
                 held: held.collect(),
@@ -108,7 +108,7 @@ impl Merge {
             if let Some(e) = cluster_view::upstream::error_of(reply.as_doc()) {
                 return Err(e.into());
             }
-            let mut part = Part {
+            let mut part = ShardCursor {
                 shard: shard.clone(),
                 id: 0,
                 held: VecDeque::new(),
@@ -156,7 +156,7 @@ impl Merge {
                 continue;
             }
             match &self.projection {
-                Some(late) => w.push(late.apply(doc.as_doc())?.as_doc().as_val()),
+                Some(projection) => w.push(projection.apply(doc.as_doc())?.as_doc().as_val()),
                 None if self.wrapped => w.push(merged::unwrapped(doc.as_doc()).as_doc().as_val()),
                 None => w.push(doc.as_doc().as_val()),
             };
@@ -214,7 +214,7 @@ impl Merge {
     }
 }
 
-fn take(order: &Order, part: &mut Part, reply: &DocBuf) -> Outcome<()> {
+fn take(order: &Order, part: &mut ShardCursor, reply: &DocBuf) -> Outcome<()> {
     let cursor = reply
         .get("cursor")
         .and_then(Val::as_doc)

@@ -15,7 +15,7 @@
 
 use crate::aggregate;
 
-use crate::aggregate::asked;
+use crate::aggregate::pipeline_context;
 use crate::cluster_stages::naming;
 use crate::merge_into::{Concerns, Target, finds_by_id, note};
 use crate::pipeline_parts::Parts;
@@ -85,7 +85,7 @@ impl PartedMerge {
         };
         let mut outcome = Ok(true);
         for (shard, reply) in shards.into_iter().zip(replies) {
-            if views::told(&reply).is_some() {
+            if views::resolved_view(&reply).is_some() {
                 outcome = outcome.map(|_| false);
                 continue;
             }
@@ -235,8 +235,8 @@ fn parts(
     if !aggregate::is_of_one_collection(reads.db, stages) {
         return Ok(None);
     }
-    let asked = asked(reads.db, reads.body, reads.collation(placement))?;
-    let parts = Parts::of(&asked, stages, &|_, _| Ok(None))?;
+    let context = pipeline_context(reads.db, reads.body, reads.collation(placement))?;
+    let parts = Parts::of(&context, stages, &|_, _| Ok(None))?;
     Ok(parts.looks_at_each().then_some((shards, parts.on_shards)))
 }
 

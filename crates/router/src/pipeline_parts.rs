@@ -82,7 +82,7 @@ const MOST_BYTES_PARSED: usize = 64 << 10;
 
 /// What the stages of a pipeline mean.
 #[derive(Clone)]
-pub(crate) struct Asked<'a> {
+pub(crate) struct PipelineContext<'a> {
     pub db: &'a str,
     pub collection: Option<&'a str>,
     /// What holds for the whole pipeline.
@@ -91,7 +91,7 @@ pub(crate) struct Asked<'a> {
     pub variables: Doc<'a>,
 }
 
-impl Asked<'_> {
+impl PipelineContext<'_> {
     /// `None` if it is too long or invalid: then its shards report the error.
     pub fn parsed(&self, stages: Doc<'_>) -> Option<Pipeline> {
         if stages.len() > MOST_BYTES_PARSED {
@@ -152,12 +152,12 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    pub fn of(asked: &Asked<'_>, stages: Doc<'_>, join: &Join<'_>) -> Outcome<Parts> {
+    pub fn of(context: &PipelineContext<'_>, stages: Doc<'_>, join: &Join<'_>) -> Outcome<Parts> {
         let found = Found::of(stages.values());
         // Search results keep their metadata only in the order in which the stages are written.
         let in_order = match found.any() {
             true => None,
-            false => asked.in_order(stages),
+            false => context.in_order(stages),
         };
         let list = in_order.as_ref().and_then(|v| v.as_val().as_array());
         let all: Vec<Val<'_>> = list.unwrap_or(stages).values().collect();
@@ -176,7 +176,7 @@ impl Parts {
             here: owned(rest),
             ..Parts::default()
         };
-        if parts.push_down(asked, rest)? {
+        if parts.push_down(context, rest)? {
             return Ok(parts);
         }
         let score = |s: &Val<'_>| asks_for(*s, "textScore") || asks_for(*s, "score");
@@ -188,20 +188,20 @@ impl Parts {
         }
         let projection = match found.any() {
             true => None,
-            false => projection(asked, rest),
+            false => projection(context, rest),
         };
         if let Some(size) = sample_size(rest) {
             parts.on_shards.extend(projection);
             parts.push_sample(size)?;
             return Ok(parts);
         }
-        parts.push_order(asked.collation.as_ref(), rest)?;
+        parts.push_order(context.collation.as_ref(), rest)?;
         parts.on_shards.extend(projection);
         Ok(parts)
     }
 
     /// The same without partial states.
-    pub fn of_documents(asked: &Asked<'_>, stages: Doc<'_>) -> Outcome<Parts> {
+    pub fn of_documents(context: &PipelineContext<'_>, stages: Doc<'_>) -> Outcome<Parts> {
         let all: Vec<Val<'_>> = stages.values().collect();
         let found = Found::of(stages.values());
         let (on_shards, rest) = streamed(&all, found, &|_, _| Ok(None))?;
@@ -210,9 +210,9 @@ impl Parts {
             here: owned(rest),
             ..Parts::default()
         };
-        parts.push_order(asked.collation.as_ref(), rest)?;
+        parts.push_order(context.collation.as_ref(), rest)?;
         if !found.any() {
-            parts.on_shards.extend(projection(asked, rest));
+            parts.on_shards.extend(projection(context, rest));
         }
         Ok(parts)
     }
@@ -310,7 +310,7 @@ impl Parts {
     }
 
     /// Gives the shards the first stage of the rest, where it can be done in two steps.
-    fn push_down(&mut self, asked: &Asked<'_>, rest: &[Val<'_>]) -> Outcome<bool> {
+    fn push_down(&mut self, context: &PipelineContext<'_>, rest: &[Val<'_>]) -> Outcome<bool> {
         let Some((name, spec)) = rest.first().and_then(|s| stage_of(*s)) else {
             return Ok(false);
         };
@@ -329,7 +329,7 @@ impl Parts {
                 }
                 _ => return Ok(false),
             },
-            "$facet" => return self.push_facet(asked, spec),
+            "$facet" => return self.push_facet(context, spec),
             _ => return Ok(false),
         }
         Ok(true)
@@ -402,13 +402,13 @@ impl Parts {
     }
 
     /// A `$facet` each of whose pipelines reduces its documents on the shards.
-    fn push_facet(&mut self, asked: &Asked<'_>, facet: Doc<'_>) -> Outcome<bool> {
+    fn push_facet(&mut self, context: &PipelineContext<'_>, facet: Doc<'_>) -> Outcome<bool> {
         let (mut each, mut here) = (Writer::new(), Writer::new());
         each.open_doc("$facet");
         here.open_doc("$facet");
         for (n, e) in facet.iter().enumerate() {
             let stages = e.val.as_array().unwrap_or(Doc::EMPTY);
-            let parts = Parts::of(asked, stages, &|_, _| Ok(None))?;
+            let parts = Parts::of(context, stages, &|_, _| Ok(None))?;
             let reduces = parts.states || parts.limit.is_some();
             if !reduces || parts.wrapped {
                 return Ok(false);
@@ -636,7 +636,7 @@ impl<S: AsStage> AsStage for &S {
 }
 
 /// What has the shards send only the fields that the rest reads, where it does not give them all.
-fn projection(asked: &Asked<'_>, rest: &[Val<'_>]) -> Option<Value> {
+fn projection(context: &PipelineContext<'_>, rest: &[Val<'_>]) -> Option<Value> {
     let only_chosen = |s: &Val<'_>| {
         stage_of(*s).is_some_and(|(name, _)| matches!(name, "$sort" | "$skip" | "$limit"))
     };
@@ -647,7 +647,7 @@ fn projection(asked: &Asked<'_>, rest: &[Val<'_>]) -> Option<Value> {
         true => rest,
         false => rest.split_at(1).1,
     };
-    let fields = asked.needed(read)?;
+    let fields = context.needed(read)?;
     let mut w = Writer::new();
     w.open_doc("$project");
     for field in fields.iter().filter(|f| *f != "_id") {

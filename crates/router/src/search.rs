@@ -131,7 +131,7 @@ pub(crate) fn together(
     let replies = router.scatter(command, placement, &commands)?;
     let mut rows = Vec::new();
     for reply in &replies {
-        if crate::views::told(reply).is_some() {
+        if crate::views::resolved_view(reply).is_some() {
             return Ok((Vec::new(), vec![reply.clone()]));
         }
         let reply = sound(reply.clone())?;

@@ -163,7 +163,7 @@ fn opened(cluster: &Cluster, ns: &Namespace, query: Doc<'_>) -> Outcome<Option<M
         let each = |shard: &Arc<str>| (shard.clone(), scattered.each.clone());
         let commands: Vec<_> = shards.iter().map(each).collect();
         let replies = cluster.scatter(placement, &commands)?;
-        if replies.iter().any(|r| views::told(r).is_some()) {
+        if replies.iter().any(|r| views::resolved_view(r).is_some()) {
             // The router looks below it.
             return Err(err!(CommandNotSupportedOnView, "{ns} is a view now").into());
         }

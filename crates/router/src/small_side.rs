@@ -6,7 +6,7 @@
 //! by bytes, and outside of transactions and snapshots, whose reads are at one time.
 
 use crate::joins::{RouterJoins, within};
-use crate::pipeline_parts::{Asked, STREAMING, list};
+use crate::pipeline_parts::{PipelineContext, STREAMING, list};
 use crate::request::{RoutedCommand, own};
 use crate::router::Router;
 use crate::{aggregate, cursors};
@@ -25,7 +25,7 @@ const MOST_BYTES: u64 = 256 << 10;
 pub(crate) struct Joins<'j> {
     router: &'j Router,
     command: &'j RoutedCommand<'j>,
-    asked: &'j Asked<'j>,
+    context: &'j PipelineContext<'j>,
     /// What the shards have to read of each other, `{ns, path, documents, bytes, indexed}`.
     elsewhere: RefCell<Vec<DocBuf>>,
 }
@@ -34,12 +34,12 @@ impl<'j> Joins<'j> {
     pub fn of(
         router: &'j Router,
         command: &'j RoutedCommand<'j>,
-        asked: &'j Asked<'j>,
+        context: &'j PipelineContext<'j>,
     ) -> Joins<'j> {
         Joins {
             router,
             command,
-            asked,
+            context,
             elsewhere: RefCell::default(),
         }
     }
@@ -53,7 +53,7 @@ impl<'j> Joins<'j> {
             "$graphLookup" => text("connectToField").unwrap_or("_id"),
             _ => return Ok(None),
         };
-        let alone = self.command.in_transaction() || self.asked.collation.is_some();
+        let alone = self.command.in_transaction() || self.context.collation.is_some();
         let Some(from) = text("from").filter(|_| !alone) else {
             return Ok(None);
         };

@@ -555,7 +555,7 @@ impl Router {
             )
             .into());
         }
-        self.told(command, &recovery, ended)
+        self.end_reply(command, &recovery, ended)
     }
 
     fn commit_two_phase(
@@ -572,12 +572,17 @@ impl Router {
             t.busy = false;
             t.aborted |= ended.verdict == Verdict::Aborted;
         });
-        self.told(command, recovery, ended)
+        self.end_reply(command, recovery, ended)
     }
 
     /// What the client is told of the end of a transaction over several shards. A majority has it: a
     /// stricter write concern is awaited where the commit was decided.
-    fn told(&self, command: &RoutedCommand<'_>, recovery: &str, ended: Ended) -> Outcome<DocBuf> {
+    fn end_reply(
+        &self,
+        command: &RoutedCommand<'_>,
+        recovery: &str,
+        ended: Ended,
+    ) -> Outcome<DocBuf> {
         let number = session_of(command).1;
         match ended.verdict {
             Verdict::Committed => {

@@ -21,7 +21,7 @@ pub(crate) struct View {
 }
 
 /// The view that a shard's reply tells of.
-pub(crate) fn told(reply: &DocBuf) -> Option<View> {
+pub(crate) fn resolved_view(reply: &DocBuf) -> Option<View> {
     let code = reply.get("code")?.to_i64_exact()?;
     let refused = code == i64::from(Code::CommandOnShardedViewNotSupportedOnMongod.0);
     let view = reply.get("resolvedView").filter(|_| refused)?.as_doc()?;

@@ -21,7 +21,7 @@ pub struct Moves {
 
 /// What a move has still to do, as far as is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Left {
+pub struct RemainingWork {
     pub documents: u64,
     pub bytes: u64,
     /// Documents that were touched since they were copied.
@@ -32,7 +32,7 @@ pub struct Left {
 #[derive(Debug)]
 pub struct MoveUnderWay {
     moves: Arc<Moves>,
-    left: Left,
+    left: RemainingWork,
 }
 
 impl Moves {
@@ -40,7 +40,7 @@ impl Moves {
         self.under_way.fetch_add(1, Relaxed);
         MoveUnderWay {
             moves: self.clone(),
-            left: Left::default(),
+            left: RemainingWork::default(),
         }
     }
 
@@ -50,8 +50,8 @@ impl Moves {
     }
 
     /// Of all in progress.
-    pub fn left(&self) -> Left {
-        Left {
+    pub fn left(&self) -> RemainingWork {
+        RemainingWork {
             documents: self.left_documents.load(Relaxed),
             bytes: self.left_bytes.load(Relaxed),
             backlog: self.backlog_documents.load(Relaxed),
@@ -61,7 +61,7 @@ impl Moves {
 
 impl MoveUnderWay {
     /// So much is left of this one now.
-    pub fn tell(&mut self, now: Left) {
+    pub fn tell(&mut self, now: RemainingWork) {
         let before = std::mem::replace(&mut self.left, now);
         let m = &self.moves;
         for (sum, before, now) in [
@@ -77,7 +77,7 @@ impl MoveUnderWay {
 
 impl Drop for MoveUnderWay {
     fn drop(&mut self) {
-        self.tell(Left::default());
+        self.tell(RemainingWork::default());
         self.moves.under_way.fetch_sub(1, Relaxed);
     }
 }
@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn what_is_left_goes_with_its_move() {
         let moves = Arc::new(Moves::default());
-        let left = |documents, bytes, backlog| Left {
+        let left = |documents, bytes, backlog| RemainingWork {
             documents,
             bytes,
             backlog,
@@ -103,7 +103,7 @@ mod tests {
         assert_eq!(moves.left(), left(5, 50, 7));
         moves.ended(true);
         drop(other);
-        assert_eq!(moves.left(), Left::default());
+        assert_eq!(moves.left(), RemainingWork::default());
         let counts = [&moves.under_way, &moves.done, &moves.failed].map(|n| n.load(Relaxed));
         assert_eq!(counts, [0, 1, 0]);
     }

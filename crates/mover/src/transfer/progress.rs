@@ -10,7 +10,7 @@ use cluster_view::collections::size_on;
 use cluster_view::metadata::Cluster;
 use cluster_view::upstream::with_fields;
 use parking_lot::Mutex;
-use service::moves::{Left, MoveUnderWay, Moves};
+use service::moves::{MoveUnderWay, Moves, RemainingWork};
 use sharding::moving;
 use sharding::progress::Progress;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -90,7 +90,7 @@ impl MoveProgress {
             share: work.share,
             since: self.began.elapsed(),
         };
-        self.under_way.lock().tell(Left {
+        self.under_way.lock().tell(RemainingWork {
             documents: now.left().unwrap_or(0),
             bytes: now.left_bytes().unwrap_or(0),
             backlog: now.backlog,

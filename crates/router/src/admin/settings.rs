@@ -39,7 +39,7 @@ fn change(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
 
 /// Has all shards and this router take over what the configuration set has. Gives the shards' replies.
 fn spread(router: &Router) -> Outcome<Vec<DocBuf>> {
-    let told = Settings::read(&router.cluster)?.told();
+    let told = Settings::read(&router.cluster)?.to_command();
     router.local.take_settings(told.as_doc())?;
     on_all_shards(router, &told)
 }
@@ -107,7 +107,7 @@ pub(crate) fn follow(router: &Arc<Router>) -> std::io::Result<()> {
 /// Whether they could be read.
 fn take(router: &Router) -> bool {
     let taken = Settings::read(&router.cluster).and_then(|settings| {
-        let told = settings.told();
+        let told = settings.to_command();
         Ok(router.local.take_settings(told.as_doc())?)
     });
     if let Err(e) = &taken {

@@ -26,7 +26,7 @@ use bson::{Doc, DocBuf};
 use cluster_view::metadata::Placement;
 use cluster_view::operation_time::end_of_step;
 use cluster_view::read_preference::ReadPreference;
-use cluster_view::replica_set::{Asked, Member, ReplicaSet, Terms};
+use cluster_view::replica_set::{Member, ReplicaSet, ServerSelection, Terms};
 use cluster_view::upstream::Room;
 use cluster_view::{Failure, Outcome};
 use std::sync::Arc;
@@ -65,7 +65,7 @@ enum Then {
 }
 
 /// What one shard is asked.
-struct Part {
+struct ShardRequest {
     shard: Arc<str>,
     set: Arc<ReplicaSet>,
     member: Arc<Member>,
@@ -75,7 +75,7 @@ struct Part {
 
 /// A command that was sent.
 pub(crate) struct UnderWay {
-    parts: Vec<Part>,
+    parts: Vec<ShardRequest>,
     then: Then,
     /// The replies, for the worker that goes on, and the memory of long ones.
     replies: Vec<DocBuf>,
@@ -194,10 +194,10 @@ fn send(
         let message = router
             .cluster
             .versioned(placement, &shard, command, plan.sequences);
-        let asked = Asked::of(&message).ok()?;
-        let member = set.choose_now(&asked)?;
-        to.push((shard, asked.terms));
-        let until = end_of_step(asked.most);
+        let selection = ServerSelection::of(&message).ok()?;
+        let member = set.choose_now(&selection)?;
+        to.push((shard, selection.terms));
+        let until = end_of_step(selection.most);
         messages.push(Outgoing {
             set,
             member,
@@ -207,7 +207,7 @@ fn send(
     }
     let (ticket, slots) = loop_connections.send(&messages)?;
     let parts = to.into_iter().zip(messages).zip(slots);
-    let part = |(((shard, terms), sent), slot): (((_, _), Outgoing), _)| Part {
+    let part = |(((shard, terms), sent), slot): (((_, _), Outgoing), _)| ShardRequest {
         shard,
         set: sent.set,
         member: sent.member,
@@ -265,7 +265,10 @@ pub(crate) fn conclude(
     } = under_way;
     if let Then::Merge(scattered) = then {
         let shards: Vec<_> = parts.into_iter().map(|part| part.shard).collect();
-        return match replies.iter().any(|reply| views::told(reply).is_some()) {
+        return match replies
+            .iter()
+            .any(|reply| views::resolved_view(reply).is_some())
+        {
             true => Finished::Anew,
             false => Finished::Reply(scattered.finish(router, &shards, &replies)),
         };
@@ -274,7 +277,7 @@ pub(crate) fn conclude(
         return Finished::Anew;
     };
     let reads = matches!(then, Then::Adopt { .. } | Then::Read);
-    if reads && views::told(&reply).is_some() {
+    if reads && views::resolved_view(&reply).is_some() {
         return Finished::Anew;
     }
     Finished::Reply(match then {
@@ -290,7 +293,7 @@ enum Judged {
     Failed(Failure),
 }
 
-impl Part {
+impl ShardRequest {
     fn judged(&self, router: &Router, rooms: &mut Vec<Room>) -> Judged {
         let reply = match self.slot.lock().take() {
             Some((reply, room)) => {

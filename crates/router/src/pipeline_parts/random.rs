@@ -3,7 +3,7 @@
 //!
 //! `PANDO_PIPELINES` says how many (2,000), `PANDO_SEED` which ones.
 
-use super::{Asked, Condition, Parts, list};
+use super::{Condition, Parts, PipelineContext, list};
 use bson::{Doc, DocBuf, Val, Value, json};
 use errors::{Error, Result};
 use query::expr::{ParseEnv, Vars};
@@ -193,13 +193,13 @@ fn differs(seed: u64) -> Option<String> {
     let text = pipeline(r);
     let stages = json::parse_value(&text).unwrap();
     let want = run(stages.as_val(), &all, &other)?;
-    let asked = Asked {
+    let context = PipelineContext {
         db: "test",
         collection: Some("c"),
         collation: None,
         variables: Doc::EMPTY,
     };
-    let parts = Parts::of(&asked, stages.as_val().as_array()?, &|_, _| Ok(None)).ok()?;
+    let parts = Parts::of(&context, stages.as_val().as_array()?, &|_, _| Ok(None)).ok()?;
     let each = list(&parts.on_shards);
     let mut here: Vec<Value> = parts.chosen_again();
     here.extend(parts.here.iter().cloned());
