@@ -46,10 +46,10 @@ impl Unsharded {
     }
 
     /// On the primary shard of its database.
-    pub fn at_home(home: &Home) -> Unsharded {
+    pub fn on_primary(primary: &DatabasePrimary) -> Unsharded {
         Unsharded {
-            shard: home.shard.clone(),
-            database: home.version,
+            shard: primary.shard.clone(),
+            database: primary.version,
             table: None,
         }
     }
@@ -57,7 +57,7 @@ impl Unsharded {
 
 /// A database's primary shard.
 #[derive(Clone)]
-pub struct Home {
+pub struct DatabasePrimary {
     pub shard: Arc<str>,
     pub version: Option<DbVersion>,
 }
@@ -92,7 +92,7 @@ struct Known {
     shards: HashMap<String, Arc<ReplicaSet>>,
     /// The sets of before the cache was cleared: a set at the same address is reused.
     earlier: HashMap<String, Arc<ReplicaSet>>,
-    databases: HashMap<String, Home>,
+    databases: HashMap<String, DatabasePrimary>,
     collections: HashMap<String, Placement>,
 }
 
@@ -240,38 +240,38 @@ impl Cluster {
 
     /// The primary shard of a database, if there is one of that name.
     pub fn database(&self, db: &str) -> Outcome<Option<Arc<str>>> {
-        Ok(self.home(db)?.map(|home| home.shard))
+        Ok(self.database_primary(db)?.map(|primary| primary.shard))
     }
 
     /// The same with its version.
-    pub fn home(&self, db: &str) -> Outcome<Option<Home>> {
-        match self.known_home(db) {
-            Some(home) => Ok(Some(home)),
-            None => self.refresh_home(db),
+    pub fn database_primary(&self, db: &str) -> Outcome<Option<DatabasePrimary>> {
+        match self.known_database_primary(db) {
+            Some(primary) => Ok(Some(primary)),
+            None => self.refresh_database_primary(db),
         }
     }
 
     /// The same, as far as it was read.
-    pub fn known_home(&self, db: &str) -> Option<Home> {
+    pub fn known_database_primary(&self, db: &str) -> Option<DatabasePrimary> {
         self.known.read().databases.get(db).cloned()
     }
 
     /// Reads anew where a database is.
-    pub fn refresh_home(&self, db: &str) -> Outcome<Option<Home>> {
+    pub fn refresh_database_primary(&self, db: &str) -> Outcome<Option<DatabasePrimary>> {
         let found = self.read_config("databases", doc! {"_id": db}.as_doc(), Doc::EMPTY)?;
-        let home = found.first().and_then(|d| {
+        let primary = found.first().and_then(|d| {
             let version = d.get("version").and_then(Val::as_doc);
-            Some(Home {
+            Some(DatabasePrimary {
                 shard: Arc::from(d.get("primary")?.as_str()?),
                 version: version.and_then(|v| DbVersion::parse(v).ok()),
             })
         });
         let mut known = self.known.write();
-        match &home {
-            Some(home) => known.databases.insert(db.into(), home.clone()),
+        match &primary {
+            Some(primary) => known.databases.insert(db.into(), primary.clone()),
             None => known.databases.remove(db),
         };
-        Ok(home)
+        Ok(primary)
     }
 
     /// Where a collection is; `None`: the database does not exist.
@@ -316,11 +316,13 @@ impl Cluster {
         let placement = match table {
             Some(table) => Some(Placement::of(table)),
             None => {
-                let home = self.refresh_home(db)?;
+                let primary = self.refresh_database_primary(db)?;
                 // It may have got chunks before that was read, and the database have moved after.
                 match self.read_table_from(ns, None)? {
                     Some(table) => Some(Placement::of(table)),
-                    None => home.map(|home| Placement::Unsharded(Unsharded::at_home(&home))),
+                    None => {
+                        primary.map(|primary| Placement::Unsharded(Unsharded::on_primary(&primary)))
+                    }
                 }
             }
         };

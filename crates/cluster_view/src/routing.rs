@@ -3,7 +3,7 @@
 //! Invariant: a shard that refuses a version has changed nothing, so the same is sent again when both
 //! agree. No wait is without limit.
 
-use crate::metadata::{Cluster, Home, Placement, Unsharded};
+use crate::metadata::{Cluster, DatabasePrimary, Placement, Unsharded};
 use crate::operation_time;
 use crate::operation_time::end_of_step;
 use crate::replica_set::{Member, ReplicaSet, ServerSelection, Terms};
@@ -180,9 +180,13 @@ impl Cluster {
         let teach =
             |placement: &Option<Placement>, stale: &Stale| match (placement, stale.of_database) {
                 (Some(Placement::Unsharded(unsharded)), true) => match unsharded.database {
-                    Some(version) => {
-                        self.teach_home(db, version, &unsharded.shard, &stale.shard, None)
-                    }
+                    Some(version) => self.teach_database_primary(
+                        db,
+                        version,
+                        &unsharded.shard,
+                        &stale.shard,
+                        None,
+                    ),
                     None => Ok(()),
                 },
                 _ => self.teach(ns, placement.as_ref(), &stale.shard, stale.life),
@@ -197,23 +201,24 @@ impl Cluster {
     }
 
     /// The same of a database: `attempt` sends to its primary shard what it gets.
-    pub fn agree_home<T>(
+    pub fn agree_database<T>(
         &self,
         db: &str,
-        attempt: impl FnMut(Option<&Home>) -> Outcome<T>,
+        attempt: impl FnMut(Option<&DatabasePrimary>) -> Outcome<T>,
     ) -> Outcome<T> {
-        let belief = |home: &Option<Home>, _: &str| home.as_ref().and_then(|h| h.version);
-        let teach = |home: &Option<Home>, stale: &Stale| match home {
-            Some(Home {
+        let belief =
+            |primary: &Option<DatabasePrimary>, _: &str| primary.as_ref().and_then(|p| p.version);
+        let teach = |primary: &Option<DatabasePrimary>, stale: &Stale| match primary {
+            Some(DatabasePrimary {
                 shard,
                 version: Some(version),
-            }) => self.teach_home(db, *version, shard, &stale.shard, None),
+            }) => self.teach_database_primary(db, *version, shard, &stale.shard, None),
             _ => Ok(()),
         };
-        let known = self.home(db)?;
+        let known = self.database_primary(db)?;
         let read = |how: Reading| match how {
-            Reading::Known => Ok(self.known_home(db)),
-            Reading::Changes | Reading::All => self.refresh_home(db),
+            Reading::Known => Ok(self.known_database_primary(db)),
+            Reading::Changes | Reading::All => self.refresh_database_primary(db),
         };
         self.rounds(db, known, attempt, read, belief, teach)
     }
@@ -294,7 +299,7 @@ impl Cluster {
     }
 
     /// Tells a shard the version and the primary of a database; sent under the database's lock.
-    pub fn teach_home(
+    pub fn teach_database_primary(
         &self,
         db: &str,
         version: DbVersion,
@@ -302,18 +307,18 @@ impl Cluster {
         shard: &str,
         turn: Option<i64>,
     ) -> Outcome<()> {
-        let home = sharding::Home {
+        let database_primary = sharding::DatabasePrimary {
             db: db.into(),
             version,
             primary: primary == shard,
             fence: None,
             turn: 0,
         };
-        self.on_home(shard, doc! {"home": home.to_doc()}, turn)
+        self.run_pando_home(shard, doc! {"home": database_primary.to_doc()}, turn)
     }
 
     /// What a shard is told of a database (`_pandoHome`).
-    pub fn on_home(&self, shard: &str, what: DocBuf, turn: Option<i64>) -> Outcome<()> {
+    pub fn run_pando_home(&self, shard: &str, what: DocBuf, turn: Option<i64>) -> Outcome<()> {
         let mut w = Writer::new();
         w.i32("_pandoHome", 1).extend(what.as_doc());
         if let Some(turn) = turn {

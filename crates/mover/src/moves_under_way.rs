@@ -9,7 +9,7 @@
 //! It is read from `config.migrations`, so every router shows the moves of all others and of the
 //! balancer. The mover renews it once a second.
 
-use crate::transfer::{HOME, RANGE};
+use crate::transfer::{PRIMARY, RANGE};
 use bson::{Doc, DocBuf, Val, Writer};
 use cluster_view::Outcome;
 use cluster_view::metadata::Cluster;
@@ -18,7 +18,7 @@ use cluster_view::metadata::Cluster;
 fn command_of(kind: &str) -> &'static str {
     match kind {
         RANGE => "moveRange",
-        HOME => "movePrimary",
+        PRIMARY => "movePrimary",
         _ => "reshardCollection",
     }
 }

@@ -278,15 +278,15 @@ fn read(
             }
             ddl::make_database(&router.cluster, command.db, None)?;
             router.cluster.refresh(ns)?;
-            let Some(home) = router.cluster.home(command.db)? else {
+            let Some(primary) = router.cluster.database_primary(command.db)? else {
                 return Err(cluster_view::routing::no_database(command.db));
             };
-            if !are_all_on(router, &home.shard, others)? {
+            if !are_all_on(router, &primary.shard, others)? {
                 return Ok(None);
             }
             return whole_on(
-                &Placement::Unsharded(Unsharded::at_home(&home)),
-                &home.shard,
+                &Placement::Unsharded(Unsharded::on_primary(&primary)),
+                &primary.shard,
             );
         };
         let mut shards = pipeline_targets(command, command.body, placement, stages)?;

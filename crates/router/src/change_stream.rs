@@ -64,7 +64,7 @@ pub(crate) struct ChangeStream {
     /// What the client may resume behind.
     token: String,
     /// Where each database is, as far as it was seen: that shard tells of its collections.
-    homes: HashMap<String, Arc<str>>,
+    database_primaries: HashMap<String, Arc<str>>,
     looks_up: bool,
     ended: bool,
     looked: Instant,
@@ -121,7 +121,7 @@ pub(crate) fn open(
         after: begin.after.clone(),
         unnamed: begin.unnamed.clone(),
         token: begin.token.clone(),
-        homes: HashMap::new(),
+        database_primaries: HashMap::new(),
         looks_up: full == Some("updateLookup"),
         ended: false,
         looked: Instant::now(),
@@ -388,7 +388,7 @@ impl ChangeStream {
                 continue;
             }
             let invalidates = matches!(token_of(&place.0)?.place, TokenPlace::Invalidate { .. });
-            if invalidates && !self.is_home(router, &shard)? {
+            if invalidates && !self.is_database_primary(router, &shard)? {
                 // Another shard's collection of that name goes on.
                 let mut start = Writer::new();
                 start.value("startAfter", doc! {"_data": &place.0});
@@ -411,17 +411,17 @@ impl ChangeStream {
 
     /// The shard that has a database; once known it is so for this stream when the database is
     /// gone.
-    fn home(&mut self, router: &Router, db: &str) -> Outcome<Option<Arc<str>>> {
-        if let Some(home) = router.cluster.database(db)? {
-            self.homes.insert(db.into(), home);
+    fn database_primary(&mut self, router: &Router, db: &str) -> Outcome<Option<Arc<str>>> {
+        if let Some(primary) = router.cluster.database(db)? {
+            self.database_primaries.insert(db.into(), primary);
         }
-        Ok(self.homes.get(db).cloned())
+        Ok(self.database_primaries.get(db).cloned())
     }
 
-    fn is_home(&mut self, router: &Router, shard: &str) -> Outcome<bool> {
+    fn is_database_primary(&mut self, router: &Router, shard: &str) -> Outcome<bool> {
         let db = self.ns.split_once('.').map_or("", |(db, _)| db).to_string();
-        let home = self.home(router, &db)?;
-        Ok(home.is_none_or(|home| *home == *shard))
+        let primary = self.database_primary(router, &db)?;
+        Ok(primary.is_none_or(|primary| *primary == *shard))
     }
 
     /// Of a collection or a database as such only the shard tells that has the database; the others
@@ -437,13 +437,13 @@ impl ChangeStream {
         };
         if of_documents.contains(&kind) {
             // Where it is not known, it is asked while there is such a database.
-            if !self.homes.contains_key(db) {
-                self.home(router, db)?;
+            if !self.database_primaries.contains_key(db) {
+                self.database_primary(router, db)?;
             }
             return Ok(true);
         }
-        let home = self.home(router, db)?;
-        Ok(home.is_none_or(|home| *home == *shard))
+        let primary = self.database_primary(router, db)?;
+        Ok(primary.is_none_or(|primary| *primary == *shard))
     }
 
     /// An event as the client gets it: its token says its shard, and a document that has moved is
@@ -534,7 +534,7 @@ impl ChangeStream {
                 continue;
             }
             let shard = self.parts[at].shard.clone();
-            if self.is_home(router, &shard)? {
+            if self.is_database_primary(router, &shard)? {
                 self.ended = true;
                 return Ok(());
             }

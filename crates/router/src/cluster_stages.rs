@@ -110,18 +110,18 @@ fn catalog(router: &Router, command: &RoutedCommand<'_>, shards: bool) -> Outcom
         "admin" => doc! {},
         db => doc! {"_id": db},
     };
-    let mut homes = Vec::new();
+    let mut primaries = Vec::new();
     for database in cluster.read_config("databases", wanted.as_doc(), doc! {"_id": 1}.as_doc())? {
         let text = |name: &str| database.get(name).and_then(Val::as_str);
         if let (Some(db), Some(primary)) = (text("_id"), text("primary")) {
-            homes.push((db.to_string(), primary.to_string()));
+            primaries.push((db.to_string(), primary.to_string()));
         }
     }
     if matches!(command.db, "admin" | CONFIG) {
-        homes.push((CONFIG.into(), CONFIG.into()));
+        primaries.push((CONFIG.into(), CONFIG.into()));
     }
     let mut found = Vec::new();
-    for (db, primary) in &homes {
+    for (db, primary) in &primaries {
         let set = cluster.shard(primary)?;
         for listed in all(&set, db, doc! {"listCollections": 1}.as_doc())? {
             let name = listed.get("name").and_then(Val::as_str).unwrap_or_default();

@@ -13,9 +13,9 @@ pub(crate) fn check(cluster: &Cluster, ns: &str, uuid: Option<Val<'_>>) -> Outco
     };
     let (db, collection) = ns.split_once('.').unwrap_or((ns, ""));
     let mut actual = None;
-    if let Some(home) = cluster.database(db)? {
+    if let Some(primary) = cluster.database(db)? {
         let list = doc! {"listCollections": 1, "filter": doc! {"info.uuid": uuid.to_value()}};
-        let found = all(&*cluster.shard(&home)?, db, list.as_doc())?;
+        let found = all(&*cluster.shard(&primary)?, db, list.as_doc())?;
         let name = found.first().and_then(|d| d.get("name")?.as_str());
         actual = name.map(str::to_string);
     }

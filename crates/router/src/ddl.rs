@@ -322,14 +322,14 @@ fn on_all_home_last(
     command: Doc<'_>,
     concern: Option<Doc<'_>>,
 ) -> Outcome<Vec<DocBuf>> {
-    let home = cluster.database(db)?;
-    let is_home = |shard: &str| home.as_deref() == Some(shard);
+    let primary = cluster.database(db)?;
+    let is_primary = |shard: &str| primary.as_deref() == Some(shard);
     let mut shards = cluster.shard_names()?;
-    shards.sort_by_key(|shard| is_home(shard));
+    shards.sort_by_key(|shard| is_primary(shard));
     let mut replies = Vec::new();
     for shard in &shards {
         let mut own = None;
-        if is_home(shard) {
+        if is_primary(shard) {
             mover::transfer::join_time(cluster, shard)?;
             own = concern;
         }
@@ -390,7 +390,7 @@ pub(crate) fn drop_database(router: &Router, command: &RoutedCommand<'_>) -> Out
     }
     let concern = crate::client_concern::at_least_majority(command);
     let mut replies = Vec::new();
-    mover::transfer::drop_home(cluster, db, || {
+    mover::transfer::drop_database_metadata(cluster, db, || {
         let command = doc! {"dropDatabase": 1, "mayBypassWriteBlocking": true};
         replies = on_all_home_last(cluster, db, command.as_doc(), concern)?;
         Ok(())

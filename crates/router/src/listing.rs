@@ -94,28 +94,28 @@ pub(crate) fn list_collections(router: &Router, command: &RoutedCommand<'_>) -> 
         let reply = router.cluster.shard(CONFIG)?.call(&message)?;
         return Ok(cursors::adopt(router, &ns, &CONFIG.into(), reply));
     }
-    router.cluster.agree_home(command.db, |home| {
-        let Some(home) = home else {
+    router.cluster.agree_database(command.db, |primary| {
+        let Some(primary) = primary else {
             let mut w = Writer::new();
             w.open_doc("cursor").i64("id", 0).str("ns", &ns);
             w.open_array("firstBatch").close().close();
             return Ok(finish(w, &[]));
         };
-        let placement = Placement::Unsharded(Unsharded::at_home(home));
+        let placement = Placement::Unsharded(Unsharded::on_primary(primary));
         if command.user.is_some() && command.is("authorizedCollections") {
             let mut ask = Writer::new();
             let left_out = ["$db", "authorizedCollections", "cursor"];
             for e in command.body.iter().filter(|e| !left_out.contains(&e.name)) {
                 ask.val(e.name, e.val);
             }
-            let set = router.cluster.shard(&home.shard)?;
+            let set = router.cluster.shard(&primary.shard)?;
             let all = all(&set, command.db, ask.finish().as_doc())?;
             return Ok(access::seen_collections(command, &ns, &all));
         }
         let reply = router
             .cluster
-            .send(&placement, &home.shard, whole.as_doc(), &[])?;
-        Ok(cursors::adopt(router, &ns, &home.shard, reply))
+            .send(&placement, &primary.shard, whole.as_doc(), &[])?;
+        Ok(cursors::adopt(router, &ns, &primary.shard, reply))
     })
 }
 

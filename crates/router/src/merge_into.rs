@@ -112,7 +112,7 @@ fn once(
     written: &Written,
     concerns: &mut Concerns,
 ) -> Outcome<bool> {
-    let home = ddl::make_database(&router.cluster, &written.db, None)?;
+    let database_primary = ddl::make_database(&router.cluster, &written.db, None)?;
     let placement = router.cluster.refresh(&written.ns())?;
     let target = match (written.replaces, placement) {
         (true, Some(Placement::Sharded(_))) => {
@@ -124,7 +124,7 @@ fn once(
             .into());
         }
         (true, Some(Placement::Unsharded(unsharded))) => Target::beside(written, unsharded.shard),
-        (true, None) => Target::beside(written, home),
+        (true, None) => Target::beside(written, database_primary),
         (false, placement) => Target::merged(written, last, placement)?,
     };
     // An empty write finds what is wrong with the stage before anything is read.
@@ -132,13 +132,30 @@ fn once(
     if outcome.is_ok() {
         outcome = fill(router, command, before, &target, concerns);
     }
-    let Target::Beside { name, home, .. } = &target else {
+    let Target::Beside {
+        name,
+        database_primary,
+        ..
+    } = &target
+    else {
         return outcome.map(|()| true);
     };
-    let mut replaced = || replace(router, command, name, home, last, written, concerns);
+    let mut replaced = || {
+        replace(
+            router,
+            command,
+            name,
+            database_primary,
+            last,
+            written,
+            concerns,
+        )
+    };
     let replaced = outcome.and_then(|()| replaced());
     let drop = doc! {"drop": name};
-    let _ = router.cluster.on_shard(home, &written.db, drop.as_doc());
+    let _ = router
+        .cluster
+        .on_shard(database_primary, &written.db, drop.as_doc());
     if let (Ok(false), Some(now)) = (&replaced, router.cluster.database(&written.db)?) {
         // A move of the database has taken it along.
         let _ = router.cluster.on_shard(&now, &written.db, drop.as_doc());
@@ -267,7 +284,7 @@ pub(crate) enum Target {
     Beside {
         db: String,
         name: String,
-        home: Arc<str>,
+        database_primary: Arc<str>,
     },
     /// The target of `$merge` itself.
     Itself {
@@ -280,11 +297,11 @@ pub(crate) enum Target {
 }
 
 impl Target {
-    fn beside(written: &Written, home: Arc<str>) -> Target {
+    fn beside(written: &Written, database_primary: Arc<str>) -> Target {
         Target::Beside {
             db: written.db.clone(),
             name: format!("tmp.agg_out.{}", ObjectId::generate()),
-            home,
+            database_primary,
         }
     }
 
@@ -344,10 +361,14 @@ impl Target {
             Target::Itself {
                 stage, unsharded, ..
             } => Some((unsharded.as_ref()?.shard.clone(), stage.clone())),
-            Target::Beside { db, name, home } => {
+            Target::Beside {
+                db,
+                name,
+                database_primary,
+            } => {
                 let into = doc! {"db": db, "coll": name};
                 let inserts = doc! {"into": into, "on": "_id", "whenMatched": "fail"};
-                Some((home.clone(), doc! {"$merge": inserts}))
+                Some((database_primary.clone(), doc! {"$merge": inserts}))
             }
         }
     }
@@ -360,7 +381,11 @@ impl Target {
         concerns: &mut Concerns,
     ) -> Outcome<()> {
         match self {
-            Target::Beside { db, name, home } => {
+            Target::Beside {
+                db,
+                name,
+                database_primary,
+            } => {
                 let mut w = Writer::new();
                 if docs.is_empty() {
                     w.str("create", name);
@@ -371,7 +396,9 @@ impl Target {
                     });
                     w.close();
                 }
-                let reply = router.cluster.on_shard(home, db, w.finish().as_doc())?;
+                let reply = router
+                    .cluster
+                    .on_shard(database_primary, db, w.finish().as_doc())?;
                 match reply.get("writeErrors") {
                     Some(errors) => Err(first_error(errors)),
                     None => Ok(()),
@@ -528,7 +555,7 @@ fn replace(
     router: &Router,
     command: &RoutedCommand<'_>,
     name: &str,
-    home: &Arc<str>,
+    database_primary: &Arc<str>,
     last: Val<'_>,
     written: &Written,
     concerns: &mut Concerns,
@@ -549,11 +576,13 @@ fn replace(
             return Ok(false);
         };
         match placement {
-            Placement::Unsharded(unsharded) if unsharded.shard == *home => {}
+            Placement::Unsharded(unsharded) if unsharded.shard == *database_primary => {}
             _ => return Ok(false),
         }
-        let reply = router.cluster.send(placement, home, body.as_doc(), &[])?;
-        note(concerns, sound(reply)?, home);
+        let reply = router
+            .cluster
+            .send(placement, database_primary, body.as_doc(), &[])?;
+        note(concerns, sound(reply)?, database_primary);
         Ok(true)
     })
 }

@@ -58,7 +58,7 @@ pub(crate) fn run(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBu
                 }
             };
             let same = matches!(&b, Placement::Unsharded(b) if a.shard == b.shard);
-            if !same || !is_at_home(cluster, &from, a)? {
+            if !same || !is_on_primary(cluster, &from, a)? {
                 return Err(err!(
                     CommandFailed,
                     "Source and destination collections must be on same shard"
@@ -102,11 +102,11 @@ fn lock_databases<'c>(cluster: &'c Cluster, names: &[&str]) -> Outcome<Vec<Lock<
 }
 
 /// Whether a collection is where its database is.
-fn is_at_home(cluster: &Cluster, ns: &str, unsharded: &Unsharded) -> Outcome<bool> {
+fn is_on_primary(cluster: &Cluster, ns: &str, unsharded: &Unsharded) -> Outcome<bool> {
     let db = ns.split_once('.').map_or(ns, |(db, _)| db);
     Ok(cluster
-        .refresh_home(db)?
-        .is_some_and(|home| home.shard == unsharded.shard))
+        .refresh_database_primary(db)?
+        .is_some_and(|primary| primary.shard == unsharded.shard))
 }
 
 /// Takes the chunk away that says where a collection is, on the shard that its database is on; the
@@ -119,7 +119,7 @@ fn untrack(cluster: &Cluster, held: &Lock<'_>, databases: &[Lock<'_>]) -> Outcom
     else {
         return Ok(());
     };
-    let home = table.shards().next().cloned();
+    let primary = table.shards().next().cloned();
     let mut change = Change::begin(held);
     databases.iter().for_each(|lock| change.holding(lock));
     change.remove("collections", doc! {"_id": ns});
@@ -127,7 +127,7 @@ fn untrack(cluster: &Cluster, held: &Lock<'_>, databases: &[Lock<'_>]) -> Outcom
     change.commit()?;
     cluster.forget(ns);
     for shard in cluster.shard_names()? {
-        if home.as_deref() != Some(&*shard) {
+        if primary.as_deref() != Some(&*shard) {
             let gone = doc! {
                 "_pandoSwap": 1, "ns": ns, "turn": held.turn(),
                 "writeConcern": majority(),

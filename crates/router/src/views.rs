@@ -38,14 +38,14 @@ pub(crate) fn resolved_view(reply: &DocBuf) -> Option<View> {
 fn defined(router: &Router, db: &str, name: &str) -> Outcome<Option<View>> {
     let asked =
         doc! {"listCollections": 1, "filter": doc! {"name": name, "type": "view"}, "$db": db};
-    let reply = router.cluster.agree_home(db, |home| {
-        let Some(home) = home else {
+    let reply = router.cluster.agree_database(db, |primary| {
+        let Some(primary) = primary else {
             return Ok(None);
         };
-        let placement = Placement::Unsharded(Unsharded::at_home(home));
+        let placement = Placement::Unsharded(Unsharded::on_primary(primary));
         let sent = router
             .cluster
-            .send(&placement, &home.shard, asked.as_doc(), &[]);
+            .send(&placement, &primary.shard, asked.as_doc(), &[]);
         sent.map(Some)
     })?;
     let reply = reply.map(sound).transpose()?;

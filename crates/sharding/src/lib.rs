@@ -7,12 +7,12 @@
 //! - [`Ownership`]: what a shard knows of its part, and what it answers to a router that believes
 //!   something else;
 //! - [`agreement`]: what a router does when a shard refuses its version;
-//! - [`lock`], [`moving`], [`moving_home`], [`follow`]: the lock of a change, how a range gets another
+//! - [`lock`], [`moving`], [`moving_primary`], [`follow`]: the lock of a change, how a range gets another
 //!   owner and a database another primary, how documents follow, writes in flight ([`UnderWay`]);
 //!   [`pace`]: how fast, while clients are served; [`progress`]: how far a move has come;
 //! - [`two_phase`]: the steps of a transaction over several shards, from its commit to its end;
 //! - [`snapshot`]: one state of all shards; [`snapshot_history`]: what a shard keeps of them;
-//! - [`Home`]: the same for unsharded collections, by database;
+//! - [`DatabasePrimary`]: the same for unsharded collections, by database;
 //! - [`analysis`]: how well a key would serve as a shard key;
 //! - [`zones`], [`balance`], [`BalancerSettings`]: where ranges may lie, which one is to move, and when.
 //!
@@ -25,11 +25,11 @@ pub mod analysis;
 pub mod balance;
 mod balancer_settings;
 mod chunk;
+mod database_primary;
 pub mod follow;
-mod home;
 pub mod lock;
 pub mod moving;
-pub mod moving_home;
+pub mod moving_primary;
 mod ownership;
 pub mod pace;
 pub mod progress;
@@ -49,7 +49,7 @@ pub mod zones;
 
 pub use balancer_settings::{BalancerSettings, validator as settings_validator};
 pub use chunk::{Chunk, Replaced};
-pub use home::{DbVersion, Home, home_standing};
+pub use database_primary::{DatabasePrimary, DbVersion, database_standing};
 pub use ownership::{Fence, Ownership, Standing, standing};
 pub use range::{PlaceRange, cut, intersect, union};
 pub use routing_table::{CollectionEntry, RoutingTable};

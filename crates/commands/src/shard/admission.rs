@@ -21,7 +21,8 @@ use front::specification::lookup;
 use front::{Specification, flag};
 use service::{Client, Request};
 use sharding::{
-    DbVersion, Home, Ownership, PlaceRange, Received, Series, Standing, home_standing, standing,
+    DatabasePrimary, DbVersion, Ownership, PlaceRange, Received, Series, Standing,
+    database_standing, standing,
 };
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -51,7 +52,7 @@ pub struct Admitted {
     /// Of a read: what it was admitted by.
     pub ranges: Option<RangesRead>,
     /// The same of a command for a database as a whole.
-    pub home: Option<HomeRead>,
+    pub database_read: Option<DatabaseRead>,
     /// Of the next batch of a `$merge` in parts: what it writes here.
     pub own_places: Option<OwnPlaces>,
 }
@@ -61,7 +62,9 @@ impl StillHolds for Admitted {
         if let Some(ranges) = &self.ranges {
             ranges.check()?;
         }
-        self.home.as_ref().map_or(Ok(()), |home| home.check(app))
+        self.database_read
+            .as_ref()
+            .map_or(Ok(()), |read| read.check(app))
     }
 }
 
@@ -149,17 +152,17 @@ impl Commands {
             // Of a database as a whole.
             (None, None) => {
                 let told = request.body.get("databaseVersion");
-                self.check_home(told, db, false)?;
-                admitted.home = HomeRead::of(told, db);
+                self.check_database(told, db, false)?;
+                admitted.database_read = DatabaseRead::of(told, db);
                 return Ok(admitted);
             }
         };
         let part = self.part_of(&ns);
         let told = request.body.get("databaseVersion");
-        let home = ns.split_once('.').map_or(&*ns, |(db, _)| db);
+        let database = ns.split_once('.').map_or(&*ns, |(db, _)| db);
         let holder = holder(request.body);
         if command.is(flag::WRITE) || merged.is_some() || holder.is_some() {
-            let gated = told.map(|_| home);
+            let gated = told.map(|_| database);
             let guard = self.ownerships.enter(&part.name, gated, holder.as_ref());
             // A read needs none, but goes on where its transaction has one: it could not end otherwise.
             admitted.writer = match command.is(flag::WRITE) || merged.is_some() {
@@ -168,7 +171,7 @@ impl Commands {
             };
         }
         let again = admitted.writer.as_ref().is_some_and(WriterGuard::again);
-        self.check_home(told, home, again)?;
+        self.check_database(told, database, again)?;
         // Views are where the database is.
         let reads = matches!(command.name, "find" | "aggregate" | "count" | "distinct");
         if reads && !asks_of_itself(request.body) {
@@ -212,7 +215,7 @@ impl Commands {
         };
         let ns = format!("{db}.{coll}");
         let part = self.part_of(&ns);
-        self.check_home(request.body.get("databaseVersion"), db, false)?;
+        self.check_database(request.body.get("databaseVersion"), db, false)?;
         let known = self.ownerships.get(&part.name);
         match standing(known.as_deref(), received) {
             Standing::Serve { hides } => {
@@ -250,15 +253,15 @@ fn explaining(came: Doc<'_>, inner: &DocBuf) -> DocBuf {
 }
 
 /// A command for a database as a whole, of which the router believes that it is here.
-pub struct HomeRead {
+pub struct DatabaseRead {
     db: String,
     told: DocBuf,
 }
 
-impl HomeRead {
-    fn of(told: Option<Val<'_>>, db: &str) -> Option<HomeRead> {
+impl DatabaseRead {
+    fn of(told: Option<Val<'_>>, db: &str) -> Option<DatabaseRead> {
         let told = told.and_then(Val::as_doc)?;
-        Some(HomeRead {
+        Some(DatabaseRead {
             db: db.into(),
             told: told.to_buf(),
         })
@@ -267,7 +270,7 @@ impl HomeRead {
     /// Fails where the database has gone while the command ran.
     fn check(&self, commands: &Commands) -> Result<()> {
         let told = Some(self.told.as_doc().as_val());
-        Ok(commands.check_home(told, &self.db, false)?)
+        Ok(commands.check_database(told, &self.db, false)?)
     }
 }
 
@@ -283,13 +286,13 @@ impl Commands {
     /// Fails where the router believes another shard's time as the database's primary to be this
     /// one's, or the other way round. `again`: a fence is not finished before the command's
     /// transaction ends.
-    fn check_home(&self, told: Option<Val<'_>>, db: &str, again: bool) -> Result<(), Error> {
+    fn check_database(&self, told: Option<Val<'_>>, db: &str, again: bool) -> Result<(), Error> {
         let Some(told) = told.and_then(Val::as_doc) else {
             return Ok(());
         };
         let received = DbVersion::parse(told).map_err(|stop| stop.into_error())?;
-        let known = self.ownerships.home(db);
-        let fenced = match home_standing(known.as_deref(), received) {
+        let known = self.ownerships.database_primary(db);
+        let fenced = match database_standing(known.as_deref(), received) {
             Standing::Serve { .. } => return Ok(()),
             Standing::Fenced if again => return Ok(()),
             Standing::Stale => false,
@@ -317,12 +320,12 @@ impl Commands {
         let db = ns.split_once('.').map_or(ns, |(db, _)| db);
         let received = Received::of(target).map_err(|stop| stop.into_error())?;
         let told = target.get("databaseVersion");
-        let home = told.map(|_| db);
+        let database = told.map(|_| db);
         let part = self.part_of(ns);
-        let Some(guard) = self.ownerships.enter(&part.name, home, holder) else {
+        let Some(guard) = self.ownerships.enter(&part.name, database, holder) else {
             return Err(refusal(ns, received, None, true));
         };
-        self.check_home(told, db, guard.again())?;
+        self.check_database(told, db, guard.again())?;
         let known = unfenced(self.ownerships.get(&part.name), guard.again());
         match standing(known.as_deref(), received) {
             Standing::Serve { .. } => Ok((guard, known)),
@@ -348,8 +351,8 @@ impl Commands {
     /// Fails where the mover of a database's primary was followed by another, or the shard is the
     /// primary by now.
     fn admit_home_mover(&self, db: &str, turn: u64) -> Result<Admitted, Error> {
-        let known = self.ownerships.home(db);
-        match Home::takes_from(known.as_deref(), turn) {
+        let known = self.ownerships.database_primary(db);
+        match DatabasePrimary::takes_from(known.as_deref(), turn) {
             true => Ok(Admitted::default()),
             false => Err(err!(
                 ConflictingOperationInProgress,
@@ -362,9 +365,9 @@ impl Commands {
     /// messages are refused then.
     pub(crate) fn admit_mover(&self, request: &Request<'_>) -> Result<Admitted, Error> {
         let told = request.body.get("moveTurn").and_then(Val::as_doc);
-        let home =
+        let database =
             told.and_then(|d| Some((d.get("db")?.as_str()?, d.get("turn")?.to_i64_exact()?)));
-        if let Some((db, turn)) = home {
+        if let Some((db, turn)) = database {
             return self.admit_home_mover(db, turn as u64);
         }
         let part = told.and_then(|d| {

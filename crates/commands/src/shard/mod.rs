@@ -45,7 +45,7 @@ use std::time::Duration;
 pub(crate) const OWNERSHIP: &str = "config.ownership";
 
 /// Where it keeps which databases it is the primary of.
-pub(crate) const HOMES: &str = "config.homes";
+pub(crate) const DATABASE_PRIMARIES: &str = "config.homes";
 
 /// How long a fence waits for writes in flight (`drain`), while routers' new writes wait for it.
 fn drain_time(cx: &CommandContext<'_, '_>) -> Duration {

@@ -6,14 +6,14 @@
 //! write.
 
 use super::gates::{Gate, Holder, Pass};
-use super::{HOMES, OWNERSHIP};
+use super::{DATABASE_PRIMARIES, OWNERSHIP};
 use crate::settings::documents;
 use bson::Doc;
 use catalog::keyspace::SPACE_RECORD;
 use errors::{Result, bail};
 use executor::{Engine, ShardKeys};
 use parking_lot::{Condvar, Mutex, RwLock};
-use sharding::{Home, Ownership, PlaceRange, UnderWay};
+use sharding::{DatabasePrimary, Ownership, PlaceRange, UnderWay};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -73,7 +73,7 @@ struct Part {
 pub struct Ownerships {
     /// By collection, and for their gates by database.
     parts: RwLock<HashMap<String, Part>>,
-    homes: RwLock<HashMap<String, Arc<Home>>>,
+    database_primaries: RwLock<HashMap<String, Arc<DatabasePrimary>>>,
     /// What changes them: one at a time.
     pub(super) changing: Mutex<()>,
     /// Wakes the waits for the end of a fence.
@@ -96,8 +96,8 @@ impl Ownerships {
             this.take(d);
             Ok(true)
         })?;
-        documents::each(engine, HOMES, Doc::EMPTY, |d| {
-            this.take_home(d);
+        documents::each(engine, DATABASE_PRIMARIES, Doc::EMPTY, |d| {
+            this.take_database_primary(d);
             Ok(true)
         })?;
         engine.store.observe(this.clone())?;
@@ -114,8 +114,8 @@ impl Ownerships {
         self.parts.read().get(ns)?.changed
     }
 
-    pub fn home(&self, db: &str) -> Option<Arc<Home>> {
-        self.homes.read().get(db).cloned()
+    pub fn database_primary(&self, db: &str) -> Option<Arc<DatabasePrimary>> {
+        self.database_primaries.read().get(db).cloned()
     }
 
     /// Delays each write of routers to a collection by `each`, until then. It ends by itself.
@@ -241,11 +241,11 @@ impl Ownerships {
         self.gate(name).drain(wait)
     }
 
-    fn take_home(&self, d: Doc<'_>) {
-        match Home::parse(d) {
-            Ok(home) => {
-                let mut homes = self.homes.write();
-                homes.insert(home.db.clone(), Arc::new(home));
+    fn take_database_primary(&self, d: Doc<'_>) {
+        match DatabasePrimary::parse(d) {
+            Ok(primary) => {
+                let mut database_primaries = self.database_primaries.write();
+                database_primaries.insert(primary.db.clone(), Arc::new(primary));
             }
             Err(e) => {
                 tracing::error!(target: "SHARDING", error = %e, "A document of config.homes is not understood")
@@ -305,8 +305,8 @@ fn put(entry: &Entry) -> impl Iterator<Item = Doc<'_>> {
 
 impl Observer for Ownerships {
     fn applied(&self, _: Committed, entry: &Entry) {
-        for part in entry.plain().filter(|e| &*e.ns == HOMES) {
-            put(part).for_each(|d| self.take_home(d));
+        for part in entry.plain().filter(|e| &*e.ns == DATABASE_PRIMARIES) {
+            put(part).for_each(|d| self.take_database_primary(d));
         }
         for part in entry.plain().filter(|e| &*e.ns == OWNERSHIP) {
             match &part.op {

@@ -9,14 +9,14 @@
 //! ```
 //! What an earlier holder of the database's lock sends is refused.
 
-use super::{HOMES, document, drain_time, put, text};
+use super::{DATABASE_PRIMARIES, document, drain_time, put, text};
 use crate::ddl::changed;
 use crate::request::{CommandContext, Done};
 use bson::Val;
 use catalog::Collection;
 use errors::{Code, Result, bail};
 use front::idl;
-use sharding::{DbVersion, Home};
+use sharding::{DatabasePrimary, DbVersion};
 use std::sync::Arc;
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
@@ -25,9 +25,9 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     // The known state may not be on a majority yet.
     cx.after_commit = true;
     if cx.args.field("home").is_some() {
-        let told = Home::parse(document(cx, "home")?)?;
-        let known = ownerships.home(&told.db);
-        if let Some(learned) = Home::told(known.as_deref(), &told, turn(cx))? {
+        let told = DatabasePrimary::parse(document(cx, "home")?)?;
+        let known = ownerships.database_primary(&told.db);
+        if let Some(learned) = DatabasePrimary::learn_in_turn(known.as_deref(), &told, turn(cx))? {
             store(cx, &learned)?;
         }
         return Ok(Done::Reply);
@@ -37,7 +37,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     }
     if let Some(db) = cx.args.field("lift").and_then(Val::as_str) {
         let by = text(cx, "by")?;
-        if let Some(known) = ownerships.home(db)
+        if let Some(known) = ownerships.database_primary(db)
             && let Some(open) = known.lifted(by, turn(cx))?
         {
             store(cx, &open)?;
@@ -47,8 +47,8 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     fence(cx)
 }
 
-fn store(cx: &mut CommandContext<'_, '_>, home: &Home) -> Result<()> {
-    put(cx, HOMES, &home.db, &home.to_doc())
+fn store(cx: &mut CommandContext<'_, '_>, primary: &DatabasePrimary) -> Result<()> {
+    put(cx, DATABASE_PRIMARIES, &primary.db, &primary.to_doc())
 }
 
 /// The turn of the lock of the sender, if it names one.
@@ -65,8 +65,8 @@ fn fence(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let (db, by, turn) = (text(cx, "fence")?, text(cx, "by")?, needed_turn(cx)?);
     let version = DbVersion::parse(document(cx, "version")?)?;
     let ownerships = cx.app.ownerships.clone();
-    let known = ownerships.home(db);
-    let fenced = Home::fenced(known.as_deref(), (db, version), by, turn)?;
+    let known = ownerships.database_primary(db);
+    let fenced = DatabasePrimary::fenced(known.as_deref(), (db, version), by, turn)?;
     store(cx, &fenced)?;
     let prepared = &cx.app.engine.prepared;
     let here = |ns: &str| ns.split_once('.').is_some_and(|(of, _)| of == db);
@@ -85,8 +85,8 @@ fn fence(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
 /// The views here have no owner: those of the database are on its primary shard.
 fn forget_views(cx: &mut CommandContext<'_, '_>, db: &str) -> Result<Done> {
     let turn = needed_turn(cx)?;
-    let known = cx.app.ownerships.home(db);
-    let heard = Home::cleared(known.as_deref(), db, turn)?;
+    let known = cx.app.ownerships.database_primary(db);
+    let heard = DatabasePrimary::cleared(known.as_deref(), db, turn)?;
     if known.as_deref() != Some(&heard) {
         store(cx, &heard)?;
     }

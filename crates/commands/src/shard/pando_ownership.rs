@@ -32,7 +32,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let turn = cx.args.field("turn").and_then(|v| v.to_i64_exact());
     let turn = turn.map(|turn| turn as u64);
     let known = ownerships.get(&told.ns);
-    let learned = Ownership::told(known.as_deref(), &told, by, turn)?;
+    let learned = Ownership::learn_in_turn(known.as_deref(), &told, by, turn)?;
     match &learned {
         Some(new) if known.as_deref() != Some(new) => store(cx, new)?,
         // A majority may not have it yet.

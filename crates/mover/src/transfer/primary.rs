@@ -1,23 +1,23 @@
 //! A database with another primary shard: its unsharded collections go there one after another, each
 //! like a range; then routers wait with the database for a moment, while its views are made there and
-//! the metadata changes. The steps are those of `sharding::moving_home`.
+//! the metadata changes. The steps are those of `sharding::moving_primary`.
 //!
 //! Invariant: when the metadata changes, nothing is on the old primary shard that only the database
 //! says to be there. A collection that has moved says by itself where it is, whatever ends this.
 
 use super::PendingMoves;
-use super::recovery::{HOME, begin, decide};
+use super::recovery::{PRIMARY, begin, decide};
 use super::{make_like, move_range_under};
 use crate::track::track;
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use cluster_view::chunks::{Change, Lock, lock};
-use cluster_view::metadata::{Cluster, Home, all, run};
+use cluster_view::metadata::{Cluster, DatabasePrimary, all, run};
 use cluster_view::write_concern::majority;
 use cluster_view::{Failure, Outcome};
 use errors::{Code, err};
 use sharding::DbVersion;
 use sharding::moving::Drains;
-use sharding::moving_home::{HomeMove, Step};
+use sharding::moving_primary::{PrimaryMove, Step};
 use std::sync::Arc;
 
 /// What a shard has of a database: `listCollections`' documents.
@@ -51,7 +51,7 @@ impl<'c> Leaving<'c> {
         db: &'c str,
     ) -> Outcome<Option<Leaving<'c>>> {
         cluster.end_pending_moves_under(held, db)?;
-        let Some(Home { shard, version }) = cluster.refresh_home(db)? else {
+        let Some(DatabasePrimary { shard, version }) = cluster.refresh_database_primary(db)? else {
             return Ok(None);
         };
         let version = version.ok_or_else(|| err!(InternalError, "{db} has no version"))?;
@@ -76,7 +76,7 @@ impl<'c> Leaving<'c> {
             "fenced": bson::array![&*self.from],
             "version": self.version.to_doc(),
         };
-        begin(self.held, self.db, HOME, fields)
+        begin(self.held, self.db, PRIMARY, fields)
     }
 
     /// Has routers wait with the database; what it has acknowledged is done.
@@ -91,7 +91,7 @@ impl<'c> Leaving<'c> {
                 "drain": millis,
             };
             let turn = Some(self.held.turn());
-            match self.cluster.on_home(&self.from, fence, turn) {
+            match self.cluster.run_pando_home(&self.from, fence, turn) {
                 Err(Failure::Client(e)) if e.code == Code::LockTimeout => match drains.refused() {
                     Some(pause) if !self.held.is_wanted() => std::thread::sleep(pause),
                     _ => return Err(e.into()),
@@ -139,7 +139,7 @@ impl<'c> Leaving<'c> {
     fn make_views(&self, to: &str) -> Outcome<()> {
         let turn = self.held.turn();
         let (cluster, from) = (self.cluster, &*self.from);
-        cluster.teach_home(self.db, self.version, from, to, Some(turn))?;
+        cluster.teach_database_primary(self.db, self.version, from, to, Some(turn))?;
         self.cluster.forget_views(self.db, to, Some(turn))?;
         let set = self.cluster.shard(to)?;
         for d in listed(self.cluster, self.db, &self.from)? {
@@ -168,7 +168,7 @@ impl<'c> Leaving<'c> {
         move_range_under(self.cluster, &own, ns, min.as_doc(), max.as_doc(), to)
     }
 
-    fn step(&self, step: Step, steps: &mut HomeMove, to: &str) -> Outcome<()> {
+    fn step(&self, step: Step, steps: &mut PrimaryMove, to: &str) -> Outcome<()> {
         match step {
             Step::Look | Step::LookAgain => {
                 steps.found(self.untracked()?);
@@ -200,7 +200,7 @@ pub fn move_primary(cluster: &Cluster, db: &str, to: &str) -> Outcome<()> {
     if *leaving.from == *to {
         return Ok(());
     }
-    let mut steps = HomeMove::new();
+    let mut steps = PrimaryMove::new();
     let mut run = || -> Outcome<()> {
         while let Some(step) = steps.step() {
             leaving.step(step, &mut steps, to)?;
@@ -222,7 +222,11 @@ fn ended(cluster: &Cluster, held: &Lock<'_>, db: &str, done: Outcome<()>) -> Out
 }
 
 /// Removes a database from the metadata, after `drop` has removed its collections.
-pub fn drop_home(cluster: &Cluster, db: &str, drop: impl FnOnce() -> Outcome<()>) -> Outcome<()> {
+pub fn drop_database_metadata(
+    cluster: &Cluster,
+    db: &str,
+    drop: impl FnOnce() -> Outcome<()>,
+) -> Outcome<()> {
     let held = lock(cluster, db)?;
     let Some(leaving) = Leaving::begin(cluster, &held, db)? else {
         return drop();

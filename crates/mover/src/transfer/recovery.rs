@@ -20,7 +20,7 @@ use cluster_view::write_concern::majority;
 use cluster_view::{Failure, Outcome};
 use errors::{Code, err};
 use sharding::moving::{self, EndStep, State};
-use sharding::moving_home::{self, EndStep as EndHome};
+use sharding::moving_primary::{self, EndStep as EndPrimaryMove};
 use sharding::{DbVersion, Ownership, PlaceRange, RoutingTable, series};
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ pub const SPREAD: &str = "spread";
 /// A collection gets another shard key.
 pub const RESHARD: &str = "reshard";
 /// A database gets another primary shard, or is dropped.
-pub const HOME: &str = "home";
+pub const PRIMARY: &str = "home";
 
 /// How long a shard removes documents before it is asked again.
 const CLEAN_MILLIS: i64 = 1000;
@@ -149,9 +149,14 @@ pub trait PendingMoves {
 
     /// Ends the change of a database's primary, but for its document; without the lock what holds
     /// routers up.
-    fn end_home(&self, held: Option<&Lock<'_>>, db: &str, pending: &PendingMove) -> Outcome<()>;
+    fn end_primary_change(
+        &self,
+        held: Option<&Lock<'_>>,
+        db: &str,
+        pending: &PendingMove,
+    ) -> Outcome<()>;
 
-    fn lift_home(
+    fn lift_database_fence(
         &self,
         db: &str,
         pending: &PendingMove,
@@ -178,7 +183,7 @@ impl PendingMoves for Cluster {
             }
             match pending.text("kind") {
                 RESHARD => reshard::end(self, held, ns, &pending)?,
-                HOME => self.end_home(Some(held), ns, &pending)?,
+                PRIMARY => self.end_primary_change(Some(held), ns, &pending)?,
                 SPREAD => self.end_spread(ns, &pending, Some(held))?,
                 _ => self.end_range(Some(held), ns, &pending)?,
             }
@@ -214,7 +219,7 @@ impl PendingMoves for Cluster {
         match pending.text("kind") {
             RESHARD if pending.is_moved() => self.end_pending_moves(name),
             RESHARD => self.lift_all(name, pending, None),
-            HOME => self.end_home(None, name, pending),
+            PRIMARY => self.end_primary_change(None, name, pending),
             SPREAD => self.end_spread(name, pending, None),
             _ => self.end_range(None, name, pending),
         }
@@ -329,23 +334,33 @@ impl PendingMoves for Cluster {
         Ok(())
     }
 
-    fn end_home(&self, held: Option<&Lock<'_>>, db: &str, pending: &PendingMove) -> Outcome<()> {
-        let home = self.refresh_home(db)?;
+    fn end_primary_change(
+        &self,
+        held: Option<&Lock<'_>>,
+        db: &str,
+        pending: &PendingMove,
+    ) -> Outcome<()> {
+        let database_primary = self.refresh_database_primary(db)?;
         let began = DbVersion::parse(pending.document("version"))?;
-        let (version, primary) = match &home {
-            Some(home) => (home.version.unwrap_or(began.next()), &*home.shard),
+        let (version, primary) = match &database_primary {
+            Some(database_primary) => (
+                database_primary.version.unwrap_or(began.next()),
+                &*database_primary.shard,
+            ),
             // It is dropped.
             None => (began.next(), ""),
         };
         let turn = held.map(Lock::turn);
         let sides = [pending.names("fenced"), pending.names("to")].concat();
-        for step in moving_home::ending(pending.is_moved(), held.is_some()) {
+        for step in moving_primary::ending(pending.is_moved(), held.is_some()) {
             for side in &sides {
                 unless_gone(match step {
-                    EndHome::Tell => self.teach_home(db, version, primary, side, turn),
-                    EndHome::Lift => self.lift_home(db, pending, side, turn),
-                    EndHome::ForgetViews if side == primary => Ok(()),
-                    EndHome::ForgetViews => self.forget_views(db, side, turn),
+                    EndPrimaryMove::Tell => {
+                        self.teach_database_primary(db, version, primary, side, turn)
+                    }
+                    EndPrimaryMove::Lift => self.lift_database_fence(db, pending, side, turn),
+                    EndPrimaryMove::ForgetViews if side == primary => Ok(()),
+                    EndPrimaryMove::ForgetViews => self.forget_views(db, side, turn),
                 })?;
             }
         }
@@ -353,7 +368,7 @@ impl PendingMoves for Cluster {
         Ok(())
     }
 
-    fn lift_home(
+    fn lift_database_fence(
         &self,
         db: &str,
         pending: &PendingMove,
@@ -361,11 +376,11 @@ impl PendingMoves for Cluster {
         turn: Option<i64>,
     ) -> Outcome<()> {
         let by = pending.fence();
-        self.on_home(shard, doc! {"lift": db, "by": by}, turn)
+        self.run_pando_home(shard, doc! {"lift": db, "by": by}, turn)
     }
 
     fn forget_views(&self, db: &str, shard: &str, turn: Option<i64>) -> Outcome<()> {
-        self.on_home(shard, doc! {"forgetViews": db}, turn)
+        self.run_pando_home(shard, doc! {"forgetViews": db}, turn)
     }
 }
 

@@ -109,8 +109,8 @@ pub(super) fn unshard(router: &Router, command: &RoutedCommand<'_>) -> Outcome<D
         Some(to) => to.into(),
         None => {
             let db = ns.split_once('.').map_or(ns, |(db, _)| db);
-            let home = cluster.database(db)?;
-            home.ok_or_else(|| cluster_view::routing::no_database(db))?
+            let primary = cluster.database(db)?;
+            primary.ok_or_else(|| cluster_view::routing::no_database(db))?
         }
     };
     cluster.shard(&to)?;

@@ -34,8 +34,8 @@ pub(super) fn shard(
     let cluster = &router.cluster;
     let db = ns.split_once('.').map_or(ns, |(db, _)| db);
     let given = command.document("timeseries");
-    let home = cluster.database(db)?.ok_or_else(|| no_database(db))?;
-    let known = listed(cluster, &home, ns)?;
+    let primary = cluster.database(db)?.ok_or_else(|| no_database(db))?;
+    let known = listed(cluster, &primary, ns)?;
     match &known {
         Some(known) if is_series(known) => {}
         Some(_) if given.is_some() => return Err(other_spec(ns).into()),

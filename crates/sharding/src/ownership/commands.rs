@@ -9,7 +9,7 @@ use errors::{Result, bail};
 impl Ownership {
     /// The state after a router, or the holder `turn` of the collection's lock, has told the metadata.
     /// `None` when it is nothing new. `by` names the fence that this removes, a firm one too.
-    pub fn told(
+    pub fn learn_in_turn(
         known: Option<&Ownership>,
         told: &Ownership,
         by: Option<&str>,

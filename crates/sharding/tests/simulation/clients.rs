@@ -75,7 +75,7 @@ impl Clients {
         for _ in 0..REARRANGERS {
             self.spawn(self.clone().rearrange());
         }
-        self.start_at_home();
+        self.start_on_primary();
     }
 
     pub fn cluster(&self) -> &Rc<Cluster> {

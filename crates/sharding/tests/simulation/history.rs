@@ -47,19 +47,19 @@ pub enum Planted {
     /// What removes a range does not wait for what movers have sent of it.
     MoversPassed,
     /// The mover of a primary raises no fence.
-    HomeFenceSkipped,
+    DatabaseFenceSkipped,
     /// The fence of a database does not wait for writes in flight.
-    HomeGateSkipped,
+    DatabaseGateSkipped,
     /// A shard serves whatever version of a database a router believes in.
-    HomeUnchecked,
+    DatabaseUnchecked,
     /// A shard takes the fence of a database from a mover whose lock another holds.
-    LateHomeFence,
+    LateDatabaseFence,
     /// The documents of a collection that has moved stay where they were.
     SourceLeft,
     /// The views of a database stay where its primary was, and those that are there stay as they are.
     OldViewsKept,
     /// A router asks whether a collection says where it is, and then where its database is.
-    HomeReadLast,
+    DatabaseReadLast,
     /// A move that its own mover rolls back is ended in the turn in which it began.
     SameTurnAtTheEnd,
     /// One of several moves at once changes the owner by the table that it began with.
@@ -90,13 +90,13 @@ impl Planted {
         Planted::LateMoverHeard,
         Planted::CleanGoesOn,
         Planted::MoversPassed,
-        Planted::HomeFenceSkipped,
-        Planted::HomeGateSkipped,
-        Planted::HomeUnchecked,
-        Planted::LateHomeFence,
+        Planted::DatabaseFenceSkipped,
+        Planted::DatabaseGateSkipped,
+        Planted::DatabaseUnchecked,
+        Planted::LateDatabaseFence,
         Planted::SourceLeft,
         Planted::OldViewsKept,
-        Planted::HomeReadLast,
+        Planted::DatabaseReadLast,
         Planted::SameTurnAtTheEnd,
         Planted::OldTableAtTheEnd,
         Planted::OwnersChangedAtOnce,

@@ -29,10 +29,10 @@ mod clients;
 mod config;
 mod documents;
 mod history;
-mod home_clients;
-mod homes;
 mod mover;
 mod names;
+mod primaries;
+mod primary_clients;
 mod replicated;
 mod router;
 mod runtime;
@@ -204,8 +204,8 @@ impl Cluster {
                 let part = (&*shard.name, known.clone());
                 served.entry(*ns).or_default().push(part);
             }
-            let home = latest.home.as_ref();
-            if home.is_some_and(|home| home.primary && home.fence.is_none()) {
+            let known = latest.database_primary.as_ref();
+            if known.is_some_and(|known| known.primary && known.fence.is_none()) {
                 primaries.push(&shard.name);
             }
         }
@@ -232,8 +232,11 @@ impl Cluster {
             let latest = &shard.set.borrow().latest;
             let known = latest.ownership.values();
             let of_parts = known.filter_map(|known| Some(known.fence.as_ref()?.by.clone()));
-            let of_home = latest.home.as_ref().and_then(|home| home.fence.clone());
-            standing.extend(of_parts.chain(of_home));
+            let of_database = latest
+                .database_primary
+                .as_ref()
+                .and_then(|known| known.fence.clone());
+            standing.extend(of_parts.chain(of_database));
         }
         if standing.is_empty() {
             return;

@@ -229,7 +229,7 @@ impl Router {
 
     async fn end_move(&self, held: Option<&Held>, name: &str, left: &DocBuf) -> Outcome<()> {
         match name == DB {
-            true => self.end_home(held, left).await,
+            true => self.end_primary_change(held, left).await,
             false => self.end_range(held, ns_named(name), left).await,
         }
     }

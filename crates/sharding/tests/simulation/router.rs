@@ -10,7 +10,9 @@ use bson::{DocBuf, Val, doc};
 use sharding::agreement::{Agreement, Learns, Next, learns};
 use sharding::snapshot::Pinning;
 use sharding::two_phase::{Answer, Coordinator, Shard as Name, Verdict};
-use sharding::{Chunk, CollectionEntry, DbVersion, Home, Ownership, RoutingTable, Version};
+use sharding::{
+    Chunk, CollectionEntry, DatabasePrimary, DbVersion, Ownership, RoutingTable, Version,
+};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -31,7 +33,7 @@ type Boxed<T> = Pin<Box<dyn Future<Output = T>>>;
 #[derive(Clone)]
 pub enum Placement {
     /// On the primary shard of its database, as of this version of it.
-    Home(Name, DbVersion),
+    DatabasePrimary(Name, DbVersion),
     /// Its chunks say it.
     Table(Rc<RoutingTable>),
 }
@@ -39,9 +41,9 @@ pub enum Placement {
 impl Placement {
     pub fn belief(&self, shard: &str) -> Belief {
         match self {
-            Placement::Home(_, version) => Belief {
+            Placement::DatabasePrimary(_, version) => Belief {
                 version: Version::UNSHARDED,
-                home: Some(*version),
+                database_primary: Some(*version),
             },
             Placement::Table(table) => table.version_of(shard).into(),
         }
@@ -49,14 +51,14 @@ impl Placement {
 
     fn table(self) -> Option<Rc<RoutingTable>> {
         match self {
-            Placement::Home(..) => None,
+            Placement::DatabasePrimary(..) => None,
             Placement::Table(table) => Some(table),
         }
     }
 
     fn shards(&self) -> Vec<Name> {
         match self {
-            Placement::Home(shard, _) => vec![shard.clone()],
+            Placement::DatabasePrimary(shard, _) => vec![shard.clone()],
             Placement::Table(table) => table.shards().cloned().collect(),
         }
     }
@@ -227,7 +229,7 @@ impl Router {
     }
 
     /// The primary shard of the database, and since which version.
-    pub async fn read_home(&self) -> Outcome<(Name, DbVersion)> {
+    pub async fn read_database_primary(&self) -> Outcome<(Name, DbVersion)> {
         let found = self.read_config("databases", doc! {"_id": DB}).await?;
         let database = found.first().expect("the database");
         let primary = database.get("primary").and_then(Val::as_str);
@@ -244,10 +246,10 @@ impl Router {
             // The two reads are not one.
             let pause = if self.sim.one_in(15) { 8000 } else { 1 };
             self.sim.sleep(self.sim.below(pause)).await;
-            let (shard, version) = self.read_home().await?;
+            let (shard, version) = self.read_database_primary().await?;
             // It may have got chunks meanwhile, and the database have moved after that.
-            if self.history.has(Planted::HomeReadLast) || self.read_entry(ns).await?.is_none() {
-                return Ok(Placement::Home(shard, version));
+            if self.history.has(Planted::DatabaseReadLast) || self.read_entry(ns).await?.is_none() {
+                return Ok(Placement::DatabasePrimary(shard, version));
             }
         }
     }
@@ -334,10 +336,11 @@ impl Router {
             placement = self.read_placement(ns, None).await?;
             self.take_over(ns, placement.clone());
             match &placement {
-                Placement::Home(primary, version) if of_database => {
-                    self.teach_home(primary, *version, &shard, None).await?;
+                Placement::DatabasePrimary(primary, version) if of_database => {
+                    self.teach_database_primary(primary, *version, &shard, None)
+                        .await?;
                 }
-                Placement::Home(..) => {}
+                Placement::DatabasePrimary(..) => {}
                 Placement::Table(table) => self.teach(table, &shard, None).await?,
             }
         }
@@ -349,21 +352,21 @@ impl Router {
         learned.await?.map_err(Failure::Refused)
     }
 
-    pub async fn teach_home(
+    pub async fn teach_database_primary(
         &self,
         primary: &str,
         version: DbVersion,
         shard: &str,
         turn: Option<i64>,
     ) -> Outcome<()> {
-        let told = Home {
+        let told = DatabasePrimary {
             db: DB.into(),
             version,
             primary: primary == shard,
             fence: None,
             turn: 0,
         };
-        let learned = self.on_again(shard, move |s| s.learn_home(told.clone(), turn));
+        let learned = self.on_again(shard, move |s| s.learn_database_primary(told.clone(), turn));
         learned.await?.map_err(Failure::Refused)
     }
 
@@ -386,7 +389,7 @@ impl Router {
 
     pub fn owner(&self, placement: &Placement, id: u32) -> Name {
         let table = match placement {
-            Placement::Home(shard, _) => return shard.clone(),
+            Placement::DatabasePrimary(shard, _) => return shard.clone(),
             Placement::Table(table) => table,
         };
         let chunk = match table.entry.unsplittable {

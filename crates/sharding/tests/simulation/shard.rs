@@ -1,8 +1,8 @@
 //! A shard: documents, its ownership, the outcomes of retryable writes, and prepared transactions; all
 //! in a log that a majority has after a while.
 //!
-//! Its decisions are the crate's: [`standing`], [`home_standing`], the commands of [`Ownership`] and
-//! [`Home`], [`part::outcome`]. What the executor and the sessions do around them is modelled: gates, key
+//! Its decisions are the crate's: [`standing`], [`database_standing`], the commands of [`Ownership`] and
+//! [`DatabasePrimary`], [`part::outcome`]. What the executor and the sessions do around them is modelled: gates, key
 //! locks, records of sessions.
 
 use crate::documents::Turn;
@@ -16,8 +16,8 @@ use query::expr::ParseEnv;
 use query::filter::Filter;
 use sharding::two_phase::Shard as Name;
 use sharding::{
-    DbVersion, Home, Ownership, Place, PlaceRange, Received, ShardKey, Standing, UnderWay, Version,
-    home_standing, standing,
+    DatabasePrimary, DbVersion, Ownership, Place, PlaceRange, Received, ShardKey, Standing,
+    UnderWay, Version, database_standing, standing,
 };
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -75,7 +75,7 @@ pub enum Change {
     Put(Document),
     Remove(u32),
     Own(Ns, Box<Ownership>),
-    Home(Box<Home>),
+    DatabasePrimary(Box<DatabasePrimary>),
     Create(Ns),
     /// A collection, and all that is in it.
     Drop(Ns),
@@ -94,7 +94,7 @@ pub struct Stored {
     /// Collections that are there.
     pub collections: BTreeSet<Ns>,
     pub ownership: BTreeMap<Ns, Rc<Ownership>>,
-    pub home: Option<Rc<Home>>,
+    pub database_primary: Option<Rc<DatabasePrimary>>,
     pub sessions: BTreeMap<u32, Record>,
     pub prepared: BTreeMap<Txn, Prepared>,
     pub decisions: BTreeMap<Txn, Vec<Name>>,
@@ -112,7 +112,7 @@ impl State for Stored {
                 }
                 Change::Remove(id) => drop(self.documents.remove(&id)),
                 Change::Own(ns, known) => drop(self.ownership.insert(ns, Rc::new(*known))),
-                Change::Home(known) => self.home = Some(Rc::new(*known)),
+                Change::DatabasePrimary(known) => self.database_primary = Some(Rc::new(*known)),
                 Change::Create(ns) => drop(self.collections.insert(ns)),
                 Change::Drop(ns) => {
                     self.collections.remove(&ns);
@@ -170,13 +170,16 @@ impl Op {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Belief {
     pub version: Version,
-    pub home: Option<DbVersion>,
+    pub database_primary: Option<DbVersion>,
 }
 
 impl From<Version> for Belief {
     fn from(version: Version) -> Belief {
-        let home = None;
-        Belief { version, home }
+        let database_primary = None;
+        Belief {
+            version,
+            database_primary,
+        }
     }
 }
 
@@ -258,8 +261,8 @@ impl Shard {
         self.set.borrow().latest.ownership.get(&ns).cloned()
     }
 
-    pub fn home(&self) -> Option<Rc<Home>> {
-        self.set.borrow().latest.home.clone()
+    pub fn database_primary(&self) -> Option<Rc<DatabasePrimary>> {
+        self.set.borrow().latest.database_primary.clone()
     }
 
     pub fn append(&self, entry: Vec<Change>) -> Mark {
@@ -372,8 +375,8 @@ impl Shard {
 
     /// Compares versions.
     pub fn admit(&self, ns: Ns, belief: Belief) -> Reply<()> {
-        if let Some(home) = belief.home {
-            self.admit_home(home)?;
+        if let Some(database_primary) = belief.database_primary {
+            self.admit_database(database_primary)?;
         }
         let known = self.known(ns);
         match standing(known.as_deref(), Received::Version(belief.version)) {
@@ -384,10 +387,10 @@ impl Shard {
         }
     }
 
-    fn admit_home(&self, home: DbVersion) -> Reply<()> {
-        let fenced = match home_standing(self.home().as_deref(), home) {
+    fn admit_database(&self, database_primary: DbVersion) -> Reply<()> {
+        let fenced = match database_standing(self.database_primary().as_deref(), database_primary) {
             Standing::Serve { .. } => return Ok(()),
-            Standing::Stale if self.history.has(Planted::HomeUnchecked) => return Ok(()),
+            Standing::Stale if self.history.has(Planted::DatabaseUnchecked) => return Ok(()),
             Standing::Stale => false,
             Standing::Fenced => true,
         };
@@ -400,7 +403,7 @@ impl Shard {
 
     pub fn writer(&self, ns: Ns, belief: Belief) -> Reply<Vec<Gate>> {
         let mut behind = vec![Behind::Collection(ns)];
-        behind.extend(belief.home.map(|_| Behind::Database));
+        behind.extend(belief.database_primary.map(|_| Behind::Database));
         let gates = behind.into_iter().map(|behind| self.enter(behind));
         let gates: Option<Vec<Gate>> = gates.collect();
         let gates = gates.ok_or_else(|| self.refusal(true))?;
@@ -518,10 +521,10 @@ impl Shard {
             seen.map(|d| (d.id, d.value)).collect()
         };
         let now = self.known(ns);
-        if let Some(home) = belief.home.filter(|_| ns == VIEWS)
+        if let Some(database_primary) = belief.database_primary.filter(|_| ns == VIEWS)
             && !self.history.has(Planted::ViewUnchecked)
         {
-            self.admit_home(home)?;
+            self.admit_database(database_primary)?;
         }
         match Ownership::still_serves(admitted.as_deref(), now.as_deref()) {
             false if !self.history.has(Planted::ViewUnchecked) => Err(self.refusal(true)),

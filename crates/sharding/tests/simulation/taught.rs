@@ -3,7 +3,7 @@
 use crate::history::Planted;
 use crate::names::{DB, Ns, SHARDED, VIEWS, name_of, ns_of};
 use crate::shard::{Behind, Change, Document, Refusal, Reply, Shard, never};
-use sharding::{DbVersion, Fence, Home, Ownership, PlaceRange, ShardKey, Version};
+use sharding::{DatabasePrimary, DbVersion, Fence, Ownership, PlaceRange, ShardKey, Version};
 use std::rc::Rc;
 
 /// Documents that are removed before a rest.
@@ -25,7 +25,8 @@ impl Shard {
         self.changing().await;
         let known = self.known(ns);
         let turn = turn.map(|t| t as u64);
-        let learned = Ownership::told(known.as_deref(), &told, None, turn).map_err(never)?;
+        let learned =
+            Ownership::learn_in_turn(known.as_deref(), &told, None, turn).map_err(never)?;
         self.store(learned.map(|learned| own(ns, learned))).await;
         Ok(())
     }
@@ -172,37 +173,45 @@ impl Shard {
     }
 
     /// `_pandoHome`: which shard is the primary.
-    pub async fn learn_home(self: Rc<Shard>, told: Home, turn: Option<i64>) -> Reply<()> {
+    pub async fn learn_database_primary(
+        self: Rc<Shard>,
+        told: DatabasePrimary,
+        turn: Option<i64>,
+    ) -> Reply<()> {
         self.changing().await;
-        let known = self.home();
+        let known = self.database_primary();
         let turn = turn.map(|t| t as u64);
-        let learned = Home::told(known.as_deref(), &told, turn).map_err(never)?;
-        self.store(learned.map(|l| Change::Home(Box::new(l)))).await;
+        let learned =
+            DatabasePrimary::learn_in_turn(known.as_deref(), &told, turn).map_err(never)?;
+        self.store(learned.map(|l| Change::DatabasePrimary(Box::new(l))))
+            .await;
         Ok(())
     }
 
     /// `_pandoHome`, with a fence.
-    pub async fn raise_home(
+    pub async fn raise_database_fence(
         self: Rc<Shard>,
         version: DbVersion,
         by: String,
         turn: i64,
     ) -> Reply<()> {
         self.changing().await;
-        let known = self.home();
-        let turn = match self.history.has(Planted::LateHomeFence) {
+        let known = self.database_primary();
+        let turn = match self.history.has(Planted::LateDatabaseFence) {
             true => u64::MAX >> 1,
             false => turn as u64,
         };
-        let fenced = Home::fenced(known.as_deref(), (DB, version), &by, turn);
+        let fenced = DatabasePrimary::fenced(known.as_deref(), (DB, version), &by, turn);
         let fenced = fenced.map_err(never)?;
         self.set_changing(true);
-        let mark = self.append(vec![Change::Home(Box::new(fenced.clone()))]);
-        let skips = self.history.has(Planted::HomeGateSkipped);
+        let mark = self.append(vec![Change::DatabasePrimary(Box::new(fenced.clone()))]);
+        let skips = self.history.has(Planted::DatabaseGateSkipped);
         let quiet = skips || self.drain(Behind::Database, DRAIN).await;
         self.set_changing(false);
         if !quiet {
-            self.append(vec![Change::Home(Box::new(fenced.without_fence()))]);
+            self.append(vec![Change::DatabasePrimary(Box::new(
+                fenced.without_fence(),
+            ))]);
             return Err(Refusal::Never("writes have been open for too long".into()));
         }
         self.majority(mark).await;
@@ -210,14 +219,14 @@ impl Shard {
     }
 
     /// `_pandoHome`, without it.
-    pub async fn lift_home(self: Rc<Shard>, by: String, turn: Option<i64>) -> Reply<()> {
+    pub async fn lift_database_fence(self: Rc<Shard>, by: String, turn: Option<i64>) -> Reply<()> {
         self.changing().await;
         let turn = turn.map(|t| t as u64);
-        let open = match self.home() {
+        let open = match self.database_primary() {
             Some(known) => known.lifted(&by, turn).map_err(never)?,
             None => None,
         };
-        self.store(open.map(|open| Change::Home(Box::new(open))))
+        self.store(open.map(|open| Change::DatabasePrimary(Box::new(open))))
             .await;
         Ok(())
     }
@@ -225,9 +234,12 @@ impl Shard {
     /// `_pandoHome`: views without an owner are dropped.
     pub async fn forget_views(self: Rc<Shard>, turn: i64) -> Reply<()> {
         self.changing().await;
-        let known = self.home();
-        let heard = Home::cleared(known.as_deref(), DB, turn as u64).map_err(never)?;
-        let entry = vec![Change::Home(Box::new(heard)), Change::Drop(VIEWS)];
+        let known = self.database_primary();
+        let heard = DatabasePrimary::cleared(known.as_deref(), DB, turn as u64).map_err(never)?;
+        let entry = vec![
+            Change::DatabasePrimary(Box::new(heard)),
+            Change::Drop(VIEWS),
+        ];
         let mark = self.append(entry);
         self.majority(mark).await;
         Ok(())
@@ -253,8 +265,8 @@ impl Shard {
 
     /// `create`, by a mover: existing views stay.
     pub async fn make_views(self: Rc<Shard>, views: Vec<Document>, turn: i64) -> Reply<()> {
-        let known = self.home();
-        if !Home::takes_from(known.as_deref(), turn as u64) {
+        let known = self.database_primary();
+        if !DatabasePrimary::takes_from(known.as_deref(), turn as u64) {
             return Err(Refusal::Never("somebody else changes it since".into()));
         }
         let new = {

@@ -8,7 +8,7 @@ use crate::router::{Failure, Outcome, Placement, Router};
 use crate::shard::Refusal;
 use bson::{DocBuf, Value, doc};
 use sharding::moving::State;
-use sharding::moving_home::{self, EndStep, HomeMove, Step};
+use sharding::moving_primary::{self, EndStep, PrimaryMove, Step};
 use sharding::two_phase::Shard as Name;
 use sharding::{DbVersion, RoutingTable};
 use std::rc::Rc;
@@ -31,13 +31,13 @@ impl Router {
 
     async fn move_primary_under(self: &Rc<Router>, held: &Held, to: Name) -> Outcome<()> {
         self.end_pending_moves(held).await?;
-        let (from, version) = self.read_home().await?;
+        let (from, version) = self.read_database_primary().await?;
         if from == to {
             return Ok(());
         }
         let leaving = Leaving { from, to, version };
-        let mut steps = HomeMove::new();
-        let done = self.home_steps(&mut steps, held, &leaving).await;
+        let mut steps = PrimaryMove::new();
+        let done = self.primary_steps(&mut steps, held, &leaving).await;
         self.history.count(match done.is_ok() {
             true => "moves of the primary",
             false => "failed moves of the primary",
@@ -47,9 +47,9 @@ impl Router {
         done.and(ended)
     }
 
-    async fn home_steps(
+    async fn primary_steps(
         self: &Rc<Router>,
-        steps: &mut HomeMove,
+        steps: &mut PrimaryMove,
         held: &Held,
         leaving: &Leaving,
     ) -> Outcome<()> {
@@ -58,13 +58,13 @@ impl Router {
             if matches!(step, Step::Look | Step::LookAgain) {
                 steps.found(self.untracked(&leaving.from).await?);
             }
-            self.home_step(step, held, leaving).await?;
+            self.primary_step(step, held, leaving).await?;
             steps.done().map_err(failed)?;
         }
         Ok(())
     }
 
-    async fn home_step(self: &Rc<Router>, step: Step, held: &Held, l: &Leaving) -> Outcome<()> {
+    async fn primary_step(self: &Rc<Router>, step: Step, held: &Held, l: &Leaving) -> Outcome<()> {
         match step {
             Step::Look | Step::LookAgain => Ok(()),
             Step::MoveCollection(name) => self.move_untracked(held, ns_named(&name), l).await,
@@ -82,15 +82,17 @@ impl Router {
                 };
                 self.begin(held, "home", &fields).await
             }
-            Step::Fence if self.history.has(Planted::HomeFenceSkipped) => Ok(()),
+            Step::Fence if self.history.has(Planted::DatabaseFenceSkipped) => Ok(()),
             Step::Fence => {
                 let (version, by, turn) = (l.version, held.fence(), held.turn());
-                self.try_on(&l.from, move |s| s.raise_home(version, by.clone(), turn))
-                    .await
+                self.try_on(&l.from, move |s| {
+                    s.raise_database_fence(version, by.clone(), turn)
+                })
+                .await
             }
             Step::MakeViews => {
                 let turn = held.turn();
-                self.teach_home(&l.from, l.version, &l.to, Some(turn))
+                self.teach_database_primary(&l.from, l.version, &l.to, Some(turn))
                     .await?;
                 if !self.history.has(Planted::OldViewsKept) {
                     self.try_on(&l.to, move |s| s.forget_views(turn)).await?;
@@ -204,7 +206,7 @@ impl Router {
 
     async fn track_here(&self, own: &Held, database: &Held, ns: Ns) -> Outcome<Name> {
         self.end_pending_moves(own).await?;
-        let Placement::Home(shard, _) = self.refresh(ns).await? else {
+        let Placement::DatabasePrimary(shard, _) = self.refresh(ns).await? else {
             return Ok(self
                 .table_of(ns)
                 .await?
@@ -221,17 +223,20 @@ impl Router {
     }
 
     /// Ends a change of the primary that is decided.
-    pub async fn end_home(&self, held: Option<&Held>, left: &DocBuf) -> Outcome<()> {
+    pub async fn end_primary_change(&self, held: Option<&Held>, left: &DocBuf) -> Outcome<()> {
         let turn = held.map(Held::turn);
         let sides = [text(left, "from").to_string(), text(left, "to").to_string()];
-        let (primary, version) = self.read_home().await?;
-        for step in moving_home::ending(state(left) == State::Moved, held.is_some()) {
+        let (primary, version) = self.read_database_primary().await?;
+        for step in moving_primary::ending(state(left) == State::Moved, held.is_some()) {
             for side in &sides {
                 match step {
-                    EndStep::Tell => self.teach_home(&primary, version, side, turn).await?,
+                    EndStep::Tell => {
+                        self.teach_database_primary(&primary, version, side, turn)
+                            .await?
+                    }
                     EndStep::Lift => {
                         let by = fence(left);
-                        self.try_on(side, move |s| s.lift_home(by.clone(), turn))
+                        self.try_on(side, move |s| s.lift_database_fence(by.clone(), turn))
                             .await?;
                     }
                     EndStep::ForgetViews if **side == *primary => {}

@@ -58,7 +58,7 @@ impl DbVersion {
 
 /// What a shard knows of a database.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Home {
+pub struct DatabasePrimary {
     pub db: String,
     pub version: DbVersion,
     /// Whether the shard is the primary.
@@ -69,14 +69,14 @@ pub struct Home {
     pub turn: u64,
 }
 
-impl Home {
-    pub fn parse(d: Doc<'_>) -> Result<Home> {
+impl DatabasePrimary {
+    pub fn parse(d: Doc<'_>) -> Result<DatabasePrimary> {
         let db = d.get("_id").and_then(Val::as_str);
         let version = d.get("version").and_then(Val::as_doc);
         let (Some(db), Some(version)) = (db, version) else {
             bail!(FailedToParse, "{d} does not say where a database is");
         };
-        Ok(Home {
+        Ok(DatabasePrimary {
             db: db.into(),
             version: DbVersion::parse(version)?,
             primary: d.get("primary").is_some_and(Val::truthy),
@@ -98,10 +98,13 @@ impl Home {
     }
 
     /// The state after `told`; `None` if it is not newer.
-    pub fn learn(known: Option<&Home>, told: &Home) -> Option<Home> {
+    pub fn learn(
+        known: Option<&DatabasePrimary>,
+        told: &DatabasePrimary,
+    ) -> Option<DatabasePrimary> {
         match known {
             Some(known) if !told.version.is_newer(&known.version) => None,
-            _ => Some(Home {
+            _ => Some(DatabasePrimary {
                 fence: None,
                 turn: known.map_or(0, |k| k.turn),
                 ..told.clone()
@@ -110,8 +113,12 @@ impl Home {
     }
 
     /// The same when a router tells it, or the holder `turn` of the database's lock.
-    pub fn told(known: Option<&Home>, told: &Home, turn: Option<u64>) -> Result<Option<Home>> {
-        let learned = Home::learn(known, told);
+    pub fn learn_in_turn(
+        known: Option<&DatabasePrimary>,
+        told: &DatabasePrimary,
+        turn: Option<u64>,
+    ) -> Result<Option<DatabasePrimary>> {
+        let learned = DatabasePrimary::learn(known, told);
         let Some(turn) = turn else {
             return Ok(learned);
         };
@@ -120,7 +127,7 @@ impl Home {
     }
 
     /// Fails if the lock has had a later holder.
-    fn heed(mut self, turn: u64) -> Result<Home> {
+    fn heed(mut self, turn: u64) -> Result<DatabasePrimary> {
         if turn < self.turn {
             bail!(
                 ConflictingOperationInProgress,
@@ -134,31 +141,31 @@ impl Home {
 
     /// With a fence, where the shard is the primary as of that version, of which it may hear by this.
     pub fn fenced(
-        known: Option<&Home>,
+        known: Option<&DatabasePrimary>,
         (db, version): (&str, DbVersion),
         by: &str,
         turn: u64,
-    ) -> Result<Home> {
+    ) -> Result<DatabasePrimary> {
         // The lock's holder may know of a later life than the shard, if no router has used it yet.
         let known_now = known.filter(|k| !version.is_newer(&k.version));
         if known_now.is_some_and(|k| k.version != version || !k.primary) {
             bail!(StaleDbVersion, "{db} has another primary since");
         }
-        let open = Home {
+        let open = DatabasePrimary {
             db: db.into(),
             version,
             primary: true,
             fence: None,
             turn: known.map_or(0, |k| k.turn),
         };
-        Ok(Home {
+        Ok(DatabasePrimary {
             fence: Some(by.into()),
             ..open.heed(turn)?
         })
     }
 
-    pub fn without_fence(&self) -> Home {
-        Home {
+    pub fn without_fence(&self) -> DatabasePrimary {
+        DatabasePrimary {
             fence: None,
             ..self.clone()
         }
@@ -166,7 +173,7 @@ impl Home {
 
     /// Without the fence of `by`, and for the holder `turn` of the lock without that of anybody; `None`
     /// where there is nothing to lift.
-    pub fn lifted(&self, by: &str, turn: Option<u64>) -> Result<Option<Home>> {
+    pub fn lifted(&self, by: &str, turn: Option<u64>) -> Result<Option<DatabasePrimary>> {
         let heard = self.clone().heed(turn.unwrap_or(self.turn))?;
         let fence = heard.fence.as_deref();
         let lifts = fence == Some(by) || turn.is_some() && fence.is_some();
@@ -175,7 +182,11 @@ impl Home {
 
     /// Before the database's views are removed from a shard: from here on commands of earlier holders of
     /// the lock are refused. Fails where the shard is the primary.
-    pub fn cleared(known: Option<&Home>, db: &str, turn: u64) -> Result<Home> {
+    pub fn cleared(
+        known: Option<&DatabasePrimary>,
+        db: &str,
+        turn: u64,
+    ) -> Result<DatabasePrimary> {
         match known {
             Some(known) if !known.primary => known.clone().heed(turn),
             _ => bail!(IllegalOperation, "the shard may be the primary of {db}"),
@@ -184,14 +195,14 @@ impl Home {
 
     /// Whether the shard takes views from a mover: the mover is the last holder of the lock that the
     /// shard knows, and the shard is not the primary yet.
-    pub fn takes_from(known: Option<&Home>, turn: u64) -> bool {
+    pub fn takes_from(known: Option<&DatabasePrimary>, turn: u64) -> bool {
         known.is_some_and(|k| !k.primary && k.turn == turn)
     }
 }
 
 /// How a router's belief of a database's primary stands to what the shard knows. A shard that has
 /// heard of nothing believes it.
-pub fn home_standing(known: Option<&Home>, received: DbVersion) -> Standing {
+pub fn database_standing(known: Option<&DatabasePrimary>, received: DbVersion) -> Standing {
     match known {
         None => Standing::Serve { hides: false },
         Some(known) if known.version != received || !known.primary => Standing::Stale,
@@ -215,42 +226,45 @@ mod tests {
     #[test]
     fn a_primary_moves() {
         let serve = Standing::Serve { hides: false };
-        let old = Home {
+        let old = DatabasePrimary {
             db: "d".into(),
             version: version(5, 1),
             primary: true,
             fence: None,
             turn: 3,
         };
-        assert_eq!(Home::parse(old.to_doc().as_doc()).unwrap(), old);
-        assert_eq!(home_standing(None, version(5, 1)), serve);
-        assert_eq!(home_standing(Some(&old), version(5, 1)), serve);
-        let fenced = Home {
+        assert_eq!(DatabasePrimary::parse(old.to_doc().as_doc()).unwrap(), old);
+        assert_eq!(database_standing(None, version(5, 1)), serve);
+        assert_eq!(database_standing(Some(&old), version(5, 1)), serve);
+        let fenced = DatabasePrimary {
             fence: Some("m".into()),
             ..old.clone()
         };
-        assert_eq!(Home::parse(fenced.to_doc().as_doc()).unwrap(), fenced);
         assert_eq!(
-            home_standing(Some(&fenced), version(5, 1)),
+            DatabasePrimary::parse(fenced.to_doc().as_doc()).unwrap(),
+            fenced
+        );
+        assert_eq!(
+            database_standing(Some(&fenced), version(5, 1)),
             Standing::Fenced
         );
-        let told = Home {
+        let told = DatabasePrimary {
             version: version(5, 1).next(),
             primary: false,
             ..old.clone()
         };
-        let now = Home::learn(Some(&fenced), &told).unwrap();
+        let now = DatabasePrimary::learn(Some(&fenced), &told).unwrap();
         assert_eq!(now.fence, None);
         for believed in [version(5, 1), version(5, 2)] {
-            assert_eq!(home_standing(Some(&now), believed), Standing::Stale);
+            assert_eq!(database_standing(Some(&now), believed), Standing::Stale);
         }
-        assert!(Home::learn(Some(&now), &old).is_none());
-        let again = Home {
+        assert!(DatabasePrimary::learn(Some(&now), &old).is_none());
+        let again = DatabasePrimary {
             version: version(6, 1),
             ..old
         };
-        let now = Home::learn(Some(&now), &again).unwrap();
-        assert_eq!(home_standing(Some(&now), version(6, 1)), serve);
+        let now = DatabasePrimary::learn(Some(&now), &again).unwrap();
+        assert_eq!(database_standing(Some(&now), version(6, 1)), serve);
     }
 
     /// A mover that wakes up when another has the lock, or whose fence comes after the end of its own
@@ -258,7 +272,9 @@ mod tests {
     #[test]
     fn who_was_followed_is_refused() {
         let v = version(5, 1);
-        let fence = |known: Option<&Home>, by, turn| Home::fenced(known, ("d", v), by, turn);
+        let fence = |known: Option<&DatabasePrimary>, by, turn| {
+            DatabasePrimary::fenced(known, ("d", v), by, turn)
+        };
         let fenced = fence(None, "m", 7).unwrap();
         assert_eq!((fenced.fence.as_deref(), fenced.turn), (Some("m"), 7));
         assert!(fence(Some(&fenced), "n", 6).is_err());
@@ -267,37 +283,51 @@ mod tests {
         assert_eq!((lifted.fence.as_deref(), lifted.turn), (None, 7));
         assert_eq!(lifted.lifted("m", Some(7)).unwrap(), None);
         assert!(fenced.lifted("m", Some(6)).is_err());
-        let told = Home::told(Some(&fenced), &fenced, Some(8))
+        let told = DatabasePrimary::learn_in_turn(Some(&fenced), &fenced, Some(8))
             .unwrap()
             .unwrap();
         assert_eq!((told.fence.as_deref(), told.turn), (Some("m"), 8));
         let open = told.lifted("m", None).unwrap().unwrap();
         assert!(fence(Some(&open), "m", 7).is_err());
-        let next = Home {
+        let next = DatabasePrimary {
             version: v.next(),
             primary: false,
             ..open.clone()
         };
         assert_eq!(
-            Home::told(Some(&open), &next, None).unwrap().unwrap().turn,
+            DatabasePrimary::learn_in_turn(Some(&open), &next, None)
+                .unwrap()
+                .unwrap()
+                .turn,
             8
         );
-        let moved = Home::told(Some(&open), &next, Some(8)).unwrap().unwrap();
+        let moved = DatabasePrimary::learn_in_turn(Some(&open), &next, Some(8))
+            .unwrap()
+            .unwrap();
         assert!(
             fence(Some(&moved), "m", 8).is_err(),
             "it is the primary no more"
         );
         // A life of which the shard has not heard.
         let later = (("d", version(6, 1)), "m");
-        assert!(Home::fenced(Some(&moved), later.0, later.1, 7).is_err());
-        let fenced = Home::fenced(Some(&moved), later.0, later.1, 8).unwrap();
+        assert!(DatabasePrimary::fenced(Some(&moved), later.0, later.1, 7).is_err());
+        let fenced = DatabasePrimary::fenced(Some(&moved), later.0, later.1, 8).unwrap();
         assert_eq!((fenced.version, fenced.primary), (version(6, 1), true));
-        assert!(Home::takes_from(Some(&moved), 8) && !Home::takes_from(Some(&moved), 7));
-        assert!(!Home::takes_from(Some(&open), 8) && !Home::takes_from(None, 8));
         assert!(
-            Home::cleared(Some(&open), "d", 8).is_err() && Home::cleared(None, "d", 8).is_err()
+            DatabasePrimary::takes_from(Some(&moved), 8)
+                && !DatabasePrimary::takes_from(Some(&moved), 7)
         );
-        assert!(Home::cleared(Some(&moved), "d", 7).is_err());
-        assert_eq!(Home::cleared(Some(&moved), "d", 9).unwrap().turn, 9);
+        assert!(
+            !DatabasePrimary::takes_from(Some(&open), 8) && !DatabasePrimary::takes_from(None, 8)
+        );
+        assert!(
+            DatabasePrimary::cleared(Some(&open), "d", 8).is_err()
+                && DatabasePrimary::cleared(None, "d", 8).is_err()
+        );
+        assert!(DatabasePrimary::cleared(Some(&moved), "d", 7).is_err());
+        assert_eq!(
+            DatabasePrimary::cleared(Some(&moved), "d", 9).unwrap().turn,
+            9
+        );
     }
 }

@@ -18,7 +18,7 @@ const MOST_ROUNDS: usize = 20;
 /// What the mover does, one after the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Which collections only the database says to be there: [`HomeMove::found`].
+    /// Which collections only the database says to be there: [`PrimaryMove::found`].
     Look,
     /// This collection says by itself where it is from now on, and moves like a range.
     MoveCollection(String),
@@ -27,7 +27,7 @@ pub enum Step {
     /// The document of the pending move.
     WriteDown,
     Fence,
-    /// The same as the first, while nothing can come to be: [`HomeMove::found`].
+    /// The same as the first, while nothing can come to be: [`PrimaryMove::found`].
     LookAgain,
     /// The new primary shard has the views that the old one has, and no other.
     MakeViews,
@@ -39,22 +39,22 @@ pub enum Step {
 /// The mover's way until the primary has changed or something fails. If the pending move was recorded,
 /// it has to be ended then.
 #[derive(Clone, Debug)]
-pub struct HomeMove {
+pub struct PrimaryMove {
     now: Option<Step>,
     /// Collections that are to be moved.
     waiting: Vec<String>,
     rounds: usize,
 }
 
-impl Default for HomeMove {
-    fn default() -> HomeMove {
-        HomeMove::new()
+impl Default for PrimaryMove {
+    fn default() -> PrimaryMove {
+        PrimaryMove::new()
     }
 }
 
-impl HomeMove {
-    pub fn new() -> HomeMove {
-        HomeMove {
+impl PrimaryMove {
+    pub fn new() -> PrimaryMove {
+        PrimaryMove {
             now: Some(Step::Look),
             waiting: Vec::new(),
             rounds: 0,
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     fn run(found: &mut dyn FnMut(&Step) -> Vec<String>) -> Result<Vec<Step>> {
-        let (mut steps, mut did) = (HomeMove::new(), Vec::new());
+        let (mut steps, mut did) = (PrimaryMove::new(), Vec::new());
         while let Some(step) = steps.step() {
             if matches!(step, Step::Look | Step::LookAgain) {
                 steps.found(found(&step));

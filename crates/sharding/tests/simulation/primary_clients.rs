@@ -23,15 +23,15 @@ struct Own {
 }
 
 impl Clients {
-    pub fn start_at_home(self: &Rc<Clients>) {
+    pub fn start_on_primary(self: &Rc<Clients>) {
         let most = Rc::new(Cell::new(FIRST));
         for n in 0..COLLECTORS {
             self.spawn(self.clone().collect(n, most.clone()));
         }
         self.spawn(self.clone().define_views());
-        self.spawn(self.clone().read_at_home(most.clone()));
+        self.spawn(self.clone().read_on_primary(most.clone()));
         for _ in 0..2 {
-            self.spawn(self.clone().move_home(most.clone()));
+            self.spawn(self.clone().move_primary_often(most.clone()));
         }
     }
 
@@ -112,7 +112,7 @@ impl Clients {
         done
     }
 
-    async fn read_at_home(self: Rc<Clients>, most: Rc<Cell<Ns>>) {
+    async fn read_on_primary(self: Rc<Clients>, most: Rc<Cell<Ns>>) {
         let history: Rc<History> = self.cluster().history.clone();
         while self.goes_on() {
             let many = u64::from(most.get() - FIRST).max(1);
@@ -130,7 +130,7 @@ impl Clients {
         }
     }
 
-    async fn move_home(self: Rc<Clients>, most: Rc<Cell<Ns>>) {
+    async fn move_primary_often(self: Rc<Clients>, most: Rc<Cell<Ns>>) {
         let sim = self.sim().clone();
         while self.goes_on() {
             let to = sim.below(self.cluster().shards.len() as u64) as usize;
