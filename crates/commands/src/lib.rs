@@ -59,7 +59,7 @@ pub use crud::check_find_of_view;
 pub use crud::file_md5::{FileDigest, of_view as chunks_of_view};
 pub use crud::get_more::with_resumable_label;
 pub use ddl::create::uuid_mismatch;
-pub use executor::{Elsewhere, RowsElsewhere};
+pub use executor::{RemoteCollections, RemoteRows};
 pub use for_router::FailPoint;
 pub use request::collation::given as given_collation;
 pub use request::transaction::is_transient;
@@ -139,7 +139,7 @@ pub struct Commands {
     /// Takes samples of queries.
     pub samplers: Arc<analysis::sampling::Samplers>,
     /// Reads what pipelines join and this server does not have.
-    pub(crate) elsewhere: OnceLock<Arc<dyn Elsewhere>>,
+    pub(crate) remote_collections: OnceLock<Arc<dyn RemoteCollections>>,
     /// Reads what a shard joins that other shards have.
     pub(crate) cluster_reads: OnceLock<Arc<dyn ClusterReads>>,
     /// A member's own `local`.
@@ -256,7 +256,7 @@ impl Commands {
             ownerships,
             log_times,
             samplers,
-            elsewhere: OnceLock::new(),
+            remote_collections: OnceLock::new(),
             cluster_reads: OnceLock::new(),
             own_local: None,
             authority: None,
@@ -317,9 +317,9 @@ impl Commands {
         Ok(driver.run()?)
     }
 
-    /// Has pipelines read all collections but their own by `elsewhere`, from now on.
-    pub fn join_with(&self, elsewhere: Arc<dyn Elsewhere>) {
-        let _ = self.elsewhere.set(elsewhere);
+    /// Has pipelines read all collections but their own by `remote_collections`, from now on.
+    pub fn join_with(&self, remote_collections: Arc<dyn RemoteCollections>) {
+        let _ = self.remote_collections.set(remote_collections);
     }
 
     /// Has this server join by `reads` what other shards of its cluster have, where it is a shard.

@@ -129,7 +129,7 @@ fn commands_beside(c: &Commands) -> Box<Make> {
             topology: topology.clone(),
             security: security.clone(),
             log_times: Arc::default(),
-            elsewhere: OnceLock::new(),
+            remote_collections: OnceLock::new(),
             cluster_reads: OnceLock::new(),
             db_checks: OnceLock::new(),
             config: config.clone(),

@@ -65,8 +65,8 @@ pub use key_locks::{OpenTransaction, Transactions};
 pub use op::{INLINE_BUDGET, OpCtx, ReplyMemory, Spent, ViewTaken};
 pub use pinned_snapshot::PinnedSnapshot;
 pub use pipeline::{
-    AggregateRequest, Elsewhere, ExplainedPipeline, MergesApart, OwnPlaces, Owns, PipelineCursor,
-    ReadElsewhere, RowsElsewhere, ServerRows, distinct, distinct_of, distinct_plan,
+    AggregateRequest, ExplainedPipeline, MergesApart, OwnPlaces, Owns, PipelineCursor,
+    ReadRemotely, RemoteCollections, RemoteRows, ServerRows, distinct, distinct_of, distinct_plan,
     explain_pipeline,
 };
 pub use prepared::{Prepared, PreparedTransaction};

@@ -555,7 +555,7 @@ fn split(
     let context = pipeline_context(command.db, command.body, holds)?;
     let joins = Joins::of(router, command, &context);
     let mut parts = Parts::of(&context, stages, &|name, spec| joins.join(name, spec))?;
-    parts.joins_elsewhere = joins.elsewhere();
+    parts.joins_elsewhere = joins.remote_joins();
     let joined = parts.joins_elsewhere.is_some();
     if parts.asks_meta
         && let Some(first) = stages.values().next()

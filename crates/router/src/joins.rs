@@ -12,7 +12,7 @@ use crate::{aggregate, find, listing};
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use cluster_view::Failure;
 use cluster_view::upstream::with_fields;
-use commands::{Elsewhere, RowsElsewhere};
+use commands::{RemoteCollections, RemoteRows};
 use errors::{Code, Fallible, err};
 use query::path::FieldPath;
 use query::pipeline::{self, Namespace};
@@ -44,8 +44,8 @@ fn session_of(query: Doc<'_>) -> DocBuf {
     w.finish()
 }
 
-impl Elsewhere for RouterJoins {
-    fn find(&self, ns: &Namespace, query: Doc<'_>) -> Fallible<Box<dyn RowsElsewhere>> {
+impl RemoteCollections for RouterJoins {
+    fn find(&self, ns: &Namespace, query: Doc<'_>) -> Fallible<Box<dyn RemoteRows>> {
         let Some(router) = self.0.upgrade() else {
             return Err(err!(ShutdownInProgress, "the router stops"));
         };
@@ -64,7 +64,7 @@ impl Elsewhere for RouterJoins {
         ns: &Namespace,
         stages: &[DocBuf],
         options: Doc<'_>,
-    ) -> Fallible<Box<dyn RowsElsewhere>> {
+    ) -> Fallible<Box<dyn RemoteRows>> {
         let Some(router) = self.0.upgrade() else {
             return Err(err!(ShutdownInProgress, "the router stops"));
         };
@@ -80,7 +80,7 @@ impl Elsewhere for RouterJoins {
         Ok(Box::new(Rows::of(&router, ns, &reply, session)))
     }
 
-    fn size(&self, ns: &Namespace, path: &FieldPath) -> Option<pipeline::Foreign> {
+    fn size(&self, ns: &Namespace, path: &FieldPath) -> Option<pipeline::JoinedCollection> {
         let router = self.0.upgrade()?;
         let about = |name: &str, run: Handler| {
             let mut w = Writer::new();
@@ -103,7 +103,7 @@ impl Elsewhere for RouterJoins {
             first == Some(true)
         };
         let mut all = batch.into_iter().flat_map(|b| b.values());
-        Some(pipeline::Foreign {
+        Some(pipeline::JoinedCollection {
             documents: number("count"),
             bytes: number("size"),
             indexed: path.is_id() || all.any(|i| i.as_doc().is_some_and(serves)),
@@ -150,7 +150,7 @@ impl Rows {
     }
 }
 
-impl RowsElsewhere for Rows {
+impl RemoteRows for Rows {
     fn next(&mut self) -> Fallible<Option<DocBuf>> {
         while self.held.is_empty() && self.id != 0 {
             // An error ends the cursor.

@@ -504,7 +504,7 @@ fn explain_pipeline(
             name => run.val(name, e.val),
         };
     }
-    if let Some(joins) = joins.elsewhere().filter(|_| is_split) {
+    if let Some(joins) = joins.remote_joins().filter(|_| is_split) {
         run.val("joinsElsewhere", joins.as_val());
     }
     let mut body = Writer::new();

@@ -10,7 +10,7 @@ use crate::merge::Merge;
 use crate::router::Router;
 use bson::{DocBuf, Writer, doc};
 use cluster_view::Failure;
-use commands::RowsElsewhere;
+use commands::RemoteRows;
 use errors::Fallible;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -106,7 +106,7 @@ pub(crate) struct Rows {
     merge: Option<Merge>,
 }
 
-impl RowsElsewhere for Rows {
+impl RemoteRows for Rows {
     fn next(&mut self) -> Fallible<Option<DocBuf>> {
         match &mut self.merge {
             Some(merge) => merge

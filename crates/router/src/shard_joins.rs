@@ -17,12 +17,12 @@ use cluster_view::metadata::Cluster;
 use cluster_view::replica_set::ConnectionStrings;
 use cluster_view::upstream::account_to;
 use cluster_view::{Failure, Outcome, operation_time};
-use commands::{ClusterReads, Elsewhere, RowsElsewhere};
+use commands::{ClusterReads, RemoteCollections, RemoteRows};
 use errors::{Fallible, bail, err};
 use mover::Moving;
 use parking_lot::Mutex;
 use query::path::FieldPath;
-use query::pipeline::{Foreign, Namespace};
+use query::pipeline::{JoinedCollection, Namespace};
 use service::{Control, Request};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -52,7 +52,7 @@ impl ShardJoins {
 }
 
 impl ClusterReads for ShardJoins {
-    fn of(&self, config: &str) -> Arc<dyn Elsewhere> {
+    fn of(&self, config: &str) -> Arc<dyn RemoteCollections> {
         let mut known = self.known.lock();
         let cluster = match &*known {
             Some((address, cluster)) if address == config => cluster.clone(),
@@ -107,8 +107,8 @@ struct Collections {
     waits: Waits,
 }
 
-impl Elsewhere for Collections {
-    fn find(&self, ns: &Namespace, query: Doc<'_>) -> Fallible<Box<dyn RowsElsewhere>> {
+impl RemoteCollections for Collections {
+    fn find(&self, ns: &Namespace, query: Doc<'_>) -> Fallible<Box<dyn RemoteRows>> {
         let merge = self.waits.read(|| opened(&self.cluster, ns, query))?;
         Ok(Box::new(Rows {
             cluster: self.cluster.clone(),
@@ -117,19 +117,14 @@ impl Elsewhere for Collections {
         }))
     }
 
-    fn aggregate(
-        &self,
-        ns: &Namespace,
-        _: &[DocBuf],
-        _: Doc<'_>,
-    ) -> Fallible<Box<dyn RowsElsewhere>> {
+    fn aggregate(&self, ns: &Namespace, _: &[DocBuf], _: Doc<'_>) -> Fallible<Box<dyn RemoteRows>> {
         Err(err!(
             InternalError,
             "a router has left a pipeline over {ns} to a shard"
         ))
     }
 
-    fn size(&self, _: &Namespace, _: &FieldPath) -> Option<Foreign> {
+    fn size(&self, _: &Namespace, _: &FieldPath) -> Option<JoinedCollection> {
         None
     }
 
@@ -178,7 +173,7 @@ struct Rows {
     merge: Option<Merge>,
 }
 
-impl RowsElsewhere for Rows {
+impl RemoteRows for Rows {
     fn next(&mut self) -> Fallible<Option<DocBuf>> {
         let Some(merge) = &mut self.merge else {
             return Ok(None);

@@ -27,7 +27,7 @@ pub(crate) struct Joins<'j> {
     command: &'j RoutedCommand<'j>,
     context: &'j PipelineContext<'j>,
     /// What the shards have to read of each other, `{ns, path, documents, bytes, indexed}`.
-    elsewhere: RefCell<Vec<DocBuf>>,
+    remote_joins: RefCell<Vec<DocBuf>>,
 }
 
 impl<'j> Joins<'j> {
@@ -40,7 +40,7 @@ impl<'j> Joins<'j> {
             router,
             command,
             context,
-            elsewhere: RefCell::default(),
+            remote_joins: RefCell::default(),
         }
     }
 
@@ -74,7 +74,7 @@ impl<'j> Joins<'j> {
         if !self.may_be_read_late(spec) {
             return Ok(None);
         }
-        self.elsewhere.borrow_mut().push(doc! {
+        self.remote_joins.borrow_mut().push(doc! {
             "ns": ns.to_string(), "path": path, "documents": size.documents as i64,
             "bytes": size.bytes as i64, "indexed": size.indexed,
         });
@@ -98,8 +98,8 @@ impl<'j> Joins<'j> {
     }
 
     /// What the shards have to be told of the collections that they read of each other.
-    pub fn elsewhere(&self) -> Option<Value> {
-        let all = self.elsewhere.borrow();
+    pub fn remote_joins(&self) -> Option<Value> {
+        let all = self.remote_joins.borrow();
         (!all.is_empty()).then(|| list(all.iter().cloned().map(Value::from)))
     }
 }

@@ -65,7 +65,7 @@ impl OfServer<'_, '_, '_> {
             hint: None,
             allow_disk_use: true,
             server_rows: None,
-            elsewhere: None,
+            remote: None,
         };
         let mut cursor = PipelineCursor::open(&mut self.cx.op, request)?;
         let mut found = Vec::new();

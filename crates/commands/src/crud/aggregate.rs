@@ -12,7 +12,7 @@ use crate::request::{CommandContext, Done};
 use crate::shard::joins;
 use bson::{Doc, DocBuf, Elem, Val, Writer};
 use errors::{Result, bail};
-use executor::{AggregateRequest, MergesApart, PipelineCursor, ReadElsewhere};
+use executor::{AggregateRequest, MergesApart, PipelineCursor, ReadRemotely};
 use front::Args;
 use front::idl;
 use planner::Hint;
@@ -162,7 +162,7 @@ pub(super) fn parse(cx: &CommandContext<'_, '_>) -> Result<Aggregate> {
             .allow_disk_use
             .unwrap_or_else(|| cx.app.parameters.bool(super::find::DISK_USE)),
         server_rows: Some(rows::for_pipeline(cx)),
-        elsewhere: elsewhere(cx, a.joins_elsewhere)?,
+        remote: remote_reads(cx, a.joins_elsewhere)?,
         causal: is_causal(&cx.args),
         merges_apart: a.merges_apart.then_some(MergesApart {
             bypass_validation: a.bypass_validation,
@@ -201,16 +201,19 @@ fn is_causal(args: &Args<'_>) -> bool {
 }
 
 /// How the pipeline reads other collections, where that is not from this server.
-fn elsewhere(cx: &CommandContext<'_, '_>, joins: Option<Doc<'_>>) -> Result<Option<ReadElsewhere>> {
+fn remote_reads(
+    cx: &CommandContext<'_, '_>,
+    joins: Option<Doc<'_>>,
+) -> Result<Option<ReadRemotely>> {
     if let Some(joins) = joins {
         return joins::read_by(cx, joins).map(Some);
     }
-    let Some(collections) = cx.app.elsewhere.get() else {
+    let Some(collections) = cx.app.remote_collections.get() else {
         return Ok(None);
     };
     let given = cx.args.field("collation").and_then(|v| v.as_doc());
     let within = cx.args.field("readWithin").and_then(|v| v.as_doc());
-    Ok(Some(ReadElsewhere {
+    Ok(Some(ReadRemotely {
         collections: collections.clone(),
         collation: given.filter(|d| !d.is_empty()).map(Doc::to_buf),
         within: within.map(Doc::to_buf).unwrap_or_default(),

@@ -231,7 +231,7 @@ fn request(cx: &CommandContext<'_, '_>, m: &MapReduce<'_>) -> Result<AggregateRe
         hint: None,
         allow_disk_use: true,
         server_rows: None,
-        elsewhere: None,
+        remote: None,
     })
 }
 

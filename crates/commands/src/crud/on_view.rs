@@ -148,7 +148,7 @@ pub fn request(cx: &CommandContext<'_, '_>, command: &str) -> Result<AggregateRe
             .and_then(|v| v.as_bool())
             .unwrap_or_else(|| cx.app.parameters.bool(super::find::DISK_USE)),
         server_rows: Some(rows::for_pipeline(cx)),
-        elsewhere: None,
+        remote: None,
     })
 }
 

@@ -107,7 +107,7 @@ fn open(
         hint: None,
         allow_disk_use: true,
         server_rows: None,
-        elsewhere: None,
+        remote: None,
     };
     PipelineCursor::open(&mut cx.op, request)
 }

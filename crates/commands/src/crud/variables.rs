@@ -23,8 +23,8 @@ pub fn variables(
     let_: Option<Doc<'_>>,
 ) -> Result<(ParseEnv, Arc<Vars>)> {
     let mut vars = Vars::new(now_millis());
-    if let Some(elsewhere) = cx.app.elsewhere.get() {
-        vars.set_cluster_time(elsewhere.time());
+    if let Some(remote) = cx.app.remote_collections.get() {
+        vars.set_cluster_time(remote.time());
     } else if cx.app.config.topology.set_name().is_some() {
         vars.set_cluster_time(cx.app.store.last_ts());
     }

@@ -9,20 +9,20 @@ use crate::request::CommandContext;
 use crate::security::authorize;
 use bson::{Doc, DocBuf, Val};
 use errors::{Fallible, Result, bail};
-use executor::{Elsewhere, ReadElsewhere, RowsElsewhere};
+use executor::{ReadRemotely, RemoteCollections, RemoteRows};
 use query::path::FieldPath;
-use query::pipeline::{Foreign, Namespace};
+use query::pipeline::{JoinedCollection, Namespace};
 use std::sync::Arc;
 
 /// Reads collections of a cluster.
 pub trait ClusterReads: Send + Sync {
     /// Those of the cluster that has this configuration set (`SET/HOST:PORT,…`).
-    fn of(&self, config: &str) -> Arc<dyn Elsewhere>;
+    fn of(&self, config: &str) -> Arc<dyn RemoteCollections>;
 }
 
 /// `joins`: what the router knows of the collections, `[{ns, path, documents, bytes, indexed}]`.
 /// Unauthorized where the client is no member; ShardingStateNotInitialized where this is no shard.
-pub(crate) fn read_by(cx: &CommandContext<'_, '_>, joins: Doc<'_>) -> Result<ReadElsewhere> {
+pub(crate) fn read_by(cx: &CommandContext<'_, '_>, joins: Doc<'_>) -> Result<ReadRemotely> {
     if cx.app.security.enabled && !authorize::is_member(cx.client) {
         bail!(
             Unauthorized,
@@ -39,7 +39,7 @@ pub(crate) fn read_by(cx: &CommandContext<'_, '_>, joins: Doc<'_>) -> Result<Rea
             "This server was not added to a cluster, whose collections it could join"
         );
     };
-    Ok(ReadElsewhere {
+    Ok(ReadRemotely {
         collections: Arc::new(Known {
             collections: reads.of(config),
             sizes: joins.to_buf(),
@@ -51,12 +51,12 @@ pub(crate) fn read_by(cx: &CommandContext<'_, '_>, joins: Doc<'_>) -> Result<Rea
 
 /// Collections whose sizes the router has told.
 struct Known {
-    collections: Arc<dyn Elsewhere>,
+    collections: Arc<dyn RemoteCollections>,
     sizes: DocBuf,
 }
 
-impl Elsewhere for Known {
-    fn find(&self, ns: &Namespace, query: Doc<'_>) -> Fallible<Box<dyn RowsElsewhere>> {
+impl RemoteCollections for Known {
+    fn find(&self, ns: &Namespace, query: Doc<'_>) -> Fallible<Box<dyn RemoteRows>> {
         self.collections.find(ns, query)
     }
 
@@ -65,18 +65,18 @@ impl Elsewhere for Known {
         ns: &Namespace,
         stages: &[DocBuf],
         options: Doc<'_>,
-    ) -> Fallible<Box<dyn RowsElsewhere>> {
+    ) -> Fallible<Box<dyn RemoteRows>> {
         self.collections.aggregate(ns, stages, options)
     }
 
-    fn size(&self, ns: &Namespace, path: &FieldPath) -> Option<Foreign> {
+    fn size(&self, ns: &Namespace, path: &FieldPath) -> Option<JoinedCollection> {
         let name = ns.to_string();
         let all = self.sizes.as_doc().values().filter_map(Val::as_doc);
         let is = |d: &Doc<'_>, field: &str, v: &str| d.get(field).and_then(Val::as_str) == Some(v);
         let mut of_it = all.filter(|d| is(d, "ns", &name)).peekable();
         let number = |d: &Doc<'_>, field: &str| d.get(field).and_then(Val::to_i64_exact);
         let first = *of_it.peek()?;
-        Some(Foreign {
+        Some(JoinedCollection {
             documents: number(&first, "documents")?.unsigned_abs(),
             bytes: number(&first, "bytes")?.unsigned_abs(),
             indexed: of_it.any(|d| {

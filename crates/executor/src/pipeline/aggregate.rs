@@ -3,12 +3,12 @@
 
 use crate::interrupt::Interrupt;
 use crate::op::OpCtx;
-use crate::pipeline::elsewhere::ReadElsewhere;
 use crate::pipeline::explain;
 use crate::pipeline::geo_near;
 use crate::pipeline::idle::Idle;
 use crate::pipeline::merge_into::{self, MergeInto};
 use crate::pipeline::own_places::OwnPlaces;
+use crate::pipeline::remote_collections::ReadRemotely;
 use crate::pipeline::semi_join;
 use crate::pipeline::series_out;
 use crate::read::find::{FindCursor, FindRequest};
@@ -23,8 +23,8 @@ use query::expr::{SearchMeta, Vars};
 use query::metadata::Metadata;
 use query::path::FieldPath;
 use query::pipeline::{
-    self, Apart, Foreign, GroupPushdown, MergeSpec, Namespace, OutSpec, Pipeline, PipelineHost,
-    RowsKind, RowsStage, SearchStage, Share, Source, StageProfiler,
+    self, Apart, GroupPushdown, JoinedCollection, MergeSpec, Namespace, OutSpec, Pipeline,
+    PipelineHost, RowsKind, RowsStage, SearchStage, Share, Source, StageProfiler,
 };
 use query::projection::Projection;
 use query::sort::SortPattern;
@@ -46,7 +46,7 @@ pub struct AggregateRequest {
     pub allow_disk_use: bool,
     pub server_rows: Option<ServerRows>,
     /// Reads the other collections, where they are not in this engine.
-    pub elsewhere: Option<ReadElsewhere>,
+    pub remote: Option<ReadRemotely>,
     /// Searches show what the client has seen before (`afterClusterTime`).
     pub causal: bool,
     /// Its `$merge` writes what belongs to this shard, batch by batch, and the cursor gives the rest.
@@ -507,10 +507,10 @@ impl PipelineHost for Outside<'_, '_> {
         pipeline: &Pipeline,
         vars: &Arc<Vars>,
     ) -> Result<Box<dyn Source>> {
-        if let Some(elsewhere) = &self.request.elsewhere {
+        if let Some(remote) = &self.request.remote {
             // It waits for other servers.
             self.ctx.need_worker()?;
-            let source = elsewhere.open(ns, pipeline, vars)?;
+            let source = remote.open(ns, pipeline, vars)?;
             return Ok(pipeline::nested(source, NESTING_STAGES));
         }
         let watch = self.watch.as_deref_mut();
@@ -524,16 +524,16 @@ impl PipelineHost for Outside<'_, '_> {
         limit: Option<u64>,
         known: Option<&SearchMeta>,
     ) -> Result<Box<dyn Source>> {
-        if let Some(elsewhere) = &self.request.elsewhere {
-            return elsewhere.search(stage, limit, known);
+        if let Some(remote) = &self.request.remote {
+            return remote.search(stage, limit, known);
         }
         let (causal, vars) = (self.request.causal, self.request.vars.clone());
         crate::search::found(self.ctx, stage, limit, causal, &vars, known)
     }
 
-    fn foreign(&mut self, ns: &Namespace, path: &FieldPath) -> Option<Foreign> {
-        if let Some(elsewhere) = &self.request.elsewhere {
-            return elsewhere.collections.size(ns, path);
+    fn joined_collection(&mut self, ns: &Namespace, path: &FieldPath) -> Option<JoinedCollection> {
+        if let Some(remote) = &self.request.remote {
+            return remote.collections.size(ns, path);
         }
         let coll = self.ctx.catalog().get(&ns.to_string()).cloned()?;
         if coll.is_view() {
@@ -542,7 +542,7 @@ impl PipelineHost for Outside<'_, '_> {
         let (documents, bytes) = self.ctx.engine.store.counts(coll.tablet);
         let first = |i: &planner::IndexInfo| i.key.fields.first().is_some_and(|f| f.path == *path);
         let serves = |i: &planner::IndexInfo| i.ready && !i.hidden && first(i);
-        Some(Foreign {
+        Some(JoinedCollection {
             documents,
             bytes,
             indexed: path.is_id() || coll.usable.iter().any(serves),

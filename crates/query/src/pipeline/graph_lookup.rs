@@ -2,7 +2,7 @@
 
 use super::lookup::{collection, equals_any, join_values};
 use super::lookup_batch::{Ahead, Batch, Joins};
-use super::lookup_table::{Foreign, Table};
+use super::lookup_table::{JoinedCollection, Table};
 use super::options::field_path;
 use super::parse::ParseCtx;
 use super::stage_memory::hold;
@@ -217,7 +217,7 @@ impl Joins for GraphLookup {
         Some((&self.from, &self.connect_to))
     }
 
-    fn gains(&self, _: &Foreign) -> bool {
+    fn gains(&self, _: &JoinedCollection) -> bool {
         true
     }
 

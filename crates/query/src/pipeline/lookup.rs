@@ -1,7 +1,7 @@
 //! `$lookup`: by equality of two fields, by a pipeline with variables, or both.
 
 use super::lookup_batch::{Ahead, Batch, Joins};
-use super::lookup_table::{Foreign, Joiner, Matches, is_exact, may_have_table};
+use super::lookup_table::{JoinedCollection, Joiner, Matches, is_exact, may_have_table};
 use super::lookup_unwind;
 use super::narrow::Names;
 use super::options::{field_path, object, options, required, string, wrong_type};
@@ -276,7 +276,7 @@ impl Joins for Lookup {
         Some((self.from.as_ref()?, foreign))
     }
 
-    fn gains(&self, there: &Foreign) -> bool {
+    fn gains(&self, there: &JoinedCollection) -> bool {
         there.indexed
     }
 

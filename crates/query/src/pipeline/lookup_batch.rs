@@ -13,7 +13,7 @@
 //! Invariant: the documents come out as they went in. The table answers as
 //! [`super::lookup_table`] says; what it cannot answer is asked for by itself.
 
-use super::lookup_table::{Foreign, Table, read_into};
+use super::lookup_table::{JoinedCollection, Table, read_into};
 use super::stage_memory::hold;
 use super::{IdleVisitor, Namespace, Pipeline, PipelineHost, Share, Source};
 use crate::expr::Vars;
@@ -59,7 +59,7 @@ pub(super) trait Joins: Send + Sync {
     /// The collection, and the path by which it is asked.
     fn from(&self) -> Option<(&Namespace, &FieldPath)>;
     /// Whether a query for many is worth it, where each is a message.
-    fn gains(&self, there: &Foreign) -> bool;
+    fn gains(&self, there: &JoinedCollection) -> bool;
     /// The values that a document of the input looks for.
     fn values(&self, doc: Doc<'_>, vars: &Arc<Vars>) -> Result<Vec<Value>>;
     /// What finds the documents that have one of the values.
@@ -158,7 +158,7 @@ impl<J: Joins> Ahead<J> {
         let Some((ns, path)) = self.spec.from() else {
             return false;
         };
-        let there = host.foreign(ns, path);
+        let there = host.joined_collection(ns, path);
         there.is_some_and(|f| f.remote && self.spec.gains(&f))
     }
 

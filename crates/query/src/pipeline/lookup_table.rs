@@ -31,7 +31,7 @@ type Rows = SmallVec<[u32; 4]>;
 
 /// A collection that a stage looks things up in.
 #[derive(Clone, Copy, Debug)]
-pub struct Foreign {
+pub struct JoinedCollection {
     pub documents: u64,
     pub bytes: u64,
     /// An index serves an equality on the path that was asked about.
@@ -227,7 +227,7 @@ fn table_after(spec: &Lookup, host: &mut dyn PipelineHost) -> u64 {
     let Some(ns) = &spec.from else {
         return 0;
     };
-    let Some(foreign) = host.foreign(ns, path) else {
+    let Some(foreign) = host.joined_collection(ns, path) else {
         return u64::MAX;
     };
     let entries = foreign.documents.saturating_mul(ENTRY_BYTES as u64);

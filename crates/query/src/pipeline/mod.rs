@@ -64,7 +64,7 @@ mod memory_tests;
 #[cfg(test)]
 mod tests;
 
-pub use lookup_table::Foreign;
+pub use lookup_table::JoinedCollection;
 pub use optimizer::semi_join::{JoinedValues, SemiJoin};
 pub use parse::{Inside, ParseCtx, check_stage, is_stage, parse_transforms, stage_names};
 pub use profile::{StageCounters, StageProfiler, watched, write_common};
@@ -184,7 +184,11 @@ pub trait PipelineHost {
 
     /// The size of a collection that a stage looks values of `path` up in; `None` for a view, and
     /// where it is not known.
-    fn foreign(&mut self, _ns: &Namespace, _path: &FieldPath) -> Option<Foreign> {
+    fn joined_collection(
+        &mut self,
+        _ns: &Namespace,
+        _path: &FieldPath,
+    ) -> Option<JoinedCollection> {
         None
     }
 

@@ -126,7 +126,7 @@ impl SearchStage {
     }
 
     /// The stages for the server that has the documents, and the metadata of those that it gives.
-    pub fn elsewhere(&self, limit: Option<u64>) -> (Vec<DocBuf>, Found) {
+    pub fn remote_stages(&self, limit: Option<u64>) -> (Vec<DocBuf>, Found) {
         let mut stage = Writer::new();
         stage.doc(self.kind.stage_name(), self.spec.as_doc());
         let mut stages = vec![stage.finish()];

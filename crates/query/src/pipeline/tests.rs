@@ -62,9 +62,9 @@ impl PipelineHost for Memory {
         Ok(pipeline.attach(0, over_docs(docs), vars))
     }
 
-    fn foreign(&mut self, ns: &Namespace, _: &FieldPath) -> Option<Foreign> {
+    fn joined_collection(&mut self, ns: &Namespace, _: &FieldPath) -> Option<JoinedCollection> {
         let docs = self.collections.get(&ns.coll).filter(|_| self.sizes)?;
-        Some(Foreign {
+        Some(JoinedCollection {
             documents: docs.len() as u64,
             bytes: docs.iter().map(|d| d.as_bytes().len() as u64).sum(),
             indexed: self.remote,

@@ -11,15 +11,15 @@ use query::metadata::Metadata;
 use query::path::FieldPath;
 use query::pipeline::merged::going_on;
 use query::pipeline::{
-    Foreign, IdleVisitor, Namespace, Pipeline, PipelineHost, SearchStage, Source,
+    IdleVisitor, JoinedCollection, Namespace, Pipeline, PipelineHost, SearchStage, Source,
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Reads collections that are elsewhere.
-pub trait Elsewhere: Send + Sync {
+/// Reads collections that other shards have.
+pub trait RemoteCollections: Send + Sync {
     /// Runs a find: `query` has the fields of the command behind its name.
-    fn find(&self, ns: &Namespace, query: Doc<'_>) -> Fallible<Box<dyn RowsElsewhere>>;
+    fn find(&self, ns: &Namespace, query: Doc<'_>) -> Fallible<Box<dyn RemoteRows>>;
 
     /// Runs an aggregate of such stages, all of whose fields but the pipeline are in `options`.
     fn aggregate(
@@ -27,31 +27,31 @@ pub trait Elsewhere: Send + Sync {
         ns: &Namespace,
         stages: &[DocBuf],
         options: Doc<'_>,
-    ) -> Fallible<Box<dyn RowsElsewhere>>;
+    ) -> Fallible<Box<dyn RemoteRows>>;
 
-    /// As [`PipelineHost::foreign`].
-    fn size(&self, ns: &Namespace, path: &FieldPath) -> Option<Foreign>;
+    /// As [`PipelineHost::joined_collection`].
+    fn size(&self, ns: &Namespace, path: &FieldPath) -> Option<JoinedCollection>;
 
     /// The time of the cluster, as far as it is known.
     fn time(&self) -> u64;
 }
 
 /// What a find gives.
-pub trait RowsElsewhere: Send {
+pub trait RemoteRows: Send {
     fn next(&mut self) -> Fallible<Option<DocBuf>>;
 }
 
 /// For one pipeline.
 #[derive(Clone)]
-pub struct ReadElsewhere {
-    pub collections: Arc<dyn Elsewhere>,
+pub struct ReadRemotely {
+    pub collections: Arc<dyn RemoteCollections>,
     /// What the pipeline compares by; `None`: by bytes.
     pub collation: Option<DocBuf>,
     /// Fields that each of its reads carries: its transaction, or its snapshot.
     pub within: DocBuf,
 }
 
-impl ReadElsewhere {
+impl ReadRemotely {
     /// [`PipelineHost::open`].
     pub(crate) fn open(
         &self,
@@ -104,7 +104,7 @@ impl ReadElsewhere {
         limit: Option<u64>,
         known: Option<&SearchMeta>,
     ) -> Result<Box<dyn Source>> {
-        let (there, found) = stage.elsewhere(limit);
+        let (there, found) = stage.remote_stages(limit);
         let mut w = Writer::new();
         self.write_options(&mut w);
         let options = w.finish();
@@ -156,12 +156,12 @@ fn write_variables(w: &mut Writer, vars: &Vars) {
 
 struct Rows {
     /// `None` at the end.
-    rows: Option<Box<dyn RowsElsewhere>>,
+    rows: Option<Box<dyn RemoteRows>>,
     current: DocBuf,
 }
 
 impl Rows {
-    fn of(rows: Option<Box<dyn RowsElsewhere>>) -> Rows {
+    fn of(rows: Option<Box<dyn RemoteRows>>) -> Rows {
         Rows {
             rows,
             current: DocBuf::new(),
