@@ -52,8 +52,8 @@ const CIRCLES: &[(&str, &[&str], &str)] = &[
     ),
     (
         "mover",
-        &["transfer/left", "transfer/reshard"],
-        "what is left of a change of the shard key is ended as that change ends",
+        &["transfer/recovery", "transfer/reshard"],
+        "a pending change of the shard key is ended as that change ends",
     ),
 ];
 

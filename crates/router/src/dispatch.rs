@@ -5,8 +5,9 @@ use crate::request::{RoutedCommand, ShardHints};
 use crate::router::Router;
 use crate::snapshot::Snapshots;
 use crate::{
-    access, admin, aggregate, backup, bulk_write, cursors, ddl, file_md5, find, find_and_modify,
-    fsync, listing, map_reduce, operations, rename, schema, search, snapshot, transactions, write,
+    access, admin, aggregate, backup, bulk_write, cursors, ddl, explain, file_md5, find,
+    find_and_modify, fsync, lists, map_reduce, operations, rename, schema, search, snapshot, stats,
+    transactions, write,
 };
 use bson::{DocBuf, Elem, doc};
 use cluster_view::read_preference;
@@ -36,12 +37,12 @@ pub(crate) fn handler(name: &str) -> Option<Handler> {
         "count" => find::count,
         "distinct" => find::distinct,
         "killCursors" => cursors::kill,
-        "listCollections" => listing::list_collections,
-        "listIndexes" => listing::list_indexes,
-        "listDatabases" => listing::list_databases,
-        "dbStats" | "dbstats" => listing::db_stats,
-        "collStats" | "collstats" | "dataSize" | "datasize" | "validate" => listing::of_collection,
-        "explain" => listing::explain,
+        "listCollections" => lists::list_collections,
+        "listIndexes" => lists::list_indexes,
+        "listDatabases" => lists::list_databases,
+        "dbStats" | "dbstats" => stats::db_stats,
+        "collStats" | "collstats" | "dataSize" | "datasize" | "validate" => stats::of_collection,
+        "explain" => explain::explain,
         "currentOp" => operations::current,
         "killOp" => operations::kill,
         "killSessions" | "killAllSessions" | "killAllSessionsByPattern" => {
@@ -50,7 +51,7 @@ pub(crate) fn handler(name: &str) -> Option<Handler> {
         "endSessions" => operations::end_sessions,
         "mapReduce" | "mapreduce" => map_reduce::run,
         "convertToCapped" | "cloneCollectionAsCapped" => ddl::capped,
-        "validateDBMetadata" => listing::validate_metadata,
+        "validateDBMetadata" => stats::validate_metadata,
         "planCacheClear"
         | "planCacheClearFilters"
         | "planCacheListFilters"

@@ -8,7 +8,7 @@ use crate::cursors;
 use crate::dispatch::Handler;
 use crate::request::{RoutedCommand, own};
 use crate::router::Router;
-use crate::{aggregate, find, listing};
+use crate::{aggregate, find, lists, stats};
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use cluster_view::Failure;
 use cluster_view::upstream::with_fields;
@@ -87,12 +87,12 @@ impl RemoteCollections for RouterJoins {
             w.str(name, &ns.coll).str("$db", &ns.db);
             own(&router, &w.finish(), run)
         };
-        let stats = match about("collStats", listing::of_collection) {
+        let stats = match about("collStats", stats::of_collection) {
             Err(Failure::Client(e)) if e.code == Code::NamespaceNotFound => DocBuf::new(),
             stats => stats.ok()?,
         };
         let number = |name: &str| stats.get(name).and_then(Val::to_f64).unwrap_or(0.0) as u64;
-        let indexes = about("listIndexes", listing::list_indexes).ok();
+        let indexes = about("listIndexes", lists::list_indexes).ok();
         let cursor = indexes
             .as_ref()
             .and_then(|reply| reply.get("cursor")?.as_doc());

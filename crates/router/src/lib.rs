@@ -17,8 +17,9 @@
 //!   what pipelines join, where they write, the pipelines of views;
 //! - `change_stream`: the streams of all shards as one; `stream_token`: where one resumes;
 //!   `waiting_streams`: those that wait for news;
-//! - `find`, `find_and_modify`, `cursors`, `aggregate`, `write`, `ddl`, `listing`, `map_reduce`, `file_md5`: commands, and
-//!   families of them; `collection_uuid`: whether a collection is the one that a client means;
+//! - `find`, `find_and_modify`, `cursors`, `aggregate`, `write`, `ddl`, `lists`, `stats`, `explain`,
+//!   `map_reduce`, `file_md5`: commands, and families of them; `collection_uuid`: whether a collection
+//!   is the one that a client means;
 //! - `transactions`: which shards have a part in them, and how they end;
 //! - `two_phase`, `resolver`: commits over several shards, and transactions in doubt;
 //! - `snapshot`: one state of all shards;
@@ -45,6 +46,7 @@ mod collection_uuid;
 mod cursors;
 mod ddl;
 mod dispatch;
+mod explain;
 mod fast_path;
 mod file_md5;
 mod find;
@@ -52,7 +54,7 @@ mod find_and_modify;
 mod fsync;
 mod joins;
 mod key_change;
-mod listing;
+mod lists;
 mod loop_connections;
 mod map_reduce;
 mod merge;
@@ -70,6 +72,7 @@ mod search;
 mod shard_joins;
 mod small_side;
 mod snapshot;
+mod stats;
 mod stream_token;
 mod transactions;
 mod upsert;

@@ -4,7 +4,7 @@
 use crate::dispatch::Handler;
 use crate::request::{RoutedCommand, finish, own};
 use crate::router::Router;
-use crate::{aggregate, cursors, listing};
+use crate::{aggregate, cursors, lists, stats};
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use cluster_view::metadata::{CONFIG, Placement, all};
 use cluster_view::{Failure, Outcome};
@@ -28,7 +28,7 @@ struct OfCluster<'a> {
 fn listed(router: &Router, ns: &str) -> Outcome<DocBuf> {
     let (db, coll) = ns.split_once('.').unwrap_or((ns, ""));
     let list = doc! {"listCollections": 1, "filter": doc! {"name": coll}, "$db": db};
-    let reply = own(router, &list, listing::list_collections)?;
+    let reply = own(router, &list, lists::list_collections)?;
     let Some(found) = cluster_view::reply::batch_of(&reply).next() else {
         return Err(err!(NamespaceNotFound, "The namespace does not exist: {ns}").into());
     };
@@ -96,14 +96,14 @@ impl OfCluster<'_> {
 
 impl Analyzed for OfCluster<'_> {
     fn indexes(&mut self) -> Fallible<Vec<DocBuf>> {
-        let reply = self.about("listIndexes", listing::list_indexes)?;
+        let reply = self.about("listIndexes", lists::list_indexes)?;
         Ok(cluster_view::reply::batch_of(&reply)
             .map(Doc::to_buf)
             .collect())
     }
 
     fn size(&mut self) -> Fallible<Size> {
-        let stats = self.about("collStats", listing::of_collection)?;
+        let stats = self.about("collStats", stats::of_collection)?;
         let number = |name: &str| stats.get(name).and_then(Val::to_f64);
         let sharded = stats.get("sharded").is_some_and(Val::truthy);
         Ok(Size {
