@@ -107,7 +107,7 @@ pub struct Commands {
     pub cursors: Arc<Cursors>,
     pub retries: Arc<Retries>,
     pub sessions: Arc<Sessions>,
-    pub(crate) moments: Arc<snapshot_history::SnapshotHistory>,
+    pub(crate) snapshots: Arc<snapshot_history::SnapshotHistory>,
     pub config: ServerConfig,
     pub control: Arc<Control>,
     /// Names this process among others (`topologyVersion.processId`, serverStatus).
@@ -231,7 +231,7 @@ impl Commands {
             cursors: Arc::default(),
             retries: Arc::default(),
             sessions: Arc::default(),
-            moments: Arc::new(snapshot_history::SnapshotHistory::new(
+            snapshots: Arc::new(snapshot_history::SnapshotHistory::new(
                 config.role == ClusterRole::Shard,
             )),
             config,

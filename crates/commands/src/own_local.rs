@@ -108,7 +108,7 @@ fn commands_beside(c: &Commands) -> Box<Make> {
             retries: Arc::default(),
             // Of those that have written here the retries are kept here.
             sessions: Arc::default(),
-            moments: Arc::new(crate::snapshot_history::SnapshotHistory::new(false)),
+            snapshots: Arc::new(crate::snapshot_history::SnapshotHistory::new(false)),
             control: control.clone(),
             process_id: ObjectId::generate(),
             parameters: parameters.clone(),

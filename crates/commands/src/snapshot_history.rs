@@ -101,16 +101,16 @@ impl SnapshotHistory {
     pub fn newest(&self, engine: &Engine) -> Arc<PinnedSnapshot> {
         let mut newest = self.newest.lock();
         let now = Instant::now();
-        if let Some((taken, moment)) = newest.get_mut(&engine.store.last_ts()) {
+        if let Some((taken, snapshot)) = newest.get_mut(&engine.store.last_ts()) {
             *taken = now;
-            return moment.clone();
+            return snapshot.clone();
         }
-        let moment = Arc::new(PinnedSnapshot::newest(engine));
-        newest.insert(moment.ts, (now, moment.clone()));
+        let snapshot = Arc::new(PinnedSnapshot::newest(engine));
+        newest.insert(snapshot.ts, (now, snapshot.clone()));
         while newest.len() > MOST {
             newest.pop_first();
         }
-        moment
+        snapshot
     }
 
     /// Pins the state at a time that other shards pin too; `None` where the log is later already. It is
@@ -126,7 +126,7 @@ impl SnapshotHistory {
         if pinned.is_some() {
             self.reserve(engine, epoch, ts)?;
         }
-        Ok(pinned.map(|Pinned(moment)| moment))
+        Ok(pinned.map(|Pinned(snapshot)| snapshot))
     }
 
     /// Has no later primary write at this time or before.
@@ -158,11 +158,11 @@ impl SnapshotHistory {
 
     /// The state at a cluster time that an earlier reply returned.
     pub fn at(&self, engine: &Engine, ts: u64) -> Result<Arc<PinnedSnapshot>> {
-        if let Some(Pinned(moment)) = at_once(self.pinned.at::<Pinned>(ts)) {
-            return Ok(moment);
+        if let Some(Pinned(snapshot)) = at_once(self.pinned.at::<Pinned>(ts)) {
+            return Ok(snapshot);
         }
-        if let Some((_, moment)) = self.newest.lock().get(&ts) {
-            return Ok(moment.clone());
+        if let Some((_, snapshot)) = self.newest.lock().get(&ts) {
+            return Ok(snapshot.clone());
         }
         let newest = engine.store.last_ts();
         // A shard's new primary may be behind what the one before has pinned.
@@ -175,9 +175,9 @@ impl SnapshotHistory {
             );
         }
         if ts == newest && !self.of_shard {
-            let moment = self.newest(engine);
-            if moment.ts == ts {
-                return Ok(moment);
+            let snapshot = self.newest(engine);
+            if snapshot.ts == ts {
+                return Ok(snapshot);
             }
         }
         Err(too_old(ts).into())

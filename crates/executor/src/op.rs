@@ -107,7 +107,7 @@ pub struct OpCtx<'a> {
     /// Told of each view that is taken.
     pub on_view: Option<&'a dyn ViewTaken>,
     /// The pinned snapshot to read; `None`: the newest state.
-    pub moment: Option<Arc<PinnedSnapshot>>,
+    pub snapshot: Option<Arc<PinnedSnapshot>>,
     staged: bool,
     /// When it began: what it decides by what it has seen is refused once another member may have
     /// written.
@@ -166,7 +166,7 @@ impl<'a> OpCtx<'a> {
             may_start_over: false,
             remembered: REMEMBERED,
             on_view: None,
-            moment: None,
+            snapshot: None,
             staged: false,
             epoch: engine.store.epoch(),
             commit_failed: false,
@@ -410,14 +410,14 @@ impl<'a> OpCtx<'a> {
 
     /// Makes the operation a statement of a transaction.
     pub fn join(&mut self, transaction: Box<Transaction>) {
-        self.moment = Some(transaction.snapshot().clone());
+        self.snapshot = Some(transaction.snapshot().clone());
         self.epoch = transaction.epoch();
         self.transaction = Some(transaction);
     }
 
     /// A snapshot to read from, together with the collection as it was for that snapshot.
     pub fn view(&self, ns: &str) -> (View, Option<Arc<Collection>>) {
-        let (view, coll) = match &self.moment {
+        let (view, coll) = match &self.snapshot {
             _ if let Some(t) = &self.transaction => (t.reading(), t.collection(ns)),
             None => self
                 .engine
@@ -431,7 +431,7 @@ impl<'a> OpCtx<'a> {
 
     /// The catalog that belongs to what it reads.
     pub fn catalog(&self) -> Arc<catalog::Snapshot> {
-        match &self.moment {
+        match &self.snapshot {
             _ if let Some(t) = &self.transaction => t.catalog(),
             None => self.engine.catalog.snapshot(),
             Some(m) => m.catalog.clone(),
@@ -469,7 +469,7 @@ impl<'a> OpCtx<'a> {
 
     /// Refuses a collection of the pinned snapshot that has lost data since.
     pub(crate) fn check_moment(&self, coll: &Collection) -> Result<()> {
-        if self.moment.is_none() || coll.is_view() {
+        if self.snapshot.is_none() || coll.is_view() {
             return Ok(());
         }
         let created = |t: &Transaction| t.created(&coll.ns).is_some();

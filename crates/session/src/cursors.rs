@@ -190,7 +190,7 @@ pub struct Cursor {
     /// `maxTimeMS` that is left for getMores without their own; `None` is no limit.
     pub time_left: Option<Duration>,
     /// What it reads, when that is not the newest state of its opening.
-    pub moment: Option<Arc<PinnedSnapshot>>,
+    pub snapshot: Option<Arc<PinnedSnapshot>>,
     /// Of an awaitData cursor: what a getMore that finds nothing waits for.
     pub awaits: Option<Arc<Tail>>,
     /// Until when the getMore that has to wait waits.
@@ -226,7 +226,7 @@ impl Cursor {
             command: Default::default(),
             uuid: None,
             time_left: None,
-            moment: None,
+            snapshot: None,
             awaits: None,
             await_until: None,
             killed: Arc::default(),

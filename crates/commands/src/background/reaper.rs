@@ -27,7 +27,7 @@ struct Reaper {
     store: Weak<Store>,
     engine: Weak<executor::Engine>,
     parameters: Weak<crate::Parameters>,
-    moments: Weak<crate::snapshot_history::SnapshotHistory>,
+    snapshots: Weak<crate::snapshot_history::SnapshotHistory>,
     samplers: Weak<Samplers>,
     /// A router writes them to its cluster.
     writes_samples: bool,
@@ -46,7 +46,7 @@ pub fn start(c: &Commands) -> Result<()> {
         store: Arc::downgrade(&c.store),
         engine: Arc::downgrade(&c.engine),
         parameters: Arc::downgrade(&c.parameters),
-        moments: Arc::downgrade(&c.moments),
+        snapshots: Arc::downgrade(&c.snapshots),
         samplers: Arc::downgrade(&c.samplers),
         writes_samples: c.config.role != ClusterRole::Router,
         records: Instant::now(),
@@ -73,8 +73,8 @@ impl Reaper {
         let idle = parameters.int("cursorTimeoutMillis");
         cursors.reap(Duration::from_millis(idle.unsigned_abs()));
         let window = parameters.int(SNAPSHOT_WINDOW).unsigned_abs();
-        let moments = self.moments.upgrade()?;
-        moments.forget_old(Duration::from_secs(window));
+        let snapshots = self.snapshots.upgrade()?;
+        snapshots.forget_old(Duration::from_secs(window));
         let retries = self.retries.upgrade()?;
         if let Some(replica) = &self.replica {
             let patience = parameters.int(INITIAL_SYNC_PATIENCE).unsigned_abs();

@@ -2,7 +2,7 @@
 
 use super::cursor::{self, Keep};
 use super::explain::Verbosity;
-use super::{change_stream, explain_pipeline, moment, shape, through_primary, variables};
+use super::{change_stream, explain_pipeline, shape, snapshot, through_primary, variables};
 use crate::crud::query_settings;
 use crate::crud::rows;
 use crate::crud::stored_config;
@@ -336,7 +336,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let last = a.request.pipeline.stages().last().map(|s| s.name);
     // What writes looks at its target as it is.
     if !matches!(last, Some("$out" | "$merge")) {
-        moment::enter(cx)?;
+        snapshot::enter(cx)?;
     }
     let keep_uuid;
     let results = {

@@ -1,6 +1,6 @@
 //! First and next batches of cursors.
 
-use super::moment;
+use super::snapshot;
 use crate::request::CommandContext;
 use crate::security::authorize;
 use bson::Doc;
@@ -50,7 +50,7 @@ pub struct PendingBatch {
     results: Box<dyn Results>,
     batch: u64,
     keep: Keep,
-    moment: Option<Arc<PinnedSnapshot>>,
+    snapshot: Option<Arc<PinnedSnapshot>>,
     spent: Spent,
 }
 
@@ -62,13 +62,13 @@ pub fn go_on(cx: &mut CommandContext, begun: PendingBatch) -> Result<()> {
         mut results,
         batch,
         keep,
-        moment,
+        snapshot,
         spent,
     } = begun;
     if !cx.op.may_offload() {
         results.read_anywhere();
     }
-    cx.op.moment = moment;
+    cx.op.snapshot = snapshot;
     cx.op.go_on(spent);
     first_batch(cx, &ns, results, batch, keep)
 }
@@ -93,7 +93,7 @@ pub fn first_batch(
                     results,
                     batch,
                     keep,
-                    moment: cx.op.moment.clone(),
+                    snapshot: cx.op.snapshot.clone(),
                     spent: cx.op.spent(),
                 }));
             }
@@ -117,7 +117,7 @@ pub fn first_batch(
         c.no_timeout = keep.no_timeout;
         c.uuid = keep.uuid;
         c.awaits = keep.awaits;
-        c.moment = cx.op.moment.clone();
+        c.snapshot = cx.op.snapshot.clone();
         c.command = cx.request.body.to_buf();
         c.time_left = match cx.args.generic.max_time_ms {
             0 => None,
@@ -127,7 +127,7 @@ pub fn first_batch(
         cx.client.state.opened.store(id, Ordering::Relaxed);
     }
     cx.w.i64("id", id).str("ns", ns);
-    moment::append(&cx.op, &mut cx.w);
+    snapshot::append(&cx.op, &mut cx.w);
     cx.w.close();
     Ok(())
 }
@@ -155,6 +155,6 @@ pub fn empty(cx: &mut CommandContext, ns: &str) {
         .close()
         .i64("id", 0)
         .str("ns", ns);
-    moment::append(&cx.op, w);
+    snapshot::append(&cx.op, w);
     w.close();
 }

@@ -1,6 +1,6 @@
 //! `distinct`.
 
-use super::{moment, on_view, shape, variables};
+use super::{on_view, shape, snapshot, variables};
 use crate::crud::query_settings;
 use crate::request::collation::{self, CollationArgument};
 use crate::request::{CommandContext, Done};
@@ -87,7 +87,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         ..ReadRequest::new(&d.filter)
     };
     let path = FieldPath::new(d.key);
-    moment::enter(cx)?;
+    snapshot::enter(cx)?;
     let values = match executor::distinct(&mut cx.op, &d.ns, &path, &req, d.env.collation()) {
         Err(e) if on_view::wanted(&e) => return on_view::distinct(cx, d.key),
         values => values?,
@@ -97,6 +97,6 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         cx.w.push(v.as_val());
     }
     cx.w.close();
-    moment::append(&cx.op, &mut cx.w);
+    snapshot::append(&cx.op, &mut cx.w);
     Ok(Done::Reply)
 }

@@ -1,7 +1,7 @@
 //! `find`.
 
 use super::cursor::{self, Keep};
-use super::{moment, on_view, shape, variables};
+use super::{on_view, shape, snapshot, variables};
 use crate::crud::oplog;
 use crate::crud::query_settings;
 use crate::crud::stored_config;
@@ -220,7 +220,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     if find.tailable {
         return tail(cx, find);
     }
-    moment::enter(cx)?;
+    snapshot::enter(cx)?;
     cx.op.disk_use = find.disk_use;
     match FindCursor::open(&mut cx.op, &find.ns, find.request) {
         Err(e) if on_view::wanted(&e) => return on_view::find(cx),

@@ -2,7 +2,7 @@
 //! what comes. A cursor over the log that has nothing to give waits without one.
 
 use super::cursor::BATCH_BYTES;
-use super::moment;
+use super::snapshot;
 use crate::request::{CommandContext, Done};
 use crate::security::authorize;
 use crate::settings::fail_point::FailPoints;
@@ -104,7 +104,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let time_left = cursor.time_left.filter(|_| !waits);
     cx.op.deadline = time_left.and_then(|t| cx.app.fail_points.deadline(started, t));
     errors::operation::until(cx.op.deadline);
-    cx.op.moment = cursor.moment.clone();
+    cx.op.snapshot = cursor.snapshot.clone();
     let batch = a.batch.filter(|n| *n > 0).unwrap_or(u64::MAX);
     cx.op.may_cut = true;
     if cx.op.own_places.is_some() {
@@ -127,7 +127,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         cx.w.doc("postBatchResumeToken", token.as_doc());
     }
     cx.w.i64("id", if done { 0 } else { id }).str("ns", &ns);
-    moment::append(&cx.op, &mut cx.w);
+    snapshot::append(&cx.op, &mut cx.w);
     cx.w.close();
     match done {
         true => cx.app.cursors.remove(id),

@@ -29,7 +29,7 @@ pub mod get_more;
 pub mod insert;
 pub mod kill_cursors;
 pub mod map_reduce;
-pub(crate) mod moment;
+pub(crate) mod snapshot;
 mod through_primary;
 pub mod update;
 

@@ -226,7 +226,7 @@ impl Commands {
     fn snapshot_of(&self, args: &Args<'_>) -> Result<Option<Arc<PinnedSnapshot>>> {
         let concern = args.generic.read_concern.and_then(|v| v.as_doc());
         let at = concern.and_then(|d: Doc<'_>| d.get("atClusterTime")?.as_timestamp());
-        at.map(|ts| self.moments.at(&self.engine, ts)).transpose()
+        at.map(|ts| self.snapshots.at(&self.engine, ts)).transpose()
     }
 }
 

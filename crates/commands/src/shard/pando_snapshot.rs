@@ -23,11 +23,11 @@ use session::two_phase::{has_decision, prepared_key};
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let at = required(cx, "at", Val::as_timestamp)?;
-    let (moments, engine) = (&cx.app.moments, &cx.app.engine);
+    let (snapshots, engine) = (&cx.app.snapshots, &cx.app.engine);
     // A shown state must not be rolled back.
     cx.after_commit = true;
     if let Some(asked) = listed(cx, "committed")? {
-        let view = &moments.pinned_at(at)?.view;
+        let view = &snapshots.pinned_at(at)?.view;
         cx.w.open_array("committed");
         for (lsid, number) in asked {
             cx.w.bool("", has_decision(view, &lsid, number)?);
@@ -37,7 +37,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     }
     if let Some(included) = listed(cx, "include")? {
         let keys = included.iter().map(|(lsid, n)| prepared_key(lsid, *n));
-        moments.include(at, keys.collect())?;
+        snapshots.include(at, keys.collect())?;
         return Ok(Done::Reply);
     }
     let now = u64::try_from(engine.now_millis() / 1000).unwrap_or(0);
@@ -47,7 +47,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
             "a time of more than a year from now is not taken over"
         );
     }
-    let Some(pinned) = moments.pin(engine, cx.op.epoch(), at)? else {
+    let Some(pinned) = snapshots.pin(engine, cx.op.epoch(), at)? else {
         cx.w.bool("pinned", false)
             .timestamp("time", cx.app.store.last_ts());
         return Ok(Done::Reply);

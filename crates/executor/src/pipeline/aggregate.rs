@@ -347,7 +347,7 @@ pub(crate) fn begin(
         }
     };
     ctx.check_moment(&coll)?;
-    let counted = push.count_only && ctx.moment.is_none();
+    let counted = push.count_only && ctx.snapshot.is_none();
     if counted && push.filter.is_trivial() && hint.is_none() {
         let n = ctx.engine.store.counts(coll.tablet).0;
         let n = n.saturating_sub(push.skip);

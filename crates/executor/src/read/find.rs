@@ -262,7 +262,7 @@ impl FindCursor {
                 if req.hint.is_none()
                     && req.min.is_none()
                     && req.max.is_none()
-                    && ctx.moment.is_none() =>
+                    && ctx.snapshot.is_none() =>
             {
                 let latest = ctx.latest();
                 ctx.tell_of_view(ns);

@@ -252,19 +252,19 @@ impl Shown {
 /// Reads records by their keys.
 struct Reader {
     engine: Arc<Engine>,
-    moment: Option<Arc<PinnedSnapshot>>,
+    snapshot: Option<Arc<PinnedSnapshot>>,
 }
 
 impl Reader {
     fn of(ctx: &OpCtx<'_>) -> Reader {
         Reader {
             engine: ctx.engine.clone(),
-            moment: ctx.moment.clone(),
+            snapshot: ctx.snapshot.clone(),
         }
     }
 
     fn record(&self, key: &[u8]) -> Result<Option<DocBuf>> {
-        let view = match &self.moment {
+        let view = match &self.snapshot {
             Some(m) => m.view.clone(),
             None => self.engine.store.latest(),
         };

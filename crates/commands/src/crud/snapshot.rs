@@ -19,21 +19,21 @@ pub fn enter(cx: &mut CommandContext<'_, '_>) -> Result<()> {
         return Ok(());
     }
     let at = concern.get("atClusterTime").and_then(|v| v.as_timestamp());
-    let (moments, engine) = (&cx.app.moments, &cx.app.engine);
-    let moment = match at {
-        Some(ts) => moments.at(engine, ts)?,
-        None => moments.newest(engine),
+    let (snapshots, engine) = (&cx.app.snapshots, &cx.app.engine);
+    let snapshot = match at {
+        Some(ts) => snapshots.at(engine, ts)?,
+        None => snapshots.newest(engine),
     };
     let (command, request) = (cx.command, cx.request);
     cx.app
-        .check_ranges_are_older(command, request, moment.taken)?;
-    cx.op.moment = Some(moment);
+        .check_ranges_are_older(command, request, snapshot.taken)?;
+    cx.op.snapshot = Some(snapshot);
     Ok(())
 }
 
 /// `atClusterTime`, by which later reads ask for the same state.
 pub fn append(op: &OpCtx<'_>, w: &mut Writer) {
-    if let Some(m) = op.moment.as_ref().filter(|_| op.transaction.is_none()) {
+    if let Some(m) = op.snapshot.as_ref().filter(|_| op.transaction.is_none()) {
         w.timestamp("atClusterTime", m.ts);
     }
 }
