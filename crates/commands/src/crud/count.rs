@@ -1,6 +1,6 @@
 //! `count`.
 
-use super::{on_view, variables};
+use super::{variables, view_rewrite};
 use crate::crud::oplog;
 use crate::crud::stored_config;
 use crate::oplog_view;
@@ -46,7 +46,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         bail!(BadValue, "Limit value for count cannot be -2^63");
     }
     if stored_config::stage(cx, &ns).is_some() {
-        return on_view::count(cx);
+        return view_rewrite::count(cx);
     }
     if oplog_view::is_it(cx, &ns) {
         let n = oplog::count(cx, a.query)?.saturating_sub(a.skip.unwrap_or(0));
@@ -73,7 +73,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         a.limit.unsigned_abs(),
     );
     let n = match n {
-        Err(e) if on_view::wanted(&e) => return on_view::count(cx),
+        Err(e) if view_rewrite::wanted(&e) => return view_rewrite::count(cx),
         n => n?,
     };
     cx.w.int("n", i64::try_from(n).unwrap_or(i64::MAX));

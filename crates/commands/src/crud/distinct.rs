@@ -1,6 +1,6 @@
 //! `distinct`.
 
-use super::{on_view, shape, snapshot, variables};
+use super::{shape, snapshot, variables, view_rewrite};
 use crate::crud::query_settings;
 use crate::request::collation::{self, CollationArgument};
 use crate::request::{CommandContext, Done};
@@ -89,7 +89,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let path = FieldPath::new(d.key);
     snapshot::enter(cx)?;
     let values = match executor::distinct(&mut cx.op, &d.ns, &path, &req, d.env.collation()) {
-        Err(e) if on_view::wanted(&e) => return on_view::distinct(cx, d.key),
+        Err(e) if view_rewrite::wanted(&e) => return view_rewrite::distinct(cx, d.key),
         values => values?,
     };
     cx.w.open_array("values");

@@ -3,7 +3,7 @@
 
 use super::candidates::Candidates;
 use super::execution_stats::{Counted, count_run, execute, execution_stages, write_stats};
-use super::{explain_pipeline, find, on_view, shape, variables};
+use super::{explain_pipeline, find, shape, variables, view_rewrite};
 use crate::crud::query_settings;
 use crate::request::{CommandContext, Done};
 use crate::version;
@@ -102,7 +102,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     };
     if coll.is_some_and(|c| c.is_view()) {
         let done = match command {
-            "find" | "count" | "distinct" => on_view::explain(cx, command, inner, verbosity),
+            "find" | "count" | "distinct" => view_rewrite::explain(cx, command, inner, verbosity),
             _ => Err(err!(
                 CommandNotSupportedOnView,
                 "Namespace is a view, not a collection"

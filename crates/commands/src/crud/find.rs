@@ -1,7 +1,7 @@
 //! `find`.
 
 use super::cursor::{self, Keep};
-use super::{on_view, shape, snapshot, variables};
+use super::{shape, snapshot, variables, view_rewrite};
 use crate::crud::oplog;
 use crate::crud::query_settings;
 use crate::crud::stored_config;
@@ -212,7 +212,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         }
     }
     if stored_config::stage(cx, &find.ns).is_some() {
-        return on_view::find(cx);
+        return view_rewrite::find(cx);
     }
     if oplog_view::is_it(cx, &find.ns) {
         return oplog::find(cx, find);
@@ -223,7 +223,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     snapshot::enter(cx)?;
     cx.op.disk_use = find.disk_use;
     match FindCursor::open(&mut cx.op, &find.ns, find.request) {
-        Err(e) if on_view::wanted(&e) => return on_view::find(cx),
+        Err(e) if view_rewrite::wanted(&e) => return view_rewrite::find(cx),
         Err(e) => return Err(e),
         Ok(None) => cursor::empty(cx, &find.ns),
         Ok(Some(c)) => {
@@ -248,7 +248,7 @@ fn tail(cx: &mut CommandContext<'_, '_>, find: Find<'_>) -> Result<Done> {
         return Ok(Done::Reply);
     };
     if coll.is_view() {
-        return on_view::find(cx);
+        return view_rewrite::find(cx);
     }
     match TailCursor::open(&view, &coll, find.request)? {
         // There is nothing to go on from: the cursor is dead from the start.

@@ -6,7 +6,6 @@ mod candidates;
 pub(crate) mod cursor;
 mod execution_stats;
 mod explain_pipeline;
-mod on_view;
 mod oplog;
 pub(crate) mod query_settings;
 mod rows;
@@ -14,6 +13,7 @@ pub mod schema;
 pub(crate) mod shape;
 pub(crate) mod stored_config;
 pub(crate) mod variables;
+mod view_rewrite;
 
 pub mod aggregate;
 pub mod bulk_write;
@@ -33,4 +33,4 @@ pub(crate) mod snapshot;
 mod through_primary;
 pub mod update;
 
-pub use on_view::check_find as check_find_of_view;
+pub use view_rewrite::check_find as check_find_of_view;
