@@ -329,12 +329,12 @@ impl Commands {
 
     /// All figures of the server, in the text form that Prometheus reads.
     pub fn figures(&self) -> Fallible<String> {
-        monitoring::figures::text(self)
+        monitoring::prometheus::text(self)
     }
 
     /// Bytes of the data directory's file system: all, and those that are free.
     pub fn disk(&self) -> Option<(u64, u64)> {
-        monitoring::figures::disk(&self.config.db_path)
+        monitoring::prometheus::disk(&self.config.db_path)
     }
 
     /// Whether logins are required, but no user exists yet.

@@ -3,6 +3,7 @@
 pub mod append_oplog_note;
 pub mod apply_ops;
 pub mod diagnostic_data;
+mod join_check;
 pub mod pando_copy_files;
 pub mod pando_replicate;
 pub mod repl_set_abort_primary_catch_up;
@@ -17,7 +18,6 @@ pub mod repl_set_resize_oplog;
 pub mod repl_set_step_down;
 pub mod repl_set_step_up;
 pub mod repl_set_sync_from;
-mod veto;
 
 use crate::Commands;
 use crate::request::CommandContext;

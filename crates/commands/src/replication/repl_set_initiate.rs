@@ -4,7 +4,7 @@
 //! A server that was given no name of a set is the one member of `rs0` from its start, and hears
 //! AlreadyInitialized.
 
-use super::{check_supported, is_me, set_name, veto};
+use super::{check_supported, is_me, join_check, set_name};
 use crate::request::{CommandContext, Done};
 use bson::{Doc, DocBuf, ObjectId, Writer};
 use errors::{Result, bail, err};
@@ -34,7 +34,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     check_supported(&config)?;
     let me = config.members.get(at).map(|m| raft_id(m.id));
     let me = me.ok_or_else(|| err!(InternalError, "the own member is not in the configuration"))?;
-    veto::ask(&driver, &config, |m| raft_id(m.id) != me)?;
+    join_check::ask(&driver, &config, |m| raft_id(m.id) != me)?;
     driver.found(me, config);
     let elected = driver.wait(Instant::now() + PATIENCE, |s| {
         s.is_primary() && driver.is_open()

@@ -1,6 +1,6 @@
 //! `replSetReconfig`: another configuration of the set.
 
-use super::{check_supported, set_name, veto};
+use super::{check_supported, join_check, set_name};
 use crate::request::{CommandContext, Done};
 use bson::Doc;
 use errors::{Result, bail, err};
@@ -59,7 +59,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         .map_err(|e| err!(NewReplicaSetConfigurationIncompatible, "{}", e.message))?;
     if !force {
         let is_new = |m: &MemberConfig| old.members.iter().all(|o| o.host != m.host);
-        veto::ask(&driver, &config, is_new)?;
+        join_check::ask(&driver, &config, is_new)?;
     }
     driver.reconfigure(config, PATIENCE)?;
     Ok(Done::Reply)
