@@ -5,7 +5,7 @@
 //! with its latches held, so neither misses the other. Transactions never wait for key locks, so
 //! there is no deadlock.
 
-use crate::turns::Turns;
+use crate::conflict_queue::ConflictQueue;
 use auth::session_id::Lsid;
 use errors::Result;
 use parking_lot::{Condvar, Mutex};
@@ -177,7 +177,7 @@ pub struct Transactions {
     pub held_bytes: AtomicUsize,
     pub most_held_bytes: AtomicUsize,
     /// For those that begin again after a conflict.
-    pub turns: Turns,
+    pub conflict_queue: ConflictQueue,
     /// How long one waits for DDL (`maxTransactionLockRequestTimeoutMillis`).
     pub lock_patience_millis: AtomicU64,
 }
@@ -198,7 +198,7 @@ impl Default for Transactions {
             most_bytes: AtomicUsize::new(MOST_BYTES),
             held_bytes: AtomicUsize::new(0),
             most_held_bytes: AtomicUsize::new(2 * MOST_BYTES),
-            turns: Turns::default(),
+            conflict_queue: ConflictQueue::default(),
             lock_patience_millis: AtomicU64::new(5),
         }
     }

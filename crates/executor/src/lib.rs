@@ -28,6 +28,7 @@
 
 mod build_progress;
 pub use build_progress::BuildProgress;
+mod conflict_queue;
 mod decision;
 mod document_keys;
 mod engine;
@@ -46,7 +47,6 @@ mod reserved_time;
 pub mod search;
 pub mod temp_collections;
 mod transaction;
-mod turns;
 pub mod write;
 mod write_group;
 mod zone_maps;

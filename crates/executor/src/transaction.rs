@@ -18,11 +18,11 @@
 //!
 //! Invariant: dropping a transaction releases all that it holds.
 
+use crate::conflict_queue::Turn;
 use crate::engine::Engine;
 use crate::key_locks::OpenTransaction;
 use crate::pinned_snapshot::PinnedSnapshot;
 use crate::prepared::Stored;
-use crate::turns::Turn;
 use auth::session_id::Lsid;
 use bson::DocBuf;
 use catalog::{Collection, NewIndex, PendingCollection, WriteLock};

@@ -121,7 +121,11 @@ impl Retries {
             let mut turn = None;
             if state.lost {
                 ctx.need_worker()?;
-                turn = ctx.engine.transactions.turns.wait(|| ctx.check())?;
+                turn = ctx
+                    .engine
+                    .transactions
+                    .conflict_queue
+                    .wait(|| ctx.check())?;
                 state.lost = false;
             }
             let snapshot = snapshot()?;

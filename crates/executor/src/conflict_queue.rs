@@ -1,4 +1,4 @@
-//! Turns: transactions whose sessions have lost a conflict begin again one after the other.
+//! The conflict queue: transactions whose sessions have lost a conflict begin again one after the other.
 //!
 //! A transaction that loses a conflict is told at once, and begins again at once. Where many connections
 //! want the same few documents, most of what they do then is to lose, and what they hold until they do
@@ -42,17 +42,17 @@ impl Queue {
 
 /// The queue of sessions that have lost a conflict.
 #[derive(Clone, Default)]
-pub struct Turns(Arc<Mutex<Queue>>);
+pub struct ConflictQueue(Arc<Mutex<Queue>>);
 
 /// A turn, until it is dropped.
 pub struct Turn {
-    turns: Turns,
+    queue: ConflictQueue,
     number: u64,
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        let mut queue = self.turns.0.lock();
+        let mut queue = self.queue.0.lock();
         if queue.on.is_some_and(|(number, _)| number == self.number) {
             queue.on = None;
             queue.call();
@@ -61,7 +61,7 @@ impl Drop for Turn {
 }
 
 /// A place in the queue, given up on drop.
-struct Place<'a>(&'a Turns, u64);
+struct Place<'a>(&'a ConflictQueue, u64);
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
@@ -72,7 +72,7 @@ impl Drop for Place<'_> {
     }
 }
 
-impl Turns {
+impl ConflictQueue {
     /// Waits for a turn; `check` says that there is no reason to wait on. `None`: too many wait.
     pub fn wait(&self, mut check: impl FnMut() -> Result<()>) -> Result<Option<Turn>> {
         let called = Arc::new(Condvar::new());
@@ -93,8 +93,8 @@ impl Turns {
             let ends = queue.on.map_or(now, |(_, ends)| ends);
             if first && ends <= now {
                 queue.on = Some((number, now + LEASE));
-                let turns = self.clone();
-                return Ok(Some(Turn { turns, number }));
+                let queue = self.clone();
+                return Ok(Some(Turn { queue, number }));
             }
             // A call in between was made under this lock.
             let until = if first { ends } else { now + LOOK };
@@ -110,13 +110,13 @@ mod tests {
 
     #[test]
     fn everybody_gets_a_turn() {
-        let turns = Turns::default();
+        let conflict_queue = ConflictQueue::default();
         let done = AtomicUsize::new(0);
         std::thread::scope(|scope| {
             for _ in 0..16 {
                 scope.spawn(|| {
                     for _ in 0..50 {
-                        let turn = turns.wait(|| Ok(())).unwrap().unwrap();
+                        let turn = conflict_queue.wait(|| Ok(())).unwrap().unwrap();
                         done.fetch_add(1, SeqCst);
                         drop(turn);
                     }
@@ -124,23 +124,26 @@ mod tests {
             }
         });
         assert_eq!(done.load(SeqCst), 16 * 50);
-        let queue = turns.0.lock();
+        let queue = conflict_queue.0.lock();
         assert!(queue.on.is_none() && queue.waiting.is_empty());
     }
 
     #[test]
     fn one_that_does_not_end_holds_nobody_up() {
-        let turns = Turns::default();
+        let conflict_queue = ConflictQueue::default();
         let began = Instant::now();
-        let left = turns.wait(|| Ok(())).unwrap();
-        let next = turns.wait(|| Ok(())).unwrap().unwrap();
+        let left = conflict_queue.wait(|| Ok(())).unwrap();
+        let next = conflict_queue.wait(|| Ok(())).unwrap().unwrap();
         assert!(began.elapsed() >= LEASE, "two turns at once");
         // Its end is not that of the turn that is on now.
         drop(left);
-        assert_eq!(turns.0.lock().on.map(|(n, _)| n), Some(next.number));
+        assert_eq!(
+            conflict_queue.0.lock().on.map(|(n, _)| n),
+            Some(next.number)
+        );
         // A waiter that gives up leaves the queue.
         let mut asked = 0;
-        let gave_up = turns.wait(|| {
+        let gave_up = conflict_queue.wait(|| {
             asked += 1;
             match asked {
                 1 => Ok(()),
@@ -149,6 +152,6 @@ mod tests {
         });
         assert!(gave_up.is_err() || asked == 1);
         drop((gave_up, next));
-        assert!(turns.0.lock().waiting.is_empty());
+        assert!(conflict_queue.0.lock().waiting.is_empty());
     }
 }
