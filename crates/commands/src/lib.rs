@@ -82,7 +82,7 @@ use service::config::ClusterRole;
 use service::{
     Address, Client, Control, DiskRead, Mode, Needs, Outcome, Request, ServerConfig, Service,
 };
-use session::{Cursors, Lsid, Retries, Sessions};
+use session::{Cursors, Lsid, SessionTable, Sessions};
 use settings::fail_point::FailPoints;
 use settings::parameters::{self, Parameters};
 use smallvec::SmallVec;
@@ -105,7 +105,7 @@ pub struct Commands {
     pub store: Arc<Store>,
     pub engine: Arc<executor::Engine>,
     pub cursors: Arc<Cursors>,
-    pub retries: Arc<Retries>,
+    pub session_table: Arc<SessionTable>,
     pub sessions: Arc<Sessions>,
     pub(crate) snapshots: Arc<snapshot_history::SnapshotHistory>,
     pub config: ServerConfig,
@@ -229,7 +229,7 @@ impl Commands {
             store,
             engine,
             cursors: Arc::default(),
-            retries: Arc::default(),
+            session_table: Arc::default(),
             sessions: Arc::default(),
             snapshots: Arc::new(snapshot_history::SnapshotHistory::new(
                 config.role == ClusterRole::Shard,
@@ -283,13 +283,13 @@ impl Commands {
         };
         driver.save_rollbacks(self.parameters.bool(parameters::ROLLBACK_FILES));
         let (topology, control) = (self.topology.clone(), self.control.clone());
-        let retries = self.retries.clone();
+        let session_table = self.session_table.clone();
         let (engine, member) = (self.engine.clone(), driver.clone());
         driver.on_change(Box::new(move |changed| match changed {
             Changed::Topology => {
                 if !member.is_leading() {
-                    retries.abort_all(&engine.transactions.open());
-                    retries.forget();
+                    session_table.abort_all(&engine.transactions.open());
+                    session_table.forget();
                 }
                 topology.changed(&control);
             }
@@ -352,7 +352,7 @@ impl Commands {
     /// Ends a session: its cursors go with it.
     pub(crate) fn forget_session(&self, id: &Lsid) {
         self.cursors.kill_session(*id);
-        self.retries.end(id);
+        self.session_table.end(id);
         self.sessions.end(id);
     }
 }
@@ -432,7 +432,7 @@ impl Service for Commands {
         };
         committed
             .map_err(in_doubt)
-            .inspect_err(|_| self.retries.forget())
+            .inspect_err(|_| self.session_table.forget())
     }
 
     fn durable(&self) -> Fallible<u64> {

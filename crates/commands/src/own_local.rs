@@ -105,7 +105,7 @@ fn commands_beside(c: &Commands) -> Box<Make> {
             authority: Some(authority.clone()),
             own_local: None,
             cursors: cursors.clone(),
-            retries: Arc::default(),
+            session_table: Arc::default(),
             // Of those that have written here the retries are kept here.
             sessions: Arc::default(),
             snapshots: Arc::new(crate::snapshot_history::SnapshotHistory::new(false)),

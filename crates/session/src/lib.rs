@@ -3,13 +3,13 @@
 //! Architecture invariant: no command and no socket is known here.
 
 mod cursors;
-mod retry;
+mod session_table;
 mod sessions;
 mod transaction;
 pub mod two_phase;
 
 pub use cursors::{Cursor, Cursors, Figures, IdleCursor, Results};
 pub use executor::Lsid;
-pub use retry::{Retries, Retryable, StatementRecorder};
+pub use session_table::{Retryable, SessionTable, StatementRecorder};
 pub use sessions::{SESSION_TIMEOUT_MINUTES, Sessions};
 pub use transaction::TransactionHold;

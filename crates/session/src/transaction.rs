@@ -13,7 +13,7 @@
 //! again, also after a restart, is answered as the first one was.
 
 use crate::Lsid;
-use crate::retry::{Retries, SessionGuard};
+use crate::session_table::{SessionGuard, SessionTable};
 use errors::{Error, Result, bail, err};
 use executor::{OpCtx, OpenTransaction, PinnedSnapshot, Transaction};
 use std::sync::Arc;
@@ -86,7 +86,7 @@ fn committed(number: i64) -> Error {
     )
 }
 
-impl Retries {
+impl SessionTable {
     /// Begins the transaction `number` of a session. What the session had in progress is aborted.
     /// `snapshot`: the state to read, when that is not the newest. `begins_again`: one whose first
     /// statement has failed may begin again under its number, as a router does whose statement a shard

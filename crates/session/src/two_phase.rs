@@ -11,10 +11,10 @@
 //! all others have been told. Without a decision and without a record of a commit, the transaction has
 //! not committed; a request for the outcome has that recorded first, so it never will.
 //!
-//! Invariant: after [`Retries::resolve`] has answered, no other answer is true.
+//! Invariant: after [`SessionTable::resolve`] has answered, no other answer is true.
 
 use crate::Lsid;
-use crate::retry::{Retries, record_id};
+use crate::session_table::{SessionTable, record_id};
 use crate::transaction::Phase;
 use bson::{Doc, Writer};
 use catalog::keyspace::{self, SESSION_DECISION, SPACE_SESSION, SYSTEM_TABLET};
@@ -125,7 +125,7 @@ pub fn forget_decision(ctx: &mut OpCtx, lsid: &Lsid, number: i64) -> Result<()> 
     )
 }
 
-impl Retries {
+impl SessionTable {
     /// Before a session goes on to a newer number: waits until what it has prepared is decided.
     pub(crate) fn pass_prepared(&self, ctx: &OpCtx, lsid: &Lsid, number: i64) -> Result<()> {
         let all = &ctx.engine.prepared;

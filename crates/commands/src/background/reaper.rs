@@ -9,7 +9,7 @@ use bson::{Doc, DocBuf, Value, doc};
 use errors::{Error, Result};
 use executor::OpCtx;
 use service::config::ClusterRole;
-use session::{Cursors, Retries, SESSION_TIMEOUT_MINUTES, Sessions};
+use session::{Cursors, SESSION_TIMEOUT_MINUTES, SessionTable, Sessions};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use storage::Store;
@@ -23,7 +23,7 @@ const CERTIFICATE_PERIOD: Duration = Duration::from_secs(24 * 3600);
 struct Reaper {
     cursors: Weak<Cursors>,
     sessions: Weak<Sessions>,
-    retries: Weak<Retries>,
+    session_table: Weak<SessionTable>,
     store: Weak<Store>,
     engine: Weak<executor::Engine>,
     parameters: Weak<crate::Parameters>,
@@ -42,7 +42,7 @@ pub fn start(c: &Commands) -> Result<()> {
     let mut reaper = Reaper {
         cursors: Arc::downgrade(&c.cursors),
         sessions: Arc::downgrade(&c.sessions),
-        retries: Arc::downgrade(&c.retries),
+        session_table: Arc::downgrade(&c.session_table),
         store: Arc::downgrade(&c.store),
         engine: Arc::downgrade(&c.engine),
         parameters: Arc::downgrade(&c.parameters),
@@ -75,7 +75,7 @@ impl Reaper {
         let window = parameters.int(SNAPSHOT_WINDOW).unsigned_abs();
         let snapshots = self.snapshots.upgrade()?;
         snapshots.forget_old(Duration::from_secs(window));
-        let retries = self.retries.upgrade()?;
+        let session_table = self.session_table.upgrade()?;
         if let Some(replica) = &self.replica {
             let patience = parameters.int(INITIAL_SYNC_PATIENCE).unsigned_abs();
             let patience = Duration::from_secs(patience);
@@ -84,10 +84,10 @@ impl Reaper {
         self.write_samples()?;
         let lifetime = parameters.int(TRANSACTION_LIFETIME).unsigned_abs();
         let open = self.engine.upgrade()?.transactions.open();
-        retries.abort_expired(&open, Duration::from_secs(lifetime));
+        session_table.abort_expired(&open, Duration::from_secs(lifetime));
         for id in sessions.reap() {
             cursors.kill_session(id);
-            retries.end(&id);
+            session_table.end(&id);
         }
         if self.records.elapsed() >= RECORDS_PERIOD {
             self.records = Instant::now();
@@ -96,7 +96,7 @@ impl Reaper {
             let store = self.store.upgrade()?;
             // Only the primary deletes: the others are told what it deleted.
             let deletes = self.replica.as_ref().is_none_or(|r| r.is_open());
-            if deletes && let Err(e) = retries.delete_older(&store, before) {
+            if deletes && let Err(e) = session_table.delete_older(&store, before) {
                 tracing::warn!(target: "COMMAND", id = 20710, error = %e, "Old session records could not be deleted");
             }
         }

@@ -155,7 +155,7 @@ pub fn retryable(cx: &CommandContext) -> Result<Option<Retryable>> {
     match (g.lsid, g.txn_number) {
         (Some(lsid), Some(txn)) => cx
             .app
-            .retries
+            .session_table
             .begin(&cx.op, lsid, txn, now_millis())
             .map(Some),
         (None, Some(_)) => bail!(

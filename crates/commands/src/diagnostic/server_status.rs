@@ -207,7 +207,7 @@ fn sessions(cx: &mut CommandContext<'_, '_>) {
     w.i32("transactionReaperJobCount", 0)
         .date("lastTransactionReaperJobTimestamp", now_millis());
     w.i32("lastTransactionReaperJobEntriesCleanedUp", 0)
-        .int("sessionCatalogSize", cx.app.retries.active() as i64)
+        .int("sessionCatalogSize", cx.app.session_table.active() as i64)
         .close();
 }
 

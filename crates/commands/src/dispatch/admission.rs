@@ -12,7 +12,7 @@ use crate::request::Call;
 use crate::request::CommandContext;
 use crate::request::concern::is_linearizable;
 use crate::request::operation;
-use crate::request::retries::{not_primary, retryable_code};
+use crate::request::retryable_errors::{not_primary, retryable_code};
 use crate::request::{check_generic, transaction};
 use crate::security::authorize;
 use crate::settings::fail_point::CommandFailure;

@@ -12,7 +12,7 @@ use crate::monitoring::command_counts;
 use crate::monitoring::metrics::Top;
 use crate::request::concern::{self, Acknowledge, Unmet, WriteConcern, is_linearizable};
 use crate::request::reply_reservation::ReplyReservation;
-use crate::request::retries::retryable_code;
+use crate::request::retryable_errors::retryable_code;
 use crate::request::transaction::{self, TransactionStatement};
 use crate::request::{Begun, Call, CommandContext, Done};
 use crate::settings::fail_point::CommandFailure;
@@ -258,7 +258,7 @@ impl Commands {
         let suspended = matches!(done, Err(Stop::Suspended(_)));
         if cx.op.commit_failed {
             // As after the failed commit of a loop's group.
-            self.retries.forget();
+            self.session_table.forget();
         }
         let lost = self.loses_reply(&cx, &admission, &done);
         left.wrote = cx.op.has_written() || cx.after_commit;

@@ -7,7 +7,7 @@ mod context;
 mod operation;
 mod own;
 pub mod reply_reservation;
-pub mod retries;
+pub mod retryable_errors;
 pub mod session_of;
 pub mod transaction;
 

@@ -181,11 +181,13 @@ impl Commands {
         };
         // A secondary does not say what became of one: it may not know yet.
         if self.replica.as_ref().is_some_and(|r| !r.is_open()) {
-            return Err(super::retries::not_primary().into());
+            return Err(super::retryable_errors::not_primary().into());
         }
         let lifetime = self.lifetime();
         if ends(call.command) {
-            let hold = self.retries.find_transaction(op, lsid, number, lifetime)?;
+            let hold = self
+                .session_table
+                .find_transaction(op, lsid, number, lifetime)?;
             let before = None;
             return Ok(Some(TransactionStatement {
                 hold,
@@ -202,11 +204,11 @@ impl Commands {
                 all.lock_patience_millis.store(patience, Relaxed);
                 let snapshot = || self.snapshot_of(args);
                 let on_shard = self.config.role == ClusterRole::Shard;
-                self.retries
+                self.session_table
                     .start_transaction(op, lsid, number, snapshot, lifetime, on_shard)?
             }
             false => self
-                .retries
+                .session_table
                 .continue_transaction(op, lsid, number, lifetime)?,
         };
         let Some(transaction) = hold.take() else {
@@ -315,13 +317,13 @@ fn is_conflict(code: Code) -> bool {
 
 /// Whether an error of a statement that is no commit has the label `TransientTransactionError`.
 pub fn is_transient(code: Code) -> bool {
-    is_conflict(code) || super::retries::retryable_code(code.0)
+    is_conflict(code) || super::retryable_errors::retryable_code(code.0)
 }
 
 /// The label of an error with this code of a statement.
 pub(crate) fn label_of(code: Code, command: &Specification) -> Option<&'static str> {
     let conflict = is_conflict(code);
-    let retryable = super::retries::retryable_code(code.0);
+    let retryable = super::retryable_errors::retryable_code(code.0);
     match (ends(command), conflict, retryable) {
         (_, true, _) | (false, _, true) => Some(TRANSIENT),
         (true, _, true) => Some(RETRYABLE),

@@ -16,7 +16,7 @@ use executor::{OpCtx, Retry, StmtResult};
 use front::Args;
 use service::config::ClusterRole;
 use session::two_phase::decision;
-use session::{Lsid, Retries, Retryable};
+use session::{Lsid, Retryable, SessionTable};
 use storage::Effect;
 
 pub fn commit(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
@@ -43,7 +43,7 @@ pub fn commit(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     (cx.app.cursors).kill_transaction(statement.lsid, statement.number);
     let now = now_millis();
     let instead = match instead_of {
-        Some(of) => Some(executed(&cx.app.retries, &cx.op, of, now)?),
+        Some(of) => Some(executed(&cx.app.session_table, &cx.op, of, now)?),
         None => None,
     };
     let (_of_client, instead) = instead.unzip();
@@ -107,12 +107,12 @@ impl Executed {
 /// The record of the statement, with the hold on the client's session. Fails where it was executed
 /// before.
 fn executed(
-    retries: &Retries,
+    session_table: &SessionTable,
     op: &OpCtx<'_>,
     of: Executed,
     now_millis: i64,
 ) -> Result<(Retryable, Effect)> {
-    let mut client = retries.begin(op, of.lsid, of.number, now_millis)?;
+    let mut client = session_table.begin(op, of.lsid, of.number, now_millis)?;
     if client.executed(of.statement).is_some() {
         bail!(
             WriteConflict,

@@ -16,8 +16,8 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let commits = required(cx, "commit", |v| v.as_bool())?;
     cx.app.hear_time(cx.request.body);
     // Not by the gate: a fence that drains it waits for the locks of prepared transactions.
-    let retries = cx.app.retries.clone();
-    let was_prepared = retries.decide(&mut cx.op, lsid, number, commits, now_millis())?;
+    let session_table = cx.app.session_table.clone();
+    let was_prepared = session_table.decide(&mut cx.op, lsid, number, commits, now_millis())?;
     // An earlier decision may not be on disk yet.
     cx.after_commit = true;
     cx.w.bool("prepared", was_prepared);

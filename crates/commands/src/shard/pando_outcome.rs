@@ -24,8 +24,8 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         forget_decision(&mut cx.op, &lsid, number)?;
         return Ok(Done::Reply);
     }
-    let retries = cx.app.retries.clone();
-    let resolved = retries.resolve(&mut cx.op, lsid, number, now_millis())?;
+    let session_table = cx.app.session_table.clone();
+    let resolved = session_table.resolve(&mut cx.op, lsid, number, now_millis())?;
     // The answer is final, so it has to be on disk.
     cx.after_commit = true;
     match resolved {

@@ -11,7 +11,9 @@ use errors::Result;
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     if let Some(records) = cx.args.field("put").and_then(|v| v.as_array()) {
-        cx.app.retries.take_over(&cx.op, &cx.app.store, records)?;
+        cx.app
+            .session_table
+            .take_over(&cx.op, &cx.app.store, records)?;
         cx.after_commit = true;
         return Ok(Done::Reply);
     }
@@ -20,7 +22,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let after = cx.args.field("after").and_then(|v| v.as_binary());
     let mut records = Writer::new_array();
     let after = after.map(|(_, bytes)| bytes);
-    let next = (cx.app.retries).hand_over(&cx.app.store, after, &mut records)?;
+    let next = (cx.app.session_table).hand_over(&cx.app.store, after, &mut records)?;
     cx.w.val("records", records.finish_array().as_val());
     if let Some(next) = next {
         cx.w.binary("next", 0, &next);

@@ -3,7 +3,7 @@
 //!
 //! The record of a session travels in the log entry of the write itself, so record and write are
 //! there together or not at all, also after a restart. In memory it is known as soon as the write
-//! is staged; should the commit fail, everything is forgotten and read again ([`Retries::forget`]).
+//! is staged; should the commit fail, everything is forgotten and read again ([`SessionTable::forget`]).
 //! It is read again, too, once another member may have written since (`storage::Epoch`): only a
 //! primary's own writes are known here.
 //!
@@ -86,7 +86,7 @@ pub(crate) struct State {
 }
 
 #[derive(Default)]
-pub struct Retries {
+pub struct SessionTable {
     sessions: Mutex<HashMap<RecordId, Arc<Mutex<State>>>>,
 }
 
@@ -272,7 +272,7 @@ impl State {
     }
 }
 
-impl Retries {
+impl SessionTable {
     /// Takes hold of a session. On an event loop fails with an offload where another request has
     /// it.
     pub(crate) fn enter(&self, ctx: &OpCtx, lsid: Lsid) -> Result<SessionGuard> {
@@ -633,7 +633,7 @@ mod tests {
     fn records_that_were_deleted_cost_the_next_look_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(storage::StoreOptions::new(dir.path())).unwrap();
-        let retries = Retries::default();
+        let table = SessionTable::default();
         let put = |number: u32, used: i64| {
             let mut record = [0; 16];
             record[..4].copy_from_slice(&number.to_be_bytes());
@@ -644,10 +644,10 @@ mod tests {
             .map(|n| put(n, if n < 5990 { 1 } else { 1000 }))
             .collect();
         store.propose(vec![Entry::noop(records)]).unwrap();
-        assert_eq!(retries.delete_older(&store, 100).unwrap(), 5990);
+        assert_eq!(table.delete_older(&store, 100).unwrap(), 5990);
         let look = || {
             let before = storage::hidden_keys::on_this_thread();
-            assert_eq!(retries.delete_older(&store, 100).unwrap(), 0);
+            assert_eq!(table.delete_older(&store, 100).unwrap(), 0);
             storage::hidden_keys::on_this_thread() - before
         };
         let begun = std::time::Instant::now();
@@ -659,7 +659,7 @@ mod tests {
         store
             .propose(vec![Entry::noop(vec![put(3000, 1)])])
             .unwrap();
-        assert_eq!(retries.delete_older(&store, 100).unwrap(), 1);
+        assert_eq!(table.delete_older(&store, 100).unwrap(), 1);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! Invariant: what a session has done here stays known. A record that comes in adds to it, and only
 //! where it is of the newest transaction number or a newer one.
 
-use super::{PAGE, Retries, State, key, page, prefix, record_of};
+use super::{PAGE, SessionTable, State, key, page, prefix, record_of};
 use crate::transaction::Phase;
 use bson::{Doc, Writer};
 use catalog::keyspace;
@@ -17,7 +17,7 @@ use storage::{Direction, Effect, Entry, Store};
 /// Records of one hand-over, in bytes.
 const MOST_BYTES: usize = 4 << 20;
 
-impl Retries {
+impl SessionTable {
     /// Appends records to the open array of `w`, from behind `after` on, each as `{k, v}`. The key
     /// of the last, if there are more.
     pub fn hand_over(
@@ -51,7 +51,7 @@ impl Retries {
         Ok(None)
     }
 
-    /// Takes records over that [`Retries::hand_over`] gave elsewhere.
+    /// Takes records over that [`SessionTable::hand_over`] gave elsewhere.
     pub fn take_over(&self, ctx: &OpCtx, store: &Store, records: Doc<'_>) -> Result<()> {
         let mut sessions: BTreeMap<[u8; 16], BTreeMap<u32, Vec<u8>>> = BTreeMap::new();
         for d in records.values().filter_map(|v| v.as_doc()) {
