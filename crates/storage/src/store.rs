@@ -4,11 +4,11 @@ use crate::at_rest::{DataFiles, TemporaryFile};
 use crate::batch::Batch;
 use crate::batched_read;
 use crate::commit::Committer;
+use crate::commit_env::{Shared, StoreCommitEnv, check_size};
 use crate::counts::Counts;
 use crate::data_dir::DataDir;
 use crate::engine::Engine;
 use crate::hidden_keys;
-use crate::log_and_engine::{LogAndEngine, Shared, check_size};
 use crate::log_window;
 use crate::maintenance::{self, Keeper};
 use crate::nonblocking_read::PageCacheRoom;
@@ -181,7 +181,7 @@ pub struct Store {
     // Fields are dropped in this order: the maintenance thread stops before what it uses is gone.
     keeper: Keeper,
     latest: View,
-    committer: Committer<LogAndEngine>,
+    committer: Committer<StoreCommitEnv>,
     shared: Shared,
     latches: Latches,
     log: Arc<Log>,
@@ -209,7 +209,7 @@ impl Store {
             counts: Arc::new(counts),
             ..Shared::default()
         };
-        let env = LogAndEngine::new(log.clone(), engine.clone(), shared.clone());
+        let env = StoreCommitEnv::new(log.clone(), engine.clone(), shared.clone());
         Ok(Arc::new(Store {
             keeper: Keeper::start(
                 log.clone(),

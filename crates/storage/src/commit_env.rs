@@ -79,7 +79,7 @@ pub(crate) struct Shared {
     pub replicator: Arc<OnceLock<Arc<dyn Replicator>>>,
 }
 
-pub(crate) struct LogAndEngine {
+pub(crate) struct StoreCommitEnv {
     log: Arc<Log>,
     engine: Arc<Engine>,
     shared: Shared,
@@ -92,9 +92,9 @@ pub(crate) struct LogAndEngine {
     groups: u32,
 }
 
-impl LogAndEngine {
-    pub fn new(log: Arc<Log>, engine: Arc<Engine>, shared: Shared) -> LogAndEngine {
-        LogAndEngine {
+impl StoreCommitEnv {
+    pub fn new(log: Arc<Log>, engine: Arc<Engine>, shared: Shared) -> StoreCommitEnv {
+        StoreCommitEnv {
             batch: Batch::new(&engine),
             log,
             engine,
@@ -138,7 +138,7 @@ impl LogAndEngine {
     }
 }
 
-impl CommitEnv for LogAndEngine {
+impl CommitEnv for StoreCommitEnv {
     fn admit(&mut self) -> Result<()> {
         if self.shared.replicator.get().is_some_and(|r| r.term() == 0) {
             return Err(not_primary());
