@@ -153,7 +153,7 @@ enum Input {
     Readmit(u64),
     Reconfigure(Box<Config>, Answer),
     /// Go on as the only voter of this configuration.
-    Outlive(Box<Config>, Answer),
+    ForceReconfig(Box<Config>, Answer),
     /// Stand for election, even if there is a primary.
     StepUp,
     /// Maintenance has begun or ended: whether it stands is to be looked at.
@@ -480,10 +480,10 @@ impl Driver {
 
     /// For a majority that is lost for good: this member becomes the primary of a configuration that no
     /// other member has to accept, and brings its other members in.
-    pub fn outlive(&self, config: Config, patience: Duration) -> Result<()> {
+    pub fn force_reconfig(&self, config: Config, patience: Duration) -> Result<()> {
         let (until, (answer, answered)) = (Instant::now() + patience, channel());
-        let outlive = Input::Outlive(Box::new(config.clone()), answer);
-        let _ = self.shared.inputs.send(outlive);
+        let force_reconfig = Input::ForceReconfig(Box::new(config.clone()), answer);
+        let _ = self.shared.inputs.send(force_reconfig);
         let late = || err!(ExceededTimeLimit, "this member was not elected in time");
         answered.recv_timeout(patience).map_err(|_| late())??;
         match self.wait(until, |s| s.is_primary() && self.is_open()) {

@@ -29,16 +29,16 @@
 //! - [`ready`]: what raft-rs asks for.
 //! - [`delayed`]: members that apply entries late.
 //! - [`readmission`]: members that have lost their disk.
-//! - [`outlive`]: a member that goes on without the majority of its set.
+//! - [`force_reconfig`]: a member that goes on without the majority of its set.
 //! - [`stand_in`]: members that may not be primary, and have entries that no other member has.
 
+mod caretaker;
 mod delayed;
 mod election;
 mod followers;
-mod outlive;
+mod forced_reconfig;
 mod readmission;
 mod ready;
-mod stand_in;
 
 use crate::config::Config;
 use crate::log_view::{self, LogView};
@@ -309,7 +309,7 @@ impl<L: MemberLog + Clone> Member<L> {
             let elapsed = &mut self.node.raft.election_elapsed;
             *elapsed = ELECTION_TICKS.min(*elapsed + 1);
         }
-        self.stand_in();
+        self.act_as_caretaker();
         if self.saved_commit + self.save_every < self.commit_index()
             && self.ticks.is_multiple_of(10)
         {

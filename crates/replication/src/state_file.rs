@@ -29,9 +29,9 @@ pub struct State {
     pub rollbacks: u64,
     /// Where this member was made the only voter by force: the members of before that are none any
     /// more, until the log says so ([`crate::member`]).
-    pub outlived: Vec<u64>,
+    pub force_removed: Vec<u64>,
     /// Then, the end of the log: changes of voters up to there are not taken.
-    pub outlived_at: u64,
+    pub forced_at: u64,
     /// It began with nothing: before its commit point has come to here, it neither votes nor stands for
     /// election ([`crate::member`]).
     pub rejoins_until: u64,
@@ -62,10 +62,10 @@ impl State {
             }
             w.close();
         }
-        if self.outlived_at > 0 {
-            w.i64("outlivedAt", self.outlived_at as i64);
+        if self.forced_at > 0 {
+            w.i64("outlivedAt", self.forced_at as i64);
             w.open_array("outlived");
-            for id in &self.outlived {
+            for id in &self.force_removed {
                 w.push_value(*id as i64);
             }
             w.close();
@@ -98,9 +98,9 @@ impl State {
         state.base = number("baseIndex").zip(number("baseTerm"));
         state.voters.voters = ids("voters")?;
         state.voters.learners = ids("learners")?;
-        state.outlived_at = number("outlivedAt").unwrap_or(0);
-        if state.outlived_at > 0 {
-            state.outlived = ids("outlived")?;
+        state.forced_at = number("outlivedAt").unwrap_or(0);
+        if state.forced_at > 0 {
+            state.force_removed = ids("outlived")?;
         }
         state.rejoins_until = number("rejoinsUntil").unwrap_or(0);
         if let Some(config) = d.get("config") {
@@ -171,7 +171,7 @@ mod tests {
         state.rollbacks = 4;
         state.rejoins_until = 98;
         state.voters.voters = vec![1, 2, 3];
-        (state.outlived, state.outlived_at) = (vec![5, 6], 98);
+        (state.force_removed, state.forced_at) = (vec![5, 6], 98);
         state.config = Some(Config::of_one(
             "rs",
             crate::Host::parse("a:1").unwrap(),

@@ -30,7 +30,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     };
     let force = cx.args.field("force").is_some_and(|v| v.truthy());
     if force && !status.is_primary() {
-        return outlive(cx, &driver, &status, old);
+        return force_reconfig(cx, &driver, &status, old);
     }
     if !status.is_primary() {
         bail!(
@@ -66,7 +66,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
 }
 
 /// By force, on a member that hears of no primary: a majority of the set is gone for good.
-fn outlive(
+fn force_reconfig(
     cx: &CommandContext<'_, '_>,
     driver: &Driver,
     status: &Status,
@@ -83,6 +83,6 @@ fn outlive(
     config.check_stays_electable(own)?;
     check_supported(&config)
         .map_err(|e| err!(NewReplicaSetConfigurationIncompatible, "{}", e.message))?;
-    driver.outlive(config, PATIENCE)?;
+    driver.force_reconfig(config, PATIENCE)?;
     Ok(Done::Reply)
 }

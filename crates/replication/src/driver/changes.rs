@@ -224,7 +224,7 @@ impl Thread {
     }
 
     /// Goes on as the only voter of this configuration, where no primary is heard of.
-    pub(super) fn outlive(&mut self, config: Config, answer: Answer) -> Result<()> {
+    pub(super) fn force_reconfig(&mut self, config: Config, answer: Answer) -> Result<()> {
         let fit = |m: &Member<_>| !m.hears_of_primary();
         if self.copying || !self.member.as_ref().is_some_and(fit) {
             let refused = err!(
@@ -239,7 +239,7 @@ impl Thread {
         };
         tracing::warn!(target: "REPL", version = config.version, "A configuration is forced: this member goes on without the majority of its set");
         let (term, chance) = (member.term(), RandomState::new().hash_one(member.id()));
-        self.member = Some(member.outlive(config, chance)?);
+        self.member = Some(member.force_reconfig(config, chance)?);
         self.left_behind = None;
         self.asked_in = term;
         self.asked_because = BY_STEP_UP;

@@ -279,7 +279,7 @@ impl Thread {
                 }
             }
             Input::Reconfigure(config, answer) => self.reconfigure(*config, answer),
-            Input::Outlive(config, answer) => self.outlive(*config, answer)?,
+            Input::ForceReconfig(config, answer) => self.force_reconfig(*config, answer)?,
             Input::StepUp => self.step_up()?,
             Input::Withhold => self.withhold(),
             Input::HandOver(to) => {

@@ -92,7 +92,7 @@ impl<L: MemberLog + Clone> Member<L> {
         if self.role != MemberRole::Primary || self.node.raft.has_pending_conf() {
             return None;
         }
-        if let Some(id) = self.state.outlived.first() {
+        if let Some(id) = self.state.force_removed.first() {
             return Some(VoterChange::Remove(*id));
         }
         if let Some(lost) = self.next_lost() {

@@ -218,12 +218,12 @@ impl<L: MemberLog + Clone> Member<L> {
         config: &[u8],
         change: &[u8],
     ) -> Result<()> {
-        if index <= self.state.outlived_at {
+        if index <= self.state.forced_at {
             return Ok(());
         }
         if let Some(change) = VoterChange::from_bytes(change) {
             if let VoterChange::Remove(id) = change {
-                self.state.outlived.retain(|gone| *gone != id);
+                self.state.force_removed.retain(|gone| *gone != id);
             }
             self.note_admission(change, term);
             self.state.voters = self

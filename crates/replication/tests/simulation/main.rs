@@ -18,8 +18,8 @@ mod disk;
 #[allow(dead_code)]
 #[path = "../../../oplog/tests/log/faulty_disk.rs"]
 mod faulty_disk;
+mod forced_reconfig;
 mod lost_disks;
-mod outlived;
 mod own_entries;
 mod torn;
 

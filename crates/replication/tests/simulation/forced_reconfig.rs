@@ -70,7 +70,7 @@ fn who_is_left_goes_on_and_comes_to_the_same_voters() {
         assert!(!member.hears_of_primary(), "seed {seed}");
         let config = config_of_those_left(member.config().unwrap(), &left);
         let chance = sim.rng.random();
-        sim.nodes[left[0]].member = Some(member.outlive(config, chance).unwrap());
+        sim.nodes[left[0]].member = Some(member.force_reconfig(config, chance).unwrap());
         sim.with(left[0], Member::campaign);
         // A start in between goes on from the saved state.
         if sim.rng.random_bool(0.5) {

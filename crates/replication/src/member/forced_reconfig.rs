@@ -28,7 +28,7 @@ impl<L: MemberLog + Clone> Member<L> {
 
     /// The same member as the only voter of this configuration. It is on disk when this returns. The
     /// member stands for election next.
-    pub fn outlive(self, config: Config, chance: u64) -> Result<Member<L>> {
+    pub fn force_reconfig(self, config: Config, chance: u64) -> Result<Member<L>> {
         let (log, mut state) = (self.log().clone(), self.state);
         let ConfState {
             voters, learners, ..
@@ -38,8 +38,8 @@ impl<L: MemberLog + Clone> Member<L> {
             config.member(member).is_none()
         };
         let gone = voters.iter().chain(learners).filter(is_gone);
-        state.outlived = gone.copied().collect();
-        state.outlived_at = log.last_index().max(1);
+        state.force_removed = gone.copied().collect();
+        state.forced_at = log.last_index().max(1);
         state.voters = ConfState {
             voters: vec![state.id],
             ..ConfState::default()

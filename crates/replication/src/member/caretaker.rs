@@ -12,7 +12,7 @@ const LEFT_TO_OTHERS: usize = 2 * ELECTION_TICKS;
 
 impl<L: MemberLog + Clone> Member<L> {
     /// With each tick.
-    pub(super) fn stand_in(&mut self) {
+    pub(super) fn act_as_caretaker(&mut self) {
         if self.is_electable() {
             self.leaderless = 0;
         } else if self.node.raft.state == StateRole::Leader {
