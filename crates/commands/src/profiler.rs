@@ -221,7 +221,7 @@ impl Commands {
 
     fn write_profile(&self, db: &str, document: Doc<'_>) {
         // Locked against writes: what reads must not wait.
-        if self.engine.gate.is_closed() {
+        if self.engine.fsync_lock.is_closed() {
             return;
         }
         let ns = format!("{db}.{COLLECTION}");

@@ -3,7 +3,7 @@
 use crate::build_progress::Builds;
 use crate::document_keys::DocumentKeys;
 use crate::follow::LogTail;
-use crate::gate::Gate;
+use crate::fsync_lock::FsyncLock;
 use crate::key_locks::Transactions;
 use crate::prepared::Prepared;
 use crate::reserved_time;
@@ -27,7 +27,7 @@ pub struct Engine {
     pub catalog: Catalog,
     /// Index builds that run: see [`crate::write::build`].
     pub builds: Builds,
-    pub gate: Gate,
+    pub fsync_lock: FsyncLock,
     /// The memory budget of sorts, groups and the deduplication of scans.
     pub stage_memory: Arc<StageMemory>,
     /// The memory budget of idle cursors.
@@ -84,7 +84,7 @@ impl Engine {
             store,
             catalog,
             builds: Default::default(),
-            gate: Gate::default(),
+            fsync_lock: FsyncLock::default(),
             stage_memory: Arc::default(),
             cursor_memory: Arc::new(StageMemory::new(CURSOR_MEMORY)),
             zones: Default::default(),

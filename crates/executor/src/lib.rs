@@ -34,7 +34,7 @@ mod document_keys;
 mod engine;
 mod examined;
 mod follow;
-mod gate;
+mod fsync_lock;
 mod interrupt;
 mod key_locks;
 mod op;
@@ -60,7 +60,7 @@ pub use follow::{
     ChangeStream, ChangeStreamRequest, LogTail, OPLOG, OplogCursor, ShowImage, StreamStart, Wake,
     WantedEvents,
 };
-pub use gate::Gate;
+pub use fsync_lock::FsyncLock;
 pub use key_locks::{OpenTransaction, Transactions};
 pub use op::{INLINE_BUDGET, OpCtx, ReplyMemory, Spent, ViewTaken};
 pub use pinned_snapshot::PinnedSnapshot;

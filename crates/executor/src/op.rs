@@ -118,7 +118,7 @@ pub struct OpCtx<'a> {
     pub transaction: Option<Box<Transaction>>,
     /// Keys that a transaction holds: the operation waits for them before the next latch.
     blocked: Vec<u64>,
-    /// Set while the operation waits at the [`Gate`].
+    /// Set while the operation waits at the [`FsyncLock`].
     pub waiting: Option<&'a AtomicBool>,
     /// The log index of the last commit on a worker; 0 when there was none.
     pub last_index: u64,

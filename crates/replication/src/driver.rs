@@ -9,7 +9,7 @@
 //! Invariants:
 //! - Only this thread touches the member.
 //! - [`Status`] is the state after the last input. Waiters for a change of it are woken.
-//! - Where the store takes writes (`Gate`), this member was the primary of the term that the log is in;
+//! - Where the store takes writes (`PrimaryGate`), this member was the primary of the term that the log is in;
 //!   a write that loses the race with a deposition is rolled back by the restart.
 
 mod changes;
@@ -250,9 +250,9 @@ pub struct Driver {
 }
 
 /// The store's side: asks whether it may write, and tells what it appended.
-struct Gate(Arc<Shared>);
+struct PrimaryGate(Arc<Shared>);
 
-impl Replicator for Gate {
+impl Replicator for PrimaryGate {
     fn term(&self) -> u64 {
         self.0.open.load(Ordering::Acquire)
     }
@@ -308,7 +308,7 @@ impl Driver {
             *shared.status.write() = Arc::new(Status::of_start(state));
         }
         store.flush_gate().allow(0);
-        store.replicate(Arc::new(Gate(shared.clone())))?;
+        store.replicate(Arc::new(PrimaryGate(shared.clone())))?;
         let synced = shared.clone();
         let log = Arc::downgrade(store);
         store.on_durable(Box::new(move |durable| {

@@ -47,7 +47,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
             cx.w.i32("numFiles", 1);
         }
         Some(taken) => {
-            let n = cx.app.engine.gate.locks();
+            let n = cx.app.engine.fsync_lock.locks();
             if let Taken::Hold(id) = taken {
                 cx.w.i64("pandoHold", id);
             }
@@ -71,24 +71,24 @@ enum Taken {
 
 impl Taken {
     fn take(cx: &CommandContext<'_, '_>, lifetime: Option<Duration>) -> Taken {
-        let gate = &cx.app.engine.gate;
+        let fsync_lock = &cx.app.engine.fsync_lock;
         match lifetime {
-            Some(lifetime) => Taken::Hold(gate.hold(lifetime)),
+            Some(lifetime) => Taken::Hold(fsync_lock.hold(lifetime)),
             None => {
-                gate.close();
+                fsync_lock.close();
                 Taken::Lasting
             }
         }
     }
 
     fn give_back(self, cx: &CommandContext<'_, '_>) {
-        let gate = &cx.app.engine.gate;
+        let fsync_lock = &cx.app.engine.fsync_lock;
         match self {
             Taken::Hold(id) => {
-                gate.release(id);
+                fsync_lock.release(id);
             }
             Taken::Lasting => {
-                gate.open();
+                fsync_lock.open();
             }
         }
     }
@@ -112,18 +112,18 @@ fn drain(cx: &CommandContext<'_, '_>, patience_ms: i32) -> Result<()> {
 }
 
 pub fn unlock(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
-    let gate = &cx.app.engine.gate;
+    let fsync_lock = &cx.app.engine.fsync_lock;
     let mut left = None;
     for e in cx.args.fields.clone() {
         match e.name {
             "pandoHold" => {
                 let id = idl::required("fsyncUnlock", e.name, idl::int("fsyncUnlock", e)?)?;
-                left = Some(gate.release(id).then(|| gate.locks()));
+                left = Some(fsync_lock.release(id).then(|| fsync_lock.locks()));
             }
             _ => return Err(cx.args.unknown(e)),
         }
     }
-    let Some(left) = left.unwrap_or_else(|| gate.open()) else {
+    let Some(left) = left.unwrap_or_else(|| fsync_lock.open()) else {
         bail!(IllegalOperation, "fsyncUnlock called when not locked")
     };
     tracing::info!(target: "COMMAND", id = 20470, lockCount = left, "One lock against writes less");

@@ -151,7 +151,7 @@ fn stage(cx: &mut CommandContext<'_, '_>, hold: Option<i64>) -> Result<()> {
 
 /// Without the lock the backup of a cluster could have a write of one shard and lack that of another.
 fn check_locked(cx: &CommandContext<'_, '_>, hold: Option<i64>) -> Result<()> {
-    match hold.is_none_or(|id| cx.app.engine.gate.holds(id)) {
+    match hold.is_none_or(|id| cx.app.engine.fsync_lock.holds(id)) {
         true => Ok(()),
         false => bail!(
             IllegalOperation,

@@ -66,7 +66,7 @@ impl NoopWriter {
         // Without a majority for what there is, writes may have to wait for one.
         let has_majority = |r: &::replication::Driver| r.commit_index() >= store.log_end();
         let takes_writes = (self.replica.as_ref()).is_none_or(|r| r.is_open() && has_majority(r))
-            && !self.engine.upgrade()?.gate.is_closed()
+            && !self.engine.upgrade()?.fsync_lock.is_closed()
             && store.refusal().is_none();
         if takes_writes && is_due(store.last_ts(), crate::clock::now_millis(), interval) {
             // A failure shows at the next write: a full disk, a deposed primary.

@@ -119,7 +119,7 @@ impl Expirer {
         let (begun, mut deleted) = (Instant::now(), 0);
         while begun.elapsed() < TURN && deleted < TURN_DOCS {
             let engine = self.engine.upgrade()?;
-            if engine.gate.is_closed() {
+            if engine.fsync_lock.is_closed() {
                 return Some(true);
             }
             let (batch, index) = (Instant::now(), target.index.as_deref());

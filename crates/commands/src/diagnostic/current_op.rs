@@ -96,7 +96,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         }
     }
     cx.w.close();
-    if cx.app.engine.gate.is_closed() {
+    if cx.app.engine.fsync_lock.is_closed() {
         cx.w.bool("fsyncLock", true).str(
             "info",
             "use db.fsyncUnlock() to terminate the fsync write/snapshot lock",

@@ -6,7 +6,7 @@ use errors::Result;
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     cx.args.no_fields()?;
-    let locks = cx.app.engine.gate.locks();
+    let locks = cx.app.engine.fsync_lock.locks();
     cx.w.open_array("lockInfo");
     if locks > 0 {
         cx.w.open_doc("").str("resourceId", "{1: Global, 1}");

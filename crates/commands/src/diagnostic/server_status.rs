@@ -424,7 +424,7 @@ fn pandodb(cx: &mut CommandContext<'_, '_>) {
         "writesSlowedForMoves",
         cx.app.ownerships.waited_slowly() as i64,
     );
-    w.i64("locksAgainstWrites", cx.app.engine.gate.locks());
+    w.i64("locksAgainstWrites", cx.app.engine.fsync_lock.locks());
     moves(w, &cx.app.control.metrics.moves);
     let f = &cx.app.control.in_flight;
     w.open_doc("inFlight")

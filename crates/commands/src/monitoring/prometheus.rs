@@ -209,7 +209,7 @@ fn add_health(figures: &mut Figures, app: &Commands) {
     let mut add = |name: &str, n: f64| figures.insert(format!("pando_{name}"), n);
     let is_damaged = storage::damage().is_some();
     add("data_files_damaged", f64::from(u8::from(is_damaged)));
-    add("locks_against_writes", app.engine.gate.locks() as f64);
+    add("locks_against_writes", app.engine.fsync_lock.locks() as f64);
     if let Some(offered) = app.control.certificates.get() {
         let expires = (offered.own)().expires_millis;
         add("certificate_expires_seconds", (expires / 1000) as f64);

@@ -6,7 +6,7 @@
 
 use super::OpCtx;
 use crate::engine::Engine;
-use crate::gate::PATIENCE;
+use crate::fsync_lock::PATIENCE;
 use crate::key_locks::Waiting;
 use crate::transaction::Transaction;
 use crate::write_group::Held;
@@ -53,7 +53,7 @@ impl<'a> OpCtx<'a> {
             };
             // A thread that closes the gate then waits for all holders of such locks: no operation
             // may take one afterwards.
-            if self.engine.gate.is_closed() {
+            if self.engine.fsync_lock.is_closed() {
                 continue;
             }
             // DDL may have changed or dropped it before the lock was taken.
@@ -114,7 +114,7 @@ impl<'a> OpCtx<'a> {
 
     /// Waits until the server is not locked against writes.
     pub fn pass_gate(&mut self) -> Result<()> {
-        if !self.engine.gate.is_closed() {
+        if !self.engine.fsync_lock.is_closed() {
             return Ok(());
         }
         self.flush();
@@ -125,7 +125,7 @@ impl<'a> OpCtx<'a> {
             }
         };
         tell(true);
-        let passed = self.engine.gate.wait(|| self.check());
+        let passed = self.engine.fsync_lock.wait(|| self.check());
         tell(false);
         passed
     }

@@ -39,7 +39,7 @@ pub(super) fn tell(
 fn go_on(cx: &CommandContext<'_, '_>, reach: u64) {
     let store = &cx.app.store;
     let takes_writes = cx.app.replica.as_ref().is_none_or(|r| r.is_open());
-    if takes_writes && store.log_end_ts() < reach && !cx.app.engine.gate.is_closed() {
+    if takes_writes && store.log_end_ts() < reach && !cx.app.engine.fsync_lock.is_closed() {
         store.advance_clock(reach);
         // A failure shows at the next write.
         let _ = store.propose(vec![Entry::noop(vec![])]);

@@ -5,7 +5,7 @@
 //! hold(lifetime) … release(id)     a hold: ends by itself, so that nothing stays locked when its holder dies
 //! ```
 //!
-//! Invariant: a hold that [`Gate::holds`] finds has not ended since it was taken: ids are not given twice.
+//! Invariant: a hold that [`FsyncLock::holds`] finds has not ended since it was taken: ids are not given twice.
 
 use parking_lot::{Condvar, Mutex};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_millis(50);
 
 /// Keeps writes out while the server is locked against them (`fsync` with `lock`). Locks nest.
 #[derive(Default)]
-pub struct Gate {
+pub struct FsyncLock {
     closed: AtomicBool,
     locks: Mutex<Locks>,
     opened: Condvar,
@@ -48,7 +48,7 @@ impl Locks {
     }
 }
 
-impl Gate {
+impl FsyncLock {
     /// Expired holds end here: only writers need to know.
     #[inline]
     pub fn is_closed(&self) -> bool {
@@ -151,35 +151,35 @@ mod tests {
 
     #[test]
     fn a_hold_ends_by_itself_and_is_not_taken_for_another() {
-        let gate = Gate::default();
-        let over = gate.hold(Duration::ZERO);
-        assert!(!gate.holds(over) && !gate.is_closed() && gate.locks() == 0);
-        let first = gate.hold(LONG);
-        assert!(gate.is_closed() && gate.holds(first));
-        assert!(gate.release(first) && !gate.release(first) && !gate.is_closed());
-        let second = gate.hold(LONG);
-        assert!(second > first && !gate.holds(first) && gate.holds(second));
+        let fsync_lock = FsyncLock::default();
+        let over = fsync_lock.hold(Duration::ZERO);
+        assert!(!fsync_lock.holds(over) && !fsync_lock.is_closed() && fsync_lock.locks() == 0);
+        let first = fsync_lock.hold(LONG);
+        assert!(fsync_lock.is_closed() && fsync_lock.holds(first));
+        assert!(fsync_lock.release(first) && !fsync_lock.release(first) && !fsync_lock.is_closed());
+        let second = fsync_lock.hold(LONG);
+        assert!(second > first && !fsync_lock.holds(first) && fsync_lock.holds(second));
     }
 
     #[test]
     fn locks_and_holds_nest() {
-        let gate = Gate::default();
-        assert_eq!(gate.open(), None);
-        assert_eq!(gate.close(), 1);
-        let hold = gate.hold(LONG);
-        assert_eq!(gate.close(), 3);
-        assert_eq!((gate.open(), gate.open()), (Some(2), Some(1)));
-        assert!(gate.is_closed() && gate.holds(hold));
+        let fsync_lock = FsyncLock::default();
+        assert_eq!(fsync_lock.open(), None);
+        assert_eq!(fsync_lock.close(), 1);
+        let hold = fsync_lock.hold(LONG);
+        assert_eq!(fsync_lock.close(), 3);
+        assert_eq!((fsync_lock.open(), fsync_lock.open()), (Some(2), Some(1)));
+        assert!(fsync_lock.is_closed() && fsync_lock.holds(hold));
         // An unlock by hand ends a hold too.
-        assert_eq!(gate.open(), Some(0));
-        assert!(!gate.is_closed() && !gate.holds(hold) && gate.open().is_none());
+        assert_eq!(fsync_lock.open(), Some(0));
+        assert!(!fsync_lock.is_closed() && !fsync_lock.holds(hold) && fsync_lock.open().is_none());
     }
 
     #[test]
     fn whoever_waits_goes_on_when_a_hold_is_over() {
-        let gate = Gate::default();
-        gate.hold(Duration::from_millis(30));
-        gate.wait(|| Ok(())).unwrap();
-        assert!(!gate.is_closed());
+        let fsync_lock = FsyncLock::default();
+        fsync_lock.hold(Duration::from_millis(30));
+        fsync_lock.wait(|| Ok(())).unwrap();
+        assert!(!fsync_lock.is_closed());
     }
 }
