@@ -3,7 +3,7 @@
 //! From a data directory it reads the log's files, whether a server has them open or not; from a URI it asks the server.
 
 use crate::client::ServerAddress;
-use crate::moment;
+use crate::point_in_time;
 use bson::{Doc, DocBuf, Writer};
 use changes::{EntryStamp, oplog_entry};
 use std::ffi::OsString;
@@ -69,8 +69,8 @@ fn parse(args: &[OsString]) -> Result<(String, Wanted), String> {
     while let Some(word) = args.next() {
         let mut value = || args.next().ok_or(format!("{word} wants a value"));
         match word.as_str() {
-            "--from" => wanted.from = Some(moment::parse(&value()?)?),
-            "--until" => wanted.until = moment::parse(&value()?)?,
+            "--from" => wanted.from = Some(point_in_time::parse(&value()?)?),
+            "--until" => wanted.until = point_in_time::parse(&value()?)?,
             "--ns" => wanted.ns = Some(value()?),
             "--limit" => {
                 wanted.left = value()?

@@ -6,7 +6,7 @@
 
 mod from_archive;
 
-use crate::moment;
+use crate::point_in_time;
 use bson::Doc;
 use errors::Fallible as EngineResult;
 use executor::{Engine, OpCtx, build};
@@ -15,8 +15,8 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use storage::{
-    Completion, Entry, Moment, Op, RestoreError, RestoreRequest, Restored, Store, StoreOptions,
-    Until, Uuid, restore,
+    Completion, Entry, Op, PointInTime, RestoreError, RestoreRequest, Restored, Store,
+    StoreOptions, Until, Uuid, restore,
 };
 
 const HELP: &str = "\
@@ -164,7 +164,7 @@ fn parse(args: &[OsString]) -> Result<Asked, String> {
         };
         match word.to_str() {
             Some("--log") => log = Some(PathBuf::from(value()?)),
-            Some("--until") => until = moment::parse(&value()?.to_string_lossy())?,
+            Some("--until") => until = point_in_time::parse(&value()?.to_string_lossy())?,
             Some("--backup") => id = Some(value()?.to_string_lossy().into_owned()),
             Some("--set") => set = Some(value()?.to_string_lossy().into_owned()),
             Some("--key-file") => key_file = Some(PathBuf::from(value()?)),
@@ -233,8 +233,8 @@ impl Completion for BuiltIndexes {
     }
 }
 
-fn show(at: &Moment) -> String {
-    moment::show(at.wall_millis, at.ts)
+fn show(at: &PointInTime) -> String {
+    point_in_time::show(at.wall_millis, at.ts)
 }
 
 fn sentence(e: RestoreError) -> String {

@@ -72,7 +72,7 @@ pub use oplog::{
 };
 pub use replicator::{Appended, Epoch, FlushGate, Replicator};
 pub use restore::{
-    BackupRecord, Completion, LogFiles, Moment, RestoreError, RestoreRequest, Restored, Until,
+    BackupRecord, Completion, LogFiles, PointInTime, RestoreError, RestoreRequest, Restored, Until,
     fingerprint, log_files, restore,
 };
 pub use store::{Committed, HasRoom, Store, StoreOptions, StoreStats};

@@ -95,7 +95,7 @@ impl Until {
     }
 
     /// Whether it is later than a moment.
-    fn is_after(self, at: &Moment) -> bool {
+    fn is_after(self, at: &PointInTime) -> bool {
         match self {
             Until::End => false,
             Until::Timestamp(ts) => ts > at.ts,
@@ -106,16 +106,16 @@ impl Until {
 
 /// An entry's place in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Moment {
+pub struct PointInTime {
     pub index: u64,
     pub ts: u64,
     /// By the writer's clock; whole seconds if the entry itself is not kept.
     pub wall_millis: i64,
 }
 
-impl Moment {
-    fn of(record: &Record<'_>) -> Moment {
-        Moment {
+impl PointInTime {
+    fn of(record: &Record<'_>) -> PointInTime {
+        PointInTime {
             index: record.index,
             ts: record.ts,
             wall_millis: record.wall_millis,
@@ -123,9 +123,9 @@ impl Moment {
     }
 }
 
-impl From<Committed> for Moment {
-    fn from(at: Committed) -> Moment {
-        Moment {
+impl From<Committed> for PointInTime {
+    fn from(at: Committed) -> PointInTime {
+        PointInTime {
             index: at.index,
             ts: at.ts,
             wall_millis: i64::try_from(at.ts >> 32).unwrap_or(0) * 1000,
@@ -154,7 +154,7 @@ pub trait Completion {
 #[derive(Clone, Copy, Debug)]
 pub struct Restored {
     /// The last entry that is in the target.
-    pub last: Moment,
+    pub last: PointInTime,
     /// Applied behind the backup.
     pub entries: u64,
 }
@@ -165,16 +165,16 @@ pub enum RestoreError {
     Failed(Error),
     /// The moment lies before the backup was complete.
     TooEarly {
-        earliest: Moment,
+        earliest: PointInTime,
     },
     /// The log ends before the moment.
     TooLate {
-        last: Moment,
+        last: PointInTime,
     },
     /// Entries behind `after` are missing; the log goes on at `next`, if it does.
     Gap {
-        after: Moment,
-        next: Option<Moment>,
+        after: PointInTime,
+        next: Option<PointInTime>,
     },
     /// An entry of the log is not the one under which the backup was made.
     OtherLog {
@@ -278,16 +278,16 @@ fn find_end(
     from: Committed,
     backup: &BackupRecord,
     until: Until,
-) -> std::result::Result<Moment, RestoreError> {
+) -> std::result::Result<PointInTime, RestoreError> {
     let complete = backup.complete;
-    let mut end = Moment::from(from);
+    let mut end = PointInTime::from(from);
     let mut last = end;
     // That the backup's own moment is among the entries makes the clock of it known.
-    let mut earliest = Moment::from(complete);
+    let mut earliest = PointInTime::from(complete);
     let mut beyond = false;
     let mut fault = None;
     let examined = oplog::examine_from(log, from.index, |record| {
-        let at = Moment::of(&record);
+        let at = PointInTime::of(&record);
         let other = at.index == from.index && at.ts != from.ts
             || at.index == complete.index && fingerprint(record.payload) != backup.fingerprint;
         if other {
@@ -336,7 +336,7 @@ fn find_end(
 }
 
 /// Whether a moment is not before an entry.
-fn reaches(until: Until, at: &Moment) -> bool {
+fn reaches(until: Until, at: &PointInTime) -> bool {
     match until {
         Until::End => true,
         Until::Timestamp(ts) => ts >= at.ts,

@@ -1,7 +1,7 @@
 //! `pando backup list`, `verify` and `prune`: what an archive holds.
 
 use super::log_keeper::last_of;
-use crate::moment;
+use crate::point_in_time;
 use crate::progress::Progress;
 use crate::transfers::beside_each_other;
 use archive::{Archive, Backup, KeptFile, SetBackup, Work};
@@ -52,7 +52,7 @@ fn lines(backup: &Backup) -> Vec<(&str, &str)> {
 
 fn shown(ts: u64) -> String {
     let millis = i64::try_from(ts >> 32).unwrap_or(0) * 1000;
-    moment::show(millis, ts)
+    point_in_time::show(millis, ts)
 }
 
 /// Up to where the logs of all sets go.

@@ -17,7 +17,7 @@ use super::processes::launch;
 use super::shares::options_of;
 use super::{Asked, LOOK, PATIENCE, planned};
 use crate::client::refusal;
-use crate::moment;
+use crate::point_in_time;
 use crate::progress::Progress;
 use crate::restore::{self, RestoredSet};
 use bson::{Val, doc};
@@ -31,7 +31,7 @@ const RESTORED: &str = "restored";
 /// Restores the backup, and plans the members of its sets.
 pub(super) fn plan(dir: &Path, archive: &str, asked: &Asked) -> Result<Deployment, String> {
     let until = match &asked.until {
-        Some(text) => moment::parse(text)?,
+        Some(text) => point_in_time::parse(text)?,
         None => Until::End,
     };
     let place = dir.join(RESTORED);

@@ -9,7 +9,7 @@
 //! Invariant: the target appears whole, or not at all.
 
 use super::{BuiltIndexes, sentence, show};
-use crate::moment;
+use crate::point_in_time;
 use crate::progress::Progress;
 use crate::salvage;
 use crate::transfers::beside_each_other;
@@ -17,7 +17,7 @@ use archive::{Archive, Backup, KeptFile, SetBackup};
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use storage::{LogMaker, Moment, RestoreRequest, Until, restore};
+use storage::{LogMaker, PointInTime, RestoreRequest, Until, restore};
 
 pub(super) struct FromArchive<'a> {
     pub place: &'a str,
@@ -35,7 +35,7 @@ pub(super) struct FromArchive<'a> {
 /// The restored sets.
 pub(super) struct Restored {
     pub cluster: bool,
-    pub sets: Vec<(SetBackup, PathBuf, Moment)>,
+    pub sets: Vec<(SetBackup, PathBuf, PointInTime)>,
 }
 
 pub(super) fn run(asked: &FromArchive<'_>) -> Result<Restored, String> {
@@ -96,7 +96,7 @@ fn choose(backups: Vec<Backup>, asked: &FromArchive<'_>) -> Result<Backup, Strin
             (None, Some(first)) => format!(
                 "the first backup in {} is of {}: of an earlier moment there is none",
                 asked.place,
-                moment::show(i64::try_from(first >> 32).unwrap_or(0) * 1000, first)
+                point_in_time::show(i64::try_from(first >> 32).unwrap_or(0) * 1000, first)
             ),
         })?;
     if let Some(name) = asked.set {
@@ -120,7 +120,7 @@ fn sets(
     backup: &Backup,
     fetched: &Path,
     whole: &Path,
-) -> Result<Vec<(SetBackup, PathBuf, Moment)>, String> {
+) -> Result<Vec<(SetBackup, PathBuf, PointInTime)>, String> {
     let bytes = backup.bytes();
     let progress = Progress::of_bytes("fetching files", bytes);
     let mut end = u64::MAX;

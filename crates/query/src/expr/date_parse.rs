@@ -93,7 +93,7 @@ impl Fields {
         };
         let utc = Zone::Utc;
         let zone = self.zone.as_ref().or(argument).unwrap_or(&utc);
-        zone.moment(local).ok_or_else(|| invalid().into())
+        zone.instant(local).ok_or_else(|| invalid().into())
     }
 }
 

@@ -99,7 +99,7 @@ impl Zone {
     }
 
     /// `None` when there is no such moment.
-    pub(crate) fn moment(&self, local: Civil) -> Option<i64> {
+    pub(crate) fn instant(&self, local: Civil) -> Option<i64> {
         local.to_ms().map(|ms| self.to_utc(ms))
     }
 }
@@ -177,16 +177,16 @@ mod tests {
         let utc = |c: Civil| c.to_ms().unwrap();
         // Skipped: 02:30 on 2021-03-14 becomes 03:30 EDT.
         assert_eq!(
-            z.moment(at(2021, 3, 14, 2, 30)),
+            z.instant(at(2021, 3, 14, 2, 30)),
             Some(utc(at(2021, 3, 14, 7, 30)))
         );
         // Twice: 01:30 on 2021-11-07 is the first, EDT.
         assert_eq!(
-            z.moment(at(2021, 11, 7, 1, 30)),
+            z.instant(at(2021, 11, 7, 1, 30)),
             Some(utc(at(2021, 11, 7, 5, 30)))
         );
         assert_eq!(
-            z.moment(at(2021, 7, 1, 0, 0)),
+            z.instant(at(2021, 7, 1, 0, 0)),
             Some(utc(at(2021, 7, 1, 4, 0)))
         );
     }

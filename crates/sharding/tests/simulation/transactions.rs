@@ -37,12 +37,12 @@ struct Open {
 
 /// A state that is kept.
 #[derive(Clone)]
-pub struct Moment {
+pub struct Snapshot {
     taken: u64,
     stored: Rc<Stored>,
 }
 
-impl Pinned for Moment {
+impl Pinned for Snapshot {
     type Id = Txn;
     type Parts = Vec<Document>;
 
@@ -55,24 +55,24 @@ impl Pinned for Moment {
         Ok(ids.iter().filter_map(writes).flatten().collect())
     }
 
-    fn showing(&self, parts: Vec<Document>) -> errors::Result<Moment> {
+    fn showing(&self, parts: Vec<Document>) -> errors::Result<Snapshot> {
         let mut stored = Stored::clone(&self.stored);
         stored
             .documents
             .extend(parts.into_iter().map(|d| (d.id, d)));
         let (taken, stored) = (self.taken, Rc::new(stored));
-        Ok(Moment { taken, stored })
+        Ok(Snapshot { taken, stored })
     }
 }
 
 /// A lock that is waited for, so that others may be before.
 pub struct Locked {
     sim: Rc<Sim>,
-    kept: RefCell<Kept<Moment>>,
+    kept: RefCell<Kept<Snapshot>>,
 }
 
-impl Exclusive<Kept<Moment>> for Locked {
-    async fn with<R>(&self, work: impl FnOnce(&mut Kept<Moment>) -> R) -> R {
+impl Exclusive<Kept<Snapshot>> for Locked {
+    async fn with<R>(&self, work: impl FnOnce(&mut Kept<Snapshot>) -> R) -> R {
         if self.sim.one_in(3) {
             self.sim.sleep(self.sim.below(4)).await;
         }
@@ -91,7 +91,7 @@ pub struct Memory {
     /// When the ranges of a collection became other ones.
     pub changed: BTreeMap<Ns, u64>,
     open: BTreeMap<Txn, Open>,
-    moments: Option<Moments>,
+    snapshots: Option<Moments>,
 }
 
 fn no_such() -> Refusal {
@@ -341,14 +341,14 @@ impl Shard {
     }
 
     /// The states that this process keeps.
-    fn moments(&self) -> Moments {
+    fn snapshots(&self) -> Moments {
         let new = || {
             let (sim, kept) = (self.sim.clone(), RefCell::default());
             Rc::new(SnapshotHistory(Locked { sim, kept }))
         };
         self.memory
             .borrow_mut()
-            .moments
+            .snapshots
             .get_or_insert_with(new)
             .clone()
     }
@@ -359,17 +359,17 @@ impl Shard {
         at: u64,
         ask: snapshot::Ask<Txn>,
     ) -> Option<snapshot::Answer<Txn>> {
-        let moments = self.moments();
+        let snapshots = self.snapshots();
         let answer = match ask {
-            snapshot::Ask::Pin => self.pin(&moments, at).await,
+            snapshot::Ask::Pin => self.pin(&snapshots, at).await,
             snapshot::Ask::Committed(txns) => {
-                let moment: Moment = moments.pinned_at(at).await?;
-                let decisions = &moment.stored.decisions;
+                let snapshot: Snapshot = snapshots.pinned_at(at).await?;
+                let decisions = &snapshot.stored.decisions;
                 let had = txns.iter().map(|t| decisions.contains_key(t)).collect();
                 snapshot::Answer::Committed(had)
             }
             snapshot::Ask::Include(txns) => {
-                let settled = moments.settle::<Moment>(at, txns).await;
+                let settled = snapshots.settle::<Snapshot>(at, txns).await;
                 settled.expect("all of it is there")?;
                 snapshot::Answer::Included
             }
@@ -383,26 +383,26 @@ impl Shard {
     }
 
     /// The state of now, where nothing is later than `at`; from then on nothing is written before.
-    fn state_at(&self, at: u64) -> Option<Moment> {
+    fn state_at(&self, at: u64) -> Option<Snapshot> {
         let mut set = self.set.borrow_mut();
         if set.last_ts() > at {
             return None;
         }
         set.hear(at);
         let (taken, stored) = (self.sim.now(), Rc::new(set.latest.clone()));
-        Some(Moment { taken, stored })
+        Some(Snapshot { taken, stored })
     }
 
-    async fn pin(&self, moments: &Moments, at: u64) -> snapshot::Answer<Txn> {
+    async fn pin(&self, snapshots: &Moments, at: u64) -> snapshot::Answer<Txn> {
         if self.history.has(Planted::SnapshotPinnedAnew) && self.state_at(at).is_some() {
-            moments.forget::<Moment>(Duration::MAX).await;
+            snapshots.forget::<Snapshot>(Duration::MAX).await;
         }
-        let pinned = moments.pin(at, self.sim.clock(), || Ok(self.state_at(at)));
-        let Some(moment) = pinned.await.expect("all of it is there") else {
+        let pinned = snapshots.pin(at, self.sim.clock(), || Ok(self.state_at(at)));
+        let Some(snapshot) = pinned.await.expect("all of it is there") else {
             return snapshot::Answer::Late(self.set.borrow().last_ts());
         };
         self.reserve(at);
-        let prepared = moment.stored.prepared.iter();
+        let prepared = snapshot.stored.prepared.iter();
         let prepared = prepared.map(|(t, p)| (p.recovery.clone(), *t)).collect();
         match self.history.has(Planted::SnapshotUnprepared) {
             true => snapshot::Answer::Pinned(Vec::new()),
@@ -419,22 +419,22 @@ impl Shard {
 
     /// All that routers see of a state that is kept. It fails where the ranges have changed since.
     pub async fn find_at(self: Rc<Shard>, version: Version, at: u64) -> Reply<Vec<(u32, i64)>> {
-        let moments = self.moments();
+        let snapshots = self.snapshots();
         // Of a state that is pinned anew it is not known yet what it shows.
         let any = self.history.has(Planted::SnapshotPinnedAnew)
             || self.history.has(Planted::SnapshotUnprepared);
-        let moment: Option<Moment> = match any {
-            true => moments.pinned_at(at).await,
-            false => moments.at(at).await,
+        let snapshot: Option<Snapshot> = match any {
+            true => snapshots.pinned_at(at).await,
+            false => snapshots.at(at).await,
         };
         self.admit(SHARDED, version.into())?;
-        let moment = moment.ok_or_else(no_such)?;
+        let snapshot = snapshot.ok_or_else(no_such)?;
         let memory = self.memory.borrow();
         let changed = memory.changed.get(&SHARDED);
-        if changed.is_some_and(|changed| *changed >= moment.taken) {
+        if changed.is_some_and(|changed| *changed >= snapshot.taken) {
             return Err(Refusal::Never("migration conflict".into()));
         }
-        let seen = moment
+        let seen = snapshot
             .stored
             .documents
             .values()
