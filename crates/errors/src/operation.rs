@@ -18,18 +18,18 @@ pub const TURN: usize = 1024;
 type Question<'a> = &'a dyn Fn(Option<Instant>) -> Fallible<()>;
 
 #[derive(Clone, Copy)]
-struct Asked {
+struct InterruptCheck {
     question: Option<NonNull<dyn Fn(Option<Instant>) -> Fallible<()>>>,
     deadline: Option<Instant>,
 }
 
-const NOBODY: Asked = Asked {
+const NO_CHECK: InterruptCheck = InterruptCheck {
     question: None,
     deadline: None,
 };
 
 thread_local! {
-    static ASKED: Cell<Asked> = const { Cell::new(NOBODY) };
+    static CHECK: Cell<InterruptCheck> = const { Cell::new(NO_CHECK) };
     /// Steps until the next question.
     static LEFT: Cell<usize> = const { Cell::new(TURN) };
 }
@@ -37,17 +37,17 @@ thread_local! {
 /// Runs `work`, an operation of this thread. `question` is given the deadline, and fails when the
 /// operation has to end.
 pub fn asking<T>(deadline: Option<Instant>, question: Question, work: impl FnOnce() -> T) -> T {
-    struct Before(Asked);
+    struct Before(InterruptCheck);
     impl Drop for Before {
         fn drop(&mut self) {
-            ASKED.set(self.0);
+            CHECK.set(self.0);
         }
     }
     // SAFETY: only the lifetime is changed. The pointer is forgotten when `before` is dropped,
     // which is before this function returns.
     let question: Question<'static> = unsafe { std::mem::transmute(question) };
-    let before = Before(ASKED.get());
-    ASKED.set(Asked {
+    let before = Before(CHECK.get());
+    CHECK.set(InterruptCheck {
         question: Some(NonNull::from(question)),
         deadline,
     });
@@ -59,25 +59,25 @@ pub fn asking<T>(deadline: Option<Instant>, question: Question, work: impl FnOnc
 
 /// The operation of this thread has another deadline.
 pub fn until(deadline: Option<Instant>) {
-    ASKED.set(Asked {
+    CHECK.set(InterruptCheck {
         deadline,
-        ..ASKED.get()
+        ..CHECK.get()
     });
 }
 
 /// When the operation of this thread has to end.
 pub fn deadline() -> Option<Instant> {
-    ASKED.get().deadline
+    CHECK.get().deadline
 }
 
 /// Whether a question is set.
 pub fn is_asked() -> bool {
-    ASKED.get().question.is_some()
+    CHECK.get().question.is_some()
 }
 
 /// Fails when the operation of this thread has to end.
 pub fn ask() -> Fallible<()> {
-    let asked = ASKED.get();
+    let asked = CHECK.get();
     match asked.question {
         // SAFETY: it lives for as long as it stands there; see `asking`.
         Some(question) => unsafe { question.as_ref()(asked.deadline) },
@@ -88,7 +88,7 @@ pub fn ask() -> Fallible<()> {
 /// Before work of about that time that cannot be ended. Fails when the operation of this thread has to
 /// end, or would have to before that is done.
 pub fn ask_ahead(work: Duration) -> Fallible<()> {
-    let asked = ASKED.get();
+    let asked = CHECK.get();
     let latest = asked.deadline.and_then(|d| d.checked_sub(work));
     match asked.question {
         // SAFETY: it lives for as long as it stands there; see `asking`.

@@ -74,7 +74,7 @@ pub use query::pipeline::Share;
 pub use read::{
     FindCursor, FindRequest, ReadRequest, RecordStream, TailCursor, Trial, count, has_records,
 };
-pub use records::{entries_of, has_entry, identity, keys_of, record_key, told};
+pub use records::{entries_of, has_entry, identity, key_and_types, keys_of, record_key};
 pub use reserved_time::{reserve_time, reserved_time};
 pub use transaction::{Savepoint, Transaction};
 pub use write::{

@@ -153,7 +153,7 @@ pub fn locate(view: &View, coll: &Collection, id: Val<'_>) -> Result<Option<Vec<
     let Some(value) = view.get(&entry)? else {
         return Ok(None);
     };
-    let (number, _) = told(index, &[], 0, &value)?;
+    let (number, _) = key_and_types(index, &[], 0, &value)?;
     Ok(Some(coll.record_key(number)))
 }
 
@@ -278,17 +278,17 @@ pub fn has_entry(view: &View, index: &Index, identity: &[u8]) -> Result<bool> {
 /// The rest of an entry after its fields: the record key, without prefix, and the type information
 /// that the index key lacks. `entry` is without the index's prefix, and its fields end at `at`.
 #[inline]
-pub fn told<'e>(
+pub fn key_and_types<'e>(
     index: &Index,
     entry: &'e [u8],
     at: usize,
     value: &'e [u8],
 ) -> Result<(&'e [u8], &'e [u8])> {
-    let told = match index.id {
+    let parts = match index.id {
         ID_INDEX => value.split_at_checked(NUMBER),
         _ => entry.get(at..).map(|record| (record, value)),
     };
-    told.ok_or_else(|| damaged_entry(index).into())
+    parts.ok_or_else(|| damaged_entry(index).into())
 }
 
 /// The type information of an entry, which its key lacks.

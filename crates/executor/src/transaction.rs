@@ -67,7 +67,7 @@ pub struct Transaction {
     collections: HashMap<[u8; 16], WriteLock>,
     /// Collections that the transaction has created.
     created: Vec<PendingCollection>,
-    told: Arc<OpenTransaction>,
+    description: Arc<OpenTransaction>,
     /// Its part in [`crate::key_locks::Transactions::held_bytes`].
     accounted: usize,
     ended: Ended,
@@ -102,7 +102,7 @@ impl Transaction {
     ) -> Transaction {
         let all = &engine.transactions;
         let id = all.next.fetch_add(1, Ordering::Relaxed);
-        let told = Arc::new(OpenTransaction {
+        let description = Arc::new(OpenTransaction {
             lsid,
             number,
             started: Instant::now(),
@@ -113,7 +113,7 @@ impl Transaction {
         // Before the snapshot is taken.
         let epoch = engine.store.epoch();
         all.started.fetch_add(1, Ordering::Relaxed);
-        all.open.lock().insert(id, told.clone());
+        all.open.lock().insert(id, description.clone());
         let snapshot = snapshot.unwrap_or_else(|| Arc::new(PinnedSnapshot::newest(engine)));
         Transaction {
             id,
@@ -125,7 +125,7 @@ impl Transaction {
             locked: Vec::new(),
             collections: HashMap::new(),
             created: Vec::new(),
-            told,
+            description,
             accounted: 0,
             ended: Ended::Aborted,
             kept: Vec::new(),
@@ -143,8 +143,8 @@ impl Transaction {
         self.kept.push(Box::new(what));
     }
 
-    pub fn told(&self) -> &OpenTransaction {
-        &self.told
+    pub fn description(&self) -> &OpenTransaction {
+        &self.description
     }
 
     pub(crate) fn epoch(&self) -> Epoch {
@@ -315,8 +315,10 @@ impl Transaction {
         }
         self.entries.extend(entries);
         let (operations, bytes) = (self.entries.len() as u64, self.bytes());
-        self.told.operations.store(operations, Ordering::Relaxed);
-        self.told.bytes.store(bytes, Ordering::Relaxed);
+        self.description
+            .operations
+            .store(operations, Ordering::Relaxed);
+        self.description.bytes.store(bytes, Ordering::Relaxed);
         let held = self.account(bytes);
         let most = self.engine.transactions.most_bytes.load(Ordering::Relaxed);
         if bytes > most {
@@ -366,8 +368,8 @@ impl Transaction {
         let mut whole = Entry::noop(Vec::new());
         whole.op = Op::Transaction(std::mem::take(&mut self.entries));
         let prepared = Stored {
-            lsid: self.told.lsid,
-            number: self.told.number,
+            lsid: self.description.lsid,
+            number: self.description.number,
             recovery_shard,
             since_millis: self.engine.now_millis(),
             locks: &self.locked,

@@ -18,13 +18,13 @@ const NS: &str = "t.c";
 const DOCUMENTS: usize = 6000;
 
 /// A query: its filter, its order, its limit, and the index that was made for it.
-type Asked = (&'static str, &'static str, u64, &'static str);
+type SampleQuery = (&'static str, &'static str, u64, &'static str);
 
 struct Application {
     name: &'static str,
     indexes: &'static [&'static str],
     document: fn(usize) -> String,
-    queries: &'static [Asked],
+    queries: &'static [SampleQuery],
 }
 
 const APPLICATIONS: &[Application] = &[
@@ -279,7 +279,7 @@ fn engine(dir: &tempfile::TempDir, app: &Application, turned: bool) -> Arc<Engin
 }
 
 /// The index that a query took, what it read, and how many documents it gave.
-fn ask(engine: &Arc<Engine>, (filter, sort, limit, _): &Asked) -> (String, u64, u64) {
+fn ask(engine: &Arc<Engine>, (filter, sort, limit, _): &SampleQuery) -> (String, u64, u64) {
     let mut ctx = OpCtx::worker(engine);
     let filter = Filter::parse(d(filter).as_doc(), &ParseEnv::default()).unwrap();
     let sort = d(sort);

@@ -1,6 +1,6 @@
 //! GeoJSON: its seven types, and the coordinate reference systems that MongoDB knows.
 
-use crate::geometry::{Geometry, Line, Part};
+use crate::geometry::{Geometry, GeometryPart, Line};
 use crate::{point, polygon};
 use bson::{Doc, Val, shell, tag};
 use errors::{Fallible as Result, bail};
@@ -86,7 +86,7 @@ pub(crate) fn parse(d: Doc<'_>) -> Result<Geometry> {
     Ok(Geometry::new(parts, kind, winding == Winding::Strict))
 }
 
-fn collection(d: Doc<'_>, parts: &mut Vec<Part>) -> Result<()> {
+fn collection(d: Doc<'_>, parts: &mut Vec<GeometryPart>) -> Result<()> {
     let list = d.get("geometries").and_then(|v| v.as_array());
     let Some(list) = list else {
         bail!(BadValue, "GeometryCollection geometries must be an array");
@@ -117,16 +117,16 @@ fn collection(d: Doc<'_>, parts: &mut Vec<Part>) -> Result<()> {
     Ok(())
 }
 
-fn read(kind: Kind, d: Doc<'_>, winding: Winding, parts: &mut Vec<Part>) -> Result<()> {
+fn read(kind: Kind, d: Doc<'_>, winding: Winding, parts: &mut Vec<GeometryPart>) -> Result<()> {
     let v = d.get("coordinates");
-    let one = |part: Part, parts: &mut Vec<Part>| {
+    let one = |part: GeometryPart, parts: &mut Vec<GeometryPart>| {
         parts.push(part);
         Ok(())
     };
     match kind {
-        Kind::Point => one(Part::Point(point::geojson(d)?), parts),
-        Kind::LineString => one(Part::Line(line(v)?), parts),
-        Kind::Polygon => one(Part::Area(polygon::parse(v, winding)?), parts),
+        Kind::Point => one(GeometryPart::Point(point::geojson(d)?), parts),
+        Kind::LineString => one(GeometryPart::Line(line(v)?), parts),
+        Kind::Polygon => one(GeometryPart::Area(polygon::parse(v, winding)?), parts),
         Kind::MultiPoint => {
             let before = parts.len();
             let Some(list) = v.and_then(|v| v.as_array()) else {
@@ -137,7 +137,7 @@ fn read(kind: Kind, d: Doc<'_>, winding: Winding, parts: &mut Vec<Part>) -> Resu
             };
             for v in list.values() {
                 let (flat, sphere) = point::position(v)?;
-                parts.push(Part::Point(point::Location {
+                parts.push(GeometryPart::Point(point::Location {
                     flat,
                     sphere: Some(sphere),
                     is_geojson: true,
@@ -151,9 +151,11 @@ fn read(kind: Kind, d: Doc<'_>, winding: Winding, parts: &mut Vec<Part>) -> Resu
             }
             Ok(())
         }
-        Kind::MultiLineString => each(v, "MultiLineString", parts, |v| Ok(Part::Line(line(v)?))),
+        Kind::MultiLineString => each(v, "MultiLineString", parts, |v| {
+            Ok(GeometryPart::Line(line(v)?))
+        }),
         Kind::MultiPolygon => each(v, "MultiPolygon", parts, |v| {
-            Ok(Part::Area(polygon::parse(v, winding)?))
+            Ok(GeometryPart::Area(polygon::parse(v, winding)?))
         }),
         Kind::GeometryCollection => Ok(()),
     }
@@ -162,8 +164,8 @@ fn read(kind: Kind, d: Doc<'_>, winding: Winding, parts: &mut Vec<Part>) -> Resu
 fn each(
     v: Option<Val<'_>>,
     name: &str,
-    parts: &mut Vec<Part>,
-    read: impl Fn(Option<Val<'_>>) -> Result<Part>,
+    parts: &mut Vec<GeometryPart>,
+    read: impl Fn(Option<Val<'_>>) -> Result<GeometryPart>,
 ) -> Result<()> {
     let Some(list) = v.and_then(|v| v.as_array()) else {
         bail!(BadValue, "{name} coordinates must be an array");

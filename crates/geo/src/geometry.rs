@@ -15,14 +15,14 @@ use std::sync::OnceLock;
 /// A shape. One that is multiple, or a collection, has several parts.
 #[derive(Debug)]
 pub struct Geometry {
-    pub(crate) parts: Vec<Part>,
+    pub(crate) parts: Vec<GeometryPart>,
     pub(crate) kind: Kind,
     /// A polygon whose inside is what lies on the left of its ring.
     pub(crate) strict: bool,
 }
 
 #[derive(Debug)]
-pub(crate) enum Part {
+pub(crate) enum GeometryPart {
     Point(Location),
     Line(Line),
     Area(Area),
@@ -70,45 +70,45 @@ pub(crate) fn within(index: &ShapeIndex, target: &dyn Target, radians: f64) -> b
     ClosestEdgeQuery::new(index).is_distance_less_or_equal(target, limit)
 }
 
-impl Part {
+impl GeometryPart {
     pub(crate) fn index(&self) -> Option<&ShapeIndex> {
         match self {
-            Part::Point(_) => None,
-            Part::Line(l) => Some(l.index()),
-            Part::Area(a) => Some(a.polygon.shape_index()),
+            GeometryPart::Point(_) => None,
+            GeometryPart::Line(l) => Some(l.index()),
+            GeometryPart::Area(a) => Some(a.polygon.shape_index()),
         }
     }
 
     pub(crate) fn edges(&self) -> usize {
         match self {
-            Part::Point(_) => 0,
-            Part::Line(l) => l.line.num_vertices(),
-            Part::Area(a) => a.polygon.num_vertices(),
+            GeometryPart::Point(_) => 0,
+            GeometryPart::Line(l) => l.line.num_vertices(),
+            GeometryPart::Area(a) => a.polygon.num_vertices(),
         }
     }
 
     /// The angle between a point and the nearest place of the part. Infinite where the part is not on the sphere.
     pub(crate) fn angle(&self, from: s2::Point) -> f64 {
         match self {
-            Part::Point(p) => match p.sphere {
+            GeometryPart::Point(p) => match p.sphere {
                 Some(p) => from.distance(p).radians(),
                 None => f64::INFINITY,
             },
-            Part::Line(l) => {
+            GeometryPart::Line(l) => {
                 let v = l.line.vertices_vec();
                 let edges = v.iter().zip(v.iter().skip(1));
                 edges
                     .map(|(a, b)| distance_from_segment(from, *a, *b).radians())
                     .fold(f64::INFINITY, f64::min)
             }
-            Part::Area(a) => area_angle(&a.polygon, from),
+            GeometryPart::Area(a) => area_angle(&a.polygon, from),
         }
     }
 
     /// Whether the part touches a point.
     pub(crate) fn touches(&self, p: s2::Point) -> bool {
         match (self, self.index()) {
-            (Part::Point(q), _) => q
+            (GeometryPart::Point(q), _) => q
                 .sphere
                 .is_some_and(|q| q.distance(p).radians() <= crate::TOUCH),
             (_, Some(index)) => within(index, &PointTarget::new(p), crate::TOUCH),
@@ -137,7 +137,7 @@ fn area_angle(polygon: &Polygon, from: s2::Point) -> f64 {
 }
 
 impl Geometry {
-    pub(crate) fn new(parts: Vec<Part>, kind: Kind, strict: bool) -> Geometry {
+    pub(crate) fn new(parts: Vec<GeometryPart>, kind: Kind, strict: bool) -> Geometry {
         Geometry {
             parts,
             kind,
@@ -146,7 +146,7 @@ impl Geometry {
     }
 
     pub(crate) fn of_location(p: Location) -> Geometry {
-        Geometry::new(vec![Part::Point(p)], Kind::Point, false)
+        Geometry::new(vec![GeometryPart::Point(p)], Kind::Point, false)
     }
 
     /// What a document holds: a pair of numbers, which others may follow, or GeoJSON.
@@ -167,7 +167,7 @@ impl Geometry {
     /// The only point that it is.
     pub fn as_point(&self) -> Option<&Location> {
         match (&self.parts[..], self.kind) {
-            ([Part::Point(p)], Kind::Point) => Some(p),
+            ([GeometryPart::Point(p)], Kind::Point) => Some(p),
             _ => None,
         }
     }
@@ -181,10 +181,12 @@ impl Geometry {
     pub fn is_on_sphere(&self) -> bool {
         self.parts
             .iter()
-            .all(|p| !matches!(p, Part::Point(p) if p.sphere.is_none()))
+            .all(|p| !matches!(p, GeometryPart::Point(p) if p.sphere.is_none()))
     }
 
     pub(crate) fn has_area(&self) -> bool {
-        self.parts.iter().any(|p| matches!(p, Part::Area(_)))
+        self.parts
+            .iter()
+            .any(|p| matches!(p, GeometryPart::Area(_)))
     }
 }

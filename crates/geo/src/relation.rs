@@ -1,7 +1,7 @@
 //! Whether a document's shape lies within a region, or meets it.
 
 use crate::TOUCH;
-use crate::geometry::{Area, Geometry, Line, Part};
+use crate::geometry::{Area, Geometry, GeometryPart, Line};
 use crate::point::Point;
 use crate::region::{Predicate, Region};
 use s2rst::s2;
@@ -49,7 +49,7 @@ impl Region {
             Region::Geometry(r) => {
                 let areas = || {
                     r.parts.iter().filter_map(|p| match p {
-                        Part::Area(a) => Some(a),
+                        GeometryPart::Area(a) => Some(a),
                         _ => None,
                     })
                 };
@@ -60,22 +60,22 @@ impl Region {
 }
 
 /// A part lies in a circle when it keeps away from the rest of the sphere.
-fn in_cap(center: s2::Point, radius: f64, p: &Part) -> bool {
+fn in_cap(center: s2::Point, radius: f64, p: &GeometryPart) -> bool {
     if radius >= PI {
         return true;
     }
     match p {
-        Part::Point(_) => p.angle(center) <= radius + TOUCH,
+        GeometryPart::Point(_) => p.angle(center) <= radius + TOUCH,
         _ => p.angle(-center) >= PI - radius,
     }
 }
 
 /// Whether an area holds a part, edges included.
-fn holds(a: &Area, p: &Part) -> bool {
+fn holds(a: &Area, p: &GeometryPart) -> bool {
     match p {
-        Part::Point(p) => p.sphere.is_some_and(|p| covers_point(a, p)),
-        Part::Line(l) => covers_line(a, l),
-        Part::Area(b) => a.polygon.contains_polygon(&b.polygon),
+        GeometryPart::Point(p) => p.sphere.is_some_and(|p| covers_point(a, p)),
+        GeometryPart::Line(l) => covers_line(a, l),
+        GeometryPart::Area(b) => a.polygon.contains_polygon(&b.polygon),
     }
 }
 
@@ -105,14 +105,15 @@ fn covers_line(a: &Area, l: &Line) -> bool {
     S2BooleanOperation::is_empty(OpType::Difference, &mut line, &mut index_of(a), options)
 }
 
-fn meet(a: &Part, b: &Part) -> bool {
+fn meet(a: &GeometryPart, b: &GeometryPart) -> bool {
     match (a, b) {
-        (Part::Point(p), other) | (other, Part::Point(p)) => {
+        (GeometryPart::Point(p), other) | (other, GeometryPart::Point(p)) => {
             p.sphere.is_some_and(|p| other.touches(p))
         }
-        (Part::Area(a), Part::Area(b)) => a.polygon.intersects_polygon(&b.polygon),
-        (Part::Line(l), Part::Line(m)) => edges_meet(l.index(), m.index()),
-        (Part::Line(l), Part::Area(a)) | (Part::Area(a), Part::Line(l)) => {
+        (GeometryPart::Area(a), GeometryPart::Area(b)) => a.polygon.intersects_polygon(&b.polygon),
+        (GeometryPart::Line(l), GeometryPart::Line(m)) => edges_meet(l.index(), m.index()),
+        (GeometryPart::Line(l), GeometryPart::Area(a))
+        | (GeometryPart::Area(a), GeometryPart::Line(l)) => {
             let first = l.line.first();
             first.is_some_and(|v| covers_point(a, *v))
                 || edges_meet(l.index(), a.polygon.shape_index())

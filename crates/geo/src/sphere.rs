@@ -4,7 +4,7 @@
 //! ranges are read, which hold all smaller cells, and the larger cells that hold it, one by one.
 
 use crate::cells::Cells;
-use crate::geometry::{Geometry, Part, within};
+use crate::geometry::{Geometry, GeometryPart, within};
 use crate::region::{Region, cap};
 use s2rst::s1::{Angle, ChordAngle};
 use s2rst::s2::closest_edge_query::CellTarget;
@@ -106,7 +106,7 @@ pub fn keys_while(g: &Geometry, going: &dyn Fn(usize) -> bool) -> Vec<i64> {
     let mut out = BTreeSet::new();
     for part in &g.parts {
         match (part, part.index()) {
-            (Part::Point(p), _) => {
+            (GeometryPart::Point(p), _) => {
                 if !going(0) {
                     return Vec::new();
                 }
@@ -140,7 +140,7 @@ pub fn ranges(region: &Region) -> Option<Vec<(i64, i64)>> {
             let most = (QUERY_CELLS / g.parts.len().max(1)).max(8);
             for part in &g.parts {
                 match (part, part.index()) {
-                    (Part::Point(p), _) => {
+                    (GeometryPart::Point(p), _) => {
                         let p = cap(p.sphere?, MARGIN);
                         cells.extend(covering(&p, 8, Level::MAX).cell_ids());
                     }

@@ -49,7 +49,7 @@ Usage: pando backup URI ARCHIVE [--key-file FILE] [--follow [--every SECONDS]]
 ";
 
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Asked {
+struct BackupArguments {
     places: Vec<String>,
     in_place: bool,
     follow: bool,
@@ -68,14 +68,14 @@ pub fn main(args: &[OsString]) -> ExitCode {
         print!("{HELP}");
         return ExitCode::SUCCESS;
     }
-    let asked = match parse(&words) {
-        Ok(asked) => asked,
+    let arguments = match parse(&words) {
+        Ok(arguments) => arguments,
         Err(says) => {
             eprintln!("pando: {says} (see pando backup --help)");
             return ExitCode::from(2);
         }
     };
-    match run(&asked) {
+    match run(&arguments) {
         Ok(said) => {
             println!("{said}");
             ExitCode::SUCCESS
@@ -87,8 +87,8 @@ pub fn main(args: &[OsString]) -> ExitCode {
     }
 }
 
-fn parse(words: &[String]) -> Result<Asked, String> {
-    let mut asked = Asked::default();
+fn parse(words: &[String]) -> Result<BackupArguments, String> {
+    let mut arguments = BackupArguments::default();
     let mut rest = words.iter();
     while let Some(word) = rest.next() {
         let (name, given) = match word.split_once('=') {
@@ -106,47 +106,49 @@ fn parse(words: &[String]) -> Result<Asked, String> {
             n.ok_or(format!("{name} wants a number above 0, not '{text}'"))
         };
         match name {
-            "--in-place" => asked.in_place = true,
-            "--follow" => asked.follow = true,
-            "--every" => asked.every = Some(number(value()?)?),
-            "--keep" => asked.keep = Some(number(value()?)?),
-            "--keep-days" => asked.keep_days = Some(number(value()?)?),
-            "--key-file" => asked.key_file = Some(value()?.into()),
+            "--in-place" => arguments.in_place = true,
+            "--follow" => arguments.follow = true,
+            "--every" => arguments.every = Some(number(value()?)?),
+            "--keep" => arguments.keep = Some(number(value()?)?),
+            "--keep-days" => arguments.keep_days = Some(number(value()?)?),
+            "--key-file" => arguments.key_file = Some(value()?.into()),
             option if option.starts_with('-') => {
                 return Err(format!("backup has no option {option}"));
             }
-            _ => asked.places.push(word.clone()),
+            _ => arguments.places.push(word.clone()),
         }
     }
-    let places: Vec<&str> = asked.places.iter().map(String::as_str).collect();
+    let places: Vec<&str> = arguments.places.iter().map(String::as_str).collect();
     match *places {
         ["list", _] | ["verify", _] | ["verify", _, _] => {}
-        ["prune", _] if asked.keep.is_some() => {}
+        ["prune", _] if arguments.keep.is_some() => {}
         ["prune", _] => return Err("prune wants --keep N: how many backups stay".into()),
         [_, _] => {}
         _ => return Err("backup wants a URI and where to".into()),
     }
-    if asked.in_place && (asked.follow || asked.key_file.is_some()) {
+    if arguments.in_place && (arguments.follow || arguments.key_file.is_some()) {
         return Err(
             "--in-place makes data directories: nothing of them is encrypted or followed".into(),
         );
     }
-    Ok(asked)
+    Ok(arguments)
 }
 
-fn run(asked: &Asked) -> Result<String, String> {
-    let key = asked.key_file.as_deref();
-    let places: Vec<&str> = asked.places.iter().map(String::as_str).collect();
+fn run(arguments: &BackupArguments) -> Result<String, String> {
+    let key = arguments.key_file.as_deref();
+    let places: Vec<&str> = arguments.places.iter().map(String::as_str).collect();
     match *places {
         ["list", place] => kept::list(&Archive::open(place, key)?),
         ["verify", place] => kept::verify(&Archive::open(place, key)?, None),
         ["verify", place, id] => kept::verify(&Archive::open(place, key)?, Some(id)),
         ["prune", place] => {
-            let keep = asked.keep.map(|n| usize::try_from(n).unwrap_or(usize::MAX));
-            kept::prune(&Archive::open(place, key)?, keep, asked.keep_days)
+            let keep = arguments
+                .keep
+                .map(|n| usize::try_from(n).unwrap_or(usize::MAX));
+            kept::prune(&Archive::open(place, key)?, keep, arguments.keep_days)
         }
-        [uri, dir] if asked.in_place => in_place(uri, Path::new(dir)).map_err(none_made),
-        [uri, place] => into_archive(asked, uri, place, key).map_err(none_made),
+        [uri, dir] if arguments.in_place => in_place(uri, Path::new(dir)).map_err(none_made),
+        [uri, place] => into_archive(arguments, uri, place, key).map_err(none_made),
         _ => Err("backup wants a URI and where to".into()),
     }
 }
@@ -156,7 +158,7 @@ fn none_made(why: String) -> String {
 }
 
 fn into_archive(
-    asked: &Asked,
+    arguments: &BackupArguments,
     uri: &str,
     place: &str,
     key: Option<&Path>,
@@ -179,11 +181,11 @@ fn into_archive(
         made.sent_files,
         made.sent_bytes >> 20
     );
-    if !asked.follow {
+    if !arguments.follow {
         return Ok(said);
     }
     println!("{said}\nThe log flows into it now.");
-    let interval = Duration::from_secs(asked.every.unwrap_or(2));
+    let interval = Duration::from_secs(arguments.every.unwrap_or(2));
     follow::follow(&address, (&archive, place), made.logs, interval)
 }
 
@@ -249,14 +251,14 @@ mod tests {
 
     #[test]
     fn what_may_be_asked() {
-        let asked = |text: &str| {
+        let arguments = |text: &str| {
             let words: Vec<String> = text.split(' ').map(String::from).collect();
             parse(&words)
         };
-        let all = asked("mongodb://h/?a=b /b --follow --every 5 --key-file=k").unwrap();
+        let all = arguments("mongodb://h/?a=b /b --follow --every 5 --key-file=k").unwrap();
         assert_eq!(all.places, ["mongodb://h/?a=b", "/b"]);
         assert_eq!((all.every, all.key_file), (Some(5), Some("k".into())));
-        assert!(asked("list /b").is_ok() && asked("verify /b ID").is_ok());
+        assert!(arguments("list /b").is_ok() && arguments("verify /b ID").is_ok());
         for (words, said) in [
             ("mongodb://h/", "wants a URI"),
             ("prune /b", "--keep N"),
@@ -265,7 +267,7 @@ mod tests {
             ("mongodb://h/ /b --in-place --follow", "--in-place"),
             ("mongodb://h/ /b --every", "wants a value"),
         ] {
-            let says = asked(words).unwrap_err();
+            let says = arguments(words).unwrap_err();
             assert!(says.contains(said), "{words}: {says}");
         }
     }

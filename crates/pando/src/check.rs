@@ -391,7 +391,7 @@ fn name_differences(offline: &Offline, coll: &Collection, index: &Arc<Index>, re
                 decoder.skip(field.descending);
             }
             let at = entry.len().saturating_sub(decoder.rest().len());
-            let told = executor::told(index, entry, at, value);
+            let told = executor::key_and_types(index, entry, at, value);
             let own_key = told.map_or(&[][..], |(own_key, _)| own_key);
             let record = view.get(&coll.record_key(own_key))?;
             let there = record

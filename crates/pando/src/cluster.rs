@@ -81,7 +81,7 @@ const COMMANDS: [&str; 6] = [
 ];
 
 #[derive(Debug, PartialEq, Eq)]
-struct Asked {
+struct ClusterArguments {
     what: String,
     /// The shard or the set that it is about.
     about: Option<String>,
@@ -97,7 +97,7 @@ struct Asked {
     server: Vec<String>,
 }
 
-impl Asked {
+impl ClusterArguments {
     /// Whether it says what there shall be.
     fn says_what(&self) -> bool {
         self.replicas.is_some() || self.shards.is_some() || self.from.is_some()
@@ -113,17 +113,17 @@ pub fn main(args: &[OsString]) -> ExitCode {
         print!("{HELP}");
         return ExitCode::SUCCESS;
     }
-    let asked = match parse(&words) {
-        Ok(asked) => asked,
+    let arguments = match parse(&words) {
+        Ok(arguments) => arguments,
         Err(says) => {
             eprintln!("pando: {says} (see pando cluster --help)");
             return ExitCode::from(2);
         }
     };
-    let done = match asked.what.as_str() {
-        "up" => up(&asked),
-        "status" => status(&asked.dir),
-        _ => change(&asked),
+    let done = match arguments.what.as_str() {
+        "up" => up(&arguments),
+        "status" => status(&arguments.dir),
+        _ => change(&arguments),
     };
     match done {
         Ok(said) => {
@@ -138,11 +138,11 @@ pub fn main(args: &[OsString]) -> ExitCode {
 }
 
 /// What changes a deployment that is there.
-fn change(asked: &Asked) -> Result<String, String> {
-    let dir = std::path::absolute(&asked.dir).map_err(|e| e.to_string())?;
+fn change(arguments: &ClusterArguments) -> Result<String, String> {
+    let dir = std::path::absolute(&arguments.dir).map_err(|e| e.to_string())?;
     // Before anything is written there.
     recorded(&dir)?;
-    match (asked.what.as_str(), asked.about.as_deref()) {
+    match (arguments.what.as_str(), arguments.about.as_deref()) {
         ("add-shard", _) => changes::add_shard(&dir),
         ("remove-shard", shard) => {
             let shard = shard.ok_or("remove-shard wants the name of a shard, as s1")?;
@@ -153,7 +153,7 @@ fn change(asked: &Asked) -> Result<String, String> {
     }
 }
 
-fn parse(words: &[String]) -> Result<Asked, String> {
+fn parse(words: &[String]) -> Result<ClusterArguments, String> {
     let known = COMMANDS.join(", ");
     let (what, rest) = words
         .split_first()
@@ -161,7 +161,7 @@ fn parse(words: &[String]) -> Result<Asked, String> {
     if !COMMANDS.contains(&what.as_str()) {
         return Err(format!("cluster knows {known}, not '{what}'"));
     }
-    let mut asked = Asked {
+    let mut arguments = ClusterArguments {
         what: what.clone(),
         about: None,
         replicas: None,
@@ -177,16 +177,16 @@ fn parse(words: &[String]) -> Result<Asked, String> {
     let mut rest = rest.iter();
     while let Some(word) = rest.next() {
         if word == "--" {
-            asked.server = rest.cloned().collect();
+            arguments.server = rest.cloned().collect();
             break;
         }
         if word == "--auth" && what == "up" {
-            asked.auth = true;
+            arguments.auth = true;
             continue;
         }
         let names_one = matches!(what.as_str(), "remove-shard" | "add-member");
-        if names_one && asked.about.is_none() && !word.starts_with('-') {
-            asked.about = Some(word.clone());
+        if names_one && arguments.about.is_none() && !word.starts_with('-') {
+            arguments.about = Some(word.clone());
             continue;
         }
         let (name, value) = match word.split_once('=') {
@@ -200,53 +200,56 @@ fn parse(words: &[String]) -> Result<Asked, String> {
                 .map_err(|_| format!("{name} wants a number, not '{value}'"))
         };
         match name {
-            "--dir" => asked.dir = value.into(),
-            "--replicas" if what == "up" => asked.replicas = Some(number()?),
-            "--shards" if what == "up" => asked.shards = Some(number()?),
-            "--port" if what == "up" => asked.port = Some(number()?),
-            "--from" if what == "up" => asked.from = Some(value),
-            "--until" if what == "up" => asked.until = Some(value),
-            "--key-file" if what == "up" => asked.key_file = Some(value.into()),
+            "--dir" => arguments.dir = value.into(),
+            "--replicas" if what == "up" => arguments.replicas = Some(number()?),
+            "--shards" if what == "up" => arguments.shards = Some(number()?),
+            "--port" if what == "up" => arguments.port = Some(number()?),
+            "--from" if what == "up" => arguments.from = Some(value),
+            "--until" if what == "up" => arguments.until = Some(value),
+            "--key-file" if what == "up" => arguments.key_file = Some(value.into()),
             _ => return Err(format!("cluster {what} has no option '{name}'")),
         }
     }
-    checked(asked)
+    checked(arguments)
 }
 
 /// The request, if it can be carried out.
-fn checked(asked: Asked) -> Result<Asked, String> {
-    if asked.shards.is_some_and(|n| !(1..=100).contains(&n)) {
+fn checked(arguments: ClusterArguments) -> Result<ClusterArguments, String> {
+    if arguments.shards.is_some_and(|n| !(1..=100).contains(&n)) {
         return Err("--shards is 1 to 100".into());
     }
-    if asked.replicas.is_some_and(|n| !matches!(n, 1 | 3 | 5 | 7)) {
+    if arguments
+        .replicas
+        .is_some_and(|n| !matches!(n, 1 | 3 | 5 | 7))
+    {
         return Err("--replicas is 1, 3, 5 or 7: an even number survives no more failures".into());
     }
-    if asked.from.is_some() && asked.shards.is_some() {
+    if arguments.from.is_some() && arguments.shards.is_some() {
         return Err("--from makes as many shards as the backup has: --shards is not for it".into());
     }
-    if asked.from.is_none() && (asked.until.is_some() || asked.key_file.is_some()) {
+    if arguments.from.is_none() && (arguments.until.is_some() || arguments.key_file.is_some()) {
         return Err("--until and --key-file are for --from ARCHIVE".into());
     }
-    if asked.what == "remove-shard" && asked.about.is_none() {
+    if arguments.what == "remove-shard" && arguments.about.is_none() {
         return Err("remove-shard wants the name of a shard, as s1".into());
     }
-    Ok(asked)
+    Ok(arguments)
 }
 
-fn up(asked: &Asked) -> Result<String, String> {
-    let dir = std::path::absolute(&asked.dir).map_err(|e| e.to_string())?;
+fn up(arguments: &ClusterArguments) -> Result<String, String> {
+    let dir = std::path::absolute(&arguments.dir).map_err(|e| e.to_string())?;
     fs::create_dir_all(&dir).map_err(|e| format!("cannot make {}: {e}", dir.display()))?;
     let _claim = Claim::of(&dir)?;
     let mut deployment = match Deployment::load(&dir)? {
         // Nothing has come of it yet: options that were wrong may be others now.
-        Some(there) if asked.says_what() && there.is_untouched(&dir) => first(&dir, asked)?,
-        Some(there) if asked.from.is_some() && asked.from != there.from => {
+        Some(there) if arguments.says_what() && there.is_untouched(&dir) => first(&dir, arguments)?,
+        Some(there) if arguments.from.is_some() && arguments.from != there.from => {
             return Err(format!(
                 "{} holds a deployment that was not made of this archive: choose another --dir",
                 dir.display()
             ));
         }
-        Some(there) if there.is_as_asked(asked) => there,
+        Some(there) if there.is_as_asked(arguments) => there,
         Some(there) => {
             return Err(format!(
                 "{} holds a deployment of {} members in all: choose another --dir, or see add-shard and add-member",
@@ -254,7 +257,7 @@ fn up(asked: &Asked) -> Result<String, String> {
                 there.members.len()
             ));
         }
-        None => first(&dir, asked)?,
+        None => first(&dir, arguments)?,
     };
     start(&dir, &mut deployment)?;
     let what = match deployment.router() {
@@ -264,7 +267,7 @@ fn up(asked: &Asked) -> Result<String, String> {
         ),
         None => format!("A replica set of {} members", deployment.members.len()),
     };
-    let first_user = match asked.auth {
+    let first_user = match arguments.auth {
         true => format!(
             "\n\nClients have to log in. Make the first user from this machine:\n  npx mongosh {} --eval 'db.createUser({{user: \"admin\", pwd: passwordPrompt(), roles: [\"root\"]}})'",
             quoted(&deployment.uri("admin"))
@@ -275,19 +278,19 @@ fn up(asked: &Asked) -> Result<String, String> {
         "{what} is ready.\n\n  connect  {}\n  data     {}\n  status   pando cluster status --dir {}\n  stop     pando cluster down --dir {}{first_user}",
         deployment.uri(""),
         dir.display(),
-        asked.dir.display(),
-        asked.dir.display(),
+        arguments.dir.display(),
+        arguments.dir.display(),
     ))
 }
 
 /// A deployment that is new, recorded.
-fn first(dir: &Path, asked: &Asked) -> Result<Deployment, String> {
-    let mut new = match (&asked.from, asked.replicas, asked.shards) {
-        (Some(archive), _, _) => restored::plan(dir, archive, asked)?,
+fn first(dir: &Path, arguments: &ClusterArguments) -> Result<Deployment, String> {
+    let mut new = match (&arguments.from, arguments.replicas, arguments.shards) {
+        (Some(archive), _, _) => restored::plan(dir, archive, arguments)?,
         (None, None, None) => return Err("--replicas says how many members to start".into()),
-        (None, n, shards) => planned(new_sets(n.unwrap_or(1), shards), asked)?,
+        (None, n, shards) => planned(new_sets(n.unwrap_or(1), shards), arguments)?,
     };
-    if asked.auth {
+    if arguments.auth {
         let key = make_key(dir)?.to_string_lossy().into_owned();
         new.server.extend(["--keyFile".into(), key]);
     }
@@ -392,8 +395,11 @@ fn new_sets(replicas: u16, shards: Option<u16>) -> Vec<(String, Role, u16)> {
 }
 
 /// The members of new sets, on free ports.
-fn planned(sets: Vec<(String, Role, u16)>, asked: &Asked) -> Result<Deployment, String> {
-    let mut next = asked.port.unwrap_or(27017);
+fn planned(
+    sets: Vec<(String, Role, u16)>,
+    arguments: &ClusterArguments,
+) -> Result<Deployment, String> {
+    let mut next = arguments.port.unwrap_or(27017);
     let mut members = Vec::new();
     for (set, role, many) in sets {
         for n in 0..many {
@@ -409,14 +415,14 @@ fn planned(sets: Vec<(String, Role, u16)>, asked: &Asked) -> Result<Deployment, 
     let shards = members.iter().filter(|m| m.role == Role::Shard);
     let shards = shards.filter(|m| m.name.ends_with("-0")).count();
     let shards = u16::try_from(shards).ok().filter(|n| *n > 0);
-    let mut server = absolute_paths(&asked.server)?;
-    server.extend(shared_cores(shards, &asked.server));
+    let mut server = absolute_paths(&arguments.server)?;
+    server.extend(shared_cores(shards, &arguments.server));
     Ok(Deployment {
         members,
         server,
-        asked: (asked.replicas, asked.shards),
+        arguments: (arguments.replicas, arguments.shards),
         shards_made: shards.unwrap_or(0),
-        from: asked.from.clone(),
+        from: arguments.from.clone(),
         unsettled: Vec::new(),
     })
 }
@@ -438,8 +444,8 @@ fn status(dir: &Path) -> Result<String, String> {
     let access = &access;
     let states = std::thread::scope(|s| {
         let ask = |member| s.spawn(move || ready::shown_state(member, access));
-        let asked: Vec<_> = deployment.members.iter().map(ask).collect();
-        let said = asked.into_iter().map(|one| one.join());
+        let arguments: Vec<_> = deployment.members.iter().map(ask).collect();
+        let said = arguments.into_iter().map(|one| one.join());
         said.map(|is| is.unwrap_or("does not answer"))
             .collect::<Vec<_>>()
     });
@@ -475,28 +481,28 @@ fn down(dir: &Path) -> Result<String, String> {
 mod tests {
     use super::*;
 
-    fn asked(words: &str) -> Result<Asked, String> {
+    fn arguments(words: &str) -> Result<ClusterArguments, String> {
         let words: Vec<String> = words.split(' ').map(String::from).collect();
         parse(&words)
     }
 
     #[test]
     fn what_may_be_asked() {
-        let up = asked("up --replicas 3 --dir d --port=5 -- --cache 64MB").unwrap();
+        let up = arguments("up --replicas 3 --dir d --port=5 -- --cache 64MB").unwrap();
         assert_eq!(
             (up.replicas, up.port, up.dir),
             (Some(3), Some(5), "d".into())
         );
         assert_eq!(up.server, ["--cache", "64MB"]);
-        assert!(!up.auth && asked("up --shards 2 --auth").unwrap().auth);
-        assert_eq!(asked("down").unwrap().dir, Path::new("pando-cluster"));
+        assert!(!up.auth && arguments("up --shards 2 --auth").unwrap().auth);
+        assert_eq!(arguments("down").unwrap().dir, Path::new("pando-cluster"));
         let words = ["--tlsCAFile", "/a/ca.pem", "--keyFile=/k", "--quiet"].map(String::from);
         assert_eq!(absolute_paths(&words).unwrap(), words);
         let relative = absolute_paths(&["--tlsCAFile".into(), "ca.pem".into()]).unwrap();
         assert!(relative[1].starts_with('/') && relative[1].ends_with("/ca.pem"));
-        let less = asked("remove-shard s1 --dir d").unwrap();
+        let less = arguments("remove-shard s1 --dir d").unwrap();
         assert_eq!((less.about.as_deref(), less.dir), (Some("s1"), "d".into()));
-        assert_eq!(asked("add-member").unwrap().about, None);
+        assert_eq!(arguments("add-member").unwrap().about, None);
         for (words, said) in [
             ("up --from a --shards 2", "as many shards"),
             ("up --replicas 1 --until x", "for --from"),
@@ -510,7 +516,7 @@ mod tests {
             ("down --replicas 3", "no option"),
             ("down --auth x", "no option"),
         ] {
-            let says = asked(words).unwrap_err();
+            let says = arguments(words).unwrap_err();
             assert!(says.contains(said), "{words}: {says}");
         }
     }

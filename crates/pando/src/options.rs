@@ -521,7 +521,7 @@ impl Options {
 
 /// What the command line asks for.
 #[derive(Debug)]
-pub enum Asked {
+pub enum CommandLine {
     Run {
         options: Options,
         config_file: Option<PathBuf>,
@@ -538,7 +538,7 @@ pub fn is_key(key: &str) -> bool {
 }
 
 /// Reads the words after the command.
-pub fn parse(args: &[OsString]) -> Result<Asked, String> {
+pub fn parse(args: &[OsString]) -> Result<CommandLine, String> {
     let mut options = Options::default();
     let mut config_file = None;
     let mut shutdown = false;
@@ -565,8 +565,8 @@ pub fn parse(args: &[OsString]) -> Result<Asked, String> {
                 .ok_or_else(|| format!("the option {name} needs a value"))
         };
         match name.as_str() {
-            "--help" | "-h" => return Ok(Asked::Help),
-            "--version" => return Ok(Asked::Version),
+            "--help" | "-h" => return Ok(CommandLine::Help),
+            "--version" => return Ok(CommandLine::Version),
             "--config" | "-f" => {
                 config_file = Some(PathBuf::from(next(&mut value)?));
                 continue;
@@ -594,9 +594,9 @@ pub fn parse(args: &[OsString]) -> Result<Asked, String> {
         options.set(flag.key, value, name)?;
     }
     if shutdown {
-        Ok(Asked::Shutdown(options))
+        Ok(CommandLine::Shutdown(options))
     } else {
-        Ok(Asked::Run {
+        Ok(CommandLine::Run {
             options,
             config_file,
         })
@@ -696,7 +696,7 @@ mod tests {
 
     fn value(line: &str, key: &str) -> Option<String> {
         match parse(&words(line)) {
-            Ok(Asked::Run { options, .. }) => options.keys.get(key).map(|g| g.value.clone()),
+            Ok(CommandLine::Run { options, .. }) => options.keys.get(key).map(|g| g.value.clone()),
             other => panic!("{other:?}"),
         }
     }
@@ -725,7 +725,7 @@ mod tests {
             Some("false")
         );
         assert_eq!(value("-vvv", "systemLog.verbosity").as_deref(), Some("3"));
-        let Ok(Asked::Run {
+        let Ok(CommandLine::Run {
             options,
             config_file,
         }) = parse(&words(
@@ -741,7 +741,7 @@ mod tests {
         assert_eq!(config_file, Some(PathBuf::from("/etc/x.conf")));
         assert!(matches!(
             parse(&words("--shutdown --dbpath x")),
-            Ok(Asked::Shutdown(_))
+            Ok(CommandLine::Shutdown(_))
         ));
     }
 

@@ -7,8 +7,8 @@ use crate::client::{Conversation, ServerAddress, refusal};
 use bson::{Doc, DocBuf, ObjectId, Writer};
 use line::{LANES, Line, Sender, introduction};
 use parking_lot::Mutex;
-use replication::driver::{Admission, Known, SetName, Told};
-use replication::initial_sync::{AboutPart, Offer, Part, SyncSource};
+use replication::driver::{Admission, Known, MemberReport, SetName};
+use replication::initial_sync::{AboutPart, FilePart, Offer, SyncSource};
 use replication::{Config, Transport, message};
 use service::config::{ClusterAuth, ServerConfig, TlsMode, TlsOptions};
 use std::collections::HashMap;
@@ -216,14 +216,14 @@ impl Transport for Peers {
         address.ask(db, command).map_err(unreachable)
     }
 
-    fn told(&self, member: u64) -> Option<Told> {
-        *self.lines.lock().get(&member)?.told.lock()
+    fn report(&self, member: u64) -> Option<MemberReport> {
+        *self.lines.lock().get(&member)?.report.lock()
     }
 
     fn without(&self) -> Vec<DocBuf> {
         let lines = self.lines.lock();
-        let told = lines.values().filter_map(|line| line.without.lock().take());
-        told.collect()
+        let lists = lines.values().filter_map(|line| line.without.lock().take());
+        lists.collect()
     }
 
     fn spread(&self, known: &[Known]) {
@@ -332,7 +332,7 @@ impl SyncSource for FilesOf {
         file: &str,
         offset: u64,
         whole: bool,
-    ) -> errors::Fallible<Part<'_>> {
+    ) -> errors::Fallible<FilePart<'_>> {
         let mut w = what_to_copy("read");
         w.oid("id", id)
             .str("file", file)
@@ -350,7 +350,7 @@ impl SyncSource for FilesOf {
         };
         let wait = number("waitMillis").map_or(0, i64::unsigned_abs);
         let wait = Duration::from_millis(wait);
-        Ok(Part {
+        Ok(FilePart {
             bytes: bytes.1,
             about: AboutPart { checksum, wait },
         })

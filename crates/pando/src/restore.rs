@@ -44,7 +44,7 @@ Usage: pando restore ARCHIVE TARGET [--until MOMENT] [--backup ID] [--set SET] [
 A transaction or a batch is in TARGET as a whole, or it is not. After an error nothing is made.
 ";
 
-struct Asked {
+struct RestoreArguments {
     backup: PathBuf,
     target: PathBuf,
     log: Option<PathBuf>,
@@ -60,14 +60,14 @@ pub fn main(args: &[OsString]) -> ExitCode {
         print!("{HELP}");
         return ExitCode::SUCCESS;
     }
-    let asked = match parse(args) {
-        Ok(asked) => asked,
+    let arguments = match parse(args) {
+        Ok(arguments) => arguments,
         Err(says) => {
             eprintln!("pando: {says} (see pando restore --help)");
             return ExitCode::from(2);
         }
     };
-    match run(&asked) {
+    match run(&arguments) {
         Ok(said) => {
             println!("{said}");
             ExitCode::SUCCESS
@@ -111,39 +111,39 @@ pub fn whole(
     Ok((restored.cluster, sets.collect()))
 }
 
-fn run(asked: &Asked) -> Result<String, String> {
-    let place = asked.backup.to_string_lossy();
+fn run(arguments: &RestoreArguments) -> Result<String, String> {
+    let place = arguments.backup.to_string_lossy();
     if from_archive::is_archive(&place) {
-        if asked.log.is_some() {
+        if arguments.log.is_some() {
             return Err(
                 "an archive has its logs: --log is for backups that were made in place".into(),
             );
         }
         let from = FromArchive {
             place: &place,
-            target: &asked.target,
-            key_file: asked.key_file.as_deref(),
-            backup: asked.id.as_deref(),
-            until: asked.until,
-            set: asked.set.as_deref(),
-            only: &asked.only,
+            target: &arguments.target,
+            key_file: arguments.key_file.as_deref(),
+            backup: arguments.id.as_deref(),
+            until: arguments.until,
+            set: arguments.set.as_deref(),
+            only: &arguments.only,
         };
         return Ok(from_archive::said(&from_archive::run(&from)?, &from));
     }
-    if asked.id.is_some()
-        || asked.set.is_some()
-        || !asked.only.is_empty()
-        || asked.key_file.is_some()
+    if arguments.id.is_some()
+        || arguments.set.is_some()
+        || !arguments.only.is_empty()
+        || arguments.key_file.is_some()
     {
         return Err(format!("{place} is no archive of backups"));
     }
     let request = RestoreRequest {
-        backup: &asked.backup,
-        log: asked.log.as_deref(),
-        target: &asked.target,
-        until: asked.until,
+        backup: &arguments.backup,
+        log: arguments.log.as_deref(),
+        target: &arguments.target,
+        until: arguments.until,
     };
-    let target = asked.target.display();
+    let target = arguments.target.display();
     match restore(&request, &mut BuiltIndexes::default()) {
         Ok(Restored { last, entries }) => Ok(format!(
             "{target} has everything up to {}: the backup and {entries} entries behind it. Start it with: pando serve --dbpath {target}",
@@ -153,7 +153,7 @@ fn run(asked: &Asked) -> Result<String, String> {
     }
 }
 
-fn parse(args: &[OsString]) -> Result<Asked, String> {
+fn parse(args: &[OsString]) -> Result<RestoreArguments, String> {
     let (mut places, mut log, mut until) = (Vec::new(), None, Until::End);
     let (mut id, mut set, mut only, mut key_file) = (None, None, Vec::new(), None);
     let mut args = args.iter();
@@ -179,7 +179,7 @@ fn parse(args: &[OsString]) -> Result<Asked, String> {
         }
     }
     match <[PathBuf; 2]>::try_from(places) {
-        Ok([backup, target]) => Ok(Asked {
+        Ok([backup, target]) => Ok(RestoreArguments {
             backup,
             target,
             log,

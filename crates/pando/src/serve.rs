@@ -23,7 +23,7 @@ use crate::config_file;
 use crate::console;
 use crate::daemon::{self, Forked, PidFile, Ready};
 use crate::memory;
-use crate::options::{self, Asked};
+use crate::options::{self, CommandLine};
 use crate::peers::{Peers, client_uri, quoted, tls_of_client};
 use crate::route;
 use crate::settings::{self, Launch};
@@ -124,18 +124,18 @@ fn start(personality: Personality, args: &[OsString], routes: bool) -> Result<Ex
     memory::refuse_huge_pages();
     daemon::keep_files_private();
     let (given, from_flags) = match options::parse(args).map_err(Failure::options)? {
-        Asked::Help => {
+        CommandLine::Help => {
             print!("{}", options::help(program(personality, routes)));
             if personality == Personality::Mongod {
                 print!("{}", options::names_of_mongod());
             }
             return Ok(ExitCode::SUCCESS);
         }
-        Asked::Version => {
+        CommandLine::Version => {
             print!("{}", version(personality));
             return Ok(ExitCode::SUCCESS);
         }
-        Asked::Shutdown(options) => {
+        CommandLine::Shutdown(options) => {
             let dir = options
                 .keys
                 .get("storage.dbPath")
@@ -144,7 +144,7 @@ fn start(personality: Personality, args: &[OsString], routes: bool) -> Result<Ex
             println!("killing process with pid: {pid}");
             return Ok(ExitCode::SUCCESS);
         }
-        Asked::Run {
+        CommandLine::Run {
             options,
             config_file,
         } => (options, config_file),

@@ -787,12 +787,12 @@ fn typed(name: &str, text: &str) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::{Asked, parse};
+    use crate::options::{CommandLine, parse};
 
     fn launched(personality: Personality, line: &str) -> Result<Launch, String> {
         let words: Vec<_> = line.split_whitespace().map(Into::into).collect();
         match parse(&words)? {
-            Asked::Run { options, .. } => launch(personality, &options, Vec::new()),
+            CommandLine::Run { options, .. } => launch(personality, &options, Vec::new()),
             other => panic!("{other:?}"),
         }
     }

@@ -55,7 +55,7 @@ pub enum Failure {
 
 /// Is told of units of work, each about what going over 64 bytes takes, and answers whether the
 /// match may go on.
-pub type Asked<'a> = &'a mut dyn FnMut(usize) -> bool;
+pub type MayGoOn<'a> = &'a mut dyn FnMut(usize) -> bool;
 
 /// A compiled pattern.
 pub struct Regex {
@@ -84,7 +84,7 @@ impl Regex {
     }
 
     /// Whether the pattern is found in the text.
-    pub fn is_match(&self, text: &str, asked: Asked<'_>) -> Result<bool, Failure> {
+    pub fn is_match(&self, text: &str, may_go_on: MayGoOn<'_>) -> Result<bool, Failure> {
         thread_local! {
             static DATA: Cell<Option<MatchData>> = const { Cell::new(None) };
         }
@@ -92,7 +92,7 @@ impl Regex {
             Some(d) => d,
             None => MatchData::new(1)?,
         };
-        let found = self.search(text, 0, &mut data, &mut None, asked);
+        let found = self.search(text, 0, &mut data, &mut None, may_go_on);
         DATA.set(Some(data));
         found
     }
@@ -109,12 +109,12 @@ impl Regex {
         text: &str,
         at: usize,
         found: &mut Captures,
-        asked: Asked<'_>,
+        may_go_on: MayGoOn<'_>,
     ) -> Result<bool, Failure> {
         if !text.is_char_boundary(at) {
             return Ok(false);
         }
-        self.search(text, at, &mut found.0, &mut found.1, asked)
+        self.search(text, at, &mut found.0, &mut found.1, may_go_on)
     }
 
     fn search(
@@ -123,7 +123,7 @@ impl Regex {
         at: usize,
         data: &mut MatchData,
         stack: &mut Option<watched::Stack>,
-        asked: Asked<'_>,
+        may_go_on: MayGoOn<'_>,
     ) -> Result<bool, Failure> {
         let length = text.len() - at;
         if let Some(steps) = brief_steps(length) {
@@ -132,7 +132,7 @@ impl Regex {
                 Outcome::None => return Ok(false),
                 Outcome::Limit(_) => {}
             }
-            if !asked(BRIEF_UNITS) {
+            if !may_go_on(BRIEF_UNITS) {
                 return Err(Failure::Ended);
             }
         }
@@ -144,7 +144,7 @@ impl Regex {
         let Some(code) = watched else {
             return Err(Failure::Limit("the pattern is too large".into()));
         };
-        watched::search(code, text, at, data, stack, asked)
+        watched::search(code, text, at, data, stack, may_go_on)
     }
 
     fn fast(&self, length: usize) -> &Code {

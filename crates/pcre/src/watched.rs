@@ -4,7 +4,7 @@
 //! whatever the pattern.
 
 use crate::code::{Code, Context, Limits, MatchData, Outcome, message};
-use crate::{Asked, Failure, MOST_STEPS, STACK_BYTES};
+use crate::{Failure, MOST_STEPS, MayGoOn, STACK_BYTES};
 use pcre2_sys::*;
 use std::ptr;
 
@@ -44,7 +44,7 @@ unsafe extern "C" {
 
 /// The state handed through PCRE2.
 struct Meter<'a, 'b> {
-    asked: &'a mut (dyn FnMut(usize) -> bool + 'b),
+    may_go_on: &'a mut (dyn FnMut(usize) -> bool + 'b),
     position: usize,
     units: usize,
     units_of_call: usize,
@@ -58,7 +58,7 @@ impl Meter<'_, '_> {
         if self.units < TOLD {
             return true;
         }
-        (self.asked)(std::mem::take(&mut self.units))
+        (self.may_go_on)(std::mem::take(&mut self.units))
     }
 }
 
@@ -106,10 +106,10 @@ pub(crate) fn search(
     at: usize,
     data: &mut MatchData,
     stack: &mut Option<Stack>,
-    asked: Asked<'_>,
+    may_go_on: MayGoOn<'_>,
 ) -> Result<bool, Failure> {
     let mut meter = Meter {
-        asked,
+        may_go_on,
         position: at,
         units: 0,
         units_of_call: match code.has_backreference() {

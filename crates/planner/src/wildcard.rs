@@ -16,7 +16,7 @@ use query::path::FieldPath;
 
 /// What a query wants of the path that a wildcard index stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
+pub(crate) enum PathUse {
     Nothing,
     /// That something is there.
     Existence,
@@ -39,7 +39,7 @@ pub(crate) fn expansions(info: &IndexInfo, preds: &[Predicate<'_>]) -> Vec<Index
         if w.covers(path)
             && !path.has_index_part()
             && !paths.contains(&path)
-            && asked(preds, path) != Asked::Nothing
+            && path_use(preds, path) != PathUse::Nothing
         {
             paths.push(path);
         }
@@ -83,14 +83,14 @@ pub(crate) fn holds_one_path(fields: &[KeyField], intervals: &[Vec<Interval>], i
     }
 }
 
-pub(crate) fn asked(preds: &[Predicate<'_>], path: &FieldPath) -> Asked {
-    let mut out = Asked::Nothing;
+pub(crate) fn path_use(preds: &[Predicate<'_>], path: &FieldPath) -> PathUse {
+    let mut out = PathUse::Nothing;
     for p in preds.iter().filter(|p| *p.path == *path) {
         if bounds_value(p) {
-            return Asked::Value;
+            return PathUse::Value;
         }
         if existence(p).is_some() {
-            out = Asked::Existence;
+            out = PathUse::Existence;
         }
     }
     out
@@ -150,9 +150,9 @@ pub(crate) fn path_bounds(
         return (any(), Vec::new());
     };
     let own = Interval::point(path.as_str().into());
-    match asked(preds, path) {
-        Asked::Value => (vec![own], Vec::new()),
-        Asked::Existence => {
+    match path_use(preds, path) {
+        PathUse::Value => (vec![own], Vec::new()),
+        PathUse::Existence => {
             let below = Interval::new(
                 format!("{path}.").into(),
                 true,
@@ -166,6 +166,6 @@ pub(crate) fn path_bounds(
                 .collect();
             (union(vec![own, below]), exact)
         }
-        Asked::Nothing => (any(), Vec::new()),
+        PathUse::Nothing => (any(), Vec::new()),
     }
 }

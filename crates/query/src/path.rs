@@ -19,11 +19,11 @@ pub struct FieldPath {
     /// Shared: plans copy the paths of their filters.
     text: Arc<str>,
     /// End offset of each component in `text`, and its number when it is one.
-    parts: SmallVec<[Part; 2]>,
+    parts: SmallVec<[Component; 2]>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-struct Part {
+struct Component {
     start: u32,
     end: u32,
     index: Option<u32>,
@@ -65,7 +65,7 @@ impl FieldPath {
         let mut start = 0;
         for c in text.split('.') {
             let end = start + c.len();
-            parts.push(Part {
+            parts.push(Component {
                 start: start as u32,
                 end: end as u32,
                 index: array_index(c),

@@ -58,7 +58,7 @@ pub trait Transport: Send + Sync {
     fn peers(&self, set: &SetName, config: &Config, peers: &[(u64, String)]);
     fn send(&self, messages: Vec<Message>);
     /// What a member has said of itself last.
-    fn told(&self, member: u64) -> Option<Told>;
+    fn report(&self, member: u64) -> Option<MemberReport>;
     /// Configurations by which other members do not know this one, since this was asked.
     fn without(&self) -> Vec<DocBuf>;
     /// Has the others told what the primary knows of all members, with the next messages.
@@ -78,7 +78,7 @@ pub trait Transport: Send + Sync {
 
 /// What a member says of itself with each answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct MemberReport {
     /// The timestamp of the newest entry that it has applied: 0 for none.
     pub applied: u64,
     /// MongoDB's number of its state; 0 where it tells none.
@@ -121,7 +121,7 @@ pub struct Known {
     pub id: u64,
     /// Of the last entry on its disk.
     pub durable: OpTime,
-    pub told: Told,
+    pub report: MemberReport,
     /// It was heard of lately.
     pub is_heard: bool,
 }

@@ -172,7 +172,7 @@ pub struct Member<L: MemberLog> {
     /// How often entries of a primary were appended.
     appends: u64,
     /// On the primary: the commit point that each other member was sent last.
-    told: HashMap<u64, u64>,
+    commit_sent: HashMap<u64, u64>,
     /// On the primary: the tick at which each other member answered last. raft-rs's own note is
     /// cleared at each check of the quorum, so a look right after one would find all members gone.
     answered: HashMap<u64, u64>,
@@ -221,7 +221,7 @@ impl<L: MemberLog + Clone> Member<L> {
             held_back: state.delay_millis() > 0,
             state,
             appends: 0,
-            told: HashMap::new(),
+            commit_sent: HashMap::new(),
             answered: HashMap::new(),
             readmissions: readmission::Readmissions::default(),
             chance,

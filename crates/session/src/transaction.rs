@@ -176,7 +176,7 @@ impl SessionTable {
             state.starting = false;
         }
         if let Phase::InProgress(t) = &state.phase
-            && t.told().started.elapsed() > lifetime
+            && t.description().started.elapsed() > lifetime
         {
             state.phase = Phase::Aborted;
         }
@@ -186,8 +186,8 @@ impl SessionTable {
     /// Aborts the transactions that no request is at work on: this member is primary no more. One
     /// that a request is at work on ends with its statement.
     pub fn abort_all(&self, open: &[Arc<OpenTransaction>]) {
-        for told in open {
-            if let Some(mut session) = self.try_enter(told.lsid)
+        for description in open {
+            if let Some(mut session) = self.try_enter(description.lsid)
                 && session.state_ref().has_open()
             {
                 session.state().phase = Phase::Aborted;
@@ -198,13 +198,13 @@ impl SessionTable {
     /// Aborts transactions that have been open for longer than their lifetime and that no request
     /// is at work on.
     pub fn abort_expired(&self, open: &[Arc<OpenTransaction>], lifetime: Duration) {
-        for told in open.iter().filter(|t| t.started.elapsed() > lifetime) {
-            let Some(mut session) = self.try_enter(told.lsid) else {
+        for description in open.iter().filter(|t| t.started.elapsed() > lifetime) {
+            let Some(mut session) = self.try_enter(description.lsid) else {
                 continue;
             };
             let state = session.state();
             if let Phase::InProgress(t) = &state.phase
-                && t.told().number == told.number
+                && t.description().number == description.number
             {
                 state.phase = Phase::Aborted;
             }
@@ -233,7 +233,7 @@ impl TransactionHold {
         let phase = &mut self.session.state().phase;
         match std::mem::replace(phase, Phase::Running) {
             Phase::InProgress(t) => {
-                t.told().active.store(true, Relaxed);
+                t.description().active.store(true, Relaxed);
                 Some(t)
             }
             ended => {
@@ -246,9 +246,9 @@ impl TransactionHold {
     /// After a statement: the transaction goes on with the next. `again`: the same statement is to
     /// be run again.
     pub fn give_back(&mut self, transaction: Box<Transaction>, again: bool) {
-        let told = transaction.told();
-        told.active.store(false, Relaxed);
-        let expired = told.started.elapsed() > self.lifetime || transaction.is_overtaken();
+        let description = transaction.description();
+        description.active.store(false, Relaxed);
+        let expired = description.started.elapsed() > self.lifetime || transaction.is_overtaken();
         let state = self.session.state();
         state.starting &= again;
         state.phase = match expired {

@@ -266,7 +266,7 @@ mod tests {
         (0..n).map(|n| Value::from(n as i64)).collect()
     }
 
-    fn told(n: usize, up_to: i64, more: bool) -> Changes {
+    fn changes(n: usize, up_to: i64, more: bool) -> Changes {
         Changes {
             ids: ids(n),
             up_to,
@@ -279,7 +279,7 @@ mod tests {
     fn begun() -> Follow {
         let mut follow = Follow::new();
         assert_eq!(follow.ask(), Some(Ask::Changes(None)));
-        follow.heard(told(0, 7, false), NOW).unwrap();
+        follow.heard(changes(0, 7, false), NOW).unwrap();
         assert_eq!((follow.ask(), follow.time()), (None, 7));
         follow
     }
@@ -289,7 +289,7 @@ mod tests {
         let mut follow = begun();
         follow.come_near(NOW);
         assert_eq!(follow.ask(), Some(Ask::Changes(Some((7, 1)))));
-        follow.heard(told(1500, 9, true), NOW).unwrap();
+        follow.heard(changes(1500, 9, true), NOW).unwrap();
         for n in [1000, 500] {
             let Some(Ask::Renew(part)) = follow.ask() else {
                 panic!("{:?}", follow.ask());
@@ -298,10 +298,10 @@ mod tests {
             follow.put(Vec::new(), NOW).unwrap();
         }
         assert_eq!(follow.ask(), Some(Ask::Changes(Some((9, 1)))));
-        follow.heard(told(0, 9, false), SHORT * 2).unwrap();
+        follow.heard(changes(0, 9, false), SHORT * 2).unwrap();
         // Many were touched, and it took long: another round.
         assert_eq!(follow.ask(), Some(Ask::Changes(Some((9, 1)))));
-        follow.heard(told(0, 9, false), SHORT * 4).unwrap();
+        follow.heard(changes(0, 9, false), SHORT * 4).unwrap();
         assert_eq!(follow.ask(), None);
     }
 
@@ -311,7 +311,7 @@ mod tests {
         let mut follow = begun();
         follow.come_near(NOW);
         follow.renew_at_once(100);
-        follow.heard(told(250, 9, false), NOW).unwrap();
+        follow.heard(changes(250, 9, false), NOW).unwrap();
         for n in [100, 100, 50] {
             assert!(follow.may_rest());
             assert!(matches!(follow.ask(), Some(Ask::Renew(part)) if part.len() == n));
@@ -332,7 +332,7 @@ mod tests {
         assert_eq!(follow.hurry(seconds(12.9)), 1);
         assert_eq!(follow.hurry(seconds(13.2)), 2);
         let round = |follow: &mut Follow, n: usize, at: f64| {
-            follow.heard(told(n, 9, false), seconds(at)).unwrap();
+            follow.heard(changes(n, 9, false), seconds(at)).unwrap();
             while let Some(Ask::Renew(_)) = follow.ask() {
                 follow.put(Vec::new(), seconds(at)).unwrap();
             }
@@ -362,7 +362,7 @@ mod tests {
         let mut follow = begun();
         follow.copied(ids(3));
         follow.finish(NOW);
-        follow.heard(told(0, 8, false), NOW).unwrap();
+        follow.heard(changes(0, 8, false), NOW).unwrap();
         assert_eq!(follow.ask(), Some(Ask::Renew(ids(3))));
         follow.put(ids(2), NOW).unwrap();
         assert_eq!(follow.ask(), Some(Ask::Renew(ids(2))));

@@ -41,7 +41,7 @@ pub(crate) struct Shares {
     /// The share that rows should have, in bytes.
     wanted: usize,
     /// The share that rows were last given.
-    told: usize,
+    given: usize,
     /// The bytes that rows took a second ago.
     used: usize,
     /// The most bytes that memtables took recently.
@@ -53,7 +53,7 @@ impl Shares {
         Shares {
             cache_bytes,
             wanted: row_bytes,
-            told: row_bytes,
+            given: row_bytes,
             used: 0,
             memtables: 0,
         }
@@ -68,7 +68,7 @@ impl Shares {
     pub fn weigh(&mut self, rows: (u64, u64), blocks: (u64, u64), used: usize) {
         // A record cache that is still filling evicts nothing, however short of memory it will be.
         let filling =
-            used > self.used + self.cache_bytes / WORTH_TELLING && used < self.told / 100 * FULL;
+            used > self.used + self.cache_bytes / WORTH_TELLING && used < self.given / 100 * FULL;
         self.used = used;
         self.memtables = self.memtables.saturating_sub(self.percent(FORGOTTEN));
         if filling || rows.0 + blocks.0 < TELLING {
@@ -82,8 +82,8 @@ impl Shares {
     }
 
     /// The share that rows were last given, in bytes.
-    pub fn told(&self) -> usize {
-        self.told
+    pub fn given(&self) -> usize {
+        self.given
     }
 
     /// The rows' share while memtables take so many bytes; `None` when it is about what they were
@@ -93,10 +93,10 @@ impl Shares {
         let taken = self.memtables + self.percent(ROOM);
         let left = self.cache_bytes.saturating_sub(taken);
         let rows = self.wanted.min(left).max(self.percent(LEAST));
-        if rows.abs_diff(self.told) < self.cache_bytes / WORTH_TELLING {
+        if rows.abs_diff(self.given) < self.cache_bytes / WORTH_TELLING {
             return None;
         }
-        self.told = rows;
+        self.given = rows;
         Some(rows)
     }
 }
@@ -111,7 +111,7 @@ mod tests {
         let mut shares = Shares::new(cache, cache / 2);
         let percent = |shares: &mut Shares, memtables: usize| {
             shares.rows(memtables);
-            shares.told * 100 / cache
+            shares.given * 100 / cache
         };
         shares.weigh((10, 1), (5, 1), 0);
         assert_eq!(percent(&mut shares, 0), 50, "too few to say");

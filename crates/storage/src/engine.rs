@@ -262,7 +262,7 @@ impl Engine {
 
     /// The current share of the record cache, in bytes.
     pub fn row_share(&self) -> u64 {
-        self.rows.as_ref().map_or(0, |_| self.shares.lock().told()) as u64
+        self.rows.as_ref().map_or(0, |_| self.shares.lock().given()) as u64
     }
 
     pub fn rows(&self) -> Option<&Rows> {

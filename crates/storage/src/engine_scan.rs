@@ -15,11 +15,11 @@
 //! Invariant: all parts of a scan show one state. A view without a snapshot gets one before its
 //! scan has a second part.
 
+use crate::bounded_iterator::{BoundedIterator, ScanOptions, Stopped};
 use crate::dead_ranges::{Bytes, DeadRanges, successor};
 use crate::hidden_keys::{self, Passed};
 use crate::long_steps;
 use crate::nonblocking_read::Noting;
-use crate::scan_part::{Manner, Part, Stopped};
 use crate::view::{Direction, Shown, View};
 use crate::write_set::Below;
 use errors::{Error, Result, Stop, Suspension};
@@ -59,9 +59,9 @@ struct Stretch {
 }
 
 pub(crate) struct EngineScan {
-    part: Option<Part>,
+    iterator: Option<BoundedIterator>,
     state: State,
-    manner: Manner,
+    options: ScanOptions,
     /// The current entry, in the engine's memory; empty when there is none.
     key: *const [u8],
     value: *const [u8],
@@ -94,13 +94,13 @@ impl Drop for EngineScan {
 }
 
 impl EngineScan {
-    pub fn new(shown: &Arc<Shown>, manner: Manner, low: &[u8], high: &[u8]) -> EngineScan {
+    pub fn new(shown: &Arc<Shown>, options: ScanOptions, low: &[u8], high: &[u8]) -> EngineScan {
         let (low, high): (Arc<[u8]>, Arc<[u8]>) = (low.into(), high.into());
         let is_empty = !high.is_empty() && low >= high;
         let mut scan = EngineScan {
-            part: None,
+            iterator: None,
             state: if is_empty { State::Done } else { State::New },
-            manner,
+            options,
             key: &[],
             value: &[],
             notes: !is_empty && DeadRanges::concern(&low, &high),
@@ -118,10 +118,10 @@ impl EngineScan {
             scan.look_for_parts();
         }
         if !scan.parted {
-            let _noting = Noting::begin(manner.cached_only);
-            scan.part = Some(Part::new(
+            let _noting = Noting::begin(options.cached_only);
+            scan.iterator = Some(BoundedIterator::new(
                 shown,
-                manner,
+                options,
                 scan.low.clone(),
                 scan.high.clone(),
             ));
@@ -134,7 +134,7 @@ impl EngineScan {
     }
 
     fn backward(&self) -> bool {
-        self.manner.direction == Direction::Backward
+        self.options.direction == Direction::Backward
     }
 
     /// The first range of `[low, high)`, or the last, in which nothing lives: known of all states, or
@@ -165,7 +165,7 @@ impl EngineScan {
     /// Goes to the part that begins at `from` (backward: ends before it), or behind the dead range
     /// there. False when there is none.
     fn begin_part(&mut self, from: &[u8]) -> bool {
-        self.part = None;
+        self.iterator = None;
         self.beyond = None;
         let mut from: Bytes = from.into();
         loop {
@@ -193,8 +193,8 @@ impl EngineScan {
                 (Some((low, high)), false) => (&from, low, Some(high.clone())),
                 (Some((low, high)), true) => (high, &from, Some(low.clone())),
             };
-            let part = Part::new(&self.shown, self.manner, low.into(), high.into());
-            self.part = Some(part);
+            let iterator = BoundedIterator::new(&self.shown, self.options, low.into(), high.into());
+            self.iterator = Some(iterator);
             self.beyond = beyond;
             return true;
         }
@@ -203,8 +203,8 @@ impl EngineScan {
     /// To the next entry in the scan's direction (the first, when it is new); false at the end.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Result<bool> {
-        let _noting = Noting::begin(self.manner.cached_only);
-        let direction = self.manner.direction;
+        let _noting = Noting::begin(self.options.cached_only);
+        let direction = self.options.direction;
         let before = Passed::now();
         match self.state {
             State::Done => Ok(false),
@@ -214,8 +214,8 @@ impl EngineScan {
                     let key = unsafe { &*self.key };
                     self.stretch.begin_behind(key, direction);
                 }
-                if let Some(part) = &mut self.part {
-                    part.go_to_next(direction);
+                if let Some(iterator) = &mut self.iterator {
+                    iterator.go_to_next(direction);
                 }
                 self.arrived(before, 1)
             }
@@ -228,8 +228,8 @@ impl EngineScan {
                 if self.parted && !self.begin_part(&from) {
                     return Ok(self.ended());
                 }
-                if let Some(part) = &mut self.part {
-                    part.go_to_first(direction);
+                if let Some(iterator) = &mut self.iterator {
+                    iterator.go_to_first(direction);
                 }
                 self.arrived(before, 0)
             }
@@ -242,8 +242,8 @@ impl EngineScan {
         if !self.high.is_empty() && self.low >= self.high {
             return Ok(false);
         }
-        let _noting = Noting::begin(self.manner.cached_only);
-        let direction = self.manner.direction;
+        let _noting = Noting::begin(self.options.cached_only);
+        let direction = self.options.direction;
         let before = Passed::now();
         let low = self.low.clone();
         let key = match direction {
@@ -268,17 +268,17 @@ impl EngineScan {
                 return Ok(self.ended());
             }
         }
-        if let Some(part) = &mut self.part {
-            part.go_to(key, direction);
+        if let Some(iterator) = &mut self.iterator {
+            iterator.go_to(key, direction);
         }
         self.arrived(before, 0)
     }
 
     /// Whether the current part is where a seek of `key` has to begin.
     fn part_holds(&self, key: &[u8]) -> bool {
-        self.part
+        self.iterator
             .as_ref()
-            .is_some_and(|part| *part.low <= *key && *key < *part.high)
+            .is_some_and(|iterator| *iterator.low <= *key && *key < *iterator.high)
     }
 
     /// `own`: entries that the engine has passed and that are not hidden.
@@ -286,10 +286,10 @@ impl EngineScan {
     fn arrived(&mut self, mut before: Passed, mut own: u64) -> Result<bool> {
         let mut paused_at = Vec::new();
         loop {
-            let Some(part) = &self.part else {
+            let Some(iterator) = &self.iterator else {
                 return Ok(self.ended());
             };
-            let entry = part.is_on_entry().then(|| part.entry());
+            let entry = iterator.is_on_entry().then(|| iterator.entry());
             // A step backward has passed the entry that it gives, one forward the one before.
             let own_here = if self.backward() {
                 u64::from(entry.is_some())
@@ -308,7 +308,11 @@ impl EngineScan {
                 }
                 return Ok(true);
             }
-            match self.part.as_ref().map_or(Stopped::AtEnd, Part::stopped) {
+            match self
+                .iterator
+                .as_ref()
+                .map_or(Stopped::AtEnd, BoundedIterator::stopped)
+            {
                 Stopped::AtEnd => (),
                 Stopped::Failed(e) => return Err(self.failed(e)),
                 Stopped::Paused => {
@@ -327,8 +331,8 @@ impl EngineScan {
             if !self.begin_part(&beyond) {
                 return Ok(self.ended());
             }
-            if let Some(part) = &mut self.part {
-                part.go_to_first(self.manner.direction);
+            if let Some(iterator) = &mut self.iterator {
+                iterator.go_to_first(self.options.direction);
             }
         }
     }
@@ -342,7 +346,7 @@ impl EngineScan {
         hidden_keys::count(hidden);
         self.hidden += hidden;
         self.stretch.markers += markers;
-        if self.manner.cached_only && !long_steps::may_stay_on_loop(hidden) {
+        if self.options.cached_only && !long_steps::may_stay_on_loop(hidden) {
             return Err(self.failed(Suspension::Read.into()));
         }
         Ok(())
@@ -352,15 +356,15 @@ impl EngineScan {
     #[cold]
     fn go_on(&mut self, before: &mut Vec<u8>) -> Result<()> {
         let asked = errors::operation::ask();
-        let Some(part) = self.part.as_mut().filter(|_| asked.is_ok()) else {
+        let Some(iterator) = self.iterator.as_mut().filter(|_| asked.is_ok()) else {
             return asked.map_err(|e| self.failed(e.into()));
         };
-        let place = part.place();
+        let place = iterator.place();
         if place == *before {
             let lost = Error::internal("a scan that paused does not come further");
             return Err(self.failed(lost.into()));
         }
-        part.go_to(&place, self.manner.direction);
+        iterator.go_to(&place, self.options.direction);
         *before = place;
         Ok(())
     }
@@ -394,7 +398,7 @@ impl EngineScan {
         let weight = u32::try_from(self.stretch.markers).unwrap_or(u32::MAX);
         let (on, from) = (self.state == State::On, self.stretch.from.as_slice());
         let behind = successor(at);
-        let (low, high) = match (self.manner.direction, on) {
+        let (low, high) = match (self.options.direction, on) {
             (Direction::Forward, true) => (from, at),
             (Direction::Forward, false) => (from, &*self.high),
             (Direction::Backward, true) => (&*behind, from),

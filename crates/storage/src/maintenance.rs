@@ -137,16 +137,16 @@ fn load_of(bytes: u64) -> Load {
 
 /// Filters out short-lived changes of a value.
 struct Lasting<T> {
-    told: T,
+    reported: T,
     seen: T,
     periods: u32,
 }
 
 impl<T: Copy + PartialEq> Lasting<T> {
-    fn new(told: T) -> Lasting<T> {
+    fn new(reported: T) -> Lasting<T> {
         Lasting {
-            told,
-            seen: told,
+            reported,
+            seen: reported,
             periods: 0,
         }
     }
@@ -158,10 +158,10 @@ impl<T: Copy + PartialEq> Lasting<T> {
             self.periods = 0;
         }
         self.periods += 1;
-        if now == self.told || self.periods < AGREEING_PERIODS {
+        if now == self.reported || self.periods < AGREEING_PERIODS {
             return None;
         }
-        self.told = now;
+        self.reported = now;
         Some(now)
     }
 }

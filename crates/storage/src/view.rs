@@ -6,6 +6,7 @@
 //! stands behind it in the struct is let go.
 
 use crate::batched_read::{self, Brought};
+use crate::bounded_iterator::ScanOptions;
 use crate::empty_stretches::EmptyStretches;
 use crate::engine::{Engine, check_read};
 use crate::engine_scan::EngineScan;
@@ -13,7 +14,6 @@ use crate::family::Family;
 use crate::ghost_list::blocks_that_came;
 use crate::nonblocking_read::{self, Noting};
 use crate::record_cache::{Row, is_record};
-use crate::scan_part::Manner;
 use crate::write_set::{Bytes, MergedScan, WriteSet};
 use errors::{Error, Result, Stop, Suspension, err};
 use rocksdb_sys as ffi;
@@ -762,13 +762,13 @@ impl View {
         direction: Direction,
         fill: bool,
     ) -> Scan {
-        let manner = Manner {
+        let options = ScanOptions {
             family,
             direction,
             cached_only: self.cached_only,
             fill,
         };
-        let engine = EngineScan::new(&self.shown, manner, low, high);
+        let engine = EngineScan::new(&self.shown, options, low, high);
         let over = self.overlay.as_ref().filter(|o| !o.writes.is_empty());
         let over = over.map(|o| Box::new(MergedScan::new(o.writes.clone(), direction, low, high)));
         Scan { engine, over }

@@ -10,7 +10,7 @@ use front::idl;
 const LEAST_BYTES: u64 = 1 << 20;
 
 /// Bytes freed as MongoDB tells them.
-fn told(freed: u64) -> i64 {
+fn reported(freed: u64) -> i64 {
     if freed < LEAST_BYTES { 0 } else { freed as i64 }
 }
 
@@ -37,7 +37,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         let s = sizes(&cx.app.engine, &coll);
         cx.w.int(
             "estimatedBytesFreed",
-            told(s.storage.saturating_sub(s.data)),
+            reported(s.storage.saturating_sub(s.data)),
         );
         return Ok(Done::Reply);
     }
@@ -49,6 +49,6 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let after = sizes(&cx.app.engine, &coll);
     let freed =
         (before.storage + before.index_total()).saturating_sub(after.storage + after.index_total());
-    cx.w.int("bytesFreed", told(freed));
+    cx.w.int("bytesFreed", reported(freed));
     Ok(Done::Reply)
 }

@@ -37,7 +37,7 @@ use std::path::Path;
 const AT: &str = "pandoBackup";
 
 #[derive(Default)]
-struct Asked<'a> {
+struct BackupArguments<'a> {
     path: Option<&'a str>,
     step: Option<&'a str>,
     id: Option<&'a str>,
@@ -51,36 +51,36 @@ struct Asked<'a> {
     to: Option<&'a str>,
 }
 
-fn parse<'a>(cx: &CommandContext<'a, '_>) -> Result<Asked<'a>> {
-    let mut asked = Asked::default();
+fn parse<'a>(cx: &CommandContext<'a, '_>) -> Result<BackupArguments<'a>> {
+    let mut arguments = BackupArguments::default();
     for e in cx.args.fields.clone() {
         match e.name {
-            "path" => asked.path = idl::string(AT, e)?,
-            "step" => asked.step = idl::string(AT, e)?,
-            "id" => asked.id = idl::string(AT, e)?,
-            "file" => asked.file = idl::string(AT, e)?,
-            "hold" => asked.hold = idl::int(AT, e)?,
-            "offset" => asked.offset = idl::unsigned(AT, e)?.unwrap_or(0),
-            "length" => asked.length = idl::unsigned(AT, e)?.unwrap_or(0),
-            "after" => asked.after = idl::doc(AT, e)?,
-            "reach" => asked.reach = e.val.as_timestamp().unwrap_or(0),
-            "backup" => asked.backup = idl::string(AT, e)?,
-            "to" => asked.to = idl::string(AT, e)?,
+            "path" => arguments.path = idl::string(AT, e)?,
+            "step" => arguments.step = idl::string(AT, e)?,
+            "id" => arguments.id = idl::string(AT, e)?,
+            "file" => arguments.file = idl::string(AT, e)?,
+            "hold" => arguments.hold = idl::int(AT, e)?,
+            "offset" => arguments.offset = idl::unsigned(AT, e)?.unwrap_or(0),
+            "length" => arguments.length = idl::unsigned(AT, e)?.unwrap_or(0),
+            "after" => arguments.after = idl::doc(AT, e)?,
+            "reach" => arguments.reach = e.val.as_timestamp().unwrap_or(0),
+            "backup" => arguments.backup = idl::string(AT, e)?,
+            "to" => arguments.to = idl::string(AT, e)?,
             _ => return Err(cx.args.unknown(e)),
         }
     }
-    Ok(asked)
+    Ok(arguments)
 }
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
-    let asked = parse(cx)?;
+    let arguments = parse(cx)?;
     let of_id = |cx: &CommandContext<'_, '_>| -> Result<Staged> {
-        let id = idl::required(AT, "id", asked.id)?;
+        let id = idl::required(AT, "id", arguments.id)?;
         Ok(Staged::find(&cx.app.config.db_path, id)?)
     };
-    match asked.step {
+    match arguments.step {
         None => {
-            let path = checked(asked.path)?;
+            let path = checked(arguments.path)?;
             staged::make_parent(path)?;
             copy(cx, path)?;
             verify(cx, path)?;
@@ -89,9 +89,9 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
                 tracing::warn!(target: "STORAGE", error = %e, "The set is not told of a backup");
             }
         }
-        Some("stage") => stage(cx, asked.hold)?,
+        Some("stage") => stage(cx, arguments.hold)?,
         Some("finish") => {
-            let path = checked(asked.path)?;
+            let path = checked(arguments.path)?;
             let copy = of_id(cx)?;
             staged::make_parent(path)?;
             copy.put_in_place(path)?;
@@ -100,15 +100,15 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         }
         Some("describe") => describe(cx, &of_id(cx)?)?,
         Some("read") => {
-            let (copy, file) = (of_id(cx)?, idl::required(AT, "file", asked.file)?);
-            let bytes = copy.read(file, asked.offset, asked.length)?;
+            let (copy, file) = (of_id(cx)?, idl::required(AT, "file", arguments.file)?);
+            let bytes = copy.read(file, arguments.offset, arguments.length)?;
             cx.w.binary("data", 0, &bytes);
         }
         Some("release") => of_id(cx)?.remove(),
-        Some("log") => log::tell(cx, asked.after, asked.reach)?,
+        Some("log") => log::tell(cx, arguments.after, arguments.reach)?,
         Some("kept") => {
-            let id = idl::required(AT, "backup", asked.backup)?;
-            last::note(cx, id, idl::required(AT, "to", asked.to)?)?;
+            let id = idl::required(AT, "backup", arguments.backup)?;
+            last::note(cx, id, idl::required(AT, "to", arguments.to)?)?;
         }
         Some(other) => bail!(BadValue, "{AT} has no step '{other}'"),
     }

@@ -77,7 +77,7 @@ impl Candidates {
     }
 
     /// What each plan did in the trial, the winner first.
-    pub fn told(&self, winner: &[u32], draw: &dyn Fn(&Plan) -> PlanStage) -> Vec<DocBuf> {
+    pub fn trial_plans(&self, winner: &[u32], draw: &dyn Fn(&Plan) -> PlanStage) -> Vec<DocBuf> {
         let mut both: Vec<_> = self.all.iter().zip(&self.trials).collect();
         both.sort_by_key(|(e, _)| e.plan.form() != winner);
         let one = |(e, t): (&Estimated, &Trial)| {

@@ -45,14 +45,14 @@ struct Subject<'a> {
 }
 
 /// The explained command, and how much to tell of it.
-struct Asked<'a> {
+struct ExplainedCommand<'a> {
     inner: Doc<'a>,
     command: &'static str,
     verbosity: Verbosity,
 }
 
-impl<'a> Asked<'a> {
-    fn of(args: &Args<'a>) -> Result<Asked<'a>> {
+impl<'a> ExplainedCommand<'a> {
+    fn of(args: &Args<'a>) -> Result<ExplainedCommand<'a>> {
         let given = args.first;
         if given.is_nullish() {
             return Err(idl::missing("explain", "explain"));
@@ -66,7 +66,7 @@ impl<'a> Asked<'a> {
             args::max_time_ms("maxTimeMS", limit)?;
         }
         let command = explained(inner.first().map_or("", |e| e.name))?;
-        Ok(Asked {
+        Ok(ExplainedCommand {
             inner,
             command,
             verbosity,
@@ -76,16 +76,16 @@ impl<'a> Asked<'a> {
 
 /// Checks the arguments as far as that needs no collection.
 pub fn check(args: &Args<'_>) -> Result<()> {
-    let asked = Asked::of(args)?;
-    Args::parse(asked.command, asked.inner, Some(args.db)).map(drop)
+    let explained = ExplainedCommand::of(args)?;
+    Args::parse(explained.command, explained.inner, Some(args.db)).map(drop)
 }
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
-    let Asked {
+    let ExplainedCommand {
         inner,
         command,
         verbosity,
-    } = Asked::of(&cx.args)?;
+    } = ExplainedCommand::of(&cx.args)?;
     cx.op.need_worker()?;
     heed_inner_limit(cx, inner)?;
     if command == "aggregate" {
@@ -440,7 +440,7 @@ fn plan(
     let winner = plan.form();
     let draw = |plan: &planner::Plan| drawn(query, plan, projection.as_ref(), &coll);
     let rejected = candidates.rejected(&winner, &draw);
-    let trials = candidates.told(&winner, &draw);
+    let trials = candidates.trial_plans(&winner, &draw);
     let counted = match (runs, query.count) {
         (false, _) => None,
         (true, true) => Some(count_run(&mut cx.op, query.ns, filter, &tree)?.with_returned(0)),

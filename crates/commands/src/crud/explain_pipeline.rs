@@ -185,7 +185,7 @@ fn candidates_of(
     let draw = |plan: &planner::Plan| stages_of(plan, explained, coll, push, false);
     Ok((
         candidates.rejected(&form, &draw),
-        candidates.told(&form, &draw),
+        candidates.trial_plans(&form, &draw),
     ))
 }
 

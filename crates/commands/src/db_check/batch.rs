@@ -32,7 +32,7 @@ pub struct Limits {
 }
 
 /// What is read.
-pub struct Part<'a> {
+pub struct BatchRange<'a> {
     pub view: &'a View,
     pub coll: &'a Arc<Collection>,
     /// Excluded; `None`: from the beginning.
@@ -82,9 +82,9 @@ fn id_of(bound: Option<&[u8]>) -> Option<bson::Val<'_>> {
 }
 
 /// Reads documents; with `indexes`, looks for the entries that each must have there.
-pub fn documents(op: &mut OpCtx<'_>, part: &Part<'_>, with_indexes: bool) -> Result<Found> {
+pub fn documents(op: &mut OpCtx<'_>, range: &BatchRange<'_>, with_indexes: bool) -> Result<Found> {
     let indexes: Vec<Arc<Index>> = match with_indexes {
-        true => part
+        true => range
             .coll
             .indexes
             .iter()
@@ -99,12 +99,12 @@ pub fn documents(op: &mut OpCtx<'_>, part: &Part<'_>, with_indexes: bool) -> Res
     );
     let read = ReadRequest {
         sort: Some(&by_id),
-        min: part.from.and_then(Doc::new),
-        hint: part.from.map(|_| Hint::Key(doc! { "_id": 1 })),
+        min: range.from.and_then(Doc::new),
+        hint: range.from.map(|_| Hint::Key(doc! { "_id": 1 })),
         ..ReadRequest::new(&all)
     };
-    let (from, to) = (id_of(part.from), id_of(part.to));
-    let mut rows = RecordStream::open(op, part.view.clone(), part.coll.clone(), &read)?;
+    let (from, to) = (id_of(range.from), id_of(range.to));
+    let mut rows = RecordStream::open(op, range.view.clone(), range.coll.clone(), &read)?;
     let (mut found, mut sum, mut keys) = (Found::default(), md5::Context::new(), KeySet::new());
     found.ended = loop {
         match rows.next(op) {
@@ -129,7 +129,7 @@ pub fn documents(op: &mut OpCtx<'_>, part: &Part<'_>, with_indexes: bool) -> Res
         if to.is_some_and(|to| order::compare(id, to) == Ordering::Greater) {
             break true;
         }
-        if found.is_full(part.limits) {
+        if found.is_full(range.limits) {
             break false;
         }
         found.count += 1;
@@ -140,7 +140,7 @@ pub fn documents(op: &mut OpCtx<'_>, part: &Part<'_>, with_indexes: bool) -> Res
             found.wrong("Document is not well-formed BSON", || single(id));
             continue;
         }
-        let missing = missing_keys(part.view, &indexes, document, record, &mut keys)?;
+        let missing = missing_keys(range.view, &indexes, document, record, &mut keys)?;
         if !missing.is_empty() {
             found.wrong("Document has missing index keys", || lacking(id, &missing));
         }
@@ -193,18 +193,23 @@ fn lacking(id: bson::Val<'_>, missing: &[&Index]) -> DocBuf {
 }
 
 /// Reads the entries of an index; with `looks_up`, looks for the document of each.
-pub fn entries(op: &mut OpCtx<'_>, part: &Part<'_>, name: &str, looks_up: bool) -> Result<Found> {
-    let index = part
+pub fn entries(
+    op: &mut OpCtx<'_>,
+    range: &BatchRange<'_>,
+    name: &str,
+    looks_up: bool,
+) -> Result<Found> {
+    let index = range
         .coll
         .indexes
         .iter()
         .find(|i| i.name() == name && i.state == IndexState::Ready);
     let Some(index) = index else {
-        return Err(no_index(part.coll, name).into());
+        return Err(no_index(range.coll, name).into());
     };
     let end = keyspace::prefix_end(&index.prefix);
-    let begin = [&index.prefix[..], part.from.unwrap_or_default()].concat();
-    let mut scan = part.view.scan(&begin, &end, Direction::Forward);
+    let begin = [&index.prefix[..], range.from.unwrap_or_default()].concat();
+    let mut scan = range.view.scan(&begin, &end, Direction::Forward);
     let (mut found, mut sum, mut keys) = (Found::default(), md5::Context::new(), KeySet::new());
     found.ended = loop {
         if !scan.next()? {
@@ -212,13 +217,13 @@ pub fn entries(op: &mut OpCtx<'_>, part: &Part<'_>, name: &str, looks_up: bool) 
         }
         op.tick(1)?;
         let (entry, value) = (scan.key().get(PREFIX..).unwrap_or(&[]), scan.value());
-        if part.from.is_some_and(|from| entry <= from) {
+        if range.from.is_some_and(|from| entry <= from) {
             continue;
         }
-        if part.to.is_some_and(|to| entry > to) {
+        if range.to.is_some_and(|to| entry > to) {
             break true;
         }
-        if found.is_full(part.limits) {
+        if found.is_full(range.limits) {
             break false;
         }
         found.count += 1;
@@ -229,8 +234,8 @@ pub fn entries(op: &mut OpCtx<'_>, part: &Part<'_>, name: &str, looks_up: bool) 
         if !looks_up {
             continue;
         }
-        let spec = || doc! { "indexSpec": index_spec(part.coll, name) };
-        match extra(part.view, part.coll, index, (entry, value), &mut keys)? {
+        let spec = || doc! { "indexSpec": index_spec(range.coll, name) };
+        match extra(range.view, range.coll, index, (entry, value), &mut keys)? {
             None => {}
             Some(Extra::NoDocument) => {
                 found.wrong("found extra index key entry without corresponding document", spec);

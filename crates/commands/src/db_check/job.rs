@@ -1,6 +1,6 @@
 //! The runs of a check on the primary, one after the other.
 
-use super::batch::{self, Bound, Found, Limits, Part};
+use super::batch::{self, BatchRange, Bound, Found, Limits};
 use super::health_log::{About, BatchEntry};
 use super::{DbChecks, LOOK, MOST_RESULTS, MOST_STATES, Marked, Outcome};
 use crate::connection::new_uuid;
@@ -145,7 +145,7 @@ impl Batch {
     }
 
     /// What the other members are told, to read the same.
-    fn told(&self, run: &Run, (ns, uuid): (&str, &Uuid), found: &Found) -> DocBuf {
+    fn to_doc(&self, run: &Run, (ns, uuid): (&str, &Uuid), found: &Found) -> DocBuf {
         let mut w = Writer::new();
         w.str("ns", ns)
             .binary("uuid", 4, uuid)
@@ -299,7 +299,7 @@ impl DbChecks {
             logs: progress.batches % self.parameters.int(DB_CHECK_LOGGED_EVERY).max(1) == 0,
             is_capped,
         };
-        self.publish(&marked.name, batch.told(run, target, &found));
+        self.publish(&marked.name, batch.to_doc(run, target, &found));
         self.log(&batch.entries(run, &marked, about, &found));
         progress.passed(marked.name, &found);
         Ok((found, marked.index))
@@ -340,7 +340,7 @@ impl DbChecks {
             bytes: run.most_bytes - progress.bytes,
             until: Instant::now() + run.time_of_batch,
         };
-        let part = Part {
+        let range = BatchRange {
             view: &marked.view,
             coll,
             from: progress.from.as_deref(),
@@ -348,8 +348,8 @@ impl DbChecks {
             limits: Some(&limits),
         };
         let found = match &run.kind.index {
-            Some(index) => batch::entries(&mut op, &part, index, run.kind.looks_up),
-            None => batch::documents(&mut op, &part, run.kind.with_indexes),
+            Some(index) => batch::entries(&mut op, &range, index, run.kind.looks_up),
+            None => batch::documents(&mut op, &range, run.kind.with_indexes),
         }?;
         Ok((found, coll.capped.is_some()))
     }

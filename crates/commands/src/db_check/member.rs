@@ -1,7 +1,7 @@
 //! What a secondary does with the states of the primary's marks: reads the same range in them as the
 //! primary has, and notes in its health log what it found.
 
-use super::batch::{self, Found, Part};
+use super::batch::{self, BatchRange, Found};
 use super::health_log::{About, BatchEntry};
 use super::{DbChecks, LONGEST_STATE, LOOK, Marked, job};
 use bson::{Doc, DocBuf, Writer, doc};
@@ -17,7 +17,7 @@ const LONGEST: Duration = Duration::from_secs(300);
 const IDLE: Duration = Duration::from_secs(2);
 
 /// A batch as the primary describes it.
-struct Told<'a> {
+struct CheckedBatch<'a> {
     ns: &'a str,
     uuid: Uuid,
     md5: &'a str,
@@ -30,11 +30,11 @@ struct Told<'a> {
     parameters: Option<Doc<'a>>,
 }
 
-impl<'a> Told<'a> {
-    fn parse(d: Doc<'a>) -> Option<Told<'a>> {
+impl<'a> CheckedBatch<'a> {
+    fn parse(d: Doc<'a>) -> Option<CheckedBatch<'a>> {
         let binary = |name: &str| d.get(name).and_then(|v| v.as_binary()).map(|(_, b)| b);
         let flag = |name: &str| d.get(name).is_some_and(|v| v.truthy());
-        Some(Told {
+        Some(CheckedBatch {
             ns: d.get("ns")?.as_str()?,
             uuid: Uuid::try_from(binary("uuid")?).ok()?,
             md5: d.get("md5")?.as_str()?,
@@ -83,17 +83,17 @@ impl DbChecks {
                 return;
             }
         };
-        let Some(told) = Told::parse(result.as_doc()) else {
+        let Some(batch) = CheckedBatch::parse(result.as_doc()) else {
             return;
         };
         let host = self.host();
         let about = About {
-            target: Some((told.ns, &told.uuid)),
+            target: Some((batch.ns, &batch.uuid)),
             host: &host,
-            parameters: told.parameters,
+            parameters: batch.parameters,
             operation: "dbCheckBatch",
         };
-        let entries = match self.compare(marked, &told, &about) {
+        let entries = match self.compare(marked, &batch, &about) {
             Ok(entries) => entries,
             Err(stop) => {
                 vec![about.failure("error", "dbCheck failed", "cluster", &stop.into_error())]
@@ -145,8 +145,13 @@ impl DbChecks {
     }
 
     /// Reads a batch, and what is to be written of it.
-    fn compare(&self, marked: &Marked, told: &Told<'_>, about: &About<'_>) -> Result<Vec<DocBuf>> {
-        let Some(coll) = marked.collection(told.ns, &told.uuid) else {
+    fn compare(
+        &self,
+        marked: &Marked,
+        batch: &CheckedBatch<'_>,
+        about: &About<'_>,
+    ) -> Result<Vec<DocBuf>> {
+        let Some(coll) = marked.collection(batch.ns, &batch.uuid) else {
             let gone = Error::new(
                 errors::Code::NamespaceNotFound,
                 "the collection is not there",
@@ -154,32 +159,32 @@ impl DbChecks {
             let msg = "abandoning dbCheck batch because collection no longer exists";
             return Ok(vec![about.failure("warning", msg, "collection", &gone)]);
         };
-        let operation = self.register(told.ns, doc! { "dbCheck": told.ns });
+        let operation = self.register(batch.ns, doc! { "dbCheck": batch.ns });
         let mut op = OpCtx::worker(&self.engine);
         op.killed = Some(&operation.operation.killed);
         op.deadline = Some(Instant::now() + LONGEST);
-        let part = Part {
+        let range = BatchRange {
             view: &marked.view,
             coll,
-            from: told.from,
-            to: told.to,
+            from: batch.from,
+            to: batch.to,
             limits: None,
         };
-        let found: Found = match told.index {
-            Some(index) => batch::entries(&mut op, &part, index, told.looks_up)?,
-            None => batch::documents(&mut op, &part, told.with_indexes)?,
+        let found: Found = match batch.index {
+            Some(index) => batch::entries(&mut op, &range, index, batch.looks_up)?,
+            None => batch::documents(&mut op, &range, batch.with_indexes)?,
         };
         let of = BatchEntry {
             name: &marked.name,
-            expected: told.md5,
-            from: job::shown(told.from, told.index, false),
-            to: job::shown(told.to, told.index, true),
+            expected: batch.md5,
+            from: job::shown(batch.from, batch.index, false),
+            to: job::shown(batch.to, batch.index, true),
             is_capped: coll.capped.is_some(),
             ts: marked.ts,
         };
         let mut entries: Vec<DocBuf> = found.wrong.iter().map(|w| about.wrong(w)).collect();
         let (entry, same) = about.batch(&found, &of);
-        if told.logs || !same {
+        if batch.logs || !same {
             entries.push(entry);
         }
         Ok(entries)

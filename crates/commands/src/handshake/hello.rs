@@ -123,7 +123,7 @@ fn answer(cx: &mut CommandContext<'_, '_>, primary: &str) -> Result<Done> {
     if !cx.request.exhaust_allowed {
         return Ok(Done::Reply);
     }
-    monitor::told(cx, counter);
+    monitor::note_streamed(cx, counter);
     Ok(Done::ReplyMore)
 }
 

@@ -17,7 +17,7 @@ use crate::request::{CommandContext, Done};
 use bson::Doc;
 use errors::{Result, bail};
 use front::idl;
-use replication::driver::{Known, Release, Told};
+use replication::driver::{Known, MemberReport, Release};
 use replication::member::OpTime;
 use replication::{Config, message};
 
@@ -75,7 +75,7 @@ fn board(cx: &CommandContext<'_, '_>) -> Option<(u64, Vec<Known>)> {
                 term: number("term")?.unsigned_abs(),
                 wall_millis: number("wall")?,
             },
-            told: Told {
+            report: MemberReport {
                 applied: time("applied")?,
                 state: i32::try_from(number("state")?).ok()?,
                 release: Release::parse(

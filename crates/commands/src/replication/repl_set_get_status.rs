@@ -301,9 +301,9 @@ fn known_of(status: &Status, id: u64, ts: u64) -> OpTime {
 /// The newest entry that a member is known to have applied. `durable`: to have on its disk. A member that
 /// is not delayed applies what it has at once, and has said so only a while ago.
 fn applied_of(status: &Status, id: u64, durable: OpTime) -> OpTime {
-    let told = status.known(id).map(|k| k.told.applied);
+    let reported = status.known(id).map(|k| k.report.applied);
     let delayed = status.member(id).is_some_and(|m| m.delay_secs > 0);
-    match told {
+    match reported {
         Some(ts) if delayed && id != status.id && ts < durable.ts => OpTime {
             ts,
             wall_millis: (ts >> 32) as i64 * 1000,
@@ -335,15 +335,15 @@ fn append_member(
             Some(known) => known.is_heard,
             None => !status.is_primary(),
         };
-    let told = known.map_or(0, |k| k.told.state);
+    let reported = known.map_or(0, |k| k.report.state);
     let (number, text) = match () {
         _ if own => (status.state(), status.state_name()),
         _ if id == status.primary => (1, "PRIMARY"),
         _ if copies => (5, "STARTUP2"),
         _ if heard && progress.is_some_and(|p| p.1 == 0) => (5, "STARTUP2"),
         _ if !heard => (8, "(not reachable/healthy)"),
-        _ if told == 3 => (3, "RECOVERING"),
-        _ if told == 5 => (5, "STARTUP2"),
+        _ if reported == 3 => (3, "RECOVERING"),
+        _ if reported == 5 => (5, "STARTUP2"),
         _ => (2, "SECONDARY"),
     };
     w.open_doc("");
@@ -399,7 +399,7 @@ fn append_member(
         .i64("configTerm", config.term);
     let release = match own {
         true => Release::own(),
-        false => known.map_or_else(Release::default, |k| k.told.release),
+        false => known.map_or_else(Release::default, |k| k.report.release),
     };
     if release.is_known() {
         w.str("pandodb", &release.to_string());

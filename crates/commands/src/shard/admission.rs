@@ -28,14 +28,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use time_series::TimeSeriesOptions;
 
-/// What a shard knows its part of.
-pub(crate) struct Part {
+/// The name by which a shard knows what it owns of a collection.
+pub(crate) struct OwnershipKey {
     /// The collection: of measurements that of their buckets.
     pub name: String,
     series: Option<Arc<TimeSeriesOptions>>,
 }
 
-impl Part {
+impl OwnershipKey {
     /// The measurements, in whose names commands speak.
     fn series_of(&self, known: &Ownership) -> Option<Series> {
         let options = self.series.as_ref()?.to_doc();
@@ -80,7 +80,7 @@ impl Owns for Owned {
 impl Commands {
     /// The shard's part of a collection that a router names. Its buckets may be sharded where it is not
     /// there.
-    pub(crate) fn part_of(&self, ns: &str) -> Part {
+    pub(crate) fn ownership_key(&self, ns: &str) -> OwnershipKey {
         let found = self.engine.catalog.get(ns);
         let series = found.as_ref().and_then(|c| c.measurements().cloned());
         let buckets = || time_series::buckets_of(ns);
@@ -91,7 +91,7 @@ impl Commands {
                 .unwrap_or_else(|| ns.to_string()),
             _ => ns.to_string(),
         };
-        Part { name, series }
+        OwnershipKey { name, series }
     }
 
     /// How long a router's write waits, because a mover could not keep up otherwise.
@@ -157,13 +157,13 @@ impl Commands {
                 return Ok(admitted);
             }
         };
-        let part = self.part_of(&ns);
+        let owned = self.ownership_key(&ns);
         let told = request.body.get("databaseVersion");
         let database = ns.split_once('.').map_or(&*ns, |(db, _)| db);
         let holder = holder(request.body);
         if command.is(flag::WRITE) || merged.is_some() || holder.is_some() {
             let gated = told.map(|_| database);
-            let guard = self.ownerships.enter(&part.name, gated, holder.as_ref());
+            let guard = self.ownerships.enter(&owned.name, gated, holder.as_ref());
             // A read needs none, but goes on where its transaction has one: it could not end otherwise.
             admitted.writer = match command.is(flag::WRITE) || merged.is_some() {
                 true => Some(guard.ok_or_else(|| refusal(&ns, received, None, true))?),
@@ -180,21 +180,21 @@ impl Commands {
         if let Some(target) = request.body.get("writesTo").and_then(Val::as_doc) {
             admitted.writer = Some(self.admit_target(target, holder.as_ref())?.0);
         }
-        let known = unfenced(self.ownerships.get(&part.name), again);
+        let known = unfenced(self.ownerships.get(&owned.name), again);
         match standing(known.as_deref(), received) {
             Standing::Serve { hides: false } => {}
             // A merged document is found by the shard key, so it is no orphan.
             Standing::Serve { .. } if merged.is_some() => {}
             Standing::Serve { hides: true } => {
                 if let Some(known) = &known {
-                    admitted.body = self.hider(&ns, &part, known).hide(command.name, request);
+                    admitted.body = self.hider(&ns, &owned, known).hide(command.name, request);
                 }
             }
             Standing::Stale => return Err(refusal(&ns, received, known.as_deref(), false)),
             Standing::Fenced => return Err(refusal(&ns, received, known.as_deref(), true)),
         }
         if admitted.writer.is_none() && command.name != "getMore" {
-            let ranges = RangesRead::new(&self.ownerships, &ns, part.name, received, known);
+            let ranges = RangesRead::new(&self.ownerships, &ns, owned.name, received, known);
             admitted.ranges = Some(ranges);
         }
         Ok(admitted)
@@ -214,13 +214,13 @@ impl Commands {
             return Ok(admitted);
         };
         let ns = format!("{db}.{coll}");
-        let part = self.part_of(&ns);
+        let owned = self.ownership_key(&ns);
         self.check_database(request.body.get("databaseVersion"), db, false)?;
-        let known = self.ownerships.get(&part.name);
+        let known = self.ownerships.get(&owned.name);
         match standing(known.as_deref(), received) {
             Standing::Serve { hides } => {
                 if let (true, Some(known)) = (hides, &known) {
-                    let hidden = self.hider(&ns, &part, known);
+                    let hidden = self.hider(&ns, &owned, known);
                     let hidden = hidden.hide(command.name, &Request::own(inner));
                     admitted.body = hidden.map(|inner| explaining(request.body, &inner));
                 }
@@ -228,16 +228,16 @@ impl Commands {
             Standing::Stale => return Err(refusal(&ns, received, known.as_deref(), false)),
             Standing::Fenced => return Err(refusal(&ns, received, known.as_deref(), true)),
         }
-        let ranges = RangesRead::new(&self.ownerships, &ns, part.name, received, known);
+        let ranges = RangesRead::new(&self.ownerships, &ns, owned.name, received, known);
         admitted.ranges = Some(ranges);
         Ok(admitted)
     }
 
-    fn hider<'k>(&self, ns: &str, part: &Part, known: &'k Ownership) -> Hider<'k> {
+    fn hider<'k>(&self, ns: &str, owned: &OwnershipKey, known: &'k Ownership) -> Hider<'k> {
         Hider {
             known,
             collated: self.engine.catalog.collation_of(ns).is_some(),
-            series: part.series_of(known),
+            series: owned.series_of(known),
         }
     }
 }
@@ -321,12 +321,12 @@ impl Commands {
         let received = Received::of(target).map_err(|stop| stop.into_error())?;
         let told = target.get("databaseVersion");
         let database = told.map(|_| db);
-        let part = self.part_of(ns);
-        let Some(guard) = self.ownerships.enter(&part.name, database, holder) else {
+        let owned = self.ownership_key(ns);
+        let Some(guard) = self.ownerships.enter(&owned.name, database, holder) else {
             return Err(refusal(ns, received, None, true));
         };
         self.check_database(told, db, guard.again())?;
-        let known = unfenced(self.ownerships.get(&part.name), guard.again());
+        let known = unfenced(self.ownerships.get(&owned.name), guard.again());
         match standing(known.as_deref(), received) {
             Standing::Serve { .. } => Ok((guard, known)),
             Standing::Stale => Err(refusal(ns, received, known.as_deref(), false)),
@@ -474,7 +474,7 @@ impl Commands {
             return Ok(());
         };
         let ns = format!("{db}.{coll}");
-        match self.ownerships.changed(&self.part_of(&ns).name) {
+        match self.ownerships.changed(&self.ownership_key(&ns).name) {
             Some(changed) if changed > began => Err(err!(
                 MigrationConflict,
                 "Transaction's snapshot is older than the ranges of {ns} on this shard. Please retry your operation or multi-document transaction."

@@ -61,7 +61,7 @@ impl WriterGuard {
 }
 
 #[derive(Default)]
-struct Part {
+struct CollectionState {
     ownership: Option<Arc<Ownership>>,
     /// When the ranges that it has became other ones, or what it hid is shown.
     changed: Option<Instant>,
@@ -72,7 +72,7 @@ struct Part {
 #[derive(Default)]
 pub struct Ownerships {
     /// By collection, and for their gates by database.
-    parts: RwLock<HashMap<String, Part>>,
+    states: RwLock<HashMap<String, CollectionState>>,
     database_primaries: RwLock<HashMap<String, Arc<DatabasePrimary>>>,
     /// What changes them: one at a time.
     pub(super) changing: Mutex<()>,
@@ -106,12 +106,12 @@ impl Ownerships {
     }
 
     pub fn get(&self, ns: &str) -> Option<Arc<Ownership>> {
-        self.parts.read().get(ns)?.ownership.clone()
+        self.states.read().get(ns)?.ownership.clone()
     }
 
     /// When states of before were not to be read any more, since this process began.
     pub fn changed(&self, ns: &str) -> Option<Instant> {
-        self.parts.read().get(ns)?.changed
+        self.states.read().get(ns)?.changed
     }
 
     pub fn database_primary(&self, db: &str) -> Option<Arc<DatabasePrimary>> {
@@ -166,7 +166,7 @@ impl Ownerships {
     /// For what a mover sends of a range, or of a whole collection. Whether it has a place here is to
     /// be looked at after this.
     pub fn enter_mover(&self, ns: &str, range: Option<PlaceRange>) -> WriterGuard {
-        let movers = self.part(ns, |part| part.movers.clone());
+        let movers = self.state(ns, |state| state.movers.clone());
         let number = movers.0.lock().enter(range);
         WriterGuard {
             collection: None,
@@ -178,7 +178,7 @@ impl Ownerships {
     /// Waits until what movers have sent of these ranges so far is done; fails when that takes too
     /// long. Others go on meanwhile.
     pub(super) fn drain_movers(&self, ns: &str, ranges: &[PlaceRange]) -> Result<()> {
-        let movers = self.part(ns, |part| part.movers.clone());
+        let movers = self.state(ns, |state| state.movers.clone());
         let until = Instant::now() + MOVERS_DRAIN;
         let mut under_way = movers.0.lock();
         let awaited = under_way.meeting(ranges);
@@ -194,14 +194,14 @@ impl Ownerships {
     }
 
     fn gate(&self, name: &str) -> Gate {
-        self.part(name, |part| part.gate.clone())
+        self.state(name, |state| state.gate.clone())
     }
 
-    fn part<T>(&self, name: &str, take: impl Fn(&Part) -> T) -> T {
-        if let Some(part) = self.parts.read().get(name) {
-            return take(part);
+    fn state<T>(&self, name: &str, take: impl Fn(&CollectionState) -> T) -> T {
+        if let Some(state) = self.states.read().get(name) {
+            return take(state);
         }
-        take(self.parts.write().entry(name.into()).or_default())
+        take(self.states.write().entry(name.into()).or_default())
     }
 
     /// Waits until no fence of a collection stands, and none waits for its writes to end; at most until
@@ -256,14 +256,14 @@ impl Ownerships {
     fn take(&self, d: Doc<'_>) {
         match Ownership::parse(d) {
             Ok(ownership) => {
-                let mut parts = self.parts.write();
-                let part = parts.entry(ownership.ns.clone()).or_default();
-                let before = part.ownership.as_deref();
+                let mut states = self.states.write();
+                let state = states.entry(ownership.ns.clone()).or_default();
+                let before = state.ownership.as_deref();
                 if !Ownership::reads_the_past(before, &ownership) {
-                    part.changed = Some(Instant::now());
+                    state.changed = Some(Instant::now());
                 }
-                part.ownership = Some(Arc::new(ownership));
-                drop(parts);
+                state.ownership = Some(Arc::new(ownership));
+                drop(states);
                 self.tell_news();
             }
             Err(e) => {
@@ -273,22 +273,22 @@ impl Ownerships {
     }
 
     fn forget(&self, ns: Option<&str>) {
-        let mut parts = self.parts.write();
-        for (_, part) in parts
+        let mut states = self.states.write();
+        for (_, state) in states
             .iter_mut()
             .filter(|(name, _)| ns.is_none_or(|ns| ns == *name))
         {
-            part.ownership = None;
+            state.ownership = None;
         }
-        drop(parts);
+        drop(states);
         self.tell_news();
     }
 }
 
 impl ShardKeys for Ownerships {
     fn of(&self, ns: &str) -> Arc<[String]> {
-        let parts = self.parts.read();
-        let known = parts.get(ns).and_then(|part| part.ownership.as_ref());
+        let states = self.states.read();
+        let known = states.get(ns).and_then(|state| state.ownership.as_ref());
         known.map_or_else(Arc::default, |known| {
             known.key.names().map(str::to_string).collect()
         })

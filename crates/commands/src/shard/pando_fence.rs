@@ -25,7 +25,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     if let Some(millis) = wait {
         let millis = millis.clamp(0, LONGEST_WAIT_MILLIS).unsigned_abs();
         let until = Instant::now() + Duration::from_millis(millis);
-        let ns = &*cx.app.part_of(text(cx, "ns")?).name;
+        let ns = &*cx.app.ownership_key(text(cx, "ns")?).name;
         let waited = cx.app.ownerships.wait_while_fenced(ns, until);
         cx.w.bool("waited", waited);
         return Ok(Done::Reply);

@@ -18,7 +18,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let ownerships = cx.app.ownerships.clone();
     let _one = ownerships.changing.lock();
     if let Some(ns) = cx.args.field("drop").and_then(|v| v.as_str()) {
-        let ns = &*cx.app.part_of(ns).name;
+        let ns = &*cx.app.ownership_key(ns).name;
         let life = cx.args.field("life").and_then(|v| v.as_timestamp());
         if !Ownership::forgets(ownerships.get(ns).as_deref(), life) {
             return Ok(Done::Reply);

@@ -359,7 +359,7 @@ pub(crate) fn extra(
         at = at.and_then(|at| Some(at + key::field_len(entry.get(at..)?, field.descending)?));
     }
     let parts = at.and_then(|at| {
-        let (record, _) = executor::told(index, entry, at, value).ok()?;
+        let (record, _) = executor::key_and_types(index, entry, at, value).ok()?;
         Some((entry.get(..at)?, record))
     });
     let Some((index_key, record)) = parts else {

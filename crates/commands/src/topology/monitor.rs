@@ -141,7 +141,7 @@ pub fn end_wait(cx: &CommandContext<'_, '_>) {
 }
 
 /// A reply that another is to follow has told `counter`.
-pub fn told(cx: &CommandContext<'_, '_>, counter: i64) {
+pub fn note_streamed(cx: &CommandContext<'_, '_>, counter: i64) {
     let figures = &cx.app.topology.figures;
     let mut monitor = cx.client.state.monitor.lock();
     match &mut monitor.streams {

@@ -11,7 +11,7 @@ const MOST_DOCUMENTS: i64 = 200;
 const MOST_MILLIS: i64 = 30_000;
 const WRITING: &[&str] = &["$out", "$merge"];
 
-struct Asked {
+struct ConsoleQuery {
     db: String,
     collection: String,
     command: DocBuf,
@@ -19,43 +19,43 @@ struct Asked {
 }
 
 pub fn run(c: &mut dyn Connection, r: &Request) -> Answer {
-    let asked = read(r, false)?;
+    let query = read(r, false)?;
     let began = Instant::now();
-    let reply = ask(c, &asked.db, &asked.command)?;
+    let reply = ask(c, &query.db, &query.command)?;
     let micros = began.elapsed().as_micros();
-    end_cursor(c, &asked, &reply);
+    end_cursor(c, &query, &reply);
     let documents: Vec<Value> = first_batch(&reply).into_iter().map(doc_to_json).collect();
     Ok(json!({"documents": documents, "micros": micros as u64}))
 }
 
 /// A pipeline leaves its cursor open where there is more than was asked for.
-fn end_cursor(c: &mut dyn Connection, asked: &Asked, reply: &DocBuf) {
+fn end_cursor(c: &mut dyn Connection, query: &ConsoleQuery, reply: &DocBuf) {
     let cursor = reply.get("cursor").and_then(Val::as_doc);
     let id = cursor
         .and_then(|d| d.get("id")?.to_i64_exact())
         .unwrap_or(0);
     if id != 0 {
         let mut w = Writer::new();
-        w.str("killCursors", &asked.collection);
+        w.str("killCursors", &query.collection);
         w.value("cursors", bson::array![id]);
-        let _ = c.run(&asked.db, w.finish().as_doc());
+        let _ = c.run(&query.db, w.finish().as_doc());
     }
 }
 
 pub fn explain(c: &mut dyn Connection, r: &Request) -> Answer {
-    let asked = read(r, true)?;
+    let query = read(r, true)?;
     let mut w = Writer::new();
-    w.doc("explain", asked.command.as_doc());
+    w.doc("explain", query.command.as_doc());
     w.str("verbosity", "executionStats")
         .i64("maxTimeMS", MOST_MILLIS);
-    let reply = ask(c, &asked.db, &w.finish())?;
+    let reply = ask(c, &query.db, &w.finish())?;
     let mut answer = json!({"explain": reply_to_json(&reply)});
-    answer["isPipeline"] = asked.is_pipeline.into();
+    answer["isPipeline"] = query.is_pipeline.into();
     Ok(answer)
 }
 
 /// The command that the body describes: a find, or a pipeline.
-fn read(r: &Request, explained: bool) -> Result<Asked, Failure> {
+fn read(r: &Request, explained: bool) -> Result<ConsoleQuery, Failure> {
     let body = r
         .json()
         .ok_or_else(|| Failure::new(400, "the body is no object"))?;
@@ -63,8 +63,8 @@ fn read(r: &Request, explained: bool) -> Result<Asked, Failure> {
     if db.is_empty() || collection.is_empty() {
         return Err(Failure::new(400, "db and collection are missing"));
     }
-    let asked = body.get("limit").and_then(Value::as_i64).unwrap_or(20);
-    let limit = asked.clamp(1, MOST_DOCUMENTS);
+    let query = body.get("limit").and_then(Value::as_i64).unwrap_or(20);
+    let limit = query.clamp(1, MOST_DOCUMENTS);
     let pipeline = body.get("pipeline").filter(|p| !p.is_null());
     let mut w = Writer::new();
     match pipeline {
@@ -74,7 +74,7 @@ fn read(r: &Request, explained: bool) -> Result<Asked, Failure> {
     if !explained {
         w.i64("maxTimeMS", MOST_MILLIS);
     }
-    Ok(Asked {
+    Ok(ConsoleQuery {
         db: db.into(),
         collection: collection.into(),
         command: w.finish(),
@@ -150,22 +150,22 @@ mod tests {
     use super::*;
     use crate::http;
 
-    fn asked(body: Value) -> Result<Value, u16> {
+    fn query(body: Value) -> Result<Value, u16> {
         let body = body.to_string();
         let text = format!(
             "POST /x HTTP/1.1\r\nContent-Length: {}\r\n\r\n{body}",
             body.len()
         );
         let request = http::read(&mut text.as_bytes()).unwrap();
-        let asked = read(&request, true).map_err(|f| f.status)?;
-        Ok(doc_to_json(asked.command.as_doc()))
+        let query = read(&request, true).map_err(|f| f.status)?;
+        Ok(doc_to_json(query.command.as_doc()))
     }
 
     #[test]
     fn commands() {
         let id = json!({"$oid": "6b0a2088397e70e046476a33"});
         let find = json!({"db": "d", "collection": "c", "filter": {"a": id}, "limit": 9999});
-        let command = asked(find).unwrap();
+        let command = query(find).unwrap();
         assert_eq!(
             (&command["find"], &command["filter"]["a"]),
             (&json!("c"), &id)
@@ -176,7 +176,7 @@ mod tests {
         );
         let pipeline =
             json!({"db": "d", "collection": "c", "pipeline": [{"$match": {}}], "limit": 3});
-        let command = asked(pipeline).unwrap();
+        let command = query(pipeline).unwrap();
         assert_eq!(command["pipeline"], json!([{"$match": {}}, {"$limit": 3}]));
     }
 
@@ -200,7 +200,7 @@ mod tests {
             (json!({"db": "d"}), 400),
             (json!([]), 400),
         ] {
-            assert_eq!(asked(body.clone()), Err(status), "{body}");
+            assert_eq!(query(body.clone()), Err(status), "{body}");
         }
     }
 }

@@ -149,7 +149,7 @@ impl PipelineCursor {
             &request.pipeline,
             &request.vars,
             request.hint.clone(),
-            Asked::First,
+            PipelineCaller::First,
         )?;
         Ok(PipelineCursor {
             source,
@@ -237,7 +237,7 @@ impl PipelineCursor {
 }
 
 /// The caller of a pipeline.
-enum Asked<'w> {
+enum PipelineCaller<'w> {
     /// A command: once.
     First,
     /// A stage of another pipeline, it may be for each document. Explained: with where to count.
@@ -251,7 +251,7 @@ fn open(
     pipeline: &Pipeline,
     vars: &Arc<Vars>,
     hint: Option<Hint>,
-    asked: Asked<'_>,
+    caller: PipelineCaller<'_>,
 ) -> Result<(Box<dyn Source>, Option<[u8; 16]>)> {
     if pipeline.makes_input() {
         return Ok((pipeline.run_alone(vars), None));
@@ -260,7 +260,7 @@ fn open(
     if let Some(r) = ctx.catalog().resolve(&full)? {
         let whole = r.pipeline.then(pipeline);
         let hint = series_out::hint_of_buckets(ctx, &full, hint);
-        let opened = open(ctx, &r.on, &whole, vars, hint, asked)?;
+        let opened = open(ctx, &r.on, &whole, vars, hint, caller)?;
         // The cursor belongs to the view: the collection below may be dropped.
         return Ok((opened.0, None));
     }
@@ -271,7 +271,7 @@ fn open(
     let mut pipeline = resolved;
     let mut begun = begin(ctx, &full, &pipeline, vars, hint.clone())?;
     ctx.check()?;
-    if matches!(asked, Asked::First)
+    if matches!(caller, PipelineCaller::First)
         && let Some(better) = turned_round(ctx, &begun, &pipeline, vars, hint.as_ref())?
     {
         begun = begin(ctx, &full, &better, vars, hint)?;
@@ -280,9 +280,11 @@ fn open(
     let uuid = begun.coll.map(|c| c.uuid);
     let leaf = match begun.start {
         Start::Docs(docs) => pipeline::over_docs(docs),
-        Start::Rows(cursor) => match asked {
-            Asked::Inside(Some(w)) => explain::watched_rows(*cursor, w),
-            Asked::First | Asked::Inside(None) => pipeline::over_rows(Box::new(Leaf(*cursor))),
+        Start::Rows(cursor) => match caller {
+            PipelineCaller::Inside(Some(w)) => explain::watched_rows(*cursor, w),
+            PipelineCaller::First | PipelineCaller::Inside(None) => {
+                pipeline::over_rows(Box::new(Leaf(*cursor)))
+            }
         },
     };
     Ok((pipeline.attach(begun.from, leaf, vars), uuid))
@@ -514,7 +516,14 @@ impl PipelineHost for Outside<'_, '_> {
             return Ok(pipeline::nested(source, NESTING_STAGES));
         }
         let watch = self.watch.as_deref_mut();
-        let (source, _) = open(self.ctx, ns, pipeline, vars, None, Asked::Inside(watch))?;
+        let (source, _) = open(
+            self.ctx,
+            ns,
+            pipeline,
+            vars,
+            None,
+            PipelineCaller::Inside(watch),
+        )?;
         Ok(pipeline::nested(source, NESTING_STAGES))
     }
 

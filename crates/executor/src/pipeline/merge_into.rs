@@ -128,8 +128,8 @@ impl<'a> MergeInto<'a> {
             images: false,
         };
         for _ in 0..100 {
-            let done =
-                update(ctx, &self.target, &request, 0, None).map_err(|e| e.map_error(told))?;
+            let done = update(ctx, &self.target, &request, 0, None)
+                .map_err(|e| e.map_error(with_context))?;
             if done.matched > 0 || done.upserted.is_some() {
                 return Ok(());
             }
@@ -158,13 +158,13 @@ impl<'a> MergeInto<'a> {
         let new = with_id(new);
         let done = crate::write::insert(ctx, &self.target, &[new.as_doc()], true, None)?;
         match done.errors.into_iter().next() {
-            Some((_, e)) => Err(told(e).into()),
+            Some((_, e)) => Err(with_context(e).into()),
             None => Ok(()),
         }
     }
 }
 
-fn told(e: Error) -> Error {
+fn with_context(e: Error) -> Error {
     match concerns_one_document(&e) {
         true => e.context("PlanExecutor error during aggregation"),
         false => e,

@@ -122,7 +122,7 @@ fn old_records(
                 let descending = i.info.key.fields.first().is_some_and(|f| f.descending);
                 let n =
                     key::field_len(rest, descending).ok_or_else(|| records::damaged_entry(i))?;
-                let (record, _) = records::told(i, rest, n, scan.value())?;
+                let (record, _) = records::key_and_types(i, rest, n, scan.value())?;
                 coll.record_key(record)
             }
         };

@@ -84,9 +84,9 @@ impl<'a> LogKeeper<'a> {
     pub fn pull(&mut self, c: &mut Conversation, reach: u64) -> Result<bool, LogFailure> {
         let before = self.last.index;
         loop {
-            let told = remote::log(c, &self.set, self.last, self.print, reach)?;
-            self.take(&told.packed).map_err(LogFailure::Failed)?;
-            if told.last.index > self.last.index {
+            let entries = remote::log(c, &self.set, self.last, self.print, reach)?;
+            self.take(&entries.packed).map_err(LogFailure::Failed)?;
+            if entries.last.index > self.last.index {
                 return Err(LogFailure::Failed(
                     "the server told fewer entries than it said".into(),
                 ));
@@ -94,7 +94,7 @@ impl<'a> LogKeeper<'a> {
             if self.tail.len() >= FULL_BYTES {
                 self.put().map_err(LogFailure::Failed)?;
             }
-            if !told.more {
+            if !entries.more {
                 break;
             }
         }

@@ -37,7 +37,7 @@ pub(super) enum LogFailure {
 }
 
 /// Entries of a log.
-pub(super) struct Told {
+pub(super) struct LogEntries {
     pub packed: Vec<u8>,
     pub last: At,
     pub more: bool,
@@ -163,7 +163,7 @@ pub(super) fn log(
     after: At,
     print: Option<u64>,
     reach: u64,
-) -> Result<Told, LogFailure> {
+) -> Result<LogEntries, LogFailure> {
     let ask = command(set, "log", |w| {
         w.open_doc("after").i64("index", after.index.cast_signed());
         if after.ts > 0 {
@@ -187,7 +187,7 @@ pub(super) fn log(
         });
     }
     let read = || {
-        Some(Told {
+        Some(LogEntries {
             packed: reply.get("data")?.as_binary()?.1.to_vec(),
             last: At {
                 index: number(reply, "index")?,

@@ -2,7 +2,7 @@
 //!
 //! Invariant: a record that cannot be read whole is not taken.
 
-use super::Asked;
+use super::ClusterArguments;
 use super::processes::{Process, end, serving, start_of};
 use crate::client::ServerAddress;
 use crate::peers::{self, client_uri, tls_of_client};
@@ -173,7 +173,7 @@ pub(super) struct Deployment {
     pub(super) members: Vec<MemberProcess>,
     pub(super) server: Vec<String>,
     /// What the first `up` was asked for: members of a set, and shards. It may be asked for again.
-    pub(super) asked: (Option<u16>, Option<u16>),
+    pub(super) arguments: (Option<u16>, Option<u16>),
     /// How many shards were ever made: a name is given once.
     pub(super) shards_made: u16,
     /// The archive that it was made of.
@@ -245,7 +245,7 @@ impl Deployment {
             server: server
                 .map(|v| Some(v.as_str()?.into()))
                 .collect::<Option<_>>()?,
-            asked: (small("askedReplicas"), small("askedShards")),
+            arguments: (small("askedReplicas"), small("askedShards")),
             shards_made: 0,
             from: record.get("from").and_then(Value::as_str).map(String::from),
             unsettled: match record.get("unsettled") {
@@ -275,7 +275,7 @@ impl Deployment {
                 json!({ "name": first.set, "role": first.role.name(), "members": each })
             })
             .collect();
-        let (replicas, shards) = self.asked;
+        let (replicas, shards) = self.arguments;
         json!({
             "sets": sets,
             "serverOptions": self.server,
@@ -446,8 +446,8 @@ impl Deployment {
 
     /// Members of a set, or sets of such a cluster: what `up` is asked for is there, or was when it was
     /// made.
-    pub(super) fn is_as_asked(&self, asked: &Asked) -> bool {
-        if (asked.replicas, asked.shards) == self.asked {
+    pub(super) fn is_as_asked(&self, arguments: &ClusterArguments) -> bool {
+        if (arguments.replicas, arguments.shards) == self.arguments {
             return true;
         }
         let sets = self.sets();
@@ -456,8 +456,10 @@ impl Deployment {
             .iter()
             .find(|s| s[0].role != Role::Router)
             .map_or(0, Vec::len);
-        let same = |asked: Option<u16>, there: usize| asked.is_none_or(|n| usize::from(n) == there);
-        same(asked.replicas, replicas) && same(asked.shards, shards)
+        let same = |arguments: Option<u16>, there: usize| {
+            arguments.is_none_or(|n| usize::from(n) == there)
+        };
+        same(arguments.replicas, replicas) && same(arguments.shards, shards)
     }
 }
 
@@ -497,7 +499,7 @@ mod tests {
         let deployment = Deployment {
             members: vec![own, other],
             server: vec!["--quiet".into()],
-            asked: (Some(3), None),
+            arguments: (Some(3), None),
             shards_made: 7,
             from: Some("/backups".into()),
             unsettled: vec![("s0".into(), "s0-0".into())],
@@ -514,7 +516,7 @@ mod tests {
         let set = json!({"name": "s2", "role": "shard", "members": [member]});
         let record = json!({"sets": [set], "serverOptions": []});
         let read = Deployment::from_json(&record).unwrap();
-        assert_eq!((read.shards_made, read.asked), (3, (None, None)));
+        assert_eq!((read.shards_made, read.arguments), (3, (None, None)));
         assert_eq!(read.members[0].stage, Stage::There);
     }
 

@@ -15,7 +15,7 @@
 use super::deployment::{Access, Deployment, MemberProcess, Role, SET, Stage};
 use super::processes::launch;
 use super::shares::options_of;
-use super::{Asked, LOOK, PATIENCE, planned};
+use super::{ClusterArguments, LOOK, PATIENCE, planned};
 use crate::client::refusal;
 use crate::point_in_time;
 use crate::progress::Progress;
@@ -29,20 +29,24 @@ use storage::Until;
 const RESTORED: &str = "restored";
 
 /// Restores the backup, and plans the members of its sets.
-pub(super) fn plan(dir: &Path, archive: &str, asked: &Asked) -> Result<Deployment, String> {
-    let until = match &asked.until {
+pub(super) fn plan(
+    dir: &Path,
+    archive: &str,
+    arguments: &ClusterArguments,
+) -> Result<Deployment, String> {
+    let until = match &arguments.until {
         Some(text) => point_in_time::parse(text)?,
         None => Until::End,
     };
     let place = dir.join(RESTORED);
     // Of an attempt that was killed before the record was there.
     let _ = fs::remove_dir_all(&place);
-    let (is_cluster, sets) = restore::whole(archive, &place, asked.key_file.as_deref(), until)?;
+    let (is_cluster, sets) = restore::whole(archive, &place, arguments.key_file.as_deref(), until)?;
     let named: Vec<(String, Role)> = sets.iter().map(|s| (set_name(s), role(s))).collect();
     if let Some((name, _)) = named.iter().find(|(name, _)| !is_plain(name)) {
         return Err(format!("the set '{name}' cannot be a directory"));
     }
-    let replicas = asked.replicas.unwrap_or(1);
+    let replicas = arguments.replicas.unwrap_or(1);
     let router = is_cluster.then(|| ("router".to_string(), Role::Router, 1));
     let each = named.iter().map(|(n, role)| (n.clone(), *role, replicas));
     let mut sets_to_plan: Vec<_> = router.into_iter().chain(each).collect();
@@ -51,7 +55,7 @@ pub(super) fn plan(dir: &Path, archive: &str, asked: &Asked) -> Result<Deploymen
         Role::Config => 1,
         _ => 2,
     });
-    let mut deployment = planned(sets_to_plan, asked)?;
+    let mut deployment = planned(sets_to_plan, arguments)?;
     for member in &mut deployment.members {
         // They copy what the first one has.
         if member.role != Role::Router && !member.name.ends_with("-0") {

@@ -14,7 +14,7 @@ use super::{Access, Board};
 use crate::client::{Conversation, ServerAddress, refusal};
 use bson::{DocBuf, ObjectId, Writer};
 use parking_lot::{Condvar, Mutex};
-use replication::driver::{Known, Release, SetName, Told};
+use replication::driver::{Known, MemberReport, Release, SetName};
 use replication::message::{self, Message};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -92,7 +92,7 @@ pub(super) struct Line {
     main: Lane,
     aside: Lane,
     /// What the peer has said of itself last.
-    pub told: Mutex<Option<Told>>,
+    pub report: Mutex<Option<MemberReport>>,
     /// Why it does not take what it is sent.
     pub trouble: Mutex<Option<String>>,
     /// The configuration by which it does not know this member.
@@ -105,7 +105,7 @@ impl Line {
             host,
             main: Lane::default(),
             aside: Lane::default(),
-            told: Mutex::default(),
+            report: Mutex::default(),
             trouble: Mutex::default(),
             without: Mutex::default(),
         }
@@ -156,11 +156,11 @@ fn append_board(w: &mut Writer, from: u64, board: &[Known]) {
             .timestamp("ts", known.durable.ts)
             .i64("term", known.durable.term as i64)
             .i64("wall", known.durable.wall_millis)
-            .timestamp("applied", known.told.applied)
-            .i32("state", known.told.state)
+            .timestamp("applied", known.report.applied)
+            .i32("state", known.report.state)
             .bool("heard", known.is_heard);
-        if known.told.release.is_known() {
-            w.str("release", &known.told.release.to_string());
+        if known.report.release.is_known() {
+            w.str("release", &known.report.release.to_string());
         }
         w.close();
     }
@@ -224,7 +224,7 @@ impl Sender {
                 let state = reply.as_doc().get("state").and_then(|v| v.as_i32());
                 let state = state.unwrap_or_default();
                 let release = reply.as_doc().get("release").and_then(|v| v.as_str());
-                *self.line.told.lock() = Some(Told {
+                *self.line.report.lock() = Some(MemberReport {
                     applied,
                     state,
                     release: Release::parse(release.unwrap_or("")),

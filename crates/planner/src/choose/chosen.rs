@@ -96,8 +96,8 @@ impl<'c, 'd> Chooser<'c, 'd> {
         if f.kind == KeyKind::Ordered {
             return here.collect();
         }
-        match wildcard::asked(self.preds, &f.path) {
-            wildcard::Asked::Value => here.filter(|p| wildcard::bounds_value(p)).collect(),
+        match wildcard::path_use(self.preds, &f.path) {
+            wildcard::PathUse::Value => here.filter(|p| wildcard::bounds_value(p)).collect(),
             _ => Vec::new(),
         }
     }

@@ -167,7 +167,7 @@ fn find<'a>(c: &'a Call, ctx: &EvalCtx<'a>, want: Want) -> Result<Computed<'a>> 
     };
     ctx.vars.work(units(text.len()))?;
     match want {
-        Want::Whether => boolean(search.run(|regex, asked| regex.is_match(text, asked))?),
+        Want::Whether => boolean(search.run(|regex, may_go_on| regex.is_match(text, may_go_on))?),
         Want::First => {
             let mut matches = Matches::new(search)?;
             match matches.next()? {
@@ -200,17 +200,17 @@ impl<'r> Search<'r, '_> {
     /// A match's result; if the context ends it, that error.
     fn run<T>(
         &self,
-        matched: impl FnOnce(&'r Regex, pcre::Asked<'_>) -> Result<T, Failure>,
+        matched: impl FnOnce(&'r Regex, pcre::MayGoOn<'_>) -> Result<T, Failure>,
     ) -> Result<T> {
         let ended: Cell<Option<Stop>> = Cell::new(None);
-        let mut asked = |units| match self.ctx.vars.work(units) {
+        let mut may_go_on = |units| match self.ctx.vars.work(units) {
             Ok(()) => true,
             Err(e) => {
                 ended.set(Some(e));
                 false
             }
         };
-        let made = matched(self.regex, &mut asked);
+        let made = matched(self.regex, &mut may_go_on);
         match (ended.into_inner(), made) {
             (Some(e), _) => Err(e),
             (None, Ok(v)) => Ok(v),
@@ -255,7 +255,7 @@ impl<'r, 'v> Matches<'r, 'v> {
         let (text, at, found) = (self.text, self.at, &mut self.found);
         let any = self
             .search
-            .run(|regex, asked| regex.captures_at(text, at, found, asked))?;
+            .run(|regex, may_go_on| regex.captures_at(text, at, found, may_go_on))?;
         let Some((start, end)) = self.found.get(0).filter(|_| any) else {
             self.at = self.text.len() + 1;
             return Ok(None);

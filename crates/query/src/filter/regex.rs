@@ -105,12 +105,12 @@ impl Regex {
         }
     }
 
-    fn found(&self, s: &[u8], asked: pcre::Asked<'_>) -> bool {
+    fn found(&self, s: &[u8], may_go_on: pcre::MayGoOn<'_>) -> bool {
         match &self.matcher {
             Matcher::Prefix(p) => s.starts_with(p),
             Matcher::Contains(f) => f.find(s).is_some(),
             Matcher::Pcre(p) => {
-                std::str::from_utf8(s).is_ok_and(|s| p.is_match(s, asked).unwrap_or(false))
+                std::str::from_utf8(s).is_ok_and(|s| p.is_match(s, may_go_on).unwrap_or(false))
             }
         }
     }

@@ -24,7 +24,7 @@ use std::sync::Arc;
 pub(crate) struct Fusion {
     pub from: Namespace,
     /// In order of their names.
-    pub parts: Vec<Part>,
+    pub parts: Vec<FusionInput>,
     pub how: How,
     pub details: bool,
     /// Scales the scores of each input.
@@ -35,7 +35,7 @@ pub(crate) struct Fusion {
 
 /// An input.
 #[derive(Debug)]
-pub(crate) struct Part {
+pub(crate) struct FusionInput {
     pub name: String,
     pub pipeline: Pipeline,
     pub weight: f64,
@@ -232,7 +232,12 @@ fn weights_of<'a>(kind: Kind, combination: Option<Doc<'a>>) -> Result<Option<Doc
     weights.map(|w| object(&at, "weights", w)).transpose()
 }
 
-fn parts(kind: Kind, pipelines: Doc<'_>, from: &Namespace, ctx: &ParseCtx) -> Result<Vec<Part>> {
+fn parts(
+    kind: Kind,
+    pipelines: Doc<'_>,
+    from: &Namespace,
+    ctx: &ParseCtx,
+) -> Result<Vec<FusionInput>> {
     let mut by_name = BTreeMap::new();
     for e in pipelines.iter() {
         check_field_name(e.name)?;
@@ -249,7 +254,13 @@ fn parts(kind: Kind, pipelines: Doc<'_>, from: &Namespace, ctx: &ParseCtx) -> Re
     Ok(by_name.into_values().collect())
 }
 
-fn part(kind: Kind, name: &str, stages: Val<'_>, from: &Namespace, ctx: &ParseCtx) -> Result<Part> {
+fn part(
+    kind: Kind,
+    name: &str,
+    stages: Val<'_>,
+    from: &Namespace,
+    ctx: &ParseCtx,
+) -> Result<FusionInput> {
     let at = format!("{}.input.pipelines", kind.stage());
     let Some(list) = stages.as_array() else {
         return Err(wrong_type(&at, name, stages, "array").into());
@@ -269,7 +280,7 @@ fn part(kind: Kind, name: &str, stages: Val<'_>, from: &Namespace, ctx: &ParseCt
             _ => {}
         }
     }
-    Ok(Part {
+    Ok(FusionInput {
         name: name.to_string(),
         pipeline,
         weight: 1.0,
@@ -357,7 +368,7 @@ pub(super) fn not_first(name: &str) -> Error {
 }
 
 /// Gives the inputs their weights.
-fn weigh(stage: &str, weights: Doc<'_>, parts: &mut [Part]) -> Result<()> {
+fn weigh(stage: &str, weights: Doc<'_>, parts: &mut [FusionInput]) -> Result<()> {
     if weights.count() > parts.len() {
         bail!(
             9460301,
@@ -398,7 +409,7 @@ fn weigh(stage: &str, weights: Doc<'_>, parts: &mut [Part]) -> Result<()> {
 fn combined(
     combination: Option<Doc<'_>>,
     normalization: Normalization,
-    parts: &[Part],
+    parts: &[FusionInput],
     ctx: &ParseCtx,
 ) -> Result<How> {
     const AT: &str = "$scoreFusion.combination";

@@ -1,7 +1,7 @@
 //! How `$rankFusion` and `$scoreFusion` run: what the inputs give, and what becomes of a document that
 //! some of them have given.
 
-use super::fusion::{Fusion, How, Part};
+use super::fusion::{Fusion, FusionInput, How};
 use super::score::{Normalization, number, sigmoid};
 use super::{IdleVisitor, PipelineHost, Source};
 use crate::expr::{EvalCtx, Expression, Vars};
@@ -45,7 +45,7 @@ impl Inputs {
     }
 
     /// Wraps the document that the running input stands on.
-    fn wrap(&mut self, part: &Part) -> Result<()> {
+    fn wrap(&mut self, part: &FusionInput) -> Result<()> {
         let Some(source) = &self.running else {
             return Ok(());
         };

@@ -4,7 +4,7 @@
 //! in order of their ids. A spilled group is `{_id, s: [states]}`; states of one group from several
 //! runs are merged in order of the runs.
 //!
-//! The documents of a group may lie on several servers. Then each does its [`Part`] and gives its
+//! The documents of a group may lie on several servers. Then each does its [`GroupPhase`] and gives its
 //! groups as they are spilled, and the last part merges them:
 //!
 //! ```text
@@ -35,12 +35,12 @@ pub(crate) struct Group {
     pub id: Expression,
     pub fields: Vec<Field>,
     collation: Option<Collation>,
-    pub part: Part,
+    pub part: GroupPhase,
 }
 
 /// What of the work is done here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum GroupPhase {
     Whole,
     /// States come out, for the last part.
     First,
@@ -96,7 +96,7 @@ impl Group {
         let Some(d) = spec.as_doc() else {
             bail!(15947, "a group's fields must be specified in an object");
         };
-        let (mut id, mut fields, mut part) = (None, Vec::new(), Part::Whole);
+        let (mut id, mut fields, mut part) = (None, Vec::new(), GroupPhase::Whole);
         // The last part evaluates nothing: the metadata of documents was given to the others.
         let known = env.clone().with_near(true).with_available(Available {
             text_score: true,
@@ -109,8 +109,8 @@ impl Group {
             match e.name {
                 "_id" if id.is_some() => bail!(15948, "a group's _id may only be specified once"),
                 "_id" => id = Some(parse_id(e.val, env)?),
-                FIRST => part = this_part(e.name, e.val, Part::First)?,
-                LAST => part = this_part(e.name, e.val, Part::Last)?,
+                FIRST => part = this_phase(e.name, e.val, GroupPhase::First)?,
+                LAST => part = this_phase(e.name, e.val, GroupPhase::Last)?,
                 SORTED_BY => {}
                 name => fields.push(Field::parse(name, e.val, env)?),
             }
@@ -120,7 +120,7 @@ impl Group {
                 field.spec.over_sorted(sort, env)?;
             }
         }
-        if part == Part::Last && id.is_some() {
+        if part == GroupPhase::Last && id.is_some() {
             id = Some(Expression::parse(Value::from("$_id").as_val(), env)?);
         }
         match id {
@@ -145,7 +145,7 @@ pub(super) const FIRST: &str = "$willBeMerged";
 pub(super) const LAST: &str = "$doingMerge";
 pub(super) const SORTED_BY: &str = "$_pandoSortedBy";
 
-fn this_part(option: &str, v: Val<'_>, part: Part) -> Result<Part> {
+fn this_phase(option: &str, v: Val<'_>, part: GroupPhase) -> Result<GroupPhase> {
     match v.as_bool() {
         Some(true) => Ok(part),
         _ => bail!(17030, "{option} should be true if present"),
@@ -312,7 +312,7 @@ impl Run {
 
     /// Takes a document, or states of another part, into its group.
     pub fn take_in(&mut self, doc: Doc<'_>, meta: &Metadata) -> Result<()> {
-        if self.spec.part == Part::Last {
+        if self.spec.part == GroupPhase::Last {
             return self.take_group(doc);
         }
         let ctx = EvalCtx::new(doc, &self.vars).with_meta(meta);
@@ -574,10 +574,10 @@ impl Source for Run {
         let mut w = Writer::new();
         w.val("_id", g.id.as_val());
         match self.spec.part {
-            Part::First => {
+            GroupPhase::First => {
                 write_states(&g.accumulators, &mut w);
             }
-            Part::Whole | Part::Last => {
+            GroupPhase::Whole | GroupPhase::Last => {
                 finish(&self.spec.fields, g.accumulators, &self.vars, &mut w)?;
             }
         }

@@ -326,16 +326,16 @@ impl Stage {
             Op::Group(group) if group.fields.iter().all(|f| f.spec.counts()) => {
                 w.val("_id", group.id.constant()?.as_val());
                 match group.part {
-                    group::Part::Whole => {
+                    group::GroupPhase::Whole => {
                         for field in &group.fields {
                             w.int(&field.name, total);
                         }
                     }
-                    group::Part::First => {
+                    group::GroupPhase::First => {
                         let states: Vec<_> = group.fields.iter().map(|_| counted(total)).collect();
                         group::write_states(&states, &mut w);
                     }
-                    group::Part::Last => return None,
+                    group::GroupPhase::Last => return None,
                 }
             }
             _ => return None,

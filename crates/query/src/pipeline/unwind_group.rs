@@ -42,7 +42,7 @@ pub(super) fn fused(stages: &[Stage]) -> Option<Fused> {
     let (Op::Unwind(unwind), Op::Group(group)) = (&first.op, &second.op) else {
         return None;
     };
-    if group.part == group::Part::Last
+    if group.part == group::GroupPhase::Last
         || unwind.path.is_dotted()
         || unwind.index.is_some()
         || unwind.preserve

@@ -29,7 +29,7 @@ pub enum Admission {
 #[derive(Default)]
 pub(super) struct Joining {
     /// The newest: number, founder, configuration.
-    told: Mutex<Option<(u64, u64, Config)>>,
+    invitation: Mutex<Option<(u64, u64, Config)>>,
     why: Mutex<String>,
     /// On the primary: those that may begin, and have not heard it yet, with the commit point that they have to
     /// come to.
@@ -50,7 +50,12 @@ impl Driver {
     /// Takes part in a set as the member of this number, as soon as the primary lets it.
     pub fn join(&self, id: u64, founder: u64, config: Config) {
         let joining = &self.shared.joining;
-        if joining.told.lock().replace((id, founder, config)).is_some() {
+        if joining
+            .invitation
+            .lock()
+            .replace((id, founder, config))
+            .is_some()
+        {
             return;
         }
         *joining.why.lock() = "no member has answered yet".into();
@@ -61,7 +66,7 @@ impl Driver {
             .spawn(run);
         if let Err(e) = spawned {
             tracing::error!(target: "REPL", error = %e, "Cannot start a thread");
-            *joining.told.lock() = None;
+            *joining.invitation.lock() = None;
         }
     }
 
@@ -69,7 +74,7 @@ impl Driver {
     pub fn joining(&self) -> Option<String> {
         let joining = &self.shared.joining;
         joining
-            .told
+            .invitation
             .lock()
             .is_some()
             .then(|| joining.why.lock().clone())
@@ -90,14 +95,14 @@ impl Driver {
         let (mut pause, longest) = PAUSES;
         let mut said = false;
         while self.status().id == 0 && !self.shared.is_stopping() {
-            let Some((id, founder, config)) = joining.told.lock().clone() else {
+            let Some((id, founder, config)) = joining.invitation.lock().clone() else {
                 return;
             };
             match self.ask_all(id, founder, &config) {
                 Ok(Some(until)) => {
                     tracing::info!(target: "REPL", member = id - 1, "The primary takes this member in");
                     self.begin(id, founder, config, until);
-                    *joining.told.lock() = None;
+                    *joining.invitation.lock() = None;
                     return;
                 }
                 Ok(None) => {
@@ -111,7 +116,7 @@ impl Driver {
             std::thread::sleep(pause);
             pause = longest.min(pause * 5 / 4);
         }
-        *joining.told.lock() = None;
+        *joining.invitation.lock() = None;
     }
 
     /// What this member has to come to before it votes, where the primary lets it begin; an error where no primary is

@@ -4,7 +4,7 @@
 
 use super::elections::Elections;
 use super::thread::Thread;
-use super::{Changed, Known, Release, StoreLog, Told};
+use super::{Changed, Known, MemberReport, Release, StoreLog};
 use crate::config::Config;
 use crate::member::{Member, MemberLog, MemberRole, OpTime, raft_id};
 use crate::state_file::State;
@@ -118,7 +118,7 @@ impl Status {
     /// Whether a member has not said of itself that it is anything but a secondary.
     pub fn may_take_over(&self, id: u64) -> bool {
         self.known(id)
-            .is_none_or(|k| matches!(k.told.state, 0 | SECONDARY))
+            .is_none_or(|k| matches!(k.report.state, 0 | SECONDARY))
     }
 
     /// `host:port` of the primary.
@@ -189,18 +189,18 @@ impl Thread {
                 false => Arc::default(),
             };
         }
-        let own = Told {
+        let own = MemberReport {
             release: Release::own(),
-            ..Told::default()
+            ..MemberReport::default()
         };
-        let told = |id| match id == member.id() {
+        let report = |id| match id == member.id() {
             true => own,
-            false => self.transport.told(id).unwrap_or_default(),
+            false => self.transport.report(id).unwrap_or_default(),
         };
         let of = |&(id, matched, is_heard): &(u64, u64, bool)| Known {
             id,
             durable: member.op_time(matched).unwrap_or_default(),
-            told: told(id),
+            report: report(id),
             is_heard,
         };
         let known: Vec<_> = progress.iter().map(of).collect();

@@ -119,7 +119,7 @@ impl Offer {
 
 /// A part of a file, where it was received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part<'a> {
+pub struct FilePart<'a> {
     /// Empty where only the checksum was asked for.
     pub bytes: &'a [u8],
     pub about: AboutPart,
@@ -138,7 +138,7 @@ pub trait SyncSource: Send {
     /// A checkpoint; the one with this number, where it is still there.
     fn begin(&mut self, known: Option<ObjectId>) -> Result<Offer>;
     /// A part of a file, or its checksum alone.
-    fn read(&mut self, id: ObjectId, file: &str, offset: u64, whole: bool) -> Result<Part<'_>>;
+    fn read(&mut self, id: ObjectId, file: &str, offset: u64, whole: bool) -> Result<FilePart<'_>>;
     fn end(&mut self, id: ObjectId) -> Result<()>;
 }
 

@@ -318,7 +318,7 @@ pub fn adopt(data_dir: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{AboutPart, Part};
+    use super::super::{AboutPart, FilePart};
     use super::*;
     use bson::{DocBuf, ObjectId};
 
@@ -353,7 +353,13 @@ mod tests {
             })
         }
 
-        fn read(&mut self, _: ObjectId, name: &str, offset: u64, whole: bool) -> Result<Part<'_>> {
+        fn read(
+            &mut self,
+            _: ObjectId,
+            name: &str,
+            offset: u64,
+            whole: bool,
+        ) -> Result<FilePart<'_>> {
             let bytes = &self.files.iter().find(|f| f.0 == name).unwrap().1;
             let end = bytes.len().min(offset as usize + PART_BYTES as usize);
             let mut part = bytes[offset as usize..end].to_vec();
@@ -372,7 +378,7 @@ mod tests {
             }
             self.part = part;
             let wait = Duration::ZERO;
-            Ok(Part {
+            Ok(FilePart {
                 bytes: &self.part,
                 about: AboutPart { checksum, wait },
             })

@@ -57,7 +57,13 @@ impl<L: MemberLog + Clone> Member<L> {
     fn unaware(&self) -> impl Iterator<Item = u64> {
         let (own, commit) = (self.state.id, self.commit_index());
         let others = self.node.raft.prs().iter().map(|(id, _)| *id);
-        others.filter(move |id| *id != own && self.told.get(id).is_none_or(|told| *told < commit))
+        others.filter(move |id| {
+            *id != own
+                && self
+                    .commit_sent
+                    .get(id)
+                    .is_none_or(|commit_sent| *commit_sent < commit)
+        })
     }
 
     /// Tells the commit point to members that were sent none since it moved. One that is not reached
@@ -74,7 +80,7 @@ impl<L: MemberLog + Clone> Member<L> {
         let commit = self.commit_index();
         for id in self.unaware().collect::<Vec<_>>() {
             self.node.raft.send_append(id);
-            self.told.insert(id, commit);
+            self.commit_sent.insert(id, commit);
         }
     }
 
@@ -82,7 +88,7 @@ impl<L: MemberLog + Clone> Member<L> {
     pub(super) fn note_told(&mut self, messages: &[Message]) {
         for message in messages {
             if message.get_msg_type() == MessageType::MsgAppend {
-                self.told.insert(message.to, message.commit);
+                self.commit_sent.insert(message.to, message.commit);
             }
         }
     }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 /// A shard's part in the transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
+enum ShardState {
     /// In memory.
     Open,
     Prepared,
@@ -16,7 +16,7 @@ enum Part {
 
 #[derive(Clone)]
 struct Shards {
-    parts: BTreeMap<Shard, Part>,
+    parts: BTreeMap<Shard, ShardState>,
     /// On the recovery shard: the shards to tell of the commit.
     decision: Option<Vec<Shard>>,
 }
@@ -31,39 +31,41 @@ const ALL: [&str; 3] = ["a", "b", "c"];
 impl Shards {
     fn new() -> Shards {
         Shards {
-            parts: ALL.iter().map(|s| (shard(s), Part::Open)).collect(),
+            parts: ALL.iter().map(|s| (shard(s), ShardState::Open)).collect(),
             decision: None,
         }
     }
 
-    fn get(&self, name: &str) -> Part {
+    fn get(&self, name: &str) -> ShardState {
         self.parts[name]
     }
 
     fn ask(&mut self, to: &Shard, ask: &Ask) -> Answer {
         let part = self.parts.get_mut(to).unwrap();
         match (ask, *part) {
-            (Ask::Prepare, Part::Open | Part::Prepared) => *part = Part::Prepared,
+            (Ask::Prepare, ShardState::Open | ShardState::Prepared) => *part = ShardState::Prepared,
             (Ask::Prepare, _) => return Answer::No,
-            (Ask::Decide(others), Part::Open) => {
-                *part = Part::Committed;
+            (Ask::Decide(others), ShardState::Open) => {
+                *part = ShardState::Committed;
                 self.decision = Some(others.clone());
             }
-            (Ask::Decide(_), Part::Committed) => {}
+            (Ask::Decide(_), ShardState::Committed) => {}
             (Ask::Decide(_), _) => return Answer::No,
-            (Ask::Outcome, Part::Committed) => {
+            (Ask::Outcome, ShardState::Committed) => {
                 return Answer::Committed(self.decision.clone().unwrap_or_default());
             }
             (Ask::Outcome, _) => {
-                *part = Part::Aborted;
+                *part = ShardState::Aborted;
                 return Answer::Aborted;
             }
-            (Ask::Commit, Part::Prepared) => *part = Part::Committed,
-            (Ask::Commit, Part::Committed) => {}
+            (Ask::Commit, ShardState::Prepared) => *part = ShardState::Committed,
+            (Ask::Commit, ShardState::Committed) => {}
             (Ask::Commit, _) => panic!("{to} is told to commit what it has not promised"),
-            (Ask::Abort, Part::Open | Part::Prepared) => *part = Part::Aborted,
-            (Ask::Abort, Part::Aborted) => {}
-            (Ask::Abort, Part::Committed) => panic!("{to} has committed and is told to abort"),
+            (Ask::Abort, ShardState::Open | ShardState::Prepared) => *part = ShardState::Aborted,
+            (Ask::Abort, ShardState::Aborted) => {}
+            (Ask::Abort, ShardState::Committed) => {
+                panic!("{to} has committed and is told to abort")
+            }
             (Ask::Forget, _) => self.decision = None,
             (Ask::EndRead, _) => {}
         }
@@ -73,14 +75,14 @@ impl Shards {
     /// A new primary: the memory is lost.
     fn restart(&mut self, name: &str) {
         let part = self.parts.get_mut(name).unwrap();
-        if *part == Part::Open {
-            *part = Part::Aborted;
+        if *part == ShardState::Open {
+            *part = ShardState::Aborted;
         }
     }
 
     /// What the sweep does, with shards that all answer.
     fn resolve(&mut self) {
-        let prepared = |p: &Part| *p == Part::Prepared;
+        let prepared = |p: &ShardState| *p == ShardState::Prepared;
         let left: Vec<Shard> = match &self.decision {
             Some(others) => others.clone(),
             None => (self.parts.iter().filter(|(_, p)| prepared(p)))
@@ -170,16 +172,16 @@ fn explore_step(shards: Shards, state: &State, faults: u32) -> usize {
 /// After the resolver: all or nothing, and as the client was told.
 fn check(mut shards: Shards, told: Option<Verdict>) {
     match told {
-        Some(Verdict::Committed) => assert_eq!(shards.get(RECOVERY), Part::Committed),
-        Some(Verdict::Aborted) => assert_ne!(shards.get(RECOVERY), Part::Committed),
+        Some(Verdict::Committed) => assert_eq!(shards.get(RECOVERY), ShardState::Committed),
+        Some(Verdict::Aborted) => assert_ne!(shards.get(RECOVERY), ShardState::Committed),
         Some(Verdict::Unknown) | None => {}
     }
     shards.resolve();
     // Open parts end with their lifetime.
     ALL.iter().for_each(|s| shards.restart(s));
-    let parts: Vec<Part> = ALL.iter().map(|s| shards.get(s)).collect();
-    let whole = parts.iter().all(|p| *p == Part::Committed);
-    let nothing = parts.iter().all(|p| *p == Part::Aborted);
+    let parts: Vec<ShardState> = ALL.iter().map(|s| shards.get(s)).collect();
+    let whole = parts.iter().all(|p| *p == ShardState::Committed);
+    let nothing = parts.iter().all(|p| *p == ShardState::Aborted);
     assert!(whole || nothing, "{parts:?}");
     assert!(!nothing || told != Some(Verdict::Committed));
     assert!(!whole || told != Some(Verdict::Aborted));
@@ -208,7 +210,7 @@ fn without_faults_it_commits_in_five_steps() {
         (5, Some(Verdict::Committed))
     );
     assert_eq!(shards.decision, None);
-    assert_eq!(shards.get("b"), Part::Committed);
+    assert_eq!(shards.get("b"), ShardState::Committed);
 }
 
 #[test]
@@ -222,5 +224,5 @@ fn a_shard_that_does_not_promise_ends_it() {
         coordinator.heard(&answers);
     }
     assert_eq!(coordinator.verdict(), Some(Verdict::Aborted));
-    assert!(ALL.iter().all(|s| shards.get(s) == Part::Aborted));
+    assert!(ALL.iter().all(|s| shards.get(s) == ShardState::Aborted));
 }

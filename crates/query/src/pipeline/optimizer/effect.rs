@@ -211,7 +211,7 @@ impl ReadsPaths for graph_lookup::GraphLookup {
 
 impl ReadsPaths for group::Group {
     fn read_paths(&self) -> Option<BTreeSet<String>> {
-        if self.part == group::Part::Last {
+        if self.part == group::GroupPhase::Last {
             return Some(["_id", "s"].map(String::from).into());
         }
         let mut all = self.id.needed_paths();

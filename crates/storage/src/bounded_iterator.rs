@@ -47,7 +47,7 @@ pub(crate) enum Stopped {
 
 /// How a scan reads.
 #[derive(Clone, Copy)]
-pub(crate) struct Manner {
+pub(crate) struct ScanOptions {
     pub family: Family,
     pub direction: Direction,
     pub cached_only: bool,
@@ -56,34 +56,39 @@ pub(crate) struct Manner {
 }
 
 /// An iterator within its bounds.
-pub(crate) struct Part {
+pub(crate) struct BoundedIterator {
     iterator: *mut ffi::rocksdb_iterator_t,
     pub low: Arc<[u8]>,
     pub high: Arc<[u8]>,
     _options: ReadOptions,
 }
 
-impl Drop for Part {
+impl Drop for BoundedIterator {
     fn drop(&mut self) {
         // SAFETY: ours, destroyed once, before what it points to.
         unsafe { ffi::rocksdb_iter_destroy(self.iterator) }
     }
 }
 
-impl Part {
+impl BoundedIterator {
     /// Under the caller's `Noting`: opening an iterator may read.
-    pub fn new(shown: &Shown, manner: Manner, low: Arc<[u8]>, high: Arc<[u8]>) -> Part {
-        let cached = manner.cached_only && !nonblocking_read::active();
+    pub fn new(
+        shown: &Shown,
+        scan: ScanOptions,
+        low: Arc<[u8]>,
+        high: Arc<[u8]>,
+    ) -> BoundedIterator {
+        let cached = scan.cached_only && !nonblocking_read::active();
         let options = ReadOptions::of(shown.snapshot(), cached);
-        // SAFETY: the options keep pointers to the bounds, which the part owns on the heap and
-        // never changes; the iterator is destroyed before options and bounds (see `Part::drop`),
-        // and the scan drops its part before the engine.
+        // SAFETY: the options keep pointers to the bounds, which this owns on the heap and
+        // never changes; the iterator is destroyed before options and bounds (see `BoundedIterator::drop`),
+        // and the scan drops its iterator before the engine.
         let iterator = unsafe {
             ffi::rocksdb_readoptions_set_max_skippable_internal_keys(
                 options.raw(),
                 long_steps::STEPS,
             );
-            if !manner.fill {
+            if !scan.fill {
                 ffi::rocksdb_readoptions_set_fill_cache(options.raw(), 0);
             }
             if !high.is_empty() {
@@ -94,7 +99,7 @@ impl Part {
                 );
             }
             // A forward scan starts at its lower bound, so the engine need not check it.
-            if manner.direction == Direction::Backward && !low.is_empty() {
+            if scan.direction == Direction::Backward && !low.is_empty() {
                 ffi::rocksdb_readoptions_set_iterate_lower_bound(
                     options.raw(),
                     low.as_ptr().cast(),
@@ -105,10 +110,10 @@ impl Part {
             ffi::rocksdb_create_iterator_cf(
                 engine.raw(),
                 options.raw(),
-                engine.families().handle(manner.family),
+                engine.families().handle(scan.family),
             )
         };
-        Part {
+        BoundedIterator {
             iterator,
             low,
             high,
