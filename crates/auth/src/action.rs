@@ -1,7 +1,7 @@
 //! What may be done: MongoDB's privilege actions, and sets of them.
 
 use bson::Doc;
-use errors::{Fallible as Result, bail};
+use errors::{Fallible, bail};
 use std::fmt;
 
 macro_rules! actions {
@@ -219,7 +219,7 @@ impl Actions {
     }
 
     /// A list of names; those that are no action are given back.
-    pub fn parse(list: Doc<'_>) -> Result<(Actions, Vec<String>)> {
+    pub fn parse(list: Doc<'_>) -> Fallible<(Actions, Vec<String>)> {
         let (mut set, mut unknown) = (Actions::NONE, Vec::new());
         for v in list.values() {
             let Some(name) = v.as_str() else {

@@ -1,7 +1,7 @@
 //! Names of users and roles. Each belongs to a database, and is written `name@db`.
 
 use bson::{Doc, Val, tag};
-use errors::{Fallible as Result, bail};
+use errors::{Fallible, bail};
 use sha2::{Digest, Sha256};
 use std::fmt;
 
@@ -46,7 +46,7 @@ impl UserName {
     }
 
     /// `"user"` of `db`, or `{user, db}`.
-    pub fn parse(v: Val<'_>, db: &str) -> Result<UserName> {
+    pub fn parse(v: Val<'_>, db: &str) -> Fallible<UserName> {
         let (user, db) = pair(v, "user", db)?;
         Ok(UserName { user, db })
     }
@@ -66,18 +66,18 @@ impl RoleName {
     }
 
     /// `"role"` of `db`, or `{role, db}`.
-    pub fn parse(v: Val<'_>, db: &str) -> Result<RoleName> {
+    pub fn parse(v: Val<'_>, db: &str) -> Fallible<RoleName> {
         let (role, db) = pair(v, "role", db)?;
         Ok(RoleName { role, db })
     }
 
     /// A list of names in any of their forms.
-    pub fn parse_list(list: Doc<'_>, db: &str) -> Result<Vec<RoleName>> {
+    pub fn parse_list(list: Doc<'_>, db: &str) -> Fallible<Vec<RoleName>> {
         list.values().map(|v| RoleName::parse(v, db)).collect()
     }
 }
 
-fn pair(v: Val<'_>, what: &str, db: &str) -> Result<(String, String)> {
+fn pair(v: Val<'_>, what: &str, db: &str) -> Fallible<(String, String)> {
     match v.tag {
         tag::STRING => {
             let name = v.as_str().unwrap_or_default();

@@ -12,7 +12,7 @@
 
 use crate::action::{Action, Actions};
 use bson::{Doc, DocBuf, Writer, doc};
-use errors::{Fallible as Result, bail};
+use errors::{Fallible, bail};
 use foldhash::HashMap;
 use std::collections::BTreeMap;
 
@@ -55,7 +55,7 @@ pub enum Target<'a> {
 }
 
 impl Resource {
-    pub fn parse(d: Doc<'_>) -> Result<Resource> {
+    pub fn parse(d: Doc<'_>) -> Fallible<Resource> {
         let d = crate::unique("resource", d)?;
         let text = |name: &str| d.get(name).and_then(|v| v.as_str());
         let is = |name: &str| d.get(name).is_some_and(|v| v.truthy());
@@ -114,7 +114,7 @@ impl Resource {
 
 impl Privilege {
     /// `{resource, actions}`, and the actions in it that do not exist.
-    pub fn parse(d: Doc<'_>) -> Result<(Privilege, Vec<String>)> {
+    pub fn parse(d: Doc<'_>) -> Fallible<(Privilege, Vec<String>)> {
         let d = crate::unique("privileges", d)?;
         let Some(resource) = d.get("resource").and_then(|v| v.as_doc()) else {
             bail!(

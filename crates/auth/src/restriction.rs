@@ -5,7 +5,7 @@
 //! ```
 
 use bson::{Doc, Val};
-use errors::{Fallible as Result, bail};
+use errors::{Fallible, bail};
 use std::net::IpAddr;
 
 /// A range of addresses.
@@ -52,7 +52,7 @@ impl Range {
 
 impl Restrictions {
     /// `v` is the array of a command or of a stored user or role.
-    pub fn parse(v: Val<'_>) -> Result<Restrictions> {
+    pub fn parse(v: Val<'_>) -> Fallible<Restrictions> {
         let Some(list) = v.as_array() else {
             bail!(
                 TypeMismatch,
@@ -85,7 +85,7 @@ impl Restrictions {
 }
 
 impl Restriction {
-    fn parse(d: Doc<'_>) -> Result<Restriction> {
+    fn parse(d: Doc<'_>) -> Fallible<Restriction> {
         let mut restriction = Restriction::default();
         for e in crate::unique("authenticationRestrictions", d)? {
             let place = match e.name {

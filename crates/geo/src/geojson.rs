@@ -3,7 +3,7 @@
 use crate::geometry::{Geometry, GeometryPart, Line};
 use crate::{point, polygon};
 use bson::{Doc, Val, shell, tag};
-use errors::{Fallible as Result, bail};
+use errors::{Fallible, bail};
 use s2rst::s2;
 
 /// How the rings of a polygon are read.
@@ -43,7 +43,7 @@ impl Kind {
 }
 
 /// The reference system that a shape names.
-pub(crate) fn crs(d: Doc<'_>, polygon: bool) -> Result<Winding> {
+pub(crate) fn crs(d: Doc<'_>, polygon: bool) -> Fallible<Winding> {
     let Some(v) = d.get("crs") else {
         return Ok(Winding::Smaller);
     };
@@ -72,7 +72,7 @@ pub(crate) fn crs(d: Doc<'_>, polygon: bool) -> Result<Winding> {
 }
 
 /// A shape. `geometries` of a collection are no collections.
-pub(crate) fn parse(d: Doc<'_>) -> Result<Geometry> {
+pub(crate) fn parse(d: Doc<'_>) -> Fallible<Geometry> {
     let Some(kind) = Kind::of(d) else {
         bail!(BadValue, "unknown GeoJSON type: {}", shell::doc(d));
     };
@@ -86,7 +86,7 @@ pub(crate) fn parse(d: Doc<'_>) -> Result<Geometry> {
     Ok(Geometry::new(parts, kind, winding == Winding::Strict))
 }
 
-fn collection(d: Doc<'_>, parts: &mut Vec<GeometryPart>) -> Result<()> {
+fn collection(d: Doc<'_>, parts: &mut Vec<GeometryPart>) -> Fallible<()> {
     let list = d.get("geometries").and_then(|v| v.as_array());
     let Some(list) = list else {
         bail!(BadValue, "GeometryCollection geometries must be an array");
@@ -117,7 +117,7 @@ fn collection(d: Doc<'_>, parts: &mut Vec<GeometryPart>) -> Result<()> {
     Ok(())
 }
 
-fn read(kind: Kind, d: Doc<'_>, winding: Winding, parts: &mut Vec<GeometryPart>) -> Result<()> {
+fn read(kind: Kind, d: Doc<'_>, winding: Winding, parts: &mut Vec<GeometryPart>) -> Fallible<()> {
     let v = d.get("coordinates");
     let one = |part: GeometryPart, parts: &mut Vec<GeometryPart>| {
         parts.push(part);
@@ -165,8 +165,8 @@ fn each(
     v: Option<Val<'_>>,
     name: &str,
     parts: &mut Vec<GeometryPart>,
-    read: impl Fn(Option<Val<'_>>) -> Result<GeometryPart>,
-) -> Result<()> {
+    read: impl Fn(Option<Val<'_>>) -> Fallible<GeometryPart>,
+) -> Fallible<()> {
     let Some(list) = v.and_then(|v| v.as_array()) else {
         bail!(BadValue, "{name} coordinates must be an array");
     };
@@ -179,7 +179,7 @@ fn each(
     Ok(())
 }
 
-fn line(v: Option<Val<'_>>) -> Result<Line> {
+fn line(v: Option<Val<'_>>) -> Fallible<Line> {
     let mut points = point::positions(v)?;
     points.dedup();
     if points.len() < 2 {

@@ -3,7 +3,7 @@
 use crate::geojson::{self, Kind};
 use crate::point::{self, Location};
 use bson::{Val, shell};
-use errors::{Fallible as Result, bail};
+use errors::{Fallible, bail};
 use s2rst::s1::ChordAngle;
 use s2rst::s2::closest_edge_query::{ClosestEdgeQuery, PointTarget, Target};
 use s2rst::s2::edge_distances::distance_from_segment;
@@ -150,7 +150,7 @@ impl Geometry {
     }
 
     /// What a document holds: a pair of numbers, which others may follow, or GeoJSON.
-    pub fn of_stored(v: Val<'_>) -> Result<Geometry> {
+    pub fn of_stored(v: Val<'_>) -> Fallible<Geometry> {
         let Some(d) = v.as_container() else {
             bail!(
                 BadValue,

@@ -10,7 +10,7 @@ use crate::flat::Rectangle;
 use crate::point::Point;
 use crate::region::Region;
 use bson::{Doc, Val};
-use errors::{Fallible as Result, bail};
+use errors::{Fallible, bail};
 use s2rst::{r1, s1, s2};
 
 /// The most ranges that a query reads, about.
@@ -87,7 +87,7 @@ impl Grid {
     };
 
     /// The options of an index: `bits`, `min`, `max`.
-    pub fn of_spec(spec: Doc<'_>) -> Result<Grid> {
+    pub fn of_spec(spec: Doc<'_>) -> Fallible<Grid> {
         let number = |name: &str, default: f64| match spec.get(name) {
             None => Ok(default),
             Some(v) => match v.to_f64().filter(|n| n.is_finite()) {
@@ -131,7 +131,7 @@ impl Grid {
     }
 
     /// The key of what a document holds, a pair of numbers.
-    pub fn key(&self, v: Val<'_>) -> Result<i64> {
+    pub fn key(&self, v: Val<'_>) -> Fallible<i64> {
         let Some(d) = v.as_container() else {
             bail!(
                 16804,

@@ -4,7 +4,7 @@ use crate::EARTH_RADIUS_METRES;
 use crate::geometry::Geometry;
 use crate::point::Location;
 use bson::{Doc, Elem, Val, shell};
-use errors::{Fallible as Result, bail};
+use errors::{Fallible, bail};
 
 /// How distances are measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub struct Near {
 
 impl Near {
     /// `spherical`: a pair of numbers is a place on the sphere too.
-    pub fn new(center: Location, spherical: bool) -> Result<Near> {
+    pub fn new(center: Location, spherical: bool) -> Fallible<Near> {
         let metric = match (center.is_geojson, spherical) {
             (true, _) => Metric::Metres,
             (false, false) => Metric::Flat,
@@ -50,7 +50,7 @@ impl Near {
     }
 
     /// `{$near: [x, y], $maxDistance: d}` or `{$near: {$geometry: point, $maxDistance: d}}`: all operators of a field.
-    pub fn parse(ops: Doc<'_>) -> Result<Near> {
+    pub fn parse(ops: Doc<'_>) -> Fallible<Near> {
         match legacy(ops)? {
             Some(near) => Ok(near),
             None => modern(ops),
@@ -121,7 +121,7 @@ fn is_near(name: &str) -> bool {
     matches!(name, "$near" | "$nearSphere" | "$geoNear")
 }
 
-fn legacy_limit(e: Elem<'_>, not_a_number: i32, negative: i32) -> Result<f64> {
+fn legacy_limit(e: Elem<'_>, not_a_number: i32, negative: i32) -> Fallible<f64> {
     let number = e.val.to_f64().filter(|_| e.val.is_number());
     let Some(n) = number else {
         return Err(errors::Error::coded(
@@ -139,7 +139,7 @@ fn legacy_limit(e: Elem<'_>, not_a_number: i32, negative: i32) -> Result<f64> {
 }
 
 /// With the limits beside it. `None`: there is no center.
-fn legacy(ops: Doc<'_>) -> Result<Option<Near>> {
+fn legacy(ops: Doc<'_>) -> Fallible<Option<Near>> {
     let (mut near, mut min, mut max) = (None, None, None);
     for e in ops {
         match e.name {
@@ -185,7 +185,7 @@ fn with_limit(d: Doc<'_>) -> Option<(Location, f64)> {
     Some((center, *limit))
 }
 
-fn modern(ops: Doc<'_>) -> Result<Near> {
+fn modern(ops: Doc<'_>) -> Fallible<Near> {
     let mut all = ops.iter();
     let Some(e) = all.next() else {
         bail!(BadValue, "empty geo near query object");
@@ -220,7 +220,7 @@ fn modern(ops: Doc<'_>) -> Result<Near> {
     Ok(Near { min, max, ..near })
 }
 
-fn geometry(v: Val<'_>) -> Result<Option<Location>> {
+fn geometry(v: Val<'_>) -> Fallible<Option<Location>> {
     if v.as_container().is_none() {
         return Ok(None);
     }
@@ -240,7 +240,7 @@ fn geometry(v: Val<'_>) -> Result<Option<Location>> {
     }
 }
 
-fn limit(e: Elem<'_>) -> Result<f64> {
+fn limit(e: Elem<'_>) -> Fallible<f64> {
     let number = e.val.to_f64().filter(|_| e.val.is_number());
     match number.filter(|n| n.is_finite() && *n >= 0.0) {
         Some(n) => Ok(n),

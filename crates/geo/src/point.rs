@@ -1,7 +1,7 @@
 //! Points: pairs of numbers on the plane, and the same on the sphere as longitude and latitude in degrees.
 
 use bson::{Doc, Val};
-use errors::{Fallible as Result, bail, operation};
+use errors::{Fallible, bail, operation};
 use s2rst::s2;
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ impl Point {
 }
 
 /// The first two elements as numbers. `more`: others may follow.
-pub(crate) fn flat(v: Val<'_>, more: bool) -> Result<Point> {
+pub(crate) fn flat(v: Val<'_>, more: bool) -> Fallible<Point> {
     let Some(d) = v.as_container() else {
         bail!(
             BadValue,
@@ -66,7 +66,7 @@ fn on_sphere(p: Point) -> Option<s2::Point> {
 }
 
 /// A point on the sphere, from its longitude and latitude.
-pub(crate) fn lng_lat(p: Point) -> Result<s2::Point> {
+pub(crate) fn lng_lat(p: Point) -> Fallible<s2::Point> {
     match on_sphere(p) {
         Some(s) => Ok(s),
         None => bail!(
@@ -79,7 +79,7 @@ pub(crate) fn lng_lat(p: Point) -> Result<s2::Point> {
 }
 
 /// A position of GeoJSON; what follows longitude and latitude (a height) is no matter.
-pub(crate) fn position(v: Val<'_>) -> Result<(Point, s2::Point)> {
+pub(crate) fn position(v: Val<'_>) -> Fallible<(Point, s2::Point)> {
     operation::step()?;
     if v.as_container().is_none() {
         bail!(
@@ -92,7 +92,7 @@ pub(crate) fn position(v: Val<'_>) -> Result<(Point, s2::Point)> {
 }
 
 /// A list of positions.
-pub(crate) fn positions(v: Option<Val<'_>>) -> Result<Vec<s2::Point>> {
+pub(crate) fn positions(v: Option<Val<'_>>) -> Fallible<Vec<s2::Point>> {
     let Some(list) = v.and_then(|v| v.as_array()) else {
         bail!(
             BadValue,
@@ -111,7 +111,7 @@ pub(crate) fn is_legacy(v: Val<'_>) -> bool {
 }
 
 /// A pair of numbers.
-pub(crate) fn legacy(v: Val<'_>, more: bool) -> Result<Location> {
+pub(crate) fn legacy(v: Val<'_>, more: bool) -> Fallible<Location> {
     let p = flat(v, more)?;
     Ok(Location {
         flat: p,
@@ -121,7 +121,7 @@ pub(crate) fn legacy(v: Val<'_>, more: bool) -> Result<Location> {
 }
 
 /// The `coordinates` of a GeoJSON point.
-pub(crate) fn geojson(d: Doc<'_>) -> Result<Location> {
+pub(crate) fn geojson(d: Doc<'_>) -> Fallible<Location> {
     let Some(v) = d.get("coordinates") else {
         bail!(BadValue, "Point coordinates must be an array or object");
     };
@@ -135,7 +135,7 @@ pub(crate) fn geojson(d: Doc<'_>) -> Result<Location> {
 
 impl Location {
     /// A point that is searched from: legacy or GeoJSON, whose type goes without saying.
-    pub fn parse(v: Val<'_>) -> Result<Location> {
+    pub fn parse(v: Val<'_>) -> Fallible<Location> {
         let Some(d) = v.as_container() else {
             bail!(BadValue, "Point must be an array or object");
         };
@@ -158,6 +158,6 @@ impl Location {
 const EDGE: Duration = Duration::from_nanos(150);
 
 /// Before so many edges are given to the library: whether there is time for them.
-pub(crate) fn ask_of_edges(edges: usize) -> Result<()> {
+pub(crate) fn ask_of_edges(edges: usize) -> Fallible<()> {
     operation::ask_ahead(EDGE.saturating_mul(u32::try_from(edges).unwrap_or(u32::MAX)))
 }

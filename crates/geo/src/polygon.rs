@@ -7,7 +7,7 @@ use crate::geojson::Winding;
 use crate::geometry::Area;
 use crate::point;
 use bson::{Val, shell};
-use errors::{Fallible as Result, bail};
+use errors::{Fallible, bail};
 use s2rst::s2::crossing_edge_query::CrossingType;
 use s2rst::s2::shape_index::ShapeIndex;
 use s2rst::s2::shape_util::visit_crossing_edge_pairs;
@@ -21,7 +21,7 @@ pub const MOST_RINGS: usize = 2_000;
 const MOST_TOUCHES: usize = 100_000;
 
 /// The `coordinates` of a polygon.
-pub(crate) fn parse(v: Option<Val<'_>>, winding: Winding) -> Result<Area> {
+pub(crate) fn parse(v: Option<Val<'_>>, winding: Winding) -> Fallible<Area> {
     let Some(v) = v.filter(|v| v.as_array().is_some()) else {
         bail!(BadValue, "Polygon coordinates must be an array");
     };
@@ -36,7 +36,7 @@ fn rings(v: Val<'_>) -> impl Iterator<Item = Val<'_>> {
 }
 
 /// One ring, whose inside is on its left, however large that is.
-fn big(v: Val<'_>) -> Result<Area> {
+fn big(v: Val<'_>) -> Fallible<Area> {
     let n = rings(v).take(2).count();
     let (Some(first), 1) = (rings(v).next(), n) else {
         bail!(
@@ -49,7 +49,7 @@ fn big(v: Val<'_>) -> Result<Area> {
     Ok(Area::new(Polygon::from_oriented_loops(vec![ring(first)?])))
 }
 
-fn with_holes(v: Val<'_>) -> Result<Area> {
+fn with_holes(v: Val<'_>) -> Fallible<Area> {
     let mut loops: Vec<Loop> = Vec::new();
     for r in rings(v) {
         if loops.len() == MOST_RINGS {
@@ -81,7 +81,7 @@ fn with_holes(v: Val<'_>) -> Result<Area> {
 }
 
 /// How several rings lie to each other.
-fn check_rings(polygon: &Polygon, v: Val<'_>) -> Result<()> {
+fn check_rings(polygon: &Polygon, v: Val<'_>) -> Fallible<()> {
     let mut touches = 0;
     let crossed = crossing(polygon.shape_index(), CrossingType::All, &mut |interior| {
         touches += 1;
@@ -123,7 +123,7 @@ fn check_rings(polygon: &Polygon, v: Val<'_>) -> Result<()> {
 }
 
 /// One closed ring that does not meet itself.
-fn ring(v: Val<'_>) -> Result<Loop> {
+fn ring(v: Val<'_>) -> Fallible<Loop> {
     let mut points = point::positions(Some(v))?;
     let Some(first) = points.first() else {
         bail!(BadValue, "Loop has no vertices: {}", shell::val(v));

@@ -5,7 +5,7 @@ use crate::geojson::Kind;
 use crate::geometry::Geometry;
 use crate::point::{self, Point};
 use bson::{Doc, Elem, Val, shell};
-use errors::{Fallible as Result, bail};
+use errors::{Fallible, bail};
 use s2rst::s1::Angle;
 use s2rst::s2;
 
@@ -36,7 +36,7 @@ pub enum Region {
 
 impl Region {
     /// The operand of an operator: one shape under the name of its kind.
-    pub fn parse(v: Val<'_>, predicate: Predicate) -> Result<Region> {
+    pub fn parse(v: Val<'_>, predicate: Predicate) -> Fallible<Region> {
         let Some(d) = v.as_doc() else {
             bail!(BadValue, "geometry must be an object");
         };
@@ -97,7 +97,7 @@ impl Region {
 }
 
 /// A shape under the name of its kind.
-fn specified(e: Elem<'_>) -> Result<Region> {
+fn specified(e: Elem<'_>) -> Fallible<Region> {
     let Some(d) = e.val.as_container() else {
         bail!(
             BadValue,
@@ -119,7 +119,7 @@ fn specified(e: Elem<'_>) -> Result<Region> {
             Region::Box(Rectangle::new(corner()?, corner()?))
         }
         "$polygon" => {
-            let corners: Result<Vec<Point>> = d.values().map(|v| point::flat(v, false)).collect();
+            let corners: Fallible<Vec<Point>> = d.values().map(|v| point::flat(v, false)).collect();
             match Outline::new(corners?) {
                 Some(outline) => Region::Polygon(outline),
                 None => bail!(BadValue, "Polygon must have at least 3 points"),
@@ -151,7 +151,7 @@ fn specified(e: Elem<'_>) -> Result<Region> {
 }
 
 /// `[center, radius]`
-fn circle(d: Doc<'_>) -> Result<(Point, f64)> {
+fn circle(d: Doc<'_>) -> Fallible<(Point, f64)> {
     let mut values = d.values();
     let Some(center) = values.next() else {
         bail!(

@@ -36,7 +36,7 @@ use crate::log_view::FIRST_TERM;
 use crate::member::OpTime;
 use crate::state_file::{self, State};
 use bson::{Doc, DocBuf};
-use errors::{Error, Fallible as Result, err};
+use errors::{Error, Fallible, err};
 use outbox::{Outbox, Pace};
 use parking_lot::{Condvar, Mutex, RwLock};
 use raft::eraftpb::Message;
@@ -65,15 +65,15 @@ pub trait Transport: Send + Sync {
     fn spread(&self, known: &[Known]);
     /// Whether the server at `host:port` could be the member of this number in the set. An error that
     /// says otherwise is of it; HostUnreachable says nothing.
-    fn joins(&self, set: &SetName, host: &str, member: u64) -> Result<()>;
+    fn joins(&self, set: &SetName, host: &str, member: u64) -> Fallible<()>;
     /// Whether the server at `host:port`, the member `to`, lets member `from` begin, which has nothing.
-    fn admits(&self, set: &SetName, host: &str, to: u64, from: u64) -> Result<Admission>;
+    fn admits(&self, set: &SetName, host: &str, to: u64, from: u64) -> Fallible<Admission>;
     /// Why a member does not take what it is sent, where it does not.
     fn trouble(&self, member: u64) -> Option<String>;
     /// Runs a command on the member at `host:port`, and gives its reply, an error reply too.
-    fn ask(&self, host: &str, db: &str, command: Doc<'_>) -> Result<DocBuf>;
+    fn ask(&self, host: &str, db: &str, command: Doc<'_>) -> Fallible<DocBuf>;
     /// A member that files are copied from, by its `host:port`. `member`: the member that copies.
-    fn source(&self, host: &str, member: u64) -> Result<Box<dyn SyncSource>>;
+    fn source(&self, host: &str, member: u64) -> Fallible<Box<dyn SyncSource>>;
 }
 
 /// What a member says of itself with each answer.
@@ -139,7 +139,7 @@ pub struct SetName {
 }
 
 /// With the index of the entry.
-type Answer = Sender<Result<u64>>;
+type Answer = Sender<Fallible<u64>>;
 
 enum Input {
     Received(Vec<Message>),
@@ -166,7 +166,7 @@ enum Input {
     /// In which term that was asked for.
     StandDownNow(u64),
     /// The thread that copies files has ended.
-    Copied(Result<Offer>),
+    Copied(Fallible<Offer>),
     Stop,
 }
 
@@ -277,7 +277,7 @@ impl Driver {
         set_name: String,
         transport: Arc<dyn Transport>,
         restart: Box<dyn Fn(&str) + Send + Sync>,
-    ) -> Result<Driver> {
+    ) -> Fallible<Driver> {
         adopt(&dir)?;
         let state = state_file::load(&dir)?.filter(|s| s.id != 0);
         let base = state.as_ref().and_then(|s| s.base);
@@ -370,7 +370,7 @@ impl Driver {
     }
 
     /// Starts the thread, once.
-    pub fn run(&self) -> Result<()> {
+    pub fn run(&self) -> Fallible<()> {
         let Some((thread, inputs, state)) = self.not_begun.lock().take() else {
             return Ok(());
         };
@@ -454,7 +454,7 @@ impl Driver {
     }
 
     /// On the primary: writes a new configuration, and returns when a majority has it.
-    pub fn reconfigure(&self, config: Config, patience: Duration) -> Result<()> {
+    pub fn reconfigure(&self, config: Config, patience: Duration) -> Fallible<()> {
         let (until, version) = (Instant::now() + patience, config.version);
         let (answer, answered) = channel();
         let _ = self
@@ -480,7 +480,7 @@ impl Driver {
 
     /// For a majority that is lost for good: this member becomes the primary of a configuration that no
     /// other member has to accept, and brings its other members in.
-    pub fn force_reconfig(&self, config: Config, patience: Duration) -> Result<()> {
+    pub fn force_reconfig(&self, config: Config, patience: Duration) -> Fallible<()> {
         let (until, (answer, answered)) = (Instant::now() + patience, channel());
         let force_reconfig = Input::ForceReconfig(Box::new(config.clone()), answer);
         let _ = self.shared.inputs.send(force_reconfig);
@@ -535,12 +535,12 @@ impl Driver {
     }
 
     /// Whether the server at `host:port` could be the member of this number: see [`Transport::joins`].
-    pub fn joins(&self, set: &SetName, host: &str, member: u64) -> Result<()> {
+    pub fn joins(&self, set: &SetName, host: &str, member: u64) -> Fallible<()> {
         self.transport.joins(set, host, member)
     }
 
     /// Runs a command on the primary, and gives its reply, an error reply too.
-    pub fn ask_primary(&self, db: &str, command: Doc<'_>) -> Result<DocBuf> {
+    pub fn ask_primary(&self, db: &str, command: Doc<'_>) -> Fallible<DocBuf> {
         let host = self.status().primary_host();
         let host = host.ok_or_else(|| err!(NotWritablePrimary, "not primary"))?;
         self.transport.ask(&host, db, command)

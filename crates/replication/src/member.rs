@@ -43,7 +43,7 @@ mod ready;
 use crate::config::Config;
 use crate::log_view::{self, LogView};
 use crate::state_file::State;
-use errors::{Error, Fallible as Result};
+use errors::{Error, Fallible};
 use raft::StateRole;
 use raft::eraftpb::{ConfState, Entry, Message, MessageType};
 use slog::{Discard, Logger, o};
@@ -65,24 +65,24 @@ pub trait MemberLog {
         to: u64,
         max_bytes: u64,
         take: &mut dyn FnMut(Record<'_>),
-    ) -> Result<()>;
+    ) -> Fallible<()>;
     /// Appends entries that follow on the last.
-    fn append(&self, entries: &[Record<'_>]) -> Result<()>;
+    fn append(&self, entries: &[Record<'_>]) -> Fallible<()>;
     /// Saves what the entries `[from, to)` wrote, before they are cut.
-    fn save_taken_back(&self, from: u64, to: u64) -> Result<()>;
+    fn save_taken_back(&self, from: u64, to: u64) -> Fallible<()>;
     /// Takes the entries after `index` out. False, and nothing is done, where one of them is applied
     /// or being applied.
-    fn truncate_after(&self, index: u64) -> Result<bool>;
+    fn truncate_after(&self, index: u64) -> Fallible<bool>;
     /// Applies entries that are in the log and follow on the last applied one.
-    fn apply(&self, entries: &[Record<'_>]) -> Result<()>;
+    fn apply(&self, entries: &[Record<'_>]) -> Fallible<()>;
     /// The term of entries that are made here from now on.
-    fn set_term(&self, term: u64) -> Result<()>;
+    fn set_term(&self, term: u64) -> Fallible<()>;
     /// Takes no more entries that are made here: when it returns, [`MemberLog::last_index`] counts all
     /// that were.
-    fn close(&self) -> Result<()>;
+    fn close(&self) -> Fallible<()>;
     fn request_sync(&self);
     /// Writes the state; it is on disk when this returns.
-    fn save(&self, state: &State) -> Result<()>;
+    fn save(&self, state: &State) -> Fallible<()>;
     /// Milliseconds since 1970.
     fn now_millis(&self) -> u64;
 }
@@ -184,7 +184,7 @@ pub struct Member<L: MemberLog> {
 impl<L: MemberLog + Clone> Member<L> {
     /// A member that was one before, or that is told its number now. `chance`: a random number, in
     /// which members differ.
-    pub fn new(log: L, state: State, chance: u64) -> Result<Member<L>> {
+    pub fn new(log: L, state: State, chance: u64) -> Fallible<Member<L>> {
         let last = log.last_index();
         // A delayed member has taken all changes of voters up to its commit point, and applies the rest
         // later.
@@ -298,7 +298,7 @@ impl<L: MemberLog + Clone> Member<L> {
     }
 
     /// A tenth of the election timeout has passed.
-    pub fn tick(&mut self) -> Result<News> {
+    pub fn tick(&mut self) -> Fallible<News> {
         self.ticks += 1;
         self.draw_timeout();
         let stands = self.node.raft.state == StateRole::Leader || self.may_stand();
@@ -322,7 +322,7 @@ impl<L: MemberLog + Clone> Member<L> {
     }
 
     /// Messages of other members.
-    pub fn receive(&mut self, messages: Vec<Message>) -> Result<News> {
+    pub fn receive(&mut self, messages: Vec<Message>) -> Fallible<News> {
         let (mut outgoing, mut invited_by) = (Vec::new(), None);
         for message in messages {
             if message.get_msg_type() == MessageType::MsgSnapshot {
@@ -357,7 +357,7 @@ impl<L: MemberLog + Clone> Member<L> {
     }
 
     /// Entries that the store has appended.
-    pub fn appended(&mut self, entries: Vec<Appended>) -> Result<News> {
+    pub fn appended(&mut self, entries: Vec<Appended>) -> Fallible<News> {
         // What goes together is proposed together: it makes one message to each member.
         let (mut proposed, mut bytes) = (Vec::new(), 0);
         for appended in entries {
@@ -396,7 +396,7 @@ impl<L: MemberLog + Clone> Member<L> {
     }
 
     /// The log is on disk further than before.
-    pub fn synced(&mut self) -> Result<News> {
+    pub fn synced(&mut self) -> Fallible<News> {
         let mut messages = Vec::new();
         let durable = self.log().durable_index();
         while self.unsynced.front().is_some_and(|u| u.index <= durable) {
@@ -413,7 +413,7 @@ impl<L: MemberLog + Clone> Member<L> {
     }
 
     /// Sets the configuration of a member that is told of it by another.
-    pub fn learn(&mut self, config: Config) -> Result<()> {
+    pub fn learn(&mut self, config: Config) -> Fallible<()> {
         self.state.config = Some(config);
         self.save()
     }
@@ -425,7 +425,7 @@ impl<L: MemberLog + Clone> Member<L> {
         self.node.raft.raft_log.applied()
     }
 
-    pub fn save(&mut self) -> Result<()> {
+    pub fn save(&mut self) -> Fallible<()> {
         self.saved_commit = self.saved_commit.max(self.taken_index());
         self.state.hard.commit = self.saved_commit;
         self.log().save(&self.state)

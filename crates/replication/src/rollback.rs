@@ -14,7 +14,7 @@
 //! - Memory holds the keys of the documents, and as many of the documents as [`BUFFER_BYTES`].
 
 use crate::state_file;
-use errors::{Error, Fallible as Result, err};
+use errors::{Error, Fallible, err};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -28,7 +28,7 @@ pub const DIRECTORY: &str = "rollback";
 const BUFFER_BYTES: usize = 8 << 20;
 
 /// Hands the entries that are rolled back to its argument, in their order, from the first.
-pub type Entries<'a> = dyn FnMut(&mut dyn FnMut(Record<'_>) -> Result<()>) -> Result<()> + 'a;
+pub type Entries<'a> = dyn FnMut(&mut dyn FnMut(Record<'_>) -> Fallible<()>) -> Fallible<()> + 'a;
 
 /// A file that was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub struct Saved {
 }
 
 /// Writes the documents that are rolled back. Reads the entries twice.
-pub fn save(dir: &Path, now: SystemTime, entries: &mut Entries<'_>) -> Result<Vec<Saved>> {
+pub fn save(dir: &Path, now: SystemTime, entries: &mut Entries<'_>) -> Fallible<Vec<Saved>> {
     let newest = newest(entries)?;
     let mut files = Files {
         dir: dir.join(DIRECTORY),
@@ -66,7 +66,7 @@ pub fn save(dir: &Path, now: SystemTime, entries: &mut Entries<'_>) -> Result<Ve
 }
 
 /// Of each record that is there after all entries, which effect put it, counted from the first.
-fn newest(entries: &mut Entries<'_>) -> Result<BTreeMap<Vec<u8>, u64>> {
+fn newest(entries: &mut Entries<'_>) -> Fallible<BTreeMap<Vec<u8>, u64>> {
     let mut newest = BTreeMap::new();
     let mut at = 0;
     entries(&mut |record| {
@@ -86,8 +86,8 @@ fn newest(entries: &mut Entries<'_>) -> Result<BTreeMap<Vec<u8>, u64>> {
 
 fn for_each_effect(
     record: &Record<'_>,
-    f: &mut dyn FnMut(&Entry, &Effect) -> Result<()>,
-) -> Result<()> {
+    f: &mut dyn FnMut(&Entry, &Effect) -> Fallible<()>,
+) -> Fallible<()> {
     let Some(entry) = Entry::decode(record.payload) else {
         return Err(err!(
             UnsupportedFormat,
@@ -116,7 +116,7 @@ struct Open {
 }
 
 impl Files {
-    fn add(&mut self, entry: &Entry, document: &[u8]) -> Result<()> {
+    fn add(&mut self, entry: &Entry, document: &[u8]) -> Fallible<()> {
         let (dir, time) = (&self.dir, &self.time);
         let open = match self.files.entry(entry.uuid) {
             std::collections::btree_map::Entry::Occupied(open) => open.into_mut(),
@@ -146,7 +146,7 @@ impl Files {
         Ok(())
     }
 
-    fn finish(mut self) -> Result<Vec<Saved>> {
+    fn finish(mut self) -> Fallible<Vec<Saved>> {
         for open in self.files.values_mut() {
             open.write(true)?;
         }
@@ -160,7 +160,7 @@ impl Files {
 
 impl Open {
     /// Appends the buffered documents. Files are many, so none stays open.
-    fn write(&mut self, last: bool) -> Result<()> {
+    fn write(&mut self, last: bool) -> Fallible<()> {
         let path = &self.saved.path;
         let append = || {
             let mut file = OpenOptions::new().append(true).open(path)?;
@@ -242,7 +242,7 @@ mod tests {
 
     fn saved(dir: &Path, entries: &[Entry]) -> Vec<(String, u64, Vec<u8>)> {
         let payloads: Vec<_> = entries.iter().map(Entry::to_bytes).collect();
-        let mut hand_out = |take: &mut dyn FnMut(Record<'_>) -> Result<()>| {
+        let mut hand_out = |take: &mut dyn FnMut(Record<'_>) -> Fallible<()>| {
             for (at, payload) in payloads.iter().enumerate() {
                 take(Record {
                     index: at as u64 + 1,

@@ -6,7 +6,7 @@
 
 use crate::config::Config;
 use bson::{Doc, DocBuf, Writer};
-use errors::{Fallible as Result, err};
+use errors::{Fallible, err};
 use raft::eraftpb::{ConfState, HardState};
 use std::fs::File;
 use std::io::{ErrorKind, Write};
@@ -111,7 +111,7 @@ impl State {
 }
 
 /// The state in the directory; `None` where there is none.
-pub fn load(dir: &Path) -> Result<Option<State>> {
+pub fn load(dir: &Path) -> Fallible<Option<State>> {
     let path = dir.join(NAME);
     let damaged = || {
         err!(
@@ -141,7 +141,7 @@ pub(crate) fn unwritable(path: &Path, e: &std::io::Error) -> errors::Error {
 }
 
 /// Writes the state, in place of the one before.
-pub fn save(dir: &Path, state: &State) -> Result<()> {
+pub fn save(dir: &Path, state: &State) -> Fallible<()> {
     let path = dir.join(NAME);
     let beside = dir.join(format!("{NAME}.new"));
     let write = || {

@@ -2,7 +2,7 @@
 //! a service in their tests.
 
 use bson::doc;
-use errors::Fallible as Result;
+use errors::Fallible;
 use service::{Address, Client, Mode, Outcome, Request, Service};
 
 /// Answers `hello` so that a driver can connect, and everything else with the same document.
@@ -56,11 +56,11 @@ impl Service for Null {
         Outcome::Reply
     }
 
-    fn commit(&self, _: &mut ()) -> Result<u64> {
+    fn commit(&self, _: &mut ()) -> Fallible<u64> {
         Ok(0)
     }
 
-    fn durable(&self) -> Result<u64> {
+    fn durable(&self) -> Fallible<u64> {
         Ok(0)
     }
 

@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bson::{Doc, DocBuf, Writer, doc};
-use errors::{Fallible as Result, err};
+use errors::{Fallible, err};
 use server::{Limits, listen, serve};
 use service::{
     Address, Client, Control, DiskRead, Mode, Needs, Outcome, Request, Service, Unfinished,
@@ -252,7 +252,7 @@ impl Service for Script {
         Outcome::Reply
     }
 
-    fn commit(&self, local: &mut Kept) -> Result<u64> {
+    fn commit(&self, local: &mut Kept) -> Fallible<u64> {
         let staged = std::mem::take(&mut local.staged);
         assert!(staged > 0, "nothing to commit");
         if self.fail_commits.load(SeqCst) {
@@ -261,7 +261,7 @@ impl Service for Script {
         Ok(self.committed.fetch_add(staged, SeqCst) + staged)
     }
 
-    fn durable(&self) -> Result<u64> {
+    fn durable(&self) -> Fallible<u64> {
         if self.fail_disk.load(SeqCst) {
             return Err(err!(FileStreamFailed, "the disk has failed"));
         }

@@ -30,7 +30,7 @@ pub use control::{Certificates, Control, Metrics, OwnCertificate};
 pub use in_flight::InFlight;
 
 use bson::{Doc, Writer};
-use errors::{Error, Fallible as Result};
+use errors::{Error, Fallible};
 use std::any::Any;
 use std::cell::RefCell;
 use std::os::fd::RawFd;
@@ -237,11 +237,11 @@ pub trait Service: Send + Sync + 'static {
 
     /// Commits the writes staged in `local` since the last call and gives their log index. On an error
     /// every staged reply is replaced by that error. Called only when at least one request was staged.
-    fn commit(&self, local: &mut Self::Local) -> Result<u64>;
+    fn commit(&self, local: &mut Self::Local) -> Fallible<u64>;
 
     /// The log index up to which everything is on disk; an error once the disk has failed for good,
     /// which is then the reply to all that wait.
-    fn durable(&self) -> Result<u64>;
+    fn durable(&self) -> Fallible<u64>;
 
     /// Asks for the log to be written to disk up to `index`. Does not block.
     fn request_sync(&self, index: u64);

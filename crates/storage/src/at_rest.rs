@@ -12,7 +12,7 @@
 
 pub use encryption::{DataFile, DataFiles};
 use encryption::{DataKey, FileCipher, MasterKey, Unwrapped};
-use errors::{Fallible as Result, err};
+use errors::{Fallible, err};
 use oplog::LogOptions;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
@@ -28,20 +28,20 @@ static MASTER: OnceLock<MasterKey> = OnceLock::new();
 
 /// Gives the process its master key, once, before it opens a directory: new ones are encrypted, encrypted ones are
 /// opened, and plain ones are refused as data directories of a server.
-pub fn use_key_file(path: &Path) -> Result<()> {
+pub fn use_key_file(path: &Path) -> Fallible<()> {
     let key = master_key(path)?;
     let is_first = MASTER.set(key).is_ok();
     assert!(is_first, "a process has one master key");
     Ok(())
 }
 
-fn master_key(path: &Path) -> Result<MasterKey> {
+fn master_key(path: &Path) -> Fallible<MasterKey> {
     MasterKey::load(path).map_err(|says| err!(BadValue, "{says}"))
 }
 
 /// The key of the directory `dir`; `None` where it is plain. `stamped`: whether its stamp says that it is encrypted,
 /// `None` without a stamp. `serves`: it is opened to be written, and made where it is new.
-pub(crate) fn decide(dir: &Path, stamped: Option<bool>, serves: bool) -> Result<Option<DataKey>> {
+pub(crate) fn decide(dir: &Path, stamped: Option<bool>, serves: bool) -> Fallible<Option<DataKey>> {
     let shown = dir.display();
     let is_encrypted = stamped == Some(true) || dir.join(KEY_FILE).exists();
     match (is_encrypted, MASTER.get()) {
@@ -65,7 +65,7 @@ pub(crate) fn decide(dir: &Path, stamped: Option<bool>, serves: bool) -> Result<
     }
 }
 
-fn load(dir: &Path, master: &MasterKey) -> Result<DataKey> {
+fn load(dir: &Path, master: &MasterKey) -> Fallible<DataKey> {
     let path = dir.join(KEY_FILE);
     let shown = path.display();
     let text = match fs::read(&path) {
@@ -92,7 +92,7 @@ fn load(dir: &Path, master: &MasterKey) -> Result<DataKey> {
 }
 
 /// Writes the file of the wrapped key. It appears whole or not at all.
-fn save(dir: &Path, text: &str) -> Result<()> {
+fn save(dir: &Path, text: &str) -> Fallible<()> {
     let (draft, path) = (dir.join(DRAFT), dir.join(KEY_FILE));
     let write = || {
         let mut options = OpenOptions::new();
@@ -107,7 +107,7 @@ fn save(dir: &Path, text: &str) -> Result<()> {
 }
 
 /// Puts the wrapped key of one directory into another, which has or gets files of it.
-pub(crate) fn copy_key(from: &Path, to: &Path) -> Result<()> {
+pub(crate) fn copy_key(from: &Path, to: &Path) -> Fallible<()> {
     let path = from.join(KEY_FILE);
     let text = fs::read_to_string(&path);
     let text = text.map_err(|e| err!(FileNotOpen, "cannot read {}: {e}", path.display()))?;
@@ -116,7 +116,7 @@ pub(crate) fn copy_key(from: &Path, to: &Path) -> Result<()> {
 
 /// Wraps the key of a directory that no server has open by another master key: encrypted files stay as
 /// they are.
-pub fn rekey(dir: &Path, new: &Path) -> Result<()> {
+pub fn rekey(dir: &Path, new: &Path) -> Fallible<()> {
     let new = master_key(new)?;
     let data_dir = crate::data_dir::DataDir::open_to_read(dir)?;
     match data_dir.key() {
@@ -130,7 +130,7 @@ pub fn rekey(dir: &Path, new: &Path) -> Result<()> {
 }
 
 /// How the log is read that lies in `dir`: a data directory, or a directory in one.
-pub(crate) fn log_options(dir: &Path) -> Result<LogOptions> {
+pub(crate) fn log_options(dir: &Path) -> Fallible<LogOptions> {
     let around = [Some(dir), dir.parent()];
     let data = around.into_iter().flatten();
     let mut data = data.filter(|d| d.join(KEY_FILE).exists());
@@ -145,12 +145,12 @@ pub(crate) fn log_options(dir: &Path) -> Result<LogOptions> {
 }
 
 /// The files of a data directory that exists.
-pub fn files_of(dir: &Path) -> Result<DataFiles> {
+pub fn files_of(dir: &Path) -> Fallible<DataFiles> {
     decide(dir, None, false).map(DataFiles::new)
 }
 
 /// Puts the keys for reading the files of an encrypted directory into `to`, which gets such files.
-pub fn prepare_copy(files: &DataFiles, dir: &Path, to: &Path) -> Result<()> {
+pub fn prepare_copy(files: &DataFiles, dir: &Path, to: &Path) -> Fallible<()> {
     match files.is_encrypted() {
         true => copy_key(dir, to),
         false => Ok(()),

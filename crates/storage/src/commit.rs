@@ -33,7 +33,7 @@
 
 use crate::replicator::Epoch;
 use crate::{Committed, Entry, write_conflict};
-use errors::{Error, Fallible as Result, err};
+use errors::{Error, Fallible, err};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -54,18 +54,18 @@ const DONE: u8 = 2;
 /// The environment of a commit. One thread at a time calls it.
 pub(crate) trait CommitEnv: Send {
     /// Waits while writers have to be slowed; fails when no write can be taken.
-    fn admit(&mut self) -> Result<()>;
+    fn admit(&mut self) -> Fallible<()>;
 
     /// Stamps the group's entries, writes them to the log as one, and pushes the place of each onto
     /// `places`. Fails where one was decided in another term than the log is in. After an error nothing of the group is in the log.
-    fn append(&mut self, group: &Group<'_>, places: &mut Vec<Committed>) -> Result<()>;
+    fn append(&mut self, group: &Group<'_>, places: &mut Vec<Committed>) -> Fallible<()>;
 
     /// Returns when the group may be applied. After an error nothing of it is in the log any more.
-    fn decide(&mut self, last: Committed) -> Result<()>;
+    fn decide(&mut self, last: Committed) -> Fallible<()>;
 
     /// Applies an appended group. After an error nothing of it is visible, and it is handed over
     /// again.
-    fn apply(&mut self, group: &Group<'_>, places: &[Committed]) -> Result<()>;
+    fn apply(&mut self, group: &Group<'_>, places: &[Committed]) -> Fallible<()>;
 }
 
 /// The entries of a group: the leader's own proposal, and its followers'.
@@ -99,7 +99,7 @@ pub(crate) struct Waiter {
     entries: Vec<Entry>,
     epoch: Epoch,
     bytes: usize,
-    outcome: Mutex<Option<Result<Committed>>>,
+    outcome: Mutex<Option<Fallible<Committed>>>,
 }
 
 #[derive(Default)]
@@ -238,7 +238,7 @@ impl<E: CommitEnv> Committer<E> {
     }
 
     /// Runs `f` while no group is in flight. Fails when one is in the log and not applied.
-    pub fn between_groups<R>(&self, f: impl FnOnce(&mut E) -> R) -> Result<R> {
+    pub fn between_groups<R>(&self, f: impl FnOnce(&mut E) -> R) -> Fallible<R> {
         let mut pipeline = self.pipeline.lock();
         match pipeline.progress {
             Progress::Idle => Ok(f(&mut pipeline.env)),
@@ -249,7 +249,7 @@ impl<E: CommitEnv> Committer<E> {
     /// Has `cut` take the entries behind `index` out of the log, and forgets those of them that the
     /// engine refused: they must not be applied any more. False, and nothing is done, where one of
     /// them is applied or being applied.
-    pub fn cut(&self, index: u64, cut: impl FnOnce() -> Result<()>) -> Result<bool> {
+    pub fn cut(&self, index: u64, cut: impl FnOnce() -> Fallible<()>) -> Fallible<bool> {
         let Some(mut pipeline) = self.pipeline.try_lock_for(CUT_WAIT) else {
             return Ok(false);
         };
@@ -267,7 +267,7 @@ impl<E: CommitEnv> Committer<E> {
 
     /// Appends and applies the entries, in one group with other proposals; returns the place of the
     /// last of them. They were decided in `epoch`.
-    pub fn propose(&self, epoch: Epoch, entries: Vec<Entry>) -> Result<Committed> {
+    pub fn propose(&self, epoch: Epoch, entries: Vec<Entry>) -> Fallible<Committed> {
         if entries.is_empty() {
             return Ok(self.applied());
         }
@@ -295,7 +295,7 @@ impl<E: CommitEnv> Committer<E> {
     /// it was sent. They have to follow on the last applied entry. Those that are applied already are
     /// left out: a primary may hear that a majority has an entry while it applies that itself, and
     /// counts would be changed twice.
-    pub fn apply_appended(&self, entries: &[Entry], places: &[Committed]) -> Result<()> {
+    pub fn apply_appended(&self, entries: &[Entry], places: &[Committed]) -> Fallible<()> {
         let mut pipeline = self.pipeline.lock();
         if !matches!(pipeline.progress, Progress::Idle) {
             self.finish_refused(&mut pipeline)?;
@@ -324,7 +324,7 @@ impl<E: CommitEnv> Committer<E> {
         pipeline: &mut Pipeline<E>,
         entries: &[Entry],
         places: &[Committed],
-    ) -> Result<()> {
+    ) -> Fallible<()> {
         pipeline.progress = Progress::UnderWay;
         let group = Group {
             own: entries,
@@ -343,7 +343,7 @@ impl<E: CommitEnv> Committer<E> {
         Ok(())
     }
 
-    fn follow(&self, waiter: &Arc<Waiter>) -> Result<Committed> {
+    fn follow(&self, waiter: &Arc<Waiter>) -> Fallible<Committed> {
         loop {
             match waiter.state.load(Ordering::Acquire) {
                 WAITING => std::thread::park(),
@@ -369,7 +369,12 @@ impl<E: CommitEnv> Committer<E> {
 
     /// Commits one group, gives the followers their outcome, and returns that of `own`. Logs when
     /// writes begin to fail, and when they succeed again.
-    fn commit(&self, own: &[Entry], epoch: Epoch, followers: &[Arc<Waiter>]) -> Result<Committed> {
+    fn commit(
+        &self,
+        own: &[Entry],
+        epoch: Epoch,
+        followers: &[Arc<Waiter>],
+    ) -> Fallible<Committed> {
         let outcome = self.commit_group(own, epoch, followers);
         match &outcome {
             Ok(_) => {
@@ -402,7 +407,7 @@ impl<E: CommitEnv> Committer<E> {
         own: &[Entry],
         epoch: Epoch,
         followers: &[Arc<Waiter>],
-    ) -> Result<Committed> {
+    ) -> Fallible<Committed> {
         let mut pipeline = self.pipeline.lock();
         if !matches!(pipeline.progress, Progress::Idle) {
             self.finish_refused(&mut pipeline)?;
@@ -458,7 +463,7 @@ impl<E: CommitEnv> Committer<E> {
 
     /// Applies the group that the engine refused before. Until that succeeds, every proposal fails
     /// with its error.
-    fn finish_refused(&self, pipeline: &mut Pipeline<E>) -> Result<()> {
+    fn finish_refused(&self, pipeline: &mut Pipeline<E>) -> Fallible<()> {
         let Progress::Refused(entries, places) = &pipeline.progress else {
             return Err(err!(
                 InternalError,

@@ -19,7 +19,7 @@ use crate::replicator::{Appended, Replicator, not_primary};
 use crate::watch::{Observer, Watches};
 use crate::write_throttle::Pace;
 use crate::{Committed, Effect, Entry, Op};
-use errors::{Fallible as Result, err};
+use errors::{Fallible, err};
 use oplog::Log;
 use smallvec::SmallVec;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -139,7 +139,7 @@ impl StoreCommitEnv {
 }
 
 impl CommitEnv for StoreCommitEnv {
-    fn admit(&mut self) -> Result<()> {
+    fn admit(&mut self) -> Fallible<()> {
         if self.shared.replicator.get().is_some_and(|r| r.term() == 0) {
             return Err(not_primary());
         }
@@ -149,7 +149,7 @@ impl CommitEnv for StoreCommitEnv {
         self.engine.takes_writes()
     }
 
-    fn append(&mut self, group: &Group<'_>, places: &mut Vec<Committed>) -> Result<()> {
+    fn append(&mut self, group: &Group<'_>, places: &mut Vec<Committed>) -> Fallible<()> {
         let mut appending = self.log.group();
         let replicator = self.shared.replicator.get();
         if let Some(replicator) = replicator {
@@ -192,11 +192,11 @@ impl CommitEnv for StoreCommitEnv {
     }
 
     /// A single node decides alone.
-    fn decide(&mut self, _last: Committed) -> Result<()> {
+    fn decide(&mut self, _last: Committed) -> Fallible<()> {
         Ok(())
     }
 
-    fn apply(&mut self, group: &Group<'_>, places: &[Committed]) -> Result<()> {
+    fn apply(&mut self, group: &Group<'_>, places: &[Committed]) -> Fallible<()> {
         let last = last_place(places);
         self.engine.gate().applying(last.index);
         let may_be_cached = self.stage(group, last);
@@ -219,7 +219,7 @@ impl CommitEnv for StoreCommitEnv {
 
 /// Refuses a transaction, and what prepares one, that is too large for a frame of the log, before it
 /// harms the other members of its group. No other entry gets as large.
-pub(crate) fn check_size(entries: &[Entry]) -> Result<()> {
+pub(crate) fn check_size(entries: &[Entry]) -> Fallible<()> {
     let may_be = |e: &Entry| matches!(e.op, Op::Transaction(_) | Op::Noop);
     let large = |e: &Entry| may_be(e) && e.size_bound() > MAX_ENTRY_BYTES;
     match entries.iter().any(large) {

@@ -20,7 +20,7 @@
 use crate::at_rest::{self, TemporaryFile};
 use crate::received_copy;
 use encryption::DataKey;
-use errors::{Fallible as Result, err};
+use errors::{Fallible, err};
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
@@ -56,7 +56,7 @@ pub(crate) struct DataDir {
 
 impl DataDir {
     /// Opens an existing data directory, or creates one in a new or empty directory.
-    pub fn open(dir: &Path) -> Result<DataDir> {
+    pub fn open(dir: &Path) -> Fallible<DataDir> {
         let shown = dir.display();
         if dir.is_file() {
             return Err(err!(
@@ -91,7 +91,7 @@ impl DataDir {
     }
 
     /// Opens an existing data directory read-only. It may be on a disk that takes no writes.
-    pub fn open_to_read(dir: &Path) -> Result<DataDir> {
+    pub fn open_to_read(dir: &Path) -> Fallible<DataDir> {
         let shown = dir.display();
         if !dir.is_dir() {
             return Err(err!(FileNotOpen, "there is no directory {shown}"));
@@ -142,7 +142,7 @@ impl DataDir {
 
     /// From now on the directory may hold what only programs of this format and later ones read. On
     /// disk when it returns.
-    pub fn raise(&self, format: u32) -> Result<()> {
+    pub fn raise(&self, format: u32) -> Fallible<()> {
         if format <= self.format() {
             return Ok(());
         }
@@ -159,7 +159,7 @@ impl DataDir {
     }
 
     /// Whether the stamp is intact and of a supported format.
-    pub fn check_stamp(&self) -> Result<()> {
+    pub fn check_stamp(&self) -> Fallible<()> {
         match check_contents(&self.dir)? {
             Some(_) => Ok(()),
             None => Err(err!(
@@ -183,7 +183,7 @@ impl DataDir {
     }
 
     /// Creates a file without a name.
-    pub fn temporary_file(&self) -> Result<TemporaryFile> {
+    pub fn temporary_file(&self) -> Fallible<TemporaryFile> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let path = self.dir.join(format!("temporary-{number}.new"));
@@ -204,7 +204,7 @@ impl DataDir {
 
     /// Fails when the engine would mistake its directory for a new one, and remove the data files
     /// in it as foreign.
-    pub fn check_books(&self) -> Result<()> {
+    pub fn check_books(&self) -> Fallible<()> {
         let current = self.engine().join("CURRENT");
         match current.exists() || !has_data_files(&self.engine()) {
             true => Ok(()),
@@ -230,7 +230,7 @@ pub(crate) fn write_stamp(dir: &Path, stamp: Stamp) -> std::io::Result<()> {
 
 /// What the directory's stamp says; `None` without one, an error when it belongs to other
 /// software.
-fn check_contents(dir: &Path) -> Result<Option<Stamp>> {
+fn check_contents(dir: &Path) -> Fallible<Option<Stamp>> {
     let shown = dir.display();
     let unreadable =
         |e: std::io::Error| err!(FileNotOpen, "cannot read the data directory {shown}: {e}");
@@ -328,7 +328,7 @@ fn harmless(name: &str, is_dir: bool) -> bool {
         || (!is_dir && (name.contains(".log") || beside.iter().any(|ext| name.ends_with(ext))))
 }
 
-fn lock(dir: &Path) -> Result<File> {
+fn lock(dir: &Path) -> Fallible<File> {
     let path = dir.join(LOCK);
     let shown = path.display();
     let mut file = OpenOptions::new()

@@ -24,7 +24,7 @@ use crate::tuning::{EngineOptions, Load, Tuned, records_compression};
 use crate::view::ReadOptions;
 use crate::{Committed, Effect};
 use encryption::DataKey;
-use errors::{Error, Fallible as Result, Suspension, err};
+use errors::{Error, Fallible, Suspension, err};
 use parking_lot::Mutex;
 use rocksdb::{AsColumnFamilyRef, AsRawPtr, ColumnFamily, ColumnFamilyDescriptor, DB};
 use rocksdb_sys as ffi;
@@ -106,16 +106,16 @@ impl Drop for Engine {
 }
 
 impl Engine {
-    pub fn open(data_dir: DataDir, opts: &EngineOptions) -> Result<Engine> {
+    pub fn open(data_dir: DataDir, opts: &EngineOptions) -> Fallible<Engine> {
         Engine::open_as(data_dir, opts, false)
     }
 
     /// Opens the engine read-only: nothing on disk is changed, and writes fail.
-    pub fn open_to_read(data_dir: DataDir, opts: &EngineOptions) -> Result<Engine> {
+    pub fn open_to_read(data_dir: DataDir, opts: &EngineOptions) -> Fallible<Engine> {
         Engine::open_as(data_dir, opts, true)
     }
 
-    fn open_as(data_dir: DataDir, opts: &EngineOptions, read_only: bool) -> Result<Engine> {
+    fn open_as(data_dir: DataDir, opts: &EngineOptions, read_only: bool) -> Fallible<Engine> {
         data_dir.check_books()?;
         let trouble = Arc::new(Trouble::default());
         let encrypted = data_dir.key().map(encrypted_env::of);
@@ -165,14 +165,14 @@ impl Engine {
     }
 
     /// Rebuilds the engine's manifest from the data files in `dir`.
-    pub fn rebuild(dir: &Path, opts: &EngineOptions, key: Option<&DataKey>) -> Result<()> {
+    pub fn rebuild(dir: &Path, opts: &EngineOptions, key: Option<&DataKey>) -> Fallible<()> {
         let tuned = Tuned::new(opts, &Arc::default(), key.map(encrypted_env::of))?;
         DB::repair(tuned.of(Family::Others), dir).map_err(|e| error(&e.into_string()))
     }
 
     /// An error while the engine takes no writes because a flush or a compaction has failed. Called
     /// before a group goes into the log, because the engine would refuse it afterwards.
-    pub fn takes_writes(&self) -> Result<()> {
+    pub fn takes_writes(&self) -> Fallible<()> {
         if !self.trouble.is_known() {
             return Ok(());
         }
@@ -186,7 +186,7 @@ impl Engine {
 
     /// Reads every block of every file and verifies checksums; the error names the first damaged
     /// file.
-    pub fn verify_files(&self) -> Result<()> {
+    pub fn verify_files(&self) -> Fallible<()> {
         let mut failure: *mut c_char = ptr::null_mut();
         let options = ReadOptions::new();
         // SAFETY: both live during the call.
@@ -197,7 +197,7 @@ impl Engine {
     }
 
     /// The same of one file. One that is not there any more, since it was merged into others, is well.
-    pub fn verify_file(&self, name: &str) -> Result<()> {
+    pub fn verify_file(&self, name: &str) -> Fallible<()> {
         unsafe extern "C" {
             fn pando_verify_file(path: *const c_char, env: *mut c_void) -> *mut c_char;
         }
@@ -219,7 +219,7 @@ impl Engine {
     }
 
     /// The data files: name and size in bytes.
-    pub fn files(&self) -> Result<Vec<(String, u64)>> {
+    pub fn files(&self) -> Fallible<Vec<(String, u64)>> {
         let files = self.db.live_files().map_err(|e| error(&e.into_string()))?;
         Ok(files
             .into_iter()
@@ -276,7 +276,7 @@ impl Engine {
     }
 
     /// Applies a batch. `effects` are its changes that may concern an existing record.
-    pub fn apply<'a, I>(&self, batch: &Batch, effects: I, writing: &mut Writing) -> Result<()>
+    pub fn apply<'a, I>(&self, batch: &Batch, effects: I, writing: &mut Writing) -> Fallible<()>
     where
         I: Iterator<Item = &'a Effect> + Clone,
     {
@@ -291,7 +291,7 @@ impl Engine {
 
     /// Writes a batch that concerns no row of the record cache. There is no other way to the
     /// engine: dead ranges that a put ends are ended here.
-    pub fn write(&self, batch: &Batch) -> Result<()> {
+    pub fn write(&self, batch: &Batch) -> Fallible<()> {
         let mut failure: *mut c_char = ptr::null_mut();
         let writing = self.writing.lock();
         let under_way = self.dead.begin(|each| batch.each_put(each));
@@ -313,7 +313,7 @@ impl Engine {
     /// A lower bound of the applied index; when `persisted`, as it would be after a crash now. A
     /// group that changes counts writes its index there instead (see `counts`), so this value may
     /// lag by some groups.
-    pub fn applied(&self, persisted: bool) -> Result<Committed> {
+    pub fn applied(&self, persisted: bool) -> Fallible<Committed> {
         let Some(value) = self.value(APPLIED_KEY, persisted)? else {
             return Ok(Committed::default());
         };
@@ -325,7 +325,7 @@ impl Engine {
     }
 
     /// The value under one of the engine's own bookkeeping keys.
-    fn value(&self, key: &[u8], persisted: bool) -> Result<Option<Vec<u8>>> {
+    fn value(&self, key: &[u8], persisted: bool) -> Fallible<Option<Vec<u8>>> {
         let options = ReadOptions::new();
         if persisted {
             options.persisted_only();
@@ -385,7 +385,7 @@ impl Engine {
     }
 
     /// Flushes all memtables. When it returns, all earlier writes are in the data files.
-    pub fn flush(&self) -> Result<()> {
+    pub fn flush(&self) -> Fallible<()> {
         let _one = self.flushing.lock();
         let mark = self.mark_flush()?;
         let begun = Instant::now();
@@ -404,7 +404,7 @@ impl Engine {
 
     /// As [`Engine::flush`], for as long as `goes_on`: the rest then stays in memory, and is in the log.
     /// Whether all is written.
-    pub fn flush_while(&self, goes_on: impl Fn() -> bool) -> Result<bool> {
+    pub fn flush_while(&self, goes_on: impl Fn() -> bool) -> Fallible<bool> {
         let _one = loop {
             if let Some(one) = self.flushing.try_lock_for(FLUSH_LOOK) {
                 break one;
@@ -432,7 +432,7 @@ impl Engine {
 
     /// When RocksDB waits for several families it confuses their memtables, and may return before all is written. So a mark is
     /// written last, and then looked for in the files.
-    fn mark_flush(&self) -> Result<[u8; 8]> {
+    fn mark_flush(&self) -> Fallible<[u8; 8]> {
         let mark = self.sequence().to_be_bytes();
         let mut batch = Batch::new(self);
         batch.push(&Effect::Put(FLUSHED_KEY.to_vec(), mark.to_vec()));
@@ -440,21 +440,21 @@ impl Engine {
         Ok(mark)
     }
 
-    fn is_flushed(&self, mark: &[u8; 8]) -> Result<bool> {
+    fn is_flushed(&self, mark: &[u8; 8]) -> Fallible<bool> {
         Ok(self.value(FLUSHED_KEY, true)?.as_deref() == Some(mark))
     }
 
     /// Starts a flush of all memtables in the background.
-    pub fn begin_flush(&self) -> Result<()> {
+    pub fn begin_flush(&self) -> Fallible<()> {
         self.flush_all(false)
     }
 
     /// All families at once: flushing one alone would leave part of a group on disk.
-    fn flush_all(&self, wait: bool) -> Result<()> {
+    fn flush_all(&self, wait: bool) -> Fallible<()> {
         let mut options = rocksdb::FlushOptions::default();
         options.set_wait(wait);
         let handles = Family::ALL.map(|family| handle(&self.db, family));
-        let handles = handles.into_iter().collect::<Result<Vec<_>>>()?;
+        let handles = handles.into_iter().collect::<Fallible<Vec<_>>>()?;
         self.db
             .flush_cfs_opt(&handles, &options)
             .map_err(|e| error(&e.into_string()))
@@ -466,8 +466,8 @@ impl Engine {
         &self,
         low: &[u8],
         high: &[u8],
-        go_on: &mut dyn FnMut() -> Result<()>,
-    ) -> Result<()> {
+        go_on: &mut dyn FnMut() -> Fallible<()>,
+    ) -> Fallible<()> {
         let files = self.db.live_files().map_err(|e| error(&e.into_string()))?;
         for &family in Family::of_range(low, high) {
             let handle = handle(&self.db, family)?;
@@ -488,7 +488,7 @@ impl Engine {
     }
 
     /// Makes a copy that is itself a data directory, without a log. After an error no copy is left.
-    pub fn checkpoint(&self, dir: &Path) -> Result<()> {
+    pub fn checkpoint(&self, dir: &Path) -> Fallible<()> {
         let io = |e: std::io::Error| match e.kind() {
             std::io::ErrorKind::StorageFull => {
                 err!(OutOfDiskSpace, "no space left for {}: {e}", dir.display())
@@ -516,7 +516,7 @@ impl Engine {
     /// Adapts compaction to the write load. Each family rewrites the options file (20 KB; the
     /// engine keeps the last two). So a change of load writes three files, at most once in three
     /// seconds.
-    pub fn set_load(&self, load: Load) -> Result<()> {
+    pub fn set_load(&self, load: Load) -> Fallible<()> {
         for family in Family::ALL {
             let files = load.level_zero_files(family).to_string();
             self.db
@@ -532,7 +532,7 @@ impl Engine {
     /// Adapts to whether records arrive in order (see [`crate::insert_order`]). Then they are
     /// compressed at the flush, not at a compaction, and files are only moved down. One more
     /// background job lets these moves run beside a long compaction.
-    pub fn set_in_order(&self, on: bool) -> Result<()> {
+    pub fn set_in_order(&self, on: bool) -> Fallible<()> {
         let levels = records_compression(on);
         self.db
             .set_options_cf(
@@ -548,7 +548,7 @@ impl Engine {
     }
 
     /// Changes an option of the database.
-    fn set_of_all(&self, name: &CStr, value: &CStr) -> Result<()> {
+    fn set_of_all(&self, name: &CStr, value: &CStr) -> Fallible<()> {
         let mut failure: *mut c_char = ptr::null_mut();
         // SAFETY: the strings live during the call.
         unsafe {
@@ -645,13 +645,13 @@ impl Engine {
     }
 }
 
-fn handle(db: &DB, family: Family) -> Result<&ColumnFamily> {
+fn handle(db: &DB, family: Family) -> Fallible<&ColumnFamily> {
     db.cf_handle(family.name())
         .ok_or_else(|| Error::internal("a column family of the engine is missing"))
 }
 
 /// Converts and frees an error string of the C interface.
-pub(crate) fn check(failure: *mut c_char) -> Result<()> {
+pub(crate) fn check(failure: *mut c_char) -> Fallible<()> {
     match failure.is_null() {
         true => Ok(()),
         false => Err(error(&taken(failure))),

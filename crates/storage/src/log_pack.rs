@@ -9,7 +9,7 @@
 
 use crate::at_rest;
 use crate::restore::fingerprint;
-use errors::{Error, Fallible as Result, err};
+use errors::{Error, Fallible, err};
 use oplog::{Log, LogOptions, Record};
 use std::path::Path;
 
@@ -34,7 +34,7 @@ pub fn record_fingerprint(record: &Record<'_>) -> u64 {
 }
 
 /// Takes the first entry off the bytes; `None` at their end.
-pub fn unpack_record<'p>(bytes: &mut &'p [u8]) -> Result<Option<Record<'p>>> {
+pub fn unpack_record<'p>(bytes: &mut &'p [u8]) -> Fallible<Option<Record<'p>>> {
     if bytes.is_empty() {
         return Ok(None);
     }
@@ -77,7 +77,7 @@ pub struct LogMaker {
 impl LogMaker {
     /// `dir` is new or empty.
     /// It is encrypted where it lies in a directory that is.
-    pub fn new(dir: &Path) -> Result<LogMaker> {
+    pub fn new(dir: &Path) -> Fallible<LogMaker> {
         Ok(LogMaker {
             log: None,
             options: at_rest::log_options(dir)?,
@@ -87,7 +87,7 @@ impl LogMaker {
 
     /// Appends the entries packed in `bytes`; those that are there already are skipped. The first index
     /// of all is any; the others follow on it.
-    pub fn append(&mut self, mut bytes: &[u8]) -> Result<()> {
+    pub fn append(&mut self, mut bytes: &[u8]) -> Fallible<()> {
         let mut records = Vec::new();
         while let Some(record) = unpack_record(&mut bytes)? {
             if record.index > self.last.0 {
@@ -112,7 +112,7 @@ impl LogMaker {
     }
 
     /// The timestamp of the last entry, once all are on disk; 0 where there was none.
-    pub fn finish(self) -> Result<u64> {
+    pub fn finish(self) -> Fallible<u64> {
         if let Some(log) = &self.log {
             log.wait_durable(log.last_index())?;
         }

@@ -6,7 +6,7 @@
 //! min_age_millis 3600000
 //! ```
 
-use errors::{Fallible as Result, err};
+use errors::{Fallible, err};
 use oplog::Window;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
@@ -16,7 +16,7 @@ use std::time::Duration;
 const NAME: &str = "log-window";
 
 /// `None` if it was not changed.
-pub(crate) fn load(dir: &Path) -> Result<Option<Window>> {
+pub(crate) fn load(dir: &Path) -> Fallible<Option<Window>> {
     let path = dir.join(NAME);
     match fs::read_to_string(&path) {
         Ok(text) => parse(&text).map(Some).ok_or_else(|| {
@@ -42,7 +42,7 @@ fn parse(text: &str) -> Option<Window> {
     })
 }
 
-pub(crate) fn save(dir: &Path, window: &Window) -> Result<()> {
+pub(crate) fn save(dir: &Path, window: &Window) -> Fallible<()> {
     let draft = dir.join("log-window.new");
     let text = format!(
         "max_bytes {}\nmin_age_millis {}\n",

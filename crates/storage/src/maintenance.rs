@@ -10,7 +10,7 @@ use crate::insert_order::Arrival;
 use crate::nonblocking_read::PageCacheRoom;
 use crate::tuning::Load;
 use crate::write_throttle::Pace;
-use errors::Fallible as Result;
+use errors::Fallible;
 use oplog::Log;
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
@@ -121,7 +121,7 @@ impl Drop for Keeper {
 }
 
 /// Removes log segments that neither recovery nor the retention window needs.
-pub(crate) fn trim_log(log: &Log, engine: &Engine) -> Result<()> {
+pub(crate) fn trim_log(log: &Log, engine: &Engine) -> Fallible<()> {
     log.trim(engine.applied(true)?.index + 1)?;
     Ok(())
 }

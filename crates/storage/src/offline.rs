@@ -13,7 +13,7 @@ use crate::family::Family;
 use crate::store::{Committed, StoreOptions};
 use crate::view::{Direction, View};
 use crate::{Effect, Entry};
-use errors::{Error, Fallible as Result, Stop};
+use errors::{Error, Fallible, Stop};
 use oplog::{LogExamination, LogOptions};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -57,14 +57,14 @@ pub struct LogFindings {
 pub struct Offline {
     engine: Arc<Engine>,
     log: LogOptions,
-    stamp: Result<()>,
+    stamp: Fallible<()>,
     applied: Committed,
 }
 
 impl Offline {
     /// Opens the directory read-only. Fails when a server has it open, or when the engine's
     /// manifest is damaged.
-    pub fn open(dir: &Path) -> Result<Offline> {
+    pub fn open(dir: &Path) -> Fallible<Offline> {
         let data_dir = DataDir::open_to_read(dir)?;
         let opts = StoreOptions {
             cache_bytes: 64 << 20,
@@ -87,7 +87,7 @@ impl Offline {
     /// As [`Offline::open`], for a directory whose manifest is damaged or whose files are partly
     /// missing. RocksDB rebuilds the manifest in `scratch` from the remaining data files, which are
     /// linked or copied there. Then the log restores what it still has of the missing files.
-    pub fn open_rebuilt(dir: &Path, scratch: &Path) -> Result<Offline> {
+    pub fn open_rebuilt(dir: &Path, scratch: &Path) -> Fallible<Offline> {
         let data_dir = DataDir::open_to_read(dir)?;
         let failed = |e: std::io::Error| {
             errors::err!(
@@ -138,7 +138,7 @@ impl Offline {
     }
 
     /// Checks the stamp of the directory.
-    pub fn stamp(&self) -> Result<()> {
+    pub fn stamp(&self) -> Fallible<()> {
         self.stamp.clone()
     }
 
@@ -148,7 +148,7 @@ impl Offline {
     }
 
     /// The number of a tablet's records and their bytes, as the stored counts say.
-    pub fn counts(&self, tablet: u64) -> Result<(i64, i64)> {
+    pub fn counts(&self, tablet: u64) -> Fallible<(i64, i64)> {
         let (counts, _) = Counts::load(&self.engine).map_err(Stop::into_error)?;
         let [records, bytes] = counts.get(tablet);
         Ok((records, bytes))
@@ -160,18 +160,18 @@ impl Offline {
     }
 
     /// The engine's data files: name and size in bytes.
-    pub fn files(&self) -> Result<Vec<(String, u64)>> {
+    pub fn files(&self) -> Fallible<Vec<(String, u64)>> {
         self.engine.files()
     }
 
     /// Reads every block of every data file and compares checksums; the error names the first
     /// damaged file.
-    pub fn verify_files(&self) -> Result<()> {
+    pub fn verify_files(&self) -> Fallible<()> {
         self.engine.verify_files()
     }
 
     /// The same of one file; the error names the damaged block.
-    pub fn verify_file(&self, name: &str) -> Result<()> {
+    pub fn verify_file(&self, name: &str) -> Fallible<()> {
         self.engine.verify_file(name)
     }
 
@@ -180,7 +180,7 @@ impl Offline {
     }
 
     /// Reads the whole log and passes each entry to `each`, with its index.
-    pub fn read_log(&self, mut each: impl FnMut(u64, Entry)) -> Result<LogFindings> {
+    pub fn read_log(&self, mut each: impl FnMut(u64, Entry)) -> Fallible<LogFindings> {
         let mut strange = Vec::new();
         let LogExamination {
             segments,
@@ -241,7 +241,7 @@ impl Offline {
 /// A log without a hole has the last state of every key that it names, so all of it is applied. A
 /// log that ends early or is damaged may lack later changes of a key. Then the engine's value wins
 /// over entries that the engine had already applied.
-fn refill(engine: &Arc<Engine>, log: &LogOptions) -> Result<()> {
+fn refill(engine: &Arc<Engine>, log: &LogOptions) -> Fallible<()> {
     let (counts, counted) = Counts::load(engine).unwrap_or_default();
     let applied = engine.applied(false).unwrap_or_default().max(counted);
     let examined = oplog::examine(log, |_| {})?;
@@ -252,7 +252,7 @@ fn refill(engine: &Arc<Engine>, log: &LogOptions) -> Result<()> {
     let mut batch = Batch::new(engine);
     let mut touched = Touched::default();
     let mut last = applied;
-    let mut outcome: Result<()> = Ok(());
+    let mut outcome: Fallible<()> = Ok(());
     let write = |batch: &mut Batch, touched: &mut Touched, last: Committed| {
         touched.stage(batch, last);
         batch.set_applied(last);

@@ -14,7 +14,7 @@
 //!   done again: a crash between two of them is made good by the next start.
 
 use crate::offline::Offline;
-use errors::{Fallible as Result, err};
+use errors::{Fallible, err};
 use std::fs::{self, File};
 use std::io;
 use std::path::Path;
@@ -24,12 +24,12 @@ pub const COMPLETE: &str = "COMPLETE";
 pub const KEEPS_LOG: &str = "KEEPS-LOG";
 
 /// Reads all files that were received: those of a member that is damaged too are no remedy.
-pub fn verify(dir: &Path) -> Result<()> {
+pub fn verify(dir: &Path) -> Fallible<()> {
     Offline::open(&dir.join(DIR))?.verify_files()
 }
 
 /// Puts a complete copy in the place of engine and log of the data directory.
-pub(crate) fn swap_in(dir: &Path) -> Result<()> {
+pub(crate) fn swap_in(dir: &Path) -> Fallible<()> {
     let received = dir.join(DIR);
     let engine = received.join("engine");
     if !received.join(COMPLETE).exists() || !engine.exists() {

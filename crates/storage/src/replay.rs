@@ -6,7 +6,7 @@ use crate::batch::Batch;
 use crate::counts::{Counts, Touched};
 use crate::engine::Engine;
 use crate::{Committed, Entry};
-use errors::{Fallible as Result, err};
+use errors::{Fallible, err};
 use oplog::Record;
 
 /// Entries are applied in batches of about this size.
@@ -34,7 +34,7 @@ impl<'e> Replay<'e> {
         }
     }
 
-    pub fn entry(&mut self, record: &Record<'_>) -> Result<Entry> {
+    pub fn entry(&mut self, record: &Record<'_>) -> Fallible<Entry> {
         let entry = Entry::decode(record.payload).ok_or_else(|| {
             // Its checksum was right: it was written by something else than this code.
             err!(
@@ -61,14 +61,14 @@ impl<'e> Replay<'e> {
     }
 
     /// Applies the remaining entries.
-    pub fn finish(mut self) -> Result<()> {
+    pub fn finish(mut self) -> Fallible<()> {
         match self.staged {
             true => self.apply(),
             false => Ok(()),
         }
     }
 
-    fn apply(&mut self) -> Result<()> {
+    fn apply(&mut self) -> Fallible<()> {
         self.touched.stage(&mut self.batch, self.last);
         self.batch.set_applied(self.last);
         self.engine.write(&self.batch)?;

@@ -20,7 +20,7 @@ use crate::engine::Engine;
 use crate::offline::Offline;
 use crate::replay::Replay;
 use crate::store::{Committed, StoreOptions};
-use errors::{Error, Fallible as Result, Stop, err};
+use errors::{Error, Fallible, Stop, err};
 use oplog::{LogOptions, Record};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -40,7 +40,7 @@ pub struct BackupRecord {
 }
 
 impl BackupRecord {
-    pub(crate) fn save(&self, dir: &Path) -> Result<()> {
+    pub(crate) fn save(&self, dir: &Path) -> Fallible<()> {
         let Committed { index, ts } = self.complete;
         let (hash, log) = (self.fingerprint, self.log.display());
         let text = format!("complete {index} {ts} {hash:016x}\nlog {log}\n");
@@ -148,7 +148,7 @@ pub trait Completion {
     fn applied(&mut self, entry: &Entry);
 
     /// Completes the target, which lies in `dir`, and has no log yet.
-    fn complete(&mut self, dir: &Path) -> Result<()>;
+    fn complete(&mut self, dir: &Path) -> Fallible<()>;
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -192,7 +192,7 @@ impl From<Error> for RestoreError {
 pub fn restore(
     request: &RestoreRequest<'_>,
     completion: &mut dyn Completion,
-) -> std::result::Result<Restored, RestoreError> {
+) -> Result<Restored, RestoreError> {
     let (backup, target) = (request.backup, request.target);
     if target.exists() {
         return Err(err!(FileNotOpen, "{} exists already", target.display()).into());
@@ -239,7 +239,7 @@ pub fn restore(
 }
 
 /// The name under which the target is made. What a restore left there that was killed goes.
-fn draft_of(target: &Path) -> Result<PathBuf> {
+fn draft_of(target: &Path) -> Fallible<PathBuf> {
     let mut name = target.file_name().unwrap_or_default().to_os_string();
     name.push(".restoring");
     let draft = target.with_file_name(name);
@@ -254,7 +254,7 @@ fn draft_of(target: &Path) -> Result<PathBuf> {
 }
 
 /// The directory of segments that `given` is, or has in it.
-fn log_dir(given: &Path) -> Result<PathBuf> {
+fn log_dir(given: &Path) -> Fallible<PathBuf> {
     let inner = given.join("log");
     let dir = match inner.is_dir() {
         true => inner,
@@ -278,7 +278,7 @@ fn find_end(
     from: Committed,
     backup: &BackupRecord,
     until: Until,
-) -> std::result::Result<PointInTime, RestoreError> {
+) -> Result<PointInTime, RestoreError> {
     let complete = backup.complete;
     let mut end = PointInTime::from(from);
     let mut last = end;
@@ -351,7 +351,7 @@ fn make(
     log: &LogOptions,
     (from, end): (Committed, u64),
     completion: &mut dyn Completion,
-) -> Result<()> {
+) -> Fallible<()> {
     let failed = |e: std::io::Error| match e.kind() {
         std::io::ErrorKind::StorageFull => {
             err!(OutOfDiskSpace, "no space left for {}: {e}", draft.display())
@@ -414,13 +414,13 @@ fn copy_engine(from: &Path, to: &Path) -> std::io::Result<()> {
 /// The log of a data directory, or a directory of segments, read as it lies there: also one that a server has open.
 pub struct LogFiles(LogOptions);
 
-pub fn log_files(dir: &Path) -> Result<LogFiles> {
+pub fn log_files(dir: &Path) -> Fallible<LogFiles> {
     Ok(LogFiles(at_rest::log_options(&log_dir(dir)?)?))
 }
 
 impl LogFiles {
     /// Hands on entries from about timestamp `from` on, until `each` wants no more. The error names damage that it went past.
-    pub fn read(&self, from: u64, each: impl FnMut(Record<'_>) -> bool) -> Result<()> {
+    pub fn read(&self, from: u64, each: impl FnMut(Record<'_>) -> bool) -> Fallible<()> {
         let first = oplog::segment_before(&self.0, from)?;
         let examined = oplog::examine_from(&self.0, first, each)?;
         match examined.faults.into_iter().next() {

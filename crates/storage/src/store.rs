@@ -18,7 +18,7 @@ use crate::replicator::{Epoch, FlushGate, Replicator};
 use crate::restore::{BackupRecord, fingerprint};
 use crate::tuning::EngineOptions;
 use crate::{Effect, Entry, Latches, Observer, View, Watcher};
-use errors::{Error, Fallible as Result, Stop, err};
+use errors::{Error, Fallible, Stop, err};
 use oplog::{
     Log, LogMark, LogOptions, LogReader, Record, Trimmed as LogTrimmed, Window as LogWindow,
 };
@@ -194,7 +194,7 @@ pub struct Store {
 impl Store {
     /// Opens or creates the directory, takes its lock, and applies the log to the engine up to its
     /// end.
-    pub fn open(opts: StoreOptions) -> Result<Arc<Store>> {
+    pub fn open(opts: StoreOptions) -> Fallible<Arc<Store>> {
         let data_dir = DataDir::open(&opts.dir)?;
         let mut opts = opts;
         let mut log_options = opts.log(&data_dir);
@@ -241,7 +241,7 @@ impl Store {
 
     /// A snapshot of the state at `ts`, where nothing is later yet, and what `with` makes of the same
     /// moment. From then on nothing is written at `ts` or before.
-    pub fn view_at<R>(&self, ts: u64, with: impl FnOnce() -> R) -> Result<Option<(View, R)>> {
+    pub fn view_at<R>(&self, ts: u64, with: impl FnOnce() -> R) -> Fallible<Option<(View, R)>> {
         self.committer.between_groups(|_| {
             (self.log.last_ts() <= ts).then(|| {
                 self.log.advance_clock(ts.saturating_add(1));
@@ -253,7 +253,7 @@ impl Store {
     /// Reports to `watcher` all keys that are put under `prefix` from now on, each before it can be
     /// read, and returns a snapshot of all earlier puts. The registration ends with the watcher.
     /// Unlogged writes are not reported.
-    pub fn watch(&self, prefix: &[u8], watcher: Weak<dyn Watcher>) -> Result<View> {
+    pub fn watch(&self, prefix: &[u8], watcher: Weak<dyn Watcher>) -> Fallible<View> {
         self.committer
             .between_groups(|env| env.watches.add(prefix, watcher))?;
         Ok(self.view())
@@ -261,7 +261,7 @@ impl Store {
 
     /// Reports to `observer` every entry that is applied from now on, and returns a snapshot of
     /// everything applied before.
-    pub fn observe(&self, observer: Arc<dyn Observer>) -> Result<View> {
+    pub fn observe(&self, observer: Arc<dyn Observer>) -> Fallible<View> {
         self.committer.between_groups(|env| {
             env.observers.push(observer);
             View::snapshot(&self.engine)
@@ -269,7 +269,7 @@ impl Store {
     }
 
     /// Has `replicator` asked and told of every entry that is made here from now on.
-    pub fn replicate(&self, replicator: Arc<dyn Replicator>) -> Result<()> {
+    pub fn replicate(&self, replicator: Arc<dyn Replicator>) -> Fallible<()> {
         self.committer.between_groups(|_| {
             // There is one for the life of the process.
             let _ = self.shared.replicator.set(replicator);
@@ -287,20 +287,20 @@ impl Store {
     }
 
     /// The term of entries that are made here from now on.
-    pub fn set_term(&self, term: u64) -> Result<()> {
+    pub fn set_term(&self, term: u64) -> Fallible<()> {
         self.log.set_term(term)?;
         self.pass_reserved_time()
     }
 
     /// Entries that are made here from now on, and those of each later term, are later than the time
     /// that is stored under `key` when they begin (u64 BE).
-    pub fn begin_after(&self, key: Vec<u8>) -> Result<()> {
+    pub fn begin_after(&self, key: Vec<u8>) -> Fallible<()> {
         // There is one for the life of the process.
         let _ = self.reserved_time.set(key);
         self.pass_reserved_time()
     }
 
-    fn pass_reserved_time(&self) -> Result<()> {
+    fn pass_reserved_time(&self) -> Fallible<()> {
         let Some(key) = self.reserved_time.get() else {
             return Ok(());
         };
@@ -329,7 +329,7 @@ impl Store {
     }
 
     /// From now on the directory may hold entries of this data format. On disk when it returns.
-    pub fn raise_data_format(&self, format: u32) -> Result<()> {
+    pub fn raise_data_format(&self, format: u32) -> Fallible<()> {
         self.engine.data_dir().raise(format)
     }
 
@@ -350,19 +350,19 @@ impl Store {
 
     /// Takes all entries after `index` out of the log. False, and nothing is done, where one of them
     /// is applied or being applied.
-    pub fn truncate_log(&self, index: u64) -> Result<bool> {
+    pub fn truncate_log(&self, index: u64) -> Fallible<bool> {
         let cut = || Ok(self.log.truncate_after(index)?);
         self.committer.cut(index, cut)
     }
 
     /// Appends entries that another member made, all or none; they are not applied.
-    pub fn append_records(&self, entries: &[Record<'_>]) -> Result<()> {
+    pub fn append_records(&self, entries: &[Record<'_>]) -> Fallible<()> {
         self.log.append_records(entries.iter().copied())?;
         Ok(())
     }
 
     /// Applies entries that are in the log and follow on the last applied one.
-    pub fn apply_records(&self, entries: &[Record<'_>]) -> Result<()> {
+    pub fn apply_records(&self, entries: &[Record<'_>]) -> Fallible<()> {
         if entries.is_empty() {
             return Ok(());
         }
@@ -401,13 +401,13 @@ impl Store {
     /// both are done when it returns. After an error none of them is visible. They are not in the
     /// log either, with two exceptions: the error says that the content of the log's files is
     /// unknown; or the engine failed in between, and they will be applied before any later write.
-    pub fn propose(&self, entries: Vec<Entry>) -> Result<Committed> {
+    pub fn propose(&self, entries: Vec<Entry>) -> Fallible<Committed> {
         self.propose_in(self.epoch(), entries)
     }
 
     /// As [`Store::propose`], for a write that was decided in `epoch`: refused if another member may
     /// have written since.
-    pub fn propose_in(&self, epoch: Epoch, entries: Vec<Entry>) -> Result<Committed> {
+    pub fn propose_in(&self, epoch: Epoch, entries: Vec<Entry>) -> Fallible<Committed> {
         check_size(&entries)?;
         self.committer.propose(epoch, entries)
     }
@@ -499,7 +499,7 @@ impl Store {
     }
 
     /// Waits until `index` is durable.
-    pub fn wait_durable(&self, index: u64) -> Result<()> {
+    pub fn wait_durable(&self, index: u64) -> Fallible<()> {
         Ok(self.log.wait_durable(index)?)
     }
 
@@ -511,18 +511,18 @@ impl Store {
     }
 
     /// An error when the store takes no more writes until a restart.
-    pub fn healthy(&self) -> Result<()> {
+    pub fn healthy(&self) -> Fallible<()> {
         Ok(self.log.healthy()?)
     }
 
     /// Entries of the log from `from` on (see [`Entry::decode`]). At the end the reader gives
     /// `None`, and may be asked again later.
-    pub fn read_log(&self, from: u64) -> Result<LogReader> {
+    pub fn read_log(&self, from: u64) -> Fallible<LogReader> {
         Ok(self.log.read(from)?)
     }
 
     /// A reader that continues where another one stopped.
-    pub fn read_log_at(&self, mark: LogMark) -> Result<LogReader> {
+    pub fn read_log_at(&self, mark: LogMark) -> Fallible<LogReader> {
         Ok(self.log.read_at(mark)?)
     }
 
@@ -532,7 +532,7 @@ impl Store {
     }
 
     /// A reader from the first kept entry whose timestamp is at least `ts`.
-    pub fn seek_log(&self, ts: u64) -> Result<LogReader> {
+    pub fn seek_log(&self, ts: u64) -> Fallible<LogReader> {
         Ok(self.log.seek(ts)?)
     }
 
@@ -542,7 +542,7 @@ impl Store {
     }
 
     /// Says how much of its past the log keeps, from now on and after restarts.
-    pub fn set_log_window(&self, window: LogWindow) -> Result<()> {
+    pub fn set_log_window(&self, window: LogWindow) -> Fallible<()> {
         log_window::save(self.engine.data_dir().path(), &window)?;
         self.log.set_window(window);
         Ok(())
@@ -581,7 +581,7 @@ impl Store {
 
     /// Writes to the engine without the log: only for data that can be derived again (index
     /// builds). Atomic, visible at once, durable with the engine's next flush.
-    pub fn write_unlogged(&self, effects: &[Effect]) -> Result<()> {
+    pub fn write_unlogged(&self, effects: &[Effect]) -> Fallible<()> {
         if effects.is_empty() {
             return Ok(());
         }
@@ -638,12 +638,12 @@ impl Store {
 
     /// An unnamed temporary file for data that exceeds memory; it is gone when it is closed. It
     /// lies beside the data, where an operator provides space.
-    pub fn temporary_file(&self) -> Result<TemporaryFile> {
+    pub fn temporary_file(&self) -> Fallible<TemporaryFile> {
         self.engine.data_dir().temporary_file()
     }
 
     /// Flushes all memtables.
-    pub fn flush(&self) -> Result<()> {
+    pub fn flush(&self) -> Fallible<()> {
         self.engine.flush()
     }
 
@@ -652,18 +652,18 @@ impl Store {
         &self,
         low: &[u8],
         high: &[u8],
-        go_on: &mut dyn FnMut() -> Result<()>,
-    ) -> Result<()> {
+        go_on: &mut dyn FnMut() -> Fallible<()>,
+    ) -> Fallible<()> {
         self.engine.compact(low, high, go_on)
     }
 
     /// A consistent copy (hard links where they can be) that is a data directory of its own, and says from which entry of which
     /// log it can be brought further ([`crate::restore`]); `dir` must not exist.
-    pub fn checkpoint(&self, dir: &Path) -> Result<()> {
+    pub fn checkpoint(&self, dir: &Path) -> Fallible<()> {
         self.engine.checkpoint(dir)?;
         // Writes during the copying of the files may be in them.
         let complete = self.last();
-        let fingerprint = || -> Result<u64> {
+        let fingerprint = || -> Fallible<u64> {
             let mut reader = self.log.read(complete.index)?;
             let last = reader.next()?;
             Ok(last.map_or(0, |record| fingerprint(record.payload)))
@@ -682,12 +682,12 @@ impl Store {
     }
 
     /// The data files: name and size in bytes.
-    pub fn data_files(&self) -> Result<Vec<(String, u64)>> {
+    pub fn data_files(&self) -> Fallible<Vec<(String, u64)>> {
         self.engine.files()
     }
 
     /// Reads a data file whole, and compares each of its blocks with its checksum; damage is known to [`crate::damage`] then.
-    pub fn verify_data_file(&self, name: &str) -> Result<()> {
+    pub fn verify_data_file(&self, name: &str) -> Fallible<()> {
         self.engine.verify_file(name)
     }
 
@@ -697,7 +697,7 @@ impl Store {
 
     /// Syncs the log and flushes the engine, so that the next start replays nothing. A store that
     /// is dropped or killed is as safe, and only starts more slowly.
-    pub fn close(&self) -> Result<()> {
+    pub fn close(&self) -> Fallible<()> {
         self.keeper.stop();
         self.log.wait_durable(self.log.last_index())?;
         // What no majority has must not be on disk.
@@ -724,7 +724,7 @@ fn replay(
     counts: &Counts,
     applied: Committed,
     limits: &StoreOptions,
-) -> Result<(Log, u64, Committed)> {
+) -> Fallible<(Log, u64, Committed)> {
     let mut replay = Replay::new(engine, counts);
     let mut last = applied;
     let mut up_to = limits.apply_up_to;

@@ -12,7 +12,7 @@ use crate::family::Family;
 use crate::ghost_list::Ghost;
 use crate::nonblocking_read;
 use crate::write_throttle::FULL;
-use errors::{Fallible as Result, err};
+use errors::{Fallible, err};
 use rocksdb::AsRawPtr;
 use rocksdb_sys as ffi;
 use std::ffi::{CString, c_char};
@@ -85,7 +85,7 @@ impl EngineOptions {
         i32::try_from(self.background_jobs.max(2)).unwrap_or(2)
     }
 
-    pub(crate) fn dead_ranges(&self) -> Result<Mode> {
+    pub(crate) fn dead_ranges(&self) -> Fallible<Mode> {
         let Some(given) = each_option(&self.extra).into_iter().find_map(own_option) else {
             return Ok(Mode::On);
         };
@@ -118,7 +118,7 @@ impl Tuned {
         opts: &EngineOptions,
         trouble: &Arc<Trouble>,
         encrypted: Option<Env>,
-    ) -> Result<Tuned> {
+    ) -> Fallible<Tuned> {
         let mut tuned = options(opts, encrypted);
         for (options, family) in [
             (&mut tuned.others, Family::Others),
@@ -314,7 +314,7 @@ fn own_option(option: &str) -> Option<&str> {
 /// cache with low priority; without that each flush and each merge would leave its blocks cold. In
 /// a file's index block, which holds thousands of keys, only every eighth key is stored whole: a
 /// search touches fewer cache lines.
-fn with_names(base: &rocksdb::Options, family: Family, extra: &str) -> Result<rocksdb::Options> {
+fn with_names(base: &rocksdb::Options, family: Family, extra: &str) -> Fallible<rocksdb::Options> {
     // An experiment may concern one family: "records:name=value".
     let extra: String = each_option(extra)
         .into_iter()

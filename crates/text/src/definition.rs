@@ -2,7 +2,7 @@
 
 use crate::{IndexVersion, Language};
 use bson::{Doc, DocBuf, Val, Writer, tag};
-use errors::{Fallible as Result, bail};
+use errors::{Fallible, bail};
 use std::collections::BTreeMap;
 
 /// The name of the field of a key pattern that stands for the terms; the next is that of scores.
@@ -37,7 +37,7 @@ impl TextIndex {
     }
 
     /// Of a specification as [`TextIndex::normalize`] makes it.
-    pub fn of_spec(spec: Doc<'_>) -> Result<TextIndex> {
+    pub fn of_spec(spec: Doc<'_>) -> Fallible<TextIndex> {
         let version = spec
             .get("textIndexVersion")
             .and_then(|v| v.to_i64_truncated());
@@ -80,7 +80,7 @@ impl TextIndex {
 
     /// An index specification as it is kept: the key with the fields that stand for terms and scores,
     /// all options.
-    pub fn normalize(spec: Doc<'_>) -> Result<DocBuf> {
+    pub fn normalize(spec: Doc<'_>) -> Fallible<DocBuf> {
         let number = |name: &str| spec.get(name).and_then(|v| v.to_i64_truncated());
         let version = match spec.get("textIndexVersion") {
             None => IndexVersion::Three,
@@ -133,8 +133,8 @@ fn whole(v: Val<'_>) -> Option<i64> {
 }
 
 /// Fields before, texts, fields after; or, where it is normal already, `_fts` and `_ftsx` for texts.
-fn check_order(key: Doc<'_>) -> Result<()> {
-    let not_reserved = |name: &str| -> Result<()> {
+fn check_order(key: Doc<'_>) -> Fallible<()> {
+    let not_reserved = |name: &str| -> Fallible<()> {
         if name == TERMS || name == SCORES {
             bail!(
                 CannotCreateIndex,
@@ -168,7 +168,7 @@ fn check_order(key: Doc<'_>) -> Result<()> {
     Ok(())
 }
 
-fn normal_key(key: Doc<'_>, weights: &mut BTreeMap<String, i64>) -> Result<DocBuf> {
+fn normal_key(key: Doc<'_>, weights: &mut BTreeMap<String, i64>) -> Fallible<DocBuf> {
     let (mut w, mut added) = (Writer::new(), false);
     for e in key {
         match e.val.as_str() {
@@ -201,7 +201,7 @@ fn normal_key(key: Doc<'_>, weights: &mut BTreeMap<String, i64>) -> Result<DocBu
     Ok(w.finish())
 }
 
-fn add_weights(given: Option<Val<'_>>, weights: &mut BTreeMap<String, i64>) -> Result<()> {
+fn add_weights(given: Option<Val<'_>>, weights: &mut BTreeMap<String, i64>) -> Fallible<()> {
     match given {
         None => {}
         Some(v) if v.as_str() == Some(WILDCARD) => {
@@ -245,7 +245,7 @@ fn add_weights(given: Option<Val<'_>>, weights: &mut BTreeMap<String, i64>) -> R
     Ok(())
 }
 
-fn check_path(path: &str) -> Result<()> {
+fn check_path(path: &str) -> Fallible<()> {
     if path.is_empty() {
         bail!(CannotCreateIndex, "weight cannot be on an empty field");
     }
@@ -263,7 +263,7 @@ fn check_path(path: &str) -> Result<()> {
     Ok(())
 }
 
-fn language<'s>(spec: Doc<'s>, version: IndexVersion) -> Result<&'s str> {
+fn language<'s>(spec: Doc<'s>, version: IndexVersion) -> Fallible<&'s str> {
     let Some(v) = spec.get("default_language") else {
         return Ok(DEFAULT_LANGUAGE);
     };
@@ -276,7 +276,7 @@ fn language<'s>(spec: Doc<'s>, version: IndexVersion) -> Result<&'s str> {
     Ok(name)
 }
 
-fn override_field(spec: Doc<'_>) -> Result<&str> {
+fn override_field(spec: Doc<'_>) -> Fallible<&str> {
     let Some(v) = spec.get("language_override") else {
         return Ok(DEFAULT_OVERRIDE);
     };

@@ -15,7 +15,7 @@ use crate::search::until_nul;
 use crate::tokens::{Sensitivity, Tokens};
 use crate::{IndexVersion, Language, TextIndex};
 use bson::{Doc, Val, tag};
-use errors::{Fallible as Result, bail};
+use errors::{Fallible, bail};
 use foldhash::HashMap;
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
@@ -40,7 +40,7 @@ struct Count {
 
 impl TextIndex {
     /// The terms of a document with their scores.
-    pub fn terms(&self, doc: Doc<'_>) -> Result<BTreeMap<String, f64>> {
+    pub fn terms(&self, doc: Doc<'_>) -> Fallible<BTreeMap<String, f64>> {
         Ok(self.terms_while(doc, &mut |_, _| true)?.unwrap_or_default())
     }
 
@@ -50,7 +50,7 @@ impl TextIndex {
         &self,
         doc: Doc<'_>,
         going: &mut dyn FnMut(usize, usize) -> bool,
-    ) -> Result<Option<BTreeMap<String, f64>>> {
+    ) -> Fallible<Option<BTreeMap<String, f64>>> {
         let (mut out, mut ended) = (BTreeMap::new(), false);
         self.texts(doc, &mut |t| {
             ended = !add_scores(&t, &mut out, going);
@@ -63,7 +63,7 @@ impl TextIndex {
     }
 
     /// Shows the texts of a document, in its order, until it is told to stop.
-    pub(crate) fn texts<'d>(&self, doc: Doc<'d>, f: Visit<'_, 'd>) -> Result<()> {
+    pub(crate) fn texts<'d>(&self, doc: Doc<'d>, f: Visit<'_, 'd>) -> Fallible<()> {
         if self.version == IndexVersion::One {
             self.legacy_texts(doc, f);
             return Ok(());
@@ -72,7 +72,7 @@ impl TextIndex {
         self.document(doc, "", language, false, f).map(|_| ())
     }
 
-    fn language_of(&self, doc: Doc<'_>, outer: Language) -> Result<Language> {
+    fn language_of(&self, doc: Doc<'_>, outer: Language) -> Fallible<Language> {
         let Some(v) = doc.get(&self.override_field) else {
             return Ok(outer);
         };
@@ -95,7 +95,7 @@ impl TextIndex {
         language: Language,
         in_array: bool,
         f: Visit<'_, 'd>,
-    ) -> Result<ControlFlow<()>> {
+    ) -> Fallible<ControlFlow<()>> {
         let mut path = String::new();
         for e in doc {
             if self.wildcard && e.name == self.override_field {
@@ -126,8 +126,8 @@ impl TextIndex {
         language: Language,
         in_array: bool,
         f: Visit<'_, 'd>,
-    ) -> Result<ControlFlow<()>> {
-        const NEXT: Result<ControlFlow<()>> = Ok(ControlFlow::Continue(()));
+    ) -> Fallible<ControlFlow<()>> {
+        const NEXT: Fallible<ControlFlow<()>> = Ok(ControlFlow::Continue(()));
         let is_document = v.tag == tag::DOCUMENT;
         if is_document {
             path.push('.');

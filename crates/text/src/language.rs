@@ -1,7 +1,7 @@
 //! The languages of text indexes, by MongoDB's names for them.
 
 use crate::stop_words;
-use errors::{Fallible as Result, bail};
+use errors::{Fallible, bail};
 use foldhash::HashSet;
 use rust_stemmers::{Algorithm, Stemmer};
 use std::borrow::Cow;
@@ -56,7 +56,7 @@ impl Language {
         stop_words: None,
     };
 
-    pub fn find(name: &str, version: IndexVersion) -> Result<Language> {
+    pub fn find(name: &str, version: IndexVersion) -> Fallible<Language> {
         if version == IndexVersion::One {
             return Ok(Language::legacy(name));
         }

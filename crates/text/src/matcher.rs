@@ -4,7 +4,7 @@ use crate::document::add_scores;
 use crate::tokens::Sensitivity;
 use crate::{Language, Parsed, Search, TextIndex};
 use bson::Doc;
-use errors::{Fallible as Result, operation};
+use errors::{Fallible, operation};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub struct Matcher {
 }
 
 impl Matcher {
-    pub fn new(search: &Search, index: Arc<TextIndex>) -> Result<Matcher> {
+    pub fn new(search: &Search, index: Arc<TextIndex>) -> Fallible<Matcher> {
         let language = match search.language.as_str() {
             "" => index.language,
             name => Language::find(name, index.version)?,

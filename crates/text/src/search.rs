@@ -3,7 +3,7 @@
 use crate::tokens::{Sensitivity, Tokens};
 use crate::{IndexVersion, Language};
 use bson::{Doc, DocBuf, Writer};
-use errors::{Fallible as Result, bail, err, operation};
+use errors::{Fallible, bail, err, operation};
 use std::collections::BTreeSet;
 
 /// `{$search, $language, $caseSensitive, $diacriticSensitive}`.
@@ -36,7 +36,7 @@ pub struct Parsed {
 const MOST_LOOKED_FOR: usize = 32;
 
 impl Search {
-    pub fn parse(d: Doc<'_>) -> Result<Search> {
+    pub fn parse(d: Doc<'_>) -> Fallible<Search> {
         let string = |name: &str| match d.get(name) {
             None => Ok(None),
             Some(v) => v.as_str().map(Some).ok_or_else(|| {

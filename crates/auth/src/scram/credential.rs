@@ -7,7 +7,7 @@
 
 use super::{Hash, decode, encode};
 use bson::{Doc, DocBuf, Writer};
-use errors::{Fallible as Result, bail};
+use errors::{Fallible, bail};
 
 /// The keys of one mechanism that prove a password and are no password.
 #[derive(Clone, PartialEq, Eq)]
@@ -31,7 +31,7 @@ impl Credential {
     }
 
     /// Of a password as the client types it. Slow on purpose: not for an event loop.
-    pub fn new(hash: Hash, user: &str, password: &str, iterations: u32) -> Result<Credential> {
+    pub fn new(hash: Hash, user: &str, password: &str, iterations: u32) -> Fallible<Credential> {
         let prepared = match hash {
             Hash::Sha1 => digest_password(user, password),
             Hash::Sha256 => prepare(password)?,
@@ -107,7 +107,7 @@ impl Credential {
 }
 
 /// SASLprep (RFC 4013), as the better mechanism asks.
-fn prepare(password: &str) -> Result<String> {
+fn prepare(password: &str) -> Fallible<String> {
     match stringprep::saslprep(password) {
         Ok(prepared) => Ok(prepared.into_owned()),
         Err(_) => bail!(

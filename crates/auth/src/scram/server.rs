@@ -4,7 +4,7 @@
 //! a message's form nor the work that is done.
 
 use super::{Credential, decode, encode, xor};
-use errors::{Error, Fallible as Result, err};
+use errors::{Error, Fallible, err};
 use subtle::ConstantTimeEq;
 
 /// A client's message is short; a longer one is invalid.
@@ -39,7 +39,7 @@ pub(super) fn malformed(what: &str) -> Error {
     err!(AuthenticationFailed, "{what}")
 }
 
-fn text(payload: &[u8]) -> Result<&str> {
+fn text(payload: &[u8]) -> Fallible<&str> {
     if payload.len() > LONGEST {
         return Err(malformed("The SCRAM message is too long"));
     }
@@ -48,7 +48,7 @@ fn text(payload: &[u8]) -> Result<&str> {
 
 impl First {
     /// `n,,n=USER,r=NONCE`, with an authorization identity that may be the user.
-    pub fn parse(payload: &[u8]) -> Result<First> {
+    pub fn parse(payload: &[u8]) -> Fallible<First> {
         let whole = text(payload)?;
         let bad = || malformed("Incorrect number of arguments for first SCRAM client message");
         let mut parts = whole.splitn(3, ',');
@@ -118,7 +118,7 @@ impl Exchange {
     }
 
     /// Checks a client's last message: `c=biws,r=NONCE,p=PROOF`.
-    pub fn end(self, payload: &[u8]) -> Result<ScramStep> {
+    pub fn end(self, payload: &[u8]) -> Fallible<ScramStep> {
         let whole = text(payload)?;
         let bad = || malformed("Incorrect number of arguments for second SCRAM client message");
         let (without_proof, proof) = whole.rsplit_once(",p=").ok_or_else(bad)?;

@@ -4,12 +4,12 @@
 //! member at least: at most one vote comes or goes.
 
 use super::{Config, Host, MAX_MEMBERS, MAX_VOTING_MEMBERS, MemberConfig, NO_TERM};
-use errors::{Fallible as Result, bail, err};
+use errors::{Fallible, bail, err};
 
 impl Config {
     /// Whether the set `set_name` may start with it, and as which member the server that `is_me`
     /// knows. Gives the place in `members`.
-    pub fn check_initiate(&self, set_name: &str, is_me: impl Fn(&Host) -> bool) -> Result<usize> {
+    pub fn check_initiate(&self, set_name: &str, is_me: impl Fn(&Host) -> bool) -> Fallible<usize> {
         if self.name != set_name {
             bail!(
                 InvalidReplicaSetConfig,
@@ -26,7 +26,7 @@ impl Config {
     }
 
     /// Whether it may follow `old`.
-    pub fn check_reconfig(&self, old: &Config, force: bool) -> Result<()> {
+    pub fn check_reconfig(&self, old: &Config, force: bool) -> Fallible<()> {
         let mut checked = self.check().and_then(|()| self.check_successor(old));
         if !force {
             checked = checked.and_then(|()| self.check_single_change(old));
@@ -37,7 +37,7 @@ impl Config {
     }
 
     /// The place in `members` of the server that `is_me` knows.
-    pub fn find_self(&self, is_me: impl Fn(&Host) -> bool) -> Result<usize> {
+    pub fn find_self(&self, is_me: impl Fn(&Host) -> bool) -> Fallible<usize> {
         let mut found = self.members.iter().enumerate();
         let mut found = found.by_ref().filter(|(_, m)| is_me(&m.host));
         let Some((at, first)) = found.next() else {
@@ -61,7 +61,7 @@ impl Config {
         Ok(at)
     }
 
-    fn find_electable_self(&self, is_me: impl Fn(&Host) -> bool) -> Result<usize> {
+    fn find_electable_self(&self, is_me: impl Fn(&Host) -> bool) -> Fallible<usize> {
         let at = self.find_self(is_me)?;
         match self.members.get(at) {
             Some(me) if !me.is_electable() => bail!(
@@ -77,7 +77,7 @@ impl Config {
     }
 
     /// Whether the primary, by its `_id`, stays one that may be primary.
-    pub fn check_stays_electable(&self, id: i32) -> Result<()> {
+    pub fn check_stays_electable(&self, id: i32) -> Fallible<()> {
         let of = || {
             format!(
                 "new configuration with {} for replica set {}",
@@ -102,7 +102,7 @@ impl Config {
     }
 
     /// What holds for each configuration by itself.
-    fn check(&self) -> Result<()> {
+    fn check(&self) -> Fallible<()> {
         let n = self.members.len();
         if n == 0 || n > MAX_MEMBERS {
             bail!(
@@ -135,7 +135,7 @@ impl Config {
         Ok(())
     }
 
-    fn check_distinct(&self) -> Result<()> {
+    fn check_distinct(&self) -> Fallible<()> {
         for (i, a) in self.members.iter().enumerate() {
             for (j, b) in self.members.iter().enumerate().skip(i + 1) {
                 let (field, value) = match () {
@@ -153,7 +153,7 @@ impl Config {
     }
 
     /// An arbiter is never elected.
-    fn check_arbiters(&self) -> Result<()> {
+    fn check_arbiters(&self) -> Fallible<()> {
         let mut arbiters = self.members.iter().filter(|m| m.arbiter_only);
         match arbiters.find(|m| m.priority != 0.0) {
             Some(m) => bail!(
@@ -166,7 +166,7 @@ impl Config {
         }
     }
 
-    fn check_first(&self) -> Result<()> {
+    fn check_first(&self) -> Fallible<()> {
         if self.version != 1 {
             bail!(
                 NewReplicaSetConfigurationIncompatible,
@@ -186,7 +186,7 @@ impl Config {
         }
     }
 
-    fn check_successor(&self, old: &Config) -> Result<()> {
+    fn check_successor(&self, old: &Config) -> Fallible<()> {
         if !self.is_newer_than(old) {
             bail!(
                 NewReplicaSetConfigurationIncompatible,
@@ -233,7 +233,7 @@ impl Config {
     }
 
     /// Whether two members of two configurations may be one.
-    fn check_same_member(&self, was: &MemberConfig, new: &MemberConfig) -> Result<()> {
+    fn check_same_member(&self, was: &MemberConfig, new: &MemberConfig) -> Fallible<()> {
         if was.id != new.id && was.host != new.host {
             return Ok(());
         }
@@ -259,7 +259,7 @@ impl Config {
         )
     }
 
-    fn check_single_change(&self, old: &Config) -> Result<()> {
+    fn check_single_change(&self, old: &Config) -> Fallible<()> {
         let votes = |config: &Config, id: i32| config.voters().any(|m| m.id == id);
         let come = self.voters().filter(|m| !votes(old, m.id)).count();
         let gone = old.voters().filter(|m| !votes(self, m.id)).count();

@@ -1,6 +1,6 @@
 //! Where a member listens: `host`, `host:port`, `[address]:port`.
 
-use errors::{Fallible as Result, bail};
+use errors::{Fallible, bail};
 use std::fmt;
 
 const DEFAULT_PORT: u16 = 27017;
@@ -13,7 +13,7 @@ pub struct Host {
 }
 
 impl Host {
-    pub fn parse(text: &str) -> Result<Host> {
+    pub fn parse(text: &str) -> Fallible<Host> {
         let text = text.trim();
         let (name, port) = match text.strip_prefix('[') {
             Some(rest) => {
@@ -61,7 +61,7 @@ impl Host {
     }
 }
 
-fn parse_port(port: &str, text: &str) -> Result<u16> {
+fn parse_port(port: &str, text: &str) -> Fallible<u16> {
     let number: Option<i64> = port.parse().ok();
     match number {
         None => bail!(

@@ -7,7 +7,7 @@ use super::{
     Config, Host, INITIAL_TERM, MAX_MEMBERS, MemberConfig, NO_TERM, Settings, WriteConcernMode,
 };
 use bson::{Doc, Elem, ObjectId, Val, tag};
-use errors::{Error, Fallible as Result, bail, err};
+use errors::{Error, Fallible, bail, err};
 
 const CONFIG: &str = "ReplSetConfig";
 const MEMBER: &str = "MemberConfig";
@@ -19,12 +19,12 @@ const LONGEST_DELAY_SECS: i64 = 366 * 24 * 3600;
 impl Config {
     /// Reads a configuration that came with `replSetReconfig`, or that was kept. Where it names no
     /// `replicaSetId`, `replica_set_id` is its own.
-    pub fn parse(d: Doc<'_>, replica_set_id: Option<ObjectId>) -> Result<Config> {
+    pub fn parse(d: Doc<'_>, replica_set_id: Option<ObjectId>) -> Fallible<Config> {
         config(d, replica_set_id).map_err(|e| invalid(&e))
     }
 
     /// Reads a configuration that came with `replSetInitiate`, for a set of that id.
-    pub fn parse_for_initiate(d: Doc<'_>, replica_set_id: ObjectId) -> Result<Config> {
+    pub fn parse_for_initiate(d: Doc<'_>, replica_set_id: ObjectId) -> Fallible<Config> {
         let mut parsed = Config::parse(d, Some(replica_set_id))?;
         parsed.term = INITIAL_TERM;
         if parsed.settings.replica_set_id != Some(replica_set_id) {
@@ -41,7 +41,7 @@ fn invalid(e: &Error) -> Error {
     err!(InvalidReplicaSetConfig, "{}", e.message)
 }
 
-fn config(d: Doc<'_>, replica_set_id: Option<ObjectId>) -> Result<Config> {
+fn config(d: Doc<'_>, replica_set_id: Option<ObjectId>) -> Fallible<Config> {
     let (mut name, mut version, mut members) = (None, None, None);
     let mut config = Config {
         name: String::new(),
@@ -101,7 +101,7 @@ fn config(d: Doc<'_>, replica_set_id: Option<ObjectId>) -> Result<Config> {
     Ok(config)
 }
 
-fn member(d: Doc<'_>) -> Result<MemberConfig> {
+fn member(d: Doc<'_>) -> Fallible<MemberConfig> {
     let (mut id, mut host) = (None, None);
     let mut m = MemberConfig::new(0, Host::parse("none")?);
     for e in d {
@@ -131,7 +131,7 @@ fn member(d: Doc<'_>) -> Result<MemberConfig> {
 }
 
 /// What the fields of one member allow each other.
-fn check_member(m: &mut MemberConfig) -> Result<()> {
+fn check_member(m: &mut MemberConfig) -> Fallible<()> {
     if m.arbiter_only {
         if m.priority == 1.0 {
             m.priority = 0.0;
@@ -156,7 +156,7 @@ fn check_member(m: &mut MemberConfig) -> Result<()> {
     bail!(BadValue, "priority must be 0 {why}")
 }
 
-fn priority(e: Elem<'_>) -> Result<f64> {
+fn priority(e: Elem<'_>) -> Fallible<f64> {
     let Some(n) = e.val.to_f64() else {
         return Err(mismatch(MEMBER, e, &format!("'{NUMBERS}'")));
     };
@@ -175,7 +175,7 @@ fn priority(e: Elem<'_>) -> Result<f64> {
     Ok(n)
 }
 
-fn tags(d: Doc<'_>) -> Result<Vec<(String, String)>> {
+fn tags(d: Doc<'_>) -> Fallible<Vec<(String, String)>> {
     let mut tags: Vec<(String, String)> = Vec::new();
     for e in d {
         let Some(value) = e.val.as_str() else {
@@ -191,7 +191,7 @@ fn tags(d: Doc<'_>) -> Result<Vec<(String, String)>> {
     Ok(tags)
 }
 
-fn settings(d: Doc<'_>) -> Result<Settings> {
+fn settings(d: Doc<'_>) -> Fallible<Settings> {
     let mut s = Settings::default();
     for e in d {
         let from = |least| exact(SETTINGS, e, least, i64::MAX);
@@ -212,7 +212,7 @@ fn settings(d: Doc<'_>) -> Result<Settings> {
     Ok(s)
 }
 
-fn set_id(e: Elem<'_>) -> Result<ObjectId> {
+fn set_id(e: Elem<'_>) -> Fallible<ObjectId> {
     match e.val.as_oid() {
         Some(ObjectId([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])) => {
             bail!(BadValue, "replicaSetId field value cannot be null")
@@ -224,7 +224,7 @@ fn set_id(e: Elem<'_>) -> Result<ObjectId> {
 
 /// The default write concern of a set is `setDefaultRWConcern`'s: this one may say only what it
 /// says anyway.
-fn check_defaults(d: Doc<'_>) -> Result<()> {
+fn check_defaults(d: Doc<'_>) -> Fallible<()> {
     let (mut w, mut others) = (1.0, false);
     for e in d {
         match e.name {
@@ -252,7 +252,7 @@ fn check_defaults(d: Doc<'_>) -> Result<()> {
     Ok(())
 }
 
-fn modes(v: Val<'_>) -> Result<Vec<WriteConcernMode>> {
+fn modes(v: Val<'_>) -> Fallible<Vec<WriteConcernMode>> {
     const AT: &str = "getLastErrorModes";
     let Some(d) = v.as_doc() else {
         bail!(
@@ -303,7 +303,7 @@ fn modes(v: Val<'_>) -> Result<Vec<WriteConcernMode>> {
 }
 
 /// A mode may only name tags that some member has.
-fn check_modes(config: &Config) -> Result<()> {
+fn check_modes(config: &Config) -> Fallible<()> {
     let known = |tag: &str| {
         let mut tags = config.members.iter().flat_map(|m| &m.tags);
         tags.any(|(name, _)| name == tag)
@@ -339,7 +339,7 @@ fn unknown(within: &str, field: &str) -> Error {
     )
 }
 
-fn required<T>(within: &str, field: &str, v: Option<T>) -> Result<T> {
+fn required<T>(within: &str, field: &str, v: Option<T>) -> Fallible<T> {
     v.ok_or_else(|| {
         err!(
             IDLFailedToParse,
@@ -348,19 +348,19 @@ fn required<T>(within: &str, field: &str, v: Option<T>) -> Result<T> {
     })
 }
 
-fn string<'a>(within: &str, e: Elem<'a>) -> Result<&'a str> {
+fn string<'a>(within: &str, e: Elem<'a>) -> Fallible<&'a str> {
     e.val
         .as_str()
         .ok_or_else(|| mismatch(within, e, "'string'"))
 }
 
-fn doc<'a>(within: &str, e: Elem<'a>) -> Result<Doc<'a>> {
+fn doc<'a>(within: &str, e: Elem<'a>) -> Fallible<Doc<'a>> {
     e.val
         .as_doc()
         .ok_or_else(|| mismatch(within, e, "'object'"))
 }
 
-fn boolean(within: &str, e: Elem<'_>) -> Result<bool> {
+fn boolean(within: &str, e: Elem<'_>) -> Fallible<bool> {
     match e.val.tag == tag::BOOL || e.val.is_number() {
         true => Ok(e.val.truthy()),
         false => Err(mismatch(within, e, &format!("'{SAFE_BOOL}'"))),
@@ -368,7 +368,7 @@ fn boolean(within: &str, e: Elem<'_>) -> Result<bool> {
 }
 
 /// A number of any type, whose fraction is cut off.
-fn ranged(within: &str, e: Elem<'_>, least: i64, most: i64) -> Result<i64> {
+fn ranged(within: &str, e: Elem<'_>, least: i64, most: i64) -> Fallible<i64> {
     match e.val.to_i64_truncated() {
         Some(n) => in_range(e, n, least, most),
         None => Err(mismatch(within, e, &format!("'{NUMBERS}'"))),
@@ -376,7 +376,7 @@ fn ranged(within: &str, e: Elem<'_>, least: i64, most: i64) -> Result<i64> {
 }
 
 /// A whole number of any type.
-fn exact(within: &str, e: Elem<'_>, least: i64, most: i64) -> Result<i64> {
+fn exact(within: &str, e: Elem<'_>, least: i64, most: i64) -> Fallible<i64> {
     if !e.val.is_number() {
         return Err(mismatch(within, e, &format!("'{NUMBERS}'")));
     }
@@ -392,7 +392,7 @@ fn exact(within: &str, e: Elem<'_>, least: i64, most: i64) -> Result<i64> {
     }
 }
 
-fn in_range(e: Elem<'_>, n: i64, least: i64, most: i64) -> Result<i64> {
+fn in_range(e: Elem<'_>, n: i64, least: i64, most: i64) -> Fallible<i64> {
     let (relation, bound) = match () {
         () if n < least => (">=", least),
         () if n > most => ("<=", most),

@@ -2,7 +2,7 @@
 
 use super::*;
 use bson::{Value, doc};
-use errors::Fallible as Result;
+use errors::Fallible;
 
 const SET: ObjectId = ObjectId([7; 12]);
 
@@ -33,11 +33,11 @@ fn set(version: i64, members: impl IntoIterator<Item = DocBuf>) -> DocBuf {
     doc! { "_id": "rs", "version": version, "members": array(members) }
 }
 
-fn parse(d: &DocBuf) -> Result<Config> {
+fn parse(d: &DocBuf) -> Fallible<Config> {
     Config::parse(d.as_doc(), Some(SET))
 }
 
-fn initiate(d: &DocBuf) -> Result<usize> {
+fn initiate(d: &DocBuf) -> Fallible<usize> {
     let config = Config::parse_for_initiate(d.as_doc(), SET)?;
     config.check_initiate("rs", |h| h.name == "h0")
 }

@@ -9,7 +9,7 @@ use super::{Answer, Changed, Input};
 use crate::config::Config;
 use crate::log_view::VoterChange;
 use crate::member::{Member, MemberRole, raft_id};
-use errors::{Fallible as Result, err};
+use errors::{Fallible, err};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -73,7 +73,7 @@ impl Thread {
     }
 
     /// Stands for election: asks the primary to hand over, where there is one.
-    pub(super) fn step_up(&mut self) -> Result<()> {
+    pub(super) fn step_up(&mut self) -> Fallible<()> {
         let Some(member) = &self.member else {
             return Ok(());
         };
@@ -134,7 +134,7 @@ impl Thread {
         &self,
         config: &Config,
         change: Option<VoterChange>,
-        then: impl FnOnce(Result<u64>) + Send + 'static,
+        then: impl FnOnce(Fallible<u64>) + Send + 'static,
     ) -> bool {
         let op = Op::Membership {
             config: config.to_doc().as_bytes().to_vec(),
@@ -175,7 +175,7 @@ impl Thread {
     }
 
     /// The next change of voters that the configuration asks for.
-    pub(super) fn reconcile(&mut self) -> Result<()> {
+    pub(super) fn reconcile(&mut self) -> Fallible<()> {
         let Some(member) = &self.member else {
             return Ok(());
         };
@@ -224,7 +224,7 @@ impl Thread {
     }
 
     /// Goes on as the only voter of this configuration, where no primary is heard of.
-    pub(super) fn force_reconfig(&mut self, config: Config, answer: Answer) -> Result<()> {
+    pub(super) fn force_reconfig(&mut self, config: Config, answer: Answer) -> Fallible<()> {
         let fit = |m: &Member<_>| !m.hears_of_primary();
         if self.copying || !self.member.as_ref().is_some_and(fit) {
             let refused = err!(

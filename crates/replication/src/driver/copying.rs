@@ -6,7 +6,7 @@ use super::{Input, Thread, Transport};
 use crate::initial_sync::receive::{LINES, complete, keep_log, receive};
 use crate::initial_sync::{Offer, Progress};
 use crate::member::{Member, MemberLog, MemberRole, raft_id};
-use errors::{Error, Fallible as Result};
+use errors::{Error, Fallible};
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -23,7 +23,7 @@ fn fetch(
     dir: &Path,
     progress: &Progress,
     repairs: bool,
-) -> Result<Offer> {
+) -> Fallible<Offer> {
     let mut source = transport.source(host, id)?;
     // One line is enough, where there are no more to be had.
     let more = (1..LINES).map_while(|_| transport.source(host, id).ok());
@@ -88,7 +88,7 @@ impl Thread {
     }
 
     /// Has the files that were copied opened, unless the member went on by the log meanwhile.
-    pub(super) fn end_copy(&mut self, outcome: Result<Offer>) -> Result<()> {
+    pub(super) fn end_copy(&mut self, outcome: Fallible<Offer>) -> Fallible<()> {
         self.copying = false;
         self.next_copy = Instant::now() + COPY_PAUSE;
         let offer = match outcome {
@@ -118,7 +118,7 @@ impl Thread {
 
     /// Has the files of the primary opened in place of the damaged ones. What this member has acknowledged it keeps: its log
     /// stays, unless the files have all of it.
-    fn end_repair(&mut self, offer: &Offer) -> Result<()> {
+    fn end_repair(&mut self, offer: &Offer) -> Fallible<()> {
         let (first, last) = (self.log.first_index(), self.log.last_index());
         let Some(member) = &mut self.member else {
             return Ok(());
@@ -133,7 +133,7 @@ impl Thread {
         Err(Error::internal("the process could not be started again"))
     }
 
-    fn put_in_place(&self, offer: &Offer, last: u64) -> Result<()> {
+    fn put_in_place(&self, offer: &Offer, last: u64) -> Fallible<()> {
         if offer.index <= last {
             keep_log(&self.log.dir)?;
         }

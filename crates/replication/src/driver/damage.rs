@@ -6,12 +6,12 @@
 
 use super::Input;
 use super::thread::{BY_REQUEST, Thread};
-use errors::Fallible as Result;
+use errors::Fallible;
 use std::sync::atomic::Ordering;
 
 impl Thread {
     /// Looks whether the store has met damage.
-    pub(super) fn look_for_damage(&mut self) -> Result<()> {
+    pub(super) fn look_for_damage(&mut self) -> Fallible<()> {
         if !self.damaged {
             let Some(why) = storage::damage() else {
                 return Ok(());

@@ -6,7 +6,7 @@ use super::Driver;
 use crate::SetName;
 use crate::config::Config;
 use crate::member::raft_id;
-use errors::Fallible as Result;
+use errors::Fallible;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::time::Duration;
@@ -121,7 +121,7 @@ impl Driver {
 
     /// What this member has to come to before it votes, where the primary lets it begin; an error where no primary is
     /// found.
-    fn ask_all(&self, id: u64, founder: u64, config: &Config) -> Result<Option<u64>> {
+    fn ask_all(&self, id: u64, founder: u64, config: &Config) -> Fallible<Option<u64>> {
         let set = SetName {
             name: self.set_name.clone(),
             id: config.settings.replica_set_id.map_or([0; 12], |id| id.0),

@@ -12,7 +12,7 @@
 use super::thread::{BY_REQUEST, Thread};
 use super::{Input, Status};
 use crate::member::{Member, raft_id};
-use errors::{Code, Error, Fallible as Result, err};
+use errors::{Code, Error, Fallible, err};
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
@@ -97,7 +97,7 @@ fn successor(status: &Status, lag: impl Fn(u64) -> u64) -> Option<u64> {
 
 impl Thread {
     /// Looks whether the store refuses writes, and whether it could take them again.
-    pub(super) fn look_for_room(&mut self) -> Result<()> {
+    pub(super) fn look_for_room(&mut self) -> Fallible<()> {
         if self.member.is_none() {
             return Ok(());
         }
@@ -139,7 +139,7 @@ impl Thread {
     }
 
     /// Fails where the process cannot begin anew now, because a start needs room on the disk.
-    pub(super) fn may_restart(&self) -> Result<()> {
+    pub(super) fn may_restart(&self) -> Fallible<()> {
         match self.room.lacks && !has_room(&self.log.dir) {
             true => Err(err!(
                 OutOfDiskSpace,

@@ -8,7 +8,7 @@ use super::Shared;
 use crate::member::MemberLog;
 use crate::rollback;
 use crate::state_file::{self, State};
-use errors::{Error, Fallible as Result, err};
+use errors::{Error, Fallible, err};
 use parking_lot::Mutex;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
@@ -17,7 +17,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use storage::{Entry, LogReader, Record, Store};
 
 /// Called on a secondary with an entry of DDL before it is applied, when all before it is.
-pub type BeforeDdl = Box<dyn Fn(&Entry) -> Result<()> + Send + Sync>;
+pub type BeforeDdl = Box<dyn Fn(&Entry) -> Fallible<()> + Send + Sync>;
 
 /// So many readers of the log are kept where they stand: one for each member that is behind.
 const READERS: usize = 4;
@@ -37,7 +37,7 @@ pub struct StoreLog {
 }
 
 impl StoreLog {
-    pub(super) fn store(&self) -> Result<Arc<Store>> {
+    pub(super) fn store(&self) -> Fallible<Arc<Store>> {
         let gone = || err!(InterruptedAtShutdown, "the store is closed");
         self.store.upgrade().ok_or_else(gone)
     }
@@ -48,8 +48,8 @@ const ROLLBACK_READ_BYTES: u64 = 4 << 20;
 
 impl StoreLog {
     /// Saves the documents of the entries `[from, to)`, and tells the log of each file.
-    fn save_rollback(&self, from: u64, to: u64) -> Result<()> {
-        let mut hand_out = |take: &mut dyn FnMut(Record<'_>) -> Result<()>| {
+    fn save_rollback(&self, from: u64, to: u64) -> Fallible<()> {
+        let mut hand_out = |take: &mut dyn FnMut(Record<'_>) -> Fallible<()>| {
             let (mut next, mut outcome) = (from, Ok(()));
             while next < to && outcome.is_ok() {
                 let begun = next;
@@ -95,12 +95,12 @@ impl MemberLog for StoreLog {
         to: u64,
         max_bytes: u64,
         take: &mut dyn FnMut(Record<'_>),
-    ) -> Result<()> {
+    ) -> Fallible<()> {
         let mut readers = self.readers.lock();
         let at = readers.iter().position(|(next, _)| *next == from);
         let kept = at.map(|at| readers.remove(at).1);
         let mut next = from;
-        let mut read = |mut reader: LogReader| -> Result<LogReader> {
+        let mut read = |mut reader: LogReader| -> Fallible<LogReader> {
             let mut bytes = 0;
             while next < to && bytes < max_bytes.max(1) {
                 let Some(record) = reader.next().map_err(Error::from)? else {
@@ -123,22 +123,22 @@ impl MemberLog for StoreLog {
         readers.push((next, read?));
         Ok(())
     }
-    fn append(&self, entries: &[Record<'_>]) -> Result<()> {
+    fn append(&self, entries: &[Record<'_>]) -> Fallible<()> {
         self.store()?.append_records(entries)
     }
-    fn save_taken_back(&self, from: u64, to: u64) -> Result<()> {
+    fn save_taken_back(&self, from: u64, to: u64) -> Fallible<()> {
         match self.shared.saves_rollbacks.load(Ordering::Relaxed) {
             true => self.save_rollback(from, to),
             false => Ok(()),
         }
     }
-    fn truncate_after(&self, index: u64) -> Result<bool> {
+    fn truncate_after(&self, index: u64) -> Fallible<bool> {
         let store = self.store()?;
         let last = store.log_end();
         tracing::warn!(target: "REPL", from = index + 1, to = last, "Rollback: entries that no majority had are taken back");
         store.truncate_log(index)
     }
-    fn apply(&self, entries: &[Record<'_>]) -> Result<()> {
+    fn apply(&self, entries: &[Record<'_>]) -> Fallible<()> {
         let store = self.store()?;
         let Some(last) = entries.last() else {
             return Ok(());
@@ -159,10 +159,10 @@ impl MemberLog for StoreLog {
         }
         store.apply_records(rest)
     }
-    fn set_term(&self, term: u64) -> Result<()> {
+    fn set_term(&self, term: u64) -> Fallible<()> {
         self.store()?.set_term(term)
     }
-    fn close(&self) -> Result<()> {
+    fn close(&self) -> Fallible<()> {
         self.shared.close();
         self.store()?.between_appends();
         Ok(())
@@ -172,7 +172,7 @@ impl MemberLog for StoreLog {
             store.request_own_sync();
         }
     }
-    fn save(&self, state: &State) -> Result<()> {
+    fn save(&self, state: &State) -> Fallible<()> {
         state_file::save(&self.dir, state)
     }
     fn now_millis(&self) -> u64 {

@@ -12,7 +12,7 @@ use crate::SetName;
 use crate::log_view::FIRST_TERM;
 use crate::member::{ELECTION_TICKS, Member, MemberLog, MemberRole, News, raft_id};
 use crate::state_file::{self, State};
-use errors::{Error, Fallible as Result};
+use errors::{Error, Fallible};
 use raft::eraftpb::{Message, MessageType};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -136,7 +136,7 @@ impl Thread {
         }
     }
 
-    fn serve(&mut self, inputs: &Receiver<Input>, state: Option<State>) -> Result<()> {
+    fn serve(&mut self, inputs: &Receiver<Input>, state: Option<State>) -> Fallible<()> {
         if let Some(state) = state {
             self.begin(state)?;
         }
@@ -185,7 +185,7 @@ impl Thread {
     }
 
     /// Hands the member what the store has appended, unless that is held back: until when, then.
-    pub(super) fn hand_on(&mut self, at_once: bool) -> Result<Option<Instant>> {
+    pub(super) fn hand_on(&mut self, at_once: bool) -> Fallible<Option<Instant>> {
         let (entries, held) = self.pace.take(&self.shared.outbox, at_once);
         if !entries.is_empty() {
             self.drive(|m| m.appended(entries))?;
@@ -195,7 +195,7 @@ impl Thread {
 
     /// Tells the others of the commit point, unless entries will do so before `at`: entries in flight,
     /// or soon to be sent. Returns when to.
-    fn tell_commit(&mut self, at: Option<Instant>) -> Result<Option<Instant>> {
+    fn tell_commit(&mut self, at: Option<Instant>) -> Fallible<Option<Instant>> {
         let Some(member) = self.member.as_ref().filter(|m| m.owes_commit()) else {
             return Ok(None);
         };
@@ -209,7 +209,7 @@ impl Thread {
         Ok(None)
     }
 
-    fn receive(&mut self, mut messages: Vec<Message>) -> Result<()> {
+    fn receive(&mut self, mut messages: Vec<Message>) -> Fallible<()> {
         let term = self.member.as_ref().map_or(0, Member::term);
         if messages.iter().any(|m| m.term > term) {
             // What the others are sent before this member is deposed is not lost with it.
@@ -252,7 +252,7 @@ impl Thread {
     }
 
     /// False at the end.
-    fn take(&mut self, input: Input) -> Result<bool> {
+    fn take(&mut self, input: Input) -> Fallible<bool> {
         match input {
             Input::Received(messages) => self.receive(messages)?,
             // What the store has appended is taken below, after all inputs.
@@ -331,7 +331,7 @@ impl Thread {
         state
     }
 
-    fn begin(&mut self, state: State) -> Result<()> {
+    fn begin(&mut self, state: State) -> Fallible<()> {
         let chance = RandomState::new().hash_one(state.id);
         self.elections.vote = Vote {
             term: state.hard.term,
@@ -345,8 +345,8 @@ impl Thread {
 
     pub(super) fn drive(
         &mut self,
-        f: impl FnOnce(&mut Member<StoreLog>) -> Result<News>,
-    ) -> Result<()> {
+        f: impl FnOnce(&mut Member<StoreLog>) -> Fallible<News>,
+    ) -> Fallible<()> {
         let Some(member) = &mut self.member else {
             return Ok(());
         };

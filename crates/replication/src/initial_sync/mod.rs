@@ -19,7 +19,7 @@ pub mod receive;
 pub mod source;
 
 use bson::{Doc, DocBuf, ObjectId, Writer};
-use errors::Fallible as Result;
+use errors::Fallible;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -136,10 +136,16 @@ pub struct AboutPart {
 /// A member that has files, as the recipient reaches it.
 pub trait SyncSource: Send {
     /// A checkpoint; the one with this number, where it is still there.
-    fn begin(&mut self, known: Option<ObjectId>) -> Result<Offer>;
+    fn begin(&mut self, known: Option<ObjectId>) -> Fallible<Offer>;
     /// A part of a file, or its checksum alone.
-    fn read(&mut self, id: ObjectId, file: &str, offset: u64, whole: bool) -> Result<FilePart<'_>>;
-    fn end(&mut self, id: ObjectId) -> Result<()>;
+    fn read(
+        &mut self,
+        id: ObjectId,
+        file: &str,
+        offset: u64,
+        whole: bool,
+    ) -> Fallible<FilePart<'_>>;
+    fn end(&mut self, id: ObjectId) -> Fallible<()>;
 }
 
 /// The progress of this member's initial sync.

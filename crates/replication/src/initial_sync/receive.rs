@@ -16,7 +16,7 @@
 use super::{CopyFile, Offer, PART_BYTES, Progress, SyncSource};
 use crate::config::Config;
 use crate::state_file;
-use errors::{Error, Fallible as Result, err};
+use errors::{Error, Fallible, err};
 use parking_lot::Mutex;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
@@ -45,7 +45,7 @@ fn load(path: &Path) -> Option<Offer> {
     Offer::from_doc(bson::validate(&bytes).ok()?)
 }
 
-fn save(dir: &Path, name: &str, offer: &Offer) -> Result<()> {
+fn save(dir: &Path, name: &str, offer: &Offer) -> Fallible<()> {
     let beside = dir.join(format!("{name}.new"));
     let write = || {
         let mut file = File::create(&beside)?;
@@ -68,7 +68,7 @@ pub fn receive(
     more: &mut [Box<dyn SyncSource>],
     data_dir: &Path,
     progress: &Progress,
-) -> Result<Offer> {
+) -> Fallible<Offer> {
     let dir = data_dir.join(DIR);
     let before = load(&dir.join(OFFER));
     let offer = source.begin(before.as_ref().map(|o| o.id))?;
@@ -108,7 +108,7 @@ pub fn receive(
 }
 
 /// Removes files that are not of the offer.
-fn remove_others(engine: &Path, offer: &Offer) -> Result<()> {
+fn remove_others(engine: &Path, offer: &Offer) -> Fallible<()> {
     let entries = fs::read_dir(engine).map_err(|e| failed("read", engine, &e))?;
     for entry in entries.flatten() {
         let name = entry.file_name();
@@ -167,7 +167,7 @@ impl<'a> Files<'a> {
         (!failed).then(|| self.waiting.lock().pop()).flatten()
     }
 
-    fn outcome(self) -> Result<()> {
+    fn outcome(self) -> Fallible<()> {
         self.failure.into_inner().map_or(Ok(()), Err)
     }
 }
@@ -187,7 +187,7 @@ impl FileCopy<'_> {
         source: &mut dyn SyncSource,
         progress: &Progress,
         ends: impl Fn() -> bool,
-    ) -> Result<()> {
+    ) -> Fallible<()> {
         let (mut file, mut there) = self.open()?;
         let mut offset = 0;
         while offset < self.bytes {
@@ -216,7 +216,7 @@ impl FileCopy<'_> {
     }
 
     /// The file, and how much of it is there. Files of data have one content for ever, the engine's books do not.
-    fn open(&self) -> Result<(DataFile, u64)> {
+    fn open(&self) -> Fallible<(DataFile, u64)> {
         if self.own.is_encrypted() && !self.name.ends_with(".sst") {
             return Ok((self.anew()?, 0));
         }
@@ -226,7 +226,7 @@ impl FileCopy<'_> {
         Ok((file, there))
     }
 
-    fn anew(&self) -> Result<DataFile> {
+    fn anew(&self) -> Fallible<DataFile> {
         let file = self.own.create(&self.path);
         file.map_err(|e| failed("open", &self.path, &e))
     }
@@ -238,7 +238,7 @@ impl FileCopy<'_> {
         source: &mut dyn SyncSource,
         offset: u64,
         len: u64,
-    ) -> Result<bool> {
+    ) -> Fallible<bool> {
         let mut own = vec![0; usize::try_from(len).unwrap_or(0)];
         if file.read_exact_at(&mut own, offset).is_err() {
             return Ok(false);
@@ -253,7 +253,7 @@ impl FileCopy<'_> {
         source: &mut dyn SyncSource,
         offset: u64,
         len: u64,
-    ) -> Result<()> {
+    ) -> Fallible<()> {
         for _ in 0..TRIES {
             let part = source.read(self.id, self.name, offset, true)?;
             std::thread::sleep(part.about.wait.min(LONGEST_WAIT));
@@ -274,12 +274,12 @@ impl FileCopy<'_> {
 }
 
 /// From now on a start opens the received files.
-pub fn complete(data_dir: &Path, offer: &Offer) -> Result<()> {
+pub fn complete(data_dir: &Path, offer: &Offer) -> Fallible<()> {
     save(&data_dir.join(DIR), COMPLETE, offer)
 }
 
 /// To be said before [`complete`]: the member's own log goes on behind the files, and stays.
-pub fn keep_log(data_dir: &Path) -> Result<()> {
+pub fn keep_log(data_dir: &Path) -> Fallible<()> {
     let path = data_dir.join(DIR).join(KEEPS_LOG);
     let made = File::create(&path).and_then(|f| f.sync_all());
     made.map_err(|e| failed("write", &path, &e))
@@ -287,7 +287,7 @@ pub fn keep_log(data_dir: &Path) -> Result<()> {
 
 /// Brings the member's state in line with files that were put in place when the data directory was
 /// opened. Number, term and vote stay: they are promises.
-pub fn adopt(data_dir: &Path) -> Result<()> {
+pub fn adopt(data_dir: &Path) -> Fallible<()> {
     let dir = data_dir.join(DIR);
     let complete = dir.join(COMPLETE);
     if !complete.exists() {
@@ -334,7 +334,7 @@ mod tests {
     }
 
     impl SyncSource for Memory {
-        fn begin(&mut self, _: Option<ObjectId>) -> Result<Offer> {
+        fn begin(&mut self, _: Option<ObjectId>) -> Fallible<Offer> {
             Ok(Offer {
                 id: ObjectId([1; 12]),
                 format: storage::DATA_FORMAT,
@@ -359,7 +359,7 @@ mod tests {
             name: &str,
             offset: u64,
             whole: bool,
-        ) -> Result<FilePart<'_>> {
+        ) -> Fallible<FilePart<'_>> {
             let bytes = &self.files.iter().find(|f| f.0 == name).unwrap().1;
             let end = bytes.len().min(offset as usize + PART_BYTES as usize);
             let mut part = bytes[offset as usize..end].to_vec();
@@ -384,7 +384,7 @@ mod tests {
             })
         }
 
-        fn end(&mut self, _: ObjectId) -> Result<()> {
+        fn end(&mut self, _: ObjectId) -> Fallible<()> {
             Ok(())
         }
     }

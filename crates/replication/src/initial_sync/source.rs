@@ -11,7 +11,7 @@
 use super::{AboutPart, CopyFile, Offer, PART_BYTES};
 use crate::driver::Status;
 use bson::ObjectId;
-use errors::{Error, Fallible as Result, err};
+use errors::{Error, Fallible, err};
 use parking_lot::Mutex;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -87,7 +87,7 @@ impl Copies {
         }
     }
 
-    fn store(&self) -> Result<Arc<Store>> {
+    fn store(&self) -> Fallible<Arc<Store>> {
         let gone = || err!(InterruptedAtShutdown, "the store is closed");
         self.store.upgrade().ok_or_else(gone)
     }
@@ -99,7 +99,7 @@ impl Copies {
         member: u64,
         known: Option<ObjectId>,
         status: impl Fn() -> Arc<Status>,
-    ) -> Result<Offer> {
+    ) -> Fallible<Offer> {
         let _making = self.making.lock();
         {
             let mut made = self.made.lock();
@@ -154,7 +154,7 @@ impl Copies {
         offer
     }
 
-    fn make(&self, store: &Store, dir: &Path, id: ObjectId) -> Result<Offer> {
+    fn make(&self, store: &Store, dir: &Path, id: ObjectId) -> Fallible<Offer> {
         std::fs::create_dir_all(&self.dir).map_err(|e| failed("make", &self.dir, &e))?;
         store.checkpoint(dir)?;
         let offer = self.describe(store, dir, id);
@@ -164,7 +164,7 @@ impl Copies {
         offer
     }
 
-    fn describe(&self, store: &Store, dir: &Path, id: ObjectId) -> Result<Offer> {
+    fn describe(&self, store: &Store, dir: &Path, id: ObjectId) -> Fallible<Offer> {
         let index = Offline::open(dir)?.applied().index;
         let engine = dir.join("engine");
         let data = store.engine_files();
@@ -197,7 +197,7 @@ impl Copies {
         })
     }
 
-    fn term_of(&self, store: &Store, index: u64) -> Result<u64> {
+    fn term_of(&self, store: &Store, index: u64) -> Fallible<u64> {
         if let Some((base, term)) = self.base
             && base == index
         {
@@ -220,7 +220,7 @@ impl Copies {
         offset: u64,
         rate: u64,
         out: &mut Vec<u8>,
-    ) -> Result<AboutPart> {
+    ) -> Fallible<AboutPart> {
         let gone = || err!(NoSuchKey, "there is no such file to copy: begin again");
         let (path, len) = {
             let mut made = self.made.lock();

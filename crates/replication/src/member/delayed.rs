@@ -9,7 +9,7 @@
 use super::{Member, MemberLog, News, raft_id};
 use crate::log_view;
 use crate::state_file::State;
-use errors::{Error, Fallible as Result};
+use errors::{Error, Fallible};
 use raft::eraftpb::Entry;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -58,7 +58,7 @@ impl<L: MemberLog + Clone> Member<L> {
     }
 
     /// Applies entries that are old enough, in parts if they are many.
-    pub(super) fn apply_due(&mut self, news: &mut News) -> Result<()> {
+    pub(super) fn apply_due(&mut self, news: &mut News) -> Fallible<()> {
         if !self.held_back || news.restart.is_some() {
             return Ok(());
         }

@@ -5,7 +5,7 @@
 //! ([`super::stand_in`]).
 
 use super::{ELECTION_TICKS, Member, MemberLog, MemberRole, News, broken};
-use errors::Fallible as Result;
+use errors::Fallible;
 use raft::eraftpb::{Message, MessageType};
 use raft::{StateRole, Storage as _};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -43,13 +43,13 @@ impl<L: MemberLog + Clone> Member<L> {
     }
 
     /// Stands for election at once: so the founder begins its set.
-    pub fn campaign(&mut self) -> Result<News> {
+    pub fn campaign(&mut self) -> Fallible<News> {
         let _ = self.node.campaign();
         self.process()
     }
 
     /// Has another member elected in its place.
-    pub fn hand_over(&mut self, to: u64) -> Result<News> {
+    pub fn hand_over(&mut self, to: u64) -> Fallible<News> {
         self.node.transfer_leader(to);
         self.process()
     }
@@ -60,7 +60,7 @@ impl<L: MemberLog + Clone> Member<L> {
     }
 
     /// Gives the primary's part up without a successor.
-    pub fn give_up(&mut self) -> Result<News> {
+    pub fn give_up(&mut self) -> Fallible<News> {
         let term = self.node.raft.term;
         self.node.raft.become_follower(term, 0);
         self.process()
@@ -84,7 +84,7 @@ impl<L: MemberLog + Clone> Member<L> {
     }
 
     /// A primary that was deposed takes no more writes. Gives the reason why it has to start again.
-    pub(super) fn close_deposed(&mut self) -> Result<Option<String>> {
+    pub(super) fn close_deposed(&mut self) -> Fallible<Option<String>> {
         if self.role != MemberRole::Primary || self.node.raft.state == StateRole::Leader {
             return Ok(None);
         }
@@ -95,7 +95,7 @@ impl<L: MemberLog + Clone> Member<L> {
     }
 
     /// What raft-rs says that this member is.
-    pub(super) fn follow_role(&mut self, news: &mut News) -> Result<()> {
+    pub(super) fn follow_role(&mut self, news: &mut News) -> Fallible<()> {
         let role = match self.node.raft.state {
             StateRole::Follower => MemberRole::Secondary,
             StateRole::Candidate | StateRole::PreCandidate => MemberRole::Candidate,

@@ -6,7 +6,7 @@
 
 use super::{CAUGHT_UP_ENTRIES, ELECTION_TICKS, Member, MemberLog, MemberRole, News, raft_id};
 use crate::log_view::VoterChange;
-use errors::Fallible as Result;
+use errors::Fallible;
 use raft::StateRole;
 use raft::eraftpb::{ConfState, Message, MessageType};
 
@@ -68,7 +68,7 @@ impl<L: MemberLog + Clone> Member<L> {
 
     /// Tells the commit point to members that were sent none since it moved. One that is not reached
     /// learns of it by a heartbeat.
-    pub fn tell_commit(&mut self) -> Result<News> {
+    pub fn tell_commit(&mut self) -> Fallible<News> {
         self.remind();
         self.process()
     }

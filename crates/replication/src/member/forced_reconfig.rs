@@ -14,7 +14,7 @@
 
 use super::{ELECTION_TICKS, Member, MemberLog};
 use crate::config::Config;
-use errors::Fallible as Result;
+use errors::Fallible;
 use raft::StateRole;
 use raft::eraftpb::ConfState;
 
@@ -28,7 +28,7 @@ impl<L: MemberLog + Clone> Member<L> {
 
     /// The same member as the only voter of this configuration. It is on disk when this returns. The
     /// member stands for election next.
-    pub fn force_reconfig(self, config: Config, chance: u64) -> Result<Member<L>> {
+    pub fn force_reconfig(self, config: Config, chance: u64) -> Fallible<Member<L>> {
         let (log, mut state) = (self.log().clone(), self.state);
         let ConfState {
             voters, learners, ..

@@ -26,7 +26,7 @@
 
 use super::{ELECTION_TICKS, Member, MemberLog, MemberRole};
 use crate::log_view::VoterChange;
-use errors::{Error, Fallible as Result, err};
+use errors::{Error, Fallible, err};
 use raft::StateRole;
 use raft::eraftpb::{Message, MessageType};
 use std::collections::BTreeSet;
@@ -94,7 +94,7 @@ impl<L: MemberLog + Clone> Member<L> {
     /// Whether a message can be taken. Fails where a primary knows of entries here that are not here: an
     /// old copy of the disk was put in place, or the disk did not keep what it said that it has. What comes
     /// right after the start may have been sent to the process before, of whose disk it was true.
-    pub(super) fn can_take(&self, message: &Message) -> Result<bool> {
+    pub(super) fn can_take(&self, message: &Message) -> Fallible<bool> {
         let asks_for_a_vote = matches!(
             message.get_msg_type(),
             MessageType::MsgRequestVote

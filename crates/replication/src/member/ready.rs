@@ -11,14 +11,14 @@ use super::{Member, MemberLog, News, Unsynced, broken, is_same};
 use crate::config::Config;
 use crate::log_view::{self, VoterChange};
 use bson::Doc;
-use errors::{Error, Fallible as Result};
+use errors::{Error, Fallible};
 use raft::eraftpb::{Entry, Message, MessageType};
 use raft::{Ready, StateRole};
 use storage::Record;
 
 impl<L: MemberLog + Clone> Member<L> {
     /// Does what raft-rs asks for, until it asks for nothing.
-    pub(super) fn process(&mut self) -> Result<News> {
+    pub(super) fn process(&mut self) -> Fallible<News> {
         let mut news = News::default();
         while news.restart.is_none() && self.node.has_ready() {
             let ready = self.node.ready();
@@ -32,7 +32,7 @@ impl<L: MemberLog + Clone> Member<L> {
         Ok(news)
     }
 
-    fn take(&mut self, mut ready: Ready, news: &mut News) -> Result<()> {
+    fn take(&mut self, mut ready: Ready, news: &mut News) -> Fallible<()> {
         if let Some(why) = self.close_deposed()? {
             news.restart = Some(why);
             return Ok(());
@@ -87,7 +87,7 @@ impl<L: MemberLog + Clone> Member<L> {
 
     /// Appends the entries that are not in the log yet. Gives the reason why the member has to start
     /// again.
-    fn append(&mut self, entries: &[Entry]) -> Result<Option<String>> {
+    fn append(&mut self, entries: &[Entry]) -> Fallible<Option<String>> {
         let Some(first) = entries.first() else {
             return Ok(None);
         };
@@ -114,7 +114,7 @@ impl<L: MemberLog + Clone> Member<L> {
 
     /// Cuts the entries from `index` on out of the log, unless one of them is being applied. It is
     /// counted first: a reader that sees another count has to read the log again.
-    fn take_back(&mut self, index: u64) -> Result<bool> {
+    fn take_back(&mut self, index: u64) -> Fallible<bool> {
         self.state.rollbacks += 1;
         // The commit point may be that of entries which are not in the log yet.
         let mut state = self.state.clone();
@@ -127,7 +127,7 @@ impl<L: MemberLog + Clone> Member<L> {
 
     /// What the term of a new primary begins with gets its stamp, and is appended. All else was
     /// appended by the store.
-    fn begin_term(&mut self, entries: &[Entry]) -> Result<()> {
+    fn begin_term(&mut self, entries: &[Entry]) -> Fallible<()> {
         let mut kept = entries.to_vec();
         for entry in &mut kept {
             if !entry.context.is_empty() {
@@ -169,7 +169,7 @@ impl<L: MemberLog + Clone> Member<L> {
     /// Applies entries that are committed and not applied yet. What this member has proposed as a
     /// primary its store applies by itself, and may be at it: that is not waited for, because it may
     /// wait for memory tables to be flushed, and those wait for the commit point that is moved here.
-    fn commit(&mut self, committed: &[Entry], news: &mut News) -> Result<()> {
+    fn commit(&mut self, committed: &[Entry], news: &mut News) -> Fallible<()> {
         let Some(last) = committed.last().map(|e| e.index) else {
             return Ok(());
         };
@@ -217,7 +217,7 @@ impl<L: MemberLog + Clone> Member<L> {
         (index, term): (u64, u64),
         config: &[u8],
         change: &[u8],
-    ) -> Result<()> {
+    ) -> Fallible<()> {
         if index <= self.state.forced_at {
             return Ok(());
         }
