@@ -74,7 +74,7 @@ impl Key {
 }
 
 /// Reads what another reader gives, encrypted for the object of that name.
-pub(crate) struct Sealing<'r> {
+pub(crate) struct EncryptingReader<'r> {
     from: &'r mut dyn Read,
     name: String,
     stream: Option<EncryptorBE32<Aes256Gcm>>,
@@ -84,15 +84,15 @@ pub(crate) struct Sealing<'r> {
     at: usize,
 }
 
-impl<'r> Sealing<'r> {
-    pub fn new(key: &Key, name: &str, from: &'r mut dyn Read) -> io::Result<Sealing<'r>> {
+impl<'r> EncryptingReader<'r> {
+    pub fn new(key: &Key, name: &str, from: &'r mut dyn Read) -> io::Result<EncryptingReader<'r>> {
         let mut salt = [0; SALT];
         File::open("/dev/urandom")?.read_exact(&mut salt)?;
         let mut out = MAGIC.to_vec();
         out.extend_from_slice(&salt);
         let next = piece(from, PIECE)?;
         let stream = EncryptorBE32::from_aead(key.of_object(&salt), &Default::default());
-        Ok(Sealing {
+        Ok(EncryptingReader {
             from,
             name: name.into(),
             stream: Some(stream),
@@ -126,7 +126,7 @@ impl<'r> Sealing<'r> {
     }
 }
 
-impl Read for Sealing<'_> {
+impl Read for EncryptingReader<'_> {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
         if self.at == self.out.len() {
             self.step()?;
@@ -136,7 +136,7 @@ impl Read for Sealing<'_> {
 }
 
 /// Reads an encrypted object. Nothing is given that is not proven.
-pub(crate) struct Opening<'r> {
+pub(crate) struct DecryptingReader<'r> {
     from: Box<dyn Read + 'r>,
     name: String,
     stream: Option<DecryptorBE32<Aes256Gcm>>,
@@ -150,14 +150,18 @@ fn damaged(name: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, says)
 }
 
-impl<'r> Opening<'r> {
-    pub fn new(key: &Key, name: &str, mut from: Box<dyn Read + 'r>) -> io::Result<Opening<'r>> {
+impl<'r> DecryptingReader<'r> {
+    pub fn new(
+        key: &Key,
+        name: &str,
+        mut from: Box<dyn Read + 'r>,
+    ) -> io::Result<DecryptingReader<'r>> {
         let head = piece(&mut *from, MAGIC.len() + SALT)?;
         let salt = head.strip_prefix(MAGIC).and_then(|s| s.try_into().ok());
         let salt = salt.ok_or_else(|| damaged(name))?;
         let next = piece(&mut *from, PIECE + PROOF)?;
         let stream = DecryptorBE32::from_aead(key.of_object(salt), &Default::default());
-        Ok(Opening {
+        Ok(DecryptingReader {
             from,
             name: name.into(),
             stream: Some(stream),
@@ -190,7 +194,7 @@ impl<'r> Opening<'r> {
     }
 }
 
-impl Read for Opening<'_> {
+impl Read for DecryptingReader<'_> {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
         if self.at == self.out.len() {
             self.step()?;
@@ -226,14 +230,14 @@ mod tests {
 
     fn sealed(bytes: &[u8]) -> Vec<u8> {
         let (mut out, mut from) = (Vec::new(), bytes);
-        let mut sealing = Sealing::new(&key(1), "a/b", &mut from).unwrap();
+        let mut sealing = EncryptingReader::new(&key(1), "a/b", &mut from).unwrap();
         sealing.read_to_end(&mut out).unwrap();
         out
     }
 
     fn open(key: &Key, name: &str, sealed: &[u8]) -> io::Result<Vec<u8>> {
         let mut out = Vec::new();
-        Opening::new(key, name, Box::new(sealed))?.read_to_end(&mut out)?;
+        DecryptingReader::new(key, name, Box::new(sealed))?.read_to_end(&mut out)?;
         Ok(out)
     }
 

@@ -1,6 +1,6 @@
 //! An archive: its content, how it is put, read and removed.
 
-use crate::cipher::{Opening, Sealing};
+use crate::cipher::{DecryptingReader, EncryptingReader};
 use crate::directory::Directory;
 use crate::lock::{Lock, Work};
 use crate::manifest::{Backup, KeptFile, hex};
@@ -126,7 +126,8 @@ impl Archive {
         match &self.key {
             None => self.store.put(name, from),
             Some(key) => {
-                let mut sealing = Sealing::new(key, name, from).map_err(|e| e.to_string())?;
+                let mut sealing =
+                    EncryptingReader::new(key, name, from).map_err(|e| e.to_string())?;
                 self.store.put(name, &mut sealing)
             }
         }
@@ -138,7 +139,7 @@ impl Archive {
         match &self.key {
             None => Ok(from),
             Some(key) => {
-                let opening = Opening::new(key, name, from).map_err(|e| e.to_string())?;
+                let opening = DecryptingReader::new(key, name, from).map_err(|e| e.to_string())?;
                 Ok(Box::new(opening))
             }
         }

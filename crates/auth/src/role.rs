@@ -494,7 +494,7 @@ fn root() -> List {
 /// What follows from roles: all that they allow, and every role that they lead to, themselves among
 /// them, in order.
 #[derive(Debug, Default)]
-pub struct Resolved {
+pub struct ResolvedRoles {
     pub privileges: Privileges,
     pub roles: BTreeSet<RoleName>,
     /// Of all roles: each must be met.
@@ -506,8 +506,8 @@ pub struct Resolved {
 pub fn resolve<E>(
     roles: &[RoleName],
     mut look_up: impl FnMut(&RoleName) -> Result<Option<Role>, E>,
-) -> Result<Resolved, E> {
-    let mut resolved = Resolved::default();
+) -> Result<ResolvedRoles, E> {
+    let mut resolved = ResolvedRoles::default();
     let mut left: Vec<RoleName> = roles.to_vec();
     while let Some(name) = left.pop() {
         if resolved.roles.contains(&name) {

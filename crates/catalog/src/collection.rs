@@ -109,7 +109,7 @@ pub struct Collection {
     pub plan_cache: Arc<PlanCache>,
     /// Of a time series: set for its measurements, which are a view, and for its buckets.
     pub time_series: Option<Arc<::time_series::TimeSeriesOptions>>,
-    pub young: Arc<crate::time_series::Young>,
+    pub young: Arc<crate::time_series::OpenBuckets>,
     /// The search indexes: `{id, name, type, version, definition}` each. Mostly there are none.
     pub search: Option<Arc<[DocBuf]>>,
     pub(crate) lock: Arc<RwLock<()>>,

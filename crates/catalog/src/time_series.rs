@@ -1,7 +1,7 @@
 //! Time series in the catalog: a collection of measurements is a view of the collection that holds
 //! their buckets, whose name begins with `system.buckets.`. Both have the option `timeseries`.
 //!
-//! [`Young`] counts the measurements that are not packed yet, by meta value, so that writers know when
+//! [`OpenBuckets`] counts the measurements that are not packed yet, by meta value, so that writers know when
 //! there are enough of them. It is a hint: what it has forgotten is packed later, or stays as it is.
 
 use crate::Catalog;
@@ -31,7 +31,7 @@ pub struct BucketFigures {
 }
 
 #[derive(Debug, Default)]
-pub struct Young {
+pub struct OpenBuckets {
     pub figures: BucketFigures,
     counts: Mutex<HashMap<Vec<u8>, Count>>,
 }
@@ -43,7 +43,7 @@ struct Count {
     to: i64,
 }
 
-impl Young {
+impl OpenBuckets {
     /// Notes measurements of one meta value, whose key this is, between two times. Gives the times
     /// between which there are enough to be packed.
     pub fn add(

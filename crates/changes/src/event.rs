@@ -4,7 +4,7 @@
 //!
 //! Invariant: what a stream sees is decided by its [`Scope`] and the change alone, so resuming sees it again.
 
-use crate::{Change, EntryStamp, Token, TokenPlace, What, description, text};
+use crate::{Change, ChangeKind, EntryStamp, Token, TokenPlace, description, text};
 use bson::{Doc, DocBuf, Writer};
 
 /// What a stream is opened on.
@@ -18,7 +18,7 @@ pub enum Scope {
 
 /// What a stream shows.
 #[derive(Clone, Debug)]
-pub struct Shown {
+pub struct StreamOptions {
     pub scope: Scope,
     pub expanded: bool,
 }
@@ -59,11 +59,11 @@ impl Kind {
     /// `None`: what no stream shows.
     pub fn of(change: &Change<'_>) -> Option<Kind> {
         Some(match change.what {
-            What::Insert(_) => Kind::Insert,
-            What::Update(..) => Kind::Update,
-            What::Replace(_) => Kind::Replace,
-            What::Delete(_) => Kind::Delete,
-            What::Ddl(d) => match d.first()?.name {
+            ChangeKind::Insert(_) => Kind::Insert,
+            ChangeKind::Update(..) => Kind::Update,
+            ChangeKind::Replace(_) => Kind::Replace,
+            ChangeKind::Delete(_) => Kind::Delete,
+            ChangeKind::Ddl(d) => match d.first()?.name {
                 "drop" => Kind::Drop,
                 "renameCollection" => Kind::Rename,
                 "dropDatabase" => Kind::DropDatabase,
@@ -85,7 +85,7 @@ impl Kind {
     }
 }
 
-impl Shown {
+impl StreamOptions {
     /// The kind of event that the stream shows of a change; `None` when it shows none.
     pub fn kind(&self, change: &Change<'_>) -> Option<Kind> {
         if change.migrated {
@@ -128,7 +128,7 @@ fn is_a_users(change: &Change<'_>) -> bool {
 
 fn renamed_to<'a>(change: &Change<'a>) -> &'a str {
     match change.what {
-        What::Ddl(d) => text(d, "to"),
+        ChangeKind::Ddl(d) => text(d, "to"),
         _ => "",
     }
 }
@@ -225,14 +225,14 @@ fn name(w: &mut Writer, change: &Change<'_>, kind: Kind) {
 
 fn key_of(w: &mut Writer, change: &Change<'_>, shard_key: &[String]) {
     match change.what {
-        What::Insert(d) | What::Replace(d) | What::Update(_, d) => {
+        ChangeKind::Insert(d) | ChangeKind::Replace(d) | ChangeKind::Update(_, d) => {
             w.doc("documentKey", document_key(d, shard_key).as_doc());
         }
         // The entry has it as it was.
-        What::Delete(key) => {
+        ChangeKind::Delete(key) => {
             w.doc("documentKey", key);
         }
-        What::Ddl(_) => {}
+        ChangeKind::Ddl(_) => {}
     }
 }
 
@@ -280,17 +280,17 @@ pub fn write(
         w.open_doc("lsid").binary("id", 4, &s.lsid).close();
     }
     let full = match change.what {
-        What::Insert(d) | What::Replace(d) => Some(Some(d)),
-        What::Update(..) => images.full,
-        What::Delete(_) | What::Ddl(_) => None,
+        ChangeKind::Insert(d) | ChangeKind::Replace(d) => Some(Some(d)),
+        ChangeKind::Update(..) => images.full,
+        ChangeKind::Delete(_) | ChangeKind::Ddl(_) => None,
     };
     image(&mut w, "fullDocument", full);
     name(&mut w, change, kind);
     key_of(&mut w, change, shard_key);
-    if let What::Update(diff, _) = change.what {
+    if let ChangeKind::Update(diff, _) = change.what {
         description::write(&mut w, diff, expanded);
     }
-    if let What::Ddl(d) = change.what {
+    if let ChangeKind::Ddl(d) = change.what {
         match kind {
             Kind::Modify => modification(&mut w, d, &change.uuid),
             _ => operation(&mut w, d, kind, expanded),

@@ -29,7 +29,7 @@ pub struct EntryStamp {
 
 /// What happened to one document or collection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What<'a> {
+pub enum ChangeKind<'a> {
     Insert(Doc<'a>),
     /// The diff, and the whole new document.
     Update(Doc<'a>, Doc<'a>),
@@ -47,7 +47,7 @@ pub struct Change<'a> {
     /// `database.collection`
     pub ns: &'a str,
     pub uuid: Uuid,
-    pub what: What<'a>,
+    pub what: ChangeKind<'a>,
     pub pre_image: Option<Doc<'a>>,
     /// Of the write, or of the transaction that it is a part of.
     pub session: Option<OpSession>,
@@ -86,18 +86,18 @@ pub fn changes(entry: &Entry) -> Vec<Change<'_>> {
         };
         match &plain.op {
             Op::Noop | Op::Note(_) | Op::Transaction(_) | Op::Membership { .. } => {}
-            Op::Insert => documents(plain).for_each(|d| add(What::Insert(d))),
+            Op::Insert => documents(plain).for_each(|d| add(ChangeKind::Insert(d))),
             Op::Update { diff, .. } => {
                 let Some(new) = documents(plain).next() else {
                     continue;
                 };
                 add(match diff.is_empty() {
-                    true => What::Replace(new),
-                    false => What::Update(doc(diff), new),
+                    true => ChangeKind::Replace(new),
+                    false => ChangeKind::Update(doc(diff), new),
                 });
             }
-            Op::Delete { record_key } => add(What::Delete(doc(record_key))),
-            Op::Ddl(what) => add(What::Ddl(doc(what))),
+            Op::Delete { record_key } => add(ChangeKind::Delete(doc(record_key))),
+            Op::Ddl(what) => add(ChangeKind::Ddl(doc(what))),
         }
     }
     out

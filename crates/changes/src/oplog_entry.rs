@@ -13,7 +13,7 @@
 //! Source: the oplog of MongoDB 8 as its tools and other readers use it; the manual names few of its
 //! fields.
 
-use crate::{Change, EntryStamp, What, changes, coll_of, text};
+use crate::{Change, ChangeKind, EntryStamp, changes, coll_of, text};
 use bson::{Doc, DocBuf, Writer, tag};
 use storage::{Entry, Op, OpSession};
 
@@ -155,26 +155,26 @@ fn operation(w: &mut Writer, change: &Change<'_>) {
         w.close();
     };
     match change.what {
-        What::Insert(d) => {
+        ChangeKind::Insert(d) => {
             head(w, "i", change.ns);
             w.doc("o", d);
             id(w, d);
         }
-        What::Update(diff, new) => {
+        ChangeKind::Update(diff, new) => {
             head(w, "u", change.ns);
             w.open_doc("o").i32("$v", 2).doc("diff", diff).close();
             id(w, new);
         }
-        What::Replace(new) => {
+        ChangeKind::Replace(new) => {
             head(w, "u", change.ns);
             w.doc("o", new);
             id(w, new);
         }
-        What::Delete(key) => {
+        ChangeKind::Delete(key) => {
             head(w, "d", change.ns);
             w.doc("o", key);
         }
-        What::Ddl(d) => match command(d) {
+        ChangeKind::Ddl(d) => match command(d) {
             Some(o) => {
                 head(w, "c", &format!("{}.$cmd", change.db()));
                 w.doc("o", o.as_doc());

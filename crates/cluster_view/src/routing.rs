@@ -11,7 +11,7 @@ use crate::upstream::{Connection, Wait, error_of, message, message_with};
 use crate::{Failure, Outcome, Stale};
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
 use errors::{Code, err};
-use sharding::agreement::{Agreement, Learns, Next, learns};
+use sharding::agreement::{Agreement, Next, StaleSide, learns};
 use sharding::{DbVersion, Ownership, Version};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -252,7 +252,7 @@ impl Cluster {
             };
             let before = belief(&known, &stale.shard);
             let is_new =
-                |now: &Option<K>| learns(&before, &belief(now, &stale.shard)) == Learns::Router;
+                |now: &Option<K>| learns(&before, &belief(now, &stale.shard)) == StaleSide::Router;
             let fenced = if stale.of_database { db } else { name };
             if self.wait(fenced, &stale, next) {
                 continue;

@@ -5,7 +5,7 @@
 use crate::{Failure, Outcome, operation_time};
 use bson::{Doc, DocBuf, Val, Writer};
 use errors::err;
-use outgoing::{Converse, Ending, MongoTarget, Stream};
+use outgoing::{Converse, MongoTarget, Stream, StreamEnder};
 use parking_lot::Mutex;
 use service::Control;
 use service::in_flight::SMALL_BYTES;
@@ -118,7 +118,7 @@ pub struct Upstream {
     url: String,
     idle: Mutex<Vec<Connection>>,
     /// Of all connections that are open, and of some that are not any more.
-    open: Mutex<Vec<Ending>>,
+    open: Mutex<Vec<StreamEnder>>,
     /// Grows when the connections of before may not be used any more.
     life: AtomicU64,
 }
@@ -178,7 +178,7 @@ impl Upstream {
         Ok(connection)
     }
 
-    fn note_open(&self, ending: Ending) {
+    fn note_open(&self, ending: StreamEnder) {
         let mut open = self.open.lock();
         // Looked at when there are twice as many as were left.
         if open.len() == open.capacity() {
@@ -193,7 +193,7 @@ impl Upstream {
     pub fn cut(&self) {
         self.forget();
         let open = std::mem::take(&mut *self.open.lock());
-        open.iter().for_each(Ending::end);
+        open.iter().for_each(StreamEnder::end);
     }
 
     /// Sends a message: the connection on which its reply comes.

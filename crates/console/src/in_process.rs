@@ -104,9 +104,9 @@ impl<S: Service> Connection for Own<S> {
 }
 
 /// A connection as the login sees it.
-struct Talk<'a>(&'a mut dyn Connection);
+struct LoginConnection<'a>(&'a mut dyn Connection);
 
-impl Converse for Talk<'_> {
+impl Converse for LoginConnection<'_> {
     type Failure = outgoing::Error;
 
     fn ask(&mut self, db: &str, command: Doc<'_>) -> outgoing::Result<DocBuf> {
@@ -129,6 +129,6 @@ pub fn greet(c: &mut dyn Connection, who: Option<&Credentials>) -> Result<(), St
     w.close();
     let hello = c.run("admin", w.finish().as_doc())?;
     let Some(who) = who else { return Ok(()) };
-    let performed = who.perform(&mut Talk(c), hello.as_doc());
+    let performed = who.perform(&mut LoginConnection(c), hello.as_doc());
     performed.map_err(|e| e.to_string())
 }

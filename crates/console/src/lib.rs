@@ -218,13 +218,13 @@ impl Shared {
     }
 
     /// Counts what runs commands, until the guard is dropped; nothing once the console stops.
-    fn enter(self: &Arc<Self>) -> Option<Entered> {
+    fn enter(self: &Arc<Self>) -> Option<OpenConnection> {
         let mut connections = self.connections.lock();
         if self.is_stopping() {
             return None;
         }
         connections.open += 1;
-        Some(Entered(self.clone()))
+        Some(OpenConnection(self.clone()))
     }
 
     fn accept(self: &Arc<Self>, listener: &TcpListener) {
@@ -252,7 +252,7 @@ impl Shared {
     }
 
     /// A place for a connection, if there is one.
-    fn admit(self: &Arc<Self>, client: &TcpStream) -> Option<(u64, Entered)> {
+    fn admit(self: &Arc<Self>, client: &TcpStream) -> Option<(u64, OpenConnection)> {
         let copy = client.try_clone().ok()?;
         let entered = self.enter()?;
         let mut connections = self.connections.lock();
@@ -372,9 +372,9 @@ impl Shared {
 }
 
 /// See [`Shared::enter`].
-struct Entered(Arc<Shared>);
+struct OpenConnection(Arc<Shared>);
 
-impl Drop for Entered {
+impl Drop for OpenConnection {
     fn drop(&mut self) {
         self.0.connections.lock().open -= 1;
         self.0.ended.notify_all();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::channel;
 use std::time::Duration;
-use storage::{Glance, Store, StoreOptions};
+use storage::{EntryGlance, Store, StoreOptions};
 
 /// In vain: longer than any sync of a busy machine.
 const LONG: Duration = Duration::from_secs(60);
@@ -123,7 +123,7 @@ fn follow(engine: &Arc<Engine>, name: &str, begin: u64, mut wanted: i32) {
         let mut reader = engine.store.read_log(next).unwrap();
         while next <= durable && wanted > 0 {
             let record = reader.next().unwrap().unwrap();
-            if let Some(Glance::Documents(ns)) = Glance::at(record.payload) {
+            if let Some(EntryGlance::Documents(ns)) = EntryGlance::at(record.payload) {
                 let db = ns.split_once('.').map_or("", |(db, _)| db);
                 wanted -= i32::from(name.is_empty() || name == ns || name == db);
             }

@@ -17,7 +17,7 @@ mod url;
 
 pub use login::{Converse, Credentials};
 pub use mongo_target::MongoTarget;
-pub use stream::{Ending, Stream};
+pub use stream::{Stream, StreamEnder};
 pub use tls::{CertificateCheck, ClientTls, TlsFiles};
 pub use url::{HostAddress, Url, parts, without_password};
 

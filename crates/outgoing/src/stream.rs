@@ -69,8 +69,8 @@ impl Stream {
     }
 
     /// A handle by which another thread ends it under a reader or a writer.
-    pub fn ending(&self) -> Ending {
-        Ending(Arc::downgrade(&self.socket))
+    pub fn ending(&self) -> StreamEnder {
+        StreamEnder(Arc::downgrade(&self.socket))
     }
 
     pub fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
@@ -88,9 +88,9 @@ impl Stream {
 
 /// Ends a stream that another thread has, if it is still there.
 #[derive(Debug)]
-pub struct Ending(Weak<TcpStream>);
+pub struct StreamEnder(Weak<TcpStream>);
 
-impl Ending {
+impl StreamEnder {
     pub fn is_past(&self) -> bool {
         self.0.strong_count() == 0
     }

@@ -102,7 +102,7 @@ fn verifier(
     provider: &Arc<CryptoProvider>,
 ) -> Result<Arc<dyn ServerCertVerifier>> {
     if files.check == CertificateCheck::Nothing {
-        return Ok(Arc::new(Lenient {
+        return Ok(Arc::new(LenientVerifier {
             authorities: None,
             provider: Arc::clone(provider),
         }));
@@ -123,7 +123,7 @@ fn verifier(
     if files.check == CertificateCheck::Name {
         return Ok(strict);
     }
-    Ok(Arc::new(Lenient {
+    Ok(Arc::new(LenientVerifier {
         authorities: Some(strict),
         provider: Arc::clone(provider),
     }))
@@ -143,12 +143,12 @@ fn of_the_system() -> Result<RootCertStore> {
 
 /// Takes certificates of another name, and, without authorities, any.
 #[derive(Debug)]
-struct Lenient {
+struct LenientVerifier {
     authorities: Option<Arc<WebPkiServerVerifier>>,
     provider: Arc<CryptoProvider>,
 }
 
-impl ServerCertVerifier for Lenient {
+impl ServerCertVerifier for LenientVerifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,

@@ -20,7 +20,7 @@ mod shares;
 use crate::peers::quoted;
 use crate::progress::Progress;
 use deployment::{Deployment, MemberProcess, Role, SET, Stage};
-use processes::{Claim, launch};
+use processes::{DeploymentLock, launch};
 use shares::{options_of, shared_cores};
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -239,7 +239,7 @@ fn checked(arguments: ClusterArguments) -> Result<ClusterArguments, String> {
 fn up(arguments: &ClusterArguments) -> Result<String, String> {
     let dir = std::path::absolute(&arguments.dir).map_err(|e| e.to_string())?;
     fs::create_dir_all(&dir).map_err(|e| format!("cannot make {}: {e}", dir.display()))?;
-    let _claim = Claim::of(&dir)?;
+    let _claim = DeploymentLock::of(&dir)?;
     let mut deployment = match Deployment::load(&dir)? {
         // Nothing has come of it yet: options that were wrong may be others now.
         Some(there) if arguments.says_what() && there.is_untouched(&dir) => first(&dir, arguments)?,
@@ -467,7 +467,7 @@ fn status(dir: &Path) -> Result<String, String> {
 }
 
 fn down(dir: &Path) -> Result<String, String> {
-    let _claim = Claim::of(dir)?;
+    let _claim = DeploymentLock::of(dir)?;
     let mut deployment = recorded(dir)?;
     let ended = deployment.end(dir, |_| true)?;
     Ok(format!(

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use saphyr::{LoadableYamlNode, Scalar, Yaml};
 
-use crate::options::{FLAGS, Options, Takes, is_key};
+use crate::options::{FLAGS, FlagValue, Options, is_key};
 
 pub fn read(path: &Path) -> Result<Options, String> {
     let text = std::fs::read_to_string(path)
@@ -48,10 +48,12 @@ fn from_flags(lines: &[(&str, &str)], file: &str) -> Result<Options, String> {
         let flag = flag.ok_or_else(|| format!("Unrecognized option: {name} (in {file})"))?;
         let origin = format!("{name} in {file}");
         match flag.takes {
-            Takes::Fixed(fixed) if *value == "true" => options.set(flag.key, fixed, origin)?,
-            Takes::Fixed(_) if *value == "false" => {}
-            Takes::Fixed(_) => return Err(format!("{origin} wants true or false, not '{value}'")),
-            Takes::Value(_) | Takes::Switch => options.set(flag.key, *value, origin)?,
+            FlagValue::Fixed(fixed) if *value == "true" => options.set(flag.key, fixed, origin)?,
+            FlagValue::Fixed(_) if *value == "false" => {}
+            FlagValue::Fixed(_) => {
+                return Err(format!("{origin} wants true or false, not '{value}'"));
+            }
+            FlagValue::Value(_) | FlagValue::Switch => options.set(flag.key, *value, origin)?,
         }
     }
     Ok(options)

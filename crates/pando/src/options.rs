@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 /// What a flag takes on the command line.
 #[derive(Clone, Copy)]
-pub enum Takes {
+pub enum FlagValue {
     /// A value; the text stands for it in the help.
     Value(&'static str),
     /// Nothing: it stands for this value.
@@ -17,12 +17,12 @@ pub enum Takes {
     /// `true` or `false`, or nothing for `true`.
     Switch,
 }
-use Takes::{Fixed, Switch, Value};
+use FlagValue::{Fixed, Switch, Value};
 
 pub struct Flag {
     pub names: &'static [&'static str],
     pub key: &'static str,
-    pub takes: Takes,
+    pub takes: FlagValue,
     /// Empty for what only mongod has.
     pub help: &'static str,
 }
@@ -30,7 +30,7 @@ pub struct Flag {
 const fn own(
     names: &'static [&'static str],
     key: &'static str,
-    takes: Takes,
+    takes: FlagValue,
     help: &'static str,
 ) -> Flag {
     Flag {
@@ -41,7 +41,7 @@ const fn own(
     }
 }
 
-const fn flag(name: &'static [&'static str], key: &'static str, takes: Takes) -> Flag {
+const fn flag(name: &'static [&'static str], key: &'static str, takes: FlagValue) -> Flag {
     Flag {
         names: name,
         key,

@@ -1,11 +1,11 @@
 //! Connections to the other members of a replica set: the members, this member's credentials, and their
-//! files for an initial sync. Messages to them go over [`line`].
+//! files for an initial sync. Messages to them go over [`connection`].
 
-mod line;
+mod connection;
 
 use crate::client::{Conversation, ServerAddress, refusal};
 use bson::{Doc, DocBuf, ObjectId, Writer};
-use line::{LANES, Line, Sender, introduction};
+use connection::{PeerConnection, QUEUE_KINDS, Sender, introduction};
 use parking_lot::Mutex;
 use replication::driver::{Admission, Known, MemberReport, SetName};
 use replication::initial_sync::{AboutPart, FilePart, Offer, SyncSource};
@@ -18,7 +18,7 @@ use std::time::Duration;
 
 pub struct Peers {
     security: Arc<Access>,
-    lines: Mutex<HashMap<u64, Arc<Line>>>,
+    connections: Mutex<HashMap<u64, Arc<PeerConnection>>>,
     set: Arc<Mutex<(SetName, Option<DocBuf>)>>,
     board: Arc<Mutex<Board>>,
 }
@@ -147,19 +147,19 @@ impl Peers {
     pub fn new(config: &ServerConfig) -> Peers {
         Peers {
             security: Arc::new(Access::of(config)),
-            lines: Mutex::default(),
+            connections: Mutex::default(),
             set: Arc::default(),
             board: Arc::default(),
         }
     }
 
     /// Starts the threads that send to a peer.
-    fn send_over(&self, line: &Arc<Line>, to: u64) -> std::io::Result<()> {
-        for lane in LANES {
+    fn send_over(&self, connection: &Arc<PeerConnection>, to: u64) -> std::io::Result<()> {
+        for queue_kind in QUEUE_KINDS {
             let sender = Sender {
                 to,
-                line: line.clone(),
-                lane,
+                connection: connection.clone(),
+                queue_kind,
                 access: self.security.clone(),
                 set: self.set.clone(),
                 board: self.board.clone(),
@@ -177,23 +177,23 @@ impl Peers {
 impl Transport for Peers {
     fn peers(&self, set: &SetName, config: &Config, peers: &[(u64, String)]) {
         *self.set.lock() = (set.clone(), Some(config.to_doc()));
-        let mut lines = self.lines.lock();
-        lines.retain(|id, line| {
-            let stays = (peers.iter()).any(|(peer, host)| peer == id && *host == line.host);
+        let mut connections = self.connections.lock();
+        connections.retain(|id, connection| {
+            let stays = (peers.iter()).any(|(peer, host)| peer == id && *host == connection.host);
             if !stays {
-                line.close();
+                connection.close();
             }
             stays
         });
         for (id, host) in peers {
-            if lines.contains_key(id) {
+            if connections.contains_key(id) {
                 continue;
             }
-            let line = Arc::new(Line::new(host.clone()));
-            if self.send_over(&line, *id).is_ok() {
-                lines.insert(*id, line);
+            let connection = Arc::new(PeerConnection::new(host.clone()));
+            if self.send_over(&connection, *id).is_ok() {
+                connections.insert(*id, connection);
             } else {
-                line.close();
+                connection.close();
             }
         }
     }
@@ -202,7 +202,7 @@ impl Transport for Peers {
         let unreachable = |why: String| errors::err!(HostUnreachable, "{why}");
         let address = ServerAddress::parse(&self.security.url(host)).map_err(unreachable)?;
         let set = self.set.lock().0.clone();
-        Ok(Box::new(FilesOf {
+        Ok(Box::new(RemoteFiles {
             connection: address.open().map_err(unreachable)?,
             set,
             member,
@@ -217,12 +217,14 @@ impl Transport for Peers {
     }
 
     fn report(&self, member: u64) -> Option<MemberReport> {
-        *self.lines.lock().get(&member)?.report.lock()
+        *self.connections.lock().get(&member)?.report.lock()
     }
 
     fn without(&self) -> Vec<DocBuf> {
-        let lines = self.lines.lock();
-        let lists = lines.values().filter_map(|line| line.without.lock().take());
+        let connections = self.connections.lock();
+        let lists = connections
+            .values()
+            .filter_map(|connection| connection.without.lock().take());
         lists.collect()
     }
 
@@ -271,22 +273,22 @@ impl Transport for Peers {
     }
 
     fn trouble(&self, member: u64) -> Option<String> {
-        self.lines.lock().get(&member)?.trouble.lock().clone()
+        self.connections.lock().get(&member)?.trouble.lock().clone()
     }
 
     fn send(&self, messages: Vec<message::Message>) {
-        let lines = self.lines.lock();
+        let connections = self.connections.lock();
         for m in messages {
-            let Some(line) = lines.get(&m.to) else {
+            let Some(connection) = connections.get(&m.to) else {
                 continue;
             };
-            line.put(&m);
+            connection.put(&m);
         }
     }
 }
 
 /// The files of another member, over a connection of their own.
-struct FilesOf {
+struct RemoteFiles {
     connection: Conversation,
     set: SetName,
     member: u64,
@@ -294,7 +296,7 @@ struct FilesOf {
     reply: Vec<u8>,
 }
 
-impl FilesOf {
+impl RemoteFiles {
     fn ask(&mut self, w: Writer) -> errors::Fallible<Doc<'_>> {
         let unreachable = |why: String| errors::err!(HostUnreachable, "{why}");
         let reply = self
@@ -311,7 +313,7 @@ fn what_to_copy(what: &str) -> Writer {
     w
 }
 
-impl SyncSource for FilesOf {
+impl SyncSource for RemoteFiles {
     fn begin(&mut self, known: Option<ObjectId>) -> errors::Fallible<Offer> {
         let mut w = what_to_copy("begin");
         w.str("set", &self.set.name)

@@ -216,7 +216,7 @@ fn run(launch: Launch, ready: Option<Ready>) -> Result<ExitCode, Failure> {
         .map_err(Failure::other)?;
     daemon::watch_signals(Arc::clone(&control)).map_err(Failure::other)?;
 
-    let said = Said {
+    let said = ReadyMessage {
         lacks_users: commands.lacks_users(),
         has_set: !member || has_set(&config).map_err(Failure::opening)?,
     };
@@ -456,7 +456,7 @@ fn log_start(config: &ServerConfig, warnings: &[String]) {
 }
 
 /// What is printed for a server that is ready, beside its configuration.
-struct Said {
+struct ReadyMessage {
     /// There are no users, and logins are required.
     lacks_users: bool,
     /// Its replica set has been initiated.
@@ -475,9 +475,9 @@ fn announce(
     listeners: &Listeners,
     console: Option<&TcpListener>,
     began: Instant,
-    said: Said,
+    said: ReadyMessage,
 ) {
-    let Said {
+    let ReadyMessage {
         lacks_users,
         has_set,
     } = said;

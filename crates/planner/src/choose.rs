@@ -16,7 +16,7 @@ mod work;
 
 pub(crate) use by_text::reads_terms;
 use chosen::Chosen;
-use work::Work;
+use work::PlanningWork;
 pub(crate) use work::size;
 
 use crate::bounds::{self, FieldKind};
@@ -87,7 +87,7 @@ pub(crate) struct Planner<'p> {
     pub sort: Option<&'p SortPattern>,
     /// Only this index may be used.
     only: Option<&'p IndexInfo>,
-    work: &'p Work<'p>,
+    work: &'p PlanningWork<'p>,
     /// The filter is a branch of a disjunction, with other disjunctions of the query multiplied in.
     multiplied: bool,
 }
@@ -99,7 +99,7 @@ pub fn plan(req: &PlanRequest<'_>) -> Result<Plan> {
 
 /// As [`plan`], with the plans that were not chosen.
 pub fn choose(req: &PlanRequest<'_>) -> Result<Choice> {
-    let work = Work::new(req);
+    let work = PlanningWork::new(req);
     let choice = choose_by(req, &work);
     work.finish()?;
     choice
@@ -108,12 +108,12 @@ pub fn choose(req: &PlanRequest<'_>) -> Result<Choice> {
 /// As [`plan`], with the number of steps that planning took.
 #[cfg(test)]
 pub(crate) fn plan_counted(req: &PlanRequest<'_>) -> Result<(Plan, u64)> {
-    let work = Work::new(req);
+    let work = PlanningWork::new(req);
     let choice = choose_by(req, &work)?;
     Ok((choice.plan, work.done()))
 }
 
-fn choose_by(req: &PlanRequest<'_>, work: &Work<'_>) -> Result<Choice> {
+fn choose_by(req: &PlanRequest<'_>, work: &PlanningWork<'_>) -> Result<Choice> {
     let limits = req.min.is_some() || req.max.is_some();
     if req.hint.is_none()
         && !limits
@@ -690,7 +690,7 @@ fn share(list: &[Interval]) -> f64 {
     list.iter().map(one).sum::<f64>().min(1.0)
 }
 
-struct Spread {
+struct IndexRanges {
     ranges: Vec<(Vec<u8>, Vec<u8>)>,
     /// How many leading fields the ranges bound.
     used: usize,
@@ -701,7 +701,7 @@ struct Spread {
 /// The byte ranges of the entries inside the intervals: points multiply, the first field with more
 /// than points ends them, and the fields behind it are for the scan to test. Those of wildcard
 /// indexes are not: their intervals are set to all values.
-fn ranges(fields: &[KeyField], intervals: &mut [Vec<Interval>]) -> Spread {
+fn ranges(fields: &[KeyField], intervals: &mut [Vec<Interval>]) -> IndexRanges {
     let mut prefixes: Vec<Vec<u8>> = vec![Vec::new()];
     let mut used = 0;
     let mut wide = None;
@@ -761,7 +761,7 @@ fn ranges(fields: &[KeyField], intervals: &mut [Vec<Interval>]) -> Spread {
             })
             .collect(),
     };
-    Spread { ranges, used, skip }
+    IndexRanges { ranges, used, skip }
 }
 
 fn of_one_path(f: &KeyField) -> bool {

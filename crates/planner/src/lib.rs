@@ -41,8 +41,8 @@ pub use field_values::{ScalarField, field_values};
 pub use implied::implies;
 pub use interval::Interval;
 pub use plan::{
-    Access, Bounds, Branch, Choice, Cost, Estimated, Hint, IndexAccess, IndexInfo, NearAccess,
-    Plan, PlanRequest, Reads, Starts, id_lookup,
+    Access, Bounds, Branch, CellPrefixes, Choice, Cost, Estimated, Hint, IndexAccess, IndexInfo,
+    NearAccess, Plan, PlanRequest, Reads, id_lookup,
 };
 pub use skip::SkipBounds;
 

@@ -244,14 +244,14 @@ pub struct NearAccess {
     pub field: usize,
     pub path: FieldPath,
     pub test: Arc<NearTest>,
-    pub starts: Starts,
+    pub starts: CellPrefixes,
     /// Tests on single fields of the key, as those of [`IndexAccess`].
     pub key_filter: Vec<(usize, Filter)>,
 }
 
 /// Where the fields before the cells are bound to.
 #[derive(Clone, Debug)]
-pub enum Starts {
+pub enum CellPrefixes {
     /// To these values, encoded: cells follow.
     Prefixes(Vec<Vec<u8>>),
     /// Somewhere in these ranges of keys.

@@ -23,7 +23,7 @@ mod status;
 mod store_log;
 mod thread;
 
-pub use elections::{Elections, Stood, Vote};
+pub use elections::{ElectionCounts, Elections, Vote};
 pub use joining::Admission;
 pub use status::Status;
 pub use store_log::{BeforeDdl, StoreLog};
@@ -351,7 +351,7 @@ impl Driver {
             reconciling: Arc::default(),
             pace: Pace::default(),
             preference: changes::Preference::default(),
-            room: room::Room::default(),
+            room: room::DiskRoom::default(),
             damaged: false,
         };
         Ok(Driver {

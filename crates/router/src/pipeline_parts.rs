@@ -33,7 +33,7 @@ use query::collation::Collation;
 use query::expr::ParseEnv;
 use query::metadata::asks_for;
 use query::pipeline::merged::{Found, TOKEN};
-use query::pipeline::search::Asks;
+use query::pipeline::search::SearchMetaFields;
 use query::pipeline::{ParseCtx, Pipeline};
 use query::sort::SortPattern;
 
@@ -251,7 +251,7 @@ impl Parts {
         let nearest = nearest_wanted(all);
         let matches = |s: &&Val<'_>| {
             // What all have found a shard does not know.
-            stage_of(**s).is_some_and(|s| s.0 == "$match") && !Asks::of([**s]).meta
+            stage_of(**s).is_some_and(|s| s.0 == "$match") && !SearchMetaFields::of([**s]).meta
         };
         let many = match nearest {
             // A filter is for the nearest of all shards together.
@@ -275,7 +275,7 @@ impl Parts {
             order: order_of(all, found)?,
             limit: nearest.into_iter().chain(wanted).min(),
             wrapped: true,
-            asks_meta: found.search && Asks::of(behind.iter().copied()).meta,
+            asks_meta: found.search && SearchMetaFields::of(behind.iter().copied()).meta,
             here,
             ..Parts::default()
         })

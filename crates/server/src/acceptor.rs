@@ -137,7 +137,7 @@ fn start_loops<S: Service>(
     loop_watch::start(clocks.clone(), Arc::clone(&shared.control))?;
     let start = |(i, ((poll, inbox), clock)): (usize, (OpenLoop<S>, Arc<TurnClock>))| {
         let shared = Arc::clone(shared);
-        let alive = Alive(Arc::clone(&shared.control));
+        let alive = ShutdownOnDrop(Arc::clone(&shared.control));
         std::thread::Builder::new()
             .name(format!("loop{i}"))
             .stack_size(crate::workers::STACK_BYTES)
@@ -152,9 +152,9 @@ fn start_loops<S: Service>(
 
 /// A loop that ends, for whatever reason, ends the server: half a server would strand its
 /// connections.
-struct Alive(Arc<Control>);
+struct ShutdownOnDrop(Arc<Control>);
 
-impl Drop for Alive {
+impl Drop for ShutdownOnDrop {
     fn drop(&mut self) {
         self.0.shutdown();
     }

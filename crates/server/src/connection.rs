@@ -42,7 +42,7 @@ impl Phase {
 }
 
 /// A request that runs again: after its last reply is sent, or after it has waited.
-pub(crate) struct Again {
+pub(crate) struct Rerun {
     pub message: Vec<u8>,
     pub respond_to: i32,
 }
@@ -90,7 +90,7 @@ pub(crate) struct Connection<S: Service> {
     pub since: Instant,
     pub reply_since: Option<Instant>,
     pub progress: Instant,
-    pub again: Option<Box<Again>>,
+    pub again: Option<Box<Rerun>>,
     /// Its waker was called while its request was elsewhere.
     pub woken: bool,
     /// For the worker that continues a run of the loop.

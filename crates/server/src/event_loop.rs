@@ -69,13 +69,13 @@ struct Staged {
     head: Option<Head>,
 }
 
-enum Fate {
+enum AfterReply {
     Keep,
     Close,
 }
 
 /// The outcome of running a message inline.
-enum Ran {
+enum InlineOutcome {
     /// A reply is sent, staged or waiting, or there is none.
     Handled,
     ToWorker,
@@ -262,19 +262,19 @@ impl<S: Service> EventLoop<S> {
     fn with(
         &mut self,
         key: usize,
-        step: impl FnOnce(&mut Self, usize, &mut Connection<S>) -> Fate,
+        step: impl FnOnce(&mut Self, usize, &mut Connection<S>) -> AfterReply,
     ) {
         let Some(mut connection) = self.connections.get_mut(key).and_then(Option::take) else {
             return;
         };
         let fate = step(self, key, &mut connection);
         match fate {
-            Fate::Keep => {
+            AfterReply::Keep => {
                 if let Some(slot) = self.connections.get_mut(key) {
                     *slot = Some(connection);
                 }
             }
-            Fate::Close => self.close(key, connection),
+            AfterReply::Close => self.close(key, connection),
         }
     }
 
@@ -283,13 +283,13 @@ impl<S: Service> EventLoop<S> {
         &mut self,
         key: usize,
         id: i64,
-        step: impl FnOnce(&mut Self, usize, &mut Connection<S>) -> Fate,
+        step: impl FnOnce(&mut Self, usize, &mut Connection<S>) -> AfterReply,
     ) {
         self.with(key, |this, key, c| {
             if c.client.id == id {
                 step(this, key, c)
             } else {
-                Fate::Keep
+                AfterReply::Keep
             }
         });
     }
@@ -319,54 +319,63 @@ impl<S: Service> EventLoop<S> {
     }
 
     /// Takes back a handshake of which a step was computed: answers, and reads on.
-    fn on_stepped(&mut self, key: usize, c: &mut Connection<S>, stepped: Stepped) -> Fate {
+    fn on_stepped(&mut self, key: usize, c: &mut Connection<S>, stepped: Stepped) -> AfterReply {
         let answered = c.stream.as_mut().map(|s| s.end_step(stepped));
         if !matches!(answered, Some(Ok(()))) {
-            return Fate::Close;
+            return AfterReply::Close;
         }
         if !c.stream.as_ref().is_some_and(Stream::is_establishing) {
             self.count_shaken(c);
         }
         c.readable = true;
         self.go_on(key, c);
-        Fate::Keep
+        AfterReply::Keep
     }
 
     /// Has a step of a handshake computed. `Close` where there are too many, and this is the oldest.
-    fn compute_step(&mut self, key: usize, c: &mut Connection<S>, step: Box<Session>) -> Fate {
+    fn compute_step(
+        &mut self,
+        key: usize,
+        c: &mut Connection<S>,
+        step: Box<Session>,
+    ) -> AfterReply {
         let Some(handshakes) = self.shared.handshakes.clone() else {
-            return Fate::Close;
+            return AfterReply::Close;
         };
         if !c.shaking {
             c.shaking = true;
             self.shaking.push_back((key, c.client.id));
             if !handshakes.begin()
-                && let Fate::Close = self.close_oldest_handshake(c.client.id)
+                && let AfterReply::Close = self.close_oldest_handshake(c.client.id)
             {
-                return Fate::Close;
+                return AfterReply::Close;
             }
         }
         handshakes.submit(key, &c.client, step, &self.inbox);
-        Fate::Keep
+        AfterReply::Keep
     }
 
     /// Closes the oldest connection of those whose handshakes are under way; `Close` where that is the
     /// one in hand.
-    fn close_oldest_handshake(&mut self, in_hand: i64) -> Fate {
+    fn close_oldest_handshake(&mut self, in_hand: i64) -> AfterReply {
         while let Some((key, id)) = self.shaking.pop_front() {
             if id == in_hand {
-                return Fate::Close;
+                return AfterReply::Close;
             }
             let mut closed = false;
             self.with_id(key, id, |_, _, c| {
                 closed = c.shaking;
-                if closed { Fate::Close } else { Fate::Keep }
+                if closed {
+                    AfterReply::Close
+                } else {
+                    AfterReply::Keep
+                }
             });
             if closed {
                 break;
             }
         }
-        Fate::Keep
+        AfterReply::Keep
     }
 
     fn count_shaken(&mut self, c: &mut Connection<S>) {
@@ -400,8 +409,8 @@ impl<S: Service> EventLoop<S> {
             self.establishing.pop_front();
             self.with_id(key, id, |_, _, c| {
                 match c.stream.as_ref().is_some_and(Stream::is_establishing) {
-                    true => Fate::Close,
-                    false => Fate::Keep,
+                    true => AfterReply::Close,
+                    false => AfterReply::Keep,
                 }
             });
         }
@@ -462,13 +471,13 @@ impl<S: Service> EventLoop<S> {
         }
     }
 
-    fn on_event(&mut self, key: usize, c: &mut Connection<S>, event: &Event) -> Fate {
+    fn on_event(&mut self, key: usize, c: &mut Connection<S>, event: &Event) -> AfterReply {
         if event.is_error() || event.is_write_closed() {
             // Nothing can be sent any more; messages received before may be unacknowledged writes.
             c.readable = true;
             c.hung_up = true;
             if !c.output.is_empty() || (c.phase.is_elsewhere() && !c.silent) {
-                return Fate::Close;
+                return AfterReply::Close;
             }
         }
         if event.is_readable() || event.is_read_closed() {
@@ -479,13 +488,13 @@ impl<S: Service> EventLoop<S> {
             }
         }
         if c.hung_up && matches!(c.phase, Phase::Waiting(_)) {
-            return Fate::Close;
+            return AfterReply::Close;
         }
         if event.is_writable()
             && c.wants_writable
-            && let Fate::Close = self.send(key, c)
+            && let AfterReply::Close = self.send(key, c)
         {
-            return Fate::Close;
+            return AfterReply::Close;
         }
         self.pump_or_queue(key, c)
     }
@@ -541,9 +550,9 @@ impl<S: Service> EventLoop<S> {
                         && !c.phase.is_elsewhere()
                         && !matches!(c.phase, Phase::AwaitsDurable(_)))
                 {
-                    return Fate::Close;
+                    return AfterReply::Close;
                 }
-                Fate::Keep
+                AfterReply::Keep
             });
         }
         let over = since.elapsed() > grace * 4;

@@ -17,7 +17,7 @@ pub struct Control {
     pub metrics: Metrics,
     pub in_flight: InFlight,
     pub establishment: Establishment,
-    pub certificates: Offered,
+    pub certificates: OfferedCertificates,
     /// Requests on worker threads that only wait for something to happen.
     waiting: AtomicUsize,
     stirred: AtomicUsize,
@@ -33,7 +33,7 @@ impl Default for Control {
             metrics: Metrics::default(),
             in_flight: InFlight::default(),
             establishment: Establishment::default(),
-            certificates: Offered::default(),
+            certificates: OfferedCertificates::default(),
             waiting: AtomicUsize::new(0),
             stirred: AtomicUsize::new(0),
             started: Instant::now(),
@@ -85,9 +85,9 @@ pub struct Certificates {
 
 /// Empty where connections are not encrypted.
 #[derive(Default)]
-pub struct Offered(OnceLock<Certificates>);
+pub struct OfferedCertificates(OnceLock<Certificates>);
 
-impl Offered {
+impl OfferedCertificates {
     pub fn offer(&self, certificates: Certificates) {
         let _ = self.0.set(certificates);
     }

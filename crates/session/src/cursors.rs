@@ -250,7 +250,7 @@ enum Slot {
 
 /// The figures for serverStatus.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Figures {
+pub struct CursorFigures {
     pub open: u64,
     pub pinned: u64,
     pub no_timeout: u64,
@@ -482,13 +482,13 @@ impl Cursors {
         idle.collect()
     }
 
-    pub fn figures(&self) -> Figures {
+    pub fn figures(&self) -> CursorFigures {
         let slots = self.slots.lock();
-        let mut f = Figures {
+        let mut f = CursorFigures {
             open: slots.len() as u64,
             timed_out: self.timed_out.load(Ordering::Relaxed),
             opened: self.opened.load(Ordering::Relaxed),
-            ..Figures::default()
+            ..CursorFigures::default()
         };
         for s in slots.values() {
             match s {

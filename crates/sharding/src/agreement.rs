@@ -32,7 +32,7 @@ pub enum Next {
 
 /// Which side has to learn, after the metadata was read because of a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Learns {
+pub enum StaleSide {
     Router,
     Shard,
 }
@@ -69,10 +69,10 @@ impl Agreement {
 
 /// `before` and `now`: what the router tells the shard, from before and after it has read the
 /// metadata.
-pub fn learns<B: PartialEq>(before: &B, now: &B) -> Learns {
+pub fn learns<B: PartialEq>(before: &B, now: &B) -> StaleSide {
     match before == now {
-        true => Learns::Shard,
-        false => Learns::Router,
+        true => StaleSide::Shard,
+        false => StaleSide::Router,
     }
 }
 
@@ -94,7 +94,7 @@ mod tests {
         assert!(at > FENCE_LEFT && at < FENCE_LEFT + 3 * FENCE_PAUSE);
         assert_eq!(agreement.refused(at, false), Next::Read(STALE_PAUSE));
         assert_eq!(agreement.refused(PATIENCE * 2, true), Next::GiveUp);
-        assert_eq!(learns(&1, &1), Learns::Shard);
-        assert_eq!(learns(&1, &2), Learns::Router);
+        assert_eq!(learns(&1, &1), StaleSide::Shard);
+        assert_eq!(learns(&1, &2), StaleSide::Router);
     }
 }

@@ -23,7 +23,7 @@ pub struct Chunk {
 
 /// Chunks that take the places of others.
 #[derive(Clone, Debug)]
-pub struct Replaced {
+pub struct ReplacedChunks {
     pub old: Vec<Chunk>,
     pub new: Vec<Chunk>,
 }

@@ -48,7 +48,7 @@ mod version;
 pub mod zones;
 
 pub use balancer_settings::{BalancerSettings, validator as settings_validator};
-pub use chunk::{Chunk, Replaced};
+pub use chunk::{Chunk, ReplacedChunks};
 pub use database_primary::{DatabasePrimary, DbVersion, database_standing};
 pub use ownership::{Fence, Ownership, Standing, standing};
 pub use range::{PlaceRange, cut, intersect, union};

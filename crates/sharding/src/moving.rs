@@ -13,7 +13,7 @@
 //! shard in common. Each has a turn of the lock and a document of its own, so that a shard, which knows
 //! the turn of one of them, refuses messages of earlier ones.
 
-use crate::chunk::Replaced;
+use crate::chunk::ReplacedChunks;
 use crate::{Chunk, RoutingTable, Version};
 use bson::{DocBuf, ObjectId, Writer, doc};
 use errors::{Result, err};
@@ -29,11 +29,11 @@ const DRAINS_MILLIS: [u64; 6] = [500, 500, 500, 750, 1000, 1000];
 
 /// How long the mover goes on asking for a fence, while writes stay open for too long.
 #[derive(Clone, Debug, Default)]
-pub struct Drains {
+pub struct DrainPatience {
     refused: usize,
 }
 
-impl Drains {
+impl DrainPatience {
     /// For the fence that is asked for now.
     pub fn now(&self) -> Duration {
         Duration::from_millis(DRAINS_MILLIS[self.refused.min(DRAINS_MILLIS.len() - 1)])
@@ -95,7 +95,7 @@ pub struct RangeMove {
     at: usize,
     /// When the fence was asked for.
     fenced: Option<Duration>,
-    drains: Drains,
+    drains: DrainPatience,
 }
 
 impl RangeMove {
@@ -257,7 +257,7 @@ pub fn change_of_owner(
     to: &Arc<str>,
     since: u64,
     mut id: impl FnMut() -> ObjectId,
-) -> Result<Replaced> {
+) -> Result<ReplacedChunks> {
     let key = table.key();
     let place = |bound: &DocBuf| key.place_of_bound(bound.as_doc());
     let Some(old) = table.chunk_at(&place(min)?).cloned() else {
@@ -294,5 +294,5 @@ pub fn change_of_owner(
         });
         removed.push(kept.clone());
     }
-    Ok(Replaced { old: removed, new })
+    Ok(ReplacedChunks { old: removed, new })
 }

@@ -3,7 +3,7 @@
 //!
 //! Invariant: neither changes an owner, nor the major version of any shard.
 
-use crate::chunk::Replaced;
+use crate::chunk::ReplacedChunks;
 use crate::series::check_bound;
 use crate::{Chunk, PlaceRange, RoutingTable, ShardKey, Version};
 use bson::{Doc, DocBuf, ObjectId, Writer};
@@ -69,7 +69,7 @@ pub fn cut_chunk(
     chunk: &Chunk,
     at: &[DocBuf],
     mut id: impl FnMut() -> ObjectId,
-) -> Result<Replaced> {
+) -> Result<ReplacedChunks> {
     let key = table.key();
     let range = chunk.range(key)?;
     // The first chunk's range begins before the place of its bound.
@@ -99,7 +99,7 @@ pub fn cut_chunk(
             ..chunk.clone()
         });
     }
-    Ok(Replaced {
+    Ok(ReplacedChunks {
         old: vec![chunk.clone()],
         new,
     })
@@ -110,7 +110,7 @@ pub fn join(
     table: &RoutingTable,
     range: &PlaceRange,
     mut id: impl FnMut() -> ObjectId,
-) -> Result<Replaced> {
+) -> Result<ReplacedChunks> {
     let old: Vec<Chunk> = table.chunks_in(range).cloned().collect();
     let (Some(first), Some(last)) = (old.first(), old.last()) else {
         return Err(err!(InternalError, "a range has no chunks").into());
@@ -129,7 +129,7 @@ pub fn join(
         lastmod: greatest + 1,
         ..first.clone()
     };
-    Ok(Replaced {
+    Ok(ReplacedChunks {
         old,
         new: vec![new],
     })

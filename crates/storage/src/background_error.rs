@@ -16,14 +16,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 #[derive(Default)]
-pub(crate) struct Trouble {
+pub(crate) struct BackgroundError {
     known: AtomicBool,
     last: Mutex<Option<String>>,
     /// Passed by each flush before it begins.
     pub gate: Arc<FlushGate>,
 }
 
-impl Trouble {
+impl BackgroundError {
     /// Registers this as the listener of the database that `options` will open.
     pub fn listen(self: &Arc<Self>, options: &mut rocksdb::Options) {
         let state = Arc::into_raw(self.clone()).cast_mut().cast::<c_void>();
@@ -72,7 +72,7 @@ impl Trouble {
 
 unsafe extern "C" fn destroy(state: *mut c_void) {
     // SAFETY: made by `listen` from an Arc, given back once.
-    drop(unsafe { Arc::from_raw(state.cast::<Trouble>()) });
+    drop(unsafe { Arc::from_raw(state.cast::<BackgroundError>()) });
 }
 
 unsafe extern "C" fn failed(
@@ -89,7 +89,7 @@ unsafe extern "C" fn failed(
         }
         let owned = CStr::from_ptr(text).to_string_lossy().into_owned();
         ffi::rocksdb_free(text.cast());
-        (&*state.cast::<Trouble>(), owned)
+        (&*state.cast::<BackgroundError>(), owned)
     };
     *trouble.last.lock() = Some(text);
     trouble.known.store(true, Ordering::Release);
@@ -102,7 +102,7 @@ unsafe extern "C" fn flush_begins(
     _: *const ffi::rocksdb_flushjobinfo_t,
 ) {
     // SAFETY: the state outlives the listener.
-    unsafe { &*state.cast::<Trouble>() }.gate.pass();
+    unsafe { &*state.cast::<BackgroundError>() }.gate.pass();
 }
 
 unsafe extern "C" fn ignore_flush(

@@ -53,11 +53,11 @@ pub(crate) fn submitted() -> u64 {
 
 /// Reads that have come.
 #[derive(Default)]
-pub(crate) struct Brought {
+pub(crate) struct FinishedReads {
     reads: Vec<(Missing, Buffer)>,
 }
 
-impl Brought {
+impl FinishedReads {
     pub fn blocks(&self) -> Vec<Block<'_>> {
         (self.reads.iter())
             .map(|(missing, buffer)| missing.brought(buffer.bytes()))
@@ -92,7 +92,7 @@ impl Brought {
     }
 }
 
-impl Drop for Brought {
+impl Drop for FinishedReads {
     fn drop(&mut self) {
         self.give_back();
     }

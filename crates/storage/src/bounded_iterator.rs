@@ -6,7 +6,7 @@ use crate::engine::{read_failure, taken};
 use crate::family::Family;
 use crate::long_steps;
 use crate::nonblocking_read;
-use crate::view::{Direction, ReadOptions, Shown};
+use crate::view::{Direction, ReadOptions, ViewState};
 use errors::Stop;
 use rocksdb_sys as ffi;
 use std::ffi::{c_char, c_void};
@@ -73,7 +73,7 @@ impl Drop for BoundedIterator {
 impl BoundedIterator {
     /// Under the caller's `Noting`: opening an iterator may read.
     pub fn new(
-        shown: &Shown,
+        shown: &ViewState,
         scan: ScanOptions,
         low: Arc<[u8]>,
         high: Arc<[u8]>,

@@ -9,7 +9,7 @@
 //! directly. The wrapper builds the options and owns the database.
 
 use crate::at_rest;
-use crate::background_error::Trouble;
+use crate::background_error::BackgroundError;
 use crate::batch::Batch;
 use crate::cache_balance::Shares;
 use crate::compaction_ranges::cuts;
@@ -20,7 +20,7 @@ use crate::family::Family;
 use crate::ghost_list::Ghost;
 use crate::record_cache::{Rows, Writing};
 use crate::replicator::FlushGate;
-use crate::tuning::{EngineOptions, Load, Tuned, records_compression};
+use crate::tuning::{EngineOptions, Load, TunedOptions, records_compression};
 use crate::view::ReadOptions;
 use crate::{Committed, Effect};
 use encryption::DataKey;
@@ -87,7 +87,7 @@ pub(crate) struct Engine {
     writing: Mutex<()>,
     /// One thread at a time waits for a flush.
     flushing: Mutex<()>,
-    trouble: Arc<Trouble>,
+    trouble: Arc<BackgroundError>,
     /// Locked as long as anything may read the files: a view may outlive the store.
     data_dir: DataDir,
 }
@@ -117,9 +117,9 @@ impl Engine {
 
     fn open_as(data_dir: DataDir, opts: &EngineOptions, read_only: bool) -> Fallible<Engine> {
         data_dir.check_books()?;
-        let trouble = Arc::new(Trouble::default());
+        let trouble = Arc::new(BackgroundError::default());
         let encrypted = data_dir.key().map(encrypted_env::of);
-        let tuned = Tuned::new(opts, &trouble, encrypted)?;
+        let tuned = TunedOptions::new(opts, &trouble, encrypted)?;
         let families = Family::ALL
             .map(|family| ColumnFamilyDescriptor::new(family.name(), tuned.of(family).clone()));
         let dir = data_dir.engine();
@@ -166,7 +166,7 @@ impl Engine {
 
     /// Rebuilds the engine's manifest from the data files in `dir`.
     pub fn rebuild(dir: &Path, opts: &EngineOptions, key: Option<&DataKey>) -> Fallible<()> {
-        let tuned = Tuned::new(opts, &Arc::default(), key.map(encrypted_env::of))?;
+        let tuned = TunedOptions::new(opts, &Arc::default(), key.map(encrypted_env::of))?;
         DB::repair(tuned.of(Family::Others), dir).map_err(|e| error(&e.into_string()))
     }
 

@@ -17,11 +17,11 @@
 
 use crate::bounded_iterator::{BoundedIterator, ScanOptions, Stopped};
 use crate::dead_ranges::{Bytes, DeadRanges, successor};
-use crate::hidden_keys::{self, Passed};
+use crate::hidden_keys::{self, SkippedEntries};
 use crate::long_steps;
 use crate::nonblocking_read::Noting;
-use crate::view::{Direction, Shown, View};
-use crate::write_set::Below;
+use crate::view::{Direction, View, ViewState};
+use crate::write_set::UnderlyingScan;
 use errors::{Error, Result, Stop, Suspension};
 use std::sync::Arc;
 
@@ -79,7 +79,7 @@ pub(crate) struct EngineScan {
     stretch: Stretch,
     /// Hidden keys that it has stepped over.
     hidden: u64,
-    shown: Arc<Shown>,
+    shown: Arc<ViewState>,
 }
 
 // SAFETY: an iterator may be used by any one thread at a time.
@@ -94,7 +94,12 @@ impl Drop for EngineScan {
 }
 
 impl EngineScan {
-    pub fn new(shown: &Arc<Shown>, options: ScanOptions, low: &[u8], high: &[u8]) -> EngineScan {
+    pub fn new(
+        shown: &Arc<ViewState>,
+        options: ScanOptions,
+        low: &[u8],
+        high: &[u8],
+    ) -> EngineScan {
         let (low, high): (Arc<[u8]>, Arc<[u8]>) = (low.into(), high.into());
         let is_empty = !high.is_empty() && low >= high;
         let mut scan = EngineScan {
@@ -205,7 +210,7 @@ impl EngineScan {
     pub fn next(&mut self) -> Result<bool> {
         let _noting = Noting::begin(self.options.cached_only);
         let direction = self.options.direction;
-        let before = Passed::now();
+        let before = SkippedEntries::now();
         match self.state {
             State::Done => Ok(false),
             State::On => {
@@ -244,7 +249,7 @@ impl EngineScan {
         }
         let _noting = Noting::begin(self.options.cached_only);
         let direction = self.options.direction;
-        let before = Passed::now();
+        let before = SkippedEntries::now();
         let low = self.low.clone();
         let key = match direction {
             Direction::Forward => key.max(&*low),
@@ -283,7 +288,7 @@ impl EngineScan {
 
     /// `own`: entries that the engine has passed and that are not hidden.
     #[inline]
-    fn arrived(&mut self, mut before: Passed, mut own: u64) -> Result<bool> {
+    fn arrived(&mut self, mut before: SkippedEntries, mut own: u64) -> Result<bool> {
         let mut paused_at = Vec::new();
         loop {
             let Some(iterator) = &self.iterator else {
@@ -296,7 +301,7 @@ impl EngineScan {
             } else {
                 own
             };
-            self.count(Passed::now().since(before, self.backward(), own_here))?;
+            self.count(SkippedEntries::now().since(before, self.backward(), own_here))?;
             if let Some(entry) = entry {
                 self.state = State::On;
                 (self.key, self.value) = entry;
@@ -316,7 +321,7 @@ impl EngineScan {
                 Stopped::AtEnd => (),
                 Stopped::Failed(e) => return Err(self.failed(e)),
                 Stopped::Paused => {
-                    before = Passed::now();
+                    before = SkippedEntries::now();
                     own = 0;
                     self.go_on(&mut paused_at)?;
                     continue;
@@ -326,7 +331,7 @@ impl EngineScan {
                 return Ok(self.ended());
             };
             self.stretch.passed += 1;
-            before = Passed::now();
+            before = SkippedEntries::now();
             own = 0;
             if !self.begin_part(&beyond) {
                 return Ok(self.ended());
@@ -456,7 +461,7 @@ impl Stretch {
     }
 }
 
-impl Below for EngineScan {
+impl UnderlyingScan for EngineScan {
     fn next(&mut self) -> Result<bool> {
         EngineScan::next(self)
     }

@@ -155,24 +155,24 @@ const ENTRY_HEAD_BYTES: usize = 128;
 
 /// What the first bytes of an entry tell about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Glance<'a> {
+pub enum EntryGlance<'a> {
     /// A write to documents of one collection: `database.collection`.
     Documents(&'a str),
     /// Anything else, such as a transaction.
     Other,
 }
 
-impl Glance<'_> {
+impl EntryGlance<'_> {
     /// `None` when the bytes are not an entry.
-    pub fn at(bytes: &[u8]) -> Option<Glance<'_>> {
+    pub fn at(bytes: &[u8]) -> Option<EntryGlance<'_>> {
         let mut rest = Cursor(bytes);
         let head = rest.byte()?;
         let _uuid: Uuid = rest.array()?;
         let ns = std::str::from_utf8(rest.bytes()?).ok()?;
         let kind = head & !FLAGS;
         Some(match kind {
-            KIND_INSERT | KIND_UPDATE | KIND_DELETE => Glance::Documents(ns),
-            _ => Glance::Other,
+            KIND_INSERT | KIND_UPDATE | KIND_DELETE => EntryGlance::Documents(ns),
+            _ => EntryGlance::Other,
         })
     }
 }

@@ -32,15 +32,15 @@ static ALL: AtomicU64 = AtomicU64::new(0);
 
 /// What the engine's iterators have passed on this thread so far.
 #[derive(Clone, Copy)]
-pub(crate) struct Passed {
+pub(crate) struct SkippedEntries {
     entries: u64,
     deleted: u64,
     newer: u64,
 }
 
-impl Passed {
+impl SkippedEntries {
     #[inline]
-    pub fn now() -> Passed {
+    pub fn now() -> SkippedEntries {
         let mut counters = COUNTERS.get();
         if counters.passed.is_null() {
             // SAFETY: writes three pointers to counters that live as long as the thread.
@@ -49,7 +49,7 @@ impl Passed {
         }
         // SAFETY: only this thread writes what they point to, and not now.
         unsafe {
-            Passed {
+            SkippedEntries {
                 entries: counters.passed.read_volatile(),
                 deleted: counters.deleted.read_volatile(),
                 newer: counters.newer.read_volatile(),
@@ -60,7 +60,7 @@ impl Passed {
     /// Since `before`: hidden entries, and how many of them were markers of deleted keys. `own`:
     /// entries that were passed and are not hidden.
     #[inline]
-    pub fn since(self, before: Passed, backward: bool, own: u64) -> (u64, u64) {
+    pub fn since(self, before: SkippedEntries, backward: bool, own: u64) -> (u64, u64) {
         let deleted = self.deleted.wrapping_sub(before.deleted);
         let entries = self
             .entries

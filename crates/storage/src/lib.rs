@@ -61,7 +61,7 @@ mod write_throttle;
 pub use counts::{CountDelta, count_key};
 pub use data_dir::FORMAT as DATA_FORMAT;
 pub use engine::damage;
-pub use entry::{Effect, Entry, Glance, Key, MAX_ENTRY_BYTES, Op, OpSession, Uuid};
+pub use entry::{Effect, Entry, EntryGlance, Key, MAX_ENTRY_BYTES, Op, OpSession, Uuid};
 pub use latch::{LatchGuard, Latches};
 pub use log_pack::{LogMaker, pack_record, record_fingerprint, unpack_record};
 pub use nonblocking_read::{Block, Missing, without};

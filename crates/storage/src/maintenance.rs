@@ -35,26 +35,26 @@ struct Stop {
     wake: Condvar,
 }
 
-pub(crate) struct Keeper {
+pub(crate) struct MaintenanceThread {
     stop: Arc<Stop>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-impl Keeper {
+impl MaintenanceThread {
     pub fn start(
         log: Arc<Log>,
         engine: Arc<Engine>,
         pace: Arc<Pace>,
         arrival: Arc<Arrival>,
         mut room: PageCacheRoom,
-    ) -> Keeper {
+    ) -> MaintenanceThread {
         let stop = Arc::new(Stop::default());
         let for_thread = stop.clone();
         let thread = std::thread::Builder::new()
             .name("store-keeper".into())
             .spawn(move || {
-                let mut load = Lasting::new(Load::Moderate);
-                let mut in_order = Lasting::new(false);
+                let mut load = Debounced::new(Load::Moderate);
+                let mut in_order = Debounced::new(false);
                 let mut paced_at = log.written_bytes();
                 let mut written_before = paced_at;
                 for tick in 1u32.. {
@@ -97,7 +97,7 @@ impl Keeper {
                     let _ = trim_log(&log, &engine);
                 }
             });
-        Keeper {
+        MaintenanceThread {
             stop,
             // Without the thread the log only grows, which is no reason to fail.
             thread: Mutex::new(thread.ok()),
@@ -114,7 +114,7 @@ impl Keeper {
     }
 }
 
-impl Drop for Keeper {
+impl Drop for MaintenanceThread {
     fn drop(&mut self) {
         self.stop();
     }
@@ -136,15 +136,15 @@ fn load_of(bytes: u64) -> Load {
 }
 
 /// Filters out short-lived changes of a value.
-struct Lasting<T> {
+struct Debounced<T> {
     reported: T,
     seen: T,
     periods: u32,
 }
 
-impl<T: Copy + PartialEq> Lasting<T> {
-    fn new(reported: T) -> Lasting<T> {
-        Lasting {
+impl<T: Copy + PartialEq> Debounced<T> {
+    fn new(reported: T) -> Debounced<T> {
+        Debounced {
             reported,
             seen: reported,
             periods: 0,
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn only_a_lasting_load_is_told() {
-        let mut load = Lasting::new(Load::Moderate);
+        let mut load = Debounced::new(Load::Moderate);
         let mut look = |bytes: u64| load.look(load_of(bytes));
         assert_eq!(
             [look(0), look(0), look(0), look(0)],

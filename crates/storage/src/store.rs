@@ -10,7 +10,7 @@ use crate::data_dir::DataDir;
 use crate::engine::Engine;
 use crate::hidden_keys;
 use crate::log_window;
-use crate::maintenance::{self, Keeper};
+use crate::maintenance::{self, MaintenanceThread};
 use crate::nonblocking_read::PageCacheRoom;
 use crate::record_cache::{Rows, Writing};
 use crate::replay::Replay;
@@ -179,7 +179,7 @@ pub struct StoreStats {
 
 pub struct Store {
     // Fields are dropped in this order: the maintenance thread stops before what it uses is gone.
-    keeper: Keeper,
+    keeper: MaintenanceThread,
     latest: View,
     committer: Committer<StoreCommitEnv>,
     shared: Shared,
@@ -211,7 +211,7 @@ impl Store {
         };
         let env = StoreCommitEnv::new(log.clone(), engine.clone(), shared.clone());
         Ok(Arc::new(Store {
-            keeper: Keeper::start(
+            keeper: MaintenanceThread::start(
                 log.clone(),
                 engine.clone(),
                 shared.throttle.clone(),

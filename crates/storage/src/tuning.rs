@@ -3,7 +3,7 @@
 //!
 //! The measurements behind these figures are in docs/decisions (`engine-tuning`).
 
-use crate::background_error::Trouble;
+use crate::background_error::BackgroundError;
 use crate::cache_balance::WINDOW;
 use crate::dead_ranges::Mode;
 use crate::encrypted_env::Env;
@@ -103,7 +103,7 @@ impl EngineOptions {
 }
 
 /// RocksDB's options, and the block cache that they share.
-pub(crate) struct Tuned {
+pub(crate) struct TunedOptions {
     records: rocksdb::Options,
     ids: rocksdb::Options,
     others: rocksdb::Options,
@@ -113,12 +113,12 @@ pub(crate) struct Tuned {
     pub memtables: rocksdb::WriteBufferManager,
 }
 
-impl Tuned {
+impl TunedOptions {
     pub fn new(
         opts: &EngineOptions,
-        trouble: &Arc<Trouble>,
+        trouble: &Arc<BackgroundError>,
         encrypted: Option<Env>,
-    ) -> Fallible<Tuned> {
+    ) -> Fallible<TunedOptions> {
         let mut tuned = options(opts, encrypted);
         for (options, family) in [
             (&mut tuned.others, Family::Others),
@@ -162,7 +162,7 @@ pub(crate) fn records_compression(at_flush: bool) -> &'static str {
     }
 }
 
-fn options(opts: &EngineOptions, encrypted: Option<Env>) -> Tuned {
+fn options(opts: &EngineOptions, encrypted: Option<Env>) -> TunedOptions {
     let cache_bytes = opts.cache_bytes();
     // Entry size zero: the cache's table grows with its content.
     let block_cache = rocksdb::Cache::new_hyper_clock_cache(cache_bytes - opts.row_bytes(), 0);
@@ -245,7 +245,7 @@ fn options(opts: &EngineOptions, encrypted: Option<Env>) -> Tuned {
         ids.set_compression_type(Plain);
         ids.set_bottommost_compression_type(Plain);
     }
-    Tuned {
+    TunedOptions {
         ids,
         records: o,
         others,

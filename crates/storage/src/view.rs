@@ -5,7 +5,7 @@
 //! exactly once, by the type that wraps it, and always before the reference to the engine that
 //! stands behind it in the struct is let go.
 
-use crate::batched_read::{self, Brought};
+use crate::batched_read::{self, FinishedReads};
 use crate::bounded_iterator::ScanOptions;
 use crate::empty_stretches::EmptyStretches;
 use crate::engine::{Engine, check_read};
@@ -106,7 +106,7 @@ pub enum Direction {
 }
 
 /// The state that a view shows.
-pub(crate) struct Shown {
+pub(crate) struct ViewState {
     engine: Arc<Engine>,
     /// Null: the newest state at each read.
     snapshot: *const ffi::rocksdb_snapshot_t,
@@ -125,10 +125,10 @@ pub(crate) struct Shown {
 }
 
 // SAFETY: a snapshot is an immutable object of the database; the options are constant.
-unsafe impl Send for Shown {}
-unsafe impl Sync for Shown {}
+unsafe impl Send for ViewState {}
+unsafe impl Sync for ViewState {}
 
-impl Shown {
+impl ViewState {
     pub fn engine(&self) -> &Arc<Engine> {
         &self.engine
     }
@@ -180,7 +180,7 @@ impl Shown {
     }
 }
 
-impl Drop for Shown {
+impl Drop for ViewState {
     fn drop(&mut self) {
         if !self.snapshot.is_null() {
             // SAFETY: made from this database, released once.
@@ -192,7 +192,7 @@ impl Drop for Shown {
 /// A consistent state of the keyspace. Cheap to clone. A view keeps its state alive.
 #[derive(Clone)]
 pub struct View {
-    shown: Arc<Shown>,
+    shown: Arc<ViewState>,
     cached_only: bool,
     /// A transaction's own writes over the state.
     overlay: Option<Arc<Overlay>>,
@@ -227,7 +227,7 @@ impl View {
     pub(crate) fn snapshot(engine: &Arc<Engine>) -> View {
         // Before the snapshot, which then holds these writes.
         let writes = engine.dead().ended();
-        // SAFETY: the engine's handle is valid; `Shown` releases the snapshot.
+        // SAFETY: the engine's handle is valid; `ViewState` releases the snapshot.
         let (snapshot, sequence) = unsafe {
             let snapshot = ffi::rocksdb_create_snapshot(engine.raw());
             let sequence = ffi::rocksdb_snapshot_get_sequence_number(snapshot);
@@ -240,7 +240,7 @@ impl View {
         View::of(engine, ptr::null(), u64::MAX, 0)
     }
 
-    pub(crate) fn into_shown(self) -> Arc<Shown> {
+    pub(crate) fn into_shown(self) -> Arc<ViewState> {
         self.shown
     }
 
@@ -251,7 +251,7 @@ impl View {
         writes: u64,
     ) -> View {
         View {
-            shown: Arc::new(Shown {
+            shown: Arc::new(ViewState {
                 engine: engine.clone(),
                 snapshot,
                 sequence,
@@ -643,7 +643,7 @@ impl View {
         let cached = self.cached_only();
         let mut found: Vec<Option<Option<Slice>>> = Vec::with_capacity(keys.len());
         found.resize_with(keys.len(), || None);
-        let (mut brought, mut bytes) = (Brought::default(), 0);
+        let (mut brought, mut bytes) = (FinishedReads::default(), 0);
         let came = blocks_that_came();
         for round in 0..batched_read::ROUNDS {
             let blocks = brought.blocks();

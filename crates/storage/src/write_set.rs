@@ -91,7 +91,7 @@ enum At {
 }
 
 /// The scan below a write set.
-pub(crate) trait Below {
+pub(crate) trait UnderlyingScan {
     fn next(&mut self) -> Result<bool>;
     fn seek(&mut self, key: &[u8]) -> Result<bool>;
     fn valid(&self) -> bool;
@@ -149,7 +149,7 @@ impl MergedScan {
     }
 
     /// Moves to the next entry. After an error the scan has no position until the next seek.
-    pub fn next(&mut self, below: &mut impl Below) -> Result<bool> {
+    pub fn next(&mut self, below: &mut impl UnderlyingScan) -> Result<bool> {
         match std::mem::replace(&mut self.at, At::Done) {
             At::Done => return Ok(false),
             At::Start => {
@@ -166,7 +166,7 @@ impl MergedScan {
     }
 
     /// To the first entry at or after `key` in the scan's direction.
-    pub fn seek(&mut self, key: &[u8], below: &mut impl Below) -> Result<bool> {
+    pub fn seek(&mut self, key: &[u8], below: &mut impl UnderlyingScan) -> Result<bool> {
         self.at = At::Done;
         below.seek(key)?;
         self.written = match self.direction {
@@ -189,7 +189,7 @@ impl MergedScan {
     }
 
     /// Moves to the first of the two candidates, past deleted keys.
-    fn settle(&mut self, below: &mut impl Below) -> Result<bool> {
+    fn settle(&mut self, below: &mut impl UnderlyingScan) -> Result<bool> {
         use std::cmp::Ordering::*;
         loop {
             let order = match (below.valid(), &self.written) {
@@ -245,7 +245,7 @@ mod tests {
         direction: Direction,
     }
 
-    impl Below for List {
+    impl UnderlyingScan for List {
         fn next(&mut self) -> Result<bool> {
             self.at = match (self.started, self.at) {
                 (false, _) => Some(0),

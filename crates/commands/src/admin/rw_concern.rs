@@ -1,7 +1,7 @@
 //! `getDefaultRWConcern` and `setDefaultRWConcern`: what a client that says nothing gets.
 
 use crate::clock::now_millis;
-use crate::request::concern::{self, Acknowledge, Unmet, WriteConcern};
+use crate::request::concern::{self, Acknowledge, UnmetConcern, WriteConcern};
 use crate::request::{CommandContext, Done};
 use crate::settings::stored;
 use bson::{Doc, DocBuf, Val, Writer};
@@ -225,18 +225,20 @@ pub fn set(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     Ok(Done::Reply)
 }
 
-fn unmet_error(unmet: &Unmet) -> errors::Error {
+fn unmet_error(unmet: &UnmetConcern) -> errors::Error {
     match unmet {
-        Unmet::TooManyMembers(n) => errors::err!(
+        UnmetConcern::TooManyMembers(n) => errors::err!(
             UnsatisfiableWriteConcern,
             "Not enough data-bearing nodes for w: {n}"
         ),
-        Unmet::UnknownMode(mode) => errors::err!(
+        UnmetConcern::UnknownMode(mode) => errors::err!(
             UnknownReplWriteConcern,
             "No write concern mode named '{mode}' found in replica set configuration"
         ),
-        Unmet::TimedOut => errors::err!(WriteConcernFailed, "waiting for replication timed out"),
-        Unmet::SteppedDown => errors::err!(
+        UnmetConcern::TimedOut => {
+            errors::err!(WriteConcernFailed, "waiting for replication timed out")
+        }
+        UnmetConcern::SteppedDown => errors::err!(
             PrimarySteppedDown,
             "Primary stepped down while waiting for replication"
         ),
@@ -286,7 +288,7 @@ fn write_default(d: Doc<'_>, cx: &CommandContext<'_, '_>) -> Result<Option<DocBu
     concern::of_set(&mut parsed, d.as_val(), cx.app.replica.as_ref());
     let w = match d.get("w") {
         Some(v) if v.is_nullish() => {
-            return Err(unmet_error(&Unmet::UnknownMode(String::new())).into());
+            return Err(unmet_error(&UnmetConcern::UnknownMode(String::new())).into());
         }
         Some(v) => v,
         None => bail!(

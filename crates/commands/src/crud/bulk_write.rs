@@ -33,7 +33,7 @@ struct Target {
     uuid: Option<[u8; 16]>,
 }
 
-enum Kinded<'a> {
+enum BulkStatement<'a> {
     Insert(Doc<'a>),
     Update(update::Written<'a>),
     Delete(delete::Written<'a>),
@@ -42,7 +42,7 @@ enum Kinded<'a> {
 struct Operation<'a> {
     /// Position in `nsInfo`.
     target: usize,
-    what: Kinded<'a>,
+    what: BulkStatement<'a>,
 }
 
 idl::arguments! {
@@ -121,12 +121,12 @@ fn operation<'a>(d: Doc<'a>) -> Result<Operation<'a>> {
     Ok(Operation { target, what })
 }
 
-fn insert<'a>(within: &str, d: Doc<'a>) -> Result<Kinded<'a>> {
+fn insert<'a>(within: &str, d: Doc<'a>) -> Result<BulkStatement<'a>> {
     let a = InsertArguments::parse(within, d.iter().skip(1))?;
-    idl::required(within, "document", a.document).map(Kinded::Insert)
+    idl::required(within, "document", a.document).map(BulkStatement::Insert)
 }
 
-fn update<'a>(within: &str, d: Doc<'a>) -> Result<Kinded<'a>> {
+fn update<'a>(within: &str, d: Doc<'a>) -> Result<BulkStatement<'a>> {
     let a = UpdateArguments::parse(within, d.iter().skip(1))?;
     let q = idl::required(within, "filter", a.filter)?;
     let u = idl::required(within, "updateMods", a.update)?;
@@ -136,7 +136,7 @@ fn update<'a>(within: &str, d: Doc<'a>) -> Result<Kinded<'a>> {
             "Update argument must be either an object or an array"
         );
     }
-    Ok(Kinded::Update(update::Written {
+    Ok(BulkStatement::Update(update::Written {
         q,
         u,
         array_filters: update::array_filters(within, a.array_filters)?,
@@ -149,9 +149,9 @@ fn update<'a>(within: &str, d: Doc<'a>) -> Result<Kinded<'a>> {
     }))
 }
 
-fn delete<'a>(within: &str, d: Doc<'a>) -> Result<Kinded<'a>> {
+fn delete<'a>(within: &str, d: Doc<'a>) -> Result<BulkStatement<'a>> {
     let a = DeleteArguments::parse(within, d.iter().skip(1))?;
-    Ok(Kinded::Delete(delete::Written {
+    Ok(BulkStatement::Delete(delete::Written {
         q: idl::required(within, "filter", a.filter)?,
         multi: a.multi,
         hint: a.hint,
@@ -266,7 +266,7 @@ impl Run<'_> {
         let mut at = 0;
         while at < self.operations.len() {
             let end = match &self.operations[at].what {
-                Kinded::Insert(_) => self.run_of_inserts(at),
+                BulkStatement::Insert(_) => self.run_of_inserts(at),
                 _ => at + 1,
             };
             let errors = self.report.errors;
@@ -279,9 +279,9 @@ impl Run<'_> {
                 Err(suspended) => return Err(suspended),
             }
             let kind = match self.operations[at].what {
-                Kinded::Insert(_) => OperationKind::Insert,
-                Kinded::Update(_) => OperationKind::Update,
-                Kinded::Delete(_) => OperationKind::Delete,
+                BulkStatement::Insert(_) => OperationKind::Insert,
+                BulkStatement::Update(_) => OperationKind::Update,
+                BulkStatement::Delete(_) => OperationKind::Delete,
             };
             self.count(cx, self.operations[at].target, kind, began.elapsed());
             if self.ordered && self.report.errors > errors {
@@ -311,20 +311,20 @@ impl Run<'_> {
     }
 
     fn is_insert(&self, at: usize) -> bool {
-        matches!(self.operations[at].what, Kinded::Insert(_))
+        matches!(self.operations[at].what, BulkStatement::Insert(_))
     }
 
     /// Where the inserts into one collection that begin at `at` end.
     fn run_of_inserts(&self, at: usize) -> usize {
         let target = self.operations[at].target;
-        let same = |o: &Operation| o.target == target && matches!(o.what, Kinded::Insert(_));
+        let same = |o: &Operation| o.target == target && matches!(o.what, BulkStatement::Insert(_));
         let more = self.operations[at..].iter().take_while(|o| same(o)).count();
         at + more
     }
 
     fn fail_all(&mut self, from: usize, to: usize, e: &Error) {
         for at in from..to {
-            let update = matches!(self.operations[at].what, Kinded::Update(_));
+            let update = matches!(self.operations[at].what, BulkStatement::Update(_));
             self.report.failed(at, e, update);
             if self.ordered {
                 break;
@@ -339,12 +339,12 @@ impl Run<'_> {
         cx.after_commit = true;
         self.report.again.push(self.shared.id(at));
         match self.operations[at].what {
-            Kinded::Insert(_) => {
+            BulkStatement::Insert(_) => {
                 self.report.inserted += 1;
                 self.report.item(at, 1, None, None);
             }
-            Kinded::Update(_) => self.report.updated(at, &update::done_before(&done)),
-            Kinded::Delete(_) => {
+            BulkStatement::Update(_) => self.report.updated(at, &update::done_before(&done)),
+            BulkStatement::Delete(_) => {
                 self.report.deleted += done.n as i32;
                 self.report.item(at, done.n, None, None);
             }
@@ -359,7 +359,7 @@ impl Run<'_> {
         let docs: Vec<Doc> = new
             .iter()
             .filter_map(|at| match self.operations[*at].what {
-                Kinded::Insert(d) => Some(d),
+                BulkStatement::Insert(d) => Some(d),
                 _ => None,
             })
             .collect();
@@ -423,7 +423,7 @@ impl Run<'_> {
         let operation = &operations[at];
         let ns = &targets[operation.target].ns;
         let (failed, update) = match &operation.what {
-            Kinded::Update(s) => {
+            BulkStatement::Update(s) => {
                 cx.app.counters.add(OperationKind::Update, 1);
                 match update::execute(cx, ns, s, shared, at) {
                     Ok(u) => {
@@ -434,7 +434,7 @@ impl Run<'_> {
                     Err(e) => (e, true),
                 }
             }
-            Kinded::Delete(s) => {
+            BulkStatement::Delete(s) => {
                 cx.app.counters.add(OperationKind::Delete, 1);
                 match delete::execute(cx, ns, s, shared, at) {
                     Ok(d) => {
@@ -446,7 +446,7 @@ impl Run<'_> {
                     Err(e) => (e, false),
                 }
             }
-            Kinded::Insert(_) => {
+            BulkStatement::Insert(_) => {
                 return Err(Error::internal("an insert outside of its batch").into());
             }
         };
@@ -555,9 +555,9 @@ fn check_targets(operations: &[Operation<'_>], targets: &[Target]) -> Result<()>
 fn collate(cx: &CommandContext<'_, '_>, operations: &mut [Operation<'_>], targets: &[Target]) {
     for o in operations {
         let collation = match &mut o.what {
-            Kinded::Insert(_) => continue,
-            Kinded::Update(s) => &mut s.collation,
-            Kinded::Delete(s) => &mut s.collation,
+            BulkStatement::Insert(_) => continue,
+            BulkStatement::Update(s) => &mut s.collation,
+            BulkStatement::Delete(s) => &mut s.collation,
         };
         if collation.is_none() {
             let ns = &targets[o.target].ns;
@@ -583,9 +583,9 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let (env, vars) = variables::variables(cx, "", &None, common.let_)?;
     let hold = batch::retryable(cx)?;
     let is_multi = |o: &Operation| match &o.what {
-        Kinded::Insert(_) => false,
-        Kinded::Update(s) => s.multi,
-        Kinded::Delete(s) => s.multi,
+        BulkStatement::Insert(_) => false,
+        BulkStatement::Update(s) => s.multi,
+        BulkStatement::Delete(s) => s.multi,
     };
     if hold.is_some() && operations.iter().any(is_multi) {
         bail!(

@@ -8,7 +8,7 @@ use crate::request::collation::{self, CollationArgument};
 use crate::request::{CommandContext, Done};
 use bson::{Doc, DocBuf, Elem, Val, Writer, tag};
 use changes::Token;
-use changes::event::{SUMMARY_FIELDS, Scope, Shown};
+use changes::event::{SUMMARY_FIELDS, Scope, StreamOptions};
 use errors::{Result, bail};
 use executor::{ChangeStream, ChangeStreamRequest, ShowImage, StreamStart, WantedEvents};
 use front::Args;
@@ -379,7 +379,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let (env, vars) = variables::variables(cx, &ns, &a.collation, a.let_)?;
     let stages = Stages::parse(stages, &env)?;
     let request = ChangeStreamRequest {
-        shown: Shown {
+        shown: StreamOptions {
             scope,
             expanded: spec.expanded,
         },

@@ -44,7 +44,7 @@ pub struct BatchRange<'a> {
 }
 
 /// Something wrong: MongoDB's sentence, and what it is about.
-pub struct Wrong {
+pub struct Inconsistency {
     pub message: &'static str,
     pub context: DocBuf,
 }
@@ -58,14 +58,14 @@ pub struct Found {
     pub last: Option<Bound>,
     /// Nothing is left of what was to be read.
     pub ended: bool,
-    pub wrong: Vec<Wrong>,
+    pub wrong: Vec<Inconsistency>,
 }
 
 impl Found {
     fn wrong(&mut self, message: &'static str, context: impl FnOnce() -> DocBuf) {
         if self.wrong.len() < MOST_WRONG {
             let context = context();
-            self.wrong.push(Wrong { message, context });
+            self.wrong.push(Inconsistency { message, context });
         }
     }
 

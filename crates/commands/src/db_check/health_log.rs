@@ -2,7 +2,7 @@
 //! found itself.
 
 use super::DbChecks;
-use super::batch::{Found, Wrong};
+use super::batch::{Found, Inconsistency};
 use bson::{Doc, DocBuf, ObjectId, Writer, doc};
 use errors::{Error, Result};
 use executor::OpCtx;
@@ -12,7 +12,7 @@ pub const NAMESPACE: &str = "local.system.healthlog";
 const BYTES: i64 = 100_000_000;
 
 /// What an entry is about.
-pub struct About<'a> {
+pub struct HealthLogSubject<'a> {
     /// Of a run over a whole database, none.
     pub target: Option<(&'a str, &'a Uuid)>,
     pub host: &'a str,
@@ -33,7 +33,7 @@ pub struct BatchEntry<'a> {
     pub ts: u64,
 }
 
-impl About<'_> {
+impl HealthLogSubject<'_> {
     fn entry(&self, severity: &str, msg: &str, scope: &str, data: Option<DocBuf>) -> DocBuf {
         let mut w = Writer::new();
         w.oid("_id", ObjectId::generate());
@@ -82,7 +82,7 @@ impl About<'_> {
         )
     }
 
-    pub fn wrong(&self, wrong: &Wrong) -> DocBuf {
+    pub fn wrong(&self, wrong: &Inconsistency) -> DocBuf {
         let data = doc! { "success": false, "error": format!("KeyNotFound: {}", wrong.message), "context": wrong.context.clone() };
         self.entry("error", wrong.message, "index", Some(data))
     }
@@ -154,7 +154,7 @@ mod tests {
                 ..Found::default()
             },
         );
-        let about = About {
+        let about = HealthLogSubject {
             target: Some(("d.c", &uuid)),
             host: "h:1",
             parameters: None,

@@ -1,7 +1,7 @@
 //! The runs of a check on the primary, one after the other.
 
 use super::batch::{self, BatchRange, Bound, Found, Limits};
-use super::health_log::{About, BatchEntry};
+use super::health_log::{BatchEntry, HealthLogSubject};
 use super::{DbChecks, LOOK, MOST_RESULTS, MOST_STATES, Marked, Outcome};
 use crate::connection::new_uuid;
 use crate::monitoring::operations::Registered;
@@ -127,7 +127,13 @@ struct Batch {
 
 impl Batch {
     /// What the health log of the primary says of it.
-    fn entries(&self, run: &Run, marked: &Marked, about: &About<'_>, found: &Found) -> Vec<DocBuf> {
+    fn entries(
+        &self,
+        run: &Run,
+        marked: &Marked,
+        about: &HealthLogSubject<'_>,
+        found: &Found,
+    ) -> Vec<DocBuf> {
         let mut entries: Vec<DocBuf> = found.wrong.iter().map(|w| about.wrong(w)).collect();
         if self.logs {
             let index = run.kind.index.as_deref();
@@ -177,7 +183,7 @@ impl DbChecks {
             let queue = state.runs.iter().map(|r| r.description.clone()).collect();
             drop(state);
             let host = self.host();
-            let about = About {
+            let about = HealthLogSubject {
                 target: None,
                 host: &host,
                 parameters: run.parameters.as_ref().map(DocBuf::as_doc),
@@ -215,7 +221,7 @@ impl DbChecks {
             .is_some()
             .then(|| run.targets.first())
             .flatten();
-        let about = |operation, target| About {
+        let about = |operation, target| HealthLogSubject {
             target,
             host: &host,
             parameters: run.parameters.as_ref().map(DocBuf::as_doc),
@@ -244,7 +250,7 @@ impl DbChecks {
         &self,
         run: &Run,
         target: (&str, &Uuid),
-        about: &About<'_>,
+        about: &HealthLogSubject<'_>,
         operation: &Registered,
     ) -> Result<()> {
         let mut progress = Progress {
@@ -281,7 +287,7 @@ impl DbChecks {
         &self,
         run: &Run,
         target: (&str, &Uuid),
-        about: &About<'_>,
+        about: &HealthLogSubject<'_>,
         operation: &Registered,
         progress: &mut Progress,
     ) -> Result<(Found, u64)> {
@@ -426,7 +432,7 @@ impl DbChecks {
     fn await_last_reports(
         &self,
         names: &[Uuid],
-        about: &About<'_>,
+        about: &HealthLogSubject<'_>,
         operation: &Registered,
     ) -> Result<()> {
         let unread = self.unread(names, 0, operation)?;

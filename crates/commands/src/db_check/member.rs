@@ -2,7 +2,7 @@
 //! primary has, and notes in its health log what it found.
 
 use super::batch::{self, BatchRange, Found};
-use super::health_log::{About, BatchEntry};
+use super::health_log::{BatchEntry, HealthLogSubject};
 use super::{DbChecks, LONGEST_STATE, LOOK, Marked, job};
 use bson::{Doc, DocBuf, Writer, doc};
 use errors::{Error, Result, bail, err};
@@ -87,7 +87,7 @@ impl DbChecks {
             return;
         };
         let host = self.host();
-        let about = About {
+        let about = HealthLogSubject {
             target: Some((batch.ns, &batch.uuid)),
             host: &host,
             parameters: batch.parameters,
@@ -149,7 +149,7 @@ impl DbChecks {
         &self,
         marked: &Marked,
         batch: &CheckedBatch<'_>,
-        about: &About<'_>,
+        about: &HealthLogSubject<'_>,
     ) -> Result<Vec<DocBuf>> {
         let Some(coll) = marked.collection(batch.ns, &batch.uuid) else {
             let gone = Error::new(

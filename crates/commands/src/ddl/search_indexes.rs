@@ -225,12 +225,12 @@ fn is_id(id: &str) -> bool {
 
 /// The index that a command names.
 #[derive(Default)]
-struct Which<'a> {
+struct IndexSelector<'a> {
     name: Option<&'a str>,
     id: Option<&'a str>,
 }
 
-impl<'a> Which<'a> {
+impl<'a> IndexSelector<'a> {
     /// Takes a field of the command, if it is one that names an index.
     fn take(&mut self, command: &str, e: Elem<'a>) -> Result<bool> {
         match e.name {
@@ -264,7 +264,7 @@ impl<'a> Which<'a> {
 
 pub fn update(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     const AT: &str = "updateSearchIndex";
-    let mut which = Which::default();
+    let mut which = IndexSelector::default();
     let mut definition = None;
     for e in cx.args.fields.clone() {
         match e.name {
@@ -302,7 +302,7 @@ pub fn update(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
 
 pub fn drop_one(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     const AT: &str = "dropSearchIndex";
-    let mut which = Which::default();
+    let mut which = IndexSelector::default();
     for e in cx.args.fields.clone() {
         if !which.take(AT, e)? {
             return Err(cx.args.unknown(e));
@@ -351,7 +351,7 @@ pub fn rows(engine: &Engine, ns: &str, filter: Doc<'_>) -> Vec<DocBuf> {
         return Vec::new();
     };
     let given = |name: &str| filter.get(name).and_then(|v| v.as_str());
-    let which = Which {
+    let which = IndexSelector {
         name: given("name"),
         id: given("id"),
     };

@@ -5,7 +5,7 @@
 
 use crate::request::CommandContext;
 use bson::Writer;
-use replication::driver::Stood;
+use replication::driver::ElectionCounts;
 
 const NEVER: [&str; 8] = [
     "numCatchUps",
@@ -25,7 +25,7 @@ pub fn append(cx: &mut CommandContext<'_, '_>) {
         None if cx.app.config.topology.set_name().is_some() => Default::default(),
         None => return,
     };
-    let none = Stood::default();
+    let none = ElectionCounts::default();
     let w = cx.w.open_doc("electionMetrics");
     for (name, stood) in [
         ("stepUpCmd", elections.step_up),
@@ -43,7 +43,7 @@ pub fn append(cx: &mut CommandContext<'_, '_>) {
     w.f64("averageCatchUpOps", 0.0).close();
 }
 
-fn append_stood(w: &mut Writer, name: &str, stood: Stood) {
+fn append_stood(w: &mut Writer, name: &str, stood: ElectionCounts) {
     w.open_doc(name)
         .i64("called", stood.called as i64)
         .i64("successful", stood.successful as i64)

@@ -10,7 +10,7 @@ use crate::connection::monitor::Monitor;
 use crate::handlers;
 use crate::monitoring::command_counts;
 use crate::monitoring::metrics::Top;
-use crate::request::concern::{self, Acknowledge, Unmet, WriteConcern, is_linearizable};
+use crate::request::concern::{self, Acknowledge, UnmetConcern, WriteConcern, is_linearizable};
 use crate::request::reply_reservation::ReplyReservation;
 use crate::request::retryable_errors::retryable_code;
 use crate::request::transaction::{self, TransactionStatement};
@@ -615,8 +615,8 @@ fn await_members(cx: &mut CommandContext<'_, '_>) -> Result<()> {
     (cx.app.counters.acknowledgements).add(began.elapsed(), !reached && leads);
     if !reached {
         cx.write_concern.unmet = Some(match leads {
-            true => Unmet::TimedOut,
-            false => Unmet::SteppedDown,
+            true => UnmetConcern::TimedOut,
+            false => UnmetConcern::SteppedDown,
         });
     }
     Ok(())
@@ -675,7 +675,7 @@ fn append_concern_error(cx: &mut CommandContext<'_, '_>, failure: Option<&Comman
         }
     } else if let Some(unmet) = &cx.write_concern.unmet {
         concern::append_unmet(unmet, &mut cx.w);
-        if *unmet == Unmet::SteppedDown && is_retryable_write(cx.command, &cx.args) {
+        if *unmet == UnmetConcern::SteppedDown && is_retryable_write(cx.command, &cx.args) {
             write_labels(&mut cx.w, ["RetryableWriteError"].into_iter());
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! One node is its own majority: a majority write is one that is on this node's disk.
 
-use ::replication::config::{Unreachable, Wanted};
+use ::replication::config::{UnsatisfiableConcern, Wanted};
 use ::replication::{Config, Driver};
 use bson::{Elem, Val, Writer, tag};
 use errors::{Result, bail};
@@ -27,7 +27,7 @@ pub enum Acknowledge {
 /// Why a valid write concern cannot be satisfied: the `writeConcernError` of the reply. The write
 /// was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Unmet {
+pub enum UnmetConcern {
     /// `w` is more than there are members.
     TooManyMembers(i64),
     /// `w` names a mode that the configuration does not have.
@@ -41,7 +41,7 @@ pub enum Unmet {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WriteConcern {
     pub acknowledge: Acknowledge,
-    pub unmet: Option<Unmet>,
+    pub unmet: Option<UnmetConcern>,
     /// In a set of several members: those that must have the write, and for how long they are waited
     /// for at the most, in milliseconds. Waited for by the command itself, on a worker.
     pub members: Option<(Wanted, Option<u64>)>,
@@ -139,7 +139,7 @@ pub fn write_concern(v: Val<'_>, topology: &Topology) -> Result<WriteConcern> {
 /// What `w` asks for: a number of members, a mode by name, or tags of members.
 fn members(v: Val<'_>, journal: Option<bool>, standalone: bool) -> Result<WriteConcern> {
     let unmet = |mode: &str| WriteConcern {
-        unmet: Some(Unmet::UnknownMode(mode.to_string())),
+        unmet: Some(UnmetConcern::UnknownMode(mode.to_string())),
         ..WriteConcern::DEFAULT
     };
     if v.is_number() {
@@ -196,7 +196,7 @@ fn count_of_members(v: Val<'_>, journal: Option<bool>, standalone: bool) -> Resu
             (0, _) => Acknowledge::Never,
             _ => Acknowledge::Written,
         },
-        unmet: (n > 1).then_some(Unmet::TooManyMembers(n)),
+        unmet: (n > 1).then_some(UnmetConcern::TooManyMembers(n)),
         ..WriteConcern::DEFAULT
     })
 }
@@ -239,10 +239,10 @@ pub fn of_members(concern: &mut WriteConcern, v: Val<'_>, config: &Config) {
     };
     concern.unmet = match config.check_reachable(&wanted) {
         Ok(()) => None,
-        Err(Unreachable::UnknownMode(mode)) => Some(Unmet::UnknownMode(mode)),
-        Err(Unreachable::TooFewMembers) => match &wanted {
-            Wanted::Members(n) => Some(Unmet::TooManyMembers(*n as i64)),
-            _ => Some(Unmet::TooManyMembers(0)),
+        Err(UnsatisfiableConcern::UnknownMode(mode)) => Some(UnmetConcern::UnknownMode(mode)),
+        Err(UnsatisfiableConcern::TooFewMembers) => match &wanted {
+            Wanted::Members(n) => Some(UnmetConcern::TooManyMembers(*n as i64)),
+            _ => Some(UnmetConcern::TooManyMembers(0)),
         },
     };
     if concern.unmet.is_none() {
@@ -252,21 +252,21 @@ pub fn of_members(concern: &mut WriteConcern, v: Val<'_>, config: &Config) {
 }
 
 /// Appends `writeConcernError` for a write concern that cannot be met.
-pub fn append_unmet(unmet: &Unmet, w: &mut Writer) {
+pub fn append_unmet(unmet: &UnmetConcern, w: &mut Writer) {
     let (code, message) = match unmet {
-        Unmet::TooManyMembers(_) => (
+        UnmetConcern::TooManyMembers(_) => (
             errors::Code::UnsatisfiableWriteConcern,
             "Not enough data-bearing nodes".to_string(),
         ),
-        Unmet::UnknownMode(mode) => (
+        UnmetConcern::UnknownMode(mode) => (
             errors::Code::UnknownReplWriteConcern,
             format!("No write concern mode named '{mode}' found in replica set configuration"),
         ),
-        Unmet::TimedOut => (
+        UnmetConcern::TimedOut => (
             errors::Code::WriteConcernFailed,
             "waiting for replication timed out".to_string(),
         ),
-        Unmet::SteppedDown => (
+        UnmetConcern::SteppedDown => (
             errors::Code::PrimarySteppedDown,
             "Primary stepped down while waiting for replication".to_string(),
         ),
@@ -275,19 +275,19 @@ pub fn append_unmet(unmet: &Unmet, w: &mut Writer) {
     w.i32("code", code.0)
         .str("codeName", &code.name())
         .str("errmsg", &message);
-    if *unmet == Unmet::TimedOut {
+    if *unmet == UnmetConcern::TimedOut {
         w.open_doc("errInfo").bool("wtimeout", true).close().close();
         return;
     }
-    if *unmet == Unmet::SteppedDown {
+    if *unmet == UnmetConcern::SteppedDown {
         w.close();
         return;
     }
     w.open_doc("errInfo").open_doc("writeConcern");
     match unmet {
-        Unmet::TooManyMembers(n) => w.int("w", *n),
-        Unmet::UnknownMode(mode) => w.str("w", mode),
-        Unmet::TimedOut | Unmet::SteppedDown => w,
+        UnmetConcern::TooManyMembers(n) => w.int("w", *n),
+        UnmetConcern::UnknownMode(mode) => w.str("w", mode),
+        UnmetConcern::TimedOut | UnmetConcern::SteppedDown => w,
     };
     w.i32("wtimeout", 0)
         .str("provenance", "clientSupplied")
@@ -434,11 +434,11 @@ mod tests {
         }
         assert_eq!(
             parse(doc! { "w": 2 }).unwrap().unmet,
-            Some(Unmet::TooManyMembers(2))
+            Some(UnmetConcern::TooManyMembers(2))
         );
         assert_eq!(
             parse(doc! { "w": "x" }).unwrap().unmet,
-            Some(Unmet::UnknownMode("x".into()))
+            Some(UnmetConcern::UnknownMode("x".into()))
         );
     }
 

@@ -5,7 +5,7 @@
 
 use super::Security;
 use super::{roles, users};
-use auth::role::{self, Resolved, Role};
+use auth::role::{self, ResolvedRoles, Role};
 use auth::{RoleName, UserName};
 use bson::DocBuf;
 use errors::{Fallible, Result};
@@ -55,7 +55,7 @@ impl Security {
     }
 
     /// All that follows from roles.
-    pub fn resolve(&self, engine: &Arc<Engine>, given: &[RoleName]) -> Result<Resolved> {
+    pub fn resolve(&self, engine: &Arc<Engine>, given: &[RoleName]) -> Result<ResolvedRoles> {
         role::resolve(given, |name| self.role(engine, name))
     }
 }

@@ -11,7 +11,7 @@ use crate::Commands;
 use crate::connection::Connection;
 use crate::connection::login::{LoggedIn, Pending};
 use crate::request::{CommandContext, Done};
-use auth::role::Resolved;
+use auth::role::ResolvedRoles;
 use auth::scram::{self, Credential, Exchange, First, Hash, ScramStep};
 use auth::{Privileges, RoleName, UserName};
 use errors::{Code, Error, Result, Stop, bail, err};
@@ -322,7 +322,7 @@ impl Commands {
             },
             roles => (roles.to_vec(), None),
         };
-        let Resolved {
+        let ResolvedRoles {
             privileges,
             roles: all_roles,
             mut restrictions,

@@ -10,7 +10,7 @@ use crate::settings::documents;
 use auth::RoleName;
 use auth::privilege::Privilege;
 use auth::restriction::Restrictions;
-use auth::role::{self, Resolved, Role};
+use auth::role::{self, ResolvedRoles, Role};
 use bson::{Doc, DocBuf, Writer};
 use errors::Result;
 use executor::{Engine, OpCtx};
@@ -56,7 +56,7 @@ pub fn find(engine: &Arc<Engine>, name: &RoleName) -> Result<Option<Role>> {
 }
 
 /// All that follows from roles.
-pub fn resolve(engine: &Arc<Engine>, roles: &[RoleName]) -> Result<Resolved> {
+pub fn resolve(engine: &Arc<Engine>, roles: &[RoleName]) -> Result<ResolvedRoles> {
     role::resolve(roles, |name| find(engine, name))
 }
 

@@ -17,13 +17,13 @@ use super::{range, text};
 use crate::request::{CommandContext, Done};
 use bson::{Doc, Val, Value, Writer};
 use catalog::keyspace::SPACE_RECORD;
-use changes::What;
+use changes::ChangeKind;
 use errors::{Error, Result, Stop, err};
 use sharding::{Ownership, PlaceRange, value_of};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use storage::{Effect, Entry, Glance, LogReader, Op};
+use storage::{Effect, Entry, EntryGlance, LogReader, Op};
 
 /// The prefix of a record's own key: tablet, space, index.
 const RECORD_PREFIX: usize = 8 + 1 + 4;
@@ -78,7 +78,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
             let Some(record) = reader.next()? else { break };
             (next, up_to, term) = (record.index + 1, record.index, record.term);
             // Another collection's documents are not decoded.
-            if let Some(Glance::Documents(other)) = Glance::at(record.payload)
+            if let Some(EntryGlance::Documents(other)) = EntryGlance::at(record.payload)
                 && other != ns
             {
                 continue;
@@ -88,8 +88,11 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
             };
             for change in changes::changes(&entry).iter().filter(|c| c.ns == ns) {
                 let doc = match change.what {
-                    What::Insert(d) | What::Update(_, d) | What::Replace(d) | What::Delete(d) => d,
-                    What::Ddl(_) => continue,
+                    ChangeKind::Insert(d)
+                    | ChangeKind::Update(_, d)
+                    | ChangeKind::Replace(d)
+                    | ChangeKind::Delete(d) => d,
+                    ChangeKind::Ddl(_) => continue,
                 };
                 let concerned = wanted.as_ref().is_none_or(|w| w.concerned(&change.what));
                 if let Some(id) = doc.get("_id").filter(|_| concerned) {
@@ -148,19 +151,19 @@ impl Wanted {
     }
 
     /// Whether a change put a document into the range, or may have taken it out of there.
-    fn concerned(&self, what: &What<'_>) -> bool {
+    fn concerned(&self, what: &ChangeKind<'_>) -> bool {
         let key = &self.known.key;
         let may_lie_there = |d| {
             let place = key.place_of(d);
             place.map_or(true, |place| self.range.contains(&place))
         };
         match what {
-            What::Ddl(_) => false,
-            What::Insert(d) => may_lie_there(*d),
-            What::Update(diff, d) => may_lie_there(*d) || self.moves(*diff),
-            What::Replace(d) => may_lie_there(*d) || key.names().any(|name| name != "_id"),
+            ChangeKind::Ddl(_) => false,
+            ChangeKind::Insert(d) => may_lie_there(*d),
+            ChangeKind::Update(diff, d) => may_lie_there(*d) || self.moves(*diff),
+            ChangeKind::Replace(d) => may_lie_there(*d) || key.names().any(|name| name != "_id"),
             // It has the fields of the key under their whole paths, where the document had them.
-            What::Delete(d) => {
+            ChangeKind::Delete(d) => {
                 let told = |name: &str| !name.contains('.') && d.contains(name);
                 !key.names().all(told) || may_lie_there(*d)
             }

@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let ns = text(cx, "ns")?;
-    let mut rests = Rests::new(cx);
+    let mut rests = CleanThrottle::new(cx);
     let keeps = cx.args.field("keep").is_some_and(|v| v.truthy());
     let (known, gone) = close(cx, ns, keeps)?;
     cx.op.from_migrate = true;
@@ -97,7 +97,7 @@ fn remove(
     cx: &mut CommandContext<'_, '_>,
     known: &Ownership,
     range: &PlaceRange,
-    rests: &mut Rests<'_>,
+    rests: &mut CleanThrottle<'_>,
 ) -> Result<u64> {
     let Some((min, max)) = known.key.bounds(range) else {
         bail!(BadValue, "the range has no bounds of the shard key");
@@ -151,7 +151,7 @@ fn by_index(
 }
 
 /// Rests between batches.
-struct Rests<'c> {
+struct CleanThrottle<'c> {
     app: &'c Commands,
     pace: Pace,
     hurries: bool,
@@ -162,12 +162,12 @@ struct Rests<'c> {
     is_late: bool,
 }
 
-impl<'c> Rests<'c> {
-    fn new(cx: &CommandContext<'c, '_>) -> Rests<'c> {
+impl<'c> CleanThrottle<'c> {
+    fn new(cx: &CommandContext<'c, '_>) -> CleanThrottle<'c> {
         let millis = cx.args.field("millis").and_then(|v| v.to_i64_exact());
         let mut pace = Pace::default();
         pace.heard(cx.app.served(), Duration::ZERO);
-        Rests {
+        CleanThrottle {
             app: cx.app,
             pace,
             hurries: cx.args.field("hurries").is_some_and(|v| v.truthy()),

@@ -10,8 +10,8 @@ use super::log_tail::{Follower, LogTail, Wake};
 use crate::op::OpCtx;
 use crate::records;
 use bson::{Doc, DocBuf, MAX_DOC_BYTES, Writer};
-use changes::event::{self, Images, Kind, Scope, Shown};
-use changes::{Change, EntryStamp, Token, TokenPlace, What, changes, token_not_found};
+use changes::event::{self, Images, Kind, Scope, StreamOptions};
+use changes::{Change, ChangeKind, EntryStamp, Token, TokenPlace, changes, token_not_found};
 use errors::{Error, Result, bail, err};
 use query::expr::Vars;
 use query::filter::Filter;
@@ -19,7 +19,7 @@ use query::pipeline::per_document::PerDocument;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use storage::{Entry, Glance, LogMark, Record, Store};
+use storage::{Entry, EntryGlance, LogMark, Record, Store};
 
 /// The largest event: a document, and MongoDB's allowance for what the server adds.
 const EVENT_BYTES: usize = MAX_DOC_BYTES + 16 * 1024;
@@ -49,7 +49,7 @@ pub enum StreamStart {
 }
 
 pub struct ChangeStreamRequest {
-    pub shown: Shown,
+    pub shown: StreamOptions,
     pub full: ShowImage,
     pub before: ShowImage,
     pub start: StreamStart,
@@ -293,7 +293,7 @@ impl ChangeStream {
     /// Makes the events of an entry ready.
     fn read(&mut self, ctx: &mut OpCtx, record: &Record<'_>) -> Result<()> {
         let shown = &self.request.shown;
-        if let Some(Glance::Documents(ns)) = Glance::at(record.payload) {
+        if let Some(EntryGlance::Documents(ns)) = EntryGlance::at(record.payload) {
             let sees = match &shown.scope {
                 Scope::Collection(own) => ns == own,
                 Scope::Database(db) => ns.split_once('.').is_some_and(|(d, _)| d == db),
@@ -377,7 +377,7 @@ impl ChangeStream {
             .saturating_mul(1000);
         let age = ctx.engine.now_millis().saturating_sub(stamp.wall_millis);
         let pre_image = change.pre_image.filter(|_| seconds == 0 || age < expiry);
-        if let What::Update(_, new) = change.what {
+        if let ChangeKind::Update(_, new) = change.what {
             // A collection that keeps pre-images also has post-images: they are in the entry.
             let after = pre_image.map(|_| new);
             images.full = match self.request.full {
@@ -503,7 +503,7 @@ fn missing_image(which: &str, of: &str, stamp: &EntryStamp, change: &Change<'_>)
 }
 
 /// Whether the stream shows the change of this token.
-fn shows(store: &Store, mark: LogMark, token: &Token, shown: &Shown) -> Result<bool> {
+fn shows(store: &Store, mark: LogMark, token: &Token, shown: &StreamOptions) -> Result<bool> {
     let mut reader = store.read_log_at(mark)?;
     let Some(record) = reader.next()?.filter(|r| r.ts == token.ts) else {
         return Ok(false);

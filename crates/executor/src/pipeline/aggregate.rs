@@ -23,7 +23,7 @@ use query::expr::{SearchMeta, Vars};
 use query::metadata::Metadata;
 use query::path::FieldPath;
 use query::pipeline::{
-    self, Apart, GroupPushdown, JoinedCollection, MergeSpec, Namespace, OutSpec, Pipeline,
+    self, GroupPushdown, JoinedCollection, MergePartStep, MergeSpec, Namespace, OutSpec, Pipeline,
     PipelineHost, RowsKind, RowsStage, SearchStage, Share, Source, StageProfiler,
 };
 use query::projection::Projection;
@@ -94,7 +94,7 @@ impl pipeline::DocumentSource for Leaf {
     }
 }
 
-pub(crate) struct Outside<'a, 'c> {
+pub(crate) struct AggregateHost<'a, 'c> {
     pub ctx: &'a mut OpCtx<'c>,
     pub request: &'a AggregateRequest,
     /// Set when the pipeline is explained: nothing is written.
@@ -102,7 +102,7 @@ pub(crate) struct Outside<'a, 'c> {
     pub under_way: usize,
 }
 
-impl Outside<'_, '_> {
+impl AggregateHost<'_, '_> {
     /// Inserts all that `input` gives.
     pub(super) fn fill(&mut self, into: &str, input: &mut dyn Source) -> Result<()> {
         let mut batch: Vec<DocBuf> = Vec::new();
@@ -175,7 +175,7 @@ impl PipelineCursor {
         if self.done {
             return Ok(false);
         }
-        let more = self.source.advance(&mut Outside {
+        let more = self.source.advance(&mut AggregateHost {
             ctx,
             request: &self.request,
             watch: None,
@@ -482,7 +482,7 @@ pub(crate) fn covering(paths: &std::collections::BTreeSet<String>) -> Option<Pro
     Projection::parse(w.finish().as_doc(), None, &Default::default()).ok()
 }
 
-impl PipelineHost for Outside<'_, '_> {
+impl PipelineHost for AggregateHost<'_, '_> {
     fn check(&mut self) -> Result<()> {
         self.ctx.tick(1)
     }
@@ -645,7 +645,7 @@ impl PipelineHost for Outside<'_, '_> {
         spec: &MergeSpec,
         input: &mut dyn Source,
         vars: &Arc<Vars>,
-    ) -> Result<Apart> {
+    ) -> Result<MergePartStep> {
         self.ctx.need_worker()?;
         // A document that no rule places here is written elsewhere.
         let target = spec.target.to_string();
@@ -657,16 +657,16 @@ impl PipelineHost for Outside<'_, '_> {
         };
         let next = loop {
             if places.as_mut().is_some_and(OwnPlaces::pauses) {
-                break Apart::Pause;
+                break MergePartStep::Pause;
             }
             if !input.advance(self)? {
-                break Apart::End;
+                break MergePartStep::End;
             }
             let new = merge_into::identified(spec, input.doc());
             let is_own = places.as_mut().is_some_and(|p| p.has(new.as_doc()));
             match into.as_mut().filter(|_| is_own) {
                 Some(into) => into.put(self.ctx, new.as_doc())?,
-                None => break Apart::Elsewhere(new),
+                None => break MergePartStep::Elsewhere(new),
             }
         };
         self.ctx.own_places = places;

@@ -7,7 +7,7 @@
 use crate::examined::Examined;
 use crate::interrupt::Interrupt;
 use crate::op::OpCtx;
-use crate::pipeline::aggregate::{AggregateRequest, Outside, Start, begin, turned_round};
+use crate::pipeline::aggregate::{AggregateHost, AggregateRequest, Start, begin, turned_round};
 use crate::pipeline::geo_near;
 use crate::read::find::FindCursor;
 use bson::Doc;
@@ -100,7 +100,7 @@ pub fn explain_pipeline(
     }
     let (mut source, rest) = pipeline.attach_watched(from, leaf, vars, &mut watch);
     numbers.extend(rest);
-    while source.advance(&mut Outside {
+    while source.advance(&mut AggregateHost {
         ctx,
         request: &request,
         watch: Some(&mut watch),
@@ -150,7 +150,7 @@ pub(crate) fn watched_rows(cursor: FindCursor, watch: &mut StageProfiler) -> Box
 
 /// [`PipelineHost::advance_rows`] for rows that are counted.
 pub(crate) fn advance(
-    host: &mut Outside<'_, '_>,
+    host: &mut AggregateHost<'_, '_>,
     rows: &mut dyn pipeline::DocumentSource,
 ) -> Result<bool> {
     let Some(leaf) = rows.as_any().downcast_mut::<WatchedLeaf>() else {
@@ -199,7 +199,7 @@ fn used(access: &Access, coll: &Collection, f: &mut StageCounters) {
 }
 
 /// Replaces the writing stage when a pipeline is explained: reads all input and writes nothing.
-pub(crate) fn exhaust(host: &mut Outside<'_, '_>, input: &mut dyn Source) -> Result<()> {
+pub(crate) fn exhaust(host: &mut AggregateHost<'_, '_>, input: &mut dyn Source) -> Result<()> {
     while input.advance(host)? {}
     Ok(())
 }

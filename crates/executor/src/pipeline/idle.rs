@@ -39,7 +39,7 @@ impl Idle {
         };
         source.parts(
             pending,
-            &mut Leaving {
+            &mut IdleSpiller {
                 ctx,
                 idle: &mut idle,
             },
@@ -60,12 +60,12 @@ fn failed(e: io::Error) -> Error {
     err!(OutOfDiskSpace, "temporary file of a cursor: {e}")
 }
 
-struct Leaving<'a, 'c> {
+struct IdleSpiller<'a, 'c> {
     ctx: &'a mut OpCtx<'c>,
     idle: &'a mut Idle,
 }
 
-impl IdleVisitor for Leaving<'_, '_> {
+impl IdleVisitor for IdleSpiller<'_, '_> {
     fn rows(&mut self, rows: &mut dyn DocumentSource, wanted: bool) -> Result<()> {
         if let Some(leaf) = rows.as_any().downcast_mut::<Leaf>() {
             leaf.0.leave(wanted);

@@ -3,7 +3,7 @@
 //! Measurements are laid into the buckets of a time series aside, which then replace those of the
 //! target: readers see the old measurements or the new ones.
 
-use super::aggregate::{self, Outside};
+use super::aggregate::{self, AggregateHost};
 use crate::op::OpCtx;
 use bson::{Doc, DocBuf, Val, Writer};
 use catalog::Collection;
@@ -35,7 +35,7 @@ fn whole(v: Val<'_>) -> Option<i64> {
 
 /// `$out` to a time series that is there, or that comes to be.
 pub(super) fn run(
-    outside: &mut Outside<'_, '_>,
+    outside: &mut AggregateHost<'_, '_>,
     spec: &OutSpec,
     before: Option<Arc<Collection>>,
     input: &mut dyn Source,

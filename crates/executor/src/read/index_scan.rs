@@ -2,8 +2,8 @@
 
 use crate::op::OpCtx;
 use crate::read::dedup::{Known, Seen};
-use crate::read::multi_range::{KeyRange, Place, Several};
-use crate::read::skip_scan::{SEEK, Skipping, record_at};
+use crate::read::multi_range::{KeyRange, Place, RangesScan};
+use crate::read::skip_scan::{SEEK, SkipScan, record_at};
 use crate::read::step::{Current, Step, checked};
 use crate::records::{self, told, types};
 use bson::key::Decoder;
@@ -115,7 +115,7 @@ impl Position {
 pub(crate) struct RecordScan {
     position: Position,
     done: bool,
-    hole: Option<Hole>,
+    hole: Option<KeyGap>,
     /// How many records of a hole are stepped over before a seek: the next hole is probably as long
     /// as the last one.
     patience: u32,
@@ -124,13 +124,13 @@ pub(crate) struct RecordScan {
 }
 
 /// A range of keys whose records are not wanted, the second end excluded.
-struct Hole {
+struct KeyGap {
     low: Vec<u8>,
     high: Vec<u8>,
     stepped: u32,
 }
 
-impl Hole {
+impl KeyGap {
     fn holds(&self, key: &[u8]) -> bool {
         self.low.as_slice() <= key && key < self.high.as_slice()
     }
@@ -177,7 +177,7 @@ impl RecordScan {
     /// others.
     pub(crate) fn leave_out(&mut self, low: Vec<u8>, high: Vec<u8>) {
         let stepped = 0;
-        self.hole = Some(Hole { low, high, stepped });
+        self.hole = Some(KeyGap { low, high, stepped });
     }
 
     /// How many records the engine gave since the last call that were not wanted.
@@ -318,9 +318,9 @@ pub(crate) struct IndexScan {
     /// The ranges that are not begun; empty with a multi-range scan.
     ranges: VecDeque<KeyRange>,
     position: Option<Position>,
-    several: Option<Box<Several>>,
+    several: Option<Box<RangesScan>>,
     /// Present when later fields have bounds, or one entry of each value is wanted.
-    skipping: Option<Box<Skipping>>,
+    skipping: Option<Box<SkipScan>>,
     seen: Seen,
     /// Set when documents decide: records with at least so many keys are remembered.
     many: Option<usize>,
@@ -350,7 +350,7 @@ impl IndexScan {
         // With one entry for each value, that entry need not be the document's first.
         assert!(!access.dedup || access.distinct.is_none());
         let mut ranges: VecDeque<_> = Position::ranges(&index, &access.bounds)?;
-        let several = Several::of(&mut ranges, access.reverse);
+        let several = RangesScan::of(&mut ranges, access.reverse);
         let (several, position) = match several {
             None => (None, None),
             Some((several, (low, high))) => (
@@ -365,7 +365,7 @@ impl IndexScan {
             ranges,
             position,
             several,
-            skipping: Skipping::new(access),
+            skipping: SkipScan::new(access),
             seen: Seen::default(),
             many: None,
             keys: None,

@@ -20,7 +20,7 @@ pub(crate) enum Place {
     Behind,
 }
 
-pub(crate) struct Several {
+pub(crate) struct RangesScan {
     /// The remaining ranges, in the scan's direction; the scan is in the first one, or moves to it.
     ranges: VecDeque<KeyRange>,
     reverse: bool,
@@ -31,12 +31,12 @@ pub(crate) struct Several {
     entered: bool,
 }
 
-impl Several {
+impl RangesScan {
     /// Takes ascending `ranges` if there are several; returns the range around all of them.
     pub(crate) fn of(
         ranges: &mut VecDeque<KeyRange>,
         reverse: bool,
-    ) -> Option<(Several, KeyRange)> {
+    ) -> Option<(RangesScan, KeyRange)> {
         let around = match (ranges.front(), ranges.back()) {
             (Some((low, _)), Some((_, high))) if ranges.len() > 1 => (low.clone(), high.clone()),
             _ => return None,
@@ -45,7 +45,7 @@ impl Several {
         if reverse {
             ranges.make_contiguous().reverse();
         }
-        let several = Several {
+        let several = RangesScan {
             ranges,
             reverse,
             seek: true,
@@ -103,7 +103,7 @@ mod tests {
     fn scan(keys: &[u8], ranges: &[(u8, u8)], reverse: bool) -> (Vec<u8>, usize) {
         let key = |k: u8| vec![k];
         let mut all: VecDeque<KeyRange> = ranges.iter().map(|(l, h)| (key(*l), key(*h))).collect();
-        let (mut several, (low, high)) = Several::of(&mut all, reverse).unwrap();
+        let (mut several, (low, high)) = RangesScan::of(&mut all, reverse).unwrap();
         assert!(all.is_empty());
         let around = |k: &&u8| low <= key(**k) && key(**k) < high;
         let mut keys: Vec<u8> = keys.iter().filter(around).copied().collect();

@@ -19,7 +19,7 @@ use catalog::Index;
 use catalog::keyspace;
 use errors::{Error, Result, bail};
 use geo::{Cells, Metric, grid, sphere};
-use planner::{NearAccess, Starts};
+use planner::{CellPrefixes, NearAccess};
 use query::filter::nearest;
 use query::index_keys::Geospatial;
 use std::cmp::{Ordering, Reverse};
@@ -199,14 +199,14 @@ where
     fn begin(&mut self) -> Result<()> {
         let access = self.access.clone();
         match &access.starts {
-            Starts::Prefixes(all) => {
+            CellPrefixes::Prefixes(all) => {
                 for prefix in 0..all.len() {
                     for cell in self.cells.roots() {
                         self.push_cell(prefix, cell)?;
                     }
                 }
             }
-            Starts::Ranges(all) => {
+            CellPrefixes::Ranges(all) => {
                 for (low, high) in all {
                     let high = match high.is_empty() {
                         true => keyspace::prefix_end(&self.index.prefix),
@@ -256,7 +256,7 @@ where
     /// The keys of the index between two numbers of cells, ends included.
     fn keys(&self, prefix: usize, low: i64, high: i64) -> (Vec<u8>, Vec<u8>) {
         let mut start = keyspace::join(&self.index.prefix, &[]);
-        if let Starts::Prefixes(all) = &self.access.starts {
+        if let CellPrefixes::Prefixes(all) = &self.access.starts {
             start.extend_from_slice(all.get(prefix).map_or(&[], Vec::as_slice));
         }
         let mut end = start.clone();

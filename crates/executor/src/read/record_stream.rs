@@ -4,7 +4,7 @@
 //! Between batches of a cursor only the snapshot is held ([`RecordStream::release`]).
 
 use self::race::{Kept, Late};
-use self::top_k::Narrow;
+use self::top_k::TopK;
 use crate::examined::Examined;
 use crate::op::OpCtx;
 use crate::read::ReadRequest;
@@ -49,7 +49,7 @@ enum Order {
     /// An interrupted sort that already has some rows.
     Begun(Box<Sorter>),
     /// A top-k sort.
-    Narrow(Box<Narrow>),
+    Narrow(Box<TopK>),
     /// Rows that a race of plans has found come first.
     Kept(Kept),
 }
@@ -444,7 +444,7 @@ impl RecordStream {
             Order::Narrow(narrow) => return self.make_narrow(ctx, narrow),
             Order::Wanted(pattern, limit) => {
                 let sequence = self.view.sequence();
-                if let Some(narrow) = Narrow::of(
+                if let Some(narrow) = TopK::of(
                     &self.coll,
                     &self.plan,
                     &pattern,

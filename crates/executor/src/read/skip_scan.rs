@@ -25,7 +25,7 @@ use storage::View;
 /// The approximate cost of a seek, in steps.
 pub(crate) const SEEK: u32 = 8;
 
-pub(crate) struct Skipping {
+pub(crate) struct SkipScan {
     access: Arc<IndexAccess>,
     reverse: bool,
     /// The next possible entry inside the bounds, without the index's prefix.
@@ -40,12 +40,12 @@ pub(crate) struct Skipping {
     distinct: Option<Distinct>,
 }
 
-impl Skipping {
+impl SkipScan {
     /// `None` when every entry is wanted.
-    pub(crate) fn new(access: &Arc<IndexAccess>) -> Option<Box<Skipping>> {
+    pub(crate) fn new(access: &Arc<IndexAccess>) -> Option<Box<SkipScan>> {
         let distinct = access.distinct;
         (!access.skip.is_empty() || distinct.is_some()).then(|| {
-            Box::new(Skipping {
+            Box::new(SkipScan {
                 access: access.clone(),
                 reverse: access.reverse,
                 target: Vec::new(),

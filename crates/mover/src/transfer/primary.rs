@@ -16,7 +16,7 @@ use cluster_view::write_concern::majority;
 use cluster_view::{Failure, Outcome};
 use errors::{Code, err};
 use sharding::DbVersion;
-use sharding::moving::Drains;
+use sharding::moving::DrainPatience;
 use sharding::moving_primary::{PrimaryMove, Step};
 use std::sync::Arc;
 
@@ -81,7 +81,7 @@ impl<'c> Leaving<'c> {
 
     /// Has routers wait with the database; what it has acknowledged is done.
     fn fence(&self) -> Outcome<()> {
-        let mut drains = Drains::default();
+        let mut drains = DrainPatience::default();
         loop {
             let millis = i64::try_from(drains.now().as_millis()).unwrap_or(i64::MAX);
             let fence = doc! {

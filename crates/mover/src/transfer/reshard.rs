@@ -18,7 +18,7 @@ use cluster_view::metadata::Cluster;
 use cluster_view::write_concern::majority;
 use cluster_view::{Failure, Outcome};
 use errors::{Code, err};
-use sharding::moving::Drains;
+use sharding::moving::DrainPatience;
 use sharding::{Chunk, CollectionEntry, PlaceRange, RoutingTable, ShardKey, Version};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -214,7 +214,7 @@ impl Reshard<'_> {
     /// Raises the fences of all shards, and says when. Where writes are open for too long at one,
     /// those of the others are taken away, and it waits its turn.
     fn fence_all(&self, donors: &mut [Donor<'_>]) -> Outcome<Instant> {
-        let mut drains = Drains::default();
+        let mut drains = DrainPatience::default();
         loop {
             let raised = Instant::now();
             let how = (true, drains.now());

@@ -9,7 +9,7 @@
 //! killed.
 
 use super::deployment::{Access, Deployment, MemberProcess, Role, Stage};
-use super::processes::Claim;
+use super::processes::DeploymentLock;
 use super::{LOOK, recorded, start};
 use crate::client::refusal;
 use crate::progress::Progress;
@@ -25,7 +25,7 @@ const SHARD_NOT_FOUND: i64 = 70;
 
 /// Starts one more shard of a sharded cluster, or goes on with one.
 pub(super) fn add_shard(dir: &Path) -> Result<String, String> {
-    let _claim = Claim::of(dir)?;
+    let _claim = DeploymentLock::of(dir)?;
     let mut deployment = recorded(dir)?;
     let router = deployment.router().map(|_| deployment.uri(""));
     let router = router.ok_or_else(|| no_shards(dir))?;
@@ -67,7 +67,7 @@ fn plan_shard(deployment: &mut Deployment) -> Result<String, String> {
 
 /// Starts one more member of a set, or goes on with one.
 pub(super) fn add_member(dir: &Path, set: Option<&str>) -> Result<String, String> {
-    let _claim = Claim::of(dir)?;
+    let _claim = DeploymentLock::of(dir)?;
     let mut deployment = recorded(dir)?;
     let set = set_named(&deployment, set)?;
     let there: Vec<MemberProcess> = of_set(&deployment, &set);
@@ -132,7 +132,7 @@ fn set_named(deployment: &Deployment, name: Option<&str>) -> Result<String, Stri
 
 /// Empties a shard and takes it out of the cluster, or goes on with that.
 pub(super) fn remove_shard(dir: &Path, name: &str) -> Result<String, String> {
-    let claim = Claim::of(dir)?;
+    let claim = DeploymentLock::of(dir)?;
     let mut deployment = recorded(dir)?;
     deployment.router().ok_or_else(|| no_shards(dir))?;
     let shards = |d: &Deployment, stays: bool| -> Vec<String> {
@@ -166,7 +166,7 @@ pub(super) fn remove_shard(dir: &Path, name: &str) -> Result<String, String> {
     // It may take hours. Others may do something meanwhile.
     drop(claim);
     drain(&deployment, name, &others)?;
-    let _claim = Claim::of(dir)?;
+    let _claim = DeploymentLock::of(dir)?;
     let mut deployment = recorded(dir)?;
     deployment.end(dir, |m| m.set == name)?;
     let left = deployment.members.iter().filter(|m| m.set == name);

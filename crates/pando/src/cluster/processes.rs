@@ -23,10 +23,10 @@ const LOCK: &str = "cluster.lock";
 
 /// Held while a command changes a deployment. What it has forked holds it too, until that is a server.
 /// So the holder of the lock sees the processes of all earlier holders, also of one that was killed.
-pub(super) struct Claim(#[allow(dead_code, reason = "closing it is its use")] File);
+pub(super) struct DeploymentLock(#[allow(dead_code, reason = "closing it is its use")] File);
 
-impl Claim {
-    pub(super) fn of(dir: &Path) -> Result<Claim, String> {
+impl DeploymentLock {
+    pub(super) fn of(dir: &Path) -> Result<DeploymentLock, String> {
         let path = dir.join(LOCK);
         let cannot = |e: std::io::Error| format!("cannot lock {}: {e}", path.display());
         let mut options = File::options();
@@ -41,7 +41,7 @@ impl Claim {
             }
             Err(e) => return Err(cannot(e)),
         }
-        Ok(Claim(file))
+        Ok(DeploymentLock(file))
     }
 }
 
@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn who_has_the_claim_is_alone() {
         let dir = tempfile::tempdir().unwrap();
-        let claim = Claim::of(dir.path()).unwrap();
+        let claim = DeploymentLock::of(dir.path()).unwrap();
         let other = File::open(dir.path().join(LOCK)).unwrap();
         assert!(flock(&other, libc::LOCK_EX | libc::LOCK_NB).is_err());
         drop(claim);

@@ -36,17 +36,17 @@ const CHANGEABLE: [&str; 9] = [
 ];
 
 /// What a document is to become: its bytes, or gone.
-type Becomes = Option<DocBuf>;
+type NewDocument = Option<DocBuf>;
 
 /// The last changes of documents of one collection, in the order in which these were first changed.
 #[derive(Default)]
 struct Changed {
-    order: Vec<(Value, Becomes)>,
+    order: Vec<(Value, NewDocument)>,
     places: HashMap<Vec<u8>, usize>,
 }
 
 impl Changed {
-    fn put(&mut self, id: Val<'_>, becomes: Becomes) {
+    fn put(&mut self, id: Val<'_>, becomes: NewDocument) {
         let mut key = vec![id.tag];
         key.extend_from_slice(id.bytes);
         let next = self.order.len();
@@ -210,7 +210,7 @@ impl<'f> Follower<'f> {
         }
     }
 
-    fn put(&mut self, db: &str, coll: &str, id: Val<'_>, becomes: Becomes) -> Result<()> {
+    fn put(&mut self, db: &str, coll: &str, id: Val<'_>, becomes: NewDocument) -> Result<()> {
         let of = self
             .changed
             .entry((db.to_string(), coll.to_string()))
@@ -332,8 +332,9 @@ impl<'f> Follower<'f> {
 
     /// Documents that have what others are to have: all go, then all come. Documents still refused wait
     /// for the change of a document that was not read yet; until then the token stays where it is.
-    fn change_places(&mut self, db: &str, coll: &str, all: &[(Value, Becomes)]) -> Result<()> {
-        let gone: Vec<(Value, Becomes)> = all.iter().map(|(id, _)| (id.clone(), None)).collect();
+    fn change_places(&mut self, db: &str, coll: &str, all: &[(Value, NewDocument)]) -> Result<()> {
+        let gone: Vec<(Value, NewDocument)> =
+            all.iter().map(|(id, _)| (id.clone(), None)).collect();
         self.make(db, coll, &gone)?;
         for (at, ..) in self.make(db, coll, all)? {
             if let Some((id, becomes)) = all.get(at) {
@@ -353,7 +354,7 @@ impl<'f> Follower<'f> {
         &mut self,
         db: &str,
         coll: &str,
-        all: &[(Value, Becomes)],
+        all: &[(Value, NewDocument)],
     ) -> Result<Vec<(usize, i64, String)>> {
         let mut refused = Vec::new();
         for deletes in [true, false] {

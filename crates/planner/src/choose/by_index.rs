@@ -5,8 +5,8 @@
 //! what the index holds decide it for every document.
 
 use super::{
-    Candidate, Chosen, DEFAULT_DOCS, MAX_MERGED, Planner, Spread, bits, by_text, decided_by_key,
-    ranges, rest, share,
+    Candidate, Chosen, DEFAULT_DOCS, IndexRanges, MAX_MERGED, Planner, bits, by_text,
+    decided_by_key, ranges, rest, share,
 };
 use crate::implied::implies;
 use crate::interval::{Interval, bounded};
@@ -68,7 +68,7 @@ impl Planner<'_> {
         let multikey = Multikey(info.multikey);
         let dedup =
             !one_path || multikey.any() && !self.one_key_each(fields, multikey, &chosen.intervals);
-        let access = |spread: Spread, reverse: bool, intervals| IndexAccess {
+        let access = |spread: IndexRanges, reverse: bool, intervals| IndexAccess {
             index: info.id,
             bounds: Bounds::Ranges(spread.ranges),
             reverse,
@@ -119,7 +119,7 @@ impl Planner<'_> {
         info: &IndexInfo,
         all: &[Node],
         preds: &[Predicate<'_>],
-    ) -> Option<(Chosen, Spread)> {
+    ) -> Option<(Chosen, IndexRanges)> {
         let fields = &info.key.fields;
         self.work.step(preds.len() * fields.len());
         let text = (info.key.text()).and_then(|_| by_text::clause(all));
@@ -296,7 +296,7 @@ fn test_of_key<'t>(test: &'t Test, collation: Option<&Collation>) -> Option<&'t 
 fn estimates(
     info: &IndexInfo,
     intervals: &[Vec<Interval>],
-    spread: &Spread,
+    spread: &IndexRanges,
     key_tests: usize,
 ) -> (f64, f64) {
     let used = spread.used;

@@ -3,7 +3,7 @@
 //! The other clauses of a conjunction are multiplied into the branches of one of its disjunctions,
 //! where they may narrow the scans. Other disjunctions are multiplied in once: a third one stays
 //! with the documents that come out. So does everything where the copies would be too many
-//! ([`Work`](super::work::Work)). Then planning is linear in the filter.
+//! ([`PlanningWork`](super::work::Work)). Then planning is linear in the filter.
 
 use super::work::size;
 use super::{Candidate, DEFAULT_DOCS, Planner, bits};

@@ -1,12 +1,12 @@
 //! Plans of `$near`: by an index of shapes, or not at all.
 
 use super::by_index::key_filter;
-use super::work::Work;
+use super::work::PlanningWork;
 use super::{Chosen, Planner, ranges, rest};
 use crate::hint::Hinted;
 use crate::implied::implies;
 use crate::interval::{Interval, bounded};
-use crate::plan::{Access, IndexInfo, NearAccess, Plan, PlanRequest, Starts};
+use crate::plan::{Access, CellPrefixes, IndexInfo, NearAccess, Plan, PlanRequest};
 use crate::predicate::{clauses, collect};
 use errors::{Result, bail};
 use query::expr::Vars;
@@ -21,7 +21,7 @@ pub(super) fn plan(
     path: &FieldPath,
     near: &Arc<NearTest>,
     hinted: &Hinted<'_>,
-    work: &Work<'_>,
+    work: &PlanningWork<'_>,
 ) -> Result<Plan> {
     let none = Vars::default();
     let p = Planner {
@@ -117,8 +117,8 @@ fn by(
     );
     let spread = ranges(fields, intervals);
     let starts = match points && spread.used == field {
-        true => Starts::Prefixes(spread.ranges.into_iter().map(|(low, _)| low).collect()),
-        false => Starts::Ranges(spread.ranges),
+        true => CellPrefixes::Prefixes(spread.ranges.into_iter().map(|(low, _)| low).collect()),
+        false => CellPrefixes::Ranges(spread.ranges),
     };
     let access = NearAccess {
         index: info.id,

@@ -15,16 +15,16 @@ use std::cell::{Cell, RefCell};
 const FREE_STEPS: u64 = 20_000;
 /// The steps for each node of the filter and each index.
 const STEPS_PER_NODE: u64 = 4;
-pub(super) struct Work<'p> {
+pub(super) struct PlanningWork<'p> {
     done: Cell<u64>,
     most: Cell<u64>,
     stopped: RefCell<Option<Error>>,
     req: &'p PlanRequest<'p>,
 }
 
-impl<'p> Work<'p> {
-    pub fn new(req: &'p PlanRequest<'p>) -> Work<'p> {
-        Work {
+impl<'p> PlanningWork<'p> {
+    pub fn new(req: &'p PlanRequest<'p>) -> PlanningWork<'p> {
+        PlanningWork {
             done: Cell::new(0),
             most: Cell::new(0),
             stopped: RefCell::new(None),

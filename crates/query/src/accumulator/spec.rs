@@ -1,7 +1,7 @@
 //! Parsed accumulators.
 
 use super::percentile;
-use super::state::{Accumulator, Bounded, DistinctValues, Few};
+use super::state::{Accumulator, Bounded, BoundedValues, DistinctValues};
 use crate::collation::Collation;
 use crate::expr::{EvalCtx, Expression, ParseEnv, SortSpec, Vars, join_paths};
 use crate::sort::SortPattern;
@@ -249,8 +249,8 @@ impl AccumulatorSpec {
             Kind::SetUnion => Accumulator::Union(DistinctValues::new(self.collation.clone())),
             Kind::Deviation { sample } => Accumulator::Deviation(Default::default(), *sample),
             Kind::MergeObjects => Accumulator::Merge(Default::default()),
-            Kind::FirstN => Accumulator::FirstN(Few::new(n)),
-            Kind::LastN => Accumulator::LastN(Few::new(n)),
+            Kind::FirstN => Accumulator::FirstN(BoundedValues::new(n)),
+            Kind::LastN => Accumulator::LastN(BoundedValues::new(n)),
             Kind::MinN => Accumulator::Bounded(
                 Bounded::new(n, false, false, false).collated(self.collation.clone()),
             ),

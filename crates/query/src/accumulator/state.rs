@@ -22,8 +22,8 @@ pub enum Accumulator {
     Union(DistinctValues),
     Deviation(Variance, bool),
     Merge(DocBuf),
-    FirstN(Few),
-    LastN(Few),
+    FirstN(BoundedValues),
+    LastN(BoundedValues),
     Bounded(Bounded),
     Percentile(Vec<f64>, Vec<f64>, bool),
     /// The states of an `$accumulator`: several only where some were spilled.
@@ -75,15 +75,15 @@ fn heap_bytes(v: &Value) -> usize {
 }
 
 /// Up to `n` values in the order of their arrival.
-pub struct Few {
+pub struct BoundedValues {
     items: VecDeque<Value>,
     n: usize,
     bytes: usize,
 }
 
-impl Few {
-    pub(super) fn new(n: usize) -> Few {
-        Few {
+impl BoundedValues {
+    pub(super) fn new(n: usize) -> BoundedValues {
+        BoundedValues {
             items: VecDeque::new(),
             n,
             bytes: 0,

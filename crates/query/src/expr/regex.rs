@@ -10,9 +10,12 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 pub(super) const OPS: &[Op] = &[
-    Op::named("$regexFind", &REGEX, |c, x| find(c, x, Want::First)).prepared(prepare),
-    Op::named("$regexFindAll", &REGEX, |c, x| find(c, x, Want::All)).prepared(prepare),
-    Op::named("$regexMatch", &REGEX, |c, x| find(c, x, Want::Whether)).prepared(prepare),
+    Op::named("$regexFind", &REGEX, |c, x| find(c, x, RegexResult::First)).prepared(prepare),
+    Op::named("$regexFindAll", &REGEX, |c, x| find(c, x, RegexResult::All)).prepared(prepare),
+    Op::named("$regexMatch", &REGEX, |c, x| {
+        find(c, x, RegexResult::Whether)
+    })
+    .prepared(prepare),
 ];
 
 static REGEX: Named = Named {
@@ -26,7 +29,7 @@ static REGEX: Named = Named {
 pub(crate) struct Prepared(Arc<Regex>);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Want {
+enum RegexResult {
     First,
     All,
     Whether,
@@ -133,7 +136,7 @@ fn flags_of(name: &str, flags: &str) -> Result<pcre::Options> {
     Ok(o)
 }
 
-fn find<'a>(c: &'a Call, ctx: &EvalCtx<'a>, want: Want) -> Result<Computed<'a>> {
+fn find<'a>(c: &'a Call, ctx: &EvalCtx<'a>, want: RegexResult) -> Result<Computed<'a>> {
     let input = c.arg(0, ctx)?;
     let here;
     let regex = match &c.prepared {
@@ -154,9 +157,9 @@ fn find<'a>(c: &'a Call, ctx: &EvalCtx<'a>, want: Want) -> Result<Computed<'a>> 
     }
     let (Some(regex), Some(text)) = (regex, input.or_null().as_str()) else {
         return match want {
-            Want::First => Ok(Computed::NULL),
-            Want::All => own(Writer::new_array().finish_array()),
-            Want::Whether => boolean(false),
+            RegexResult::First => Ok(Computed::NULL),
+            RegexResult::All => own(Writer::new_array().finish_array()),
+            RegexResult::Whether => boolean(false),
         };
     };
     let search = Search {
@@ -167,15 +170,17 @@ fn find<'a>(c: &'a Call, ctx: &EvalCtx<'a>, want: Want) -> Result<Computed<'a>> 
     };
     ctx.vars.work(units(text.len()))?;
     match want {
-        Want::Whether => boolean(search.run(|regex, may_go_on| regex.is_match(text, may_go_on))?),
-        Want::First => {
+        RegexResult::Whether => {
+            boolean(search.run(|regex, may_go_on| regex.is_match(text, may_go_on))?)
+        }
+        RegexResult::First => {
             let mut matches = Matches::new(search)?;
             match matches.next()? {
                 Some(v) => own(v),
                 None => Ok(Computed::NULL),
             }
         }
-        Want::All => {
+        RegexResult::All => {
             let mut matches = Matches::new(search)?;
             let mut w = Writer::new_array();
             while let Some(v) = matches.next()? {

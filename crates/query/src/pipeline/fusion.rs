@@ -25,7 +25,7 @@ pub(crate) struct Fusion {
     pub from: Namespace,
     /// In order of their names.
     pub parts: Vec<FusionInput>,
-    pub how: How,
+    pub how: FusionScore,
     pub details: bool,
     /// Scales the scores of each input.
     scale: Option<Arc<Window>>,
@@ -45,7 +45,7 @@ pub(crate) struct FusionInput {
 
 /// What the score is made of.
 #[derive(Debug)]
-pub(crate) enum How {
+pub(crate) enum FusionScore {
     Ranks,
     Scores {
         normalization: Normalization,
@@ -150,7 +150,7 @@ impl Fusion {
             weigh(stage, weights, &mut parts)?;
         }
         let how = match kind {
-            Kind::Rank => How::Ranks,
+            Kind::Rank => FusionScore::Ranks,
             Kind::Score => combined(combination, normalization, &parts, ctx)?,
         };
         let scale = match normalization {
@@ -411,7 +411,7 @@ fn combined(
     normalization: Normalization,
     parts: &[FusionInput],
     ctx: &ParseCtx,
-) -> Result<How> {
+) -> Result<FusionScore> {
     const AT: &str = "$scoreFusion.combination";
     let d = combination.unwrap_or(Doc::EMPTY);
     let [weights, method, expression] = options(AT, d, ["weights", "method", "expression"])?;
@@ -447,7 +447,7 @@ fn combined(
             Expression::parse(w.finish().as_doc().as_val(), &ctx.env)
         })
         .transpose()?;
-    Ok(How::Scores {
+    Ok(FusionScore::Scores {
         normalization,
         combine,
         shown: expression.map(shown_expression).unwrap_or_default(),

@@ -1,7 +1,7 @@
 //! How `$rankFusion` and `$scoreFusion` run: what the inputs give, and what becomes of a document that
 //! some of them have given.
 
-use super::fusion::{Fusion, FusionInput, How};
+use super::fusion::{Fusion, FusionInput, FusionScore};
 use super::score::{Normalization, number, sigmoid};
 use super::{IdleVisitor, PipelineHost, Source};
 use crate::expr::{EvalCtx, Expression, Vars};
@@ -64,10 +64,10 @@ impl Inputs {
             .doc("docs", doc)
             .i32("p", i32::try_from(self.part).unwrap_or(i32::MAX));
         match &self.spec.how {
-            How::Ranks => {
+            FusionScore::Ranks => {
                 w.int("rank", self.rank);
             }
-            How::Scores { normalization, .. } => {
+            FusionScore::Scores { normalization, .. } => {
                 let score = meta.any_score().unwrap_or(0.0);
                 let value = match normalization {
                     Normalization::Sigmoid => sigmoid(score),
@@ -87,16 +87,16 @@ impl Inputs {
 }
 
 /// What an input itself says of the score that it gave.
-fn write_details(how: &How, meta: &Metadata, w: &mut Writer) {
+fn write_details(how: &FusionScore, meta: &Metadata, w: &mut Writer) {
     match (&meta.score_details, how) {
-        (Some(d), How::Ranks) => {
+        (Some(d), FusionScore::Ranks) => {
             w.extend(d.as_doc());
         }
-        (Some(d), How::Scores { .. }) => {
+        (Some(d), FusionScore::Scores { .. }) => {
             w.doc("details", d.as_doc());
         }
         (None, _) => {
-            if let (How::Ranks, Some(score)) = (how, meta.any_score()) {
+            if let (FusionScore::Ranks, Some(score)) = (how, meta.any_score()) {
                 w.f64("value", score);
             }
             w.open_array("details").close();
@@ -158,12 +158,12 @@ impl<'a> Given<'a> {
     }
 
     /// What it adds to the score.
-    fn value(self, how: &How) -> f64 {
+    fn value(self, how: &FusionScore) -> f64 {
         match how {
-            How::Ranks => self
+            FusionScore::Ranks => self
                 .number("rank")
                 .map_or(0.0, |rank| self.weight * (1.0 / (RANK_CONSTANT + rank))),
-            How::Scores { .. } => self.number("value").map_or(0.0, |v| v * self.weight),
+            FusionScore::Scores { .. } => self.number("value").map_or(0.0, |v| v * self.weight),
         }
     }
 }
@@ -201,9 +201,9 @@ impl Fuse {
         let how = &self.spec.how;
         let sum = given.iter().fold(0.0, |sum, g| sum + g.value(how));
         let score = match how {
-            How::Ranks => sum,
-            How::Scores { combine: None, .. } => sum / parts.len() as f64,
-            How::Scores {
+            FusionScore::Ranks => sum,
+            FusionScore::Scores { combine: None, .. } => sum / parts.len() as f64,
+            FusionScore::Scores {
                 combine: Some(e), ..
             } => self.combine(e, group, &given)?,
         };
@@ -233,14 +233,14 @@ impl Fuse {
         let mut w = Writer::new();
         w.f64("value", score);
         match &self.spec.how {
-            How::Ranks => {
+            FusionScore::Ranks => {
                 w.str(
                     "description",
                     "value output by reciprocal rank fusion algorithm, computed as sum of (weight * (1 / (60 + rank))) across \
                      input pipelines from which this document is output, from:",
                 );
             }
-            How::Scores {
+            FusionScore::Scores {
                 normalization,
                 combine,
                 shown,
@@ -274,15 +274,15 @@ impl Fuse {
     fn write_given(&self, g: Given<'_>, w: &mut Writer) {
         let how = &self.spec.how;
         match (how, g.entry) {
-            (How::Ranks, None) => {
+            (FusionScore::Ranks, None) => {
                 w.str("rank", "NA");
                 return;
             }
-            (How::Ranks, Some(e)) => {
+            (FusionScore::Ranks, Some(e)) => {
                 w.val("rank", e.get("rank").unwrap_or(Val::NULL))
                     .f64("weight", g.weight);
             }
-            (How::Scores { .. }, _) => {
+            (FusionScore::Scores { .. }, _) => {
                 w.f64("inputPipelineRawScore", g.number("score").unwrap_or(0.0))
                     .f64("weight", g.weight)
                     .f64("value", g.value(how));

@@ -5,7 +5,7 @@
 //! variables: until then the stage is unresolved ([`GeoNear::resolve`]).
 //!
 //! Later stages that ask for `$meta: "geoNearDistance"` or `"geoNearPoint"` find them in fields of these names behind a
-//! dollar, which no stored document has at its top; they are taken off at the end ([`Strip`]).
+//! dollar, which no stored document has at its top; they are taken off at the end ([`StripFields`]).
 
 use super::options::field_path;
 use super::parse::parse_match;
@@ -359,21 +359,21 @@ impl Source for Run {
 }
 
 /// Takes off fields that were only for later stages.
-pub(super) struct Strip {
+pub(super) struct StripFields {
     input: Box<dyn Source>,
     out: Vec<u8>,
 }
 
-impl Strip {
-    pub fn new(input: Box<dyn Source>) -> Strip {
-        Strip {
+impl StripFields {
+    pub fn new(input: Box<dyn Source>) -> StripFields {
+        StripFields {
             input,
             out: Vec::new(),
         }
     }
 }
 
-impl Source for Strip {
+impl Source for StripFields {
     fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool> {
         if !self.input.advance(host)? {
             return Ok(false);

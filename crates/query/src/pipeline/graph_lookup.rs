@@ -1,7 +1,7 @@
 //! `$graphLookup`: a breadth-first search through another collection.
 
 use super::lookup::{collection, equals_any, join_values};
-use super::lookup_batch::{Ahead, Batch, Joins};
+use super::lookup_batch::{Batch, BatchedJoin, Joins};
 use super::lookup_table::{JoinedCollection, Table};
 use super::options::field_path;
 use super::parse::ParseCtx;
@@ -175,7 +175,7 @@ impl GraphLookup {
         let input: Box<dyn Source> = match self.documents.is_none() && self.collation.is_none() {
             true => {
                 let (spec, vars, batch) = (self.clone(), vars.clone(), batch.clone());
-                Box::new(Ahead::new(input, spec, vars, batch))
+                Box::new(BatchedJoin::new(input, spec, vars, batch))
             }
             false => input,
         };

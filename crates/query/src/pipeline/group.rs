@@ -16,7 +16,7 @@
 
 use super::spill::{Merge, Runs};
 use super::stage_memory::hold;
-use super::unwind_group::{Taken, Takes};
+use super::unwind_group::{GroupInput, GroupInputs};
 use super::{
     IdleVisitor, PipelineHost, Share, Source, StageProfiler, too_much_memory, unspillable,
 };
@@ -344,15 +344,15 @@ impl Run {
         doc: Doc<'_>,
         meta: &Metadata,
         element: Val<'_>,
-        takes: &Takes,
+        takes: &GroupInputs,
     ) -> Result<()> {
         let ctx = EvalCtx::new(doc, &self.vars).with_meta(meta);
         let (fields, width) = (&self.spec.fields, self.spec.fields.len());
         let of_document;
         let id = match &takes.id {
-            Taken::Element => element,
-            Taken::Constant(v) => v.as_val(),
-            Taken::OfDocument => {
+            GroupInput::Element => element,
+            GroupInput::Constant(v) => v.as_val(),
+            GroupInput::OfDocument => {
                 of_document = self.spec.id.evaluate(&ctx)?;
                 of_document.or_null()
             }
@@ -363,9 +363,9 @@ impl Run {
         for ((f, takes), a) in fields.iter().zip(&takes.fields).zip(states) {
             let before = if f.grows { a.memory_bytes() } else { 0 };
             match takes {
-                Taken::Element => a.take(Some(element))?,
-                Taken::Constant(v) => a.take(Some(v.as_val()))?,
-                Taken::OfDocument => f.spec.add(a, &ctx)?,
+                GroupInput::Element => a.take(Some(element))?,
+                GroupInput::Constant(v) => a.take(Some(v.as_val()))?,
+                GroupInput::OfDocument => f.spec.add(a, &ctx)?,
             }
             if f.grows {
                 grown += a.memory_bytes() as isize - before as isize;

@@ -1,6 +1,6 @@
 //! `$lookup`: by equality of two fields, by a pipeline with variables, or both.
 
-use super::lookup_batch::{Ahead, Batch, Joins};
+use super::lookup_batch::{Batch, BatchedJoin, Joins};
 use super::lookup_table::{JoinedCollection, Joiner, Matches, is_exact, may_have_table};
 use super::lookup_unwind;
 use super::narrow::Names;
@@ -211,7 +211,7 @@ impl Lookup {
         let batch = Batch::default();
         let joiner = Joiner::new(self.clone(), read, batch.clone());
         let input: Box<dyn Source> = match may_have_table(self) && self.from.is_some() {
-            true => Box::new(Ahead::new(input, self.clone(), vars.clone(), batch)),
+            true => Box::new(BatchedJoin::new(input, self.clone(), vars.clone(), batch)),
             false => input,
         };
         match &self.unwinding {

@@ -119,7 +119,7 @@ enum State {
     Giving,
 }
 
-pub(super) struct Ahead<J> {
+pub(super) struct BatchedJoin<J> {
     input: Box<dyn Source>,
     spec: Arc<J>,
     vars: Arc<Vars>,
@@ -135,10 +135,15 @@ pub(super) struct Ahead<J> {
     share: Option<Share>,
 }
 
-impl<J: Joins> Ahead<J> {
+impl<J: Joins> BatchedJoin<J> {
     /// Of a stage whose matches a table may give.
-    pub fn new(input: Box<dyn Source>, spec: Arc<J>, vars: Arc<Vars>, batch: Batch) -> Ahead<J> {
-        Ahead {
+    pub fn new(
+        input: Box<dyn Source>,
+        spec: Arc<J>,
+        vars: Arc<Vars>,
+        batch: Batch,
+    ) -> BatchedJoin<J> {
+        BatchedJoin {
             input,
             spec,
             vars,
@@ -240,7 +245,7 @@ impl<J: Joins> Ahead<J> {
     }
 }
 
-impl<J: Joins> Source for Ahead<J> {
+impl<J: Joins> Source for BatchedJoin<J> {
     fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool> {
         loop {
             match &mut self.state {

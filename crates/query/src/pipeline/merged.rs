@@ -10,7 +10,7 @@
 
 use super::geo_near::{DISTANCE, POINT};
 use super::options::{object, options};
-use super::search::{Asks, gives_details};
+use super::search::{SearchMetaFields, gives_details};
 use super::{IdleVisitor, Op, Pipeline, PipelineHost, Source, Stage, lookup_unwind};
 use crate::metadata::Metadata;
 use bson::{Doc, DocBuf, Val, Writer};
@@ -72,13 +72,16 @@ impl Found {
         let mut stages = stages.into_iter();
         let first = stages.next();
         match first.map_or(Found::default(), Found::by) {
-            found if found.search => Found::of_search(first, Asks::of(stages)),
+            found if found.search => Found::of_search(first, SearchMetaFields::of(stages)),
             found => found,
         }
     }
 
     /// `asks`: what the stages behind the first one ask for.
-    pub(super) fn of_search<'a>(stages: impl IntoIterator<Item = Val<'a>>, asks: Asks) -> Found {
+    pub(super) fn of_search<'a>(
+        stages: impl IntoIterator<Item = Val<'a>>,
+        asks: SearchMetaFields,
+    ) -> Found {
         let first = stages.into_iter().next();
         let found = first.map_or(Found::default(), Found::by);
         let spec = first.and_then(|v| v.as_doc()?.first()?.val.as_doc());

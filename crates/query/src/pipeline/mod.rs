@@ -74,7 +74,7 @@ pub use search::{SearchKind, SearchStage};
 pub use spill::{Merge, Runs, SpillFile, SpillTarget};
 pub use stage_memory::{Share, StageMemory};
 pub use unpack::Unpack;
-pub use write::{Apart, Matched, MergeSpec, NotMatched, OutSpec};
+pub use write::{Matched, MergePartStep, MergeSpec, NotMatched, OutSpec};
 
 use crate::accumulator::Accumulator;
 use crate::arithmetic::{Number, Sum};
@@ -200,7 +200,12 @@ pub trait PipelineHost {
 
     /// Merges what `input` gives and belongs here, until there is a document that does not. A pause is
     /// told beside it, to the opener of the pipeline. Fails if no parts were requested.
-    fn merge_apart(&mut self, _: &MergeSpec, _: &mut dyn Source, _: &Arc<Vars>) -> Result<Apart> {
+    fn merge_apart(
+        &mut self,
+        _: &MergeSpec,
+        _: &mut dyn Source,
+        _: &Arc<Vars>,
+    ) -> Result<MergePartStep> {
         Err(errors::Error::internal("nothing is merged apart here").into())
     }
 
@@ -625,16 +630,16 @@ impl Pipeline {
                 continue;
             }
             if built && matches!(s.op, Op::Out(_) | Op::Merge(_)) {
-                out = Box::new(stream::Shallow { input: out });
+                out = Box::new(stream::DepthCheck { input: out });
             }
             let ends = matches!(s.op, Op::Out(_) | Op::Merge(_));
             if ends && std::mem::take(&mut meta) {
-                out = Box::new(geo_near::Strip::new(out));
+                out = Box::new(geo_near::StripFields::new(out));
             }
             out = s.op.attach(out, vars);
         }
         if meta {
-            out = Box::new(geo_near::Strip::new(out));
+            out = Box::new(geo_near::StripFields::new(out));
         }
         if built && !self.writes() {
             out = Box::new(stream::Checked { input: out });

@@ -4,7 +4,7 @@ use super::geo_near::GeoNear;
 use super::group::Group;
 use super::lookup_unwind;
 use super::rows::{RowsKind, RowsStage};
-use super::search::{Asks, SearchKind, SearchStage};
+use super::search::{SearchKind, SearchMetaFields, SearchStage};
 use super::{
     Namespace, Op, Pipeline, Stage, bucket, densify, facet, fill, fusion, graph_lookup, lookup,
     merged, optimizer, redact, score, union_with, unwind, window, write,
@@ -274,7 +274,7 @@ impl Pipeline {
             note_meta(list, &mut out);
         }
         if let Some(Op::Search(s)) = out.first_mut().map(|s| &mut s.op) {
-            Arc::make_mut(s).asks = Asks::of(list.values().skip(1));
+            Arc::make_mut(s).asks = SearchMetaFields::of(list.values().skip(1));
         }
         Ok(Pipeline {
             stages: coalesce(out),

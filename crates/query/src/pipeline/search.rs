@@ -31,12 +31,12 @@ pub struct SearchStage {
     /// Documents that this filter does not let through are not there: orphans, at a shard.
     pub shown: Option<DocBuf>,
     /// What stages behind it read of what it found.
-    pub asks: Asks,
+    pub asks: SearchMetaFields,
 }
 
 /// What stages behind a search ask for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Asks {
+pub struct SearchMetaFields {
     /// `$$SEARCH_META`
     pub meta: bool,
     /// `$meta: "searchSequenceToken"`
@@ -47,10 +47,10 @@ pub struct Asks {
     pub details: bool,
 }
 
-impl Asks {
+impl SearchMetaFields {
     /// Of the stages as they are written.
-    pub fn of<'a>(behind: impl IntoIterator<Item = Val<'a>>) -> Asks {
-        let mut asks = Asks::default();
+    pub fn of<'a>(behind: impl IntoIterator<Item = Val<'a>>) -> SearchMetaFields {
+        let mut asks = SearchMetaFields::default();
         for stage in behind {
             let has = |name: &str| memchr::memmem::find(stage.bytes, name.as_bytes()).is_some();
             asks.meta |= has("$SEARCH_META");
@@ -121,7 +121,7 @@ impl SearchStage {
             ns,
             spec: own.finish(),
             shown: shown.map(Doc::to_buf),
-            asks: Asks::default(),
+            asks: SearchMetaFields::default(),
         })
     }
 

@@ -206,11 +206,11 @@ impl Source for Checked {
 
 /// The nesting of written documents is no deeper than inserts allow. Their size is checked by the
 /// writer.
-pub(super) struct Shallow {
+pub(super) struct DepthCheck {
     pub input: Box<dyn Source>,
 }
 
-impl Source for Shallow {
+impl Source for DepthCheck {
     fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool> {
         if !self.input.advance(host)? {
             return Ok(false);

@@ -160,7 +160,7 @@ impl Run {
     /// The other collection's documents.
     fn open(&mut self, host: &mut dyn PipelineHost) -> Result<Box<dyn Source>> {
         if let Some(kept) = self.found.as_ref().and_then(Found::known) {
-            return Ok(Box::new(Again { kept, next: 0 }));
+            return Ok(Box::new(RepeatedDocuments { kept, next: 0 }));
         }
         let source = match &self.spec.from {
             Some(ns) => host.open(ns, &self.spec.pipeline, &self.vars)?,
@@ -178,12 +178,12 @@ impl Run {
 }
 
 /// Documents that were found before.
-struct Again {
+struct RepeatedDocuments {
     kept: Arc<Kept>,
     next: usize,
 }
 
-impl Source for Again {
+impl Source for RepeatedDocuments {
     fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool> {
         host.check()?;
         let more = self.next < self.kept.docs.len();

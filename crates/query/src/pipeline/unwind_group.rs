@@ -18,16 +18,16 @@ pub(super) const STAGES: usize = 2;
 pub(super) struct Fused {
     unwind: Arc<Unwind>,
     group: Arc<group::Group>,
-    takes: Takes,
+    takes: GroupInputs,
 }
 
 /// What the id, and each accumulator, takes.
-pub(super) struct Takes {
-    pub id: Taken,
-    pub fields: Vec<Taken>,
+pub(super) struct GroupInputs {
+    pub id: GroupInput,
+    pub fields: Vec<GroupInput>,
 }
 
-pub(super) enum Taken {
+pub(super) enum GroupInput {
     Element,
     Constant(Value),
     /// The value of its expression over the document.
@@ -51,7 +51,7 @@ pub(super) fn fused(stages: &[Stage]) -> Option<Fused> {
     }
     let path = unwind.path.first();
     let fields = group.fields.iter();
-    let takes = Takes {
+    let takes = GroupInputs {
         id: taken(&group.id, path)?,
         fields: fields
             .map(|f| taken(f.spec.only_argument()?, path))
@@ -65,22 +65,22 @@ pub(super) fn fused(stages: &[Stage]) -> Option<Fused> {
 }
 
 /// What an expression takes; `None` where it reads the field that is unwound, and is not just that.
-fn taken(e: &Expression, field: &str) -> Option<Taken> {
+fn taken(e: &Expression, field: &str) -> Option<GroupInput> {
     if e.as_path().as_deref() == Some(field) {
-        return Some(Taken::Element);
+        return Some(GroupInput::Element);
     }
     if let Some(v) = e.constant() {
-        return Some(Taken::Constant(v.clone()));
+        return Some(GroupInput::Constant(v.clone()));
     }
     let reads = |path: &String| path.split('.').next() == Some(field);
-    (!e.needed_paths()?.iter().any(reads)).then_some(Taken::OfDocument)
+    (!e.needed_paths()?.iter().any(reads)).then_some(GroupInput::OfDocument)
 }
 
 pub(super) struct Run {
     /// Gone when all of it is taken.
     input: Option<Box<dyn Source>>,
     unwind: Arc<Unwind>,
-    takes: Takes,
+    takes: GroupInputs,
     groups: group::Run,
     /// Where in the bytes of the input's document the rest of its array begins and ends.
     rest: Option<(usize, usize)>,

@@ -9,7 +9,7 @@ use super::partition::{Partition, Row};
 use super::stage_memory::hold;
 use super::unwind::set_path;
 use super::window_function::Function;
-use super::window_values::{Progress, Surroundings, heap_bytes};
+use super::window_values::{Progress, WindowContext, heap_bytes};
 use super::{IdleVisitor, PipelineHost, Share, Source, sort};
 use crate::arithmetic::convert::in_message;
 use crate::collation::Collation;
@@ -502,7 +502,7 @@ impl Source for Run {
             let Some((output, progress)) = next else {
                 break;
             };
-            let around = Surroundings {
+            let around = WindowContext {
                 sort: self.spec.sort.as_ref(),
                 vars: &self.vars,
                 limit: host.memory_limit(),

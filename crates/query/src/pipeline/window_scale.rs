@@ -2,7 +2,7 @@
 
 use super::partition::Partition;
 use super::window_function::Function;
-use super::window_values::{Surroundings, evaluate};
+use super::window_values::{WindowContext, evaluate};
 use crate::arithmetic::{Number, add, decimal, multiply, subtract};
 use bson::{Val, Value, order};
 use errors::{Result, bail};
@@ -53,7 +53,7 @@ impl Extremes {
         function: &Function,
         frame: Range<usize>,
         rows: &mut Partition,
-        around: &Surroundings<'_>,
+        around: &WindowContext<'_>,
     ) -> Result<()> {
         let Function::MinMaxScaler { input, .. } = function else {
             return Ok(());

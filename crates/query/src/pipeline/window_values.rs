@@ -18,7 +18,7 @@ use errors::{Result, bail, err};
 use std::ops::Range;
 
 /// What the functions of a stage share.
-pub(super) struct Surroundings<'a> {
+pub(super) struct WindowContext<'a> {
     pub sort: Option<&'a SortPattern>,
     pub vars: &'a Vars,
     /// Bytes that all functions may hold, and those that the others do.
@@ -76,7 +76,7 @@ impl Progress {
         at: usize,
         output: &Output,
         rows: &mut Partition,
-        around: &Surroundings<'_>,
+        around: &WindowContext<'_>,
     ) -> Result<Option<Value>> {
         match &output.function {
             Function::Accumulate(spec) if !deviates(spec, &output.frame) => {
@@ -93,7 +93,7 @@ impl Progress {
         at: usize,
         output: &Output,
         rows: &mut Partition,
-        around: &Surroundings<'_>,
+        around: &WindowContext<'_>,
     ) -> Result<Value> {
         match &output.function {
             Function::Accumulate(spec) => {
@@ -185,7 +185,7 @@ impl Progress {
         (x, y): (&Expression, &Expression),
         sample: bool,
         rows: &mut Partition,
-        around: &Surroundings<'_>,
+        around: &WindowContext<'_>,
     ) -> Result<Value> {
         let (mut c, from) = match (std::mem::take(&mut self.state), self.grown(&frame)) {
             (State::Covariance(c), Some(from)) => (c, from),
@@ -208,7 +208,7 @@ impl Progress {
         at: usize,
         frame: &Frame,
         rows: &mut Partition,
-        around: &Surroundings<'_>,
+        around: &WindowContext<'_>,
     ) -> Result<Range<usize>> {
         let n = rows.len();
         let (lower, upper, unit) = match frame {
@@ -253,7 +253,7 @@ impl Progress {
         frame: Range<usize>,
         same: bool,
         rows: &mut Partition,
-        around: &Surroundings<'_>,
+        around: &WindowContext<'_>,
     ) -> Result<Option<Value>> {
         if self.frame.as_ref() == Some(&frame)
             && let Some(last) = &self.last
@@ -356,7 +356,7 @@ pub(super) fn evaluate(
     e: &Expression,
     at: usize,
     rows: &mut Partition,
-    around: &Surroundings<'_>,
+    around: &WindowContext<'_>,
 ) -> Result<Value> {
     let doc = rows.row(at)?.map_or(Doc::EMPTY, |r| r.doc.as_doc());
     let v = e.evaluate(&EvalCtx::new(doc, around.vars))?;
@@ -368,7 +368,7 @@ fn forward(
     edge: &mut usize,
     passes: impl Fn(&Value) -> bool,
     rows: &mut Partition,
-    around: &Surroundings<'_>,
+    around: &WindowContext<'_>,
 ) -> Result<usize> {
     while *edge < rows.len() && passes(&sort_value(*edge, rows, around)?) {
         *edge += 1;
@@ -378,7 +378,7 @@ fn forward(
 }
 
 /// The value of the only sort field; missing is null.
-fn sort_value(at: usize, rows: &mut Partition, around: &Surroundings<'_>) -> Result<Value> {
+fn sort_value(at: usize, rows: &mut Partition, around: &WindowContext<'_>) -> Result<Value> {
     let field = around.sort.and_then(|s| s.fields.first());
     let of = |r: &Row| field.and_then(|f| Some(f.path.get(r.doc.as_doc())?.to_value()));
     Ok(rows.row(at)?.and_then(of).unwrap_or(Value::NULL))
@@ -469,7 +469,7 @@ fn sliding_deviation(
     spec: &AccumulatorSpec,
     frame: Range<usize>,
     rows: &mut Partition,
-    around: &Surroundings<'_>,
+    around: &WindowContext<'_>,
 ) -> Result<Value> {
     let mut state = spec.start(&EvalCtx::new(Doc::EMPTY, around.vars))?;
     let (mut numbers, mut finite) = (0, true);
@@ -500,7 +500,7 @@ fn point(
     at: usize,
     unit: Option<&Unit>,
     rows: &mut Partition,
-    around: &Surroundings<'_>,
+    around: &WindowContext<'_>,
 ) -> Result<Option<Point>> {
     let y = evaluate(input, at, rows, around)?;
     let t = sort_value(at, rows, around)?;
@@ -679,7 +679,7 @@ impl Line {
         e: &Expression,
         at: usize,
         rows: &mut Partition,
-        around: &Surroundings<'_>,
+        around: &WindowContext<'_>,
     ) -> Result<Value> {
         let key = rows.row(at)?.map(|r| r.key.clone());
         if at > 0 && self.key == key {
@@ -716,7 +716,7 @@ impl Line {
         e: &Expression,
         from: usize,
         rows: &mut Partition,
-        around: &Surroundings<'_>,
+        around: &WindowContext<'_>,
     ) -> Result<Option<Known>> {
         for at in from..rows.len() {
             around.vars.check_interrupt(at - from)?;

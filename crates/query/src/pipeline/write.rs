@@ -56,7 +56,7 @@ pub struct MergeSpec {
 
 /// What comes of a part of a `$merge`.
 #[derive(Debug)]
-pub enum Apart {
+pub enum MergePartStep {
     /// A document that another server writes.
     Elsewhere(DocBuf),
     /// Enough was written for one batch.
@@ -510,9 +510,9 @@ impl Source for MergeApart {
     fn advance(&mut self, host: &mut dyn PipelineHost) -> Result<bool> {
         let next = host.merge_apart(&self.spec, &mut *self.input, &self.vars)?;
         let (doc, more) = match next {
-            Apart::Elsewhere(doc) => (doc, true),
-            Apart::Pause => (DocBuf::new(), true),
-            Apart::End => (DocBuf::new(), false),
+            MergePartStep::Elsewhere(doc) => (doc, true),
+            MergePartStep::Pause => (DocBuf::new(), true),
+            MergePartStep::End => (DocBuf::new(), false),
         };
         self.current = doc;
         Ok(more)

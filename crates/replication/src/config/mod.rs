@@ -12,7 +12,7 @@ mod parse;
 mod write_concern;
 
 pub use host::Host;
-pub use write_concern::{Reached, Unreachable, Wanted};
+pub use write_concern::{Reached, UnsatisfiableConcern, Wanted};
 
 use bson::{DocBuf, ObjectId, Writer};
 

@@ -18,23 +18,23 @@ pub enum Wanted {
 
 /// Why no number of members that do their work can meet a write concern.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Unreachable {
+pub enum UnsatisfiableConcern {
     TooFewMembers,
     UnknownMode(String),
 }
 
-impl Unreachable {
+impl UnsatisfiableConcern {
     pub fn code(&self) -> Code {
         match self {
-            Unreachable::TooFewMembers => Code::UnsatisfiableWriteConcern,
-            Unreachable::UnknownMode(_) => Code::UnknownReplWriteConcern,
+            UnsatisfiableConcern::TooFewMembers => Code::UnsatisfiableWriteConcern,
+            UnsatisfiableConcern::UnknownMode(_) => Code::UnknownReplWriteConcern,
         }
     }
 
     pub fn message(&self) -> String {
         match self {
-            Unreachable::TooFewMembers => "Not enough data-bearing nodes".to_string(),
-            Unreachable::UnknownMode(mode) => {
+            UnsatisfiableConcern::TooFewMembers => "Not enough data-bearing nodes".to_string(),
+            UnsatisfiableConcern::UnknownMode(mode) => {
                 format!("No write concern mode named '{mode}' found in replica set configuration")
             }
         }
@@ -54,15 +54,15 @@ impl<F: Fn(i32) -> bool> Reached for F {
 
 impl Config {
     /// Whether a write concern could be met if all members had the write.
-    pub fn check_reachable(&self, wanted: &Wanted) -> Result<(), Unreachable> {
+    pub fn check_reachable(&self, wanted: &Wanted) -> Result<(), UnsatisfiableConcern> {
         if let Wanted::WriteConcernMode(name) = wanted
             && self.mode(name).is_none()
         {
-            return Err(Unreachable::UnknownMode(name.clone()));
+            return Err(UnsatisfiableConcern::UnknownMode(name.clone()));
         }
         match self.is_reached(wanted, &|_| true) {
             true => Ok(()),
-            false => Err(Unreachable::TooFewMembers),
+            false => Err(UnsatisfiableConcern::TooFewMembers),
         }
     }
 

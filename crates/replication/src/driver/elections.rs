@@ -9,7 +9,7 @@ use std::time::SystemTime;
 
 /// How often a member stood for election, and how often it was elected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stood {
+pub struct ElectionCounts {
     pub called: u64,
     pub successful: u64,
 }
@@ -27,11 +27,11 @@ pub struct Vote {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Elections {
     /// It heard of no primary.
-    pub timeout: Stood,
+    pub timeout: ElectionCounts,
     /// The primary asked it to, because of its priority.
-    pub priority: Stood,
+    pub priority: ElectionCounts,
     /// A command asked for it: `replSetStepUp` here, or `replSetStepDown` on the primary.
-    pub step_up: Stood,
+    pub step_up: ElectionCounts,
     /// As primary it was deposed by a higher term, unasked.
     pub deposed: u64,
     pub vote: Vote,
@@ -39,7 +39,7 @@ pub struct Elections {
 
 impl Elections {
     /// Those for the reason of that name.
-    fn of(&mut self, because: &str) -> &mut Stood {
+    fn of(&mut self, because: &str) -> &mut ElectionCounts {
         match because {
             BY_PRIORITY => &mut self.priority,
             BY_STEP_UP | BY_REQUEST => &mut self.step_up,

@@ -27,13 +27,13 @@ const FILE: &str = "room.new";
 
 /// The state of this member's disk.
 #[derive(Default)]
-pub(super) struct Room {
+pub(super) struct DiskRoom {
     /// Writes were refused, and another member was asked to take over because of that.
     lacks: bool,
     next: Option<Instant>,
 }
 
-impl Room {
+impl DiskRoom {
     /// The member does not stand for election.
     pub fn lacks(&self) -> bool {
         self.lacks

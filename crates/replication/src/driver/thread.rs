@@ -6,7 +6,7 @@
 use super::changes::Preference;
 use super::elections::{Elections, Vote};
 use super::outbox::{PACE, Pace};
-use super::room::{self, Room};
+use super::room::{self, DiskRoom};
 use super::{Changed, Input, LOOK, Shared, Status, StoreLog, Transport};
 use crate::SetName;
 use crate::log_view::FIRST_TERM;
@@ -95,7 +95,7 @@ pub(super) struct Thread {
     pub(super) reconciling: Arc<AtomicBool>,
     pub(super) pace: Pace,
     pub(super) preference: Preference,
-    pub(super) room: Room,
+    pub(super) room: DiskRoom,
     /// Its data files are.
     pub(super) damaged: bool,
 }

@@ -5,7 +5,7 @@
 
 use service::Service;
 
-use super::{EventLoop, Fate};
+use super::{AfterReply, EventLoop};
 use crate::connection::Connection;
 
 /// A guess of a password, over TLS, takes about 50 µs.
@@ -34,7 +34,7 @@ impl<S: Service> EventLoop<S> {
                 c.queued = false;
                 match c.is_free() {
                     true => this.pump(key, c),
-                    false => Fate::Keep,
+                    false => AfterReply::Keep,
                 }
             });
         }

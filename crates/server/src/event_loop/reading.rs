@@ -10,7 +10,7 @@ use service::Service;
 use service::in_flight::SMALL_BYTES;
 use wire::Frame;
 
-use super::{EventLoop, Fate, Ran};
+use super::{AfterReply, EventLoop, InlineOutcome};
 use crate::connection::Connection;
 use crate::net::Stream;
 use crate::runner::log_close;
@@ -37,100 +37,104 @@ fn claim(len: usize, start: &[u8]) -> usize {
 
 impl<S: Service> EventLoop<S> {
     /// As [`EventLoop::pump`], or when it is the turn of guests.
-    pub(super) fn pump_or_queue(&mut self, key: usize, c: &mut Connection<S>) -> Fate {
+    pub(super) fn pump_or_queue(&mut self, key: usize, c: &mut Connection<S>) -> AfterReply {
         if c.is_free() && self.is_guest(c) {
             self.queue_guest(key, c);
-            return Fate::Keep;
+            return AfterReply::Keep;
         }
         self.pump(key, c)
     }
 
     /// Runs messages of a connection until none is complete, one is under way, or its turn is over.
-    pub(super) fn pump(&mut self, key: usize, c: &mut Connection<S>) -> Fate {
+    pub(super) fn pump(&mut self, key: usize, c: &mut Connection<S>) -> AfterReply {
         for _ in 0..MESSAGES_A_TURN {
             if !c.is_free() || self.stopping_since.is_some() {
-                return Fate::Keep;
+                return AfterReply::Keep;
             }
             if c.again.is_some() && c.hung_up {
-                return Fate::Close;
+                return AfterReply::Close;
             }
             let fate = if let Some(again) = c.again.take() {
                 match self.run_message(key, c, &again.message, Some(again.respond_to)) {
-                    Ran::Handled => Fate::Keep,
-                    Ran::ToWorker => {
+                    InlineOutcome::Handled => AfterReply::Keep,
+                    InlineOutcome::ToWorker => {
                         self.hand_over(key, c, again.message, Some(again.respond_to));
-                        Fate::Keep
+                        AfterReply::Keep
                     }
-                    Ran::Close => Fate::Close,
+                    InlineOutcome::Close => AfterReply::Close,
                 }
             } else if c.at < c.input.len() {
                 match wire::frame(c.buffered()) {
                     Ok(Frame::Complete { len }) => {
                         let claim = claim(len, c.buffered());
                         if !self.take_room(key, c, claim) {
-                            return Fate::Keep;
+                            return AfterReply::Keep;
                         }
                         self.run_buffered(key, c, len)
                     }
                     Ok(Frame::Incomplete { need }) => match self.read_on(key, c, need) {
                         // A long message is read in parts, one in each turn, so that short messages
                         // do not wait for all of it.
-                        Some(Fate::Keep) if c.reserved > 0 && c.input.len() < need => {
+                        Some(AfterReply::Keep) if c.reserved > 0 && c.input.len() < need => {
                             if c.readable {
                                 self.ready.push(key);
                             }
-                            return Fate::Keep;
+                            return AfterReply::Keep;
                         }
                         Some(fate) => fate,
-                        None => return Fate::Keep,
+                        None => return AfterReply::Keep,
                     },
                     Err(fault) => {
                         answer_http(&mut c.stream, c.input.get(c.at..).unwrap_or(&[]));
                         log_close(c.client.id, &fault.error);
-                        Fate::Close
+                        AfterReply::Close
                     }
                 }
             } else if c.readable {
                 self.read_fresh(key, c)
             } else {
-                return if c.ended { Fate::Close } else { Fate::Keep };
+                return if c.ended {
+                    AfterReply::Close
+                } else {
+                    AfterReply::Keep
+                };
             };
-            if let Fate::Close = fate {
-                return Fate::Close;
+            if let AfterReply::Close = fate {
+                return AfterReply::Close;
             }
         }
         if c.is_free() && c.has_more() {
             self.ready.push(key);
         }
-        Fate::Keep
+        AfterReply::Keep
     }
 
     /// Reads into the loop's buffer, and runs complete messages in place.
-    fn read_fresh(&mut self, key: usize, c: &mut Connection<S>) -> Fate {
+    fn read_fresh(&mut self, key: usize, c: &mut Connection<S>) -> AfterReply {
         let mut buffer = std::mem::take(&mut self.buffer);
         let fate = self.read_and_run(key, c, &mut buffer);
         self.buffer = buffer;
         fate
     }
 
-    fn read_and_run(&mut self, key: usize, c: &mut Connection<S>, buffer: &mut [u8]) -> Fate {
+    fn read_and_run(&mut self, key: usize, c: &mut Connection<S>, buffer: &mut [u8]) -> AfterReply {
         let Some(stream) = &mut c.stream else {
-            return Fate::Close;
+            return AfterReply::Close;
         };
         let n = match stream.read(buffer) {
             Ok(Some(0)) => {
                 (c.readable, c.ended) = (false, true);
-                return Fate::Keep;
+                return AfterReply::Keep;
             }
             Ok(Some(n)) => n,
             Ok(None) => {
                 c.readable = false;
                 return match stream.take_step() {
                     Some(step) => self.compute_step(key, c, step),
-                    None => Fate::Keep,
+                    None => AfterReply::Keep,
                 };
             }
-            Err(_) => return Fate::Close,
+            Err(_) => return AfterReply::Close,
         };
         self.bytes_in += n as u64;
         c.readable = n == buffer.len() || c.hung_up;
@@ -144,21 +148,21 @@ impl<S: Service> EventLoop<S> {
                     }
                     rest = after;
                     match self.run_message(key, c, message, None) {
-                        Ran::Handled => self.release(c),
-                        Ran::ToWorker => self.hand_over(key, c, message.to_vec(), None),
-                        Ran::Close => return Fate::Close,
+                        InlineOutcome::Handled => self.release(c),
+                        InlineOutcome::ToWorker => self.hand_over(key, c, message.to_vec(), None),
+                        InlineOutcome::Close => return AfterReply::Close,
                     }
                 }
                 Ok(Frame::Incomplete { .. }) if is_client_hello(rest) => {
                     tracing::info!(target: "NETWORK", id = 22988, remote = %c.client.peer,
                         "TLS handshake received but server is started without TLS support");
-                    return Fate::Close;
+                    return AfterReply::Close;
                 }
                 Ok(Frame::Incomplete { .. }) => break,
                 Err(fault) => {
                     answer_http(&mut c.stream, rest);
                     log_close(c.client.id, &fault.error);
-                    return Fate::Close;
+                    return AfterReply::Close;
                 }
             }
         }
@@ -167,14 +171,14 @@ impl<S: Service> EventLoop<S> {
             c.input.extend_from_slice(rest);
             c.at = 0;
         }
-        Fate::Keep
+        AfterReply::Keep
     }
 
     /// Reads more of the message of `need` bytes that the input begins with. `None`: nothing more
     /// for now.
-    fn read_on(&mut self, key: usize, c: &mut Connection<S>, need: usize) -> Option<Fate> {
+    fn read_on(&mut self, key: usize, c: &mut Connection<S>, need: usize) -> Option<AfterReply> {
         if !c.readable {
-            return c.ended.then_some(Fate::Close);
+            return c.ended.then_some(AfterReply::Close);
         }
         if c.at > 0 {
             c.input.drain(..c.at);
@@ -189,7 +193,7 @@ impl<S: Service> EventLoop<S> {
                 // A client that hung up in the middle of a message would wait for nothing, and many
                 // may do so while there is no room.
                 let arrived = c.input.len() + c.stream.as_ref().map_or(0, Stream::unread);
-                return (c.hung_up && arrived < need).then_some(Fate::Close);
+                return (c.hung_up && arrived < need).then_some(AfterReply::Close);
             }
             c.since = Instant::now();
             c.progress = c.since;
@@ -208,7 +212,7 @@ impl<S: Service> EventLoop<S> {
         match c.read_on(limit) {
             Ok(Some(0)) => {
                 (c.readable, c.ended) = (false, true);
-                Some(Fate::Close)
+                Some(AfterReply::Close)
             }
             Ok(Some(n)) => {
                 self.bytes_in += n as u64;
@@ -216,13 +220,13 @@ impl<S: Service> EventLoop<S> {
                 if c.reserved > 0 {
                     c.progress = Instant::now();
                 }
-                Some(Fate::Keep)
+                Some(AfterReply::Keep)
             }
             Ok(None) => {
                 c.readable = false;
                 None
             }
-            Err(_) => Some(Fate::Close),
+            Err(_) => Some(AfterReply::Close),
         }
     }
 
@@ -248,15 +252,15 @@ impl<S: Service> EventLoop<S> {
     }
 
     /// Runs the message of `len` bytes that the unread part of the input begins with.
-    fn run_buffered(&mut self, key: usize, c: &mut Connection<S>, len: usize) -> Fate {
+    fn run_buffered(&mut self, key: usize, c: &mut Connection<S>, len: usize) -> AfterReply {
         let mut input = std::mem::take(&mut c.input);
         let at = c.at;
         let message = &input[at..at + len];
         let ran = self.run_message(key, c, message, None);
-        if let Ran::Close = ran {
-            return Fate::Close;
+        if let InlineOutcome::Close = ran {
+            return AfterReply::Close;
         }
-        if let Ran::ToWorker = ran {
+        if let InlineOutcome::ToWorker = ran {
             let whole = if at == 0 && len == input.len() {
                 std::mem::take(&mut input)
             } else {
@@ -273,7 +277,7 @@ impl<S: Service> EventLoop<S> {
             c.at = 0;
             self.spare(input);
         }
-        Fate::Keep
+        AfterReply::Keep
     }
 
     /// Lets parked connections try again; closes connections whose stalled messages hold memory.
@@ -316,7 +320,7 @@ impl<S: Service> EventLoop<S> {
                 this.shared.control.in_flight.gave_up();
                 tracing::warn!(target: "NETWORK", ctx = %format_args!("conn{}", c.client.id), remote = %c.client.peer,
                     "Closing a connection whose message has stalled while others wait for its memory");
-                Fate::Close
+                AfterReply::Close
             });
         }
     }

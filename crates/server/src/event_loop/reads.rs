@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 
 use super::disk_queue::Ready;
 use super::requests::Suspended;
-use super::{EventLoop, Fate};
+use super::{AfterReply, EventLoop};
 use crate::connection::{Connection, Phase, Resume};
 
 /// The most runs of a request. Usually its inline budget, which all runs share, is spent earlier.
@@ -60,10 +60,15 @@ impl<S: Service> EventLoop<S> {
         }
     }
 
-    fn on_read(&mut self, key: usize, c: &mut Connection<S>, ready: Ready<Suspended>) -> Fate {
+    fn on_read(
+        &mut self,
+        key: usize,
+        c: &mut Connection<S>,
+        ready: Ready<Suspended>,
+    ) -> AfterReply {
         c.phase = Phase::Idle;
         if c.stream.is_none() {
-            return Fate::Close;
+            return AfterReply::Close;
         }
         let suspended = ready.request;
         let Some(reads) = ready.reads else {
@@ -71,7 +76,7 @@ impl<S: Service> EventLoop<S> {
             c.resume = Some(suspended.resume);
             self.hand_over(key, c, suspended.message, suspended.respond_to);
             self.go_on(key, c);
-            return Fate::Keep;
+            return AfterReply::Keep;
         };
         let brought: SmallVec<[(&DiskRead, &[u8]); 4]> = (reads.iter())
             .map(|(read, buffer)| (read, buffer.bytes()))

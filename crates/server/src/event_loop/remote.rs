@@ -13,7 +13,7 @@ use mio::{Events, Interest, Token};
 use service::Service;
 
 use super::requests::Suspended;
-use super::{EventLoop, Fate};
+use super::{AfterReply, EventLoop};
 use crate::connection::{Connection, Phase, Resume};
 
 /// How often the service looks for overdue replies: it may have to end requests that wait for them.
@@ -111,11 +111,16 @@ impl<S: Service> EventLoop<S> {
         self.send_some();
     }
 
-    fn on_replies(&mut self, key: usize, c: &mut Connection<S>, suspended: Suspended) -> Fate {
+    fn on_replies(
+        &mut self,
+        key: usize,
+        c: &mut Connection<S>,
+        suspended: Suspended,
+    ) -> AfterReply {
         c.phase = Phase::Idle;
         match c.stream {
             Some(_) => self.run_again(key, c, suspended, &[]),
-            None => Fate::Close,
+            None => AfterReply::Close,
         }
     }
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use service::Service;
 use service::in_flight::SMALL_BYTES;
 
-use super::{EventLoop, Fate};
+use super::{AfterReply, EventLoop};
 use crate::connection::{Connection, Phase, Sent};
 use crate::runner::Head;
 
@@ -31,17 +31,17 @@ impl<S: Service> EventLoop<S> {
         c: &mut Connection<S>,
         head: Option<Head>,
         more: bool,
-    ) -> Fate {
+    ) -> AfterReply {
         if let Some(head) = head
             && !self.runner.finish(&c.client, &head, more, &mut c.output)
         {
-            return Fate::Close;
+            return AfterReply::Close;
         }
         if self.unsent.is_empty() {
             self.unsent_since = Instant::now();
         }
         self.unsent.push((key, c.client.id));
-        Fate::Keep
+        AfterReply::Keep
     }
 
     /// Called between connections: sends the unsent replies if they are many, or have waited long.
@@ -73,7 +73,7 @@ impl<S: Service> EventLoop<S> {
         c: &mut Connection<S>,
         head: Option<Head>,
         index: u64,
-    ) -> Fate {
+    ) -> AfterReply {
         let Some(head) = head else {
             return self.reply(key, c, None, false);
         };
@@ -92,22 +92,22 @@ impl<S: Service> EventLoop<S> {
         c.phase = Phase::AwaitsDurable(head);
         self.awaiting.push((key, c.client.id, index));
         self.ask_sync = true;
-        Fate::Keep
+        AfterReply::Keep
     }
 
-    pub(super) fn send(&mut self, key: usize, c: &mut Connection<S>) -> Fate {
+    pub(super) fn send(&mut self, key: usize, c: &mut Connection<S>) -> AfterReply {
         match c.flush(self.poll.registry(), key, &mut self.bytes_out) {
             Sent::All => {
                 self.recycle(c);
-                Fate::Keep
+                AfterReply::Keep
             }
             Sent::Blocked => {
                 if c.output.len() - c.sent > SMALL_BYTES {
                     self.hold_reply(c);
                 }
-                Fate::Keep
+                AfterReply::Keep
             }
-            Sent::Failed => Fate::Close,
+            Sent::Failed => AfterReply::Close,
         }
     }
 
@@ -198,7 +198,7 @@ impl<S: Service> EventLoop<S> {
             self.with_id(key, id, |this, key, c| {
                 let Phase::AwaitsDurable(head) = std::mem::replace(&mut c.phase, Phase::Idle)
                 else {
-                    return Fate::Close;
+                    return AfterReply::Close;
                 };
                 if let Err(error) = &reached {
                     this.runner.replace(&head, &mut c.output, error);

@@ -10,8 +10,8 @@ use std::time::Instant;
 
 use service::{DiskRead, Needs, Outcome, Resumed, Service};
 
-use super::{EventLoop, Fate, Ran, Staged};
-use crate::connection::{Again, Connection, Phase, Resume};
+use super::{AfterReply, EventLoop, InlineOutcome, Staged};
+use crate::connection::{Connection, Phase, Rerun, Resume};
 use crate::inbox::Done;
 use crate::runner::{Executed, Head};
 use crate::workers::Job;
@@ -22,7 +22,7 @@ const GROUP: usize = 256;
 
 /// The run of a request before this one.
 #[derive(Clone, Copy)]
-pub(super) struct Earlier<'a> {
+pub(super) struct EarlierRun<'a> {
     pub resumed: Resumed<'a>,
     /// The number of runs so far.
     pub rounds: u8,
@@ -94,10 +94,10 @@ impl<S: Service> EventLoop<S> {
         c: &mut Connection<S>,
         message: &[u8],
         respond_to: Option<i32>,
-    ) -> Ran {
+    ) -> InlineOutcome {
         self.requests += 1;
         if message.len() > self.shared.limits.inline_bytes {
-            return Ran::ToWorker;
+            return InlineOutcome::ToWorker;
         }
         self.run_inline(key, c, message, respond_to, None)
     }
@@ -109,8 +109,8 @@ impl<S: Service> EventLoop<S> {
         c: &mut Connection<S>,
         message: &[u8],
         respond_to: Option<i32>,
-        earlier: Option<Earlier<'_>>,
-    ) -> Ran {
+        earlier: Option<EarlierRun<'_>>,
+    ) -> InlineOutcome {
         if c.output.capacity() == 0 {
             c.output = self.spares.pop().unwrap_or_default();
         }
@@ -132,14 +132,14 @@ impl<S: Service> EventLoop<S> {
             Outcome::Suspended(suspension) => suspension,
             outcome => {
                 return match self.conclude(key, c, outcome, head, || message.to_vec()) {
-                    Fate::Keep => Ran::Handled,
-                    Fate::Close => Ran::Close,
+                    AfterReply::Keep => InlineOutcome::Handled,
+                    AfterReply::Close => InlineOutcome::Close,
                 };
             }
         };
         c.output.clear();
         if !served {
-            return Ran::ToWorker;
+            return InlineOutcome::ToWorker;
         }
         let resume = Resume {
             kept: suspension.kept,
@@ -149,15 +149,15 @@ impl<S: Service> EventLoop<S> {
         match suspension.needs {
             Needs::Reads(reads) if self.can_have_read(&reads, resume.rounds) => {
                 self.suspend(key, c, reads, resume, message, respond_to);
-                Ran::Handled
+                InlineOutcome::Handled
             }
             Needs::Replies(ticket) => {
                 self.await_replies(key, c, ticket, resume, message, respond_to);
-                Ran::Handled
+                InlineOutcome::Handled
             }
             Needs::Reads(_) | Needs::Worker => {
                 c.resume = Some(resume);
-                Ran::ToWorker
+                InlineOutcome::ToWorker
             }
         }
     }
@@ -169,7 +169,7 @@ impl<S: Service> EventLoop<S> {
         c: &mut Connection<S>,
         suspended: Suspended,
         reads: &[(&DiskRead, &[u8])],
-    ) -> Fate {
+    ) -> AfterReply {
         let Suspended {
             message,
             respond_to,
@@ -177,7 +177,7 @@ impl<S: Service> EventLoop<S> {
             ..
         } = suspended;
         let kept = RefCell::new(resume.kept);
-        let earlier = Earlier {
+        let earlier = EarlierRun {
             resumed: Resumed {
                 kept: &kept,
                 reads,
@@ -186,12 +186,12 @@ impl<S: Service> EventLoop<S> {
             rounds: resume.rounds,
         };
         match self.run_inline(key, c, &message, respond_to, Some(earlier)) {
-            Ran::Handled => {}
-            Ran::ToWorker => self.hand_over(key, c, message, respond_to),
-            Ran::Close => return Fate::Close,
+            InlineOutcome::Handled => {}
+            InlineOutcome::ToWorker => self.hand_over(key, c, message, respond_to),
+            InlineOutcome::Close => return AfterReply::Close,
         }
         self.go_on(key, c);
-        Fate::Keep
+        AfterReply::Keep
     }
 
     /// Acts on the outcome of a run. `message`: the request, in case it runs again.
@@ -202,7 +202,7 @@ impl<S: Service> EventLoop<S> {
         outcome: Outcome,
         head: Option<Head>,
         message: impl FnOnce() -> Vec<u8>,
-    ) -> Fate {
+    ) -> AfterReply {
         match outcome {
             Outcome::Reply => self.reply(key, c, head, false),
             Outcome::ReplyMore => {
@@ -220,10 +220,10 @@ impl<S: Service> EventLoop<S> {
                 if self.staged.len() >= GROUP {
                     self.commit();
                 }
-                Fate::Keep
+                AfterReply::Keep
             }
             Outcome::Await { until, seen } => {
-                let again = Again {
+                let again = Rerun {
                     message: message(),
                     respond_to: head.map_or(0, |h| h.respond_to),
                 };
@@ -232,19 +232,19 @@ impl<S: Service> EventLoop<S> {
             Outcome::WaitDurable(index) => self.reply_durable(key, c, head, index),
             Outcome::NoReply => {
                 self.recycle(c);
-                Fate::Keep
+                AfterReply::Keep
             }
             // The caller handles suspensions; a suspension on a worker has already become an error.
-            Outcome::Close | Outcome::Suspended(_) => Fate::Close,
+            Outcome::Close | Outcome::Suspended(_) => AfterReply::Close,
         }
     }
 
     /// Takes back a request that a worker has run; its reply is complete.
-    pub(super) fn on_done(&mut self, key: usize, c: &mut Connection<S>, done: Done) -> Fate {
+    pub(super) fn on_done(&mut self, key: usize, c: &mut Connection<S>, done: Done) -> AfterReply {
         c.phase = Phase::Idle;
         self.release(c);
         if c.stream.is_none() {
-            return Fate::Close;
+            return AfterReply::Close;
         }
         let Executed { outcome, head, .. } = done.executed;
         c.output = done.out;
@@ -263,7 +263,7 @@ impl<S: Service> EventLoop<S> {
 
 /// Has the message run again for the next reply of its stream.
 fn stream_on<S: Service>(c: &mut Connection<S>, head: Option<&Head>, message: Vec<u8>) {
-    c.again = Some(Box::new(Again {
+    c.again = Some(Box::new(Rerun {
         message,
         respond_to: head.map_or(0, |h| h.reply_id),
     }));

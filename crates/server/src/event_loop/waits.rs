@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use service::Service;
 
-use super::{EventLoop, Fate};
-use crate::connection::{Again, Connection, Phase};
+use super::{AfterReply, EventLoop};
+use crate::connection::{Connection, Phase, Rerun};
 
 impl<S: Service> EventLoop<S> {
     /// Runs `again` at the deadline `until`, or when events after `seen` have happened.
@@ -18,13 +18,13 @@ impl<S: Service> EventLoop<S> {
         &mut self,
         key: usize,
         c: &mut Connection<S>,
-        again: Again,
+        again: Rerun,
         until: Instant,
         seen: usize,
-    ) -> Fate {
+    ) -> AfterReply {
         self.recycle(c);
         if c.hung_up {
-            return Fate::Close;
+            return AfterReply::Close;
         }
         let woken = std::mem::take(&mut c.woken);
         let until = if seen == self.stirred && !woken {
@@ -35,11 +35,11 @@ impl<S: Service> EventLoop<S> {
         c.again = Some(Box::new(again));
         c.phase = Phase::Waiting(until);
         self.waits.insert((until, key, c.client.id));
-        Fate::Keep
+        AfterReply::Keep
     }
 
     /// Runs one that its waker was called for.
-    pub(super) fn woken(&mut self, key: usize, c: &mut Connection<S>) -> Fate {
+    pub(super) fn woken(&mut self, key: usize, c: &mut Connection<S>) -> AfterReply {
         match c.phase {
             Phase::Waiting(until) => {
                 self.waits.remove(&(until, key, c.client.id));
@@ -49,9 +49,9 @@ impl<S: Service> EventLoop<S> {
             // Its run may have begun before.
             Phase::Working | Phase::Reading | Phase::Remote => {
                 c.woken = true;
-                Fate::Keep
+                AfterReply::Keep
             }
-            _ => Fate::Keep,
+            _ => AfterReply::Keep,
         }
     }
 

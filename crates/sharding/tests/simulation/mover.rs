@@ -13,7 +13,7 @@ use sharding::follow::{Ask, Follow};
 use sharding::moving::{self, EndStep, RangeMove, State, Step, change_of_owner};
 use sharding::split::{cut_chunk, join};
 use sharding::two_phase::Shard as Name;
-use sharding::{Chunk, Fence, PlaceRange, Replaced, RoutingTable, lock};
+use sharding::{Chunk, Fence, PlaceRange, ReplacedChunks, RoutingTable, lock};
 use std::cell::Cell;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -621,7 +621,7 @@ pub fn state(left: &DocBuf) -> State {
     State::parse(text(left, "state"))
 }
 
-fn replace(held: &Held, replaced: &Replaced) -> Vec<Write> {
+fn replace(held: &Held, replaced: &ReplacedChunks) -> Vec<Write> {
     let turn = held.whole.last.get() as u64;
     let uuid = uuid_of(ns_named(&held.name));
     let gone = replaced.old.iter();

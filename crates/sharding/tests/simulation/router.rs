@@ -7,7 +7,7 @@ use crate::runtime::{Process, Sim, together};
 use crate::shard::{Belief, Op, Places, Refusal, Shard};
 use crate::transactions::Txn;
 use bson::{DocBuf, Val, doc};
-use sharding::agreement::{Agreement, Learns, Next, learns};
+use sharding::agreement::{Agreement, Next, StaleSide, learns};
 use sharding::snapshot::Pinning;
 use sharding::two_phase::{Answer, Coordinator, Shard as Name, Verdict};
 use sharding::{
@@ -330,7 +330,7 @@ impl Router {
                 Some(others) => others,
                 None => self.refresh(ns).await?,
             };
-            if learns(&before, &placement.belief(&shard)) == Learns::Router || fenced {
+            if learns(&before, &placement.belief(&shard)) == StaleSide::Router || fenced {
                 continue;
             }
             placement = self.read_placement(ns, None).await?;

@@ -52,7 +52,7 @@ enum Known {
     Zones(Arc<Index>, bool),
 }
 
-pub(super) struct Narrow {
+pub(super) struct TopK {
     known: Known,
     pattern: SortPattern,
     wanted: u64,
@@ -80,7 +80,7 @@ pub(super) struct Narrow {
     share: Share,
 }
 
-impl Narrow {
+impl TopK {
     /// `None`: no expectation of sort keys is possible, or all records are wanted.
     pub(super) fn of(
         coll: &Collection,
@@ -89,10 +89,10 @@ impl Narrow {
         wanted: Option<u64>,
         sequence: u64,
         skip: u64,
-    ) -> Option<Narrow> {
+    ) -> Option<TopK> {
         let wanted = wanted.filter(|n| (1..=MOST_WANTED).contains(n))?;
         let known = known(coll, plan, pattern, sequence)?;
-        Some(Narrow {
+        Some(TopK {
             known,
             pattern: pattern.clone(),
             wanted,
@@ -323,7 +323,7 @@ pub(super) fn note_wasted(ctx: &OpCtx, coll: &Collection, plan: &Plan, sorter: &
 
 impl RecordStream {
     /// Sorts as far as results are wanted.
-    pub(super) fn make_narrow(&mut self, ctx: &mut OpCtx, mut narrow: Box<Narrow>) -> Result<()> {
+    pub(super) fn make_narrow(&mut self, ctx: &mut OpCtx, mut narrow: Box<TopK>) -> Result<()> {
         match self.sort_narrowly(ctx, &mut narrow) {
             Ok(sorted) => {
                 self.passed = narrow.passed;
@@ -337,7 +337,7 @@ impl RecordStream {
         }
     }
 
-    fn sort_narrowly(&mut self, ctx: &mut OpCtx, narrow: &mut Narrow) -> Result<Sorted> {
+    fn sort_narrowly(&mut self, ctx: &mut OpCtx, narrow: &mut TopK) -> Result<Sorted> {
         let whole = self.plan.residual.is_trivial();
         loop {
             if !narrow.reading {
@@ -379,7 +379,7 @@ impl RecordStream {
         Ok(sorted)
     }
 
-    fn gather(&mut self, ctx: &mut OpCtx, narrow: &mut Narrow) -> Result<()> {
+    fn gather(&mut self, ctx: &mut OpCtx, narrow: &mut TopK) -> Result<()> {
         let Source::Index(scan) = &mut self.source else {
             return Err(Error::internal("a narrow sort reads no index").into());
         };
@@ -397,7 +397,7 @@ impl RecordStream {
         Ok(())
     }
 
-    fn read_until(&mut self, ctx: &mut OpCtx, narrow: &mut Narrow, until: usize) -> Result<()> {
+    fn read_until(&mut self, ctx: &mut OpCtx, narrow: &mut TopK, until: usize) -> Result<()> {
         while narrow.at < until {
             let some = &narrow.order[narrow.at..until];
             let keys: Vec<Vec<u8>> = some

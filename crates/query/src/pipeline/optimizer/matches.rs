@@ -8,7 +8,7 @@ use super::Place;
 use super::buckets::Buckets;
 use super::effect::{Fields, Rows};
 use super::predicate::{
-    Passage, Split, conjuncts, heeds_order_only, implied, missing_is_null, wants_scalar,
+    Split, StageEffect, conjuncts, heeds_order_only, implied, missing_is_null, wants_scalar,
 };
 use crate::expr::{Expression, Key};
 use crate::filter::{Filter, Node, Test, TypeSet};
@@ -82,7 +82,7 @@ pub(super) fn before_stage(place: &Place<'_>) -> Option<Vec<Stage>> {
         let top = |p: &String| effect.keeps(p.split('.').next().unwrap_or(""));
         paths.is_some_and(|paths| paths.iter().all(top))
     };
-    let passage = Passage {
+    let passage = StageEffect {
         path: &path,
         expr: &expr,
         whole: false,
@@ -96,7 +96,7 @@ pub(super) fn before_sort(place: &Place<'_>) -> Option<Vec<Stage>> {
     let Op::Sort(_, None) = &place.first.op else {
         return None;
     };
-    let passage = Passage {
+    let passage = StageEffect {
         path: &|path, _| Some(path.clone()),
         expr: &|_| true,
         whole: true,
@@ -131,7 +131,7 @@ pub(super) fn before_group(place: &Place<'_>) -> Option<Vec<Stage>> {
         return None;
     };
     let key = group.id.key()?;
-    let passage = Passage {
+    let passage = StageEffect {
         path: &|path, test| match path.first() {
             "_id" => of_key(&key, &path.tail(1), test),
             _ => None,
@@ -184,7 +184,7 @@ pub(super) fn before_window(place: &Place<'_>) -> Option<Vec<Stage>> {
         let together = heeds_order_only(test) && missing_is_null(test);
         (by && other && together).then(|| path.clone())
     };
-    let passage = Passage {
+    let passage = StageEffect {
         path: &path,
         expr: &|_| false,
         whole: false,
@@ -203,7 +203,7 @@ pub(super) fn before_densify(place: &Place<'_>) -> Option<Vec<Stage>> {
         let together = heeds_order_only(test) && missing_is_null(test);
         (together && densify.is_by_itself(path)).then(|| path.clone())
     };
-    let passage = Passage {
+    let passage = StageEffect {
         path: &path,
         expr: &|_| false,
         whole: false,
@@ -238,7 +238,7 @@ pub(super) fn into_union(place: &Place<'_>) -> Option<Vec<Stage>> {
     let Op::UnionWith(union) = &place.first.op else {
         return None;
     };
-    let passage = Passage {
+    let passage = StageEffect {
         path: &|path, _| Some(path.clone()),
         expr: &|_| true,
         whole: true,
@@ -283,7 +283,7 @@ pub(super) fn before_root(place: &Place<'_>) -> Option<Vec<Stage>> {
     };
     let root = t.root_field()?;
     let of = |path: &FieldPath, _: &Test| Some(root.join(path));
-    let passage = Passage {
+    let passage = StageEffect {
         path: &of,
         expr: &|_| false,
         whole: false,

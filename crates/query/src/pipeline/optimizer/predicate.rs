@@ -11,7 +11,7 @@ use bson::{Val, tag};
 use std::sync::Arc;
 
 /// What a stage lets pass.
-pub(super) struct Passage<'a> {
+pub(super) struct StageEffect<'a> {
     /// The path before the stage under which a test finds what it finds behind it under this one.
     pub path: &'a dyn Fn(&FieldPath, &Test) -> Option<FieldPath>,
     /// Whether `$expr` has the same value before the stage. What it says must hold for errors, too:
@@ -39,7 +39,7 @@ pub(super) fn conjuncts(filter: &Filter) -> &[Node] {
 
 impl Split {
     /// `None` where nothing may move.
-    pub fn of(filter: &Filter, passage: &Passage<'_>) -> Option<Split> {
+    pub fn of(filter: &Filter, passage: &StageEffect<'_>) -> Option<Split> {
         let mut split = Split {
             moved: Vec::new(),
             rest: Vec::new(),
@@ -60,7 +60,7 @@ impl Split {
     }
 }
 
-impl Passage<'_> {
+impl StageEffect<'_> {
     /// Of an `$expr` with `$and` the first operands that may move, and the rest. One behind another
     /// that stays would be evaluated for more documents, and may fail.
     fn take_first(&self, node: &Node) -> Option<(Vec<Node>, Node)> {

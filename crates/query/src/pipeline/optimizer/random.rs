@@ -5,7 +5,7 @@
 
 use super::super::tests::{Memory, docs, parse_under, parse_value_under};
 use super::super::{Op, Pipeline, Stage, over_docs, union_with::UnionWith};
-use super::predicate::{Passage, Split};
+use super::predicate::{Split, StageEffect};
 use super::semi_join::JoinedValues;
 use super::{Place, RULES, Rule};
 use crate::expr::Vars;
@@ -406,7 +406,7 @@ fn renamed(place: &Place<'_>, name: &str, to: &crate::path::FieldPath) -> Option
     let Op::Match(f) = &place.second.op else {
         return None;
     };
-    let passage = Passage {
+    let passage = StageEffect {
         path: &|p, _| (p.first() == name).then(|| to.join(&p.tail(1))),
         expr: &|_| false,
         whole: false,

@@ -1,4 +1,4 @@
-//! Messages to one other member: two lanes, each with a thread and a connection, which sends waiting
+//! Messages to one other member: two queues, each with a thread and a connection, which sends waiting
 //! messages in batches and waits for the answer to one before it sends the next.
 //!
 //! ```text
@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 const QUEUE_BYTES: usize = 64 << 20;
 /// What one command carries at the most, in bytes.
 const PART_BYTES: usize = 8 << 20;
-/// Behind so many bytes that wait or are under way in the main lane, nothing waits that may overtake.
+/// Behind so many bytes that wait or are under way in the main queue, nothing waits that may overtake.
 const MUCH_BYTES: usize = 1 << 20;
 /// After a failure, before the next try.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -35,13 +35,13 @@ const COMPLAIN: Duration = Duration::from_secs(30);
 const LACKS: &str = "it has no data of this set (it is new, or its disk was replaced), and is taken in when a majority of the others agrees";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum LaneKind {
+pub(super) enum QueueKind {
     Main,
     /// Opened when it is needed first.
     Aside,
 }
 
-pub(super) const LANES: [LaneKind; 2] = [LaneKind::Main, LaneKind::Aside];
+pub(super) const QUEUE_KINDS: [QueueKind; 2] = [QueueKind::Main, QueueKind::Aside];
 
 #[derive(Default)]
 struct Queue {
@@ -50,14 +50,14 @@ struct Queue {
 }
 
 #[derive(Default)]
-struct Lane {
+struct SendQueue {
     queue: Mutex<Queue>,
     more: Condvar,
     /// Bytes that were taken from the queue and not answered yet.
     under_way: AtomicUsize,
 }
 
-impl Lane {
+impl SendQueue {
     fn put(&self, message: &Message) {
         let mut queue = self.queue.lock();
         if queue.batches.len() < QUEUE_BYTES {
@@ -87,10 +87,10 @@ impl Lane {
     }
 }
 
-pub(super) struct Line {
+pub(super) struct PeerConnection {
     pub host: String,
-    main: Lane,
-    aside: Lane,
+    main: SendQueue,
+    aside: SendQueue,
     /// What the peer has said of itself last.
     pub report: Mutex<Option<MemberReport>>,
     /// Why it does not take what it is sent.
@@ -99,26 +99,26 @@ pub(super) struct Line {
     pub without: Mutex<Option<DocBuf>>,
 }
 
-impl Line {
-    pub fn new(host: String) -> Line {
-        Line {
+impl PeerConnection {
+    pub fn new(host: String) -> PeerConnection {
+        PeerConnection {
             host,
-            main: Lane::default(),
-            aside: Lane::default(),
+            main: SendQueue::default(),
+            aside: SendQueue::default(),
             report: Mutex::default(),
             trouble: Mutex::default(),
             without: Mutex::default(),
         }
     }
 
-    fn lane(&self, kind: LaneKind) -> &Lane {
+    fn queue_of(&self, kind: QueueKind) -> &SendQueue {
         match kind {
-            LaneKind::Main => &self.main,
-            LaneKind::Aside => &self.aside,
+            QueueKind::Main => &self.main,
+            QueueKind::Aside => &self.aside,
         }
     }
 
-    fn lane_for(&self, message: &Message) -> &Lane {
+    fn queue_for(&self, message: &Message) -> &SendQueue {
         match message::may_overtake(message) && self.main.bytes() >= MUCH_BYTES {
             true => &self.aside,
             false => &self.main,
@@ -126,12 +126,12 @@ impl Line {
     }
 
     pub fn put(&self, message: &Message) {
-        self.lane_for(message).put(message);
+        self.queue_for(message).put(message);
     }
 
     pub fn close(&self) {
-        for kind in LANES {
-            self.lane(kind).close();
+        for kind in QUEUE_KINDS {
+            self.queue_of(kind).close();
         }
     }
 }
@@ -167,11 +167,11 @@ fn append_board(w: &mut Writer, from: u64, board: &[Known]) {
     w.close();
 }
 
-/// The thread of a lane.
+/// The thread of a queue.
 pub(super) struct Sender {
     pub to: u64,
-    pub line: Arc<Line>,
-    pub lane: LaneKind,
+    pub connection: Arc<PeerConnection>,
+    pub queue_kind: QueueKind,
     pub access: Arc<Access>,
     pub set: Arc<Mutex<(SetName, Option<DocBuf>)>>,
     pub board: Arc<Mutex<Board>>,
@@ -183,10 +183,10 @@ pub(super) struct Sender {
 impl Sender {
     pub fn run(mut self) {
         let mut connection = None;
-        let line = self.line.clone();
-        while let Some(bytes) = line.lane(self.lane).next() {
+        let connection = self.connection.clone();
+        while let Some(bytes) = connection.queue_of(self.queue_kind).next() {
             let delivered = self.deliver(&mut connection, &bytes);
-            *line.trouble.lock() = match &delivered {
+            *connection.trouble.lock() = match &delivered {
                 Ok(trouble) => trouble.clone(),
                 Err(why) => Some(why.clone()),
             };
@@ -207,7 +207,7 @@ impl Sender {
         let opened = match connection {
             Some(opened) => opened,
             None => {
-                let address = ServerAddress::parse(&self.access.url(&self.line.host))?;
+                let address = ServerAddress::parse(&self.access.url(&self.connection.host))?;
                 connection.insert(address.open()?)
             }
         };
@@ -224,14 +224,14 @@ impl Sender {
                 let state = reply.as_doc().get("state").and_then(|v| v.as_i32());
                 let state = state.unwrap_or_default();
                 let release = reply.as_doc().get("release").and_then(|v| v.as_str());
-                *self.line.report.lock() = Some(MemberReport {
+                *self.connection.report.lock() = Some(MemberReport {
                     applied,
                     state,
                     release: Release::parse(release.unwrap_or("")),
                 });
             }
             if let Some(config) = reply.as_doc().get("config").and_then(|v| v.as_doc()) {
-                *self.line.without.lock() = Some(config.to_buf());
+                *self.connection.without.lock() = Some(config.to_buf());
             }
             if reply.as_doc().get("lacks").is_some_and(|v| v.truthy()) {
                 let reply = opened.run("admin", self.command(None).as_doc())?;
@@ -270,7 +270,7 @@ impl Sender {
     fn complain(&mut self, why: &str) {
         if self.complained.is_none_or(|at| at.elapsed() > COMPLAIN) {
             self.complained = Some(Instant::now());
-            tracing::warn!(target: "REPL", host = self.line.host.as_str(), error = why, "A member is not reached");
+            tracing::warn!(target: "REPL", host = self.connection.host.as_str(), error = why, "A member is not reached");
         }
     }
 }
@@ -303,31 +303,37 @@ mod tests {
         of_type(MessageType::MsgHeartbeat)
     }
 
-    fn waiting(lane: &Lane) -> bool {
-        !lane.queue.lock().batches.is_empty()
+    fn waiting(queue: &SendQueue) -> bool {
+        !queue.queue.lock().batches.is_empty()
     }
 
     #[test]
     fn a_long_entry_does_not_keep_a_heartbeat_back() {
-        let line = Line::new("a:1".into());
-        line.put(&with_entry(100));
-        line.put(&heartbeat());
-        assert!(!waiting(&line.aside), "with what carries little it goes");
-        line.put(&with_entry(MUCH_BYTES));
-        line.put(&heartbeat());
-        assert!(waiting(&line.aside), "past what waits");
-        line.aside.next();
-        line.main.next();
-        line.put(&heartbeat());
-        assert!(waiting(&line.aside), "past what is under way");
-        assert!(!waiting(&line.main));
-        line.put(&of_type(MessageType::MsgAppend));
-        assert!(waiting(&line.main), "what continues the log stays in order");
-        line.main.next();
-        line.aside.next();
-        line.put(&heartbeat());
-        assert!(waiting(&line.main), "what was much is answered");
-        line.close();
-        assert_eq!(line.main.next(), None);
+        let connection = PeerConnection::new("a:1".into());
+        connection.put(&with_entry(100));
+        connection.put(&heartbeat());
+        assert!(
+            !waiting(&connection.aside),
+            "with what carries little it goes"
+        );
+        connection.put(&with_entry(MUCH_BYTES));
+        connection.put(&heartbeat());
+        assert!(waiting(&connection.aside), "past what waits");
+        connection.aside.next();
+        connection.main.next();
+        connection.put(&heartbeat());
+        assert!(waiting(&connection.aside), "past what is under way");
+        assert!(!waiting(&connection.main));
+        connection.put(&of_type(MessageType::MsgAppend));
+        assert!(
+            waiting(&connection.main),
+            "what continues the log stays in order"
+        );
+        connection.main.next();
+        connection.aside.next();
+        connection.put(&heartbeat());
+        assert!(waiting(&connection.main), "what was much is answered");
+        connection.close();
+        assert_eq!(connection.main.next(), None);
     }
 }
