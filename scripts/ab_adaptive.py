@@ -34,7 +34,7 @@ LEFT_OUT = {
     "write-throttle": [
         ("storage/src/write_throttle.rs", "let over = debt.clamp(", "let over = (if OFF { 0 } else { debt }).clamp("),
     ],
-    "stall-detection": [("storage/src/log_and_engine.rs", "if begun.elapsed() > STALL", "if !OFF && begun.elapsed() > STALL")],
+    "stall-detection": [("storage/src/commit_env.rs", "if begun.elapsed() > STALL", "if !OFF && begun.elapsed() > STALL")],
     "insert-order": [("storage/src/insert_order.rs", ".then(|| in_order", ".then(|| !OFF && in_order")],
     "load-level": [("storage/src/maintenance.rs", "    match bytes {\n", "    match if OFF { 1 } else { bytes } {\n")],
     "fetch-batch": [

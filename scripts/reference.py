@@ -164,7 +164,7 @@ def figures():
     written = written_figures(path)
     for name in sorted(written ^ OWN_FIGURES.keys()):
         raise SystemExit(f"scripts/reference.py: OWN_FIGURES and {path} differ in pandodb.{name}")
-    code = "crates/commands/src/monitoring/figures.rs"
+    code = "crates/commands/src/monitoring/prometheus.rs"
     meanings = re.findall(rf"{STRING},\s*{STRING}", body(code, "const MEANINGS: &[(&str, &str)] = &[", "\n];"))
     growing = re.findall(STRING, body(code, "const GROWING: &[&str] = &[", "\n];"))
     parts = re.findall(STRING, body(code, "const GROWING_PARTS: &[&str] = &[", "\n];"))

@@ -2,7 +2,7 @@
 //! of an elected or deposed member.
 //!
 //! Invariant: a member that may not be primary stands only if no other member can be elected
-//! ([`super::stand_in`]).
+//! ([`super::caretaker`]).
 
 use super::{ELECTION_TICKS, Member, MemberLog, MemberRole, News, broken};
 use errors::Fallible;

@@ -202,7 +202,7 @@ impl Router {
             };
             let q = moving::undecided(text(left, "_id"), text(left, "by"), turn_of(left));
             let _ = self
-                .write_config(vec![Write::Update("migrations", q, moving::left())])
+                .write_config(vec![Write::Update("migrations", q, moving::rolled_back())])
                 .await;
         }
     }
