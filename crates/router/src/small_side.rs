@@ -12,7 +12,7 @@ use crate::router::Router;
 use crate::{aggregate, cursors};
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
 use cluster_view::Outcome;
-use commands::Elsewhere;
+use commands::RemoteCollections;
 use query::path::FieldPath;
 use query::pipeline::Namespace;
 use std::cell::RefCell;

@@ -19,7 +19,7 @@ use cluster_view::{Failure, Outcome};
 use errors::{Code, err};
 use mover::PendingMoves;
 use mover::transfer::{SPREAD, begin, decide, fence, make_like};
-use sharding::moving::Drains;
+use sharding::moving::DrainPatience;
 use sharding::{
     Chunk, CollectionEntry, PlaceRange, RoutingTable, Series, ShardKey, Version, split,
 };
@@ -237,7 +237,7 @@ fn spread_out(
     };
     begin(held, ns, SPREAD, fields)?;
     let spread = || -> Outcome<()> {
-        let how = (false, Drains::default().now());
+        let how = (false, DrainPatience::default().now());
         fence(cluster, held, ns, from, &PlaceRange::all(), how)?;
         if cluster_view::collections::size_on(cluster, from, ns)?.1 > 0 {
             return Ok(());
