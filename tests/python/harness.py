@@ -131,6 +131,12 @@ class Server:
     def running(self):
         return self.process is not None and self.process.poll() is None
 
+    def stand_still(self):
+        """SIGSTOP; its threads stop one after another, and it returns when all have."""
+        self.process.send_signal(signal.SIGSTOP)
+        tasks = pathlib.Path(f"/proc/{self.process.pid}/task")
+        until("it stands still", lambda: all(t.joinpath("stat").read_text().rpartition(")")[2].split()[0] == "T" for t in tasks.iterdir()))
+
     def kill(self):
         if self.running():
             self.process.send_signal(signal.SIGKILL)

@@ -346,9 +346,10 @@ def test_without_authorization_users_are_kept_and_not_asked_for(server):
     client = server.client()
     client.admin.command("createUser", "u", pwd="p", roles=["read"])
     try:
-        client.shop.things.find_one()
         with server.client(username="u", password="p") as u:
-            u.shop.things.insert_one({})
+            u.shop.things.insert_one({"_id": 1})
+        assert client.shop.things.find_one() == {"_id": 1}
+        assert [u["user"] for u in client.admin.command("usersInfo", "u")["users"]] == ["u"]
     finally:
         client.admin.command("dropUser", "u")
         client.drop_database("shop")

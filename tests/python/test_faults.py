@@ -53,6 +53,16 @@ def fill(things, number, size, known):
     raise AssertionError("the disk is never full")
 
 
+def writes_come_back(write):
+    """Writes until that does not fail."""
+    def succeeds():
+        with contextlib.suppress(OperationFailure):
+            write()
+            return True
+
+    until("writes come back", succeeds, 60)
+
+
 def test_full_disk(small_disk, new_server):
     ballast = small_disk / "ballast"
     ballast.write_bytes(b"x" * (30 << 20))
@@ -74,14 +84,7 @@ def test_full_disk(small_disk, new_server):
                 things.insert_many([{"pad": os.urandom(50_000)} for _ in range(20)])
         # Space returns, and so do writes, without a restart.
         ballast.unlink()
-        deadline = time.monotonic() + 40
-        while True:
-            try:
-                things.insert_one({"_id": "after", "a": -1})
-                break
-            except OperationFailure as error:
-                assert time.monotonic() < deadline, f"writes do not come back: {error}"
-                time.sleep(0.3)
+        writes_come_back(lambda: things.insert_one({"_id": "after", "a": -1}))
         known.add("after")
         assert_indexes_agree(things)
     server.kill()
@@ -135,15 +138,7 @@ def test_tools_that_fill_the_disk(small_disk, new_server, tmp_path, tool):
         # All of a few, and of each whatever it was.
         assert all(d["pad"] == found.get(d["_id"], d["pad"]) for d in documents(count))
         ballast.unlink()
-        deadline = time.monotonic() + 40
-        while True:
-            try:
-                things.drop()
-                things.insert_one({"_id": 0, "a": -1})
-                break
-            except OperationFailure as error:
-                assert time.monotonic() < deadline, f"writes do not come back: {error}"
-                time.sleep(0.3)
+        writes_come_back(lambda: (things.drop(), things.insert_one({"_id": 0, "a": -1})))
         assert_indexes_agree(things)
     server.kill()
     server.start()
@@ -213,14 +208,7 @@ def test_log_tells_of_a_full_disk(small_disk, new_server, tmp_path):
             with pytest.raises(OperationFailure):
                 client.d.things.insert_many([{"pad": os.urandom(500_000)} for _ in range(20)])
         ballast.unlink()
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                client.d.things.insert_one({"_id": "after"})
-                break
-            except OperationFailure as error:
-                assert time.monotonic() < deadline, f"writes do not come back: {error}"
-                time.sleep(0.2)
+        writes_come_back(lambda: client.d.things.insert_one({"_id": "after"}))
     assert server.stop() == 0
     text = log.read_text()
     assert "Writes fail" in text and "no space left" in text

@@ -1,7 +1,5 @@
 """Read concerns as a replica set of one answers them."""
 
-import time
-
 import pytest
 from bson import Timestamp
 from harness import until
@@ -76,7 +74,6 @@ def test_the_window_of_snapshots(new_server):
         with pytest.raises(OperationFailure):
             client.admin.command("setParameter", minSnapshotHistoryWindowInSeconds=-1)
         client.admin.command("setParameter", minSnapshotHistoryWindowInSeconds=1, clientCursorMonitorFrequencySecs=1)
-        time.sleep(1)
 
         def code():
             try:

@@ -82,10 +82,8 @@ def test_what_waits_for_a_stopped_primary_goes_to_the_next(cluster):
         coll.insert_one({"_id": 0})
         assert once.st.c.find_one() == {"_id": 0}
         old = until("there is a primary", lambda: agreed_primary(cluster.sets["s0"]), 60)
-        os.kill(old.process.pid, signal.SIGSTOP)
+        old.stand_still()
         try:
-            # Its threads stop where they are, one after another.
-            time.sleep(0.3)
             began = time.monotonic()
             # Before anybody else is primary.
             with pytest.raises(ExecutionTimeout):
@@ -144,9 +142,7 @@ def test_every_operation_ends_at_its_time(tmp_path):
     with ShardedCluster(tmp_path, shards=2) as cluster, cluster.client(retryReads=False, retryWrites=False) as client:
         split_over_two(client, cluster)
         stopped = cluster.sets["s1"][0]
-        os.kill(stopped.process.pid, signal.SIGSTOP)
-        # Its threads stop where they are, one after another.
-        time.sleep(0.3)
+        stopped.stand_still()
         try:
             outcomes = {name: ended_after(client, command) for name, command in STEPS.items()}
         finally:
