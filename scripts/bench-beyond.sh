@@ -45,7 +45,7 @@ fi
 echo "$records records of $record_bytes bytes, cache of $cache_mb MB, $memory, $connections operations in flight" >&2
 (within "$pando" serve --dbpath "$work/data" --port "$port" --cache "${cache_mb}MB" "${flags[@]}" >"$work/server.out" 2>&1) &
 server=$!
-"$python" scripts/bench_beyond.py "$pando" "$host" "$records" "$connections" "$seconds" "$warmup" "$work" "$scenarios" | tee "$out"
+"$python" scripts/measure.py beyond "$pando" "$host" "$records" "$connections" "$seconds" "$warmup" "$work" "$scenarios" | tee "$out"
 stop_server
 rm -rf "$work/data"
 no_limit

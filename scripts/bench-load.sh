@@ -46,7 +46,7 @@ flags=()
 server=$!
 keep=''
 [ "$reads" = 0 ] || keep=$work/ids
-"$python" scripts/bench_load.py "$port" "$docs" "$ids" "$work/data" ${keep:+"$keep"} | tee -a "$out"
+"$python" scripts/measure.py load "$port" "$docs" "$ids" "$work/data" ${keep:+"$keep"} | tee -a "$out"
 "$python" - "$out" <<'PY'
 import json, sys
 engine, server = [json.loads(line) for line in open(sys.argv[1])][-2:]

@@ -1,9 +1,9 @@
 """Many small documents in one collection: how fast they come in, queries afterwards, and a restart after a kill.
 
-    .venv/bin/python scripts/bench_many.py                        100 million documents (about 150 bytes, one secondary index)
-    .venv/bin/python scripts/bench_many.py --docs 1000000 --dir /somewhere --cache 1GB
+    scripts/measure.py many target/release/pando                  100 million documents (about 150 bytes, one secondary index)
+    scripts/measure.py many target/release/pando --docs 1000000 --dir /somewhere --cache 1GB
 
-Needs a release build (cargo build --release -p pando; or PANDO_BIN) and free disk of about 200 bytes a document. Two processes
+Needs free disk of about 200 bytes a document. Two processes
 load in batches of 1,000, four ask, one question at a time each; what the server itself spends on an operation is its processor
 time. Prints the table of docs/scale.md and a line of JSON.
 """
@@ -11,7 +11,6 @@ time. Prints the table of docs/scale.md and a line of JSON.
 import argparse
 import json
 import multiprocessing
-import os
 import pathlib
 import random
 import shutil
@@ -24,10 +23,12 @@ import time
 
 import bson
 import pymongo
+from harness import BINARY
+
+from .common import TICKS
 
 LOADERS, ASKERS, BATCH = 2, 4, 1000
 NAMESPACE = ("many", "docs")
-TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def mix(n):
@@ -208,18 +209,18 @@ def ask(server, docs, kind, seconds):
     return {"rate": round(asked / seconds), "cpu_us": round((server.cpu() - spent) / asked * 1e6, 1)}
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def main(words):
+    parser = argparse.ArgumentParser(prog="measure.py many")
+    parser.add_argument("pando")
     parser.add_argument("--docs", type=int, default=100_000_000)
     parser.add_argument("--dir", help="where the data goes for a while [default: a temporary directory]")
     parser.add_argument("--cache", help="as for pando serve [default: its default]")
     parser.add_argument("--seconds", type=int, default=10, help="of each kind of question")
     parser.add_argument("--wait", type=int, default=60, help="seconds from the restart to the second round of questions")
-    args = parser.parse_args()
-    binary = os.environ.get("PANDO_BIN", "target/release/pando")
+    args = parser.parse_args(words)
     directory = pathlib.Path(tempfile.mkdtemp(prefix="bench-many.", dir=args.dir))
     figures = {"docs": args.docs}
-    server = Server(binary, directory / "data", args.cache)
+    server = Server(BINARY, directory / "data", args.cache)
     try:
         collection = pymongo.MongoClient("127.0.0.1", server.port, directConnection=True)[NAMESPACE[0]][NAMESPACE[1]]
         collection.create_index("number")
@@ -270,6 +271,3 @@ def main():
         print(f"| {name} | {value} |")
     print(json.dumps(figures))
 
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,6 @@
-#!/usr/bin/env python3
 """How long a new member's initial sync takes, to how long cp takes for the same files.
 
-    scripts/bench_initial_sync.py target/release/pando [megabytes, 1000] [runs, 3]
+    scripts/measure.py initial_sync target/release/pando [megabytes, 1000] [runs, 3]
 
 A member alone holds so much of what no compression makes smaller; its log no longer reaches back to
 the beginning, and it has no merging left to do. Each run copies the files to the same disk with cp
@@ -11,24 +10,17 @@ seconds of each, and the median of the ratios to the mean of the two copies.
 """
 
 import os
-import pathlib
 import shutil
 import statistics
 import subprocess
-import sys
-import tempfile
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
-os.environ["PANDO_BIN"] = str(pathlib.Path(sys.argv[1]).resolve())
-sys.path.insert(0, str(ROOT / "tests" / "python"))
+from harness import Server, until
+from pymongo import InsertOne
+from pymongo.errors import PyMongoError
 
-from harness import Server, until  # noqa: E402
-from pymongo import InsertOne  # noqa: E402
-from pymongo.errors import PyMongoError  # noqa: E402
+from .common import folder, numbers
 
-MEGABYTES = int(sys.argv[2]) if len(sys.argv) > 2 else 1000
-RUNS = int(sys.argv[3]) if len(sys.argv) > 3 else 3
 OPTIONS = ["--replSet", "rs", "--cache", "256MB", "--log-retain", "16", "--setParameter", "clientCursorMonitorFrequencySecs=1"]
 DOC_BYTES = 100_000
 
@@ -89,32 +81,33 @@ def copy(source, to):
     return took, size
 
 
-with tempfile.TemporaryDirectory() as place:
-    place = pathlib.Path(place)
-    with Server(place / "m0", *OPTIONS) as first, first.client() as client:
-        client.admin.command("replSetInitiate", {"_id": "rs", "members": [{"_id": 0, "host": first.address}]})
-        until("it is primary", lambda: client.admin.command("hello")["isWritablePrimary"])
-        for n in range(0, MEGABYTES * 10, 20):
-            client.t.c.bulk_write([InsertOne({"_id": n + i, "bytes": os.urandom(DOC_BYTES)}) for i in range(20)])
-            if n < MEGABYTES * 5:
-                middle = client.local["oplog.rs"].find_one(sort=[("$natural", -1)])["ts"]
-        until("the log is trimmed", lambda: is_trimmed(client, middle), 120)
-        until("nothing is merged any more", lambda: is_settled(first), 120)
-        # Names of their own: an engine that is not idle after all takes none of them away.
-        files = place / "files"
-        files.mkdir()
-        for file in (first.path / "engine").iterdir():
-            os.link(file, files / file.name)
-        ratios = []
-        for run in range(1, RUNS + 1):
-            before, size = copy(files, place / "copy")
-            with Server(place / f"m{run}", *OPTIONS) as member:
-                synced = sync(client, member, run)
-                reconfigure(client, lambda c: c["members"].pop())
-            shutil.rmtree(member.path)
-            after, _ = copy(files, place / "copy")
-            copied = (before + after) / 2
-            ratios.append(copied / synced)
-            print(f"{size / 1e6:.0f} MB: initial sync {synced:.2f} s, cp and sync {before:.2f} and {after:.2f} s: "
-                  f"{copied / synced:.2f} of the copy's speed", flush=True)
-    print(f"median {statistics.median(ratios):.2f} of {RUNS}")
+def main(given):
+    megabytes, runs = numbers(given, 1000, 3)
+    with folder() as place:
+        with Server(place / "m0", *OPTIONS) as first, first.client() as client:
+            client.admin.command("replSetInitiate", {"_id": "rs", "members": [{"_id": 0, "host": first.address}]})
+            until("it is primary", lambda: client.admin.command("hello")["isWritablePrimary"])
+            for n in range(0, megabytes * 10, 20):
+                client.t.c.bulk_write([InsertOne({"_id": n + i, "bytes": os.urandom(DOC_BYTES)}) for i in range(20)])
+                if n < megabytes * 5:
+                    middle = client.local["oplog.rs"].find_one(sort=[("$natural", -1)])["ts"]
+            until("the log is trimmed", lambda: is_trimmed(client, middle), 120)
+            until("nothing is merged any more", lambda: is_settled(first), 120)
+            # Names of their own: an engine that is not idle after all takes none of them away.
+            files = place / "files"
+            files.mkdir()
+            for file in (first.path / "engine").iterdir():
+                os.link(file, files / file.name)
+            ratios = []
+            for run in range(1, runs + 1):
+                before, size = copy(files, place / "copy")
+                with Server(place / f"m{run}", *OPTIONS) as member:
+                    synced = sync(client, member, run)
+                    reconfigure(client, lambda c: c["members"].pop())
+                shutil.rmtree(member.path)
+                after, _ = copy(files, place / "copy")
+                copied = (before + after) / 2
+                ratios.append(copied / synced)
+                print(f"{size / 1e6:.0f} MB: initial sync {synced:.2f} s, cp and sync {before:.2f} and {after:.2f} s: "
+                      f"{copied / synced:.2f} of the copy's speed", flush=True)
+        print(f"median {statistics.median(ratios):.2f} of {runs}")

@@ -1,21 +1,19 @@
 """Whether a long log slows the start: the time from the start of the process to the first answer, with a short and with a long window.
 
-    .venv/bin/python scripts/bench_window.py target/release/pando [GB, 10] [STARTS, 5]
+    scripts/measure.py window target/release/pando [GB, 10] [STARTS, 5]
 
 The long log is made by inserts of batches of 1 KB documents into a collection that is dropped again and again: the log keeps what the data
 no longer has. Both servers are killed before each start, so that each recovers. Starts of the two alternate. Needs twice the disk.
 """
 
 import os
-import pathlib
 import statistics
-import sys
-import tempfile
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests/python"))
-import harness  # noqa: E402
-import pymongo  # noqa: E402
+import pymongo
+from harness import Server
+
+from .common import folder, numbers
 
 BATCH, DROP_EVERY = 1000, 200
 
@@ -44,27 +42,19 @@ def start(server):
     return (time.monotonic() - begun) * 1000
 
 
-def main():
-    binary = sys.argv[1]
-    gb, starts = (float(sys.argv[i]) if len(sys.argv) > i else n for i, n in ((2, 10), (3, 5)))
-    with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR")) as place:
-        place = pathlib.Path(place)
-        given = ["--oplogSize", str(int(gb * 1000) + 2000)]
-        program = [binary, "serve"]
-        with harness.Server(place / "short", *given, program=program) as short, harness.Server(place / "long", *given, program=program) as long:
-            fill(short, 0.001)
-            fill(long, gb)
-            # What the log holds and the data files do not is applied again by a start: let them catch up.
-            for server in (short, long):
-                with server.client() as client:
-                    client.admin.command("fsync")
-            took = {"short": [], "long": []}
-            for _ in range(int(starts)):
-                for name, server in (("short", short), ("long", long)):
-                    took[name].append(start(server))
+def main(given):
+    gb, starts = numbers(given, 10.0, 5)
+    options = ["--oplogSize", int(gb * 1000) + 2000]
+    with folder() as place, Server(place / "short", *options) as short, Server(place / "long", *options) as long:
+        fill(short, 0.001)
+        fill(long, gb)
+        # What the log holds and the data files do not is applied again by a start: let them catch up.
+        for server in (short, long):
+            with server.client() as client:
+                client.admin.command("fsync")
+        took = {"short": [], "long": []}
+        for _ in range(starts):
+            for name, server in (("short", short), ("long", long)):
+                took[name].append(start(server))
     one, other = (statistics.median(ms) for ms in took.values())
-    print(f"started in {one:.0f} ms with the short window, {other:.0f} with the long one (medians of {int(starts)}): × {other / one:.2f}")
-
-
-if __name__ == "__main__":
-    main()
+    print(f"started in {one:.0f} ms with the short window, {other:.0f} with the long one (medians of {starts}): × {other / one:.2f}")

@@ -1,23 +1,23 @@
 """How long until a change stream shows a document that was inserted with `w: 1`, in milliseconds.
 
-    .venv/bin/python scripts/bench_seen.py target/release/pando [INSERTS, 300] [PAUSE_MS, 20]
+    scripts/measure.py seen target/release/pando [INSERTS, 300] [PAUSE_MS, 20]
 
 From before the insert is sent until the event has come, on the client's clock. Between two there is a pause, so that each meets a server that
 has nothing to do; with a pause of 0 each follows the event of the one before it.
 """
 
 import statistics
-import sys
 import time
 
-from count_streams import Stream, Writer, connected, server
+from .common import Stream, Writer, numbers, running
 
-if __name__ == "__main__":
-    binary = sys.argv[1]
-    inserts, pause_ms = (int(sys.argv[i]) if len(sys.argv) > i else n for i, n in ((2, 300), (3, 20)))
-    with server(binary) as (port, process, _):
-        connected(port).test.counted.insert_one({"_id": "first"})
-        stream, writer, took = Stream(port, "counted"), Writer(port), []
+
+def main(given):
+    inserts, pause_ms = numbers(given, 300, 20)
+    with running() as server:
+        writer, took = Writer(server.port), []
+        writer.insert(["first"])
+        stream = Stream(server.port, "counted")
         for i in range(inserts):
             time.sleep(pause_ms / 1000)
             began = time.monotonic()

@@ -1,8 +1,8 @@
 """The cost of logins to connected clients: the response times of point reads without and with logins over TLS beside them.
 
-    .venv/bin/python scripts/bench_logins.py target/release [--logins 200] [--reads 500] [--seconds 10] [--rounds 3] [--rsa 2048]
+    scripts/measure.py logins target/release/pando [--logins 200] [--reads 500] [--seconds 10] [--rounds 3] [--rsa 2048]
 
-The folder has `pando` and `pando-lab`. The laboratory reads in an open loop, over plain connections; processes of this script
+`pando-lab` lies beside the server. The laboratory reads in an open loop, over plain connections; processes of this script
 log in, each time with a connection, a handshake (RSA on the server's side) and SCRAM-SHA-256 of their own. Clients and servers
 share the machine, so what the logins' clients take from the readers is measured too: in a third kind of round the same logins go
 to a second server. Rounds without logins, with logins elsewhere and with logins here alternate. Fails where the median of the
@@ -18,17 +18,15 @@ import json
 import multiprocessing
 import os
 import pathlib
-import socket
 import ssl
 import statistics
 import subprocess
-import sys
-import tempfile
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests/python"))
-import harness  # noqa: E402
-from certificates import Authority  # noqa: E402
+from certificates import Authority
+from harness import BINARY, Server, Wire
+
+from .common import TICKS, folder
 
 
 class Known:
@@ -66,7 +64,7 @@ def log_in_steadily(port, authority, rate, until, counted):
     known = Known("reader", "geheim")
     due = time.monotonic()
     while time.monotonic() < until:
-        wire = harness.Wire(port)
+        wire = Wire(port)
         wire.socket = context.wrap_socket(wire.socket, server_hostname="localhost")
         known.log_in(wire)
         wire.close()
@@ -86,7 +84,7 @@ def cpu_by_thread(pid):
             continue
         fields = rest.split()
         name = name.rstrip("0123456789-")
-        spent[name] = spent.get(name, 0) + (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        spent[name] = spent.get(name, 0) + (int(fields[11]) + int(fields[12])) / TICKS
     return spent
 
 
@@ -109,7 +107,7 @@ def percentiles(report):
 
 
 def read(options, url, out):
-    words = [pathlib.Path(options.binaries) / "pando-lab", "run", "C.S5", "--records", 10_000, "--url", url, "--connections", 8, "--client-threads", 1]
+    words = [BINARY.parent / "pando-lab", "run", "C.S5", "--records", 10_000, "--url", url, "--connections", 8, "--client-threads", 1]
     words += ["--rate", options.reads, "--duration", f"{options.seconds}s", "--quiet", "--force", "--out", out]
     done = subprocess.run([str(w) for w in words], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -129,18 +127,16 @@ def logins(options, port, authority):
     assert counted.value > 0.9 * options.logins * options.seconds, f"only {counted.value} logins"
 
 
-def main():
+def main(words):
     parser = argparse.ArgumentParser()
-    parser.add_argument("binaries")
+    parser.add_argument("pando")
     for name, default in (("logins", 200), ("reads", 500), ("seconds", 10), ("rounds", 3), ("rsa", 2048)):
         parser.add_argument(f"--{name}", type=int, default=default)
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as place:
-        place = pathlib.Path(place)
+    options = parser.parse_args(words)
+    with folder() as place:
         authority = Authority(place)
         given = ["--auth", "--tlsMode", "preferTLS", "--tlsCertificateKeyFile", authority.issue("server", rsa_bits=options.rsa)]
-        program = [pathlib.Path(options.binaries) / "pando", "serve"]
-        with harness.Server(place / "data", *given, program=program) as server, harness.Server(place / "other", *given, program=program) as other:
+        with Server(place / "data", *given) as server, Server(place / "other", *given) as other:
             for each in (server, other):
                 each.client().admin.command("createUser", "reader", pwd="geheim", roles=["root"])
             url = f"mongodb://reader:geheim@127.0.0.1:{server.port}/ycsb?authSource=admin"
@@ -160,8 +156,5 @@ def main():
                 print(", ".join(f"{where}: p50 {rounds[-1][0]:.0f}, p99 {rounds[-1][1]:.0f} µs" for where, rounds in found.items()))
     without, elsewhere, here = (statistics.median(p99 for _, p99 in rounds) for rounds in found.values())
     print(f"p99 {without:.0f} µs without logins, {elsewhere:.0f} with logins elsewhere, {here:.0f} with logins here: × {here / elsewhere:.2f}")
-    sys.exit(0 if here <= 2 * elsewhere else 1)
+    return here > 2 * elsewhere
 
-
-if __name__ == "__main__":
-    main()

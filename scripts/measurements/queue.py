@@ -1,7 +1,6 @@
-#!/usr/bin/env python3
 """What a queue, a window by age, a state and a mass delete cost as time goes by: the server's CPU and the hidden keys stepped over.
 
-    scripts/bench_queue.py target/release/pando [jobs, 1000000] [takers, 1] [--only queue,mass] [--off]
+    scripts/measure.py queue target/release/pando [jobs, 1000000] [takers, 1] [--only queue,mass] [--off]
 
 queue    1,000 jobs wait; each take (`findOneAndDelete` by state in the order of time) is followed by a new job. With more takers
          than one each has a maker beside it. Then the head of the queue by `find`, and the first document of a scan.
@@ -13,19 +12,15 @@ updates  60,000 updates of one document beside an open cursor; then a scan over 
 
 Each is set beside what it was in the beginning, or beside a collection of the same documents that never deleted. The first poll comes
 a second after the last delete. CPU of operations that write is that of the whole process, merging included; that of polls is of the
-threads that serve. The client is Python's. `--off`: no dead range is noted. Needs PyMongo.
+threads that serve. The client is Python's. `--off`: no dead range is noted.
 """
 
 import argparse
-import os
 import pathlib
-import sys
-import tempfile
 import threading
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests" / "python"))
+from .common import running
 
 WAITING, PARTS, POLLS, UPDATES = 1000, 20, 500, 60_000
 SHAPES = ("queue", "window", "state", "mass", "cursor", "updates")
@@ -251,19 +246,16 @@ def updates(b):
     opened.close()
 
 
-def main():
+def main(words):
     given = argparse.ArgumentParser()
-    given.add_argument("pando", type=pathlib.Path)
+    given.add_argument("pando")
     given.add_argument("jobs", type=int, nargs="?", default=1_000_000)
     given.add_argument("takers", type=int, nargs="?", default=1)
     given.add_argument("--only", default=",".join(SHAPES))
     given.add_argument("--off", action="store_true")
-    given = given.parse_args()
-    os.environ["PANDO_BIN"] = str(given.pando.resolve())
-    from harness import Server
-
+    given = given.parse_args(words)
     options = ["--engine-options", "dead_ranges=off"] if given.off else []
-    with tempfile.TemporaryDirectory() as folder, Server(pathlib.Path(folder) / "data", *options) as server, server.client() as client:
+    with running(*options) as server, server.client() as client:
         bench = Bench(server, client, given.jobs, given.takers)
         for shape in given.only.split(","):
             assert shape in SHAPES, shape
@@ -272,6 +264,3 @@ def main():
     for what, first, later, unit, hidden in ROWS:
         print(f"| {what}{hidden} | {first:,.0f} {unit} | {later:,.0f} | {later / first:.2f} |")
 
-
-if __name__ == "__main__":
-    main()

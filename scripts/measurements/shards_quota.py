@@ -1,7 +1,6 @@
-#!/usr/bin/env python3
 """What shards add up to: inserts and targeted reads through a router at several shards, to those at one shard with the same quota of CPU.
 
-    scripts/bench_shards_quota.py target/release/pando [shards, 3] [quota, 0.15] [seconds, 15] [rounds, 3] [connections, 32]
+    scripts/measure.py shards_quota target/release/pando [shards, 3] [quota, 0.15] [seconds, 15] [rounds, 3] [connections, 32]
 
 Needs root and a cgroup controller for CPU. Each shard, of one member, has a network namespace of its own, and its process a quota: so many
 CPUs, of each 20 ms. Router, configuration set and load client have none: the machine must have enough CPU left for them, or the figure is
@@ -16,9 +15,12 @@ import pathlib
 import re
 import statistics
 import subprocess
-import sys
-import tempfile
 import time
+
+from harness import BINARY
+from pymongo import MongoClient
+
+from .common import cpu, folder, numbers
 
 HUB = f"pandoq{os.getpid() % 10_000}"
 PERIOD_US = 20_000
@@ -83,19 +85,11 @@ class Quota:
             time.sleep(0.1)
 
 
-def cpu(process):
-    """Seconds of CPU that a process has used."""
-    fields = pathlib.Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 class Cluster:
     """A configuration set, a router and so many shards, each in its namespace."""
 
-    def __init__(self, binary, place, shards, quota):
-        from pymongo import MongoClient
-
-        self.binary, self.place, self.processes, self.quotas = binary, place, {}, []
+    def __init__(self, place, shards, quota):
+        self.place, self.processes, self.quotas = place, {}, []
         bridge = address(253)
         self.start("config", None, bridge, PORT, "--replSet", "csrs", "--configsvr")
         for n in range(shards):
@@ -104,7 +98,7 @@ class Cluster:
         for n in range(shards):
             self.initiate(f"s{n}", f"{address(n)}:{PORT}")
         told = ["--configdb", f"csrs/{bridge}:{PORT}", "--allow-insecure-bind"]
-        self.launch("router", None, [binary, "route", *told, "--dbpath", place / "router", "--bind_ip", bridge, "--port", PORT + 1])
+        self.launch("router", None, [BINARY, "route", *told, "--dbpath", place / "router", "--bind_ip", bridge, "--port", PORT + 1])
         self.url = f"mongodb://{bridge}:{PORT + 1}/t?w=1"
         self.client = MongoClient(self.url, serverSelectionTimeoutMS=30_000)
         for n in range(shards):
@@ -116,7 +110,7 @@ class Cluster:
             self.quotas.append(limit)
 
     def start(self, name, namespace, host, port, *options):
-        words = [self.binary, "serve", "--dbpath", self.place / name, "--bind_ip", host, "--port", port, "--cache", "256MB"]
+        words = [BINARY, "serve", "--dbpath", self.place / name, "--bind_ip", host, "--port", port, "--cache", "256MB"]
         self.launch(name, namespace, [*words, "--allow-insecure-bind", *options])
 
     def launch(self, name, namespace, words):
@@ -125,8 +119,6 @@ class Cluster:
             self.processes[name] = subprocess.Popen([str(w) for w in (*into, *words)], stdout=log, stderr=log)
 
     def initiate(self, name, host):
-        from pymongo import MongoClient
-
         with MongoClient(f"mongodb://{host}/?directConnection=true", serverSelectionTimeoutMS=60_000) as client:
             client.admin.command("replSetInitiate", {"_id": name, "members": [{"_id": 0, "host": host}]})
             while not client.admin.command("hello")["isWritablePrimary"]:
@@ -143,9 +135,9 @@ class Cluster:
             limit.remove()
 
 
-def lab(binary, url, work, seconds, connections, records):
+def lab(url, work, seconds, connections, records):
     """Operations a second, the first second left out, and how many were acknowledged."""
-    load = [binary.parent / "pando-lab", "ycsb", work[0], "mongodb", "-s", *work[1:], "-threads", connections]
+    load = [BINARY.parent / "pando-lab", "ycsb", work[0], "mongodb", "-s", *work[1:], "-threads", connections]
     given = {"mongodb.url": url, "status.interval": 1, "maxexecutiontime": seconds, "recordcount": records}
     given |= {"operationcount": 1_000_000_000, "requestdistribution": "uniform"}
     load += [word for name, value in given.items() for word in ("-p", f"{name}={value}")]
@@ -169,36 +161,31 @@ def measured(cluster, what, shards, quota, load):
     return rate, told
 
 
-def one_size(binary, shards, quota, seconds, connections):
+def one_size(shards, quota, seconds, connections):
     """Inserts and reads a second at so many shards."""
-    with tempfile.TemporaryDirectory() as directory, network(shards):
-        cluster = Cluster(binary, pathlib.Path(directory), shards, quota)
+    with folder() as place, network(shards):
+        cluster = Cluster(place, shards, quota)
         try:
             cluster.client.admin.command("shardCollection", "t.usertable", key={"_id": "hashed"})
-            insert = lambda: lab(binary, cluster.url, ["load", "--overwrite"], seconds, connections, 100_000_000)  # noqa: E731
+            insert = lambda: lab(cluster.url, ["load", "--overwrite"], seconds, connections, 100_000_000)  # noqa: E731
             inserts, told = measured(cluster, "inserts", shards, quota, insert)
             found = cluster.client.t.usertable.count_documents({})
             assert found == told, f"{told} inserts were acknowledged, {found} documents are there"
-            read = lambda: lab(binary, cluster.url, ["run", "-p", "readproportion=1", "-p", "updateproportion=0"], seconds, connections, found)  # noqa: E731
+            read = lambda: lab(cluster.url, ["run", "-p", "readproportion=1", "-p", "updateproportion=0"], seconds, connections, found)  # noqa: E731
             reads, _ = measured(cluster, "reads", shards, quota, read)
             return inserts, reads
         finally:
             cluster.end()
 
 
-def main():
-    binary = pathlib.Path(sys.argv[1]).resolve()
-    given = (*sys.argv[2:], *("3", "0.15", "15", "3", "32")[len(sys.argv) - 2 :])
-    shards, quota, seconds, rounds, connections = (kind(word) for kind, word in zip((int, float, int, int, int), given))
+def main(given):
+    shards, quota, seconds, rounds, connections = numbers(given, 3, 0.15, 15, 3, 32)
     ratios = []
     for _ in range(rounds):
-        alone = one_size(binary, 1, quota, seconds, connections)
-        many = one_size(binary, shards, quota, seconds, connections)
+        alone = one_size(1, quota, seconds, connections)
+        many = one_size(shards, quota, seconds, connections)
         ratios.append([m / a for m, a in zip(many, alone)])
         print(f"{shards} shards to one: inserts {ratios[-1][0]:.2f}, reads {ratios[-1][1]:.2f}", flush=True)
     inserts, reads = (statistics.median(column) for column in zip(*ratios))
     print(f"medians of {rounds}: inserts {inserts:.2f}, reads {reads:.2f} (bar for three shards: {BAR})")
 
-
-if __name__ == "__main__":
-    main()

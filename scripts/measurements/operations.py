@@ -1,8 +1,8 @@
 """Instructions that the server spends on an operation, by room: a point read, an update, an insert and a batch.
 
-    .venv/bin/python scripts/count_writes.py PANDO [OPERATIONS, 500] [--functions N] [--long-ids] [--engine-options …]
+    scripts/measure.py operations PANDO [OPERATIONS, 500] [--functions N] [--long-ids] [--engine-options …]
 
-Needs valgrind and PyMongo; PANDO is built with optimization (`cargo build --profile profiling`).
+Needs valgrind; PANDO is built with optimization (`cargo build --profile profiling`).
 Each count is the difference of a server's whole life with and without the operations, its last
 flush included. Two runs of one binary differ by up to 2% (threads in the background). A room is a
 crate: code that the compiler inlined counts with the crate that it was inlined into.
@@ -14,16 +14,12 @@ without dead ranges.
 import argparse
 import collections
 import hashlib
-import pathlib
 import re
-import signal
-import socket
-import subprocess
 import sys
-import tempfile
-import time
 
 import pymongo
+
+from .common import counted
 
 DOCUMENTS = 1000
 BATCH = 100
@@ -33,23 +29,6 @@ ROOMS = (
 ).split()
 LONG_IDS = "--long-ids" in sys.argv
 C_ROOMS = {"rocksdb": "engine", "mi_": "allocator", "_mi_": "allocator"}
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
-def connected(port):
-    for _ in range(300):
-        try:
-            client = pymongo.MongoClient("127.0.0.1", port, serverSelectionTimeoutMS=1000)
-            client.admin.command("ping")
-            return client
-        except pymongo.errors.PyMongoError:
-            time.sleep(0.2)
-    sys.exit("the server did not start under valgrind")
 
 
 def id_of(i):
@@ -101,58 +80,28 @@ def room_of(name):
     return "libc"
 
 
-def self_costs(path):
-    """Instructions by function, without those of what it calls, from callgrind's file."""
-    names, costs, function, called = {}, collections.Counter(), None, False
-    for line in path.read_text(errors="replace").splitlines():
-        if line.startswith("fn="):
-            number, _, name = line[3:].partition(" ")
-            if name:
-                names[number] = name
-            function = names[number]
-        elif line.startswith("cfn="):
-            number, _, name = line[4:].partition(" ")
-            if name:
-                names[number] = name
-        elif line.startswith("calls="):
-            called = True
-        elif line and (line[0].isdigit() or line[0] in "+-*"):
-            if not called:
-                costs[function] += int(line.split()[1])
-            called = False
-    return costs
+def count(work, n, engine_options):
+    with counted("--engine-options", engine_options) as server:
+        with server.client() as client:
+            coll = client.test.get_collection("counted", write_concern=pymongo.WriteConcern(w=1))
+            for field in "abc":
+                coll.create_index(field)
+            coll.insert_many([document(i) for i in range(DOCUMENTS)])
+            work(coll, n)
+        return server.by_function()
 
 
-def count(binary, work, n, engine_options):
-    with tempfile.TemporaryDirectory() as place:
-        place, port = pathlib.Path(place), free_port()
-        command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={place}/out", f"--log-file={place}/said"]
-        command += [binary, "serve", "--dbpath", place / "data", "--port", str(port)]
-        command += ["--engine-options", engine_options]
-        server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        client = connected(port)
-        coll = client.test.get_collection("counted", write_concern=pymongo.WriteConcern(w=1))
-        for field in "abc":
-            coll.create_index(field)
-        coll.insert_many([document(i) for i in range(DOCUMENTS)])
-        work(coll, n)
-        client.close()
-        server.send_signal(signal.SIGTERM)
-        server.wait(300)
-        return self_costs(place / "out")
-
-
-def main():
+def main(given):
     arguments = argparse.ArgumentParser()
     arguments.add_argument("pando")
     arguments.add_argument("operations", nargs="?", type=int, default=500)
     arguments.add_argument("--functions", type=int, default=0)
     arguments.add_argument("--long-ids", action="store_true")
     arguments.add_argument("--engine-options", default="")
-    a = arguments.parse_args()
-    idle = count(a.pando, nothing, 0, a.engine_options)
+    a = arguments.parse_args(given)
+    idle = count(nothing, 0, a.engine_options)
     for work in (read, update, insert, batch):
-        costs = count(a.pando, work, a.operations, a.engine_options)
+        costs = count(work, a.operations, a.engine_options)
         costs.subtract(idle)
         rooms = collections.Counter()
         for name, cost in costs.items():
@@ -163,6 +112,3 @@ def main():
         for name, cost in costs.most_common(a.functions):
             print(f"  {cost / a.operations:>8,.0f}  {name[:150]}")
 
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,6 @@
-#!/usr/bin/env python3
 """What writes cost for knowing where nothing lives: the server's CPU and the bytes that it writes, with and without dead ranges.
 
-    scripts/ab_dead_ranges.py target/release/pando [rounds, 5] [--only inserts,updates] [--scale 1] [--instructions]
+    scripts/measure.py dead_ranges target/release/pando [rounds, 5] [--only inserts,updates] [--scale 1] [--instructions]
 
 inserts   100,000 documents of 200 bytes in batches of 100, two indexes.
 updates   60,000 updates of an indexed field of 20,000 documents, in random order.
@@ -11,21 +10,16 @@ queue     20,000 takes and new jobs, 1,000 waiting: writes while dead ranges are
 Each runs on an empty directory until the server is at rest again, in turn with (`dead_ranges=on`) and without (`off`). CPU is that of
 the process, merging included; bytes are `write_bytes` of /proc/PID/io: log, flushes and merges. Ratios are medians over the rounds of
 one pair each, with their quartiles. `--instructions`: in their place, once and under valgrind, the share of all instructions of the
-server's life that the functions of dead ranges have, which says more where other processes disturb. Needs PyMongo.
+server's life that the functions of dead ranges have, which says more where other processes disturb.
 """
 
 import argparse
-import os
-import pathlib
 import random
 import re
 import statistics
-import sys
-import tempfile
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests" / "python"))
+from .common import counted, running, written
 
 
 def inserts(db, scale):
@@ -82,18 +76,12 @@ def at_rest(client, limit_s=60):
 
 
 def spent(name, mode, scale):
-    from harness import Server
-
     cache = ["--cache", "32MB"] if name == "beyond" else []
-    options = ["--engine-options", f"dead_ranges={mode}", *cache]
-    with tempfile.TemporaryDirectory() as folder, Server(pathlib.Path(folder) / "data", *options) as server, server.client() as client:
+    with running("--engine-options", f"dead_ranges={mode}", *cache) as server, server.client() as client:
         WORK[name](client.ab, scale)
         at_rest(client)
-        proc = pathlib.Path(f"/proc/{server.process.pid}")
         # The clock of a process's CPU time, as clock_getcpuclockid(3) gives it.
-        cpu = time.clock_gettime(~server.process.pid << 3 | 2)
-        written = next(int(line.split()[1]) for line in (proc / "io").read_text().splitlines() if line.startswith("write_bytes"))
-        return cpu, written / 1e6
+        return time.clock_gettime(~server.process.pid << 3 | 2), written(server) / 1e6
 
 
 # What there would not be without dead ranges; the engine's name for its collector of markers is CompactOnDelete.
@@ -101,35 +89,26 @@ OWN = re.compile("dead_ranges|dead_search|DeadRanges|empty_stretches|Engine::wri
 
 
 def instructions(name, scale):
-    from count_writes import self_costs
-    from harness import BINARY, Server
-
     cache = ["--cache", "8MB"] if name == "beyond" else []
-    with tempfile.TemporaryDirectory() as folder:
-        folder = pathlib.Path(folder)
-        program = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={folder}/out", f"--log-file={folder}/said", BINARY, "serve"]
-        server = Server(folder / "data", *cache, program=program)
-        server.start(300)
+    with counted(*cache) as server:
         with server.client(serverSelectionTimeoutMS=120_000) as client:
             WORK[name](client.ab, scale)
             at_rest(client, 300)
-        server.stop(300)
-        costs = self_costs(folder / "out")
+        costs = server.by_function()
     whole, own = sum(costs.values()), {f: n for f, n in costs.items() if OWN.search(f)}
     print(f"{name}: {100 * sum(own.values()) / whole:.3f}% of {whole / 1e6:,.0f} million instructions")
     for function, cost in sorted(own.items(), key=lambda e: -e[1])[:8]:
         print(f"    {100 * cost / whole:.3f}%  {function[:120]}", flush=True)
 
 
-def main():
+def main(words):
     given = argparse.ArgumentParser()
-    given.add_argument("pando", type=pathlib.Path)
+    given.add_argument("pando")
     given.add_argument("rounds", type=int, nargs="?", default=5)
     given.add_argument("--only", default=",".join(WORK))
     given.add_argument("--scale", type=float, default=1)
     given.add_argument("--instructions", action="store_true")
-    given = given.parse_args()
-    os.environ["PANDO_BIN"] = str(given.pando.resolve())
+    given = given.parse_args(words)
     for name in given.only.split(","):
         if given.instructions:
             instructions(name, given.scale)
@@ -145,6 +124,3 @@ def main():
             low, high = ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]
             print(f"{name}: {what} with against without {statistics.median(ratios):.3f} ({low:.3f} to {high:.3f})", flush=True)
 
-
-if __name__ == "__main__":
-    main()

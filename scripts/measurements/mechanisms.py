@@ -1,20 +1,18 @@
 """What mechanisms of docs/adaptive.md save, in counts that carry no noise: one line for each, without it and with it.
 
-    .venv/bin/python scripts/count_adaptive.py target/debug/pando
+    scripts/measure.py mechanisms target/debug/pando
 
 There are no switches: each pair is the same work on the same documents, once in a form, or at a time, in which the mechanism
-cannot act. Needs PyMongo.
+cannot act.
 """
 
 import pathlib
 import random
-import sys
-import tempfile
 
 import bson
+from harness import OP_MSG, until
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests/python"))
-from harness import OP_MSG, Server, until  # noqa: E402
+from .common import running
 
 
 def executed(coll, **find):
@@ -111,23 +109,16 @@ def group_commit(db, server):
     return "writes to files", *spent
 
 
-def main():
-    with tempfile.TemporaryDirectory() as place:
-        server = Server(pathlib.Path(place) / "data", "--event-loops", "1", program=[pathlib.Path(sys.argv[1]).resolve(), "serve"])
-        server.start()
-        with server.client() as client:
-            db = client.adaptive
-            measured = {
-                "zone maps": zone_maps(db),
-                "join by a hash table": join(db),
-                "skip scan": skip_scan(db),
-                "index spread": index_spread(db),
-                "group commit": group_commit(db, server),
-            }
-        server.stop()
+def main(_):
+    with running("--event-loops", "1") as server, server.client() as client:
+        db = client.adaptive
+        measured = {
+            "zone maps": zone_maps(db),
+            "join by a hash table": join(db),
+            "skip scan": skip_scan(db),
+            "index spread": index_spread(db),
+            "group commit": group_commit(db, server),
+        }
     print(f"{'mechanism':22} {'counted':20} {'without':>9} {'with':>9}")
     for name, (what, without, with_it) in measured.items():
         print(f"{name:22} {what:20} {without:9} {with_it:9}")
-
-
-main()

@@ -14,7 +14,6 @@ import pathlib
 import resource
 import socket
 import struct
-import sys
 import time
 
 import bson
@@ -123,9 +122,8 @@ def loader(port, docs, ids, keep, counter, queue):
     queue.put((latencies, "".join(f"{key}\n" for key in kept)))
 
 
-def main():
-    port, docs, ids, path = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], pathlib.Path(sys.argv[4])
-    keep = sys.argv[5] if len(sys.argv) > 5 else None
+def main(given):
+    port, docs, ids, path, keep = int(given[0]), int(given[1]), given[2], pathlib.Path(given[3]), next(iter(given[4:]), None)
     client = pymongo.MongoClient("127.0.0.1", port, directConnection=True, serverSelectionTimeoutMS=60_000)
     for field in "abc":
         client.load.things.create_index(field)
@@ -179,6 +177,3 @@ def main():
         pathlib.Path(keep).write_text("".join(kept for _, kept in parts))
         settle(client)
 
-
-if __name__ == "__main__":
-    main()

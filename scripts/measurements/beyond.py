@@ -6,15 +6,14 @@ The lines of JSON have the names that the storage room's example `engine_ycsb` g
 import json
 import pathlib
 import subprocess
-import sys
 
 import pymongo
 
-from bench_load import settle, stolen
+from .load import settle, stolen
 
 
-def main():
-    pando, host, records, connections, seconds, warmup, work, scenarios = sys.argv[1:]
+def main(given):
+    pando, host, records, connections, seconds, warmup, work, scenarios = given
     url, out = f"mongodb://{host}", pathlib.Path(work) / "lab.json"
     client = pymongo.MongoClient(url, directConnection=True, serverSelectionTimeoutMS=60_000)
     client.admin.command("ping")
@@ -54,6 +53,3 @@ def main():
         figures["row_share_bytes"] = status()["engine"]["rowShareBytes"]
         print(json.dumps({"target": "server", "scenario": scenario, **figures}), flush=True)
 
-
-if __name__ == "__main__":
-    main()

@@ -1,8 +1,7 @@
-#!/usr/bin/env python3
 """What moves of ranges cost in CPU: user and system time of all processes of a cluster (from /proc), while four clients insert in
 batches, without moves and while one range after the other moves.
 
-    scripts/count_moves.py target/release/pando [documents of a batch, 50] [rounds, 3] [seconds, 8]
+    scripts/measure.py moves target/release/pando [documents of a batch, 50] [rounds, 3] [seconds, 8]
 
 Two shards of one member, a router, nine ranges by `_id`, documents of 450 bytes with random keys. Prints for each round how many
 documents were inserted and moved, the CPU of an inserted document without moves, the rest of the CPU with
@@ -10,34 +9,17 @@ moves for each document that was copied (read, written, removed at the donor), a
 are those of clients in Python, which take part in the machine; the CPU of the servers is what counts.
 """
 
-import os
-import pathlib
 import random
 import statistics
-import sys
-import tempfile
 import threading
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
-os.environ["PANDO_BIN"] = str(pathlib.Path(sys.argv[1]).resolve())
-sys.path.insert(0, str(ROOT / "tests" / "python"))
+from sharded_cluster import at_rest
 
-from sharded_cluster import at_rest  # noqa: E402
+from .common import cpu, folder, numbers
 
-BATCH, ROUNDS, SECONDS = (int(given) for given in (*sys.argv[2:], *("50", "3", "8")[len(sys.argv) - 2:]))
-TICKS = os.sysconf("SC_CLK_TCK")
 CLIENTS, RANGES = 4, range(1, 10)
 FILL = "x" * 450
-
-
-def cpu(servers):
-    """Seconds of CPU that processes have used."""
-    def of(server):
-        fields = pathlib.Path(f"/proc/{server.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / TICKS
-
-    return sum(of(server) for server in servers)
 
 
 def make(client):
@@ -54,23 +36,24 @@ def move(client, n, turn=0):
     client.admin.command("moveChunk", "t.c", find={"_id": f"{n}5"}, to=f"s{(n + turn) % 2}")
 
 
-def insert(cluster, stop, done):
+def insert(cluster, size, stop, done):
     with cluster.client() as client:
         while not stop.is_set():
-            batch = [{"_id": str(random.randrange(10**17, 10**18)), "fill": FILL} for _ in range(BATCH)]
+            batch = [{"_id": str(random.randrange(10**17, 10**18)), "fill": FILL} for _ in range(size)]
             client.t.c.insert_many(batch, ordered=False)
-            done.append(BATCH)
+            done.append(size)
 
 
-def measure(cluster, client, servers, moves):
+def measure(cluster, client, servers, size, seconds, moves):
     """Documents that were inserted, documents that were copied, seconds of CPU."""
     make(client)
     copied = lambda: client.admin.command("serverStatus")["pandodb"]["moves"]["copiedDocuments"]
-    stop, done, before, began = threading.Event(), [], copied(), cpu(servers)
-    threads = [threading.Thread(target=insert, args=(cluster, stop, done)) for _ in range(CLIENTS)]
+    spent = lambda: sum(map(cpu, servers))
+    stop, done, before, began = threading.Event(), [], copied(), spent()
+    threads = [threading.Thread(target=insert, args=(cluster, size, stop, done)) for _ in range(CLIENTS)]
     for thread in threads:
         thread.start()
-    end, turn = time.monotonic() + SECONDS, 0
+    end, turn = time.monotonic() + seconds, 0
     while time.monotonic() < end:
         if moves:
             move(client, RANGES[turn % len(RANGES)], turn // len(RANGES) + 1)
@@ -80,17 +63,18 @@ def measure(cluster, client, servers, moves):
     stop.set()
     for thread in threads:
         thread.join()
-    return sum(done), copied() - before, cpu(servers) - began
+    return sum(done), copied() - before, spent() - began
 
 
-def main(place):
-    with at_rest(place, shards=2, options=("--cache", "256MB")) as cluster, cluster.client() as client:
+def main(given):
+    size, rounds, seconds = numbers(given, 50, 3, 8)
+    with folder() as place, at_rest(place, shards=2, options=("--cache", "256MB")) as cluster, cluster.client() as client:
         servers = [*cluster.routers, *cluster.shards.values(), cluster.config]
         shares = []
-        for _ in range(ROUNDS):
-            alone, _, spent = measure(cluster, client, servers, False)
+        for _ in range(rounds):
+            alone, _, spent = measure(cluster, client, servers, size, seconds, False)
             each = spent / alone
-            inserted, copied, spent = measure(cluster, client, servers, True)
+            inserted, copied, spent = measure(cluster, client, servers, size, seconds, True)
             of_moves = spent - each * inserted
             shares.append(of_moves / spent)
             print(
@@ -100,6 +84,3 @@ def main(place):
             )
         print(f"median: {statistics.median(shares):.2f} of the servers' CPU")
 
-
-with tempfile.TemporaryDirectory() as directory:
-    main(pathlib.Path(directory))

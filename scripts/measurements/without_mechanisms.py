@@ -1,7 +1,7 @@
 """What mechanisms of docs/adaptive.md gain: the same work in turns with each of them and without it.
 
-    .venv/bin/python scripts/ab_adaptive.py build target/without        a server in which each can be left out
-    .venv/bin/python scripts/ab_adaptive.py run target/without/release/pando [--only NAME,...] [--rounds 5]
+    scripts/measure.py without_mechanisms build target/without        a server in which each can be left out
+    scripts/measure.py without_mechanisms run target/without/release/pando [--only NAME,...] [--rounds 5]
 
 `build` compiles a copy of the tree (in the target directory) with the lines of LEFT_OUT changed: a mechanism is off where the
 environment variable PANDO_WITHOUT names it. The server itself has no such switch. `run` prints the median of the rounds without
@@ -17,17 +17,15 @@ import random
 import shutil
 import statistics
 import subprocess
-import sys
-import tempfile
 import threading
 import time
 
 import bson
 from bson.raw_bson import RawBSONDocument
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests/python"))
-from harness import Server  # noqa: E402
+from harness import ROOT, Server
+
+from .common import cpu, folder, written
 
 # Mechanism: file, what stands there, and what stands there instead, where OFF tells whether it is left out.
 LEFT_OUT = {
@@ -75,30 +73,13 @@ def build(target):
 
 @contextlib.contextmanager
 def serving(program, without, *options):
-    with tempfile.TemporaryDirectory(dir=os.environ.get("PANDO_LAB_DIR")) as place:
-        env = {"PANDO_WITHOUT": without} if without else {}
-        server = Server(pathlib.Path(place) / "data", *options, program=[program, "serve"], env=env)
-        server.start()
-        try:
-            yield server
-        finally:
-            server.stop()
+    env = {"PANDO_WITHOUT": without} if without else {}
+    with folder() as place, Server(place / "data", *options, program=[program, "serve"], env=env) as server:
+        yield server
 
 
 def percentile(times, share):
     return sorted(times)[min(len(times) - 1, int(len(times) * share))]
-
-
-def written(server):
-    """Bytes that the process has had written to the disk."""
-    text = pathlib.Path(f"/proc/{server.process.pid}/io").read_text()
-    return int(next(line.split()[1] for line in text.splitlines() if line.startswith("write_bytes")))
-
-
-def cpu(server):
-    """Seconds."""
-    fields = pathlib.Path(f"/proc/{server.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def insert_at_random(port, seed, until, told):
@@ -231,7 +212,7 @@ def run(program, only, rounds):
             print(f"{name:16} {figure:32} {statistics.median(without):10.2f} {statistics.median(with_it):10.2f}   {won} of {rounds}", flush=True)
 
 
-def main():
+def main(words):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("build").add_argument("target")
@@ -239,12 +220,9 @@ def main():
     runs.add_argument("program")
     runs.add_argument("--only", type=lambda names: names.split(","))
     runs.add_argument("--rounds", type=int, default=5)
-    args = parser.parse_args()
+    args = parser.parse_args(words)
     if args.command == "build":
         build(args.target)
     else:
         run(pathlib.Path(args.program).resolve(), args.only, args.rounds)
 
-
-if __name__ == "__main__":
-    main()
