@@ -5,7 +5,7 @@ use crate::read::dedup::{Known, Seen};
 use crate::read::multi_range::{KeyRange, Place, RangesScan};
 use crate::read::skip_scan::{SEEK, SkipScan, record_at};
 use crate::read::step::{Current, Step, checked};
-use crate::records::{self, told, types};
+use crate::records::{self, key_and_types, types};
 use bson::key::Decoder;
 use bson::{Val, Writer};
 use catalog::keyspace;
@@ -516,7 +516,7 @@ impl IndexScan {
                 None => return Ok(None),
             },
         };
-        let (record, types) = told(&self.index, rest, at, position.value())?;
+        let (record, types) = key_and_types(&self.index, rest, at, position.value())?;
         if !self.access.key_filter.is_empty()
             && !passes(&self.index, &self.access.key_filter, rest, types)?
         {

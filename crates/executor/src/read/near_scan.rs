@@ -12,7 +12,7 @@ use crate::op::OpCtx;
 use crate::read::index_scan::passes;
 use crate::read::skip_scan::record_at;
 use crate::read::step::{Current, KEPT_BYTES, Step};
-use crate::records::{self, told};
+use crate::records::{self, key_and_types};
 use bson::Value;
 use bson::key::{self, Decoder};
 use catalog::Index;
@@ -286,7 +286,7 @@ where
             step.examined.keys += 1;
             let rest = records::own_part(scan.key());
             let at = record_at(&self.index, rest)?;
-            let (record, types) = told(&self.index, rest, at, scan.value())?;
+            let (record, types) = key_and_types(&self.index, rest, at, scan.value())?;
             let tests = &self.access.key_filter;
             if !tests.is_empty() && !passes(&self.index, tests, rest, types)? {
                 continue;
