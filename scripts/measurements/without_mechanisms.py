@@ -42,7 +42,7 @@ LEFT_OUT = {
         ("server/src/workers.rs", "if queue.threads >= self.max + ", "if queue.threads >= (if OFF { 2 } else { self.max }) + "),
     ],
     "inline-budget": [
-        ("executor/src/op.rs", "budget: INLINE_BUDGET,", "budget: if OFF { u32::MAX } else { INLINE_BUDGET },"),
+        ("executor/src/op/mod.rs", "budget: INLINE_BUDGET,", "budget: if OFF { u32::MAX } else { INLINE_BUDGET },"),
         ("executor/src/interrupt.rs", "then_some(INLINE_CHECKS)", "then_some(if OFF { u32::MAX } else { INLINE_CHECKS })"),
     ],
 }

@@ -4,7 +4,7 @@
 //! the least cost wins: keys read, documents fetched, rows sorted, and how much of that a limit saves
 //! when the index gives the order. Sizes are counted by the executor when there is a choice to make,
 //! else they come from rules of thumb about operators
-//! ([decision](../../../docs/decisions/2026-11-27-choice-of-index.md)).
+//! ([decision](../../../../docs/decisions/2026-11-27-choice-of-index.md)).
 
 mod by_index;
 mod by_or;
