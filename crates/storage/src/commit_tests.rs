@@ -40,7 +40,7 @@ fn names(group: &Group<'_>) -> Vec<u8> {
     effects.filter_map(|e| e.key().first().copied()).collect()
 }
 
-fn fails(left: &mut u32, what: &str) -> Result<()> {
+fn fails(left: &mut u32, what: &str) -> Fallible<()> {
     if *left == 0 {
         return Ok(());
     }
@@ -49,11 +49,11 @@ fn fails(left: &mut u32, what: &str) -> Result<()> {
 }
 
 impl CommitEnv for Fake {
-    fn admit(&mut self) -> Result<()> {
+    fn admit(&mut self) -> Fallible<()> {
         Ok(())
     }
 
-    fn append(&mut self, group: &Group<'_>, places: &mut Vec<Committed>) -> Result<()> {
+    fn append(&mut self, group: &Group<'_>, places: &mut Vec<Committed>) -> Fallible<()> {
         let gate = self.gate.lock().take();
         if let Some(gate) = gate {
             gate.recv().unwrap();
@@ -72,7 +72,7 @@ impl CommitEnv for Fake {
         Ok(())
     }
 
-    fn decide(&mut self, last: Committed) -> Result<()> {
+    fn decide(&mut self, last: Committed) -> Fallible<()> {
         let mut world = self.world.lock();
         if let Err(e) = fails(&mut world.failing_decisions, "no decision") {
             // The group is out of the log again.
@@ -83,7 +83,7 @@ impl CommitEnv for Fake {
         Ok(())
     }
 
-    fn apply(&mut self, group: &Group<'_>, places: &[Committed]) -> Result<()> {
+    fn apply(&mut self, group: &Group<'_>, places: &[Committed]) -> Fallible<()> {
         let mut world = self.world.lock();
         assert_eq!(places.len(), group.entries().count());
         if world.panics_at.is_some_and(|n| names(group).contains(&n)) {
@@ -123,7 +123,7 @@ impl Fake {
     }
 }
 
-type Proposer = std::thread::JoinHandle<Result<Committed>>;
+type Proposer = std::thread::JoinHandle<Fallible<Committed>>;
 
 /// One proposer leads and hangs in its append; the others queue behind it, in order.
 fn behind_a_leader(committer: &Arc<Committer<Fake>>, names: &[&[u8]]) -> Vec<Proposer> {

@@ -182,16 +182,16 @@ pub(super) struct Sender {
 
 impl Sender {
     pub fn run(mut self) {
-        let mut connection = None;
+        let mut socket = None;
         let connection = self.connection.clone();
         while let Some(bytes) = connection.queue_of(self.queue_kind).next() {
-            let delivered = self.deliver(&mut connection, &bytes);
+            let delivered = self.deliver(&mut socket, &bytes);
             *connection.trouble.lock() = match &delivered {
                 Ok(trouble) => trouble.clone(),
                 Err(why) => Some(why.clone()),
             };
             if let Err(why) = delivered {
-                connection = None;
+                socket = None;
                 self.complain(&why);
                 std::thread::sleep(PAUSE);
             }
