@@ -14,7 +14,7 @@ use super::{
 use crate::expr::Vars;
 use bson::{Doc, DocBuf, Val, Value, Writer};
 use errors::{Result, bail};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 #[derive(Debug)]
@@ -176,8 +176,9 @@ pub(super) struct Run {
     fed: Option<std::collections::VecDeque<group::Run>>,
     /// [`Facet::firsts`]; empty where each part is to be seen at work.
     firsts: Vec<usize>,
-    /// What those have found that others repeat.
-    found: Vec<(usize, Value)>,
+    /// Those that others repeat, and what they have found.
+    repeated: HashSet<usize>,
+    found: HashMap<usize, Value>,
     /// The part that is running, and its number.
     running: Option<Box<dyn Source>>,
     part: usize,
@@ -189,7 +190,14 @@ pub(super) struct Run {
 
 impl Run {
     pub fn new(input: Box<dyn Source>, spec: &Arc<Facet>, vars: &Arc<Vars>) -> Run {
+        let firsts = match spec.numbered || spec.parts.len() < 2 {
+            true => Vec::new(),
+            false => spec.firsts(),
+        };
+        let repeats = firsts.iter().enumerate().filter(|(at, first)| at != *first);
         Run {
+            repeated: repeats.map(|(_, first)| *first).collect(),
+            firsts,
             input: Some(input),
             spec: spec.clone(),
             vars: vars.clone(),
@@ -199,11 +207,7 @@ impl Run {
             spilled: None,
             shared: None,
             fed: None,
-            firsts: match spec.numbered || spec.parts.len() < 2 {
-                true => Vec::new(),
-                false => spec.firsts(),
-            },
-            found: Vec::new(),
+            found: HashMap::new(),
             running: None,
             part: 0,
             array: Writer::new_array(),
@@ -305,6 +309,7 @@ impl Source for Run {
         }
         if host.watch().is_some() {
             self.firsts.clear();
+            self.repeated.clear();
         }
         // Explain counts each stage of a part by itself.
         let feeds = self.fed.is_some() || host.watch().is_none() && self.spec.feeds_groups();
@@ -314,9 +319,9 @@ impl Source for Run {
         self.collect(host)?;
         let spec = self.spec.clone();
         while let Some((name, pipeline)) = spec.parts.get(self.part) {
-            let first = self.firsts.get(self.part).copied();
-            let found = self.found.iter().find(|(of, _)| Some(*of) == first);
-            if let Some((_, array)) = found.filter(|_| self.running.is_none()) {
+            let first = self.firsts.get(self.part);
+            let found = first.and_then(|first| self.found.get(first));
+            if let Some(array) = found.filter(|_| self.running.is_none()) {
                 let more = self.results.len() + array.as_val().bytes.len();
                 check_output(more)?;
                 let share = self.share.get_or_insert_with(|| host.share());
@@ -356,10 +361,9 @@ impl Source for Run {
             let array = std::mem::replace(&mut self.array, Writer::new_array());
             let array = array.finish_array();
             self.results.val(name, array.as_val());
-            let (_, behind) = self.firsts.split_at((self.part + 1).min(self.firsts.len()));
-            if behind.contains(&self.part) {
+            if self.repeated.contains(&self.part) {
                 self.bytes += array.as_val().bytes.len();
-                self.found.push((self.part, array));
+                self.found.insert(self.part, array);
             }
             self.running = None;
             self.part += 1;
