@@ -150,17 +150,15 @@ impl Published {
                 _ => {}
             }
         }
-        let mut names: Vec<Arc<str>> = vec![part.ns.clone()];
-        names.extend(versions.iter().map(|c| c.ns.clone()));
         let mut searched = versions.iter().any(|c| c.search.is_some());
         for uuid in &gone {
-            if let Some(there) = next.find(uuid, &names) {
+            if let Some(there) = next.by_uuid(uuid).cloned() {
                 searched |= there.search.is_some();
                 next.names_mut().remove(&there.ns);
             }
         }
         for mut version in versions {
-            let before = next.find(&version.uuid, &names);
+            let before = next.by_uuid(&version.uuid).cloned();
             searched |= before.as_ref().is_some_and(|c| c.search.is_some());
             let in_memory = made.iter().find(|c| c.uuid == version.uuid);
             if let Some(c) = in_memory.or(before.as_ref()) {

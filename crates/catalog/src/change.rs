@@ -97,16 +97,7 @@ impl Snapshot {
     }
 
     pub fn by_uuid(&self, uuid: &[u8; 16]) -> Option<&Arc<Collection>> {
-        self.collections.values().find(|c| c.uuid == *uuid)
-    }
-
-    /// The collection of that UUID, where it has one of `names` or belongs to the database of the
-    /// first.
-    pub(crate) fn find(&self, uuid: &[u8; 16], names: &[Arc<str>]) -> Option<Arc<Collection>> {
-        let is = |c: &&Arc<Collection>| c.uuid == *uuid;
-        let named = names.iter().find_map(|ns| self.get(ns).filter(is));
-        let in_db = || self.of_db(crate::db_of(names.first()?)).find(is);
-        named.or_else(in_db).cloned()
+        self.collections.by_uuid(uuid)
     }
 
     pub fn all(&self) -> impl Iterator<Item = &Arc<Collection>> {

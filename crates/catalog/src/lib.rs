@@ -26,6 +26,7 @@ mod names;
 pub mod numbers;
 mod plan_cache;
 mod record;
+mod shared_map;
 pub mod time_series;
 mod validator;
 pub mod view_definition;
