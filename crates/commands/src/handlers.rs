@@ -172,6 +172,7 @@ handlers! {
     "_pandoTime" => crate::shard::pando_time::run,
     "_pandoServed" => crate::shard::pando_served::run,
     "_pandoRangeSize" => crate::shard::pando_range_size::run,
+    "_pandoSizes" => crate::shard::pando_sizes::run,
     "_pandoFence" => crate::shard::pando_fence::run,
     "_pandoChange" => crate::shard::pando_change::run,
     "_pandoHome" => crate::shard::pando_home::run,

@@ -7,7 +7,7 @@
 use crate::transfer::{MoveOptions, To, move_range, move_ranges};
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use cluster_view::collections::forbids_moves;
-use cluster_view::collections::size_on;
+use cluster_view::collections::{size_on, sizes_on};
 use cluster_view::metadata::{Cluster, Placement};
 use cluster_view::split_points::first_part;
 use cluster_view::write_concern::majority;
@@ -15,7 +15,7 @@ use cluster_view::{Failure, Outcome};
 use errors::Code;
 use jiff::tz::TimeZone;
 use parking_lot::{Condvar, Mutex};
-use sharding::balance::{Load, choose_apart, take_apart};
+use sharding::balance::{Load, choose_apart, is_even, take_apart};
 use sharding::zones::{Within, Zone, of as zone_of};
 use sharding::{BalancerSettings, Chunk, RoutingTable, settings_validator};
 use std::collections::{BTreeMap, BTreeSet};
@@ -168,6 +168,57 @@ fn plan(
     Ok(planned)
 }
 
+/// What a round knows of all collections before it looks at one: a few messages, however many there are.
+struct Survey {
+    /// A shard is being emptied.
+    draining: bool,
+    /// Collections that have zones.
+    zoned: BTreeSet<String>,
+    /// Collections of which shards have about as many bytes.
+    even: BTreeSet<String>,
+}
+
+impl Survey {
+    fn take(cluster: &Cluster, names: &[&str], range_bytes: u64) -> Outcome<Survey> {
+        let shards = cluster.shards()?;
+        let text = |d: &DocBuf, name: &str| Some(d.get(name)?.as_str()?.to_string());
+        let mut sizes = Vec::new();
+        for shard in shards.iter().filter_map(|s| text(s, "_id")) {
+            sizes.push(sizes_on(cluster, &shard, names)?);
+        }
+        let of = |i: usize| {
+            sizes
+                .iter()
+                .filter_map(move |of_shard| of_shard.get(i).copied())
+        };
+        let even = names.iter().enumerate();
+        let even = even.filter(|(i, _)| is_even(of(*i), range_bytes));
+        let tags = cluster.read_config("tags", Doc::EMPTY, Doc::EMPTY)?;
+        Ok(Survey {
+            draining: shards
+                .iter()
+                .any(|s| s.get("draining").is_some_and(Val::truthy)),
+            zoned: tags.iter().filter_map(|tag| text(tag, "ns")).collect(),
+            even: even.map(|(_, ns)| ns.to_string()).collect(),
+        })
+    }
+
+    fn may_need_moves(&self, ns: &str) -> bool {
+        self.draining || self.zoned.contains(ns) || !self.even.contains(ns)
+    }
+}
+
+/// The collections that the balancer may move ranges of.
+fn balanced(entries: &[DocBuf]) -> Vec<&str> {
+    let moves = |entry: &&DocBuf| {
+        !entry.get("noBalance").is_some_and(Val::truthy) && !forbids_moves(entry.as_doc())
+    };
+    let names = entries.iter().filter(moves);
+    names
+        .filter_map(|entry| entry.get("_id")?.as_str())
+        .collect()
+}
+
 /// One round: for each collection the moves that it needs, at most one of a shard. How many there were.
 pub fn round(cluster: &Cluster) -> Result<usize, errors::Error> {
     one_round(cluster).map_err(|f| f.into_error())
@@ -183,13 +234,10 @@ fn one_round(cluster: &Cluster) -> Outcome<usize> {
     let options = MoveOptions::default().throttled(throttle);
     let bytes = range_bytes(cluster)?;
     let mut planned = Vec::new();
-    for entry in cluster.read_config("collections", Doc::EMPTY, doc! {"_id": 1}.as_doc())? {
-        let Some(ns) = entry.get("_id").and_then(Val::as_str) else {
-            continue;
-        };
-        if entry.get("noBalance").is_some_and(Val::truthy) || forbids_moves(entry.as_doc()) {
-            continue;
-        }
+    let entries = cluster.read_config("collections", Doc::EMPTY, doc! {"_id": 1}.as_doc())?;
+    let names = balanced(&entries);
+    let survey = Survey::take(cluster, &names, bytes)?;
+    for ns in names.into_iter().filter(|ns| survey.may_need_moves(ns)) {
         let Some(Placement::Sharded(table)) = cluster.refresh(ns)? else {
             continue;
         };

@@ -37,6 +37,14 @@ pub fn choose<'a>(loads: &[Load<'a>], range_bytes: u64) -> Option<(&'a str, &'a 
     (apart > range_bytes.saturating_mul(TOLERANCE)).then_some((donor.shard, recipient.shard))
 }
 
+/// Whether shards that have so many bytes of a collection are about even: [`choose`] then has a range move only
+/// for a shard that is being emptied, or for zones.
+pub fn is_even(bytes: impl Iterator<Item = u64> + Clone, range_bytes: u64) -> bool {
+    let most = bytes.clone().max().unwrap_or(0);
+    let least = bytes.min().unwrap_or(0);
+    most - least <= range_bytes.saturating_mul(TOLERANCE)
+}
+
 /// Donors and recipients of moves that go on at once: no shard is in two of them, or `busy` already. They
 /// are busy then.
 pub fn choose_apart<'a>(
@@ -95,6 +103,21 @@ mod tests {
         assert_eq!(choose(&[load("a", 100)], 10), None);
         let three = [load("a", 50), load("b", 100), load("c", 10)];
         assert_eq!(choose(&three, 10), Some(("b", "c")));
+    }
+
+    #[test]
+    fn shards_that_are_even_need_no_move() {
+        for (a, b, even) in [
+            (100, 0, false),
+            (30, 0, true),
+            (31, 0, false),
+            (0, 0, true),
+            (90, 100, true),
+        ] {
+            assert_eq!(is_even([a, b].into_iter(), 10), even, "{a} {b}");
+            let chosen = choose(&[load("a", a), load("b", b)], 10);
+            assert_eq!(chosen.is_none(), even, "{a} {b}");
+        }
     }
 
     #[test]

@@ -23,6 +23,7 @@ pub mod pando_range_size;
 pub mod pando_receive;
 pub mod pando_served;
 pub mod pando_sessions;
+pub mod pando_sizes;
 pub mod pando_snapshot;
 pub mod pando_swap;
 pub mod pando_time;

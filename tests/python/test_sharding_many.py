@@ -1,0 +1,48 @@
+"""Many sharded collections: a round of the balancer asks for all of them at once, and a database with them is dropped whole."""
+
+import pymongo
+import pytest
+from harness import until
+from sharded_cluster import ShardedCluster
+
+COLLECTIONS = 30
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with ShardedCluster(tmp_path_factory.mktemp("many")) as running:
+        yield running
+
+
+def counts(cluster):
+    """How often each shard was asked for the sizes of collections, and for the statistics of one."""
+    out = {"_pandoSizes": 0, "collStats": 0}
+    for shard in cluster.shards.values():
+        with shard.client() as client:
+            commands = client.admin.command("serverStatus")["metrics"]["commands"]
+        for name in out:
+            out[name] += commands.get(name, {}).get("total", 0)
+    return out
+
+
+def test_a_round_asks_each_shard_once(cluster):
+    with cluster.client() as client:
+        for n in range(COLLECTIONS):
+            client.admin.command("shardCollection", f"even.c{n}", key={"_id": "hashed"})
+        before = counts(cluster)
+        # The second begins after all collections were there.
+        until("two rounds", lambda: counts(cluster)["_pandoSizes"] >= before["_pandoSizes"] + 2 * len(cluster.shards), 60)
+        assert counts(cluster)["collStats"] == before["collStats"]
+
+
+def test_a_database_is_dropped_with_all_of_them(cluster):
+    with cluster.client() as client:
+        for n in range(COLLECTIONS):
+            client.admin.command("shardCollection", f"gone.c{n}", key={"_id": "hashed"})
+            client.gone[f"c{n}"].insert_many([{"_id": i} for i in range(10)])
+        client.drop_database("gone")
+        assert client.config.collections.count_documents({"_id": {"$regex": r"^gone\."}}) == 0
+        assert "gone" not in client.list_database_names()
+    for shard in cluster.shards.values():
+        with shard.client() as direct:
+            assert direct.gone.list_collection_names() == []
