@@ -15,8 +15,10 @@ use cluster_view::reply::sound;
 use cluster_view::{Outcome, write_concern};
 use errors::{Code, Error, err};
 use mover::PendingMoves;
+use parking_lot::Mutex;
 use sharding::series;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The scratch server has none of the collections.
 pub(crate) const LACKS: &[Code] = &[Code::NamespaceNotFound, Code::CollectionUUIDMismatch];
@@ -375,6 +377,29 @@ fn drop_sharded(cluster: &Cluster, ns: &str, concern: Option<Doc<'_>>) -> Outcom
     Ok(replies)
 }
 
+/// Drops collections that have chunks, several at once: each waits for majorities most of its time. Ends at the first
+/// failure.
+fn drop_all_sharded(cluster: &Cluster, names: &[&str]) -> Outcome<()> {
+    const AT_ONCE: usize = 8;
+    let (next, failure) = (AtomicUsize::new(0), Mutex::new(None));
+    let work = || {
+        while failure.lock().is_none() {
+            let Some(ns) = names.get(next.fetch_add(1, Ordering::Relaxed)) else {
+                return;
+            };
+            if let Err(e) = drop_sharded(cluster, ns, None) {
+                failure.lock().get_or_insert(e);
+            }
+        }
+    };
+    std::thread::scope(|threads| {
+        // This thread is one of them.
+        (1..AT_ONCE.min(names.len())).for_each(|_| drop(threads.spawn(work)));
+        work();
+    });
+    failure.into_inner().map_or(Ok(()), Err)
+}
+
 pub(crate) fn drop_database(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     let cluster = &router.cluster;
     let db = command.db;
@@ -383,11 +408,9 @@ pub(crate) fn drop_database(router: &Router, command: &RoutedCommand<'_>) -> Out
     }
     admin::check_write_block(router, command)?;
     let prefix = doc! {"_id": doc! {"$regex": format!("^{}\\.", escape(db))}};
-    for entry in cluster.read_config("collections", prefix.as_doc(), Doc::EMPTY)? {
-        if let Some(ns) = entry.get("_id").and_then(Val::as_str) {
-            drop_sharded(cluster, ns, None)?;
-        }
-    }
+    let entries = cluster.read_config("collections", prefix.as_doc(), Doc::EMPTY)?;
+    let names = entries.iter().filter_map(|e| e.get("_id")?.as_str());
+    drop_all_sharded(cluster, &names.collect::<Vec<_>>())?;
     let concern = crate::client_concern::at_least_majority(command);
     let mut replies = Vec::new();
     mover::transfer::drop_database_metadata(cluster, db, || {
