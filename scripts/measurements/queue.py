@@ -28,7 +28,7 @@ IN_THE_BACKGROUND = ("rocksdb:", "store-keeper")
 ROWS = []
 
 
-def told(what, first, later, unit, hidden=""):
+def note(what, first, later, unit, hidden=""):
     ROWS.append((what, first, later, unit, hidden))
     print(f"{what}: {first:.0f} {unit} at first, {later:.0f} later, {later / first:.2f} of it{hidden}", flush=True)
 
@@ -80,7 +80,7 @@ class Bench:
         """A poll, and the same of a collection that never deleted."""
         first, _ = self.polls(never, wanted)
         later, hidden = self.polls(poll, wanted)
-        told(what, first, later, "µs", hidden)
+        note(what, first, later, "µs", hidden)
 
     def coll(self, name, *keys):
         coll = self.db[name]
@@ -160,7 +160,7 @@ def queue(b):
         figures.append(b.measured(lambda: works(b, q, part, made), part))
         print(f"queue after {n * part:>9,} jobs: {figures[-1][0]:7.0f} µs, {figures[-1][1]:6.1f} hidden keys a job", flush=True)
     by_each = f"; {figures[1][1]:.1f} hidden keys by each, {figures[-1][1]:.1f} later"
-    told(f"queue: a take and a new job after {b.jobs:,}, {b.takers} takers", figures[1][0], figures[-1][0], "µs", by_each)
+    note(f"queue: a take and a new job after {b.jobs:,}, {b.takers} takers", figures[1][0], figures[-1][0], "µs", by_each)
     time.sleep(1)
     never = copied(q)
     b.beside("queue: its head by find", head(q), head(never), head(never)())
@@ -181,7 +181,7 @@ def window(b):
         costs.append(b.measured(lambda: [turn(at) for at in turns], len(turns))[0])
     time.sleep(1)
     never = copied(w)
-    told(f"window: a thousand in and out, after {b.jobs:,}", costs[1], costs[-1], "µs")
+    note(f"window: a thousand in and out, after {b.jobs:,}", costs[1], costs[-1], "µs")
     b.beside("window: the oldest by index", oldest(w), oldest(never), 11 * part)
     b.beside("window: first document of a scan", of_scan(w), of_scan(never), 11 * part)
 
@@ -218,7 +218,7 @@ def cursor(b):
     for n in range(11):
         figures.append(b.measured(lambda: works(b, q, part, made), part))
     by_each = f"; {figures[1][1]:.1f} hidden keys by each, {figures[-1][1]:.1f} later"
-    told(f"queue beside a cursor since the beginning, after {jobs:,}", figures[1][0], figures[-1][0], "µs", by_each)
+    note(f"queue beside a cursor since the beginning, after {jobs:,}", figures[1][0], figures[-1][0], "µs", by_each)
     never = copied(q)
     b.beside("queue beside that cursor: its head", head(q), head(never), head(never)())
     rest = b.measured(lambda: sum(1 for _ in opened), 1)
@@ -242,7 +242,7 @@ def updates(b):
     for _ in range(UPDATES // 1000):
         b.db.command("update", u.name, updates=[{"q": {"at": 500}, "u": {"$inc": {"n": 1}}}] * 1000)
     later = b.least(scan, 50)
-    told(f"{UPDATES:,} updates of one document beside an open cursor: a scan", first[0], later[0], "µs", f"; {later[1]:.0f} hidden keys")
+    note(f"{UPDATES:,} updates of one document beside an open cursor: a scan", first[0], later[0], "µs", f"; {later[1]:.0f} hidden keys")
     opened.close()
 
 

@@ -300,7 +300,7 @@ def test_bent_logins_leave_the_connection_alive(locked):
         assert wire.command({"ping": 1, "$db": "admin"})["ok"] == 1
 
 
-def test_nobody_looks_like_somebody(locked):
+def test_an_unknown_user_looks_like_a_known_one(locked):
     """The salt of an unknown user stays the same, as a real one's does."""
     with locked.wire() as wire:
         asked = [bytes(sasl(wire, b"n,,n=%s,r=abc" % name)["payload"]).decode() for name in (b"root", b"ghost", b"ghost")]

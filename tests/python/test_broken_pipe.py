@@ -8,7 +8,7 @@ import pytest
 from harness import BINARY
 
 
-def printed_to_nobody(*words):
+def printed_without_reader(*words):
     read, write = os.pipe()
     os.close(read)
     with subprocess.Popen([BINARY, *words], stdout=write, stderr=subprocess.PIPE, text=True) as ran:
@@ -23,20 +23,20 @@ def printed_to_nobody(*words):
     ids=" ".join,
 )
 def test_ends_quietly(words):
-    code, said = printed_to_nobody(*words)
+    code, said = printed_without_reader(*words)
     assert said == ""
     # As a shell shows what the signal ends.
     assert code == 141
 
 
-def test_a_check_that_nobody_reads(new_server):
+def test_a_check_without_reader(new_server):
     server = new_server()
     with server.client() as client:
         client.a.things.insert_one({})
     server.stop()
-    assert printed_to_nobody("check", server.path) == (141, "")
+    assert printed_without_reader("check", server.path) == (141, "")
 
 
 def test_other_failures_say_what_they_are():
-    code, said = printed_to_nobody("no-such-command")
+    code, said = printed_without_reader("no-such-command")
     assert code == 2 and "no-such-command" in said

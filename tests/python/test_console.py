@@ -164,7 +164,7 @@ def test_what_is_no_request_is_refused(console):
             assert status == 400, (path, body[:20])
 
 
-def test_who_holds_connections_holds_up_nobody(console):
+def test_held_connections_hold_up_no_client(console):
     held = []
     try:
         for n in range(200):
@@ -182,7 +182,7 @@ def test_who_holds_connections_holds_up_nobody(console):
         assert client.admin.command("ping")["ok"] == 1
 
 
-def test_who_takes_no_reply_holds_up_nobody(console):
+def test_unread_replies_hold_up_no_client(console):
     with console.server.client() as client:
         client.shop.things.insert_many({"t": "x" * 900_000} for _ in range(4))
     body = json.dumps({"db": "shop", "collection": "things"})

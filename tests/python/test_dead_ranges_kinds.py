@@ -306,10 +306,10 @@ def test_chunks_that_moved_away_and_came_back(tmp_path):
             client.admin.command("moveChunk", "t.c", find={"at": 1}, to=to, _waitForDelete=True)
             found = lambda: [d["at"] for d in c.find().sort("at", 1)]
             assert found() == list(range(MANY))
-            giver = "s0" if to == "s1" else "s1"
-            with cluster.on_shard(giver) as direct, cluster.on_shard(to) as holder:
+            donor = "s0" if to == "s1" else "s1"
+            with cluster.on_shard(donor) as direct, cluster.on_shard(to) as holder:
                 mine = direct.t.c
-                left = MANY - 3000 if giver == "s0" else 0
+                left = MANY - 3000 if donor == "s0" else 0
                 until("what moved away is gone", lambda: mine.count_documents({}) == left, 60)
                 look = lambda: sum(1 for _ in mine.find({"at": {"$lt": 3000}}))
                 until_few(mine, look, 0)

@@ -55,7 +55,7 @@ def connections(client):
     return client.admin.command("serverStatus")["connections"]["current"]
 
 
-def assert_nobody_holds_memory(client, mine):
+def assert_no_memory_is_held(client, mine):
     """Held memory belongs to connections, and is given back with the last of them."""
     deadline = time.monotonic() + KERNEL_SECONDS
     alone_since = None
@@ -99,7 +99,7 @@ def test_the_others_are_served(target, kind):
     # the promise.
     quiet = os.environ.get("PANDO_QUIET") == "1"
     assert were < (max(2 * was, was + 2) if quiet else was + 1000), (was, were)
-    assert_nobody_holds_memory(client, mine)
+    assert_no_memory_is_held(client, mine)
 
 
 def test_a_slow_reader_gets_all_of_it(target):

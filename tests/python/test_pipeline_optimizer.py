@@ -164,7 +164,7 @@ def test_counts_are_of_keys(many):
     assert found == [{"n": 60}]
 
 
-def test_what_nobody_uses_is_not_done(many):
+def test_unused_stages_are_not_done(many):
     joined = {"$lookup": {"from": "u", "localField": "k", "foreignField": "k", "as": "j"}}
     above = {"$graphLookup": {"from": "u", "startWith": "$k", "connectFromField": "p", "connectToField": "k", "as": "j"}}
     for join in [joined, above]:

@@ -299,7 +299,7 @@ def test_write_concerns_of_several_members(three):
         coll.insert_one({"_id": 4})
 
 
-def test_one_member_and_its_disk_wait_for_nobody_else(three):
+def test_one_member_and_its_disk_wait_for_no_other(three):
     # How long a primary stays one that hears of no other member.
     three.initiate(settings={"electionTimeoutMillis": 120_000})
     primary = three.primary()
@@ -328,13 +328,13 @@ def test_the_status_tells_of_each_member_what_it_has(three):
         client.t.c.insert_many([{"_id": n} for n in range(100, 200)])
         behind = three.members.index(stopped)
 
-        def told():
+        def reported():
             status = client.admin.command("replSetGetStatus")
             members = {m["_id"]: m for m in status["members"]}
             there = [m["optime"]["ts"] for m in members.values() if m["health"] == 1]
             return members if there.count(max(there)) == 2 and members[behind]["health"] == 0 else None
 
-        members = until("the other two have all", told)
+        members = until("the other two have all", reported)
         newest = max(m["optime"]["ts"] for m in members.values())
         assert members[behind]["optime"]["ts"] < newest
         for member in members.values():

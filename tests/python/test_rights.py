@@ -63,7 +63,7 @@ def root_of(server):
 
 
 @pytest.fixture
-def nobody(place):
+def unprivileged(place):
     """A user without any role, whose commands are sent byte by byte."""
     with root_of(place) as root:
         root.admin.command("createUser", "nobody", pwd="p", roles=[])
@@ -73,7 +73,7 @@ def nobody(place):
         root.admin.command("dropUser", "nobody")
 
 
-def test_a_field_given_twice_makes_nobody_root(place, nobody):
+def test_a_field_given_twice_makes_no_user_root(place, unprivileged):
     root = Doc([("role", "root"), ("db", "admin")])
     for fields in [
         [("grantRolesToUser", "nobody"), ("roles", []), ("roles", [root])],
@@ -83,12 +83,12 @@ def test_a_field_given_twice_makes_nobody_root(place, nobody):
         [("find", "system.users"), ("find", "mine")],
         [("find", "c"), ("$db", "admin")],
     ]:
-        reply = nobody(*fields, ("$db", "admin"))
+        reply = unprivileged(*fields, ("$db", "admin"))
         expect_error(reply, 40413, "IDLDuplicateField")
         assert "is a duplicate field" in reply["errmsg"]
-    reply = nobody(("explain", Doc([("find", "c"), ("filter", Doc()), ("filter", Doc())])), ("$db", "app"))
+    reply = unprivileged(("explain", Doc([("find", "c"), ("filter", Doc()), ("filter", Doc())])), ("$db", "app"))
     expect_error(reply, 40413)
-    assert nobody(("connectionStatus", 1), ("$db", "admin"))["authInfo"]["authenticatedUserRoles"] == []
+    assert unprivileged(("connectionStatus", 1), ("$db", "admin"))["authInfo"]["authenticatedUserRoles"] == []
 
 
 def test_options_given_twice_are_refused(locked):

@@ -158,7 +158,7 @@ def test_names_of_what_one_may_see(login, root):
     root.drop_database("other")
 
 
-def test_nobody_gives_away_what_is_not_his(login, root):
+def test_no_user_grants_what_it_lacks(login, root):
     admin_of_shop = login("userAdmin")
     assert may(admin_of_shop, {"createUser": "x", "pwd": "p", "roles": ["readWrite"]})
     assert not may(admin_of_shop, {"createUser": "y", "pwd": "p", "roles": [{"role": "root", "db": "admin"}]})

@@ -95,7 +95,7 @@ def test_a_session_is_its_users(new_server):
     assert root.command({"killSessions": [other], "$db": "admin"})["ok"] == 1
 
 
-def test_everybody_ends_his_own_sessions(new_server):
+def test_every_user_ends_its_own_sessions(new_server):
     wires = two_users(new_server)
     lsid = {"id": Binary(b"the same for all", 4)}
     find = {"find": "things", "batchSize": 2, "lsid": lsid, "$db": "shop"}

@@ -83,7 +83,7 @@ def comes_back(three, member, documents):
     sees(member, {}, documents)
 
 
-def test_a_secondary_whose_disk_fails_leaves_and_harms_nobody(three):
+def test_a_secondary_whose_disk_fails_leaves_and_harms_no_other(three):
     member = three.secondaries()[0]
     with three.client() as client:
         things = coll(client)

@@ -73,7 +73,7 @@ def write_until(client, ends, written):
 
 
 @pytest.mark.parametrize("whose", ["primary", "secondary"])
-def test_a_full_disk_harms_nobody_and_comes_back(three, whose):
+def test_a_full_disk_harms_no_other_and_comes_back(three, whose):
     primary = three.primary()
     full = primary if whose == "primary" else three.secondaries()[0]
     written, refused, ends = [], [], threading.Event()
@@ -137,7 +137,7 @@ def test_who_has_no_room_for_his_vote_leaves_and_elects_when_there_is_room(three
         sees(member, {}, wanted + 1)
 
 
-def test_a_primary_that_nobody_can_follow_refuses_writes_until_there_is_room(three):
+def test_a_primary_without_followers_refuses_writes_until_there_is_room(three):
     until("the set is whole", three.is_whole)
     primary = three.primary()
     with three.client() as client:

@@ -168,7 +168,7 @@ def test_a_damaged_member_gets_the_files_of_a_sound_one(tmp_path, whose):
         heals(bad, three)
 
 
-def test_the_scrub_finds_damage_where_nobody_reads(tmp_path):
+def test_the_scrub_finds_damage_in_unread_data(tmp_path):
     with three_with_little_memory(tmp_path, "--scrub", "1GB") as three:
         bad = three.secondaries()[0]
         bad.stop()
@@ -217,11 +217,11 @@ def gives_the_lead_away(three):
         assert client.admin.command("hello")["secondary"] is False
     with three.primary().client() as client:
 
-        def told():
+        def reported():
             members = client.admin.command("replSetGetStatus")["members"]
             return next(m["lastHeartbeatMessage"] for m in members if m["name"] == bad.address)
 
-        until("the primary says why", lambda: "damaged" in told())
+        until("the primary says why", lambda: "damaged" in reported())
         with bad.client() as own, pytest.raises(OperationFailure):
             own.admin.command("replSetStepUp")
         assert three.primary() is not bad
@@ -244,11 +244,11 @@ def test_a_set_of_two_has_lost_its_majority_and_goes_on_by_force(tmp_path):
         lost.start()
         with left.client() as client:
 
-            def told():
+            def reported():
                 members = client.admin.command("replSetGetStatus")["members"]
                 return next(m["lastHeartbeatMessage"] for m in members if m["name"] == lost.address)
 
-            until("it says why", lambda: "its disk was replaced" in told(), 60)
+            until("it says why", lambda: "its disk was replaced" in reported(), 60)
             until("it leads no more", lambda: "primary" not in two.states())
             config = client.admin.command("replSetGetConfig")["config"]
             [gone] = [m for m in config["members"] if m["host"] == lost.address]

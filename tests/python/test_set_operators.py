@@ -105,7 +105,7 @@ def test_a_member_that_has_just_started_steps_up(three):
         until("the set is whole", three.is_whole, 60)
 
 
-def test_a_member_steps_up_where_nobody_is_primary(three):
+def test_a_member_steps_up_without_a_primary(three):
     primary = three.primary()
     one, other = three.secondaries()
     for member in (one, other):

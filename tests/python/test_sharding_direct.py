@@ -109,7 +109,7 @@ def running(cluster, name):
         return len(list(shard.admin.aggregate([{"$currentOp": {}}, {"$match": {"command.filter.$where": {"$exists": True}}}])))
 
 
-def test_a_slow_shard_holds_up_nobody(cluster):
+def test_a_slow_shard_holds_up_no_client(cluster):
     clients = [cluster.client() for _ in range(6)]
     told = []
     with cluster.client() as client:
@@ -152,7 +152,7 @@ def test_ranges_that_are_spread_empty_leave_no_orphans(cluster):
     assert [part["orphans"] for part in parts] == [[], []]
 
 
-def test_replies_that_nobody_reads_stay_within_their_memory(cluster):
+def test_unread_replies_stay_within_their_memory(cluster):
     """256 clients ask for 16 MB each and never read it; the others are served."""
     router = cluster.routers[0]
     with cluster.client() as client:

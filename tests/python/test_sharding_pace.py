@@ -223,16 +223,16 @@ def test_batches_into_a_range_that_moves(cluster):
         writers = [threading.Thread(target=write, args=(n,)) for n in range(4)]
         for writer in writers:
             writer.start()
-        def told(name):
+        def counted(name):
             with cluster.on_shard(there) as direct:
                 return direct.admin.command("serverStatus")["metrics"]["commands"][name]["total"]
 
         try:
             until("all write", lambda: all(kept))
-            inserts, deletes = told("insert"), told("delete")
+            inserts, deletes = counted("insert"), counted("delete")
             # It would have taken for ever; a busy machine needs some time.
             client.admin.command("moveChunk", "batches.c", find={"k": 1}, to=there)
-            inserts, deletes = told("insert") - inserts, told("delete") - deletes
+            inserts, deletes = counted("insert") - inserts, counted("delete") - deletes
             # Documents inserted meanwhile have no older state there that would have to go before.
             assert inserts > 20 and deletes < inserts / 30, (inserts, deletes)
         finally:

@@ -162,7 +162,7 @@ def test_a_snapshot_that_cannot_be_pinned_is_tried_again_and_told(cluster, coll,
         heal(cluster)
 
 
-def test_databases_are_dropped_that_nobody_has_asked_their_primary_for(cluster):
+def test_unused_databases_are_dropped(cluster):
     """It still knows of the database that had the name before."""
     with cluster.client() as client:
         for n in range(6):

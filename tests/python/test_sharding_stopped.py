@@ -60,7 +60,7 @@ def primary_of(servers):
     return None
 
 
-class Asked(threading.Thread):
+class InThread(threading.Thread):
     """One operation; `outcome` is what it has given, or its error."""
 
     def __init__(self, run):
@@ -89,10 +89,10 @@ def test_what_waits_for_a_stopped_primary_goes_to_the_next(cluster):
             with pytest.raises(ExecutionTimeout):
                 coll.find_one({}, max_time_ms=700)
             assert time.monotonic() - began < 5
-            reads = [Asked(lambda: coll.find_one({"_id": 0})) for _ in range(3)]
-            counts = Asked(lambda: coll.count_documents({"_id": 0}))
-            numbered = Asked(lambda: coll.insert_one({"_id": 1}).inserted_id)
-            single = Asked(lambda: once.st.c.insert_one({"_id": 2}).inserted_id)
+            reads = [InThread(lambda: coll.find_one({"_id": 0})) for _ in range(3)]
+            counts = InThread(lambda: coll.count_documents({"_id": 0}))
+            numbered = InThread(lambda: coll.insert_one({"_id": 1}).inserted_id)
+            single = InThread(lambda: once.st.c.insert_one({"_id": 2}).inserted_id)
             for asked in [*reads, counts, numbered, single]:
                 asked.join(60)
                 assert not asked.is_alive(), "it waits until the process goes on"

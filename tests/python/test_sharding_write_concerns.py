@@ -54,7 +54,7 @@ def cut(db, name="c"):
     return shard(db, name, {"k": 1}, at=[50])
 
 
-def told(error, *shards):
+def names_shards(error, *shards):
     """It says of these shards that they have waited too long."""
     assert (error["code"], error["codeName"]) == (64, "WriteConcernFailed"), error
     assert error["errInfo"]["wtimeout"] is True, error
@@ -69,9 +69,9 @@ def test_batches_on_several_shards(cluster, db):
         with pytest.raises(BulkWriteError) as failed:
             coll.insert_many([{"_id": n, "k": n} for n in range(0, 100, 10)])
         [error] = failed.value.details["writeConcernErrors"]
-        assert told(error, "s0", "s1") and failed.value.details["nInserted"] == 10
+        assert names_shards(error, "s0", "s1") and failed.value.details["nInserted"] == 10
         reply = db.command("update", "c", updates=[{"q": {}, "u": {"$set": {"x": 1}}, "multi": True}], writeConcern=BOTH, check=False)
-        assert (reply["n"], reply["nModified"]) == (10, 10) and told(reply["writeConcernError"], "s0", "s1")
+        assert (reply["n"], reply["nModified"]) == (10, 10) and names_shards(reply["writeConcernError"], "s0", "s1")
         with pytest.raises(WTimeoutError):
             coll.insert_one({"_id": 7, "k": 7})
         with pytest.raises(WTimeoutError):
@@ -88,7 +88,7 @@ def test_only_the_shard_that_was_late_is_named(cluster, db):
     with alone(cluster, late):
         reply = db.command("insert", "c", documents=[{"k": 1}, {"k": 99}], writeConcern=BOTH, check=False)
         assert reply["n"] == 2 and reply["writeConcernError"]["errmsg"].count(" at s") == 1
-        told(reply["writeConcernError"], late)
+        names_shards(reply["writeConcernError"], late)
 
 
 def test_bulk_writes(cluster, db):
@@ -99,7 +99,7 @@ def test_bulk_writes(cluster, db):
     with alone(cluster, "s0", "s1"):
         reply = db.client.admin.command("bulkWrite", 1, ops=ops, nsInfo=info, writeConcern=BOTH, check=False)
         assert (reply["nInserted"], reply["nModified"], reply["nErrors"]) == (2, 1, 0)
-        told(reply["writeConcernError"], "s0", "s1")
+        names_shards(reply["writeConcernError"], "s0", "s1")
         with pytest.raises(BulkWriteError) as failed:
             db.c.with_options(write_concern=WriteConcern(**BOTH)).bulk_write(
                 [InsertOne({"_id": 3, "k": 3}), UpdateOne({"k": 99}, {"$set": {"x": 1}})]
@@ -155,9 +155,9 @@ def test_definitions(cluster, db):
             assert reply["ok"] == 1 and reply["writeConcernError"]["code"] == 64, (command, reply)
             return reply
 
-        told(late("createIndexes", "c", indexes=[index], commitQuorum=1)["writeConcernError"], "s0", "s1")
-        told(late("collMod", "c", index={"name": "x_1", "hidden": True})["writeConcernError"], "s0", "s1")
-        told(late("dropIndexes", "c", index="x_1")["writeConcernError"], "s0", "s1")
+        names_shards(late("createIndexes", "c", indexes=[index], commitQuorum=1)["writeConcernError"], "s0", "s1")
+        names_shards(late("collMod", "c", index={"name": "x_1", "hidden": True})["writeConcernError"], "s0", "s1")
+        names_shards(late("dropIndexes", "c", index="x_1")["writeConcernError"], "s0", "s1")
         late("create", "plain")
         late("createIndexes", "plain", indexes=[index], commitQuorum=1)
         late("drop", "plain")

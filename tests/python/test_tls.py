@@ -131,7 +131,7 @@ def test_certificates_change_without_a_stop(secure, authority, tmp_path):
         assert serial() == after and c.admin.command("ping")["ok"] == 1
 
 
-def test_garbage_and_half_a_handshake_harm_nobody(secure, authority):
+def test_garbage_and_half_a_handshake_harm_no_client(secure, authority):
     server = secure(*options(authority))
     held = []
     for bytes_ in [b"\x16", b"\x16\x03", b"\x16\x03\x01\x02\x00\x01", b"\x16\x03\x01\xff\xff" + b"x" * 200, b"GET / HTTP/1.1\r\n\r\n"] * 100:

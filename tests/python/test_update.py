@@ -428,7 +428,7 @@ def test_a_hint_beside_an_id(coll):
     assert coll.count_documents({}) == 0
 
 
-def test_a_stage_that_nobody_has_fails_the_command(wire, coll):
+def test_an_unknown_stage_fails_the_command(wire, coll):
     coll.insert_many([{"_id": 1}, {"_id": 2}])
 
     def update(*stages):
