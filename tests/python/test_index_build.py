@@ -117,6 +117,11 @@ def test_several_at_once(db):
         assert_indexes_agree(db[name])
 
 
+def builds(client):
+    """Whether an index is being built."""
+    return any("createIndexes" in o.get("command", {}) for o in client.admin.command("currentOp")["inprog"])
+
+
 @pytest.mark.parametrize("drop", [lambda coll: coll.drop(), lambda coll: coll.database.client.drop_database(coll.database)], ids=["collection", "database"])
 def test_collection_dropped_during_its_build(coll, drop):
     """IndexBuildAborted, unless the build ended before or began after; no error of what the drop has taken away."""
@@ -131,7 +136,7 @@ def test_collection_dropped_during_its_build(coll, drop):
 
     thread = threading.Thread(target=build)
     thread.start()
-    time.sleep(0.02)
+    until("it builds, or has", lambda: outcome or builds(coll.database.client))
     drop(coll)
     thread.join()
     assert outcome[0] in ("a_1", 276), outcome
@@ -153,7 +158,7 @@ def test_killed_during_a_build(new_server):
 
         thread = threading.Thread(target=build)
         thread.start()
-        time.sleep(0.15)
+        until("it builds", lambda: builds(client))
         server.kill()
         thread.join()
     server.start()
