@@ -168,7 +168,9 @@ mod tests {
     #[test]
     fn a_copy_shares_what_is_not_changed() {
         let mut map = SharedMap::default();
-        (0..5000).for_each(|i| drop(map.insert(format!("d.{i}"), 1)));
+        for i in 0..5000 {
+            map.insert(format!("d.{i}"), 1);
+        }
         let before = map.clone();
         map.insert("d.77x".to_string(), 1);
         let shared = |l: &&Arc<Leaf<String, i32>>| before.leaves.iter().any(|b| Arc::ptr_eq(b, l));
