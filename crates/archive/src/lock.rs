@@ -123,7 +123,7 @@ mod tests {
     use std::time::SystemTime;
 
     #[test]
-    fn backups_bear_each_other_and_a_prune_nobody() {
+    fn backups_share_the_lock_and_a_prune_is_alone() {
         let dir = tempfile::tempdir().unwrap();
         let store: Arc<dyn Store> = Arc::new(Directory::new(dir.path()));
         let first = Lock::take(&store, Work::Backup).unwrap();

@@ -109,7 +109,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
     #[test]
-    fn everybody_gets_a_turn() {
+    fn every_waiter_gets_a_turn() {
         let conflict_queue = ConflictQueue::default();
         let done = AtomicUsize::new(0);
         std::thread::scope(|scope| {
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_does_not_end_holds_nobody_up() {
+    fn a_turn_that_does_not_end_holds_up_no_waiter() {
         let conflict_queue = ConflictQueue::default();
         let began = Instant::now();
         let left = conflict_queue.wait(|| Ok(())).unwrap();

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_waits_goes_on_when_a_hold_is_over() {
+    fn waiters_go_on_when_a_hold_is_over() {
         let fsync_lock = FsyncLock::default();
         fsync_lock.hold(Duration::from_millis(30));
         fsync_lock.wait(|| Ok(())).unwrap();

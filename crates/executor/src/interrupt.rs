@@ -154,7 +154,7 @@ impl Interrupt {
     }
 
     /// For the scripts to ask whether they must end.
-    fn asked(&self) -> script::Interrupted {
+    fn for_scripts(&self) -> script::Interrupted {
         let this = self.this.clone();
         Box::new(move || this.upgrade().is_none_or(|i| i.check().is_err()))
     }
@@ -174,7 +174,7 @@ impl Scripts for Interrupt {
             args,
             globals: given(globals),
         };
-        self.ran(self.scripts.call(&call, || self.asked()))
+        self.ran(self.scripts.call(&call, || self.for_scripts()))
     }
 
     fn map(
@@ -190,7 +190,10 @@ impl Scripts for Interrupt {
             args: &[],
             globals: given(globals),
         };
-        self.ran(self.scripts.map(&call, &mut out.bytes, || self.asked()))
+        self.ran(
+            self.scripts
+                .map(&call, &mut out.bytes, || self.for_scripts()),
+        )
     }
 }
 

@@ -61,7 +61,7 @@ fn one_is_told_of_what_concerns_it() {
 }
 
 #[test]
-fn nobody_who_waits_is_forgotten() {
+fn no_waiter_is_forgotten() {
     for others_sync in [false, true] {
         writers_and_followers(300, others_sync);
     }

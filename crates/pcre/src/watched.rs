@@ -14,7 +14,7 @@ const BYTES_OF_UNIT: usize = 64;
 /// match comes to: each call counts so many bytes of the text.
 const COMPARED_SHARE: usize = 1024;
 /// Units are told when there are as many.
-const TOLD: usize = 256;
+const REPORTED_UNITS: usize = 256;
 const FIRST_STACK_BYTES: usize = 32 << 10;
 
 /// The beginning of PCRE2's `pcre2_callout_block`, which later versions only add to.
@@ -55,7 +55,7 @@ impl Meter<'_, '_> {
         let gone = position.abs_diff(self.position);
         self.position = position;
         self.units += self.units_of_call + gone / BYTES_OF_UNIT;
-        if self.units < TOLD {
+        if self.units < REPORTED_UNITS {
             return true;
         }
         (self.may_go_on)(std::mem::take(&mut self.units))

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_proposes_for_another_member() {
+    fn no_member_proposes_for_another() {
         let mut m = Message::default();
         m.set_msg_type(MessageType::MsgAppend);
         let mut bytes = Vec::new();

@@ -10,7 +10,7 @@ use std::ptr;
 use std::rc::Rc;
 
 /// Bytes that are taken between two looks, in small blocks.
-const ASKED: usize = 4 << 20;
+const CHECK_EVERY_BYTES: usize = 4 << 20;
 /// A block that a script must not have any more when it must end. Smaller ones carry its error.
 const LARGE_BYTES: usize = 4 << 10;
 
@@ -31,7 +31,7 @@ impl Watched {
         // Products of long integers take the square of their length.
         let steps = bytes.saturating_add(bytes.saturating_mul(bytes) / 1024);
         self.taken = self.taken.saturating_add(steps);
-        if self.taken >= ASKED {
+        if self.taken >= CHECK_EVERY_BYTES {
             self.taken = 0;
             self.shared.must_end();
         }

@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_overtakes_and_whoever_waits_is_let_in_when_the_limit_goes() {
+    fn no_connection_overtakes_and_waiters_are_let_in_when_the_limit_goes() {
         let (mut queue, rate, start) = (Establishing::default(), rate(1.0, 1.0, 9), Instant::now());
         assert_eq!(queue.arrive(0, &rate, start), Arrival::LetIn(0));
         assert_eq!(queue.arrive(1, &rate, start), Arrival::Queued);

@@ -36,7 +36,7 @@ where
 }
 
 fn answer(mut client: TcpStream, page: &dyn Fn() -> Result<String, String>) -> std::io::Result<()> {
-    let (status, text) = match asked(&mut client)? {
+    let (status, text) = match requested_path(&mut client)? {
         Some(path) if path == "/metrics" => match page() {
             Ok(text) => ("200 OK", text),
             Err(why) => ("500 Internal Server Error", format!("{why}\n")),
@@ -54,7 +54,7 @@ fn answer(mut client: TcpStream, page: &dyn Fn() -> Result<String, String>) -> s
 }
 
 /// The path of a GET request; `None` for anything else.
-fn asked(client: &mut TcpStream) -> std::io::Result<Option<String>> {
+fn requested_path(client: &mut TcpStream) -> std::io::Result<Option<String>> {
     let until = Instant::now() + PATIENCE;
     let mut head = Vec::new();
     loop {

@@ -526,7 +526,7 @@ fn without_a_ring_workers_read() {
 }
 
 #[test]
-fn who_waits_for_another_server_holds_up_nobody() {
+fn a_wait_for_another_server_holds_up_no_client() {
     let server = Running::start(Limits {
         loops: 1,
         ..Limits::default()
@@ -742,7 +742,7 @@ fn a_failed_commit_is_the_reply() {
 }
 
 #[test]
-fn workers_block_nobody_and_stop_for_clients_that_vanish() {
+fn workers_block_no_client_and_stop_for_those_that_vanish() {
     let server = Running::start(Limits {
         loops: 1,
         ..two_loops()
@@ -1187,7 +1187,7 @@ fn memory_for_large_messages_is_shared_out() {
 }
 
 #[test]
-fn replies_that_nobody_reads_are_counted_and_given_up() {
+fn unread_replies_are_counted_and_given_up() {
     let limits = Limits {
         in_flight_bytes: 20 << 20,
         stall: Duration::from_millis(300),

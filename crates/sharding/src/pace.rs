@@ -8,13 +8,13 @@
 //! meanwhile have to be copied too: after four seconds the mover works a third of the time, after eight
 //! half of it, after sixteen two thirds, and so comes to an end.
 //!
-//! Invariant: a rest is bounded by the work before it, so a move takes at most `1 + RESTS` times as
+//! Invariant: a rest is bounded by the work before it, so a move takes at most `1 + PAUSE_RATIO` times as
 //! long as one that does not rest.
 
 use std::time::Duration;
 
 /// Rests in parts of the work before, under full load.
-const RESTS: f64 = 4.0;
+const PAUSE_RATIO: f64 = 4.0;
 /// Commands in a second that are full load.
 const BUSY: f64 = 500.0;
 /// A move that takes longer than this rests less and less.
@@ -68,7 +68,7 @@ impl Pace {
     pub fn rest(&self, worked: Duration, since: Duration) -> Duration {
         match self.load {
             Some(load) if load >= IDLE => {
-                let rests = RESTS / (since.as_secs_f64() / STEADY.as_secs_f64()).max(1.0);
+                let rests = PAUSE_RATIO / (since.as_secs_f64() / STEADY.as_secs_f64()).max(1.0);
                 worked.mul_f64(rests * load).min(LONGEST)
             }
             _ => Duration::ZERO,

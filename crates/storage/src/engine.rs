@@ -773,7 +773,7 @@ mod flush_tests {
     }
 
     #[test]
-    fn a_flush_that_nobody_lets_go_on_is_left() {
+    fn a_flush_that_is_not_let_go_on_is_left() {
         let dir = tempfile::tempdir().unwrap();
         let store = Store::open(StoreOptions::new(dir.path())).unwrap();
         let engine = store.engine_itself();

@@ -64,7 +64,7 @@ pub fn hold(options: &TimeSeriesOptions, bucket: Doc<'_>, measurements: &[DocBuf
 
 /// What a conjunct of a query on a measured field asks of buckets: queries of bucket documents, of
 /// which all must match. With a collation strings are not in the order of their bytes.
-pub fn asked(field: Elem<'_>, collated: bool, out: &mut Vec<DocBuf>) {
+pub fn bucket_queries(field: Elem<'_>, collated: bool, out: &mut Vec<DocBuf>) {
     if !is_plain(field.name) {
         return;
     }

@@ -90,7 +90,7 @@ impl Found {
             } else if let Some(below) = options.meta.as_deref().and_then(|m| below(e.name, m)) {
                 self.meta(below, e);
             } else {
-                measured::asked(e, self.collated, &mut self.measured);
+                measured::bucket_queries(e, self.collated, &mut self.measured);
             }
         }
     }

@@ -65,7 +65,7 @@ impl Credential {
 
     /// A credential that no password proves, for an unknown user: always the same for one name, so that
     /// asking twice tells nothing.
-    pub fn of_nobody(hash: Hash, name: &str, secret: &[u8], iterations: u32) -> Credential {
+    pub fn of_unknown_user(hash: Hash, name: &str, secret: &[u8], iterations: u32) -> Credential {
         let derive = |what: &str| Hash::Sha256.hmac(secret, format!("{what} {name}").as_bytes());
         let sized = |what: &str, n: usize| derive(what).into_iter().take(n).collect::<Vec<u8>>();
         Credential {

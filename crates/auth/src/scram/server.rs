@@ -98,7 +98,7 @@ fn unescape(name: &str) -> Option<String> {
 
 impl Exchange {
     /// Answers a client's first message. `genuine` is false for a credential of no user
-    /// ([`Credential::of_nobody`]).
+    /// ([`Credential::of_unknown_user`]).
     pub fn begin(
         first: First,
         credential: Credential,

@@ -57,8 +57,8 @@ fn the_right_password_is_proven_and_no_other() {
 }
 
 #[test]
-fn nobody_looks_like_somebody() {
-    let nobody = |name: &str| Credential::of_nobody(Hash::Sha256, name, b"secret", 15000);
+fn an_unknown_user_looks_like_a_known_one() {
+    let nobody = |name: &str| Credential::of_unknown_user(Hash::Sha256, name, b"secret", 15000);
     assert!(nobody("a@b") == nobody("a@b") && nobody("a@b").salt != nobody("c@b").salt);
     let real = Credential::of_prepared(Hash::Sha256, "x", 1);
     assert_eq!(nobody("a@b").salt.len(), real.salt.len());

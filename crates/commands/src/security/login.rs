@@ -278,7 +278,7 @@ impl Commands {
     fn credential(&self, name: &UserName, hash: Hash) -> Result<(Credential, bool)> {
         // Made for every name, so that an unknown user takes as long as a known one.
         let (secret, text) = (&self.security.secret, name.to_string());
-        let nobody = Credential::of_nobody(hash, &text, secret, iterations(hash));
+        let unknown = Credential::of_unknown_user(hash, &text, secret, iterations(hash));
         if *name == member_name() {
             let takes_key = self.config.security.cluster_auth.takes_key();
             if let Some(credential) = self.security.of_member(hash).filter(|_| takes_key) {
@@ -289,7 +289,7 @@ impl Commands {
         {
             return Ok((credential, true));
         }
-        Ok((nobody, false))
+        Ok((unknown, false))
     }
 
     /// A user with all privileges, and its restrictions.

@@ -350,7 +350,7 @@ impl Commands {
 
     /// Fails where the mover of a database's primary was followed by another, or the shard is the
     /// primary by now.
-    fn admit_home_mover(&self, db: &str, turn: u64) -> Result<Admitted, Error> {
+    fn admit_primary_mover(&self, db: &str, turn: u64) -> Result<Admitted, Error> {
         let known = self.ownerships.database_primary(db);
         match DatabasePrimary::takes_from(known.as_deref(), turn) {
             true => Ok(Admitted::default()),
@@ -368,7 +368,7 @@ impl Commands {
         let database =
             told.and_then(|d| Some((d.get("db")?.as_str()?, d.get("turn")?.to_i64_exact()?)));
         if let Some((db, turn)) = database {
-            return self.admit_home_mover(db, turn as u64);
+            return self.admit_primary_mover(db, turn as u64);
         }
         let part = told.and_then(|d| {
             Some((

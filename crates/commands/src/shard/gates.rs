@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_in_comes_in_again_while_somebody_waits_for_all_to_leave() {
+    fn a_holder_enters_again_while_a_fence_drains() {
         let gate = Gate::default();
         let (inside, other) = ((vec![1], 1), (vec![2], 1));
         let first = gate.enter(Some(&inside)).unwrap();

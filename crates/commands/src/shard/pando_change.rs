@@ -17,7 +17,7 @@ use query::update::Update;
 use std::sync::Arc;
 
 /// The owner of the transaction: a session that no client can name.
-const NOBODY: Lsid = Lsid {
+const NO_SESSION: Lsid = Lsid {
     id: [0; 16],
     uid: [0; 32],
 };
@@ -27,7 +27,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         bail!(FailedToParse, "_pandoChange needs writes");
     };
     cx.op.need_worker()?;
-    let transaction = Transaction::begin(&cx.app.engine, None, NOBODY, 0);
+    let transaction = Transaction::begin(&cx.app.engine, None, NO_SESSION, 0);
     cx.op.join(Box::new(transaction));
     let done = writes
         .values()

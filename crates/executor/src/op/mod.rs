@@ -468,7 +468,7 @@ impl<'a> OpCtx<'a> {
     }
 
     /// Refuses a collection of the pinned snapshot that has lost data since.
-    pub(crate) fn check_moment(&self, coll: &Collection) -> Result<()> {
+    pub(crate) fn check_snapshot(&self, coll: &Collection) -> Result<()> {
         if self.snapshot.is_none() || coll.is_view() {
             return Ok(());
         }

@@ -348,7 +348,7 @@ pub(crate) fn begin(
             return begun(Start::Docs(Vec::new()), push.consumed, nothing_wanted);
         }
     };
-    ctx.check_moment(&coll)?;
+    ctx.check_snapshot(&coll)?;
     let counted = push.count_only && ctx.snapshot.is_none();
     if counted && push.filter.is_trivial() && hint.is_none() {
         let n = ctx.engine.store.counts(coll.tablet).0;

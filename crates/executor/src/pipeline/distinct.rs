@@ -35,7 +35,7 @@ pub fn distinct(
             "Namespace {ns} is a view, not a collection"
         );
     }
-    ctx.check_moment(&coll)?;
+    ctx.check_snapshot(&coll)?;
     let needed = covering(&BTreeSet::from([path.to_string()]));
     let read = read_of(req, path, needed.as_ref(), collation);
     let mut rows = open(ctx, view, coll, &read)?;

@@ -279,7 +279,7 @@ impl FindCursor {
                 "Namespace {ns} is a view, not a collection"
             );
         }
-        ctx.check_moment(&coll)?;
+        ctx.check_snapshot(&coll)?;
         FindCursor::over(ctx, view, coll, req).map(Some)
     }
 

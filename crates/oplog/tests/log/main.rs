@@ -268,7 +268,7 @@ fn a_failed_sync_poisons_for_good() {
 }
 
 #[test]
-fn nobody_waits_for_what_was_never_written() {
+fn no_caller_waits_for_an_unwritten_entry() {
     let disk = FaultyDisk::default();
     let (log, _, _) = open(&disk).unwrap();
     log.wait_durable(7).unwrap();
@@ -440,7 +440,7 @@ fn foreign_ts(index: u64) -> u64 {
 }
 
 /// As another member made it: its term, timestamp and clock are not ours.
-fn foreign(index: u64, term: u64, payload: &[u8]) -> Record<'_> {
+fn of_another_member(index: u64, term: u64, payload: &[u8]) -> Record<'_> {
     Record {
         index,
         ts: foreign_ts(index),
@@ -466,19 +466,25 @@ fn entries_of_another_member_keep_what_they_carry() {
     let (log, ..) = open(&disk).unwrap();
     append(&log, 1, 2);
     let (three, four) = (payload(3), payload(4));
-    log.append_records([foreign(3, 2, &three), foreign(4, 5, &four)])
-        .unwrap();
+    log.append_records([
+        of_another_member(3, 2, &three),
+        of_another_member(4, 5, &four),
+    ])
+    .unwrap();
     assert_eq!((log.last_index(), log.last_term()), (4, 5));
     // What does not follow is refused, with the whole group.
     let stale = Record {
         ts: 1,
-        ..foreign(5, 5, b"")
+        ..of_another_member(5, 5, b"")
     };
     for refused in [
-        vec![foreign(4, 5, b"")],
-        vec![foreign(6, 5, b"")],
-        vec![foreign(5, 4, b"")],
-        vec![foreign(5, 5, b"fits"), foreign(7, 5, b"")],
+        vec![of_another_member(4, 5, b"")],
+        vec![of_another_member(6, 5, b"")],
+        vec![of_another_member(5, 4, b"")],
+        vec![
+            of_another_member(5, 5, b"fits"),
+            of_another_member(7, 5, b""),
+        ],
         vec![stale],
     ] {
         let e = log.append_records(refused).unwrap_err();
@@ -551,7 +557,9 @@ fn a_suffix_is_cut_and_the_log_goes_on_in_another_term() {
                 open_with(options_of(&opts, &disk.lose_power(&mut rng)), 1).unwrap();
             assert_eq!((lost.last_index(), found), (last, expected(last)));
             let new: Vec<Vec<u8>> = (last + 1..=30).map(|n| payload(n + 1)).collect();
-            let following = (last + 1..).zip(&new).map(|(n, p)| foreign(n, 2, p));
+            let following = (last + 1..)
+                .zip(&new)
+                .map(|(n, p)| of_another_member(n, 2, p));
             log.append_records(following).unwrap();
             drop(log);
             let (log, ..) = open_with(opts, 1).unwrap();
@@ -584,7 +592,7 @@ fn a_reader_behind_a_cut_is_told_and_one_before_it_goes_on() {
     log.truncate_after(5).unwrap();
     // The same lengths, so that each entry lies where another lay.
     let new: Vec<Vec<u8>> = (6..=10).map(|n| vec![0xee; payload(n).len()]).collect();
-    log.append_records((6..).zip(&new).map(|(n, p)| foreign(n, 1, p)))
+    log.append_records((6..).zip(&new).map(|(n, p)| of_another_member(n, 1, p)))
         .unwrap();
     assert!(matches!(
         behind.next(),

@@ -197,12 +197,12 @@ fn in_place(uri: &str, dir: &Path) -> Result<String, String> {
     let reply = address.ask("admin", command.as_doc())?;
     match refusal(reply.as_doc()) {
         Some(why) => Err(why),
-        None => said(path, reply.as_doc()),
+        None => summary(path, reply.as_doc()),
     }
 }
 
 /// What a reply means for people.
-fn said(path: &str, reply: Doc<'_>) -> Result<String, String> {
+fn summary(path: &str, reply: Doc<'_>) -> Result<String, String> {
     if !reply.get("verified").is_some_and(|v| v.truthy()) {
         // A router of an earlier release copies its own empty store.
         return Err(format!(
@@ -237,15 +237,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_nobody_has_read_is_no_backup() {
+    fn a_copy_that_was_not_read_is_no_backup() {
         let old = doc! {"path": "/b", "files": 3, "ok": 1.0};
-        assert!(said("/b", old.as_doc()).unwrap_err().contains("too old"));
+        assert!(summary("/b", old.as_doc()).unwrap_err().contains("too old"));
         let one = doc! {"path": "/b", "verified": true};
-        let text = said("/b", one.as_doc()).unwrap();
+        let text = summary("/b", one.as_doc()).unwrap();
         assert!(text.contains("pando serve --dbpath /b"), "{text}");
         let s0 = doc! {"path": "/b/s0", "host": "h:27018", "collections": 2, "bytes": 3_i64 << 20};
         let all = doc! {"verified": true, "sets": doc! {"s0": s0}};
-        let text = said("/b", all.as_doc()).unwrap();
+        let text = summary("/b", all.as_doc()).unwrap();
         assert!(text.contains("s0  h:/b/s0  2 collections, 3 MB"), "{text}");
     }
 

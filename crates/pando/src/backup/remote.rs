@@ -54,7 +54,7 @@ fn command(set: &str, step: &str, fill: impl FnOnce(&mut Writer)) -> DocBuf {
     w.finish()
 }
 
-fn asked(c: &mut Conversation, command: &DocBuf) -> Result<DocBuf, String> {
+fn reply_to(c: &mut Conversation, command: &DocBuf) -> Result<DocBuf, String> {
     let reply = c.run("admin", command.as_doc())?;
     match refusal(reply.as_doc()) {
         Some(why) => Err(why),
@@ -77,7 +77,7 @@ fn at(d: Doc<'_>, field: &str) -> Option<At> {
 
 /// Has all sets make their copies, as of one moment.
 pub(super) fn stage(c: &mut Conversation) -> Result<(bool, Vec<StagedSet>), String> {
-    let reply = asked(c, &command("", "stage", |_| {}))?;
+    let reply = reply_to(c, &command("", "stage", |_| {}))?;
     let reply = reply.as_doc();
     let word = |d: Doc<'_>, name: &str| d.get(name).and_then(|v| v.as_str()).map(String::from);
     let staged = |name: &str, d: Doc<'_>| {
@@ -103,7 +103,7 @@ pub(super) fn note(c: &mut Conversation, backup: &str, to: &str) -> Result<(), S
     let ask = command("", "kept", |w| {
         w.str("backup", backup).str("to", to);
     });
-    asked(c, &ask).map(drop)
+    reply_to(c, &ask).map(drop)
 }
 
 /// Has a set read its copy whole, and describe it.
@@ -112,7 +112,7 @@ pub(super) fn describe(address: &ServerAddress, staged: StagedSet) -> Result<Des
     let ask = command(&staged.name, "describe", |w| {
         w.str("id", &staged.id);
     });
-    let reply = asked(&mut c, &ask)?;
+    let reply = reply_to(&mut c, &ask)?;
     let reply = reply.as_doc();
     let file = |v: Val<'_>| {
         let d = v.as_doc()?;
@@ -153,7 +153,7 @@ pub(super) fn release(c: &mut Conversation, staged: &StagedSet) {
         w.str("id", &staged.id);
     });
     // What stays goes with the next backup.
-    let _ = asked(c, &ask);
+    let _ = reply_to(c, &ask);
 }
 
 /// Entries of a set's log behind `after`; where `reach` is a time, the set writes one past it.

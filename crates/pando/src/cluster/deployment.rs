@@ -147,7 +147,7 @@ pub(super) struct Access {
 
 impl Access {
     /// Without a login.
-    pub(super) fn of_nobody(&self) -> Access {
+    pub(super) fn without_login(&self) -> Access {
         Access {
             key: None,
             tls: self.tls.clone(),

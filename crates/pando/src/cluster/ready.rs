@@ -49,7 +49,7 @@ pub(super) fn make_ready(dir: &Path, deployment: &Deployment) -> Result<(), Stri
 }
 
 fn await_members(dir: &Path, members: &[&MemberProcess], access: &Access) -> Result<(), String> {
-    let nobody = access.of_nobody();
+    let nobody = access.without_login();
     let until = Instant::now() + PATIENCE;
     for member in members {
         let hello = doc! { "hello": 1 };

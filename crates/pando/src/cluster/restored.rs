@@ -167,7 +167,7 @@ fn tell_addresses(dir: &Path, deployment: &mut Deployment) -> Result<(), String>
 
 fn await_writable(member: &MemberProcess, access: &Access) -> Result<(), String> {
     let until = Instant::now() + PATIENCE;
-    let nobody = access.of_nobody();
+    let nobody = access.without_login();
     loop {
         let hello = doc! { "hello": 1 };
         let reply = member.ask_within(super::ANSWER, &nobody, hello.as_doc());

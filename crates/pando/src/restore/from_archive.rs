@@ -252,7 +252,7 @@ fn is_wanted(only: &[String], ns: &str) -> bool {
 }
 
 /// For people: what there is now, and how it is started.
-pub(super) fn said(restored: &Restored, asked: &FromArchive<'_>) -> String {
+pub(super) fn summary(restored: &Restored, asked: &FromArchive<'_>) -> String {
     let target = asked.target.display();
     if !asked.only.is_empty() {
         let first = restored

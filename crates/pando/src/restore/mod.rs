@@ -128,7 +128,7 @@ fn run(arguments: &RestoreArguments) -> Result<String, String> {
             set: arguments.set.as_deref(),
             only: &arguments.only,
         };
-        return Ok(from_archive::said(&from_archive::run(&from)?, &from));
+        return Ok(from_archive::summary(&from_archive::run(&from)?, &from));
     }
     if arguments.id.is_some()
         || arguments.set.is_some()

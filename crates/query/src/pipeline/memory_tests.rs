@@ -1,6 +1,6 @@
 //! What stages hold: that it counts, is bounded, and can be left between two batches of a cursor.
 
-use super::tests::{Memory, docs as documents, foreign, parse, run_on, show};
+use super::tests::{Memory, docs as documents, joined_host, parse, run_on, show};
 use super::*;
 use std::collections::VecDeque;
 
@@ -152,12 +152,12 @@ fn what_is_left_is_taken_up_again() {
         r#"{"$set":{"z":{"$concat":["$l","z"]}}},{"$match":{"p":{"$gt":0}}}"#,
     ] {
         let stages = format!("[{stage}]");
-        let want = run_on(&mut foreign(), &input, &stages).unwrap();
+        let want = run_on(&mut joined_host(), &input, &stages).unwrap();
         let vars = Arc::new(Vars::new(0));
         let mut source = parse(&stages)
             .unwrap()
             .attach(0, over_docs(documents(&input)), &vars);
-        let (mut host, mut found) = (foreign(), Vec::new());
+        let (mut host, mut found) = (joined_host(), Vec::new());
         while source.advance(&mut host).unwrap() {
             let pending = found.len() % 2 == 0;
             if !pending {

@@ -205,7 +205,7 @@ pub(super) fn show(r: Result<Vec<DocBuf>>) -> String {
     }
 }
 
-pub(super) fn foreign() -> Memory {
+pub(super) fn joined_host() -> Memory {
     let mut host = Memory::default();
     host.collections.insert(
         "other".into(),
@@ -229,11 +229,11 @@ fn check(cases: &[(&str, &str, &str)]) {
             format!("{:?}", docs(want))
         };
         assert_eq!(
-            show(run_on(&mut foreign(), input, stages)),
+            show(run_on(&mut joined_host(), input, stages)),
             want,
             "{stages} on {input}"
         );
-        let mut interrupted = foreign();
+        let mut interrupted = joined_host();
         interrupted.offload_every = Some(3);
         assert_eq!(
             show(run_on(&mut interrupted, input, stages)),
@@ -569,7 +569,7 @@ fn redact() {
 
 #[test]
 fn writing() {
-    let mut host = foreign();
+    let mut host = joined_host();
     assert_eq!(
         show(run_on(
             &mut host,
@@ -908,14 +908,14 @@ fn what_leaves_a_pipeline_is_no_deeper_than_what_comes_in() {
     let times = |n: usize, last: &str| format!("[{}{last}]", vec![group; n].join(","));
     let input = r#"[{"_id": 1}]"#;
     for last in ["", r#",{"$out": "o"}"#, r#",{"$merge": "o"}"#] {
-        assert!(run_on(&mut foreign(), input, &times(40, last)).is_ok());
-        let deep = run_on(&mut foreign(), input, &times(200, last));
+        assert!(run_on(&mut joined_host(), input, &times(40, last)).is_ok());
+        let deep = run_on(&mut joined_host(), input, &times(200, last));
         assert_eq!(show(deep), "#15", "{last}");
     }
     // On the way it may be deeper.
     let counted = times(200, r#",{"$count": "n"}"#);
     assert_eq!(
-        show(run_on(&mut foreign(), input, &counted)),
+        show(run_on(&mut joined_host(), input, &counted)),
         r#"[{"n": 1}]"#
     );
 }
@@ -929,7 +929,13 @@ fn too_many_stages_inside_of_one_another() {
             format!(r#"{{"$lookup": {lookup}}},{}"#, of(n))
         })
     };
-    let run = |stages: &str| run_on(&mut foreign(), r#"[{"_id": 1}]"#, &format!("[{stages}]"));
+    let run = |stages: &str| {
+        run_on(
+            &mut joined_host(),
+            r#"[{"_id": 1}]"#,
+            &format!("[{stages}]"),
+        )
+    };
     // On a stack such as the server's threads have.
     let thread = std::thread::Builder::new().stack_size(8 << 20);
     let checks = thread.spawn(move || {

@@ -25,7 +25,7 @@ pub(super) const PACE: Duration = Duration::from_millis(5);
 /// would lag.
 const MANY: usize = 4;
 /// After a wait for other members another one is likely: for this long no entry is held back.
-const ASKED: Duration = Duration::from_millis(20);
+const EXPECT_WAITS: Duration = Duration::from_millis(20);
 /// Entries of this many bytes go at once.
 const FULL_BYTES: usize = 256 << 10;
 
@@ -80,7 +80,7 @@ impl Outbox {
                 .begun
                 .elapsed()
                 .saturating_sub(Duration::from_micros(asked))
-                < ASKED
+                < EXPECT_WAITS
     }
 
     fn take(&self) -> Vec<Appended> {

@@ -384,7 +384,7 @@ fn where_nothing_is_noted_every_scan_steps_over_all() {
 }
 
 #[test]
-fn an_experiment_that_nobody_knows_is_refused() {
+fn an_unknown_experiment_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let mut options = StoreOptions::new(dir.path());
     options.engine_options = "max_open_files=500;dead_ranges=maybe".into();
@@ -642,7 +642,7 @@ fn a_write_that_ends_no_range_is_found() {
 }
 
 #[test]
-fn what_is_acknowledged_is_never_hidden_from_anybody() {
+fn what_is_acknowledged_is_never_hidden() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());
     const KEYS: u64 = 2000;

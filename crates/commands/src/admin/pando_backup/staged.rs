@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_wants_goes_with_the_next() {
+    fn a_copy_that_is_not_fetched_goes_with_the_next() {
         let dir = tempfile::tempdir().unwrap();
         let (left, wanted) = (one(dir.path()), one(dir.path()));
         let long_ago = SystemTime::now() - 2 * IDLE;

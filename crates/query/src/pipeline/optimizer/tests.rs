@@ -490,7 +490,7 @@ fn a_facet_of_many_filters_stays() {
 }
 
 #[test]
-fn what_nobody_uses_goes() {
+fn unused_stages_go() {
     let join = r#"{"$lookup":{"from":"b","localField":"x","foreignField":"y","as":"j"}}"#;
     let group = r#"{"$group":{"_id":"$g"}}"#;
     for (stages, want) in [
