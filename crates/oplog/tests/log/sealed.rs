@@ -1,6 +1,8 @@
 //! A log whose entries are encrypted: the bytes of its files, and the entries read from them.
 
-use super::{Entries, FaultyDisk, append, expected, foreign, open_with, options, payload, segment};
+use super::{
+    Entries, FaultyDisk, append, expected, of_another_member, open_with, options, payload, segment,
+};
 use encryption::DataKey;
 use oplog::{Error, LogOptions, examine};
 use rand::rngs::StdRng;
@@ -27,7 +29,7 @@ fn payloads_are_in_no_file_and_come_back_after_a_start_a_roll_and_a_cut() {
     log.truncate_after(12).unwrap();
     // The same lengths: each entry lies where another lay, and is no XOR of the two.
     let new: Vec<Vec<u8>> = (13..=20).map(|n| vec![0xee; payload(n).len()]).collect();
-    log.append_records((13..).zip(&new).map(|(n, p)| foreign(n, 1, p)))
+    log.append_records((13..).zip(&new).map(|(n, p)| of_another_member(n, 1, p)))
         .unwrap();
     assert!(log.size().1 > 2, "it was rolled");
     drop(log);
