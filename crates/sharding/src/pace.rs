@@ -1,7 +1,7 @@
 //! How fast a range's documents are copied and removed while clients are served.
 //!
 //! ```text
-//! worked for t ─► rests for t × RESTS × load, at most LONGEST; less, the longer the move takes
+//! worked for t ─► rests for t × PAUSE_RATIO × load, at most LONGEST; less, the longer the move takes
 //! load: commands that a shard serves for routers in a second, in parts of BUSY; at most 1
 //! ```
 //! So a mover works a fifth of the time on a busy shard, and all of it on an idle one. Writes of clients

@@ -49,11 +49,14 @@ pub(super) fn make_ready(dir: &Path, deployment: &Deployment) -> Result<(), Stri
 }
 
 fn await_members(dir: &Path, members: &[&MemberProcess], access: &Access) -> Result<(), String> {
-    let nobody = access.without_login();
+    let anonymous = access.without_login();
     let until = Instant::now() + PATIENCE;
     for member in members {
         let hello = doc! { "hello": 1 };
-        while member.ask_within(ANSWER, &nobody, hello.as_doc()).is_err() {
+        while member
+            .ask_within(ANSWER, &anonymous, hello.as_doc())
+            .is_err()
+        {
             if !member.runs() || Instant::now() > until {
                 let log = dir.join(format!("{}.log", member.name));
                 let why = fs::read_to_string(&log).unwrap_or_default();

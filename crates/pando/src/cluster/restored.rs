@@ -167,10 +167,10 @@ fn tell_addresses(dir: &Path, deployment: &mut Deployment) -> Result<(), String>
 
 fn await_writable(member: &MemberProcess, access: &Access) -> Result<(), String> {
     let until = Instant::now() + PATIENCE;
-    let nobody = access.without_login();
+    let anonymous = access.without_login();
     loop {
         let hello = doc! { "hello": 1 };
-        let reply = member.ask_within(super::ANSWER, &nobody, hello.as_doc());
+        let reply = member.ask_within(super::ANSWER, &anonymous, hello.as_doc());
         let writable = |r: &bson::DocBuf| {
             let is = r.as_doc().get("isWritablePrimary");
             is.is_some_and(|v| v.truthy())
