@@ -15,7 +15,7 @@ pub fn messages(input: &[u8]) {
             return;
         };
         assert!(!first.user.is_empty());
-        let credential = Credential::of_nobody(hash, &first.user, b"secret", 1);
+        let credential = Credential::of_unknown_user(hash, &first.user, b"secret", 1);
         let (exchange, reply) = Exchange::begin(first, credential, true, "server");
         assert!(reply.starts_with("r=") && reply.contains("server,s="));
         // No proof is found by chance.
