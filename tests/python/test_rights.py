@@ -91,6 +91,29 @@ def test_a_field_given_twice_makes_no_user_root(place, unprivileged):
     assert unprivileged(("connectionStatus", 1), ("$db", "admin"))["authInfo"]["authenticatedUserRoles"] == []
 
 
+def test_what_is_wrong_with_a_pipeline_is_told_before_rights_are_asked_for(place, nobody):
+    """As in MongoDB: names of stages and of collections are read first, expressions afterwards."""
+    for stages, code in [
+        ([{"$nothing": 1}], 40324),
+        ([{"$match": {}}, {"$nothing": 1}], 40324),
+        ([{"$match": {}, "$limit": 1}], 40323),
+        ([1], 14),
+        ([{"$lookup": 1}], 9),
+        ([{"$lookup": {"from": "a", "pipeline": [{"$nothing": 1}], "as": "x"}}], 40324),
+        ([{"$unionWith": {"coll": ""}}], 73),
+        ([{"$facet": {"a": 1}}], 40170),
+        ([{"$merge": {"into": 1}}], 51178),
+        ([{"$out": 1}], 16990),
+        ([{"$match": {"$nothing": 1}}], 13),
+        ([{"$unionWith": "kept"}], 13),
+        ([{"$graphLookup": {"from": "kept", "startWith": {"$nothing": 1}}}], 13),
+    ]:
+        reply = nobody(("aggregate", "c"), ("pipeline", stages), ("cursor", Doc()), ("$db", "app"))
+        expect_error(reply, code)
+        explained = Doc([("aggregate", "c"), ("pipeline", stages), ("cursor", Doc())])
+        expect_error(nobody(("explain", explained), ("$db", "app")), code)
+
+
 def test_options_given_twice_are_refused(locked):
     """The check of a right and the command see the same value."""
     with Wire(locked.port) as wire:

@@ -10,8 +10,10 @@ use crate::{idl, specification};
 use auth::privilege::Privilege;
 use auth::{Action, RoleName, Target, UserName};
 use bson::{Doc, Elem, Val};
-use errors::{Result, bail};
+use errors::{Result, Stop, bail};
 use query::namespace::{collection_of, db_of};
+use query::pipeline::{self, Named};
+use smallvec::SmallVec;
 
 /// The privileges that a command needs.
 pub enum RequiredAccess {
@@ -101,23 +103,40 @@ pub fn bulk_write(check: &Check<'_, '_>) -> Result<bool> {
 }
 
 pub fn aggregate(check: &Check<'_, '_>) -> Result<bool> {
-    let pipeline = check.args.field("pipeline").and_then(|v| v.as_array());
-    let pipeline = pipeline.unwrap_or(Doc::EMPTY);
     let collection = check.args.first.as_str();
-    pipeline_of(check, check.args.db, collection, pipeline)
+    match check.args.field("pipeline") {
+        Some(pipeline) => pipeline_of(check, check.args.db, collection, pipeline),
+        None => begins(check, check.args.db, collection, "", Val::NULL),
+    }
 }
 
 /// Whether a pipeline may read what it begins with, and do what its stages do. `collection` is
-/// `None` where it reads none.
+/// `None` where it reads none. Fails as its parser does where it does not say what it reads or writes.
 fn pipeline_of(
     check: &Check<'_, '_>,
     db: &str,
     collection: Option<&str>,
-    stages: Doc<'_>,
+    stages: Val<'_>,
 ) -> Result<bool> {
-    let first = stages.values().next().and_then(|v| v.as_doc()?.first());
-    let (name, spec) = first.map_or(("", Val::NULL), |e| (e.name, e.val));
-    Ok(begins(check, db, collection, name, spec)? && stages_of(check, db, stages)?)
+    let stages = stages_of(stages)?;
+    let (name, spec) = stages.first().map_or(("", Val::NULL), |e| (e.name, e.val));
+    let reads = begins(check, db, collection, name, spec)?;
+    Ok(all_of(check, db, &stages)? && reads)
+}
+
+/// All stages, before a right to any is asked for: what is wrong with the pipeline as such is told to
+/// every user.
+fn stages_of<'a>(stages: Val<'a>) -> Result<SmallVec<[Elem<'a>; 8]>> {
+    let mut all = SmallVec::new();
+    for stage in pipeline::written(stages)? {
+        let stage = stage?;
+        // Those that start so are of routers.
+        if !stage.name.starts_with("$_") {
+            pipeline::check_stage(stage.name)?;
+        }
+        all.push(stage);
+    }
+    Ok(all)
 }
 
 /// Whether a pipeline whose first stage is this may read what it begins with.
@@ -167,78 +186,43 @@ fn options<'a>(stage: &str, spec: Val<'a>) -> Result<Doc<'a>> {
     idl::unique(stage, spec.as_doc().unwrap_or(Doc::EMPTY))
 }
 
-/// What a stage reads and writes besides its input.
-fn stage(check: &Check<'_, '_>, db: &str, stage: Doc<'_>) -> Result<bool> {
-    let Some(e) = stage.first() else {
-        return Ok(true);
-    };
-    match e.name {
-        "$lookup" | "$graphLookup" | "$unionWith" => joined(check, db, e),
-        "$facet" => branches(check, db, e.val),
-        "$rankFusion" | "$scoreFusion" => {
-            let input = options(e.name, e.val)?.get("input").unwrap_or(Val::NULL);
-            let pipelines = options("input", input)?.get("pipelines");
-            branches(check, db, pipelines.unwrap_or(Val::NULL))
+/// Whether the user may have done what a stage does besides reading its input.
+fn stage(check: &Check<'_, '_>, db: &str, stage: Elem<'_>) -> Result<bool> {
+    Ok(match Named::of(stage, db)? {
+        Named::Nothing => true,
+        Named::Joined { from, pipeline } => match (from, pipeline) {
+            (Some(ns), Some(pipeline)) => pipeline_of(check, &ns.db, Some(&ns.coll), pipeline)?,
+            (Some(ns), None) => check.may(Find, Target::Collection(&ns.db, &ns.coll)),
+            (None, Some(pipeline)) => all_of(check, db, &stages_of(pipeline)?)?,
+            (None, None) => true,
+        },
+        Named::Branches(pipelines) => {
+            let mut all = pipelines.iter();
+            all.try_fold(true, |may, (_, stages)| {
+                Ok::<_, Stop>(all_of(check, db, &stages_of(*stages)?)? && may)
+            })?
         }
-        "$out" => {
-            let (db, c) = place(e.name, e.val, db)?;
-            let target = Target::Collection(db, c);
-            Ok(check.may_all(&[Insert, Remove], target) && bypasses(check, target))
+        Named::Replaced(ns) => {
+            let target = Target::Collection(&ns.db, &ns.coll);
+            check.may_all(&[Insert, Remove], target) && bypasses(check, target)
         }
-        "$merge" => merge(check, db, e.val),
-        _ => Ok(true),
-    }
-}
-
-fn stages_of(check: &Check<'_, '_>, db: &str, stages: Doc<'_>) -> Result<bool> {
-    let mut all = stages.values().filter_map(|v| v.as_doc());
-    all.try_fold(true, |may, d| Ok(may && stage(check, db, d)?))
-}
-
-/// Pipelines by name, over the same input.
-fn branches(check: &Check<'_, '_>, db: &str, v: Val<'_>) -> Result<bool> {
-    let mut all = v.as_doc().unwrap_or(Doc::EMPTY).values();
-    all.try_fold(true, |may, v| {
-        Ok(may && stages_of(check, db, v.as_array().unwrap_or(Doc::EMPTY))?)
+        Named::Merged {
+            into,
+            updates,
+            inserts,
+        } => {
+            let target = Target::Collection(&into.db, &into.coll);
+            (!updates || check.may(Update, target))
+                && (!inserts || check.may(Insert, target))
+                && bypasses(check, target)
+        }
     })
 }
 
-/// `"collection"`, or a document with `db` and `coll`.
-fn place<'a>(within: &str, v: Val<'a>, db: &'a str) -> Result<(&'a str, &'a str)> {
-    if let Some(name) = v.as_str() {
-        return Ok((db, name));
-    }
-    let d = options(within, v)?;
-    let text = |name: &str| d.get(name).and_then(|v| v.as_str());
-    Ok((text("db").unwrap_or(db), text("coll").unwrap_or("")))
-}
-
-/// A stage that reads another collection, maybe through stages of its own.
-fn joined(check: &Check<'_, '_>, db: &str, e: Elem<'_>) -> Result<bool> {
-    let d = options(e.name, e.val)?;
-    let stages = d.get("pipeline").and_then(|v| v.as_array());
-    let stages = stages.unwrap_or(Doc::EMPTY);
-    let from = match (e.val.as_str(), d.get("from"), d.get("coll")) {
-        (Some(name), ..) => Some((db, name)),
-        (_, Some(from), _) | (_, None, Some(from)) => Some(place(e.name, from, db)?),
-        _ => None,
-    };
-    match from {
-        Some((db, name)) => pipeline_of(check, db, Some(name), stages),
-        None => stages_of(check, db, stages),
-    }
-}
-
-fn merge(check: &Check<'_, '_>, db: &str, v: Val<'_>) -> Result<bool> {
-    let d = options("$merge", v)?;
-    let (db, c) = place("$merge.into", d.get("into").unwrap_or(v), db)?;
-    let target = Target::Collection(db, c);
-    let mode = |field: &str| d.get(field).and_then(|v| v.as_str());
-    let updates = !matches!(mode("whenMatched"), Some("fail" | "keepExisting"));
-    let inserts = !matches!(mode("whenNotMatched"), Some("fail" | "discard"));
-    Ok((!updates || check.may(Update, target))
-        && (!inserts || check.may(Insert, target))
-        && bypasses(check, target))
+/// Looks at all stages, and does not end at one that the user may not: the others may be wrong.
+fn all_of(check: &Check<'_, '_>, db: &str, stages: &[Elem<'_>]) -> Result<bool> {
+    let mut all = stages.iter();
+    all.try_fold(true, |may, e| Ok(stage(check, db, *e)? && may))
 }
 
 pub fn map_reduce(check: &Check<'_, '_>) -> Result<bool> {
@@ -296,11 +280,19 @@ pub fn create(check: &Check<'_, '_>) -> Result<bool> {
     let Some(on) = check.args.field("viewOn").and_then(|v| v.as_str()) else {
         return Ok(!check.flag("capped") || check.may(ConvertToCapped, target));
     };
-    let pipeline = check.args.field("pipeline").and_then(|v| v.as_array());
-    let pipeline = pipeline.unwrap_or(Doc::EMPTY);
     // A view shows its source to all its readers.
-    Ok(check.may(CreateCollection, target)
-        && pipeline_of(check, check.args.db, Some(on), pipeline)?)
+    let shows = view_of(check, Some(on), check.args.field("pipeline"))?;
+    Ok(check.may(CreateCollection, target) && shows)
+}
+
+/// Whether the user may read what a view of that source and that pipeline shows. That its pipeline is
+/// none the command says.
+fn view_of(check: &Check<'_, '_>, on: Option<&str>, pipeline: Option<Val<'_>>) -> Result<bool> {
+    let db = check.args.db;
+    match pipeline.filter(|p| p.as_array().is_some()) {
+        Some(pipeline) => pipeline_of(check, db, on, pipeline),
+        None => begins(check, db, on, "", Val::NULL),
+    }
 }
 
 pub fn coll_mod(check: &Check<'_, '_>) -> Result<bool> {
@@ -308,12 +300,7 @@ pub fn coll_mod(check: &Check<'_, '_>) -> Result<bool> {
     let on = check.args.field("viewOn").filter(|v| !v.is_nullish());
     let reads = match (on, pipeline) {
         (None, None) => true,
-        (Some(on), Some(pipeline)) => pipeline_of(
-            check,
-            check.args.db,
-            on.as_str(),
-            pipeline.as_array().unwrap_or(Doc::EMPTY),
-        )?,
+        (Some(on), pipeline @ Some(_)) => view_of(check, on.as_str(), pipeline)?,
         // One without the other would show what the view's own other half reads.
         _ => bail!(
             InvalidOptions,

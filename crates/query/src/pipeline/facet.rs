@@ -24,37 +24,46 @@ pub(crate) struct Facet {
     pub numbered: bool,
 }
 
+/// The pipelines that the stage names, and whether their results come out one by one.
+pub(super) fn branches(spec: Val<'_>) -> Result<(Vec<(&str, Val<'_>)>, bool)> {
+    let Some(d) = spec.as_doc().filter(|d| !d.is_empty()) else {
+        bail!(40169, "the $facet specification must be a non-empty object");
+    };
+    let (mut all, mut numbered) = (Vec::new(), false);
+    for e in d.iter() {
+        if e.name == group::FIRST && e.val.as_bool() == Some(true) {
+            numbered = true;
+            continue;
+        }
+        crate::expr::check_field_name(e.name)?;
+        let Some(stages) = e.val.as_array() else {
+            bail!(
+                40170,
+                "arguments to $facet must be arrays, {} is type {}",
+                e.name,
+                e.val.type_name()
+            );
+        };
+        if let Some(v) = stages.values().find(|v| v.as_doc().is_none()) {
+            bail!(
+                40171,
+                "elements of arrays in $facet spec must be non-empty objects, {} argument contained an element of type {}",
+                e.name,
+                v.type_name()
+            );
+        }
+        all.push((e.name, e.val));
+    }
+    Ok((all, numbered))
+}
+
 impl Facet {
     pub fn parse(spec: Val<'_>, ctx: &ParseCtx) -> Result<Facet> {
-        let Some(d) = spec.as_doc().filter(|d| !d.is_empty()) else {
-            bail!(40169, "the $facet specification must be a non-empty object");
-        };
-        let (mut parts, mut numbered) = (Vec::new(), false);
-        for e in d.iter() {
-            if e.name == group::FIRST && e.val.as_bool() == Some(true) {
-                numbered = true;
-                continue;
-            }
-            crate::expr::check_field_name(e.name)?;
-            let Some(stages) = e.val.as_array() else {
-                bail!(
-                    40170,
-                    "arguments to $facet must be arrays, {} is type {}",
-                    e.name,
-                    e.val.type_name()
-                );
-            };
-            if let Some(v) = stages.values().find(|v| v.as_doc().is_none()) {
-                bail!(
-                    40171,
-                    "elements of arrays in $facet spec must be non-empty objects, {} argument contained an element of type {}",
-                    e.name,
-                    v.type_name()
-                );
-            }
-            let inner = ctx.inside(Inside::Facet, None, ctx.env.clone());
-            parts.push((e.name.to_string(), Pipeline::parse(e.val, &inner)?));
-        }
+        let (all, numbered) = branches(spec)?;
+        let inner = ctx.inside(Inside::Facet, None, ctx.env.clone());
+        let parse =
+            |(name, stages): (&str, _)| Ok((name.to_string(), Pipeline::parse(stages, &inner)?));
+        let parts = all.into_iter().map(parse).collect::<Result<_>>()?;
         Ok(Facet { parts, numbered })
     }
 }

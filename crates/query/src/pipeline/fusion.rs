@@ -64,6 +64,13 @@ enum Kind {
 }
 
 impl Kind {
+    fn of(name: &str) -> Kind {
+        match name {
+            "$rankFusion" => Kind::Rank,
+            _ => Kind::Score,
+        }
+    }
+
     fn stage(self) -> &'static str {
         match self {
             Kind::Rank => "$rankFusion",
@@ -111,27 +118,39 @@ fn selects(name: &str, spec: Val<'_>) -> bool {
     }
 }
 
+const OPTIONS: [&str; 3] = ["input", "combination", "scoreDetails"];
+
+fn specification<'a>(stage: &str, spec: Val<'a>) -> Result<Doc<'a>> {
+    let Some(d) = spec.as_doc() else {
+        bail!(
+            FailedToParse,
+            "{stage} must take a nested object but found: {spec}"
+        );
+    };
+    Ok(d)
+}
+
+/// The pipelines that the stage of that name names.
+pub(super) fn pipelines<'a>(name: &str, spec: Val<'a>) -> Result<Doc<'a>> {
+    let kind = Kind::of(name);
+    let stage = kind.stage();
+    let [input, _, _] = options(stage, specification(stage, spec)?, OPTIONS)?;
+    let input = object(stage, "input", required(stage, "input", input)?)?;
+    Ok(inputs_of(kind, input)?.0)
+}
+
 impl Fusion {
     pub fn parse(name: &str, spec: Val<'_>, ctx: &ParseCtx) -> Result<Fusion> {
-        let kind = match name {
-            "$rankFusion" => Kind::Rank,
-            _ => Kind::Score,
-        };
+        let kind = Kind::of(name);
         let stage = kind.stage();
-        let Some(d) = spec.as_doc() else {
-            bail!(
-                FailedToParse,
-                "{stage} must take a nested object but found: {spec}"
-            );
-        };
+        let d = specification(stage, spec)?;
         let Some(coll) = &ctx.coll else {
             bail!(
                 InvalidNamespace,
                 "{{aggregate: 1}} is not valid for '{stage}'; a collection is required."
             );
         };
-        let [input, combination, details] =
-            options(stage, d, ["input", "combination", "scoreDetails"])?;
+        let [input, combination, details] = options(stage, d, OPTIONS)?;
         let input = object(stage, "input", required(stage, "input", input)?)?;
         let details = match details {
             None => false,

@@ -13,7 +13,7 @@ use crate::expr::{EvalCtx, Expression, Vars};
 use crate::filter::{Filter, Node};
 use crate::metadata::Metadata;
 use crate::path::FieldPath;
-use bson::{Doc, DocBuf, Val, Value, Writer, key};
+use bson::{Doc, DocBuf, Elem, Val, Value, Writer, key};
 use errors::{Result, bail, err};
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -74,30 +74,43 @@ impl Nodes {
     }
 }
 
+fn object(spec: Val<'_>) -> Result<Doc<'_>> {
+    spec.as_doc().ok_or_else(|| {
+        err!(
+            FailedToParse,
+            "the $graphLookup stage specification must be an object, but found {}",
+            spec.type_name()
+        )
+        .into()
+    })
+}
+
+fn text(e: Elem<'_>) -> Result<&str> {
+    e.val.as_str().ok_or_else(|| {
+        err!(
+            40103,
+            "expected string as argument for {}, found: {}",
+            e.name,
+            e.val
+        )
+        .into()
+    })
+}
+
+/// The collection that the stage names; `None`: the parser refuses that.
+pub(super) fn named(spec: Val<'_>, db: &str) -> Result<Option<Namespace>> {
+    let from = object(spec)?.iter().find(|e| e.name == "from");
+    from.map(|e| collection(db, text(e)?)).transpose()
+}
+
 impl GraphLookup {
     pub fn parse(spec: Val<'_>, ctx: &ParseCtx) -> Result<GraphLookup> {
-        let Some(d) = spec.as_doc() else {
-            bail!(
-                FailedToParse,
-                "the $graphLookup stage specification must be an object, but found {}",
-                spec.type_name()
-            );
-        };
+        let d = object(spec)?;
         let (mut from, mut as_, mut start, mut connect_from, mut connect_to) =
             (None, None, None, None, None);
         let (mut depth_field, mut max_depth, mut restrict) = (None, None, None);
         let mut documents = None;
         for e in d.iter() {
-            let text = || {
-                e.val.as_str().ok_or_else(|| {
-                    err!(
-                        40103,
-                        "expected string as argument for {}, found: {}",
-                        e.name,
-                        e.val
-                    )
-                })
-            };
             match e.name {
                 "startWith" => start = Some(Expression::parse(e.val, &ctx.env)?),
                 "maxDepth" => {
@@ -131,11 +144,11 @@ impl GraphLookup {
                         e.val.type_name()
                     ),
                 },
-                "from" => from = Some(collection(&ctx.db, text()?)?),
-                "as" => as_ = Some(field_path(text()?)?),
-                "connectFromField" => connect_from = Some(field_path(text()?)?),
-                "connectToField" => connect_to = Some(field_path(text()?)?),
-                "depthField" => depth_field = Some(field_path(text()?)?),
+                "from" => from = named(spec, &ctx.db)?,
+                "as" => as_ = Some(field_path(text(e)?)?),
+                "connectFromField" => connect_from = Some(field_path(text(e)?)?),
+                "connectToField" => connect_to = Some(field_path(text(e)?)?),
+                "depthField" => depth_field = Some(field_path(text(e)?)?),
                 DOCUMENTS => documents = e.val.as_array(),
                 n => bail!(40104, "Unknown argument to $graphLookup: {n}"),
             }

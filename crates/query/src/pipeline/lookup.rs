@@ -56,7 +56,7 @@ fn starts_with_documents(pipeline: Option<Val<'_>>) -> bool {
 const STAGE: &str = "$lookup";
 
 /// The collection that `from` names; none where the inner pipeline brings documents of its own.
-fn parse_from(d: Doc<'_>, ctx: &ParseCtx) -> Result<Option<Namespace>> {
+fn parse_from(d: Doc<'_>, db: &str) -> Result<Option<Namespace>> {
     let documents = starts_with_documents(d.get("pipeline"));
     match d.get("from") {
         Some(v) if v.tag == tag::STRING => {
@@ -67,7 +67,7 @@ fn parse_from(d: Doc<'_>, ctx: &ParseCtx) -> Result<Option<Namespace>> {
                     "$documents must be run in a $lookup without 'from'"
                 );
             }
-            Ok(Some(collection(&ctx.db, name)?))
+            Ok(Some(collection(db, name)?))
         }
         Some(v) if v.tag == tag::DOCUMENT => {
             let [db, coll] = options("$lookup.from", object(STAGE, "from", v)?, ["db", "coll"])?;
@@ -96,8 +96,18 @@ fn parse_from(d: Doc<'_>, ctx: &ParseCtx) -> Result<Option<Namespace>> {
     }
 }
 
-impl Lookup {
-    pub fn parse(spec: Val<'_>, ctx: &ParseCtx) -> Result<Lookup> {
+/// The stage as it is written: what it names, and its other options.
+pub(super) struct Written<'a> {
+    pub from: Option<Namespace>,
+    pub pipeline: Option<Val<'a>>,
+    as_: Option<Val<'a>>,
+    local: Option<Val<'a>>,
+    foreign: Option<Val<'a>>,
+    lets: Option<Val<'a>>,
+}
+
+impl<'a> Written<'a> {
+    pub fn parse(spec: Val<'a>, db: &str) -> Result<Written<'a>> {
         let Some(d) = spec.as_doc() else {
             bail!(
                 FailedToParse,
@@ -105,23 +115,41 @@ impl Lookup {
                 spec.type_name()
             );
         };
-        let from = parse_from(d, ctx)?;
-        let [_, as_, local, foreign, lets, pipeline] = options(
-            STAGE,
-            d,
-            [
-                "from",
-                "as",
-                "localField",
-                "foreignField",
-                "let",
-                "pipeline",
-            ],
-        )?;
+        let from = parse_from(d, db)?;
+        // `_internal…` options do not come from users.
+        let names = [
+            "as",
+            "localField",
+            "foreignField",
+            "let",
+            "pipeline",
+            "from",
+        ];
+        let [as_, local, foreign, lets, pipeline, _] = options(STAGE, d, names)?;
         if let Some(v) = d.get("pipeline").filter(|v| v.tag == tag::NULL) {
             return Err(wrong_type(STAGE, "pipeline", v, "array").into());
         }
-        // `_internal…` options do not come from users.
+        Ok(Written {
+            from,
+            pipeline,
+            as_,
+            local,
+            foreign,
+            lets,
+        })
+    }
+}
+
+impl Lookup {
+    pub fn parse(spec: Val<'_>, ctx: &ParseCtx) -> Result<Lookup> {
+        let Written {
+            from,
+            pipeline,
+            as_,
+            local,
+            foreign,
+            lets,
+        } = Written::parse(spec, &ctx.db)?;
         let as_ = field_path(string(STAGE, "as", required(STAGE, "as", as_)?)?)?;
         let path = |name, v: Option<Val<'_>>| -> Result<Option<FieldPath>> {
             // MongoDB takes an empty name for none.

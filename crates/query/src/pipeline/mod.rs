@@ -31,6 +31,7 @@ mod lookup_table;
 mod lookup_unwind;
 mod map_reduce;
 pub mod merged;
+mod named;
 mod narrow;
 mod optimizer;
 mod options;
@@ -65,6 +66,7 @@ mod memory_tests;
 mod tests;
 
 pub use lookup_table::JoinedCollection;
+pub use named::{Named, collections, written};
 pub use optimizer::semi_join::{JoinedValues, SemiJoin};
 pub use parse::{Inside, ParseCtx, check_stage, is_stage, parse_transforms, stage_names};
 pub use profile::{StageCounters, StageProfiler, watched, write_common};

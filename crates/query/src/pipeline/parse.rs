@@ -7,7 +7,7 @@ use super::rows::{RowsKind, RowsStage};
 use super::search::{SearchKind, SearchMetaFields, SearchStage};
 use super::{
     Namespace, Op, Pipeline, Stage, bucket, densify, facet, fill, fusion, graph_lookup, lookup,
-    merged, optimizer, redact, score, union_with, unwind, window, write,
+    merged, named, optimizer, redact, score, union_with, unwind, window, write,
 };
 use crate::arithmetic::decimal;
 use crate::expr::{Expression, ParseEnv, SearchMetaAccess};
@@ -196,13 +196,8 @@ fn is_collectionless(name: &str) -> bool {
 impl Pipeline {
     /// Parses an array of stages.
     pub fn parse(stages: Val<'_>, ctx: &ParseCtx) -> Result<Pipeline> {
-        let Some(list) = stages.as_array() else {
-            bail!(
-                TypeMismatch,
-                "'pipeline' option must be specified as an array, found {}",
-                stages.type_name()
-            );
-        };
+        let written = named::written(stages)?;
+        let list = stages.as_array().unwrap_or(Doc::EMPTY);
         if ctx.depth > MAX_NESTING {
             bail!(
                 MaxSubPipelineDepthExceeded,
@@ -224,20 +219,8 @@ impl Pipeline {
         }
         let mut out = Vec::with_capacity(n);
         let mut known = Known::at_begin(ctx);
-        for v in list.values() {
-            let Some(d) = v.as_doc() else {
-                bail!(
-                    TypeMismatch,
-                    "Each element of the 'pipeline' array must be an object"
-                );
-            };
-            let mut elements = d.iter();
-            let (Some(e), None) = (elements.next(), elements.next()) else {
-                bail!(
-                    40323,
-                    "A pipeline stage specification object must contain exactly one field."
-                );
-            };
+        for e in written {
+            let e = e?;
             check_inside(e.name, ctx)?;
             if !out.is_empty() && UNSUPPORTED.contains(&e.name) && must_be_first(e.name) {
                 bail!(
@@ -574,19 +557,7 @@ pub fn parse_transforms(stages: Doc<'_>, env: &ParseEnv) -> Result<Vec<Transform
     stages
         .values()
         .map(|s| {
-            let Some(d) = s.as_doc() else {
-                bail!(
-                    TypeMismatch,
-                    "Each element of the 'pipeline' array must be an object"
-                );
-            };
-            let mut elements = d.iter();
-            let (Some(e), None) = (elements.next(), elements.next()) else {
-                bail!(
-                    40323,
-                    "A pipeline stage specification object must contain exactly one field."
-                );
-            };
+            let e = named::stage(s)?;
             match parse_transform(e.name, e.val, env)? {
                 Some(t) => Ok(t),
                 None if is_stage(e.name) => Err(err!(

@@ -19,27 +19,32 @@ pub(crate) struct UnionWith {
     pub pipeline: Pipeline,
 }
 
+/// The collection and the pipeline that the stage names.
+pub(super) fn written<'a>(spec: Val<'a>, db: &str) -> Result<(Option<Namespace>, Option<Val<'a>>)> {
+    const STAGE: &str = "$unionWith";
+    let (coll, pipeline) = match spec.tag {
+        tag::STRING => (spec.as_str(), None),
+        tag::DOCUMENT => {
+            let d = spec.as_doc().unwrap_or(Doc::EMPTY);
+            let [coll, db, pipeline] = options(STAGE, d, ["coll", "db", "pipeline"])?;
+            if db.is_some() {
+                bail!(FailedToParse, "$unionWith: 'db' is not supported");
+            }
+            let coll = coll.map(|c| string(STAGE, "coll", c)).transpose()?;
+            (coll, pipeline)
+        }
+        t => bail!(
+            FailedToParse,
+            "the $unionWith stage specification must be an object or string, but found {}",
+            tag::name(t)
+        ),
+    };
+    Ok((coll.map(|c| collection(db, c)).transpose()?, pipeline))
+}
+
 impl UnionWith {
     pub fn parse(spec: Val<'_>, ctx: &ParseCtx) -> Result<UnionWith> {
-        const STAGE: &str = "$unionWith";
-        let (coll, pipeline) = match spec.tag {
-            tag::STRING => (spec.as_str(), None),
-            tag::DOCUMENT => {
-                let d = spec.as_doc().unwrap_or(Doc::EMPTY);
-                let [coll, db, pipeline] = options(STAGE, d, ["coll", "db", "pipeline"])?;
-                if db.is_some() {
-                    bail!(FailedToParse, "$unionWith: 'db' is not supported");
-                }
-                let coll = coll.map(|c| string(STAGE, "coll", c)).transpose()?;
-                (coll, pipeline)
-            }
-            t => bail!(
-                FailedToParse,
-                "the $unionWith stage specification must be an object or string, but found {}",
-                tag::name(t)
-            ),
-        };
-        let from = coll.map(|c| collection(&ctx.db, c)).transpose()?;
+        let (from, pipeline) = written(spec, &ctx.db)?;
         let inner = ctx.inside(Inside::UnionWith, from.as_ref(), ctx.env.clone());
         let pipeline = match pipeline {
             Some(p) => Pipeline::parse(p, &inner)?,

@@ -110,48 +110,50 @@ fn check_coll(db: &str, coll: &str) -> Result<()> {
     Ok(())
 }
 
+/// The collection that `$out` names, and its options of a time series.
+pub(super) fn out_target<'a>(spec: Val<'a>, db: &str) -> Result<(Namespace, Option<Doc<'a>>)> {
+    const STAGE: &str = "$out";
+    let (db, coll, timeseries) = match spec.tag {
+        tag::STRING => (db, spec.as_str().unwrap_or(""), None),
+        tag::DOCUMENT => {
+            let d = spec.as_doc().unwrap_or(Doc::EMPTY);
+            let [db, coll, timeseries] = options(STAGE, d, ["db", "coll", "timeseries"])?;
+            let coll = string(STAGE, "coll", required(STAGE, "coll", coll)?)?;
+            let db = string(STAGE, "db", required(STAGE, "db", db)?)?;
+            if let Some(t) = timeseries {
+                check_timeseries(t)?;
+            }
+            (db, coll, timeseries.and_then(|t| t.as_doc()))
+        }
+        t => bail!(
+            16990,
+            "$out only supports a string or object argument, but found {}",
+            tag::name(t)
+        ),
+    };
+    check_db(db)?;
+    check_coll(db, coll)?;
+    if coll.starts_with("system.") {
+        bail!(17385, "Can't $out to special collection: {coll}");
+    }
+    if matches!(db, "admin" | "config" | "local") {
+        bail!(31321, "Can't $out to internal database: {db}");
+    }
+    if coll.starts_with('$') || db.len() + 1 + coll.len() > 255 {
+        bail!(
+            IllegalOperation,
+            "error with target namespace: Invalid collection name: {coll}"
+        );
+    }
+    Ok((Namespace::new(db, coll), timeseries))
+}
+
 impl OutSpec {
     pub(super) fn parse(spec: Val<'_>, ctx: &ParseCtx) -> Result<OutSpec> {
-        const MERGE: &str = "$out";
-        let (db, coll, timeseries) = match spec.tag {
-            tag::STRING => (ctx.db.as_str(), spec.as_str().unwrap_or(""), None),
-            tag::DOCUMENT => {
-                let d = spec.as_doc().unwrap_or(Doc::EMPTY);
-                let [db, coll, timeseries] = options(MERGE, d, ["db", "coll", "timeseries"])?;
-                let coll = string(MERGE, "coll", required(MERGE, "coll", coll)?)?;
-                let db = string(MERGE, "db", required(MERGE, "db", db)?)?;
-                if let Some(t) = timeseries {
-                    check_timeseries(t)?;
-                }
-                (
-                    db,
-                    coll,
-                    timeseries.and_then(|t| t.as_doc()).map(Doc::to_buf),
-                )
-            }
-            t => bail!(
-                16990,
-                "$out only supports a string or object argument, but found {}",
-                tag::name(t)
-            ),
-        };
-        check_db(db)?;
-        check_coll(db, coll)?;
-        if coll.starts_with("system.") {
-            bail!(17385, "Can't $out to special collection: {coll}");
-        }
-        if matches!(db, "admin" | "config" | "local") {
-            bail!(31321, "Can't $out to internal database: {db}");
-        }
-        if coll.starts_with('$') || db.len() + 1 + coll.len() > 255 {
-            bail!(
-                IllegalOperation,
-                "error with target namespace: Invalid collection name: {coll}"
-            );
-        }
+        let (target, timeseries) = out_target(spec, &ctx.db)?;
         Ok(OutSpec {
-            target: Namespace::new(db, coll),
-            timeseries,
+            target,
+            timeseries: timeseries.map(Doc::to_buf),
         })
     }
 }
@@ -225,8 +227,19 @@ fn check_timeseries(v: Val<'_>) -> Result<()> {
 
 const MERGE: &str = "$merge";
 
-impl MergeSpec {
-    pub(super) fn parse(spec: Val<'_>, ctx: &ParseCtx) -> Result<MergeSpec> {
+/// `$merge` as it is written.
+pub(super) struct MergeWritten<'a> {
+    into: Val<'a>,
+    /// It is no more than the name of a collection.
+    short: bool,
+    on: Option<Val<'a>>,
+    lets: Option<Val<'a>>,
+    matched: Option<Val<'a>>,
+    not_matched: Option<Val<'a>>,
+}
+
+impl<'a> MergeWritten<'a> {
+    pub fn parse(spec: Val<'a>) -> Result<MergeWritten<'a>> {
         let (into, on, lets, matched, not_matched) = match spec.tag {
             tag::STRING => (spec, None, None, None, None),
             tag::DOCUMENT => {
@@ -246,7 +259,43 @@ impl MergeSpec {
                 spec.type_name()
             ),
         };
-        let target = parse_into(into, spec.tag == tag::STRING, ctx)?;
+        Ok(MergeWritten {
+            into,
+            short: spec.tag == tag::STRING,
+            on,
+            lets,
+            matched,
+            not_matched,
+        })
+    }
+
+    pub fn target(&self, db: &str) -> Result<Namespace> {
+        parse_into(self.into, self.short, db)
+    }
+
+    /// Whether it may change a document of its target.
+    pub fn updates(&self) -> Result<bool> {
+        let mode = self.matched.map(Mode::parse).transpose()?;
+        Ok(!matches!(mode, Some(Mode::Fail | Mode::KeepExisting)))
+    }
+
+    /// Whether it may insert one.
+    pub fn inserts(&self) -> Result<bool> {
+        Ok(parse_not_matched(self.not_matched)? == NotMatched::Insert)
+    }
+}
+
+impl MergeSpec {
+    pub(super) fn parse(spec: Val<'_>, ctx: &ParseCtx) -> Result<MergeSpec> {
+        let written = MergeWritten::parse(spec)?;
+        let target = written.target(&ctx.db)?;
+        let MergeWritten {
+            on,
+            lets,
+            matched,
+            not_matched,
+            ..
+        } = written;
         let on = parse_on(on)?;
         if let Some(l) = lets.filter(|l| l.tag != tag::DOCUMENT) {
             return Err(wrong_type(MERGE, "let", l, "object").into());
@@ -294,6 +343,40 @@ fn parse_not_matched(not_matched: Option<Val<'_>>) -> Result<NotMatched> {
     })
 }
 
+/// `whenMatched` as it is written.
+enum Mode<'a> {
+    Replace,
+    KeepExisting,
+    Merge,
+    Fail,
+    Pipeline(Doc<'a>),
+}
+
+impl<'a> Mode<'a> {
+    fn parse(v: Val<'a>) -> Result<Mode<'a>> {
+        if let Some(stages) = v.as_array() {
+            return Ok(Mode::Pipeline(stages));
+        }
+        let Some(mode) = v.as_str() else {
+            bail!(
+                51191,
+                "$merge 'whenMatched' field must be either a string or an array, but found {}",
+                v.type_name()
+            );
+        };
+        Ok(match mode {
+            "replace" => Mode::Replace,
+            "keepExisting" => Mode::KeepExisting,
+            "merge" => Mode::Merge,
+            "fail" => Mode::Fail,
+            m => bail!(
+                BadValue,
+                "Enumeration value '{m}' for field '$merge.whenMatched' is not a valid value."
+            ),
+        })
+    }
+}
+
 /// `whenMatched`, and the variables of `let` where it is a pipeline.
 fn parse_matched(
     matched: Option<Val<'_>>,
@@ -301,9 +384,12 @@ fn parse_matched(
     ctx: &ParseCtx,
 ) -> Result<(Matched, Vec<(String, Expression)>)> {
     let mut parsed_lets = Vec::new();
-    let when_matched = match matched {
-        None => Matched::Merge,
-        Some(v) if v.tag == tag::ARRAY => {
+    let when_matched = match matched.map(Mode::parse).transpose()? {
+        None | Some(Mode::Merge) => Matched::Merge,
+        Some(Mode::Replace) => Matched::Replace,
+        Some(Mode::KeepExisting) => Matched::KeepExisting,
+        Some(Mode::Fail) => Matched::Fail,
+        Some(Mode::Pipeline(stages)) => {
             let mut env = ctx.env.clone();
             for e in lets.and_then(|l| l.as_doc()).unwrap_or(Doc::EMPTY).iter() {
                 if e.name == "new" && e.val.as_str() != Some("$$ROOT") {
@@ -318,32 +404,13 @@ fn parse_matched(
             if lets.is_none() || !env.knows("new") {
                 env.define("new")?;
             }
-            Matched::Pipeline(parse_transforms(v.as_array().unwrap_or(Doc::EMPTY), &env)?)
-        }
-        Some(v) => {
-            let Some(mode) = v.as_str() else {
-                bail!(
-                    51191,
-                    "$merge 'whenMatched' field must be either a string or an array, but found {}",
-                    v.type_name()
-                );
-            };
-            match mode {
-                "replace" => Matched::Replace,
-                "keepExisting" => Matched::KeepExisting,
-                "merge" => Matched::Merge,
-                "fail" => Matched::Fail,
-                m => bail!(
-                    BadValue,
-                    "Enumeration value '{m}' for field '$merge.whenMatched' is not a valid value."
-                ),
-            }
+            Matched::Pipeline(parse_transforms(stages, &env)?)
         }
     };
     Ok((when_matched, parsed_lets))
 }
 
-fn parse_into(into: Val<'_>, short: bool, ctx: &ParseCtx) -> Result<Namespace> {
+fn parse_into(into: Val<'_>, short: bool, own: &str) -> Result<Namespace> {
     const STAGE: &str = "$merge.into";
     let (db, coll) = match into.tag {
         tag::STRING => {
@@ -351,14 +418,14 @@ fn parse_into(into: Val<'_>, short: bool, ctx: &ParseCtx) -> Result<Namespace> {
             if coll.is_empty() && !short {
                 bail!(5786800, "{STAGE} must be a non-empty string or an object");
             }
-            (ctx.db.as_str(), coll)
+            (own, coll)
         }
         tag::DOCUMENT => {
             let d = into.as_doc().unwrap_or(Doc::EMPTY);
             let [db, coll] = options(STAGE, d, ["db", "coll"])?;
             let db = match db {
                 Some(v) if v.as_str() != Some("") => string(STAGE, "db", v)?,
-                _ => ctx.db.as_str(),
+                _ => own,
             };
             let Some(coll) = coll else {
                 bail!(5786801, "{STAGE} requires a 'coll' field");
