@@ -91,6 +91,18 @@ impl Interrupt {
     }
 }
 
+/// Variables whose expressions stop at a time, of an operation that is none of an engine.
+pub fn stoppable(deadline: Option<Instant>, scripting: bool, vars: &Vars) -> Arc<Vars> {
+    let by = StoppedBy {
+        deadline,
+        killed: None,
+        cancelled: None,
+        inline: false,
+        scripting,
+    };
+    Interrupt::bind(by, vars).1
+}
+
 impl State {
     fn of(by: StoppedBy) -> State {
         State {

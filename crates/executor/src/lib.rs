@@ -61,6 +61,7 @@ pub use follow::{
     WantedEvents,
 };
 pub use fsync_lock::FsyncLock;
+pub use interrupt::stoppable;
 pub use key_locks::{OpenTransaction, Transactions};
 pub use op::{INLINE_BUDGET, OpCtx, ReplyMemory, Spent, ViewTaken};
 pub use pinned_snapshot::PinnedSnapshot;

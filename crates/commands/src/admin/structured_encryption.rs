@@ -5,7 +5,7 @@
 use crate::request::{CommandContext, Done};
 use bson::Doc;
 use errors::{Result, bail};
-use front::idl;
+use front::{Args, idl};
 
 /// What the two differ in.
 struct Kind {
@@ -16,35 +16,43 @@ struct Kind {
     token: &'static str,
 }
 
+const COMPACT: Kind = Kind {
+    command: "compactStructuredEncryptionData",
+    verb: "compact",
+    tokens: "compactionTokens",
+    token: "Compaction",
+};
+
+const CLEANUP: Kind = Kind {
+    command: "cleanupStructuredEncryptionData",
+    verb: "cleanup",
+    tokens: "cleanupTokens",
+    token: "Cleanup",
+};
+
 pub fn compact(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
-    run(
-        cx,
-        &Kind {
-            command: "compactStructuredEncryptionData",
-            verb: "compact",
-            tokens: "compactionTokens",
-            token: "Compaction",
-        },
-    )
+    run(cx, &COMPACT)
 }
 
 pub fn cleanup(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
-    run(
-        cx,
-        &Kind {
-            command: "cleanupStructuredEncryptionData",
-            verb: "cleanup",
-            tokens: "cleanupTokens",
-            token: "Cleanup",
-        },
-    )
+    run(cx, &CLEANUP)
 }
 
-fn run(cx: &mut CommandContext<'_, '_>, kind: &Kind) -> Result<Done> {
+/// Checks the arguments of either.
+pub fn check(args: &Args<'_>) -> Result<()> {
+    let both = [COMPACT, CLEANUP];
+    match both.iter().find(|k| k.command == args.command) {
+        Some(kind) => arguments(args, kind).map(drop),
+        None => Ok(()),
+    }
+}
+
+/// The collection, and the tokens.
+fn arguments<'a>(args: &Args<'a>, kind: &Kind) -> Result<(String, Doc<'a>)> {
     let at = kind.command;
-    let ns = cx.args.namespace()?;
+    let ns = args.namespace()?;
     let mut tokens = None;
-    for e in &cx.args.fields {
+    for e in &args.fields {
         match e.name {
             name if name == kind.tokens => tokens = idl::doc(at, *e)?,
             "encryptionInformation" if kind.verb == "compact" => {
@@ -53,10 +61,14 @@ fn run(cx: &mut CommandContext<'_, '_>, kind: &Kind) -> Result<Done> {
             "anchorPaddingFactor" if kind.verb == "compact" => {
                 idl::int(at, *e)?;
             }
-            _ => return Err(cx.args.unknown(*e)),
+            _ => return Err(args.unknown(*e)),
         }
     }
-    let tokens = idl::required(at, kind.tokens, tokens)?;
+    Ok((ns, idl::required(at, kind.tokens, tokens)?))
+}
+
+fn run(cx: &mut CommandContext<'_, '_>, kind: &Kind) -> Result<Done> {
+    let (ns, tokens) = arguments(&cx.args, kind)?;
     let Some(coll) = cx.app.engine.catalog.get(&ns) else {
         bail!(NamespaceNotFound, "Collection '{ns}' does not exist")
     };

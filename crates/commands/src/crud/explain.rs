@@ -11,7 +11,7 @@ use bson::{Doc, DocBuf, Val, Writer};
 use errors::{Result, bail, err};
 use executor::{FindCursor, FindRequest};
 use front::args::{self, Args};
-use front::{flag, idl, specification};
+use front::{Specification, idl, specification};
 use planner::Hint;
 use planner::explain::{Explain, PlanStage, stages};
 use query::collation::Collation;
@@ -149,7 +149,7 @@ fn explained(name: &str) -> Result<&'static str> {
         "findAndModify" | "findandmodify" => "findAndModify",
         "aggregate" => "aggregate",
         "mapReduce" | "mapreduce" => "mapReduce",
-        _ if specification::lookup(name).is_some_and(|c| !c.is(flag::ROUTER)) => {
+        _ if specification::lookup(name).is_some_and(Specification::is_of_servers) => {
             bail!(IllegalOperation, "Cannot explain cmd: {name}")
         }
         _ => bail!(

@@ -5,23 +5,33 @@ use crate::request::{CommandContext, Done};
 use bson::{Doc, Writer, doc};
 use errors::{Error, Result, bail, err};
 use executor::{ReadRequest, RecordStream};
-use front::idl;
+use front::{Args, idl};
 use query::expr::ParseEnv;
 use query::filter::Filter;
 use query::sort::SortPattern;
 
-pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+/// The collection of the chunks, and whether some may be missing.
+fn arguments(args: &Args<'_>) -> Result<(String, bool)> {
     const AT: &str = "filemd5";
     let (mut root, mut partial) = ("fs", false);
-    for e in &cx.args.fields {
+    for e in &args.fields {
         match e.name {
             "root" => root = idl::string(AT, *e)?.unwrap_or(root),
             "partialOk" => partial = idl::safe_bool(AT, *e)?.unwrap_or(false),
             "md5state" => return crate::ddl::unsupported("going on with a digest"),
-            _ => return Err(cx.args.unknown(*e)),
+            _ => return Err(args.unknown(*e)),
         }
     }
-    let ns = cx.args.namespace_of(&format!("{root}.chunks"))?;
+    Ok((args.namespace_of(&format!("{root}.chunks"))?, partial))
+}
+
+/// Checks the arguments.
+pub fn check(args: &Args<'_>) -> Result<()> {
+    arguments(args).map(drop)
+}
+
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+    let (ns, partial) = arguments(&cx.args)?;
     let id = cx.args.first.to_value();
     let filter = doc! { "files_id": doc! { "$eq": id } };
     let filter = Filter::parse(filter.as_doc(), &ParseEnv::new())?;

@@ -9,7 +9,7 @@ use crate::settings::fail_point::FailPoints;
 use bson::{Elem, Val};
 use catalog::Tail;
 use errors::{Code, Error, Result, bail, err};
-use front::idl;
+use front::{Args, idl};
 use session::{Cursor, Results};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -43,13 +43,23 @@ fn cursor_id(first: Val<'_>) -> Result<i64> {
     }
 }
 
+/// Which cursor goes on, its collection, and the size of the batch.
+fn arguments(args: &Args<'_>) -> Result<(i64, String, Option<u64>)> {
+    let id = cursor_id(args.first)?;
+    let a = Arguments::parse("getMore", args.fields.iter().copied())?;
+    let collection = idl::required("getMore", "collection", a.collection)?;
+    Ok((id, args.namespace_of(collection)?, a.batch))
+}
+
+/// Checks the arguments.
+pub fn check(args: &Args<'_>) -> Result<()> {
+    arguments(args).map(drop)
+}
+
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     // Read before anything else is: what comes from now on is news.
     let seen = cx.app.control.stirred();
-    let id = cursor_id(cx.args.first)?;
-    let a = Arguments::parse("getMore", cx.args.fields.iter().copied())?;
-    let collection = idl::required("getMore", "collection", a.collection)?;
-    let ns = cx.args.namespace_of(collection)?;
+    let (id, ns, batch) = arguments(&cx.args)?;
     if let Some(owner) = cx.app.cursors.owner(id) {
         authorize::check_owner(cx, owner.as_deref(), id)?;
     }
@@ -105,7 +115,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     cx.op.deadline = time_left.and_then(|t| cx.app.fail_points.deadline(started, t));
     errors::operation::until(cx.op.deadline);
     cx.op.snapshot = cursor.snapshot.clone();
-    let batch = a.batch.filter(|n| *n > 0).unwrap_or(u64::MAX);
+    let batch = batch.filter(|n| *n > 0).unwrap_or(u64::MAX);
     cx.op.may_cut = true;
     if cx.op.own_places.is_some() {
         // What it writes is acknowledged as the command asked for.

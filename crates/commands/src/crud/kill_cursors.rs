@@ -5,26 +5,26 @@ use crate::security::authorize;
 use auth::{Action, Target};
 use bson::Doc;
 use errors::{Result, bail};
-use front::idl;
+use front::{Args, idl};
 
-pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
-    if cx.args.first.as_str().is_none() {
+/// The cursors that are to end. All are read before any is killed.
+fn wanted(args: &Args<'_>) -> Result<Vec<i64>> {
+    if args.first.as_str().is_none() {
         bail!(
             InvalidNamespace,
             "collection name has invalid type {}",
-            cx.args.first.type_name()
+            args.first.type_name()
         );
     }
-    cx.args.namespace()?;
+    args.namespace()?;
     let mut ids = None;
-    for e in &cx.args.fields {
+    for e in &args.fields {
         match e.name {
             "cursors" => ids = idl::array("killCursors", *e)?,
-            _ => return Err(cx.args.unknown(*e)),
+            _ => return Err(args.unknown(*e)),
         }
     }
     let ids: Doc = idl::required("killCursors", "cursors", ids)?;
-    // All are read before any is killed.
     let mut wanted = Vec::new();
     for (i, v) in ids.values().enumerate().filter(|(_, v)| !v.is_nullish()) {
         let Some(id) = v.as_i64() else {
@@ -36,6 +36,16 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         };
         wanted.push(id);
     }
+    Ok(wanted)
+}
+
+/// Checks the arguments.
+pub fn check(args: &Args<'_>) -> Result<()> {
+    wanted(args).map(drop)
+}
+
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+    let wanted = wanted(&cx.args)?;
     check_owners(cx, &wanted)?;
     let (killed, missing): (Vec<i64>, Vec<i64>) =
         wanted.into_iter().partition(|id| cx.app.cursors.kill(*id));

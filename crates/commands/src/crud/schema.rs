@@ -13,7 +13,7 @@ use bson::{Doc, Value, Writer};
 use catalog::Collection;
 use errors::{Result, bail};
 use executor::{AggregateRequest, PipelineCursor};
-use front::idl;
+use front::{Args, idl};
 use query::pipeline::{Namespace, ParseCtx, Pipeline};
 use query::shape::{Field, Shape, ShapeLimits};
 
@@ -22,11 +22,19 @@ const AT: &str = "pandoSchema";
 const SAMPLE: i64 = 1000;
 const MAX_SAMPLE: i64 = 1_000_000;
 
-pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
-    let ns = cx.args.namespace()?;
+/// Which documents are looked at, and how much is told of them.
+struct Asked<'a> {
+    ns: String,
+    sample: i64,
+    filter: Doc<'a>,
+    limits: ShapeLimits,
+}
+
+fn arguments<'a>(args: &Args<'a>) -> Result<Asked<'a>> {
+    let ns = args.namespace()?;
     let (mut sample, mut filter) = (SAMPLE, Doc::EMPTY);
     let mut limits = ShapeLimits::default();
-    for e in &cx.args.fields {
+    for e in &args.fields {
         match e.name {
             "sampleSize" => sample = idl::int_from(AT, *e, 1)?.unwrap_or(SAMPLE),
             "filter" => filter = idl::doc(AT, *e)?.unwrap_or(Doc::EMPTY),
@@ -38,7 +46,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
                 let n = idl::int_from(AT, *e, 0)?.unwrap_or(0);
                 limits.examples = (n as usize).min(20);
             }
-            _ => return Err(cx.args.unknown(*e)),
+            _ => return Err(args.unknown(*e)),
         }
     }
     if sample > MAX_SAMPLE {
@@ -47,6 +55,26 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
             "BSON field 'sampleSize' value must be <= {MAX_SAMPLE}, actual value '{sample}'"
         );
     }
+    Ok(Asked {
+        ns,
+        sample,
+        filter,
+        limits,
+    })
+}
+
+/// Checks the arguments.
+pub fn check(args: &Args<'_>) -> Result<()> {
+    arguments(args).map(drop)
+}
+
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+    let Asked {
+        ns,
+        sample,
+        filter,
+        limits,
+    } = arguments(&cx.args)?;
     let Some(coll) = cx.app.engine.catalog.get(&ns) else {
         bail!(NamespaceNotFound, "Collection '{ns}' does not exist.");
     };

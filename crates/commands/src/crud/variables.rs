@@ -34,30 +34,36 @@ pub fn variables(
     let env = ParseEnv::new().collated(collation::effective(cx, ns, given)?);
     let mut env = env.allow_where(true).allow_text(true);
     if let Some(d) = let_ {
-        // One may name those before it: a copy of their own can be ended, and is made once.
-        let mut base = Vars::clone(&cx.op.interruptible(&vars));
-        for e in d {
-            if let "NOW" | "CLUSTER_TIME" | "JS_SCOPE" | "IS_MR" | "USER_ROLES" = e.name {
-                bail!(4738901, "Cannot override the system variable '{}'", e.name);
-            }
-            let expression = Expression::parse(e.val, &env)?;
-            if expression.needed_paths().is_none_or(|p| !p.is_empty()) {
-                bail!(
-                    4890500,
-                    "Command let Expression tried to access a field, but this is not allowed because command let expressions run before the query examines any documents."
-                );
-            }
-            if let Some(name) = expression.runtime_variable() {
-                bail!(51144, "Builtin variable '$${name}' is not available");
-            }
-            let value = expression.evaluate(&EvalCtx::new(Doc::EMPTY, &base))?;
-            let value = value.as_val().map(|v| v.to_value());
-            base.define(e.name, value.clone());
-            vars.define(e.name, value);
-            env.define(e.name)?;
-        }
+        let base = Vars::clone(&cx.op.interruptible(&vars));
+        define(d, &mut env, &mut vars, base)?;
     }
     Ok((env, Arc::new(vars)))
+}
+
+/// Makes the variables of a `let` known, in `env` and `vars`. `base`: a copy of `vars` whose
+/// computations can be ended. One may name those before it.
+pub fn define(d: Doc<'_>, env: &mut ParseEnv, vars: &mut Vars, mut base: Vars) -> Result<()> {
+    for e in d {
+        if let "NOW" | "CLUSTER_TIME" | "JS_SCOPE" | "IS_MR" | "USER_ROLES" = e.name {
+            bail!(4738901, "Cannot override the system variable '{}'", e.name);
+        }
+        let expression = Expression::parse(e.val, env)?;
+        if expression.needed_paths().is_none_or(|p| !p.is_empty()) {
+            bail!(
+                4890500,
+                "Command let Expression tried to access a field, but this is not allowed because command let expressions run before the query examines any documents."
+            );
+        }
+        if let Some(name) = expression.runtime_variable() {
+            bail!(51144, "Builtin variable '$${name}' is not available");
+        }
+        let value = expression.evaluate(&EvalCtx::new(Doc::EMPTY, &base))?;
+        let value = value.as_val().map(|v| v.to_value());
+        base.define(e.name, value.clone());
+        vars.define(e.name, value);
+        env.define(e.name)?;
+    }
+    Ok(())
 }
 
 /// The documents of the database's `system.js`, an array, for a command that may run `$where` or

@@ -4,16 +4,28 @@ use super::{changed, convert_to_capped as convert, create};
 use crate::request::{CommandContext, Done};
 use bson::Val;
 use errors::{Result, bail};
+use front::Args;
 
-pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
-    let from = string("cloneCollectionAsCapped", Some(cx.args.first))?;
-    let to = string("toCollection", cx.args.field("toCollection"))?;
-    let (from, to) = (cx.args.namespace_of(from)?, cx.args.namespace_of(to)?);
+/// The collection, the name of its copy, and how large that may become.
+fn arguments(args: &Args<'_>) -> Result<(String, String, i64)> {
+    let from = string("cloneCollectionAsCapped", Some(args.first))?;
+    let to = string("toCollection", args.field("toCollection"))?;
+    let (from, to) = (args.namespace_of(from)?, args.namespace_of(to)?);
     if from.contains('$') {
         bail!(InvalidNamespace, "Invalid namespace specified '{from}'");
     }
-    let size = convert::size(cx)?;
+    let size = convert::size(args)?;
     convert::check_source(&from)?;
+    Ok((from, to, size))
+}
+
+/// Checks the arguments.
+pub fn check(args: &Args<'_>) -> Result<()> {
+    arguments(args).map(drop)
+}
+
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+    let (from, to, size) = arguments(&cx.args)?;
     let engine = cx.app.engine.clone();
     let source = convert::source(&engine.catalog, &from)?;
     convert::check_target(&engine.catalog, &to)?;

@@ -9,7 +9,7 @@ use bson::{Doc, DocBuf, Writer};
 use catalog::Collection;
 use errors::{Code, Result, bail};
 use executor::{OpCtx, ReadRequest, RecordStream};
-use front::idl;
+use front::{Args, idl};
 use query::filter::Filter;
 use std::sync::Arc;
 
@@ -21,13 +21,23 @@ const STEP_BYTES: usize = 4 << 20;
 const ASIDE_BYTES: usize = 25;
 const MAX_NAMESPACE_BYTES: usize = 255;
 
-pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
-    let ns = cx.args.namespace()?;
+/// The collection, and how large it may become.
+fn arguments(args: &Args<'_>) -> Result<(String, i64)> {
+    let ns = args.namespace()?;
     check_source(&ns)?;
     if ns.len() + ASIDE_BYTES > MAX_NAMESPACE_BYTES {
         bail!(InvalidNamespace, "Invalid namespace specified '{ns}'");
     }
-    let size = size(cx)?;
+    Ok((ns, size(args)?))
+}
+
+/// Checks the arguments.
+pub fn check(args: &Args<'_>) -> Result<()> {
+    arguments(args).map(drop)
+}
+
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+    let (ns, size) = arguments(&cx.args)?;
     let engine = cx.app.engine.clone();
     let source = source(&engine.catalog, &ns)?;
     let aside = executor::temp_collections::of_convert_to_capped(cx.args.db);
@@ -65,8 +75,8 @@ pub fn check_source(ns: &str) -> Result<()> {
 }
 
 /// The argument `size`.
-pub fn size(cx: &CommandContext<'_, '_>) -> Result<i64> {
-    let given = cx.args.field("size").filter(|v| v.is_number());
+pub fn size(args: &Args<'_>) -> Result<i64> {
+    let given = args.field("size").filter(|v| v.is_number());
     let size = given.and_then(idl::whole).unwrap_or(0);
     if size <= 0 {
         bail!(

@@ -3,19 +3,30 @@
 use super::changed;
 use crate::request::{CommandContext, Done};
 use errors::{Code, Result, bail};
-use front::idl;
+use front::{Args, idl};
 
-pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
-    let ns = cx.args.namespace()?;
+/// The collection, and the UUID that it must have.
+fn arguments(args: &Args<'_>) -> Result<(String, Option<[u8; 16]>)> {
+    let ns = args.namespace()?;
     let mut uuid = None;
-    for e in cx.args.fields.clone() {
+    for e in &args.fields {
         match e.name {
-            "collectionUUID" => uuid = idl::uuid("drop", e)?,
+            "collectionUUID" => uuid = idl::uuid("drop", *e)?,
             "validateIndexes" => {}
-            _ => return Err(cx.args.unknown(e)),
+            _ => return Err(args.unknown(*e)),
         }
     }
     check_droppable(&ns)?;
+    Ok((ns, uuid))
+}
+
+/// Checks the arguments.
+pub fn check(args: &Args<'_>) -> Result<()> {
+    arguments(args).map(drop)
+}
+
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+    let (ns, uuid) = arguments(&cx.args)?;
     let profiled = catalog::collection_of(&ns) == "system.profile"
         && cx.app.profiler.settings(cx.args.db).level > 0;
     if profiled {

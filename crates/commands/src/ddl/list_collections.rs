@@ -5,34 +5,43 @@ use crate::clock::now_millis;
 use crate::oplog_view;
 use crate::request::{CommandContext, Done};
 use crate::security::authorize;
-use bson::{DocBuf, Writer, doc};
+use bson::{Doc, DocBuf, Writer, doc};
 use catalog::Collection;
 use errors::Result;
-use front::idl;
+use front::{Args, idl};
 use query::expr::{ParseEnv, Vars};
 use query::filter::Filter;
 
-pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
-    let (mut filter, mut name_only, mut batch_size) = (None, false, None);
-    let mut only_own = false;
-    for e in cx.args.fields.clone() {
-        match e.name {
-            "filter" => filter = idl::doc("listCollections", e)?,
-            "nameOnly" => name_only = idl::boolean("listCollections", e)?.unwrap_or(false),
-            "authorizedCollections" => {
-                only_own = idl::boolean("listCollections", e)?.unwrap_or(false)
-            }
-            "cursor" => batch_size = listing::batch_size("listCollections", e)?,
-            "includePendingDrops" => {
-                idl::boolean("listCollections", e)?;
-            }
-            _ => return Err(cx.args.unknown(e)),
-        }
+const AT: &str = "listCollections";
+
+idl::arguments! {
+    struct Written<'a> {
+        "filter" => filter: Option<Doc<'a>> = idl::doc,
+        "nameOnly" => name_only: bool = idl::strict_flag,
+        "authorizedCollections" => only_own: bool = idl::strict_flag,
+        "cursor" => batch_size: Option<u64> = listing::batch_size,
     }
-    let filter = match filter {
+    checked: "includePendingDrops" => idl::boolean;
+}
+
+/// The arguments, with the filter parsed.
+fn arguments<'a>(args: &Args<'a>) -> Result<(Filter, Written<'a>)> {
+    let written = Written::parse(AT, args.fields.iter().copied())?;
+    let filter = match written.filter {
         Some(d) => Filter::parse(d, &ParseEnv::new())?,
         None => Filter::all(),
     };
+    Ok((filter, written))
+}
+
+/// Checks the arguments.
+pub fn check(args: &Args<'_>) -> Result<()> {
+    arguments(args).map(drop)
+}
+
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+    let (filter, written) = arguments(&cx.args)?;
+    let (name_only, only_own) = (written.name_only, written.only_own);
     let vars = Vars::new(now_millis());
     let mut docs = Vec::new();
     let shown = |name: &str| !only_own || authorize::may_any(cx, cx.args.db, name);
@@ -52,7 +61,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         }
     }
     let ns = format!("{}.$cmd.listCollections", cx.args.db);
-    listing::reply(cx, &ns, docs, batch_size)?;
+    listing::reply(cx, &ns, docs, written.batch_size)?;
     Ok(Done::Reply)
 }
 

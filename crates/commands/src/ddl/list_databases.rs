@@ -5,28 +5,48 @@ use crate::request::{CommandContext, Done};
 use crate::security::authorize;
 use crate::stats::sizes;
 use auth::{Action, Target};
-use bson::Writer;
+use bson::{Doc, Elem, Writer};
 use errors::Result;
-use front::idl;
+use front::{Args, idl};
 use query::expr::{ParseEnv, Vars};
 use query::filter::Filter;
 
-pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
-    let (mut filter, mut name_only) = (Filter::all(), false);
-    let mut only_own = None;
-    for e in cx.args.fields.clone() {
-        match e.name {
-            "filter" => {
-                if let Some(d) = idl::doc("listDatabases", e)? {
-                    super::validator::check_operators(d, 0)?;
-                    filter = Filter::parse(d, &ParseEnv::new())?;
-                }
-            }
-            "nameOnly" => name_only = idl::safe_bool("listDatabases", e)?.unwrap_or(false),
-            "authorizedDatabases" => only_own = idl::boolean("listDatabases", e)?,
-            _ => return Err(cx.args.unknown(e)),
-        }
+const AT: &str = "listDatabases";
+
+idl::arguments! {
+    struct Written<'a> {
+        "filter" => filter: Option<Doc<'a>> = read_filter,
+        "nameOnly" => name_only: bool = idl::flag,
+        "authorizedDatabases" => only_own: Option<bool> = idl::boolean,
     }
+}
+
+fn read_filter<'a>(within: &str, e: Elem<'a>) -> Result<Option<Doc<'a>>> {
+    let filter = idl::doc(within, e)?;
+    if let Some(d) = filter {
+        super::validator::check_operators(d, 0)?;
+    }
+    Ok(filter)
+}
+
+/// The arguments, with the filter parsed.
+fn arguments<'a>(args: &Args<'a>) -> Result<(Filter, Written<'a>)> {
+    let written = Written::parse(AT, args.fields.iter().copied())?;
+    let filter = match written.filter {
+        Some(d) => Filter::parse(d, &ParseEnv::new())?,
+        None => Filter::all(),
+    };
+    Ok((filter, written))
+}
+
+/// Checks the arguments.
+pub fn check(args: &Args<'_>) -> Result<()> {
+    arguments(args).map(drop)
+}
+
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+    let (filter, written) = arguments(&cx.args)?;
+    let (name_only, only_own) = (written.name_only, written.only_own);
     let vars = Vars::new(now_millis());
     let snapshot = cx.app.engine.catalog.snapshot();
     let mut names = snapshot.databases();

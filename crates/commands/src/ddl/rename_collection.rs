@@ -5,7 +5,7 @@ use crate::request::{CommandContext, Done};
 use bson::Elem;
 use catalog::Catalog;
 use errors::{Result, bail};
-use front::idl;
+use front::{Args, idl};
 
 const AT: &str = "renameCollection";
 
@@ -38,20 +38,37 @@ fn read_drop_target(within: &str, e: Elem<'_>) -> Result<DropTarget> {
 }
 
 /// The old name, from the first field.
-fn source<'a>(cx: &CommandContext<'_, 'a>) -> Result<&'a str> {
-    match cx.args.first.as_str() {
+fn source<'a>(args: &Args<'a>) -> Result<&'a str> {
+    match args.first.as_str() {
         Some(from) => Ok(from),
-        None if cx.args.first.is_nullish() => Err(idl::missing(AT, AT)),
-        None => Err(idl::mismatch(AT, AT, cx.args.first, &["string"])),
+        None if args.first.is_nullish() => Err(idl::missing(AT, AT)),
+        None => Err(idl::mismatch(AT, AT, args.first, &["string"])),
     }
 }
 
-pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
-    let a = Arguments::parse(AT, cx.args.fields.iter().copied())?;
-    let from = source(cx)?;
+/// The old name, the new one, and the rest.
+fn arguments<'a>(args: &Args<'a>) -> Result<(&'a str, &'a str, Arguments<'a>)> {
+    let a = Arguments::parse(AT, args.fields.iter().copied())?;
+    let from = source(args)?;
     let to = idl::required(AT, "to", a.to)?;
-    check(from)?;
-    check(to)?;
+    check_name(from)?;
+    check_name(to)?;
+    if a.drop_target.uuid.is_some() && catalog::db_of(from) != catalog::db_of(to) {
+        bail!(
+            InvalidOptions,
+            "dropTarget cannot be a UUID when renaming across databases"
+        );
+    }
+    Ok((from, to, a))
+}
+
+/// Checks the arguments.
+pub fn check(args: &Args<'_>) -> Result<()> {
+    arguments(args).map(drop)
+}
+
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+    let (from, to, a) = arguments(&cx.args)?;
     let catalog = &cx.app.engine.catalog;
     check_collections(catalog, from, to, &a)?;
     catalog.rename(from, to, a.drop_target.drop, &|| cx.op.check())?;
@@ -63,13 +80,6 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
 
 /// Checks what has the two names.
 fn check_collections(catalog: &Catalog, from: &str, to: &str, a: &Arguments<'_>) -> Result<()> {
-    let (from_db, to_db) = (catalog::db_of(from), catalog::db_of(to));
-    if a.drop_target.uuid.is_some() && from_db != to_db {
-        bail!(
-            InvalidOptions,
-            "dropTarget cannot be a UUID when renaming across databases"
-        );
-    }
     super::create::check_uuid(catalog, to, a.drop_target.uuid)?;
     catalog.snapshot().check_database(to)?;
     let Some(source) = catalog.get(from) else {
@@ -88,7 +98,7 @@ fn check_collections(catalog: &Catalog, from: &str, to: &str, a: &Arguments<'_>)
     Ok(())
 }
 
-fn check(ns: &str) -> Result<()> {
+fn check_name(ns: &str) -> Result<()> {
     let Some((db, coll)) = ns.split_once('.') else {
         bail!(InvalidNamespace, "Invalid namespace specified '{ns}'")
     };

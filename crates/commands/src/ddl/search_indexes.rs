@@ -17,7 +17,7 @@ use catalog::Collection;
 use errors::{Result, bail, err};
 use executor::Engine;
 use executor::search::check_searchable;
-use front::idl;
+use front::{Args, idl};
 use search::{Definition, Kind};
 use std::sync::Arc;
 
@@ -121,18 +121,26 @@ fn new_id() -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-pub fn create(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+/// What `createSearchIndexes` is to make.
+enum Created<'a> {
+    /// The search indexes of another shard, and no others.
+    Like(Doc<'a>),
+    /// These, under ids that are given or not.
+    New(Vec<Wanted>, Vec<&'a str>),
+}
+
+fn created<'a>(args: &Args<'a>) -> Result<Created<'a>> {
     let (mut indexes, mut ids, mut like) = (None, Doc::EMPTY, None);
-    for e in cx.args.fields.clone() {
+    for e in &args.fields {
         match e.name {
-            "indexes" => indexes = idl::array("createSearchIndexes", e)?,
-            "pandoIds" => ids = idl::array("createSearchIndexes", e)?.unwrap_or(Doc::EMPTY),
-            "pandoLike" => like = idl::array("createSearchIndexes", e)?,
-            _ => return Err(cx.args.unknown(e)),
+            "indexes" => indexes = idl::array("createSearchIndexes", *e)?,
+            "pandoIds" => ids = idl::array("createSearchIndexes", *e)?.unwrap_or(Doc::EMPTY),
+            "pandoLike" => like = idl::array("createSearchIndexes", *e)?,
+            _ => return Err(args.unknown(*e)),
         }
     }
     if let Some(specs) = like {
-        return make_like(cx, specs);
+        return Ok(Created::Like(specs));
     }
     let given: Vec<&str> = ids.values().filter_map(|v| v.as_str()).collect();
     if given.iter().any(|id| !is_id(id)) {
@@ -146,6 +154,14 @@ pub fn create(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     if wanted.is_empty() {
         bail!(BadValue, "Must specify at least one index to create");
     }
+    Ok(Created::New(wanted, given))
+}
+
+pub fn create(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+    let (wanted, given) = match created(&cx.args)? {
+        Created::Like(specs) => return make_like(cx, specs),
+        Created::New(wanted, given) => (wanted, given),
+    };
     let coll = collection(cx)?;
     check_searchable(&coll)?;
     let mut made = Vec::new();
@@ -262,19 +278,24 @@ impl<'a> IndexSelector<'a> {
     }
 }
 
-pub fn update(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+/// Which index `updateSearchIndex` changes, and to what.
+fn updated<'a>(args: &Args<'a>) -> Result<(IndexSelector<'a>, Doc<'a>)> {
     const AT: &str = "updateSearchIndex";
     let mut which = IndexSelector::default();
     let mut definition = None;
-    for e in cx.args.fields.clone() {
+    for e in &args.fields {
         match e.name {
-            "definition" => definition = idl::doc(AT, e)?,
-            _ if which.take(AT, e)? => {}
-            _ => return Err(cx.args.unknown(e)),
+            "definition" => definition = idl::doc(AT, *e)?,
+            _ if which.take(AT, *e)? => {}
+            _ => return Err(args.unknown(*e)),
         }
     }
     which.check(AT)?;
-    let definition: Doc = idl::required(AT, "definition", definition)?;
+    Ok((which, idl::required(AT, "definition", definition)?))
+}
+
+pub fn update(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+    let (which, definition) = updated(&cx.args)?;
     let coll = collection(cx)?;
     let interrupt = || cx.op.check();
     cx.app
@@ -300,15 +321,21 @@ pub fn update(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     Ok(Done::Reply)
 }
 
-pub fn drop_one(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+/// Which index `dropSearchIndex` removes.
+fn dropped<'a>(args: &Args<'a>) -> Result<IndexSelector<'a>> {
     const AT: &str = "dropSearchIndex";
     let mut which = IndexSelector::default();
-    for e in cx.args.fields.clone() {
-        if !which.take(AT, e)? {
-            return Err(cx.args.unknown(e));
+    for e in &args.fields {
+        if !which.take(AT, *e)? {
+            return Err(args.unknown(*e));
         }
     }
     which.check(AT)?;
+    Ok(which)
+}
+
+pub fn drop_one(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+    let which = dropped(&cx.args)?;
     let coll = collection(cx)?;
     let interrupt = || cx.op.check();
     cx.app
@@ -326,21 +353,37 @@ pub fn drop_one(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     Ok(Done::Reply)
 }
 
-pub fn list(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+/// What `listSearchIndexes` lists: of which collection, by which filter, and the size of the batch.
+fn listed(args: &Args<'_>) -> Result<(String, DocBuf, Option<u64>)> {
     const AT: &str = "listSearchIndexes";
     let mut batch_size = None;
     let mut filter = Writer::new();
-    for e in cx.args.fields.clone() {
+    for e in &args.fields {
         match e.name {
             "name" | "id" => {
-                filter.str(e.name, text(AT, e)?);
+                filter.str(e.name, text(AT, *e)?);
             }
-            "cursor" => batch_size = listing::batch_size(AT, e)?,
-            _ => return Err(cx.args.unknown(e)),
+            "cursor" => batch_size = listing::batch_size(AT, *e)?,
+            _ => return Err(args.unknown(*e)),
         }
     }
-    let ns = cx.args.namespace()?;
-    let docs = rows(&cx.app.engine, &ns, filter.finish().as_doc());
+    Ok((args.namespace()?, filter.finish(), batch_size))
+}
+
+/// Checks the arguments of any of the four.
+pub fn check(args: &Args<'_>) -> Result<()> {
+    args.namespace()?;
+    match args.command {
+        "createSearchIndexes" => created(args).map(drop),
+        "updateSearchIndex" => updated(args).map(drop),
+        "dropSearchIndex" => dropped(args).map(drop),
+        _ => listed(args).map(drop),
+    }
+}
+
+pub fn list(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+    let (ns, filter, batch_size) = listed(&cx.args)?;
+    let docs = rows(&cx.app.engine, &ns, filter.as_doc());
     listing::reply(cx, &ns, docs, batch_size)?;
     Ok(Done::Reply)
 }

@@ -4,29 +4,48 @@ use crate::request::{CommandContext, Done};
 use bson::{Doc, Elem};
 use catalog::Index;
 use errors::{Code, Error, Result, bail};
-use front::idl;
+use front::{Args, idl};
 
 const AT: &str = "validateDBMetadata";
 
-pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
-    let (mut api, mut db, mut coll) = (None, None, None);
-    for e in cx.args.fields.clone() {
-        match e.name {
-            "apiParameters" => api = idl::doc(AT, e)?,
-            "db" => db = idl::string(AT, e)?,
-            "collection" => coll = idl::string(AT, e)?,
-            _ => return Err(cx.args.unknown(e)),
+/// What is looked at, and whether the rules of version 1 are asked for.
+struct Asked<'a> {
+    strict: bool,
+    db: Option<&'a str>,
+    coll: Option<&'a str>,
+}
+
+impl<'a> Asked<'a> {
+    fn of(args: &Args<'a>) -> Result<Asked<'a>> {
+        let (mut api, mut db, mut coll) = (None, None, None);
+        for e in &args.fields {
+            match e.name {
+                "apiParameters" => api = idl::doc(AT, *e)?,
+                "db" => db = idl::string(AT, *e)?,
+                "collection" => coll = idl::string(AT, *e)?,
+                _ => return Err(args.unknown(*e)),
+            }
         }
+        let strict = parameters(idl::required(AT, "apiParameters", api)?)?;
+        if let Some(db) = db {
+            check_db(db)?;
+        }
+        if let Some(c) = coll
+            && (c.is_empty() || c.starts_with('.') || c.contains('\0'))
+        {
+            bail!(InvalidNamespace, "Invalid collection name: '{c}'");
+        }
+        Ok(Asked { strict, db, coll })
     }
-    let strict = parameters(idl::required(AT, "apiParameters", api)?)?;
-    if let Some(db) = db {
-        check_db(db)?;
-    }
-    if let Some(c) = coll
-        && (c.is_empty() || c.starts_with('.') || c.contains('\0'))
-    {
-        bail!(InvalidNamespace, "Invalid collection name: '{c}'");
-    }
+}
+
+/// Checks the arguments.
+pub fn check(args: &Args<'_>) -> Result<()> {
+    Asked::of(args).map(drop)
+}
+
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+    let Asked { strict, db, coll } = Asked::of(&cx.args)?;
     cx.w.open_array("apiVersionErrors");
     if strict {
         let snapshot = cx.app.engine.catalog.snapshot();

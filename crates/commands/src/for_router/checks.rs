@@ -2,8 +2,12 @@
 //! transactions and concerns, as every server does, and the arguments of commands that no shard sees
 //! as they came.
 
-use crate::crud::{aggregate, explain};
-use crate::ddl::drop_database;
+use crate::admin::structured_encryption;
+use crate::crud::{aggregate, explain, file_md5, get_more, kill_cursors, schema};
+use crate::ddl::{
+    clone_collection_as_capped, convert_to_capped, drop, drop_database, list_collections,
+    list_databases, rename_collection, search_indexes, validate_db_metadata,
+};
 use crate::dispatch::admission;
 use crate::request::{check_generic, transaction};
 use crate::sessions::transactions;
@@ -24,6 +28,23 @@ pub fn check(command: &Specification, args: &Args<'_>, config: &ServerConfig) ->
         "explain" => explain::check(args),
         "dropDatabase" => drop_database::check(args),
         "commitTransaction" | "abortTransaction" => transactions::check_routed(args),
+        "getMore" => get_more::check(args),
+        "killCursors" => kill_cursors::check(args),
+        "filemd5" => file_md5::check(args),
+        "pandoSchema" => schema::check(args),
+        "drop" => drop::check(args),
+        "renameCollection" => rename_collection::check(args),
+        "convertToCapped" => convert_to_capped::check(args),
+        "cloneCollectionAsCapped" => clone_collection_as_capped::check(args),
+        "listDatabases" => list_databases::check(args),
+        "listCollections" => list_collections::check(args),
+        "validateDBMetadata" => validate_db_metadata::check(args),
+        "createSearchIndexes" | "updateSearchIndex" | "dropSearchIndex" | "listSearchIndexes" => {
+            search_indexes::check(args)
+        }
+        "compactStructuredEncryptionData" | "cleanupStructuredEncryptionData" => {
+            structured_encryption::check(args)
+        }
         _ => Ok(()),
     }
 }

@@ -4,5 +4,7 @@
 mod access;
 mod checks;
 mod settings;
+mod update;
 
 pub use access::FailPoint;
+pub use update::OneUpdate;
