@@ -4,7 +4,7 @@
 
 use crate::request::{CommandContext, Done};
 use errors::Result;
-use front::specification::{NAMES, SPECIFICATIONS, Specification, flag, index_of};
+use front::specification::{NAMES, SPECIFICATIONS, Specification, index_of};
 
 /// Runs a command and writes its reply.
 pub type Handler = for<'c, 'r> fn(&mut CommandContext<'c, 'r>) -> Result<Done>;
@@ -197,9 +197,8 @@ pub fn handler(command: &Specification) -> Option<Handler> {
 const _: () = {
     let mut at = 0;
     while at < NAMES.len() {
-        let routers = SPECIFICATIONS[at].flags & flag::ROUTER != 0;
         assert!(
-            HANDLERS[at].is_some() != routers,
+            HANDLERS[at].is_some() == SPECIFICATIONS[at].is_of_servers(),
             "a command without a handler, or a router's with one"
         );
         at += 1;

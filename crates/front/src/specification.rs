@@ -54,6 +54,11 @@ impl Specification {
         self.flags & flag != 0
     }
 
+    /// Whether servers that are no routers know it.
+    pub const fn is_of_servers(&self) -> bool {
+        self.flags & ROUTER == 0
+    }
+
     /// The database and the collection that it says it is about, if it is about one.
     pub fn target<'a>(&self, db: &'a str, first: Val<'a>) -> Option<(&'a str, &'a str)> {
         let name = first.as_str().filter(|n| !n.is_empty())?;
@@ -67,7 +72,7 @@ impl Specification {
 
 /// The commands of servers that are no routers.
 pub fn of_servers() -> impl Iterator<Item = &'static Specification> {
-    SPECIFICATIONS.iter().filter(|c| !c.is(ROUTER))
+    SPECIFICATIONS.iter().filter(|c| c.is_of_servers())
 }
 
 /// Where the command of that name stands in [`SPECIFICATIONS`]. For constants: a name that is not

@@ -6,7 +6,7 @@
 //! this router it holds at once. That a user is not there only a primary says.
 
 use crate::request::{RoutedCommand, finish};
-use crate::router::Router;
+use crate::state::Router;
 use auth::Action::*;
 use auth::Target;
 use bson::{Doc, DocBuf, ObjectId, Val, Writer, doc};
@@ -15,7 +15,7 @@ use cluster_view::metadata::run;
 use cluster_view::upstream::{error_of, message, with_fields};
 use commands::{LoggedIn, UserDirectory};
 use errors::{Fallible, err};
-use front::{flag, specification};
+use front::specification;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ pub(crate) fn check_database(command: &RoutedCommand<'_>) -> Outcome<()> {
 
 /// Whether only routers have a command of that name.
 fn is_routers_own(name: &str) -> bool {
-    specification::lookup(name).is_some_and(|c| c.is(flag::ROUTER))
+    specification::lookup(name).is_some_and(|c| !c.is_of_servers())
 }
 
 /// The users and roles of the configuration set.
@@ -177,25 +177,6 @@ pub(crate) fn seen_collections(command: &RoutedCommand<'_>, ns: &str, all: &[Doc
     }
     w.close().close();
     finish(w, &[])
-}
-
-/// Fails if the cursor's owner is another user.
-pub(crate) fn check_owner(
-    command: &RoutedCommand<'_>,
-    owner: Option<&str>,
-    id: i64,
-) -> Outcome<()> {
-    let Some(user) = &command.user else {
-        return Ok(());
-    };
-    if owner == Some(user.name.to_string().as_str()) {
-        return Ok(());
-    }
-    Err(err!(
-        Unauthorized,
-        "cursor id {id} was not created by the authenticated user"
-    )
-    .into())
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@
 
 use crate::fsync::sets;
 use crate::request::{RoutedCommand, finish};
-use crate::router::Router;
+use crate::state::Router;
 use bson::{DocBuf, Val, Writer, doc};
 use cluster_view::metadata::Cluster;
 use cluster_view::{Failure, Outcome};

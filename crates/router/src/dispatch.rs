@@ -1,14 +1,15 @@
 //! Which handler a command goes to, and its checks before and after: access, audit, read preference,
 //! snapshots, transactions. It may wait, so it runs on a worker.
 
+use crate::ddl::rename;
+use crate::listing::{lists, operations, stats};
+use crate::reads::{aggregate, cursors, explain, file_md5, find, map_reduce, schema, search};
 use crate::request::{RoutedCommand, ShardHints};
-use crate::router::Router;
-use crate::snapshot::Snapshots;
-use crate::{
-    access, admin, aggregate, backup, bulk_write, cursors, ddl, explain, file_md5, find,
-    find_and_modify, fsync, lists, map_reduce, operations, rename, schema, search, snapshot, stats,
-    transactions, write,
-};
+use crate::state::{Handler, Router};
+use crate::transactions::snapshot;
+use crate::transactions::snapshot::Snapshots;
+use crate::writes::{bulk_write, find_and_modify, write};
+use crate::{access, admin, backup, ddl, fsync, transactions};
 use bson::{DocBuf, Elem, doc};
 use cluster_view::read_preference;
 use cluster_view::read_preference::ReadPreference;
@@ -17,14 +18,13 @@ use cluster_view::upstream::{error_of, with_fields};
 use cluster_view::{Failure, Outcome as Routed, operation_time};
 use commands::{Connection, LoggedIn};
 use errors::{Code, bail, err};
+use front::ParsedCommand;
 use service::{Client, Request};
 use std::sync::Arc;
 use std::time::Instant;
 
 /// How often a state of all shards is read before the client hears that it is gone.
 const SNAPSHOT_TRIES: u32 = 3;
-
-pub(crate) type Handler = fn(&Router, &RoutedCommand<'_>) -> Routed<DocBuf>;
 
 /// Commands that the router does not answer alone.
 pub(crate) fn handler(name: &str) -> Option<Handler> {
@@ -56,10 +56,9 @@ pub(crate) fn handler(name: &str) -> Option<Handler> {
         | "planCacheClearFilters"
         | "planCacheListFilters"
         | "planCacheSetFilter"
-        | "setIndexCommitQuorum" => ddl::where_it_is,
-        "compactStructuredEncryptionData" | "cleanupStructuredEncryptionData" => {
-            ddl::where_it_is_checked
-        }
+        | "setIndexCommitQuorum"
+        | "compactStructuredEncryptionData"
+        | "cleanupStructuredEncryptionData" => ddl::where_it_is,
         "pandoSchema" => schema::run,
         "filemd5" => file_md5::run,
         "fsync" => fsync::run,
@@ -105,15 +104,16 @@ fn unknown(_: &Router, command: &RoutedCommand<'_>) -> Routed<DocBuf> {
 
 impl Router {
     /// Sends a command on, if its client may have it run.
-    pub(crate) fn route(
+    pub(crate) fn route<'r>(
         &self,
         handler: Handler,
         client: &Client<Connection>,
-        request: &Request<'_>,
+        request: &Request<'r>,
+        parsed: &ParsedCommand<'r>,
     ) -> Routed<DocBuf> {
-        let admitted = self.local.admit_routed(client, request, true);
+        let admitted = self.local.admit_routed(client, request, parsed, true);
         let outcome = match admitted {
-            Ok(user) => self.route_for(user, handler, client, request),
+            Ok(user) => self.route_for(user, handler, client, request, parsed),
             Err(e) => Err(e.into()),
         };
         self.ended(client, request, outcome)
@@ -145,16 +145,16 @@ impl Router {
         handler: Handler,
         client: &Client<Connection>,
         request: &Request<'_>,
+        parsed: &ParsedCommand<'_>,
     ) -> Routed<DocBuf> {
-        let body = self.local.for_shards(user.as_deref(), request.body)?;
+        let body = self
+            .local
+            .for_shards(user.as_deref(), parsed, request.body)?;
         let request = Request {
             body: body.as_ref().map_or(request.body, DocBuf::as_doc),
             ..*request
         };
-        let command = RoutedCommand {
-            user,
-            ..RoutedCommand::of(&request)?
-        };
+        let command = RoutedCommand::of_client(user, parsed.common(), &request);
         let since = request.resumed.map_or_else(Instant::now, |r| r.since);
         let end = operation_time::end_of(request.body, since);
         let stops = operation_time::may_stop(request.command());
@@ -165,17 +165,23 @@ impl Router {
             operation_time::check().map_err(Failure::into_error)
         };
         let reply = operation_time::within(end, || {
-            errors::operation::asking(end, &asked, || self.handle(handler, &command))
+            errors::operation::asking(end, &asked, || self.handle(handler, &command, parsed))
         })?;
         self.cursors.own(cursor_id(&reply), &command);
         Ok(reply)
     }
 
-    fn handle(&self, handler: Handler, command: &RoutedCommand<'_>) -> Routed<DocBuf> {
-        self.local.check_routed(command.request)?;
+    fn handle(
+        &self,
+        handler: Handler,
+        command: &RoutedCommand<'_>,
+        parsed: &ParsedCommand<'_>,
+    ) -> Routed<DocBuf> {
+        self.local.check_routed(parsed)?;
+        admin::check_fields(self, parsed)?;
         access::check_database(command)?;
         let ruled = match self.local.has_rules() {
-            true => Some(self.heed_rules(command)?),
+            true => Some(self.heed_rules(command, parsed)?),
             false => None,
         };
         let command = ruled.as_ref().unwrap_or(command);
@@ -246,9 +252,11 @@ impl Router {
             ..*command.request
         };
         let command = RoutedCommand {
+            body: request.body,
+            request: &request,
             user: command.user.clone(),
             hints: command.hints.clone(),
-            ..RoutedCommand::of(&request)?
+            ..*command
         };
         let reply = self.dispatch(handler, &command)?;
         let failed = error_of(reply.as_doc()).is_some();
@@ -259,9 +267,15 @@ impl Router {
     }
 
     /// Applies the cluster's write block and the query settings of this query's shape.
-    fn heed_rules<'a>(&self, command: &RoutedCommand<'a>) -> Routed<RoutedCommand<'a>> {
+    fn heed_rules<'a>(
+        &self,
+        command: &RoutedCommand<'a>,
+        parsed: &ParsedCommand<'_>,
+    ) -> Routed<RoutedCommand<'a>> {
         let user = command.user.as_deref();
-        let bypasses = self.local.passes_write_block(user, command.request)?;
+        let bypasses =
+            self.local
+                .passes_write_block(user, parsed.common(), parsed.args.field("pipeline"))?;
         let explained = command.document("explain");
         let query = explained.unwrap_or(command.body);
         let is_query = |e: Elem<'_>| matches!(e.name, "find" | "aggregate" | "distinct");

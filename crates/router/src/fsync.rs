@@ -3,7 +3,7 @@
 //! Invariant: where one set is not locked, none stays locked by that command.
 
 use crate::request::{RoutedCommand, finish};
-use crate::router::Router;
+use crate::state::Router;
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use cluster_view::metadata::{CONFIG, Cluster};
 use cluster_view::{Failure, Outcome};

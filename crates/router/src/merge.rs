@@ -3,11 +3,11 @@
 //! Invariant: each shard gives its results in the sort's order, and what it holds at the router is
 //! one batch.
 
-use crate::find::PostMergeProjection;
+use crate::post_merge_projection::PostMergeProjection;
 use bson::{Doc, DocBuf, Val, Value, Writer, doc, key};
 use cluster_view::metadata::{Cluster, run};
 use cluster_view::upstream::with_fields;
-use cluster_view::{Failure, Outcome};
+use cluster_view::{Failure, Outcome, operation_time};
 use query::filter::{NearTest, nearest};
 use query::path::FieldPath;
 use query::pipeline::merged;
@@ -127,6 +127,17 @@ impl Merge {
             .map(|p| (&*p.shard, p.id))
     }
 
+    /// Ends the cursors at the shards. Failures are of no interest: they end them too, later.
+    pub fn close(&self, cluster: &Cluster) {
+        let (db, collection) = self.ns.split_once('.').unwrap_or((&self.ns, ""));
+        operation_time::putting_away(|| {
+            for (shard, id) in self.remains() {
+                let command = doc! {"killCursors": collection, "cursors": bson::array![id]};
+                let _ = cluster.on_shard(shard, db, command.as_doc());
+            }
+        });
+    }
+
     /// Appends documents to the open array; whether there are no more.
     pub fn fill(&mut self, cluster: &Cluster, w: &mut Writer, most: Option<i64>) -> Outcome<bool> {
         let mut given = 0;
@@ -226,4 +237,122 @@ fn take(order: &Order, part: &mut ShardCursor, reply: &DocBuf) -> Outcome<()> {
         part.held.push_back((order.key(d)?, d.to_buf()));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bson::json;
+    use cluster_view::testing::access;
+    use mover::Moving;
+
+    fn reply(documents: &str) -> DocBuf {
+        let batch = json::parse(&format!("{{\"v\":{documents}}}")).unwrap();
+        let batch = batch.get("v").unwrap().to_value();
+        doc! {"cursor": doc! {"id": 0i64, "ns": "d.c", "firstBatch": batch}, "ok": 1.0}
+    }
+
+    struct Case {
+        order: Order,
+        skip: u64,
+        left: Option<u64>,
+        most: Option<i64>,
+        shards: &'static [&'static str],
+        wanted: &'static str,
+        done: bool,
+    }
+
+    fn by(sort: &str) -> Order {
+        Order::By(SortPattern::parse_found(json::parse(sort).unwrap().as_doc()).unwrap())
+    }
+
+    #[test]
+    fn what_shards_give_becomes_one() {
+        let shards: &[&str] = &[r#"[{"a":1},{"a":4}]"#, r#"[{"a":2},{"a":3}]"#];
+        let down: &[&str] = &[r#"[{"a":4},{"a":1}]"#, "[]", r#"[{"a":3},{"a":2}]"#];
+        let all = |order, wanted| Case {
+            order,
+            skip: 0,
+            left: None,
+            most: None,
+            shards,
+            wanted,
+            done: true,
+        };
+        let ascending = || by(r#"{"a":1}"#);
+        for case in [
+            all(ascending(), "1 2 3 4"),
+            all(Order::None, "1 4 2 3"),
+            Case {
+                shards: down,
+                ..all(by(r#"{"a":-1}"#), "4 3 2 1")
+            },
+            Case {
+                skip: 1,
+                left: Some(2),
+                ..all(ascending(), "2 3")
+            },
+            Case {
+                skip: 9,
+                ..all(ascending(), "")
+            },
+            Case {
+                left: Some(0),
+                ..all(ascending(), "")
+            },
+            Case {
+                most: Some(3),
+                done: false,
+                ..all(ascending(), "1 2 3")
+            },
+            // A batch that is full does not look whether there is more.
+            Case {
+                most: Some(4),
+                done: false,
+                ..all(ascending(), "1 2 3 4")
+            },
+            Case {
+                most: Some(4),
+                left: Some(4),
+                ..all(ascending(), "1 2 3 4")
+            },
+            Case {
+                shards: &[],
+                ..all(ascending(), "")
+            },
+        ] {
+            let cluster = Cluster::new("c/127.0.0.1:1", access(), Box::<Moving>::default());
+            let mut merge = Merge {
+                order: case.order,
+                skip: case.skip,
+                left: case.left,
+                parts: Vec::new(),
+                ..Merge::of_documents("d.c", Vec::new())
+            };
+            let names: Vec<Arc<str>> = (0..case.shards.len())
+                .map(|n| format!("s{n}").into())
+                .collect();
+            let replies: Vec<DocBuf> = case.shards.iter().map(|d| reply(d)).collect();
+            merge.begin(&names, &replies).unwrap();
+            let mut w = Writer::new();
+            w.open_array("batch");
+            let done = merge.fill(&cluster, &mut w, case.most).unwrap();
+            w.close();
+            let batch = w.finish();
+            let batch = batch.get("batch").and_then(Val::as_array).unwrap();
+            let given: Vec<String> = batch
+                .values()
+                .map(|v| v.as_doc().unwrap().get("a").unwrap().to_string())
+                .collect();
+            assert_eq!((given.join(" ").as_str(), done), (case.wanted, case.done));
+        }
+    }
+
+    #[test]
+    fn one_error_is_that_of_all() {
+        let mut merge = Merge::of_documents("d.c", Vec::new());
+        let failed = doc! {"ok": 0.0, "code": 2, "errmsg": "no", "codeName": "BadValue"};
+        let e = merge.begin(&["s0".into(), "s1".into()], &[reply("[]"), failed]);
+        assert_eq!(e.unwrap_err().into_error().code.0, 2);
+    }
 }

@@ -2,12 +2,12 @@
 //!
 //! Invariant: what the router has no opinion of is sent on as it came.
 
-use crate::router::Router;
 use bson::{Doc, DocBuf, Val, Writer};
 use cluster_view::Outcome;
 use cluster_view::metadata::Placement;
 use commands::LoggedIn;
 use errors::err;
+use front::FromClient;
 use query::collation::Collation;
 use query::expr::{ParseEnv, Vars};
 use query::filter::Filter;
@@ -23,6 +23,8 @@ pub(crate) struct RoutedCommand<'a> {
     pub request: &'a Request<'a>,
     /// The logged-in user; `None` without access control.
     pub user: Option<Arc<LoggedIn>>,
+    /// What the client said of it; `None`: it is the router's own.
+    pub from_client: Option<FromClient<'a>>,
     pub hints: ShardHints,
 }
 
@@ -65,8 +67,26 @@ impl<'a> RoutedCommand<'a> {
             body: request.body,
             request,
             user: None,
+            from_client: None,
             hints: ShardHints::default(),
         })
+    }
+
+    /// A client's, as shards are to have it: `request` is completed.
+    pub fn of_client(
+        user: Option<Arc<LoggedIn>>,
+        from_client: FromClient<'a>,
+        request: &'a Request<'a>,
+    ) -> RoutedCommand<'a> {
+        RoutedCommand {
+            name: request.command(),
+            db: from_client.db,
+            body: request.body,
+            request,
+            user,
+            from_client: Some(from_client),
+            hints: ShardHints::default(),
+        }
     }
 
     /// `db.collection` by the first field.
@@ -139,7 +159,10 @@ impl<'a> RoutedCommand<'a> {
     }
 
     pub fn in_transaction(&self) -> bool {
-        self.field("autocommit").and_then(Val::as_bool) == Some(false)
+        match &self.from_client {
+            Some(command) => command.in_transaction(),
+            None => self.field("autocommit").and_then(Val::as_bool) == Some(false),
+        }
     }
 
     /// What says whose session it is, and which transaction of it.
@@ -230,11 +253,28 @@ pub(crate) fn finish(mut w: Writer, replies: &[DocBuf]) -> DocBuf {
     w.finish()
 }
 
-/// Runs a command of the router's own as a client's.
-pub(crate) fn own(
-    router: &Router,
+/// The reply that says no more than that it was done.
+pub(crate) fn done() -> DocBuf {
+    finish(Writer::new(), &[])
+}
+
+/// The fields that each read of a pipeline carries: those of its transaction, or its snapshot.
+pub(crate) fn within(command: &RoutedCommand<'_>) -> DocBuf {
+    let mut w = Writer::new();
+    let concern = command.document("readConcern");
+    if command.in_transaction() {
+        w.extend(command.session_fields().as_doc());
+    } else if let Some(concern) = concern.filter(|c| c.contains("atClusterTime")) {
+        w.doc("readConcern", concern);
+    }
+    w.finish()
+}
+
+/// Runs a command of the router's own as a client's, with the router `R`.
+pub(crate) fn own<R>(
+    router: &R,
     body: &DocBuf,
-    run: impl FnOnce(&Router, &RoutedCommand<'_>) -> Outcome<DocBuf>,
+    run: impl FnOnce(&R, &RoutedCommand<'_>) -> Outcome<DocBuf>,
 ) -> Outcome<DocBuf> {
     let request = Request::own(body.as_doc());
     let reply = run(router, &RoutedCommand::of(&request)?)?;

@@ -5,9 +5,8 @@ use crate::request::{CommandContext, Done};
 use crate::security::authorize;
 use crate::settings::stored;
 use auth::{Action, Target};
-use bson::{Doc, doc};
+use bson::{Doc, Val, doc};
 use errors::{Result, bail};
-use front::Args;
 use front::idl;
 use front::{Specification, flag};
 use parking_lot::Mutex;
@@ -44,19 +43,23 @@ impl WriteBlock {
         self.on.load(Relaxed)
     }
 
-    /// Refuses a command that writes to users' databases.
-    pub fn refuse(&self, command: &Specification, args: &Args<'_>) -> Result<()> {
+    /// Refuses a command that writes to users' databases. `pipeline`: that of an aggregate.
+    pub fn refuse(
+        &self,
+        command: &Specification,
+        db: &str,
+        pipeline: Option<Val<'_>>,
+    ) -> Result<()> {
         if !command.is(flag::WRITE) {
             return Ok(());
         }
         let writes = match command.name {
-            "aggregate" => args
-                .field("pipeline")
+            "aggregate" => pipeline
                 .and_then(|v| v.as_array())
                 .and_then(|p| p.values().last()?.as_doc()?.first())
                 .is_some_and(|e| matches!(e.name, "$out" | "$merge")),
             "applyOps" | "bulkWrite" | "renameCollection" => true,
-            _ => !matches!(args.db, "admin" | "config" | "local"),
+            _ => !matches!(db, "admin" | "config" | "local"),
         };
         if writes {
             let reason = self.reason.lock().clone().unwrap_or_default();
@@ -81,7 +84,10 @@ pub fn check(cx: &CommandContext<'_, '_>) -> Result<()> {
         && authorize::may(cx, Action::BypassWriteBlockingMode, Target::Cluster);
     match told || may {
         true => Ok(()),
-        false => cx.app.write_block.refuse(cx.command, &cx.args),
+        false => {
+            let pipeline = cx.args.field("pipeline");
+            cx.app.write_block.refuse(cx.command, cx.args.db, pipeline)
+        }
     }
 }
 

@@ -23,14 +23,14 @@ const SAMPLE: i64 = 1000;
 const MAX_SAMPLE: i64 = 1_000_000;
 
 /// Which documents are looked at, and how much is told of them.
-struct Asked<'a> {
+struct Sampling<'a> {
     ns: String,
     sample: i64,
     filter: Doc<'a>,
     limits: ShapeLimits,
 }
 
-fn arguments<'a>(args: &Args<'a>) -> Result<Asked<'a>> {
+fn arguments<'a>(args: &Args<'a>) -> Result<Sampling<'a>> {
     let ns = args.namespace()?;
     let (mut sample, mut filter) = (SAMPLE, Doc::EMPTY);
     let mut limits = ShapeLimits::default();
@@ -55,7 +55,7 @@ fn arguments<'a>(args: &Args<'a>) -> Result<Asked<'a>> {
             "BSON field 'sampleSize' value must be <= {MAX_SAMPLE}, actual value '{sample}'"
         );
     }
-    Ok(Asked {
+    Ok(Sampling {
         ns,
         sample,
         filter,
@@ -69,7 +69,7 @@ pub fn check(args: &Args<'_>) -> Result<()> {
 }
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
-    let Asked {
+    let Sampling {
         ns,
         sample,
         filter,

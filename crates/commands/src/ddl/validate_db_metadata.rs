@@ -9,14 +9,14 @@ use front::{Args, idl};
 const AT: &str = "validateDBMetadata";
 
 /// What is looked at, and whether the rules of version 1 are asked for.
-struct Asked<'a> {
+struct Scope<'a> {
     strict: bool,
     db: Option<&'a str>,
     coll: Option<&'a str>,
 }
 
-impl<'a> Asked<'a> {
-    fn of(args: &Args<'a>) -> Result<Asked<'a>> {
+impl<'a> Scope<'a> {
+    fn of(args: &Args<'a>) -> Result<Scope<'a>> {
         let (mut api, mut db, mut coll) = (None, None, None);
         for e in &args.fields {
             match e.name {
@@ -35,17 +35,17 @@ impl<'a> Asked<'a> {
         {
             bail!(InvalidNamespace, "Invalid collection name: '{c}'");
         }
-        Ok(Asked { strict, db, coll })
+        Ok(Scope { strict, db, coll })
     }
 }
 
 /// Checks the arguments.
 pub fn check(args: &Args<'_>) -> Result<()> {
-    Asked::of(args).map(drop)
+    Scope::of(args).map(drop)
 }
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
-    let Asked { strict, db, coll } = Asked::of(&cx.args)?;
+    let Scope { strict, db, coll } = Scope::of(&cx.args)?;
     cx.w.open_array("apiVersionErrors");
     if strict {
         let snapshot = cx.app.engine.catalog.snapshot();

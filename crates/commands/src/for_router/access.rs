@@ -1,7 +1,7 @@
 //! Access control of what a router sends on: the same checks, and the same lines of the audit log,
 //! as of a command that this server runs itself.
 //!
-//! Invariant: a command that is in neither table is the members' alone.
+//! Invariant: a command is parsed before anything is asked here, and once.
 
 use super::checks;
 use crate::Commands;
@@ -13,12 +13,10 @@ use crate::security::audit::Ended;
 use crate::security::authorize::{Asking, check_client};
 use crate::security::{UserDirectory, member_name};
 use crate::settings::parameters;
-use auth::Action;
 use auth::session_id::NOBODY;
 use bson::{Doc, DocBuf, Val, Value, Writer};
 use errors::{Error, Fallible, bail, err};
-use front::{Args, RequiredAccess, flag};
-use front::{idl, specification};
+use front::{Args, ParsedCommand, specification};
 use service::{Client, Request};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -32,9 +30,6 @@ pub enum FailPoint {
     /// The command runs, and its reply has these fields besides.
     Append(DocBuf),
 }
-
-/// What a command needs that is in no table.
-const UNKNOWN: RequiredAccess = RequiredAccess::Cluster(&[Action::Internal]);
 
 impl Commands {
     /// Has users and roles read from another server.
@@ -70,36 +65,29 @@ impl Commands {
         Ok(Some(Arc::new(user.0)))
     }
 
-    /// Fails if a client may not run the command that the router sends on. `own`: what the command needs
-    /// that is the router's. What has to be read is waited for if `may_wait`, and is an error otherwise.
-    /// Gives the logged-in user, if any.
-    pub fn admit_routed(
+    /// Fails if a client may not run the command that the router sends on. What has to be read is waited
+    /// for if `may_wait`, and is an error otherwise. Gives the logged-in user, if any.
+    pub fn admit_routed<'r>(
         &self,
         client: &Client<Connection>,
-        request: &Request<'_>,
+        request: &Request<'r>,
+        parsed: &ParsedCommand<'r>,
         may_wait: bool,
     ) -> Result<Option<Arc<LoggedIn>>, Error> {
         if !self.security.enabled {
             return Ok(None);
         }
-        let (command, needs) = match specification::lookup(request.command()) {
-            Some(command) => (command.name, &command.needs),
-            None => ("a command", &UNKNOWN),
+        let asking = Asking {
+            app: self,
+            client,
+            request,
+            command: parsed.specification.name,
+            needs: &parsed.specification.needs,
+            args: &parsed.args,
         };
-        let args = Args::parse(command, request.body, request.legacy_db);
-        let checked = args.and_then(|args| {
-            let asking = Asking {
-                app: self,
-                client,
-                request,
-                command,
-                needs,
-                args: &args,
-            };
-            check_client(&asking, || match may_wait {
-                true => Ok(()),
-                false => Err(err!(InternalError, "who the client is has to be read").into()),
-            })
+        let checked = check_client(&asking, || match may_wait {
+            true => Ok(()),
+            false => Err(err!(InternalError, "who the client is has to be read").into()),
         });
         checked.map_err(|stop| stop.into_error())?;
         Ok(client.state.login.user())
@@ -143,40 +131,38 @@ impl Commands {
 
     /// Fails where the arguments are wrong that all commands have, or those of a command that no
     /// shard sees as it came, and where a command may not be a statement of a transaction.
-    pub fn check_routed(&self, request: &Request<'_>) -> Result<(), Error> {
-        let known = specification::lookup(request.command());
-        let Some(command) = known.filter(|c| !c.is(flag::ROUTER)) else {
-            return match request.body.get("autocommit").and_then(Val::as_bool) {
-                Some(false) => Err(err!(
-                    OperationNotSupportedInTransaction,
-                    "Cannot run '{}' in a multi-document transaction.",
-                    request.command()
-                )),
-                _ => Ok(()),
-            };
-        };
-        let args = Args::parse(command.name, request.body, request.legacy_db);
-        let checked = args.and_then(|args| checks::check(command, &args, &self.config));
-        checked.map_err(|stop| stop.into_error())
+    pub fn check_routed(&self, parsed: &ParsedCommand<'_>) -> Result<(), Error> {
+        let command = parsed.specification;
+        if command.is_of_servers() {
+            let checked = checks::check(command, &parsed.args, &self.config);
+            return checked.map_err(|stop| stop.into_error());
+        }
+        match parsed.common().in_transaction() {
+            true => Err(err!(
+                OperationNotSupportedInTransaction,
+                "Cannot run '{}' in a multi-document transaction.",
+                command.name
+            )),
+            false => Ok(()),
+        }
     }
 
     /// Fails where a command that only routers have is given a field that is neither one of `fields`
-    /// nor one that all commands have, or one of the latter is wrong. Its `maxTimeMS`; 0 is none.
+    /// nor one that all commands have, or its write concern is wrong.
     pub fn check_router_command(
         &self,
-        request: &Request<'_>,
-        name: &'static str,
+        parsed: &ParsedCommand<'_>,
         fields: &[&str],
-    ) -> Result<u64, Error> {
-        let read = || -> errors::Result<u64> {
-            let args = Args::parse(name, request.body, request.legacy_db)?;
+    ) -> Result<(), Error> {
+        let args = &parsed.args;
+        let read = || {
             if let Some(e) = args.fields.iter().find(|e| !fields.contains(&e.name)) {
-                return Err(idl::unknown(name, e.name));
+                return Err(args.unknown(*e));
             }
-            if let Some(v) = args.generic.write_concern {
-                concern::write_concern(v, &self.config.topology)?;
+            match args.generic.write_concern {
+                Some(v) => concern::write_concern(v, &self.config.topology).map(drop),
+                None => Ok(()),
             }
-            Ok(args.generic.max_time_ms)
         };
         read().map_err(|stop| stop.into_error())
     }
@@ -186,16 +172,15 @@ impl Commands {
         &self,
         client: &Client<Connection>,
         request: &Request<'_>,
+        parsed: &ParsedCommand<'_>,
     ) -> Result<FailPoint, Error> {
-        let command = specification::lookup(request.command());
-        let Some(command) = command.filter(|_| self.fail_points.any()) else {
+        if !self.fail_points.any() {
             return Ok(FailPoint::Nothing);
-        };
-        let args = Args::parse(command.name, request.body, request.legacy_db);
-        let hit = args.and_then(|args| {
-            self.check_time(command.name, &args)?;
-            self.fail(command, client, request, &args)
-        });
+        }
+        let (command, args) = (parsed.specification, &parsed.args);
+        let hit = self
+            .check_time(command.name, args)
+            .and_then(|()| self.fail(command, client, request, args));
         Ok(match hit.map_err(|stop| stop.into_error())? {
             None => FailPoint::Nothing,
             Some(failure) if failure.close_connection => FailPoint::Close,

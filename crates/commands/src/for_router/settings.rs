@@ -9,9 +9,7 @@ use crate::settings::parameters;
 use auth::{Action, Target};
 use bson::{Doc, DocBuf, Val, Writer};
 use errors::{Error, Fallible, err};
-use front::Args;
-use front::{Specification, flag, specification};
-use service::Request;
+use front::{Args, FromClient, ParsedCommand, flag};
 use std::time::Duration;
 
 /// The settings of a query's shape.
@@ -26,22 +24,22 @@ impl Commands {
     pub fn for_shards(
         &self,
         user: Option<&LoggedIn>,
+        parsed: &ParsedCommand<'_>,
         body: Doc<'_>,
     ) -> Result<Option<DocBuf>, Error> {
         let own = self.with_own_session(user, body)?;
         if !self.rw_defaults.are_set() {
             return Ok(own);
         }
-        let completed = self.with_concerns(own.as_ref().map_or(body, DocBuf::as_doc));
+        let completed = self.with_concerns(parsed, own.as_ref().map_or(body, DocBuf::as_doc));
         Ok(completed.or(own))
     }
 
-    fn with_concerns(&self, body: Doc<'_>) -> Option<DocBuf> {
-        let command = specification::lookup(body.first()?.name)?;
+    fn with_concerns(&self, parsed: &ParsedCommand<'_>, body: Doc<'_>) -> Option<DocBuf> {
         let (read, write) = self.rw_defaults.given();
         let level = read.as_ref().and_then(|d| d.get("level"));
-        let level = level.filter(|_| takes_read_concern(command, body));
-        let write = write.filter(|_| takes_write_concern(command, body));
+        let level = level.filter(|_| takes_read_concern(parsed));
+        let write = write.filter(|_| takes_write_concern(parsed));
         if level.is_none() && write.is_none() {
             return None;
         }
@@ -74,7 +72,8 @@ impl Commands {
     pub fn passes_write_block(
         &self,
         user: Option<&LoggedIn>,
-        request: &Request<'_>,
+        command: FromClient<'_>,
+        pipeline: Option<Val<'_>>,
     ) -> Result<bool, Error> {
         if !self.write_block.is_on() {
             return Ok(false);
@@ -86,12 +85,8 @@ impl Commands {
         if self.checks_access() && user.is_some_and(may) {
             return Ok(true);
         }
-        let Some(command) = specification::lookup(request.command()) else {
-            return Ok(false);
-        };
-        let args = Args::parse(command.name, request.body, request.legacy_db);
-        let checked = args.and_then(|args| self.write_block.refuse(command, &args));
-        checked.map_err(|stop| stop.into_error())?;
+        let refused = (self.write_block).refuse(command.specification, command.db, pipeline);
+        refused.map_err(|stop| stop.into_error())?;
         Ok(false)
     }
 
@@ -131,39 +126,42 @@ impl Commands {
 }
 
 /// Stages of a pipeline by name; none where it is none.
-fn stages<'a>(body: Doc<'a>) -> impl Iterator<Item = &'a str> {
-    let pipeline = body.get("pipeline").and_then(|v: Val<'a>| v.as_array());
+fn stages<'a>(args: &Args<'a>) -> impl Iterator<Item = &'a str> {
+    let pipeline = args.field("pipeline").and_then(|v: Val<'a>| v.as_array());
     let stages = pipeline.into_iter().flat_map(|p| p.values());
     stages.filter_map(|stage| Some(stage.as_doc()?.first()?.name))
 }
 
-fn takes_write_concern(command: &Specification, body: Doc<'_>) -> bool {
-    if body.contains("writeConcern") {
+fn takes_write_concern(parsed: &ParsedCommand<'_>) -> bool {
+    let (command, args) = (parsed.specification, &parsed.args);
+    if args.generic.write_concern.is_some() {
         return false;
     }
     let writes = match command.name {
         "commitTransaction" | "abortTransaction" => return true,
-        "aggregate" => matches!(stages(body).last(), Some("$out" | "$merge")),
-        "mapReduce" => !body.get("out").is_some_and(|out| {
+        "aggregate" => matches!(stages(args).last(), Some("$out" | "$merge")),
+        "mapReduce" => !args.field("out").is_some_and(|out| {
             let out = out.as_doc();
             out.is_some_and(|out| out.contains("inline"))
         }),
         "bulkWrite" | "dropDatabase" => true,
         _ => command.is(flag::WRITE) && command.is(flag::OF_COLLECTION | flag::OF_NAMESPACE),
     };
-    writes && !body.contains("autocommit")
+    writes && args.generic.autocommit.is_none()
 }
 
-fn takes_read_concern(command: &Specification, body: Doc<'_>) -> bool {
-    let given = body.get("readConcern").and_then(Val::as_doc);
-    if given.is_some_and(|d| d.contains("level")) || body.contains("autocommit") {
+fn takes_read_concern(parsed: &ParsedCommand<'_>) -> bool {
+    let (command, args) = (parsed.specification, &parsed.args);
+    let given = args.generic.read_concern.and_then(Val::as_doc);
+    if given.is_some_and(|d| d.contains("level")) || args.generic.autocommit.is_some() {
         return false;
     }
-    let of_collection = body.first().is_some_and(|e| e.val.as_str().is_some());
     match command.name {
         "find" | "count" | "distinct" => true,
         // Without a collection it reports on the server.
-        "aggregate" => of_collection && stages(body).next() != Some("$changeStream"),
+        "aggregate" => {
+            args.first.as_str().is_some() && stages(args).next() != Some("$changeStream")
+        }
         _ => false,
     }
 }

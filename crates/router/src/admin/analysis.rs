@@ -1,10 +1,12 @@
 //! `analyzeShardKey` and `configureQueryAnalyzer` over shards. The router samples what it is asked,
 //! and writes it to the configuration set.
 
-use crate::dispatch::Handler;
+use crate::listing::{lists, stats};
+use crate::reads::aggregate;
+use crate::reads::cluster_stages::sampled;
+use crate::reads::cursors::get_more;
 use crate::request::{RoutedCommand, finish, own};
-use crate::router::Router;
-use crate::{aggregate, cursors, lists, stats};
+use crate::state::{Handler, Router};
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use cluster_view::metadata::{CONFIG, Placement, all};
 use cluster_view::{Failure, Outcome};
@@ -126,7 +128,7 @@ impl Analyzed for OfCluster<'_> {
                     return Ok(found);
                 }
                 let more = doc! {"getMore": id, "collection": coll, "$db": db};
-                reply = own(self.router, &more, cursors::get_more)?;
+                reply = own(self.router, &more, get_more)?;
             }
         };
         run().map_err(Failure::into_error)
@@ -158,13 +160,6 @@ impl Analyzed for OfCluster<'_> {
         let of = doc! {"ns": self.ns};
         sampled(self.router, of.as_doc()).map_err(Failure::into_error)
     }
-}
-
-/// The queries that were sampled.
-pub(crate) fn sampled(router: &Router, filter: Doc<'_>) -> Outcome<Vec<DocBuf>> {
-    router
-        .cluster
-        .read_config("sampledQueries", filter, Doc::EMPTY)
 }
 
 pub(super) fn configure(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {

@@ -1,7 +1,7 @@
 //! Commands on the balancer, which runs where the configuration set is led.
 
 use crate::request::{RoutedCommand, finish};
-use crate::router::Router;
+use crate::state::Router;
 use bson::{Doc, DocBuf, Writer, doc};
 use cluster_view::Outcome;
 use cluster_view::write_concern::majority;

@@ -5,9 +5,9 @@
 
 use super::{done, series};
 
-use crate::ddl::make_database;
+use crate::databases::make_database;
 use crate::request::{RoutedCommand, finish, has_collation};
-use crate::router::Router;
+use crate::state::Router;
 use bson::{Doc, DocBuf, ObjectId, Val, Value, Writer, doc};
 use cluster_view::chunks::{Change, Lock, index_chunks, lock, log, replace};
 use cluster_view::collections::new_life;

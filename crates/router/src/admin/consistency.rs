@@ -3,7 +3,7 @@
 
 use super::done;
 use crate::request::{RoutedCommand, finish};
-use crate::router::Router;
+use crate::state::Router;
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use cluster_view::Outcome;
 use cluster_view::collections::forbids_moves;

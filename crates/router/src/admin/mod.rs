@@ -12,9 +12,9 @@ mod settings;
 mod shards;
 mod zones;
 
-use crate::request::{RoutedCommand, finish, ranges};
-use crate::router::Router;
-use bson::{Doc, DocBuf, ObjectId, Val, Writer, doc};
+use crate::request::{RoutedCommand, done, ranges};
+use crate::state::{Handler, Router};
+use bson::{Doc, DocBuf, ObjectId, Val, doc};
 use cluster_view::Outcome;
 use cluster_view::chunks;
 use cluster_view::metadata::Placement;
@@ -24,10 +24,9 @@ use sharding::split::{cut_chunk, join};
 use sharding::{Chunk, RoutingTable};
 use std::sync::Arc;
 
-pub(crate) use analysis::{follow_analyzers, sampled};
+pub(crate) use analysis::follow_analyzers;
+pub(crate) use moves::check_fields;
 pub(crate) use settings::{check_write_block, follow as follow_settings};
-
-type Handler = fn(&Router, &RoutedCommand<'_>) -> Outcome<DocBuf>;
 
 pub(crate) fn handler(name: &str) -> Option<Handler> {
     Some(match name {
@@ -65,10 +64,6 @@ pub(crate) fn handler(name: &str) -> Option<Handler> {
         "configureQueryAnalyzer" => analysis::configure,
         _ => return settings::handler(name),
     })
-}
-
-pub(crate) fn done() -> DocBuf {
-    finish(Writer::new(), &[])
 }
 
 fn flush(router: &Router, _: &RoutedCommand<'_>) -> Outcome<DocBuf> {

@@ -5,10 +5,11 @@
 
 use super::{consistency, done, named_chunk, table_of};
 use crate::request::{RoutedCommand, finish};
-use crate::router::Router;
+use crate::state::Router;
 use bson::{Doc, DocBuf, Val, Writer};
 use cluster_view::Outcome;
 use errors::{Error, err};
+use front::ParsedCommand;
 use mover::transfer::{MoveOptions, To, move_concurrently};
 use sharding::{Chunk, RoutingTable};
 use std::time::Instant;
@@ -69,15 +70,18 @@ fn shard<'a>(command: &RoutedCommand<'a>, within: &str, field: &str) -> Outcome<
     })?)
 }
 
-/// How the move is to be made. Fails for fields that the command does not have, or of other types.
-fn options(
-    router: &Router,
-    command: &RoutedCommand<'_>,
-    within: &'static str,
-    fields: &[&str],
-) -> Outcome<MoveOptions> {
-    let local = &router.local;
-    let max_time_ms = local.check_router_command(command.request, within, fields)?;
+/// Fails where a command that moves a range is given a field that it does not have.
+pub(crate) fn check_fields(router: &Router, parsed: &ParsedCommand<'_>) -> Outcome<()> {
+    let fields = match parsed.specification.name {
+        "moveChunk" => &CHUNK_FIELDS[..],
+        "moveRange" => &RANGE_FIELDS[..],
+        _ => return Ok(()),
+    };
+    Ok(router.local.check_router_command(parsed, fields)?)
+}
+
+/// How the move is to be made. Fails for fields of other types.
+fn options(command: &RoutedCommand<'_>, within: &str) -> Outcome<MoveOptions> {
     let flag = |field: &str| typed(command, within, field, "bool", |v| v.as_bool());
     for field in ["forceJumbo", "waitForDelete", "_waitForDelete"] {
         flag(field)?;
@@ -85,13 +89,14 @@ fn options(
     let throttled = [flag("secondaryThrottle")?, flag("_secondaryThrottle")?];
     let throttled = throttled.into_iter().flatten().next().unwrap_or(false);
     let concern = command.document("writeConcern").filter(|_| throttled);
+    let max_time_ms = command.from_client.map_or(0, |c| c.generic.max_time_ms);
     Ok(MoveOptions::within(max_time_ms).throttled(concern))
 }
 
 pub(super) fn chunk(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     const NAME: &str = "moveChunk";
     let began = Instant::now();
-    let options = options(router, command, NAME, &CHUNK_FIELDS)?;
+    let options = options(command, NAME)?;
     let to = shard(command, NAME, "to")?;
     let find = typed(command, NAME, "find", "object", |v| v.as_doc())?;
     let bounds = typed(command, NAME, "bounds", "array", |v| v.as_array())?;
@@ -143,7 +148,7 @@ fn run(
 
 pub(super) fn range(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
     const NAME: &str = "moveRange";
-    let options = options(router, command, NAME, &RANGE_FIELDS)?;
+    let options = options(command, NAME)?;
     let to = shard(command, NAME, "toShard")?;
     let min = typed(command, NAME, "min", "object", |v| v.as_doc())?;
     let max = typed(command, NAME, "max", "object", |v| v.as_doc())?;

@@ -3,7 +3,7 @@
 
 use super::done;
 use crate::request::RoutedCommand;
-use crate::router::Router;
+use crate::state::Router;
 use bson::{Doc, DocBuf, ObjectId, Val, Writer, doc};
 use cluster_view::chunks::lock;
 use cluster_view::collections::indexes_of;

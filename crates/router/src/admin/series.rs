@@ -2,7 +2,7 @@
 
 use super::collections::{Wanted, check_collation, make_sharded, own_collation, reply};
 use crate::request::RoutedCommand;
-use crate::router::Router;
+use crate::state::Router;
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use cluster_view::Outcome;
 use cluster_view::chunks::lock;

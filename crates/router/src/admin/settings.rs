@@ -9,7 +9,7 @@
 //! than what it had before.
 
 use crate::request::RoutedCommand;
-use crate::router::Router;
+use crate::state::Router;
 use bson::{DocBuf, Val, doc};
 use cluster_view::Outcome;
 use cluster_view::reply::sound;
@@ -119,7 +119,10 @@ fn take(router: &Router) -> bool {
 /// Fails where users' writes are blocked now: of what no shard can refuse any more when it is asked.
 pub(crate) fn check_write_block(router: &Router, command: &RoutedCommand<'_>) -> Outcome<()> {
     take(router);
-    let user = command.user.as_deref();
-    router.local.passes_write_block(user, command.request)?;
+    // What the router runs itself is a part of what it has checked.
+    if let Some(from_client) = command.from_client {
+        let user = command.user.as_deref();
+        router.local.passes_write_block(user, from_client, None)?;
+    }
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use super::done;
 use crate::request::{RoutedCommand, finish};
-use crate::router::Router;
+use crate::state::Router;
 use bson::{Doc, DocBuf, Val, Value, Writer, doc};
 use cluster_view::chunks::log;
 use cluster_view::collections::now;

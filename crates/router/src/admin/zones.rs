@@ -2,7 +2,7 @@
 
 use super::{done, shards, table_of};
 use crate::request::RoutedCommand;
-use crate::router::Router;
+use crate::state::Router;
 use bson::{Doc, DocBuf, Val, doc};
 use cluster_view::Outcome;
 use cluster_view::chunks::{Change, lock};

@@ -15,13 +15,15 @@
 //! Invariant: nothing here waits. A command goes to a worker only when nothing that it does was done
 //! by a shard, or when doing it again does no harm.
 
-use crate::find::{Scattered, targets};
-use crate::find_and_modify::{Found, found_at};
-use crate::loop_connections::{LoopConnections, Outgoing, Slot};
+use crate::fast_path::loop_connections::{LoopConnections, Outgoing, Slot};
+use crate::reads::find::Scattered;
+use crate::reads::{aggregate, views};
 use crate::request::RoutedCommand;
-use crate::router::Router;
-use crate::write::ForOneShard;
-use crate::{aggregate, cursors, snapshot, views};
+use crate::state::{Router, cursors};
+use crate::targeting::targets;
+use crate::transactions::snapshot;
+use crate::writes::find_and_modify::{Found, found_at};
+use crate::writes::write::ForOneShard;
 use bson::{Doc, DocBuf};
 use cluster_view::metadata::Placement;
 use cluster_view::operation_time::end_of_step;
@@ -43,7 +45,6 @@ pub(crate) fn serves(name: &str) -> bool {
             | "update"
             | "delete"
             | "findAndModify"
-            | "findandmodify"
     )
 }
 

@@ -4,16 +4,26 @@
 //! Invariant: nothing here waits. What has to is left to a worker.
 
 mod direct;
+pub(crate) mod loop_connections;
 
 use self::direct::{Finished, UnderWay};
+use self::loop_connections::LoopConnections;
 use crate::request::RoutedCommand;
-use crate::router::{LoopLocal, Router};
+use crate::state::Router;
 use bson::DocBuf;
 use cluster_view::Outcome as Routed;
 use cluster_view::reply::cursor_id;
-use commands::{Connection, LoggedIn};
+use commands::{Connection, Local, LoggedIn};
+use front::{ParsedCommand, Specification};
 use service::{Client, Kept, Mode, Needs, Outcome, Request, Unfinished};
 use std::sync::Arc;
+
+/// What an event loop, or a worker, keeps from request to request.
+pub struct LoopLocal {
+    pub(crate) commands: Local,
+    /// Of an event loop.
+    pub(crate) loop_connections: Option<LoopConnections>,
+}
 
 /// A command that was sent from an event loop.
 pub(crate) struct Sent {
@@ -35,28 +45,28 @@ impl Router {
         local: &mut LoopLocal,
         client: &Client<Connection>,
         request: &Request<'_>,
+        command: &'static Specification,
     ) -> Option<Unfinished> {
-        let name = request.command();
         let loop_connections = local
             .loop_connections
             .as_mut()
-            .filter(|_| direct::serves(name))?;
+            .filter(|_| direct::serves(command.name))?;
         // A worker acts on them, once.
         if self.local.has_fail_points() || self.local.has_rules() {
             return None;
         }
-        let user = self.local.admit_routed(client, request, false);
+        let parsed = ParsedCommand::of(command, request).ok()?;
+        let user = self.local.admit_routed(client, request, &parsed, false);
         let user = user.ok()?;
-        let body = self.local.for_shards(user.as_deref(), request.body);
+        let body = self
+            .local
+            .for_shards(user.as_deref(), &parsed, request.body);
         let body = body.ok()?;
         let as_user = Request {
             body: body.as_ref().map_or(request.body, DocBuf::as_doc),
             ..*request
         };
-        let command = RoutedCommand {
-            user,
-            ..RoutedCommand::of(&as_user).ok()?
-        };
+        let command = RoutedCommand::of_client(user, parsed.common(), &as_user);
         let (ticket, under_way) = direct::begin(self, loop_connections, &command)?;
         self.local.samplers.see(request);
         Some(Unfinished {
@@ -102,6 +112,7 @@ impl Router {
         local: &mut LoopLocal,
         client: &Client<Connection>,
         request: &Request<'_>,
+        command: &'static Specification,
         out: &mut Vec<u8>,
     ) -> Outcome {
         let to_worker = |kept: Option<Kept>| {
@@ -111,7 +122,7 @@ impl Router {
             })
         };
         let Some(sent) = request.resumed.and_then(|r| r.take::<Sent>()) else {
-            return match self.begin(local, client, request) {
+            return match self.begin(local, client, request, command) {
                 Some(unfinished) => Outcome::Suspended(unfinished),
                 None => to_worker(None),
             };

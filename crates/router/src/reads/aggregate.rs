@@ -1,0 +1,572 @@
+//! `aggregate`: the whole pipeline on one shard where all of its documents are there. Otherwise its
+//! first stages run on the shards ([`Parts`]), and the rest here, on the scratch server, which reads
+//! what the shards give as it needs it ([`Merging`]).
+//!
+//! Invariant: a stage that needs all documents sees all of them.
+
+use crate::databases::make_database;
+use crate::merge::Merge;
+use crate::reads::cluster_stages::naming;
+use crate::reads::cursors::first_batch;
+use crate::reads::merging::{Merging, ScratchCursor};
+use crate::reads::pipeline_parts::Parts;
+use crate::reads::small_side::Joins;
+use crate::reads::{change_stream, cluster_stages, merge_into, search, views};
+use crate::request::{RoutedCommand, finish, within};
+use crate::scratch::compute;
+use crate::state::{Router, cursors};
+use crate::targeting::pipeline::{
+    fuses, is_of_one_collection, joined_collections, pipeline_context, pipeline_targets, stage_of,
+};
+use crate::targeting::pipeline_context::list;
+use bson::{Doc, DocBuf, Val, Value, Writer, doc};
+use cluster_view::chunks::lock;
+use cluster_view::metadata::{Placement, Unsharded};
+use cluster_view::reply::sound;
+use cluster_view::{Failure, Outcome};
+use errors::{Code, err};
+use mover::PendingMoves;
+use query::expr::ParseEnv;
+use query::pipeline::merged::Found;
+use query::pipeline::{Named, ParseCtx, Pipeline};
+use std::sync::Arc;
+
+/// What a server knows the cursor of a pipeline by that is over no collection.
+const NO_COLLECTION: &str = "$cmd.aggregate";
+const SHARD_BATCH: i64 = 1000;
+
+pub(crate) fn run(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
+    let stages = command
+        .field("pipeline")
+        .and_then(Val::as_array)
+        .unwrap_or(Doc::EMPTY);
+    let first = stages.values().next().and_then(stage_of);
+    if let Some(("$changeStream", spec)) = first {
+        return change_stream::open(router, command, stages, spec);
+    }
+    if command.collection().is_empty() {
+        let told = match first {
+            Some(stage) => cluster_stages::documents(router, command, stage)?,
+            None => None,
+        };
+        return match told {
+            Some(documents) => of_the_cluster(router, command, documents, stages),
+            None => without_collection(router, command),
+        };
+    }
+    let ns = command.namespace()?;
+    let others = joined_collections(command.db, stages);
+    let written = Written::of(command.db, stages)?;
+    if let Some(written) = &written {
+        check_target(command, stages)?;
+        make_database(&router.cluster, &written.db, None)?;
+        router.cluster.refresh(&written.ns())?;
+    }
+    let outcome = match &written {
+        // A collection that is replaced is not moved meanwhile: the log of the old one says nothing
+        // of the new one's documents.
+        Some(written) if written.replaces => {
+            let ns_of_target = written.ns();
+            let held = lock(&router.cluster, &ns_of_target)?;
+            router
+                .cluster
+                .end_pending_moves_under(&held, &ns_of_target)?;
+            router.cluster.agree(&ns_of_target, |target| {
+                read(router, command, stages, &ns, &others, Some(target))
+            })?
+        }
+        None => read(router, command, stages, &ns, &others, None)?,
+        // Where the target is has to be known as well as where the documents are.
+        Some(written) => router.cluster.agree(&written.ns(), |target| {
+            read(router, command, stages, &ns, &others, Some(target))
+        })?,
+    };
+    match (outcome, written) {
+        (Some(reply), _) => match views::resolved_view(&reply) {
+            Some(_) if fuses(stages) => fused(router, command, &ns),
+            Some(view) => views::aggregate(router, command, &view),
+            None => Ok(reply),
+        },
+        (None, Some(written)) => merge_into::run(router, command, stages, &written),
+        (None, None) => Err(err!(InternalError, "a pipeline was not run").into()),
+    }
+}
+
+/// Fails where `$out` or `$merge`, the last stage, is not as it has to be: before anything is made
+/// for it.
+fn check_target(command: &RoutedCommand<'_>, stages: Doc<'_>) -> Outcome<()> {
+    let mut env = ParseEnv::new();
+    for e in command.document("let").unwrap_or(Doc::EMPTY) {
+        env.define(e.name)?;
+    }
+    let mut last = Writer::new_array();
+    stages.values().last().into_iter().for_each(|s| {
+        last.push(s);
+    });
+    let context = ParseCtx::new(command.db, Some(command.collection()), env);
+    Pipeline::parse(last.finish_array().as_val(), &context)?;
+    Ok(())
+}
+
+/// The shard that can run a pipeline alone, and what it is asked, where neither another collection
+/// nor what the cluster knows has a part in it.
+pub(crate) fn on_one_shard(
+    command: &RoutedCommand<'_>,
+    placement: &Placement,
+) -> Option<(Arc<str>, DocBuf)> {
+    let stages = command.field("pipeline").and_then(Val::as_array)?;
+    let first = stages.values().next().and_then(stage_of);
+    let streams = first.is_some_and(|(name, _)| name == "$changeStream");
+    if streams || !is_of_one_collection(command.db, stages) || command.collection().is_empty() {
+        return None;
+    }
+    let mut shards = pipeline_targets(command, command.body, placement, stages).ok()?;
+    let shard = shards.pop().filter(|_| shards.is_empty())?;
+    let body = naming(command.whole(), &shard);
+    Some((shard, body))
+}
+
+/// Whether all of these collections are on one shard, as far as they exist.
+pub(crate) fn are_all_on(router: &Router, shard: &str, others: &[String]) -> Outcome<bool> {
+    for other in others {
+        match router.cluster.placement(other)? {
+            None => {}
+            Some(Placement::Unsharded(unsharded)) if *unsharded.shard == *shard => {}
+            Some(_) => return Ok(false),
+        }
+    }
+    Ok(true)
+}
+
+/// Runs a pipeline. `target`: where it writes, if it does. `None`: it writes, and not all of it is on
+/// one shard.
+fn read(
+    router: &Router,
+    command: &RoutedCommand<'_>,
+    stages: Doc<'_>,
+    ns: &str,
+    others: &[String],
+    target: Option<Option<&Placement>>,
+) -> Outcome<Option<DocBuf>> {
+    let whole_on = |placement: &Placement, shard: &Arc<str>| {
+        let mut w = command.without(&[]);
+        if let (Some(Some(target)), Some(written)) = (target, Written::of(command.db, stages)?) {
+            let told = router.cluster.target_of(&written.ns(), target, shard);
+            w.doc("writesTo", told.as_doc());
+        }
+        let body = naming(w.finish(), shard);
+        let reply = router.send(command, placement, shard, &body, &[])?;
+        Ok(Some(cursors::adopt(router, ns, shard, reply)))
+    };
+    router.cluster.agree(ns, |placement| {
+        let Some(placement) = placement else {
+            if target.is_none() {
+                // What other collections are joined to nothing is read all the same.
+                return fused(router, command, ns).map(Some);
+            }
+            make_database(&router.cluster, command.db, None)?;
+            router.cluster.refresh(ns)?;
+            let Some(primary) = router.cluster.database_primary(command.db)? else {
+                return Err(cluster_view::routing::no_database(command.db));
+            };
+            if !are_all_on(router, &primary.shard, others)? {
+                return Ok(None);
+            }
+            return whole_on(
+                &Placement::Unsharded(Unsharded::on_primary(&primary)),
+                &primary.shard,
+            );
+        };
+        let mut shards = pipeline_targets(command, command.body, placement, stages)?;
+        let fuses = fuses(stages);
+        if let ([shard], true) = (
+            shards.as_slice(),
+            matches!(placement, Placement::Unsharded(_)) || !fuses,
+        ) && are_all_on(router, shard, others)?
+        {
+            return whole_on(placement, shard);
+        }
+        if target.is_some() {
+            return Ok(None);
+        }
+        if fuses {
+            return fused(router, command, ns).map(Some);
+        }
+        shards.dedup();
+        if let Some(first) = stages
+            .values()
+            .next()
+            .filter(|s| search::is_told_together(*s))
+        {
+            let (told, replies) = search::together(router, command, placement, &shards, first)?;
+            if let [view] = &replies[..]
+                && views::resolved_view(view).is_some()
+            {
+                return Ok(Some(view.clone()));
+            }
+            return behind(router, command, (told, &replies), stages).map(Some);
+        }
+        split(router, command, placement, ns, &shards, stages).map(Some)
+    })
+}
+
+/// Runs a pipeline here that reads its own collection as a foreign one: whatever its first stage
+/// looks for is read through the router.
+fn fused(router: &Router, command: &RoutedCommand<'_>, ns: &str) -> Outcome<DocBuf> {
+    let pipeline = command.field("pipeline").unwrap_or(Val::NULL);
+    let collection = command.collection();
+    let given = command.document("collation");
+    let reply = computed(router, command, collection.into(), pipeline, given)?;
+    let adopted = adopt_scratch(router, command, ns, reply, collection, None);
+    Ok(adopted)
+}
+
+/// What the scratch server says to a pipeline with the options of a client's.
+fn computed(
+    router: &Router,
+    command: &RoutedCommand<'_>,
+    collection: Value,
+    pipeline: Val<'_>,
+    collation: Option<Doc<'_>>,
+) -> Outcome<DocBuf> {
+    let mut w = Writer::new();
+    w.val("aggregate", collection.as_val())
+        .val("pipeline", pipeline);
+    for name in ["cursor", "let", "allowDiskUse", "maxTimeMS"] {
+        if let Some(v) = command.field(name) {
+            w.val(name, v);
+        }
+    }
+    if let Some(collation) = collation {
+        w.doc("collation", collation);
+    }
+    w.doc("readWithin", within(command).as_doc());
+    w.str("$db", command.db);
+    compute(router, &w.finish())
+}
+
+/// A reply of the scratch server, whose cursor becomes one of the router's. `collection`: what the
+/// server knows it by; `merging`: what it reads.
+fn adopt_scratch(
+    router: &Router,
+    command: &RoutedCommand<'_>,
+    ns: &str,
+    reply: DocBuf,
+    collection: &str,
+    merging: Option<Merging<'_>>,
+) -> DocBuf {
+    let id = cluster_view::reply::cursor_id(&reply);
+    if id == 0 {
+        return reply;
+    }
+    let source = ScratchCursor {
+        id,
+        db: command.db.into(),
+        collection: collection.into(),
+        merging: merging.map(Merging::keep),
+    };
+    cursors::renumber(reply, router.cursors.add(ns, Box::new(source)))
+}
+
+/// The rest of a pipeline whose first stage reports on the cluster.
+fn of_the_cluster(
+    router: &Router,
+    command: &RoutedCommand<'_>,
+    documents: Vec<DocBuf>,
+    stages: Doc<'_>,
+) -> Outcome<DocBuf> {
+    behind(router, command, (documents, &[]), stages)
+}
+
+/// Runs the stages behind the first over the documents that it gave.
+fn behind(
+    router: &Router,
+    command: &RoutedCommand<'_>,
+    (documents, replies): (Vec<DocBuf>, &[DocBuf]),
+    stages: Doc<'_>,
+) -> Outcome<DocBuf> {
+    let ns = match command.collection() {
+        "" => format!("{}.$cmd.aggregate", command.db),
+        _ => command.namespace()?,
+    };
+    let rest: Vec<Value> = stages.values().skip(1).map(|s| s.to_value()).collect();
+    let rest = Rest {
+        ns: &ns,
+        stages: &rest,
+        collation: command.document("collation"),
+    };
+    ended(
+        router,
+        command,
+        Merge::of_documents(&ns, documents),
+        &rest,
+        replies,
+    )
+}
+
+/// Where a pipeline writes.
+pub(crate) struct Written {
+    pub db: String,
+    pub coll: String,
+    /// `$out`, and not `$merge`.
+    pub replaces: bool,
+}
+
+impl Written {
+    /// Fails where the stage is not as it has to be.
+    fn of(db: &str, stages: Doc<'_>) -> Outcome<Option<Written>> {
+        let last = stages.values().last().and_then(|s| s.as_doc()?.first());
+        let (target, replaces) = match last.map(|stage| Named::of(stage, db)).transpose()? {
+            Some(Named::Replaced(target)) => (target, true),
+            Some(Named::Merged { into, .. }) => (into, false),
+            _ => return Ok(None),
+        };
+        Ok(Some(Written {
+            db: target.db,
+            coll: target.coll,
+            replaces,
+        }))
+    }
+
+    pub fn ns(&self) -> String {
+        format!("{}.{}", self.db, self.coll)
+    }
+}
+
+/// `aggregate: 1`: about the server itself, or of documents that come with it.
+fn without_collection(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
+    let within = within(command);
+    let mut w = command.without(match within.as_doc().is_empty() {
+        true => &[],
+        // It is for what the stages read, and not for the scratch server.
+        false => &[
+            "lsid",
+            "txnNumber",
+            "autocommit",
+            "startTransaction",
+            "readConcern",
+        ],
+    });
+    w.doc("readWithin", within.as_doc());
+    let reply = compute(router, &w.finish())?;
+    let id = cluster_view::reply::cursor_id(&reply);
+    if id == 0 {
+        return Ok(reply);
+    }
+    let ns = format!("{}.$cmd.aggregate", command.db);
+    let source = ScratchCursor {
+        id,
+        db: command.db.into(),
+        collection: NO_COLLECTION.into(),
+        merging: None,
+    };
+    Ok(cursors::renumber(
+        reply,
+        router.cursors.add(&ns, Box::new(source)),
+    ))
+}
+
+/// Cursors of a pipeline's documents: those of one shard by themselves.
+pub(crate) struct Apart {
+    /// The reply with the cursor of all others'.
+    pub others: DocBuf,
+    /// That of the one's, which has read nothing yet.
+    pub of_one: DocBuf,
+    /// Where the documents were when the cursors were opened.
+    pub placement: Placement,
+}
+
+/// Opens a pipeline of a sharded collection so that the documents of one shard come by themselves;
+/// `None` where it does more than look at one document at a time, reads other collections, or needs
+/// that shard not, or no other. `command`: the aggregate that reads them.
+pub(crate) fn apart(
+    router: &Router,
+    command: &RoutedCommand<'_>,
+    one: &str,
+) -> Outcome<Option<Apart>> {
+    let stages = command.field("pipeline").and_then(Val::as_array);
+    let stages = stages.unwrap_or(Doc::EMPTY);
+    if command.collection().is_empty() || !is_of_one_collection(command.db, stages) {
+        return Ok(None);
+    }
+    let ns = command.namespace()?;
+    router.cluster.agree(&ns, |placement| {
+        let Some(placement @ Placement::Sharded(_)) = placement else {
+            return Ok(None);
+        };
+        let mut shards = pipeline_targets(command, command.body, placement, stages)?;
+        shards.dedup();
+        let (of_one, others): (Vec<_>, Vec<_>) = shards.into_iter().partition(|s| **s == *one);
+        let ([one], false) = (of_one.as_slice(), others.is_empty()) else {
+            return Ok(None);
+        };
+        let holds = command.collation(placement);
+        let context = pipeline_context(command.db, command.body, holds)?;
+        let parts = Parts::of(&context, stages, &|_, _| Ok(None))?;
+        if !parts.looks_at_each() {
+            return Ok(None);
+        }
+        let mut w = command.without(&["pipeline", "cursor"]);
+        w.doc("cursor", doc! {"batchSize": 0}.as_doc());
+        w.val("pipeline", list(&parts.on_shards).as_val());
+        let reply = sound(router.send(command, placement, one, &naming(w.finish(), one), &[])?)?;
+        let of_one = cursors::adopt(router, &ns, one, reply);
+        let opened = in_parts(router, command, placement, &ns, &others, parts, holds);
+        let others = opened.inspect_err(|_| {
+            cursors::end(router, &ns, cluster_view::reply::cursor_id(&of_one));
+        })?;
+        Ok(Some(Apart {
+            others,
+            of_one,
+            placement: placement.clone(),
+        }))
+    })
+}
+
+fn split(
+    router: &Router,
+    command: &RoutedCommand<'_>,
+    placement: &Placement,
+    ns: &str,
+    shards: &[Arc<str>],
+    stages: Doc<'_>,
+) -> Outcome<DocBuf> {
+    let holds = command.collation(placement);
+    let context = pipeline_context(command.db, command.body, holds)?;
+    let joins = Joins::of(router, command, &context);
+    let mut parts = Parts::of(&context, stages, &|name, spec| joins.join(name, spec))?;
+    parts.joins_elsewhere = joins.remote_joins();
+    let joined = parts.joins_elsewhere.is_some();
+    if parts.asks_meta
+        && let Some(first) = stages.values().next()
+    {
+        let told = search::meta(router, command, placement, shards, first)?;
+        parts.know(Found::of(stages.values()), told.as_doc());
+    }
+    let states = parts.states;
+    let ended = in_parts(router, command, placement, ns, shards, parts, holds);
+    match ended {
+        // Partial states may be longer than the final result.
+        Err(Failure::Client(e))
+            if states && e.code == Code::BSONObjectTooLarge && !command.in_transaction() =>
+        {
+            let parts = Parts::of_documents(&context, stages)?;
+            in_parts(router, command, placement, ns, shards, parts, holds)
+        }
+        // A shard has many of them under way, or there is a view now.
+        Err(Failure::Client(e))
+            if joined
+                && matches!(
+                    e.code,
+                    Code::TemporarilyUnavailable | Code::CommandNotSupportedOnView
+                ) =>
+        {
+            let parts = Parts::of(&context, stages, &|_, _| Ok(None))?;
+            in_parts(router, command, placement, ns, shards, parts, holds)
+        }
+        ended => ended,
+    }
+}
+
+/// Runs the first part of a pipeline on shards, and the rest here.
+fn in_parts(
+    router: &Router,
+    command: &RoutedCommand<'_>,
+    placement: &Placement,
+    ns: &str,
+    shards: &[Arc<str>],
+    parts: Parts,
+    holds: Option<Doc<'_>>,
+) -> Outcome<DocBuf> {
+    let mut w = command.without(&["pipeline", "cursor"]);
+    w.open_array("pipeline");
+    parts.on_shards.iter().for_each(|s| {
+        w.push(s.as_val());
+    });
+    w.close()
+        .open_doc("cursor")
+        .i64("batchSize", SHARD_BATCH)
+        .close();
+    if let Some(joins) = &parts.joins_elsewhere {
+        w.val("joinsElsewhere", joins.as_val());
+    }
+    let each = w.finish();
+    let to = shards.iter();
+    let commands: Vec<_> = to.map(|s| (s.clone(), naming(each.clone(), s))).collect();
+    let replies = router.scatter(command, placement, &commands)?;
+    if let Some(view) = replies.iter().find(|r| views::resolved_view(r).is_some()) {
+        return Ok(view.clone());
+    }
+    let ends_here = parts.here.is_empty();
+    let mut merge = Merge {
+        ns: ns.into(),
+        parts: Vec::new(),
+        order: parts.order,
+        wrapped: parts.wrapped && ends_here,
+        skip: parts.skip,
+        left: parts.limit,
+        batch: SHARD_BATCH,
+        projection: None,
+        session: command.session_fields(),
+    };
+    merge.begin(shards, &replies)?;
+    let most = command
+        .document("cursor")
+        .and_then(|c| c.get("batchSize")?.to_i64_exact());
+    if ends_here {
+        return first_batch(router, merge, ns, most, false, &replies);
+    }
+    let rest = Rest {
+        ns,
+        stages: &parts.here,
+        collation: holds,
+    };
+    ended(router, command, merge, &rest, &replies)
+}
+
+/// The rest of a pipeline, behind its first stages.
+struct Rest<'p> {
+    /// Of the whole pipeline.
+    ns: &'p str,
+    stages: &'p [Value],
+    /// What holds for the whole pipeline.
+    collation: Option<Doc<'p>>,
+}
+
+/// The last stages of a pipeline, over what `merge` gives.
+fn ended(
+    router: &Router,
+    command: &RoutedCommand<'_>,
+    merge: Merge,
+    rest: &Rest<'_>,
+    replies: &[DocBuf],
+) -> Outcome<DocBuf> {
+    let merging = Merging::new(router, command.db, merge);
+    let mut stages = Writer::new_array();
+    merging.write_source(&mut stages);
+    for stage in rest.stages {
+        stages.push(stage.as_val());
+    }
+    let pipeline = stages.finish_array();
+    let reply = computed(
+        router,
+        command,
+        Value::from(1),
+        pipeline.as_val(),
+        rest.collation,
+    )?;
+    let reply = cursors::with_ns(reply, rest.ns);
+    let reply = adopt_scratch(
+        router,
+        command,
+        rest.ns,
+        reply,
+        NO_COLLECTION,
+        Some(merging),
+    );
+    let mut w = Writer::new();
+    for e in reply.as_doc().iter().filter(|e| e.name != "ok") {
+        w.val(e.name, e.val);
+    }
+    Ok(finish(w, replies))
+}
