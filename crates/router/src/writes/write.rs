@@ -614,7 +614,7 @@ mod tests {
             (
                 "insert",
                 vec![(one_failed, &[4, 6][..]), (one_failed, &[1, 2])],
-                "{ n: 2, writeErrors: [ { index: 2, code: 11000, errmsg: 'twice' }, { index: 6, code: 11000, errmsg: 'twice' } ], ok: 1.0 }",
+                "{ n: 2, writeErrors: [ { index: 2, code: 11000, errmsg: \"twice\" }, { index: 6, code: 11000, errmsg: \"twice\" } ], ok: 1.0 }",
             ),
             (
                 "update",
@@ -630,7 +630,7 @@ mod tests {
             (
                 "insert",
                 vec![(wrote, &[0, 1][..]), (lost, &[2])],
-                "{ n: 2, writeErrors: [ { index: 2, code: 189, errmsg: 'gone' } ], ok: 1.0 }",
+                "{ n: 2, writeErrors: [ { index: 2, code: 189, errmsg: \"gone\" } ], ok: 1.0 }",
             ),
             ("delete", vec![], "{ n: 0, ok: 1.0 }"),
         ] {
