@@ -288,3 +288,18 @@ def test_no_document_twice_while_ranges_move(tmp_path):
         for name in cluster.shards:
             with cluster.on_shard(name) as shard:
                 assert {i["name"] for i in shard.t.c.list_search_indexes()} == names
+
+
+def test_synonyms_are_read_by_the_router(client, coll):
+    client.t.same.insert_one({"_id": 1, "mappingType": "equivalent", "synonyms": ["red", "violet"]})
+    mapping = {"name": "words", "analyzer": "lucene.standard", "source": {"collection": "same"}}
+    indexed(coll, {"mappings": {"dynamic": True}, "synonyms": [mapping]}, "alike")
+    alike = text("red", synonyms="words")
+    wanted = [d["_id"] for d in documents() if d["title"].split()[0] in ("red", "violet")]
+    assert ids(coll, alike, index="alike") == wanted
+    [meta] = coll.aggregate([{"$searchMeta": {"index": "alike", **alike, "count": {"type": "total"}}}])
+    assert meta["count"]["total"] == len(wanted)
+    client.t.same.delete_many({})
+    shown = [d["_id"] for d in documents() if d["title"].startswith("red")]
+    assert ids(coll, alike, index="alike") == shown
+    coll.drop_search_index("alike")

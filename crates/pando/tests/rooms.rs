@@ -38,7 +38,7 @@ const ROOMS: &[(&str, &[&str])] = &[
         ],
     ),
     ("changes", &["catalog", "storage", "bson", "errors"]),
-    ("search", &["encryption", "bson", "errors", "geo"]),
+    ("search", &["encryption", "pcre", "bson", "errors", "geo"]),
     (
         "executor",
         &[

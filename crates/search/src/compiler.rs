@@ -6,7 +6,8 @@ use crate::definition::{OrProblem, StringType};
 use crate::edits::edits;
 use crate::files::Snapshot;
 use crate::operator::{
-    Clause, Fuzzy, MOST_CLAUSES, Operator, PathSpec, ScoreChange, too_many_clauses,
+    Clause, Fuzzy, MOST_CLAUSES, Operator, PathSpec, ScoreChange, SynonymsOf, Text,
+    too_many_clauses,
 };
 use crate::pattern::glob;
 use crate::phrase::PhraseQuery;
@@ -44,13 +45,13 @@ impl Compiler<'_, '_> {
 
     fn operator(&mut self, operator: &Operator) -> Result<Made> {
         match operator {
-            Operator::Text {
+            Operator::Text { paths, text } => self.text(paths, text),
+            Operator::Phrase {
                 paths,
                 query,
-                fuzzy,
-                all,
-            } => self.text(paths, query, *fuzzy, *all),
-            Operator::Phrase { paths, query, slop } => self.phrase(paths, query, *slop),
+                slop,
+                synonyms,
+            } => self.phrase(paths, query, *slop, synonyms.as_ref()),
             Operator::Compound {
                 must,
                 should,
@@ -155,31 +156,32 @@ impl Compiler<'_, '_> {
         paths.iter().filter_map(|p| self.snapshot.paths.get(p))
     }
 
-    fn text(
-        &mut self,
-        paths: &[PathSpec],
-        query: &[String],
-        fuzzy: Option<Fuzzy>,
-        all: bool,
-    ) -> Result<Made> {
+    fn text(&mut self, paths: &[PathSpec], text: &Text) -> Result<Made> {
         let paths = self.analyzed(paths)?;
         let mut alternatives: Vec<Made> = Vec::new();
         let mut clauses = 0;
         for (path, analyzers) in paths {
-            for text in query {
-                let mut words: Vec<Made> = Vec::new();
-                for token in analyzers.search.tokens(text) {
-                    step()?;
-                    words.push(match fuzzy {
-                        None => self.word(path, &token.text)?,
-                        Some(f) => self.fuzzy(path, &token.text, f)?,
-                    });
-                    clauses += 1;
-                    if clauses > MOST_CLAUSES {
-                        return Err(too_many_clauses());
+            for query in &text.query {
+                let tokens = self.asked(&analyzers, query, text.synonyms.as_ref())?;
+                let words = match text.fuzzy {
+                    None => self.words(path, &tokens)?,
+                    Some(f) => {
+                        let mut words: Vec<Made> = Vec::new();
+                        for token in &tokens {
+                            step()?;
+                            if words.len() >= MOST_CLAUSES {
+                                return Err(too_many_clauses());
+                            }
+                            words.push(self.fuzzy(path, &token.text, f)?);
+                        }
+                        words
                     }
+                };
+                clauses += words.len();
+                if clauses > MOST_CLAUSES {
+                    return Err(too_many_clauses());
                 }
-                match all {
+                match text.all {
                     true if !words.is_empty() => {
                         alternatives.push(Box::new(BooleanQuery::intersection(words)));
                     }
@@ -200,15 +202,6 @@ impl Compiler<'_, '_> {
     pub(crate) fn idf(&self, path: u32, term: &Term) -> Result<f32> {
         let with_term = self.snapshot.searcher.doc_freq(term).or_problem()?;
         Ok(idf(self.snapshot.length_sum(path)?.documents, with_term))
-    }
-
-    fn word(&self, path: u32, word: &str) -> Result<Made> {
-        let term = self.term(path, word);
-        let bm25 = Bm25::new(self.snapshot, path, self.idf(path, &term)?)?;
-        Ok(Box::new(WordQuery {
-            term,
-            bm25: Arc::new(bm25),
-        }))
     }
 
     /// The terms near a word: as many as it may become, the nearest first. All score by the most frequent one's rarity,
@@ -251,7 +244,7 @@ impl Compiler<'_, '_> {
             let shorter = text.chars().count().min(wanted.len()).max(1);
             let boost = (1.0 - *distance as f32 / shorter as f32).max(0.0);
             let query = WordQuery {
-                term: self.term(path, text),
+                terms: vec![self.term(path, text)],
                 bm25: bm25.clone(),
             };
             Box::new(BoostQuery::new(Box::new(query), boost)) as Made
@@ -259,32 +252,21 @@ impl Compiler<'_, '_> {
         Ok(any_of(queries.collect()))
     }
 
-    fn phrase(&mut self, paths: &[PathSpec], query: &[String], slop: u32) -> Result<Made> {
+    fn phrase(
+        &mut self,
+        paths: &[PathSpec],
+        query: &[String],
+        slop: u32,
+        synonyms: Option<&SynonymsOf>,
+    ) -> Result<Made> {
         let mut alternatives: Vec<Made> = Vec::new();
         for (path, analyzers) in self.analyzed(paths)? {
             for text in query {
-                let tokens = analyzers.search.tokens(text);
-                if alternatives.len() + tokens.len() > MOST_CLAUSES {
+                let tokens = self.asked(&analyzers, text, synonyms)?;
+                alternatives.extend(self.phrases(path, &tokens, slop)?);
+                if alternatives.len() > MOST_CLAUSES {
                     return Err(too_many_clauses());
                 }
-                if let [one] = &tokens[..] {
-                    alternatives.push(self.word(path, &one.text)?);
-                }
-                if tokens.len() < 2 {
-                    continue;
-                }
-                let mut sum = 0.0;
-                let mut terms = Vec::new();
-                for token in &tokens {
-                    let term = self.term(path, &token.text);
-                    sum += self.idf(path, &term)?;
-                    terms.push((term, u32::try_from(token.position).unwrap_or(u32::MAX)));
-                }
-                alternatives.push(Box::new(PhraseQuery {
-                    terms,
-                    slop,
-                    bm25: Arc::new(Bm25::new(self.snapshot, path, sum)?),
-                }));
             }
         }
         Ok(any_of(alternatives))
@@ -323,7 +305,7 @@ impl Compiler<'_, '_> {
                     None => self.gram(n, &gram)?,
                 });
                 let place = u32::try_from(token.position).unwrap_or(u32::MAX);
-                phrase.push((self.term(n, &gram), place));
+                phrase.push((vec![self.term(n, &gram)], place));
             }
             if words.len() > MOST_CLAUSES {
                 return Err(too_many_clauses());

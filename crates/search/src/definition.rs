@@ -1,13 +1,14 @@
 //! Index definitions: which fields of documents are indexed, and how.
 //!
 //! ```text
-//! search        {mappings: {dynamic, fields: {name: {type, …} | [{type, …}, …]}}, analyzer, searchAnalyzer}
+//! search        {mappings: {dynamic, fields: {name: {type, …} | [{type, …}, …]}}, analyzer, searchAnalyzer, analyzers, synonyms}
 //! vectorSearch  {fields: [{type: "vector", path, numDimensions, similarity, …}, {type: "filter", path}], nestedRoot}
 //! ```
 //! Source: MongoDB's manual, "Define Field Mappings" and "How to Index Fields for Vector Search".
 
-use crate::analysis::Analyzer;
+use crate::analysis::{self, Analyzer, Analyzers};
 use crate::problem::{of_library, wrong, wrong_definition};
+use crate::synonyms::{self, SynonymSource};
 use crate::vector_definition::VectorField;
 use bson::{Doc, DocBuf, Writer};
 use errors::Result;
@@ -42,7 +43,7 @@ impl Kind {
 }
 
 /// How the strings of a field are broken into terms, at both times.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct StringType {
     pub index: Analyzer,
     pub search: Analyzer,
@@ -101,6 +102,7 @@ pub struct Definition {
     /// The array whose elements have the vectors.
     pub nested_root: Option<String>,
     pub stored: StoredSource,
+    pub synonyms: Vec<SynonymSource>,
 }
 
 /// Which fields of its documents a search may give instead of the documents (`storedSource`).
@@ -160,9 +162,9 @@ impl Definition {
     pub fn analyzers(&self, path: &str, multi: Option<&str>) -> Option<StringType> {
         let (types, dynamic) = self.at(path);
         match (types, multi) {
-            (Some(types), Some(name)) => types.multi.get(name).copied(),
-            (Some(types), None) => types.string,
-            (None, None) => dynamic.then_some(self.default),
+            (Some(types), Some(name)) => types.multi.get(name).cloned(),
+            (Some(types), None) => types.string.clone(),
+            (None, None) => dynamic.then(|| self.default.clone()),
             (None, Some(_)) => None,
         }
     }
@@ -188,47 +190,52 @@ fn flag(d: Doc<'_>, name: &str) -> Result<Option<bool>> {
     }
 }
 
-fn analyzer(d: Doc<'_>, name: &str) -> Result<Option<Analyzer>> {
-    match string(d, name)? {
-        None => Ok(None),
-        Some(given) => match Analyzer::named(given) {
-            Some(a) => Ok(Some(a)),
-            None => Err(wrong_definition(format!(
-                "\"{name}\" is not a supported analyzer: {given}"
-            ))),
-        },
-    }
+/// What stands above the fields of a definition.
+struct Above {
+    default: StringType,
+    custom: Analyzers,
 }
 
-/// The analyzers of a definition or a field, where `default` is what stands above.
-fn analyzers(d: Doc<'_>, default: StringType) -> Result<StringType> {
-    let index = analyzer(d, "analyzer")?;
-    let search = analyzer(d, "searchAnalyzer")?;
-    Ok(StringType {
-        index: index.unwrap_or(default.index),
-        search: search.or(index).unwrap_or(default.search),
-    })
+impl Above {
+    fn analyzer(&self, d: Doc<'_>, name: &str) -> Result<Option<Analyzer>> {
+        match string(d, name)? {
+            None => Ok(None),
+            Some(given) => match analysis::named(given, &self.custom) {
+                Some(a) => Ok(Some(a)),
+                None => Err(wrong_definition(format!(
+                    "\"{name}\" is not a supported analyzer: {given}"
+                ))),
+            },
+        }
+    }
+
+    /// The analyzers of a definition or a field.
+    fn analyzers(&self, d: Doc<'_>) -> Result<StringType> {
+        let index = self.analyzer(d, "analyzer")?;
+        let search = self.analyzer(d, "searchAnalyzer")?;
+        let default = &self.default;
+        Ok(StringType {
+            search: search
+                .or(index.clone())
+                .unwrap_or_else(|| default.search.clone()),
+            index: index.unwrap_or_else(|| default.index.clone()),
+        })
+    }
 }
 
 fn search(d: Doc<'_>) -> Result<Definition> {
     for e in d.iter() {
         match e.name {
-            "mappings" | "analyzer" | "searchAnalyzer" | "storedSource" | "numPartitions" => {}
-            "analyzers" | "synonyms" if e.val.as_array().is_some_and(|l| l.is_empty()) => {}
-            "analyzers" | "synonyms" => {
-                return Err(wrong_definition(format!(
-                    "\"{}\" is not supported yet",
-                    e.name
-                )));
-            }
+            "mappings" | "analyzer" | "searchAnalyzer" | "analyzers" | "synonyms"
+            | "storedSource" | "numPartitions" => {}
             name => return Err(wrong_definition(format!("unrecognized field \"{name}\""))),
         }
     }
-    let standard = StringType {
-        index: Analyzer::Standard,
-        search: Analyzer::Standard,
+    let mut above = Above {
+        default: StringType::default(),
+        custom: analysis::parse(d)?,
     };
-    let default = analyzers(d, standard)?;
+    above.default = above.analyzers(d)?;
     let Some(m) = d.get("mappings").filter(|v| !v.is_nullish()) else {
         return Err(wrong_definition("\"mappings\" is required"));
     };
@@ -237,8 +244,9 @@ fn search(d: Doc<'_>) -> Result<Definition> {
     };
     Ok(Definition {
         kind: Kind::Search,
-        mapping: mapping(m, default, 0)?,
-        default,
+        mapping: mapping(m, &above, 0)?,
+        synonyms: synonyms::parse(d, &above.custom)?,
+        default: above.default,
         vectors: Vec::new(),
         nested_root: None,
         stored: stored_source(d)?,
@@ -315,7 +323,7 @@ fn projection(mut paths: Vec<&str>, wanted: i32) -> DocBuf {
     w.finish()
 }
 
-fn mapping(d: Doc<'_>, default: StringType, depth: usize) -> Result<Mapping> {
+fn mapping(d: Doc<'_>, above: &Above, depth: usize) -> Result<Mapping> {
     if depth > MOST_DEPTH {
         return Err(wrong_definition("the mappings are nested too deep"));
     }
@@ -337,13 +345,13 @@ fn mapping(d: Doc<'_>, default: StringType, depth: usize) -> Result<Mapping> {
         errors::operation::step()?;
         let mut types = FieldTypes::default();
         match (e.val.as_doc(), e.val.as_array()) {
-            (Some(one), _) => field(&mut types, e.name, one, default, depth)?,
+            (Some(one), _) => field(&mut types, e.name, one, above, depth)?,
             (_, Some(list)) => {
                 for v in list.values() {
                     let Some(one) = v.as_doc() else {
                         return Err(not_a_type(e.name));
                     };
-                    field(&mut types, e.name, one, default, depth)?;
+                    field(&mut types, e.name, one, above, depth)?;
                 }
             }
             _ => return Err(not_a_type(e.name)),
@@ -363,7 +371,7 @@ fn field(
     types: &mut FieldTypes,
     name: &str,
     d: Doc<'_>,
-    default: StringType,
+    above: &Above,
     depth: usize,
 ) -> Result<()> {
     let Some(kind) = string(d, "type")? else {
@@ -373,13 +381,12 @@ fn field(
     };
     match kind {
         "string" => {
-            types.string = Some(analyzers(d, default)?);
+            types.string = Some(above.analyzers(d)?);
             if let Some(multi) = d.get("multi").and_then(|v| v.as_doc()) {
                 for e in multi.iter() {
                     let one = e.val.as_doc().unwrap_or(Doc::EMPTY);
-                    types
-                        .multi
-                        .insert(e.name.to_string(), analyzers(one, default)?);
+                    let one = above.analyzers(one)?;
+                    types.multi.insert(e.name.to_string(), one);
                 }
             }
         }
@@ -401,7 +408,7 @@ fn field(
         "boolean" => types.boolean = true,
         "objectId" => types.object_id = true,
         "uuid" => types.uuid = true,
-        "document" => types.document = Some(mapping(d, default, depth + 1)?),
+        "document" => types.document = Some(mapping(d, above, depth + 1)?),
         "geo" => types.geo = Some(flag(d, "indexShapes")?.unwrap_or(false)),
         "embeddedDocuments" | "knnVector" | "vector" => {
             return Err(wrong_definition(format!(

@@ -10,6 +10,7 @@ use crate::directory::{self, Files};
 use crate::field_graph::{FieldGraph, Grown};
 use crate::near::PlaceList;
 use crate::slots::{Slots, file_of};
+use crate::synonyms::Synonyms;
 use crate::terms::{Paths, Terms};
 use crate::vector::{Elements, stored_vector};
 use bson::Doc;
@@ -36,7 +37,7 @@ use tantivy::{Index, IndexReader, IndexSettings, ReloadPolicy, Searcher, Tantivy
 pub const WRITER_BYTES: usize = 15 << 20;
 
 /// The version of the layout of all files: an index of another one is built anew.
-const LAYOUT: u64 = 2;
+const LAYOUT: u64 = 3;
 
 /// Up to where an index is complete: an entry of the log, and its time, which tells logs apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -115,10 +116,18 @@ pub struct Snapshot {
     pub(crate) graphs: Vec<Arc<FieldGraph>>,
     /// Where the slots of segments are.
     places: Arc<Mutex<HashMap<(SegmentId, String), PlaceList>>>,
+    /// Those that the search asks for, by name.
+    pub(crate) synonyms: Arc<HashMap<String, Synonyms>>,
     pub position: Position,
 }
 
 impl Snapshot {
+    /// The same for a search that asks for synonyms.
+    pub fn with_synonyms(mut self, synonyms: HashMap<String, Synonyms>) -> Snapshot {
+        self.synonyms = Arc::new(synonyms);
+        self
+    }
+
     /// The number of documents.
     pub fn documents(&self) -> u64 {
         self.searcher.num_docs()
@@ -322,6 +331,7 @@ impl SearchIndex {
             slots: committed.slots,
             graphs,
             places: Arc::default(),
+            synonyms: Arc::default(),
             position: committed.position,
         };
         Ok(Arc::new(SearchIndex {

@@ -11,10 +11,13 @@ use crate::analysis::Token;
 use crate::definition::{Definition, StringType};
 use crate::edits::edits;
 use crate::fields::Fields;
-use crate::operator::{Clause, Fuzzy, Operator, PathSpec};
+use crate::files::Snapshot;
+use crate::operator::{Clause, Fuzzy, Operator, PathSpec, SynonymsOf};
 use crate::paths::paths;
 use crate::pattern::{glob, whole_regex, wildcard};
 use crate::search::Search;
+use crate::synonyms::{SynonymMap, Synonyms};
+use crate::words::{places_of, ways};
 use bson::{Doc, Val, Value, Writer};
 use errors::Result;
 use errors::operation::{step, steps};
@@ -54,6 +57,7 @@ type Place = (String, Option<String>);
 /// Finds what documents have of what a search looks for.
 pub struct Highlighter {
     definition: Arc<Definition>,
+    synonyms: Arc<HashMap<String, Synonyms>>,
     highlight: Highlight,
     leaves: Vec<Leaf>,
     /// What is looked for at places where documents had texts.
@@ -65,6 +69,7 @@ struct Leaf {
     paths: Vec<PathSpec>,
     query: Vec<String>,
     how: How,
+    synonyms: Option<SynonymsOf>,
 }
 
 #[derive(Clone, Copy)]
@@ -99,14 +104,15 @@ struct Passage {
 
 impl Search {
     /// What highlights the documents that it finds; `None`: no highlights are asked for.
-    pub fn highlighter(&self, definition: &Arc<Definition>) -> Option<Highlighter> {
+    pub fn highlighter(&self, snapshot: &Snapshot) -> Option<Highlighter> {
         let highlight = self.highlight.clone()?;
         let mut leaves = Vec::new();
         if let Some(clause) = &self.clause {
             collect(clause, &mut leaves);
         }
         Some(Highlighter {
-            definition: definition.clone(),
+            definition: snapshot.definition.clone(),
+            synonyms: snapshot.synonyms.clone(),
             highlight,
             leaves,
             tests: HashMap::new(),
@@ -119,17 +125,22 @@ fn collect(clause: &Clause, leaves: &mut Vec<Leaf>) {
         paths: paths.to_vec(),
         query: query.to_vec(),
         how,
+        synonyms: None,
     };
     match &clause.operator {
-        Operator::Text {
+        Operator::Text { paths, text } => leaves.push(Leaf {
+            synonyms: text.synonyms.clone(),
+            ..leaf(paths, &text.query, How::Words(text.fuzzy))
+        }),
+        Operator::Phrase {
             paths,
             query,
-            fuzzy,
-            ..
-        } => leaves.push(leaf(paths, query, How::Words(*fuzzy))),
-        Operator::Phrase { paths, query, slop } => {
-            leaves.push(leaf(paths, query, How::Phrase(*slop)));
-        }
+            slop,
+            synonyms,
+        } => leaves.push(Leaf {
+            synonyms: synonyms.clone(),
+            ..leaf(paths, query, How::Phrase(*slop))
+        }),
         Operator::Pattern {
             paths,
             query,
@@ -212,8 +223,13 @@ impl Highlighter {
         };
         let here = |leaf: &&Leaf| leaf.paths.iter().any(|spec| covers(spec, place));
         for leaf in self.leaves.iter().filter(here) {
+            let named = leaf.synonyms.as_ref();
+            let named = named.and_then(|of| Some((of, self.synonyms.get(&of.name)?)));
             for text in &leaf.query {
-                tests.add(leaf.how, text)?;
+                match named {
+                    Some((of, Ok(map))) => tests.add_synonyms((of, map), leaf.how, text)?,
+                    _ => tests.add(leaf.how, text)?,
+                }
             }
         }
         let tests = Arc::new(tests);
@@ -223,8 +239,35 @@ impl Highlighter {
 }
 
 impl Tests {
+    /// Each way to say a text is looked for.
+    fn add_synonyms(
+        &mut self,
+        (of, map): (&SynonymsOf, &SynonymMap),
+        how: How,
+        text: &str,
+    ) -> Result<()> {
+        let Some(analyzers) = &self.analyzers else {
+            return Ok(());
+        };
+        let tokens = map.expand(&of.at, &analyzers.search, text)?;
+        let How::Phrase(slop) = how else {
+            self.words.extend(tokens.into_iter().map(|t| t.text));
+            return Ok(());
+        };
+        let end = tokens.iter().map(|t| t.position + t.length).max();
+        for way in ways(&tokens, end.unwrap_or(0))? {
+            let places = places_of(&way);
+            let words = way.iter().zip(places).map(|(token, position)| Token {
+                position,
+                ..Token::clone(token)
+            });
+            self.phrases.push((words.collect(), slop));
+        }
+        Ok(())
+    }
+
     fn add(&mut self, how: How, text: &str) -> Result<()> {
-        let Some(analyzers) = self.analyzers else {
+        let Some(analyzers) = &self.analyzers else {
             return Ok(());
         };
         match how {
@@ -338,7 +381,7 @@ fn gather<'a>(
 
 /// The best passages of the texts of one path, in the order of the texts.
 fn passages(highlight: &Highlight, tests: &Tests, texts: &[&str]) -> Result<Vec<Passage>> {
-    let Some(analyzers) = tests.analyzers else {
+    let Some(analyzers) = &tests.analyzers else {
         return Ok(Vec::new());
     };
     let mut left = highlight.most_characters;

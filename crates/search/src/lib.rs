@@ -4,6 +4,7 @@
 //! * [`SearchIndex`] is one index on disk: an [`IndexWriter`] puts documents in, a [`Snapshot`] answers searches.
 //! * [`Search`] is what a `$search` stage asks; [`Search::find`] gives the keys and scores of what it finds.
 //! * [`VectorSearch`] is the same of `$vectorSearch`.
+//! * [`SynonymMap`] is what a collection says of words that mean the same.
 //!
 //! Invariant: this room knows no log, no catalog and no command. What it holds can be derived again from a collection.
 //! A search asks [`errors::operation`] in proportion to what it looks at.
@@ -32,6 +33,7 @@ mod paths;
 mod pattern;
 mod phrase;
 mod places;
+mod postings;
 mod problem;
 mod query_string;
 mod room;
@@ -40,12 +42,14 @@ mod search;
 mod set;
 mod slots;
 mod span;
+mod synonyms;
 mod terms;
 mod text_operators;
 mod value_operators;
 mod value_queries;
 mod vector;
 mod vector_definition;
+mod words;
 
 pub use definition::{Definition, Kind, StoredSource};
 pub use field_graph::Grown;
@@ -55,6 +59,7 @@ pub use hits::{Found, Hits};
 pub use page::{Pages, Token, score_order};
 pub use room::Room;
 pub use search::Search;
+pub use synonyms::{SynonymMap, SynonymSource, Synonyms};
 pub use vector::VectorSearch;
 
 /// The checksum that files beside an index carry.

@@ -42,6 +42,24 @@ pub(crate) struct Fuzzy {
     pub expansions: usize,
 }
 
+/// The synonyms that an operator asks for.
+#[derive(Clone, Debug)]
+pub(crate) struct SynonymsOf {
+    /// The field that names them.
+    pub at: String,
+    pub name: String,
+}
+
+/// What `text` looks for.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Text {
+    pub query: Vec<String>,
+    pub fuzzy: Option<Fuzzy>,
+    /// All words of a text, and not any.
+    pub all: bool,
+    pub synonyms: Option<SynonymsOf>,
+}
+
 /// A bound of a range, in the index's bytes.
 #[derive(Clone, Debug)]
 pub(crate) struct Bounds {
@@ -54,14 +72,13 @@ pub(crate) struct Bounds {
 pub(crate) enum Operator {
     Text {
         paths: Vec<PathSpec>,
-        query: Vec<String>,
-        fuzzy: Option<Fuzzy>,
-        all: bool,
+        text: Text,
     },
     Phrase {
         paths: Vec<PathSpec>,
         query: Vec<String>,
         slop: u32,
+        synonyms: Option<SynonymsOf>,
     },
     Compound {
         must: Vec<Clause>,
@@ -135,6 +152,35 @@ pub(crate) const OPERATORS: [&str; 17] = [
     "wildcard",
 ];
 
+impl SynonymsOf {
+    pub fn parse(f: &Fields<'_>) -> Result<Option<SynonymsOf>> {
+        let at = f.name("synonyms");
+        let name = f.string("synonyms")?.map(str::to_string);
+        match name {
+            Some(name) if name.is_empty() => Err(wrong(format!("\"{at}\" cannot be empty"))),
+            name => Ok(name.map(|name| SynonymsOf { at, name })),
+        }
+    }
+}
+
+impl Clause {
+    /// Has `each` called with this one and all that it is made of.
+    pub fn each<'c>(&'c self, each: &mut dyn FnMut(&'c Clause)) {
+        each(self);
+        if let Operator::Compound {
+            must,
+            should,
+            must_not,
+            filter,
+            ..
+        } = &self.operator
+        {
+            let all = [must, should, must_not, filter];
+            all.into_iter().flatten().for_each(|c| c.each(each));
+        }
+    }
+}
+
 /// The one operator among the fields.
 pub(crate) fn only_clause(f: &Fields<'_>, depth: usize) -> Result<Clause> {
     if depth > MOST_DEPTH {
@@ -175,6 +221,7 @@ fn operator(name: &str, f: &Fields<'_>, depth: usize) -> Result<Operator> {
             query: f.strings("query")?,
             paths: paths(f)?,
             slop: f.int("slop", 0, i32::MAX)?.unwrap_or(0) as u32,
+            synonyms: SynonymsOf::parse(f)?,
         },
         "compound" => compound(f, depth)?,
         "equals" => {

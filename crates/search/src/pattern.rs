@@ -1,6 +1,5 @@
 //! Patterns (`wildcard`, `regex`) over the terms of paths, and over the names of paths.
 
-use crate::analysis::Analyzer;
 use crate::compiler::{Compiler, Made, any_of};
 use crate::operator::PathSpec;
 use crate::problem::wrong;
@@ -53,7 +52,7 @@ impl Compiler<'_, '_> {
                 PathSpec::Multi(p, m) => (p, definition.analyzers(p, Some(m))),
                 PathSpec::Wildcard(_) => continue,
             };
-            if found.is_none_or(|a| a.index != Analyzer::Keyword) {
+            if found.is_none_or(|a| !a.index.is_keyword()) {
                 return Err(wrong(format!(
                     "path \"{name}\" is analyzed: set \"allowAnalyzedField\" to search it by a pattern"
                 )));

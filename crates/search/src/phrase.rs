@@ -3,17 +3,17 @@
 //! Source: Lucene's `ExactPhraseMatcher` and `SloppyPhraseMatcher`: a document counts each place where the phrase is,
 //! less the further its words lie apart.
 
-use crate::score::{Bm25, SegmentBm25, not_explained, word_of};
+use crate::postings::AnyPostings;
+use crate::score::{Bm25, SegmentBm25, not_explained, words_of};
 use std::sync::Arc;
-use tantivy::postings::{Postings, SegmentPostings};
 use tantivy::query::{EmptyScorer, EnableScoring, Explanation, Query, Scorer, Weight};
 use tantivy::schema::IndexRecordOption;
 use tantivy::{DocId, DocSet, Score, SegmentReader, TERMINATED, Term};
 
-/// Documents that hold a phrase of at least two terms, each with its place in the phrase.
+/// Documents that hold a phrase of at least two words, each with its place in the phrase. A word is any of some terms.
 #[derive(Clone, Debug)]
 pub(crate) struct PhraseQuery {
-    pub terms: Vec<(Term, u32)>,
+    pub terms: Vec<(Vec<Term>, u32)>,
     pub slop: u32,
     pub bm25: Arc<Bm25>,
 }
@@ -32,10 +32,9 @@ impl PhraseQuery {
         boost: Score,
     ) -> tantivy::Result<Option<PhraseScorer>> {
         let mut words = Vec::new();
-        for (term, place) in &self.terms {
-            let inverted = reader.inverted_index(term.field())?;
+        for (terms, place) in &self.terms {
             let option = IndexRecordOption::WithFreqsAndPositions;
-            let Some(postings) = inverted.read_postings(term, option)? else {
+            let Some(postings) = AnyPostings::of(reader, terms, option)? else {
                 return Ok(None);
             };
             words.push(Word {
@@ -76,14 +75,14 @@ impl Weight for PhraseQuery {
         if scorer.doc() > doc || scorer.seek(doc) != doc {
             return Err(not_explained());
         }
-        let words: Vec<String> = self.terms.iter().map(|(t, _)| word_of(t)).collect();
+        let words: Vec<String> = self.terms.iter().map(|(t, _)| words_of(t)).collect();
         let words = format!("\"{}\"", words.join(" "));
         self.bm25.explain(reader, (doc, scorer.frequency), &words)
     }
 }
 
 struct Word {
-    postings: SegmentPostings,
+    postings: AnyPostings,
     place: i64,
     /// In the document at hand, less the place in the phrase.
     positions: Vec<i64>,

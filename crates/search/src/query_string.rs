@@ -10,7 +10,7 @@
 
 use crate::fields::Fields;
 use crate::operator::{
-    Bounds, Clause, Fuzzy, MOST_CLAUSES, Operator, PathSpec, ScoreChange, too_many_clauses,
+    Bounds, Clause, Fuzzy, MOST_CLAUSES, Operator, PathSpec, ScoreChange, Text, too_many_clauses,
 };
 use crate::problem::wrong;
 use crate::terms::{kind, number_bytes};
@@ -253,6 +253,7 @@ impl Parser<'_> {
                     paths: self.path(),
                     query: vec![text],
                     slop,
+                    synonyms: None,
                 })
             }
             Some('/') => {
@@ -348,9 +349,11 @@ impl Parser<'_> {
         };
         Ok(Operator::Text {
             paths: self.path(),
-            query: vec![text.replace('\\', "")],
-            fuzzy,
-            all: false,
+            text: Text {
+                query: vec![text.replace('\\', "")],
+                fuzzy,
+                ..Text::default()
+            },
         })
     }
 

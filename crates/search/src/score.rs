@@ -4,6 +4,7 @@
 //! statistics are those of the path, deleted documents included.
 
 use crate::files::{Snapshot, lengths_column};
+use crate::postings::AnyPostings;
 use std::sync::Arc;
 use tantivy::columnar::Column;
 use tantivy::postings::Postings;
@@ -131,10 +132,11 @@ impl SegmentBm25 {
     }
 }
 
-/// Documents that hold a term.
+/// Documents that hold a term, or one of several that mean the same: these score as one word would that stands wherever
+/// one of them does.
 #[derive(Clone, Debug)]
 pub(crate) struct WordQuery {
-    pub term: Term,
+    pub terms: Vec<Term>,
     pub bm25: Arc<Bm25>,
 }
 
@@ -146,32 +148,48 @@ impl Query for WordQuery {
 
 impl Weight for WordQuery {
     fn scorer(&self, reader: &SegmentReader, boost: Score) -> tantivy::Result<Box<dyn Scorer>> {
-        let inverted = reader.inverted_index(self.term.field())?;
-        let postings = inverted.read_postings(&self.term, IndexRecordOption::WithFreqs)?;
-        let Some(postings) = postings else {
-            return Ok(Box::new(EmptyScorer));
-        };
         let bm25 = self.bm25.in_segment(reader, boost)?;
-        Ok(Box::new(WordScorer { postings, bm25 }))
+        let option = IndexRecordOption::WithFreqs;
+        let [term] = &self.terms[..] else {
+            return Ok(match AnyPostings::of(reader, &self.terms, option)? {
+                Some(postings) => Box::new(AnyScorer { postings, bm25 }),
+                None => Box::new(EmptyScorer),
+            });
+        };
+        let inverted = reader.inverted_index(term.field())?;
+        Ok(match inverted.read_postings(term, option)? {
+            Some(postings) => Box::new(WordScorer { postings, bm25 }),
+            None => Box::new(EmptyScorer),
+        })
     }
 
     fn explain(&self, reader: &SegmentReader, doc: DocId) -> tantivy::Result<Explanation> {
-        let inverted = reader.inverted_index(self.term.field())?;
-        let postings = inverted.read_postings(&self.term, IndexRecordOption::WithFreqs)?;
+        let postings = AnyPostings::of(reader, &self.terms, IndexRecordOption::WithFreqs)?;
         let Some(mut postings) = postings.filter(|p| p.doc() <= doc) else {
             return Err(not_explained());
         };
         if postings.seek(doc) != doc {
             return Err(not_explained());
         }
-        let frequency = postings.term_freq() as f32;
-        let word = word_of(&self.term);
-        self.bm25.explain(reader, (doc, frequency), &word)
+        let frequency = postings.frequency() as f32;
+        let words = words_of(&self.terms);
+        self.bm25.explain(reader, (doc, frequency), &words)
+    }
+}
+
+/// The words of terms that stand for one.
+pub(crate) fn words_of(terms: &[Term]) -> String {
+    match terms {
+        [one] => word_of(one),
+        several => {
+            let words: Vec<String> = several.iter().map(word_of).collect();
+            format!("Synonym({})", words.join(" "))
+        }
     }
 }
 
 /// The word of a term, without its path.
-pub(crate) fn word_of(term: &Term) -> String {
+fn word_of(term: &Term) -> String {
     let bytes = term.serialized_value_bytes();
     let text = String::from_utf8_lossy(bytes);
     let word = text.split_once('\u{1}').map_or("", |(_, word)| word);
@@ -209,6 +227,36 @@ impl<P: Postings> Scorer for WordScorer<P> {
     fn score(&mut self) -> Score {
         self.bm25
             .score(self.postings.doc(), self.postings.term_freq() as f32)
+    }
+}
+
+struct AnyScorer {
+    postings: AnyPostings,
+    bm25: SegmentBm25,
+}
+
+impl DocSet for AnyScorer {
+    fn advance(&mut self) -> DocId {
+        self.postings.advance()
+    }
+
+    fn seek(&mut self, target: DocId) -> DocId {
+        self.postings.seek(target)
+    }
+
+    fn doc(&self) -> DocId {
+        self.postings.doc()
+    }
+
+    fn size_hint(&self) -> u32 {
+        self.postings.size_hint()
+    }
+}
+
+impl Scorer for AnyScorer {
+    fn score(&mut self) -> Score {
+        let frequency = self.postings.frequency() as f32;
+        self.bm25.score(self.postings.doc(), frequency)
     }
 }
 

@@ -6,7 +6,7 @@ use crate::definition::{Definition, Kind};
 use crate::facet::Facet;
 use crate::fields::Fields;
 use crate::highlight::Highlight;
-use crate::operator::{Clause, OPERATORS, only_clause};
+use crate::operator::{Clause, OPERATORS, Operator, only_clause};
 use crate::page::Pages;
 use crate::problem::wrong;
 use bson::{Doc, DocBuf, Val};
@@ -114,6 +114,24 @@ impl Search {
             return Ok(None);
         }
         definition.given(&self.index)
+    }
+
+    /// The names of the synonym mappings that it asks for.
+    pub fn synonyms(&self) -> Vec<&str> {
+        let mut names = Vec::new();
+        if let Some(clause) = &self.clause {
+            clause.each(&mut |c| {
+                let of = match &c.operator {
+                    Operator::Text { text, .. } => text.synonyms.as_ref(),
+                    Operator::Phrase { synonyms, .. } => synonyms.as_ref(),
+                    _ => None,
+                };
+                names.extend(of.map(|of| of.name.as_str()));
+            });
+        }
+        names.sort_unstable();
+        names.dedup();
+        names
     }
 
     /// Refuses what cannot be asked of an index of that kind.

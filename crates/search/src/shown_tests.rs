@@ -97,7 +97,7 @@ fn pages_follow_one_another_whatever_is_written_between() {
 fn highlights(search: &str, stored: &str) -> String {
     let dir = tempfile::tempdir().unwrap();
     let (index, _writer) = filled(dir.path(), &[]);
-    let mut highlighter = parsed(search).highlighter(index.definition()).unwrap();
+    let mut highlighter = parsed(search).highlighter(&index.snapshot()).unwrap();
     let told = highlighter.of(json(stored).as_doc()).unwrap();
     let mut out = String::new();
     for passage in told.as_val().as_array().unwrap().values() {

@@ -181,7 +181,7 @@ impl Terms {
     /// The terms of a document. New paths get their numbers.
     pub fn of(definition: &Definition, doc: Doc<'_>, paths: &mut Paths) -> Terms {
         let mut walk = Walk {
-            default: definition.default,
+            default: &definition.default,
             paths,
             terms: Terms::default(),
             path: String::new(),
@@ -200,10 +200,12 @@ impl Terms {
         self.values.insert(value);
     }
 
-    fn text(&mut self, path: u32, analyzer: Analyzer, text: &str) {
+    fn text(&mut self, path: u32, analyzer: &Analyzer, text: &str) {
         let start = self.next.get(&path).map_or(0, |next| next + GAP);
         let prefix = word_prefix(path);
         let mut last = 0;
+        let mut before = None;
+        let mut length = 0;
         for token in analyzer.tokens(text) {
             if self.count >= MOST_TERMS {
                 break;
@@ -212,7 +214,12 @@ impl Terms {
             last = token.position;
             self.words
                 .push((format!("{prefix}{}", token.text), start + token.position));
-            *self.lengths.entry(path).or_default() += 1;
+            // Tokens at one place make a text no longer.
+            length += u32::from(before != Some(token.position));
+            before = Some(token.position);
+        }
+        if length > 0 {
+            *self.lengths.entry(path).or_default() += length;
         }
         self.next.insert(path, start + last + 1);
     }
@@ -248,7 +255,7 @@ fn grams_of(grams: Grams, word: &str) -> Vec<String> {
 }
 
 struct Walk<'a> {
-    default: StringType,
+    default: &'a StringType,
     paths: &'a mut Paths,
     terms: Terms,
     path: String,
@@ -298,7 +305,7 @@ impl Walk<'_> {
         }
         let Some(path) = self.here() else { return };
         match v.as_str() {
-            Some(text) => self.terms.text(path, self.default.index, text),
+            Some(text) => self.terms.text(path, &self.default.index, text),
             None => {
                 if let Some((kind, bytes)) = value_of(v) {
                     self.terms.value(path, kind, &bytes);
@@ -354,13 +361,13 @@ impl Walk<'_> {
             return;
         }
         let Some(path) = self.here() else { return };
-        if let Some(string) = types.string {
-            self.terms.text(path, string.index, text);
+        if let Some(string) = &types.string {
+            self.terms.text(path, &string.index, text);
         }
         for (name, string) in &types.multi {
             let name = multi_name(&self.path, name);
             if let Some(path) = self.paths.number(&name) {
-                self.terms.text(path, string.index, text);
+                self.terms.text(path, &string.index, text);
             }
         }
         match types.token {

@@ -1,7 +1,9 @@
 //! Operators over words: `text`, `autocomplete`, `moreLikeThis`.
 
 use crate::fields::Fields;
-use crate::operator::{Clause, Fuzzy, MOST_CLAUSES, Operator, PathSpec, ScoreChange};
+use crate::operator::{
+    Clause, Fuzzy, MOST_CLAUSES, Operator, PathSpec, ScoreChange, SynonymsOf, Text,
+};
 use crate::paths::{path, paths};
 use crate::problem::wrong;
 use errors::Result;
@@ -25,10 +27,11 @@ pub(crate) fn text(f: &Fields<'_>) -> Result<Operator> {
     let query = f.strings("query")?;
     let paths = paths(f)?;
     let fuzzy = fuzzy(f)?;
-    if let Some(name) = f.string("synonyms")? {
+    let synonyms = SynonymsOf::parse(f)?;
+    if fuzzy.is_some() && synonyms.is_some() {
         return Err(wrong(format!(
-            "\"{}\" is not a synonym mapping: {name}",
-            f.name("synonyms")
+            "\"{}\" cannot have both \"fuzzy\" and \"synonyms\"",
+            f.at
         )));
     }
     let all = match f.string("matchCriteria")? {
@@ -43,9 +46,12 @@ pub(crate) fn text(f: &Fields<'_>) -> Result<Operator> {
     };
     Ok(Operator::Text {
         paths,
-        query,
-        fuzzy,
-        all,
+        text: Text {
+            query,
+            fuzzy,
+            all,
+            synonyms,
+        },
     })
 }
 
@@ -103,9 +109,10 @@ pub(crate) fn more_like_this(f: &Fields<'_>) -> Result<Operator> {
         should.push(Clause {
             operator: Operator::Text {
                 paths: vec![PathSpec::Path(e.name.to_string())],
-                query: vec![text.to_string()],
-                fuzzy: None,
-                all: false,
+                text: Text {
+                    query: vec![text.to_string()],
+                    ..Text::default()
+                },
             },
             score: ScoreChange::None,
         });

@@ -70,6 +70,7 @@ pub(crate) fn parse(d: Doc<'_>) -> Result<Definition> {
         vectors: Vec::new(),
         nested_root,
         stored: stored_source(d)?,
+        synonyms: Vec::new(),
     };
     for v in fields.values() {
         errors::operation::step()?;

@@ -15,6 +15,7 @@
 use super::note::Note;
 use super::pool::{Pool, WriterPermit};
 use super::records::Records;
+use super::synonyms::Mappings;
 use super::{LOOK, SearchSpec};
 use crate::engine::Engine;
 use crate::follow;
@@ -81,6 +82,7 @@ pub struct Follower {
     /// A search was surprised by its files.
     suspect: AtomicBool,
     failure: Mutex<Option<String>>,
+    pub(super) mappings: Mappings,
     state: Mutex<State>,
 }
 
@@ -154,6 +156,7 @@ impl Follower {
             removed: AtomicBool::new(false),
             suspect: AtomicBool::new(false),
             failure: Mutex::default(),
+            mappings: Mappings::default(),
             state: Mutex::default(),
         })
     }
@@ -249,6 +252,17 @@ impl Follower {
             if self.news().is_some_and(|n| n.has_news()) {
                 self.hurry(Instant::now());
             }
+            std::thread::sleep(LOOK / 10);
+        }
+        Ok(())
+    }
+
+    /// Waits until followers of other collections were told of everything up to `index` too.
+    pub(super) fn reach_all(self: &Arc<Follower>, ctx: &OpCtx<'_>, index: u64) -> Result<()> {
+        let begun = Instant::now();
+        while self.tail.scanned().0 < index && begun.elapsed() < CAUSAL_WAIT {
+            ctx.check()?;
+            ctx.engine.store.request_sync();
             std::thread::sleep(LOOK / 10);
         }
         Ok(())

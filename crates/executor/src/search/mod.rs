@@ -15,6 +15,7 @@ mod note;
 mod pool;
 mod records;
 mod stage;
+mod synonyms;
 
 pub(crate) use stage::found;
 

@@ -8,7 +8,8 @@ use crate::engine::Engine;
 use crate::op::OpCtx;
 use crate::pinned_snapshot::PinnedSnapshot;
 use ::search::{
-    Found, Highlighter, Hits, Pages, Room, Search, Snapshot, Token, VectorSearch, score_order,
+    Found, Highlighter, Hits, Pages, Room, Search, Snapshot, Synonyms, Token, VectorSearch,
+    score_order,
 };
 use bson::{Doc, DocBuf, doc};
 use catalog::Collection;
@@ -22,6 +23,7 @@ use query::pipeline::{
     Source, search,
 };
 use query::sort::SortPattern;
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -69,7 +71,8 @@ pub(crate) fn found(
     let shown = Shown::of(stage)?;
     let reader = Reader::of(ctx);
     let projection = search.stored(open.definition())?;
-    let snapshot = open.snapshot();
+    let synonyms = synonyms(ctx, (stage, &search), &coll, &index, causal)?;
+    let snapshot = open.snapshot().with_synonyms(synonyms);
     if stage.kind == SearchKind::Meta || known.is_some() {
         let meta = within(ctx, &index, &mut held, |room| {
             of_all(&search, snapshot.clone(), (&reader, shown.as_ref()), room)
@@ -86,12 +89,12 @@ pub(crate) fn found(
     let bounded = limit.filter(|_| plain);
     let most = bounded.map(|n| usize::try_from(n).unwrap_or(usize::MAX));
     let paging = Paging::of(&search, stage)?;
+    let highlighter = search.highlighter(&snapshot);
     let hits = within(ctx, &index, &mut held, |room| match &paging {
         Some(p) if p.sort.is_none() => search.page(snapshot, tie, most, room),
         _ => search.find(snapshot, most, room),
     })?;
     let by_token = paging.is_some();
-    let highlighter = search.highlighter(open.definition());
     let rows: Box<dyn Source> = Box::new(Rows {
         reader,
         index,
@@ -119,6 +122,36 @@ pub(crate) fn found(
         Some(v) => v.pipeline.attach(0, rows, vars),
         None => rows,
     })
+}
+
+/// The synonym mappings that a search names.
+fn synonyms(
+    ctx: &mut OpCtx<'_>,
+    (stage, search): (&SearchStage, &Search),
+    coll: &Collection,
+    index: &Arc<Follower>,
+    causal: bool,
+) -> Result<HashMap<String, Synonyms>> {
+    let mut found = HashMap::new();
+    let db = coll.ns.split_once('.').map_or("", |(db, _)| db);
+    let names = search.synonyms();
+    if causal && !names.is_empty() {
+        index.reach_all(ctx, ctx.engine.store.last_index())?;
+    }
+    for name in names {
+        let mut all = index.spec.definition.synonyms.iter();
+        let Some(source) = all.find(|s| s.name == name) else {
+            continue;
+        };
+        let sent = stage.synonyms.as_ref();
+        let sent = sent.and_then(|d| d.get(name)?.as_array());
+        let mapping = match sent {
+            Some(docs) => index.mappings.sent(ctx, source, docs)?,
+            None => index.mappings.read(ctx, db, source)?,
+        };
+        found.insert(name.to_string(), mapping);
+    }
+    Ok(found)
 }
 
 /// The empty result without an index.

@@ -30,6 +30,8 @@ pub struct SearchStage {
     pub spec: DocBuf,
     /// Documents that this filter does not let through are not there: orphans, at a shard.
     pub shown: Option<DocBuf>,
+    /// The documents of synonym mappings by their names, where a router has read them.
+    pub synonyms: Option<DocBuf>,
     /// What stages behind it read of what it found.
     pub asks: SearchMetaFields,
 }
@@ -64,6 +66,9 @@ impl SearchMetaFields {
 
 /// The field of a stage's specification in which a shard names the documents that it shows.
 pub const SHOWN: &str = "$_pandoShown";
+
+/// The field in which a router sends the documents of synonym mappings.
+pub const SYNONYMS: &str = "$_pandoSynonyms";
 
 impl SearchKind {
     pub fn stage_name(self) -> &'static str {
@@ -112,8 +117,10 @@ impl SearchStage {
             bail!(10065, "invalid parameter: expected an object (filter)");
         }
         let shown = d.get(SHOWN).and_then(|v| v.as_doc());
+        let synonyms = d.get(SYNONYMS).and_then(|v| v.as_doc());
         let mut own = Writer::new();
-        d.iter().filter(|e| e.name != SHOWN).for_each(|e| {
+        let is_own = |name: &str| name != SHOWN && name != SYNONYMS;
+        d.iter().filter(|e| is_own(e.name)).for_each(|e| {
             own.val(e.name, e.val);
         });
         Ok(SearchStage {
@@ -121,6 +128,7 @@ impl SearchStage {
             ns,
             spec: own.finish(),
             shown: shown.map(Doc::to_buf),
+            synonyms: synonyms.map(Doc::to_buf),
             asks: SearchMetaFields::default(),
         })
     }

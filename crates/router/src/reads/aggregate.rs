@@ -11,8 +11,8 @@ use crate::reads::cursors::first_batch;
 use crate::reads::merging::{Merging, ScratchCursor};
 use crate::reads::pipeline_parts::Parts;
 use crate::reads::small_side::Joins;
-use crate::reads::{change_stream, cluster_stages, merge_into, search, views};
-use crate::request::{RoutedCommand, finish, within};
+use crate::reads::{change_stream, cluster_stages, merge_into, search, synonyms, views};
+use crate::request::{RoutedCommand, finish, own, within};
 use crate::scratch::compute;
 use crate::state::{Router, cursors};
 use crate::targeting::pipeline::{
@@ -53,6 +53,9 @@ pub(crate) fn run(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBu
             Some(documents) => of_the_cluster(router, command, documents, stages),
             None => without_collection(router, command),
         };
+    }
+    if let Some(body) = synonyms::with_documents(router, command, stages)? {
+        return own(router, &body, run);
     }
     let ns = command.namespace()?;
     let others = joined_collections(command.db, stages);

@@ -18,5 +18,6 @@ pub(crate) mod search;
 pub(crate) mod shard_joins;
 mod small_side;
 mod stream_token;
+mod synonyms;
 pub(crate) mod views;
 mod waiting_streams;
