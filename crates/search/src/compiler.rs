@@ -30,6 +30,18 @@ pub(crate) type Made = Box<dyn Query>;
 pub(crate) struct Compiler<'a, 'r> {
     pub snapshot: &'a Snapshot,
     pub room: &'a mut Room<'r>,
+    /// The path of the elements that are asked for; `None`: whole documents.
+    pub scope: Option<String>,
+}
+
+impl<'a, 'r> Compiler<'a, 'r> {
+    pub(crate) fn new(snapshot: &'a Snapshot, room: &'a mut Room<'r>) -> Compiler<'a, 'r> {
+        Compiler {
+            snapshot,
+            room,
+            scope: None,
+        }
+    }
 }
 
 impl Compiler<'_, '_> {
@@ -87,6 +99,12 @@ impl Compiler<'_, '_> {
                 finite,
             } => self.values(paths, values, *finite),
             Operator::Span(spans) => self.span(spans),
+            Operator::Embedded {
+                path,
+                clause,
+                aggregate,
+            } => self.embedded(path, clause, *aggregate),
+            Operator::Ancestor { path, clause } => self.ancestor(path.as_deref(), clause),
             Operator::Exists { path } => self.exists(path),
             Operator::Range { paths, bounds } => self.range(paths, bounds),
             Operator::Near {

@@ -82,6 +82,23 @@ pub struct FieldTypes {
     /// Shapes; `Some(true)`: not only points (`indexShapes`).
     pub geo: Option<bool>,
     pub document: Option<Mapping>,
+    /// Elements of an array, each as a document of its own.
+    pub embedded: Option<Embedded>,
+}
+
+/// A field of type embeddedDocuments.
+#[derive(Clone, Debug, Default)]
+pub struct Embedded {
+    pub mapping: Mapping,
+    pub stored: StoredSource,
+}
+
+impl FieldTypes {
+    /// What is indexed of documents there.
+    fn inner(&self) -> Option<&Mapping> {
+        let embedded = self.embedded.as_ref().map(|e| &e.mapping);
+        self.document.as_ref().or(embedded)
+    }
 }
 
 /// What is indexed of a document.
@@ -103,6 +120,8 @@ pub struct Definition {
     pub nested_root: Option<String>,
     pub stored: StoredSource,
     pub synonyms: Vec<SynonymSource>,
+    /// The paths of type embeddedDocuments, and what of their elements may be given.
+    pub embedded: BTreeMap<String, StoredSource>,
 }
 
 /// Which fields of its documents a search may give instead of the documents (`storedSource`).
@@ -135,8 +154,8 @@ impl Definition {
             found = mapping.and_then(|m| m.fields.get(part));
             mapping = match found {
                 Some(types) => {
-                    dynamic = types.document.as_ref().is_some_and(|m| m.dynamic);
-                    types.document.as_ref()
+                    dynamic = types.inner().is_some_and(|m| m.dynamic);
+                    types.inner()
                 }
                 None => {
                     dynamic = mapping.map_or(dynamic, |m| m.dynamic);
@@ -242,15 +261,35 @@ fn search(d: Doc<'_>) -> Result<Definition> {
     let Some(m) = m.as_doc() else {
         return Err(wrong_definition("\"mappings\" must be a document"));
     };
+    let mapping = mapping(m, &above, 0)?;
+    let mut embedded = BTreeMap::new();
+    embedded_paths(&mapping, "", &mut embedded);
     Ok(Definition {
         kind: Kind::Search,
-        mapping: mapping(m, &above, 0)?,
+        mapping,
+        embedded,
         synonyms: synonyms::parse(d, &above.custom)?,
         default: above.default,
         vectors: Vec::new(),
         nested_root: None,
         stored: stored_source(d)?,
     })
+}
+
+fn embedded_paths(mapping: &Mapping, at: &str, out: &mut BTreeMap<String, StoredSource>) {
+    for (name, types) in &mapping.fields {
+        let path = match at.is_empty() {
+            true => name.clone(),
+            false => format!("{at}.{name}"),
+        };
+        if let Some(document) = &types.document {
+            embedded_paths(document, &path, out);
+        }
+        if let Some(embedded) = &types.embedded {
+            embedded_paths(&embedded.mapping, &path, out);
+            out.insert(path, embedded.stored.clone());
+        }
+    }
 }
 
 /// `true`, `false`, `{include: [path, …]}` or `{exclude: [path, …]}`.
@@ -410,7 +449,13 @@ fn field(
         "uuid" => types.uuid = true,
         "document" => types.document = Some(mapping(d, above, depth + 1)?),
         "geo" => types.geo = Some(flag(d, "indexShapes")?.unwrap_or(false)),
-        "embeddedDocuments" | "knnVector" | "vector" => {
+        "embeddedDocuments" => {
+            types.embedded = Some(Embedded {
+                mapping: mapping(d, above, depth + 1)?,
+                stored: stored_source(d)?,
+            });
+        }
+        "knnVector" | "vector" => {
             return Err(wrong_definition(format!(
                 "type \"{kind}\" is not supported yet"
             )));

@@ -135,12 +135,12 @@ fn boundaries(f: &Fields<'_>, dates: bool) -> Result<Vec<(Vec<u8>, Value)>> {
 /// The documents that match, by segment. `shown`: whether the one under a key counts.
 pub(crate) fn matching(
     snapshot: &Snapshot,
-    clause: Option<&Clause>,
+    asked: (Option<&Clause>, Option<&str>),
     room: &mut Room<'_>,
     mut shown: Option<&mut dyn FnMut(&[u8]) -> Result<bool>>,
 ) -> Result<HashMap<SegmentId, BitSet>> {
     let mut matching: HashMap<SegmentId, BitSet> = HashMap::new();
-    each_match(snapshot, clause, room, |reader, segment, docs, room| {
+    each_match(snapshot, asked, room, |reader, segment, docs, room| {
         if !matching.contains_key(&reader.segment_id()) {
             room.take_set(reader.max_doc() as usize / 8 + 64)?;
         }

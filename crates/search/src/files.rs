@@ -11,7 +11,7 @@ use crate::field_graph::{FieldGraph, Grown};
 use crate::near::PlaceList;
 use crate::slots::{Slots, file_of};
 use crate::synonyms::Synonyms;
-use crate::terms::{Paths, Terms};
+use crate::terms::{Paths, Terms, kind, value_prefix};
 use crate::vector::{Elements, stored_vector};
 use bson::Doc;
 use encryption::{DataFile, DataFiles};
@@ -24,14 +24,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 use tantivy::index::SegmentId;
-use tantivy::indexer::IndexWriterOptions;
+use tantivy::indexer::{IndexWriterOptions, UserOperation};
 use tantivy::query::RangeQuery;
 use tantivy::schema::{
     BytesOptions, Field, IndexRecordOption, JsonObjectOptions, Schema, TextFieldIndexing,
     TextOptions,
 };
 use tantivy::tokenizer::{PreTokenizedString, Token};
-use tantivy::{Index, IndexReader, IndexSettings, ReloadPolicy, Searcher, TantivyDocument, Term};
+use tantivy::{
+    DocSet, Index, IndexReader, IndexSettings, ReloadPolicy, Searcher, TERMINATED, TantivyDocument,
+    Term,
+};
 
 /// The memory of a writer's buffer in bytes: the least that the library takes.
 pub const WRITER_BYTES: usize = 15 << 20;
@@ -95,6 +98,10 @@ fn slots_name(field: usize, elements: Elements) -> String {
 /// The column of what tells the elements of one document from those of others.
 pub(crate) const PARENTS_COLUMN: &str = "lengths.p";
 
+/// The column of which element of its document one is.
+pub(crate) const ELEMENTS_COLUMN: &str = "lengths.o";
+const ELEMENTS: &str = "o";
+
 /// What a path's texts have in common in one segment.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LengthSum {
@@ -130,7 +137,13 @@ impl Snapshot {
 
     /// The number of documents.
     pub fn documents(&self) -> u64 {
-        self.searcher.num_docs()
+        if self.definition.embedded.is_empty() {
+            return self.searcher.num_docs();
+        }
+        let term = Term::from_field_bytes(self.fields.values, &value_prefix(u32::MAX, kind::ROOT));
+        let segments = self.searcher.segment_readers().iter();
+        let of = segments.map(|s| roots(s, &term).unwrap_or(0));
+        of.sum()
     }
 
     /// How long the texts of a path are, over all segments.
@@ -178,6 +191,22 @@ impl Snapshot {
         self.sums.lock().retain(|(id, _), _| there.contains(id));
         self.places.lock().retain(|(id, _), _| there.contains(id));
     }
+}
+
+/// How many documents of a segment have a term and are not deleted.
+fn roots(segment: &tantivy::SegmentReader, term: &Term) -> tantivy::Result<u64> {
+    let inverted = segment.inverted_index(term.field())?;
+    let Some(mut postings) = inverted.read_postings(term, IndexRecordOption::Basic)? else {
+        return Ok(0);
+    };
+    let alive = segment.alive_bitset();
+    let mut count = 0;
+    let mut doc = postings.doc();
+    while doc != TERMINATED {
+        count += u64::from(alive.is_none_or(|a| a.is_alive(doc)));
+        doc = postings.advance();
+    }
+    Ok(count)
 }
 
 fn sum_of(segment: &tantivy::SegmentReader, path: u32) -> Result<LengthSum> {
@@ -482,7 +511,7 @@ impl IndexWriter {
         definition: &Definition,
         parent: Option<u64>,
     ) -> Result<()> {
-        let terms = Terms::of(definition, doc, &mut self.paths);
+        let (terms, elements) = Terms::of(definition, doc, &mut self.paths);
         let mut columns: Vec<(String, u64)> = Vec::new();
         for (n, field) in definition.vectors.iter().enumerate() {
             if let Some((vector, elements)) = stored_vector(field, doc)
@@ -495,9 +524,17 @@ impl IndexWriter {
             return Ok(());
         }
         columns.extend(parent.map(|p| ("p".to_string(), p)));
-        self.inner
-            .add_document(self.document(key, terms, columns))
-            .or_problem()?;
+        let whole = self.document(key, terms, columns);
+        if elements.is_empty() {
+            self.inner.add_document(whole).or_problem()?;
+            return Ok(());
+        }
+        // In one step, so that they lie side by side.
+        let number = |n: u64| vec![(ELEMENTS.to_string(), n)];
+        let elements = elements.into_iter();
+        let elements = elements.map(|e| self.document(key, e.terms, number(e.number)));
+        let all: Vec<_> = elements.chain([whole]).map(UserOperation::Add).collect();
+        self.inner.run(all).or_problem()?;
         Ok(())
     }
 
@@ -593,4 +630,45 @@ impl IndexWriter {
 /// The index says what its writer never wrote.
 pub(crate) fn damaged(what: &str) -> Stop {
     err!(DataCorruptionDetected, "a search index is damaged: {what}").into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::definition::Kind;
+
+    /// Commits what is there as another layout's.
+    fn call_it(dir: &Path, layout: u64) {
+        let data = DataFiles::default();
+        let index = Index::open(Files::open(dir, &data).unwrap()).unwrap();
+        let payload = index.load_metas().unwrap().payload.unwrap();
+        let mut said: Value = serde_json::from_str(&payload).unwrap();
+        said["layout"] = layout.into();
+        let mut writer: tantivy::IndexWriter = index.writer(WRITER_BYTES).unwrap();
+        let mut prepared = writer.prepare_commit().unwrap();
+        prepared.set_payload(&said.to_string());
+        prepared.commit().unwrap();
+    }
+
+    #[test]
+    fn an_index_of_an_older_layout_is_built_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let definition = bson::json::parse(r#"{"mappings": {"dynamic": true}}"#).unwrap();
+        let definition = Definition::parse(Kind::Search, definition.as_doc()).unwrap();
+        let definition = Arc::new(definition);
+        let open = || {
+            let data = DataFiles::default();
+            SearchIndex::open(dir.path(), definition.clone(), "1", &data).unwrap()
+        };
+        let at = Position { index: 7, ts: 70 };
+        let (index, _) = open();
+        let mut writer = index.writer("1").unwrap();
+        writer.commit(at).unwrap();
+        writer.close().unwrap();
+        drop(index);
+        call_it(dir.path(), LAYOUT);
+        assert_eq!(open().1, Some(at));
+        call_it(dir.path(), LAYOUT - 1);
+        assert_eq!(open().1, None);
+    }
 }

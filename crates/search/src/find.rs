@@ -6,7 +6,7 @@
 use crate::compiler::Compiler;
 use crate::definition::OrProblem;
 use crate::files::Snapshot;
-use crate::hits::{Hit, Hits, MOST_FOUND, keep, key_of};
+use crate::hits::{Hit, Hits, MOST_FOUND, element_of, keep, key_of, place};
 use crate::operator::Clause;
 use crate::page::score_order;
 use crate::room::Room;
@@ -14,7 +14,7 @@ use crate::search::{Count, Search};
 use errors::Result;
 use errors::operation::step;
 use std::collections::BinaryHeap;
-use tantivy::query::{AllQuery, EnableScoring};
+use tantivy::query::EnableScoring;
 use tantivy::{BitSet, DocAddress, DocId, DocSet, SegmentReader, TERMINATED};
 
 /// What a document takes while those of its score are put in order, about.
@@ -28,14 +28,8 @@ impl Search {
         limit: Option<usize>,
         room: &mut Room<'_>,
     ) -> Result<Hits> {
-        let mut compiler = Compiler {
-            snapshot: &snapshot,
-            room,
-        };
-        let query = match &self.clause {
-            Some(clause) => compiler.clause(clause)?,
-            None => Box::new(AllQuery),
-        };
+        let mut compiler = Compiler::new(&snapshot, room);
+        let query = compiler.top(self.clause.as_ref(), self.scope.as_deref())?;
         let scoring = EnableScoring::enabled_from_searcher(&snapshot.searcher);
         let weight = query.weight(scoring).or_problem()?;
         // What another page shows is known when all are there.
@@ -65,6 +59,7 @@ impl Search {
             }
         }
         let mut hits = Hits::of(snapshot, best, count);
+        hits.elements = self.scope.is_some();
         hits.weight = Some(weight).filter(|_| self.details);
         Ok(hits)
     }
@@ -109,7 +104,11 @@ impl Search {
             for hit in group {
                 step()?;
                 let key = key_of(&snapshot, hit.at)?;
-                let token = self.pages.token(&order, tie(&key));
+                let element = match self.scope {
+                    Some(_) => element_of(&snapshot, hit.at)?,
+                    None => None,
+                };
+                let token = self.pages.token(&order, &place(tie(&key), element));
                 if self.pages.admits(&token) {
                     same.push((token, *hit));
                 }
@@ -123,6 +122,7 @@ impl Search {
             page.extend(same.iter().take(wanted).map(|(_, hit)| *hit));
         }
         let mut hits = Hits::in_order(snapshot, page, count);
+        hits.elements = self.scope.is_some();
         hits.weight = weight;
         Ok(hits)
     }
@@ -134,8 +134,8 @@ impl Search {
         room: &mut Room<'_>,
         shown: Option<&mut dyn FnMut(&[u8]) -> Result<bool>>,
     ) -> Result<bson::DocBuf> {
-        let clause = self.clause.as_ref();
-        let matching = crate::facet::matching(&snapshot, clause, room, shown)?;
+        let asked = (self.clause.as_ref(), self.scope.as_deref());
+        let matching = crate::facet::matching(&snapshot, asked, room, shown)?;
         let count: usize = matching.values().map(BitSet::len).sum();
         let mut w = bson::Writer::new();
         w.open_doc("count");
@@ -156,14 +156,11 @@ impl Search {
 /// asked for.
 pub(crate) fn each_match(
     snapshot: &Snapshot,
-    clause: Option<&Clause>,
+    (clause, scope): (Option<&Clause>, Option<&str>),
     room: &mut Room<'_>,
     mut each: impl FnMut(&SegmentReader, u32, &[DocId], &mut Room<'_>) -> Result<()>,
 ) -> Result<()> {
-    let query = match clause {
-        Some(clause) => Compiler { snapshot, room }.clause(clause)?,
-        None => Box::new(AllQuery),
-    };
+    let query = Compiler::new(snapshot, room).top(clause, scope)?;
     let unscored = EnableScoring::disabled_from_searcher(&snapshot.searcher);
     let weight = query.weight(unscored).or_problem()?;
     for (segment, reader) in (0u32..).zip(snapshot.searcher.segment_readers()) {

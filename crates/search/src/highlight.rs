@@ -58,6 +58,8 @@ type Place = (String, Option<String>);
 pub struct Highlighter {
     definition: Arc<Definition>,
     synonyms: Arc<HashMap<String, Synonyms>>,
+    /// The path of what is given, where that is an element.
+    scope: String,
     highlight: Highlight,
     leaves: Vec<Leaf>,
     /// What is looked for at places where documents had texts.
@@ -113,6 +115,7 @@ impl Search {
         Some(Highlighter {
             definition: snapshot.definition.clone(),
             synonyms: snapshot.synonyms.clone(),
+            scope: self.scope.clone().unwrap_or_default(),
             highlight,
             leaves,
             tests: HashMap::new(),
@@ -158,6 +161,9 @@ fn collect(clause: &Clause, leaves: &mut Vec<Leaf>) {
                 leaves.push(leaf(&words.paths, &words.query, How::Words(None)));
             }
         }),
+        Operator::Embedded { clause, .. } | Operator::Ancestor { clause, .. } => {
+            collect(clause, leaves);
+        }
         Operator::Compound {
             must,
             should,
@@ -184,7 +190,8 @@ impl Highlighter {
     /// The highlights of a document: an array.
     pub fn of(&mut self, doc: Doc<'_>) -> Result<Value> {
         let mut texts = BTreeMap::new();
-        gather(doc.as_val(), &mut String::new(), &mut texts)?;
+        let mut path = self.scope.clone();
+        gather(doc.as_val(), &mut path, &mut texts)?;
         let mut w = Writer::new_array();
         for (path, values) in &texts {
             for multi in self.alternatives(path) {

@@ -2,7 +2,7 @@
 
 use crate::definition::OrProblem;
 use crate::explained::explained;
-use crate::files::{Snapshot, damaged};
+use crate::files::{ELEMENTS_COLUMN, Snapshot, damaged};
 use crate::problem::wrong;
 use bson::DocBuf;
 use errors::Result;
@@ -21,6 +21,8 @@ pub struct Found {
     /// The key that it was put under.
     pub key: Vec<u8>,
     pub score: f32,
+    /// Which of its elements was found, where these are asked for.
+    pub element: Option<u64>,
     /// `{value, description, details}`, where that is asked for.
     pub details: Option<Box<DocBuf>>,
 }
@@ -33,6 +35,8 @@ pub struct Hits {
     pub count: u64,
     /// How many vectors were compared.
     pub compared: usize,
+    /// Whether elements are found, and not documents.
+    pub(crate) elements: bool,
     /// What tells how scores came about, where that is asked for.
     pub(crate) weight: Option<Box<dyn Weight>>,
 }
@@ -79,6 +83,10 @@ impl Hits {
         Ok(Some(Found {
             key: key_of(&self.snapshot, hit.at)?,
             score: hit.score,
+            element: match self.elements {
+                true => element_of(&self.snapshot, hit.at)?,
+                false => None,
+            },
             details,
         }))
     }
@@ -92,6 +100,21 @@ pub(crate) fn key_of(snapshot: &Snapshot, at: DocAddress) -> Result<Vec<u8>> {
     key.ok_or_else(|| damaged("a document without a key"))
 }
 
+/// Which element of its document is at a place, among those of its path.
+pub(crate) fn element_of(snapshot: &Snapshot, at: DocAddress) -> Result<Option<u64>> {
+    let reader = snapshot.searcher.segment_reader(at.segment_ord);
+    let column = reader.fast_fields().column_opt::<i64>(ELEMENTS_COLUMN);
+    let n = column.or_problem()?.and_then(|c| c.first(at.doc_id));
+    Ok(n.and_then(|n| u64::try_from(n).ok()))
+}
+
+/// What tells elements of documents apart, in their order: the part of a key that is a document's own, and the element.
+pub fn place(tie: &[u8], element: Option<u64>) -> Vec<u8> {
+    let mut place = tie.to_vec();
+    place.extend(element.into_iter().flat_map(u64::to_be_bytes));
+    place
+}
+
 impl Hits {
     /// Of a heap of the best; `count`: how many there were in all.
     pub(crate) fn of(snapshot: Snapshot, best: BinaryHeap<Hit>, count: u64) -> Hits {
@@ -103,6 +126,7 @@ impl Hits {
             found: found.into_iter(),
             count,
             compared: 0,
+            elements: false,
             weight: None,
             snapshot,
         }

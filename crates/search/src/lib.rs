@@ -15,6 +15,7 @@ mod compiler;
 mod definition;
 mod directory;
 mod edits;
+mod elements;
 mod explained;
 mod facet;
 mod field_graph;
@@ -25,6 +26,7 @@ mod find;
 mod graph;
 mod highlight;
 mod hits;
+mod join;
 mod near;
 mod nested;
 mod operator;
@@ -52,10 +54,11 @@ mod vector_definition;
 mod words;
 
 pub use definition::{Definition, Kind, StoredSource};
+pub use elements::element;
 pub use field_graph::Grown;
 pub use files::{IndexWriter, Position, SearchIndex, Snapshot, WRITER_BYTES};
 pub use highlight::Highlighter;
-pub use hits::{Found, Hits};
+pub use hits::{Found, Hits, place};
 pub use page::{Pages, Token, score_order};
 pub use room::Room;
 pub use search::Search;
@@ -67,6 +70,8 @@ pub fn checksum(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes)
 }
 
+#[cfg(test)]
+mod join_tests;
 #[cfg(test)]
 mod near_tests;
 #[cfg(test)]

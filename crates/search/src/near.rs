@@ -118,7 +118,7 @@ pub(crate) fn candidates(
         return Ok(None);
     }
     let sets = match wanted.filter {
-        Some(filter) => Some(matching(snapshot, Some(filter), room, None)?),
+        Some(filter) => Some(matching(snapshot, (Some(filter), None), room, None)?),
         None => None,
     };
     let matching = match &sets {
@@ -181,7 +181,7 @@ pub(crate) fn all(
     let mut out = Vec::new();
     crate::find::each_match(
         snapshot,
-        wanted.filter,
+        (wanted.filter, None),
         room,
         |reader, segment, docs, room| {
             room.take(docs.len() * size_of::<(u64, DocAddress)>() * 2)?;

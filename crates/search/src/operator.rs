@@ -3,6 +3,7 @@
 //! Source: MongoDB's manual, "Operators and Collectors".
 
 use crate::fields::Fields;
+use crate::join::Aggregate;
 pub(crate) use crate::paths::PathSpec;
 use crate::paths::paths;
 use crate::places::{self, Place};
@@ -94,6 +95,17 @@ pub(crate) enum Operator {
         finite: bool,
     },
     Span(Spans<Words>),
+    /// Documents with such an element at a path.
+    Embedded {
+        path: String,
+        clause: Box<Clause>,
+        aggregate: Aggregate,
+    },
+    /// Elements of such a document around them; `None`: the whole one.
+    Ancestor {
+        path: Option<String>,
+        clause: Box<Clause>,
+    },
     Exists {
         path: String,
     },
@@ -132,7 +144,7 @@ pub(crate) enum Operator {
     },
 }
 
-pub(crate) const OPERATORS: [&str; 17] = [
+pub(crate) const OPERATORS: [&str; 19] = [
     "autocomplete",
     "compound",
     "embeddedDocument",
@@ -140,6 +152,8 @@ pub(crate) const OPERATORS: [&str; 17] = [
     "exists",
     "geoShape",
     "geoWithin",
+    "hasAncestor",
+    "hasRoot",
     "in",
     "moreLikeThis",
     "near",
@@ -178,6 +192,11 @@ impl Clause {
             let all = [must, should, must_not, filter];
             all.into_iter().flatten().for_each(|c| c.each(each));
         }
+        if let Operator::Embedded { clause, .. } | Operator::Ancestor { clause, .. } =
+            &self.operator
+        {
+            clause.each(each);
+        }
     }
 }
 
@@ -208,7 +227,7 @@ pub(crate) fn only_clause(f: &Fields<'_>, depth: usize) -> Result<Clause> {
     step()?;
     let at = f.name(e.name);
     let f = Fields::of(&at, e.val)?;
-    let score = score(&f)?;
+    let score = score(&f, e.name == "embeddedDocument")?;
     let operator = operator(e.name, &f, depth)?;
     f.end()?;
     Ok(Clause { operator, score })
@@ -248,16 +267,25 @@ fn operator(name: &str, f: &Fields<'_>, depth: usize) -> Result<Operator> {
         "moreLikeThis" => more_like_this(f)?,
         "geoWithin" => places::geo_within(f)?,
         "geoShape" => places::geo_shape(f)?,
+        "embeddedDocument" => crate::join::embedded(f, depth)?,
+        "hasAncestor" => crate::join::ancestor(f, depth, false)?,
+        "hasRoot" => crate::join::ancestor(f, depth, true)?,
         "queryString" => crate::query_string::parse(f)?,
         "span" => Operator::Span(crate::span::parse(f, 0)?),
         other => return Err(wrong(format!("\"{other}\" is not supported yet"))),
     })
 }
 
-fn score(f: &Fields<'_>) -> Result<ScoreChange> {
-    let Some(s) = f.doc("score")? else {
-        return Ok(ScoreChange::None);
-    };
+/// What becomes of an operator's scores. `elements`: they are made of those of elements, whose sum or the like is changed by
+/// `outerScore`.
+fn score(f: &Fields<'_>, elements: bool) -> Result<ScoreChange> {
+    match f.doc("score")? {
+        None => Ok(ScoreChange::None),
+        Some(s) => score_change(&s, elements),
+    }
+}
+
+fn score_change(s: &Fields<'_>, elements: bool) -> Result<ScoreChange> {
     let (boost, constant) = (s.doc("boost")?, s.doc("constant")?);
     let (function, embedded) = (s.doc("function")?, s.doc("embedded")?);
     s.end()?;
@@ -280,6 +308,15 @@ fn score(f: &Fields<'_>) -> Result<ScoreChange> {
             f.at
         ))),
     };
+    if let Some(e) = embedded {
+        if !elements {
+            return Err(wrong(format!("\"{}\" is for embeddedDocument", e.at)));
+        }
+        e.string("aggregate")?;
+        let outer = e.doc("outerScore")?;
+        e.end()?;
+        return outer.map_or(Ok(ScoreChange::None), |outer| score_change(&outer, false));
+    }
     if let Some(b) = boost {
         if b.get("path").is_some() {
             return Err(wrong(format!("\"{}.path\" is not supported yet", b.at)));

@@ -2,7 +2,7 @@
 //!
 //! Source: MongoDB's manual, "$search" and "$searchMeta".
 
-use crate::definition::{Definition, Kind};
+use crate::definition::{Definition, Kind, StoredSource};
 use crate::facet::Facet;
 use crate::fields::Fields;
 use crate::highlight::Highlight;
@@ -33,6 +33,8 @@ pub struct Search {
     pub sort: Option<DocBuf>,
     /// Documents are given as the index has stored them.
     stored: bool,
+    /// The path of the elements that are found instead of documents (`returnScope`).
+    pub scope: Option<String>,
     pub pages: Pages,
     pub(crate) highlight: Option<Highlight>,
     /// How scores came about is told.
@@ -70,14 +72,7 @@ impl Search {
         if let Some(preference) = f.doc("searchNodePreference")? {
             preference.required_string("key")?;
         }
-        if let Some(scope) = f.doc("returnScope")? {
-            scope.required_string("path")?;
-            if stage.get("returnStoredSource").and_then(|v| v.as_bool()) != Some(true) {
-                return Err(wrong(
-                    "\"returnScope\" requires \"returnStoredSource\" to be true",
-                ));
-            }
-        }
+        let scope = scope(&f, stored || meta)?;
         f.doc("tracking")?;
         // They say which documents are shown, and of what: none here.
         let (highlight, pages) = match meta {
@@ -102,18 +97,28 @@ impl Search {
             count,
             sort,
             stored,
+            scope,
             pages,
             highlight,
             details: details == Some(true),
         })
     }
 
-    /// The projection of what the index has stored, where that is asked for.
+    /// The projection of what the index has stored, where that is asked for: of documents, or of elements.
     pub fn stored(&self, definition: &Definition) -> Result<Option<DocBuf>> {
-        if !self.stored {
-            return Ok(None);
+        let Some(scope) = &self.scope else {
+            return match self.stored {
+                true => definition.given(&self.index),
+                false => Ok(None),
+            };
+        };
+        match definition.embedded.get(scope) {
+            Some(StoredSource::All) => Ok(None),
+            Some(StoredSource::Some(projection)) => Ok(Some(projection.clone())),
+            _ => Err(wrong(format!(
+                "\"returnScope.path\" needs to be indexed as embeddedDocuments with \"storedSource\": {scope}"
+            ))),
         }
-        definition.given(&self.index)
     }
 
     /// The names of the synonym mappings that it asks for.
@@ -169,6 +174,21 @@ fn faceted(f: &Fields<'_>, collector: &Fields<'_>) -> Result<(Option<Clause>, Ve
     };
     collector.end()?;
     Ok((clause, facets))
+}
+
+/// `stored`: documents are given as the index has stored them, or none is.
+fn scope(f: &Fields<'_>, stored: bool) -> Result<Option<String>> {
+    let Some(scope) = f.doc("returnScope")? else {
+        return Ok(None);
+    };
+    let path = scope.required_string("path")?;
+    scope.end()?;
+    match stored {
+        true => Ok(Some(path.to_string())),
+        false => Err(wrong(
+            "\"returnScope\" requires \"returnStoredSource\" to be true",
+        )),
+    }
 }
 
 fn count(f: &Fields<'_>) -> Result<Count> {

@@ -127,6 +127,14 @@ impl SetQuery {
     }
 }
 
+impl SetQuery {
+    /// The documents of a segment; `None`: there are none.
+    pub fn in_segment(&self, reader: &SegmentReader) -> Option<BitSetDocSet> {
+        let set = self.segments.get(&reader.segment_id())?;
+        (set.len() > 0).then(|| BitSetDocSet::from(BitSet::clone(set)))
+    }
+}
+
 impl ScoredQuery {
     /// The documents with a term in the range, each with the best score that `score` gives to its terms.
     pub fn of(

@@ -31,6 +31,10 @@ const PART: char = '\0';
 
 /// Kinds of value, by their byte in the index.
 pub mod kind {
+    /// An element of an array, as a document of its own.
+    pub const ELEMENT: u8 = b'e';
+    /// A whole document, in an index that has elements too.
+    pub const ROOT: u8 = b'r';
     pub const EXISTS: u8 = b'x';
     /// A shape, as the document has it.
     pub const GEO: u8 = b'g';
@@ -177,17 +181,32 @@ pub struct Terms {
     count: usize,
 }
 
+/// An element of an array of type embeddedDocuments.
+pub struct Element {
+    pub terms: Terms,
+    /// Which one it is among those of its path in the document.
+    pub number: u64,
+}
+
+/// The most elements of one document.
+const MOST_ELEMENTS: usize = 10_000;
+
 impl Terms {
-    /// The terms of a document. New paths get their numbers.
-    pub fn of(definition: &Definition, doc: Doc<'_>, paths: &mut Paths) -> Terms {
+    /// The terms of a document, and those of its elements, each before what it lies in. New paths get their numbers.
+    pub fn of(definition: &Definition, doc: Doc<'_>, paths: &mut Paths) -> (Terms, Vec<Element>) {
         let mut walk = Walk {
             default: &definition.default,
             paths,
             terms: Terms::default(),
             path: String::new(),
+            elements: Vec::new(),
+            numbers: HashMap::new(),
         };
+        if !definition.embedded.is_empty() {
+            walk.terms.value(u32::MAX, kind::ROOT, &[]);
+        }
         walk.document(doc, &definition.mapping);
-        walk.terms
+        (walk.terms, walk.elements)
     }
 
     fn value(&mut self, path: u32, kind: u8, bytes: &[u8]) {
@@ -259,9 +278,35 @@ struct Walk<'a> {
     paths: &'a mut Paths,
     terms: Terms,
     path: String,
+    elements: Vec<Element>,
+    /// The next number of an element by path.
+    numbers: HashMap<u32, u64>,
 }
 
 impl Walk<'_> {
+    /// A document of an array that has a place of its own in the index.
+    fn element(&mut self, doc: Doc<'_>, mapping: &Mapping) {
+        let Some(path) = self.paths.number(&self.path) else {
+            return;
+        };
+        let next = self.numbers.entry(path).or_default();
+        let number = *next;
+        *next += 1;
+        if self.elements.len() >= MOST_ELEMENTS {
+            return;
+        }
+        let inner = Terms {
+            count: self.terms.count,
+            ..Terms::default()
+        };
+        let outer = std::mem::replace(&mut self.terms, inner);
+        self.terms.value(path, kind::ELEMENT, &[]);
+        self.document(doc, mapping);
+        let terms = std::mem::replace(&mut self.terms, outer);
+        self.terms.count = terms.count;
+        self.elements.push(Element { terms, number });
+    }
+
     fn document(&mut self, doc: Doc<'_>, mapping: &Mapping) {
         for e in doc.iter() {
             let types = mapping.fields.get(e.name);
@@ -325,6 +370,9 @@ impl Walk<'_> {
                 && let Some(path) = self.here()
             {
                 self.terms.value(path, kind::GEO, doc.as_bytes());
+            }
+            if let Some(embedded) = &types.embedded {
+                self.element(doc, &embedded.mapping);
             }
             if let Some(mapping) = &types.document
                 && self.here().is_some()
@@ -417,7 +465,7 @@ mod tests {
         let definition = Definition::parse(Kind::Search, d.as_doc()).unwrap();
         let mut paths = Paths::default();
         let stored = doc! { "a": "Big fox", "n": 1, "other": "x" };
-        let terms = Terms::of(&definition, stored.as_doc(), &mut paths);
+        let (terms, _) = Terms::of(&definition, stored.as_doc(), &mut paths);
         assert_eq!(paths.names(), ["a", "n"]);
         let words: Vec<_> = terms.words.iter().map(|w| w.0.as_str()).collect();
         assert_eq!(words, ["0\u{1}big", "0\u{1}fox"]);

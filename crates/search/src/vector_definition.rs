@@ -71,6 +71,7 @@ pub(crate) fn parse(d: Doc<'_>) -> Result<Definition> {
         nested_root,
         stored: stored_source(d)?,
         synonyms: Vec::new(),
+        embedded: Default::default(),
     };
     for v in fields.values() {
         errors::operation::step()?;

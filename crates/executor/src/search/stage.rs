@@ -9,9 +9,9 @@ use crate::op::OpCtx;
 use crate::pinned_snapshot::PinnedSnapshot;
 use ::search::{
     Found, Highlighter, Hits, Pages, Room, Search, Snapshot, Synonyms, Token, VectorSearch,
-    score_order,
+    element, place, score_order,
 };
-use bson::{Doc, DocBuf, doc};
+use bson::{Doc, DocBuf, Writer, doc};
 use catalog::Collection;
 use catalog::keyspace::PREFIX;
 use errors::{Code, Result, bail, err};
@@ -88,7 +88,8 @@ pub(crate) fn found(
     let plain = search.sort.is_none() && view.is_none() && shown.is_none();
     let bounded = limit.filter(|_| plain);
     let most = bounded.map(|n| usize::try_from(n).unwrap_or(usize::MAX));
-    let paging = Paging::of(&search, stage)?;
+    let sort = sort_of(&search);
+    let paging = Paging::of((&search, sort.as_ref()), stage)?;
     let highlighter = search.highlighter(&snapshot);
     let hits = within(ctx, &index, &mut held, |room| match &paging {
         Some(p) if p.sort.is_none() => search.page(snapshot, tie, most, room),
@@ -103,13 +104,14 @@ pub(crate) fn found(
         hits,
         held,
         by_vector: false,
+        scope: search.scope.clone(),
         paging,
         highlighter: highlighter.filter(|_| stage.asks.highlights),
         current: DocBuf::new(),
         meta: Metadata::default(),
     });
     let most = limit.filter(|_| view.is_none());
-    let rows = match &search.sort {
+    let rows = match &sort {
         Some(_) if by_token => search::by_token(rows, search.pages.is_backwards(), most),
         Some(by) => search::sorted(rows, by.as_doc(), most)?,
         None => rows,
@@ -122,6 +124,20 @@ pub(crate) fn found(
         Some(v) => v.pipeline.attach(0, rows, vars),
         None => rows,
     })
+}
+
+/// What results are sorted by: of elements their own fields.
+fn sort_of(search: &Search) -> Option<DocBuf> {
+    let (Some(by), Some(scope)) = (&search.sort, &search.scope) else {
+        return search.sort.clone();
+    };
+    let mut w = Writer::new();
+    for e in by.as_doc() {
+        let own = e.name.strip_prefix(scope.as_str());
+        let own = own.and_then(|rest| rest.strip_prefix('.'));
+        w.val(own.unwrap_or(e.name), e.val);
+    }
+    Some(w.finish())
 }
 
 /// The synonym mappings that a search names.
@@ -226,6 +242,7 @@ fn nearest(
         held,
         hits,
         by_vector: true,
+        scope: None,
         paging: None,
         highlighter: None,
         current: DocBuf::new(),
@@ -320,11 +337,13 @@ struct Paging {
 
 impl Paging {
     /// `None`: not requested.
-    fn of(search: &Search, stage: &SearchStage) -> Result<Option<Paging>> {
+    fn of(
+        (search, sort): (&Search, Option<&DocBuf>),
+        stage: &SearchStage,
+    ) -> Result<Option<Paging>> {
         if !stage.asks.token && !search.pages.is_bounded() {
             return Ok(None);
         }
-        let sort = search.sort.as_ref();
         Ok(Some(Paging {
             pages: search.pages.clone(),
             sort: sort
@@ -339,7 +358,8 @@ impl Paging {
             None => order.extend(score_order(hit.score)),
             Some(sort) => sort.sort_key_with(doc, known, &mut order)?,
         }
-        Ok(self.pages.token(&order, tie(&hit.key)))
+        let place = place(tie(&hit.key), hit.element);
+        Ok(self.pages.token(&order, &place))
     }
 }
 
@@ -354,6 +374,8 @@ struct Rows {
     /// The memory of the hits.
     held: Share,
     by_vector: bool,
+    /// The path of the elements that are given instead of documents.
+    scope: Option<String>,
     paging: Option<Paging>,
     highlighter: Option<Highlighter>,
     current: DocBuf,
@@ -392,6 +414,13 @@ impl Source for Rows {
             if self.shown.as_ref().is_some_and(|s| !s.has(record.as_doc())) {
                 continue;
             }
+            let record = match (&self.scope, hit.element) {
+                (Some(scope), Some(n)) => match element(record.as_doc(), scope, n) {
+                    Some(element) => element,
+                    None => continue,
+                },
+                _ => record,
+            };
             self.tell(&hit);
             if let Some(paging) = &self.paging {
                 let token = paging.token(&hit, record.as_doc(), &self.meta)?;
