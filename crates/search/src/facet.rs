@@ -183,6 +183,24 @@ pub(crate) fn write(
 }
 
 impl Facet {
+    /// What explain tells of it.
+    pub fn outline(&self, w: &mut Writer) {
+        let kind = match &self.by {
+            By::Strings { .. } => "string",
+            By::Ranges {
+                kind: kind::DATE, ..
+            } => "date",
+            By::Ranges { .. } => "number",
+        };
+        w.open_doc(&self.name)
+            .str("type", kind)
+            .str("path", &self.path);
+        if let By::Strings { most } = self.by {
+            w.i64("numBuckets", i64::try_from(most).unwrap_or(i64::MAX));
+        }
+        w.close();
+    }
+
     fn write(
         &self,
         w: &mut Writer,

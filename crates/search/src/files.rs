@@ -637,7 +637,7 @@ mod tests {
     use super::*;
     use crate::definition::Kind;
 
-    /// Commits what is there as another layout's.
+    /// Commits the present state as one of another layout.
     fn call_it(dir: &Path, layout: u64) {
         let data = DataFiles::default();
         let index = Index::open(Files::open(dir, &data).unwrap()).unwrap();

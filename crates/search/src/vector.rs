@@ -149,6 +149,37 @@ impl VectorSearch {
         })
     }
 
+    /// The same for explain, which has `explainOptions` allowed.
+    pub fn parse_explained(stage: Doc<'_>) -> Result<VectorSearch> {
+        let mut search = VectorSearch::parse(stage)?;
+        if let Some(options) = stage.get("explainOptions").and_then(|v| v.as_doc()) {
+            let ids = options.get("traceDocumentIds").and_then(|v| v.as_array());
+            if ids.is_none_or(|l| l.values().any(|v| v.is_nullish())) {
+                return Err(wrong(
+                    "\"explainOptions.traceDocumentIds\" must be an array without nulls",
+                ));
+            }
+        }
+        search.traces = false;
+        Ok(search)
+    }
+
+    pub(crate) fn is_exact(&self) -> bool {
+        self.exact
+    }
+
+    pub(crate) fn path(&self) -> &str {
+        &self.path
+    }
+
+    pub(crate) fn candidates(&self) -> usize {
+        self.candidates
+    }
+
+    pub(crate) fn filter_of(&self, snapshot: &Snapshot) -> Option<Clause> {
+        self.filter(&snapshot.definition)
+    }
+
     /// The projection of what the index has stored, where that is asked for.
     pub fn stored(&self, definition: &Definition) -> Result<Option<DocBuf>> {
         match self.stored {

@@ -117,9 +117,10 @@ pub(super) fn write_explain_of(
         rejected,
         trials,
         verbosity,
+        search: explained.search.as_ref().map(|d| d.as_doc()),
         ran: explained.ran.as_ref(),
     }
-    .write(&mut cx.w, rest, pipeline.pipeline.makes_input());
+    .write(&mut cx.w, rest, &pipeline.pipeline);
     explain::finish(cx, command);
     Ok(Done::Reply)
 }
@@ -255,6 +256,8 @@ struct ExplainedQuery<'a> {
     rejected: Vec<DocBuf>,
     trials: Vec<DocBuf>,
     verbosity: Verbosity,
+    /// What the index tells of the search that the pipeline begins with.
+    search: Option<Doc<'a>>,
     ran: Option<&'a (StageProfiler, Vec<usize>)>,
 }
 
@@ -265,7 +268,8 @@ impl ExplainedQuery<'_> {
             .and_then(|(w, numbers)| Some((w, *numbers.get(stage)?)))
     }
 
-    fn write(mut self, w: &mut Writer, rest: &[query::pipeline::Stage], makes_input: bool) {
+    fn write(mut self, w: &mut Writer, rest: &[query::pipeline::Stage], pipeline: &Pipeline) {
+        let makes_input = pipeline.makes_input();
         let shown = usize::from(self.grouped);
         let (_, after) = rest.split_at(shown.min(rest.len()));
         if self.grouped {
@@ -293,6 +297,14 @@ impl ExplainedQuery<'_> {
                 continue;
             }
             let counted = self.counted(i + 1 + shown);
+            if i == 0
+                && let (Some(stage), Some(told)) = (pipeline.search(), self.search)
+            {
+                for stage in stage.explain(told, counted) {
+                    w.push(stage.as_doc().as_val());
+                }
+                continue;
+            }
             w.push(s.explain(counted).as_doc().as_val());
         }
         w.close();

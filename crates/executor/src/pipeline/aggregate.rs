@@ -537,7 +537,8 @@ impl PipelineHost for AggregateHost<'_, '_> {
             return remote.search(stage, limit, known);
         }
         let (causal, vars) = (self.request.causal, self.request.vars.clone());
-        crate::search::found(self.ctx, stage, limit, causal, &vars, known)
+        let explained = self.watch.is_some();
+        crate::search::found(self.ctx, stage, limit, causal, &vars, known, explained)
     }
 
     fn joined_collection(&mut self, ns: &Namespace, path: &FieldPath) -> Option<JoinedCollection> {

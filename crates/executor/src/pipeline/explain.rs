@@ -10,7 +10,7 @@ use crate::op::OpCtx;
 use crate::pipeline::aggregate::{AggregateHost, AggregateRequest, Start, begin, turned_round};
 use crate::pipeline::geo_near;
 use crate::read::find::FindCursor;
-use bson::Doc;
+use bson::{Doc, DocBuf};
 use catalog::Collection;
 use errors::Result;
 use planner::{Access, Plan};
@@ -31,6 +31,8 @@ pub struct ExplainedPipeline {
     pub projection: Option<Projection>,
     /// The pipeline asks only for the stored record count.
     pub fast_count: bool,
+    /// What the index tells of the search that the pipeline begins with.
+    pub search: Option<DocBuf>,
     /// The counters of a run: the query's, then those of the stages after it.
     pub ran: Option<(StageProfiler, Vec<usize>)>,
 }
@@ -61,8 +63,12 @@ pub fn explain_pipeline(
         plan: None,
         projection: None,
         fast_count: false,
+        search: None,
         ran: None,
     };
+    if let Some(stage) = pipeline.search() {
+        explained.search = Some(crate::search::explain(ctx, stage, run)?);
+    }
     let mut watch = StageProfiler::new(Instant::now);
     let mut numbers = vec![watch.add()];
     let (leaf, from) = if alone {

@@ -17,7 +17,7 @@ mod records;
 mod stage;
 mod synonyms;
 
-pub(crate) use stage::found;
+pub(crate) use stage::{explain, found};
 
 use crate::engine::Engine;
 use crate::op::OpCtx;

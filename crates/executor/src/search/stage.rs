@@ -8,8 +8,8 @@ use crate::engine::Engine;
 use crate::op::OpCtx;
 use crate::pinned_snapshot::PinnedSnapshot;
 use ::search::{
-    Found, Highlighter, Hits, Pages, Room, Search, Snapshot, Synonyms, Token, VectorSearch,
-    element, place, score_order,
+    Counted, Found, Highlighter, Hits, Pages, Room, Search, Snapshot, Synonyms, Token,
+    VectorSearch, element, place, score_order,
 };
 use bson::{Doc, DocBuf, Writer, doc};
 use catalog::Collection;
@@ -26,9 +26,10 @@ use query::sort::SortPattern;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// What a search finds, at most `limit` documents. `causal`: the client wants to see what it has seen
-/// elsewhere. `known`: the place for the metadata of all results, if requested.
+/// elsewhere. `known`: the place for the metadata of all results, if requested. `explained`: it runs to be explained.
 pub(crate) fn found(
     ctx: &mut OpCtx<'_>,
     stage: &SearchStage,
@@ -36,6 +37,7 @@ pub(crate) fn found(
     causal: bool,
     vars: &Arc<Vars>,
     known: Option<&SearchMeta>,
+    explained: bool,
 ) -> Result<Box<dyn Source>> {
     ctx.need_worker()?;
     if ctx.transaction.is_some() {
@@ -52,10 +54,17 @@ pub(crate) fn found(
         return Ok(pipeline::over_docs(Vec::new()));
     };
     if stage.kind == SearchKind::Vector {
-        return nearest(ctx, stage, &coll, (causal, vars), |rows| match &view {
-            Some(v) => v.pipeline.attach(0, rows, vars),
-            None => rows,
-        });
+        let search = vector_search(stage, explained)?;
+        return nearest(
+            ctx,
+            (stage, search),
+            &coll,
+            (causal, vars),
+            |rows| match &view {
+                Some(v) => v.pipeline.attach(0, rows, vars),
+                None => rows,
+            },
+        );
     }
     let search = Search::parse(stage.spec.as_doc(), stage.kind == SearchKind::Meta)?;
     let engine = ctx.engine.clone();
@@ -206,15 +215,82 @@ fn projected(ns: &Namespace, projection: &DocBuf) -> Result<Pipeline> {
     Pipeline::parse(stages.as_val(), &context)
 }
 
+fn vector_search(stage: &SearchStage, explained: bool) -> Result<VectorSearch> {
+    match explained {
+        true => VectorSearch::parse_explained(stage.spec.as_doc()),
+        false => VectorSearch::parse(stage.spec.as_doc()),
+    }
+}
+
+/// What explain tells of a search; with `run` what it counts.
+pub(crate) fn explain(ctx: &mut OpCtx<'_>, stage: &SearchStage, run: bool) -> Result<DocBuf> {
+    let view = ctx.catalog().resolve(&stage.ns.to_string())?;
+    let on = view.as_ref().map_or(&stage.ns, |v| &v.on).to_string();
+    let asked = match stage.kind {
+        SearchKind::Vector => Asked::Vector(vector_search(stage, true)?),
+        kind => Asked::Text(Search::parse(
+            stage.spec.as_doc(),
+            kind == SearchKind::Meta,
+        )?),
+    };
+    let engine = ctx.engine.clone();
+    let Some(coll) = ctx.catalog().get(&on).cloned() else {
+        return Ok(DocBuf::new());
+    };
+    let Some(opened) = engine.search.to_search(ctx, &coll, asked.index())? else {
+        return Ok(DocBuf::new());
+    };
+    let (open, index) = (opened.index, opened.follower);
+    let mut snapshot = open.snapshot();
+    if let Asked::Text(search) = &asked {
+        search.check_kind(index.spec.kind)?;
+        let mappings = synonyms(ctx, (stage, search), &coll, &index, false)?;
+        snapshot = snapshot.with_synonyms(mappings);
+    }
+    let begun = Instant::now();
+    let mut held = engine.stage_memory.share();
+    let counted = match run {
+        false => None,
+        true => Some(Counted {
+            matched: within(ctx, &index, &mut held, |room| {
+                let found = snapshot.clone();
+                Ok(match &asked {
+                    Asked::Text(search) => search.find(found, Some(1), room)?.count,
+                    Asked::Vector(search) => search.find(found, search.limit, room)?.count,
+                })
+            })?,
+            time: begun.elapsed(),
+        }),
+    };
+    match &asked {
+        Asked::Text(search) => search.outline(&snapshot, counted),
+        Asked::Vector(search) => search.outline(&snapshot, counted),
+    }
+}
+
+/// A search of either kind.
+enum Asked {
+    Text(Search),
+    Vector(VectorSearch),
+}
+
+impl Asked {
+    fn index(&self) -> &str {
+        match self {
+            Asked::Text(search) => &search.index,
+            Asked::Vector(search) => &search.index,
+        }
+    }
+}
+
 /// `$vectorSearch`. `above`: what comes on top of its results.
 fn nearest(
     ctx: &mut OpCtx<'_>,
-    stage: &SearchStage,
+    (stage, search): (&SearchStage, VectorSearch),
     coll: &Collection,
     (causal, vars): (bool, &Arc<Vars>),
     above: impl FnOnce(Box<dyn Source>) -> Box<dyn Source>,
 ) -> Result<Box<dyn Source>> {
-    let search = VectorSearch::parse(stage.spec.as_doc())?;
     let engine = ctx.engine.clone();
     let Some(opened) = engine.search.to_search(ctx, coll, &search.index)? else {
         return Ok(pipeline::over_docs(Vec::new()));

@@ -2,7 +2,9 @@
 //! collection. What they ask is read where the index is ([`PipelineHost::search`]).
 
 use super::merged::Found;
-use super::{IdleVisitor, Namespace, Op, PipelineHost, Source, Stage};
+use super::{
+    IdleVisitor, Namespace, Op, Pipeline, PipelineHost, Source, Stage, StageProfiler, write_common,
+};
 use crate::expr::SearchMeta;
 use crate::metadata::Metadata;
 use crate::sort::SortPattern;
@@ -182,6 +184,56 @@ pub(super) fn wanted(behind: &[Stage]) -> Option<u64> {
         }
     }
     None
+}
+
+impl Pipeline {
+    /// The search that it begins with.
+    pub fn search(&self) -> Option<&SearchStage> {
+        match &self.stages.first()?.op {
+            Op::Search(stage) => Some(stage),
+            _ => None,
+        }
+    }
+}
+
+impl SearchStage {
+    /// The stages that explain shows for it: the search with what the index tells of it, and the reading of the
+    /// documents that it has found.
+    pub fn explain(&self, told: Doc<'_>, counted: Option<(&StageProfiler, usize)>) -> Vec<DocBuf> {
+        let figures = counted.and_then(|(watch, n)| watch.figures(n));
+        let finish = |mut w: Writer| {
+            if let Some(figures) = figures {
+                write_common(figures, &mut w);
+            }
+            w.finish()
+        };
+        let mut w = Writer::new();
+        match self.kind {
+            SearchKind::Search => {
+                w.open_doc("$_internalSearchMongotRemote");
+                w.doc("mongotQuery", self.spec.as_doc())
+                    .doc("explain", told);
+                w.bool("requiresSearchMetaCursor", self.asks.meta);
+            }
+            SearchKind::Meta => {
+                w.open_doc("$searchMeta");
+                w.doc("mongotQuery", self.spec.as_doc())
+                    .doc("explain", told);
+            }
+            SearchKind::Vector => {
+                w.open_doc("$vectorSearch").extend(self.spec.as_doc());
+                w.doc("explain", told);
+            }
+        }
+        w.close();
+        let mut stages = vec![finish(w)];
+        if self.kind != SearchKind::Meta {
+            let mut w = Writer::new();
+            w.open_doc("$_internalSearchIdLookup").close();
+            stages.push(finish(w));
+        }
+        stages
+    }
 }
 
 /// Opens the search when it is first asked for a document.
