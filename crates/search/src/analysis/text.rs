@@ -1,5 +1,8 @@
 //! A text that character filters have rewritten, and where its bytes stood before.
 
+/// The most bytes that a text grows to: what would be put in beyond them is left out.
+const MOST_BYTES: usize = 32 << 20;
+
 /// A text on its way to a tokenizer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Filtered {
@@ -21,7 +24,9 @@ impl Filtered {
         self.shifts.iter().fold(at, |at, shifts| {
             let behind = shifts.partition_point(|(new, _)| *new <= at);
             let last = behind.checked_sub(1).and_then(|n| shifts.get(n));
-            last.map_or(at, |(new, old)| old + (at - new))
+            let old = last.map_or(at, |(new, old)| old + (at - new));
+            // Within what was put in, it is no further than what that stands for.
+            shifts.get(behind).map_or(old, |(_, end)| old.min(*end))
         })
     }
 }
@@ -58,6 +63,10 @@ impl Rewrite {
 
     /// Has other text stand for what lies before `end`.
     pub fn replace_to(&mut self, end: usize, by: &str) {
+        let by = match self.out.len() + by.len() > MOST_BYTES {
+            true => "",
+            false => by,
+        };
         self.out.push_str(by);
         let end = end.max(self.at);
         if by.len() != end - self.at {
@@ -76,5 +85,28 @@ impl Rewrite {
             text: self.out,
             shifts,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_lead_back_and_texts_stay_in_bounds() {
+        let mut out = Rewrite::new(Filtered::of("a & b"));
+        out.keep_to(2);
+        out.replace_to(3, "and so");
+        let got = out.finish();
+        assert_eq!(got.text, "a and so b");
+        let places: Vec<usize> = [0, 2, 6, 8, 9]
+            .into_iter()
+            .map(|n| got.original(n))
+            .collect();
+        assert_eq!(places, [0, 2, 3, 3, 4]);
+        let mut out = Rewrite::new(Filtered::of("xxxx"));
+        let long = "y".repeat(20 << 20);
+        (1..=4).for_each(|end| out.replace_to(end, &long));
+        assert_eq!(out.finish().text.len(), 20 << 20);
     }
 }

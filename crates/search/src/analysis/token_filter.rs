@@ -197,7 +197,15 @@ impl TokenFilter {
             TokenFilter::Stem(stems) => stemmed(tokens, *stems),
             TokenFilter::Regex { pattern, by, all } => {
                 let mut room = pattern.captures().ok();
-                each(tokens, |w| replaced(w, pattern, &mut room, by, *all))
+                let mut bytes = 0;
+                each(tokens, |w| {
+                    if bytes > MOST_ADDED_BYTES {
+                        return w.to_string();
+                    }
+                    let new = replaced(w, pattern, &mut room, by, *all);
+                    bytes += new.len();
+                    new
+                })
             }
             TokenFilter::RemoveDuplicates => without_duplicates(tokens),
             TokenFilter::Reverse => each(tokens, |w| w.chars().rev().collect()),
