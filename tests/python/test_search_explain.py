@@ -70,7 +70,7 @@ def test_searches_by_vectors_are_told(filled):
     exact = {**near, "exact": True, "filter": {"n": {"$gt": 2}}}
     [stage, _] = explained(filled, {"$vectorSearch": exact})
     query = stage["$vectorSearch"]["explain"]["query"]
-    assert (query["type"], query["args"]["filter"]["type"]) == ("ExactVectorSearchQuery", "IndexOrDocValuesQuery")
+    assert (query["type"], query["args"]["filter"]["type"]) == ("ExactVectorSearchQuery", "BooleanQuery")
     for wrong in [{}, {"traceDocumentIds": [None]}]:
         with pytest.raises(OperationFailure) as e:
             explained(filled, {"$vectorSearch": {**traced, "explainOptions": wrong}})
