@@ -103,25 +103,25 @@ def with_synonyms(db, name="cars"):
     return indexed(db[name], {"mappings": {"dynamic": True}, "synonyms": [mapping]})
 
 
-def asked(query, **more):
+def alike(query, **more):
     return text(query, synonyms="words", **more)
 
 
 def test_synonyms_are_found(db):
     coll = with_synonyms(db)
     assert ids(coll, text("car")) == [1]
-    assert ids(coll, asked("car")) == [1, 2, 3]
-    assert ids(coll, asked("Motor Vehicle")) == [1, 2, 3]
-    assert ids(coll, asked("motor")) == [3, 4]
+    assert ids(coll, alike("car")) == [1, 2, 3]
+    assert ids(coll, alike("Motor Vehicle")) == [1, 2, 3]
+    assert ids(coll, alike("motor")) == [3, 4]
     # An explicit mapping takes the place of its input.
-    assert ids(coll, asked("beer")) == [6]
-    assert ids(coll, asked("brew")) == [6]
-    assert ids(coll, asked("fast car", matchCriteria="all")) == [1]
+    assert ids(coll, alike("beer")) == [6]
+    assert ids(coll, alike("brew")) == [6]
+    assert ids(coll, alike("fast car", matchCriteria="all")) == [1]
     assert ids(coll, {"phrase": {"query": "old car", "path": "title", "synonyms": "words"}}) == [2]
     assert ids(coll, {"phrase": {"query": "the car", "path": "title", "synonyms": "words"}}) == [3]
     [best, *_] = found(
         coll,
-        asked("car"),
+        alike("car"),
         {"$match": {"_id": 2}},
         {"$project": {"h": {"$meta": "searchHighlights"}}},
         highlight={"path": "title"},
@@ -132,16 +132,16 @@ def test_synonyms_are_found(db):
 def test_synonyms_follow_their_collection(db):
     coll = with_synonyms(db)
     db.same.insert_one({"_id": 3, "mappingType": "equivalent", "synonyms": ["old", "fast"]})
-    shows(coll, asked("old"), [1, 2])
+    shows(coll, alike("old"), [1, 2])
     with db.client.start_session(causal_consistency=True) as session:
         db.same.delete_one({"_id": 1}, session=session)
-        rows = coll.aggregate([{"$search": asked("car")}], session=session)
+        rows = coll.aggregate([{"$search": alike("car")}], session=session)
         assert [d["_id"] for d in rows] == [1]
     db.same.insert_one({"_id": 9, "mappingType": "equivalent"})
 
     def is_refused():
         try:
-            ids(coll, asked("car"))
+            ids(coll, alike("car"))
         except OperationFailure as e:
             return e.code == 8 and "_id 9" in str(e)
         return False
@@ -149,12 +149,12 @@ def test_synonyms_follow_their_collection(db):
     until("the invalid document is named", is_refused)
     assert ids(coll, text("car")) == [1]
     db.same.drop()
-    shows(coll, asked("beer"), [5])
+    shows(coll, alike("beer"), [5])
 
 
 def test_wrong_synonyms_are_refused(db):
     coll = with_synonyms(db)
-    for operator in [text("car", synonyms="none"), asked("car", fuzzy={}), text("car", synonyms=""), text("car", synonyms=1)]:
+    for operator in [text("car", synonyms="none"), alike("car", fuzzy={}), text("car", synonyms=""), text("car", synonyms=1)]:
         with pytest.raises(OperationFailure) as e:
             ids(coll, operator)
         assert e.value.code == 8, operator
@@ -175,7 +175,7 @@ def test_wrong_synonyms_are_refused(db):
 
 def refuses_analyzer(coll):
     try:
-        ids(coll, asked("car"))
+        ids(coll, alike("car"))
     except OperationFailure as e:
         return "lucene.english" in str(e)
     return False

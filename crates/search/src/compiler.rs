@@ -180,7 +180,7 @@ impl Compiler<'_, '_> {
         let mut clauses = 0;
         for (path, analyzers) in paths {
             for query in &text.query {
-                let tokens = self.asked(&analyzers, query, text.synonyms.as_ref())?;
+                let tokens = self.query_tokens(&analyzers, query, text.synonyms.as_ref())?;
                 let words = match text.fuzzy {
                     None => self.words(path, &tokens)?,
                     Some(f) => {
@@ -280,7 +280,7 @@ impl Compiler<'_, '_> {
         let mut alternatives: Vec<Made> = Vec::new();
         for (path, analyzers) in self.analyzed(paths)? {
             for text in query {
-                let tokens = self.asked(&analyzers, text, synonyms)?;
+                let tokens = self.query_tokens(&analyzers, text, synonyms)?;
                 alternatives.extend(self.phrases(path, &tokens, slop)?);
                 if alternatives.len() > MOST_CLAUSES {
                     return Err(too_many_clauses());

@@ -97,7 +97,7 @@ pub(crate) fn places_of(way: &[&Token]) -> Vec<usize> {
 
 impl Compiler<'_, '_> {
     /// The tokens of a search's text, with their synonyms.
-    pub(crate) fn asked(
+    pub(crate) fn query_tokens(
         &self,
         analyzers: &StringType,
         text: &str,

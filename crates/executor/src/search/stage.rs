@@ -226,9 +226,9 @@ fn vector_search(stage: &SearchStage, explained: bool) -> Result<VectorSearch> {
 pub(crate) fn explain(ctx: &mut OpCtx<'_>, stage: &SearchStage, run: bool) -> Result<DocBuf> {
     let view = ctx.catalog().resolve(&stage.ns.to_string())?;
     let on = view.as_ref().map_or(&stage.ns, |v| &v.on).to_string();
-    let asked = match stage.kind {
-        SearchKind::Vector => Asked::Vector(vector_search(stage, true)?),
-        kind => Asked::Text(Search::parse(
+    let either = match stage.kind {
+        SearchKind::Vector => EitherSearch::Vector(vector_search(stage, true)?),
+        kind => EitherSearch::Text(Search::parse(
             stage.spec.as_doc(),
             kind == SearchKind::Meta,
         )?),
@@ -237,12 +237,12 @@ pub(crate) fn explain(ctx: &mut OpCtx<'_>, stage: &SearchStage, run: bool) -> Re
     let Some(coll) = ctx.catalog().get(&on).cloned() else {
         return Ok(DocBuf::new());
     };
-    let Some(opened) = engine.search.to_search(ctx, &coll, asked.index())? else {
+    let Some(opened) = engine.search.to_search(ctx, &coll, either.index())? else {
         return Ok(DocBuf::new());
     };
     let (open, index) = (opened.index, opened.follower);
     let mut snapshot = open.snapshot();
-    if let Asked::Text(search) = &asked {
+    if let EitherSearch::Text(search) = &either {
         search.check_kind(index.spec.kind)?;
         let mappings = synonyms(ctx, (stage, search), &coll, &index, false)?;
         snapshot = snapshot.with_synonyms(mappings);
@@ -254,31 +254,31 @@ pub(crate) fn explain(ctx: &mut OpCtx<'_>, stage: &SearchStage, run: bool) -> Re
         true => Some(Counted {
             matched: within(ctx, &index, &mut held, |room| {
                 let found = snapshot.clone();
-                Ok(match &asked {
-                    Asked::Text(search) => search.find(found, Some(1), room)?.count,
-                    Asked::Vector(search) => search.find(found, search.limit, room)?.count,
+                Ok(match &either {
+                    EitherSearch::Text(search) => search.find(found, Some(1), room)?.count,
+                    EitherSearch::Vector(search) => search.find(found, search.limit, room)?.count,
                 })
             })?,
             time: begun.elapsed(),
         }),
     };
-    match &asked {
-        Asked::Text(search) => search.outline(&snapshot, counted),
-        Asked::Vector(search) => search.outline(&snapshot, counted),
+    match &either {
+        EitherSearch::Text(search) => search.outline(&snapshot, counted),
+        EitherSearch::Vector(search) => search.outline(&snapshot, counted),
     }
 }
 
 /// A search of either kind.
-enum Asked {
+enum EitherSearch {
     Text(Search),
     Vector(VectorSearch),
 }
 
-impl Asked {
+impl EitherSearch {
     fn index(&self) -> &str {
         match self {
-            Asked::Text(search) => &search.index,
-            Asked::Vector(search) => &search.index,
+            EitherSearch::Text(search) => &search.index,
+            EitherSearch::Vector(search) => &search.index,
         }
     }
 }
