@@ -213,7 +213,7 @@ class Deltas(Kind):
             for _ in range(QUESTIONS):
                 update, query = language.update(), {"_id": r.randrange(20)}
                 try:
-                    if isinstance(update, dict) and not next(iter(update)).startswith("$"):
+                    if isinstance(update, dict) and not next(iter(update), "").startswith("$"):
                         done = self.db.t.replace_one(query, update)
                     else:
                         done = self.db.t.update_one(query, update)
@@ -310,7 +310,7 @@ class Router(Kind):
         one = {"$and": [query, {"_id": {"$gte": 20, "$lt": 30}}]}
         if how == "delete":
             return [db.t.delete_many({"$and": [query, {"_id": {"$gte": 55}}]}).deleted_count, *db.t.find().sort("_id")]
-        if isinstance(update, dict) and (not next(iter(update)).startswith("$") or touches(update, "b")) or isinstance(update, list):
+        if isinstance(update, dict) and (not next(iter(update), "").startswith("$") or touches(update, "b")) or isinstance(update, list):
             return []
         for _id in sorted(d["_id"] for d in db.t.find(one, {"_id": 1})):
             db.t.update_one({"_id": _id}, update)
@@ -556,7 +556,7 @@ class Transactions(Kind):
         elif how == "delete":
             return [coll.delete_one({"_id": _id}, **more).deleted_count]
         elif how == "update":
-            replaces = isinstance(update, dict) and not next(iter(update)).startswith("$")
+            replaces = isinstance(update, dict) and not next(iter(update), "").startswith("$")
             done = (coll.replace_one if replaces else coll.update_one)({"_id": _id}, update, **more)
             return [done.matched_count, done.modified_count]
         found = coll.find(query, **more)

@@ -71,9 +71,10 @@ const CIRCLES: &[(&str, &[&str], &str)] = &[
             "reads/parted_merge",
             "reads/search",
             "reads/small_side",
+            "reads/synonyms",
             "reads/views",
         ],
-        "commands that read run each other: a `find` of a view is an `aggregate`, what a pipeline joins or writes is read by another pipeline, a change stream looks its documents up",
+        "commands that read run each other: a `find` of a view is an `aggregate`, what a pipeline joins or writes is read by another pipeline, a change stream looks its documents up, a search finds its synonyms",
     ),
     (
         "router",
