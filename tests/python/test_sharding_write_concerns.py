@@ -41,7 +41,7 @@ def alone(cluster, *names):
     """The other members of these shards stand still."""
     others = [server for name in names for server in cluster.sets[name][1:]]
     for server in others:
-        server.process.send_signal(signal.SIGSTOP)
+        server.stand_still()
     try:
         yield
     finally:
