@@ -20,6 +20,7 @@ use crate::frame::{HEADER_BYTES, Header};
 use crate::marks::RecentMarks;
 use crate::reader::{Frames, Step, corrupt, unreadable};
 use crate::segment::Segment;
+use crate::sync::Growing;
 use crate::{Log, Shared, Tail};
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -88,7 +89,8 @@ impl Log {
             shared.syncer.poison(why);
             return Err(e);
         }
-        shared.syncer.cut(index, segment.file.clone());
+        segment.bytes.store(end.offset, Ordering::Release);
+        shared.syncer.cut(index, Growing::new(&segment));
         shared.last_ts.store(end.ts, Ordering::Release);
         if end.offset == HEADER_BYTES as u64 {
             segment.first_ts.store(0, Ordering::Relaxed);
@@ -96,6 +98,7 @@ impl Log {
         *tail = Tail {
             segment,
             offset: end.offset,
+            reserved: end.offset,
             next_index: index + 1,
             last_ts: end.ts,
             last_term: end.term,

@@ -226,7 +226,7 @@ impl Examination {
             }
         };
         if place.last && !frame::proves_durable(&rest, self.expected) {
-            self.found.torn_bytes += rest.len() as u64;
+            self.found.torn_bytes += frame::written_bytes(&rest);
             return false;
         }
         let fault = corrupt(place.path, frames.offset(), self.expected, why);

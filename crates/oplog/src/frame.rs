@@ -14,6 +14,9 @@
 //! index when it was written (saturating). So index − lag was durable by then: the proof that
 //! recovery needs to tell a torn tail from damage.
 //!
+//! Behind the last frame may be zeros: disk space that was reserved. No frame begins with eight of
+//! them. Where other bytes follow they are not the end, but damage.
+//!
 //! In a sealed segment (flag 2) a payload is encrypted, and everything from `index` to `lag` is proven
 //! with it (`encryption::EntryCipher`). The checksum is over the bytes of the file: damage is found
 //! without a key.
@@ -214,6 +217,13 @@ pub(crate) fn parse(buf: &[u8]) -> Parsed<'_> {
         },
         total,
     )
+}
+
+/// How many of the bytes behind the last entry were written: what is reserved behind them is zeros.
+pub(crate) fn written_bytes(rest: &[u8]) -> u64 {
+    rest.iter()
+        .rposition(|b| *b != 0)
+        .map_or(0, |at| at as u64 + 1)
 }
 
 /// The index field of the frame at the start of `buf`.

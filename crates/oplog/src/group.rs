@@ -5,12 +5,16 @@ use crate::file::write_all_at;
 use crate::frame::{self, HEADER_BYTES, MAX_FRAME_BYTES, MAX_PAYLOAD_BYTES};
 use crate::reader::LogMark;
 use crate::segment::Segment;
+use crate::sync::Growing;
 use crate::{Record, Shared, Tail};
 use parking_lot::MutexGuard;
 use std::sync::atomic::Ordering;
 
 /// A larger buffer is freed after its group: one huge group must not hold its memory for ever.
 const KEEP_BUFFER_BYTES: usize = 4 << 20;
+
+/// So much disk space is reserved ahead of the last entry: of each so many bytes, one sync has metadata to write.
+const RESERVE_BYTES: u64 = 1 << 20;
 
 /// An entry's place in the log, and when it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -154,6 +158,7 @@ impl<'a> Group<'a> {
         if let Some(cipher) = &tail.segment.cipher {
             frame::seal_all(&mut tail.buf, cipher);
         }
+        reserve(self.shared, tail, len);
         if let Err(e) = write_all_at(&*tail.segment.file, &tail.buf, tail.offset) {
             let failure = Error::io(
                 format!("cannot write to {}", tail.segment.path.display()),
@@ -161,6 +166,7 @@ impl<'a> Group<'a> {
             );
             // Part of the group may be in the file. A recovery must not find it after later groups
             // were acknowledged.
+            tail.reserved = tail.offset;
             if let Err(e) = tail.segment.file.truncate(tail.offset) {
                 self.shared.syncer.poison(format!(
                     "a write to {} failed, and cutting it off again failed too: {e}",
@@ -180,6 +186,7 @@ impl<'a> Group<'a> {
             offset: tail.offset,
         });
         tail.offset += len;
+        tail.segment.bytes.store(tail.offset, Ordering::Release);
         tail.next_index = self.last.index + 1;
         tail.last_ts = self.last.ts;
         tail.last_term = self.last.term;
@@ -200,11 +207,24 @@ impl<'a> Group<'a> {
 /// Starts the next segment. The next sync includes the previous segment, before any entry of the
 /// new one counts as durable.
 fn roll(shared: &Shared, tail: &mut Tail) -> Result<()> {
+    tail.give_back();
     let next = Segment::create(&shared.opts, tail.header(0))?;
-    tail.segment.bytes.store(tail.offset, Ordering::Relaxed);
-    shared.syncer.add_file(next.file.clone());
+    shared.syncer.add_file(Growing::new(&next));
     shared.segments.lock().all.push_back(next.clone());
     tail.segment = next;
     tail.offset = HEADER_BYTES as u64;
+    tail.reserved = tail.offset;
     Ok(())
+}
+
+/// Has disk space ready for the next `len` bytes, and some more.
+fn reserve(shared: &Shared, tail: &mut Tail, len: u64) {
+    let end = tail.offset + len;
+    if end <= tail.reserved {
+        return;
+    }
+    let to = (end + RESERVE_BYTES).min(shared.opts.segment_bytes.max(end));
+    if tail.segment.file.reserve(tail.offset, to) {
+        tail.reserved = to;
+    }
 }

@@ -132,6 +132,8 @@ pub(crate) struct Tail {
     segment: Arc<Segment>,
     /// Where the next group goes.
     offset: u64,
+    /// How far disk space is reserved; at `offset` or before it where none is.
+    reserved: u64,
     next_index: u64,
     last_ts: u64,
     last_term: u64,
@@ -142,6 +144,14 @@ pub(crate) struct Tail {
 }
 
 impl Tail {
+    /// Cuts off what is reserved and was not used.
+    fn give_back(&mut self) {
+        // Where this fails zeros stay, which no reader takes for entries.
+        if self.reserved > self.offset && self.segment.file.truncate(self.offset).is_ok() {
+            self.reserved = self.offset;
+        }
+    }
+
     /// The header of a segment that begins here.
     fn header(&self, flags: u32) -> Header {
         Header {
@@ -418,5 +428,6 @@ impl Drop for Log {
                 let _ = thread.join();
             }
         }
+        self.tail.get_mut().give_back();
     }
 }

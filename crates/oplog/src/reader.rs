@@ -8,9 +8,11 @@ use crate::{Shared, Stamp};
 use encryption::EntryCipher;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const READ_BYTES: usize = 1 << 20;
+/// How a frame begins; not all of it is 0.
+const LENGTH_AND_CRC_BYTES: usize = 8;
 
 /// An entry as the log stores it.
 #[derive(Clone, Copy, Debug)]
@@ -47,15 +49,25 @@ pub(crate) struct Found {
 
 pub(crate) enum Step {
     Frame(Found),
-    /// The file ends where a frame ends.
+    /// The file ends where a frame ends, or has only reserved space behind it.
     End,
     Damaged(&'static str),
+}
+
+enum Zeros {
+    /// Other bytes stand at the place, or behind it.
+    None,
+    ToTheEnd,
+    /// They are there no more.
+    Overwritten,
 }
 
 /// The frames of one segment file in order, through a buffer.
 pub(crate) struct Frames {
     file: Arc<dyn LogFile>,
     cipher: Option<Arc<EntryCipher>>,
+    /// See [`Segment::bytes`].
+    bytes: Arc<AtomicU64>,
     buf: Vec<u8>,
     /// The next frame is at `buf[at..end]`, which is `offset` in the file. Bytes behind `end` are old.
     at: usize,
@@ -68,6 +80,7 @@ impl Frames {
         Frames {
             file: segment.file.clone(),
             cipher: segment.cipher.clone(),
+            bytes: segment.bytes.clone(),
             buf: Vec::new(),
             at: 0,
             end: 0,
@@ -104,14 +117,20 @@ impl Frames {
                     self.offset += total as u64;
                     return Ok(Step::Frame(found));
                 }
-                Parsed::Damaged(why) => return Ok(Step::Damaged(why)),
+                Parsed::Damaged(why) => match self.zeros()? {
+                    Zeros::None => return Ok(Step::Damaged(why)),
+                    Zeros::ToTheEnd => return Ok(Step::End),
+                    Zeros::Overwritten => {
+                        self.skip(0);
+                        want = FRAME_HEAD_BYTES;
+                    }
+                },
                 Parsed::Short(total) => {
                     if !self.fill(total.max(want))? {
-                        let left = self.end - self.at;
-                        return Ok(if left == 0 {
-                            Step::End
-                        } else {
-                            Step::Damaged("it is not whole")
+                        let is_end = self.buf[self.at..self.end].iter().all(|b| *b == 0);
+                        return Ok(match is_end {
+                            true => Step::End,
+                            false => Step::Damaged("it is not whole"),
                         });
                     }
                     want = total;
@@ -128,7 +147,8 @@ impl Frames {
         (self.at, self.end) = (0, have);
         let end = self.offset + have as u64;
         // A damaged length must not cause an allocation larger than the file.
-        let in_file = usize::try_from(self.file.len()?.saturating_sub(end)).unwrap_or(usize::MAX);
+        let in_file = self.bytes.load(Ordering::Acquire).saturating_sub(end);
+        let in_file = usize::try_from(in_file).unwrap_or(usize::MAX);
         let more = want.saturating_sub(have).max(READ_BYTES).min(in_file);
         if self.buf.len() < have + more {
             let mut larger = vec![0; have + more];
@@ -139,6 +159,42 @@ impl Frames {
         let n = read_full_at(&*self.file, space, end)?;
         self.end = have + n;
         Ok(n > 0 && self.end >= want.min(have + more))
+    }
+
+    /// What stands where a frame would begin with zeros, as no frame does: reserved space that was
+    /// never written, or damage.
+    fn zeros(&mut self) -> std::io::Result<Zeros> {
+        let head = &self.buf[self.at..self.end];
+        if head.iter().take(LENGTH_AND_CRC_BYTES).any(|b| *b != 0) {
+            return Ok(Zeros::None);
+        }
+        let mut piece = vec![0; READ_BYTES];
+        let mut at = self.offset;
+        let end = self.bytes.load(Ordering::Acquire);
+        while at < end {
+            let want = piece
+                .len()
+                .min(usize::try_from(end - at).unwrap_or(usize::MAX));
+            let n = read_full_at(&*self.file, &mut piece[..want], at)?;
+            if piece[..n].iter().any(|b| *b != 0) {
+                break;
+            }
+            match n {
+                0 => at = end,
+                n => at += n as u64,
+            }
+        }
+        if at >= end {
+            return Ok(Zeros::ToTheEnd);
+        }
+        // A server that has the log open may have written here since the buffer was filled. It
+        // writes in order: what stands behind was written after what stands here.
+        let mut again = [0; LENGTH_AND_CRC_BYTES];
+        read_full_at(&*self.file, &mut again, self.offset)?;
+        Ok(match again.iter().any(|b| *b != 0) {
+            true => Zeros::Overwritten,
+            false => Zeros::None,
+        })
     }
 
     pub fn payload(&self, found: Found) -> &[u8] {
@@ -153,7 +209,10 @@ impl Frames {
 
     /// All bytes from the next frame's start to the end of the file.
     pub fn rest(&self) -> std::io::Result<Vec<u8>> {
-        let len = self.file.len()?.saturating_sub(self.offset);
+        let len = self
+            .bytes
+            .load(Ordering::Acquire)
+            .saturating_sub(self.offset);
         let mut rest = vec![0; usize::try_from(len).unwrap_or(0)];
         let n = read_full_at(&*self.file, &mut rest, self.offset)?;
         rest.truncate(n);

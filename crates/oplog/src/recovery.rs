@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::frame::{FLAG_GAP, HEADER_BYTES, Header, VERSION};
 use crate::reader::{Frames, Record, Step, corrupt, unreadable};
 use crate::segment::{Segment, Segments, parse_name};
-use crate::sync::Syncer;
+use crate::sync::{Growing, Syncer};
 use crate::{Log, LogOptions, Shared, Stamp, Tail, frame};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -219,12 +219,15 @@ impl<'o> Recovery<'o> {
             if proven(&rest, later, self.expected)? {
                 return Err(corrupt(path, *offset, self.expected, *why).into());
             }
-            self.found.dropped_bytes += rest.len() as u64;
-            let cut = segment.file.truncate(*offset);
-            cut.map_err(|e| Error::io(format!("cannot cut {}", path.display()), &e))?;
+            self.found.dropped_bytes += frame::written_bytes(&rest);
         }
         self.end_offset = frames.offset();
-        segment.bytes.store(self.end_offset, Ordering::Relaxed);
+        // Behind it stand a torn tail, or space that was reserved.
+        if segment.bytes.load(Ordering::Relaxed) > self.end_offset {
+            let cut = segment.file.truncate(self.end_offset);
+            cut.map_err(|e| Error::io(format!("cannot cut {}", path.display()), &e))?;
+            segment.bytes.store(self.end_offset, Ordering::Relaxed);
+        }
         let synced = segment.file.sync_data();
         synced.map_err(|e| Error::io(format!("cannot sync {}", path.display()), &e))?;
         Ok(damage.is_none())
@@ -292,7 +295,7 @@ fn start_log(opts: LogOptions, end: End) -> Result<Log> {
         floor_ts: AtomicU64::new(0),
         bytes: AtomicU64::new(0),
         cuts: Cuts::default(),
-        syncer: Syncer::new(last_index, end.segment.file.clone(), false),
+        syncer: Syncer::new(last_index, Growing::new(&end.segment), false),
     });
     let for_thread = shared.clone();
     let sync_thread = std::thread::Builder::new()
@@ -304,6 +307,7 @@ fn start_log(opts: LogOptions, end: End) -> Result<Log> {
         tail: Mutex::new(Tail {
             segment: end.segment,
             offset: end.offset,
+            reserved: end.offset,
             next_index: end.next_index,
             last_ts: end.last_ts,
             last_term: end.term,

@@ -21,8 +21,9 @@ pub(crate) struct Segment {
     pub cipher: Option<Arc<EntryCipher>>,
     /// The timestamp of the first entry; 0 while there is none, or before it has been read.
     pub first_ts: AtomicU64,
-    /// The file's size, once the segment is closed.
-    pub bytes: AtomicU64,
+    /// Where its entries end, as far as that is known: the file may have reserved space behind them.
+    /// Readers go no further, since what they took from there could be written meanwhile.
+    pub bytes: Arc<AtomicU64>,
 }
 
 pub(crate) fn file_name(first_index: u64) -> String {
@@ -61,7 +62,7 @@ impl Segment {
             file,
             cipher,
             first_ts: AtomicU64::new(0),
-            bytes: AtomicU64::new(HEADER_BYTES as u64),
+            bytes: Arc::new(AtomicU64::new(HEADER_BYTES as u64)),
         }))
     }
 
@@ -109,7 +110,7 @@ impl Segment {
             file,
             cipher: cipher(opts, first_index),
             first_ts: AtomicU64::new(0),
-            bytes: AtomicU64::new(bytes),
+            bytes: Arc::new(AtomicU64::new(bytes)),
         }))
     }
 
@@ -164,7 +165,7 @@ impl Segment {
             file,
             cipher: cipher(opts, first_index),
             first_ts: AtomicU64::new(0),
-            bytes: AtomicU64::new(bytes),
+            bytes: Arc::new(AtomicU64::new(bytes)),
         };
         Ok(Some((Arc::new(segment), header)))
     }

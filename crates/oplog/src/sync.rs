@@ -7,6 +7,7 @@
 use crate::Shared;
 use crate::error::{Error, Result};
 use crate::file::LogFile;
+use crate::segment::Segment;
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,22 +23,25 @@ const PAUSE: Duration = Duration::from_millis(2);
 
 /// The files that hold entries beyond the durable index.
 struct Unsynced {
-    /// Oldest first; the last is the open segment and stays.
+    /// Oldest first; the last is the open segment's and stays.
     files: Vec<Growing>,
     dir: bool,
 }
 
 #[derive(Clone)]
-struct Growing {
+pub(crate) struct Growing {
     file: Arc<dyn LogFile>,
+    /// See [`Segment::bytes`].
+    bytes: Arc<AtomicU64>,
     /// The number of bytes from the file's start that were dropped from the page cache.
     forgotten: Arc<AtomicU64>,
 }
 
 impl Growing {
-    fn new(file: Arc<dyn LogFile>) -> Growing {
+    pub fn new(segment: &Segment) -> Growing {
         Growing {
-            file,
+            file: segment.file.clone(),
+            bytes: segment.bytes.clone(),
             forgotten: Arc::default(),
         }
     }
@@ -46,7 +50,7 @@ impl Growing {
     /// where memory is short its pages would evict those of the data.
     fn sync(&self) -> std::io::Result<()> {
         // Pages written during the sync may stay dirty; the next sync covers them.
-        let len = self.file.len().unwrap_or(0);
+        let len = self.bytes.load(Ordering::Acquire);
         self.file.sync_data()?;
         if len.saturating_sub(self.forgotten.load(Ordering::Relaxed)) >= FORGET_BYTES {
             self.file.forget(len);
@@ -93,7 +97,7 @@ pub(crate) struct Syncer {
 }
 
 impl Syncer {
-    pub fn new(durable: u64, open: Arc<dyn LogFile>, dir: bool) -> Syncer {
+    pub fn new(durable: u64, open: Growing, dir: bool) -> Syncer {
         Syncer {
             durable: DurableIndex(Arc::new(AtomicU64::new(durable))),
             dirty: AtomicBool::new(false),
@@ -103,7 +107,7 @@ impl Syncer {
             poisoned: AtomicBool::new(false),
             why: Mutex::new(String::new()),
             unsynced: Mutex::new(Unsynced {
-                files: vec![Growing::new(open)],
+                files: vec![open],
                 dir,
             }),
             running: Mutex::new(()),
@@ -148,10 +152,10 @@ impl Syncer {
 
     /// Records a durable cut: the log now ends at `durable`, in the open file. The caller holds
     /// `running`.
-    pub fn cut(&self, durable: u64, open: Arc<dyn LogFile>) {
+    pub fn cut(&self, durable: u64, open: Growing) {
         self.durable.0.fetch_min(durable, Ordering::AcqRel);
         *self.unsynced.lock() = Unsynced {
-            files: vec![Growing::new(open)],
+            files: vec![open],
             dir: false,
         };
     }
@@ -167,9 +171,9 @@ impl Syncer {
         }
     }
 
-    pub fn add_file(&self, file: Arc<dyn LogFile>) {
+    pub fn add_file(&self, file: Growing) {
         let mut unsynced = self.unsynced.lock();
-        unsynced.files.push(Growing::new(file));
+        unsynced.files.push(file);
         unsynced.dir = true;
     }
 

@@ -69,6 +69,10 @@ impl LogFile for CountingFile {
         self.0.truncate(len)
     }
 
+    fn reserve(&self, from: u64, to: u64) -> bool {
+        self.0.reserve(from, to)
+    }
+
     fn sync_data(&self) -> io::Result<()> {
         self.0.sync_data()
     }

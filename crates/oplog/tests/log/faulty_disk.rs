@@ -24,6 +24,7 @@ pub struct Faults {
 enum Change {
     Write(usize, Vec<u8>),
     Truncate(usize),
+    Reserve(usize),
 }
 
 #[derive(Default)]
@@ -55,6 +56,11 @@ impl Change {
         match self {
             Change::Truncate(len) => {
                 if sector_kept() {
+                    data.resize(*len, 0);
+                }
+            }
+            Change::Reserve(len) => {
+                if sector_kept() && data.len() < *len {
                     data.resize(*len, 0);
                 }
             }
@@ -244,6 +250,17 @@ impl LogFile for OpenFile {
         file.seen.resize(len as usize, 0);
         file.since.push(Change::Truncate(len as usize));
         Ok(())
+    }
+
+    fn reserve(&self, _: u64, to: u64) -> bool {
+        if self.1.0.lock().unwrap().faults.space.is_some() {
+            return false;
+        }
+        let mut file = self.0.lock().unwrap();
+        let change = Change::Reserve(to as usize);
+        change.apply(&mut file.seen, || true);
+        file.since.push(change);
+        true
     }
 
     fn sync_data(&self) -> io::Result<()> {

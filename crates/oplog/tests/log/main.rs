@@ -65,6 +65,75 @@ fn expected(to: u64) -> Entries {
     (1..=to).map(|n| (n, payload(n))).collect()
 }
 
+/// The first segment without the space that is reserved behind its last entry.
+fn written(disk: &FaultyDisk) -> Vec<u8> {
+    let mut bytes = disk.bytes(&segment(1));
+    let len = bytes.iter().rposition(|b| *b != 0).map_or(0, |at| at + 1);
+    bytes.truncate(len);
+    bytes
+}
+
+#[test]
+fn reserved_space_is_no_entry_and_no_damage() {
+    let disk = FaultyDisk::default();
+    let (log, _, _) = open(&disk).unwrap();
+    append(&log, 1, 3);
+    log.wait_durable(3).unwrap();
+    let (killed, end) = (disk.copy(), written(&disk).len());
+    let first = 48 + 44 + payload(1).len();
+    assert_eq!(
+        disk.bytes(&segment(1)).len(),
+        first + (1 << 20),
+        "1 MiB is ready"
+    );
+    let mut reader = log.read(1).unwrap();
+    while reader.next().unwrap().is_some() {}
+    append(&log, 4, 4);
+    assert_eq!(
+        reader.next().unwrap().unwrap().index,
+        4,
+        "no reader holds zeros"
+    );
+    drop(log);
+    let left = disk.bytes(&segment(1));
+    assert_eq!(left, written(&disk), "a log that is closed gives back");
+
+    let examined = oplog::examine(&options(&killed), |_| {}).unwrap();
+    assert_eq!(
+        (examined.faults.len(), examined.entries, examined.torn_bytes),
+        (0, 3, 0)
+    );
+    let (log, found, recovered) = open(&killed).unwrap();
+    assert_eq!((found, recovered.dropped_bytes), (expected(3), 0));
+    assert_eq!(killed.bytes(&segment(1)).len(), end);
+    append(&log, 4, 5);
+    drop(log);
+
+    // Bytes that were not written there are damage, or a torn tail.
+    let mut bytes = killed.bytes(&segment(1));
+    let whole = bytes.len();
+    bytes.resize(whole + 5000, 0);
+    bytes.push(7);
+    killed.put(&segment(1), bytes);
+    let (_, found, recovered) = open(&killed).unwrap();
+    assert_eq!((found, recovered.dropped_bytes), (expected(5), 5001));
+}
+
+#[test]
+fn zeros_in_place_of_what_was_durable_are_damage() {
+    let disk = FaultyDisk::default();
+    let (log, _, _) = open(&disk).unwrap();
+    append(&log, 1, 3);
+    log.wait_durable(3).unwrap();
+    append(&log, 4, 4);
+    let mut bytes = written(&disk);
+    let third = 48 + (1..=2).map(|n| 44 + payload(n).len()).sum::<usize>();
+    bytes[third..third + 44 + payload(3).len()].fill(0);
+    let killed = disk.copy();
+    killed.put(&segment(1), bytes);
+    assert!(matches!(refusal(&killed), Error::Corrupt { index: 3, .. }));
+}
+
 #[test]
 fn a_tail_torn_at_any_byte_is_dropped_and_the_log_goes_on() {
     let disk = FaultyDisk::default();
@@ -72,7 +141,7 @@ fn a_tail_torn_at_any_byte_is_dropped_and_the_log_goes_on() {
     append(&log, 1, 3);
     let torn = disk.copy();
     drop(log);
-    let whole = torn.bytes(&segment(1));
+    let whole = written(&torn);
     // Where each entry ends: header, then 44 bytes and the payload.
     let ends: Vec<usize> = (1..=3)
         .scan(48, |end, n| {
@@ -110,7 +179,7 @@ fn a_damaged_entry_that_was_durable_is_named() {
     append(&log, 1, 2);
     log.wait_durable(2).unwrap();
     append(&log, 3, 4);
-    let whole = disk.bytes(&segment(1));
+    let whole = written(&disk);
     let copy = disk.copy();
     drop(log);
     let second = 48 + 44 + payload(1).len();
@@ -301,7 +370,7 @@ fn a_full_disk_fails_the_group_cleanly() {
         let disk = FaultyDisk::default();
         let (log, _, _) = open(&disk).unwrap();
         append(&log, 1, 2);
-        let before = disk.bytes(&segment(1));
+        let before = written(&disk);
         disk.set(Faults {
             space: Some(space),
             ..Faults::default()
@@ -313,7 +382,7 @@ fn a_full_disk_fails_the_group_cleanly() {
         let e = group.write().unwrap_err();
         assert!(matches!(e, Error::Full { .. }), "{e}");
         assert_eq!(errors::Error::from(e).code, errors::Code::OutOfDiskSpace);
-        assert_eq!(disk.bytes(&segment(1)), before, "with {space} bytes left");
+        assert_eq!(written(&disk), before, "with {space} bytes left");
         assert_eq!(log.last_index(), 2);
         disk.set(Faults::default());
         append(&log, 3, 4);
@@ -357,7 +426,7 @@ fn a_part_that_cannot_be_cut_off_poisons() {
         truncate: true,
         ..Faults::default()
     });
-    assert!(matches!(log.append(&[0; 100]), Err(Error::Full { .. })));
+    assert!(matches!(log.append(&[1; 100]), Err(Error::Full { .. })));
     disk.set(Faults::default());
     assert!(matches!(log.append(b"x"), Err(Error::Poisoned { .. })));
     drop(log);
@@ -380,7 +449,7 @@ fn what_was_synced_need_not_stay_in_memory() {
     synced(1, 1000);
     synced(2, 600 << 10);
     synced(3, 600 << 10);
-    let len = disk.bytes(&segment(1)).len() as u64;
+    let len = written(&disk).len() as u64;
     assert_eq!(disk.forgotten(&segment(1)), len);
     append(&log, 4, 5);
     log.wait_durable(5).unwrap();
