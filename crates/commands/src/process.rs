@@ -1,6 +1,7 @@
 //! What the operating system tells of this process and this machine (Linux; elsewhere zeros).
 
 use std::fs;
+use std::sync::OnceLock;
 
 /// Memory of this process in bytes: resident, virtual.
 pub fn memory() -> (u64, u64) {
@@ -94,12 +95,15 @@ pub fn cpu(field: &str) -> String {
         .map_or(String::new(), |(_, v)| v.trim().to_string())
 }
 
+/// The name of this machine, as it was when it was first asked for: each pipeline asks.
 pub fn host_name() -> String {
-    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let name = name.trim();
-    if name.is_empty() {
-        "localhost".to_string()
-    } else {
-        name.to_string()
-    }
+    static NAME: OnceLock<String> = OnceLock::new();
+    let read = || {
+        let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        match name.trim() {
+            "" => "localhost".to_string(),
+            name => name.to_string(),
+        }
+    };
+    NAME.get_or_init(read).clone()
 }

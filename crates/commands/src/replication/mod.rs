@@ -51,9 +51,8 @@ pub(crate) fn is_me(app: &Commands, host: &Host) -> bool {
     if host.port != app.config.port {
         return false;
     }
-    let own_name = || std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     host.is_localhost()
         || app.config.bind.contains(&host.name)
         || app.config.advertise.as_deref() == Some(&host.to_string())
-        || own_name().trim() == host.name
+        || crate::process::host_name() == host.name
 }
