@@ -316,3 +316,16 @@ def test_full_disk(small_disk, new_server):
         assert 1000 in ids(coll, text("red"), index="second")
         assert "message" not in status(coll)["statusDetail"][0]
     assert server.stop() == 0
+
+
+def test_an_index_is_built_after_all_have_rested(db):
+    many = [db[f"c{i}"] for i in range(6)]
+    for coll in many:
+        coll.insert_one({"_id": 1, "title": "red"})
+        coll.create_search_index(SearchIndexModel(DYNAMIC, "default"))
+    until("they are ready", lambda: all(is_ready(coll) for coll in many))
+    # Longer than a thread of indexes waits for work.
+    time.sleep(12)
+    db.late.insert_one({"_id": 1, "title": "red"})
+    db.late.create_search_index(SearchIndexModel(DYNAMIC, "default"))
+    until("the next one is ready", lambda: is_ready(db.late), 5)

@@ -221,6 +221,9 @@ fn work(pool: &Weak<Pool>) {
                 let spare = due.idle > 0 || due.in_order.is_empty();
                 if spare && begun.elapsed() >= IDLE {
                     due.threads -= 1;
+                    // It may have been woken for work, which another one has to do then: that one may sleep until
+                    // something else is due.
+                    pool.changed.notify_one();
                     return;
                 }
                 continue;
