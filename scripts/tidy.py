@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 STILL_THERE = {"whoever": 5, "nobody": 4, "so long": 3, "so often": 1}
 # Lines of a function outside of tests, and how many are longer.
 LONGEST, LONGER_FUNCTIONS = 100, 2
-NAMES_STILL_THERE = {"nobody": 1, "somebody": 1, "told": 6, "asked": 3, "said": 4}
+NAMES_STILL_THERE = {"nobody": 1, "somebody": 1, "told": 1, "asked": 2, "said": 2}
 NAME = re.compile(r"^\s*(?:pub(?:\([^)]*\))? )?(?:default |const |async |unsafe |extern \"[^\"]*\" )*(?:fn|struct|enum|trait|type|const|static|def|class) (\w+)", re.M)
 HEAD = re.compile(r"^(\s*)(?:pub(?:\([^)]*\))? )?(?:default |const |async |unsafe |extern \"[^\"]*\" )*fn \w+")
 

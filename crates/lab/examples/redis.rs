@@ -9,12 +9,12 @@
 
 use lab::fault::{Fault, Result, target as lost};
 use lab::report::{Sizes, TargetInfo};
-use lab::show;
 use lab::targets::mark::{self, Owner};
 use lab::targets::{Answer, Cells, Dialect, Stream, Table, Target, Url};
 use lab::terms::Durability;
 use lab::ycsb::session::Plan;
 use lab::ycsb::{Properties, Session, Spec, scenario};
+use lab::{sheets, show};
 use std::io::{Read, Write};
 use std::sync::Arc;
 use std::time::Duration;
@@ -331,6 +331,6 @@ fn main() -> Result<()> {
     p.set("recordcount", 20_000);
     session.set_spec("C.S3", Spec::new(&p)?.0);
     let (_, mixed) = session.run(Plan::timed(8, Duration::from_secs(3)), &mut |_| {})?;
-    show::steps(&[step, mixed]);
+    show::print(&sheets::steps(&[step, mixed]));
     Ok(())
 }

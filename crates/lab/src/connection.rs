@@ -1,6 +1,7 @@
 //! One blocking connection, for everything that is not measured: set-up, counts, statistics, shutdown.
 
 use crate::fault::{Fault, Result, target};
+use crate::fleet::Waits;
 use crate::reply;
 use crate::request::{Template, command, set_request_id};
 use crate::targets::Stream;
@@ -101,8 +102,9 @@ pub fn handshake(address: &Address) -> Result<(Stream, DocBuf)> {
 }
 
 /// Reads once. A signal (the user's Ctrl-C) is no fault of the connection's: the pending request ends
-/// when it has its answer.
+/// when it has its answer, or with the process when none comes.
 pub(crate) fn read_some(stream: &mut impl Read, buf: &mut [u8]) -> std::io::Result<usize> {
+    let _waits = Waits::begin();
     loop {
         match stream.read(buf) {
             Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}

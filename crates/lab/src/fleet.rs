@@ -10,7 +10,7 @@ use crate::progress::Progress;
 use crate::targets::Dialect;
 use hdrhistogram::Histogram;
 use outgoing::Stream;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
@@ -35,14 +35,54 @@ pub fn catch_interrupts() {
 
 /// How long an end may take after Ctrl-C until the user is told how to have it at once.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a server may keep the process waiting after that.
+const SILENCE: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_millis(200);
 
-/// Tells the user after Ctrl-C why the run does not end.
+/// Tells the user after Ctrl-C why the run does not end, and ends the process when it waits for a server that does not answer.
+/// The steps that are done are on the disk.
 fn advise() {
     while !interrupted() {
-        std::thread::sleep(Duration::from_millis(200));
+        std::thread::sleep(LOOK);
     }
     std::thread::sleep(PATIENCE);
     eprintln!("waiting for a server's answer; Ctrl-C once more ends at once");
+    let mut seen = (Waits::last(), Instant::now());
+    while Waits::last().is_none() || seen.1.elapsed() < SILENCE {
+        std::thread::sleep(LOOK);
+        if Waits::last() != seen.0 {
+            seen = (Waits::last(), Instant::now());
+        }
+    }
+    eprintln!("a server does not answer: this ends without it; --resume goes on");
+    // SAFETY: nothing runs after it. A thread that waits for a socket cannot be asked to end.
+    unsafe { libc::_exit(130) };
+}
+
+/// A read that blocks, for as long as it lives.
+pub(crate) struct Waits;
+
+static BEGUN: AtomicU64 = AtomicU64::new(0);
+static WAITING: AtomicU64 = AtomicU64::new(0);
+
+impl Waits {
+    pub(crate) fn begin() -> Waits {
+        BEGUN.fetch_add(1, Ordering::SeqCst);
+        WAITING.fetch_add(1, Ordering::SeqCst);
+        Waits
+    }
+
+    /// The number of the read that began last, while any waits.
+    fn last() -> Option<u64> {
+        let waiting = WAITING.load(Ordering::SeqCst) > 0;
+        waiting.then(|| BEGUN.load(Ordering::SeqCst))
+    }
+}
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        WAITING.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 pub fn interrupted() -> bool {
@@ -60,9 +100,11 @@ pub struct Outcome {
     pub samples: Vec<Sample>,
     /// CPU time of the lanes' threads.
     pub client_cpu: Duration,
+    /// How long those threads had nothing to do, together.
+    pub client_idle: Duration,
     /// Sent and received.
     pub bytes: [u64; 2],
-    /// How late the requests of an open loop were sent, in nanoseconds.
+    /// How late the client itself sent the requests of an open loop, in nanoseconds.
     pub lag: Option<Histogram<u64>>,
     /// What the whole machine did meanwhile.
     pub machine: Ticks,
@@ -95,6 +137,7 @@ impl Outcome {
             kinds: kinds.iter().map(|k| (*k, histogram())).collect(),
             samples,
             client_cpu: Duration::ZERO,
+            client_idle: Duration::ZERO,
             bytes: [0; 2],
             lag: None,
             machine,
@@ -117,6 +160,7 @@ impl Outcome {
             outcome.requests += lane.recorder.requests;
             outcome.elapsed = outcome.elapsed.max(lane.elapsed);
             outcome.client_cpu += lane.cpu;
+            outcome.client_idle += lane.idle;
             outcome.bytes[0] += lane.bytes[0];
             outcome.bytes[1] += lane.bytes[1];
             outcome.singles.append(&mut lane.recorder.take_singles());

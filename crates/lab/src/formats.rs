@@ -85,7 +85,7 @@ fn row(r: &Report, s: &Step, target: &str, kind: Option<&String>) -> String {
         s.client_cpu_us.to_string(),
         number(s.noise.others_percent),
         s.noise.steal_percent.to_string(),
-        s.noise.said().is_some().to_string(),
+        s.noise.reasons().is_some().to_string(),
         s.client_bound.to_string(),
         s.overloaded.to_string(),
         s.interrupted.to_string(),

@@ -1,5 +1,7 @@
 //! The machine a result was measured on, and what else it was doing meanwhile.
 
+use crate::lang::tr;
+use crate::text;
 use serde::{Deserialize, Serialize};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -85,6 +87,12 @@ impl Ticks {
         }
     }
 
+    /// The share of the cores' time that was taken; unknown of a time too short for ticks.
+    pub fn busy_share(self) -> Option<f64> {
+        let known = self.all >= Noise::TICKS;
+        known.then(|| (self.busy + self.steal) as f64 / self.all as f64)
+    }
+
     /// Of the first line of `/proc/stat`.
     fn of(stat: &str) -> Ticks {
         let numbers: Vec<u64> = stat
@@ -151,20 +159,25 @@ impl Noise {
     }
 
     /// Why a figure is doubtful, in words; nothing where the machine was quiet.
-    pub fn said(&self) -> Option<String> {
+    pub fn reasons(&self) -> Option<String> {
+        let whole = |percent: f64| format!("{percent:.0}");
         let mut why = Vec::new();
         if let Some(p) = self.others_percent.filter(|p| *p > Noise::OTHERS) {
-            why.push(format!("other processes took {p:.0}% of the cores"));
+            why.push(text!("other processes took {0}% of the cores", whole(p)));
         }
         if self.steal_percent > Noise::STEAL {
-            why.push(format!("{:.0}% of the time was stolen", self.steal_percent));
-        }
-        if let Some(p) = self.null_behind_percent.filter(|p| *p > Noise::BEHIND) {
-            why.push(format!(
-                "the null server itself was {p:.0}% slower than at its best"
+            why.push(text!(
+                "{0}% of the time was stolen",
+                whole(self.steal_percent)
             ));
         }
-        (!why.is_empty()).then(|| why.join(", "))
+        if let Some(p) = self.null_behind_percent.filter(|p| *p > Noise::BEHIND) {
+            why.push(text!(
+                "the null server itself was {0}% slower than at its best",
+                whole(p)
+            ));
+        }
+        (!why.is_empty()).then(|| why.join(tr(", ")))
     }
 }
 
@@ -251,18 +264,18 @@ mod tests {
         // Of two seconds of work one was ours.
         let loud = Noise::of(passed, Some(Duration::from_secs(1)));
         assert!(
-            loud.said().unwrap().contains("32% of the cores"),
+            loud.reasons().unwrap().contains("32% of the cores"),
             "{loud:?}"
         );
         let quiet = Noise::of(passed, Some(Duration::from_millis(1990)));
-        assert_eq!(quiet.said(), None);
+        assert_eq!(quiet.reasons(), None);
         assert_eq!(Noise::of(passed, None).others_percent, None);
         assert_eq!(quiet.worse(loud), loud);
         let stolen = Noise {
             steal_percent: 5.0,
             ..Noise::default()
         };
-        assert!(stolen.said().unwrap().contains("stolen"));
+        assert!(stolen.reasons().unwrap().contains("stolen"));
     }
 
     #[test]

@@ -8,7 +8,7 @@
 
 use crate::fault::{Fault, Result, target};
 use crate::measure::{Recorder, Tick, histogram};
-use crate::process::thread_cpu_time;
+use crate::process::{thread_cpu_time, thread_delay};
 use crate::random::Rng;
 use crate::reply;
 use crate::request::{Template, command, set_request_id};
@@ -124,12 +124,19 @@ struct Schedule {
     start: Instant,
     due: Instant,
     idle: Vec<usize>,
-    /// The longest that a request was late.
-    worst_lag: Duration,
+    /// Since when a connection is idle: before that it was the server that a request waited for.
+    idle_since: Instant,
     lag: hdrhistogram::Histogram<u64>,
 }
 
 impl Schedule {
+    fn release(&mut self, connection: usize, now: Instant) {
+        if self.idle.is_empty() {
+            self.idle_since = now;
+        }
+        self.idle.push(connection);
+    }
+
     fn next(&mut self) {
         let rate = self.pace.at(self.due - self.start);
         let gap = match self.pace.poisson {
@@ -172,9 +179,11 @@ pub struct LaneOutcome {
     pub elapsed: Duration,
     /// CPU time of the lane's thread.
     pub cpu: Duration,
+    /// How long it waited for the server, or for the next request to be due.
+    pub idle: Duration,
     /// Sent and received.
     pub bytes: [u64; 2],
-    /// How late requests of an open loop were sent, in nanoseconds.
+    /// How late the client itself sent requests of an open loop, in nanoseconds: after they were due and a connection was idle.
     pub lag: Option<hdrhistogram::Histogram<u64>>,
 }
 
@@ -200,6 +209,8 @@ pub struct Lane<W> {
     /// Set for an open loop.
     pub pace: Option<Pace>,
     schedule: Option<Schedule>,
+    /// Time that was spent in waiting for sockets.
+    waited: Duration,
 }
 
 fn lost(peer: &str, what: &str) -> Fault {
@@ -266,6 +277,7 @@ impl<W: Workload> Lane<W> {
             ping: command("admin", doc! {"ping": 1}.as_doc()),
             pace: None,
             schedule: None,
+            waited: Duration::ZERO,
         })
     }
 
@@ -276,12 +288,13 @@ impl<W: Workload> Lane<W> {
         stop: &AtomicBool,
         ticks: &Sender<Tick>,
     ) -> Result<LaneOutcome> {
-        let (start, cpu) = (Instant::now(), thread_cpu_time());
+        let (start, cpu, delayed) = (Instant::now(), thread_cpu_time(), thread_delay());
         let kinds = self.workload.kinds().len();
         self.recorder = Recorder::detailed(kinds, self.pace.is_some(), self.singles);
         self.deadline = limit.map(|l| start + l);
         self.live = 0;
         self.bytes = [0; 2];
+        self.waited = Duration::ZERO;
         self.again.clear();
         self.schedule = self.pace.map(|pace| Schedule {
             pace,
@@ -289,7 +302,7 @@ impl<W: Workload> Lane<W> {
             start,
             due: start,
             idle: Vec::new(),
-            worst_lag: Duration::ZERO,
+            idle_since: start,
             lag: histogram(),
         });
         for c in 0..self.conns.len() {
@@ -320,10 +333,13 @@ impl<W: Workload> Lane<W> {
             }
         }
         let _ = ticks.send(self.recorder.tick());
+        let delayed = thread_delay().saturating_sub(delayed);
         Ok(LaneOutcome {
             recorder: std::mem::replace(&mut self.recorder, Recorder::new(0)),
             elapsed: now - start,
             cpu: thread_cpu_time().saturating_sub(cpu),
+            // A thread that waits for a core is not idle.
+            idle: self.waited.saturating_sub(delayed),
             bytes: self.bytes,
             lag: self.schedule.take().map(|s| s.lag),
         })
@@ -348,10 +364,12 @@ impl<W: Workload> Lane<W> {
             }
             _ => TICK,
         };
+        let before = Instant::now();
         match self.poll.poll(&mut self.events, Some(wait)) {
             Err(e) if e.kind() != ErrorKind::Interrupted => return Err(target("poll")(e)),
             _ => {}
         }
+        self.waited += before.elapsed();
         let mut ready = std::mem::take(&mut self.ready);
         ready.clear();
         ready.extend(self.events.iter().map(|e| e.token().0));
@@ -387,8 +405,8 @@ impl<W: Workload> Lane<W> {
             }
             let due = schedule.due;
             let late = now.saturating_duration_since(due);
-            schedule.worst_lag = schedule.worst_lag.max(late);
-            let ns = u64::try_from(late.as_nanos()).unwrap_or(u64::MAX);
+            let own = now.saturating_duration_since(due.max(schedule.idle_since));
+            let ns = u64::try_from(own.as_nanos()).unwrap_or(u64::MAX);
             schedule.lag.saturating_record(ns.max(1));
             schedule.next();
             self.conns[c].late = [late; 2];
@@ -407,7 +425,7 @@ impl<W: Workload> Lane<W> {
         if !issued.acknowledged && self.conns[c].output.is_empty() {
             self.written(c);
             if let Some(s) = &mut self.schedule {
-                s.idle.push(c);
+                s.release(c, Instant::now());
             }
         }
         Ok(())
@@ -416,7 +434,7 @@ impl<W: Workload> Lane<W> {
     /// Starts the connection's next operation, or retires the connection when the run is over.
     fn issue(&mut self, c: usize, mut now: Instant) -> Result<()> {
         if let Some(s) = &mut self.schedule {
-            s.idle.push(c);
+            s.release(c, now);
             return Ok(());
         }
         for _ in 0..BURST {

@@ -36,6 +36,7 @@ pub mod formats;
 pub mod host;
 pub mod html;
 pub mod lane;
+pub mod lang;
 pub mod measure;
 pub mod null;
 pub mod output;
@@ -53,6 +54,8 @@ pub mod request;
 pub mod run;
 pub mod scorecard;
 pub mod scratch;
+pub mod sheet;
+pub mod sheets;
 pub mod short;
 pub mod show;
 pub mod spoken;
@@ -87,6 +90,9 @@ struct Lab {
     /// Change settings of a whole server where the durability needs it, and set them back at the end.
     #[arg(long, global = true)]
     change_settings: bool,
+    /// The language of tables and pages.
+    #[arg(long, global = true, value_enum, default_value = "en")]
+    lang: lang::Lang,
 }
 
 #[derive(Subcommand)]
@@ -206,6 +212,7 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
     if lab.overwrite {
         targets::mark::overwrite();
     }
+    lang::set(lab.lang);
     if lab.change_settings {
         changed::allow();
     }

@@ -14,6 +14,9 @@ pub fn histogram() -> Histogram<u64> {
         .unwrap_or_else(|e| unreachable!("constant bounds: {e}"))
 }
 
+/// Operations that must lie beyond a percentile.
+pub const BEYOND: f64 = 5.0;
+
 /// A histogram as it stands in a result: percentiles to read, and all of it to merge and compare later.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Latency {
@@ -54,6 +57,29 @@ impl Latency {
             max_us: us(h.max()),
             hdr,
         }
+    }
+
+    /// The latency, in microseconds, that this share of the operations did not exceed; none where fewer than five took longer: of
+    /// five operations there is no p99.9.
+    pub fn at(&self, share: f64) -> Option<f64> {
+        // The rounding of a share such as 0.999 must not decide.
+        let beyond = (self.count as f64 * (1.0 - share) * 1e6).round() / 1e6;
+        if beyond < BEYOND {
+            return None;
+        }
+        Some(match share {
+            0.5 => self.p50_us,
+            0.9 => self.p90_us,
+            0.95 => self.p95_us,
+            0.99 => self.p99_us,
+            0.999 => self.p999_us,
+            other => self.histogram().ok()?.value_at_quantile(other) as f64 / 1e3,
+        })
+    }
+
+    /// The mean, in microseconds.
+    pub fn mean(&self) -> Option<f64> {
+        (self.count > 0).then_some(self.mean_us)
     }
 
     /// The whole histogram again.
@@ -274,6 +300,9 @@ mod tests {
         );
         assert_eq!(totals[1].len(), 1);
         assert_eq!(Latency::of(&histogram()).count, 0);
+        // Of a thousand operations five lie beyond p99.5 and none are enough for p99.9.
+        assert_eq!((l.at(0.99), l.at(0.999)), (Some(l.p99_us), None));
+        assert!(l.at(0.995).is_some() && Latency::default().at(0.5).is_none());
         let broken = Latency {
             hdr: "!".into(),
             ..Latency::default()

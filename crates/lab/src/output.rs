@@ -238,7 +238,7 @@ fn measured(report: &Report) -> usize {
     report.steps.len() + report.turns.len() + report.comparisons.len() + asked.sum::<usize>()
 }
 
-fn unfinished(result: &Path) -> PathBuf {
+pub fn unfinished(result: &Path) -> PathBuf {
     let mut path = result.as_os_str().to_owned();
     path.push(".unfinished");
     PathBuf::from(path)

@@ -2,9 +2,11 @@
 //! for a step and a column for a target, with ratios and intervals.
 
 use crate::family;
+use crate::lang::tr;
 use crate::rates::{Ratio, UNDECIDED, Word, interval, rates, reach};
 use crate::report::{Report, Step, TargetInfo};
 use crate::terms::{figure, grouped};
+use crate::text;
 use crate::veto;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -27,10 +29,20 @@ pub fn merge(reports: &[Report]) -> Vec<Report> {
             out.push(r);
             continue;
         };
-        let taken: Vec<String> = have.steps.iter().filter_map(|s| s.target.clone()).collect();
+        // The same step of the same target a second time is told apart by when it was.
+        let same = |a: &Step, b: &Step| {
+            let load = (a.connections, a.at, a.offered.is_some());
+            (a.target == b.target && a.name == b.name && a.mode == b.mode)
+                && load == (b.connections, b.at, b.offered.is_some())
+        };
+        let twice = r
+            .steps
+            .iter()
+            .filter(|s| have.steps.iter().any(|h| same(h, s)));
+        let twice: Vec<Option<String>> = twice.map(|s| s.target.clone()).collect();
         let stamp = r.started.clone();
-        for s in &mut r.steps {
-            if let Some(t) = s.target.as_mut().filter(|t| taken.contains(*t)) {
+        for s in r.steps.iter_mut().filter(|s| twice.contains(&s.target)) {
+            if let Some(t) = s.target.as_mut() {
                 let _ = write!(t, " ({stamp})");
             }
         }
@@ -42,6 +54,9 @@ pub fn merge(reports: &[Report]) -> Vec<Report> {
         } else {
             r.targets
         });
+        let mut labels = BTreeSet::new();
+        have.targets
+            .retain(|t| labels.insert(t.label()) || r.kind == "compare");
         have.steps.extend(r.steps);
         have.checks.extend(r.checks);
         have.comparisons.extend(r.comparisons);
@@ -74,20 +89,25 @@ pub fn modes_are_targets(r: &Report) -> bool {
 /// What a result is, for people.
 pub fn title(r: &Report) -> String {
     match r.name.as_str() {
-        "A-single" => "Study A: one process, tests 1 to 8".into(),
-        "A-sharded" => "Study A: over shards, tests 1 to 8".into(),
-        "A-both" => "Study A: one process against shards, tests 1 to 8".into(),
-        "B-keys" => "Study B: ways to insert, reads by number of keys".into(),
-        "C-sizes" => "Study C: YCSB by connections and data size".into(),
-        "D-shards" => "Study D: one process against shards".into(),
-        "E-pains" => "Study E: flatness, spikes, restart, recovery".into(),
-        "F-files" => "Study F: large files".into(),
-        "K-plans" => "Study K: the plan that is chosen, against the best".into(),
-        "I-moves" => "Study I: chunks that move under load".into(),
-        "canonical" => "The short study".into(),
-        "bars" => "Operation by operation, against the null server".into(),
-        "A-B" if r.kind == "compare" => "B against A".into(),
-        "trials" if r.kind == "compare" => "What a comparison can see here".into(),
+        "A-single" => tr("Study A: one process, tests 1 to 8").into(),
+        "A-sharded" => tr("Study A: over shards, tests 1 to 8").into(),
+        "A-both" => tr("Study A: one process against shards, tests 1 to 8").into(),
+        "B-keys" => tr("Study B: ways to insert, reads by number of keys").into(),
+        "C-sizes" => tr("Study C: YCSB by connections and data size").into(),
+        "D-shards" => tr("Study D: one process against shards").into(),
+        "E-pains" => tr("Study E: flatness, spikes, restart, recovery").into(),
+        "F-files" => tr("Study F: large files").into(),
+        "K-plans" => tr("Study K: the plan that is chosen, against the best").into(),
+        "I-moves" => tr("Study I: chunks that move under load").into(),
+        "canonical" => tr("The short study").into(),
+        "bars" => tr("Operation by operation, against the null server").into(),
+        "A-B" if r.kind == "compare" => tr("B against A").into(),
+        "trials" if r.kind == "compare" => tr("What a comparison can see here").into(),
+        "seed-1" => tr("Seed 1: one process against shards").into(),
+        "seed-2" => tr("Seed 2: MongoDB against MySQL").into(),
+        "seed-3" => tr("Seed 3: YCSB on one big machine").into(),
+        "seed-4" => tr("Seed 4: micro-sharding").into(),
+        "seed-5" => tr("Seed 5: what they complained of").into(),
         other => format!("{} {other}", r.kind),
     }
 }
@@ -95,7 +115,7 @@ pub fn title(r: &Report) -> String {
 /// The same in a word or two.
 pub fn short_title(r: &Report) -> String {
     match (r.kind.as_str(), r.name.as_str()) {
-        ("study", "canonical") => "short".into(),
+        ("study", "canonical") => tr("short").into(),
         ("study", name) => name.into(),
         (kind, name) => format!("{kind} {name}"),
     }
@@ -105,6 +125,9 @@ pub fn short_title(r: &Report) -> String {
 pub struct Overview {
     pub targets: Vec<String>,
     pub rows: Vec<Row>,
+    /// The first target against each other one over all rows that count, as one more hypothesis of the same test: what is a
+    /// little slower everywhere need not be slower in any one row for certain.
+    pub together: Vec<Option<(Ratio, Word)>>,
 }
 
 /// What a step does, so that a sentence speaks of one kind of work.
@@ -140,11 +163,11 @@ impl Class {
 
     pub fn plural(self) -> &'static str {
         match self {
-            Class::Reads => "reads",
-            Class::Writes => "writes",
-            Class::Mixed => "mixed work",
-            Class::Own => "queries",
-            Class::Other => "figures",
+            Class::Reads => tr("reads"),
+            Class::Writes => tr("writes"),
+            Class::Mixed => tr("mixed work"),
+            Class::Own => tr("queries"),
+            Class::Other => tr("figures"),
         }
     }
 }
@@ -183,7 +206,7 @@ impl Row {
     }
 
     /// The ratio with its interval, and a mark where it is not decided.
-    pub fn told(&self, i: usize) -> Option<(Word, String)> {
+    pub fn ratio_text(&self, i: usize) -> Option<(Word, String)> {
         let ratio = self.ratio(i)?;
         let word = self.words.get(i).copied().unwrap_or(Word::Open);
         let open = word == Word::Open && ratio.interval.is_some();
@@ -205,6 +228,7 @@ impl Overview {
         let mut all = Overview {
             targets: Vec::new(),
             rows: Vec::new(),
+            together: Vec::new(),
         };
         for (n, r) in reports.iter().enumerate() {
             all.steps(n, r);
@@ -237,9 +261,36 @@ impl Overview {
                 }
             }
         }
-        for ((n, i), word) in places.into_iter().zip(family::decided(&ratios)) {
-            self.rows[n].words[i] = word;
+        let together: Vec<Option<Ratio>> = (0..width).map(|i| self.over_rows(i)).collect();
+        ratios.extend(together.iter().flatten().copied());
+        let mut words = family::decided(&ratios).into_iter();
+        for (n, i) in places {
+            self.rows[n].words[i] = words.next().unwrap_or(Word::Open);
         }
+        let decided = together
+            .into_iter()
+            .map(|ratio| Some((ratio?, words.next()?)));
+        self.together = decided.collect();
+    }
+
+    /// The ratio to a target in each repeat, the geometric mean over the rows that nothing forbids to count; of at least two rows
+    /// that were measured equally often.
+    fn over_rows(&self, i: usize) -> Option<Ratio> {
+        let counts = |row: &&Row| i > 0 && row.vetoes.get(i).is_some_and(Vec::is_empty);
+        let rates = |row: &Row| {
+            let (a, b) = (row.cells.first()?.as_ref()?, row.cells.get(i)?.as_ref()?);
+            let pairs = a.rates.iter().zip(&b.rates);
+            let same = a.rates.len() == b.rates.len() && a.rates.len() > 1;
+            same.then(|| pairs.map(|(a, b)| (a / b).ln()).collect::<Vec<f64>>())
+        };
+        let all: Vec<Vec<f64>> = self.rows.iter().filter(counts).filter_map(rates).collect();
+        let repeats = all.first().map(Vec::len)?;
+        if all.len() < 2 || all.iter().any(|r| r.len() != repeats) {
+            return None;
+        }
+        let mean = |n: usize| all.iter().map(|r| r[n]).sum::<f64>() / all.len() as f64;
+        let ratios: Vec<f64> = (0..repeats).map(|n| mean(n).exp()).collect();
+        Ratio::of(&ratios, &vec![1.0; repeats])
     }
 
     fn column(&mut self, label: &str) -> usize {
@@ -307,9 +358,9 @@ impl Overview {
                 let _ = write!(name, ", {d}");
             }
             if many {
-                name.push_str(", best");
+                name.push_str(tr(", best"));
             } else {
-                let _ = write!(name, " @{}", s.connections);
+                let _ = write!(name, ", {}", connections(s.connections));
             }
             let mut targets: Vec<&str> = Vec::new();
             for o in &all {
@@ -344,7 +395,7 @@ impl Overview {
         }
         let subject = if two { b } else { label(r.target.as_ref()) };
         for c in &r.comparisons {
-            let name = format!("{} @{}", c.title, c.connections);
+            let name = format!("{}, {}", c.title, connections(c.connections));
             // Slices are paired, as repeats are.
             let cell = |side: &crate::report::Side| Cell {
                 text: format!("{}/s", grouped(side.per_second)),
@@ -396,22 +447,30 @@ fn rate(s: &Step, many: bool) -> Cell {
     };
     text.push_str(&reach(s.per_second, interval(s)));
     if many {
-        let _ = write!(text, " @{}", s.connections);
+        let _ = write!(text, " ({})", connections(s.connections));
     }
     if s.client_bound {
         text.push_str(" *");
     }
-    if s.noise.said().is_some() {
-        let _ = write!(text, " {}", crate::show::NOISY);
+    if s.noise.reasons().is_some() {
+        let _ = write!(text, " {}", crate::sheets::NOISY);
     }
     if s.interrupted {
-        text.push_str(" (cut short)");
+        text.push_str(tr(" (cut short)"));
     }
     Cell {
         text,
         rates: rates(s),
         cpu_us: s.server_cpu_us,
         step: None,
+    }
+}
+
+/// `8 connections`.
+pub fn connections(n: usize) -> String {
+    match n {
+        1 => tr("1 connection").into(),
+        n => text!("{0} connections", n),
     }
 }
 
@@ -494,7 +553,7 @@ mod tests {
         assert_eq!(
             rows,
             [
-                ("B-keys", "insert, key given @1"),
+                ("B-keys", "insert, key given, 1 connection"),
                 ("sweep C.S5", "C.S5, best"),
                 ("sweep C.S5", "ready")
             ]
@@ -503,13 +562,13 @@ mod tests {
         assert_eq!(ratio.value, 2.0);
         assert_eq!(ratio.text(), "2.00× (2.00–2.00)");
         assert_eq!(
-            all.rows[0].told(1),
+            all.rows[0].ratio_text(1),
             Some((Word::Faster, "2.00× (2.00–2.00)".into()))
         );
-        assert_eq!(all.rows[0].told(2).unwrap().0, Word::Open);
+        assert_eq!(all.rows[0].ratio_text(2).unwrap().0, Word::Open);
         assert!(all.rows[0].ratio(0).is_none() && all.rows[1].ratio(1).is_none());
         let best = all.rows[1].cells[0].as_ref().unwrap();
-        assert_eq!(best.text, "400/s ±2.5% @8");
+        assert_eq!(best.text, "400/s ±2.5% (8 connections)");
         let ready = all.rows[2].cells[0].as_ref().unwrap();
         assert_eq!(ready.text, "400 ms FAIL");
         assert!(all.rows.iter().all(|r| r.cells.len() == 3));
@@ -529,7 +588,7 @@ mod tests {
         let all = Overview::of(std::slice::from_ref(&d));
         assert_eq!(
             (all.rows.len(), all.rows[0].step.as_str()),
-            (1, "D.S1 load @32")
+            (1, "D.S1 load, 32 connections")
         );
         assert_eq!(all.rows[0].ratio(1).unwrap().value, 0.5);
         let has = |r: &Report, id: &str| crate::html::charts::of(r).iter().any(|c| c.id == id);

@@ -104,6 +104,13 @@ pub fn thread_cpu_time() -> Duration {
     read_clock(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or_default()
 }
 
+/// How long the calling thread was ready to run and waited for a core.
+pub fn thread_delay() -> Duration {
+    let told = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let waited = told.split_ascii_whitespace().nth(1);
+    Duration::from_nanos(waited.and_then(|n| n.parse().ok()).unwrap_or(0))
+}
+
 /// Has the calling thread let others go on when it wakes up (`SCHED_BATCH`): it runs when its core is free or its turn has come, and
 /// otherwise as before. Where the kernel will not, nothing changes.
 pub fn give_way() {

@@ -73,7 +73,7 @@ impl Course {
         Some(left.max(0.0))
     }
 
-    fn told(&self, share: f64, now: Instant) -> Option<String> {
+    fn sentence(&self, share: f64, now: Instant) -> Option<String> {
         let percent = (self.done + self.weight * share.clamp(0.0, 1.0)) / self.total * 100.0;
         let left = time(self.left(share, now)?);
         Some(format!(
@@ -213,7 +213,7 @@ impl Progress {
             percent(client)
         );
         let course = COURSE.lock().ok().and_then(|c| *c);
-        let whole = course.and_then(|c| c.told(done, Instant::now()));
+        let whole = course.and_then(|c| c.sentence(done, Instant::now()));
         if !self.terminal {
             let whole = whole.map_or(String::new(), |w| format!("; {w}"));
             eprintln!(
@@ -292,7 +292,7 @@ mod tests {
         assert_eq!(c.left(0.0, after(20)).map(f64::round), Some(80.0));
         assert_eq!(c.left(0.9, after(500)), Some(0.0));
         assert_eq!(
-            c.told(0.5, after(30)).unwrap(),
+            c.sentence(0.5, after(30)).unwrap(),
             "whole run 40%, about 70 s left"
         );
         assert_eq!(

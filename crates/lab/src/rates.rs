@@ -131,6 +131,9 @@ pub fn rates(s: &Step) -> Vec<f64> {
     }
 }
 
+/// A knee gives at least this share of the peak, however wide its interval is.
+const KNEE: f64 = 0.9;
+
 /// The peak, and the least number of connections whose interval reaches its; no knee without repeats.
 pub fn peak_and_knee<'a>(steps: &[&'a Step]) -> Option<(&'a Step, Option<&'a Step>)> {
     let peak = steps
@@ -140,7 +143,8 @@ pub fn peak_and_knee<'a>(steps: &[&'a Step]) -> Option<(&'a Step, Option<&'a Ste
     let mut by_connections: Vec<&Step> = steps.to_vec();
     by_connections.sort_by_key(|s| s.connections);
     let knee = interval(peak).and_then(|[low, _]| {
-        let reaches = |s: &&Step| interval(s).is_some_and(|[_, high]| high >= low);
+        let is_near = |s: &&Step| s.per_second >= peak.per_second * KNEE;
+        let reaches = |s: &&Step| is_near(s) && interval(s).is_some_and(|[_, high]| high >= low);
         by_connections.into_iter().find(reaches)
     });
     Some((peak, knee))
@@ -194,6 +198,14 @@ mod tests {
         let (peak, knee) = peak_and_knee(&list).unwrap();
         assert_eq!((peak.connections, knee.unwrap().connections), (16, 8));
         assert!(peak_and_knee(&[]).is_none());
+        // A wide interval reaches everything, and makes no knee.
+        let wide = [
+            Step::repeated("a", "t", 1, &[20.0, 2.0, 200.0]),
+            Step::repeated("a", "t", 8, &[100.0, 10.0, 900.0]),
+        ];
+        let list: Vec<&Step> = wide.iter().collect();
+        let knee = peak_and_knee(&list).and_then(|p| p.1);
+        assert_eq!(knee.map(|k| k.connections), Some(8));
         let once = Step::example("a", "t", 8, 5.0);
         assert!(peak_and_knee(&[&once]).unwrap().1.is_none());
     }

@@ -3,10 +3,12 @@
 //!
 //! Invariant: lengths are shares of the row's longest bar, and an interval is clipped to it.
 
-use crate::overview::{Overview, Row};
+use crate::lang::{known, tr};
+use crate::overview::{Overview, Row, connections};
 use crate::rates::{Ratio, Word, drawn, interval};
 use crate::report::{Report, Step};
 use crate::terms::{bytes, grouped, span};
+use crate::text;
 use std::fmt::Write as _;
 
 pub struct Scorecard {
@@ -20,6 +22,8 @@ pub struct Workload {
     pub words: String,
     /// The study and its name for the step.
     pub place: String,
+    /// The load, in operations a second, that all targets were offered.
+    pub load: Option<f64>,
     /// One for each target that ran it.
     pub bars: Vec<Option<Bar>>,
     /// The first target against each other one.
@@ -33,15 +37,10 @@ pub struct Bar {
     /// Of the longest bar, clipped.
     pub interval: Option<[f64; 2]>,
     pub cpu_us: Option<f64>,
-    /// Under the load that all targets were offered.
-    pub offered: Option<Offered>,
-}
-
-/// Response time under one load for all targets.
-pub struct Offered {
-    pub per_second: f64,
-    /// `None`: it did not keep up.
+    /// Under the load that all targets were offered, else of the closed loop.
     pub p99_us: Option<f64>,
+    /// It did not keep up with that load.
+    pub overloaded: bool,
 }
 
 pub struct Against {
@@ -79,38 +78,64 @@ fn workload(report: &Report, overview: &Overview, row: &Row) -> Option<Workload>
         let vetoes = row.vetoes.get(i).map_or(&[][..], Vec::as_slice);
         Some(Against {
             word,
-            text: told(ratio, word, vetoes, other),
+            text: decision(ratio, word, vetoes, other, at_least(all[0], all[i])),
         })
     });
+    let mut words = words(named);
+    if let Some(load) = load {
+        words = text!(
+            "{0}; p99 at {1} operations a second for all",
+            words,
+            grouped(load)
+        );
+    }
     Some(Workload {
-        words: words(named),
+        load,
+        words,
         place: format!("{}, {}", row.study, row.step),
         bars: bars.collect(),
         against: std::iter::once(None).chain(against).collect(),
     })
 }
 
+/// Whether the faster of two was held up by the client, so that the ratio is the least that it can be.
+fn at_least(a: Option<&Step>, b: Option<&Step>) -> bool {
+    let (Some(a), Some(b)) = (a, b) else {
+        return false;
+    };
+    let faster = if a.per_second > b.per_second { a } else { b };
+    faster.client_bound
+}
+
 /// What one test over all rows says of a ratio.
-fn told(ratio: Ratio, word: Word, vetoes: &[&str], other: &str) -> String {
+fn decision(ratio: Ratio, word: Word, vetoes: &[&'static str], other: &str, least: bool) -> String {
     let times = |v: f64| match v {
         v if v >= 9.95 => format!("{v:.0}"),
         v => format!("{v:.2}"),
     };
+    let (up, down) = (times(ratio.value), times(1.0 / ratio.value));
     match word {
-        Word::Faster => format!("{} times as fast as {other}", times(ratio.value)),
-        Word::Slower => format!("{other} is {} times as fast", times(1.0 / ratio.value)),
+        Word::Faster if least => text!("at least {0} times as fast as {1}", up, other),
+        Word::Faster => text!("{0} times as fast as {1}", up, other),
+        Word::Slower if least => text!("{0} is at least {1} times as fast", other, down),
+        Word::Slower => text!("{0} is {1} times as fast", other, down),
         Word::Open if !vetoes.is_empty() => {
-            format!("against {other} not decided: {}", vetoes.join(", "))
+            let why: Vec<&str> = vetoes.iter().map(|v| known(v)).collect();
+            text!("against {0} not decided: {1}", other, why.join(", "))
         }
         Word::Open if ratio.interval.is_none() => {
-            format!("against {other} not decided: measured once")
+            text!("against {0} not decided: measured once", other)
         }
-        Word::Open => format!("against {other} not decided: chance explains it"),
+        Word::Open => text!("against {0} not decided: chance explains it", other),
     }
 }
 
 fn bar(s: &Step, report: &Report, longest: f64, load: Option<f64>) -> Bar {
     let share = |v: f64| (v / longest).clamp(0.0, 1.0);
+    let open = load.and_then(|l| {
+        let mut loops = open_loops(report, s);
+        Some(loops.find(|(o, _)| is_same_load(*o, l))?.1)
+    });
     let reach = interval(s).map(|i| drawn(s.per_second, i).map(share));
     let text = match s.megabytes_per_second {
         Some(mb) => format!("{} MB/s", grouped(mb)),
@@ -121,7 +146,8 @@ fn bar(s: &Step, report: &Report, longest: f64, load: Option<f64>) -> Bar {
         length: share(s.per_second),
         interval: reach,
         cpu_us: s.server_cpu_us,
-        offered: load.and_then(|l| offered(report, s, l)),
+        p99_us: load.map_or_else(|| s.worst_p99(), |_| open.and_then(Step::worst_p99)),
+        overloaded: open.is_some_and(|o| o.overloaded),
     }
 }
 
@@ -147,28 +173,17 @@ fn common_load(report: &Report, named: &Step, all: &[Option<&Step>]) -> Option<f
     loads.filter(|l| everybody(*l)).max_by(f64::total_cmp)
 }
 
-fn offered(report: &Report, s: &Step, load: f64) -> Option<Offered> {
-    let (_, step) = open_loops(report, s).find(|(l, _)| is_same_load(*l, load))?;
-    let worst = step.latency.values().map(|l| l.p99_us).fold(0.0, f64::max);
-    Some(Offered {
-        per_second: load,
-        p99_us: (!step.overloaded).then_some(worst),
-    })
-}
-
 impl Bar {
-    /// `p99 1.9 ms at 5,000/s offered · 31 µs of CPU`.
+    /// `p99 1.9 ms · 31 µs CPU`.
     pub fn more(&self) -> String {
         let mut all = Vec::new();
-        if let Some(o) = &self.offered {
-            let load = grouped(o.per_second);
-            all.push(match o.p99_us {
-                Some(us) => format!("p99 {} at {load}/s offered", span((us * 1e3) as u64)),
-                None => format!("overloaded by {load}/s"),
-            });
+        match self.p99_us {
+            _ if self.overloaded => all.push(tr("overloaded").to_string()),
+            Some(us) => all.push(format!("p99 {}", span((us * 1e3) as u64))),
+            None => {}
         }
         if let Some(cpu) = self.cpu_us {
-            all.push(format!("{cpu:.0} µs of CPU"));
+            all.push(format!("{cpu:.0} µs CPU"));
         }
         all.join(" · ")
     }
@@ -181,39 +196,40 @@ pub fn words(s: &Step) -> String {
     kinds.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(b.0)));
     let of = |kind: &str| plural(kind).map_or_else(|| kind.to_lowercase(), String::from);
     let mut text = match kinds.as_slice() {
-        [] => s.name.clone(),
+        [] => known(&s.name).to_string(),
         // The name says more than that it was an operation.
-        [(kind, _)] => plural(kind).map_or_else(|| s.name.clone(), String::from),
+        [(kind, _)] => plural(kind).map_or_else(|| known(&s.name).to_string(), String::from),
         several => {
             let share = |n: u64| (n as f64 * 100.0 / all.max(1) as f64).round();
             let parts = several.iter().filter(|k| share(k.1) >= 1.0);
             let parts = parts.map(|(k, n)| format!("{:.0}% {}", share(*n), of(k)));
-            parts.collect::<Vec<_>>().join(", ")
+            parts.collect::<Vec<_>>().join(tr(", "))
         }
     };
     if let Some(mode) = s.mode.as_ref().filter(|m| **m != s.name) {
-        let _ = write!(text, ", {mode}");
+        let _ = write!(text, "{}{}", tr(", "), known(mode));
     }
-    let _ = match s.connections {
-        1 => write!(text, ", 1 connection"),
-        n => write!(text, ", {n} connections"),
-    };
-    if let Some(size) = s.bytes_per_operation {
-        let _ = write!(text, ", {}", bytes(size as u64));
+    let _ = write!(text, "{}{}", tr(", "), connections(s.connections));
+    if let Some(size) = s.bytes_per_operation.or(s.record_bytes) {
+        let size = match size {
+            1000.0..10_000.0 => format!("{} KB", (size / 100.0).round() / 10.0),
+            other => bytes(other as u64),
+        };
+        let _ = write!(text, "{}{size}", tr(", "));
     }
     text
 }
 
 fn plural(kind: &str) -> Option<&'static str> {
     Some(match kind {
-        "READ" | "read" => "reads",
-        "INSERT" | "insert" => "inserts",
-        "UPDATE" | "update" => "updates",
-        "DELETE" | "delete" => "deletes",
-        "SCAN" => "scans of ranges",
-        "READ-MODIFY-WRITE" => "reads with an update",
-        "UPLOAD" => "files stored",
-        "DOWNLOAD" => "files read",
+        "READ" | "read" => tr("reads"),
+        "INSERT" | "insert" => tr("inserts"),
+        "UPDATE" | "update" => tr("updates"),
+        "DELETE" | "delete" => tr("deletes"),
+        "SCAN" => tr("scans of ranges"),
+        "READ-MODIFY-WRITE" => tr("reads with an update"),
+        "UPLOAD" => tr("files stored"),
+        "DOWNLOAD" => tr("files read"),
         _ => return None,
     })
 }
@@ -249,7 +265,7 @@ mod tests {
         s.latency.clear();
         s.latency.insert("READ".into(), count(900));
         s.latency.insert("UPDATE".into(), count(100));
-        s.bytes_per_operation = Some(1000.0);
+        s.record_bytes = Some(1000.0);
         s.server_cpu_us = Some(31.0);
         s
     }
@@ -280,17 +296,17 @@ mod tests {
         let row = &card.workloads[0];
         assert_eq!(
             (card.workloads.len(), row.words.as_str()),
-            (1, "90% reads, 10% updates, 32 connections, 1000 B")
+            (
+                1,
+                "90% reads, 10% updates, 32 connections, 1 KB; p99 at 50.0 operations a second for all"
+            )
         );
         let bars: Vec<&Bar> = row.bars.iter().flatten().collect();
         assert_eq!((bars[0].length, bars[1].length), (1.0, 0.5));
         let [low, high] = bars[0].interval.unwrap();
         assert!(low > 0.9 && high <= 1.0, "{low} {high}");
         // 90 a second was offered to one of them only.
-        assert_eq!(
-            bars[0].more(),
-            "p99 1.90 ms at 50.0/s offered · 31 µs of CPU"
-        );
+        assert_eq!(bars[0].more(), "p99 1.90 ms · 31 µs CPU");
         let against = row.against[1].as_ref().unwrap();
         assert_eq!(
             (against.word, against.text.as_str()),

@@ -3,9 +3,11 @@
 //! A closed loop waits for a server that stands still, so few of its operations are slow, and no percentile tells of it. The
 //! seconds in which hardly anything ended do, and the longest operation does.
 
-use crate::measure::median;
-use crate::report::Step;
+use crate::lang::{known, tr};
+use crate::measure::{Sample, median};
+use crate::report::{Report, Step};
 use crate::terms::span;
+use crate::text;
 
 /// A second with less than this share of the median rate is one of standstill.
 const HARDLY: f64 = 0.05;
@@ -15,7 +17,7 @@ const LEAST_RATE: f64 = 50.0;
 const LEAST_SILENCE: f64 = 0.9;
 /// An operation as long as this, and so many times the median, is a standstill too.
 const LEAST_LONGEST: f64 = 0.5;
-const LONGER: f64 = 100.0;
+const LONGER: f64 = 20.0;
 /// From this share of a latency on it is the client's lag that is told of, and not the server's time.
 const MOSTLY: f64 = 0.5;
 /// Less lag than this is no matter, in microseconds.
@@ -39,24 +41,7 @@ impl Stall {
     }
 
     fn of_one(step: &Step) -> Option<Stall> {
-        let rates: Vec<f64> = step
-            .series
-            .iter()
-            .filter(|s| s.seconds > 0.2)
-            .map(|s| s.operations as f64 / s.seconds)
-            .collect();
-        let usual = median(&rates);
-        let is_silent =
-            |s: &&crate::measure::Sample| (s.operations as f64) < usual * s.seconds * HARDLY;
-        let silence = match usual >= LEAST_RATE {
-            true => step
-                .series
-                .iter()
-                .filter(is_silent)
-                .map(|s| s.seconds)
-                .sum(),
-            false => 0.0,
-        };
+        let silence: f64 = silent(step).map(|s| s.seconds).sum();
         let longest = step.latency.values().map(|l| l.max_us).fold(0.0, f64::max) / 1e6;
         let stands_out = |l: &crate::measure::Latency| {
             l.max_us >= LEAST_LONGEST * 1e6 && l.max_us >= l.p50_us * LONGER && l.p50_us > 0.0
@@ -70,21 +55,66 @@ impl Stall {
     }
 }
 
+/// The seconds of a step in which hardly anything ended.
+pub fn silent(step: &Step) -> impl Iterator<Item = &Sample> {
+    let whole = step.series.iter().filter(|s| s.seconds > 0.2);
+    let rates: Vec<f64> = whole.map(|s| s.operations as f64 / s.seconds).collect();
+    let usual = Some(median(&rates)).filter(|r| *r >= LEAST_RATE);
+    let is_silent = move |s: &&Sample| {
+        usual.is_some_and(|usual| (s.operations as f64) < usual * s.seconds * HARDLY)
+    };
+    step.series.iter().filter(is_silent)
+}
+
+/// A sentence for each target that stood still: the worst of its steps, and how many there were.
+pub fn sentences(r: &Report) -> Vec<String> {
+    let mut found: Vec<(&Step, Stall, usize)> = Vec::new();
+    for (step, stall) in r.steps.iter().filter_map(|s| Some((s, Stall::of(s)?))) {
+        match found.iter_mut().find(|(s, _, _)| s.target == step.target) {
+            Some((s, worst, n)) => {
+                *n += 1;
+                if stall.time() > worst.time() {
+                    (*s, *worst) = (step, stall);
+                }
+            }
+            None => found.push((step, stall, 1)),
+        }
+    }
+    let told = found.iter().map(|(step, stall, n)| {
+        let more = match n - 1 {
+            0 => String::new(),
+            more => text!(" So it did in {0} other steps.", more),
+        };
+        sentence(step, *stall) + &more
+    });
+    told.collect()
+}
+
 /// `Q stood still in C.S5: for 3.0 of 8.0 s hardly anything ended; the longest operation took 3.0 s`.
-pub fn sentence(step: &Step) -> Option<String> {
-    let stall = Stall::of(step)?;
-    let who = step.target.as_deref().unwrap_or("The server");
+fn sentence(step: &Step, stall: Stall) -> String {
+    let who = step.target.as_deref().unwrap_or(tr("The server"));
     let how_long = span((stall.longest * 1e9) as u64);
-    Some(match stall.silence > 0.0 {
-        true => format!(
-            "{who} stood still in {}: for {:.1} of {:.1} s hardly anything ended; the longest operation took {how_long}.",
-            step.name, stall.silence, step.seconds
-        ),
-        false => format!(
-            "{who} stood still in {}: an operation took {how_long}.",
-            step.name
-        ),
-    })
+    let name = known(&step.name);
+    if stall.silence <= 0.0 {
+        return text!(
+            "{0} stood still in {1}: an operation took {2}.",
+            who,
+            name,
+            how_long
+        );
+    }
+    let (silence, all) = (
+        format!("{:.1}", stall.silence),
+        format!("{:.1}", step.seconds),
+    );
+    text!(
+        "{0} stood still in {1}: for {2} of {3} s hardly anything ended; the longest operation took {4}.",
+        who,
+        name,
+        silence,
+        all,
+        how_long
+    )
 }
 
 /// How much of an open loop's latency was the client's own: it sent late.
@@ -93,11 +123,12 @@ pub fn lag(step: &Step) -> Option<String> {
     let worst = step.latency.values().map(|l| l.p99_us).fold(0.0, f64::max);
     let is_the_clients = lag >= LEAST_LAG_US && lag >= worst * MOSTLY;
     is_the_clients.then(|| {
-        format!(
-            "of a p99 of {} in {} the client itself was {} late",
-            span((worst * 1e3) as u64),
+        let (all, own) = (span((worst * 1e3) as u64), span((lag * 1e3) as u64));
+        text!(
+            "of a p99 of {0} in {1} the client itself was {2} late",
+            all,
             step.name,
-            span((lag * 1e3) as u64)
+            own
         )
     })
 }
@@ -105,7 +136,7 @@ pub fn lag(step: &Step) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measure::{Latency, Sample};
+    use crate::measure::Latency;
 
     fn step(operations: &[u64], p50_us: f64, max_us: f64) -> Step {
         let mut s = Step::example("C.S5", "Q", 8, 1000.0);
@@ -131,31 +162,49 @@ mod tests {
         s
     }
 
+    fn sentence_of(step: &Step) -> Option<String> {
+        Some(sentence(step, Stall::of(step)?))
+    }
+
     #[test]
     fn a_standstill_is_told_of_however_good_the_average_is() {
-        let told = sentence(&step(
+        let long = step(
             &[40_000, 41_000, 0, 0, 12, 39_000, 40_000, 42_000],
             100.0,
             3e6,
-        ));
-        let told = told.unwrap();
+        );
+        let told = sentence_of(&long).unwrap();
         assert!(
             told.contains("Q stood still in C.S5: for 3.0 of 8.0 s") && told.contains("3.0"),
             "{told}"
         );
         // One of a second in the midst of two.
-        let told = sentence(&step(&[40_000, 20_000, 20_000, 41_000], 100.0, 1e6)).unwrap();
+        let short = step(&[40_000, 20_000, 20_000, 41_000], 100.0, 1e6);
+        let told = sentence_of(&short).unwrap();
         assert!(told.contains("an operation took"), "{told}");
+        // One sentence for a target, about the worst of its steps.
+        let mut report = crate::report::Draft::new("run", "x").report;
+        report.steps = vec![short.clone(), long, short];
+        let told = sentences(&report);
+        assert!(
+            told.len() == 1
+                && told[0].contains("for 3.0 of 8.0 s")
+                && told[0].contains("in 2 other steps"),
+            "{told:?}"
+        );
     }
 
     #[test]
     fn what_is_slow_by_nature_does_not_stand_still() {
         assert_eq!(
-            sentence(&step(&[40_000, 20_000, 30_000], 100.0, 9_000.0)),
+            sentence_of(&step(&[40_000, 20_000, 30_000], 100.0, 9_000.0)),
             None
         );
-        assert_eq!(sentence(&step(&[1, 0, 1, 0, 2, 1], 900_000.0, 1.6e6)), None);
-        assert_eq!(sentence(&step(&[], 0.0, 0.0)), None);
+        assert_eq!(
+            sentence_of(&step(&[1, 0, 1, 0, 2, 1], 900_000.0, 1.6e6)),
+            None
+        );
+        assert_eq!(sentence_of(&step(&[], 0.0, 0.0)), None);
     }
 
     #[test]

@@ -17,7 +17,7 @@ fn lab(words: &str, dir: &Path) -> Output {
     command.output().unwrap()
 }
 
-fn said(done: &Output) -> String {
+fn output(done: &Output) -> String {
     String::from_utf8_lossy(&done.stderr).into_owned()
 }
 
@@ -64,7 +64,7 @@ fn tables_of_others_are_refused_and_stay() {
     ];
     for words in words {
         let done = lab(&format!("{words} --url {url}"), dir.path());
-        let line = said(&done);
+        let line = output(&done);
         assert_eq!(done.status.code(), Some(2), "{words}: {line}");
         assert_eq!(
             line.lines().filter(|l| l.contains("--overwrite")).count(),
@@ -112,12 +112,12 @@ fn ycsb_drops_nothing_and_asks_before_it_writes() {
     );
     for words in [&load, &updates] {
         let done = lab(words, dir.path());
-        assert_eq!(done.status.code(), Some(2), "{words}: {}", said(&done));
-        assert!(said(&done).contains("--overwrite"), "{}", said(&done));
+        assert_eq!(done.status.code(), Some(2), "{words}: {}", output(&done));
+        assert!(output(&done).contains("--overwrite"), "{}", output(&done));
         assert_eq!(c.count("ycsb", "usertable").unwrap(), 1);
     }
     let done = lab(&format!("{load} --overwrite"), dir.path());
-    assert!(done.status.success(), "{}", said(&done));
+    assert!(done.status.success(), "{}", output(&done));
     assert_eq!(c.count("ycsb", "usertable").unwrap(), 6);
     // Reads are free, and so is what it made itself.
     let reads = updates.replace("updateproportion=1", "updateproportion=0");
@@ -126,11 +126,11 @@ fn ycsb_drops_nothing_and_asks_before_it_writes() {
     let own = |words: &str| format!("{words} -p table=own");
     for words in [&load, &updates] {
         let done = lab(&own(words), dir.path());
-        assert!(done.status.success(), "{words}: {}", said(&done));
+        assert!(done.status.success(), "{words}: {}", output(&done));
     }
     let done = lab("ycsb load mongodb -p recordcount=5", dir.path());
     assert_eq!(done.status.code(), Some(2));
-    assert!(said(&done).contains("mongodb.url="));
+    assert!(output(&done).contains("mongodb.url="));
 }
 
 #[test]
@@ -141,8 +141,8 @@ fn results_and_folders_are_left_alone() {
     for place in ["--out none/x.json", "--out x.json"] {
         std::fs::write(dir.path().join("x.json"), "mine").unwrap();
         let done = lab(&format!("{words} {place}"), dir.path());
-        assert_eq!(done.status.code(), Some(2), "{}", said(&done));
-        assert_eq!(said(&done).lines().count(), 1);
+        assert_eq!(done.status.code(), Some(2), "{}", output(&done));
+        assert_eq!(output(&done).lines().count(), 1);
     }
     assert!(!dir.path().join("none").exists());
     let kept = std::fs::read_to_string(dir.path().join("x.json")).unwrap();
@@ -169,6 +169,6 @@ fn results_and_folders_are_left_alone() {
     for words in ["load A --records 10", "run C.S5 --phase run"] {
         let done = lab(words, dir.path());
         assert_eq!(done.status.code(), Some(2));
-        assert!(said(&done).contains("--url"));
+        assert!(output(&done).contains("--url"));
     }
 }

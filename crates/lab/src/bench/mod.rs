@@ -18,9 +18,9 @@ use crate::output::{Journal, Output, Page};
 use crate::process::Placement;
 use crate::progress::say;
 use crate::report::{Check, Draft};
-use crate::show;
 use crate::study::dataset::{DOCUMENT_BYTES, Payload};
 use crate::terms::{count, duration};
+use crate::{sheets, show};
 use place::Room;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -236,7 +236,7 @@ impl Bench {
             say(self.args.to.quiet, format_args!("{}", case.title));
             let comparison = stage.compare(&self.args, &self.room, case)?;
             if !self.args.to.quiet {
-                show::comparisons(std::slice::from_ref(&comparison));
+                show::print(&sheets::comparisons(std::slice::from_ref(&comparison)));
             }
             if case.name == "count-range" {
                 self.draft.check(stage.count_fetches()?);

@@ -15,10 +15,13 @@ mod scorecard;
 mod tables;
 
 use crate::fault::{Fault, Result, local};
+use crate::lang::{known, tr};
 use crate::output::fresh_place;
 use crate::overview::{Overview, merge, short_title, title};
 use crate::report::Report;
+use crate::sheets;
 use crate::terms::bytes;
+use crate::text;
 use crate::verdict::{self, Tone};
 use plot::{Body, Chart, escape};
 use std::fmt::Write as _;
@@ -124,29 +127,36 @@ fn page(all: &[(&Report, Vec<Chart>)], merged: &[Report], overview: &Overview) -
     let mut h = String::new();
     let several = all.len() > 1;
     let name = match all.first() {
-        Some((r, _)) if !several => title(r),
-        _ => format!("{} studies", all.len()),
+        Some((r, _)) if !several || !r.statements.is_empty() => title(r),
+        _ => text!("{0} studies", all.len()),
     };
     let _ = write!(
         h,
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
+        "<!doctype html>\n<html lang=\"{}\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
          <meta name=\"color-scheme\" content=\"light dark\"><title>{} · pando lab</title><style>{LIBRARY_CSS}{COLOR_CSS}{PLOT_CSS}{PAGE_CSS}</style></head><body>\
          <header><div class=\"bar\"><span class=\"brand\">pando lab</span><button id=\"theme\" type=\"button\" aria-label=\"light or dark\">◐</button></div></header><main>",
+        crate::lang::code(),
         escape(&name)
     );
     if several {
         let _ = write!(h, "<section><h1>{}</h1>", escape(&name));
-        for (r, _) in all {
-            let at = tables::anchor(&short_title(r));
+        merged
+            .iter()
+            .for_each(|r| tables::table(&mut h, &sheets::statements(r)));
+        scorecard::scorecard(&mut h, merged, overview);
+        for (r, _) in all.iter().filter(|(r, _)| r.statements.is_empty()) {
+            let at = anchor(r);
             let _ = write!(h, "<h2><a href=\"#{at}\">{}</a></h2>", escape(&title(r)));
             verdict(&mut h, r);
         }
-        scorecard::scorecard(&mut h, merged, overview);
-        tables::overview(&mut h, overview);
+        tables::table(&mut h, &sheets::overview(overview));
         h.push_str("</section>");
     }
-    for (r, charts) in all {
-        let at = tables::anchor(&short_title(r));
+    for (r, charts) in all
+        .iter()
+        .filter(|(r, _)| !several || r.statements.is_empty())
+    {
+        let at = anchor(r);
         if several {
             let name = escape(&title(r));
             let _ = write!(
@@ -156,12 +166,11 @@ fn page(all: &[(&Report, Vec<Chart>)], merged: &[Report], overview: &Overview) -
             facts(&mut h, r);
         } else {
             let _ = write!(h, "<section id=\"{at}\"><h1>{}</h1>", escape(&title(r)));
+            scorecard::scorecard(&mut h, merged, overview);
             verdict(&mut h, r);
             facts(&mut h, r);
-            scorecard::scorecard(&mut h, merged, overview);
         }
-        let own = Some(overview).filter(|o| !several && o.targets.len() > 1);
-        section(&mut h, r, charts, own);
+        section(&mut h, r, charts);
         h.push_str(if several { "</details>" } else { "</section>" });
     }
     let licence = LIBRARY_LICENCE.replace("*/", "");
@@ -202,36 +211,39 @@ fn facts(h: &mut String, r: &Report) {
     }
     let _ = write!(
         h,
-        "<p class=\"lead\">{} · {} · {} cores, {} memory · load {:.1} before, {:.1} after, steal {:.1}%</p>",
-        escape(&r.started.replace('T', " ").replace('Z', " UTC")),
-        escape(&r.host.cpu),
-        r.host.cores,
-        bytes(r.host.memory_bytes),
-        r.conditions.load_before,
-        r.conditions.load_after,
-        r.conditions.steal_percent
+        "<p class=\"lead\">{}</p>",
+        escape(&text!(
+            "{0} · {1} · {2} cores, {3} memory · load {4} before, {5} after, steal {6}%",
+            r.started.replace('T', " ").replace('Z', " UTC"),
+            r.host.cpu,
+            r.host.cores,
+            bytes(r.host.memory_bytes),
+            format!("{:.1}", r.conditions.load_before),
+            format!("{:.1}", r.conditions.load_after),
+            format!("{:.1}", r.conditions.steal_percent)
+        ))
     );
 }
 
-fn section(h: &mut String, r: &Report, charts: &[Chart], overview: Option<&Overview>) {
+/// Where a study begins on the page.
+fn anchor(r: &Report) -> String {
+    format!("of-{}", charts::slug(&short_title(r)))
+}
+
+fn section(h: &mut String, r: &Report, charts: &[Chart]) {
     let first = charts::first(r, charts);
     if !first.is_empty() {
         h.push_str("<div class=\"charts\">");
         first.iter().for_each(|&i| figure(h, &charts[i]));
         h.push_str("</div>");
     }
-    if let Some(all) = overview {
-        tables::overview(h, all);
-    }
-    tables::choices(h, r);
-    tables::checks(h, r);
-    tables::comparisons(h, r);
-    tables::steps(h, r, overview.is_none());
+    sheets::all(r).iter().for_each(|s| tables::table(h, s));
     let rest = || (0..charts.len()).filter(|i| !first.contains(i));
     if rest().count() > 0 {
         let _ = write!(
             h,
-            "<details class=\"more\"><summary>All other plots ({})</summary>",
+            "<details class=\"more\"><summary>{} ({})</summary>",
+            tr("All other plots"),
             rest().count()
         );
         contents(h, rest().map(|i| &charts[i]));
@@ -239,8 +251,6 @@ fn section(h: &mut String, r: &Report, charts: &[Chart], overview: Option<&Overv
         rest().for_each(|i| figure(h, &charts[i]));
         h.push_str("</div></details>");
     }
-    tables::sizes(h, r);
-    tables::shards(h, r);
     targets(h, r);
     findings(h, r);
     how(h, r);
@@ -255,13 +265,17 @@ fn targets(h: &mut String, r: &Report) {
     if list.is_empty() {
         return;
     }
-    h.push_str("<details><summary>Targets and their settings</summary><ul class=\"targets\">");
+    let title = tr("Targets and their settings");
+    let _ = write!(
+        h,
+        "<details><summary>{title}</summary><ul class=\"targets\">"
+    );
     let labels: Vec<String> = list.iter().map(|t| t.label()).collect();
     let colors = palette::colors(&labels);
     for (t, color) in list.iter().zip(colors) {
-        let cache = t
-            .cache_bytes
-            .map_or(String::new(), |b| format!(" · cache {}", bytes(b)));
+        let cache = t.cache_bytes.map_or(String::new(), |b| {
+            format!(" · {}", text!("cache {0}", bytes(b)))
+        });
         let settings: Vec<String> = t
             .settings
             .iter()
@@ -342,28 +356,50 @@ fn findings(h: &mut String, r: &Report) {
     if list.is_empty() {
         return;
     }
-    h.push_str("<details class=\"text\"><summary>What the published study saw</summary><ul>");
+    let title = tr("What the published study saw");
+    let _ = write!(h, "<details class=\"text\"><summary>{title}</summary><ul>");
     for f in list {
-        let _ = write!(h, "<li>{}</li>", escape(f));
+        let _ = write!(h, "<li>{}</li>", escape(known(f)));
     }
     h.push_str("</ul></details>");
 }
 
 fn how(h: &mut String, r: &Report) {
-    h.push_str("<details class=\"text\"><summary>How it was measured</summary><ul>");
-    for n in &r.notes {
-        let _ = write!(h, "<li>{}</li>", escape(n));
+    let title = tr("How it was measured");
+    let _ = write!(h, "<details class=\"text\"><summary>{title}</summary><ul>");
+    for n in r.notes.iter().chain(&sheets::marks(r)) {
+        let _ = write!(h, "<li>{}</li>", escape(known(n)));
     }
     for n in [
-        "Closed loop unless a rate is named: each connection has one request under way; figures are throughput and service time. Open loop: response time from the moment at which a request was due.",
-        "Several repeats: targets take turns, a figure is the median, ± how far its 95% interval over the repeats reaches (Student's t on logarithms); a ratio is called faster or slower only when its interval excludes 1.",
-        "Noisy (~): other processes took more than 8% of the cores during the step, more than 3% of the time was stolen, or the null server itself was more than 20% slower than at its best.",
-        "Spread: the standard deviation of the time of every 1,000 operations, as a share of their mean. Faults and sleeps: page faults of the server's processes, and how often one of their threads waited for something, an operation. Core waits: of the time in which the server's threads were ready to run, the share that they waited for a core. Bytes: of requests (out) and replies (in), as the client counts them.",
-        "Every reply is checked and counted, a sample compared with what it must be; an error ends a run without a result.",
-        "\"× null server\" is the load client's CPU an operation against that of a server that only reads and answers the same load: what the client itself costs. An exclamation mark: above 1.3 on point reads.",
-        "Client and server shared this machine unless the settings say otherwise: compare ratios and shapes.",
+        tr(
+            "Closed loop unless a rate is named: each connection has one request under way; figures are throughput and service time. Open loop: response time from the moment at which a request was due.",
+        ),
+        tr(
+            "Several repeats: targets take turns, a figure is the median, ± how far its 95% interval over the repeats reaches (Student's t on logarithms); one test over all rows decides which target is faster (Holm).",
+        ),
+        tr(
+            "Percentiles stand where at least five operations lie beyond them; of writes that nothing was waited for there are none, and of batches they are those of a whole request.",
+        ),
+        tr(
+            "Not quiet (~): other processes took more than 8% of the cores during the step, more than 3% of the time was stolen, or the null server itself was more than 20% slower than at its best.",
+        ),
+        tr(
+            "Spread: the standard deviation of the time of every 1,000 operations, as a share of their mean. Faults and sleeps: page faults of the server's processes, and how often one of their threads waited for something, an operation. Core waits: of the time in which the server's threads were ready to run, the share that they waited for a core. Bytes: of requests (out) and replies (in), as the client counts them.",
+        ),
+        tr(
+            "Every reply is checked and counted, a sample compared with what it must be; an error ends a run without a result.",
+        ),
+        tr(
+            "Client against null server: the load client's CPU an operation against that of a server that only reads and answers the same load. An exclamation mark: above 1.3 on point reads.",
+        ),
+        tr(
+            "Client late: how long after a request was due, and a connection idle, the client itself sent it.",
+        ),
+        tr(
+            "Client and server shared this machine unless the settings say otherwise: compare ratios and shapes.",
+        ),
     ] {
-        let _ = write!(h, "<li>{n}</li>");
+        let _ = write!(h, "<li>{}</li>", escape(n));
     }
     let long = |v: &serde_json::Value| v.as_str().is_some_and(|s| s.contains('\n'));
     for (name, text) in r.settings.iter().filter(|(_, v)| long(v)) {
@@ -382,15 +418,24 @@ fn how(h: &mut String, r: &Report) {
         })
         .collect();
     if let Some(line) = r.command_line() {
-        let _ = write!(h, "<li>Command: <code>{}</code></li>", escape(&line));
+        let _ = write!(
+            h,
+            "<li>{}: <code>{}</code></li>",
+            tr("Command"),
+            escape(&line)
+        );
     }
     let _ = write!(
         h,
-        "<li>Settings: {}.</li><li>pando lab {}, schema {}, {:.0} s in all. Plots of lines are drawn by uPlot 1.6.32 (MIT).</li></ul></details>",
+        "<li>{}: {}.</li><li>{}</li></ul></details>",
+        tr("Settings"),
         escape(&settings.join(", ")),
-        escape(&r.lab_version),
-        escape(&r.schema),
-        r.seconds
+        escape(&text!(
+            "pando lab {0}, schema {1}, {2} s in all. Plots of lines are drawn by uPlot 1.6.32 (MIT).",
+            r.lab_version,
+            r.schema,
+            format!("{:.0}", r.seconds)
+        ))
     );
 }
 

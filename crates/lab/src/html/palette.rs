@@ -11,6 +11,15 @@ const PRODUCTS: [(&str, usize); 5] = [
     ("MySQL", 1),
 ];
 
+/// The colours of series: of targets their own, of anything else one after the other.
+pub(super) fn of_series(names: &[String]) -> Vec<usize> {
+    let is_product = |name: &String| PRODUCTS.iter().any(|p| name.contains(p.0));
+    match names.iter().any(is_product) {
+        true => colors(names),
+        false => (0..names.len()).collect(),
+    }
+}
+
 /// The colour of each label. A second target of a product, and unknown products, take free colours.
 pub(super) fn colors(labels: &[String]) -> Vec<usize> {
     let own = |label: &String| PRODUCTS.iter().find(|(name, _)| label.contains(name));

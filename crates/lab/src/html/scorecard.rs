@@ -2,10 +2,12 @@
 
 use super::palette;
 use super::plot::escape;
+use crate::lang::tr;
 use crate::overview::Overview;
 use crate::rates::Word;
 use crate::report::Report;
 use crate::scorecard::{Bar, Scorecard, Workload};
+use crate::text;
 use std::fmt::Write as _;
 
 /// More rows are folded.
@@ -18,7 +20,8 @@ pub(super) fn scorecard(h: &mut String, reports: &[Report], overview: &Overview)
         return;
     }
     let colors = palette::colors(&card.targets);
-    h.push_str("<div class=\"text score\"><h2>Scorecard</h2><p class=\"keys\">");
+    h.push_str("<div class=\"text score\">");
+    let _ = write!(h, "<h2>{}</h2><p class=\"keys\">", tr("Scorecard"));
     for (target, color) in card.targets.iter().zip(&colors) {
         let _ = write!(
             h,
@@ -26,13 +29,11 @@ pub(super) fn scorecard(h: &mut String, reports: &[Report], overview: &Overview)
             escape(target)
         );
     }
-    h.push_str("</p><p>Operations a second: longer is faster; a thin line is the 95% interval, as far as it reaches on the scale.");
-    if card.targets.len() > 1 {
-        let _ = write!(
-            h,
-            " Whether {} is faster is decided by one test over all rows, which names a winner among equals in one page of twenty (Holm).",
-            escape(&card.targets[0])
-        );
+    h.push_str("</p><p>");
+    h.push_str(tr("Operations a second: longer is faster; a thin line is the 95% interval, as far as it reaches on the scale. p99: of the load that the row names, counted from when each operation was due; else of the closed loop. CPU: the server's, an operation."));
+    if let [first, _, ..] = card.targets.as_slice() {
+        h.push(' ');
+        h.push_str(&escape(&text!("Whether {0} is faster is decided by one test over all rows, which names a winner among equals in one page of twenty (Holm).", first)));
     }
     h.push_str("</p>");
     let (shown, rest) = card.workloads.split_at(card.workloads.len().min(SHOWN));
@@ -40,8 +41,8 @@ pub(super) fn scorecard(h: &mut String, reports: &[Report], overview: &Overview)
     if !rest.is_empty() {
         let _ = write!(
             h,
-            "<details><summary>{} more workloads</summary>",
-            rest.len()
+            "<details><summary>{}</summary>",
+            text!("{0} more workloads", rest.len())
         );
         rows(h, rest, &card.targets, &colors);
         h.push_str("</details>");

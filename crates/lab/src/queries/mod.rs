@@ -130,7 +130,7 @@ pub fn run(
     draft.repeated(repeats);
     let mut all = Vec::new();
     for target in targets {
-        all.push(Asked::new(how, file, target, &mut draft)?);
+        all.push(Asker::new(how, file, target, &mut draft)?);
     }
     let mut journal = Journal::open(&mut draft, &how.to)?;
     let groups: Vec<Option<usize>> = match kind {
@@ -160,7 +160,7 @@ pub fn run(
 }
 
 /// One target, and the queries in its language.
-struct Asked<'a> {
+struct Asker<'a> {
     args: &'a How,
     target: Arc<dyn Target>,
     info: TargetInfo,
@@ -169,13 +169,13 @@ struct Asked<'a> {
     share: Arc<Share>,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> Asker<'a> {
     fn new(
         args: &'a How,
         file: &File,
         target: Arc<dyn Target>,
         draft: &mut Draft,
-    ) -> Result<Asked<'a>> {
+    ) -> Result<Asker<'a>> {
         let mut info = target.info()?;
         draft.tell_apart(&mut info);
         draft.add_target(info.clone());
@@ -192,7 +192,7 @@ impl<'a> Asked<'a> {
         });
         let language = target.dialect(&table, Durability::W1)?.language();
         let share = Share::new(file, language, &database, args.seed)?;
-        Ok(Asked {
+        Ok(Asker {
             args,
             target,
             info,

@@ -52,6 +52,7 @@ impl Draft {
                 comparisons: Vec::new(),
                 checks: Vec::new(),
                 choices: Vec::new(),
+                statements: Vec::new(),
                 interrupted: false,
             },
             watch: Watch::start(),
@@ -164,9 +165,14 @@ impl Draft {
         self.report.turns.len() + self.report.steps.iter().map(whole).sum::<usize>()
     }
 
-    /// Makes steps of the turns that are there; where the run ended early, of those that it came to, which a run that goes
-    /// on needs too.
+    /// Makes steps of the turns that are all there. A run that goes on may have some of others: they stay turns, so that the rest
+    /// is measured yet.
     pub fn gather(&mut self) -> Result<()> {
+        self.gather_turns(false)
+    }
+
+    /// `end`: of a run that ended early, steps are made of those turns that it came to, which a run that goes on needs too.
+    fn gather_turns(&mut self, end: bool) -> Result<()> {
         let mut keys: Vec<String> = Vec::new();
         for turn in &self.report.turns {
             let key = turn.key.rsplit_once(TURN).map_or(&*turn.key, |(k, _)| k);
@@ -181,6 +187,9 @@ impl Draft {
             };
             let turns: Vec<Step> = (0..self.repeats).filter_map(own).collect();
             let whole = turns.len() == self.repeats;
+            if !whole && !end {
+                continue;
+            }
             let Some(mut step) = Step::merged(turns)? else {
                 continue;
             };
@@ -265,7 +274,7 @@ impl Draft {
 
     /// Ends the watch.
     pub fn end(mut self) -> Result<Report> {
-        self.gather()?;
+        self.gather_turns(true)?;
         // Targets whose steps were all done have not been asked again.
         let report = &mut self.report;
         let now = report.targets.iter().chain(&report.target);
@@ -287,6 +296,30 @@ impl Draft {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_run_that_goes_on_measures_the_repeats_that_are_missing() {
+        let mut killed = Draft::new("sweep", "x");
+        killed.repeated(2);
+        for repeat in [0, 1] {
+            killed.begin(repeat);
+            killed.push("closed", Step::example("closed", "t", 1, 10.0));
+        }
+        killed.gather().unwrap();
+        killed.begin(0);
+        killed.push("open", Step::example("open", "t", 1, 10.0));
+        let mut again = Draft::new("sweep", "x");
+        again.repeated(2);
+        again.take_over(killed.report);
+        // As a sweep does between its closed loops and its open ones.
+        again.gather().unwrap();
+        again.begin(1);
+        assert!(again.has("closed") && !again.has("open"));
+        again.push("open", Step::example("open", "t", 1, 30.0));
+        let report = again.end().unwrap();
+        assert!(report.steps.iter().all(|s| s.repeats.len() == 2));
+        assert_eq!(report.steps[1].per_second, 20.0);
+    }
 
     #[test]
     fn repeats_are_gathered_and_figures_are_medians() {

@@ -70,6 +70,18 @@ impl Comparison {
     }
 }
 
+/// What an author said, and whether it holds for a product.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Statement {
+    pub author: String,
+    /// The target's label.
+    pub product: String,
+    /// `holds`, `does not hold`, `not shown here`.
+    pub verdict: String,
+    /// The figure that says so, or why it is not shown.
+    pub figure: String,
+}
+
 /// One figure against one bar.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Check {

@@ -5,6 +5,7 @@
 //!   steps[]        one measured run: rate, CPU of both sides, latency by kind of operation, series by second, sizes
 //!   comparisons[]  two sides in interleaved slices: shares, CPU ratio, the bar for each
 //!   checks[]       one figure against one bar
+//!   statements[]   of a seed: what its author saw, and whether it holds
 //!   choices[]      of each target, what every query read by the chosen plan and by the best
 //! ```
 //! A reader refuses another schema version: figures are compared only when they mean the same.
@@ -19,11 +20,11 @@ use crate::fault::{Fault, Result, local};
 use crate::host::{Conditions, Host};
 pub use choices::{Choice, Choices, FETCH, SHARES, times};
 pub use draft::Draft;
-pub use figures::{Check, Comparison, Side};
+pub use figures::{Check, Comparison, Side, Statement};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
 use std::path::{Path, PathBuf};
-pub use step::{CLIENT_BAR, Shard, Sizes, Step, sizes_of};
+pub use step::{CLIENT_BAR, Limit, Shard, Sizes, Step, sizes_of};
 pub use target::TargetInfo;
 
 pub const SCHEMA: &str = "pando-lab/1";
@@ -64,6 +65,9 @@ pub struct Report {
     /// What query planners chose, of each target.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub choices: Vec<Choices>,
+    /// Of a seed: the author's statements.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub statements: Vec<Statement>,
     /// Ended by Ctrl-C: the measurements until then.
     pub interrupted: bool,
 }

@@ -48,8 +48,16 @@ pub struct Step {
     /// The operations are queries of the user's own, by the names that they have in the file.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub own_queries: bool,
-    /// The client's core was full and the server's was not: the figure is the client's, not the server's.
+    /// The client had nothing to wait for, and the server had: the figure is the client's, not the server's.
     pub client_bound: bool,
+    /// The share of the time in which the client's threads worked or waited for a core.
+    pub client_busy: Option<f64>,
+    /// The share of all cores' time that anything took.
+    pub machine_busy: Option<f64>,
+    /// Operations that were to be done, where a limit of time may end the step before.
+    pub planned: Option<u64>,
+    /// Operations of one request, whose latencies are those of the request.
+    pub batch: Option<u64>,
     pub latency: BTreeMap<String, Latency>,
     pub series: Vec<Sample>,
     pub sizes: Vec<Sizes>,
@@ -64,6 +72,8 @@ pub struct Step {
     pub megabytes_per_second: Option<f64>,
     /// Bytes of records that an operation moves, where that is fixed.
     pub bytes_per_operation: Option<f64>,
+    /// Bytes of a record's fields.
+    pub record_bytes: Option<f64>,
     /// Of the server's processes, an operation: pages that had to be got from somewhere, and how often a thread slept.
     pub server_page_faults: Option<f64>,
     pub server_sleeps: Option<f64>,
@@ -72,7 +82,7 @@ pub struct Step {
     /// Bytes of requests and of replies, an operation.
     pub sent_bytes: Option<f64>,
     pub received_bytes: Option<f64>,
-    /// How late an open loop's requests were sent.
+    /// How late the client itself sent an open loop's requests.
     pub lag: Option<Latency>,
     /// The backlog grew: less was done than was offered.
     pub overloaded: bool,
@@ -239,11 +249,9 @@ impl Step {
         let operations = outcome.operations.max(1) as f64;
         let seconds = outcome.elapsed.as_secs_f64();
         let us = |d: Duration| d.as_secs_f64() * 1e6 / operations;
-        let client_full = outcome.client_cpu.as_secs_f64() > 0.95 * seconds * client_threads as f64;
-        let cores = crate::process::online_cores();
-        let server_idle = server_cpu.is_some_and(|c| {
-            c.as_secs_f64() < 0.9 * seconds * cores.saturating_sub(client_threads).max(1) as f64
-        });
+        let idle = outcome.client_idle.as_secs_f64() / (seconds * client_threads as f64).max(1e-9);
+        let client_busy = (1.0 - idle).clamp(0.0, 1.0);
+        let machine_busy = outcome.machine.busy_share();
         Step {
             name: name.into(),
             connections,
@@ -253,7 +261,9 @@ impl Step {
             per_second: outcome.rate(),
             client_cpu_us: us(outcome.client_cpu),
             server_cpu_us: server_cpu.map(us),
-            client_bound: client_full && server_idle,
+            client_bound: is_the_clients(client_busy, machine_busy, outcome.client_cpu, server_cpu),
+            client_busy: Some(client_busy),
+            machine_busy,
             latency: outcome
                 .kinds
                 .iter()
@@ -314,6 +324,8 @@ impl Step {
         let known = |v: f64| v.is_finite().then_some(v);
         all.megabytes_per_second = known(crate::measure::median(&files));
         all.null_cpu_us = known(crate::measure::median(&floors));
+        let late = repeats.iter().filter_map(|s| s.lag.as_ref());
+        all.lag = late.max_by(|a, b| a.p99_us.total_cmp(&b.p99_us)).cloned();
         let best = repeats.iter().filter_map(|s| s.null_per_second);
         let best = best.fold(0.0, f64::max);
         for s in &repeats {
@@ -326,6 +338,134 @@ impl Step {
         all.repeats = repeats;
         Ok(Some(all))
     }
+}
+
+/// Client threads that are idle less than this are at their limit.
+const FULL: f64 = 0.95;
+/// Cores of which more than this is taken are full.
+const CORES_FULL: f64 = 0.93;
+
+/// Whether a figure is the client's. Its threads had nothing to wait for; and either there were cores to spare, so that the server
+/// waited for requests, or the two shared full cores and the client took most of them.
+fn is_the_clients(
+    busy: f64,
+    machine: Option<f64>,
+    client: Duration,
+    server: Option<Duration>,
+) -> bool {
+    let cores_full = machine.is_some_and(|m| m > CORES_FULL);
+    let most = server.is_none_or(|s| client > s);
+    busy > FULL && (!cores_full || most)
+}
+
+/// What kept a step from being faster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    Client,
+    /// The machine's, which client and server share.
+    Cores,
+    /// What the server waits for: its locks, its disk, or too few requests at a time.
+    Server,
+}
+
+impl Step {
+    /// Who limits a closed loop; an open one is limited by its load.
+    pub fn limit(&self) -> Option<Limit> {
+        let machine = self.machine_busy?;
+        // What others took of the cores neither side limited.
+        let quiet = self.noise.reasons().is_none();
+        match () {
+            _ if self.client_bound => Some(Limit::Client),
+            _ if !quiet => None,
+            _ if self.offered.is_some() && !self.overloaded => None,
+            _ if machine > CORES_FULL => Some(Limit::Cores),
+            _ => Some(Limit::Server),
+        }
+    }
+
+    /// The latency of a kind of operation; none of writes that nothing was waited for.
+    pub fn timed(&self, kind: &str) -> Option<&Latency> {
+        let reads = matches!(kind, "READ" | "SCAN") || kind.starts_with("read");
+        let waits = reads || self.durability.as_deref() != Some("unack");
+        self.latency.get(kind).filter(|_| waits)
+    }
+
+    /// The worst p99 of its kinds of operations, in microseconds.
+    pub fn worst_p99(&self) -> Option<f64> {
+        let all = self.latency.keys().filter_map(|k| self.timed(k));
+        all.filter_map(|l| l.at(0.99)).max_by(f64::total_cmp)
+    }
+
+    /// Of inserts the rate of each second, at the records that were there when it ended.
+    pub fn by_records(&self) -> Vec<(f64, f64)> {
+        let own = self.operations as f64 / self.repeats.len().max(1) as f64;
+        // What a step of a load found; a test that stands alone began with nothing.
+        let mut there = self.at.map_or(0.0, |end| end - own).max(0.0);
+        let mut points = Vec::new();
+        for second in &self.series {
+            there += second.operations as f64;
+            if second.seconds > 0.3 {
+                points.push((there, second.operations as f64 / second.seconds));
+            }
+        }
+        points
+    }
+}
+
+impl Step {
+    /// What several processes measured of one load at the same time, as one step. Percentiles of a second are those of the worst.
+    pub fn together(parts: Vec<Step>) -> Result<Step> {
+        let Some(first) = parts.first() else {
+            return Err(Fault::Local("no agent measured anything".into()));
+        };
+        let operations: u64 = parts.iter().map(|s| s.operations).sum();
+        let seconds = parts.iter().map(|s| s.seconds).fold(0.0, f64::max);
+        let cpu: f64 = parts
+            .iter()
+            .map(|s| s.client_cpu_us * s.operations as f64)
+            .sum();
+        let offered: Option<Vec<f64>> = parts.iter().map(|s| s.offered).collect();
+        let late = parts.iter().filter_map(|s| s.lag.as_ref());
+        let busy = parts.iter().filter_map(|s| s.client_busy);
+        let busy = busy.max_by(f64::total_cmp);
+        Ok(Step {
+            connections: parts.iter().map(|s| s.connections).sum(),
+            client_threads: parts.iter().map(|s| s.client_threads).sum(),
+            operations,
+            seconds,
+            per_second: operations as f64 / seconds.max(1e-9),
+            client_cpu_us: cpu / operations.max(1) as f64,
+            client_busy: busy,
+            client_bound: parts.iter().any(|s| s.client_bound),
+            overloaded: parts.iter().any(|s| s.overloaded),
+            interrupted: parts.iter().any(|s| s.interrupted),
+            offered: offered.map(|all| all.iter().sum()),
+            latency: merged_latency(&parts)?,
+            lag: late.max_by(|a, b| a.p99_us.total_cmp(&b.p99_us)).cloned(),
+            series: added(&parts),
+            ..first.clone()
+        })
+    }
+}
+
+/// Seconds of several processes that began together, one with the other.
+fn added(parts: &[Step]) -> Vec<Sample> {
+    let mut all: Vec<Sample> = Vec::new();
+    for part in parts {
+        for (i, s) in part.series.iter().enumerate() {
+            let Some(sum) = all.get_mut(i) else {
+                all.push(s.clone());
+                continue;
+            };
+            sum.operations += s.operations;
+            sum.seconds = sum.seconds.max(s.seconds);
+            sum.p50_us = sum.p50_us.max(s.p50_us);
+            sum.p99_us = sum.p99_us.max(s.p99_us);
+            sum.p999_us = sum.p999_us.max(s.p999_us);
+            sum.max_us = sum.max_us.max(s.max_us);
+        }
+    }
+    all
 }
 
 /// Histograms by kind, those of all repeats together.
@@ -433,7 +573,7 @@ mod tests {
         assert_eq!(all.rates(), [90.0, 100.0, 50.0]);
         assert!(
             all.noise
-                .said()
+                .reasons()
                 .unwrap()
                 .contains("null server itself was 40% slower")
         );

@@ -337,6 +337,7 @@ impl Mode<'_> {
         let (outcome, spent) = done.map_err(|f| f.at(&self.info.url))?;
         let mut step = Step::new(name, connections, 1, &outcome, spent);
         step.activity = activity.0;
+        step.planned = self.args.limit.map(|_| operations);
         step.target = Some(self.info.label());
         step.mode = Some(self.title.to_string());
         step.at = matches!(work, Work::Read(_)).then_some(operations as f64);

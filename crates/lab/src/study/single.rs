@@ -46,8 +46,8 @@ pub struct Args {
     /// A pause between loading and reading: the loaded data is merged meanwhile.
     #[arg(long, default_value = "0s", value_parser = pause)]
     pub settle: Duration,
-    /// The longest time of insert tests other than the batch insert.
-    #[arg(long, default_value = "60s", value_parser = duration)]
+    /// The longest time of insert tests other than the batch insert; 0s for all records, however long that takes.
+    #[arg(long, default_value = "60s", value_parser = pause)]
     pub insert_duration: Duration,
     /// Only these tests: 1, 2, 3, 3j, 4, 5, 6, 7 (2 loads the data of the read tests).
     #[arg(long, value_delimiter = ',')]
@@ -417,7 +417,7 @@ impl Single {
             durability,
             batch: 1,
         };
-        let limit = Some(self.args.insert_duration);
+        let limit = Some(self.args.insert_duration).filter(|l| !l.is_zero());
         let step = self.measure(title, &place, operation, 1, limit)?;
         let counted = self.count(&collection)?;
         if counted != step.operations {
@@ -554,6 +554,10 @@ impl Single {
         step.sizes = sizes;
         step.activity = activity.0;
         step.bytes_per_operation = Some(operation.bytes());
+        if let Operation::Insert { batch, .. } = operation {
+            step.planned = limit.map(|_| place.insert_end - place.loaded);
+            step.batch = (batch > 1).then_some(batch);
+        }
         if place.collection == "single" {
             // How many documents there were, at the end of an insert test.
             step.at = Some(if inserting {

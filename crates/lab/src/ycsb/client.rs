@@ -55,17 +55,17 @@ pub struct Shared {
     /// Operations that the run phase may still begin.
     left: Arc<AtomicU64>,
     operations: u64,
-    part: Part,
+    part: RecordShare,
 }
 
 /// Which of the records: all, or those of one of several servers side by side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Part {
+struct RecordShare {
     index: u64,
     of: u64,
 }
 
-impl Part {
+impl RecordShare {
     /// Whether record `n` lives here.
     #[inline]
     fn has(self, n: u64) -> bool {
@@ -133,7 +133,7 @@ impl Shared {
                 phase,
                 verify: true,
                 seed: seed ^ index << 48,
-                part: Part { index, of },
+                part: RecordShare { index, of },
             })
         };
         (0..of).map(part).collect()

@@ -9,16 +9,19 @@ use super::client::OPERATIONS;
 use super::export::Exporter;
 use super::output::{Form, Interval, Measurements, Series, Status};
 use super::session::{Plan, Session};
+use super::spec::known;
 use super::{Properties, Spec};
 use crate::fault::{Fault, Result, local};
 use crate::fleet::{Outcome, catch_interrupts, interrupted};
+use crate::html;
 use crate::measure::Sample;
-use crate::report::write_whole;
+use crate::output::fresh_place;
+use crate::report::{Draft, Step, write_whole};
 use crate::run::durability_of;
 use crate::targets::{self, mark};
 use crate::terms::Durability;
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 const USAGE: &str = "\
@@ -32,7 +35,8 @@ Usage: pando lab ycsb load|run BINDING [options]
   -target N      operations a second in all (target)
   -l TEXT        a label for the status line
   -db CLASS      accepted and ignored
-  --overwrite    write into a table that the laboratory did not make";
+  --overwrite    write into a table that the laboratory did not make
+  --out FILE     a result (JSON) with a page beside it";
 
 #[derive(clap::Args)]
 #[command(disable_help_flag = true)]
@@ -50,6 +54,7 @@ struct Request {
     status: bool,
     label: String,
     overwrite: bool,
+    out: Option<PathBuf>,
 }
 
 fn parse(words: &[String]) -> Result<Request> {
@@ -87,6 +92,7 @@ fn parse(words: &[String]) -> Result<Request> {
             }
             "-load" => request.load = true,
             "--overwrite" => request.overwrite = true,
+            "--out" => request.out = Some(value()?.into()),
             other => return Err(usage(format!("unknown option {other}"))),
         }
     }
@@ -213,22 +219,56 @@ pub fn main(args: Args) -> Result<bool> {
     let mut session = Session::open(target, "ycsb", spec, durability)?;
     session.quiet = true;
     session.singles = wanted.raw();
+    let page = match &request.out {
+        Some(out) => {
+            fresh_place(out, false)?;
+            Some((
+                out,
+                Draft::new("ycsb", if request.load { "load" } else { "run" }),
+            ))
+        }
+        None => None,
+    };
     let started = Instant::now();
     let (outcome, series) = run(&request, &mut session, plan, &wanted)?;
     let measurements = Measurements {
         outcome: &outcome,
         elapsed: outcome.elapsed,
-        cleanup: plan.connections as u64,
         forms: &wanted.forms,
         interval: wanted.interval,
         series: &series,
         names: &OPERATIONS,
     };
     print(&measurements, wanted.exporter, p.get("exportfile"))?;
+    if let Some((out, draft)) = page {
+        let step = session.measured(request.load, plan, &outcome)?;
+        finish(&request, &session, step, draft, out)?;
+    }
     if interrupted() {
         eprintln!("interrupted after {:.1} s", started.elapsed().as_secs_f64());
     }
     Ok(true)
+}
+
+/// The result with its page, beside YCSB's own output.
+fn finish(
+    request: &Request,
+    session: &Session,
+    step: Step,
+    mut draft: Draft,
+    out: &Path,
+) -> Result<()> {
+    draft.add_target(session.info.clone());
+    draft.set("durability", session.durability.name());
+    let told = |k: &str| known(k) && !k.contains("url") && !k.contains("pass");
+    for (key, value) in request.properties.iter().filter(|(k, _)| told(k)) {
+        draft.set(key, value);
+    }
+    draft.push(&step.name.clone(), step);
+    let report = draft.end()?;
+    report.write(out)?;
+    eprintln!("page: {}", html::beside(&report, out)?.display());
+    Ok(())
 }
 
 /// What the output is to hold.

@@ -6,7 +6,7 @@ use super::export::{Entry, Value};
 use crate::fault::{Fault, Result};
 use crate::fleet::Outcome;
 use crate::host::timestamp;
-use crate::measure::{Sample, Single, histogram};
+use crate::measure::{Sample, Single};
 use hdrhistogram::Histogram;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -107,8 +107,6 @@ impl Interval {
 pub struct Measurements<'a> {
     pub outcome: &'a Outcome,
     pub elapsed: Duration,
-    /// Connections that were closed.
-    pub cleanup: u64,
     pub forms: &'a [(&'static str, Form)],
     pub interval: Interval,
     pub series: &'a Series,
@@ -191,17 +189,6 @@ impl Measurements<'_> {
             Interval::Op => {}
             Interval::Intended => self.kinds(&mut all, &self.outcome.kinds, "", true),
             Interval::Both => self.kinds(&mut all, &self.outcome.kinds, "Intended-", true),
-        }
-        let mut cleanup = histogram();
-        let _ = cleanup.record_n(1_000, self.cleanup);
-        for (before, form) in self.forms {
-            self.block(
-                &mut all,
-                &format!("{before}CLEANUP"),
-                form,
-                "CLEANUP",
-                &cleanup,
-            );
         }
         all
     }
@@ -491,6 +478,7 @@ fn remaining(seconds: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::measure::histogram;
     use crate::ycsb::export::Exporter;
 
     fn outcome() -> Outcome {
@@ -505,6 +493,7 @@ mod tests {
             kinds: vec![("READ", h)],
             samples: Vec::new(),
             client_cpu: Duration::ZERO,
+            client_idle: Duration::ZERO,
             bytes: [0; 2],
             lag: None,
             machine: Default::default(),
@@ -531,7 +520,6 @@ mod tests {
             let entries = Measurements {
                 outcome: &outcome,
                 elapsed: outcome.elapsed,
-                cleanup: 2,
                 forms: &[("", form)],
                 interval: Interval::Op,
                 series: &series,
@@ -557,7 +545,8 @@ mod tests {
         );
         assert!(lines[8].starts_with("[READ], 99.9PercentileLatency(us), "));
         assert_eq!(lines[9], "[READ], Return=OK, 100");
-        assert_eq!(lines[10], "[CLEANUP], Operations, 2");
+        // The time of closing connections is not measured, so nothing is said of it.
+        assert_eq!(lines.len(), 10, "{hdr}");
         let series = text(Form::Series { granularity: 2000 });
         let units: Vec<&str> = series
             .lines()
@@ -595,7 +584,6 @@ mod tests {
             let all = Measurements {
                 outcome: &outcome,
                 elapsed: outcome.elapsed,
-                cleanup: 1,
                 forms: &forms,
                 interval: Interval::of(&p).unwrap(),
                 series: &series,

@@ -31,10 +31,14 @@ pub struct Session {
     pub quiet: bool,
     /// Whether each operation is kept by itself.
     pub singles: bool,
+    /// The share of the records that this process has, of so many that load the target together.
+    pub part: Option<(u64, u64)>,
     db: String,
     table: Table,
     /// What the server was busy with in the last phase.
     activity: BTreeMap<String, Vec<f64>>,
+    /// CPU time of the server's processes in the last phase.
+    spent: Option<Duration>,
 }
 
 /// One measured step.
@@ -92,8 +96,10 @@ impl Session {
             seed: 1,
             quiet: false,
             singles: false,
+            part: None,
             db,
             activity: BTreeMap::new(),
+            spent: None,
         })
     }
 
@@ -245,6 +251,30 @@ impl Session {
         Ok((outcome, step))
     }
 
+    /// This process's share of a phase that several do together; its records are counted by the one that has them do it.
+    pub fn share(&mut self, load: bool, plan: Plan) -> Result<Step> {
+        let mut spec = self.spec.clone();
+        let phase = if load { Phase::Load } else { Phase::Run };
+        if !load {
+            spec.operations = if plan.operations == u64::MAX {
+                spec.records
+            } else {
+                plan.operations
+            };
+        }
+        if !load && !plan.warmup.is_zero() && spec.insert == 0.0 {
+            let warm = Plan::timed(plan.connections, plan.warmup);
+            self.drive(Phase::Run, spec.clone(), warm, &mut |_| {})?;
+        }
+        let (outcome, cpu) = self.drive(phase, spec, plan, &mut |_| {})?;
+        let name = if load {
+            "load".to_string()
+        } else {
+            self.name.clone()
+        };
+        self.step(&name, plan, &outcome, cpu)
+    }
+
     /// YCSB's load phase: into the table that is there, or a new one.
     pub fn add(&mut self, plan: Plan, observe: &mut dyn FnMut(&Sample)) -> Result<Outcome> {
         // As YCSB's users know it, a load does not empty a table; keys that are there make it fail.
@@ -267,6 +297,12 @@ impl Session {
         Ok(self.drive(Phase::Run, spec, plan, observe)?.0)
     }
 
+    /// What the last phase gave, as results have it.
+    pub fn measured(&self, load: bool, plan: Plan, outcome: &Outcome) -> Result<Step> {
+        let name = if load { "load" } else { &self.name };
+        self.step(name, plan, outcome, self.spent)
+    }
+
     fn step(
         &self,
         name: &str,
@@ -279,13 +315,19 @@ impl Session {
         step.target = Some(self.info.label());
         step.durability = Some(self.durability.name().into());
         step.activity.clone_from(&self.activity);
+        let record = self.spec.field_count as u64 * self.spec.field_length;
+        step.record_bytes = Some(record as f64);
+        step.batch = Some(self.spec.batch).filter(|n| *n > 1);
+        if name == "load" {
+            step.planned = plan.limit.map(|_| self.spec.insert_count);
+        }
         // Of a ramp the mean.
         step.offered = plan
             .rate
             .map(|r| plan.ramp.map_or(r, |end| f64::midpoint(r, end)));
         step.point_reads = name != "load" && self.spec.proportions()[1..] == [0.0; 5];
         // An open loop spends its time waiting awake.
-        if plan.rate.is_none() {
+        if plan.rate.is_none() && self.part.is_none() {
             step.set_floor(self.floor(name, plan.connections));
         }
         step.overloaded = step.offered.is_some_and(|r| outcome.rate() < r * KEPT_UP);
@@ -362,7 +404,14 @@ impl Session {
     fn fleet_of(&self, spec: Spec, phase: Phase, plan: Plan) -> Result<(Fleet<Client>, Spec)> {
         let parts = self.target.parts();
         if parts.is_empty() {
-            let shared = self.shared(phase, spec.clone(), plan.operations);
+            let shared = match self.part {
+                Some((index, of)) => {
+                    let (db, d, n) = (&self.db, self.durability, plan.operations);
+                    let mut all = Shared::parts(spec.clone(), db, d, phase, n, self.seed, of);
+                    all.swap_remove(index as usize)
+                }
+                None => self.shared(phase, spec.clone(), plan.operations),
+            };
             return Ok((self.fleet(&shared, plan.connections)?, spec));
         }
         let refuse = |why: String| Err(Fault::Usage(why));
@@ -452,6 +501,7 @@ impl Session {
         });
         let done = done.map_err(|f| f.at(&self.info.url))?;
         self.activity = activity.0;
+        self.spent = done.1;
         Ok(done)
     }
 }

@@ -3,7 +3,10 @@
 
 use super::super::plot::{Axis, Body, Line};
 use super::{Charts, grouped};
+use crate::lang::tr;
+use crate::overview::connections as connections_of;
 use crate::report::Step;
+use crate::text;
 
 impl Charts<'_> {
     pub(super) fn over_done(&mut self) {
@@ -22,13 +25,13 @@ impl Charts<'_> {
                     ..Line::default()
                 })
                 .collect();
-            let what = format!("{name}, {connections} connection(s)");
+            let what = format!("{name}, {}", connections_of(connections));
             self.push(
                 &format!("done-{what}"),
-                format!("Rate against what was done: {what}"),
-                "One value a second. A line that falls says that what is gone still costs; the length of a line is how much was done.",
-                Axis::linear("operations done"),
-                Axis::linear("ops/s"),
+                text!("Rate against what was done: {0}", what),
+                tr("One value a second. A line that falls says that what is gone still costs; the length of a line is how much was done."),
+                Axis::linear(tr("operations done")),
+                Axis::linear(tr("ops/s")),
                 Body::Lines(lines),
             );
         }

@@ -3,8 +3,11 @@
 use super::super::plot::{Axis, Body, Line};
 use super::super::published;
 use super::{Charts, distinct, grouped, spikes};
+use crate::lang::{known, tr};
+use crate::overview::connections as connections_of;
 use crate::rates::{drawn, group_interval};
 use crate::report::{Sizes, Step};
+use crate::text;
 
 /// How many records were in after so many seconds.
 fn inserted(s: &Step, at: f64) -> f64 {
@@ -14,6 +17,12 @@ fn inserted(s: &Step, at: f64) -> f64 {
         seconds <= at
     });
     (groups.count() as u64 * s.group) as f64
+}
+
+/// `test 4: one number, 10 documents` of `test 4: one number, 10 documents, of 1000`.
+fn test_of(s: &Step) -> &str {
+    let part = s.name.rsplit_once(", of ").or(s.name.rsplit_once(", to "));
+    part.map_or(&*s.name, |n| n.0)
 }
 
 impl Charts<'_> {
@@ -71,16 +80,15 @@ impl Charts<'_> {
             self.push(
                 &format!("growth-{mode}"),
                 match mode.is_empty() {
-                    true => "Insert rate as data grows".into(),
-                    false => format!("Insert rate as data grows: {mode}"),
+                    true => tr("Insert rate as data grows").into(),
+                    false => text!("Insert rate as data grows: {0}", mode),
                 },
-                &format!(
-                    "One value for every {} inserts. Level is good; rings mark values below half the median, blocks at the \
-                     foot what the server did beside.",
+                &text!(
+                    "One value for every {0} inserts. Level is good; rings mark values below half the median, blocks at the foot what the server did beside.",
                     part as u64 * group
                 ),
-                Axis::linear("records inserted"),
-                Axis::linear("inserts/s"),
+                Axis::linear(tr("records inserted")),
+                Axis::linear(tr("inserts/s")),
                 Body::Lines(lines),
             );
             if let Some(chart) = self.all.last_mut() {
@@ -99,8 +107,8 @@ impl Charts<'_> {
         for s in steps {
             for (what, at) in &s.activity {
                 let name = match &s.target {
-                    Some(t) if self.many_targets() => format!("{what} of {t}"),
-                    _ => what.clone(),
+                    Some(t) if self.many_targets() => text!("{0} of {1}", known(what), t),
+                    _ => known(what).to_string(),
                 };
                 events.push((name, at.iter().map(|at| place(s, *at)).collect()));
             }
@@ -108,7 +116,7 @@ impl Charts<'_> {
         events
     }
 
-    /// Study A: tests 4 to 7 by the number of records.
+    /// Study A: tests 4 to 7 by the number of records; of several targets a plot for each test.
     pub(super) fn reads_by_records(&mut self) {
         let report = self.report;
         if !report.name.starts_with("A-") {
@@ -119,79 +127,76 @@ impl Charts<'_> {
             .iter()
             .filter(|s| s.at.is_some() && s.durability.is_none());
         let many = self.many_targets();
-        // `test 4: one number, 10 documents, of 1000`
-        let test = |s: &Step| {
-            s.name
-                .rsplit_once(", of ")
-                .map_or(&*s.name, |n| n.0)
-                .to_string()
-        };
-        let key = |s: &Step| (test(s), s.target.clone().filter(|_| many));
-        let mut lines: Vec<Line> = Vec::new();
-        for ((test, target), steps) in grouped(reads, key) {
-            lines.push(Line {
-                name: target.map_or(test.clone(), |t| format!("{t}, {test}")),
-                color: lines.len(),
-                points: steps
-                    .iter()
-                    .filter_map(|s| Some((s.at?, s.per_second)))
-                    .collect(),
-                dots: true,
-                ..Line::default()
-            });
+        let plot = |s: &Step| test_of(s).to_string();
+        for (test, steps) in grouped(reads, |s| many.then(|| plot(s))) {
+            let named = |s: &Step| match many {
+                true => s.target.clone().unwrap_or_default(),
+                false => plot(s),
+            };
+            let mut lines: Vec<Line> = Vec::new();
+            for (name, steps) in grouped(steps.into_iter(), named) {
+                let points = steps.iter().filter_map(|s| Some((s.at?, s.per_second)));
+                lines.push(Line {
+                    name: known(&name).to_string(),
+                    color: if many {
+                        self.color(steps[0])
+                    } else {
+                        lines.len()
+                    },
+                    points: points.collect(),
+                    dots: true,
+                    ..Line::default()
+                });
+            }
+            if lines.iter().all(|l| l.points.len() < 2) {
+                continue;
+            }
+            let title = match &test {
+                Some(test) => text!("As data grows: {0}", known(test)),
+                None => tr("Tests 4 to 7 as data grows").into(),
+            };
+            self.push(
+                &format!("records-reads-{}", test.unwrap_or_default()),
+                title,
+                tr("Operations a second after each step of the load. Published: tests 4 and 5 steady, 6 falling once indexes outgrew memory; past 200 million records 6 and 7 swing."),
+                Axis::linear(tr("records")),
+                Axis::log(tr("ops/s"), Vec::new()),
+                Body::Lines(lines),
+            );
         }
-        if lines.iter().all(|l| l.points.len() < 2) {
-            return;
-        }
-        self.push(
-            "records-reads",
-            "Tests 4 to 7 as data grows".into(),
-            "Operations a second after each step of the load. Published: tests 4 and 5 steady, 6 falling once indexes outgrew memory.",
-            Axis::linear("records"),
-            Axis::log("ops/s", Vec::new()),
-            Body::Lines(lines),
-        );
     }
 
-    /// Study A: the inserts of all steps of test 2 as one curve, second by second.
+    /// Study A: each test that inserts as one curve over the records that were there, second by second.
     pub(super) fn inserts_by_records(&mut self) {
         let report = self.report;
         if !report.name.starts_with("A-") {
             return;
         }
-        let steps = report.steps.iter().filter(|s| s.name.starts_with("test 2"));
-        let mut lines = Vec::new();
-        for (target, steps) in grouped(steps, |s| s.target.clone()) {
-            let mut points = Vec::new();
-            for s in steps {
-                let mut inserted =
-                    s.at.unwrap_or(0.0) - s.operations as f64 / s.repeats.len().max(1) as f64;
-                for x in &s.series {
-                    inserted += x.operations as f64;
-                    if x.seconds > 0.3 {
-                        points.push((inserted, x.operations as f64 / x.seconds));
-                    }
-                }
+        let inserts = report.steps.iter().filter(|s| s.durability.is_some());
+        for (test, steps) in grouped(inserts, |s| test_of(s).to_string()) {
+            let mut lines = Vec::new();
+            for (target, steps) in grouped(steps.into_iter(), |s| s.target.clone()) {
+                let points: Vec<(f64, f64)> = steps.iter().flat_map(|s| s.by_records()).collect();
+                lines.push(Line {
+                    name: target.unwrap_or_else(|| known(&test).to_string()),
+                    color: self.color(steps[0]),
+                    marks: spikes(&points),
+                    points,
+                    ..Line::default()
+                });
             }
-            lines.push(Line {
-                name: target.unwrap_or_else(|| "batch insert".into()),
-                color: lines.len(),
-                marks: spikes(&points),
-                points,
-                ..Line::default()
-            });
+            if lines.iter().all(|l| l.points.len() < 3) {
+                continue;
+            }
+            self.push(
+                &format!("records-inserts-{test}"),
+                text!("Inserts by records: {0}", known(&test)),
+                tr("One value a second, by the records that were there. Published: 25 MB/s until memory was full, then 2 MB/s; safe inserts steady."),
+                Axis::linear(tr("records inserted")),
+                Axis::linear(tr("inserts/s")),
+                Body::Lines(lines),
+            );
         }
-        if lines.iter().all(|l| l.points.len() < 3) {
-            return;
-        }
-        self.push(
-            "records-inserts",
-            "Inserts over the whole run".into(),
-            "One value a second of all steps of test 2. Published: 25 MB/s until memory was full, then 2 MB/s.",
-            Axis::linear("records inserted"),
-            Axis::linear("inserts/s"),
-            Body::Lines(lines),
-        );
     }
 
     pub(super) fn reads_by_keys(&mut self) {
@@ -228,10 +233,10 @@ impl Charts<'_> {
                 .collect();
             self.push(
                 &format!("reads-{mode}"),
-                format!("Reads by number of distinct keys: {mode}"),
-                "Each key once, in random order. Published: far ahead of MySQL while keys are few, uneven when they are many.",
-                Axis::log("distinct keys", ticks),
-                Axis::linear("reads/s"),
+                text!("Reads by number of distinct keys: {0}", mode),
+                tr("Each key once, in random order. Published: far ahead of MySQL while keys are few, uneven when they are many."),
+                Axis::log(tr("distinct keys"), ticks),
+                Axis::linear(tr("reads/s")),
                 Body::Lines(lines),
             );
         }
@@ -253,27 +258,27 @@ impl Charts<'_> {
         names.dedup();
         let plots: Vec<(String, Vec<String>)> = match self.many_targets() {
             true => names.iter().map(|n| (n.clone(), vec![n.clone()])).collect(),
-            false => vec![("all scenarios".into(), names)],
+            false => vec![(tr("all scenarios").into(), names)],
         };
         for (what, names) in plots {
             let (lines, shapes) = self.size_lines(&best, &names);
             self.push(
                 &format!("size-{what}"),
-                format!("Rate against data size: {what}"),
-                "The most operations a second at any number of connections. The fall with data size was the study's main finding.",
-                Axis::log("records", ticks.clone()),
-                Axis::linear("ops/s"),
+                text!("Rate against data size: {0}", what),
+                tr("The most operations a second at any number of connections. The fall with data size was the study's main finding."),
+                Axis::log(tr("records"), ticks.clone()),
+                Axis::linear(tr("ops/s")),
                 Body::Lines(lines),
             );
             self.push(
                 &format!("size-shape-{what}"),
-                format!("The same as shapes, beside the published: {what}"),
-                "Smallest size = 1. Dashed: published on 24 cores and 256 GB (5, 30, 100 million records). Compare slopes only.",
+                text!("The same as shapes, beside the published: {0}", what),
+                tr("Smallest size = 1. Dashed: published on 24 cores and 256 GB (5, 30, 100 million records). Compare slopes only."),
                 Axis {
                     suffix: "×",
-                    ..Axis::log("data size", vec![1.0, 2.0, 6.0, 20.0])
+                    ..Axis::log(tr("data size"), vec![1.0, 2.0, 6.0, 20.0])
                 },
-                Axis::linear("rate, smallest size = 1"),
+                Axis::linear(tr("rate, smallest size = 1")),
                 Body::Lines(shapes),
             );
         }
@@ -305,8 +310,8 @@ impl Charts<'_> {
         let (mut lines, mut shapes) = (Vec::new(), Vec::new());
         let many = self.many_targets();
         for name in names {
-            for (t, target) in self.targets.iter().enumerate() {
-                let color = if many { t } else { self.color_of(name) };
+            for (target, color) in self.targets.iter().zip(&self.colors) {
+                let color = if many { *color } else { self.color_of(name) };
                 let own = best.iter().filter(|b| b.0 == *target && b.1 == *name);
                 let points: Vec<(f64, f64)> = own.map(|b| (b.2, b.3)).collect();
                 let Some(first) = points.first().copied() else {
@@ -329,12 +334,9 @@ impl Charts<'_> {
             if let Some(rates) = published::c_by_size(name) {
                 let part = |(n, r): &(f64, f64)| (n / rates[0].0, r / rates[0].1);
                 shapes.push(Line {
-                    name: format!("{name} published"),
-                    color: if many {
-                        self.targets.len()
-                    } else {
-                        self.color_of(name)
-                    },
+                    name: text!("{0}, published", name),
+                    // No product's.
+                    color: if many { 7 } else { self.color_of(name) },
                     points: rates.iter().map(part).collect(),
                     dashed: true,
                     ..Line::default()
@@ -382,7 +384,9 @@ impl Charts<'_> {
                     let mode = s.mode.as_deref().filter(|_| is_beside);
                     Line {
                         name: mode.map_or(own.clone(), |mode| format!("{own}, {mode}")),
-                        color: if is_beside { i } else { self.color(s) },
+                        // With moves and without them are of one target: told apart by dashes.
+                        color: self.color(s),
+                        dashed: mode.is_some() && i % 2 == 0,
                         marks: spikes(&points),
                         points,
                         ..Line::default()
@@ -395,19 +399,19 @@ impl Charts<'_> {
                 format!(", {mode}")
             };
             let events = self.events(steps, |_, at| at);
-            let what = format!("{name}{mode}, {connections} connection(s)");
+            let what = format!("{name}{mode}, {}", connections_of(*connections));
             charts.push((what, lines, events));
         }
         for (what, lines, events) in charts.into_iter().take(24) {
             self.push(
                 &format!("time-{what}"),
-                format!("Rate over time: {what}"),
-                "One value a second, nothing left out. Rings mark seconds below half the median; blocks at the foot, what the server did beside.",
+                text!("Rate over time: {0}", what),
+                tr("One value a second, nothing left out. Rings mark seconds below half the median; blocks at the foot, what the server did beside."),
                 Axis {
                     suffix: " s",
-                    ..Axis::linear("since the start")
+                    ..Axis::linear(tr("since the start"))
                 },
-                Axis::linear("ops/s"),
+                Axis::linear(tr("ops/s")),
                 Body::Lines(lines),
             );
             if let Some(chart) = self.all.last_mut() {
@@ -444,19 +448,21 @@ impl Charts<'_> {
                 ..Line::default()
             };
             let lines = vec![
-                line("data", 0, |z| z.data_bytes),
-                line("on disk", 1, |z| z.storage_bytes),
-                line("indexes", 2, |z| z.index_bytes),
-                line("server memory", 3, |z| z.server_resident_bytes.unwrap_or(0)),
+                line(tr("data"), 0, |z| z.data_bytes),
+                line(tr("on disk"), 1, |z| z.storage_bytes),
+                line(tr("indexes"), 2, |z| z.index_bytes),
+                line(tr("server memory"), 3, |z| {
+                    z.server_resident_bytes.unwrap_or(0)
+                }),
             ];
             self.push(
                 &format!("sizes-{name}"),
-                format!("Sizes as data grows: {name}"),
-                "What the server says of the table, and the memory that its process holds.",
-                Axis::linear("documents"),
+                text!("Sizes as data grows: {0}", name),
+                tr("What the server says of the table, and the memory that its process holds."),
+                Axis::linear(tr("documents")),
                 Axis {
                     suffix: " MB",
-                    ..Axis::linear("megabytes")
+                    ..Axis::linear(tr("megabytes"))
                 },
                 Body::Lines(lines),
             );

@@ -2,9 +2,10 @@
 
 use super::super::plot::{Axis, Body, Line};
 use super::{Charts, distinct, grouped};
-use crate::measure::Latency;
+use crate::lang::tr;
 use crate::rates::{drawn, interval, peak_and_knee};
 use crate::report::Step;
+use crate::text;
 use std::collections::BTreeSet;
 
 /// A workload by connections, with its peak and its knee.
@@ -78,10 +79,10 @@ impl Charts<'_> {
             };
             self.push(
                 &format!("connections{of}"),
-                format!("Throughput by connections{of}"),
-                "Closed loop. Peak: the most operations a second; knee: the fewest connections whose interval reaches it. The band is the interval.",
-                Axis::log("connections", ticks),
-                Axis::linear("ops/s"),
+                text!("Throughput by connections{0}", of),
+                tr("Closed loop. Peak: the most operations a second; knee: the fewest connections whose interval reaches it. The band is the interval."),
+                Axis::log(tr("connections"), ticks),
+                Axis::linear(tr("ops/s")),
                 Body::Lines(lines),
             );
         }
@@ -95,7 +96,7 @@ impl Charts<'_> {
         }
         let p99 = |s: &Step| {
             let all = s.latency.values().max_by_key(|l| l.count);
-            all.map(|l| l.p99_us / 1e3)
+            all.and_then(|l| Some(l.at(0.99)? / 1e3))
         };
         let many = self.many_targets();
         let named = |s: &Step| match many {
@@ -111,30 +112,35 @@ impl Charts<'_> {
         };
         let y = || Axis {
             suffix: " ms",
-            ..Axis::log("p99 of the operation that ran most,", Vec::new())
+            ..Axis::log(tr("p99 of the operation that ran most,"), Vec::new())
         };
         for (size, steps) in grouped(report.steps.iter(), |s| s.mode.clone().unwrap_or_default()) {
             let ticks = distinct(steps.iter().map(|s| s.connections as f64));
-            let lines = grouped(steps.into_iter(), named).into_iter().enumerate();
-            let lines = lines.map(|(i, (name, own))| {
+            let lines = grouped(steps.into_iter(), named).into_iter();
+            let lines = lines.map(|(name, own)| {
                 let points = own
                     .iter()
                     .filter_map(|s| Some((s.connections as f64, p99(s)?)));
-                let color = if many { i } else { self.color_of(&name) };
+                let color = if many {
+                    self.color(own[0])
+                } else {
+                    self.color_of(&name)
+                };
                 line(name, color, points.collect())
             });
             let lines = lines.collect();
             self.push(
                 &format!("p99-{size}"),
-                format!("Latency by connections: {size}"),
-                "Closed loop: service time. Published: more writes, more variance and latency.",
-                Axis::log("connections", ticks),
+                text!("Latency by connections: {0}", size),
+                tr("Closed loop: service time. Published: more writes, more variance and latency."),
+                Axis::log(tr("connections"), ticks),
                 y(),
                 Body::Lines(lines),
             );
         }
         let mut lines = Vec::new();
         for (name, own) in grouped(report.steps.iter(), named) {
+            let of_target = self.color(own[0]);
             let best = grouped(own.into_iter(), |s| s.at.unwrap_or(0.0)).into_iter();
             let best = best.filter_map(|(at, steps)| {
                 let most = steps
@@ -143,7 +149,7 @@ impl Charts<'_> {
                 Some((at, p99(most)?))
             });
             let color = if many {
-                lines.len()
+                of_target
             } else {
                 self.color_of(&name)
             };
@@ -153,9 +159,9 @@ impl Charts<'_> {
         if ticks.len() > 1 {
             self.push(
                 "p99-by-size",
-                "Latency by data size".into(),
-                "At the number of connections that gave the most operations a second.",
-                Axis::log("records", ticks),
+                tr("Latency by data size").into(),
+                tr("At the number of connections that gave the most operations a second."),
+                Axis::log(tr("records"), ticks),
                 y(),
                 Body::Lines(lines),
             );
@@ -176,15 +182,15 @@ impl Charts<'_> {
             let ticks = distinct(steps.iter().filter_map(|s| s.offered));
             self.push(
                 &format!("latency-{name}"),
-                format!("Response time by load: {name}"),
-                "Open loop: counted from the moment at which each operation was due, so that waiting counts.",
+                text!("Response time by load: {0}", name),
+                tr("Open loop: counted from the moment at which each operation was due, so that waiting counts."),
                 Axis {
                     ticks: if many { Vec::new() } else { ticks },
-                    ..Axis::linear("operations offered a second")
+                    ..Axis::linear(tr("operations offered a second"))
                 },
                 Axis {
                     suffix: " ms",
-                    ..Axis::log("response time,", Vec::new())
+                    ..Axis::log(tr("response time,"), Vec::new())
                 },
                 Body::Lines(lines),
             );
@@ -194,12 +200,7 @@ impl Charts<'_> {
     /// Each operation by its own name; of a mixed workload or of several targets two lines for each.
     fn quantiles(&self, lines: &mut Vec<Line>, steps: &[&Step], target: Option<&str>) {
         let kinds: BTreeSet<&String> = steps.iter().flat_map(|s| s.latency.keys()).collect();
-        let quantiles: [(&str, fn(&Latency) -> f64); 4] = [
-            ("p50", |l| l.p50_us),
-            ("p90", |l| l.p90_us),
-            ("p99", |l| l.p99_us),
-            ("p99.9", |l| l.p999_us),
-        ];
+        let quantiles = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999)];
         let few = kinds.len() > 1 || target.is_some();
         let highest = if few { "p99" } else { "p99.9" };
         for kind in &kinds {
@@ -207,10 +208,11 @@ impl Charts<'_> {
                 if few && *what != "p50" && *what != "p99" {
                     continue;
                 }
-                let points: Vec<(f64, f64)> = steps
-                    .iter()
-                    .filter_map(|s| Some((s.offered?, of(s.latency.get(*kind)?) / 1e3)))
-                    .collect();
+                let points = steps.iter().filter_map(|s| {
+                    let latency = s.timed(kind)?.at(*of)?;
+                    Some((s.offered?, latency / 1e3))
+                });
+                let points: Vec<(f64, f64)> = points.collect();
                 let marks = steps
                     .iter()
                     .zip(&points)
@@ -221,8 +223,8 @@ impl Charts<'_> {
                 lines.push(Line {
                     name: parts.join(" "),
                     color: match target {
-                        Some(_) if kinds.len() == 1 => self.color(steps[0]),
-                        _ => lines.len(),
+                        Some(_) => self.color(steps[0]),
+                        None => lines.len(),
                     },
                     dashed: target.is_some() && *what == "p50",
                     marks: marks

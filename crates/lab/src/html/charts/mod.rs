@@ -75,6 +75,7 @@ pub fn of(report: &Report) -> Vec<Chart> {
     charts.over_done();
     charts.plans();
     charts.over_time();
+    charts.latency_over_time();
     charts.sizes_over_time();
     charts.comparisons();
     let mut ids: Vec<String> = Vec::new();
@@ -244,8 +245,7 @@ mod tests {
             s.latency.insert(kind.into(), latency);
         }
         report.steps.push(s);
-        let mut rows = String::new();
-        super::super::tables::steps(&mut rows, &report, true);
+        let rows = crate::sheets::steps(&report.steps).text(120);
         assert!(
             rows.contains("A: READ") && rows.contains("A: UPDATE"),
             "{rows}"

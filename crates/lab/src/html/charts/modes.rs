@@ -3,7 +3,9 @@
 use super::super::plot::{Axis, Body, Boxed, Line};
 use super::super::published;
 use super::{Charts, distinct, grouped};
+use crate::lang::tr;
 use crate::report::Step;
+use crate::text;
 
 impl Charts<'_> {
     /// Ways of doing the same side by side: insert modes, journal modes.
@@ -34,9 +36,9 @@ impl Charts<'_> {
             let series = series.collect();
             self.push(
                 &format!("mode-{name}"),
-                format!("By mode: {name}"),
-                "Operations a second of the whole step.",
-                Axis::linear("ops/s"),
+                text!("By mode: {0}", name),
+                tr("Operations a second of the whole step."),
+                Axis::linear(tr("ops/s")),
                 Axis::default(),
                 Body::Bars {
                     groups: modes,
@@ -70,12 +72,12 @@ impl Charts<'_> {
         let lines = lines.collect();
         self.push(
             "files",
-            "Whole files by connections".into(),
-            "Uploads and downloads of whole files, every byte compared.",
-            Axis::log("connections", ticks),
+            tr("Whole files by connections").into(),
+            tr("Uploads and downloads of whole files, every byte compared."),
+            Axis::log(tr("connections"), ticks),
             Axis {
                 suffix: " MB/s",
-                ..Axis::linear("megabytes a second")
+                ..Axis::linear(tr("megabytes a second"))
             },
             Body::Lines(lines),
         );
@@ -106,11 +108,11 @@ impl Charts<'_> {
             let group = steps.first().map_or(1000, |s| s.group);
             self.push(
                 &format!("boxes-{name}"),
-                format!("Time of every {group} operations: {name}"),
-                "Box: the middle half, with the median; line: 5% to 95%; ring: the longest. A ring far out is a stall.",
+                text!("Time of every {0} operations: {1}", group, name),
+                tr("Box: the middle half, with the median; line: 5% to 95%; ring: the longest. A ring far out is a stall."),
                 Axis {
                     suffix: " ms",
-                    ..Axis::log("milliseconds, logarithmic", Vec::new())
+                    ..Axis::log(tr("milliseconds, logarithmic"), Vec::new())
                 },
                 Axis::default(),
                 Body::Boxes(boxes),
@@ -147,9 +149,9 @@ impl Charts<'_> {
         let names: Vec<String> = groups.iter().map(|g| g.0.clone()).collect();
         self.push(
             "shards",
-            "Operations a second by shards".into(),
+            tr("Operations a second by shards").into(),
             "",
-            Axis::linear("ops/s"),
+            Axis::linear(tr("ops/s")),
             Axis::default(),
             Body::Bars {
                 groups: names.clone(),
@@ -160,14 +162,14 @@ impl Charts<'_> {
         series.truncate(1);
         if let Some((name, rates)) = series.first_mut() {
             *rates = base(rates);
-            name.push_str(" here");
+            name.push_str(tr(" here"));
         }
-        series.push(("one process, published".into(), base(&published::D_ONE)));
+        series.push((tr("one process, published").into(), base(&published::D_ONE)));
         self.push(
             "shards-shape",
-            "One process as a shape, beside the published".into(),
-            "The load = 1. Published on one process: 7,295 inserts/s, then 12,102, 15,982, 19,102 and 49,020 operations/s.",
-            Axis::linear("rate, load = 1"),
+            tr("One process as a shape, beside the published").into(),
+            tr("The load = 1. Published on one process: 7,295 inserts/s, then 12,102, 15,982, 19,102 and 49,020 operations/s."),
+            Axis::linear(tr("rate, load = 1")),
             Axis::default(),
             Body::Bars { groups: names, series },
         );
@@ -199,15 +201,15 @@ impl Charts<'_> {
         }
         self.push(
             "gain",
-            "Gain by number of shards".into(),
-            "One process = 1. Published: mixed loads gain 275%, reads alone nothing, six shards saturate the machine.",
+            tr("Gain by number of shards").into(),
+            tr("One process = 1. Published: mixed loads gain 275%, reads alone nothing, six shards saturate the machine."),
             Axis {
                 ticks,
-                ..Axis::linear("shards")
+                ..Axis::linear(tr("shards"))
             },
             Axis {
                 suffix: "×",
-                ..Axis::linear("times one process")
+                ..Axis::linear(tr("times one process"))
             },
             Body::Lines(lines),
         );

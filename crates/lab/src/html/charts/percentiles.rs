@@ -2,12 +2,14 @@
 
 use super::super::plot::{Axis, Body, Line};
 use super::{Charts, grouped};
+use crate::lang::tr;
+use crate::measure::BEYOND;
 use crate::report::Step;
+use crate::stall;
+use crate::text;
 
 /// Points for each decade of the axis.
 const EACH_DECADE: u32 = 12;
-/// A percentile needs so many operations beyond it: of five samples there is no p99.9.
-const BEYOND: f64 = 5.0;
 
 impl Charts<'_> {
     /// Of each workload the curves of its kinds of operations: of an open loop under the load that most targets were offered,
@@ -30,8 +32,8 @@ impl Charts<'_> {
             };
             let mut lines: Vec<Line> = Vec::new();
             for s in shown {
-                for (kind, latency) in &s.latency {
-                    let Some(points) = curve(latency) else {
+                for kind in s.latency.keys() {
+                    let Some(points) = s.timed(kind).and_then(curve) else {
                         continue;
                     };
                     let mut said: Vec<&str> =
@@ -50,23 +52,82 @@ impl Charts<'_> {
                 continue;
             }
             let caption = match open {
-                true => {
-                    "Open loop under the greatest load offered: counted from the moment at which each operation was due."
-                }
-                false => "Closed loop, at the most connections: service time.",
+                true => tr(
+                    "Open loop under the greatest load offered: counted from the moment at which each operation was due.",
+                ),
+                false => tr("Closed loop, at the most connections: service time."),
             };
             self.push(
                 &format!("percentiles-{name}"),
-                format!("Latency by percentile: {name}"),
+                text!("Latency by percentile: {0}", name),
                 caption,
-                Axis::shares("share of operations that took no longer"),
+                Axis::shares(tr("share of operations that took no longer")),
                 Axis {
                     suffix: " ms",
-                    ..Axis::log("latency,", Vec::new())
+                    ..Axis::log(tr("latency,"), Vec::new())
                 },
                 Body::Lines(lines),
             );
         }
+    }
+}
+
+impl Charts<'_> {
+    /// The p99 of each second, and the seconds in which a target stood still.
+    pub(super) fn latency_over_time(&mut self) {
+        let report = self.report;
+        let long = report.steps.iter().filter(|s| s.series.len() >= 8);
+        let long = long.filter(|s| s.group_seconds.is_empty() && s.mode.is_none());
+        let load = |s: &Step| (s.name.clone(), s.connections, s.offered.map(|o| o as u64));
+        for ((name, connections, offered), steps) in grouped(long, load).into_iter().take(24) {
+            let lines: Vec<Line> = steps.iter().filter_map(|s| self.each_second(s)).collect();
+            if lines.is_empty() {
+                continue;
+            }
+            let still = steps.iter().map(|s| {
+                let who = s.target.clone().unwrap_or_default();
+                let seconds = stall::silent(s).map(|second| second.at).collect();
+                (text!("{0} stood still", who), seconds)
+            });
+            let still = still.filter(|(_, seconds): &(_, Vec<f64>)| !seconds.is_empty());
+            let events = still.collect();
+            let mut what = format!("{name}, {}", crate::overview::connections(connections));
+            if let Some(load) = offered {
+                what = text!(
+                    "{0}, {1} operations a second offered",
+                    what,
+                    crate::terms::counted(load)
+                );
+            }
+            self.push(
+                &format!("latency-time-{what}"),
+                text!("Latency over time: {0}", what),
+                tr("The p99 of each second; blocks at the foot are seconds in which hardly anything ended."),
+                Axis {
+                    suffix: " s",
+                    ..Axis::linear(tr("since the start"))
+                },
+                Axis {
+                    suffix: " ms",
+                    ..Axis::log(tr("latency,"), Vec::new())
+                },
+                Body::Lines(lines),
+            );
+            if let Some(chart) = self.all.last_mut() {
+                chart.events = events;
+            }
+        }
+    }
+
+    fn each_second(&self, s: &Step) -> Option<Line> {
+        let ended = s.series.iter().filter(|x| x.p99_us > 0.0);
+        let points: Vec<(f64, f64)> = ended.map(|x| (x.at, x.p99_us / 1e3)).collect();
+        (points.len() > 1).then(|| Line {
+            name: s.target.clone().unwrap_or_else(|| s.name.clone()),
+            color: self.color(s),
+            points,
+            ..Line::default()
+        })
     }
 }
 
@@ -87,6 +148,26 @@ fn curve(latency: &crate::measure::Latency) -> Option<Vec<(f64, f64)>> {
 mod tests {
     use super::*;
     use crate::measure::{Latency, histogram};
+
+    #[test]
+    fn seconds_of_standstill_are_marked_below_the_latency() {
+        let mut s = Step::example("C.S5", "P", 8, 1000.0);
+        for second in &mut s.series {
+            second.p99_us = 800.0;
+        }
+        s.series[3].operations = 0;
+        s.series[3].p99_us = 0.0;
+        let mut report = crate::report::Draft::new("run", "C.S5").report;
+        report.steps.push(s);
+        let charts = super::super::of(&report);
+        let chart = charts.iter().find(|c| c.id.starts_with("latency-time"));
+        let chart = chart.unwrap();
+        assert_eq!(chart.events, [("P stood still".to_string(), vec![4.0])]);
+        let Body::Lines(lines) = &chart.body else {
+            panic!("no lines")
+        };
+        assert_eq!(lines[0].points.len(), 9);
+    }
 
     #[test]
     fn a_curve_ends_where_there_are_too_few_operations() {

@@ -1,14 +1,24 @@
 //! Of study K: chosen over best, as the share of queries that do not pass it, and as the share that do.
 
+use super::super::palette;
 use super::super::plot::{Axis, Body, Line};
 use super::Charts;
+use crate::lang::tr;
 use crate::report::Choices;
 
 impl Charts<'_> {
     pub(super) fn plans(&mut self) {
         let asked = self.report.choices.iter().enumerate();
         let asked = asked.filter(|(_, c)| c.queries() > 0);
-        let both = asked.map(|(color, c)| {
+        let labels: Vec<String> = self
+            .report
+            .choices
+            .iter()
+            .map(|c| c.target.clone())
+            .collect();
+        let colors = palette::colors(&labels);
+        let both = asked.map(|(i, c)| {
+            let color = colors[i];
             let line = |points| Line {
                 name: c.target.clone(),
                 color,
@@ -24,23 +34,23 @@ impl Charts<'_> {
         let ticks = vec![1.0, 1.2, 2.0, 5.0, 10.0, 100.0, 1000.0, 10_000.0];
         self.push(
             "plans-reached",
-            "What the chosen plan reads, over what the best reads".into(),
-            "The share of queries that read at most so many times the least that any index reads. The earlier a line reaches 100%, the better.",
-            Axis::log("times the best", ticks.clone()),
+            tr("What the chosen plan reads, over what the best reads").into(),
+            tr("The share of queries that read at most so many times the least that any index reads. The earlier a line reaches 100%, the better."),
+            Axis::log(tr("times the best"), ticks.clone()),
             Axis {
                 suffix: "%",
-                ..Axis::linear("queries, ")
+                ..Axis::linear(tr("queries, "))
             },
             Body::Lines(reached),
         );
         self.push(
             "plans-passed",
-            "The queries that read more than they had to".into(),
-            "The share of queries that read at least so many times the least. The tail is what a user notices; a line that ends early is good.",
-            Axis::log("times the best", ticks),
+            tr("The queries that read more than they had to").into(),
+            tr("The share of queries that read at least so many times the least. The tail is what a user notices; a line that ends early is good."),
+            Axis::log(tr("times the best"), ticks),
             Axis {
                 suffix: "%",
-                ..Axis::log("queries, ", Vec::new())
+                ..Axis::log(tr("queries, "), Vec::new())
             },
             Body::Lines(passed),
         );

@@ -2,9 +2,12 @@
 
 use super::super::plot::{Axis, Body, Range};
 use super::{Charts, grouped};
+use crate::lang::{known, tr};
+use crate::overview::connections as connections_of;
 use crate::overview::modes_are_targets;
 use crate::rates::{Ratio, drawn, rates};
 use crate::report::Step;
+use crate::text;
 use std::collections::BTreeMap;
 
 impl Charts<'_> {
@@ -20,9 +23,9 @@ impl Charts<'_> {
         let series = self.targets.iter().cloned().zip(rates).collect();
         self.push(
             "targets",
-            "All targets side by side".into(),
-            "The median rate of each step that at least two targets ran.",
-            Axis::linear("ops/s"),
+            tr("All targets side by side").into(),
+            tr("The median rate of each step that at least two targets ran."),
+            Axis::linear(tr("ops/s")),
             Axis::default(),
             Body::Bars {
                 groups: names,
@@ -51,7 +54,7 @@ impl Charts<'_> {
         let mut rates = vec![Vec::new(); self.targets.len()];
         for ((name, mode, connections, _), list) in several.take(40) {
             let mode = mode.map_or(String::new(), |m| format!(", {m}"));
-            names.push(format!("{name}{mode} @{connections}"));
+            names.push(format!("{name}{mode}, {}", connections_of(connections)));
             for (target, column) in self.targets.iter().zip(&mut rates) {
                 let own = list.iter().find(|s| s.target.as_ref() == Some(target));
                 column.push(own.map_or(f64::NAN, |s| s.per_second));
@@ -82,8 +85,11 @@ impl Charts<'_> {
                 let [low, high] = drawn(ratio.value, ratio.interval.unwrap_or([ratio.value; 2]));
                 let mode = mode.as_ref().map_or(String::new(), |m| format!(", {m}"));
                 rows.push(Range {
-                    name: format!(
-                        "{name}{mode} @{connections} against {}",
+                    name: text!(
+                        "{0}{1}, {2} against {3}",
+                        name,
+                        mode,
+                        connections_of(connections),
                         other.target.as_deref().unwrap_or("–")
                     ),
                     color: self.color(other),
@@ -99,11 +105,11 @@ impl Charts<'_> {
         rows.truncate(60);
         self.push(
             "ratios",
-            format!("{first} against the others"),
-            "Its rate divided by theirs, with the interval: right of the line it is faster, over the line it is not decided.",
+            text!("{0} against the others", first),
+            tr("Its rate divided by theirs, with the interval: right of the line it is faster, over the line it is not decided."),
             Axis {
                 suffix: "×",
-                ..Axis::log("times as fast, logarithmic", vec![0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0])
+                ..Axis::log(tr("times as fast, logarithmic"), vec![0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0])
             },
             Axis::default(),
             Body::Ranges { rows, reference: 1.0 },
@@ -124,7 +130,7 @@ impl Charts<'_> {
             let rows = list
                 .iter()
                 .map(|c| Range {
-                    name: format!("{} @{}", c.title, c.connections),
+                    name: format!("{}, {}", c.title, connections_of(c.connections)),
                     color: 0,
                     value: c.share,
                     low: c.share_interval[0],
@@ -133,11 +139,11 @@ impl Charts<'_> {
                 .collect();
             self.push(
                 &format!("comparison-{what}"),
-                format!("Rate against {}", if what.is_empty() { "the reference" } else { what }),
-                "Slices of both sides alternate; the median of paired ratios with its interval. The line is 1: as fast.",
+                text!("Rate against {0}", if what.is_empty() { tr("the reference") } else { known(what) }),
+                tr("Slices of both sides alternate; the median of paired ratios with its interval. The line is 1: as fast."),
                 Axis {
                     suffix: "×",
-                    ..Axis::linear("times as fast")
+                    ..Axis::linear(tr("times as fast"))
                 },
                 Axis::default(),
                 Body::Ranges { rows, reference: 1.0 },

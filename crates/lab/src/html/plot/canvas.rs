@@ -2,6 +2,7 @@
 
 use super::scale::Map;
 use super::{Axis, COLORS, escape};
+use crate::sheet::clipped;
 use std::fmt::Write as _;
 
 pub(super) const FONT: f64 = 12.0;
@@ -22,6 +23,12 @@ pub(super) struct Canvas {
 }
 
 impl Canvas {
+    /// As much of a row's name as has room; the whole of it is in the row's title.
+    pub(super) fn fitted(&self, name: &str) -> String {
+        let room = (self.width - self.left - 4.0) / CHARACTER;
+        clipped(name, room as usize)
+    }
+
     /// The names of the drawn series, in rows above the plot; gives where the plot may begin.
     pub(super) fn legend(&mut self, names: &[(String, usize, bool)]) {
         let (mut x, mut y) = (2.0, 14.0);

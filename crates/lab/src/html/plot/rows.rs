@@ -1,5 +1,6 @@
 //! Values in rows: boxes, bars, ranges against a reference.
 
+use super::super::palette;
 use super::canvas::Canvas;
 use super::scale::Map;
 use super::{Boxed, COLORS, Chart, Range, bounds, escape, short};
@@ -54,7 +55,7 @@ impl Chart {
                 escape(&said),
                 c.left,
                 top + 13.0,
-                escape(&b.name),
+                escape(&c.fitted(&b.name)),
                 p[0],
                 p[4],
                 p[1],
@@ -78,11 +79,10 @@ impl Chart {
         series: &[(String, Vec<f64>)],
         _height: f64,
     ) -> f64 {
-        let names: Vec<_> = series
-            .iter()
-            .enumerate()
-            .map(|(i, s)| (s.0.clone(), i, false))
-            .collect();
+        let labels: Vec<String> = series.iter().map(|s| s.0.clone()).collect();
+        let colors = palette::of_series(&labels);
+        let named = labels.into_iter().zip(&colors);
+        let names: Vec<_> = named.map(|(name, c)| (name, *c, false)).collect();
         c.legend(if series.len() > 1 { &names } else { &[] });
         c.left = 12.0;
         let bar = 13.0;
@@ -101,7 +101,7 @@ impl Chart {
                 "<text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
                 c.left,
                 y + 10.0,
-                escape(group)
+                escape(&c.fitted(group))
             );
             y += 16.0;
             for (i, (name, values)) in series.iter().enumerate() {
@@ -114,7 +114,7 @@ impl Chart {
                     x.from,
                     (x.at(v) - x.from).max(1.0),
                     bar - 2.0,
-                    i % COLORS,
+                    colors.get(i).map_or(i, |c| *c) % COLORS,
                     escape(name),
                     short(v),
                     self.x.suffix,
@@ -170,7 +170,7 @@ impl Chart {
             let mid = top + 24.0;
             let _ = write!(
                 c.out,
-                "<g><title>{0}: {1} ({2}–{3})</title><text x=\"{4:.1}\" y=\"{5:.1}\">{0}</text>\
+                "<g><title>{0}: {1} ({2}–{3})</title><text x=\"{4:.1}\" y=\"{5:.1}\">{12}</text>\
                  <line x1=\"{6:.1}\" x2=\"{7:.1}\" y1=\"{mid:.1}\" y2=\"{mid:.1}\" class=\"line s{color}\"/>\
                  <circle cx=\"{8:.1}\" cy=\"{mid:.1}\" r=\"4.5\" class=\"f{color} dot\"/>\
                  <text x=\"{9:.1}\" y=\"{10:.1}\" class=\"tick\">{1}{11}</text></g>",
@@ -185,7 +185,8 @@ impl Chart {
                 x.at(range.value),
                 x.at(range.high).max(x.at(range.value)) + 8.0,
                 mid + 4.0,
-                self.x.suffix
+                self.x.suffix,
+                escape(&c.fitted(&range.name))
             );
         }
         c.x_axis(&x, &self.x);

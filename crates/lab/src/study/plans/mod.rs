@@ -12,10 +12,10 @@
 //! Invariant: every run of a query must give the same documents, as far as one collection gives the same to all; else the
 //! study ends. Which queries are asked depends on the seed alone, not on what a target answers.
 
-mod asked;
+mod explain;
+pub mod findings;
 mod query;
 mod schema;
-pub mod told;
 
 use crate::connection::{Address, Connection};
 use crate::fault::{Fault, Result};
@@ -25,7 +25,7 @@ use crate::progress::say;
 use crate::report::{Check, Choice, Choices, Draft, TargetInfo};
 use crate::targets::local::{Means, Started, Up};
 use crate::terms::{count, positive};
-use asked::{Place, Read, Way, proper, same};
+use explain::{AccessPath, Place, Read, proper, same};
 use query::Query;
 use schema::{History, Schema, name};
 use std::time::{Duration, Instant};
@@ -234,7 +234,7 @@ fn fill(place: &mut Place<'_>, schema: &Schema, queries: &[(u64, Query)]) -> Res
             place.insert(schema, 0..all / 10)?;
             place.index(schema)?;
             for (_, q) in queries.iter().take(BEFORE_GROWTH) {
-                place.ids(q, Way::Planned)?;
+                place.ids(q, AccessPath::Planned)?;
             }
             place.insert(schema, all / 10..all)
         }
@@ -243,14 +243,14 @@ fn fill(place: &mut Place<'_>, schema: &Schema, queries: &[(u64, Query)]) -> Res
 
 /// One query by all ways.
 fn choice(place: &mut Place<'_>, schema: &Schema, q: &Query) -> Result<Choice> {
-    let ids = place.ids(q, Way::Planned)?;
-    let chosen = place.explain(q, Way::Planned)?;
+    let ids = place.ids(q, AccessPath::Planned)?;
+    let chosen = place.explain(q, AccessPath::Planned)?;
     proper(schema, q, &chosen.plan, &ids)?;
-    let scanned = place.ids(q, Way::Scan)?;
+    let scanned = place.ids(q, AccessPath::Scan)?;
     same(schema, q, (&chosen.plan, &ids), ("a scan", &scanned))?;
     let mut best = chosen.clone();
     for bearing in q.bearing(schema) {
-        let way = Way::By(bearing.index);
+        let way = AccessPath::By(bearing.index);
         let (read, name) = (place.explain(q, way)?, name(bearing.index));
         let told = place.ids(q, way)?;
         proper(schema, q, &name, &told)?;
@@ -268,7 +268,7 @@ fn choice(place: &mut Place<'_>, schema: &Schema, q: &Query) -> Result<Choice> {
         chosen_by: chosen.plan,
         best: best.cost,
         best_by: best.plan,
-        query: q.told(),
+        query: q.text(),
         documents: schema.documents,
         indexes: schema.indexes.iter().map(name).collect(),
         ..Choice::default()
@@ -281,7 +281,7 @@ fn by_branches(place: &mut Place<'_>, schema: &Schema, q: &Query) -> Result<Opti
     for part in q.parts(schema) {
         let mut best: Option<Read> = None;
         for bearing in part.bearing(schema) {
-            let read = place.explain(&part, Way::By(bearing.index))?;
+            let read = place.explain(&part, AccessPath::By(bearing.index))?;
             best = match best {
                 Some(have) if have.cost <= read.cost => Some(have),
                 _ => Some(read),

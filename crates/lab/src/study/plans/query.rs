@@ -159,7 +159,7 @@ impl Query {
     }
 
     /// `{ a: 1 }, sort { b: 1 }, limit 10`, without the rest of long lists.
-    pub fn told(&self) -> String {
+    pub fn text(&self) -> String {
         let mut told = brief(&shell::doc(self.condition.filter.as_doc()));
         if !self.sort.is_empty() {
             told.push_str(&format!(
@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn queries_have_all_forms() {
         let all: Vec<Query> = many().into_iter().map(|(_, q)| q).collect();
-        let texts: Vec<String> = all.iter().map(|q| q.told()).collect();
+        let texts: Vec<String> = all.iter().map(|q| q.text()).collect();
         for word in [
             "$gte",
             "$lt:",
@@ -264,7 +264,7 @@ mod tests {
         for fields in 0..=2 {
             assert!(all.iter().any(|q| q.sort.len() == fields));
         }
-        let again: Vec<String> = many().iter().map(|(_, q)| q.told()).collect();
+        let again: Vec<String> = many().iter().map(|(_, q)| q.text()).collect();
         assert_eq!(texts, again);
         assert!(texts.iter().any(|t| t.contains("… 100 values ]")));
         assert!(texts.iter().all(|t| t.len() < 800), "a long list");

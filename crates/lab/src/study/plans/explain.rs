@@ -13,7 +13,7 @@ const BATCH: i32 = 10_000;
 
 /// What a query is told to go by.
 #[derive(Clone, Copy)]
-pub enum Way<'a> {
+pub enum AccessPath<'a> {
     Planned,
     By(&'a Pattern),
     /// All documents, one after the other.
@@ -37,7 +37,7 @@ pub struct Place<'a> {
 }
 
 impl Place<'_> {
-    fn find(&self, q: &Query, way: Way<'_>) -> Writer {
+    fn find(&self, q: &Query, way: AccessPath<'_>) -> Writer {
         let mut w = Writer::new();
         w.str("find", self.collection)
             .doc("filter", q.condition.filter.as_doc());
@@ -51,11 +51,11 @@ impl Place<'_> {
             w.i32("limit", limit);
         }
         match way {
-            Way::Planned => {}
-            Way::By(index) => {
+            AccessPath::Planned => {}
+            AccessPath::By(index) => {
                 w.value("hint", document(index));
             }
-            Way::Scan => {
+            AccessPath::Scan => {
                 w.value("hint", doc! {"$natural": 1});
             }
         }
@@ -63,7 +63,7 @@ impl Place<'_> {
     }
 
     /// Runs the query under `explain`.
-    pub fn explain(&mut self, q: &Query, way: Way<'_>) -> Result<Read> {
+    pub fn explain(&mut self, q: &Query, way: AccessPath<'_>) -> Result<Read> {
         let explain = doc! {
             "explain": self.find(q, way).finish(), "verbosity": "executionStats",
         };
@@ -75,7 +75,7 @@ impl Place<'_> {
     }
 
     /// Runs the query; gives the `_id`s in their order.
-    pub fn ids(&mut self, q: &Query, way: Way<'_>) -> Result<Vec<u64>> {
+    pub fn ids(&mut self, q: &Query, way: AccessPath<'_>) -> Result<Vec<u64>> {
         let mut find = self.find(q, way);
         find.i32("batchSize", BATCH);
         let mut reply = self.connection.command(self.db, find.finish().as_doc())?;
@@ -151,7 +151,7 @@ fn read_of(reply: Doc<'_>) -> Option<Read> {
     Some(Read {
         cost,
         sorts: stages.sorts,
-        plan: stages.told(),
+        plan: stages.text(),
     })
 }
 
@@ -200,7 +200,7 @@ impl Stages {
     }
 
     /// `a_1_b_1`, `OR of a_1, b_1`, `scan`; what sorts says so.
-    fn told(&self) -> String {
+    fn text(&self) -> String {
         let indexes = self.indexes.join(", ");
         let mut told = match (&self.several, self.indexes.is_empty()) {
             (_, true) => "scan".to_string(),
@@ -221,7 +221,7 @@ pub fn same(schema: &Schema, q: &Query, a: (&str, &[u64]), b: (&str, &[u64])) ->
             "{why} by {} and by {}: {}",
             a.0,
             b.0,
-            q.told()
+            q.text()
         )))
     };
     if a.1.len() != b.1.len() {
@@ -246,7 +246,7 @@ fn sorted(ids: &[u64]) -> Vec<u64> {
 
 /// Fails unless a run gave no document twice, and all in the order that was asked for.
 pub fn proper(schema: &Schema, q: &Query, by: &str, ids: &[u64]) -> Result<()> {
-    let wrong = |why: &str| Err(Fault::Check(format!("{why} by {by}: {}", q.told())));
+    let wrong = |why: &str| Err(Fault::Check(format!("{why} by {by}: {}", q.text())));
     if sorted(ids).windows(2).any(|w| w[0] == w[1]) {
         return wrong("a document twice");
     }

@@ -1,10 +1,9 @@
 //! What a result says of the plans that were chosen: sentences, and tables for the terminal and the page.
 
+use crate::lang::tr;
 use crate::report::{Choice, Choices, Report, SHARES, times};
 use crate::terms::counted;
-
-/// Columns that the terminal has at least.
-pub const COLUMNS: usize = 80;
+use crate::text;
 
 /// A quotient: `1.04`, `12.3`, `3,031`.
 pub fn shown(times: f64) -> String {
@@ -33,17 +32,18 @@ pub fn sentences(r: &Report) -> Vec<String> {
 
 fn alone(c: &Choices) -> String {
     let beyond = match c.beyond() {
-        0 => "no query reads more than ten times that and 200".into(),
-        1 => "one query reads more than ten times that and 200".into(),
-        n => format!("{n} queries read more than ten times that and 200"),
+        0 => tr("no query reads more than ten times that and 200").into(),
+        1 => tr("one query reads more than ten times that and 200").into(),
+        n => text!("{0} queries read more than ten times that and 200", n),
     };
-    format!(
-        "{}: of {} queries 95% read at most {} times what the best index reads, 99.5% at most {} times, the worst {} times; {beyond}.",
+    text!(
+        "{0}: of {1} queries 95% read at most {2} times what the best index reads, 99.5% at most {3} times, the worst {4} times; {5}.",
         c.target,
         counted(c.queries() as u64),
         shown(c.at(0.95)),
         shown(c.at(0.995)),
         shown(c.at(1.0)),
+        beyond
     )
 }
 
@@ -56,8 +56,8 @@ fn against(first: &Choices, other: &Choices) -> Option<String> {
     let less = pairs().filter(|(a, b)| a < b).count();
     let more = pairs().filter(|(a, b)| a > b).count();
     let sum = |c: &Choices| c.chosen.iter().sum::<u64>();
-    Some(format!(
-        "{} reads less than {} in {} of {} queries and more in {}; in all {} times as much.",
+    Some(text!(
+        "{0} reads less than {1} in {2} of {3} queries and more in {4}; in all {5} times as much.",
         first.target,
         other.target,
         counted(less as u64),
@@ -140,51 +140,6 @@ pub const WORST: [&str; 10] = [
     "collection, query",
 ];
 
-/// The worst of one target for the terminal, a paragraph each.
-pub fn paragraphs(c: &Choices) -> Vec<String> {
-    let told = |w: &Choice| {
-        format!(
-            "{} times: {} reads by {}, {} by {}; {}; {} documents, indexes {} (collection {}, query {})",
-            shown(w.times()),
-            counted(w.chosen),
-            w.chosen_by,
-            counted(w.best),
-            w.best_by,
-            w.query,
-            counted(w.documents),
-            w.indexes.join(", "),
-            w.schema,
-            w.number
-        )
-    };
-    c.worst.iter().map(told).collect()
-}
-
-/// A text in lines of at most so many characters, all but the first indented by two; a longer word is cut.
-pub fn wrapped(text: &str, columns: usize) -> String {
-    let room = columns.max(10);
-    let (mut out, mut used) = (String::new(), 0);
-    for word in text.split(' ') {
-        let mut word: Vec<char> = word.chars().collect();
-        if used > 0 && used + 1 + word.len() <= room {
-            out.push(' ');
-            used += 1;
-        } else if used > 0 {
-            out.push_str("\n  ");
-            used = 2;
-        }
-        while used + word.len() > room {
-            let rest = word.split_off(room - used);
-            out.extend(std::mem::replace(&mut word, rest));
-            out.push_str("\n  ");
-            used = 2;
-        }
-        used += word.len();
-        out.extend(word);
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -244,25 +199,5 @@ mod tests {
         let worst = worst(&r);
         assert_eq!((worst.len(), worst[0].len()), (3, WORST.len()));
         assert_eq!(worst[0][..4], ["20.0", "P 1", "1,995", "a_1"]);
-    }
-
-    #[test]
-    fn nothing_is_wider_than_the_terminal() {
-        let long = "x".repeat(200);
-        for text in [
-            "a b c",
-            &format!("some {long} words {long}"),
-            &report().choices[0].worst[0].query,
-            "",
-        ] {
-            let lines = wrapped(text, 40);
-            assert!(lines.lines().all(|l| l.chars().count() <= 40), "{lines}");
-            let bare = |t: &str| t.replace([' ', '\n'], "");
-            assert_eq!(bare(&lines), bare(text));
-        }
-        let paragraph = wrapped(&paragraphs(&report().choices[0])[0], COLUMNS);
-        assert!(
-            paragraph.lines().count() == 2 && paragraph.lines().all(|l| l.chars().count() <= 80)
-        );
     }
 }
