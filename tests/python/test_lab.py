@@ -1,8 +1,10 @@
 """The laboratory as a user calls it: on terminals of 80 columns, in two languages, from several processes, and an author's whole test."""
 
+import contextlib
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import unicodedata
@@ -109,6 +111,120 @@ def test_ctrl_c_ends_a_run_whose_server_hangs(tmp_path):
     finally:
         null.kill()
         null.wait()
+
+
+@contextlib.contextmanager
+def agents(number, *prefixes, listen=("127.0.0.1:0",)):
+    """So many agents, each behind what its prefix says, and their places."""
+    running, places = [], []
+    try:
+        for i in range(number):
+            prefix = prefixes[i] if prefixes else []
+            words = [*prefix, LAB, "agent", "--listen", listen[i % len(listen)]]
+            running.append(subprocess.Popen(list(map(str, words)), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True))
+            places.append(running[-1].stdout.readline().split()[-1])
+        yield places
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+
+
+def test_three_processes_drive_one_load(server, client, tmp_path):
+    out, url = tmp_path / "agents.json", f"mongodb://{server.address}/lab_agents"
+    with agents(3) as places:
+        words = ["--url", url, "--agents", ",".join(places), "--records", 3000, "--connections", 7, "--quiet", "--out", out, "--force"]
+        done = lab("load", "C.S5", *words)
+        assert done.returncode == 0, done.stderr
+        assert client.lab_agents.usertable.count_documents({}) == 3000
+        done = lab("run", "C.S4", "--phase", "run", "--operations", 2000, *words)
+        assert done.returncode == 0, done.stderr
+    told = json.loads(out.read_text())
+    (step,) = told["steps"]
+    assert told["settings"]["agents"] == 3 and step["connections"] == 7 and step["operations"] == 2000
+    counted = {kind: latency["count"] for kind, latency in step["latency"].items()}
+    assert sum(counted.values()) == 2000 and set(counted) == {"READ", "UPDATE"}
+    assert client.lab_agents.usertable.count_documents({}) == 3000
+
+
+def test_an_agent_without_a_secret_stays_on_loopback():
+    done = lab("agent", "--listen", "0.0.0.0:0", "--jobs", 0, timeout=20)
+    assert done.returncode == 2 and "--secret" in done.stderr
+
+
+def test_an_agent_whose_run_is_gone_ends_its_load(server, client):
+    url = f"mongodb://{server.address}/lab_gone"
+    assert lab("load", "C.S5", "--url", url, "--records", 500, "--quiet", "--out", "-").returncode == 0
+    with agents(1) as (place,):
+        words = ["run", "C.S5", "--phase", "run", "--records", 500, "--duration", "100s", "--url", url, "--agents", place, "--quiet", "--out", "-"]
+        run = subprocess.Popen([str(LAB), *map(str, words)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        connections = lambda: client.admin.command("serverStatus")["connections"]["current"]  # noqa: E731
+        idle = connections()
+        until("the agent reads", lambda: client.admin.command("serverStatus")["opcounters"]["query"] > 2000)
+        run.kill()
+        run.wait()
+        until("the agent's connections are closed", lambda: connections() <= idle)
+
+
+needs_namespaces = pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("ip"), reason="network namespaces need root and iproute2")
+
+
+@needs_namespaces
+def test_three_processes_in_network_namespaces(tmp_path):
+    """The server in a namespace of its own, three agents in three others, and the run in a fifth: they meet over a bridge only."""
+    tag = f"pl{os.getpid() % 100000}"
+    namespaces = [f"{tag}{i}" for i in range(5)]
+    place = lambda i: f"10.213.0.{i + 1}"  # noqa: E731
+    ip = lambda *words: subprocess.run(["ip", *words], check=True, capture_output=True)  # noqa: E731
+    within = lambda i: ["ip", "netns", "exec", namespaces[i]]  # noqa: E731
+    secret = tmp_path / "secret"
+    secret.write_text("of this test\n")
+    server, out = None, tmp_path / "r.json"
+    try:
+        # The bridge is in the server's namespace, so that nothing of this reaches the machine's own network.
+        for i, name in enumerate(namespaces):
+            try:
+                ip("netns", "add", name)
+            except subprocess.CalledProcessError as e:
+                pytest.skip(f"no network namespaces here: {e.stderr.decode()}")
+            ip("-n", name, "link", "set", "lo", "up")
+            if i == 0:
+                ip("-n", name, "link", "add", "bridge", "type", "bridge")
+                ip("-n", name, "addr", "add", f"{place(0)}/24", "dev", "bridge")
+                ip("-n", name, "link", "set", "bridge", "up")
+                continue
+            ip("link", "add", f"v{tag}{i}", "netns", namespaces[0], "type", "veth", "peer", "name", "out", "netns", name)
+            ip("-n", namespaces[0], "link", "set", f"v{tag}{i}", "master", "bridge", "up")
+            ip("-n", name, "addr", "add", f"{place(i)}/24", "dev", "out")
+            ip("-n", name, "link", "set", "out", "up")
+        data = tmp_path / "data"
+        data.mkdir()
+        words = [*within(0), BINARY, "serve", "--dbpath", data, "--port", "27017", "--bind_ip", place(0), "--allow-insecure-bind"]
+        server = subprocess.Popen(list(map(str, words)), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        with contextlib.ExitStack() as stack:
+            places = []
+            for i in (1, 2, 3):
+                words = [*within(i), LAB, "agent", "--listen", f"{place(i)}:7000", "--secret", secret]
+                agent = subprocess.Popen(list(map(str, words)), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+                stack.callback(lambda agent=agent: (agent.kill(), agent.wait()))
+                places.append(agent.stdout.readline().split()[-1])
+            words = ["--url", f"mongodb://{place(0)}:27017/lab", "--agents", ",".join(places), "--agents-secret", secret]
+            words += ["--records", 2000, "--connections", 6, "--quiet", "--force", "--out", out]
+            run = lambda *more: subprocess.run([*within(4), str(LAB), *map(str, [*more, *words])], capture_output=True, text=True, timeout=120)  # noqa: E731
+            until("the server answers", lambda: run("load", "C.S5").returncode == 0, 60)
+            done = run("run", "C.S5", "--phase", "run", "--operations", 3000)
+            assert done.returncode == 0, done.stderr
+            secret.write_text("another one\n")
+            refused = run("run", "C.S5", "--phase", "run", "--operations", 10)
+            assert refused.returncode == 1 and "secret" in refused.stderr
+        (step,) = json.loads(out.read_text())["steps"]
+        assert step["operations"] == step["latency"]["READ"]["count"] == 3000 and step["connections"] == 6
+    finally:
+        if server:
+            server.terminate()
+            server.wait()
+        for name in namespaces:
+            subprocess.run(["ip", "netns", "del", name], capture_output=True)
 
 
 def test_a_page_of_a_run_of_ycsb(server, tmp_path):

@@ -21,6 +21,7 @@
 //! Architecture invariant: this crate is a client. It knows nothing of the server's insides, and an error, a wrong count
 //! or a wrong document ends a measurement; nothing is dropped from one.
 
+pub mod agents;
 pub mod bench;
 pub mod calibrate;
 pub mod cgroup;
@@ -122,6 +123,8 @@ enum Command {
     Null(null::Args),
     /// Record one reply of a server for each operation of study A, for `null`.
     Record(study::record::Args),
+    /// Wait for a share of the load of `run --agents`.
+    Agent(agents::Args),
     /// Measure the load client itself against the null server.
     Calibrate(calibrate::Args),
     /// Print a result file; of several, one table of all studies with all targets.
@@ -303,6 +306,7 @@ fn dispatch(command: Command) -> Result<bool> {
         Command::Bench(args) => bench::main(args),
         Command::Null(args) => null::main(args),
         Command::Record(args) => study::record::main(args),
+        Command::Agent(args) => agents::main(args),
         Command::Calibrate(args) => calibrate::main(args),
         Command::Show { results, format } => {
             let reports: Vec<_> = results

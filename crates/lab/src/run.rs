@@ -1,13 +1,14 @@
 //! `pando lab run`: a YCSB workload, loaded and run at one or more numbers of connections.
 
+use crate::agents::Agents;
 use crate::fault::{Fault, Result};
 use crate::fleet::{catch_interrupts, interrupted};
 use crate::output::{Journal, Output, Page};
 use crate::progress::say;
 use crate::repeat::{Repeat, turns};
-use crate::report::Draft;
-use crate::targets::Target;
+use crate::report::{Draft, Step};
 use crate::targets::local::given_or_own;
+use crate::targets::{self, Target};
 use crate::terms::{Durability, count, duration, pause, positive};
 use crate::ycsb::session::Plan;
 use crate::ycsb::spec::known;
@@ -81,6 +82,8 @@ pub struct Args {
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     #[command(flatten)]
+    pub agents: Agents,
+    #[command(flatten)]
     pub repeat: Repeat,
     #[command(flatten)]
     pub to: Output,
@@ -110,6 +113,9 @@ pub fn main(args: Args) -> Result<bool> {
     draft.set("field_bytes", spec.field_length);
     draft.set("requests", format!("{:?}", spec.request).to_lowercase());
     draft.set("seed", args.seed);
+    if !args.agents.is_empty() {
+        draft.set("agents", args.agents.agents.len());
+    }
     if urls.is_empty() && args.phase != Phases::Both {
         return Err(Fault::Usage(
             "a server of this run's own has no records before it and none after it: give --url"
@@ -180,7 +186,7 @@ fn all(
     journal: &mut Journal,
 ) -> Result<()> {
     if args.phase == Phases::Load {
-        return load(args, session, connections[0], draft, journal);
+        return load(args, session, connections[0], properties, draft, journal);
     }
     let (label, name) = (session.info.label(), session.name.clone());
     let mut reload = args.reload;
@@ -200,7 +206,10 @@ fn all(
             args.to.quiet,
             format_args!("{} with {n} connection(s)", session.name),
         );
-        let (_, step) = session.run(plan, &mut |_| {})?;
+        let step = match args.agents.is_empty() {
+            true => session.run(plan, &mut |_| {})?.1,
+            false => together(args, session, properties, false, plan)?,
+        };
         draft.push(&key, step);
         journal.save(draft);
     }
@@ -212,6 +221,7 @@ fn load(
     args: &Args,
     session: &mut Session,
     connections: usize,
+    properties: &Properties,
     draft: &mut Draft,
     journal: &mut Journal,
 ) -> Result<()> {
@@ -223,10 +233,36 @@ fn load(
         limit: args.duration,
         ..Plan::timed(connections, Duration::ZERO)
     };
-    let (_, step) = session.load(plan, &mut |_| {})?;
+    let step = match args.agents.is_empty() {
+        true => session.load(plan, &mut |_| {})?.1,
+        false => {
+            session.empty()?;
+            together(args, session, properties, true, plan)?
+        }
+    };
     draft.push(&key, step);
     journal.save(draft);
     Ok(())
+}
+
+/// A phase by all agents.
+fn together(
+    args: &Args,
+    session: &mut Session,
+    properties: &Properties,
+    load: bool,
+    plan: Plan,
+) -> Result<Step> {
+    // The password is in no result, and agents need it.
+    let given =
+        |url: &&String| targets::without_password(url) == session.info.url || args.url.len() == 1;
+    let url = args
+        .url
+        .iter()
+        .find(given)
+        .map_or(session.target.url(), String::as_str)
+        .to_string();
+    args.agents.run(session, &url, properties, load, plan)
 }
 
 fn plan(args: &Args, spec: &Spec, connections: usize, properties: &Properties) -> Result<Plan> {
