@@ -7,6 +7,7 @@ import pathlib
 import shutil
 import signal
 import subprocess
+import time
 import unicodedata
 
 import pytest
@@ -225,6 +226,46 @@ def test_three_processes_in_network_namespaces(tmp_path):
             server.wait()
         for name in namespaces:
             subprocess.run(["ip", "netns", "del", name], capture_output=True)
+
+
+def seed(cwd, *words):
+    return lab("seed", *words, "--quiet", cwd=cwd, timeout=600)
+
+
+def test_an_authors_test_is_planned_and_refused_where_it_does_not_fit(tmp_path):
+    for number in range(1, 6):
+        done = seed(tmp_path, number, "--plan", "--scale", "0.0001")
+        assert done.returncode == 0 and "in all about" in done.stdout, done.stderr
+    whole = seed(tmp_path, 1, "--scale", 1)
+    assert whole.returncode == 2 and "does not fit" in whole.stderr and "in all about 15.1 h" in whole.stdout
+    assert not list(tmp_path.iterdir()), "nothing was begun"
+
+
+def test_an_authors_test_ends_with_its_statements_and_goes_on_where_it_was_cut(tmp_path):
+    words = ["2", "--scale", "0.00005", "--hurry", "100", "--launch", "pando"]
+    folder = tmp_path / "lab-results" / "seed-2-0.00005"
+    first = subprocess.Popen([str(LAB), "seed", *words, "--quiet"], cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=ENVIRONMENT)
+    journal = folder / "keys-random.json.unfinished"
+    until("the second stage has a step", lambda: journal.is_file() and '"key given"' in journal.read_text(), 120)
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    done = seed(tmp_path, *words)
+    assert done.returncode == 0, done.stderr
+    assert "keys-constant: done already" in done.stdout
+    told = json.loads((folder / "statements.json").read_text())
+    verdicts = {s["author"]: s["verdict"] for s in told["statements"]}
+    assert len(verdicts) == 8 and set(verdicts.values()) <= {"holds", "does not hold", "not shown here"}
+    # There is no MySQL to compare with.
+    assert verdicts["MongoDB without id is faster than MySQL without key."] == "not shown here"
+    assert verdicts["Without an id inserts are faster than with one."] != "not shown here"
+    resumed = json.loads((folder / "keys-random.json").read_text())
+    assert any("Resumed with" in note for note in resumed["notes"])
+    assert all(s["figure"] for s in told["statements"])
+    page = (folder / "index.html").read_text()
+    assert "not shown here" in page and page.index("statements") < page.index("<figure")
+    assert all(width(line) <= 80 for line in done.stdout.splitlines() if not is_place(line)), done.stdout
+    again = time.monotonic()
+    assert seed(tmp_path, *words).returncode == 0 and time.monotonic() - again < 30
 
 
 def test_a_page_of_a_run_of_ycsb(server, tmp_path):

@@ -55,6 +55,7 @@ pub mod request;
 pub mod run;
 pub mod scorecard;
 pub mod scratch;
+pub mod seed;
 pub mod sheet;
 pub mod sheets;
 pub mod short;
@@ -113,6 +114,8 @@ enum Command {
         #[command(subcommand)]
         study: Study,
     },
+    /// The whole test of one of the five authors, scaled by one number, with its statements.
+    Seed(seed::Args),
     /// Queries of your own, from a small file, on any targets.
     Queries(queries::Args),
     /// Point reads and index ranges on a collection that is there, and what reads from disk do to those from memory.
@@ -248,6 +251,18 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
     }
 }
 
+/// Runs a command of the laboratory within another one; its words are those after `pando lab`.
+fn run_words(words: &[String]) -> Result<bool> {
+    let command = knows(words).map_err(Fault::Usage)?;
+    dispatch(command)
+}
+
+fn knows(words: &[String]) -> std::result::Result<Command, String> {
+    let all = std::iter::once("pando lab").chain(words.iter().map(String::as_str));
+    let parsed = Lab::try_parse_from(all).map_err(|e| brief(&e.to_string()))?;
+    parsed.command.ok_or_else(|| "no command".to_string())
+}
+
 /// The words of the command under way, as results keep them.
 static COMMAND: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
@@ -301,6 +316,7 @@ fn dispatch(command: Command) -> Result<bool> {
             Study::Tpch(args) => study::tpch::main(args),
             Study::Plans(args) => study::plans::main(args),
         },
+        Command::Seed(args) => seed::main(args),
         Command::Queries(args) => queries::main(args),
         Command::Reads(args) => reads::main(args),
         Command::Bench(args) => bench::main(args),
