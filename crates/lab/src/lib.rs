@@ -42,6 +42,8 @@ pub mod measure;
 pub mod null;
 pub mod output;
 pub mod overview;
+#[cfg(test)]
+mod planted;
 pub mod process;
 pub mod progress;
 pub mod queries;
