@@ -46,3 +46,21 @@ def test_a_database_is_dropped_with_all_of_them(cluster):
     for shard in cluster.shards.values():
         with shard.client() as direct:
             assert direct.gone.list_collection_names() == []
+
+
+def test_a_shard_of_an_older_release_is_balanced(cluster):
+    """It does not know the question for many collections, so each is looked at by itself."""
+    older = {"failCommands": ["_pandoSizes"], "failInternalCommands": True, "errorCode": 59}
+    with cluster.client() as client, cluster.on_shard("s0") as direct:
+        client.config.settings.update_one({"_id": "chunksize"}, {"$set": {"value": 1}}, upsert=True)
+        direct.admin.command("configureFailPoint", "failCommand", mode="alwaysOn", data=older)
+        try:
+            client.admin.command("shardCollection", "old.c", key={"_id": 1})
+            for begin in range(0, 800, 100):
+                client.old.c.insert_many([{"_id": n, "fill": "x" * 10_000} for n in range(begin, begin + 100)])
+            uuid = client.config.collections.find_one({"_id": "old.c"})["uuid"]
+            placed = lambda: {c["shard"] for c in client.config.chunks.find({"uuid": uuid})}
+            until("both shards have a part", lambda: len(placed()) == 2, 60)
+        finally:
+            direct.admin.command("configureFailPoint", "failCommand", mode="off")
+        assert client.old.c.count_documents({}) == 800

@@ -174,25 +174,36 @@ struct Survey {
     draining: bool,
     /// Collections that have zones.
     zoned: BTreeSet<String>,
-    /// Collections of which shards have about as many bytes.
+    /// Collections that are known to have about as many bytes on each shard.
     even: BTreeSet<String>,
+}
+
+/// How much a shard has of collections. `None`: it is of a release that tells of one at a time only.
+fn sizes_if_told(cluster: &Cluster, shard: &str, names: &[&str]) -> Outcome<Option<Vec<u64>>> {
+    match sizes_on(cluster, shard, names) {
+        Err(Failure::Client(e)) if e.code == Code::CommandNotFound => Ok(None),
+        sizes => sizes.map(Some),
+    }
 }
 
 impl Survey {
     fn take(cluster: &Cluster, names: &[&str], range_bytes: u64) -> Outcome<Survey> {
         let shards = cluster.shards()?;
         let text = |d: &DocBuf, name: &str| Some(d.get(name)?.as_str()?.to_string());
-        let mut sizes = Vec::new();
+        let mut sizes = Some(Vec::new());
         for shard in shards.iter().filter_map(|s| text(s, "_id")) {
-            sizes.push(sizes_on(cluster, &shard, names)?);
+            let told = sizes_if_told(cluster, &shard, names)?;
+            sizes = sizes.zip(told).map(|(mut sizes, told)| {
+                sizes.push(told);
+                sizes
+            });
         }
         let of = |i: usize| {
-            sizes
-                .iter()
-                .filter_map(move |of_shard| of_shard.get(i).copied())
+            let all = sizes.iter().flatten();
+            all.filter_map(move |of_shard| of_shard.get(i).copied())
         };
         let even = names.iter().enumerate();
-        let even = even.filter(|(i, _)| is_even(of(*i), range_bytes));
+        let even = even.filter(|(i, _)| sizes.is_some() && is_even(of(*i), range_bytes));
         let tags = cluster.read_config("tags", Doc::EMPTY, Doc::EMPTY)?;
         Ok(Survey {
             draining: shards
