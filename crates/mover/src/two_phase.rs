@@ -165,8 +165,6 @@ pub trait TwoPhase {
         executed: Option<&DocBuf>,
     ) -> Ended;
 
-    fn note(&self, ended: &mut Ended, shard: &Shard, ask: &Ask, reply: Outcome<DocBuf>);
-
     /// What waits on a shard for others.
     fn in_doubt_on(&self, shard: &str) -> Outcome<Vec<InDoubt>>;
 }
@@ -209,27 +207,10 @@ impl TwoPhase for Cluster {
                 .map(|((_, ask), reply)| answer(ask, reply))
                 .collect();
             for ((shard, ask), reply) in asks.iter().zip(replies) {
-                self.note(&mut ended, shard, ask, reply);
+                note(self, &mut ended, (shard, ask), reply);
             }
             steps.heard(&answers);
             before = asks;
-        }
-    }
-
-    fn note(&self, ended: &mut Ended, shard: &Shard, ask: &Ask, reply: Outcome<DocBuf>) {
-        let promises = matches!(ask, Ask::Prepare | Ask::EndRead);
-        match reply {
-            Ok(reply) => {
-                self.note_time(reply.as_doc());
-                ended.past |= reply.get("past").is_some_and(Val::truthy);
-                match error_of(reply.as_doc()) {
-                    Some(e) if promises => ended.why = Some(format!("{shard}: {}", e.message)),
-                    Some(_) => {}
-                    None => ended.replies.push(reply),
-                }
-            }
-            Err(failure) if promises => ended.why = Some(format!("{shard}: {failure}")),
-            Err(_) => {}
         }
     }
 
@@ -257,5 +238,28 @@ impl TwoPhase for Cluster {
             })
         });
         Ok(prepared.chain(decisions).collect())
+    }
+}
+
+/// Keeps of a reply what the end needs to say.
+fn note(
+    cluster: &Cluster,
+    ended: &mut Ended,
+    (shard, ask): (&Shard, &Ask),
+    reply: Outcome<DocBuf>,
+) {
+    let promises = matches!(ask, Ask::Prepare | Ask::EndRead);
+    match reply {
+        Ok(reply) => {
+            cluster.note_time(reply.as_doc());
+            ended.past |= reply.get("past").is_some_and(Val::truthy);
+            match error_of(reply.as_doc()) {
+                Some(e) if promises => ended.why = Some(format!("{shard}: {}", e.message)),
+                Some(_) => {}
+                None => ended.replies.push(reply),
+            }
+        }
+        Err(failure) if promises => ended.why = Some(format!("{shard}: {failure}")),
+        Err(_) => {}
     }
 }

@@ -6,7 +6,7 @@
 //! says to be there. A collection that has moved says by itself where it is, whatever ends this.
 
 use super::PendingMoves;
-use super::recovery::{PRIMARY, begin, decide};
+use super::recovery::{PRIMARY, begin, decide, forget_views};
 use super::{make_like, move_range_under};
 use crate::track::track;
 use bson::{Doc, DocBuf, Val, Writer, doc};
@@ -140,7 +140,7 @@ impl<'c> Leaving<'c> {
         let turn = self.held.turn();
         let (cluster, from) = (self.cluster, &*self.from);
         cluster.teach_database_primary(self.db, self.version, from, to, Some(turn))?;
-        self.cluster.forget_views(self.db, to, Some(turn))?;
+        forget_views(self.cluster, self.db, to, Some(turn))?;
         let set = self.cluster.shard(to)?;
         for d in listed(self.cluster, self.db, &self.from)? {
             if !is_of(&d, "view") {

@@ -50,6 +50,11 @@ impl PendingMove {
         names.filter_map(Val::as_str).map(str::to_string).collect()
     }
 
+    /// The shards that it has fenced, then those that get something.
+    fn sides(&self) -> Vec<String> {
+        [self.names("fenced"), self.names("to")].concat()
+    }
+
     pub fn document(&self, name: &str) -> Doc<'_> {
         self.0.get(name).and_then(Val::as_doc).unwrap_or(Doc::EMPTY)
     }
@@ -118,54 +123,6 @@ pub trait PendingMoves {
     /// Takes away the fence of a shard that holds routers up, without ending what it was raised for, if
     /// that was not done; tells the shards, if it was.
     fn release_fence(&self, name: &str, shard: &str) -> Outcome<()>;
-
-    fn release(&self, name: &str, pending: &PendingMove) -> Outcome<()>;
-
-    /// The pending moves that match, each in a final state.
-    fn decided(&self, filter: &DocBuf) -> Outcome<Vec<PendingMove>>;
-
-    fn lift_all(&self, ns: &str, pending: &PendingMove, turn: Option<i64>) -> Outcome<()>;
-
-    /// Tells both sides of a range's move what the metadata says.
-    fn tell_range(
-        &self,
-        ns: &str,
-        pending: &PendingMove,
-        turn: Option<i64>,
-    ) -> Outcome<Option<RoutingTable>>;
-
-    /// Ends a range's move, but for its document; without the lock what holds routers up.
-    fn end_range(&self, held: Option<&Lock<'_>>, ns: &str, pending: &PendingMove) -> Outcome<()>;
-
-    fn clean_range(
-        &self,
-        held: &Lock<'_>,
-        ns: &str,
-        pending: &PendingMove,
-        table: Option<&RoutingTable>,
-    ) -> Outcome<()>;
-
-    fn end_spread(&self, ns: &str, pending: &PendingMove, held: Option<&Lock<'_>>) -> Outcome<()>;
-
-    /// Ends the change of a database's primary, but for its document; without the lock what holds
-    /// routers up.
-    fn end_primary_change(
-        &self,
-        held: Option<&Lock<'_>>,
-        db: &str,
-        pending: &PendingMove,
-    ) -> Outcome<()>;
-
-    fn lift_database_fence(
-        &self,
-        db: &str,
-        pending: &PendingMove,
-        shard: &str,
-        turn: Option<i64>,
-    ) -> Outcome<()>;
-
-    /// The views of a database that a shard has, which is not its primary.
-    fn forget_views(&self, db: &str, shard: &str, turn: Option<i64>) -> Outcome<()>;
 }
 
 impl PendingMoves for Cluster {
@@ -174,18 +131,16 @@ impl PendingMoves for Cluster {
         self.end_pending_moves_under(&held, ns)
     }
 
-    /// Ends pending moves: they are rolled back if the metadata was not changed, and otherwise told to
-    /// the shards. A part of the lock ends its own.
     fn end_pending_moves_under(&self, held: &Lock<'_>, ns: &str) -> Outcome<()> {
-        for pending in self.decided(&moving::under_way(ns, held.of_part()))? {
+        for pending in decided(self, &moving::under_way(ns, held.of_part()))? {
             if !pending.is_moved() && pending.turn() == held.turn() {
                 held.take_turn()?;
             }
             match pending.text("kind") {
                 RESHARD => reshard::end(self, held, ns, &pending)?,
-                PRIMARY => self.end_primary_change(Some(held), ns, &pending)?,
-                SPREAD => self.end_spread(ns, &pending, Some(held))?,
-                _ => self.end_range(Some(held), ns, &pending)?,
+                PRIMARY => end_primary_change(self, Some(held), ns, &pending)?,
+                SPREAD => end_spread(self, ns, &pending, Some(held))?,
+                _ => end_range(self, Some(held), ns, &pending)?,
             }
             let mut change = Change::begin(held);
             change.remove("migrations", doc! {"_id": pending.text("_id")});
@@ -194,17 +149,14 @@ impl PendingMoves for Cluster {
         Ok(())
     }
 
-    /// Rolls back the pending move of a holder of the lock, unless it is done. Either way that does not
-    /// change any more.
     fn settle(&self, held: &Lock<'_>, ns: &str) -> Outcome<()> {
-        self.decided(&moving::under_way(ns, held.of_part()))
-            .map(drop)
+        decided(self, &moving::under_way(ns, held.of_part())).map(drop)
     }
 
     fn release_fence(&self, name: &str, shard: &str) -> Outcome<()> {
         let buckets = series::buckets_of(name);
         // Ranges that move between other shards go on.
-        let there = |ns: &str| self.decided(&moving::under_way_at(ns, shard));
+        let there = |ns: &str| decided(self, &moving::under_way_at(ns, shard));
         let (name, found) = match (there(name)?, buckets == name) {
             // Of a time series the buckets are what moves.
             (found, false) if found.is_empty() => (buckets.as_str(), there(&buckets)?),
@@ -212,176 +164,192 @@ impl PendingMoves for Cluster {
         };
         found
             .iter()
-            .try_for_each(|pending| self.release(name, pending))
+            .try_for_each(|pending| release(self, name, pending))
     }
+}
 
-    fn release(&self, name: &str, pending: &PendingMove) -> Outcome<()> {
-        match pending.text("kind") {
-            RESHARD if pending.is_moved() => self.end_pending_moves(name),
-            RESHARD => self.lift_all(name, pending, None),
-            PRIMARY => self.end_primary_change(None, name, pending),
-            SPREAD => self.end_spread(name, pending, None),
-            _ => self.end_range(None, name, pending),
-        }
+/// Lets routers go on that a pending move holds up.
+fn release(cluster: &Cluster, name: &str, pending: &PendingMove) -> Outcome<()> {
+    match pending.text("kind") {
+        RESHARD if pending.is_moved() => cluster.end_pending_moves(name),
+        RESHARD => lift_all(cluster, name, pending, None),
+        PRIMARY => end_primary_change(cluster, None, name, pending),
+        SPREAD => end_spread(cluster, name, pending, None),
+        _ => end_range(cluster, None, name, pending),
     }
+}
 
-    /// The pending moves that match, each in a final state.
-    fn decided(&self, filter: &DocBuf) -> Outcome<Vec<PendingMove>> {
-        loop {
-            let found = self.read_config("migrations", filter.as_doc(), Doc::EMPTY)?;
-            let found: Vec<PendingMove> = found.into_iter().map(PendingMove).collect();
-            let mut undecided = found
-                .iter()
-                .filter(|pending| pending.state() == State::Moving);
-            let Some(pending) = undecided.next() else {
-                return Ok(found);
-            };
-            let q = moving::undecided(pending.text("_id"), pending.text("by"), pending.turn());
-            let u = moving::rolled_back();
-            let update = doc! {
-                "update": "migrations",
-                "updates": bson::array![doc! {"q": q, "u": u}],
-                "writeConcern": majority(),
-            };
-            self.on_config("config", update.as_doc())?;
-        }
-    }
-
-    fn lift_all(&self, ns: &str, pending: &PendingMove, turn: Option<i64>) -> Outcome<()> {
-        for shard in pending.names("fenced") {
-            unless_gone(lift(self, &shard, ns, &pending.fence(), turn))?;
-        }
-        Ok(())
-    }
-
-    fn tell_range(
-        &self,
-        ns: &str,
-        pending: &PendingMove,
-        turn: Option<i64>,
-    ) -> Outcome<Option<RoutingTable>> {
-        let Some(table) = self.read_table(ns)? else {
-            return Ok(None);
+/// The pending moves that match, each in a final state.
+fn decided(cluster: &Cluster, filter: &DocBuf) -> Outcome<Vec<PendingMove>> {
+    loop {
+        let found = cluster.read_config("migrations", filter.as_doc(), Doc::EMPTY)?;
+        let found: Vec<PendingMove> = found.into_iter().map(PendingMove).collect();
+        let mut undecided = found
+            .iter()
+            .filter(|pending| pending.state() == State::Moving);
+        let Some(pending) = undecided.next() else {
+            return Ok(found);
         };
-        for shard in pending
-            .names("fenced")
-            .into_iter()
-            .chain(pending.names("to"))
-        {
-            unless_gone(teach_as(self, &table, &shard, turn, None))?;
-        }
-        self.take_over(ns, Some(table.clone()))?;
-        Ok(Some(table))
+        let q = moving::undecided(pending.text("_id"), pending.text("by"), pending.turn());
+        let u = moving::rolled_back();
+        let update = doc! {
+            "update": "migrations",
+            "updates": bson::array![doc! {"q": q, "u": u}],
+            "writeConcern": majority(),
+        };
+        cluster.on_config("config", update.as_doc())?;
     }
+}
 
-    fn end_range(&self, held: Option<&Lock<'_>>, ns: &str, pending: &PendingMove) -> Outcome<()> {
-        let turn = held.map(|held| held.turn());
-        let mut table = None;
-        for step in moving::ending(pending.is_moved(), held.is_some()) {
-            match step {
-                EndStep::Tell => {
-                    table = self.tell_range(ns, pending, turn)?;
-                    // The collection is dropped.
-                    if table.is_none() {
-                        return Ok(());
-                    }
-                }
-                EndStep::Lift => self.lift_all(ns, pending, turn)?,
-                EndStep::Clean => {
-                    if let Some(held) = held {
-                        self.clean_range(held, ns, pending, table.as_ref())?;
-                    }
+fn lift_all(cluster: &Cluster, ns: &str, pending: &PendingMove, turn: Option<i64>) -> Outcome<()> {
+    for shard in pending.names("fenced") {
+        unless_gone(lift(cluster, &shard, ns, &pending.fence(), turn))?;
+    }
+    Ok(())
+}
+
+/// Tells both sides of a range's move what the metadata says.
+fn tell_range(
+    cluster: &Cluster,
+    ns: &str,
+    pending: &PendingMove,
+    turn: Option<i64>,
+) -> Outcome<Option<RoutingTable>> {
+    let Some(table) = cluster.read_table(ns)? else {
+        return Ok(None);
+    };
+    for shard in pending.sides() {
+        unless_gone(teach_as(cluster, &table, &shard, turn, None))?;
+    }
+    cluster.take_over(ns, Some(table.clone()))?;
+    Ok(Some(table))
+}
+
+/// Ends a range's move, but for its document; without the lock what holds routers up.
+fn end_range(
+    cluster: &Cluster,
+    held: Option<&Lock<'_>>,
+    ns: &str,
+    pending: &PendingMove,
+) -> Outcome<()> {
+    let turn = held.map(|held| held.turn());
+    let mut table = None;
+    for step in moving::ending(pending.is_moved(), held.is_some()) {
+        match step {
+            EndStep::Tell => {
+                table = tell_range(cluster, ns, pending, turn)?;
+                // The collection is dropped.
+                if table.is_none() {
+                    return Ok(());
                 }
             }
-        }
-        Ok(())
-    }
-
-    fn clean_range(
-        &self,
-        held: &Lock<'_>,
-        ns: &str,
-        pending: &PendingMove,
-        table: Option<&RoutingTable>,
-    ) -> Outcome<()> {
-        let range = PlaceRange::parse(pending.document("range"))?;
-        let owner = table.and_then(|t| t.chunk_at(&range.low));
-        let sides = [pending.names("fenced"), pending.names("to")].concat();
-        for side in moving::without_the_range(&sides, owner) {
-            unless_gone(clean(held, side, doc! {"ns": ns, "range": range.to_doc()}))?;
-        }
-        Ok(())
-    }
-
-    fn end_spread(&self, ns: &str, pending: &PendingMove, held: Option<&Lock<'_>>) -> Outcome<()> {
-        let turn = held.map(|held| held.turn());
-        if pending.is_moved()
-            && let Some(table) = self.read_table(ns)?
-        {
-            for shard in self.shard_names()? {
-                unless_gone(teach_as(self, &table, &shard, turn, None))?;
-            }
-            self.forget(ns);
-        }
-        self.lift_all(ns, pending, turn)?;
-        let Some(held) = held.filter(|_| pending.is_moved()) else {
-            return Ok(());
-        };
-        // All orphans go from the shard whose ranges were given away.
-        for shard in pending.names("fenced") {
-            unless_gone(clean(held, &shard, doc! {"ns": ns}))?;
-        }
-        Ok(())
-    }
-
-    fn end_primary_change(
-        &self,
-        held: Option<&Lock<'_>>,
-        db: &str,
-        pending: &PendingMove,
-    ) -> Outcome<()> {
-        let database_primary = self.refresh_database_primary(db)?;
-        let began = DbVersion::parse(pending.document("version"))?;
-        let (version, primary) = match &database_primary {
-            Some(database_primary) => (
-                database_primary.version.unwrap_or(began.next()),
-                &*database_primary.shard,
-            ),
-            // It is dropped.
-            None => (began.next(), ""),
-        };
-        let turn = held.map(Lock::turn);
-        let sides = [pending.names("fenced"), pending.names("to")].concat();
-        for step in moving_primary::ending(pending.is_moved(), held.is_some()) {
-            for side in &sides {
-                unless_gone(match step {
-                    EndPrimaryMove::Tell => {
-                        self.teach_database_primary(db, version, primary, side, turn)
-                    }
-                    EndPrimaryMove::Lift => self.lift_database_fence(db, pending, side, turn),
-                    EndPrimaryMove::ForgetViews if side == primary => Ok(()),
-                    EndPrimaryMove::ForgetViews => self.forget_views(db, side, turn),
-                })?;
+            EndStep::Lift => lift_all(cluster, ns, pending, turn)?,
+            EndStep::Clean => {
+                if let Some(held) = held {
+                    clean_range(held, ns, pending, table.as_ref())?;
+                }
             }
         }
-        self.forget_database(db);
-        Ok(())
     }
+    Ok(())
+}
 
-    fn lift_database_fence(
-        &self,
-        db: &str,
-        pending: &PendingMove,
-        shard: &str,
-        turn: Option<i64>,
-    ) -> Outcome<()> {
-        let by = pending.fence();
-        self.run_pando_home(shard, doc! {"lift": db, "by": by}, turn)
+fn clean_range(
+    held: &Lock<'_>,
+    ns: &str,
+    pending: &PendingMove,
+    table: Option<&RoutingTable>,
+) -> Outcome<()> {
+    let range = PlaceRange::parse(pending.document("range"))?;
+    let owner = table.and_then(|t| t.chunk_at(&range.low));
+    let sides = pending.sides();
+    for side in moving::without_the_range(&sides, owner) {
+        unless_gone(clean(held, side, doc! {"ns": ns, "range": range.to_doc()}))?;
     }
+    Ok(())
+}
 
-    fn forget_views(&self, db: &str, shard: &str, turn: Option<i64>) -> Outcome<()> {
-        self.run_pando_home(shard, doc! {"forgetViews": db}, turn)
+fn end_spread(
+    cluster: &Cluster,
+    ns: &str,
+    pending: &PendingMove,
+    held: Option<&Lock<'_>>,
+) -> Outcome<()> {
+    let turn = held.map(|held| held.turn());
+    if pending.is_moved()
+        && let Some(table) = cluster.read_table(ns)?
+    {
+        for shard in cluster.shard_names()? {
+            unless_gone(teach_as(cluster, &table, &shard, turn, None))?;
+        }
+        cluster.forget(ns);
     }
+    lift_all(cluster, ns, pending, turn)?;
+    let Some(held) = held.filter(|_| pending.is_moved()) else {
+        return Ok(());
+    };
+    // All orphans go from the shard whose ranges were given away.
+    for shard in pending.names("fenced") {
+        unless_gone(clean(held, &shard, doc! {"ns": ns}))?;
+    }
+    Ok(())
+}
+
+/// Ends the change of a database's primary, but for its document; without the lock what holds routers
+/// up.
+fn end_primary_change(
+    cluster: &Cluster,
+    held: Option<&Lock<'_>>,
+    db: &str,
+    pending: &PendingMove,
+) -> Outcome<()> {
+    let database_primary = cluster.refresh_database_primary(db)?;
+    let began = DbVersion::parse(pending.document("version"))?;
+    let (version, primary) = match &database_primary {
+        Some(database_primary) => (
+            database_primary.version.unwrap_or(began.next()),
+            &*database_primary.shard,
+        ),
+        // It is dropped.
+        None => (began.next(), ""),
+    };
+    let turn = held.map(Lock::turn);
+    let sides = pending.sides();
+    for step in moving_primary::ending(pending.is_moved(), held.is_some()) {
+        for side in &sides {
+            unless_gone(match step {
+                EndPrimaryMove::Tell => {
+                    cluster.teach_database_primary(db, version, primary, side, turn)
+                }
+                EndPrimaryMove::Lift => lift_database_fence(cluster, db, pending, side, turn),
+                EndPrimaryMove::ForgetViews if side == primary => Ok(()),
+                EndPrimaryMove::ForgetViews => forget_views(cluster, db, side, turn),
+            })?;
+        }
+    }
+    cluster.forget_database(db);
+    Ok(())
+}
+
+fn lift_database_fence(
+    cluster: &Cluster,
+    db: &str,
+    pending: &PendingMove,
+    shard: &str,
+    turn: Option<i64>,
+) -> Outcome<()> {
+    let by = pending.fence();
+    cluster.run_pando_home(shard, doc! {"lift": db, "by": by}, turn)
+}
+
+/// The views of a database that a shard has, which is not its primary.
+pub(super) fn forget_views(
+    cluster: &Cluster,
+    db: &str,
+    shard: &str,
+    turn: Option<i64>,
+) -> Outcome<()> {
+    cluster.run_pando_home(shard, doc! {"forgetViews": db}, turn)
 }
 
 /// Removes documents that a shard does not own: of a range, or all. It hurries where another waits for
