@@ -17,6 +17,8 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     }
     cx.statements = docs.len() as u64;
     cx.op.bypass_validation = common.bypass_validation;
+    // What an earlier message of the move has written may not have its majority yet.
+    cx.after_commit = cx.op.from_migrate;
     let mut hold = batch::retryable(cx)?;
     let mut again = Vec::new();
     let (n, errors) = match &mut hold {

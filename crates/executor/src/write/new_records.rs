@@ -29,6 +29,8 @@ pub(crate) struct NewRecord {
     changed: Range<usize>,
     /// The error of a document that cannot be inserted.
     refused: Option<Error>,
+    /// A document of a move is here already, as it is to be.
+    is_there: bool,
 }
 
 impl NewRecord {
@@ -46,6 +48,7 @@ impl NewRecord {
             key,
             changed: 0..0,
             refused: None,
+            is_there: false,
         })
     }
 
@@ -87,7 +90,7 @@ pub(crate) fn insert_chunk(
     let hashes = latches_of(ctx, &mut write, &mut chunk)?;
     let placement = loop {
         write.latch(ctx, &hashes)?;
-        refuse_duplicates(&ctx.latest(), &write, &mut chunk, ordered)?;
+        refuse_duplicates(ctx, &write, &mut chunk, ordered)?;
         let coll = write.target.coll.clone();
         if !coll.is_numbered() {
             break Placement::default();
@@ -104,9 +107,11 @@ pub(crate) fn insert_chunk(
             out.errors.push((new.at, e));
             false
         }
-        None => true,
+        None => {
+            out.n += 1 + new.with.len();
+            !new.is_there
+        }
     });
-    out.n = chunk.iter().map(|new| 1 + new.with.len()).sum();
     if chunk.is_empty() {
         return Ok(out);
     }
@@ -161,13 +166,15 @@ fn latches_of(
 }
 
 /// Refuses documents with a duplicate `_id` or unique key; all their keys are latched. An ordered
-/// chunk ends with the first refused document.
+/// chunk ends with the first refused document. A document of a move that is here as it is to be is not
+/// refused, and not written again.
 fn refuse_duplicates(
-    view: &View,
+    ctx: &OpCtx,
     write: &RecordWrite,
     chunk: &mut Vec<NewRecord>,
     ordered: bool,
 ) -> Result<()> {
+    let view = &ctx.latest();
     let mut ids = TakenKeys::default();
     let many = chunk.len() > 1;
     let mut taken = match many {
@@ -175,6 +182,7 @@ fn refuse_duplicates(
         false => Vec::new(),
     };
     let mut refused: Vec<(usize, Error)> = Vec::new();
+    let mut there: Vec<usize> = Vec::new();
     for (i, new) in chunk.iter().enumerate() {
         if new.refused.is_none() {
             match check(view, write, new, &ids, &taken) {
@@ -186,7 +194,13 @@ fn refuse_duplicates(
                     continue;
                 }
                 Ok(()) => continue,
-                Err(Stop::Failed(e)) if e.code == Code::DuplicateKey => refused.push((i, e)),
+                Err(Stop::Failed(e)) if e.code == Code::DuplicateKey => {
+                    if ctx.from_migrate && is_stored(view, write, new)? {
+                        there.push(i);
+                        continue;
+                    }
+                    refused.push((i, e));
+                }
                 Err(e) => return Err(e),
             }
         }
@@ -197,10 +211,22 @@ fn refuse_duplicates(
     for (i, e) in refused {
         chunk[i].refused = Some(e);
     }
+    for i in there {
+        chunk[i].is_there = true;
+    }
     if ordered && let Some(last) = chunk.iter().position(|new| new.refused.is_some()) {
         chunk.truncate(last + 1);
     }
     Ok(())
+}
+
+/// Whether the record of this `_id` is this document, byte by byte.
+fn is_stored(view: &View, write: &RecordWrite, new: &NewRecord) -> Result<bool> {
+    if write.coll().is_numbered() {
+        return Ok(false);
+    }
+    let record = view.get(&new.key)?;
+    Ok(record.is_some_and(|record| *record == *new.doc.as_bytes()))
 }
 
 /// Fails with DuplicateKey when a record, or an earlier document of the chunk, has the document's
