@@ -45,6 +45,8 @@ def test_the_next_primary_has_what_a_mover_reads(tmp_path):
                 n = len(touched)
                 coll.insert_one({"_id": f"t{n}", "k": n % 500})
                 touched.append(n)
+                # The receiver has an older state of it, which has to go.
+                coll.update_one({"_id": n, "k": n % 500}, {"$set": {"t": n}})
 
         toucher = threading.Thread(target=touch)
         with cluster.on_shard(there) as direct:

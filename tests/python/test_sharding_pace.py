@@ -99,6 +99,92 @@ def test_a_batch_is_the_work_of_several_commands(cluster):
         assert 130 < served(cluster, here) - before < 200
 
 
+def test_the_log_gives_the_newest_documents(cluster):
+    with cluster.client() as client:
+        coll, here, there = sharded(client, "logged")
+        coll.insert_one({"_id": "high", "k": 700})
+        # The range below 500, as the shard has it.
+        client.admin.command("moveChunk", "logged.c", find={"k": 700}, to=there)
+        with cluster.on_shard(here) as direct:
+            [lower] = direct.config.ownership.find_one({"_id": "logged.c"})["owned"]
+        client.admin.command("moveChunk", "logged.c", find={"k": 700}, to=here)
+        end = changes(cluster, here, "logged.c")
+        coll.insert_one({"_id": "a", "k": 1})
+        for n in range(5):
+            coll.update_one({"_id": "a", "k": 1}, {"$inc": {"n": 1}})
+        coll.insert_one({"_id": "b", "k": 1})
+        coll.delete_one({"_id": "b", "k": 1})
+        coll.delete_one({"_id": 1, "k": 1})
+        coll.insert_one({"_id": 1, "k": 1, "again": True})
+        coll.replace_one({"_id": 2, "k": 2}, {"k": 2, "other": True})
+        # Of what leaves the range, and of what lies elsewhere.
+        coll.update_one({"_id": 3, "k": 3}, {"$set": {"k": 600}})
+        coll.update_one({"_id": "high", "k": 700}, {"$set": {"n": 1}})
+        since = {"after": end["upTo"], "term": end["term"]}
+        ids = changes(cluster, here, "logged.c", **since)
+        assert "documents" not in ids and ids["ids"] == ["a", "b", 1, 2, 3, "high"], "as an older router asks"
+        documents = changes(cluster, here, "logged.c", documents=True, **since)
+        newest = [{"_id": "a", "k": 1, "n": 5}, {"_id": 1, "k": 1, "again": True}, {"_id": 2, "k": 2, "other": True}]
+        assert documents["documents"][:3] == newest and documents["ids"] == [] and documents["gone"] == ["b"]
+        assert [d["_id"] for d in documents["documents"][3:]] == [3, "high"]
+        within = changes(cluster, here, "logged.c", documents=True, range=lower, **since)
+        assert within["documents"] == newest and within["gone"] == ["b", 3] and within["ids"] == []
+
+
+def changes(cluster, shard, ns, **fields):
+    fields = {name: bson.Int64(v) if name in ("after", "term") else v for name, v in fields.items()}
+    with cluster.on_shard(shard) as direct:
+        return direct.admin.command({"_pandoChanges": 1, "ns": ns, **fields})
+
+
+def test_a_document_that_was_moved_as_it_is_is_not_written_again(cluster):
+    with cluster.on_shard("s0") as direct:
+        coll = direct.twice.c
+        coll.insert_one({"_id": "first"})
+        end = changes(cluster, "s0", "twice.c")
+        written = lambda: changes(cluster, "s0", "twice.c", after=end["upTo"], term=end["term"])["ids"]
+        documents = [{"_id": n, "a": n} for n in range(3)]
+        moved = {"insert": "c", "documents": documents, "ordered": False, "fromMigrate": True}
+        assert direct.twice.command(moved)["n"] == 3 and written() == [0, 1, 2]
+        end = changes(cluster, "s0", "twice.c")
+        assert direct.twice.command(moved).get("writeErrors") is None and written() == []
+        documents[1]["a"] = "other"
+        documents.append({"_id": 3})
+        reply = direct.twice.command(moved)
+        assert reply["n"] == 3 and [e["code"] for e in reply["writeErrors"]] == [11000] and written() == [3]
+        assert coll.find_one({"_id": 1}) == {"_id": 1, "a": 1}
+        with pytest.raises(pymongo.errors.BulkWriteError):
+            coll.insert_many([{"_id": 0, "a": 0}])
+
+
+def test_a_catch_up_reads_no_documents(cluster):
+    """They come with the log, and of what was written many times the last state goes once."""
+    with cluster.client() as client:
+        coll, here, there = sharded(client, "caught")
+
+        def counts():
+            with cluster.on_shard(here) as donor, cluster.on_shard(there) as recipient:
+                metrics = [d.admin.command("serverStatus")["metrics"] for d in (donor, recipient)]
+            finds = metrics[0]["commands"]["find"]["total"]
+            return finds, metrics[1]["document"]["inserted"], metrics[1]["document"]["deleted"]
+
+        before = counts()
+        blocked = {"failCommands": ["insert"], "failInternalCommands": True, "blockConnection": True, "blockTimeMS": 3000}
+        with cluster.on_shard(there) as direct:
+            direct.admin.command("configureFailPoint", "failCommand", mode={"times": 1}, data=blocked)
+        mover, failures = move_beside(client, "caught", there)
+        until("it copies", lambda: client.config.migrations.count_documents({"ns": "caught.c"}))
+        time.sleep(1)
+        for n in range(10):
+            coll.update_many({"k": {"$lt": 50}}, {"$inc": {"n": 1}})
+        mover.join(60)
+        assert not failures, failures
+        finds, inserted, deleted = (now - then for now, then in zip(counts(), before))
+        # 400 were updated, ten times each.
+        assert finds == 1 and inserted <= DOCUMENTS + 400 and deleted <= 400, (finds, inserted, deleted)
+        assert coll.count_documents({"n": 10}) == 400 and coll.count_documents({}) == DOCUMENTS
+
+
 def test_pauses_that_are_asked_for(cluster):
     with cluster.client() as client:
         coll, here, there = sharded(client, "paused")

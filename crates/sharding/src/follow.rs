@@ -1,21 +1,29 @@
 //! Documents that follow a donor's log to their recipients: a snapshot, then what the log says was touched,
 //! until little is left; without fences as often as it takes, and once more behind them.
 //!
-//! Invariant: a document is read at least as new as the log was. A document that a recipient does not
-//! take for now (another has its unique key, and may lose it) is put again with the next ones; one that
-//! it does not take in the end fails the move.
+//! The log gives the documents themselves, of each the newest state among the entries of one reply; so
+//! they are not read, and what was written many times goes once. A state may be older than what a
+//! recipient has of it from the snapshot. Then a later entry of the log has the newer one, and all of
+//! them up to the fence are heard.
+//!
+//! Invariant: a document is at least as new as the place up to which the log was read. A document that a
+//! recipient does not take for now (another has its unique key, and may lose it) is put again with the
+//! next ones; one that it does not take in the end fails the move.
 
-use bson::Value;
+use bson::{DocBuf, Value};
 use errors::{Result, err};
+use std::collections::HashSet;
 use std::time::Duration;
 
 /// Documents of one message to a recipient.
 pub const PUT_DOCUMENTS: usize = 1000;
-/// The catch-up ends when a round had no more documents than this, or took no longer.
-const FEW: usize = 200;
+/// The catch-up ends when a round had no more documents than this, which is one message, or took no
+/// longer.
+const FEW: usize = 500;
 const SHORT: Duration = Duration::from_millis(50);
 const MOST_ROUNDS: usize = 50;
-/// A catch-up that takes longer has writers slowed down, and more so with each such time.
+/// The first round of the catch-up may be throttled for this long. One that takes longer than this
+/// without being throttled has writers slowed down, and more so with each further second.
 const PATIENCE: Duration = Duration::from_secs(2);
 const HURRIED_EACH: Duration = Duration::from_secs(1);
 pub const MOST_HURRY: u32 = 7;
@@ -25,14 +33,41 @@ pub const MOST_HURRY: u32 = 7;
 pub enum Ask {
     /// What the log says behind the entry `after` of this `term`; without one, where it ends.
     Changes(Option<(i64, i64)>),
-    /// These go at the recipients, and what the donor has of them is put there: [`Follow::put`].
-    Renew(Vec<Value>),
+    /// These go at the recipients, and their newest states are put there: [`Follow::put`].
+    Renew(Vec<Touched>),
+}
+
+/// A document that was written.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Touched {
+    pub id: Value,
+    pub newest: Newest,
+}
+
+/// What is known of a document that was written.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Newest {
+    /// Nothing: the donor has to be asked for it.
+    Unknown,
+    Document(DocBuf),
+    /// It is deleted, or has left the range.
+    Gone,
+}
+
+impl Touched {
+    pub fn unknown(id: Value) -> Touched {
+        Touched {
+            id,
+            newest: Newest::Unknown,
+        }
+    }
 }
 
 /// What the log says.
 #[derive(Clone, Debug, Default)]
 pub struct Changes {
-    pub ids: Vec<Value>,
+    /// Each document once.
+    pub touched: Vec<Touched>,
     pub up_to: i64,
     pub term: i64,
     /// The donor's time then.
@@ -61,7 +96,7 @@ pub struct Follow {
     time: u64,
     more: bool,
     /// What the log has told of, that was not renewed yet.
-    waiting: Vec<Value>,
+    waiting: Vec<Touched>,
     /// What a recipient did not take.
     again: Vec<Value>,
     rounds: usize,
@@ -70,8 +105,10 @@ pub struct Follow {
     before: usize,
     /// Whether the last round was at most half of the one before.
     halved: bool,
-    /// When the catch-up began.
-    near_since: Duration,
+    /// Until when this step may be throttled.
+    rests_until: Duration,
+    /// From when on writers may have to be slowed down.
+    hurries_after: Duration,
     hurry: u32,
     /// When that was raised last.
     hurried: Duration,
@@ -101,7 +138,8 @@ impl Follow {
             touched: 0,
             before: 0,
             halved: false,
-            near_since: Duration::ZERO,
+            rests_until: Duration::ZERO,
+            hurries_after: Duration::ZERO,
             hurry: 0,
             hurried: Duration::ZERO,
             since: Duration::ZERO,
@@ -126,14 +164,14 @@ impl Follow {
 
     /// Whether this step may be throttled: later writes are for the next round, and rounds without
     /// pauses come to an end.
-    pub fn may_rest(&self) -> bool {
-        self.phase == Phase::Near && self.rounds == 0
+    pub fn may_rest(&self, now: Duration) -> bool {
+        self.phase == Phase::Near && self.rounds == 0 && now < self.rests_until
     }
 
     /// How much writers have to be slowed down, from 0 (not at all) to [`MOST_HURRY`]: more with every
     /// second of a catch-up whose rounds do not become half as long.
     pub fn hurry(&mut self, now: Duration) -> u32 {
-        if self.phase != Phase::Near || now.saturating_sub(self.near_since) < PATIENCE {
+        if self.phase != Phase::Near || now < self.hurries_after {
             return 0;
         }
         let comes_near = self.rounds > 1 && self.halved;
@@ -162,12 +200,13 @@ impl Follow {
         (self.phase, self.since) = (phase, now);
         (self.more, self.rounds, self.touched) = (true, 0, 0);
         (self.before, self.halved, self.hurry) = (0, false, 0);
-        (self.near_since, self.hurried) = (now, Duration::ZERO);
+        (self.rests_until, self.hurried) = (now + PATIENCE, Duration::ZERO);
+        self.hurries_after = self.rests_until + PATIENCE;
     }
 
     /// `None`: the round, or the rounds, are done.
     pub fn ask(&self) -> Option<Ask> {
-        let part = |ids: &[Value]| ids.iter().take(self.part).cloned().collect();
+        let part = |all: &[Touched]| all.iter().take(self.part).cloned().collect();
         match self.phase {
             Phase::Done => None,
             Phase::Mark => Some(Ask::Changes(None)),
@@ -185,10 +224,21 @@ impl Follow {
             return Ok(());
         }
         self.more = changes.more;
-        self.touched += changes.ids.len();
-        self.waiting = changes.ids;
-        self.waiting.append(&mut self.again);
+        self.touched += changes.touched.len();
+        self.waiting = changes.touched;
+        self.wait_again();
         self.go_on(now)
+    }
+
+    /// What was refused goes with the next ones, unless the log has told of it since.
+    fn wait_again(&mut self) {
+        if self.again.is_empty() {
+            return;
+        }
+        let told: HashSet<&Value> = self.waiting.iter().map(|t| &t.id).collect();
+        let mut again = std::mem::take(&mut self.again);
+        again.retain(|id| !told.contains(id));
+        self.waiting.extend(again.into_iter().map(Touched::unknown));
     }
 
     /// The ids that a recipient did not take, of the snapshot.
@@ -217,6 +267,7 @@ impl Follow {
 
     fn end_round(&mut self, now: Duration) -> Result<()> {
         self.rounds += 1;
+        self.hurries_after = self.hurries_after.min(now + PATIENCE);
         if self.touched <= FEW || now.saturating_sub(self.since) < SHORT {
             self.phase = Phase::Done;
             return Ok(());
@@ -251,7 +302,8 @@ impl Follow {
         }
         self.phase = Phase::Again;
         self.touched = self.again.len();
-        self.waiting = std::mem::take(&mut self.again);
+        let again = std::mem::take(&mut self.again);
+        self.waiting = again.into_iter().map(Touched::unknown).collect();
         Ok(())
     }
 }
@@ -266,9 +318,13 @@ mod tests {
         (0..n).map(|n| Value::from(n as i64)).collect()
     }
 
+    fn unknown(n: usize) -> Vec<Touched> {
+        ids(n).into_iter().map(Touched::unknown).collect()
+    }
+
     fn changes(n: usize, up_to: i64, more: bool) -> Changes {
         Changes {
-            ids: ids(n),
+            touched: unknown(n),
             up_to,
             term: 1,
             time: up_to as u64,
@@ -310,15 +366,15 @@ mod tests {
     fn parts_are_as_large_as_is_said() {
         let mut follow = begun();
         follow.come_near(NOW);
-        follow.renew_at_once(100);
-        follow.heard(changes(250, 9, false), NOW).unwrap();
-        for n in [100, 100, 50] {
-            assert!(follow.may_rest());
+        follow.renew_at_once(250);
+        follow.heard(changes(600, 9, false), NOW).unwrap();
+        for n in [250, 250, 100] {
+            assert!(follow.may_rest(NOW) && !follow.may_rest(PATIENCE));
             assert!(matches!(follow.ask(), Some(Ask::Renew(part)) if part.len() == n));
             follow.put(Vec::new(), SHORT * 2).unwrap();
         }
         assert_eq!(follow.ask(), Some(Ask::Changes(Some((9, 1)))));
-        assert!(!follow.may_rest());
+        assert!(!follow.may_rest(NOW));
     }
 
     /// Writers are slowed down when the catch-up takes long, more and more until its rounds halve.
@@ -326,8 +382,13 @@ mod tests {
     fn a_catch_up_that_takes_long() {
         let seconds = Duration::from_secs_f64;
         let mut follow = begun();
-        follow.come_near(seconds(10.0));
-        assert_eq!(follow.hurry(seconds(11.9)), 0);
+        follow.come_near(seconds(8.0));
+        assert!(follow.may_rest(seconds(9.9)) && !follow.may_rest(seconds(10.1)));
+        assert_eq!(
+            follow.hurry(seconds(11.9)),
+            0,
+            "it has rested for two seconds"
+        );
         assert_eq!(follow.hurry(seconds(12.1)), 1);
         assert_eq!(follow.hurry(seconds(12.9)), 1);
         assert_eq!(follow.hurry(seconds(13.2)), 2);
@@ -355,6 +416,11 @@ mod tests {
         assert_eq!(follow.hurry(seconds(20.0)), MOST_HURRY);
         follow.finish(seconds(20.0));
         assert_eq!(follow.hurry(seconds(40.0)), 0);
+        // A first round that has ended is not waited for.
+        follow.come_near(NOW);
+        round(&mut follow, 9000, 0.5);
+        assert_eq!(follow.hurry(seconds(2.4)), 0);
+        assert_eq!(follow.hurry(seconds(2.6)), 1);
     }
 
     #[test]
@@ -363,13 +429,32 @@ mod tests {
         follow.copied(ids(3));
         follow.finish(NOW);
         follow.heard(changes(0, 8, false), NOW).unwrap();
-        assert_eq!(follow.ask(), Some(Ask::Renew(ids(3))));
+        assert_eq!(follow.ask(), Some(Ask::Renew(unknown(3))));
         follow.put(ids(2), NOW).unwrap();
-        assert_eq!(follow.ask(), Some(Ask::Renew(ids(2))));
+        assert_eq!(follow.ask(), Some(Ask::Renew(unknown(2))));
         follow.put(ids(1), NOW).unwrap();
         let mut other = follow.clone();
         follow.put(Vec::new(), NOW).unwrap();
         assert_eq!(follow.ask(), None);
         assert!(other.put(ids(1), NOW).is_err());
+    }
+
+    /// The log's state of a refused document is newer than what would be read for the refusal.
+    #[test]
+    fn what_was_refused_and_is_written_again_goes_once() {
+        let mut follow = begun();
+        follow.copied(ids(2));
+        follow.finish(NOW);
+        let written = Touched {
+            id: Value::from(1i64),
+            newest: Newest::Document(bson::doc! {"_id": 1i64, "n": 2}),
+        };
+        let told = Changes {
+            touched: vec![written.clone()],
+            ..changes(0, 8, false)
+        };
+        follow.heard(told, NOW).unwrap();
+        let first = Touched::unknown(Value::from(0i64));
+        assert_eq!(follow.ask(), Some(Ask::Renew(vec![written, first])));
     }
 }

@@ -64,14 +64,13 @@ pub enum Step {
     CopyOutcomes,
     ComeNear,
     Fence,
+    /// In any order, since routers wait: the last changes, the last outcomes, and that what the recipient
+    /// writes from now on is later than all that the donor has written.
     Finish,
-    CopyLastOutcomes,
-    /// What the recipient writes from now on is later than all that the donor has written.
-    PassTime,
     ChangeOwner,
 }
 
-const STEPS: [Step; 14] = [
+const STEPS: [Step; 12] = [
     Step::TellDonor,
     Step::TellRecipient,
     Step::MakeLike,
@@ -83,8 +82,6 @@ const STEPS: [Step; 14] = [
     Step::ComeNear,
     Step::Fence,
     Step::Finish,
-    Step::CopyLastOutcomes,
-    Step::PassTime,
     Step::ChangeOwner,
 ];
 

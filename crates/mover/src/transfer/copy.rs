@@ -1,7 +1,8 @@
 //! Documents on their way from one shard to others, while they are written: a snapshot, then what the
 //! donor's log says was touched, until little is left.
 //!
-//! Invariant: the steps are [`Follow`]'s. A document is read at least as new as the log was.
+//! Invariant: the steps are [`Follow`]'s. A document is at least as new as the place up to which the log
+//! was read.
 
 use super::MoveOptions;
 use super::leases::LogLeases;
@@ -15,7 +16,7 @@ use cluster_view::metadata::{Cluster, batches, each, run};
 use cluster_view::upstream::with_fields;
 use cluster_view::write_concern::majority;
 use errors::{Code, err};
-use sharding::follow::{Ask, Changes, Follow};
+use sharding::follow::{Ask, Changes, Follow, Newest, Touched};
 use sharding::series::measurements_of;
 use sharding::{PlaceRange, Version};
 use std::collections::HashSet;
@@ -91,7 +92,8 @@ pub(super) struct Donor<'m> {
     /// The limits of an index that find the same: `hint`, `min`, `max`.
     limits: DocBuf,
     began: Instant,
-    /// Most of the last documents were new to the recipient: inserts are used, not updates.
+    /// Of most of the last documents the recipient had no older state: they are new, or were copied as
+    /// they are.
     are_new: bool,
 }
 
@@ -123,7 +125,7 @@ impl<'m> Donor<'m> {
             slowed: Instant::now(),
             limits: DocBuf::default(),
             began: Instant::now(),
-            are_new: false,
+            are_new: true,
         };
         donor.go_on()?;
         donor.keep_logs();
@@ -253,9 +255,10 @@ impl<'m> Donor<'m> {
                     let changes = self.changes(after)?;
                     self.follow.heard(changes, self.began.elapsed())?;
                 }
-                Ask::Renew(ids) => {
-                    let (work, may_rest) = (Instant::now(), !hurries && self.follow.may_rest());
-                    let refused = self.renew(&ids)?;
+                Ask::Renew(touched) => {
+                    let work = Instant::now();
+                    let may_rest = !hurries && self.follow.may_rest(self.began.elapsed());
+                    let refused = self.renew(&touched)?;
                     self.follow.put(refused, self.began.elapsed())?;
                     self.options.check()?;
                     if may_rest {
@@ -288,6 +291,7 @@ impl<'m> Donor<'m> {
         w.str("lease", &self.route.held.fence());
         if let Some((after, term)) = after {
             w.i64("after", after).i64("term", term);
+            w.bool("documents", true);
         }
         if let Some(range) = &self.route.range {
             w.doc("range", range.to_doc().as_doc());
@@ -303,14 +307,9 @@ impl<'m> Donor<'m> {
             )
             .into());
         };
-        let ids = reply.get("ids").and_then(Val::as_array);
         let time = reply.get("operationTime").and_then(Val::as_timestamp);
         Ok(Changes {
-            ids: ids
-                .unwrap_or(Doc::EMPTY)
-                .values()
-                .map(|v| v.to_value())
-                .collect(),
+            touched: touched_in(reply.as_doc()),
             up_to,
             term,
             time: time.unwrap_or(0),
@@ -320,25 +319,31 @@ impl<'m> Donor<'m> {
 
     /// Puts the newest state of documents in the place of what the recipients have of them. The ids
     /// of those that were not taken.
-    fn renew(&mut self, ids: &[Value]) -> Outcome<Vec<Value>> {
+    fn renew(&mut self, touched: &[Touched]) -> Outcome<Vec<Value>> {
         // Of several recipients another one than the document's may have an older state of it.
         if !self.are_new || self.route.recipients.len() > 1 {
-            return self.replace(ids);
+            let removed = self.remove(touched)?;
+            self.are_new = removed * 2 < touched.len() as u64;
+            return Ok(self.put_newest(touched)?.0);
         }
-        let mut missing: HashSet<Value> = ids.iter().cloned().collect();
-        let mut known = self.put_newest(ids, |id| _ = missing.remove(id))?;
-        known.extend(missing);
-        self.are_new = known.len() * 2 < ids.len();
-        match known.is_empty() {
-            true => Ok(known),
-            false => self.replace(&known),
+        let (refused, absent) = self.put_newest(touched)?;
+        self.are_new = refused.len() * 2 < touched.len();
+        let mut refused: HashSet<Value> = refused.into_iter().collect();
+        let is_behind = |t: &&Touched| refused.remove(&t.id) || absent.contains(&t.id);
+        let mut behind: Vec<Touched> = touched.iter().filter(is_behind).cloned().collect();
+        behind.extend(refused.into_iter().map(Touched::unknown));
+        if behind.is_empty() {
+            return Ok(Vec::new());
         }
+        self.remove(&behind)?;
+        Ok(self.put_newest(&behind)?.0)
     }
 
-    /// The same where recipients may have an older state.
-    fn replace(&mut self, ids: &[Value]) -> Outcome<Vec<Value>> {
+    /// Removes what the recipients have of documents: how many they had.
+    fn remove(&self, touched: &[Touched]) -> Outcome<u64> {
         let (into_db, into) = parts(&self.route.into);
-        let both = doc! {"$and": bson::array![one_of(ids), self.mine.clone()]};
+        let ids = one_of(touched.iter().map(|t| &t.id));
+        let both = doc! {"$and": bson::array![ids, self.mine.clone()]};
         let delete = doc! {
             "delete": into,
             "deletes": bson::array![doc! {"q": both, "limit": 0, "collation": simple()}],
@@ -357,32 +362,61 @@ impl<'m> Donor<'m> {
             }
             removed += reply.get("n").and_then(Val::to_i64_exact).unwrap_or(0);
         }
-        self.are_new = removed.unsigned_abs() * 2 < ids.len() as u64;
-        self.put_newest(ids, |_| {})
+        Ok(removed.unsigned_abs())
     }
 
-    /// Inserts what the donor has of these documents. `sent` is told of each that goes. The ids of
-    /// those that were not taken.
-    fn put_newest(&self, ids: &[Value], mut sent: impl FnMut(&Value)) -> Outcome<Vec<Value>> {
-        let (db, _) = parts(self.route.ns);
-        let from = self.route.cluster.shard(&self.shard)?;
+    /// Inserts the newest states. The ids of those that were not taken, and of those that the donor has
+    /// none of.
+    fn put_newest(&self, touched: &[Touched]) -> Outcome<(Vec<Value>, HashSet<Value>)> {
         let mut put = Put::by(self.route, None);
-        each(&from, db, self.find(one_of(ids).as_doc()).as_doc(), |d| {
-            if put.add(d)? {
-                sent(&d.get("_id").unwrap_or(Val::NULL).to_value());
+        let (mut absent, mut unknown) = (HashSet::new(), Vec::new());
+        for one in touched {
+            match &one.newest {
+                Newest::Document(d) if put.add(d.as_doc())? => continue,
+                Newest::Unknown => unknown.push(&one.id),
+                Newest::Document(_) | Newest::Gone => {}
             }
-            Ok(())
-        })?;
-        put.end()
+            absent.insert(one.id.clone());
+        }
+        if !unknown.is_empty() {
+            let (db, _) = parts(self.route.ns);
+            let from = self.route.cluster.shard(&self.shard)?;
+            let find = self.find(one_of(unknown).as_doc());
+            each(&from, db, find.as_doc(), |d| {
+                if put.add(d)? {
+                    absent.remove(&d.get("_id").unwrap_or(Val::NULL).to_value());
+                }
+                Ok(())
+            })?;
+        }
+        Ok((put.end()?, absent))
     }
 }
 
-/// The filter of documents by their `_id`.
-fn one_of(ids: &[Value]) -> DocBuf {
-    let mut list = Writer::new_array();
-    ids.iter().for_each(|id| {
-        list.push(id.as_val());
+/// The documents of which a reply of `_pandoChanges` tells. An older donor tells of ids only.
+fn touched_in(reply: Doc<'_>) -> Vec<Touched> {
+    let list = |name: &str| {
+        let list = reply.get(name).and_then(Val::as_array);
+        list.unwrap_or(Doc::EMPTY).values()
+    };
+    let documents = list("documents").filter_map(Val::as_doc).map(|d| Touched {
+        id: d.get("_id").unwrap_or(Val::NULL).to_value(),
+        newest: Newest::Document(d.to_buf()),
     });
+    let gone = list("gone").map(|id| Touched {
+        id: id.to_value(),
+        newest: Newest::Gone,
+    });
+    let ids = list("ids").map(|id| Touched::unknown(id.to_value()));
+    documents.chain(gone).chain(ids).collect()
+}
+
+/// The filter of documents by their `_id`.
+fn one_of<'i>(ids: impl IntoIterator<Item = &'i Value>) -> DocBuf {
+    let mut list = Writer::new_array();
+    for id in ids {
+        list.push(id.as_val());
+    }
     doc! {"_id": doc! {"$in": list.finish_array()}}
 }
 

@@ -306,9 +306,7 @@ impl Move<'_> {
             Step::Copy => donor.as_mut().map_or(Ok(()), Donor::copy),
             Step::ComeNear => donor.as_mut().map_or(Ok(()), Donor::come_near),
             Step::Finish => self.finish(donor.as_mut()),
-            Step::CopyOutcomes | Step::CopyLastOutcomes => {
-                copy_sessions(self.cluster, &self.from, &self.to)
-            }
+            Step::CopyOutcomes => copy_sessions(self.cluster, &self.from, &self.to),
             Step::Fence => fence(
                 self.cluster,
                 self.held,
@@ -317,7 +315,6 @@ impl Move<'_> {
                 &self.range,
                 (false, drain),
             ),
-            Step::PassTime => self.pass_time(),
             Step::ChangeOwner => self.commit(),
         }
     }
@@ -328,13 +325,21 @@ impl Move<'_> {
         make_like(cluster, &self.from, ns, &self.to, (ns, None))
     }
 
-    /// The last round, and beside it a look at what must not have changed: clients wait.
+    /// The last round, and all else that is to be done behind the fence, at once: clients wait.
     fn finish(&self, donor: Option<&mut Donor<'_>>) -> Outcome<()> {
         std::thread::scope(|threads| {
-            let likeness = threads.spawn(|| self.check_like());
-            let finished = donor.map_or(Ok(()), Donor::finish);
-            let panicked = |_| Err(err!(InternalError, "a look at indexes has panicked").into());
-            finished.and(likeness.join().unwrap_or_else(panicked))
+            let others = [
+                threads.spawn(|| self.check_like()),
+                threads.spawn(|| copy_sessions(self.cluster, &self.from, &self.to)),
+                threads.spawn(|| self.pass_time()),
+            ];
+            let mut finished = donor.map_or(Ok(()), Donor::finish);
+            for other in others {
+                let panicked =
+                    |_| Err(err!(InternalError, "the end of a move has panicked").into());
+                finished = finished.and(other.join().unwrap_or_else(panicked));
+            }
+            finished
         })
     }
 

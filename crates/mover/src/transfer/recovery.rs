@@ -218,9 +218,17 @@ fn tell_range(
     let Some(table) = cluster.read_table(ns)? else {
         return Ok(None);
     };
-    for shard in pending.sides() {
-        unless_gone(teach_as(cluster, &table, &shard, turn, None))?;
-    }
+    // At once: routers wait for the one, and go to the other then.
+    let tell = |shard: &String| unless_gone(teach_as(cluster, &table, shard, turn, None));
+    let sides = pending.sides();
+    std::thread::scope(|threads| {
+        let all: Vec<_> = sides.iter().map(|s| threads.spawn(|| tell(s))).collect();
+        let panicked = |_| Err(err!(InternalError, "the end of a move has panicked").into());
+        let told = all
+            .into_iter()
+            .map(|one| one.join().unwrap_or_else(panicked));
+        told.fold(Ok(()), |before, one| before.and(one))
+    })?;
     cluster.take_over(ns, Some(table.clone()))?;
     Ok(Some(table))
 }

@@ -1,14 +1,23 @@
-//! What a mover asks of shards: which documents the log says were touched, documents, outcomes of
-//! retryable writes, the time.
+//! What a mover asks of shards: which documents the log says were touched, and what they are since;
+//! documents, outcomes of retryable writes, the time. Of some documents the log gives no state, so that
+//! the mover reads them.
 
 use crate::history::Planted;
 use crate::names::Ns;
 use crate::shard::{Change, Document, Record, Refusal, Reply, Shard};
-use bson::Value;
-use sharding::follow::Changes;
+use bson::{Value, doc};
+use sharding::follow::{Changes, Newest, Touched};
 use sharding::{Ownership, PlaceRange};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::rc::Rc;
+
+fn id_value(id: u32) -> Value {
+    Value::from(id as i32)
+}
+
+fn logged_state(d: &Document) -> Newest {
+    Newest::Document(doc! {"_id": id_value(d.id), "value": d.value})
+}
 
 /// Whose part of a move a write is.
 #[derive(Clone)]
@@ -46,23 +55,34 @@ impl Shard {
             self.history.count("moves whose log was cut");
             return Err(Refusal::Never("the log was cut".into()));
         }
-        let mut touched = BTreeSet::new();
+        let mut touched: BTreeMap<u32, Newest> = BTreeMap::new();
+        let mut note = |id: u32, newest: Newest| match self.history.has(Planted::OldestOfBatch) {
+            true => drop(touched.entry(id).or_insert(newest)),
+            false => drop(touched.insert(id, newest)),
+        };
         for logged in &set.log[kept as usize..] {
             for change in &logged.entry {
                 match change {
-                    Change::Put(d) => drop(touched.insert(d.id)),
-                    Change::Remove(id) => drop(touched.insert(*id)),
+                    Change::Put(d) => note(d.id, logged_state(d)),
+                    Change::Remove(id) => note(*id, Newest::Gone),
                     _ => {}
                 }
             }
         }
-        touched.retain(|id| self.places.contains(ns, &range, *id));
-        let mut ids: Vec<Value> = touched.iter().map(|id| Value::from(*id as i32)).collect();
+        touched.retain(|id, _| self.places.contains(ns, &range, *id));
+        let touched = touched.into_iter().map(|(id, newest)| match newest {
+            Newest::Document(_) if (i64::from(id) + end) % 8 == 0 => Touched::unknown(id_value(id)),
+            newest => Touched {
+                id: id_value(id),
+                newest,
+            },
+        });
+        let mut touched: Vec<Touched> = touched.collect();
         if self.history.has(Planted::CatchUpShort) {
-            ids.pop();
+            touched.pop();
         }
         Ok(Changes {
-            ids,
+            touched,
             up_to: end,
             term: term(end).unwrap_or(0),
             time: set.last_ts(),

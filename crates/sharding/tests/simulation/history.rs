@@ -18,6 +18,8 @@ pub enum Planted {
     VersionUnchecked,
     /// A donor's log tells of all touched documents but the last.
     CatchUpShort,
+    /// A donor's log gives the first state of a document that was written more than once.
+    OldestOfBatch,
     /// A donor's log that was cut behind a mover's position tells only its rest.
     LogCutUnseen,
     /// A shard shows documents that are not its own.
@@ -70,12 +72,13 @@ pub enum Planted {
 
 impl Planted {
     /// All bugs.
-    pub const ALL: [Planted; 29] = [
+    pub const ALL: [Planted; 30] = [
         Planted::FenceSkipped,
         Planted::GateSkipped,
         Planted::PreparedPassed,
         Planted::VersionUnchecked,
         Planted::CatchUpShort,
+        Planted::OldestOfBatch,
         Planted::LogCutUnseen,
         Planted::OrphansShown,
         Planted::ViewUnchecked,

@@ -9,7 +9,7 @@ use crate::runtime::together;
 use crate::shard::{Document, KEYS, Refusal, Shard};
 use bson::{DocBuf, ObjectId, Val, Value, doc};
 use errors::Stop;
-use sharding::follow::{Ask, Follow};
+use sharding::follow::{Ask, Follow, Newest, Touched};
 use sharding::moving::{self, EndStep, RangeMove, State, Step, change_of_owner};
 use sharding::split::{cut_chunk, join};
 use sharding::two_phase::Shard as Name;
@@ -461,20 +461,18 @@ impl Router {
                 self.try_on(&m.to, ask).await
             }
             Step::Mark => self.follow(held, m, follow).await,
-            Step::Copy => self.copy(held, m, follow.time(), None).await,
+            Step::Copy => self.copy(held, m, follow.time()).await,
             Step::ComeNear => {
                 follow.come_near(self.sim.clock());
                 self.follow(held, m, follow).await
             }
             Step::Finish => {
                 follow.finish(self.sim.clock());
-                self.follow(held, m, follow).await
+                self.follow(held, m, follow).await?;
+                self.copy_outcomes(m).await?;
+                self.pass_time(m).await
             }
-            Step::CopyOutcomes | Step::CopyLastOutcomes => {
-                let records = self.on(&m.from, |s| s.outcomes()).await?;
-                self.on(&m.to, move |s| s.take_outcomes(records.clone()))
-                    .await
-            }
+            Step::CopyOutcomes => self.copy_outcomes(m).await,
             Step::Fence if self.history.has(Planted::FenceSkipped) => Ok(()),
             Step::Fence => {
                 let fence = Fence {
@@ -485,12 +483,19 @@ impl Router {
                 self.try_on(&m.from, move |s| s.raise(ns, fence.clone(), turn))
                     .await
             }
-            Step::PassTime => {
-                let time = self.on(&m.from, |s| async move { s.time() }).await?;
-                self.on(&m.to, move |s| s.reach(time)).await
-            }
             Step::ChangeOwner => self.change_owner(held, m).await,
         }
+    }
+
+    async fn copy_outcomes(&self, m: &Move) -> Outcome<()> {
+        let records = self.on(&m.from, |s| s.outcomes()).await?;
+        self.on(&m.to, move |s| s.take_outcomes(records.clone()))
+            .await
+    }
+
+    async fn pass_time(&self, m: &Move) -> Outcome<()> {
+        let time = self.on(&m.from, |s| async move { s.time() }).await?;
+        self.on(&m.to, move |s| s.reach(time)).await
     }
 
     /// Parts of a lock do so one after the other, each when it is known what became of the other.
@@ -544,8 +549,8 @@ impl Router {
                     let heard = follow.heard(changes, self.sim.clock());
                     heard.map_err(failed)?;
                 }
-                Ask::Renew(ids) => {
-                    self.copy(held, m, follow.time(), Some(ids)).await?;
+                Ask::Renew(touched) => {
+                    self.renew(held, m, follow.time(), &touched).await?;
                     follow.put(Vec::new(), self.sim.clock()).map_err(failed)?;
                 }
             }
@@ -553,25 +558,57 @@ impl Router {
         Ok(())
     }
 
-    /// Puts what the donor has at the recipient: of all in the range, or of these.
-    async fn copy(&self, held: &Held, m: &Move, time: u64, ids: Option<Vec<Value>>) -> Outcome<()> {
-        let (ns, range) = (m.ns, m.range.clone());
-        let turn = Turn {
-            ns,
+    fn turn(held: &Held, m: &Move) -> Turn {
+        Turn {
+            ns: m.ns,
             life: m.table.entry.timestamp,
             turn: held.turn(),
-            range: range.clone(),
-        };
-        let number = |v: &Value| v.as_val().to_i64_exact().expect("an id") as u32;
-        let ids: Option<Vec<u32>> = ids.map(|ids| ids.iter().map(number).collect());
-        if let Some(ids) = ids.clone() {
-            let (range, turn) = (range.clone(), turn.clone());
-            let ask = move |s: Rc<Shard>| s.remove(turn.clone(), ids.clone(), range.clone());
-            self.try_on(&m.to, ask).await?;
+            range: m.range.clone(),
         }
-        let ask = move |s: Rc<Shard>| s.read((ns, time), ids.clone(), range.clone());
-        let found: Vec<Document> = self.try_on(&m.from, ask).await?;
+    }
+
+    /// Puts all of the range that the donor has at the recipient.
+    async fn copy(&self, held: &Held, m: &Move, time: u64) -> Outcome<()> {
+        let found = self.read_at_donor(m, time, None).await?;
+        let turn = Router::turn(held, m);
         self.try_on(&m.to, move |s| s.put(turn.clone(), found.clone()))
+            .await
+    }
+
+    async fn read_at_donor(
+        &self,
+        m: &Move,
+        time: u64,
+        ids: Option<Vec<u32>>,
+    ) -> Outcome<Vec<Document>> {
+        let (ns, range) = (m.ns, m.range.clone());
+        let ask = move |s: Rc<Shard>| s.read((ns, time), ids.clone(), range.clone());
+        self.try_on(&m.from, ask).await
+    }
+
+    /// Puts the newest states of documents in the place of what the recipient has of them.
+    async fn renew(&self, held: &Held, m: &Move, time: u64, touched: &[Touched]) -> Outcome<()> {
+        let number = |v: &Value| v.as_val().to_i64_exact().expect("an id") as u32;
+        let ids: Vec<u32> = touched.iter().map(|t| number(&t.id)).collect();
+        let (range, turn) = (m.range.clone(), Router::turn(held, m));
+        let ask = move |s: Rc<Shard>| s.remove(turn.clone(), ids.clone(), range.clone());
+        self.try_on(&m.to, ask).await?;
+        let (mut documents, mut unknown) = (Vec::new(), Vec::new());
+        for one in touched {
+            match &one.newest {
+                Newest::Unknown => unknown.push(number(&one.id)),
+                Newest::Gone => {}
+                Newest::Document(d) => documents.push(Document {
+                    id: number(&one.id),
+                    value: d.get("value").and_then(Val::to_i64_exact).expect("a value"),
+                }),
+            }
+        }
+        if !unknown.is_empty() {
+            documents.extend(self.read_at_donor(m, time, Some(unknown)).await?);
+        }
+        let turn = Router::turn(held, m);
+        self.try_on(&m.to, move |s| s.put(turn.clone(), documents.clone()))
             .await
     }
 
