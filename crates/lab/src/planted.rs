@@ -121,6 +121,7 @@ fn a_build_against_itself_has_a_winner_on_five_of_a_hundred_pages_at_most() {
     let pages = 200;
     let winners = (0..pages).filter(|_| named(&machine.page(1.0, |_| {})) != (false, false));
     let winners = winners.count();
+    eprintln!("{winners} of {pages} pages of a build against itself name a winner");
     assert!(winners <= pages / 20, "{winners} of {pages}");
 }
 
@@ -131,6 +132,7 @@ fn five_percent_are_found_on_ninety_five_of_a_hundred_pages() {
     let found = (0..100)
         .filter(|_| named(&machine.page(0.95, |_| {})) == (true, false))
         .count();
+    eprintln!("5% slower: found on {found} of 100");
     assert!(found >= 95, "{found} of 100");
 }
 
@@ -163,6 +165,7 @@ fn what_forbids_a_decision_is_said_on_every_page() {
             words(&r).contains(word)
         });
         let found = found.count();
+        eprintln!("{word}: {found} of 100");
         assert!(found >= 95, "{word}: {found} of 100");
     }
     // A target that waits for no disk.
@@ -172,7 +175,9 @@ fn what_forbids_a_decision_is_said_on_every_page() {
         settings.insert("fsync".into(), "off".into());
         words(&r).contains("the durability was not equal")
     });
-    assert!(lossy.count() >= 95);
+    let lossy = lossy.count();
+    eprintln!("a target that waits for no disk: {lossy} of 100");
+    assert!(lossy >= 95);
     // Half the data under the same operations.
     let halved = (0..100).filter(|_| {
         let mut r = machine.page(1.0, |_| {});
@@ -190,7 +195,9 @@ fn what_forbids_a_decision_is_said_on_every_page() {
         let said = words(&r);
         said.contains("the data were not equal") && named(&r) == (false, false)
     });
-    assert!(halved.count() >= 95);
+    let halved = halved.count();
+    eprintln!("half the data: {halved} of 100");
+    assert!(halved >= 95);
     let nothing = words(&machine.page(1.0, |_| {}));
     for (word, _) in faults {
         assert!(!nothing.contains(word), "{nothing}");
@@ -231,6 +238,7 @@ fn a_stall_of_a_second_in_thirty_is_found_and_nothing_else_is() {
     let mut rng = Rng::new(9);
     let found = (0..100).filter(|_| Stall::of(&step(Some(rng.unit() * 29.0))).is_some());
     let found = found.count();
+    eprintln!("a stall of one second in thirty: {found} of 100");
     assert!(found >= 95, "{found} of 100");
     let invented = (0..100)
         .filter(|_| Stall::of(&step(None)).is_some())
