@@ -52,7 +52,11 @@ pub struct Against {
 impl Scorecard {
     /// Of merged results, with their overview.
     pub fn of(reports: &[Report], overview: &Overview) -> Scorecard {
-        let workloads = overview.rows.iter().filter_map(|row| {
+        // Of what was measured as the data grew the last is the workload; those before it come after all others.
+        let (last, before): (Vec<&Row>, Vec<&Row>) =
+            overview.rows.iter().partition(|row| is_last(reports, row));
+        let rows = last.into_iter().chain(before);
+        let workloads = rows.filter_map(|row| {
             let report = reports.get(row.report)?;
             workload(report, overview, row)
         });
@@ -61,6 +65,24 @@ impl Scorecard {
             workloads: workloads.collect(),
         }
     }
+}
+
+/// Whether no step of its name and connections was measured with more data.
+fn is_last(reports: &[Report], row: &Row) -> bool {
+    let Some(report) = reports.get(row.report) else {
+        return true;
+    };
+    let steps = row.cells.iter().flatten().filter_map(|c| c.step);
+    let own = steps.filter_map(|i| report.steps.get(i)).next();
+    let Some((own, at)) = own.and_then(|s| Some((s, s.at?))) else {
+        return true;
+    };
+    let alike = |s: &&Step| s.name == own.name && s.connections == own.connections;
+    report
+        .steps
+        .iter()
+        .filter(alike)
+        .all(|s| s.at.is_none_or(|a| a <= at))
 }
 
 fn workload(report: &Report, overview: &Overview, row: &Row) -> Option<Workload> {
@@ -311,6 +333,27 @@ mod tests {
         assert_eq!(
             (against.word, against.text.as_str()),
             (Word::Faster, "2.00 times as fast as Q")
+        );
+    }
+
+    #[test]
+    fn the_last_of_what_was_measured_as_data_grew_comes_first() {
+        let at = |at: f64| Step {
+            mode: Some(format!("of {at}")),
+            at: Some(at),
+            ..step("P", &[100.0])
+        };
+        let card = card(vec![
+            at(1000.0),
+            at(3000.0),
+            at(2000.0),
+            step("P", &[100.0]),
+        ]);
+        let words: Vec<&str> = card.workloads.iter().map(|w| &*w.words).collect();
+        let has = |i: usize, part: &str| words[i].contains(part);
+        assert!(
+            has(0, "of 3000") && has(2, "of 1000") && has(3, "of 2000"),
+            "{words:?}"
         );
     }
 

@@ -88,7 +88,7 @@ pub fn of(r: &Report) -> Vec<Sentence> {
 fn limits(r: &Report) -> Option<Sentence> {
     let of = |limit: Limit| r.steps.iter().filter(move |s| s.limit() == Some(limit));
     let (client, cores) = (of(Limit::Client).count(), of(Limit::Cores).count());
-    let all = r.steps.iter().filter(|s| s.limit().is_some()).count();
+    let server = of(Limit::Server).count();
     if client + cores == 0 {
         return None;
     }
@@ -98,22 +98,21 @@ fn limits(r: &Report) -> Option<Sentence> {
         Some(s.client_cpu_us / all)
     });
     let share = median(&shares.collect::<Vec<f64>>());
-    let mut text = text!(
-        "Who limited: of {0} steps in {1} the client, in {2} the machine's cores",
-        all,
-        client,
-        cores
-    );
+    let mut text = text!("Who limited: the client in {0} steps", client);
+    text.push_str(&text!(", the machine's cores in {0}", cores));
     if share.is_finite() {
         text.push_str(&text!(
             " (of which the client took {0}%)",
             format!("{:.0}", share * 100.0)
         ));
     }
-    text.push_str(&text!(
-        ", in {0} what the server waits for.",
-        all - client - cores
-    ));
+    text.push_str(&text!(", what the server waits for in {0}", server));
+    let closed = r.steps.iter().filter(|s| s.offered.is_none());
+    let unknown = closed.filter(|s| s.limit().is_none()).count();
+    if unknown > 0 {
+        text.push_str(&text!("; not known in {0}", unknown));
+    }
+    text.push_str(tr("."));
     Some(say(Tone::Plain, text))
 }
 

@@ -371,14 +371,14 @@ pub enum Limit {
 impl Step {
     /// Who limits a closed loop; an open one is limited by its load.
     pub fn limit(&self) -> Option<Limit> {
-        let machine = self.machine_busy?;
         // What others took of the cores neither side limited.
         let quiet = self.noise.reasons().is_none();
         match () {
             _ if self.client_bound => Some(Limit::Client),
             _ if !quiet => None,
+            _ if self.machine_busy.is_none() => None,
             _ if self.offered.is_some() && !self.overloaded => None,
-            _ if machine > CORES_FULL => Some(Limit::Cores),
+            _ if self.machine_busy > Some(CORES_FULL) => Some(Limit::Cores),
             _ => Some(Limit::Server),
         }
     }

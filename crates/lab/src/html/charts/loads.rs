@@ -2,7 +2,7 @@
 
 use super::super::plot::{Axis, Body, Line};
 use super::{Charts, distinct, grouped};
-use crate::lang::tr;
+use crate::lang::{known, tr};
 use crate::rates::{drawn, interval, peak_and_knee};
 use crate::report::Step;
 use crate::text;
@@ -13,11 +13,15 @@ fn connections_line(name: String, color: usize, own: &[&Step]) -> Line {
     let at = |s: &Step| (s.connections as f64, s.per_second);
     let mark = |what: &str, s: &Step| {
         let n = s.connections;
-        let said = format!(
-            "{what} {n}: {name} {:.0}/s at {n} connections",
-            s.per_second
+        let rate = format!("{:.0}", s.per_second);
+        let label = text!(
+            "{0} {1}: {2} {3}/s at {1} connections",
+            known(what),
+            n,
+            name,
+            rate
         );
-        (at(s).0, at(s).1, said)
+        (at(s).0, at(s).1, label)
     };
     let mut marks = Vec::new();
     if let Some((peak, knee)) = peak_and_knee(own) {
@@ -228,7 +232,7 @@ impl Charts<'_> {
                     },
                     dashed: target.is_some() && *what == "p50",
                     marks: marks
-                        .map(|(_, p)| (p.0, p.1, "overloaded: the backlog grew".to_string()))
+                        .map(|(_, p)| (p.0, p.1, tr("overloaded: the backlog grew").to_string()))
                         .collect(),
                     points,
                     dots: true,
