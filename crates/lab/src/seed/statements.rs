@@ -28,12 +28,13 @@ pub fn of(seed: u8, reports: &[Report]) -> Vec<Statement> {
         _ => &COMPLAINTS,
     };
     let products = products(reports);
+    let noisy = is_noisy(reports);
     let mut all = Vec::new();
     for (author, rule) in rules {
         for product in &products {
             let (verdict, figure) = match rule(&Seen { reports, product }) {
-                Ok((true, figure)) => ("holds", figure),
-                Ok((false, figure)) => ("does not hold", figure),
+                Ok((true, figure)) => ("holds", doubted(figure, noisy)),
+                Ok((false, figure)) => ("does not hold", doubted(figure, noisy)),
                 Err(why) => ("not shown here", why),
             };
             all.push(Statement {
@@ -45,6 +46,19 @@ pub fn of(seed: u8, reports: &[Report]) -> Vec<Statement> {
         }
     }
     all
+}
+
+/// Whether other work disturbed most of what was measured.
+fn is_noisy(reports: &[Report]) -> bool {
+    let steps = || reports.iter().flat_map(|r| &r.steps);
+    steps().filter(|s| s.noise.reasons().is_some()).count() * 2 > steps().count()
+}
+
+fn doubted(figure: String, noisy: bool) -> String {
+    match noisy {
+        true => text!("{0}; the machine was not quiet", figure),
+        false => figure,
+    }
 }
 
 /// Labels of all targets that are one process.
@@ -784,6 +798,13 @@ mod tests {
             )],
         );
         assert_eq!(statement(&steady, "Reads fall").verdict, "does not hold");
+        let mut noisy = report("C-sizes", vec![at(5.0, 100.0, 10), at(100.0, 90.0, 2000)]);
+        for s in &mut noisy.steps {
+            s.noise.others_percent = Some(60.0);
+        }
+        let doubted = of(3, &[noisy]);
+        let figure = &statement(&doubted, "Reads fall").figure;
+        assert!(figure.ends_with("; the machine was not quiet"), "{figure}");
         // All of it in the cache: that it does not fall says nothing.
         let small = of(
             3,
