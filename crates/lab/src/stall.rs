@@ -66,6 +66,18 @@ pub fn silent(step: &Step) -> impl Iterator<Item = &Sample> {
     step.series.iter().filter(is_silent)
 }
 
+/// The ends of the seconds in which a server stood still: hardly anything ended, or what ended had waited for long.
+pub fn seconds(step: &Step) -> Vec<f64> {
+    let silent: Vec<f64> = silent(step).map(|s| s.at).collect();
+    let is_long = |s: &&Sample| {
+        s.max_us >= LEAST_LONGEST * 1e6 && s.p50_us > 0.0 && s.max_us >= s.p50_us * LONGER
+    };
+    let all = step.series.iter();
+    all.filter(|s| silent.contains(&s.at) || is_long(s))
+        .map(|s| s.at)
+        .collect()
+}
+
 /// A sentence for each target that stood still: the worst of its steps, and how many there were.
 pub fn sentences(r: &Report) -> Vec<String> {
     let mut found: Vec<(&Step, Stall, usize)> = Vec::new();

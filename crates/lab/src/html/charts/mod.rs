@@ -113,6 +113,7 @@ pub fn first(r: &Report, charts: &[Chart]) -> Vec<usize> {
             "targets",
             "mode",
             "time",
+            "latency-time",
         ],
     };
     let mut out: Vec<usize> = Vec::new();

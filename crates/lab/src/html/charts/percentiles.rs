@@ -3,7 +3,7 @@
 use super::super::plot::{Axis, Body, Line};
 use super::{Charts, grouped};
 use crate::lang::tr;
-use crate::measure::BEYOND;
+use crate::measure::{BEYOND, Sample};
 use crate::report::Step;
 use crate::stall;
 use crate::text;
@@ -73,21 +73,20 @@ impl Charts<'_> {
 }
 
 impl Charts<'_> {
-    /// The p99 of each second, and the seconds in which a target stood still.
+    /// The p99 and the longest operation of each second, and the seconds in which a target stood still.
     pub(super) fn latency_over_time(&mut self) {
         let report = self.report;
         let long = report.steps.iter().filter(|s| s.series.len() >= 8);
         let long = long.filter(|s| s.group_seconds.is_empty() && s.mode.is_none());
         let load = |s: &Step| (s.name.clone(), s.connections, s.offered.map(|o| o as u64));
         for ((name, connections, offered), steps) in grouped(long, load).into_iter().take(24) {
-            let lines: Vec<Line> = steps.iter().filter_map(|s| self.each_second(s)).collect();
+            let lines: Vec<Line> = steps.iter().flat_map(|s| self.each_second(s)).collect();
             if lines.is_empty() {
                 continue;
             }
             let still = steps.iter().map(|s| {
                 let who = s.target.clone().unwrap_or_default();
-                let seconds = stall::silent(s).map(|second| second.at).collect();
-                (text!("{0} stood still", who), seconds)
+                (text!("{0} stood still", who), stall::seconds(s))
             });
             let still = still.filter(|(_, seconds): &(_, Vec<f64>)| !seconds.is_empty());
             let events = still.collect();
@@ -102,7 +101,7 @@ impl Charts<'_> {
             self.push(
                 &format!("latency-time-{what}"),
                 text!("Latency over time: {0}", what),
-                tr("The p99 of each second; blocks at the foot are seconds in which hardly anything ended."),
+                tr("The p99 of each second, dashed its longest operation; blocks at the foot are seconds in which a target stood still."),
                 Axis {
                     suffix: " s",
                     ..Axis::linear(tr("since the start"))
@@ -119,15 +118,23 @@ impl Charts<'_> {
         }
     }
 
-    fn each_second(&self, s: &Step) -> Option<Line> {
-        let ended = s.series.iter().filter(|x| x.p99_us > 0.0);
-        let points: Vec<(f64, f64)> = ended.map(|x| (x.at, x.p99_us / 1e3)).collect();
-        (points.len() > 1).then(|| Line {
-            name: s.target.clone().unwrap_or_else(|| s.name.clone()),
-            color: self.color(s),
-            points,
-            ..Line::default()
-        })
+    fn each_second(&self, s: &Step) -> Vec<Line> {
+        let line = |of: fn(&Sample) -> f64, what: &str, dashed: bool| {
+            let ended = s.series.iter().filter(|x| of(x) > 0.0);
+            let points: Vec<(f64, f64)> = ended.map(|x| (x.at, of(x) / 1e3)).collect();
+            (points.len() > 1).then(|| Line {
+                name: format!("{} {what}", s.target.as_ref().unwrap_or(&s.name)),
+                color: self.color(s),
+                dashed,
+                points,
+                ..Line::default()
+            })
+        };
+        let lines = [
+            line(|x| x.p99_us, "p99", false),
+            line(|x| x.max_us, tr("max"), true),
+        ];
+        lines.into_iter().flatten().collect()
     }
 }
 
@@ -157,12 +164,18 @@ mod tests {
         }
         s.series[3].operations = 0;
         s.series[3].p99_us = 0.0;
+        // What waited meanwhile ends in the next second.
+        s.series[4].p50_us = 500.0;
+        s.series[4].max_us = 1.2e6;
         let mut report = crate::report::Draft::new("run", "C.S5").report;
         report.steps.push(s);
         let charts = super::super::of(&report);
         let chart = charts.iter().find(|c| c.id.starts_with("latency-time"));
         let chart = chart.unwrap();
-        assert_eq!(chart.events, [("P stood still".to_string(), vec![4.0])]);
+        assert_eq!(
+            chart.events,
+            [("P stood still".to_string(), vec![4.0, 5.0])]
+        );
         let Body::Lines(lines) = &chart.body else {
             panic!("no lines")
         };
