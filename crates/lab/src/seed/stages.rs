@@ -63,7 +63,12 @@ impl Scaled {
 
     /// A time of measuring, as options take it.
     fn time(&self, seconds: f64) -> String {
-        format!("{:.1}s", (seconds / self.hurry).max(0.5))
+        format!("{:.1}s", self.spent(seconds))
+    }
+
+    /// A time of measuring, in seconds, as the hurry divides it.
+    fn spent(&self, seconds: f64) -> f64 {
+        (seconds / self.hurry).max(0.5)
     }
 
     fn stage(&self, name: &str, line: &str, seconds: f64, bytes: f64, cache: u64) -> Stage {
@@ -83,7 +88,7 @@ impl Scaled {
         let (records, bytes) = (n as f64, n as f64 * 1024.0);
         let (one, shards) = (self.cache(24e9), self.cache(21e9));
         let steps = if self.scale > 0.5 { 50 } else { 20 };
-        let reads = f64::from(steps) * 4.0 * 5.0 / self.hurry;
+        let reads = f64::from(steps) * 4.0 * self.spent(5.0);
         let load = records / BATCHED;
         let mut all = Vec::new();
         for p in products {
@@ -108,7 +113,7 @@ impl Scaled {
             all.push(self.stage(
                 &format!("journal-{p}"),
                 &safe,
-                120.0 / self.hurry,
+                self.spent(120.0),
                 bytes / 10.0,
                 one,
             ));
@@ -135,7 +140,7 @@ impl Scaled {
             all.push(self.stage(
                 &format!("moves-{p}"),
                 &moves,
-                140.0 / self.hurry,
+                4.0 * self.spent(30.0) + 20.0,
                 3e9 * self.scale.max(0.01),
                 shards,
             ));
@@ -147,8 +152,11 @@ impl Scaled {
             self.time(60.0),
             (bytes / 1e10).max(0.02)
         );
-        let seconds =
-            9.0 * 5.0 / self.hurry + 90.0 / self.hurry + bytes / 1e9 + records / 10.0 / BATCHED;
+        let seconds = 9.0 * self.spent(5.0)
+            + self.spent(60.0)
+            + 30.0
+            + bytes / 1e9
+            + records / 10.0 / BATCHED;
         all.push(self.stage("also", &also, seconds, bytes / 5.0, 512_000_000));
         all
     }
@@ -190,7 +198,9 @@ impl Scaled {
             self.time(4.0),
             self.time(1.0)
         );
-        let seconds = each * (3.0 * 5.0 * 9.0 * 6.0 / self.hurry + 1.35e8 * self.scale / BATCHED);
+        // Three sizes, five scenarios, nine numbers of connections, each with a second beside what is measured.
+        let point = self.spent(4.0) + self.spent(1.0) + 1.0;
+        let seconds = each * (135.0 * point + 1.35e8 * self.scale / BATCHED);
         let sizes = Stage {
             place: Where::Beside(products.to_vec(), cache),
             ..self.stage(
@@ -229,7 +239,7 @@ impl Scaled {
                 "study shards --launch {p} --cluster --records {n} --connections 8,16,32,64 --duration {} --repeat 1 --memory {cache}",
                 self.time(10.0)
             );
-            let seconds = 5.0 * (4.0 * 10.0 / self.hurry + n as f64 / INSERTS + 15.0);
+            let seconds = 5.0 * (4.0 * (self.spent(10.0) + 1.0) + n as f64 / INSERTS + 15.0);
             self.stage(&format!("shards-{p}"), &line, seconds, bytes, cache + 8 * PROCESS)
         });
         stages.collect()
@@ -246,7 +256,8 @@ impl Scaled {
             self.time(60.0),
             (bytes / 4e9).clamp(0.02, 20.0)
         );
-        let seconds = n as f64 * 2.0 / INSERTS + 150.0 / self.hurry + bytes / 4e8;
+        let seconds =
+            n as f64 * 2.0 / INSERTS + 18.0 * self.spent(5.0) + self.spent(60.0) + bytes / 4e8;
         vec![self.stage("pains", &line, seconds, bytes * 2.0, memory)]
     }
 }

@@ -594,6 +594,8 @@ const BIG_MACHINE: [(&str, Rule); 9] = [
         falls(s, "C.S4", 0.14)
     }),
     ("The more writes, the steeper the fall.", |s| {
+        let largest = best(s, "C.S4", true)?;
+        s.beyond_memory(largest.sizes.last().map_or(0, |z| z.data_bytes))?;
         let (reads, writes) = (kept(s, "C.S5")?, kept(s, "C.S4")?);
         Ok((
             writes < reads * 0.95,
@@ -815,6 +817,10 @@ mod tests {
         );
         let told = statement(&small, "Reads fall");
         assert_eq!(told.verdict, "not shown here");
+        assert_eq!(
+            statement(&small, "The more writes, the").verdict,
+            "not shown here"
+        );
         assert!(
             told.figure.contains("memory was not full: 900 B"),
             "{}",
