@@ -70,8 +70,11 @@ pub struct Changes {
     pub touched: Vec<Touched>,
     pub up_to: i64,
     pub term: i64,
+    /// Where the log ended then; the greatest number where the donor does not say.
+    pub end: i64,
     /// The donor's time then.
     pub time: u64,
+    /// The reply was full before the end.
     pub more: bool,
 }
 
@@ -95,6 +98,8 @@ pub struct Follow {
     /// Reads are not older than this.
     time: u64,
     more: bool,
+    /// Where the log ended when the round began, which is where the round ends.
+    round_end: Option<i64>,
     /// What the log has told of, that was not renewed yet.
     waiting: Vec<Touched>,
     /// What a recipient did not take.
@@ -132,6 +137,7 @@ impl Follow {
             term: 0,
             time: 0,
             more: true,
+            round_end: None,
             waiting: Vec::new(),
             again: Vec::new(),
             rounds: 0,
@@ -199,6 +205,7 @@ impl Follow {
     fn go(&mut self, phase: Phase, now: Duration) {
         (self.phase, self.since) = (phase, now);
         (self.more, self.rounds, self.touched) = (true, 0, 0);
+        self.round_end = None;
         (self.before, self.halved, self.hurry) = (0, false, 0);
         (self.rests_until, self.hurried) = (now + PATIENCE, Duration::ZERO);
         self.hurries_after = self.rests_until + PATIENCE;
@@ -223,7 +230,8 @@ impl Follow {
             self.phase = Phase::Done;
             return Ok(());
         }
-        self.more = changes.more;
+        let round_end = *self.round_end.get_or_insert(changes.end);
+        self.more = changes.more && changes.up_to < round_end;
         self.touched += changes.touched.len();
         self.waiting = changes.touched;
         self.wait_again();
@@ -283,6 +291,7 @@ impl Follow {
         self.halved = self.touched * 2 <= self.before;
         self.before = self.touched;
         (self.since, self.touched, self.more) = (now, 0, true);
+        self.round_end = None;
         Ok(())
     }
 
@@ -322,20 +331,21 @@ mod tests {
         ids(n).into_iter().map(Touched::unknown).collect()
     }
 
-    fn changes(n: usize, up_to: i64, more: bool) -> Changes {
+    fn changes(n: usize, up_to: i64, end: i64) -> Changes {
         Changes {
             touched: unknown(n),
             up_to,
+            end,
             term: 1,
             time: up_to as u64,
-            more,
+            more: up_to < end,
         }
     }
 
     fn begun() -> Follow {
         let mut follow = Follow::new();
         assert_eq!(follow.ask(), Some(Ask::Changes(None)));
-        follow.heard(changes(0, 7, false), NOW).unwrap();
+        follow.heard(changes(0, 7, 7), NOW).unwrap();
         assert_eq!((follow.ask(), follow.time()), (None, 7));
         follow
     }
@@ -345,7 +355,7 @@ mod tests {
         let mut follow = begun();
         follow.come_near(NOW);
         assert_eq!(follow.ask(), Some(Ask::Changes(Some((7, 1)))));
-        follow.heard(changes(1500, 9, true), NOW).unwrap();
+        follow.heard(changes(1500, 9, 11), NOW).unwrap();
         for n in [1000, 500] {
             let Some(Ask::Renew(part)) = follow.ask() else {
                 panic!("{:?}", follow.ask());
@@ -354,10 +364,11 @@ mod tests {
             follow.put(Vec::new(), NOW).unwrap();
         }
         assert_eq!(follow.ask(), Some(Ask::Changes(Some((9, 1)))));
-        follow.heard(changes(0, 9, false), SHORT * 2).unwrap();
+        // What was written since the round began is for the next one.
+        follow.heard(changes(0, 11, 15), SHORT * 2).unwrap();
         // Many were touched, and it took long: another round.
-        assert_eq!(follow.ask(), Some(Ask::Changes(Some((9, 1)))));
-        follow.heard(changes(0, 9, false), SHORT * 4).unwrap();
+        assert_eq!(follow.ask(), Some(Ask::Changes(Some((11, 1)))));
+        follow.heard(changes(0, 15, 15), SHORT * 4).unwrap();
         assert_eq!(follow.ask(), None);
     }
 
@@ -367,7 +378,7 @@ mod tests {
         let mut follow = begun();
         follow.come_near(NOW);
         follow.renew_at_once(250);
-        follow.heard(changes(600, 9, false), NOW).unwrap();
+        follow.heard(changes(600, 9, 9), NOW).unwrap();
         for n in [250, 250, 100] {
             assert!(follow.may_rest(NOW) && !follow.may_rest(PATIENCE));
             assert!(matches!(follow.ask(), Some(Ask::Renew(part)) if part.len() == n));
@@ -393,7 +404,7 @@ mod tests {
         assert_eq!(follow.hurry(seconds(12.9)), 1);
         assert_eq!(follow.hurry(seconds(13.2)), 2);
         let round = |follow: &mut Follow, n: usize, at: f64| {
-            follow.heard(changes(n, 9, false), seconds(at)).unwrap();
+            follow.heard(changes(n, 9, 9), seconds(at)).unwrap();
             while let Some(Ask::Renew(_)) = follow.ask() {
                 follow.put(Vec::new(), seconds(at)).unwrap();
             }
@@ -428,7 +439,7 @@ mod tests {
         let mut follow = begun();
         follow.copied(ids(3));
         follow.finish(NOW);
-        follow.heard(changes(0, 8, false), NOW).unwrap();
+        follow.heard(changes(0, 8, 8), NOW).unwrap();
         assert_eq!(follow.ask(), Some(Ask::Renew(unknown(3))));
         follow.put(ids(2), NOW).unwrap();
         assert_eq!(follow.ask(), Some(Ask::Renew(unknown(2))));
@@ -451,7 +462,7 @@ mod tests {
         };
         let told = Changes {
             touched: vec![written.clone()],
-            ..changes(0, 8, false)
+            ..changes(0, 8, 8)
         };
         follow.heard(told, NOW).unwrap();
         let first = Touched::unknown(Value::from(0i64));

@@ -3,7 +3,7 @@
 //! ```text
 //! {_pandoChanges: 1, ns}                          → {ids: [], upTo: <long>, term: <long>}     where the log ends
 //! {_pandoChanges: 1, ns, after: <long>, term, range?: {low, high?}, documents?: <bool>}
-//!                                                 → {ids: [_id…], upTo, term, more: <bool>}
+//!                                                 → {ids: [_id…], upTo, term, more: <bool>, end: <long>}
 //! {_pandoChanges: 1, ns, after: <long>, lease: <string>, renew: true, slowMillis?: <long>}     → {}
 //! {_pandoChanges: 1, ns, lease: <string>, end: true}                     → {}
 //! ```
@@ -11,9 +11,9 @@
 //! the newest states that the log has of them up to there: `documents`, and in `gone` the `_id`s of those
 //! that are deleted or have left the range. `ids` are the others then, which have to be read. With a lease
 //! the log is kept from `after` on, or from its end, until a minute after it was last asked for. With
-//! `slowMillis` each write of routers to the collection is delayed by that time, for a second. `term` is
-//! that of the entry `upTo`. If the log has another entry there it is another primary's, and the entries
-//! read before may never have been committed: that fails.
+//! `slowMillis` each write of routers to the collection is delayed by that time, for a second. The log is
+//! read up to `upTo`, and ends at `end`. `term` is that of the entry `upTo`. If the log has another entry
+//! there it is another primary's, and the entries read before may never have been committed: that fails.
 
 use super::{range, text};
 use crate::request::{CommandContext, Done};
@@ -69,7 +69,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         read_on(cx, ns, (reader, first, end), &mut place, &mut touched)?;
     }
     touched.write(&mut cx.w);
-    cx.w.i64("upTo", place.up_to as i64);
+    cx.w.i64("upTo", place.up_to as i64).i64("end", end as i64);
     cx.w.i64("term", place.term as i64).bool("more", place.more);
     Ok(Done::Reply)
 }

@@ -312,6 +312,8 @@ impl<'m> Donor<'m> {
             touched: touched_in(reply.as_doc()),
             up_to,
             term,
+            // An older donor does not say it.
+            end: number("end").unwrap_or(i64::MAX),
             time: time.unwrap_or(0),
             more: reply.get("more").is_some_and(Val::truthy),
         })

@@ -84,6 +84,7 @@ impl Shard {
         Ok(Changes {
             touched,
             up_to: end,
+            end,
             term: term(end).unwrap_or(0),
             time: set.last_ts(),
             more: false,
