@@ -150,6 +150,9 @@ fn by_index(
     })
 }
 
+/// It rests as the copy of a move of that age, since it comes behind one.
+const AGE: Duration = Duration::from_secs(4);
+
 /// Rests between batches.
 struct CleanThrottle<'c> {
     app: &'c Commands,
@@ -191,7 +194,7 @@ impl<'c> CleanThrottle<'c> {
         let least = self.app.parameters.int(CLEAN_PAUSE).unsigned_abs();
         let rest = match self.hurries {
             true => Duration::ZERO,
-            false => self.pace.rest(self.worked_since.elapsed(), now),
+            false => self.pace.rest(self.worked_since.elapsed(), AGE + now),
         };
         std::thread::sleep(rest.max(Duration::from_millis(least)));
         op.check()?;
