@@ -248,8 +248,14 @@ impl Compiler<'_, '_> {
                 Ok(())
             })?;
         }
-        let mut terms: Vec<(usize, String)> = near.into_iter().map(|(t, d)| (d, t)).collect();
-        terms.sort();
+        // As Lucene has it: a short term is further away by the same edits.
+        let boost = |(term, distance): (String, usize)| {
+            let shorter = term.chars().count().min(wanted.len()).max(1);
+            let boost = (1.0 - distance as f32 / shorter as f32).max(0.0);
+            (boost, term)
+        };
+        let mut terms: Vec<(f32, String)> = near.into_iter().map(boost).collect();
+        terms.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
         terms.truncate(fuzzy.expansions.min(MOST_CLAUSES));
         let mut most = 0;
         for (_, text) in &terms {
@@ -258,14 +264,12 @@ impl Compiler<'_, '_> {
         }
         let idf = idf(self.snapshot.length_sum(path)?.documents, most);
         let bm25 = Arc::new(Bm25::new(self.snapshot, path, idf)?);
-        let queries = terms.iter().map(|(distance, text)| {
-            let shorter = text.chars().count().min(wanted.len()).max(1);
-            let boost = (1.0 - *distance as f32 / shorter as f32).max(0.0);
+        let queries = terms.iter().map(|(boost, text)| {
             let query = WordQuery {
                 terms: vec![self.term(path, text)],
                 bm25: bm25.clone(),
             };
-            Box::new(BoostQuery::new(Box::new(query), boost)) as Made
+            Box::new(BoostQuery::new(Box::new(query), *boost)) as Made
         });
         Ok(any_of(queries.collect()))
     }

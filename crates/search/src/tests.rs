@@ -635,3 +635,21 @@ fn stored_sources_are_projections() {
         assert!(stored(bad).is_err(), "{bad}");
     }
 }
+
+#[test]
+fn fuzzy_takes_the_terms_that_are_nearest_for_their_length() {
+    let dir = tempfile::tempdir().unwrap();
+    let texts = ["ins", "insrt", "insxy"].map(|w| format!(r#"{{"title": "{w}"}}"#));
+    let texts = texts.each_ref().map(String::as_str);
+    let (index, _writer) = filled(dir.path(), &texts);
+    let of = |expansions: usize| {
+        let fuzzy = format!(r#"{{"maxEdits": 2, "maxExpansions": {expansions}}}"#);
+        let search =
+            format!(r#"{{"text": {{"query": "insr", "path": "title", "fuzzy": {fuzzy}}}}}"#);
+        keys(&index, &search)
+    };
+    // One edit of four letters, one of three, two of four.
+    assert_eq!(of(1), [1]);
+    assert_eq!(of(2), [0, 1]);
+    assert_eq!(of(3), [0, 1, 2]);
+}
