@@ -22,7 +22,10 @@ impl Compiler<'_, '_> {
         let mut alternatives: Vec<Made> = Vec::new();
         for text in query {
             let compiled = match regex {
-                true => Some(whole_regex(text)?),
+                true => {
+                    self.room.take(text.len().saturating_mul(REGEX_BYTES))?;
+                    Some(whole_regex(text)?)
+                }
                 false => None,
             };
             for (path, _) in &found {
@@ -62,11 +65,15 @@ impl Compiler<'_, '_> {
     }
 }
 
+/// The most bytes of a compiled expression, and about how many a character of it takes.
+const MOST_REGEX_BYTES: usize = 16 << 20;
+const REGEX_BYTES: usize = 64;
+
 /// A pattern of regular expressions over a whole term.
 pub(crate) fn whole_regex(pattern: &str) -> Result<regex::Regex> {
     let whole = regex::RegexBuilder::new(&format!("^(?:{pattern})$"))
         .dot_matches_new_line(true)
-        .size_limit(1 << 20)
+        .size_limit(MOST_REGEX_BYTES)
         .build();
     whole.map_err(|_| {
         wrong(format!(

@@ -4,7 +4,7 @@ use crate::fields::Fields;
 use crate::operator::{
     Clause, Fuzzy, MOST_CLAUSES, Operator, PathSpec, ScoreChange, SynonymsOf, Text,
 };
-use crate::paths::{path, paths};
+use crate::paths::paths;
 use crate::problem::wrong;
 use errors::Result;
 use errors::operation::step;
@@ -57,10 +57,7 @@ pub(crate) fn text(f: &Fields<'_>) -> Result<Operator> {
 
 pub(crate) fn autocomplete(f: &Fields<'_>) -> Result<Operator> {
     let query = f.strings("query")?;
-    let path = match path(&f.name("path"), f.required("path")?)? {
-        PathSpec::Path(p) => p,
-        _ => return Err(wrong(format!("\"{}\" must be a string", f.name("path")))),
-    };
+    let path = f.required_string("path")?.to_string();
     let in_order = match f.string("tokenOrder")? {
         None | Some("any") => false,
         Some("sequential") => true,

@@ -36,6 +36,21 @@ impl Compiler<'_, '_> {
         }
     }
 
+    /// Strings are no bounds of dates.
+    fn check_dates(&self, paths: &[String], kind: u8) -> Result<()> {
+        let definition = &self.snapshot.definition;
+        let of_dates = |p: &&String| {
+            let types = definition.at(p).0;
+            types.is_some_and(|t| t.date && t.token.is_none())
+        };
+        match paths.iter().find(of_dates) {
+            Some(path) if kind == kind::STRING => Err(wrong(format!(
+                "Path \"{path}\" needs to be indexed as token"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
     pub(crate) fn values(
         &mut self,
         paths: &[String],
@@ -87,6 +102,7 @@ impl Compiler<'_, '_> {
 
     pub(crate) fn range(&mut self, paths: &[String], bounds: &Bounds) -> Result<Made> {
         self.check_filters(paths)?;
+        self.check_dates(paths, bounds.kind)?;
         let of = |path: u32, bound: &Option<(Vec<u8>, bool)>| {
             bound.as_ref().map(|(bytes, inclusive)| {
                 let mut at = value_prefix(path, bounds.kind);

@@ -115,6 +115,7 @@ impl SearchStage {
         }
         if let Some(v) = d.get("filter").filter(|_| kind == SearchKind::Vector)
             && v.as_doc().is_none()
+            && v.as_array().is_none()
         {
             bail!(10065, "invalid parameter: expected an object (filter)");
         }
