@@ -14,10 +14,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 # Uses that are still there; a word that is not named has none.
-STILL_THERE = {"whoever": 5, "nobody": 4, "so long": 3, "so often": 1}
+STILL_THERE = {"whoever": 1, "nobody": 1, "so long": 3, "so often": 1}
 # Lines of a function outside of tests, and how many are longer.
-LONGEST, LONGER_FUNCTIONS = 100, 2
-NAMES_STILL_THERE = {"nobody": 1, "somebody": 1, "told": 1, "asked": 2, "said": 2}
+LONGEST, LONGER_FUNCTIONS = 100, 1
+NAMES_STILL_THERE = {"nobody": 1, "somebody": 1, "told": 1, "asked": 1, "said": 1}
 NAME = re.compile(r"^\s*(?:pub(?:\([^)]*\))? )?(?:default |const |async |unsafe |extern \"[^\"]*\" )*(?:fn|struct|enum|trait|type|const|static|def|class) (\w+)", re.M)
 HEAD = re.compile(r"^(\s*)(?:pub(?:\([^)]*\))? )?(?:default |const |async |unsafe |extern \"[^\"]*\" )*fn \w+")
 

@@ -5,7 +5,8 @@ import random
 import pytest
 from bson.binary import Binary, BinaryVectorDtype
 from harness import refuses, until
-from searches import indexed, is_ready
+from pymongo.operations import SearchIndexModel
+from searches import found, indexed, is_ready
 
 DIMENSIONS = 8
 COUNT = 2600
@@ -131,3 +132,119 @@ def test_vectors_in_elements_of_arrays(coll):
     for bad in [{"nestedOptions": {"scoreMode": "median"}}, {"nestedOptions": {"x": 1}}, {"parentFilter": {"$bad": 1}}]:
         with refuses(8):
             near(**bad)
+
+
+SHOP = {
+    "mappings": {
+        "dynamic": True,
+        "fields": {
+            "v": {"type": "vector", "numDimensions": 2, "similarity": "euclidean"},
+            "old": {"type": "knnVector", "dimensions": 2, "similarity": "euclidean"},
+            "in": {"type": "document", "fields": {"v": {"type": "vector", "numDimensions": 2, "similarity": "cosine"}}},
+        },
+    }
+}
+
+
+def by_vector(at, limit=3, path="v", **more):
+    how = {} if "exact" in more else {"numCandidates": max(limit, 10)}
+    return {"vectorSearch": {"path": path, "queryVector": at, "limit": limit, **how, **more}}
+
+
+def scored(coll, operator, **options):
+    score = {"$project": {"score": {"$meta": "searchScore"}}}
+    return [(d["_id"], round(d["score"], 5)) for d in found(coll, operator, score, **options)]
+
+
+@pytest.fixture
+def shop(db):
+    db.c.insert_many(
+        {"_id": i, "v": [i, 0], "old": [0, i], "in": {"v": [i + 1, 1]}, "title": f"{'red' if i % 2 else 'blue'} shoes", "n": i}
+        for i in range(10)
+    )
+    return indexed(db.c, SHOP)
+
+
+def test_vectors_within_search(shop):
+    near = [(3, 1.0), (2, 0.5), (4, 0.5)]
+    assert scored(shop, by_vector([3, 0])) == near
+    assert scored(shop, by_vector([3, 0], exact=True)) == near
+    red = {"text": {"query": "red", "path": "title"}}
+    assert [i for i, _ in scored(shop, by_vector([3, 0], filter=red))] == [3, 1, 5]
+    both = {"compound": {"must": [red], "mustNot": [{"range": {"path": "n", "lt": 4}}]}}
+    assert [i for i, _ in scored(shop, by_vector([3, 0], filter=both))] == [5, 7, 9]
+    assert scored(shop, by_vector([3, 0], 1, score={"boost": {"value": 3}})) == [(3, 3.0)]
+    assert scored(shop, by_vector([3, 0], 1, score={"constant": {"value": 7}})) == [(3, 7.0)]
+    assert scored(shop, by_vector([1, 1], 1, "in.v")) == [(0, 1.0)]
+    [meta] = shop.aggregate([{"$searchMeta": {**by_vector([3, 0], 4), "count": {"type": "total"}}}])
+    assert meta["count"]["total"] == 4
+    [first] = found(shop, by_vector([3, 0]), {"$limit": 1}, {"$project": {"d": {"$meta": "scoreDetails"}}}, scoreDetails=True)
+    assert first["d"]["value"] == 1.0
+    shop.delete_one({"_id": 3})
+    until("it is gone", lambda: [i for i, _ in scored(shop, by_vector([3, 0]))] == [2, 4, 1])
+
+
+def test_knn_beta_and_the_stage_over_knn_vectors(shop):
+    knn = {"knnBeta": {"path": "old", "vector": [0, 8], "k": 2, "filter": {"range": {"path": "n", "lte": 7}}}}
+    assert [i for i, _ in scored(shop, knn)] == [7, 6]
+    assert keys(nearest(shop, [0, 8], 2, "old")) == [8, 7]
+    with refuses(8):
+        nearest(shop, [3, 0], 2, "v")
+    with refuses(8):
+        scored(shop, {"knnBeta": {"path": "v", "vector": [0, 8], "k": 2}})
+    with refuses(8):
+        scored(shop, by_vector([0, 1], path="old"))
+
+
+def test_wrong_vectors_within_search_are_refused(shop):
+    near = by_vector([3, 0])
+    wrong = [
+        {"compound": {"must": [near]}},
+        by_vector([3, 0], filter=near),
+        by_vector([3, 0], filter=[]),
+        by_vector([3, 0, 0]),
+        by_vector([float("nan"), 0]),
+        by_vector("x"),
+        by_vector([3, 0], 0),
+        by_vector([3, 0], path="title"),
+        by_vector([3, 0], numCandidates=20_000),
+        by_vector([3, 0], other=1),
+        by_vector([3, 0], exact=False),
+        {"knnBeta": {"path": "old", "vector": [0, 8]}},
+    ]
+    for operator in wrong:
+        with refuses(8):
+            scored(shop, operator)
+    for options in [{"sort": {"n": 1}}, {"highlight": {"path": "title"}}, {"tracking": {"searchTerms": "x"}}]:
+        with refuses(8):
+            scored(shop, near, **options)
+    faceted = {"facet": {"operator": near, "facets": {"n": {"type": "number", "path": "n", "boundaries": [0, 5]}}}}
+    with refuses(8):
+        list(shop.aggregate([{"$searchMeta": faceted}]))
+    fields = {"v": {"type": "vector", "numDimensions": 2, "similarity": "cosine"}}
+    for definition in [
+        {"mappings": {"fields": {"v": {"type": "vector", "similarity": "cosine"}}}},
+        {"mappings": {"fields": {"v": {"type": "vector", "numDimensions": 9000, "similarity": "cosine"}}}},
+        {"mappings": {"fields": {"v": {"type": "vector", "numDimensions": 2, "similarity": "other"}}}},
+        {"mappings": {"fields": {"e": {"type": "embeddedDocuments", "fields": fields}}}},
+        {"mappings": {"fields": fields}, "storedSource": True},
+    ]:
+        with refuses(8):
+            shop.create_search_index(SearchIndexModel(definition, "other"))
+
+
+def test_vectors_within_search_by_a_graph(db):
+    rnd = random.Random(5)
+    db.c.insert_many({"_id": i, "v": random_vector(rnd), "title": "red" if i % 10 == 0 else "blue"} for i in range(COUNT))
+    field = {"type": "vector", "numDimensions": DIMENSIONS, "similarity": "cosine"}
+    indexed(db.c, {"mappings": {"dynamic": True, "fields": {"v": field}}})
+    red = {"text": {"query": "red", "path": "title"}}
+    for more in [{}, {"filter": red}]:
+        hit = 0
+        for _ in range(10):
+            query = random_vector(rnd)
+            exact = dict(scored(db.c, by_vector(query, 10, exact=True, **more)))
+            near = dict(scored(db.c, by_vector(query, 10, numCandidates=100, **more)))
+            assert len(near) == 10 and all(near[i] == exact[i] for i in near.keys() & exact.keys())
+            hit += len(near.keys() & exact.keys())
+        assert hit >= 90, more

@@ -99,6 +99,7 @@ impl Compiler<'_, '_> {
                 finite,
             } => self.values(paths, values, *finite),
             Operator::Span(spans) => self.span(spans),
+            Operator::Nearest(nearest) => self.nearest(nearest),
             Operator::Embedded {
                 path,
                 clause,

@@ -9,7 +9,7 @@
 use crate::analysis::{self, Analyzer, Analyzers};
 use crate::problem::{of_library, wrong, wrong_definition};
 use crate::synonyms::{self, SynonymSource};
-use crate::vector_definition::VectorField;
+use crate::vector_definition::{VectorField, VectorUse, vector_field};
 use bson::{Doc, DocBuf, Writer};
 use errors::Result;
 use std::collections::BTreeMap;
@@ -84,6 +84,8 @@ pub struct FieldTypes {
     pub document: Option<Mapping>,
     /// Elements of an array, each as a document of its own.
     pub embedded: Option<Embedded>,
+    /// A vector; its path is known at the top.
+    pub vector: Option<VectorField>,
 }
 
 /// A field of type embeddedDocuments.
@@ -127,7 +129,7 @@ pub struct Definition {
 /// Which fields of its documents a search may give instead of the documents (`storedSource`).
 #[derive(Clone, Debug, Default)]
 pub enum StoredSource {
-    /// None: nobody may ask for them.
+    /// None: a search that asks for them is refused.
     #[default]
     None,
     All,
@@ -262,34 +264,61 @@ fn search(d: Doc<'_>) -> Result<Definition> {
         return Err(wrong_definition("\"mappings\" must be a document"));
     };
     let mapping = mapping(m, &above, 0)?;
-    let mut embedded = BTreeMap::new();
-    embedded_paths(&mapping, "", &mut embedded);
+    let mut paths = TypedPaths::default();
+    paths.add(&mapping, "");
+    let stored = stored_source(d)?;
+    if matches!(stored, StoredSource::All) && !paths.vectors.is_empty() {
+        return Err(wrong_definition(
+            "\"storedSource\" cannot be true in an index with fields of type vector",
+        ));
+    }
     Ok(Definition {
         kind: Kind::Search,
         mapping,
-        embedded,
+        embedded: paths.embedded,
         synonyms: synonyms::parse(d, &above.custom)?,
         default: above.default,
-        vectors: Vec::new(),
+        vectors: paths.vectors,
         nested_root: None,
-        stored: stored_source(d)?,
+        stored,
     })
 }
 
-fn embedded_paths(mapping: &Mapping, at: &str, out: &mut BTreeMap<String, StoredSource>) {
-    for (name, types) in &mapping.fields {
-        let path = match at.is_empty() {
-            true => name.clone(),
-            false => format!("{at}.{name}"),
-        };
-        if let Some(document) = &types.document {
-            embedded_paths(document, &path, out);
-        }
-        if let Some(embedded) = &types.embedded {
-            embedded_paths(&embedded.mapping, &path, out);
-            out.insert(path, embedded.stored.clone());
+/// The paths at which mappings have types that an index treats apart.
+#[derive(Default)]
+struct TypedPaths {
+    embedded: BTreeMap<String, StoredSource>,
+    vectors: Vec<VectorField>,
+}
+
+impl TypedPaths {
+    fn add(&mut self, mapping: &Mapping, at: &str) {
+        for (name, types) in &mapping.fields {
+            let path = match at.is_empty() {
+                true => name.clone(),
+                false => format!("{at}.{name}"),
+            };
+            if let Some(document) = &types.document {
+                self.add(document, &path);
+            }
+            if let Some(field) = &types.vector {
+                self.vectors.push(VectorField {
+                    path: path.clone(),
+                    ..field.clone()
+                });
+            }
+            if let Some(embedded) = &types.embedded {
+                self.add(&embedded.mapping, &path);
+                self.embedded.insert(path, embedded.stored.clone());
+            }
         }
     }
+}
+
+/// Whether any field of a mapping has vectors.
+fn has_vectors(mapping: &Mapping) -> bool {
+    let of = |types: &FieldTypes| types.vector.is_some() || types.inner().is_some_and(has_vectors);
+    mapping.fields.values().any(of)
 }
 
 /// `true`, `false`, `{include: [path, …]}` or `{exclude: [path, …]}`.
@@ -450,15 +479,24 @@ fn field(
         "document" => types.document = Some(mapping(d, above, depth + 1)?),
         "geo" => types.geo = Some(flag(d, "indexShapes")?.unwrap_or(false)),
         "embeddedDocuments" => {
+            let mapping = mapping(d, above, depth + 1)?;
+            if has_vectors(&mapping) {
+                return Err(wrong_definition(format!(
+                    "\"mappings.fields.{name}\" of type embeddedDocuments cannot have fields of type vector"
+                )));
+            }
             types.embedded = Some(Embedded {
-                mapping: mapping(d, above, depth + 1)?,
+                mapping,
                 stored: stored_source(d)?,
             });
         }
         "knnVector" | "vector" => {
-            return Err(wrong_definition(format!(
-                "type \"{kind}\" is not supported yet"
-            )));
+            let used_by = match kind {
+                "vector" => VectorUse::Operator,
+                _ => VectorUse::Knn,
+            };
+            let at = format!("mappings.fields.{name}");
+            types.vector = Some(vector_field("", &at, d, used_by)?);
         }
         other => {
             return Err(wrong_definition(format!(

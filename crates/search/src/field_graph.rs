@@ -7,7 +7,7 @@
 //!
 //! Invariants:
 //! - A graph has slots of commits only, so the file never has vectors that a kill has undone.
-//! - Whoever searches waits for one slot to be put in at the most.
+//! - A search waits for one slot to be put in at the most.
 
 use crate::definition::OrProblem;
 use crate::graph::Graph;

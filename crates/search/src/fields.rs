@@ -1,5 +1,5 @@
-//! The fields of a document that a user wrote as a specification: each is asked for by name and type, and what nobody
-//! asked for is refused. Null is as if it were not there.
+//! The fields of a document that a user wrote as a specification: each is read by name and type, and one that
+//! no reader has asked for is refused. Null is as if it were not there.
 
 use crate::problem::wrong;
 use bson::{Doc, Val};
@@ -89,6 +89,10 @@ impl<'a> Fields<'a> {
             .transpose()
     }
 
+    pub fn required_int(&self, field: &'static str, low: i32, high: i32) -> Result<i32> {
+        self.as_int(field, self.required(field)?, low, high)
+    }
+
     pub fn as_int(&self, field: &str, v: Val<'_>, low: i32, high: i32) -> Result<i32> {
         let name = self.name(field);
         let number = v.as_decimal().is_none().then(|| v.to_f64()).flatten();
@@ -137,7 +141,7 @@ impl<'a> Fields<'a> {
         Ok(out)
     }
 
-    /// Refuses fields that nobody has asked for.
+    /// Refuses fields that no reader has asked for.
     pub fn end(&self) -> Result<()> {
         let known = self.known.borrow();
         match self.doc.iter().find(|e| !known.contains(&e.name)) {

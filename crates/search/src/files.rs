@@ -40,7 +40,7 @@ use tantivy::{
 pub const WRITER_BYTES: usize = 15 << 20;
 
 /// The version of the layout of all files: an index of another one is built anew.
-const LAYOUT: u64 = 3;
+const LAYOUT: u64 = 4;
 
 /// Up to where an index is complete: an entry of the log, and its time, which tells logs apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -511,16 +511,18 @@ impl IndexWriter {
         definition: &Definition,
         parent: Option<u64>,
     ) -> Result<()> {
-        let (terms, elements) = Terms::of(definition, doc, &mut self.paths);
+        let (mut terms, elements) = Terms::of(definition, doc, &mut self.paths);
         let mut columns: Vec<(String, u64)> = Vec::new();
         for (n, field) in definition.vectors.iter().enumerate() {
-            if let Some((vector, elements)) = stored_vector(field, doc)
-                && let Some(file) = self.slots.get_mut(n)
-            {
-                columns.push((slots_name(n, elements), file.push(&vector)?));
+            match (stored_vector(field, doc), self.slots.get_mut(n)) {
+                (Ok(Some((vector, elements))), Some(file)) => {
+                    columns.push((slots_name(n, elements), file.push(&vector)?));
+                }
+                (Err(unfit), _) => terms.lacks(unfit, &field.path),
+                _ => {}
             }
         }
-        if columns.is_empty() && parent.is_some() {
+        if columns.is_empty() && parent.is_some() && !terms.lacks_any() {
             return Ok(());
         }
         columns.extend(parent.map(|p| ("p".to_string(), p)));
@@ -593,7 +595,7 @@ impl IndexWriter {
         doc
     }
 
-    /// Makes what was done durable, and visible to whoever takes a snapshot from now on.
+    /// Makes what was done durable, and visible to searches that take a snapshot from now on.
     pub fn commit(&mut self, position: Position) -> Result<()> {
         let payload = json!({
             "layout": LAYOUT,

@@ -39,6 +39,7 @@ mod places;
 mod postings;
 mod problem;
 mod query_string;
+mod query_vector;
 mod room;
 mod score;
 mod search;
@@ -48,6 +49,7 @@ mod span;
 mod synonyms;
 mod terms;
 mod text_operators;
+mod unfit;
 mod value_operators;
 mod value_queries;
 mod vector;
@@ -65,6 +67,7 @@ pub use page::{Pages, Token, score_order};
 pub use room::Room;
 pub use search::Search;
 pub use synonyms::{SynonymMap, SynonymSource, Synonyms};
+pub use unfit::{Incomplete, Unfit, UnfitField};
 pub use vector::VectorSearch;
 
 /// The checksum that files beside an index carry.

@@ -8,6 +8,7 @@ pub(crate) use crate::paths::PathSpec;
 use crate::paths::paths;
 use crate::places::{self, Place};
 use crate::problem::wrong;
+use crate::query_vector::Nearest;
 use crate::span::{Spans, Words};
 use crate::text_operators::{autocomplete, more_like_this, text};
 use crate::value_operators::{near, range, value, values};
@@ -142,9 +143,11 @@ pub(crate) enum Operator {
         fuzzy: Option<Fuzzy>,
         in_order: bool,
     },
+    /// The documents whose vectors are the nearest.
+    Nearest(Nearest),
 }
 
-pub(crate) const OPERATORS: [&str; 19] = [
+pub(crate) const OPERATORS: [&str; 21] = [
     "autocomplete",
     "compound",
     "embeddedDocument",
@@ -155,6 +158,7 @@ pub(crate) const OPERATORS: [&str; 19] = [
     "hasAncestor",
     "hasRoot",
     "in",
+    "knnBeta",
     "moreLikeThis",
     "near",
     "phrase",
@@ -163,6 +167,7 @@ pub(crate) const OPERATORS: [&str; 19] = [
     "regex",
     "span",
     "text",
+    "vectorSearch",
     "wildcard",
 ];
 
@@ -196,6 +201,21 @@ impl Clause {
             &self.operator
         {
             clause.each(each);
+        }
+        if let Operator::Nearest(Nearest {
+            filter: Some(filter),
+            ..
+        }) = &self.operator
+        {
+            filter.each(each);
+        }
+    }
+
+    /// How many vectors it looks for, if it looks for the nearest.
+    pub fn nearest(&mut self) -> Option<&mut usize> {
+        match &mut self.operator {
+            Operator::Nearest(nearest) => Some(&mut nearest.limit),
+            _ => None,
         }
     }
 }
@@ -271,6 +291,13 @@ fn operator(name: &str, f: &Fields<'_>, depth: usize) -> Result<Operator> {
         "hasAncestor" => crate::join::ancestor(f, depth, false)?,
         "hasRoot" => crate::join::ancestor(f, depth, true)?,
         "queryString" => crate::query_string::parse(f)?,
+        "knnBeta" | "vectorSearch" if depth > 0 => {
+            return Err(wrong(format!(
+                "\"{}\" must be the top-level operator",
+                f.at
+            )));
+        }
+        "knnBeta" | "vectorSearch" => Nearest::parse(f, name == "knnBeta")?,
         "span" => Operator::Span(crate::span::parse(f, 0)?),
         other => return Err(wrong(format!("\"{other}\" is not supported yet"))),
     })

@@ -10,6 +10,7 @@
 use crate::definition::StringType;
 use crate::files::Snapshot;
 use crate::operator::{Clause, Operator, PathSpec, ScoreChange};
+use crate::query_vector::QueryVector;
 use crate::search::Search;
 use crate::vector::VectorSearch;
 use bson::{DocBuf, Writer};
@@ -77,27 +78,15 @@ impl VectorSearch {
     /// The same of a search by a vector.
     pub fn outline(&self, snapshot: &Snapshot, counted: Option<Counted>) -> Result<DocBuf> {
         let mut w = Writer::new();
-        let kind = match self.is_exact() {
-            true => "ExactVectorSearchQuery",
-            false => "KnnFloatVectorQuery",
+        let vector = self.vector();
+        w.open_doc("query").str("path", &vector.path);
+        let filter = self.filter_of(snapshot);
+        let mut outline = Outline {
+            snapshot,
+            w: &mut w,
+            left: MOST_WRITTEN,
         };
-        w.open_doc("query")
-            .str("type", kind)
-            .str("path", self.path());
-        w.open_doc("args").str("path", self.path());
-        w.i64("k", long(self.limit as u64));
-        if !self.is_exact() {
-            w.i64("numCandidates", long(self.candidates() as u64));
-        }
-        if let Some(filter) = self.filter_of(snapshot) {
-            let mut outline = Outline {
-                snapshot,
-                w: &mut w,
-                left: MOST_WRITTEN,
-            };
-            outline.clause("filter", "", &filter, None)?;
-        }
-        w.close();
+        outline.nearest(vector, self.limit, filter.as_ref())?;
         write_stats(&mut w, counted);
         w.close();
         write_metadata(&mut w, &self.index, snapshot);
@@ -245,6 +234,7 @@ impl Outline<'_> {
                 self.w.close();
                 Ok(())
             }
+            Operator::Nearest(n) => self.nearest(&n.vector, n.limit, n.filter.as_deref()),
             other => {
                 let (kind, paths) = leaf(other);
                 self.w.str("type", kind).open_doc("args");
@@ -261,6 +251,30 @@ impl Outline<'_> {
                 Ok(())
             }
         }
+    }
+
+    fn nearest(
+        &mut self,
+        vector: &QueryVector,
+        limit: usize,
+        filter: Option<&Clause>,
+    ) -> Result<()> {
+        let kind = match vector.is_exact() {
+            true => "ExactVectorSearchQuery",
+            false => "KnnFloatVectorQuery",
+        };
+        self.w.str("type", kind).open_doc("args");
+        self.w
+            .str("path", &vector.path)
+            .i64("k", long(limit as u64));
+        if let Some(n) = vector.candidates {
+            self.w.i64("numCandidates", long(n as u64));
+        }
+        if let Some(filter) = filter {
+            self.clause("filter", "", filter, None)?;
+        }
+        self.w.close();
+        Ok(())
     }
 
     fn clauses(&mut self, name: &str, place: &str, clauses: &[Clause]) -> Result<()> {

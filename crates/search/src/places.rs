@@ -70,7 +70,7 @@ impl Place {
     }
 }
 
-fn said<T>(f: &Fields<'_>, field: &str, outcome: Fallible<T>) -> Result<T> {
+fn checked<T>(f: &Fields<'_>, field: &str, outcome: Fallible<T>) -> Result<T> {
     outcome.map_err(|e| {
         wrong(format!(
             "\"{}\" is no valid shape: {}",
@@ -89,13 +89,13 @@ pub(crate) fn point(f: &Fields<'_>, field: &'static str) -> Result<Location> {
     if !is_point {
         return Err(wrong(format!("\"{}\" must be a point", f.name(field))));
     }
-    said(f, field, Location::parse(v))
+    checked(f, field, Location::parse(v))
 }
 
 /// Metres from a point.
 pub(crate) fn near(f: &Fields<'_>, field: &'static str) -> Result<Near> {
     let center = point(f, field)?;
-    said(f, field, Near::new(center, true))
+    checked(f, field, Near::new(center, true))
 }
 
 fn region(f: &Fields<'_>, predicate: Predicate) -> Result<Arc<Region>> {
@@ -108,7 +108,7 @@ fn region(f: &Fields<'_>, predicate: Predicate) -> Result<Arc<Region>> {
     }
     let asked = doc! {"$geometry": geometry.to_value()};
     let region = Region::parse(asked.as_doc().as_val(), predicate);
-    said(f, "geometry", region).map(Arc::new)
+    checked(f, "geometry", region).map(Arc::new)
 }
 
 pub(crate) fn geo_within(f: &Fields<'_>) -> Result<Operator> {
@@ -199,7 +199,7 @@ pub(crate) fn geo_shape(f: &Fields<'_>) -> Result<Operator> {
         "disjoint" => tested(Predicate::Intersects, true)?,
         "contains" => {
             let inner = Geometry::of_stored(f.required("geometry")?);
-            Place::Around(Arc::new(said(f, "geometry", inner)?))
+            Place::Around(Arc::new(checked(f, "geometry", inner)?))
         }
         _ => {
             return Err(wrong(format!(

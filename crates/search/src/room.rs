@@ -3,10 +3,10 @@
 use crate::problem::wrong;
 use errors::Result;
 
-/// The most bytes that the sets of one search take, whoever asks.
+/// The most bytes that the sets of one search take in any case.
 const MOST_SET_BYTES: usize = 64 << 20;
 
-/// What a search holds. Whoever runs it says whether there is so much.
+/// What a search holds. The caller that runs it says whether there is so much.
 pub struct Room<'a> {
     held: usize,
     sets: usize,

@@ -84,12 +84,32 @@ impl Search {
                 (None, Pages::default())
             }
         };
+        let tracks = f.get("tracking").is_some();
         let details = f.get("scoreDetails").and_then(|v| v.as_bool());
         let (clause, facets) = match f.doc("facet")? {
             Some(collector) => faceted(&f, &collector)?,
             None => (Some(only_clause(&f, 0)?), Vec::new()),
         };
         f.end()?;
+        let by_vector = matches!(
+            clause.as_ref().map(|c| &c.operator),
+            Some(Operator::Nearest(_))
+        );
+        if by_vector {
+            let without = [
+                ("facet", f.doc.contains("facet")),
+                ("highlight", highlight.is_some()),
+                ("returnScope", scope.is_some()),
+                ("searchAfter or searchBefore", pages.is_bounded()),
+                ("sort", sort.is_some()),
+                ("tracking", tracks),
+            ];
+            if let Some((name, _)) = without.iter().find(|(_, given)| *given) {
+                return Err(wrong(format!(
+                    "\"{name}\" cannot be used with vectors: knnBeta, vectorSearch"
+                )));
+            }
+        }
         Ok(Search {
             index: index.to_string(),
             clause,
@@ -137,6 +157,14 @@ impl Search {
         names.sort_unstable();
         names.dedup();
         names
+    }
+
+    /// How many documents it finds by their vectors, if it does; it finds `most` from now on, where that is given.
+    pub fn nearest(&mut self, most: Option<usize>) -> Option<usize> {
+        let limit = self.clause.as_mut()?.nearest()?;
+        let before = *limit;
+        *limit = most.unwrap_or(before);
+        Some(before)
     }
 
     /// Refuses what cannot be asked of an index of that kind.

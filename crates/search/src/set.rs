@@ -2,6 +2,7 @@
 //! patterns), and asks in between whether the operation may go on.
 
 use crate::definition::OrProblem;
+use crate::hits::Hit;
 use crate::room::Room;
 use crate::score::not_explained;
 use errors::Result;
@@ -161,6 +162,24 @@ impl ScoredQuery {
             out.segments.insert(reader.segment_id(), Arc::new(docs));
         }
         Ok(out)
+    }
+}
+
+impl ScoredQuery {
+    /// Documents that were found with their scores.
+    pub fn of_hits(searcher: &Searcher, hits: impl IntoIterator<Item = Hit>) -> ScoredQuery {
+        let mut by_segment: HashMap<u32, Vec<(DocId, f32)>> = HashMap::new();
+        for hit in hits {
+            let docs = by_segment.entry(hit.at.segment_ord).or_default();
+            docs.push((hit.at.doc_id, hit.score));
+        }
+        let mut out = ScoredQuery::default();
+        for (segment, mut docs) in by_segment {
+            docs.sort_unstable_by_key(|(doc, _)| *doc);
+            let id = searcher.segment_reader(segment).segment_id();
+            out.segments.insert(id, Arc::new(docs));
+        }
+        out
     }
 }
 

@@ -25,7 +25,7 @@ const MOST_EQUIVALENT: usize = 1_000;
 /// The most words of one synonym.
 const MOST_WORDS: usize = 64;
 /// Between the words of one synonym.
-const PART: char = '\0';
+const SEPARATOR: char = '\0';
 
 /// A mapping of a definition: `{name, analyzer, source: {collection}}`.
 #[derive(Clone, Debug)]
@@ -218,7 +218,7 @@ impl SynonymMap {
                 self.bytes += to.len() + 32;
             }
         }
-        self.longest = self.longest.max(from.split(PART).count());
+        self.longest = self.longest.max(from.split(SEPARATOR).count());
     }
 
     /// The words of a search with their synonyms beside them. Fails where `analyzer` makes other words than the mapping
@@ -247,7 +247,7 @@ impl SynonymMap {
                 continue;
             };
             let original = rest.get(..taken).unwrap_or(&[]);
-            let paths = entry.outputs.iter().map(|o| o.split(PART).collect());
+            let paths = entry.outputs.iter().map(|o| o.split(SEPARATOR).collect());
             let kept = original.iter().map(|t| t.text.as_str()).collect();
             let kept = entry.original.then_some(kept);
             let paths: Vec<Vec<&str>> = paths.chain(kept).collect();
@@ -271,7 +271,7 @@ impl SynonymMap {
 
 fn joined(tokens: &[Token]) -> String {
     let words: Vec<&str> = tokens.iter().map(|t| t.text.as_str()).collect();
-    words.join(&PART.to_string())
+    words.join(&SEPARATOR.to_string())
 }
 
 /// Puts paths beside each other; the position behind them. Those of several words have positions of their own between

@@ -10,6 +10,7 @@
 
 use crate::analysis::{Analyzer, lower};
 use crate::definition::{Definition, FieldTypes, Grams, GramsFrom, Mapping, StringType};
+use crate::unfit::{Unfit, any_value};
 use bson::{Doc, Val, tag};
 use errors::Result;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -23,11 +24,17 @@ const MOST_VALUE_BYTES: usize = 8_192;
 /// Between two elements of an array, so that no phrase spans both.
 const GAP: usize = 100;
 
+/// The most bytes of a path's name where it is told what a document lacks.
+const MOST_NAME_BYTES: usize = 1_000;
+
+/// The most fields of one document of which that is told.
+const MOST_UNFIT: usize = 20;
+
 /// The most values and tokens of one document.
 const MOST_TERMS: usize = 1 << 20;
 
 /// Between the name of a path and that of one of its alternatives.
-const PART: char = '\0';
+const SEPARATOR: char = '\0';
 
 /// Kinds of value, by their byte in the index.
 pub mod kind {
@@ -45,6 +52,8 @@ pub mod kind {
     pub const OBJECT_ID: u8 = b'o';
     pub const STRING: u8 = b's';
     pub const UUID: u8 = b'u';
+    /// A document that lacks something: see [`crate::unfit`].
+    pub const UNFIT: u8 = b'p';
 }
 
 /// The names of an index's paths; a path's number is its place.
@@ -70,7 +79,7 @@ impl Paths {
     /// The name of a path.
     pub fn name(&self, path: u32) -> &str {
         let name = self.names.get(path as usize).map_or("", |n| n.as_str());
-        name.split(PART).next().unwrap_or("")
+        name.split(SEPARATOR).next().unwrap_or("")
     }
 
     /// The number of a path that some document had.
@@ -94,17 +103,17 @@ impl Paths {
 
 /// The name of an alternative of a path among [`Paths`].
 pub fn multi_name(path: &str, multi: &str) -> String {
-    format!("{path}{PART}m{multi}")
+    format!("{path}{SEPARATOR}m{multi}")
 }
 
 /// The name of the grams of a path.
 pub fn grams_name(path: &str) -> String {
-    format!("{path}{PART}a")
+    format!("{path}{SEPARATOR}a")
 }
 
 /// Whether a name is a path's own, and not that of one of its alternatives.
 pub fn is_path(name: &str) -> bool {
-    !name.contains(PART)
+    !name.contains(SEPARATOR)
 }
 
 /// What the words of a path begin with in the index.
@@ -179,6 +188,10 @@ pub struct Terms {
     /// The next position by path.
     next: HashMap<u32, usize>,
     count: usize,
+    /// Paths with a value that was left out because it is too long.
+    long: BTreeSet<u32>,
+    /// Terms were left out.
+    full: bool,
 }
 
 /// An element of an array of type embeddedDocuments.
@@ -201,16 +214,34 @@ impl Terms {
             path: String::new(),
             elements: Vec::new(),
             numbers: HashMap::new(),
+            unfit: BTreeSet::new(),
         };
         if !definition.embedded.is_empty() {
             walk.terms.value(u32::MAX, kind::ROOT, &[]);
         }
         walk.document(doc, &definition.mapping);
+        walk.note_unfit();
         (walk.terms, walk.elements)
     }
 
+    /// Notes that the document lacks a path in the index.
+    pub fn lacks(&mut self, unfit: Unfit, path: &str) {
+        let path = path.get(..MOST_NAME_BYTES).unwrap_or(path);
+        self.values.insert(any_value());
+        self.values.insert(unfit.value(path));
+    }
+
+    pub fn lacks_any(&self) -> bool {
+        self.values.contains(&any_value())
+    }
+
     fn value(&mut self, path: u32, kind: u8, bytes: &[u8]) {
-        if bytes.len() > MOST_VALUE_BYTES || self.count >= MOST_TERMS {
+        if bytes.len() > MOST_VALUE_BYTES {
+            self.long.insert(path);
+            return;
+        }
+        if self.count >= MOST_TERMS {
+            self.full = true;
             return;
         }
         self.count += 1;
@@ -227,6 +258,7 @@ impl Terms {
         let mut length = 0;
         for token in analyzer.tokens(text) {
             if self.count >= MOST_TERMS {
+                self.full = true;
                 break;
             }
             self.count += 1;
@@ -248,6 +280,7 @@ impl Terms {
         for token in Analyzer::Standard.tokens(text) {
             for gram in grams_of(grams, &token.text) {
                 if self.count >= MOST_TERMS {
+                    self.full = true;
                     return;
                 }
                 self.count += 1;
@@ -281,18 +314,22 @@ struct Walk<'a> {
     elements: Vec<Element>,
     /// The next number of an element by path.
     numbers: HashMap<u32, u64>,
+    /// Fields that are left out, and why.
+    unfit: BTreeSet<(Unfit, String)>,
 }
 
 impl Walk<'_> {
     /// A document of an array that has a place of its own in the index.
     fn element(&mut self, doc: Doc<'_>, mapping: &Mapping) {
         let Some(path) = self.paths.number(&self.path) else {
+            self.leave_out(Unfit::ManyPaths);
             return;
         };
         let next = self.numbers.entry(path).or_default();
         let number = *next;
         *next += 1;
         if self.elements.len() >= MOST_ELEMENTS {
+            self.leave_out(Unfit::ManyElements);
             return;
         }
         let inner = Terms {
@@ -310,7 +347,7 @@ impl Walk<'_> {
     fn document(&mut self, doc: Doc<'_>, mapping: &Mapping) {
         for e in doc.iter() {
             let types = mapping.fields.get(e.name);
-            if types.is_none() && !mapping.dynamic || e.name.contains(PART) {
+            if types.is_none() && !mapping.dynamic || e.name.contains(SEPARATOR) {
                 continue;
             }
             let before = self.path.len();
@@ -328,9 +365,33 @@ impl Walk<'_> {
 
     /// The number of the path at hand, which exists in the document.
     fn here(&mut self) -> Option<u32> {
-        let path = self.paths.number(&self.path)?;
+        let Some(path) = self.paths.number(&self.path) else {
+            self.leave_out(Unfit::ManyPaths);
+            return None;
+        };
         self.terms.value(path, kind::EXISTS, &[]);
         Some(path)
+    }
+
+    fn leave_out(&mut self, why: Unfit) {
+        if self.unfit.len() < MOST_UNFIT {
+            self.unfit.insert((why, self.path.clone()));
+        }
+    }
+
+    /// Puts what was left out of the document and its elements among the terms of the document.
+    fn note_unfit(&mut self) {
+        let elements = self.elements.iter().map(|e| &e.terms);
+        for terms in elements.chain([&self.terms]) {
+            let long = terms.long.iter();
+            let long = long.map(|path| (Unfit::LongValue, self.paths.name(*path).to_string()));
+            let full = terms.full.then(|| (Unfit::ManyTerms, String::new()));
+            let left = MOST_UNFIT.saturating_sub(self.unfit.len());
+            self.unfit.extend(long.chain(full).take(left));
+        }
+        for (why, path) in std::mem::take(&mut self.unfit) {
+            self.terms.lacks(why, &path);
+        }
     }
 
     fn untyped(&mut self, v: Val<'_>) {
@@ -432,7 +493,7 @@ impl Walk<'_> {
 }
 
 /// The bytes of a value that a search compares with: a whole string as its path has them.
-pub fn asked(v: Val<'_>, lower_case: bool) -> Result<Option<(u8, Vec<u8>)>> {
+pub fn search_value(v: Val<'_>, lower_case: bool) -> Result<Option<(u8, Vec<u8>)>> {
     Ok(value_of(v).map(|(kind, bytes)| match v.as_str() {
         Some(s) if lower_case => (kind, lower(s).into_bytes()),
         _ => (kind, bytes),

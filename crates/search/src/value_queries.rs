@@ -6,7 +6,7 @@ use crate::operator::Bounds;
 use crate::places::{Place, shape_of};
 use crate::problem::wrong;
 use crate::set::{ScoredQuery, SetQuery, TermRange};
-use crate::terms::{asked, date_of, kind, number_of, value_prefix};
+use crate::terms::{date_of, kind, number_of, search_value, value_prefix};
 use bson::Value;
 use errors::Result;
 use errors::operation::step;
@@ -64,7 +64,8 @@ impl Compiler<'_, '_> {
             let token = types.and_then(|t| t.token);
             for value in values {
                 step()?;
-                let Some((kind, bytes)) = asked(value.as_val(), token == Some(true))? else {
+                let found = search_value(value.as_val(), token == Some(true))?;
+                let Some((kind, bytes)) = found else {
                     continue;
                 };
                 let analyzed = types.map_or(dynamic, |t| t.string.is_some());

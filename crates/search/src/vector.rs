@@ -7,15 +7,14 @@ use crate::definition::{Definition, OrProblem};
 use crate::fields::Fields;
 use crate::files::{PARENTS_COLUMN, Snapshot};
 use crate::hits::{Hit, Hits, keep_best};
-use crate::near::{self, Wanted};
 use crate::nested::{self, Parents, ScoreMode};
 use crate::operator::Clause;
 use crate::problem::wrong;
+use crate::query_vector::QueryVector;
 use crate::room::Room;
-use crate::slots::SlotReader;
-use crate::vector_definition::{Similarity, VectorField};
+use crate::unfit::Unfit;
+use crate::vector_definition::{Similarity, VectorField, VectorUse};
 use bson::{Doc, DocBuf, Val};
-use errors::operation::steps;
 use errors::{Code, Result};
 use std::collections::BinaryHeap;
 use tantivy::DocAddress;
@@ -69,31 +68,43 @@ pub(crate) fn vector_of(v: Val<'_>) -> Option<(Vec<f32>, Elements)> {
     }
 }
 
-/// A vector of a document, if the field can hold it.
-pub(crate) fn stored_vector(field: &VectorField, doc: Doc<'_>) -> Option<(Vec<f32>, Elements)> {
-    let mut at = doc.as_val();
+/// The vector that a document has for a field; `None`: it has no such field. The error says why the field cannot hold
+/// the value of the document.
+pub(crate) fn stored_vector(
+    field: &VectorField,
+    doc: Doc<'_>,
+) -> std::result::Result<Option<(Vec<f32>, Elements)>, Unfit> {
+    let mut at = Some(doc.as_val());
     for part in field.path.split('.') {
-        at = at.as_doc()?.get(part)?;
+        at = at.and_then(|v| v.as_doc()?.get(part));
     }
-    let (vector, elements) = vector_of(at)?;
-    let fits = vector.len() == field.dimensions && vector.iter().all(|n| n.is_finite());
-    let zero = field.similarity == Similarity::Cosine && vector.iter().all(|n| *n == 0.0);
+    let Some(v) = at.filter(|v| !v.is_nullish()) else {
+        return Ok(None);
+    };
+    let (vector, elements) = vector_of(v).ok_or(Unfit::NoVector)?;
+    let cosine = field.similarity == Similarity::Cosine;
+    if vector.len() != field.dimensions {
+        return Err(Unfit::VectorLength);
+    }
+    if !vector.iter().all(|n| n.is_finite()) {
+        return Err(Unfit::NotFinite);
+    }
+    if cosine && vector.iter().all(|n| *n == 0.0) {
+        return Err(Unfit::ZeroVector);
+    }
     // Bits have no direction.
-    let bits = elements == Elements::Bits && field.similarity != Similarity::Euclidean;
-    (fits && !zero && !bits).then_some((vector, elements))
+    if elements == Elements::Bits && field.similarity != Similarity::Euclidean {
+        return Err(Unfit::Bits);
+    }
+    Ok(Some((vector, elements)))
 }
 
 /// A `$vectorSearch`.
 #[derive(Clone, Debug)]
 pub struct VectorSearch {
     pub index: String,
-    path: String,
-    query: Vec<f32>,
-    elements: Elements,
+    vector: QueryVector,
     pub limit: usize,
-    exact: bool,
-    /// How many the graph gives, to be compared exactly.
-    candidates: usize,
     filter: Option<Clause>,
     /// What is asked of a document whose elements have the vectors.
     parents: Option<Clause>,
@@ -114,8 +125,7 @@ impl VectorSearch {
             return Err(wrong("\"index\" cannot be empty"));
         }
         let path = f.required_string("path")?;
-        let (query, elements) = query(&f)?;
-        let candidates = candidates(&f, limit)?;
+        let vector = QueryVector::parse(&f, path, limit)?;
         if let Some(preference) = f.doc("searchNodePreference")? {
             preference.required_string("key")?;
         }
@@ -135,12 +145,8 @@ impl VectorSearch {
         };
         Ok(VectorSearch {
             index: index.to_string(),
-            path: path.to_string(),
-            query,
-            elements,
+            vector,
             limit: usize::try_from(limit).unwrap_or(0),
-            exact: candidates.is_none(),
-            candidates: usize::try_from(candidates.unwrap_or(0)).unwrap_or(0),
             filter,
             parents,
             score_mode,
@@ -164,16 +170,8 @@ impl VectorSearch {
         Ok(search)
     }
 
-    pub(crate) fn is_exact(&self) -> bool {
-        self.exact
-    }
-
-    pub(crate) fn path(&self) -> &str {
-        &self.path
-    }
-
-    pub(crate) fn candidates(&self) -> usize {
-        self.candidates
+    pub(crate) fn vector(&self) -> &QueryVector {
+        &self.vector
     }
 
     pub(crate) fn filter_of(&self, snapshot: &Snapshot) -> Option<Clause> {
@@ -204,48 +202,23 @@ impl VectorSearch {
     /// asked for, or where that is no more work than to walk a graph.
     pub fn find(&self, snapshot: Snapshot, most: usize, room: &mut Room<'_>) -> Result<Hits> {
         let definition = snapshot.definition.clone();
-        let mut fields = definition.vectors.iter().enumerate();
-        let Some((number, field)) = fields.find(|(_, f)| f.path == self.path) else {
-            return Err(wrong(format!(
-                "Path '{}' needs to be indexed as vector",
-                self.path
-            )));
-        };
-        self.check(field)?;
-        if self.exact && self.limit >= MOST_EXACT as usize {
-            return Err(wrong("\"limit\" is too great for an exact search"));
-        }
-        if self.traces {
-            return Err(wrong("\"explainOptions\" is for explain only"));
-        }
+        let is_stages = |used_by| used_by != VectorUse::Operator;
+        let (number, field) = self.vector.field(&definition, is_stages)?;
+        self.check()?;
         if self.score_mode.is_some() && definition.nested_root.is_none() {
             return Err(wrong(
                 "\"nestedOptions\" needs an index with \"nestedRoot\"",
             ));
         }
         let filter = self.filter(&definition);
-        let wanted = Wanted {
-            number,
-            elements: self.elements,
-            query: &self.query,
-            filter: filter.as_ref(),
-            most: self.candidates.max(most),
-        };
-        let mut compared = 0;
-        let found = match self.exact {
-            true => None,
-            false => near::candidates(&snapshot, &wanted, room, &mut compared)?,
-        };
-        let mut slots = match found {
-            Some(slots) => slots,
-            None => near::all(&snapshot, &wanted, room)?,
-        };
-        slots.sort_unstable();
-        compared += slots.len();
+        let (slots, compared) =
+            self.vector
+                .slots(&snapshot, number, (filter.as_ref(), most), room)?;
         let best = match definition.nested_root {
             None => {
                 let mut best = BinaryHeap::new();
-                self.each_score(&snapshot, (number, field), &slots, |hit| {
+                let of = (number, field);
+                self.vector.each_score(&snapshot, of, &slots, |hit| {
                     keep_best(&mut best, hit, most);
                     Ok(())
                 })?;
@@ -259,24 +232,14 @@ impl VectorSearch {
         Ok(hits)
     }
 
-    fn check(&self, field: &VectorField) -> Result<()> {
-        let n = self.query.len();
-        if n != field.dimensions {
-            return Err(wrong(format!(
-                "vector field is indexed with {} dimensions but queried with {n}",
-                field.dimensions
-            )));
+    fn check(&self) -> Result<()> {
+        if self.vector.is_exact() && self.limit >= MOST_EXACT as usize {
+            return Err(wrong("\"limit\" is too great for an exact search"));
         }
-        let cosine = field.similarity == Similarity::Cosine;
-        if self.elements == Elements::Bits && field.similarity != Similarity::Euclidean {
-            return Err(wrong("binary vectors need euclidean similarity"));
+        match self.traces {
+            true => Err(wrong("\"explainOptions\" is for explain only")),
+            false => Ok(()),
         }
-        if cosine && self.query.iter().all(|n| *n == 0.0) {
-            return Err(wrong(
-                "Cosine similarity cannot be calculated against a zero vector.",
-            ));
-        }
-        Ok(())
     }
 
     /// Documents by the scores of their elements.
@@ -292,52 +255,23 @@ impl VectorSearch {
         let columns = readers.map(|r| column(r).or_problem());
         let columns: Vec<_> = columns.collect::<Result<_>>()?;
         let mut parents = Parents::default();
-        self.each_score(snapshot, (number, field), slots, |hit| {
-            let column = columns.get(hit.at.segment_ord as usize);
-            let parent = column.and_then(|c| c.as_ref()?.first(hit.at.doc_id));
-            let before = parents.len();
-            parents.add(u64::try_from(parent.unwrap_or(0)).unwrap_or(0), hit);
-            match parents.len() > before {
-                true => room.take(size_of::<(u64, (Hit, f64, u32))>() * 2),
-                false => Ok(()),
-            }
-        })?;
+        self.vector
+            .each_score(snapshot, (number, field), slots, |hit| {
+                let column = columns.get(hit.at.segment_ord as usize);
+                let parent = column.and_then(|c| c.as_ref()?.first(hit.at.doc_id));
+                let before = parents.len();
+                parents.add(u64::try_from(parent.unwrap_or(0)).unwrap_or(0), hit);
+                match parents.len() > before {
+                    true => room.take(size_of::<(u64, (Hit, f64, u32))>() * 2),
+                    false => Ok(()),
+                }
+            })?;
         let mode = self.score_mode.unwrap_or(ScoreMode::Max);
         let mut best = BinaryHeap::new();
         for hit in parents.hits(mode) {
             keep_best(&mut best, hit, most);
         }
         Ok(best)
-    }
-
-    /// Compares the vectors of slots with the query.
-    fn each_score(
-        &self,
-        snapshot: &Snapshot,
-        (number, field): (usize, &VectorField),
-        wanted: &[(u64, DocAddress)],
-        mut each: impl FnMut(Hit) -> Result<()>,
-    ) -> Result<()> {
-        let file = snapshot.vectors.get(number).cloned();
-        let Some(file) = file.filter(|_| !wanted.is_empty()) else {
-            return Ok(());
-        };
-        // A few that lie far apart are read one by one.
-        let slots = snapshot.slots.get(number).copied().unwrap_or(0);
-        let at_once = match wanted.len() as u64 > slots / 16 {
-            true => usize::MAX,
-            false => 1,
-        };
-        let mut reader = SlotReader::new(file, field.dimensions, at_once);
-        let of = (field.similarity, self.elements);
-        for (slot, at) in wanted {
-            steps(1 + field.dimensions / 64)?;
-            each(Hit {
-                score: score(of, &self.query, reader.read(*slot)?),
-                at: *at,
-            })?;
-        }
-        Ok(())
     }
 }
 
@@ -360,40 +294,6 @@ fn of_parents(e: errors::Stop) -> errors::Stop {
     }
 }
 
-/// The vector whose nearest are looked for.
-fn query(f: &Fields<'_>) -> Result<(Vec<f32>, Elements)> {
-    if f.get("model").is_some() || f.get("query").is_some() {
-        return Err(wrong(
-            "\"query\" and \"model\" cannot be used with \"queryVector\"",
-        ));
-    }
-    let Some((query, elements)) = vector_of(f.required("queryVector")?) else {
-        return Err(wrong(
-            "\"queryVector\" must be an array of numbers or a vector",
-        ));
-    };
-    match query.iter().all(|n| n.is_finite()) {
-        true => Ok((query, elements)),
-        false => Err(wrong("\"queryVector\" must have finite elements")),
-    }
-}
-
-/// `numCandidates`; `None`: all are compared.
-fn candidates(f: &Fields<'_>, limit: i32) -> Result<Option<i32>> {
-    let exact = f.flag("exact")?.unwrap_or(false);
-    let candidates = f.int("numCandidates", 1, 10_000)?;
-    match (exact, candidates) {
-        (true, Some(_)) => Err(wrong(
-            "\"numCandidates\" must be omitted if \"exact\" is true",
-        )),
-        (false, None) => Err(wrong("\"numCandidates\" is required if \"exact\" is false")),
-        (false, Some(n)) if n < limit => Err(wrong(
-            "\"numCandidates\" must be greater than or equal to \"limit\"",
-        )),
-        _ => Ok(candidates),
-    }
-}
-
 /// How elements' scores become a document's.
 fn score_mode(options: Fields<'_>) -> Result<ScoreMode> {
     let mode = match options.string("scoreMode")? {
@@ -407,36 +307,6 @@ fn score_mode(options: Fields<'_>) -> Result<ScoreMode> {
     };
     options.end()?;
     Ok(mode)
-}
-
-/// How alike two vectors are, as MongoDB tells it: from 0 to 1, but for a dot product of longer vectors. Bytes have the
-/// scores of Lucene's `VectorUtil`.
-fn score((similarity, elements): (Similarity, Elements), query: &[f32], stored: &[u8]) -> f32 {
-    let numbers = stored
-        .chunks_exact(4)
-        .filter_map(|c| Some(f32::from_le_bytes(c.try_into().ok()?)));
-    let (mut dot, mut own, mut other, mut distance) = (0f64, 0f64, 0f64, 0f64);
-    for (a, b) in query.iter().zip(numbers) {
-        let (a, b) = (f64::from(*a), f64::from(b));
-        match similarity {
-            Similarity::Euclidean => distance += (a - b) * (a - b),
-            Similarity::DotProduct => dot += a * b,
-            Similarity::Cosine => {
-                dot += a * b;
-                own += a * a;
-                other += b * b;
-            }
-        }
-    }
-    let score = match similarity {
-        Similarity::Euclidean => 1.0 / (1.0 + distance),
-        Similarity::DotProduct if elements == Elements::Bytes => {
-            0.5 + dot / (query.len() as f64 * f64::from(1 << 15))
-        }
-        Similarity::DotProduct => ((1.0 + dot) / 2.0).max(0.0),
-        Similarity::Cosine => ((1.0 + dot / (own * other).sqrt()) / 2.0).max(0.0),
-    };
-    score as f32
 }
 
 /// `limit` has errors of its own.
@@ -461,22 +331,6 @@ fn limit(f: &Fields<'_>) -> Result<i32> {
 mod tests {
     use super::*;
     use bson::Value;
-
-    #[test]
-    fn scores_are_mongodbs() {
-        let stored: Vec<u8> = [0.6f32, 0.4, 0.0]
-            .iter()
-            .flat_map(|n| n.to_le_bytes())
-            .collect();
-        let query = [1.0, 0.0, 0.0];
-        let near = |s, want: f32| {
-            let got = score((s, Elements::Floats), &query, &stored);
-            assert!((got - want).abs() < 1e-6);
-        };
-        near(Similarity::Cosine, 0.916_025_16);
-        near(Similarity::Euclidean, 0.757_575_8);
-        near(Similarity::DotProduct, 0.8);
-    }
 
     #[test]
     fn vectors_come_as_arrays_and_as_binary() {

@@ -1,6 +1,7 @@
-//! Definitions of vector indexes: fields that hold vectors, and fields that filters may ask for.
+//! Definitions of vector indexes: fields that hold vectors, and fields that filters may ask for. An index of type search
+//! may have fields with vectors too.
 //!
-//! Source: MongoDB's manual, "How to Index Fields for Vector Search".
+//! Source: MongoDB's manual, "How to Index Fields for Vector Search", "How to Index Vector Fields" (`vector`, `knnVector`).
 
 use crate::analysis::Analyzer;
 use crate::definition::{Definition, Kind, MOST_DEPTH, Mapping, StringType, stored_source, string};
@@ -28,10 +29,22 @@ pub enum Quantization {
     Binary,
 }
 
+/// What may ask for the vectors of a field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VectorUse {
+    /// `$vectorSearch`: a field of an index of type vectorSearch.
+    Stage,
+    /// The operator `vectorSearch`: a field of type vector in an index of type search.
+    Operator,
+    /// `$vectorSearch` and the operator `knnBeta`: a field of type knnVector.
+    Knn,
+}
+
 /// A field that holds vectors.
 #[derive(Clone, Debug)]
 pub struct VectorField {
     pub path: String,
+    pub used_by: VectorUse,
     pub dimensions: usize,
     pub similarity: Similarity,
     pub quantization: Quantization,
@@ -82,7 +95,10 @@ pub(crate) fn parse(d: Doc<'_>) -> Result<Definition> {
             return Err(wrong_definition("\"fields.path\" is required"));
         };
         match string(f, "type")? {
-            Some("vector") => out.vectors.push(vector_field(path, f)?),
+            Some("vector") => {
+                let field = vector_field(path, "fields", f, VectorUse::Stage)?;
+                out.vectors.push(field);
+            }
             Some("filter") => {
                 out.mapping.put_filter(path)?;
                 if out.nested_root.is_some() {
@@ -121,76 +137,78 @@ pub(crate) fn parse(d: Doc<'_>) -> Result<Definition> {
     Ok(out)
 }
 
-fn vector_field(path: &str, f: Doc<'_>) -> Result<VectorField> {
+/// A field that holds vectors. `at`: its name in sentences.
+pub(crate) fn vector_field(
+    path: &str,
+    at: &str,
+    f: Doc<'_>,
+    used_by: VectorUse,
+) -> Result<VectorField> {
     let whole = |v: Val<'_>| v.to_i64_exact();
-    let Some(n) = f.get("numDimensions").and_then(whole) else {
-        return Err(wrong_definition("\"fields.numDimensions\" is required"));
+    let count = match used_by {
+        VectorUse::Knn => "dimensions",
+        _ => "numDimensions",
+    };
+    let Some(n) = f.get(count).and_then(whole) else {
+        return Err(wrong_definition(format!("\"{at}.{count}\" is required")));
     };
     if !(1..=MOST_DIMENSIONS).contains(&n) {
         return Err(wrong_definition(format!(
-            "\"fields.numDimensions\" must be within bounds [1, {MOST_DIMENSIONS}]"
+            "\"{at}.{count}\" must be within bounds [1, {MOST_DIMENSIONS}]"
         )));
     }
+    let one_of = |name: &str, names: &str| {
+        wrong_definition(format!("\"{at}.{name}\" must be one of [{names}]"))
+    };
     let similarity = match string(f, "similarity")? {
         Some("cosine") => Similarity::Cosine,
         Some("dotProduct") => Similarity::DotProduct,
         Some("euclidean") => Similarity::Euclidean,
-        _ => {
-            return Err(wrong_definition(
-                "\"fields.similarity\" must be one of [cosine, dotProduct, euclidean]",
-            ));
-        }
+        _ => return Err(one_of("similarity", "cosine, dotProduct, euclidean")),
     };
     let quantization = match string(f, "quantization")? {
         None | Some("none") => Quantization::None,
         Some("scalar") => Quantization::Scalar,
         Some("binary") => Quantization::Binary,
-        Some(_) => {
-            return Err(wrong_definition(
-                "\"fields.quantization\" must be one of [none, scalar, binary]",
-            ));
-        }
+        Some(_) => return Err(one_of("quantization", "none, scalar, binary")),
     };
     let flat = match string(f, "indexingMethod")? {
         None | Some("hnsw") => false,
         Some("flat") => true,
-        Some(_) => {
-            return Err(wrong_definition(
-                "\"fields.indexingMethod\" must be one of [flat, hnsw]",
-            ));
-        }
+        Some(_) => return Err(one_of("indexingMethod", "flat, hnsw")),
     };
     let options = match f.get("hnswOptions").filter(|v| !v.is_nullish()) {
         None => Doc::EMPTY,
-        Some(v) => match v.as_doc() {
-            Some(options) => options,
-            None => {
-                return Err(wrong_definition(
-                    "\"fields.hnswOptions\" must be a document",
-                ));
-            }
-        },
+        Some(v) => v
+            .as_doc()
+            .ok_or_else(|| wrong_definition(format!("\"{at}.hnswOptions\" must be a document")))?,
     };
     Ok(VectorField {
         path: path.to_string(),
+        used_by,
         dimensions: usize::try_from(n).unwrap_or(0),
         similarity,
         quantization,
         flat,
-        edges: edge_option(options, "maxEdges", (16, 64))?,
-        edge_candidates: edge_option(options, "numEdgeCandidates", (100, 3200))?,
+        edges: edge_option(at, options, "maxEdges", (16, 64))?,
+        edge_candidates: edge_option(at, options, "numEdgeCandidates", (100, 3200))?,
     })
 }
 
 /// A number of `hnswOptions`; the lowest is what it is by default.
-fn edge_option(options: Doc<'_>, name: &str, (low, high): (usize, usize)) -> Result<usize> {
+fn edge_option(
+    at: &str,
+    options: Doc<'_>,
+    name: &str,
+    (low, high): (usize, usize),
+) -> Result<usize> {
     let Some(v) = options.get(name).filter(|v| !v.is_nullish()) else {
         return Ok(low);
     };
     let n = v.to_i64_exact().and_then(|n| usize::try_from(n).ok());
     n.filter(|n| (low..=high).contains(n)).ok_or_else(|| {
         wrong_definition(format!(
-            "\"fields.hnswOptions.{name}\" must be within bounds [{low}, {high}]"
+            "\"{at}.hnswOptions.{name}\" must be within bounds [{low}, {high}]"
         ))
     })
 }

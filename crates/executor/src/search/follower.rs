@@ -257,17 +257,6 @@ impl Follower {
         Ok(())
     }
 
-    /// Waits until followers of other collections were told of everything up to `index` too.
-    pub(super) fn reach_all(self: &Arc<Follower>, ctx: &OpCtx<'_>, index: u64) -> Result<()> {
-        let begun = Instant::now();
-        while self.tail.scanned().0 < index && begun.elapsed() < CAUSAL_WAIT {
-            ctx.check()?;
-            ctx.engine.store.request_sync();
-            std::thread::sleep(LOOK / 10);
-        }
-        Ok(())
-    }
-
     /// Does what there is to do, as far as one turn goes.
     pub(super) fn turn(self: &Arc<Follower>) -> Next {
         self.running.store(true, SeqCst);
@@ -689,6 +678,17 @@ impl Follower {
         }
         Ok(outcome)
     }
+}
+
+/// Waits until the followers of all collections were told of everything up to `index`, no longer than [`CAUSAL_WAIT`].
+pub(super) fn reach_all(ctx: &OpCtx<'_>, tail: &follow::LogTail, index: u64) -> Result<()> {
+    let begun = Instant::now();
+    while tail.scanned().0 < index && begun.elapsed() < CAUSAL_WAIT {
+        ctx.check()?;
+        ctx.engine.store.request_sync();
+        std::thread::sleep(LOOK / 10);
+    }
+    Ok(())
 }
 
 /// What reading the log has come to.

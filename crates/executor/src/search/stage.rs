@@ -3,7 +3,7 @@
 //! Invariant: a document is read when it is given, so it is in its present state; documents that were
 //! deleted meanwhile are left out, and so are those that a shard does not own (`shown`).
 
-use super::follower::Follower;
+use super::follower::{Follower, reach_all};
 use crate::engine::Engine;
 use crate::op::OpCtx;
 use crate::pinned_snapshot::PinnedSnapshot;
@@ -11,7 +11,7 @@ use ::search::{
     Counted, Found, Highlighter, Hits, Pages, Room, Search, Snapshot, Synonyms, Token,
     VectorSearch, element, place, score_order,
 };
-use bson::{Doc, DocBuf, Writer, doc};
+use bson::{Doc, DocBuf, Val, Writer, doc};
 use catalog::Collection;
 use catalog::keyspace::PREFIX;
 use errors::{Code, Result, bail, err};
@@ -76,16 +76,18 @@ pub(crate) fn found(
     if causal {
         index.reach(ctx, engine.store.last_index())?;
     }
-    let mut held = engine.stage_memory.share();
-    let shown = Shown::of(stage)?;
-    let reader = Reader::of(ctx);
     let projection = search.stored(open.definition())?;
     let synonyms = synonyms(ctx, (stage, &search), &coll, &index, causal)?;
-    let snapshot = open.snapshot().with_synonyms(synonyms);
+    let mut open = OpenSearch {
+        search,
+        index,
+        snapshot: open.snapshot().with_synonyms(synonyms),
+        shown: Shown::of(stage)?,
+        reader: Reader::of(ctx),
+        held: engine.stage_memory.share(),
+    };
     if stage.kind == SearchKind::Meta || known.is_some() {
-        let meta = within(ctx, &index, &mut held, |room| {
-            of_all(&search, snapshot.clone(), (&reader, shown.as_ref()), room)
-        })?;
+        let meta = open.meta(ctx)?;
         if let Some(known) = known {
             let _ = known.set(meta.clone());
         }
@@ -93,38 +95,7 @@ pub(crate) fn found(
             return Ok(pipeline::over_docs(vec![meta]));
         }
     }
-    // A view's own stages, and another order, may want more of them.
-    let plain = search.sort.is_none() && view.is_none() && shown.is_none();
-    let bounded = limit.filter(|_| plain);
-    let most = bounded.map(|n| usize::try_from(n).unwrap_or(usize::MAX));
-    let sort = sort_of(&search);
-    let paging = Paging::of((&search, sort.as_ref()), stage)?;
-    let highlighter = search.highlighter(&snapshot);
-    let hits = within(ctx, &index, &mut held, |room| match &paging {
-        Some(p) if p.sort.is_none() => search.page(snapshot, tie, most, room),
-        _ => search.find(snapshot, most, room),
-    })?;
-    let by_token = paging.is_some();
-    let rows: Box<dyn Source> = Box::new(Rows {
-        reader,
-        index,
-        shown,
-        left: u64::MAX,
-        hits,
-        held,
-        by_vector: false,
-        scope: search.scope.clone(),
-        paging,
-        highlighter: highlighter.filter(|_| stage.asks.highlights),
-        current: DocBuf::new(),
-        meta: Metadata::default(),
-    });
-    let most = limit.filter(|_| view.is_none());
-    let rows = match &sort {
-        Some(_) if by_token => search::by_token(rows, search.pages.is_backwards(), most),
-        Some(by) => search::sorted(rows, by.as_doc(), most)?,
-        None => rows,
-    };
+    let rows = open.rows(ctx, stage, (limit, view.is_some()))?;
     let rows = match projection {
         Some(projection) => projected(&stage.ns, &projection)?.attach(0, rows, vars),
         None => rows,
@@ -133,6 +104,77 @@ pub(crate) fn found(
         Some(v) => v.pipeline.attach(0, rows, vars),
         None => rows,
     })
+}
+
+/// A search over a state of its index.
+struct OpenSearch {
+    search: Search,
+    index: Arc<Follower>,
+    snapshot: Snapshot,
+    shown: Option<Shown>,
+    reader: Reader,
+    held: Share,
+}
+
+impl OpenSearch {
+    /// The metadata of all documents that it finds and may show.
+    fn meta(&mut self, ctx: &mut OpCtx<'_>) -> Result<DocBuf> {
+        let of = (&self.reader, self.shown.as_ref());
+        let (search, snapshot) = (&self.search, self.snapshot.clone());
+        within(ctx, &self.index, &mut self.held, |room| {
+            of_all(search, snapshot, of, room)
+        })
+    }
+
+    /// The documents in their order, at most `limit`, if nothing behind the search may want more of them. `viewed`:
+    /// the stages of a view come next.
+    fn rows(
+        mut self,
+        ctx: &mut OpCtx<'_>,
+        stage: &SearchStage,
+        (limit, viewed): (Option<u64>, bool),
+    ) -> Result<Box<dyn Source>> {
+        // A view's own stages, and another order, may want more of them.
+        let plain = self.search.sort.is_none() && !viewed && self.shown.is_none();
+        let bounded = limit.filter(|_| plain);
+        let most = bounded.map(|n| usize::try_from(n).unwrap_or(usize::MAX));
+        let left = self.search.nearest(None);
+        if left.is_some() && self.shown.is_some() {
+            // Of the nearest some may be hidden.
+            let all = self.snapshot.documents().try_into();
+            self.search.nearest(Some(all.unwrap_or(usize::MAX)));
+        }
+        let sort = sort_of(&self.search);
+        let paging = Paging::of((&self.search, sort.as_ref()), stage)?;
+        let highlighter = self.search.highlighter(&self.snapshot);
+        let (search, snapshot) = (&self.search, self.snapshot);
+        let hits = within(ctx, &self.index, &mut self.held, |room| match &paging {
+            Some(p) if p.sort.is_none() => search.page(snapshot, tie, most, room),
+            _ => search.find(snapshot, most, room),
+        })?;
+        let by_token = paging.is_some();
+        let backwards = self.search.pages.is_backwards();
+        let rows: Box<dyn Source> = Box::new(Rows {
+            reader: self.reader,
+            index: self.index,
+            shown: self.shown,
+            left: left.map_or(u64::MAX, |n| n as u64),
+            hits,
+            held: self.held,
+            by_vector: false,
+            scope: self.search.scope,
+            paging,
+            highlighter: highlighter.filter(|_| stage.asks.highlights),
+            current: DocBuf::new(),
+            meta: Metadata::default(),
+        });
+        let most = limit.filter(|_| !viewed);
+        Ok(match &sort {
+            Some(_) if by_token => search::by_token(rows, backwards, most),
+            Some(by) => search::sorted(rows, by.as_doc(), most)?,
+            None => rows,
+        })
+    }
 }
 
 /// What results are sorted by: of elements their own fields.
@@ -161,18 +203,19 @@ fn synonyms(
     let db = coll.ns.split_once('.').map_or("", |(db, _)| db);
     let names = search.synonyms();
     if causal && !names.is_empty() {
-        index.reach_all(ctx, ctx.engine.store.last_index())?;
+        reach_all(ctx, &ctx.engine.log_tail, ctx.engine.store.last_index())?;
     }
     for name in names {
         let mut all = index.spec.definition.synonyms.iter();
         let Some(source) = all.find(|s| s.name == name) else {
             continue;
         };
-        let sent = stage.synonyms.as_ref();
-        let sent = sent.and_then(|d| d.get(name)?.as_array());
-        let mapping = match sent {
-            Some(docs) => index.mappings.sent(ctx, source, docs)?,
-            None => index.mappings.read(ctx, db, source)?,
+        let sent = stage.synonyms.as_ref().and_then(|d| d.get(name));
+        let mapping = match (sent.and_then(Val::as_array), sent.and_then(Val::as_str)) {
+            (Some(docs), _) => index.mappings.sent(ctx, source, docs)?,
+            // The router could not read it.
+            (None, Some(why)) => Err(why.to_string()),
+            (None, None) => index.mappings.read(ctx, db, source)?,
         };
         found.insert(name.to_string(), mapping);
     }
