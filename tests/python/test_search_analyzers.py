@@ -179,3 +179,33 @@ def refuses_analyzer(coll):
     except OperationFailure as e:
         return "lucene.english" in str(e)
     return False
+
+
+def synonym_status(coll):
+    """The status of all mappings, and what is told of each; what the one server tells is the same."""
+    [row] = coll.list_search_indexes("default")
+    [host] = row["statusDetail"]
+    main = host["mainIndex"]
+    assert main["synonymMappingStatus"] == row["synonymMappingStatus"]
+    assert main["synonymMappingStatusDetails"] == row["synonymMappingStatusDetail"]
+    return row["synonymMappingStatus"], row["synonymMappingStatusDetail"]
+
+
+def test_the_status_of_synonyms_is_listed(db):
+    coll = with_synonyms(db)
+    ready = ("READY", [{"words": {"status": "READY", "queryable": True}}])
+    assert synonym_status(coll) == ready, "also before any search has asked for them"
+    db.same.insert_one({"_id": "odd", "mappingType": "other"})
+    until("what is wrong is told", lambda: synonym_status(coll)[0] == "FAILED")
+    [(name, detail)] = [*synonym_status(coll)[1][0].items()]
+    assert name == "words" and detail["status"] == "FAILED" and not detail["queryable"]
+    assert "odd" in detail["message"]
+    [index] = coll.list_search_indexes("default")
+    assert index["status"] == "READY", "searches without synonyms go on"
+    db.same.delete_one({"_id": "odd"})
+    until("it is mended", lambda: synonym_status(coll) == ready)
+    [listed] = db.command("listSearchIndexes", "cars")["cursor"]["firstBatch"]
+    assert listed["synonymMappingStatus"] == "READY"
+    indexed(coll, {"mappings": {"dynamic": True}}, "plain")
+    [plain] = coll.list_search_indexes("plain")
+    assert "synonymMappingStatus" not in plain

@@ -6,7 +6,7 @@ import pytest
 from bson.binary import Binary, BinaryVectorDtype
 from harness import refuses, until
 from pymongo.operations import SearchIndexModel
-from searches import found, indexed, is_ready
+from searches import found, ids, indexed, is_ready, text
 
 DIMENSIONS = 8
 COUNT = 2600
@@ -132,6 +132,54 @@ def test_vectors_in_elements_of_arrays(coll):
     for bad in [{"nestedOptions": {"scoreMode": "median"}}, {"nestedOptions": {"x": 1}}, {"parentFilter": {"$bad": 1}}]:
         with refuses(8):
             near(**bad)
+
+
+def incomplete(coll, name="default"):
+    """How many documents an index lacks something of, and those that it names, by path."""
+    [row] = coll.list_search_indexes(name)
+    fields = row["statusDetail"][0].get("incompleteDocs", [])
+    return row["numIncompleteDocs"], sorted((f["path"], f["reason"], f["count"], f["ids"]) for f in fields)
+
+
+def test_documents_that_lack_something_are_named(db):
+    coll = db.c
+    good = [1.0] + [0.0] * (DIMENSIONS - 1)
+    coll.insert_many(
+        [
+            {"_id": 1, "v": good},
+            {"_id": 2, "v": [1.0]},
+            {"_id": 3, "v": [float("nan")] * DIMENSIONS},
+            {"_id": 4, "v": [0] * DIMENSIONS},
+            {"_id": 5, "v": "no vector"},
+            {"_id": 6},
+            {"_id": 7, "v": None},
+            {"_id": 8, "v": [2.0], "w": "x"},
+        ]
+    )
+    indexed(coll, {"fields": [vector_field(), vector_field("w")]}, kind="vectorSearch")
+    assert keys(nearest(coll, good, exact=True)) == [1]
+    assert incomplete(coll) == (
+        5,
+        [
+            ("v", "a zero vector has no cosine", 1, [4]),
+            ("v", "the value is no vector", 1, [5]),
+            ("v", "the vector has an element that is no finite number", 1, [3]),
+            ("v", "the vector has another number of dimensions", 2, [2, 8]),
+            ("w", "the value is no vector", 1, [8]),
+        ],
+    )
+    coll.delete_many({"_id": {"$in": [3, 4]}})
+    coll.update_many({"_id": {"$in": [2, 5]}}, {"$set": {"v": good}})
+    rest = [("v", "the vector has another number of dimensions", 1, [8]), ("w", "the value is no vector", 1, [8])]
+    until("the others are mended", lambda: incomplete(coll) == (1, rest))
+
+
+def test_a_long_value_is_named_and_the_rest_is_found(db):
+    db.c.insert_many([{"_id": 1, "title": "red", "code": "x" * 9000}, {"_id": 2, "title": "red", "code": "x"}])
+    fields = {"title": {"type": "string"}, "code": {"type": "token"}}
+    indexed(db.c, {"mappings": {"fields": fields}})
+    assert ids(db.c, text("red")) == [1, 2]
+    assert incomplete(db.c) == (1, [("code", "the value is longer than 8,192 bytes", 1, [1])])
 
 
 SHOP = {

@@ -290,16 +290,98 @@ def test_no_document_twice_while_ranges_move(tmp_path):
                 assert {i["name"] for i in shard.t.c.list_search_indexes()} == names
 
 
-def test_synonyms_are_read_by_the_router(client, coll):
+def alike(query):
+    return text(query, synonyms="words")
+
+
+def with_synonyms(client, coll):
+    """An index whose synonyms are in another collection, which is read so far by this alone."""
+    client.t.same.delete_many({})
     client.t.same.insert_one({"_id": 1, "mappingType": "equivalent", "synonyms": ["red", "violet"]})
     mapping = {"name": "words", "analyzer": "lucene.standard", "source": {"collection": "same"}}
     indexed(coll, {"mappings": {"dynamic": True}, "synonyms": [mapping]}, "alike")
-    alike = text("red", synonyms="words")
-    wanted = [d["_id"] for d in documents() if d["title"].split()[0] in ("red", "violet")]
-    assert ids(coll, alike, index="alike") == wanted
-    [meta] = coll.aggregate([{"$searchMeta": {"index": "alike", **alike, "count": {"type": "total"}}}])
+
+
+def of_words(*words):
+    return [d["_id"] for d in documents() if d["title"].split()[0] in words]
+
+
+def reads(client, name="same"):
+    """How often a collection was read, by all commands that read."""
+    rows = client.t[name].aggregate([{"$collStats": {"latencyStats": {}}}])
+    return sum(row["latencyStats"]["reads"]["ops"] for row in rows)
+
+
+def reads_by(client, work):
+    """How often work reads synonyms, without what the question itself reads."""
+    own = -reads(client) + reads(client)
+    before = reads(client)
+    work()
+    return reads(client) - before - own
+
+
+def test_synonyms_are_read_by_the_router(client, coll):
+    with_synonyms(client, coll)
+    wanted = of_words("red", "violet")
+    assert ids(coll, alike("red"), index="alike") == wanted
+    [meta] = coll.aggregate([{"$searchMeta": {"index": "alike", **alike("red"), "count": {"type": "total"}}}])
     assert meta["count"]["total"] == len(wanted)
-    client.t.same.delete_many({})
-    shown = [d["_id"] for d in documents() if d["title"].startswith("red")]
-    assert ids(coll, alike, index="alike") == shown
+    with client.start_session(causal_consistency=True) as session:
+        client.t.same.delete_many({}, session=session)
+        stage = {"$search": {"index": "alike", **alike("red")}}
+        assert sorted(d["_id"] for d in coll.aggregate([stage], session=session)) == of_words("red")
+    until("others see it too", lambda: ids(coll, alike("red"), index="alike") == of_words("red"))
     coll.drop_search_index("alike")
+
+
+@pytest.mark.parametrize("spread", [False, True])
+def test_synonyms_are_read_again_after_a_write_only(client, coll, spread):
+    client.t.same.drop()
+    if spread:
+        client.admin.command("shardCollection", "t.same", key={"_id": "hashed"})
+    with_synonyms(client, coll)
+    until("they are there", lambda: ids(coll, alike("red"), index="alike") == of_words("red", "violet"))
+    # A stamp may tell of the insert later than the first search came.
+    until("a search reads nothing", lambda: reads_by(client, lambda: ids(coll, alike("red"), index="alike")) == 0)
+
+    def search():
+        for _ in range(10):
+            assert ids(coll, alike("red"), index="alike") == of_words("red", "violet")
+
+    assert reads_by(client, search) == 0
+    client.t.same.update_one({"_id": 1}, {"$set": {"synonyms": ["red", "green"]}})
+    until("the write is seen", lambda: ids(coll, alike("red"), index="alike") == of_words("red", "green"))
+    coll.drop_search_index("alike")
+    client.t.same.drop()
+
+
+def test_the_status_of_synonyms_is_that_of_all_shards(client, coll):
+    with_synonyms(client, coll)
+
+    def status():
+        [row] = coll.list_search_indexes("alike")
+        return row["synonymMappingStatus"], row["synonymMappingStatusDetail"]
+
+    ready = ("READY", [{"words": {"status": "READY", "queryable": True}}])
+    until("the mapping is ready", lambda: status() == ready)
+    client.t.same.insert_one({"_id": "odd", "mappingType": "other"})
+    until("the wrong document is told of", lambda: status()[0] == "FAILED" and "odd" in str(status()[1]))
+    client.t.same.delete_one({"_id": "odd"})
+    until("it is mended", lambda: status() == ready)
+    client.t.command("create", "viewed", viewOn="same", pipeline=[])
+    mapping = {"name": "words", "analyzer": "lucene.standard", "source": {"collection": "viewed"}}
+    coll.update_search_index("alike", {"mappings": {"dynamic": True}, "synonyms": [mapping]})
+    until("a view is refused", lambda: status()[0] == "FAILED" and "t.viewed" in str(status()[1]))
+    client.t.viewed.drop()
+    coll.drop_search_index("alike")
+
+
+def test_vectors_within_search(client, coll):
+    field = {"type": "vector", "numDimensions": 2, "similarity": "euclidean"}
+    indexed(coll, {"mappings": {"dynamic": True, "fields": {"v": field}}}, "within")
+    near = {"path": "v", "queryVector": [200, 1], "limit": 5, "exact": True}
+    stage = {"$search": {"index": "within", "vectorSearch": near}}
+    rows = list(coll.aggregate([stage, {"$limit": 5}, SCORE]))
+    assert [d["score"] for d in rows] == [1.0, 0.5, 0.5, pytest.approx(0.2), pytest.approx(0.2)]
+    assert {d["_id"] for d in rows} == {198, 199, 200, 201, 202}
+    coll.drop_search_index("within")

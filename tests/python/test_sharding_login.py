@@ -11,6 +11,7 @@ from auth_client import log_in
 from certificates import Authority
 from harness import BINARY, expect_error, refuses, until
 from pymongo.errors import OperationFailure
+from searches import indexed
 from sharded_cluster import ShardedCluster
 
 KEY = "kGv/HPCbK+fFGd0Zl9l8s0/I2bYZPzY="
@@ -371,3 +372,23 @@ def test_a_cluster_by_one_command_asks_for_logins(tmp_path):
             assert root.t.c.find_one() == {"_id": 1}
     finally:
         run("down", "--dir", place)
+
+
+def test_a_search_needs_no_rights_to_its_synonyms(cluster, root):
+    coll = sharded(root, "words")
+    root.shop.same.insert_one({"_id": "secret", "mappingType": "equivalent", "synonyms": ["red", "violet"]})
+    coll.update_many({}, [{"$set": {"title": {"$cond": [{"$gte": ["$k", 98]}, "violet", "green"]}}}])
+    mapping = {"name": "alike", "analyzer": "lucene.standard", "source": {"collection": "same"}}
+    indexed(coll, {"mappings": {"dynamic": True}, "synonyms": [mapping]})
+    only = {"resource": {"db": "shop", "collection": "words"}, "actions": ["find"]}
+    root.admin.command("createRole", "searcher", privileges=[only], roles=[])
+    with cluster.client(**user(root, "sam", "searcher")) as client:
+        operator = {"text": {"query": "red", "path": "title", "synonyms": "alike"}}
+        found = client.shop.words.aggregate([{"$search": operator}])
+        assert sorted(d["_id"] for d in found) == [98, 99]
+        with refuses(13):
+            client.shop.same.find_one({})
+        with refuses(13):
+            list(client.shop.words.aggregate([{"$listSearchIndexes": {}}]))
+        with refuses(13):
+            client.shop.command("_pandoStamp", "same")

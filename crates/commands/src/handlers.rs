@@ -173,6 +173,7 @@ handlers! {
     "_pandoServed" => crate::shard::pando_served::run,
     "_pandoRangeSize" => crate::shard::pando_range_size::run,
     "_pandoSizes" => crate::shard::pando_sizes::run,
+    "_pandoStamp" => crate::shard::pando_stamp::run,
     "_pandoFence" => crate::shard::pando_fence::run,
     "_pandoChange" => crate::shard::pando_change::run,
     "_pandoHome" => crate::shard::pando_home::run,

@@ -281,6 +281,7 @@ commands! {
     "_pandoServed" => ADMIN, Cluster(&[Internal]), "how much a shard does for routers";
     "_pandoRangeSize" => ADMIN | WORKER, Cluster(&[Internal]), "about how much lies in a range";
     "_pandoSizes" => ADMIN | WORKER, Cluster(&[Internal]), "how much a shard has of collections";
+    "_pandoStamp" => WORKER | OF_COLLECTION, Cluster(&[Internal]), "whether a collection was written to";
     "_pandoFence" => ADMIN | WRITE | WORKER, Cluster(&[Internal]), "lets routers wait while a range changes its owner";
     "_pandoChange" => ADMIN | WRITE | WORKER, Cluster(&[Internal]), "writes to the metadata, all or none";
     "_pandoHome" => ADMIN | WRITE | WORKER, Cluster(&[Internal]), "tells a shard which databases it is the primary of";

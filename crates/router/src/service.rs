@@ -41,6 +41,7 @@ impl Router {
                 itself: router.clone(),
                 transactions: Transactions::default(),
                 ended_sessions,
+                synonyms: Default::default(),
             }
         })
     }

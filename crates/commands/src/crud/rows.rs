@@ -75,11 +75,10 @@ pub fn for_pipeline(cx: &CommandContext<'_, '_>) -> ServerRows {
                     .collect())
             }
             RowsKind::ListClusterCatalog => Ok(cluster_catalog(&engine, stage)),
-            RowsKind::ListSearchIndexes => Ok(search_indexes::rows(
-                &engine,
-                &stage.ns.to_string(),
-                stage.spec.as_doc(),
-            )),
+            RowsKind::ListSearchIndexes => {
+                let ns = stage.ns.to_string();
+                search_indexes::rows(&engine, &ns, stage.spec.as_doc())
+            }
             RowsKind::SampledQueries => sampled_queries(&engine, stage.spec.as_doc()),
             RowsKind::IndexStats | RowsKind::QueryStats => Ok(Vec::new()),
         }

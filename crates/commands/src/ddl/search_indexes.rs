@@ -16,7 +16,7 @@ use bson::{Doc, DocBuf, Elem, Val, Writer};
 use catalog::Collection;
 use errors::{Result, bail, err};
 use executor::Engine;
-use executor::search::check_searchable;
+use executor::search::{LackingDocuments, SynonymStatus, check_searchable};
 use front::{Args, idl};
 use search::{Definition, Kind};
 use std::sync::Arc;
@@ -383,15 +383,16 @@ pub fn check(args: &Args<'_>) -> Result<()> {
 
 pub fn list(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let (ns, filter, batch_size) = listed(&cx.args)?;
-    let docs = rows(&cx.app.engine, &ns, filter.as_doc());
+    executor::search::read_synonyms(&mut cx.op, &ns, filter.as_doc())?;
+    let docs = rows(&cx.app.engine, &ns, filter.as_doc())?;
     listing::reply(cx, &ns, docs, batch_size)?;
     Ok(Done::Reply)
 }
 
 /// A document for each search index of a collection that `filter` names (`{name}`, `{id}`, or all).
-pub fn rows(engine: &Engine, ns: &str, filter: Doc<'_>) -> Vec<DocBuf> {
+pub fn rows(engine: &Engine, ns: &str, filter: Doc<'_>) -> Result<Vec<DocBuf>> {
     let Some(coll) = engine.catalog.get(ns) else {
-        return Vec::new();
+        return Ok(Vec::new());
     };
     let given = |name: &str| filter.get(name).and_then(|v| v.as_str());
     let which = IndexSelector {
@@ -403,8 +404,10 @@ pub fn rows(engine: &Engine, ns: &str, filter: Doc<'_>) -> Vec<DocBuf> {
     specs.map(|d| row(engine, &coll, d)).collect()
 }
 
-fn row(engine: &Engine, coll: &Collection, spec: &DocBuf) -> DocBuf {
+fn row(engine: &Engine, coll: &Collection, spec: &DocBuf) -> Result<DocBuf> {
     let state = engine.search.status(coll, spec.as_doc());
+    let synonyms = engine.search.synonyms(spec.as_doc());
+    let lacking = engine.search.lacking(engine, spec.as_doc())?;
     let version = spec.get("version").and_then(|v| v.as_i64()).unwrap_or(0);
     let created = spec.get("created").unwrap_or(Val::NULL);
     let definition = spec
@@ -426,6 +429,7 @@ fn row(engine: &Engine, coll: &Collection, spec: &DocBuf) -> DocBuf {
     w.i64("latestVersion", version);
     write_version(&mut w, "latestDefinitionVersion");
     w.doc("latestDefinition", definition);
+    write_synonyms(&mut w, "synonymMappingStatusDetail", &synonyms);
     w.open_array("statusDetail").open_doc("");
     w.str("hostname", &process::host_name())
         .str("status", state.status)
@@ -433,16 +437,63 @@ fn row(engine: &Engine, coll: &Collection, spec: &DocBuf) -> DocBuf {
     w.open_doc("mainIndex")
         .str("status", state.status)
         .bool("queryable", state.queryable);
+    write_synonyms(&mut w, "synonymMappingStatusDetails", &synonyms);
     write_version(&mut w, "definitionVersion");
     w.doc("definition", definition).close();
     if let Some(message) = &state.message {
         w.str("message", message);
     }
+    write_lacking(&mut w, &lacking);
     w.close().close();
     w.i64(
         "numDocs",
         i64::try_from(state.documents).unwrap_or(i64::MAX),
     );
+    w.i64(
+        "numIncompleteDocs",
+        i64::try_from(lacking.count).unwrap_or(i64::MAX),
+    );
     w.i64("indexSize", i64::try_from(state.bytes).unwrap_or(i64::MAX));
-    w.finish()
+    Ok(w.finish())
+}
+
+/// The status of all synonym mappings together, and that of each; nothing where there are none.
+fn write_synonyms(w: &mut Writer, details: &str, synonyms: &[SynonymStatus]) {
+    if synonyms.is_empty() {
+        return;
+    }
+    let mut worst = ["FAILED", "BUILDING", "READY"].into_iter();
+    let worst = worst.find(|s| synonyms.iter().any(|m| m.status == *s));
+    w.str("synonymMappingStatus", worst.unwrap_or("READY"))
+        .open_array(details);
+    for mapping in synonyms {
+        w.open_doc("").open_doc(&mapping.name);
+        w.str("status", mapping.status)
+            .bool("queryable", mapping.status == "READY");
+        if let Some(message) = &mapping.message {
+            w.str("message", message);
+        }
+        w.close().close();
+    }
+    w.close();
+}
+
+/// `incompleteDocs: [{path, reason, count, ids: [_id, …]}]`
+fn write_lacking(w: &mut Writer, lacking: &LackingDocuments) {
+    if lacking.fields.is_empty() {
+        return;
+    }
+    w.open_array("incompleteDocs");
+    for field in &lacking.fields {
+        w.open_doc("")
+            .str("path", &field.path)
+            .str("reason", field.reason);
+        w.i64("count", i64::try_from(field.count).unwrap_or(i64::MAX));
+        w.open_array("ids");
+        field.ids.iter().for_each(|id| {
+            w.push(id.as_val());
+        });
+        w.close().close();
+    }
+    w.close();
 }

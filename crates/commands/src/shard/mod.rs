@@ -25,6 +25,7 @@ pub mod pando_served;
 pub mod pando_sessions;
 pub mod pando_sizes;
 pub mod pando_snapshot;
+pub mod pando_stamp;
 pub mod pando_swap;
 pub mod pando_time;
 mod ranges_read;

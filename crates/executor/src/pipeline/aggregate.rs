@@ -697,6 +697,9 @@ impl PipelineHost for AggregateHost<'_, '_> {
             }
             return Ok(coll.map(|c| index_stats(&c)).unwrap_or_default());
         }
+        if stage.kind == RowsKind::ListSearchIndexes {
+            crate::search::read_synonyms(self.ctx, &stage.ns.to_string(), stage.spec.as_doc())?;
+        }
         match &self.request.server_rows {
             Some(f) => f(stage),
             None => Ok(Vec::new()),

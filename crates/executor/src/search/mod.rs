@@ -15,19 +15,23 @@ mod note;
 mod pool;
 mod records;
 mod stage;
+mod stamps;
 mod synonyms;
 
 pub(crate) use stage::{explain, found};
+pub use stamps::{CollectionStamp, stamp};
 
 use crate::engine::Engine;
 use crate::op::OpCtx;
-use bson::{Doc, DocBuf};
+use bson::{Doc, DocBuf, Value};
 use catalog::Collection;
 use errors::{Result, bail};
 use follower::Follower;
 use parking_lot::Mutex;
 use pool::Pool;
+use query::pipeline::search::SYNONYMS;
 use search::{Definition, Kind, SearchIndex};
+use stamps::Stamps;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -82,6 +86,33 @@ pub struct SearchStatus {
     pub message: Option<String>,
 }
 
+/// How a synonym mapping of an index fares.
+#[derive(Clone, Debug)]
+pub struct SynonymStatus {
+    pub name: String,
+    /// `BUILDING`, `READY` or `FAILED`.
+    pub status: &'static str,
+    /// What is wrong with its collection.
+    pub message: Option<String>,
+}
+
+/// A field that documents lack in an index.
+#[derive(Clone, Debug)]
+pub struct LackingField {
+    pub path: String,
+    pub reason: &'static str,
+    pub count: u64,
+    /// The `_id`s of some of them.
+    pub ids: Vec<Value>,
+}
+
+/// The documents that an index has not wholly taken in.
+#[derive(Clone, Debug, Default)]
+pub struct LackingDocuments {
+    pub count: u64,
+    pub fields: Vec<LackingField>,
+}
+
 /// An index that a search goes on in, and its follower.
 pub(crate) struct Opened {
     index: Arc<SearchIndex>,
@@ -93,6 +124,7 @@ pub(crate) struct Opened {
 pub struct SearchIndexes {
     followers: Mutex<HashMap<String, Arc<Follower>>>,
     pool: Arc<Pool>,
+    stamps: Stamps,
     /// One waits that others close their writers.
     wants_writer: AtomicBool,
     /// A look at the catalog is to come.
@@ -235,15 +267,9 @@ impl SearchIndexes {
     /// How an index fares here.
     pub fn status(&self, coll: &Collection, spec: Doc<'_>) -> SearchStatus {
         let text = |name: &str| spec.get(name).and_then(|v| v.as_str()).unwrap_or("");
-        let version = spec.get("version").and_then(|v| v.as_i64());
         let name = text("name");
         let serving = self.serving(coll, name);
-        let newest = {
-            let followers = self.followers.lock();
-            let mut of = followers.values();
-            of.find(|f| f.spec.id == text("id") && Some(f.spec.version) == version)
-                .cloned()
-        };
+        let newest = self.newest(spec);
         let message = newest.as_ref().and_then(|f| f.failure());
         let ready = newest
             .as_ref()
@@ -259,6 +285,98 @@ impl SearchIndexes {
             bytes: newest.as_ref().map_or(0, |f| f.bytes()),
             message,
         }
+    }
+
+    /// The follower of a definition in its present version.
+    fn newest(&self, spec: Doc<'_>) -> Option<Arc<Follower>> {
+        let id = spec.get("id").and_then(|v| v.as_str())?;
+        let version = spec.get("version").and_then(|v| v.as_i64());
+        let followers = self.followers.lock();
+        let mut of = followers.values();
+        of.find(|f| f.spec.id == id && Some(f.spec.version) == version)
+            .cloned()
+    }
+
+    /// Reads the synonym mappings of an index, so that [`SearchIndexes::synonyms`] tells of them as they are now. `sent`:
+    /// what a router has read of them, by name: documents, or why it could not.
+    pub fn read_synonyms(
+        &self,
+        ctx: &mut OpCtx<'_>,
+        coll: &Collection,
+        spec: Doc<'_>,
+        sent: Option<Doc<'_>>,
+    ) -> Result<()> {
+        let Some(follower) = self.newest(spec) else {
+            return Ok(());
+        };
+        let db = coll.ns.split_once('.').map_or("", |(db, _)| db);
+        for source in &follower.spec.definition.synonyms {
+            let mappings = &follower.mappings;
+            let given = sent.and_then(|d| d.get(&source.name));
+            match (given.and_then(|v| v.as_array()), sent) {
+                (Some(docs), _) => drop(mappings.sent(ctx, source, docs)?),
+                (None, None) => drop(mappings.read(ctx, db, source)?),
+                (None, Some(_)) => {
+                    if let Some(why) = given.and_then(|v| v.as_str()) {
+                        mappings.unread(ctx, &source.name, why);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// How the synonym mappings of an index fare, as far as they were read.
+    pub fn synonyms(&self, spec: Doc<'_>) -> Vec<SynonymStatus> {
+        let Some(follower) = self.newest(spec) else {
+            return Vec::new();
+        };
+        let sources = follower.spec.definition.synonyms.iter();
+        let one = |source: &search::SynonymSource| {
+            let (status, message) = match follower.mappings.state(&source.name) {
+                None => ("BUILDING", None),
+                Some(Ok(())) => ("READY", None),
+                Some(Err(why)) => ("FAILED", Some(why)),
+            };
+            SynonymStatus {
+                name: source.name.clone(),
+                status,
+                message,
+            }
+        };
+        sources.map(one).collect()
+    }
+
+    /// The documents that an index has not wholly taken in.
+    pub fn lacking(&self, engine: &Engine, spec: Doc<'_>) -> Result<LackingDocuments> {
+        let index = self.newest(spec).and_then(|f| f.index());
+        let Some(index) = index else {
+            return Ok(LackingDocuments::default());
+        };
+        let found = index.snapshot().incomplete()?;
+        let view = engine.store.latest();
+        let mut fields = Vec::new();
+        for field in found.fields {
+            let mut ids: Vec<Value> = Vec::new();
+            for key in &field.keys {
+                let record = view.get(key)?;
+                let id = record.as_ref().and_then(|r| Doc::new(r)?.get("_id"));
+                let id = id.filter(|id| id.bytes.len() <= MOST_ID_BYTES);
+                let id = id.map(|id| id.to_value());
+                // Elements of one document have its key.
+                ids.extend(id.filter(|id| ids.last() != Some(id)));
+            }
+            fields.push(LackingField {
+                path: field.path,
+                reason: field.unfit.reason(),
+                count: field.count,
+                ids,
+            });
+        }
+        Ok(LackingDocuments {
+            count: found.count,
+            fields,
+        })
     }
 
     /// Ends all turns, and waits for them.
@@ -289,6 +407,42 @@ fn remove_others<T>(base: &std::path::Path, wanted: &HashMap<String, T>) {
     }
 }
 
+/// Reads the synonym mappings of the indexes of a collection that `$listSearchIndexes` lists: `{name}`, `{id}` or all,
+/// with what a router has read of them.
+pub fn read_synonyms(ctx: &mut OpCtx<'_>, ns: &str, spec: Doc<'_>) -> Result<()> {
+    let Some(coll) = ctx.catalog().get(ns).cloned() else {
+        return Ok(());
+    };
+    let sent = spec.get(SYNONYMS).and_then(|v| v.as_doc());
+    let text = |d: Doc<'_>, name: &str| {
+        let v = d.get(name).and_then(|v| v.as_str());
+        v.map(str::to_string)
+    };
+    for definition in coll.search.as_deref().unwrap_or(&[]) {
+        let d = definition.as_doc();
+        let is_listed = ["name", "id"].iter().all(|field| {
+            let wanted = text(spec, field);
+            wanted.is_none() || wanted == text(d, field)
+        });
+        let given = d.get("definition").and_then(|v| v.as_doc());
+        let has_any = given.is_some_and(|d| d.contains("synonyms"));
+        if !is_listed || !has_any {
+            continue;
+        }
+        ctx.need_worker()?;
+        let of_this = |all: Doc<'_>| {
+            let name = text(d, "name").unwrap_or_default();
+            let known = all.get(&name).and_then(|v| v.as_doc());
+            known.map_or_else(DocBuf::new, Doc::to_buf)
+        };
+        let sent = sent.map(of_this);
+        let engine = ctx.engine.clone();
+        let sent = sent.as_ref().map(|d| d.as_doc());
+        engine.search.read_synonyms(ctx, &coll, d, sent)?;
+    }
+    Ok(())
+}
+
 /// Refuses a collection that cannot have search indexes.
 pub fn check_searchable(coll: &Collection) -> Result<()> {
     if coll.is_view() || coll.time_series.is_some() {
@@ -300,6 +454,9 @@ pub fn check_searchable(coll: &Collection) -> Result<()> {
     }
     Ok(())
 }
+
+/// A longer `_id` is not told of a document.
+const MOST_ID_BYTES: usize = 1024;
 
 /// How long a search waits for an index that is not ready.
 const OPENING: Duration = Duration::from_millis(500);

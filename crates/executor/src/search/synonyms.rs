@@ -12,6 +12,7 @@ use errors::{Error, Result};
 use parking_lot::Mutex;
 use query::pipeline::Share;
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use storage::Direction;
 
@@ -19,6 +20,8 @@ use storage::Direction;
 #[derive(Default)]
 pub(super) struct Mappings {
     known: Mutex<HashMap<String, Known>>,
+    /// Secrets of [`From::Sent`].
+    keys: [RandomState; 2],
 }
 
 /// A mapping that was read.
@@ -32,15 +35,18 @@ struct Known {
 enum From {
     /// A collection, by its id, and news of it; there may be none of that name.
     Collection(Option<[u8; 16]>, follow::Follower),
-    /// Documents that a router has sent, by their checksum and length.
-    Sent(u32, usize),
+    /// Documents that a router has sent, by hashes of them under keys that no client knows: others with the same
+    /// would be taken for them.
+    Sent([u64; 2]),
+    /// A router could not read it.
+    Unread,
 }
 
 impl From {
     fn is(&self, other: &From) -> bool {
         match (self, other) {
             (From::Collection(a, news), From::Collection(b, _)) => a == b && !news.has_news(),
-            (From::Sent(a, n), From::Sent(b, m)) => a == b && n == m,
+            (From::Sent(a), From::Sent(b)) => a == b,
             _ => false,
         }
     }
@@ -87,8 +93,11 @@ impl Mappings {
         source: &SynonymSource,
         docs: Doc<'_>,
     ) -> Result<Synonyms> {
-        let bytes = docs.as_bytes();
-        let from = From::Sent(::search::checksum(bytes), bytes.len());
+        let from = From::Sent(
+            self.keys
+                .each_ref()
+                .map(|key| key.hash_one(docs.as_bytes())),
+        );
         if let Some(known) = self.same(&source.name, &from) {
             return Ok(known);
         }
@@ -102,6 +111,23 @@ impl Mappings {
             }
         }
         self.keep(ctx, source, from, problem.map_or(Ok(map), Err))
+    }
+
+    /// What is known of a mapping: whether searches may use it, or why not; `None`: no search has asked for it.
+    pub fn state(&self, name: &str) -> Option<std::result::Result<(), String>> {
+        let known = self.known.lock();
+        let synonyms = &known.get(name)?.synonyms;
+        Some(synonyms.as_ref().map(drop).map_err(String::clone))
+    }
+
+    /// A router could not read a mapping.
+    pub fn unread(&self, ctx: &OpCtx<'_>, name: &str, why: &str) {
+        let known = Known {
+            from: From::Unread,
+            synonyms: Err(why.to_string()),
+            _held: ctx.engine.stage_memory.share(),
+        };
+        self.known.lock().insert(name.to_string(), known);
     }
 
     fn same(&self, name: &str, from: &From) -> Option<Synonyms> {

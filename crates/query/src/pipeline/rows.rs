@@ -1,6 +1,7 @@
 //! Stages that make documents: `$documents`, and those that tell about the server or a collection.
 
 use super::options::{options, required, string, wrong_type};
+use super::search::SYNONYMS;
 use super::stage_memory::hold;
 use super::{IdleVisitor, Namespace, PipelineHost, Share, Source};
 use crate::expr::{EvalCtx, Expression, Vars};
@@ -118,7 +119,9 @@ impl RowsStage {
 
 /// `{}`, `{name: <string>}` or `{id: <string>}`.
 fn check_list_search_indexes(name: &str, d: Doc<'_>) -> Result<()> {
-    for e in d {
+    // A router adds what it has read of synonym mappings.
+    let is_sent = |name: &str, v: Val<'_>| name == SYNONYMS && v.as_doc().is_some();
+    for e in d.iter().filter(|e| !is_sent(e.name, e.val)) {
         if !matches!(e.name, "name" | "id") {
             bail!(40415, "BSON field '{name}.{}' is an unknown field.", e.name);
         }
@@ -126,7 +129,7 @@ fn check_list_search_indexes(name: &str, d: Doc<'_>) -> Result<()> {
             return Err(wrong_type(name, e.name, e.val, "string").into());
         }
     }
-    if d.count() > 1 {
+    if d.contains("name") && d.contains("id") {
         bail!(
             InvalidOptions,
             "Cannot set both 'name' and 'id' for $listSearchIndexes."

@@ -280,9 +280,6 @@ fn listed(rows: &[DocBuf]) -> Vec<DocBuf> {
     }
     let merged = by_id.iter().filter_map(|(_, same)| {
         let first = same.first()?;
-        let statuses: Vec<String> = same.iter().map(|r| text(r, "status")).collect();
-        let mut worst = ["FAILED", "BUILDING", "READY"].into_iter();
-        let worst = worst.find(|s| statuses.iter().any(|t| t == s));
         let queryable = same
             .iter()
             .all(|r| r.get("queryable").is_some_and(Val::truthy));
@@ -293,9 +290,11 @@ fn listed(rows: &[DocBuf]) -> Vec<DocBuf> {
         let mut w = Writer::new();
         for e in first.as_doc() {
             match e.name {
-                "status" => w.str("status", worst.unwrap_or("BUILDING")),
+                "status" => w.str("status", worst_of(same, "status")),
                 "queryable" => w.bool("queryable", queryable),
-                "numDocs" | "indexSize" => w.i64(e.name, total(e.name)),
+                "numDocs" | "numIncompleteDocs" | "indexSize" => w.i64(e.name, total(e.name)),
+                "synonymMappingStatus" => w.str(e.name, worst_of(same, e.name)),
+                "synonymMappingStatusDetail" => w.val(e.name, worst_mappings(same).as_val()),
                 "statusDetail" => {
                     w.open_array("statusDetail");
                     let details = same
@@ -312,4 +311,41 @@ fn listed(rows: &[DocBuf]) -> Vec<DocBuf> {
         Some(w.finish())
     });
     merged.collect()
+}
+
+/// The worst of the statuses that rows tell of the same.
+fn worst_of(rows: &[&DocBuf], name: &str) -> &'static str {
+    let is = |row: &DocBuf, status: &str| row.get(name).and_then(Val::as_str) == Some(status);
+    let mut all = ["FAILED", "BUILDING", "READY"].into_iter();
+    let worst = all.find(|status| rows.iter().any(|row| is(row, status)));
+    worst.unwrap_or("BUILDING")
+}
+
+/// Of each synonym mapping what the shard tells that fares worst with it.
+fn worst_mappings(rows: &[&DocBuf]) -> Value {
+    let rank = |d: Doc<'_>| match d.get("status").and_then(Val::as_str) {
+        Some("FAILED") => 0,
+        Some("BUILDING") => 1,
+        _ => 2,
+    };
+    let mut worst: Vec<(&str, Doc<'_>)> = Vec::new();
+    let lists = rows.iter().filter_map(|row| {
+        let list = row.get("synonymMappingStatusDetail");
+        list.and_then(Val::as_array)
+    });
+    for one in lists.flat_map(|list| list.values()).filter_map(Val::as_doc) {
+        let Some((name, detail)) = one.first().and_then(|e| Some((e.name, e.val.as_doc()?))) else {
+            continue;
+        };
+        match worst.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, known)) if rank(detail) < rank(*known) => *known = detail,
+            Some(_) => {}
+            None => worst.push((name, detail)),
+        }
+    }
+    let mut w = Writer::new_array();
+    for (name, detail) in worst {
+        w.open_doc("").doc(name, detail).close();
+    }
+    w.finish_array()
 }

@@ -3,12 +3,14 @@
 
 pub(crate) mod cursors;
 pub(crate) mod ended_sessions;
+pub(crate) mod kept_synonyms;
 pub(crate) mod transactions;
 pub(crate) mod waiting;
 
 use crate::request::RoutedCommand;
 use crate::state::cursors::Cursors;
 use crate::state::ended_sessions::EndedSessions;
+use crate::state::kept_synonyms::KeptSynonyms;
 use crate::state::transactions::Transactions;
 use crate::state::waiting::Waiting;
 use bson::{Doc, DocBuf};
@@ -33,6 +35,7 @@ pub struct Router {
     pub(crate) itself: Weak<Router>,
     pub(crate) transactions: Transactions,
     pub(crate) ended_sessions: EndedSessions,
+    pub(crate) synonyms: KeptSynonyms,
 }
 
 impl Router {
