@@ -142,7 +142,8 @@ def frames(path, cipher=None):
     assert path.name == f"{header['first index']:020}.log"
     assert bool(header["flags"] & 2) == (cipher is not None)
     at, before = HEADER.bytes, header["first index"] - 1
-    while at < len(data):
+    # Eight zeros are no frame: space is reserved behind the last one.
+    while any(data[at : at + 8]):
         frame = FRAME.read(data, at)
         end = at + 8 + frame["length"]
         assert frame["crc32c"] == crc32c(data[at : at + 4] + data[at + 8 : end])
@@ -153,6 +154,7 @@ def frames(path, cipher=None):
             payload = cipher(header["first index"]).decrypt(payload[:nonce], payload[nonce:], data[at + 8 : at + FRAME.bytes])
         yield frame | {"payload": payload}
         at, before = end, frame["index"]
+    assert len(data) - at <= 1 << 20 and not any(data[at:])
 
 
 def entries(directory, cipher=None):
