@@ -230,7 +230,8 @@ def load(server, count=4000):
 
 def damage(path, at=0.5, length=64):
     data = bytearray(path.read_bytes())
-    middle = int(len(data) * at)
+    # Behind the log's last entry zeros are reserved.
+    middle = int(len(data.rstrip(b"\0")) * at)
     data[middle : middle + length] = bytes(b ^ 0x5A for b in data[middle : middle + length])
     path.write_bytes(bytes(data))
 

@@ -96,6 +96,24 @@ impl FileSystem for Disk {
     }
 }
 
+/// Nothing is reserved where the disk has less free: what is left there is for who needs it first.
+#[cfg(target_os = "linux")]
+const RESERVE_ABOVE_FREE_BYTES: u64 = 256 << 20;
+
+/// The free bytes of the disk that an open file lies on; 0 where that is not known.
+#[cfg(target_os = "linux")]
+fn free_bytes(fd: std::os::fd::RawFd) -> u64 {
+    let mut found = std::mem::MaybeUninit::<libc::statvfs>::uninit();
+    // SAFETY: a system call on a descriptor that is open; it fills `found` where it gives 0.
+    let found = unsafe {
+        match libc::fstatvfs(fd, found.as_mut_ptr()) {
+            0 => found.assume_init(),
+            _ => return 0,
+        }
+    };
+    found.f_bavail.saturating_mul(found.f_frsize)
+}
+
 impl LogFile for File {
     fn len(&self) -> io::Result<u64> {
         Ok(self.metadata()?.len())
@@ -120,6 +138,9 @@ impl LogFile for File {
             let (Ok(at), Ok(len)) = (from.try_into(), to.saturating_sub(from).try_into()) else {
                 return false;
             };
+            if free_bytes(self.as_raw_fd()) < RESERVE_ABOVE_FREE_BYTES {
+                return false;
+            }
             // SAFETY: a system call on a descriptor that is open, about no memory of ours.
             unsafe { libc::fallocate(self.as_raw_fd(), 0, at, len) == 0 }
         }
