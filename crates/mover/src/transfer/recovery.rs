@@ -224,10 +224,11 @@ fn tell_range(
     std::thread::scope(|threads| {
         let all: Vec<_> = sides.iter().map(|s| threads.spawn(|| tell(s))).collect();
         let panicked = |_| Err(err!(InternalError, "the end of a move has panicked").into());
-        let told = all
+        let told: Vec<Outcome<()>> = all
             .into_iter()
-            .map(|one| one.join().unwrap_or_else(panicked));
-        told.fold(Ok(()), |before, one| before.and(one))
+            .map(|one| one.join().unwrap_or_else(panicked))
+            .collect();
+        told.into_iter().collect::<Outcome<()>>()
     })?;
     cluster.take_over(ns, Some(table.clone()))?;
     Ok(Some(table))
