@@ -96,7 +96,7 @@ impl FileSystem for Disk {
     }
 }
 
-/// Nothing is reserved where the disk has less free: what is left there is for who needs it first.
+/// Nothing is reserved where the disk has less free: the rest is for data.
 #[cfg(target_os = "linux")]
 const RESERVE_ABOVE_FREE_BYTES: u64 = 256 << 20;
 
