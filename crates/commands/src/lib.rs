@@ -76,6 +76,7 @@ use diagnostic::current_op::Connections;
 use errors::{Fallible, Result};
 use monitoring::metrics::{self, Counters};
 use monitoring::operations::Operations;
+use own_process::disk_space::DiskSpace;
 use parking_lot::Mutex;
 use profiler::Profiler;
 use service::config::ClusterRole;
@@ -334,7 +335,8 @@ impl Commands {
 
     /// Bytes of the data directory's file system: all, and those that are free.
     pub fn disk(&self) -> Option<(u64, u64)> {
-        monitoring::prometheus::disk(&self.config.db_path)
+        let space = DiskSpace::at(&self.config.db_path)?;
+        Some((space.total, space.free))
     }
 
     /// Whether logins are required, but no user exists yet.

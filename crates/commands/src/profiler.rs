@@ -83,7 +83,7 @@ impl Profiler {
         }
     }
 
-    /// The level of databases that nobody sets one for (`--profile`).
+    /// The level of databases without one of their own (`--profile`).
     pub fn profile_all(&self, level: i32) {
         let mut databases = self.databases.write();
         databases.level = level;

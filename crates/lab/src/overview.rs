@@ -580,10 +580,7 @@ mod tests {
             mode: Some(shards.into()),
             ..step("D.S1 load", target, 32, rate)
         };
-        let steps = vec![
-            of("P", "1 shard(s)", 100.0),
-            of("2 × P", "2 shard(s)", 200.0),
-        ];
+        let steps = vec![of("P", "1 shard", 100.0), of("2 × P", "2 shards", 200.0)];
         let d = report("study", "D-shards", steps.clone());
         let all = Overview::of(std::slice::from_ref(&d));
         assert_eq!(

@@ -103,7 +103,9 @@ fn workload(report: &Report, overview: &Overview, row: &Row) -> Option<Workload>
             text: decision(ratio, word, vetoes, other, at_least(all[0], all[i])),
         })
     });
-    let mut words = words(named);
+    // Where modes tell targets apart, that of one target is not the row's.
+    let is_shared = all.iter().flatten().all(|s| s.mode == named.mode);
+    let mut words = words(named, is_shared);
     if let Some(load) = load {
         words = text!(
             "{0}; p99 at {1} operations a second for all",
@@ -212,7 +214,7 @@ impl Bar {
 }
 
 /// A workload in plain words: what its operations are, from how many connections, of which size.
-pub fn words(s: &Step) -> String {
+fn words(s: &Step, with_mode: bool) -> String {
     let all: u64 = s.latency.values().map(|l| l.count).sum();
     let mut kinds: Vec<(&str, u64)> = s.latency.iter().map(|(k, l)| (&**k, l.count)).collect();
     kinds.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(b.0)));
@@ -228,7 +230,7 @@ pub fn words(s: &Step) -> String {
             parts.collect::<Vec<_>>().join(tr(", "))
         }
     };
-    if let Some(mode) = s.mode.as_ref().filter(|m| **m != s.name) {
+    if let Some(mode) = (s.mode.as_ref()).filter(|m| with_mode && **m != s.name) {
         let _ = write!(text, "{}{}", tr(", "), known(mode));
     }
     let _ = write!(text, "{}{}", tr(", "), connections(s.connections));
@@ -334,6 +336,28 @@ mod tests {
             (against.word, against.text.as_str()),
             (Word::Faster, "2.00 times as fast as Q")
         );
+    }
+
+    #[test]
+    fn a_mode_that_tells_targets_apart_is_not_in_the_words_of_their_row() {
+        let of = |target: &str, mode: &str| Step {
+            mode: Some(mode.into()),
+            ..step(target, &[100.0])
+        };
+        let words = |steps| {
+            let mut report = report(steps);
+            report.name = "D-shards".into();
+            let all = [report];
+            let card = Scorecard::of(&all, &Overview::of(&all));
+            (
+                card.workloads[0].bars.len(),
+                card.workloads[0].words.clone(),
+            )
+        };
+        let (bars, row) = words(vec![of("P", "1 shard"), of("Q", "2 shards")]);
+        assert!(bars == 2 && !row.contains("shard"), "{row}");
+        let (_, row) = words(vec![of("P", "key given"), of("Q", "key given")]);
+        assert!(row.contains("key given"), "{row}");
     }
 
     #[test]

@@ -95,6 +95,7 @@ pub fn sentences(r: &Report) -> Vec<String> {
     let told = found.iter().map(|(step, stall, n)| {
         let more = match n - 1 {
             0 => String::new(),
+            1 => text!(" So it did in one other step."),
             more => text!(" So it did in {0} other steps.", more),
         };
         sentence(step, *stall) + &more

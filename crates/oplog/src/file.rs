@@ -1,5 +1,7 @@
 //! The file system as the log sees it: the real disk, or a test's faulty one.
 
+#[cfg(target_os = "linux")]
+use own_process::disk_space::DiskSpace;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -100,20 +102,6 @@ impl FileSystem for Disk {
 #[cfg(target_os = "linux")]
 const RESERVE_ABOVE_FREE_BYTES: u64 = 256 << 20;
 
-/// The free bytes of the disk that an open file lies on; 0 where that is not known.
-#[cfg(target_os = "linux")]
-fn free_bytes(fd: std::os::fd::RawFd) -> u64 {
-    let mut found = std::mem::MaybeUninit::<libc::statvfs>::uninit();
-    // SAFETY: a system call on a descriptor that is open; it fills `found` where it gives 0.
-    let found = unsafe {
-        match libc::fstatvfs(fd, found.as_mut_ptr()) {
-            0 => found.assume_init(),
-            _ => return 0,
-        }
-    };
-    found.f_bavail.saturating_mul(found.f_frsize)
-}
-
 impl LogFile for File {
     fn len(&self) -> io::Result<u64> {
         Ok(self.metadata()?.len())
@@ -138,7 +126,8 @@ impl LogFile for File {
             let (Ok(at), Ok(len)) = (from.try_into(), to.saturating_sub(from).try_into()) else {
                 return false;
             };
-            if free_bytes(self.as_raw_fd()) < RESERVE_ABOVE_FREE_BYTES {
+            let free = DiskSpace::of(self).map_or(0, |space| space.free);
+            if free < RESERVE_ABOVE_FREE_BYTES {
                 return false;
             }
             // SAFETY: a system call on a descriptor that is open, about no memory of ours.

@@ -1,7 +1,8 @@
-//! Functions of both programs for their own process: end quietly when the output has no reader, rest
-//! while others use the machine, and spend CPU time in vain on purpose. Invariant: knows nothing of
-//! databases.
+//! What the programs ask of the system for their own process: to end quietly when the output has no
+//! reader, to rest while others use the machine, to spend CPU time in vain on purpose, and how much room a
+//! disk has. Invariant: knows nothing of databases.
 
 pub mod broken_pipe;
+pub mod disk_space;
 pub mod handicap;
 pub mod pace;

@@ -23,8 +23,11 @@ const ROOMS: &[(&str, &[&str])] = &[
     ),
     ("encryption", &[]),
     ("auth", &["bson", "errors"]),
-    ("oplog", &["encryption", "errors"]),
-    ("storage", &["oplog", "encryption", "uring", "errors"]),
+    ("oplog", &["own_process", "encryption", "errors"]),
+    (
+        "storage",
+        &["oplog", "own_process", "encryption", "uring", "errors"],
+    ),
     ("planner", &["query", "geo", "text", "bson", "errors"]),
     (
         "catalog",
@@ -88,6 +91,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "query",
             "text",
             "time_series",
+            "own_process",
             "bson",
             "errors",
         ],

@@ -297,18 +297,6 @@ fn check_contents(dir: &Path) -> Fallible<Option<Stamp>> {
     Ok(None)
 }
 
-/// The free bytes of the disk that a path is on; `None`: unknown.
-pub(crate) fn free_bytes(path: &Path) -> Option<u64> {
-    use std::os::unix::ffi::OsStrExt;
-    let path = std::ffi::CString::new(path.as_os_str().as_bytes()).ok()?;
-    // SAFETY: `path` is a C string, and `stat` is written by the call before it is read.
-    let (failed, stat) = unsafe {
-        let mut stat: libc::statvfs = std::mem::zeroed();
-        (libc::statvfs(path.as_ptr(), &mut stat), stat)
-    };
-    (failed == 0).then(|| stat.f_bavail.saturating_mul(stat.f_frsize))
-}
-
 /// Whether a directory holds data files of the engine.
 fn has_data_files(engine: &Path) -> bool {
     let entries = fs::read_dir(engine).into_iter().flatten().flatten();

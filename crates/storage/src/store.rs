@@ -22,6 +22,7 @@ use errors::{Error, Fallible, Stop, err};
 use oplog::{
     Log, LogMark, LogOptions, LogReader, Record, Trimmed as LogTrimmed, Window as LogWindow,
 };
+use own_process::disk_space::DiskSpace;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -538,7 +539,7 @@ impl Store {
 
     /// The free bytes of the disk of the data; `None`: unknown.
     pub fn free_bytes(&self) -> Option<u64> {
-        crate::data_dir::free_bytes(self.engine.data_dir().path())
+        Some(DiskSpace::at(self.engine.data_dir().path())?.free)
     }
 
     /// Says how much of its past the log keeps, from now on and after restarts.

@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use storage::Uuid;
 
-/// So long a batch may take to be read here (MongoDB's `dbCheckSecondaryBatchMaxTimeMs`).
+/// The longest that a batch may take to be read here (MongoDB's `dbCheckSecondaryBatchMaxTimeMs`).
 const LONGEST: Duration = Duration::from_secs(300);
-/// The thread waits so long for the next mark before it ends.
+/// How long the thread waits for the next mark before it ends.
 const IDLE: Duration = Duration::from_secs(2);
 
 /// A batch as the primary describes it.

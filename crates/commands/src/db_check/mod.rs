@@ -41,7 +41,7 @@ const MOST_STATES: usize = 4;
 const LONGEST_STATE: Duration = Duration::from_secs(60);
 /// Results that other members may still ask for.
 const MOST_RESULTS: usize = 1024;
-/// How often whoever waits looks whether it may go on.
+/// The interval between two looks of a thread that waits to go on.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// The state of a mark.

@@ -71,7 +71,7 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// Counts `ops` operations that took so long together.
+    /// Counts `ops` operations that took `micros` together.
     pub fn add(&mut self, micros: u64, ops: u64) {
         let Some(each) = micros.checked_div(ops) else {
             return;

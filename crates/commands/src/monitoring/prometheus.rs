@@ -13,10 +13,9 @@
 use crate::Commands;
 use bson::{Doc, DocBuf, Val, Writer, tag};
 use errors::Fallible;
+use own_process::disk_space::DiskSpace;
 use std::collections::BTreeMap;
-use std::ffi::CString;
 use std::fmt::Write;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -172,22 +171,10 @@ fn kind(base: &str, is_ours: bool) -> &'static str {
 
 /// Room on the file system of the data.
 fn add_disk(figures: &mut Figures, dir: &Path) {
-    if let Some((total, free)) = disk(dir) {
-        figures.insert("pando_disk_total_bytes".into(), total as f64);
-        figures.insert("pando_disk_free_bytes".into(), free as f64);
+    if let Some(space) = DiskSpace::at(dir) {
+        figures.insert("pando_disk_total_bytes".into(), space.total as f64);
+        figures.insert("pando_disk_free_bytes".into(), space.free as f64);
     }
-}
-
-/// Bytes of a directory's file system: all, and those that the server may still write.
-pub fn disk(dir: &Path) -> Option<(u64, u64)> {
-    let path = CString::new(dir.as_os_str().as_bytes()).ok()?;
-    // SAFETY: a struct of numbers, which the call fills; the path lives during it.
-    let (done, stat) = unsafe {
-        let mut stat: libc::statvfs = std::mem::zeroed();
-        (libc::statvfs(path.as_ptr(), &mut stat), stat)
-    };
-    let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
-    (done == 0).then(|| (bytes(stat.f_blocks), bytes(stat.f_bavail)))
 }
 
 fn add_builds(figures: &mut Figures, app: &Commands) {

@@ -4,6 +4,7 @@ use super::sizes;
 use crate::request::{CommandContext, Done};
 use errors::{Result, bail};
 use front::idl;
+use own_process::disk_space::DiskSpace;
 
 /// Sums over the collections of a database.
 #[derive(Default)]
@@ -61,7 +62,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     }
     let t = Totals::of(cx);
     let scaled = |n: u64| (n / scale.unsigned_abs()) as f64;
-    let (used, total) = disk(&cx.app.config.db_path);
+    let space = DiskSpace::at(&cx.app.config.db_path).unwrap_or_default();
     let w = &mut cx.w;
     w.str("db", cx.args.db)
         .i64("collections", t.collections)
@@ -83,28 +84,7 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         w.f64("totalFreeStorageSize", 0.0);
     }
     w.i64("scaleFactor", scale)
-        .f64("fsUsedSize", scaled(used))
-        .f64("fsTotalSize", scaled(total));
+        .f64("fsUsedSize", scaled(space.used))
+        .f64("fsTotalSize", scaled(space.total));
     Ok(Done::Reply)
-}
-
-/// Used and total bytes of the file system that holds the data.
-fn disk(path: &std::path::Path) -> (u64, u64) {
-    use std::os::unix::ffi::OsStrExt;
-    let Ok(path) = std::ffi::CString::new(path.as_os_str().as_bytes()) else {
-        return (0, 0);
-    };
-    // SAFETY: `path` is a C string and `s` is written by the call before it is read.
-    let s = unsafe {
-        let mut s: libc::statvfs = std::mem::zeroed();
-        if libc::statvfs(path.as_ptr(), &mut s) != 0 {
-            return (0, 0);
-        }
-        s
-    };
-    let unit = s.f_frsize;
-    (
-        (s.f_blocks.saturating_sub(s.f_bfree)).saturating_mul(unit),
-        s.f_blocks.saturating_mul(unit),
-    )
 }

@@ -4,8 +4,7 @@ use super::stages::Stage;
 use crate::host::Host;
 use crate::terms::bytes;
 use crate::text;
-use std::ffi::CString;
-use std::os::unix::ffi::OsStrExt;
+use own_process::disk_space::DiskSpace;
 use std::path::Path;
 
 pub struct Plan {
@@ -99,12 +98,7 @@ fn time(seconds: f64) -> String {
 /// Bytes that are free where a folder is, or would be.
 fn free(folder: &Path) -> Option<u64> {
     let there = folder.ancestors().find(|d| d.is_dir())?;
-    let path = CString::new(there.as_os_str().as_bytes()).ok()?;
-    // SAFETY: all of its fields are numbers, for which zeros are valid.
-    let mut stats: libc::statvfs = unsafe { std::mem::zeroed() };
-    // SAFETY: the path ends with a zero and `stats` is a valid place for the answer.
-    let known = unsafe { libc::statvfs(path.as_ptr(), &mut stats) } == 0;
-    known.then(|| stats.f_bavail * stats.f_frsize)
+    Some(DiskSpace::at(there)?.free)
 }
 
 /// Memory that programs can have without swapping.

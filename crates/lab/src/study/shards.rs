@@ -158,7 +158,7 @@ impl Setup {
         let session = match Session::open(Arc::clone(&target), "D", spec, args.durability) {
             Ok(session) => session,
             Err(fault) => {
-                let line = format!("{shards} shard(s), {shown}: skipped ({fault})");
+                let line = format!("{}, {shown}: skipped ({fault})", of_shards(shards));
                 skip(draft, line);
                 return Ok(false);
             }
@@ -171,7 +171,10 @@ impl Setup {
         }
         if shards > 1 && parts == 0 && !is_router(&url)? {
             let why = "no router answers there: it has no sharding";
-            skip(draft, format!("{shards} shards, {shown}: skipped ({why})"));
+            skip(
+                draft,
+                format!("{}, {shown}: skipped ({why})", of_shards(shards)),
+            );
             return Ok(false);
         }
         let mut session = session;
@@ -190,6 +193,13 @@ impl Setup {
 
 fn key(shards: u64, scenario: &str) -> String {
     format!("{shards} / {scenario}")
+}
+
+fn of_shards(n: u64) -> String {
+    match n {
+        1 => "1 shard".into(),
+        more => format!("{more} shards"),
+    }
 }
 
 fn skip(draft: &mut Draft, line: String) {
@@ -216,7 +226,10 @@ fn one(
             continue;
         }
         step(1.0);
-        say(args.to.quiet, format_args!("{n} shard(s): {name} {title}"));
+        say(
+            args.to.quiet,
+            format_args!("{}: {name} {title}", of_shards(n)),
+        );
         session.set_spec(name, spec(args.records, reads)?);
         let plan = Plan::timed(connections, args.duration);
         let mut done = if name == "D.S1" {
@@ -236,13 +249,14 @@ fn one(
             }
             if session.count()? != args.records {
                 return Err(Fault::Check(format!(
-                    "{n} shard(s): the records of D.S1 are not all there"
+                    "{}: the records of D.S1 are not all there",
+                    of_shards(n)
                 )));
             }
             session.run(plan, &mut |_| {})?.1
         };
         done.name = format!("{name} {title}");
-        done.mode = Some(format!("{n} shard(s)"));
+        done.mode = Some(of_shards(n));
         done.at = Some(n as f64);
         draft.push(&key, done);
         journal.save(draft);

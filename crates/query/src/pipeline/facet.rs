@@ -13,7 +13,7 @@ use super::{
 };
 use crate::expr::Vars;
 use bson::{Doc, DocBuf, Val, Value, Writer};
-use errors::{Result, bail};
+use errors::{Result, bail, operation};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -31,6 +31,7 @@ pub(super) fn branches(spec: Val<'_>) -> Result<(Vec<(&str, Val<'_>)>, bool)> {
     };
     let (mut all, mut numbered) = (Vec::new(), false);
     for e in d.iter() {
+        operation::step()?;
         if e.name == group::FIRST && e.val.as_bool() == Some(true) {
             numbered = true;
             continue;

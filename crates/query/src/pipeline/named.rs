@@ -7,7 +7,7 @@
 
 use super::{Namespace, facet, fusion, graph_lookup, lookup, options, union_with, write};
 use bson::{Doc, Elem, Val};
-use errors::{Result, bail};
+use errors::{Result, bail, operation};
 
 /// What one stage names.
 #[derive(Debug, PartialEq)]
@@ -35,6 +35,7 @@ impl<'a> Named<'a> {
     /// names, or says it twice.
     pub fn of(stage: Elem<'a>, db: &str) -> Result<Named<'a>> {
         let (name, spec) = (stage.name, stage.val);
+        operation::step()?;
         options::check_unique(name, spec)?;
         let joined = |(from, pipeline)| Named::Joined { from, pipeline };
         Ok(match name {

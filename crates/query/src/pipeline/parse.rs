@@ -16,7 +16,7 @@ use crate::metadata::Available;
 use crate::sort::SortPattern;
 use crate::transform::Transform;
 use bson::{Doc, Val, Writer, tag};
-use errors::{Result, bail, err};
+use errors::{Result, bail, err, operation};
 use std::sync::Arc;
 
 /// The most stages of one pipeline, and the deepest nesting of pipelines.
@@ -193,6 +193,9 @@ fn is_collectionless(name: &str) -> bool {
     )
 }
 
+/// What the parsing of a stage counts: about a microsecond, before what it counts itself.
+const STEPS_OF_STAGE: usize = 16;
+
 impl Pipeline {
     /// Parses an array of stages.
     pub fn parse(stages: Val<'_>, ctx: &ParseCtx) -> Result<Pipeline> {
@@ -221,6 +224,7 @@ impl Pipeline {
         let mut known = Known::at_begin(ctx);
         for e in written {
             let e = e?;
+            operation::steps(STEPS_OF_STAGE)?;
             check_inside(e.name, ctx)?;
             if !out.is_empty() && UNSUPPORTED.contains(&e.name) && must_be_first(e.name) {
                 bail!(

@@ -9,6 +9,7 @@ use super::{Answer, Changed, Input};
 use crate::config::Config;
 use crate::log_view::VoterChange;
 use crate::member::{Member, MemberRole, raft_id};
+use bson::DocBuf;
 use errors::{Fallible, err};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::Ordering;
@@ -147,25 +148,16 @@ impl Thread {
         })
     }
 
-    /// Whether this member was removed without being told: then it hears of no primary, and the others
-    /// do not know it. A member that hears of a primary again is in the set again.
+    /// Whether this member was removed: then it hears of no primary, and is not in its own configuration
+    /// or, if it missed the change, in that of another member. A member that hears of a primary again is
+    /// in the set again.
     pub(super) fn look_for_removal(&mut self) {
         let told = self.transport.without();
         let Some(member) = &self.member else { return };
         let removed = match self.removed {
             _ if member.hears_of_primary() => false,
             true => true,
-            false => {
-                let mut newer = told
-                    .iter()
-                    .filter_map(|doc| Config::parse(doc.as_doc(), None).ok());
-                let is_gone = |config: &Config| {
-                    let known = member.config();
-                    let own = config.members.iter().any(|m| raft_id(m.id) == member.id());
-                    !own && known.is_some_and(|known| config.is_newer_than(known))
-                };
-                newer.any(|config| is_gone(&config))
-            }
+            false => is_removed(member.id(), member.config(), &told),
         };
         if removed != self.removed {
             tracing::warn!(target: "REPL", removed, "Whether this member is in the newest configuration of its set has changed");
@@ -260,5 +252,40 @@ impl Thread {
                 let _ = answer.send(Err(err!(NotWritablePrimary, "not primary")));
             }
         }
+    }
+}
+
+/// Whether the member of that number is in none of these: its own configuration, and newer ones that
+/// others have `told` of. One that has its own removal from the log is told of none that is newer.
+fn is_removed(id: u64, own: Option<&Config>, told: &[DocBuf]) -> bool {
+    let Some(own) = own else { return false };
+    let lacks = |config: &Config| config.members.iter().all(|m| raft_id(m.id) != id);
+    let mut configs = (told.iter()).filter_map(|doc| Config::parse(doc.as_doc(), None).ok());
+    lacks(own) || configs.any(|config| lacks(&config) && config.is_newer_than(own))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Host, MemberConfig};
+    use bson::ObjectId;
+
+    #[test]
+    fn a_member_was_removed_if_its_own_or_a_newer_configuration_lacks_it() {
+        let of = |version, ids: std::ops::Range<i32>| {
+            let host = |port: i32| Host::parse(&format!("a:{port}")).unwrap();
+            let mut config = Config::of_one("rs", host(1), ObjectId::generate());
+            config.version = version;
+            config.members = ids.map(|id| MemberConfig::new(id, host(id + 1))).collect();
+            config
+        };
+        let told = |config: Config| vec![config.to_doc()];
+        let (all, without) = (0..3, 0..2);
+        let whole = of(2, all);
+        assert!(!is_removed(3, None, &told(of(3, without.clone()))));
+        assert!(!is_removed(3, Some(&whole), &[]));
+        assert!(!is_removed(3, Some(&whole), &told(of(1, without.clone()))));
+        assert!(is_removed(3, Some(&whole), &told(of(3, without.clone()))));
+        assert!(is_removed(3, Some(&of(3, without)), &[]));
     }
 }
