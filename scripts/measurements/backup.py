@@ -27,6 +27,7 @@ FILL = 500
 def written_to(members, place):
     """Gives the URI of a server, or of a set."""
     if members > 1:
+        (place / "set").mkdir()
         with ReplicaSet(place / "set", size=members) as replicas:
             replicas.initiate()
             yield replicas.uri()

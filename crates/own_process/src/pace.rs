@@ -1,73 +1,148 @@
 //! Work that leaves the machine to others: on a busy one, the worker rests in between.
+//!
+//! Invariant: whether the machine is busy is what others did while this worker rested, so its own work
+//! never slows it down. Others are all other threads, those of its process too.
 
+use std::io::{self, Read};
 use std::time::{Duration, Instant};
 
 /// The part of a busy machine that is used: one in this many.
-const PARTS: f64 = 10.0;
-/// A machine is busy where fewer of its ticks were idle than one in so many.
-const IDLE: u64 = 10;
+const PARTS: f64 = 20.0;
+/// A machine is busy where others use, or wait for the disk with, more than this part of it.
+const BUSY: f64 = 0.25;
+/// Work for at least this long comes between two rests.
+const PIECE: Duration = Duration::from_millis(20);
+/// The least rest: ticks of the system are hundredths of a second.
+const LOOK: Duration = Duration::from_millis(50);
+/// After so much work a machine that was not busy is looked at again.
+const LOOK_AFTER: Duration = Duration::from_secs(1);
 /// The longest rest.
 const LONGEST: Duration = Duration::from_secs(20);
+/// How far the thread gives way to others (nice(2)).
+const NICENESS: i32 = 10;
 
-/// One piece of work of a thread.
+/// The work of one of several threads that share a twentieth of a busy machine.
 pub struct Pace {
+    threads: usize,
     began: Instant,
-    ticks: Option<Ticks>,
-}
-
-#[derive(Clone, Copy)]
-struct Ticks {
-    idle: u64,
-    all: u64,
+    is_busy: bool,
+    /// Work since the machine was looked at; `None`: it was not yet.
+    unlooked: Option<Duration>,
 }
 
 impl Pace {
-    pub fn begin() -> Pace {
+    /// `threads`: how many work like this one. The calling thread gives way to others from now on.
+    pub fn begin(threads: usize) -> Pace {
+        #[cfg(target_os = "linux")]
+        // SAFETY: the call reads no memory of this process, and changes the calling thread alone.
+        unsafe {
+            libc::setpriority(libc::PRIO_PROCESS, 0, NICENESS);
+        }
         Pace {
+            threads,
             began: Instant::now(),
-            ticks: ticks(),
+            is_busy: false,
+            unlooked: None,
         }
     }
 
-    /// Rests after the piece, if the machine was busy meanwhile, long enough that `threads` such threads
-    /// take a tenth of it.
-    pub fn rest(self, threads: usize) {
-        let (Some(before), Some(now)) = (self.ticks, ticks()) else {
-            return;
-        };
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    /// To be called after small pieces of work. Rests if there was enough of it.
+    pub fn rest(&mut self) {
         let worked = self.began.elapsed();
-        std::thread::sleep(rest(worked, before, now, cores, threads));
+        if worked < PIECE {
+            return;
+        }
+        let rest = self.rest_after(worked, cores());
+        match rest.is_zero() {
+            true => self.unlooked = self.unlooked.map(|before| before + worked),
+            false => {
+                let before = Usage::now();
+                std::thread::sleep(rest);
+                self.is_busy = is_busy(before, Usage::now());
+                self.unlooked = Some(Duration::ZERO);
+            }
+        }
+        self.began = Instant::now();
+    }
+
+    fn rest_after(&self, worked: Duration, cores: usize) -> Duration {
+        let is_due = (self.unlooked).is_none_or(|before| before + worked >= LOOK_AFTER);
+        let least = if is_due { LOOK } else { Duration::ZERO };
+        if !self.is_busy {
+            return least;
+        }
+        let times = PARTS * self.threads.max(1) as f64 / cores as f64 - 1.0;
+        worked.mul_f64(times.max(0.0)).max(least).min(LONGEST)
+    }
+
+    /// A reader that rests between its pieces.
+    pub fn reading<R: Read>(&mut self, from: R) -> Reading<'_, R> {
+        Reading { pace: self, from }
     }
 }
 
-fn rest(worked: Duration, before: Ticks, now: Ticks, cores: usize, threads: usize) -> Duration {
-    let idle = now.idle.saturating_sub(before.idle);
-    let all = now.all.saturating_sub(before.all);
-    if all == 0 || idle * IDLE >= all {
-        return Duration::ZERO;
+pub struct Reading<'p, R> {
+    pace: &'p mut Pace,
+    from: R,
+}
+
+impl<R: Read> Read for Reading<'_, R> {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        self.pace.rest();
+        self.from.read(to)
     }
-    let times = PARTS * threads.max(1) as f64 / cores as f64 - 1.0;
-    worked.mul_f64(times.max(0.0)).min(LONGEST)
 }
 
-/// Of all cores since the start of the system; `None` where that is not told.
-fn ticks() -> Option<Ticks> {
-    read(&std::fs::read_to_string("/proc/stat").ok()?)
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// The first line of /proc/stat: `cpu  user nice system idle iowait …`.
-fn read(stat: &str) -> Option<Ticks> {
+/// Ticks of all cores since the start of the system, and of this thread.
+#[derive(Clone, Copy)]
+struct Usage {
+    idle: u64,
+    all: u64,
+    own: u64,
+}
+
+impl Usage {
+    /// `None` where the system does not tell.
+    fn now() -> Option<Usage> {
+        let of = |path| std::fs::read_to_string(path).ok();
+        let (idle, all) = of_machine(&of("/proc/stat")?)?;
+        let own = of_thread(&of("/proc/thread-self/stat")?)?;
+        Some(Usage { idle, all, own })
+    }
+}
+
+/// Whether others used more than [`BUSY`] of the machine between two moments.
+fn is_busy(before: Option<Usage>, now: Option<Usage>) -> bool {
+    let (Some(before), Some(now)) = (before, now) else {
+        return false;
+    };
+    let between = |of: fn(Usage) -> u64| of(now).saturating_sub(of(before));
+    let all = between(|u| u.all);
+    let idle = between(|u| u.idle) + between(|u| u.own);
+    all > 0 && all.saturating_sub(idle) as f64 > BUSY * all as f64
+}
+
+/// Idle and all ticks, by the first line of /proc/stat: `cpu  user nice system idle iowait …`. A core that waits for the
+/// disk is not idle: the disk is busy.
+fn of_machine(stat: &str) -> Option<(u64, u64)> {
     let line = stat.lines().next()?.strip_prefix("cpu ")?;
     let ticks: Vec<u64> = line
         .split_whitespace()
         .map_while(|n| n.parse().ok())
         .collect();
     // Time of guests is counted as user's too.
-    Some(Ticks {
-        idle: ticks.get(3)? + ticks.get(4)?,
-        all: ticks.iter().take(8).sum(),
-    })
+    Some((*ticks.get(3)?, ticks.iter().take(8).sum()))
+}
+
+/// `pid (name) state …`, where user and system ticks are the 14th and 15th field.
+fn of_thread(stat: &str) -> Option<u64> {
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
+    let mut ticks = || fields.next()?.parse::<u64>().ok();
+    Some(ticks()? + ticks()?)
 }
 
 #[cfg(test)]
@@ -75,21 +150,58 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_line_tells_of_all_cores() {
-        let t = read("cpu  10 20 30 400 50 6 7 8 9 10\ncpu0 1 1 1 1\n").unwrap();
-        assert_eq!((t.idle, t.all), (450, 531));
-        assert!(read("cpu0 1 1 1 1").is_none() && read("").is_none());
+    fn the_system_tells_of_all_cores_and_of_this_thread() {
+        let stat = "cpu  10 20 30 400 50 6 7 8 9 10\ncpu0 1 1 1 1\n";
+        assert_eq!(of_machine(stat), Some((400, 531)));
+        assert!(of_machine("cpu0 1 1 1 1").is_none() && of_machine("").is_none());
+        let stat = "7 (a) b) S 1 2 3 4 5 6 7 8 9 10 70 30 1 1";
+        assert_eq!(of_thread(stat), Some(100));
+        assert_eq!(of_thread("7 (a) S 1"), None);
+    }
+
+    #[test]
+    fn others_make_a_machine_busy_and_own_work_does_not() {
+        let of = |idle, own| {
+            Some(Usage {
+                idle,
+                all: 200,
+                own,
+            })
+        };
+        let zero = Some(Usage {
+            idle: 0,
+            all: 0,
+            own: 0,
+        });
+        assert!(is_busy(zero, of(100, 0)));
+        assert!(!is_busy(zero, of(100, 60)), "most of it is our own");
+        assert!(!is_busy(zero, of(150, 0)));
+        assert!(!is_busy(zero, zero) && !is_busy(None, zero));
     }
 
     #[test]
     fn rests_where_others_want_the_machine() {
-        let (second, zero) = (Duration::from_secs(1), Ticks { idle: 0, all: 0 });
-        let at = |idle| Ticks { idle, all: 200 };
-        let rest = |idle, cores, threads| rest(second, zero, at(idle), cores, threads).as_secs();
-        assert_eq!(rest(0, 2, 1), 4);
-        assert_eq!(rest(19, 2, 2), 9);
-        assert_eq!(rest(0, 64, 1), 0, "less than a tenth as it is");
-        assert_eq!(rest(20, 2, 1), 0, "a tenth is idle");
-        assert_eq!(rest(0, 1, 100), 20);
+        let second = Duration::from_secs(1);
+        let rest = |is_busy, threads, cores| {
+            let pace = Pace {
+                threads,
+                began: Instant::now(),
+                is_busy,
+                unlooked: Some(Duration::ZERO),
+            };
+            pace.rest_after(second, cores)
+        };
+        assert_eq!(rest(true, 1, 2), second * 9);
+        assert_eq!(rest(true, 2, 2), second * 19);
+        assert_eq!(rest(true, 1, 64), LOOK, "less than a twentieth as it is");
+        assert_eq!(rest(false, 1, 2), LOOK, "it looks again after a second");
+        assert_eq!(rest(true, 100, 1), LONGEST);
+        let new = Pace::begin(1);
+        assert_eq!(new.rest_after(PIECE, 2), LOOK, "it has not looked yet");
+        let looked = Pace {
+            unlooked: Some(Duration::ZERO),
+            ..new
+        };
+        assert_eq!(looked.rest_after(PIECE, 2), Duration::ZERO);
     }
 }

@@ -4,10 +4,11 @@
 //! worked for t ─► rests for t × PAUSE_RATIO × load, at most LONGEST; less, the longer the move takes
 //! load: commands that a shard serves for routers in a second, in parts of BUSY; at most 1
 //! ```
-//! So a mover works a seventh of the time on a busy shard, and all of it on an idle one. Writes of clients
-//! meanwhile have to be copied too: after five seconds the mover works a third of the time, after seven
-//! half of it, after eleven two thirds, and so comes to an end. Short moves, which are most, take the
-//! least from clients; a long one has had seven seconds of work after fifteen.
+//! So a mover works a seventeenth of the time on a busy shard, and all of it on an idle one: it keeps several
+//! threads of both sides at work, and takes four times its share from clients. Writes of clients meanwhile
+//! have to be copied too: after four seconds the mover works a fifth of the time, after six a third, after
+//! eight half of it, after eleven two thirds, and so comes to an end. Short moves, which are most, take the
+//! least from clients; a long one has had six seconds of work after fifteen.
 //!
 //! Invariant: a rest is bounded by the work before it, so a move takes at most `1 + PAUSE_RATIO` times as
 //! long as one that does not rest.
@@ -15,11 +16,11 @@
 use std::time::Duration;
 
 /// Rests in parts of the work before, under full load.
-const PAUSE_RATIO: f64 = 6.0;
+const PAUSE_RATIO: f64 = 16.0;
 /// Commands in a second that are full load.
 const BUSY: f64 = 500.0;
 /// A move that takes longer than this rests less and less, by the square of its age.
-const STEADY: Duration = Duration::from_secs(3);
+const STEADY: Duration = Duration::from_secs(2);
 /// A lower load counts as idle.
 const IDLE: f64 = 0.02;
 const LONGEST: Duration = Duration::from_millis(200);
@@ -111,20 +112,20 @@ mod tests {
     }
 
     #[test]
-    fn a_mover_works_a_seventh_of_the_time_at_least() {
+    fn a_mover_works_a_seventeenth_of_the_time_at_least() {
         let mut pace = Pace::default();
         pace.heard(0, millis(0));
         pace.heard(10_000, millis(1000));
-        assert_eq!(pace.rest(millis(10), millis(0)), millis(60));
+        assert_eq!(pace.rest(millis(10), millis(0)), millis(160));
         assert_eq!(pace.rest(millis(1000), millis(0)), LONGEST);
         assert_eq!(pace.documents(millis(0)), FEW);
         // The longer it takes, the more it works.
-        assert_eq!(pace.rest(millis(10), millis(3000)), millis(60));
-        assert_eq!(pace.rest(millis(10), millis(6000)), millis(15));
-        assert_eq!(pace.rest(millis(16), millis(12_000)), millis(6));
+        assert_eq!(pace.rest(millis(10), millis(2000)), millis(160));
+        assert_eq!(pace.rest(millis(10), millis(4000)), millis(40));
+        assert_eq!(pace.rest(millis(16), millis(8000)), millis(16));
         assert_eq!(pace.documents(millis(8000)), SOME);
         pace.heard(10_250, millis(2000));
-        assert_eq!(pace.rest(millis(10), millis(0)), millis(30));
+        assert_eq!(pace.rest(millis(10), millis(0)), millis(80));
         // Another primary counts from its beginning.
         pace.heard(3, millis(3000));
         assert_eq!(pace.rest(millis(10), millis(0)), Duration::ZERO);

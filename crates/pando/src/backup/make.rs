@@ -142,17 +142,15 @@ fn keep_files(
     let bytes = lacking.iter().map(|(_, f)| f.bytes).sum();
     let progress = Progress::of_bytes("copying files", bytes);
     let threads = archive.transfers().min(lacking.len());
-    let put = |c: &mut Conversation, (staged, file): &(&StagedSet, &KeptFile)| {
-        let pace = Pace::begin();
-        let mut from = progress.counting(RemoteFile::new(c, staged, file));
-        archive.put_file(file, &mut from)?;
+    // Writers beside it keep their pace.
+    let begin = || Ok((address.open()?, Pace::begin(threads)));
+    let put = |(c, pace): &mut (Conversation, Pace), (staged, file): &(&StagedSet, &KeptFile)| {
+        let from = progress.counting(RemoteFile::new(c, staged, file));
+        archive.put_file(file, &mut pace.reading(from))?;
         // Each file that was put is read again: the network and the disk of the archive may err too.
-        archive.verify_file(file)?;
-        // Writers beside it keep their pace.
-        pace.rest(threads);
-        Ok(())
+        archive.verify_file(file, || pace.rest())
     };
-    beside_each_other(archive.transfers(), &lacking, || address.open(), put)?;
+    beside_each_other(archive.transfers(), &lacking, begin, put)?;
     Ok((lacking.len(), bytes))
 }
 

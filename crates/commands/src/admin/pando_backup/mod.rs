@@ -29,6 +29,7 @@ use crate::topology::member::host;
 use bson::Doc;
 use errors::{Fallible, Result, bail, err};
 use front::idl;
+use own_process::pace::Pace;
 use staged::Staged;
 use std::fs;
 use std::io::ErrorKind;
@@ -174,7 +175,7 @@ fn copy(cx: &mut CommandContext<'_, '_>, path: &Path) -> Result<()> {
 
 /// Reads the copy as a start would, and every block of its files. After an error there is no copy.
 fn verify(cx: &mut CommandContext<'_, '_>, path: &Path) -> Result<()> {
-    match staged::read_whole(path) {
+    match staged::beside_others(|pace| staged::read_whole(path, pace)) {
         Ok(found) => {
             cx.w.bool("verified", true)
                 .int("collections", found.collections as i64)
@@ -189,7 +190,10 @@ fn verify(cx: &mut CommandContext<'_, '_>, path: &Path) -> Result<()> {
 }
 
 fn describe(cx: &mut CommandContext<'_, '_>, copy: &Staged) -> Result<()> {
-    let read = || staged::read_whole(copy.dir()).and_then(|found| Ok((found, copy.files()?)));
+    let read = |pace: &mut Pace| {
+        let found = staged::read_whole(copy.dir(), pace)?;
+        Ok((found, copy.files(pace)?))
+    };
     let described = staged::beside_others(read);
     let (found, files) = match described {
         Ok(described) => described,

@@ -10,6 +10,7 @@
 
 use super::{Outcome, failed, unreadable};
 use errors::err;
+use own_process::pace::Pace;
 use sha2::{Digest, Sha256};
 use std::fs::{self, DirBuilder, File};
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
@@ -101,7 +102,7 @@ impl Staged {
     }
 
     /// Its files, each read whole.
-    pub fn files(&self) -> Outcome<Vec<StagedFile>> {
+    pub fn files(&self, pace: &mut Pace) -> Outcome<Vec<StagedFile>> {
         let mut files = Vec::new();
         for folder in ["", "engine"] {
             let dir = self.dir.join(folder);
@@ -116,7 +117,7 @@ impl Staged {
                     "" => name.into_owned(),
                     folder => format!("{folder}/{name}"),
                 };
-                let (bytes, sha256) = hash(&path).map_err(|e| unreadable(&path, &e))?;
+                let (bytes, sha256) = hash(&path, pace).map_err(|e| unreadable(&path, &e))?;
                 files.push(StagedFile {
                     name,
                     bytes,
@@ -167,8 +168,8 @@ fn is_idle(path: &Path) -> bool {
     since.is_some_and(|since| since > IDLE)
 }
 
-fn hash(path: &Path) -> std::io::Result<(u64, [u8; 32])> {
-    let mut file = File::open(path)?;
+fn hash(path: &Path, pace: &mut Pace) -> std::io::Result<(u64, [u8; 32])> {
+    let mut file = pace.reading(File::open(path)?);
     let (mut hasher, mut bytes) = (Sha256::new(), 0);
     let mut piece = vec![0; 1 << 20];
     loop {
@@ -181,16 +182,11 @@ fn hash(path: &Path) -> std::io::Result<(u64, [u8; 32])> {
     }
 }
 
-/// How much a thread that reads a copy whole gives way to those that answer clients (nice(2)).
-const NICENESS: libc::c_int = 15;
-
-/// Does long work in a thread that gives way to all others of the server.
-pub(super) fn beside_others<T: Send>(work: impl FnOnce() -> Outcome<T> + Send) -> Outcome<T> {
-    let gives_way = || {
-        // SAFETY: takes numbers alone; 0 is the calling thread.
-        unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICENESS) };
-        work()
-    };
+/// Does long work in a thread that gives way to all others of the server, and of the machine.
+pub(super) fn beside_others<T: Send>(
+    work: impl FnOnce(&mut Pace) -> Outcome<T> + Send,
+) -> Outcome<T> {
+    let gives_way = || work(&mut Pace::begin(1));
     std::thread::scope(|scope| {
         let begun = std::thread::Builder::new()
             .name("backup-read".into())
@@ -202,10 +198,13 @@ pub(super) fn beside_others<T: Send>(work: impl FnOnce() -> Outcome<T> + Send) -
 }
 
 /// Reads a copy as a start would, and every block of its files.
-pub(super) fn read_whole(path: &Path) -> Outcome<Found> {
+pub(super) fn read_whole(path: &Path, pace: &mut Pace) -> Outcome<Found> {
     let offline = Offline::open(path)?;
     offline.stamp()?;
-    offline.verify_files()?;
+    for (name, _) in offline.files()? {
+        offline.verify_file(&name)?;
+        pace.rest();
+    }
     let catalog = catalog::Snapshot::read(&offline.view()).map_err(errors::Stop::into_error)?;
     let bytes = offline.files()?.iter().map(|f| f.1).sum();
     let record = BackupRecord::load(path)
@@ -281,7 +280,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("secret"), b"s").unwrap();
         let copy = one(dir.path());
-        let files = copy.files().unwrap();
+        let files = copy.files(&mut Pace::begin(1)).unwrap();
         let told: Vec<_> = files.iter().map(|f| (f.name.as_str(), f.bytes)).collect();
         assert_eq!(told, [("BACKUP", 3), ("engine/000001.sst", 1)]);
         assert_eq!(files[0].sha256[..], Sha256::digest(b"yes")[..]);
