@@ -895,7 +895,7 @@ fn drop_effects(c: &Collection) -> Vec<Effect> {
 }
 
 /// A random (version 4) UUID.
-fn new_uuid() -> [u8; 16] {
+pub fn new_uuid() -> [u8; 16] {
     let mut u: [u8; 16] = rand::random();
     u[6] = u[6] & 0x0F | 0x40;
     u[8] = u[8] & 0x3F | 0x80;

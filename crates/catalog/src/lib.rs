@@ -34,7 +34,7 @@ mod zones;
 
 pub use applied::PendingCollection;
 pub use capped::{Capped, Tail};
-pub use change::{Catalog, NewIndex, Snapshot, build_progress_key};
+pub use change::{Catalog, NewIndex, Snapshot, build_progress_key, new_uuid};
 pub use collection::{
     CheckInterrupt, Collection, Frozen, Index, IndexState, WriteLock, never_interrupted,
 };

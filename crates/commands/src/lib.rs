@@ -52,8 +52,9 @@ mod tests;
 mod users;
 
 pub use admin::pando_backup::last as last_backup;
+pub use catalog::new_uuid;
+pub use connection::Connection;
 pub use connection::login::LoggedIn;
-pub use connection::{Connection, new_uuid};
 pub use crud::bulk_write::check as check_bulk_write;
 pub use crud::check_find_of_view;
 pub use crud::file_md5::{FileDigest, of_view as chunks_of_view};
@@ -163,6 +164,39 @@ fn resume_builds(engine: &Arc<executor::Engine>) {
     });
 }
 
+/// What the profiler does from the start on, as the configuration and the parameters have it.
+fn profiler_of(config: &ServerConfig, parameters: &Parameters) -> Profiler {
+    let profiler = Profiler::new(config.slow_ms);
+    profiler.set_verbose(parameters.logs_commands());
+    if config.role != ClusterRole::Router {
+        profiler.profile_all(config.profile_level);
+    }
+    profiler.set_sample_rate(config.slow_sample_rate);
+    profiler
+}
+
+/// What follows the settings that the sets and clusters store, from the start on.
+fn follow_settings(
+    engine: &Arc<executor::Engine>,
+    rw_defaults: &Arc<admin::rw_concern::Defaults>,
+    write_block: &Arc<admin::write_block::WriteBlock>,
+    query_settings: &Arc<query_settings::QuerySettings>,
+    parameters: &Arc<Parameters>,
+) -> Result<()> {
+    let version = FeatureVersion(parameters.clone(), Arc::downgrade(&engine.store));
+    let expiry = admin::cluster_parameter::ImageExpiry(Arc::downgrade(engine));
+    Ok(settings::stored::follow(
+        engine,
+        vec![
+            rw_defaults.clone(),
+            write_block.clone(),
+            query_settings.clone(),
+            Arc::new(version),
+            Arc::new(expiry),
+        ],
+    )?)
+}
+
 impl Commands {
     pub fn new(store: Arc<Store>, config: ServerConfig, control: Arc<Control>) -> Result<Commands> {
         Commands::of_member(store, config, control, None)
@@ -180,7 +214,6 @@ impl Commands {
         if replica.is_none() {
             resume_builds(&engine);
         }
-        let slow_ms = config.slow_ms;
         let rw_defaults = Arc::new(admin::rw_concern::Defaults::new(
             &config.topology,
             config.role,
@@ -188,18 +221,12 @@ impl Commands {
         let write_block = Arc::<admin::write_block::WriteBlock>::default();
         let query_settings = Arc::<query_settings::QuerySettings>::default();
         let parameters = Arc::new(Parameters::new(&config.parameters));
-        let version = FeatureVersion(parameters.clone(), Arc::downgrade(&engine.store));
-        settings::stored::follow(
+        follow_settings(
             &engine,
-            vec![
-                rw_defaults.clone(),
-                write_block.clone(),
-                query_settings.clone(),
-                Arc::new(version),
-                Arc::new(admin::cluster_parameter::ImageExpiry(Arc::downgrade(
-                    &engine,
-                ))),
-            ],
+            &rw_defaults,
+            &write_block,
+            &query_settings,
+            &parameters,
         )?;
         let security = Arc::new(security::Security::open(&config)?);
         store.observe(Arc::new(security::RaiseGeneration(security.clone())))?;
@@ -219,12 +246,7 @@ impl Commands {
         if let Some(replicated) = &replicated {
             store.observe(replicated.clone())?;
         }
-        let profiler = Profiler::new(slow_ms);
-        profiler.set_verbose(parameters.logs_commands());
-        if config.role != ClusterRole::Router {
-            profiler.profile_all(config.profile_level);
-        }
-        profiler.set_sample_rate(config.slow_sample_rate);
+        let profiler = profiler_of(&config, &parameters);
         let mut commands = Commands {
             parameters,
             store,
@@ -269,12 +291,16 @@ impl Commands {
         let control = commands.control.clone();
         (commands.cursors).on_kill_of_waiting(Box::new(move || control.stir()));
         commands.follow_set()?;
-        background::reaper::start(&commands)?;
-        background::ttl_monitor::start(&commands)?;
-        background::noop_writer::start(&commands)?;
-        background::scrub::start(&commands)?;
-        db_check::DbChecks::follow(&commands)?;
+        commands.start_background()?;
         Ok(commands)
+    }
+
+    fn start_background(&self) -> Result<()> {
+        background::reaper::start(self)?;
+        background::ttl_monitor::start(self)?;
+        background::noop_writer::start(self)?;
+        background::scrub::start(self)?;
+        Ok(db_check::DbChecks::follow(self)?)
     }
 
     /// Has clients told of elections, and forgets what only a primary knows when another is elected.

@@ -42,18 +42,10 @@ pub struct LastWrite {
     pub error: Option<String>,
 }
 
-/// A random (version 4) UUID.
-pub fn new_uuid() -> [u8; 16] {
-    let mut id: [u8; 16] = rand::random();
-    id[6] = id[6] & 0x0F | 0x40;
-    id[8] = id[8] & 0x3F | 0x80;
-    id
-}
-
 impl Connection {
     pub fn new() -> Connection {
         Connection {
-            uuid: new_uuid(),
+            uuid: catalog::new_uuid(),
             ..Connection::default()
         }
     }

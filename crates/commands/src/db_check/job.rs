@@ -3,10 +3,10 @@
 use super::batch::{self, BatchRange, Bound, Found, Limits};
 use super::health_log::{BatchEntry, HealthLogSubject};
 use super::{DbChecks, LOOK, MOST_RESULTS, MOST_STATES, Marked, Outcome};
-use crate::connection::new_uuid;
 use crate::monitoring::operations::Registered;
 use crate::settings::parameters::{DB_CHECK_LOGGED_EVERY, DB_CHECK_MOST_RUNS, DB_CHECK_RATE};
 use bson::{Doc, DocBuf, Writer, doc};
+use catalog::new_uuid;
 use errors::{Code, Error, Result, bail};
 use executor::OpCtx;
 use replication::config::Wanted;

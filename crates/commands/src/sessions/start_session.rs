@@ -7,7 +7,7 @@ use session::Lsid;
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     let lsid = Lsid {
-        id: crate::connection::new_uuid(),
+        id: catalog::new_uuid(),
         uid: own_uid(cx),
     };
     cx.app.sessions.touch(&lsid)?;

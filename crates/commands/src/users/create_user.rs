@@ -2,12 +2,12 @@
 
 use super::password::Password;
 use super::{check_restrictions, check_roles};
-use crate::connection::new_uuid;
 use crate::request::{CommandContext, Done};
 use crate::security::roles::append_roles;
 use crate::security::users;
 use auth::{RoleName, UserName};
 use bson::{Doc, DocBuf, Val, Writer, doc};
+use catalog::new_uuid;
 use errors::{Result, bail};
 use front::idl;
 
