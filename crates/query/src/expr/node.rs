@@ -322,7 +322,7 @@ impl Node {
             _ => {
                 check_size(w.len())?;
                 if let Some(v) = self.eval(ctx)?.as_val() {
-                    ctx.vars.work_bytes(v.bytes.len())?;
+                    ctx.vars.work(super::work::byte_units(v.bytes.len()))?;
                     w.val(name, v);
                 }
             }
@@ -335,6 +335,7 @@ impl Node {
     /// The result of a call is kept as far as `left` goes; a larger one is computed for each document,
     /// where it counts and can be ended.
     pub(crate) fn fold(&mut self, left: &super::ConstantBudget) -> Result<()> {
+        errors::operation::step()?;
         match self {
             Node::Doc(fields) => {
                 for (_, n) in fields.iter_mut() {

@@ -90,9 +90,8 @@ impl Staged {
         &self.dir
     }
 
-    /// Marks the copy as still in use.
     fn touch(&self) {
-        let _ = File::open(&self.dir).and_then(|dir| dir.set_modified(SystemTime::now()));
+        touch(&self.dir);
     }
 
     pub fn remove(&self) {
@@ -162,6 +161,11 @@ impl Staged {
     }
 }
 
+/// Marks a copy as still in use.
+fn touch(dir: &Path) {
+    let _ = File::open(dir).and_then(|dir| dir.set_modified(SystemTime::now()));
+}
+
 fn is_idle(path: &Path) -> bool {
     let modified = fs::metadata(path).and_then(|m| m.modified());
     let since = modified.ok().and_then(|at| at.elapsed().ok());
@@ -203,6 +207,8 @@ pub(super) fn read_whole(path: &Path, pace: &mut Pace) -> Outcome<Found> {
     offline.stamp()?;
     for (name, _) in offline.files()? {
         offline.verify_file(&name)?;
+        // On a busy machine this takes longer than an abandoned copy is kept.
+        touch(path);
         pace.rest();
     }
     let catalog = catalog::Snapshot::read(&offline.view()).map_err(errors::Stop::into_error)?;
