@@ -4,6 +4,7 @@ import contextlib
 import os
 import subprocess
 import threading
+import time
 
 import pytest
 from pymongo import WriteConcern
@@ -135,6 +136,41 @@ def test_who_has_no_room_for_his_vote_leaves_and_elects_when_there_is_room(three
     until("the set is whole again", three.is_whole, 60)
     for member in three.members:
         sees(member, {}, wanted + 1)
+
+
+def test_a_member_that_cannot_save_how_far_it_is_stays(tmp_path):
+    """What it saves now and then needs room, which the log may have taken."""
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", tmp_path], capture_output=True).returncode:
+        pytest.skip("no right to mount a file system")
+    try:
+        members = ReplicaSet(tmp_path)
+        [member] = members.members = [Server(tmp_path / "data", "--replSet", "rs", "--cache", "16MB", "--oplogSize", "16")]
+        # What it says must find room.
+        member.log = tmp_path.parent / "full.out"
+        # Ten ticks, after which it looks whether to save, are as long as an election timeout.
+        with members, members.initiate(settings={"electionTimeoutMillis": 1000}).client() as client:
+            coll = client.t.get_collection("c", write_concern=WriteConcern(1))
+            ballast = fill(member)
+            os.truncate(ballast, os.path.getsize(ballast) - (6 << 20))
+            # More entries than it lets come between two times of saving.
+            with pytest.raises(OperationFailure) as failure:
+                for n in range(100_000):
+                    coll.insert_one({"_id": n, "pad": os.urandom(200)})
+            assert failure.value.code == OUT_OF_DISK_SPACE and n > 2000
+            for _ in range(15):
+                assert coll.count_documents({}) >= n, "it serves reads, as primary"
+                time.sleep(0.2)
+            assert "leaves its replica set" not in member.log.read_text()
+            ballast.unlink()
+            subprocess.run(["mount", "-o", "remount,size=200m", tmp_path], check=True)
+
+            def writes():
+                with contextlib.suppress(OperationFailure):
+                    return coll.insert_one({"_id": "after"}).acknowledged
+
+            until("writes succeed again", writes, 40)
+    finally:
+        subprocess.run(["umount", "-l", tmp_path], check=True)
 
 
 def test_a_primary_without_followers_refuses_writes_until_there_is_room(three):

@@ -43,7 +43,7 @@ mod ready;
 use crate::config::Config;
 use crate::log_view::{self, LogView};
 use crate::state_file::State;
-use errors::{Error, Fallible};
+use errors::{Code, Error, Fallible};
 use raft::StateRole;
 use raft::eraftpb::{ConfState, Entry, Message, MessageType};
 use slog::{Discard, Logger, o};
@@ -313,7 +313,7 @@ impl<L: MemberLog + Clone> Member<L> {
         if self.saved_commit + self.save_every < self.commit_index()
             && self.ticks.is_multiple_of(10)
         {
-            self.save()?;
+            self.save_if_room()?;
         }
         self.remind();
         let mut news = self.process()?;
@@ -423,6 +423,19 @@ impl<L: MemberLog + Clone> Member<L> {
     /// that is saved nor the data files may be further.
     pub fn taken_index(&self) -> u64 {
         self.node.raft.raft_log.applied()
+    }
+
+    /// Saves how far it is. A full disk puts that off: what was saved before holds too, and a start reads
+    /// more of the log.
+    fn save_if_room(&mut self) -> Fallible<()> {
+        let before = self.saved_commit;
+        match self.save() {
+            Err(e) if e.code == Code::OutOfDiskSpace => {
+                (self.saved_commit, self.state.hard.commit) = (before, before);
+                Ok(())
+            }
+            outcome => outcome,
+        }
     }
 
     pub fn save(&mut self) -> Fallible<()> {
