@@ -185,7 +185,7 @@ fn follow_settings(
 ) -> Result<()> {
     let version = FeatureVersion(parameters.clone(), Arc::downgrade(&engine.store));
     let expiry = admin::cluster_parameter::ImageExpiry(Arc::downgrade(engine));
-    Ok(settings::stored::follow(
+    settings::stored::follow(
         engine,
         vec![
             rw_defaults.clone(),
@@ -194,7 +194,7 @@ fn follow_settings(
             Arc::new(version),
             Arc::new(expiry),
         ],
-    )?)
+    )
 }
 
 impl Commands {
@@ -300,7 +300,7 @@ impl Commands {
         background::ttl_monitor::start(self)?;
         background::noop_writer::start(self)?;
         background::scrub::start(self)?;
-        Ok(db_check::DbChecks::follow(self)?)
+        db_check::DbChecks::follow(self)
     }
 
     /// Has clients told of elections, and forgets what only a primary knows when another is elected.
