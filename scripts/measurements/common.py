@@ -1,15 +1,20 @@
-"""What measurements share: their arguments, the CPU that processes use, the load client, instructions by valgrind, clients in bytes."""
+"""What measurements share: their arguments, the CPU that processes use, the load client, instructions by valgrind, clients in bytes, and
+rounds in which engines take turns."""
 
 import collections
 import contextlib
+import json
 import os
 import pathlib
 import re
+import statistics
+import struct
 import subprocess
 import tempfile
+import time
 
 import bson
-from harness import BINARY, Server, Wire
+from harness import BINARY, OP_MSG, Server, Wire
 
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -150,3 +155,84 @@ class Writer(Client):
         for _ in ids:
             reply = self.reply()
             assert reply["ok"] == 1 and reply["n"] == 1, reply
+
+
+class Requests(Wire):
+    """Commands of several kinds, made ready as bytes, whose replies are only counted: the CPU is the server's, hardly the client's."""
+
+    def __init__(self, server, commands):
+        super().__init__(server.port, timeout_s=None)
+        self.name, self.server = "PandoDB", server
+        self.ready = {kind: [self.message(OP_MSG, b"\0" * 5 + bson.encode(c)) for c in all] for kind, all in commands.items()}
+
+    def answer(self, request):
+        self.send(request)
+        return self._read(struct.unpack("<i", self._read(4))[0] - 4)
+
+    def found(self, kind):
+        """The documents of each answer, decoded, unmeasured."""
+        return [bson.decode(self.answer(r)[17:])["cursor"]["firstBatch"] for r in self.ready[kind]]
+
+    def ask(self, kind, seconds):
+        before = cpu(self.server)
+        return (*timed(self.answer, self.ready[kind], seconds), cpu(self.server) - before)
+
+
+def timed(ask, questions, seconds):
+    """Puts questions for so long: how many, and in which time."""
+    count, began = 0, time.perf_counter()
+    while (took := time.perf_counter() - began) < seconds:
+        for question in questions[count % len(questions) :][:16]:
+            ask(question)
+            count += 1
+    return count, took
+
+
+class InProcess:
+    """An engine in this process: `ask` takes a question as `ready` has them by kind."""
+
+    def ask(self, kind, seconds):
+        before = time.process_time()
+        return (*timed(self.answer, self.ready[kind], seconds), time.process_time() - before)
+
+
+def wanted(server):
+    """Seconds of CPU that a server's threads have had or have waited for."""
+    tasks = pathlib.Path(f"/proc/{server.process.pid}/task").iterdir()
+    return sum(sum(map(int, (task / "schedstat").read_text().split()[:2])) for task in tasks) / 1e9
+
+
+def settled(server):
+    """Waits until a server has nothing to do any more: on a busy machine it may have little CPU although it wants more."""
+    used = wanted(server)
+    while time.sleep(1) or wanted(server) - used > 0.1:
+        used = wanted(server)
+
+
+def compared(engines, kinds, rounds, seconds):
+    """Rounds in which engines take turns, forth and back: medians of questions a second and of their CPU, and of the first engine's rate
+    against that of each other one in the same round."""
+    rates, costs = collections.defaultdict(list), collections.defaultdict(list)
+    for kind in kinds:
+        for turn in range(rounds + 1):
+            for engine in engines if turn % 2 else engines[::-1]:
+                count, took, used = engine.ask(kind, seconds if turn else seconds / 4)
+                # The first turn warms up.
+                if turn:
+                    rates[kind, engine.name].append(count / took)
+                    costs[kind, engine.name].append(used / count * 1e6)
+    rows = []
+    for kind, name in rates:
+        against = [first / other for first, other in zip(rates[kind, engines[0].name], rates[kind, name])]
+        row = {"kind": kind, "engine": name, "a_second": round(statistics.median(rates[kind, name]), 1)}
+        rows.append(row | {"cpu_us": round(statistics.median(costs[kind, name]), 1), "ratio": round(statistics.median(against), 2)})
+    return rows
+
+
+def shown(rows, **more):
+    """Prints rows as a table, and all as one line of JSON."""
+    heads = list(rows[0])
+    print("| " + " | ".join(heads) + " |\n" + "|---" * len(heads) + "|")
+    for row in rows:
+        print("| " + " | ".join(f"{row.get(head):,}" if isinstance(row.get(head), float) else str(row.get(head)) for head in heads) + " |")
+    print(json.dumps({"rows": rows, **more}), flush=True)

@@ -8,7 +8,7 @@
 //! ```
 //! * [`targets`]: the databases, one file or folder each; [`targets::local`] starts throw-away ones, [`scratch`] has their
 //!   files, [`cgroup`] holds them to so much memory.
-//! * [`distribution`], [`ycsb`]: the YCSB core workload, key for key, and its command line. [`study`]: studies A to K.
+//! * [`distribution`], [`ycsb`]: the YCSB core workload, key for key, and its command line. [`study`]: studies A to M.
 //! * [`lane`], [`fleet`]: the load client, a closed or an open loop; [`spoken`]: workloads in a target's dialect. [`null`]:
 //!   the server that only reads and answers; [`floor`]: what that costs, beside each step.
 //! * [`sweep`], [`compare`], [`short`]: peak and knee, two sides in alternating slices, the canonical study. [`reads`]: of data that is there.
@@ -188,6 +188,12 @@ enum Study {
     /// Study K: whether the planner takes the best index: random queries by every index that bears on them.
     #[command(alias = "k")]
     Plans(study::plans::Args),
+    /// Study L: full text: the build of an index, searches by kind, inserts beside it.
+    #[command(alias = "l")]
+    Search(study::search::Args),
+    /// Study M: the nearest vectors, of all and behind filters, with the recall that the rate was reached at.
+    #[command(alias = "m")]
+    Vectors(study::vectors::Args),
 }
 
 /// Runs `pando lab …`; `args` are the words after `lab`.
@@ -317,6 +323,8 @@ fn dispatch(command: Command) -> Result<bool> {
             Study::Moves(args) => study::moves::main(args),
             Study::Tpch(args) => study::tpch::main(args),
             Study::Plans(args) => study::plans::main(args),
+            Study::Search(args) => study::search::main(args),
+            Study::Vectors(args) => study::vectors::main(args),
         },
         Command::Seed(args) => seed::main(args),
         Command::Queries(args) => queries::main(args),
@@ -390,6 +398,11 @@ fn list() {
             "J: joins and groups of the kind that TPC-H asks, on any targets",
         ),
         ("plans", "K: the plan that is chosen, against the best"),
+        (
+            "search",
+            "L: full text: the build of an index, searches, inserts beside it",
+        ),
+        ("vectors", "M: the nearest vectors, with their recall"),
     ] {
         println!("  {name:<11}{about}");
     }

@@ -99,6 +99,8 @@ pub fn title(r: &Report) -> String {
         "F-files" => tr("Study F: large files").into(),
         "K-plans" => tr("Study K: the plan that is chosen, against the best").into(),
         "I-moves" => tr("Study I: chunks that move under load").into(),
+        "L-search" => tr("Study L: full text").into(),
+        "M-vectors" => tr("Study M: the nearest vectors").into(),
         "canonical" => tr("The short study").into(),
         "bars" => tr("Operation by operation, against the null server").into(),
         "A-B" if r.kind == "compare" => tr("B against A").into(),

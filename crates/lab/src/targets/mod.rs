@@ -17,6 +17,7 @@ pub mod split;
 use crate::fault::{Fault, Result};
 use crate::report::{Sizes, TargetInfo};
 use crate::terms::Durability;
+use bson::DocBuf;
 use mark::Owner;
 pub use outgoing::{HostAddress, Stream, Url, without_password};
 use std::collections::BTreeMap;
@@ -69,6 +70,13 @@ pub trait Target: Send + Sync {
     /// Records in the table; none where there is no table.
     fn count(&self, table: &Table) -> Result<u64>;
     fn sizes(&self, table: &Table, at: f64) -> Result<Sizes>;
+    /// Has a study's own order done, outside of a measurement; gives how many records the answer has.
+    fn obey(&self, _database: &str, _order: &Order) -> Result<u64> {
+        let shown = self.url();
+        Err(Fault::Usage(format!(
+            "{shown}: this study is for MongoDB's protocol and PostgreSQL"
+        )))
+    }
     /// What the server is busy with beside requests (`flush`, `compaction`, `checkpoint`), where it says so.
     fn activity(&self) -> Vec<&'static str> {
         Vec::new()
@@ -79,6 +87,28 @@ pub trait Target: Send + Sync {
     }
     /// What one lane says about one table. `Unack` is refused by databases that know no such thing.
     fn dialect(&self, table: &Arc<Table>, durability: Durability) -> Result<Box<dyn Dialect>>;
+}
+
+/// What a study has a database do, in its language.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Order {
+    Command(DocBuf),
+    Sql(String),
+}
+
+impl Order {
+    /// The request that says it.
+    pub fn request(&self, dialect: &dyn Dialect, database: &str) -> Vec<u8> {
+        let mut out = Vec::new();
+        match self {
+            Order::Command(body) => {
+                let message = crate::request::command(database, body.as_doc());
+                message.write(&mut out, &[]);
+            }
+            Order::Sql(text) => dialect.statement(text.as_bytes(), &mut out),
+        }
+        out
+    }
 }
 
 /// What a target was busy with beside requests, and when: seconds since the step began.

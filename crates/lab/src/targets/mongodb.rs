@@ -1,7 +1,7 @@
 //! MongoDB's protocol: PandoDB, MongoDB and whatever else speaks it.
 
 use super::mark::Owner;
-use super::{Answer, Cells, Dialect, Key, Language, Table, Target};
+use super::{Answer, Cells, Dialect, Key, Language, Order, Table, Target};
 use crate::connection::{Address, Connection, handshake};
 use crate::fault::{Fault, Result};
 use crate::random::Rng;
@@ -83,6 +83,19 @@ impl Target for MongoDb {
 
     fn sizes(&self, table: &Table, at: f64) -> Result<Sizes> {
         Sizes::of(&mut self.control()?, &table.database, &table.name, at)
+    }
+
+    fn obey(&self, database: &str, order: &Order) -> Result<u64> {
+        let Order::Command(body) = order else {
+            return Err(Fault::Usage(format!("{}: no SQL", self.address.url)));
+        };
+        let reply = self.control()?.command(database, body.as_doc())?;
+        let batch = |c: Doc<'_>| Some(c.get("firstBatch")?.as_array()?.count() as u64);
+        Ok(reply
+            .get("cursor")
+            .and_then(Val::as_doc)
+            .and_then(batch)
+            .unwrap_or(0))
     }
 
     fn activity(&self) -> Vec<&'static str> {

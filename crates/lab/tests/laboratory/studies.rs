@@ -1,4 +1,4 @@
-//! Studies A to F and K, the bars and the short study.
+//! Studies A to F and K to M, the bars and the short study.
 
 use super::{Lab, STUDY_B, run};
 use crate::fake::Honesty;
@@ -332,4 +332,98 @@ fn study_k_ends_where_two_plans_give_different_documents() {
         let words = ["study", "plans", "--schemas", "1", "--queries", "9"];
         assert_eq!(!lab.run(&[&words[..], &["--docs", "150"]].concat()), ends);
     }
+}
+
+/// A study of 1,500 rows on installed products, those that can search.
+fn searched_study(words: &[&str]) -> Option<lab::report::Report> {
+    let installed = |p: &&str| lab::targets::local::installed(p);
+    let products: Vec<&str> = ["pando", "postgres"]
+        .into_iter()
+        .filter(installed)
+        .collect();
+    if products.is_empty() {
+        eprintln!("skipped: neither pando nor postgres on this machine");
+        return None;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("result.json");
+    let own = ["--records", "1500", "--connections", "2", "--repeat", "2"];
+    let short = ["--duration", "100ms", "--warmup", "0s", "--memory", "64m"];
+    let launch = products.join(",");
+    let tail = [
+        "--launch",
+        &launch,
+        "--quiet",
+        "--out",
+        out.to_str().unwrap(),
+    ];
+    // A bar may be missed at this size.
+    run(&[words, &own, &short, &tail].concat());
+    let report = out
+        .is_file()
+        .then(|| lab::report::Report::read(&out).unwrap());
+    assert!(out.with_extension("html").is_file() || report.is_none());
+    report
+}
+
+#[test]
+fn study_l_searches_texts() {
+    let lab = Lab::new(Honesty::Honest);
+    // A server without searches is left out, and none is left then.
+    assert!(!lab.run(&["study", "search", "--records", "900", "--duration", "50ms"]));
+    assert!(!lab.run(&["study", "search", "--records", "0"]));
+    assert!(!lab.run(&["study", "search", "--texts", "/nowhere"]));
+    let Some(report) = searched_study(&["study", "search"]) else {
+        return;
+    };
+    let sides = report.targets.len();
+    // The index, four kinds of searches, two kinds of inserts.
+    assert_eq!(report.steps.len(), sides * (1 + 4 + 2));
+    assert!(
+        report
+            .steps
+            .iter()
+            .all(|s| s.operations > 0 && s.per_second > 0.0)
+    );
+    assert_eq!(report.checks.len(), sides * 2);
+    assert!(
+        report
+            .checks
+            .iter()
+            .all(|c| c.value >= 0.0 && c.repeats.len() == 2)
+    );
+}
+
+#[test]
+fn study_m_searches_vectors() {
+    let lab = Lab::new(Honesty::Honest);
+    let small = ["--records", "900", "--dimensions", "8"];
+    assert!(!lab.run(&[&["study", "vectors"][..], &small].concat()));
+    assert!(!lab.run(&["study", "vectors", "--dimensions", "0"]));
+    assert!(!lab.run(&[
+        "study",
+        "vectors",
+        "--records",
+        "5",
+        "--vectors",
+        "/nowhere"
+    ]));
+    let Some(report) = searched_study(&["study", "vectors", "--dimensions", "16"]) else {
+        return;
+    };
+    // PostgreSQL may have no pgvector.
+    let sides = report
+        .steps
+        .iter()
+        .filter(|s| s.name == "index build")
+        .count();
+    assert_eq!(report.steps.len(), sides * (1 + 4));
+    assert_eq!(report.checks.len(), sides * 4);
+    let ours = report.checks.iter().filter(|c| c.at_least.is_some());
+    assert!(
+        ours.clone().all(|c| c.pass && c.value > 0.95),
+        "{:?}",
+        report.checks
+    );
+    assert_eq!(sides + report.notes.len(), report.targets.len());
 }

@@ -10,7 +10,7 @@ mod session;
 
 use super::encryption::{Encryption, Route};
 use super::mark::{self, Owner};
-use super::{Dialect, Key, Table, Target, Url, acknowledged_only};
+use super::{Dialect, Key, Order, Table, Target, Url, acknowledged_only};
 use crate::fault::{Fault, Result};
 use crate::report::{Sizes, TargetInfo};
 use crate::terms::Durability;
@@ -188,6 +188,13 @@ impl Target for Postgres {
             index_bytes: number(1),
             ..Sizes::default()
         })
+    }
+
+    fn obey(&self, _: &str, order: &Order) -> Result<u64> {
+        match order {
+            Order::Sql(text) => Ok(Pg::connect(&self.route)?.query(text)?.len() as u64),
+            Order::Command(_) => Err(Fault::Usage(format!("{}: SQL only", self.text))),
+        }
     }
 
     fn dialect(&self, table: &Arc<Table>, durability: Durability) -> Result<Box<dyn Dialect>> {
