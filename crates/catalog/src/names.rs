@@ -40,17 +40,19 @@ impl Names {
         self.collated += collation(&c);
         if let Some(before) = self.by_name.insert(c.ns.clone(), c.clone()) {
             self.collated -= collation(&before);
-            self.by_uuid.remove(&before.uuid);
+            let of_uuid = self.by_uuid.remove(&before.uuid);
+            assert!(of_uuid.is_some(), "{} is under its UUID too", before.ns);
         }
-        if let Some(other) = self.by_uuid.insert(c.uuid, c.clone()) {
-            panic!("{} and {} have one UUID", other.ns, c.ns);
-        }
+        let other = self.by_uuid.insert(c.uuid, c.clone());
+        let other_ns = other.as_ref().map_or("", |other| &*other.ns);
+        assert!(other.is_none(), "{other_ns} and {} have one UUID", c.ns);
     }
 
     pub fn remove(&mut self, ns: &str) {
         if let Some(gone) = self.by_name.remove(ns) {
             self.collated -= collation(&gone);
-            self.by_uuid.remove(&gone.uuid);
+            let of_uuid = self.by_uuid.remove(&gone.uuid);
+            assert!(of_uuid.is_some(), "{ns} is under its UUID too");
         }
     }
 

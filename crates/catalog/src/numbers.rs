@@ -57,6 +57,10 @@ impl Numbers {
         }
         let first = at.next;
         at.next = first.saturating_add(many);
+        assert!(
+            first > 0 && at.next - first == many,
+            "a number is given to one record only"
+        );
         Ok(first)
     }
 }

@@ -101,6 +101,7 @@ impl PlanCache {
             }
         }
         all.insert(key, Arc::new(entry));
+        assert!(all.len() <= MOST, "the shapes of a collection are few");
     }
 
     /// Forgets the plans of a shape, or (`None`) all.

@@ -55,6 +55,13 @@ impl<K: Ord + Clone, V: Clone> SharedMap<K, V> {
     /// The value that was under the key before.
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
         let at = self.leaf(&key);
+        assert!(
+            self.leaves
+                .get(at + 1)
+                .and_then(|next| next.first())
+                .is_none_or(|(first, _)| key < *first),
+            "entries are in the order of their keys from one leaf to the next"
+        );
         let Some(leaf) = self.leaves.get_mut(at) else {
             self.leaves.push(Arc::new(vec![(key, value)]));
             return None;

@@ -92,6 +92,10 @@ impl ConflictQueue {
             let first = queue.waiting.front().is_some_and(|(n, _)| *n == number);
             let ends = queue.on.map_or(now, |(_, ends)| ends);
             if first && ends <= now {
+                assert!(
+                    queue.on.is_none_or(|(before, _)| before < number),
+                    "turns follow one another in the order of the queue"
+                );
                 queue.on = Some((number, now + LEASE));
                 let queue = self.clone();
                 return Ok(Some(Turn { queue, number }));

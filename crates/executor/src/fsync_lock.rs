@@ -89,6 +89,10 @@ impl FsyncLock {
     pub fn hold(&self, lifetime: Duration) -> i64 {
         let mut locks = self.locks.lock();
         let id = locks.next_id();
+        assert!(
+            locks.holds.iter().all(|h| h.id < id),
+            "ids of holds are not given twice"
+        );
         let ends = Instant::now() + lifetime;
         locks.holds.push(Hold { id, ends });
         self.settle(&mut locks);

@@ -49,11 +49,12 @@ impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         let mut table = self.locks.table.lock();
         for hash in &self.hashes {
-            if let Some(n) = table.waiters.get_mut(hash) {
-                *n -= 1;
-                if *n == 0 {
-                    table.waiters.remove(hash);
-                }
+            let Some(n) = table.waiters.get_mut(hash) else {
+                panic!("a write that waits for a key is counted");
+            };
+            *n -= 1;
+            if *n == 0 {
+                table.waiters.remove(hash);
             }
         }
         self.locks.waiting.fetch_sub(1, Ordering::Relaxed);
@@ -130,6 +131,8 @@ impl KeyLocks {
                 self.locked.fetch_add(1, Ordering::Relaxed);
             }
         }
+        let locked = self.locked.load(Ordering::Relaxed);
+        assert_eq!(locked, table.owners.len(), "locked keys are counted");
     }
 
     /// Lets go of those of the keys that `id` has.
@@ -144,6 +147,9 @@ impl KeyLocks {
                 self.locked.fetch_sub(1, Ordering::Relaxed);
             }
         }
+        // A plain write that finds none locked looks no further.
+        let locked = self.locked.load(Ordering::Relaxed);
+        assert_eq!(locked, table.owners.len(), "locked keys are counted");
         if !table.waiters.is_empty() {
             self.released.notify_all();
         }

@@ -351,6 +351,10 @@ impl Transaction {
     /// Takes the log entry of all writes, without the session's record. The transaction has
     /// committed when it is applied.
     pub(crate) fn take_entry(&mut self) -> Entry {
+        assert!(
+            matches!(self.ended, Ended::Aborted),
+            "a transaction ends once"
+        );
         self.ended = Ended::Committed;
         let mut entry = Entry::noop(Vec::new());
         entry.op = Op::Transaction(std::mem::take(&mut self.entries));
@@ -382,6 +386,10 @@ impl Transaction {
                 "the transaction takes more than the {MAX_ENTRY_BYTES} bytes that an entry of the log may have"
             );
         }
+        assert!(
+            matches!(self.ended, Ended::Aborted),
+            "a transaction ends once"
+        );
         self.ended = Ended::Prepared;
         Ok(Entry::noop(vec![Effect::Put(key, stored)]))
     }

@@ -58,6 +58,10 @@ impl WriteGroup {
         if self.entries.is_empty() {
             return;
         }
+        assert!(
+            !self.held.is_empty(),
+            "a staged write holds its latches until it is applied"
+        );
         let entries = std::mem::take(&mut self.entries);
         match store.propose_in(self.epoch, entries) {
             Ok(_) => {}

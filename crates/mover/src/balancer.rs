@@ -263,7 +263,14 @@ fn one_round(cluster: &Cluster) -> Outcome<usize> {
     let mut moved = 0;
     while !planned.is_empty() {
         let mut wave: BTreeMap<String, Vec<Planned>> = BTreeMap::new();
+        let mut busy: Vec<String> = Vec::new();
         for one in take_apart(&mut planned, Planned::pair) {
+            let pair = one.pair();
+            assert!(
+                !pair.iter().any(|shard| busy.contains(shard)),
+                "one move at a time for each shard"
+            );
+            busy.extend(pair);
             wave.entry(one.ns.clone()).or_default().push(one);
         }
         moved += std::thread::scope(|threads| {

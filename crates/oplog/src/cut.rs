@@ -22,6 +22,7 @@ use crate::reader::{Frames, Step, corrupt, unreadable};
 use crate::segment::Segment;
 use crate::sync::Growing;
 use crate::{Log, Shared, Tail};
+use own_process::fail_stop::FailStop;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -65,6 +66,7 @@ impl Log {
     /// Removes all entries after `index`, durably. Does nothing when there are none. A thread that
     /// waits for one of them to become durable gets an error.
     pub fn truncate_after(&self, index: u64) -> Result<()> {
+        let _fail_stop = FailStop::begin();
         let mut tail = self.tail.lock();
         let shared = &*self.shared;
         if index.saturating_add(1) >= tail.next_index {
@@ -91,6 +93,11 @@ impl Log {
         }
         segment.bytes.store(end.offset, Ordering::Release);
         shared.syncer.cut(index, Growing::new(&segment));
+        assert_eq!(shared.syncer.durable(), index, "a cut is durable");
+        assert!(
+            segment.first_index <= index + 1 && end.offset >= HEADER_BYTES as u64,
+            "the log goes on in the segment that was cut"
+        );
         shared.last_ts.store(end.ts, Ordering::Release);
         if end.offset == HEADER_BYTES as u64 {
             segment.first_ts.store(0, Ordering::Relaxed);

@@ -144,6 +144,10 @@ impl<'a> Group<'a> {
         if tail.buf.is_empty() {
             return Ok(self.last);
         }
+        assert!(
+            self.last.index >= tail.next_index,
+            "what is written has an entry"
+        );
         self.shared.syncer.healthy()?;
         if self.oversized {
             return Err(Error::Io {
@@ -180,6 +184,10 @@ impl<'a> Group<'a> {
                 .first_ts
                 .store(self.first_ts, Ordering::Relaxed);
         }
+        assert!(
+            self.shared.syncer.durable() < tail.next_index,
+            "nothing is durable that was not written"
+        );
         tail.recent.push(LogMark {
             index: tail.next_index,
             segment: tail.segment.first_index,
@@ -209,6 +217,10 @@ impl<'a> Group<'a> {
 fn roll(shared: &Shared, tail: &mut Tail) -> Result<()> {
     tail.give_back();
     let next = Segment::create(&shared.opts, tail.header(0))?;
+    assert!(
+        tail.segment.first_index < next.first_index && next.first_index == tail.next_index,
+        "segments follow one another without a hole"
+    );
     shared.syncer.add_file(Growing::new(&next));
     shared.segments.lock().all.push_back(next.clone());
     tail.segment = next;

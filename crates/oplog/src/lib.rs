@@ -57,6 +57,7 @@ use cut::Cuts;
 use encryption::DataKey;
 use frame::{Header, VERSION};
 use marks::RecentMarks;
+use own_process::fail_stop::FailStop;
 use parking_lot::Mutex;
 use segment::{Segment, Segments};
 use std::path::PathBuf;
@@ -225,6 +226,7 @@ impl Log {
         &self,
         records: impl IntoIterator<Item = Record<'r>>,
     ) -> Result<Stamp> {
+        let _fail_stop = FailStop::begin();
         let mut group = self.group();
         for record in records {
             group.add_record(&record)?;

@@ -13,6 +13,10 @@ pub(crate) struct RecentMarks(VecDeque<LogMark>);
 
 impl RecentMarks {
     pub fn push(&mut self, mark: LogMark) {
+        assert!(
+            self.0.back().is_none_or(|last| last.index < mark.index),
+            "marks are in the order of the log"
+        );
         if self.0.len() == GROUPS {
             self.0.pop_front();
         }

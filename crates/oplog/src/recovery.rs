@@ -283,6 +283,14 @@ impl<'o> Recovery<'o> {
 
 fn start_log(opts: LogOptions, end: End) -> Result<Log> {
     let last_index = end.next_index - 1;
+    assert_eq!(
+        last_index, end.found.last_index,
+        "the log goes on at its end"
+    );
+    assert!(
+        end.segment.first_index <= end.next_index,
+        "entries are in their segment"
+    );
     let shared = Arc::new(Shared {
         window: Mutex::new(opts.window),
         trimmed: Mutex::default(),

@@ -233,6 +233,10 @@ impl Shared {
                 total = total.saturating_sub(first.bytes.load(Ordering::Relaxed));
                 removed.extend(segments.all.pop_front());
             }
+            assert!(
+                removed.is_empty() || segments.first_index() <= needed_from,
+                "what recovery needs is kept"
+            );
         }
         for segment in &removed {
             opts.file_system

@@ -8,6 +8,7 @@ use crate::Shared;
 use crate::error::{Error, Result};
 use crate::file::LogFile;
 use crate::segment::Segment;
+use own_process::fail_stop::FailStop;
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -284,6 +285,7 @@ impl Shared {
     /// Syncs all that was written until now. The caller holds `running`, and runs the callbacks
     /// after releasing it.
     pub(crate) fn sync(&self) -> Result<()> {
+        let _fail_stop = FailStop::begin();
         // Swaps, not stores: `written` must not be read before the flags are cleared. Otherwise an
         // appender that finds them set would rely on this sync.
         self.syncer.requested.swap(false, Ordering::SeqCst);
@@ -313,12 +315,19 @@ impl Shared {
             self.syncer.poison(format!("fdatasync failed: {e}"));
             return self.syncer.healthy();
         }
+        // A cut waits for the sync that runs.
+        assert!(
+            self.written.load(Ordering::SeqCst) >= target,
+            "what was synced is in the log"
+        );
         self.syncer.durable.0.fetch_max(target, Ordering::AcqRel);
         Ok(())
     }
 
     /// The body of the sync thread.
     pub(crate) fn run_sync_thread(&self) {
+        // Without this thread no write would be acknowledged as durable any more.
+        let _fail_stop = FailStop::begin();
         let syncer = &self.syncer;
         let mut pause_ends = Instant::now();
         loop {

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use commands::Commands;
+use own_process::fail_stop::{self, Panicked};
 use replication::Driver;
 use server::tls::Tls;
 use server::{Limits, Listeners};
@@ -436,7 +437,23 @@ fn init_log(config: &ServerConfig) -> Result<(), Failure> {
             code: 1,
             says: format!("cannot write the log {}: {e}", path.display()),
         }
-    })
+    })?;
+    fail_stop::watch(log_panic);
+    Ok(())
+}
+
+/// A failed assertion in the log, with its place. Whether the process may end because of it.
+fn log_panic(panicked: &Panicked<'_>) -> bool {
+    // What a damaged file has led to is not our own mistake: there are ways to go on from damage.
+    let ends = panicked.ends && storage::damage().is_none();
+    let outcome = match ends {
+        true => {
+            "An assertion failed: the process ends. What was acknowledged is in the log, and a start is safe"
+        }
+        false => "An assertion failed",
+    };
+    tracing::error!(target: "CONTROL", place = panicked.place.as_str(), error = panicked.message, "{outcome}");
+    ends
 }
 
 fn log_start(config: &ServerConfig, warnings: &[String]) {

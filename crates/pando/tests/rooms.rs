@@ -67,7 +67,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "executor", "sharding", "catalog", "storage", "auth", "bson", "errors",
         ],
     ),
-    ("replication", &["storage", "bson", "errors"]),
+    ("replication", &["storage", "own_process", "bson", "errors"]),
     ("certificates", &[]),
     ("outgoing", &["auth", "certificates", "bson"]),
     ("archive", &[]),

@@ -203,6 +203,12 @@ impl<L: MemberLog> LogView<L> {
                 self.recent.clear();
                 self.recent_bytes = 0;
             }
+            assert!(
+                self.recent
+                    .back()
+                    .is_none_or(|e| e.index + 1 == entry.index),
+                "the end of the log is kept without a gap"
+            );
             self.recent_bytes += size(entry);
             self.recent.push_back(entry.clone());
         }

@@ -104,6 +104,7 @@ impl Merge {
 
     /// Takes over the first batches.
     pub fn begin(&mut self, shards: &[Arc<str>], replies: &[DocBuf]) -> Outcome<()> {
+        assert_eq!(shards.len(), replies.len(), "a reply of each shard");
         for (shard, reply) in shards.iter().zip(replies) {
             if let Some(e) = cluster_view::upstream::error_of(reply.as_doc()) {
                 return Err(e.into());

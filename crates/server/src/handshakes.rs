@@ -79,7 +79,8 @@ impl<S: Service> Handshakes<S> {
 
     /// Counts one that has ended, or whose connection is closed.
     pub fn end(&self) {
-        self.under_way.fetch_sub(1, Relaxed);
+        let before = self.under_way.fetch_sub(1, Relaxed);
+        assert!(before > 0, "a handshake that ends has begun");
     }
 
     pub fn submit(

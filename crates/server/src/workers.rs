@@ -173,7 +173,8 @@ impl<S: Service> Workers<S> {
 
     fn give_back(&self, mut job: Job<S>, run: impl FnOnce(&mut Job<S>) -> Executed) {
         let executed = run(&mut job);
-        self.control.metrics.active.fetch_sub(1, Relaxed);
+        let active = self.control.metrics.active.fetch_sub(1, Relaxed);
+        assert!(active > 0, "a request comes back once");
         let Job {
             key,
             client,

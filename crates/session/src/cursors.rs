@@ -376,6 +376,11 @@ impl Cursors {
     pub fn give_back(&self, mut cursor: Box<Cursor>) {
         cursor.used = Instant::now();
         let mut slots = self.slots.lock();
+        let place = slots.get(&cursor.id);
+        assert!(
+            matches!(place, Some(Slot::InUse { .. })),
+            "a cursor in use has its place in the table"
+        );
         if cursor.killed.load(Ordering::Relaxed) {
             slots.remove(&cursor.id);
         } else {

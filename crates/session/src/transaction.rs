@@ -250,6 +250,10 @@ impl TransactionHold {
         description.active.store(false, Relaxed);
         let expired = description.started.elapsed() > self.lifetime || transaction.is_overtaken();
         let state = self.session.state();
+        assert!(
+            matches!(state.phase, Phase::Running),
+            "a transaction is given back by the request that took it"
+        );
         state.starting &= again;
         state.phase = match expired {
             true => Phase::Aborted,
@@ -259,7 +263,12 @@ impl TransactionHold {
 
     /// It is prepared: the decision alone ends it.
     pub fn set_prepared(&mut self) {
-        self.session.state().phase = Phase::Prepared;
+        let phase = &mut self.session.state().phase;
+        assert!(
+            matches!(phase, Phase::Running),
+            "what is prepared was in progress"
+        );
+        *phase = Phase::Prepared;
     }
 
     /// Whether it is prepared; the error of one that is not.
@@ -304,7 +313,12 @@ impl TransactionHold {
 
     /// From here on it counts as committed: what the commit's log entry says of the session.
     pub fn record_commit(&mut self, now_millis: i64) -> (OpSession, Effect) {
-        self.session.state().phase = Phase::Committed;
+        let phase = &mut self.session.state().phase;
+        assert!(
+            matches!(phase, Phase::Running),
+            "what is committed was in progress"
+        );
+        *phase = Phase::Committed;
         self.session.commit_record(now_millis)
     }
 }

@@ -228,7 +228,12 @@ impl SessionTable {
         if number > state.txn {
             state.clear(number);
         }
-        session.state().phase = Phase::Aborted;
+        let state = session.state();
+        assert!(
+            state.txn == number && !matches!(state.phase, Phase::Committed | Phase::Prepared),
+            "what is recorded as aborted has neither committed nor promised to"
+        );
+        state.phase = Phase::Aborted;
         let record = session.abort_record(now_millis);
         ctx.commit(vec![Entry::noop(vec![record])], Held::default())?;
         Ok(KnownOutcome::Aborted)

@@ -90,6 +90,8 @@ const STEPS: [Step; 12] = [
 #[derive(Clone, Debug, Default)]
 pub struct RangeMove {
     at: usize,
+    /// The step at `at` was given out.
+    begun: bool,
     /// When the fence was asked for.
     fenced: Option<Duration>,
     drains: DrainPatience,
@@ -105,6 +107,9 @@ impl RangeMove {
         let step = STEPS.get(self.at).copied();
         match step {
             Some(Step::Fence) => self.fenced = Some(now),
+            Some(Step::ChangeOwner) if self.fenced.is_none() => {
+                panic!("the owner changes behind a fence");
+            }
             Some(Step::ChangeOwner) if self.fence_stands(now) > FENCE => {
                 return Err(
                     err!(ExceededTimeLimit, "the last changes took too long to copy").into(),
@@ -112,10 +117,14 @@ impl RangeMove {
             }
             _ => {}
         }
+        self.begun = step.is_some();
         Ok(step)
     }
 
+    /// The step that was given out last is done.
     pub fn done(&mut self) {
+        let begun = std::mem::take(&mut self.begun);
+        assert!(begun, "a step that is done was begun");
         self.at += 1;
     }
 
@@ -291,5 +300,10 @@ pub fn change_of_owner(
         });
         removed.push(kept.clone());
     }
+    assert!(
+        new.iter()
+            .all(|c| Version::placement_of(major, 0) <= c.lastmod),
+        "a change of owner raises the version of both sides"
+    );
     Ok(ReplacedChunks { old: removed, new })
 }

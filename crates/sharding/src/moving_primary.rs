@@ -74,7 +74,7 @@ impl PrimaryMove {
     /// The step is done.
     pub fn done(&mut self) -> Result<()> {
         let next = match self.now.take() {
-            None => return Ok(()),
+            None => panic!("a step that is done was begun"),
             Some(Step::Look | Step::MoveCollection(_)) => match self.waiting.pop() {
                 Some(collection) => Step::MoveCollection(collection),
                 None => Step::MakeTracked,
@@ -84,7 +84,13 @@ impl PrimaryMove {
             Some(Step::Fence) => Step::LookAgain,
             Some(Step::LookAgain) if self.waiting.is_empty() => Step::MakeViews,
             Some(Step::LookAgain) => Step::TakeBack,
-            Some(Step::MakeViews) => Step::ChangePrimary,
+            Some(Step::MakeViews) => {
+                assert!(
+                    self.waiting.is_empty(),
+                    "nothing is left that only the database says to be there"
+                );
+                Step::ChangePrimary
+            }
             Some(Step::ChangePrimary) => return Ok(()),
             Some(Step::TakeBack) => {
                 self.rounds += 1;

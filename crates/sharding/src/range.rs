@@ -56,7 +56,16 @@ pub fn union(mut ranges: Vec<PlaceRange>) -> Vec<PlaceRange> {
             _ => out.push(r),
         }
     }
+    assert!(is_set(&out), "ranges of a set ascend and are disjoint");
     out
+}
+
+fn is_set(ranges: &[PlaceRange]) -> bool {
+    let ascend = |w: &[PlaceRange]| match w {
+        [a, b] => a.high.as_ref().is_some_and(|high| *high < b.low),
+        _ => true,
+    };
+    ranges.windows(2).all(ascend)
 }
 
 /// The places in both sets.

@@ -121,6 +121,10 @@ impl RoutingTable {
     fn of(entry: CollectionEntry, blocks: Vec<Arc<Block>>) -> RoutingTable {
         let mut shards: BTreeMap<Arc<str>, u64> = BTreeMap::new();
         let mut turn = 0;
+        assert!(
+            blocks.is_sorted_by(|a, b| a.start() < b.start()),
+            "chunks ascend"
+        );
         for block in &blocks {
             turn = block.turn.max(turn);
             for (name, version) in &block.shards {
@@ -172,6 +176,7 @@ impl RoutingTable {
                 false => self.replace(first..at, new, &mut blocks)?,
             }
         }
+        assert!(changed.next().is_none(), "each chunk has its place");
         Ok(RoutingTable::of(self.entry.clone(), blocks))
     }
 

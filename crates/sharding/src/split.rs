@@ -99,6 +99,7 @@ pub fn cut_chunk(
             ..chunk.clone()
         });
     }
+    assert_eq!(new.len(), at.len() + 1, "pieces make the chunk up");
     Ok(ReplacedChunks {
         old: vec![chunk.clone()],
         new,
@@ -123,6 +124,10 @@ pub fn join(
         );
     }
     let greatest = old.iter().map(|c| c.lastmod).max().unwrap_or(0);
+    assert!(
+        greatest >> 32 == (greatest + 1) >> 32,
+        "a join leaves the major version"
+    );
     let new = Chunk {
         id: id(),
         max: last.max.clone(),

@@ -22,7 +22,12 @@ impl UnderWay {
     }
 
     pub fn leave(&mut self, number: u64) {
+        let before = self.writes.len();
         self.writes.retain(|(n, _)| *n != number);
+        assert!(
+            self.writes.len() + 1 == before,
+            "a write leaves that has entered"
+        );
     }
 
     /// The writes that may concern one of these ranges.

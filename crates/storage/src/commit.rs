@@ -28,12 +28,16 @@
 //! - Every proposer gets an outcome, whatever happens to the leader. Leadership is handed over,
 //!   whatever happens to the group.
 //!
+//! These are asserted between the steps, and a panic of a leader ends the process ([`FailStop`]): before
+//! any proposer of its group hears of it, and before another group is appended.
+//!
 //! Rejected: applying a group while later ones are written. It gains nothing while the engine
 //! applies a batch faster than the log writes one, and the applied state would have holes.
 
 use crate::replicator::Epoch;
 use crate::{Committed, Entry, write_conflict};
 use errors::{Error, Fallible, err};
+use own_process::fail_stop::FailStop;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -63,9 +67,9 @@ pub(crate) trait CommitEnv: Send {
     /// Returns when the group may be applied. After an error nothing of it is in the log any more.
     fn decide(&mut self, last: Committed) -> Fallible<()>;
 
-    /// Applies an appended group. After an error nothing of it is visible, and it is handed over
-    /// again.
-    fn apply(&mut self, group: &Group<'_>, places: &[Committed]) -> Fallible<()>;
+    /// Applies an appended group; returns the last entry that is applied then. After an error nothing of it
+    /// is visible, and it is handed over again.
+    fn apply(&mut self, group: &Group<'_>, places: &[Committed]) -> Fallible<Committed>;
 }
 
 /// The entries of a group: the leader's own proposal, and its followers'.
@@ -180,6 +184,8 @@ impl Followers {
             if bytes > GROUP_BYTES {
                 break;
             }
+            let state = next.state.load(Ordering::Acquire);
+            assert_eq!(state, WAITING, "a queued proposal is in no group yet");
             let is_last = ends_group(&next.entries);
             followers.0.extend(queue.waiting.pop_front());
             if is_last {
@@ -253,6 +259,7 @@ impl<E: CommitEnv> Committer<E> {
         let Some(mut pipeline) = self.pipeline.try_lock_for(CUT_WAIT) else {
             return Ok(false);
         };
+        let _fail_stop = FailStop::begin();
         if self.applied().index > index || matches!(pipeline.progress, Progress::UnderWay) {
             return Ok(false);
         }
@@ -262,7 +269,12 @@ impl<E: CommitEnv> Committer<E> {
         {
             pipeline.progress = Progress::Idle;
         }
-        cut().map(|()| true)
+        cut()?;
+        assert!(
+            self.applied().index <= index,
+            "nothing that is applied is cut from the log"
+        );
+        Ok(true)
     }
 
     /// Appends and applies the entries, in one group with other proposals; returns the place of the
@@ -297,6 +309,8 @@ impl<E: CommitEnv> Committer<E> {
     /// counts would be changed twice.
     pub fn apply_appended(&self, entries: &[Entry], places: &[Committed]) -> Fallible<()> {
         let mut pipeline = self.pipeline.lock();
+        let _fail_stop = FailStop::begin();
+        assert_eq!(entries.len(), places.len(), "a place for each entry");
         if !matches!(pipeline.progress, Progress::Idle) {
             self.finish_refused(&mut pipeline)?;
         }
@@ -305,6 +319,11 @@ impl<E: CommitEnv> Committer<E> {
         let (Some(entries), Some(places)) = (entries.get(new..), places.get(new..)) else {
             return Ok(());
         };
+        for (next, place) in (applied + 1..).zip(places) {
+            if place.index != next {
+                return Err(hole(next));
+            }
+        }
         let (mut entries, mut places) = (entries, places);
         while !places.is_empty() {
             // A mark ends its group.
@@ -331,15 +350,15 @@ impl<E: CommitEnv> Committer<E> {
             epoch: Epoch::default(),
             followers: &[],
         };
-        let outcome = pipeline.env.apply(&group, places);
-        pipeline.progress = match outcome {
-            Ok(()) => Progress::Idle,
-            Err(_) => Progress::Refused(entries.to_vec(), places.to_vec()),
-        };
-        outcome?;
-        if let Some(last) = places.last() {
-            self.set_applied(*last);
+        self.check_places(&group, places);
+        match pipeline.env.apply(&group, places) {
+            Ok(applied) => self.set_applied(applied, places),
+            Err(e) => {
+                pipeline.progress = Progress::Refused(entries.to_vec(), places.to_vec());
+                return Err(e);
+            }
         }
+        pipeline.progress = Progress::Idle;
         Ok(())
     }
 
@@ -375,6 +394,7 @@ impl<E: CommitEnv> Committer<E> {
         epoch: Epoch,
         followers: &[Arc<Waiter>],
     ) -> Fallible<Committed> {
+        let _fail_stop = FailStop::begin();
         let outcome = self.commit_group(own, epoch, followers);
         match &outcome {
             Ok(_) => {
@@ -431,21 +451,19 @@ impl<E: CommitEnv> Committer<E> {
         places.clear();
         env.append(&group, places)?;
         *progress = Progress::UnderWay;
-        // Nothing is acknowledged of a group whose places are not those of its entries, behind all that is applied.
-        assert_eq!(places.len(), group.entries().count(), "a place for each");
-        let mut before = self.applied().index;
-        for place in places.iter() {
-            assert!(place.index > before, "the log goes forward");
-            before = place.index;
-        }
+        self.check_places(&group, places);
         if let Err(e) = env.decide(last_place(places)) {
             *progress = Progress::Idle;
             return Err(e);
         }
-        if let Err(e) = env.apply(&group, places) {
-            *progress = Progress::Refused(group.entries().cloned().collect(), places.clone());
-            return Err(e);
-        }
+        let applied = match env.apply(&group, places) {
+            Ok(applied) => applied,
+            Err(e) => {
+                *progress = Progress::Refused(group.entries().cloned().collect(), places.clone());
+                return Err(e);
+            }
+        };
+        self.set_applied(applied, places);
         *progress = Progress::Idle;
         let mut done = 0usize;
         let mut end = |entries: &[Entry]| {
@@ -455,9 +473,10 @@ impl<E: CommitEnv> Committer<E> {
         let own_end = end(own).expect("a place for each entry that was appended");
         for follower in followers {
             let place = end(&follower.entries).expect("a place for each entry of the group");
-            *follower.outcome.lock() = Some(Ok(place));
+            let before = follower.outcome.lock().replace(Ok(place));
+            assert!(before.is_none(), "a proposer gets one outcome");
         }
-        self.set_applied(last_place(places));
+        assert_eq!(done, places.len(), "each entry has its proposer");
         Ok(own_end)
     }
 
@@ -475,19 +494,52 @@ impl<E: CommitEnv> Committer<E> {
             epoch: Epoch::default(),
             followers: &[],
         };
-        pipeline.env.apply(&group, places)?;
-        self.set_applied(last_place(places));
+        let applied = pipeline.env.apply(&group, places)?;
+        self.set_applied(applied, places);
         self.applied_late.fetch_add(1, Ordering::AcqRel);
         pipeline.progress = Progress::Idle;
         Ok(())
     }
 
-    fn set_applied(&self, at: Committed) {
+    /// A group that is in the log and is about to be applied has a place for each of its entries, follows on
+    /// what is applied, and ends with its mark.
+    fn check_places(&self, group: &Group<'_>, places: &[Committed]) {
+        let entries = group.entries().count();
+        assert_eq!(places.len(), entries, "a place for each entry of a group");
+        let mut before = self.applied();
+        for place in places {
+            assert_eq!(
+                place.index,
+                before.index + 1,
+                "a group follows on what is applied"
+            );
+            assert!(place.ts > before.ts, "the log's time goes forward");
+            before = *place;
+        }
+        let mark = group.entries().position(Entry::is_mark);
+        assert!(
+            mark.is_none_or(|at| at + 1 == entries),
+            "a mark ends its group"
+        );
+    }
+
+    /// A group is applied, up to `at` as the engine says.
+    fn set_applied(&self, at: Committed, places: &[Committed]) {
+        assert_eq!(at, last_place(places), "the engine is where the group ends");
         let before = self.applied_index.load(Ordering::Acquire);
-        assert!(at.index >= before, "what is applied stays applied");
+        assert!(at.index > before, "what is applied stays applied");
         self.applied_index.store(at.index, Ordering::Release);
         self.applied_ts.store(at.ts, Ordering::Release);
     }
+}
+
+/// A log in which an entry is missing that is to be applied: so its files are, whatever made them so.
+#[cold]
+fn hole(index: u64) -> Error {
+    err!(
+        UnrecoverableRollbackError,
+        "the log has no entry {index}, which is to be applied next: the member has to get its data from others"
+    )
 }
 
 /// Whether an error says that this machine cannot write, and not that the write is refused.

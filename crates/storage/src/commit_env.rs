@@ -14,6 +14,7 @@ use crate::counts::{Counts, Touched};
 use crate::engine::Engine;
 use crate::entry::MAX_ENTRY_BYTES;
 use crate::insert_order::{Arrival, Highest};
+use crate::planted_fault::{Breach, CommitFault};
 use crate::record_cache::Writing;
 use crate::replicator::{Appended, Replicator, not_primary};
 use crate::watch::{Observer, Watches};
@@ -85,6 +86,7 @@ pub(crate) struct StoreCommitEnv {
     shared: Shared,
     pub watches: Watches,
     pub observers: Vec<Arc<dyn Observer>>,
+    pub fault: CommitFault,
     batch: Batch,
     touched: Touched,
     writing: Writing,
@@ -101,6 +103,7 @@ impl StoreCommitEnv {
             shared,
             watches: Watches::default(),
             observers: Vec::new(),
+            fault: CommitFault::default(),
             touched: Touched::default(),
             writing: Writing::default(),
             highest: Highest::default(),
@@ -150,6 +153,7 @@ impl CommitEnv for StoreCommitEnv {
     }
 
     fn append(&mut self, group: &Group<'_>, places: &mut Vec<Committed>) -> Fallible<()> {
+        self.fault.count();
         let mut appending = self.log.group();
         let replicator = self.shared.replicator.get();
         if let Some(replicator) = replicator {
@@ -184,9 +188,23 @@ impl CommitEnv for StoreCommitEnv {
                 });
             }
         }
-        appending.write()?;
+        if self.fault.is(Breach::Unlogged) {
+            return Ok(());
+        }
+        let end = appending.write()?;
+        assert_eq!(
+            end.index,
+            last_place(places).index,
+            "the log ends with the group that was written"
+        );
         if let Some(replicator) = replicator {
+            assert_eq!(sent.len(), places.len(), "each entry is sent");
             replicator.appended(sent);
+        }
+        if self.fault.is(Breach::LostPlace) {
+            places.pop();
+        } else if self.fault.is(Breach::Gap) {
+            places.iter_mut().for_each(|at| at.index += 1);
         }
         Ok(())
     }
@@ -196,8 +214,12 @@ impl CommitEnv for StoreCommitEnv {
         Ok(())
     }
 
-    fn apply(&mut self, group: &Group<'_>, places: &[Committed]) -> Fallible<()> {
+    fn apply(&mut self, group: &Group<'_>, places: &[Committed]) -> Fallible<Committed> {
         let last = last_place(places);
+        assert!(
+            self.log.last_index() >= last.index,
+            "what the engine gets is in the log"
+        );
         self.engine.gate().applying(last.index);
         let may_be_cached = self.stage(group, last);
         self.watches.tell(group.entries());
@@ -213,7 +235,11 @@ impl CommitEnv for StoreCommitEnv {
                 observer.applied(*at, entry);
             }
         }
-        Ok(())
+        let unapplied = u64::from(self.fault.is(Breach::Unapplied));
+        Ok(Committed {
+            index: last.index - unapplied,
+            ..last
+        })
     }
 }
 

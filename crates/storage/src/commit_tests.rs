@@ -83,7 +83,7 @@ impl CommitEnv for Fake {
         Ok(())
     }
 
-    fn apply(&mut self, group: &Group<'_>, places: &[Committed]) -> Fallible<()> {
+    fn apply(&mut self, group: &Group<'_>, places: &[Committed]) -> Fallible<Committed> {
         let mut world = self.world.lock();
         assert_eq!(places.len(), group.entries().count());
         if world.panics_at.is_some_and(|n| names(group).contains(&n)) {
@@ -92,7 +92,7 @@ impl CommitEnv for Fake {
         }
         fails(&mut world.failing_applies, "no apply")?;
         world.steps.push(Apply(names(group)));
-        Ok(())
+        Ok(last_place(places))
     }
 }
 
@@ -275,7 +275,13 @@ fn what_is_cut_from_the_log_is_not_applied_any_more() {
     assert!(!committer.cut(0, || panic!("the first is applied")).unwrap());
     assert!(committer.cut(1, || Ok(())).unwrap());
     committer
-        .apply_appended(&[entry(3)], &[Committed { index: 2, ts: 9 }])
+        .apply_appended(
+            &[entry(3)],
+            &[Committed {
+                index: 2,
+                ts: 2 << 32,
+            }],
+        )
         .unwrap();
     let applied = |s: &&Step| matches!(s, Apply(_));
     let steps = fake.steps();
@@ -429,4 +435,34 @@ fn a_mark_ends_what_a_secondary_applies_at_once() {
     committer.apply_appended(&entries, &places).unwrap();
     assert_eq!(fake.steps(), [Apply(vec![1]), Apply(vec![2, 3])]);
     assert_eq!(committer.applied().index, 4);
+}
+
+#[test]
+fn a_group_that_does_not_follow_is_neither_applied_nor_acknowledged() {
+    let (committer, fake) = start();
+    committer.propose(Epoch::default(), vec![entry(1)]).unwrap();
+    fake.set(|w| w.index += 1);
+    let open = fake.close();
+    let proposers = behind_a_leader(&committer, &[&[2], &[3]]);
+    open.send(()).unwrap();
+    let outcomes = outcomes(proposers);
+    assert_eq!(outcomes[0], Err("panicked".into()));
+    assert!(outcomes[1].as_ref().is_err_and(|e| e.contains("restart")));
+    assert_eq!(fake.steps().last(), Some(&Append(vec![2])));
+    assert_eq!(committer.applied().index, 1);
+}
+
+#[test]
+fn entries_of_a_log_with_a_hole_are_not_applied() {
+    let (committer, fake) = start();
+    let at = |index: u64| Committed {
+        index,
+        ts: index << 32,
+    };
+    let entries = [entry(1), entry(2)];
+    let hole = committer.apply_appended(&entries, &[at(1), at(3)]);
+    assert!(hole.is_err_and(|e| e.message.contains("no entry 2")));
+    assert!(fake.steps().is_empty());
+    committer.apply_appended(&entries, &[at(1), at(2)]).unwrap();
+    assert_eq!(committer.applied(), at(2));
 }

@@ -62,11 +62,20 @@ impl EmptyStretches {
             new.high = new.high.max(old.high);
             new.weight = new.weight.saturating_add(old.weight);
         }
+        assert!(
+            known.get(begin).is_none_or(|next| new.high < next.low)
+                && begin
+                    .checked_sub(1)
+                    .and_then(|before| known.get(before))
+                    .is_none_or(|before| before.high < new.low),
+            "stretches do not overlap and do not touch"
+        );
         known.insert(begin, new);
         if known.len() > MOST {
             let lightest = (0..known.len()).min_by_key(|i| known.get(*i).map(|s| s.weight));
             lightest.map(|i| known.remove(i));
         }
+        assert!(known.len() <= MOST, "stretches are few");
         self.any.store(true, Ordering::Relaxed);
     }
 

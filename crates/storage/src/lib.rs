@@ -46,6 +46,7 @@ pub mod long_steps;
 mod maintenance;
 mod nonblocking_read;
 mod offline;
+mod planted_fault;
 pub mod received_copy;
 mod record_cache;
 mod replay;

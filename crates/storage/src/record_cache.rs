@@ -272,11 +272,15 @@ impl Rows {
         written: bool,
     ) {
         let limit = self.shard_bytes();
-        let records = effects.filter(|e| record_key(e).is_some());
-        for (effect, &(hash, was_here)) in records.zip(&writing.keys) {
+        let mut keys = writing.keys.iter();
+        for effect in effects.filter(|e| record_key(e).is_some()) {
+            let Some(&(hash, was_here)) = keys.next() else {
+                panic!("a write ends with the keys that it has begun with");
+            };
             let Some(mut shard) = self.shard(hash) else {
                 continue;
             };
+            assert!(shard.writers > 0, "a write that ends has begun");
             shard.writers -= 1;
             shard.changed = sequence;
             // A later effect of the same batch may concern the same key; `get` ignores the row
@@ -299,9 +303,11 @@ impl Rows {
                 Effect::DeleteRange(..) => {}
             }
         }
+        assert!(keys.next().is_none(), "a write ends for each of its keys");
         if writing.all {
             for shard in &self.shards {
                 let mut shard = shard.0.lock();
+                assert!(shard.writers > 0, "a write that ends has begun");
                 shard.writers -= 1;
                 shard.changed = sequence;
             }

@@ -210,7 +210,8 @@ impl Store {
             counts: Arc::new(counts),
             ..Shared::default()
         };
-        let env = StoreCommitEnv::new(log.clone(), engine.clone(), shared.clone());
+        let mut env = StoreCommitEnv::new(log.clone(), engine.clone(), shared.clone());
+        env.fault = opts.engine().commit_fault()?;
         Ok(Arc::new(Store {
             keeper: MaintenanceThread::start(
                 log.clone(),
@@ -358,7 +359,11 @@ impl Store {
 
     /// Appends entries that another member made, all or none; they are not applied.
     pub fn append_records(&self, entries: &[Record<'_>]) -> Fallible<()> {
-        self.log.append_records(entries.iter().copied())?;
+        let end = self.log.append_records(entries.iter().copied())?;
+        assert!(
+            entries.last().is_none_or(|last| last.index == end.index),
+            "the log ends with what was appended"
+        );
         Ok(())
     }
 
@@ -737,6 +742,10 @@ fn replay(
         if record.index > up_to {
             return Ok(());
         }
+        assert!(
+            record.index > last.index,
+            "entries are replayed in their order"
+        );
         last = Committed {
             index: record.index,
             ts: record.ts,
@@ -751,5 +760,9 @@ fn replay(
             ts: log.last_ts(),
         };
     }
+    assert!(
+        last.index >= applied.index,
+        "what is applied stays applied over a start"
+    );
     Ok((log, recovered.replayed, last))
 }

@@ -11,6 +11,7 @@ use crate::engine::check;
 use crate::family::Family;
 use crate::ghost_list::Ghost;
 use crate::nonblocking_read;
+use crate::planted_fault::CommitFault;
 use crate::write_throttle::FULL;
 use errors::{Fallible, err};
 use rocksdb::AsRawPtr;
@@ -43,13 +44,15 @@ pub struct EngineOptions {
     pub open_files: usize,
     /// Direct I/O: data files bypass the page cache.
     pub direct_io: bool,
-    /// RocksDB's options by name (`name=value;…`), applied last: for experiments. One is ours:
-    /// [`DEAD_RANGES`].
+    /// RocksDB's options by name (`name=value;…`), applied last: for experiments. Two are ours:
+    /// [`DEAD_RANGES`], [`COMMIT_FAULT`].
     pub extra: String,
 }
 
 /// How dead ranges are used: `on`, `off`, or `unended` (a planted fault).
 const DEAD_RANGES: &str = "dead_ranges";
+/// A planted fault: see [`CommitFault`].
+const COMMIT_FAULT: &str = "commit_fault";
 
 /// The write load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +89,7 @@ impl EngineOptions {
     }
 
     pub(crate) fn dead_ranges(&self) -> Fallible<Mode> {
-        let Some(given) = each_option(&self.extra).into_iter().find_map(own_option) else {
+        let Some(given) = self.own_option(DEAD_RANGES) else {
             return Ok(Mode::On);
         };
         Mode::of(given).ok_or_else(|| {
@@ -95,6 +98,20 @@ impl EngineOptions {
                 "{DEAD_RANGES} is on, off or unended, not '{given}'"
             )
         })
+    }
+
+    pub(crate) fn commit_fault(&self) -> Fallible<CommitFault> {
+        let Some(given) = self.own_option(COMMIT_FAULT) else {
+            return Ok(CommitFault::default());
+        };
+        CommitFault::of(given)
+            .ok_or_else(|| err!(BadValue, "{COMMIT_FAULT} is FAULT@GROUP, not '{given}'"))
+    }
+
+    /// The value of an option of ours.
+    fn own_option(&self, name: &str) -> Option<&str> {
+        let mut own = each_option(&self.extra).into_iter().filter_map(own_option);
+        own.find(|o| o.0 == name).map(|o| o.1)
     }
 
     pub(crate) fn row_bytes(&self) -> usize {
@@ -302,10 +319,13 @@ fn each_option(text: &str) -> Vec<&str> {
     options
 }
 
-/// The value of [`DEAD_RANGES`], if this is that option.
-fn own_option(option: &str) -> Option<&str> {
+/// Name and value, if this option is one of ours.
+fn own_option(option: &str) -> Option<(&str, &str)> {
     let (name, value) = option.trim_end_matches(';').split_once('=')?;
-    (name.trim() == DEAD_RANGES).then(|| value.trim())
+    let (name, value) = (name.trim(), value.trim());
+    [DEAD_RANGES, COMMIT_FAULT]
+        .contains(&name)
+        .then_some((name, value))
 }
 
 /// Adds the options that RocksDB takes by name only. The memtable remembers the last insert

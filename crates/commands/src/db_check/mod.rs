@@ -153,6 +153,7 @@ impl DbChecks {
                 state.marked.pop_front();
                 tracing::warn!(target: "COMMAND", "dbCheck: a batch is not compared, since this member reads too slowly");
             }
+            assert!(state.marked.len() <= MOST_STATES, "states are few");
             let is_other = !state.outcomes.iter().any(|o| o.name == name);
             is_other && !std::mem::replace(&mut state.marks_are_read, true)
         };

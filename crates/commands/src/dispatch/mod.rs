@@ -263,6 +263,10 @@ impl Commands {
         let lost = self.loses_reply(&cx, &admission, &done);
         left.wrote = cx.op.has_written() || cx.after_commit;
         if suspended {
+            assert!(
+                !call.mode.on_loop() || !cx.op.has_written(),
+                "a request that has written is not run again"
+            );
             left.kept = Some(Box::new(Progress {
                 budget: cx.op.budget(),
                 begun: cx.begun.take(),

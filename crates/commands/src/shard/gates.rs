@@ -76,11 +76,13 @@ impl Drop for Pass {
     fn drop(&mut self) {
         let Some(holder) = &self.holder else { return };
         let mut holders = self.gate.holders.lock();
-        if let Some(passes) = holders.get_mut(holder) {
+        let passes = holders.get_mut(holder).map_or(0, |passes| {
             *passes -= 1;
-            if *passes == 0 {
-                holders.remove(holder);
-            }
+            *passes + 1
+        });
+        assert!(passes > 0, "a pass that ends was given");
+        if passes == 1 {
+            holders.remove(holder);
         }
     }
 }

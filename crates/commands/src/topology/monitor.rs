@@ -145,7 +145,13 @@ pub fn note_streamed(cx: &CommandContext<'_, '_>, counter: i64) {
     let figures = &cx.app.topology.figures;
     let mut monitor = cx.client.state.monitor.lock();
     match &mut monitor.streams {
-        Some(stream) => stream.counter = counter,
+        Some(stream) => {
+            assert!(
+                stream.counter <= counter,
+                "what a stream has told is not taken back"
+            );
+            stream.counter = counter;
+        }
         streams => {
             let counted = match cx.command.name {
                 "hello" => Counted::new(figures, |f| &f.exhaust_hello),

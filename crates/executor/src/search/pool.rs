@@ -77,7 +77,8 @@ impl Due {
         let Some((_, follower)) = self.waiting.remove(&id) else {
             return Err(Some(at));
         };
-        self.running.insert(id);
+        let is_first = self.running.insert(id);
+        assert!(is_first, "an index has one turn at a time");
         Ok(follower)
     }
 

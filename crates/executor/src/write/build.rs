@@ -218,6 +218,7 @@ fn fill(
         let Some(last) = keys.last() else {
             return Ok(());
         };
+        assert!(*last >= low, "a build goes forward");
         low = last.clone();
         low.push(0);
         let done = records::own_part(last).to_vec();

@@ -51,6 +51,10 @@ pub(crate) fn place(
 ) -> Result<Option<Placement>> {
     let mut placement = Placement::default();
     if let Some(capped) = &coll.capped {
+        assert!(
+            latches.is_some(),
+            "room is made under the latch of the tail"
+        );
         let oldest = oldest(ctx, coll, capped, sizes)?;
         if remove(ctx, coll, latches, &oldest.keys, &mut placement)? == Latched::Conflict {
             return Ok(None);

@@ -125,6 +125,10 @@ impl RecordWrite {
     /// Stages the change of a latched record: latches and checks its new unique keys, and makes the
     /// log entry.
     pub fn stage(&mut self, ctx: &mut OpCtx, change: RecordChange<'_>) -> Result<Latched> {
+        assert!(
+            self.latches.is_some(),
+            "a record is latched before its change is decided"
+        );
         let RecordChange { key, before, after } = change;
         ctx.latest().check_first_writer(&key)?;
         self.changes.clear();
@@ -247,6 +251,10 @@ impl RecordWrite {
         retry: Option<&mut (dyn Retry + '_)>,
         results: impl FnOnce() -> Vec<StmtResult>,
     ) -> Result<()> {
+        assert!(
+            self.latches.is_some() || self.entries.is_empty(),
+            "latches are held until the entry is applied"
+        );
         let coll = &self.target.coll;
         if let Some(retry) = retry {
             let (session, effect) = retry.record(&results());

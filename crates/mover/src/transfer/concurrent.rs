@@ -166,11 +166,17 @@ impl ConcurrentMoves {
 
     fn ended(&self, ns: &str, pair: &[String; 2], queued: QueuedMove, done: Outcome<()>) {
         let mut all = self.queues.lock();
-        if let Some(queue) = all.get_mut(ns) {
-            queue.busy.retain(|busy| busy != pair);
-            queue.failed |= done.is_err();
-            queue.ended.push((queued.answer, done));
-        }
+        let Some(queue) = all.get_mut(ns) else {
+            panic!("a collection is led while a range of it moves");
+        };
+        let busy = queue.busy.len();
+        queue.busy.retain(|busy| busy != pair);
+        assert!(
+            queue.busy.len() + 1 == busy,
+            "one move at a time between two shards"
+        );
+        queue.failed |= done.is_err();
+        queue.ended.push((queued.answer, done));
         self.changed.notify_all();
     }
 }

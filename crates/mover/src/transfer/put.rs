@@ -129,6 +129,10 @@ impl<'s, 'e> Put<'s, 'e> {
             .threads
             .spawn(move || put(route, &recipient, &waiting));
         copiers.under_way.push_back(one);
+        assert!(
+            copiers.under_way.len() <= copiers.most,
+            "what is on its way is bounded"
+        );
         Ok(())
     }
 }

@@ -59,6 +59,12 @@ impl Outbox {
     /// Takes entries in. Whether the thread has to be told.
     pub fn put(&self, entries: Vec<Appended>) -> bool {
         let mut waiting = self.waiting.lock();
+        if let (Some(last), Some(first)) = (waiting.entries.last(), entries.first()) {
+            assert!(
+                last.term != first.term || last.index + 1 == first.index,
+                "entries leave in the order of the log"
+            );
+        }
         let (was_empty, before) = (waiting.entries.is_empty(), waiting.bytes);
         waiting.bytes += entries.iter().map(|e| e.payload.len()).sum::<usize>();
         waiting.entries.extend(entries);

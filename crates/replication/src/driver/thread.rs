@@ -13,6 +13,7 @@ use crate::log_view::FIRST_TERM;
 use crate::member::{ELECTION_TICKS, Member, MemberLog, MemberRole, News, raft_id};
 use crate::state_file::{self, State};
 use errors::{Error, Fallible};
+use own_process::fail_stop::FailStop;
 use raft::eraftpb::{Message, MessageType};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -102,7 +103,9 @@ pub(super) struct Thread {
 
 impl Thread {
     pub(super) fn run(mut self, inputs: Receiver<Input>, state: Option<State>) {
-        // Consensus in an unknown state must not go on: a start reads the state on disk.
+        // Consensus in an unknown state must not go on: a start reads the state on disk. An assertion of this
+        // room ends the process; what raft-rs makes a panic of may be an error of the disk, and is looked into.
+        let _fail_stop = FailStop::of_crate(file!());
         let outcome =
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.serve(&inputs, state)));
         let why = match outcome {

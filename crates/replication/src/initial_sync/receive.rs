@@ -168,7 +168,12 @@ impl<'a> Files<'a> {
     }
 
     fn outcome(self) -> Fallible<()> {
-        self.failure.into_inner().map_or(Ok(()), Err)
+        if let Some(e) = self.failure.into_inner() {
+            return Err(e);
+        }
+        let waiting = self.waiting.into_inner().len();
+        assert_eq!(waiting, 0, "a copy without a failure has all files");
+        Ok(())
     }
 }
 

@@ -440,6 +440,10 @@ impl<L: MemberLog + Clone> Member<L> {
 
     pub fn save(&mut self) -> Fallible<()> {
         self.saved_commit = self.saved_commit.max(self.taken_index());
+        assert!(
+            self.saved_commit <= self.node.raft.raft_log.last_index(),
+            "the log reaches to the commit point that is saved"
+        );
         self.state.hard.commit = self.saved_commit;
         self.log().save(&self.state)
     }

@@ -38,6 +38,12 @@ impl<L: MemberLog + Clone> Member<L> {
             return Ok(());
         }
         if let Some(hard) = ready.hs() {
+            let before = &self.state.hard;
+            assert!(
+                hard.term > before.term
+                    || hard.term == before.term && (before.vote == 0 || before.vote == hard.vote),
+                "a term does not go back, and has one vote"
+            );
             let votes = (hard.term, hard.vote) != (self.state.hard.term, self.state.hard.vote);
             self.state.hard = hard.clone();
             if votes {
@@ -57,6 +63,11 @@ impl<L: MemberLog + Clone> Member<L> {
         self.stamp_begin(&mut sent);
         self.stamp_begin(&mut persisted);
         self.note_told(&sent);
+        let told = |m: &Message| is_asked_before(m) || m.term <= self.state.hard.term;
+        assert!(
+            sent.iter().chain(&persisted).all(told),
+            "a term is on disk before a message tells of it"
+        );
         news.messages.append(&mut sent);
         let index = entries.last().map_or(0, |e| e.index);
         let number = ready.number();
@@ -71,6 +82,10 @@ impl<L: MemberLog + Clone> Member<L> {
             news.messages.append(&mut persisted);
         } else {
             self.log().request_sync();
+            assert!(
+                self.unsynced.back().is_none_or(|u| u.ready < number),
+                "what waits for the disk is in its order"
+            );
             self.unsynced.push_back(Unsynced {
                 ready: number,
                 index,
@@ -204,6 +219,11 @@ impl<L: MemberLog + Clone> Member<L> {
             })
             .collect();
         let records: Vec<_> = new.iter().filter_map(log_view::to_record).collect();
+        assert_eq!(records.len(), new.len(), "each entry has its stamp");
+        assert!(
+            last <= self.commit_index(),
+            "only what a majority has is applied"
+        );
         if !records.is_empty() {
             self.log().apply(&records)?;
         }
@@ -221,6 +241,10 @@ impl<L: MemberLog + Clone> Member<L> {
         if index <= self.state.forced_at {
             return Ok(());
         }
+        assert!(
+            index <= self.commit_index(),
+            "a change of the members is taken when it is committed"
+        );
         if let Some(change) = VoterChange::from_bytes(change) {
             if let VoterChange::Remove(id) = change {
                 self.state.force_removed.retain(|gone| *gone != id);
@@ -245,4 +269,13 @@ impl<L: MemberLog + Clone> Member<L> {
         self.state.hard.commit = self.saved_commit;
         self.log().save(&self.state)
     }
+}
+
+/// Whether a message is about an election that may come to nothing: it names the term that would be, which no
+/// member has yet.
+fn is_asked_before(message: &Message) -> bool {
+    matches!(
+        message.get_msg_type(),
+        MessageType::MsgRequestPreVote | MessageType::MsgRequestPreVoteResponse
+    )
 }

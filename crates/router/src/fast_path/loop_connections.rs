@@ -179,6 +179,10 @@ impl LoopConnections {
         let Some(kept) = self.all.get_mut(at) else {
             return Err(Failure::Unreachable("a connection is gone".into()));
         };
+        assert!(
+            kept.command.is_none(),
+            "a connection carries one command at a time"
+        );
         match kept.connection.write_now(message) {
             Ok(sent) => {
                 kept.unsent
@@ -427,8 +431,9 @@ impl LoopConnections {
 
     fn count(&mut self, ticket: u64, tickets: &mut Vec<u64>) {
         let Some(waiting) = self.tickets.get_mut(&ticket) else {
-            return;
+            panic!("a command that has ended has its ticket");
         };
+        assert!(waiting.lacking > 0, "each command of a ticket ends once");
         waiting.lacking -= 1;
         if waiting.lacking == 0 {
             self.tickets.remove(&ticket);

@@ -83,6 +83,7 @@ impl PartedMerge {
             open: Vec::new(),
             session: command.session_fields(),
         };
+        assert_eq!(shards.len(), replies.len(), "a reply of each shard");
         let mut outcome = Ok(true);
         for (shard, reply) in shards.into_iter().zip(replies) {
             if views::resolved_view(&reply).is_some() {

@@ -105,7 +105,8 @@ impl Cursors {
     pub fn give_back(&self, id: i64, source: Source) -> Option<Source> {
         match self.open.lock().get_mut(&id) {
             Some(cursor) => {
-                cursor.source = Some(source);
+                let other = cursor.source.replace(source);
+                assert!(other.is_none(), "one request at a time uses a cursor");
                 cursor.used = Instant::now();
                 None
             }

@@ -60,7 +60,7 @@ impl KeptSynonyms {
         while kept.bytes > MOST_KEPT_BYTES || kept.by_ns.len() > MOST_KEPT {
             let oldest = kept.by_ns.iter().min_by_key(|(_, e)| e.used_at);
             let Some(oldest) = oldest.map(|(ns, _)| ns.clone()) else {
-                return;
+                panic!("what is counted is kept");
             };
             let gone = kept.by_ns.remove(&oldest);
             kept.bytes -= gone.map_or(0, |e| e.documents.as_val().bytes.len());

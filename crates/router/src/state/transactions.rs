@@ -83,7 +83,10 @@ impl Remembered {
         let user = user_of(session);
         match self.many.get_mut(user) {
             Some(many) if *many > 1 => *many -= 1,
-            _ => drop(self.many.remove(user)),
+            _ => {
+                let many = self.many.remove(user);
+                assert_eq!(many, Some(1), "the sessions of each user are counted");
+            }
         }
     }
 

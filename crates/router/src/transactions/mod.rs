@@ -210,6 +210,10 @@ impl Transaction {
                 writer: None,
             };
         };
+        assert!(
+            joined.clone().any(|p| p.wrote && p.shard == recovery),
+            "the shard that decides was written to"
+        );
         let others = shards(&|p| p.wrote && p.shard != recovery);
         if others.is_empty() {
             self.ending = true;

@@ -153,10 +153,12 @@ impl<R> DiskQueue<R> {
         let mut ready = Vec::new();
         while let Some(done) = self.ring.take() {
             let (key, read) = done.owner;
+            assert!(self.bytes >= read.len, "reads in flight are counted");
             self.bytes -= read.len;
             let Some(entry) = self.requests.get_mut(key) else {
-                continue;
+                panic!("a read in flight belongs to a request that waits");
             };
+            assert!(entry.under_way > 0, "each read ends once");
             entry.under_way -= 1;
             entry.failed |= done.result.is_err();
             entry.done.push((read, done.buffer));

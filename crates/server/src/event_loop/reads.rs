@@ -66,6 +66,10 @@ impl<S: Service> EventLoop<S> {
         c: &mut Connection<S>,
         ready: Ready<Suspended>,
     ) -> AfterReply {
+        assert!(
+            matches!(c.phase, Phase::Reading),
+            "a suspended request runs again once"
+        );
         c.phase = Phase::Idle;
         if c.stream.is_none() {
             return AfterReply::Close;

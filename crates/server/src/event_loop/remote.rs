@@ -117,6 +117,10 @@ impl<S: Service> EventLoop<S> {
         c: &mut Connection<S>,
         suspended: Suspended,
     ) -> AfterReply {
+        assert!(
+            matches!(c.phase, Phase::Remote),
+            "a request that waits for replies runs again once"
+        );
         c.phase = Phase::Idle;
         match c.stream {
             Some(_) => self.run_again(key, c, suspended, &[]),

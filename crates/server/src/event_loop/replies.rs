@@ -152,6 +152,10 @@ impl<S: Service> EventLoop<S> {
     pub(super) fn send_committed(&mut self) {
         for (staged, result) in std::mem::take(&mut self.committed) {
             self.with_id(staged.key, staged.id, |this, key, c| {
+                assert!(
+                    matches!(c.phase, Phase::Staged),
+                    "a staged write is answered once, after its commit"
+                );
                 c.phase = Phase::Idle;
                 let fate = match (result, staged.head) {
                     (Err(error), Some(head)) => {

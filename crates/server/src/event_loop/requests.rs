@@ -241,6 +241,10 @@ impl<S: Service> EventLoop<S> {
 
     /// Takes back a request that a worker has run; its reply is complete.
     pub(super) fn on_done(&mut self, key: usize, c: &mut Connection<S>, done: Done) -> AfterReply {
+        assert!(
+            matches!(c.phase, Phase::Working),
+            "a request comes back from a worker once"
+        );
         c.phase = Phase::Idle;
         self.release(c);
         if c.stream.is_none() {

@@ -68,6 +68,10 @@ impl<S: Service> EventLoop<S> {
         };
         for (_, key, id) in std::mem::replace(&mut self.waits, later) {
             self.with_id(key, id, |this, key, c| {
+                assert!(
+                    matches!(c.phase, Phase::Waiting(_)),
+                    "what is among the waits waits"
+                );
                 c.phase = Phase::Idle;
                 this.pump_or_queue(key, c)
             });

@@ -88,6 +88,7 @@ impl SessionTable {
         if incoming.txn > state.txn {
             state.clear(incoming.txn);
         }
+        let known = state.done.len();
         let mut added = false;
         for (first, done) in incoming.done {
             if state.executed(first).is_none() {
@@ -98,6 +99,10 @@ impl SessionTable {
         if !added {
             return Ok(());
         }
+        assert!(
+            state.txn == incoming.txn && state.done.len() > known,
+            "what a session has done stays known"
+        );
         let now = ctx.engine.now_millis();
         let all: Vec<_> = state.done.values().cloned().collect();
         let mut effects = Vec::new();

@@ -293,6 +293,10 @@ impl SessionTable {
         } else {
             Mutex::lock_arc(&state)
         };
+        assert!(
+            !matches!(state.phase, Phase::Running),
+            "a transaction runs under its session's guard"
+        );
         state.refresh(ctx, &record)?;
         Ok(SessionGuard {
             lsid,
@@ -501,6 +505,10 @@ pub struct StatementRecorder<'a> {
 impl Retry for StatementRecorder<'_> {
     fn record(&mut self, results: &[StmtResult]) -> (OpSession, Effect) {
         let state = &mut *self.hold.state;
+        assert!(
+            matches!(state.phase, Phase::None),
+            "statements are recorded under the number of no transaction"
+        );
         if state.on_page.len() >= PAGE {
             state.page += 1;
             state.on_page.clear();

@@ -86,10 +86,12 @@ impl<S: State> Kept<S> {
             return Ok(None);
         };
         match &pinned.shown {
-            Some(shown) => assert!(
-                *shown == ids,
-                "the snapshot at {ts} shows {shown:?}, and was to show {ids:?}"
-            ),
+            Some(shown) => {
+                assert!(
+                    *shown == ids,
+                    "the snapshot at {ts} shows {shown:?}, and was to show {ids:?}"
+                );
+            }
             None => {
                 pinned.state = pinned.state.showing(parts)?;
                 pinned.shown = Some(ids);

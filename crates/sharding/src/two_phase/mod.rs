@@ -160,7 +160,13 @@ impl Coordinator {
         match self.phase {
             Phase::Reading if all(Answer::Yes) => self.go(Phase::Preparing),
             Phase::Preparing if all(Answer::Yes) => self.go(Phase::Deciding),
-            Phase::Reading | Phase::Preparing => self.go(Phase::Aborting),
+            Phase::Reading | Phase::Preparing => {
+                assert!(
+                    self.recovery_open,
+                    "an abort is decided before the recovery shard may commit"
+                );
+                self.go(Phase::Aborting);
+            }
             Phase::Deciding => {
                 self.recovery_open = false;
                 match first {
