@@ -132,13 +132,7 @@ impl Workload for Null {
 
     fn next(&mut self, out: &mut Vec<u8>) -> Option<Issued> {
         self.0.write(out, &[]);
-        Some(Issued {
-            kind: 0,
-            whole: None,
-            units: 1,
-            tag: 0,
-            acknowledged: true,
-        })
+        Some(Issued::plain(1, 0))
     }
 
     fn reply(&mut self, _: &Issued, _: Doc<'_>, _: &mut Vec<u8>) -> Result<Option<Issued>> {

@@ -50,6 +50,19 @@ pub struct Issued {
     pub acknowledged: bool,
 }
 
+impl Issued {
+    /// A request of the first kind, which is a whole operation, or `units` of them, and gets a reply.
+    pub fn plain(units: u32, tag: u64) -> Issued {
+        Issued {
+            kind: 0,
+            whole: None,
+            units,
+            tag,
+            acknowledged: true,
+        }
+    }
+}
+
 /// What a lane sends, and how it judges the answers.
 pub trait Workload: Send {
     /// Names of the kinds of requests, for the result.

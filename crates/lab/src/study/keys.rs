@@ -495,13 +495,7 @@ impl Spoken for Keys {
             }
             Work::Read(_) => self.dialect.read(&self.key, None, out),
         }
-        Some(Issued {
-            kind: 0,
-            whole: None,
-            units: 1,
-            tag: i,
-            acknowledged: true,
-        })
+        Some(Issued::plain(1, i))
     }
 
     fn judge(

@@ -248,13 +248,7 @@ impl Workload for Work {
 
     fn next(&mut self, out: &mut Vec<u8>) -> Option<Issued> {
         let width = (PER_RANGE / PER_NUMBER) as i64;
-        let mut issued = Issued {
-            kind: 0,
-            whole: None,
-            units: 1,
-            tag: 0,
-            acknowledged: true,
-        };
+        let mut issued = Issued::plain(1, 0);
         match self.operation {
             Operation::PointRead => {
                 issued.tag = self.rng.below(self.place.loaded);

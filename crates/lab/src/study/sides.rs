@@ -198,13 +198,7 @@ impl Spoken for Inserter {
             .ok()
             .filter(|n| *n > 0)?;
         (self.rows.write)(&mut *self.dialect, first..end, out);
-        Some(Issued {
-            kind: 0,
-            whole: None,
-            units,
-            tag: 0,
-            acknowledged: true,
-        })
+        Some(Issued::plain(units, 0))
     }
 
     fn judge(
@@ -253,13 +247,7 @@ impl Spoken for Client {
         let at = self.next % self.questions.requests.len();
         self.next = at + 1;
         out.extend_from_slice(&self.questions.requests[at]);
-        Some(Issued {
-            kind: 0,
-            whole: None,
-            units: 1,
-            tag: at as u64,
-            acknowledged: true,
-        })
+        Some(Issued::plain(1, at as u64))
     }
 
     fn judge(
