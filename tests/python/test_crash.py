@@ -183,6 +183,16 @@ def test_a_dead_range_that_no_write_ends_is_found(new_server):
         survive(server, Churner, 20)
 
 
+def assert_all_is_there(server, writers):
+    """What the writers know is what the server has, and its indexes and counts agree."""
+    with server.client() as client:
+        things = client.crash.things
+        for w in writers:
+            w.verify(things)
+        assert things.estimated_document_count() == sum(len(w.known) for w in writers)
+        assert_indexes_agree(things)
+
+
 def survive(server, kind, rounds):
     print(f"PANDO_SEED={SEED}")
     rng = random.Random(SEED)
@@ -208,12 +218,7 @@ def survive(server, kind, rounds):
         started = time.monotonic()
         server.start()
         took = time.monotonic() - started
-        with server.client() as client:
-            things = client.crash.things
-            for w in writers:
-                w.verify(things)
-            assert things.estimated_document_count() == sum(len(w.known) for w in writers)
-            assert_indexes_agree(things)
+        assert_all_is_there(server, writers)
         states = [w.known for w in writers]
         acknowledged = sum(w.acknowledged for w in writers)
         total += acknowledged

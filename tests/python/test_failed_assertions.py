@@ -12,9 +12,8 @@ import time
 import pytest
 from pymongo.errors import PyMongoError
 from replica_set import ReplicaSet, sees
-from test_crash import INDEXES, Writer
+from test_crash import INDEXES, Writer, assert_all_is_there
 
-from agreement import assert_indexes_agree
 from harness import until
 
 SEED = int(os.environ.get("PANDO_SEED", random.randrange(1 << 32)))
@@ -63,12 +62,7 @@ def test_nothing_is_acknowledged_of_a_group_that_breaks_an_invariant(new_server,
         assert_ended_with_its_place(server, FAULTS[name])
         server.options = []
         server.start()
-        with server.client() as client:
-            things = client.crash.things
-            for w in writers:
-                w.verify(things)
-            assert things.estimated_document_count() == sum(len(w.known) for w in writers)
-            assert_indexes_agree(things)
+        assert_all_is_there(server, writers)
         states = [w.known for w in writers]
         acknowledged += sum(w.acknowledged for w in writers)
     assert acknowledged > 50 * ROUNDS, "the load was hardly one"
