@@ -4,19 +4,29 @@
 //! none, scalar   a byte for each dimension: the number is the byte times the code's scale
 //! binary         a bit for each dimension: the number is the scale, or less than nothing by as much
 //! ```
+//! A slot's row is its scale, the square of its length, and its code, side by side: to compare it is one place of memory.
+//!
 //! The greatest number of a vector is 127 steps of its scale, so no two vectors depend on each other, and none on what
 //! came before it. A vector that is compared by its angle has the length 1 before.
 
+use crate::products::{self, Pieces};
 use crate::vector_definition::{Quantization, Similarity, VectorField};
+
+/// The bytes of a row before its code.
+const VALUE_BYTES: usize = 8;
+
+/// The bytes that a processor reads of memory at once.
+const LINE_BYTES: usize = 64;
 
 /// The codes of the first slots.
 pub(crate) struct Codes {
     binary: bool,
     similarity: Similarity,
     dimensions: usize,
-    bytes: Vec<u8>,
-    /// Of each slot.
-    values: Vec<Value>,
+    /// Row by row.
+    rows: Vec<u8>,
+    /// The bytes of a row.
+    row: usize,
 }
 
 /// What a code is worth.
@@ -38,12 +48,31 @@ pub(crate) struct Probe {
     by_product: bool,
 }
 
-/// The bytes that a slot takes in memory.
-fn width(binary: bool, dimensions: usize) -> usize {
-    match binary {
+impl Probe {
+    /// From the product of the codes.
+    fn distance(&self, product: f32, other: Value) -> f32 {
+        let product = product * self.value.scale * other.scale;
+        match self.by_product {
+            true => -product,
+            false => self.value.square + other.square - 2.0 * product,
+        }
+    }
+}
+
+/// Room for distances of several slots.
+#[derive(Default)]
+pub(crate) struct Distances {
+    pub found: Vec<f32>,
+    products: Vec<i32>,
+}
+
+/// The bytes of a slot's row.
+fn row(binary: bool, dimensions: usize) -> usize {
+    let code = match binary {
         true => dimensions.div_ceil(8),
         false => dimensions,
-    }
+    };
+    VALUE_BYTES + code
 }
 
 /// By how much a buffer that is full grows.
@@ -59,26 +88,31 @@ impl Codes {
             binary: field.quantization == Quantization::Binary,
             similarity: field.similarity,
             dimensions: field.dimensions,
-            bytes: Vec::new(),
-            values: Vec::new(),
+            rows: Vec::new(),
+            row: Codes::slot_bytes(field),
         }
     }
 
     pub fn len(&self) -> usize {
-        self.values.len()
+        self.rows.len() / self.row
     }
 
     /// The bytes that a slot of a field takes.
     pub fn slot_bytes(field: &VectorField) -> usize {
-        width(field.quantization == Quantization::Binary, field.dimensions) + size_of::<Value>()
+        row(field.quantization == Quantization::Binary, field.dimensions)
     }
 
     pub fn push(&mut self, vector: &[f32]) {
         let (code, value) = self.code(vector);
-        grow(&mut self.bytes, code.len());
-        grow(&mut self.values, 1);
-        self.bytes.extend_from_slice(&code);
-        self.values.push(value);
+        assert_eq!(
+            VALUE_BYTES + code.len(),
+            self.row,
+            "a code has its field's length"
+        );
+        grow(&mut self.rows, self.row);
+        self.rows.extend_from_slice(&value.scale.to_le_bytes());
+        self.rows.extend_from_slice(&value.square.to_le_bytes());
+        self.rows.extend_from_slice(&code);
     }
 
     fn code(&self, vector: &[f32]) -> (Vec<u8>, Value) {
@@ -90,7 +124,7 @@ impl Codes {
         let scale = (greatest / 127.0).max(f32::MIN_POSITIVE);
         let step = |n: &f32| (n * unit / scale).round().clamp(-127.0, 127.0) as i8 as u8;
         let code: Vec<u8> = vector.iter().map(step).collect();
-        let square = product(&code, &code) as f32 * scale * scale;
+        let square = products::bytes(&code, &code) as f32 * scale * scale;
         (code, Value { scale, square })
     }
 
@@ -135,39 +169,66 @@ impl Codes {
         }
     }
 
+    fn pieces(&self) -> Pieces<'_> {
+        Pieces {
+            all: &self.rows,
+            step: self.row,
+            before: VALUE_BYTES,
+        }
+    }
+
     fn at(&self, slot: u32) -> (&[u8], Value) {
-        let (at, width) = (slot as usize, width(self.binary, self.dimensions));
-        let code = self.bytes.get(at * width..(at + 1) * width);
-        (
-            code.unwrap_or(&[]),
-            self.values.get(at).copied().unwrap_or_default(),
-        )
+        let row = self.pieces().piece(slot);
+        let Some((scale, (square, code))) = row
+            .split_first_chunk::<4>()
+            .and_then(|(scale, rest)| Some((scale, rest.split_first_chunk::<4>()?)))
+        else {
+            return (&[], Value::default());
+        };
+        let value = Value {
+            scale: f32::from_le_bytes(*scale),
+            square: f32::from_le_bytes(*square),
+        };
+        (code, value)
+    }
+
+    /// How far slots are from a probe, in their order. Their rows lie far apart: memory is asked for all of them before
+    /// the first is compared, so that they come side by side.
+    pub fn distances(&self, probe: &Probe, slots: &[u32], out: &mut Distances) {
+        let mut touched = 0u8;
+        for slot in slots {
+            let row = self.pieces().piece(*slot).iter();
+            touched = row
+                .step_by(LINE_BYTES)
+                .fold(touched, |sum, byte| sum ^ byte);
+        }
+        std::hint::black_box(touched);
+        out.found.clear();
+        if self.binary {
+            let each = slots.iter().map(|slot| self.distance(probe, *slot));
+            return out.found.extend(each);
+        }
+        products::rows(&probe.code, self.pieces(), slots, &mut out.products);
+        let each = slots.iter().zip(&out.products);
+        out.found
+            .extend(each.map(|(slot, product)| probe.distance(*product as f32, self.at(*slot).1)));
     }
 
     /// How far a slot is from a probe: less is nearer.
     pub fn distance(&self, probe: &Probe, slot: u32) -> f32 {
         let (code, value) = self.at(slot);
         let product = match self.binary {
-            false => product(&probe.code, code) as f32,
-            true => {
-                let parts = code.iter().zip(probe.table.chunks_exact(256));
-                parts
-                    .map(|(byte, t)| t.get(usize::from(*byte)).copied().unwrap_or(0.0))
-                    .sum()
-            }
+            false => products::bytes(&probe.code, code) as f32,
+            true => looked_up(&probe.table, code),
         };
-        let product = product * probe.value.scale * value.scale;
-        match probe.by_product {
-            true => -product,
-            false => probe.value.square + value.square - 2.0 * product,
-        }
+        probe.distance(product, value)
     }
 
     /// The square of the distance of two slots.
     pub fn between(&self, a: u32, b: u32) -> f32 {
         let ((code_a, value_a), (code_b, value_b)) = (self.at(a), self.at(b));
         let product = match self.binary {
-            false => product(code_a, code_b) as f32,
+            false => products::bytes(code_a, code_b) as f32,
             true => {
                 let differ: u32 = code_a
                     .iter()
@@ -180,6 +241,23 @@ impl Codes {
         let product = product * value_a.scale * value_b.scale;
         value_a.square + value_b.square - 2.0 * product
     }
+}
+
+/// The product of a probe and a binary code. Four sums, because one would wait for each addition before the next.
+fn looked_up(table: &[f32], code: &[u8]) -> f32 {
+    let (tables, _) = table.as_chunks::<256>();
+    let number =
+        |table: &[f32; 256], byte: &u8| table.get(usize::from(*byte)).copied().unwrap_or(0.0);
+    let (four_tables, rest_tables) = tables.as_chunks::<4>();
+    let (four_bytes, rest_bytes) = code.as_chunks::<4>();
+    let mut sums = [0f32; 4];
+    for (tables, bytes) in four_tables.iter().zip(four_bytes) {
+        for ((sum, table), byte) in sums.iter_mut().zip(tables).zip(bytes) {
+            *sum += number(table, byte);
+        }
+    }
+    let rest = rest_tables.iter().zip(rest_bytes);
+    sums.iter().sum::<f32>() + rest.map(|(table, byte)| number(table, byte)).sum::<f32>()
 }
 
 /// What a vector's numbers are multiplied with first.
@@ -203,11 +281,4 @@ fn bits(vector: &[f32], unit: f32) -> (Vec<u8>, Value) {
         square: scale * scale * n,
     };
     (vector.chunks(8).map(byte).collect(), value)
-}
-
-fn product(a: &[u8], b: &[u8]) -> i32 {
-    let pairs = a.iter().zip(b);
-    pairs
-        .map(|(a, b)| i32::from(*a as i8) * i32::from(*b as i8))
-        .sum()
 }

@@ -101,6 +101,21 @@ impl FieldGraph {
         })
     }
 
+    /// Of slots in their order the `most` nearest by their codes, in no order, and how many of them the graph has: the
+    /// first ones.
+    pub fn nearest_of(
+        &self,
+        query: &[f32],
+        slots: &[u32],
+        most: usize,
+    ) -> Result<(Vec<u32>, usize)> {
+        let graph = self.graph.read();
+        let known = slots.partition_point(|slot| (*slot as usize) < graph.len());
+        let slots = slots.get(..known).unwrap_or(&[]);
+        let near = graph.nearest_of(&graph.probe(query), slots, most)?;
+        Ok((near.into_iter().map(|n| n.slot).collect(), known))
+    }
+
     /// Takes in vectors of the file, of which so many are committed.
     pub fn grow(
         &self,

@@ -10,7 +10,7 @@
 //! Invariant: links lead to slots of the graph. A slot stays, whether its document does or not: what is not wanted is
 //! walked through and not given.
 
-use crate::codes::{Codes, Probe, grow};
+use crate::codes::{Codes, Distances, Probe, grow};
 use crate::vector_definition::VectorField;
 use errors::Result;
 use errors::operation::steps;
@@ -142,26 +142,27 @@ impl Graph {
         };
         let mut met = Met(vec![0; self.len().div_ceil(64)]);
         let (mut open, mut best) = (BinaryHeap::new(), BinaryHeap::<Near>::new());
-        let mut meet = |slot: u32, open: &mut BinaryHeap<_>, best: &mut BinaryHeap<Near>| {
-            let near = Near {
-                distance: self.codes.distance(probe, slot),
-                slot,
-            };
-            let full = best.len() >= most;
-            if full && best.peek().is_none_or(|worst| near >= *worst) {
-                return;
-            }
-            open.push(Reverse(near));
-            if wanted(slot) {
-                best.push(near);
-                if full {
-                    best.pop();
+        let (mut fresh, mut distances) = (Vec::new(), Distances::default());
+        let mut meet = |fresh: &[u32], open: &mut BinaryHeap<_>, best: &mut BinaryHeap<Near>| {
+            self.codes.distances(probe, fresh, &mut distances);
+            for (slot, distance) in fresh.iter().copied().zip(distances.found.iter().copied()) {
+                let near = Near { distance, slot };
+                let full = best.len() >= most;
+                if full && best.peek().is_none_or(|worst| near >= *worst) {
+                    continue;
+                }
+                open.push(Reverse(near));
+                if wanted(slot) {
+                    best.push(near);
+                    if full {
+                        best.pop();
+                    }
                 }
             }
         };
         if met.insert(0) {
             walked.compared += 1;
-            meet(0, &mut open, &mut best);
+            meet(&[0], &mut open, &mut best);
         }
         while let Some(Reverse(near)) = open.pop() {
             if best.len() >= most && best.peek().is_some_and(|worst| near > *worst) {
@@ -170,18 +171,36 @@ impl Graph {
             walked.passed.push(near);
             let list = self.list(near.slot);
             steps(1 + list.len())?;
-            for slot in list {
-                if met.insert(*slot) {
-                    walked.compared += 1;
-                    meet(*slot, &mut open, &mut best);
-                }
-            }
+            fresh.clear();
+            fresh.extend(list.iter().copied().filter(|slot| met.insert(*slot)));
+            walked.compared += fresh.len();
+            meet(&fresh, &mut open, &mut best);
             if walked.compared > limit {
                 return Ok(walked);
             }
         }
         walked.found = Some(best.into_sorted_vec());
         Ok(walked)
+    }
+
+    /// The `most` of the slots that are nearest to a probe, in no order. All are of the graph.
+    pub fn nearest_of(&self, probe: &Probe, slots: &[u32], most: usize) -> Result<Vec<Near>> {
+        let (mut best, mut distances) = (BinaryHeap::<Near>::new(), Distances::default());
+        for slots in slots.chunks(64) {
+            steps(slots.len())?;
+            self.codes.distances(probe, slots, &mut distances);
+            for (slot, distance) in slots.iter().copied().zip(distances.found.iter().copied()) {
+                let near = Near { distance, slot };
+                if best.len() < most {
+                    best.push(near);
+                } else if let Some(mut worst) = best.peek_mut()
+                    && near < *worst
+                {
+                    *worst = near;
+                }
+            }
+        }
+        Ok(best.into_vec())
     }
 
     /// The numbers of a row of links.

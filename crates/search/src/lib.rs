@@ -38,6 +38,7 @@ mod phrase;
 mod places;
 mod postings;
 mod problem;
+mod products;
 mod query_string;
 mod query_vector;
 mod room;

@@ -8,7 +8,7 @@ use crate::files::{Snapshot, slots_column};
 use crate::operator::Clause;
 use crate::room::Room;
 use crate::vector::Elements;
-use crate::vector_definition::Quantization;
+use crate::vector_definition::{Quantization, VectorField};
 use errors::Result;
 use errors::operation::steps;
 use std::collections::HashMap;
@@ -23,6 +23,13 @@ const COMPARED_EACH: usize = 16;
 /// How many candidates a graph of single bits gives for each that is asked for, because they tell little of a vector.
 const OF_BITS: usize = 4;
 
+/// How many of the nearest by their codes are read and compared as they are, for each result that is wanted. A byte for
+/// each dimension tells nearly the same order.
+const READ_EACH: usize = 4;
+
+/// As many are read in any case.
+const LEAST_READ: usize = 40;
+
 /// The bytes of one entry of [`PlaceList`].
 pub(crate) const PLACE_BYTES: usize = size_of::<(u32, DocId)>();
 
@@ -35,6 +42,26 @@ pub(crate) struct Wanted<'a> {
     pub filter: Option<&'a Clause>,
     /// How many it wants at the least.
     pub most: usize,
+    /// How many results come of them; `None`: several may be of one result.
+    pub results: Option<usize>,
+}
+
+impl Wanted<'_> {
+    /// How many are to be found by their codes.
+    fn by_codes(&self, field: &VectorField) -> usize {
+        match field.quantization {
+            Quantization::Binary => self.most.saturating_mul(OF_BITS),
+            _ => self.most,
+        }
+    }
+
+    /// How many of these are to be compared as they are.
+    fn to_read(&self, field: &VectorField) -> usize {
+        match (field.quantization, self.results) {
+            (Quantization::Binary, _) | (_, None) => usize::MAX,
+            (_, Some(results)) => results.saturating_mul(READ_EACH).max(LEAST_READ),
+        }
+    }
 }
 
 /// The slots of a segment in their order, with their documents.
@@ -66,8 +93,16 @@ impl PlaceList {
         if slot < first.0 || slot > last.0 {
             return None;
         }
-        let at = self.0.binary_search_by_key(&slot, |(slot, _)| *slot).ok()?;
-        self.0.get(at).map(|(_, doc)| *doc)
+        // Where none was left out it stands in its place.
+        let place = (slot - first.0) as usize;
+        if let Some((there, doc)) = self.0.get(place)
+            && *there == slot
+        {
+            return Some(*doc);
+        }
+        let before = self.0.get(..place).unwrap_or(&self.0);
+        let at = before.binary_search_by_key(&slot, |(slot, _)| *slot).ok()?;
+        before.get(at).map(|(_, doc)| *doc)
     }
 }
 
@@ -108,10 +143,7 @@ pub(crate) fn candidates(
     };
     let slots = snapshot.slots.get(wanted.number).copied().unwrap_or(0);
     let slots = usize::try_from(slots).unwrap_or(usize::MAX);
-    let most = match field.quantization {
-        Quantization::Binary => wanted.most.saturating_mul(OF_BITS),
-        _ => wanted.most,
-    };
+    let most = wanted.by_codes(field);
     // Even with no filter it would be more work.
     let walk = most.saturating_mul(COMPARED_EACH);
     if graph.slots() == 0 || walk >= slots {
@@ -136,9 +168,10 @@ pub(crate) fn candidates(
         segments.at(slot).is_some()
     })?;
     *compared += found.compared;
-    let Some(near) = found.near else {
+    let Some(mut near) = found.near else {
         return Ok(None);
     };
+    near.truncate(wanted.to_read(field));
     let behind = u32::try_from(found.slots).unwrap_or(u32::MAX)..u32::try_from(slots).unwrap_or(0);
     room.take((near.len() + behind.len()) * size_of::<(u64, DocAddress)>())?;
     let mut out = Vec::new();
@@ -170,6 +203,43 @@ fn segments<'a>(
         });
     }
     Ok(Segments(out))
+}
+
+/// The slots to compare where no walk leads to them: of all that are wanted those that are nearest by their codes, and
+/// those that the graph does not have.
+pub(crate) fn nearest_of_all(
+    snapshot: &Snapshot,
+    wanted: &Wanted<'_>,
+    room: &mut Room<'_>,
+    compared: &mut usize,
+) -> Result<Vec<(u64, DocAddress)>> {
+    let mut slots = all(snapshot, wanted, room)?;
+    let field = snapshot.definition.vectors.get(wanted.number);
+    let graph = snapshot.graphs.get(wanted.number);
+    let (Some(field), Some(graph)) = (field, graph) else {
+        return Ok(slots);
+    };
+    let most = wanted.by_codes(field).min(wanted.to_read(field));
+    if slots.len() <= most {
+        return Ok(slots);
+    }
+    slots.sort_unstable();
+    room.take(slots.len() * size_of::<u32>())?;
+    let numbers = slots
+        .iter()
+        .map_while(|(slot, _)| u32::try_from(*slot).ok());
+    let (mut near, known) = graph.nearest_of(wanted.query, &numbers.collect::<Vec<u32>>(), most)?;
+    *compared += known;
+    near.sort_unstable();
+    let mut at = 0;
+    slots.retain(|(slot, _)| {
+        at += 1;
+        at > known
+            || near
+                .binary_search_by_key(slot, |near| u64::from(*near))
+                .is_ok()
+    });
+    Ok(slots)
 }
 
 /// All slots that are wanted.

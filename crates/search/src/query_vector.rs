@@ -9,6 +9,7 @@ use crate::hits::{Hit, keep_best};
 use crate::near::{self, Wanted};
 use crate::operator::{Clause, Operator, only_clause};
 use crate::problem::wrong;
+use crate::products;
 use crate::room::Room;
 use crate::set::ScoredQuery;
 use crate::slots::SlotReader;
@@ -107,21 +108,23 @@ impl QueryVector {
         (filter, most): (Option<&Clause>, usize),
         room: &mut Room<'_>,
     ) -> Result<(Vec<(u64, DocAddress)>, usize)> {
+        let is_nested = snapshot.definition.nested_root.is_some();
         let wanted = Wanted {
             number,
             elements: self.elements,
             query: &self.query,
             filter,
             most: self.candidates.unwrap_or(0).max(most),
+            results: (!is_nested).then_some(most),
         };
         let mut compared = 0;
         let found = match self.is_exact() {
-            true => None,
+            true => Some(near::all(snapshot, &wanted, room)?),
             false => near::candidates(snapshot, &wanted, room, &mut compared)?,
         };
         let mut slots = match found {
             Some(slots) => slots,
-            None => near::all(snapshot, &wanted, room)?,
+            None => near::nearest_of_all(snapshot, &wanted, room, &mut compared)?,
         };
         slots.sort_unstable();
         compared += slots.len();
@@ -147,11 +150,11 @@ impl QueryVector {
             false => 1,
         };
         let mut reader = SlotReader::new(file, field.dimensions, at_once);
-        let of = (field.similarity, self.elements);
+        let scores = Scores::new(field.similarity, self.elements, &self.query);
         for (slot, at) in wanted {
             steps(1 + field.dimensions / 64)?;
             each(Hit {
-                score: score(of, &self.query, reader.read(*slot)?),
+                score: scores.of(reader.read(*slot)?),
                 at: *at,
             })?;
         }
@@ -268,34 +271,42 @@ fn candidates(f: &Fields<'_>, limit: i32) -> Result<Option<i32>> {
     }
 }
 
-/// How alike two vectors are, as MongoDB tells it: from 0 to 1, but for a dot product of longer vectors. Bytes have the
-/// scores of Lucene's `VectorUtil`.
-fn score((similarity, elements): (Similarity, Elements), query: &[f32], stored: &[u8]) -> f32 {
-    let numbers = stored
-        .chunks_exact(4)
-        .filter_map(|c| Some(f32::from_le_bytes(c.try_into().ok()?)));
-    let (mut dot, mut own, mut other, mut distance) = (0f64, 0f64, 0f64, 0f64);
-    for (a, b) in query.iter().zip(numbers) {
-        let (a, b) = (f64::from(*a), f64::from(b));
-        match similarity {
-            Similarity::Euclidean => distance += (a - b) * (a - b),
-            Similarity::DotProduct => dot += a * b,
-            Similarity::Cosine => {
-                dot += a * b;
-                own += a * a;
-                other += b * b;
-            }
+/// How alike vectors are to a query, as MongoDB tells it: from 0 to 1, but for a dot product of longer vectors. Bytes have
+/// the scores of Lucene's `VectorUtil`.
+struct Scores<'q> {
+    similarity: Similarity,
+    elements: Elements,
+    query: &'q [f32],
+    /// The query's product with itself.
+    square: f64,
+}
+
+impl<'q> Scores<'q> {
+    fn new(similarity: Similarity, elements: Elements, query: &'q [f32]) -> Scores<'q> {
+        Scores {
+            similarity,
+            elements,
+            query,
+            square: query.iter().map(|n| f64::from(*n) * f64::from(*n)).sum(),
         }
     }
-    let score = match similarity {
-        Similarity::Euclidean => 1.0 / (1.0 + distance),
-        Similarity::DotProduct if elements == Elements::Bytes => {
-            0.5 + dot / (query.len() as f64 * f64::from(1 << 15))
-        }
-        Similarity::DotProduct => ((1.0 + dot) / 2.0).max(0.0),
-        Similarity::Cosine => ((1.0 + dot / (own * other).sqrt()) / 2.0).max(0.0),
-    };
-    score as f32
+
+    /// `stored`: f32 LE.
+    fn of(&self, stored: &[u8]) -> f32 {
+        let query = self.query;
+        let score = match self.similarity {
+            Similarity::Euclidean => 1.0 / (1.0 + products::distance(query, stored)),
+            Similarity::DotProduct if self.elements == Elements::Bytes => {
+                0.5 + products::dot(query, stored) / (query.len() as f64 * f64::from(1 << 15))
+            }
+            Similarity::DotProduct => ((1.0 + products::dot(query, stored)) / 2.0).max(0.0),
+            Similarity::Cosine => {
+                let (dot, square) = products::dot_and_square(query, stored);
+                ((1.0 + dot / (self.square * square).sqrt()) / 2.0).max(0.0)
+            }
+        };
+        score as f32
+    }
 }
 
 #[cfg(test)]
@@ -310,7 +321,7 @@ mod tests {
             .collect();
         let query = [1.0, 0.0, 0.0];
         let near = |s, want: f32| {
-            let got = score((s, Elements::Floats), &query, &stored);
+            let got = Scores::new(s, Elements::Floats, &query).of(&stored);
             assert!((got - want).abs() < 1e-6);
         };
         near(Similarity::Cosine, 0.916_025_16);
