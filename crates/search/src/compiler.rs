@@ -2,6 +2,7 @@
 //! together. Queries over values and patterns are in files of their own.
 
 use crate::analysis::Analyzer;
+use crate::best::WordsQuery;
 use crate::definition::{OrProblem, StringType};
 use crate::edits::edits;
 use crate::files::Snapshot;
@@ -363,6 +364,9 @@ pub(crate) fn any_of(mut queries: Vec<Made>) -> Made {
     match queries.len() {
         0 => Box::new(EmptyQuery),
         1 => queries.remove(0),
-        _ => Box::new(BooleanQuery::union(queries)),
+        _ => match WordsQuery::of(&queries) {
+            Some(words) => Box::new(words),
+            None => Box::new(BooleanQuery::union(queries)),
+        },
     }
 }

@@ -9,6 +9,7 @@ use crate::definition::{Definition, OrProblem};
 use crate::directory::{self, Files};
 use crate::field_graph::{FieldGraph, Grown};
 use crate::near::PlaceList;
+use crate::packed::{PACKED, Unpacker, packed};
 use crate::slots::{Slots, file_of};
 use crate::synonyms::Synonyms;
 use crate::terms::{Paths, Terms, kind, value_prefix};
@@ -30,7 +31,7 @@ use tantivy::schema::{
     BytesOptions, Field, IndexRecordOption, JsonObjectOptions, Schema, TextFieldIndexing,
     TextOptions,
 };
-use tantivy::tokenizer::{PreTokenizedString, Token};
+use tantivy::tokenizer::TextAnalyzer;
 use tantivy::{
     DocSet, Index, IndexReader, IndexSettings, ReloadPolicy, Searcher, TERMINATED, TantivyDocument,
     Term,
@@ -39,8 +40,14 @@ use tantivy::{
 /// The memory of a writer's buffer in bytes: the least that the library takes.
 pub const WRITER_BYTES: usize = 15 << 20;
 
+/// The same of a writer that fills an index, where there is as much: fewer parts have to be merged later.
+pub const FILLING_BYTES: usize = 48 << 20;
+
+/// The bytes of a block of keys before its compression.
+const KEY_BLOCK_BYTES: usize = 1024;
+
 /// The version of the layout of all files: an index of another one is built anew.
-const LAYOUT: u64 = 4;
+const LAYOUT: u64 = 5;
 
 /// Up to where an index is complete: an entry of the log, and its time, which tells logs apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -64,7 +71,7 @@ const LENGTHS: &str = "lengths";
 fn schema() -> (Schema, SchemaFields) {
     let mut b = Schema::builder();
     let words = TextFieldIndexing::default()
-        .set_tokenizer("raw")
+        .set_tokenizer(PACKED)
         .set_fieldnorms(false)
         .set_index_option(IndexRecordOption::WithFreqsAndPositions);
     let fields = SchemaFields {
@@ -74,6 +81,14 @@ fn schema() -> (Schema, SchemaFields) {
         lengths: b.add_json_field(LENGTHS, JsonObjectOptions::default().set_fast("raw")),
     };
     (b.build(), fields)
+}
+
+/// Each result has its key read from a block that is decompressed for it, so blocks are small.
+fn settings() -> IndexSettings {
+    IndexSettings {
+        docstore_blocksize: KEY_BLOCK_BYTES,
+        ..IndexSettings::default()
+    }
 }
 
 /// The name of the column of a path's lengths.
@@ -267,8 +282,7 @@ impl SearchIndex {
         }
         std::fs::create_dir_all(dir).or_problem()?;
         let (schema, fields) = schema();
-        let index = Index::create(Files::open(dir, data)?, schema, IndexSettings::default())
-            .or_problem()?;
+        let index = Index::create(Files::open(dir, data)?, schema, settings()).or_problem()?;
         let slots = vec![0; definition.vectors.len()];
         let made = Self::over(
             (dir, data),
@@ -336,6 +350,8 @@ impl SearchIndex {
         definition: Arc<Definition>,
         committed: Committed,
     ) -> Result<Arc<SearchIndex>> {
+        let unpacker = TextAnalyzer::builder(Unpacker::default()).build();
+        index.tokenizers().register(PACKED, unpacker);
         let (mut vectors, mut graphs) = (Vec::new(), Vec::new());
         for (n, field) in definition.vectors.iter().enumerate() {
             let path = file_of(dir, n);
@@ -433,12 +449,17 @@ impl SearchIndex {
         files.filter_map(|f| Some(f.metadata().ok()?.len())).sum()
     }
 
-    /// The one writer. What one before it has left is removed.
+    /// The one writer, with the least buffer.
     pub fn writer(self: &Arc<SearchIndex>, stamp: &str) -> Result<IndexWriter> {
+        self.writer_with(stamp, WRITER_BYTES)
+    }
+
+    /// The one writer, with a buffer of `bytes`. What one before it has left is removed.
+    pub fn writer_with(self: &Arc<SearchIndex>, stamp: &str, bytes: usize) -> Result<IndexWriter> {
         let options = IndexWriterOptions::builder()
             .num_worker_threads(1)
             .num_merge_threads(1)
-            .memory_budget_per_thread(WRITER_BYTES)
+            .memory_budget_per_thread(bytes)
             .build();
         let current = self.snapshot();
         directory::clean(&self.dir, &self.index)?;
@@ -490,6 +511,12 @@ impl IndexWriter {
     /// The document under `key` is this one from now on.
     pub fn put(&mut self, key: &[u8], doc: Doc<'_>) -> Result<()> {
         self.delete(key);
+        self.add(key, doc)
+    }
+
+    /// The same for a key that no document is under. The library looks for each deleted key in all that it has, so this
+    /// is cheaper.
+    pub fn add(&mut self, key: &[u8], doc: Doc<'_>) -> Result<()> {
         let definition = self.index.definition.clone();
         let Some(root) = &definition.nested_root else {
             return self.put_one(key, doc, &definition, None);
@@ -568,21 +595,7 @@ impl IndexWriter {
             doc.add_bytes(fields.values, value);
         }
         if !terms.words.is_empty() {
-            let token = |(text, position): (String, usize)| Token {
-                offset_from: 0,
-                offset_to: 0,
-                position,
-                text,
-                position_length: 1,
-            };
-            let mut tokens: Vec<Token> = terms.words.into_iter().map(token).collect();
-            // Paths are mixed: the library wants positions that do not go back.
-            tokens.sort_by_key(|t| t.position);
-            let text = PreTokenizedString {
-                text: String::new(),
-                tokens,
-            };
-            doc.add_pre_tokenized_text(fields.words, text);
+            doc.add_text(fields.words, packed(terms.words));
         }
         let lengths = terms.lengths.iter();
         let lengths = lengths.map(|(path, n)| (path.to_string(), i64::from(*n).into()));

@@ -3,19 +3,20 @@
 //! Operators become queries of the library ([`crate::compiler`]). What takes many terms is looked up first
 //! ([`crate::set`]); texts and phrases are scored while their postings are read.
 
+use crate::best;
 use crate::compiler::Compiler;
 use crate::definition::OrProblem;
 use crate::files::Snapshot;
-use crate::hits::{Hit, Hits, MOST_FOUND, element_of, keep, key_of, place};
+use crate::hits::{Hit, Hits, element_of, keep, keep_best, key_of, place};
 use crate::operator::Clause;
 use crate::page::score_order;
 use crate::room::Room;
 use crate::search::{Count, Search};
-use errors::Result;
 use errors::operation::step;
+use errors::{Result, Stop};
 use std::collections::BinaryHeap;
-use tantivy::query::EnableScoring;
-use tantivy::{BitSet, DocAddress, DocId, DocSet, SegmentReader, TERMINATED};
+use tantivy::query::{EnableScoring, Weight};
+use tantivy::{BitSet, DocAddress, DocId, Score, SegmentReader, TERMINATED};
 
 /// What a document takes while those of its score are put in order, about.
 const TIE_BYTES: usize = 96;
@@ -34,34 +35,23 @@ impl Search {
         let weight = query.weight(scoring).or_problem()?;
         // What another page shows is known when all are there.
         let limit = limit.filter(|_| !self.pages.is_bounded());
-        let most = limit.unwrap_or(MOST_FOUND);
-        let (mut best, mut count) = (BinaryHeap::new(), 0);
-        for (segment, reader) in (0u32..).zip(snapshot.searcher.segment_readers()) {
-            let mut scorer = weight.scorer(reader, 1.0).or_problem()?;
-            let alive = reader.alive_bitset();
-            let mut doc = scorer.doc();
-            while doc != TERMINATED {
-                step()?;
-                if alive.is_none_or(|a| a.is_alive(doc)) {
-                    count += 1;
-                    if most > 0 {
-                        let hit = Hit {
-                            score: scorer.score(),
-                            at: DocAddress::new(segment, doc),
-                        };
-                        keep(&mut best, hit, most, limit)?;
-                        if best.len() == best.capacity() && best.len() < most {
-                            compiler.room.take(best.len() * size_of::<Hit>())?;
-                        }
-                    }
-                }
-                doc = scorer.advance();
+        let best = match limit {
+            Some(most) if best::knows(query.as_ref()) => {
+                best_of_words(weight.as_ref(), &snapshot, most, compiler.room)?
             }
-        }
-        let mut hits = Hits::of(snapshot, best, count);
+            _ => of_all(weight.as_ref(), &snapshot, limit, compiler.room)?,
+        };
+        let mut hits = Hits::of(snapshot, best);
         hits.elements = self.scope.is_some();
         hits.weight = Some(weight).filter(|_| self.details);
         Ok(hits)
+    }
+
+    /// How many documents it finds.
+    pub fn count(&self, snapshot: &Snapshot, room: &mut Room<'_>) -> Result<u64> {
+        let asked = (self.clause.as_ref(), self.scope.as_deref());
+        let matching = crate::facet::matching(snapshot, asked, room, None)?;
+        Ok(matching.values().map(|set| set.len() as u64).sum())
     }
 
     /// The documents of the page that is wanted, at most `limit`, in the order of their tokens. `tie`: the part of a
@@ -74,7 +64,7 @@ impl Search {
         room: &mut Room<'_>,
     ) -> Result<Hits> {
         let all = self.find(snapshot.clone(), None, room)?;
-        let (count, weight, mut left) = (all.count, all.weight, all.found.as_slice());
+        let (weight, mut left) = (all.weight, all.found.as_slice());
         let mut page = Vec::new();
         let mut same = Vec::new();
         while !left.is_empty() && limit.is_none_or(|most| page.len() < most) {
@@ -121,7 +111,7 @@ impl Search {
             let wanted = limit.map_or(same.len(), |most| most - page.len());
             page.extend(same.iter().take(wanted).map(|(_, hit)| *hit));
         }
-        let mut hits = Hits::in_order(snapshot, page, count);
+        let mut hits = Hits::in_order(snapshot, page);
         hits.elements = self.scope.is_some();
         hits.weight = weight;
         Ok(hits)
@@ -150,6 +140,79 @@ impl Search {
         }
         Ok(w.finish())
     }
+}
+
+/// The best `most` documents of words: what cannot be among them is passed over.
+fn best_of_words(
+    weight: &dyn Weight,
+    snapshot: &Snapshot,
+    most: usize,
+    room: &mut Room<'_>,
+) -> Result<BinaryHeap<Hit>> {
+    let (mut best, mut held, mut failed) = (BinaryHeap::<Hit>::new(), 0, None);
+    for (segment, reader) in (0u32..).zip(snapshot.searcher.segment_readers()) {
+        let alive = reader.alive_bitset();
+        let worst = |best: &BinaryHeap<Hit>| match best.len() < most {
+            true => Score::NEG_INFINITY,
+            false => best.peek().map_or(Score::INFINITY, |worst| worst.score),
+        };
+        let least = worst(&best);
+        let mut collect = |doc, score| {
+            if alive.is_none_or(|a| a.is_alive(doc)) {
+                let at = DocAddress::new(segment, doc);
+                keep_best(&mut best, Hit { score, at }, most);
+                if best.len() > held {
+                    held = best.capacity();
+                    failed = room.take(held * size_of::<Hit>()).err();
+                }
+            }
+            failed = failed.take().or_else(|| step().err().map(Stop::from));
+            match failed.is_some() {
+                true => Score::INFINITY,
+                false => worst(&best),
+            }
+        };
+        let read = weight.for_each_pruning(least, reader, &mut collect);
+        if let Some(stop) = failed {
+            return Err(stop);
+        }
+        if read.is_err() {
+            // It may have ended because the operation is to end.
+            errors::operation::ask()?;
+        }
+        read.or_problem()?;
+    }
+    Ok(best)
+}
+
+/// The best `limit` documents, or all.
+fn of_all(
+    weight: &dyn Weight,
+    snapshot: &Snapshot,
+    limit: Option<usize>,
+    room: &mut Room<'_>,
+) -> Result<BinaryHeap<Hit>> {
+    let mut best = BinaryHeap::new();
+    for (segment, reader) in (0u32..).zip(snapshot.searcher.segment_readers()) {
+        let mut scorer = weight.scorer(reader, 1.0).or_problem()?;
+        let alive = reader.alive_bitset();
+        let mut doc = scorer.doc();
+        while doc != TERMINATED && limit != Some(0) {
+            step()?;
+            if alive.is_none_or(|a| a.is_alive(doc)) {
+                let hit = Hit {
+                    score: scorer.score(),
+                    at: DocAddress::new(segment, doc),
+                };
+                keep(&mut best, hit, limit)?;
+                if best.len() == best.capacity() && limit.is_none_or(|most| best.len() < most) {
+                    room.take(best.len() * size_of::<Hit>())?;
+                }
+            }
+            doc = scorer.advance();
+        }
+    }
+    Ok(best)
 }
 
 /// Gives the documents that match, in batches of one segment each; all of them where nothing is

@@ -13,7 +13,7 @@ use tantivy::schema::Value as _;
 use tantivy::{DocAddress, TantivyDocument};
 
 /// The most results of a search that says nothing of how many it wants: their scores and places stay in memory.
-pub(crate) const MOST_FOUND: usize = 4 << 20;
+const MOST_FOUND: usize = 4 << 20;
 
 /// A document that was found.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,8 +31,6 @@ pub struct Found {
 pub struct Hits {
     snapshot: Snapshot,
     pub(crate) found: std::vec::IntoIter<Hit>,
-    /// How many there are in all.
-    pub count: u64,
     /// How many vectors were compared.
     pub compared: usize,
     /// Whether elements are found, and not documents.
@@ -66,6 +64,15 @@ impl Ord for Hit {
 }
 
 impl Hits {
+    /// How many are left.
+    pub fn len(&self) -> usize {
+        self.found.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// The next one.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Result<Option<Found>> {
@@ -116,15 +123,14 @@ pub fn place(tie: &[u8], element: Option<u64>) -> Vec<u8> {
 }
 
 impl Hits {
-    /// Of a heap of the best; `count`: how many there were in all.
-    pub(crate) fn of(snapshot: Snapshot, best: BinaryHeap<Hit>, count: u64) -> Hits {
-        Hits::in_order(snapshot, best.into_sorted_vec(), count)
+    /// Of a heap of the best.
+    pub(crate) fn of(snapshot: Snapshot, best: BinaryHeap<Hit>) -> Hits {
+        Hits::in_order(snapshot, best.into_sorted_vec())
     }
 
-    pub(crate) fn in_order(snapshot: Snapshot, found: Vec<Hit>, count: u64) -> Hits {
+    pub(crate) fn in_order(snapshot: Snapshot, found: Vec<Hit>) -> Hits {
         Hits {
             found: found.into_iter(),
-            count,
             compared: 0,
             elements: false,
             weight: None,
@@ -133,18 +139,14 @@ impl Hits {
     }
 }
 
-pub(crate) fn keep(
-    best: &mut BinaryHeap<Hit>,
-    hit: Hit,
-    most: usize,
-    limit: Option<usize>,
-) -> Result<()> {
-    if best.len() >= most && limit.is_none() {
+/// Keeps a hit among the best `limit`, or among all.
+pub(crate) fn keep(best: &mut BinaryHeap<Hit>, hit: Hit, limit: Option<usize>) -> Result<()> {
+    if best.len() >= MOST_FOUND && limit.is_none() {
         return Err(wrong(format!(
             "more than {MOST_FOUND} documents match: ask for fewer with a $limit behind the search"
         )));
     }
-    keep_best(best, hit, most);
+    keep_best(best, hit, limit.unwrap_or(MOST_FOUND));
     Ok(())
 }
 

@@ -10,6 +10,7 @@
 //! A search asks [`errors::operation`] in proportion to what it looks at.
 
 mod analysis;
+mod best;
 mod codes;
 mod compiler;
 mod definition;
@@ -31,6 +32,7 @@ mod near;
 mod nested;
 mod operator;
 mod outline;
+mod packed;
 mod page;
 mod paths;
 mod pattern;
@@ -60,7 +62,7 @@ mod words;
 pub use definition::{Definition, Kind, StoredSource};
 pub use elements::element;
 pub use field_graph::Grown;
-pub use files::{IndexWriter, Position, SearchIndex, Snapshot, WRITER_BYTES};
+pub use files::{FILLING_BYTES, IndexWriter, Position, SearchIndex, Snapshot, WRITER_BYTES};
 pub use highlight::Highlighter;
 pub use hits::{Found, Hits, place};
 pub use outline::Counted;

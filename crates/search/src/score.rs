@@ -10,10 +10,13 @@ use tantivy::columnar::Column;
 use tantivy::postings::Postings;
 use tantivy::query::{EmptyScorer, EnableScoring, Explanation, Query, Scorer, Weight};
 use tantivy::schema::IndexRecordOption;
-use tantivy::{DocId, DocSet, Score, SegmentReader, TantivyError, Term};
+use tantivy::{DocId, DocSet, Score, SegmentReader, TERMINATED, TantivyError, Term};
 
 const K1: f32 = 1.2;
 const B: f32 = 0.75;
+
+/// So many lengths have what they do to a score computed beforehand.
+const KNOWN: usize = 64;
 
 /// Lengths below this keep their value.
 const EXACT: u32 = 24;
@@ -98,23 +101,70 @@ impl Bm25 {
     }
 
     pub fn in_segment(&self, reader: &SegmentReader, boost: Score) -> tantivy::Result<SegmentBm25> {
+        let mut inverses = [0.0; KNOWN];
+        for (length, inverse) in (0u32..).zip(inverses.iter_mut()) {
+            *inverse = inverse_of(rounded(length) as f32, self.average);
+        }
         Ok(SegmentBm25 {
             weight: self.weight * boost,
             average: self.average,
             lengths: reader
                 .fast_fields()
                 .column_opt::<i64>(&lengths_column(self.path))?,
+            inverses,
         })
     }
+}
+
+/// What a frequency is multiplied with in a text of such a length.
+fn inverse_of(length: f32, average: f32) -> f32 {
+    1.0 / (K1 * ((1.0 - B) + B * length / average))
 }
 
 pub(crate) struct SegmentBm25 {
     weight: f32,
     average: f32,
     lengths: Option<Column<i64>>,
+    /// Of the shortest lengths.
+    inverses: [f32; KNOWN],
 }
 
 impl SegmentBm25 {
+    /// No score exceeds it.
+    pub fn most(&self) -> Score {
+        self.weight
+    }
+
+    /// The scores of documents, as [`SegmentBm25::score`] gives them one by one.
+    pub fn score_all(&self, docs: &[DocId], frequencies: &[u32], out: &mut Vec<Score>) {
+        let mut lengths = vec![None; docs.len()];
+        if let Some(column) = &self.lengths {
+            column.first_vals(docs, &mut lengths);
+        }
+        out.clear();
+        let each = lengths.iter().zip(frequencies);
+        out.extend(each.map(|(length, frequency)| {
+            self.of(*frequency as f32, self.inverse(length.unwrap_or(1)))
+        }));
+    }
+
+    fn inverse(&self, length: i64) -> f32 {
+        let known = usize::try_from(length)
+            .ok()
+            .and_then(|n| self.inverses.get(n));
+        match known {
+            Some(inverse) => *inverse,
+            None => inverse_of(
+                rounded(u32::try_from(length).unwrap_or(u32::MAX)) as f32,
+                self.average,
+            ),
+        }
+    }
+
+    fn of(&self, frequency: f32, inverse: f32) -> Score {
+        self.weight - self.weight / (1.0 + frequency * inverse)
+    }
+
     /// How long the path's texts are, as scores take it.
     fn length(&self, doc: DocId) -> f32 {
         let length = self
@@ -126,9 +176,8 @@ impl SegmentBm25 {
     }
 
     pub fn score(&self, doc: DocId, frequency: f32) -> Score {
-        let length = self.length(doc);
-        let inverse = 1.0 / (K1 * ((1.0 - B) + B * length / self.average));
-        self.weight - self.weight / (1.0 + frequency * inverse)
+        let length = self.lengths.as_ref().and_then(|l| l.first(doc));
+        self.of(frequency, self.inverse(length.unwrap_or(1)))
     }
 }
 
@@ -161,6 +210,26 @@ impl Weight for WordQuery {
             Some(postings) => Box::new(WordScorer { postings, bm25 }),
             None => Box::new(EmptyScorer),
         })
+    }
+
+    fn for_each_pruning(
+        &self,
+        mut threshold: Score,
+        reader: &SegmentReader,
+        collect: &mut dyn FnMut(DocId, Score) -> Score,
+    ) -> tantivy::Result<()> {
+        if self.terms.len() == 1 {
+            return crate::best::of_word(self, reader, threshold, collect);
+        }
+        let mut scorer = self.scorer(reader, 1.0)?;
+        while scorer.doc() != TERMINATED {
+            let score = scorer.score();
+            if score > threshold {
+                threshold = collect(scorer.doc(), score);
+            }
+            scorer.advance();
+        }
+        Ok(())
     }
 
     fn explain(&self, reader: &SegmentReader, doc: DocId) -> tantivy::Result<Explanation> {

@@ -177,11 +177,17 @@ pub fn value_of(v: Val<'_>) -> Option<(u8, Vec<u8>)> {
     })
 }
 
+/// A word of a path, and its position.
+pub struct Word {
+    pub path: u32,
+    pub text: String,
+    pub position: usize,
+}
+
 /// The terms of one document.
 #[derive(Default)]
 pub struct Terms {
-    /// Text in the index, and its position.
-    pub words: Vec<(String, usize)>,
+    pub words: Vec<Word>,
     pub values: BTreeSet<Vec<u8>>,
     /// The number of tokens by path.
     pub lengths: BTreeMap<u32, u32>,
@@ -252,7 +258,6 @@ impl Terms {
 
     fn text(&mut self, path: u32, analyzer: &Analyzer, text: &str) {
         let start = self.next.get(&path).map_or(0, |next| next + GAP);
-        let prefix = word_prefix(path);
         let mut last = 0;
         let mut before = None;
         let mut length = 0;
@@ -263,11 +268,14 @@ impl Terms {
             }
             self.count += 1;
             last = token.position;
-            self.words
-                .push((format!("{prefix}{}", token.text), start + token.position));
             // Tokens at one place make a text no longer.
             length += u32::from(before != Some(token.position));
             before = Some(token.position);
+            self.words.push(Word {
+                path,
+                text: token.text,
+                position: start + token.position,
+            });
         }
         if length > 0 {
             *self.lengths.entry(path).or_default() += length;
@@ -276,7 +284,6 @@ impl Terms {
     }
 
     fn grams(&mut self, path: u32, grams: Grams, text: &str) {
-        let prefix = word_prefix(path);
         for token in Analyzer::Standard.tokens(text) {
             for gram in grams_of(grams, &token.text) {
                 if self.count >= MOST_TERMS {
@@ -284,7 +291,11 @@ impl Terms {
                     return;
                 }
                 self.count += 1;
-                self.words.push((format!("{prefix}{gram}"), token.position));
+                self.words.push(Word {
+                    path,
+                    text: gram,
+                    position: token.position,
+                });
             }
         }
     }
@@ -528,8 +539,8 @@ mod tests {
         let stored = doc! { "a": "Big fox", "n": 1, "other": "x" };
         let (terms, _) = Terms::of(&definition, stored.as_doc(), &mut paths);
         assert_eq!(paths.names(), ["a", "n"]);
-        let words: Vec<_> = terms.words.iter().map(|w| w.0.as_str()).collect();
-        assert_eq!(words, ["0\u{1}big", "0\u{1}fox"]);
+        let words: Vec<_> = terms.words.iter().map(|w| (w.path, &*w.text)).collect();
+        assert_eq!(words, [(0, "big"), (0, "fox")]);
         assert_eq!(terms.lengths.get(&0), Some(&2));
         assert_eq!(terms.values.len(), 3, "two that exist, and a number");
     }

@@ -411,7 +411,7 @@ fn a_search_asks_for_its_memory() {
             }
         };
         let room = &mut Room::new(&mut ask);
-        let all = search.find(index.snapshot(), None, room).map(|h| h.count);
+        let all = search.find(index.snapshot(), None, room).map(|h| h.len());
         let facets = search.meta(index.snapshot(), room, None).map(drop);
         (all.and(facets), held)
     };

@@ -226,8 +226,7 @@ impl VectorSearch {
             }
             Some(_) => self.nearest_parents(&snapshot, (number, field), (&slots, most), room)?,
         };
-        let count = best.len() as u64;
-        let mut hits = Hits::of(snapshot, best, count);
+        let mut hits = Hits::of(snapshot, best);
         hits.compared = compared;
         Ok(hits)
     }

@@ -24,7 +24,7 @@ use bson::Doc;
 use catalog::keyspace::{SPACE_RECORD, prefix_end};
 use errors::{Code, Error, Result, bail, err, operation};
 use parking_lot::Mutex;
-use search::{Grown, IndexWriter, Position, SearchIndex, WRITER_BYTES};
+use search::{FILLING_BYTES, Grown, IndexWriter, Position, SearchIndex, WRITER_BYTES};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -447,14 +447,19 @@ impl Follower {
             return Ok(None);
         };
         let mut share = engine.stage_memory.share();
+        let bytes = match filling && share.fits(FILLING_BYTES) {
+            true => FILLING_BYTES,
+            false => WRITER_BYTES,
+        };
         // One writer is always allowed, so that there is progress when others hold the memory.
-        if !share.fits_for_good(WRITER_BYTES) && pool.writers() > 1 {
+        let fits = bytes == FILLING_BYTES || share.fits_for_good(bytes);
+        if !fits && pool.writers() > 1 {
             engine.search.wants_writer(true);
             return Ok(None);
         }
         engine.search.wants_writer(false);
         Ok(Some(writer.insert(Writer {
-            inner: index.writer(&self.stamp())?,
+            inner: index.writer_with(&self.stamp(), bytes)?,
             used: Instant::now(),
             permit,
             _share: share,
@@ -483,7 +488,7 @@ impl Follower {
             let Some(doc) = Doc::new(scan.value()) else {
                 return Err(Error::internal("a record of the collection is damaged").into());
             };
-            open.inner.put(scan.key(), doc)?;
+            open.inner.add(scan.key(), doc)?;
             if begun.elapsed() > FILLING_A_TURN {
                 *key = scan.key().to_vec();
                 // The next one comes right behind it.

@@ -295,12 +295,12 @@ pub(crate) fn explain(ctx: &mut OpCtx<'_>, stage: &SearchStage, run: bool) -> Re
     let counted = match run {
         false => None,
         true => Some(Counted {
-            matched: within(ctx, &index, &mut held, |room| {
-                let found = snapshot.clone();
-                Ok(match &either {
-                    EitherSearch::Text(search) => search.find(found, Some(1), room)?.count,
-                    EitherSearch::Vector(search) => search.find(found, search.limit, room)?.count,
-                })
+            matched: within(ctx, &index, &mut held, |room| match &either {
+                EitherSearch::Text(search) => search.count(&snapshot, room),
+                EitherSearch::Vector(search) => {
+                    let hits = search.find(snapshot.clone(), search.limit, room)?;
+                    Ok(hits.len() as u64)
+                }
             })?,
             time: begun.elapsed(),
         }),

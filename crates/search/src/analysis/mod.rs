@@ -145,7 +145,10 @@ impl Analyzer {
 
 fn lowered(mut tokens: Vec<Token>) -> Vec<Token> {
     for token in &mut tokens {
-        token.text = lower(&token.text);
+        match token.text.is_ascii() {
+            true => token.text.make_ascii_lowercase(),
+            false => token.text = lower(&token.text),
+        }
     }
     tokens
 }
