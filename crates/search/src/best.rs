@@ -9,7 +9,7 @@
 //!
 //! Invariant: a document has the score here that [`crate::score::WordQuery`]'s scorers add up to, in the same order.
 
-use crate::score::{SegmentBm25, WordQuery};
+use crate::score::{SegmentBm25, WordQuery, stopped};
 use errors::operation::steps;
 use tantivy::postings::BlockSegmentPostings;
 use tantivy::query::{BooleanQuery, EnableScoring, Explanation, Query, Scorer, Weight};
@@ -30,11 +30,6 @@ const ROUNDING: f32 = 1.000_01;
 
 /// What gets documents with their scores, and says which score the next has to exceed.
 type Collector<'c> = &'c mut dyn FnMut(DocId, Score) -> Score;
-
-/// The operation is to end: whoever reads asks it why.
-fn stopped(_: errors::Error) -> TantivyError {
-    TantivyError::InternalError("the operation is to end".into())
-}
 
 /// The documents of one term in a segment, with their scores.
 pub(crate) struct ScoredBlocks {
@@ -80,7 +75,7 @@ impl ScoredBlocks {
     fn next_block(&mut self) -> tantivy::Result<()> {
         self.postings.advance();
         (self.at, self.scored) = (0, false);
-        steps(BLOCK).map_err(stopped)
+        steps(BLOCK).map_err(|_| stopped())
     }
 
     fn score_block(&mut self) {
@@ -111,7 +106,7 @@ impl ScoredBlocks {
             let last = self.postings.docs().last().copied();
             self.scored &= last.is_some_and(|last| doc <= last);
             self.at = self.postings.seek(doc);
-            steps(1).map_err(stopped)?;
+            steps(1).map_err(|_| stopped())?;
         }
         if self.doc() != doc {
             return Ok(0.0);

@@ -5,9 +5,11 @@
 //!
 //! Invariant: only one [`IndexWriter`] of a folder lives at a time.
 
+use crate::columns::Columns;
 use crate::definition::{Definition, OrProblem};
 use crate::directory::{self, Files};
 use crate::field_graph::{FieldGraph, Grown};
+use crate::lengths::{KnownLengths, LengthSum};
 use crate::near::PlaceList;
 use crate::packed::{PACKED, Unpacker, packed};
 use crate::slots::{Slots, file_of};
@@ -117,13 +119,6 @@ pub(crate) const PARENTS_COLUMN: &str = "lengths.p";
 pub(crate) const ELEMENTS_COLUMN: &str = "lengths.o";
 const ELEMENTS: &str = "o";
 
-/// What a path's texts have in common in one segment.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct LengthSum {
-    pub documents: u64,
-    pub tokens: u64,
-}
-
 /// A state of the index, for one search.
 #[derive(Clone)]
 pub struct Snapshot {
@@ -131,11 +126,12 @@ pub struct Snapshot {
     pub(crate) paths: Arc<Paths>,
     pub(crate) fields: SchemaFields,
     pub(crate) definition: Arc<Definition>,
-    sums: Arc<Mutex<HashMap<(SegmentId, u32), LengthSum>>>,
+    pub(crate) lengths: KnownLengths,
     /// The files of the vector fields, and how many slots of each are committed.
     pub(crate) vectors: Vec<Arc<DataFile>>,
     pub(crate) slots: Vec<u64>,
     pub(crate) graphs: Vec<Arc<FieldGraph>>,
+    pub(crate) columns: Columns,
     /// Where the slots of segments are.
     places: Arc<Mutex<HashMap<(SegmentId, String), PlaceList>>>,
     /// Those that the search asks for, by name.
@@ -165,16 +161,7 @@ impl Snapshot {
     pub(crate) fn length_sum(&self, path: u32) -> Result<LengthSum> {
         let mut all = LengthSum::default();
         for segment in self.searcher.segment_readers() {
-            let at = (segment.segment_id(), path);
-            let known = self.sums.lock().get(&at).copied();
-            let sum = match known {
-                Some(sum) => sum,
-                None => {
-                    let sum = sum_of(segment, path)?;
-                    self.sums.lock().insert(at, sum);
-                    sum
-                }
-            };
+            let (sum, _) = self.lengths.of(segment, path)?;
             all.documents += sum.documents;
             all.tokens += sum.tokens;
         }
@@ -203,8 +190,9 @@ impl Snapshot {
         let segments = self.searcher.segment_readers().iter();
         let there: std::collections::HashSet<SegmentId> =
             segments.map(|s| s.segment_id()).collect();
-        self.sums.lock().retain(|(id, _), _| there.contains(id));
+        self.lengths.retain(&there);
         self.places.lock().retain(|(id, _), _| there.contains(id));
+        self.columns.retain(&there);
     }
 }
 
@@ -222,23 +210,6 @@ fn roots(segment: &tantivy::SegmentReader, term: &Term) -> tantivy::Result<u64> 
         doc = postings.advance();
     }
     Ok(count)
-}
-
-fn sum_of(segment: &tantivy::SegmentReader, path: u32) -> Result<LengthSum> {
-    let column = segment
-        .fast_fields()
-        .column_opt::<i64>(&lengths_column(path))
-        .or_problem()?;
-    let mut sum = LengthSum::default();
-    let Some(column) = column else { return Ok(sum) };
-    for doc in 0..segment.max_doc() {
-        errors::operation::step()?;
-        if let Some(n) = column.first(doc) {
-            sum.documents += 1;
-            sum.tokens += u64::try_from(n).unwrap_or(0);
-        }
-    }
-    Ok(sum)
 }
 
 /// What a commit says of itself.
@@ -366,15 +337,17 @@ impl SearchIndex {
             .reload_policy(ReloadPolicy::Manual)
             .try_into()
             .or_problem()?;
+        let columns = Columns::default();
         let current = Snapshot {
             searcher: IndexReader::searcher(&reader),
             paths: Arc::new(committed.paths),
             fields,
             definition: definition.clone(),
-            sums: Arc::default(),
             vectors,
             slots: committed.slots,
             graphs,
+            lengths: KnownLengths::new(&columns),
+            columns,
             places: Arc::default(),
             synonyms: Arc::default(),
             position: committed.position,

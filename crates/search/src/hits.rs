@@ -110,7 +110,7 @@ pub(crate) fn key_of(snapshot: &Snapshot, at: DocAddress) -> Result<Vec<u8>> {
 /// Which element of its document is at a place, among those of its path.
 pub(crate) fn element_of(snapshot: &Snapshot, at: DocAddress) -> Result<Option<u64>> {
     let reader = snapshot.searcher.segment_reader(at.segment_ord);
-    let column = reader.fast_fields().column_opt::<i64>(ELEMENTS_COLUMN);
+    let column = snapshot.columns.column(reader, ELEMENTS_COLUMN);
     let n = column.or_problem()?.and_then(|c| c.first(at.doc_id));
     Ok(n.and_then(|n| u64::try_from(n).ok()))
 }

@@ -12,6 +12,7 @@
 mod analysis;
 mod best;
 mod codes;
+mod columns;
 mod compiler;
 mod definition;
 mod directory;
@@ -28,6 +29,7 @@ mod graph;
 mod highlight;
 mod hits;
 mod join;
+mod lengths;
 mod near;
 mod nested;
 mod operator;

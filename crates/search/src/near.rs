@@ -255,10 +255,8 @@ pub(crate) fn all(
         room,
         |reader, segment, docs, room| {
             room.take(docs.len() * size_of::<(u64, DocAddress)>() * 2)?;
-            let column = reader
-                .fast_fields()
-                .column_opt::<i64>(&slots_column(wanted.number, wanted.elements))
-                .or_problem()?;
+            let name = slots_column(wanted.number, wanted.elements);
+            let column = snapshot.columns.column(reader, &name).or_problem()?;
             let Some(column) = column else { return Ok(()) };
             for doc in docs {
                 steps(1)?;

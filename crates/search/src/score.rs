@@ -1,12 +1,11 @@
 //! A term of a path, scored by BM25 as Lucene computes it.
 //!
-//! Source: Lucene's `BM25Similarity` (k1 1.2, b 0.75) and `SmallFloat`: lengths are rounded to a byte, and the
-//! statistics are those of the path, deleted documents included.
+//! Source: Lucene's `BM25Similarity` (k1 1.2, b 0.75): the statistics are those of the path, deleted documents included.
 
-use crate::files::{Snapshot, lengths_column};
+use crate::files::Snapshot;
+use crate::lengths::{KnownLengths, Lengths, length_of};
 use crate::postings::AnyPostings;
 use std::sync::Arc;
-use tantivy::columnar::Column;
 use tantivy::postings::Postings;
 use tantivy::query::{EmptyScorer, EnableScoring, Explanation, Query, Scorer, Weight};
 use tantivy::schema::IndexRecordOption;
@@ -15,28 +14,6 @@ use tantivy::{DocId, DocSet, Score, SegmentReader, TERMINATED, TantivyError, Ter
 const K1: f32 = 1.2;
 const B: f32 = 0.75;
 
-/// So many lengths have what they do to a score computed beforehand.
-const KNOWN: usize = 64;
-
-/// Lengths below this keep their value.
-const EXACT: u32 = 24;
-
-/// A length as Lucene's byte gives it back.
-pub(crate) fn rounded(length: u32) -> u32 {
-    if length < EXACT {
-        return length;
-    }
-    let n = length - EXACT;
-    let bits = 32 - n.leading_zeros();
-    let kept = if bits < 4 {
-        n
-    } else {
-        let shift = bits - 4;
-        n >> shift << shift
-    };
-    EXACT + kept
-}
-
 /// How rare a term is.
 pub(crate) fn idf(documents: u64, with_term: u64) -> f32 {
     let (n, d) = (documents as f64, with_term as f64);
@@ -44,13 +21,21 @@ pub(crate) fn idf(documents: u64, with_term: u64) -> f32 {
 }
 
 /// What scores the occurrences of something in a path.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Bm25 {
     pub weight: f32,
     average: f32,
     path: u32,
+    lengths: KnownLengths,
+    inverses: Arc<[f32; 256]>,
     /// The path's name.
     name: Arc<str>,
+}
+
+impl std::fmt::Debug for Bm25 {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Bm25({}, {})", self.name, self.weight)
+    }
 }
 
 impl Bm25 {
@@ -58,10 +43,13 @@ impl Bm25 {
     pub fn new(snapshot: &Snapshot, path: u32, idf: f32) -> errors::Result<Bm25> {
         let sum = snapshot.length_sum(path)?;
         let average = (sum.tokens as f64 / sum.documents.max(1) as f64) as f32;
+        let average = average.max(f32::MIN_POSITIVE);
         Ok(Bm25 {
             weight: idf,
-            average: average.max(f32::MIN_POSITIVE),
+            average,
             path,
+            lengths: snapshot.lengths.clone(),
+            inverses: inverses(average),
             name: snapshot.paths.name(path).into(),
         })
     }
@@ -101,32 +89,40 @@ impl Bm25 {
     }
 
     pub fn in_segment(&self, reader: &SegmentReader, boost: Score) -> tantivy::Result<SegmentBm25> {
-        let mut inverses = [0.0; KNOWN];
-        for (length, inverse) in (0u32..).zip(inverses.iter_mut()) {
-            *inverse = inverse_of(rounded(length) as f32, self.average);
-        }
+        let lengths = self.lengths.of(reader, self.path);
+        let (_, lengths) = lengths.map_err(|_| stopped())?;
         Ok(SegmentBm25 {
             weight: self.weight * boost,
-            average: self.average,
-            lengths: reader
-                .fast_fields()
-                .column_opt::<i64>(&lengths_column(self.path))?,
-            inverses,
+            lengths,
+            inverses: self.inverses.clone(),
         })
     }
 }
 
-/// What a frequency is multiplied with in a text of such a length.
-fn inverse_of(length: f32, average: f32) -> f32 {
-    1.0 / (K1 * ((1.0 - B) + B * length / average))
+/// What a frequency is multiplied with, by the byte of a text's length.
+fn inverses(average: f32) -> Arc<[f32; 256]> {
+    let mut out = [0.0; 256];
+    for (byte, inverse) in (0..=255u8).zip(out.iter_mut()) {
+        let length = length_in_score(byte);
+        *inverse = 1.0 / (K1 * ((1.0 - B) + B * length / average));
+    }
+    Arc::new(out)
+}
+
+/// The length that a byte stands for. A document without a length counts as the shortest.
+fn length_in_score(byte: u8) -> f32 {
+    length_of(byte).max(1) as f32
+}
+
+/// The operation is to end: whoever reads asks it why.
+pub(crate) fn stopped() -> TantivyError {
+    TantivyError::InternalError("the operation is to end".into())
 }
 
 pub(crate) struct SegmentBm25 {
     weight: f32,
-    average: f32,
-    lengths: Option<Column<i64>>,
-    /// Of the shortest lengths.
-    inverses: [f32; KNOWN],
+    lengths: Lengths,
+    inverses: Arc<[f32; 256]>,
 }
 
 impl SegmentBm25 {
@@ -137,47 +133,20 @@ impl SegmentBm25 {
 
     /// The scores of documents, as [`SegmentBm25::score`] gives them one by one.
     pub fn score_all(&self, docs: &[DocId], frequencies: &[u32], out: &mut Vec<Score>) {
-        let mut lengths = vec![None; docs.len()];
-        if let Some(column) = &self.lengths {
-            column.first_vals(docs, &mut lengths);
-        }
         out.clear();
-        let each = lengths.iter().zip(frequencies);
-        out.extend(each.map(|(length, frequency)| {
-            self.of(*frequency as f32, self.inverse(length.unwrap_or(1)))
-        }));
+        let each = docs.iter().zip(frequencies);
+        out.extend(each.map(|(doc, frequency)| self.score(*doc, *frequency as f32)));
     }
 
-    fn inverse(&self, length: i64) -> f32 {
-        let known = usize::try_from(length)
-            .ok()
-            .and_then(|n| self.inverses.get(n));
-        match known {
-            Some(inverse) => *inverse,
-            None => inverse_of(
-                rounded(u32::try_from(length).unwrap_or(u32::MAX)) as f32,
-                self.average,
-            ),
-        }
-    }
-
-    fn of(&self, frequency: f32, inverse: f32) -> Score {
-        self.weight - self.weight / (1.0 + frequency * inverse)
-    }
-
-    /// How long the path's texts are, as scores take it.
+    /// How long a document's text is, as scores take it.
     fn length(&self, doc: DocId) -> f32 {
-        let length = self
-            .lengths
-            .as_ref()
-            .and_then(|l| l.first(doc))
-            .unwrap_or(1);
-        rounded(u32::try_from(length).unwrap_or(u32::MAX)) as f32
+        length_in_score(self.lengths.byte(doc))
     }
 
     pub fn score(&self, doc: DocId, frequency: f32) -> Score {
-        let length = self.lengths.as_ref().and_then(|l| l.first(doc));
-        self.of(frequency, self.inverse(length.unwrap_or(1)))
+        let byte = usize::from(self.lengths.byte(doc));
+        let inverse = self.inverses.get(byte).copied().unwrap_or(0.0);
+        self.weight - self.weight / (1.0 + frequency * inverse)
     }
 }
 
@@ -326,28 +295,5 @@ impl Scorer for AnyScorer {
     fn score(&mut self) -> Score {
         let frequency = self.postings.frequency() as f32;
         self.bm25.score(self.postings.doc(), frequency)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lengths_are_rounded_as_lucene_rounds_them() {
-        // From SmallFloat's table: byte4ToInt(intToByte4(n)).
-        let cases = [
-            (0, 0),
-            (23, 23),
-            (24, 24),
-            (39, 39),
-            (40, 40),
-            (41, 40),
-            (42, 42),
-            (1000, 984),
-        ];
-        for (n, want) in cases {
-            assert_eq!(rounded(n), want, "{n}");
-        }
     }
 }

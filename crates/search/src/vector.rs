@@ -250,7 +250,7 @@ impl VectorSearch {
         room: &mut Room<'_>,
     ) -> Result<BinaryHeap<Hit>> {
         let readers = snapshot.searcher.segment_readers().iter();
-        let column = |r: &tantivy::SegmentReader| r.fast_fields().column_opt::<i64>(PARENTS_COLUMN);
+        let column = |r| snapshot.columns.column(r, PARENTS_COLUMN);
         let columns = readers.map(|r| column(r).or_problem());
         let columns: Vec<_> = columns.collect::<Result<_>>()?;
         let mut parents = Parents::default();
