@@ -1,10 +1,12 @@
 """Searches of the nearest vectors a second, their CPU and their recall, through the server's socket and in libraries in process: hnswlib, usearch.
 
-    scripts/measure.py vectors target/release/pando [VECTORS, 20000] [DIMENSIONS, 256] [ROUNDS, 5] [SECONDS, 2] [FILE [OUT]]
+    scripts/measure.py vectors target/release/pando [VECTORS, 20000] [DIMENSIONS, 256] [ROUNDS, 5] [SECONDS, 2] [FILE [OUT [QUANTIZATION]]]
 
 Vectors are made of a seed, in clusters on a sheet of 24 dimensions; or each is that of a line of FILE: the sum of its words' vectors by their rarity,
 and these are the first eigenvectors of how often words stand in one text (of the 4,000 words in most texts, as logarithms of what chance would
-not give). OUT keeps them as 32-bit floats, for `pando lab study vectors --vectors`. All engines have M 16 and compare 100 candidates. Recall is counted against
+not give). OUT keeps them as 32-bit floats, for `pando lab study vectors --vectors`; a FILE whose name ends with `.f32` holds such
+floats.
+QUANTIZATION is the server's: none, scalar, binary. All engines have M 16 and compare 100 candidates. Recall is counted against
 an exact search, with filters of 10%, 1% and 0.1% for the server too. It is asked on one connection with requests made before, and libraries are
 called from Python in this process on one thread. CPU is that of the engine's process. `ratio`: the server's rate against the engine's, the median
 of rounds in which they take turns. Builds: vectors a second, on all cores; the server's is done when it has nothing to do any more.
@@ -63,6 +65,14 @@ def part(n):
     return n * 7919 % PARTS
 
 
+def there(path, count, dimensions):
+    """Vectors of a file: its numbers, or made of its lines."""
+    if path.endswith(".f32"):
+        numbers = numpy.fromfile(path, numpy.float32, count * dimensions)
+        return normalised(numbers.reshape(-1, dimensions))
+    return of_texts(path, count, dimensions)
+
+
 class Exact:
     """What searches have to find: the products of the last of the best."""
 
@@ -88,7 +98,7 @@ def binary(vector):
     return Binary(b"\x27\0" + vector.tobytes(), 9)
 
 
-def pando(server, vectors, queries):
+def pando(server, vectors, queries, quantization):
     with server.client() as client:
         coll = client.measured.vectors
         for at in range(0, len(vectors), 1000):
@@ -96,7 +106,7 @@ def pando(server, vectors, queries):
             coll.insert_many([{"_id": n, "v": binary(vector), "part": part(n)} for n, vector in rows])
         settled(server)
         used, began = cpu(server), time.perf_counter()
-        vector = {"type": "vector", "path": "v", "numDimensions": vectors.shape[1], "similarity": "cosine"}
+        vector = {"type": "vector", "path": "v", "numDimensions": vectors.shape[1], "similarity": "cosine", "quantization": quantization}
         indexed(coll, {"fields": [vector, {"type": "filter", "path": "part"}]}, kind="vectorSearch")
         settled(server)
         # The last look, of a second, found nothing.
@@ -160,10 +170,10 @@ def others(vectors, queries):
 
 
 def main(given):
-    defaults = ["20000", "256", "5", "2", "", ""]
-    count, dimensions, rounds, seconds, file, out = [*given[1:], *defaults[len(given) - 1 :]]
+    defaults = ["20000", "256", "5", "2", "", "", "none"]
+    count, dimensions, rounds, seconds, file, out, quantization = [*given[1:], *defaults[len(given) - 1 :]]
     count, dimensions = int(count) + QUERIES, int(dimensions)
-    vectors = of_texts(file, count, dimensions) if file else made(count, dimensions)
+    vectors = there(file, count, dimensions) if file else made(count, dimensions)
     if out:
         vectors.tofile(out)
     every = len(vectors) // QUERIES
@@ -171,7 +181,7 @@ def main(given):
     vectors = numpy.delete(vectors, numpy.arange(0, every * QUERIES, every), axis=0)
     exact = Exact(vectors, queries)
     with running() as server:
-        first = pando(server, vectors, queries)
+        first = pando(server, vectors, queries, quantization)
         engines = [first, *others(vectors, queries)]
         rate = lambda engine: len(vectors) / engine.built[0]
         rows = [{"kind": "index build", "engine": e.name, "a_second": round(rate(e), 1)} for e in engines]

@@ -5,10 +5,15 @@
 //! together, a document has to have one of the other words, and only of such a document it is asked how often it has
 //! the frequent ones.
 //!
+//! Of documents with all of several words those of the rarest are looked at, and the others are asked only for what may be
+//! among the best. Where a phrase stands is read only where a document could be among the best if the phrase stood there
+//! as often as its rarest word.
+//!
 //! Source: Turtle and Flood, "Query evaluation: strategies and optimizations" (MaxScore).
 //!
 //! Invariant: a document has the score here that [`crate::score::WordQuery`]'s scorers add up to, in the same order.
 
+use crate::phrase::PhraseQuery;
 use crate::score::{SegmentBm25, WordQuery, stopped};
 use errors::operation::steps;
 use tantivy::postings::BlockSegmentPostings;
@@ -100,8 +105,8 @@ impl ScoredBlocks {
         Ok(())
     }
 
-    /// The score of a document, which lies behind those that were asked for before; 0 where it has the word not.
-    fn score_of(&mut self, doc: DocId) -> tantivy::Result<f32> {
+    /// The score of a document, which lies behind those that were asked for before; `None` where it lacks the word.
+    fn score_of(&mut self, doc: DocId) -> tantivy::Result<Option<f32>> {
         if self.doc() < doc {
             let last = self.postings.docs().last().copied();
             self.scored &= last.is_some_and(|last| doc <= last);
@@ -109,13 +114,13 @@ impl ScoredBlocks {
             steps(1).map_err(|_| stopped())?;
         }
         if self.doc() != doc {
-            return Ok(0.0);
+            return Ok(None);
         }
         if let Some(score) = self.scores.get(self.at).filter(|_| self.scored) {
-            return Ok(*score);
+            return Ok(Some(*score));
         }
         let frequency = self.postings.freq(self.at);
-        Ok(self.bm25.score(doc, frequency as f32))
+        Ok(Some(self.bm25.score(doc, frequency as f32)))
     }
 }
 
@@ -123,7 +128,10 @@ impl ScoredBlocks {
 /// the operation is to end.
 pub(crate) fn knows(query: &dyn Query) -> bool {
     let word = query.downcast_ref::<WordQuery>();
-    word.is_some_and(|word| word.terms.len() == 1) || query.is::<WordsQuery>()
+    let phrase = query.downcast_ref::<PhraseQuery>();
+    word.is_some_and(|word| word.terms.len() == 1)
+        || phrase.is_some_and(PhraseQuery::is_exact)
+        || query.is::<WordsQuery>()
 }
 
 /// The documents of one word whose scores exceed what `collect` says.
@@ -143,43 +151,51 @@ pub(crate) fn of_word(
     })
 }
 
-/// Documents with any of several words.
+/// Documents with any, or all, of several words.
 #[derive(Clone, Debug)]
-pub(crate) struct WordsQuery(Vec<WordQuery>);
+pub(crate) struct WordsQuery {
+    words: Vec<WordQuery>,
+    all: bool,
+}
 
 impl WordsQuery {
     /// `None`: they are not all words of one term each, or are too many.
-    pub fn of(queries: &[Box<dyn Query>]) -> Option<WordsQuery> {
+    pub fn of(queries: &[Box<dyn Query>], all: bool) -> Option<WordsQuery> {
         let word = |query: &Box<dyn Query>| query.downcast_ref::<WordQuery>().cloned();
         let words: Vec<WordQuery> = queries.iter().map(word).collect::<Option<_>>()?;
         let fits = (2..=MOST_WORDS).contains(&words.len());
-        (fits && words.iter().all(|w| w.terms.len() == 1)).then_some(WordsQuery(words))
+        (fits && words.iter().all(|w| w.terms.len() == 1)).then_some(WordsQuery { words, all })
     }
 }
 
 impl Query for WordsQuery {
     fn weight(&self, scoring: EnableScoring<'_>) -> tantivy::Result<Box<dyn Weight>> {
-        let words = self.0.iter().cloned();
-        let union = BooleanQuery::union(words.map(|w| Box::new(w) as Box<dyn Query>).collect());
+        let words = self.words.iter().cloned();
+        let words = words.map(|w| Box::new(w) as Box<dyn Query>).collect();
+        let plain = match self.all {
+            true => BooleanQuery::intersection(words),
+            false => BooleanQuery::union(words),
+        };
         Ok(Box::new(WordsWeight {
-            words: self.0.clone(),
-            union: union.weight(scoring)?,
+            query: self.clone(),
+            plain: plain.weight(scoring)?,
         }))
     }
 }
 
 struct WordsWeight {
-    words: Vec<WordQuery>,
-    union: Box<dyn Weight>,
+    query: WordsQuery,
+    /// What the library makes of the words.
+    plain: Box<dyn Weight>,
 }
 
 impl Weight for WordsWeight {
     fn scorer(&self, reader: &SegmentReader, boost: Score) -> tantivy::Result<Box<dyn Scorer>> {
-        self.union.scorer(reader, boost)
+        self.plain.scorer(reader, boost)
     }
 
     fn explain(&self, reader: &SegmentReader, doc: DocId) -> tantivy::Result<Explanation> {
-        self.union.explain(reader, doc)
+        self.plain.explain(reader, doc)
     }
 
     fn for_each_pruning(
@@ -188,11 +204,49 @@ impl Weight for WordsWeight {
         reader: &SegmentReader,
         collect: Collector<'_>,
     ) -> tantivy::Result<()> {
-        let words = self.words.iter().map(|w| ScoredBlocks::of(w, reader));
+        let words = self.query.words.iter();
+        let words = words.map(|w| ScoredBlocks::of(w, reader));
         let words: Vec<Option<ScoredBlocks>> = words.collect::<tantivy::Result<_>>()?;
+        if self.query.all {
+            return match words.into_iter().collect() {
+                Some(words) => of_all(words, threshold, collect),
+                None => Ok(()),
+            };
+        }
         let words: Vec<ScoredBlocks> = words.into_iter().flatten().collect();
         Windows::over(words, threshold).each(collect)
     }
+}
+
+/// The documents with all words. Scores are added from the rarest word on, as the library does.
+fn of_all(
+    mut words: Vec<ScoredBlocks>,
+    mut threshold: Score,
+    collect: Collector<'_>,
+) -> tantivy::Result<()> {
+    words.sort_by_key(|word| word.postings.doc_freq());
+    let Some((rarest, others)) = words.split_first_mut() else {
+        return Ok(());
+    };
+    let rest: f32 = others.iter().map(|word| word.most()).sum();
+    let mut failed = Ok(());
+    rarest.each_below(TERMINATED, |doc, score| {
+        if failed.is_err() || (score + rest) * ROUNDING <= threshold {
+            return;
+        }
+        let mut sum = score;
+        for word in others.iter_mut() {
+            match word.score_of(doc) {
+                Ok(Some(score)) => sum += score,
+                Ok(None) => return,
+                Err(e) => return failed = Err(e),
+            }
+        }
+        if sum > threshold {
+            threshold = collect(doc, sum);
+        }
+    })?;
+    failed
 }
 
 /// Words whose documents are read window by window.
@@ -315,7 +369,7 @@ impl Windows {
                 break;
             };
             if let Some(word) = self.words.get_mut(n) {
-                let score = word.score_of(doc)?;
+                let score = word.score_of(doc)?.unwrap_or(0.0);
                 if let Some(place) = self.scores.get_mut(n * WINDOW + at) {
                     *place = score;
                 }
@@ -345,8 +399,12 @@ mod tests {
         words.join(" ")
     }
 
-    fn found(index: &SearchIndex, query: &str, limit: Option<usize>) -> Vec<(Vec<u8>, f32)> {
-        let search = format!(r#"{{"text": {{"query": "{query}", "path": "t"}}}}"#);
+    fn found(
+        index: &SearchIndex,
+        (operator, query, more): (&str, &str, &str),
+        limit: Option<usize>,
+    ) -> Vec<(Vec<u8>, f32)> {
+        let search = format!(r#"{{"{operator}": {{"query": "{query}", "path": "t" {more}}}}}"#);
         let search = bson::json::parse(&search).unwrap();
         let search = Search::parse(search.as_doc(), false).unwrap();
         let mut ask = |_| Ok(());
@@ -395,12 +453,19 @@ mod tests {
             "a b c d e x",
             "none nothing",
         ];
-        for query in queries {
-            let all = found(&index, query, None);
+        let operators = [
+            ("text", ""),
+            ("text", r#", "matchCriteria": "all""#),
+            ("phrase", ""),
+            ("phrase", r#", "slop": 2"#),
+        ];
+        for (query, (operator, more)) in queries.iter().flat_map(|q| operators.map(|o| (q, o))) {
+            let asked = (operator, *query, more);
+            let all = found(&index, asked, None);
             for most in [0, 1, 10, 300, 100_000] {
-                let best = found(&index, query, Some(most));
+                let best = found(&index, asked, Some(most));
                 let wanted = all.get(..most.min(all.len())).unwrap();
-                assert_eq!(best, wanted, "{query}, {most}");
+                assert_eq!(best, wanted, "{asked:?}, {most}");
             }
         }
     }

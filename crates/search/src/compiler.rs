@@ -203,7 +203,7 @@ impl Compiler<'_, '_> {
                 }
                 match text.all {
                     true if !words.is_empty() => {
-                        alternatives.push(Box::new(BooleanQuery::intersection(words)));
+                        alternatives.push(all_of(words));
                     }
                     true => {}
                     false => alternatives.extend(words),
@@ -342,7 +342,7 @@ impl Compiler<'_, '_> {
                 }),
                 false => match words.is_empty() {
                     true => Box::new(EmptyQuery),
-                    false => Box::new(BooleanQuery::intersection(words)),
+                    false => all_of(words),
                 },
             });
         }
@@ -360,11 +360,19 @@ impl Compiler<'_, '_> {
     }
 }
 
+fn all_of(mut queries: Vec<Made>) -> Made {
+    match (queries.len(), WordsQuery::of(&queries, true)) {
+        (1, _) => queries.remove(0),
+        (_, Some(words)) => Box::new(words),
+        _ => Box::new(BooleanQuery::intersection(queries)),
+    }
+}
+
 pub(crate) fn any_of(mut queries: Vec<Made>) -> Made {
     match queries.len() {
         0 => Box::new(EmptyQuery),
         1 => queries.remove(0),
-        _ => match WordsQuery::of(&queries) {
+        _ => match WordsQuery::of(&queries, false) {
             Some(words) => Box::new(words),
             None => Box::new(BooleanQuery::union(queries)),
         },

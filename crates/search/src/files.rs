@@ -127,6 +127,8 @@ pub struct Snapshot {
     pub(crate) fields: SchemaFields,
     pub(crate) definition: Arc<Definition>,
     pub(crate) lengths: KnownLengths,
+    /// No document was ever put under a greater key.
+    greatest: Arc<[u8]>,
     /// The files of the vector fields, and how many slots of each are committed.
     pub(crate) vectors: Vec<Arc<DataFile>>,
     pub(crate) slots: Vec<u64>,
@@ -218,6 +220,8 @@ struct Committed {
     position: Position,
     paths: Paths,
     slots: Vec<u64>,
+    /// No document was ever put under a greater key.
+    greatest: Vec<u8>,
 }
 
 /// An index that is open.
@@ -307,6 +311,7 @@ impl SearchIndex {
         let paths = Paths::of(names?);
         let slots = said.get("slots")?.as_array()?.iter().map(Value::as_u64);
         let committed = Committed {
+            greatest: serde_json::from_value(said.get("greatest")?.clone()).ok()?,
             position,
             paths,
             slots: slots.collect::<Option<Vec<u64>>>()?,
@@ -341,6 +346,7 @@ impl SearchIndex {
         let current = Snapshot {
             searcher: IndexReader::searcher(&reader),
             paths: Arc::new(committed.paths),
+            greatest: committed.greatest.into(),
             fields,
             definition: definition.clone(),
             vectors,
@@ -450,6 +456,7 @@ impl SearchIndex {
             inner,
             slots,
             paths: Paths::clone(&current.paths),
+            greatest: current.greatest.to_vec(),
             index: self.clone(),
             stamp: stamp.to_string(),
         })
@@ -477,19 +484,18 @@ pub struct IndexWriter {
     inner: tantivy::IndexWriter,
     slots: Vec<Slots>,
     paths: Paths,
+    greatest: Vec<u8>,
     stamp: String,
 }
 
 impl IndexWriter {
     /// The document under `key` is this one from now on.
     pub fn put(&mut self, key: &[u8], doc: Doc<'_>) -> Result<()> {
-        self.delete(key);
-        self.add(key, doc)
-    }
-
-    /// The same for a key that no document is under. The library looks for each deleted key in all that it has, so this
-    /// is cheaper.
-    pub fn add(&mut self, key: &[u8], doc: Doc<'_>) -> Result<()> {
+        // The library looks for each deleted key in all of its segments: not for one that cannot be there.
+        match key > self.greatest.as_slice() {
+            true => self.greatest = key.to_vec(),
+            false => self.delete(key),
+        }
         let definition = self.index.definition.clone();
         let Some(root) = &definition.nested_root else {
             return self.put_one(key, doc, &definition, None);
@@ -590,6 +596,7 @@ impl IndexWriter {
             "ts": position.ts,
             "paths": self.paths.names(),
             "slots": self.slots.iter().map(Slots::count).collect::<Vec<u64>>(),
+            "greatest": self.greatest,
         });
         for file in &mut self.slots {
             file.sync()?;
@@ -604,6 +611,7 @@ impl IndexWriter {
         }
         current.searcher = self.index.reader.searcher();
         current.position = position;
+        current.greatest = self.greatest.as_slice().into();
         current.slots = self.slots.iter().map(Slots::count).collect();
         current.forget_segments();
         Ok(())

@@ -4,11 +4,15 @@
 //! less the further its words lie apart.
 
 use crate::postings::AnyPostings;
-use crate::score::{Bm25, SegmentBm25, not_explained, words_of};
+use crate::score::{Bm25, SegmentBm25, not_explained, stopped, words_of};
+use errors::operation::steps;
 use std::sync::Arc;
 use tantivy::query::{EmptyScorer, EnableScoring, Explanation, Query, Scorer, Weight};
 use tantivy::schema::IndexRecordOption;
 use tantivy::{DocId, DocSet, Score, SegmentReader, TERMINATED, Term};
+
+/// The steps that it takes to look at a document.
+const STEPS_A_DOCUMENT: usize = 4;
 
 /// Documents that hold a phrase of at least two words, each with its place in the phrase. A word is any of some terms.
 #[derive(Clone, Debug)]
@@ -44,34 +48,49 @@ impl PhraseQuery {
                 buffer: Vec::new(),
             });
         }
-        let mut scorer = PhraseScorer {
+        Ok(Some(PhraseScorer {
             words,
             slop: i64::from(self.slop),
             frequency: 0.0,
             bm25: self.bm25.in_segment(reader, boost)?,
             doc: 0,
-        };
-        let first = scorer
-            .words
-            .first()
-            .map_or(TERMINATED, |w| w.postings.doc());
-        scorer.settle(first);
-        Ok(Some(scorer))
+        }))
+    }
+
+    /// Whether its words stand one behind the other.
+    pub fn is_exact(&self) -> bool {
+        self.slop == 0
     }
 }
 
 impl Weight for PhraseQuery {
     fn scorer(&self, reader: &SegmentReader, boost: Score) -> tantivy::Result<Box<dyn Scorer>> {
         Ok(match self.matches(reader, boost)? {
-            Some(scorer) => Box::new(scorer),
+            Some(mut scorer) => {
+                scorer.settle_first();
+                Box::new(scorer)
+            }
             None => Box::new(EmptyScorer),
         })
+    }
+
+    fn for_each_pruning(
+        &self,
+        threshold: Score,
+        reader: &SegmentReader,
+        collect: &mut dyn FnMut(DocId, Score) -> Score,
+    ) -> tantivy::Result<()> {
+        match self.matches(reader, 1.0)? {
+            Some(mut scorer) => scorer.best(threshold, collect),
+            None => Ok(()),
+        }
     }
 
     fn explain(&self, reader: &SegmentReader, doc: DocId) -> tantivy::Result<Explanation> {
         let Some(mut scorer) = self.matches(reader, 1.0)? else {
             return Err(not_explained());
         };
+        scorer.settle_first();
         if scorer.doc() > doc || scorer.seek(doc) != doc {
             return Err(not_explained());
         }
@@ -98,8 +117,28 @@ struct PhraseScorer {
 }
 
 impl PhraseScorer {
+    /// To the first document that holds the phrase.
+    fn settle_first(&mut self) {
+        let first = self.words.first();
+        self.settle(first.map_or(TERMINATED, |w| w.postings.doc()));
+    }
+
     /// To the first document from `target` on that holds the phrase.
     fn settle(&mut self, target: DocId) -> DocId {
+        let mut target = self.meet(target);
+        while target != TERMINATED {
+            self.frequency = self.matches();
+            if self.frequency > 0.0 {
+                break;
+            }
+            target = self.pass();
+        }
+        self.doc = target;
+        target
+    }
+
+    /// The first document from `target` on that has all words, wherever they stand.
+    fn meet(&mut self, target: DocId) -> DocId {
         let mut target = target;
         while target != TERMINATED {
             let mut at = target;
@@ -114,20 +153,44 @@ impl PhraseScorer {
                 }
             }
             if at == target {
-                self.frequency = self.matches();
-                if self.frequency > 0.0 {
-                    self.doc = target;
-                    return target;
-                }
-                at = match self.words.first_mut() {
-                    Some(first) => first.postings.advance(),
-                    None => TERMINATED,
-                };
+                return target;
             }
             target = at;
         }
-        self.doc = TERMINATED;
         TERMINATED
+    }
+
+    /// The next one behind the document at hand.
+    fn pass(&mut self) -> DocId {
+        let next = match self.words.first_mut() {
+            Some(first) => first.postings.advance(),
+            None => TERMINATED,
+        };
+        self.meet(next)
+    }
+
+    /// Gives the documents whose scores exceed what `collect` says. Positions are read only where a document could be
+    /// one of them.
+    fn best(
+        &mut self,
+        mut threshold: Score,
+        collect: &mut dyn FnMut(DocId, Score) -> Score,
+    ) -> tantivy::Result<()> {
+        let mut doc = self.meet(0);
+        while doc != TERMINATED {
+            steps(STEPS_A_DOCUMENT).map_err(|_| stopped())?;
+            let most = self.words.iter_mut().map(|w| w.postings.frequency());
+            let most = most.min().unwrap_or(0) as f32;
+            if self.bm25.score(doc, most) > threshold {
+                let frequency = self.matches();
+                let score = self.bm25.score(doc, frequency);
+                if frequency > 0.0 && score > threshold {
+                    threshold = collect(doc, score);
+                }
+            }
+            doc = self.pass();
+        }
+        Ok(())
     }
 
     fn matches(&mut self) -> f32 {
@@ -204,11 +267,11 @@ fn distinct(now: &[i64], words: &[(&[i64], i64)]) -> bool {
 
 impl DocSet for PhraseScorer {
     fn advance(&mut self) -> DocId {
-        let next = match self.words.first_mut() {
-            Some(first) if self.doc != TERMINATED => first.postings.advance(),
-            _ => TERMINATED,
-        };
-        self.settle(next)
+        if self.doc == TERMINATED {
+            return TERMINATED;
+        }
+        let next = self.words.first_mut().map(|w| w.postings.advance());
+        self.settle(next.unwrap_or(TERMINATED))
     }
 
     fn doc(&self) -> DocId {

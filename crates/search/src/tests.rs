@@ -52,6 +52,33 @@ const TEXTS: [&str; 5] = [
 ];
 
 #[test]
+fn a_document_that_is_put_again_replaces_the_one_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let (index, mut writer) = filled(dir.path(), &TEXTS);
+    let quick =
+        |index: &SearchIndex| keys(index, r#"{"text": {"query": "quick", "path": "title"}}"#);
+    assert_eq!(quick(&index), [0, 2]);
+    // A key that lies behind all others, and again in the same commit.
+    for title in ["quick", "slow", "quick again"] {
+        let doc = doc! { "title": title };
+        writer.put(&[9], doc.as_doc()).unwrap();
+    }
+    writer.commit(Position { index: 8, ts: 80 }).unwrap();
+    assert_eq!(quick(&index), [0, 2, 9]);
+    writer.close().unwrap();
+    drop(index);
+    let dynamic = definition(r#"{"mappings": {"dynamic": true}}"#);
+    let (index, _) = SearchIndex::open(dir.path(), dynamic, "1", &DataFiles::default()).unwrap();
+    let mut writer = index.writer("1").unwrap();
+    for (key, title) in [(9, "slow"), (2, "slow"), (4, "quick"), (10, "quick")] {
+        let doc = doc! { "title": title };
+        writer.put(&[key], doc.as_doc()).unwrap();
+    }
+    writer.commit(Position { index: 9, ts: 90 }).unwrap();
+    assert_eq!(quick(&index), [0, 4, 10]);
+}
+
+#[test]
 fn operators_find_what_they_say() {
     let dir = tempfile::tempdir().unwrap();
     let (index, _writer) = filled(dir.path(), &TEXTS);

@@ -488,7 +488,7 @@ impl Follower {
             let Some(doc) = Doc::new(scan.value()) else {
                 return Err(Error::internal("a record of the collection is damaged").into());
             };
-            open.inner.add(scan.key(), doc)?;
+            open.inner.put(scan.key(), doc)?;
             if begun.elapsed() > FILLING_A_TURN {
                 *key = scan.key().to_vec();
                 // The next one comes right behind it.
