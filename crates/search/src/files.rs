@@ -430,15 +430,20 @@ impl SearchIndex {
 
     /// The one writer, with the least buffer.
     pub fn writer(self: &Arc<SearchIndex>, stamp: &str) -> Result<IndexWriter> {
-        self.writer_with(stamp, WRITER_BYTES)
+        self.writer_with(stamp, (WRITER_BYTES, 1))
     }
 
-    /// The one writer, with a buffer of `bytes`. What one before it has left is removed.
-    pub fn writer_with(self: &Arc<SearchIndex>, stamp: &str, bytes: usize) -> Result<IndexWriter> {
+    /// The one writer, with buffers of `bytes` in all, of so many threads: of several the documents come in no order. What
+    /// one before it has left is removed.
+    pub fn writer_with(
+        self: &Arc<SearchIndex>,
+        stamp: &str,
+        (bytes, threads): (usize, usize),
+    ) -> Result<IndexWriter> {
         let options = IndexWriterOptions::builder()
-            .num_worker_threads(1)
+            .num_worker_threads(threads)
             .num_merge_threads(1)
-            .memory_budget_per_thread(bytes)
+            .memory_budget_per_thread(bytes / threads.max(1))
             .build();
         let current = self.snapshot();
         directory::clean(&self.dir, &self.index)?;

@@ -38,6 +38,9 @@ const BETWEEN_COMMITS: Duration = Duration::from_millis(50);
 const ENTRIES_A_TURN: u64 = 20_000;
 /// How long one turn puts vectors into graphs: a commit that is due meanwhile comes so much later.
 const GROWING_A_TURN: Duration = Duration::from_millis(30);
+/// So many documents are indexed by two threads.
+const MANY_DOCUMENTS: usize = 50_000;
+
 /// How long one turn fills an index.
 const FILLING_A_TURN: Duration = Duration::from_millis(200);
 /// An index writes down how far it is when so many entries did not concern it.
@@ -433,7 +436,7 @@ impl Follower {
         &self,
         engine: &Engine,
         writer: &'s mut Option<Writer>,
-        filling: bool,
+        fills: Option<&View>,
     ) -> Result<Option<&'s mut Writer>> {
         if let Some(open) = writer {
             open.used = Instant::now();
@@ -442,14 +445,14 @@ impl Follower {
         let (Some(pool), Some(index)) = (self.pool.upgrade(), self.index()) else {
             return Ok(None);
         };
-        let Some(permit) = pool.writer(filling) else {
+        let Some(permit) = pool.writer(fills.is_some()) else {
             engine.search.wants_writer(true);
             return Ok(None);
         };
         let mut share = engine.stage_memory.share();
-        let bytes = match filling && share.fits(FILLING_BYTES) {
-            true => FILLING_BYTES,
-            false => WRITER_BYTES,
+        let (bytes, threads) = match fills {
+            Some(view) if share.fits(FILLING_BYTES) => (FILLING_BYTES, self.filling_threads(view)?),
+            _ => (WRITER_BYTES, 1),
         };
         // One writer is always allowed, so that there is progress when others hold the memory.
         let fits = bytes == FILLING_BYTES || share.fits_for_good(bytes);
@@ -459,11 +462,24 @@ impl Follower {
         }
         engine.search.wants_writer(false);
         Ok(Some(writer.insert(Writer {
-            inner: index.writer_with(&self.stamp(), bytes)?,
+            inner: index.writer_with(&self.stamp(), (bytes, threads))?,
             used: Instant::now(),
             permit,
             _share: share,
         })))
+    }
+
+    /// How many of the library's threads index the documents of a view: a second one where there are many.
+    fn filling_threads(&self, view: &View) -> Result<usize> {
+        let prefix = catalog::keyspace::prefix(self.tablet, SPACE_RECORD, 0);
+        let mut scan = view.scan(&prefix, &prefix_end(&prefix), Direction::Forward);
+        for _ in 0..MANY_DOCUMENTS {
+            operation::step()?;
+            if !scan.next()? {
+                return Ok(1);
+            }
+        }
+        Ok(2)
     }
 
     /// Puts in documents of the collection, as many as a turn takes.
@@ -474,7 +490,7 @@ impl Follower {
             return Ok(Next::Wait);
         };
         let first = key.is_empty();
-        let Some(open) = self.writer(engine, &mut state.writer, true)? else {
+        let Some(open) = self.writer(engine, &mut state.writer, Some(view))? else {
             return Ok(Next::After(WRITER_WAIT));
         };
         if first {
@@ -669,7 +685,7 @@ impl Follower {
                     return Err(Error::internal("an entry of the log is damaged").into());
                 };
                 if records.are_touched_by(&entry) {
-                    let Some(open) = self.writer(engine, writer, false)? else {
+                    let Some(open) = self.writer(engine, writer, None)? else {
                         return Ok(Read::NoWriter);
                     };
                     records.apply(&entry, &mut open.inner)?;

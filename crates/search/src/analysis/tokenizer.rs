@@ -134,7 +134,11 @@ pub(super) fn in_pieces<'a>(
 /// need a dictionary (Thai, Lao, Khmer, Burmese and others) come in runs, emoji as words.
 pub(super) fn words(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut pieces = text.split_word_bound_indices().peekable();
+    let mut ascii = text.is_ascii().then_some(0);
     std::iter::from_fn(move || {
+        if let Some(at) = &mut ascii {
+            return ascii_word(text, at);
+        }
         loop {
             let (start, piece) = pieces.next()?;
             if piece.chars().any(is_complex) {
@@ -152,6 +156,32 @@ pub(super) fn words(text: &str) -> impl Iterator<Item = (usize, &str)> {
             }
         }
     })
+}
+
+/// The next word of a text without other characters, from `at` on: what Unicode's rules come to for these.
+fn ascii_word<'t>(text: &'t str, at: &mut usize) -> Option<(usize, &'t str)> {
+    let bytes = text.as_bytes();
+    let byte = |n: usize| bytes.get(n).copied().unwrap_or(b' ');
+    let is_part = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
+    // Between two letters, or two digits, some marks are part of the word.
+    let joins = |n: usize| match (byte(n.saturating_sub(1)), byte(n), byte(n + 1)) {
+        (a, b'.' | b'\'', z) if a.is_ascii_digit() => z.is_ascii_digit(),
+        (a, b',' | b';', z) => a.is_ascii_digit() && z.is_ascii_digit(),
+        (a, b'.' | b'\'' | b':', z) => a.is_ascii_alphabetic() && z.is_ascii_alphabetic(),
+        _ => false,
+    };
+    loop {
+        let start = *at + bytes.get(*at..)?.iter().position(|b| is_part(*b))?;
+        let mut end = start;
+        while is_part(byte(end)) || joins(end) {
+            end += 1;
+        }
+        *at = end;
+        let word = text.get(start..end)?;
+        if word.bytes().any(|b| b.is_ascii_alphanumeric()) {
+            return Some((start, word));
+        }
+    }
 }
 
 fn is_complex(c: char) -> bool {
@@ -253,4 +283,28 @@ fn split(text: &str, pattern: &Regex) -> Vec<Token> {
         pieces.push((from, text.get(from..).unwrap_or("")));
     }
     numbered(pieces.into_iter())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_plain_texts_are_those_of_unicode() {
+        // All texts of five of these, which are of all kinds that the rules tell apart.
+        let marks = b"aZ19_'.:,;\" -";
+        let mut text = [0u8; 5];
+        for n in 0..marks.len().pow(5) {
+            let mut rest = n;
+            for byte in &mut text {
+                *byte = marks[rest % marks.len()];
+                rest /= marks.len();
+            }
+            let text = std::str::from_utf8(&text).unwrap();
+            let plain: Vec<_> = words(text).collect();
+            let unicode = text.split_word_bound_indices();
+            let unicode = unicode.filter(|(_, word)| word.chars().any(fold::is_word));
+            assert_eq!(plain, unicode.collect::<Vec<_>>(), "{text}");
+        }
+    }
 }
