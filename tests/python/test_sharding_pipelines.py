@@ -3,11 +3,13 @@ that the results are those of the same documents in one place."""
 
 import os
 import random
+import threading
 from datetime import datetime
 from itertools import count
 
 import pytest
 from bson import ObjectId
+from harness import until
 from pymongo.errors import OperationFailure
 from sharded_cluster import at_rest
 from test_pipeline_optimizer import INHIBIT, SHAPES, Generator, inhibited
@@ -488,6 +490,57 @@ def test_a_merge_is_read_as_it_is_needed(cluster, db):
 def open_cursors(cluster, name):
     with cluster.on_shard(name) as direct:
         return direct.admin.command("serverStatus")["metrics"]["cursor"]["open"]["total"]
+
+
+def test_the_router_keeps_what_it_merges_itself(cluster, db):
+    """Between two batches the rest of a pipeline is a value among the router's cursors: the server that it embeds has opened none."""
+    embedded = lambda: db.client.admin.command("serverStatus")["metrics"]["cursor"]  # noqa: E731
+    before = embedded()["totalOpened"]
+    merged = db.t.aggregate([{"$group": {"_id": "$k"}}, {"$sort": {"_id": 1}}], batchSize=3, comment="merged")
+    made = db.aggregate([{"$documents": [{"a": n} for n in range(300)]}], batchSize=2)
+    ops = [{"insert": 0, "document": {"_id": n}} for n in range(5)]
+    bulk = db.client.admin.command("bulkWrite", 1, ops=ops, nsInfo=[{"ns": "pipes.written"}], cursor={"batchSize": 2})["cursor"]
+    assert [next(merged)["_id"] for _ in range(3)] == [0, 1, 2] and next(made)["a"] == 0
+    assert [d["idx"] for d in bulk["firstBatch"]] == [0, 1] and bulk["id"] and bulk["ns"] == "admin.$cmd.bulkWrite"
+    assert embedded()["open"]["total"] == 0 and embedded()["totalOpened"] == before
+    assert [d["_id"] for d in merged] == list(range(3, DOCUMENTS)) and len(list(made)) == 299
+    more = db.client.admin.command("getMore", bulk["id"], collection="$cmd.bulkWrite")["cursor"]
+    assert [d["idx"] for d in more["nextBatch"]] == [2, 3, 4] and more["id"] == 0
+
+
+def test_a_merge_is_shown_and_ended_at_the_router(db):
+    """The router's part is an operation of the router, under a number without a shard."""
+    slow = [{"$group": {"_id": "$k"}}, {"$set": {"x": {"$function": {"body": "function() { sleep(100); return 1; }", "args": [], "lang": "js"}}}}]
+    ended = []
+
+    def run():
+        try:
+            list(db.t.aggregate(slow, comment="slow merge"))
+        except OperationFailure as failure:
+            ended.append(failure.code)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    mine = lambda: [o for o in db.client.admin.command("currentOp", **{"command.comment": "slow merge"})["inprog"] if "shard" not in o]  # noqa: E731
+    [op] = until("the merge runs", mine)
+    assert op["ns"] == "pipes.t" and isinstance(op["opid"], int)
+    db.client.admin.command("killOp", op=op["opid"])
+    thread.join(30)
+    assert ended == [11601]
+    with pytest.raises(OperationFailure) as failure:
+        list(db.t.aggregate(slow, maxTimeMS=500))
+    assert failure.value.code == 50
+
+
+@pytest.mark.parametrize("target", ["made", "made_in_parts"])
+def test_documents_of_a_command_are_written_where_they_belong(db, target):
+    """A pipeline on no collection writes to the cluster as any other does."""
+    if target == "made_in_parts":
+        shard(db, target, {"k": 1}, at=[5])
+    stages = [{"$documents": [{"_id": n, "k": n} for n in range(10)]}, {"$set": {"x": "$$x"}}]
+    for last in [{"$merge": target}, *([{"$out": target}] if target == "made" else [])]:
+        assert list(db.aggregate([*stages, last], let={"x": 7})) == []
+        assert [d["x"] for d in db[target].find()] == [7] * 10
 
 
 class Divided(Generator):

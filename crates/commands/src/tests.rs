@@ -662,3 +662,290 @@ fn the_lock_waits_no_longer_than_it_is_told() {
     s.ok(r#"{"fsyncUnlock": 1, "$db": "admin"}"#);
     s.ok(r#"{"insert": "c", "$db": "t", "documents": [{"_id": 2}]}"#);
 }
+
+mod pipelines_of_routers {
+    use super::*;
+    use crate::{RemoteCollections, RemoteRows, RouterCursor, RouterPipeline, Step};
+    use bson::Writer;
+    use errors::{Error, Fallible};
+    use query::path::FieldPath;
+    use query::pipeline::{JoinedCollection, Namespace};
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+    use std::time::Duration;
+
+    /// What shards give: how many readers there are is counted.
+    struct Given {
+        left: Box<dyn Iterator<Item = DocBuf> + Send>,
+        readers: Arc<AtomicUsize>,
+    }
+
+    impl Given {
+        fn of(
+            readers: &Arc<AtomicUsize>,
+            left: impl Iterator<Item = DocBuf> + Send + 'static,
+        ) -> Box<dyn RemoteRows> {
+            readers.fetch_add(1, SeqCst);
+            Box::new(Given {
+                left: Box::new(left),
+                readers: readers.clone(),
+            })
+        }
+    }
+
+    impl RemoteRows for Given {
+        fn next(&mut self) -> Fallible<Option<DocBuf>> {
+            Ok(self.left.next())
+        }
+    }
+
+    impl Drop for Given {
+        fn drop(&mut self) {
+            self.readers.fetch_sub(1, SeqCst);
+        }
+    }
+
+    /// The collection `x` of the cluster.
+    struct Cluster(Arc<AtomicUsize>);
+
+    impl RemoteCollections for Cluster {
+        fn find(&self, ns: &Namespace, _: Doc<'_>) -> Fallible<Box<dyn RemoteRows>> {
+            assert_eq!(ns.to_string(), "d.x");
+            Ok(Given::of(&self.0, documents(r#"[{"_id":1,"x":9}]"#)))
+        }
+
+        fn aggregate(
+            &self,
+            _: &Namespace,
+            _: &[DocBuf],
+            _: Doc<'_>,
+        ) -> Fallible<Box<dyn RemoteRows>> {
+            Err(Error::internal("nothing is searched here"))
+        }
+
+        fn size(&self, _: &Namespace, _: &FieldPath) -> Option<JoinedCollection> {
+            None
+        }
+
+        fn time(&self) -> u64 {
+            7 << 32
+        }
+    }
+
+    fn array(text: &str) -> DocBuf {
+        json::parse(&format!("{{\"v\":{text}}}")).unwrap()
+    }
+
+    fn documents(text: &str) -> impl Iterator<Item = DocBuf> + Send + 'static {
+        let list = array(text);
+        let list = list.get("v").and_then(Val::as_array).unwrap();
+        let all: Vec<_> = list
+            .values()
+            .map(|v| v.as_doc().unwrap().to_buf())
+            .collect();
+        all.into_iter()
+    }
+
+    struct Router {
+        server: Server,
+        readers: Arc<AtomicUsize>,
+        kept: Option<RouterCursor>,
+    }
+
+    impl Router {
+        fn new() -> Router {
+            let readers = Arc::<AtomicUsize>::default();
+            let server = Server::with(ServerConfig {
+                role: ClusterRole::Router,
+                ..ServerConfig::default()
+            });
+            server
+                .commands
+                .join_with(Arc::new(Cluster(readers.clone())));
+            Router {
+                server,
+                readers,
+                kept: None,
+            }
+        }
+
+        /// The first batch of a pipeline; `rows`: what the stages before it have given.
+        fn open(
+            &mut self,
+            stages: &str,
+            rows: Option<Box<dyn RemoteRows>>,
+            (batch, time): (Option<u64>, Option<Duration>),
+        ) -> Fallible<String> {
+            let body = array(stages);
+            let body =
+                bson::doc! {"aggregate": "c", "pipeline": body.get("v").unwrap(), "$db": "d"};
+            let request = Request::own(body.as_doc());
+            let step = Step {
+                request: &request,
+                user: None,
+                time,
+            };
+            let pipeline = RouterPipeline {
+                db: "d",
+                collection: None,
+                stages: body.get("pipeline").unwrap(),
+                collation: None,
+                variables: None,
+                allow_disk_use: None,
+                within: DocBuf::new(),
+                batch,
+            };
+            let kept = &mut self.kept;
+            let reply = self
+                .server
+                .commands
+                .open_pipeline(&step, pipeline, rows, |w, more| {
+                    *kept = more;
+                    w.finish()
+                })?;
+            Ok(text(&reply, "cursor.firstBatch"))
+        }
+
+        fn more(&mut self, most: Option<u64>) -> (String, bool) {
+            let body = bson::doc! {"getMore": 1i64, "collection": "c", "$db": "d"};
+            let request = Request::own(body.as_doc());
+            let step = Step {
+                request: &request,
+                user: None,
+                time: None,
+            };
+            let from = self.kept.as_mut().unwrap();
+            let finish = |w: Writer, _| w.finish();
+            let more = self.server.commands.next_batch(&step, from, most, finish);
+            let (reply, done) = more.unwrap();
+            (text(&reply, "cursor.nextBatch"), done)
+        }
+    }
+
+    const ALL: (Option<u64>, Option<Duration>) = (None, None);
+
+    #[test]
+    fn what_the_rest_of_a_pipeline_gives() {
+        let rows = r#"[{"a":1},{"a":3},{"a":2}]"#;
+        for (stages, rows, wanted) in [
+            ("[]", Some("[]"), "[]"),
+            ("[]", Some(r#"[{"a":1}]"#), r#"[{"a": 1}]"#),
+            (
+                r#"[{"$group":{"_id":null,"n":{"$sum":"$a"}}}]"#,
+                Some(rows),
+                r#"[{"_id": null, "n": 6}]"#,
+            ),
+            (
+                r#"[{"$sort":{"a":-1}},{"$limit":2}]"#,
+                Some(rows),
+                r#"[{"a": 3}, {"a": 2}]"#,
+            ),
+            (
+                r#"[{"$match":{"a":1}},{"$lookup":{"from":"x","localField":"a","foreignField":"_id","as":"x"}}]"#,
+                Some(rows),
+                r#"[{"a": 1, "x": [{"_id": 1, "x": 9}]}]"#,
+            ),
+            (
+                r#"[{"$limit":1},{"$unionWith":"x"}]"#,
+                Some(rows),
+                r#"[{"a": 1}, {"_id": 1, "x": 9}]"#,
+            ),
+            (
+                r#"[{"$_pandoMerged":{}},{"$match":{"a":2}}]"#,
+                Some(r#"[{"d":{"a":1},"m":{}},{"d":{"a":2},"m":{}}]"#),
+                r#"[{"a": 2}]"#,
+            ),
+            (
+                r#"[{"$documents":[{"a":1},{"a":2}]},{"$match":{"a":2}}]"#,
+                None,
+                r#"[{"a": 2}]"#,
+            ),
+        ] {
+            let mut router = Router::new();
+            let rows = rows.map(|rows| Given::of(&router.readers, documents(rows)));
+            assert_eq!(router.open(stages, rows, ALL).unwrap(), wanted, "{stages}");
+            assert!(router.kept.is_none(), "{stages}");
+            assert_eq!(router.readers.load(SeqCst), 0, "{stages}");
+        }
+    }
+
+    #[test]
+    fn what_the_rest_of_a_pipeline_refuses() {
+        for (stages, rows, code) in [
+            (r#"[{"$documents":[]}]"#, Some("[]"), 40602),
+            (r#"[{"$currentOp":{}}]"#, Some("[]"), 40602),
+            (
+                r#"[{"$geoNear":{"near":[0,0],"distanceField":"d"}}]"#,
+                Some("[]"),
+                40603,
+            ),
+            (
+                r#"[{"$match":{"$text":{"$search":"a"}}}]"#,
+                Some("[]"),
+                17313,
+            ),
+            (r#"[{"$nothing":{}}]"#, Some("[]"), 40324),
+            (
+                r#"[{"$set":{"b":{"$divide":["$a",0]}}}]"#,
+                Some(r#"[{"a":1}]"#),
+                2,
+            ),
+            ("[]", None, 73),
+            (r#"[{"$match":{}}]"#, None, 73),
+        ] {
+            let mut router = Router::new();
+            let rows = rows.map(|rows| Given::of(&router.readers, documents(rows)));
+            let e = router.open(stages, rows, ALL).unwrap_err();
+            assert_eq!(e.code.0, code, "{stages}: {}", e.message);
+            assert_eq!(router.readers.load(SeqCst), 0, "{stages}");
+        }
+    }
+
+    /// What waits between two batches is the router's: the server that it embeds has no cursor.
+    #[test]
+    fn a_pipeline_is_kept_as_a_value() {
+        let mut router = Router::new();
+        let many = (0..250).map(|n| bson::doc! {"a": n});
+        let rows = Given::of(&router.readers, many);
+        let stages = r#"[{"$match":{"a":{"$lt":200}}},{"$project":{"a":1}}]"#;
+        let first = router.open(stages, Some(rows), (Some(2), None)).unwrap();
+        assert_eq!(first, r#"[{"a": 0}, {"a": 1}]"#);
+        assert_eq!(router.server.commands.cursors.figures().opened, 0);
+        assert_eq!(router.more(Some(1)), (r#"[{"a": 2}]"#.into(), false));
+        assert_eq!(router.readers.load(SeqCst), 1);
+        let (rest, done) = router.more(None);
+        assert!(done && rest.ends_with(r#"{"a": 199}]"#), "{rest}");
+        let rows = Given::of(&router.readers, documents("[]"));
+        assert_eq!(
+            router.open("[]", Some(rows), (Some(0), None)).unwrap(),
+            "[]"
+        );
+        assert!(router.kept.take().is_some(), "nothing was asked for yet");
+        assert_eq!(router.readers.load(SeqCst), 0, "its input ends with it");
+        let status = router.server.ok(r#"{"serverStatus": 1, "$db": "admin"}"#);
+        assert_eq!(text(&status, "metrics.cursor.totalOpened"), "0");
+        assert_eq!(text(&status, "opcounters.getmore"), "2");
+        assert_eq!(text(&status, "metrics.document.returned"), "200");
+    }
+
+    #[test]
+    fn a_batch_ends_when_it_is_to() {
+        let endless = || (0..).map(|n: i32| bson::doc! {"a": n});
+        let stages = r#"[{"$group":{"_id":null,"n":{"$sum":1}}}]"#;
+        let mut router = Router::new();
+        let rows = Given::of(&router.readers, endless());
+        let late = router.open(stages, Some(rows), (None, Some(Duration::from_millis(20))));
+        assert_eq!(late.unwrap_err().code.0, 50);
+        let running = router.server.commands.operations.clone();
+        let killing = endless().inspect(move |_| {
+            for o in running.list() {
+                assert_eq!((o.command, o.ns.as_str()), ("aggregate", "d.c"));
+                running.kill(o.id);
+            }
+        });
+        let rows = Given::of(&router.readers, killing);
+        let killed = router.open(stages, Some(rows), ALL);
+        assert_eq!(killed.unwrap_err().code.0, 11601);
+        assert_eq!(router.readers.load(SeqCst), 0);
+        assert!(router.server.commands.operations.list().is_empty());
+    }
+}

@@ -6,14 +6,14 @@
 //! - `request`: a client's command, and what of it goes to a shard; `merge`, `post_merge_projection`:
 //!   the results of several shards as one; `databases`: those that are not there yet;
 //!   `collection_uuid`: whether a collection is the one that a client means;
-//! - `state`: [`Router`], and what it keeps: cursors, transactions, merges that are to be read;
+//! - `state`: [`Router`], and what it keeps: cursors, transactions;
 //! - `scratch`: what the server that the router embeds answers for other commands; `access`: access
 //!   control;
 //! - `targeting`: which shards a command goes to;
 //! - `transactions`: which shards have a part in them, and how they end; snapshots;
 //! - `listing`: what there is and what runs, over all shards; `fsync`, `backup`: of all of them;
 //! - `reads`: finds, pipelines, change streams, and views; `pipeline_parts`: which stages run on shards;
-//!   `merging`: what the rest of them reads; `small_side`: joins for shards, `shard_joins`: how those
+//!   `merging`: the rest of them, which runs here; `small_side`: joins for shards, `shard_joins`: how those
 //!   read what they lack; `joins`, `merge_into`, `views`: what pipelines join, where they write, the
 //!   pipelines of views;
 //! - `writes`: also those that move a document, and upserts that name no shard;

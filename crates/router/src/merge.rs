@@ -10,13 +10,13 @@ use cluster_view::upstream::with_fields;
 use cluster_view::{Failure, Outcome, operation_time};
 use query::filter::{NearTest, nearest};
 use query::path::FieldPath;
-use query::pipeline::merged;
+use query::pipeline::{Share, merged};
 use query::sort::SortPattern;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// A batch for the client, in bytes.
-const BATCH_BYTES: usize = 16 << 20;
+pub(crate) const BATCH_BYTES: usize = 16 << 20;
 
 /// In which order shards give their results.
 #[derive(Default)]
@@ -79,6 +79,8 @@ pub(crate) struct Merge {
     pub wrapped: bool,
     /// The fields that say whose session, and transaction, the shards' cursors belong to.
     pub session: DocBuf,
+    /// For documents at hand that a client may leave here.
+    pub share: Share,
 }
 
 impl Merge {
@@ -99,6 +101,7 @@ impl Merge {
             projection: None,
             wrapped: false,
             session: DocBuf::new(),
+            share: Share::default(),
         }
     }
 

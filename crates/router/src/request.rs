@@ -3,9 +3,9 @@
 //! Invariant: what the router has no opinion of is sent on as it came.
 
 use bson::{Doc, DocBuf, Val, Writer};
-use cluster_view::Outcome;
 use cluster_view::metadata::Placement;
-use commands::LoggedIn;
+use cluster_view::{Outcome, operation_time};
+use commands::{LoggedIn, RouterPipeline, Step};
 use errors::err;
 use front::FromClient;
 use query::collation::Collation;
@@ -14,6 +14,7 @@ use query::filter::Filter;
 use service::Request;
 use sharding::{PlaceRange, RoutingTable, targeting};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A command that is routed.
 pub(crate) struct RoutedCommand<'a> {
@@ -100,6 +101,47 @@ impl<'a> RoutedCommand<'a> {
                 first.type_name()
             )
             .into()),
+        }
+    }
+
+    /// What a cursor of it is known by.
+    pub fn cursor_ns(&self) -> String {
+        match self.collection() {
+            "" => format!("{}.$cmd.aggregate", self.db),
+            name => format!("{}.{name}", self.db),
+        }
+    }
+
+    /// How many documents it wants of the first batch.
+    pub fn batch_size(&self) -> Option<i64> {
+        self.document("cursor")?.get("batchSize")?.to_i64_exact()
+    }
+
+    /// The same as a step that this process runs.
+    pub fn step(&self) -> Step<'a> {
+        let time = self.int("maxTimeMS").filter(|ms| *ms > 0);
+        let time = time.map(|ms| Duration::from_millis(ms.unsigned_abs()));
+        Step {
+            request: self.request,
+            user: self.user.clone(),
+            time: time.map(operation_time::at_most),
+        }
+    }
+
+    /// Stages that this process runs for it. `collation`: what holds for the whole pipeline.
+    pub fn here<'p>(&self, stages: Val<'p>, collation: Option<Doc<'p>>) -> RouterPipeline<'p>
+    where
+        'a: 'p,
+    {
+        RouterPipeline {
+            db: self.db,
+            collection: None,
+            stages,
+            collation,
+            variables: self.document("let"),
+            allow_disk_use: self.field("allowDiskUse").and_then(Val::as_bool),
+            within: within(self),
+            batch: self.batch_size().and_then(|n| u64::try_from(n).ok()),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Commands of the router's own, or of a user's, that its scratch server answers.
+//! Commands of users that the server answers which the router embeds.
 
 use crate::state::Router;
 use bson::DocBuf;
@@ -7,13 +7,7 @@ use cluster_view::{Outcome, operation_time};
 use commands::LoggedIn;
 use std::sync::Arc;
 
-/// What the scratch server says to a command of the router's own.
-pub(crate) fn compute(router: &Router, command: &DocBuf) -> Outcome<DocBuf> {
-    let own = router.local.own_user()?;
-    compute_for(router, own, command)
-}
-
-/// What the scratch server says to a user's command.
+/// What that server says to a user's command.
 pub(crate) fn compute_for(
     router: &Router,
     user: Option<Arc<LoggedIn>>,

@@ -12,7 +12,6 @@ use crate::reads::joins::RouterJoins;
 use crate::state::cursors::Cursors;
 use crate::state::ended_sessions::EndedSessions;
 use crate::state::transactions::Transactions;
-use crate::state::waiting::Waiting;
 use crate::state::{Handler, Router};
 use crate::{access, admin};
 use bson::{Doc, DocBuf, Val, Writer, doc};
@@ -37,7 +36,6 @@ impl Router {
                 cluster,
                 local,
                 cursors: Cursors::default(),
-                waiting: Waiting::default(),
                 itself: router.clone(),
                 transactions: Transactions::default(),
                 ended_sessions,

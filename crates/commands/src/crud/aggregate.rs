@@ -3,6 +3,7 @@
 use super::cursor::{self, Keep};
 use super::explain::Verbosity;
 use super::{change_stream, explain_pipeline, shape, snapshot, through_primary, variables};
+use crate::Commands;
 use crate::crud::query_settings;
 use crate::crud::rows;
 use crate::crud::stored_config;
@@ -11,6 +12,7 @@ use crate::request::transaction;
 use crate::request::{CommandContext, Done};
 use crate::shard::joins;
 use bson::{Doc, DocBuf, Elem, Val, Writer};
+use catalog::Snapshot;
 use errors::{Result, bail};
 use executor::{AggregateRequest, MergesApart, PipelineCursor, ReadRemotely};
 use front::Args;
@@ -44,7 +46,7 @@ idl::arguments! {
     checked: "encryptionInformation" => idl::no_encryption;
     ignored: "fromMongos" | "needsMerge" | "exchange" | "collectionUUID" | "isMapReduceCommand"
         | "includeQueryStatsMetrics" | "querySettings" | "requestResumeToken"
-        | "passthroughToShard" | "fromRouter" | "mergeTarget" | "readWithin";
+        | "passthroughToShard" | "fromRouter" | "mergeTarget";
 }
 
 /// The argument `cursor`: the size of the first batch, if it tells one.
@@ -104,7 +106,7 @@ fn arguments<'a>(args: &Args<'a>, needs_cursor: bool) -> Result<(Arguments<'a>, 
 pub fn check(args: &Args<'_>) -> Result<()> {
     let stages = args.field("pipeline").and_then(|v| v.as_array());
     let first = stages.and_then(|s| s.values().next()?.as_doc()?.first());
-    collection(args.first)?;
+    args.namespace_of(collection(args.first)?.unwrap_or("$cmd.aggregate"))?;
     if let Some(e) = first.filter(|e| e.name == change_stream::STAGE) {
         return change_stream::check(args, e.val);
     }
@@ -131,25 +133,7 @@ pub(super) fn parse(cx: &CommandContext<'_, '_>) -> Result<Aggregate> {
         cx.op.need_worker()?;
     }
     let ctx = ParseCtx::new(cx.args.db, coll, env);
-    let pipeline = Pipeline::parse(pipeline, &ctx)?;
-    for ns in pipeline.fuses() {
-        check_fused(cx, ns)?;
-    }
-    let read = pipeline.reads();
-    if !read.is_empty() {
-        let snapshot = cx.app.engine.catalog.snapshot();
-        snapshot.check_collation(read.iter(), ctx.env.collation())?;
-    }
-    if coll.is_none() && !pipeline.makes_input() {
-        bail!(
-            InvalidNamespace,
-            "{{aggregate: 1}} is not valid for '{}'; a collection is required.",
-            pipeline
-                .stages()
-                .first()
-                .map_or("an empty pipeline", |s| s.name)
-        );
-    }
+    let pipeline = parse_stages(cx.app, pipeline, &ctx)?;
     let request = AggregateRequest {
         ns: Namespace::new(cx.args.db, coll.unwrap_or("$cmd.aggregate")),
         pipeline: match a.merges_apart {
@@ -161,7 +145,7 @@ pub(super) fn parse(cx: &CommandContext<'_, '_>) -> Result<Aggregate> {
         allow_disk_use: a
             .allow_disk_use
             .unwrap_or_else(|| cx.app.parameters.bool(super::find::DISK_USE)),
-        server_rows: Some(rows::for_pipeline(cx)),
+        server_rows: Some(rows::for_pipeline(cx.app, cx.client)),
         remote: remote_reads(cx, a.joins_elsewhere)?,
         causal: is_causal(&cx.args),
         merges_apart: a.merges_apart.then_some(MergesApart {
@@ -178,9 +162,36 @@ pub(super) fn parse(cx: &CommandContext<'_, '_>) -> Result<Aggregate> {
     })
 }
 
+/// Parses the stages of a pipeline, and checks what of them depends on the catalog.
+pub(crate) fn parse_stages(
+    app: &Commands,
+    stages: Val<'_>,
+    context: &ParseCtx,
+) -> Result<Pipeline> {
+    let pipeline = Pipeline::parse(stages, context)?;
+    let (ranked, read) = (pipeline.fuses(), pipeline.reads());
+    if !ranked.is_empty() || !read.is_empty() {
+        let snapshot = app.engine.catalog.snapshot();
+        ranked
+            .iter()
+            .try_for_each(|ns| check_fused(&snapshot, ns))?;
+        snapshot.check_collation(read.iter(), context.env.collation())?;
+    }
+    if context.coll.is_none() && !context.is_rest() && !pipeline.makes_input() {
+        bail!(
+            InvalidNamespace,
+            "{{aggregate: 1}} is not valid for '{}'; a collection is required.",
+            pipeline
+                .stages()
+                .first()
+                .map_or("an empty pipeline", |s| s.name)
+        );
+    }
+    Ok(pipeline)
+}
+
 /// Measurements are not ranked.
-fn check_fused(cx: &CommandContext<'_, '_>, ns: &Namespace) -> Result<()> {
-    let snapshot = cx.app.engine.catalog.snapshot();
+fn check_fused(snapshot: &Snapshot, ns: &Namespace) -> Result<()> {
     let on = match snapshot.resolve(&ns.to_string())? {
         Some(r) => r.on.coll.clone(),
         None => ns.coll.clone(),
@@ -212,11 +223,10 @@ fn remote_reads(
         return Ok(None);
     };
     let given = cx.args.field("collation").and_then(|v| v.as_doc());
-    let within = cx.args.field("readWithin").and_then(|v| v.as_doc());
     Ok(Some(ReadRemotely {
         collections: collections.clone(),
         collation: given.filter(|d| !d.is_empty()).map(Doc::to_buf),
-        within: within.map(Doc::to_buf).unwrap_or_default(),
+        within: DocBuf::new(),
     }))
 }
 

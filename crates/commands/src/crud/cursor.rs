@@ -6,7 +6,7 @@ use crate::security::authorize;
 use bson::Doc;
 use catalog::Tail;
 use errors::{Result, bail};
-use executor::{PinnedSnapshot, Share, Spent};
+use executor::{Engine, PinnedSnapshot, Share, Spent};
 use front::idl;
 use session::{Cursor, Results};
 use std::sync::Arc;
@@ -110,7 +110,7 @@ pub fn first_batch(
     if !done && !keep.single_batch {
         results.release(&mut cx.op)?;
         let mut c = Cursor::new(ns, results);
-        c.share = share_of(cx)?;
+        c.share = share_of(&cx.app.engine, cx.request.body.len())?;
         c.lsid = cx.args.generic.lsid;
         c.owner = authorize::name(cx);
         c.txn_number = cx.transaction.as_ref().map(|s| s.number);
@@ -132,11 +132,10 @@ pub fn first_batch(
     Ok(())
 }
 
-/// What the cursor of a command holds of the command itself, which may be a list of a million
-/// values.
-fn share_of(cx: &CommandContext) -> Result<Share> {
-    let mut share = cx.app.engine.cursor_memory.share();
-    let len = cx.request.body.len();
+/// What the cursor of a command of so many bytes holds of the command itself, which may be a list of a
+/// million values.
+pub fn share_of(engine: &Engine, len: usize) -> Result<Share> {
+    let mut share = engine.cursor_memory.share();
     if !share.fits_for_good(HELD_OF_COMMAND * len) {
         bail!(
             ExceededMemoryLimit,

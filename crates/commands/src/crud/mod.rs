@@ -8,7 +8,7 @@ mod execution_stats;
 mod explain_pipeline;
 mod oplog;
 pub(crate) mod query_settings;
-mod rows;
+pub(crate) mod rows;
 pub mod schema;
 pub(crate) mod shape;
 pub(crate) mod stored_config;

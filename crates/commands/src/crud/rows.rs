@@ -4,6 +4,7 @@
 use crate::Commands;
 use crate::analysis::sampling::SAMPLES;
 use crate::clock::now_millis;
+use crate::connection::Connection;
 use crate::crud::shape;
 use crate::ddl::{list_collections, search_indexes};
 use crate::diagnostic::current_op::{OperationFilter, Watch};
@@ -11,10 +12,7 @@ use crate::monitoring::latency;
 use crate::monitoring::metrics::Counters;
 use crate::oplog_view;
 use crate::process;
-use crate::request::CommandContext;
 use crate::request::session_of::append_session;
-use crate::request::session_of::own_uid;
-use crate::security::authorize;
 use crate::settings::documents;
 use crate::stats::{coll_stats, sizes};
 use auth::UserName;
@@ -24,16 +22,17 @@ use errors::{Result, bail};
 use executor::{Engine, ServerRows};
 use planner::explain::{Explain, stages};
 use query::pipeline::{RowsKind, RowsStage};
+use service::Client;
 use session::Sessions;
 use std::sync::Arc;
 
-/// Answers the stages of one pipeline. Owned, since a cursor keeps it.
-pub fn for_pipeline(cx: &CommandContext<'_, '_>) -> ServerRows {
-    let app: &Commands = cx.app;
+/// Answers the stages of one client's pipeline. Owned, since a cursor keeps it.
+pub fn for_pipeline(app: &Commands, client: &Client<Connection>) -> ServerRows {
     let (engine, sessions) = (app.engine.clone(), app.sessions.clone());
     let (watch, counters) = (Watch::new(app), app.counters.clone());
-    let me = app.security.enabled.then(|| authorize::name(cx));
-    let own = app.security.enabled.then(|| own_uid(cx));
+    let login = app.security.enabled.then_some(&client.state.login);
+    let me = login.map(|l| l.user().map(|u| u.name.to_string()));
+    let own = login.map(|l| l.uid());
     let (port, settings) = (app.config.port, app.query_settings.clone());
     Arc::new(move |stage: &RowsStage| {
         let host = || format!("{}:{port}", process::host_name());

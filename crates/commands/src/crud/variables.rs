@@ -1,5 +1,6 @@
 //! `let`, `hint` and what else several commands on data share.
 
+use crate::Commands;
 use crate::clock::now_millis;
 use crate::request::CommandContext;
 use crate::request::collation::{self, CollationArgument};
@@ -7,6 +8,7 @@ use bson::{Doc, Elem, Val, Value, Writer, tag};
 use errors::{Result, bail};
 use executor::{OpCtx, ReadRequest, RecordStream};
 use planner::Hint;
+use query::collation::Collation;
 use query::expr::{EvalCtx, Expression, ParseEnv, Vars};
 use query::filter::Filter;
 use std::sync::Arc;
@@ -31,18 +33,46 @@ pub fn variables(
     if let Some(stored) = stored_functions(cx)? {
         vars.set(query::script::STORED, stored);
     }
-    let env = ParseEnv::new().collated(collation::effective(cx, ns, given)?);
+    let collation = collation::effective(cx, ns, given)?;
+    let (env, vars) = with_let(collation, let_, vars, |vars| cx.op.interruptible(vars))?;
+    Ok((env, Arc::new(vars)))
+}
+
+/// The same at a router, where no collection says what holds. `interruptible`: as of [`with_let`].
+pub fn of_router(
+    app: &Commands,
+    given: CollationArgument,
+    let_: Option<Doc<'_>>,
+    interruptible: impl FnOnce(&Vars) -> Arc<Vars>,
+) -> Result<(ParseEnv, Arc<Vars>)> {
+    let mut vars = Vars::new(now_millis());
+    if let Some(remote) = app.remote_collections.get() {
+        vars.set_cluster_time(remote.time());
+    }
+    let (env, vars) = with_let(given.flatten(), let_, vars, interruptible)?;
+    Ok((env, Arc::new(vars)))
+}
+
+/// What a command's expressions are parsed and run with: `vars` and the variables of its `let`.
+/// `interruptible`: the same variables, whose computations can be ended.
+pub fn with_let(
+    collation: Option<Collation>,
+    let_: Option<Doc<'_>>,
+    mut vars: Vars,
+    interruptible: impl FnOnce(&Vars) -> Arc<Vars>,
+) -> Result<(ParseEnv, Vars)> {
+    let env = ParseEnv::new().collated(collation);
     let mut env = env.allow_where(true).allow_text(true);
     if let Some(d) = let_ {
-        let base = Vars::clone(&cx.op.interruptible(&vars));
+        let base = Vars::clone(&interruptible(&vars));
         define(d, &mut env, &mut vars, base)?;
     }
-    Ok((env, Arc::new(vars)))
+    Ok((env, vars))
 }
 
 /// Makes the variables of a `let` known, in `env` and `vars`. `base`: a copy of `vars` whose
 /// computations can be ended. One may name those before it.
-pub fn define(d: Doc<'_>, env: &mut ParseEnv, vars: &mut Vars, mut base: Vars) -> Result<()> {
+fn define(d: Doc<'_>, env: &mut ParseEnv, vars: &mut Vars, mut base: Vars) -> Result<()> {
     for e in d {
         if let "NOW" | "CLUSTER_TIME" | "JS_SCOPE" | "IS_MR" | "USER_ROLES" = e.name {
             bail!(4738901, "Cannot override the system variable '{}'", e.name);

@@ -147,7 +147,7 @@ pub fn request(cx: &CommandContext<'_, '_>, command: &str) -> Result<AggregateRe
         allow_disk_use: given(cx, "allowDiskUse")
             .and_then(|v| v.as_bool())
             .unwrap_or_else(|| cx.app.parameters.bool(super::find::DISK_USE)),
-        server_rows: Some(rows::for_pipeline(cx)),
+        server_rows: Some(rows::for_pipeline(cx.app, cx.client)),
         remote: None,
     })
 }

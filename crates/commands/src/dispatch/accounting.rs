@@ -6,10 +6,9 @@ use crate::monitoring::latency::class_of;
 use crate::monitoring::metrics::{OperationKind, Top, Usage, Work, kind_of};
 use crate::profiler::Observed;
 use crate::request::Call;
-use crate::request::Done;
 use crate::security::audit::Ended;
 use bson::{Doc, DocBuf};
-use errors::{Result, Stop};
+use errors::Error;
 use executor::Examined;
 use front::Args;
 use parking_lot::Mutex;
@@ -22,7 +21,7 @@ use std::time::Duration;
 /// What a command did, for the counters.
 pub(crate) struct Account<'a, 'r> {
     pub args: &'a Args<'r>,
-    pub done: &'a Result<Done>,
+    pub failure: Option<&'a Error>,
     /// The reply document.
     pub reply: &'a [u8],
     /// The duration, without the time spent waiting for other operations.
@@ -45,24 +44,30 @@ impl Commands {
     /// Counts a finished command in the counters of its thread (`top`) and of the server, and
     /// passes it to the profiler.
     pub(crate) fn account(&self, call: &Call<'_, '_>, top: &Mutex<Top>, account: Account<'_, '_>) {
-        command_counts::of(call.command).total.fetch_add(1, Relaxed);
         self.samplers.see(call.request);
-        if account.done.is_ok() {
-            self.operators.see(call.command.name, call.request);
-        }
-        self.counters
-            .add(kind_of(call.command.name), account.statements);
-        count_in_top(call, &mut top.lock(), &account);
         if let Some(audit) = &self.security.audit {
             audit.observe(&Ended {
                 client: call.client,
                 command: call.command.name,
                 db: account.args.db,
                 request: call.request,
-                failure: account.done.as_ref().err().and_then(Stop::failure),
+                failure: account.failure,
                 made: &account.made,
             });
         }
+        self.count(call, top, account);
+    }
+
+    /// The same without samples and the audit log: of a step of a router's command, which heeds these
+    /// itself.
+    pub(crate) fn count(&self, call: &Call<'_, '_>, top: &Mutex<Top>, account: Account<'_, '_>) {
+        command_counts::of(call.command).total.fetch_add(1, Relaxed);
+        if account.failure.is_none() {
+            self.operators.see(call.command.name, call.request);
+        }
+        self.counters
+            .add(kind_of(call.command.name), account.statements);
+        count_in_top(call, &mut top.lock(), &account);
         if self.profiler.wants(account.elapsed) {
             self.observe(&Observed {
                 client: call.client,
@@ -71,7 +76,7 @@ impl Commands {
                 db: account.args.db,
                 first: account.args.first,
                 reply: Doc::new(account.reply).unwrap_or(Doc::EMPTY),
-                failure: account.done.as_ref().err().and_then(Stop::failure),
+                failure: account.failure,
                 plan: account.plan,
                 examined: account.examined,
                 hashes: account.hashes,
@@ -100,7 +105,7 @@ fn count_in_top(call: &Call<'_, '_>, top: &mut Top, account: &Account<'_, '_>) {
         top.used(db, coll, *kind, class, *usage);
     }
     // What it dropped is not to be counted again.
-    let drops = matches!(name, "drop" | "renameCollection") && account.done.is_ok();
+    let drops = matches!(name, "drop" | "renameCollection") && account.failure.is_none();
     if let Some((db, coll)) = target(call, account.args).filter(|_| !drops) {
         top.used(db, coll, kind, class, Usage { micros, count: 1 });
         if work.scans > 0 {

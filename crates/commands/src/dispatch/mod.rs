@@ -2,7 +2,7 @@
 //! ([`admission`]), runs it, accounts for it ([`accounting`]),
 //! and returns the outcome.
 
-mod accounting;
+pub(crate) mod accounting;
 pub mod admission;
 
 use crate::connection::Connection;
@@ -331,7 +331,7 @@ impl Commands {
             let account = Account {
                 hashes,
                 args: &cx.args,
-                done,
+                failure: done.as_ref().err().and_then(Stop::failure),
                 reply: &out[start..],
                 elapsed,
                 statements: cx.statements,

@@ -6,7 +6,7 @@ use crate::crud::variables;
 use crate::request::collation;
 use bson::{Doc, DocBuf, Val};
 use errors::Result;
-use query::expr::{ParseEnv, Vars};
+use query::expr::Vars;
 use query::filter::Filter;
 use query::update::{Update, UpdateCtx};
 use std::sync::Arc;
@@ -50,14 +50,10 @@ impl OneUpdate<'_> {
         let now_millis = now_millis();
         let mut vars = Vars::new(now_millis);
         vars.set_cluster_time(self.cluster_time);
-        let env = ParseEnv::new().collated(collation::given(self.collation)?.flatten());
-        let mut env = env.allow_where(true).allow_text(true);
         let stoppable =
             |vars: &Vars| executor::stoppable(errors::operation::deadline(), self.scripting, vars);
-        if let Some(d) = self.variables {
-            let base = Vars::clone(&stoppable(&vars));
-            variables::define(d, &mut env, &mut vars, base)?;
-        }
+        let collation = collation::given(self.collation)?.flatten();
+        let (env, vars) = variables::with_let(collation, self.variables, vars, stoppable)?;
         let filters = self.array_filters.and_then(|v| v.as_array());
         let filters = filters.into_iter().flat_map(|f| f.values());
         let filters: Vec<Doc> = filters.filter_map(|v| v.as_doc()).collect();

@@ -16,11 +16,7 @@ impl Commands {
 
     /// The reply to a command that came in no message, run here as `user`; it may be an error's.
     pub fn run_own(&self, user: Option<Arc<LoggedIn>>, body: Doc<'_>) -> Fallible<DocBuf> {
-        let own = Address::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, self.config.port)));
-        let client = Client::new(OWN_ID, own.clone(), own, Connection::new());
-        if let Some(user) = user {
-            client.state.login.admit(user);
-        }
+        let client = self.own_client(user);
         let mut out = Vec::new();
         let request = Request::own(body);
         self.run(&mut self.local(), Mode::Worker, &client, &request, &mut out);
@@ -30,5 +26,15 @@ impl Commands {
             self.control.in_flight.give(held);
         }
         DocBuf::from_vec(out).ok_or_else(|| Error::internal("a command gave no document"))
+    }
+
+    /// The process itself as a client.
+    pub(crate) fn own_client(&self, user: Option<Arc<LoggedIn>>) -> Client<Connection> {
+        let own = Address::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, self.config.port)));
+        let client = Client::new(OWN_ID, own.clone(), own, Connection::new());
+        if let Some(user) = user {
+            client.state.login.admit(user);
+        }
+        client
     }
 }

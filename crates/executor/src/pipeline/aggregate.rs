@@ -8,7 +8,7 @@ use crate::pipeline::geo_near;
 use crate::pipeline::idle::Idle;
 use crate::pipeline::merge_into::{self, MergeInto};
 use crate::pipeline::own_places::OwnPlaces;
-use crate::pipeline::remote_collections::ReadRemotely;
+use crate::pipeline::remote_collections::{self, ReadRemotely, RemoteRows};
 use crate::pipeline::semi_join;
 use crate::pipeline::series_out;
 use crate::read::find::{FindCursor, FindRequest};
@@ -136,21 +136,44 @@ const NESTING_STAGES: usize = 50;
 impl PipelineCursor {
     /// Opens a pipeline. An inline run must not write (see [`Pipeline::writes`]), because it may
     /// have to start again.
-    pub fn open(ctx: &mut OpCtx, mut request: AggregateRequest) -> Result<PipelineCursor> {
-        ctx.disk_use = request.allow_disk_use;
-        let (interrupt, vars) = Interrupt::bind(ctx.stopped_by(), &request.vars);
-        request.vars = vars;
+    pub fn open(ctx: &mut OpCtx, request: AggregateRequest) -> Result<PipelineCursor> {
         if request.pipeline.writes() {
             ctx.need_worker()?;
         }
-        let (source, uuid) = open(
-            ctx,
-            &request.ns,
-            &request.pipeline,
-            &request.vars,
-            request.hint.clone(),
-            PipelineCaller::First,
-        )?;
+        PipelineCursor::opened(ctx, request, |ctx, request| {
+            open(
+                ctx,
+                &request.ns,
+                &request.pipeline,
+                &request.vars,
+                request.hint.clone(),
+                PipelineCaller::First,
+            )
+        })
+    }
+
+    /// Opens a pipeline over what others have found: no collection of this engine is read. Its stages
+    /// run as they are, since `rows` was asked for what they need.
+    pub fn over(
+        ctx: &mut OpCtx,
+        request: AggregateRequest,
+        rows: Box<dyn RemoteRows>,
+    ) -> Result<PipelineCursor> {
+        PipelineCursor::opened(ctx, request, |_, request| {
+            let input = remote_collections::over(rows);
+            Ok((request.pipeline.attach(0, input, &request.vars), None))
+        })
+    }
+
+    fn opened(
+        ctx: &mut OpCtx,
+        mut request: AggregateRequest,
+        open: impl FnOnce(&mut OpCtx, &AggregateRequest) -> Result<Opened>,
+    ) -> Result<PipelineCursor> {
+        ctx.disk_use = request.allow_disk_use;
+        let (interrupt, vars) = Interrupt::bind(ctx.stopped_by(), &request.vars);
+        request.vars = vars;
+        let (source, uuid) = open(ctx, &request)?;
         Ok(PipelineCursor {
             source,
             request,
@@ -236,6 +259,9 @@ impl PipelineCursor {
     }
 }
 
+/// The source of a pipeline, and the uuid of the collection that it reads.
+type Opened = (Box<dyn Source>, Option<[u8; 16]>);
+
 /// The caller of a pipeline.
 enum PipelineCaller<'w> {
     /// A command: once.
@@ -252,7 +278,7 @@ fn open(
     vars: &Arc<Vars>,
     hint: Option<Hint>,
     caller: PipelineCaller<'_>,
-) -> Result<(Box<dyn Source>, Option<[u8; 16]>)> {
+) -> Result<Opened> {
     if pipeline.makes_input() {
         return Ok((pipeline.run_alone(vars), None));
     }

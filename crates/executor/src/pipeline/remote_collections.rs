@@ -36,7 +36,7 @@ pub trait RemoteCollections: Send + Sync {
     fn time(&self) -> u64;
 }
 
-/// What a find gives.
+/// What others find, document by document.
 pub trait RemoteRows: Send {
     fn next(&mut self) -> Fallible<Option<DocBuf>>;
 }
@@ -69,7 +69,7 @@ impl ReadRemotely {
             self.write_options(&mut w);
             let options = w.finish();
             let found = self.collections.aggregate(ns, &there, options.as_doc())?;
-            return Ok(rest.attach(0, Box::new(Rows::of(Some(found))), vars));
+            return Ok(rest.attach(0, over(found), vars));
         }
         let push = pipeline.pushdown();
         let mut w = Writer::new();
@@ -116,7 +116,7 @@ impl ReadRemotely {
         let rows = self
             .collections
             .aggregate(&stage.ns, &there, options.as_doc())?;
-        Ok(going_on(Box::new(Rows::of(Some(rows))), found))
+        Ok(going_on(over(rows), found))
     }
 
     fn write_options(&self, w: &mut Writer) {
@@ -152,6 +152,11 @@ fn write_variables(w: &mut Writer, vars: &Vars) {
         };
     }
     w.close();
+}
+
+/// What others have found, as a pipeline's input.
+pub(super) fn over(rows: Box<dyn RemoteRows>) -> Box<dyn Source> {
+    Box::new(Rows::of(Some(rows)))
 }
 
 struct Rows {

@@ -21,8 +21,8 @@ use std::sync::Arc;
 
 /// The most stages of one pipeline, and the deepest nesting of pipelines.
 const MAX_STAGES: usize = 1000;
-/// Stages that a router has before its part of a pipeline.
-const ROUTER_STAGES: usize = 3;
+/// Of a router's part of a pipeline one stage may have become two.
+const MORE_AT_ROUTER: usize = 1;
 const MAX_NESTING: u32 = 20;
 
 /// What a pipeline is part of.
@@ -32,6 +32,8 @@ pub enum Inside {
     Facet,
     Lookup,
     UnionWith,
+    /// A pipeline whose first stages have run elsewhere: these are the others.
+    Rest,
 }
 
 /// Where a pipeline stands.
@@ -57,6 +59,19 @@ impl ParseCtx {
             in_facet: false,
             depth: 0,
         }
+    }
+
+    /// The same for the stages behind those that others have run.
+    pub fn of_rest(self) -> ParseCtx {
+        ParseCtx {
+            inside: Inside::Rest,
+            ..self
+        }
+    }
+
+    /// Whether its stages stand behind others, which have run elsewhere.
+    pub fn is_rest(&self) -> bool {
+        self.inside == Inside::Rest
     }
 
     pub(super) fn inside(
@@ -208,12 +223,8 @@ impl Pipeline {
             );
         }
         let n = list.count();
-        let first = list.values().next().map_or("", name_of);
-        let more = if first == "$documents" {
-            ROUTER_STAGES
-        } else {
-            0
-        };
+        let is_rest = ctx.is_rest();
+        let more = if is_rest { MORE_AT_ROUTER } else { 0 };
         if n > MAX_STAGES + more {
             bail!(
                 7749501,
@@ -226,7 +237,8 @@ impl Pipeline {
             let e = e?;
             operation::steps(STEPS_OF_STAGE)?;
             check_inside(e.name, ctx)?;
-            if !out.is_empty() && UNSUPPORTED.contains(&e.name) && must_be_first(e.name) {
+            let is_first = out.is_empty() && !is_rest;
+            if !is_first && UNSUPPORTED.contains(&e.name) && must_be_first(e.name) {
                 bail!(
                     40602,
                     "{} is only valid as the first stage in a pipeline",
@@ -234,7 +246,7 @@ impl Pipeline {
                 );
             }
             let by_text = e.name == "$match" && e.val.as_doc().is_some_and(has_text);
-            if by_text && (!out.is_empty() || ctx.inside == Inside::Facet) {
+            if by_text && (!is_first || ctx.inside == Inside::Facet) {
                 bail!(
                     17313,
                     "$match with $text is only allowed as the first pipeline stage"
@@ -243,11 +255,11 @@ impl Pipeline {
             if e.name == "$geoNear" {
                 // What lets everything through is as if it were not there.
                 out.retain(|s: &Stage| !matches!(&s.op, Op::Match(f) if f.is_trivial()));
-                if !out.is_empty() {
+                if is_rest || !out.is_empty() {
                     bail!(40603, "$geoNear was not the first stage in the pipeline.");
                 }
             }
-            if fusion::is_fusion(e.name) && !out.is_empty() {
+            if fusion::is_fusion(e.name) && !is_first {
                 return Err(fusion::not_first(e.name).into());
             }
             match known.within(ctx) {
@@ -487,7 +499,7 @@ fn check_places(list: Doc<'_>, ctx: &ParseCtx) -> Result<()> {
             let first = list.values().next().map_or("", name_of);
             check_collectionless(first)?;
         }
-        if i > 0 && must_be_first(name) {
+        if (i > 0 || ctx.is_rest()) && must_be_first(name) {
             bail!(
                 40602,
                 "{name} is only valid as the first stage in a pipeline"

@@ -747,6 +747,35 @@ fn what_does_not_parse() {
     assert_eq!(parse(&nested).unwrap_err().into_error().code.0, 232);
 }
 
+/// The stages behind those that others have run: they may begin with any but one that has to be first.
+#[test]
+fn the_rest_of_a_pipeline_is_behind_others() {
+    let many = |n: usize| format!("[{}]", vec![r#"{"$skip":1}"#; n].join(","));
+    for (stages, code) in [
+        ("[]".to_string(), 0),
+        (r#"[{"$match":{"a":1}}]"#.into(), 0),
+        (
+            r#"[{"$_pandoMerged":{"near":true}},{"$sort":{"a":1}}]"#.into(),
+            0,
+        ),
+        (r#"[{"$documents":[]}]"#.into(), 40602),
+        (r#"[{"$collStats":{}}]"#.into(), 40602),
+        (r#"[{"$match":{"$text":{"$search":"a"}}}]"#.into(), 17313),
+        (
+            r#"[{"$match":{}},{"$geoNear":{"near":[0,0]}}]"#.into(),
+            40603,
+        ),
+        (many(1000), 0),
+        (many(1002), 7749501),
+    ] {
+        let parsed = json::parse_value(&stages).unwrap();
+        let ctx = ParseCtx::new("test", None, ParseEnv::new()).of_rest();
+        let found = Pipeline::parse(parsed.as_val(), &ctx).map_err(|e| e.into_error().code.0);
+        let found = found.map_or_else(|code| code, |_| 0);
+        assert_eq!(found, code, "{stages}");
+    }
+}
+
 #[test]
 fn pushdown() {
     let p = |s: &str| parse(s).unwrap().pushdown();

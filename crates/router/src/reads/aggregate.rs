@@ -1,6 +1,6 @@
 //! `aggregate`: the whole pipeline on one shard where all of its documents are there. Otherwise its
-//! first stages run on the shards ([`Parts`]), and the rest here, on the scratch server, which reads
-//! what the shards give as it needs it ([`Merging`]).
+//! first stages run on the shards ([`Parts`]), and the rest here, which reads what the shards give as it
+//! needs it ([`merging`]).
 //!
 //! Invariant: a stage that needs all documents sees all of them.
 
@@ -8,31 +8,29 @@ use crate::databases::make_database;
 use crate::merge::Merge;
 use crate::reads::cluster_stages::naming;
 use crate::reads::cursors::first_batch;
-use crate::reads::merging::{Merging, ScratchCursor};
 use crate::reads::pipeline_parts::Parts;
 use crate::reads::small_side::Joins;
-use crate::reads::{change_stream, cluster_stages, merge_into, search, synonyms, views};
-use crate::request::{RoutedCommand, finish, own, within};
-use crate::scratch::compute;
+use crate::reads::{change_stream, cluster_stages, merge_into, merging, search, synonyms, views};
+use crate::request::{RoutedCommand, own};
+use crate::scratch::compute_for;
 use crate::state::{Router, cursors};
 use crate::targeting::pipeline::{
     fuses, is_of_one_collection, joined_collections, pipeline_context, pipeline_targets, stage_of,
 };
 use crate::targeting::pipeline_context::list;
-use bson::{Doc, DocBuf, Val, Value, Writer, doc};
+use bson::{Doc, DocBuf, Val, Writer, doc};
 use cluster_view::chunks::lock;
 use cluster_view::metadata::{Placement, Unsharded};
 use cluster_view::reply::sound;
 use cluster_view::{Failure, Outcome};
+use commands::RouterPipeline;
 use errors::{Code, err};
 use mover::PendingMoves;
 use query::expr::ParseEnv;
 use query::pipeline::merged::Found;
-use query::pipeline::{Named, ParseCtx, Pipeline};
+use query::pipeline::{Named, ParseCtx, Pipeline, Share};
 use std::sync::Arc;
 
-/// What a server knows the cursor of a pipeline by that is over no collection.
-const NO_COLLECTION: &str = "$cmd.aggregate";
 const SHARD_BATCH: i64 = 1000;
 
 pub(crate) fn run(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
@@ -45,14 +43,7 @@ pub(crate) fn run(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBu
         return change_stream::open(router, command, stages, spec);
     }
     if command.collection().is_empty() {
-        let told = match first {
-            Some(stage) => cluster_stages::documents(router, command, stage)?,
-            None => None,
-        };
-        return match told {
-            Some(documents) => of_the_cluster(router, command, documents, stages),
-            None => without_collection(router, command),
-        };
+        return without_collection(router, command, stages);
     }
     if let Some(body) = synonyms::with_documents(router, command, stages)? {
         return own(router, &body, run);
@@ -216,69 +207,12 @@ fn read(
 /// Runs a pipeline here that reads its own collection as a foreign one: whatever its first stage
 /// looks for is read through the router.
 fn fused(router: &Router, command: &RoutedCommand<'_>, ns: &str) -> Outcome<DocBuf> {
-    let pipeline = command.field("pipeline").unwrap_or(Val::NULL);
-    let collection = command.collection();
-    let given = command.document("collation");
-    let reply = computed(router, command, collection.into(), pipeline, given)?;
-    let adopted = adopt_scratch(router, command, ns, reply, collection, None);
-    Ok(adopted)
-}
-
-/// What the scratch server says to a pipeline with the options of a client's.
-fn computed(
-    router: &Router,
-    command: &RoutedCommand<'_>,
-    collection: Value,
-    pipeline: Val<'_>,
-    collation: Option<Doc<'_>>,
-) -> Outcome<DocBuf> {
-    let mut w = Writer::new();
-    w.val("aggregate", collection.as_val())
-        .val("pipeline", pipeline);
-    for name in ["cursor", "let", "allowDiskUse", "maxTimeMS"] {
-        if let Some(v) = command.field(name) {
-            w.val(name, v);
-        }
-    }
-    if let Some(collation) = collation {
-        w.doc("collation", collation);
-    }
-    w.doc("readWithin", within(command).as_doc());
-    w.str("$db", command.db);
-    compute(router, &w.finish())
-}
-
-/// A reply of the scratch server, whose cursor becomes one of the router's. `collection`: what the
-/// server knows it by; `merging`: what it reads.
-fn adopt_scratch(
-    router: &Router,
-    command: &RoutedCommand<'_>,
-    ns: &str,
-    reply: DocBuf,
-    collection: &str,
-    merging: Option<Merging<'_>>,
-) -> DocBuf {
-    let id = cluster_view::reply::cursor_id(&reply);
-    if id == 0 {
-        return reply;
-    }
-    let source = ScratchCursor {
-        id,
-        db: command.db.into(),
-        collection: collection.into(),
-        merging: merging.map(Merging::keep),
+    let stages = command.field("pipeline").unwrap_or(Val::NULL);
+    let whole = RouterPipeline {
+        collection: Some(command.collection()),
+        ..command.here(stages, command.document("collation"))
     };
-    cursors::renumber(reply, router.cursors.add(ns, Box::new(source)))
-}
-
-/// The rest of a pipeline whose first stage reports on the cluster.
-fn of_the_cluster(
-    router: &Router,
-    command: &RoutedCommand<'_>,
-    documents: Vec<DocBuf>,
-    stages: Doc<'_>,
-) -> Outcome<DocBuf> {
-    behind(router, command, (documents, &[]), stages)
+    merging::first_batch(router, command, ns, whole, None, &[])
 }
 
 /// Runs the stages behind the first over the documents that it gave.
@@ -288,23 +222,11 @@ fn behind(
     (documents, replies): (Vec<DocBuf>, &[DocBuf]),
     stages: Doc<'_>,
 ) -> Outcome<DocBuf> {
-    let ns = match command.collection() {
-        "" => format!("{}.$cmd.aggregate", command.db),
-        _ => command.namespace()?,
-    };
-    let rest: Vec<Value> = stages.values().skip(1).map(|s| s.to_value()).collect();
-    let rest = Rest {
-        ns: &ns,
-        stages: &rest,
-        collation: command.document("collation"),
-    };
-    ended(
-        router,
-        command,
-        Merge::of_documents(&ns, documents),
-        &rest,
-        replies,
-    )
+    let ns = command.cursor_ns();
+    let rest = list(stages.values().skip(1));
+    let rest = command.here(rest.as_val(), command.document("collation"));
+    let merge = Merge::of_documents(&ns, documents);
+    merging::first_batch(router, command, &ns, rest, Some(merge), replies)
 }
 
 /// Where a pipeline writes.
@@ -336,37 +258,26 @@ impl Written {
     }
 }
 
-/// `aggregate: 1`: about the server itself, or of documents that come with it.
-fn without_collection(router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
-    let within = within(command);
-    let mut w = command.without(match within.as_doc().is_empty() {
-        true => &[],
-        // It is for what the stages read, and not for the scratch server.
-        false => &[
-            "lsid",
-            "txnNumber",
-            "autocommit",
-            "startTransaction",
-            "readConcern",
-        ],
-    });
-    w.doc("readWithin", within.as_doc());
-    let reply = compute(router, &w.finish())?;
-    let id = cluster_view::reply::cursor_id(&reply);
-    if id == 0 {
-        return Ok(reply);
+/// `aggregate: 1`: about the cluster or this process, or of documents that come with it.
+fn without_collection(
+    router: &Router,
+    command: &RoutedCommand<'_>,
+    stages: Doc<'_>,
+) -> Outcome<DocBuf> {
+    if command.is("explain") {
+        return compute_for(router, command.user.clone(), &command.whole());
     }
-    let ns = format!("{}.$cmd.aggregate", command.db);
-    let source = ScratchCursor {
-        id,
-        db: command.db.into(),
-        collection: NO_COLLECTION.into(),
-        merging: None,
-    };
-    Ok(cursors::renumber(
-        reply,
-        router.cursors.add(&ns, Box::new(source)),
-    ))
+    if let Some(written) = Written::of(command.db, stages)? {
+        check_target(command, stages)?;
+        return merge_into::run(router, command, stages, &written);
+    }
+    if let Some(first) = stages.values().next().and_then(stage_of)
+        && let Some(documents) = cluster_stages::documents(router, command, first)?
+    {
+        return behind(router, command, (documents, &[]), stages);
+    }
+    let whole = command.here(stages.as_array_val(), command.document("collation"));
+    merging::first_batch(router, command, &command.cursor_ns(), whole, None, &[])
 }
 
 /// Cursors of a pipeline's documents: those of one shard by themselves.
@@ -511,65 +422,13 @@ fn in_parts(
         batch: SHARD_BATCH,
         projection: None,
         session: command.session_fields(),
+        share: Share::default(),
     };
     merge.begin(shards, &replies)?;
-    let most = command
-        .document("cursor")
-        .and_then(|c| c.get("batchSize")?.to_i64_exact());
     if ends_here {
-        return first_batch(router, merge, ns, most, false, &replies);
+        return first_batch(router, merge, ns, command.batch_size(), false, &replies);
     }
-    let rest = Rest {
-        ns,
-        stages: &parts.here,
-        collation: holds,
-    };
-    ended(router, command, merge, &rest, &replies)
-}
-
-/// The rest of a pipeline, behind its first stages.
-struct Rest<'p> {
-    /// Of the whole pipeline.
-    ns: &'p str,
-    stages: &'p [Value],
-    /// What holds for the whole pipeline.
-    collation: Option<Doc<'p>>,
-}
-
-/// The last stages of a pipeline, over what `merge` gives.
-fn ended(
-    router: &Router,
-    command: &RoutedCommand<'_>,
-    merge: Merge,
-    rest: &Rest<'_>,
-    replies: &[DocBuf],
-) -> Outcome<DocBuf> {
-    let merging = Merging::new(router, command.db, merge);
-    let mut stages = Writer::new_array();
-    merging.write_source(&mut stages);
-    for stage in rest.stages {
-        stages.push(stage.as_val());
-    }
-    let pipeline = stages.finish_array();
-    let reply = computed(
-        router,
-        command,
-        Value::from(1),
-        pipeline.as_val(),
-        rest.collation,
-    )?;
-    let reply = cursors::with_ns(reply, rest.ns);
-    let reply = adopt_scratch(
-        router,
-        command,
-        rest.ns,
-        reply,
-        NO_COLLECTION,
-        Some(merging),
-    );
-    let mut w = Writer::new();
-    for e in reply.as_doc().iter().filter(|e| e.name != "ok") {
-        w.val(e.name, e.val);
-    }
-    Ok(finish(w, replies))
+    let rest = list(&parts.here);
+    let rest = command.here(rest.as_val(), holds);
+    merging::first_batch(router, command, ns, rest, Some(merge), &replies)
 }

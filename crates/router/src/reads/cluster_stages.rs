@@ -4,14 +4,16 @@
 
 use crate::listing::operations;
 use crate::request::RoutedCommand;
-use crate::scratch::compute_for;
 use crate::state::Router;
 use crate::targeting::pipeline::stage_of;
+use crate::targeting::pipeline_context::list;
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use cluster_view::Outcome;
 use cluster_view::collections::size_on;
 use cluster_view::metadata::{CONFIG, Placement, all};
 use errors::err;
+use query::expr::ParseEnv;
+use query::pipeline::{ParseCtx, Pipeline};
 
 /// The documents that such a stage gives; `None`: it is another one.
 pub(crate) fn documents(
@@ -41,7 +43,7 @@ pub(crate) fn documents(
             distribution(router)?
         }
         ("$listClusterCatalog", spec) => {
-            check(router, command, "$listClusterCatalog")?;
+            check(command, "$listClusterCatalog")?;
             let shards = spec.as_doc().and_then(|d| d.get("shards"));
             catalog(router, command, shards.is_some_and(Val::truthy))?
         }
@@ -54,19 +56,15 @@ pub(crate) fn documents(
     }))
 }
 
-/// Fails where a server would refuse the first stage, or another one of its name behind it: the
-/// scratch server says so.
-fn check(router: &Router, command: &RoutedCommand<'_>, name: &str) -> Outcome<()> {
+/// Fails where the first stage is not as it has to be, or another one of its name is behind it.
+fn check(command: &RoutedCommand<'_>, name: &str) -> Outcome<()> {
     let stages = command.field("pipeline").and_then(Val::as_array);
-    let mut w = Writer::new();
-    w.i32("aggregate", 1).open_array("pipeline");
-    for (n, stage) in stages.unwrap_or(Doc::EMPTY).values().enumerate() {
-        if n == 0 || stage_of(stage).is_some_and(|(of, _)| of == name) {
-            w.push(stage);
-        }
-    }
-    w.close().value("cursor", doc! {}).str("$db", command.db);
-    compute_for(router, command.user.clone(), &w.finish()).map(drop)
+    let stages = stages.unwrap_or(Doc::EMPTY).values().enumerate();
+    let is_named = |stage: &Val<'_>| stage_of(*stage).is_some_and(|(of, _)| of == name);
+    let named = list(stages.filter(|(n, s)| *n == 0 || is_named(s)).map(|s| s.1));
+    let context = ParseCtx::new(command.db, None, ParseEnv::new());
+    Pipeline::parse(named.as_val(), &context)?;
+    Ok(())
 }
 
 /// Whether a `$currentOp` asks for the router itself only.

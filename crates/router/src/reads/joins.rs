@@ -1,12 +1,12 @@
-//! What pipelines join: the scratch server, which runs the part of a pipeline that needs all
-//! documents, reads other collections through the router, as a client would.
+//! What pipelines join: the part of a pipeline that runs here reads other collections through the router,
+//! as a client would.
 //!
 //! Invariant: a foreign collection is read where the metadata says that it is, in the transaction or the
 //! snapshot of the pipeline ([`within`]). One batch of it is held, and its cursor ends with its reader.
 
 use crate::listing::{lists, stats};
 use crate::reads::cursors::{get_more, kill};
-use crate::reads::{aggregate, find, merging};
+use crate::reads::{aggregate, find};
 use crate::request::own;
 use crate::state::{Handler, Router};
 use bson::{Doc, DocBuf, Val, Writer, doc};
@@ -37,9 +37,6 @@ impl RemoteCollections for RouterJoins {
         let Some(router) = self.0.upgrade() else {
             return Err(err!(ShutdownInProgress, "the router stops"));
         };
-        if let Some(rows) = merging::rows(&router, &ns.to_string()) {
-            return Ok(Box::new(rows));
-        }
         let mut w = Writer::new();
         w.str("find", &ns.coll).extend(query).str("$db", &ns.db);
         let reply = own(&*router, &w.finish(), find::find).map_err(Failure::into_error)?;

@@ -82,7 +82,7 @@ pub(crate) fn run(
         if once(router, command, before, *last, written, &mut concerns)? {
             let mut w = Writer::new();
             w.open_doc("cursor").open_array("firstBatch").close();
-            w.i64("id", 0).str("ns", &command.namespace()?).close();
+            w.i64("id", 0).str("ns", &command.cursor_ns()).close();
             write_concern::append(&mut w, &concerns);
             return Ok(finish(w, &[]));
         }
@@ -185,7 +185,12 @@ fn fill(
     }
     let Some((apart, shard, under_way)) = begin_beside(router, command, &body, before, target)?
     else {
-        let reply = own(router, &body, aggregate::run)?;
+        let request = Request::own(body.as_doc());
+        let reads = RoutedCommand {
+            user: command.user.clone(),
+            ..RoutedCommand::of(&request)?
+        };
+        let reply = sound(aggregate::run(router, &reads)?)?;
         return hand_on(router, command, reply, target, concerns);
     };
     let handed_on = hand_on(router, command, apart.others, target, concerns);
@@ -250,11 +255,8 @@ fn hand_on(
     let (mut batch, mut bytes) = (Vec::new(), 0);
     loop {
         if let Err(e) = errors::operation::ask() {
-            cursors::end(
-                router,
-                &command.namespace()?,
-                cluster_view::reply::cursor_id(&reply),
-            );
+            let id = cluster_view::reply::cursor_id(&reply);
+            cursors::end(router, &command.cursor_ns(), id);
             return Err(e.into());
         }
         for d in cluster_view::reply::batch_of(&reply) {
@@ -269,7 +271,7 @@ fn hand_on(
         if id == 0 {
             break;
         }
-        let ns = command.namespace()?;
+        let ns = command.cursor_ns();
         let collection = ns.split_once('.').map_or("", |(_, c)| c);
         let more = doc! {"getMore": id, "collection": collection, "$db": command.db};
         let more = with_fields(more.as_doc(), command.session_fields().as_doc());

@@ -1,85 +1,59 @@
-//! What the rest of a pipeline reads: the scratch server takes the documents of a [`Merge`] as it needs
-//! them, under a collection name of its own.
+//! The part of a pipeline that runs here: the stages behind those that shards have run, over the documents
+//! of a [`Merge`], or a pipeline that begins with documents of its own.
 //!
-//! Invariant: documents are read once, by the pipeline that the merge was made for. The shards' cursors
-//! end with their reader, or when it never begins to read.
+//! Invariant: documents are read as the stages need them, and the shards' cursors end with the pipeline.
 
 use crate::merge::Merge;
-use crate::request::RoutedCommand;
-use crate::scratch::compute;
+use crate::request::{RoutedCommand, finish};
 use crate::state::Router;
-use crate::state::cursors::{CursorSource, renumber, with_ns};
-use bson::{DocBuf, Writer, doc};
-use cluster_view::reply::cursor_id;
+use crate::state::cursors::CursorSource;
+use bson::{DocBuf, Writer};
+use cluster_view::metadata::Cluster;
 use cluster_view::{Failure, Outcome};
-use commands::RemoteRows;
+use commands::{RemoteRows, RouterCursor, RouterPipeline};
 use errors::Fallible;
+use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// A merge until its pipeline has a cursor.
-pub(crate) struct Merging<'r> {
-    router: &'r Router,
-    ns: String,
-    kept: bool,
+/// The reply with the first batch of stages that run here. `merge`: what they read, if that is given;
+/// `replies`: of the shards that had a part in it.
+pub(crate) fn first_batch(
+    router: &Router,
+    command: &RoutedCommand<'_>,
+    ns: &str,
+    stages: RouterPipeline<'_>,
+    merge: Option<Merge>,
+    replies: &[DocBuf],
+) -> Outcome<DocBuf> {
+    let merge = merge.map(|merge| Arc::new(Mutex::new(merge)));
+    let rows = merge.clone().map(|merge| {
+        let cluster = router.cluster.clone();
+        Box::new(Rows { cluster, merge }) as Box<dyn RemoteRows>
+    });
+    let mut ended = true;
+    let complete = |mut w: Writer, more: Option<RouterCursor>| {
+        ended = more.is_none();
+        let id = more.map_or(0, |pipeline| {
+            let merge = merge.clone();
+            router.cursors.add(ns, Box::new(Kept { pipeline, merge }))
+        });
+        w.i64("id", id).str("ns", ns).close();
+        finish(w, replies)
+    };
+    let reply = (router.local).open_pipeline(&command.step(), stages, rows, complete);
+    if let Some(merge) = merge.filter(|_| ended) {
+        merge.lock().close(&router.cluster);
+    }
+    Ok(reply?)
 }
 
-impl<'r> Merging<'r> {
-    /// `db`: that of the command, which names in its stages are of.
-    pub fn new(router: &'r Router, db: &str, merge: Merge) -> Merging<'r> {
-        let ns = format!("{db}.merging${:032x}", rand::random::<u128>());
-        router.waiting.put(&ns, merge);
-        Merging {
-            router,
-            ns,
-            kept: false,
-        }
-    }
-
-    /// The stages that give the documents; the last keeps the optimizer from changing what is requested
-    /// of shards.
-    pub fn write_source(&self, stages: &mut Writer) {
-        let name = self.ns.split_once('.').map_or("", |(_, name)| name);
-        for stage in [
-            doc! {"$documents": bson::array![]},
-            doc! {"$unionWith": doc! {"coll": name}},
-            doc! {"$_internalInhibitOptimization": doc! {}},
-        ] {
-            stages.push(stage.as_doc().as_val());
-        }
-    }
-
-    /// From here on a cursor of the router keeps it.
-    pub fn keep(mut self) -> String {
-        self.kept = true;
-        self.ns.clone()
-    }
+/// A pipeline between two batches, and what it reads.
+struct Kept {
+    pipeline: RouterCursor,
+    merge: Option<Arc<Mutex<Merge>>>,
 }
 
-impl Drop for Merging<'_> {
-    fn drop(&mut self) {
-        if !self.kept {
-            end(self.router, &self.ns);
-        }
-    }
-}
-
-/// Ends a merge that was not read.
-pub(crate) fn end(router: &Router, ns: &str) {
-    if let Some(merge) = router.waiting.take(ns) {
-        merge.close(&router.cluster);
-    }
-}
-
-/// A cursor of the scratch server.
-pub(crate) struct ScratchCursor {
-    pub id: i64,
-    pub db: String,
-    pub collection: String,
-    /// What it reads of shards.
-    pub merging: Option<String>,
-}
-
-impl CursorSource for ScratchCursor {
+impl CursorSource for Kept {
     fn more(
         &mut self,
         router: &Router,
@@ -87,63 +61,31 @@ impl CursorSource for ScratchCursor {
         ns: &str,
         id: i64,
     ) -> Outcome<(DocBuf, bool)> {
-        let mut w = Writer::new();
-        w.i64("getMore", self.id)
-            .str("collection", &self.collection)
-            .str("$db", &self.db);
-        if let Some(n) = command.int("batchSize") {
-            w.i64("batchSize", n);
-        }
-        let reply = compute(router, &w.finish())?;
-        let done = cursor_id(&reply) == 0;
-        if done {
-            self.id = 0;
-        }
-        let id = if done { 0 } else { id };
-        Ok((with_ns(renumber(reply, id), ns), done))
+        let most = command.int("batchSize").filter(|n| *n > 0);
+        let most = most.map(i64::unsigned_abs);
+        let complete = |mut w: Writer, done| {
+            w.i64("id", if done { 0 } else { id }).str("ns", ns).close();
+            finish(w, &[])
+        };
+        Ok((router.local).next_batch(&command.step(), &mut self.pipeline, most, complete)?)
     }
 
     fn close(self: Box<Self>, router: &Router, _: &str) {
-        if self.id != 0 {
-            let command = doc! {
-                "killCursors": &self.collection, "cursors": bson::array![self.id], "$db": &self.db,
-            };
-            let _ = compute(router, &command);
-        }
-        if let Some(ns) = &self.merging {
-            end(router, ns);
+        if let Some(merge) = &self.merge {
+            merge.lock().close(&router.cluster);
         }
     }
 }
 
-/// The documents of the merge of that name, where there is one.
-pub(crate) fn rows(router: &Arc<Router>, ns: &str) -> Option<Rows> {
-    let merge = Some(router.waiting.take(ns)?);
-    let router = router.clone();
-    Some(Rows { router, merge })
-}
-
 /// The documents of a merge.
-pub(crate) struct Rows {
-    router: Arc<Router>,
-    merge: Option<Merge>,
+struct Rows {
+    cluster: Arc<Cluster>,
+    merge: Arc<Mutex<Merge>>,
 }
 
 impl RemoteRows for Rows {
     fn next(&mut self) -> Fallible<Option<DocBuf>> {
-        match &mut self.merge {
-            Some(merge) => merge
-                .next_document(&self.router.cluster)
-                .map_err(Failure::into_error),
-            None => Ok(None),
-        }
-    }
-}
-
-impl Drop for Rows {
-    fn drop(&mut self) {
-        if let Some(merge) = self.merge.take() {
-            merge.close(&self.router.cluster);
-        }
+        let next = self.merge.lock().next_document(&self.cluster);
+        next.map_err(Failure::into_error)
     }
 }

@@ -367,7 +367,7 @@ fn over_distinct(command: &RoutedCommand<'_>, view: &View) -> Outcome<DocBuf> {
     })
 }
 
-/// The values come through the scratch server's own `distinct`, over the documents of the view.
+/// The values come through a pipeline over the documents of the view.
 pub(crate) fn distinct(
     router: &Router,
     command: &RoutedCommand<'_>,

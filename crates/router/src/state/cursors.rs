@@ -5,7 +5,6 @@
 
 use crate::request::RoutedCommand;
 use crate::state::Router;
-use crate::state::waiting::IDLE;
 use bson::{DocBuf, Val, Writer, doc};
 use cluster_view::reply::cursor_id;
 use cluster_view::upstream::message;
@@ -14,10 +13,12 @@ use errors::err;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Documents of a batch where the client does not say how many.
 pub(crate) const FIRST_BATCH: i64 = 101;
+/// How long a cursor is kept whose client asks for no more.
+const IDLE: Duration = Duration::from_secs(600);
 
 /// What a cursor goes over.
 pub(crate) trait CursorSource: Send {
@@ -60,29 +61,27 @@ pub(crate) struct Cursors {
 impl Cursors {
     pub fn add(&self, ns: &str, source: Source) -> i64 {
         let mut open = self.open.lock();
-        let late: Vec<i64> = open
-            .iter()
-            .filter(|(_, c)| c.source.is_some() && c.used.elapsed() > IDLE)
-            .map(|(id, _)| *id)
-            .collect();
-        for id in late {
-            // The shard's own time-out ends its part.
-            open.remove(&id);
-        }
-        loop {
+        let is_late = |c: &Cursor| c.source.is_some() && c.used.elapsed() > IDLE;
+        let late: Vec<Cursor> = open.extract_if(|_, c| is_late(c)).map(|c| c.1).collect();
+        let id = loop {
             let id = rand::random::<i64>() & i64::MAX;
             if id != 0 && !open.contains_key(&id) {
-                let cursor = Cursor {
-                    ns: ns.into(),
-                    source: Some(source),
-                    used: Instant::now(),
-                    owner: None,
-                    command: DocBuf::new(),
-                };
-                open.insert(id, cursor);
-                return id;
+                break id;
             }
-        }
+        };
+        let cursor = Cursor {
+            ns: ns.into(),
+            source: Some(source),
+            used: Instant::now(),
+            owner: None,
+            command: DocBuf::new(),
+        };
+        open.insert(id, cursor);
+        drop(open);
+        // The shard's own time-out ends its part. Without the lock: what a pipeline joins may be a cursor
+        // among these, which ends with it.
+        drop(late);
+        id
     }
 
     pub fn take(&self, id: i64, ns: &str) -> Outcome<Source> {

@@ -5,14 +5,12 @@ pub(crate) mod cursors;
 pub(crate) mod ended_sessions;
 pub(crate) mod kept_synonyms;
 pub(crate) mod transactions;
-pub(crate) mod waiting;
 
 use crate::request::RoutedCommand;
 use crate::state::cursors::Cursors;
 use crate::state::ended_sessions::EndedSessions;
 use crate::state::kept_synonyms::KeptSynonyms;
 use crate::state::transactions::Transactions;
-use crate::state::waiting::Waiting;
 use bson::{Doc, DocBuf};
 use cluster_view::Outcome as Routed;
 use cluster_view::metadata::Cluster;
@@ -27,11 +25,9 @@ pub(crate) type Handler = fn(&Router, &RoutedCommand<'_>) -> Routed<DocBuf>;
 
 pub struct Router {
     pub(crate) cluster: Arc<Cluster>,
-    /// Answers commands about this process, and computes what shards cannot compute alone.
+    /// Answers commands about this process, and runs pipelines over what shards give.
     pub(crate) local: Commands,
     pub(crate) cursors: Cursors,
-    /// What pipelines will read.
-    pub(crate) waiting: Waiting,
     pub(crate) itself: Weak<Router>,
     pub(crate) transactions: Transactions,
     pub(crate) ended_sessions: EndedSessions,

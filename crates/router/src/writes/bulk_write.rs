@@ -5,10 +5,10 @@
 
 use crate::collection_uuid;
 use crate::databases::make_database;
-use crate::reads::merging::ScratchCursor;
+use crate::merge::{BATCH_BYTES, Merge};
+use crate::reads::cursors::first_batch;
 use crate::request::{RoutedCommand, finish, own};
-use crate::scratch::compute;
-use crate::state::{Router, cursors};
+use crate::state::Router;
 use crate::writes::write;
 use bson::{Doc, DocBuf, Val, Writer};
 use cluster_view::{Failure, Outcome, write_concern};
@@ -408,7 +408,7 @@ impl Report {
     }
 
     fn reply(self, router: &Router, command: &RoutedCommand<'_>) -> Outcome<DocBuf> {
-        let cursor = cursor_of(router, command, &self.items)?;
+        let cursor = cursor_of(router, command, self.items)?;
         let mut w = Writer::new();
         if let Some(v) = cursor.get("cursor") {
             w.val("cursor", v);
@@ -429,34 +429,13 @@ impl Report {
 }
 
 /// A cursor over the results, as the client asked for it.
-fn cursor_of(router: &Router, command: &RoutedCommand<'_>, items: &[DocBuf]) -> Outcome<DocBuf> {
-    let asked = command.document("cursor").and_then(|c| c.get("batchSize"));
-    let mut w = Writer::new();
-    w.i32("aggregate", 1).open_array("pipeline");
-    w.open_doc("").open_doc("$documents").open_array("$literal");
-    for item in items {
-        w.push(item.as_doc().as_val());
+fn cursor_of(router: &Router, command: &RoutedCommand<'_>, items: Vec<DocBuf>) -> Outcome<DocBuf> {
+    let most = command.batch_size().unwrap_or(i64::MAX);
+    let bytes: usize = items.iter().map(|d| d.as_bytes().len()).sum();
+    let all_at_once = usize::try_from(most).is_ok_and(|n| n > items.len()) && bytes < BATCH_BYTES;
+    let mut results = Merge::of_documents(CURSOR_NS, items);
+    if !all_at_once {
+        results.share = router.local.share_of_cursor(bytes)?;
     }
-    w.close().close().close().close();
-    w.open_doc("cursor");
-    match asked {
-        Some(n) => w.val("batchSize", n),
-        None => w.i32("batchSize", i32::MAX),
-    };
-    w.close().str("$db", "admin");
-    let reply = cursors::with_ns(compute(router, &w.finish())?, CURSOR_NS);
-    let id = cluster_view::reply::cursor_id(&reply);
-    if id == 0 {
-        return Ok(reply);
-    }
-    let source = ScratchCursor {
-        id,
-        db: "admin".into(),
-        collection: "$cmd.aggregate".into(),
-        merging: None,
-    };
-    Ok(cursors::renumber(
-        reply,
-        router.cursors.add(CURSOR_NS, Box::new(source)),
-    ))
+    first_batch(router, results, CURSOR_NS, Some(most), false, &[])
 }
