@@ -346,3 +346,15 @@ def test_a_set_that_is_a_shard_is_added_before_and_its_address_is_renewed(cluste
             client.admin.command("addShard", address)
     finally:
         shards.update_one({"_id": "s1"}, {"$set": {"host": address}})
+
+
+@pytest.mark.parametrize("level", [None, "local", "majority"])
+def test_reads_of_what_is_not_there_are_checked(client, level):
+    """A wrong query is refused where there is nothing to read, whatever else the command says."""
+    more = {"readConcern": {"level": level}} if level else {}
+    nowhere = client.nowhere_at_all
+    for wrong in [{"find": "c", "filter": {"$no": 1}}, {"count": "c", "query": {"$no": 1}}, {"distinct": "c", "key": "a", "query": {"$no": 1}}]:
+        with refuses(2):
+            nowhere.command({**wrong, **more})
+    assert nowhere.command({"find": "c", "sort": {"a": 1}, **more})["cursor"]["firstBatch"] == []
+    assert nowhere.command({"count": "c", **more})["n"] == 0 and nowhere.command({"distinct": "c", "key": "a", **more})["values"] == []

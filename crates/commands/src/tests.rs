@@ -663,6 +663,54 @@ fn the_lock_waits_no_longer_than_it_is_told() {
     s.ok(r#"{"insert": "c", "$db": "t", "documents": [{"_id": 2}]}"#);
 }
 
+#[test]
+fn a_router_checks_reads_of_what_is_not_there() {
+    let s = Server::with(ServerConfig {
+        role: ClusterRole::Router,
+        ..ServerConfig::default()
+    });
+    for (command, wanted) in [
+        (
+            r#"{"find": "c", "filter": {"a": 1}, "sort": {"a": 1}, "hint": "x"}"#,
+            0,
+        ),
+        (
+            r#"{"find": "c", "filter": {"$expr": {"$eq": ["$a", "$$x"]}}, "let": {"x": 1}}"#,
+            0,
+        ),
+        (r#"{"find": "c", "filter": {"$no": 1}}"#, 2),
+        (r#"{"find": "c", "filter": null}"#, 14),
+        (r#"{"find": "c", "projection": {"a": 1, "b": 0}}"#, 31254),
+        (r#"{"find": "c", "sort": {"a": 7}}"#, 15975),
+        (r#"{"find": "c", "let": {"NOW": 1}}"#, 4738901),
+        (r#"{"find": "c", "collation": {"locale": "nowhere"}}"#, 2),
+        (r#"{"find": "c", "awaitData": true}"#, 9),
+        (r#"{"find": "c", "nope": 1}"#, 40415),
+        (r#"{"find": "$c"}"#, 73),
+        (
+            r#"{"find": "c", "filter": {"$text": {"$search": "a"}}}"#,
+            27,
+        ),
+        (r#"{"count": "c", "query": {"a": 1}}"#, 0),
+        (r#"{"count": "c", "query": {"$no": 1}}"#, 2),
+        (
+            r#"{"count": "c", "limit": {"$numberLong": "-9223372036854775808"}}"#,
+            2,
+        ),
+        (r#"{"distinct": "c", "key": "a"}"#, 0),
+        (r#"{"distinct": "c"}"#, 40414),
+        (r#"{"distinct": "c", "key": "a", "query": {"$no": 1}}"#, 2),
+    ] {
+        let mut body = bson::Writer::new();
+        body.extend(json::parse(command).unwrap().as_doc())
+            .str("$db", "nowhere");
+        let body = body.finish();
+        let checked = s.commands.check_over_nothing(&Request::own(body.as_doc()));
+        let code = checked.map_or_else(|e| e.code.0, |()| 0);
+        assert_eq!(code, wanted, "{command}");
+    }
+}
+
 mod pipelines_of_routers {
     use super::*;
     use crate::{RemoteCollections, RemoteRows, RouterCursor, RouterPipeline, Step};

@@ -72,6 +72,7 @@ pub use pipeline::{
 };
 pub use prepared::{Prepared, PreparedTransaction};
 pub use query::pipeline::Share;
+pub use read::text::bound as bind_text;
 pub use read::{
     FindCursor, FindRequest, ReadRequest, RecordStream, TailCursor, Trial, count, has_records,
 };

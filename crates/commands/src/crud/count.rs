@@ -1,6 +1,7 @@
 //! `count`.
 
 use super::{variables, view_rewrite};
+use crate::Commands;
 use crate::crud::oplog;
 use crate::crud::stored_config;
 use crate::oplog_view;
@@ -9,7 +10,7 @@ use crate::request::{CommandContext, Done};
 use bson::{Doc, Elem};
 use errors::{Result, bail};
 use executor::ReadRequest;
-use front::idl;
+use front::{Args, idl};
 use planner::Hint;
 use query::filter::Filter;
 
@@ -39,12 +40,25 @@ fn read_limit(_within: &str, e: Elem<'_>) -> Result<i64> {
     }
 }
 
-pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
-    let ns = cx.args.namespace()?;
-    let a = Arguments::parse("count", cx.args.fields.iter().copied())?;
+fn arguments<'a>(args: &Args<'a>) -> Result<(String, Arguments<'a>)> {
+    let ns = args.namespace()?;
+    let a = Arguments::parse("count", args.fields.iter().copied())?;
     if a.limit == i64::MIN {
         bail!(BadValue, "Limit value for count cannot be -2^63");
     }
+    Ok((ns, a))
+}
+
+/// Fails where a count fails over a collection that is not there.
+pub fn check_over_nothing(app: &Commands, args: &Args<'_>) -> Result<()> {
+    let (_, a) = arguments(args)?;
+    let (env, _) = variables::unread(app, a.collation, None)?;
+    let filter = Filter::parse(a.query.unwrap_or(Doc::EMPTY), &env)?;
+    executor::bind_text(&filter, None).map(drop)
+}
+
+pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
+    let (ns, a) = arguments(&cx.args)?;
     if stored_config::stage(cx, &ns).is_some() {
         return view_rewrite::count(cx);
     }

@@ -1,13 +1,14 @@
 //! `distinct`.
 
 use super::{shape, snapshot, variables, view_rewrite};
+use crate::Commands;
 use crate::crud::query_settings;
 use crate::request::collation::{self, CollationArgument};
 use crate::request::{CommandContext, Done};
 use bson::{Doc, DocBuf};
 use errors::{Result, bail};
 use executor::ReadRequest;
-use front::idl;
+use front::{Args, idl};
 use planner::Hint;
 use query::expr::{ParseEnv, Vars};
 use query::filter::Filter;
@@ -34,14 +35,28 @@ idl::arguments! {
     ignored: "collectionUUID" | "includeQueryStatsMetrics";
 }
 
-fn parse<'a>(cx: &CommandContext<'_, 'a>) -> Result<Distinct<'a>> {
+/// The namespace, the key, and the arguments as they are written.
+fn arguments<'a>(args: &Args<'a>) -> Result<(String, &'a str, Arguments<'a>)> {
     const AT: &str = "distinct";
-    let ns = cx.args.namespace()?;
-    let a = Arguments::parse(AT, cx.args.fields.iter().copied())?;
+    let ns = args.namespace()?;
+    let a = Arguments::parse(AT, args.fields.iter().copied())?;
     let key = idl::required(AT, "key", a.key)?;
     if key.contains('\0') {
         bail!(31032, "Keys cannot contain null bytes.");
     }
+    Ok((ns, key, a))
+}
+
+/// Fails where a distinct fails over a collection that is not there.
+pub fn check_over_nothing(app: &Commands, args: &Args<'_>) -> Result<()> {
+    let (_, _, a) = arguments(args)?;
+    let (env, _) = variables::unread(app, a.collation, None)?;
+    let filter = Filter::parse(a.query.unwrap_or(Doc::EMPTY), &env)?;
+    executor::bind_text(&filter, None).map(drop)
+}
+
+fn parse<'a>(cx: &CommandContext<'_, 'a>) -> Result<Distinct<'a>> {
+    let (ns, key, a) = arguments(&cx.args)?;
     let (env, vars) = variables::variables(cx, &ns, &a.collation, None)?;
     Ok(Distinct {
         ns,

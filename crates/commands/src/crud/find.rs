@@ -2,6 +2,7 @@
 
 use super::cursor::{self, Keep};
 use super::{shape, snapshot, variables, view_rewrite};
+use crate::Commands;
 use crate::crud::oplog;
 use crate::crud::query_settings;
 use crate::crud::stored_config;
@@ -11,13 +12,14 @@ use crate::request::{CommandContext, Done};
 use bson::{Doc, DocBuf, Elem};
 use errors::{Result, bail};
 use executor::{FindCursor, FindRequest, TailCursor};
-use front::idl;
+use front::{Args, idl};
 use planner::Hint;
 use query::collation::Collation;
-use query::expr::ParseEnv;
+use query::expr::{ParseEnv, Vars};
 use query::filter::Filter;
 use query::projection::Projection;
 use query::sort::SortPattern;
+use std::sync::Arc;
 
 /// A find as parsed.
 pub struct Find<'a> {
@@ -126,15 +128,42 @@ fn parse_sort(
     Ok((None, hint))
 }
 
-/// Reads and parses the arguments of find.
-pub fn parse<'a>(cx: &CommandContext<'_, 'a>) -> Result<Find<'a>> {
-    let ns = cx.args.namespace()?;
+/// The namespace of a find, and its arguments as they are written.
+fn arguments<'a>(args: &Args<'a>) -> Result<(String, Arguments<'a>)> {
+    let ns = args.namespace()?;
     if catalog::collection_of(&ns).starts_with('$') {
         bail!(InvalidNamespace, "Invalid collection name specified '{ns}'");
     }
-    let a = Arguments::parse("find", cx.args.fields.iter().copied())?;
+    let a = Arguments::parse("find", args.fields.iter().copied())?;
     check_tailable(&a)?;
+    Ok((ns, a))
+}
+
+/// Reads and parses the arguments of find.
+pub fn parse<'a>(cx: &CommandContext<'_, 'a>) -> Result<Find<'a>> {
+    let (ns, a) = arguments(&cx.args)?;
     let (env, vars) = variables::variables(cx, &ns, &a.collation, a.let_)?;
+    parse_under(cx.app, ns, a, env, vars)
+}
+
+/// Fails where a find fails over a collection that is not there.
+pub fn check_over_nothing(app: &Commands, args: &Args<'_>) -> Result<()> {
+    let (ns, mut a) = arguments(args)?;
+    let (env, vars) = variables::unread(app, std::mem::take(&mut a.collation), a.let_)?;
+    let find = parse_under(app, ns, a, env, vars)?;
+    match find.tailable {
+        true => Ok(()),
+        false => executor::bind_text(&find.request.filter, None).map(drop),
+    }
+}
+
+fn parse_under<'a>(
+    app: &Commands,
+    ns: String,
+    a: Arguments<'a>,
+    env: ParseEnv,
+    vars: Arc<Vars>,
+) -> Result<Find<'a>> {
     let filter = Filter::parse(a.filter.unwrap_or(Doc::EMPTY), &env)?;
     let scored = filter.text().is_some();
     if scored && a.tailable {
@@ -172,7 +201,7 @@ pub fn parse<'a>(cx: &CommandContext<'_, 'a>) -> Result<Find<'a>> {
         // Nothing but a sort asks.
         disk_use: a
             .disk_use
-            .unwrap_or_else(|| !sorts || cx.app.parameters.bool(DISK_USE)),
+            .unwrap_or_else(|| !sorts || app.parameters.bool(DISK_USE)),
         collation: env.collation().cloned(),
     })
 }

@@ -53,6 +53,17 @@ pub fn of_router(
     Ok((env, Arc::new(vars)))
 }
 
+/// For a query that a router only checks.
+pub fn unread(
+    app: &Commands,
+    given: CollationArgument,
+    let_: Option<Doc<'_>>,
+) -> Result<(ParseEnv, Arc<Vars>)> {
+    let (deadline, scripting) = (errors::operation::deadline(), app.config.scripting);
+    let stoppable = |vars: &Vars| executor::stoppable(deadline, scripting, vars);
+    of_router(app, given, let_, stoppable)
+}
+
 /// What a command's expressions are parsed and run with: `vars` and the variables of its `let`.
 /// `interruptible`: the same variables, whose computations can be ended.
 pub fn with_let(

@@ -147,6 +147,15 @@ impl Commands {
         }
     }
 
+    /// Fails where a `find`, `count` or `distinct` fails over a collection that is not there.
+    pub fn check_over_nothing(&self, request: &Request<'_>) -> Fallible<()> {
+        let command = specification::lookup(request.command())
+            .ok_or_else(|| err!(InternalError, "a read by a command that there is not"))?;
+        let parsed = ParsedCommand::of(command, request);
+        let checked = parsed.and_then(|parsed| checks::check_over_nothing(self, &parsed.args));
+        checked.map_err(|stop| stop.into_error())
+    }
+
     /// Fails where a command that only routers have is given a field that is neither one of `fields`
     /// nor one that all commands have, or its write concern is wrong.
     pub fn check_router_command(

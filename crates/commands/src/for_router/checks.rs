@@ -2,8 +2,11 @@
 //! transactions and concerns, as every server does, and the arguments of commands that no shard sees
 //! as they came.
 
+use crate::Commands;
 use crate::admin::structured_encryption;
-use crate::crud::{aggregate, explain, file_md5, get_more, kill_cursors, schema};
+use crate::crud::{
+    aggregate, count, distinct, explain, file_md5, find, get_more, kill_cursors, schema,
+};
 use crate::ddl::{
     clone_collection_as_capped, convert_to_capped, drop, drop_database, list_collections,
     list_databases, rename_collection, search_indexes, validate_db_metadata,
@@ -45,6 +48,16 @@ pub fn check(command: &Specification, args: &Args<'_>, config: &ServerConfig) ->
         "compactStructuredEncryptionData" | "cleanupStructuredEncryptionData" => {
             structured_encryption::check(args)
         }
+        _ => Ok(()),
+    }
+}
+
+/// Checks a read of a collection that is not there, as far as it would fail over that.
+pub fn check_over_nothing(app: &Commands, args: &Args<'_>) -> Result<()> {
+    match args.command {
+        "find" => find::check_over_nothing(app, args),
+        "count" => count::check_over_nothing(app, args),
+        "distinct" => distinct::check_over_nothing(app, args),
         _ => Ok(()),
     }
 }

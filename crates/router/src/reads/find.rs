@@ -8,7 +8,6 @@ use crate::post_merge_projection::{PostMergeProjection, env};
 use crate::reads::cursors::first_batch;
 use crate::reads::views;
 use crate::request::{RoutedCommand, finish};
-use crate::scratch::compute_for;
 use crate::state::{Router, cursors};
 use crate::targeting::targets;
 use bson::{Doc, DocBuf, Val, Writer};
@@ -25,16 +24,13 @@ use std::sync::Arc;
 /// Documents of a batch from a shard, where the client does not say how many.
 const SHARD_BATCH: i64 = 1000;
 
-/// Without the database nothing is found; the scratch server, which does not have it either, reports an
-/// invalid command.
+/// Without the database nothing is found, and an invalid command is refused.
 fn nowhere(
     router: &Router,
     command: &RoutedCommand<'_>,
     nothing: impl FnOnce() -> DocBuf,
 ) -> Outcome<DocBuf> {
-    if !command.in_transaction() && command.field("readConcern").is_none() {
-        compute_for(router, command.user.clone(), &command.whole())?;
-    }
+    router.local.check_over_nothing(command.request)?;
     Ok(nothing())
 }
 
