@@ -8,6 +8,7 @@ import subprocess
 import time
 
 import pytest
+from pymongo.write_concern import WriteConcern
 
 from harness import BINARY, Wire, free_port, until
 
@@ -40,6 +41,15 @@ def test_says_how_to_connect(new_server):
     me = server.client().admin.command("hello")["me"]
     assert me == f"localhost:{server.port}" and f"mongodb://{me}/" in said
     assert str(server.path) in said
+
+
+def test_data_that_is_not_kept_waits_for_no_disk(new_server):
+    server = new_server("--durability", "none")
+    until("the banner", lambda: "nothing waits for the disk" in server.tail(200))
+    client = server.client()
+    assert any("--durability none" in line for line in client.admin.command("getLog", "startupWarnings")["log"])
+    client.d.get_collection("c", write_concern=WriteConcern(w="majority", j=True)).insert_one({"_id": 1})
+    assert client.d.c.count_documents({}) == 1
 
 
 def test_a_hangup_does_not_end_it(new_server):

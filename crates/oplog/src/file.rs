@@ -159,6 +159,65 @@ impl LogFile for File {
     }
 }
 
+/// The real file system, for data that is not kept: nothing waits for the disk, and what the kernel has written survives the end of
+/// the process, but no loss of power.
+pub struct UnsyncedDisk;
+
+impl FileSystem for UnsyncedDisk {
+    fn create_dir(&self, dir: &Path) -> io::Result<()> {
+        Disk.create_dir(dir)
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        Disk.list(dir)
+    }
+
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn LogFile>> {
+        Ok(Arc::new(UnsyncedFile(Disk.create(path)?)))
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn LogFile>> {
+        Ok(Arc::new(UnsyncedFile(Disk.open(path)?)))
+    }
+
+    fn open_to_read(&self, path: &Path) -> io::Result<Arc<dyn LogFile>> {
+        Disk.open_to_read(path)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        Disk.remove(path)
+    }
+
+    fn sync_dir(&self, _dir: &Path) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A file of [`UnsyncedDisk`]. It reserves nothing: that is to make syncs cheaper.
+struct UnsyncedFile(Arc<dyn LogFile>);
+
+impl LogFile for UnsyncedFile {
+    fn len(&self) -> io::Result<u64> {
+        self.0.len()
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
+        self.0.write_at(buf, offset)
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.0.read_at(buf, offset)
+    }
+
+    fn truncate(&self, len: u64) -> io::Result<()> {
+        self.0.truncate(len)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// The largest single write. For larger ones the kernel allocates large page-cache pages, whose
 /// memory is often cold or, on a virtual machine, not yet backed. Measured on ext4: a byte of a 1
 /// MB write costs three times as much as a byte of a 32 KB write.

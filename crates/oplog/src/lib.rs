@@ -44,7 +44,7 @@ mod sync;
 
 pub use error::{Error, Result};
 pub use examine::{LogExamination, examine, examine_from, segment_before};
-pub use file::{Disk, FileSystem, LogFile};
+pub use file::{Disk, FileSystem, LogFile, UnsyncedDisk};
 pub use group::{Group, Stamp};
 pub use lease::MOST_WINDOWS;
 pub use reader::{LogMark, LogReader, Record};

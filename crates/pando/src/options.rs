@@ -112,7 +112,7 @@ pub const FLAGS: &[Flag] = &[
         &["durability"],
         "pando.durability",
         Value("WHEN"),
-        "default: writes with majority or j:true wait for the disk, others reach it within 100 ms; always: every acknowledged write waits; or another interval, as 20ms [default: default]",
+        "default: writes with majority or j:true wait for the disk, others reach it within 100 ms; always: every acknowledged write waits; none: no write waits, for data that is not kept; or another interval, as 20ms [default: default]",
     ),
     own(
         &["advertise"],

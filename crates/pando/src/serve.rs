@@ -16,7 +16,7 @@ use own_process::fail_stop::{self, Panicked};
 use replication::Driver;
 use server::tls::Tls;
 use server::{Limits, Listeners};
-use service::config::{ClusterRole, Personality, ServerConfig, TlsMode, Topology};
+use service::config::{ClusterRole, Durability, Personality, ServerConfig, TlsMode, Topology};
 use service::{Control, logging};
 use storage::{LogWindow, Store, StoreOptions};
 
@@ -288,7 +288,7 @@ fn open_store(config: &ServerConfig, member: bool, files: u64) -> errors::Fallib
     let apply_made_before = state
         .as_ref()
         .map_or(i64::MAX, |s| s.applies_made_before(now));
-    Store::open(StoreOptions {
+    let options = StoreOptions {
         apply_up_to,
         apply_made_before,
         cache_bytes: usize::try_from(config.cache_bytes).unwrap_or(usize::MAX),
@@ -304,6 +304,10 @@ fn open_store(config: &ServerConfig, member: bool, files: u64) -> errors::Fallib
         has_room: Some(memory::has_room()),
         engine_options: config.engine_options.clone(),
         ..StoreOptions::new(&config.db_path)
+    };
+    Store::open(match config.durability.syncs {
+        true => options,
+        false => options.unsynced(),
     })
 }
 
@@ -472,6 +476,20 @@ fn log_start(config: &ServerConfig, warnings: &[String]) {
     }
 }
 
+/// When writes reach the disk, in a line.
+fn durability(durability: Durability) -> String {
+    match durability {
+        Durability { syncs: false, .. } => {
+            "nothing waits for the disk: for data that is not kept".into()
+        }
+        Durability { always: true, .. } => "every acknowledged write waits for the disk".into(),
+        Durability { interval, .. } => format!(
+            "majority (the default) and j:true wait for the disk; w:1 reaches it within {} ms",
+            interval.as_millis()
+        ),
+    }
+}
+
 /// What is printed for a server that is ready, beside its configuration.
 struct ReadyMessage {
     /// There are no users, and logins are required.
@@ -513,13 +531,7 @@ fn announce(
         return;
     }
     let host = reached_under(config, &listeners.addresses());
-    let durability = match config.durability.always {
-        true => "every acknowledged write waits for the disk".into(),
-        false => format!(
-            "majority (the default) and j:true wait for the disk; w:1 reaches it within {} ms",
-            config.durability.interval.as_millis()
-        ),
-    };
+    let durability = durability(config.durability);
     let part = match &config.topology {
         Topology::Router => {
             format!(

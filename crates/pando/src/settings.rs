@@ -103,12 +103,13 @@ pub fn launch(
         .text("processManagement.pidFilePath")
         .map(absolute)
         .transpose()?;
+    let warnings = warnings(options, handicap, config.durability);
     Ok(Launch {
         config,
         fork,
         pid_file,
         handicap,
-        warnings: warnings(options, handicap),
+        warnings,
     })
 }
 
@@ -171,7 +172,7 @@ fn log_reopen(o: &Reader<'_>) -> Result<bool, String> {
 }
 
 /// What the user should know of the options that were given.
-fn warnings(options: &Options, handicap: f64) -> Vec<String> {
+fn warnings(options: &Options, handicap: f64, durability: Durability) -> Vec<String> {
     let mut warnings: Vec<String> = (options.keys.iter())
         .filter(|(key, _)| WITHOUT_EFFECT.contains(&key.as_str()))
         .map(|(_, given)| format!("{} has no effect on this server", given.origin))
@@ -180,6 +181,11 @@ fn warnings(options: &Options, handicap: f64) -> Vec<String> {
         warnings.push(format!(
             "The server is slowed down on purpose: {handicap}% of its CPU time is spent once more in vain"
         ));
+    }
+    if !durability.syncs {
+        warnings.push(
+            "Nothing waits for the disk (--durability none): after a loss of power the data may be gone, acknowledged or not".into(),
+        );
     }
     warnings
 }
@@ -657,10 +663,11 @@ fn durability(o: &Reader<'_>) -> Result<Durability, String> {
     let Some(given) = o.given("pando.durability") else {
         return Ok(durability);
     };
-    let what = "default, always, or an interval such as 20ms";
+    let what = "default, always, none, or an interval such as 20ms";
     match given.value.trim() {
         "default" => {}
         "always" => durability.always = true,
+        "none" => durability.syncs = false,
         text => {
             let (number, unit) = text.split_at(
                 text.find(|c: char| !c.is_ascii_digit())
@@ -830,7 +837,8 @@ mod tests {
             c.durability,
             Durability {
                 always: false,
-                interval: Duration::from_millis(20)
+                interval: Duration::from_millis(20),
+                syncs: true,
             }
         );
         assert_eq!(c.topology.set_name(), Some("a"));
@@ -855,6 +863,18 @@ mod tests {
         .unwrap();
         assert!(l.fork && l.pid_file.is_some_and(|p| p.is_absolute()));
         assert_eq!(l.warnings, ["--nojournal has no effect on this server"]);
+    }
+
+    #[test]
+    fn data_that_is_not_kept_is_warned_of() {
+        let l = launched(Personality::Pando, "--durability none").unwrap();
+        assert!(!l.config.durability.syncs && !l.config.durability.always);
+        let [warning] = &l.warnings[..] else {
+            panic!("{:?}", l.warnings);
+        };
+        assert!(warning.contains("--durability none"), "{warning}");
+        let l = launched(Personality::Pando, "--durability always").unwrap();
+        assert!(l.config.durability.syncs && l.warnings.is_empty());
     }
 
     #[test]

@@ -17,6 +17,8 @@ pub struct Durability {
     pub always: bool,
     /// The longest time that an acknowledged `w: 1` write stays off the disk.
     pub interval: Duration,
+    /// Files are synced at all. Without it acknowledgements do not wait for the disk, whatever they ask for: for data that is not kept.
+    pub syncs: bool,
 }
 
 impl Default for Durability {
@@ -24,6 +26,7 @@ impl Default for Durability {
         Durability {
             always: false,
             interval: Duration::from_millis(100),
+            syncs: true,
         }
     }
 }

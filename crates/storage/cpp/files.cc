@@ -63,6 +63,8 @@ std::atomic<uint64_t> noted{0};
 // A read past the page cache begins and ends here.
 constexpr uint64_t kSector = 4096;
 
+#ifdef OS_LINUX
+
 // Whether all of this is in the page cache. Kernels before 6.5 cannot say: then reads do not go past it.
 bool IsCached(int fd, uint64_t offset, size_t n) {
   constexpr long kCachestat = 451;
@@ -76,6 +78,41 @@ bool IsCached(int fd, uint64_t offset, size_t n) {
   return pages[0] * static_cast<uint64_t>(sysconf(_SC_PAGESIZE)) >=
          (last - first + 1) * kSector;
 }
+
+// Reads what is in the page cache. Where not all is there, this begins to read it, and does not wait.
+bool ReadIfCached(int fd, uint64_t offset, size_t n, char* into) {
+  const iovec place = {into, n};
+  const ssize_t got =
+      preadv2(fd, &place, 1, static_cast<off_t>(offset), RWF_NOWAIT);
+  return got >= 0 && static_cast<size_t>(got) == n;
+}
+
+// A descriptor for reading in single blocks: nothing around one is worth reading with it.
+int OpenForBlocks(const char* path, bool past_cache) {
+  const int fd =
+      ::open(path, O_RDONLY | O_CLOEXEC | (past_cache ? O_DIRECT : 0));
+  if (fd >= 0 && !past_cache) posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
+  return fd;
+}
+
+#else
+
+// This system cannot say what is in its page cache, nor read only what is there: all reads that miss the block cache are noted, and
+// go through the page cache.
+bool IsCached(int, uint64_t, size_t) {
+  one_in.store(0, std::memory_order_relaxed);
+  return true;
+}
+
+bool ReadIfCached(int, uint64_t, size_t, char*) { return false; }
+
+int OpenForBlocks(const char* path, bool past_cache) {
+  const int fd = ::open(path, O_RDONLY | O_CLOEXEC);
+  if (fd >= 0) fcntl(fd, past_cache ? F_NOCACHE : F_RDAHEAD, past_cache ? 1 : 0);
+  return fd;
+}
+
+#endif
 
 struct Open {
   explicit Open(int f) : fd(f) {}
@@ -116,15 +153,10 @@ class File : public FSRandomAccessFileOwnerWrapper {
     }
     const std::shared_ptr<Open>& open = direct_ ? past_.Get(*this) : own_.Get(*this);
     const bool past = !direct_ && GoesPast();
-    if (open != nullptr && !direct_ && (!past || IsCached(open->fd, offset, n))) {
-      // Where it is not there, this begins to read it, and does not wait.
-      const iovec into = {scratch, n};
-      const ssize_t got = preadv2(open->fd, &into, 1,
-                                  static_cast<off_t>(offset), RWF_NOWAIT);
-      if (got >= 0 && static_cast<size_t>(got) == n) {
-        *result = Slice(scratch, n);
-        return IOStatus::OK();
-      }
+    if (open != nullptr && !direct_ && (!past || IsCached(open->fd, offset, n)) &&
+        ReadIfCached(open->fd, offset, n, scratch)) {
+      *result = Slice(scratch, n);
+      return IOStatus::OK();
     }
     Note(reads, open, past, offset, n);
     return status_to_io_status(Status::Incomplete("not read yet"));
@@ -145,18 +177,14 @@ class File : public FSRandomAccessFileOwnerWrapper {
  private:
   // A descriptor of our own, opened when it is first needed; the engine does not let us have its own.
   struct Opened {
-    const int flags;
+    const bool past_cache;
     std::once_flag once;
     std::shared_ptr<Open> open;
 
     const std::shared_ptr<Open>& Get(const File& file) {
       std::call_once(once, [&] {
-        const int fd =
-            ::open(file.path_.c_str(), O_RDONLY | O_CLOEXEC | flags);
-        if (fd < 0) return;
-        // Nothing around a block is worth reading with it.
-        if (flags == 0) posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);
-        open = std::make_shared<Open>(fd);
+        const int fd = OpenForBlocks(file.path_.c_str(), past_cache);
+        if (fd >= 0) open = std::make_shared<Open>(fd);
       });
       return open;
     }
@@ -201,8 +229,8 @@ class File : public FSRandomAccessFileOwnerWrapper {
   const uint64_t id_;
   const std::string path_;
   const bool direct_;
-  mutable Opened own_{0, {}, {}};
-  mutable Opened past_{O_DIRECT, {}, {}};
+  mutable Opened own_{false, {}, {}};
+  mutable Opened past_{true, {}, {}};
 };
 
 std::atomic<uint64_t> File::next_id{1};
@@ -229,6 +257,80 @@ class Files : public FileSystemWrapper {
   }
 };
 
+class UnsyncedFile : public FSWritableFileOwnerWrapper {
+ public:
+  explicit UnsyncedFile(std::unique_ptr<FSWritableFile>&& file)
+      : FSWritableFileOwnerWrapper(std::move(file)) {}
+  IOStatus Sync(const IOOptions&, IODebugContext*) override {
+    return IOStatus::OK();
+  }
+  IOStatus Fsync(const IOOptions&, IODebugContext*) override {
+    return IOStatus::OK();
+  }
+  IOStatus RangeSync(uint64_t, uint64_t, const IOOptions&,
+                     IODebugContext*) override {
+    return IOStatus::OK();
+  }
+};
+
+class UnsyncedDirectory : public FSDirectoryWrapper {
+ public:
+  explicit UnsyncedDirectory(std::unique_ptr<FSDirectory>&& directory)
+      : FSDirectoryWrapper(std::move(directory)) {}
+  IOStatus Fsync(const IOOptions&, IODebugContext*) override {
+    return IOStatus::OK();
+  }
+  IOStatus FsyncWithDirOptions(const IOOptions&, IODebugContext*,
+                               const DirFsyncOptions&) override {
+    return IOStatus::OK();
+  }
+};
+
+// For data that is not kept: nothing waits for the disk.
+class UnsyncedFiles : public Files {
+ public:
+  explicit UnsyncedFiles(const std::shared_ptr<FileSystem>& target)
+      : Files(target) {}
+
+  IOStatus NewWritableFile(const std::string& path, const FileOptions& options,
+                           std::unique_ptr<FSWritableFile>* result,
+                           IODebugContext* dbg) override {
+    return Unsynced(target()->NewWritableFile(path, options, result, dbg),
+                    result);
+  }
+
+  IOStatus ReopenWritableFile(const std::string& path,
+                              const FileOptions& options,
+                              std::unique_ptr<FSWritableFile>* result,
+                              IODebugContext* dbg) override {
+    return Unsynced(target()->ReopenWritableFile(path, options, result, dbg),
+                    result);
+  }
+
+  IOStatus SyncFile(const std::string&, const FileOptions&, const IOOptions&,
+                    bool, IODebugContext*) override {
+    return IOStatus::OK();
+  }
+
+  IOStatus NewDirectory(const std::string& path, const IOOptions& options,
+                        std::unique_ptr<FSDirectory>* result,
+                        IODebugContext* dbg) override {
+    std::unique_ptr<FSDirectory> directory;
+    IOStatus status = target()->NewDirectory(path, options, &directory, dbg);
+    if (status.ok()) {
+      *result = std::make_unique<UnsyncedDirectory>(std::move(directory));
+    }
+    return status;
+  }
+
+ private:
+  static IOStatus Unsynced(IOStatus status,
+                           std::unique_ptr<FSWritableFile>* result) {
+    if (status.ok()) *result = std::make_unique<UnsyncedFile>(std::move(*result));
+    return status;
+  }
+};
+
 }  // namespace
 
 std::shared_ptr<FileSystem> PandoFiles() {
@@ -237,11 +339,15 @@ std::shared_ptr<FileSystem> PandoFiles() {
 
 extern "C" {
 
-// `options` is a rocksdb_options_t, which holds nothing but the options; `other` an environment, or null: these files as they are.
-void pando_files_use(void* options, void* other) {
+// `options` is a rocksdb_options_t, which holds nothing but the options; `other` an environment, or null: these files as they are,
+// and whether they are synced.
+void pando_files_use(void* options, void* other, bool syncs) {
   static Env* const env = NewCompositeEnv(PandoFiles()).release();
+  static Env* const unsynced =
+      NewCompositeEnv(std::make_shared<UnsyncedFiles>(FileSystem::Default()))
+          .release();
   static_cast<Options*>(options)->env =
-      other == nullptr ? env : static_cast<Env*>(other);
+      other != nullptr ? static_cast<Env*>(other) : syncs ? env : unsynced;
 }
 
 // From now on this thread's reads go there; null: to the disk.

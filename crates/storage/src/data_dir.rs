@@ -55,8 +55,9 @@ pub(crate) struct DataDir {
 }
 
 impl DataDir {
-    /// Opens an existing data directory, or creates one in a new or empty directory.
-    pub fn open(dir: &Path) -> Fallible<DataDir> {
+    /// Opens an existing data directory, or creates one in a new or empty directory. `syncs`: what it writes is to
+    /// survive a loss of power.
+    pub fn open(dir: &Path, syncs: bool) -> Fallible<DataDir> {
         let shown = dir.display();
         if dir.is_file() {
             return Err(err!(
@@ -75,7 +76,7 @@ impl DataDir {
             is_encrypted: key.is_some(),
         });
         if stamped.is_none() {
-            write_stamp(dir, stamp).map_err(|e| {
+            put_stamp(dir, stamp, syncs).map_err(|e| {
                 err!(
                     FileNotOpen,
                     "cannot write to the data directory {shown}: {e}"
@@ -219,13 +220,18 @@ impl DataDir {
 
 /// Writes the stamp that marks `dir` as a data directory. It appears whole or not at all.
 pub(crate) fn write_stamp(dir: &Path, stamp: Stamp) -> std::io::Result<()> {
+    put_stamp(dir, stamp, true)
+}
+
+fn put_stamp(dir: &Path, stamp: Stamp, syncs: bool) -> std::io::Result<()> {
+    let sync = |file: &File| if syncs { file.sync_all() } else { Ok(()) };
     let format = stamp.format + if stamp.is_encrypted { ENCRYPTED } else { 0 };
     let draft = dir.join("PANDO.new");
     let mut file = File::create(&draft)?;
     file.write_all(format!("pando data format {format}\n").as_bytes())?;
-    file.sync_all()?;
+    sync(&file)?;
     fs::rename(&draft, dir.join(STAMP))?;
-    File::open(dir)?.sync_all()
+    sync(&File::open(dir)?)
 }
 
 /// What the directory's stamp says; `None` without one, an error when it belongs to other
@@ -357,13 +363,13 @@ mod tests {
     use errors::Code;
 
     fn refusal(dir: &Path) -> errors::Error {
-        DataDir::open(dir).err().expect("must be refused")
+        DataDir::open(dir, true).err().expect("must be refused")
     }
 
     #[test]
     fn a_second_process_is_told_who_has_it() {
         let dir = tempfile::tempdir().unwrap();
-        let first = DataDir::open(dir.path()).unwrap();
+        let first = DataDir::open(dir.path(), true).unwrap();
         let e = refusal(dir.path());
         assert_eq!(e.code, Code::DBPathInUse);
         assert!(
@@ -372,7 +378,7 @@ mod tests {
             "{e}"
         );
         drop(first);
-        DataDir::open(dir.path()).unwrap();
+        DataDir::open(dir.path(), true).unwrap();
     }
 
     #[test]
@@ -396,7 +402,7 @@ mod tests {
         for file in ["mongod.log", "mongod.log.2024-01-01", "mongod.pid", ".keep"] {
             fs::write(dir.path().join(file), "x").unwrap();
         }
-        DataDir::open(dir.path()).unwrap();
+        DataDir::open(dir.path(), true).unwrap();
     }
 
     #[test]

@@ -845,7 +845,7 @@ mod flush_tests {
 
     /// An engine without the maintenance thread: nothing else changes its options.
     fn without_keeper(dir: &Path) -> Engine {
-        let data_dir = DataDir::open(dir).unwrap();
+        let data_dir = DataDir::open(dir, true).unwrap();
         Engine::open(data_dir, &StoreOptions::new(dir).engine()).unwrap()
     }
 

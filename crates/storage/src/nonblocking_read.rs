@@ -61,7 +61,7 @@ struct Reads {
 }
 
 unsafe extern "C" {
-    fn pando_files_use(options: *mut ffi::rocksdb_options_t, other: *mut c_void);
+    fn pando_files_use(options: *mut ffi::rocksdb_options_t, other: *mut c_void, syncs: bool);
     fn pando_reads_go_to(reads: *mut Reads);
     fn pando_file_close(open: *mut c_void);
     fn pando_let_one_in(of: u32);
@@ -69,12 +69,12 @@ unsafe extern "C" {
 }
 
 /// Has a database that is opened with these options go through our files, encrypted ones where there is an environment for
-/// them.
-pub(crate) fn use_files(options: &rocksdb::Options, encrypted: Option<Env>) {
+/// them. `syncs`: whether plain ones are synced; encrypted ones always are.
+pub(crate) fn use_files(options: &rocksdb::Options, encrypted: Option<Env>, syncs: bool) {
     use rocksdb::AsRawPtr;
     let other = encrypted.map_or(ptr::null_mut(), |env| env.0);
     // SAFETY: a setter on options that live; the environment that it sets lives for ever.
-    unsafe { pando_files_use(options.as_raw_ptr(), other) }
+    unsafe { pando_files_use(options.as_raw_ptr(), other, syncs) }
 }
 
 /// Of so many reads one enters the page cache when the memory is full.

@@ -374,7 +374,7 @@ fn make(
         row_percent: 0,
         ..StoreOptions::new(draft)
     };
-    let engine = Arc::new(Engine::open(DataDir::open(draft)?, &opts.engine())?);
+    let engine = Arc::new(Engine::open(DataDir::open(draft, true)?, &opts.engine())?);
     let (counts, _) = Counts::load(&engine).map_err(Stop::into_error)?;
     let mut replay = Replay::new(&engine, &counts);
     let mut outcome = Ok(());

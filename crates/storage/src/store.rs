@@ -56,6 +56,8 @@ pub struct StoreOptions {
     pub engine_options: String,
     /// The log's file system; a faulty one in tests.
     pub log_file_system: Arc<dyn oplog::FileSystem>,
+    /// The engine's files, and the directory's stamp, are synced; see [`StoreOptions::unsynced`].
+    pub syncs: bool,
     /// The last index of the log that opening applies, if later entries are not decided yet.
     pub apply_up_to: u64,
     /// Nor are entries applied that were made after that, in milliseconds since 1970 by the clock of
@@ -79,6 +81,7 @@ impl StoreOptions {
             has_room: None,
             engine_options: String::new(),
             log_file_system: Arc::new(oplog::Disk),
+            syncs: true,
             apply_up_to: u64::MAX,
             apply_made_before: i64::MAX,
         }
@@ -86,6 +89,15 @@ impl StoreOptions {
 }
 
 impl StoreOptions {
+    /// For data that is not kept: nothing waits for the disk. A loss of power may leave a directory that does not open.
+    pub fn unsynced(self) -> StoreOptions {
+        StoreOptions {
+            log_file_system: Arc::new(oplog::UnsyncedDisk),
+            syncs: false,
+            ..self
+        }
+    }
+
     pub(crate) fn engine(&self) -> EngineOptions {
         EngineOptions {
             cache_bytes: self.cache_bytes,
@@ -94,6 +106,7 @@ impl StoreOptions {
             background_jobs: self.background_jobs,
             open_files: self.open_files,
             direct_io: self.direct_io,
+            syncs: self.syncs,
             extra: self.engine_options.clone(),
         }
     }
@@ -196,7 +209,7 @@ impl Store {
     /// Opens or creates the directory, takes its lock, and applies the log to the engine up to its
     /// end.
     pub fn open(opts: StoreOptions) -> Fallible<Arc<Store>> {
-        let data_dir = DataDir::open(&opts.dir)?;
+        let data_dir = DataDir::open(&opts.dir, opts.syncs)?;
         let mut opts = opts;
         let mut log_options = opts.log(&data_dir);
         opts.log_window = log_window::load(&opts.dir)?.unwrap_or(opts.log_window);

@@ -44,6 +44,8 @@ pub struct EngineOptions {
     pub open_files: usize,
     /// Direct I/O: data files bypass the page cache.
     pub direct_io: bool,
+    /// Files are synced; not those of data that is not kept.
+    pub syncs: bool,
     /// RocksDB's options by name (`name=value;…`), applied last: for experiments. Two are ours:
     /// [`DEAD_RANGES`], [`COMMIT_FAULT`].
     pub extra: String,
@@ -196,7 +198,7 @@ fn options(opts: &EngineOptions, encrypted: Option<Env>) -> TunedOptions {
     );
 
     let mut o = rocksdb::Options::default();
-    nonblocking_read::use_files(&o, encrypted);
+    nonblocking_read::use_files(&o, encrypted, opts.syncs);
     o.create_if_missing(true);
     o.create_missing_column_families(true);
     // The engine writes no log of its own, so only the atomic flush keeps records and index entries

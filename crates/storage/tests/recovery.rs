@@ -50,6 +50,24 @@ fn between(store: &Arc<Store>, low: &[u8], high: &[u8]) -> Model {
 }
 
 #[test]
+fn a_store_that_does_not_sync_is_there_again_for_one_that_does() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = Store::open(options(dir.path()).unsynced()).unwrap();
+    let written = store.propose(vec![put("a", "1")]).unwrap();
+    // Nothing waits for the disk, and all is told to be on it.
+    store.wait_durable(written.index).unwrap();
+    drop(store);
+    let store = open(dir.path());
+    assert_eq!(store.stats().replayed_entries, 1);
+    assert_eq!(store.last(), written);
+    store.close().unwrap();
+    drop(store);
+    let store = Store::open(options(dir.path()).unsynced()).unwrap();
+    assert_eq!(store.stats().replayed_entries, 0);
+    assert_eq!(&*store.view().get(b"a").unwrap().unwrap(), b"1");
+}
+
+#[test]
 fn a_store_that_was_dropped_replays_its_log() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path());

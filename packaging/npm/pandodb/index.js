@@ -39,11 +39,13 @@ async function start({ path: directory, port, args = [], timeoutMs = 30000 } = {
   const data = directory ?? path.join(own, 'data');
   const log = own ? path.join(own, 'server.log') : `${directory}.log`;
   const remove = () => own && fs.rmSync(own, { recursive: true, force: true });
+  // Nothing waits for the disk where the data goes with the server, unless the user wants it to.
+  const durability = own && !args.some((word) => word.startsWith('--durability')) ? ['--durability', 'none'] : [];
   // A free port may be taken by another before the server has it: then another one is tried.
   for (let attempt = 0; attempt < (port ? 1 : 5); attempt++) {
     const at = port || await freePort();
     const before = fs.existsSync(log) ? fs.statSync(log).size : 0;
-    const child = spawn(program(), ['serve', '--dbpath', data, '--port', String(at), '--bind', '127.0.0.1', '--no-console', '--log-path', log, '--logappend', ...args],
+    const child = spawn(program(), ['serve', '--dbpath', data, '--port', String(at), '--bind', '127.0.0.1', '--no-console', '--log-path', log, '--logappend', ...durability, ...args],
       { stdio: 'ignore' });
     let ended = false;
     const gone = new Promise((resolve) => {

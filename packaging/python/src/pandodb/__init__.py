@@ -56,7 +56,7 @@ class Server:
                 words = ["serve", "--dbpath", str(directory / "data" if self._own else directory), "--port", str(port),
                          "--bind", "127.0.0.1", "--no-console", "--log-path", str(log), "--logappend"]
                 before = log.stat().st_size if log.exists() else 0
-                self._process = subprocess.Popen([program(), *words, *self.options], stdin=subprocess.DEVNULL,
+                self._process = subprocess.Popen([program(), *words, *self._durability(), *self.options], stdin=subprocess.DEVNULL,
                                                  stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
                 if self._is_ready(log, before):
                     self.port = port
@@ -69,6 +69,11 @@ class Server:
         except BaseException:
             self.stop()
             raise
+
+    def _durability(self):
+        """Nothing waits for the disk where the data goes with the server, unless the user wants it to."""
+        given = any(str(option).startswith("--durability") for option in self.options)
+        return ["--durability", "none"] if self._own and not given else []
 
     def _is_ready(self, log, before):
         """Whether the server says that it is ready before it ends or the time is up. Its own log says it: on its port
