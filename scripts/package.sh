@@ -1,10 +1,15 @@
 #!/usr/bin/env bash
 # Makes the packages of one commit from one binary, and tries them.
 #
-#     scripts/package.sh build [--bin FILE] [--out DIR] [KIND…]   tarball deb wheel npm container homebrew helm (all)
+#     scripts/package.sh build [--bin FILE] [--told-by FILE] [--out DIR] [KIND…]
 #     scripts/package.sh try [--out DIR] [KIND…]                  installs each into a clean root and runs a first query
 #
-# A binary for another processor (scripts/cross.sh) is run by what PANDO_RUN names, as "qemu-aarch64-static -L /usr/aarch64-linux-gnu".
+# KIND is tarball deb wheel npm container homebrew helm (without one, all), for macOS tarball wheel npm homebrew.
+#
+# A binary for another processor (scripts/cross.sh) is run by what PANDO_RUN names, as "qemu-aarch64-static -L /usr/aarch64-linux-gnu",
+# for both verbs; its tarball is what can be tried so.
+# Where nothing runs it, --told-by names one of the same commit that runs here: man pages, completions and version are its.
+# On macOS it wants the GNU tools: brew install bash coreutils gnu-tar gnu-sed, with their gnubin directories first on PATH.
 # Without --bin the release binary is built. The binary says which C library it needs: that is in the name of the wheel and in
 # the package's dependencies, so a binary made on a new system is not offered to an old one. DIR is target/packages.
 set -euo pipefail
@@ -13,20 +18,20 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 here=$PWD/packaging
 out=${CARGO_TARGET_DIR:-$PWD/target}/packages
-bin='' kinds=()
+bin='' told_by='' kinds=()
 verb=${1:-}
 [[ $verb == build || $verb == try ]] || die "say build or try; see the head of this file"
 shift
 while [ $# -gt 0 ]; do
     case $1 in
         --bin) bin=$(realpath "$2"); shift ;;
+        --told-by) told_by=$(realpath "$2"); shift ;;
         --out) mkdir -p "$2"; out=$(realpath "$2"); shift ;;
         tarball | deb | wheel | npm | container | homebrew | helm) kinds+=("$1") ;;
         *) die "no such package: $1" ;;
     esac
     shift
 done
-[ ${#kinds[@]} -gt 0 ] || kinds=(tarball deb wheel npm container homebrew helm)
 
 # ---- the packed content: the program, stripped, and its own help
 
@@ -35,39 +40,55 @@ glibc_of() {
     objdump -T "$1" | grep -o 'GLIBC_[0-9.]*' | sed 's/GLIBC_//' | sort -Vu | tail -n 1
 }
 
-# The processor that a binary is for, as uname says it.
-machine_of() {
-    case $(od -An -tx1 -j18 -N1 "$1" | tr -d ' ') in
-        3e) echo x86_64 ;;
-        b7) echo aarch64 ;;
-        *) die "there are no packages for the processor of $1" ;;
+# The system and the processor that a binary is for.
+platform_of() {
+    local bytes
+    bytes=$(od -An -tx1 -N20 "$1" | tr -d ' \n')
+    case $bytes in
+        7f454c46*3e00) echo linux x86_64 ;;
+        7f454c46*b700) echo linux aarch64 ;;
+        cffaedfe07000001*) echo macos x86_64 ;;
+        cffaedfe0c000001*) echo macos aarch64 ;;
+        *) die "there are no packages for what $1 is for" ;;
     esac
 }
 
-# Sets version, machine, debian (the same for dpkg), node (for npm), glibc, libraries (packages that it needs besides), stage.
-prepare() {
-    if [ -z "$bin" ]; then
-        cargo build --release --locked -p pando
-        bin=${CARGO_TARGET_DIR:-$PWD/target}/release/pando
-    fi
-    machine=$(machine_of "$bin")
-    case $machine in
-        x86_64) debian=amd64 node=x64 ;;
-        aarch64) debian=arm64 node=arm64 ;;
-    esac
+# Sets what of the C library and of others a binary for Linux needs: glibc, libraries (Debian's packages besides), wheel_platform.
+needs_of_linux() {
     libraries=
     ! objdump -p "$bin" | grep -q 'NEEDED .*libstdc++' || libraries+=", libstdc++6"
     ! objdump -p "$bin" | grep -q 'NEEDED .*libgcc_s' || libraries+=", libgcc-s1"
     glibc=$(glibc_of "$bin")
     [ -n "$glibc" ] || die "$bin does not say which C library it needs"
+    wheel_platform=manylinux_${glibc/./_}_$machine
+    # The release profile strips by itself; what another processor's binary has is left where there is no tool for it.
+    strip "$stage/tree/bin/pando" 2>/dev/null || [ "$machine" != "$(uname -m)" ]
+}
+
+# Sets version, system, machine, debian and node (machine for dpkg and npm), node_system, wheel_platform, stage.
+prepare() {
+    if [ -z "$bin" ]; then
+        cargo build --release --locked -p pando
+        bin=${CARGO_TARGET_DIR:-$PWD/target}/release/pando
+    fi
+    local platform
+    platform=$(platform_of "$bin")
+    read -r system machine <<<"$platform"
+    case $machine in
+        x86_64) debian=amd64 node=x64 ;;
+        aarch64) debian=arm64 node=arm64 ;;
+    esac
     stage=$(mktemp -d)
     trap 'rm -rf "$stage"' EXIT
     mkdir -p "$out" "$stage/tree"
     local root=$stage/tree
     install -D -m 0755 "$bin" "$root/bin/pando"
-    # The release profile strips by itself; what another processor's binary has is left where there is no tool for it.
-    strip "$root/bin/pando" 2>/dev/null || [ "$machine" != "$(uname -m)" ]
-    printf '#!/bin/sh\nexec %s "%s" "$@"\n' "${PANDO_RUN:-}" "$bin" >"$stage/run"
+    case $system in
+        linux) node_system=linux && needs_of_linux ;;
+        # The oldest macOS on Apple's own processors (scripts/cross.sh and the release workflow build for it).
+        macos) node_system=darwin wheel_platform=macosx_11_0_${machine/aarch64/arm64} ;;
+    esac
+    printf '#!/bin/sh\nexec %s "%s" "$@"\n' "${PANDO_RUN:-}" "${told_by:-$bin}" >"$stage/run"
     chmod 0755 "$stage/run"
     version=$("$stage/run" --version | cut -d' ' -f2)
     python3 "$here/documents.py" "$stage/run" "$stage/documents"
@@ -85,7 +106,7 @@ export SOURCE_DATE_EPOCH
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct 2>/dev/null || echo 0)
 
 build_tarball() {
-    local name=pando-$version-linux-$machine
+    local name=pando-$version-$system-$machine
     tar --create --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" \
         --transform "s,^\.,$name," -C "$stage/tree" . | gzip -n >"$out/$name.tar.gz"
 }
@@ -123,28 +144,28 @@ build_wheel() {
     local source=$stage/python
     cp -a "$here/python" "$source"
     install -D -m 0755 "$stage/tree/bin/pando" "$source/src/pandodb/bin/pando"
-    PANDO_VERSION=$version PANDO_WHEEL_PLATFORM=manylinux_${glibc/./_}_$machine \
+    PANDO_VERSION=$version PANDO_WHEEL_PLATFORM=$wheel_platform \
         python3 -m pip wheel --quiet --disable-pip-version-check --no-deps -w "$out" "$source"
 }
 
 build_npm() {
     command -v npm >/dev/null || die "please install npm"
-    local source=$stage/npm platform=pandodb-linux-$node
+    local source=$stage/npm platform=pandodb-$node_system-$node
     mkdir -p "$source/$platform/bin"
     cp -a "$here/npm/pandodb" "$source"
     cp LICENSE "$source/pandodb"
     cp LICENSE "$source/$platform"
     install -m 0755 "$stage/tree/bin/pando" "$source/$platform/bin/pando"
-    node - "$source" "$version" "$platform" "$node" <<-'END'
+    node - "$source" "$version" "$platform" "$node_system" "$node" <<-'END'
 	const fs = require('fs');
-	const [source, version, platform, cpu] = process.argv.slice(2);
+	const [source, version, platform, os, cpu] = process.argv.slice(2);
 	const main = JSON.parse(fs.readFileSync(`${source}/pandodb/package.json`));
 	main.version = version;
 	for (const each of ['linux-x64', 'linux-arm64', 'darwin-x64', 'darwin-arm64']) main.optionalDependencies[`pandodb-${each}`] = version;
 	fs.writeFileSync(`${source}/pandodb/package.json`, JSON.stringify(main, null, 2) + '\n');
 	fs.writeFileSync(`${source}/${platform}/package.json`, JSON.stringify({
 	  name: platform, version, description: `PandoDB's program for ${platform.slice(8)}`, license: 'Apache-2.0',
-	  os: ['linux'], cpu: [cpu], libc: ['glibc'], files: ['bin'],
+	  os: [os], cpu: [cpu], libc: os === 'linux' ? ['glibc'] : undefined, files: ['bin'],
 	}, null, 2) + '\n');
 	END
     (cd "$out" && npm pack --silent "$source/pandodb" "$source/$platform" >/dev/null)
@@ -161,7 +182,7 @@ build_container() {
 
 # The formula names the sums of the tarballs that are there; a platform without one gets none.
 build_homebrew() {
-    [ -e "$out/pando-$version-linux-$machine.tar.gz" ] || build_tarball
+    [ -e "$out/pando-$version-$system-$machine.tar.gz" ] || build_tarball
     python3 "$here/homebrew/formula.py" "$version" "$out" >"$out/pandodb.rb"
 }
 
@@ -173,7 +194,10 @@ build_helm() {
         gzip -n >"$out/pando-$version.tgz"
 }
 
-# ---- trying them
+# ---- trying them, on the system that they are for
+
+system_here() { if [ "$(uname -s)" = Darwin ]; then echo macos; else echo linux; fi; }
+node_system_here() { uname -s | tr '[:upper:]' '[:lower:]'; }
 
 in_tree() { ls "$out"/$1 2>/dev/null | tail -n 1; }
 
@@ -194,12 +218,16 @@ told_since() { echo "from the package to a first query: $((SECONDS - $1)) s"; }
 
 try_tarball() {
     local file began
-    file=$(need_package 'pando-*-linux-*.tar.gz')
+    file=$(need_package "pando-*-$(system_here)-*.tar.gz")
     python_with_driver "$work/venv-tarball"
     began=$SECONDS
     mkdir "$work/tarball"
     tar -xzf "$file" -C "$work/tarball" --strip-components=1
-    PYTHONPATH=$here/python/src PANDO_BIN=$work/tarball/bin/pando "$work/venv-tarball/bin/python" "$here/try/first_query.py"
+    printf '#!/bin/sh\nexec %s "%s" "$@"\n' "${PANDO_RUN:-}" "$work/tarball/bin/pando" >"$work/run-tarball"
+    chmod 0755 "$work/run-tarball"
+    # An emulated program is not measured.
+    PYTHONPATH=$here/python/src PANDO_BIN=$work/run-tarball \
+        "$work/venv-tarball/bin/python" "$here/try/first_query.py" ${PANDO_RUN:+1}
     told_since "$began"
 }
 
@@ -220,7 +248,7 @@ try_wheel() {
 try_npm() {
     mkdir "$work/npm"
     local main platform began
-    platform=$(need_package 'pandodb-linux-*.tgz')
+    platform=$(need_package "pandodb-$(node_system_here)-*.tgz")
     main=$(ls "$out"/pandodb-[0-9]*.tgz | tail -n 1)
     (cd "$work/npm" && echo '{"private": true}' >package.json &&
         npm install --silent --no-audit --no-fund mongodb)
@@ -247,15 +275,24 @@ try_helm() {
     PYTHON=$work/venv-helm/bin/python bash "$here/try/helm.sh" "$file" "$work/helm" "$work/helm-program/bin"
 }
 
+of_linux=(tarball deb wheel npm container homebrew helm)
+of_macos=(tarball wheel npm homebrew)
 if [ "$verb" = build ]; then
     prepare
+    if [ "$system" = macos ]; then all=("${of_macos[@]}"); else all=("${of_linux[@]}"); fi
+    [ ${#kinds[@]} -gt 0 ] || kinds=("${all[@]}")
+    for kind in "${kinds[@]}"; do
+        [[ " ${all[*]} " == *" $kind "* ]] || die "there is no $kind for $system"
+    done
     for kind in "${kinds[@]}"; do
         say "$kind"
         "build_$kind"
     done
     (cd "$out" && find . -maxdepth 1 -type f ! -name SHA256SUMS -printf '%f\n' | sort | xargs sha256sum >SHA256SUMS)
-    echo "needs glibc $glibc or later" >&2
+    echo "made for $wheel_platform" >&2
 else
+    if [ "$(system_here)" = macos ]; then all=("${of_macos[@]}"); else all=("${of_linux[@]}"); fi
+    [ ${#kinds[@]} -gt 0 ] || kinds=("${all[@]}")
     work=$(mktemp -d)
     trap 'rm -rf --one-file-system "$work"' EXIT
     failed=0

@@ -1,6 +1,6 @@
 """Writes the Homebrew formula of a version: formula.py VERSION DIRECTORY, where the tarballs of the platforms are.
 
-A platform whose tarball is not there is left out; macOS is built from source by the formula until its tarballs are."""
+A platform whose tarball is not there is left out."""
 
 import hashlib
 import sys

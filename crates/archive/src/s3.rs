@@ -138,7 +138,7 @@ fn agent(encrypted: bool, authorities: Option<&str>) -> Outcome<Agent> {
         let certificates = match authorities {
             Some(file) => read_authorities(file)?,
             None => {
-                let found = rustls_native_certs::load_native_certs().certs;
+                let found = certificates::authorities_of_the_system();
                 let own = |der: &rustls::pki_types::CertificateDer<'_>| {
                     Certificate::from_der(der).to_owned()
                 };

@@ -3,8 +3,10 @@
 //! Invariant: an error is one line that names the file and never its content; cryptography is
 //! libraries'.
 
+mod of_the_system;
 mod subject;
 
+pub use of_the_system::authorities_of_the_system;
 use pkcs8::{EncryptedPrivateKeyInfoRef, SecretDocument};
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;

@@ -1,26 +1,19 @@
-//! What the operating system tells of this process and this machine (Linux; elsewhere zeros).
+//! What the operating system tells of this process and this machine; zeros where it does not.
 
+use own_process::system;
+pub use own_process::system::page_bytes;
 use std::fs;
 use std::sync::OnceLock;
 
 /// Memory of this process in bytes: resident, virtual.
 pub fn memory() -> (u64, u64) {
-    let text = fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let mut pages = text
-        .split_ascii_whitespace()
-        .map(|n| n.parse::<u64>().unwrap_or(0));
-    let (total, resident) = (pages.next().unwrap_or(0), pages.next().unwrap_or(0));
-    (resident * page_bytes(), total * page_bytes())
-}
-
-pub fn page_bytes() -> u64 {
-    // SAFETY: sysconf reads no memory of ours.
-    u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
+    let memory = system::own_memory().unwrap_or_default();
+    (memory.resident, memory.virtual_size)
 }
 
 /// The files and sockets that this process has open.
 pub fn open_files() -> i64 {
-    fs::read_dir("/proc/self/fd").map_or(0, |all| all.count() as i64)
+    system::open_files().map_or(0, |count| count as i64)
 }
 
 /// Time and faults of this process.
@@ -37,6 +30,9 @@ pub struct ProcessUsage {
     pub involuntary_switches: i64,
 }
 
+/// Linux tells kilobytes, macOS bytes.
+const MAX_RESIDENT_UNITS_PER_KB: i64 = if cfg!(target_os = "macos") { 1024 } else { 1 };
+
 pub fn usage() -> ProcessUsage {
     // SAFETY: `r` is written by the call before it is read.
     let r = unsafe {
@@ -46,12 +42,14 @@ pub fn usage() -> ProcessUsage {
         }
         r
     };
-    let micros = |t: libc::timeval| t.tv_sec * 1_000_000 + t.tv_usec;
+    // Types differ between systems.
+    #[allow(clippy::useless_conversion)]
+    let micros = |t: libc::timeval| t.tv_sec * 1_000_000 + i64::from(t.tv_usec);
     ProcessUsage {
         user_micros: micros(r.ru_utime),
         system_micros: micros(r.ru_stime),
         page_faults: r.ru_majflt,
-        max_resident_kb: r.ru_maxrss,
+        max_resident_kb: r.ru_maxrss / MAX_RESIDENT_UNITS_PER_KB,
         blocks_in: r.ru_inblock,
         blocks_out: r.ru_oublock,
         page_reclaims: r.ru_minflt,
@@ -62,15 +60,7 @@ pub fn usage() -> ProcessUsage {
 
 /// Memory of the machine in bytes, and what a control group leaves of it.
 pub fn machine_memory() -> (u64, u64) {
-    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let kb = text.lines().find_map(|l| {
-        l.strip_prefix("MemTotal:")?
-            .split_ascii_whitespace()
-            .next()?
-            .parse::<u64>()
-            .ok()
-    });
-    let total = kb.unwrap_or(0) * 1024;
+    let total = system::machine_memory().unwrap_or(0);
     let limit = [
         "/sys/fs/cgroup/memory.max",
         "/sys/fs/cgroup/memory/memory.limit_in_bytes",
@@ -98,12 +88,9 @@ pub fn cpu(field: &str) -> String {
 /// The name of this machine, as it was when it was first asked for: each pipeline asks.
 pub fn host_name() -> String {
     static NAME: OnceLock<String> = OnceLock::new();
-    let read = || {
-        let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        match name.trim() {
-            "" => "localhost".to_string(),
-            name => name.to_string(),
-        }
+    let read = || match system::kernel().host {
+        name if name.is_empty() => "localhost".to_string(),
+        name => name,
     };
     NAME.get_or_init(read).clone()
 }

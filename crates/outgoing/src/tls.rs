@@ -131,8 +131,7 @@ fn verifier(
 
 fn of_the_system() -> Result<RootCertStore> {
     let mut roots = RootCertStore::empty();
-    let found = rustls_native_certs::load_native_certs();
-    roots.add_parsable_certificates(found.certs);
+    roots.add_parsable_certificates(certificates::authorities_of_the_system());
     match roots.is_empty() {
         true => Err(Error::Usage(
             "this system has no authorities of its own: name a file of them".into(),

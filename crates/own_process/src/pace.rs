@@ -1,8 +1,10 @@
 //! Work that leaves the machine to others: on a busy one, the worker rests in between.
 //!
 //! Invariant: whether the machine is busy is what others did while this worker rested, so its own work
-//! never slows it down. Others are all other threads, those of its process too.
+//! never slows it down. Others are all other threads, those of its process too. Where the system does not tell
+//! what others do, the thread stands behind them and rests no more.
 
+use crate::system::{self, GivesWay};
 use std::io::{self, Read};
 use std::time::{Duration, Instant};
 
@@ -18,8 +20,6 @@ const LOOK: Duration = Duration::from_millis(50);
 const LOOK_AFTER: Duration = Duration::from_secs(1);
 /// The longest rest.
 const LONGEST: Duration = Duration::from_secs(20);
-/// How far the thread gives way to others (nice(2)).
-const NICENESS: i32 = 10;
 
 /// The work of one of several threads that share a twentieth of a busy machine.
 pub struct Pace {
@@ -33,11 +33,7 @@ pub struct Pace {
 impl Pace {
     /// `threads`: how many work like this one. The calling thread gives way to others from now on.
     pub fn begin(threads: usize) -> Pace {
-        #[cfg(target_os = "linux")]
-        // SAFETY: the call reads no memory of this process, and changes the calling thread alone.
-        unsafe {
-            libc::setpriority(libc::PRIO_PROCESS, 0, NICENESS);
-        }
+        system::give_way(GivesWay::Much);
         Pace {
             threads,
             began: Instant::now(),

@@ -1,4 +1,4 @@
-//! One allocator, mimalloc, for our code and the engine's.
+//! One allocator, mimalloc, for our code and, on Linux, the engine's.
 //!
 //! Its crate asks it for an alignment at each allocation, which is a slower path through it and for many sizes takes more memory than
 //! was asked for. What it gives without being asked suffices for nearly all of them: as `malloc` anywhere, every block is aligned to

@@ -1,8 +1,8 @@
 //! What a Unix process has to do to serve: go to the background, raise its limits, leave its number, hear signals.
 
 use std::fs::{File, Permissions};
-use std::io::{Read, Write};
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::io::{PipeWriter, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -13,7 +13,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
 /// Tells the parent that the server is ready; dropped without it, that it is not.
-pub struct Ready(File);
+pub struct Ready(PipeWriter);
 
 impl Ready {
     pub fn announce(mut self) {
@@ -36,13 +36,7 @@ pub enum Forked {
 /// Forks; the parent waits until the child is ready or has failed. To be called while there is one thread.
 pub fn fork() -> Result<Forked, String> {
     let failed = |what: &str| format!("cannot {what}: {}", std::io::Error::last_os_error());
-    let mut ends = [0; 2];
-    // SAFETY: `ends` has room for the two descriptors.
-    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
-        return Err(failed("make a pipe"));
-    }
-    // SAFETY: the descriptors are fresh and have no other owner.
-    let (mut reader, writer) = unsafe { (File::from_raw_fd(ends[0]), File::from_raw_fd(ends[1])) };
+    let (mut reader, writer) = std::io::pipe().map_err(|_| failed("make a pipe"))?;
     println!("about to fork child process, waiting until server is ready for connections.");
     let _ = std::io::stdout().flush();
     // SAFETY: no other thread exists that could hold a lock in the child.
@@ -81,6 +75,9 @@ pub fn fork() -> Result<Forked, String> {
     }
 }
 
+/// macOS refuses more, whatever it says is the most.
+const MOST_FILES_OF_MACOS: u64 = 10_240;
+
 /// As many open files as the process may have; the number of them.
 pub fn raise_file_limit() -> u64 {
     let mut limit = libc::rlimit {
@@ -91,12 +88,15 @@ pub fn raise_file_limit() -> u64 {
     unsafe {
         if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 && limit.rlim_cur < limit.rlim_max
         {
-            let wanted = libc::rlimit {
-                rlim_cur: limit.rlim_max,
-                rlim_max: limit.rlim_max,
-            };
-            if libc::setrlimit(libc::RLIMIT_NOFILE, &wanted) == 0 {
-                limit = wanted;
+            for most in [limit.rlim_max, MOST_FILES_OF_MACOS.min(limit.rlim_max)] {
+                let wanted = libc::rlimit {
+                    rlim_cur: most,
+                    rlim_max: limit.rlim_max,
+                };
+                if most > limit.rlim_cur && libc::setrlimit(libc::RLIMIT_NOFILE, &wanted) == 0 {
+                    limit = wanted;
+                    break;
+                }
             }
         }
     }

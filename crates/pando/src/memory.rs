@@ -4,6 +4,7 @@
 //! group at the root, so the root is always looked at too.
 
 use crate::allocator;
+use own_process::system;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,18 +54,13 @@ pub fn keep_within(cache_bytes: u64) {
 
 /// What this process holds of the machine's memory, in bytes.
 fn held_bytes() -> Option<u64> {
-    let pages = std::fs::read_to_string("/proc/self/statm").ok()?;
-    let pages: u64 = pages.split_whitespace().nth(1)?.parse().ok()?;
-    // SAFETY: asks for a constant.
-    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    Some(pages * u64::try_from(page).ok()?)
+    Some(system::own_memory()?.resident)
 }
 
 /// Memory in bytes.
 pub fn available_bytes() -> u64 {
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let machine = machine_bytes(&meminfo).unwrap_or(1 << 30);
+    let machine = system::machine_memory().unwrap_or(1 << 30);
     limit_files(&groups, Path::new("/sys/fs/cgroup"))
         .iter()
         .filter_map(|path| number_in(path))
@@ -87,8 +83,8 @@ pub fn has_room() -> storage::HasRoom {
         .collect();
     Arc::new(move || {
         let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-        let machine = (meminfo_bytes(&meminfo, "MemFree:"), machine_bytes(&meminfo));
-        is_roomy(machine.0, machine.1)
+        let told = |name| meminfo_bytes(&meminfo, name);
+        is_roomy(told("MemFree:"), told("MemTotal:"))
             && groups.iter().all(|(used, limit)| {
                 let free = number_in(used).map(|used| limit.saturating_sub(used));
                 is_roomy(free, Some(*limit))
@@ -112,10 +108,6 @@ pub fn default_cache_bytes(memory: u64) -> u64 {
         0..ROOMY => quarter,
         _ => quarter.max(LEAST_WHEN_ROOMY),
     }
-}
-
-fn machine_bytes(meminfo: &str) -> Option<u64> {
-    meminfo_bytes(meminfo, "MemTotal:")
 }
 
 fn meminfo_bytes(meminfo: &str, name: &str) -> Option<u64> {
@@ -198,6 +190,7 @@ mod tests {
         let roomy = |free, all| is_roomy(Some(free), Some(all));
         assert!(roomy(70 * mb, 1024 * mb) && !roomy(60 * mb, 1024 * mb));
         assert!(is_roomy(None, Some(1)));
-        assert_eq!(machine_bytes("MemTotal:       2048 kB\n"), Some(2 << 20));
+        let told = meminfo_bytes("MemTotal:       2048 kB\n", "MemTotal:");
+        assert_eq!(told, Some(2 << 20));
     }
 }

@@ -70,7 +70,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("replication", &["storage", "own_process", "bson", "errors"]),
     ("certificates", &[]),
     ("outgoing", &["auth", "certificates", "bson"]),
-    ("archive", &[]),
+    ("archive", &["certificates"]),
     ("service", &["wire", "bson", "errors"]),
     ("front", &["service", "auth", "query", "bson", "errors"]),
     (
@@ -130,7 +130,15 @@ const ROOMS: &[(&str, &[&str])] = &[
     ),
     (
         "server",
-        &["service", "certificates", "wire", "uring", "bson", "errors"],
+        &[
+            "service",
+            "certificates",
+            "wire",
+            "uring",
+            "own_process",
+            "bson",
+            "errors",
+        ],
     ),
     (
         "console",

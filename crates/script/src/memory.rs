@@ -69,6 +69,15 @@ unsafe impl Allocator for Watched {
     }
 
     unsafe fn usable_size(ptr: *mut u8) -> usize {
-        unsafe { libc::malloc_usable_size(ptr.cast()) }
+        unsafe { bytes_of(ptr.cast()) }
     }
+}
+
+#[cfg(not(target_os = "macos"))]
+use libc::malloc_usable_size as bytes_of;
+
+#[cfg(target_os = "macos")]
+unsafe fn bytes_of(block: *mut libc::c_void) -> usize {
+    // SAFETY: the caller's: it is a block of the system's allocator.
+    unsafe { libc::malloc_size(block) }
 }

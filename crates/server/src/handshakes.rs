@@ -17,6 +17,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 
+use own_process::system::{self, GivesWay};
 use parking_lot::{Condvar, Mutex};
 use service::{Client, Service};
 
@@ -25,8 +26,6 @@ use crate::tls::Session;
 
 /// A handshake holds 10 KB.
 const AT_ONCE: usize = 4096;
-/// Behind loops and workers in the system's order, so that many logins take what those leave.
-const NICENESS: libc::c_int = 5;
 
 /// Steps of closed connections that may lie about.
 const CLOSED: usize = 1024;
@@ -112,8 +111,8 @@ impl<S: Service> Handshakes<S> {
     }
 
     fn work(&self) {
-        // SAFETY: takes numbers alone; 0 is the calling thread.
-        unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, NICENESS) };
+        // Many logins take what loops and workers leave.
+        system::give_way(GivesWay::Little);
         while let Some(step) = self.next() {
             let Step {
                 key,

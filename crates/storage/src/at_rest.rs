@@ -163,10 +163,18 @@ pub fn send_to_disk(file: &DataFile, offset: u64, len: u64) {
     let (Ok(at), Ok(len)) = (at, i64::try_from(len)) else {
         return;
     };
-    let fd: RawFd = file.as_raw_fd();
+    begin_to_write(file.as_raw_fd(), at, len);
+}
+
+#[cfg(target_os = "linux")]
+fn begin_to_write(fd: RawFd, at: i64, len: i64) {
     // SAFETY: the file is open; the call touches no memory of ours.
     unsafe { libc::sync_file_range(fd, at, len, libc::SYNC_FILE_RANGE_WRITE) };
 }
+
+/// Elsewhere the disk begins when the system wants it to, or at the sync.
+#[cfg(not(target_os = "linux"))]
+fn begin_to_write(_fd: RawFd, _at: i64, _len: i64) {}
 
 /// A file without a name, which is gone when it is closed. In an encrypted directory its bytes are encrypted under a
 /// key that is in memory only.

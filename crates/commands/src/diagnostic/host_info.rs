@@ -4,21 +4,14 @@ use crate::clock::now_millis;
 use crate::process;
 use crate::request::{CommandContext, Done};
 use errors::Result;
-use std::fs;
+use own_process::system;
 
 pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
     cx.args.no_fields()?;
     let (memory, limit) = process::machine_memory();
     let cores = process::cores() as i64;
-    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")
-        .unwrap_or_default()
-        .trim()
-        .to_string();
-    let version = fs::read_to_string("/proc/version")
-        .unwrap_or_default()
-        .trim()
-        .to_string();
-    let (name, release) = distribution();
+    let kernel = system::kernel();
+    let (name, release) = system::release().unwrap_or_default();
     let w = &mut cx.w;
     w.open_doc("system")
         .date("currentTime", now_millis())
@@ -35,16 +28,16 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         .i32("numNumaNodes", 1);
     w.close();
     w.open_doc("os")
-        .str("type", "Linux")
+        .str("type", system::NAME)
         .str("name", &name)
         .str("version", &release)
         .close();
     w.open_doc("extra")
-        .str("versionString", &version)
+        .str("versionString", &kernel.version)
         .str("libcVersion", "")
         .str("versionSignature", "");
-    w.str("kernelVersion", &kernel)
-        .str("cpuString", &process::cpu("model name"))
+    w.str("kernelVersion", &kernel.release)
+        .str("cpuString", &system::processor().unwrap_or_default())
         .str("cpuFrequencyMHz", &process::cpu("cpu MHz"));
     w.str("cpuFeatures", &process::cpu("flags"))
         .i64("pageSize", process::page_bytes() as i64);
@@ -52,17 +45,6 @@ pub fn run(cx: &mut CommandContext<'_, '_>) -> Result<Done> {
         .int("maxOpenFiles", open_files());
     w.close();
     Ok(Done::Reply)
-}
-
-fn distribution() -> (String, String) {
-    let text = fs::read_to_string("/etc/os-release").unwrap_or_default();
-    let field = |name: &str| {
-        let v = text
-            .lines()
-            .find_map(|l| l.strip_prefix(name)?.strip_prefix('='));
-        v.map_or(String::new(), |v| v.trim_matches('"').to_string())
-    };
-    (field("PRETTY_NAME"), field("VERSION_ID"))
 }
 
 fn open_files() -> i64 {

@@ -7,9 +7,11 @@
 use super::LOOK;
 use super::PATIENCE;
 use super::deployment::{MemberProcess, Role};
+use own_process::system;
+pub(super) use own_process::system::start_of;
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::ErrorKind;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
@@ -53,7 +55,7 @@ fn flock(file: &File, how: i32) -> std::io::Result<()> {
     }
 }
 
-/// A process's number, and when it began, in ticks since the machine did.
+/// A process's number, and when it began.
 pub(super) type Process = (u32, u64);
 
 /// The servers whose data directories lie in `dir`, by the names of these.
@@ -61,11 +63,9 @@ pub(super) fn serving(dir: &Path) -> HashMap<String, Process> {
     let Ok(dir) = dir.canonicalize() else {
         return HashMap::new();
     };
-    let all = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let numbers = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let found = numbers.filter_map(|pid: u32| {
+    let found = system::processes().into_iter().filter_map(|pid| {
         let started = start_of(pid)?;
-        let words = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+        let words = system::command_line(pid)?;
         let name = member_of(&words, &dir)?;
         // The number may be another's by now.
         (start_of(pid) == Some(started)).then_some((name, (pid, started)))
@@ -146,18 +146,6 @@ pub(super) fn end(members: &[&MemberProcess]) -> Result<usize, String> {
         std::thread::sleep(LOOK);
     }
     Ok(running.len())
-}
-
-/// When a process began, in ticks since the machine did; `None` where there is no such process.
-pub(super) fn start_of(pid: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may hold anything, spaces too.
-    let after = stat.rsplit_once(')')?.1;
-    let mut fields = after.split_ascii_whitespace();
-    // A process that has ended and was not waited for is none.
-    let state = fields.next()?;
-    (state != "Z").then_some(())?;
-    fields.nth(18)?.parse().ok()
 }
 
 #[cfg(test)]
