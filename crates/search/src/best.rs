@@ -161,8 +161,9 @@ pub(crate) struct WordsQuery {
 impl WordsQuery {
     /// `None`: they are not all words of one term each, or are too many.
     pub fn of(queries: &[Box<dyn Query>], all: bool) -> Option<WordsQuery> {
-        let word = |query: &Box<dyn Query>| query.downcast_ref::<WordQuery>().cloned();
-        let words: Vec<WordQuery> = queries.iter().map(word).collect::<Option<_>>()?;
+        let word = |query: &dyn Query| query.downcast_ref::<WordQuery>().cloned();
+        let words = queries.iter().map(|query| word(query.as_ref()));
+        let words: Vec<WordQuery> = words.collect::<Option<_>>()?;
         let fits = (2..=MOST_WORDS).contains(&words.len());
         (fits && words.iter().all(|w| w.terms.len() == 1)).then_some(WordsQuery { words, all })
     }
@@ -391,7 +392,7 @@ mod tests {
     fn text(n: u32) -> String {
         let mut words = Vec::new();
         for (word, each) in [("a", 1), ("b", 3), ("c", 40), ("d", 700), ("e", 2_500)] {
-            if n % each == 0 {
+            if n.is_multiple_of(each) {
                 words.extend(vec![word; 1 + (n / 7 % 3) as usize]);
             }
         }
