@@ -430,7 +430,7 @@ def test_files_of_search_indexes(new_server):
     text, sum_of_it = meta[:-4], int.from_bytes(meta[-4:], "little")
     assert crc32c(text) == sum_of_it
     payload = json.loads(json.loads(text)["payload"])
-    assert payload["layout"] == 4 and payload["slots"] == [2] and payload["index"] > 0
+    assert payload["layout"] == 5 and payload["slots"] == [2] and payload["index"] > 0
     named = {name for row in tables("Search indexes")[0] for name in row[0].split(", ")}
     others = {f.name for f in folder.iterdir() if not f.name.split(".")[0].isalnum() or len(f.name.split(".")[0]) != 32}
     shown = {name.replace("vectors-0", "vectors-N").replace("graph-0", "graph-N") for name in others if not name.endswith(".lock")}

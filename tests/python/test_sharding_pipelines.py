@@ -532,13 +532,13 @@ def test_a_merge_is_shown_and_ended_at_the_router(db):
     assert failure.value.code == 50
 
 
-@pytest.mark.parametrize("target", ["made", "made_in_parts"])
+@pytest.mark.parametrize("target", ["of_documents", "of_documents_in_parts"])
 def test_documents_of_a_command_are_written_where_they_belong(db, target):
     """A pipeline on no collection writes to the cluster as any other does."""
-    if target == "made_in_parts":
+    if target == "of_documents_in_parts":
         shard(db, target, {"k": 1}, at=[5])
     stages = [{"$documents": [{"_id": n, "k": n} for n in range(10)]}, {"$set": {"x": "$$x"}}]
-    for last in [{"$merge": target}, *([{"$out": target}] if target == "made" else [])]:
+    for last in [{"$merge": target}, *([{"$out": target}] if target == "of_documents" else [])]:
         assert list(db.aggregate([*stages, last], let={"x": 7})) == []
         assert [d["x"] for d in db[target].find()] == [7] * 10
 
