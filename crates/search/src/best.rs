@@ -14,7 +14,8 @@
 //! Invariant: a document has the score here that [`crate::score::WordQuery`]'s scorers add up to, in the same order.
 
 use crate::phrase::PhraseQuery;
-use crate::score::{SegmentBm25, WordQuery, stopped};
+use crate::problem::stopped;
+use crate::score::{SegmentBm25, WordQuery};
 use errors::operation::steps;
 use tantivy::postings::BlockSegmentPostings;
 use tantivy::query::{BooleanQuery, EnableScoring, Explanation, Query, Scorer, Weight};

@@ -163,7 +163,7 @@ impl Snapshot {
     pub(crate) fn length_sum(&self, path: u32) -> Result<LengthSum> {
         let mut all = LengthSum::default();
         for segment in self.searcher.segment_readers() {
-            let (sum, _) = self.lengths.of(segment, path)?;
+            let (sum, _) = self.lengths.of(segment, path).or_problem()?;
             all.documents += sum.documents;
             all.tokens += sum.tokens;
         }

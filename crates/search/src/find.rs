@@ -176,10 +176,6 @@ fn best_of_words(
         if let Some(stop) = failed {
             return Err(stop);
         }
-        if read.is_err() {
-            // It may have ended because the operation is to end.
-            errors::operation::ask()?;
-        }
         read.or_problem()?;
     }
     Ok(best)

@@ -5,9 +5,8 @@
 //! Invariant: the bytes of all indexes are at most [`MOST_BYTES`]; beyond them lengths are read from their column.
 
 use crate::columns::Columns;
-use crate::definition::OrProblem;
 use crate::files::lengths_column;
-use errors::Result;
+use crate::problem::stopped;
 use errors::operation::step;
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
@@ -124,13 +123,12 @@ impl KnownLengths {
     }
 
     /// Those of a segment's path. The first search reads all of them.
-    pub fn of(&self, segment: &SegmentReader, path: u32) -> Result<(LengthSum, Lengths)> {
+    pub fn of(&self, segment: &SegmentReader, path: u32) -> tantivy::Result<(LengthSum, Lengths)> {
         let at = (segment.segment_id(), path);
         if let Some(known) = self.known.lock().get(&at) {
             return Ok(known.clone());
         }
-        let column = self.columns.column(segment, &lengths_column(path));
-        let found = match column.or_problem()? {
+        let found = match self.columns.column(segment, &lengths_column(path))? {
             None => (LengthSum::default(), Lengths::None),
             Some(column) => read(segment, column)?,
         };
@@ -144,13 +142,13 @@ impl KnownLengths {
     }
 }
 
-fn read(segment: &SegmentReader, column: Column<i64>) -> Result<(LengthSum, Lengths)> {
+fn read(segment: &SegmentReader, column: Column<i64>) -> tantivy::Result<(LengthSum, Lengths)> {
     let count = segment.max_doc() as usize;
     let dense = column.values.num_vals() as usize >= count / SPARSE;
     let mut bytes = dense.then(|| ByteLengths::zeros(count)).flatten();
     let mut sum = LengthSum::default();
     for doc in 0..segment.max_doc() {
-        step()?;
+        step().map_err(|_| stopped())?;
         let Some(n) = column.first(doc) else { continue };
         sum.documents += 1;
         sum.tokens += u64::try_from(n).unwrap_or(0);

@@ -4,7 +4,8 @@
 //! less the further its words lie apart.
 
 use crate::postings::AnyPostings;
-use crate::score::{Bm25, SegmentBm25, not_explained, stopped, words_of};
+use crate::problem::stopped;
+use crate::score::{Bm25, SegmentBm25, not_explained, words_of};
 use errors::operation::steps;
 use std::sync::Arc;
 use tantivy::query::{EmptyScorer, EnableScoring, Explanation, Query, Scorer, Weight};

@@ -17,9 +17,18 @@ pub fn wrong_definition(sentence: impl std::fmt::Display) -> Stop {
     ))
 }
 
+/// Ends the library's reading where the operation is to end; [`of_library`] gives the operation's own error again.
+pub fn stopped() -> TantivyError {
+    TantivyError::InternalError("the operation is to end".into())
+}
+
 /// What the library says of its files: not the user's mistake. `DataCorruptionDetected` where they cannot be what it wrote.
 pub fn of_library(e: TantivyError) -> Stop {
     Stop::from(match e {
+        TantivyError::InternalError(said) => match errors::operation::ask() {
+            Err(end) => end,
+            Ok(()) => Error::internal(format!("search index: {said}")),
+        },
         TantivyError::DataCorruption(_)
         | TantivyError::OpenReadError(_)
         | TantivyError::IncompatibleIndex(_) => {

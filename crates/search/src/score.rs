@@ -89,8 +89,7 @@ impl Bm25 {
     }
 
     pub fn in_segment(&self, reader: &SegmentReader, boost: Score) -> tantivy::Result<SegmentBm25> {
-        let lengths = self.lengths.of(reader, self.path);
-        let (_, lengths) = lengths.map_err(|_| stopped())?;
+        let (_, lengths) = self.lengths.of(reader, self.path)?;
         Ok(SegmentBm25 {
             weight: self.weight * boost,
             lengths,
@@ -112,11 +111,6 @@ fn inverses(average: f32) -> Arc<[f32; 256]> {
 /// The length that a byte stands for. A document without a length counts as the shortest.
 fn length_in_score(byte: u8) -> f32 {
     length_of(byte).max(1) as f32
-}
-
-/// The operation is to end: whoever reads asks it why.
-pub(crate) fn stopped() -> TantivyError {
-    TantivyError::InternalError("the operation is to end".into())
 }
 
 pub(crate) struct SegmentBm25 {

@@ -38,8 +38,9 @@ const BETWEEN_COMMITS: Duration = Duration::from_millis(50);
 const ENTRIES_A_TURN: u64 = 20_000;
 /// How long one turn puts vectors into graphs: a commit that is due meanwhile comes so much later.
 const GROWING_A_TURN: Duration = Duration::from_millis(30);
-/// So many documents are indexed by two threads.
+/// So many documents, or so many bytes of them, are indexed by two threads.
 const MANY_DOCUMENTS: usize = 50_000;
+const MANY_BYTES: usize = 64 << 20;
 
 /// How long one turn fills an index.
 const FILLING_A_TURN: Duration = Duration::from_millis(200);
@@ -473,11 +474,14 @@ impl Follower {
     fn filling_threads(&self, view: &View) -> Result<usize> {
         let prefix = catalog::keyspace::prefix(self.tablet, SPACE_RECORD, 0);
         let mut scan = view.scan(&prefix, &prefix_end(&prefix), Direction::Forward);
-        for _ in 0..MANY_DOCUMENTS {
+        let (mut documents, mut bytes) = (0, 0);
+        while documents < MANY_DOCUMENTS && bytes < MANY_BYTES {
             operation::step()?;
             if !scan.next()? {
                 return Ok(1);
             }
+            documents += 1;
+            bytes += scan.value().len();
         }
         Ok(2)
     }
