@@ -88,6 +88,7 @@ OWN_FIGURES = {
     "engine.memtableBytes": "bytes of writes that are not in data files yet",
     "engine.rowBytes": "bytes of whole records in the cache",
     "engine.rowShareBytes": "the share of the cache that whole records may have",
+    "engine.lentBytes": "what the cache has lent to graphs of vectors",
     "engine.pendingCompactionBytes": "bytes that wait to be merged",
     "engine.runningFlushes": "writings of memory tables under way",
     "engine.runningCompactions": "mergings of data files under way",

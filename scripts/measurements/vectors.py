@@ -107,7 +107,7 @@ def pando(server, vectors, queries, quantization):
         settled(server)
         used, began = cpu(server), time.perf_counter()
         vector = {"type": "vector", "path": "v", "numDimensions": vectors.shape[1], "similarity": "cosine", "quantization": quantization}
-        indexed(coll, {"fields": [vector, {"type": "filter", "path": "part"}]}, kind="vectorSearch")
+        indexed(coll, {"fields": [vector, {"type": "filter", "path": "part"}]}, kind="vectorSearch", timeout_s=3600)
         settled(server)
         # The last look, of a second, found nothing.
         built = time.perf_counter() - began - 1, cpu(server) - used

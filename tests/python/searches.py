@@ -10,10 +10,10 @@ def is_ready(coll, name="default"):
     return any(i["queryable"] and i["status"] == "READY" for i in coll.list_search_indexes(name))
 
 
-def indexed(coll, definition=DYNAMIC, name="default", kind="search"):
+def indexed(coll, definition=DYNAMIC, name="default", kind="search", timeout_s=30):
     """Makes a search index, and waits until it answers."""
     coll.create_search_index(SearchIndexModel(definition, name, kind))
-    until("the search index is ready", lambda: is_ready(coll, name))
+    until("the search index is ready", lambda: is_ready(coll, name), timeout_s)
     return coll
 
 

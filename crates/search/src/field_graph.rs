@@ -74,6 +74,14 @@ impl FieldGraph {
         self.graph.read().len() as u64
     }
 
+    /// How many of so many vectors are to be in the graph.
+    pub fn wanted(&self, committed: u64) -> u64 {
+        match self.field.flat || committed < LEAST_SLOTS {
+            true => 0,
+            false => committed.min(u64::from(u32::MAX)),
+        }
+    }
+
     /// The bytes of memory that so many slots take, with the lists of where they are.
     fn bytes_of(&self, slots: usize) -> usize {
         let bytes = slots * (Graph::slot_bytes(&self.field) + PLACE_BYTES);
@@ -123,8 +131,8 @@ impl FieldGraph {
         until: Instant,
         holds: &mut dyn FnMut(usize) -> bool,
     ) -> Result<Grown> {
-        let committed = u32::try_from(committed).unwrap_or(u32::MAX) as usize;
-        if self.field.flat || (committed as u64) < LEAST_SLOTS {
+        let committed = self.wanted(committed) as usize;
+        if committed == 0 {
             return Ok(Grown::Whole);
         }
         if self.saved.lock().is_none() {

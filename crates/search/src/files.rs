@@ -416,6 +416,13 @@ impl SearchIndex {
         snapshot.graphs.iter().try_for_each(|graph| graph.save())
     }
 
+    /// How many vectors of the last commit are to be in graphs.
+    pub fn for_graphs(&self) -> u64 {
+        let snapshot = self.snapshot();
+        let slots = snapshot.graphs.iter().zip(&snapshot.slots);
+        slots.map(|(graph, slots)| graph.wanted(*slots)).sum()
+    }
+
     /// How many vectors are in graphs.
     pub fn in_graphs(&self) -> u64 {
         let snapshot = self.snapshot();

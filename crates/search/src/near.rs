@@ -128,11 +128,24 @@ impl Segments<'_> {
     }
 }
 
+/// What a filter lets through, by segment; `None`: there is no filter.
+pub(crate) type Sets = Option<HashMap<SegmentId, BitSet>>;
+
+/// What the filter lets through.
+pub(crate) fn filtered(
+    snapshot: &Snapshot,
+    wanted: &Wanted<'_>,
+    room: &mut Room<'_>,
+) -> Result<Sets> {
+    let of = |filter| matching(snapshot, (Some(filter), None), room, None);
+    wanted.filter.map(of).transpose()
+}
+
 /// The slots that a graph leads to, and those that it does not have; `None`: to compare all is no more work. `compared`
 /// is told how many it has compared by their codes.
 pub(crate) fn candidates(
     snapshot: &Snapshot,
-    wanted: &Wanted<'_>,
+    (wanted, sets): (&Wanted<'_>, &Sets),
     room: &mut Room<'_>,
     compared: &mut usize,
 ) -> Result<Option<Vec<(u64, DocAddress)>>> {
@@ -149,11 +162,7 @@ pub(crate) fn candidates(
     if graph.slots() == 0 || walk >= slots {
         return Ok(None);
     }
-    let sets = match wanted.filter {
-        Some(filter) => Some(matching(snapshot, (Some(filter), None), room, None)?),
-        None => None,
-    };
-    let matching = match &sets {
+    let matching = match sets {
         Some(sets) => sets.values().map(BitSet::len).sum(),
         None => usize::try_from(snapshot.documents()).unwrap_or(usize::MAX),
     };
@@ -209,11 +218,14 @@ fn segments<'a>(
 /// those that the graph does not have.
 pub(crate) fn nearest_of_all(
     snapshot: &Snapshot,
-    wanted: &Wanted<'_>,
+    (wanted, sets): (&Wanted<'_>, &Sets),
     room: &mut Room<'_>,
     compared: &mut usize,
 ) -> Result<Vec<(u64, DocAddress)>> {
-    let mut slots = all(snapshot, wanted, room)?;
+    let mut slots = match sets {
+        Some(sets) => all_of(snapshot, (wanted, sets), room)?,
+        None => all(snapshot, wanted, room)?,
+    };
     let field = snapshot.definition.vectors.get(wanted.number);
     let graph = snapshot.graphs.get(wanted.number);
     let (Some(field), Some(graph)) = (field, graph) else {
@@ -240,6 +252,36 @@ pub(crate) fn nearest_of_all(
                 .is_ok()
     });
     Ok(slots)
+}
+
+/// All slots of what a filter lets through.
+fn all_of(
+    snapshot: &Snapshot,
+    (wanted, sets): (&Wanted<'_>, &HashMap<SegmentId, BitSet>),
+    room: &mut Room<'_>,
+) -> Result<Vec<(u64, DocAddress)>> {
+    let name = slots_column(wanted.number, wanted.elements);
+    let found: usize = sets.values().map(BitSet::len).sum();
+    room.take(found * size_of::<(u64, DocAddress)>())?;
+    let mut out = Vec::with_capacity(found);
+    for (segment, reader) in (0u32..).zip(snapshot.searcher.segment_readers()) {
+        let column = snapshot.columns.column(reader, &name).or_problem()?;
+        let (Some(set), Some(column)) = (sets.get(&reader.segment_id()), column) else {
+            continue;
+        };
+        let mut at = 0;
+        while let Some(bucket) = set.first_non_empty_bucket(at) {
+            for doc in set.tinyset(bucket) {
+                let doc = bucket * 64 + doc;
+                if let Some(slot) = column.first(doc).and_then(|n| u64::try_from(n).ok()) {
+                    out.push((slot, DocAddress::new(segment, doc)));
+                }
+            }
+            steps(64)?;
+            at = bucket + 1;
+        }
+    }
+    Ok(out)
 }
 
 /// All slots that are wanted.

@@ -118,13 +118,16 @@ impl QueryVector {
             results: (!is_nested).then_some(most),
         };
         let mut compared = 0;
-        let found = match self.is_exact() {
-            true => Some(near::all(snapshot, &wanted, room)?),
-            false => near::candidates(snapshot, &wanted, room, &mut compared)?,
-        };
-        let mut slots = match found {
-            Some(slots) => slots,
-            None => near::nearest_of_all(snapshot, &wanted, room, &mut compared)?,
+        let mut slots = match self.is_exact() {
+            true => near::all(snapshot, &wanted, room)?,
+            false => {
+                let sets = near::filtered(snapshot, &wanted, room)?;
+                let of = (&wanted, &sets);
+                match near::candidates(snapshot, of, room, &mut compared)? {
+                    Some(slots) => slots,
+                    None => near::nearest_of_all(snapshot, of, room, &mut compared)?,
+                }
+            }
         };
         slots.sort_unstable();
         compared += slots.len();

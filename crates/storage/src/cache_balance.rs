@@ -7,7 +7,9 @@
 //! to a tenth of the memory a second.
 //!
 //! ```text
-//! cache = rows + blocks and memtables          rows: from LEAST to MOST of it, and never what memtables and ROOM need
+//! cache = lent + own
+//! own   = rows + blocks and memtables          rows: from LEAST to MOST of it, and never what memtables and ROOM need
+//! lent  ≤ half of what full memtables leave     what has no other place than memory: graphs of vectors
 //! ```
 
 /// The least and the greatest share of the rows, in percent.
@@ -38,6 +40,11 @@ pub(crate) const WINDOW: usize = 8;
 
 pub(crate) struct Shares {
     cache_bytes: usize,
+    /// The most that may be lent, in bytes.
+    most_lent: usize,
+    lent: usize,
+    /// What rows and blocks had together when they were last told.
+    told: usize,
     /// The share that rows should have, in bytes.
     wanted: usize,
     /// The share that rows were last given.
@@ -49,9 +56,13 @@ pub(crate) struct Shares {
 }
 
 impl Shares {
-    pub fn new(cache_bytes: usize, row_bytes: usize) -> Shares {
+    /// `memtables`: the bytes of full memtables.
+    pub fn new(cache_bytes: usize, row_bytes: usize, memtables: usize) -> Shares {
         Shares {
             cache_bytes,
+            most_lent: cache_bytes.saturating_sub(memtables) / 2,
+            lent: 0,
+            told: cache_bytes,
             wanted: row_bytes,
             given: row_bytes,
             used: 0,
@@ -59,8 +70,28 @@ impl Shares {
         }
     }
 
+    /// What is not lent, in bytes.
+    pub fn own(&self) -> usize {
+        self.cache_bytes - self.lent
+    }
+
+    pub fn lent(&self) -> usize {
+        self.lent
+    }
+
+    /// Whether one who had `before` bytes of the cache may have `bytes`, and has them from now on.
+    pub fn lend(&mut self, before: usize, bytes: usize) -> bool {
+        assert!(before <= self.lent, "what was lent comes back once");
+        let lent = (self.lent - before).saturating_add(bytes);
+        if bytes > before && lent > self.most_lent {
+            return false;
+        }
+        self.lent = lent;
+        true
+    }
+
     fn percent(&self, hundredths: usize) -> usize {
-        self.cache_bytes / 100 * hundredths
+        self.own() / 100 * hundredths
     }
 
     /// Called once a second with the reads that more memory would have saved, for rows and for
@@ -86,18 +117,20 @@ impl Shares {
         self.given
     }
 
-    /// The rows' share while memtables take so many bytes; `None` when it is about what they were
-    /// last given.
-    pub fn rows(&mut self, memtable_bytes: usize) -> Option<usize> {
+    /// The bytes of rows, and of blocks with memtables, while these take so many; `None` when they are about what they
+    /// were last told.
+    pub fn divide(&mut self, memtable_bytes: usize) -> Option<(usize, usize)> {
         self.memtables = self.memtables.max(memtable_bytes);
         let taken = self.memtables + self.percent(ROOM);
-        let left = self.cache_bytes.saturating_sub(taken);
+        let own = self.own();
+        let left = own.saturating_sub(taken).min(self.percent(MOST));
         let rows = self.wanted.min(left).max(self.percent(LEAST));
-        if rows.abs_diff(self.given) < self.cache_bytes / WORTH_TELLING {
+        if rows.abs_diff(self.given) < self.cache_bytes / WORTH_TELLING && own == self.told {
             return None;
         }
         self.given = rows;
-        Some(rows)
+        self.told = own;
+        Some((rows, own - rows))
     }
 }
 
@@ -108,9 +141,9 @@ mod tests {
     #[test]
     fn memory_goes_where_it_spares_reads() {
         let cache = 1000 << 20;
-        let mut shares = Shares::new(cache, cache / 2);
+        let mut shares = Shares::new(cache, cache / 2, 0);
         let percent = |shares: &mut Shares, memtables: usize| {
-            shares.rows(memtables);
+            shares.divide(memtables);
             shares.given * 100 / cache
         };
         shares.weigh((10, 1), (5, 1), 0);
@@ -142,6 +175,32 @@ mod tests {
             shares.weigh((0, 1), (1000, 1), 0);
         }
         assert_eq!(percent(&mut shares, 0), 5);
-        assert_eq!(shares.rows(0), None, "nothing new");
+        assert_eq!(shares.divide(0), None, "nothing new");
+    }
+
+    #[test]
+    fn what_is_lent_is_missing_from_both() {
+        let cache = 1000 << 20;
+        let mut shares = Shares::new(cache, cache / 2, 200 << 20);
+        assert!(
+            !shares.lend(0, (400 << 20) + 1),
+            "more than half of the rest"
+        );
+        assert_eq!(shares.divide(0), None);
+        assert!(shares.lend(0, 400 << 20));
+        let (rows, blocks) = shares.divide(0).unwrap();
+        assert_eq!(rows + blocks, 600 << 20);
+        assert_eq!(rows, 480 << 20, "the most of what is left");
+        assert!(!shares.lend(0, 1), "another one");
+        assert!(shares.lend(400 << 20, 100 << 20), "some of it comes back");
+        assert!(shares.lend(0, 300 << 20));
+        assert!(shares.lend(300 << 20, 0) && shares.lend(100 << 20, 0));
+        assert_eq!(shares.divide(0), Some((cache / 2, cache / 2)));
+    }
+
+    #[test]
+    #[should_panic(expected = "comes back once")]
+    fn more_than_was_lent_does_not_come_back() {
+        Shares::new(1 << 30, 1 << 20, 0).lend(1, 0);
     }
 }

@@ -149,7 +149,11 @@ impl Engine {
                 background_jobs: opts.background_jobs(),
                 block_cache: tuned.block_cache,
                 blocks_ghost: tuned.blocks_ghost,
-                shares: Mutex::new(Shares::new(opts.cache_bytes(), opts.row_bytes())),
+                shares: Mutex::new(Shares::new(
+                    opts.cache_bytes(),
+                    opts.row_bytes(),
+                    tuned.memtable_bytes,
+                )),
                 rows: Some(opts.row_bytes())
                     .filter(|bytes| *bytes > 0)
                     .map(|bytes| Rows::new(bytes, opts.cache_bytes())),
@@ -253,11 +257,36 @@ impl Engine {
                 rows.used(),
             );
         }
-        if let Some(bytes) = shares.rows(self.memtables.get_usage()) {
-            rows.set_bytes(bytes);
-            let blocks = self.cache_capacity.saturating_sub(bytes);
-            self.block_cache.clone().set_capacity(blocks);
+        self.divide(&mut shares, Some(rows));
+    }
+
+    fn divide(&self, shares: &mut Shares, rows: Option<&Rows>) {
+        let blocks = match rows {
+            None => shares.own(),
+            Some(rows) => {
+                let Some((bytes, blocks)) = shares.divide(self.memtables.get_usage()) else {
+                    return;
+                };
+                rows.set_bytes(bytes);
+                blocks
+            }
+        };
+        self.block_cache.clone().set_capacity(blocks);
+    }
+
+    /// Whether one who had `before` bytes of the cache for something else may have `bytes`.
+    pub fn lend(&self, before: usize, bytes: usize) -> bool {
+        let mut shares = self.shares.lock();
+        let lends = shares.lend(before, bytes);
+        if lends {
+            self.divide(&mut shares, self.rows.as_ref());
         }
+        lends
+    }
+
+    /// What is lent of the cache, in bytes.
+    pub fn lent(&self) -> u64 {
+        self.shares.lock().lent() as u64
     }
 
     /// The current share of the record cache, in bytes.

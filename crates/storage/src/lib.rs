@@ -23,6 +23,7 @@ mod batch;
 mod batched_read;
 mod bounded_iterator;
 mod cache_balance;
+mod cache_loan;
 mod commit;
 mod commit_env;
 mod compaction_ranges;
@@ -59,6 +60,7 @@ mod watch;
 mod write_set;
 mod write_throttle;
 
+pub use cache_loan::CacheLoan;
 pub use counts::{CountDelta, count_key};
 pub use data_dir::FORMAT as DATA_FORMAT;
 pub use engine::damage;

@@ -3,6 +3,7 @@
 use crate::at_rest::{DataFiles, TemporaryFile};
 use crate::batch::Batch;
 use crate::batched_read;
+use crate::cache_loan::CacheLoan;
 use crate::commit::Committer;
 use crate::commit_env::{Shared, StoreCommitEnv, check_size};
 use crate::counts::Counts;
@@ -143,6 +144,8 @@ pub struct StoreStats {
     /// The bytes of the record cache, and its current share; blocks and memtables have the rest.
     pub row_bytes: u64,
     pub row_share_bytes: u64,
+    /// What is lent of the cache.
+    pub lent_bytes: u64,
     pub memtable_bytes: u64,
     /// Disk reads that were submitted together with others of their operation, since the process
     /// began.
@@ -331,6 +334,11 @@ impl Store {
     /// The engine's files as the engine sees them.
     pub fn engine_files(&self) -> DataFiles {
         DataFiles::new(self.engine.data_dir().key().cloned())
+    }
+
+    /// An empty loan of the cache's memory.
+    pub fn cache_loan(&self) -> CacheLoan {
+        CacheLoan::new(&self.engine)
     }
 
     /// Whether the files of the directory are encrypted.
@@ -626,6 +634,7 @@ impl Store {
             cache_pinned_bytes: engine.cache_pinned(),
             row_bytes: engine.rows().map_or(0, Rows::used) as u64,
             row_share_bytes: engine.row_share(),
+            lent_bytes: engine.lent(),
             memtable_bytes: engine.memtable_bytes(),
             batched_reads: batched_read::submitted(),
             hidden_keys: hidden_keys::of_all(),

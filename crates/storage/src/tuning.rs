@@ -130,6 +130,8 @@ pub(crate) struct TunedOptions {
     /// The ghost list of the block cache.
     pub blocks_ghost: Arc<Ghost>,
     pub memtables: rocksdb::WriteBufferManager,
+    /// The bytes of full memtables.
+    pub memtable_bytes: usize,
 }
 
 impl TunedOptions {
@@ -271,6 +273,7 @@ fn options(opts: &EngineOptions, encrypted: Option<Env>) -> TunedOptions {
         block_cache,
         blocks_ghost: Arc::new(Ghost::new(cache_bytes / WINDOW, opts.block_bytes / 2)),
         memtables,
+        memtable_bytes: memtable_bytes * memtable_count,
     }
 }
 

@@ -385,7 +385,8 @@ fn pandodb(cx: &mut CommandContext<'_, '_>) {
         .i64("sstBytes", s.sst_bytes as i64)
         .i64("memtableBytes", s.memtable_bytes as i64);
     w.i64("rowBytes", s.row_bytes as i64)
-        .i64("rowShareBytes", s.row_share_bytes as i64);
+        .i64("rowShareBytes", s.row_share_bytes as i64)
+        .i64("lentBytes", s.lent_bytes as i64);
     w.i64("pendingCompactionBytes", s.pending_compaction_bytes as i64)
         .i64("runningFlushes", s.running_flushes as i64);
     w.i64("runningCompactions", s.running_compactions as i64)

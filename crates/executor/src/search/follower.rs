@@ -2,13 +2,14 @@
 //!
 //! ```text
 //! open ─┬─ its position is in the log ─────────────▶ read ─▶ commit ─▶ wait for news of the collection
-//!       └─ no commit, or the log no longer reaches ─▶ fill, a part a turn ─▶ commit ─▶ read
+//!       └─ no commit, or the log no longer reaches ─▶ fill, a part a turn ─▶ commit ─▶ read, and grow graphs
 //! damaged ─▶ thrown away ─▶ open
 //! ```
 //! Invariants:
 //! - Entries are read up to the durable index only, each once, in order; a commit says how far.
 //! - A document goes by the key of its record, and what an entry puts or deletes is absolute: an
 //!   entry that a scan has already seen changes nothing when it is read again.
+//! - A new index serves searches when its graphs have what it was filled with.
 //! - Without news of its collection an index is complete up to the point that the log's tail has
 //!   reported to all followers.
 
@@ -30,7 +31,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
-use storage::{Direction, Entry, LogMark, Store, View};
+use storage::{CacheLoan, Direction, Entry, LogMark, Store, View};
 
 /// From one commit to the next, at least.
 const BETWEEN_COMMITS: Duration = Duration::from_millis(50);
@@ -107,8 +108,10 @@ struct State {
     checked: Option<Instant>,
     /// What [`Note`] says on disk.
     noted: u64,
-    /// The memory of graphs.
-    graphs: query::pipeline::Share,
+    /// It serves searches when its graphs have so many vectors; `None`: it does.
+    grows_to: Option<u64>,
+    /// The memory of graphs, lent by the cache.
+    graphs: Option<CacheLoan>,
 }
 
 #[derive(Default)]
@@ -301,6 +304,7 @@ impl Follower {
     fn failed(&self, state: &mut State, e: &Error) {
         // Uncommitted changes are lost; the next turn begins at the last commit.
         state.phase = Phase::Closed;
+        state.grows_to = None;
         state.writer = None;
         self.caught_up.store(false, SeqCst);
         if self.stops() {
@@ -312,7 +316,7 @@ impl Follower {
         if !self.is_ready() {
             // Nothing of it is of use, and the disk may be full of it.
             *self.index.lock() = None;
-            state.graphs = query::pipeline::Share::default();
+            state.graphs = None;
             let _ = std::fs::remove_dir_all(&self.dir);
         }
         let message = e.message.clone();
@@ -325,10 +329,11 @@ impl Follower {
         let _ = self.note_progress(state, 1);
         state.writer = None;
         state.phase = Phase::Closed;
+        state.grows_to = None;
         *self.news.lock() = None;
         if self.removed.load(SeqCst) {
             *self.index.lock() = None;
-            state.graphs = query::pipeline::Share::default();
+            state.graphs = None;
             let _ = std::fs::remove_dir_all(&self.dir);
         }
     }
@@ -375,8 +380,9 @@ impl Follower {
                 self.caught_up.store(false, SeqCst);
                 state.writer = None;
                 state.phase = Phase::Closed;
+                state.grows_to = None;
                 *self.index.lock() = None;
-                state.graphs = query::pipeline::Share::default();
+                state.graphs = None;
                 // A search that still runs has the files open.
                 let _ = std::fs::remove_dir_all(&self.dir);
             }
@@ -393,7 +399,7 @@ impl Follower {
                 let definition = self.spec.definition.clone();
                 let files = engine.store.engine_files();
                 let (made, _) = SearchIndex::open(&self.dir, definition, &self.stamp(), &files)?;
-                state.graphs = engine.stage_memory.share();
+                state.graphs = Some(engine.store.cache_loan());
                 self.index.lock().insert(made).clone()
             }
         };
@@ -426,10 +432,14 @@ impl Follower {
         *self.failure.lock() = None;
         state.phase = Phase::Reading { at, from: None };
         self.complete.store(at.index, SeqCst);
+        self.announce(engine);
+        Ok(Next::After(Duration::ZERO))
+    }
+
+    fn announce(&self, engine: &Arc<Engine>) {
         if !self.ready.swap(true, SeqCst) {
             engine.search.changed(engine);
         }
-        Ok(Next::After(Duration::ZERO))
     }
 
     /// The writer, if there may be one now.
@@ -522,7 +532,31 @@ impl Follower {
         open.inner.commit(at)?;
         open.permit.is_filled();
         state.committed = Some(Instant::now());
-        self.serve(engine, state, at)
+        let to_grow = self.index().map_or(0, |index| index.for_graphs());
+        if to_grow == 0 {
+            return self.serve(engine, state, at);
+        }
+        // It keeps up with the log meanwhile, so that this need not reach back until all is in.
+        state.grows_to = Some(to_grow);
+        state.phase = Phase::Reading { at, from: None };
+        Ok(Next::After(Duration::ZERO))
+    }
+
+    /// Has a new index serve searches as soon as its graphs have what it was filled with, or what there is memory for;
+    /// whether they grow on.
+    fn grow_and_serve(
+        self: &Arc<Follower>,
+        engine: &Arc<Engine>,
+        state: &mut State,
+    ) -> Result<bool> {
+        let grows = self.grow_graphs(state)?;
+        if let Some(to) = state.grows_to
+            && (!grows || self.index().is_none_or(|index| index.in_graphs() >= to))
+        {
+            state.grows_to = None;
+            self.announce(engine);
+        }
+        Ok(grows)
     }
 
     fn read_on(
@@ -581,12 +615,15 @@ impl Follower {
             from: from.filter(|_| goes_on),
         };
         if goes_on {
+            if state.grows_to.is_some() {
+                self.grow_and_serve(engine, state)?;
+            }
             return Ok(Next::After(Duration::ZERO));
         }
         self.caught_up.store(true, SeqCst);
         self.await_news(&news, state);
         self.note_progress(state, ENTRIES_UNNOTED)?;
-        if self.grow_graphs(state)? {
+        if self.grow_and_serve(engine, state)? {
             return Ok(Next::After(Duration::ZERO));
         }
         self.rest(engine, state)
@@ -599,7 +636,9 @@ impl Follower {
             return Ok(false);
         };
         let until = Instant::now() + GROWING_A_TURN;
-        let grown = index.grow_graphs(until, |bytes| state.graphs.fits(bytes))?;
+        let grown = index.grow_graphs(until, |bytes| {
+            state.graphs.as_mut().is_some_and(|g| g.fits(bytes))
+        })?;
         if grown == Grown::More {
             return Ok(true);
         }
