@@ -173,6 +173,12 @@ impl<'o> Recovery<'o> {
             let why = format!("entries from {first} on are there twice");
             return Err(corrupt(&candidate.path, 0, self.expected, why));
         }
+        if header.flags & FLAG_GAP != 0 && first > self.expected.max(self.from) {
+            // A state that is ahead of the log has what a gap leaves out. This one is of an earlier time.
+            let why =
+                format!("entries up to {first} are in no log, and the state has not all of them");
+            return Err(corrupt(&candidate.path, 0, self.expected, why));
+        }
         if self.expected == 0 || first == self.expected || header.flags & FLAG_GAP != 0 {
             return Ok(true);
         }

@@ -884,9 +884,15 @@ fn a_state_ahead_of_the_log_leaves_a_gap_that_is_known() {
     }
     assert_eq!(indexes, [1, 2, 3, 11]);
     drop(log);
-    let (log, found, _) = open(&disk).unwrap();
-    assert_eq!(found.len(), 4);
+    let (log, found, _) = open_with(options(&disk), 11).unwrap();
+    assert_eq!(found.len(), 1);
     assert_eq!(log.last_index(), 11);
+    drop(log);
+    // A state of before the gap, as of an older copy of its files.
+    for from in [1, 4, 10] {
+        let refused = open_with(options(&disk), from).err().unwrap();
+        assert!(refused.to_string().contains("in no log"), "{refused}");
+    }
 }
 
 /// Random groups, syncs, trims and losses of power. All durable entries must be found, unchanged and
