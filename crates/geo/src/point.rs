@@ -154,8 +154,8 @@ impl Location {
     }
 }
 
-/// What the library takes at least to check an edge and to put it into an index: it cannot be ended.
-const EDGE: Duration = Duration::from_nanos(150);
+/// What the library takes about to check an edge and to put it into an index, on a slow machine: it cannot be ended.
+const EDGE: Duration = Duration::from_nanos(500);
 
 /// Before so many edges are given to the library: whether there is time for them.
 pub(crate) fn ask_of_edges(edges: usize) -> Fallible<()> {

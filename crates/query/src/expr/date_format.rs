@@ -5,6 +5,7 @@ use super::date::to_date;
 use super::date_zone::{Zone, zone_of};
 use super::node::{Call, Computed, EvalCtx, own};
 use super::table::Named;
+use errors::operation::step;
 use errors::{Result, bail};
 use std::fmt::Write;
 
@@ -100,6 +101,7 @@ fn check_format(pattern: &str) -> Result<()> {
         if c != '%' {
             continue;
         }
+        step()?;
         match chars.next() {
             None => bail!(18535, "Unmatched '%' at end of format string"),
             Some(c) if "%bBdGHjLmMSUuVwYzZ".contains(c) => {}
@@ -127,6 +129,7 @@ fn formatted(ms: i64, zone: &Zone, pattern: &str) -> Result<String> {
             out.push(ch);
             continue;
         }
+        step()?;
         let _ = match chars.next().unwrap_or('%') {
             'Y' => write!(out, "{:04}", year(c.year)?),
             'm' => write!(out, "{:02}", c.month),

@@ -3,6 +3,7 @@
 use super::calendar::{Civil, civil_from_days, days_from_civil, days_from_iso_week, days_in_month};
 use super::date_format::MONTHS;
 use super::date_zone::{Zone, parse_offset};
+use errors::operation::step;
 use errors::{Code, Error, Result, bail};
 
 /// What has been read so far.
@@ -102,6 +103,7 @@ pub(super) fn check_format(format: &str) -> Result<()> {
     let mut chars = format.chars();
     while let Some(c) = chars.next() {
         if c == '%' {
+            step()?;
             match chars.next() {
                 None => bail!(18535, "Unmatched '%' at end of format string"),
                 Some(c) if "%bBdGHjLmMSuVYzZ".contains(c) => {}
@@ -215,6 +217,7 @@ pub(super) fn with_format(s: &str, format: &str, zone: Option<&Zone>) -> Result<
             }
             continue;
         }
+        step()?;
         let mut number = |min: usize, max: usize, what: &str| {
             cursor
                 .number(min, max)

@@ -4,6 +4,7 @@ use super::node::{Call, Computed, EvalCtx, own};
 use super::table::{Named, Op};
 use crate::arithmetic::convert::f64_to_short_string;
 use bson::{MAX_DOC_BYTES, Val, Value, Writer, tag};
+use errors::operation::step;
 use errors::{Result, bail};
 use std::borrow::Cow;
 
@@ -121,6 +122,7 @@ fn split<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
     }
     let mut w = Writer::new_array();
     for part in s.split(by) {
+        step()?;
         w.str("", part);
     }
     Ok(Computed::Owned(w.finish_array()))
@@ -183,12 +185,32 @@ fn trim<'a>(c: &'a Call, ctx: &EvalCtx<'a>, left: bool, right: bool) -> Result<C
     };
     let mut t = s;
     if left {
-        t = t.trim_start_matches(within);
+        t = trim_start(t, within)?;
     }
     if right {
-        t = t.trim_end_matches(within);
+        t = trim_end(t, within)?;
     }
     own(t)
+}
+
+fn trim_start(text: &str, within: impl Fn(char) -> bool) -> Result<&str> {
+    for (at, c) in text.char_indices() {
+        step()?;
+        if !within(c) {
+            return Ok(text.get(at..).unwrap_or(""));
+        }
+    }
+    Ok("")
+}
+
+fn trim_end(text: &str, within: impl Fn(char) -> bool) -> Result<&str> {
+    for (at, c) in text.char_indices().rev() {
+        step()?;
+        if !within(c) {
+            return Ok(text.get(..at + c.len_utf8()).unwrap_or(""));
+        }
+    }
+    Ok("")
 }
 
 static REPLACE: Named = Named {
@@ -224,11 +246,21 @@ fn replace<'a>(c: &'a Call, ctx: &EvalCtx<'a>, all: bool) -> Result<Computed<'a>
     if !all {
         return string(&input.replacen(find, with, 1));
     }
-    let found = if with.len() > find.len() {
-        input.matches(find).count()
-    } else {
-        0
-    };
-    check_length(input.len() + found * (with.len().saturating_sub(find.len())))?;
-    string(&input.replace(find, with))
+    let mut longer = 0;
+    if with.len() > find.len() {
+        for _ in input.matches(find) {
+            step()?;
+            longer += with.len() - find.len();
+        }
+    }
+    check_length(input.len() + longer)?;
+    let (mut out, mut end) = (String::with_capacity(input.len() + longer), 0);
+    for (at, part) in input.match_indices(find) {
+        step()?;
+        out.push_str(input.get(end..at).unwrap_or(""));
+        out.push_str(with);
+        end = at + part.len();
+    }
+    out.push_str(input.get(end..).unwrap_or(""));
+    string(&out)
 }
