@@ -9,16 +9,21 @@
 //!
 //! Invariant: a stage that can spill never waits, so that its memory comes back whatever the waiting
 //! ones do.
+//!
+//! Little ([`LEAST`]) may be held past the limit, up to half as much again, so that a new stage finds some whatever
+//! others hold; what cannot go to a file up to twice the limit. It counts too: a stage between two batches of a cursor
+//! holds what it has, and there may be many.
 
 use super::PipelineHost;
 use errors::{Result, err};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// What each stage may hold without being counted.
+/// What each stage may hold while all together hold no more than the limit and half as much again, or twice the limit.
 const LEAST: usize = 128 << 10;
-/// Memory is taken in steps of this.
+/// Memory is taken in steps of this, and what is less than one in smaller ones.
 const STEP: usize = 128 << 10;
+const SMALL_STEP: usize = 1 << 10;
 /// How often what cannot be spilled lets others go first: see [`PipelineHost::wait_for_memory`].
 const TURNS: u32 = 1000;
 
@@ -77,17 +82,17 @@ impl Share {
     /// Whether the stage may hold `bytes` in all; when not it should write them to a file.
     #[inline]
     pub fn fits(&mut self, bytes: usize) -> bool {
-        bytes <= self.bytes.max(LEAST)
+        bytes <= self.bytes
             || self.grow(bytes, |own, all, limit| {
-                own / 4 <= limit.saturating_sub(all)
+                own / 4 <= limit.saturating_sub(all) || (own <= LEAST && all <= limit + limit / 2)
             })
     }
 
     /// The same for what cannot be written to a file.
     pub fn fits_for_good(&mut self, bytes: usize) -> bool {
-        bytes <= self.bytes.max(LEAST)
+        bytes <= self.bytes
             || self.grow(bytes, |own, all, limit| {
-                all <= limit + limit / 2 || all == own
+                all <= limit + limit / 2 || all == own || (own <= LEAST && all <= limit * 2)
             })
     }
 
@@ -118,7 +123,8 @@ impl Share {
         let Some(of) = &self.of else {
             return true;
         };
-        let own = bytes.next_multiple_of(STEP);
+        let step = if bytes < STEP { SMALL_STEP } else { STEP };
+        let own = bytes.next_multiple_of(step);
         let taken = of.used.fetch_update(Relaxed, Relaxed, |used| {
             let all = used.saturating_sub(self.bytes).saturating_add(own);
             allowed(own, all, of.limit).then_some(all)
@@ -191,8 +197,28 @@ mod tests {
         assert!(all.used() <= all.limit());
         let held = shares.iter().map(|s| s.bytes);
         assert!(held.clone().min() >= Some(3 * STEP) && held.max() <= Some(4 * STEP));
-        // Little is never counted.
-        assert!(all.share().fits(LEAST));
+        assert!(all.share().fits(LEAST), "there is a little for a new one");
+    }
+
+    #[test]
+    fn many_that_hold_little_are_bounded_too() {
+        let all = Arc::new(StageMemory::new(100 * MB));
+        let mut held = Vec::new();
+        loop {
+            let mut share = all.share();
+            if !share.fits(LEAST - 1) {
+                break;
+            }
+            held.push(share);
+        }
+        assert_eq!(held.len(), 150 * MB / LEAST);
+        assert_eq!(all.used(), 150 * MB);
+        assert!(
+            all.share().fits_for_good(LEAST),
+            "a join goes on beside idle sorts"
+        );
+        held.pop();
+        assert!(all.share().fits(10) && !all.share().fits(2 * LEAST));
     }
 
     #[test]
