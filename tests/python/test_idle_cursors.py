@@ -124,3 +124,51 @@ def test_long_commands_count_while_their_cursor_is_open(server):
         for cursor in cursors:
             cursor.close()
         assert len(list(few.find(asked, batch_size=2))) == 10
+
+
+def status(client):
+    return client.admin.command("serverStatus")["pandodb"]
+
+
+def open_until_refused(client, command, most):
+    """The numbers of the cursors that the server has opened, and the error that the next one got."""
+    cursors = []
+    while len(cursors) < most:
+        try:
+            cursors.append(client.idle.command(command)["cursor"]["id"])
+        except OperationFailure as e:
+            return cursors, e
+    return cursors, None
+
+
+def test_many_cursors_of_short_commands_count(tmp_path):
+    """A filter of 40 KB is in memory as long as its cursor is open; so are the documents of a small sort."""
+    with Server(tmp_path / "data", "--cache", f"{CACHE}m") as server, server.client() as client, Watch(server.process.pid) as watch:
+        few = client.idle.few
+        few.insert_many([{"_id": i, "x": f"{-i:05}", "y": "y" * 30} for i in range(500)])
+        some = {"find": "few", "filter": {"y": {"$in": ["y" * 30, *(f"z{i:07}" for i in range(2000))]}}, "batchSize": 2}
+        assert len(encode(some)) < 43 << 10
+        cursors, refused = open_until_refused(client, some, 4000)
+        own = status(client)["cursors"]
+        assert refused and refused.code == 146 and len(cursors) > 1000
+        assert 0.9 * own["ownLimitBytes"] < own["ownBytes"] <= own["ownLimitBytes"]
+        client.idle.command("killCursors", "few", cursors=cursors)
+        assert status(client)["cursors"]["ownBytes"] == 0
+
+        # What it is parsed into takes most.
+        branches = {"find": "few", "filter": {"$or": [{"y": "y" * 30}, *({"z": i} for i in range(1500))]}, "batchSize": 2}
+        cursors, refused = open_until_refused(client, branches, 4000)
+        assert refused.code == 146 and 100 < len(cursors) < 1000
+        client.idle.command("killCursors", "few", cursors=cursors)
+
+        sorts, refused = open_until_refused(client, {"find": "few", "sort": {"x": 1, "y": 1}, "batchSize": 2}, 300)
+        assert not refused and status(client)["stages"]["bytes"] > 300 * 10_000
+        client.idle.command("killCursors", "few", cursors=sorts)
+        assert status(client)["stages"]["bytes"] == 0
+
+        for i in range(2000):
+            client.idle.create_collection(f"c{i:04}_{'long' * 30}")
+        lists, _ = open_until_refused(client, {"listCollections": 1, "cursor": {"batchSize": 1}}, 20)
+        assert status(client)["cursors"]["ownBytes"] > 20 * 2000 * 100
+        assert len(lists) == 20
+    assert watch.most < CACHE + OVERHEAD

@@ -744,6 +744,10 @@ mod pipelines_of_routers {
         fn next(&mut self) -> Fallible<Option<DocBuf>> {
             Ok(self.left.next())
         }
+
+        fn release(&mut self) -> Fallible<()> {
+            Ok(())
+        }
     }
 
     impl Drop for Given {

@@ -35,6 +35,7 @@ mod engine;
 mod examined;
 mod follow;
 mod fsync_lock;
+mod held_documents;
 mod interrupt;
 mod key_locks;
 mod op;
@@ -61,6 +62,7 @@ pub use follow::{
     WantedEvents,
 };
 pub use fsync_lock::FsyncLock;
+pub use held_documents::{CursorMemory, HeldDocuments, HeldKey};
 pub use interrupt::stoppable;
 pub use key_locks::{OpenTransaction, Transactions};
 pub use op::{INLINE_BUDGET, OpCtx, ReplyMemory, Spent, ViewTaken};

@@ -43,7 +43,7 @@ pub fn join_as_shard(config: &ServerConfig, commands: &Commands, workers: usize)
     if config.role != ClusterRole::Shard {
         return;
     }
-    let joins = ShardJoins::new(peers::access(config), workers, &commands.control);
+    let joins = ShardJoins::new(peers::access(config), workers, commands);
     commands.join_as_shard(Arc::new(joins));
 }
 

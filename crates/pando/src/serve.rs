@@ -37,6 +37,7 @@ const CANNOT_OPEN_DATA: u8 = 100;
 /// rest is for the log's segments, temporary files and other short uses.
 const CONNECTIONS_PERCENT: u64 = 60;
 const TABLES_PERCENT: u64 = 24;
+const TEMPORARIES_PERCENT: u64 = 8;
 /// A table may be open three times: by the engine, and twice for the reads of event loops (see `storage::nonblocking_read`).
 const OPEN_TIMES: u64 = 3;
 
@@ -300,6 +301,7 @@ fn open_store(config: &ServerConfig, member: bool, files: u64) -> errors::Fallib
         log_segment_bytes: segment_bytes(config.log_retain_bytes),
         open_files: usize::try_from(files * TABLES_PERCENT / 100 / OPEN_TIMES)
             .unwrap_or(usize::MAX),
+        temporary_files: usize::try_from(files * TEMPORARIES_PERCENT / 100).unwrap_or(usize::MAX),
         direct_io: config.direct_io,
         has_room: Some(memory::has_room()),
         engine_options: config.engine_options.clone(),

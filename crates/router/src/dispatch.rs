@@ -167,7 +167,8 @@ impl Router {
         let reply = operation_time::within(end, || {
             errors::operation::asking(end, &asked, || self.handle(handler, &command, parsed))
         })?;
-        self.cursors.own(cursor_id(&reply), &command);
+        self.cursors
+            .keep(&self.local, cursor_id(&reply), &command)?;
         Ok(reply)
     }
 

@@ -1,18 +1,18 @@
 //! The results of several shards as one: in the order of a sort, or one shard after another.
 //!
 //! Invariant: each shard gives its results in the sort's order, and what it holds at the router is
-//! one batch.
+//! one batch. Between two batches for the client that counts, and goes to a file where there is no room.
 
 use crate::post_merge_projection::PostMergeProjection;
 use bson::{Doc, DocBuf, Val, Value, Writer, doc, key};
 use cluster_view::metadata::{Cluster, run};
 use cluster_view::upstream::with_fields;
 use cluster_view::{Failure, Outcome, operation_time};
+use commands::{CursorMemory, HeldDocuments};
 use query::filter::{NearTest, nearest};
 use query::path::FieldPath;
 use query::pipeline::{Share, merged};
 use query::sort::SortPattern;
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// A batch for the client, in bytes.
@@ -62,7 +62,7 @@ pub(crate) struct ShardCursor {
     /// 0: the shard has no more.
     pub id: i64,
     /// Each with its sort key.
-    pub held: VecDeque<(Vec<u8>, DocBuf)>,
+    pub held: HeldDocuments<Vec<u8>>,
 }
 
 pub(crate) struct Merge {
@@ -79,20 +79,21 @@ pub(crate) struct Merge {
     pub wrapped: bool,
     /// The fields that say whose session, and transaction, the shards' cursors belong to.
     pub session: DocBuf,
-    /// For documents at hand that a client may leave here.
-    pub share: Share,
+    /// What they hold of the memory of cursors' documents.
+    pub share: Option<Share>,
 }
 
 impl Merge {
     /// Of documents at hand.
     pub fn of_documents(ns: &str, documents: Vec<DocBuf>) -> Merge {
-        let held = documents.into_iter().map(|d| (Vec::new(), d));
+        let mut held = HeldDocuments::default();
+        documents.into_iter().for_each(|d| held.push(Vec::new(), d));
         Merge {
             ns: ns.into(),
             parts: vec![ShardCursor {
                 shard: "".into(),
                 id: 0,
-                held: held.collect(),
+                held,
             }],
             order: Order::None,
             skip: 0,
@@ -101,7 +102,7 @@ impl Merge {
             projection: None,
             wrapped: false,
             session: DocBuf::new(),
-            share: Share::default(),
+            share: None,
         }
     }
 
@@ -115,7 +116,7 @@ impl Merge {
             let mut part = ShardCursor {
                 shard: shard.clone(),
                 id: 0,
-                held: VecDeque::new(),
+                held: HeldDocuments::default(),
             };
             take(&self.order, &mut part, reply)?;
             self.parts.push(part);
@@ -144,6 +145,7 @@ impl Merge {
 
     /// Appends documents to the open array; whether there are no more.
     pub fn fill(&mut self, cluster: &Cluster, w: &mut Writer, most: Option<i64>) -> Outcome<bool> {
+        self.resume()?;
         let mut given = 0;
         let start = w.len();
         loop {
@@ -163,7 +165,7 @@ impl Merge {
             if given > 0 && w.len() - start + size > BATCH_BYTES {
                 return Ok(false);
             }
-            let Some((_, doc)) = self.parts[at].held.pop_front() else {
+            let Some((_, doc)) = self.parts[at].held.pop()? else {
                 return Ok(true);
             };
             if self.skip > 0 {
@@ -180,6 +182,22 @@ impl Merge {
         }
     }
 
+    /// Between two batches for the client: keeps in memory only what there is room for.
+    pub fn release(&mut self, memory: &CursorMemory) -> Outcome<()> {
+        let share = self.share.get_or_insert_with(|| memory.share());
+        share.release();
+        let mut held = 0;
+        for part in &mut self.parts {
+            held = part.held.release(memory, share, held)?;
+        }
+        Ok(())
+    }
+
+    fn resume(&mut self) -> Outcome<()> {
+        let mut parts = self.parts.iter_mut();
+        Ok(parts.try_for_each(|part| part.held.resume())?)
+    }
+
     /// Whether a shard has to be asked for the next document.
     pub fn has_to_ask(&self) -> bool {
         self.parts.iter().any(|p| p.held.is_empty() && p.id != 0)
@@ -187,13 +205,15 @@ impl Merge {
 
     /// The next document as its shard gave it.
     pub fn next_document(&mut self, cluster: &Cluster) -> Outcome<Option<DocBuf>> {
+        self.resume()?;
         loop {
             if self.left == Some(0) {
                 return Ok(None);
             }
             let at = self.next(cluster)?;
             let part = at.and_then(|at| self.parts.get_mut(at));
-            let Some((_, doc)) = part.and_then(|p| p.held.pop_front()) else {
+            let popped = part.map(|p| p.held.pop()).transpose()?;
+            let Some((_, doc)) = popped.flatten() else {
                 return Ok(None);
             };
             if self.skip > 0 {
@@ -238,7 +258,7 @@ fn take(order: &Order, part: &mut ShardCursor, reply: &DocBuf) -> Outcome<()> {
     let batch = cursor.get("firstBatch").or(cursor.get("nextBatch"));
     for d in batch.and_then(Val::as_array).unwrap_or(Doc::EMPTY).values() {
         let d = d.as_doc().unwrap_or(Doc::EMPTY);
-        part.held.push_back((order.key(d)?, d.to_buf()));
+        part.held.push(order.key(d)?, d.to_buf());
     }
     Ok(())
 }

@@ -19,6 +19,11 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// The source of a cursor's batches.
+/// What an open cursor of a simple find, of a pipeline and of a stream of changes takes besides what it has of its command.
+const FIND_BYTES: usize = 1 << 10;
+const PIPELINE_BYTES: usize = 8 << 10;
+const STREAM_BYTES: usize = 16 << 10;
+
 pub trait Results: Send {
     /// Appends documents to the open array of `w`: at most `max_docs`, no more than fit into
     /// `max_bytes` (but always one). `true`: there are no more.
@@ -43,6 +48,11 @@ pub trait Results: Send {
     /// Between batches: releases what can be read again, or is long. Fails when there is no place
     /// to save it: then the cursor is unusable.
     fn release(&mut self, ctx: &mut OpCtx) -> Result<()>;
+
+    /// About what it holds in memory besides its documents, in bytes.
+    fn own_bytes(&self) -> usize {
+        FIND_BYTES
+    }
 
     /// For a cursor that waits for the log to grow: whether it has no news yet. A cheap check.
     fn is_quiet(&self) -> Option<bool> {
@@ -100,6 +110,10 @@ impl Results for ChangeStream {
         Ok(())
     }
 
+    fn own_bytes(&self) -> usize {
+        STREAM_BYTES
+    }
+
     fn is_quiet(&self) -> Option<bool> {
         Some(ChangeStream::is_quiet(self))
     }
@@ -152,6 +166,10 @@ impl Results for PipelineCursor {
     fn release(&mut self, ctx: &mut OpCtx) -> Result<()> {
         PipelineCursor::release(self, ctx)
     }
+
+    fn own_bytes(&self) -> usize {
+        PIPELINE_BYTES
+    }
 }
 
 impl Results for TailCursor {
@@ -196,7 +214,7 @@ pub struct Cursor {
     /// Until when the getMore that has to wait waits.
     pub await_until: Option<Instant>,
     pub killed: Arc<AtomicBool>,
-    /// For a long command, and its parsed form.
+    /// For itself, its command, and that command's parsed form.
     pub share: Share,
     created: Instant,
     used: Instant,

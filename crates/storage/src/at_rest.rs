@@ -19,7 +19,8 @@ use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 pub const KEY_FILE: &str = "PANDO.key";
 const DRAFT: &str = "PANDO.key.new";
@@ -183,6 +184,46 @@ pub struct TemporaryFile {
     cipher: Option<FileCipher>,
     at: u64,
     buffer: Vec<u8>,
+    _place: Option<Place>,
+}
+
+/// How many temporary files there are, and may be.
+pub(crate) struct Places {
+    taken: AtomicUsize,
+    most: usize,
+}
+
+impl Places {
+    pub fn new(most: usize) -> Arc<Places> {
+        let taken = AtomicUsize::new(0);
+        Arc::new(Places { taken, most })
+    }
+
+    pub fn taken(&self) -> usize {
+        self.taken.load(Ordering::Relaxed)
+    }
+
+    /// A place for one more.
+    pub fn take(self: &Arc<Places>) -> Fallible<Place> {
+        // Counted at once: the place is given back whatever comes of it.
+        let place = Place(self.clone());
+        match self.taken.fetch_add(1, Ordering::Relaxed) < self.most {
+            true => Ok(place),
+            false => Err(err!(
+                ExceededMemoryLimit,
+                "There are {} temporary files of sorts, groups and cursors already. Close cursors, or try again later",
+                self.most
+            )),
+        }
+    }
+}
+
+pub(crate) struct Place(Arc<Places>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.taken.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl TemporaryFile {
@@ -192,6 +233,14 @@ impl TemporaryFile {
             cipher: is_encrypted.then(FileCipher::temporary),
             at: 0,
             buffer: Vec::new(),
+            _place: None,
+        }
+    }
+
+    pub(crate) fn at_place(self, place: Place) -> TemporaryFile {
+        TemporaryFile {
+            _place: Some(place),
+            ..self
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The store: data directory, log and engine together, and their recovery.
 
-use crate::at_rest::{DataFiles, TemporaryFile};
+use crate::at_rest::{DataFiles, Places, TemporaryFile};
 use crate::batch::Batch;
 use crate::batched_read;
 use crate::cache_loan::CacheLoan;
@@ -48,6 +48,8 @@ pub struct StoreOptions {
     pub block_bytes: usize,
     /// The most data files that are kept open: a share of the process's limit.
     pub open_files: usize,
+    /// The most temporary files of sorts, groups and cursors: a share of the same limit.
+    pub temporary_files: usize,
     /// Direct I/O: data files bypass the page cache, so only the cache above uses memory for them.
     pub direct_io: bool,
     /// Whether the page cache has room to grow. While it has none, most reads of event loops bypass
@@ -78,6 +80,7 @@ impl StoreOptions {
             background_jobs: std::thread::available_parallelism().map_or(2, |n| n.get()),
             block_bytes: 8 << 10,
             open_files: 1000,
+            temporary_files: 1000,
             direct_io: false,
             has_room: None,
             engine_options: String::new(),
@@ -146,6 +149,8 @@ pub struct StoreStats {
     pub row_share_bytes: u64,
     /// What is lent of the cache.
     pub lent_bytes: u64,
+    /// Temporary files that are open.
+    pub temporary_files: u64,
     pub memtable_bytes: u64,
     /// Disk reads that were submitted together with others of their operation, since the process
     /// began.
@@ -204,6 +209,7 @@ pub struct Store {
     log: Arc<Log>,
     engine: Arc<Engine>,
     replayed: u64,
+    temporaries: Arc<Places>,
     /// Under which key the time is stored that entries of a new term are later than.
     reserved_time: OnceLock<Vec<u8>>,
 }
@@ -243,6 +249,7 @@ impl Store {
             log,
             engine,
             replayed,
+            temporaries: Places::new(opts.temporary_files),
             reserved_time: OnceLock::new(),
         }))
     }
@@ -635,6 +642,7 @@ impl Store {
             row_bytes: engine.rows().map_or(0, Rows::used) as u64,
             row_share_bytes: engine.row_share(),
             lent_bytes: engine.lent(),
+            temporary_files: self.temporaries.taken() as u64,
             memtable_bytes: engine.memtable_bytes(),
             batched_reads: batched_read::submitted(),
             hidden_keys: hidden_keys::of_all(),
@@ -667,7 +675,9 @@ impl Store {
     /// An unnamed temporary file for data that exceeds memory; it is gone when it is closed. It
     /// lies beside the data, where an operator provides space.
     pub fn temporary_file(&self) -> Fallible<TemporaryFile> {
-        self.engine.data_dir().temporary_file()
+        let place = self.temporaries.take()?;
+        let file = self.engine.data_dir().temporary_file()?;
+        Ok(file.at_place(place))
     }
 
     /// Flushes all memtables.
@@ -764,9 +774,10 @@ fn replay(
         if record.index > up_to {
             return Ok(());
         }
-        assert!(
-            record.index > last.index,
-            "entries are replayed in their order"
+        assert_eq!(
+            record.index,
+            last.index + 1,
+            "entries are replayed in their order, and none is left out"
         );
         last = Committed {
             index: record.index,

@@ -5,8 +5,8 @@ use crate::request::CommandContext;
 use crate::security::authorize;
 use bson::Doc;
 use catalog::Tail;
-use errors::{Result, bail};
-use executor::{Engine, PinnedSnapshot, Share, Spent};
+use errors::Result;
+use executor::{PinnedSnapshot, Spent};
 use front::idl;
 use session::{Cursor, Results};
 use std::sync::Arc;
@@ -17,9 +17,6 @@ use std::time::Duration;
 pub const FIRST_BATCH: u64 = 101;
 /// A batch's documents take at most this much, in bytes; a single larger one is given alone.
 pub const BATCH_BYTES: usize = 16 * 1024 * 1024;
-
-/// The command itself, and its parsed form.
-const HELD_OF_COMMAND: usize = 3;
 
 /// How a cursor is to be kept.
 #[derive(Default)]
@@ -110,7 +107,8 @@ pub fn first_batch(
     if !done && !keep.single_batch {
         results.release(&mut cx.op)?;
         let mut c = Cursor::new(ns, results);
-        c.share = share_of(&cx.app.engine, cx.request.body.len())?;
+        let own = c.results.own_bytes();
+        c.share = cx.app.engine.share_for_cursor(own, cx.request.body)?;
         c.lsid = cx.args.generic.lsid;
         c.owner = authorize::name(cx);
         c.txn_number = cx.transaction.as_ref().map(|s| s.number);
@@ -130,20 +128,6 @@ pub fn first_batch(
     snapshot::append(&cx.op, &mut cx.w);
     cx.w.close();
     Ok(())
-}
-
-/// What the cursor of a command of so many bytes holds of the command itself, which may be a list of a
-/// million values.
-pub fn share_of(engine: &Engine, len: usize) -> Result<Share> {
-    let mut share = engine.cursor_memory.share();
-    if !share.fits_for_good(HELD_OF_COMMAND * len) {
-        bail!(
-            ExceededMemoryLimit,
-            "The open cursors hold what memory there is for them, and this command is {len} bytes long. Close cursors, ask for all \
-             results in one batch, or try again later"
-        );
-    }
-    Ok(share)
 }
 
 /// The reply of a cursor without documents.

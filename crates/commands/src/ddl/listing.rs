@@ -37,6 +37,11 @@ impl Results for Docs {
     fn release(&mut self, _ctx: &mut OpCtx) -> Result<()> {
         Ok(())
     }
+
+    fn own_bytes(&self) -> usize {
+        let left = self.0.as_slice().iter();
+        left.map(|d| size_of::<DocBuf>() + d.as_bytes().len()).sum()
+    }
 }
 
 /// `batchSize` of a `cursor` argument.
@@ -74,7 +79,9 @@ pub fn reply(
     let id = if done {
         0
     } else {
+        let share = (cx.app.engine).share_for_cursor(docs.own_bytes(), cx.request.body)?;
         let mut cursor = Cursor::new(ns, Box::new(docs));
+        cursor.share = share;
         cursor.lsid = cx.args.generic.lsid;
         cursor.owner = authorize::name(cx);
         cx.app.cursors.insert(cursor)

@@ -17,7 +17,7 @@ use crate::request::{Call, collation, operation};
 use crate::{Commands, RemoteRows};
 use bson::{Doc, DocBuf, Val, Writer};
 use errors::{Error, Fallible, Result, Stop};
-use executor::{AggregateRequest, OpCtx, PipelineCursor, ReadRemotely, Share};
+use executor::{AggregateRequest, CursorMemory, OpCtx, PipelineCursor, ReadRemotely, Share};
 use front::{Args, specification};
 use query::expr::Vars;
 use query::pipeline::{Namespace, ParseCtx};
@@ -58,8 +58,6 @@ pub struct RouterCursor {
     time_left: Option<Duration>,
     /// The command that has opened it, as it is shown.
     command: DocBuf,
-    /// For its stages, which may be long.
-    _share: Share,
 }
 
 /// `cursor: {<name>: […]`, how many documents these are, and whether they are the last.
@@ -81,9 +79,15 @@ fn batch(
 }
 
 impl Commands {
-    /// What a cursor over documents of so many bytes holds of the memory of cursors.
-    pub fn share_of_cursor(&self, bytes: usize) -> Fallible<Share> {
-        cursor::share_of(&self.engine, bytes).map_err(Stop::into_error)
+    /// What a cursor holds of the memory of cursors: `own` bytes, and its command.
+    pub fn share_of_cursor(&self, own: usize, command: Doc<'_>) -> Fallible<Share> {
+        let share = self.engine.share_for_cursor(own, command);
+        share.map_err(Stop::into_error)
+    }
+
+    /// Where cursors keep their documents.
+    pub fn cursor_memory(&self) -> CursorMemory {
+        CursorMemory::of(&self.engine)
     }
 
     /// Opens a pipeline: behind stages that have given `rows`, or a whole one. `finish` completes
@@ -97,7 +101,6 @@ impl Commands {
     ) -> Fallible<DocBuf> {
         self.run_step(step, step.time, None, |op, client| {
             let most = asked.batch.unwrap_or(cursor::FIRST_BATCH);
-            let long = asked.stages.bytes.len();
             let request = self.parse_pipeline(op, client, asked, rows.is_some())?;
             let mut pipeline = match rows {
                 Some(rows) => PipelineCursor::over(op, request, rows)?,
@@ -111,7 +114,6 @@ impl Commands {
                 pipeline,
                 time_left: step.time,
                 command: shown(step.request.body),
-                _share: cursor::share_of(&self.engine, long)?,
             };
             Ok((finish(w, Some(kept)), documents))
         })

@@ -25,7 +25,7 @@ use storage::{Entry, EntryGlance, LogMark, Record, Store};
 const EVENT_BYTES: usize = MAX_DOC_BYTES + 16 * 1024;
 
 /// Pending events up to this size in bytes are kept between batches.
-const READY_BYTES: usize = 64 << 10;
+const READY_BYTES: usize = 16 << 10;
 
 /// Which whole documents an event shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

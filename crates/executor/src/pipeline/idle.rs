@@ -15,8 +15,8 @@ use std::collections::VecDeque;
 use std::io::{self, Read, Seek, Write};
 use storage::at_rest::TemporaryFile;
 
-/// Shorter documents stay in memory and are not counted, in bytes.
-const LONG: usize = 16 << 10;
+/// Shorter documents stay in memory, in bytes: a file takes more.
+const LONG: usize = 1 << 10;
 
 /// The saved documents of an idle cursor.
 pub(crate) struct Idle {
@@ -66,6 +66,10 @@ struct IdleSpiller<'a, 'c> {
 }
 
 impl IdleVisitor for IdleSpiller<'_, '_> {
+    fn held(&mut self, release: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        release()
+    }
+
     fn rows(&mut self, rows: &mut dyn DocumentSource, wanted: bool) -> Result<()> {
         if let Some(leaf) = rows.as_any().downcast_mut::<Leaf>() {
             leaf.0.leave(wanted);
@@ -80,9 +84,9 @@ impl IdleVisitor for IdleSpiller<'_, '_> {
         }
         let idle = &mut *self.idle;
         let len = doc.len();
-        if len <= LONG || idle.share.fits(idle.held + len) {
+        if idle.share.fits(idle.held + len) || len <= LONG {
             doc.shrink_to_fit();
-            idle.held += if len <= LONG { 0 } else { len };
+            idle.held += len;
             idle.left.push_back(None);
             return Ok(());
         }

@@ -39,6 +39,9 @@ pub trait RemoteCollections: Send + Sync {
 /// What others find, document by document.
 pub trait RemoteRows: Send {
     fn next(&mut self) -> Fallible<Option<DocBuf>>;
+
+    /// Between two batches: keeps in memory only what there is room for.
+    fn release(&mut self) -> Fallible<()>;
 }
 
 /// For one pipeline.
@@ -196,6 +199,9 @@ impl Source for Rows {
     }
 
     fn parts(&mut self, wanted: bool, to: &mut dyn IdleVisitor) -> Result<()> {
+        if let Some(rows) = &mut self.rows {
+            to.held(&mut || Ok(rows.release()?))?;
+        }
         let mut bytes = std::mem::take(&mut self.current).into_vec();
         let shown = to.doc(&mut bytes, wanted);
         self.current = DocBuf::from_vec(bytes).unwrap_or_default();

@@ -138,6 +138,11 @@ pub trait IdleVisitor {
     fn rows(&mut self, rows: &mut dyn DocumentSource, wanted: bool) -> Result<()>;
     /// A document of up to 16 MB and more; `wanted`: it will be asked for again.
     fn doc(&mut self, doc: &mut Vec<u8>, wanted: bool) -> Result<()>;
+    /// Documents that come from elsewhere, and take care of themselves: `release` is called when the pipeline is left.
+    fn held(&mut self, release: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        let _ = release;
+        Ok(())
+    }
 }
 
 /// [`IdleVisitor::doc`] for an owned document.

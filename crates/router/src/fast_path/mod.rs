@@ -95,13 +95,15 @@ impl Router {
             true => direct::finish(self, under_way, &command),
             false => direct::conclude(self, under_way, &command),
         };
-        let outcome = match finished {
+        let mut outcome = match finished {
             Finished::Reply(outcome) => outcome,
             Finished::Anew => return None,
             Finished::Waits(under_way) => return Some(GoneOn::Waits(Sent { under_way, user })),
         };
-        if let Ok(reply) = &outcome {
-            self.cursors.own(cursor_id(reply), &command);
+        if let Ok(reply) = &outcome
+            && let Err(e) = self.cursors.keep(&self.local, cursor_id(reply), &command)
+        {
+            outcome = Err(e);
         }
         Some(GoneOn::Ended(self.ended(client, request, outcome)))
     }

@@ -28,7 +28,7 @@ use errors::{Code, err};
 use mover::PendingMoves;
 use query::expr::ParseEnv;
 use query::pipeline::merged::Found;
-use query::pipeline::{Named, ParseCtx, Pipeline, Share};
+use query::pipeline::{Named, ParseCtx, Pipeline};
 use std::sync::Arc;
 
 const SHARD_BATCH: i64 = 1000;
@@ -422,7 +422,7 @@ fn in_parts(
         batch: SHARD_BATCH,
         projection: None,
         session: command.session_fields(),
-        share: Share::default(),
+        share: None,
     };
     merge.begin(shards, &replies)?;
     if ends_here {

@@ -25,9 +25,10 @@ use changes::{Token, TokenPlace};
 use cluster_view::replica_set::ServerSelection;
 use cluster_view::upstream::{Wait, error_of, message, with_fields};
 use cluster_view::{Failure, Outcome, ReplicaSet};
+use commands::{HeldDocuments, Share};
 use errors::{Code, err};
 use mover::transfer::{set_time, time_before};
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -66,6 +67,8 @@ pub(crate) struct ChangeStream {
     looks_up: bool,
     ended: bool,
     looked: Instant,
+    /// What events at hand hold of the memory of cursors' documents.
+    share: Share,
     /// Since when the getMore under way waits, if it was sent back to wait without a thread.
     waits_since: Option<Instant>,
 }
@@ -76,7 +79,7 @@ struct ShardStream {
     /// Of a shard that was removed the router knows no more how it is reached.
     set: Arc<ReplicaSet>,
     id: i64,
-    held: VecDeque<(String, DocBuf)>,
+    held: HeldDocuments<String>,
     /// The shard gives nothing at or before this token any more.
     seen: String,
     /// It was removed from the cluster.
@@ -123,6 +126,7 @@ pub(crate) fn open(
         looks_up: full == Some("updateLookup"),
         ended: false,
         looked: Instant::now(),
+        share: router.local.cursor_memory().share(),
         waits_since: None,
     };
     for shard in router.cluster.shard_names()? {
@@ -136,6 +140,7 @@ pub(crate) fn open(
     let mut w = Writer::new();
     w.open_doc("cursor").open_array("firstBatch");
     stream.fill(router, &mut w, most, Duration::ZERO)?;
+    stream.release(router)?;
     let ns = stream.ns.clone();
     let (token, ended) = (stream.token.clone(), stream.ended);
     let source = Box::new(stream);
@@ -300,7 +305,7 @@ impl ChangeStream {
             shard: shard.into(),
             set,
             id: 0,
-            held: VecDeque::new(),
+            held: HeldDocuments::default(),
             seen: String::new(),
             leaves: false,
         };
@@ -329,6 +334,7 @@ impl ChangeStream {
             false => Duration::ZERO,
         };
         self.fill(router, &mut w, most.unwrap_or(i64::MAX), here)?;
+        self.release(router)?;
         let waits_on = w.len() == empty && !self.ended && began.elapsed() < wait;
         if waits_on && !turn.holds_a_thread() {
             self.waits_since = Some(began);
@@ -342,8 +348,22 @@ impl ChangeStream {
         Ok((finish(w, &[]), self.ended))
     }
 
+    /// Between two batches: keeps in memory only what there is room for.
+    fn release(&mut self, router: &Router) -> Outcome<()> {
+        let memory = router.local.cursor_memory();
+        self.share.release();
+        let mut held = 0;
+        for part in &mut self.parts {
+            held = part.held.release(&memory, &mut self.share, held)?;
+        }
+        Ok(())
+    }
+
     /// Appends events, and waits for some.
     fn fill(&mut self, router: &Router, w: &mut Writer, most: i64, wait: Duration) -> Outcome<()> {
+        for part in &mut self.parts {
+            part.held.resume()?;
+        }
         let (began, start) = (Instant::now(), w.len());
         let mut round = Duration::from_millis(1);
         let (mut given, mut rounds) = (0, 0);
@@ -389,7 +409,7 @@ impl ChangeStream {
             let shard = self.parts[at].shard.clone();
             let resumed_behind = self.unnamed.take_if(|unnamed| unnamed == token).is_some();
             let told = resumed_behind && self.only_one_has(token);
-            let Some((token, event)) = self.parts[at].held.pop_front() else {
+            let Some((token, event)) = self.parts[at].held.pop()? else {
                 return Ok(None);
             };
             if told {
@@ -644,8 +664,7 @@ impl ShardStream {
     fn take(&mut self, reply: &DocBuf) {
         self.id = cluster_view::reply::cursor_id(reply);
         for event in cluster_view::reply::batch_of(reply) {
-            self.held
-                .push_back((data_of(event.get("_id")), event.to_buf()));
+            self.held.push(data_of(event.get("_id")), event.to_buf());
         }
         let cursor = reply.get("cursor").and_then(Val::as_doc);
         let seen = data_of(cursor.and_then(|c| c.get("postBatchResumeToken")));

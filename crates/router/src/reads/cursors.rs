@@ -65,6 +65,9 @@ impl CursorSource for Merge {
         let mut w = Writer::new();
         w.open_doc("cursor").open_array("nextBatch");
         let done = self.fill(&router.cluster, &mut w, most)?;
+        if !done {
+            self.release(&router.local.cursor_memory())?;
+        }
         w.close()
             .i64("id", if done { 0 } else { id })
             .str("ns", ns)
@@ -93,14 +96,20 @@ pub(crate) fn first_batch(
         most => merge.fill(&router.cluster, &mut w, most.or(Some(FIRST_BATCH)))?,
     };
     w.close();
+    let ends = done || single;
+    let kept = match ends {
+        true => Ok(()),
+        false => merge.release(&router.local.cursor_memory()),
+    };
     let source: Source = Box::new(merge);
-    let id = match done || single {
+    let id = match ends || kept.is_err() {
         true => {
             close(router, ns, source);
             0
         }
         false => router.cursors.add(ns, source),
     };
+    kept?;
     w.i64("id", id).str("ns", ns).close();
     Ok(finish(w, replies))
 }

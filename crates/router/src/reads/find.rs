@@ -17,7 +17,6 @@ use cluster_view::reply::sound;
 use query::collation::{self, Collation};
 use query::filter::Filter;
 use query::metadata::asks_for;
-use query::pipeline::Share;
 use query::sort::SortPattern;
 use std::sync::Arc;
 
@@ -137,7 +136,7 @@ impl Scattered {
             left: (limit > 0).then(|| limit.unsigned_abs()),
             batch,
             session: command.session_fields(),
-            share: Share::default(),
+            share: None,
             projection: post_merge
                 .map(|p| PostMergeProjection::parse(p, filter, collation, command.document("let")))
                 .transpose()?,

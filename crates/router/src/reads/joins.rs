@@ -12,11 +12,10 @@ use crate::state::{Handler, Router};
 use bson::{Doc, DocBuf, Val, Writer, doc};
 use cluster_view::Failure;
 use cluster_view::upstream::with_fields;
-use commands::{RemoteCollections, RemoteRows};
-use errors::{Code, Fallible, err};
+use commands::{HeldDocuments, RemoteCollections, RemoteRows, Share};
+use errors::{Code, Fallible, Stop, err};
 use query::path::FieldPath;
 use query::pipeline::{self, Namespace};
-use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
 pub(crate) struct RouterJoins(pub Weak<Router>);
@@ -106,7 +105,8 @@ pub(crate) struct Rows {
     router: Arc<Router>,
     db: String,
     collection: String,
-    held: VecDeque<DocBuf>,
+    held: HeldDocuments<()>,
+    share: Share,
     /// Of whose transaction it is a part.
     session: DocBuf,
     /// 0: there is no more.
@@ -120,7 +120,8 @@ impl Rows {
             router: router.clone(),
             db: ns.db.clone(),
             collection: ns.coll.clone(),
-            held: VecDeque::new(),
+            held: HeldDocuments::default(),
+            share: router.local.cursor_memory().share(),
             session,
             id: 0,
         };
@@ -130,8 +131,9 @@ impl Rows {
 
     fn take(&mut self, reply: &DocBuf) {
         self.id = cluster_view::reply::cursor_id(reply);
-        self.held
-            .extend(cluster_view::reply::batch_of(reply).map(Doc::to_buf));
+        for d in cluster_view::reply::batch_of(reply) {
+            self.held.push((), d.to_buf());
+        }
     }
 }
 
@@ -145,7 +147,15 @@ impl RemoteRows for Rows {
             let reply = own(&*self.router, &more, get_more).map_err(Failure::into_error)?;
             self.take(&reply);
         }
-        Ok(self.held.pop_front())
+        let next = self.held.pop().map_err(Stop::into_error)?;
+        Ok(next.map(|(_, doc)| doc))
+    }
+
+    fn release(&mut self) -> Fallible<()> {
+        let memory = self.router.local.cursor_memory();
+        self.share.release();
+        let kept = self.held.release(&memory, &mut self.share, 0);
+        kept.map(drop).map_err(Stop::into_error)
     }
 }
 

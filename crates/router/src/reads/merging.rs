@@ -10,7 +10,7 @@ use crate::state::cursors::CursorSource;
 use bson::{DocBuf, Writer};
 use cluster_view::metadata::Cluster;
 use cluster_view::{Failure, Outcome};
-use commands::{RemoteRows, RouterCursor, RouterPipeline};
+use commands::{CursorMemory, RemoteRows, RouterCursor, RouterPipeline};
 use errors::Fallible;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -27,8 +27,12 @@ pub(crate) fn first_batch(
 ) -> Outcome<DocBuf> {
     let merge = merge.map(|merge| Arc::new(Mutex::new(merge)));
     let rows = merge.clone().map(|merge| {
-        let cluster = router.cluster.clone();
-        Box::new(Rows { cluster, merge }) as Box<dyn RemoteRows>
+        let rows = Rows {
+            cluster: router.cluster.clone(),
+            memory: router.local.cursor_memory(),
+            merge,
+        };
+        Box::new(rows) as Box<dyn RemoteRows>
     });
     let mut ended = true;
     let complete = |mut w: Writer, more: Option<RouterCursor>| {
@@ -80,6 +84,7 @@ impl CursorSource for Kept {
 /// The documents of a merge.
 struct Rows {
     cluster: Arc<Cluster>,
+    memory: CursorMemory,
     merge: Arc<Mutex<Merge>>,
 }
 
@@ -87,5 +92,10 @@ impl RemoteRows for Rows {
     fn next(&mut self) -> Fallible<Option<DocBuf>> {
         let next = self.merge.lock().next_document(&self.cluster);
         next.map_err(Failure::into_error)
+    }
+
+    fn release(&mut self) -> Fallible<()> {
+        let released = self.merge.lock().release(&self.memory);
+        released.map_err(Failure::into_error)
     }
 }

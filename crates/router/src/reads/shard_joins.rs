@@ -18,13 +18,13 @@ use cluster_view::metadata::Cluster;
 use cluster_view::replica_set::ConnectionStrings;
 use cluster_view::upstream::account_to;
 use cluster_view::{Failure, Outcome, operation_time};
-use commands::{ClusterReads, RemoteCollections, RemoteRows};
+use commands::{ClusterReads, Commands, CursorMemory, RemoteCollections, RemoteRows};
 use errors::{Fallible, bail, err};
 use mover::Moving;
 use parking_lot::Mutex;
 use query::path::FieldPath;
 use query::pipeline::{JoinedCollection, Namespace};
-use service::{Control, Request};
+use service::Request;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
@@ -34,20 +34,19 @@ pub struct ShardJoins {
     access: ConnectionStrings,
     known: Mutex<Option<(String, Arc<Cluster>)>>,
     waits: Waits,
+    memory: CursorMemory,
 }
 
 impl ShardJoins {
     /// `workers`: how many threads of the server may wait at a time. Long replies of other shards count as
-    /// those that `control`'s server sends do.
-    pub fn new(access: ConnectionStrings, workers: usize, control: &Arc<Control>) -> ShardJoins {
-        account_to(control);
+    /// those that this server sends do.
+    pub fn new(access: ConnectionStrings, workers: usize, server: &Commands) -> ShardJoins {
+        account_to(&server.control);
         ShardJoins {
             access,
             known: Mutex::default(),
-            waits: Waits {
-                now: Arc::default(),
-                most: (workers / 2).max(1),
-            },
+            waits: Waits::of(workers),
+            memory: server.cursor_memory(),
         }
     }
 }
@@ -70,6 +69,7 @@ impl ClusterReads for ShardJoins {
         Arc::new(Collections {
             cluster,
             waits: self.waits.clone(),
+            memory: self.memory.clone(),
         })
     }
 }
@@ -82,6 +82,14 @@ struct Waits {
 }
 
 impl Waits {
+    /// Of so many threads.
+    fn of(workers: usize) -> Waits {
+        Waits {
+            now: Arc::default(),
+            most: (workers / 2).max(1),
+        }
+    }
+
     /// Runs a read, which ends when this thread's operation has to.
     fn read<T>(&self, read: impl FnOnce() -> Outcome<T>) -> Fallible<T> {
         struct Ends<'a>(&'a AtomicUsize);
@@ -106,6 +114,7 @@ impl Waits {
 struct Collections {
     cluster: Arc<Cluster>,
     waits: Waits,
+    memory: CursorMemory,
 }
 
 impl RemoteCollections for Collections {
@@ -114,6 +123,7 @@ impl RemoteCollections for Collections {
         Ok(Box::new(Rows {
             cluster: self.cluster.clone(),
             waits: self.waits.clone(),
+            memory: self.memory.clone(),
             merge,
         }))
     }
@@ -171,6 +181,7 @@ fn opened(cluster: &Cluster, ns: &Namespace, query: Doc<'_>) -> Outcome<Option<M
 struct Rows {
     cluster: Arc<Cluster>,
     waits: Waits,
+    memory: CursorMemory,
     merge: Option<Merge>,
 }
 
@@ -185,6 +196,13 @@ impl RemoteRows for Rows {
                 .next_document(&self.cluster)
                 .map_err(Failure::into_error),
         }
+    }
+
+    fn release(&mut self) -> Fallible<()> {
+        let Some(merge) = &mut self.merge else {
+            return Ok(());
+        };
+        merge.release(&self.memory).map_err(Failure::into_error)
     }
 }
 
@@ -203,17 +221,16 @@ mod tests {
 
     #[test]
     fn half_of_the_workers_may_wait() {
-        let joins = ShardJoins::new(Arc::new(str::to_string), 4, &Arc::default());
-        let one = |inner: &dyn Fn() -> Fallible<()>| {
-            joins.waits.read(|| inner().map_err(Failure::Client))
-        };
+        let waits = Waits::of(4);
+        let one =
+            |inner: &dyn Fn() -> Fallible<()>| waits.read(|| inner().map_err(Failure::Client));
         let third = || one(&|| Ok(()));
         let both = one(&|| one(&|| Ok(())));
         assert!(both.is_ok());
         let refused = one(&|| one(&third)).unwrap_err();
         assert_eq!(refused.code, Code::TemporarilyUnavailable);
         // Those that have ended count no more, also where one was refused.
-        assert_eq!(joins.waits.now.load(Ordering::Relaxed), 0);
+        assert_eq!(waits.now.load(Ordering::Relaxed), 0);
         assert!(third().is_ok());
     }
 }

@@ -9,6 +9,7 @@ use bson::{DocBuf, Val, Writer, doc};
 use cluster_view::reply::cursor_id;
 use cluster_view::upstream::message;
 use cluster_view::{Outcome, operation_time};
+use commands::{Commands, Share};
 use errors::err;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -17,6 +18,8 @@ use std::time::{Duration, Instant};
 
 /// Documents of a batch where the client does not say how many.
 pub(crate) const FIRST_BATCH: i64 = 101;
+/// About what a cursor takes without its documents and its command.
+const CURSOR_BYTES: usize = 2 << 10;
 /// How long a cursor is kept whose client asks for no more.
 const IDLE: Duration = Duration::from_secs(600);
 
@@ -51,6 +54,8 @@ struct Cursor {
     owner: Option<String>,
     /// The command that opened it: its user must keep the rights that the command needs.
     command: DocBuf,
+    /// What it holds of the memory of cursors, with its command.
+    share: Option<Share>,
 }
 
 #[derive(Default)]
@@ -75,6 +80,7 @@ impl Cursors {
             used: Instant::now(),
             owner: None,
             command: DocBuf::new(),
+            share: None,
         };
         open.insert(id, cursor);
         drop(open);
@@ -114,16 +120,27 @@ impl Cursors {
         }
     }
 
-    /// Makes the cursor of a command its user's.
-    pub fn own(&self, id: i64, command: &RoutedCommand<'_>) {
-        let opened = id != 0 && command.name != "getMore";
-        let Some(user) = command.user.as_ref().filter(|_| opened) else {
-            return;
-        };
-        if let Some(cursor) = self.open.lock().get_mut(&id) {
-            cursor.owner = Some(user.name.to_string());
-            cursor.command = command.request.body.to_buf();
+    /// Counts the cursor that a client's command has opened, and makes it the user's. Where there is no room for it, it
+    /// ends; the shards' part of it ends with their time-out.
+    pub fn keep(&self, local: &Commands, id: i64, command: &RoutedCommand<'_>) -> Outcome<()> {
+        if id == 0 || command.name == "getMore" {
+            return Ok(());
         }
+        let body = command.request.body;
+        let share = local.share_of_cursor(CURSOR_BYTES, body);
+        if share.is_err() {
+            let ended = self.open.lock().remove(&id);
+            drop(ended);
+        }
+        let share = share?;
+        if let Some(cursor) = self.open.lock().get_mut(&id) {
+            cursor.share = Some(share);
+            if let Some(user) = &command.user {
+                cursor.owner = Some(user.name.to_string());
+                cursor.command = body.to_buf();
+            }
+        }
+        Ok(())
     }
 
     /// Fails where a cursor is another user's.

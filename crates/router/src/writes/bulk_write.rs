@@ -5,7 +5,7 @@
 
 use crate::collection_uuid;
 use crate::databases::make_database;
-use crate::merge::{BATCH_BYTES, Merge};
+use crate::merge::Merge;
 use crate::reads::cursors::first_batch;
 use crate::request::{RoutedCommand, finish, own};
 use crate::state::Router;
@@ -431,11 +431,6 @@ impl Report {
 /// A cursor over the results, as the client asked for it.
 fn cursor_of(router: &Router, command: &RoutedCommand<'_>, items: Vec<DocBuf>) -> Outcome<DocBuf> {
     let most = command.batch_size().unwrap_or(i64::MAX);
-    let bytes: usize = items.iter().map(|d| d.as_bytes().len()).sum();
-    let all_at_once = usize::try_from(most).is_ok_and(|n| n > items.len()) && bytes < BATCH_BYTES;
-    let mut results = Merge::of_documents(CURSOR_NS, items);
-    if !all_at_once {
-        results.share = router.local.share_of_cursor(bytes)?;
-    }
+    let results = Merge::of_documents(CURSOR_NS, items);
     first_batch(router, results, CURSOR_NS, Some(most), false, &[])
 }
