@@ -22,6 +22,8 @@ pub(crate) const FIRST_BATCH: i64 = 101;
 const CURSOR_BYTES: usize = 2 << 10;
 /// How long a cursor is kept whose client asks for no more.
 const IDLE: Duration = Duration::from_secs(600);
+/// How often it is looked for such, where cursors are opened.
+const BETWEEN_SWEEPS: Duration = Duration::from_secs(1);
 
 /// What a cursor goes over.
 pub(crate) trait CursorSource: Send {
@@ -61,13 +63,26 @@ struct Cursor {
 #[derive(Default)]
 pub(crate) struct Cursors {
     open: Mutex<HashMap<i64, Cursor>>,
+    /// When late ones were last looked for.
+    swept: Mutex<Option<Instant>>,
 }
 
 impl Cursors {
-    pub fn add(&self, ns: &str, source: Source) -> i64 {
-        let mut open = self.open.lock();
+    /// Takes out the cursors without a request for too long. That looks at all, so it is done once in a while.
+    fn late(&self) -> Vec<Cursor> {
+        let mut swept = self.swept.lock();
+        if swept.is_some_and(|at| at.elapsed() < BETWEEN_SWEEPS) {
+            return Vec::new();
+        }
+        *swept = Some(Instant::now());
         let is_late = |c: &Cursor| c.source.is_some() && c.used.elapsed() > IDLE;
-        let late: Vec<Cursor> = open.extract_if(|_, c| is_late(c)).map(|c| c.1).collect();
+        let mut open = self.open.lock();
+        open.extract_if(|_, c| is_late(c)).map(|c| c.1).collect()
+    }
+
+    pub fn add(&self, ns: &str, source: Source) -> i64 {
+        let late = self.late();
+        let mut open = self.open.lock();
         let id = loop {
             let id = rand::random::<i64>() & i64::MAX;
             if id != 0 && !open.contains_key(&id) {
