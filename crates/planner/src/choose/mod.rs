@@ -307,7 +307,8 @@ impl<'p> Planner<'p> {
                 all.extend(self.by_index(info, root, &preds, false));
             }
         }
-        if all.is_empty() || !matches!(root, Node::Pred { .. }) {
+        let goes_on = !self.work.is_stopped() && self.work.pass(preds.len());
+        if goes_on && (all.is_empty() || !matches!(root, Node::Pred { .. })) {
             all.extend(self.by_or(root));
         }
         all

@@ -18,7 +18,17 @@ enum Place {
 }
 
 pub(super) fn parse(doc: Doc<'_>, env: &ParseEnv) -> Result<Node> {
-    Ok(simplify(parse_doc(doc, env, Place::Top)?))
+    let root = simplify(parse_doc(doc, env, Place::Top)?);
+    // Simplifying and what follows go over all clauses without a question of their own.
+    errors::operation::steps(width(&root))?;
+    Ok(root)
+}
+
+fn width(node: &Node) -> usize {
+    match node {
+        Node::And(clauses) | Node::Or(clauses) | Node::Nor(clauses) => clauses.len(),
+        _ => 1,
+    }
 }
 
 pub(super) fn parse_value_operators(ops: Doc<'_>, env: &ParseEnv) -> Result<Node> {
@@ -35,6 +45,7 @@ fn parse_doc(doc: Doc<'_>, env: &ParseEnv, place: Place) -> Result<Node> {
             None => parse_field(e, env, &mut nodes)?,
         }
     }
+    errors::operation::steps(nodes.len())?;
     Ok(Node::and(nodes))
 }
 
