@@ -461,10 +461,7 @@ fn pandodb(cx: &mut CommandContext<'_, '_>) {
     let own = &cx.app.engine.open_cursors;
     w.i64("ownLimitBytes", (own.limit() * 2) as i64)
         .i64("ownBytes", own.used() as i64)
-        .i64(
-            "temporaryFiles",
-            cx.app.store.stats().temporary_files as i64,
-        )
+        .i64("temporaryFiles", s.temporary_files as i64)
         .close();
     w.open_doc("loops")
         .i64("offloaded", m.offloaded.load(Relaxed) as i64)
