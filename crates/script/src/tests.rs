@@ -406,7 +406,9 @@ fn an_endless_loop_ends_when_it_must() {
         let answer = ScriptEngine::default().call(&call, || asked_for(rarest.clone()));
         assert_eq!(answer.unwrap_err().code, Code::Interrupted, "{endless}");
         let rarest = *rarest.lock().unwrap();
-        assert!(rarest < Duration::from_millis(100), "{endless}: {rarest:?}");
+        // One step over five million characters takes a seventh of a second in a development build on a
+        // slow machine. A script that is asked once in some thousand steps takes minutes.
+        assert!(rarest < Duration::from_secs(1), "{endless}: {rarest:?}");
     }
 }
 
