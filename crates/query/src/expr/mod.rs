@@ -22,6 +22,7 @@ mod date_format;
 mod date_parse;
 mod date_zone;
 mod hash;
+pub(crate) mod ladder;
 mod node;
 mod object;
 mod parse;

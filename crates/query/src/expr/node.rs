@@ -182,6 +182,7 @@ pub(crate) enum Prepared {
     Names(Vec<Arc<str>>),
     Sort(super::array::SortSpec),
     Percentiles(Vec<f64>),
+    Ladder(super::ladder::Ladder),
     /// What the operator compares, it compares so.
     Collation(Collation),
 }

@@ -4,7 +4,7 @@ use super::node::{Call, Computed, EvalCtx, Node};
 use super::parse::{ParseEnv, Parsed};
 use super::{
     arithmetic, array, array_build, bits, boolean, control, convert, date, date_arithmetic, hash,
-    object, regex, script, set, string, string_position, trigonometry, values,
+    ladder, object, regex, script, set, string, string_position, trigonometry, values,
 };
 use bson::{Val, Value, Writer};
 use errors::Result;
@@ -114,6 +114,7 @@ static FAMILIES: &[&[Op]] = &[
     date::OPS,
     date_arithmetic::OPS,
     hash::OPS,
+    ladder::OPS,
     object::OPS,
     regex::OPS,
     script::OPS,

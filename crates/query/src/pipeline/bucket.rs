@@ -10,14 +10,18 @@ use super::stage_memory::hold;
 use super::{IdleVisitor, Op, PipelineHost, Share, Source, Stage, sort};
 use crate::accumulator::Accumulator;
 use crate::collation::{Collation, compare};
-use crate::expr::join_paths;
 use crate::expr::{EvalCtx, Expression, ParseEnv, Vars};
+use crate::expr::{join_paths, ladder};
 use crate::sort::SortPattern;
 use bson::{Doc, DocBuf, Val, Value, Writer, key, order, tag};
 use errors::{Result, bail, operation};
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+
+/// With more boundaries `$bucket` looks for the right one; with fewer it is MongoDB's `$switch`, which
+/// `explain` shows and filters on its result look into.
+const MOST_BRANCHES: usize = 200;
 
 /// A path, an object, or nothing that groups.
 fn is_expression(v: Val<'_>) -> bool {
@@ -86,7 +90,10 @@ pub(super) fn bucket(spec: Val<'_>, ctx: &ParseCtx) -> Result<Vec<Stage>> {
             );
         }
     }
-    let id = switch(by, &boundaries, default.as_ref())?;
+    let id = match boundaries.len() {
+        ..=MOST_BRANCHES => switch(by, &boundaries, default.as_ref())?,
+        _ => ladder(by, &boundaries, default.as_ref()),
+    };
     let mut w = Writer::new();
     w.val("_id", id.as_val());
     match output {
@@ -165,12 +172,28 @@ fn check_boundaries(list: Doc<'_>, env: &ParseEnv) -> Result<Vec<Value>> {
     Ok(values)
 }
 
+fn literal(w: &mut Writer, name: &str, v: Val<'_>) {
+    w.open_doc(name).val("$literal", v).close();
+}
+
+/// `{$_pandoBucket: {of: by, boundaries, default}}`.
+fn ladder(by: Val<'_>, boundaries: &[Value], default: Option<&Value>) -> Value {
+    let mut w = Writer::new();
+    w.open_doc(ladder::NAME).val("of", by);
+    w.open_doc("boundaries").open_array("$literal");
+    boundaries.iter().for_each(|b| {
+        w.push(b.as_val());
+    });
+    w.close().close();
+    if let Some(d) = default {
+        literal(&mut w, "default", d.as_val());
+    }
+    Value::from(w.finish())
+}
+
 /// `{$switch: {branches: [{case: {$and: [{$gte: [by, lower]}, {$lt: [by, upper]}]}, then: lower},
-/// …], default}}`.
+/// …], default}}`, as MongoDB has it.
 fn switch(by: Val<'_>, boundaries: &[Value], default: Option<&Value>) -> Result<Value> {
-    let literal = |w: &mut Writer, name: &str, v: Val<'_>| {
-        w.open_doc(name).val("$literal", v).close();
-    };
     let mut w = Writer::new();
     w.open_doc("$switch").open_array("branches");
     for pair in boundaries.windows(2) {
@@ -562,6 +585,60 @@ mod tests {
 
     fn auto(options: &str) -> String {
         format!(r#"{{"$bucketAuto":{{"groupBy":"$x",{options}}}}}"#)
+    }
+
+    /// Very many boundaries are looked up as the branches of few would be tried.
+    #[test]
+    fn many_boundaries_as_few() {
+        let lists = [
+            bson::array![0, 1.5, 2_i64, 7],
+            bson::array!["A", "b", "C"],
+            bson::array![false, true],
+        ];
+        let docs = [
+            r#"{}"#,
+            r#"{"a":null}"#,
+            r#"{"a":-1}"#,
+            r#"{"a":0}"#,
+            r#"{"a":1.5}"#,
+            r#"{"a":6.9}"#,
+            r#"{"a":7}"#,
+            r#"{"a":"A"}"#,
+            r#"{"a":"B"}"#,
+            r#"{"a":"b"}"#,
+            r#"{"a":"c"}"#,
+            r#"{"a":[1]}"#,
+            r#"{"a":{}}"#,
+            r#"{"a":true}"#,
+        ];
+        let (by, none) = (Value::from("$a"), Value::from("none"));
+        for collation in crate::list::tests::collations() {
+            let env = ParseEnv::new().collated(collation);
+            for (list, default) in lists.iter().flat_map(|l| [(l, None), (l, Some(&none))]) {
+                let bounds: Vec<Value> = list
+                    .as_val()
+                    .as_array()
+                    .unwrap()
+                    .values()
+                    .map(|v| v.to_value())
+                    .collect();
+                let branches = switch(by.as_val(), &bounds, default).unwrap();
+                let looked_up = ladder(by.as_val(), &bounds, default);
+                let each =
+                    [branches, looked_up].map(|e| Expression::parse(e.as_val(), &env).unwrap());
+                for doc in docs {
+                    let d = bson::json::parse(doc).unwrap();
+                    let vars = Vars::new(0);
+                    let [a, b] = each.each_ref().map(|e| {
+                        match e.evaluate(&EvalCtx::new(d.as_doc(), &vars)) {
+                            Ok(v) => format!("{:?}", v.into_value()),
+                            Err(e) => format!("{}", e.into_error()),
+                        }
+                    });
+                    assert_eq!(a, b, "{list:?} {default:?} {doc}");
+                }
+            }
+        }
     }
 
     #[test]
