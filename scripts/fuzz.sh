@@ -4,6 +4,7 @@
 #     scripts/fuzz.sh TARGET [SECONDS [libFuzzer's options]]     for so long, in processor time (600)
 #     scripts/fuzz.sh TARGET replay FILE…                        runs inputs once
 #     scripts/fuzz.sh cost [SECONDS [NAME…]]                     what a command's work grows by (scripts/fuzz_cost.py)
+#     scripts/fuzz.sh memory [SECONDS [NAME…]]                   what many clients make it hold (scripts/fuzz_memory.py)
 #     scripts/fuzz.sh TARGET save                                the smallest corpus that covers as much, into tests/fuzz/corpus
 #
 # Targets: pipelines expressions updates filters shapes projections wire sasl certificates text log bson keys json entries (which
@@ -12,11 +13,12 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . scripts/provision.sh
-if [ "${1-}" = cost ]; then
+if [ "${1-}" = cost ] || [ "${1-}" = memory ]; then
+    kind=$1
     shift
     python=.venv/bin/python
     [ -x "$python" ] || python=python3
-    exec "$python" scripts/fuzz_cost.py "$@"
+    exec "$python" "scripts/fuzz_$kind.py" "$@"
 fi
 need_compilers
 need_rust

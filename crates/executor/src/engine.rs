@@ -5,12 +5,13 @@ use crate::document_keys::DocumentKeys;
 use crate::follow::LogTail;
 use crate::fsync_lock::FsyncLock;
 use crate::key_locks::Transactions;
+use crate::operation_memory::{OperationMemory, parsed_size};
 use crate::prepared::Prepared;
 use crate::reserved_time;
 use crate::search::SearchIndexes;
 use crate::temp_collections;
 use crate::zone_maps::ZoneMaps;
-use bson::{Doc, Elem};
+use bson::Doc;
 use catalog::Catalog;
 use errors::{Result, bail};
 use query::pipeline::{Share, StageMemory};
@@ -23,12 +24,6 @@ use storage::{Committed, Entry, Observer, Store};
 const CURSOR_MEMORY: usize = 64 << 20;
 /// What cursors hold themselves, with their commands. It has no other place, so short ones may hold twice as much.
 const OPEN_CURSORS: usize = 96 << 20;
-/// A command that a cursor keeps: itself, the values of its parsed form, and what becomes of each field: nodes of a filter, of
-/// an expression, of a plan. Measured with filters, groups and projections of 100,000 fields.
-const HELD_OF_COMMAND: usize = 3;
-const HELD_OF_FIELD: usize = 256;
-/// A boundary of `$bucket` becomes a branch with two comparisons.
-const FIELDS_OF_BOUNDARY: usize = 7;
 
 /// What every operation shares: the store and its catalog.
 pub struct Engine {
@@ -43,6 +38,8 @@ pub struct Engine {
     pub cursor_memory: Arc<StageMemory>,
     /// That of the cursors themselves.
     pub open_cursors: Arc<StageMemory>,
+    /// That of long commands and large values.
+    pub operation_memory: Arc<OperationMemory>,
     pub zones: ZoneMaps,
     /// The end of the log, for cursors that follow it.
     pub log_tail: Arc<LogTail>,
@@ -61,18 +58,6 @@ pub struct Engine {
     stamped: AtomicU64,
     pub(crate) document_keys: DocumentKeys,
     pub search: SearchIndexes,
-}
-
-/// The fields of a document and of those in it. Plain values of an array are none.
-fn fields(d: Doc<'_>, is_array: bool) -> usize {
-    let itself = usize::from(!is_array);
-    let of = |e: Elem<'_>| match (e.val.as_doc(), e.val.as_array()) {
-        (Some(inner), _) => 1 + fields(inner, false),
-        (_, Some(list)) if e.name == "boundaries" => FIELDS_OF_BOUNDARY * list.values().count(),
-        (_, Some(list)) => itself + fields(list, true),
-        _ => itself,
-    };
-    d.iter().map(of).sum()
 }
 
 /// Keeps [`Engine::prepared`] in step with applied entries.
@@ -111,6 +96,7 @@ impl Engine {
             stage_memory: Arc::default(),
             cursor_memory: Arc::new(StageMemory::new(CURSOR_MEMORY)),
             open_cursors: Arc::new(StageMemory::new(OPEN_CURSORS)),
+            operation_memory: Arc::default(),
             zones: Default::default(),
             image_expiry_seconds: AtomicU64::new(0),
             no_table_scan: AtomicBool::new(false),
@@ -142,7 +128,7 @@ impl Engine {
     pub fn share_for_cursor(&self, own: usize, command: Doc<'_>) -> Result<Share> {
         let mut share = self.open_cursors.share();
         let len = command.len();
-        let parsed = HELD_OF_COMMAND * len + HELD_OF_FIELD * fields(command, false);
+        let parsed = parsed_size(command);
         if !share.fits_for_good(own + parsed) {
             bail!(
                 ExceededMemoryLimit,

@@ -5,6 +5,7 @@
 //! not. So the variables hold this cell, and each batch puts its operation's stop conditions into
 //! it.
 
+use crate::operation_memory;
 use bson::{Doc, Val, Value};
 use errors::{Fallible, Result, Suspension, bail};
 use parking_lot::Mutex;
@@ -17,11 +18,6 @@ use std::time::Instant;
 /// The number of checks on an event loop (one after some thousand steps) before a worker takes
 /// over.
 const INLINE_CHECKS: u32 = 40;
-/// The limit of the large values of one operation, in bytes. There is no common budget of all
-/// operations: a waiting operation would hold its memory, and most operations end before others
-/// grow so large. (A common budget was tried: it took three times the memory and refused most
-/// operations.)
-const MOST_BYTES: isize = 512 << 20;
 
 /// The stop conditions of an operation.
 #[derive(Clone, Copy)]
@@ -66,8 +62,6 @@ struct State {
     cancelled: Option<Arc<AtomicBool>>,
     /// On an event loop: the number of checks left.
     left: Option<u32>,
-    /// The thread's memory before the operation ([`alloc_meter::held`]).
-    before: isize,
 }
 
 impl Interrupt {
@@ -110,7 +104,6 @@ impl State {
             killed: by.killed.cloned(),
             cancelled: by.cancelled.cloned(),
             left: by.inline.then_some(INLINE_CHECKS),
-            before: alloc_meter::held(),
         }
     }
 }
@@ -130,15 +123,9 @@ impl Watchdog for Interrupt {
         )?)
     }
 
-    fn weigh(&self) -> Result<()> {
-        let held = alloc_meter::held() - self.state.lock().before;
-        if held > MOST_BYTES {
-            bail!(
-                ExceededMemoryLimit,
-                "The values that an expression has made take more than {MOST_BYTES} bytes of memory"
-            );
-        }
-        Ok(())
+    fn weigh(&self, more: usize) -> Result<()> {
+        let on_loop = self.state.lock().left.is_some();
+        operation_memory::weigh(more, !on_loop, &|| self.check())
     }
 
     fn scripts(&self) -> Result<&dyn Scripts> {

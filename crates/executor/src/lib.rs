@@ -39,6 +39,7 @@ mod held_documents;
 mod interrupt;
 mod key_locks;
 mod op;
+pub mod operation_memory;
 mod pinned_snapshot;
 pub mod pipeline;
 pub mod prepared;

@@ -4,7 +4,7 @@
 //! was asked for. What it gives without being asked suffices for nearly all of them: as `malloc` anywhere, every block is aligned to
 //! its size up to 16 bytes.
 //!
-//! Large blocks are counted for their thread ([`alloc_meter`]).
+//! Blocks are counted for their thread ([`alloc_meter`]).
 
 use libmimalloc_sys::{mi_collect, mi_free, mi_malloc, mi_realloc, mi_zalloc};
 use mimalloc::MiMalloc;

@@ -159,13 +159,19 @@ impl Router {
         let end = operation_time::end_of(request.body, since);
         let stops = operation_time::may_stop(request.command());
         let asked = |_: Option<Instant>| {
-            if stops && client.is_cancelled() {
-                bail!(Interrupted, "the client has left");
-            }
-            operation_time::check().map_err(Failure::into_error)
+            let check = || {
+                if stops && client.is_cancelled() {
+                    bail!(Interrupted, "the client has left");
+                }
+                operation_time::check().map_err(Failure::into_error)
+            };
+            check()?;
+            self.local.weigh(&check)
         };
+        let handle = || self.handle(handler, &command, parsed);
         let reply = operation_time::within(end, || {
-            errors::operation::asking(end, &asked, || self.handle(handler, &command, parsed))
+            let asking = || errors::operation::asking(end, &asked, handle);
+            self.local.within_memory(asking)
         })?;
         self.cursors
             .keep(&self.local, cursor_id(&reply), &command)?;

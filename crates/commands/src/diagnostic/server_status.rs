@@ -449,6 +449,13 @@ fn pandodb(cx: &mut CommandContext<'_, '_>) {
         .i64("bytes", stages.used() as i64)
         .i64("squeezed", stages.squeezed() as i64)
         .close();
+    let operations = cx.app.engine.operation_memory.figures();
+    w.open_doc("operationMemory")
+        .i64("limitBytes", operations.limit as i64)
+        .i64("bytes", operations.bytes as i64)
+        .i64("waits", operations.waits as i64)
+        .i64("refused", operations.refused as i64)
+        .close();
     let zones = &cx.app.engine.zones;
     w.open_doc("zoneMaps")
         .i64("maps", zones.count() as i64)

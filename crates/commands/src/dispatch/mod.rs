@@ -251,8 +251,10 @@ impl Commands {
         cx.transaction = statement;
         let done = {
             let question = cx.op.question();
-            storage::long_steps::asking(cx.op.deadline, &question, || {
-                run_of_ranges(&mut cx, call, start, &admission)
+            self.engine.operation_memory.within(|| {
+                storage::long_steps::asking(cx.op.deadline, &question, || {
+                    run_of_ranges(&mut cx, call, start, &admission)
+                })
             })
         };
         let suspended = matches!(done, Err(Stop::Suspended(_)));

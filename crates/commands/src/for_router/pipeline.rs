@@ -17,6 +17,7 @@ use crate::request::{Call, collation, operation};
 use crate::{Commands, RemoteRows};
 use bson::{Doc, DocBuf, Val, Writer};
 use errors::{Error, Fallible, Result, Stop};
+use executor::operation_memory;
 use executor::{AggregateRequest, CursorMemory, OpCtx, PipelineCursor, ReadRemotely, Share};
 use front::{Args, specification};
 use query::expr::Vars;
@@ -83,6 +84,16 @@ impl Commands {
     pub fn share_of_cursor(&self, own: usize, command: Doc<'_>) -> Fallible<Share> {
         let share = self.engine.share_for_cursor(own, command);
         share.map_err(Stop::into_error)
+    }
+
+    /// Runs `work`, what a router does for a command, as the operation of this thread whose memory counts.
+    pub fn within_memory<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.engine.operation_memory.within(work)
+    }
+
+    /// Counts what that operation holds, and waits where others hold what there is; `check` tells whether it is to end.
+    pub fn weigh(&self, check: &dyn Fn() -> Fallible<()>) -> Fallible<()> {
+        operation_memory::weigh(0, true, &|| Ok(check()?)).map_err(Stop::into_error)
     }
 
     /// Where cursors keep their documents.
@@ -222,7 +233,9 @@ impl Commands {
         op.room = Some(&room);
         op.may_cut = true;
         let question = op.question();
-        let made = storage::long_steps::asking(op.deadline, &question, || work(&mut op, &client));
+        let made = self.engine.operation_memory.within(|| {
+            storage::long_steps::asking(op.deadline, &question, || work(&mut op, &client))
+        });
         let made = made.map_err(Stop::into_error);
         if made.is_err() {
             command_counts::of(command).failed.fetch_add(1, Relaxed);

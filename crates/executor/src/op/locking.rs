@@ -8,6 +8,7 @@ use super::OpCtx;
 use crate::engine::Engine;
 use crate::fsync_lock::PATIENCE;
 use crate::key_locks::Waiting;
+use crate::operation_memory;
 use crate::transaction::Transaction;
 use crate::write_group::Held;
 use catalog::{Collection, WriteLock};
@@ -158,6 +159,7 @@ impl<'a> OpCtx<'a> {
                 return Ok(Latched::Conflict);
             }
             drop(waiting);
+            operation_memory::latched(true);
             if let Some(transaction) = &mut self.transaction {
                 transaction.lock_keys(hashes)?;
                 return Ok(Latched::Held);
@@ -168,6 +170,7 @@ impl<'a> OpCtx<'a> {
             // A transaction has locked one of them. An operation that waits for it holds nothing.
             self.blocked = hashes.to_vec();
             *held = None;
+            operation_memory::latched(false);
             if !first {
                 return Ok(Latched::Conflict);
             }
@@ -225,6 +228,7 @@ impl<'a> OpCtx<'a> {
 
     /// Commits entries: at once on a worker, with the loop's group inline.
     pub fn commit(&mut self, mut entries: Vec<Entry>, held: Held) -> Result<()> {
+        operation_memory::latched(false);
         if entries.is_empty() {
             return Ok(());
         }

@@ -17,12 +17,13 @@ pub use self::spent::Spent;
 use crate::engine::Engine;
 use crate::examined::Examined;
 use crate::interrupt::{Interrupt, StoppedBy, interrupted};
+use crate::operation_memory;
 use crate::pinned_snapshot::PinnedSnapshot;
 use crate::pipeline::OwnPlaces;
 use crate::transaction::Transaction;
 use crate::write_group::WriteGroup;
 use catalog::Collection;
-use errors::{Fallible, Result, Suspension, bail};
+use errors::{Fallible, Result, Stop, Suspension, bail};
 use parking_lot::Mutex;
 use planner::Plan;
 use query::expr::Vars;
@@ -390,7 +391,18 @@ impl<'a> OpCtx<'a> {
     /// What long work asks, see [`errors::operation`].
     pub fn question(&self) -> impl Fn(Option<Instant>) -> Fallible<()> + use<'a> {
         let flags = [self.killed, self.cancelled];
-        move |deadline| interrupted(deadline, flags.map(|f| f.map(|f| &**f)))
+        // A loop's operations are short, and few at a time.
+        let weighs = !self.may_offload();
+        move |deadline| {
+            let check = || interrupted(deadline, flags.map(|f| f.map(|f| &**f)));
+            check()?;
+            match weighs {
+                true => {
+                    operation_memory::weigh(0, true, &|| Ok(check()?)).map_err(Stop::into_error)
+                }
+                false => Ok(()),
+            }
+        }
     }
 
     pub(crate) fn stopped_by(&self) -> StoppedBy<'_> {

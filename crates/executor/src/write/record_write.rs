@@ -17,6 +17,7 @@
 //! for a latch while it holds others: it releases all and starts again ([`Latched::Conflict`]).
 
 use crate::op::{Latched, OpCtx};
+use crate::operation_memory;
 use crate::records::{self, latch_hash};
 use crate::write::index_changes::{IndexChanges, Versions};
 use crate::write::locked::LockedCollection;
@@ -118,6 +119,7 @@ impl RecordWrite {
     /// Releases the latches, drops staged entries, and yields to another write.
     pub fn let_go(&mut self) {
         self.latches = None;
+        operation_memory::latched(false);
         self.entries.clear();
         std::thread::yield_now();
     }

@@ -85,6 +85,7 @@ fn range<'a>(c: &'a Call, ctx: &EvalCtx<'a>) -> Result<Computed<'a>> {
             );
         }
         ctx.vars.work_bytes(count as usize * 16)?;
+        ctx.vars.room_for(count as usize * 16)?;
         let mut i = start;
         while if step > 0 { i < end } else { i > end } {
             w.i32("", i as i32);

@@ -73,8 +73,8 @@ pub trait Watchdog: Send + Sync {
     /// Asked now and then inside of long evaluations (time limits, kills, a loop's work budget).
     fn check(&self) -> Result<()>;
 
-    /// Asked as often: whether the thread may hold as much as it does, and more.
-    fn weigh(&self) -> Result<()>;
+    /// Asked as often: whether the thread may hold as much as it does, and `more` bytes that it is about to make.
+    fn weigh(&self, more: usize) -> Result<()>;
 
     /// What runs the command's scripts. Fails where there is none, and where a script would hold up
     /// others.
@@ -96,7 +96,7 @@ impl<F: Fn() -> Result<()> + Send + Sync> Watchdog for F {
         self()
     }
 
-    fn weigh(&self) -> Result<()> {
+    fn weigh(&self, _more: usize) -> Result<()> {
         Ok(())
     }
 }

@@ -254,6 +254,7 @@ fn replace<'a>(c: &'a Call, ctx: &EvalCtx<'a>, all: bool) -> Result<Computed<'a>
         }
     }
     check_length(input.len() + longer)?;
+    ctx.vars.room_for(input.len() + longer)?;
     let (mut out, mut end) = (String::with_capacity(input.len() + longer), 0);
     for (at, part) in input.match_indices(find) {
         step()?;

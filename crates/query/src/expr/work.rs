@@ -28,6 +28,9 @@ pub(crate) fn byte_units(bytes: usize) -> usize {
     1 + bytes / BYTES_OF_UNIT
 }
 
+/// Smaller values need no room beforehand.
+const LARGE_BYTES: usize = 1 << 20;
+
 /// Elements that are skipped for a unit.
 const ELEMENTS_OF_UNIT: usize = 8;
 /// Comparisons for a unit.
@@ -75,10 +78,19 @@ impl Vars {
         let Some(w) = &self.watchdog else {
             return Ok(());
         };
-        w.weigh()?;
+        w.weigh(0)?;
         // Much at once is asked for as often as if it were done bit by bit: an answer may be how
         // much there may be.
         (0..=over / TURN).try_for_each(|_| w.check())
+    }
+
+    /// Before a value of so many bytes is made at once, out of what is short: there is room for it, or the operation waits
+    /// before it holds it.
+    pub(crate) fn room_for(&self, bytes: usize) -> Result<()> {
+        match &self.watchdog {
+            Some(w) if bytes >= LARGE_BYTES => w.weigh(bytes),
+            _ => Ok(()),
+        }
     }
 
     /// Counts bytes that are read, copied or compared.

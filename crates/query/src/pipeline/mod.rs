@@ -74,7 +74,7 @@ pub use pushdown::{GroupPushdown, Pushdown, filter_paths};
 pub use rows::{RowsKind, RowsStage};
 pub use search::{SearchKind, SearchStage};
 pub use spill::{Merge, Runs, SpillFile, SpillTarget};
-pub use stage_memory::{Share, StageMemory};
+pub use stage_memory::{Share, StageMemory, held_by_stages};
 pub use unpack::Unpack;
 pub use write::{Matched, MergePartStep, MergeSpec, NotMatched, OutSpec};
 

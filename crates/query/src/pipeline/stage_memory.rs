@@ -16,6 +16,7 @@
 
 use super::PipelineHost;
 use errors::{Result, err};
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
@@ -69,6 +70,16 @@ impl StageMemory {
             bytes: 0,
         }
     }
+}
+
+thread_local! {
+    static HELD: Cell<isize> = const { Cell::new(0) };
+}
+
+/// What stages of this thread have taken and not given back, in bytes. Another thread may give back what this one took, so only
+/// differences within one operation mean something.
+pub fn held_by_stages() -> isize {
+    HELD.get()
 }
 
 /// What one stage holds. By default it shares with no other.
@@ -130,7 +141,7 @@ impl Share {
             allowed(own, all, of.limit).then_some(all)
         });
         match taken {
-            Ok(_) => self.bytes = own,
+            Ok(_) => self.set(own),
             Err(_) => {
                 of.squeezed.fetch_add(1, Relaxed);
             }
@@ -143,7 +154,12 @@ impl Share {
         if let Some(of) = &self.of {
             of.used.fetch_sub(self.bytes, Relaxed);
         }
-        self.bytes = 0;
+        self.set(0);
+    }
+
+    fn set(&mut self, bytes: usize) {
+        HELD.set(HELD.get() + bytes as isize - self.bytes as isize);
+        self.bytes = bytes;
     }
 }
 

@@ -1,0 +1,385 @@
+//! The memory that operations take beside stages, cursors and transactions: what a command is parsed into, plans, keys of a
+//! document, values of expressions. What a thread has allocated while it runs an operation counts for that operation, but
+//! for what stages hold of their own budget.
+//!
+//! Each may hold [`FREE`] bytes, uncounted. What holds more counts, and waits where all that count hold
+//! [`LIMIT`]: but for the one that has counted for the longest, which may go on to the limit of one
+//! operation, and ends one day. One that has waited for [`LONGEST_WAIT`] is refused, and one more than [`MOST_WAITING`] at once.
+//! One that has latched records waits for nobody, and is refused where all hold [`MOST_OF_ALL`].
+//!
+//! Invariants: of operations that wait for each other one goes on; an operation that has ended holds
+//! nothing.
+
+use bson::{Doc, Elem};
+use errors::{Result, Stop, Suspension, err};
+use parking_lot::Mutex;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// So much does not count.
+const FREE: usize = 2 << 20;
+const LIMIT: usize = 96 << 20;
+/// The most that one operation may take.
+const MOST_OF_ONE: usize = 320 << 20;
+const MOST_OF_ALL: usize = 384 << 20;
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
+/// So many wait at most: each has a thread.
+const MOST_WAITING: usize = 64;
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// What a command is parsed into: itself, the values of its parsed form, and what becomes of each field: nodes of a filter, of
+/// an expression, of a plan. A filter of 512,000 fields takes 25 times its length, a list of values for `$in` 3 times.
+const HELD_OF_COMMAND: usize = 3;
+const HELD_OF_FIELD: usize = 256;
+
+/// Such memory of a server.
+#[derive(Default)]
+pub struct OperationMemory {
+    counted: Mutex<Counted>,
+}
+
+#[derive(Default)]
+struct Counted {
+    /// What those hold that count. The lowest number has counted for the longest.
+    held: BTreeMap<u64, usize>,
+    next: u64,
+    waiting: usize,
+    waits: u64,
+    refused: u64,
+}
+
+/// `serverStatus().pandodb.operationMemory`.
+pub struct OperationMemoryFigures {
+    pub limit: usize,
+    pub bytes: usize,
+    /// How often an operation has waited, and how many were refused.
+    pub waits: u64,
+    pub refused: u64,
+}
+
+/// The operation of this thread.
+struct Running {
+    of: Arc<OperationMemory>,
+    /// What the thread held before.
+    before: isize,
+    number: Option<u64>,
+    latched: bool,
+}
+
+thread_local! {
+    static RUNNING: RefCell<Option<Running>> = const { RefCell::new(None) };
+}
+
+/// What this thread has allocated, without what stages hold of their own budget.
+fn taken() -> isize {
+    alloc_meter::held() - query::pipeline::held_by_stages()
+}
+
+impl OperationMemory {
+    /// Runs `work`, an operation of this thread, or a part of one that runs already.
+    pub fn within<T>(self: &Arc<OperationMemory>, work: impl FnOnce() -> T) -> T {
+        struct End;
+        impl Drop for End {
+            fn drop(&mut self) {
+                let ended = RUNNING.with_borrow_mut(Option::take);
+                if let Some((of, n)) = ended.and_then(|r| Some((r.of, r.number?))) {
+                    of.counted.lock().held.remove(&n);
+                }
+            }
+        }
+        if RUNNING.with_borrow(Option::is_some) {
+            return work();
+        }
+        RUNNING.set(Some(Running {
+            of: Arc::clone(self),
+            before: taken(),
+            number: None,
+            latched: false,
+        }));
+        let _end = End;
+        work()
+    }
+
+    pub fn figures(&self) -> OperationMemoryFigures {
+        let counted = self.counted.lock();
+        OperationMemoryFigures {
+            limit: LIMIT,
+            bytes: counted.held.values().sum(),
+            waits: counted.waits,
+            refused: counted.refused,
+        }
+    }
+
+    fn wait(&self) -> Option<Waiting<'_>> {
+        let mut counted = self.counted.lock();
+        if counted.waiting >= MOST_WAITING {
+            return None;
+        }
+        counted.waits += 1;
+        counted.waiting += 1;
+        Some(Waiting(self))
+    }
+
+    fn refusal(&self) -> Stop {
+        self.counted.lock().refused += 1;
+        err!(
+            ExceededMemoryLimit,
+            "Other operations hold what memory there is for long commands and large values. Try again later"
+        )
+        .into()
+    }
+}
+
+/// One that waits.
+struct Waiting<'m>(&'m OperationMemory);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.counted.lock().waiting -= 1;
+    }
+}
+
+impl Counted {
+    /// Has `number` hold `bytes` in all, if it may. `most`: what all may hold then, but for the first.
+    fn hold(&mut self, number: &mut Option<u64>, bytes: usize, most: usize) -> bool {
+        if bytes <= FREE {
+            if let Some(n) = number.take() {
+                self.held.remove(&n);
+            }
+            return true;
+        }
+        let own = number.map_or(0, |n| self.held[&n]);
+        let others = self.held.values().sum::<usize>() - own;
+        let first = self.held.keys().next().copied();
+        if bytes > own && others + bytes > most && first.is_some_and(|f| Some(f) != *number) {
+            return false;
+        }
+        let next = &mut self.next;
+        let n = *number.get_or_insert_with(|| {
+            *next += 1;
+            *next
+        });
+        self.held.insert(n, bytes);
+        true
+    }
+}
+
+/// What came of weighing.
+enum Weighed {
+    Fits,
+    TooLarge,
+    /// It waits for others, unless it has latched records.
+    Full(Arc<OperationMemory>, bool),
+}
+
+impl Running {
+    fn weigh(&mut self, more: usize) -> Weighed {
+        let bytes = more + usize::try_from(taken() - self.before).unwrap_or(0);
+        if bytes > MOST_OF_ONE {
+            return Weighed::TooLarge;
+        }
+        if bytes <= FREE && self.number.is_none() {
+            return Weighed::Fits;
+        }
+        let most = if self.latched { MOST_OF_ALL } else { LIMIT };
+        match self.of.counted.lock().hold(&mut self.number, bytes, most) {
+            true => Weighed::Fits,
+            false => Weighed::Full(self.of.clone(), self.latched),
+        }
+    }
+}
+
+fn weigh_once(more: usize) -> Result<Option<(Arc<OperationMemory>, bool)>> {
+    let weigh = |r: &mut Running| r.weigh(more);
+    let weighed = RUNNING.with_borrow_mut(|r| r.as_mut().map_or(Weighed::Fits, weigh));
+    match weighed {
+        Weighed::Fits => Ok(None),
+        Weighed::Full(all, latched) => Ok(Some((all, latched))),
+        Weighed::TooLarge => Err(err!(
+            ExceededMemoryLimit,
+            "The operation takes more than {MOST_OF_ONE} bytes of memory for what it is parsed into and the values that it makes"
+        )
+        .into()),
+    }
+}
+
+/// Counts what the operation of this thread holds, and `more` bytes that it is about to, and waits until it may; `check` tells whether
+/// it is to end. On an event loop (`may_wait` is false) it is suspended.
+pub fn weigh(more: usize, may_wait: bool, check: &dyn Fn() -> Result<()>) -> Result<()> {
+    let Some((all, latched)) = weigh_once(more)? else {
+        return Ok(());
+    };
+    if !may_wait {
+        return Err(Suspension::Worker.into());
+    }
+    if latched {
+        return Err(all.refusal());
+    }
+    let Some(_waiting) = all.wait() else {
+        return Err(all.refusal());
+    };
+    let since = Instant::now();
+    while weigh_once(more)?.is_some() {
+        check()?;
+        if since.elapsed() >= LONGEST_WAIT {
+            return Err(all.refusal());
+        }
+        std::thread::sleep(PAUSE);
+    }
+    Ok(())
+}
+
+/// The operation of this thread has latched records, or has let them go.
+pub(crate) fn latched(holds: bool) {
+    RUNNING.with_borrow_mut(|r| {
+        if let Some(r) = r {
+            r.latched = holds;
+        }
+    });
+}
+
+/// What a command takes with its parsed form, in bytes.
+pub(crate) fn parsed_size(command: Doc<'_>) -> usize {
+    HELD_OF_COMMAND * command.len() + HELD_OF_FIELD * fields(command, false)
+}
+
+/// The fields of a document and of those in it. Plain values of an array are none.
+fn fields(d: Doc<'_>, is_array: bool) -> usize {
+    let itself = usize::from(!is_array);
+    let of = |e: Elem<'_>| match (e.val.as_doc(), e.val.as_array()) {
+        (Some(inner), _) => 1 + fields(inner, false),
+        (_, Some(list)) => itself + fields(list, true),
+        _ => itself,
+    };
+    d.iter().map(of).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use errors::Code;
+    use std::cell::Cell;
+    use std::sync::Barrier;
+
+    const MB: usize = 1 << 20;
+
+    /// As if so much were allocated; the tests' own allocator does not count.
+    fn allocated<T>(bytes: usize, work: impl FnOnce() -> T) -> T {
+        alloc_meter::changed(0, bytes);
+        let done = work();
+        alloc_meter::changed(bytes, 0);
+        done
+    }
+
+    fn free() -> Result<()> {
+        Ok(())
+    }
+
+    #[test]
+    fn the_first_goes_on_and_others_wait_for_it() {
+        let mut all = Counted::default();
+        let (mut a, mut b, mut c) = (None, None, None);
+        let mut hold = |of: &mut Option<u64>, mb: usize| all.hold(of, mb * MB, LIMIT);
+        assert!(hold(&mut c, 2) && c.is_none(), "little is not counted");
+        assert!(hold(&mut a, 50) && hold(&mut b, 40));
+        assert!(!hold(&mut c, 10) && !hold(&mut b, 50));
+        assert!(hold(&mut a, 200), "the first may go on");
+        assert!(!hold(&mut b, 41));
+        assert!(hold(&mut b, 30), "what becomes less is always told");
+        assert!(hold(&mut a, 1) && a.is_none());
+        assert!(hold(&mut b, 200), "now this is the first");
+        assert!(!hold(&mut a, 5));
+        assert!(
+            all.hold(&mut a, 100 * MB, MOST_OF_ALL),
+            "who has latched records"
+        );
+        assert!(!all.hold(&mut c, 100 * MB, MOST_OF_ALL));
+        assert_eq!(all.held.values().sum::<usize>(), 300 * MB);
+    }
+
+    #[test]
+    fn operations_end_and_are_nested() {
+        let all: Arc<OperationMemory> = Arc::default();
+        let weighed = || weigh(0, true, &free);
+        allocated(50 * MB, || {
+            all.within(|| {
+                weighed().unwrap();
+                assert_eq!(all.figures().bytes, 0, "what the thread held before");
+                allocated(100 * MB, || all.within(weighed)).unwrap();
+                assert_eq!(all.figures().bytes, 100 * MB);
+                weighed().unwrap();
+                assert_eq!(all.figures().bytes, 0);
+                let much = allocated(MOST_OF_ONE + 1, weighed).unwrap_err();
+                assert!(much.is(Code::ExceededMemoryLimit));
+                allocated(90 * MB, weighed).unwrap();
+            })
+        });
+        assert_eq!(all.figures().bytes, 0);
+        assert!(allocated(900 * MB, weighed).is_ok(), "nobody counts");
+        let panicked = std::panic::catch_unwind(|| {
+            all.within(|| {
+                allocated(100 * MB, weighed).unwrap();
+                panic!("within an operation");
+            })
+        });
+        assert!(panicked.is_err() && all.figures().bytes == 0);
+    }
+
+    #[test]
+    fn what_stages_hold_counts_there() {
+        let all: Arc<OperationMemory> = Arc::default();
+        let stages = Arc::new(query::pipeline::StageMemory::default());
+        all.within(|| {
+            let mut share = stages.share();
+            assert!(share.fits(50 * MB));
+            allocated(60 * MB, || weigh(0, true, &free)).unwrap();
+            assert_eq!(all.figures().bytes, 10 * MB);
+        });
+    }
+
+    #[test]
+    fn who_waits_goes_on_when_there_is_room_or_ends() {
+        let all: Arc<OperationMemory> = Arc::default();
+        let (begun, end) = (Barrier::new(2), Barrier::new(2));
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                all.within(|| {
+                    allocated(200 * MB, || weigh(0, true, &free)).unwrap();
+                    begun.wait();
+                    end.wait();
+                })
+            });
+            begun.wait();
+            let waits = |may_wait, check: &dyn Fn() -> Result<()>| {
+                all.within(|| allocated(10 * MB, || weigh(0, may_wait, check)))
+            };
+            let suspended = waits(false, &free).unwrap_err();
+            assert!(suspended.is_suspension(), "an event loop does not wait");
+            let killed = waits(true, &|| Err(err!(Interrupted, "killed").into()));
+            assert!(killed.unwrap_err().is(Code::Interrupted));
+            all.within(|| {
+                latched(true);
+                allocated(10 * MB, || weigh(0, true, &free)).unwrap();
+                let much = allocated(200 * MB, || weigh(0, true, &free)).unwrap_err();
+                assert!(
+                    much.is(Code::ExceededMemoryLimit),
+                    "nobody waits with latches"
+                );
+            });
+            let asked = Cell::new(0);
+            waits(true, &|| {
+                asked.set(asked.get() + 1);
+                if asked.get() == 3 {
+                    end.wait();
+                }
+                Ok(())
+            })
+            .unwrap();
+            assert!(asked.get() >= 3);
+        });
+        let figures = all.figures();
+        assert_eq!((figures.bytes, figures.waits, figures.refused), (0, 2, 1));
+    }
+}

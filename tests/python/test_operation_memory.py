@@ -1,0 +1,87 @@
+"""What many clients have the server allocate for one operation each is shared out: they wait for each other."""
+
+import threading
+
+import pytest
+from bson import encode
+from bson.raw_bson import RawBSONDocument
+from harness import Server
+from pymongo.errors import OperationFailure
+from watch import Watch
+
+CACHE = 64
+CLIENTS = 24
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with Server(tmp_path_factory.mktemp("operations") / "data", "--cache", f"{CACHE}m") as server, server.client() as client:
+        client.big.c.insert_many([{"_id": i, "a": i, "n": 100} for i in range(20)])
+        yield server
+
+
+def figures(client):
+    return client.admin.command("serverStatus")["pandodb"]["operationMemory"]
+
+
+def raw(value):
+    """A document that is encoded once."""
+    return RawBSONDocument(encode(value)) if isinstance(value, dict) else value
+
+
+COMMANDS = {
+    "filters": lambda: {"find": "c", "filter": {f"a{i}": i for i in range(150_000)}},
+    "plans": lambda: {"count": "c", "query": {"$or": [{"a": i, "b": i} for i in range(30_000)]}},
+    "values": lambda: {
+        "aggregate": "c",
+        "pipeline": [{"$limit": 3}, {"$project": {"x": {"$size": {"$range": [0, {"$multiply": ["$n", 50_000]}]}}}}],
+        "cursor": {},
+    },
+    "updates": lambda: {
+        "update": "c", "updates": [{"q": {"_id": 1}, "u": {"$unset": {f"b{i}": 1 for i in range(150_000)}}}],
+    },
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_many_clients_take_turns(server, name):
+    command = {name: raw(value) for name, value in COMMANDS[name]().items()}
+    failures = []
+    with server.client(maxPoolSize=CLIENTS + 4) as client:
+        client.big.command(dict(command))
+        before = figures(client)
+
+        def run():
+            try:
+                client.big.command(dict(command))
+            except OperationFailure as e:
+                failures.append(e)
+
+        with Watch(server.process.pid) as watch:
+            threads = [threading.Thread(target=run) for _ in range(CLIENTS)]
+            for t in threads:
+                t.start()
+            for t in threads:
+                t.join()
+        after = figures(client)
+    assert not failures
+    assert after["bytes"] == 0 and after["refused"] == before["refused"]
+    assert after["waits"] > before["waits"], "they have to take turns"
+    assert watch.most < CACHE + 512, f"{watch.most} MB"
+
+
+def test_one_operation_takes_no_more_than_its_share(server):
+    with server.client() as client:
+        ranges = {f"v{i}": {"$range": [0, {"$multiply": ["$n", 1000]}]} for i in range(600)}
+        with pytest.raises(OperationFailure) as refused:
+            client.big.c.aggregate([{"$project": {"x": {"$let": {"vars": ranges, "in": {"$size": "$$v0"}}}}}])
+        assert refused.value.code == 146
+        assert client.big.c.count_documents({"a": {"$lt": 5}}) == 5 and figures(client)["bytes"] == 0
+
+
+def test_very_many_boundaries_of_buckets(server):
+    boundaries = list(range(300_000))
+    with server.client() as client, Watch(server.process.pid) as watch:
+        found = list(client.big.c.aggregate([{"$bucket": {"groupBy": "$a", "boundaries": boundaries}}]))
+    assert found == [{"_id": i, "count": 1} for i in range(20)]
+    assert watch.most - watch.first < 150, f"{watch.most - watch.first} MB for 4 MB"
